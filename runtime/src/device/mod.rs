@@ -1,0 +1,4 @@
+//! Devices.
+
+mod id;
+pub use id::DeviceId;

@@ -1,0 +1,316 @@
+//! The seam between Warpline and a device.
+//!
+//! A driver runs what it is told, in ticket order on each stream, and advances that stream's [`Timeline`]. It **does not**
+//! check shapes, devices, ranges or order (that is done before it is called, and it may rely on it), does not decide what
+//! waits for what, does not own memory that users see, and never calls user code but for host functions and twins.
+//!
+//! A new backend fills in two traits: [`Driver`], one a device, and [`DriverStream`], one a stream.
+//!
+//! # Contract
+//! 1. [`DriverStream::submit`] is called with growing tickets, by one caller at a time.
+//! 2. It returns before the work has run, or as if. An error means that nothing of it will run and the ticket is free.
+//! 3. Work on a stream runs one after the other in ticket order, each starting after the one before has ended and its
+//!    writes are visible.
+//! 4. A driver whose [`completion`](Driver::completion) is `EveryOp` advances the timeline after each; with `Signalled`,
+//!    at each [`signal`](DriverStream::signal).
+//! 5. A device that fails for good says so once through [`Health::fail`], runs nothing more, and then lets go of what
+//!    its timelines keep ([`Timeline::abandon`]) once nothing running can touch it.
+
+pub mod cpu;
+
+use crate::device::DeviceId;
+use crate::kernel::{Args, Kernel, LaunchConfig};
+use crate::order::ByteRange;
+use crate::site::Site;
+use crate::timeline::{Ticket, Timeline};
+use std::any::Any;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+mod health;
+pub use health::Health;
+
+/// An address in a device's memory. On the CPU device it is the host address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DevicePtr(pub u64);
+
+impl DevicePtr {
+    /// The address `bytes` further on.
+    #[inline]
+    pub const fn offset(self, bytes: u64) -> Self {
+        DevicePtr(self.0 + bytes)
+    }
+}
+
+/// How a driver lets tickets become complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Completion {
+    /// The driver completes each ticket by itself.
+    EveryOp,
+    /// Only tickets that [`DriverStream::signal`] was called for.
+    Signalled,
+}
+
+/// How urgently a stream's work is picked when several streams could run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Priority {
+    /// After the others.
+    Low,
+    /// The default.
+    #[default]
+    Normal,
+    /// Before the others.
+    High,
+}
+
+/// Why a driver call failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DriverError {
+    /// No memory of that size.
+    OutOfMemory {
+        /// Bytes that could still be had, as far as the driver knows.
+        free_bytes: usize,
+        /// Bytes of the device in all.
+        total_bytes: usize,
+    },
+    /// Anything else: the driver's own name of the error and, if it has one, a sentence.
+    Refused(String),
+}
+
+impl fmt::Display for DriverError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DriverError::OutOfMemory { free_bytes, total_bytes } => {
+                write!(f, "out of memory, {free_bytes} bytes free of {total_bytes}")
+            }
+            DriverError::Refused(why) => f.write_str(why),
+        }
+    }
+}
+
+/// One device.
+pub trait Driver: Send + Sync + fmt::Debug + 'static {
+    /// Which device this is.
+    fn id(&self) -> DeviceId;
+
+    /// How its tickets become complete.
+    fn completion(&self) -> Completion;
+
+    /// A new stream, whose progress goes to `timeline`. Dropping the returned value gives it back once it is idle; work
+    /// already submitted still runs.
+    fn new_stream(
+        &self,
+        options: &StreamOptions,
+        timeline: Arc<Timeline>,
+    ) -> Result<Arc<dyn DriverStream>, DriverError>;
+
+    /// `len_bytes` of device memory, aligned to 512 bytes, all zero.
+    fn alloc(&self, len_bytes: usize) -> Result<DevicePtr, DriverError>;
+
+    /// Gives memory back.
+    ///
+    /// # Safety
+    /// `ptr` came from [`alloc`](Self::alloc) of this driver with the same length, and no work that touches it is
+    /// unfinished or will be submitted.
+    unsafe fn free(&self, ptr: DevicePtr, len_bytes: usize);
+
+    /// `len_bytes` of host memory that the device can copy to and from while the host goes on, aligned to 64 bytes, all
+    /// zero. May take milliseconds.
+    fn alloc_host(&self, len_bytes: usize) -> Result<*mut u8, DriverError>;
+
+    /// Gives host memory back.
+    ///
+    /// # Safety
+    /// `ptr` came from [`alloc_host`](Self::alloc_host) of this driver with the same length, and no work that touches it is
+    /// unfinished or will be submitted.
+    unsafe fn free_host(&self, ptr: *mut u8, len_bytes: usize);
+
+    /// Runs at most one piece of work on the calling thread, if this driver runs work only so; whether it did.
+    ///
+    /// For schedules without threads: every poll or query of something unfinished calls it.
+    fn turn(&self) -> bool {
+        false
+    }
+
+    /// Whether [`turn`](Self::turn) is how work runs here.
+    fn runs_in_turns(&self) -> bool {
+        false
+    }
+
+    /// Asks the driver to stop: work that can still run runs, work that waits for something that will not come (a gate)
+    /// is reported through [`Health::fail`]. Never blocks.
+    fn shut_down(&self);
+}
+
+/// What a stream is made with.
+#[derive(Clone, Debug, Default)]
+pub struct StreamOptions {
+    /// The name in errors and traces.
+    pub label: Arc<str>,
+    /// How urgent it is.
+    pub priority: Priority,
+}
+
+/// One stream of a device.
+pub trait DriverStream: Send + Sync + fmt::Debug + 'static {
+    /// Puts work at the end of the stream.
+    ///
+    /// # Safety
+    /// Every address the command names is valid for its length, for the access the command makes, until the ticket is
+    /// reached; nothing else touches written bytes meanwhile, nor writes read ones, unless `claims` says how to find out;
+    /// a launch's arguments fit its kernel's parameters.
+    unsafe fn submit(&self, work: Submission) -> Result<(), DriverError>;
+
+    /// Advances the timeline to `ticket` once everything submitted so far is done. Only for `Completion::Signalled`.
+    fn signal(&self, ticket: Ticket);
+
+    /// Marks the stream's present end for [`Command::Wait`] on another stream, if the driver needs a mark: one that waits on
+    /// timelines does not.
+    fn record(&self) -> Result<Option<DriverEvent>, DriverError>;
+}
+
+/// A driver's own mark on a stream.
+pub type DriverEvent = Arc<dyn Any + Send + Sync>;
+
+/// One piece of work.
+#[derive(Debug)]
+pub struct Submission {
+    /// Its place on the stream.
+    pub ticket: Ticket,
+    /// What it is called and who asked for it.
+    pub site: Site,
+    /// What to do.
+    pub command: Command,
+    /// The bytes it touches, where the order check does not vouch for them (every mode but `deny`).
+    pub claims: Option<Box<[Claim]>>,
+}
+
+/// Bytes that a piece of work touches, by absolute address.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim {
+    /// Which bytes: offsets are addresses.
+    pub range: ByteRange,
+    /// Whether they are written.
+    pub exclusive: bool,
+}
+
+/// What a stream can do.
+#[derive(Debug)]
+pub enum Command {
+    /// Move bytes.
+    Copy(Copy),
+    /// Repeat a pattern.
+    Fill(Fill),
+    /// Run a kernel.
+    Launch(Launch),
+    /// Hold the stream until another timeline has got somewhere.
+    Wait(Point),
+    /// Call a host function in stream order.
+    Call(HostFn),
+    /// Note the time at which the stream gets here.
+    Stamp(Arc<OnceLock<Instant>>),
+}
+
+impl Command {
+    /// Bytes moved or touched, for traces.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Command::Copy(copy) => (copy.width_bytes * copy.height) as u64,
+            Command::Fill(fill) => (fill.width_bytes * fill.height) as u64,
+            Command::Launch(launch) => launch.bytes,
+            Command::Wait(_) | Command::Call(_) | Command::Stamp(_) => 0,
+        }
+    }
+}
+
+/// Which way bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyKind {
+    /// Pinned host memory to the device.
+    HostToDevice,
+    /// The device to pinned host memory.
+    DeviceToHost,
+    /// Within a device.
+    DeviceToDevice,
+    /// Between two devices of one backend.
+    Peer {
+        /// The other end. The stream's own device is the source.
+        destination: DeviceId,
+    },
+}
+
+/// `height` rows of `width_bytes`; the pitches are the bytes between the starts of rows.
+#[derive(Clone, Copy, Debug)]
+pub struct Copy {
+    /// Which way.
+    pub kind: CopyKind,
+    /// First byte read.
+    pub src: u64,
+    /// Bytes between rows read.
+    pub src_pitch: usize,
+    /// First byte written.
+    pub dst: u64,
+    /// Bytes between rows written.
+    pub dst_pitch: usize,
+    /// Bytes a row.
+    pub width_bytes: usize,
+    /// Rows.
+    pub height: usize,
+}
+
+/// `height` rows of `width_bytes`, filled with the low `pattern_bytes` (1, 2, 4 or 8) of `pattern`, little-endian.
+#[derive(Clone, Copy, Debug)]
+pub struct Fill {
+    /// First byte written.
+    pub dst: DevicePtr,
+    /// Bytes between rows.
+    pub pitch: usize,
+    /// Bytes a row: a multiple of `pattern_bytes`.
+    pub width_bytes: usize,
+    /// Rows.
+    pub height: usize,
+    /// What is repeated.
+    pub pattern: u64,
+    /// How much of it.
+    pub pattern_bytes: u8,
+}
+
+/// A kernel with its arguments.
+#[derive(Debug)]
+pub struct Launch {
+    /// Which kernel.
+    pub kernel: &'static Kernel,
+    /// Grid, block, shared memory.
+    pub config: LaunchConfig,
+    /// One for each of the kernel's parameters.
+    pub args: Args,
+    /// Bytes of all operands, for traces.
+    pub bytes: u64,
+}
+
+/// A place on another timeline.
+#[derive(Clone)]
+pub struct Point {
+    /// Whose progress is waited for.
+    pub timeline: Arc<Timeline>,
+    /// How far it has to be.
+    pub ticket: Ticket,
+    /// The driver's mark there, if it made one.
+    pub event: Option<DriverEvent>,
+}
+
+impl fmt::Debug for Point {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Point").field("ticket", &self.ticket).finish_non_exhaustive()
+    }
+}
+
+/// A closure called once, in stream order, on a thread of the driver's choosing. A panic in it is a fault of the device.
+pub struct HostFn(pub Box<dyn FnOnce() + Send>);
+
+impl fmt::Debug for HostFn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HostFn")
+    }
+}

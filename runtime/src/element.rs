@@ -1,0 +1,27 @@
+//! The element types of buffers: plain data of a fixed size.
+
+/// A type that device memory can hold: any bit pattern is a value.
+///
+/// `bool` is stored as `u8`: 0 is false, anything else true.
+pub trait Element: bytemuck::Pod + Send + Sync + sealed::Sealed {
+    /// The name used in errors and in kernel signatures.
+    const NAME: &'static str;
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+macro_rules! elements {
+    ($($ty:ty = $name:literal),* $(,)?) => {$(
+        impl sealed::Sealed for $ty {}
+        impl Element for $ty {
+            const NAME: &'static str = $name;
+        }
+    )*};
+}
+
+elements! {
+    f32 = "f32", f64 = "f64", half::f16 = "f16", half::bf16 = "bf16",
+    u8 = "u8", i8 = "i8", u16 = "u16", i16 = "i16", u32 = "u32", i32 = "i32", u64 = "u64", i64 = "i64",
+}

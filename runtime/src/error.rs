@@ -1,0 +1,128 @@
+//! The one error type: what failed, why with both numbers, and what to do.
+
+use crate::memory::{Pinned, PinnedBytes};
+use crate::order::Conflict;
+use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
+use std::fmt;
+
+/// The result of anything that can be refused or fail.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Which sort of failure an [`Error`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// An op touches memory whose earlier conflicting use is not ordered before it.
+    Unordered,
+    /// A written operand overlaps another operand of the same op.
+    Overlap,
+    /// Lengths, shapes or a kernel's `where` checks do not fit.
+    Shape,
+    /// Operands, stream or event belong to different devices.
+    DeviceMismatch,
+    /// The device or the pinned pool has no room.
+    OutOfMemory,
+    /// No device of that name or ordinal.
+    NoSuchDevice,
+    /// The text is not a device name.
+    InvalidName,
+    /// An argument is outside what the call accepts.
+    InvalidArgument,
+    /// The stream has as much in flight as it allows, and the op came without a permit.
+    Full,
+    /// The lease has ended or the runtime is shut down.
+    Closed,
+    /// The thread that holds a stream's turn for foreign work enqueued on that same stream.
+    Reentrant,
+    /// The driver refused this one call; the device goes on.
+    Driver,
+    /// The device failed and accepts no more work.
+    Fault,
+    /// The runtime was shut down before the op could run.
+    ShutDown,
+    /// This device or build cannot do it.
+    Unsupported,
+}
+
+/// Why a call was refused or an op failed. Cheap to clone: everything that fails for the same reason shares it.
+#[derive(Clone)]
+pub struct Error(Arc<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    conflicts: Vec<Conflict>,
+    seen: AtomicBool,
+    buffer: Mutex<Option<PinnedBytes>>,
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self::with_conflicts(kind, message, Vec::new())
+    }
+
+    pub(crate) fn with_conflicts(
+        kind: ErrorKind,
+        message: impl Into<String>,
+        conflicts: Vec<Conflict>,
+    ) -> Self {
+        Error(Arc::new(Inner {
+            kind,
+            message: message.into(),
+            conflicts,
+            seen: AtomicBool::new(false),
+            buffer: Mutex::new(None),
+        }))
+    }
+
+    /// Which sort of failure this is.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// Every unordered earlier use the refused op ran into; empty for other kinds.
+    pub fn conflicts(&self) -> &[Conflict] {
+        &self.0.conflicts
+    }
+
+    /// The pinned buffer that the refused copy was given, once: `None` if there was none, if it was taken before, or
+    /// if it holds another element type.
+    pub fn into_buffer<T: crate::Element>(self) -> Option<Pinned<T>> {
+        let bytes = self.0.buffer.lock().take()?;
+        match Pinned::from_bytes(bytes) {
+            Ok(pinned) => Some(pinned),
+            Err(bytes) => {
+                *self.0.buffer.lock() = Some(bytes);
+                None
+            }
+        }
+    }
+
+    pub(crate) fn with_buffer(self, bytes: PinnedBytes) -> Self {
+        *self.0.buffer.lock() = Some(bytes);
+        self
+    }
+
+    /// Says that somebody has been told: it was awaited, or passed on to what depends on it.
+    pub(crate) fn mark_seen(&self) {
+        self.0.seen.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_seen(&self) -> bool {
+        self.0.seen.load(Ordering::Relaxed)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.0.kind, self.0.message)
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,125 @@
+//! What a kernel is: a name, typed parameters with access modes, device code, and its CPU form, the twin.
+//!
+//! The [`kernel!`](crate::kernel!) macro writes a [`Kernel`] and a function that makes a [`KernelCall`] from operands and
+//! scalars. `Stream::launch` checks the call and hands the kernel, the configuration and the packed arguments to the driver.
+
+mod call;
+mod config;
+mod macros;
+
+pub use call::{IntoOperand, KernelCall, Operand};
+pub use config::LaunchConfig;
+
+use smallvec::SmallVec;
+
+/// What an op does with an operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum AccessMode {
+    /// Reads it.
+    Read,
+    /// Overwrites all of it without looking at what was there.
+    Write,
+    /// Reads and writes it, or writes parts of it.
+    ReadWrite,
+}
+
+impl AccessMode {
+    /// Whether it changes memory.
+    #[inline]
+    pub const fn writes(self) -> bool {
+        !matches!(self, AccessMode::Read)
+    }
+
+    /// Whether it depends on what was there.
+    #[inline]
+    pub const fn reads(self) -> bool {
+        !matches!(self, AccessMode::Write)
+    }
+
+    /// The word used in error messages: "wrote" or "read".
+    pub const fn past_tense(self) -> &'static str {
+        if self.writes() { "wrote" } else { "read" }
+    }
+}
+
+/// One parameter of a kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Param {
+    /// Its name in the declaration.
+    pub name: &'static str,
+    /// Its type.
+    pub kind: ParamKind,
+}
+
+/// What a parameter is.
+#[derive(Clone, Copy, Debug)]
+pub enum ParamKind {
+    /// A value of `bytes` bytes (at most 8), passed as it is.
+    Scalar {
+        /// The type's name.
+        element: &'static str,
+        /// Its size.
+        bytes: usize,
+    },
+    /// A contiguous run of device memory, passed as its address.
+    Slice {
+        /// The element type's name.
+        element: &'static str,
+        /// What the kernel does with it.
+        access: AccessMode,
+    },
+}
+
+/// Where a kernel's device code comes from.
+#[derive(Clone, Copy, Debug)]
+pub enum Source {
+    /// CUDA C++ text, to be compiled when it is first launched on a GPU.
+    Cuda(&'static str),
+    /// PTX text.
+    Ptx(&'static str),
+    /// The CPU device only.
+    None,
+}
+
+/// A kernel: what can be launched. Written by [`kernel!`](crate::kernel!).
+pub struct Kernel {
+    /// The name in device code, errors and traces.
+    pub name: &'static str,
+    /// Its parameters, in order.
+    pub params: &'static [Param],
+    /// Whether a written operand may be the very same range as another operand.
+    pub in_place: bool,
+    /// Its device code.
+    pub source: Source,
+    /// Its CPU form.
+    pub twin: Twin,
+}
+
+/// The CPU form of a kernel.
+///
+/// # Safety
+/// The arguments fit the kernel's parameters; each slice argument is valid for its length, for its access, while the twin
+/// runs, and nobody else writes what it reads or touches what it writes.
+pub type Twin = unsafe fn(&[Arg]);
+
+impl std::fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Kernel")
+            .field("name", &self.name)
+            .field("params", &self.params)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One packed argument: a scalar's bytes, or a slice's address and its length in elements.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Arg {
+    /// The scalar, zero-extended; or the address.
+    pub bits: u64,
+    /// Elements of the slice; 0 for a scalar.
+    pub len: u64,
+}
+
+/// A launch's arguments. Six fit without an allocation.
+pub type Args = SmallVec<[Arg; 6]>;

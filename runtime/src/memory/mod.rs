@@ -1,0 +1,5 @@
+//! Device and host memory.
+
+mod pinned;
+pub use pinned::Pinned;
+pub(crate) use pinned::PinnedBytes;

@@ -1,0 +1,138 @@
+//! Vector clocks: how far along each other stream is known to be.
+//!
+//! Sparse and sorted by stream. A clock is shared by reference count and copied when it changes, which only waits do.
+
+use crate::timeline::Ticket;
+use std::fmt;
+use std::sync::Arc;
+
+/// A stream's identity. Never used again, also when the stream comes from a pool.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StreamId(pub(crate) u64);
+
+impl fmt::Debug for StreamId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "s{}", self.0)
+    }
+}
+
+/// "Stream so-and-so, up to ticket n."
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Use {
+    /// Which stream.
+    pub stream: StreamId,
+    /// The newest ticket.
+    pub ticket: Ticket,
+}
+
+/// The empty clock is no allocation at all.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Clock(Option<Arc<Vec<Use>>>);
+
+impl Clock {
+    #[inline]
+    pub(crate) fn entries(&self) -> &[Use] {
+        self.0.as_deref().map_or(&[], Vec::as_slice)
+    }
+
+    /// Up to where `stream` is before this clock's owner; `None` if no edge from it was ever stated.
+    #[inline]
+    pub(crate) fn get(&self, stream: StreamId) -> Option<Ticket> {
+        let entries = self.entries();
+        if entries.len() <= 8 {
+            return entries.iter().find(|entry| entry.stream == stream).map(|entry| entry.ticket);
+        }
+        entries.binary_search_by_key(&stream, |entry| entry.stream).ok().map(|at| entries[at].ticket)
+    }
+
+    /// Whether `used` is before this clock's owner.
+    #[inline]
+    pub(crate) fn covers(&self, used: Use) -> bool {
+        self.get(used.stream).is_some_and(|ticket| ticket >= used.ticket)
+    }
+
+    /// Whether everything in `other` is in `self`.
+    pub(crate) fn covers_all(&self, other: &Clock, except: StreamId) -> bool {
+        let mut mine = self.entries().iter();
+        other.entries().iter().filter(|theirs| theirs.stream != except).all(|theirs| {
+            mine.by_ref()
+                .find(|entry| entry.stream >= theirs.stream)
+                .is_some_and(|entry| entry.stream == theirs.stream && entry.ticket >= theirs.ticket)
+        })
+    }
+
+    /// Merges `point` and what was before it, by maximum. `owner`'s own entry is left out; streams for which `gone` holds
+    /// (closed and drained: before everything anyway) are dropped on the way. Whether anything changed.
+    pub(crate) fn merge(
+        &mut self,
+        owner: StreamId,
+        point: Use,
+        before: &Clock,
+        gone: impl Fn(StreamId) -> bool,
+    ) -> bool {
+        if self.covers(point) && self.covers_all(before, owner) {
+            return false;
+        }
+        let mut merged = Vec::with_capacity(self.entries().len() + before.entries().len() + 1);
+        let mut push = |entry: Use| {
+            if entry.stream != owner && !gone(entry.stream) {
+                merged.push(entry);
+            }
+        };
+        let point = [point];
+        let (mut a, mut b, mut c) =
+            (self.entries().iter().peekable(), before.entries().iter().peekable(), point.iter().peekable());
+        loop {
+            let next = [a.peek(), b.peek(), c.peek()].into_iter().flatten().map(|entry| entry.stream).min();
+            let Some(stream) = next else { break };
+            let mut ticket = 0;
+            for list in [&mut a, &mut b] {
+                if let Some(entry) = list.next_if(|entry| entry.stream == stream) {
+                    ticket = ticket.max(entry.ticket);
+                }
+            }
+            if let Some(entry) = c.next_if(|entry| entry.stream == stream) {
+                ticket = ticket.max(entry.ticket);
+            }
+            push(Use { stream, ticket });
+        }
+        self.0 = if merged.is_empty() { None } else { Some(Arc::new(merged)) };
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn used(stream: u64, ticket: u64) -> Use {
+        Use { stream: StreamId(stream), ticket }
+    }
+
+    fn clock(entries: &[(u64, u64)]) -> Clock {
+        Clock(Some(Arc::new(entries.iter().map(|&(s, t)| used(s, t)).collect())))
+    }
+
+    #[test]
+    fn merge_takes_the_maximum_and_leaves_the_owner_out() {
+        let mut mine = clock(&[(2, 5), (4, 1)]);
+        assert!(mine.merge(StreamId(9), used(3, 7), &clock(&[(1, 1), (2, 3), (4, 8), (9, 2)]), |_| false));
+        assert_eq!(mine.entries(), [used(1, 1), used(2, 5), used(3, 7), used(4, 8)]);
+        assert!(!mine.merge(StreamId(9), used(3, 6), &clock(&[(2, 5), (9, 44)]), |_| false));
+    }
+
+    #[test]
+    fn a_stated_edge_from_an_empty_stream_counts() {
+        let mut mine = Clock::default();
+        assert!(!mine.covers(used(1, 0)));
+        mine.merge(StreamId(2), used(1, 0), &Clock::default(), |_| false);
+        assert!(mine.covers(used(1, 0)) && !mine.covers(used(1, 1)));
+    }
+
+    #[test]
+    fn streams_that_are_gone_are_dropped() {
+        let mut mine = clock(&[(1, 5)]);
+        mine.merge(StreamId(9), used(3, 7), &Clock::default(), |stream| stream == StreamId(1));
+        assert_eq!(mine.entries(), [used(3, 7)]);
+    }
+}
