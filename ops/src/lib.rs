@@ -1,1 +1,31 @@
-//! Ops.
+//! Operations on device buffers, enqueued on the current stream of their operands' device.
+//!
+//! Each is one call of a kernel from `warpline-kernels` with the launch configuration filled in; what they return is awaited or
+//! dropped like any `Pending`. The current stream is that of the innermost `stream.scope` or `stream.enter`, else the
+//! device's default stream.
+#![forbid(unsafe_code)]
+
+mod elementwise;
+mod random;
+mod reduce;
+
+pub use elementwise::{add_, axpy, copy, fill, relu, standardize};
+pub use random::{normal_, uniform_};
+pub use reduce::{ColumnMoments, column_sums, sum};
+
+use warpline_runtime::kernel::{KernelCall, LaunchConfig};
+use warpline_runtime::{Buffer, Element, Pending, Result, Stream};
+
+/// Launches `call` on the current stream of `operand`'s device, a thread an element of it.
+#[track_caller]
+fn launch<T: Element>(operand: &Buffer<T>, call: KernelCall<'_>) -> Pending<()> {
+    match Stream::current(&operand.device()) {
+        Ok(stream) => stream.launch(call, LaunchConfig::for_elements(operand.len() as u64)),
+        Err(error) => Pending::refused(error),
+    }
+}
+
+/// The current stream of `operand`'s device.
+fn stream_of<T: Element>(operand: &Buffer<T>) -> Result<Stream> {
+    Stream::current(&operand.device())
+}

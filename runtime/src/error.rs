@@ -46,14 +46,17 @@ pub enum ErrorKind {
 
 /// Why a call was refused or an op failed. Cheap to clone: everything that fails for the same reason shares it.
 #[derive(Clone)]
-pub struct Error(Arc<Inner>);
+pub struct Error {
+    cause: Arc<Cause>,
+    /// What the refused copy was given. Not part of the cause, which other ops may share.
+    buffer: Option<Arc<Mutex<Option<PinnedBytes>>>>,
+}
 
-struct Inner {
+struct Cause {
     kind: ErrorKind,
     message: String,
     conflicts: Vec<Conflict>,
     seen: AtomicBool,
-    buffer: Mutex<Option<PinnedBytes>>,
 }
 
 impl Error {
@@ -66,62 +69,56 @@ impl Error {
         message: impl Into<String>,
         conflicts: Vec<Conflict>,
     ) -> Self {
-        Error(Arc::new(Inner {
-            kind,
-            message: message.into(),
-            conflicts,
-            seen: AtomicBool::new(false),
-            buffer: Mutex::new(None),
-        }))
+        let cause = Cause { kind, message: message.into(), conflicts, seen: AtomicBool::new(false) };
+        Error { cause: Arc::new(cause), buffer: None }
     }
 
     /// Which sort of failure this is.
     pub fn kind(&self) -> ErrorKind {
-        self.0.kind
+        self.cause.kind
     }
 
     /// Every unordered earlier use the refused op ran into; empty for other kinds.
     pub fn conflicts(&self) -> &[Conflict] {
-        &self.0.conflicts
+        &self.cause.conflicts
     }
 
     /// The pinned buffer that the refused copy was given, once: `None` if there was none, if it was taken before, or
     /// if it holds another element type.
     pub fn into_buffer<T: crate::Element>(self) -> Option<Pinned<T>> {
-        let bytes = self.0.buffer.lock().take()?;
-        match Pinned::from_bytes(bytes) {
+        let mut buffer = self.buffer.as_ref()?.lock();
+        match Pinned::from_bytes(buffer.take()?) {
             Ok(pinned) => Some(pinned),
             Err(bytes) => {
-                *self.0.buffer.lock() = Some(bytes);
+                *buffer = Some(bytes);
                 None
             }
         }
     }
 
     pub(crate) fn with_buffer(self, bytes: PinnedBytes) -> Self {
-        *self.0.buffer.lock() = Some(bytes);
-        self
+        Error { buffer: Some(Arc::new(Mutex::new(Some(bytes)))), ..self }
     }
 
     /// Says that somebody has been told: it was awaited, or passed on to what depends on it.
     pub(crate) fn mark_seen(&self) {
-        self.0.seen.store(true, Ordering::Relaxed);
+        self.cause.seen.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn is_seen(&self) -> bool {
-        self.0.seen.load(Ordering::Relaxed)
+        self.cause.seen.load(Ordering::Relaxed)
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.message)
+        f.write_str(&self.cause.message)
     }
 }
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}: {}", self.0.kind, self.0.message)
+        write!(f, "{:?}: {}", self.cause.kind, self.cause.message)
     }
 }
 

@@ -1,18 +1,47 @@
 //! Devices, streams, events, the order check and memory behind `warpline`.
+//!
+//! Users see this crate through the `warpline` facade. Data flows one way: user code → op (states its accesses) → stream
+//! (ticket) → order check → driver → timeline → waker → [`Pending`].
 
+mod block_on;
 mod desk;
-pub mod device;
+mod device;
 pub mod driver;
 mod element;
 mod error;
+mod event;
 pub mod kernel;
-pub mod memory;
-pub mod order;
+mod memory;
+mod offload;
+mod order;
+mod pending;
 mod report;
+mod runtime;
+mod scope;
 mod site;
+mod stream;
 mod sync;
-pub mod timeline;
+#[cfg(feature = "test-util")]
+pub mod testing;
+mod timeline;
+pub mod trace;
+mod world;
 
+#[doc(hidden)]
+pub use device::Bookkeeping;
+pub use device::{Device, DeviceId};
+pub use driver::Priority;
+pub use driver::cpu::Schedule;
 pub use element::Element;
 pub use error::{Error, ErrorKind, Result};
+pub use event::Event;
+pub use memory::{Buffer, MemoryStats, Pinned, PinnedStats, Served};
+pub use order::{ByteRange, Conflict, OrderMode, StreamId};
+pub use pending::{DeviceValue, Pending};
+pub use runtime::{Runtime, RuntimeBuilder};
+pub use scope::{InCurrentStream, Scope};
 pub use site::Site;
+pub use stream::{
+    Declared, Permit, RawStream, Stream, StreamBuilder, StreamLease, StreamPool, reads, writes,
+};
+pub use timeline::{Keep, Ticket, Timeline};

@@ -187,13 +187,11 @@ impl Timeline {
         self.interest.store(waiting.lowest(), Ordering::Relaxed);
     }
 
-    /// Takes back the `keep_until` of a ticket that was refused before it reached the device.
-    pub fn forget_newest_keep(&self, ticket: Ticket) {
+    /// Takes back every `keep_until` of the newest ticket, which was refused before it reached the device.
+    pub fn forget_keeps(&self, ticket: Ticket) {
         let mut waiting = self.waiting.lock();
-        let newest = match waiting.keeps.back() {
-            Some((at, _)) if *at == ticket => waiting.keeps.pop_back(),
-            _ => None,
-        };
+        let older = waiting.keeps.partition_point(|(at, _)| *at < ticket);
+        let newest = waiting.keeps.split_off(older);
         self.interest.store(waiting.lowest(), Ordering::Relaxed);
         drop(waiting);
         drop(newest);

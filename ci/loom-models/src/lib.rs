@@ -1,1 +1,39 @@
-//! Models.
+//! Loom models of the lock-free parts of `warpline-runtime`, on the production source itself.
+//!
+//! The modules below are the runtime's files, compiled against [`sync`] from here instead of the runtime's. The models are
+//! tests; `ci/loom` runs them, and with `--weakened` shows that each fence they rely on is needed.
+
+#![allow(dead_code, unused_imports, missing_docs, unreachable_pub)]
+
+#[path = "../../../runtime/src/desk.rs"]
+mod desk;
+#[path = "../../../runtime/src/driver/health.rs"]
+mod health;
+#[path = "../../../runtime/src/driver/cpu/idle.rs"]
+mod idle;
+#[path = "../../../runtime/src/driver/cpu/strand.rs"]
+mod strand;
+mod sync;
+#[path = "../../../runtime/src/timeline.rs"]
+mod timeline;
+
+/// Stands in for the runtime's error type.
+mod error {
+    #[derive(Debug)]
+    pub struct Error;
+}
+
+/// Stands in for the runtime's reports: in a model nothing may go wrong.
+mod report {
+    pub(crate) fn waker_panicked() {
+        panic!("a waker panicked");
+    }
+}
+
+#[cfg(test)]
+mod models {
+    mod desk;
+    mod idle;
+    mod strand;
+    mod timeline;
+}

@@ -1,4 +1,278 @@
-//! Devices.
+//! Devices: where memory and streams belong.
 
 mod id;
+
 pub use id::DeviceId;
+
+use crate::driver::{Completion, Driver, DriverError, Health};
+use crate::error::{Error, ErrorKind, Result};
+use crate::memory::{Buffer, DeviceMemory, MemoryStats, PinnedPool, PinnedStats};
+use crate::order::Use;
+use crate::pending::Pending;
+use crate::runtime::Runtime;
+use crate::stream::{ForeignTurns, Settings, Stream, StreamBuilder, StreamCore, StreamPool};
+use crate::world::World;
+use parking_lot::Mutex;
+use std::fmt;
+use std::sync::Arc;
+
+/// A device of a runtime. A cheap handle; all clones are the same device.
+#[derive(Clone)]
+pub struct Device(Arc<DeviceShared>);
+
+/// What a device's streams, buffers and handles have in common.
+pub(crate) struct DeviceShared {
+    pub(crate) id: DeviceId,
+    pub(crate) world: Arc<World>,
+    pub(crate) driver: Arc<dyn Driver>,
+    pub(crate) health: Arc<Health>,
+    pub(crate) memory: DeviceMemory,
+    pub(crate) pinned: Arc<PinnedPool>,
+    /// Whether markers have to be written for tickets to complete.
+    pub(crate) signalled: bool,
+    pub(crate) runs_in_turns: bool,
+    pub(crate) foreign_turns: ForeignTurns,
+    default_stream: Mutex<Option<Stream>>,
+}
+
+impl DeviceShared {
+    pub(crate) fn new(
+        world: Arc<World>,
+        driver: Arc<dyn Driver>,
+        health: Arc<Health>,
+        memory_limit_bytes: Option<usize>,
+        pinned_cap_bytes: usize,
+    ) -> Arc<Self> {
+        Arc::new(DeviceShared {
+            id: driver.id(),
+            world,
+            memory: DeviceMemory::new(driver.clone(), memory_limit_bytes),
+            pinned: PinnedPool::new(driver.clone(), pinned_cap_bytes),
+            signalled: driver.completion() == Completion::Signalled,
+            runs_in_turns: driver.runs_in_turns(),
+            driver,
+            health,
+            foreign_turns: ForeignTurns::default(),
+            default_stream: Mutex::new(None),
+        })
+    }
+
+    /// Whether the device takes work.
+    #[inline]
+    pub(crate) fn ensure_open(&self) -> Result<()> {
+        if let Some(fault) = self.health.fault() {
+            return Err(fault.clone());
+        }
+        if self.world.is_shut_down() {
+            return Err(self.shut_down_error());
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn shut_down_error(&self) -> Error {
+        Error::new(
+            ErrorKind::ShutDown,
+            format!(
+                "{} takes no more work: its runtime was shut down; keep the Runtime alive for as long as it is used",
+                self.id
+            ),
+        )
+    }
+
+    /// A driver's refusal of one call.
+    #[cold]
+    pub(crate) fn refused(&self, what: &str, error: &DriverError) -> Error {
+        let kind = match error {
+            DriverError::OutOfMemory { .. } => ErrorKind::OutOfMemory,
+            DriverError::Refused(_) => ErrorKind::Driver,
+        };
+        Error::new(kind, format!("{what} failed on {}: {error}; the device goes on", self.id))
+    }
+
+    /// Memory was freed that streams besides the allocating one (the first) have used last: when those uses are over has to
+    /// become known without anybody awaiting them.
+    pub(crate) fn want_progress(&self, uses: &[Use]) {
+        if !self.signalled || uses.len() < 2 {
+            return;
+        }
+        for used in &uses[1..] {
+            if let Some(core) = self.world.stream(used.stream) {
+                core.want_marker(used.ticket);
+            }
+        }
+    }
+
+    pub(crate) fn take_default_stream(&self) -> Option<Stream> {
+        self.default_stream.lock().take()
+    }
+}
+
+impl Drop for DeviceShared {
+    fn drop(&mut self) {
+        // Buffers, streams and what is in flight hold the device (a closing stream by a `keep` on its timeline), so nothing can
+        // touch its memory any more.
+        self.memory.empty_cache(|_| true);
+    }
+}
+
+impl fmt::Debug for DeviceShared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Device({})", self.id)
+    }
+}
+
+impl Device {
+    pub(crate) fn of(shared: Arc<DeviceShared>) -> Self {
+        Device(shared)
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<DeviceShared> {
+        &self.0
+    }
+
+    /// The best device of the default runtime: `cuda:0` where there is one, else `cpu:0`, and then a `tracing` event says why.
+    ///
+    /// # Errors
+    /// If no device can be opened.
+    pub fn best() -> Result<Device> {
+        Runtime::default_runtime()?.best_device()
+    }
+
+    /// A device of the default runtime by name: `cpu`, `cpu:1`, `cuda:0`. Never falls back to another.
+    ///
+    /// # Errors
+    /// `InvalidName` if the text is no device name, `NoSuchDevice` if there is no such device, with what is missing.
+    pub fn open(name: &str) -> Result<Device> {
+        Runtime::default_runtime()?.device(name.parse()?)
+    }
+
+    /// Its name.
+    pub fn id(&self) -> DeviceId {
+        self.0.id
+    }
+
+    /// The number behind the colon.
+    pub fn ordinal(&self) -> u32 {
+        self.0.id.ordinal()
+    }
+
+    /// The stream that is current outside every scope.
+    ///
+    /// # Errors
+    /// `Fault` or `ShutDown` when the device takes no more work.
+    pub fn default_stream(&self) -> Result<Stream> {
+        let mut slot = self.0.default_stream.lock();
+        if let Some(stream) = &*slot {
+            return Ok(stream.clone());
+        }
+        let settings = Settings { label: Some("default".into()), ..Settings::default() };
+        let stream = Stream::new(StreamCore::new(self.0.clone(), settings)?);
+        Ok(slot.insert(stream).clone())
+    }
+
+    /// A new stream.
+    ///
+    /// # Errors
+    /// As [`StreamBuilder::build`].
+    pub fn new_stream(&self) -> Result<Stream> {
+        self.stream().build()
+    }
+
+    /// A new stream with a label, a priority or a limit.
+    pub fn stream(&self) -> StreamBuilder {
+        StreamBuilder { device: self.clone(), settings: Settings::default() }
+    }
+
+    /// A pool that leases at most `size` streams at a time.
+    pub fn stream_pool(&self, size: usize) -> StreamPool {
+        StreamPool::new(self.clone(), size)
+    }
+
+    /// Allocates `len` elements on the current stream. Their contents are unspecified.
+    ///
+    /// # Errors
+    /// As [`Stream::alloc`].
+    #[track_caller]
+    pub fn alloc<T: crate::Element>(&self, len: usize) -> Result<Buffer<T>> {
+        Stream::current(self)?.alloc(len)
+    }
+
+    /// Resolves when everything enqueued so far on every stream of this device is done.
+    ///
+    /// # Errors
+    /// As [`Stream::synchronize`]; of several errors, the first.
+    pub fn synchronize(&self) -> Pending<()> {
+        let streams = self.0.world.streams();
+        let parts = streams
+            .iter()
+            .filter(|core| Arc::ptr_eq(&core.device, &self.0))
+            .map(StreamCore::synchronize)
+            .collect();
+        Pending::many(parts, ())
+    }
+
+    /// Device memory in use and held, and the peaks of both.
+    pub fn memory_stats(&self) -> MemoryStats {
+        self.0.memory.stats()
+    }
+
+    /// Pinned host memory in use and held, and the peaks of both.
+    pub fn pinned_stats(&self) -> PinnedStats {
+        self.0.pinned.stats()
+    }
+
+    /// Sets the peaks to what is in use and held now.
+    pub fn reset_peak_memory_stats(&self) {
+        self.0.memory.reset_peak();
+    }
+
+    /// Gives cached memory that nothing uses back to the system: how many bytes. Live buffers are not touched, so this does not
+    /// raise what the program itself can use.
+    pub fn empty_cache(&self) -> usize {
+        let device = self.0.memory.empty_cache(|used| self.0.world.is_finished(used));
+        device + self.0.pinned.empty()
+    }
+
+    /// Why the device takes no more work, if it has failed.
+    pub fn fault(&self) -> Option<Error> {
+        self.0.health.fault().cloned()
+    }
+
+    /// Sizes of the runtime's own books, for tests and figures.
+    #[doc(hidden)]
+    pub fn bookkeeping(&self) -> Bookkeeping {
+        Bookkeeping {
+            live_streams: self.0.world.live_streams(),
+            stream_slots: self.0.world.observed.slots_used(),
+        }
+    }
+}
+
+/// Sizes of the runtime's own books.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct Bookkeeping {
+    pub live_streams: usize,
+    pub stream_slots: usize,
+}
+
+impl PartialEq for Device {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Device {}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Device({})", self.0.id)
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.id.fmt(f)
+    }
+}

@@ -128,10 +128,16 @@ pub trait Driver: Send + Sync + fmt::Debug + 'static {
 
     /// Runs at most one piece of work on the calling thread, if this driver runs work only so; whether it did.
     ///
-    /// For schedules without threads: every poll or query of something unfinished calls it.
+    /// For schedules without threads: every poll or query of something unfinished calls it, a poll **after** registering
+    /// its waker with the timeline. After `true` the poller wakes itself and looks again. After `false` it may sleep:
+    /// whatever makes something runnable wakes it.
     fn turn(&self) -> bool {
         false
     }
+
+    /// Says that work was submitted and that the caller holds no lock any more: a driver that runs in turns wakes the
+    /// pollers that found nothing to run. `submit` itself cannot, because wakers must not run under the stream's lock.
+    fn after_submit(&self) {}
 
     /// Whether [`turn`](Self::turn) is how work runs here.
     fn runs_in_turns(&self) -> bool {
@@ -150,6 +156,8 @@ pub struct StreamOptions {
     pub label: Arc<str>,
     /// How urgent it is.
     pub priority: Priority,
+    /// The stream's public number, for traces.
+    pub key: u64,
 }
 
 /// One stream of a device.

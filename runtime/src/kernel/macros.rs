@@ -1,1 +1,428 @@
 //! The `kernel!` macro.
+//!
+//! `kernel!` takes one declaration after the other apart from what follows it and hands it to `__kernel!`, which reads it in
+//! steps, each with its own tag: `@where` and `@condition` find the body, `@item` and `@body` read it, `@params` turns each
+//! parameter into what it is in every place it shows up, `@emit` writes the function and `@descriptor` the descriptor.
+
+/// Declares kernels: each becomes a function that makes a [`KernelCall`](crate::kernel::KernelCall).
+///
+/// ```text
+/// #[attributes] vis [in_place] unsafe fn name(parameter, …) [where condition, …] {
+///     [descriptor: NAME,]
+///     [cuda: text, | ptx: text,]
+///     cpu: |name, …| body,
+/// }
+/// ```
+///
+/// | parameter            | the call takes                    | the kernel            | the twin gets |
+/// |----------------------|-----------------------------------|-----------------------|---------------|
+/// | `a: T`               | `T`, an [`Element`](crate::Element) | gets the value      | `T`           |
+/// | `x: &[T]`            | `impl IntoOperand<T>`             | reads it              | `&[T]`        |
+/// | `x: &mut [T]`        | the same                          | reads and writes it   | `&mut [T]`    |
+/// | `write x: &mut [T]`  | the same                          | overwrites all of it  | `&mut [T]`    |
+///
+/// - `where` has one condition or several, with commas between, over the scalars and the operands' `len()` and `is_empty()`.
+///   They are evaluated on the host for every call; with the first that does not hold the launch is refused, and nothing
+///   runs. Braces stand inside parentheses. A `write` parameter promises that the whole operand is overwritten, so a
+///   condition should fix its length.
+/// - `cuda` and `ptx` are the device code as text: a kernel with this name that takes the scalars by value and the slices
+///   as pointers, without their lengths. Left out, the kernel runs on the CPU device only.
+/// - `cpu` is the twin, the kernel's form on the CPU device: a closure or function of all parameters, called once a launch.
+/// - `in_place` kernels may be launched with a written operand that is exactly another operand. The slices of their twin are
+///   `&[Cell<T>]`, because they may be the same memory.
+///
+/// - `descriptor` names a `static` [`Kernel`](crate::kernel::Kernel) of the same visibility, for those who list kernels or
+///   call twins. Every call says which kernel it is of, also without.
+///
+/// The function has the declared name, visibility and attributes, and is safe to call.
+///
+/// # Safety
+/// `unsafe` is the promise that, for every launch configuration, all scalars and all lengths that pass the `where`, the
+/// device code touches only its operands, within their length, as their parameters say. A kernel that cannot promise this is
+/// launched with `launch_unchecked`, which leaves the promise to each launch. The twin is safe code and promises nothing.
+///
+/// # Examples
+/// ```
+/// warpline_runtime::kernel! {
+///     /// y ← a·x + y for `n` elements.
+///     pub unsafe fn saxpy(n: u32, a: f32, x: &[f32], y: &mut [f32])
+///     where n as usize <= x.len() && n as usize <= y.len()
+///     {
+///         descriptor: SAXPY,
+///         cpu: |n, a, x, y| for i in 0..n as usize { y[i] += a * x[i] },
+///     }
+///
+///     /// y ← −y.
+///     pub unsafe fn negate(y: &mut [f32]) {
+///         cpu: |y| y.iter_mut().for_each(|y| *y = -*y),
+///     }
+/// }
+/// assert_eq!(SAXPY.params.len(), 4);
+/// ```
+///
+/// An operand of another element type is no operand:
+/// ```compile_fail,E0277
+/// # warpline_runtime::kernel! {
+/// #     pub unsafe fn negate(y: &mut [f32]) { cpu: |y| y.iter_mut().for_each(|y| *y = -*y) }
+/// # }
+/// use warpline_runtime::kernel::RawOperand;
+/// fn negated(y: RawOperand<'_, f64>) {
+///     let _ = negate(y);
+/// }
+/// ```
+#[macro_export]
+macro_rules! kernel {
+    () => {};
+    ($(#[$attr:meta])* $vis:vis in_place unsafe fn $name:ident ($($params:tt)*) $($rest:tt)+) => {
+        $crate::__kernel! { @where ([$(#[$attr])*] [$vis] in_place $name ($($params)*)) $($rest)+ }
+    };
+    ($(#[$attr:meta])* $vis:vis unsafe fn $name:ident ($($params:tt)*) $($rest:tt)+) => {
+        $crate::__kernel! { @where ([$(#[$attr])*] [$vis] disjoint $name ($($params)*)) $($rest)+ }
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __kernel {
+    (@where $head:tt where $($rest:tt)+) => {
+        $crate::__kernel! { @condition $head [] $($rest)+ }
+    };
+    (@where $head:tt { $($body:tt)* } $($rest:tt)*) => {
+        $crate::__kernel! { @item $head [] { $($body)* } }
+        $crate::kernel! { $($rest)* }
+    };
+
+    // The condition ends at the first braces. Three tokens a step keep long ones far from the recursion limit.
+    (@condition $head:tt [$($condition:tt)*] { $($body:tt)* } $($rest:tt)*) => {
+        $crate::__kernel! { @item $head [$($condition)*] { $($body)* } }
+        $crate::kernel! { $($rest)* }
+    };
+    (@condition $head:tt [$($condition:tt)*] $a:tt { $($body:tt)* } $($rest:tt)*) => {
+        $crate::__kernel! { @item $head [$($condition)* $a] { $($body)* } }
+        $crate::kernel! { $($rest)* }
+    };
+    (@condition $head:tt [$($condition:tt)*] $a:tt $b:tt { $($body:tt)* } $($rest:tt)*) => {
+        $crate::__kernel! { @item $head [$($condition)* $a $b] { $($body)* } }
+        $crate::kernel! { $($rest)* }
+    };
+    (@condition $head:tt [$($condition:tt)*] $a:tt $b:tt $c:tt $($rest:tt)+) => {
+        $crate::__kernel! { @condition $head [$($condition)* $a $b $c] $($rest)+ }
+    };
+
+    (@item $head:tt $condition:tt { descriptor: $descriptor:ident, $($body:tt)* }) => {
+        $crate::__kernel! { @body $head $condition [$descriptor] { $($body)* } }
+    };
+    (@item $head:tt $condition:tt { $($body:tt)* }) => {
+        $crate::__kernel! { @body $head $condition [] { $($body)* } }
+    };
+
+    (@body $head:tt $condition:tt $descriptor:tt { cuda: $text:expr, cpu: $cpu:expr $(,)? }) => {
+        $crate::__kernel! { @open $head $condition $descriptor [$crate::kernel::Source::Cuda($text)] [$cpu] }
+    };
+    (@body $head:tt $condition:tt $descriptor:tt { ptx: $text:expr, cpu: $cpu:expr $(,)? }) => {
+        $crate::__kernel! { @open $head $condition $descriptor [$crate::kernel::Source::Ptx($text)] [$cpu] }
+    };
+    (@body $head:tt $condition:tt $descriptor:tt { cpu: $cpu:expr $(,)? }) => {
+        $crate::__kernel! { @open $head $condition $descriptor [$crate::kernel::Source::None] [$cpu] }
+    };
+
+    (@open ($attrs:tt $vis:tt $mode:ident $name:ident ($($params:tt)*))
+        $condition:tt $descriptor:tt $source:tt $cpu:tt
+    ) => {
+        $crate::__kernel! {
+            @params 'a $mode ($attrs $vis $name $condition $descriptor $source $cpu)
+            signature [] names [] twin [] params [] args [] values [] scalars [] slices []; $($params)*
+        }
+    };
+
+    (@params $a:lifetime $mode:ident $head:tt
+        signature $signature:tt names $names:tt twin $twin:tt params $params:tt args $args:tt values $values:tt
+        scalars $scalars:tt slices $slices:tt;
+    ) => {
+        $crate::__kernel! {
+            @emit $a $mode $head $signature $names $twin $params $args $values $scalars $slices
+        }
+    };
+    (@params $a:lifetime $mode:ident $head:tt
+        signature $signature:tt names $names:tt twin $twin:tt params $params:tt args $args:tt values $values:tt
+        scalars $scalars:tt slices $slices:tt;
+        write $x:ident: &mut [$element:ty] $(, $($rest:tt)*)?
+    ) => {
+        $crate::__kernel! {
+            @slice $a $mode $head Write unique
+            $signature $names $twin $params $args $values $scalars $slices; $x $element; $($($rest)*)?
+        }
+    };
+    (@params $a:lifetime $mode:ident $head:tt
+        signature $signature:tt names $names:tt twin $twin:tt params $params:tt args $args:tt values $values:tt
+        scalars $scalars:tt slices $slices:tt;
+        $x:ident: &mut [$element:ty] $(, $($rest:tt)*)?
+    ) => {
+        $crate::__kernel! {
+            @slice $a $mode $head ReadWrite unique
+            $signature $names $twin $params $args $values $scalars $slices; $x $element; $($($rest)*)?
+        }
+    };
+    (@params $a:lifetime $mode:ident $head:tt
+        signature $signature:tt names $names:tt twin $twin:tt params $params:tt args $args:tt values $values:tt
+        scalars $scalars:tt slices $slices:tt;
+        $x:ident: &[$element:ty] $(, $($rest:tt)*)?
+    ) => {
+        $crate::__kernel! {
+            @slice $a $mode $head Read shared
+            $signature $names $twin $params $args $values $scalars $slices; $x $element; $($($rest)*)?
+        }
+    };
+    (@params $a:lifetime $mode:ident $head:tt
+        signature [$($signature:tt)*] names [$($names:tt)*] twin [$($twin:tt)*] params [$($params:tt)*]
+        args [$($args:tt)*] values [$($values:tt)*] scalars [$($scalars:tt)*] slices $slices:tt;
+        $x:ident: $element:ty $(, $($rest:tt)*)?
+    ) => {
+        $crate::__kernel! {
+            @params $a $mode $head
+            signature [$($signature)* $x: $element,]
+            names [$($names)* $x]
+            twin [$($twin)* $element,]
+            params [$($params)* $crate::kernel::__private::scalar_param::<$element>(stringify!($x)),]
+            args [$($args)* $crate::kernel::Arg::scalar::<$element>($x),]
+            values [$($values)* (stringify!($x), &$x),]
+            scalars [$($scalars)* ($x $element)]
+            slices $slices; $($($rest)*)?
+        }
+    };
+    (@params $a:lifetime $mode:ident $head:tt
+        signature $signature:tt names $names:tt twin $twin:tt params $params:tt args $args:tt values $values:tt
+        scalars $scalars:tt slices $slices:tt;
+        $($other:tt)+
+    ) => {
+        compile_error!(concat!(
+            "a kernel's parameter is `x: T`, `x: &[T]`, `x: &mut [T]` or `write x: &mut [T]`, not `",
+            stringify!($($other)+),
+            "`"
+        ));
+    };
+
+    (@slice $a:lifetime $mode:ident $head:tt $access:ident $unpack:ident
+        [$($signature:tt)*] [$($names:tt)*] [$($twin:tt)*] [$($params:tt)*] [$($args:tt)*] [$($values:tt)*]
+        $scalars:tt [$($slices:tt)*]; $x:ident $element:ty; $($rest:tt)*
+    ) => {
+        $crate::__kernel! {
+            @params $a $mode $head
+            signature [$($signature)* $x: impl $crate::kernel::IntoOperand<$a, $element>,]
+            names [$($names)* $x]
+            twin [$($twin)* $crate::kernel::__private::$mode::$access<'_, $element>,]
+            params [$($params)* $crate::kernel::__private::slice_param::<$element>(
+                stringify!($x), $crate::kernel::AccessMode::$access
+            ),]
+            args [$($args)* $crate::kernel::__private::slice_arg(&$x),]
+            values [$($values)* (concat!(stringify!($x), ".len()"), &$x.len()),]
+            scalars $scalars
+            slices [$($slices)* ($x $element, $access $unpack)]; $($rest)*
+        }
+    };
+
+    (@emit $a:lifetime $mode:ident
+        ([$(#[$attr:meta])*] [$vis:vis] $name:ident [$($condition:expr),* $(,)?] $descriptor:tt $source:tt $cpu:tt)
+        [$($signature:tt)*] $names:tt $twin:tt $params:tt [$($args:tt)*] $values:tt
+        $scalars:tt [$(($slice:ident $element:ty, $access:ident $unpack:ident))*]
+    ) => {
+        $(#[$attr])*
+        #[inline]
+        #[allow(clippy::too_many_arguments)]
+        $vis fn $name<$a>($($signature)*) -> $crate::kernel::KernelCall<$a> {
+            let kernel: &'static $crate::kernel::Kernel = $crate::__kernel!(
+                @place $descriptor $mode $name $source $cpu $names $twin $params $scalars
+                [$(($slice $element, $unpack))*]
+            );
+            $(let $slice = $crate::kernel::IntoOperand::into_operand($slice);)*
+            let operands = [
+                $($crate::kernel::__private::operand($slice, $crate::kernel::AccessMode::$access)),*
+            ];
+            #[allow(unused_mut)]
+            let mut failed = $crate::kernel::__private::strided_operand(kernel, operands);
+            $(
+                let holds: bool = failed.is_some() || $condition;
+                if !holds {
+                    failed = Some($crate::kernel::__private::does_not_hold(
+                        kernel, stringify!($condition), &$values
+                    ));
+                }
+            )*
+            // SAFETY: the arguments and operands are those of the descriptor, which lists the same parameters in order.
+            unsafe { $crate::kernel::__private::call(kernel, [$($args)*], operands, failed) }
+        }
+
+        $crate::__kernel! {
+            @publish $descriptor [$vis] $mode $name $source $cpu $names $twin $params $scalars
+            [$(($slice $element, $unpack))*]
+        }
+    };
+
+    // A descriptor without a name stands inside the function, one with a name beside it.
+    (@place [] $($kernel:tt)*) => {{
+        static __KERNEL: $crate::kernel::Kernel = $crate::__kernel!(@descriptor $($kernel)*);
+        &__KERNEL
+    }};
+    (@place [$descriptor:ident] $($kernel:tt)*) => { &$descriptor };
+    (@publish [] $($kernel:tt)*) => {};
+    (@publish [$descriptor:ident] [$vis:vis] $mode:ident $name:ident $($kernel:tt)*) => {
+        #[doc = concat!("The descriptor of [`", stringify!($name), "`](fn@", stringify!($name), ").")]
+        $vis static $descriptor: $crate::kernel::Kernel = $crate::__kernel!(@descriptor $mode $name $($kernel)*);
+    };
+
+    (@descriptor $mode:ident $name:ident [$source:expr] [$cpu:expr]
+        [$($names:ident)*] [$($twin:tt)*] [$($params:tt)*]
+        [$(($scalar:ident $scalar_type:ty))*] [$(($slice:ident $element:ty, $unpack:ident))*]
+    ) => {{
+        unsafe fn __twin(args: &[$crate::kernel::Arg]) {
+            let [$($names),*] = args else {
+                $crate::kernel::__private::wrong_arguments(stringify!($name), args.len())
+            };
+            $(let $scalar = $crate::kernel::Arg::to_scalar::<$scalar_type>($scalar);)*
+            $(
+                // SAFETY: a twin's caller vouches that each slice argument is valid for its length and its access while the
+                // twin runs, and apart from the others where the kernel is not in place.
+                let $slice = unsafe { $crate::kernel::__private::$mode::$unpack::<$element>($slice) };
+            )*
+            let twin: fn($($twin)*) = $cpu;
+            twin($($names),*)
+        }
+        $crate::kernel::Kernel {
+            name: stringify!($name),
+            params: &[$($params)*],
+            in_place: $crate::kernel::__private::$mode::IN_PLACE,
+            source: $source,
+            twin: __twin,
+        }
+    }};
+}
+
+/// What the macro's expansion calls. Not for anybody else.
+#[doc(hidden)]
+pub mod __private {
+    use crate::element::Element;
+    use crate::error::Error;
+    use crate::kernel::{AccessMode, Arg, Kernel, KernelCall, Operand, Param, ParamKind, RawOperand, call};
+    use std::fmt;
+
+    pub const fn scalar_param<T: Element>(name: &'static str) -> Param {
+        Param { name, kind: ParamKind::Scalar { element: T::NAME, bytes: size_of::<T>() } }
+    }
+
+    pub const fn slice_param<T: Element>(name: &'static str, access: AccessMode) -> Param {
+        Param { name, kind: ParamKind::Slice { element: T::NAME, access } }
+    }
+
+    #[inline]
+    pub fn slice_arg<T: Element>(operand: &RawOperand<'_, T>) -> Arg {
+        operand.arg()
+    }
+
+    #[inline]
+    pub fn operand<'a, T: Element>(operand: RawOperand<'a, T>, access: AccessMode) -> Operand<'a> {
+        operand.with_access(access)
+    }
+
+    /// # Safety
+    /// `args` fit the kernel's parameters, and `operands` are its slice parameters in order, with their access.
+    #[inline]
+    pub unsafe fn call<'a, const ARGS: usize, const OPERANDS: usize>(
+        kernel: &'static Kernel,
+        args: [Arg; ARGS],
+        operands: [Operand<'a>; OPERANDS],
+        failed: Option<Error>,
+    ) -> KernelCall<'a> {
+        // SAFETY: the same rules, kept by the caller.
+        unsafe { KernelCall::new(kernel, args, operands, failed) }
+    }
+
+    #[inline]
+    pub fn strided_operand<const OPERANDS: usize>(
+        kernel: &'static Kernel,
+        operands: [Operand<'_>; OPERANDS],
+    ) -> Option<Error> {
+        call::strided_operand(kernel, operands)
+    }
+
+    #[cold]
+    pub fn does_not_hold(kernel: &Kernel, condition: &str, values: &[(&str, &dyn fmt::Debug)]) -> Error {
+        call::does_not_hold(kernel, condition, values)
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub fn wrong_arguments(kernel: &str, len: usize) -> ! {
+        panic!("{kernel} was given {len} arguments, which its parameters do not take")
+    }
+
+    /// The slices of twins whose written operands overlap nothing.
+    pub mod disjoint {
+        use crate::element::Element;
+        use crate::kernel::Arg;
+
+        pub const IN_PLACE: bool = false;
+        pub type Read<'a, T> = &'a [T];
+        pub type ReadWrite<'a, T> = &'a mut [T];
+        pub type Write<'a, T> = &'a mut [T];
+
+        /// # Safety
+        /// The argument is the address and length of elements that can be read, and that nobody writes, during `'a`.
+        #[inline]
+        pub unsafe fn shared<'a, T: Element>(arg: &Arg) -> &'a [T] {
+            if arg.len == 0 {
+                return &[];
+            }
+            // SAFETY: from_raw_parts needs initialised, aligned elements that nobody writes during 'a. The caller vouches;
+            // any bytes are a `T`.
+            unsafe { std::slice::from_raw_parts(arg.bits as *const T, arg.len as usize) }
+        }
+
+        /// # Safety
+        /// The argument is the address and length of elements that nobody else touches during `'a`.
+        #[inline]
+        pub unsafe fn unique<'a, T: Element>(arg: &Arg) -> &'a mut [T] {
+            if arg.len == 0 {
+                return &mut [];
+            }
+            // SAFETY: from_raw_parts_mut needs initialised, aligned elements that nobody else touches during 'a. The caller
+            // vouches; any bytes are a `T`.
+            unsafe { std::slice::from_raw_parts_mut(arg.bits as *mut T, arg.len as usize) }
+        }
+    }
+
+    /// The slices of twins whose written operands may be other operands.
+    pub mod in_place {
+        use crate::element::Element;
+        use crate::kernel::Arg;
+        use std::cell::Cell;
+
+        pub const IN_PLACE: bool = true;
+        pub type Read<'a, T> = &'a [Cell<T>];
+        pub type ReadWrite<'a, T> = &'a [Cell<T>];
+        pub type Write<'a, T> = &'a [Cell<T>];
+
+        /// # Safety
+        /// The argument is the address and length of elements that can be read during `'a`, and that nobody but holders of
+        /// such cells on this thread writes.
+        #[inline]
+        pub unsafe fn shared<'a, T: Element>(arg: &Arg) -> &'a [Cell<T>] {
+            if arg.len == 0 {
+                return &[];
+            }
+            // SAFETY: from_raw_parts needs initialised, aligned elements; `Cell<T>` is laid out as `T`, and cells may be
+            // written through other cells of this thread. The caller vouches for the rest; any bytes are a `T`.
+            unsafe { std::slice::from_raw_parts(arg.bits as *const Cell<T>, arg.len as usize) }
+        }
+
+        /// # Safety
+        /// As for [`shared`], and the elements can be written.
+        #[inline]
+        pub unsafe fn unique<'a, T: Element>(arg: &Arg) -> &'a [Cell<T>] {
+            // SAFETY: the same rules, kept by the caller.
+            unsafe { shared(arg) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -7,9 +7,12 @@ mod call;
 mod config;
 mod macros;
 
-pub use call::{IntoOperand, KernelCall, Operand};
+pub use call::{IntoOperand, KernelCall, Operand, RawOperand};
 pub use config::LaunchConfig;
+#[doc(hidden)]
+pub use macros::__private;
 
+use crate::element::Element;
 use smallvec::SmallVec;
 
 /// What an op does with an operand.
@@ -88,7 +91,7 @@ pub struct Kernel {
     pub name: &'static str,
     /// Its parameters, in order.
     pub params: &'static [Param],
-    /// Whether a written operand may be the very same range as another operand.
+    /// Whether a written operand may be the very same range as another operand. Its twin takes cells.
     pub in_place: bool,
     /// Its device code.
     pub source: Source,
@@ -115,10 +118,34 @@ impl std::fmt::Debug for Kernel {
 /// One packed argument: a scalar's bytes, or a slice's address and its length in elements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arg {
-    /// The scalar, zero-extended; or the address.
+    /// The scalar in the bytes of lowest address, the rest zero; or the address.
     pub bits: u64,
     /// Elements of the slice; 0 for a scalar.
     pub len: u64,
+}
+
+impl Arg {
+    /// A value.
+    #[inline]
+    pub fn scalar<T: Element>(value: T) -> Self {
+        const { assert!(size_of::<T>() <= 8, "a scalar argument has at most 8 bytes") };
+        let mut bits = [0; 8];
+        bits[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&value));
+        Arg { bits: u64::from_ne_bytes(bits), len: 0 }
+    }
+
+    /// `len` elements from `address` on.
+    #[inline]
+    pub const fn slice(address: u64, len: usize) -> Self {
+        Arg { bits: address, len: len as u64 }
+    }
+
+    /// The value that [`scalar`](Self::scalar) packed.
+    #[inline]
+    pub fn to_scalar<T: Element>(&self) -> T {
+        const { assert!(size_of::<T>() <= 8, "a scalar argument has at most 8 bytes") };
+        bytemuck::pod_read_unaligned(&self.bits.to_ne_bytes()[..size_of::<T>()])
+    }
 }
 
 /// A launch's arguments. Six fit without an allocation.

@@ -1,5 +1,25 @@
 //! Device and host memory.
+//!
+//! * `allocation`, `buffer`: what users hold; `pinned`: page-locked host memory;
+//! * `device_memory`: a device's allocator, over the pure `pool` with its `blocks` and fast lists (`recent`).
 
+mod allocation;
+mod blocks;
+mod buffer;
+mod device_memory;
+#[cfg(test)]
+mod oracle;
 mod pinned;
-pub use pinned::Pinned;
-pub(crate) use pinned::PinnedBytes;
+mod pool;
+mod recent;
+mod stats;
+#[cfg(test)]
+mod test_driver;
+
+pub(crate) use allocation::Allocation;
+pub use buffer::Buffer;
+pub(crate) use device_memory::DeviceMemory;
+pub(crate) use pinned::{DEFAULT_CAP_BYTES, PinnedBytes, PinnedPool};
+pub use pinned::{Pinned, PinnedStats};
+pub(crate) use pool::{BlockId, Grant, ReuseOrder};
+pub use stats::{MemoryStats, Served};

@@ -1,20 +1,480 @@
 //! Page-locked host memory, recycled.
+//!
+//! Getting such memory from the driver takes milliseconds and takes RAM from everybody, so blocks are kept when they are
+//! dropped, up to a cap. Lengths are powers of two from 4 KiB to 1 MiB, above that multiples of 1 MiB (a power of two
+//! would waste up to half); a cached block may serve a request up to a fifth smaller.
+//!
+//! # Who owns a block when
+//! The pool, while it is cached; [`PinnedBytes`], while somebody has it. A copy in flight moves it, or a reference count of
+//! it, into what its timeline keeps, and lets go only when the device is done: a block that comes back here is used by
+//! nobody. Each holds its pool, so the pool ends after the last block.
+//!
+//! Contents of recycled memory are whatever was there: initialised, as the driver zeroed it at first, and plain data.
 
+use super::stats::ByteSize;
+use crate::driver::{Driver, DriverError};
 use crate::element::Element;
+use crate::error::{Error, ErrorKind};
+use parking_lot::Mutex;
+use std::any::TypeId;
+use std::collections::BTreeMap;
+use std::fmt;
 use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
 
-#[derive(Debug)]
-pub(crate) struct PinnedBytes {}
+/// What a pool may hold unless told otherwise.
+pub(crate) const DEFAULT_CAP_BYTES: usize = 4 << 30;
 
-/// Pinned memory.
+const LEAST_BYTES: usize = 4 << 10;
+const COARSE_BYTES: usize = 1 << 20;
+/// The driver's promise, and that of a buffer of no length.
+const ALIGN_BYTES: usize = 64;
+
+/// The length of the block that serves `len_bytes`; `None` if there cannot be one.
+fn block_len(len_bytes: usize) -> Option<usize> {
+    if len_bytes <= COARSE_BYTES {
+        return Some(len_bytes.next_power_of_two().max(LEAST_BYTES));
+    }
+    len_bytes.checked_next_multiple_of(COARSE_BYTES).filter(|&len| isize::try_from(len).is_ok())
+}
+
+/// The page-locked memory of one device: in use, cached, and the peaks of both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PinnedStats {
+    /// Bytes of buffers in use, each at the length of its block.
+    pub allocated_bytes: usize,
+    /// The most `allocated_bytes` has been.
+    pub peak_allocated_bytes: usize,
+    /// Bytes page-locked: in use and cached.
+    pub reserved_bytes: usize,
+    /// The most `reserved_bytes` has been.
+    pub peak_reserved_bytes: usize,
+    /// The most `reserved_bytes` may be.
+    pub cap_bytes: usize,
+}
+
+/// A caching pool of page-locked host memory.
 #[derive(Debug)]
+pub(crate) struct PinnedPool {
+    driver: Arc<dyn Driver>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// By length, last in first out. A length that was cached once keeps its empty list.
+    cached: BTreeMap<usize, Vec<HostBlock>>,
+    /// `reserved_bytes` includes what is being asked from the driver just now.
+    stats: PinnedStats,
+}
+
+/// The start of a block of host memory that nobody uses.
+#[derive(Debug)]
+struct HostBlock(NonNull<u8>);
+
+// SAFETY: an address in host memory, valid on every thread, owned by whoever has the value.
+unsafe impl Send for HostBlock {}
+
+impl State {
+    fn cached(&mut self, len: usize) -> Option<(HostBlock, usize)> {
+        // Powers of two exactly; of the coarse ones the tightest that is not wasteful.
+        let most = if len > COARSE_BYTES { len + len / 4 } else { len };
+        let (&found, list) = self.cached.range_mut(len..=most).find(|(_, list)| !list.is_empty())?;
+        Some((list.pop()?, found))
+    }
+
+    fn lend(&mut self, len: usize) {
+        self.stats.allocated_bytes += len;
+        self.stats.peak_allocated_bytes = self.stats.peak_allocated_bytes.max(self.stats.allocated_bytes);
+    }
+
+    /// Takes cached blocks out, the longest first, until no more than `at_most` bytes are reserved.
+    fn evict(&mut self, at_most: usize) -> Vec<(HostBlock, usize)> {
+        let mut evicted = Vec::new();
+        for (&len, list) in self.cached.iter_mut().rev() {
+            while self.stats.reserved_bytes > at_most {
+                let Some(block) = list.pop() else { break };
+                self.stats.reserved_bytes -= len;
+                evicted.push((block, len));
+            }
+        }
+        self.cached.retain(|_, list| !list.is_empty());
+        evicted
+    }
+}
+
+impl PinnedPool {
+    pub(crate) fn new(driver: Arc<dyn Driver>, cap_bytes: usize) -> Arc<Self> {
+        let stats = PinnedStats { cap_bytes, ..PinnedStats::default() };
+        Arc::new(PinnedPool { driver, state: Mutex::new(State { cached: BTreeMap::new(), stats }) })
+    }
+
+    /// A cached block, if one fits. Never calls the driver.
+    pub(crate) fn try_take(self: &Arc<Self>, len_bytes: usize) -> Option<PinnedBytes> {
+        if len_bytes == 0 {
+            return Some(self.bytes(HostBlock(NonNull::without_provenance(NOWHERE)), 0, 0));
+        }
+        let len = block_len(len_bytes)?;
+        let mut state = self.state.lock();
+        let (block, len) = state.cached(len)?;
+        state.lend(len);
+        drop(state);
+        Some(self.bytes(block, len, len_bytes))
+    }
+
+    /// A cached block or one from the driver, which may take milliseconds.
+    ///
+    /// # Errors
+    /// `OutOfMemory` if the buffers in use leave too little of the cap, or the driver has no memory.
+    pub(crate) fn take(self: &Arc<Self>, len_bytes: usize) -> Result<PinnedBytes, Error> {
+        if let Some(bytes) = self.try_take(len_bytes) {
+            return Ok(bytes);
+        }
+        let Some(len) = block_len(len_bytes) else { return Err(self.over_cap(len_bytes)) };
+        let mut state = self.state.lock();
+        let cap = state.stats.cap_bytes;
+        let cached: usize = state.cached.iter().map(|(len, list)| len * list.len()).sum();
+        let held = state.stats.reserved_bytes - cached;
+        if len > cap.saturating_sub(held) {
+            drop(state);
+            return Err(self.over_cap(len_bytes));
+        }
+        let evicted = state.evict(cap - len);
+        state.stats.reserved_bytes += len;
+        drop(state);
+        self.free(evicted);
+
+        let mut answer = self.driver.alloc_host(len);
+        if matches!(answer, Err(DriverError::OutOfMemory { .. })) {
+            let evicted = self.state.lock().evict(0);
+            self.free(evicted);
+            answer = self.driver.alloc_host(len);
+        }
+        let block = answer.and_then(|ptr| {
+            NonNull::new(ptr).ok_or_else(|| DriverError::Refused("null instead of host memory".into()))
+        });
+        let mut state = self.state.lock();
+        match block {
+            Ok(block) => {
+                state.stats.peak_reserved_bytes =
+                    state.stats.peak_reserved_bytes.max(state.stats.reserved_bytes);
+                state.lend(len);
+                drop(state);
+                Ok(self.bytes(HostBlock(block), len, len_bytes))
+            }
+            Err(why) => {
+                state.stats.reserved_bytes -= len;
+                let held = state.stats.allocated_bytes;
+                drop(state);
+                let kind = match why {
+                    DriverError::OutOfMemory { .. } => ErrorKind::OutOfMemory,
+                    DriverError::Refused(_) => ErrorKind::Driver,
+                };
+                let message = format!(
+                    "{} gave no pinned memory: {} asked, {} in use: {why}; drop pinned buffers or use smaller ones",
+                    self.driver.id(),
+                    ByteSize(len_bytes),
+                    ByteSize(held)
+                );
+                Err(Error::new(kind, message))
+            }
+        }
+    }
+
+    #[cold]
+    fn over_cap(&self, len_bytes: usize) -> Error {
+        let stats = self.stats();
+        let message = format!(
+            "the pinned memory of {} is at its cap: {} asked, {} in use of {}; drop pinned buffers or await the copies \
+             that hold them, or raise the cap",
+            self.driver.id(),
+            ByteSize(len_bytes),
+            ByteSize(stats.allocated_bytes),
+            ByteSize(stats.cap_bytes)
+        );
+        Error::new(ErrorKind::OutOfMemory, message)
+    }
+
+    /// The figures now.
+    pub(crate) fn stats(&self) -> PinnedStats {
+        self.state.lock().stats
+    }
+
+    /// Gives every cached block back to the driver; how many bytes.
+    pub(crate) fn empty(&self) -> usize {
+        let evicted = self.state.lock().evict(0);
+        let bytes = evicted.iter().map(|(_, len)| len).sum();
+        self.free(evicted);
+        bytes
+    }
+
+    fn bytes(self: &Arc<Self>, block: HostBlock, block_len: usize, len_bytes: usize) -> PinnedBytes {
+        PinnedBytes { ptr: block.0, block_len, len_bytes, elements: None, pool: self.clone() }
+    }
+
+    fn free(&self, blocks: Vec<(HostBlock, usize)>) {
+        for (HostBlock(ptr), len) in blocks {
+            // SAFETY: `Driver::free_host` needs an allocation of this driver with its length, and no work that touches it. It was
+            // cached under its length, and a block is cached only after its owner, which a copy in flight keeps, was dropped.
+            unsafe { self.driver.free_host(ptr.as_ptr(), len) };
+        }
+    }
+}
+
+impl Drop for PinnedPool {
+    fn drop(&mut self) {
+        // Every `PinnedBytes` holds the pool: all blocks are cached.
+        self.empty();
+    }
+}
+
+/// Where buffers of no length are: nowhere, but aligned.
+const NOWHERE: std::num::NonZero<usize> = std::num::NonZero::new(ALIGN_BYTES).unwrap();
+
+/// A block of page-locked memory of some length and, perhaps, an element type; goes back to its pool when dropped.
+pub(crate) struct PinnedBytes {
+    ptr: NonNull<u8>,
+    /// Of the block; 0: there is none.
+    block_len: usize,
+    len_bytes: usize,
+    /// What it was a [`Pinned`] of, and its name and length.
+    elements: Option<(TypeId, &'static str, usize)>,
+    pool: Arc<PinnedPool>,
+}
+
+// SAFETY: it owns its block, which is plain memory that any thread may use.
+unsafe impl Send for PinnedBytes {}
+// SAFETY: through a shared reference it can only be asked for its address and lengths.
+unsafe impl Sync for PinnedBytes {}
+
+#[cfg(test)]
+impl PinnedBytes {
+    #[inline]
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        self.ptr.as_ptr()
+    }
+
+    /// What was asked for; the block may be longer.
+    #[inline]
+    pub(crate) fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+}
+
+impl Drop for PinnedBytes {
+    fn drop(&mut self) {
+        if self.block_len == 0 {
+            return;
+        }
+        let mut state = self.pool.state.lock();
+        state.stats.allocated_bytes -= self.block_len;
+        state.cached.entry(self.block_len).or_default().push(HostBlock(self.ptr));
+    }
+}
+
+impl fmt::Debug for PinnedBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let element = self.elements.map_or("none", |(_, name, _)| name);
+        f.debug_struct("PinnedBytes")
+            .field("len_bytes", &self.len_bytes)
+            .field("element", &element)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A buffer of `len` elements in page-locked host memory, which a device copies to and from while the host goes on.
+///
+/// It derefs to a slice. A copy takes it by value and gives it back when awaited; dropped, its memory is recycled. What a
+/// new buffer contains is unspecified: zeros, or what an earlier one left.
 pub struct Pinned<T: Element> {
-    _bytes: PinnedBytes,
-    _element: PhantomData<T>,
+    bytes: PinnedBytes,
+    len: usize,
+    element: PhantomData<T>,
 }
 
 impl<T: Element> Pinned<T> {
+    /// The first `len` elements of `bytes`.
+    ///
+    /// # Panics
+    /// If they are more than fit.
+    pub(crate) fn new(bytes: PinnedBytes, len: usize) -> Self {
+        let fits = len.checked_mul(size_of::<T>()).is_some_and(|needed| needed <= bytes.len_bytes);
+        assert!(fits, "{len} elements of {} do not fit in {} bytes", T::NAME, bytes.len_bytes);
+        assert!(bytes.ptr.cast::<T>().is_aligned());
+        Pinned { bytes, len, element: PhantomData }
+    }
+
+    /// Gives the memory of an [`into_bytes`](Self::into_bytes) its type again, or back if it was another.
     pub(crate) fn from_bytes(bytes: PinnedBytes) -> Result<Self, PinnedBytes> {
-        Ok(Pinned { _bytes: bytes, _element: PhantomData })
+        match bytes.elements {
+            Some((element, _, len)) if element == TypeId::of::<T>() => Ok(Self::new(bytes, len)),
+            _ => Err(bytes),
+        }
+    }
+
+    /// The memory, which remembers its element type and length.
+    pub(crate) fn into_bytes(self) -> PinnedBytes {
+        let mut bytes = self.bytes;
+        bytes.elements = Some((TypeId::of::<T>(), T::NAME, self.len));
+        bytes
+    }
+
+    /// How many elements it holds.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it holds none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where it begins. Stays the same until the buffer is dropped, also while a copy has it.
+    #[inline]
+    pub fn as_ptr(&self) -> *const T {
+        self.bytes.ptr.as_ptr().cast_const().cast()
+    }
+}
+
+impl<T: Element> Deref for Pinned<T> {
+    type Target = [T];
+
+    #[inline]
+    fn deref(&self) -> &[T] {
+        // SAFETY: `from_raw_parts` needs `len` initialised elements, aligned and unwritten during the borrow. `new` checked
+        // length and alignment; the driver zeroed the block, and any bytes are a `T`; the block belongs to `self`.
+        unsafe { std::slice::from_raw_parts(self.bytes.ptr.cast().as_ptr(), self.len) }
+    }
+}
+
+impl<T: Element> DerefMut for Pinned<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as in `deref`; the borrow of `self` is exclusive, and so is its ownership of the block.
+        unsafe { std::slice::from_raw_parts_mut(self.bytes.ptr.cast().as_ptr(), self.len) }
+    }
+}
+
+impl<T: Element> AsRef<[T]> for Pinned<T> {
+    fn as_ref(&self) -> &[T] {
+        self
+    }
+}
+
+impl<T: Element> fmt::Debug for Pinned<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pinned<{}>(len {})", T::NAME, self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_driver::TestDriver;
+    use super::*;
+
+    fn pool(cap: usize) -> (Arc<TestDriver>, Arc<PinnedPool>) {
+        let driver = TestDriver::new(usize::MAX);
+        (driver.clone(), PinnedPool::new(driver, cap))
+    }
+
+    #[test]
+    fn a_dropped_buffer_serves_the_next_one_of_its_size() {
+        let (driver, pool) = pool(1 << 20);
+        assert!(pool.try_take(5000).is_none());
+        let first = pool.take(5000).unwrap();
+        let address = first.as_ptr();
+        assert_eq!(first.len_bytes(), 5000);
+        drop(first);
+        assert!(pool.try_take(9000).is_none());
+        assert_eq!(pool.try_take(8192).unwrap().as_ptr(), address);
+        let stats = pool.stats();
+        assert_eq!((stats.allocated_bytes, stats.reserved_bytes), (0, 8192));
+        assert_eq!((stats.peak_allocated_bytes, stats.peak_reserved_bytes), (8192, 8192));
+        assert_eq!((pool.empty(), driver.host_bytes(), pool.stats().reserved_bytes), (8192, 0, 0));
+    }
+
+    #[test]
+    fn long_blocks_are_not_doubled_and_serve_requests_a_little_shorter() {
+        let (_, pool) = pool(64 << 20);
+        drop(pool.take((9 << 20) + 1).unwrap());
+        assert_eq!(pool.stats().reserved_bytes, 10 << 20);
+        assert!(pool.try_take(8 << 20).is_some());
+        assert!(pool.try_take(7 << 20).is_none());
+    }
+
+    #[test]
+    fn the_cap_counts_live_buffers_and_says_both_numbers() {
+        let (_, pool) = pool(16 << 10);
+        let _held = pool.take(8 << 10).unwrap();
+        let error = pool.take(9 << 10).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+        assert_eq!(
+            error.to_string(),
+            "the pinned memory of cpu:0 is at its cap: 9.0 KiB asked, 8.0 KiB in use of 16.0 KiB; drop pinned buffers or \
+             await the copies that hold them, or raise the cap"
+        );
+        assert_eq!(pool.stats().reserved_bytes, 8 << 10);
+        assert_eq!(pool.take(usize::MAX).unwrap_err().kind(), ErrorKind::OutOfMemory);
+    }
+
+    #[test]
+    fn cached_blocks_of_other_sizes_make_room_before_the_cap_is_an_error() {
+        let (driver, pool) = pool(16 << 10);
+        drop([pool.take(8 << 10).unwrap(), pool.take(4 << 10).unwrap()]);
+        let whole = pool.take(16 << 10).unwrap();
+        assert_eq!((driver.host_bytes(), whole.len_bytes()), (16 << 10, 16 << 10));
+    }
+
+    #[test]
+    fn a_driver_without_host_memory_is_an_error_that_leaves_the_figures_alone() {
+        let driver = TestDriver::new(4 << 10);
+        let pool = PinnedPool::new(driver, 1 << 20);
+        let _held = pool.take(4 << 10).unwrap();
+        let error = pool.take(8 << 10).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+        assert!(error.to_string().starts_with("cpu:0 gave no pinned memory: 8.0 KiB asked, 4.0 KiB in use"));
+        assert_eq!((pool.stats().reserved_bytes, pool.stats().peak_reserved_bytes), (4 << 10, 4 << 10));
+    }
+
+    #[test]
+    fn elements_survive_the_way_through_bytes_and_other_types_are_refused() {
+        let (_, pool) = pool(1 << 20);
+        let mut buffer = Pinned::<f32>::new(pool.take(12).unwrap(), 3);
+        buffer.copy_from_slice(&[1.0, 2.0, 3.0]);
+        let bytes = Pinned::<i32>::from_bytes(buffer.into_bytes()).unwrap_err();
+        let buffer = Pinned::<f32>::from_bytes(bytes).unwrap();
+        assert_eq!(*buffer, [1.0, 2.0, 3.0]);
+        assert_eq!(format!("{buffer:?}"), "Pinned<f32>(len 3)");
+        assert!(Pinned::<u8>::from_bytes(pool.take(1).unwrap()).is_err());
+    }
+
+    #[test]
+    fn a_buffer_of_no_length_needs_no_memory() {
+        let (driver, pool) = pool(0);
+        let mut empty = Pinned::<f64>::new(pool.take(0).unwrap(), 0);
+        assert!(empty.is_empty() && empty.iter_mut().next().is_none() && empty.as_ptr().is_aligned());
+        assert_eq!((driver.host_bytes(), pool.stats().reserved_bytes), (0, 0));
+    }
+
+    #[test]
+    #[should_panic(expected = "4 elements of f32 do not fit in 15 bytes")]
+    fn more_elements_than_fit_are_refused() {
+        let (_, pool) = pool(1 << 20);
+        let _ = Pinned::<f32>::new(pool.take(15).unwrap(), 4);
+    }
+
+    #[test]
+    fn the_pool_outlives_its_handle_until_the_last_buffer_is_back() {
+        let (driver, pool) = pool(1 << 20);
+        let bytes = pool.take(1).unwrap();
+        drop(pool);
+        assert_eq!(driver.host_bytes(), 4 << 10);
+        std::thread::spawn(move || drop(bytes)).join().unwrap();
+        assert_eq!(driver.host_bytes(), 0);
     }
 }

@@ -18,11 +18,11 @@ impl fmt::Debug for StreamId {
 
 /// "Stream so-and-so, up to ticket n."
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Use {
+pub(crate) struct Use {
     /// Which stream.
-    pub stream: StreamId,
+    pub(crate) stream: StreamId,
     /// The newest ticket.
-    pub ticket: Ticket,
+    pub(crate) ticket: Ticket,
 }
 
 /// The empty clock is no allocation at all.

@@ -1,13 +1,28 @@
-//! The order check: which op may touch which bytes after which.
+//! The order check: which op may touch which bytes after which. Pure: it knows no driver and no stream, only numbers.
+//!
+//! * [`clock`](self): what is before a stream, as a vector clock;
+//! * `observed`: what is before everything, because the host has seen it;
+//! * `range`: which bytes; `ledger`: what was done to an allocation; `check`: one op against all of that;
+//! * `conflict`: the refusal as text.
 #![forbid(unsafe_code)]
 
+mod check;
 mod clock;
+mod conflict;
+mod ledger;
+mod mode;
+mod observed;
 mod range;
 
-pub(crate) use clock::Clock;
-pub use clock::{StreamId, Use};
+pub(crate) use check::{
+    Access, Asker, Findings, MAX_ACCESSES, Refused, Strictness, check_and_enter, mark_failed, overlap_within,
+    undo,
+};
+pub use clock::StreamId;
+pub(crate) use clock::{Clock, Use};
+pub use conflict::Conflict;
+pub(crate) use conflict::describe;
+pub(crate) use ledger::Ledger;
+pub use mode::OrderMode;
+pub(crate) use observed::{MAX_TICKET, Observed};
 pub use range::ByteRange;
-
-/// One unordered earlier use.
-#[derive(Clone, Debug)]
-pub struct Conflict {}

@@ -1,0 +1,146 @@
+//! A strand has one owner at a time, and none of its work is forgotten.
+
+use crate::strand::Strand;
+use crate::sync::{Arc, AtomicU64, Ordering};
+use crate::timeline::Timeline;
+use loom::cell::UnsafeCell;
+use loom::thread;
+use std::collections::VecDeque;
+use std::task::{Wake, Waker};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Work {
+    Op(u64),
+    /// Until the stream's gate has reached this.
+    Wait(u64),
+}
+
+struct Stream {
+    strand: Strand<Work>,
+    gate: Timeline,
+    /// What ran, in order. Loom fails the model if two owners touch it at once.
+    ran: UnsafeCell<Vec<u64>>,
+    count: AtomicU64,
+}
+
+// SAFETY: `ran` is touched by the strand's owner only, which is what the models check.
+unsafe impl Sync for Stream {}
+// SAFETY: as above; nothing in it is tied to a thread.
+unsafe impl Send for Stream {}
+
+impl Stream {
+    fn new() -> Arc<Self> {
+        Arc::new(Stream {
+            strand: Strand::new(),
+            gate: Timeline::new(),
+            ran: UnsafeCell::new(Vec::new()),
+            count: AtomicU64::new(0),
+        })
+    }
+
+    fn push(self: &Arc<Self>, work: Work) {
+        if self.strand.push(work) {
+            self.run();
+        }
+    }
+
+    /// The run queue: whoever is told to send the strand somewhere runs it at once. The production owner in `stream.rs`
+    /// takes these same steps.
+    fn run(self: &Arc<Self>) {
+        self.strand.begin();
+        let mut batch = VecDeque::new();
+        while self.strand.take(&mut batch) {
+            while let Some(head) = batch.front().copied() {
+                match head {
+                    Work::Wait(ticket) if !self.gate.reached(ticket) => {
+                        self.strand.park(&mut batch);
+                        let waker = Waker::from(self.clone());
+                        if self.gate.register(ticket, &waker, &mut None).is_ready() {
+                            self.wake_by_ref();
+                        }
+                        return;
+                    }
+                    Work::Wait(_) => {}
+                    Work::Op(n) => {
+                        // SAFETY: we hold the running token; loom checks that nobody else does.
+                        self.ran.with_mut(|ran| unsafe { (*ran).push(n) });
+                        self.count.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+                batch.pop_front();
+            }
+        }
+    }
+
+    fn ran(&self) -> Vec<u64> {
+        // SAFETY: the model's threads have been joined.
+        self.ran.with(|ran| unsafe { (*ran).clone() })
+    }
+}
+
+impl Wake for Stream {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if self.strand.wake() {
+            self.run();
+        }
+    }
+}
+
+#[test]
+fn work_pushed_while_the_owner_goes_idle_is_run_once_and_in_order() {
+    loom::model(|| {
+        let stream = Stream::new();
+        let other = thread::spawn({
+            let stream = stream.clone();
+            move || {
+                stream.push(Work::Op(10));
+                stream.push(Work::Op(11));
+            }
+        });
+        stream.push(Work::Op(1));
+        other.join().unwrap();
+        let ran = stream.ran();
+        assert_eq!(ran.len(), 3, "{ran:?}");
+        let others: Vec<_> = ran.into_iter().filter(|n| *n >= 10).collect();
+        assert_eq!(others, [10, 11]);
+    });
+}
+
+#[test]
+fn parking_while_the_gate_opens_loses_nothing() {
+    loom::model(|| {
+        let stream = Stream::new();
+        let opener = thread::spawn({
+            let stream = stream.clone();
+            move || stream.gate.complete(1)
+        });
+        stream.push(Work::Wait(1));
+        stream.push(Work::Op(1));
+        opener.join().unwrap();
+        assert_eq!(stream.ran(), [1]);
+    });
+}
+
+#[test]
+fn spurious_wakes_never_make_two_owners() {
+    loom::model(|| {
+        let stream = Stream::new();
+        let kick = thread::spawn({
+            let stream = stream.clone();
+            move || stream.wake_by_ref()
+        });
+        let opener = thread::spawn({
+            let stream = stream.clone();
+            move || stream.gate.complete(1)
+        });
+        stream.push(Work::Wait(1));
+        stream.push(Work::Op(1));
+        kick.join().unwrap();
+        opener.join().unwrap();
+        assert_eq!(stream.ran(), [1]);
+    });
+}

@@ -1,0 +1,61 @@
+//! The runtime's `sync`, made of loom's primitives in the shape of `parking_lot`'s and `crossbeam`'s.
+
+pub(crate) use loom::sync::MutexGuard;
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+pub(crate) use std::sync::Arc;
+
+#[derive(Debug)]
+pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+impl<T> Mutex<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Mutex(loom::sync::Mutex::new(value))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().expect("no model panics under a lock")
+    }
+
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        self.0.try_lock().ok()
+    }
+}
+
+impl<T: Default> Default for Mutex<T> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
+/// Blocks its thread until there is a token, and takes it.
+pub(crate) struct Parker(Unparker);
+
+#[derive(Clone)]
+pub(crate) struct Unparker(Arc<(loom::sync::Mutex<bool>, loom::sync::Condvar)>);
+
+impl Parker {
+    pub(crate) fn new() -> Self {
+        Parker(Unparker(Arc::new((loom::sync::Mutex::new(false), loom::sync::Condvar::new()))))
+    }
+
+    pub(crate) fn unparker(&self) -> &Unparker {
+        &self.0
+    }
+
+    pub(crate) fn park(&self) {
+        let (token, arrived) = &*self.0.0;
+        let mut token = token.lock().expect("no model panics under a lock");
+        while !*token {
+            token = arrived.wait(token).expect("no model panics under a lock");
+        }
+        *token = false;
+    }
+}
+
+impl Unparker {
+    pub(crate) fn unpark(&self) {
+        let (token, arrived) = &*self.0;
+        *token.lock().expect("no model panics under a lock") = true;
+        arrived.notify_one();
+    }
+}

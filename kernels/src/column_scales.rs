@@ -1,0 +1,73 @@
+//! Means and standard deviations in f32, from accumulated moments.
+//!
+//! Reads 16 bytes and writes 8 bytes a column.
+
+warpline_runtime::kernel! {
+    /// mean\[c\] ← means\[c\] and deviation\[c\] ← √(squares\[c\] / seen), rounded to f32, from what
+    /// [`column_moments`](crate::column_moments()) accumulated over `seen` rows; for [`standardize`](crate::standardize()).
+    ///
+    /// The deviation is the population's (divided by n). That of a constant column, 0, becomes 1, so that standardizing it
+    /// gives 0 (as scikit-learn's `StandardScaler`); so does that of columns without rows. `mean` and `deviation` have `cols`
+    /// elements.
+    pub unsafe fn column_scales(
+        cols: u32, seen: u64, means: &[f64], squares: &[f64], write mean: &mut [f32], write deviation: &mut [f32]
+    )
+    where cols as usize <= means.len()
+        && cols as usize <= squares.len()
+        && cols as usize == mean.len()
+        && cols as usize == deviation.len()
+    {
+        descriptor: COLUMN_SCALES,
+        cpu: |_, seen, means, squares, mean, deviation| {
+            mean.iter_mut().zip(means).for_each(|(to, &mean)| *to = mean as f32);
+            deviation.iter_mut().zip(squares).for_each(|(to, &squares)| *to = deviation_of(squares, seen));
+        },
+    }
+}
+
+#[inline]
+fn deviation_of(squares: f64, seen: u64) -> f32 {
+    let deviation = (squares / seen.max(1) as f64).sqrt() as f32;
+    if deviation == 0.0 { 1.0 } else { deviation }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::COLUMN_SCALES;
+    use crate::twin::{read, run, value, written};
+
+    fn scales(seen: u64, means: &[f64], squares: &[f64]) -> (Vec<f32>, Vec<f32>) {
+        let cols = means.len();
+        let (mut mean, mut deviation) = (vec![9.0; cols], vec![9.0; cols]);
+        run(
+            &COLUMN_SCALES,
+            &[
+                value(cols as u32),
+                value(seen),
+                read(means),
+                read(squares),
+                written(&mut mean),
+                written(&mut deviation),
+            ],
+        );
+        (mean, deviation)
+    }
+
+    #[test]
+    fn the_deviation_is_the_root_of_the_mean_square() {
+        assert_eq!(scales(4, &[0.1, -2.0], &[1.0, 64.0]), (vec![0.1, -2.0], vec![0.5, 4.0]));
+        assert_eq!(scales(1, &[], &[]), (vec![], vec![]));
+    }
+
+    #[test]
+    fn constant_and_empty_columns_are_divided_by_one() {
+        assert_eq!(scales(10, &[3.0], &[0.0]), (vec![3.0], vec![1.0]));
+        assert_eq!(scales(0, &[0.0], &[0.0]), (vec![0.0], vec![1.0]));
+    }
+
+    #[test]
+    fn nan_passes() {
+        let (mean, deviation) = scales(10, &[f64::NAN], &[f64::NAN]);
+        assert!(mean[0].is_nan() && deviation[0].is_nan());
+    }
+}

@@ -1,0 +1,61 @@
+//! x ← (x − mean) / deviation, column by column.
+//!
+//! Reads 4 bytes and writes 4 bytes an element, and reads 8 bytes a column.
+
+warpline_runtime::kernel! {
+    /// x\[r, c\] ← (x\[r, c\] − mean\[c\]) / deviation\[c\], in the row-major `rows` × `cols` matrix `x`.
+    ///
+    /// The difference is rounded, then the quotient. A deviation of 0 gives infinities and NaN;
+    /// [`column_scales`](crate::column_scales()) makes none.
+    pub unsafe fn standardize(rows: u32, cols: u32, mean: &[f32], deviation: &[f32], x: &mut [f32])
+    where u64::from(rows) * u64::from(cols) <= x.len() as u64
+        && cols as usize <= mean.len()
+        && cols as usize <= deviation.len()
+    {
+        descriptor: STANDARDIZE,
+        cpu: |rows, cols, mean, deviation, x| {
+            let (rows, cols) = (rows as usize, cols as usize);
+            let (mean, deviation) = (&mean[..cols], &deviation[..cols]);
+            for row in x[..rows * cols].chunks_exact_mut(cols.max(1)) {
+                for ((x, mean), deviation) in row.iter_mut().zip(mean).zip(deviation) {
+                    *x = (*x - mean) / deviation;
+                }
+            }
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::STANDARDIZE;
+    use crate::twin::{read, run, value, written};
+
+    #[test]
+    fn agrees_with_the_formula() {
+        for (rows, cols) in [(0, 0), (0, 4), (4, 0), (1, 1), (9, 65), (100, 7)] {
+            let mean: Vec<f32> = (0..cols + 1).map(|c| c as f32 / 7.0).collect();
+            let deviation: Vec<f32> = (0..cols + 2).map(|c| 1.0 + c as f32).collect();
+            let mut x: Vec<f32> = (0..rows * cols + 3).map(|i| (i as f32).sin()).collect();
+            let mut expected = x.clone();
+            for (i, x) in expected[..(rows * cols) as usize].iter_mut().enumerate() {
+                let c = i % cols as usize;
+                *x = (*x - mean[c]) / deviation[c];
+            }
+            run(
+                &STANDARDIZE,
+                &[value::<u32>(rows), value::<u32>(cols), read(&mean), read(&deviation), written(&mut x)],
+            );
+            assert_eq!(x, expected);
+        }
+    }
+
+    #[test]
+    fn nan_stays_where_it_is() {
+        let mut x = [1.0, f32::NAN, 3.0, f32::INFINITY];
+        run(
+            &STANDARDIZE,
+            &[value(2u32), value(2u32), read(&[1.0f32, 0.0]), read(&[2.0f32, 1.0]), written(&mut x)],
+        );
+        assert!(x[0] == 0.0 && x[1].is_nan() && x[2] == 1.0 && x[3] == f32::INFINITY);
+    }
+}

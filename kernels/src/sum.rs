@@ -1,0 +1,118 @@
+//! The sum of all elements, in a fixed order that a parallel device can follow too.
+//!
+//! Reads 4 bytes an element and writes 4 bytes.
+//!
+//! # Order
+//! All sums are f32, rounded at each step, so the result is the same bits wherever this order is kept:
+//! 1. The elements are cut into chunks of 1024, the last one shorter.
+//! 2. A chunk has 32 lanes. Lane l starts at +0 and adds the chunk's elements l, l + 32, l + 64, … in this order.
+//! 3. Lanes are folded in halves: lane l adds lane l + 16, then l + 8, 4, 2, 1. Lane 0 is the sum of the chunk.
+//! 4. Chunk sums are added as neighbours: (0 + 1), (2 + 3), …, an odd last one stays as it is; and so on until one is left.
+//!
+//! The error grows as for pairwise summation (Higham, "The Accuracy of Floating Point Summation", SIAM J. Sci. Comput. 14(4),
+//! 1993): with 32 + 5 + log2(chunks) roundings on a path, not with n.
+
+const CHUNK: usize = 1024;
+const LANES: usize = 32;
+
+warpline_runtime::kernel! {
+    /// total\[0\] ← the sum of the first `n` elements of `x`, 0 if there are none. `total` has one element.
+    ///
+    /// In a fixed order: the same bits at every run. The error is that of 37 + log2(n / 1024) additions, not of n.
+    pub unsafe fn sum(n: u64, x: &[f32], write total: &mut [f32])
+    where n <= x.len() as u64 && total.len() == 1
+    {
+        descriptor: SUM,
+        cpu: |n, x, total| total[0] = sum_of(&x[..n as usize]),
+    }
+}
+
+fn sum_of(x: &[f32]) -> f32 {
+    // Sums of runs of chunks, the lengths of the runs the powers of two in `chunks`, longest first: a binary counter.
+    let mut runs = [0.0f32; usize::BITS as usize];
+    let mut depth = 0;
+    for (chunks, chunk) in x.chunks(CHUNK).enumerate() {
+        let mut run = sum_of_chunk(chunk);
+        for _ in 0..chunks.trailing_ones() {
+            depth -= 1;
+            run += runs[depth];
+        }
+        runs[depth] = run;
+        depth += 1;
+    }
+    let (last, longer) = runs[..depth].split_last().unwrap_or((&0.0, &[]));
+    longer.iter().rev().fold(*last, |sum, run| run + sum)
+}
+
+fn sum_of_chunk(chunk: &[f32]) -> f32 {
+    let mut lanes = [0.0f32; LANES];
+    let rows = chunk.chunks_exact(LANES);
+    let rest = rows.remainder();
+    for row in rows {
+        lanes.iter_mut().zip(row).for_each(|(lane, x)| *lane += x);
+    }
+    lanes.iter_mut().zip(rest).for_each(|(lane, x)| *lane += x);
+    let mut half = LANES / 2;
+    while half > 0 {
+        (0..half).for_each(|l| lanes[l] += lanes[l + half]);
+        half /= 2;
+    }
+    lanes[0]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CHUNK, SUM, sum_of_chunk};
+    use crate::twin::{read, run, value, written};
+
+    fn summed(x: &[f32]) -> f32 {
+        let mut total = [f32::NAN];
+        run(&SUM, &[value(x.len() as u64), read(x), written(&mut total)]);
+        total[0]
+    }
+
+    fn values(n: usize) -> Vec<f32> {
+        (0..n as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 8) as f32 / 1e6 - 8.0).collect()
+    }
+
+    /// Step 4 of the order as it is written, level by level.
+    fn level_by_level(mut sums: Vec<f32>) -> f32 {
+        while sums.len() > 1 {
+            sums = sums.chunks(2).map(|pair| pair.iter().copied().reduce(|a, b| a + b).unwrap()).collect();
+        }
+        sums.first().copied().unwrap_or(0.0)
+    }
+
+    #[test]
+    fn the_order_is_the_documented_one() {
+        for n in [0, 1, 31, 32, 33, CHUNK, CHUNK + 1, 3 * CHUNK, 7 * CHUNK + 5, 13 * CHUNK, 64 * CHUNK + 9] {
+            let x = values(n);
+            let expected = level_by_level(x.chunks(CHUNK).map(sum_of_chunk).collect());
+            assert_eq!(summed(&x).to_bits(), expected.to_bits(), "{n}");
+        }
+    }
+
+    #[test]
+    fn is_close_to_the_sum_in_f64() {
+        for n in [1usize, 1000, 1_000_003] {
+            let x = values(n);
+            let exact: f64 = x.iter().map(|&x| f64::from(x)).sum();
+            let size: f64 = x.iter().map(|&x| f64::from(x).abs()).sum();
+            assert!((f64::from(summed(&x)) - exact).abs() <= 50.0 * f64::from(f32::EPSILON) / 2.0 * size);
+        }
+    }
+
+    #[test]
+    fn a_million_tenths_do_not_drift() {
+        assert!((summed(&vec![0.1; 1_000_000]) - 100_000.0).abs() < 0.1, "{}", summed(&vec![0.1; 1_000_000]));
+    }
+
+    #[test]
+    fn nan_and_infinities_pass() {
+        let mut x = values(10_000);
+        x[9_999] = f32::INFINITY;
+        assert_eq!(summed(&x), f32::INFINITY);
+        x[3] = f32::NEG_INFINITY;
+        assert!(summed(&x).is_nan());
+    }
+}

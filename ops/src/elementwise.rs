@@ -1,0 +1,67 @@
+//! Element by element, at the speed of memory.
+
+use crate::{launch, stream_of};
+use warpline_kernels as kernels;
+use warpline_runtime::{Buffer, Element, Pending};
+
+/// x ← value.
+///
+/// # Errors
+/// In the `Pending`, as for every op: an earlier use that is not ordered before it, a failed device.
+#[track_caller]
+pub fn fill<T: Element>(x: &Buffer<T>, value: T) -> Pending<()> {
+    match stream_of(x) {
+        Ok(stream) => stream.fill(x, value),
+        Err(error) => Pending::refused(error),
+    }
+}
+
+/// y ← x, on one device and of equal length.
+///
+/// # Errors
+/// As [`fill`]; `Shape` if the lengths differ.
+#[track_caller]
+pub fn copy<T: Element>(x: &Buffer<T>, y: &Buffer<T>) -> Pending<()> {
+    match stream_of(x) {
+        Ok(stream) => stream.copy(x, y),
+        Err(error) => Pending::refused(error),
+    }
+}
+
+/// y ← a·x + y.
+///
+/// # Errors
+/// As [`fill`]; `Shape` if `x` is shorter than `y`.
+#[track_caller]
+pub fn axpy(a: f32, x: &Buffer<f32>, y: &Buffer<f32>) -> Pending<()> {
+    launch(y, kernels::axpy(y.len() as u64, a, x, y))
+}
+
+/// y ← y + x; `x` may be `y` itself.
+///
+/// # Errors
+/// As [`fill`]; `Shape` if `x` is shorter than `y`, `Overlap` if they overlap without being the same.
+#[track_caller]
+pub fn add_(y: &Buffer<f32>, x: &Buffer<f32>) -> Pending<()> {
+    launch(y, kernels::add_(y.len() as u64, y, x))
+}
+
+/// y ← x where x is positive or NaN, else 0; `y` may be `x` itself.
+///
+/// # Errors
+/// As [`fill`]; `Shape` if the lengths differ.
+#[track_caller]
+pub fn relu(x: &Buffer<f32>, y: &Buffer<f32>) -> Pending<()> {
+    launch(y, kernels::relu(y.len() as u64, x, y))
+}
+
+/// x\[r, c\] ← (x\[r, c\] − mean\[c\]) / deviation\[c\] in a matrix of `mean.len()` columns.
+///
+/// # Errors
+/// As [`fill`]; `Shape` if the lengths do not fit.
+#[track_caller]
+pub fn standardize(x: &Buffer<f32>, mean: &Buffer<f32>, deviation: &Buffer<f32>) -> Pending<()> {
+    let cols = mean.len();
+    let rows = x.len().checked_div(cols).unwrap_or(0);
+    launch(x, kernels::standardize(rows as u32, cols as u32, mean, deviation, x))
+}

@@ -1,0 +1,95 @@
+//! Sums, in a fixed order: the same bits at every run.
+
+use crate::{launch, stream_of};
+use warpline_kernels as kernels;
+use warpline_runtime::{Buffer, Device, Pending, Result};
+
+/// The sum of all elements, 0 if there are none, read back to the host.
+///
+/// # Errors
+/// In the `Pending`: an earlier use that is not ordered before it, no memory, a failed device.
+#[track_caller]
+pub fn sum(x: &Buffer<f32>) -> Pending<f32> {
+    let enqueue = || {
+        let stream = stream_of(x)?;
+        let total = stream.alloc::<f32>(1)?;
+        Ok((stream, total))
+    };
+    match enqueue() {
+        Ok((stream, total)) => {
+            let summed = launch(x, kernels::sum(x.len() as u64, x, &total));
+            let read = stream.read_one(&total);
+            // If the sum was refused, the read fails with its error.
+            drop(summed);
+            read
+        }
+        Err(error) => Pending::refused(error),
+    }
+}
+
+/// sums\[c\] ← the sum of column c of `x`, a matrix of `sums.len()` columns.
+///
+/// # Errors
+/// As [`sum`]; `Shape` if the lengths do not fit.
+#[track_caller]
+pub fn column_sums(x: &Buffer<f32>, sums: &Buffer<f32>) -> Pending<()> {
+    let cols = sums.len();
+    let rows = x.len().checked_div(cols).unwrap_or(0);
+    launch(x, kernels::column_sums(rows as u32, cols as u32, x, sums))
+}
+
+/// Running mean and deviation of each column over batches of rows, kept on the device.
+///
+/// Accumulated in f64 by the pairwise update of Chan, Golub and LeVeque (1979).
+#[derive(Debug)]
+pub struct ColumnMoments {
+    seen: u64,
+    means: Buffer<f64>,
+    squares: Buffer<f64>,
+}
+
+impl ColumnMoments {
+    /// For `cols` columns, on the current stream of `device`.
+    ///
+    /// # Errors
+    /// As `Stream::alloc`.
+    #[track_caller]
+    pub fn new(cols: usize, device: &Device) -> Result<Self> {
+        Ok(ColumnMoments { seen: 0, means: device.alloc(cols)?, squares: device.alloc(cols)? })
+    }
+
+    /// Merges the rows of `x`.
+    ///
+    /// # Errors
+    /// In the `Pending`: `Shape` if `x` is not whole rows, and as for [`sum`].
+    #[track_caller]
+    pub fn merge(&mut self, x: &Buffer<f32>) -> Pending<()> {
+        let cols = self.means.len();
+        let rows = x.len().checked_div(cols).unwrap_or(0);
+        let call =
+            kernels::column_moments(rows as u32, cols as u32, self.seen, x, &self.means, &self.squares);
+        self.seen += rows as u64;
+        launch(x, call)
+    }
+
+    /// Rows merged so far.
+    pub fn seen(&self) -> u64 {
+        self.seen
+    }
+
+    /// Each column's mean and deviation (the population's, 1 where it would be 0), as [`standardize`](crate::standardize) takes
+    /// them.
+    ///
+    /// # Errors
+    /// As [`sum`].
+    #[track_caller]
+    pub fn scales(&self) -> Result<(Buffer<f32>, Buffer<f32>)> {
+        let cols = self.means.len();
+        let stream = stream_of(&self.means)?;
+        let (mean, deviation) = (stream.alloc(cols)?, stream.alloc(cols)?);
+        let call =
+            kernels::column_scales(cols as u32, self.seen, &self.means, &self.squares, &mean, &deviation);
+        launch(&self.means, call).queued()?;
+        Ok((mean, deviation))
+    }
+}

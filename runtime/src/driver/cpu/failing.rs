@@ -1,0 +1,89 @@
+//! What a stream says when its work cannot go on, and how it drops that work.
+
+use super::homes::Fate;
+use super::stream::CpuStream;
+use crate::driver::{Command, Point, Submission};
+use crate::error::{Error, ErrorKind};
+use crate::site::Site;
+use crate::timeline::Ticket;
+use std::any::Any;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+impl CpuStream {
+    /// The error of an op that takes its device with it.
+    #[cold]
+    pub(super) fn failure(&self, kind: ErrorKind, ticket: Ticket, site: &Site, why: &str) -> Error {
+        let (file, line) = (site.location.file(), site.location.line());
+        let (op, label, device) = (site.op, &self.label, self.device.id);
+        Error::new(
+            kind,
+            format!(
+                "{op} failed on stream \"{label}\" at ticket {ticket} ({file}:{line}): {why}; {device} accepts no \
+                 more work"
+            ),
+        )
+    }
+
+    /// The error, if what `wait` waits for will never come because its device has failed.
+    pub(super) fn wait_is_in_vain(&self, wait: &Submission, point: &Point) -> Option<Error> {
+        let cause = self.device.backend.homes.cause_of_death(&point.timeline)?;
+        if point.timeline.reached(point.ticket) {
+            return None;
+        }
+        let why = format!("it waits for work that will not run: {cause}");
+        Some(self.failure(cause.kind(), wait.ticket, &wait.site, &why))
+    }
+
+    /// The error for work that a shutdown cannot finish: the head waits for something that nobody here will bring about.
+    pub(super) fn stuck(&self) -> Option<Error> {
+        if self.device.health.fault().is_some() {
+            return None;
+        }
+        let is_wait = |work: &&Submission| matches!(work.command, Command::Wait(_));
+        let (point, oldest, count) = self.strand.peek(|queue| {
+            let head = queue.front()?;
+            let Command::Wait(point) = &head.command else { return None };
+            let ops = queue.iter().filter(|work| !is_wait(work));
+            let oldest = ops.clone().next().unwrap_or(head).site;
+            Some((point.clone(), oldest, ops.count().max(1)))
+        })?;
+        let foreign = matches!(self.device.backend.homes.fate(&point.timeline), Fate::Foreign);
+        if !foreign || point.timeline.reached(point.ticket) {
+            return None;
+        }
+        let ops = if count == 1 { "op" } else { "ops" };
+        Some(Error::new(
+            ErrorKind::ShutDown,
+            format!(
+                "the runtime was shut down with {count} {ops} in flight on stream \"{}\", the oldest {oldest}, held at \
+                 a wait that nothing will release",
+                self.label
+            ),
+        ))
+    }
+}
+
+/// Drops work that will not run. Host functions own user values, whose drop may panic.
+#[cold]
+pub(super) fn drop_quietly(work: VecDeque<Submission>) {
+    if catch_unwind(AssertUnwindSafe(|| drop(work))).is_err() {
+        crate::report::drop_panicked();
+    }
+}
+
+/// What a panic said.
+pub(super) fn message_of(panic: Box<dyn Any + Send>) -> String {
+    let message = match panic.downcast::<&'static str>() {
+        Ok(text) => return (*text).to_owned(),
+        Err(panic) => panic.downcast::<String>(),
+    };
+    match message {
+        Ok(text) => *text,
+        Err(other) => {
+            // Dropping somebody's panic value may panic again.
+            std::mem::forget(other);
+            "a value that is not text".to_owned()
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! Faults on request, so that tests can see what a failing device does.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Which piece of a device's work fails. Counted from 1 over the whole device, in the order in which work runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultPlan {
+    /// The op that fails the device instead of running. Waits are not counted.
+    pub fail_op: Option<u64>,
+    /// The launch whose twin panics.
+    pub panic_in_twin: Option<u64>,
+}
+
+/// A plan, and how far it has come.
+#[derive(Debug)]
+pub(super) struct Planned {
+    plan: FaultPlan,
+    ops: AtomicU64,
+    twins: AtomicU64,
+}
+
+impl Planned {
+    pub(super) fn new(plan: FaultPlan) -> Self {
+        Planned { plan, ops: AtomicU64::new(0), twins: AtomicU64::new(0) }
+    }
+
+    /// Counts an op; whether it is the one to fail.
+    pub(super) fn fails_this_op(&self) -> bool {
+        Some(self.ops.fetch_add(1, Ordering::Relaxed) + 1) == self.plan.fail_op
+    }
+
+    /// Counts a twin; whether it is the one to panic.
+    pub(super) fn panics_in_this_twin(&self) -> bool {
+        Some(self.twins.fetch_add(1, Ordering::Relaxed) + 1) == self.plan.panic_in_twin
+    }
+}

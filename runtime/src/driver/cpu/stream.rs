@@ -1,0 +1,276 @@
+//! A CPU stream: a strand of submissions, the timeline it advances, and how an owner runs it.
+//!
+//! # Rules
+//! 1. Ops run in submission order, one at a time, by the strand's owner, who holds no lock meanwhile.
+//! 2. After each op, in this order: its claims are released, its ticket completes, waiters are woken.
+//! 3. Before each op the owner looks at the device's health. If the device has failed it **purges**: it drops everything
+//!    queued, lets go of what the timeline keeps, marks the stream dead and wakes who waits for it. Only the owner does so, so
+//!    nothing of the stream runs any more when its kept buffers are let go.
+//! 4. A panic in a twin or host function fails the device with an error that names the op. Its ticket never completes.
+//! 5. The stream's handle may be dropped at any time: whoever will run the strand (a run queue, a timeline it waits for, the
+//!    claim table) holds the stream.
+
+use super::backend::Device;
+use super::execute::execute;
+use super::failing::{drop_quietly, message_of};
+use super::workers::Pool;
+use crate::driver::{Command, DriverError, DriverEvent, DriverStream, Point, StreamOptions, Submission};
+use crate::driver::{Priority, cpu::strand::Strand};
+use crate::error::{Error, ErrorKind};
+use crate::sync::Arc;
+use crate::timeline::{Ticket, Timeline};
+use crate::trace::event;
+use std::collections::VecDeque;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Weak;
+use std::task::{Wake, Waker};
+
+/// How many ops an owner runs before it lets other ready strands have a turn.
+const OPS_PER_TURN: u32 = 64;
+/// How often an owner that ran out of work looks again before the strand goes idle: long enough that a host which enqueues
+/// op after op mostly finds the strand running.
+const LOOKS_BEFORE_IDLE: u32 = 4;
+/// The pause before each look.
+const SPINS_BETWEEN_LOOKS: u32 = 32;
+
+pub(super) struct CpuStream {
+    me: Weak<CpuStream>,
+    pub(super) device: Arc<Device>,
+    pub(super) label: Arc<str>,
+    key: u64,
+    /// Counts the streams of the backend.
+    pub(super) number: u64,
+    pub(super) priority: Priority,
+    pub(super) timeline: Arc<Timeline>,
+    pub(super) strand: Strand<Submission>,
+}
+
+impl CpuStream {
+    pub(super) fn new(
+        device: Arc<Device>,
+        options: &StreamOptions,
+        timeline: Arc<Timeline>,
+        number: u64,
+    ) -> Arc<Self> {
+        let stream = Arc::new_cyclic(|me| CpuStream {
+            me: me.clone(),
+            device,
+            label: options.label.clone(),
+            key: options.key,
+            number,
+            priority: options.priority,
+            timeline,
+            strand: Strand::new(),
+        });
+        stream.device.backend.homes.enter(stream.device.id, &stream.timeline, stream.me.clone());
+        stream
+    }
+
+    /// Runs the strand until it is idle, parked, or has had its turn. `batch` is the worker's spare deque, empty before and
+    /// after. `lingering`: whether this worker is the one who lingers, see [`Pool`].
+    pub(super) fn run(self: Arc<Self>, batch: &mut VecDeque<Submission>, pool: &Pool, lingering: &mut bool) {
+        self.strand.begin();
+        let mut left = OPS_PER_TURN;
+        let mut ran_some = false;
+        loop {
+            if ran_some {
+                self.let_work_gather(pool);
+            }
+            if !self.strand.seems_to_have_work() {
+                // To be seen before the strand goes idle: who pushes next need not unpark anybody.
+                *lingering |= pool.idle.start_lingering();
+            }
+            if !self.strand.take(batch) {
+                return;
+            }
+            ran_some = true;
+            if std::mem::take(lingering) {
+                pool.stop_lingering(&self.device.backend);
+            }
+            while let Some(head) = batch.front_mut() {
+                if let Some(cause) = self.device.health.fault() {
+                    self.purge(batch, cause);
+                    break;
+                }
+                match &head.command {
+                    Command::Wait(point) if !point.timeline.reached(point.ticket) => {
+                        if let Some(error) = self.wait_is_in_vain(head, point) {
+                            self.device.fail(error);
+                            continue;
+                        }
+                        let point = point.clone();
+                        return self.park_at(&point, batch);
+                    }
+                    _ => {}
+                }
+                if let Some(claims) = &head.claims
+                    && !self.device.backend.claims.try_claim(self.number, claims)
+                {
+                    let claims = claims.clone();
+                    self.strand.park(batch);
+                    let asked = self.device.backend.claims.wait(&claims, self.clone());
+                    if !asked || self.device.health.fault().is_some() {
+                        self.wake_by_ref();
+                    }
+                    return;
+                }
+                let ticket = head.ticket;
+                let claimed = head.claims.is_some();
+                let outcome = self.run_op(head);
+                if outcome.is_ok() {
+                    batch.pop_front();
+                }
+                if claimed {
+                    self.device.backend.claims.release(self.number).into_iter().for_each(Wake::wake);
+                }
+                match outcome {
+                    Ok(()) => self.timeline.complete(ticket),
+                    Err(error) => {
+                        self.device.fail(error);
+                        // The op and what is behind it.
+                        self.purge(batch, self.device.health.fault().expect("it has just failed"));
+                        break;
+                    }
+                }
+                left -= 1;
+                if left == 0 {
+                    left = OPS_PER_TURN;
+                    if !batch.is_empty() && pool.has_work() {
+                        self.strand.yield_turn(batch);
+                        return self.schedule();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits well under a microsecond for work to arrive. An owner that looked at once would meet the enqueuing host at the
+    /// inbox's lock for every op; the pause between looks lets a few ops gather.
+    fn let_work_gather(&self, pool: &Pool) {
+        for _ in 0..LOOKS_BEFORE_IDLE {
+            for _ in 0..SPINS_BETWEEN_LOOKS {
+                std::hint::spin_loop();
+            }
+            if self.strand.seems_to_have_work() || pool.has_work() {
+                return;
+            }
+        }
+    }
+
+    /// Parks first, asks to be woken second, looks third: see [`Strand`].
+    fn park_at(self: Arc<Self>, point: &Point, batch: &mut VecDeque<Submission>) {
+        self.strand.park(batch);
+        let waker = Waker::from(self.clone());
+        let reached = point.timeline.register(point.ticket, &waker, &mut None).is_ready();
+        let look_again = reached
+            || self.device.health.fault().is_some()
+            || self.device.backend.homes.cause_of_death(&point.timeline).is_some();
+        if look_again {
+            self.wake_by_ref();
+        }
+    }
+
+    /// Runs one op on this thread; the error is the device's fault. The caller drops the op and completes the ticket.
+    #[inline]
+    pub(super) fn run_op(&self, work: &mut Submission) -> Result<(), Error> {
+        let Submission { ticket, site, command, .. } = work;
+        let (ticket, site) = (*ticket, *site);
+        let is_launch = matches!(command, Command::Launch(_));
+        let bytes = command.bytes();
+        let planned = self.device.fault_plan.as_ref();
+        if let Some(planned) = planned
+            && !matches!(command, Command::Wait(_))
+            && planned.fails_this_op()
+        {
+            return Err(self.failure(ErrorKind::Fault, ticket, &site, "the fault plan asked for it"));
+        }
+        event::op_started(self.device.id, &self.label, self.key, ticket, &site, || bytes);
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            if let Some(planned) = planned
+                && is_launch
+                && planned.panics_in_this_twin()
+            {
+                panic!("the fault plan asked for it");
+            }
+            // SAFETY: `submit` was promised that what the command names is valid until its ticket is reached, and that
+            // nothing conflicts with it, or that claims say so: the caller holds them.
+            unsafe { execute(command) }
+        }));
+        event::op_finished(self.device.id, &self.label, self.key, ticket, &site, || bytes);
+        outcome.map_err(|panic| {
+            let why = format!("panicked: {}", message_of(panic));
+            self.failure(ErrorKind::Fault, ticket, &site, &why)
+        })
+    }
+
+    /// By the owner: drops what is in `batch` and lets go of what the timeline keeps. What was queued meanwhile comes with the
+    /// owner's next look.
+    #[cold]
+    fn purge(&self, batch: &mut VecDeque<Submission>, cause: &Error) {
+        drop_quietly(std::mem::take(batch));
+        self.bury(cause);
+    }
+
+    /// By the owner, after the queued work was dropped.
+    pub(super) fn bury(&self, cause: &Error) {
+        self.timeline.abandon();
+        self.device.backend.homes.mark_dead(&self.timeline, cause);
+        self.timeline.wake_all();
+    }
+
+    /// Sends the strand, which has just become ready, to a run queue.
+    fn schedule(self: Arc<Self>) {
+        let backend = self.device.backend.clone();
+        backend.schedule(self);
+    }
+}
+
+/// A strand is woken by what it waits for: it becomes ready, and a worker is sent.
+impl Wake for CpuStream {
+    fn wake(self: Arc<Self>) {
+        if self.strand.wake() {
+            self.schedule();
+        }
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if self.strand.wake() {
+            self.clone().schedule();
+        }
+    }
+}
+
+impl DriverStream for CpuStream {
+    unsafe fn submit(&self, work: Submission) -> Result<(), DriverError> {
+        self.device.accepts_work()?;
+        if self.strand.push(work)
+            && let Some(me) = self.me.upgrade()
+        {
+            me.schedule();
+        }
+        Ok(())
+    }
+
+    fn signal(&self, _ticket: Ticket) {}
+
+    fn record(&self) -> Result<Option<DriverEvent>, DriverError> {
+        Ok(None)
+    }
+}
+
+impl Drop for CpuStream {
+    fn drop(&mut self) {
+        self.device.backend.homes.leave(&self.timeline);
+    }
+}
+
+impl fmt::Debug for CpuStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CpuStream")
+            .field("device", &self.device.id)
+            .field("label", &self.label)
+            .field("timeline", &self.timeline)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,199 @@
+//! The worker threads of a backend.
+//!
+//! Ready strands travel to workers through one channel a priority. Threads are started when there is work and nobody waits
+//! for some, up to a limit, and stay until shutdown. How they wait is in [`idle`](super::idle).
+//!
+//! # Shutdown
+//! Closing wakes everybody. A worker that goes to bed last, with empty run queues, knows that nothing can run any more except
+//! by outside help: it reports strands that are held at a gate, which fails their devices and wakes them to be purged. When
+//! there is nothing to report the workers leave. Work that still comes after that (from a submit that raced with the
+//! shutdown) starts a worker as the first work did.
+
+use super::backend::CpuBackend;
+use super::idle::{Bed, Brought, Idle};
+use super::stream::CpuStream;
+use crate::driver::Priority;
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering, Parker, fence};
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+pub(super) struct Pool {
+    pub(super) idle: Idle,
+    /// High, normal, low.
+    lanes: [Lane; 3],
+    limit: usize,
+    linger: Duration,
+    alive: AtomicUsize,
+    numbered: AtomicUsize,
+    closing: AtomicBool,
+    finished: AtomicBool,
+}
+
+struct Lane {
+    send: Sender<Arc<CpuStream>>,
+    receive: Receiver<Arc<CpuStream>>,
+}
+
+impl Pool {
+    pub(super) fn new(limit: usize, linger: Duration) -> Self {
+        let lane = || {
+            let (send, receive) = unbounded();
+            Lane { send, receive }
+        };
+        Pool {
+            idle: Idle::new(),
+            lanes: [lane(), lane(), lane()],
+            limit,
+            linger,
+            alive: AtomicUsize::new(0),
+            numbered: AtomicUsize::new(0),
+            closing: AtomicBool::new(false),
+            finished: AtomicBool::new(false),
+        }
+    }
+
+    /// Puts a ready strand into its run queue and sees to it that somebody comes.
+    pub(super) fn schedule(&self, backend: &Arc<CpuBackend>, stream: Arc<CpuStream>) {
+        let lane = match stream.priority {
+            Priority::High => 0,
+            Priority::Normal => 1,
+            Priority::Low => 2,
+        };
+        self.lanes[lane].send.send(stream).expect("the pool holds the receiving end");
+        self.bring(backend);
+    }
+
+    fn bring(&self, backend: &Arc<CpuBackend>) {
+        if self.idle.bring() == Brought::NobodyWaits && self.alive.load(Ordering::Relaxed) < self.limit {
+            self.start_worker(backend);
+        }
+    }
+
+    /// Whether a strand is ready to be run.
+    #[inline]
+    pub(super) fn has_work(&self) -> bool {
+        self.lanes.iter().any(|lane| !lane.receive.is_empty())
+    }
+
+    fn pop(&self) -> Option<Arc<CpuStream>> {
+        self.lanes
+            .iter()
+            .filter(|lane| !lane.receive.is_empty())
+            .find_map(|lane| lane.receive.try_recv().ok())
+    }
+
+    /// How many threads there are, for tests.
+    #[cfg(test)]
+    pub(super) fn alive(&self) -> usize {
+        self.alive.load(Ordering::Relaxed)
+    }
+
+    /// By the lingerer, who has found something: what came meanwhile woke nobody, so somebody else is sent for it.
+    #[inline]
+    pub(super) fn stop_lingering(&self, backend: &Arc<CpuBackend>) {
+        self.idle.stop_lingering();
+        if self.has_work() {
+            self.bring(backend);
+        }
+    }
+
+    #[cold]
+    fn start_worker(&self, backend: &Arc<CpuBackend>) {
+        let below_limit = |alive: usize| (alive < self.limit).then_some(alive + 1);
+        if self.alive.fetch_update(Ordering::AcqRel, Ordering::Relaxed, below_limit).is_err() {
+            return;
+        }
+        let worker = self.numbered.fetch_add(1, Ordering::Relaxed);
+        let body = {
+            let backend = backend.clone();
+            move || work(&backend, worker)
+        };
+        if let Err(error) = std::thread::Builder::new().name(format!("warpline-cpu-{worker}")).spawn(body) {
+            crate::report::worker_not_started(&error);
+            // Whoever is alive takes the work, and the next work tries again. If nobody is, nothing would ever run.
+            if self.alive.fetch_sub(1, Ordering::AcqRel) == 1 {
+                backend.fail_all(&error);
+            }
+        }
+    }
+
+    /// Asks the workers to leave once nothing can run any more.
+    pub(super) fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        fence(Ordering::SeqCst);
+        self.idle.wake_everybody();
+    }
+
+    /// Spins until there is work; `false` if it took too long.
+    fn linger(&self) -> bool {
+        let start = Instant::now();
+        loop {
+            for _ in 0..64 {
+                if self.has_work() {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+            if start.elapsed() > self.linger {
+                return false;
+            }
+            // Somebody who is about to bring work may want this very core.
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// A worker's life.
+fn work(backend: &Arc<CpuBackend>, me: usize) {
+    let pool = backend.pool().expect("only a backend with a pool starts workers");
+    let parker = Parker::new();
+    let mut batch = VecDeque::new();
+    let mut lingering = false;
+    let mut waited = true;
+    loop {
+        if let Some(stream) = pool.pop() {
+            if std::mem::take(&mut lingering) {
+                pool.stop_lingering(backend);
+            } else if std::mem::take(&mut waited) && pool.has_work() {
+                pool.bring(backend);
+            }
+            stream.run(&mut batch, pool, &mut lingering);
+            continue;
+        }
+        lingering = lingering || pool.idle.start_lingering();
+        if lingering {
+            if pool.linger() {
+                continue;
+            }
+            lingering = false;
+            pool.idle.stop_lingering();
+        }
+        waited = true;
+        let Bed::Made(in_bed) = pool.idle.make_bed(me, parker.unparker(), || pool.has_work()) else {
+            continue;
+        };
+        if pool.closing.load(Ordering::Acquire) {
+            if in_bed == pool.alive.load(Ordering::Acquire) {
+                pool.idle.leave_bed(me);
+                if backend.report_stuck() || pool.has_work() {
+                    continue;
+                }
+                pool.finished.store(true, Ordering::Release);
+                pool.idle.wake_everybody();
+                break;
+            }
+            if pool.finished.load(Ordering::Acquire) {
+                pool.idle.leave_bed(me);
+                break;
+            }
+        }
+        parker.park();
+        pool.idle.leave_bed(me);
+    }
+    pool.alive.fetch_sub(1, Ordering::AcqRel);
+    fence(Ordering::SeqCst);
+    if pool.has_work() {
+        pool.bring(backend);
+    }
+}

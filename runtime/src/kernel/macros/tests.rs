@@ -1,0 +1,247 @@
+use crate::driver::DevicePtr;
+use crate::element::Element;
+use crate::error::ErrorKind;
+use crate::kernel::{AccessMode, Arg, IntoOperand, Kernel, KernelCall, ParamKind, RawOperand, Source};
+use crate::memory::Allocation;
+use crate::order::ByteRange;
+use std::marker::PhantomData;
+
+/// Host memory that passes for device memory. Its view takes the bytes of `range`.
+struct Memory<T> {
+    allocation: Allocation,
+    range: ByteRange,
+    _elements: PhantomData<T>,
+}
+
+impl<T: Element> Memory<T> {
+    fn of(elements: &mut [T]) -> Self {
+        let len_bytes = size_of_val(elements);
+        Memory {
+            allocation: Allocation::over_host(DevicePtr(elements.as_mut_ptr() as u64), len_bytes),
+            range: ByteRange::contiguous(0, len_bytes as u64),
+            _elements: PhantomData,
+        }
+    }
+
+    fn viewed(self, range: ByteRange) -> Self {
+        Memory { range, ..self }
+    }
+}
+
+impl<'a, T: Element> IntoOperand<'a, T> for &'a Memory<T> {
+    fn into_operand(self) -> RawOperand<'a, T> {
+        RawOperand::new(&self.allocation, self.range)
+    }
+}
+
+/// Runs the twin, as the CPU device would.
+fn run(call: KernelCall<'_>) {
+    let (kernel, args, _) = call.into_parts().unwrap();
+    // SAFETY: a twin needs arguments that fit and slices valid for their access. The call's operands are slices of the test,
+    // which outlive it and, where they are the same, belong to a kernel in place.
+    unsafe { (kernel.twin)(&args) }
+}
+
+fn refusal(call: KernelCall<'_>) -> String {
+    let error = call.into_parts().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Shape);
+    error.to_string()
+}
+
+fn accesses(kernel: &Kernel) -> Vec<(&'static str, Option<AccessMode>)> {
+    let access = |kind| match kind {
+        ParamKind::Slice { access, .. } => Some(access),
+        ParamKind::Scalar { .. } => None,
+    };
+    kernel.params.iter().map(|param| (param.name, access(param.kind))).collect()
+}
+
+crate::kernel! {
+    /// y ← a·x + y for `n` elements.
+    unsafe fn saxpy(n: u32, a: f32, x: &[f32], y: &mut [f32])
+    where n as usize <= x.len() && n as usize <= y.len()
+    {
+        descriptor: SAXPY,
+        cuda: "extern \"C\" __global__ void saxpy() {}",
+        cpu: |n, a, x, y| for i in 0..n as usize { y[i] += a * x[i] },
+    }
+
+    unsafe fn reversed(write y: &mut [u8], x: &[u8],)
+    where x.len() == y.len()
+    {
+        descriptor: REVERSED,
+        ptx: include_str!("tests.rs"),
+        cpu: |y, x| for (y, x) in y.iter_mut().zip(x.iter().rev()) { *y = *x },
+    }
+
+    in_place unsafe fn add_(y: &mut [f32], x: &[f32])
+    where !y.is_empty(), x.len() == y.len(),
+    {
+        descriptor: ADD,
+        cpu: |y, x| for (y, x) in y.iter().zip(x) { y.set(y.get() + x.get()) },
+    }
+
+    unsafe fn store(a: f64, b: u32, c: i64, d: u8, e: half::f16, write out: &mut [f64]) where out.len() == 5 {
+        descriptor: STORE,
+        cpu: store_twin,
+    }
+
+    unsafe fn nothing() { cpu: || {} }
+}
+
+fn store_twin(a: f64, b: u32, c: i64, d: u8, e: half::f16, out: &mut [f64]) {
+    out.copy_from_slice(&[a, f64::from(b), c as f64, f64::from(d), e.to_f64()]);
+}
+
+mod elsewhere {
+    crate::kernel! {
+        /// Counts.
+        #[deprecated = "use a longer one"]
+        pub(super) unsafe fn count(y: &mut [u32]) { descriptor: COUNT, cpu: |y| y[0] += 1 }
+
+        unsafe fn long_condition(a: u32, b: u32, c: u32, d: u32, x: &[f32])
+        where (a == 1 && b == 2 && c == 3 && d == 4)
+            || (a == 2 && b == 3 && c == 4 && d == 5)
+            || (a == 3 && b == 4 && c == 5 && d == 6)
+            || (a == 4 && b == 5 && c == 6 && d == 7)
+            || a + b + c + d + a + b + c + d + a + b + c + d + a + b + c + d + a + b + c + d + a + b + c + d == 0
+            || a * b * c * d * a * b * c * d * a * b * c * d * a * b * c * d * a * b * c * d * a * b * c * d == 0
+            || x.is_empty()
+        {
+            cpu: |_, _, _, _, _| {},
+        }
+    }
+
+    #[test]
+    fn a_private_kernel_is_seen_where_it_is_declared() {
+        let memory = super::Memory::of(&mut [1.0f32]);
+        assert!(long_condition(4, 5, 6, 7, &memory).refusal().is_none());
+        assert!(long_condition(1, 1, 1, 1, &memory).refusal().is_some());
+    }
+}
+
+#[test]
+fn a_twin_gets_the_call_s_scalars_and_slices() {
+    let (mut x, mut y) = ([1.0, 2.0, 3.0], [10.0, 20.0, 30.0]);
+    run(saxpy(2, 2.0, &Memory::of(&mut x), &Memory::of(&mut y)));
+    assert_eq!(y, [12.0, 24.0, 30.0]);
+
+    let (mut x, mut y) = (*b"warp", [0; 4]);
+    run(reversed(&Memory::of(&mut y), &Memory::of(&mut x)));
+    assert_eq!(&y, b"praw");
+
+    let mut out = [0.0; 5];
+    run(store(-0.5, u32::MAX, i64::MIN, 255, half::f16::from_f32(1.5), &Memory::of(&mut out)));
+    assert_eq!(out, [-0.5, 4294967295.0, i64::MIN as f64, 255.0, 1.5]);
+
+    run(nothing());
+}
+
+#[test]
+fn an_operand_may_be_a_part_of_its_allocation() {
+    let (mut x, mut y) = ([1.0, 2.0, 3.0, 4.0], [0.0; 4]);
+    let (x, whole) = (Memory::of(&mut x).viewed(ByteRange::contiguous(4, 8)), Memory::of(&mut y));
+    run(saxpy(2, 1.0, &x, &whole));
+    assert_eq!(y, [2.0, 3.0, 0.0, 0.0]);
+}
+
+#[test]
+fn empty_operands_are_empty_slices() {
+    let (mut x, mut y) = ([0u8; 0], [0u8; 0]);
+    run(reversed(&Memory::of(&mut y), &Memory::of(&mut x)));
+    let null = [Arg::scalar(0u32), Arg::scalar(1.0f32), Arg::slice(0, 0), Arg::slice(0, 0)];
+    // SAFETY: the arguments fit, and no element is touched.
+    unsafe { (SAXPY.twin)(&null) };
+}
+
+#[test]
+fn a_kernel_in_place_takes_the_same_operand_twice() {
+    let mut y = [1.0, 2.0, 3.0];
+    let memory = Memory::of(&mut y);
+    run(add_(&memory, &memory));
+    assert_eq!(y, [2.0, 4.0, 6.0]);
+    assert!(ADD.in_place && !SAXPY.in_place);
+}
+
+#[test]
+fn the_descriptor_says_what_was_declared() {
+    use AccessMode::{Read, ReadWrite, Write};
+    assert_eq!(SAXPY.name, "saxpy");
+    assert_eq!(accesses(&SAXPY), [("n", None), ("a", None), ("x", Some(Read)), ("y", Some(ReadWrite))]);
+    assert_eq!(accesses(&REVERSED), [("y", Some(Write)), ("x", Some(Read))]);
+    assert!(matches!(SAXPY.source, Source::Cuda(text) if text.contains("__global__")));
+    assert!(matches!(REVERSED.source, Source::Ptx(text) if text.contains("the_descriptor_says")));
+    assert!(matches!(ADD.source, Source::None));
+    let kinds: Vec<_> = STORE
+        .params
+        .iter()
+        .map(|param| match param.kind {
+            ParamKind::Scalar { element, bytes } => (element, bytes),
+            ParamKind::Slice { element, .. } => (element, 0),
+        })
+        .collect();
+    assert_eq!(kinds, [("f64", 8), ("u32", 4), ("i64", 8), ("u8", 1), ("f16", 2), ("f64", 0)]);
+    #[allow(deprecated)]
+    let count = elsewhere::count(&Memory::of(&mut [0])).kernel();
+    assert!(std::ptr::eq(count, &elsewhere::COUNT));
+}
+
+#[test]
+fn the_operands_are_the_slice_parameters_in_order() {
+    let (mut x, mut y) = ([0u8; 3], [0u8; 3]);
+    let (to, from) = (Memory::of(&mut y), Memory::of(&mut x));
+    let call = reversed(&to, &from);
+    let [y, x] = call.operands() else { panic!("{call:?}") };
+    assert_eq!((y.access(), y.len(), y.address()), (AccessMode::Write, 3, to.allocation.ptr));
+    assert_eq!((x.access(), x.range(), x.address()), (AccessMode::Read, from.range, from.allocation.ptr));
+    assert_eq!(call.args(), [Arg::slice(y.address().0, 3), Arg::slice(x.address().0, 3)]);
+}
+
+#[test]
+fn a_condition_that_does_not_hold_is_told_with_all_values() {
+    let (mut x, mut y) = ([0.0; 5], [0.0; 8]);
+    let (x, y) = (Memory::of(&mut x), Memory::of(&mut y));
+    assert!(saxpy(5, 2.0, &x, &y).refusal().is_none());
+    assert_eq!(
+        refusal(saxpy(10, 2.0, &x, &y)),
+        "saxpy: \"n as usize <= x.len() && n as usize <= y.len()\" does not hold: \
+         n = 10, a = 2.0, x.len() = 5, y.len() = 8; pass arguments that satisfy it"
+    );
+}
+
+#[test]
+fn the_first_of_several_conditions_that_does_not_hold_is_told() {
+    let (mut one, mut none) = ([0.0], [0.0; 0]);
+    let (one, none) = (Memory::of(&mut one), Memory::of(&mut none));
+    assert!(
+        refusal(add_(&none, &one))
+            .starts_with("add_: \"!y.is_empty()\" does not hold: y.len() = 0, x.len() = 1;")
+    );
+    assert!(refusal(add_(&one, &none)).starts_with("add_: \"x.len() == y.len()\" does not hold"));
+}
+
+#[test]
+fn a_strided_operand_is_refused() {
+    let (mut x, mut y) = ([0.0; 1600], [0.0; 800]);
+    let x = Memory::of(&mut x).viewed(ByteRange::strided(0, 32, 64, 100));
+    let y = Memory::of(&mut y);
+    let text = "saxpy: operand x is a strided view of 100 rows of 8 elements, and the kernel takes contiguous memory; \
+                copy it first";
+    assert_eq!(refusal(saxpy(800, 2.0, &x, &y)), text);
+    assert_eq!(refusal(saxpy(801, 2.0, &x, &y)), text, "the first refusal stays");
+}
+
+#[test]
+#[should_panic = "saxpy was given 1 arguments"]
+fn a_twin_refuses_a_wrong_number_of_arguments() {
+    // SAFETY: none of the arguments is looked at.
+    unsafe { (SAXPY.twin)(&[Arg::scalar(1u32)]) }
+}
+
+#[test]
+fn six_arguments_and_operands_are_kept_without_an_allocation() {
+    let mut out = [0.0; 5];
+    let out = Memory::of(&mut out);
+    let (_, args, operands) = store(0.0, 0, 0, 0, half::f16::ZERO, &out).into_parts().unwrap();
+    assert!(!args.spilled() && !operands.spilled());
+}

@@ -1,0 +1,61 @@
+//! One piece of device memory, from the allocator's hands to its return.
+//!
+//! Shared by every `Buffer` and view of it. Dropping the last gives the block back with the newest ticket of each stream
+//! that used it; the device may still be working on it, and the allocator sees to it that nobody else gets it too
+//! early. Dropping never waits and never calls the driver.
+
+use super::{BlockId, Grant};
+use crate::device::DeviceShared;
+use crate::driver::DevicePtr;
+use crate::order::{Ledger, Use};
+use crate::site::Site;
+use std::sync::Arc;
+
+/// Device memory with its history.
+#[derive(Debug)]
+pub(crate) struct Allocation {
+    pub(crate) device: Arc<DeviceShared>,
+    pub(crate) ptr: DevicePtr,
+    pub(crate) len_bytes: usize,
+    pub(crate) ledger: Ledger,
+    block: BlockId,
+}
+
+impl Allocation {
+    /// `used`: the allocating stream and its last ticket.
+    pub(crate) fn new(
+        device: Arc<DeviceShared>,
+        grant: &Grant,
+        len_bytes: usize,
+        used: Use,
+        site: Site,
+    ) -> Self {
+        debug_assert!(len_bytes <= grant.len_bytes);
+        let ledger = Ledger::new(used, len_bytes as u64, site);
+        Allocation { device, ptr: grant.ptr, len_bytes, ledger, block: grant.block }
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        let uses = self.ledger.take_uses();
+        self.device.memory.free(self.block, &uses);
+        self.device.want_progress(&uses);
+    }
+}
+
+#[cfg(test)]
+impl Allocation {
+    /// Memory of the test's own that passes for device memory.
+    pub(crate) fn over_host(ptr: DevicePtr, len_bytes: usize) -> Self {
+        let runtime = crate::Runtime::builder().build().expect("a CPU runtime");
+        let device = runtime.best_device().expect("cpu:0");
+        let stream = device.default_stream().expect("a stream");
+        let (used, site) = (Use { stream: stream.id(), ticket: 0 }, Site::here("test"));
+        let shared = device.shared().clone();
+        let grant = shared.memory.alloc(0, stream.id(), &**stream.core(), site).expect("an empty block");
+        let mut allocation = Allocation::new(shared, &grant, len_bytes, used, site);
+        allocation.ptr = ptr;
+        allocation
+    }
+}

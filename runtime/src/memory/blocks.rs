@@ -1,0 +1,305 @@
+//! Segments, and the blocks each is cut into: split, join, take away. Knows neither order nor sizes.
+//!
+//! A segment is one piece of memory from the driver; its blocks tile it without gaps, each linked to its neighbours.
+//! Both live in slabs and are named by index, so that cutting and joining allocate nothing in the steady state.
+#![forbid(unsafe_code)]
+
+use super::pool::PoolId;
+use crate::order::{StreamId, Use};
+use crate::site::Site;
+use smallvec::SmallVec;
+use std::ops::{Index, IndexMut};
+
+/// An index of a block or segment that stands for none.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// The newest use by each stream: at most one entry a stream.
+pub(super) type Uses = SmallVec<[Use; 2]>;
+
+/// Sizes that are served from segments of their own sort, so that small blocks do not perforate large ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Class {
+    Small,
+    Large,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Somebody has it.
+    Live,
+    /// Free, in a list of [`Recent`](super::recent::Recent).
+    Recent,
+    /// Free, on the pool's shelf.
+    Shelved,
+    /// No block: a free place in the slab.
+    Vacant,
+}
+
+#[derive(Debug)]
+pub(super) struct Block {
+    pub(super) address: u64,
+    pub(super) len: usize,
+    /// Counts how often this place was handed out, so that a stale id is noticed.
+    pub(super) generation: u32,
+    pub(super) state: State,
+    pub(super) class: Class,
+    pub(super) pool: PoolId,
+    pub(super) segment: u32,
+    /// Neighbours by address, within the segment.
+    pub(super) left: u32,
+    pub(super) right: u32,
+    /// The next in a list of `Recent`, or in the chain of vacant places.
+    pub(super) below: u32,
+    /// What was asked for, in units of 512 bytes: `len` or a little less. 0: never put into `Recent`.
+    pub(super) asked_units: u32,
+    /// The stream it was last allocated on.
+    pub(super) stream: StreamId,
+    /// Who must be finished with it. While it is live: who was not, when it was handed out.
+    pub(super) uses: Uses,
+    /// Whether it had uses when it was put on the shelf.
+    pub(super) used: bool,
+    /// When it was freed; grows.
+    pub(super) freed: u64,
+    /// Who allocated it, while it is live.
+    pub(super) site: Option<Site>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Segment {
+    pub(super) address: u64,
+    pub(super) len: usize,
+    pub(super) first: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Blocks {
+    blocks: Vec<Block>,
+    /// Head of the chain of vacant places.
+    vacant: u32,
+    count: usize,
+    segments: Vec<Option<Segment>>,
+    vacant_segments: Vec<u32>,
+}
+
+impl Index<u32> for Blocks {
+    type Output = Block;
+
+    #[inline]
+    fn index(&self, at: u32) -> &Block {
+        &self.blocks[at as usize]
+    }
+}
+
+impl IndexMut<u32> for Blocks {
+    #[inline]
+    fn index_mut(&mut self, at: u32) -> &mut Block {
+        &mut self.blocks[at as usize]
+    }
+}
+
+impl Blocks {
+    pub(super) fn new() -> Self {
+        Blocks {
+            blocks: Vec::new(),
+            vacant: NONE,
+            count: 0,
+            segments: Vec::new(),
+            vacant_segments: Vec::new(),
+        }
+    }
+
+    /// Blocks of every state but vacant.
+    pub(super) fn len(&self) -> usize {
+        self.count
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, at: u32) -> Option<&mut Block> {
+        self.blocks.get_mut(at as usize)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Block> {
+        self.blocks.iter().filter(|block| block.state != State::Vacant)
+    }
+
+    pub(super) fn segments(&self) -> impl Iterator<Item = &Segment> {
+        self.segments.iter().flatten()
+    }
+
+    pub(super) fn segment_count(&self) -> usize {
+        self.segments.len() - self.vacant_segments.len()
+    }
+
+    /// The blocks of the segment that begins with `first`, by address.
+    pub(super) fn along(&self, first: u32) -> impl Iterator<Item = u32> {
+        std::iter::successors(Some(first), |&at| Some(self[at].right).filter(|&right| right != NONE))
+    }
+
+    /// Takes new memory in, as one free block that is in no list; returns it.
+    pub(super) fn add_segment(&mut self, address: u64, len: usize, class: Class, pool: PoolId) -> u32 {
+        let segment = self.vacant_segments.pop().unwrap_or_else(|| {
+            self.segments.push(None);
+            self.segments.len() as u32 - 1
+        });
+        let first = self.place(Block {
+            address,
+            len,
+            generation: 0,
+            state: State::Shelved,
+            class,
+            pool,
+            segment,
+            left: NONE,
+            right: NONE,
+            below: NONE,
+            asked_units: 0,
+            stream: StreamId(0),
+            uses: Uses::new(),
+            used: false,
+            freed: 0,
+            site: None,
+        });
+        self.segments[segment as usize] = Some(Segment { address, len, first });
+        first
+    }
+
+    /// Forgets the segment that begins with `first`, and all its blocks.
+    pub(super) fn remove_segment(&mut self, first: u32) -> Segment {
+        let index = self[first].segment;
+        let mut at = first;
+        while at != NONE {
+            let right = self[at].right;
+            self.vacate(at);
+            at = right;
+        }
+        self.vacant_segments.push(index);
+        self.segments[index as usize].take().expect("a block names a segment that exists")
+    }
+
+    /// Cuts `at` after `len` bytes; returns the right part, which has the same state, uses and time of freeing.
+    pub(super) fn split(&mut self, at: u32, len: usize) -> u32 {
+        let block = &self[at];
+        debug_assert!(len > 0 && len < block.len);
+        let rest = Block {
+            address: block.address + len as u64,
+            len: block.len - len,
+            left: at,
+            uses: block.uses.clone(),
+            below: NONE,
+            site: None,
+            ..*block
+        };
+        let right = rest.right;
+        let rest = self.place(rest);
+        if right != NONE {
+            self[right].left = rest;
+        }
+        let block = &mut self[at];
+        block.right = rest;
+        block.len = len;
+        rest
+    }
+
+    /// Joins the right neighbour of `at` to it. The uses are those of both, without those that `finished` holds for.
+    pub(super) fn join_right(&mut self, at: u32, mut finished: impl FnMut(Use) -> bool) {
+        let gone = self[at].right;
+        let (len, right, freed) = (self[gone].len, self[gone].right, self[gone].freed);
+        let uses = std::mem::take(&mut self[gone].uses);
+        self.vacate(gone);
+        let block = &mut self[at];
+        block.len += len;
+        block.right = right;
+        block.freed = block.freed.max(freed);
+        unite(&mut block.uses, &uses);
+        block.uses.retain(|used| !finished(*used));
+        if right != NONE {
+            self[right].left = at;
+        }
+    }
+
+    fn place(&mut self, mut block: Block) -> u32 {
+        self.count += 1;
+        if self.vacant == NONE {
+            let at = u32::try_from(self.blocks.len()).ok().filter(|&at| at != NONE);
+            self.blocks.push(block);
+            return at.expect("fewer than 2^32 blocks");
+        }
+        let at = self.vacant;
+        // An id of the block that was here before must not fit the new one.
+        block.generation = self[at].generation;
+        self.vacant = self[at].below;
+        self[at] = block;
+        at
+    }
+
+    fn vacate(&mut self, at: u32) {
+        let vacant = self.vacant;
+        let block = &mut self[at];
+        debug_assert!(matches!(block.state, State::Shelved | State::Recent));
+        block.state = State::Vacant;
+        block.uses = Uses::new();
+        block.below = vacant;
+        self.vacant = at;
+        self.count -= 1;
+    }
+}
+
+/// Adds `more` to `uses`, keeping the newest of each stream.
+pub(super) fn unite(uses: &mut Uses, more: &[Use]) {
+    for &used in more {
+        match uses.iter_mut().find(|known| known.stream == used.stream) {
+            Some(known) => known.ticket = known.ticket.max(used.ticket),
+            None => uses.push(used),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn used(stream: u64, ticket: u64) -> Use {
+        Use { stream: StreamId(stream), ticket }
+    }
+
+    fn lengths(blocks: &Blocks, first: u32) -> Vec<(u64, usize)> {
+        blocks.along(first).map(|at| (blocks[at].address, blocks[at].len)).collect()
+    }
+
+    #[test]
+    fn pieces_tile_their_segment_whatever_is_cut_and_joined() {
+        let mut blocks = Blocks::new();
+        let first = blocks.add_segment(1000, 100, Class::Small, PoolId::DEFAULT);
+        let rest = blocks.split(first, 30);
+        let last = blocks.split(rest, 20);
+        assert_eq!(lengths(&blocks, first), [(1000, 30), (1030, 20), (1050, 50)]);
+        assert_eq!((blocks[last].left, blocks.len()), (rest, 3));
+        blocks.join_right(first, |_| false);
+        assert_eq!(lengths(&blocks, first), [(1000, 50), (1050, 50)]);
+        assert_eq!(blocks[last].left, first);
+        blocks.join_right(first, |_| false);
+        assert_eq!(lengths(&blocks, first), [(1000, 100)]);
+        let segment = blocks.remove_segment(first);
+        assert_eq!((segment.address, segment.len, blocks.len(), blocks.segment_count()), (1000, 100, 0, 0));
+    }
+
+    #[test]
+    fn joined_blocks_keep_the_newest_unfinished_use_of_each_stream() {
+        let mut blocks = Blocks::new();
+        let first = blocks.add_segment(0, 100, Class::Small, PoolId::DEFAULT);
+        let rest = blocks.split(first, 50);
+        blocks[first].uses = Uses::from_slice(&[used(1, 5), used(2, 9)]);
+        blocks[rest].uses = Uses::from_slice(&[used(3, 1), used(1, 7)]);
+        blocks.join_right(first, |used| used.stream == StreamId(3));
+        assert_eq!(blocks[first].uses.as_slice(), [used(1, 7), used(2, 9)]);
+    }
+
+    #[test]
+    fn both_halves_of_a_cut_keep_the_uses() {
+        let mut blocks = Blocks::new();
+        let first = blocks.add_segment(0, 100, Class::Small, PoolId::DEFAULT);
+        blocks[first].uses.push(used(1, 5));
+        let rest = blocks.split(first, 50);
+        assert_eq!(blocks[rest].uses.as_slice(), [used(1, 5)]);
+    }
+}

@@ -1,0 +1,226 @@
+//! A region of device memory, as users hold it.
+
+use super::Allocation;
+use crate::device::Device;
+use crate::element::Element;
+use crate::error::{Error, ErrorKind, Result};
+use crate::kernel::{IntoOperand, RawOperand};
+use crate::order::ByteRange;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+
+/// Elements of type `T` in a device's memory: all of an allocation, or a view of part of it.
+///
+/// A cheap handle: clones and views share the memory, which goes back to the allocator with the last of them. Nothing here
+/// borrows: what may be used when is the order check's business.
+///
+/// A buffer is `rows` runs of `width` elements. What `device.alloc` returns is one run; [`as_matrix`](Self::as_matrix)
+/// gives it rows, and [`columns`](Self::columns) makes runs that are not adjacent.
+pub struct Buffer<T: Element> {
+    allocation: Arc<Allocation>,
+    /// In elements, all of them.
+    offset: usize,
+    width: usize,
+    rows: usize,
+    pitch: usize,
+    element: PhantomData<fn() -> T>,
+}
+
+impl<T: Element> Buffer<T> {
+    pub(crate) fn new(allocation: Arc<Allocation>, len: usize) -> Self {
+        Buffer { allocation, offset: 0, width: len, rows: 1, pitch: len, element: PhantomData }
+    }
+
+    /// Elements.
+    pub fn len(&self) -> usize {
+        self.width * self.rows
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of all elements.
+    pub fn len_bytes(&self) -> usize {
+        self.len() * size_of::<T>()
+    }
+
+    /// Rows, elements a row, and elements between the starts of rows.
+    pub fn shape(&self) -> (usize, usize, usize) {
+        (self.rows, self.width, self.pitch)
+    }
+
+    /// Whether the elements lie one behind the other.
+    pub fn is_contiguous(&self) -> bool {
+        self.rows <= 1 || self.pitch == self.width
+    }
+
+    /// The device the memory is on.
+    pub fn device(&self) -> Device {
+        Device::of(self.allocation.device.clone())
+    }
+
+    /// Whether both are views of one allocation.
+    pub fn shares_memory(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.allocation, &other.allocation)
+    }
+
+    fn view(&self, offset: usize, rows: usize, width: usize, pitch: usize) -> Self {
+        let allocation = self.allocation.clone();
+        Buffer { allocation, offset: self.offset + offset, width, rows, pitch, element: PhantomData }
+    }
+
+    /// The elements of `range`, without copying them.
+    ///
+    /// # Errors
+    /// `Shape` if the range ends behind the buffer or the buffer is not contiguous.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self> {
+        let (start, end) = bounds(range, self.len(), "slice")?;
+        if !self.is_contiguous() {
+            return Err(self.not_contiguous("slice", "take rows or columns of it"));
+        }
+        Ok(self.view(start, 1, end - start, end - start))
+    }
+
+    /// The same elements as `rows` rows of equal width.
+    ///
+    /// # Errors
+    /// `Shape` if the number of elements is not a multiple of `rows`, or the buffer is not contiguous.
+    pub fn as_matrix(&self, rows: usize) -> Result<Self> {
+        if !self.is_contiguous() {
+            return Err(self.not_contiguous("as_matrix", "copy it first"));
+        }
+        if rows == 0 || !self.len().is_multiple_of(rows) {
+            return Err(Error::new(
+                ErrorKind::Shape,
+                format!(
+                    "as_matrix: {} elements do not make {rows} rows; pass a number of rows that divides it",
+                    self.len()
+                ),
+            ));
+        }
+        let width = self.len() / rows;
+        Ok(self.view(0, rows, width, width))
+    }
+
+    /// Rows `range` of a matrix.
+    ///
+    /// # Errors
+    /// `Shape` if the range ends behind the last row.
+    pub fn rows(&self, range: impl RangeBounds<usize>) -> Result<Self> {
+        let (start, end) = bounds(range, self.rows, "rows")?;
+        Ok(self.view(start * self.pitch, end - start, self.width, self.pitch))
+    }
+
+    /// Columns `range` of a matrix: one run of elements a row.
+    ///
+    /// # Errors
+    /// `Shape` if the range ends behind the last column.
+    pub fn columns(&self, range: impl RangeBounds<usize>) -> Result<Self> {
+        let (start, end) = bounds(range, self.width, "columns")?;
+        Ok(self.view(start, self.rows, end - start, self.pitch))
+    }
+
+    /// Accepts what is in the memory as it is, after a write to it was refused.
+    ///
+    /// A refused write marks the bytes it would have written, and what reads them fails with the same error until they are
+    /// overwritten. A caller that has dealt with the refusal and wants the old contents takes the mark off with this.
+    pub fn accept_contents(&self) {
+        self.allocation.ledger.open().clear_failed(&self.range());
+    }
+
+    /// How many records and uses the memory's history holds, for tests and figures.
+    #[doc(hidden)]
+    pub fn history_lens(&self) -> (usize, usize) {
+        self.allocation.ledger.open().lens()
+    }
+
+    fn not_contiguous(&self, what: &str, instead: &str) -> Error {
+        Error::new(
+            ErrorKind::Shape,
+            format!(
+                "{what}: the buffer is a strided view of {} rows of {} elements, {} apart; {instead}",
+                self.rows, self.width, self.pitch
+            ),
+        )
+    }
+
+    pub(crate) fn allocation(&self) -> &Arc<Allocation> {
+        &self.allocation
+    }
+
+    /// Bytes within the allocation.
+    #[inline]
+    pub(crate) fn range(&self) -> ByteRange {
+        let size = size_of::<T>() as u64;
+        let offset = self.offset as u64 * size;
+        if self.is_contiguous() {
+            ByteRange::contiguous(offset, self.len() as u64 * size)
+        } else {
+            ByteRange::strided(offset, self.width as u64 * size, self.pitch as u64 * size, self.rows as u64)
+        }
+    }
+
+    /// Address of the first element.
+    #[inline]
+    pub(crate) fn address(&self) -> u64 {
+        self.allocation.ptr.offset((self.offset * size_of::<T>()) as u64).0
+    }
+
+    /// Rows, bytes a row and bytes between rows, with adjacent rows joined into one.
+    pub(crate) fn runs(&self) -> (usize, usize, usize) {
+        let size = size_of::<T>();
+        if self.is_contiguous() {
+            (1, self.len() * size, self.len() * size)
+        } else {
+            (self.rows, self.width * size, self.pitch * size)
+        }
+    }
+}
+
+fn bounds(range: impl RangeBounds<usize>, len: usize, what: &str) -> Result<(usize, usize)> {
+    let start = match range.start_bound() {
+        Bound::Included(&n) => n,
+        Bound::Excluded(&n) => n.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(&n) => n.saturating_add(1),
+        Bound::Excluded(&n) => n,
+        Bound::Unbounded => len,
+    };
+    if start > end || end > len {
+        return Err(Error::new(
+            ErrorKind::Shape,
+            format!("{what}: {start}..{end} is not within 0..{len}; pass a range inside the buffer"),
+        ));
+    }
+    Ok((start, end))
+}
+
+impl<'a, T: Element> IntoOperand<'a, T> for &'a Buffer<T> {
+    #[inline]
+    fn into_operand(self) -> RawOperand<'a, T> {
+        RawOperand::new(&self.allocation, self.range())
+    }
+}
+
+impl<T: Element> Clone for Buffer<T> {
+    fn clone(&self) -> Self {
+        self.view(0, self.rows, self.width, self.pitch)
+    }
+}
+
+impl<T: Element> fmt::Debug for Buffer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let device = self.allocation.device.id;
+        if self.is_contiguous() {
+            write!(f, "Buffer<{}>({} on {device})", T::NAME, self.len())
+        } else {
+            write!(f, "Buffer<{}>({} x {} of {} on {device})", T::NAME, self.rows, self.width, self.pitch)
+        }
+    }
+}

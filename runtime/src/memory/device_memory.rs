@@ -1,0 +1,231 @@
+//! A device's memory: the [`Pool`] behind one lock, and the driver it grows from.
+//!
+//! Called by streams when they allocate and by buffers when they are dropped.
+//!
+//! # Rules
+//! 1. Freeing takes one lock, and neither calls the driver nor waits.
+//! 2. Memory goes back to the driver only when its last uses are finished.
+//!
+//! # Lock order
+//! stream → `growing` → `pool`. `growing` is held across driver calls, so that threads which all miss do not each take a
+//! segment, and the limit is exact; `pool` is not, so hits and frees go on meanwhile.
+//!
+//! # Dropping
+//! gives nothing back: nobody here knows whether blocks are still in use. Whoever has drained the device calls
+//! [`empty_cache`](DeviceMemory::empty_cache) before; what is then left ends with the driver.
+
+use super::blocks::Segment;
+use super::pool::{BlockId, Grant, Pool, PoolId, Request, ReuseOrder, UNIT_BYTES, units};
+use super::stats::{ByteSize, MemoryStats};
+use crate::driver::{DevicePtr, Driver, DriverError};
+use crate::error::{Error, ErrorKind};
+use crate::order::{StreamId, Use};
+use crate::site::Site;
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
+
+/// How many of the largest holders an error names.
+const HOLDERS: usize = 3;
+
+/// The stream-ordered caching allocator of one device.
+#[derive(Debug)]
+pub(crate) struct DeviceMemory {
+    pool: Mutex<Pool>,
+    growing: Mutex<()>,
+    driver: Arc<dyn Driver>,
+    limit_bytes: Option<usize>,
+}
+
+/// Why there is no more memory.
+enum Exhausted {
+    Driver { free: usize, total: usize },
+    Limit { free: usize, limit: usize },
+    Plan,
+    Absurd,
+}
+
+impl DeviceMemory {
+    /// Nothing is taken from the driver before it is needed, and never more than `limit_bytes`.
+    pub(crate) fn new(driver: Arc<dyn Driver>, limit_bytes: Option<usize>) -> Self {
+        DeviceMemory { pool: Mutex::new(Pool::new()), growing: Mutex::new(()), driver, limit_bytes }
+    }
+
+    /// `len_bytes`, rounded up to 512, for `stream`, which `order` answers for. Zero bytes are served as 512, so every
+    /// allocation has an address of its own.
+    ///
+    /// The caller holds the stream, so that its clock does not change meanwhile, and makes it wait for `Grant::wait`.
+    #[inline]
+    pub(crate) fn alloc(
+        &self,
+        len_bytes: usize,
+        stream: StreamId,
+        order: &impl ReuseOrder,
+        site: Site,
+    ) -> Result<Grant, Error> {
+        let mut pool = self.pool.lock();
+        if let Some(grant) = pool.take_recent(len_bytes, stream, site) {
+            return Ok(grant);
+        }
+        self.find(pool, len_bytes, stream, order, site)
+    }
+
+    #[cold]
+    fn find<'a>(
+        &'a self,
+        mut pool: MutexGuard<'a, Pool>,
+        len_bytes: usize,
+        stream: StreamId,
+        order: &impl ReuseOrder,
+        site: Site,
+    ) -> Result<Grant, Error> {
+        let exhausted = if pool.refuses() {
+            Exhausted::Plan
+        } else if len_bytes > isize::MAX as usize / 2 {
+            Exhausted::Absurd
+        } else {
+            let size = units(len_bytes) * UNIT_BYTES;
+            let request = Request { size, pool: PoolId::DEFAULT, stream, site };
+            if let Some(grant) = pool.find(&request, order, false) {
+                return Ok(grant);
+            }
+            drop(pool);
+            match self.grow(&request, order)? {
+                Ok(grant) => return Ok(grant),
+                Err(exhausted) => {
+                    pool = self.pool.lock();
+                    exhausted
+                }
+            }
+        };
+        Err(self.out_of_memory(&pool, len_bytes, exhausted, order))
+    }
+
+    /// Rung 5 of the ladder.
+    fn grow(&self, request: &Request, order: &impl ReuseOrder) -> Result<Result<Grant, Exhausted>, Error> {
+        let _growing = self.growing.lock();
+        // Whoever held the lock may have brought enough for two.
+        if let Some(grant) = self.pool.lock().find(request, order, false) {
+            return Ok(Ok(grant));
+        }
+        loop {
+            let exhausted = match self.take_segment(request)? {
+                Ok(grant) => return Ok(Ok(grant)),
+                Err(exhausted) => exhausted,
+            };
+            let given = self.pool.lock().give_back(request.size, &|used| order.finished(used));
+            if given.is_empty() {
+                let last = self.pool.lock().find(request, order, true);
+                return Ok(last.ok_or(exhausted));
+            }
+            self.free_segments(given);
+        }
+    }
+
+    /// Serves `request` from a new segment, of the usual length or, if that is too much, of its own.
+    fn take_segment(&self, request: &Request) -> Result<Result<Grant, Exhausted>, Error> {
+        let mut exhausted = Exhausted::Absurd;
+        for len in [request.segment_bytes(), request.size] {
+            let reserved = self.pool.lock().reserved();
+            if let Some(limit) = self.limit_bytes.filter(|limit| len > limit.saturating_sub(reserved)) {
+                exhausted = Exhausted::Limit { free: limit.saturating_sub(reserved), limit };
+                continue;
+            }
+            match self.driver.alloc(len) {
+                Ok(ptr) => {
+                    tracing::debug!(target: "warpline", device = %self.driver.id(), len_bytes = len, "device memory grew");
+                    return Ok(Ok(self.pool.lock().grow(ptr, len, request)));
+                }
+                Err(DriverError::OutOfMemory { free_bytes, total_bytes }) => {
+                    exhausted = Exhausted::Driver { free: free_bytes, total: total_bytes };
+                }
+                Err(DriverError::Refused(why)) => {
+                    let message = format!(
+                        "{} gave no memory: {} asked for {}: {why}",
+                        self.driver.id(),
+                        ByteSize(request.size),
+                        request.site
+                    );
+                    return Err(Error::new(ErrorKind::Driver, message));
+                }
+            }
+        }
+        Ok(Err(exhausted))
+    }
+
+    fn free_segments(&self, segments: Vec<Segment>) {
+        for segment in segments {
+            // SAFETY: `Driver::free` needs an allocation of this driver with its length, and no use unfinished or to come.
+            // Segments are made from `Driver::alloc` alone, and the pool forgot this one: no block of it was live, none can be
+            // handed out again, and `finished` held for every use of every one.
+            unsafe { self.driver.free(DevicePtr(segment.address), segment.len) };
+        }
+    }
+
+    #[cold]
+    fn out_of_memory(
+        &self,
+        pool: &Pool,
+        len_bytes: usize,
+        exhausted: Exhausted,
+        order: &impl ReuseOrder,
+    ) -> Error {
+        let stats = pool.stats();
+        let (device, asked) = (self.driver.id(), ByteSize(len_bytes));
+        let mut text = format!("{device} is out of memory: {asked} asked, ");
+        text += &match exhausted {
+            Exhausted::Driver { free, total } => format!("{} free of {}", ByteSize(free), ByteSize(total)),
+            Exhausted::Limit { free, limit } => {
+                format!("{} free of the limit of {}", ByteSize(free), ByteSize(limit))
+            }
+            Exhausted::Plan => "refused by the fault plan".into(),
+            Exhausted::Absurd => "more than can be addressed".into(),
+        };
+        let cached = stats.reserved_bytes - stats.allocated_bytes;
+        text += &format!(" ({} in use, {} cached", ByteSize(stats.allocated_bytes), ByteSize(cached));
+        let unfinished = pool.unfinished_bytes(&|used| order.finished(used));
+        if unfinished > 0 {
+            text += &format!(", {} of it not finished with", ByteSize(unfinished));
+        }
+        text += ")";
+        let mut word = "; largest holders:";
+        for (bytes, line) in pool.largest_holders(HOLDERS) {
+            text += &format!("{word} {} from {}:{}", ByteSize(bytes), line.file(), line.line());
+            word = ",";
+        }
+        Error::new(ErrorKind::OutOfMemory, text + "; drop tensors or lower the batch size")
+    }
+
+    /// Takes a block back. `uses`: the newest ticket of each stream that used it since it was allocated, the
+    /// allocating stream's too; none: nobody did.
+    #[inline]
+    pub(crate) fn free(&self, block: BlockId, uses: &[Use]) {
+        self.pool.lock().free(block, uses);
+    }
+
+    /// The figures now.
+    pub(crate) fn stats(&self) -> MemoryStats {
+        self.pool.lock().stats()
+    }
+
+    /// Lets both peaks begin again at what is held now.
+    pub(crate) fn reset_peak(&self) {
+        self.pool.lock().reset_peak();
+    }
+
+    /// Gives every segment without a live block, and with no unfinished use, back to the driver; how many bytes.
+    pub(crate) fn empty_cache(&self, finished: impl Fn(Use) -> bool) -> usize {
+        let _growing = self.growing.lock();
+        let given = self.pool.lock().give_back(usize::MAX, &finished);
+        let bytes = given.iter().map(|segment| segment.len).sum();
+        self.free_segments(given);
+        bytes
+    }
+
+    /// Fault plan: the `nth` allocation from now (1: the next) fails as if there were no memory.
+    pub(crate) fn refuse_allocation(&self, nth: u64) {
+        self.pool.lock().refuse_allocation(nth);
+    }
+}
+
+#[cfg(test)]
+mod tests;

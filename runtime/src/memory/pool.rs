@@ -1,0 +1,608 @@
+//! Which block an allocation gets. Pure: it knows addresses, lengths, streams and tickets, and no driver.
+//!
+//! # The rule
+//! A free block keeps the newest ticket of each stream that used it. It is handed out only if each of these is **before**
+//! the allocating stream (its own, or covered by its known clock), or **finished**, or **waited for** by that stream before
+//! it touches the block ([`Grant::wait`]).
+//!
+//! # The ladder
+//! 1. The block of that very size which the stream itself freed last ([`Recent`]): no question asked.
+//! 2. The tightest fit whose every use is before the stream or finished, freed longest ago among equals. Both cost the
+//!    stream nothing, so the fit decides between them, not which of the two it is. If there is memory without any use, only
+//!    so many blocks are looked at for a tighter one: thousands of streams that each have a block in flight do not make
+//!    each other slow.
+//! 3. Free neighbours that are all usable so and together large enough: joined. Only as many as needed: the others keep
+//!    the sizes that made them hits.
+//! 4. A block that one wait would release, if two or more of a fitting size are queued up behind the same stream; of
+//!    these the one freed longest ago. *Why two*: a loop that allocates on one stream and hands over to another never sees its
+//!    block released before the next iteration. With the first one queued it gets a second block, so that one can be filled
+//!    while the other is read, as double buffering wants; with two queued it waits (on the device, the host goes on), so a loop
+//!    that never synchronizes stays bounded. *Why behind the same stream*: a wait ties two streams together that the program
+//!    did not tie; streams that each hold one block do not do that to a third one.
+//! 5. Outside, in [`DeviceMemory`](super::DeviceMemory): more memory from the driver; then giving cached memory back and
+//!    trying again; then rung 4 whatever is queued.
+//!
+//! A split piece inherits the uses of the whole; joined blocks have the union.
+//!
+//! # While a block is live
+//! It remembers who was not finished with it when it was handed out. Freed with a use by the allocating stream, that use is
+//! after all of them (the stream was, or waited) and replaces them. Freed without (never touched, or only by others), they
+//! are kept: an allocation that was given back unused is as unfinished as before.
+#![forbid(unsafe_code)]
+
+use super::blocks::{Block, Blocks, Class, NONE, Segment, State, Uses, unite};
+use super::recent::Recent;
+use super::stats::{MemoryStats, Served};
+use crate::driver::DevicePtr;
+use crate::order::{StreamId, Use};
+use crate::site::Site;
+use std::collections::BTreeSet;
+use std::panic::Location;
+
+/// Lengths are multiples of it, and so are addresses.
+pub(super) const UNIT_BYTES: usize = 512;
+/// Up to here a block is small.
+const SMALL_BYTES: usize = 1 << 20;
+/// Up to here a block shares a segment with others.
+const MIDDLE_BYTES: usize = 10 << 20;
+const SMALL_SEGMENT_BYTES: usize = 2 << 20;
+const MIDDLE_SEGMENT_BYTES: usize = 20 << 20;
+const LARGE_UNIT_BYTES: usize = 2 << 20;
+/// How many blocks with uses are looked at where one without would do.
+const LOOKS: usize = 32;
+
+/// What the allocating stream knows about the order of others.
+///
+/// Reuse is as safe as these answers are true. They are asked for under the pool's lock: a few loads, no allocation of this
+/// device, no lock that is held around one.
+pub(crate) trait ReuseOrder {
+    /// Whether `used` is before whatever the allocating stream does next, by its known clock. Not asked about the stream's
+    /// own uses.
+    fn after(&self, used: Use) -> bool;
+
+    /// Whether `used` is done, or its stream is gone.
+    fn finished(&self, used: Use) -> bool;
+}
+
+/// Whose memory a block is: pools never exchange blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PoolId(pub(crate) u32);
+
+impl PoolId {
+    pub(crate) const DEFAULT: PoolId = PoolId(0);
+}
+
+/// Names a live block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BlockId {
+    index: u32,
+    generation: u32,
+}
+
+/// An allocation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grant {
+    pub(crate) ptr: DevicePtr,
+    pub(crate) block: BlockId,
+    /// At least what was asked for.
+    pub(crate) len_bytes: usize,
+    /// What the stream has to wait for before it, or anything ordered after it, touches the block. Whoever frees the block
+    /// without having waited must not name a use by the allocating stream.
+    pub(crate) wait: Option<Use>,
+}
+
+/// Who asks for what.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    pub(super) size: usize,
+    pub(super) pool: PoolId,
+    pub(super) stream: StreamId,
+    pub(super) site: Site,
+}
+
+impl Request {
+    pub(super) fn class(&self) -> Class {
+        if self.size <= SMALL_BYTES { Class::Small } else { Class::Large }
+    }
+
+    /// How much to ask the driver for.
+    pub(super) fn segment_bytes(&self) -> usize {
+        if self.size <= SMALL_BYTES {
+            SMALL_SEGMENT_BYTES
+        } else if self.size <= MIDDLE_BYTES {
+            MIDDLE_SEGMENT_BYTES
+        } else {
+            self.size.next_multiple_of(LARGE_UNIT_BYTES)
+        }
+    }
+}
+
+/// Whether the rest of a block is worth a block of its own.
+fn worth_splitting(class: Class, rest: usize) -> bool {
+    match class {
+        Class::Small => rest >= UNIT_BYTES,
+        Class::Large => rest > SMALL_BYTES,
+    }
+}
+
+/// `len_bytes` in units; nothing is served as one.
+#[inline]
+pub(super) fn units(len_bytes: usize) -> usize {
+    len_bytes.div_ceil(UNIT_BYTES).max(1)
+}
+
+/// A free block's place among the others: by whether it has uses, by fit, then by age.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    pool: PoolId,
+    class: Class,
+    used: bool,
+    len: usize,
+    freed: u64,
+    block: u32,
+}
+
+impl Place {
+    fn of(index: u32, block: &Block) -> Self {
+        let Block { pool, class, used, len, freed, .. } = *block;
+        Place { pool, class, used, len, freed, block: index }
+    }
+}
+
+enum Verdict {
+    Ready(Rung),
+    AfterOne(Use),
+    No,
+}
+
+#[derive(Clone, Copy)]
+enum Rung {
+    Own,
+    Ordered,
+    Finished,
+    Merged,
+    Waited,
+    Grown,
+}
+
+/// What keeps `stream` from having a block with these uses. Forgets uses found finished.
+fn judge(uses: &mut Uses, stream: StreamId, order: &impl ReuseOrder) -> Verdict {
+    let (mut rung, mut pending) = (Rung::Own, None);
+    let mut at = 0;
+    while let Some(&used) = uses.get(at) {
+        if used.stream == stream {
+        } else if order.after(used) {
+            rung = Rung::Ordered;
+        } else if order.finished(used) {
+            uses.swap_remove(at);
+            continue;
+        } else if pending.replace(used).is_some() {
+            return Verdict::No;
+        }
+        at += 1;
+    }
+    match pending {
+        Some(used) => Verdict::AfterOne(used),
+        None if uses.is_empty() => Verdict::Ready(Rung::Finished),
+        None => Verdict::Ready(rung),
+    }
+}
+
+/// The blocks of a device.
+#[derive(Debug)]
+pub(super) struct Pool {
+    blocks: Blocks,
+    recent: Recent,
+    /// The free blocks that are not in `recent`.
+    shelf: BTreeSet<Place>,
+    /// Scratch: blocks that one wait would release.
+    waits: Vec<(Use, Place)>,
+    /// Numbers the frees.
+    freed: u64,
+    /// Numbers the allocations, the refused ones too.
+    asked: u64,
+    /// Which allocations shall fail; `next_refusal` is the first of them, or never.
+    refusals: BTreeSet<u64>,
+    next_refusal: u64,
+    live: usize,
+    allocated: usize,
+    peak_allocated: usize,
+    reserved: usize,
+    peak_reserved: usize,
+    served: Served,
+}
+
+impl Pool {
+    pub(super) fn new() -> Self {
+        Pool {
+            blocks: Blocks::new(),
+            recent: Recent::new(),
+            shelf: BTreeSet::new(),
+            waits: Vec::new(),
+            freed: 0,
+            asked: 0,
+            refusals: BTreeSet::new(),
+            next_refusal: u64::MAX,
+            live: 0,
+            allocated: 0,
+            peak_allocated: 0,
+            reserved: 0,
+            peak_reserved: 0,
+            served: Served::default(),
+        }
+    }
+
+    /// Rung 1. Also counts the allocation: called once for each, before anything else.
+    #[inline]
+    pub(super) fn take_recent(&mut self, len_bytes: usize, stream: StreamId, site: Site) -> Option<Grant> {
+        self.asked += 1;
+        if self.asked == self.next_refusal {
+            return None;
+        }
+        let units = u32::try_from(units(len_bytes)).ok()?;
+        let index = self.recent.pop(stream, units, &self.blocks)?;
+        self.served.own += 1;
+        let block = &mut self.blocks[index];
+        block.state = State::Live;
+        block.generation = block.generation.wrapping_add(1);
+        block.stream = stream;
+        block.site = Some(site);
+        self.live += 1;
+        self.allocated += block.len;
+        self.peak_allocated = self.peak_allocated.max(self.allocated);
+        Some(Grant {
+            ptr: DevicePtr(block.address),
+            block: BlockId { index, generation: block.generation },
+            len_bytes: block.len,
+            wait: None,
+        })
+    }
+
+    /// Whether a fault plan refuses the allocation counted last.
+    pub(super) fn refuses(&mut self) -> bool {
+        let refused = self.asked == self.next_refusal;
+        if refused {
+            self.refusals.pop_first();
+            self.next_refusal = self.refusals.first().copied().unwrap_or(u64::MAX);
+        }
+        refused
+    }
+
+    pub(super) fn refuse_allocation(&mut self, nth: u64) {
+        self.refusals.insert(self.asked + nth.max(1));
+        self.next_refusal = self.refusals.first().copied().unwrap_or(u64::MAX);
+    }
+
+    /// Rungs 2 to 4. With `last_resort` rung 4 takes any block, and runs of neighbours, that one wait would release.
+    pub(super) fn find(
+        &mut self,
+        request: &Request,
+        order: &impl ReuseOrder,
+        last_resort: bool,
+    ) -> Option<Grant> {
+        let Request { size, pool, stream, .. } = *request;
+        let class = request.class();
+        // A list holds what was asked for; the blocks may be longer by what was not worth splitting.
+        let slack = if class == Class::Large { SMALL_BYTES } else { 0 };
+        self.spill(|len| len + slack >= size && (len <= SMALL_BYTES) == (class == Class::Small));
+
+        let mut waits = std::mem::take(&mut self.waits);
+        waits.clear();
+        let least = Place { pool, class, used: false, len: size, freed: 0, block: 0 };
+        let most = Place { len: usize::MAX, freed: u64::MAX, ..least };
+        let unused = self.shelf.range(least..=most).next();
+        let mut ready = unused.map(|place| (place.block, Rung::Finished));
+        let (tighter, looks) = unused.map_or((usize::MAX, usize::MAX), |place| (place.len, LOOKS));
+        let most = Place { used: true, len: tighter, ..least };
+        for &place in self.shelf.range(Place { used: true, ..least }..most).take(looks) {
+            match judge(&mut self.blocks[place.block].uses, stream, order) {
+                Verdict::Ready(rung) => {
+                    ready = Some((place.block, rung));
+                    break;
+                }
+                Verdict::AfterOne(used) => waits.push((used, place)),
+                Verdict::No => {}
+            }
+        }
+        let mut wait = None;
+        if ready.is_none() {
+            ready = self.join(request, order, false).map(|(block, _)| (block, Rung::Merged));
+        }
+        if ready.is_none()
+            && let Some((used, place)) = longest_queued(&mut waits, last_resort)
+        {
+            wait = Some(used);
+            ready = Some((place.block, Rung::Waited));
+        }
+        if ready.is_none() && last_resort {
+            ready = self.join(request, order, true).map(|(block, used)| {
+                wait = used;
+                (block, Rung::Waited)
+            });
+        }
+        self.waits = waits;
+        let (block, rung) = ready?;
+        let place = Place::of(block, &self.blocks[block]);
+        self.shelf.remove(&place);
+        Some(self.hand_out(block, request, rung, wait))
+    }
+
+    /// New memory from the driver, and the request served from it.
+    pub(super) fn grow(&mut self, ptr: DevicePtr, len: usize, request: &Request) -> Grant {
+        let block = self.blocks.add_segment(ptr.0, len, request.class(), request.pool);
+        self.reserved += len;
+        self.peak_reserved = self.peak_reserved.max(self.reserved);
+        self.hand_out(block, request, Rung::Grown, None)
+    }
+
+    /// Makes a free block that is in no list live, without what is left over.
+    fn hand_out(&mut self, index: u32, request: &Request, rung: Rung, wait: Option<Use>) -> Grant {
+        let rest = self.blocks[index].len - request.size;
+        if rest > 0 && worth_splitting(request.class(), rest) {
+            let rest = self.blocks.split(index, request.size);
+            self.shelve(rest);
+        }
+        match rung {
+            Rung::Own => self.served.own += 1,
+            Rung::Ordered => self.served.ordered += 1,
+            Rung::Finished => self.served.finished += 1,
+            Rung::Merged => self.served.merged += 1,
+            Rung::Waited => self.served.waited += 1,
+            Rung::Grown => self.served.grown += 1,
+        }
+        let block = &mut self.blocks[index];
+        block.state = State::Live;
+        block.generation = block.generation.wrapping_add(1);
+        block.stream = request.stream;
+        block.site = Some(request.site);
+        block.asked_units = match request.pool {
+            PoolId::DEFAULT => u32::try_from(request.size / UNIT_BYTES).unwrap_or(0),
+            _ => 0,
+        };
+        self.live += 1;
+        self.allocated += block.len;
+        self.peak_allocated = self.peak_allocated.max(self.allocated);
+        Grant {
+            ptr: DevicePtr(block.address),
+            block: BlockId { index, generation: block.generation },
+            len_bytes: block.len,
+            wait,
+        }
+    }
+
+    /// Takes a block back.
+    #[inline]
+    pub(super) fn free(&mut self, id: BlockId, uses: &[Use]) {
+        let Some(block) = self.blocks.get_mut(id.index) else {
+            debug_assert!(false, "a block of another pool was freed");
+            return;
+        };
+        if block.generation != id.generation || block.state != State::Live {
+            debug_assert!(false, "a block was freed twice");
+            return;
+        }
+        self.live -= 1;
+        self.allocated -= block.len;
+        self.freed += 1;
+        block.freed = self.freed;
+        if let [only] = uses
+            && only.stream == block.stream
+        {
+            block.uses.clear();
+            block.uses.push(*only);
+            let (stream, units) = (block.stream, block.asked_units);
+            self.keep_recent(id.index, stream, units);
+        } else {
+            self.free_of_many(id.index, uses);
+        }
+    }
+
+    fn free_of_many(&mut self, index: u32, uses: &[Use]) {
+        let block = &mut self.blocks[index];
+        if uses.iter().any(|used| used.stream == block.stream) {
+            block.uses.clear();
+        }
+        unite(&mut block.uses, uses);
+        let units = block.asked_units;
+        match block.uses.as_slice() {
+            [] => {
+                let stream = block.stream;
+                self.keep_recent(index, stream, units);
+            }
+            &[only] => self.keep_recent(index, only.stream, units),
+            _ => self.shelve(index),
+        }
+    }
+
+    #[inline]
+    fn keep_recent(&mut self, index: u32, stream: StreamId, units: u32) {
+        if units == 0 {
+            return self.shelve(index);
+        }
+        self.blocks[index].state = State::Recent;
+        let evicted = self.recent.push(stream, units, index, &mut self.blocks);
+        if evicted != NONE {
+            self.shelve_list(evicted);
+        }
+    }
+
+    fn shelve(&mut self, index: u32) {
+        let block = &mut self.blocks[index];
+        block.state = State::Shelved;
+        block.used = !block.uses.is_empty();
+        self.shelf.insert(Place::of(index, block));
+    }
+
+    #[cold]
+    fn shelve_list(&mut self, mut head: u32) {
+        while head != NONE {
+            let below = self.blocks[head].below;
+            self.shelve(head);
+            head = below;
+        }
+    }
+
+    /// Moves recently freed blocks, of those asked-for lengths that `wanted` holds for, to the shelf, where every stream
+    /// finds them. Each was put there by one free, so this costs no more than the frees did.
+    fn spill(&mut self, wanted: impl Fn(usize) -> bool) {
+        while let Some(head) = self.recent.spill(|units| wanted(units as usize * UNIT_BYTES)) {
+            self.shelve_list(head);
+        }
+    }
+
+    /// Joins a run of neighbours that `request.stream` may have (`one_wait`: after a single wait, which is returned) and that
+    /// together are large enough. Leaves the result on the shelf.
+    fn join(
+        &mut self,
+        request: &Request,
+        order: &impl ReuseOrder,
+        one_wait: bool,
+    ) -> Option<(u32, Option<Use>)> {
+        let (size, stream, class) = (request.size, request.stream, request.class());
+        self.spill(|len| (len <= SMALL_BYTES) == (class == Class::Small));
+        let least = Place { pool: request.pool, class, used: false, len: 0, freed: 0, block: 0 };
+        let smaller = |used| Place { used, ..least }..Place { used, len: size, ..least };
+        let blocks = &mut self.blocks;
+        // What one wait, and which, would add to `wait`; `None` if the block cannot be part of the run.
+        let fits = |blocks: &mut Blocks, at: u32, wait: Option<Use>| -> Option<Option<Use>> {
+            let block = &mut blocks[at];
+            if block.state != State::Shelved {
+                return None;
+            }
+            match (judge(&mut block.uses, stream, order), wait) {
+                (Verdict::Ready(_), wait) => Some(wait),
+                (Verdict::AfterOne(used), None) if one_wait => Some(Some(used)),
+                (Verdict::AfterOne(used), Some(wait)) if used.stream == wait.stream => {
+                    Some(Some(Use { ticket: used.ticket.max(wait.ticket), ..wait }))
+                }
+                _ => None,
+            }
+        };
+        // Any usable block that is large enough alone was found before, so a run begins with a smaller one.
+        let mut found = None;
+        'starts: for place in self.shelf.range(smaller(false)).chain(self.shelf.range(smaller(true))) {
+            let start = place.block;
+            let left = blocks[start].left;
+            // Without waits, "usable" does not depend on where the run began: only its leftmost block is a start.
+            if !one_wait && left != NONE && fits(blocks, left, None).is_some() {
+                continue;
+            }
+            let (mut at, mut total, mut wait, mut joins) = (start, 0, None, 0);
+            while let Some(so_far) = fits(blocks, at, wait) {
+                wait = so_far;
+                total += blocks[at].len;
+                if total >= size {
+                    found = Some((start, joins, wait));
+                    break 'starts;
+                }
+                joins += 1;
+                at = blocks[at].right;
+                if at == NONE {
+                    break;
+                }
+            }
+        }
+        let (start, joins, wait) = found?;
+        self.shelf.remove(&Place::of(start, &self.blocks[start]));
+        for _ in 0..joins {
+            self.unshelve_and_join_right(start, |used| used.stream != stream && order.finished(used));
+        }
+        self.shelve(start);
+        Some((start, wait))
+    }
+
+    fn unshelve_and_join_right(&mut self, at: u32, finished: impl FnMut(Use) -> bool) {
+        let right = self.blocks[at].right;
+        self.shelf.remove(&Place::of(right, &self.blocks[right]));
+        self.blocks.join_right(at, finished);
+    }
+
+    /// Forgets free segments whose every use is finished, until they come to `enough_bytes`; the largest ones first, but a single one
+    /// that suffices is preferred. The caller gives them to the driver.
+    pub(super) fn give_back(&mut self, enough_bytes: usize, finished: &impl Fn(Use) -> bool) -> Vec<Segment> {
+        self.spill(|_| true);
+        let mut idle: Vec<Segment> = Vec::new();
+        let segments: Vec<Segment> = self.blocks.segments().copied().collect();
+        for segment in segments {
+            let free = self.blocks.along(segment.first).all(|at| {
+                let block = &self.blocks[at];
+                block.state == State::Shelved && block.uses.iter().all(|used| finished(*used))
+            });
+            if free {
+                idle.push(segment);
+            }
+        }
+        idle.sort_by_key(|segment| (std::cmp::Reverse(segment.len), segment.address));
+        let single = idle.iter().rposition(|segment| segment.len >= enough_bytes);
+        let mut given = Vec::new();
+        let mut bytes = 0;
+        for segment in idle.drain(single.unwrap_or(0)..) {
+            if bytes >= enough_bytes {
+                break;
+            }
+            bytes += segment.len;
+            given.push(segment);
+        }
+        for segment in &given {
+            let mut at = segment.first;
+            while at != NONE {
+                self.shelf.remove(&Place::of(at, &self.blocks[at]));
+                at = self.blocks[at].right;
+            }
+            self.blocks.remove_segment(segment.first);
+        }
+        self.reserved -= bytes;
+        given
+    }
+
+    pub(super) fn reserved(&self) -> usize {
+        self.reserved
+    }
+
+    pub(super) fn stats(&self) -> MemoryStats {
+        MemoryStats {
+            allocated_bytes: self.allocated,
+            peak_allocated_bytes: self.peak_allocated,
+            reserved_bytes: self.reserved,
+            peak_reserved_bytes: self.peak_reserved,
+            live_blocks: self.live,
+            cached_blocks: self.blocks.len() - self.live,
+            segments: self.blocks.segment_count(),
+            served: self.served,
+        }
+    }
+
+    pub(super) fn reset_peak(&mut self) {
+        self.peak_allocated = self.allocated;
+        self.peak_reserved = self.reserved;
+    }
+
+    /// The lines that hold the most live memory, with how much, largest first.
+    pub(super) fn largest_holders(&self, at_most: usize) -> Vec<(usize, &'static Location<'static>)> {
+        let mut holders: Vec<(usize, &'static Location<'static>)> = Vec::new();
+        let mut by_line = std::collections::HashMap::new();
+        for block in self.blocks.iter().filter(|block| block.state == State::Live) {
+            if let Some(site) = block.site {
+                *by_line.entry(site.location).or_insert(0) += block.len;
+            }
+        }
+        holders.extend(by_line.into_iter().map(|(line, bytes)| (bytes, line)));
+        holders.sort_by_key(|&(bytes, line)| (std::cmp::Reverse(bytes), line.file(), line.line()));
+        holders.truncate(at_most);
+        holders
+    }
+
+    /// Bytes of cached blocks that somebody is not finished with.
+    pub(super) fn unfinished_bytes(&self, finished: &impl Fn(Use) -> bool) -> usize {
+        let free = self.blocks.iter().filter(|block| block.state != State::Live);
+        free.filter(|block| block.uses.iter().any(|used| !finished(*used))).map(|block| block.len).sum()
+    }
+}
+
+/// Of the blocks that one wait would release: the one freed longest ago among those queued up behind a stream that two or
+/// more wait for; `any`: behind any stream.
+fn longest_queued(waits: &mut [(Use, Place)], any: bool) -> Option<(Use, Place)> {
+    waits.sort_unstable_by_key(|(used, place)| (used.stream, place.freed));
+    let queues = waits.chunk_by(|a, b| a.0.stream == b.0.stream);
+    queues.filter(|queue| any || queue.len() >= 2).map(|queue| queue[0]).min_by_key(|(_, place)| place.freed)
+}

@@ -1,0 +1,105 @@
+//! A driver with memory and nothing else, for the tests of this module.
+
+use crate::device::DeviceId;
+use crate::driver::{Completion, DevicePtr, Driver, DriverError, DriverStream, StreamOptions};
+use crate::timeline::Timeline;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Device addresses are made up and never reused; host memory is real.
+#[derive(Debug)]
+pub(crate) struct TestDriver {
+    total: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    next: u64,
+    held: BTreeMap<u64, usize>,
+    host: BTreeMap<usize, Vec<[u64; 8]>>,
+    host_bytes: usize,
+    calls: usize,
+}
+
+impl TestDriver {
+    pub(crate) fn new(total: usize) -> Arc<Self> {
+        Arc::new(TestDriver { total, state: Mutex::new(State { next: 512, ..State::default() }) })
+    }
+
+    pub(crate) fn device_bytes(&self) -> usize {
+        self.state.lock().held.values().sum()
+    }
+
+    pub(crate) fn host_bytes(&self) -> usize {
+        self.state.lock().host_bytes
+    }
+
+    /// Allocations of device memory that succeeded so far.
+    pub(crate) fn calls(&self) -> usize {
+        self.state.lock().calls
+    }
+
+    pub(crate) fn holds(&self, address: u64, len: usize) -> bool {
+        let state = self.state.lock();
+        let segment = state.held.range(..=address).next_back();
+        segment.is_some_and(|(start, held)| address + len as u64 <= start + *held as u64)
+    }
+}
+
+impl Driver for TestDriver {
+    fn id(&self) -> DeviceId {
+        DeviceId::Cpu(0)
+    }
+
+    fn completion(&self) -> Completion {
+        Completion::EveryOp
+    }
+
+    fn new_stream(&self, _: &StreamOptions, _: Arc<Timeline>) -> Result<Arc<dyn DriverStream>, DriverError> {
+        Err(DriverError::Refused("no streams here".into()))
+    }
+
+    fn alloc(&self, len_bytes: usize) -> Result<DevicePtr, DriverError> {
+        let mut state = self.state.lock();
+        let free_bytes = self.total - state.held.values().sum::<usize>();
+        if len_bytes > free_bytes {
+            return Err(DriverError::OutOfMemory { free_bytes, total_bytes: self.total });
+        }
+        let address = state.next;
+        state.next += len_bytes as u64 + 512;
+        state.held.insert(address, len_bytes);
+        state.calls += 1;
+        Ok(DevicePtr(address))
+    }
+
+    unsafe fn free(&self, ptr: DevicePtr, len_bytes: usize) {
+        assert_eq!(self.state.lock().held.remove(&ptr.0), Some(len_bytes), "freed as it was allocated");
+    }
+
+    fn alloc_host(&self, len_bytes: usize) -> Result<*mut u8, DriverError> {
+        let mut state = self.state.lock();
+        if len_bytes > self.total - state.host_bytes {
+            return Err(DriverError::OutOfMemory {
+                free_bytes: self.total - state.host_bytes,
+                total_bytes: self.total,
+            });
+        }
+        // Over-long by a line, so that an aligned block is inside.
+        let mut memory = vec![[0_u64; 8]; len_bytes / 64 + 2];
+        let start = memory.as_mut_ptr().cast::<u8>();
+        let aligned = start.wrapping_add(start.align_offset(64));
+        state.host.insert(aligned.addr(), memory);
+        state.host_bytes += len_bytes;
+        Ok(aligned)
+    }
+
+    unsafe fn free_host(&self, ptr: *mut u8, len_bytes: usize) {
+        let mut state = self.state.lock();
+        assert!(state.host.remove(&ptr.addr()).is_some(), "freed as it was allocated");
+        state.host_bytes -= len_bytes;
+    }
+
+    fn shut_down(&self) {}
+}

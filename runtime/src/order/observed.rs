@@ -1,0 +1,186 @@
+//! How far the host has seen each stream, and which streams are gone: one table a runtime, read without a lock.
+//!
+//! # Rules
+//! * A stream's id is the number of its slot and the slot's generation. Ids are not used again; slots are, by the next
+//!   generation, and a slot that has been through all its generations is left alone.
+//! * A slot is one word: the generation that owns it, and one past the newest observed ticket ("end": 0 says that nothing
+//!   is observed; ticket 0, a stream's creation, can be). So every question and every change is one atomic step, and a late
+//!   observation of a stream that is gone cannot fall upon its successor.
+//! * A stream that is closed and drained is before everything: its slot is in a later generation.
+
+use super::clock::{Clock, StreamId, Use};
+use crate::timeline::Ticket;
+use parking_lot::Mutex;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const SLOT_BITS: u32 = 20;
+const SLOTS: usize = 1 << SLOT_BITS;
+const CHUNK: usize = 1 << 9;
+const GENERATION_BITS: u32 = 16;
+const END_BITS: u32 = 64 - GENERATION_BITS;
+const END_MASK: u64 = (1 << END_BITS) - 1;
+
+/// The most tickets a stream can take: 2^48 - 2, nine years of a million a second.
+pub(crate) const MAX_TICKET: Ticket = END_MASK - 1;
+
+pub(crate) struct Observed {
+    /// Chunks are made when first needed and stay.
+    chunks: Box<[OnceLock<Box<[AtomicU64]>>]>,
+    free: Mutex<Free>,
+}
+
+#[derive(Default)]
+struct Free {
+    ids: Vec<StreamId>,
+    slots_used: usize,
+}
+
+impl Default for Observed {
+    fn default() -> Self {
+        Observed { chunks: (0..SLOTS / CHUNK).map(|_| OnceLock::new()).collect(), free: Mutex::default() }
+    }
+}
+
+impl StreamId {
+    #[inline]
+    fn slot(self) -> usize {
+        self.0 as usize & (SLOTS - 1)
+    }
+
+    #[inline]
+    fn generation(self) -> u64 {
+        self.0 >> SLOT_BITS
+    }
+}
+
+impl Observed {
+    #[inline]
+    fn word(&self, id: StreamId) -> Option<&AtomicU64> {
+        let at = id.slot();
+        self.chunks[at / CHUNK].get().map(|chunk| &chunk[at % CHUNK])
+    }
+
+    /// An id for a new stream; `None` if there are 2^20 live ones.
+    pub(crate) fn admit(&self) -> Option<StreamId> {
+        let mut free = self.free.lock();
+        if let Some(id) = free.ids.pop() {
+            return Some(id);
+        }
+        let at = free.slots_used;
+        if at == SLOTS {
+            return None;
+        }
+        free.slots_used += 1;
+        self.chunks[at / CHUNK].get_or_init(|| (0..CHUNK).map(|_| AtomicU64::new(0)).collect());
+        Some(StreamId(at as u64))
+    }
+
+    /// Says that the stream is closed and everything on it done, after `clock`, its last stated one. From here on it is
+    /// before everything.
+    pub(crate) fn retire(&self, id: StreamId, clock: &Clock) {
+        self.observe_clock(clock);
+        let Some(word) = self.word(id) else { return };
+        let next = id.generation() + 1;
+        if next >> GENERATION_BITS != 0 {
+            // The last generation keeps its slot for ever, as one that has been seen to the end.
+            word.store(id.generation() << END_BITS | END_MASK, Ordering::Release);
+            return;
+        }
+        word.store(next << END_BITS, Ordering::Release);
+        self.free.lock().ids.push(StreamId(next << SLOT_BITS | id.slot() as u64));
+    }
+
+    /// Whether the stream is closed and drained.
+    #[inline]
+    pub(crate) fn is_gone(&self, id: StreamId) -> bool {
+        self.word(id).is_none_or(|word| {
+            let word = word.load(Ordering::Acquire);
+            word >> END_BITS != id.generation() || word & END_MASK == END_MASK
+        })
+    }
+
+    /// Whether the host has observed `used`.
+    #[inline]
+    pub(crate) fn covers(&self, used: Use) -> bool {
+        let Some(word) = self.word(used.stream) else { return true };
+        let word = word.load(Ordering::Acquire);
+        word >> END_BITS != used.stream.generation() || word & END_MASK > used.ticket
+    }
+
+    /// The newest observed ticket of a stream that is not gone, for messages.
+    pub(crate) fn newest(&self, stream: StreamId) -> Option<Ticket> {
+        (self.word(stream)?.load(Ordering::Acquire) & END_MASK).checked_sub(1)
+    }
+
+    /// The host has seen `used` done, and with it everything in `clock`, the stated clock of that very op.
+    #[inline]
+    pub(crate) fn observe(&self, used: Use, clock: &Clock) {
+        // What came before is published before the op itself: who sees the op sees its past.
+        self.observe_clock(clock);
+        self.observe_one(used);
+    }
+
+    fn observe_clock(&self, clock: &Clock) {
+        for &used in clock.entries() {
+            self.observe_one(used);
+        }
+    }
+
+    #[inline]
+    fn observe_one(&self, used: Use) {
+        let Some(word) = self.word(used.stream) else { return };
+        let mut now = word.load(Ordering::Acquire);
+        while now >> END_BITS == used.stream.generation() && now & END_MASK <= used.ticket {
+            let seen = used.stream.generation() << END_BITS | (used.ticket + 1);
+            match word.compare_exchange_weak(now, seen, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return,
+                Err(other) => now = other,
+            }
+        }
+    }
+
+    /// Slots ever used, for figures.
+    pub(crate) fn slots_used(&self) -> usize {
+        self.free.lock().slots_used
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_retired_stream_is_before_everything_and_its_id_does_not_come_back() {
+        let table = Observed::default();
+        let first = table.admit().unwrap();
+        let used = Use { stream: first, ticket: 3 };
+        assert!(!table.covers(used) && !table.is_gone(first));
+        table.observe(Use { ticket: 2, ..used }, &Clock::default());
+        assert!(!table.covers(used) && table.covers(Use { ticket: 2, ..used }));
+        table.retire(first, &Clock::default());
+        assert!(table.covers(used) && table.is_gone(first));
+        let second = table.admit().unwrap();
+        assert_ne!(first, second);
+        assert_eq!(table.slots_used(), 1);
+        table.observe(used, &Clock::default());
+        assert!(
+            !table.covers(Use { stream: second, ticket: 0 }),
+            "a late observation fell upon the successor"
+        );
+    }
+
+    #[test]
+    fn a_slot_that_used_up_its_generations_is_left_alone() {
+        let table = Observed::default();
+        let mut last = table.admit().unwrap();
+        for _ in 0..(1 << GENERATION_BITS) {
+            table.retire(last, &Clock::default());
+            let next = table.admit().unwrap();
+            assert!(table.covers(Use { stream: last, ticket: MAX_TICKET }));
+            assert!(!table.covers(Use { stream: next, ticket: 0 }));
+            last = next;
+        }
+        assert_eq!(table.slots_used(), 2);
+    }
+}

@@ -1,0 +1,314 @@
+//! Runtimes: what owns devices and decides how they behave.
+
+use crate::device::{Device, DeviceId, DeviceShared};
+use crate::driver::cpu::{BackendOptions, CpuBackend, DeviceOptions, FaultPlan, Schedule};
+use crate::driver::{Driver, Health};
+use crate::error::{Error, ErrorKind, Result};
+use crate::memory::DEFAULT_CAP_BYTES;
+use crate::order::OrderMode;
+use crate::world::World;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::{Arc, OnceLock};
+
+impl FromStr for Schedule {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let seed = |text: &str| text.parse().ok().map(Schedule::Seeded);
+        match text.split_once(':') {
+            None if text == "threads" => Some(Schedule::Threads),
+            Some(("seeded", n)) => seed(n),
+            _ => None,
+        }
+        .ok_or_else(|| {
+            Error::new(
+                ErrorKind::InvalidArgument,
+                format!("\"{text}\" is not a schedule: expected threads or seeded:N"),
+            )
+        })
+    }
+}
+
+/// Owns devices. Its [`Device`] handles can be kept anywhere; they take work for as long as this value lives.
+///
+/// Several can live in one process, and a fault stays in its own. The process has a default one, made at first use.
+///
+/// # Cancel safety
+/// Dropping it never blocks. No more work is taken; what is enqueued and can run still runs; what waits for something that
+/// will not come (a closed gate) resolves to a `ShutDown` error that says what it was.
+pub struct Runtime {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    world: Arc<World>,
+    devices: Vec<Arc<DeviceShared>>,
+    cpu: Option<Arc<CpuBackend>>,
+}
+
+impl Runtime {
+    /// What a runtime can be told.
+    pub fn builder() -> RuntimeBuilder {
+        RuntimeBuilder::default()
+    }
+
+    /// A runtime with the defaults, which environment variables can set: `WARPLINE_ORDER` (deny, warn, wait, off),
+    /// `WARPLINE_SCHEDULE` (threads, seeded:N), `WARPLINE_CPU_DEVICES`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if a variable cannot be understood.
+    pub fn new() -> Result<Runtime> {
+        RuntimeBuilder::from_environment()?.build()
+    }
+
+    /// The process's default runtime, made at first use as by [`Runtime::new`].
+    ///
+    /// # Errors
+    /// As [`Runtime::new`], each time.
+    pub fn default_runtime() -> Result<&'static Runtime> {
+        static DEFAULT: OnceLock<Result<Runtime>> = OnceLock::new();
+        DEFAULT.get_or_init(Runtime::new).as_ref().map_err(Clone::clone)
+    }
+
+    /// `cuda:0` where there is one, else `cpu:0`, and then a `tracing` event says why.
+    ///
+    /// # Errors
+    /// If there is no device at all.
+    pub fn best_device(&self) -> Result<Device> {
+        self.device(DeviceId::Cuda(0)).or_else(|missing| {
+            crate::report::fell_back(&missing);
+            self.device(DeviceId::Cpu(0))
+        })
+    }
+
+    /// A device by its id, or by its name with `"cpu:1".parse()?`. Never falls back to another.
+    ///
+    /// # Errors
+    /// `NoSuchDevice`, with what is missing.
+    pub fn device(&self, id: DeviceId) -> Result<Device> {
+        if let Some(shared) = self.inner.devices.iter().find(|device| device.id == id) {
+            return Ok(Device::of(shared.clone()));
+        }
+        let cpus = self.inner.devices.len();
+        Err(Error::new(
+            ErrorKind::NoSuchDevice,
+            match id {
+                DeviceId::Cuda(_) => {
+                    format!("there is no {id}: this build of warpline has no CUDA driver; use \"cpu\"")
+                }
+                DeviceId::Cpu(n) => format!(
+                    "there is no {id}: this runtime has {cpus} CPU device{}; build it with cpu_devices({})",
+                    if cpus == 1 { "" } else { "s" },
+                    n + 1
+                ),
+            },
+        ))
+    }
+
+    /// All devices, in order.
+    pub fn devices(&self) -> Vec<Device> {
+        self.inner.devices.iter().cloned().map(Device::of).collect()
+    }
+
+    /// What the order check does here.
+    pub fn order(&self) -> OrderMode {
+        self.inner.world.mode
+    }
+
+    /// Takes no more work, and resolves when what was enqueued is over.
+    ///
+    /// # Errors
+    /// `ShutDown` if some of it could never run, `Fault` if a device failed.
+    pub async fn shut_down(self) -> Result<()> {
+        let parts: Vec<_> = self.devices().iter().map(Device::synchronize).collect();
+        self.inner.stop();
+        let mut result = Ok(());
+        for part in parts {
+            result = result.and(part.await);
+        }
+        result
+    }
+
+    #[cfg(feature = "test-util")]
+    pub(crate) fn cpu(&self) -> Option<&Arc<CpuBackend>> {
+        self.inner.cpu.as_ref()
+    }
+
+    /// A runtime over other drivers, for tests of what is above the seam.
+    #[doc(hidden)]
+    pub fn over(drivers: Vec<(Arc<dyn Driver>, Arc<Health>)>, order: OrderMode) -> Runtime {
+        let world = World::new(order);
+        let devices = drivers
+            .into_iter()
+            .map(|(driver, health)| DeviceShared::new(world.clone(), driver, health, None, DEFAULT_CAP_BYTES))
+            .collect();
+        Runtime { inner: Arc::new(Inner { world, devices, cpu: None }) }
+    }
+}
+
+impl Inner {
+    fn stop(&self) {
+        if self.world.is_shut_down() {
+            return;
+        }
+        self.world.shut_down();
+        // The default streams are held by their devices, which they hold themselves.
+        let defaults: Vec<_> = self.devices.iter().map(|device| device.take_default_stream()).collect();
+        drop(defaults);
+        for device in &self.devices {
+            device.driver.shut_down();
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Runtime").field("devices", &self.inner.devices).finish_non_exhaustive()
+    }
+}
+
+/// Settings of a [`Runtime`].
+#[derive(Clone, Debug)]
+#[must_use = "`build` makes the runtime"]
+pub struct RuntimeBuilder {
+    cpu_devices: u32,
+    workers: Option<usize>,
+    schedule: Schedule,
+    order: OrderMode,
+    memory_limit_bytes: Option<usize>,
+    pinned_cap_bytes: usize,
+    fault_plan: FaultPlan,
+    refuse_allocation: Option<u64>,
+}
+
+impl Default for RuntimeBuilder {
+    fn default() -> Self {
+        RuntimeBuilder {
+            cpu_devices: 1,
+            workers: None,
+            schedule: Schedule::Threads,
+            order: OrderMode::Deny,
+            memory_limit_bytes: None,
+            pinned_cap_bytes: DEFAULT_CAP_BYTES,
+            fault_plan: FaultPlan::default(),
+            refuse_allocation: None,
+        }
+    }
+}
+
+impl RuntimeBuilder {
+    fn from_environment() -> Result<Self> {
+        fn set<T: FromStr>(name: &str, slot: &mut T) -> Result<()>
+        where
+            T::Err: fmt::Display,
+        {
+            let Ok(text) = std::env::var(name) else { return Ok(()) };
+            *slot = text
+                .parse()
+                .map_err(|error| Error::new(ErrorKind::InvalidArgument, format!("{name}={text}: {error}")))?;
+            Ok(())
+        }
+        let mut builder = Self::default();
+        set("WARPLINE_ORDER", &mut builder.order)?;
+        set("WARPLINE_SCHEDULE", &mut builder.schedule)?;
+        set("WARPLINE_CPU_DEVICES", &mut builder.cpu_devices)?;
+        Ok(builder)
+    }
+
+    /// How many CPU devices: `cpu:0` is the host's own, the others stand in for GPUs. 1 by default.
+    pub fn cpu_devices(mut self, devices: u32) -> Self {
+        self.cpu_devices = devices;
+        self
+    }
+
+    /// How many worker threads the CPU devices share; by default as many as there are cores.
+    pub fn workers(mut self, threads: usize) -> Self {
+        self.workers = Some(threads.max(1));
+        self
+    }
+
+    /// How the CPU devices run what is ready.
+    pub fn schedule(mut self, schedule: Schedule) -> Self {
+        self.schedule = schedule;
+        self
+    }
+
+    /// What the order check does about a missing edge.
+    pub fn order(mut self, mode: OrderMode) -> Self {
+        self.order = mode;
+        self
+    }
+
+    /// The most device memory, in bytes, that each device holds.
+    pub fn memory_limit(mut self, bytes: usize) -> Self {
+        self.memory_limit_bytes = Some(bytes);
+        self
+    }
+
+    /// The most pinned host memory, in bytes, that each device holds. 4 GiB by default.
+    pub fn pinned_cap(mut self, bytes: usize) -> Self {
+        self.pinned_cap_bytes = bytes;
+        self
+    }
+
+    /// The `nth` op that runs on each CPU device (the first is 1) fails the device, as an illegal address would.
+    #[cfg(feature = "test-util")]
+    pub fn fail_op(mut self, nth: u64) -> Self {
+        self.fault_plan.fail_op = Some(nth);
+        self
+    }
+
+    /// The `nth` twin that runs on each CPU device (the first is 1) panics.
+    #[cfg(feature = "test-util")]
+    pub fn panic_in_twin(mut self, nth: u64) -> Self {
+        self.fault_plan.panic_in_twin = Some(nth);
+        self
+    }
+
+    /// The `nth` allocation on each device (the first is 1) is refused as out of memory.
+    #[cfg(feature = "test-util")]
+    pub fn refuse_allocation(mut self, nth: u64) -> Self {
+        self.refuse_allocation = Some(nth);
+        self
+    }
+
+    /// The runtime. Threads are started when there is work.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it is to have no device.
+    pub fn build(self) -> Result<Runtime> {
+        if self.cpu_devices == 0 {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                "a runtime of 0 devices: ask for at least 1 with cpu_devices",
+            ));
+        }
+        let world = World::new(self.order);
+        let cpu = CpuBackend::new(BackendOptions {
+            threads: self.workers,
+            schedule: self.schedule,
+            ..BackendOptions::default()
+        });
+        let devices = (0..self.cpu_devices)
+            .map(|ordinal| {
+                let health = Arc::new(Health::default());
+                let options = DeviceOptions { fault_plan: Some(self.fault_plan), ..DeviceOptions::default() };
+                let driver = cpu.device(ordinal, health.clone(), options);
+                let (limit, cap) = (self.memory_limit_bytes, self.pinned_cap_bytes);
+                let device = DeviceShared::new(world.clone(), driver, health, limit, cap);
+                if let Some(nth) = self.refuse_allocation {
+                    device.memory.refuse_allocation(nth);
+                }
+                device
+            })
+            .collect();
+        Ok(Runtime { inner: Arc::new(Inner { world, devices, cpu: Some(cpu) }) })
+    }
+}

@@ -1,0 +1,214 @@
+//! The current device and stream.
+//!
+//! A scope is a list on the thread, pushed for the time of one poll or one closure and popped by a guard, also when that
+//! panics. Between polls nothing of it is left on the thread, so a task may be polled anywhere.
+
+use crate::device::Device;
+use crate::order::StreamId;
+use crate::stream::Stream;
+use pin_project::pin_project;
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tokio::sync::OwnedSemaphorePermit;
+
+enum Entry {
+    Stream(Stream),
+    Device(Device),
+    Permit(StreamId, Option<OwnedSemaphorePermit>),
+}
+
+thread_local! {
+    static ENTRIES: RefCell<Vec<Entry>> = const { RefCell::new(Vec::new()) };
+}
+
+struct Installed;
+
+impl Installed {
+    fn new(entry: Entry) -> Self {
+        ENTRIES.with_borrow_mut(|entries| entries.push(entry));
+        Installed
+    }
+}
+
+impl Drop for Installed {
+    fn drop(&mut self) {
+        let entry = ENTRIES.with_borrow_mut(Vec::pop);
+        // Outside the borrow: the last handle of a stream closes it.
+        drop(entry);
+    }
+}
+
+/// The stream of the innermost scope on `device`, if there is one.
+pub(crate) fn stream_on(device: &Device) -> Option<Stream> {
+    ENTRIES.with_borrow(|entries| {
+        entries.iter().rev().find_map(|entry| match entry {
+            Entry::Stream(stream) if stream.core().device.id == device.id() && stream.device() == *device => {
+                Some(stream.clone())
+            }
+            _ => None,
+        })
+    })
+}
+
+/// The device of the innermost scope.
+pub(crate) fn device() -> Option<Device> {
+    ENTRIES.with_borrow(|entries| {
+        entries.iter().rev().find_map(|entry| match entry {
+            Entry::Stream(stream) => Some(stream.device()),
+            Entry::Device(device) => Some(device.clone()),
+            Entry::Permit(..) => None,
+        })
+    })
+}
+
+/// The stream of the innermost scope of a stream.
+pub(crate) fn stream() -> Option<Stream> {
+    ENTRIES.with_borrow(|entries| {
+        entries.iter().rev().find_map(|entry| match entry {
+            Entry::Stream(stream) => Some(stream.clone()),
+            _ => None,
+        })
+    })
+}
+
+pub(crate) fn take_permit(stream: StreamId) -> Option<OwnedSemaphorePermit> {
+    ENTRIES.with_borrow_mut(|entries| {
+        entries.iter_mut().rev().find_map(|entry| match entry {
+            Entry::Permit(id, permit) if *id == stream => permit.take(),
+            _ => None,
+        })
+    })
+}
+
+pub(crate) fn with_permit<R>(stream: StreamId, permit: OwnedSemaphorePermit, f: impl FnOnce() -> R) -> R {
+    let _installed = Installed::new(Entry::Permit(stream, Some(permit)));
+    f()
+}
+
+impl Stream {
+    /// The current stream of `device`: that of the innermost scope on it, else its default stream.
+    ///
+    /// # Errors
+    /// `Fault` or `ShutDown` when the device takes no more work.
+    pub fn current(device: &Device) -> crate::Result<Stream> {
+        match stream_on(device) {
+            Some(stream) => Ok(stream),
+            None => device.default_stream(),
+        }
+    }
+
+    /// Calls `f` with this stream, and its device, current.
+    pub fn enter<R>(&self, f: impl FnOnce() -> R) -> R {
+        let _installed = Installed::new(Entry::Stream(self.clone()));
+        f()
+    }
+
+    /// A future that has this stream, and its device, current at each poll. `f` is called at the first poll, inside.
+    ///
+    /// # Cancel safety
+    /// That of the future `f` returns.
+    pub fn scope<F, Fut>(&self, f: F) -> Scope<F, Fut>
+    where
+        F: FnOnce() -> Fut,
+        Fut: Future,
+    {
+        Scope { current: Current::Stream(self.clone()), make: Some(f), future: None }
+    }
+}
+
+impl Device {
+    /// The device of the innermost scope, else the default runtime's best.
+    ///
+    /// # Errors
+    /// As [`Device::best`].
+    pub fn current() -> crate::Result<Device> {
+        match device() {
+            Some(device) => Ok(device),
+            None => Device::best(),
+        }
+    }
+
+    /// Calls `f` with this device current. Within it, the current stream of each device stays what it was.
+    pub fn enter<R>(&self, f: impl FnOnce() -> R) -> R {
+        let _installed = Installed::new(Entry::Device(self.clone()));
+        f()
+    }
+
+    /// A future that has this device current at each poll. `f` is called at the first poll, inside.
+    ///
+    /// # Cancel safety
+    /// That of the future `f` returns.
+    pub fn scope<F, Fut>(&self, f: F) -> Scope<F, Fut>
+    where
+        F: FnOnce() -> Fut,
+        Fut: Future,
+    {
+        Scope { current: Current::Device(self.clone()), make: Some(f), future: None }
+    }
+}
+
+enum Current {
+    Stream(Stream),
+    Device(Device),
+    Nothing,
+}
+
+impl Current {
+    fn install(&self) -> Option<Installed> {
+        let entry = match self {
+            Current::Stream(stream) => Entry::Stream(stream.clone()),
+            Current::Device(device) => Entry::Device(device.clone()),
+            Current::Nothing => return None,
+        };
+        Some(Installed::new(entry))
+    }
+}
+
+/// A future inside a scope, see [`Stream::scope`].
+#[pin_project]
+#[must_use = "futures do nothing unless polled"]
+pub struct Scope<F, Fut> {
+    current: Current,
+    make: Option<F>,
+    #[pin]
+    future: Option<Fut>,
+}
+
+impl<F, Fut> Future for Scope<F, Fut>
+where
+    F: FnOnce() -> Fut,
+    Fut: Future,
+{
+    type Output = Fut::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Fut::Output> {
+        let mut this = self.project();
+        let _installed = this.current.install();
+        if let Some(make) = this.make.take() {
+            this.future.set(Some(make()));
+        }
+        match this.future.as_pin_mut() {
+            Some(future) => future.poll(cx),
+            None => panic!("a scope whose closure panicked was polled again"),
+        }
+    }
+}
+
+/// Carries the current scope into another task.
+pub trait InCurrentStream: Future + Sized {
+    /// The same future, polled with the stream and device that are current now.
+    ///
+    /// `tokio::spawn` and its like start with nothing ambient; this takes the scope along.
+    fn in_current_stream(self) -> Scope<fn() -> Self, Self> {
+        let current = match (stream(), device()) {
+            (Some(stream), Some(device)) if stream.device() == device => Some(Current::Stream(stream)),
+            (_, Some(device)) => Some(Current::Device(device)),
+            (_, None) => None,
+        };
+        Scope { current: current.unwrap_or(Current::Nothing), make: None, future: Some(self) }
+    }
+}
+
+impl<F: Future> InCurrentStream for F {}

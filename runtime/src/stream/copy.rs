@@ -1,0 +1,331 @@
+//! Copies. The operation owns the pinned buffer while the device uses it and gives it back in its result.
+
+use super::enqueue::{Op, Touch};
+use super::handle::Stream;
+use crate::device::Device;
+use crate::driver::{Command, Copy, CopyKind};
+use crate::element::Element;
+use crate::error::{Error, ErrorKind, Result};
+use crate::kernel::AccessMode;
+use crate::memory::{Buffer, Pinned, PinnedBytes};
+use crate::pending::Pending;
+use crate::site::Site;
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// A pinned buffer in flight. The runtime holds one reference until the ticket is reached, the `Pending` the other.
+type Slot = Arc<Mutex<Option<PinnedBytes>>>;
+
+impl Stream {
+    /// Allocates device memory on this stream and copies `host` there.
+    ///
+    /// The pinned buffer is inside the `Pending` until the copy is done, and comes back from it.
+    ///
+    /// # Cancel safety
+    /// If the `Pending` is dropped, the buffer goes back to its pool when the copy is done.
+    ///
+    /// # Errors
+    /// `OutOfMemory` and such at once, with the buffer inside: [`Error::into_buffer`].
+    #[track_caller]
+    pub fn copy_to_device<T: Element>(&self, host: Pinned<T>) -> Result<(Buffer<T>, Pending<Pinned<T>>)> {
+        let site = Site::here("copy_to_device");
+        let buffer = match self.alloc(host.len()) {
+            Ok(buffer) => buffer,
+            Err(error) => return Err(error.with_buffer(host.into_bytes())),
+        };
+        let sent = self.copy_in(site, &buffer, host);
+        Ok((buffer, sent))
+    }
+
+    /// Copies `host` into `buffer`, which has as many elements.
+    ///
+    /// # Cancel safety
+    /// As [`copy_to_device`](Self::copy_to_device).
+    ///
+    /// # Errors
+    /// In the `Pending`, with the buffer inside: [`Error::into_buffer`].
+    #[track_caller]
+    pub fn copy_into<T: Element>(&self, buffer: &Buffer<T>, host: Pinned<T>) -> Pending<Pinned<T>> {
+        self.copy_in(Site::here("copy_into"), buffer, host)
+    }
+
+    fn copy_in<T: Element>(&self, site: Site, buffer: &Buffer<T>, host: Pinned<T>) -> Pending<Pinned<T>> {
+        let len = host.len();
+        let src = host.as_ptr() as u64;
+        let slot: Slot = Arc::new(Mutex::new(Some(host.into_bytes())));
+        let touches =
+            [Touch { allocation: buffer.allocation(), range: buffer.range(), mode: AccessMode::Write }];
+        let mut op = Op::new(site, &touches);
+        op.refused = same_len(site, len, buffer.len()).err();
+        op.keep = Some(slot.clone());
+        let place = self.core().enqueue(op, || Command::Copy(host_copy(CopyKind::HostToDevice, src, buffer)));
+        let place = place.map_err(|error| match slot.lock().take() {
+            Some(bytes) => error.with_buffer(bytes),
+            None => error,
+        });
+        Pending::later(self.core(), place, move || Ok(take(&slot)))
+    }
+
+    /// Copies a pinned buffer that others read too, for instance to several devices.
+    ///
+    /// # Errors
+    /// In the `Pending`.
+    #[track_caller]
+    pub fn copy_from_shared<T: Element>(&self, buffer: &Buffer<T>, host: &Arc<Pinned<T>>) -> Pending<()> {
+        let site = Site::here("copy_from_shared");
+        let src = host.as_ptr() as u64;
+        let touches =
+            [Touch { allocation: buffer.allocation(), range: buffer.range(), mode: AccessMode::Write }];
+        let mut op = Op::new(site, &touches);
+        op.refused = same_len(site, host.len(), buffer.len()).err();
+        op.keep = Some(host.clone());
+        let place = self.core().enqueue(op, || Command::Copy(host_copy(CopyKind::HostToDevice, src, buffer)));
+        Pending::value(self.core(), place, ())
+    }
+
+    /// Copies `buffer` into pinned memory, which the `Pending` yields when it is filled.
+    ///
+    /// # Errors
+    /// In the `Pending`; `OutOfMemory` if the pinned pool is at its cap.
+    #[track_caller]
+    pub fn copy_to_host<T: Element>(&self, buffer: &Buffer<T>) -> Pending<Pinned<T>> {
+        let site = Site::here("copy_to_host");
+        match self.copy_out(site, buffer) {
+            Ok((place, slot)) => Pending::later(self.core(), place, move || Ok(take(&slot))),
+            Err(error) => Pending::refused_on(self.core(), error),
+        }
+    }
+
+    /// Reads `buffer` into a vector, through pinned memory.
+    ///
+    /// # Errors
+    /// As [`copy_to_host`](Self::copy_to_host).
+    #[track_caller]
+    pub fn read<T: Element>(&self, buffer: &Buffer<T>) -> Pending<Vec<T>> {
+        let site = Site::here("read");
+        match self.copy_out(site, buffer) {
+            Ok((place, slot)) => Pending::later(self.core(), place, move || Ok(take::<T>(&slot).to_vec())),
+            Err(error) => Pending::refused_on(self.core(), error),
+        }
+    }
+
+    /// Reads the one element of `buffer`.
+    ///
+    /// # Errors
+    /// As [`copy_to_host`](Self::copy_to_host); `Shape` if the buffer has not exactly one element.
+    #[track_caller]
+    pub fn read_one<T: Element>(&self, buffer: &Buffer<T>) -> Pending<T> {
+        let site = Site::here("read_one");
+        match same_len(site, 1, buffer.len()).and_then(|()| self.copy_out(site, buffer)) {
+            Ok((place, slot)) => Pending::later(self.core(), place, move || Ok(take::<T>(&slot)[0])),
+            Err(error) => Pending::refused_on(self.core(), error),
+        }
+    }
+
+    fn copy_out<T: Element>(&self, site: Site, buffer: &Buffer<T>) -> Result<(Result<super::Place>, Slot)> {
+        let host = Pinned::<T>::new(self.core().device.pinned.take(buffer.len_bytes())?, buffer.len());
+        let dst = host.as_ptr() as u64;
+        let slot: Slot = Arc::new(Mutex::new(Some(host.into_bytes())));
+        let touches =
+            [Touch { allocation: buffer.allocation(), range: buffer.range(), mode: AccessMode::Read }];
+        let mut op = Op::new(site, &touches);
+        op.keep = Some(slot.clone());
+        let place = self.core().enqueue(op, || Command::Copy(host_copy(CopyKind::DeviceToHost, dst, buffer)));
+        Ok((place, slot))
+    }
+
+    /// Copies a pageable slice into `buffer`. The slice is staged: copied into pinned memory before this returns.
+    ///
+    /// # Errors
+    /// In the `Pending`; `OutOfMemory` if the pinned pool is at its cap.
+    #[track_caller]
+    pub fn write<T: Element>(&self, buffer: &Buffer<T>, host: &[T]) -> Pending<()> {
+        let site = Site::here("write");
+        let staged = match self.core().device.pinned.take(size_of_val(host)) {
+            Ok(bytes) => {
+                let mut staged = Pinned::<T>::new(bytes, host.len());
+                staged.copy_from_slice(host);
+                staged
+            }
+            Err(error) => return Pending::refused_on(self.core(), error),
+        };
+        let src = staged.as_ptr() as u64;
+        let touches =
+            [Touch { allocation: buffer.allocation(), range: buffer.range(), mode: AccessMode::Write }];
+        let mut op = Op::new(site, &touches);
+        op.refused = same_len(site, host.len(), buffer.len()).err();
+        op.keep = Some(Arc::new(staged));
+        let place = self.core().enqueue(op, || Command::Copy(host_copy(CopyKind::HostToDevice, src, buffer)));
+        Pending::value(self.core(), place, ())
+    }
+
+    /// Copies `source` to `destination`, both on this stream's device and with as many elements.
+    ///
+    /// # Errors
+    /// In the `Pending`.
+    #[track_caller]
+    pub fn copy<T: Element>(&self, source: &Buffer<T>, destination: &Buffer<T>) -> Pending<()> {
+        self.copy_between(Site::here("copy"), source, destination, false)
+    }
+
+    /// Copies `source` to `destination`, which may be on another device, in the order of this stream alone: the edges to other
+    /// streams are yours to state.
+    ///
+    /// # Errors
+    /// In the `Pending`.
+    #[track_caller]
+    pub fn copy_peer<T: Element>(&self, source: &Buffer<T>, destination: &Buffer<T>) -> Pending<()> {
+        self.copy_between(Site::here("copy_peer"), source, destination, true)
+    }
+
+    fn copy_between<T: Element>(
+        &self,
+        site: Site,
+        source: &Buffer<T>,
+        destination: &Buffer<T>,
+        peers: bool,
+    ) -> Pending<()> {
+        let there = destination.allocation().device.id;
+        let kind = if source.allocation().device.id == there {
+            CopyKind::DeviceToDevice
+        } else {
+            CopyKind::Peer { destination: there }
+        };
+        let touches = [
+            Touch { allocation: source.allocation(), range: source.range(), mode: AccessMode::Read },
+            Touch {
+                allocation: destination.allocation(),
+                range: destination.range(),
+                mode: AccessMode::Write,
+            },
+        ];
+        let mut op = Op::new(site, &touches);
+        op.peers = peers;
+        let copy = device_copy(site, kind, source, destination);
+        let place = match copy {
+            Ok(copy) => self.core().enqueue(op, || Command::Copy(copy)),
+            Err(error) => {
+                op.refused = Some(error);
+                self.core().enqueue(op, || unreachable!("a refused op has no command"))
+            }
+        };
+        Pending::value(self.core(), place, ())
+    }
+}
+
+impl Device {
+    /// Page-locked host memory for `len` elements, from the device's pool. Contents are unspecified.
+    ///
+    /// Growing the pool can take milliseconds, which then pass on a thread of the runtime, not on the executor's.
+    ///
+    /// # Errors
+    /// `OutOfMemory` if the pool is at its cap.
+    pub async fn pinned<T: Element>(&self, len: usize) -> Result<Pinned<T>> {
+        let pool = &self.shared().pinned;
+        let len_bytes = len * size_of::<T>();
+        let bytes = match pool.try_take(len_bytes) {
+            Some(bytes) => bytes,
+            None if self.shared().runs_in_turns => pool.take(len_bytes)?,
+            None => {
+                let pool = pool.clone();
+                crate::offload::run(move || pool.take(len_bytes)).await?
+            }
+        };
+        Ok(Pinned::new(bytes, len))
+    }
+
+    /// Like [`pinned`](Self::pinned), on the calling thread.
+    ///
+    /// # Errors
+    /// As `pinned`.
+    pub fn pinned_blocking<T: Element>(&self, len: usize) -> Result<Pinned<T>> {
+        Ok(Pinned::new(self.shared().pinned.take(len * size_of::<T>())?, len))
+    }
+}
+
+fn take<T: Element>(slot: &Slot) -> Pinned<T> {
+    let bytes = slot.lock().take().expect("only the `Pending` takes the buffer, once");
+    Pinned::from_bytes(bytes).unwrap_or_else(|_| unreachable!("the buffer was made with this element type"))
+}
+
+fn same_len(site: Site, host: usize, device: usize) -> Result<()> {
+    if host == device {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Shape,
+        format!(
+            "{site}: {host} elements on the host, {device} on the device; take a slice of the longer one"
+        ),
+    ))
+}
+
+/// Between contiguous host memory and a buffer.
+fn host_copy<T: Element>(kind: CopyKind, host: u64, buffer: &Buffer<T>) -> Copy {
+    let (height, width_bytes, pitch) = buffer.runs();
+    let device = buffer.address();
+    match kind {
+        CopyKind::DeviceToHost => Copy {
+            kind,
+            src: device,
+            src_pitch: pitch,
+            dst: host,
+            dst_pitch: width_bytes,
+            width_bytes,
+            height,
+        },
+        _ => Copy {
+            kind,
+            src: host,
+            src_pitch: width_bytes,
+            dst: device,
+            dst_pitch: pitch,
+            width_bytes,
+            height,
+        },
+    }
+}
+
+/// Between two buffers: one of them contiguous, or both with the same rows.
+fn device_copy<T: Element>(
+    site: Site,
+    kind: CopyKind,
+    source: &Buffer<T>,
+    destination: &Buffer<T>,
+) -> Result<Copy> {
+    if source.len() != destination.len() {
+        return Err(Error::new(
+            ErrorKind::Shape,
+            format!(
+                "{site}: the source has {} elements and the destination {}; take a slice of the longer one",
+                source.len(),
+                destination.len()
+            ),
+        ));
+    }
+    let (src_rows, src_width, src_pitch) = source.runs();
+    let (dst_rows, dst_width, dst_pitch) = destination.runs();
+    let (height, width_bytes, src_pitch, dst_pitch) = match (src_rows, dst_rows) {
+        (1, _) => (dst_rows, dst_width, dst_width, dst_pitch),
+        (_, 1) => (src_rows, src_width, src_pitch, src_width),
+        _ if src_rows == dst_rows => (src_rows, src_width, src_pitch, dst_pitch),
+        _ => {
+            return Err(Error::new(
+                ErrorKind::Shape,
+                format!(
+                    "{site}: the source is a strided view of {src_rows} rows and the destination one of {dst_rows}; copy \
+                     through contiguous memory"
+                ),
+            ));
+        }
+    };
+    Ok(Copy {
+        kind,
+        src: source.address(),
+        src_pitch,
+        dst: destination.address(),
+        dst_pitch,
+        width_bytes,
+        height,
+    })
+}

@@ -1,0 +1,465 @@
+//! A stream's state, and the one way onto it.
+//!
+//! # Who may touch what, when
+//! * `desk` is the stream's one lock. It is held across "next ticket, check, driver call", so that ticket order is enqueue
+//!   order. `poll` and `drop` never wait for it: all they want is a marker, and they leave the request (`desk.rs`).
+//! * `known` has a lock of its own, because the allocator reads it while it holds the pool. It is written only while the desk
+//!   is held.
+//! * `issued` and `version` are written at the desk and read by anybody; `version` first, `issued` after, so that who sees a
+//!   ticket sees every change of the clock that came before it.
+//! * No user code, waker or twin runs while any of these is held.
+//!
+//! # Lock order
+//! desk → ledgers, by address → known → waiting. Never two desks at once. The pool's lock is taken with no desk held.
+
+use crate::desk::{Desk, Seat, Serve};
+use crate::device::DeviceShared;
+use crate::driver::{
+    Command, DriverError, DriverEvent, DriverStream, Point, Priority, StreamOptions, Submission,
+};
+use crate::error::{Error, ErrorKind, Result};
+use crate::order::{Clock, MAX_TICKET, StreamId, Use};
+use crate::site::Site;
+use crate::timeline::{Keep, Ticket, Timeline};
+use parking_lot::Mutex;
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Wake, Waker};
+use std::thread::ThreadId;
+use tokio::sync::Semaphore;
+
+/// At the latest after this many tickets a marker is written, so that what waits silently (freed blocks, buffers) is served.
+const MARKER_EVERY: u64 = 64;
+
+pub(crate) struct StreamCore {
+    pub(crate) id: StreamId,
+    pub(crate) device: Arc<DeviceShared>,
+    pub(crate) label: Arc<str>,
+    pub(crate) priority: Priority,
+    pub(crate) timeline: Arc<Timeline>,
+    pub(crate) desk: Desk<State>,
+    pub(crate) known: Mutex<Clock>,
+    issued: AtomicU64,
+    version: AtomicU64,
+    /// The newest ticket whose `Pending` is held; 0 if it was dropped or passed on. Only kept where markers are written.
+    held: AtomicU64,
+    /// The first error nobody was told of.
+    unseen: Mutex<Option<Error>>,
+    /// As many permits as ops may be in flight.
+    pub(crate) room: Option<(Arc<Semaphore>, usize)>,
+    /// What is let go once the stream is closed and drained: a lease's permit.
+    then: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+/// What only the one at the desk touches.
+pub(crate) struct State {
+    pub(crate) raw: Arc<dyn DriverStream>,
+    pub(crate) issued: Ticket,
+    marked: Ticket,
+    pub(crate) stated: Clock,
+    closed: bool,
+    /// The thread doing foreign work on this stream.
+    pub(crate) foreign: Option<ThreadId>,
+    /// The latest waits: stream, its ticket, its version. Asking for the same again is nothing to do.
+    waited: [(StreamId, Ticket, u64); 4],
+    waited_at: usize,
+}
+
+impl Serve for State {
+    fn serve(&mut self, ticket: Ticket) {
+        if ticket > self.marked && self.marked < self.issued {
+            self.mark();
+        }
+    }
+}
+
+impl State {
+    fn mark(&mut self) {
+        self.raw.signal(self.issued);
+        self.marked = self.issued;
+    }
+}
+
+/// A place on a stream with what came before it.
+#[derive(Clone)]
+pub(crate) struct Place {
+    pub(crate) ticket: Ticket,
+    /// The stated clock there.
+    pub(crate) clock: Clock,
+    /// Whether the clock is that of the op with this ticket, so that whoever has observed the ticket has observed the clock.
+    pub(crate) exact: bool,
+}
+
+/// Everything a wait needs to know about the other stream.
+#[derive(Clone)]
+pub(crate) struct Snapshot {
+    pub(crate) timeline: Arc<Timeline>,
+    pub(crate) used: Use,
+    pub(crate) version: u64,
+    pub(crate) stated: Clock,
+    pub(crate) known: Clock,
+    pub(crate) event: Option<DriverEvent>,
+}
+
+/// What makes a stream.
+#[derive(Default)]
+pub(crate) struct Settings {
+    pub(crate) label: Option<Arc<str>>,
+    pub(crate) priority: Priority,
+    pub(crate) max_in_flight: Option<usize>,
+    pub(crate) then: Option<Box<dyn Any + Send>>,
+}
+
+impl StreamCore {
+    pub(crate) fn new(device: Arc<DeviceShared>, settings: Settings) -> Result<Arc<Self>> {
+        device.ensure_open()?;
+        let world = &device.world;
+        let id = world.observed.admit().ok_or_else(|| {
+            Error::new(ErrorKind::OutOfMemory, format!("{}: 1048576 streams are live; drop some", device.id))
+        })?;
+        let label = settings.label.unwrap_or_else(|| format!("stream {}", id.0).into());
+        let timeline = Arc::new(Timeline::new());
+        let options = StreamOptions { label: label.clone(), priority: settings.priority, key: id.0 };
+        let raw = device.driver.new_stream(&options, timeline.clone()).map_err(|error| {
+            world.observed.retire(id, &Clock::default());
+            device.refused("new_stream", &error)
+        })?;
+        device.health.watch(&timeline);
+        let state = State {
+            raw,
+            issued: 0,
+            marked: 0,
+            stated: Clock::default(),
+            closed: false,
+            foreign: None,
+            waited: [(id, u64::MAX, 0); 4],
+            waited_at: 0,
+        };
+        let core = Arc::new(StreamCore {
+            id,
+            label,
+            priority: settings.priority,
+            timeline,
+            desk: Desk::new(state, device.signalled),
+            known: Mutex::default(),
+            issued: AtomicU64::new(0),
+            version: AtomicU64::new(0),
+            held: AtomicU64::new(0),
+            unseen: Mutex::default(),
+            room: settings.max_in_flight.map(|most| (Arc::new(Semaphore::new(most)), most)),
+            then: Mutex::new(settings.then),
+            device,
+        });
+        core.device.world.join(&core);
+        Ok(core)
+    }
+
+    /// Spreads streams over the lanes of shared ledgers.
+    #[inline]
+    pub(crate) fn lane(&self) -> usize {
+        self.id.0 as usize
+    }
+
+    #[inline]
+    pub(crate) fn issued(&self) -> Ticket {
+        self.issued.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// Sits down to enqueue something: the stream is open, the device works, and nobody does foreign work here. `turn`: whether
+    /// the caller is the one that does.
+    #[inline]
+    pub(crate) fn sit(&self, site: Site, turn: bool) -> Result<Seat<'_, State>> {
+        let seat = self.desk.sit();
+        if seat.closed || (seat.foreign.is_some() && !turn) || seat.issued >= MAX_TICKET {
+            return self.sit_slowly(seat, site, turn);
+        }
+        self.device.ensure_open()?;
+        Ok(seat)
+    }
+
+    #[cold]
+    fn sit_slowly<'a>(
+        &'a self,
+        mut seat: Seat<'a, State>,
+        site: Site,
+        turn: bool,
+    ) -> Result<Seat<'a, State>> {
+        while let Some(thread) = seat.foreign.filter(|_| !turn) {
+            if thread == std::thread::current().id() {
+                return Err(Error::new(
+                    ErrorKind::Reentrant,
+                    format!(
+                        "{} on stream \"{}\" ({}:{}): this thread holds the stream's turn for foreign work; enqueue \
+                         through the raw stream it was given, or after it returns",
+                        site.op,
+                        self.label,
+                        site.location.file(),
+                        site.location.line()
+                    ),
+                ));
+            }
+            let turns = self.device.foreign_turns.ended();
+            drop(seat);
+            self.device.foreign_turns.wait_for_more_than(turns);
+            seat = self.desk.sit();
+        }
+        if seat.closed || seat.issued >= MAX_TICKET {
+            return Err(Error::new(
+                ErrorKind::Closed,
+                format!(
+                    "{} on stream \"{}\" ({}:{}): the stream is closed, its lease has ended; lease another",
+                    site.op,
+                    self.label,
+                    site.location.file(),
+                    site.location.line()
+                ),
+            ));
+        }
+        self.device.ensure_open()?;
+        Ok(seat)
+    }
+
+    /// What the next ticket's `Pending` will need, should it be held.
+    #[inline]
+    pub(crate) fn before_submit(&self, state: &mut State) {
+        if self.device.signalled
+            && state.marked < state.issued
+            && self.held.load(Ordering::Relaxed) == state.issued
+        {
+            state.mark();
+        }
+    }
+
+    /// Hands the next ticket's work to the driver. On failure nothing has changed.
+    #[inline]
+    pub(crate) fn submit(
+        &self,
+        state: &mut State,
+        site: Site,
+        command: Command,
+        claims: Option<Box<[crate::driver::Claim]>>,
+        keeps: impl IntoIterator<Item = Keep>,
+    ) -> Result<Ticket, DriverError> {
+        self.before_submit(state);
+        let ticket = state.issued + 1;
+        let mut kept = false;
+        for keep in keeps {
+            self.timeline.keep_until(ticket, keep);
+            kept = true;
+        }
+        crate::trace::event::op_enqueued(self.device.id, &self.label, self.id.0, ticket, &site, || {
+            command.bytes()
+        });
+        let work = Submission { ticket, site, command, claims };
+        // SAFETY: `submit` asks that every address is valid for its access until the ticket is reached, and that accesses do
+        // not collide. Device addresses come from `Allocation`s, whose blocks the allocator gives to nobody and back to no
+        // driver before the uses noted for this ticket are over; host addresses from pinned blocks, which `keeps` holds.
+        // Collisions: the order check has passed in `deny`, and `claims` says what is touched in every other mode.
+        let submitted = unsafe { state.raw.submit(work) };
+        if let Err(error) = submitted {
+            if kept {
+                self.timeline.forget_keeps(ticket);
+            }
+            return Err(error);
+        }
+        state.issued = ticket;
+        self.issued.store(ticket, Ordering::Release);
+        if self.device.signalled && (kept || ticket - state.marked >= MARKER_EVERY) {
+            state.mark();
+        }
+        Ok(ticket)
+    }
+
+    /// Called after the desk was left by one who has put something on the stream.
+    #[inline]
+    pub(crate) fn submitted(&self) {
+        if self.device.runs_in_turns {
+            self.device.driver.after_submit();
+        }
+    }
+
+    /// The `Pending` of this ticket is held by somebody.
+    #[inline]
+    pub(crate) fn hold(&self, ticket: Ticket) {
+        if self.device.signalled {
+            self.held.store(ticket, Ordering::Relaxed);
+        }
+    }
+
+    /// The `Pending` of this ticket was dropped or passed on.
+    #[inline]
+    pub(crate) fn let_go(&self, ticket: Ticket) {
+        if self.device.signalled {
+            let _ = self.held.compare_exchange(ticket, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes sure that a marker for `ticket` will be written, without waiting for the desk.
+    #[inline]
+    pub(crate) fn want_marker(&self, ticket: Ticket) {
+        self.desk.request(ticket);
+    }
+
+    /// Where the stream stands, for an await of everything so far.
+    pub(crate) fn here(&self) -> Place {
+        let seat = self.desk.sit();
+        Place { ticket: seat.issued, clock: seat.stated.clone(), exact: false }
+    }
+
+    /// Where the stream stands, for others to wait for. The driver makes a mark unless `implied` says that nobody needs it.
+    pub(crate) fn snapshot(&self, implied: impl FnOnce(Use) -> bool) -> Result<Snapshot, DriverError> {
+        let seat = self.desk.sit();
+        let used = Use { stream: self.id, ticket: seat.issued };
+        let event =
+            if self.timeline.reached(used.ticket) || implied(used) { None } else { seat.raw.record()? };
+        Ok(Snapshot {
+            timeline: self.timeline.clone(),
+            used,
+            version: self.version(),
+            stated: seat.stated.clone(),
+            known: self.known.lock().clone(),
+            event,
+        })
+    }
+
+    /// Whether waiting for that very place was asked for lately.
+    #[inline]
+    pub(crate) fn waited_lately(&self, state: &State, place: (StreamId, Ticket, u64)) -> bool {
+        state.waited.contains(&place)
+    }
+
+    /// Orders what follows on this stream after `from`. `stated` says whether the user asked for it or the runtime.
+    ///
+    /// Elided (no driver call, no ticket) if `from` is done, or if this stream's known clock implies it.
+    pub(crate) fn wait_at(
+        &self,
+        state: &mut State,
+        site: Site,
+        from: &Snapshot,
+        stated: bool,
+    ) -> Result<Place> {
+        let mut exact = false;
+        if from.used.stream != self.id {
+            let implied = self.known.lock().covers(from.used);
+            if !implied && !from.timeline.reached(from.used.ticket) {
+                let point = Point {
+                    timeline: from.timeline.clone(),
+                    ticket: from.used.ticket,
+                    event: from.event.clone(),
+                };
+                self.submit(state, site, Command::Wait(point), None, [])
+                    .map_err(|error| self.device.refused(site.op, &error))?;
+                exact = true;
+            }
+            let gone = |stream| self.device.world.observed.is_gone(stream);
+            let mut changed = self.known.lock().merge(self.id, from.used, &from.known, gone);
+            if stated {
+                changed |= state.stated.merge(self.id, from.used, &from.stated, gone);
+                let at = state.waited_at;
+                state.waited[at] = (from.used.stream, from.used.ticket, from.version);
+                state.waited_at = (at + 1) % state.waited.len();
+            }
+            if changed {
+                self.version.fetch_add(1, Ordering::Release);
+            }
+        }
+        Ok(Place { ticket: state.issued, clock: state.stated.clone(), exact })
+    }
+
+    /// The host has seen that this stream is past `place`.
+    #[inline]
+    pub(crate) fn observe(&self, place: &Place) {
+        let used = Use { stream: self.id, ticket: place.ticket };
+        let observed = &self.device.world.observed;
+        if !(place.exact && observed.covers(used)) {
+            observed.observe(used, &place.clock);
+        }
+    }
+
+    /// Keeps the first error nobody was told of, for the next `synchronize`, and logs it.
+    #[cold]
+    pub(crate) fn note_unseen(&self, error: &Error) {
+        let mut unseen = self.unseen.lock();
+        if unseen.as_ref().is_none_or(Error::is_seen) {
+            *unseen = Some(error.clone());
+            drop(unseen);
+            crate::report::error_not_awaited(&self.label, error);
+        }
+    }
+
+    /// The error to be returned once by `synchronize`.
+    pub(crate) fn take_unseen(&self) -> Option<Error> {
+        self.unseen.lock().take().filter(|error| !error.is_seen())
+    }
+
+    /// No more work comes. Once what is there has run, the stream is before everything.
+    pub(crate) fn close(self: &Arc<Self>) {
+        let mut seat = self.desk.sit();
+        if std::mem::replace(&mut seat.closed, true) {
+            return;
+        }
+        let last = seat.issued;
+        drop(seat);
+        self.unseen.lock().take();
+        self.retire_when(last);
+    }
+
+    fn retire_when(self: &Arc<Self>, last: Ticket) {
+        if !self.timeline.reached(last) {
+            // The device's memory stays until nothing on the stream can touch it, also if the device fails before.
+            self.timeline.keep_until(last, self.device.clone());
+            let waker = Waker::from(Arc::new(Retire { core: self.clone(), last }));
+            if self.timeline.register(last, &waker, &mut None).is_pending() {
+                self.want_marker(last);
+                if self.device.health.fault().is_some() {
+                    waker.wake();
+                }
+                return;
+            }
+        }
+        let seat = self.desk.sit();
+        let stated = seat.stated.clone();
+        drop(seat);
+        self.device.world.observed.retire(self.id, &stated);
+        self.device.world.leave(self.id);
+        let then = self.then.lock().take();
+        drop(then);
+    }
+}
+
+/// Retires a closed stream when its last ticket is reached.
+struct Retire {
+    core: Arc<StreamCore>,
+    last: Ticket,
+}
+
+impl Wake for Retire {
+    fn wake(self: Arc<Self>) {
+        if self.core.timeline.reached(self.last) {
+            self.core.retire_when(self.last);
+        } else {
+            // The device has failed. The stream stays what it is; only a lease's permit is let go.
+            let then = self.core.then.lock().take();
+            drop(then);
+        }
+    }
+}
+
+impl fmt::Debug for StreamCore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Stream(\"{}\" on {}, {} of {})",
+            self.label,
+            self.device.id,
+            self.timeline.completed(),
+            self.issued()
+        )
+    }
+}

@@ -1,0 +1,328 @@
+//! From an op with its accesses to a ticket: shape rules, room, order check, driver call, in that order and in one sitting.
+
+use super::core::{Place, State, StreamCore};
+use crate::driver::{Claim, Command};
+use crate::error::{Error, ErrorKind, Result};
+use crate::kernel::AccessMode;
+use crate::memory::Allocation;
+use crate::order::{
+    self, Access, Asker, ByteRange, Conflict, Findings, MAX_ACCESSES, OrderMode, Refused, Strictness, Use,
+    check_and_enter, mark_failed, overlap_within,
+};
+use crate::site::Site;
+use crate::timeline::Keep;
+use smallvec::SmallVec;
+use std::sync::Arc;
+use tokio::sync::OwnedSemaphorePermit;
+
+/// One operand of an op.
+#[derive(Clone, Copy)]
+pub(crate) struct Touch<'a> {
+    pub(crate) allocation: &'a Allocation,
+    pub(crate) range: ByteRange,
+    pub(crate) mode: AccessMode,
+}
+
+/// An op about to be enqueued.
+pub(crate) struct Op<'a> {
+    pub(crate) site: Site,
+    pub(crate) touches: &'a [Touch<'a>],
+    /// Whether a written operand may be exactly another operand.
+    pub(crate) in_place: bool,
+    /// Whether operands may be on other devices of the same backend: peer copies.
+    pub(crate) peers: bool,
+    /// Whether the calling thread has the stream's turn for foreign work.
+    pub(crate) turn: bool,
+    /// Why it is refused already.
+    pub(crate) refused: Option<Error>,
+    /// Held until it has run.
+    pub(crate) keep: Option<Keep>,
+}
+
+impl<'a> Op<'a> {
+    #[inline]
+    pub(crate) fn new(site: Site, touches: &'a [Touch<'a>]) -> Self {
+        Op { site, touches, in_place: false, peers: false, turn: false, refused: None, keep: None }
+    }
+}
+
+impl StreamCore {
+    /// Puts an op on the stream. A refusal marks what the op would have written and changes nothing else.
+    #[inline]
+    pub(crate) fn enqueue(self: &Arc<Self>, op: Op<'_>, command: impl FnOnce() -> Command) -> Result<Place> {
+        let accesses: SmallVec<[Access<'_>; 6]> = op
+            .touches
+            .iter()
+            .map(|touch| Access { ledger: &touch.allocation.ledger, range: touch.range, mode: touch.mode })
+            .collect();
+        let place =
+            self.try_enqueue(op, &accesses, command).inspect_err(|error| mark_failed(&accesses, error))?;
+        self.submitted();
+        Ok(place)
+    }
+
+    #[inline]
+    fn try_enqueue(
+        self: &Arc<Self>,
+        op: Op<'_>,
+        accesses: &[Access<'_>],
+        command: impl FnOnce() -> Command,
+    ) -> Result<Place> {
+        if let Some(error) = op.refused {
+            return Err(error);
+        }
+        self.check_shape(&op, accesses)?;
+        let world = &*self.device.world;
+        let strictness = match world.mode {
+            OrderMode::Deny | OrderMode::Wait => Strictness::Refuse,
+            OrderMode::Warn => Strictness::Find,
+            OrderMode::Off => Strictness::Skip,
+        };
+        let mut seat = self.sit(op.site, op.turn)?;
+        let permit = self.permit(op.site)?;
+        let entered = loop {
+            let state = &*seat;
+            let ticket = state.issued + 1;
+            let asker = Asker {
+                stream: self.id,
+                lane: self.lane(),
+                stated: &state.stated,
+                observed: &world.observed,
+            };
+            let findings = match check_and_enter(accesses, asker, ticket, op.site, strictness) {
+                Ok(entered) => break entered,
+                Err(Refused::Failed(error)) => {
+                    error.mark_seen();
+                    return Err(error);
+                }
+                Err(Refused::Unordered(findings)) => findings,
+            };
+            if world.mode == OrderMode::Deny {
+                drop(seat);
+                return Err(self.unordered(op.site, accesses, &findings));
+            }
+            // `wait`: what the known clock does not imply either needs an edge of ours.
+            let known = self.known.lock().clone();
+            if findings.iter().all(|finding| known.covers(finding.earlier.used)) {
+                let asker = Asker { stated: &known, ..asker };
+                match check_and_enter(accesses, asker, ticket, op.site, strictness) {
+                    Ok(entered) => break entered,
+                    Err(Refused::Failed(error)) => return Err(error),
+                    Err(Refused::Unordered(_)) => continue,
+                }
+            }
+            drop(seat);
+            self.insert_edges(op.site, &findings, || self.unordered(op.site, accesses, &findings))?;
+            seat = self.sit(op.site, op.turn)?;
+        };
+        let state = &mut *seat;
+        if !entered.findings.is_empty() {
+            self.warn_of(op.site, accesses, &entered.findings);
+        }
+        let claims = (world.mode != OrderMode::Deny).then(|| claims(op.touches));
+        let keeps = op.keep.into_iter().chain(permit.map(|permit| Arc::new(permit) as Keep));
+        match self.submit(state, op.site, command(), claims, keeps) {
+            Ok(ticket) => {
+                let place = Place { ticket, clock: state.stated.clone(), exact: true };
+                drop(seat);
+                Ok(place)
+            }
+            Err(error) => {
+                let asker = Asker {
+                    stream: self.id,
+                    lane: self.lane(),
+                    stated: &state.stated,
+                    observed: &world.observed,
+                };
+                order::undo(accesses, asker, state.issued + 1, entered);
+                drop(seat);
+                Err(self.device.refused(op.site.op, &error))
+            }
+        }
+    }
+
+    #[inline]
+    fn check_shape(&self, op: &Op<'_>, accesses: &[Access<'_>]) -> Result<()> {
+        for touch in op.touches {
+            if !Arc::ptr_eq(&touch.allocation.device, &self.device) {
+                self.check_device(op, touch.allocation)?;
+            }
+        }
+        if accesses.len() > MAX_ACCESSES {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("{}: {} operands, and an op takes {MAX_ACCESSES}; split it", op.site, accesses.len()),
+            ));
+        }
+        if let Some((one, two)) = overlap_within(accesses, op.in_place) {
+            let (a, b) = (accesses[one].range, accesses[two].range);
+            return Err(Error::new(
+                ErrorKind::Overlap,
+                format!(
+                    "{} on stream \"{}\" ({}:{}): operand {two} (bytes {}..{}) overlaps operand {one} (bytes {}..{}) of the \
+                     same memory, and one of them is written; {}",
+                    op.site.op,
+                    self.label,
+                    op.site.location.file(),
+                    op.site.location.line(),
+                    b.offset(),
+                    b.end(),
+                    a.offset(),
+                    a.end(),
+                    if op.in_place {
+                        "in place they have to be exactly the same"
+                    } else {
+                        "copy one of them first"
+                    }
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn check_device(&self, op: &Op<'_>, allocation: &Allocation) -> Result<()> {
+        let (here, there) = (self.device.id, allocation.device.id);
+        let same_runtime = Arc::ptr_eq(&self.device.world, &allocation.device.world);
+        if op.peers && same_runtime && std::mem::discriminant(&here) == std::mem::discriminant(&there) {
+            return Ok(());
+        }
+        let what = if same_runtime { String::new() } else { " of another runtime".to_owned() };
+        Err(Error::new(
+            ErrorKind::DeviceMismatch,
+            format!(
+                "{} on stream \"{}\" ({}:{}): the stream is on {here} and an operand is on {there}{what}; copy it over with \
+                 copy_peer first",
+                op.site.op,
+                self.label,
+                op.site.location.file(),
+                op.site.location.line()
+            ),
+        ))
+    }
+
+    /// Room for one more op, if this stream limits what is in flight.
+    #[inline]
+    fn permit(&self, site: Site) -> Result<Option<OwnedSemaphorePermit>> {
+        let Some((room, most)) = &self.room else { return Ok(None) };
+        if let Some(permit) = crate::scope::take_permit(self.id) {
+            return Ok(Some(permit));
+        }
+        room.clone().try_acquire_owned().map(Some).map_err(|_| {
+            self.want_marker(self.issued());
+            Error::new(
+                ErrorKind::Full,
+                format!(
+                    "{} on stream \"{}\" ({}:{}): the stream allows {most} ops in flight and has {}; await stream.room() and \
+                     enqueue within its permit",
+                    site.op,
+                    self.label,
+                    site.location.file(),
+                    site.location.line(),
+                    most - room.available_permits()
+                ),
+            )
+        })
+    }
+
+    #[cold]
+    fn conflicts(&self, op: Site, accesses: &[Access<'_>], findings: &Findings) -> Vec<Conflict> {
+        let world = &self.device.world;
+        let label = |stream| world.stream(stream).map_or_else(|| "closed".into(), |core| core.label.clone());
+        findings
+            .iter()
+            .map(|finding| Conflict {
+                op,
+                writes: accesses[finding.access].mode.writes(),
+                on: self.label.clone(),
+                earlier: finding.earlier.site,
+                did: finding.earlier.did,
+                earlier_on: label(finding.earlier.used.stream),
+                used: finding.earlier.used,
+                observed: world.observed.newest(finding.earlier.used.stream),
+            })
+            .collect()
+    }
+
+    #[cold]
+    fn unordered(&self, op: Site, accesses: &[Access<'_>], findings: &Findings) -> Error {
+        let conflicts = self.conflicts(op, accesses, findings);
+        Error::with_conflicts(ErrorKind::Unordered, order::describe(&conflicts), conflicts)
+    }
+
+    #[cold]
+    fn warn_of(&self, op: Site, accesses: &[Access<'_>], findings: &Findings) {
+        for conflict in self.conflicts(op, accesses, findings) {
+            if self.device.world.warns_first(conflict.earlier(), op) {
+                crate::report::unordered(&conflict);
+            }
+        }
+    }
+
+    /// Waits on the device for every stream in `findings`.
+    #[cold]
+    fn insert_edges(
+        self: &Arc<Self>,
+        site: Site,
+        findings: &Findings,
+        refusal: impl FnOnce() -> Error,
+    ) -> Result<()> {
+        let mut streams: SmallVec<[Use; 4]> = SmallVec::new();
+        for used in findings.iter().map(|finding| finding.earlier.used) {
+            if !streams.iter().any(|other| other.stream == used.stream) {
+                streams.push(used);
+            }
+        }
+        for used in streams {
+            let Some(other) = self.device.world.stream(used.stream) else { continue };
+            if !self.can_wait_for(&other) {
+                return Err(refusal());
+            }
+            let snapshot = other.snapshot(|_| false).map_err(|error| self.device.refused(site.op, &error))?;
+            let mut seat = self.sit(site, false)?;
+            self.wait_at(&mut seat, site, &snapshot, false)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a device-side edge from `other` is possible: same runtime, same backend.
+    pub(crate) fn can_wait_for(&self, other: &StreamCore) -> bool {
+        Arc::ptr_eq(&self.device.world, &other.device.world)
+            && std::mem::discriminant(&self.device.id) == std::mem::discriminant(&other.device.id)
+    }
+}
+
+/// The absolute bytes each operand touches.
+#[cold]
+fn claims(touches: &[Touch<'_>]) -> Box<[Claim]> {
+    let claim = |touch: &Touch<'_>| Claim {
+        range: touch.range.shifted(touch.allocation.ptr.0),
+        exclusive: touch.mode.writes(),
+    };
+    touches.iter().filter(|touch| !touch.range.is_empty()).map(claim).collect()
+}
+
+/// The state at the desk, for what enqueues without operands.
+impl StreamCore {
+    /// Puts something that touches no device memory on the stream: a host function, a time stamp.
+    pub(crate) fn enqueue_plain(
+        self: &Arc<Self>,
+        site: Site,
+        command: impl FnOnce() -> Command,
+    ) -> Result<Place> {
+        self.enqueue(Op::new(site, &[]), command)
+    }
+
+    /// Waits for a place on another stream that was noted before.
+    pub(crate) fn wait_snapshot(&self, site: Site, from: &super::core::Snapshot) -> Result<Place> {
+        let mut seat = self.sit(site, false)?;
+        let state: &mut State = &mut seat;
+        if self.waited_lately(state, (from.used.stream, from.used.ticket, from.version)) {
+            return Ok(Place { ticket: state.issued, clock: state.stated.clone(), exact: false });
+        }
+        let place = self.wait_at(state, site, from, true);
+        drop(seat);
+        self.submitted();
+        place
+    }
+}

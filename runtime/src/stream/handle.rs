@@ -1,0 +1,249 @@
+//! The handle users hold, and what can be put on a stream besides copies and waits.
+
+use super::core::{Settings, StreamCore};
+use super::enqueue::{Op, Touch};
+use crate::device::Device;
+use crate::driver::{Command, Fill, HostFn, Launch, Priority};
+use crate::element::Element;
+use crate::error::{Error, Result};
+use crate::kernel::{AccessMode, Args, KernelCall, LaunchConfig};
+use crate::memory::{Allocation, Buffer};
+use crate::order::{StreamId, Use};
+use crate::pending::Pending;
+use crate::site::Site;
+use crate::timeline::Ticket;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use std::fmt;
+use std::sync::Arc;
+
+/// A stream: a linear sequence of work on one device. A cheap handle; all clones are the same stream.
+///
+/// Calling a method puts work at the stream's end at once. Work of one stream runs in that order; between streams there is
+/// no order but what [`wait_stream`](Self::wait_stream), [`wait_event`](Self::wait_event) and
+/// [`wait_for`](Self::wait_for) state, or what the host has observed by awaiting.
+///
+/// When the last handle is gone the stream closes; what was put on it still runs.
+#[derive(Clone)]
+pub struct Stream(Arc<Closing>);
+
+/// Closes the stream when the last handle is dropped.
+pub(crate) struct Closing(pub(crate) Arc<StreamCore>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+impl Stream {
+    pub(crate) fn new(core: Arc<StreamCore>) -> Self {
+        Stream(Arc::new(Closing(core)))
+    }
+
+    #[inline]
+    pub(crate) fn core(&self) -> &Arc<StreamCore> {
+        &self.0.0
+    }
+
+    /// The device it belongs to.
+    pub fn device(&self) -> Device {
+        Device::of(self.core().device.clone())
+    }
+
+    /// Its identity: never used for another stream of the same runtime.
+    pub fn id(&self) -> StreamId {
+        self.core().id
+    }
+
+    /// The name in errors and traces.
+    pub fn label(&self) -> &str {
+        &self.core().label
+    }
+
+    /// How urgently its work is picked.
+    pub fn priority(&self) -> Priority {
+        self.core().priority
+    }
+
+    /// The last ticket taken.
+    pub fn issued(&self) -> Ticket {
+        self.core().issued()
+    }
+
+    /// The newest ticket that is done. Looking at it is not observing: use [`query`](Self::query) for that.
+    pub fn completed(&self) -> Ticket {
+        self.core().timeline.completed()
+    }
+
+    /// Allocates `len` elements in the order of this stream. Their contents are unspecified.
+    ///
+    /// # Ordering
+    /// The memory may have been freed by an op that is still ahead on this stream. Another stream that wants to use it first
+    /// needs an edge from this one.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, with the numbers and the largest holders; `Fault` or `ShutDown` when the device takes no more work.
+    #[track_caller]
+    pub fn alloc<T: Element>(&self, len: usize) -> Result<Buffer<T>> {
+        let core = self.core();
+        let site = Site::here("alloc");
+        core.device.ensure_open()?;
+        let len_bytes = len.checked_mul(size_of::<T>()).ok_or_else(|| {
+            Error::new(
+                crate::ErrorKind::OutOfMemory,
+                format!("alloc of {len} elements of {} bytes is more than can be addressed", size_of::<T>()),
+            )
+        })?;
+        let grant = core.device.memory.alloc(len_bytes, core.id, &**core, site)?;
+        let ticket = match grant.wait {
+            None => core.issued(),
+            Some(used) => match core.wait_for_block(site, used) {
+                Ok(ticket) => ticket,
+                Err(error) => {
+                    core.device.memory.free(grant.block, &[]);
+                    return Err(error);
+                }
+            },
+        };
+        let used = Use { stream: core.id, ticket };
+        let allocation = Allocation::new(core.device.clone(), &grant, len_bytes, used, site);
+        Ok(Buffer::new(Arc::new(allocation), len))
+    }
+
+    /// Launches a kernel.
+    ///
+    /// # Errors
+    /// In the `Pending`: what the kernel's `where` demands does not hold, an operand is on another device or strided, operands
+    /// overlap, an earlier use is not ordered before this one, the device has failed.
+    ///
+    /// # On the CPU device
+    /// The kernel's twin runs once, whatever the configuration says.
+    #[track_caller]
+    #[inline]
+    pub fn launch(&self, call: KernelCall<'_>, config: LaunchConfig) -> Pending<()> {
+        let kernel = call.kernel();
+        let site = Site::here(kernel.name);
+        let mut bytes = 0;
+        let touches: SmallVec<[Touch<'_>; 6]> = call
+            .operands()
+            .iter()
+            .map(|operand| {
+                bytes += operand.range.len_bytes();
+                Touch { allocation: operand.allocation, range: operand.range, mode: operand.access }
+            })
+            .collect();
+        let mut op = Op::new(site, &touches);
+        op.in_place = kernel.in_place;
+        let args = match call.into_parts() {
+            Ok((_, args, _)) => {
+                op.refused = config.check(kernel.name).err();
+                args
+            }
+            Err(error) => {
+                op.refused = Some(error);
+                Args::new()
+            }
+        };
+        let place = self.core().enqueue(op, || Command::Launch(Launch { kernel, config, args, bytes }));
+        Pending::value(self.core(), place, ())
+    }
+
+    /// Sets every element to `value`.
+    ///
+    /// # Errors
+    /// As [`launch`](Self::launch).
+    #[track_caller]
+    pub fn fill<T: Element>(&self, buffer: &Buffer<T>, value: T) -> Pending<()> {
+        self.fill_as(Site::here("fill"), buffer, value)
+    }
+
+    pub(crate) fn fill_as<T: Element>(&self, site: Site, buffer: &Buffer<T>, value: T) -> Pending<()> {
+        let mut pattern = [0; 8];
+        pattern[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&value));
+        let (height, width_bytes, pitch) = buffer.runs();
+        let fill = Fill {
+            dst: crate::driver::DevicePtr(buffer.address()),
+            pitch,
+            width_bytes,
+            height,
+            pattern: u64::from_le_bytes(pattern),
+            pattern_bytes: size_of::<T>() as u8,
+        };
+        let touches =
+            [Touch { allocation: buffer.allocation(), range: buffer.range(), mode: AccessMode::Write }];
+        let place = self.core().enqueue(Op::new(site, &touches), || Command::Fill(fill));
+        Pending::value(self.core(), place, ())
+    }
+
+    /// Calls `f` in stream order: after everything enqueued before, before everything enqueued after.
+    ///
+    /// It runs on a thread of the driver and holds up what is behind it on this stream. It must not wait for work of the same
+    /// device. A panic in it is a fault of the device.
+    ///
+    /// # Cancel safety
+    /// Dropping the `Pending` drops the result; `f` is called all the same.
+    #[track_caller]
+    pub fn call<R: Send + 'static>(&self, f: impl FnOnce() -> R + Send + 'static) -> Pending<R> {
+        let result = Arc::new(Mutex::new(None));
+        let slot = result.clone();
+        let place = self.core().enqueue_plain(Site::here("call"), || {
+            Command::Call(HostFn(Box::new(move || {
+                let value = f();
+                *slot.lock() = Some(value);
+            })))
+        });
+        Pending::later(self.core(), place, move || {
+            Ok(result.lock().take().expect("a host function whose ticket is reached has returned"))
+        })
+    }
+}
+
+impl PartialEq for Stream {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(self.core(), other.core())
+    }
+}
+
+impl Eq for Stream {}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.core(), f)
+    }
+}
+
+/// Makes a stream with a label, a priority or a limit.
+#[must_use = "`build` makes the stream"]
+pub struct StreamBuilder {
+    pub(crate) device: Device,
+    pub(crate) settings: Settings,
+}
+
+impl StreamBuilder {
+    /// The name in errors and traces.
+    pub fn label(mut self, label: impl Into<Arc<str>>) -> Self {
+        self.settings.label = Some(label.into());
+        self
+    }
+
+    /// How urgently its work is picked when several streams could run.
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.settings.priority = priority;
+        self
+    }
+
+    /// At most `ops` in flight: [`Stream::room`] hands out permits, and an op beyond them is refused as `Full`.
+    pub fn max_in_flight(mut self, ops: usize) -> Self {
+        self.settings.max_in_flight = Some(ops.max(1));
+        self
+    }
+
+    /// The stream.
+    ///
+    /// # Errors
+    /// `Fault` or `ShutDown` when the device takes no more work; `Driver` if the driver refuses.
+    pub fn build(self) -> Result<Stream> {
+        Ok(Stream::new(StreamCore::new(self.device.shared().clone(), self.settings)?))
+    }
+}

@@ -1,0 +1,17 @@
+//! Streams: linear sequences of work on one device.
+
+mod copy;
+mod core;
+mod enqueue;
+mod foreign;
+mod handle;
+mod lease;
+mod room;
+mod wait;
+
+pub(crate) use self::core::{Place, Settings, Snapshot, StreamCore};
+pub(crate) use foreign::ForeignTurns;
+pub use foreign::{Declared, RawStream, reads, writes};
+pub use handle::{Stream, StreamBuilder};
+pub use lease::{StreamLease, StreamPool};
+pub use room::Permit;

@@ -1,0 +1,84 @@
+//! Back-pressure: at most so many ops in flight on a stream that asked for it.
+//!
+//! A permit is a semaphore's. An op takes one, and the timeline keeps it until the op's ticket is reached: the mechanism that
+//! also holds pinned buffers. So room comes back exactly when work is done, in the order in which it was asked for.
+
+use super::handle::Stream;
+use crate::error::{Error, ErrorKind, Result};
+use std::sync::Arc;
+use tokio::sync::OwnedSemaphorePermit;
+
+/// Room for one op on a stream, see [`Stream::room`]. Dropping it unused gives the room back.
+#[derive(Debug)]
+pub struct Permit {
+    stream: Stream,
+    permit: OwnedSemaphorePermit,
+}
+
+impl Stream {
+    /// Waits, in turn, until this stream has room for one more op within its `max_in_flight`, and reserves it.
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives up the place in the queue and loses nothing.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the stream has no limit; `Fault` if its device has failed.
+    pub async fn room(&self) -> Result<Permit> {
+        let core = self.core();
+        let Some((room, _)) = &core.room else {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "room: stream \"{}\" has no limit; build it with max_in_flight to get one",
+                    core.label
+                ),
+            ));
+        };
+        if let Ok(permit) = room.clone().try_acquire_owned() {
+            return Ok(Permit { stream: self.clone(), permit });
+        }
+        core.want_marker(core.issued());
+        // The device may fail while we wait, or run only when it is polled: so wait for the stream's progress too.
+        let mut acquire = std::pin::pin!(room.clone().acquire_owned());
+        loop {
+            let mut progress = core.next_completion();
+            let permit = std::future::poll_fn(|cx| {
+                if let std::task::Poll::Ready(permit) = acquire.as_mut().poll(cx) {
+                    return std::task::Poll::Ready(Some(permit));
+                }
+                std::pin::Pin::new(&mut progress).poll(cx).map(|_| None)
+            })
+            .await;
+            match permit {
+                Some(Ok(permit)) => return Ok(Permit { stream: self.clone(), permit }),
+                Some(Err(_)) => unreachable!("the semaphore is never closed"),
+                None => core.device.ensure_open()?,
+            }
+        }
+    }
+}
+
+impl Permit {
+    /// Calls `f` with the stream current; the first op that `f` enqueues on it takes the permit.
+    pub fn enter<R>(self, f: impl FnOnce() -> R) -> R {
+        let Permit { stream, permit } = self;
+        let id = stream.id();
+        stream.enter(|| crate::scope::with_permit(id, permit, f))
+    }
+
+    /// The stream it is for.
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+}
+
+impl super::StreamCore {
+    /// Resolves at the next ticket to complete; at once if none is in flight.
+    fn next_completion(self: &Arc<Self>) -> crate::pending::Pending<()> {
+        let mut place = self.here();
+        place.ticket = place.ticket.min(self.timeline.completed() + 1);
+        // The clock is that of a later place: nothing may be observed through it.
+        place.clock = crate::order::Clock::default();
+        crate::pending::Pending::value(self, Ok(place), ())
+    }
+}

@@ -1,0 +1,178 @@
+//! Edges between streams, events, and the host's own waiting.
+
+use super::core::StreamCore;
+use super::handle::Stream;
+use crate::driver::Command;
+use crate::element::Element;
+use crate::error::{Error, ErrorKind, Result};
+use crate::event::Event;
+use crate::memory::{Buffer, ReuseOrder};
+use crate::order::Use;
+use crate::pending::Pending;
+use crate::site::Site;
+use crate::timeline::Ticket;
+use std::sync::{Arc, OnceLock};
+
+impl Stream {
+    /// Orders what is enqueued on this stream from now on after what is on `other` so far. On the device: the host goes on.
+    ///
+    /// Takes effect when called. What it returns may be awaited to see that this stream has come so far.
+    ///
+    /// # Ordering
+    /// Transitive: what `other` had waited for before counts too. If the order is implied already, nothing is enqueued.
+    ///
+    /// # Errors
+    /// In the `Pending`: the streams belong to different runtimes or backends, the stream is closed, the device has failed.
+    #[track_caller]
+    #[inline]
+    pub fn wait_stream(&self, other: &Stream) -> Pending<()> {
+        let place = self.core().wait_stream(Site::here("wait_stream"), other.core());
+        Pending::value(self.core(), place, ())
+    }
+
+    /// Orders what is enqueued on this stream from now on after `event`. On the device: the host goes on.
+    ///
+    /// # Errors
+    /// As [`wait_stream`](Self::wait_stream).
+    #[track_caller]
+    pub fn wait_event(&self, event: &Event) -> Pending<()> {
+        let site = Site::here("wait_event");
+        let place = self
+            .core()
+            .check_can_wait(site, event.core())
+            .and_then(|()| self.core().wait_snapshot(site, event.snapshot()));
+        Pending::value(self.core(), place, ())
+    }
+
+    /// Orders what is enqueued on this stream from now on after every use of `buffer`'s memory so far: for streams one cannot
+    /// name.
+    ///
+    /// # Ordering
+    /// The edge is taken from where each of those streams stands now.
+    ///
+    /// # Errors
+    /// As [`wait_stream`](Self::wait_stream).
+    #[track_caller]
+    pub fn wait_for<T: Element>(&self, buffer: &Buffer<T>) -> Pending<()> {
+        let site = Site::here("wait_for");
+        let core = self.core();
+        let uses: Vec<Use> = buffer.allocation().ledger.open().uses().to_vec();
+        let mut place = Ok(core.here());
+        for used in uses {
+            if used.stream == core.id {
+                continue;
+            }
+            // A stream that is gone is before everything.
+            let Some(other) = core.device.world.stream(used.stream) else { continue };
+            place = core.wait_stream(site, &other);
+            if place.is_err() {
+                break;
+            }
+        }
+        Pending::value(core, place, ())
+    }
+
+    /// Marks where this stream stands.
+    #[track_caller]
+    pub fn record_event(&self) -> Event {
+        Event::record(self.core(), None)
+    }
+
+    /// Marks where this stream stands, and notes the time when it gets there. Takes a ticket.
+    ///
+    /// # Errors
+    /// The stream is closed or the device has failed.
+    #[track_caller]
+    pub fn record_timed_event(&self) -> Result<Event> {
+        let stamp = Arc::new(OnceLock::new());
+        let command = stamp.clone();
+        self.core().enqueue_plain(Site::here("record_timed_event"), || Command::Stamp(command))?;
+        Ok(Event::record(self.core(), Some(stamp)))
+    }
+
+    /// Whether everything enqueued so far is done. A `true` counts as having observed it.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn query(&self) -> Result<bool> {
+        Pending::value(self.core(), Ok(self.core().here()), ()).query()
+    }
+
+    /// Resolves when everything enqueued so far is done, whatever is enqueued meanwhile.
+    ///
+    /// # Errors
+    /// The device has failed; or an earlier call on this stream was refused and nobody has looked at its `Pending`: the first
+    /// such error, once.
+    pub fn synchronize(&self) -> Pending<()> {
+        self.core().synchronize()
+    }
+}
+
+impl StreamCore {
+    #[inline]
+    pub(crate) fn wait_stream(self: &Arc<Self>, site: Site, other: &Arc<StreamCore>) -> Result<super::Place> {
+        // `issued` first, `version` after: a version that is as new as the ticket.
+        let issued = other.issued();
+        let version = other.version();
+        {
+            let seat = self.sit(site, false)?;
+            if Arc::ptr_eq(self, other) || self.waited_lately(&seat, (other.id, issued, version)) {
+                return Ok(super::Place { ticket: seat.issued, clock: seat.stated.clone(), exact: false });
+            }
+        }
+        self.check_can_wait(site, other)?;
+        let known = self.known.lock().clone();
+        let snapshot = other
+            .snapshot(|used| known.covers(used))
+            .map_err(|error| self.device.refused(site.op, &error))?;
+        self.wait_snapshot(site, &snapshot)
+    }
+
+    pub(crate) fn check_can_wait(&self, site: Site, other: &StreamCore) -> Result<()> {
+        if self.can_wait_for(other) {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::DeviceMismatch,
+            format!(
+                "{} on stream \"{}\" ({}:{}): stream \"{}\" is on {} of another runtime or backend, and no device-side edge \
+                 can come from there; await it on the host instead",
+                site.op,
+                self.label,
+                site.location.file(),
+                site.location.line(),
+                other.label,
+                other.device.id,
+            ),
+        ))
+    }
+
+    /// The allocator handed out a block whose last use elsewhere this stream has to wait for: an edge of the runtime's own.
+    pub(crate) fn wait_for_block(self: &Arc<Self>, site: Site, used: Use) -> Result<Ticket> {
+        let Some(other) = self.device.world.stream(used.stream) else { return Ok(self.issued()) };
+        let snapshot = other.snapshot(|_| false).map_err(|error| self.device.refused(site.op, &error))?;
+        let mut seat = self.sit(site, false)?;
+        let place = self.wait_at(&mut seat, site, &snapshot, false);
+        drop(seat);
+        self.submitted();
+        Ok(place?.ticket)
+    }
+
+    pub(crate) fn synchronize(self: &Arc<Self>) -> Pending<()> {
+        let core = self.clone();
+        Pending::later(self, Ok(self.here()), move || match core.take_unseen() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        })
+    }
+}
+
+impl ReuseOrder for StreamCore {
+    fn after(&self, used: Use) -> bool {
+        self.known.lock().covers(used)
+    }
+
+    fn finished(&self, used: Use) -> bool {
+        self.device.world.is_finished(used)
+    }
+}

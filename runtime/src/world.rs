@@ -1,0 +1,83 @@
+//! What the devices of one runtime share: the order mode, what the host has observed, and which streams there are.
+
+use crate::order::{Observed, OrderMode, StreamId, Use};
+use crate::site::Site;
+use crate::stream::StreamCore;
+use crate::timeline::Timeline;
+use parking_lot::{Mutex, RwLock};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+pub(crate) struct World {
+    pub(crate) mode: OrderMode,
+    pub(crate) observed: Observed,
+    streams: RwLock<HashMap<StreamId, Member>>,
+    warned: Mutex<HashSet<(Site, Site)>>,
+    shut_down: AtomicBool,
+}
+
+struct Member {
+    core: Weak<StreamCore>,
+    timeline: Arc<Timeline>,
+}
+
+impl World {
+    pub(crate) fn new(mode: OrderMode) -> Arc<Self> {
+        Arc::new(World {
+            mode,
+            observed: Observed::default(),
+            streams: RwLock::default(),
+            warned: Mutex::default(),
+            shut_down: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn join(&self, core: &Arc<StreamCore>) {
+        let member = Member { core: Arc::downgrade(core), timeline: core.timeline.clone() };
+        self.streams.write().insert(core.id, member);
+    }
+
+    pub(crate) fn leave(&self, id: StreamId) {
+        self.streams.write().remove(&id);
+    }
+
+    pub(crate) fn stream(&self, id: StreamId) -> Option<Arc<StreamCore>> {
+        self.streams.read().get(&id)?.core.upgrade()
+    }
+
+    pub(crate) fn streams(&self) -> Vec<Arc<StreamCore>> {
+        self.streams.read().values().filter_map(|member| member.core.upgrade()).collect()
+    }
+
+    /// Whether `used` is done: seen by the host, or reached by now, or of a stream that is gone.
+    pub(crate) fn is_finished(&self, used: Use) -> bool {
+        self.observed.covers(used)
+            || self.streams.read().get(&used.stream).is_none_or(|member| member.timeline.reached(used.ticket))
+    }
+
+    /// Whether this pair of lines is to be warned about: once.
+    pub(crate) fn warns_first(&self, earlier: Site, later: Site) -> bool {
+        self.warned.lock().insert((earlier, later))
+    }
+
+    pub(crate) fn shut_down(&self) {
+        self.shut_down.store(true, Ordering::Release);
+    }
+
+    #[inline]
+    pub(crate) fn is_shut_down(&self) -> bool {
+        self.shut_down.load(Ordering::Acquire)
+    }
+
+    /// Live streams, for figures.
+    pub(crate) fn live_streams(&self) -> usize {
+        self.streams.read().len()
+    }
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("World").field("mode", &self.mode).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,171 @@
+//! A driver that writes down what it is told and completes it by hand.
+//!
+//! Device addresses are made up and never touched; pinned memory is real, since users see it.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use warpline::driver::{
+    Command, Completion, DevicePtr, Driver, DriverError, DriverEvent, DriverStream, Health, StreamOptions,
+    Submission,
+};
+use warpline::{DeviceId, OrderMode, Runtime, Ticket, Timeline};
+
+/// One driver call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Call {
+    Submit { stream: String, ticket: Ticket, what: &'static str },
+    Signal { stream: String, ticket: Ticket },
+    Record { stream: String },
+    Alloc { len_bytes: usize },
+    Free { len_bytes: usize },
+}
+
+#[derive(Debug)]
+pub struct Recording {
+    calls: Mutex<Vec<Call>>,
+    streams: Mutex<Vec<Arc<Track>>>,
+    next_address: AtomicU64,
+    refuse_next: AtomicBool,
+    completion: Completion,
+}
+
+/// What one stream was told.
+#[derive(Debug)]
+struct Track {
+    label: String,
+    timeline: Arc<Timeline>,
+    signalled: AtomicU64,
+    submitted: AtomicU64,
+}
+
+#[derive(Debug)]
+struct RecordingStream {
+    driver: Arc<Recording>,
+    track: Arc<Track>,
+}
+
+/// So that the driver can hand itself to its streams.
+#[derive(Debug)]
+struct Handle(Arc<Recording>);
+
+impl Recording {
+    /// A runtime over a recording driver that needs markers, and the driver.
+    pub fn runtime(order: OrderMode) -> (Runtime, Arc<Recording>) {
+        let recording = Arc::new(Recording {
+            calls: Mutex::default(),
+            streams: Mutex::default(),
+            next_address: AtomicU64::new(1 << 20),
+            refuse_next: AtomicBool::new(false),
+            completion: Completion::Signalled,
+        });
+        let health = Arc::new(Health::default());
+        (Runtime::over(vec![(Arc::new(Handle(recording.clone())), health)], order), recording)
+    }
+
+    fn calls(&self) -> MutexGuard<'_, Vec<Call>> {
+        self.calls.lock().unwrap()
+    }
+
+    /// The calls since this was last asked.
+    pub fn take(&self) -> Vec<Call> {
+        std::mem::take(&mut self.calls())
+    }
+
+    /// The next submission is refused.
+    pub fn refuse_next(&self) {
+        self.refuse_next.store(true, Ordering::Relaxed);
+    }
+
+    /// The device gets to the newest marker of the stream with this label.
+    pub fn reach_marker(&self, label: &str) {
+        let track = self.streams.lock().unwrap().iter().find(|track| track.label == label).cloned();
+        let track = track.expect("a stream of that label");
+        track.timeline.complete(track.signalled.load(Ordering::Relaxed));
+    }
+
+    /// The device gets to the newest marker of every stream.
+    pub fn reach_markers(&self) {
+        let tracks = self.streams.lock().unwrap().clone();
+        for track in tracks {
+            track.timeline.complete(track.signalled.load(Ordering::Relaxed));
+        }
+    }
+}
+
+impl Driver for Handle {
+    fn id(&self) -> DeviceId {
+        DeviceId::Cuda(0)
+    }
+
+    fn completion(&self) -> Completion {
+        self.0.completion
+    }
+
+    fn new_stream(
+        &self,
+        options: &StreamOptions,
+        timeline: Arc<Timeline>,
+    ) -> Result<Arc<dyn DriverStream>, DriverError> {
+        let track = Arc::new(Track {
+            label: options.label.to_string(),
+            timeline,
+            signalled: AtomicU64::new(0),
+            submitted: AtomicU64::new(0),
+        });
+        self.0.streams.lock().unwrap().push(track.clone());
+        Ok(Arc::new(RecordingStream { driver: self.0.clone(), track }))
+    }
+
+    fn alloc(&self, len_bytes: usize) -> Result<DevicePtr, DriverError> {
+        self.0.calls().push(Call::Alloc { len_bytes });
+        let rounded = (len_bytes as u64).next_multiple_of(512);
+        Ok(DevicePtr(self.0.next_address.fetch_add(rounded, Ordering::Relaxed)))
+    }
+
+    unsafe fn free(&self, _: DevicePtr, len_bytes: usize) {
+        self.0.calls().push(Call::Free { len_bytes });
+    }
+
+    fn alloc_host(&self, len_bytes: usize) -> Result<*mut u8, DriverError> {
+        let layout = Layout::from_size_align(len_bytes.max(1), 4096).expect("a valid layout");
+        // SAFETY: `alloc_zeroed` needs a layout of non-zero size, which `max(1)` makes it.
+        Ok(unsafe { alloc_zeroed(layout) })
+    }
+
+    unsafe fn free_host(&self, ptr: *mut u8, len_bytes: usize) {
+        let layout = Layout::from_size_align(len_bytes.max(1), 4096).expect("a valid layout");
+        // SAFETY: `dealloc` needs the pointer and layout of an allocation, which the caller vouches for.
+        unsafe { dealloc(ptr, layout) }
+    }
+
+    fn shut_down(&self) {}
+}
+
+impl DriverStream for RecordingStream {
+    unsafe fn submit(&self, work: Submission) -> Result<(), DriverError> {
+        if self.driver.refuse_next.swap(false, Ordering::Relaxed) {
+            return Err(DriverError::Refused("CUDA_ERROR_INVALID_VALUE".into()));
+        }
+        let before = self.track.submitted.swap(work.ticket, Ordering::Relaxed);
+        assert_eq!(before + 1, work.ticket, "tickets are handed out one by one");
+        let what = match work.command {
+            Command::Wait(_) => "wait",
+            _ => work.site.op,
+        };
+        let stream = self.track.label.clone();
+        self.driver.calls().push(Call::Submit { stream, ticket: work.ticket, what });
+        Ok(())
+    }
+
+    fn signal(&self, ticket: Ticket) {
+        let before = self.track.signalled.swap(ticket, Ordering::Relaxed);
+        assert!(ticket > before && ticket <= self.track.submitted.load(Ordering::Relaxed));
+        self.driver.calls().push(Call::Signal { stream: self.track.label.clone(), ticket });
+    }
+
+    fn record(&self) -> Result<Option<DriverEvent>, DriverError> {
+        self.driver.calls().push(Call::Record { stream: self.track.label.clone() });
+        Ok(Some(Arc::new(())))
+    }
+}

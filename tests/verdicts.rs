@@ -1,0 +1,261 @@
+//! The order check's verdicts, one test each, in `deny` mode.
+
+mod support;
+
+use std::sync::{Arc, Barrier};
+use support::{finish_unobserved, refusal, streams, unordered};
+use warpline::prelude::*;
+use warpline::{OrderMode, kernels};
+
+#[test]
+fn read_on_another_stream_without_an_edge_is_refused() {
+    let (_runtime, _, [writer, side]) = streams(["writer", "side"]);
+    let x = writer.alloc::<f32>(100).unwrap();
+    writer.fill(&x, 1.0);
+    let error = unordered(side.read(&x));
+    let [conflict] = error.conflicts() else { panic!("{error}") };
+    assert_eq!(conflict.earlier_stream(), "writer");
+    let text = error.to_string();
+    for part in [
+        "read on stream \"side\" (tests/verdicts.rs:",
+        "reads memory that fill on stream \"writer\" (tests/verdicts.rs:",
+        "wrote, and no edge orders them; call side.wait_stream(&writer) before it",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    }
+}
+
+#[test]
+fn event_recorded_before_the_write_is_refused() {
+    let (_runtime, _, [writer, side]) = streams(["writer", "side"]);
+    let x = writer.alloc::<f32>(100).unwrap();
+    let before = writer.record_event();
+    writer.fill(&x, 1.0);
+    side.wait_event(&before);
+    unordered(side.read(&x));
+    side.wait_event(&writer.record_event());
+    assert_eq!(side.read(&x).wait().unwrap(), [1.0; 100]);
+}
+
+#[test]
+fn write_after_wait_stream_is_accepted() {
+    let (_runtime, _, [reader, writer]) = streams(["reader", "writer"]);
+    let x = reader.alloc::<f32>(100).unwrap();
+    reader.fill(&x, 1.0);
+    let first = reader.read(&x);
+    writer.wait_stream(&reader);
+    writer.fill(&x, 2.0).wait().unwrap();
+    assert_eq!(first.wait().unwrap(), [1.0; 100]);
+}
+
+#[test]
+fn edges_through_a_third_stream_are_accepted() {
+    let (_runtime, _, [a, b, c]) = streams(["a", "b", "c"]);
+    let x = a.alloc::<f32>(10).unwrap();
+    a.fill(&x, 3.0);
+    b.wait_stream(&a);
+    c.wait_stream(&b);
+    assert_eq!(c.read(&x).wait().unwrap(), [3.0; 10]);
+}
+
+#[test]
+fn two_readers_only_one_ordered_before_the_writer_is_refused_naming_the_other() {
+    let (_runtime, _, [a, ordered, other]) = streams(["a", "ordered", "other"]);
+    let x = a.alloc::<f32>(10).unwrap();
+    a.fill(&x, 3.0);
+    for reader in [&ordered, &other] {
+        reader.wait_stream(&a);
+        reader.read(&x);
+    }
+    a.wait_stream(&ordered);
+    let error = unordered(a.fill(&x, 4.0));
+    let [conflict] = error.conflicts() else { panic!("{error}") };
+    assert_eq!((conflict.earlier_stream(), conflict.earlier().op), ("other", "read"));
+}
+
+#[test]
+fn finished_but_never_observed_is_refused() {
+    let (_runtime, _, [writer, side]) = streams(["writer", "side"]);
+    let x = writer.alloc::<f32>(10).unwrap();
+    writer.fill(&x, 1.0);
+    finish_unobserved(&writer);
+    let error = unordered(side.read(&x));
+    assert_eq!(error.conflicts()[0].observed(), None);
+    assert!(writer.query().unwrap(), "it is done, and now it is observed");
+    assert_eq!(side.read(&x).wait().unwrap(), [1.0; 10]);
+}
+
+#[test]
+fn awaiting_an_op_that_had_itself_waited_its_past_counts() {
+    let (_runtime, _, [a, b, c]) = streams(["a", "b", "c"]);
+    let x = a.alloc::<f32>(10).unwrap();
+    let y = b.alloc::<f32>(10).unwrap();
+    a.fill(&x, 1.0);
+    b.wait_stream(&a);
+    b.fill(&y, 2.0).wait().unwrap();
+    assert_eq!(c.read(&x).wait().unwrap(), [1.0; 10], "seen through b's wait");
+}
+
+#[test]
+fn ranges_overlapping_by_one_byte_are_refused() {
+    let (_runtime, _, [a, b]) = streams(["a", "b"]);
+    let x = a.alloc::<u8>(100).unwrap();
+    b.wait_stream(&a);
+    a.fill(&x.slice(0..50).unwrap(), 1);
+    unordered(b.fill(&x.slice(49..100).unwrap(), 2));
+    b.fill(&x.slice(50..100).unwrap(), 2).wait().unwrap();
+}
+
+#[test]
+fn disjoint_row_and_column_halves_are_accepted() {
+    let (_runtime, _, [a, b]) = streams(["a", "b"]);
+    let x = a.alloc::<f32>(6 * 4).unwrap().as_matrix(6).unwrap();
+    b.wait_stream(&a);
+    let (top, bottom) = (x.rows(..3).unwrap(), x.rows(3..).unwrap());
+    a.fill(&top, 1.0);
+    b.fill(&bottom, 2.0).wait().unwrap();
+    a.synchronize().wait().unwrap();
+    let (left, right) = (x.columns(..2).unwrap(), x.columns(2..).unwrap());
+    a.fill(&left, 3.0);
+    b.fill(&right, 4.0).wait().unwrap();
+    unordered(b.fill(&x.columns(1..).unwrap(), 5.0));
+    a.synchronize().wait().unwrap();
+    x.accept_contents();
+    let all = a.read(&x).wait().unwrap();
+    assert_eq!(all, [3.0, 3.0, 4.0, 4.0].repeat(6));
+}
+
+#[test]
+fn recycled_block_on_another_stream_is_accepted_and_its_old_use_is_over_before_the_new_one_starts() {
+    let (_runtime, device, [a, b]) = streams(["a", "b"]);
+    let old = a.alloc::<f32>(3 << 20).unwrap();
+    let gate = a.hold().unwrap();
+    a.fill(&old, 1.0);
+    let last = a.read(&old);
+    drop(old);
+    let reserved = device.memory_stats().reserved_bytes;
+    b.wait_stream(&a);
+    let new = b.alloc::<f32>(3 << 20).unwrap();
+    assert_eq!(device.memory_stats().reserved_bytes, reserved, "the block was used again");
+    let mut filled = b.fill(&new, 2.0);
+    assert!(!filled.query().unwrap(), "b's use waits for a's, which the gate holds");
+    gate.open();
+    filled.wait().unwrap();
+    assert!(last.wait().unwrap().iter().all(|&x| x == 1.0), "a read what a wrote");
+}
+
+#[test]
+fn first_use_of_a_fresh_allocation_on_another_stream_is_refused_until_an_edge() {
+    let (_runtime, _, [a, b]) = streams(["a", "b"]);
+    let x = a.alloc::<f32>(10).unwrap();
+    let error = unordered(b.fill(&x, 1.0));
+    let text = error.to_string();
+    assert!(text.contains("writes memory that alloc on stream \"a\""), "{text}");
+    assert!(text.contains("allocated, and no edge orders them"), "{text}");
+    b.wait_stream(&a);
+    b.fill(&x, 1.0).wait().unwrap();
+}
+
+#[test]
+fn one_op_with_ten_conflicts_has_all_ten_in_the_error() {
+    let (_runtime, device, [a]) = streams(["a"]);
+    let x = a.alloc::<f32>(10).unwrap();
+    a.fill(&x, 1.0).wait().unwrap();
+    let readers: Vec<_> =
+        (0..10).map(|i| device.stream().label(format!("reader {i}")).build().unwrap()).collect();
+    for reader in &readers {
+        reader.read(&x);
+    }
+    let error = unordered(a.fill(&x, 2.0));
+    let mut named: Vec<_> =
+        error.conflicts().iter().map(|conflict| conflict.earlier_stream().to_owned()).collect();
+    named.sort();
+    assert_eq!(named, (0..10).map(|i| format!("reader {i}")).collect::<Vec<_>>());
+    assert!((0..10).all(|i| error.to_string().contains(&format!("\"reader {i}\""))), "{error}");
+}
+
+#[test]
+fn a_refused_op_leaves_history_as_it_was() {
+    let (_runtime, _, [a, b]) = streams(["a", "b"]);
+    let x = a.alloc::<f32>(10).unwrap();
+    a.fill(&x, 1.0);
+    unordered(b.fill(&x, 2.0));
+    // Had the refused write been entered, `a` would now conflict with it.
+    x.accept_contents();
+    assert_eq!(a.read(&x).wait().unwrap(), [1.0; 10]);
+    assert_eq!(b.issued(), 0, "and it took no ticket");
+}
+
+#[test]
+fn of_two_crossing_ops_enqueued_at_once_from_two_threads_exactly_one_is_accepted() {
+    let (_runtime, _, [a, b]) = streams(["a", "b"]);
+    let rounds = 2000;
+    let barrier = Arc::new(Barrier::new(2));
+    for _ in 0..rounds {
+        let x = a.alloc::<f32>(4).unwrap();
+        let y = a.alloc::<f32>(4).unwrap();
+        b.wait_stream(&a);
+        let cross = |stream: &Stream, from: &Buffer<f32>, to: &Buffer<f32>| {
+            let (stream, from, to, barrier) = (stream.clone(), from.clone(), to.clone(), barrier.clone());
+            std::thread::spawn(move || {
+                barrier.wait();
+                stream.copy(&from, &to).queued().is_ok()
+            })
+        };
+        let one = cross(&a, &x, &y);
+        let two = cross(&b, &y, &x);
+        let accepted = [one.join().unwrap(), two.join().unwrap()];
+        assert_eq!(accepted.iter().filter(|&&accepted| accepted).count(), 1, "{accepted:?}");
+        a.synchronize().wait().unwrap();
+        b.synchronize().wait().unwrap();
+    }
+}
+
+#[test]
+fn a_wait_taken_between_two_tickets_of_the_waited_stream_orders_only_what_it_saw() {
+    let (_runtime, _, [a, b]) = streams(["a", "b"]);
+    let x = a.alloc::<f32>(10).unwrap();
+    let y = a.alloc::<f32>(10).unwrap();
+    a.fill(&x, 1.0);
+    b.wait_stream(&a);
+    a.fill(&y, 2.0);
+    assert_eq!(b.read(&x).wait().unwrap(), [1.0; 10]);
+    unordered(b.read(&y));
+}
+
+#[test]
+fn add_in_place_is_accepted_and_overlapping_views_in_one_op_are_refused() {
+    let (_runtime, _, [s]) = streams(["s"]);
+    let a = s.alloc::<f32>(8).unwrap();
+    s.fill(&a, 3.0);
+    let config = LaunchConfig::for_elements(8_u32);
+    s.launch(kernels::add_(8, &a, &a), config).wait().unwrap();
+    assert_eq!(s.read(&a).wait().unwrap(), [6.0; 8]);
+    let (front, back) = (a.slice(..6).unwrap(), a.slice(2..).unwrap());
+    let error = refusal(s.launch(kernels::add_(6, &front, &back), config));
+    assert_eq!(error.kind(), ErrorKind::Overlap, "{error}");
+    let error = refusal(s.copy(&front, &back));
+    assert_eq!(error.kind(), ErrorKind::Overlap, "{error}");
+}
+
+#[test]
+fn the_same_missing_edge_in_the_other_three_modes() {
+    for (mode, accepted) in [(OrderMode::Warn, true), (OrderMode::Wait, true), (OrderMode::Off, true)] {
+        let runtime = Runtime::builder().order(mode).build().unwrap();
+        let device = runtime.best_device().unwrap();
+        let (a, b) = (device.new_stream().unwrap(), device.new_stream().unwrap());
+        let x = a.alloc::<f32>(1000).unwrap();
+        let gate = a.hold().unwrap();
+        a.fill(&x, 1.0);
+        let mut seen = b.read(&x);
+        if mode == OrderMode::Wait {
+            assert!(!seen.query().unwrap(), "the inserted edge holds it");
+            gate.open();
+            assert_eq!(seen.wait().unwrap(), [1.0; 1000]);
+        } else {
+            assert_eq!(seen.wait().is_ok(), accepted, "nothing holds it");
+            gate.open();
+        }
+        device.synchronize().wait().unwrap();
+    }
+}
