@@ -26,22 +26,56 @@ enum Part {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Read { stream: usize, buffer: usize, part: Part },
-    Write { stream: usize, buffer: usize, part: Part },
-    Copy { stream: usize, from: (usize, Part), to: (usize, Part) },
-    WaitStream { stream: usize, other: usize },
-    Record { stream: usize },
-    WaitEvent { stream: usize, event: usize },
-    WaitFor { stream: usize, buffer: usize },
-    AwaitOp { op: usize },
-    AwaitEvent { event: usize },
-    Synchronize { stream: usize },
+    Read {
+        stream: usize,
+        buffer: usize,
+        part: Part,
+    },
+    Write {
+        stream: usize,
+        buffer: usize,
+        part: Part,
+    },
+    Copy {
+        stream: usize,
+        from: (usize, Part),
+        to: (usize, Part),
+    },
+    WaitStream {
+        stream: usize,
+        other: usize,
+    },
+    Record {
+        stream: usize,
+    },
+    WaitEvent {
+        stream: usize,
+        event: usize,
+    },
+    WaitFor {
+        stream: usize,
+        buffer: usize,
+    },
+    AwaitOp {
+        op: usize,
+    },
+    AwaitEvent {
+        event: usize,
+    },
+    Synchronize {
+        stream: usize,
+    },
     /// The device gets to the newest markers, without the host looking.
     Progress,
     /// The buffer is dropped and another allocated.
-    Replace { stream: usize, buffer: usize },
+    Replace {
+        stream: usize,
+        buffer: usize,
+    },
     /// The stream is closed, drains, and another takes its place.
-    Close { stream: usize },
+    Close {
+        stream: usize,
+    },
 }
 
 fn part() -> impl Strategy<Value = Part> {
@@ -121,7 +155,9 @@ struct Oracle {
 fn bytes_of(part: Part) -> BTreeSet<usize> {
     match part {
         Part::Slice(a, b) => (a..b).collect(),
-        Part::Columns(a, b) => (0..SIDE).flat_map(|row| (a..b).map(move |column| row * SIDE + column)).collect(),
+        Part::Columns(a, b) => {
+            (0..SIDE).flat_map(|row| (a..b).map(move |column| row * SIDE + column)).collect()
+        }
     }
 }
 
@@ -176,8 +212,11 @@ impl Oracle {
     }
 
     fn allocate(&mut self, stream: usize, buffer: usize, ticket: u64) {
-        // An allocation counts at the last ticket taken.
-        let point = self.at_ticket[stream][&ticket];
+        // An allocation counts at the last ticket taken, and takes one if it has to.
+        let point = match self.at_ticket[stream].get(&ticket) {
+            Some(&point) => point,
+            None => self.op(stream, ticket),
+        };
         let bytes = (0..BYTES).collect();
         let stream = self.stream_ids[stream];
         self.accesses[buffer] = vec![Past { point, bytes, writes: true, stream }];
@@ -263,7 +302,10 @@ impl Run {
             assert_eq!(error.kind(), ErrorKind::Unordered, "{error}");
             let named: BTreeSet<u64> =
                 error.conflicts().iter().map(|conflict| conflict.earlier_stream().parse().unwrap()).collect();
-            assert!(!named.is_empty() && named.is_subset(&expected), "{named:?} named, {expected:?} expected");
+            assert!(
+                !named.is_empty() && named.is_subset(&expected),
+                "{named:?} named, {expected:?} expected"
+            );
         }
         for &(buffer, ..) in touched {
             self.buffers[buffer].accept_contents();
@@ -316,7 +358,8 @@ impl Run {
             Step::WaitFor { stream, buffer } => {
                 self.streams[stream].wait_for(&self.buffers[buffer]);
                 // From where each stream that used it stands now.
-                let users: BTreeSet<u64> = self.oracle.accesses[buffer].iter().map(|past| past.stream).collect();
+                let users: BTreeSet<u64> =
+                    self.oracle.accesses[buffer].iter().map(|past| past.stream).collect();
                 for other in 0..STREAMS {
                     if users.contains(&self.oracle.stream_ids[other]) && other != stream {
                         let from = self.oracle.last[other];
@@ -404,7 +447,9 @@ fn threads_without_edges_never_both_get_conflicting_accesses() {
                         start.wait();
                         let mut accepted = Vec::new();
                         for _ in 0..4 {
-                            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                            dice = dice
+                                .wrapping_mul(6_364_136_223_846_793_005)
+                                .wrapping_add(1_442_695_040_888_963_407);
                             let (from, by) = ((dice >> 33) as usize % 3, 1 + (dice >> 40) as usize % 2);
                             let to = (from + by) % 3;
                             if stream.copy(&buffers[from], &buffers[to]).queued().is_ok() {

@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Wake, Waker};
 use std::thread::ThreadId;
 use tokio::sync::Semaphore;
@@ -43,6 +43,8 @@ pub(crate) struct StreamCore {
     pub(crate) known: Mutex<Clock>,
     issued: AtomicU64,
     version: AtomicU64,
+    /// Whether a wait was elided since the last ticket: the stream then stands at a place that no ticket names.
+    elided: AtomicBool,
     /// The newest ticket whose `Pending` is held; 0 if it was dropped or passed on. Only kept where markers are written.
     held: AtomicU64,
     /// The first error nobody was told of.
@@ -146,6 +148,7 @@ impl StreamCore {
             known: Mutex::default(),
             issued: AtomicU64::new(0),
             version: AtomicU64::new(0),
+            elided: AtomicBool::new(false),
             held: AtomicU64::new(0),
             unseen: Mutex::default(),
             room: settings.max_in_flight.map(|most| (Arc::new(Semaphore::new(most)), most)),
@@ -269,6 +272,7 @@ impl StreamCore {
             return Err(error);
         }
         state.issued = ticket;
+        self.elided.store(false, Ordering::Relaxed);
         self.issued.store(ticket, Ordering::Release);
         if self.device.signalled && (kept || ticket - state.marked >= MARKER_EVERY) {
             state.mark();
@@ -367,9 +371,27 @@ impl StreamCore {
             }
             if changed {
                 self.version.fetch_add(1, Ordering::Release);
+                self.elided.store(!exact, Ordering::Relaxed);
             }
         }
         Ok(Place { ticket: state.issued, clock: state.stated.clone(), exact })
+    }
+
+    /// The ticket an allocation counts at: the last one taken.
+    ///
+    /// Whether a wait takes a ticket depends on what happens to be finished, and a verdict must not. So where one was elided
+    /// since, the allocation takes the ticket that the wait did not.
+    #[inline]
+    pub(crate) fn allocation_ticket(&self, site: Site) -> Result<Ticket> {
+        if !self.elided.load(Ordering::Relaxed) {
+            return Ok(self.issued());
+        }
+        let mut seat = self.sit(site, false)?;
+        let nothing = Point { timeline: self.timeline.clone(), ticket: 0, event: None };
+        let submitted = self.submit(&mut seat, site, Command::Wait(nothing), None, []);
+        drop(seat);
+        self.submitted();
+        submitted.map_err(|error| self.device.refused(site.op, &error))
     }
 
     /// The host has seen that this stream is past `place`.

@@ -97,15 +97,10 @@ impl Stream {
         })?;
         let grant = core.device.memory.alloc(len_bytes, core.id, &**core, site)?;
         let ticket = match grant.wait {
-            None => core.issued(),
-            Some(used) => match core.wait_for_block(site, used) {
-                Ok(ticket) => ticket,
-                Err(error) => {
-                    core.device.memory.free(grant.block, &[]);
-                    return Err(error);
-                }
-            },
+            None => core.allocation_ticket(site),
+            Some(used) => core.wait_for_block(site, used),
         };
+        let ticket = ticket.inspect_err(|_| core.device.memory.free(grant.block, &[]))?;
         let used = Use { stream: core.id, ticket };
         let allocation = Allocation::new(core.device.clone(), &grant, len_bytes, used, site);
         Ok(Buffer::new(Arc::new(allocation), len))
