@@ -259,3 +259,23 @@ fn the_same_missing_edge_in_the_other_three_modes() {
         device.synchronize().wait().unwrap();
     }
 }
+
+#[test]
+fn whether_a_wait_was_elided_changes_no_verdict() {
+    for finished in [true, false] {
+        let (_runtime, _, [s, t, u]) = streams(["s", "t", "u"]);
+        let gate = u.hold().unwrap();
+        if finished {
+            gate.open();
+            finish_unobserved(&u);
+            t.wait_stream(&s);
+            s.wait_stream(&u);
+            unordered(t.fill(&s.alloc::<f32>(10).unwrap(), 1.0));
+        } else {
+            t.wait_stream(&s);
+            s.wait_stream(&u);
+            unordered(t.fill(&s.alloc::<f32>(10).unwrap(), 1.0));
+            gate.open();
+        }
+    }
+}
