@@ -463,7 +463,8 @@ struct Retire {
 
 impl Wake for Retire {
     fn wake(self: Arc<Self>) {
-        if self.core.timeline.reached(self.last) {
+        // Without a failure and short of the ticket, the wake was meant for somebody else: it is registered again.
+        if self.core.timeline.reached(self.last) || self.core.device.health.fault().is_none() {
             self.core.retire_when(self.last);
         } else {
             // The device has failed. The stream stays what it is; only a lease's permit is let go.
