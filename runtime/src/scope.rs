@@ -7,6 +7,7 @@ use crate::device::Device;
 use crate::order::StreamId;
 use crate::stream::Stream;
 use pin_project::pin_project;
+use smallvec::{SmallVec, smallvec};
 use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
@@ -63,16 +64,6 @@ pub(crate) fn device() -> Option<Device> {
     })
 }
 
-/// The stream of the innermost scope of a stream.
-pub(crate) fn stream() -> Option<Stream> {
-    ENTRIES.with_borrow(|entries| {
-        entries.iter().rev().find_map(|entry| match entry {
-            Entry::Stream(stream) => Some(stream.clone()),
-            _ => None,
-        })
-    })
-}
-
 pub(crate) fn take_permit(stream: StreamId) -> Option<OwnedSemaphorePermit> {
     ENTRIES.with_borrow_mut(|entries| {
         entries.iter_mut().rev().find_map(|entry| match entry {
@@ -114,7 +105,7 @@ impl Stream {
         F: FnOnce() -> Fut,
         Fut: Future,
     {
-        Scope { current: Current::Stream(self.clone()), make: Some(f), future: None }
+        Scope { current: smallvec![Current::Stream(self.clone())], make: Some(f), future: None }
     }
 }
 
@@ -145,32 +136,42 @@ impl Device {
         F: FnOnce() -> Fut,
         Fut: Future,
     {
-        Scope { current: Current::Device(self.clone()), make: Some(f), future: None }
+        Scope { current: smallvec![Current::Device(self.clone())], make: Some(f), future: None }
     }
 }
 
+#[derive(Clone)]
 enum Current {
     Stream(Stream),
     Device(Device),
-    Nothing,
 }
 
 impl Current {
-    fn install(&self) -> Option<Installed> {
-        let entry = match self {
+    fn install(&self) -> Installed {
+        Installed::new(match self {
             Current::Stream(stream) => Entry::Stream(stream.clone()),
             Current::Device(device) => Entry::Device(device.clone()),
-            Current::Nothing => return None,
-        };
-        Some(Installed::new(entry))
+        })
     }
+}
+
+/// Everything that is current on this thread, outermost first.
+fn everything() -> Vec<Current> {
+    ENTRIES.with_borrow(|entries| {
+        let carried = |entry: &Entry| match entry {
+            Entry::Stream(stream) => Some(Current::Stream(stream.clone())),
+            Entry::Device(device) => Some(Current::Device(device.clone())),
+            Entry::Permit(..) => None,
+        };
+        entries.iter().filter_map(carried).collect()
+    })
 }
 
 /// A future inside a scope, see [`Stream::scope`].
 #[pin_project]
 #[must_use = "futures do nothing unless polled"]
 pub struct Scope<F, Fut> {
-    current: Current,
+    current: SmallVec<[Current; 1]>,
     make: Option<F>,
     #[pin]
     future: Option<Fut>,
@@ -185,7 +186,8 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Fut::Output> {
         let mut this = self.project();
-        let _installed = this.current.install();
+        // Popped in reverse, also if the poll panics.
+        let _installed: SmallVec<[Installed; 1]> = this.current.iter().map(Current::install).collect();
         if let Some(make) = this.make.take() {
             this.future.set(Some(make()));
         }
@@ -202,12 +204,7 @@ pub trait InCurrentStream: Future + Sized {
     ///
     /// `tokio::spawn` and its like start with nothing ambient; this takes the scope along.
     fn in_current_stream(self) -> Scope<fn() -> Self, Self> {
-        let current = match (stream(), device()) {
-            (Some(stream), Some(device)) if stream.device() == device => Some(Current::Stream(stream)),
-            (_, Some(device)) => Some(Current::Device(device)),
-            (_, None) => None,
-        };
-        Scope { current: current.unwrap_or(Current::Nothing), make: None, future: Some(self) }
+        Scope { current: everything().into(), make: None, future: Some(self) }
     }
 }
 

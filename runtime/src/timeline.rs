@@ -52,6 +52,7 @@ struct Waiting {
     wakers: BTreeMap<Registration, Waker>,
     keeps: VecDeque<(Ticket, Keep)>,
     sequence: u64,
+    abandoned: bool,
 }
 
 /// Where a waker sits in a timeline's waiting list.
@@ -114,7 +115,7 @@ impl Timeline {
     #[must_use]
     pub fn complete_quietly(&self, ticket: Ticket) -> Released {
         self.completed.store(ticket, Ordering::Release);
-        fence(Ordering::SeqCst);
+        fence(Ordering::SeqCst); // weaken: complete-quietly-then-look
         if self.interest.load(Ordering::Relaxed) <= ticket {
             self.collect(ticket)
         } else {
@@ -180,11 +181,27 @@ impl Timeline {
     }
 
     /// Holds `keep` until `ticket` is reached. Called before the work of that ticket is handed to the device, in ticket
-    /// order.
+    /// order. After [`abandon`](Self::abandon) there is nothing to hold it for.
     pub fn keep_until(&self, ticket: Ticket, keep: Keep) {
         let mut waiting = self.waiting.lock();
-        waiting.keeps.push_back((ticket, keep));
+        let unneeded = if waiting.abandoned {
+            Some(keep)
+        } else {
+            waiting.keeps.push_back((ticket, keep));
+            None
+        };
         self.interest.store(waiting.lowest(), Ordering::Relaxed);
+        drop(waiting);
+        drop(unneeded);
+    }
+
+    /// Like [`keep_until`](Self::keep_until), for a ticket that may be reached meanwhile: register, fence, read the word.
+    pub fn keep_until_last(&self, ticket: Ticket, keep: Keep) {
+        self.keep_until(ticket, keep);
+        fence(Ordering::SeqCst); // weaken: keep-then-read
+        if self.reached(ticket) {
+            self.release(ticket);
+        }
     }
 
     /// Takes back every `keep_until` of the newest ticket, which was refused before it reached the device.
@@ -209,6 +226,7 @@ impl Timeline {
     /// Lets go of everything kept: the owner of the stream's progress says that nothing of it will run any more.
     pub fn abandon(&self) {
         let mut waiting = self.waiting.lock();
+        waiting.abandoned = true;
         let keeps = std::mem::take(&mut waiting.keeps);
         self.interest.store(waiting.lowest(), Ordering::Relaxed);
         drop(waiting);

@@ -1,11 +1,12 @@
 //! Whether a device still works, and how everybody learns when it does not.
 //!
-//! The first failure is kept, every timeline's waiters are woken, and each finds the failure when it looks. Registering
-//! with a timeline and then reading [`Health::fault`] is the same protocol as registering and then reading the word: the
-//! failure is stored before the wake-up, and both sides fence.
+//! The first failure is kept, every timeline's waiters are woken, and each finds the failure when it looks. Who registers with
+//! a timeline and then reads [`Health::fault`] misses nothing: the failure is stored before the waiters' lock is taken to wake
+//! them all, and the registrant has held that lock before it reads. Unlike completing, failing always takes it, so no fence is
+//! needed.
 
 use crate::error::Error;
-use crate::sync::{Arc, AtomicBool, Mutex, Ordering, fence};
+use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 use crate::timeline::Timeline;
 use std::sync::{OnceLock, Weak};
 
@@ -29,7 +30,6 @@ impl Health {
     pub fn fail(&self, error: Error) -> bool {
         let first = self.fault.set(error).is_ok();
         self.failed.store(true, Ordering::Release);
-        fence(Ordering::SeqCst);
         // Streams made from here on see `failed` before anything is put on them.
         let timelines: Vec<_> = self.timelines.lock().iter().filter_map(Weak::upgrade).collect();
         for timeline in timelines {

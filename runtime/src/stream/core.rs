@@ -51,6 +51,7 @@ pub(crate) struct StreamCore {
     unseen: Mutex<Option<Error>>,
     /// As many permits as ops may be in flight.
     pub(crate) room: Option<(Arc<Semaphore>, usize)>,
+    retired: AtomicBool,
     /// What is let go once the stream is closed and drained: a lease's permit.
     then: Mutex<Option<Box<dyn Any + Send>>>,
 }
@@ -152,6 +153,7 @@ impl StreamCore {
             held: AtomicU64::new(0),
             unseen: Mutex::default(),
             room: settings.max_in_flight.map(|most| (Arc::new(Semaphore::new(most)), most)),
+            retired: AtomicBool::new(false),
             then: Mutex::new(settings.then),
             device,
         });
@@ -429,13 +431,15 @@ impl StreamCore {
         let last = seat.issued;
         drop(seat);
         self.unseen.lock().take();
+        if !self.timeline.reached(last) {
+            // The device's memory stays until nothing on the stream can touch it, also if the device fails before.
+            self.timeline.keep_until_last(last, self.device.clone());
+        }
         self.retire_when(last);
     }
 
     fn retire_when(self: &Arc<Self>, last: Ticket) {
         if !self.timeline.reached(last) {
-            // The device's memory stays until nothing on the stream can touch it, also if the device fails before.
-            self.timeline.keep_until(last, self.device.clone());
             let waker = Waker::from(Arc::new(Retire { core: self.clone(), last }));
             if self.timeline.register(last, &waker, &mut None).is_pending() {
                 self.want_marker(last);
@@ -444,6 +448,10 @@ impl StreamCore {
                 }
                 return;
             }
+        }
+        // A waker may be woken twice.
+        if self.retired.swap(true, Ordering::AcqRel) {
+            return;
         }
         let seat = self.desk.sit();
         let stated = seat.stated.clone();

@@ -13,6 +13,7 @@ impl Serve for Clerk {
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "takes minutes without optimization: ci/loom runs it")]
 fn a_request_is_served_by_the_sitter_or_by_who_left_it() {
     loom::model(|| {
         let served = Arc::new(AtomicU64::new(0));
@@ -28,6 +29,7 @@ fn a_request_is_served_by_the_sitter_or_by_who_left_it() {
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "takes minutes without optimization: ci/loom runs it")]
 fn two_requests_and_a_sitter_lose_none() {
     loom::model(|| {
         let served = Arc::new(AtomicU64::new(0));

@@ -58,6 +58,7 @@ impl Queue {
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "takes minutes without optimization: ci/loom runs it")]
 fn a_worker_that_parks_does_not_miss_work() {
     loom::model(|| {
         let queue = Queue::new(0);
@@ -72,6 +73,7 @@ fn a_worker_that_parks_does_not_miss_work() {
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "takes minutes without optimization: ci/loom runs it")]
 fn a_lingerer_that_gives_up_does_not_miss_work() {
     loom::model(|| {
         let queue = Queue::new(0);
@@ -86,6 +88,7 @@ fn a_lingerer_that_gives_up_does_not_miss_work() {
 
 /// The lingerer takes one item and is busy for good; the second must find the other worker.
 #[test]
+#[cfg_attr(debug_assertions, ignore = "takes minutes without optimization: ci/loom runs it")]
 fn work_that_counted_on_the_lingerer_is_passed_on_when_it_gets_busy() {
     loom::model(|| {
         let queue = Queue::new(1);
@@ -111,6 +114,7 @@ fn work_that_counted_on_the_lingerer_is_passed_on_when_it_gets_busy() {
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "takes minutes without optimization: ci/loom runs it")]
 fn two_workers_and_two_items_leave_nobody_asleep() {
     loom::model(|| {
         let queue = Queue::new(0);

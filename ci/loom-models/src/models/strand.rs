@@ -91,6 +91,7 @@ impl Wake for Stream {
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "takes minutes without optimization: ci/loom runs it")]
 fn work_pushed_while_the_owner_goes_idle_is_run_once_and_in_order() {
     loom::model(|| {
         let stream = Stream::new();
@@ -111,6 +112,7 @@ fn work_pushed_while_the_owner_goes_idle_is_run_once_and_in_order() {
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "takes minutes without optimization: ci/loom runs it")]
 fn parking_while_the_gate_opens_loses_nothing() {
     loom::model(|| {
         let stream = Stream::new();
@@ -126,6 +128,7 @@ fn parking_while_the_gate_opens_loses_nothing() {
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "takes minutes without optimization: ci/loom runs it")]
 fn spurious_wakes_never_make_two_owners() {
     loom::model(|| {
         let stream = Stream::new();

@@ -21,6 +21,7 @@ fn waker() -> (Arc<Woken>, Waker) {
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "takes minutes without optimization: ci/loom runs it")]
 fn no_wake_is_lost_between_registering_and_completing() {
     loom::model(|| {
         let timeline = Arc::new(Timeline::new());
@@ -37,6 +38,7 @@ fn no_wake_is_lost_between_registering_and_completing() {
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "takes minutes without optimization: ci/loom runs it")]
 fn two_waiters_for_two_tickets_are_both_woken() {
     loom::model(|| {
         let timeline = Arc::new(Timeline::new());
@@ -64,6 +66,7 @@ fn two_waiters_for_two_tickets_are_both_woken() {
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "takes minutes without optimization: ci/loom runs it")]
 fn quiet_completion_loses_no_wake() {
     loom::model(|| {
         let timeline = Arc::new(Timeline::new());
@@ -79,6 +82,7 @@ fn quiet_completion_loses_no_wake() {
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "takes minutes without optimization: ci/loom runs it")]
 fn deregistering_while_it_completes_leaves_nothing_behind() {
     loom::model(|| {
         let timeline = Arc::new(Timeline::new());
@@ -104,6 +108,7 @@ impl Drop for CountsDrops {
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "takes minutes without optimization: ci/loom runs it")]
 fn a_kept_value_is_let_go_once_and_not_before_its_ticket() {
     loom::model(|| {
         let timeline = Arc::new(Timeline::new());
@@ -132,6 +137,7 @@ fn a_kept_value_is_let_go_once_and_not_before_its_ticket() {
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "takes minutes without optimization: ci/loom runs it")]
 fn a_failure_is_seen_or_wakes() {
     loom::model(|| {
         let timeline = Arc::new(Timeline::new());
@@ -147,5 +153,37 @@ fn a_failure_is_seen_or_wakes() {
         assert_eq!(first, Poll::Pending);
         failing.join().unwrap();
         assert!(seen || woken.0.load(Ordering::Acquire), "asleep on a failed device");
+    });
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "takes minutes without optimization: ci/loom runs it")]
+fn a_value_kept_for_a_ticket_that_is_being_reached_is_let_go() {
+    loom::model(|| {
+        let timeline = Arc::new(Timeline::new());
+        let drops = Arc::new(AtomicU64::new(0));
+        let device = thread::spawn({
+            let timeline = timeline.clone();
+            move || timeline.complete(1)
+        });
+        timeline.keep_until_last(1, Arc::new(CountsDrops(drops.clone())));
+        device.join().unwrap();
+        assert_eq!(drops.load(Ordering::Acquire), 1, "held for ever");
+    });
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "takes minutes without optimization: ci/loom runs it")]
+fn a_value_kept_on_a_timeline_that_is_given_up_is_let_go() {
+    loom::model(|| {
+        let timeline = Arc::new(Timeline::new());
+        let drops = Arc::new(AtomicU64::new(0));
+        let device = thread::spawn({
+            let timeline = timeline.clone();
+            move || timeline.abandon()
+        });
+        timeline.keep_until_last(1, Arc::new(CountsDrops(drops.clone())));
+        device.join().unwrap();
+        assert_eq!(drops.load(Ordering::Acquire), 1, "held for ever");
     });
 }
