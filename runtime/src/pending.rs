@@ -60,10 +60,19 @@ impl<T> Unpin for Pending<T> {}
 pub trait DeviceValue: sealed::Sealed {}
 
 mod sealed {
-    pub trait Sealed {}
+    pub trait Sealed: Sized {
+        /// The value where it says nothing about the work.
+        fn at_once() -> Option<Self> {
+            None
+        }
+    }
 }
 
-impl sealed::Sealed for () {}
+impl sealed::Sealed for () {
+    fn at_once() -> Option<()> {
+        Some(())
+    }
+}
 impl DeviceValue for () {}
 impl<T: crate::Element> sealed::Sealed for Buffer<T> {}
 impl<T: crate::Element> DeviceValue for Buffer<T> {}
@@ -160,7 +169,8 @@ impl<T: DeviceValue> Pending<T> {
         match &mut self.state {
             State::Flight(flight) => match std::mem::replace(&mut flight.output, Output::Taken) {
                 Output::Value(value) => Ok(value),
-                Output::Later(make) => make(),
+                // What `make` looks at is there when the work is done, not now.
+                Output::Later(make) => T::at_once().map_or_else(make, Ok),
                 Output::Taken => unreachable!("the output is taken once, by value"),
             },
             State::Many(_, _, value) => Ok(value.take().expect("the value is taken once, by value")),
