@@ -1,0 +1,79 @@
+//! A missing edge between two streams: refused, then let through to see what it does, then put right.
+//!
+//! It is the incorrect example of PyTorch's note on CUDA semantics: a matrix is filled on the default stream and summed on
+//! another, and nothing says that the sum comes second. On a GPU that may go well for months.
+//!
+//! ```sh
+//! cargo run --example ordering
+//! ```
+
+use std::cell::RefCell;
+use warpline::ops::{fill, normal_, sum};
+use warpline::prelude::*;
+use warpline::testing::for_each_seed_on;
+
+const SEEDS: std::ops::Range<u64> = 0..32;
+
+/// The mistake: no edge between the two streams.
+async fn incorrect(device: &Device) -> warpline::Result<f32> {
+    let side = device.stream().label("side").build()?;
+    let a = device.alloc::<f32>(100 * 100)?;
+    fill(&a, 1.0).queued()?;
+    normal_(&a, 42, 0.0, 1.0).queued()?; // on the default stream
+    side.enter(|| sum(&a)).await // on the side stream, perhaps first
+}
+
+/// The same with the edge.
+async fn correct(device: &Device) -> warpline::Result<f32> {
+    let side = device.stream().label("side").build()?;
+    let a = device.alloc::<f32>(100 * 100)?;
+    fill(&a, 1.0).queued()?;
+    normal_(&a, 42, 0.0, 1.0).queued()?;
+    side.wait_stream(&device.default_stream()?); // on the device: the host goes on
+    side.enter(|| sum(&a)).await
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> warpline::Result<()> {
+    let runtime = Runtime::builder().order(OrderMode::Deny).build()?;
+    let device = runtime.best_device()?;
+    let expected = correct(&device).await?;
+    println!("the sum is {expected}\n");
+
+    let refused = incorrect(&device).await.expect_err("the edge is missing");
+    println!(
+        "1. Without the edge the sum is refused when it is enqueued; its kernel never runs:\n\n{refused}\n"
+    );
+    assert_eq!(refused.kind(), ErrorKind::Unordered);
+    assert!(refused.to_string().contains("call side.wait_stream(&default) before it"));
+
+    // With the check off it runs. A seed is one interleaving of the streams, the same every time.
+    let sums = RefCell::new(Vec::new());
+    for_each_seed_on(Runtime::builder().order(OrderMode::Off), SEEDS, |runtime| {
+        let (device, sums) = (runtime.best_device(), &sums);
+        async move {
+            let sum = incorrect(&device?).await?;
+            sums.borrow_mut().push(sum);
+            Ok(())
+        }
+    });
+    let sums = sums.into_inner();
+    let wrong: Vec<_> = SEEDS.zip(&sums).filter(|&(_, &sum)| sum != expected).collect();
+    println!("2. With OrderMode::Off it runs, and is wrong for {} of {} seeds:\n", wrong.len(), sums.len());
+    println!(
+        "{}\n",
+        wrong.iter().map(|(seed, sum)| format!("seed {seed}: {sum}")).collect::<Vec<_>>().join(", ")
+    );
+    assert!(!wrong.is_empty(), "no seed shows the race");
+    assert!(wrong.len() < sums.len(), "no seed hides the race: it would be easy to find without a check");
+
+    for_each_seed_on(Runtime::builder().order(OrderMode::Deny), SEEDS, |runtime| {
+        let device = runtime.best_device();
+        async move {
+            assert_eq!(correct(&device?).await?, expected);
+            Ok(())
+        }
+    });
+    println!("3. With the edge it is right for all {} seeds.", sums.len());
+    Ok(())
+}
