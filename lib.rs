@@ -38,3 +38,8 @@ pub mod prelude {
         Runtime, Schedule, Stream, StreamLease, StreamPool,
     };
 }
+
+/// Runs the README's programs as tests.
+#[cfg(doctest)]
+#[doc = include_str!("README.md")]
+struct Readme;

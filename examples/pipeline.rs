@@ -100,11 +100,11 @@ async fn run(options: Options) -> anyhow::Result<()> {
     let standard_deviations = compute.read(&standard_deviation).await?;
     let took = began.elapsed();
 
-    print_columns("mean", &means);
-    print_columns("deviation (1 where a column is constant)", &deviations);
+    print_columns("mean of each pixel", &means);
+    print_columns("deviation of each pixel (1 where it never changes)", &deviations);
     let (memory, pinned) = (device.memory_stats(), device.pinned_stats());
     println!("{rows} rows, twice, in {} batches on {device}", pipeline.batches);
-    println!("{} bytes copied in {:.1} ms", pipeline.bytes_copied, took.as_secs_f64() * 1e3);
+    println!("{} bytes copied; {:.1} ms in all", pipeline.bytes_copied, took.as_secs_f64() * 1e3);
     println!(
         "peaks: {} bytes of device memory, {} bytes pinned",
         memory.peak_allocated_bytes, pinned.peak_allocated_bytes
@@ -318,9 +318,9 @@ fn largest(numbers: impl IntoIterator<Item = f64>) -> f64 {
 }
 
 fn print_columns(what: &str, columns: &[f32]) {
-    println!("{what} of each pixel");
+    println!("{what}");
     for line in columns[..64].chunks(8) {
         println!("{}", line.iter().map(|x| format!("{x:7.3}")).collect::<String>());
     }
-    println!("and of the label\n{:7.3}\n", columns[64]);
+    println!("and of the label: {:.3}\n", columns[64]);
 }
