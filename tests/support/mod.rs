@@ -1,17 +1,21 @@
 //! What several test binaries share.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
-pub mod recording;
+pub(crate) mod recording;
 
+use std::future::Future;
+use std::panic::resume_unwind;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 use warpline::prelude::*;
 
 /// A runtime with the default order mode and `devices` CPU devices.
-pub fn runtime(devices: u32) -> Runtime {
+pub(crate) fn runtime(devices: u32) -> Runtime {
     Runtime::builder().cpu_devices(devices).build().expect("a CPU runtime")
 }
 
 /// A runtime, its `cpu:0`, and as many streams as `labels`.
-pub fn streams<const N: usize>(labels: [&str; N]) -> (Runtime, Device, [Stream; N]) {
+pub(crate) fn streams<const N: usize>(labels: [&str; N]) -> (Runtime, Device, [Stream; N]) {
     let runtime = runtime(1);
     let device = runtime.best_device().expect("cpu:0");
     let streams = labels.map(|label| device.stream().label(label).build().expect("a stream"));
@@ -19,7 +23,7 @@ pub fn streams<const N: usize>(labels: [&str; N]) -> (Runtime, Device, [Stream; 
 }
 
 /// Waits until everything on `stream` is done without observing it.
-pub fn finish_unobserved(stream: &Stream) {
+pub(crate) fn finish_unobserved(stream: &Stream) {
     while stream.completed() < stream.issued() {
         std::thread::yield_now();
     }
@@ -27,7 +31,7 @@ pub fn finish_unobserved(stream: &Stream) {
 
 /// The refusal of `pending`, which has to be one.
 #[track_caller]
-pub fn refusal<T: std::fmt::Debug>(pending: Pending<T>) -> Error {
+pub(crate) fn refusal<T: std::fmt::Debug>(pending: Pending<T>) -> Error {
     match pending.wait() {
         Ok(value) => panic!("accepted, with {value:?}"),
         Err(error) => error,
@@ -36,8 +40,35 @@ pub fn refusal<T: std::fmt::Debug>(pending: Pending<T>) -> Error {
 
 /// Checks that `pending` was refused for want of an edge.
 #[track_caller]
-pub fn unordered<T: std::fmt::Debug>(pending: Pending<T>) -> Error {
+pub(crate) fn unordered<T: std::fmt::Debug>(pending: Pending<T>) -> Error {
     let error = refusal(pending);
     assert_eq!(error.kind(), ErrorKind::Unordered, "{error}");
     error
+}
+
+/// Checks that every one of `parts` is in the text of `error`, which is of this kind.
+#[track_caller]
+pub(crate) fn says(error: &Error, kind: ErrorKind, parts: &[&str]) {
+    assert_eq!(error.kind(), kind, "{error}");
+    let text = error.to_string();
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    }
+}
+
+/// Calls `f` on a thread of its own and panics if that takes more than a minute: for what must not hang.
+#[track_caller]
+pub(crate) fn within_a_minute<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> R {
+    let (done, outcome) = channel();
+    let thread = std::thread::spawn(move || drop(done.send(f())));
+    match outcome.recv_timeout(Duration::from_secs(60)) {
+        Ok(value) => value,
+        Err(RecvTimeoutError::Timeout) => panic!("it hangs"),
+        Err(RecvTimeoutError::Disconnected) => resume_unwind(thread.join().expect_err("it sent nothing")),
+    }
+}
+
+/// Runs `future` on this thread.
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
+    futures::executor::block_on(future)
 }

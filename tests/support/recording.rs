@@ -13,7 +13,7 @@ use warpline::{DeviceId, OrderMode, Runtime, Ticket, Timeline};
 
 /// One driver call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Call {
+pub(crate) enum Call {
     Submit { stream: String, ticket: Ticket, what: &'static str },
     Signal { stream: String, ticket: Ticket },
     Record { stream: String },
@@ -22,7 +22,7 @@ pub enum Call {
 }
 
 #[derive(Debug)]
-pub struct Recording {
+pub(crate) struct Recording {
     calls: Mutex<Vec<Call>>,
     streams: Mutex<Vec<Arc<Track>>>,
     next_address: AtomicU64,
@@ -51,7 +51,7 @@ struct Handle(Arc<Recording>);
 
 impl Recording {
     /// A runtime over a recording driver that needs markers, and the driver.
-    pub fn runtime(order: OrderMode) -> (Runtime, Arc<Recording>) {
+    pub(crate) fn runtime(order: OrderMode) -> (Runtime, Arc<Recording>) {
         let recording = Arc::new(Recording {
             calls: Mutex::default(),
             streams: Mutex::default(),
@@ -68,24 +68,24 @@ impl Recording {
     }
 
     /// The calls since this was last asked.
-    pub fn take(&self) -> Vec<Call> {
+    pub(crate) fn take(&self) -> Vec<Call> {
         std::mem::take(&mut self.calls())
     }
 
     /// The next submission is refused.
-    pub fn refuse_next(&self) {
+    pub(crate) fn refuse_next(&self) {
         self.refuse_next.store(true, Ordering::Relaxed);
     }
 
     /// The device gets to the newest marker of the stream with this label.
-    pub fn reach_marker(&self, label: &str) {
+    pub(crate) fn reach_marker(&self, label: &str) {
         let track = self.streams.lock().unwrap().iter().find(|track| track.label == label).cloned();
         let track = track.expect("a stream of that label");
         track.timeline.complete(track.signalled.load(Ordering::Relaxed));
     }
 
     /// The device gets to the newest marker of every stream.
-    pub fn reach_markers(&self) {
+    pub(crate) fn reach_markers(&self) {
         let tracks = self.streams.lock().unwrap().clone();
         for track in tracks {
             track.timeline.complete(track.signalled.load(Ordering::Relaxed));

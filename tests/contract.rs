@@ -1,0 +1,121 @@
+//! What every device does, one test a behaviour: on the CPU device with threads, on the CPU device with seeded schedules, and
+//! on CUDA.
+//!
+//! A test is an async function of one or more devices of one runtime. Whatever it does, at its end no device and no pinned
+//! memory may be in use that was not before.
+
+mod support;
+
+#[path = "contract/copies.rs"]
+mod copies;
+#[path = "contract/external.rs"]
+mod external;
+#[path = "contract/host_functions.rs"]
+mod host_functions;
+#[path = "contract/kernels.rs"]
+mod kernels;
+#[path = "contract/peers.rs"]
+mod peers;
+#[path = "contract/streams.rs"]
+mod streams;
+#[path = "contract/views.rs"]
+mod views;
+
+use std::future::Future;
+use warpline::prelude::*;
+use warpline::{Result, testing};
+
+/// How many interleavings a test sees.
+const SEEDS: u64 = 12;
+
+/// Each function, once a backend: `mod name { threads, seeded, cuda }`.
+macro_rules! contract {
+    ($($(#[$attr:meta])* async fn $name:ident([$($device:ident),+]) $body:block)*) => {$(
+        $(#[$attr])*
+        mod $name {
+            #[allow(unused_imports, reason = "few tests use all of them")]
+            use super::*;
+
+            const DEVICES: usize = [$(stringify!($device)),+].len();
+
+            async fn body([$($device),+]: [Device; DEVICES]) -> warpline::Result<()> {
+                $body
+                Ok(())
+            }
+
+            #[test]
+            fn threads() {
+                crate::on_threads(body);
+            }
+
+            #[test]
+            fn seeded() {
+                crate::seeded(body);
+            }
+
+            #[test]
+            #[ignore = "needs a CUDA device"]
+            fn cuda() {
+                crate::on_cuda(body);
+            }
+        }
+    )*};
+}
+pub(crate) use contract;
+
+fn on_threads<const N: usize, Fut: Future<Output = Result<()>>>(body: impl Fn([Device; N]) -> Fut) {
+    let runtime = support::runtime(N as u32);
+    let devices = runtime.devices().try_into().expect("as many as were asked for");
+    support::block_on(and_nothing_is_left(body, devices)).unwrap();
+}
+
+fn seeded<const N: usize, Fut: Future<Output = Result<()>>>(body: impl Fn([Device; N]) -> Fut) {
+    let builder = Runtime::builder().cpu_devices(N as u32);
+    testing::for_each_seed_on(builder, 0..SEEDS, |runtime| {
+        and_nothing_is_left(&body, runtime.devices().try_into().expect("as many as were asked for"))
+    });
+}
+
+fn on_cuda<const N: usize, Fut: Future<Output = Result<()>>>(body: impl Fn([Device; N]) -> Fut) {
+    let devices = std::array::from_fn(|n| Device::open(&format!("cuda:{n}")).unwrap());
+    support::block_on(and_nothing_is_left(body, devices)).unwrap();
+}
+
+/// Runs `body`, lets the devices finish, and checks that no memory is in use that was not before.
+async fn and_nothing_is_left<const N: usize, Fut: Future<Output = Result<()>>>(
+    body: impl Fn([Device; N]) -> Fut,
+    devices: [Device; N],
+) -> Result<()> {
+    let in_use = || {
+        let bytes = |device: &Device| {
+            (device.memory_stats().allocated_bytes, device.pinned_stats().allocated_bytes)
+        };
+        devices.iter().map(bytes).collect::<Vec<_>>()
+    };
+    let before = in_use();
+    body(devices.clone()).await?;
+    for device in &devices {
+        device.synchronize().await?;
+    }
+    assert_eq!(in_use(), before, "bytes of device and pinned memory in use, a pair a device");
+    Ok(())
+}
+
+/// The error that awaiting `pending` gives; it has to give one.
+#[track_caller]
+fn refused<T: std::fmt::Debug>(pending: Pending<T>) -> impl Future<Output = Error> {
+    let caller = std::panic::Location::caller();
+    async move {
+        match pending.await {
+            Ok(value) => panic!("{caller}: accepted, with {value:?}"),
+            Err(error) => error,
+        }
+    }
+}
+
+/// A pinned buffer with these elements.
+async fn pinned<T: warpline::Element>(device: &Device, elements: &[T]) -> Result<Pinned<T>> {
+    let mut host = device.pinned(elements.len()).await?;
+    host.copy_from_slice(elements);
+    Ok(host)
+}

@@ -1,0 +1,119 @@
+//! Launches: kernels that come with the crate and one declared here.
+
+use crate::support::says;
+use crate::{contract, refused};
+use warpline::kernels;
+use warpline::prelude::*;
+
+warpline::kernel! {
+    /// y ← a·x² + y for `n` elements.
+    pub(crate) unsafe fn add_squares(n: u32, a: f32, x: &[f32], y: &mut [f32])
+    where n as usize <= x.len(), n as usize <= y.len()
+    {
+        cuda: "extern \"C\" __global__ void add_squares(unsigned n, float a, const float* x, float* y) {
+            unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+            if (i < n) y[i] += a * (x[i] * x[i]);
+        }",
+        cpu: |n, a, x, y| for i in 0..n as usize { y[i] += a * (x[i] * x[i]) },
+    }
+}
+
+fn ramp(n: usize) -> Vec<f32> {
+    (0..n).map(|i| i as f32).collect()
+}
+
+contract! {
+    async fn launches_run_in_stream_order_on_their_operands([device]) {
+        let stream = device.new_stream()?;
+        let (x, y) = (stream.alloc::<f32>(1000)?, stream.alloc::<f32>(1000)?);
+        let config = LaunchConfig::for_elements(1000u32);
+        drop(stream.write(&x, &ramp(1000)));
+        drop(stream.fill(&y, 1.0));
+        drop(stream.launch(kernels::axpy(1000, 2.0, &x, &y), config));
+        drop(stream.launch(kernels::add_(1000, &y, &x), config));
+        let expected: Vec<f32> = (0..1000).map(|i| 1.0 + 3.0 * i as f32).collect();
+        assert_eq!(stream.read(&y).await?, expected);
+    }
+
+    async fn relu_writes_another_buffer_or_its_own([device]) {
+        let stream = device.new_stream()?;
+        let (x, y) = (stream.alloc::<f32>(3)?, stream.alloc::<f32>(3)?);
+        let config = LaunchConfig::for_elements(3u32);
+        drop(stream.write(&x, &[-1.0, 0.0, 2.0]));
+        drop(stream.launch(kernels::relu(3, &x, &y), config));
+        assert_eq!(stream.read(&y).await?, [0.0, 0.0, 2.0]);
+        drop(stream.launch(kernels::relu(3, &x, &x), config));
+        assert_eq!(stream.read(&x).await?, [0.0, 0.0, 2.0]);
+    }
+
+    async fn ops_run_on_the_current_stream_of_their_operands([device]) {
+        let stream = device.new_stream()?;
+        let x = stream.alloc::<f32>(1000)?;
+        drop(stream.fill(&x, 0.5));
+        assert_eq!(stream.enter(|| warpline::ops::sum(&x)).await?, 500.0);
+    }
+
+    async fn a_kernel_declared_here_is_launched_like_any_other([device]) {
+        let stream = device.new_stream()?;
+        let (x, y) = (stream.alloc::<f32>(8)?, stream.alloc::<f32>(10)?);
+        drop(stream.write(&x, &ramp(8)));
+        drop(stream.fill(&y, 1.0));
+        stream.launch(add_squares(8, 2.0, &x, &y), LaunchConfig::for_elements(8u32)).await?;
+        let expected: Vec<f32> = (0..8).map(|i| 1.0 + 2.0 * (i * i) as f32).chain([1.0, 1.0]).collect();
+        assert_eq!(stream.read(&y).await?, expected);
+    }
+
+    async fn a_launch_whose_where_does_not_hold_is_refused_with_the_numbers([device]) {
+        let stream = device.new_stream()?;
+        let (x, y) = (stream.alloc::<f32>(8)?, stream.alloc::<f32>(4)?);
+        let call = add_squares(8, 2.0, &x, &y);
+        let error = refused(stream.launch(call, LaunchConfig::for_elements(8u32))).await;
+        let text = "add_squares: \"n as usize <= y.len()\" does not hold: n = 8, a = 2.0, x.len() = 8, y.len() = 4; \
+                    pass arguments that satisfy it";
+        says(&error, ErrorKind::Shape, &[text]);
+        assert_eq!(stream.issued(), 0);
+    }
+
+    async fn a_strided_operand_is_refused_with_its_shape([device]) {
+        let stream = device.new_stream()?;
+        let x = stream.alloc::<f32>(12)?.as_matrix(4)?;
+        let y = stream.alloc::<f32>(8)?;
+        let error =
+            refused(stream.launch(kernels::axpy(8, 1.0, &x.columns(..2)?, &y), LaunchConfig::for_elements(8u32))).await;
+        let text = "axpy: operand x is a strided view of 4 rows of 2 elements, and the kernel takes contiguous memory; copy it first";
+        says(&error, ErrorKind::Shape, &[text]);
+        y.accept_contents();
+        let whole_rows = x.rows(1..3)?;
+        drop(stream.fill(&x, 1.0));
+        drop(stream.fill(&y, 1.0));
+        stream.launch(kernels::axpy(6, 1.0, &whole_rows, &y), LaunchConfig::for_elements(6u32)).await?;
+    }
+
+    async fn a_configuration_no_gpu_takes_is_refused_everywhere([device]) {
+        let stream = device.new_stream()?;
+        let (x, y) = (stream.alloc::<f32>(8)?, stream.alloc::<f32>(8)?);
+        let error = refused(stream.launch(kernels::axpy(8, 1.0, &x, &y), LaunchConfig::linear(1, 2000))).await;
+        says(
+            &error,
+            ErrorKind::InvalidArgument,
+            &["axpy: block [2000, 1, 1] has 2000 in x, which takes 1 to 1024; change the launch configuration"],
+        );
+    }
+
+    async fn an_operand_of_another_device_is_refused_with_both_names([one, two]) {
+        let stream = one.stream().label("mine").build()?;
+        let (x, y) = (two.new_stream()?.alloc::<f32>(8)?, stream.alloc::<f32>(8)?);
+        let place = "on stream \"mine\" (tests/contract/kernels.rs:";
+        let devices = format!("the stream is on {one} and an operand is on {two}; copy it over with copy_peer first");
+        let config = LaunchConfig::for_elements(8u32);
+        for (op, error) in [
+            ("axpy", refused(stream.launch(kernels::axpy(8, 1.0, &x, &y), config)).await),
+            ("fill", refused(stream.fill(&x, 1.0)).await),
+            ("copy", refused(stream.copy(&y, &x)).await),
+            ("write", refused(stream.write(&x, &[0.0; 8])).await),
+        ] {
+            says(&error, ErrorKind::DeviceMismatch, &[&format!("{op} {place}"), &devices]);
+        }
+        assert_eq!(stream.issued(), 0);
+    }
+}

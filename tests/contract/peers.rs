@@ -1,0 +1,89 @@
+//! Copies between two devices of one runtime.
+
+use crate::support::says;
+use crate::{contract, refused};
+use warpline::prelude::*;
+
+fn ramp(n: usize) -> Vec<f32> {
+    (0..n).map(|i| i as f32).collect()
+}
+
+contract! {
+    async fn copy_peer_with_its_edges_moves_the_elements([one, two]) {
+        let (source, destination) = (one.new_stream()?, two.new_stream()?);
+        let (x, y) = (source.alloc::<f32>(100)?, destination.alloc::<f32>(100)?);
+        drop(source.write(&x, &ramp(100)));
+        drop(source.wait_stream(&destination));
+        drop(source.copy_peer(&x, &y));
+        drop(destination.wait_stream(&source));
+        assert_eq!(destination.read(&y).await?, ramp(100));
+        assert_eq!((x.device(), y.device()), (one, two));
+    }
+
+    async fn copy_peer_without_its_edges_is_refused([one, two]) {
+        let source = one.stream().label("source").build()?;
+        let destination = two.stream().label("destination").build()?;
+        let (x, y) = (source.alloc::<f32>(100)?, destination.alloc::<f32>(100)?);
+        drop(source.fill(&x, 1.0));
+        drop(destination.fill(&y, 2.0));
+        says(
+            &refused(source.copy_peer(&x, &y)).await,
+            ErrorKind::Unordered,
+            &[
+                "copy_peer on stream \"source\" (tests/contract/peers.rs:",
+                "writes memory that fill on stream \"destination\"",
+                "call source.wait_stream(&destination) before it",
+            ],
+        );
+        drop(source.wait_stream(&destination));
+        drop(source.copy_peer(&x, &y));
+        says(
+            &refused(destination.read(&y)).await,
+            ErrorKind::Unordered,
+            &["reads memory that copy_peer on stream \"source\"", "call destination.wait_stream(&source) before it"],
+        );
+        drop(destination.wait_for(&y));
+        assert_eq!(destination.read(&y).await?, [1.0; 100]);
+    }
+
+    async fn the_edge_between_devices_holds_on_the_device([one, two]) {
+        let (a, b) = (one.new_stream()?, two.new_stream()?);
+        let (x, y) = (a.alloc::<f32>(10)?, b.alloc::<f32>(10)?);
+        drop(a.wait_stream(&b));
+        let gate = a.hold()?;
+        drop(a.fill(&x, 5.0));
+        drop(a.copy_peer(&x, &y));
+        drop(b.wait_stream(&a));
+        let mut read = b.read(&y);
+        assert!(!read.query()?, "b waits for a, which the gate holds");
+        gate.open();
+        assert_eq!(read.await?, [5.0; 10]);
+    }
+
+    async fn columns_cross_devices_too([one, two]) {
+        let (a, b) = (one.new_stream()?, two.new_stream()?);
+        let x = a.alloc::<f32>(12)?.as_matrix(4)?;
+        let y = b.alloc::<f32>(8)?;
+        drop(a.write(&x, &ramp(12)));
+        drop(a.wait_stream(&b));
+        a.copy_peer(&x.columns(1..)?, &y).await?;
+        assert_eq!(b.read(&y).await?, [1.0, 2.0, 4.0, 5.0, 7.0, 8.0, 10.0, 11.0]);
+    }
+
+    async fn a_plain_copy_to_another_device_is_refused([one, two]) {
+        let stream = one.new_stream()?;
+        let (x, y) = (stream.alloc::<f32>(8)?, two.new_stream()?.alloc::<f32>(8)?);
+        let devices = format!("the stream is on {one} and an operand is on {two}; copy it over with copy_peer first");
+        says(&refused(stream.copy(&x, &y)).await, ErrorKind::DeviceMismatch, &[&devices]);
+    }
+
+    async fn one_shared_pinned_buffer_goes_to_both([one, two]) {
+        let (a, b) = (one.new_stream()?, two.new_stream()?);
+        let host = std::sync::Arc::new(crate::pinned(&one, &ramp(50)).await?);
+        let (x, y) = (a.alloc::<f32>(50)?, b.alloc::<f32>(50)?);
+        let (to_x, to_y) = (a.copy_from_shared(&x, &host), b.copy_from_shared(&y, &host));
+        to_x.await?;
+        to_y.await?;
+        assert_eq!((a.read(&x).await?, b.read(&y).await?), (ramp(50), ramp(50)));
+    }
+}
