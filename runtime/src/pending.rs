@@ -134,12 +134,12 @@ impl<T> Pending<T> {
         match &mut self.state {
             State::Flight(flight) => flight.query(),
             State::Many(parts, ..) => {
+                // All of them, since each asks for the marker it needs.
+                let mut done = true;
                 for part in parts {
-                    if !part.query()? {
-                        return Ok(false);
-                    }
+                    done &= part.query()?;
                 }
-                Ok(true)
+                Ok(done)
             }
             State::Failed(error, _) => {
                 error.mark_seen();
