@@ -87,9 +87,8 @@ async fn and_nothing_is_left<const N: usize, Fut: Future<Output = Result<()>>>(
     devices: [Device; N],
 ) -> Result<()> {
     let in_use = || {
-        let bytes = |device: &Device| {
-            (device.memory_stats().allocated_bytes, device.pinned_stats().allocated_bytes)
-        };
+        let bytes =
+            |device: &Device| (device.memory_stats().allocated_bytes, device.pinned_stats().allocated_bytes);
         devices.iter().map(bytes).collect::<Vec<_>>()
     };
     let before = in_use();

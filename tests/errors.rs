@@ -98,7 +98,11 @@ fn more_elements_than_can_be_addressed_are_out_of_memory() {
         ErrorKind::OutOfMemory,
         &["alloc of 18446744073709551615 elements of 8 bytes is more than can be addressed"],
     );
-    says(&stream.alloc::<u8>(usize::MAX).unwrap_err(), ErrorKind::OutOfMemory, &["more than can be addressed"]);
+    says(
+        &stream.alloc::<u8>(usize::MAX).unwrap_err(),
+        ErrorKind::OutOfMemory,
+        &["more than can be addressed"],
+    );
 }
 
 #[test]
@@ -151,8 +155,22 @@ fn a_device_that_is_not_there_says_what_is_missing() {
 #[test]
 fn what_is_no_device_name_is_refused_with_what_is() {
     for name in [
-        "", "cuda0", "cpu:", "cuda:", "cpu:+1", "cpu:-1", "cpu: 1", " cpu", "cpu ", "CPU", "gpu", "cpu:0:0", "cpu:1a",
-        "cpu:4294967296", ":0", "cuda:\u{661}",
+        "",
+        "cuda0",
+        "cpu:",
+        "cuda:",
+        "cpu:+1",
+        "cpu:-1",
+        "cpu: 1",
+        " cpu",
+        "cpu ",
+        "CPU",
+        "gpu",
+        "cpu:0:0",
+        "cpu:1a",
+        "cpu:4294967296",
+        ":0",
+        "cuda:\u{661}",
     ] {
         let error = DeviceId::from_str(name).unwrap_err();
         let text = format!("\"{name}\" is not a device: expected \"cpu\", \"cpu:N\", \"cuda\" or \"cuda:N\"");
@@ -401,7 +419,11 @@ fn of_several_errors_nobody_saw_the_first_is_returned() {
     drop(owner.fill(&x, 1.0));
     drop(other.write(&x, &[0.0; 3]));
     drop(other.fill(&x, 2.0));
-    says(&refusal(other.synchronize()), ErrorKind::Shape, &["write", "3 elements on the host, 8 on the device"]);
+    says(
+        &refusal(other.synchronize()),
+        ErrorKind::Shape,
+        &["write", "3 elements on the host, 8 on the device"],
+    );
     other.synchronize().wait().unwrap();
 }
 

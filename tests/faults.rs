@@ -44,7 +44,8 @@ fn a_panic_in_a_twin_is_named_like_any_fault() {
     let config = LaunchConfig::for_elements(4u32);
     stream.launch(kernels::axpy(4, 1.0, &x, &y), config).wait().unwrap();
     let error = refusal(stream.launch(kernels::add_(4, &y, &x), config));
-    let place = format!("add_ failed on stream \"work\" at ticket 4 (tests/faults.rs:{}): panicked: ", line!() - 1);
+    let place =
+        format!("add_ failed on stream \"work\" at ticket 4 (tests/faults.rs:{}): panicked: ", line!() - 1);
     says(&error, ErrorKind::Fault, &[&place, ACCEPTS_NO_MORE]);
 }
 
@@ -57,7 +58,8 @@ fn a_panic_in_a_host_function_is_named_with_what_it_said() {
     ] {
         let (_runtime, _, stream) = one_stream(Runtime::builder());
         let error = refusal(stream.call(panic));
-        let place = format!("call failed on stream \"work\" at ticket 1 (tests/faults.rs:{}): {said}", line!() - 1);
+        let place =
+            format!("call failed on stream \"work\" at ticket 1 (tests/faults.rs:{}): {said}", line!() - 1);
         says(&error, ErrorKind::Fault, &[&place, ACCEPTS_NO_MORE]);
     }
 }
@@ -194,7 +196,10 @@ fn a_stream_that_waits_for_work_of_a_failed_device_says_so() {
         says(
             &refusal(op),
             ErrorKind::Fault,
-            &["wait_stream failed on stream \"waiting\" at ticket 1", "it waits for work that will not run: call failed on"],
+            &[
+                "wait_stream failed on stream \"waiting\" at ticket 1",
+                "it waits for work that will not run: call failed on",
+            ],
         );
     });
 }
@@ -212,7 +217,9 @@ fn a_runtime_dropped_with_a_closed_gate_resolves_what_the_gate_held() {
         drop(stream.fill(&x, 2.0));
         let all = device.synchronize();
         drop(runtime);
-        let text = format!("the runtime was shut down with 2 ops in flight on stream \"work\", the oldest fill (tests/faults.rs:{line})");
+        let text = format!(
+            "the runtime was shut down with 2 ops in flight on stream \"work\", the oldest fill (tests/faults.rs:{line})"
+        );
         says(&refusal(held), ErrorKind::ShutDown, &[&text, "held at a wait that nothing will release"]);
         says(&refusal(all), ErrorKind::ShutDown, &[&text]);
         gate.open();
@@ -249,7 +256,11 @@ fn a_seeded_runtime_dropped_with_work_runs_what_can_run_and_reports_the_rest() {
             let held = other.call(|| 6);
             drop(runtime);
             assert_eq!(ran.wait().unwrap(), 5);
-            says(&refusal(held), ErrorKind::ShutDown, &["1 op in flight on stream \"held\", the oldest call"]);
+            says(
+                &refusal(held),
+                ErrorKind::ShutDown,
+                &["1 op in flight on stream \"held\", the oldest call"],
+            );
             drop(gate);
         }
     });
@@ -394,7 +405,8 @@ fn a_value_that_panics_when_it_is_dropped_unrun_harms_nobody() {
 #[test]
 fn a_fault_of_a_seeded_schedule_is_the_same_every_time() {
     let fails_at = |seed| {
-        let (_runtime, device, a) = one_stream(Runtime::builder().schedule(Schedule::Seeded(seed)).fail_op(5));
+        let (_runtime, device, a) =
+            one_stream(Runtime::builder().schedule(Schedule::Seeded(seed)).fail_op(5));
         let b = device.stream().label("b").build().unwrap();
         (0..4).for_each(|_| drop((a.call(|| ()), b.call(|| ()))));
         let error = refusal(device.synchronize()).to_string();

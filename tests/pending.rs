@@ -223,7 +223,8 @@ fn select_takes_the_first_and_leaves_the_other_usable() {
 
 #[test]
 fn after_a_timeout_the_work_goes_on_and_can_be_awaited_again() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let (_runtime, _, [stream]) = streams(["s"]);
     runtime.block_on(async {
         let (gate, mut op) = held(&stream);

@@ -22,7 +22,10 @@ fn current(device: &Device) -> String {
 async fn pending(times: usize) {
     for _ in 0..times {
         let mut polled = false;
-        std::future::poll_fn(|_| if std::mem::replace(&mut polled, true) { Poll::Ready(()) } else { Poll::Pending }).await;
+        std::future::poll_fn(|_| {
+            if std::mem::replace(&mut polled, true) { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
     }
 }
 
@@ -60,7 +63,8 @@ fn a_scope_restores_after_a_panic_in_its_future_and_in_its_closure() {
     assert_eq!(current(&device), "default");
     let mut panics = pin!(a.scope(|| -> std::future::Ready<()> { panic!("on purpose") }));
     for _ in 0..2 {
-        let poll = AssertUnwindSafe(|| panics.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+        let poll =
+            AssertUnwindSafe(|| panics.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
         assert!(catch_unwind(poll).is_err());
         assert_eq!(current(&device), "default");
     }
@@ -110,7 +114,10 @@ fn a_scope_survives_every_await_on_a_work_stealing_runtime() {
                         assert_eq!(current(&device), expected, "round {round} of task {n}");
                         match round % 3 {
                             0 => tokio::task::yield_now().await,
-                            1 => assert_eq!(Stream::current(&device).unwrap().call(move || n).await.unwrap(), n),
+                            1 => assert_eq!(
+                                Stream::current(&device).unwrap().call(move || n).await.unwrap(),
+                                n
+                            ),
                             _ => drop(tokio::spawn(tokio::task::yield_now()).await),
                         }
                     }
@@ -140,10 +147,13 @@ fn a_scope_survives_select() {
     let (_runtime, device, [a, b]) = streams(["a", "b"]);
     block_on(a.scope(|| async {
         let (gate, gated) = (b.hold().unwrap(), b.synchronize());
-        let mut other = Box::pin(b.scope(|| async {
-            gated.await.unwrap();
-            current(&device)
-        }).fuse());
+        let mut other = Box::pin(
+            b.scope(|| async {
+                gated.await.unwrap();
+                current(&device)
+            })
+            .fuse(),
+        );
         for _ in 0..3 {
             let mut mine = pin!(a.call(|| 1).fuse());
             futures::select! {
@@ -172,7 +182,8 @@ fn spawn_starts_with_nothing_and_in_current_stream_takes_the_scope_along() {
     executor.block_on(a.scope(|| async {
         assert_eq!(tokio::spawn(name(&device)).await.unwrap(), "default");
         assert_eq!(tokio::spawn(name(&device).in_current_stream()).await.unwrap(), "a");
-        let on_device = device.scope(|| async { tokio::spawn(name(&device).in_current_stream()).await.unwrap() });
+        let on_device =
+            device.scope(|| async { tokio::spawn(name(&device).in_current_stream()).await.unwrap() });
         assert_eq!(on_device.await, "a");
     }));
     assert_eq!(executor.block_on(name(&device).in_current_stream()), "default");
@@ -187,6 +198,11 @@ fn in_current_stream_takes_both_the_stream_and_the_device_along() {
     assert_eq!(side.enter(|| one.enter(both)), ("side".to_owned(), one.clone()));
     let carried = side.enter(|| one.enter(|| async { both() }.in_current_stream()));
     assert_eq!(block_on(carried), ("side".to_owned(), one.clone()));
+    let there = one.stream().label("there").build().unwrap();
+    let carried =
+        side.enter(|| there.enter(|| async { (current(&zero), current(&one)) }.in_current_stream()));
+    assert_eq!(block_on(carried), ("side".to_owned(), "there".to_owned()));
+    assert_eq!(both().0, "default");
 }
 
 #[test]
@@ -358,7 +374,11 @@ fn ops_across_devices_are_refused_when_they_are_called() {
     drop(ops::fill(&x, 1.0));
     drop(ops::fill(&y, 1.0));
     let text = "an operand is on cpu:1; copy it over with copy_peer first";
-    says(&refusal(ops::add_(&x, &y)), ErrorKind::DeviceMismatch, &["add_ on stream \"default\" (tests/scopes.rs:", text]);
+    says(
+        &refusal(ops::add_(&x, &y)),
+        ErrorKind::DeviceMismatch,
+        &["add_ on stream \"default\" (tests/scopes.rs:", text],
+    );
     says(&one.enter(|| refusal(ops::copy(&x, &y))), ErrorKind::DeviceMismatch, &[text]);
 }
 

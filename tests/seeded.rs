@@ -46,7 +46,10 @@ fn different_seeds_give_different_interleavings() {
     for first in 0..3 {
         assert!(orders.iter().any(|order| order[0] == first), "stream {first} goes first");
         let all_of_it = |order: &&Vec<usize>| order[..10].iter().all(|&stream| stream == first);
-        assert!(orders.iter().any(|order| all_of_it(&order)), "stream {first} runs to its end before the others");
+        assert!(
+            orders.iter().any(|order| all_of_it(&order)),
+            "stream {first} runs to its end before the others"
+        );
     }
 }
 
