@@ -275,7 +275,7 @@ fn every_ticket_becomes_complete_by_markers_alone() {
         let op = stream.fill(&x, step as f32);
         match (draw >> 40) % 4 {
             0 => drop(op),
-            1 => drop(op.queued().unwrap()),
+            1 => op.queued().unwrap(),
             2 => drop(held.insert(step, task::spawn(op))),
             _ => {
                 let mut op = task::spawn(op);
@@ -283,7 +283,7 @@ fn every_ticket_becomes_complete_by_markers_alone() {
                 held.insert(step, op);
             }
         }
-        if (draw >> 50) % 8 == 0 {
+        if (draw >> 50).is_multiple_of(8) {
             held.values_mut().for_each(|op| drop(op.poll()));
             driver.reach_markers();
             for (_, mut op) in std::mem::take(&mut held) {
