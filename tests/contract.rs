@@ -63,10 +63,14 @@ macro_rules! contract {
 }
 pub(crate) use contract;
 
-fn on_threads<const N: usize, Fut: Future<Output = Result<()>>>(body: impl Fn([Device; N]) -> Fut) {
-    let runtime = support::runtime(N as u32);
-    let devices = runtime.devices().try_into().expect("as many as were asked for");
-    support::block_on(and_nothing_is_left(body, devices)).unwrap();
+fn on_threads<const N: usize, Fut: Future<Output = Result<()>>>(
+    body: impl Fn([Device; N]) -> Fut + Send + 'static,
+) {
+    support::within_a_minute(|| {
+        let runtime = support::runtime(N as u32);
+        let devices = runtime.devices().try_into().expect("as many as were asked for");
+        support::block_on(and_nothing_is_left(body, devices)).unwrap();
+    });
 }
 
 fn seeded<const N: usize, Fut: Future<Output = Result<()>>>(body: impl Fn([Device; N]) -> Fut) {
@@ -76,9 +80,13 @@ fn seeded<const N: usize, Fut: Future<Output = Result<()>>>(body: impl Fn([Devic
     });
 }
 
-fn on_cuda<const N: usize, Fut: Future<Output = Result<()>>>(body: impl Fn([Device; N]) -> Fut) {
-    let devices = std::array::from_fn(|n| Device::open(&format!("cuda:{n}")).unwrap());
-    support::block_on(and_nothing_is_left(body, devices)).unwrap();
+fn on_cuda<const N: usize, Fut: Future<Output = Result<()>>>(
+    body: impl Fn([Device; N]) -> Fut + Send + 'static,
+) {
+    support::within_a_minute(|| {
+        let devices = std::array::from_fn(|n| Device::open(&format!("cuda:{n}")).unwrap());
+        support::block_on(and_nothing_is_left(body, devices)).unwrap();
+    });
 }
 
 /// Runs `body`, lets the devices finish, and checks that no memory is in use that was not before.

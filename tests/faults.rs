@@ -45,8 +45,7 @@ fn a_panic_in_a_twin_is_named_like_any_fault() {
     stream.launch(kernels::axpy(4, 1.0, &x, &y), config).wait().unwrap();
     let line = line!() + 1;
     let error = refusal(stream.launch(kernels::add_(4, &y, &x), config));
-    let place =
-        format!("add_ failed on stream \"work\" at ticket 4 (tests/faults.rs:{}): panicked: ", line!() - 1);
+    let place = format!("add_ failed on stream \"work\" at ticket 4 (tests/faults.rs:{line}): panicked: ");
     says(&error, ErrorKind::Fault, &[&place, ACCEPTS_NO_MORE]);
 }
 

@@ -143,25 +143,27 @@ fn a_panicking_waker_keeps_nobody_else_asleep() {
             panic!("a waker that panics, on purpose");
         }
     }
-    let (_runtime, device, [stream]) = streams(["s"]);
-    let gate = stream.hold().unwrap();
-    let waker = Waker::from(Arc::new(Panicking));
-    let counting = Arc::new(Counting::default());
-    let mut waiters: Vec<_> = (0..20).map(|_| stream.synchronize()).collect();
-    for (at, waiter) in waiters.iter_mut().enumerate() {
-        if at % 2 == 0 {
-            assert_pending!(Pin::new(waiter).poll(&mut Context::from_waker(&waker)));
-        } else {
-            assert_pending!(poll_with(waiter, &counting));
+    within_a_minute(|| {
+        let (_runtime, device, [stream]) = streams(["s"]);
+        let gate = stream.hold().unwrap();
+        let waker = Waker::from(Arc::new(Panicking));
+        let counting = Arc::new(Counting::default());
+        let mut waiters: Vec<_> = (0..20).map(|_| stream.synchronize()).collect();
+        for (at, waiter) in waiters.iter_mut().enumerate() {
+            if at % 2 == 0 {
+                assert_pending!(Pin::new(waiter).poll(&mut Context::from_waker(&waker)));
+            } else {
+                assert_pending!(poll_with(waiter, &counting));
+            }
         }
-    }
-    gate.open();
-    everybody_is_woken(&stream);
-    assert_eq!(counting.woken(), 10);
-    assert!(device.fault().is_none());
-    for waiter in waiters {
-        waiter.wait().unwrap();
-    }
+        gate.open();
+        everybody_is_woken(&stream);
+        assert_eq!(counting.woken(), 10);
+        assert!(device.fault().is_none());
+        for waiter in waiters {
+            waiter.wait().unwrap();
+        }
+    });
 }
 
 #[test]

@@ -102,29 +102,31 @@ contract! {
 
 #[test]
 fn other_threads_queue_behind_the_turn() {
-    let (_runtime, _, [stream]) = crate::support::streams(["turn"]);
-    let (inside, entered) = std::sync::mpsc::channel();
-    let (enqueue, is_enqueuing) = std::sync::mpsc::channel();
-    let order = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let other = {
-        let (stream, order) = (stream.clone(), order.clone());
-        std::thread::spawn(move || {
-            entered.recv().unwrap();
-            enqueue.send(()).unwrap();
-            stream.call(move || order.lock().unwrap().push("other")).wait().unwrap();
-        })
-    };
-    let first = order.clone();
-    // SAFETY: the work touches no device memory.
-    let done = unsafe {
-        stream.external(reads(NOTHING), writes(NOTHING), |raw| {
-            inside.send(()).unwrap();
-            is_enqueuing.recv().unwrap();
-            assert_eq!(stream.issued(), 2, "the wait for the closure, and the work itself");
-            raw.call(move || first.lock().unwrap().push("foreign"));
-        })
-    };
-    done.wait().unwrap();
-    other.join().unwrap();
-    assert_eq!(*order.lock().unwrap(), ["foreign", "other"]);
+    crate::support::within_a_minute(|| {
+        let (_runtime, _, [stream]) = crate::support::streams(["turn"]);
+        let (inside, entered) = std::sync::mpsc::channel();
+        let (enqueue, is_enqueuing) = std::sync::mpsc::channel();
+        let order = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let other = {
+            let (stream, order) = (stream.clone(), order.clone());
+            std::thread::spawn(move || {
+                entered.recv().unwrap();
+                enqueue.send(()).unwrap();
+                stream.call(move || order.lock().unwrap().push("other")).wait().unwrap();
+            })
+        };
+        let first = order.clone();
+        // SAFETY: the work touches no device memory.
+        let done = unsafe {
+            stream.external(reads(NOTHING), writes(NOTHING), |raw| {
+                inside.send(()).unwrap();
+                is_enqueuing.recv().unwrap();
+                assert_eq!(stream.issued(), 2, "the wait for the closure, and the work itself");
+                raw.call(move || first.lock().unwrap().push("foreign"));
+            })
+        };
+        done.wait().unwrap();
+        other.join().unwrap();
+        assert_eq!(*order.lock().unwrap(), ["foreign", "other"]);
+    });
 }
