@@ -49,10 +49,10 @@ async fn main() -> warpline::Result<()> {
 
     // With the check off it runs. A seed is one interleaving of the streams, the same every time.
     let sums = RefCell::new(Vec::new());
-    for_each_seed_on(Runtime::builder().order(OrderMode::Off), SEEDS, |runtime| {
-        let (device, sums) = (runtime.best_device(), &sums);
+    for_each_seed_on(Runtime::builder().order(OrderMode::Off), SEEDS, |devices| {
+        let sums = &sums;
         async move {
-            let sum = incorrect(&device?).await?;
+            let sum = incorrect(&devices[0]).await?;
             sums.borrow_mut().push(sum);
             Ok(())
         }
@@ -67,12 +67,9 @@ async fn main() -> warpline::Result<()> {
     assert!(!wrong.is_empty(), "no seed shows the race");
     assert!(wrong.len() < sums.len(), "no seed hides the race: it would be easy to find without a check");
 
-    for_each_seed_on(Runtime::builder().order(OrderMode::Deny), SEEDS, |runtime| {
-        let device = runtime.best_device();
-        async move {
-            assert_eq!(correct(&device?).await?, expected);
-            Ok(())
-        }
+    for_each_seed_on(Runtime::builder().order(OrderMode::Deny), SEEDS, |devices| async move {
+        assert_eq!(correct(&devices[0]).await?, expected);
+        Ok(())
     });
     println!("3. With the edge it is right for all {} seeds.", sums.len());
     Ok(())

@@ -75,8 +75,8 @@ fn on_threads<const N: usize, Fut: Future<Output = Result<()>>>(
 
 fn seeded<const N: usize, Fut: Future<Output = Result<()>>>(body: impl Fn([Device; N]) -> Fut) {
     let builder = Runtime::builder().cpu_devices(N as u32);
-    testing::for_each_seed_on(builder, 0..SEEDS, |runtime| {
-        and_nothing_is_left(&body, runtime.devices().try_into().expect("as many as were asked for"))
+    testing::for_each_seed_on(builder, 0..SEEDS, |devices| {
+        and_nothing_is_left(&body, devices.try_into().expect("as many as were asked for"))
     });
 }
 

@@ -299,3 +299,19 @@ fn ten_thousand_streams_live_side_by_side_and_leave_nothing_behind() {
         }
     });
 }
+
+#[test]
+fn waiting_for_a_lease_takes_turns_where_nothing_else_does() {
+    within_a_minute(|| {
+        let runtime = Runtime::builder().schedule(Schedule::Seeded(3)).build().unwrap();
+        let device = runtime.best_device().unwrap();
+        let pool = device.stream_pool(1);
+        let lease = pool.try_lease().unwrap().unwrap();
+        let gate = lease.hold().unwrap();
+        drop(lease.call(|| ()));
+        drop(lease);
+        let waiting = std::thread::spawn(move || futures::executor::block_on(pool.lease()).map(drop));
+        gate.open();
+        waiting.join().unwrap().unwrap();
+    });
+}

@@ -28,6 +28,18 @@ pub fn copy<T: Element>(x: &Buffer<T>, y: &Buffer<T>) -> Pending<()> {
     }
 }
 
+/// The elements of `x`, read back to the host through pinned memory.
+///
+/// # Errors
+/// As [`fill`]; `OutOfMemory` if the pinned pool is at its cap.
+#[track_caller]
+pub fn read<T: Element>(x: &Buffer<T>) -> Pending<Vec<T>> {
+    match stream_of(x) {
+        Ok(stream) => stream.read(x),
+        Err(error) => Pending::refused(error),
+    }
+}
+
 /// y ← a·x + y.
 ///
 /// # Errors

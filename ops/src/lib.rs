@@ -9,7 +9,7 @@ mod elementwise;
 mod random;
 mod reduce;
 
-pub use elementwise::{add_, axpy, copy, fill, relu, standardize};
+pub use elementwise::{add_, axpy, copy, fill, read, relu, standardize};
 pub use random::{normal_, uniform_};
 pub use reduce::{ColumnMoments, column_sums, sum};
 

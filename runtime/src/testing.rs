@@ -59,16 +59,10 @@ where
     F: FnMut(Device) -> Fut,
     Fut: Future<Output = Result<()>>,
 {
-    for_each_seed_on(Runtime::builder(), seeds, |runtime| {
-        let device = runtime.best_device();
-        match device {
-            Ok(device) => pipeline(device),
-            Err(error) => panic!("{error}"),
-        }
-    });
+    for_each_seed_on(Runtime::builder(), seeds, |devices| pipeline(devices[0].clone()));
 }
 
-/// Like [`for_each_seed`], with runtimes made by `builder`, whose schedule is replaced.
+/// Like [`for_each_seed`], with runtimes made by `builder`, whose schedule is replaced; the pipeline gets all their devices.
 ///
 /// # Panics
 /// As `for_each_seed`.
@@ -77,7 +71,7 @@ pub fn for_each_seed_on<F, Fut>(
     seeds: impl IntoIterator<Item = u64>,
     mut pipeline: F,
 ) where
-    F: FnMut(&Runtime) -> Fut,
+    F: FnMut(Vec<Device>) -> Fut,
     Fut: Future<Output = Result<()>>,
 {
     for seed in seeds {
@@ -85,7 +79,7 @@ pub fn for_each_seed_on<F, Fut>(
             Ok(runtime) => runtime,
             Err(error) => panic!("{error}"),
         };
-        let outcome = catch_unwind(AssertUnwindSafe(|| run(&runtime, pipeline(&runtime))));
+        let outcome = catch_unwind(AssertUnwindSafe(|| run(&runtime, pipeline(runtime.devices()))));
         let why = match &outcome {
             Ok(Ok(())) => continue,
             Ok(Err(why)) => why.clone(),

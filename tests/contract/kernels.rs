@@ -68,7 +68,7 @@ contract! {
         let (x, y) = (stream.alloc::<f32>(8)?, stream.alloc::<f32>(4)?);
         let call = add_squares(8, 2.0, &x, &y);
         let error = refused(stream.launch(call, LaunchConfig::for_elements(8u32))).await;
-        let text = "add_squares: \"n as usize <= y.len()\" does not hold: n = 8, a = 2.0, x.len() = 8, y.len() = 4; \
+        let text = "\"n as usize <= y.len()\" does not hold: n = 8, a = 2.0, x.len() = 8, y.len() = 4; \
                     pass arguments that satisfy it";
         says(&error, ErrorKind::Shape, &[text]);
         assert_eq!(stream.issued(), 0);

@@ -322,6 +322,13 @@ impl<T: Element> Pinned<T> {
         bytes
     }
 
+    /// Keeps the first `len` elements, for a last batch that is shorter; nothing if it holds no more than that.
+    ///
+    /// The memory stays what it was, and its next owner gets all of it.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
     /// How many elements it holds.
     #[inline]
     pub fn len(&self) -> usize {

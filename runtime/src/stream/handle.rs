@@ -136,7 +136,7 @@ impl Stream {
                 args
             }
             Err(error) => {
-                op.refused = Some(error);
+                op.refused = Some(self.core().refused_call(site, &error));
                 Args::new()
             }
         };
@@ -191,6 +191,17 @@ impl Stream {
         Pending::later(self.core(), place, move || {
             Ok(result.lock().take().expect("a host function whose ticket is reached has returned"))
         })
+    }
+}
+
+impl StreamCore {
+    /// The refusal of a kernel call by itself, with the place it was launched from.
+    #[cold]
+    fn refused_call(&self, site: Site, error: &Error) -> Error {
+        let text = error.to_string();
+        let why = text.strip_prefix(site.op).unwrap_or(&text).trim_start_matches(": ");
+        let (file, line) = (site.location.file(), site.location.line());
+        Error::new(error.kind(), format!("{} on stream \"{}\" ({file}:{line}): {why}", site.op, self.label))
     }
 }
 

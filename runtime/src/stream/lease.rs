@@ -65,8 +65,9 @@ impl StreamPool {
     /// # Errors
     /// `Fault` or `ShutDown` when the device takes no more work.
     pub async fn lease(&self) -> Result<StreamLease> {
-        let permit = self.room.clone().acquire_owned().await.expect("the semaphore is never closed");
-        self.make(Box::new(permit))
+        let acquire = std::pin::pin!(self.room.clone().acquire_owned());
+        let permit = super::turns::taking_turns(&self.device, acquire).await?;
+        self.make(Box::new(permit.expect("the semaphore is never closed")))
     }
 
     /// A stream of one's own if one is free.

@@ -7,6 +7,7 @@ mod foreign;
 mod handle;
 mod lease;
 mod room;
+mod turns;
 mod wait;
 
 pub(crate) use self::core::{Place, Settings, Snapshot, StreamCore};

@@ -13,7 +13,7 @@ use std::time::Instant;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::filter::filter_fn;
-use tracing_subscriber::layer::{Context, Layer};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
 /// Records every op of every stream while it is installed.
@@ -62,6 +62,17 @@ impl Recorder {
     /// An empty recording whose time 0 is now.
     pub fn new() -> Self {
         Recorder(Arc::new(Recording { began: Instant::now(), ops: Mutex::default() }))
+    }
+
+    /// A recorder that is installed for the whole process: for programs that have no subscriber of their own.
+    ///
+    /// # Errors
+    /// If a global subscriber is set already; then add [`layer`](Self::layer) to that one.
+    pub fn install() -> Result<Self, tracing::subscriber::SetGlobalDefaultError> {
+        let recorder = Recorder::new();
+        let subscriber = tracing_subscriber::registry().with(recorder.layer());
+        tracing::subscriber::set_global_default(subscriber)?;
+        Ok(recorder)
     }
 
     /// The layer to add to a subscriber: it listens to ops alone and leaves other layers what they listen to.
