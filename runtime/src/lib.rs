@@ -35,6 +35,8 @@ pub use driver::cpu::Schedule;
 pub use element::Element;
 pub use error::{Error, ErrorKind, Result};
 pub use event::Event;
+#[doc(hidden)]
+pub use memory::HistorySizes;
 pub use memory::{Buffer, MemoryStats, Pinned, PinnedStats, Served};
 pub use order::{ByteRange, Conflict, OrderMode, StreamId};
 pub use pending::{DeviceValue, Pending};

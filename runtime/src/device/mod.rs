@@ -242,9 +242,14 @@ impl Device {
     /// Sizes of the runtime's own books, for tests and figures.
     #[doc(hidden)]
     pub fn bookkeeping(&self) -> Bookkeeping {
+        let clocks = self.0.world.streams().iter().map(|core| core.clock_len()).collect::<Vec<_>>();
         Bookkeeping {
             live_streams: self.0.world.live_streams(),
             stream_slots: self.0.world.observed.slots_used(),
+            clock_entries: clocks.iter().sum(),
+            longest_clock: clocks.iter().copied().max().unwrap_or(0),
+            memory_blocks: self.0.memory.blocks(),
+            watched_timelines: self.0.health.watched(),
         }
     }
 }
@@ -255,6 +260,12 @@ impl Device {
 pub struct Bookkeeping {
     pub live_streams: usize,
     pub stream_slots: usize,
+    /// Of both clocks of all live streams.
+    pub clock_entries: usize,
+    pub longest_clock: usize,
+    /// Live and free ones.
+    pub memory_blocks: usize,
+    pub watched_timelines: usize,
 }
 
 impl PartialEq for Device {

@@ -46,4 +46,8 @@ impl Health {
         }
         timelines.push(Arc::downgrade(timeline));
     }
+    /// How many timelines are kept, for figures.
+    pub(crate) fn watched(&self) -> usize {
+        self.timelines.lock().len()
+    }
 }

@@ -28,6 +28,14 @@ pub struct Buffer<T: Element> {
     element: PhantomData<fn() -> T>,
 }
 
+/// Sizes of a history: of the check's records, and of the newest uses by stream.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct HistorySizes {
+    pub records: usize,
+    pub uses: usize,
+}
+
 impl<T: Element> Buffer<T> {
     pub(crate) fn new(allocation: Arc<Allocation>, len: usize) -> Self {
         Buffer { allocation, offset: 0, width: len, rows: 1, pitch: len, element: PhantomData }
@@ -61,6 +69,13 @@ impl<T: Element> Buffer<T> {
     /// The device the memory is on.
     pub fn device(&self) -> Device {
         Device::of(self.allocation.device.clone())
+    }
+
+    /// Sizes of the memory's history, for tests and figures.
+    #[doc(hidden)]
+    pub fn bookkeeping(&self) -> HistorySizes {
+        let (records, uses) = self.allocation.ledger.open().lens();
+        HistorySizes { records, uses }
     }
 
     /// Whether both are views of one allocation.

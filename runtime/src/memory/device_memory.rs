@@ -207,6 +207,11 @@ impl DeviceMemory {
         self.pool.lock().stats()
     }
 
+    /// Blocks, live and free, for figures.
+    pub(crate) fn blocks(&self) -> usize {
+        self.pool.lock().block_count()
+    }
+
     /// Lets both peaks begin again at what is held now.
     pub(crate) fn reset_peak(&self) {
         self.pool.lock().reset_peak();

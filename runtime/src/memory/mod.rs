@@ -17,7 +17,7 @@ mod stats;
 mod test_driver;
 
 pub(crate) use allocation::Allocation;
-pub use buffer::Buffer;
+pub use buffer::{Buffer, HistorySizes};
 pub(crate) use device_memory::DeviceMemory;
 pub(crate) use pinned::{DEFAULT_CAP_BYTES, PinnedBytes, PinnedPool};
 pub use pinned::{Pinned, PinnedStats};

@@ -258,6 +258,11 @@ impl Pool {
         })
     }
 
+    /// Live and free ones.
+    pub(super) fn block_count(&self) -> usize {
+        self.blocks.len()
+    }
+
     /// Whether a fault plan refuses the allocation counted last.
     pub(super) fn refuses(&mut self) -> bool {
         let refused = self.asked == self.next_refusal;

@@ -312,6 +312,11 @@ impl StreamCore {
         self.desk.request(ticket);
     }
 
+    /// Entries of both clocks, for figures.
+    pub(crate) fn clock_len(&self) -> usize {
+        self.desk.sit().stated.entries().len() + self.known.lock().entries().len()
+    }
+
     /// Where the stream stands, for an await of everything so far.
     pub(crate) fn here(&self) -> Place {
         let seat = self.desk.sit();
