@@ -1,0 +1,38 @@
+//! Allocating 4 KiB and dropping it, served from the cache, over a driver that counts its calls.
+
+mod support;
+
+use std::sync::atomic::Ordering;
+use support::measure::short;
+use support::{Options, Table, instructions, interleave, ns, null_driver};
+
+fn main() {
+    let options = Options::from_command_line();
+    let (_runtime, device, calls) = null_driver::runtime(true, true);
+    let stream = device.new_stream().expect("a stream");
+    let pair = |times: usize| (0..times).for_each(|_| drop(stream.alloc::<u8>(4096).expect("null memory")));
+    pair(1);
+    if let Some((_, times)) = &options.only {
+        return pair(*times as usize);
+    }
+    let table = Table::new("alloc: 4 KiB allocated and freed, cache hit (ns)");
+    let times = options.scaled(400_000);
+    let before = calls.others.load(Ordering::Relaxed) + calls.submits.load(Ordering::Relaxed);
+    let mut system =
+        || ns(times, || (0..times).for_each(|_| drop(std::hint::black_box(Vec::<u8>::with_capacity(4096)))));
+    let [ours, malloc] = interleave(options.rounds(31), [&mut || ns(times, || pair(times)), &mut system]);
+    let made = calls.others.load(Ordering::Relaxed) + calls.submits.load(Ordering::Relaxed) - before;
+    table.row(
+        "alloc + free 4 KiB, cache hit",
+        &short(ours.median()),
+        &format!("{} malloc + free", short(malloc.median())),
+        "",
+        &ours.spread(),
+        "≤ 60",
+        Some(ours.median() <= 60.0),
+    );
+    table.row("the same, driver calls", &made.to_string(), "", "", "", "0", Some(made == 0));
+    if let Some(counted) = instructions::count("pair") {
+        table.note("the same, instructions", &short(counted.total));
+    }
+}

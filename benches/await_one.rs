@@ -1,0 +1,172 @@
+//! One op enqueued and awaited from a task while the device is idle, over and over, against a worker thread that waits for work
+//! as ours do.
+//!
+//! The rival: a thread that takes boxed closures from a crossbeam channel, spins for 50 µs when it is empty and blocks then,
+//! and answers through a tokio oneshot. Both are awaited by the same executor. CPU time and context switches are those of
+//! the whole process. A pause between awaits, longer than the linger, shows the price of waking a parked worker.
+
+mod support;
+
+use std::time::{Duration, Instant};
+use support::measure::short;
+use support::process::Usage;
+use support::{ONE, Options, Sample, Table, ratio, touch_one};
+use warpline::prelude::*;
+
+type Work = Box<dyn FnOnce() + Send>;
+
+fn rival_worker() -> (crossbeam_channel::Sender<Work>, std::thread::JoinHandle<()>) {
+    let (send, receive) = crossbeam_channel::unbounded::<Work>();
+    let worker = std::thread::spawn(move || {
+        loop {
+            let start = Instant::now();
+            let mut found = None;
+            'linger: while start.elapsed() < Duration::from_micros(50) {
+                for _ in 0..64 {
+                    match receive.try_recv() {
+                        Ok(work) => {
+                            found = Some(work);
+                            break 'linger;
+                        }
+                        Err(crossbeam_channel::TryRecvError::Disconnected) => return,
+                        Err(crossbeam_channel::TryRecvError::Empty) => std::hint::spin_loop(),
+                    }
+                }
+                std::thread::yield_now();
+            }
+            match found.map_or_else(|| receive.recv(), Ok) {
+                Ok(work) => work(),
+                Err(_) => return,
+            }
+        }
+    });
+    (send, worker)
+}
+
+#[derive(Clone, Copy)]
+enum Executor {
+    Futures,
+    Tokio,
+}
+
+impl Executor {
+    fn run<F: Future>(self, future: F) -> F::Output {
+        match self {
+            Executor::Futures => futures::executor::block_on(future),
+            Executor::Tokio => tokio::runtime::Builder::new_current_thread()
+                .build()
+                .expect("a runtime without drivers")
+                .block_on(future),
+        }
+    }
+}
+
+/// Nanoseconds an await, and what the process used for it.
+#[derive(Default)]
+struct Figures {
+    ns: Sample,
+    cpu_ns: Sample,
+    switches: Sample,
+}
+
+impl Figures {
+    async fn measure(&mut self, times: usize, pause: Duration, mut each: impl AsyncFnMut()) {
+        let before = Usage::now();
+        let mut total = Duration::ZERO;
+        for _ in 0..times {
+            if !pause.is_zero() {
+                std::thread::sleep(pause);
+            }
+            let start = Instant::now();
+            each().await;
+            total += start.elapsed();
+        }
+        let used = Usage::now().since(&before);
+        self.cpu_ns.0.push(used.cpu.as_nanos() as f64 / times as f64);
+        self.switches.0.push((used.voluntary + used.involuntary) as f64 / times as f64);
+        self.ns.0.push(total.as_nanos() as f64 / times as f64);
+    }
+}
+
+fn main() {
+    let options = Options::from_command_line();
+    let (_runtime, device) = support::cpu();
+    let stream = device.new_stream().expect("a stream");
+    let x = stream.alloc::<f32>(64).expect("256 bytes");
+    let (send, worker) = rival_worker();
+    let table = Table::new("await_one: one op enqueued and awaited, idle CPU device");
+
+    for (executor, by) in
+        [(Executor::Futures, "futures::executor"), (Executor::Tokio, "tokio current_thread")]
+    {
+        for (pause, when, times) in [
+            (Duration::ZERO, "back to back", 20_000),
+            (Duration::from_micros(300), "after 300 µs of nothing", 500),
+        ] {
+            let times = options.scaled(times);
+            let (mut mine, mut theirs) = (Figures::default(), Figures::default());
+            executor.run(async {
+                for _ in 0..options.rounds(21) {
+                    let ours = async || {
+                        stream.launch(touch_one(0.5, &x), ONE).await.expect("it runs");
+                    };
+                    mine.measure(times, pause, ours).await;
+                    let rival = async || {
+                        let (answer, answered) = tokio::sync::oneshot::channel();
+                        let work = move || {
+                            let _ = answer.send(());
+                        };
+                        send.send(Box::new(work)).expect("the worker is there");
+                        answered.await.expect("it answers");
+                    };
+                    theirs.measure(times, pause, rival).await;
+                }
+            });
+            let ratio = ratio(&mine.ns, &theirs.ns);
+            table.row(
+                &format!("enqueue and await, {by}, {when}, ns"),
+                &short(mine.ns.median()),
+                &format!("{} lingering worker and oneshot", short(theirs.ns.median())),
+                &short(ratio.median()),
+                &ratio.spread(),
+                "ratio ≤ 1.0",
+                Some(ratio.median() <= 1.0),
+            );
+            table.row(
+                &format!("the same, CPU time ({when}), ns"),
+                &short(mine.cpu_ns.median()),
+                &short(theirs.cpu_ns.median()),
+                "",
+                "",
+                "",
+                None,
+            );
+            table.row(
+                &format!("the same, context switches ({when})"),
+                &short(mine.switches.median()),
+                &short(theirs.switches.median()),
+                "",
+                "",
+                "",
+                None,
+            );
+        }
+    }
+    drop(send);
+    worker.join().expect("the worker ends");
+
+    std::thread::sleep(Duration::from_millis(20));
+    let before = Usage::now();
+    std::thread::sleep(Duration::from_secs(if options.quick { 1 } else { 3 }));
+    let idle = Usage::now().since(&before);
+    table.row(
+        "CPU time of the idle process, µs a second",
+        &short(idle.cpu.as_micros() as f64 / if options.quick { 1.0 } else { 3.0 }),
+        "",
+        "",
+        "",
+        "0 (less than 500)",
+        Some(idle.cpu < Duration::from_micros(500)),
+    );
+    table.note("context switches of the idle process", &(idle.voluntary + idle.involuntary).to_string());
+}

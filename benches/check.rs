@@ -1,0 +1,205 @@
+//! What the host's side of an op costs: order check, ticket and `Pending`, over a driver that runs nothing.
+//!
+//! *Included*: `stream.launch` from call to dropped `Pending`: operands and arguments packed, shape rules, the stream's lock,
+//! the ledgers' locks, check and commit, ticket, the driver call (which completes the ticket: one store and one fence).
+//! *Subtracted*: building the call alone (`touch_three(..)`), which is timed in the same rounds.
+
+mod support;
+
+use std::hint::black_box;
+use std::sync::Barrier;
+use support::measure::{difference, short};
+use support::{
+    ONE, Options, Sample, Table, instructions, interleave, ns, null_driver, touch_none, touch_three,
+};
+use warpline::prelude::*;
+
+const STREAMS: usize = 8;
+const RANGE: usize = 64;
+
+/// One op's operands.
+struct Op {
+    stream: Stream,
+    a: Buffer<f32>,
+    b: Buffer<f32>,
+    c: Buffer<f32>,
+}
+
+impl Op {
+    #[inline]
+    fn launch(&self) {
+        let _ = self.stream.launch(touch_three(0.5, &self.a, &self.b, &self.c), ONE);
+    }
+}
+
+/// Each stream has three buffers of its own and uses a range of each.
+fn private(device: &Device) -> Vec<Op> {
+    (0..STREAMS)
+        .map(|_| {
+            let stream = device.new_stream().expect("a stream");
+            let part = |offset: usize| {
+                let buffer = stream.alloc::<f32>(4 * RANGE).expect("null memory");
+                buffer.slice(offset..offset + RANGE).expect("a part")
+            };
+            let (a, b, c) = (part(0), part(RANGE), part(2 * RANGE));
+            Op { stream, a, b, c }
+        })
+        .collect()
+}
+
+/// All streams read ranges of the same two weights and write to ranges of the same third buffer, each to its own.
+fn shared(device: &Device) -> Vec<Op> {
+    let owner = device.new_stream().expect("a stream");
+    let [a, b, c] = [(); 3].map(|()| owner.alloc::<f32>(STREAMS * RANGE).expect("null memory"));
+    let _ = owner.fill(&a, 1.0);
+    let _ = owner.fill(&b, 2.0);
+    (0..STREAMS)
+        .map(|at| {
+            let stream = device.new_stream().expect("a stream");
+            let _ = stream.wait_stream(&owner);
+            let part = |buffer: &Buffer<f32>| buffer.slice(at * RANGE..(at + 1) * RANGE).expect("a part");
+            let (a, b, c) = (a.slice(..RANGE).expect("a part"), b.slice(..).expect("all"), part(&c));
+            Op { stream, a, b, c }
+        })
+        .collect()
+}
+
+/// All streams read the same two weights; each writes to a buffer of its own.
+fn weights(device: &Device) -> Vec<Op> {
+    let owner = device.new_stream().expect("a stream");
+    let [a, b] = [(); 2].map(|()| owner.alloc::<f32>(4 * RANGE).expect("null memory"));
+    (0..STREAMS)
+        .map(|_| {
+            let stream = device.new_stream().expect("a stream");
+            let _ = stream.wait_stream(&owner);
+            let c = stream.alloc::<f32>(4 * RANGE).expect("null memory");
+            let part = |buffer: &Buffer<f32>| buffer.slice(..RANGE).expect("a part");
+            Op { stream, a: part(&a), b: part(&b), c: part(&c) }
+        })
+        .collect()
+}
+
+fn rounds_of(ops: &[Op], times: usize) {
+    for _ in 0..times / ops.len() {
+        for op in ops {
+            op.launch();
+        }
+    }
+}
+
+/// Two threads, each with its own stream, against one thread that does the work of one of them: how much more gets done.
+fn two_threads(ops: &[Op], times: usize) -> (f64, f64) {
+    let one = ns(times, || (0..times).for_each(|_| ops[0].launch()));
+    let barrier = Barrier::new(3);
+    let two = std::thread::scope(|scope| {
+        let threads: Vec<_> = ops[..2]
+            .iter()
+            .map(|op| {
+                let barrier = &barrier;
+                scope.spawn(move || {
+                    (0..1_000).for_each(|_| op.launch());
+                    barrier.wait();
+                    ns(times, || (0..times).for_each(|_| op.launch()))
+                })
+            })
+            .collect();
+        barrier.wait();
+        let took: Vec<f64> = threads.into_iter().map(|thread| thread.join().expect("it ends")).collect();
+        // The slower of the two, for twice the ops.
+        took[0].max(took[1]) / 2.0
+    });
+    (one, two)
+}
+
+fn main() {
+    let options = Options::from_command_line();
+    let (_runtime, device, _) = null_driver::runtime(false, true);
+    let cases = [
+        ("three private buffers", private(&device)),
+        ("two shared weights, one private", weights(&device)),
+        ("three shared buffers, ranges apart", shared(&device)),
+    ];
+    if let Some((name, times)) = &options.only {
+        let times = *times as usize;
+        match name.as_str() {
+            "build" => (0..times).for_each(|_| {
+                let op = &cases[0].1[0];
+                let _ = black_box(touch_three(black_box(0.5), &op.a, &op.b, &op.c));
+            }),
+            "none" => (0..times).for_each(|_| {
+                let _ = cases[0].1[0].stream.launch(touch_none(black_box(0.5)), ONE);
+            }),
+            at => rounds_of(&cases[at.parse::<usize>().expect("a case")].1, times),
+        }
+        return;
+    }
+
+    let table = Table::new("check: the host's side of an op, over a driver that runs nothing (ns)");
+    let times = options.scaled(400_000);
+    let build = |ops: &[Op]| {
+        for _ in 0..times / ops.len() {
+            for op in ops {
+                let _ = black_box(touch_three(black_box(0.5), &op.a, &op.b, &op.c));
+            }
+        }
+    };
+    let none = |ops: &[Op]| {
+        for _ in 0..times / ops.len() {
+            for op in ops {
+                let _ = op.stream.launch(touch_none(black_box(0.5)), ONE);
+            }
+        }
+    };
+    let built = instructions::count("build").map(|counted| counted.total);
+    for (at, (name, ops)) in cases.iter().enumerate() {
+        let [whole, part, empty] = interleave(
+            options.rounds(31),
+            [&mut || ns(times, || rounds_of(ops, times)), &mut || ns(times, || build(ops)), &mut || {
+                ns(times, || none(ops))
+            }],
+        );
+        let alone = difference(&whole, &part);
+        let counted =
+            instructions::count(&at.to_string()).zip(built).map(|(counted, built)| counted.total - built);
+        table.row(
+            &format!("check and ticket, {STREAMS} streams, {name}, ns"),
+            &short(alone.median()),
+            &format!(
+                "whole launch {}, building the call {}, op without operands {}",
+                short(whole.median()),
+                short(part.median()),
+                short(empty.median())
+            ),
+            "",
+            &alone.spread(),
+            "≤ 80",
+            // The reach is for buffers with ranges as programs have them: the first two cases.
+            (at < 2).then(|| alone.median() <= 80.0),
+        );
+        if let Some(counted) = counted {
+            table.note(&format!("check and ticket, {name}, instructions"), &short(counted));
+        }
+    }
+    for (name, ops, reach) in
+        [("reading the same two weights", weights(&device), 1.5), ("private buffers", private(&device), 1.7)]
+    {
+        let (mut one, mut two) = (Sample::default(), Sample::default());
+        for round in 0..=options.rounds(9) {
+            let (a, b) = two_threads(&ops, times);
+            if round > 0 {
+                one.0.push(a);
+                two.0.push(b);
+            }
+        }
+        let gain = support::ratio(&one, &two);
+        table.row(
+            &format!("two threads on two streams, {name}, ns an op"),
+            &short(two.median()),
+            &format!("{} one thread", short(one.median())),
+            &short(gain.median()),
+            &gain.spread(),
+            &format!("≥ {reach} ×"),
+            Some(gain.median() >= reach),
+        );
+    }
+}

@@ -1,0 +1,147 @@
+//! What polling a `Pending` costs whose op is done: observed already, and for the first time with a clock behind it.
+//!
+//! The figure includes giving the stream up that the `Pending` held (one reference count), not making it.
+
+mod support;
+
+use std::future::Future;
+use std::hint::black_box;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use support::measure::short;
+use support::{ONE, Options, Table, counting, instructions, interleave, ns, null_driver, touch_none};
+use warpline::prelude::*;
+
+#[global_allocator]
+static ALLOCATOR: counting::Counting = counting::Counting;
+
+const BATCH: usize = 1_000;
+
+fn poll_all(pendings: &mut [Pending<()>]) {
+    let mut cx = Context::from_waker(Waker::noop());
+    for pending in pendings {
+        assert!(matches!(Pin::new(pending).poll(&mut cx), Poll::Ready(Ok(()))));
+    }
+}
+
+/// A batch of ops that are done. `observed`: whether the host has seen the last, and so all.
+fn batch(stream: &Stream, observed: bool) -> Vec<Pending<()>> {
+    let batch = (0..BATCH).map(|_| stream.launch(touch_none(black_box(0.5)), ONE)).collect();
+    if observed {
+        stream.synchronize().wait().expect("it is done");
+    }
+    batch
+}
+
+fn observed(stream: &Stream, repeat: usize) -> f64 {
+    let mut total = 0.0;
+    for _ in 0..repeat {
+        let mut batch = batch(stream, true);
+        total += ns(BATCH, || poll_all(&mut batch));
+    }
+    total / repeat as f64
+}
+
+/// The first look at an op behind which `entries` other streams stand, none of which was observed further.
+fn first(device: &Device, entries: usize, repeat: usize) -> f64 {
+    let stream = device.new_stream().expect("a stream");
+    let others: Vec<_> = (0..entries).map(|_| device.new_stream().expect("a stream")).collect();
+    let mut total = 0.0;
+    for _ in 0..repeat {
+        let mut batch: Vec<_> = (0..100)
+            .map(|_| {
+                for other in &others {
+                    let _ = other.launch(touch_none(black_box(0.5)), ONE);
+                    let _ = stream.wait_stream(other);
+                }
+                stream.launch(touch_none(black_box(0.5)), ONE)
+            })
+            .collect();
+        total += ns(batch.len(), || poll_all(&mut batch));
+    }
+    total / repeat as f64
+}
+
+fn main() {
+    let options = Options::from_command_line();
+    let (_runtime, device, _) = null_driver::runtime(false, true);
+    let stream = device.new_stream().expect("a stream");
+    if let Some((name, times)) = &options.only {
+        let batches = *times as usize / BATCH;
+        let polls = name == "polls";
+        for _ in 0..batches {
+            let mut batch = batch(&stream, true);
+            if polls {
+                poll_all(&mut batch);
+            } else {
+                // The others die unpolled, so that the difference is the poll.
+                drop(batch);
+            }
+        }
+        return;
+    }
+
+    let table = Table::new("poll: a `Pending` that is done (ns)");
+    let repeat = options.scaled(100);
+    let [seen, none, some, many] = interleave(
+        options.rounds(31),
+        [
+            &mut || observed(&stream, repeat),
+            &mut || first(&device, 0, repeat),
+            &mut || first(&device, 8, repeat),
+            &mut || first(&device, 64, repeat.div_ceil(10)),
+        ],
+    );
+    table.row(
+        "poll, done and observed",
+        &short(seen.median()),
+        "",
+        "",
+        &seen.spread(),
+        "≤ 20",
+        Some(seen.median() <= 20.0),
+    );
+    let mut ready = batch(&stream, true);
+    let before = counting::calls();
+    poll_all(&mut ready);
+    let allocations = counting::calls() - before;
+    table.row(
+        "poll, done and observed, allocations",
+        &allocations.to_string(),
+        "",
+        "",
+        "",
+        "0",
+        Some(allocations == 0),
+    );
+    for (entries, sample) in [(8.0, &some), (64.0, &many)] {
+        let each = support::Sample(
+            sample.0.iter().zip(&none.0).map(|(with, without)| (with - without) / entries).collect(),
+        );
+        table.row(
+            &format!("poll, first time, each of {entries} clock entries"),
+            &short(each.median()),
+            &format!("{} with an empty clock", short(none.median())),
+            "",
+            &each.spread(),
+            "≤ 5",
+            Some(each.median() <= 5.0),
+        );
+    }
+    if let (Some(polls), Some(drops)) = (instructions::count("polls"), instructions::count("drops")) {
+        table.note(
+            "poll, done and observed, instructions more than dropping it",
+            &short(polls.total - drops.total),
+        );
+        let locks = polls.within(&["raw_mutex", "parking_lot"]) - drops.within(&["raw_mutex", "parking_lot"]);
+        table.row(
+            "poll, done and observed, instructions in locks",
+            &short(locks),
+            "",
+            "",
+            "",
+            "0",
+            Some(locks.abs() < 0.1),
+        );
+    }
+}

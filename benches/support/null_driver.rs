@@ -1,0 +1,115 @@
+//! A driver that runs nothing: submitting completes the ticket at once. What remains is the host's own cost of an op.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use warpline::driver::{
+    Completion, DevicePtr, Driver, DriverError, DriverEvent, DriverStream, Health, StreamOptions, Submission,
+};
+use warpline::prelude::*;
+use warpline::{Ticket, Timeline};
+
+/// Driver calls of every kind but submissions, and submissions.
+#[derive(Debug, Default)]
+pub struct Calls {
+    pub others: AtomicU64,
+    pub submits: AtomicU64,
+}
+
+#[derive(Debug)]
+struct NullDriver {
+    calls: Arc<Calls>,
+    next_address: AtomicU64,
+}
+
+#[derive(Debug)]
+struct NullStream {
+    timeline: Arc<Timeline>,
+    /// Counted only where asked for: a shared counter would be a cache line between threads.
+    calls: Option<Arc<Calls>>,
+    completes: bool,
+}
+
+/// A `deny` runtime over the null driver, its device, and the count of calls. `completes`: whether tickets complete.
+pub fn runtime(count: bool, completes: bool) -> (Runtime, Device, Arc<Calls>) {
+    let calls = Arc::new(Calls::default());
+    let driver = Null {
+        driver: NullDriver { calls: calls.clone(), next_address: AtomicU64::new(1 << 20) },
+        count,
+        completes,
+    };
+    let runtime = Runtime::over(vec![(Arc::new(driver), Arc::new(Health::default()))], OrderMode::Deny);
+    let device = runtime.devices().remove(0);
+    (runtime, device, calls)
+}
+
+#[derive(Debug)]
+struct Null {
+    driver: NullDriver,
+    count: bool,
+    completes: bool,
+}
+
+impl Driver for Null {
+    fn id(&self) -> DeviceId {
+        DeviceId::Cpu(0)
+    }
+
+    fn completion(&self) -> Completion {
+        Completion::EveryOp
+    }
+
+    fn new_stream(
+        &self,
+        _: &StreamOptions,
+        timeline: Arc<Timeline>,
+    ) -> Result<Arc<dyn DriverStream>, DriverError> {
+        let calls = self.count.then(|| self.driver.calls.clone());
+        Ok(Arc::new(NullStream { timeline, calls, completes: self.completes }))
+    }
+
+    fn alloc(&self, len_bytes: usize) -> Result<DevicePtr, DriverError> {
+        self.driver.calls.others.fetch_add(1, Ordering::Relaxed);
+        let rounded = (len_bytes as u64).next_multiple_of(512);
+        Ok(DevicePtr(self.driver.next_address.fetch_add(rounded, Ordering::Relaxed)))
+    }
+
+    unsafe fn free(&self, _: DevicePtr, _: usize) {
+        self.driver.calls.others.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn alloc_host(&self, len_bytes: usize) -> Result<*mut u8, DriverError> {
+        let layout = Layout::from_size_align(len_bytes.max(1), 64).expect("a valid layout");
+        // SAFETY: `alloc_zeroed` needs a layout of non-zero size, which `max(1)` makes it.
+        Ok(unsafe { alloc_zeroed(layout) })
+    }
+
+    unsafe fn free_host(&self, ptr: *mut u8, len_bytes: usize) {
+        let layout = Layout::from_size_align(len_bytes.max(1), 64).expect("a valid layout");
+        // SAFETY: `dealloc` needs the pointer and layout of an allocation, which the caller vouches for.
+        unsafe { dealloc(ptr, layout) }
+    }
+
+    fn shut_down(&self) {}
+}
+
+impl DriverStream for NullStream {
+    unsafe fn submit(&self, work: Submission) -> Result<(), DriverError> {
+        if let Some(calls) = &self.calls {
+            calls.submits.fetch_add(1, Ordering::Relaxed);
+        }
+        if self.completes {
+            self.timeline.complete(work.ticket);
+        }
+        Ok(())
+    }
+
+    fn signal(&self, _: Ticket) {}
+
+    fn record(&self) -> Result<Option<DriverEvent>, DriverError> {
+        if let Some(calls) = &self.calls {
+            calls.others.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(None)
+    }
+}

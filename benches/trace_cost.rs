@@ -1,0 +1,46 @@
+//! What tracing costs an op while nobody listens: instructions, by callgrind, in the lines that ask whether anybody does.
+
+mod support;
+
+use std::hint::black_box;
+use support::measure::short;
+use support::{ONE, Options, Table, drain, instructions, null_driver, touch_three};
+
+fn main() {
+    let options = Options::from_command_line();
+    if let Some((name, times)) = &options.only {
+        let times = *times as usize;
+        let (_runtime, device) = match name.as_str() {
+            "host" => {
+                let (runtime, device, _) = null_driver::runtime(false, true);
+                (runtime, device)
+            }
+            _ => support::cpu(),
+        };
+        let stream = device.new_stream().expect("a stream");
+        let [a, b, c] = [(); 3].map(|()| stream.alloc::<f32>(64).expect("memory"));
+        for _ in 0..times {
+            let _ = stream.launch(touch_three(black_box(0.5), &a, &b, &c), ONE);
+        }
+        drain(&stream);
+        return;
+    }
+    let table = Table::new("trace_cost: tracing with nobody listening (instructions an op)");
+    let own = ["trace/event.rs", "tracing_core", "tracing-core", "tracing-0"];
+    let Some(host) = instructions::count("host") else {
+        return table.note("callgrind is not installed", "");
+    };
+    let cost = host.within(&own);
+    table.row(
+        "asking at the enqueue",
+        &short(cost),
+        &format!("{} the whole op on the host", short(host.total)),
+        "",
+        "",
+        "one load, one branch",
+        Some(cost <= 6.0),
+    );
+    if let Some(both) = instructions::count("both") {
+        table.note("asking at enqueue, start and end", &short(both.within(&own)));
+    }
+}

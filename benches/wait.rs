@@ -1,0 +1,63 @@
+//! `wait_stream` where the order is implied already: by the same wait asked for before, by an edge through a third stream, and by
+//! the other stream being done. And, for comparison, a wait that is a driver call.
+
+mod support;
+
+use std::sync::atomic::Ordering;
+use support::measure::short;
+use support::{ONE, Options, Table, instructions, interleave, ns, null_driver, touch_none};
+
+fn main() {
+    let options = Options::from_command_line();
+    // Nothing completes here, so no wait is elided because its end is reached.
+    let (_runtime, device, calls) = null_driver::runtime(true, false);
+    let [a, b, c] = [(); 3].map(|()| device.new_stream().expect("a stream"));
+    let _ = a.launch(touch_none(1.0), ONE);
+    let _ = b.wait_stream(&a);
+    let _ = b.launch(touch_none(1.0), ONE);
+    let _ = c.wait_stream(&b);
+    let again = |times: usize| (0..times).for_each(|_| drop(c.wait_stream(&b)));
+    let through = |times: usize| (0..times).for_each(|_| drop(c.wait_stream(&a)));
+    through(1);
+    if let Some((_, times)) = &options.only {
+        return again(*times as usize);
+    }
+    let table = Table::new("wait: `wait_stream` that is implied already (ns)");
+    let times = options.scaled(400_000);
+    let made = || calls.others.load(Ordering::Relaxed) + calls.submits.load(Ordering::Relaxed);
+    let before = made();
+    let [same, other] = interleave(
+        options.rounds(31),
+        [&mut || ns(times, || again(times)), &mut || ns(times, || through(times))],
+    );
+    let made = made() - before;
+    for (name, sample) in [("asked for before", &same), ("implied by an edge through a third stream", &other)]
+    {
+        table.row(
+            &format!("wait_stream, {name}"),
+            &short(sample.median()),
+            "",
+            "",
+            &sample.spread(),
+            "≤ 40",
+            Some(sample.median() <= 40.0),
+        );
+    }
+    table.row("the same, driver calls", &made.to_string(), "", "", "", "0", Some(made == 0));
+    if let Some(counted) = instructions::count("again") {
+        table.note("wait_stream, asked for before, instructions", &short(counted.total));
+    }
+    let each = options.scaled(20_000);
+    let [new] = interleave(
+        options.rounds(9),
+        [&mut || {
+            ns(each, || {
+                for _ in 0..each {
+                    let _ = a.launch(touch_none(1.0), ONE);
+                    let _ = b.wait_stream(&a);
+                }
+            })
+        }],
+    );
+    table.note("an op and a wait for it that is a driver call, together", &short(new.median()));
+}
