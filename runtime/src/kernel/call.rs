@@ -140,10 +140,10 @@ impl Operand<'_> {
 /// Made by the function that [`kernel!`](crate::kernel!) writes. It borrows its operands; the launch keeps their memory.
 #[must_use = "a call does nothing until it is launched on a stream"]
 pub struct KernelCall<'a> {
-    kernel: &'static Kernel,
-    args: Args,
-    operands: Operands<'a>,
-    failed: Option<Error>,
+    pub(crate) kernel: &'static Kernel,
+    pub(crate) args: Args,
+    pub(crate) operands: Operands<'a>,
+    pub(crate) failed: Option<Error>,
 }
 
 /// A call's operands, in the order of the kernel's slice parameters.
@@ -189,16 +189,6 @@ impl<'a> KernelCall<'a> {
     #[inline]
     pub const fn refusal(&self) -> Option<&Error> {
         self.failed.as_ref()
-    }
-
-    /// The parts of a call that can be launched.
-    #[inline]
-    #[allow(dead_code, reason = "streams launch calls")]
-    pub(crate) fn into_parts(self) -> Result<(&'static Kernel, Args, Operands<'a>), Error> {
-        match self.failed {
-            None => Ok((self.kernel, self.args, self.operands)),
-            Some(error) => Err(error),
-        }
     }
 }
 

@@ -23,6 +23,7 @@ pub(crate) struct Allocation {
 
 impl Allocation {
     /// `used`: the allocating stream and its last ticket.
+    #[inline]
     pub(crate) fn new(
         device: Arc<DeviceShared>,
         grant: &Grant,

@@ -13,12 +13,11 @@ use crate::kernel::AccessMode;
 use crate::site::Site;
 use smallvec::SmallVec;
 
-/// One operand, as the check sees it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Access<'a> {
-    pub(crate) ledger: &'a Ledger,
-    pub(crate) range: ByteRange,
-    pub(crate) mode: AccessMode,
+/// One operand, as the check sees it: read where the op keeps it, since copying operands costs as much as checking them.
+pub(crate) trait Access {
+    fn ledger(&self) -> &Ledger;
+    fn range(&self) -> &ByteRange;
+    fn mode(&self) -> AccessMode;
 }
 
 /// Who wants to do it, and what comes before.
@@ -68,53 +67,87 @@ pub(crate) struct Entered {
 }
 
 type Pages<'a> = SmallVec<[Page<'a>; 6]>;
-type PageOf = SmallVec<[u8; 8]>;
 
 /// The most operands of one op.
 pub(crate) const MAX_ACCESSES: usize = 255;
 
-fn open<'a>(accesses: &[Access<'a>], lane: usize) -> (Pages<'a>, PageOf) {
-    let address = |at: u8| std::ptr::from_ref(accesses[at as usize].ledger) as usize;
-    let mut sorted: PageOf = (0..accesses.len() as u8).collect();
-    if sorted.len() > 1 {
-        sorted.sort_unstable_by_key(|&at| address(at));
+/// Room for two small numbers for each of so many accesses. Eight accesses need no allocation.
+struct Room {
+    few: [u8; 16],
+    many: Vec<u8>,
+}
+
+impl Room {
+    #[inline]
+    fn new() -> Self {
+        Room { few: [0; 16], many: Vec::new() }
     }
-    let mut page_of = PageOf::from_elem(0, accesses.len());
-    let mut pages = Pages::new();
-    let mut start = 0;
-    while start < sorted.len() {
-        let here = address(sorted[start]);
-        let mut end = start;
-        let mut writes = false;
-        while end < sorted.len() && address(sorted[end]) == here {
-            writes |= accesses[sorted[end] as usize].mode.writes();
-            page_of[sorted[end] as usize] = pages.len() as u8;
-            end += 1;
+
+    #[inline]
+    fn halves(&mut self, len: usize) -> (&mut [u8], &mut [u8]) {
+        if len <= 8 {
+            let (one, two) = self.few.split_at_mut(8);
+            return (&mut one[..len], &mut two[..len]);
         }
-        let ledger = accesses[sorted[start] as usize].ledger;
+        self.many = vec![0; 2 * len];
+        self.many.split_at_mut(len)
+    }
+}
+
+/// Opens the ledgers, each once, in the order of their addresses; and says which page is whose.
+#[inline]
+fn open<'a, 'r, A: Access>(accesses: &'a [A], lane: usize, room: &'r mut Room) -> (Pages<'a>, &'r [u8]) {
+    let address = |at: u8| std::ptr::from_ref(accesses[usize::from(at)].ledger()).addr();
+    let (sorted, page_of) = room.halves(accesses.len());
+    for at in 0..sorted.len() {
+        let here = address(at as u8);
+        let mut to = at;
+        while to > 0 && address(sorted[to - 1]) > here {
+            sorted[to] = sorted[to - 1];
+            to -= 1;
+        }
+        sorted[to] = at as u8;
+    }
+    let mut pages = Pages::new();
+    let mut left = &*sorted;
+    while let Some(&first) = left.first() {
+        let ledger = accesses[usize::from(first)].ledger();
+        let mut writes = false;
+        while let Some((&at, rest)) = left.split_first() {
+            let access = &accesses[usize::from(at)];
+            if !std::ptr::eq(access.ledger(), ledger) {
+                break;
+            }
+            writes |= access.mode().writes();
+            page_of[usize::from(at)] = pages.len() as u8;
+            left = rest;
+        }
         pages.push(if writes { Page::Book(ledger.open()) } else { ledger.open_to_read(lane) });
-        start = end;
     }
     (pages, page_of)
 }
 
-/// Checks all accesses of an op that would get `ticket`, and enters them if they pass.
-#[inline]
-pub(crate) fn check_and_enter(
-    accesses: &[Access<'_>],
+/// Checks all accesses of an op that would get `ticket`, and enters them if they pass. `entered`, empty before, gets what has
+/// to be known to take that back.
+pub(crate) fn check_and_enter<A: Access>(
+    accesses: &[A],
     asker: Asker<'_>,
     ticket: u64,
     site: Site,
     strictness: Strictness,
-) -> Result<Entered, Refused> {
-    debug_assert!(accesses.len() <= MAX_ACCESSES);
-    let (mut pages, page_of) = open(accesses, asker.lane);
-    let mut entered = Entered::default();
-    for (at, access) in accesses.iter().enumerate() {
-        let page = &pages[page_of[at] as usize];
-        if access.mode.reads()
-            && let Some(error) = page.failed(&access.range)
+    entered: &mut Entered,
+) -> Result<(), Refused> {
+    debug_assert!(
+        accesses.len() <= MAX_ACCESSES && entered.removed.is_empty() && entered.findings.is_empty()
+    );
+    let mut room = Room::new();
+    let (mut pages, page_of) = open(accesses, asker.lane, &mut room);
+    for (at, (access, &page)) in accesses.iter().zip(page_of).enumerate() {
+        let page = &pages[usize::from(page)];
+        if access.mode().reads()
+            && let Some(error) = page.failed(access.range())
         {
+            entered.findings.clear();
             return Err(Refused::Failed(error.clone()));
         }
         if strictness != Strictness::Skip {
@@ -122,31 +155,35 @@ pub(crate) fn check_and_enter(
         }
     }
     if strictness == Strictness::Refuse && !entered.findings.is_empty() {
-        return Err(Refused::Unordered(entered.findings));
+        return Err(Refused::Unordered(std::mem::take(&mut entered.findings)));
     }
     let used = Use { stream: asker.stream, ticket };
-    for (at, access) in accesses.iter().enumerate() {
-        let page_at = page_of[at];
-        let page = &mut pages[page_at as usize];
-        if strictness != Strictness::Skip && !access.range.is_empty() {
-            let did = if access.mode.writes() { Did::Write } else { Did::Read };
-            let record = Record { used, range: access.range, did, site };
-            page.enter(record, asker.stated, asker.observed, &mut |old| entered.removed.push((page_at, old)));
+    for (access, &page_at) in accesses.iter().zip(page_of) {
+        let page = &mut pages[usize::from(page_at)];
+        let (mode, range) = (access.mode(), access.range());
+        if mode.writes() {
+            page.overwrite(range);
         }
-        if access.mode.writes() {
-            page.overwrite(&access.range);
+        let history = page.history();
+        if strictness != Strictness::Skip && !range.is_empty() {
+            let did = if mode.writes() { Did::Write } else { Did::Read };
+            let record = Record { used, range: *range, did, site };
+            history.enter(record, asker.stated, asker.observed, |old| entered.removed.push((page_at, old)));
         }
-        page.note_use(used, asker.observed);
+        history.note_use(used, asker.observed);
     }
-    Ok(entered)
+    Ok(())
 }
 
 #[inline]
-fn find(at: usize, access: &Access<'_>, page: &Page<'_>, asker: Asker<'_>, findings: &mut Findings) {
+fn find(at: usize, access: &impl Access, page: &Page<'_>, asker: Asker<'_>, findings: &mut Findings) {
+    let (writes, range) = (access.mode().writes(), access.range());
     for earlier in page.records() {
-        let conflicts = earlier.used.stream != asker.stream
-            && (earlier.did != Did::Read || access.mode.writes())
-            && earlier.range.overlaps(&access.range)
+        if earlier.used.stream == asker.stream {
+            continue;
+        }
+        let conflicts = (earlier.did != Did::Read || writes)
+            && earlier.range.overlaps(range)
             && !asker.stated.covers(earlier.used)
             && !asker.observed.covers(earlier.used);
         if conflicts {
@@ -157,32 +194,33 @@ fn find(at: usize, access: &Access<'_>, page: &Page<'_>, asker: Asker<'_>, findi
 
 /// Takes an entered op back whose driver call failed.
 #[cold]
-pub(crate) fn undo(accesses: &[Access<'_>], asker: Asker<'_>, ticket: u64, entered: Entered) {
-    let (mut pages, _) = open(accesses, asker.lane);
+pub(crate) fn undo<A: Access>(accesses: &[A], asker: Asker<'_>, ticket: u64, entered: Entered) {
+    let mut room = Room::new();
+    let (mut pages, _) = open(accesses, asker.lane, &mut room);
     let used = Use { stream: asker.stream, ticket };
     for (page_at, page) in pages.iter_mut().enumerate() {
         let removed = entered.removed.iter().filter(|(at, _)| *at as usize == page_at).map(|(_, old)| *old);
-        page.undo(used, removed.filter(|old| old.used != used));
+        page.history().undo(used, removed.filter(|old| old.used != used));
     }
 }
 
 /// Marks what a refused op would have written.
 #[cold]
-pub(crate) fn mark_failed(accesses: &[Access<'_>], error: &Error) {
-    for access in accesses.iter().filter(|access| access.mode.writes() && !access.range.is_empty()) {
-        access.ledger.open().mark_failed(access.range, error);
+pub(crate) fn mark_failed<A: Access>(accesses: &[A], error: &Error) {
+    for access in accesses.iter().filter(|access| access.mode().writes() && !access.range().is_empty()) {
+        access.ledger().open().mark_failed(*access.range(), error);
     }
 }
 
 /// Two operands of one op that share bytes although one is written; identical ones pass if `in_place`.
 #[inline]
-pub(crate) fn overlap_within(accesses: &[Access<'_>], in_place: bool) -> Option<(usize, usize)> {
+pub(crate) fn overlap_within<A: Access>(accesses: &[A], in_place: bool) -> Option<(usize, usize)> {
     for (at, access) in accesses.iter().enumerate().skip(1) {
         for (before, other) in accesses[..at].iter().enumerate() {
-            if std::ptr::eq(access.ledger, other.ledger)
-                && (access.mode.writes() || other.mode.writes())
-                && access.range.overlaps(&other.range)
-                && !(in_place && access.range == other.range)
+            if std::ptr::eq(access.ledger(), other.ledger())
+                && (access.mode().writes() || other.mode().writes())
+                && access.range().overlaps(other.range())
+                && !(in_place && access.range() == other.range())
             {
                 return Some((before, at));
             }

@@ -57,10 +57,16 @@ pub(crate) struct Ledger {
     lanes: OnceLock<Box<[CachePadded<Mutex<Lane>>; LANES]>>,
 }
 
+/// What a book and a lane both hold.
 #[derive(Debug, Default)]
-pub(crate) struct Book {
+pub(crate) struct History {
     records: Records,
     uses: Uses,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Book {
+    history: History,
     failed: Vec<(ByteRange, Error)>,
     shared: bool,
     waited: u8,
@@ -69,8 +75,7 @@ pub(crate) struct Book {
 #[derive(Debug, Default)]
 pub(crate) struct Lane {
     active: bool,
-    records: Records,
-    uses: Uses,
+    history: History,
 }
 
 /// An opened ledger.
@@ -81,16 +86,17 @@ pub(crate) enum Page<'a> {
 
 impl Ledger {
     /// The history of memory that `site` allocated on a stream whose last ticket was `used`.
+    #[inline]
     pub(crate) fn new(used: Use, len_bytes: u64, site: Site) -> Self {
         let mut book = Book::default();
-        book.records.push(Record {
+        book.history.records.push(Record {
             used,
             range: ByteRange::contiguous(0, len_bytes),
             did: Did::Allocate,
             site,
         });
         // Whatever the block was used for before, the allocating stream is after it at this very ticket.
-        book.uses.push(used);
+        book.history.uses.push(used);
         Ledger { main: Mutex::new(book), lanes: OnceLock::new() }
     }
 
@@ -122,8 +128,8 @@ impl Ledger {
             for lane in lanes.iter() {
                 let mut lane = lane.lock();
                 lane.active = true;
-                lane.records =
-                    book.records.iter().filter(|record| record.did != Did::Read).copied().collect();
+                lane.history.records =
+                    book.history.records.iter().filter(|record| record.did != Did::Read).copied().collect();
             }
         }
         Page::Lane(lanes[lane % LANES].lock())
@@ -145,15 +151,16 @@ impl Ledger {
         for lane in self.lanes.get().into_iter().flat_map(|lanes| lanes.iter()) {
             let mut lane = lane.lock();
             lane.active = false;
-            for read in std::mem::take(&mut lane.records).into_iter().filter(|record| record.did == Did::Read)
+            for read in
+                std::mem::take(&mut lane.history.records).into_iter().filter(|record| record.did == Did::Read)
             {
-                book.records.retain(|old| {
+                book.history.records.retain(|old| {
                     old.did != Did::Read || old.used.stream != read.used.stream || old.range != read.range
                 });
-                book.records.push(read);
+                book.history.records.push(read);
             }
-            for used in std::mem::take(&mut lane.uses) {
-                note(&mut book.uses, used, |_| false);
+            for used in std::mem::take(&mut lane.history.uses) {
+                note(&mut book.history.uses, used, |_| false);
             }
         }
         book.shared = false;
@@ -164,7 +171,7 @@ impl Ledger {
         if self.main.get_mut().shared {
             drop(self.open());
         }
-        std::mem::take(&mut self.main.get_mut().uses)
+        std::mem::take(&mut self.main.get_mut().history.uses)
     }
 }
 
@@ -181,33 +188,11 @@ fn note(uses: &mut Uses, used: Use, gone: impl Fn(StreamId) -> bool) {
     uses.push(used);
 }
 
-impl Page<'_> {
-    #[inline]
-    pub(crate) fn records(&self) -> &Records {
-        match self {
-            Page::Book(book) => &book.records,
-            Page::Lane(lane) => &lane.records,
-        }
-    }
-
-    #[inline]
-    fn parts(&mut self) -> (&mut Records, &mut Uses) {
-        match self {
-            Page::Book(book) => {
-                let book = &mut **book;
-                (&mut book.records, &mut book.uses)
-            }
-            Page::Lane(lane) => {
-                let lane = &mut **lane;
-                (&mut lane.records, &mut lane.uses)
-            }
-        }
-    }
-
+impl History {
     /// Notes that `used` touches this memory, whatever the check says.
     #[inline]
     pub(crate) fn note_use(&mut self, used: Use, observed: &Observed) {
-        note(self.parts().1, used, |stream| observed.is_gone(stream));
+        note(&mut self.uses, used, |stream| observed.is_gone(stream));
     }
 
     /// Enters an access that has passed the check; `removed` gets the records it replaces.
@@ -217,49 +202,80 @@ impl Page<'_> {
         record: Record,
         stated: &Clock,
         observed: &Observed,
-        removed: &mut impl FnMut(Record),
+        mut removed: impl FnMut(Record),
     ) {
-        let (records, _) = self.parts();
-        let own_same = |old: &Record| {
-            old.used.stream == record.used.stream && old.did == record.did && old.range == record.range
-        };
-        // The common case: the same stream did the same before, and nothing else did anything a write would replace.
-        if (record.did == Did::Read || records.len() == 1)
-            && let Some(old) = records.iter_mut().find(|old| own_same(old))
-        {
-            removed(*old);
-            old.used.ticket = record.used.ticket;
-            old.site = record.site;
-            return;
-        }
-        records.retain(|old| {
+        let records = &mut self.records;
+        // Whether the new record makes an old one superfluous.
+        let replaces = |old: &Record| {
             let replaced = match (record.did, old.did) {
                 // Of this same op: a range read and written.
                 _ if old.used == record.used => false,
                 (Did::Read, Did::Read) => {
-                    record.range.covers(&old.range)
-                        && (old.used.stream == record.used.stream || stated.covers(old.used))
+                    (old.used.stream == record.used.stream || stated.covers(old.used))
+                        && record.range.covers(&old.range)
                 }
                 (Did::Read, _) => false,
                 _ => record.range.covers(&old.range),
             };
-            let drop = replaced || observed.covers(old.used);
-            if drop {
-                removed(*old);
+            replaced || observed.covers(old.used)
+        };
+        // The common case: the same stream did the same before, and that is all there is to replace. A read looks no further.
+        let mut same = None;
+        let mut others = false;
+        for (at, old) in records.iter().enumerate() {
+            if old.used.stream == record.used.stream && old.did == record.did && old.range == record.range {
+                same = Some(at);
+                if record.did == Did::Read {
+                    others = false;
+                    break;
+                }
+            } else if !others && record.did != Did::Read {
+                others = replaces(old);
             }
-            !drop
-        });
+        }
+        if let Some(at) = same
+            && !others
+        {
+            removed(std::mem::replace(&mut records[at], record));
+            return;
+        }
+        if others || record.did == Did::Read {
+            records.retain(|old| {
+                let drop = replaces(old);
+                if drop {
+                    removed(*old);
+                }
+                !drop
+            });
+        }
         records.push(record);
     }
 
     /// Takes back what [`enter`](Self::enter) did, for an op whose driver call failed.
     pub(crate) fn undo(&mut self, used: Use, removed: impl Iterator<Item = Record>) {
-        let (records, uses) = self.parts();
-        records.retain(|record| record.used != used);
-        records.extend(removed);
-        if let Some(entry) = uses.iter_mut().find(|entry| entry.stream == used.stream) {
+        self.records.retain(|record| record.used != used);
+        self.records.extend(removed);
+        if let Some(entry) = self.uses.iter_mut().find(|entry| entry.stream == used.stream) {
             // The stream's last real ticket: at least as new as what stood here.
             entry.ticket = entry.ticket.min(used.ticket - 1);
+        }
+    }
+}
+
+impl Page<'_> {
+    #[inline]
+    pub(crate) fn records(&self) -> &Records {
+        match self {
+            Page::Book(book) => &book.history.records,
+            Page::Lane(lane) => &lane.history.records,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn history(&mut self) -> &mut History {
+        match self {
+            Page::Book(book) => &mut book.history,
+            Page::Lane(lane) => &mut lane.history,
         }
     }
 
@@ -291,7 +307,7 @@ fn failed_in<'a>(failed: &'a [(ByteRange, Error)], range: &ByteRange) -> Option<
 impl Book {
     /// The newest ticket of each stream that used the memory.
     pub(crate) fn uses(&self) -> &[Use] {
-        &self.uses
+        &self.history.uses
     }
 
     /// Marks bytes that a refused write did not write.
@@ -318,6 +334,6 @@ impl Book {
 
     /// How many records and uses it holds, for figures.
     pub(crate) fn lens(&self) -> (usize, usize) {
-        (self.records.len(), self.uses.len())
+        (self.history.records.len(), self.history.uses.len())
     }
 }

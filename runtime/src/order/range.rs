@@ -101,6 +101,7 @@ impl ByteRange {
     }
 
     /// Whether every byte of `other` is in `self`.
+    #[inline]
     pub fn covers(&self, other: &Self) -> bool {
         if other.is_empty() || self == other {
             return true;

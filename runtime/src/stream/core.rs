@@ -247,7 +247,7 @@ impl StreamCore {
         &self,
         state: &mut State,
         site: Site,
-        command: Command,
+        command: impl FnOnce() -> Command,
         claims: Option<Box<[crate::driver::Claim]>>,
         keeps: impl IntoIterator<Item = Keep>,
     ) -> Result<Ticket, DriverError> {
@@ -258,10 +258,11 @@ impl StreamCore {
             self.timeline.keep_until(ticket, keep);
             kept = true;
         }
+        // Made where it is handed over: a command is large.
+        let work = Submission { ticket, site, command: command(), claims };
         crate::trace::event::op_enqueued(self.device.id, &self.label, self.id.0, ticket, &site, || {
-            command.bytes()
+            work.command.bytes()
         });
-        let work = Submission { ticket, site, command, claims };
         // SAFETY: `submit` asks that every address is valid for its access until the ticket is reached, and that accesses do
         // not collide. Device addresses come from `Allocation`s, whose blocks the allocator gives to nobody and back to no
         // driver before the uses noted for this ticket are over; host addresses from pinned blocks, which `keeps` holds.
@@ -364,7 +365,7 @@ impl StreamCore {
                     ticket: from.used.ticket,
                     event: from.event.clone(),
                 };
-                self.submit(state, site, Command::Wait(point), None, [])
+                self.submit(state, site, || Command::Wait(point), None, [])
                     .map_err(|error| self.device.refused(site.op, &error))?;
                 exact = true;
             }
@@ -395,7 +396,7 @@ impl StreamCore {
         }
         let mut seat = self.sit(site, false)?;
         let nothing = Point { timeline: self.timeline.clone(), ticket: 0, event: None };
-        let submitted = self.submit(&mut seat, site, Command::Wait(nothing), None, []);
+        let submitted = self.submit(&mut seat, site, || Command::Wait(nothing), None, []);
         drop(seat);
         self.submitted();
         submitted.map_err(|error| self.device.refused(site.op, &error))

@@ -3,11 +3,11 @@
 use super::core::{Place, State, StreamCore};
 use crate::driver::{Claim, Command};
 use crate::error::{Error, ErrorKind, Result};
-use crate::kernel::AccessMode;
+use crate::kernel::{AccessMode, Operand};
 use crate::memory::Allocation;
 use crate::order::{
-    self, Access, Asker, ByteRange, Conflict, Findings, MAX_ACCESSES, OrderMode, Refused, Strictness, Use,
-    check_and_enter, mark_failed, overlap_within,
+    self, Access, Asker, ByteRange, Conflict, Entered, Findings, Ledger, MAX_ACCESSES, OrderMode, Refused,
+    Strictness, Use, check_and_enter, mark_failed, overlap_within,
 };
 use crate::site::Site;
 use crate::timeline::Keep;
@@ -23,10 +23,63 @@ pub(crate) struct Touch<'a> {
     pub(crate) mode: AccessMode,
 }
 
+impl Access for Touch<'_> {
+    #[inline]
+    fn ledger(&self) -> &Ledger {
+        &self.allocation.ledger
+    }
+
+    #[inline]
+    fn range(&self) -> &ByteRange {
+        &self.range
+    }
+
+    #[inline]
+    fn mode(&self) -> AccessMode {
+        self.mode
+    }
+}
+
+impl Access for Operand<'_> {
+    #[inline]
+    fn ledger(&self) -> &Ledger {
+        &self.allocation.ledger
+    }
+
+    #[inline]
+    fn range(&self) -> &ByteRange {
+        &self.range
+    }
+
+    #[inline]
+    fn mode(&self) -> AccessMode {
+        self.access
+    }
+}
+
+/// What operands are besides an access: a place in some device's memory.
+pub(crate) trait InMemory: Access {
+    fn allocation(&self) -> &Allocation;
+}
+
+impl InMemory for Touch<'_> {
+    #[inline]
+    fn allocation(&self) -> &Allocation {
+        self.allocation
+    }
+}
+
+impl InMemory for Operand<'_> {
+    #[inline]
+    fn allocation(&self) -> &Allocation {
+        self.allocation
+    }
+}
+
 /// An op about to be enqueued.
-pub(crate) struct Op<'a> {
+pub(crate) struct Op<'a, A = Touch<'a>> {
     pub(crate) site: Site,
-    pub(crate) touches: &'a [Touch<'a>],
+    pub(crate) touches: &'a [A],
     /// Whether a written operand may be exactly another operand.
     pub(crate) in_place: bool,
     /// Whether operands may be on other devices of the same backend: peer copies.
@@ -39,9 +92,9 @@ pub(crate) struct Op<'a> {
     pub(crate) keep: Option<Keep>,
 }
 
-impl<'a> Op<'a> {
+impl<'a, A: InMemory> Op<'a, A> {
     #[inline]
-    pub(crate) fn new(site: Site, touches: &'a [Touch<'a>]) -> Self {
+    pub(crate) fn new(site: Site, touches: &'a [A]) -> Self {
         Op { site, touches, in_place: false, peers: false, turn: false, refused: None, keep: None }
     }
 }
@@ -49,29 +102,28 @@ impl<'a> Op<'a> {
 impl StreamCore {
     /// Puts an op on the stream. A refusal marks what the op would have written and changes nothing else.
     #[inline]
-    pub(crate) fn enqueue(self: &Arc<Self>, op: Op<'_>, command: impl FnOnce() -> Command) -> Result<Place> {
-        let accesses: SmallVec<[Access<'_>; 6]> = op
-            .touches
-            .iter()
-            .map(|touch| Access { ledger: &touch.allocation.ledger, range: touch.range, mode: touch.mode })
-            .collect();
-        let place =
-            self.try_enqueue(op, &accesses, command).inspect_err(|error| mark_failed(&accesses, error))?;
+    pub(crate) fn enqueue<A: InMemory>(
+        self: &Arc<Self>,
+        op: Op<'_, A>,
+        command: impl FnOnce() -> Command,
+    ) -> Result<Place> {
+        let accesses = op.touches;
+        let place = self.try_enqueue(op, command).inspect_err(|error| mark_failed(accesses, error))?;
         self.submitted();
         Ok(place)
     }
 
     #[inline]
-    fn try_enqueue(
+    fn try_enqueue<A: InMemory>(
         self: &Arc<Self>,
-        op: Op<'_>,
-        accesses: &[Access<'_>],
+        op: Op<'_, A>,
         command: impl FnOnce() -> Command,
     ) -> Result<Place> {
         if let Some(error) = op.refused {
             return Err(error);
         }
-        self.check_shape(&op, accesses)?;
+        let accesses = op.touches;
+        self.check_shape(&op)?;
         let world = &*self.device.world;
         let strictness = match world.mode {
             OrderMode::Deny | OrderMode::Wait => Strictness::Refuse,
@@ -80,7 +132,8 @@ impl StreamCore {
         };
         let mut seat = self.sit(op.site, op.turn)?;
         let permit = self.permit(op.site)?;
-        let entered = loop {
+        let mut entered = Entered::default();
+        loop {
             let state = &*seat;
             let ticket = state.issued + 1;
             let asker = Asker {
@@ -89,8 +142,8 @@ impl StreamCore {
                 stated: &state.stated,
                 observed: &world.observed,
             };
-            let findings = match check_and_enter(accesses, asker, ticket, op.site, strictness) {
-                Ok(entered) => break entered,
+            let findings = match check_and_enter(accesses, asker, ticket, op.site, strictness, &mut entered) {
+                Ok(()) => break,
                 Err(Refused::Failed(error)) => {
                     error.mark_seen();
                     return Err(error);
@@ -105,8 +158,8 @@ impl StreamCore {
             let known = self.known.lock().clone();
             if findings.iter().all(|finding| known.covers(finding.earlier.used)) {
                 let asker = Asker { stated: &known, ..asker };
-                match check_and_enter(accesses, asker, ticket, op.site, strictness) {
-                    Ok(entered) => break entered,
+                match check_and_enter(accesses, asker, ticket, op.site, strictness, &mut entered) {
+                    Ok(()) => break,
                     Err(Refused::Failed(error)) => return Err(error),
                     Err(Refused::Unordered(_)) => continue,
                 }
@@ -114,14 +167,14 @@ impl StreamCore {
             drop(seat);
             self.insert_edges(op.site, &findings, || self.unordered(op.site, accesses, &findings))?;
             seat = self.sit(op.site, op.turn)?;
-        };
+        }
         let state = &mut *seat;
         if !entered.findings.is_empty() {
             self.warn_of(op.site, accesses, &entered.findings);
         }
         let claims = (world.mode != OrderMode::Deny).then(|| claims(op.touches));
         let keeps = op.keep.into_iter().chain(permit.map(|permit| Arc::new(permit) as Keep));
-        match self.submit(state, op.site, command(), claims, keeps) {
+        match self.submit(state, op.site, command, claims, keeps) {
             Ok(ticket) => {
                 let place = Place { ticket, clock: state.stated.clone(), exact: true };
                 drop(seat);
@@ -142,10 +195,11 @@ impl StreamCore {
     }
 
     #[inline]
-    fn check_shape(&self, op: &Op<'_>, accesses: &[Access<'_>]) -> Result<()> {
-        for touch in op.touches {
-            if !Arc::ptr_eq(&touch.allocation.device, &self.device) {
-                self.check_device(op, touch.allocation)?;
+    fn check_shape<A: InMemory>(&self, op: &Op<'_, A>) -> Result<()> {
+        let accesses = op.touches;
+        for touch in accesses {
+            if !Arc::ptr_eq(&touch.allocation().device, &self.device) {
+                self.check_device(op.site, op.peers, touch.allocation())?;
             }
         }
         if accesses.len() > MAX_ACCESSES {
@@ -155,7 +209,7 @@ impl StreamCore {
             ));
         }
         if let Some((one, two)) = overlap_within(accesses, op.in_place) {
-            let (a, b) = (accesses[one].range, accesses[two].range);
+            let (a, b) = (accesses[one].range(), accesses[two].range());
             return Err(Error::new(
                 ErrorKind::Overlap,
                 format!(
@@ -181,10 +235,10 @@ impl StreamCore {
     }
 
     #[cold]
-    fn check_device(&self, op: &Op<'_>, allocation: &Allocation) -> Result<()> {
+    fn check_device(&self, site: Site, peers: bool, allocation: &Allocation) -> Result<()> {
         let (here, there) = (self.device.id, allocation.device.id);
         let same_runtime = Arc::ptr_eq(&self.device.world, &allocation.device.world);
-        if op.peers && same_runtime && std::mem::discriminant(&here) == std::mem::discriminant(&there) {
+        if peers && same_runtime && std::mem::discriminant(&here) == std::mem::discriminant(&there) {
             return Ok(());
         }
         let what = if same_runtime { String::new() } else { " of another runtime".to_owned() };
@@ -193,10 +247,10 @@ impl StreamCore {
             format!(
                 "{} on stream \"{}\" ({}:{}): the stream is on {here} and an operand is on {there}{what}; copy it over with \
                  copy_peer first",
-                op.site.op,
+                site.op,
                 self.label,
-                op.site.location.file(),
-                op.site.location.line()
+                site.location.file(),
+                site.location.line()
             ),
         ))
     }
@@ -226,14 +280,14 @@ impl StreamCore {
     }
 
     #[cold]
-    fn conflicts(&self, op: Site, accesses: &[Access<'_>], findings: &Findings) -> Vec<Conflict> {
+    fn conflicts<A: Access>(&self, op: Site, accesses: &[A], findings: &Findings) -> Vec<Conflict> {
         let world = &self.device.world;
         let label = |stream| world.stream(stream).map_or_else(|| "closed".into(), |core| core.label.clone());
         findings
             .iter()
             .map(|finding| Conflict {
                 op,
-                writes: accesses[finding.access].mode.writes(),
+                writes: accesses[finding.access].mode().writes(),
                 on: self.label.clone(),
                 earlier: finding.earlier.site,
                 did: finding.earlier.did,
@@ -245,13 +299,13 @@ impl StreamCore {
     }
 
     #[cold]
-    fn unordered(&self, op: Site, accesses: &[Access<'_>], findings: &Findings) -> Error {
+    fn unordered<A: Access>(&self, op: Site, accesses: &[A], findings: &Findings) -> Error {
         let conflicts = self.conflicts(op, accesses, findings);
         Error::with_conflicts(ErrorKind::Unordered, order::describe(&conflicts), conflicts)
     }
 
     #[cold]
-    fn warn_of(&self, op: Site, accesses: &[Access<'_>], findings: &Findings) {
+    fn warn_of<A: Access>(&self, op: Site, accesses: &[A], findings: &Findings) {
         for conflict in self.conflicts(op, accesses, findings) {
             if self.device.world.warns_first(conflict.earlier(), op) {
                 crate::report::unordered(&conflict);
@@ -294,12 +348,12 @@ impl StreamCore {
 
 /// The absolute bytes each operand touches.
 #[cold]
-fn claims(touches: &[Touch<'_>]) -> Box<[Claim]> {
-    let claim = |touch: &Touch<'_>| Claim {
-        range: touch.range.shifted(touch.allocation.ptr.0),
-        exclusive: touch.mode.writes(),
+fn claims<A: InMemory>(touches: &[A]) -> Box<[Claim]> {
+    let claim = |touch: &A| Claim {
+        range: touch.range().shifted(touch.allocation().ptr.0),
+        exclusive: touch.mode().writes(),
     };
-    touches.iter().filter(|touch| !touch.range.is_empty()).map(claim).collect()
+    touches.iter().filter(|touch| !touch.range().is_empty()).map(claim).collect()
 }
 
 /// The state at the desk, for what enqueues without operands.
@@ -310,7 +364,7 @@ impl StreamCore {
         site: Site,
         command: impl FnOnce() -> Command,
     ) -> Result<Place> {
-        self.enqueue(Op::new(site, &[]), command)
+        self.enqueue(Op::<Touch<'_>>::new(site, &[]), command)
     }
 
     /// Waits for a place on another stream that was noted before.

@@ -6,14 +6,13 @@ use crate::device::Device;
 use crate::driver::{Command, Fill, HostFn, Launch, Priority};
 use crate::element::Element;
 use crate::error::{Error, Result};
-use crate::kernel::{AccessMode, Args, KernelCall, LaunchConfig};
+use crate::kernel::{AccessMode, KernelCall, LaunchConfig};
 use crate::memory::{Allocation, Buffer};
 use crate::order::{StreamId, Use};
 use crate::pending::Pending;
 use crate::site::Site;
 use crate::timeline::Ticket;
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 use std::fmt;
 use std::sync::Arc;
 
@@ -117,30 +116,18 @@ impl Stream {
     #[track_caller]
     #[inline]
     pub fn launch(&self, call: KernelCall<'_>, config: LaunchConfig) -> Pending<()> {
-        let kernel = call.kernel();
-        let site = Site::here(kernel.name);
-        let mut bytes = 0;
-        let touches: SmallVec<[Touch<'_>; 6]> = call
-            .operands()
-            .iter()
-            .map(|operand| {
-                bytes += operand.range.len_bytes();
-                Touch { allocation: operand.allocation, range: operand.range, mode: operand.access }
-            })
-            .collect();
-        let mut op = Op::new(site, &touches);
+        // Operands and arguments stay where they are until the driver takes them: they are large.
+        let kernel = call.kernel;
+        let mut op = Op::new(Site::here(kernel.name), &call.operands[..]);
         op.in_place = kernel.in_place;
-        let args = match call.into_parts() {
-            Ok((_, args, _)) => {
-                op.refused = config.check(kernel.name).err();
-                args
-            }
-            Err(error) => {
-                op.refused = Some(self.core().refused_call(site, &error));
-                Args::new()
-            }
+        op.refused = match &call.failed {
+            None => config.check(kernel.name).err(),
+            Some(error) => Some(self.core().refused_call(op.site, error)),
         };
-        let place = self.core().enqueue(op, || Command::Launch(Launch { kernel, config, args, bytes }));
+        let place = self.core().enqueue(op, || {
+            let bytes = call.operands.iter().map(|operand| operand.range.len_bytes()).sum();
+            Command::Launch(Launch { kernel, config, args: call.args, bytes })
+        });
         Pending::value(self.core(), place, ())
     }
 

@@ -36,14 +36,14 @@ impl<'a, T: Element> IntoOperand<'a, T> for &'a Memory<T> {
 
 /// Runs the twin, as the CPU device would.
 fn run(call: KernelCall<'_>) {
-    let (kernel, args, _) = call.into_parts().unwrap();
+    let KernelCall { kernel, args, .. } = call;
     // SAFETY: a twin needs arguments that fit and slices valid for their access. The call's operands are slices of the test,
     // which outlive it and, where they are the same, belong to a kernel in place.
     unsafe { (kernel.twin)(&args) }
 }
 
 fn refusal(call: KernelCall<'_>) -> String {
-    let error = call.into_parts().unwrap_err();
+    let error = call.failed.unwrap();
     assert_eq!(error.kind(), ErrorKind::Shape);
     error.to_string()
 }
@@ -242,6 +242,6 @@ fn a_twin_refuses_a_wrong_number_of_arguments() {
 fn six_arguments_and_operands_are_kept_without_an_allocation() {
     let mut out = [0.0; 5];
     let out = Memory::of(&mut out);
-    let (_, args, operands) = store(0.0, 0, 0, 0, half::f16::ZERO, &out).into_parts().unwrap();
+    let KernelCall { args, operands, .. } = store(0.0, 0, 0, 0, half::f16::ZERO, &out);
     assert!(!args.spilled() && !operands.spilled());
 }
