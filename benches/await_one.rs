@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use support::measure::short;
 use support::process::Usage;
 use support::{ONE, Options, Sample, Table, ratio, touch_one};
-use warpline::prelude::*;
 
 type Work = Box<dyn FnOnce() + Send>;
 

@@ -28,7 +28,7 @@ struct Op {
 impl Op {
     #[inline]
     fn launch(&self) {
-        let _ = self.stream.launch(touch_three(0.5, &self.a, &self.b, &self.c), ONE);
+        self.stream.launch(touch_three(0.5, &self.a, &self.b, &self.c), ONE);
     }
 }
 
@@ -51,12 +51,12 @@ fn private(device: &Device) -> Vec<Op> {
 fn shared(device: &Device) -> Vec<Op> {
     let owner = device.new_stream().expect("a stream");
     let [a, b, c] = [(); 3].map(|()| owner.alloc::<f32>(STREAMS * RANGE).expect("null memory"));
-    let _ = owner.fill(&a, 1.0);
-    let _ = owner.fill(&b, 2.0);
+    owner.fill(&a, 1.0);
+    owner.fill(&b, 2.0);
     (0..STREAMS)
         .map(|at| {
             let stream = device.new_stream().expect("a stream");
-            let _ = stream.wait_stream(&owner);
+            stream.wait_stream(&owner);
             let part = |buffer: &Buffer<f32>| buffer.slice(at * RANGE..(at + 1) * RANGE).expect("a part");
             let (a, b, c) = (a.slice(..RANGE).expect("a part"), b.slice(..).expect("all"), part(&c));
             Op { stream, a, b, c }
@@ -71,7 +71,7 @@ fn weights(device: &Device) -> Vec<Op> {
     (0..STREAMS)
         .map(|_| {
             let stream = device.new_stream().expect("a stream");
-            let _ = stream.wait_stream(&owner);
+            stream.wait_stream(&owner);
             let c = stream.alloc::<f32>(4 * RANGE).expect("null memory");
             let part = |buffer: &Buffer<f32>| buffer.slice(..RANGE).expect("a part");
             Op { stream, a: part(&a), b: part(&b), c: part(&c) }
@@ -127,7 +127,7 @@ fn main() {
                 let _ = black_box(touch_three(black_box(0.5), &op.a, &op.b, &op.c));
             }),
             "none" => (0..times).for_each(|_| {
-                let _ = cases[0].1[0].stream.launch(touch_none(black_box(0.5)), ONE);
+                cases[0].1[0].stream.launch(touch_none(black_box(0.5)), ONE);
             }),
             at => rounds_of(&cases[at.parse::<usize>().expect("a case")].1, times),
         }
@@ -146,7 +146,7 @@ fn main() {
     let none = |ops: &[Op]| {
         for _ in 0..times / ops.len() {
             for op in ops {
-                let _ = op.stream.launch(touch_none(black_box(0.5)), ONE);
+                op.stream.launch(touch_none(black_box(0.5)), ONE);
             }
         }
     };

@@ -19,7 +19,7 @@ fn round(executor: &tokio::runtime::Runtime) -> (f64, f64) {
     let failed_at = Arc::new(Mutex::new(None));
     let gates: Vec<_> = streams[1..].iter().map(|stream| stream.hold().expect("held")).collect();
     let (wait, at) = (go.clone(), failed_at.clone());
-    let _ = streams[0].call(move || {
+    streams[0].call(move || {
         while !wait.load(Ordering::Acquire) {
             std::thread::yield_now();
         }

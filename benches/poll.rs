@@ -51,8 +51,8 @@ fn first(device: &Device, entries: usize, repeat: usize) -> f64 {
         let mut batch: Vec<_> = (0..100)
             .map(|_| {
                 for other in &others {
-                    let _ = other.launch(touch_none(black_box(0.5)), ONE);
-                    let _ = stream.wait_stream(other);
+                    other.launch(touch_none(black_box(0.5)), ONE);
+                    stream.wait_stream(other);
                 }
                 stream.launch(touch_none(black_box(0.5)), ONE)
             })

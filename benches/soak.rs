@@ -8,7 +8,6 @@ use std::time::Instant;
 use support::measure::short;
 use support::process::{resident_kib, threads};
 use support::{ONE, Options, Table, counting, touch_three};
-use warpline::prelude::*;
 
 #[global_allocator]
 static ALLOCATOR: counting::Counting = counting::Counting;
@@ -23,8 +22,8 @@ fn main() {
     let (_runtime, device) = support::cpu();
     let owner = device.new_stream().expect("a stream");
     let [a, b] = [(); 2].map(|()| owner.alloc::<f32>(1024).expect("4 KiB"));
-    let _ = owner.fill(&a, 1.0);
-    let _ = owner.fill(&b, 2.0);
+    owner.fill(&a, 1.0);
+    owner.fill(&b, 2.0);
     let pool = device.stream_pool(POOL);
     let figures = |name: &str| {
         let (resident, live) = (resident_kib(), counting::live_bytes() / 1024);
@@ -52,14 +51,14 @@ fn main() {
     futures::executor::block_on(async {
         for at in 0..leases {
             let lease = pool.lease().await.expect("a lease");
-            let _ = lease.wait_stream(&owner);
+            lease.wait_stream(&owner);
             // Memory of the lease's own comes and goes.
             let mut own = lease.alloc::<f32>(1024).expect("4 KiB");
             for op in 0..ops {
                 if op % 100 == 0 {
                     own = lease.alloc::<f32>(1024).expect("4 KiB");
                 }
-                let _ = lease.launch(touch_three(0.5, &a, &b, &own), ONE);
+                lease.launch(touch_three(0.5, &a, &b, &own), ONE);
             }
             if at % 100 == 99 {
                 lease.synchronize().await.expect("it runs");

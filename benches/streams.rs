@@ -48,9 +48,9 @@ impl Set {
             let stream = &self.streams[at];
             if random.below(1000) < per_mille {
                 let other = (at + 1 + random.below(count - 1)) % count;
-                let _ = stream.wait_stream(&self.streams[other]);
+                stream.wait_stream(&self.streams[other]);
             }
-            let _ = stream.launch(touch_one(0.5, &self.buffers[at]), ONE);
+            stream.launch(touch_one(0.5, &self.buffers[at]), ONE);
             if op % 65_536 == 0 {
                 most_threads = most_threads.max(threads());
             }
@@ -78,7 +78,7 @@ fn main() {
     let idle: Vec<_> = (0..many).map(|_| device.new_stream().expect("a stream")).collect();
     for stream in &idle {
         for _ in 0..10 {
-            let _ = stream.launch(support::touch_none(0.5), ONE);
+            stream.launch(support::touch_none(0.5), ONE);
         }
     }
     device.synchronize().wait().expect("it runs");

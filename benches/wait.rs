@@ -12,10 +12,10 @@ fn main() {
     // Nothing completes here, so no wait is elided because its end is reached.
     let (_runtime, device, calls) = null_driver::runtime(true, false);
     let [a, b, c] = [(); 3].map(|()| device.new_stream().expect("a stream"));
-    let _ = a.launch(touch_none(1.0), ONE);
-    let _ = b.wait_stream(&a);
-    let _ = b.launch(touch_none(1.0), ONE);
-    let _ = c.wait_stream(&b);
+    a.launch(touch_none(1.0), ONE);
+    b.wait_stream(&a);
+    b.launch(touch_none(1.0), ONE);
+    c.wait_stream(&b);
     let again = |times: usize| (0..times).for_each(|_| drop(c.wait_stream(&b)));
     let through = |times: usize| (0..times).for_each(|_| drop(c.wait_stream(&a)));
     through(1);
@@ -53,8 +53,8 @@ fn main() {
         [&mut || {
             ns(each, || {
                 for _ in 0..each {
-                    let _ = a.launch(touch_none(1.0), ONE);
-                    let _ = b.wait_stream(&a);
+                    a.launch(touch_none(1.0), ONE);
+                    b.wait_stream(&a);
                 }
             })
         }],

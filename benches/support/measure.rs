@@ -113,6 +113,7 @@ impl Table {
     }
 
     /// One line: the figure against its reach.
+    #[allow(clippy::too_many_arguments, reason = "one a column")]
     pub fn row(
         &self,
         what: &str,

@@ -139,7 +139,12 @@ impl Driver for Handle {
         unsafe { dealloc(ptr, layout) }
     }
 
-    fn shut_down(&self) {}
+    fn shut_down(&self) {
+        let tracks = self.0.streams.lock().unwrap().clone();
+        for track in tracks {
+            track.timeline.complete(track.submitted.load(Ordering::Relaxed));
+        }
+    }
 }
 
 impl DriverStream for RecordingStream {
