@@ -80,7 +80,7 @@ contract! {
         let y = stream.alloc::<f32>(8)?;
         let error =
             refused(stream.launch(kernels::axpy(8, 1.0, &x.columns(..2)?, &y), LaunchConfig::for_elements(8u32))).await;
-        let text = "axpy: operand x is a strided view of 4 rows of 2 elements, and the kernel takes contiguous memory; copy it first";
+        let text = "operand x is a strided view of 4 rows of 2 elements, and the kernel takes contiguous memory; copy it first";
         says(&error, ErrorKind::Shape, &[text]);
         y.accept_contents();
         let whole_rows = x.rows(1..3)?;
