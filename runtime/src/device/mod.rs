@@ -80,9 +80,12 @@ impl DeviceShared {
         )
     }
 
-    /// A driver's refusal of one call.
+    /// A driver's refusal of one call: for what has become of the device meanwhile, if something has.
     #[cold]
     pub(crate) fn refused(&self, what: &str, error: &DriverError) -> Error {
+        if let Err(cause) = self.ensure_open() {
+            return cause;
+        }
         let kind = match error {
             DriverError::OutOfMemory { .. } => ErrorKind::OutOfMemory,
             DriverError::Refused(_) => ErrorKind::Driver,

@@ -11,6 +11,7 @@ use super::range::ByteRange;
 use crate::error::Error;
 use crate::kernel::AccessMode;
 use crate::site::Site;
+use crate::timeline::Ticket;
 use smallvec::SmallVec;
 
 /// One operand, as the check sees it: read where the op keeps it, since copying operands costs as much as checking them.
@@ -62,7 +63,10 @@ pub(crate) enum Refused {
 /// What an entered op replaced, to be put back if the driver refuses it.
 #[derive(Default)]
 pub(crate) struct Entered {
-    removed: SmallVec<[(u8, Record); 4]>,
+    /// Records that only became newer: whose page, and what they said.
+    renewed: SmallVec<[(u8, Ticket, Site); 4]>,
+    /// Records that are gone.
+    removed: Vec<(u8, Record)>,
     pub(crate) findings: Findings,
 }
 
@@ -71,57 +75,32 @@ type Pages<'a> = SmallVec<[Page<'a>; 6]>;
 /// The most operands of one op.
 pub(crate) const MAX_ACCESSES: usize = 255;
 
-/// Room for two small numbers for each of so many accesses. Eight accesses need no allocation.
-struct Room {
-    few: [u8; 16],
-    many: Vec<u8>,
-}
-
-impl Room {
-    #[inline]
-    fn new() -> Self {
-        Room { few: [0; 16], many: Vec::new() }
-    }
-
-    #[inline]
-    fn halves(&mut self, len: usize) -> (&mut [u8], &mut [u8]) {
-        if len <= 8 {
-            let (one, two) = self.few.split_at_mut(8);
-            return (&mut one[..len], &mut two[..len]);
-        }
-        self.many = vec![0; 2 * len];
-        self.many.split_at_mut(len)
-    }
-}
+/// Which page is whose.
+type PageOf = SmallVec<[u8; 8]>;
 
 /// Opens the ledgers, each once, in the order of their addresses; and says which page is whose.
 #[inline]
-fn open<'a, 'r, A: Access>(accesses: &'a [A], lane: usize, room: &'r mut Room) -> (Pages<'a>, &'r [u8]) {
-    let address = |at: u8| std::ptr::from_ref(accesses[usize::from(at)].ledger()).addr();
-    let (sorted, page_of) = room.halves(accesses.len());
-    for at in 0..sorted.len() {
-        let here = address(at as u8);
+fn open<'a, A: Access>(accesses: &'a [A], lane: usize) -> (Pages<'a>, PageOf) {
+    let mut sorted: SmallVec<[(usize, u8); 8]> = SmallVec::new();
+    for (at, access) in accesses.iter().enumerate() {
+        sorted.push((std::ptr::from_ref(access.ledger()).addr(), at as u8));
         let mut to = at;
-        while to > 0 && address(sorted[to - 1]) > here {
-            sorted[to] = sorted[to - 1];
+        while to > 0 && sorted[to - 1].0 > sorted[to].0 {
+            sorted.swap(to - 1, to);
             to -= 1;
         }
-        sorted[to] = at as u8;
     }
+    let mut page_of = PageOf::from_elem(0, accesses.len());
     let mut pages = Pages::new();
-    let mut left = &*sorted;
-    while let Some(&first) = left.first() {
-        let ledger = accesses[usize::from(first)].ledger();
+    let mut left = &sorted[..];
+    while let Some(&(address, first)) = left.first() {
         let mut writes = false;
-        while let Some((&at, rest)) = left.split_first() {
-            let access = &accesses[usize::from(at)];
-            if !std::ptr::eq(access.ledger(), ledger) {
-                break;
-            }
-            writes |= access.mode().writes();
+        while let Some((&(_, at), rest)) = left.split_first().filter(|(next, _)| next.0 == address) {
+            writes |= accesses[usize::from(at)].mode().writes();
             page_of[usize::from(at)] = pages.len() as u8;
             left = rest;
         }
+        let ledger = accesses[usize::from(first)].ledger();
         pages.push(if writes { Page::Book(ledger.open()) } else { ledger.open_to_read(lane) });
     }
     (pages, page_of)
@@ -138,11 +117,16 @@ pub(crate) fn check_and_enter<A: Access>(
     entered: &mut Entered,
 ) -> Result<(), Refused> {
     debug_assert!(
-        accesses.len() <= MAX_ACCESSES && entered.removed.is_empty() && entered.findings.is_empty()
+        accesses.len() <= MAX_ACCESSES
+            && entered.renewed.is_empty()
+            && entered.removed.is_empty()
+            && entered.findings.is_empty()
     );
-    let mut room = Room::new();
-    let (mut pages, page_of) = open(accesses, asker.lane, &mut room);
-    for (at, (access, &page)) in accesses.iter().zip(page_of).enumerate() {
+    let (mut pages, page_of) = open(accesses, asker.lane);
+    // Where two accesses share a page, entering one moves the records that the other was compared with.
+    let apart = pages.len() == accesses.len();
+    let mut renews: SmallVec<[Option<u32>; 6]> = SmallVec::new();
+    for (at, (access, &page)) in accesses.iter().zip(&page_of).enumerate() {
         let page = &pages[usize::from(page)];
         if access.mode().reads()
             && let Some(error) = page.failed(access.range())
@@ -151,56 +135,81 @@ pub(crate) fn check_and_enter<A: Access>(
             return Err(Refused::Failed(error.clone()));
         }
         if strictness != Strictness::Skip {
-            find(at, access, page, asker, &mut entered.findings);
+            renews.push(compare(at, access, page, asker, &mut entered.findings).filter(|_| apart));
         }
     }
     if strictness == Strictness::Refuse && !entered.findings.is_empty() {
         return Err(Refused::Unordered(std::mem::take(&mut entered.findings)));
     }
     let used = Use { stream: asker.stream, ticket };
-    for (access, &page_at) in accesses.iter().zip(page_of) {
+    for (at, (access, &page_at)) in accesses.iter().zip(&page_of).enumerate() {
         let page = &mut pages[usize::from(page_at)];
         let (mode, range) = (access.mode(), access.range());
         if mode.writes() {
             page.overwrite(range);
         }
         let history = page.history();
-        if strictness != Strictness::Skip && !range.is_empty() {
-            let did = if mode.writes() { Did::Write } else { Did::Read };
-            let record = Record { used, range: *range, did, site };
-            history.enter(record, asker.stated, asker.observed, |old| entered.removed.push((page_at, old)));
+        match renews.get(at) {
+            Some(Some(old)) => {
+                let (ticket, site) = history.renew(*old as usize, used.ticket, site);
+                entered.renewed.push((page_at, ticket, site));
+            }
+            Some(None) if !range.is_empty() => {
+                let did = if mode.writes() { Did::Write } else { Did::Read };
+                let record = Record { used, range: *range, did, site };
+                let removed = &mut entered.removed;
+                history.enter(record, asker.stated, asker.observed, |old| removed.push((page_at, old)));
+            }
+            _ => {}
         }
         history.note_use(used, asker.observed);
     }
     Ok(())
 }
 
+/// Adds the earlier uses that `access` is not ordered after to `findings`. Returns the record of the same access by the same
+/// stream, if making that one newer is all there is to enter.
 #[inline]
-fn find(at: usize, access: &impl Access, page: &Page<'_>, asker: Asker<'_>, findings: &mut Findings) {
+fn compare(
+    at: usize,
+    access: &impl Access,
+    page: &Page<'_>,
+    asker: Asker<'_>,
+    findings: &mut Findings,
+) -> Option<u32> {
     let (writes, range) = (access.mode().writes(), access.range());
-    for earlier in page.records() {
+    let did = if writes { Did::Write } else { Did::Read };
+    let mut same = None;
+    let mut replaces_others = false;
+    for (index, earlier) in page.records().iter().enumerate() {
         if earlier.used.stream == asker.stream {
-            continue;
-        }
-        let conflicts = (earlier.did != Did::Read || writes)
-            && earlier.range.overlaps(range)
-            && !asker.stated.covers(earlier.used)
-            && !asker.observed.covers(earlier.used);
-        if conflicts {
-            findings.push(Finding { access: at, earlier: *earlier });
+            if earlier.did == did && earlier.range == *range {
+                same = Some(index as u32);
+            } else if writes {
+                replaces_others |= range.covers(&earlier.range);
+            }
+        } else if (earlier.did != Did::Read || writes) && earlier.range.overlaps(range) {
+            if asker.stated.covers(earlier.used) || asker.observed.covers(earlier.used) {
+                replaces_others |= writes && range.covers(&earlier.range);
+            } else {
+                findings.push(Finding { access: at, earlier: *earlier });
+            }
         }
     }
+    same.filter(|_| !replaces_others)
 }
 
 /// Takes an entered op back whose driver call failed.
 #[cold]
 pub(crate) fn undo<A: Access>(accesses: &[A], asker: Asker<'_>, ticket: u64, entered: Entered) {
-    let mut room = Room::new();
-    let (mut pages, _) = open(accesses, asker.lane, &mut room);
+    let (mut pages, _) = open(accesses, asker.lane);
     let used = Use { stream: asker.stream, ticket };
     for (page_at, page) in pages.iter_mut().enumerate() {
-        let removed = entered.removed.iter().filter(|(at, _)| *at as usize == page_at).map(|(_, old)| *old);
-        page.history().undo(used, removed.filter(|old| old.used != used));
+        let mine = |at: u8| usize::from(at) == page_at;
+        let renewed =
+            entered.renewed.iter().find(|(at, ..)| mine(*at)).map(|&(_, ticket, site)| (ticket, site));
+        let removed = entered.removed.iter().filter(|(at, old)| mine(*at) && old.used != used);
+        page.history().undo(used, renewed, removed.map(|(_, old)| *old));
     }
 }
 

@@ -22,6 +22,7 @@ use super::observed::Observed;
 use super::range::ByteRange;
 use crate::error::Error;
 use crate::site::Site;
+use crate::timeline::Ticket;
 use crossbeam_utils::CachePadded;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
@@ -195,8 +196,14 @@ impl History {
         note(&mut self.uses, used, |stream| observed.is_gone(stream));
     }
 
-    /// Enters an access that has passed the check; `removed` gets the records it replaces.
+    /// The access of record `at` happened again: only ticket and site are new. Returns the old ones.
     #[inline]
+    pub(crate) fn renew(&mut self, at: usize, ticket: Ticket, site: Site) -> (Ticket, Site) {
+        let record = &mut self.records[at];
+        (std::mem::replace(&mut record.used.ticket, ticket), std::mem::replace(&mut record.site, site))
+    }
+
+    /// Enters an access that has passed the check; `removed` gets the records it makes superfluous.
     pub(crate) fn enter(
         &mut self,
         record: Record,
@@ -204,9 +211,7 @@ impl History {
         observed: &Observed,
         mut removed: impl FnMut(Record),
     ) {
-        let records = &mut self.records;
-        // Whether the new record makes an old one superfluous.
-        let replaces = |old: &Record| {
+        self.records.retain(|old| {
             let replaced = match (record.did, old.did) {
                 // Of this same op: a range read and written.
                 _ if old.used == record.used => false,
@@ -217,43 +222,26 @@ impl History {
                 (Did::Read, _) => false,
                 _ => record.range.covers(&old.range),
             };
-            replaced || observed.covers(old.used)
-        };
-        // The common case: the same stream did the same before, and that is all there is to replace. A read looks no further.
-        let mut same = None;
-        let mut others = false;
-        for (at, old) in records.iter().enumerate() {
-            if old.used.stream == record.used.stream && old.did == record.did && old.range == record.range {
-                same = Some(at);
-                if record.did == Did::Read {
-                    others = false;
-                    break;
-                }
-            } else if !others && record.did != Did::Read {
-                others = replaces(old);
+            let drop = replaced || observed.covers(old.used);
+            if drop {
+                removed(*old);
             }
-        }
-        if let Some(at) = same
-            && !others
-        {
-            removed(std::mem::replace(&mut records[at], record));
-            return;
-        }
-        if others || record.did == Did::Read {
-            records.retain(|old| {
-                let drop = replaces(old);
-                if drop {
-                    removed(*old);
-                }
-                !drop
-            });
-        }
-        records.push(record);
+            !drop
+        });
+        self.records.push(record);
     }
 
-    /// Takes back what [`enter`](Self::enter) did, for an op whose driver call failed.
-    pub(crate) fn undo(&mut self, used: Use, removed: impl Iterator<Item = Record>) {
-        self.records.retain(|record| record.used != used);
+    /// Takes back what [`renew`](Self::renew) or [`enter`](Self::enter) did, for an op whose driver call failed.
+    pub(crate) fn undo(
+        &mut self,
+        used: Use,
+        renewed: Option<(Ticket, Site)>,
+        removed: impl Iterator<Item = Record>,
+    ) {
+        match (renewed, self.records.iter_mut().find(|record| record.used == used)) {
+            (Some((ticket, site)), Some(record)) => (record.used.ticket, record.site) = (ticket, site),
+            _ => self.records.retain(|record| record.used != used),
+        }
         self.records.extend(removed);
         if let Some(entry) = self.uses.iter_mut().find(|entry| entry.stream == used.stream) {
             // The stream's last real ticket: at least as new as what stood here.
