@@ -5,15 +5,21 @@
 
 #![allow(dead_code, unused_imports, missing_docs, unreachable_pub)]
 
+#[cfg(test)]
 #[path = "../../../runtime/src/desk.rs"]
 mod desk;
+#[cfg(test)]
 #[path = "../../../runtime/src/driver/health.rs"]
 mod health;
+#[cfg(test)]
 #[path = "../../../runtime/src/driver/cpu/idle.rs"]
 mod idle;
+#[cfg(test)]
 #[path = "../../../runtime/src/driver/cpu/strand.rs"]
 mod strand;
+#[cfg(test)]
 mod sync;
+#[cfg(test)]
 #[path = "../../../runtime/src/timeline.rs"]
 mod timeline;
 
