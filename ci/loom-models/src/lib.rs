@@ -1,6 +1,6 @@
 //! Loom models of the lock-free parts of `warpline-runtime`, on the production source itself.
 //!
-//! The modules below are the runtime's files, compiled against [`sync`] from here instead of the runtime's. The models are
+//! The modules below are the runtime's files, compiled against `sync` from here instead of the runtime's. The models are
 //! tests; `ci/loom` runs them, and with `--weakened` shows that each fence they rely on is needed.
 
 #![allow(dead_code, unused_imports, missing_docs, unreachable_pub)]
