@@ -44,6 +44,7 @@ pub struct Runtime {
 struct Inner {
     world: Arc<World>,
     devices: Vec<Arc<DeviceShared>>,
+    #[cfg(feature = "test-util")]
     cpu: Option<Arc<CpuBackend>>,
 }
 
@@ -143,7 +144,14 @@ impl Runtime {
             .into_iter()
             .map(|(driver, health)| DeviceShared::new(world.clone(), driver, health, None, DEFAULT_CAP_BYTES))
             .collect();
-        Runtime { inner: Arc::new(Inner { world, devices, cpu: None }) }
+        Runtime {
+            inner: Arc::new(Inner {
+                world,
+                devices,
+                #[cfg(feature = "test-util")]
+                cpu: None,
+            }),
+        }
     }
 }
 
@@ -309,6 +317,13 @@ impl RuntimeBuilder {
                 device
             })
             .collect();
-        Ok(Runtime { inner: Arc::new(Inner { world, devices, cpu: Some(cpu) }) })
+        Ok(Runtime {
+            inner: Arc::new(Inner {
+                world,
+                devices,
+                #[cfg(feature = "test-util")]
+                cpu: Some(cpu),
+            }),
+        })
     }
 }

@@ -51,31 +51,29 @@ impl Clock {
         self.get(used.stream).is_some_and(|ticket| ticket >= used.ticket)
     }
 
-    /// Whether everything in `other` is in `self`.
-    pub(crate) fn covers_all(&self, other: &Clock, except: StreamId) -> bool {
-        let mut mine = self.entries().iter();
-        other.entries().iter().filter(|theirs| theirs.stream != except).all(|theirs| {
-            mine.by_ref()
-                .find(|entry| entry.stream >= theirs.stream)
-                .is_some_and(|entry| entry.stream == theirs.stream && entry.ticket >= theirs.ticket)
-        })
-    }
-
-    /// Merges `point` and what was before it, by maximum. `owner`'s own entry is left out; streams for which `gone` holds
-    /// (closed and drained: before everything anyway) are dropped on the way. Whether anything changed.
+    /// Merges `point` and what was before it, by maximum. `owner`'s own entry is left out, and so is what is before everything
+    /// anyway (`over`: observed by the host, or of a stream that is gone), which keeps clocks short. Whether anything changed.
     pub(crate) fn merge(
         &mut self,
         owner: StreamId,
         point: Use,
         before: &Clock,
-        gone: impl Fn(StreamId) -> bool,
+        over: impl Fn(Use) -> bool,
     ) -> bool {
-        if self.covers(point) && self.covers_all(before, owner) {
+        let superfluous = |entry: &Use| entry.stream == owner || over(*entry);
+        let mut mine = self.entries().iter();
+        let mut implied = |entry: &Use| {
+            let same = mine.by_ref().find(|mine| mine.stream >= entry.stream);
+            same.is_some_and(|mine| mine.stream == entry.stream && mine.ticket >= entry.ticket)
+        };
+        // Both lists are sorted, so one walk through ours is enough for all of theirs.
+        let all_implied = before.entries().iter().filter(|entry| !superfluous(entry)).all(&mut implied);
+        if all_implied && (superfluous(&point) || self.covers(point)) {
             return false;
         }
         let mut merged = Vec::with_capacity(self.entries().len() + before.entries().len() + 1);
         let mut push = |entry: Use| {
-            if entry.stream != owner && !gone(entry.stream) {
+            if !superfluous(&entry) {
                 merged.push(entry);
             }
         };
@@ -130,9 +128,9 @@ mod tests {
     }
 
     #[test]
-    fn streams_that_are_gone_are_dropped() {
+    fn what_is_before_everything_is_dropped() {
         let mut mine = clock(&[(1, 5)]);
-        mine.merge(StreamId(9), used(3, 7), &Clock::default(), |stream| stream == StreamId(1));
+        mine.merge(StreamId(9), used(3, 7), &Clock::default(), |entry| entry.stream == StreamId(1));
         assert_eq!(mine.entries(), [used(3, 7)]);
     }
 }

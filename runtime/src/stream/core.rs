@@ -369,10 +369,10 @@ impl StreamCore {
                     .map_err(|error| self.device.refused(site.op, &error))?;
                 exact = true;
             }
-            let gone = |stream| self.device.world.observed.is_gone(stream);
-            let mut changed = self.known.lock().merge(self.id, from.used, &from.known, gone);
+            let over = |used| self.device.world.observed.covers(used);
+            let mut changed = self.known.lock().merge(self.id, from.used, &from.known, over);
             if stated {
-                changed |= state.stated.merge(self.id, from.used, &from.stated, gone);
+                changed |= state.stated.merge(self.id, from.used, &from.stated, over);
                 let at = state.waited_at;
                 state.waited[at] = (from.used.stream, from.used.ticket, from.version);
                 state.waited_at = (at + 1) % state.waited.len();
