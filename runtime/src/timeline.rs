@@ -68,6 +68,15 @@ impl Waiting {
         let keep = self.keeps.front().map_or(u64::MAX, |(ticket, _)| *ticket);
         waker.min(keep)
     }
+
+    fn take_keeps(&mut self, ticket: Ticket) -> Vec<Keep> {
+        let due = self.keeps.partition_point(|(at, _)| *at <= ticket);
+        let keeps = self.keeps.drain(..due).map(|(_, keep)| keep).collect();
+        if self.keeps.is_empty() {
+            self.keeps = VecDeque::new();
+        }
+        keeps
+    }
 }
 
 impl Default for Timeline {
@@ -98,11 +107,16 @@ impl Timeline {
         self.completed() >= ticket
     }
 
-    /// Marks everything up to `ticket` as done, then wakes who waited and lets go of what was kept.
+    /// Lets go of what was kept up to `ticket`, marks everything up to it as done, then wakes who waited. So whoever sees the
+    /// ticket reached also sees that its buffers are back.
     ///
     /// Only the owner of this stream's progress calls this, with growing tickets, and while it holds no lock.
     #[inline]
     pub fn complete(&self, ticket: Ticket) {
+        // What is kept for a ticket was registered before its work was submitted, so it is seen without a fence.
+        if self.interest.load(Ordering::Relaxed) <= ticket {
+            self.let_go(ticket);
+        }
         self.completed.store(ticket, Ordering::Release);
         fence(Ordering::SeqCst); // weaken: complete-then-look
         if self.interest.load(Ordering::Relaxed) <= ticket {
@@ -128,15 +142,19 @@ impl Timeline {
         self.collect(ticket).run();
     }
 
+    #[cold]
+    fn let_go(&self, ticket: Ticket) {
+        let mut waiting = self.waiting.lock();
+        let keeps = waiting.take_keeps(ticket);
+        drop(waiting);
+        Released { keeps, wakers: Vec::new() }.run();
+    }
+
     fn collect(&self, ticket: Ticket) -> Released {
         let mut waiting = self.waiting.lock();
         let later = waiting.wakers.split_off(&Registration { ticket: ticket + 1, sequence: 0 });
         let wakers = std::mem::replace(&mut waiting.wakers, later);
-        let due = waiting.keeps.partition_point(|(at, _)| *at <= ticket);
-        let keeps = waiting.keeps.drain(..due).map(|(_, keep)| keep).collect();
-        if waiting.keeps.is_empty() {
-            waiting.keeps = VecDeque::new();
-        }
+        let keeps = waiting.take_keeps(ticket);
         self.interest.store(waiting.lowest(), Ordering::Relaxed);
         drop(waiting);
         Released { keeps, wakers: wakers.into_values().collect() }

@@ -447,9 +447,12 @@ impl StreamCore {
     fn retire_when(self: &Arc<Self>, last: Ticket) {
         if !self.timeline.reached(last) {
             let waker = Waker::from(Arc::new(Retire { core: self.clone(), last }));
-            if self.timeline.register(last, &waker, &mut None).is_pending() {
+            let mut registration = None;
+            if self.timeline.register(last, &waker, &mut registration).is_pending() {
                 self.want_marker(last);
                 if self.device.health.fault().is_some() {
+                    // Nobody will wake it, and left there it would hold the stream, which holds the timeline.
+                    self.timeline.deregister(&mut registration);
                     waker.wake();
                 }
                 return;
