@@ -222,14 +222,15 @@ impl Timeline {
         }
     }
 
-    /// Takes back every `keep_until` of the newest ticket, which was refused before it reached the device.
-    pub fn forget_keeps(&self, ticket: Ticket) {
+    /// Takes back every `keep_until` of the newest ticket, which was refused before it reached the device. The caller drops
+    /// them once it holds no lock.
+    #[must_use]
+    pub fn forget_keeps(&self, ticket: Ticket) -> Released {
         let mut waiting = self.waiting.lock();
         let older = waiting.keeps.partition_point(|(at, _)| *at < ticket);
         let newest = waiting.keeps.split_off(older);
         self.interest.store(waiting.lowest(), Ordering::Relaxed);
-        drop(waiting);
-        drop(newest);
+        Released { keeps: newest.into_iter().map(|(_, keep)| keep).collect(), wakers: Vec::new() }
     }
 
     /// Wakes every waiter although nothing completed: the device has failed, and they shall look again.
@@ -248,7 +249,13 @@ impl Timeline {
         let keeps = std::mem::take(&mut waiting.keeps);
         self.interest.store(waiting.lowest(), Ordering::Relaxed);
         drop(waiting);
-        drop(keeps);
+        let keeps = keeps.into_iter().map(|(_, keep)| keep).collect();
+        Released { keeps, wakers: Vec::new() }.run();
+    }
+
+    /// Whether the owner of the stream's progress has said that nothing of it will run any more.
+    pub fn is_abandoned(&self) -> bool {
+        self.waiting.lock().abandoned
     }
 
     /// How many wakers and kept values the list holds, for tests and figures.

@@ -50,10 +50,15 @@ impl World {
         self.streams.read().values().filter_map(|member| member.core.upgrade()).collect()
     }
 
-    /// Whether `used` is done: seen by the host, or reached by now, or of a stream that is gone.
+    /// Whether `used` is over: seen by the host, or reached by now, or of a stream that is gone, or one whose device has failed
+    /// and where nothing runs any more.
     pub(crate) fn is_finished(&self, used: Use) -> bool {
         self.observed.covers(used)
-            || self.streams.read().get(&used.stream).is_none_or(|member| member.timeline.reached(used.ticket))
+            || self
+                .streams
+                .read()
+                .get(&used.stream)
+                .is_none_or(|member| member.timeline.reached(used.ticket) || member.timeline.is_abandoned())
     }
 
     /// Whether this pair of lines is to be warned about: once.

@@ -93,7 +93,8 @@ impl Recording {
     }
 }
 
-impl Driver for Handle {
+// SAFETY: device addresses are made up, but nothing here runs work on them; host memory is the system allocator's.
+unsafe impl Driver for Handle {
     fn id(&self) -> DeviceId {
         DeviceId::Cuda(0)
     }
@@ -147,7 +148,8 @@ impl Driver for Handle {
     }
 }
 
-impl DriverStream for RecordingStream {
+// SAFETY: no work runs, so none is out of order.
+unsafe impl DriverStream for RecordingStream {
     unsafe fn submit(&self, work: Submission) -> Result<(), DriverError> {
         if self.driver.refuse_next.swap(false, Ordering::Relaxed) {
             return Err(DriverError::Refused("CUDA_ERROR_INVALID_VALUE".into()));

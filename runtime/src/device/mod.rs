@@ -113,8 +113,8 @@ impl DeviceShared {
 
 impl Drop for DeviceShared {
     fn drop(&mut self) {
-        // Buffers, streams and what is in flight hold the device (a closing stream by a `keep` on its timeline), so nothing can
-        // touch its memory any more.
+        // Buffers and streams hold the device, a closed stream until it is drained or given up, and a copy between devices holds
+        // both. So nothing can touch its memory any more.
         self.memory.empty_cache(|_| true);
     }
 }

@@ -28,14 +28,25 @@ impl Health {
     /// Keeps the first failure and wakes everything that waits on this device; whether this was the first. Called while no
     /// lock is held.
     pub fn fail(&self, error: Error) -> bool {
+        let first = self.note(error);
+        self.wake_everybody();
+        first
+    }
+
+    /// Keeps the first failure, and wakes nobody yet: for a caller that holds a lock, and wakes them after it.
+    pub fn note(&self, error: Error) -> bool {
         let first = self.fault.set(error).is_ok();
         self.failed.store(true, Ordering::Release);
+        first
+    }
+
+    /// Wakes everything that waits on this device. Called while no lock is held.
+    pub fn wake_everybody(&self) {
         // Streams made from here on see `failed` before anything is put on them.
         let timelines: Vec<_> = self.timelines.lock().iter().filter_map(Weak::upgrade).collect();
         for timeline in timelines {
             timeline.wake_all();
         }
-        first
     }
 
     /// Adds a stream's timeline to those woken by a failure.

@@ -90,7 +90,11 @@ impl fmt::Display for DriverError {
 }
 
 /// One device.
-pub trait Driver: Send + Sync + fmt::Debug + 'static {
+///
+/// # Safety
+/// The contract above is kept, and what [`alloc`](Self::alloc) and [`alloc_host`](Self::alloc_host) return is memory of that
+/// length that nobody else uses: safe code reads and writes it.
+pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
     /// Which device this is.
     fn id(&self) -> DeviceId;
 
@@ -161,7 +165,10 @@ pub struct StreamOptions {
 }
 
 /// One stream of a device.
-pub trait DriverStream: Send + Sync + fmt::Debug + 'static {
+///
+/// # Safety
+/// The contract above is kept: work runs in order, and its ticket is reached only when it is over.
+pub unsafe trait DriverStream: Send + Sync + fmt::Debug + 'static {
     /// Puts work at the end of the stream.
     ///
     /// # Safety

@@ -284,8 +284,12 @@ macro_rules! __kernel {
                 // twin runs, and apart from the others where the kernel is not in place.
                 let $slice = unsafe { $crate::kernel::__private::$mode::$unpack::<$element>($slice) };
             )*
-            let twin: fn($($twin)*) = $cpu;
-            twin($($names),*)
+            __safe_twin()($($names),*)
+        }
+        // Not inside the function above, where the user's code could do unsafe things without saying so.
+        #[inline(always)]
+        fn __safe_twin() -> fn($($twin)*) {
+            $cpu
         }
         $crate::kernel::Kernel {
             name: stringify!($name),

@@ -62,6 +62,12 @@ pub(crate) trait ReuseOrder {
 
     /// Whether `used` is done, or its stream is gone.
     fn finished(&self, used: Use) -> bool;
+
+    /// Whether the allocating stream could wait for `used`: not if its device has failed and it will never come.
+    fn can_wait(&self, used: Use) -> bool {
+        let _ = used;
+        true
+    }
 }
 
 /// Whose memory a block is: pools never exchange blocks.
@@ -176,7 +182,7 @@ fn judge(uses: &mut Uses, stream: StreamId, order: &impl ReuseOrder) -> Verdict 
         } else if order.finished(used) {
             uses.swap_remove(at);
             continue;
-        } else if pending.replace(used).is_some() {
+        } else if !order.can_wait(used) || pending.replace(used).is_some() {
             return Verdict::No;
         }
         at += 1;

@@ -84,9 +84,21 @@ impl ByteRange {
     }
 
     fn overlaps_strided(&self, other: &Self) -> bool {
+        if self.stride == other.stride && !self.is_contiguous() && !other.is_contiguous() {
+            return self.overlaps_same_stride(other);
+        }
         // Each run of the one with fewer runs is looked up in the other by division.
         let (few, many) = if self.count <= other.count { (self, other) } else { (other, self) };
         few.runs().any(|(offset, len)| many.touches_run(offset, len))
+    }
+
+    /// Run i of `self` and run j of `other` share a byte exactly if (i − j)·stride lies strictly between d − self.len and
+    /// d + other.len, d being the distance of the offsets. Looks for such an i − j among those there are.
+    fn overlaps_same_stride(&self, other: &Self) -> bool {
+        let (stride, d) = (i128::from(self.stride), i128::from(other.offset) - i128::from(self.offset));
+        let lowest = (d - i128::from(self.len)).div_euclid(stride) + 1;
+        let least = lowest.max(1 - i128::from(other.count));
+        least < i128::from(self.count) && least * stride < d + i128::from(other.len)
     }
 
     /// Whether any run shares a byte with the non-empty run `offset..offset + len`.
@@ -108,6 +120,10 @@ impl ByteRange {
         }
         if self.offset > other.offset || self.end() < other.end() {
             return false;
+        }
+        if self.stride == other.stride && !self.is_contiguous() {
+            // `offset` and `end` fit, so the runs pair up and it is enough to look at one.
+            return self.covers_run(other.offset, other.len);
         }
         self.is_contiguous() || other.runs().all(|(offset, len)| self.covers_run(offset, len))
     }

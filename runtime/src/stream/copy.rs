@@ -201,6 +201,11 @@ impl Stream {
         ];
         let mut op = Op::new(site, &touches);
         op.peers = peers;
+        if !Arc::ptr_eq(&source.allocation().device, &destination.allocation().device) {
+            // A stream keeps its own device for what is in flight, and only that one.
+            let both = (source.allocation().device.clone(), destination.allocation().device.clone());
+            op.keep = Some(Arc::new(both));
+        }
         let copy = device_copy(site, kind, source, destination);
         let place = match copy {
             Ok(copy) => self.core().enqueue(op, || Command::Copy(copy)),
@@ -222,7 +227,7 @@ impl Device {
     /// `OutOfMemory` if the pool is at its cap.
     pub async fn pinned<T: Element>(&self, len: usize) -> Result<Pinned<T>> {
         let pool = &self.shared().pinned;
-        let len_bytes = len * size_of::<T>();
+        let len_bytes = host_bytes::<T>(len)?;
         let bytes = match pool.try_take(len_bytes) {
             Some(bytes) => bytes,
             None if self.shared().runs_in_turns => pool.take(len_bytes)?,
@@ -239,8 +244,17 @@ impl Device {
     /// # Errors
     /// As `pinned`.
     pub fn pinned_blocking<T: Element>(&self, len: usize) -> Result<Pinned<T>> {
-        Ok(Pinned::new(self.shared().pinned.take(len * size_of::<T>())?, len))
+        Ok(Pinned::new(self.shared().pinned.take(host_bytes::<T>(len)?)?, len))
     }
+}
+
+fn host_bytes<T: Element>(len: usize) -> Result<usize> {
+    len.checked_mul(size_of::<T>()).ok_or_else(|| {
+        Error::new(
+            ErrorKind::OutOfMemory,
+            format!("pinned: {len} elements of {} bytes are more than can be addressed", size_of::<T>()),
+        )
+    })
 }
 
 fn take<T: Element>(slot: &Slot) -> Pinned<T> {

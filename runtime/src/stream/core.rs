@@ -20,13 +20,12 @@ use crate::driver::{
 use crate::error::{Error, ErrorKind, Result};
 use crate::order::{Clock, MAX_TICKET, StreamId, Use};
 use crate::site::Site;
-use crate::timeline::{Keep, Ticket, Timeline};
+use crate::timeline::{Keep, Released, Ticket, Timeline};
 use parking_lot::Mutex;
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Wake, Waker};
 use std::thread::ThreadId;
 use tokio::sync::Semaphore;
 
@@ -51,7 +50,8 @@ pub(crate) struct StreamCore {
     unseen: Mutex<Option<Error>>,
     /// As many permits as ops may be in flight.
     pub(crate) room: Option<(Arc<Semaphore>, usize)>,
-    retired: AtomicBool,
+    /// As `State::closed`, for those who do not sit down.
+    closed: AtomicBool,
     /// What is let go once the stream is closed and drained: a lease's permit.
     then: Mutex<Option<Box<dyn Any + Send>>>,
 }
@@ -63,6 +63,8 @@ pub(crate) struct State {
     marked: Ticket,
     pub(crate) stated: Clock,
     closed: bool,
+    /// What was kept for a submission that the driver refused, to be dropped by whoever leaves the desk.
+    pub(crate) forgotten: Option<Released>,
     /// The thread doing foreign work on this stream.
     pub(crate) foreign: Option<ThreadId>,
     /// The latest waits: stream, its ticket, its version. Asking for the same again is nothing to do.
@@ -136,6 +138,7 @@ impl StreamCore {
             marked: 0,
             stated: Clock::default(),
             closed: false,
+            forgotten: None,
             foreign: None,
             waited: [(id, u64::MAX, 0); 4],
             waited_at: 0,
@@ -153,7 +156,7 @@ impl StreamCore {
             held: AtomicU64::new(0),
             unseen: Mutex::default(),
             room: settings.max_in_flight.map(|most| (Arc::new(Semaphore::new(most)), most)),
-            retired: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             then: Mutex::new(settings.then),
             device,
         });
@@ -215,19 +218,31 @@ impl StreamCore {
             seat = self.desk.sit();
         }
         if seat.closed || seat.issued >= MAX_TICKET {
-            return Err(Error::new(
-                ErrorKind::Closed,
-                format!(
-                    "{} on stream \"{}\" ({}:{}): the stream is closed, its lease has ended; lease another",
-                    site.op,
-                    self.label,
-                    site.location.file(),
-                    site.location.line()
-                ),
-            ));
+            return Err(self.closed_error(site));
         }
         self.device.ensure_open()?;
         Ok(seat)
+    }
+
+    /// Whether the stream takes allocations: it is open and the device works.
+    #[inline]
+    pub(crate) fn ensure_open(&self, site: Site) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(self.closed_error(site));
+        }
+        self.device.ensure_open()
+    }
+
+    #[cold]
+    fn closed_error(&self, site: Site) -> Error {
+        let (file, line) = (site.location.file(), site.location.line());
+        Error::new(
+            ErrorKind::Closed,
+            format!(
+                "{} on stream \"{}\" ({file}:{line}): the stream is closed, its lease has ended; lease another",
+                site.op, self.label
+            ),
+        )
     }
 
     /// What the next ticket's `Pending` will need, should it be held.
@@ -270,7 +285,7 @@ impl StreamCore {
         let submitted = unsafe { state.raw.submit(work) };
         if let Err(error) = submitted {
             if kept {
-                self.timeline.forget_keeps(ticket);
+                state.forgotten = Some(self.timeline.forget_keeps(ticket));
             }
             return Err(error);
         }
@@ -434,37 +449,21 @@ impl StreamCore {
         if std::mem::replace(&mut seat.closed, true) {
             return;
         }
+        self.closed.store(true, Ordering::Release);
         let last = seat.issued;
         drop(seat);
         self.unseen.lock().take();
-        if !self.timeline.reached(last) {
-            // The device's memory stays until nothing on the stream can touch it, also if the device fails before.
-            self.timeline.keep_until_last(last, self.device.clone());
+        if self.timeline.reached(last) {
+            self.retire();
+        } else {
+            self.timeline.keep_until_last(last, Arc::new(Retire(self.clone())));
+            self.want_marker(last);
         }
-        self.retire_when(last);
     }
 
-    fn retire_when(self: &Arc<Self>, last: Ticket) {
-        if !self.timeline.reached(last) {
-            let waker = Waker::from(Arc::new(Retire { core: self.clone(), last }));
-            let mut registration = None;
-            if self.timeline.register(last, &waker, &mut registration).is_pending() {
-                self.want_marker(last);
-                if self.device.health.fault().is_some() {
-                    // Nobody will wake it, and left there it would hold the stream, which holds the timeline.
-                    self.timeline.deregister(&mut registration);
-                    waker.wake();
-                }
-                return;
-            }
-        }
-        // A waker may be woken twice.
-        if self.retired.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let seat = self.desk.sit();
-        let stated = seat.stated.clone();
-        drop(seat);
+    /// Everything on the closed stream is over, or nothing of it will run any more: it is before everything.
+    fn retire(&self) {
+        let stated = self.desk.sit().stated.clone();
         self.device.world.observed.retire(self.id, &stated);
         self.device.world.leave(self.id);
         let then = self.then.lock().take();
@@ -472,22 +471,14 @@ impl StreamCore {
     }
 }
 
-/// Retires a closed stream when its last ticket is reached.
-struct Retire {
-    core: Arc<StreamCore>,
-    last: Ticket,
-}
+/// What the timeline of a closed stream keeps until its last ticket: when it is let go, because the ticket is reached or the
+/// device has failed and given the stream up, the stream retires. Until then it holds the stream, and so the device and its
+/// memory.
+struct Retire(Arc<StreamCore>);
 
-impl Wake for Retire {
-    fn wake(self: Arc<Self>) {
-        // Without a failure and short of the ticket, the wake was meant for somebody else: it is registered again.
-        if self.core.timeline.reached(self.last) || self.core.device.health.fault().is_none() {
-            self.core.retire_when(self.last);
-        } else {
-            // The device has failed. The stream stays what it is; only a lease's permit is let go.
-            let then = self.core.then.lock().take();
-            drop(then);
-        }
+impl Drop for Retire {
+    fn drop(&mut self) {
+        self.0.retire();
     }
 }
 

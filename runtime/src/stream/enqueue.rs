@@ -86,6 +86,8 @@ pub(crate) struct Op<'a, A = Touch<'a>> {
     pub(crate) peers: bool,
     /// Whether the calling thread has the stream's turn for foreign work.
     pub(crate) turn: bool,
+    /// Whether it counts as in flight where that is limited.
+    pub(crate) without_permit: bool,
     /// Why it is refused already.
     pub(crate) refused: Option<Error>,
     /// Held until it has run.
@@ -95,7 +97,16 @@ pub(crate) struct Op<'a, A = Touch<'a>> {
 impl<'a, A: InMemory> Op<'a, A> {
     #[inline]
     pub(crate) fn new(site: Site, touches: &'a [A]) -> Self {
-        Op { site, touches, in_place: false, peers: false, turn: false, refused: None, keep: None }
+        Op {
+            site,
+            touches,
+            in_place: false,
+            peers: false,
+            turn: false,
+            without_permit: false,
+            refused: None,
+            keep: None,
+        }
     }
 }
 
@@ -130,8 +141,10 @@ impl StreamCore {
             OrderMode::Warn => Strictness::Find,
             OrderMode::Off => Strictness::Skip,
         };
+        // Declared before the seat, so that it is dropped after it: giving room back wakes who waits for it.
+        let permit;
         let mut seat = self.sit(op.site, op.turn)?;
-        let permit = self.permit(op.site)?;
+        permit = if op.without_permit { None } else { self.permit(op.site)? };
         let mut entered = Entered::default();
         loop {
             let state = &*seat;
@@ -165,19 +178,20 @@ impl StreamCore {
                 }
             }
             drop(seat);
-            self.insert_edges(op.site, &findings, || self.unordered(op.site, accesses, &findings))?;
+            self.insert_edges(op.site, op.turn, &findings, || self.unordered(op.site, accesses, &findings))?;
             seat = self.sit(op.site, op.turn)?;
         }
         let state = &mut *seat;
-        if !entered.findings.is_empty() {
-            self.warn_of(op.site, accesses, &entered.findings);
-        }
+        let findings = std::mem::take(&mut entered.findings);
         let claims = (world.mode != OrderMode::Deny).then(|| claims(op.touches));
         let keeps = op.keep.into_iter().chain(permit.map(|permit| Arc::new(permit) as Keep));
         match self.submit(state, op.site, command, claims, keeps) {
             Ok(ticket) => {
                 let place = Place { ticket, clock: state.stated.clone(), exact: true };
                 drop(seat);
+                if !findings.is_empty() {
+                    self.warn_of(op.site, accesses, &findings);
+                }
                 Ok(place)
             }
             Err(error) => {
@@ -188,7 +202,9 @@ impl StreamCore {
                     observed: &world.observed,
                 };
                 order::undo(accesses, asker, state.issued + 1, entered);
+                let forgotten = state.forgotten.take();
                 drop(seat);
+                forgotten.unwrap_or_default().run();
                 Err(self.device.refused(op.site.op, &error))
             }
         }
@@ -318,6 +334,7 @@ impl StreamCore {
     fn insert_edges(
         self: &Arc<Self>,
         site: Site,
+        turn: bool,
         findings: &Findings,
         refusal: impl FnOnce() -> Error,
     ) -> Result<()> {
@@ -328,12 +345,14 @@ impl StreamCore {
             }
         }
         for used in streams {
-            let Some(other) = self.device.world.stream(used.stream) else { continue };
-            if !self.can_wait_for(&other) {
-                return Err(refusal());
-            }
+            let other = match self.device.world.stream(used.stream) {
+                Some(other) if self.can_wait_for(&other) => other,
+                // Gone since: then it is before everything.
+                None if self.device.world.observed.is_gone(used.stream) => continue,
+                _ => return Err(refusal()),
+            };
             let snapshot = other.snapshot(|_| false).map_err(|error| self.device.refused(site.op, &error))?;
-            let mut seat = self.sit(site, false)?;
+            let mut seat = self.sit(site, turn)?;
             self.wait_at(&mut seat, site, &snapshot, false)?;
         }
         Ok(())

@@ -130,7 +130,7 @@ impl<'a> Turn<'a> {
     fn enqueue(self, site: Site, touches: &[Touch<'_>], f: impl FnOnce(&mut RawStream)) -> Result<Place> {
         let gate = Point { timeline: self.gate.clone(), ticket: 1, event: None };
         let in_turn = |touches| Op { turn: true, ..Op::new(site, touches) };
-        self.core.enqueue(in_turn(&[]), || Command::Wait(gate))?;
+        self.core.enqueue(Op { without_permit: true, ..in_turn(&[]) }, || Command::Wait(gate))?;
         let calls = Arc::new(Mutex::new(Vec::new()));
         let run = calls.clone();
         let place = self.core.enqueue(in_turn(touches), || {

@@ -87,7 +87,7 @@ impl Stream {
     pub fn alloc<T: Element>(&self, len: usize) -> Result<Buffer<T>> {
         let core = self.core();
         let site = Site::here("alloc");
-        core.device.ensure_open()?;
+        core.ensure_open(site)?;
         let len_bytes = len.checked_mul(size_of::<T>()).ok_or_else(|| {
             Error::new(
                 crate::ErrorKind::OutOfMemory,

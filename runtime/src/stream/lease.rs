@@ -66,7 +66,12 @@ impl StreamPool {
     /// `Fault` or `ShutDown` when the device takes no more work.
     pub async fn lease(&self) -> Result<StreamLease> {
         let acquire = std::pin::pin!(self.room.clone().acquire_owned());
-        let permit = super::turns::taking_turns(&self.device, acquire).await?;
+        let permit = if self.device.shared().runs_in_turns {
+            // Who holds the other leases may poll nothing.
+            super::turns::watching(self.device.default_stream()?.core(), acquire).await?
+        } else {
+            acquire.await
+        };
         self.make(Box::new(permit.expect("the semaphore is never closed")))
     }
 

@@ -5,7 +5,6 @@
 
 use super::handle::Stream;
 use crate::error::{Error, ErrorKind, Result};
-use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
 
 /// Room for one op on a stream, see [`Stream::room`]. Dropping it unused gives the room back.
@@ -38,23 +37,9 @@ impl Stream {
             return Ok(Permit { stream: self.clone(), permit });
         }
         core.want_marker(core.issued());
-        // The device may fail while we wait, or run only when it is polled: so wait for the stream's progress too.
-        let mut acquire = std::pin::pin!(room.clone().acquire_owned());
-        loop {
-            let mut progress = core.next_completion();
-            let permit = std::future::poll_fn(|cx| {
-                if let std::task::Poll::Ready(permit) = acquire.as_mut().poll(cx) {
-                    return std::task::Poll::Ready(Some(permit));
-                }
-                std::pin::Pin::new(&mut progress).poll(cx).map(|_| None)
-            })
-            .await;
-            match permit {
-                Some(Ok(permit)) => return Ok(Permit { stream: self.clone(), permit }),
-                Some(Err(_)) => unreachable!("the semaphore is never closed"),
-                None => core.device.ensure_open()?,
-            }
-        }
+        let acquire = std::pin::pin!(room.clone().acquire_owned());
+        let permit = super::turns::watching(core, acquire).await?;
+        Ok(Permit { stream: self.clone(), permit: permit.expect("the semaphore is never closed") })
     }
 }
 
@@ -69,16 +54,5 @@ impl Permit {
     /// The stream it is for.
     pub fn stream(&self) -> &Stream {
         &self.stream
-    }
-}
-
-impl super::StreamCore {
-    /// Resolves at the next ticket to complete; at once if none is in flight.
-    fn next_completion(self: &Arc<Self>) -> crate::pending::Pending<()> {
-        let mut place = self.here();
-        place.ticket = place.ticket.min(self.timeline.completed() + 1);
-        // The clock is that of a later place: nothing may be observed through it.
-        place.clock = crate::order::Clock::default();
-        crate::pending::Pending::value(self, Ok(place), ())
     }
 }

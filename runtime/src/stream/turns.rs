@@ -1,10 +1,11 @@
-//! Waiting for something that is no ticket, on a device that runs only when it is polled.
+//! Waiting for something that is no ticket: a place in a pool, room on a stream.
 //!
-//! A schedule without threads makes progress at polls of pending work. Who waits for a place in a pool polls no ticket, but what it
-//! waits for is other people's work all the same. So it takes turns too, and while nothing can run it sleeps where such a
-//! schedule wakes sleepers: in the waiting list of a stream, here the default one, for a ticket that never comes.
+//! What is waited for comes when other work is over, so two things have to be watched meanwhile: the device may fail, and a
+//! schedule without threads makes progress only at polls. Both are met by sleeping in a stream's waiting list for a ticket
+//! that never comes: a failure wakes everybody there, and so does such a schedule when something can run again. Nothing is
+//! observed by it.
 
-use crate::device::Device;
+use super::core::StreamCore;
 use crate::error::Result;
 use crate::order::MAX_TICKET;
 use crate::timeline::{Registration, Timeline};
@@ -13,36 +14,35 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-struct Sleeper {
-    timeline: Arc<Timeline>,
+struct Sleeper<'a> {
+    timeline: &'a Timeline,
     registration: Option<Registration>,
 }
 
-impl Drop for Sleeper {
+impl Drop for Sleeper<'_> {
     fn drop(&mut self) {
         self.timeline.deregister(&mut self.registration);
     }
 }
 
-/// Awaits `future`, taking turns meanwhile if `device` runs in turns.
-pub(super) async fn taking_turns<F: Future>(device: &Device, mut future: Pin<&mut F>) -> Result<F::Output> {
-    let shared = device.shared();
-    if !shared.runs_in_turns {
-        return Ok(future.await);
-    }
-    let timeline = device.default_stream()?.core().timeline.clone();
-    let mut sleeper = Sleeper { timeline, registration: None };
-    let output = poll_fn(|cx| {
+/// Awaits `future`, or the failure of `core`'s device; takes turns meanwhile if the device runs in turns.
+pub(super) async fn watching<F: Future>(
+    core: &Arc<StreamCore>,
+    mut future: Pin<&mut F>,
+) -> Result<F::Output> {
+    let mut sleeper = Sleeper { timeline: &core.timeline, registration: None };
+    poll_fn(|cx| {
         if let Poll::Ready(output) = future.as_mut().poll(cx) {
-            return Poll::Ready(output);
+            return Poll::Ready(Ok(output));
         }
         let Sleeper { timeline, registration } = &mut sleeper;
-        let registered = timeline.register(MAX_TICKET, cx.waker(), registration);
-        if registered.is_ready() || shared.driver.turn() {
+        // Register, then look: at the device's health, and for something to run.
+        let _ = timeline.register(MAX_TICKET, cx.waker(), registration);
+        core.device.ensure_open()?;
+        if core.device.runs_in_turns && core.device.driver.turn() {
             cx.waker().wake_by_ref();
         }
         Poll::Pending
     })
-    .await;
-    Ok(output)
+    .await
 }

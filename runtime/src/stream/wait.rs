@@ -175,4 +175,8 @@ impl ReuseOrder for StreamCore {
     fn finished(&self, used: Use) -> bool {
         self.device.world.is_finished(used)
     }
+
+    fn can_wait(&self, used: Use) -> bool {
+        self.device.world.stream(used.stream).is_none_or(|other| other.device.health.fault().is_none())
+    }
 }

@@ -25,6 +25,21 @@ impl CpuStream {
         )
     }
 
+    /// The error of a panic outside every op, while this stream was being run.
+    #[cold]
+    pub(super) fn broken(&self) -> Error {
+        Error::new(
+            ErrorKind::Fault,
+            format!(
+                "stream \"{}\" failed after ticket {}: a panic outside its ops, in a tracing subscriber perhaps; {} accepts no \
+                 more work",
+                self.label,
+                self.timeline.completed(),
+                self.device.id
+            ),
+        )
+    }
+
     /// The error, if what `wait` waits for will never come because its device has failed.
     pub(super) fn wait_is_in_vain(&self, wait: &Submission, point: &Point) -> Option<Error> {
         let cause = self.device.backend.homes.cause_of_death(&point.timeline)?;

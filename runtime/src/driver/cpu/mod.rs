@@ -113,7 +113,8 @@ impl CpuDriver {
     }
 }
 
-impl Driver for CpuDriver {
+// SAFETY: memory is the system allocator's, each block handed out once; streams keep order (`strand.rs`).
+unsafe impl Driver for CpuDriver {
     fn id(&self) -> DeviceId {
         self.0.id
     }

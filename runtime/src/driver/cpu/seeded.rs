@@ -132,8 +132,8 @@ impl Seeded {
                 released.run();
             }
             Outcome::Failed(stream, error, work) => {
-                drop_quietly(work);
                 stream.device.fail(error);
+                drop_quietly(work);
                 // It may have left the list, if this was its last op.
                 stream.bury(stream.device.health.fault().expect("it has just failed"));
                 // What the device's timelines keep is let go now, not when somebody polls again.
@@ -166,6 +166,7 @@ impl Seeded {
                     Head::Free => free.push(at),
                     Head::Held(point) => held.push((at, point)),
                     Head::InVain(error) => {
+                        queued.stream.device.health.note(error.clone());
                         return Outcome::Failed(queued.stream.clone(), error, VecDeque::new());
                     }
                 }
@@ -205,7 +206,11 @@ impl Seeded {
         }
         match outcome {
             Ok(()) => Outcome::Ran(stream.timeline.complete_quietly(ticket), [work].into()),
-            Err(error) => Outcome::Failed(stream, error, [work].into()),
+            Err(error) => {
+                // Known before the turn is over: whoever takes the next one must not run what is behind it.
+                stream.device.health.note(error.clone());
+                Outcome::Failed(stream, error, [work].into())
+            }
         }
     }
 

@@ -212,6 +212,15 @@ impl CpuStream {
         self.bury(cause);
     }
 
+    /// By the owner, whose run of the strand panicked, on a device that has failed.
+    pub(super) fn give_up(&self, batch: &mut VecDeque<Submission>) {
+        let cause = self.device.health.fault().expect("a panic of a run fails the device");
+        self.purge(batch, cause);
+        while !self.strand.rest_if_empty() {
+            drop_quietly(self.strand.pop_all());
+        }
+    }
+
     /// By the owner, after the queued work was dropped.
     pub(super) fn bury(&self, cause: &Error) {
         self.timeline.abandon();
@@ -241,7 +250,8 @@ impl Wake for CpuStream {
     }
 }
 
-impl DriverStream for CpuStream {
+// SAFETY: the strand has one owner, who runs ops in submission order and completes each after it has run.
+unsafe impl DriverStream for CpuStream {
     unsafe fn submit(&self, work: Submission) -> Result<(), DriverError> {
         self.device.accepts_work()?;
         if self.strand.push(work)

@@ -16,6 +16,7 @@ use crate::driver::Priority;
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering, Parker, fence};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 pub(super) struct Pool {
@@ -158,7 +159,15 @@ fn work(backend: &Arc<CpuBackend>, me: usize) {
             } else if std::mem::take(&mut waited) && pool.has_work() {
                 pool.bring(backend);
             }
-            stream.run(&mut batch, pool, &mut lingering);
+            let again = stream.clone();
+            let ran = catch_unwind(AssertUnwindSafe(|| stream.run(&mut batch, pool, &mut lingering)));
+            if ran.is_err() {
+                // Not a twin or host function, whose panics are caught where they run: a `tracing` subscriber, say. What the
+                // op did is unknown, so its device cannot go on; this worker and the other devices can.
+                again.device.fail(again.broken());
+                let _ = catch_unwind(AssertUnwindSafe(|| again.give_up(&mut batch)));
+                batch.clear();
+            }
             continue;
         }
         lingering = lingering || pool.idle.start_lingering();
