@@ -346,7 +346,8 @@ impl StreamCore {
         }
         for used in streams {
             let other = match self.device.world.stream(used.stream) {
-                Some(other) if self.can_wait_for(&other) => other,
+                // Waiting for a device that has failed would take this one along.
+                Some(other) if self.can_wait_for(&other) && other.device.health.fault().is_none() => other,
                 // Gone since: then it is before everything.
                 None if self.device.world.observed.is_gone(used.stream) => continue,
                 _ => return Err(refusal()),
