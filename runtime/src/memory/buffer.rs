@@ -147,12 +147,6 @@ impl<T: Element> Buffer<T> {
         self.allocation.ledger.open().clear_failed(&self.range());
     }
 
-    /// How many records and uses the memory's history holds, for tests and figures.
-    #[doc(hidden)]
-    pub fn history_lens(&self) -> (usize, usize) {
-        self.allocation.ledger.open().lens()
-    }
-
     fn not_contiguous(&self, what: &str, instead: &str) -> Error {
         Error::new(
             ErrorKind::Shape,
