@@ -50,9 +50,24 @@ pub struct Timeline {
 #[derive(Default)]
 struct Waiting {
     wakers: BTreeMap<Registration, Waker>,
-    keeps: VecDeque<(Ticket, Keep)>,
+    keeps: VecDeque<Kept>,
     sequence: u64,
     abandoned: bool,
+}
+
+struct Kept {
+    ticket: Ticket,
+    keep: Keep,
+    until: Until,
+}
+
+/// When what a ticket keeps is let go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// When its work is over, before the ticket counts as reached: whoever sees the ticket sees a buffer back in its pool.
+    Over,
+    /// When the ticket counts as reached: whoever gets the room of an op sees that the op is no longer in flight.
+    Reached,
 }
 
 /// Where a waker sits in a timeline's waiting list.
@@ -65,13 +80,22 @@ pub struct Registration {
 impl Waiting {
     fn lowest(&self) -> u64 {
         let waker = self.wakers.first_key_value().map_or(u64::MAX, |(at, _)| at.ticket);
-        let keep = self.keeps.front().map_or(u64::MAX, |(ticket, _)| *ticket);
+        let keep = self.keeps.front().map_or(u64::MAX, |kept| kept.ticket);
         waker.min(keep)
     }
 
-    fn take_keeps(&mut self, ticket: Ticket) -> Vec<Keep> {
-        let due = self.keeps.partition_point(|(at, _)| *at <= ticket);
-        let keeps = self.keeps.drain(..due).map(|(_, keep)| keep).collect();
+    /// Takes what is due at `ticket`; before it counts as reached, only what does not wait for that.
+    fn take_keeps(&mut self, ticket: Ticket, reached: bool) -> Vec<Keep> {
+        let due = self.keeps.partition_point(|kept| kept.ticket <= ticket);
+        let (mut keeps, mut left) = (Vec::with_capacity(due), Vec::new());
+        for kept in self.keeps.drain(..due) {
+            if reached || kept.until == Until::Over {
+                keeps.push(kept.keep);
+            } else {
+                left.push(kept);
+            }
+        }
+        left.into_iter().rev().for_each(|kept| self.keeps.push_front(kept));
         if self.keeps.is_empty() {
             self.keeps = VecDeque::new();
         }
@@ -107,8 +131,8 @@ impl Timeline {
         self.completed() >= ticket
     }
 
-    /// Lets go of what was kept up to `ticket`, marks everything up to it as done, then wakes who waited. So whoever sees the
-    /// ticket reached also sees that its buffers are back.
+    /// Lets go of what was kept until the work of `ticket` is over, marks everything up to it as done, then wakes who waited and
+    /// lets go of the rest.
     ///
     /// Only the owner of this stream's progress calls this, with growing tickets, and while it holds no lock.
     #[inline]
@@ -145,7 +169,7 @@ impl Timeline {
     #[cold]
     fn let_go(&self, ticket: Ticket) {
         let mut waiting = self.waiting.lock();
-        let keeps = waiting.take_keeps(ticket);
+        let keeps = waiting.take_keeps(ticket, false);
         drop(waiting);
         Released { keeps, wakers: Vec::new() }.run();
     }
@@ -154,7 +178,7 @@ impl Timeline {
         let mut waiting = self.waiting.lock();
         let later = waiting.wakers.split_off(&Registration { ticket: ticket + 1, sequence: 0 });
         let wakers = std::mem::replace(&mut waiting.wakers, later);
-        let keeps = waiting.take_keeps(ticket);
+        let keeps = waiting.take_keeps(ticket, true);
         self.interest.store(waiting.lowest(), Ordering::Relaxed);
         drop(waiting);
         Released { keeps, wakers: wakers.into_values().collect() }
@@ -200,12 +224,12 @@ impl Timeline {
 
     /// Holds `keep` until `ticket` is reached. Called before the work of that ticket is handed to the device, in ticket
     /// order. After [`abandon`](Self::abandon) there is nothing to hold it for.
-    pub fn keep_until(&self, ticket: Ticket, keep: Keep) {
+    pub fn keep_until(&self, ticket: Ticket, keep: Keep, until: Until) {
         let mut waiting = self.waiting.lock();
         let unneeded = if waiting.abandoned {
             Some(keep)
         } else {
-            waiting.keeps.push_back((ticket, keep));
+            waiting.keeps.push_back(Kept { ticket, keep, until });
             None
         };
         self.interest.store(waiting.lowest(), Ordering::Relaxed);
@@ -215,7 +239,7 @@ impl Timeline {
 
     /// Like [`keep_until`](Self::keep_until), for a ticket that may be reached meanwhile: register, fence, read the word.
     pub fn keep_until_last(&self, ticket: Ticket, keep: Keep) {
-        self.keep_until(ticket, keep);
+        self.keep_until(ticket, keep, Until::Reached);
         fence(Ordering::SeqCst); // weaken: keep-then-read
         if self.reached(ticket) {
             self.release(ticket);
@@ -227,10 +251,10 @@ impl Timeline {
     #[must_use]
     pub fn forget_keeps(&self, ticket: Ticket) -> Released {
         let mut waiting = self.waiting.lock();
-        let older = waiting.keeps.partition_point(|(at, _)| *at < ticket);
+        let older = waiting.keeps.partition_point(|kept| kept.ticket < ticket);
         let newest = waiting.keeps.split_off(older);
         self.interest.store(waiting.lowest(), Ordering::Relaxed);
-        Released { keeps: newest.into_iter().map(|(_, keep)| keep).collect(), wakers: Vec::new() }
+        Released { keeps: newest.into_iter().map(|kept| kept.keep).collect(), wakers: Vec::new() }
     }
 
     /// Wakes every waiter although nothing completed: the device has failed, and they shall look again.
@@ -249,7 +273,7 @@ impl Timeline {
         let keeps = std::mem::take(&mut waiting.keeps);
         self.interest.store(waiting.lowest(), Ordering::Relaxed);
         drop(waiting);
-        let keeps = keeps.into_iter().map(|(_, keep)| keep).collect();
+        let keeps = keeps.into_iter().map(|kept| kept.keep).collect();
         Released { keeps, wakers: Vec::new() }.run();
     }
 

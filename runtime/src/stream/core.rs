@@ -20,7 +20,7 @@ use crate::driver::{
 use crate::error::{Error, ErrorKind, Result};
 use crate::order::{Clock, MAX_TICKET, StreamId, Use};
 use crate::site::Site;
-use crate::timeline::{Keep, Released, Ticket, Timeline};
+use crate::timeline::{Keep, Released, Ticket, Timeline, Until};
 use parking_lot::Mutex;
 use std::any::Any;
 use std::fmt;
@@ -264,13 +264,13 @@ impl StreamCore {
         site: Site,
         command: impl FnOnce() -> Command,
         claims: Option<Box<[crate::driver::Claim]>>,
-        keeps: impl IntoIterator<Item = Keep>,
+        keeps: impl IntoIterator<Item = (Keep, Until)>,
     ) -> Result<Ticket, DriverError> {
         self.before_submit(state);
         let ticket = state.issued + 1;
         let mut kept = false;
-        for keep in keeps {
-            self.timeline.keep_until(ticket, keep);
+        for (keep, until) in keeps {
+            self.timeline.keep_until(ticket, keep, until);
             kept = true;
         }
         // Made where it is handed over: a command is large.

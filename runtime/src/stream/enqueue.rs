@@ -10,7 +10,7 @@ use crate::order::{
     Strictness, Use, check_and_enter, mark_failed, overlap_within,
 };
 use crate::site::Site;
-use crate::timeline::Keep;
+use crate::timeline::{Keep, Until};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
@@ -184,7 +184,8 @@ impl StreamCore {
         let state = &mut *seat;
         let findings = std::mem::take(&mut entered.findings);
         let claims = (world.mode != OrderMode::Deny).then(|| claims(op.touches));
-        let keeps = op.keep.into_iter().chain(permit.map(|permit| Arc::new(permit) as Keep));
+        let kept = op.keep.map(|keep| (keep, Until::Over));
+        let keeps = kept.into_iter().chain(permit.map(|permit| (Arc::new(permit) as Keep, Until::Reached)));
         match self.submit(state, op.site, command, claims, keeps) {
             Ok(ticket) => {
                 let place = Place { ticket, clock: state.stated.clone(), exact: true };

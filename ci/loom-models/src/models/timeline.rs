@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::health::Health;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering};
-use crate::timeline::Timeline;
+use crate::timeline::{Timeline, Until};
 use loom::thread;
 use std::task::{Poll, Wake, Waker};
 
@@ -114,7 +114,7 @@ fn a_kept_value_is_let_go_once_and_not_before_its_ticket() {
         let timeline = Arc::new(Timeline::new());
         let drops = Arc::new(AtomicU64::new(0));
         let submitted = Arc::new(AtomicU64::new(1));
-        timeline.keep_until(1, Arc::new(CountsDrops(drops.clone())));
+        timeline.keep_until(1, Arc::new(CountsDrops(drops.clone())), Until::Over);
         let device = thread::spawn({
             let (timeline, submitted) = (timeline.clone(), submitted.clone());
             move || {
@@ -126,7 +126,7 @@ fn a_kept_value_is_let_go_once_and_not_before_its_ticket() {
                 false
             }
         });
-        timeline.keep_until(2, Arc::new(CountsDrops(drops.clone())));
+        timeline.keep_until(2, Arc::new(CountsDrops(drops.clone())), Until::Over);
         submitted.store(2, Ordering::Release);
         let both = device.join().unwrap();
         assert_eq!(drops.load(Ordering::Acquire), if both { 2 } else { 1 });

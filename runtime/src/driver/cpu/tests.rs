@@ -335,9 +335,9 @@ fn a_panic_fails_its_device_drops_the_rest_and_spares_the_others() {
         bad.wait(&start);
         bad.call(|| panic!("seven is odd"));
         let unrun = bad.call(move || drop(second));
-        bad.timeline.keep_until(unrun.ticket, owned.clone());
+        bad.timeline.keep_until(unrun.ticket, owned.clone(), crate::timeline::Until::Over);
         let kept_elsewhere = Arc::new(());
-        parked.timeline.keep_until(held.ticket, kept_elsewhere.clone());
+        parked.timeline.keep_until(held.ticket, kept_elsewhere.clone(), crate::timeline::Until::Over);
         open(&start);
         assert!(!bad.finish(&unrun, rig.health(0)));
         assert!(!parked.finish(&held, rig.health(0)));
