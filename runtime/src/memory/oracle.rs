@@ -279,7 +279,11 @@ impl World {
         let id: BlockId = live.grant.block;
         self.memory.free(id, &uses);
         let (start, len) = (live.grant.ptr.0, live.grant.len_bytes);
-        self.freed.push(Freed { start, len, asked: len });
+        // Without the allocating stream's name the pool has to keep whom the block came from, and may know less than the model.
+        // Buffers always name it; what they free is used again as early as can be.
+        if live.uses.contains_key(&stream) {
+            self.freed.push(Freed { start, len, asked: len });
+        }
     }
 
     fn empty_cache(&mut self) {
