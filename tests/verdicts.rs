@@ -70,7 +70,7 @@ fn two_readers_only_one_ordered_before_the_writer_is_refused_naming_the_other() 
     a.wait_stream(&ordered);
     let error = unordered(a.fill(&x, 4.0));
     let [conflict] = error.conflicts() else { panic!("{error}") };
-    assert_eq!((conflict.earlier_stream(), conflict.earlier().op), ("other", "read"));
+    assert_eq!((conflict.earlier_stream(), conflict.earlier().op()), ("other", "read"));
 }
 
 #[test]

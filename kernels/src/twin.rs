@@ -38,10 +38,10 @@ pub(crate) fn run(kernel: &Kernel, given: &[Given<'_>]) {
                 *arg
             }
             (
-                ParamKind::Slice { element: asked, access: AccessMode::Read },
+                ParamKind::Slice { element: asked, access: AccessMode::Read, .. },
                 Given::Read { element, arg, .. },
             ) if asked == *element => *arg,
-            (ParamKind::Slice { element: asked, access }, Given::Written { element, arg, .. })
+            (ParamKind::Slice { element: asked, access, .. }, Given::Written { element, arg, .. })
                 if access.writes() && asked == *element =>
             {
                 *arg

@@ -158,7 +158,7 @@ unsafe impl DriverStream for RecordingStream {
         assert_eq!(before + 1, work.ticket, "tickets are handed out one by one");
         let what = match work.command {
             Command::Wait(_) => "wait",
-            _ => work.site.op,
+            _ => work.site.op(),
         };
         let stream = self.track.label.clone();
         self.driver.calls().push(Call::Submit { stream, ticket: work.ticket, what });

@@ -19,7 +19,7 @@
 pub mod cpu;
 
 use crate::device::DeviceId;
-use crate::kernel::{Args, Kernel, LaunchConfig};
+use crate::kernel::{Arg, Args, Kernel, LaunchConfig, Param, ParamKind};
 use crate::order::ByteRange;
 use crate::site::Site;
 use crate::timeline::{Ticket, Timeline};
@@ -233,7 +233,7 @@ impl Command {
         match self {
             Command::Copy(copy) => (copy.width_bytes * copy.height) as u64,
             Command::Fill(fill) => (fill.width_bytes * fill.height) as u64,
-            Command::Launch(launch) => launch.bytes,
+            Command::Launch(launch) => launch.bytes(),
             Command::Wait(_) | Command::Call(_) | Command::Stamp(_) => 0,
         }
     }
@@ -300,8 +300,17 @@ pub struct Launch {
     pub config: LaunchConfig,
     /// One for each of the kernel's parameters.
     pub args: Args,
-    /// Bytes of all operands, for traces.
-    pub bytes: u64,
+}
+
+impl Launch {
+    /// Bytes of all operands.
+    fn bytes(&self) -> u64 {
+        let bytes = |(param, arg): (&Param, &Arg)| match param.kind {
+            ParamKind::Slice { element_bytes, .. } => arg.len * element_bytes as u64,
+            ParamKind::Scalar { .. } => 0,
+        };
+        self.kernel.params.iter().zip(&self.args).map(bytes).sum()
+    }
 }
 
 /// A place on another timeline.

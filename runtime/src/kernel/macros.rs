@@ -314,7 +314,7 @@ pub mod __private {
     }
 
     pub const fn slice_param<T: Element>(name: &'static str, access: AccessMode) -> Param {
-        Param { name, kind: ParamKind::Slice { element: T::NAME, access } }
+        Param { name, kind: ParamKind::Slice { element: T::NAME, element_bytes: size_of::<T>(), access } }
     }
 
     #[inline]

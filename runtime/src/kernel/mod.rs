@@ -69,6 +69,8 @@ pub enum ParamKind {
     Slice {
         /// The element type's name.
         element: &'static str,
+        /// The size of one.
+        element_bytes: usize,
         /// What the kernel does with it.
         access: AccessMode,
     },

@@ -39,9 +39,9 @@ impl Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        let uses = self.ledger.take_uses();
-        self.device.memory.free(self.block, &uses);
-        self.device.want_progress(&uses);
+        let uses = self.ledger.last_uses();
+        self.device.memory.free(self.block, uses);
+        self.device.want_progress(uses);
     }
 }
 
@@ -52,7 +52,7 @@ impl Allocation {
         let runtime = crate::Runtime::builder().build().expect("a CPU runtime");
         let device = runtime.best_device().expect("cpu:0");
         let stream = device.default_stream().expect("a stream");
-        let (used, site) = (Use { stream: stream.id(), ticket: 0 }, Site::here("test"));
+        let (used, site) = (Use { stream: stream.id(), ticket: 0 }, Site::here(&"test"));
         let shared = device.shared().clone();
         let grant = shared.memory.alloc(len_bytes, stream.id(), &**stream.core(), site).expect("a block");
         let mut allocation = Allocation::new(shared, &grant, len_bytes, used, site);

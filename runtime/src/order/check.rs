@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::kernel::AccessMode;
 use crate::site::Site;
 use crate::timeline::Ticket;
-use smallvec::SmallVec;
+use arrayvec::ArrayVec;
 
 /// One operand, as the check sees it: read where the op keeps it, since copying operands costs as much as checking them.
 pub(crate) trait Access {
@@ -28,6 +28,13 @@ pub(crate) struct Asker<'a> {
     pub(crate) lane: usize,
     pub(crate) stated: &'a Clock,
     pub(crate) observed: &'a Observed,
+}
+
+impl Asker<'_> {
+    #[inline]
+    fn is_after(&self, earlier: Use) -> bool {
+        self.stated.covers(earlier) || self.observed.covers(earlier)
+    }
 }
 
 /// How strictly.
@@ -63,57 +70,81 @@ pub(crate) enum Refused {
 /// What an entered op replaced, to be put back if the driver refuses it.
 #[derive(Default)]
 pub(crate) struct Entered {
-    /// Records that only became newer: whose page, and what they said.
-    renewed: SmallVec<[(u8, Ticket, Site); 4]>,
-    /// Records that are gone.
+    /// Records that only became newer: of which access, and what they said.
+    renewed: ArrayVec<(u8, Ticket, Site), FEW>,
+    /// Records that are gone: of which access.
     removed: Vec<(u8, Record)>,
     pub(crate) findings: Findings,
 }
 
-type Pages<'a> = SmallVec<[Page<'a>; 6]>;
-
 /// The most operands of one op.
 pub(crate) const MAX_ACCESSES: usize = 255;
 
-/// Which page is whose.
-type PageOf = SmallVec<[u8; 8]>;
+/// Up to so many operands, each with a ledger of its own, go the short way.
+const FEW: usize = 8;
 
-/// Opens the ledgers, each once, in the order of their addresses; and says which page is whose.
-#[inline]
-fn open<'a, A: Access>(accesses: &'a [A], lane: usize) -> (Pages<'a>, PageOf) {
-    let mut sorted: SmallVec<[(usize, u8); 8]> = SmallVec::new();
-    for (at, access) in accesses.iter().enumerate() {
-        sorted.push((std::ptr::from_ref(access.ledger()).addr(), at as u8));
-        let mut to = at;
-        while to > 0 && sorted[to - 1].0 > sorted[to].0 {
-            sorted.swap(to - 1, to);
-            to -= 1;
-        }
-    }
-    let mut page_of = PageOf::from_elem(0, accesses.len());
-    let mut pages = Pages::new();
-    let mut left = &sorted[..];
-    while let Some(&(address, first)) = left.first() {
-        let mut writes = false;
-        while let Some((&(_, at), rest)) = left.split_first().filter(|(next, _)| next.0 == address) {
-            writes |= accesses[usize::from(at)].mode().writes();
-            page_of[usize::from(at)] = pages.len() as u8;
-            left = rest;
-        }
-        let ledger = accesses[usize::from(first)].ledger();
-        pages.push(if writes { Page::Book(ledger.open()) } else { ledger.open_to_read(lane) });
-    }
-    (pages, page_of)
+/// No record of the same access.
+const NONE: u32 = u32::MAX;
+
+/// Few accesses, each with a ledger of its own, in the order of the ledgers' addresses.
+pub(crate) type Apart = ArrayVec<(usize, u8), FEW>;
+
+/// An op that would be entered.
+#[derive(Clone, Copy)]
+pub(crate) struct Entry<'a> {
+    pub(crate) asker: Asker<'a>,
+    pub(crate) ticket: Ticket,
+    pub(crate) site: Site,
+    pub(crate) strictness: Strictness,
 }
 
-/// Checks all accesses of an op that would get `ticket`, and enters them if they pass. `entered`, empty before, gets what has
-/// to be known to take that back.
+impl Entry<'_> {
+    #[inline]
+    fn used(&self) -> Use {
+        Use { stream: self.asker.stream, ticket: self.ticket }
+    }
+}
+
+#[inline]
+fn address(access: &impl Access) -> usize {
+    std::ptr::from_ref(access.ledger()).addr()
+}
+
+/// Whether there are few accesses, each with a ledger of its own; `order`, empty before, gets the order in which to open
+/// them.
+#[inline]
+pub(crate) fn apart<A: Access>(accesses: &[A], order: &mut Apart) -> bool {
+    if accesses.len() > FEW {
+        return false;
+    }
+    for (at, access) in accesses.iter().enumerate() {
+        let mine = (address(access), at as u8);
+        order.push(mine);
+        let mut to = at;
+        while to > 0 && order[to - 1].0 >= mine.0 {
+            if order[to - 1].0 == mine.0 {
+                return false;
+            }
+            order[to] = order[to - 1];
+            to -= 1;
+        }
+        order[to] = mine;
+    }
+    true
+}
+
+#[inline]
+fn open(ledger: &Ledger, writes: bool, lane: usize) -> Page<'_> {
+    if writes { Page::Book(ledger.open()) } else { ledger.open_to_read(lane) }
+}
+
+/// Checks all accesses of an op, and enters them if they pass. `order` is what [`apart`] says of them. `entered`, empty
+/// before, gets what has to be known to take that back.
+#[inline]
 pub(crate) fn check_and_enter<A: Access>(
     accesses: &[A],
-    asker: Asker<'_>,
-    ticket: u64,
-    site: Site,
-    strictness: Strictness,
+    order: Option<&Apart>,
+    entry: &Entry<'_>,
     entered: &mut Entered,
 ) -> Result<(), Refused> {
     debug_assert!(
@@ -122,90 +153,187 @@ pub(crate) fn check_and_enter<A: Access>(
             && entered.removed.is_empty()
             && entered.findings.is_empty()
     );
-    let (mut pages, page_of) = open(accesses, asker.lane);
-    // Where two accesses share a page, entering one moves the records that the other was compared with.
-    let apart = pages.len() == accesses.len();
-    let mut renews: SmallVec<[Option<u32>; 6]> = SmallVec::new();
-    for (at, (access, &page)) in accesses.iter().zip(&page_of).enumerate() {
-        let page = &pages[usize::from(page)];
-        if access.mode().reads()
-            && let Some(error) = page.failed(access.range())
-        {
-            entered.findings.clear();
-            return Err(Refused::Failed(error.clone()));
-        }
-        if strictness != Strictness::Skip {
-            renews.push(compare(at, access, page, asker, &mut entered.findings).filter(|_| apart));
-        }
+    match order {
+        Some(order) => check_apart(accesses, order, entry, entered),
+        None => check_together(accesses, entry, entered),
     }
-    if strictness == Strictness::Refuse && !entered.findings.is_empty() {
-        return Err(Refused::Unordered(std::mem::take(&mut entered.findings)));
+}
+
+/// Most ops are so, and most of what they do was done before by the same stream to the same bytes: then the record of that
+/// becomes newer, and none is removed or added. Each ledger is checked when it is opened; what is found does not count before
+/// all are open.
+#[inline]
+fn check_apart<A: Access>(
+    accesses: &[A],
+    order: &Apart,
+    entry: &Entry<'_>,
+    entered: &mut Entered,
+) -> Result<(), Refused> {
+    let mut pages = ArrayVec::<(u8, u32, Page<'_>), FEW>::new();
+    for &(_, at) in order {
+        let access = &accesses[usize::from(at)];
+        let page = open(access.ledger(), access.mode().writes(), entry.asker.lane);
+        let Ok(same) = check(at, access, &page, entry, entered) else {
+            // Of several errors the first operand's is told, wherever its memory lies.
+            drop((page, pages));
+            return check_together(accesses, entry, entered);
+        };
+        pages.push((at, same, page));
     }
-    let used = Use { stream: asker.stream, ticket };
-    for (at, (access, &page_at)) in accesses.iter().zip(&page_of).enumerate() {
-        let page = &mut pages[usize::from(page_at)];
-        let (mode, range) = (access.mode(), access.range());
-        if mode.writes() {
-            page.overwrite(range);
+    if !entered.findings.is_empty() && entry.strictness == Strictness::Refuse {
+        return Err(refused(entered));
+    }
+    for (at, same, page) in &mut pages {
+        let (at, same, access) = (*at, *same, &accesses[usize::from(*at)]);
+        if same == NONE {
+            enter(at, access, page, entry, entered);
+            continue;
+        }
+        if access.mode().writes() {
+            page.overwrite(access.range());
         }
         let history = page.history();
-        match renews.get(at) {
-            Some(Some(old)) => {
-                let (ticket, site) = history.renew(*old as usize, used.ticket, site);
-                entered.renewed.push((page_at, ticket, site));
-            }
-            Some(None) if !range.is_empty() => {
-                let did = if mode.writes() { Did::Write } else { Did::Read };
-                let record = Record { used, range: *range, did, site };
-                let removed = &mut entered.removed;
-                history.enter(record, asker.stated, asker.observed, |old| removed.push((page_at, old)));
-            }
-            _ => {}
-        }
-        history.note_use(used, asker.observed);
+        let (ticket, site) = history.renew(same as usize, entry.ticket, entry.site);
+        entered.renewed.push((at, ticket, site));
+        history.note_use(entry.used(), entry.asker.observed);
     }
     Ok(())
 }
 
-/// Adds the earlier uses that `access` is not ordered after to `findings`. Returns the record of the same access by the same
-/// stream, if making that one newer is all there is to enter.
+/// Many accesses, or some that share a ledger: entering one may move the records that another was compared with, so all are
+/// entered the long way.
+#[cold]
+fn check_together<A: Access>(
+    accesses: &[A],
+    entry: &Entry<'_>,
+    entered: &mut Entered,
+) -> Result<(), Refused> {
+    let (mut pages, page_of) = open_all(accesses, entry.asker.lane);
+    for (at, access) in accesses.iter().enumerate() {
+        check(at as u8, access, &pages[usize::from(page_of[at])], entry, entered)?;
+    }
+    if !entered.findings.is_empty() && entry.strictness == Strictness::Refuse {
+        return Err(refused(entered));
+    }
+    for (at, access) in accesses.iter().enumerate() {
+        enter(at as u8, access, &mut pages[usize::from(page_of[at])], entry, entered);
+    }
+    Ok(())
+}
+
+/// Opens the ledgers, each once, in the order of their addresses; and says which page is whose.
+fn open_all<A: Access>(accesses: &[A], lane: usize) -> (Vec<Page<'_>>, Vec<u8>) {
+    let mut sorted: Vec<usize> = (0..accesses.len()).collect();
+    sorted.sort_by_key(|&at| address(&accesses[at]));
+    let mut page_of = vec![0; accesses.len()];
+    let mut pages = Vec::new();
+    for same in sorted.chunk_by(|&a, &b| address(&accesses[a]) == address(&accesses[b])) {
+        let writes = same.iter().any(|&at| accesses[at].mode().writes());
+        same.iter().for_each(|&at| page_of[at] = pages.len() as u8);
+        pages.push(open(accesses[same[0]].ledger(), writes, lane));
+    }
+    (pages, page_of)
+}
+
+/// What was found, in the order of the operands.
+#[cold]
+fn refused(entered: &mut Entered) -> Refused {
+    let mut findings = std::mem::take(&mut entered.findings);
+    findings.sort_by_key(|finding| finding.access);
+    Refused::Unordered(findings)
+}
+
+/// Checks one access against its opened ledger: what it is not ordered after is added to the findings. Returns the record of
+/// the same access by the same stream, if making that one newer is all there is to enter, else `NONE`.
 #[inline]
-fn compare(
-    at: usize,
+fn check(
+    at: u8,
     access: &impl Access,
     page: &Page<'_>,
-    asker: Asker<'_>,
+    entry: &Entry<'_>,
+    entered: &mut Entered,
+) -> Result<u32, Refused> {
+    let (mode, range) = (access.mode(), access.range());
+    if mode.reads()
+        && let Some(error) = page.failed(range)
+    {
+        entered.findings.clear();
+        return Err(Refused::Failed(error.clone()));
+    }
+    let (records, findings) = (page.records(), &mut entered.findings);
+    Ok(match (entry.strictness, mode.writes()) {
+        (Strictness::Skip, _) => NONE,
+        (_, false) => check_read(at, range, records, &entry.asker, findings),
+        (_, true) => check_write(at, range, records, &entry.asker, findings),
+    })
+}
+
+#[inline]
+fn check_read(
+    at: u8,
+    range: &ByteRange,
+    records: &[Record],
+    asker: &Asker<'_>,
     findings: &mut Findings,
-) -> Option<u32> {
-    let (writes, range) = (access.mode().writes(), access.range());
-    let did = if writes { Did::Write } else { Did::Read };
-    let mut same = None;
-    let mut replaces_others = false;
-    for (index, earlier) in page.records().iter().enumerate() {
-        if earlier.used.stream == asker.stream {
-            if earlier.did == did && earlier.range == *range {
-                same = Some(index as u32);
-            } else if writes {
-                replaces_others |= range.covers(&earlier.range);
+) -> u32 {
+    let mut same = NONE;
+    for (index, earlier) in records.iter().enumerate() {
+        let mine = earlier.used.stream == asker.stream;
+        if earlier.did == Did::Read {
+            if mine && earlier.range == *range {
+                same = index as u32;
             }
-        } else if (earlier.did != Did::Read || writes) && earlier.range.overlaps(range) {
-            if asker.stated.covers(earlier.used) || asker.observed.covers(earlier.used) {
-                replaces_others |= writes && range.covers(&earlier.range);
-            } else {
-                findings.push(Finding { access: at, earlier: *earlier });
-            }
+        } else if !mine && earlier.range.overlaps(range) && !asker.is_after(earlier.used) {
+            findings.push(Finding { access: at.into(), earlier: *earlier });
         }
     }
-    same.filter(|_| !replaces_others)
+    same
+}
+
+#[inline]
+fn check_write(
+    at: u8,
+    range: &ByteRange,
+    records: &[Record],
+    asker: &Asker<'_>,
+    findings: &mut Findings,
+) -> u32 {
+    let (mut same, mut replaces_others) = (NONE, false);
+    for (index, earlier) in records.iter().enumerate() {
+        let mine = earlier.used.stream == asker.stream;
+        if mine && earlier.did == Did::Write && earlier.range == *range {
+            same = index as u32;
+        } else if mine || !earlier.range.overlaps(range) || asker.is_after(earlier.used) {
+            replaces_others |= range.covers(&earlier.range);
+        } else {
+            findings.push(Finding { access: at.into(), earlier: *earlier });
+        }
+    }
+    if replaces_others { NONE } else { same }
+}
+
+/// Enters an access the long way.
+fn enter(at: u8, access: &impl Access, page: &mut Page<'_>, entry: &Entry<'_>, entered: &mut Entered) {
+    let (mode, range, asker) = (access.mode(), access.range(), &entry.asker);
+    if mode.writes() {
+        page.overwrite(range);
+    }
+    let history = page.history();
+    if entry.strictness != Strictness::Skip && !range.is_empty() {
+        let did = if mode.writes() { Did::Write } else { Did::Read };
+        let record = Record { used: entry.used(), range: *range, did, site: entry.site };
+        history.enter(record, asker.stated, asker.observed, |old| entered.removed.push((at, old)));
+    }
+    history.note_use(entry.used(), asker.observed);
 }
 
 /// Takes an entered op back whose driver call failed.
 #[cold]
-pub(crate) fn undo<A: Access>(accesses: &[A], asker: Asker<'_>, ticket: u64, entered: Entered) {
-    let (mut pages, _) = open(accesses, asker.lane);
-    let used = Use { stream: asker.stream, ticket };
+pub(crate) fn undo<A: Access>(accesses: &[A], entry: &Entry<'_>, entered: Entered) {
+    let (mut pages, page_of) = open_all(accesses, entry.asker.lane);
+    let used = entry.used();
     for (page_at, page) in pages.iter_mut().enumerate() {
-        let mine = |at: u8| usize::from(at) == page_at;
+        let mine = |at: u8| usize::from(page_of[usize::from(at)]) == page_at;
         let renewed =
             entered.renewed.iter().find(|(at, ..)| mine(*at)).map(|&(_, ticket, site)| (ticket, site));
         let removed = entered.removed.iter().filter(|(at, old)| mine(*at) && old.used != used);

@@ -66,10 +66,10 @@ impl fmt::Display for Conflict {
             f,
             "{} on stream \"{}\" ({}) {verb} memory that {} on stream \"{}\" ({}) {did}, and no edge orders them; \
              call {}.wait_stream(&{}) before it",
-            op.op,
+            op.op(),
             self.on,
             place(op),
-            earlier.op,
+            earlier.op(),
             self.earlier_on,
             place(earlier),
             self.on,

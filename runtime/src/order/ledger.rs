@@ -168,11 +168,12 @@ impl Ledger {
     }
 
     /// The newest ticket of each stream that used it, when nobody else can use it any more.
-    pub(crate) fn take_uses(&mut self) -> Uses {
+    #[inline]
+    pub(crate) fn last_uses(&mut self) -> &[Use] {
         if self.main.get_mut().shared {
             drop(self.open());
         }
-        std::mem::take(&mut self.main.get_mut().history.uses)
+        &self.main.get_mut().history.uses
     }
 }
 

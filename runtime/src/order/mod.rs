@@ -15,8 +15,8 @@ mod observed;
 mod range;
 
 pub(crate) use check::{
-    Access, Asker, Entered, Findings, MAX_ACCESSES, Refused, Strictness, check_and_enter, mark_failed,
-    overlap_within, undo,
+    Access, Apart, Asker, Entered, Entry, Findings, MAX_ACCESSES, Refused, Strictness, apart,
+    check_and_enter, mark_failed, overlap_within, undo,
 };
 pub use clock::StreamId;
 pub(crate) use clock::{Clock, Use};

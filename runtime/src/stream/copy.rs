@@ -28,7 +28,7 @@ impl Stream {
     /// `OutOfMemory` and such at once, with the buffer inside: [`Error::into_buffer`].
     #[track_caller]
     pub fn copy_to_device<T: Element>(&self, host: Pinned<T>) -> Result<(Buffer<T>, Pending<Pinned<T>>)> {
-        let site = Site::here("copy_to_device");
+        let site = Site::here(&"copy_to_device");
         let buffer = match self.alloc(host.len()) {
             Ok(buffer) => buffer,
             Err(error) => return Err(error.with_buffer(host.into_bytes())),
@@ -46,7 +46,7 @@ impl Stream {
     /// In the `Pending`, with the buffer inside: [`Error::into_buffer`].
     #[track_caller]
     pub fn copy_into<T: Element>(&self, buffer: &Buffer<T>, host: Pinned<T>) -> Pending<Pinned<T>> {
-        self.copy_in(Site::here("copy_into"), buffer, host)
+        self.copy_in(Site::here(&"copy_into"), buffer, host)
     }
 
     fn copy_in<T: Element>(&self, site: Site, buffer: &Buffer<T>, host: Pinned<T>) -> Pending<Pinned<T>> {
@@ -58,7 +58,8 @@ impl Stream {
         let mut op = Op::new(site, &touches);
         op.refused = same_len(site, len, buffer.len()).err();
         op.keep = Some(slot.clone());
-        let place = self.core().enqueue(op, || Command::Copy(host_copy(CopyKind::HostToDevice, src, buffer)));
+        let place =
+            self.core().enqueue(&mut op, || Command::Copy(host_copy(CopyKind::HostToDevice, src, buffer)));
         let place = place.map_err(|error| match slot.lock().take() {
             Some(bytes) => error.with_buffer(bytes),
             None => error,
@@ -72,14 +73,15 @@ impl Stream {
     /// In the `Pending`.
     #[track_caller]
     pub fn copy_from_shared<T: Element>(&self, buffer: &Buffer<T>, host: &Arc<Pinned<T>>) -> Pending<()> {
-        let site = Site::here("copy_from_shared");
+        let site = Site::here(&"copy_from_shared");
         let src = host.as_ptr() as u64;
         let touches =
             [Touch { allocation: buffer.allocation(), range: buffer.range(), mode: AccessMode::Write }];
         let mut op = Op::new(site, &touches);
         op.refused = same_len(site, host.len(), buffer.len()).err();
         op.keep = Some(host.clone());
-        let place = self.core().enqueue(op, || Command::Copy(host_copy(CopyKind::HostToDevice, src, buffer)));
+        let place =
+            self.core().enqueue(&mut op, || Command::Copy(host_copy(CopyKind::HostToDevice, src, buffer)));
         Pending::value(self.core(), place, ())
     }
 
@@ -89,7 +91,7 @@ impl Stream {
     /// In the `Pending`; `OutOfMemory` if the pinned pool is at its cap.
     #[track_caller]
     pub fn copy_to_host<T: Element>(&self, buffer: &Buffer<T>) -> Pending<Pinned<T>> {
-        let site = Site::here("copy_to_host");
+        let site = Site::here(&"copy_to_host");
         match self.copy_out(site, buffer) {
             Ok((place, slot)) => Pending::later(self.core(), place, move || Ok(take(&slot))),
             Err(error) => Pending::refused_on(self.core(), error),
@@ -102,7 +104,7 @@ impl Stream {
     /// As [`copy_to_host`](Self::copy_to_host).
     #[track_caller]
     pub fn read<T: Element>(&self, buffer: &Buffer<T>) -> Pending<Vec<T>> {
-        let site = Site::here("read");
+        let site = Site::here(&"read");
         match self.copy_out(site, buffer) {
             Ok((place, slot)) => Pending::later(self.core(), place, move || Ok(take::<T>(&slot).to_vec())),
             Err(error) => Pending::refused_on(self.core(), error),
@@ -115,7 +117,7 @@ impl Stream {
     /// As [`copy_to_host`](Self::copy_to_host); `Shape` if the buffer has not exactly one element.
     #[track_caller]
     pub fn read_one<T: Element>(&self, buffer: &Buffer<T>) -> Pending<T> {
-        let site = Site::here("read_one");
+        let site = Site::here(&"read_one");
         match same_len(site, 1, buffer.len()).and_then(|()| self.copy_out(site, buffer)) {
             Ok((place, slot)) => Pending::later(self.core(), place, move || Ok(take::<T>(&slot)[0])),
             Err(error) => Pending::refused_on(self.core(), error),
@@ -130,7 +132,8 @@ impl Stream {
             [Touch { allocation: buffer.allocation(), range: buffer.range(), mode: AccessMode::Read }];
         let mut op = Op::new(site, &touches);
         op.keep = Some(slot.clone());
-        let place = self.core().enqueue(op, || Command::Copy(host_copy(CopyKind::DeviceToHost, dst, buffer)));
+        let place =
+            self.core().enqueue(&mut op, || Command::Copy(host_copy(CopyKind::DeviceToHost, dst, buffer)));
         Ok((place, slot))
     }
 
@@ -140,7 +143,7 @@ impl Stream {
     /// In the `Pending`; `OutOfMemory` if the pinned pool is at its cap.
     #[track_caller]
     pub fn write<T: Element>(&self, buffer: &Buffer<T>, host: &[T]) -> Pending<()> {
-        let site = Site::here("write");
+        let site = Site::here(&"write");
         let staged = match self.core().device.pinned.take(size_of_val(host)) {
             Ok(bytes) => {
                 let mut staged = Pinned::<T>::new(bytes, host.len());
@@ -155,7 +158,8 @@ impl Stream {
         let mut op = Op::new(site, &touches);
         op.refused = same_len(site, host.len(), buffer.len()).err();
         op.keep = Some(Arc::new(staged));
-        let place = self.core().enqueue(op, || Command::Copy(host_copy(CopyKind::HostToDevice, src, buffer)));
+        let place =
+            self.core().enqueue(&mut op, || Command::Copy(host_copy(CopyKind::HostToDevice, src, buffer)));
         Pending::value(self.core(), place, ())
     }
 
@@ -165,7 +169,7 @@ impl Stream {
     /// In the `Pending`.
     #[track_caller]
     pub fn copy<T: Element>(&self, source: &Buffer<T>, destination: &Buffer<T>) -> Pending<()> {
-        self.copy_between(Site::here("copy"), source, destination, false)
+        self.copy_between(Site::here(&"copy"), source, destination, false)
     }
 
     /// Copies `source` to `destination`, which may be on another device, in the order of this stream alone: the edges to other
@@ -175,7 +179,7 @@ impl Stream {
     /// In the `Pending`.
     #[track_caller]
     pub fn copy_peer<T: Element>(&self, source: &Buffer<T>, destination: &Buffer<T>) -> Pending<()> {
-        self.copy_between(Site::here("copy_peer"), source, destination, true)
+        self.copy_between(Site::here(&"copy_peer"), source, destination, true)
     }
 
     fn copy_between<T: Element>(
@@ -208,10 +212,13 @@ impl Stream {
         }
         let copy = device_copy(site, kind, source, destination);
         let place = match copy {
-            Ok(copy) => self.core().enqueue(op, || Command::Copy(copy)),
+            Ok(copy) => {
+                op.moved = (copy.width_bytes * copy.height) as u64;
+                self.core().enqueue(&mut op, || Command::Copy(copy))
+            }
             Err(error) => {
                 op.refused = Some(error);
-                self.core().enqueue(op, || unreachable!("a refused op has no command"))
+                self.core().enqueue(&mut op, || unreachable!("a refused op has no command"))
             }
         };
         Pending::value(self.core(), place, ())

@@ -20,7 +20,7 @@ use crate::driver::{
 use crate::error::{Error, ErrorKind, Result};
 use crate::order::{Clock, MAX_TICKET, StreamId, Use};
 use crate::site::Site;
-use crate::timeline::{Keep, Released, Ticket, Timeline, Until};
+use crate::timeline::{Released, Ticket, Timeline};
 use parking_lot::Mutex;
 use std::any::Any;
 use std::fmt;
@@ -205,7 +205,7 @@ impl StreamCore {
                     format!(
                         "{} on stream \"{}\" ({}:{}): this thread holds the stream's turn for foreign work; enqueue \
                          through the raw stream it was given, or after it returns",
-                        site.op,
+                        site.op(),
                         self.label,
                         site.location.file(),
                         site.location.line()
@@ -240,7 +240,8 @@ impl StreamCore {
             ErrorKind::Closed,
             format!(
                 "{} on stream \"{}\" ({file}:{line}): the stream is closed, its lease has ended; lease another",
-                site.op, self.label
+                site.op(),
+                self.label
             ),
         )
     }
@@ -256,7 +257,8 @@ impl StreamCore {
         }
     }
 
-    /// Hands the next ticket's work to the driver. On failure nothing has changed.
+    /// Hands the next ticket's work to the driver. `kept`: whether something is kept for that ticket. On failure nothing has
+    /// changed.
     #[inline]
     pub(crate) fn submit(
         &self,
@@ -264,25 +266,16 @@ impl StreamCore {
         site: Site,
         command: impl FnOnce() -> Command,
         claims: Option<Box<[crate::driver::Claim]>>,
-        keeps: impl IntoIterator<Item = (Keep, Until)>,
+        kept: bool,
     ) -> Result<Ticket, DriverError> {
         self.before_submit(state);
         let ticket = state.issued + 1;
-        let mut kept = false;
-        for (keep, until) in keeps {
-            self.timeline.keep_until(ticket, keep, until);
-            kept = true;
-        }
-        // Made where it is handed over: a command is large.
-        let work = Submission { ticket, site, command: command(), claims };
-        crate::trace::event::op_enqueued(self.device.id, &self.label, self.id.0, ticket, &site, || {
-            work.command.bytes()
-        });
         // SAFETY: `submit` asks that every address is valid for its access until the ticket is reached, and that accesses do
         // not collide. Device addresses come from `Allocation`s, whose blocks the allocator gives to nobody and back to no
         // driver before the uses noted for this ticket are over; host addresses from pinned blocks, which `keeps` holds.
         // Collisions: the order check has passed in `deny`, and `claims` says what is touched in every other mode.
-        let submitted = unsafe { state.raw.submit(work) };
+        // Made where it is handed over: a command is large.
+        let submitted = unsafe { state.raw.submit(Submission { ticket, site, command: command(), claims }) };
         if let Err(error) = submitted {
             if kept {
                 state.forgotten = Some(self.timeline.forget_keeps(ticket));
@@ -298,12 +291,23 @@ impl StreamCore {
         Ok(ticket)
     }
 
-    /// Called after the desk was left by one who has put something on the stream.
+    /// Called after the desk was left by one who has put something on the stream: what is told to others may run their code.
     #[inline]
-    pub(crate) fn submitted(&self) {
+    pub(crate) fn submitted(&self, site: Site, ticket: Ticket, bytes: impl FnOnce() -> u64) {
+        crate::trace::event::op_enqueued(self.device.id, &self.label, self.id.0, ticket, &site, bytes);
         if self.device.runs_in_turns {
             self.device.driver.after_submit();
         }
+    }
+
+    /// [`submitted`](Self::submitted) for a wait, if it took a ticket.
+    #[inline]
+    pub(crate) fn waited(&self, site: Site, place: Result<Place>) -> Result<Place> {
+        let place = place?;
+        if place.exact {
+            self.submitted(site, place.ticket, || 0);
+        }
+        Ok(place)
     }
 
     /// The `Pending` of this ticket is held by somebody.
@@ -380,8 +384,8 @@ impl StreamCore {
                     ticket: from.used.ticket,
                     event: from.event.clone(),
                 };
-                self.submit(state, site, || Command::Wait(point), None, [])
-                    .map_err(|error| self.device.refused(site.op, &error))?;
+                self.submit(state, site, || Command::Wait(point), None, false)
+                    .map_err(|error| self.device.refused(site.op(), &error))?;
                 exact = true;
             }
             let over = |used| self.device.world.observed.covers(used);
@@ -411,10 +415,11 @@ impl StreamCore {
         }
         let mut seat = self.sit(site, false)?;
         let nothing = Point { timeline: self.timeline.clone(), ticket: 0, event: None };
-        let submitted = self.submit(&mut seat, site, || Command::Wait(nothing), None, []);
+        let submitted = self.submit(&mut seat, site, || Command::Wait(nothing), None, false);
         drop(seat);
-        self.submitted();
-        submitted.map_err(|error| self.device.refused(site.op, &error))
+        let ticket = submitted.map_err(|error| self.device.refused(site.op(), &error))?;
+        self.submitted(site, ticket, || 0);
+        Ok(ticket)
     }
 
     /// The host has seen that this stream is past `place`.

@@ -6,8 +6,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::{AccessMode, Operand};
 use crate::memory::Allocation;
 use crate::order::{
-    self, Access, Asker, ByteRange, Conflict, Entered, Findings, Ledger, MAX_ACCESSES, OrderMode, Refused,
-    Strictness, Use, check_and_enter, mark_failed, overlap_within,
+    self, Access, Apart, Asker, ByteRange, Conflict, Entered, Entry, Findings, Ledger, MAX_ACCESSES,
+    OrderMode, Refused, Strictness, Use, check_and_enter, mark_failed, overlap_within,
 };
 use crate::site::Site;
 use crate::timeline::{Keep, Until};
@@ -92,6 +92,8 @@ pub(crate) struct Op<'a, A = Touch<'a>> {
     pub(crate) refused: Option<Error>,
     /// Held until it has run.
     pub(crate) keep: Option<Keep>,
+    /// Bytes moved, for traces; 0: those of its operands.
+    pub(crate) moved: u64,
 }
 
 impl<'a, A: InMemory> Op<'a, A> {
@@ -106,6 +108,7 @@ impl<'a, A: InMemory> Op<'a, A> {
             without_permit: false,
             refused: None,
             keep: None,
+            moved: 0,
         }
     }
 }
@@ -115,26 +118,30 @@ impl StreamCore {
     #[inline]
     pub(crate) fn enqueue<A: InMemory>(
         self: &Arc<Self>,
-        op: Op<'_, A>,
+        op: &mut Op<'_, A>,
         command: impl FnOnce() -> Command,
     ) -> Result<Place> {
-        let accesses = op.touches;
-        let place = self.try_enqueue(op, command).inspect_err(|error| mark_failed(accesses, error))?;
-        self.submitted();
+        let place = self.try_enqueue(op, command).inspect_err(|error| mark_failed(op.touches, error))?;
+        self.submitted(op.site, place.ticket, || match op.moved {
+            0 => op.touches.iter().map(|touch| touch.range().len_bytes()).sum(),
+            moved => moved,
+        });
         Ok(place)
     }
 
     #[inline]
     fn try_enqueue<A: InMemory>(
         self: &Arc<Self>,
-        op: Op<'_, A>,
+        op: &mut Op<'_, A>,
         command: impl FnOnce() -> Command,
     ) -> Result<Place> {
-        if let Some(error) = op.refused {
+        if let Some(error) = op.refused.take() {
             return Err(error);
         }
         let accesses = op.touches;
-        self.check_shape(&op)?;
+        let mut order = Apart::new();
+        let apart = order::apart(accesses, &mut order).then_some(&order);
+        self.check_shape(op, apart.is_some())?;
         let world = &*self.device.world;
         let strictness = match world.mode {
             OrderMode::Deny | OrderMode::Wait => Strictness::Refuse,
@@ -147,15 +154,10 @@ impl StreamCore {
         permit = if op.without_permit { None } else { self.permit(op.site)? };
         let mut entered = Entered::default();
         loop {
-            let state = &*seat;
-            let ticket = state.issued + 1;
-            let asker = Asker {
-                stream: self.id,
-                lane: self.lane(),
-                stated: &state.stated,
-                observed: &world.observed,
-            };
-            let findings = match check_and_enter(accesses, asker, ticket, op.site, strictness, &mut entered) {
+            let asker =
+                Asker { stream: self.id, lane: self.lane(), stated: &seat.stated, observed: &world.observed };
+            let entry = Entry { asker, ticket: seat.issued + 1, site: op.site, strictness };
+            let findings = match check_and_enter(accesses, apart, &entry, &mut entered) {
                 Ok(()) => break,
                 Err(Refused::Failed(error)) => {
                     error.mark_seen();
@@ -170,8 +172,8 @@ impl StreamCore {
             // `wait`: what the known clock does not imply either needs an edge of ours.
             let known = self.known.lock().clone();
             if findings.iter().all(|finding| known.covers(finding.earlier.used)) {
-                let asker = Asker { stated: &known, ..asker };
-                match check_and_enter(accesses, asker, ticket, op.site, strictness, &mut entered) {
+                let entry = Entry { asker: Asker { stated: &known, ..asker }, ..entry };
+                match check_and_enter(accesses, apart, &entry, &mut entered) {
                     Ok(()) => break,
                     Err(Refused::Failed(error)) => return Err(error),
                     Err(Refused::Unordered(_)) => continue,
@@ -181,38 +183,36 @@ impl StreamCore {
             self.insert_edges(op.site, op.turn, &findings, || self.unordered(op.site, accesses, &findings))?;
             seat = self.sit(op.site, op.turn)?;
         }
-        let state = &mut *seat;
-        let findings = std::mem::take(&mut entered.findings);
         let claims = (world.mode != OrderMode::Deny).then(|| claims(op.touches));
-        let kept = op.keep.map(|keep| (keep, Until::Over));
-        let keeps = kept.into_iter().chain(permit.map(|permit| (Arc::new(permit) as Keep, Until::Reached)));
-        match self.submit(state, op.site, command, claims, keeps) {
-            Ok(ticket) => {
-                let place = Place { ticket, clock: state.stated.clone(), exact: true };
-                drop(seat);
-                if !findings.is_empty() {
-                    self.warn_of(op.site, accesses, &findings);
-                }
-                Ok(place)
-            }
-            Err(error) => {
-                let asker = Asker {
-                    stream: self.id,
-                    lane: self.lane(),
-                    stated: &state.stated,
-                    observed: &world.observed,
-                };
-                order::undo(accesses, asker, state.issued + 1, entered);
-                let forgotten = state.forgotten.take();
-                drop(seat);
-                forgotten.unwrap_or_default().run();
-                Err(self.device.refused(op.site.op, &error))
-            }
+        let ticket = seat.issued + 1;
+        let mut kept = false;
+        if let Some(keep) = op.keep.take() {
+            self.timeline.keep_until(ticket, keep, Until::Over);
+            kept = true;
         }
+        if let Some(permit) = permit {
+            self.timeline.keep_until(ticket, Arc::new(permit), Until::Reached);
+            kept = true;
+        }
+        if let Err(error) = self.submit(&mut seat, op.site, command, claims, kept) {
+            let asker =
+                Asker { stream: self.id, lane: self.lane(), stated: &seat.stated, observed: &world.observed };
+            order::undo(accesses, &Entry { asker, ticket, site: op.site, strictness }, entered);
+            let forgotten = seat.forgotten.take();
+            drop(seat);
+            forgotten.unwrap_or_default().run();
+            return Err(self.device.refused(op.site.op(), &error));
+        }
+        let place = Place { ticket, clock: seat.stated.clone(), exact: true };
+        drop(seat);
+        if !entered.findings.is_empty() {
+            self.warn_of(op.site, accesses, &entered.findings);
+        }
+        Ok(place)
     }
 
     #[inline]
-    fn check_shape<A: InMemory>(&self, op: &Op<'_, A>) -> Result<()> {
+    fn check_shape<A: InMemory>(&self, op: &Op<'_, A>, apart: bool) -> Result<()> {
         let accesses = op.touches;
         for touch in accesses {
             if !Arc::ptr_eq(&touch.allocation().device, &self.device) {
@@ -225,14 +225,14 @@ impl StreamCore {
                 format!("{}: {} operands, and an op takes {MAX_ACCESSES}; split it", op.site, accesses.len()),
             ));
         }
-        if let Some((one, two)) = overlap_within(accesses, op.in_place) {
+        if !apart && let Some((one, two)) = overlap_within(accesses, op.in_place) {
             let (a, b) = (accesses[one].range(), accesses[two].range());
             return Err(Error::new(
                 ErrorKind::Overlap,
                 format!(
                     "{} on stream \"{}\" ({}:{}): operand {two} (bytes {}..{}) overlaps operand {one} (bytes {}..{}) of the \
                      same memory, and one of them is written; {}",
-                    op.site.op,
+                    op.site.op(),
                     self.label,
                     op.site.location.file(),
                     op.site.location.line(),
@@ -264,7 +264,7 @@ impl StreamCore {
             format!(
                 "{} on stream \"{}\" ({}:{}): the stream is on {here} and an operand is on {there}{what}; copy it over with \
                  copy_peer first",
-                site.op,
+                site.op(),
                 self.label,
                 site.location.file(),
                 site.location.line()
@@ -286,7 +286,7 @@ impl StreamCore {
                 format!(
                     "{} on stream \"{}\" ({}:{}): the stream allows {most} ops in flight and has {}; await stream.room() and \
                      enqueue within its permit",
-                    site.op,
+                    site.op(),
                     self.label,
                     site.location.file(),
                     site.location.line(),
@@ -353,9 +353,12 @@ impl StreamCore {
                 None if self.device.world.observed.is_gone(used.stream) => continue,
                 _ => return Err(refusal()),
             };
-            let snapshot = other.snapshot(|_| false).map_err(|error| self.device.refused(site.op, &error))?;
+            let snapshot =
+                other.snapshot(|_| false).map_err(|error| self.device.refused(site.op(), &error))?;
             let mut seat = self.sit(site, turn)?;
-            self.wait_at(&mut seat, site, &snapshot, false)?;
+            let place = self.wait_at(&mut seat, site, &snapshot, false);
+            drop(seat);
+            self.waited(site, place)?;
         }
         Ok(())
     }
@@ -385,7 +388,7 @@ impl StreamCore {
         site: Site,
         command: impl FnOnce() -> Command,
     ) -> Result<Place> {
-        self.enqueue(Op::<Touch<'_>>::new(site, &[]), command)
+        self.enqueue(&mut Op::<Touch<'_>>::new(site, &[]), command)
     }
 
     /// Waits for a place on another stream that was noted before.
@@ -397,7 +400,6 @@ impl StreamCore {
         }
         let place = self.wait_at(state, site, from, true);
         drop(seat);
-        self.submitted();
-        place
+        self.waited(site, place)
     }
 }

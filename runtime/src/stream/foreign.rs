@@ -107,7 +107,7 @@ impl Stream {
         writes: Declared<'_>,
         f: impl FnOnce(&mut RawStream),
     ) -> Pending<()> {
-        let site = Site::here("external");
+        let site = Site::here(&"external");
         let touches = reads.and(writes).0;
         let core = self.core();
         let place = Turn::begin(core, site).and_then(|turn| turn.enqueue(site, &touches, f));
@@ -130,10 +130,10 @@ impl<'a> Turn<'a> {
     fn enqueue(self, site: Site, touches: &[Touch<'_>], f: impl FnOnce(&mut RawStream)) -> Result<Place> {
         let gate = Point { timeline: self.gate.clone(), ticket: 1, event: None };
         let in_turn = |touches| Op { turn: true, ..Op::new(site, touches) };
-        self.core.enqueue(Op { without_permit: true, ..in_turn(&[]) }, || Command::Wait(gate))?;
+        self.core.enqueue(&mut Op { without_permit: true, ..in_turn(&[]) }, || Command::Wait(gate))?;
         let calls = Arc::new(Mutex::new(Vec::new()));
         let run = calls.clone();
-        let place = self.core.enqueue(in_turn(touches), || {
+        let place = self.core.enqueue(&mut in_turn(touches), || {
             Command::Call(HostFn(Box::new(move || {
                 let calls: Vec<HostCall> = std::mem::take(&mut *run.lock());
                 calls.into_iter().for_each(|call| call());

@@ -86,7 +86,7 @@ impl Stream {
     #[track_caller]
     pub fn alloc<T: Element>(&self, len: usize) -> Result<Buffer<T>> {
         let core = self.core();
-        let site = Site::here("alloc");
+        let site = Site::here(&"alloc");
         core.ensure_open(site)?;
         let len_bytes = len.checked_mul(size_of::<T>()).ok_or_else(|| {
             Error::new(
@@ -115,18 +115,17 @@ impl Stream {
     /// The kernel's twin runs once, whatever the configuration says.
     #[track_caller]
     #[inline]
-    pub fn launch(&self, call: KernelCall<'_>, config: LaunchConfig) -> Pending<()> {
+    pub fn launch(&self, mut call: KernelCall<'_>, config: LaunchConfig) -> Pending<()> {
         // Operands and arguments stay where they are until the driver takes them: they are large.
         let kernel = call.kernel;
-        let mut op = Op::new(Site::here(kernel.name), &call.operands[..]);
+        let mut op = Op::new(Site::here(&kernel.name), &call.operands[..]);
         op.in_place = kernel.in_place;
         op.refused = match &call.failed {
             None => config.check(kernel.name).err(),
             Some(error) => Some(self.core().refused_call(op.site, error)),
         };
-        let place = self.core().enqueue(op, || {
-            let bytes = call.operands.iter().map(|operand| operand.range.len_bytes()).sum();
-            Command::Launch(Launch { kernel, config, args: call.args, bytes })
+        let place = self.core().enqueue(&mut op, || {
+            Command::Launch(Launch { kernel, config, args: std::mem::take(&mut call.args) })
         });
         Pending::value(self.core(), place, ())
     }
@@ -137,7 +136,7 @@ impl Stream {
     /// As [`launch`](Self::launch).
     #[track_caller]
     pub fn fill<T: Element>(&self, buffer: &Buffer<T>, value: T) -> Pending<()> {
-        self.fill_as(Site::here("fill"), buffer, value)
+        self.fill_as(Site::here(&"fill"), buffer, value)
     }
 
     pub(crate) fn fill_as<T: Element>(&self, site: Site, buffer: &Buffer<T>, value: T) -> Pending<()> {
@@ -154,7 +153,7 @@ impl Stream {
         };
         let touches =
             [Touch { allocation: buffer.allocation(), range: buffer.range(), mode: AccessMode::Write }];
-        let place = self.core().enqueue(Op::new(site, &touches), || Command::Fill(fill));
+        let place = self.core().enqueue(&mut Op::new(site, &touches), || Command::Fill(fill));
         Pending::value(self.core(), place, ())
     }
 
@@ -169,7 +168,7 @@ impl Stream {
     pub fn call<R: Send + 'static>(&self, f: impl FnOnce() -> R + Send + 'static) -> Pending<R> {
         let result = Arc::new(Mutex::new(None));
         let slot = result.clone();
-        let place = self.core().enqueue_plain(Site::here("call"), || {
+        let place = self.core().enqueue_plain(Site::here(&"call"), || {
             Command::Call(HostFn(Box::new(move || {
                 let value = f();
                 *slot.lock() = Some(value);
@@ -186,9 +185,9 @@ impl StreamCore {
     #[cold]
     fn refused_call(&self, site: Site, error: &Error) -> Error {
         let text = error.to_string();
-        let why = text.strip_prefix(site.op).unwrap_or(&text).trim_start_matches(": ");
+        let why = text.strip_prefix(site.op()).unwrap_or(&text).trim_start_matches(": ");
         let (file, line) = (site.location.file(), site.location.line());
-        Error::new(error.kind(), format!("{} on stream \"{}\" ({file}:{line}): {why}", site.op, self.label))
+        Error::new(error.kind(), format!("{} on stream \"{}\" ({file}:{line}): {why}", site.op(), self.label))
     }
 }
 

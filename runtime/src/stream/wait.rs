@@ -26,7 +26,7 @@ impl Stream {
     #[track_caller]
     #[inline]
     pub fn wait_stream(&self, other: &Stream) -> Pending<()> {
-        let place = self.core().wait_stream(Site::here("wait_stream"), other.core());
+        let place = self.core().wait_stream(Site::here(&"wait_stream"), other.core());
         Pending::value(self.core(), place, ())
     }
 
@@ -36,7 +36,7 @@ impl Stream {
     /// As [`wait_stream`](Self::wait_stream).
     #[track_caller]
     pub fn wait_event(&self, event: &Event) -> Pending<()> {
-        let site = Site::here("wait_event");
+        let site = Site::here(&"wait_event");
         let place = self
             .core()
             .check_can_wait(site, event.core())
@@ -54,7 +54,7 @@ impl Stream {
     /// As [`wait_stream`](Self::wait_stream).
     #[track_caller]
     pub fn wait_for<T: Element>(&self, buffer: &Buffer<T>) -> Pending<()> {
-        let site = Site::here("wait_for");
+        let site = Site::here(&"wait_for");
         let core = self.core();
         let uses: Vec<Use> = buffer.allocation().ledger.open().uses().to_vec();
         let mut place = Ok(core.here());
@@ -86,7 +86,7 @@ impl Stream {
     pub fn record_timed_event(&self) -> Result<Event> {
         let stamp = Arc::new(OnceLock::new());
         let command = stamp.clone();
-        self.core().enqueue_plain(Site::here("record_timed_event"), || Command::Stamp(command))?;
+        self.core().enqueue_plain(Site::here(&"record_timed_event"), || Command::Stamp(command))?;
         Ok(Event::record(self.core(), Some(stamp)))
     }
 
@@ -124,7 +124,7 @@ impl StreamCore {
         let known = self.known.lock().clone();
         let snapshot = other
             .snapshot(|used| known.covers(used))
-            .map_err(|error| self.device.refused(site.op, &error))?;
+            .map_err(|error| self.device.refused(site.op(), &error))?;
         self.wait_snapshot(site, &snapshot)
     }
 
@@ -137,7 +137,7 @@ impl StreamCore {
             format!(
                 "{} on stream \"{}\" ({}:{}): stream \"{}\" is on {} of another runtime or backend, and no device-side edge \
                  can come from there; await it on the host instead",
-                site.op,
+                site.op(),
                 self.label,
                 site.location.file(),
                 site.location.line(),
@@ -150,12 +150,11 @@ impl StreamCore {
     /// The allocator handed out a block whose last use elsewhere this stream has to wait for: an edge of the runtime's own.
     pub(crate) fn wait_for_block(self: &Arc<Self>, site: Site, used: Use) -> Result<Ticket> {
         let Some(other) = self.device.world.stream(used.stream) else { return Ok(self.issued()) };
-        let snapshot = other.snapshot(|_| false).map_err(|error| self.device.refused(site.op, &error))?;
+        let snapshot = other.snapshot(|_| false).map_err(|error| self.device.refused(site.op(), &error))?;
         let mut seat = self.sit(site, false)?;
         let place = self.wait_at(&mut seat, site, &snapshot, false);
         drop(seat);
-        self.submitted();
-        Ok(place?.ticket)
+        Ok(self.waited(site, place)?.ticket)
     }
 
     pub(crate) fn synchronize(self: &Arc<Self>) -> Pending<()> {

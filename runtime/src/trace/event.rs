@@ -38,7 +38,7 @@ macro_rules! phase {
                     stream = label,
                     stream_key,
                     ticket,
-                    op = site.op,
+                    op = site.op(),
                     file = site.location.file(),
                     line = site.location.line(),
                     bytes,

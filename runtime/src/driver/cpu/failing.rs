@@ -15,7 +15,7 @@ impl CpuStream {
     #[cold]
     pub(super) fn failure(&self, kind: ErrorKind, ticket: Ticket, site: &Site, why: &str) -> Error {
         let (file, line) = (site.location.file(), site.location.line());
-        let (op, label, device) = (site.op, &self.label, self.device.id);
+        let (op, label, device) = (site.op(), &self.label, self.device.id);
         Error::new(
             kind,
             format!(

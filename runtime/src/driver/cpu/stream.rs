@@ -177,7 +177,6 @@ impl CpuStream {
         let Submission { ticket, site, command, .. } = work;
         let (ticket, site) = (*ticket, *site);
         let is_launch = matches!(command, Command::Launch(_));
-        let bytes = command.bytes();
         let planned = self.device.fault_plan.as_ref();
         if let Some(planned) = planned
             && !matches!(command, Command::Wait(_))
@@ -185,7 +184,7 @@ impl CpuStream {
         {
             return Err(self.failure(ErrorKind::Fault, ticket, &site, "the fault plan asked for it"));
         }
-        event::op_started(self.device.id, &self.label, self.key, ticket, &site, || bytes);
+        event::op_started(self.device.id, &self.label, self.key, ticket, &site, || command.bytes());
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             if let Some(planned) = planned
                 && is_launch
@@ -197,7 +196,7 @@ impl CpuStream {
             // nothing conflicts with it, or that claims say so: the caller holds them.
             unsafe { execute(command) }
         }));
-        event::op_finished(self.device.id, &self.label, self.key, ticket, &site, || bytes);
+        event::op_finished(self.device.id, &self.label, self.key, ticket, &site, || command.bytes());
         outcome.map_err(|panic| {
             let why = format!("panicked: {}", message_of(panic));
             self.failure(ErrorKind::Fault, ticket, &site, &why)

@@ -60,7 +60,7 @@ impl Rig {
 }
 
 impl Lane {
-    fn submit_as(&self, op: &'static str, command: Command, claims: Option<Box<[Claim]>>) -> Point {
+    fn submit_as(&self, op: &'static &'static str, command: Command, claims: Option<Box<[Claim]>>) -> Point {
         let ticket = self.next.fetch_add(1, Ordering::Relaxed);
         let work = Submission { ticket, site: Site::here(op), command, claims };
         // SAFETY: the commands of these tests name no memory but what they own.
@@ -70,17 +70,17 @@ impl Lane {
     }
 
     fn call(&self, f: impl FnOnce() + Send + 'static) -> Point {
-        self.submit_as("host_fn", Command::Call(HostFn(Box::new(f))), None)
+        self.submit_as(&"host_fn", Command::Call(HostFn(Box::new(f))), None)
     }
 
     fn wait(&self, point: &Point) -> Point {
-        self.submit_as("wait_event", Command::Wait(point.clone()), None)
+        self.submit_as(&"wait_event", Command::Wait(point.clone()), None)
     }
 
     fn launch(&self) -> Point {
         let config = LaunchConfig::for_elements(1u32);
-        let launch = Launch { kernel: &NOTHING, config, args: Args::new(), bytes: 0 };
-        self.submit_as(NOTHING.name, Command::Launch(launch), None)
+        let launch = Launch { kernel: &NOTHING, config, args: Args::new() };
+        self.submit_as(&NOTHING.name, Command::Launch(launch), None)
     }
 
     /// Blocks until `point` is reached or `health` has failed; whether it was reached.
@@ -438,7 +438,7 @@ fn exclusive_claims_keep_ops_apart() {
             };
             let claim = Claim { range: ByteRange::contiguous(4096, 64), exclusive: true };
             points.push(lane.submit_as(
-                "host_fn",
+                &"host_fn",
                 Command::Call(HostFn(Box::new(body))),
                 Some([claim].into()),
             ));
@@ -485,7 +485,7 @@ fn shutting_down_runs_what_can_run_and_reports_what_is_held_at_a_gate() {
         let refused = unsafe {
             free.handle.submit(Submission {
                 ticket: 1001,
-                site: Site::here("late"),
+                site: Site::here(&"late"),
                 command: Command::Call(HostFn(Box::new(|| {}))),
                 claims: None,
             })

@@ -54,7 +54,7 @@ fn memory(total: usize) -> (Arc<TestDriver>, DeviceMemory) {
 
 #[track_caller]
 fn get(memory: &DeviceMemory, len: usize, stream: StreamId, order: &Known) -> Grant {
-    memory.alloc(len, stream, order, Site::here("test")).unwrap()
+    memory.alloc(len, stream, order, Site::here(&"test")).unwrap()
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn a_tight_limit_is_served_with_a_segment_of_the_very_size() {
     get(&memory, 2 * MIB, A, &nothing());
     get(&memory, MIB, A, &nothing());
     assert_eq!((driver.device_bytes(), memory.stats().segments), (3 * MIB, 2));
-    assert!(memory.alloc(1, A, &nothing(), Site::here("test")).is_err());
+    assert!(memory.alloc(1, A, &nothing(), Site::here(&"test")).is_err());
 }
 
 #[test]
@@ -255,7 +255,7 @@ fn out_of_memory_names_the_numbers_and_the_largest_holders() {
     let (held, _other) = (hold(), hold());
     let freed = get(&memory, 32 * MIB, A, &nothing());
     memory.free(freed.block, &[at(A, 1)]);
-    let error = memory.alloc(64 * MIB, B, &nothing(), Site::here("test")).unwrap_err();
+    let error = memory.alloc(64 * MIB, B, &nothing(), Site::here(&"test")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutOfMemory);
     assert_eq!(
         error.to_string(),
@@ -268,13 +268,13 @@ fn out_of_memory_names_the_numbers_and_the_largest_holders() {
         )
     );
     memory.free(held.block, &[]);
-    assert!(memory.alloc(16 * MIB, A, &nothing(), Site::here("test")).is_ok(), "an error changes nothing");
+    assert!(memory.alloc(16 * MIB, A, &nothing(), Site::here(&"test")).is_ok(), "an error changes nothing");
 }
 
 #[test]
 fn the_limit_is_named_when_it_is_what_is_missing_and_no_length_overflows() {
     let memory = DeviceMemory::new(TestDriver::new(usize::MAX), Some(8 * MIB));
-    let text = |len: usize| memory.alloc(len, A, &nothing(), Site::here("test")).unwrap_err().to_string();
+    let text = |len: usize| memory.alloc(len, A, &nothing(), Site::here(&"test")).unwrap_err().to_string();
     assert!(text(9 * MIB).starts_with(
         "cpu:0 is out of memory: 9.0 MiB asked, 8.0 MiB free of the limit of 8.0 MiB (0 B in use"
     ));
@@ -290,7 +290,7 @@ fn the_planned_allocation_is_refused_and_the_next_is_not() {
     memory.refuse_allocation(2);
     memory.refuse_allocation(3);
     let kinds = [(); 4].map(|()| {
-        let grant = memory.alloc(1, A, &nothing(), Site::here("test"));
+        let grant = memory.alloc(1, A, &nothing(), Site::here(&"test"));
         grant.map(|grant| memory.free(grant.block, &[at(A, 1)])).map_err(|error| error.to_string())
     });
     let refused = "cpu:0 is out of memory: 1 B asked, refused by the fault plan (0 B in use, 2.0 MiB cached); drop tensors \
@@ -379,7 +379,7 @@ fn threads_that_allocate_at_once_never_share_a_block() {
 fn alloc_and_free_in_nanoseconds() {
     let (_, memory) = memory(usize::MAX);
     let order = nothing();
-    let site = Site::here("test");
+    let site = Site::here(&"test");
     let lock = Mutex::new(0_u64);
     for _ in 0..7 {
         const ROUNDS: u32 = 5_000_000;
@@ -407,7 +407,7 @@ fn ways_other_than_the_fast_one_in_nanoseconds() {
     let report = |name: &str, rounds: u32, start: std::time::Instant| {
         println!("{name}: {:.0} ns", start.elapsed().as_secs_f64() / f64::from(rounds) * 1e9);
     };
-    let site = Site::here("test");
+    let site = Site::here(&"test");
     for pass in 0..3 {
         let (_, memory) = memory(usize::MAX);
         let order = finished(B);
