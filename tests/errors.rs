@@ -422,7 +422,7 @@ fn of_several_errors_nobody_saw_the_first_is_returned() {
     says(
         &refusal(other.synchronize()),
         ErrorKind::Shape,
-        &["write", "3 elements on the host, 8 on the device"],
+        &["write on stream \"", "3 elements on the host, 8 on the device"],
     );
     other.synchronize().wait().unwrap();
 }

@@ -245,3 +245,32 @@ fn warn_says_it_once_for_each_pair_of_lines() {
         "five unordered reads of one line after a write of another"
     );
 }
+
+#[test]
+fn a_tracing_subscriber_may_use_the_stream_it_hears_of() {
+    struct Queries(Stream, Arc<AtomicUsize>);
+    impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Queries {
+        fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
+            if event.metadata().target() == "warpline::op" {
+                self.0.query().unwrap();
+                self.1.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+    within_a_minute(|| {
+        let (_runtime, [device, _]) = two_devices(Runtime::builder());
+        let (stream, other) = (device.new_stream().unwrap(), device.new_stream().unwrap());
+        let heard = Arc::new(AtomicUsize::new(0));
+        let queries = Queries(stream.clone(), heard.clone());
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(queries), || {
+            let x = stream.alloc::<f32>(8).unwrap();
+            let gate = other.hold().unwrap();
+            stream.fill(&x, 1.0);
+            stream.wait_stream(&other);
+            stream.fill(&x, 2.0);
+            gate.open();
+            assert_eq!(stream.read(&x).wait().unwrap(), [2.0; 8]);
+        });
+        assert_eq!(heard.load(Ordering::Relaxed), 5, "the gate, two fills, the wait and the read");
+    });
+}

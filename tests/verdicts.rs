@@ -26,6 +26,16 @@ fn read_on_another_stream_without_an_edge_is_refused() {
 }
 
 #[test]
+fn a_refusal_names_streams_that_have_no_label_of_their_own() {
+    let (_runtime, device, _) = streams([]);
+    let (writer, side) = (device.new_stream().unwrap(), device.new_stream().unwrap());
+    let x = writer.alloc::<f32>(100).unwrap();
+    let text = unordered(side.read(&x)).to_string();
+    let names = format!("on stream \"{}\" for stream \"{}\" before it", side.label(), writer.label());
+    assert!(text.contains(&format!("call wait_stream {names}")), "{text}");
+}
+
+#[test]
 fn event_recorded_before_the_write_is_refused() {
     let (_runtime, _, [writer, side]) = streams(["writer", "side"]);
     let x = writer.alloc::<f32>(100).unwrap();

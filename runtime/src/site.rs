@@ -26,6 +26,12 @@ impl Site {
     pub fn op(&self) -> &'static str {
         self.op
     }
+
+    /// The op on its stream, as errors begin: `sum on stream "side" (src/main.rs:31)`.
+    pub(crate) fn on(self, stream_label: &str) -> impl fmt::Display {
+        let (file, line) = (self.location.file(), self.location.line());
+        fmt::from_fn(move |f| write!(f, "{} on stream \"{stream_label}\" ({file}:{line})", self.op))
+    }
 }
 
 impl fmt::Display for Site {

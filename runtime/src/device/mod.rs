@@ -82,7 +82,7 @@ impl DeviceShared {
 
     /// A driver's refusal of one call: for what has become of the device meanwhile, if something has.
     #[cold]
-    pub(crate) fn refused(&self, what: &str, error: &DriverError) -> Error {
+    pub(crate) fn refused(&self, what: &dyn fmt::Display, error: &DriverError) -> Error {
         if let Err(cause) = self.ensure_open() {
             return cause;
         }

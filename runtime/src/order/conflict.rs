@@ -55,7 +55,6 @@ impl Conflict {
 impl fmt::Display for Conflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Conflict { op, earlier, .. } = self;
-        let place = |site: &Site| format!("{}:{}", site.location.file(), site.location.line());
         let verb = if self.writes { "writes" } else { "reads" };
         let did = match self.did {
             Did::Allocate => "allocated",
@@ -64,17 +63,20 @@ impl fmt::Display for Conflict {
         };
         write!(
             f,
-            "{} on stream \"{}\" ({}) {verb} memory that {} on stream \"{}\" ({}) {did}, and no edge orders them; \
-             call {}.wait_stream(&{}) before it",
-            op.op(),
-            self.on,
-            place(op),
-            earlier.op(),
-            self.earlier_on,
-            place(earlier),
-            self.on,
-            self.earlier_on,
+            "{} {verb} memory that {} {did}, and no edge orders them; ",
+            op.on(&self.on),
+            earlier.on(&self.earlier_on),
         )?;
+        let is_name = |label: &str| label.chars().all(|c| c.is_alphanumeric() || c == '_');
+        if is_name(&self.on) && is_name(&self.earlier_on) {
+            write!(f, "call {}.wait_stream(&{}) before it", self.on, self.earlier_on)?;
+        } else {
+            write!(
+                f,
+                "call wait_stream on stream \"{}\" for stream \"{}\" before it",
+                self.on, self.earlier_on
+            )?;
+        }
         match self.observed {
             Some(seen) => {
                 write!(f, " (its ticket is {}, the host has observed {seen})", self.used.ticket)

@@ -11,6 +11,7 @@ use crate::memory::{Buffer, Pinned, PinnedBytes};
 use crate::pending::Pending;
 use crate::site::Site;
 use parking_lot::Mutex;
+use std::fmt;
 use std::sync::Arc;
 
 /// A pinned buffer in flight. The runtime holds one reference until the ticket is reached, the `Pending` the other.
@@ -56,7 +57,7 @@ impl Stream {
         let touches =
             [Touch { allocation: buffer.allocation(), range: buffer.range(), mode: AccessMode::Write }];
         let mut op = Op::new(site, &touches);
-        op.refused = same_len(site, len, buffer.len()).err();
+        op.refused = self.same_len(site, len, buffer.len()).err();
         op.keep = Some(slot.clone());
         let place =
             self.core().enqueue(&mut op, || Command::Copy(host_copy(CopyKind::HostToDevice, src, buffer)));
@@ -78,7 +79,7 @@ impl Stream {
         let touches =
             [Touch { allocation: buffer.allocation(), range: buffer.range(), mode: AccessMode::Write }];
         let mut op = Op::new(site, &touches);
-        op.refused = same_len(site, host.len(), buffer.len()).err();
+        op.refused = self.same_len(site, host.len(), buffer.len()).err();
         op.keep = Some(host.clone());
         let place =
             self.core().enqueue(&mut op, || Command::Copy(host_copy(CopyKind::HostToDevice, src, buffer)));
@@ -118,7 +119,7 @@ impl Stream {
     #[track_caller]
     pub fn read_one<T: Element>(&self, buffer: &Buffer<T>) -> Pending<T> {
         let site = Site::here(&"read_one");
-        match same_len(site, 1, buffer.len()).and_then(|()| self.copy_out(site, buffer)) {
+        match self.same_len(site, 1, buffer.len()).and_then(|()| self.copy_out(site, buffer)) {
             Ok((place, slot)) => Pending::later(self.core(), place, move || Ok(take::<T>(&slot)[0])),
             Err(error) => Pending::refused_on(self.core(), error),
         }
@@ -156,7 +157,7 @@ impl Stream {
         let touches =
             [Touch { allocation: buffer.allocation(), range: buffer.range(), mode: AccessMode::Write }];
         let mut op = Op::new(site, &touches);
-        op.refused = same_len(site, host.len(), buffer.len()).err();
+        op.refused = self.same_len(site, host.len(), buffer.len()).err();
         op.keep = Some(Arc::new(staged));
         let place =
             self.core().enqueue(&mut op, || Command::Copy(host_copy(CopyKind::HostToDevice, src, buffer)));
@@ -210,7 +211,7 @@ impl Stream {
             let both = (source.allocation().device.clone(), destination.allocation().device.clone());
             op.keep = Some(Arc::new(both));
         }
-        let copy = device_copy(site, kind, source, destination);
+        let copy = device_copy(&site.on(self.label()), kind, source, destination);
         let place = match copy {
             Ok(copy) => {
                 op.moved = (copy.width_bytes * copy.height) as u64;
@@ -269,16 +270,19 @@ fn take<T: Element>(slot: &Slot) -> Pinned<T> {
     Pinned::from_bytes(bytes).unwrap_or_else(|_| unreachable!("the buffer was made with this element type"))
 }
 
-fn same_len(site: Site, host: usize, device: usize) -> Result<()> {
-    if host == device {
-        return Ok(());
+impl Stream {
+    fn same_len(&self, site: Site, host: usize, device: usize) -> Result<()> {
+        if host == device {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Shape,
+            format!(
+                "{}: {host} elements on the host, {device} on the device; take a slice of the longer one",
+                site.on(self.label())
+            ),
+        ))
     }
-    Err(Error::new(
-        ErrorKind::Shape,
-        format!(
-            "{site}: {host} elements on the host, {device} on the device; take a slice of the longer one"
-        ),
-    ))
 }
 
 /// Between contiguous host memory and a buffer.
@@ -309,7 +313,7 @@ fn host_copy<T: Element>(kind: CopyKind, host: u64, buffer: &Buffer<T>) -> Copy 
 
 /// Between two buffers: one of them contiguous, or both with the same rows.
 fn device_copy<T: Element>(
-    site: Site,
+    site: &dyn fmt::Display,
     kind: CopyKind,
     source: &Buffer<T>,
     destination: &Buffer<T>,

@@ -129,7 +129,7 @@ impl StreamCore {
         let options = StreamOptions { label: label.clone(), priority: settings.priority, key: id.0 };
         let raw = device.driver.new_stream(&options, timeline.clone()).map_err(|error| {
             world.observed.retire(id, &Clock::default());
-            device.refused("new_stream", &error)
+            device.refused(&"new_stream", &error)
         })?;
         device.health.watch(&timeline);
         let state = State {
@@ -203,12 +203,9 @@ impl StreamCore {
                 return Err(Error::new(
                     ErrorKind::Reentrant,
                     format!(
-                        "{} on stream \"{}\" ({}:{}): this thread holds the stream's turn for foreign work; enqueue \
+                        "{}: this thread holds the stream's turn for foreign work; enqueue \
                          through the raw stream it was given, or after it returns",
-                        site.op(),
-                        self.label,
-                        site.location.file(),
-                        site.location.line()
+                        site.on(&self.label)
                     ),
                 ));
             }
@@ -235,15 +232,15 @@ impl StreamCore {
 
     #[cold]
     fn closed_error(&self, site: Site) -> Error {
-        let (file, line) = (site.location.file(), site.location.line());
-        Error::new(
-            ErrorKind::Closed,
-            format!(
-                "{} on stream \"{}\" ({file}:{line}): the stream is closed, its lease has ended; lease another",
-                site.op(),
-                self.label
-            ),
-        )
+        let text =
+            format!("{}: the stream is closed, its lease has ended; lease another", site.on(&self.label));
+        Error::new(ErrorKind::Closed, text)
+    }
+
+    /// The driver did not take `site`'s work.
+    #[cold]
+    pub(crate) fn refused(&self, site: Site, error: &DriverError) -> Error {
+        self.device.refused(&site.on(&self.label), error)
     }
 
     /// What the next ticket's `Pending` will need, should it be held.
@@ -385,7 +382,7 @@ impl StreamCore {
                     event: from.event.clone(),
                 };
                 self.submit(state, site, || Command::Wait(point), None, false)
-                    .map_err(|error| self.device.refused(site.op(), &error))?;
+                    .map_err(|error| self.refused(site, &error))?;
                 exact = true;
             }
             let over = |used| self.device.world.observed.covers(used);
@@ -417,7 +414,7 @@ impl StreamCore {
         let nothing = Point { timeline: self.timeline.clone(), ticket: 0, event: None };
         let submitted = self.submit(&mut seat, site, || Command::Wait(nothing), None, false);
         drop(seat);
-        let ticket = submitted.map_err(|error| self.device.refused(site.op(), &error))?;
+        let ticket = submitted.map_err(|error| self.refused(site, &error))?;
         self.submitted(site, ticket, || 0);
         Ok(ticket)
     }

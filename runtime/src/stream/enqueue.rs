@@ -201,7 +201,7 @@ impl StreamCore {
             let forgotten = seat.forgotten.take();
             drop(seat);
             forgotten.unwrap_or_default().run();
-            return Err(self.device.refused(op.site.op(), &error));
+            return Err(self.refused(op.site, &error));
         }
         let place = Place { ticket, clock: seat.stated.clone(), exact: true };
         drop(seat);
@@ -230,12 +230,9 @@ impl StreamCore {
             return Err(Error::new(
                 ErrorKind::Overlap,
                 format!(
-                    "{} on stream \"{}\" ({}:{}): operand {two} (bytes {}..{}) overlaps operand {one} (bytes {}..{}) of the \
+                    "{}: operand {two} (bytes {}..{}) overlaps operand {one} (bytes {}..{}) of the \
                      same memory, and one of them is written; {}",
-                    op.site.op(),
-                    self.label,
-                    op.site.location.file(),
-                    op.site.location.line(),
+                    op.site.on(&self.label),
                     b.offset(),
                     b.end(),
                     a.offset(),
@@ -262,12 +259,9 @@ impl StreamCore {
         Err(Error::new(
             ErrorKind::DeviceMismatch,
             format!(
-                "{} on stream \"{}\" ({}:{}): the stream is on {here} and an operand is on {there}{what}; copy it over with \
+                "{}: the stream is on {here} and an operand is on {there}{what}; copy it over with \
                  copy_peer first",
-                site.op(),
-                self.label,
-                site.location.file(),
-                site.location.line()
+                site.on(&self.label),
             ),
         ))
     }
@@ -284,12 +278,9 @@ impl StreamCore {
             Error::new(
                 ErrorKind::Full,
                 format!(
-                    "{} on stream \"{}\" ({}:{}): the stream allows {most} ops in flight and has {}; await stream.room() and \
+                    "{}: the stream allows {most} ops in flight and has {}; await stream.room() and \
                      enqueue within its permit",
-                    site.op(),
-                    self.label,
-                    site.location.file(),
-                    site.location.line(),
+                    site.on(&self.label),
                     most - room.available_permits()
                 ),
             )
@@ -353,8 +344,7 @@ impl StreamCore {
                 None if self.device.world.observed.is_gone(used.stream) => continue,
                 _ => return Err(refusal()),
             };
-            let snapshot =
-                other.snapshot(|_| false).map_err(|error| self.device.refused(site.op(), &error))?;
+            let snapshot = other.snapshot(|_| false).map_err(|error| self.refused(site, &error))?;
             let mut seat = self.sit(site, turn)?;
             let place = self.wait_at(&mut seat, site, &snapshot, false);
             drop(seat);

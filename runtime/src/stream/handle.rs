@@ -186,8 +186,7 @@ impl StreamCore {
     fn refused_call(&self, site: Site, error: &Error) -> Error {
         let text = error.to_string();
         let why = text.strip_prefix(site.op()).unwrap_or(&text).trim_start_matches(": ");
-        let (file, line) = (site.location.file(), site.location.line());
-        Error::new(error.kind(), format!("{} on stream \"{}\" ({file}:{line}): {why}", site.op(), self.label))
+        Error::new(error.kind(), format!("{}: {why}", site.on(&self.label)))
     }
 }
 

@@ -122,9 +122,8 @@ impl StreamCore {
         }
         self.check_can_wait(site, other)?;
         let known = self.known.lock().clone();
-        let snapshot = other
-            .snapshot(|used| known.covers(used))
-            .map_err(|error| self.device.refused(site.op(), &error))?;
+        let snapshot =
+            other.snapshot(|used| known.covers(used)).map_err(|error| self.refused(site, &error))?;
         self.wait_snapshot(site, &snapshot)
     }
 
@@ -135,12 +134,9 @@ impl StreamCore {
         Err(Error::new(
             ErrorKind::DeviceMismatch,
             format!(
-                "{} on stream \"{}\" ({}:{}): stream \"{}\" is on {} of another runtime or backend, and no device-side edge \
+                "{}: stream \"{}\" is on {} of another runtime or backend, and no device-side edge \
                  can come from there; await it on the host instead",
-                site.op(),
-                self.label,
-                site.location.file(),
-                site.location.line(),
+                site.on(&self.label),
                 other.label,
                 other.device.id,
             ),
@@ -150,7 +146,7 @@ impl StreamCore {
     /// The allocator handed out a block whose last use elsewhere this stream has to wait for: an edge of the runtime's own.
     pub(crate) fn wait_for_block(self: &Arc<Self>, site: Site, used: Use) -> Result<Ticket> {
         let Some(other) = self.device.world.stream(used.stream) else { return Ok(self.issued()) };
-        let snapshot = other.snapshot(|_| false).map_err(|error| self.device.refused(site.op(), &error))?;
+        let snapshot = other.snapshot(|_| false).map_err(|error| self.refused(site, &error))?;
         let mut seat = self.sit(site, false)?;
         let place = self.wait_at(&mut seat, site, &snapshot, false);
         drop(seat);
