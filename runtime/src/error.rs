@@ -18,6 +18,8 @@ pub enum ErrorKind {
     Overlap,
     /// Lengths, shapes or a kernel's `where` checks do not fit.
     Shape,
+    /// Element types do not fit.
+    DTypeMismatch,
     /// Operands, stream or event belong to different devices.
     DeviceMismatch,
     /// The device or the pinned pool has no room.
@@ -60,7 +62,9 @@ struct Cause {
 }
 
 impl Error {
-    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+    /// An error, for code that refuses calls of its own. The message says what failed, why with both numbers, and what to
+    /// do, in lower case and without a full stop.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self::with_conflicts(kind, message, Vec::new())
     }
 

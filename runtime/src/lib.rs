@@ -29,7 +29,7 @@ mod world;
 
 #[doc(hidden)]
 pub use device::Bookkeeping;
-pub use device::{Device, DeviceId};
+pub use device::{Device, DeviceId, Draw, Generator};
 pub use driver::Priority;
 pub use driver::cpu::Schedule;
 pub use element::Element;
@@ -39,11 +39,12 @@ pub use event::Event;
 pub use memory::HistorySizes;
 pub use memory::{Buffer, MemoryStats, Pinned, PinnedStats, Served};
 pub use order::{ByteRange, Conflict, OrderMode, StreamId};
-pub use pending::{DeviceValue, Pending};
+pub use pending::{DeviceValue, Pending, Refusal};
 pub use runtime::{Runtime, RuntimeBuilder};
 pub use scope::{InCurrentStream, Scope};
 pub use site::Site;
 pub use stream::{
-    Declared, Permit, RawStream, Stream, StreamBuilder, StreamLease, StreamPool, reads, writes,
+    Declared, HoldsMemory, MemoryRef, Permit, RawStream, Stream, StreamBuilder, StreamLease, StreamPool,
+    reads, writes,
 };
 pub use timeline::{Keep, Ticket, Timeline};

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::memory::Buffer;
-use crate::stream::{Place, StreamCore};
+use crate::stream::{Place, Stream, StreamCore};
 use crate::timeline::{Registration, Ticket};
 use std::fmt;
 use std::future::Future;
@@ -31,51 +31,87 @@ pub struct Pending<T> {
 }
 
 enum State<T> {
-    Flight(Flight<T>),
+    Flight(Flight, Output<T>),
     /// Several streams at once: resolved when all are.
-    Many(Vec<Pending<()>>, Option<Error>, Option<T>),
-    Failed(Error, Option<Arc<StreamCore>>),
+    Many(Vec<Pending<()>>, Option<Error>, Output<T>),
+    Failed(Refusal),
     Taken,
 }
 
-struct Flight<T> {
+/// What is waited for.
+struct Flight {
     core: Arc<StreamCore>,
     place: Place,
     registration: Option<Registration>,
-    output: Output<T>,
 }
 
 enum Output<T> {
     /// Known when the op was enqueued.
     Value(T),
+    /// Known when the op was enqueued, but there is something to look at when it is done.
+    Checked(T, Box<dyn FnOnce() -> Result<()> + Send>),
     /// Made when the op is done.
     Later(Box<dyn FnOnce() -> Result<T> + Send>),
-    Taken,
 }
 
 // Nothing in it is pinned.
 impl<T> Unpin for Pending<T> {}
 
-/// Values that are meaningful before the device has produced their contents: device memory, and nothing at all.
-pub trait DeviceValue: sealed::Sealed {}
-
-mod sealed {
-    pub trait Sealed: Sized {
-        /// The value where it says nothing about the work.
-        fn at_once() -> Option<Self> {
-            None
-        }
+/// Values that are meaningful before the device has produced their contents: device memory, what is made of it, and nothing
+/// at all.
+///
+/// What implements it is a handle: cloning it copies no contents.
+pub trait DeviceValue: Clone + 'static {
+    /// The value where it says nothing about the work.
+    #[doc(hidden)]
+    fn at_once() -> Option<&'static Self> {
+        None
     }
 }
 
-impl sealed::Sealed for () {
-    fn at_once() -> Option<()> {
-        Some(())
+impl DeviceValue for () {
+    fn at_once() -> Option<&'static ()> {
+        Some(&())
     }
 }
-impl DeviceValue for () {}
-impl<T: crate::Element> sealed::Sealed for Buffer<T> {}
 impl<T: crate::Element> DeviceValue for Buffer<T> {}
+/// What one op made, both parts.
+impl<A: DeviceValue, B: DeviceValue> DeviceValue for (A, B) {}
+
+/// A refusal on its way from one `Pending` to that of an op which would have used its value.
+///
+/// The error follows the data: whoever passes it on has not looked at it, so it does not count as seen until the last
+/// `Pending` is awaited, and one that is dropped says so on the stream that refused first.
+#[derive(Debug)]
+#[must_use = "an error that nobody passes on is lost"]
+pub struct Refusal {
+    error: Error,
+    core: Option<Arc<StreamCore>>,
+}
+
+impl Refusal {
+    /// The refusal of a call that would have gone on `stream`.
+    pub fn on(stream: &Stream, error: Error) -> Self {
+        Refusal { error, core: Some(stream.core().clone()) }
+    }
+
+    /// Why.
+    pub fn error(&self) -> &Error {
+        &self.error
+    }
+
+    /// A `Pending` that fails with it.
+    pub fn pass_on<T>(self) -> Pending<T> {
+        Pending { state: State::Failed(self) }
+    }
+}
+
+/// Of a call that was refused before it reached a stream.
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Refusal { error, core: None }
+    }
+}
 
 impl<T> Pending<T> {
     #[inline]
@@ -99,29 +135,35 @@ impl<T> Pending<T> {
 
     #[inline]
     fn flight(core: &Arc<StreamCore>, place: Place, output: Output<T>) -> Self {
-        if place.exact {
-            core.hold(place.ticket);
-        }
-        Pending { state: State::Flight(Flight { core: core.clone(), place, registration: None, output }) }
+        Pending { state: State::Flight(Flight::new(core.clone(), place), output) }
     }
 
     pub(crate) fn refused_on(core: &Arc<StreamCore>, error: Error) -> Self {
-        Pending { state: State::Failed(error, Some(core.clone())) }
+        Refusal { error, core: Some(core.clone()) }.pass_on()
     }
 
     /// A call that was refused before it reached a stream, for functions that return a `Pending` of their own.
     pub fn refused(error: Error) -> Self {
-        Pending { state: State::Failed(error, None) }
+        Refusal::from(error).pass_on()
+    }
+
+    /// What needed no work, for functions that return a `Pending` of their own.
+    pub fn ready(value: T) -> Self {
+        Self::many(Vec::new(), value)
     }
 
     pub(crate) fn many(parts: Vec<Pending<()>>, value: T) -> Self {
-        Pending { state: State::Many(parts, None, Some(value)) }
+        Pending { state: State::Many(parts, None, Output::Value(value)) }
+    }
+
+    fn into_state(mut self) -> State<T> {
+        std::mem::replace(&mut self.state, State::Taken)
     }
 
     /// The ticket it waits for; `None` if the call was refused or it has resolved.
     pub fn ticket(&self) -> Option<Ticket> {
         match &self.state {
-            State::Flight(flight) => Some(flight.place.ticket),
+            State::Flight(flight, _) => Some(flight.place.ticket),
             _ => None,
         }
     }
@@ -132,7 +174,7 @@ impl<T> Pending<T> {
     /// What awaiting would return, if the call was refused or the device has failed.
     pub fn query(&mut self) -> Result<bool> {
         match &mut self.state {
-            State::Flight(flight) => flight.query(),
+            State::Flight(flight, _) => flight.query(),
             State::Many(parts, ..) => {
                 // All of them, since each asks for the marker it needs.
                 let mut done = true;
@@ -141,9 +183,9 @@ impl<T> Pending<T> {
                 }
                 Ok(done)
             }
-            State::Failed(error, _) => {
-                error.mark_seen();
-                Err(error.clone())
+            State::Failed(refusal) => {
+                refusal.error.mark_seen();
+                Err(refusal.error.clone())
             }
             State::Taken => Ok(true),
         }
@@ -160,30 +202,183 @@ impl<T> Pending<T> {
     }
 }
 
+impl Pending<()> {
+    /// The same work with `value` as what comes of it: for ops that return what they wrote.
+    pub fn with<T>(self, value: T) -> Pending<T> {
+        let state = match self.into_state() {
+            State::Flight(flight, output) => State::Flight(flight, output.with(value)),
+            State::Many(parts, first, output) => State::Many(parts, first, output.with(value)),
+            State::Failed(refusal) => State::Failed(refusal),
+            State::Taken => State::Taken,
+        };
+        Pending { state }
+    }
+}
+
 impl<T: DeviceValue> Pending<T> {
     /// The value without waiting for its contents, to enqueue more work on.
     ///
     /// # Errors
     /// The refusal, if the call was refused. What the device does later shows up in what is awaited later.
-    pub fn queued(mut self) -> Result<T> {
-        match &mut self.state {
-            State::Flight(flight) => match std::mem::replace(&mut flight.output, Output::Taken) {
-                Output::Value(value) => Ok(value),
-                // What `make` looks at is there when the work is done, not now.
-                Output::Later(make) => T::at_once().map_or_else(make, Ok),
-                Output::Taken => unreachable!("the output is taken once, by value"),
-            },
-            State::Many(_, _, value) => Ok(value.take().expect("the value is taken once, by value")),
-            State::Failed(error, _) => {
-                error.mark_seen();
-                Err(error.clone())
+    pub fn queued(self) -> Result<T> {
+        match self.into_state() {
+            State::Flight(_, output) | State::Many(_, _, output) => output.known().or_else(|make| make()),
+            State::Failed(refusal) => {
+                refusal.error.mark_seen();
+                Err(refusal.error)
             }
             State::Taken => panic!("`Pending` used after it has resolved"),
         }
     }
+
+    /// The value as an operand of another op, which uses this `Pending` up; a refusal goes on to that op's.
+    ///
+    /// # Errors
+    /// The refusal, if the call was refused.
+    ///
+    /// # Panics
+    /// If it was polled before and has resolved.
+    pub fn into_operand(self) -> Result<T, Refusal> {
+        match self.into_state() {
+            State::Failed(refusal) => Err(refusal),
+            state => Pending { state }.queued().map_err(Refusal::from),
+        }
+    }
+
+    /// The value as an operand of another op, while this `Pending` is kept; a refusal fails both.
+    ///
+    /// # Errors
+    /// As [`into_operand`](Self::into_operand).
+    ///
+    /// # Panics
+    /// As [`into_operand`](Self::into_operand).
+    pub fn as_operand(&self) -> Result<&T, Refusal> {
+        match &self.state {
+            State::Flight(_, output) | State::Many(_, _, output) => Ok(output.look()),
+            State::Failed(refusal) => Err(refusal.again()),
+            State::Taken => panic!("`Pending` used after it has resolved"),
+        }
+    }
+
+    /// The same work with what `view` makes of its value: another way to look at the same memory.
+    ///
+    /// # Errors
+    /// In the `Pending`: the refusal of the call, or what `view` returns.
+    ///
+    /// # Panics
+    /// As [`into_operand`](Self::into_operand).
+    pub fn view<U: DeviceValue>(self, view: impl FnOnce(&T) -> Result<U>) -> Pending<U> {
+        match self.as_operand().and_then(|value| view(value).map_err(|error| self.refusal(error))) {
+            Ok(value) => match self.into_state() {
+                State::Flight(flight, output) => {
+                    Pending { state: State::Flight(flight, output.replaced(value)) }
+                }
+                State::Many(parts, first, output) => {
+                    Pending { state: State::Many(parts, first, output.replaced(value)) }
+                }
+                _ => unreachable!("it has a value"),
+            },
+            Err(refusal) => {
+                // It has been handed over.
+                drop(self.into_state());
+                refusal.pass_on()
+            }
+        }
+    }
+
+    /// As [`view`](Self::view), while this `Pending` is kept.
+    ///
+    /// # Errors
+    /// As [`view`](Self::view).
+    ///
+    /// # Panics
+    /// As [`into_operand`](Self::into_operand).
+    pub fn view_of<U: DeviceValue>(&self, view: impl FnOnce(&T) -> Result<U>) -> Pending<U> {
+        match self.as_operand().and_then(|value| view(value).map_err(|error| self.refusal(error))) {
+            Ok(value) => match &self.state {
+                State::Flight(flight, _) => {
+                    Pending::flight(&flight.core, flight.place.clone(), Output::Value(value))
+                }
+                // Of several streams: device values come of one.
+                _ => Pending::ready(value),
+            },
+            Err(refusal) => refusal.pass_on(),
+        }
+    }
+
+    fn refusal(&self, error: Error) -> Refusal {
+        let core = match &self.state {
+            State::Flight(flight, _) => Some(flight.core.clone()),
+            _ => None,
+        };
+        Refusal { error, core }
+    }
 }
 
-impl<T> Flight<T> {
+impl Refusal {
+    /// The same refusal, which both would report.
+    fn again(&self) -> Self {
+        Refusal { error: self.error.clone(), core: self.core.clone() }
+    }
+}
+
+/// What an output that is not known yet is made by.
+type Make<T> = Box<dyn FnOnce() -> Result<T> + Send>;
+
+impl<T> Output<T> {
+    /// Once the work is done.
+    fn take(self) -> Result<T> {
+        match self {
+            Output::Value(value) => Ok(value),
+            Output::Checked(value, check) => check().map(|()| value),
+            Output::Later(make) => make(),
+        }
+    }
+
+    /// The same with another value.
+    fn replaced<U>(self, value: U) -> Output<U> {
+        match self {
+            Output::Checked(_, check) => Output::Checked(value, check),
+            Output::Value(_) | Output::Later(_) => Output::Value(value),
+        }
+    }
+}
+
+impl<T: DeviceValue> Output<T> {
+    /// Before the work is done. Where it is `()`, what `make` looks at is there when the work is done, not now.
+    fn known(self) -> Result<T, Make<T>> {
+        match self {
+            Output::Value(value) | Output::Checked(value, _) => Ok(value),
+            Output::Later(make) => T::at_once().cloned().ok_or(make),
+        }
+    }
+
+    fn look(&self) -> &T {
+        match self {
+            Output::Value(value) | Output::Checked(value, _) => value,
+            Output::Later(_) => T::at_once().expect("a value that is made later says nothing about the work"),
+        }
+    }
+}
+
+impl Output<()> {
+    fn with<T>(self, value: T) -> Output<T> {
+        match self {
+            Output::Value(()) => Output::Value(value),
+            Output::Checked((), check) | Output::Later(check) => Output::Checked(value, check),
+        }
+    }
+}
+
+impl Flight {
+    #[inline]
+    fn new(core: Arc<StreamCore>, place: Place) -> Self {
+        if place.exact {
+            core.hold(place.ticket);
+        }
+        Flight { core, place, registration: None }
+    }
+
     /// Done, failed, or `false`.
     #[inline]
     fn look(&self) -> Result<bool> {
@@ -219,17 +414,9 @@ impl<T> Flight<T> {
         Ok(false)
     }
 
-    fn take(&mut self) -> Result<T> {
-        match std::mem::replace(&mut self.output, Output::Taken) {
-            Output::Value(value) => Ok(value),
-            Output::Later(make) => make(),
-            Output::Taken => panic!("`Pending` polled after it has resolved"),
-        }
-    }
-
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<T>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         if self.look()? {
-            return Poll::Ready(self.take());
+            return Poll::Ready(Ok(()));
         }
         self.core.want_marker(self.place.ticket);
         let registered = self.core.timeline.register(self.place.ticket, cx.waker(), &mut self.registration);
@@ -237,7 +424,7 @@ impl<T> Flight<T> {
         let ran = self.core.device.runs_in_turns && registered.is_pending() && self.core.device.driver.turn();
         // Done, or the device failed while we registered: either way, look again.
         if self.look()? {
-            return Poll::Ready(self.take());
+            return Poll::Ready(Ok(()));
         }
         if ran {
             cx.waker().wake_by_ref();
@@ -251,12 +438,12 @@ impl<T> Future for Pending<T> {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
-        let result = match &mut self.state {
-            State::Flight(flight) => match flight.poll(cx) {
-                Poll::Ready(result) => result,
+        let done = match &mut self.state {
+            State::Flight(flight, _) => match flight.poll(cx) {
+                Poll::Ready(done) => done,
                 Poll::Pending => return Poll::Pending,
             },
-            State::Many(parts, first, value) => {
+            State::Many(parts, first, _) => {
                 parts.retain_mut(|part| match Pin::new(part).poll(cx) {
                     Poll::Pending => true,
                     Poll::Ready(Ok(())) => false,
@@ -268,23 +455,24 @@ impl<T> Future for Pending<T> {
                 if !parts.is_empty() {
                     return Poll::Pending;
                 }
-                match first.take() {
-                    Some(error) => Err(error),
-                    None => Ok(value.take().expect("`Pending` polled after it has resolved")),
-                }
+                first.take().map_or(Ok(()), Err)
             }
-            State::Failed(error, _) => Err(error.clone()),
+            State::Failed(refusal) => Err(refusal.error.clone()),
             State::Taken => panic!("`Pending` polled after it has resolved"),
+        };
+        let result = match std::mem::replace(&mut self.state, State::Taken) {
+            State::Flight(_, output) | State::Many(_, _, output) => done.and_then(|()| output.take()),
+            State::Failed(refusal) => Err(refusal.error),
+            State::Taken => unreachable!("looked at above"),
         };
         if let Err(error) = &result {
             error.mark_seen();
         }
-        drop(std::mem::replace(&mut self.state, State::Taken));
         Poll::Ready(result)
     }
 }
 
-impl<T> Drop for Flight<T> {
+impl Drop for Flight {
     #[inline]
     fn drop(&mut self) {
         if self.registration.is_some() {
@@ -299,7 +487,7 @@ impl<T> Drop for Flight<T> {
 impl<T> Drop for Pending<T> {
     #[inline]
     fn drop(&mut self) {
-        if let State::Failed(error, Some(core)) = &self.state
+        if let State::Failed(Refusal { error, core: Some(core) }) = &self.state
             && !error.is_seen()
         {
             core.note_unseen(error);
@@ -310,11 +498,11 @@ impl<T> Drop for Pending<T> {
 impl<T> fmt::Debug for Pending<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.state {
-            State::Flight(flight) => {
+            State::Flight(flight, _) => {
                 write!(f, "Pending(ticket {} of {:?})", flight.place.ticket, flight.core)
             }
             State::Many(parts, ..) => write!(f, "Pending({} streams)", parts.len()),
-            State::Failed(error, _) => write!(f, "Pending(refused: {error})"),
+            State::Failed(refusal) => write!(f, "Pending(refused: {})", refusal.error),
             State::Taken => f.write_str("Pending(resolved)"),
         }
     }

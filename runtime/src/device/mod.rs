@@ -1,7 +1,9 @@
 //! Devices: where memory and streams belong.
 
+mod generator;
 mod id;
 
+pub use generator::{Draw, Generator};
 pub use id::DeviceId;
 
 use crate::driver::{Completion, Driver, DriverError, Health};
@@ -33,6 +35,7 @@ pub(crate) struct DeviceShared {
     pub(crate) runs_in_turns: bool,
     pub(crate) foreign_turns: ForeignTurns,
     default_stream: Mutex<Option<Stream>>,
+    generator: Generator,
 }
 
 impl DeviceShared {
@@ -54,6 +57,7 @@ impl DeviceShared {
             health,
             foreign_turns: ForeignTurns::default(),
             default_stream: Mutex::new(None),
+            generator: Generator::default(),
         })
     }
 
@@ -172,6 +176,11 @@ impl Device {
         let settings = Settings { label: Some("default".into()), ..Settings::default() };
         let stream = Stream::new(StreamCore::new(self.0.clone(), settings)?);
         Ok(slot.insert(stream).clone())
+    }
+
+    /// The random numbers that ops on this device draw unless they are given a generator. Seeded with 0.
+    pub fn generator(&self) -> &Generator {
+        &self.0.generator
     }
 
     /// A new stream.

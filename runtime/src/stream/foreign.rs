@@ -13,10 +13,11 @@ use super::enqueue::{Op, Touch};
 use super::handle::Stream;
 use crate::driver::{Command, HostFn, Point};
 use crate::element::Element;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel::AccessMode;
 use crate::memory::Buffer;
-use crate::pending::Pending;
+use crate::order::mark_failed;
+use crate::pending::{Pending, Refusal};
 use crate::site::Site;
 use crate::timeline::Timeline;
 use parking_lot::{Condvar, Mutex};
@@ -72,6 +73,16 @@ pub fn reads<'a, T: Element>(buffers: impl IntoIterator<Item = &'a Buffer<T>>) -
 /// What foreign work writes, or reads and writes.
 pub fn writes<'a, T: Element>(buffers: impl IntoIterator<Item = &'a Buffer<T>>) -> Declared<'a> {
     Declared::new(buffers, AccessMode::ReadWrite)
+}
+
+impl Stream {
+    /// The refusal of a call before it became an op, where it would have written: what reads that memory fails with the same
+    /// error until it is overwritten.
+    #[cold]
+    pub fn refuse_writes(&self, error: Error, writes: Declared<'_>) -> Refusal {
+        mark_failed(&writes.0, &error);
+        Refusal::on(self, error)
+    }
 }
 
 type HostCall = Box<dyn FnOnce() + Send>;

@@ -85,8 +85,15 @@ impl Stream {
     /// `OutOfMemory`, with the numbers and the largest holders; `Fault` or `ShutDown` when the device takes no more work.
     #[track_caller]
     pub fn alloc<T: Element>(&self, len: usize) -> Result<Buffer<T>> {
+        self.alloc_at(Site::here(&"alloc"), len)
+    }
+
+    /// As [`alloc`](Self::alloc), under the name and line in `site`: for ops that allocate what they return.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc).
+    pub fn alloc_at<T: Element>(&self, site: Site, len: usize) -> Result<Buffer<T>> {
         let core = self.core();
-        let site = Site::here(&"alloc");
         core.ensure_open(site)?;
         let len_bytes = len.checked_mul(size_of::<T>()).ok_or_else(|| {
             Error::new(
@@ -116,13 +123,27 @@ impl Stream {
     #[track_caller]
     #[inline]
     pub fn launch(&self, mut call: KernelCall<'_>, config: LaunchConfig) -> Pending<()> {
-        // Operands and arguments stay where they are until the driver takes them: they are large.
+        self.launch_call(Site::here(&call.kernel.name), &mut call, config)
+    }
+
+    /// As [`launch`](Self::launch), under the name and line in `site`: for ops that are not called as their kernel.
+    ///
+    /// # Errors
+    /// As [`launch`](Self::launch).
+    #[inline]
+    pub fn launch_at(&self, site: Site, mut call: KernelCall<'_>, config: LaunchConfig) -> Pending<()> {
+        self.launch_call(site, &mut call, config)
+    }
+
+    /// Operands and arguments stay where they are until the driver takes them: they are large.
+    #[inline]
+    fn launch_call(&self, site: Site, call: &mut KernelCall<'_>, config: LaunchConfig) -> Pending<()> {
         let kernel = call.kernel;
-        let mut op = Op::new(Site::here(&kernel.name), &call.operands[..]);
+        let mut op = Op::new(site, &call.operands[..]);
         op.in_place = kernel.in_place;
         op.refused = match &call.failed {
             None => config.check(kernel.name).err(),
-            Some(error) => Some(self.core().refused_call(op.site, error)),
+            Some(error) => Some(self.core().refused_call(op.site, kernel.name, error)),
         };
         let place = self.core().enqueue(&mut op, || {
             Command::Launch(Launch { kernel, config, args: std::mem::take(&mut call.args) })
@@ -183,9 +204,9 @@ impl Stream {
 impl StreamCore {
     /// The refusal of a kernel call by itself, with the place it was launched from.
     #[cold]
-    fn refused_call(&self, site: Site, error: &Error) -> Error {
+    fn refused_call(&self, site: Site, kernel: &str, error: &Error) -> Error {
         let text = error.to_string();
-        let why = text.strip_prefix(site.op()).unwrap_or(&text).trim_start_matches(": ");
+        let why = text.strip_prefix(kernel).unwrap_or(&text).trim_start_matches(": ");
         Error::new(error.kind(), format!("{}: {why}", site.on(&self.label)))
     }
 }

@@ -16,3 +16,4 @@ pub use foreign::{Declared, RawStream, reads, writes};
 pub use handle::{Stream, StreamBuilder};
 pub use lease::{StreamLease, StreamPool};
 pub use room::Permit;
+pub use wait::{HoldsMemory, MemoryRef};

@@ -6,12 +6,28 @@ use crate::driver::Command;
 use crate::element::Element;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
-use crate::memory::{Buffer, ReuseOrder};
+use crate::memory::{Allocation, Buffer, ReuseOrder};
 use crate::order::Use;
 use crate::pending::Pending;
 use crate::site::Site;
 use crate::timeline::Ticket;
 use std::sync::{Arc, OnceLock};
+
+/// What [`Stream::wait_for`] takes: a buffer, or what holds one.
+pub trait HoldsMemory {
+    /// Which memory that is.
+    fn memory(&self) -> MemoryRef<'_>;
+}
+
+/// An allocation of device memory, of whatever element type.
+#[derive(Clone, Copy, Debug)]
+pub struct MemoryRef<'a>(&'a Allocation);
+
+impl<T: Element> HoldsMemory for Buffer<T> {
+    fn memory(&self) -> MemoryRef<'_> {
+        MemoryRef(self.allocation())
+    }
+}
 
 impl Stream {
     /// Orders what is enqueued on this stream from now on after what is on `other` so far. On the device: the host goes on.
@@ -44,8 +60,7 @@ impl Stream {
         Pending::value(self.core(), place, ())
     }
 
-    /// Orders what is enqueued on this stream from now on after every use of `buffer`'s memory so far: for streams one cannot
-    /// name.
+    /// Orders what is enqueued on this stream from now on after every use of this memory so far: for streams one cannot name.
     ///
     /// # Ordering
     /// The edge is taken from where each of those streams stands now.
@@ -53,10 +68,10 @@ impl Stream {
     /// # Errors
     /// As [`wait_stream`](Self::wait_stream).
     #[track_caller]
-    pub fn wait_for<T: Element>(&self, buffer: &Buffer<T>) -> Pending<()> {
+    pub fn wait_for(&self, memory: &impl HoldsMemory) -> Pending<()> {
         let site = Site::here(&"wait_for");
         let core = self.core();
-        let uses: Vec<Use> = buffer.allocation().ledger.open().uses().to_vec();
+        let uses: Vec<Use> = memory.memory().0.ledger.open().uses().to_vec();
         let mut place = Ok(core.here());
         for used in uses {
             if used.stream == core.id {
