@@ -7,43 +7,89 @@
 //! All kernels run on the CPU device alone so far.
 
 mod add;
+mod argmax;
 mod axpy;
+mod cells;
 mod column_moments;
 mod column_scales;
 mod column_sums;
 mod columns;
+mod count_equal;
+mod cross_entropy;
+mod gemm;
+mod linear;
+mod matmul;
+mod mean;
+mod mul;
 mod philox;
 mod philox_normal;
 mod philox_uniform;
 mod relu;
+mod relu_backward;
+mod sgd;
 mod standardize;
+mod sub;
 mod sum;
+mod transpose;
 
-pub use add::{ADD, add_};
+pub use add::{
+    ADD, ADD_I64, ADD_IN_PLACE, ADD_SCALAR, ADD_SCALAR_I64, add, add_, add_i64, add_scalar, add_scalar_i64,
+};
+pub use argmax::{ARGMAX, argmax};
 pub use axpy::{AXPY, axpy};
 pub use column_moments::{COLUMN_MOMENTS, column_moments};
 pub use column_scales::{COLUMN_SCALES, column_scales};
 pub use column_sums::{COLUMN_SUMS, column_sums};
+pub use count_equal::{COUNT_EQUAL, count_equal};
+pub use cross_entropy::{CROSS_ENTROPY, cross_entropy};
+pub use linear::{LINEAR, linear};
+pub use matmul::{MATMUL, matmul};
+pub use mean::{MEAN, mean};
+pub use mul::{MUL, MUL_I64, MUL_SCALAR, MUL_SCALAR_I64, mul, mul_i64, mul_scalar, mul_scalar_i64};
 pub use philox_normal::{PHILOX_NORMAL, philox_normal};
 pub use philox_uniform::{PHILOX_UNIFORM, philox_uniform};
 pub use relu::{RELU, relu};
+pub use relu_backward::{RELU_BACKWARD, relu_backward};
+pub use sgd::{SGD, sgd};
 pub use standardize::{STANDARDIZE, standardize};
+pub use sub::{SUB, SUB_I64, sub, sub_i64};
 pub use sum::{SUM, sum};
+pub use transpose::{TRANSPOSE, TRANSPOSE_I64, transpose, transpose_i64};
 
 use warpline_runtime::kernel::Kernel;
 
 /// The descriptors of all kernels here, by name.
 pub static ALL: &[&Kernel] = &[
     &ADD,
+    &ADD_IN_PLACE,
+    &ADD_I64,
+    &ADD_SCALAR,
+    &ADD_SCALAR_I64,
+    &ARGMAX,
     &AXPY,
     &COLUMN_MOMENTS,
     &COLUMN_SCALES,
     &COLUMN_SUMS,
+    &COUNT_EQUAL,
+    &CROSS_ENTROPY,
+    &LINEAR,
+    &MATMUL,
+    &MEAN,
+    &MUL,
+    &MUL_I64,
+    &MUL_SCALAR,
+    &MUL_SCALAR_I64,
     &PHILOX_NORMAL,
     &PHILOX_UNIFORM,
     &RELU,
+    &RELU_BACKWARD,
+    &SGD,
     &STANDARDIZE,
+    &SUB,
+    &SUB_I64,
     &SUM,
+    &TRANSPOSE,
+    &TRANSPOSE_I64,
 ];
 
 #[cfg(test)]

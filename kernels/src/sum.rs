@@ -27,7 +27,7 @@ warpline_runtime::kernel! {
     }
 }
 
-fn sum_of(x: &[f32]) -> f32 {
+pub(crate) fn sum_of(x: &[f32]) -> f32 {
     // Sums of runs of chunks, the lengths of the runs the powers of two in `chunks`, longest first: a binary counter.
     let mut runs = [0.0f32; usize::BITS as usize];
     let mut depth = 0;

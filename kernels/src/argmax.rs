@@ -1,0 +1,54 @@
+//! Where the largest element of each row is.
+//!
+//! Reads 4 bytes an element and writes 8 bytes a row.
+
+warpline_runtime::kernel! {
+    /// indices\[r\] ← the first column that holds the largest element of row `r` of the row-major `rows` × `cols` matrix `x`; the
+    /// first NaN counts as larger than everything. 0 if there are no columns.
+    pub unsafe fn argmax(rows: u64, cols: u64, x: &[f32], write indices: &mut [i64])
+    where rows.saturating_mul(cols) == x.len() as u64 && rows == indices.len() as u64
+    {
+        descriptor: ARGMAX,
+        cpu: |_, cols, x, indices| {
+            indices.fill(0);
+            if cols > 0 {
+                x.chunks_exact(cols as usize).zip(indices).for_each(|(row, index)| *index = largest(row) as i64);
+            }
+        },
+    }
+}
+
+fn largest(row: &[f32]) -> usize {
+    let mut at = 0;
+    for (i, &x) in row.iter().enumerate() {
+        if x > row[at] || x.is_nan() {
+            at = i;
+            if x.is_nan() {
+                break;
+            }
+        }
+    }
+    at
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ARGMAX;
+    use crate::twin::{read, run, value, written};
+
+    fn argmax(cols: usize, x: &[f32]) -> Vec<i64> {
+        let rows = x.len().checked_div(cols).unwrap_or(2);
+        let mut indices = vec![-1i64; rows];
+        run(&ARGMAX, &[value(rows as u64), value(cols as u64), read(x), written(&mut indices)]);
+        indices
+    }
+
+    #[test]
+    fn the_first_of_the_largest_wins_and_nan_beats_all() {
+        let (nan, inf) = (f32::NAN, f32::INFINITY);
+        let x = [1.0, 3.0, 3.0, inf, nan, nan, -inf, -inf, -inf, nan, inf, 0.0, -0.0, 0.0, -1.0];
+        assert_eq!(argmax(3, &x), [1, 1, 0, 0, 0]);
+        assert_eq!(argmax(1, &[nan, 2.0]), [0, 0]);
+        assert_eq!(argmax(0, &[]), [0, 0]);
+    }
+}

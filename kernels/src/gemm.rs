@@ -1,0 +1,123 @@
+//! C ← A·B + β·C on this thread or on several: what the twins of `matmul` and `linear` call.
+//!
+//! The work is done by the crate matrixmultiply, which picks AVX-512, AVX2 or what else there is when it runs. Against the
+//! crate gemm 0.19 it was 1.1 to 1.8 times as fast on most shapes of a small multi-layer perceptron and 1.6 times at 512³ (one core
+//! of an EPYC with AVX-512), and it brings one dependency instead of a dozen.
+//!
+//! # Order
+//! Each element of C is a sum over k in an order that depends on k alone, so the bits depend neither on how the rows of C
+//! are shared out to threads nor on how many there are. They may differ between instruction sets.
+
+use std::num::NonZeroUsize;
+use std::sync::OnceLock;
+use std::thread;
+
+/// Multiplications from which on threads pay: 2^25 take a third of a millisecond on one fast core, and starting a thread some 20 µs.
+const MANY: usize = 1 << 25;
+/// Rows of C that a thread gets at least, a multiple of the rows of any micro-kernel.
+const ROWS: usize = 64;
+
+/// A dense matrix operand: row-major, or the transpose of one that is.
+#[derive(Clone, Copy)]
+pub(crate) struct Operand<'a> {
+    pub(crate) elements: &'a [f32],
+    /// Whether `elements` holds the transpose.
+    pub(crate) transposed: bool,
+}
+
+/// C ← A·B + β·C, with A of m × k, B of k × n and C of m × n, row-major. With β = 0 nothing of C is read.
+///
+/// # Panics
+/// If a slice does not have exactly as many elements.
+pub(crate) fn gemm([m, n, k]: [usize; 3], a: Operand<'_>, b: Operand<'_>, beta: f32, c: &mut [f32]) {
+    assert_eq!((a.elements.len(), b.elements.len(), c.len()), (m * k, k * n, m * n));
+    if c.is_empty() {
+        return;
+    }
+    let work = m.saturating_mul(n).saturating_mul(k);
+    let threads = if work < MANY { 1 } else { threads().min(m.div_ceil(ROWS)) };
+    gemm_on(threads, [m, n, k], a, b, beta, c);
+}
+
+fn gemm_on(threads: usize, [m, n, k]: [usize; 3], a: Operand<'_>, b: Operand<'_>, beta: f32, c: &mut [f32]) {
+    if threads == 1 {
+        return gemm_rows(0, [m, n, k], a, b, beta, c);
+    }
+    let rows = m.div_ceil(threads).next_multiple_of(ROWS);
+    thread::scope(|scope| {
+        let mut parts = c.chunks_mut(rows * n).enumerate();
+        let first = parts.next();
+        for (at, part) in parts {
+            scope.spawn(move || gemm_rows(at * rows, [m, n, k], a, b, beta, part));
+        }
+        if let Some((_, part)) = first {
+            gemm_rows(0, [m, n, k], a, b, beta, part);
+        }
+    });
+}
+
+/// Rows of C from `first` on, as many as are in `c`.
+fn gemm_rows(first: usize, [m, n, k]: [usize; 3], a: Operand<'_>, b: Operand<'_>, beta: f32, c: &mut [f32]) {
+    let rows = c.len() / n;
+    assert!(first + rows <= m);
+    let (skipped, a_strides) = if a.transposed { (first, [1, m]) } else { (first * k, [k, 1]) };
+    let b_strides = if b.transposed { [1, k] } else { [n, 1] };
+    let [[a_row, a_col], [b_row, b_col]] = [a_strides, b_strides].map(|strides| strides.map(|n| n as isize));
+    // With k = 0 there may be nothing to skip.
+    let a_elements = a.elements.get(skipped..).unwrap_or_default();
+    // SAFETY: `sgemm` reads element (i, l) of A at i·a_row + l·a_col, for i below `rows` and l below k: rows `first` to
+    // `first + rows` of the m rows that `a` holds, which `gemm` has checked. Likewise for B, all of `b`. It writes element (i, j)
+    // of C at i·n + j, all of `c`, which nobody else touches, and reads it unless β is 0.
+    unsafe {
+        matrixmultiply::sgemm(
+            rows,
+            k,
+            n,
+            1.0,
+            a_elements.as_ptr(),
+            a_row,
+            a_col,
+            b.elements.as_ptr(),
+            b_row,
+            b_col,
+            beta,
+            c.as_mut_ptr(),
+            n as isize,
+            1,
+        );
+    }
+}
+
+fn threads() -> usize {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    *CORES.get_or_init(|| thread::available_parallelism().map_or(1, NonZeroUsize::get))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(n: usize, salt: u32) -> Vec<f32> {
+        (0..n as u32)
+            .map(|i| (i.wrapping_mul(2_654_435_761).wrapping_add(salt) >> 8) as f32 / 8e6 - 1.0)
+            .collect()
+    }
+
+    #[test]
+    fn the_bits_do_not_depend_on_the_number_of_threads() {
+        for [m, n, k] in [[200, 70, 300], [513, 33, 1000], [65, 1, 5], [300, 129, 0]] {
+            let (a, b) = (values(m * k, 1), values(k * n, 2));
+            for transposed in [[false, false], [true, false], [false, true], [true, true]] {
+                let a = Operand { elements: &a, transposed: transposed[0] };
+                let b = Operand { elements: &b, transposed: transposed[1] };
+                let mut one = vec![0.5; m * n];
+                gemm_on(1, [m, n, k], a, b, 1.0, &mut one);
+                for threads in [2, 3, 8] {
+                    let mut several = vec![0.5; m * n];
+                    gemm_on(threads, [m, n, k], a, b, 1.0, &mut several);
+                    assert!(one.iter().zip(&several).all(|(x, y)| x.to_bits() == y.to_bits()), "{m} {n} {k}");
+                }
+            }
+        }
+    }
+}
