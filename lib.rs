@@ -28,10 +28,12 @@
 
 pub use warpline_kernels as kernels;
 pub use warpline_ops as ops;
+pub use warpline_ops::{DType, Shape, Tensor, TensorElement, TensorOps};
 pub use warpline_runtime::*;
 
 /// What most programs need.
 pub mod prelude {
+    pub use warpline_ops::{DType, Tensor, TensorOps};
     pub use warpline_runtime::kernel::LaunchConfig;
     pub use warpline_runtime::{
         Buffer, Device, DeviceId, Error, ErrorKind, Event, InCurrentStream, OrderMode, Pending, Pinned,

@@ -18,6 +18,8 @@ mod kernels;
 mod peers;
 #[path = "contract/streams.rs"]
 mod streams;
+#[path = "contract/tensors.rs"]
+mod tensors;
 #[path = "contract/views.rs"]
 mod views;
 

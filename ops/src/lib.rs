@@ -1,6 +1,9 @@
-//! Operations on device buffers, enqueued on the current stream of their operands' device.
+//! Operations on device memory, enqueued on the current stream of their operands' device.
 //!
-//! Each is one call of a kernel from `warpline-kernels` with the launch configuration filled in; what they return is awaited or
+//! [`Tensor`] is device memory with a shape; its ops are methods, in [`TensorOps`], that allocate what they return. The functions
+//! here work on bare buffers, which the caller has allocated.
+//!
+//! Either is one call of a kernel from `warpline-kernels` with the launch configuration filled in; what they return is awaited or
 //! dropped like any `Pending`. The current stream is that of the innermost `stream.scope` or `stream.enter`, else the
 //! device's default stream.
 #![forbid(unsafe_code)]
@@ -8,10 +11,12 @@
 mod elementwise;
 mod random;
 mod reduce;
+mod tensor;
 
 pub use elementwise::{add_, axpy, copy, fill, read, relu, standardize};
 pub use random::{normal_, uniform_};
 pub use reduce::{ColumnMoments, column_sums, sum};
+pub use tensor::{DType, OperandOrScalar, Shape, Tensor, TensorElement, TensorOperand, TensorOps};
 
 use warpline_runtime::kernel::{KernelCall, LaunchConfig};
 use warpline_runtime::{Buffer, Element, Pending, Result, Stream};

@@ -1,0 +1,145 @@
+//! An op being put together: from checked operands to a launch, with the caller's line in everything that is refused.
+
+use super::{DType, Shape, Tensor, TensorElement};
+use std::panic::Location;
+use warpline_runtime::kernel::{KernelCall, LaunchConfig};
+use warpline_runtime::{Buffer, Device, Error, ErrorKind, Pending, Refusal, Result, Site, Stream};
+
+/// What an op's function returns: an op in flight, or why there is none.
+pub(super) type Outcome<T = Tensor> = Result<Pending<T>, Refusal>;
+
+/// The name and line of an op, the stream it goes on, and what it is to write in place.
+pub(super) struct Call<'a> {
+    site: Site,
+    stream: Stream,
+    in_place: [Option<&'a Tensor>; 2],
+}
+
+impl<'a> Call<'a> {
+    /// An op on the current stream of `device`, called at the caller's line.
+    #[track_caller]
+    #[inline]
+    pub(super) fn new(op: &'static str, device: &Device) -> Result<Self, Refusal> {
+        let site = Site { op, location: Location::caller() };
+        Ok(Call { site, stream: Stream::current(device)?, in_place: [None, None] })
+    }
+
+    /// One that writes `tensors`: a refusal marks them.
+    #[track_caller]
+    #[inline]
+    pub(super) fn in_place<const N: usize>(
+        op: &'static str,
+        tensors: [&'a Tensor; N],
+    ) -> Result<Self, Refusal> {
+        const { assert!(0 < N && N <= 2) };
+        let mut call = Self::new(op, &tensors[0].device())?;
+        call.in_place = std::array::from_fn(|i| tensors.get(i).copied());
+        Ok(call)
+    }
+
+    /// The refusal for `why`, which says both numbers and what to do.
+    #[cold]
+    pub(super) fn refuse(&self, kind: ErrorKind, why: &str) -> Refusal {
+        let (op, location) = (self.site.op, self.site.location);
+        let (file, line) = (location.file(), location.line());
+        let label = self.stream.label();
+        self.refused(Error::new(kind, format!("{op} on stream \"{label}\" ({file}:{line}): {why}")))
+    }
+
+    #[cold]
+    fn refused(&self, error: Error) -> Refusal {
+        let written = self.in_place.iter().flatten().map(|tensor| tensor.written());
+        match written.reduce(|all, one| all.and(one)) {
+            Some(written) => self.stream.refuse_writes(error, written),
+            None => Refusal::on(&self.stream, error),
+        }
+    }
+
+    /// The memory of `tensor`, whose elements are to be `T` and lie in a row.
+    #[inline]
+    pub(super) fn operand<'t, T: TensorElement>(&self, tensor: &'t Tensor) -> Result<&'t Buffer<T>, Refusal> {
+        if tensor.transposed {
+            return Err(self.refuse(ErrorKind::Shape, &tensor.not_contiguous()));
+        }
+        self.either_way(tensor)
+    }
+
+    /// As [`operand`](Self::operand), also of a transposed view.
+    #[inline]
+    pub(super) fn either_way<'t, T: TensorElement>(
+        &self,
+        tensor: &'t Tensor,
+    ) -> Result<&'t Buffer<T>, Refusal> {
+        T::buffer(&tensor.storage).ok_or_else(|| self.wrong_dtype(tensor, T::DTYPE))
+    }
+
+    #[cold]
+    pub(super) fn wrong_dtype(&self, tensor: &Tensor, wanted: DType) -> Refusal {
+        let why = format!(
+            "a tensor of shape {} is {}, and the op takes {wanted} there; make it of {wanted}",
+            tensor.shape,
+            tensor.dtype()
+        );
+        self.refuse(ErrorKind::DTypeMismatch, &why)
+    }
+
+    /// Says that `one` and `other` should have one shape, if they do not.
+    #[inline]
+    pub(super) fn same_shape(&self, one: &Tensor, other: &Tensor) -> Result<(), Refusal> {
+        if one.shape == other.shape {
+            return Ok(());
+        }
+        let why = format!("the shapes are {} and {}; pass tensors of one shape", one.shape, other.shape);
+        Err(self.refuse(ErrorKind::Shape, &why))
+    }
+
+    /// The sizes of a matrix.
+    #[inline]
+    pub(super) fn matrix(&self, tensor: &Tensor) -> Result<[usize; 2], Refusal> {
+        tensor.shape[..].try_into().map_err(|_| {
+            let why = format!(
+                "a tensor has {} dimensions, shape {}, and the op takes a matrix of 2 there; reshape it",
+                tensor.shape.len(),
+                tensor.shape
+            );
+            self.refuse(ErrorKind::Shape, &why)
+        })
+    }
+
+    /// Memory for a result of this shape.
+    #[inline]
+    pub(super) fn alloc<T: TensorElement>(&self, shape: &Shape) -> Result<Buffer<T>, Refusal> {
+        let Some(len) = shape.elements() else {
+            let why =
+                format!("a tensor of shape {shape} has more elements than can be counted; make it smaller");
+            return Err(self.refuse(ErrorKind::OutOfMemory, &why));
+        };
+        let site = Site { op: "alloc", location: self.site.location };
+        self.stream.alloc_at(site, len).map_err(|error| self.refused(error))
+    }
+
+    /// Memory for a result of the shape of `tensor`.
+    #[inline]
+    pub(super) fn alloc_like<T: TensorElement>(&self, tensor: &Tensor) -> Result<Buffer<T>, Refusal> {
+        self.alloc(&tensor.shape)
+    }
+
+    /// Launches `call`, a thread for each of `threads` elements; `value` is what comes of it.
+    #[inline]
+    pub(super) fn launch<T>(&self, call: KernelCall<'_>, threads: usize, value: T) -> Pending<T> {
+        self.stream.launch_at(self.site, call, LaunchConfig::for_elements(threads as u64)).with(value)
+    }
+
+    pub(super) fn stream(&self) -> &Stream {
+        &self.stream
+    }
+}
+
+impl Tensor {
+    /// A tensor over the whole of `buffer`, which has as many elements as `shape`.
+    #[inline]
+    pub(super) fn over<T: TensorElement>(buffer: Buffer<T>, shape: Shape) -> Self {
+        debug_assert_eq!(shape.elements(), Some(buffer.len()));
+        Tensor { storage: T::storage(buffer), shape, transposed: false }
+    }
+}

@@ -1,0 +1,184 @@
+//! Tensors: shaped device memory, and the ops on it.
+//!
+//! # Files
+//! `shape` and `dtype` say what there is, `create` makes tensors, `view` looks at the same memory differently. `ops` is the trait with
+//! every op as a method; it turns its receiver and operands into tensors (`operand`) and calls a plain function in one of
+//! the other files, which checks shapes, allocates the result and launches one kernel (`call`).
+
+mod call;
+mod create;
+mod dtype;
+mod elementwise;
+mod loss;
+mod matmul;
+mod operand;
+mod ops;
+mod random;
+mod read;
+mod reduce;
+mod sgd;
+mod shape;
+mod view;
+
+pub use dtype::{DType, TensorElement};
+pub use operand::{OperandOrScalar, TensorOperand};
+pub use ops::TensorOps;
+pub use shape::Shape;
+
+use std::fmt;
+use warpline_runtime::{
+    Buffer, Declared, Device, DeviceValue, Error, ErrorKind, HoldsMemory, MemoryRef, Result, writes,
+};
+
+/// Elements of one type in a device's memory, with a shape.
+///
+/// A cheap handle: clones and views share the memory. The type of the elements is a value, [`DType`], as in PyTorch; the
+/// elements lie in row-major order without gaps, except in a transposed view, which [`t`](TensorOps::t) makes.
+///
+/// What can be done with one is in [`TensorOps`]. Each op enqueues on the current stream of the device and returns at once; what
+/// comes back is a `Pending<Tensor>`, on which ops can be called like on the tensor itself:
+///
+/// ```
+/// use warpline_ops::{Tensor, TensorOps};
+/// # use warpline_runtime::Device;
+///
+/// # fn main() -> warpline_runtime::Result<()> {
+/// # let device = Device::best()?;
+/// let x = Tensor::randn([64, 128], &device);
+/// let w = Tensor::randn([128, 10], &device).queued()?;
+/// let b = Tensor::zeros([10], &device).queued()?;
+/// let y = x.matmul(&w).add(&b).relu();
+/// let total: f32 = y.sum().item().wait()?;
+/// assert!(total > 0.0);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Tensor {
+    storage: Storage,
+    shape: Shape,
+    /// Whether the memory holds the transpose: `shape` is that of the view.
+    transposed: bool,
+}
+
+/// The memory of a tensor: one contiguous run.
+#[derive(Clone)]
+#[doc(hidden)]
+pub enum Storage {
+    F32(Buffer<f32>),
+    I64(Buffer<i64>),
+}
+
+/// A number that goes with a tensor.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub enum Scalar {
+    F32(f32),
+    I64(i64),
+}
+
+impl Scalar {
+    fn dtype(self) -> DType {
+        match self {
+            Scalar::F32(_) => DType::F32,
+            Scalar::I64(_) => DType::I64,
+        }
+    }
+}
+
+/// Calls `$body` with the buffer, whatever its type.
+macro_rules! with_buffer {
+    ($storage:expr, $buffer:ident => $body:expr) => {
+        match $storage {
+            Storage::F32($buffer) => $body,
+            Storage::I64($buffer) => $body,
+        }
+    };
+}
+
+impl Tensor {
+    /// Sizes, the slowest one first; empty for a scalar.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Elements.
+    pub fn len(&self) -> usize {
+        with_buffer!(&self.storage, buffer => buffer.len())
+    }
+
+    /// Whether it has no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The type of the elements.
+    pub fn dtype(&self) -> DType {
+        match self.storage {
+            Storage::F32(_) => DType::F32,
+            Storage::I64(_) => DType::I64,
+        }
+    }
+
+    /// The device the memory is on.
+    pub fn device(&self) -> Device {
+        with_buffer!(&self.storage, buffer => buffer.device())
+    }
+
+    /// Whether the elements lie in row-major order without gaps. Everything but a transposed view does.
+    pub fn is_contiguous(&self) -> bool {
+        !self.transposed
+    }
+
+    /// Whether both are views of one allocation.
+    pub fn shares_memory(&self, other: &Tensor) -> bool {
+        match (&self.storage, &other.storage) {
+            (Storage::F32(one), Storage::F32(other)) => one.shares_memory(other),
+            (Storage::I64(one), Storage::I64(other)) => one.shares_memory(other),
+            _ => false,
+        }
+    }
+
+    /// The memory, for kernels and copies of one's own.
+    ///
+    /// # Errors
+    /// `DTypeMismatch` if the elements are not `T`; `Shape` if this is a transposed view.
+    pub fn buffer<T: TensorElement>(&self) -> Result<&Buffer<T>> {
+        if self.transposed {
+            return Err(Error::new(ErrorKind::Shape, format!("buffer: {}", self.not_contiguous())));
+        }
+        T::buffer(&self.storage).ok_or_else(|| {
+            let why =
+                format!("the tensor is {}, {} was asked for; ask for what it is", self.dtype(), T::DTYPE);
+            Error::new(ErrorKind::DTypeMismatch, format!("buffer: {why}"))
+        })
+    }
+
+    fn not_contiguous(&self) -> String {
+        format!(
+            "the tensor is a transposed view of shape {}, and only matmul and linear take that; call .contiguous() on it, \
+             which copies",
+            self.shape
+        )
+    }
+
+    /// What an op that writes it declares.
+    fn written(&self) -> Declared<'_> {
+        with_buffer!(&self.storage, buffer => writes([buffer]))
+    }
+}
+
+impl DeviceValue for Tensor {}
+
+impl HoldsMemory for Tensor {
+    fn memory(&self) -> MemoryRef<'_> {
+        with_buffer!(&self.storage, buffer => buffer.memory())
+    }
+}
+
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let view = if self.transposed { ", transposed" } else { "" };
+        write!(f, "Tensor<{}>({} on {}{view})", self.dtype(), self.shape, self.device())
+    }
+}

@@ -1,0 +1,139 @@
+//! What ops can be called on and take as operands: tensors, and `Pending`s that will be tensors.
+
+use super::{Scalar, Tensor};
+use std::borrow::Borrow;
+use warpline_runtime::{Pending, Refusal, Result};
+
+/// A tensor to compute with: `&Tensor`, `&Pending<Tensor>`, or a `Pending<Tensor>`, which is used up.
+///
+/// Nothing is waited for: a `Pending` counts as the tensor it will be. If its call was refused, so is the op, with the same
+/// error.
+pub trait TensorOperand: Sized {
+    /// The tensor, owned or not.
+    #[doc(hidden)]
+    type Held: Borrow<Tensor>;
+
+    #[doc(hidden)]
+    fn held(self) -> Result<Self::Held, Refusal>;
+
+    #[doc(hidden)]
+    fn is_transposed(&self) -> bool;
+
+    /// Another tensor of the same memory, which is there when this one is.
+    #[doc(hidden)]
+    fn viewed(self, view: impl FnOnce(&Tensor) -> Result<Tensor>) -> Pending<Tensor>;
+}
+
+impl<'a> TensorOperand for &'a Tensor {
+    type Held = &'a Tensor;
+
+    #[inline]
+    fn held(self) -> Result<&'a Tensor, Refusal> {
+        Ok(self)
+    }
+
+    fn is_transposed(&self) -> bool {
+        self.transposed
+    }
+
+    fn viewed(self, view: impl FnOnce(&Tensor) -> Result<Tensor>) -> Pending<Tensor> {
+        view(self).map_or_else(Pending::refused, Pending::ready)
+    }
+}
+
+impl<'a> TensorOperand for &'a Pending<Tensor> {
+    type Held = &'a Tensor;
+
+    #[inline]
+    fn held(self) -> Result<&'a Tensor, Refusal> {
+        self.as_operand()
+    }
+
+    fn is_transposed(&self) -> bool {
+        self.as_operand().is_ok_and(|tensor| tensor.transposed)
+    }
+
+    fn viewed(self, view: impl FnOnce(&Tensor) -> Result<Tensor>) -> Pending<Tensor> {
+        self.view_of(view)
+    }
+}
+
+impl TensorOperand for Pending<Tensor> {
+    type Held = Tensor;
+
+    #[inline]
+    fn held(self) -> Result<Tensor, Refusal> {
+        self.into_operand()
+    }
+
+    fn is_transposed(&self) -> bool {
+        (&self).is_transposed()
+    }
+
+    fn viewed(self, view: impl FnOnce(&Tensor) -> Result<Tensor>) -> Pending<Tensor> {
+        self.view(view)
+    }
+}
+
+/// A second operand: a [`TensorOperand`], or one number for all elements.
+pub trait OperandOrScalar: Sized {
+    #[doc(hidden)]
+    type Held: Borrow<Tensor>;
+
+    #[doc(hidden)]
+    fn given(self) -> Result<Given<Self::Held>, Refusal>;
+}
+
+/// A second operand as it was given.
+#[doc(hidden)]
+pub enum Given<H> {
+    Tensor(H),
+    Scalar(Scalar),
+}
+
+impl<H: Borrow<Tensor>> Given<H> {
+    #[inline]
+    pub(super) fn as_ref(&self) -> Given<&Tensor> {
+        match self {
+            Given::Tensor(held) => Given::Tensor(held.borrow()),
+            Given::Scalar(scalar) => Given::Scalar(*scalar),
+        }
+    }
+}
+
+macro_rules! operands {
+    ($($operand:ty),*) => {$(
+        impl<'a> OperandOrScalar for $operand {
+            type Held = <$operand as TensorOperand>::Held;
+
+            #[inline]
+            fn given(self) -> Result<Given<Self::Held>, Refusal> {
+                self.held().map(Given::Tensor)
+            }
+        }
+    )*};
+}
+operands!(&'a Tensor, &'a Pending<Tensor>);
+
+impl OperandOrScalar for Pending<Tensor> {
+    type Held = Tensor;
+
+    #[inline]
+    fn given(self) -> Result<Given<Tensor>, Refusal> {
+        self.held().map(Given::Tensor)
+    }
+}
+
+macro_rules! scalars {
+    ($($ty:ty = $variant:ident),*) => {$(
+        impl OperandOrScalar for $ty {
+            type Held = Tensor;
+
+            #[inline]
+            fn given(self) -> Result<Given<Tensor>, Refusal> {
+                Ok(Given::Scalar(Scalar::$variant(self)))
+            }
+        }
+    )*};
+}
+scalars! { f32 = F32, i64 = I64 }

@@ -1,0 +1,302 @@
+//! Every op as a method, on tensors and on what will be one.
+
+use super::elementwise::{self, ADD, MUL, SUB};
+use super::operand::{OperandOrScalar, TensorOperand};
+use super::{Shape, Tensor, TensorElement, create, loss, matmul, random, read, reduce, sgd, view};
+use std::borrow::Borrow;
+use std::panic::Location;
+use warpline_runtime::{Generator, Pending, Refusal};
+
+/// The tensor an operand stands for; where it was refused, the method returns its error.
+macro_rules! held {
+    ($operand:expr) => {
+        match $operand.held() {
+            Ok(held) => held,
+            Err(refusal) => return refusal.pass_on(),
+        }
+    };
+}
+
+/// The ops on tensors, for `&Tensor`, `&Pending<Tensor>` and `Pending<Tensor>`, which is used up.
+///
+/// Each is enqueued at once on the current stream of its first operand's device. Operands are given as the receiver is.
+///
+/// ```
+/// # use warpline_ops::{Tensor, TensorOps};
+/// # use warpline_runtime::Device;
+/// # fn main() -> warpline_runtime::Result<()> {
+/// # let device = Device::best()?;
+/// let x = Tensor::from_host(&[1.0, -2.0, 3.0, -4.0], [2, 2], &device).queued()?;
+/// let y = x.matmul(&x.t()).sub(1.0).relu(); // not a `?` in between
+/// let z = (&y).mul(&y).queued()?; // a reference, to go on using `y`
+/// assert_eq!(y.to_vec::<f32>().wait()?, [4.0, 10.0, 10.0, 24.0]);
+/// assert_eq!(z.sum().item::<f32>().wait()?, 792.0);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Names and formulas are PyTorch's; what ends in an underscore works in place and returns the tensor it wrote.
+///
+/// # Ordering
+/// As for every op: an earlier use of an operand on another stream has to be ordered before it. Results are allocated on the
+/// stream of the op.
+///
+/// # Errors
+/// In the `Pending`. That of an operand that was refused; `Shape`, `DTypeMismatch` and `DeviceMismatch` where operands do not
+/// fit, transposed views among them except in [`matmul`](Self::matmul) and [`linear`](Self::linear); `Unordered` where an edge
+/// is missing; `OutOfMemory`, `Fault` and `ShutDown`. A refused op in place marks what it would have written.
+pub trait TensorOps: TensorOperand {
+    /// Their sum. `other` is a number, or has the shape of this one or of its last dimensions: a row \[n\] is added to each row
+    /// of \[m, n\], one element to all. i64 wraps around.
+    #[track_caller]
+    fn add(self, other: impl OperandOrScalar) -> Pending<Tensor> {
+        binary(&ADD, self, other)
+    }
+
+    /// This minus `other`, shaped as for [`add`](Self::add).
+    #[track_caller]
+    fn sub(self, other: impl OperandOrScalar) -> Pending<Tensor> {
+        binary(&SUB, self, other)
+    }
+
+    /// Their product, element by element, shaped as for [`add`](Self::add).
+    #[track_caller]
+    fn mul(self, other: impl OperandOrScalar) -> Pending<Tensor> {
+        binary(&MUL, self, other)
+    }
+
+    /// Adds `other`, shaped as for [`add`](Self::add), in place.
+    #[track_caller]
+    fn add_(self, other: impl OperandOrScalar) -> Pending<Tensor> {
+        binary_in_place(&ADD, self, other)
+    }
+
+    /// Subtracts `other`, shaped as for [`add`](Self::add), in place.
+    #[track_caller]
+    fn sub_(self, other: impl OperandOrScalar) -> Pending<Tensor> {
+        binary_in_place(&SUB, self, other)
+    }
+
+    /// Multiplies by `other`, shaped as for [`add`](Self::add), in place.
+    #[track_caller]
+    fn mul_(self, other: impl OperandOrScalar) -> Pending<Tensor> {
+        binary_in_place(&MUL, self, other)
+    }
+
+    /// max(x, 0) of f32; NaN stays NaN.
+    #[track_caller]
+    fn relu(self) -> Pending<Tensor> {
+        let x = held!(self);
+        elementwise::relu(x.borrow()).unwrap_or_else(Refusal::pass_on)
+    }
+
+    /// The gradient before [`relu`](Self::relu), from that after it (this) and from its output: this where `output` > 0 or NaN,
+    /// else 0.
+    #[track_caller]
+    fn relu_backward(self, output: impl TensorOperand) -> Pending<Tensor> {
+        let (grad, output) = (held!(self), held!(output));
+        elementwise::relu_backward(grad.borrow(), output.borrow()).unwrap_or_else(Refusal::pass_on)
+    }
+
+    /// The product of two f32 matrices, \[m, k\] and \[k, n\] to \[m, n\]. Either may be a transposed view.
+    ///
+    /// Sums are f32, in an order that depends on k and the processor; not on m, n or the number of threads.
+    #[track_caller]
+    fn matmul(self, other: impl TensorOperand) -> Pending<Tensor> {
+        let (a, b) = (held!(self), held!(other));
+        matmul::matmul(a.borrow(), b.borrow()).unwrap_or_else(Refusal::pass_on)
+    }
+
+    /// A fully connected layer, x·wᵀ + bias in one op: inputs \[m, k\], a weight \[n, k\] and a bias \[n\], as `torch.nn.Linear` has
+    /// them, to \[m, n\]. The weight may be a transposed view, of a \[k, n\] matrix.
+    #[track_caller]
+    fn linear(self, weight: impl TensorOperand, bias: impl TensorOperand) -> Pending<Tensor> {
+        let (x, w, bias) = (held!(self), held!(weight), held!(bias));
+        matmul::linear(x.borrow(), w.borrow(), bias.borrow()).unwrap_or_else(Refusal::pass_on)
+    }
+
+    /// The sum of all f32 elements, a scalar; 0 if there are none. Pairwise in a fixed order: the same bits at every run.
+    #[track_caller]
+    fn sum(self) -> Pending<Tensor> {
+        let x = held!(self);
+        reduce::sum(x.borrow()).unwrap_or_else(Refusal::pass_on)
+    }
+
+    /// The mean of all f32 elements, a scalar; NaN if there are none.
+    #[track_caller]
+    fn mean(self) -> Pending<Tensor> {
+        let x = held!(self);
+        reduce::mean(x.borrow()).unwrap_or_else(Refusal::pass_on)
+    }
+
+    /// The sum of the rows of an f32 matrix, \[m, n\] to \[n\]: PyTorch's `sum(0)`, the gradient of a bias. Added up in f64.
+    #[track_caller]
+    fn sum_rows(self) -> Pending<Tensor> {
+        let x = held!(self);
+        reduce::sum_rows(x.borrow()).unwrap_or_else(Refusal::pass_on)
+    }
+
+    /// Where the largest f32 element along the last dimension is, as i64: \[…, n\] to \[…\]. The first of several; the first NaN is
+    /// larger than everything.
+    #[track_caller]
+    fn argmax(self) -> Pending<Tensor> {
+        let x = held!(self);
+        reduce::argmax(x.borrow()).unwrap_or_else(Refusal::pass_on)
+    }
+
+    /// How many elements of two i64 tensors of one shape are equal, an i64 scalar: right answers, for instance.
+    #[track_caller]
+    fn count_equal(self, other: impl TensorOperand) -> Pending<Tensor> {
+        let (x, y) = (held!(self), held!(other));
+        reduce::count_equal(x.borrow(), y.borrow()).unwrap_or_else(Refusal::pass_on)
+    }
+
+    /// The mean over the rows of the cross entropy of softmax(this) with `labels`, and its gradient with respect to this: f32
+    /// logits \[m, n\] and i64 labels \[m\] to a scalar and \[m, n\]. One op makes both.
+    ///
+    /// The device cannot refuse a label: one outside 0..n makes the loss, and its row of the gradient, NaN. There is no label
+    /// that is ignored.
+    #[track_caller]
+    fn cross_entropy(self, labels: impl TensorOperand) -> Pending<(Tensor, Tensor)> {
+        let (logits, labels) = (held!(self), held!(labels));
+        loss::cross_entropy(logits.borrow(), labels.borrow()).unwrap_or_else(Refusal::pass_on)
+    }
+
+    /// A step of gradient descent with momentum, in place: velocity ← momentum·velocity + grad, then this ← this −
+    /// lr·velocity, as `torch.optim.SGD` has it. All three f32 and of one shape; `velocity` starts at 0.
+    #[track_caller]
+    fn sgd_(
+        self,
+        grad: impl TensorOperand,
+        velocity: impl TensorOperand,
+        lr: f32,
+        momentum: f32,
+    ) -> Pending<Tensor> {
+        let (param, grad, velocity) = (held!(self), held!(grad), held!(velocity));
+        sgd::sgd(param.borrow(), grad.borrow(), velocity.borrow(), lr, momentum)
+            .unwrap_or_else(Refusal::pass_on)
+    }
+
+    /// Sets every element to `value`, which is of the tensor's type.
+    #[track_caller]
+    fn fill_<T: TensorElement>(self, value: T) -> Pending<Tensor> {
+        let x = held!(self);
+        create::fill_with(x.borrow(), value).unwrap_or_else(Refusal::pass_on)
+    }
+
+    /// Sets every element to 0.
+    #[track_caller]
+    fn zero_(self) -> Pending<Tensor> {
+        let x = held!(self);
+        create::zero(x.borrow()).unwrap_or_else(Refusal::pass_on)
+    }
+
+    /// Copies `source`, of the same shape and type, here.
+    #[track_caller]
+    fn copy_(self, source: impl TensorOperand) -> Pending<Tensor> {
+        let (y, x) = (held!(self), held!(source));
+        create::copy(y.borrow(), x.borrow()).unwrap_or_else(Refusal::pass_on)
+    }
+
+    /// Normal f32 numbers from the device's [`Generator`], which moves on when this is enqueued.
+    ///
+    /// Philox4x32-10 and Box–Muller as in cuRAND. The same seed and calls give the same words on every device and number of
+    /// threads; logarithm and sine are each device's own.
+    #[track_caller]
+    fn normal_(self, mean: f32, deviation: f32) -> Pending<Tensor> {
+        let x = held!(self);
+        random::normal(x.borrow(), None, mean, deviation).unwrap_or_else(Refusal::pass_on)
+    }
+
+    /// As [`normal_`](Self::normal_), from a generator of one's own.
+    #[track_caller]
+    fn normal_from_(self, generator: &Generator, mean: f32, deviation: f32) -> Pending<Tensor> {
+        let x = held!(self);
+        random::normal(x.borrow(), Some(generator), mean, deviation).unwrap_or_else(Refusal::pass_on)
+    }
+
+    /// f32 numbers from the device's [`Generator`], uniform in (low, high] up to rounding. The same bits on every device.
+    #[track_caller]
+    fn uniform_(self, low: f32, high: f32) -> Pending<Tensor> {
+        let x = held!(self);
+        random::uniform(x.borrow(), None, low, high).unwrap_or_else(Refusal::pass_on)
+    }
+
+    /// As [`uniform_`](Self::uniform_), from a generator of one's own.
+    #[track_caller]
+    fn uniform_from_(self, generator: &Generator, low: f32, high: f32) -> Pending<Tensor> {
+        let x = held!(self);
+        random::uniform(x.borrow(), Some(generator), low, high).unwrap_or_else(Refusal::pass_on)
+    }
+
+    /// The matrix with rows and columns exchanged: a view, which [`matmul`](Self::matmul) and [`linear`](Self::linear) take as it is and
+    /// everything else after [`contiguous`](Self::contiguous). What has fewer than two dimensions is returned as it is.
+    #[track_caller]
+    fn t(self) -> Pending<Tensor> {
+        let location = Location::caller();
+        self.viewed(|x| view::t(location, x))
+    }
+
+    /// The same elements in the same order, with another shape: a view.
+    #[track_caller]
+    fn reshape(self, shape: impl Into<Shape>) -> Pending<Tensor> {
+        let location = Location::caller();
+        self.viewed(|x| view::reshape(location, x, shape.into()))
+    }
+
+    /// The part of `len` along dimension `dim` from `start` on: a view. `dim` has to be 0, since other parts do not lie in one run
+    /// of memory.
+    #[track_caller]
+    fn narrow(self, dim: usize, start: usize, len: usize) -> Pending<Tensor> {
+        let location = Location::caller();
+        self.viewed(|x| view::narrow(location, x, dim, start, len))
+    }
+
+    /// The same elements in row-major order: a copy of a transposed view, else the tensor itself.
+    #[track_caller]
+    fn contiguous(self) -> Pending<Tensor> {
+        if !self.is_transposed() {
+            return self.viewed(|x| Ok(x.clone()));
+        }
+        let x = held!(self);
+        read::contiguous(x.borrow()).unwrap_or_else(Refusal::pass_on)
+    }
+
+    /// The elements, read back to the host in row-major order.
+    #[track_caller]
+    fn to_vec<T: TensorElement>(self) -> Pending<Vec<T>> {
+        let x = held!(self);
+        read::to_vec(x.borrow()).unwrap_or_else(Refusal::pass_on)
+    }
+
+    /// The only element, read back to the host.
+    #[track_caller]
+    fn item<T: TensorElement>(self) -> Pending<T> {
+        let x = held!(self);
+        read::item(x.borrow()).unwrap_or_else(Refusal::pass_on)
+    }
+}
+
+impl<T: TensorOperand> TensorOps for T {}
+
+#[track_caller]
+fn binary(op: &elementwise::Binary, x: impl TensorOperand, y: impl OperandOrScalar) -> Pending<Tensor> {
+    let x = held!(x);
+    match y.given() {
+        Ok(y) => elementwise::binary(op, x.borrow(), y.as_ref()).unwrap_or_else(Refusal::pass_on),
+        Err(refusal) => refusal.pass_on(),
+    }
+}
+
+#[track_caller]
+fn binary_in_place(
+    op: &elementwise::Binary,
+    x: impl TensorOperand,
+    y: impl OperandOrScalar,
+) -> Pending<Tensor> {
+    let x = held!(x);
+    match y.given() {
+        Ok(y) => elementwise::binary_in_place(op, x.borrow(), y.as_ref()).unwrap_or_else(Refusal::pass_on),
+        Err(refusal) => refusal.pass_on(),
+    }
+}

@@ -1,0 +1,75 @@
+//! From many elements to few, in a fixed order: the same bits at every run.
+
+use super::call::{Call, Outcome};
+use super::{Shape, Tensor};
+use warpline_kernels as kernels;
+use warpline_runtime::ErrorKind;
+
+/// The sum of all elements.
+#[track_caller]
+pub(super) fn sum(x: &Tensor) -> Outcome {
+    let call = Call::new("sum", &x.device())?;
+    let from = call.operand(x)?;
+    let shape = [].into();
+    let to = call.alloc(&shape)?;
+    Ok(call.launch(kernels::sum(x.len() as u64, from, &to), x.len(), ()).with(Tensor::over(to, shape)))
+}
+
+/// The mean of all elements.
+#[track_caller]
+pub(super) fn mean(x: &Tensor) -> Outcome {
+    let call = Call::new("mean", &x.device())?;
+    let from = call.operand(x)?;
+    let shape = [].into();
+    let to = call.alloc(&shape)?;
+    Ok(call.launch(kernels::mean(x.len() as u64, from, &to), x.len(), ()).with(Tensor::over(to, shape)))
+}
+
+/// The sum of all rows of a matrix.
+#[track_caller]
+pub(super) fn sum_rows(x: &Tensor) -> Outcome {
+    let call = Call::new("sum_rows", &x.device())?;
+    let [rows, cols] = call.matrix(x)?;
+    let from = call.operand(x)?;
+    let (Ok(height), Ok(width)) = (u32::try_from(rows), u32::try_from(cols)) else {
+        let why = format!("a matrix of shape {}, at most {} a side are taken; narrow it", x.shape, u32::MAX);
+        return Err(call.refuse(ErrorKind::Shape, &why));
+    };
+    let shape = [cols].into();
+    let to = call.alloc(&shape)?;
+    Ok(call.launch(kernels::column_sums(height, width, from, &to), cols, ()).with(Tensor::over(to, shape)))
+}
+
+/// Where the largest element of each row is.
+#[track_caller]
+pub(super) fn argmax(x: &Tensor) -> Outcome {
+    let call = Call::new("argmax", &x.device())?;
+    let (cols, outer) = match x.shape.split_last() {
+        Some((&cols, outer)) => (cols, outer),
+        None => (1, &[][..]),
+    };
+    if cols == 0 {
+        let why =
+            format!("the last dimension of shape {} is 0, and nothing is largest; pass at least 1", x.shape);
+        return Err(call.refuse(ErrorKind::Shape, &why));
+    }
+    let from = call.operand(x)?;
+    let shape = Shape::from(outer);
+    let to = call.alloc(&shape)?;
+    let rows = to.len();
+    Ok(call
+        .launch(kernels::argmax(rows as u64, cols as u64, from, &to), rows, ())
+        .with(Tensor::over(to, shape)))
+}
+
+/// How many elements are equal.
+#[track_caller]
+pub(super) fn count_equal(x: &Tensor, y: &Tensor) -> Outcome {
+    let call = Call::new("count_equal", &x.device())?;
+    call.same_shape(x, y)?;
+    let (one, other) = (call.operand(x)?, call.operand(y)?);
+    let shape = [].into();
+    let to = call.alloc(&shape)?;
+    let kernel = kernels::count_equal(x.len() as u64, one, other, &to);
+    Ok(call.launch(kernel, x.len(), ()).with(Tensor::over(to, shape)))
+}

@@ -1,0 +1,16 @@
+//! Steps of optimizers, in place.
+
+use super::Tensor;
+use super::call::{Call, Outcome};
+use warpline_kernels as kernels;
+
+/// velocity ← momentum·velocity + grad; param ← param − lr·velocity.
+#[track_caller]
+pub(super) fn sgd(param: &Tensor, grad: &Tensor, velocity: &Tensor, lr: f32, momentum: f32) -> Outcome {
+    let call = Call::in_place("sgd_", [param, velocity])?;
+    call.same_shape(param, grad)?;
+    call.same_shape(param, velocity)?;
+    let (p, g, v) = (call.operand(param)?, call.operand(grad)?, call.operand(velocity)?);
+    let kernel = kernels::sgd(param.len() as u64, lr, momentum, g, v, p);
+    Ok(call.launch(kernel, param.len(), param.clone()))
+}

@@ -1,0 +1,58 @@
+//! The sizes of a tensor.
+
+use smallvec::SmallVec;
+use std::fmt;
+use std::ops::Deref;
+
+/// The sizes of a tensor, the slowest one first; `[]` is a scalar. Made from arrays, slices and vectors of `usize`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Shape(SmallVec<[usize; 4]>);
+
+impl Shape {
+    /// Elements; `None` if there are more than can be counted.
+    pub fn elements(&self) -> Option<usize> {
+        self.iter().try_fold(1usize, |product, &size| product.checked_mul(size))
+    }
+
+    /// All sizes but the first, and what is left of the first one.
+    pub(super) fn with_first(&self, first: usize) -> Self {
+        let mut sizes = self.0.clone();
+        sizes[0] = first;
+        Shape(sizes)
+    }
+}
+
+impl Deref for Shape {
+    type Target = [usize];
+
+    #[inline]
+    fn deref(&self) -> &[usize] {
+        &self.0
+    }
+}
+
+impl<const N: usize> From<[usize; N]> for Shape {
+    #[inline]
+    fn from(sizes: [usize; N]) -> Self {
+        Shape(SmallVec::from_slice(&sizes))
+    }
+}
+
+impl From<&[usize]> for Shape {
+    #[inline]
+    fn from(sizes: &[usize]) -> Self {
+        Shape(SmallVec::from_slice(sizes))
+    }
+}
+
+impl From<Vec<usize>> for Shape {
+    fn from(sizes: Vec<usize>) -> Self {
+        Shape(SmallVec::from_vec(sizes))
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", &self.0[..])
+    }
+}

@@ -1,0 +1,77 @@
+//! The same memory with another shape. No op is enqueued.
+
+use super::{Shape, Storage, Tensor};
+use std::panic::Location;
+use warpline_runtime::{Error, ErrorKind, Result, Site};
+
+#[cold]
+fn refusal(site: Site, why: &str) -> Error {
+    Error::new(ErrorKind::Shape, format!("{site}: {why}"))
+}
+
+/// `x` with rows and columns exchanged; what has fewer than two dimensions is its own transpose.
+pub(super) fn t(location: &'static Location<'static>, x: &Tensor) -> Result<Tensor> {
+    match x.shape[..] {
+        [] | [_] => Ok(x.clone()),
+        [rows, cols] => {
+            Ok(Tensor { storage: x.storage.clone(), shape: [cols, rows].into(), transposed: !x.transposed })
+        }
+        _ => {
+            let why = format!(
+                "the tensor has {} dimensions, shape {}, and t takes at most 2",
+                x.shape.len(),
+                x.shape
+            );
+            Err(refusal(Site { op: "t", location }, &format!("{why}; reshape it to a matrix")))
+        }
+    }
+}
+
+/// The elements of `x` in the same order.
+pub(super) fn reshape(location: &'static Location<'static>, x: &Tensor, shape: Shape) -> Result<Tensor> {
+    let site = Site { op: "reshape", location };
+    if x.transposed {
+        return Err(refusal(site, &x.not_contiguous()));
+    }
+    if shape.elements() != Some(x.len()) {
+        let why = format!(
+            "{} elements, shape {}, do not make the shape {shape}; pass one with as many",
+            x.len(),
+            x.shape
+        );
+        return Err(refusal(site, &why));
+    }
+    Ok(Tensor { storage: x.storage.clone(), shape, transposed: false })
+}
+
+/// `len` rows of `x` from `start` on.
+pub(super) fn narrow(
+    location: &'static Location<'static>,
+    x: &Tensor,
+    dim: usize,
+    start: usize,
+    len: usize,
+) -> Result<Tensor> {
+    let site = Site { op: "narrow", location };
+    if x.transposed {
+        return Err(refusal(site, &x.not_contiguous()));
+    }
+    let Some(&rows) = x.shape.first().filter(|_| dim == 0) else {
+        let why = format!(
+            "dimension {dim} of shape {}, and only parts along dimension 0 lie in one run of memory; narrow that",
+            x.shape
+        );
+        return Err(refusal(site, &why));
+    };
+    let Some(end) = start.checked_add(len).filter(|&end| end <= rows) else {
+        let why =
+            format!("{len} rows from {start} on are not within 0..{rows}; stay within shape {}", x.shape);
+        return Err(refusal(site, &why));
+    };
+    let width: usize = x.shape[1..].iter().product();
+    let storage = match &x.storage {
+        Storage::F32(buffer) => Storage::F32(buffer.slice(start * width..end * width)?),
+        Storage::I64(buffer) => Storage::I64(buffer.slice(start * width..end * width)?),
+    };
+    Ok(Tensor { storage, shape: x.shape.with_first(len), transposed: false })
+}

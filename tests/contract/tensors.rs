@@ -1,0 +1,272 @@
+//! Tensors: what they are, how ops chain, and how they refuse.
+
+use crate::support::says;
+use crate::{contract, refused};
+use warpline::prelude::*;
+use warpline::{Generator, Shape};
+
+async fn tensor(values: &[f32], shape: impl Into<Shape>, device: &Device) -> warpline::Result<Tensor> {
+    Tensor::from_host(values, shape, device).await
+}
+
+/// The line of the caller as errors write it.
+#[track_caller]
+fn here(offset: u32) -> String {
+    let location = std::panic::Location::caller();
+    format!("({}:{})", location.file(), location.line() + offset)
+}
+
+contract! {
+    async fn ops_chain_without_waiting_and_without_a_question_mark([device]) {
+        let x = Tensor::from_host(&[1.0, -2.0, 3.0, -4.0], [2, 2], &device);
+        let w = Tensor::full([2, 3], 2.0, &device);
+        let b = Tensor::from_host(&[0.5, 1.0, 100.0], [3], &device).queued()?;
+        let y = (&x).matmul(&w).add(&b).relu();
+        let total: f32 = (&y).sum().item().await?;
+        let y = y.queued()?;
+        assert_eq!((y.shape(), y.dtype(), y.len()), (&[2, 3][..], DType::F32, 6));
+        assert_eq!(y.to_vec::<f32>().await?, [0.0, 0.0, 98.0, 0.0, 0.0, 98.0]);
+        assert_eq!(total, 196.0);
+        let x = x.await?;
+        assert_eq!(x.matmul(w).sum_rows().to_vec::<f32>().await?, [-4.0; 3]);
+    }
+
+    async fn a_step_of_a_perceptron_goes_down_the_gradient([device]) {
+        let generator = Generator::new(3);
+        let x = Tensor::empty([32, 8], &device).normal_from_(&generator, 0.0, 1.0).queued()?;
+        let labels = Tensor::from_host(&(0..32).map(|i| i % 4).collect::<Vec<i64>>(), [32], &device).queued()?;
+        let w1 = Tensor::empty([8, 16], &device).normal_from_(&generator, 0.0, 0.3).queued()?;
+        let w2 = Tensor::empty([16, 4], &device).normal_from_(&generator, 0.0, 0.3).queued()?;
+        let (b1, b2) = (Tensor::zeros([16], &device).queued()?, Tensor::zeros([4], &device).queued()?);
+        let params = [&w1, &b1, &w2, &b2];
+        let mut velocities = Vec::new();
+        for param in params {
+            velocities.push(Tensor::zeros(param.shape(), &device).queued()?);
+        }
+        let mut losses = Vec::new();
+        for _ in 0..100 {
+            let h = x.matmul(&w1).add(&b1).relu().queued()?;
+            let (loss, dy) = h.matmul(&w2).add(&b2).cross_entropy(&labels).queued()?;
+            let dh = dy.matmul(w2.t()).relu_backward(&h).queued()?;
+            let grads = [x.t().matmul(&dh), dh.sum_rows(), h.t().matmul(&dy), dy.sum_rows()];
+            for ((param, grad), velocity) in params.iter().zip(grads).zip(&velocities) {
+                param.sgd_(grad, velocity, 0.1, 0.9).queued()?;
+            }
+            losses.push(loss);
+        }
+        let (first, last): (f32, f32) = (losses[0].item().await?, losses[99].item().await?);
+        assert!(first > 1.0 && last < 0.1, "{first} {last}");
+        let right: i64 = x.matmul(&w1).add(&b1).relu().matmul(&w2).add(&b2).argmax().count_equal(&labels).item().await?;
+        assert_eq!(right, 32);
+    }
+
+    async fn an_op_on_a_refused_input_carries_the_same_error([device]) {
+        let x = tensor(&[1.0, 2.0], [1, 2], &device).await?;
+        let bad = x.matmul(&x);
+        let text = bad.as_operand().unwrap_err().error().to_string();
+        let through_a_reference = (&bad).relu();
+        let as_an_operand = x.add(&bad);
+        let chained = bad.t().mul(2.0).sum().item::<f32>();
+        for error in [refused(through_a_reference).await, refused(as_an_operand).await, refused(chained).await] {
+            says(&error, ErrorKind::Shape, &[&text]);
+        }
+        device.synchronize().await?;
+    }
+
+    async fn a_chain_that_is_dropped_with_its_error_is_reported([device]) {
+        let x = tensor(&[1.0, 2.0], [1, 2], &device).await?;
+        drop(x.matmul(&x).relu().sum());
+        let stream = device.default_stream()?;
+        says(&stream.synchronize().await.unwrap_err(), ErrorKind::Shape, &["matmul on stream \"default\""]);
+        stream.synchronize().await?;
+    }
+
+    async fn shapes_that_do_not_fit_are_refused_with_both([device]) {
+        let x = tensor(&[0.0; 6], [2, 3], &device).await?;
+        let row = tensor(&[0.0; 2], [2], &device).await?;
+        let cube = tensor(&[0.0; 8], [2, 2, 2], &device).await?;
+        let labels = Tensor::full([3], 0, &device).await?;
+        let empty = Tensor::empty([2, 0], &device).await?;
+        let line = here(0);
+        for (pending, op, why) in [
+            (x.matmul(&x), "matmul", "the shapes are [2, 3] and [2, 3], 3 columns on the left and 2 rows on the right; \
+                                      transpose one or pass others"),
+            (x.matmul(&row), "matmul", "a tensor has 1 dimensions, shape [2], and the op takes a matrix of 2 there; reshape it"),
+            (x.add(&row), "add", "the shapes are [2, 3] and [2]; the second has to be the first or end it, as a row [n] does [m, n]"),
+            (row.mul(&x), "mul", "the shapes are [2] and [2, 3]; the second has to be"),
+            (x.relu_backward(&row), "relu_backward", "the shapes are [2, 3] and [2]; pass tensors of one shape"),
+            (x.linear(&x, row.narrow(0, 0, 1)), "linear", "the shapes are [2, 3] of the input, [2, 3] of the weight and [1] of \
+                                      the bias; for inputs [m, k] pass a weight [n, k] and a bias [n]"),
+            (cube.sum_rows(), "sum_rows", "a tensor has 3 dimensions, shape [2, 2, 2], and the op takes a matrix"),
+            (empty.argmax(), "argmax", "the last dimension of shape [2, 0] is 0, and nothing is largest; pass at least 1"),
+        ] {
+            let error = refused(pending).await;
+            says(&error, ErrorKind::Shape, &[&format!("{op} on stream \"default\" ("), why]);
+            assert!(error.to_string().contains("tests/contract/tensors.rs:"), "{error}, {line}");
+        }
+        let error = refused(x.cross_entropy(&labels)).await;
+        says(&error, ErrorKind::Shape, &["cross_entropy on stream", "the shapes are [2, 3] of the logits and [3] of the labels; \
+                                          for 2 rows pass labels of shape [2]"]);
+        says(&refused(x.item::<f32>()).await, ErrorKind::Shape, &["item on", "6 elements, shape [2, 3], and item takes 1; use to_vec"]);
+        says(&refused(Tensor::from_host(&[1.0], [2], &device)).await, ErrorKind::Shape, &["from_host on", "1 elements do not make the shape [2]"]);
+        says(&refused(Tensor::empty([usize::MAX, 2], &device)).await, ErrorKind::OutOfMemory, &["more elements than can be counted"]);
+        says(&refused(x.reshape([7])).await, ErrorKind::Shape, &["reshape (", "6 elements, shape [2, 3], do not make the shape [7]"]);
+        says(&refused(x.narrow(0, 1, 2)).await, ErrorKind::Shape, &["narrow (", "2 rows from 1 on are not within 0..2"]);
+        says(&refused(x.narrow(1, 0, 1)).await, ErrorKind::Shape, &["dimension 1 of shape [2, 3], and only parts along dimension 0"]);
+        says(&refused(cube.t()).await, ErrorKind::Shape, &["t (", "3 dimensions, shape [2, 2, 2], and t takes at most 2; reshape"]);
+    }
+
+    async fn types_that_do_not_fit_are_refused_with_both([device]) {
+        let x = tensor(&[1.0], [1], &device).await?;
+        let n = Tensor::full([1], 7, &device).await?;
+        for (pending, text) in [
+            (n.relu(), "relu on stream \"default\" ("),
+            (x.add(&n), "a tensor of shape [1] is i64, and the op takes f32 there; make it of f32"),
+            (n.mul(&x), "a tensor of shape [1] is f32, and the op takes i64 there; make it of i64"),
+            (n.add(1.0), "the tensor is i64 and the scalar f32; pass one of i64"),
+            (x.fill_(1), "fill_ on stream"),
+            (x.copy_(&n), "copy_ on stream"),
+        ] {
+            says(&refused(pending).await, ErrorKind::DTypeMismatch, &[text]);
+        }
+        says(&refused(n.item::<f32>()).await, ErrorKind::DTypeMismatch, &["item on", "is i64, and the op takes f32"]);
+        says(&n.buffer::<f32>().unwrap_err(), ErrorKind::DTypeMismatch, &["buffer: the tensor is i64, f32 was asked for"]);
+        x.zero_().await?;
+        Tensor::ones([1], &device).copy_(&x).await?;
+    }
+
+    async fn devices_that_do_not_fit_are_refused_with_both([one, two]) {
+        let (x, y) = (tensor(&[1.0], [1, 1], &one).await?, tensor(&[1.0], [1, 1], &two).await?);
+        let text = format!("the stream is on {one} and an operand is on {two}; copy it over with copy_peer first");
+        for (op, pending) in [("add", x.add(&y)), ("matmul", x.matmul(&y)), ("mul_", x.mul_(&y)), ("copy", x.copy_(&y))] {
+            says(&refused(pending).await, ErrorKind::DeviceMismatch, &[&format!("{op} on stream \"default\" ("), &text]);
+        }
+        x.zero_().await?;
+    }
+
+    async fn a_transposed_view_goes_into_matmul_as_it_is_and_nowhere_else([device]) {
+        let x = tensor(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [2, 3], &device).await?;
+        let t = x.t().await?;
+        assert!(t.shares_memory(&x) && !t.is_contiguous() && t.shape() == [3, 2]);
+        assert_eq!(x.matmul(&t).to_vec::<f32>().await?, [14.0, 32.0, 32.0, 77.0]);
+        assert_eq!(t.matmul(&x).to_vec::<f32>().await?, [17.0, 22.0, 27.0, 22.0, 29.0, 36.0, 27.0, 36.0, 45.0]);
+        let advice = "the tensor is a transposed view of shape [3, 2], and only matmul and linear take that; call .contiguous() on \
+                      it, which copies";
+        for pending in [
+            t.relu(), t.add(1.0), x.add(t.narrow(0, 0, 1)), t.sum(), t.mean(), t.sum_rows(), t.argmax(), t.reshape([6]),
+            t.fill_(1.0), t.normal_(0.0, 1.0), t.relu_backward(&t), t.sgd_(&t, &t, 0.1, 0.9), t.copy_(&t),
+        ] {
+            says(&refused(pending).await, ErrorKind::Shape, &[advice]);
+        }
+        says(&refused(t.to_vec::<f32>()).await, ErrorKind::Shape, &["to_vec on", advice]);
+        says(&t.buffer::<f32>().unwrap_err(), ErrorKind::Shape, &[advice]);
+        // What a refused op would have written is marked until somebody deals with it.
+        refused(x.sum()).await;
+        x.buffer::<f32>()?.accept_contents();
+        let copy = t.contiguous().await?;
+        assert!(!copy.shares_memory(&x) && copy.is_contiguous());
+        assert_eq!(copy.to_vec::<f32>().await?, [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+        assert!(x.contiguous().await?.shares_memory(&x) && t.t().await?.is_contiguous());
+    }
+
+    async fn views_share_memory([device]) {
+        let x = tensor(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [3, 2], &device).await?;
+        let rows = x.narrow(0, 1, 2).await?;
+        assert!(rows.shares_memory(&x) && rows.shape() == [2, 2]);
+        rows.fill_(9.0).queued()?;
+        assert_eq!(x.to_vec::<f32>().await?, [1.0, 2.0, 9.0, 9.0, 9.0, 9.0]);
+        let flat = x.relu().reshape([6]).narrow(0, 0, 3).await?;
+        assert_eq!(flat.to_vec::<f32>().await?, [1.0, 2.0, 9.0]);
+        let buffer = x.buffer::<f32>()?.clone();
+        let same = Tensor::from_buffer(buffer.clone(), [2, 3])?;
+        assert!(same.shares_memory(&x) && !same.shares_memory(&Tensor::zeros([1], &device).await?));
+        says(&Tensor::from_buffer(buffer.clone(), [7]).unwrap_err(), ErrorKind::Shape, &["6 elements do not make the shape [7]"]);
+        let columns = buffer.as_matrix(3)?.columns(..1)?;
+        says(&Tensor::from_buffer(columns, [3]).unwrap_err(), ErrorKind::Shape, &["strided view of 3 rows of 1 elements, 2 apart"]);
+        assert_eq!(x.narrow(0, 3, 0).await?.shape(), [0, 2]);
+    }
+
+    async fn ops_in_place_write_and_return_their_tensor([device]) {
+        let x = Tensor::zeros([2, 2], &device).queued()?;
+        let y = x.add_(1.0).mul_(3.0).sub_(&tensor(&[1.0, 2.0], [2], &device).await?).queued()?;
+        assert!(y.shares_memory(&x));
+        assert_eq!(x.to_vec::<f32>().await?, [2.0, 1.0, 2.0, 1.0]);
+        assert_eq!(x.add_(&x).mul(&x).to_vec::<f32>().await?, [16.0, 4.0, 16.0, 4.0]);
+        assert_eq!(x.zero_().to_vec::<f32>().await?, [0.0; 4]);
+        let n = Tensor::full([3], 7, &device).sub_(10).mul(Tensor::full([1], 2, &device)).queued()?;
+        assert_eq!(n.to_vec::<i64>().await?, [-6; 3]);
+        assert_eq!(n.zero_().to_vec::<i64>().await?, [0; 3]);
+    }
+
+    async fn a_refused_op_in_place_marks_what_it_would_have_written([device]) {
+        let x = Tensor::zeros([2, 2], &device).queued()?;
+        let error = refused(x.add_(Tensor::zeros([3], &device))).await;
+        says(&refused(x.sum()).await, ErrorKind::Shape, &[&error.to_string()]);
+        assert_eq!(x.fill_(1.0).sum().item::<f32>().await?, 4.0);
+    }
+
+    async fn use_on_another_stream_is_refused_with_the_users_lines([device]) {
+        let side = device.stream().label("side").build()?;
+        let x = tensor(&[1.0, 2.0], [1, 2], &device).await?;
+        let (made, made_at) = (x.mul(2.0).queued()?, here(0));
+        let (used, used_at) = (side.enter(|| (&made).sum()), here(0));
+        let error = refused(used).await;
+        says(&error, ErrorKind::Unordered, &[
+            &format!("sum on stream \"side\" {used_at} reads memory that mul on stream \"default\" {made_at} wrote"),
+            "call side.wait_stream(&default) before it",
+        ]);
+        let (written, written_at) = (side.enter(|| (&made).normal_(0.0, 1.0)), here(0));
+        says(&refused(written).await, ErrorKind::Unordered, &[&format!("normal_ on stream \"side\" {written_at}")]);
+        made.buffer::<f32>()?.accept_contents();
+        side.wait_for(&made).await?;
+        assert_eq!(side.enter(|| made.sum().item::<f32>()).await?, 6.0);
+    }
+
+    async fn a_result_counts_as_allocated_at_the_users_line([device]) {
+        let side = device.stream().label("side").build()?;
+        let (empty, line) = (Tensor::empty([4], &device).queued()?, here(0));
+        let error = refused(side.enter(|| empty.fill_(1.0))).await;
+        says(&error, ErrorKind::Unordered, &[&format!("alloc on stream \"default\" {line}")]);
+    }
+
+    async fn random_numbers_depend_on_seed_and_calls_alone([one, two]) {
+        let draw = async |device: &Device| {
+            let x = Tensor::randn([5], device).queued()?;
+            let y = Tensor::rand([3, 3], device).queued()?;
+            Ok::<_, Error>((x.to_vec::<f32>().await?, y.to_vec::<f32>().await?))
+        };
+        one.generator().manual_seed(9);
+        two.generator().manual_seed(9);
+        let first = draw(&one).await?;
+        assert_eq!(first, draw(&two).await?);
+        assert_ne!(first, draw(&one).await?);
+        one.generator().manual_seed(9);
+        assert_eq!(first, draw(&one).await?);
+        let own = Generator::new(9);
+        let x = Tensor::empty([5], &two).normal_from_(&own, 0.0, 1.0).queued()?;
+        let y = Tensor::empty([9], &two).uniform_from_(&own, 0.0, 1.0).queued()?;
+        assert_eq!(first, (x.to_vec().await?, y.to_vec().await?));
+        let z = Tensor::empty([1000], &one).uniform_(2.0, 3.0).queued()?;
+        assert!(z.to_vec::<f32>().await?.iter().all(|z| (2.0..=3.0).contains(z)));
+    }
+
+    async fn empty_tensors_and_scalars_are_tensors([device]) {
+        let none = Tensor::empty([0, 3], &device).queued()?;
+        assert_eq!((none.relu().add(1.0).mul(&none).to_vec::<f32>().await?, none.is_empty()), (vec![], true));
+        assert_eq!(none.sum().item::<f32>().await?, 0.0);
+        assert_eq!(none.sum_rows().to_vec::<f32>().await?, [0.0; 3]);
+        assert_eq!(none.t().matmul(&none).to_vec::<f32>().await?, [0.0; 9]);
+        let one = Tensor::full([], 2.5, &device).queued()?;
+        assert_eq!((one.shape().len(), one.item::<f32>().await?), (0, 2.5));
+        assert_eq!(Tensor::ones([2], &device).mul(&one).to_vec::<f32>().await?, [2.5; 2]);
+        assert_eq!(one.argmax().item::<i64>().await?, 0);
+    }
+
+    async fn what_is_dropped_in_a_chain_is_freed([device]) {
+        let x = Tensor::randn([64, 64], &device).queued()?;
+        let before = device.memory_stats().allocated_bytes;
+        let y = x.matmul(&x).relu().add(&x).sum().queued()?;
+        assert_eq!(device.memory_stats().allocated_bytes - before, 512, "only the scalar is left");
+        y.item::<f32>().await?;
+    }
+}
