@@ -18,7 +18,13 @@ impl Site {
     #[inline]
     #[track_caller]
     pub fn here(op: &'static &'static str) -> Self {
-        Site { op, location: Location::caller() }
+        Site::at(op, Location::caller())
+    }
+
+    /// The same for a line that is known already.
+    #[inline]
+    pub const fn at(op: &'static &'static str, location: &'static Location<'static>) -> Self {
+        Site { op, location }
     }
 
     /// The op: a kernel's name, `copy_to_device`, `wait_stream` …

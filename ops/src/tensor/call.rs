@@ -1,7 +1,6 @@
 //! An op being put together: from checked operands to a launch, with the caller's line in everything that is refused.
 
 use super::{DType, Shape, Tensor, TensorElement};
-use std::panic::Location;
 use warpline_runtime::kernel::{KernelCall, LaunchConfig};
 use warpline_runtime::{Buffer, Device, Error, ErrorKind, Pending, Refusal, Result, Site, Stream};
 
@@ -19,8 +18,8 @@ impl<'a> Call<'a> {
     /// An op on the current stream of `device`, called at the caller's line.
     #[track_caller]
     #[inline]
-    pub(super) fn new(op: &'static str, device: &Device) -> Result<Self, Refusal> {
-        let site = Site { op, location: Location::caller() };
+    pub(super) fn new(op: &'static &'static str, device: &Device) -> Result<Self, Refusal> {
+        let site = Site::here(op);
         Ok(Call { site, stream: Stream::current(device)?, in_place: [None, None] })
     }
 
@@ -28,7 +27,7 @@ impl<'a> Call<'a> {
     #[track_caller]
     #[inline]
     pub(super) fn in_place<const N: usize>(
-        op: &'static str,
+        op: &'static &'static str,
         tensors: [&'a Tensor; N],
     ) -> Result<Self, Refusal> {
         const { assert!(0 < N && N <= 2) };
@@ -40,7 +39,7 @@ impl<'a> Call<'a> {
     /// The refusal for `why`, which says both numbers and what to do.
     #[cold]
     pub(super) fn refuse(&self, kind: ErrorKind, why: &str) -> Refusal {
-        let (op, location) = (self.site.op, self.site.location);
+        let (op, location) = (self.site.op(), self.site.location);
         let (file, line) = (location.file(), location.line());
         let label = self.stream.label();
         self.refused(Error::new(kind, format!("{op} on stream \"{label}\" ({file}:{line}): {why}")))
@@ -114,7 +113,7 @@ impl<'a> Call<'a> {
                 format!("a tensor of shape {shape} has more elements than can be counted; make it smaller");
             return Err(self.refuse(ErrorKind::OutOfMemory, &why));
         };
-        let site = Site { op: "alloc", location: self.site.location };
+        let site = Site::at(&"alloc", self.site.location);
         self.stream.alloc_at(site, len).map_err(|error| self.refused(error))
     }
 

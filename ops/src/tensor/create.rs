@@ -96,13 +96,13 @@ impl Tensor {
 
 #[track_caller]
 fn empty<T: TensorElement>(shape: Shape, device: &Device) -> Result<Tensor, Refusal> {
-    let buffer = Call::new("empty", device)?.alloc::<T>(&shape)?;
+    let buffer = Call::new(&"empty", device)?.alloc::<T>(&shape)?;
     Ok(Tensor::over(buffer, shape))
 }
 
 #[track_caller]
 fn from_host<T: TensorElement>(host: &[T], shape: Shape, device: &Device) -> Outcome {
-    let call = Call::new("from_host", device)?;
+    let call = Call::new(&"from_host", device)?;
     if shape.elements() != Some(host.len()) {
         let why = format!("{} elements do not make the shape {shape}; pass one with as many", host.len());
         return Err(call.refuse(ErrorKind::Shape, &why));
@@ -115,7 +115,7 @@ fn from_host<T: TensorElement>(host: &[T], shape: Shape, device: &Device) -> Out
 /// x ← value.
 #[track_caller]
 pub(super) fn fill_with<T: TensorElement>(x: &Tensor, value: T) -> Outcome {
-    let call = Call::in_place("fill_", [x])?;
+    let call = Call::in_place(&"fill_", [x])?;
     let filled = call.stream().fill(call.operand::<T>(x)?, value);
     Ok(filled.with(x.clone()))
 }
@@ -132,7 +132,7 @@ pub(super) fn zero(x: &Tensor) -> Outcome {
 /// y ← x.
 #[track_caller]
 pub(super) fn copy(y: &Tensor, x: &Tensor) -> Outcome {
-    let call = Call::in_place("copy_", [y])?;
+    let call = Call::in_place(&"copy_", [y])?;
     call.same_shape(y, x)?;
     let copied = match &y.storage {
         Storage::F32(_) => call.stream().copy::<f32>(call.operand(x)?, call.operand(y)?),

@@ -66,8 +66,8 @@ pub(super) static MUL: Binary = Binary {
 
 /// z ← x ∘ y.
 #[track_caller]
-pub(super) fn binary(op: &Binary, x: &Tensor, y: Given<&Tensor>) -> Outcome {
-    let call = Call::new(op.name, &x.device())?;
+pub(super) fn binary(op: &'static Binary, x: &Tensor, y: Given<&Tensor>) -> Outcome {
+    let call = Call::new(&op.name, &x.device())?;
     match x.dtype() {
         DType::F32 => combined(&call, &op.f32, x, y, call.alloc_like(x)?),
         DType::I64 => combined(&call, &op.i64, x, y, call.alloc_like(x)?),
@@ -76,8 +76,8 @@ pub(super) fn binary(op: &Binary, x: &Tensor, y: Given<&Tensor>) -> Outcome {
 
 /// x ← x ∘ y.
 #[track_caller]
-pub(super) fn binary_in_place(op: &Binary, x: &Tensor, y: Given<&Tensor>) -> Outcome {
-    let call = Call::in_place(op.name_in_place, [x])?;
+pub(super) fn binary_in_place(op: &'static Binary, x: &Tensor, y: Given<&Tensor>) -> Outcome {
+    let call = Call::in_place(&op.name_in_place, [x])?;
     match &x.storage {
         Storage::F32(to) => combined(&call, &op.f32, x, y, to.clone()),
         Storage::I64(to) => combined(&call, &op.i64, x, y, to.clone()),
@@ -127,7 +127,7 @@ fn repeats(call: &Call<'_>, x: &Tensor, y: &Tensor) -> Result<(), Refusal> {
 /// y ← max(x, 0).
 #[track_caller]
 pub(super) fn relu(x: &Tensor) -> Outcome {
-    let call = Call::new("relu", &x.device())?;
+    let call = Call::new(&"relu", &x.device())?;
     let from = call.operand(x)?;
     let to = call.alloc_like(x)?;
     let done = call.launch(kernels::relu(x.len() as u64, from, &to), x.len(), ());
@@ -137,7 +137,7 @@ pub(super) fn relu(x: &Tensor) -> Outcome {
 /// dx ← grad where y > 0.
 #[track_caller]
 pub(super) fn relu_backward(grad: &Tensor, y: &Tensor) -> Outcome {
-    let call = Call::new("relu_backward", &grad.device())?;
+    let call = Call::new(&"relu_backward", &grad.device())?;
     call.same_shape(grad, y)?;
     let (grads, outputs) = (call.operand(grad)?, call.operand(y)?);
     let to = call.alloc_like(grad)?;

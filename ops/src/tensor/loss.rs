@@ -8,7 +8,7 @@ use warpline_runtime::ErrorKind;
 /// The mean cross entropy of softmax(logits) with `labels`, and its gradient.
 #[track_caller]
 pub(super) fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Outcome<(Tensor, Tensor)> {
-    let call = Call::new("cross_entropy", &logits.device())?;
+    let call = Call::new(&"cross_entropy", &logits.device())?;
     let [rows, cols] = call.matrix(logits)?;
     if labels.shape[..] != [rows] {
         let why = format!(

@@ -8,7 +8,7 @@ use warpline_runtime::ErrorKind;
 /// a·b.
 #[track_caller]
 pub(super) fn matmul(a: &Tensor, b: &Tensor) -> Outcome {
-    let call = Call::new("matmul", &a.device())?;
+    let call = Call::new(&"matmul", &a.device())?;
     let ([m, k], [rows, n]) = (call.matrix(a)?, call.matrix(b)?);
     if k != rows {
         let why = format!(
@@ -28,7 +28,7 @@ pub(super) fn matmul(a: &Tensor, b: &Tensor) -> Outcome {
 /// x·wᵀ + bias.
 #[track_caller]
 pub(super) fn linear(x: &Tensor, w: &Tensor, bias: &Tensor) -> Outcome {
-    let call = Call::new("linear", &x.device())?;
+    let call = Call::new(&"linear", &x.device())?;
     let ([m, k], [n, cols]) = (call.matrix(x)?, call.matrix(w)?);
     if k != cols || bias.shape[..] != [n] {
         let why = format!(

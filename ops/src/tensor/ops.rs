@@ -280,7 +280,11 @@ pub trait TensorOps: TensorOperand {
 impl<T: TensorOperand> TensorOps for T {}
 
 #[track_caller]
-fn binary(op: &elementwise::Binary, x: impl TensorOperand, y: impl OperandOrScalar) -> Pending<Tensor> {
+fn binary(
+    op: &'static elementwise::Binary,
+    x: impl TensorOperand,
+    y: impl OperandOrScalar,
+) -> Pending<Tensor> {
     let x = held!(x);
     match y.given() {
         Ok(y) => elementwise::binary(op, x.borrow(), y.as_ref()).unwrap_or_else(Refusal::pass_on),
@@ -290,7 +294,7 @@ fn binary(op: &elementwise::Binary, x: impl TensorOperand, y: impl OperandOrScal
 
 #[track_caller]
 fn binary_in_place(
-    op: &elementwise::Binary,
+    op: &'static elementwise::Binary,
     x: impl TensorOperand,
     y: impl OperandOrScalar,
 ) -> Pending<Tensor> {

@@ -8,7 +8,7 @@ use warpline_runtime::Generator;
 /// x ← mean + deviation·z, from the next part of a generator's sequence: `generator`'s, else the device's.
 #[track_caller]
 pub(super) fn normal(x: &Tensor, generator: Option<&Generator>, mean: f32, deviation: f32) -> Outcome {
-    let call = Call::in_place("normal_", [x])?;
+    let call = Call::in_place(&"normal_", [x])?;
     let (y, n) = (call.operand(x)?, x.len() as u64);
     let draw = generator.unwrap_or(x.device().generator()).take(n);
     let kernel = kernels::philox_normal(n, draw.seed, 0, draw.offset, mean, deviation, y);
@@ -18,7 +18,7 @@ pub(super) fn normal(x: &Tensor, generator: Option<&Generator>, mean: f32, devia
 /// x ← uniform in (low, high], likewise.
 #[track_caller]
 pub(super) fn uniform(x: &Tensor, generator: Option<&Generator>, low: f32, high: f32) -> Outcome {
-    let call = Call::in_place("uniform_", [x])?;
+    let call = Call::in_place(&"uniform_", [x])?;
     let (y, n) = (call.operand(x)?, x.len() as u64);
     let draw = generator.unwrap_or(x.device().generator()).take(n);
     let kernel = kernels::philox_uniform(n, draw.seed, 0, draw.offset, low, high, y);

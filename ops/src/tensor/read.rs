@@ -8,14 +8,14 @@ use warpline_runtime::ErrorKind;
 /// The elements of `x`.
 #[track_caller]
 pub(super) fn to_vec<T: TensorElement>(x: &Tensor) -> Outcome<Vec<T>> {
-    let call = Call::new("to_vec", &x.device())?;
+    let call = Call::new(&"to_vec", &x.device())?;
     Ok(call.stream().read(call.operand::<T>(x)?))
 }
 
 /// The only element of `x`.
 #[track_caller]
 pub(super) fn item<T: TensorElement>(x: &Tensor) -> Outcome<T> {
-    let call = Call::new("item", &x.device())?;
+    let call = Call::new(&"item", &x.device())?;
     if x.len() != 1 {
         let why =
             format!("the tensor has {} elements, shape {}, and item takes 1; use to_vec", x.len(), x.shape);
@@ -28,7 +28,7 @@ pub(super) fn item<T: TensorElement>(x: &Tensor) -> Outcome<T> {
 /// A copy in row-major order of `x`, a transposed view.
 #[track_caller]
 pub(super) fn contiguous(x: &Tensor) -> Outcome {
-    let call = Call::new("contiguous", &x.device())?;
+    let call = Call::new(&"contiguous", &x.device())?;
     let [rows, cols] = call.matrix(x)?;
     // In memory it is cols × rows.
     let (height, width) = (cols as u64, rows as u64);

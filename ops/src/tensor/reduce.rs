@@ -8,7 +8,7 @@ use warpline_runtime::ErrorKind;
 /// The sum of all elements.
 #[track_caller]
 pub(super) fn sum(x: &Tensor) -> Outcome {
-    let call = Call::new("sum", &x.device())?;
+    let call = Call::new(&"sum", &x.device())?;
     let from = call.operand(x)?;
     let shape = [].into();
     let to = call.alloc(&shape)?;
@@ -18,7 +18,7 @@ pub(super) fn sum(x: &Tensor) -> Outcome {
 /// The mean of all elements.
 #[track_caller]
 pub(super) fn mean(x: &Tensor) -> Outcome {
-    let call = Call::new("mean", &x.device())?;
+    let call = Call::new(&"mean", &x.device())?;
     let from = call.operand(x)?;
     let shape = [].into();
     let to = call.alloc(&shape)?;
@@ -28,7 +28,7 @@ pub(super) fn mean(x: &Tensor) -> Outcome {
 /// The sum of all rows of a matrix.
 #[track_caller]
 pub(super) fn sum_rows(x: &Tensor) -> Outcome {
-    let call = Call::new("sum_rows", &x.device())?;
+    let call = Call::new(&"sum_rows", &x.device())?;
     let [rows, cols] = call.matrix(x)?;
     let from = call.operand(x)?;
     let (Ok(height), Ok(width)) = (u32::try_from(rows), u32::try_from(cols)) else {
@@ -43,7 +43,7 @@ pub(super) fn sum_rows(x: &Tensor) -> Outcome {
 /// Where the largest element of each row is.
 #[track_caller]
 pub(super) fn argmax(x: &Tensor) -> Outcome {
-    let call = Call::new("argmax", &x.device())?;
+    let call = Call::new(&"argmax", &x.device())?;
     let (cols, outer) = match x.shape.split_last() {
         Some((&cols, outer)) => (cols, outer),
         None => (1, &[][..]),
@@ -65,7 +65,7 @@ pub(super) fn argmax(x: &Tensor) -> Outcome {
 /// How many elements are equal.
 #[track_caller]
 pub(super) fn count_equal(x: &Tensor, y: &Tensor) -> Outcome {
-    let call = Call::new("count_equal", &x.device())?;
+    let call = Call::new(&"count_equal", &x.device())?;
     call.same_shape(x, y)?;
     let (one, other) = (call.operand(x)?, call.operand(y)?);
     let shape = [].into();

@@ -7,7 +7,7 @@ use warpline_kernels as kernels;
 /// velocity ← momentum·velocity + grad; param ← param − lr·velocity.
 #[track_caller]
 pub(super) fn sgd(param: &Tensor, grad: &Tensor, velocity: &Tensor, lr: f32, momentum: f32) -> Outcome {
-    let call = Call::in_place("sgd_", [param, velocity])?;
+    let call = Call::in_place(&"sgd_", [param, velocity])?;
     call.same_shape(param, grad)?;
     call.same_shape(param, velocity)?;
     let (p, g, v) = (call.operand(param)?, call.operand(grad)?, call.operand(velocity)?);

@@ -22,14 +22,14 @@ pub(super) fn t(location: &'static Location<'static>, x: &Tensor) -> Result<Tens
                 x.shape.len(),
                 x.shape
             );
-            Err(refusal(Site { op: "t", location }, &format!("{why}; reshape it to a matrix")))
+            Err(refusal(Site::at(&"t", location), &format!("{why}; reshape it to a matrix")))
         }
     }
 }
 
 /// The elements of `x` in the same order.
 pub(super) fn reshape(location: &'static Location<'static>, x: &Tensor, shape: Shape) -> Result<Tensor> {
-    let site = Site { op: "reshape", location };
+    let site = Site::at(&"reshape", location);
     if x.transposed {
         return Err(refusal(site, &x.not_contiguous()));
     }
@@ -52,7 +52,7 @@ pub(super) fn narrow(
     start: usize,
     len: usize,
 ) -> Result<Tensor> {
-    let site = Site { op: "narrow", location };
+    let site = Site::at(&"narrow", location);
     if x.transposed {
         return Err(refusal(site, &x.not_contiguous()));
     }
