@@ -33,6 +33,7 @@ pub use warpline_runtime::*;
 
 /// What most programs need.
 pub mod prelude {
+    pub use warpline_ops::data::Loader;
     pub use warpline_ops::{DType, Tensor, TensorOps};
     pub use warpline_runtime::kernel::LaunchConfig;
     pub use warpline_runtime::{

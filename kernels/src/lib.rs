@@ -46,6 +46,7 @@ pub use linear::{LINEAR, linear};
 pub use matmul::{MATMUL, matmul};
 pub use mean::{MEAN, mean};
 pub use mul::{MUL, MUL_I64, MUL_SCALAR, MUL_SCALAR_I64, mul, mul_i64, mul_scalar, mul_scalar_i64};
+pub use philox::philox4x32_10;
 pub use philox_normal::{PHILOX_NORMAL, philox_normal};
 pub use philox_uniform::{PHILOX_UNIFORM, philox_uniform};
 pub use relu::{RELU, relu};

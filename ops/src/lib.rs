@@ -5,9 +5,10 @@
 //!
 //! Either is one call of a kernel from `warpline-kernels` with the launch configuration filled in; what they return is awaited or
 //! dropped like any `Pending`. The current stream is that of the innermost `stream.scope` or `stream.enter`, else the
-//! device's default stream.
+//! device's default stream. [`data`] brings batches of a dataset to a device ahead of what computes on them.
 #![forbid(unsafe_code)]
 
+pub mod data;
 mod elementwise;
 mod random;
 mod reduce;

@@ -44,6 +44,8 @@ pub enum ErrorKind {
     ShutDown,
     /// This device or build cannot do it.
     Unsupported,
+    /// A dataset cannot be read, or does not hold what it should.
+    Data,
 }
 
 /// Why a call was refused or an op failed. Cheap to clone: everything that fails for the same reason shares it.
@@ -62,8 +64,9 @@ struct Cause {
 }
 
 impl Error {
-    /// An error, for code that refuses calls of its own. The message says what failed, why with both numbers, and what to
-    /// do, in lower case and without a full stop.
+    /// An error of your own, for what is built on top: a dataset, an op made of others.
+    ///
+    /// The message says what failed, why with both numbers, and what to do, in lower case without a full stop.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self::with_conflicts(kind, message, Vec::new())
     }

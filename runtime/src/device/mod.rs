@@ -246,6 +246,13 @@ impl Device {
         device + self.0.pinned.empty()
     }
 
+    /// Whether its ops run one at a time, when something pending is polled, as with `Schedule::Seeded`.
+    ///
+    /// What is built on top then uses no threads of its own either, so that a seed decides everything.
+    pub fn runs_in_turns(&self) -> bool {
+        self.0.runs_in_turns
+    }
+
     /// Why the device takes no more work, if it has failed.
     pub fn fault(&self) -> Option<Error> {
         self.0.health.fault().cloned()

@@ -1,0 +1,186 @@
+//! A CSV file, compressed or not, as a dataset.
+
+use super::dataset::{Dataset, Rows};
+use csv::{ByteRecord, ReaderBuilder};
+use flate2::bufread::MultiGzDecoder;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use warpline_runtime::{Error, ErrorKind, Result};
+
+/// How a gzip file begins (RFC 1952).
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+
+type KeepRow = Arc<dyn Fn(u64) -> bool + Send + Sync>;
+
+/// A file of comma-separated numbers without a header, one row a line; gzip-compressed if it begins as such files do.
+///
+/// # Examples
+/// The training part of the digits: 64 pixels from 0 to 16 and a digit a row, four of five rows.
+/// ```no_run
+/// # use warpline_ops::data::Csv;
+/// let train = Csv::new("digits.csv.gz", 65).classes(10).scale(1.0 / 16.0).keep(|row| row % 5 != 0);
+/// ```
+#[derive(Clone)]
+pub struct Csv {
+    path: PathBuf,
+    columns: usize,
+    label: usize,
+    labels: Option<Range<i64>>,
+    scale: f32,
+    keep: Option<KeepRow>,
+}
+
+impl Csv {
+    /// The file at `path`, which has `columns` columns. The last one is the label, the others are the features.
+    pub fn new(path: impl Into<PathBuf>, columns: usize) -> Self {
+        Csv {
+            path: path.into(),
+            columns,
+            label: columns.saturating_sub(1),
+            labels: None,
+            scale: 1.0,
+            keep: None,
+        }
+    }
+
+    /// The label is in this column; the first is 0.
+    pub fn label_column(mut self, column: usize) -> Self {
+        self.label = column;
+        self
+    }
+
+    /// Labels are 0 to `classes` - 1; any other is an error. Without this, any integer is a label.
+    pub fn classes(mut self, classes: u32) -> Self {
+        self.labels = Some(0..i64::from(classes));
+        self
+    }
+
+    /// Features are multiplied by this.
+    pub fn scale(mut self, scale: f32) -> Self {
+        self.scale = scale;
+        self
+    }
+
+    /// Only rows whose index `keep` says yes to; the file's first row is 0. The others are not looked at.
+    ///
+    /// A split that every run makes alike: `keep(|row| row % 5 != 0)` to train with, `keep(|row| row % 5 == 0)` to test.
+    pub fn keep(mut self, keep: impl Fn(u64) -> bool + Send + Sync + 'static) -> Self {
+        self.keep = Some(Arc::new(keep));
+        self
+    }
+}
+
+impl Dataset for Csv {
+    fn features(&self) -> usize {
+        self.columns.saturating_sub(1)
+    }
+
+    fn open(&self) -> Result<Box<dyn Rows>> {
+        let path = self.path.display();
+        if self.label >= self.columns {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "{path}: the label is in column {} of {}; columns count from 0",
+                    self.label, self.columns
+                ),
+            ));
+        }
+        let opened = decoded(&self.path).map_err(|error| {
+            Error::new(ErrorKind::Data, format!("cannot open {path}: {error}; check the path"))
+        })?;
+        // Rows of any length are let through: our own message says which numbers differ.
+        let csv = ReaderBuilder::new().has_headers(false).flexible(true).from_reader(opened);
+        Ok(Box::new(CsvRows { of: self.clone(), csv, record: ByteRecord::new(), next: 0 }))
+    }
+}
+
+impl fmt::Debug for Csv {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Csv")
+            .field("path", &self.path)
+            .field("columns", &self.columns)
+            .finish_non_exhaustive()
+    }
+}
+
+fn decoded(path: &Path) -> io::Result<Box<dyn Read + Send>> {
+    let mut file = BufReader::new(File::open(path)?);
+    if file.fill_buf()?.starts_with(&GZIP) {
+        return Ok(Box::new(MultiGzDecoder::new(file)));
+    }
+    Ok(Box::new(file))
+}
+
+struct CsvRows {
+    of: Csv,
+    csv: csv::Reader<Box<dyn Read + Send>>,
+    record: ByteRecord,
+    /// The index of the row that is read next.
+    next: u64,
+}
+
+impl Rows for CsvRows {
+    fn next_row(&mut self, features: &mut [f32]) -> Result<Option<i64>> {
+        loop {
+            let more = self.csv.read_byte_record(&mut self.record).map_err(|error| {
+                let line = self.csv.position().line();
+                self.error(line, format!("{error}; the file is cut short or damaged, fetch it again"))
+            })?;
+            if !more {
+                return Ok(None);
+            }
+            let index = self.next;
+            self.next += 1;
+            if self.of.keep.as_ref().is_none_or(|keep| keep(index)) {
+                return self.parse(features).map(Some);
+            }
+        }
+    }
+}
+
+impl CsvRows {
+    fn parse(&self, features: &mut [f32]) -> Result<i64> {
+        let Csv { columns, label: label_column, scale, .. } = self.of;
+        let wrong = |why: String| self.error(self.record.position().map_or(0, |at| at.line()), why);
+        let found = self.record.len();
+        if found != columns {
+            return Err(wrong(format!("{found} columns where {columns} are expected; mend the row")));
+        }
+        let mut label = 0;
+        let mut to = features.iter_mut();
+        for (column, field) in self.record.iter().enumerate() {
+            let text = str::from_utf8(field).unwrap_or_default().trim();
+            let not = |what: &str| {
+                wrong(format!(
+                    "column {} of {columns} is \"{}\", which is no {what}; mend the row",
+                    column + 1,
+                    field.escape_ascii()
+                ))
+            };
+            if column == label_column {
+                label = text.parse().map_err(|_| not("integer label"))?;
+                if let Some(labels) = self.of.labels.as_ref().filter(|labels| !labels.contains(&label)) {
+                    return Err(wrong(format!(
+                        "label {label} in column {} where {} to {} are expected; mend the row or say how many classes",
+                        column + 1,
+                        labels.start,
+                        labels.end - 1
+                    )));
+                }
+            } else if let Some(to) = to.next() {
+                let number = text.parse().ok().filter(|number: &f32| number.is_finite());
+                *to = number.ok_or_else(|| not("finite number"))? * scale;
+            }
+        }
+        Ok(label)
+    }
+
+    fn error(&self, line: u64, why: String) -> Error {
+        Error::new(ErrorKind::Data, format!("{}:{line}: {why}", self.of.path.display()))
+    }
+}

@@ -1,0 +1,62 @@
+//! A dataset that is there already: for tests, benches and small things.
+
+use super::dataset::{Dataset, Rows};
+use std::sync::Arc;
+use warpline_runtime::{Error, ErrorKind, Result};
+
+/// Rows in the host's memory. Cheap to clone: clones share them.
+#[derive(Clone, Debug)]
+pub struct InMemory(Arc<Table>);
+
+#[derive(Debug)]
+struct Table {
+    features: usize,
+    x: Vec<f32>,
+    labels: Vec<i64>,
+}
+
+impl InMemory {
+    /// A row for each label; `x` has `features` numbers a row, row after row.
+    ///
+    /// # Errors
+    /// `Shape` if the lengths do not fit, or `features` is 0.
+    pub fn new(features: usize, x: Vec<f32>, labels: Vec<i64>) -> Result<Self> {
+        if features == 0 || labels.len().checked_mul(features) != Some(x.len()) {
+            return Err(Error::new(
+                ErrorKind::Shape,
+                format!(
+                    "a dataset of {} labels and {} numbers: a row of {features} features a label is expected; give both \
+                     as many rows",
+                    labels.len(),
+                    x.len()
+                ),
+            ));
+        }
+        Ok(InMemory(Arc::new(Table { features, x, labels })))
+    }
+}
+
+impl Dataset for InMemory {
+    fn features(&self) -> usize {
+        self.0.features
+    }
+
+    fn open(&self) -> Result<Box<dyn Rows>> {
+        Ok(Box::new(Reader { table: self.0.clone(), next: 0 }))
+    }
+}
+
+struct Reader {
+    table: Arc<Table>,
+    next: usize,
+}
+
+impl Rows for Reader {
+    fn next_row(&mut self, features: &mut [f32]) -> Result<Option<i64>> {
+        let Some(&label) = self.table.labels.get(self.next) else { return Ok(None) };
+        let width = self.table.features;
+        features.copy_from_slice(&self.table.x[self.next * width..][..width]);
+        self.next += 1;
+        Ok(Some(label))
+    }
+}

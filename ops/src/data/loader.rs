@@ -1,0 +1,167 @@
+//! How a dataset is cut into batches and brought to a device.
+
+use super::batches::Batches;
+use super::dataset::Dataset;
+use std::fmt;
+use std::sync::Arc;
+use warpline_runtime::{Device, Error, ErrorKind, Result, Stream};
+
+/// Describes how batches are made of a dataset's rows: how many rows, in which order, how far ahead, on which stream.
+///
+/// # Examples
+/// ```
+/// use futures::TryStreamExt;
+/// use warpline_ops::data::{InMemory, Loader};
+/// # use warpline_runtime::{Device, Result};
+/// # fn main() -> Result<()> {
+/// # futures::executor::block_on(async {
+/// let device = Device::best()?;
+/// let (copy, compute) = (device.new_stream()?, device.new_stream()?);
+/// let dataset = InMemory::new(2, vec![1.0; 200], vec![0; 100])?;
+///
+/// let loader = Loader::new(dataset).batch_size(32).shuffle(7).prefetch(3).on(&copy).build()?;
+/// let mut sums = Vec::new();
+/// for epoch in 0..2 {
+///     let mut batches = loader.epoch(epoch);
+///     while let Some(batch) = batches.try_next().await? {
+///         compute.wait_event(&batch.copied); // this batch's copy; the next ones go on
+///         sums.push(compute.enter(|| warpline_ops::sum(&batch.x)));
+///     }
+/// }
+/// let sums = futures::future::try_join_all(sums).await?;
+/// assert_eq!(sums, [64.0, 64.0, 64.0, 8.0, 64.0, 64.0, 64.0, 8.0]);
+/// # Ok(())
+/// # })
+/// # }
+/// ```
+#[derive(Clone)]
+#[must_use = "`build` makes the stream of batches"]
+pub struct Loader {
+    pub(super) dataset: Arc<dyn Dataset>,
+    pub(super) batch_size: usize,
+    pub(super) prefetch: usize,
+    pub(super) seed: Option<u64>,
+    pub(super) shuffle_capacity: usize,
+    pub(super) drop_last: bool,
+    stream: Option<Stream>,
+}
+
+/// A loader whose options were found to be good, and its stream.
+pub(super) struct Plan {
+    pub(super) loader: Loader,
+    pub(super) stream: Stream,
+}
+
+impl Loader {
+    /// Batches of 32 rows in the dataset's order, 2 of them ahead, copied on a stream of their own.
+    pub fn new(dataset: impl Dataset) -> Self {
+        Loader {
+            dataset: Arc::new(dataset),
+            batch_size: 32,
+            prefetch: 2,
+            seed: None,
+            shuffle_capacity: 4096,
+            drop_last: false,
+            stream: None,
+        }
+    }
+
+    /// Rows in a batch.
+    pub fn batch_size(mut self, rows: usize) -> Self {
+        self.batch_size = rows;
+        self
+    }
+
+    /// Rows come in an order drawn from `seed` and the epoch's number: the same on every machine and any number of threads.
+    ///
+    /// They go through a buffer of [`shuffle_capacity`](Self::shuffle_capacity) rows, from which the next one is drawn; if it
+    /// is as large as the dataset, every order is as likely.
+    pub fn shuffle(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Rows in the buffer that [`shuffle`](Self::shuffle) draws from; 4096 by default. They are in the host's memory.
+    pub fn shuffle_capacity(mut self, rows: usize) -> Self {
+        self.shuffle_capacity = rows;
+        self
+    }
+
+    /// How many batches are read and being copied ahead of the one that was yielded last.
+    ///
+    /// That many batches more are in device memory, and one more than that in pinned memory.
+    pub fn prefetch(mut self, batches: usize) -> Self {
+        self.prefetch = batches;
+        self
+    }
+
+    /// Whether rows at an epoch's end that do not fill a batch are left out. By default they come as a shorter batch.
+    pub fn drop_last(mut self, drop_last: bool) -> Self {
+        self.drop_last = drop_last;
+        self
+    }
+
+    /// The stream that batches are allocated and copied on; its device is where they go. By default one of its own on the
+    /// current device.
+    pub fn on(mut self, copy: &Stream) -> Self {
+        self.stream = Some(copy.clone());
+        self
+    }
+
+    /// The batches of epoch 0, and through [`Batches::epoch`] those of any other. Nothing runs until it is polled.
+    ///
+    /// The dataset is opened and one row is read to see that there is one: a little I/O on the calling thread.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if a number is 0, `Data` if the dataset cannot be read or has no rows; and those of making a stream.
+    pub fn build(self) -> Result<Batches> {
+        let features = self.dataset.features();
+        let numbers = [
+            ("batch_size", self.batch_size),
+            ("prefetch", self.prefetch),
+            ("shuffle_capacity", self.shuffle_capacity),
+            ("a dataset's number of features", features),
+        ];
+        if let Some((what, _)) = numbers.iter().find(|(_, number)| *number == 0) {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("a loader cannot be built: {what} is 0, and at least 1 is needed; raise it"),
+            ));
+        }
+        if self.batch_size.checked_mul(features).is_none() {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "a loader cannot be built: batch_size {} of {features} features are more than can be addressed; lower \
+                     batch_size",
+                    self.batch_size
+                ),
+            ));
+        }
+        if self.dataset.open()?.next_row(&mut vec![0.0; features])?.is_none() {
+            return Err(Error::new(
+                ErrorKind::Data,
+                "a loader cannot be built: the dataset has 0 rows, and at least 1 is needed; check the file and which rows \
+                 are kept",
+            ));
+        }
+        let stream = match &self.stream {
+            Some(stream) => stream.clone(),
+            None => Device::current()?.stream().label("loader").build()?,
+        };
+        Ok(Batches::new(Arc::new(Plan { loader: self, stream }), 0))
+    }
+}
+
+impl fmt::Debug for Loader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Loader")
+            .field("batch_size", &self.batch_size)
+            .field("prefetch", &self.prefetch)
+            .field("seed", &self.seed)
+            .field("shuffle_capacity", &self.shuffle_capacity)
+            .field("drop_last", &self.drop_last)
+            .field("stream", &self.stream)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,39 @@
+//! Batches of a dataset, read and copied to a device while it computes.
+//!
+//! ```text
+//!   blocking thread                                 copy stream                   compute stream
+//!   rows → shuffle buffer → pinned ───────────────→ copy_to_device ─ wait_event ─→ step(batch)
+//!                             ↑ the copy's Pending ───────┘
+//! ```
+//!
+//! A [`Dataset`] is read again for every epoch, row by row, as if it were too large for memory. A [`Loader`] says how; what it
+//! builds is a `futures::Stream` of [`Batch`]es.
+//!
+//! # Why a batch is freshly allocated
+//! Fixed device buffers that batches take turns in would need an edge from each batch's last use to the copy that overwrites
+//! it, which the program would have to state and could forget. A batch here is an allocation of the copy stream like any
+//! other: the caching allocator hands its memory on to a later copy only when that is ordered after the batch's last use, so a
+//! batch is simply dropped. After the first few batches no memory comes from the driver.
+//!
+//! # Who holds what
+//! `prefetch + 1` pinned buffers go round: from the reader into a copy, with the copy's `Pending` to the consumer, and from there
+//! back to the reader when the next batch is asked for. They alone bound how far the reader is ahead; there is no other limit
+//! and no queue that could fill. Awaiting a copy observes it, and that happens in the consumer's polls and nowhere else: so which
+//! programs are refused for a missing edge does not depend on how fast the reader is.
+
+mod ahead;
+mod batch;
+mod batches;
+mod csv;
+mod dataset;
+mod in_memory;
+mod loader;
+mod reader;
+mod shuffle;
+
+pub use self::csv::Csv;
+pub use batch::Batch;
+pub use batches::{Batches, LoadStats};
+pub use dataset::{Dataset, Rows};
+pub use in_memory::InMemory;
+pub use loader::Loader;

@@ -1,0 +1,537 @@
+//! The loader: the same batches however it runs, bounded memory, and an end to everything.
+
+mod support;
+
+use flate2::{Compression, write::GzEncoder};
+use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _};
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use support::{block_on, runtime, says, streams, within_a_minute};
+use warpline::ops::data::{Batches, Csv, Dataset, InMemory, Rows};
+use warpline::prelude::*;
+use warpline::testing::for_each_seed;
+use warpline::{Result, ops};
+
+const DIGITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/digits.csv.gz");
+
+/// Row i is `[i, -i]` with label i.
+fn counting(rows: usize) -> InMemory {
+    let labels: Vec<_> = (0..rows as i64).collect();
+    let x = labels.iter().flat_map(|&label| [label as f32, -label as f32]).collect();
+    InMemory::new(2, x, labels).unwrap()
+}
+
+/// A dataset made by `row`, called with the row's index; features are two copies of it.
+struct Calls<F>(Arc<F>);
+
+impl<F: Fn(u64) -> Result<Option<i64>> + Send + Sync + 'static> Dataset for Calls<F> {
+    fn features(&self) -> usize {
+        2
+    }
+
+    fn open(&self) -> Result<Box<dyn Rows>> {
+        Ok(Box::new(CallRows(self.0.clone(), 0)))
+    }
+}
+
+struct CallRows<F>(Arc<F>, u64);
+
+impl<F: Fn(u64) -> Result<Option<i64>> + Send + Sync> Rows for CallRows<F> {
+    fn next_row(&mut self, features: &mut [f32]) -> Result<Option<i64>> {
+        features.fill(self.1 as f32);
+        self.1 += 1;
+        (self.0)(self.1 - 1)
+    }
+}
+
+fn calls<F: Fn(u64) -> Result<Option<i64>> + Send + Sync + 'static>(row: F) -> Calls<F> {
+    Calls(Arc::new(row))
+}
+
+/// The labels of each batch, read on another stream than the one that copied them. Features have to belong to them.
+async fn labels(mut batches: Batches) -> Result<Vec<Vec<i64>>> {
+    let mut all = Vec::new();
+    while let Some(batch) = batches.try_next().await? {
+        let compute = batch.x.device().new_stream()?;
+        compute.wait_event(&batch.copied);
+        let (x, labels) = (compute.read(&batch.x), compute.read(&batch.labels));
+        let (index, rows) = (batch.index, batch.rows);
+        drop(batch);
+        let (x, labels) = (x.await?, labels.await?);
+        let expected: Vec<_> = labels.iter().flat_map(|&label| [label as f32, -label as f32]).collect();
+        assert_eq!((x, labels.len(), index), (expected, rows, all.len() as u64));
+        all.push(labels);
+    }
+    assert_eq!(batches.stats().rows, all.iter().map(|batch| batch.len() as u64).sum::<u64>());
+    assert_eq!(batches.stats().batches, all.len() as u64);
+    Ok(all)
+}
+
+fn tokio(threads: usize) -> tokio::runtime::Runtime {
+    match threads {
+        1 => tokio::runtime::Builder::new_current_thread().build().unwrap(),
+        _ => tokio::runtime::Builder::new_multi_thread().worker_threads(threads).build().unwrap(),
+    }
+}
+
+#[test]
+fn batches_are_the_rows_in_order_with_a_shorter_one_at_the_end() {
+    let (_runtime, _, [copy]) = streams(["copy"]);
+    let loader = Loader::new(counting(10)).batch_size(4).on(&copy);
+    let all = block_on(labels(loader.clone().build().unwrap())).unwrap();
+    assert_eq!(all, [vec![0, 1, 2, 3], vec![4, 5, 6, 7], vec![8, 9]]);
+    let whole = block_on(labels(loader.drop_last(true).build().unwrap())).unwrap();
+    assert_eq!(whole, [vec![0, 1, 2, 3], vec![4, 5, 6, 7]]);
+}
+
+#[test]
+fn every_executor_and_every_seed_gives_the_same_batches() {
+    let loader = |copy: &Stream| {
+        Loader::new(counting(103)).batch_size(8).shuffle(5).shuffle_capacity(20).prefetch(3).on(copy).build()
+    };
+    let (_runtime, _, [copy]) = streams(["copy"]);
+    let expected: Vec<_> =
+        (0..3).map(|epoch| block_on(labels(loader(&copy).unwrap().epoch(epoch))).unwrap()).collect();
+    assert_ne!(expected[0], expected[1]);
+    let mut sorted = expected[0].concat();
+    sorted.sort_unstable();
+    assert_eq!(sorted, (0..103).collect::<Vec<_>>());
+
+    for threads in [1, 4] {
+        let batches = loader(&copy).unwrap();
+        for epoch in [2, 0, 1] {
+            let got = tokio(threads).block_on(labels(batches.epoch(epoch))).unwrap();
+            assert_eq!(got, expected[epoch as usize], "{threads} threads, epoch {epoch}");
+        }
+    }
+    let inside_tokio = tokio(1);
+    for_each_seed(0..20, |device| {
+        let (expected, inside) = (&expected[1], inside_tokio.enter());
+        async move {
+            let batches = loader(&device.new_stream()?)?.epoch(1);
+            assert_eq!(&labels(batches).await?, expected);
+            drop(inside);
+            Ok(())
+        }
+    });
+}
+
+#[test]
+fn a_batch_that_no_edge_orders_is_refused_under_every_seed() {
+    for_each_seed(0..20, |device| async move {
+        let (copy, compute) = (device.stream().label("copy").build()?, device.new_stream()?);
+        let mut batches = Loader::new(counting(64)).batch_size(8).prefetch(2).on(&copy).build()?;
+        while let Some(batch) = batches.try_next().await? {
+            let error = compute.enter(|| ops::sum(&batch.x)).await.unwrap_err();
+            says(&error, ErrorKind::Unordered, &["\"copy\"", "wait_stream"]);
+            compute.wait_event(&batch.copied);
+            compute.enter(|| ops::sum(&batch.x)).await?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn the_next_batches_arrive_while_a_step_is_held() {
+    let (_runtime, _, [copy, compute]) = streams(["copy", "compute"]);
+    within_a_minute(move || {
+        tokio(2).block_on(async {
+            let mut batches = Loader::new(counting(100)).batch_size(4).prefetch(3).on(&copy).build().unwrap();
+            let first = batches.try_next().await.unwrap().unwrap();
+            compute.wait_event(&first.copied);
+            let gate = compute.hold().unwrap();
+            let step = compute.enter(|| ops::sum(&first.x));
+            // Each is read and copied while the step of the first has not begun.
+            for _ in 0..10 {
+                batches.try_next().await.unwrap().unwrap().copied.await.unwrap();
+            }
+            assert_eq!(compute.completed(), compute.issued() - 3, "the gate, the sum and its read");
+            gate.open();
+            assert_eq!(step.await.unwrap(), 0.0);
+        });
+    });
+}
+
+#[test]
+fn the_reader_is_never_further_ahead_than_asked_for() {
+    const BATCH: u64 = 4;
+    for prefetch in [1, 3] {
+        let (_runtime, device, [copy]) = streams(["copy"]);
+        let asked = Arc::new(AtomicU64::new(0));
+        let (told, rows) = channel();
+        let (told, seen) = (Mutex::new(told), asked.clone());
+        let dataset = calls(move |row| {
+            let (batch, yielded) = (row / BATCH, seen.load(Ordering::SeqCst));
+            assert!(batch <= yielded + prefetch, "batch {batch} is read when {yielded} were yielded");
+            told.lock().unwrap().send(row).unwrap();
+            Ok((row < 100).then_some(0))
+        });
+        let mut batches = Loader::new(dataset)
+            .batch_size(BATCH as usize)
+            .prefetch(prefetch as usize)
+            .on(&copy)
+            .build()
+            .unwrap();
+        rows.recv().unwrap(); // `build` looks at one
+        let gate = copy.hold().unwrap();
+        tokio(2).block_on(async {
+            assert!(batches.next().now_or_never().is_none(), "it is being read");
+            // With the copies held, so much is read and copied ahead, and then there is no memory to read into.
+            (0..(prefetch + 1) * BATCH).for_each(|row| assert_eq!(rows.recv().unwrap(), row));
+            let first = batches.try_next().await.unwrap().unwrap();
+            assert!(batches.next().now_or_never().is_none(), "the first one's pinned memory is in its copy");
+            assert!(!first.copied.query().unwrap());
+            gate.open();
+            asked.store(1, Ordering::SeqCst);
+            while let Some(batch) = batches.try_next().await.unwrap() {
+                asked.store(batch.index + 1, Ordering::SeqCst);
+            }
+        });
+        // 4 KiB is the smallest block of pinned memory: one for the features, one for the labels.
+        let most = (prefetch as usize + 1) * 2 * 4096;
+        assert_eq!(device.pinned_stats().peak_reserved_bytes, most);
+    }
+}
+
+#[test]
+fn memory_stays_what_it_was_after_the_first_epoch() {
+    let (_runtime, device, [copy, compute]) = streams(["copy", "compute"]);
+    tokio(2).block_on(async {
+        let loader =
+            Loader::new(counting(1000)).batch_size(64).shuffle(1).prefetch(2).on(&copy).build().unwrap();
+        let mut after = Vec::new();
+        for epoch in 0..20 {
+            let mut batches = loader.epoch(epoch);
+            while let Some(batch) = batches.try_next().await.unwrap() {
+                compute.wait_event(&batch.copied);
+                compute.enter(|| ops::sum(&batch.x)).await.unwrap();
+            }
+            device.synchronize().await.unwrap();
+            let (memory, pinned) = (device.memory_stats(), device.pinned_stats());
+            assert_eq!((memory.live_blocks, pinned.allocated_bytes), (0, 0));
+            after.push((memory.reserved_bytes, pinned.peak_reserved_bytes));
+        }
+        assert!(after.iter().all(|sizes| *sizes == after[0]), "{after:?}");
+    });
+}
+
+#[test]
+fn dropping_the_stream_anywhere_gives_everything_back() {
+    for polls in 0..40 {
+        for_each_seed([polls], |device| async move {
+            let copy = device.new_stream()?;
+            let mut batches = Loader::new(counting(40)).batch_size(4).prefetch(2).on(&copy).build()?;
+            for _ in 0..polls {
+                // A poll that finds nothing is dropped with its future; the next one goes on.
+                if batches.next().now_or_never().is_some_and(|next| next.is_none()) {
+                    break;
+                }
+            }
+            drop(batches);
+            device.synchronize().await?;
+            assert_eq!((device.memory_stats().live_blocks, device.pinned_stats().allocated_bytes), (0, 0));
+            Ok(())
+        });
+    }
+}
+
+#[test]
+fn polls_that_are_dropped_lose_no_batch() {
+    let (_runtime, _, [copy]) = streams(["copy"]);
+    tokio(2).block_on(async {
+        let mut batches = Loader::new(counting(400)).batch_size(4).prefetch(2).on(&copy).build().unwrap();
+        let mut indices = Vec::new();
+        loop {
+            let polled = batches.try_next().now_or_never();
+            match polled {
+                None => tokio::task::yield_now().await,
+                Some(Ok(Some(batch))) => indices.push(batch.index),
+                Some(end) => break drop(end.unwrap()),
+            }
+        }
+        assert_eq!(indices, (0..100).collect::<Vec<_>>());
+        assert!(batches.next().await.is_none(), "it stays ended");
+    });
+}
+
+/// Tells when it is dropped.
+struct Told(Sender<()>);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        let _ = self.0.send(());
+    }
+}
+
+/// A dataset without end. The receiver is told when everything of it is gone; the counter counts rows.
+fn endless() -> (impl Dataset, Receiver<()>, Arc<AtomicUsize>) {
+    let (gone, told) = channel();
+    let (gone, count) = (Mutex::new(Told(gone)), Arc::new(AtomicUsize::new(0)));
+    let counter = count.clone();
+    let dataset = calls(move |_| {
+        let _kept = &gone;
+        counter.fetch_add(1, Ordering::SeqCst);
+        Ok(Some(0))
+    });
+    (dataset, told, count)
+}
+
+#[test]
+fn dropping_the_stream_stops_its_reader() {
+    within_a_minute(|| {
+        let (_runtime, device, [copy]) = streams(["copy"]);
+        let (dataset, gone, _) = endless();
+        tokio(2).block_on(async {
+            let mut batches = Loader::new(dataset).batch_size(4).prefetch(2).on(&copy).build().unwrap();
+            for _ in 0..10 {
+                batches.try_next().await.unwrap().unwrap();
+            }
+            drop(batches);
+            tokio::task::spawn_blocking(move || gone.recv().unwrap()).await.unwrap();
+            device.synchronize().await.unwrap();
+            assert_eq!((device.memory_stats().live_blocks, device.pinned_stats().allocated_bytes), (0, 0));
+        });
+    });
+}
+
+#[test]
+fn a_reader_in_the_middle_of_a_huge_batch_stops_too() {
+    within_a_minute(|| {
+        let (_runtime, _, [copy]) = streams(["copy"]);
+        let (dataset, gone, rows) = endless();
+        tokio(2).block_on(async {
+            // More rows than anybody could wait for.
+            let huge = 1 << 26;
+            let mut batches = Loader::new(dataset).batch_size(huge).prefetch(1).on(&copy).build().unwrap();
+            assert!(batches.next().now_or_never().is_none());
+            while rows.load(Ordering::SeqCst) < 10 {
+                tokio::task::yield_now().await;
+            }
+            drop(batches);
+            tokio::task::spawn_blocking(move || gone.recv().unwrap()).await.unwrap();
+            assert!(rows.load(Ordering::SeqCst) < huge);
+        });
+    });
+}
+
+#[test]
+fn a_tokio_runtime_that_is_shut_down_neither_hangs_nor_ends_the_epoch_quietly() {
+    within_a_minute(|| {
+        let (_runtime, _, [copy]) = streams(["copy"]);
+        let (dataset, _gone, _) = endless();
+        let tokio = tokio(2);
+        let mut batches = Loader::new(dataset).batch_size(4).prefetch(2).on(&copy).build().unwrap();
+        tokio.block_on(async {
+            batches.try_next().await.unwrap().unwrap();
+        });
+        // The reader has no memory left to read into, and waits.
+        drop(tokio);
+        let error = block_on(async {
+            loop {
+                if let Err(error) = batches.try_next().await {
+                    break error;
+                }
+            }
+        });
+        says(&error, ErrorKind::Closed, &["epoch 0", "the tokio runtime that read it was shut down"]);
+        assert!(block_on(batches.next()).is_none());
+    });
+}
+
+#[test]
+fn a_panic_or_an_error_in_a_dataset_comes_in_its_place() {
+    let (_runtime, _, [copy]) = streams(["copy"]);
+    let failing = |row: u64| match row {
+        10 => Err(Error::new(ErrorKind::Data, "row 10 is bad")),
+        _ => Ok(Some(row as i64)),
+    };
+    let panicking = |row: u64| if row == 10 { panic!("on purpose at row {row}") } else { Ok(Some(0)) };
+    let expect = |mut batches: Batches, text: &'static str| async move {
+        for index in 0..2 {
+            assert_eq!(batches.try_next().await.unwrap().unwrap().index, index);
+        }
+        says(&batches.try_next().await.unwrap_err(), ErrorKind::Data, &[text]);
+        assert!(batches.next().await.is_none(), "nothing comes after an error");
+    };
+    let failing = || Loader::new(calls(failing)).batch_size(4).on(&copy).build().unwrap();
+    let panicking = || Loader::new(calls(panicking)).batch_size(4).on(&copy).build().unwrap();
+    let text = "the dataset panicked at batch 2 of epoch 0: on purpose at row 10; mend its reader";
+    block_on(expect(failing(), "row 10 is bad"));
+    block_on(expect(panicking(), text));
+    tokio(2).block_on(expect(failing(), "row 10 is bad"));
+    tokio(2).block_on(expect(panicking(), text));
+}
+
+#[test]
+fn a_device_fault_ends_the_stream() {
+    within_a_minute(|| {
+        let runtime = Runtime::builder().fail_op(6).build().unwrap();
+        let copy = runtime.best_device().unwrap().new_stream().unwrap();
+        let (dataset, gone, _) = endless();
+        let error = tokio(2).block_on(async {
+            let mut batches = Loader::new(dataset).batch_size(4).on(&copy).build().unwrap();
+            loop {
+                if let Err(error) = batches.try_next().await {
+                    break error;
+                }
+            }
+        });
+        says(&error, ErrorKind::Fault, &["the fault plan asked for it"]);
+        gone.recv().unwrap();
+    });
+}
+
+#[test]
+fn options_that_cannot_work_are_refused_when_it_is_built() {
+    let (_runtime, _, [copy]) = streams(["copy"]);
+    let loader = || Loader::new(counting(4)).on(&copy);
+    let refused = |loader: Loader, part: &str| {
+        let text = [part, "at least 1 is needed"];
+        says(&loader.build().unwrap_err(), ErrorKind::InvalidArgument, &text);
+    };
+    refused(loader().batch_size(0), "batch_size is 0");
+    refused(loader().prefetch(0), "prefetch is 0");
+    refused(loader().shuffle(1).shuffle_capacity(0), "shuffle_capacity is 0");
+    refused(Loader::new(Csv::new(DIGITS, 1)).on(&copy), "number of features is 0");
+    let error = loader().batch_size(usize::MAX).build().unwrap_err();
+    says(&error, ErrorKind::InvalidArgument, &["batch_size 18446744073709551615 of 2 features"]);
+    let error = Loader::new(counting(0)).on(&copy).build().unwrap_err();
+    says(&error, ErrorKind::Data, &["the dataset has 0 rows"]);
+    let error = Loader::new(Csv::new(DIGITS, 65).keep(|_| false)).on(&copy).build().unwrap_err();
+    says(&error, ErrorKind::Data, &["the dataset has 0 rows"]);
+    let error = Loader::new(Csv::new(DIGITS, 65).label_column(65)).on(&copy).build().unwrap_err();
+    says(&error, ErrorKind::InvalidArgument, &["digits.csv.gz", "column 65 of 65"]);
+    let error = InMemory::new(3, vec![0.0; 7], vec![0; 2]).unwrap_err();
+    says(&error, ErrorKind::Shape, &["2 labels", "7 numbers", "3 features"]);
+    let mut batches = loader().batch_size(32).drop_last(true).build().unwrap();
+    let error = block_on(batches.try_next()).unwrap_err();
+    says(&error, ErrorKind::Data, &["epoch 0 has no batch", "4 rows", "batch_size is 32"]);
+}
+
+#[test]
+fn without_a_stream_it_makes_one_on_the_current_device() {
+    let runtime = runtime(2);
+    let device = runtime.device("cpu:1".parse().unwrap()).unwrap();
+    let mut batches = device.enter(|| Loader::new(counting(4)).build()).unwrap();
+    let batch = block_on(batches.try_next()).unwrap().unwrap();
+    assert_eq!(batch.x.device(), device);
+}
+
+#[test]
+fn the_digits_split_into_what_they_are() {
+    let (_runtime, _, [copy, compute]) = streams(["copy", "compute"]);
+    let rows = |keep: fn(u64) -> bool| {
+        let digits = Csv::new(DIGITS, 65).classes(10).scale(1.0 / 16.0).keep(keep);
+        let mut batches = Loader::new(digits).batch_size(100).on(&copy).build().unwrap();
+        let (mut x, mut labels) = (Vec::new(), Vec::new());
+        tokio(2).block_on(async {
+            while let Some(batch) = batches.try_next().await.unwrap() {
+                compute.wait_event(&batch.copied);
+                assert_eq!((batch.features, batch.x.len()), (64, batch.rows * 64));
+                x.extend(compute.read(&batch.x).await.unwrap());
+                labels.extend(compute.read(&batch.labels).await.unwrap());
+            }
+        });
+        assert!(batches.stats().reading.as_nanos() > 0);
+        (x, labels)
+    };
+    let (x, labels) = rows(|_| true);
+    assert_eq!((x.len(), labels.len()), (1797 * 64, 1797));
+    assert_eq!(labels[..10], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    assert_eq!(x[..5], [0.0, 0.0, 5.0 / 16.0, 13.0 / 16.0, 9.0 / 16.0]);
+    assert!(x.iter().all(|x| (0.0..=1.0).contains(x)));
+    let (train, test) = (rows(|row| row % 5 != 0).1, rows(|row| row % 5 == 0).1);
+    assert_eq!((train.len(), test.len()), (1437, 360));
+    assert_eq!(test[..4], [labels[0], labels[5], labels[10], labels[15]]);
+}
+
+/// A file of this test, removed at the end.
+struct TempFile(PathBuf);
+
+impl TempFile {
+    fn new(name: &str, bytes: &[u8]) -> Self {
+        let path = std::env::temp_dir().join(format!("warpline-loader-{}-{name}", std::process::id()));
+        std::fs::write(&path, bytes).unwrap();
+        TempFile(path)
+    }
+}
+
+impl Drop for TempFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn gzip(text: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(text).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// The error of reading `bytes` as a file of three columns, the last one a digit.
+fn error_of(name: &str, bytes: &[u8]) -> Error {
+    let file = TempFile::new(name, bytes);
+    let mut rows = Csv::new(&file.0, 3).classes(10).open().unwrap();
+    loop {
+        match rows.next_row(&mut [0.0; 2]) {
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("{name} was read to its end"),
+            Err(error) => break error,
+        }
+    }
+}
+
+#[test]
+fn a_bad_file_is_named_with_its_line_and_what_is_wrong() {
+    let missing = Loader::new(Csv::new("no-such-file.csv.gz", 3)).build().unwrap_err();
+    says(&missing, ErrorKind::Data, &["cannot open no-such-file.csv.gz: No such file", "check the path"]);
+
+    for (name, rows, text) in [
+        ("short.csv", "1,2,3\n4,5\n", ":2: 2 columns where 3 are expected"),
+        ("long.csv", "1,2,3\n\n4,5,6\n7,8,9,10\n", ":4: 4 columns where 3 are expected"),
+        ("word.csv", "1,2,3\n4,five,6\n", ":2: column 2 of 3 is \"five\", which is no finite number"),
+        ("nan.csv", "NaN,2,3\n", ":1: column 1 of 3 is \"NaN\", which is no finite number"),
+        ("half.csv", "1,2,3\n4,5,6\n7,8,1.5\n", ":3: column 3 of 3 is \"1.5\", which is no integer label"),
+        ("ten.csv", "1,2,10\n", ":1: label 10 in column 3 where 0 to 9 are expected"),
+        ("minus.csv", "1,2,-1\n", ":1: label -1 in column 3 where 0 to 9 are expected"),
+    ] {
+        says(&error_of(name, rows.as_bytes()), ErrorKind::Data, &[name, text]);
+        // Compressed, whatever the name says.
+        says(&error_of(name, &gzip(rows.as_bytes())), ErrorKind::Data, &[name, text]);
+    }
+    says(&error_of("bytes.csv", b"1,\xff,3\n"), ErrorKind::Data, &[":1: column 2 of 3 is \"\\xff\""]);
+
+    let rows: String = (0..5000).map(|row| format!("{row},{},{}\n", row * 7, row % 10)).collect();
+    let whole = gzip(rows.as_bytes());
+    let cut = error_of("cut.csv.gz", &whole[..whole.len() / 2]);
+    says(&cut, ErrorKind::Data, &["cut.csv.gz:", "the file is cut short or damaged, fetch it again"]);
+    let line: u64 = cut.to_string().split(':').nth(1).unwrap().parse().unwrap();
+    assert!((1000..4000).contains(&line), "{cut}");
+    let mut checksum = whole.clone();
+    let at = checksum.len() - 8;
+    checksum[at] ^= 1;
+    says(&error_of("checksum.csv.gz", &checksum), ErrorKind::Data, &["checksum.csv.gz:", "damaged"]);
+}
+
+#[test]
+fn labels_may_stand_in_any_column_and_be_any_integers() {
+    let file = TempFile::new("first.csv", b"-7, 1.5 ,2e1\n8,3,4\n");
+    let mut rows = Csv::new(&file.0, 3).label_column(0).open().unwrap();
+    let mut x = [0.0; 2];
+    assert_eq!((rows.next_row(&mut x).unwrap(), x), (Some(-7), [1.5, 20.0]));
+    assert_eq!((rows.next_row(&mut x).unwrap(), x), (Some(8), [3.0, 4.0]));
+    assert_eq!(rows.next_row(&mut x).unwrap(), None);
+}
+
+#[test]
+fn batches_can_be_sent_to_another_task() {
+    fn is_send<T: Send + Unpin>(_: &T) {}
+    let (_runtime, _, [copy]) = streams(["copy"]);
+    let batches = Loader::new(counting(4)).on(&copy).build().unwrap();
+    is_send(&batches);
+    let got = tokio(2).block_on(async { tokio::spawn(labels(batches)).await.unwrap() });
+    assert_eq!(got.unwrap(), [[0, 1, 2, 3]]);
+}
