@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use support::{block_on, runtime, says, streams, within_a_minute};
+use warpline::Result;
 use warpline::ops::data::{Batches, Csv, Dataset, InMemory, Rows};
 use warpline::prelude::*;
 use warpline::testing::for_each_seed;
-use warpline::{Result, ops};
 
 const DIGITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/digits.csv.gz");
 
@@ -57,7 +57,7 @@ async fn labels(mut batches: Batches) -> Result<Vec<Vec<i64>>> {
     while let Some(batch) = batches.try_next().await? {
         let compute = batch.x.device().new_stream()?;
         compute.wait_event(&batch.copied);
-        let (x, labels) = (compute.read(&batch.x), compute.read(&batch.labels));
+        let (x, labels) = compute.enter(|| (batch.x.to_vec::<f32>(), batch.labels.to_vec::<i64>()));
         let (index, rows) = (batch.index, batch.rows);
         drop(batch);
         let (x, labels) = (x.await?, labels.await?);
@@ -125,10 +125,10 @@ fn a_batch_that_no_edge_orders_is_refused_under_every_seed() {
         let (copy, compute) = (device.stream().label("copy").build()?, device.new_stream()?);
         let mut batches = Loader::new(counting(64)).batch_size(8).prefetch(2).on(&copy).build()?;
         while let Some(batch) = batches.try_next().await? {
-            let error = compute.enter(|| ops::sum(&batch.x)).await.unwrap_err();
+            let error = compute.enter(|| batch.x.sum().item::<f32>()).await.unwrap_err();
             says(&error, ErrorKind::Unordered, &["\"copy\"", "wait_stream"]);
             compute.wait_event(&batch.copied);
-            compute.enter(|| ops::sum(&batch.x)).await?;
+            compute.enter(|| batch.x.sum().item::<f32>()).await?;
         }
         Ok(())
     });
@@ -143,7 +143,7 @@ fn the_next_batches_arrive_while_a_step_is_held() {
             let first = batches.try_next().await.unwrap().unwrap();
             compute.wait_event(&first.copied);
             let gate = compute.hold().unwrap();
-            let step = compute.enter(|| ops::sum(&first.x));
+            let step = compute.enter(|| first.x.sum().item::<f32>());
             // Each is read and copied while the step of the first has not begun.
             for _ in 0..10 {
                 batches.try_next().await.unwrap().unwrap().copied.await.unwrap();
@@ -207,7 +207,7 @@ fn memory_stays_what_it_was_after_the_first_epoch() {
             let mut batches = loader.epoch(epoch);
             while let Some(batch) = batches.try_next().await.unwrap() {
                 compute.wait_event(&batch.copied);
-                compute.enter(|| ops::sum(&batch.x)).await.unwrap();
+                compute.enter(|| batch.x.sum().item::<f32>()).await.unwrap();
             }
             device.synchronize().await.unwrap();
             let (memory, pinned) = (device.memory_stats(), device.pinned_stats());
@@ -430,9 +430,9 @@ fn the_digits_split_into_what_they_are() {
         tokio(2).block_on(async {
             while let Some(batch) = batches.try_next().await.unwrap() {
                 compute.wait_event(&batch.copied);
-                assert_eq!((batch.features, batch.x.len()), (64, batch.rows * 64));
-                x.extend(compute.read(&batch.x).await.unwrap());
-                labels.extend(compute.read(&batch.labels).await.unwrap());
+                assert_eq!(batch.x.shape(), [batch.rows, 64]);
+                x.extend(compute.enter(|| batch.x.to_vec::<f32>()).await.unwrap());
+                labels.extend(compute.enter(|| batch.labels.to_vec::<i64>()).await.unwrap());
             }
         });
         assert!(batches.stats().reading.as_nanos() > 0);

@@ -165,7 +165,7 @@ contract! {
         says(
             &refused(stream.read_one(&x)).await,
             ErrorKind::Shape,
-            &["read_one (tests/contract/copies.rs:", "1 elements on the host, 2 on the device"],
+            &["read_one on stream \"", "(tests/contract/copies.rs:", "1 elements on the host, 2 on the device"],
         );
     }
 
@@ -179,13 +179,13 @@ contract! {
             ("copy_from_shared", refused(stream.copy_from_shared(&x, &host)).await),
             ("write", refused(stream.write(&x, &ramp(5))).await),
         ] {
-            says(&error, ErrorKind::Shape, &[&format!("{op} (tests/contract/copies.rs:"), numbers]);
+            says(&error, ErrorKind::Shape, &[&format!("{op} on stream \""), "(tests/contract/copies.rs:", numbers]);
         }
         x.accept_contents();
         says(
             &refused(stream.copy(&x.slice(..5)?, &x.slice(5..)?)).await,
             ErrorKind::Shape,
-            &["copy (tests/contract/copies.rs:", "the source has 5 elements and the destination 3"],
+            &["copy on stream \"", "(tests/contract/copies.rs:", "the source has 5 elements and the destination 3"],
         );
         x.accept_contents();
         stream.read(&x).await?;

@@ -1,9 +1,10 @@
 //! What a loader yields.
 
 use super::reader::Host;
+use crate::Tensor;
 use std::future::Future;
 use std::pin::Pin;
-use warpline_runtime::{Buffer, Event, Result, Stream};
+use warpline_runtime::{Event, Result, Stream};
 
 /// Rows on a device, or on their way there.
 ///
@@ -15,16 +16,14 @@ use warpline_runtime::{Buffer, Event, Result, Stream};
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Batch {
-    /// The features, row after row: `rows` x `features`.
-    pub x: Buffer<f32>,
-    /// A label a row.
-    pub labels: Buffer<i64>,
+    /// The features, f32: \[rows, features\].
+    pub x: Tensor,
+    /// A label a row, i64: \[rows\].
+    pub labels: Tensor,
     /// Behind the copies of both.
     pub copied: Event,
     /// Rows in it: the loader's batch size, or fewer in the last batch of an epoch.
     pub rows: usize,
-    /// Numbers in a row.
-    pub features: usize,
     /// Its place in the epoch; the first is 0.
     pub index: u64,
     /// The epoch.
@@ -49,5 +48,6 @@ pub(super) fn send(
     let (labels, labels_sent) = stream.copy_to_device(host.labels)?;
     let copied = stream.record_event();
     let sent = Box::pin(async move { Ok(Host { x: x_sent.await?, labels: labels_sent.await? }) });
-    Ok((Batch { x, labels, copied, rows, features, index, epoch }, sent))
+    let (x, labels) = (Tensor::from_buffer(x, [rows, features])?, Tensor::from_buffer(labels, [rows])?);
+    Ok((Batch { x, labels, copied, rows, index, epoch }, sent))
 }

@@ -11,6 +11,7 @@ use warpline_runtime::{Device, Error, ErrorKind, Result, Stream};
 /// # Examples
 /// ```
 /// use futures::TryStreamExt;
+/// use warpline_ops::TensorOps;
 /// use warpline_ops::data::{InMemory, Loader};
 /// # use warpline_runtime::{Device, Result};
 /// # fn main() -> Result<()> {
@@ -25,7 +26,7 @@ use warpline_runtime::{Device, Error, ErrorKind, Result, Stream};
 ///     let mut batches = loader.epoch(epoch);
 ///     while let Some(batch) = batches.try_next().await? {
 ///         compute.wait_event(&batch.copied); // this batch's copy; the next ones go on
-///         sums.push(compute.enter(|| warpline_ops::sum(&batch.x)));
+///         sums.push(compute.enter(|| batch.x.sum().item::<f32>()));
 ///     }
 /// }
 /// let sums = futures::future::try_join_all(sums).await?;
