@@ -6,10 +6,12 @@ use crate::stream::StreamCore;
 use crate::timeline::Timeline;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 pub(crate) struct World {
+    /// Tells runtimes of this process apart in traces; the first is 1.
+    pub(crate) number: u64,
     pub(crate) mode: OrderMode,
     pub(crate) observed: Observed,
     streams: RwLock<HashMap<StreamId, Member>>,
@@ -24,7 +26,9 @@ struct Member {
 
 impl World {
     pub(crate) fn new(mode: OrderMode) -> Arc<Self> {
+        static WORLDS: AtomicU64 = AtomicU64::new(0);
         Arc::new(World {
+            number: WORLDS.fetch_add(1, Ordering::Relaxed) + 1,
             mode,
             observed: Observed::default(),
             streams: RwLock::default(),

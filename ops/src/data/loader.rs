@@ -4,6 +4,7 @@ use super::batches::Batches;
 use super::dataset::Dataset;
 use std::fmt;
 use std::sync::Arc;
+use warpline_runtime::trace::HostTrack;
 use warpline_runtime::{Device, Error, ErrorKind, Result, Stream};
 
 /// Describes how batches are made of a dataset's rows: how many rows, in which order, how far ahead, on which stream.
@@ -51,6 +52,8 @@ pub struct Loader {
 pub(super) struct Plan {
     pub(super) loader: Loader,
     pub(super) stream: Stream,
+    /// What reading is recorded on.
+    pub(super) loading: HostTrack,
 }
 
 impl Loader {
@@ -150,7 +153,7 @@ impl Loader {
             Some(stream) => stream.clone(),
             None => Device::current()?.stream().label("loader").build()?,
         };
-        Ok(Batches::new(Arc::new(Plan { loader: self, stream }), 0))
+        Ok(Batches::new(Arc::new(Plan { loader: self, stream, loading: HostTrack::new("loading") }), 0))
     }
 }
 

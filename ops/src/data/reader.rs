@@ -66,21 +66,25 @@ impl Reader {
     /// Reads a batch into `host` and enqueues its copies. Ends early if `stop` says so.
     pub(super) fn read(&mut self, mut host: Host, stop: impl Fn() -> bool) -> Result<Loaded> {
         let began = Instant::now();
+        let plan = self.plan.clone();
+        let mut span = plan.loading.span(&"read");
         let rows = catch_unwind(AssertUnwindSafe(|| self.fill(&mut host, &stop)));
         let rows = rows.unwrap_or_else(|panic| Err(self.panicked(&*panic)))?;
+        span.set_bytes((rows * (host.features() * size_of::<f32>() + size_of::<i64>())) as u64);
+        drop(span);
         let reading = began.elapsed();
 
         if stop() {
             return Ok(Loaded { batch: None, reading });
         }
-        let loader = &self.plan.loader;
+        let loader = &plan.loader;
         if rows == 0 || (rows < loader.batch_size && loader.drop_last) {
             if self.batches == 0 {
                 return Err(self.no_batch(rows));
             }
             return Ok(Loaded { batch: None, reading });
         }
-        let sent = send(&self.plan.stream, host, rows, self.batches, self.epoch)?;
+        let sent = send(&plan.stream, host, rows, self.batches, self.epoch)?;
         self.batches += 1;
         Ok(Loaded { batch: Some(sent), reading })
     }

@@ -162,6 +162,8 @@ pub struct StreamOptions {
     pub priority: Priority,
     /// The stream's public number, for traces.
     pub key: u64,
+    /// The number of its runtime in this process, for traces.
+    pub runtime: u64,
 }
 
 /// One stream of a device.
@@ -228,6 +230,18 @@ pub enum Command {
 }
 
 impl Command {
+    /// What sort of work it is, in one word, for traces.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Command::Copy(_) => "copy",
+            Command::Fill(_) => "fill",
+            Command::Launch(_) => "kernel",
+            Command::Wait(_) => "wait",
+            Command::Call(_) => "call",
+            Command::Stamp(_) => "stamp",
+        }
+    }
+
     /// Bytes moved or touched, for traces.
     pub fn bytes(&self) -> u64 {
         match self {

@@ -56,7 +56,7 @@ impl Stream {
         let slot: Slot = Arc::new(Mutex::new(Some(host.into_bytes())));
         let touches =
             [Touch { allocation: buffer.allocation(), range: buffer.range(), mode: AccessMode::Write }];
-        let mut op = Op::new(site, &touches);
+        let mut op = Op::new("copy", site, &touches);
         op.refused = self.same_len(site, len, buffer.len()).err();
         op.keep = Some(slot.clone());
         let place =
@@ -78,7 +78,7 @@ impl Stream {
         let src = host.as_ptr() as u64;
         let touches =
             [Touch { allocation: buffer.allocation(), range: buffer.range(), mode: AccessMode::Write }];
-        let mut op = Op::new(site, &touches);
+        let mut op = Op::new("copy", site, &touches);
         op.refused = self.same_len(site, host.len(), buffer.len()).err();
         op.keep = Some(host.clone());
         let place =
@@ -131,7 +131,7 @@ impl Stream {
         let slot: Slot = Arc::new(Mutex::new(Some(host.into_bytes())));
         let touches =
             [Touch { allocation: buffer.allocation(), range: buffer.range(), mode: AccessMode::Read }];
-        let mut op = Op::new(site, &touches);
+        let mut op = Op::new("copy", site, &touches);
         op.keep = Some(slot.clone());
         let place =
             self.core().enqueue(&mut op, || Command::Copy(host_copy(CopyKind::DeviceToHost, dst, buffer)));
@@ -156,7 +156,7 @@ impl Stream {
         let src = staged.as_ptr() as u64;
         let touches =
             [Touch { allocation: buffer.allocation(), range: buffer.range(), mode: AccessMode::Write }];
-        let mut op = Op::new(site, &touches);
+        let mut op = Op::new("copy", site, &touches);
         op.refused = self.same_len(site, host.len(), buffer.len()).err();
         op.keep = Some(Arc::new(staged));
         let place =
@@ -204,7 +204,7 @@ impl Stream {
                 mode: AccessMode::Write,
             },
         ];
-        let mut op = Op::new(site, &touches);
+        let mut op = Op::new("copy", site, &touches);
         op.peers = peers;
         if !Arc::ptr_eq(&source.allocation().device, &destination.allocation().device) {
             // A stream keeps its own device for what is in flight, and only that one.

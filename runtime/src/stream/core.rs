@@ -21,6 +21,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::order::{Clock, MAX_TICKET, StreamId, Use};
 use crate::site::Site;
 use crate::timeline::{Released, Ticket, Timeline};
+use crate::trace::event::{self, Traced};
 use parking_lot::Mutex;
 use std::any::Any;
 use std::fmt;
@@ -126,7 +127,12 @@ impl StreamCore {
         })?;
         let label = settings.label.unwrap_or_else(|| format!("stream {}", id.0).into());
         let timeline = Arc::new(Timeline::new());
-        let options = StreamOptions { label: label.clone(), priority: settings.priority, key: id.0 };
+        let options = StreamOptions {
+            label: label.clone(),
+            priority: settings.priority,
+            key: id.0,
+            runtime: world.number,
+        };
         let raw = device.driver.new_stream(&options, timeline.clone()).map_err(|error| {
             world.observed.retire(id, &Clock::default());
             device.refused(&"new_stream", &error)
@@ -289,20 +295,26 @@ impl StreamCore {
     }
 
     /// Called after the desk was left by one who has put something on the stream: what is told to others may run their code.
+    /// `what`: the command's kind, and the bytes it moves or touches.
     #[inline]
-    pub(crate) fn submitted(&self, site: Site, ticket: Ticket, bytes: impl FnOnce() -> u64) {
-        crate::trace::event::op_enqueued(self.device.id, &self.label, self.id.0, ticket, &site, bytes);
+    pub(crate) fn submitted(&self, site: Site, ticket: Ticket, what: impl FnOnce() -> (&'static str, u64)) {
+        event::op_enqueued(ticket, &site, || {
+            let (kind, bytes) = what();
+            let (runtime, device) = (self.device.world.number, self.device.id);
+            Traced { runtime, device, label: &self.label, stream_key: self.id.0, kind, bytes }
+        });
         if self.device.runs_in_turns {
             self.device.driver.after_submit();
         }
     }
 
-    /// [`submitted`](Self::submitted) for a wait, if it took a ticket.
+    /// [`submitted`](Self::submitted) for a wait for `from`, if it took a ticket.
     #[inline]
-    pub(crate) fn waited(&self, site: Site, place: Result<Place>) -> Result<Place> {
+    pub(crate) fn waited(&self, site: Site, place: Result<Place>, from: Use) -> Result<Place> {
         let place = place?;
         if place.exact {
-            self.submitted(site, place.ticket, || 0);
+            self.submitted(site, place.ticket, || ("wait", 0));
+            event::op_waits(place.ticket, from, || (self.device.world.number, self.id.0));
         }
         Ok(place)
     }
@@ -415,7 +427,7 @@ impl StreamCore {
         let submitted = self.submit(&mut seat, site, || Command::Wait(nothing), None, false);
         drop(seat);
         let ticket = submitted.map_err(|error| self.refused(site, &error))?;
-        self.submitted(site, ticket, || 0);
+        self.submitted(site, ticket, || ("wait", 0));
         Ok(ticket)
     }
 

@@ -78,6 +78,8 @@ impl InMemory for Operand<'_> {
 
 /// An op about to be enqueued.
 pub(crate) struct Op<'a, A = Touch<'a>> {
+    /// `Command::kind`, for traces.
+    pub(crate) kind: &'static str,
     pub(crate) site: Site,
     pub(crate) touches: &'a [A],
     /// Whether a written operand may be exactly another operand.
@@ -98,8 +100,9 @@ pub(crate) struct Op<'a, A = Touch<'a>> {
 
 impl<'a, A: InMemory> Op<'a, A> {
     #[inline]
-    pub(crate) fn new(site: Site, touches: &'a [A]) -> Self {
+    pub(crate) fn new(kind: &'static str, site: Site, touches: &'a [A]) -> Self {
         Op {
+            kind,
             site,
             touches,
             in_place: false,
@@ -122,9 +125,9 @@ impl StreamCore {
         command: impl FnOnce() -> Command,
     ) -> Result<Place> {
         let place = self.try_enqueue(op, command).inspect_err(|error| mark_failed(op.touches, error))?;
-        self.submitted(op.site, place.ticket, || match op.moved {
-            0 => op.touches.iter().map(|touch| touch.range().len_bytes()).sum(),
-            moved => moved,
+        self.submitted(op.site, place.ticket, || {
+            let touched = || op.touches.iter().map(|touch| touch.range().len_bytes()).sum();
+            (op.kind, if op.moved > 0 { op.moved } else { touched() })
         });
         Ok(place)
     }
@@ -348,7 +351,7 @@ impl StreamCore {
             let mut seat = self.sit(site, turn)?;
             let place = self.wait_at(&mut seat, site, &snapshot, false);
             drop(seat);
-            self.waited(site, place)?;
+            self.waited(site, place, snapshot.used)?;
         }
         Ok(())
     }
@@ -375,10 +378,11 @@ impl StreamCore {
     /// Puts something that touches no device memory on the stream: a host function, a time stamp.
     pub(crate) fn enqueue_plain(
         self: &Arc<Self>,
+        kind: &'static str,
         site: Site,
         command: impl FnOnce() -> Command,
     ) -> Result<Place> {
-        self.enqueue(&mut Op::<Touch<'_>>::new(site, &[]), command)
+        self.enqueue(&mut Op::<Touch<'_>>::new(kind, site, &[]), command)
     }
 
     /// Waits for a place on another stream that was noted before.
@@ -390,6 +394,6 @@ impl StreamCore {
         }
         let place = self.wait_at(state, site, from, true);
         drop(seat);
-        self.waited(site, place)
+        self.waited(site, place, from.used)
     }
 }

@@ -140,11 +140,12 @@ impl<'a> Turn<'a> {
 
     fn enqueue(self, site: Site, touches: &[Touch<'_>], f: impl FnOnce(&mut RawStream)) -> Result<Place> {
         let gate = Point { timeline: self.gate.clone(), ticket: 1, event: None };
-        let in_turn = |touches| Op { turn: true, ..Op::new(site, touches) };
-        self.core.enqueue(&mut Op { without_permit: true, ..in_turn(&[]) }, || Command::Wait(gate))?;
+        let in_turn = |kind, touches| Op { turn: true, ..Op::new(kind, site, touches) };
+        self.core
+            .enqueue(&mut Op { without_permit: true, ..in_turn("wait", &[]) }, || Command::Wait(gate))?;
         let calls = Arc::new(Mutex::new(Vec::new()));
         let run = calls.clone();
-        let place = self.core.enqueue(&mut in_turn(touches), || {
+        let place = self.core.enqueue(&mut in_turn("call", touches), || {
             Command::Call(HostFn(Box::new(move || {
                 let calls: Vec<HostCall> = std::mem::take(&mut *run.lock());
                 calls.into_iter().for_each(|call| call());

@@ -139,7 +139,7 @@ impl Stream {
     #[inline]
     fn launch_call(&self, site: Site, call: &mut KernelCall<'_>, config: LaunchConfig) -> Pending<()> {
         let kernel = call.kernel;
-        let mut op = Op::new(site, &call.operands[..]);
+        let mut op = Op::new("kernel", site, &call.operands[..]);
         op.in_place = kernel.in_place;
         op.refused = match &call.failed {
             None => config.check(kernel.name).err(),
@@ -174,7 +174,7 @@ impl Stream {
         };
         let touches =
             [Touch { allocation: buffer.allocation(), range: buffer.range(), mode: AccessMode::Write }];
-        let place = self.core().enqueue(&mut Op::new(site, &touches), || Command::Fill(fill));
+        let place = self.core().enqueue(&mut Op::new("fill", site, &touches), || Command::Fill(fill));
         Pending::value(self.core(), place, ())
     }
 
@@ -189,7 +189,7 @@ impl Stream {
     pub fn call<R: Send + 'static>(&self, f: impl FnOnce() -> R + Send + 'static) -> Pending<R> {
         let result = Arc::new(Mutex::new(None));
         let slot = result.clone();
-        let place = self.core().enqueue_plain(Site::here(&"call"), || {
+        let place = self.core().enqueue_plain("call", Site::here(&"call"), || {
             Command::Call(HostFn(Box::new(move || {
                 let value = f();
                 *slot.lock() = Some(value);

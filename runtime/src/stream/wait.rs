@@ -101,7 +101,7 @@ impl Stream {
     pub fn record_timed_event(&self) -> Result<Event> {
         let stamp = Arc::new(OnceLock::new());
         let command = stamp.clone();
-        self.core().enqueue_plain(Site::here(&"record_timed_event"), || Command::Stamp(command))?;
+        self.core().enqueue_plain("stamp", Site::here(&"record_timed_event"), || Command::Stamp(command))?;
         Ok(Event::record(self.core(), Some(stamp)))
     }
 
@@ -165,7 +165,7 @@ impl StreamCore {
         let mut seat = self.sit(site, false)?;
         let place = self.wait_at(&mut seat, site, &snapshot, false);
         drop(seat);
-        Ok(self.waited(site, place)?.ticket)
+        Ok(self.waited(site, place, snapshot.used)?.ticket)
     }
 
     pub(crate) fn synchronize(self: &Arc<Self>) -> Pending<()> {

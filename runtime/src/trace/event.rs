@@ -1,15 +1,30 @@
-//! One `tracing` event for each step in an op's life: enqueued, started, finished.
+//! `tracing` events for the steps in an op's life: enqueued, started, finished, and for a wait what it waits for.
 //!
 //! Target `warpline::op`, level `TRACE`. Where nobody listens at that level, a step costs one load and one branch; the
 //! event itself is made in a cold function.
 
 use crate::device::DeviceId;
+use crate::order::Use;
 use crate::site::Site;
 use crate::timeline::Ticket;
 use tracing::level_filters::LevelFilter;
 
+/// Which op an event is of, and what it moves. Made only if somebody listens.
+pub(crate) struct Traced<'a> {
+    /// The number of the runtime in this process.
+    pub(crate) runtime: u64,
+    pub(crate) device: DeviceId,
+    pub(crate) label: &'a str,
+    /// The stream's number in its runtime.
+    pub(crate) stream_key: u64,
+    /// `Command::kind`.
+    pub(crate) kind: &'static str,
+    /// Bytes it moves or touches.
+    pub(crate) bytes: u64,
+}
+
 #[inline]
-fn listened_to() -> bool {
+pub(super) fn listened_to() -> bool {
     LevelFilter::current() >= LevelFilter::TRACE
 }
 
@@ -17,31 +32,26 @@ macro_rules! phase {
     ($(#[$doc:meta])* $name:ident, $phase:literal) => {
         $(#[$doc])*
         #[inline]
-        pub(crate) fn $name(
-            device: DeviceId,
-            stream_label: &str,
-            stream_key: u64,
-            ticket: Ticket,
-            site: &Site,
-            bytes: impl FnOnce() -> u64,
-        ) {
+        pub(crate) fn $name<'a>(ticket: Ticket, site: &Site, op: impl FnOnce() -> Traced<'a>) {
             if listened_to() {
-                emit(device, stream_label, stream_key, ticket, site, bytes());
+                emit(ticket, site, &op());
             }
 
             #[cold]
-            fn emit(device: DeviceId, label: &str, stream_key: u64, ticket: Ticket, site: &Site, bytes: u64) {
+            fn emit(ticket: Ticket, site: &Site, op: &Traced<'_>) {
                 tracing::trace!(
                     target: "warpline::op",
                     phase = $phase,
-                    device = %device,
-                    stream = label,
-                    stream_key,
+                    runtime = op.runtime,
+                    device = %op.device,
+                    stream = op.label,
+                    stream_key = op.stream_key,
                     ticket,
                     op = site.op(),
+                    kind = op.kind,
                     file = site.location.file(),
                     line = site.location.line(),
-                    bytes,
+                    bytes = op.bytes,
                 );
             }
         }
@@ -49,7 +59,7 @@ macro_rules! phase {
 }
 
 phase!(
-    /// The op has been put on its stream. `bytes` are those it moves or touches.
+    /// The op has been put on its stream.
     op_enqueued, "enqueue"
 );
 phase!(
@@ -60,3 +70,25 @@ phase!(
     /// The op has ended on the device.
     op_finished, "end"
 );
+
+/// The op with this ticket is a wait for `from`, a place on another stream of the same runtime.
+#[inline]
+pub(crate) fn op_waits(ticket: Ticket, from: Use, stream: impl FnOnce() -> (u64, u64)) {
+    if listened_to() {
+        let (runtime, stream_key) = stream();
+        emit(runtime, stream_key, ticket, from);
+    }
+
+    #[cold]
+    fn emit(runtime: u64, stream_key: u64, ticket: Ticket, from: Use) {
+        tracing::trace!(
+            target: "warpline::op",
+            phase = "edge",
+            runtime,
+            stream_key,
+            ticket,
+            from_stream_key = from.stream.0,
+            from_ticket = from.ticket,
+        );
+    }
+}

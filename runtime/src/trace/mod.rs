@@ -1,12 +1,29 @@
 //! What can be observed of a running program through `tracing`, and a recorder that draws it.
 //!
 //! Each op is three events of the target `warpline::op` at level `TRACE`, with the fields `phase` (`enqueue`, `start`, `end`),
-//! `device`, `stream`, `stream_key`, `ticket`, `op`, `file`, `line` and `bytes`. The first is emitted by the enqueuing call once the op is on its
-//! stream, with no lock held: the device may have started it by then.
+//! `runtime` (its number in the process), `device`, `stream`, `stream_key`, `ticket`, `op`, `kind` (`kernel`, `copy`, `fill`, `wait`,
+//! `call`, `stamp`), `file`, `line` and `bytes`. A wait for another stream has one more, of the phase `edge`, with `runtime`,
+//! `stream_key`, `ticket`, `from_stream_key` and `from_ticket`: a wait that is elided takes no ticket and has none. Work of the host
+//! ([`HostTrack`]) is a `start` and an `end` of the kind `host`, with the runtime 0.
+//!
+//! `enqueue` and `edge` are emitted by the enqueuing call once the op is on its stream, with no lock held: the device may have
+//! started it by then.
 
 pub(crate) mod event;
+mod host;
+#[cfg(feature = "trace")]
+mod json;
+#[cfg(feature = "trace")]
+mod perfetto;
 #[cfg(feature = "trace")]
 mod recorder;
+#[cfg(feature = "trace")]
+mod recording;
+#[cfg(feature = "trace")]
+mod timeline;
 
+pub use host::{HostSpan, HostTrack};
 #[cfg(feature = "trace")]
 pub use recorder::Recorder;
+#[cfg(feature = "trace")]
+pub use timeline::Timeline;

@@ -1,15 +1,16 @@
-//! Keeps what streams did, and writes it as Chrome/Perfetto trace JSON: one track a stream.
+//! Keeps what streams did, and writes it: as Chrome/Perfetto trace JSON, or as a picture.
 //!
 //! A [`tracing_subscriber::Layer`] that listens to the target `warpline::op`. Device time is between an op's start and end
 //! events.
 
+use super::perfetto;
+use super::recording::{Op, Recording, TrackKey};
+use super::timeline::Timeline;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::filter::filter_fn;
@@ -18,7 +19,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 /// Records every op of every stream while it is installed.
 ///
-/// A cheap handle: install its layer and keep it to write the file. It keeps one record of about 100 bytes an
+/// A cheap handle: install its layer and keep it to write the file. It keeps one record of about 150 bytes an
 /// op until it is dropped.
 ///
 /// # Examples
@@ -29,27 +30,16 @@ use tracing_subscriber::registry::LookupSpan;
 /// tracing::subscriber::with_default(subscriber, || { /* streams at work */ });
 /// let mut json = Vec::new();
 /// recorder.write(&mut json).unwrap();
+/// let mut picture = Vec::new();
+/// recorder.timeline().write_svg(&mut picture).unwrap();
 /// ```
 #[derive(Clone, Debug)]
-pub struct Recorder(Arc<Recording>);
+pub struct Recorder(Arc<Shared>);
 
 #[derive(Debug)]
-struct Recording {
+struct Shared {
     began: Instant,
-    ops: Mutex<BTreeMap<(u64, u64), Op>>,
-}
-
-/// One op: what it is and when it was where, in nanoseconds since the recorder was made.
-#[derive(Clone, Debug, Default)]
-struct Op {
-    device: String,
-    stream: String,
-    name: String,
-    site: String,
-    bytes: u64,
-    enqueued: Option<u64>,
-    started: Option<u64>,
-    finished: Option<u64>,
+    recording: Mutex<Recording>,
 }
 
 impl Default for Recorder {
@@ -61,7 +51,7 @@ impl Default for Recorder {
 impl Recorder {
     /// An empty recording whose time 0 is now.
     pub fn new() -> Self {
-        Recorder(Arc::new(Recording { began: Instant::now(), ops: Mutex::default() }))
+        Recorder(Arc::new(Shared { began: Instant::now(), recording: Mutex::default() }))
     }
 
     /// A recorder that is installed for the whole process: for programs that have no subscriber of their own.
@@ -82,7 +72,7 @@ impl Recorder {
 
     /// Ops recorded so far.
     pub fn len(&self) -> usize {
-        self.0.ops.lock().len()
+        self.0.recording.lock().len()
     }
 
     /// Whether nothing was recorded.
@@ -90,7 +80,12 @@ impl Recorder {
         self.len() == 0
     }
 
-    /// Writes the trace to a file.
+    /// The time now, as the recording counts it: to choose later what [`Timeline::between`] draws.
+    pub fn elapsed(&self) -> Duration {
+        self.0.began.elapsed()
+    }
+
+    /// Writes the trace to a file, as JSON.
     ///
     /// # Errors
     /// Those of creating and writing the file.
@@ -100,68 +95,30 @@ impl Recorder {
         file.flush()
     }
 
-    /// Writes the trace.
+    /// Writes the trace, as JSON.
     ///
     /// # Errors
     /// Those of `to`.
     pub fn write(&self, to: &mut impl Write) -> io::Result<()> {
-        let ops = self.0.ops.lock().clone();
-        let mut devices = BTreeMap::new();
-        for op in ops.values() {
-            let next = devices.len() + 1;
-            devices.entry(op.device.as_str()).or_insert(next);
-        }
-        let mut lines = Vec::new();
-        for (device, pid) in &devices {
-            let name = json(device);
-            lines.push(format!(
-                r#"{{"ph":"M","name":"process_name","pid":{pid},"tid":0,"args":{{"name":{name}}}}}"#
-            ));
-        }
-        let mut named = None;
-        for ((stream, ticket), op) in &ops {
-            let pid = devices[op.device.as_str()];
-            let tid = stream + 1;
-            if named != Some(stream) {
-                named = Some(stream);
-                let name = json(&op.stream);
-                lines.push(format!(
-                    r#"{{"ph":"M","name":"thread_name","pid":{pid},"tid":{tid},"args":{{"name":{name}}}}}"#
-                ));
-            }
-            let (Some(started), Some(finished)) = (op.started, op.finished) else { continue };
-            let (name, site) = (json(&op.name), json(&op.site));
-            let (at, took) = (micros(started), micros(finished.saturating_sub(started)));
-            let waited = op.enqueued.map_or(0, |enqueued| started.saturating_sub(enqueued));
-            lines.push(format!(
-                r#"{{"ph":"X","cat":"op","name":{name},"pid":{pid},"tid":{tid},"ts":{at},"dur":{took},"args":{{"ticket":{ticket},"bytes":{},"site":{site},"queued_us":{}}}}}"#,
-                op.bytes,
-                micros(waited),
-            ));
-        }
-        write!(to, "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n{}\n]}}\n", lines.join(",\n"))
+        perfetto::write(&self.copy(), to)
     }
-}
 
-/// Nanoseconds as the microseconds that the format wants, exactly.
-fn micros(nanos: u64) -> String {
-    format!("{}.{:03}", nanos / 1000, nanos % 1000)
-}
-
-fn json(text: &str) -> String {
-    let mut quoted = String::with_capacity(text.len() + 2);
-    quoted.push('"');
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => quoted.extend(['\\', c]),
-            c if c < ' ' => {
-                let _ = write!(quoted, "\\u{:04x}", c as u32);
-            }
-            c => quoted.push(c),
-        }
+    /// What was recorded so far, to be drawn.
+    pub fn timeline(&self) -> Timeline {
+        Timeline::new(self.copy())
     }
-    quoted.push('"');
-    quoted
+
+    /// Draws everything recorded so far into a file, whose name ends in `.svg` or `.html`.
+    ///
+    /// # Errors
+    /// `InvalidInput` if it ends otherwise; those of creating and writing the file.
+    pub fn write_timeline_file(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        self.timeline().write_file(path)
+    }
+
+    fn copy(&self) -> Recording {
+        self.0.recording.lock().clone()
+    }
 }
 
 impl<S: Subscriber> Layer<S> for Recorder {
@@ -172,20 +129,24 @@ impl<S: Subscriber> Layer<S> for Recorder {
         let now = self.0.began.elapsed().as_nanos() as u64;
         let mut fields = Fields::default();
         event.record(&mut fields);
-        let mut ops = self.0.ops.lock();
-        let op = ops.entry((fields.stream_key, fields.ticket)).or_default();
+        let site = format!("{}:{}", fields.file, fields.line);
+        let mut recording = self.0.recording.lock();
+        let [name, kind, site] = [&fields.op, &fields.kind, &site].map(|text| recording.shared(text));
+        let track = recording.tracks.entry(fields.track).or_default();
+        let op = track.ops.entry(fields.ticket).or_default();
         match fields.phase.as_str() {
-            "enqueue" => op.enqueued = Some(now),
+            "edge" => return op.waits_for = Some((fields.from_stream, fields.from_ticket)),
             "start" => op.started = Some(now),
-            _ => op.finished = Some(now),
+            "end" => op.finished = Some(now),
+            // Anew: a driver that refused an op leaves its ticket to the next one.
+            _ => *op = Op { enqueued: Some(now), ..Op::default() },
         }
         if op.name.is_empty() {
-            op.device = fields.device;
-            op.stream = fields.stream;
-            op.name = fields.op;
-            op.site = format!("{}:{}", fields.file, fields.line);
-            op.bytes = fields.bytes;
+            (op.name, op.kind, op.site) = (name, kind, site);
+            (track.device, track.label) = (fields.device, fields.stream);
         }
+        // The host knows only at the end.
+        op.bytes = fields.bytes;
     }
 }
 
@@ -194,25 +155,32 @@ const TARGET: &str = "warpline::op";
 #[derive(Default)]
 struct Fields {
     phase: String,
+    track: TrackKey,
     device: String,
     stream: String,
-    stream_key: u64,
     ticket: u64,
     op: String,
+    kind: String,
     file: String,
     line: u64,
     bytes: u64,
+    from_stream: u64,
+    from_ticket: u64,
 }
 
 impl Visit for Fields {
     fn record_u64(&mut self, field: &Field, value: u64) {
-        match field.name() {
-            "stream_key" => self.stream_key = value,
-            "ticket" => self.ticket = value,
-            "line" => self.line = value,
-            "bytes" => self.bytes = value,
-            _ => {}
-        }
+        let slot = match field.name() {
+            "runtime" => &mut self.track.runtime,
+            "stream_key" => &mut self.track.stream,
+            "ticket" => &mut self.ticket,
+            "line" => &mut self.line,
+            "bytes" => &mut self.bytes,
+            "from_stream_key" => &mut self.from_stream,
+            "from_ticket" => &mut self.from_ticket,
+            _ => return,
+        };
+        *slot = value;
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
@@ -221,6 +189,7 @@ impl Visit for Fields {
             "device" => &mut self.device,
             "stream" => &mut self.stream,
             "op" => &mut self.op,
+            "kind" => &mut self.kind,
             "file" => &mut self.file,
             _ => return,
         };

@@ -19,7 +19,7 @@ use crate::driver::{Priority, cpu::strand::Strand};
 use crate::error::{Error, ErrorKind};
 use crate::sync::Arc;
 use crate::timeline::{Ticket, Timeline};
-use crate::trace::event;
+use crate::trace::event::{self, Traced};
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -39,6 +39,7 @@ pub(super) struct CpuStream {
     pub(super) device: Arc<Device>,
     pub(super) label: Arc<str>,
     key: u64,
+    runtime: u64,
     /// Counts the streams of the backend.
     pub(super) number: u64,
     pub(super) priority: Priority,
@@ -58,6 +59,7 @@ impl CpuStream {
             device,
             label: options.label.clone(),
             key: options.key,
+            runtime: options.runtime,
             number,
             priority: options.priority,
             timeline,
@@ -184,7 +186,7 @@ impl CpuStream {
         {
             return Err(self.failure(ErrorKind::Fault, ticket, &site, "the fault plan asked for it"));
         }
-        event::op_started(self.device.id, &self.label, self.key, ticket, &site, || command.bytes());
+        event::op_started(ticket, &site, || self.traced(command));
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             if let Some(planned) = planned
                 && is_launch
@@ -196,11 +198,23 @@ impl CpuStream {
             // nothing conflicts with it, or that claims say so: the caller holds them.
             unsafe { execute(command) }
         }));
-        event::op_finished(self.device.id, &self.label, self.key, ticket, &site, || command.bytes());
+        event::op_finished(ticket, &site, || self.traced(command));
         outcome.map_err(|panic| {
             let why = format!("panicked: {}", message_of(panic));
             self.failure(ErrorKind::Fault, ticket, &site, &why)
         })
+    }
+
+    #[cold]
+    fn traced(&self, command: &Command) -> Traced<'_> {
+        Traced {
+            runtime: self.runtime,
+            device: self.device.id,
+            label: &self.label,
+            stream_key: self.key,
+            kind: command.kind(),
+            bytes: command.bytes(),
+        }
     }
 
     /// By the owner: drops what is in `batch` and lets go of what the timeline keeps. What was queued meanwhile comes with the

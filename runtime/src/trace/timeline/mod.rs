@@ -1,0 +1,127 @@
+//! A recording as a picture: a row a stream, a bar an op, an arrow a wait.
+//!
+//! `scene.rs` decides what stands where and `svg.rs` draws it; `data.rs` writes every op as JSON into the file, whatever is too
+//! narrow to be drawn, and `page.rs` adds the script that zooms.
+
+mod axis;
+mod data;
+mod page;
+mod scene;
+mod svg;
+
+use super::recording::{Op, Recording};
+use scene::{Scene, kind_of};
+use std::ffi::OsStr;
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::Duration;
+
+/// A picture of what was recorded: everything, or a window of it. Made by [`Recorder::timeline`](super::Recorder::timeline).
+///
+/// Each stream is a row, under its device; work of the host comes first. A bar is an op from its start to its end, with its name,
+/// time and source line as a tooltip; ops too narrow to be seen are drawn together. An arrow leads from the end of the op that was
+/// waited for to the end of the wait, and the time that a wait held its stream is hatched. A wait that was elided,
+/// because what it asked for was done or implied, is no op and has no arrow.
+///
+/// The file needs nothing else to be looked at. It holds every op of the window as JSON: in the SVG's `<metadata>`, in the page's
+/// `<script type="application/json">`.
+#[derive(Debug)]
+#[must_use = "it is drawn by `write_file` and its like"]
+pub struct Timeline {
+    recording: Recording,
+    title: String,
+    window: Option<(u64, u64)>,
+}
+
+impl Timeline {
+    pub(super) fn new(recording: Recording) -> Self {
+        Timeline { recording, title: "Timeline".to_owned(), window: None }
+    }
+
+    /// What stands at its top.
+    pub fn title(mut self, title: impl Into<String>) -> Self {
+        self.title = title.into();
+        self
+    }
+
+    /// Only this window of the recording's time, for instance a few steps in the middle:
+    /// [`Recorder::elapsed`](super::Recorder::elapsed) tells the time at a step.
+    pub fn between(mut self, from: Duration, to: Duration) -> Self {
+        let nanos = |time: Duration| time.as_nanos().try_into().unwrap_or(u64::MAX);
+        self.window = Some((nanos(from), nanos(to).max(nanos(from))));
+        self
+    }
+
+    /// Writes it to a file: an SVG if its name ends in `.svg`, a page to zoom in if in `.html`.
+    ///
+    /// # Errors
+    /// `InvalidInput` if it ends otherwise; those of creating and writing the file.
+    pub fn write_file(self, path: impl AsRef<Path>) -> io::Result<()> {
+        let path = path.as_ref();
+        let page = match path.extension().and_then(OsStr::to_str) {
+            Some("svg") => false,
+            Some("html") => true,
+            _ => {
+                let why = format!(
+                    "no timeline can be written to {}: its name ends neither in .svg nor in .html; choose one of the two",
+                    path.display()
+                );
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+            }
+        };
+        let mut file = io::BufWriter::new(std::fs::File::create(path)?);
+        if page {
+            self.write_html(&mut file)?
+        } else {
+            self.write_svg(&mut file)?
+        }
+        file.flush()
+    }
+
+    /// Writes it as an SVG.
+    ///
+    /// # Errors
+    /// Those of `to`.
+    pub fn write_svg(self, to: &mut impl Write) -> io::Result<()> {
+        let (scene, data) = self.prepared();
+        svg::write(&scene, Some(&data), to)
+    }
+
+    /// Writes it as a page with the same picture, which zooms with the wheel, moves with the mouse, and shows everything again
+    /// after a double click.
+    ///
+    /// # Errors
+    /// Those of `to`.
+    pub fn write_html(self, to: &mut impl Write) -> io::Result<()> {
+        let (scene, data) = self.prepared();
+        page::write(&scene, &data, to)
+    }
+
+    /// Leaves out what the window does not show.
+    fn prepared(mut self) -> (Scene, String) {
+        if let Some((from, to)) = self.window {
+            for track in self.recording.tracks.values_mut() {
+                track.ops.retain(|_, op| is_between(op, from, to));
+            }
+        }
+        self.recording.tracks.retain(|_, track| !track.ops.is_empty());
+        let window = self.window.unwrap_or_else(|| whole(&self.recording));
+        let scene = Scene::new(&self.recording, self.title, window);
+        let data = data::json(&self.recording, &scene);
+        (scene, data)
+    }
+}
+
+fn is_between(op: &Op, from: u64, to: u64) -> bool {
+    // A wait is drawn from when it held its stream, which is after it was enqueued.
+    let began = if kind_of(op) == "wait" { op.enqueued.or(op.started) } else { op.started.or(op.enqueued) };
+    let began = began.unwrap_or(0);
+    began <= to && op.finished.unwrap_or(began) >= from
+}
+
+/// From the first start to the last end.
+fn whole(recording: &Recording) -> (u64, u64) {
+    let ran = || recording.tracks.values().flat_map(|track| track.ops.values()).filter_map(Op::ran);
+    let from = ran().map(|(started, _)| started).min().unwrap_or(0);
+    (from, ran().map(|(_, finished)| finished).max().unwrap_or(0).max(from))
+}
