@@ -6,9 +6,9 @@
 //!
 //! ```sh
 //! cargo run --release --example pipeline
-//! cargo run --release --example pipeline -- --device cpu --batch-rows 128 --slots 3 --trace pipeline.trace.json digits.csv.gz
+//! cargo run --release --example pipeline -- --device cpu --batch-rows 128 --slots 3 --trace pipeline.html digits.csv.gz
 //! ```
-//! Open the trace in <https://ui.perfetto.dev>: one track is the copy stream, the other the compute stream.
+//! `--trace` writes what happened when: as `.svg` to be looked at, as `.html` to zoom in, as `.json` for <https://ui.perfetto.dev>.
 //!
 //! ```text
 //!   blocking thread            copy stream                    compute stream
@@ -20,16 +20,18 @@ use anyhow::{Context, ensure};
 use clap::Parser;
 use csv::{ByteRecord, ReaderBuilder};
 use flate2::read::MultiGzDecoder;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc;
 use tracing_subscriber::prelude::*;
 use warpline::ops::{self, ColumnMoments};
 use warpline::prelude::*;
-use warpline::trace::Recorder;
+use warpline::trace::{HostTrack, Recorder};
 
 /// 64 pixels and a label.
 const COLUMNS: usize = 65;
@@ -51,9 +53,22 @@ struct Options {
     /// Device buffers that batches take turns in.
     #[arg(long, default_value = "3")]
     slots: NonZeroUsize,
-    /// Writes what the streams did as Perfetto JSON.
-    #[arg(long, value_name = "FILE")]
+    /// Writes what the streams did: a picture (.svg), one to zoom in (.html) or Perfetto JSON (.json).
+    #[arg(long, value_name = "FILE", value_parser = trace_file)]
     trace: Option<PathBuf>,
+}
+
+/// A name that says which form to write.
+fn trace_file(name: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(name);
+    match extension(&path) {
+        "svg" | "html" | "json" => Ok(path),
+        _ => Err("its name has to end in .svg, .html or .json".to_owned()),
+    }
+}
+
+fn extension(path: &Path) -> &str {
+    path.extension().and_then(OsStr::to_str).unwrap_or_default()
 }
 
 #[tokio::main]
@@ -110,7 +125,11 @@ async fn run(options: Options) -> anyhow::Result<()> {
         memory.peak_allocated_bytes, pinned.peak_allocated_bytes
     );
     if let (Some(recorder), Some(path)) = (&recorder, &options.trace) {
-        recorder.write_file(path).with_context(|| format!("cannot write {}", path.display()))?;
+        let written = match extension(path) {
+            "json" => recorder.write_file(path),
+            _ => recorder.timeline().title("Pipeline: two passes over the digits").write_file(path),
+        };
+        written.with_context(|| format!("cannot write {}", path.display()))?;
         println!("trace of {} ops in {}", recorder.len(), path.display());
     }
 
@@ -146,6 +165,8 @@ struct Pipeline {
     spare: Vec<Pinned<f32>>,
     batches: usize,
     bytes_copied: usize,
+    /// The reader's row in the trace.
+    loading: Arc<HostTrack>,
 }
 
 struct Slot {
@@ -172,7 +193,17 @@ impl Pipeline {
         // One more than slots: something to read into while every slot's copy is in flight.
         let spare =
             (0..=options.slots.get()).map(|_| device.pinned_blocking(len)).collect::<Result<_, _>>()?;
-        Ok(Pipeline { file: options.file.clone(), copy, compute, slots, spare, batches: 0, bytes_copied: 0 })
+        let loading = Arc::new(HostTrack::new("loading"));
+        Ok(Pipeline {
+            file: options.file.clone(),
+            copy,
+            compute,
+            slots,
+            spare,
+            batches: 0,
+            bytes_copied: 0,
+            loading,
+        })
     }
 
     /// Reads the file and enqueues `step` for each batch, on the compute stream. Returns the number of rows.
@@ -183,7 +214,8 @@ impl Pipeline {
         let (spare, spares) = mpsc::channel(self.slots.len() + 1);
         let (filled, mut batches) = mpsc::channel(self.slots.len() + 1);
         let rows = Rows::open(&self.file)?;
-        let reader = tokio::task::spawn_blocking(move || read(rows, spares, filled));
+        let loading = self.loading.clone();
+        let reader = tokio::task::spawn_blocking(move || read(rows, spares, filled, &loading));
         for host in self.spare.drain(..) {
             let _ = spare.send(host).await;
         }
@@ -226,10 +258,13 @@ fn read(
     mut rows: Rows,
     mut spares: mpsc::Receiver<Pinned<f32>>,
     filled: mpsc::Sender<Batch>,
+    loading: &HostTrack,
 ) -> anyhow::Result<Vec<Pinned<f32>>> {
     let mut left = Vec::new();
     while let Some(mut host) = spares.blocking_recv() {
+        let span = loading.span("read");
         let read = rows.read(&mut host)?;
+        drop(span);
         if read == 0 {
             left.push(host);
             break;
