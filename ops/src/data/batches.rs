@@ -74,7 +74,7 @@ impl Batches {
         }
     }
 
-    /// The batches of an epoch, from its first: as they would come here, but for the shuffled order.
+    /// The batches of any epoch, from its first one. The number goes into the shuffled order and the batches, and nowhere else.
     pub fn epoch(&self, epoch: u64) -> Batches {
         Batches::new(self.plan.clone(), epoch)
     }

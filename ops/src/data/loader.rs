@@ -85,7 +85,9 @@ impl Loader {
         self
     }
 
-    /// Rows in the buffer that [`shuffle`](Self::shuffle) draws from; 4096 by default. They are in the host's memory.
+    /// Rows in the buffer that [`shuffle`](Self::shuffle) draws from; 4096 by default.
+    ///
+    /// They are in the host's memory, and an epoch's first batch comes only when the buffer is full.
     pub fn shuffle_capacity(mut self, rows: usize) -> Self {
         self.shuffle_capacity = rows;
         self
@@ -132,7 +134,9 @@ impl Loader {
                 format!("a loader cannot be built: {what} is 0, and at least 1 is needed; raise it"),
             ));
         }
-        if self.batch_size.checked_mul(features).is_none() {
+        let len_bytes =
+            self.batch_size.checked_mul(features).and_then(|len| len.checked_mul(size_of::<f32>()));
+        if len_bytes.is_none_or(|len| isize::try_from(len).is_err()) {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(

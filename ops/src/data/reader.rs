@@ -102,12 +102,12 @@ impl Reader {
             self.source = Some((loader.dataset.open()?, shuffle));
         }
         let (source, shuffle) = self.source.as_mut().expect("it was opened above");
+        let mut read = |x: &mut [f32]| if stop() { Ok(None) } else { source.next_row(x) };
         let mut rows = 0;
         for (x, label) in host.x.chunks_exact_mut(features).zip(host.labels.iter_mut()) {
             let next = match shuffle {
-                _ if stop() => None,
-                Some(shuffle) => shuffle.next_row(&mut **source, x)?,
-                None => source.next_row(x)?,
+                Some(shuffle) => shuffle.next_row(&mut read, x)?,
+                None => read(x)?,
             };
             let Some(next) = next else {
                 self.ended = true;

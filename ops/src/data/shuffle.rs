@@ -12,7 +12,6 @@
 //! probability 1/n but for less than n/2⁶⁴. The rows in the buffer are numbered from 0: a new one gets the lowest number that is free,
 //! and a drawn one's number goes to the row that had the highest.
 
-use super::dataset::Rows;
 use warpline_kernels::philox4x32_10;
 use warpline_runtime::Result;
 
@@ -44,11 +43,15 @@ impl Shuffle {
         }
     }
 
-    /// The next row, as [`Rows::next_row`].
-    pub(super) fn next_row(&mut self, rows: &mut dyn Rows, features: &mut [f32]) -> Result<Option<i64>> {
+    /// The next row, as [`Rows::next_row`](super::Rows::next_row), of those that `read` reads likewise.
+    pub(super) fn next_row(
+        &mut self,
+        mut read: impl FnMut(&mut [f32]) -> Result<Option<i64>>,
+        features: &mut [f32],
+    ) -> Result<Option<i64>> {
         while !self.ended && self.held.len() < self.capacity {
             let slot = self.free.take().unwrap_or_else(|| self.grow());
-            match rows.next_row(&mut self.x[slot * self.features..][..self.features])? {
+            match read(&mut self.x[slot * self.features..][..self.features])? {
                 Some(label) => {
                     self.labels[slot] = label;
                     self.held.push(slot);
@@ -103,7 +106,7 @@ mod tests {
         let mut rows = InMemory::new(2, x, labels).unwrap().open().unwrap();
         let mut shuffle = Shuffle::new(capacity, 2, seed, epoch);
         let (mut order, mut features) = (Vec::new(), [0.0; 2]);
-        while let Some(label) = shuffle.next_row(&mut *rows, &mut features).unwrap() {
+        while let Some(label) = shuffle.next_row(|x| rows.next_row(x), &mut features).unwrap() {
             assert_eq!(features, [label as f32, -label as f32]);
             order.push(label);
         }
