@@ -271,6 +271,6 @@ fn a_tracing_subscriber_may_use_the_stream_it_hears_of() {
             gate.open();
             assert_eq!(stream.read(&x).wait().unwrap(), [2.0; 8]);
         });
-        assert_eq!(heard.load(Ordering::Relaxed), 5, "the gate, two fills, the wait and the read");
+        assert_eq!(heard.load(Ordering::Relaxed), 6, "the gate, two fills, the wait, its edge and the read");
     });
 }

@@ -262,8 +262,8 @@ fn work_of_the_host_and_the_loader_have_rows_of_their_own() {
     let recorder = recorded(|_| {
         let (_runtime, device) = seeded();
         let track = HostTrack::new("parsing");
-        drop(track.span(&"parse"));
-        drop(track.span(&"parse"));
+        drop(track.span("parse"));
+        drop(track.span("parse"));
         let dataset = InMemory::new(1, vec![0.0; 10], vec![0; 10]).unwrap();
         let copy = device.stream().label("copy").build().unwrap();
         let mut batches = Loader::new(dataset).batch_size(5).on(&copy).build().unwrap();

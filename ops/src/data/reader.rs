@@ -67,7 +67,7 @@ impl Reader {
     pub(super) fn read(&mut self, mut host: Host, stop: impl Fn() -> bool) -> Result<Loaded> {
         let began = Instant::now();
         let plan = self.plan.clone();
-        let mut span = plan.loading.span(&"read");
+        let mut span = plan.loading.span("read");
         let rows = catch_unwind(AssertUnwindSafe(|| self.fill(&mut host, &stop)));
         let rows = rows.unwrap_or_else(|panic| Err(self.panicked(&*panic)))?;
         span.set_bytes((rows * (host.features() * size_of::<f32>() + size_of::<i64>())) as u64);

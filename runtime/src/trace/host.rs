@@ -3,7 +3,7 @@
 //! The same events as those of ops, with the runtime 0 and the device `host`; nothing is enqueued.
 
 use super::event::listened_to;
-use crate::site::Site;
+use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A row in the recorder's picture for work of the host. What is begun on one track should end before the next begins.
@@ -24,9 +24,9 @@ impl HostTrack {
 
     /// Begins something, which lasts until the returned value is dropped.
     #[track_caller]
-    pub fn span(&self, name: &'static &'static str) -> HostSpan<'_> {
+    pub fn span(&self, name: &'static str) -> HostSpan<'_> {
         let ticket = self.spans.fetch_add(1, Ordering::Relaxed) + 1;
-        let span = HostSpan { track: self, ticket, site: Site::here(name), bytes: 0 };
+        let span = HostSpan { track: self, ticket, name, location: Location::caller(), bytes: 0 };
         if listened_to() {
             span.emit("start");
         }
@@ -39,7 +39,8 @@ impl HostTrack {
 pub struct HostSpan<'a> {
     track: &'a HostTrack,
     ticket: u64,
-    site: Site,
+    name: &'static str,
+    location: &'static Location<'static>,
     bytes: u64,
 }
 
@@ -59,10 +60,10 @@ impl HostSpan<'_> {
             stream = self.track.label.as_str(),
             stream_key = self.track.key,
             ticket = self.ticket,
-            op = self.site.op(),
+            op = self.name,
             kind = "host",
-            file = self.site.location.file(),
-            line = self.site.location.line(),
+            file = self.location.file(),
+            line = self.location.line(),
             bytes = self.bytes,
         );
     }

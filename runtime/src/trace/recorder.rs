@@ -4,7 +4,7 @@
 //! events.
 
 use super::perfetto;
-use super::recording::{Op, Recording, TrackKey};
+use super::recording::{Recording, TrackKey};
 use super::timeline::Timeline;
 use parking_lot::Mutex;
 use std::io::{self, Write};
@@ -138,8 +138,8 @@ impl<S: Subscriber> Layer<S> for Recorder {
             "edge" => return op.waits_for = Some((fields.from_stream, fields.from_ticket)),
             "start" => op.started = Some(now),
             "end" => op.finished = Some(now),
-            // Anew: a driver that refused an op leaves its ticket to the next one.
-            _ => *op = Op { enqueued: Some(now), ..Op::default() },
+            // It is said after the fact: the device may have begun meanwhile.
+            _ => op.enqueued = Some(op.started.map_or(now, |started| started.min(now))),
         }
         if op.name.is_empty() {
             (op.name, op.kind, op.site) = (name, kind, site);
