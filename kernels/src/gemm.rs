@@ -8,13 +8,11 @@
 //! Each element of C is a sum over k in an order that depends on k alone, so the bits depend neither on how the rows of C
 //! are shared out to threads nor on how many there are. They may differ between instruction sets.
 
-use std::num::NonZeroUsize;
-use std::sync::OnceLock;
-use std::thread;
+use crate::threads::share_out;
 
-/// Multiplications from which on threads pay: 2^25 take a third of a millisecond on one fast core, and starting a thread some 20 µs.
-const MANY: usize = 1 << 25;
-/// Rows of C that a thread gets at least, a multiple of the rows of any micro-kernel.
+/// Multiplications that a thread gets at least: about 0.2 ms on one fast core.
+const MANY: usize = 1 << 24;
+/// Threads get a multiple of so many rows of C, which is a multiple of the rows of any micro-kernel.
 const ROWS: usize = 64;
 
 /// A dense matrix operand: row-major, or the transpose of one that is.
@@ -34,26 +32,8 @@ pub(crate) fn gemm([m, n, k]: [usize; 3], a: Operand<'_>, b: Operand<'_>, beta: 
     if c.is_empty() {
         return;
     }
-    let work = m.saturating_mul(n).saturating_mul(k);
-    let threads = if work < MANY { 1 } else { threads().min(m.div_ceil(ROWS)) };
-    gemm_on(threads, [m, n, k], a, b, beta, c);
-}
-
-fn gemm_on(threads: usize, [m, n, k]: [usize; 3], a: Operand<'_>, b: Operand<'_>, beta: f32, c: &mut [f32]) {
-    if threads == 1 {
-        return gemm_rows(0, [m, n, k], a, b, beta, c);
-    }
-    let rows = m.div_ceil(threads).next_multiple_of(ROWS);
-    thread::scope(|scope| {
-        let mut parts = c.chunks_mut(rows * n).enumerate();
-        let first = parts.next();
-        for (at, part) in parts {
-            scope.spawn(move || gemm_rows(at * rows, [m, n, k], a, b, beta, part));
-        }
-        if let Some((_, part)) = first {
-            gemm_rows(0, [m, n, k], a, b, beta, part);
-        }
-    });
+    let blocks = MANY.div_ceil((ROWS * n).saturating_mul(k.max(1)));
+    share_out(c, ROWS * n, blocks, |start, c| gemm_rows(start / n, [m, n, k], a, b, beta, c));
 }
 
 /// Rows of C from `first` on, as many as are in `c`.
@@ -88,14 +68,10 @@ fn gemm_rows(first: usize, [m, n, k]: [usize; 3], a: Operand<'_>, b: Operand<'_>
     }
 }
 
-fn threads() -> usize {
-    static CORES: OnceLock<usize> = OnceLock::new();
-    *CORES.get_or_init(|| thread::available_parallelism().map_or(1, NonZeroUsize::get))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::threads::share_out_to;
 
     fn values(n: usize, salt: u32) -> Vec<f32> {
         (0..n as u32)
@@ -111,10 +87,12 @@ mod tests {
                 let a = Operand { elements: &a, transposed: transposed[0] };
                 let b = Operand { elements: &b, transposed: transposed[1] };
                 let mut one = vec![0.5; m * n];
-                gemm_on(1, [m, n, k], a, b, 1.0, &mut one);
+                gemm_rows(0, [m, n, k], a, b, 1.0, &mut one);
                 for threads in [2, 3, 8] {
                     let mut several = vec![0.5; m * n];
-                    gemm_on(threads, [m, n, k], a, b, 1.0, &mut several);
+                    share_out_to(threads, &mut several, ROWS * n, 1, |start, c| {
+                        gemm_rows(start / n, [m, n, k], a, b, 1.0, c)
+                    });
                     assert!(one.iter().zip(&several).all(|(x, y)| x.to_bits() == y.to_bits()), "{m} {n} {k}");
                 }
             }

@@ -30,6 +30,7 @@ mod sgd;
 mod standardize;
 mod sub;
 mod sum;
+mod threads;
 mod transpose;
 
 pub use add::{

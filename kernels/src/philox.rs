@@ -9,6 +9,8 @@
 //! Element i of a fill takes its place in the stream, offset + i, so it does not depend on threads, and two fills of halves
 //! give the same as one of the whole.
 
+use crate::threads::share_out;
+
 /// Words a block.
 pub(crate) const BLOCK: usize = 4;
 
@@ -36,6 +38,9 @@ fn words(value: u64) -> [u32; 2] {
     [value as u32, (value >> 32) as u32]
 }
 
+/// Blocks that a thread gets at least: about 0.7 ms of uniform numbers, 2 ms of normal ones.
+const MANY: usize = 1 << 15;
+
 /// Fills `y`: element i gets what `map` makes of the block that word `offset` + i is in, at that word's place.
 #[inline]
 pub(crate) fn fill(
@@ -43,18 +48,32 @@ pub(crate) fn fill(
     subsequence: u64,
     offset: u64,
     y: &mut [f32],
+    map: impl Fn([u32; BLOCK]) -> [f32; BLOCK] + Sync,
+) {
+    // `offset` + i has up to 65 bits, its quarter 63: the subsequence is never carried into.
+    let (block, skipped) = (offset / BLOCK as u64, (offset % BLOCK as u64) as usize);
+    share_out(y, BLOCK, MANY, |start, y| {
+        fill_part(seed, subsequence, block + (start / BLOCK) as u64, skipped, y, &map);
+    });
+}
+
+/// Fills `y` from `skipped` words into `block` on.
+#[inline]
+fn fill_part(
+    seed: u64,
+    subsequence: u64,
+    mut block: u64,
+    skipped: usize,
+    y: &mut [f32],
     map: impl Fn([u32; BLOCK]) -> [f32; BLOCK],
 ) {
     let [sub_low, sub_high] = words(subsequence);
     let key = words(seed);
-    // `offset` + i has up to 65 bits, its quarter 63: the subsequence is never carried into.
-    let mut block = offset / BLOCK as u64;
     let mut next = || {
         let [low, high] = words(block);
         block += 1;
         map(philox4x32_10([low, high, sub_low, sub_high], key))
     };
-    let skipped = (offset % BLOCK as u64) as usize;
     let (head, rest) = y.split_at_mut(if skipped == 0 { 0 } else { (BLOCK - skipped).min(y.len()) });
     if !head.is_empty() {
         head.copy_from_slice(&next()[skipped..skipped + head.len()]);
