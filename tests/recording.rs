@@ -57,6 +57,21 @@ fn ten_launches_awaited_at_their_end_cost_ten_submits_and_one_signal() {
 }
 
 #[test]
+fn a_chain_of_tensor_ops_awaited_at_its_end_costs_one_signal() {
+    let (_runtime, device, driver, [s]) = recorded(["s"]);
+    let x = s.enter(|| Tensor::ones([8, 8], &device)).queued().unwrap();
+    driver.take();
+    let y = s.enter(|| x.matmul(&x).add(&x).relu().mul(2.0).t().contiguous());
+    let mut y = task::spawn(y);
+    assert_pending!(y.poll());
+    let calls = driver.take();
+    let submitted = calls.iter().filter(|call| matches!(call, Call::Submit { .. })).count();
+    assert_eq!((submitted, signals(&calls)), (5, 1), "{calls:?}");
+    driver.reach_markers();
+    assert_ready_ok!(y.poll());
+}
+
+#[test]
 fn the_first_wait_costs_a_record_and_a_wait_and_an_implied_one_nothing() {
     let (_runtime, _, driver, [a, b, c]) = recorded(["a", "b", "c"]);
     let x = a.alloc::<f32>(64).unwrap();

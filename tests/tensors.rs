@@ -1,0 +1,111 @@
+//! Tensors where it matters how many workers there are, or when work is done.
+
+mod support;
+
+use support::{block_on, refusal, says, streams};
+use tokio_test::{assert_pending, assert_ready_ok, task};
+use warpline::prelude::*;
+use warpline::{Generator, Result};
+
+/// Everything whose bits could depend on how work is shared out: random numbers, large products, sums.
+fn numbers(workers: usize) -> Result<Vec<u32>> {
+    let runtime = Runtime::builder().workers(workers).build()?;
+    let device = runtime.best_device()?;
+    device.generator().manual_seed(11);
+    let a = Tensor::randn([300, 400], &device).queued()?;
+    let b = Tensor::rand([300, 400], &device).queued()?;
+    let side = device.new_stream()?;
+    side.wait_for(&b);
+    // On another stream, so that several workers have something to do.
+    let sums = side.enter(|| b.sum_rows()).queued()?;
+    let c = a.matmul(b.t()).queued()?;
+    side.wait_for(&c);
+    let columns = side.enter(|| c.sum_rows().to_vec::<f32>());
+    let parts = [
+        a.to_vec::<f32>().wait()?,
+        c.to_vec::<f32>().wait()?,
+        columns.wait()?,
+        side.enter(|| sums.to_vec::<f32>()).wait()?,
+        vec![c.sum().item().wait()?, c.mean().item().wait()?],
+    ];
+    Ok(parts.concat().into_iter().map(f32::to_bits).collect())
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bits_for_any_number_of_workers() {
+    let one = numbers(1).unwrap();
+    for workers in [1, 2, 4] {
+        assert_eq!(numbers(workers).unwrap(), one, "{workers} workers");
+    }
+}
+
+#[test]
+fn a_generator_moves_on_when_an_op_is_enqueued_and_not_when_it_runs() {
+    let (_runtime, device, [stream]) = streams(["s"]);
+    let gate = stream.hold().unwrap();
+    let (one, two) = stream.enter(|| (Tensor::randn([5], &device), Tensor::randn([5], &device)));
+    device.generator().manual_seed(0);
+    gate.open();
+    let [one, two] = [one, two].map(|x| stream.enter(|| x.to_vec::<f32>()).wait().unwrap());
+    let again = stream.enter(|| Tensor::randn([5], &device).to_vec::<f32>()).wait().unwrap();
+    assert_eq!(one, again);
+    assert_ne!(one, two);
+}
+
+#[test]
+fn a_view_of_what_is_in_flight_resolves_when_that_is_done() {
+    let (_runtime, device, [stream]) = streams(["s"]);
+    let x = stream.enter(|| Tensor::ones([2, 3], &device)).wait().unwrap();
+    let gate = stream.hold().unwrap();
+    let (y, z) = stream.enter(|| (x.mul(2.0), x.mul(3.0)));
+    let mut used_up = task::spawn(y.t());
+    let mut looked_at = task::spawn((&z).reshape([6]));
+    let mut contiguous = task::spawn((&z).contiguous());
+    assert_pending!(used_up.poll());
+    assert_pending!(looked_at.poll());
+    assert_pending!(contiguous.poll());
+    gate.open();
+    let z = z.wait().unwrap();
+    assert!(assert_ready_ok!(looked_at.poll()).shares_memory(&z));
+    assert!(assert_ready_ok!(contiguous.poll()).shares_memory(&z));
+    assert_eq!(block_on(used_up.into_inner()).unwrap().shape(), [3, 2]);
+}
+
+#[test]
+fn queued_gives_the_tensor_before_it_is_there_and_awaiting_when_it_is() {
+    let (_runtime, device, [stream]) = streams(["s"]);
+    let gate = stream.hold().unwrap();
+    let x = stream.enter(|| Tensor::full([4], 2.0, &device)).queued().unwrap();
+    let mut y = task::spawn(stream.enter(|| x.mul(&x)));
+    assert_pending!(y.poll());
+    gate.open();
+    let y = block_on(y.into_inner()).unwrap();
+    assert_eq!(stream.enter(|| y.to_vec::<f32>()).wait().unwrap(), [4.0; 4]);
+}
+
+#[test]
+fn a_refused_view_of_what_is_in_flight_is_reported_by_its_stream() {
+    let (_runtime, device, [stream]) = streams(["s"]);
+    drop(stream.enter(|| Tensor::ones([2, 3], &device).reshape([5])));
+    let error = stream.synchronize().wait().unwrap_err();
+    says(&error, ErrorKind::Shape, &["reshape (tests/tensors.rs:", "do not make the shape [5]"]);
+}
+
+#[test]
+fn an_error_that_went_into_an_op_and_was_awaited_there_is_not_reported_again() {
+    let (_runtime, device, [stream]) = streams(["s"]);
+    let x = stream.enter(|| Tensor::ones([2, 3], &device)).queued().unwrap();
+    let bad = stream.enter(|| x.matmul(&x));
+    refusal(stream.enter(|| (&bad).relu().sum()));
+    drop(bad);
+    stream.synchronize().wait().unwrap();
+}
+
+#[test]
+fn tensors_and_generators_can_be_used_from_any_thread() {
+    fn shared<T: Send + Sync + 'static>() {}
+    shared::<Tensor>();
+    shared::<Generator>();
+    fn sent<T: Send + 'static>() {}
+    sent::<Pending<Tensor>>();
+}
