@@ -54,7 +54,9 @@ fn calls<F: Fn(u64) -> Result<Option<i64>> + Send + Sync + 'static>(row: F) -> C
 /// The labels of each batch, read on another stream than the one that copied them. Features have to belong to them.
 async fn labels(mut batches: Batches) -> Result<Vec<Vec<i64>>> {
     let mut all = Vec::new();
+    let mut at = (0, 0);
     while let Some(batch) = batches.try_next().await? {
+        at = (batch.epoch, if batch.epoch == at.0 { at.1 } else { 0 });
         let compute = batch.x.device().new_stream()?;
         compute.wait_event(&batch.copied);
         let (x, labels) = compute.enter(|| (batch.x.to_vec::<f32>(), batch.labels.to_vec::<i64>()));
@@ -62,7 +64,8 @@ async fn labels(mut batches: Batches) -> Result<Vec<Vec<i64>>> {
         drop(batch);
         let (x, labels) = (x.await?, labels.await?);
         let expected: Vec<_> = labels.iter().flat_map(|&label| [label as f32, -label as f32]).collect();
-        assert_eq!((x, labels.len(), index), (expected, rows, all.len() as u64));
+        assert_eq!((x, labels.len(), index), (expected, rows, at.1));
+        at.1 += 1;
         all.push(labels);
     }
     assert_eq!(batches.stats().rows, all.iter().map(|batch| batch.len() as u64).sum::<u64>());
@@ -106,6 +109,8 @@ fn every_executor_and_every_seed_gives_the_same_batches() {
             let got = tokio(threads).block_on(labels(batches.epoch(epoch))).unwrap();
             assert_eq!(got, expected[epoch as usize], "{threads} threads, epoch {epoch}");
         }
+        let got = tokio(threads).block_on(labels(batches.epochs(0..3))).unwrap();
+        assert_eq!(got, expected.concat(), "{threads} threads, one epoch after the other");
     }
     let inside_tokio = tokio(1);
     for_each_seed(0..20, |device| {
@@ -117,6 +122,75 @@ fn every_executor_and_every_seed_gives_the_same_batches() {
             Ok(())
         }
     });
+}
+
+#[test]
+fn epochs_say_which_they_are_and_drop_their_own_rest() {
+    let (_runtime, _, [copy]) = streams(["copy"]);
+    for shuffled in [false, true] {
+        let mut loader = Loader::new(counting(10)).batch_size(4).drop_last(true).on(&copy);
+        if shuffled {
+            loader = loader.shuffle(1).shuffle_capacity(3);
+        }
+        let batches: Vec<_> = block_on(loader.build().unwrap().epochs(5..8).try_collect()).unwrap();
+        let places: Vec<_> = batches.iter().map(|batch| (batch.epoch, batch.index, batch.rows)).collect();
+        assert_eq!(places, [(5, 0, 4), (5, 1, 4), (6, 0, 4), (6, 1, 4), (7, 0, 4), (7, 1, 4)]);
+    }
+    let none: Vec<_> =
+        block_on(Loader::new(counting(10)).on(&copy).build().unwrap().epochs(3..3).try_collect::<Vec<_>>())
+            .unwrap();
+    assert!(none.is_empty());
+}
+
+#[test]
+fn while_one_epochs_buffer_runs_empty_the_next_ones_fills() {
+    // Rows read in all, at each batch: the dataset has 100 rows and the buffer holds 40.
+    let read = Arc::new(AtomicU64::new(0));
+    let count = read.clone();
+    let dataset = calls(move |row| {
+        Ok((row < 100).then(|| {
+            count.fetch_add(1, Ordering::Relaxed);
+            row as i64
+        }))
+    });
+    let (_runtime, _, [copy]) = streams(["copy"]);
+    let loader = Loader::new(dataset).batch_size(10).prefetch(1).shuffle(3).shuffle_capacity(40).on(&copy);
+    let mut batches = loader.build().unwrap().epochs(0..3);
+    let mut before = 0;
+    let mut reads = Vec::new();
+    while let Some(batch) = block_on(batches.try_next()).unwrap() {
+        let now = read.load(Ordering::Relaxed);
+        reads.push((batch.epoch, now - before));
+        before = now;
+    }
+    // Inline, every poll reads as much as memory came back for: after the first two, a batch's worth each time.
+    assert!(reads[1..25].iter().all(|&(_, rows)| rows == 10), "{reads:?}");
+}
+
+#[test]
+fn an_error_ahead_of_its_epoch_waits_for_it() {
+    let opened = Arc::new(AtomicUsize::new(0));
+    let broken = opened.clone();
+    let dataset = calls(move |row| {
+        if row == 0 {
+            broken.fetch_add(1, Ordering::Relaxed);
+        }
+        // Looked at when it was built, read once, and broken the next time.
+        if broken.load(Ordering::Relaxed) > 2 {
+            return Err(Error::new(ErrorKind::Data, "row 0 is broken"));
+        }
+        Ok((row < 50).then_some(row as i64))
+    });
+    let (_runtime, _, [copy]) = streams(["copy"]);
+    let loader = Loader::new(dataset).batch_size(10).shuffle(3).shuffle_capacity(30).on(&copy);
+    let mut batches = loader.build().unwrap().epochs(0..2);
+    for index in 0..5 {
+        let batch = block_on(batches.try_next()).unwrap().unwrap();
+        assert_eq!((batch.epoch, batch.index, batch.rows), (0, index, 10));
+    }
+    let error = block_on(batches.try_next()).unwrap_err();
+    says(&error, ErrorKind::Data, &["row 0 is broken"]);
+    assert_eq!(opened.load(Ordering::Relaxed), 3);
 }
 
 #[test]
@@ -352,7 +426,7 @@ fn a_tokio_runtime_that_is_shut_down_neither_hangs_nor_ends_the_epoch_quietly() 
                 }
             }
         });
-        says(&error, ErrorKind::Closed, &["epoch 0", "the tokio runtime that read it was shut down"]);
+        says(&error, ErrorKind::Closed, &["epochs 0..1", "the tokio runtime that read them was shut down"]);
         assert!(block_on(batches.next()).is_none());
     });
 }

@@ -1,4 +1,4 @@
-//! The batches of one epoch, as a `futures::Stream`.
+//! The batches of one epoch or several, as a `futures::Stream`.
 
 use super::ahead::Ahead;
 use super::batch::{Batch, Sent};
@@ -7,13 +7,15 @@ use super::reader::Reader;
 use futures::Stream;
 use futures::stream::FusedStream;
 use std::fmt;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 use warpline_runtime::{Error, ErrorKind, Result};
 
-/// The batches of one epoch, in order: a `futures::Stream` of `Result<Batch>` that ends after the last one, or the first error.
+/// The batches of one epoch or several, in order: a `futures::Stream` of `Result<Batch>` that ends after the last one, or the first
+/// error.
 ///
 /// Reading begins at the first poll. Within a tokio runtime it goes on by itself on the blocking threads; without one, and on a
 /// device that [runs in turns](warpline_runtime::Device::runs_in_turns), it is done in the polls: the same batches in the
@@ -28,12 +30,12 @@ use warpline_runtime::{Error, ErrorKind, Result};
 /// reader at the next row; what is in flight goes on and its memory is recycled.
 ///
 /// # Errors
-/// `Data` from the dataset, also if it panics or the epoch has no batch; `OutOfMemory`; the device's fault; `Closed` if the tokio
+/// `Data` from the dataset, also if it panics or an epoch has no batch; `OutOfMemory`; the device's fault; `Closed` if the tokio
 /// runtime was shut down.
 #[must_use = "streams do nothing unless polled"]
 pub struct Batches {
     plan: Arc<Plan>,
-    epoch: u64,
+    epochs: Range<u64>,
     state: State,
     /// The copies of the batch that was yielded last: its pinned memory goes round.
     last: Option<Sent>,
@@ -47,7 +49,7 @@ enum State {
     Over,
 }
 
-/// What an epoch has come to so far.
+/// What has been loaded so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LoadStats {
@@ -63,10 +65,10 @@ pub struct LoadStats {
 }
 
 impl Batches {
-    pub(super) fn new(plan: Arc<Plan>, epoch: u64) -> Self {
+    pub(super) fn new(plan: Arc<Plan>, epochs: Range<u64>) -> Self {
         Batches {
             plan,
-            epoch,
+            epochs,
             state: State::New,
             last: None,
             waiting_since: None,
@@ -76,17 +78,27 @@ impl Batches {
 
     /// The batches of any epoch, from its first one. The number goes into the shuffled order and the batches, and nowhere else.
     pub fn epoch(&self, epoch: u64) -> Batches {
-        Batches::new(self.plan.clone(), epoch)
+        Batches::new(self.plan.clone(), epoch..epoch.saturating_add(1))
     }
 
-    /// The figures of this epoch so far.
+    /// The batches of one epoch after the other, the same as [`epoch`](Self::epoch) gives for each. [`Batch::epoch`] tells them
+    /// apart.
+    ///
+    /// Reading goes on at the same pace from epoch to epoch: while the shuffle buffer of one runs empty, that of the next fills.
+    /// So there can be twice [`shuffle_capacity`](super::Loader::shuffle_capacity) rows in the host's memory, and only the first
+    /// epoch begins with waiting for a full buffer.
+    pub fn epochs(&self, epochs: Range<u64>) -> Batches {
+        Batches::new(self.plan.clone(), epochs)
+    }
+
+    /// The figures so far.
     pub fn stats(&self) -> LoadStats {
         self.stats
     }
 
     fn poll_batch(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Batch>>> {
         if let State::New = self.state {
-            self.state = State::Reading(Ahead::start(Reader::new(self.plan.clone(), self.epoch)));
+            self.state = State::Reading(Ahead::start(Reader::new(self.plan.clone(), self.epochs.clone())));
         }
         let State::Reading(ahead) = &mut self.state else { return Poll::Ready(Ok(None)) };
         if let Some(sent) = &mut self.last {
@@ -110,9 +122,9 @@ impl Batches {
         Error::new(
             ErrorKind::Closed,
             format!(
-                "epoch {} ended after {} batches: the tokio runtime that read it was shut down; keep it for as long as there \
-                 are batches to come",
-                self.epoch, self.stats.batches
+                "epochs {}..{} ended after {} batches: the tokio runtime that read them was shut down; keep it for as long as \
+                 there are batches to come",
+                self.epochs.start, self.epochs.end, self.stats.batches
             ),
         )
     }
@@ -147,7 +159,7 @@ impl FusedStream for Batches {
 impl fmt::Debug for Batches {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Batches")
-            .field("epoch", &self.epoch)
+            .field("epochs", &self.epochs)
             .field("stats", &self.stats)
             .finish_non_exhaustive()
     }

@@ -157,7 +157,7 @@ impl Loader {
             Some(stream) => stream.clone(),
             None => Device::current()?.stream().label("loader").build()?,
         };
-        Ok(Batches::new(Arc::new(Plan { loader: self, stream, loading: HostTrack::new("loading") }), 0))
+        Ok(Batches::new(Arc::new(Plan { loader: self, stream, loading: HostTrack::new("loading") }), 0..1))
     }
 }
 

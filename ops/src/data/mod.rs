@@ -26,6 +26,7 @@ mod batch;
 mod batches;
 mod csv;
 mod dataset;
+mod epoch;
 mod in_memory;
 mod loader;
 mod reader;

@@ -1,12 +1,12 @@
-//! Reads one epoch: rows, shuffled, into pinned memory, and from there onto the copy stream.
+//! Reads epoch after epoch into pinned memory, and from there onto the copy stream.
 //!
 //! Called wherever blocking is allowed, or inline; see `ahead.rs`. It is not used again after an error or the end.
 
 use super::batch::{Batch, Sent, send};
-use super::dataset::Rows;
+use super::epoch::{Epoch, Stop};
 use super::loader::Plan;
-use super::shuffle::Shuffle;
 use std::any::Any;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ impl Host {
     }
 }
 
-/// One batch on its way, or the end of the epoch, and how long reading it took.
+/// One batch on its way, or the end of the last epoch, and how long reading it took.
 pub(super) struct Loaded {
     pub(super) batch: Option<(Batch, Sent)>,
     pub(super) reading: Duration,
@@ -32,17 +32,22 @@ pub(super) struct Loaded {
 
 pub(super) struct Reader {
     plan: Arc<Plan>,
-    epoch: u64,
-    source: Option<(Box<dyn Rows>, Option<Shuffle>)>,
-    /// Whether the source has ended. It is not asked again.
-    ended: bool,
+    /// Those that come after the present one.
+    epochs: Range<u64>,
+    epoch: Option<Epoch>,
+    /// The epoch after it, whose shuffle buffer fills while that of the present one runs empty; or why it could not be read.
+    next: Option<Result<Epoch>>,
+    /// Whose rows are being read: for messages.
+    reading: u64,
     hosts: usize,
+    /// Of the present epoch.
     batches: u64,
 }
 
 impl Reader {
-    pub(super) fn new(plan: Arc<Plan>, epoch: u64) -> Self {
-        Reader { plan, epoch, source: None, ended: false, hosts: 0, batches: 0 }
+    pub(super) fn new(plan: Arc<Plan>, epochs: Range<u64>) -> Self {
+        let reading = epochs.start;
+        Reader { plan, epochs, epoch: None, next: None, reading, hosts: 0, batches: 0 }
     }
 
     /// Whether every op runs in somebody's poll.
@@ -52,21 +57,29 @@ impl Reader {
 
     /// New pinned memory, as long as there may be more. It comes from the device's pool, where other epochs left theirs.
     pub(super) fn new_host(&mut self) -> Result<Option<Host>> {
-        let loader = &self.plan.loader;
-        if self.hosts > loader.prefetch {
+        if self.hosts > self.plan.loader.prefetch {
             return Ok(None);
         }
-        let device = self.plan.stream.device();
-        let x = device.pinned_blocking(loader.batch_size * loader.dataset.features())?;
-        let labels = device.pinned_blocking(loader.batch_size)?;
+        let host = self.host()?;
         self.hosts += 1;
-        Ok(Some(Host { x, labels }))
+        Ok(Some(host))
+    }
+
+    fn host(&self) -> Result<Host> {
+        let (loader, device) = (&self.plan.loader, self.plan.stream.device());
+        let x = device.pinned_blocking(loader.batch_size * loader.dataset.features())?;
+        Ok(Host { x, labels: device.pinned_blocking(loader.batch_size)? })
     }
 
     /// Reads a batch into `host` and enqueues its copies. Ends early if `stop` says so.
     pub(super) fn read(&mut self, mut host: Host, stop: impl Fn() -> bool) -> Result<Loaded> {
         let began = Instant::now();
         let plan = self.plan.clone();
+        if host.labels.len() < plan.loader.batch_size {
+            // It comes back from the shorter batch at an epoch's end: the pool has it whole.
+            drop(host);
+            host = self.host()?;
+        }
         let mut span = plan.loading.span("read");
         let rows = catch_unwind(AssertUnwindSafe(|| self.fill(&mut host, &stop)));
         let rows = rows.unwrap_or_else(|panic| Err(self.panicked(&*panic)))?;
@@ -74,49 +87,83 @@ impl Reader {
         drop(span);
         let reading = began.elapsed();
 
-        if stop() {
-            return Ok(Loaded { batch: None, reading });
-        }
-        let loader = &plan.loader;
-        if rows == 0 || (rows < loader.batch_size && loader.drop_last) {
+        let batch = match &self.epoch {
+            Some(epoch) if rows > 0 && !stop() => {
+                let sent = send(&plan.stream, host, rows, self.batches, epoch.number)?;
+                self.batches += 1;
+                Some(sent)
+            }
+            _ => None,
+        };
+        Ok(Loaded { batch, reading })
+    }
+
+    /// Fills `host` from the present epoch or, where that is over, from the next. How many rows; 0 if there is none.
+    fn fill(&mut self, host: &mut Host, stop: Stop<'_>) -> Result<usize> {
+        loop {
+            if self.epoch.is_none() && !self.begin()? {
+                return Ok(0);
+            }
+            let rows = self.fill_from_epoch(host, stop)?;
+            if stop() {
+                return Ok(0);
+            }
+            let loader = &self.plan.loader;
+            if rows == loader.batch_size || (rows > 0 && !loader.drop_last) {
+                return Ok(rows);
+            }
             if self.batches == 0 {
                 return Err(self.no_batch(rows));
             }
-            return Ok(Loaded { batch: None, reading });
+            self.epoch = None;
         }
-        let sent = send(&plan.stream, host, rows, self.batches, self.epoch)?;
-        self.batches += 1;
-        Ok(Loaded { batch: Some(sent), reading })
     }
 
-    /// How many rows there were.
-    fn fill(&mut self, host: &mut Host, stop: &dyn Fn() -> bool) -> Result<usize> {
-        if self.ended {
-            return Ok(0);
-        }
-        let loader = &self.plan.loader;
-        let features = loader.dataset.features();
-        if self.source.is_none() {
-            let shuffle =
-                loader.seed.map(|seed| Shuffle::new(loader.shuffle_capacity, features, seed, self.epoch));
-            self.source = Some((loader.dataset.open()?, shuffle));
-        }
-        let (source, shuffle) = self.source.as_mut().expect("it was opened above");
-        let mut read = |x: &mut [f32]| if stop() { Ok(None) } else { source.next_row(x) };
+    /// Goes on to the next epoch, if there is one.
+    fn begin(&mut self) -> Result<bool> {
+        let next = match self.next.take() {
+            Some(next) => next,
+            None => match self.open_next() {
+                Some(next) => next,
+                None => return Ok(false),
+            },
+        }?;
+        self.reading = next.number;
+        self.batches = 0;
+        self.epoch = Some(next);
+        Ok(true)
+    }
+
+    fn open_next(&mut self) -> Option<Result<Epoch>> {
+        self.reading = self.epochs.next()?;
+        Some(Epoch::open(&self.plan.loader, self.reading))
+    }
+
+    fn fill_from_epoch(&mut self, host: &mut Host, stop: Stop<'_>) -> Result<usize> {
+        let features = host.features();
         let mut rows = 0;
         for (x, label) in host.x.chunks_exact_mut(features).zip(host.labels.iter_mut()) {
-            let next = match shuffle {
-                Some(shuffle) => shuffle.next_row(&mut read, x)?,
-                None => read(x)?,
-            };
-            let Some(next) = next else {
-                self.ended = true;
-                break;
-            };
+            let Some(epoch) = &mut self.epoch else { break };
+            let Some(next) = epoch.next_row(stop, x)? else { break };
             *label = next;
             rows += 1;
+            if epoch.is_read() {
+                self.read_ahead(stop);
+            }
         }
         Ok(rows)
+    }
+
+    /// One row of the next epoch for each that the present one only has to draw: reading goes on at the same pace.
+    fn read_ahead(&mut self, stop: Stop<'_>) {
+        if self.next.is_none() {
+            self.next = self.open_next();
+        }
+        if let Some(Ok(next)) = &mut self.next
+            && let Err(error) = next.read_ahead(stop)
+        {
+            self.next = Some(Err(error));
+        }
     }
 
     #[cold]
@@ -130,7 +177,7 @@ impl Reader {
             ErrorKind::Data,
             format!(
                 "the dataset panicked at batch {} of epoch {}: {why}; mend its reader",
-                self.batches, self.epoch
+                self.batches, self.reading
             ),
         )
     }
@@ -142,7 +189,7 @@ impl Reader {
             format!(
                 "epoch {} has no batch: the dataset has {rows} rows and batch_size is {}; lower batch_size, or keep the last \
                  batch",
-                self.epoch, self.plan.loader.batch_size
+                self.reading, self.plan.loader.batch_size
             ),
         )
     }

@@ -49,16 +49,7 @@ impl Shuffle {
         mut read: impl FnMut(&mut [f32]) -> Result<Option<i64>>,
         features: &mut [f32],
     ) -> Result<Option<i64>> {
-        while !self.ended && self.held.len() < self.capacity {
-            let slot = self.free.take().unwrap_or_else(|| self.grow());
-            match read(&mut self.x[slot * self.features..][..self.features])? {
-                Some(label) => {
-                    self.labels[slot] = label;
-                    self.held.push(slot);
-                }
-                None => self.ended = true,
-            }
-        }
+        while self.fill_one(&mut read)? {}
         if self.held.is_empty() {
             return Ok(None);
         }
@@ -66,6 +57,21 @@ impl Shuffle {
         features.copy_from_slice(&self.x[slot * self.features..][..self.features]);
         self.free = Some(slot);
         Ok(Some(self.labels[slot]))
+    }
+
+    /// Reads one row into the buffer. `false`: there was none, or no room for one.
+    pub(super) fn fill_one(&mut self, read: impl FnOnce(&mut [f32]) -> Result<Option<i64>>) -> Result<bool> {
+        if self.ended || self.held.len() >= self.capacity {
+            return Ok(false);
+        }
+        let slot = self.free.take().unwrap_or_else(|| self.grow());
+        let Some(label) = read(&mut self.x[slot * self.features..][..self.features])? else {
+            self.ended = true;
+            return Ok(false);
+        };
+        self.labels[slot] = label;
+        self.held.push(slot);
+        Ok(true)
     }
 
     fn grow(&mut self) -> usize {
