@@ -1,0 +1,229 @@
+//! A network trained on real data: reading, copying and computing at the same time.
+//!
+//! A perceptron of 64 pixels, 128 hidden units and 10 digits learns to read handwritten digits. Every epoch reads and decodes the
+//! compressed file again, as if it were too large for memory, on threads of tokio's; batches come to the device over a copy stream,
+//! and a compute stream trains on them meanwhile. At the end it says how much of the time that could be hidden was hidden.
+//!
+//! ```sh
+//! cargo run --release --example digits
+//! cargo run --release --example digits -- --epochs 10 --trace digits.html --save digits.safetensors
+//! ```
+//! `--trace` draws what the streams did: as a page to zoom in (`.html`), as a picture of a few steps (`.svg`), or for
+//! <https://ui.perfetto.dev> (`.json`). `--save` writes the weights under the names that PyTorch's
+//! `Sequential(Linear(64, 128), ReLU(), Linear(128, 10))` has for them.
+
+mod measure;
+mod model;
+mod train;
+
+use anyhow::{Context, bail};
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use measure::Alone;
+use model::{Mlp, SIZES, Sgd};
+use safetensors::tensor::{Dtype, TensorView};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use tracing_subscriber::prelude::*;
+use train::{Progress, Settings, Training};
+use warpline::prelude::*;
+use warpline::trace::Recorder;
+
+/// Steps in the picture, and the one it begins with.
+const DRAWN_STEPS: u64 = 6;
+const FIRST_DRAWN: u64 = 30;
+
+#[derive(Parser)]
+#[command(about = "Trains a small network on handwritten digits, loading and computing at the same time")]
+struct Options {
+    /// The data: rows of 64 pixels from 0 to 16 and a digit, no header, gzip-compressed or not.
+    #[arg(default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/digits.csv.gz"))]
+    file: PathBuf,
+    /// The device, such as cpu or cuda:0. By default the best there is.
+    #[arg(long)]
+    device: Option<DeviceId>,
+    /// Stays on the CPU device also where there is a GPU.
+    #[arg(long, conflicts_with = "device")]
+    disable_cuda: bool,
+    /// Passes over the data.
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    epochs: u64,
+    /// Rows in a batch.
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    batch_size: u32,
+    /// Of the first weights and of the order of the rows.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Batches that are read and copied ahead.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    prefetch: u32,
+    /// Draws what the streams did: FILE ends in .html, .svg or .json.
+    #[arg(long, value_name = "FILE", value_parser = drawable)]
+    trace: Option<PathBuf>,
+    /// Writes the weights.
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+}
+
+fn drawable(path: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(path);
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("html" | "svg" | "json") => Ok(path),
+        _ => Err("the name has to end in .html, .svg or .json, which says what is drawn".into()),
+    }
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match run(Options::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(options: Options) -> anyhow::Result<()> {
+    let recorder = options.trace.as_ref().map(|_| Recorder::new());
+    if let Some(recorder) = &recorder {
+        tracing_subscriber::registry().with(recorder.layer()).init();
+    }
+    let device = match options.device {
+        Some(id) => Device::open(&id.to_string())?,
+        None if options.disable_cuda => Device::open("cpu")?,
+        None => Device::best()?,
+    };
+    let settings = Settings {
+        file: options.file.clone(),
+        epochs: options.epochs,
+        batch_size: options.batch_size as usize,
+        seed: options.seed,
+        prefetch: options.prefetch as usize,
+        sgd: Sgd { lr: 0.05, momentum: 0.9 },
+    };
+    let [pixels, hidden, digits] = SIZES;
+    println!("{pixels}-{hidden}-{digits} perceptron on {device}, seed {}", settings.seed);
+
+    let training = Training::new(&device, &settings)?;
+    device.reset_peak_memory_stats();
+    let mut show = Show::new(&settings, recorder.as_ref());
+    let began = Instant::now();
+    let steps = training.run(&settings, |progress| show.tell(progress)).await?;
+    let took = began.elapsed();
+    show.bar.finish_and_clear();
+    let (memory, pinned) = (device.memory_stats(), device.pinned_stats());
+
+    let (right, rows) = training.test(&settings).await?;
+    println!(
+        "accuracy {:.2} % ({right} of {rows}), loss {:.6} after {} epochs, {steps} steps of {} rows",
+        100.0 * right as f64 / rows as f64,
+        show.loss,
+        settings.epochs,
+        settings.batch_size,
+    );
+    // Before the measurements, which are none of the picture's business.
+    if let (Some(recorder), Some(path)) = (&recorder, &options.trace) {
+        let drawn =
+            draw(recorder, path, &show).with_context(|| format!("cannot write {}", path.display()))?;
+        println!("trace of {drawn} in {}", path.display());
+    }
+    let alone = Alone::measure(&training, &settings).await?;
+    print_overlap(&alone, took / steps.max(1) as u32);
+    println!(
+        "peaks while training: {:.1} KiB of device memory, {:.1} KiB pinned",
+        memory.peak_allocated_bytes as f64 / 1024.0,
+        pinned.peak_allocated_bytes as f64 / 1024.0
+    );
+    if recorder.is_some() {
+        println!("(while everything was recorded, which takes time of its own)");
+    }
+    if let Some(path) = &options.save {
+        save(&training, path).await.with_context(|| format!("cannot save to {}", path.display()))?;
+        println!("weights in {}", path.display());
+    }
+    Ok(())
+}
+
+/// A progress bar, the latest loss, and when the steps in the picture were enqueued.
+struct Show<'a> {
+    bar: ProgressBar,
+    loss: f32,
+    recorder: Option<&'a Recorder>,
+    drawn: [Option<Duration>; 2],
+}
+
+impl<'a> Show<'a> {
+    fn new(settings: &Settings, recorder: Option<&'a Recorder>) -> Self {
+        // It shows itself on a terminal only.
+        let bar = ProgressBar::new(settings.epochs);
+        let style = ProgressStyle::with_template("{bar:40} epoch {pos} of {len}, {msg}, {eta} to go");
+        bar.set_style(style.expect("the template is a good one"));
+        Show { bar, loss: f32::NAN, recorder, drawn: [None; 2] }
+    }
+
+    fn tell(&mut self, progress: Progress) {
+        match progress {
+            Progress::Step(step) => {
+                let bounds = [FIRST_DRAWN, FIRST_DRAWN + DRAWN_STEPS];
+                if let (Some(recorder), Some(at)) = (self.recorder, bounds.iter().position(|&at| at == step))
+                {
+                    self.drawn[at] = Some(recorder.elapsed());
+                }
+            }
+            Progress::Loss { epoch, loss } => {
+                self.loss = loss;
+                self.bar.set_position(epoch + 1);
+                self.bar.set_message(format!("loss {loss:.4}"));
+            }
+        }
+    }
+}
+
+/// What was drawn: everything, but for a picture, which shows a few steps.
+fn draw(recorder: &Recorder, path: &Path, show: &Show<'_>) -> std::io::Result<String> {
+    let all = format!("{} ops", recorder.len());
+    if path.extension().is_some_and(|extension| extension == "json") {
+        recorder.write_file(path)?;
+        return Ok(all);
+    }
+    let timeline = recorder.timeline().title("Training on handwritten digits");
+    match show.drawn {
+        [Some(from), Some(to)] if path.extension().is_some_and(|extension| extension == "svg") => {
+            timeline.between(from, to).write_file(path)?;
+            Ok(format!("{DRAWN_STEPS} steps"))
+        }
+        _ => timeline.write_file(path).map(|()| all),
+    }
+}
+
+fn print_overlap(alone: &Alone, overlapped: Duration) {
+    let micros = |time: Duration| time.as_secs_f64() * 1e6;
+    let (load, copy, compute) = (micros(alone.load), micros(alone.copy), micros(alone.compute));
+    let (sum, bound) = (load + copy + compute, (load + copy).max(compute));
+    let overlapped = micros(overlapped);
+    println!("a step in µs, each part alone: load {load:.1}, copy {copy:.1}, compute {compute:.1}");
+    println!(
+        "one after the other {sum:.1}; bound max(load + copy, compute) {bound:.1}; overlapped {overlapped:.1}: {:.0} % of the gap \
+         was gained",
+        100.0 * (sum - overlapped) / (sum - bound)
+    );
+}
+
+async fn save(training: &Training, path: &Path) -> anyhow::Result<()> {
+    let mut weights = Vec::new();
+    for (name, tensor) in Mlp::parameters(&training.model) {
+        let values = training.compute.enter(|| tensor.to_vec::<f32>()).await?;
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        weights.push((name, tensor.shape().to_vec(), bytes));
+    }
+    if path.is_dir() {
+        bail!("it is a directory; name a file in it");
+    }
+    let views = weights
+        .iter()
+        .map(|(name, shape, bytes)| Ok((*name, TensorView::new(Dtype::F32, shape.clone(), bytes)?)))
+        .collect::<Result<Vec<_>, safetensors::SafeTensorError>>()?;
+    Ok(safetensors::serialize_to_file(views, None, path)?)
+}

@@ -1,0 +1,162 @@
+//! The training itself: batches come over a copy stream while a compute stream works on those before.
+
+use crate::model::{Mlp, Sgd};
+use futures::{FutureExt, TryStreamExt};
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use warpline::Result;
+use warpline::ops::data::{Batches, Csv};
+use warpline::prelude::*;
+
+/// Every fifth row is for testing.
+const TEST_EVERY: u64 = 5;
+/// Rows that the shuffle buffer holds. The whole file would fit; a buffer that is smaller than the data is what a set too large
+/// for memory has.
+const SHUFFLE_ROWS: usize = 512;
+/// Steps that are enqueued ahead of the device: enough never to run dry, and a bound for the memory of their batches.
+const STEPS_AHEAD: usize = 8;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) file: PathBuf,
+    pub(crate) epochs: u64,
+    pub(crate) batch_size: usize,
+    pub(crate) seed: u64,
+    pub(crate) prefetch: usize,
+    pub(crate) sgd: Sgd,
+}
+
+impl Settings {
+    fn rows(&self) -> Csv {
+        Csv::new(&self.file, 65).classes(10).scale(1.0 / 16.0)
+    }
+
+    /// The rows to train with, shuffled, read again for every epoch.
+    pub(crate) fn training(&self, copy: &Stream) -> Result<Batches> {
+        Loader::new(self.rows().keep(|row| row % TEST_EVERY != 0))
+            .batch_size(self.batch_size)
+            .shuffle(self.seed)
+            .shuffle_capacity(SHUFFLE_ROWS)
+            .prefetch(self.prefetch)
+            .on(copy)
+            .build()
+    }
+
+    fn testing(&self, copy: &Stream) -> Result<Batches> {
+        Loader::new(self.rows().keep(|row| row % TEST_EVERY == 0))
+            .batch_size(self.batch_size)
+            .on(copy)
+            .build()
+    }
+}
+
+/// The two streams, and the model, which lives on the second.
+pub(crate) struct Training {
+    pub(crate) copy: Stream,
+    pub(crate) compute: Stream,
+    pub(crate) model: Mlp,
+}
+
+/// What can be told while it goes on.
+pub(crate) enum Progress {
+    /// A step was enqueued; so many were before it.
+    Step(u64),
+    /// The mean loss over an epoch's steps has arrived.
+    Loss { epoch: u64, loss: f32 },
+}
+
+impl Training {
+    pub(crate) fn new(device: &Device, settings: &Settings) -> Result<Self> {
+        let copy = device.stream().label("copy").build()?;
+        let compute = device.stream().label("compute").build()?;
+        let model = compute.enter(|| Mlp::new(settings.seed, device))?;
+        Ok(Training { copy, compute, model })
+    }
+
+    /// Trains for all epochs and returns the number of steps.
+    pub(crate) async fn run(&self, settings: &Settings, mut tell: impl FnMut(Progress)) -> Result<u64> {
+        let Training { copy, compute, model } = self;
+        let mut batches = settings.training(copy)?.epochs(0..settings.epochs);
+        let mut losses = Losses::default();
+        let mut ahead = VecDeque::new();
+        let mut steps = 0;
+        while let Some(batch) = batches.try_next().await? {
+            // This batch's copy alone: the next ones are none of this step's business.
+            compute.wait_event(&batch.copied);
+            compute.enter(|| losses.add(batch.epoch, model.step(&batch.x, &batch.labels, settings.sgd)?))?;
+            tell(Progress::Step(steps));
+            steps += 1;
+
+            // The batch is dropped here; its memory is used again once the step is over.
+            ahead.push_back(compute.record_event());
+            if ahead.len() > STEPS_AHEAD
+                && let Some(step) = ahead.pop_front()
+            {
+                step.await?;
+            }
+            losses.arrived(&mut tell)?;
+        }
+        compute.enter(|| losses.end_epoch());
+        compute.synchronize().await?;
+        losses.arrived(&mut tell)?;
+        Ok(steps)
+    }
+
+    /// How many rows of the test set the model gets right, and how many there are.
+    pub(crate) async fn test(&self, settings: &Settings) -> Result<(i64, u64)> {
+        let Training { copy, compute, model } = self;
+        let mut batches = settings.testing(copy)?;
+        let right = compute.enter(|| Tensor::full([], 0_i64, &compute.device())).queued()?;
+        while let Some(batch) = batches.try_next().await? {
+            compute.wait_event(&batch.copied);
+            compute
+                .enter(|| right.add_(model.logits(&batch.x).argmax().count_equal(&batch.labels)))
+                .queued()?;
+        }
+        Ok((compute.enter(|| right.item()).await?, batches.stats().rows))
+    }
+}
+
+/// The mean loss of each epoch: added up on the device, copied back when the epoch is over, and told when it has arrived. The
+/// host waits for none of it.
+#[derive(Default)]
+struct Losses {
+    epoch: u64,
+    steps: u64,
+    sum: Option<Tensor>,
+    on_their_way: VecDeque<(u64, Pending<f32>)>,
+}
+
+impl Losses {
+    fn add(&mut self, epoch: u64, loss: Tensor) -> Result<()> {
+        if epoch != self.epoch {
+            self.end_epoch();
+            self.epoch = epoch;
+        }
+        self.steps += 1;
+        match &self.sum {
+            Some(sum) => sum.add_(&loss).queued().map(drop),
+            None => {
+                self.sum = Some(loss);
+                Ok(())
+            }
+        }
+    }
+
+    fn end_epoch(&mut self) {
+        if let Some(sum) = self.sum.take() {
+            let mean = sum.mul(1.0 / self.steps as f32).item();
+            self.on_their_way.push_back((self.epoch, mean));
+        }
+        self.steps = 0;
+    }
+
+    fn arrived(&mut self, tell: &mut impl FnMut(Progress)) -> Result<()> {
+        while let Some((epoch, loss)) = self.on_their_way.front_mut() {
+            let Some(loss) = loss.now_or_never() else { break };
+            tell(Progress::Loss { epoch: *epoch, loss: loss? });
+            self.on_their_way.pop_front();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,124 @@
+//! The training of `examples/digits`: the same weights whatever the streams' interleaving, and an order without which it is
+//! refused.
+
+mod support;
+
+#[allow(dead_code, unreachable_pub, reason = "the example uses all of it")]
+#[path = "../examples/digits/model.rs"]
+mod model;
+#[allow(dead_code, unreachable_pub, reason = "the example uses all of it")]
+#[path = "../examples/digits/train.rs"]
+mod train;
+
+use futures::TryStreamExt;
+use model::{Mlp, Sgd};
+use support::{block_on, runtime, within_a_minute};
+use train::{Progress, Settings, Training};
+use warpline::Result;
+use warpline::prelude::*;
+use warpline::testing::for_each_seed;
+
+fn settings(epochs: u64) -> Settings {
+    Settings {
+        file: concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/digits.csv.gz").into(),
+        epochs,
+        batch_size: 32,
+        seed: 1,
+        prefetch: 3,
+        sgd: Sgd { lr: 0.05, momentum: 0.9 },
+    }
+}
+
+/// The bits of all weights after training, and how many test rows they get right.
+async fn trained(device: &Device, epochs: u64) -> Result<(Vec<u32>, i64)> {
+    let settings = settings(epochs);
+    let training = Training::new(device, &settings)?;
+    assert_eq!(training.run(&settings, |_| {}).await?, 45 * epochs);
+    let (right, rows) = training.test(&settings).await?;
+    assert_eq!(rows, 360);
+    let mut bits = Vec::new();
+    for (_, tensor) in training.model.parameters() {
+        let values = training.compute.enter(|| tensor.to_vec::<f32>()).await?;
+        bits.extend(values.into_iter().map(f32::to_bits));
+    }
+    Ok((bits, right))
+}
+
+#[test]
+fn one_epoch_gives_the_same_weights_for_every_seed_and_with_threads() {
+    let threads = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    let with_threads = runtime(1);
+    let expected = threads.block_on(trained(&with_threads.best_device().unwrap(), 1)).unwrap();
+    assert_eq!(expected.0.len(), 64 * 128 + 128 + 128 * 10 + 10);
+    for_each_seed(0..40, |device| {
+        let expected = &expected;
+        async move {
+            assert!(&trained(&device, 1).await? == expected, "other weights than with threads");
+            Ok(())
+        }
+    });
+}
+
+#[test]
+fn a_few_epochs_are_enough_to_read_most_digits() {
+    within_a_minute(|| {
+        let runtime = runtime(1);
+        let (_, right) = block_on(trained(&runtime.best_device().unwrap(), 10)).unwrap();
+        // It was 350; what chance gets right is 36.
+        assert!(right > 330, "{right} of 360");
+    });
+}
+
+#[test]
+fn the_loss_of_every_epoch_is_told_in_order_and_falls() {
+    within_a_minute(|| {
+        let runtime = runtime(1);
+        let device = runtime.best_device().unwrap();
+        let settings = settings(4);
+        let training = Training::new(&device, &settings).unwrap();
+        let (mut steps, mut losses) = (0, Vec::new());
+        let tell = |progress| match progress {
+            Progress::Step(step) => {
+                assert_eq!(step, steps);
+                steps += 1;
+            }
+            Progress::Loss { epoch, loss } => {
+                assert_eq!(epoch, losses.len() as u64);
+                losses.push(loss);
+            }
+        };
+        block_on(training.run(&settings, tell)).unwrap();
+        assert_eq!(losses.len(), 4);
+        assert!(losses.is_sorted_by(|a, b| a > b), "{losses:?}");
+    });
+}
+
+#[test]
+fn a_step_that_does_not_wait_for_its_batch_is_refused() {
+    let runtime = runtime(1);
+    let device = runtime.best_device().unwrap();
+    let settings = settings(1);
+    let (copy, compute) = (device.new_stream().unwrap(), device.new_stream().unwrap());
+    let model = compute.enter(|| Mlp::new(1, &device)).unwrap();
+    let mut batches = settings.training(&copy).unwrap();
+    let batch = block_on(batches.try_next()).unwrap().unwrap();
+    let error = compute.enter(|| model.step(&batch.x, &batch.labels, settings.sgd)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unordered);
+    assert!(error.to_string().starts_with("linear on stream \""), "{error}");
+}
+
+#[test]
+fn memory_does_not_grow_with_the_epochs() {
+    within_a_minute(|| {
+        let runtime = runtime(1);
+        let device = runtime.best_device().unwrap();
+        let reserved = |epochs| {
+            block_on(trained(&device, epochs)).unwrap();
+            (device.memory_stats().reserved_bytes, device.pinned_stats().reserved_bytes)
+        };
+        let (first, later) = (reserved(1), reserved(5));
+        assert_eq!(first.0, later.0);
+        // How many losses are on their way at once depends on how fast they go.
+        assert!(later.1 <= 2 * first.1, "{} bytes pinned after one epoch, {} after five", first.1, later.1);
+    });
+}
