@@ -135,7 +135,11 @@ impl<T> Pending<T> {
 
     #[inline]
     fn flight(core: &Arc<StreamCore>, place: Place, output: Output<T>) -> Self {
-        Pending { state: State::Flight(Flight::new(core.clone(), place), output) }
+        if place.exact {
+            core.hold(place.ticket);
+        }
+        // Made where it stays: it is large.
+        Pending { state: State::Flight(Flight { core: core.clone(), place, registration: None }, output) }
     }
 
     pub(crate) fn refused_on(core: &Arc<StreamCore>, error: Error) -> Self {
@@ -371,14 +375,6 @@ impl Output<()> {
 }
 
 impl Flight {
-    #[inline]
-    fn new(core: Arc<StreamCore>, place: Place) -> Self {
-        if place.exact {
-            core.hold(place.ticket);
-        }
-        Flight { core, place, registration: None }
-    }
-
     /// Done, failed, or `false`.
     #[inline]
     fn look(&self) -> Result<bool> {
