@@ -1,7 +1,7 @@
 //! Training steps of a small multi-layer perceptron on one stream of the CPU device: how many a second.
 //!
 //! 64 inputs, 128 hidden units, 10 classes, batches of 32 that are on the device already. A step is forward, softmax cross
-//! entropy, backward with the gradients written out, and SGD with momentum on four parameters: 13 ops. The host enqueues ahead and
+//! entropy, backward with the gradients written out, and SGD with momentum on four parameters: 14 ops. The host enqueues ahead and
 //! waits for the loss of every hundredth step; a second row waits for that of every step, as a synchronous program would.
 //! `benches/versus_pytorch` runs the same steps in PyTorch.
 

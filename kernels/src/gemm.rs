@@ -1,8 +1,8 @@
 //! C ← A·B + β·C on this thread or on several: what the twins of `matmul` and `linear` call.
 //!
 //! The work is done by the crate matrixmultiply, which picks AVX-512, AVX2 or what else there is when it runs. Against the
-//! crate gemm 0.19 it was 1.1 to 1.8 times as fast on most shapes of a small multi-layer perceptron and 1.6 times at 512³ (one core
-//! of an EPYC with AVX-512), and it brings one dependency instead of a dozen.
+//! crate gemm 0.19 it was 1.1 to 1.8 times as fast on most shapes of a small multi-layer perceptron and 1.6 times at 512³ (one
+//! core of an EPYC with AVX-512), and it brings one dependency instead of a dozen.
 //!
 //! # Order
 //! Each element of C is a sum over k in an order that depends on k alone, so the bits depend neither on how the rows of C

@@ -5,8 +5,8 @@
 warpline_runtime::kernel! {
     /// velocity ← momentum·velocity + grad, then param ← param − lr·velocity, for `n` elements.
     ///
-    /// The form of PyTorch's `torch.optim.SGD` without dampening, Nesterov and weight decay; it differs from that of Sutskever et al.
-    /// (ICML 2013), where lr is inside the velocity. Every operation is rounded.
+    /// The form of PyTorch's `torch.optim.SGD` without dampening, Nesterov and weight decay; it differs from that of Sutskever et
+    /// al. (ICML 2013), where lr is inside the velocity. Every operation is rounded.
     pub unsafe fn sgd(n: u64, lr: f32, momentum: f32, grad: &[f32], velocity: &mut [f32], param: &mut [f32])
     where n == grad.len() as u64 && n == velocity.len() as u64 && n == param.len() as u64
     {

@@ -107,8 +107,8 @@ pub trait TensorOps: TensorOperand {
         matmul::matmul(a.borrow(), b.borrow()).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// A fully connected layer, x·wᵀ + bias in one op: inputs \[m, k\], a weight \[n, k\] and a bias \[n\], as `torch.nn.Linear` has
-    /// them, to \[m, n\]. The weight may be a transposed view, of a \[k, n\] matrix.
+    /// A fully connected layer, x·wᵀ + bias in one op: inputs \[m, k\], a weight \[n, k\] and a bias \[n\], as `torch.nn.Linear`
+    /// has them, to \[m, n\]. The weight may be a transposed view, of a \[k, n\] matrix.
     #[track_caller]
     fn linear(self, weight: impl TensorOperand, bias: impl TensorOperand) -> Pending<Tensor> {
         let (x, w, bias) = (held!(self), held!(weight), held!(bias));
@@ -136,8 +136,8 @@ pub trait TensorOps: TensorOperand {
         reduce::sum_rows(x.borrow()).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// Where the largest f32 element along the last dimension is, as i64: \[…, n\] to \[…\]. The first of several; the first NaN is
-    /// larger than everything.
+    /// Where the largest f32 element along the last dimension is, as i64: \[…, n\] to \[…\]. The first of several; the first NaN
+    /// is larger than everything.
     #[track_caller]
     fn argmax(self) -> Pending<Tensor> {
         let x = held!(self);
@@ -229,8 +229,8 @@ pub trait TensorOps: TensorOperand {
         random::uniform(x.borrow(), Some(generator), low, high).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// The matrix with rows and columns exchanged: a view, which [`matmul`](Self::matmul) and [`linear`](Self::linear) take as it is and
-    /// everything else after [`contiguous`](Self::contiguous). What has fewer than two dimensions is returned as it is.
+    /// The matrix with rows and columns exchanged: a view, which [`matmul`](Self::matmul) and [`linear`](Self::linear) take as it
+    /// is and everything else after [`contiguous`](Self::contiguous). What has fewer than two dimensions is returned as it is.
     #[track_caller]
     fn t(self) -> Pending<Tensor> {
         let location = Location::caller();
