@@ -1,7 +1,7 @@
 //! One twin's work on several threads, where there is enough of it.
 //!
 //! A worker runs one op at a time, and a program with one stream would leave the other cores idle; starting a thread costs
-//! some 20 µs, so this is for work of a millisecond. Threads live as long as the call.
+//! some 20 µs and another core may be busy, so this is for work of milliseconds. Threads live as long as the call.
 //!
 //! # Rule
 //! What is computed for an element may not depend on where `y` is cut: then bits do not depend on the number of threads.
