@@ -100,7 +100,7 @@ pub trait TensorOps: TensorOperand {
 
     /// The product of two f32 matrices, \[m, k\] and \[k, n\] to \[m, n\]. Either may be a transposed view.
     ///
-    /// Sums are f32, in an order that depends on k and the processor; not on m, n or the number of threads.
+    /// Sums are f32, in an order that does not depend on the number of threads; it may on the processor.
     #[track_caller]
     fn matmul(self, other: impl TensorOperand) -> Pending<Tensor> {
         let (a, b) = (held!(self), held!(other));
