@@ -163,8 +163,8 @@ fn while_one_epochs_buffer_runs_empty_the_next_ones_fills() {
         reads.push((batch.epoch, now - before));
         before = now;
     }
-    // Inline, every poll reads as much as memory came back for: after the first two, a batch's worth each time.
-    assert!(reads[1..25].iter().all(|&(_, rows)| rows == 10), "{reads:?}");
+    // Inline, a poll reads as much as memory came back for: two batches' worth at most, and never a buffer full.
+    assert!(reads[1..].iter().all(|&(_, rows)| rows <= 21), "{reads:?}");
 }
 
 #[test]
@@ -255,10 +255,13 @@ fn the_reader_is_never_further_ahead_than_asked_for() {
             let first = batches.try_next().await.unwrap().unwrap();
             // With the copies held, so much is read ahead, and then there is no memory to read into.
             (0..(prefetch + 1) * BATCH).for_each(|row| assert_eq!(rows.recv().unwrap(), row));
-            assert!(batches.next().now_or_never().is_none(), "the first one's pinned memory is in its copy");
+            for index in 1..=prefetch {
+                assert_eq!(batches.try_next().await.unwrap().unwrap().index, index);
+            }
+            assert!(batches.next().now_or_never().is_none(), "all pinned memory is in copies");
             assert!(!first.copied.query().unwrap());
+            asked.store(prefetch + 1, Ordering::SeqCst);
             gate.open();
-            asked.store(1, Ordering::SeqCst);
             while let Some(batch) = batches.try_next().await.unwrap() {
                 asked.store(batch.index + 1, Ordering::SeqCst);
             }

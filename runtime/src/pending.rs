@@ -43,6 +43,8 @@ struct Flight {
     core: Arc<StreamCore>,
     place: Place,
     registration: Option<Registration>,
+    /// Whether seeing it done counts as observing.
+    observes: bool,
 }
 
 enum Output<T> {
@@ -139,7 +141,12 @@ impl<T> Pending<T> {
             core.hold(place.ticket);
         }
         // Made where it stays: it is large.
-        Pending { state: State::Flight(Flight { core: core.clone(), place, registration: None }, output) }
+        Pending {
+            state: State::Flight(
+                Flight { core: core.clone(), place, registration: None, observes: true },
+                output,
+            ),
+        }
     }
 
     pub(crate) fn refused_on(core: &Arc<StreamCore>, error: Error) -> Self {
@@ -193,6 +200,19 @@ impl<T> Pending<T> {
             }
             State::Taken => Ok(true),
         }
+    }
+
+    /// The same, but that seeing it done does not count as observing: for code that recycles buffers behind a program's back. When
+    /// it happens to look must not decide which of the program's ops pass the order check.
+    pub fn unobserved(mut self) -> Self {
+        match &mut self.state {
+            State::Flight(flight, _) => flight.observes = false,
+            State::Many(parts, ..) => {
+                *parts = std::mem::take(parts).into_iter().map(Pending::unobserved).collect();
+            }
+            State::Failed(_) | State::Taken => {}
+        }
+        self
     }
 
     /// Blocks the calling thread until it resolves.
@@ -379,7 +399,7 @@ impl Flight {
     #[inline]
     fn look(&self) -> Result<bool> {
         if self.core.timeline.reached(self.place.ticket) {
-            self.core.observe(&self.place);
+            self.observe();
             return Ok(true);
         }
         match self.core.device.health.fault() {
@@ -392,10 +412,17 @@ impl Flight {
     fn look_at_fault(&self, fault: &Error) -> Result<bool> {
         // It may have been reached just before the device failed.
         if self.core.timeline.reached(self.place.ticket) {
-            self.core.observe(&self.place);
+            self.observe();
             return Ok(true);
         }
         Err(fault.clone())
+    }
+
+    #[inline]
+    fn observe(&self) {
+        if self.observes {
+            self.core.observe(&self.place);
+        }
     }
 
     fn query(&mut self) -> Result<bool> {

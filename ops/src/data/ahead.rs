@@ -49,7 +49,8 @@ impl Ahead {
         }
     }
 
-    /// The next batch, or the end. `None` if nobody reads any more, without an end.
+    /// The next batch, or the end. `None` if nobody reads any more, without an end. Pending for good if all pinned memory is
+    /// elsewhere: who gives some back polls again.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Loaded>>> {
         match self {
             Ahead::Threads { loaded, .. } => loaded.poll_recv(cx),
@@ -63,7 +64,7 @@ impl Ahead {
                     *over = is_last(&read);
                     loaded.push_back(read);
                 }
-                Poll::Ready(loaded.pop_front())
+                loaded.pop_front().map_or(Poll::Pending, |read| Poll::Ready(Some(read)))
             }
         }
     }

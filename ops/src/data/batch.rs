@@ -1,10 +1,11 @@
 //! What a loader yields.
 
-use super::reader::Host;
+use super::reader::{Host, Read};
 use crate::Tensor;
 use std::future::Future;
 use std::pin::Pin;
-use warpline_runtime::{Event, Result, Stream};
+use std::task::{Context, Poll, ready};
+use warpline_runtime::{Event, Pending, Pinned, Result, Stream};
 
 /// Rows on a device, or on their way there.
 ///
@@ -30,24 +31,40 @@ pub struct Batch {
     pub epoch: u64,
 }
 
-/// The pinned buffers of a batch, once the device is done with them. Awaiting it observes the copies.
-pub(super) type Sent = Pin<Box<dyn Future<Output = Result<Host>> + Send>>;
+/// The pinned buffers of a batch, once the device is done with them.
+pub(super) struct Sent {
+    x: Pending<Pinned<f32>>,
+    labels: Pending<Pinned<i64>>,
+    x_back: Option<Pinned<f32>>,
+}
 
-/// Puts the copies of the first `rows` rows of `host` on `stream`. The one place that wraps a batch's memory.
-pub(super) fn send(
-    stream: &Stream,
-    mut host: Host,
-    rows: usize,
-    index: u64,
-    epoch: u64,
-) -> Result<(Batch, Sent)> {
+impl Sent {
+    /// Whether polling it would give the buffers now. Asks nobody to wake anybody.
+    pub(super) fn is_done(&mut self) -> Result<bool> {
+        // The copies are on one stream, in this order.
+        self.labels.query()
+    }
+
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Host>> {
+        if self.x_back.is_none() {
+            self.x_back = Some(ready!(Pin::new(&mut self.x).poll(cx))?);
+        }
+        let labels = ready!(Pin::new(&mut self.labels).poll(cx))?;
+        let x = self.x_back.take().expect("it came back above");
+        Poll::Ready(Ok(Host { x, labels }))
+    }
+}
+
+/// Puts the copies of what was read on `stream`. The one place that wraps a batch's memory.
+pub(super) fn send(stream: &Stream, read: Read) -> Result<(Batch, Sent)> {
+    let Read { mut host, rows, index, epoch } = read;
     let features = host.features();
     host.x.truncate(rows * features);
     host.labels.truncate(rows);
     let (x, x_sent) = stream.copy_to_device(host.x)?;
     let (labels, labels_sent) = stream.copy_to_device(host.labels)?;
     let copied = stream.record_event();
-    let sent = Box::pin(async move { Ok(Host { x: x_sent.await?, labels: labels_sent.await? }) });
     let (x, labels) = (Tensor::from_buffer(x, [rows, features])?, Tensor::from_buffer(labels, [rows])?);
+    let sent = Sent { x: x_sent.unobserved(), labels: labels_sent.unobserved(), x_back: None };
     Ok((Batch { x, labels, copied, rows, index, epoch }, sent))
 }

@@ -1,16 +1,17 @@
 //! The batches of one epoch or several, as a `futures::Stream`.
 
 use super::ahead::Ahead;
-use super::batch::{Batch, Sent};
+use super::batch::{Batch, Sent, send};
 use super::loader::Plan;
-use super::reader::Reader;
+use super::reader::{Loaded, Reader};
 use futures::Stream;
 use futures::stream::FusedStream;
+use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 use warpline_runtime::{Error, ErrorKind, Result};
 
@@ -21,9 +22,9 @@ use warpline_runtime::{Error, ErrorKind, Result};
 /// device that [runs in turns](warpline_runtime::Device::runs_in_turns), it is done in the polls: the same batches in the
 /// same order.
 ///
-/// A batch is yielded as soon as its copy is enqueued; [`Batch::copied`] tells when it has arrived. Asking for the next one waits
-/// until this one's copy is over, so the host is never further ahead of the copies than that, and counts as having
-/// observed it.
+/// A batch is yielded as soon as its copy is enqueued; [`Batch::copied`] tells when it has arrived. Copies are enqueued when this is
+/// polled and at no other time, those of all batches that have been read by then. Nothing of this counts as observed: a use of a
+/// batch needs its edge, however late it comes.
 ///
 /// # Cancel safety
 /// `next()` and its like lose nothing when they are dropped: the batch comes at the next call. Dropping the stream stops the
@@ -37,8 +38,12 @@ pub struct Batches {
     plan: Arc<Plan>,
     epochs: Range<u64>,
     state: State,
-    /// The copies of the batch that was yielded last: its pinned memory goes round.
-    last: Option<Sent>,
+    /// On their way to the device, to be yielded.
+    ready: VecDeque<(Batch, Sent)>,
+    /// The copies of batches that were yielded: their pinned memory goes round.
+    sent: VecDeque<Sent>,
+    /// Comes after the batches before it.
+    error: Option<Error>,
     waiting_since: Option<Instant>,
     stats: LoadStats,
 }
@@ -70,7 +75,9 @@ impl Batches {
             plan,
             epochs,
             state: State::New,
-            last: None,
+            ready: VecDeque::new(),
+            sent: VecDeque::new(),
+            error: None,
             waiting_since: None,
             stats: LoadStats::default(),
         }
@@ -100,21 +107,78 @@ impl Batches {
         if let State::New = self.state {
             self.state = State::Reading(Ahead::start(Reader::new(self.plan.clone(), self.epochs.clone())));
         }
-        let State::Reading(ahead) = &mut self.state else { return Poll::Ready(Ok(None)) };
-        if let Some(sent) = &mut self.last {
-            let host = ready!(sent.as_mut().poll(cx));
-            self.last = None;
+        loop {
+            self.recycle()?;
+            let State::Reading(ahead) = &mut self.state else { return self.poll_rest(cx) };
+            // Everything that has been read goes on its way, not only what is yielded next.
+            match ahead.poll(cx) {
+                Poll::Ready(loaded) => {
+                    let loaded = loaded.unwrap_or_else(|| Err(self.stopped()));
+                    match loaded.and_then(|loaded| self.start(loaded)) {
+                        Ok(true) => {}
+                        Ok(false) => self.state = State::Over,
+                        Err(error) => {
+                            self.state = State::Over;
+                            self.error = Some(error);
+                        }
+                    }
+                }
+                Poll::Pending if !self.ready.is_empty() => return Poll::Ready(Ok(self.yield_next())),
+                // The reader has what it needs and will wake us.
+                Poll::Pending if self.sent.len() <= self.plan.loader.prefetch => return Poll::Pending,
+                // It has no memory to read into: the next copy that is over has to wake us.
+                Poll::Pending => {
+                    let Some(sent) = self.sent.front_mut() else { return Poll::Pending };
+                    let host = ready!(sent.poll(cx))?;
+                    self.sent.pop_front();
+                    ahead.give_back(host);
+                }
+            }
+        }
+    }
+
+    /// Puts what was read on its way. `false`: it was the end.
+    fn start(&mut self, loaded: Loaded) -> Result<bool> {
+        self.stats.reading += loaded.reading;
+        let Some(read) = loaded.batch else { return Ok(false) };
+        self.ready.push_back(send(&self.plan.stream, read)?);
+        Ok(true)
+    }
+
+    /// What is left when everything was read: batches, then the error if there was one. At the end all pinned memory is back in its pool, where the next epoch finds it.
+    fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Batch>>> {
+        if self.ready.is_empty() {
+            while let Some(sent) = self.sent.front_mut() {
+                ready!(sent.poll(cx))?;
+                self.sent.pop_front();
+            }
+        }
+        Poll::Ready(match self.yield_next() {
+            None => self.error.take().map_or(Ok(None), Err),
+            batch => Ok(batch),
+        })
+    }
+
+    /// Gives the reader the pinned memory of yielded batches whose copies are over. That of batches that are still to be yielded
+    /// stays with them: it is what bounds how many there are.
+    fn recycle(&mut self) -> Result<()> {
+        let State::Reading(ahead) = &mut self.state else { return Ok(()) };
+        while let Some(sent) = self.sent.front_mut()
+            && sent.is_done()?
+            && let Poll::Ready(host) = sent.poll(&mut Context::from_waker(Waker::noop()))
+        {
+            self.sent.pop_front();
             ahead.give_back(host?);
         }
-        let Some(loaded) = ready!(ahead.poll(cx)) else { return Poll::Ready(Err(self.stopped())) };
-        let loaded = loaded?;
-        self.stats.reading += loaded.reading;
-        Poll::Ready(Ok(loaded.batch.map(|(batch, sent)| {
-            self.stats.batches += 1;
-            self.stats.rows += batch.rows as u64;
-            self.last = Some(sent);
-            batch
-        })))
+        Ok(())
+    }
+
+    fn yield_next(&mut self) -> Option<Batch> {
+        let (batch, sent) = self.ready.pop_front()?;
+        self.stats.batches += 1;
+        self.stats.rows += batch.rows as u64;
+        self.sent.push_back(sent);
+        Some(batch)
     }
 
     #[cold]
@@ -144,7 +208,8 @@ impl Stream for Batches {
         }
         if !matches!(next, Ok(Some(_))) {
             this.state = State::Over;
-            this.last = None;
+            this.ready.clear();
+            this.sent.clear();
         }
         Poll::Ready(next.transpose())
     }

@@ -1,8 +1,7 @@
-//! Reads epoch after epoch into pinned memory, and from there onto the copy stream.
+//! Reads epoch after epoch into pinned memory.
 //!
 //! Called wherever blocking is allowed, or inline; see `ahead.rs`. It is not used again after an error or the end.
 
-use super::batch::{Batch, Sent, send};
 use super::epoch::{Epoch, Stop};
 use super::loader::Plan;
 use std::any::Any;
@@ -24,9 +23,17 @@ impl Host {
     }
 }
 
-/// One batch on its way, or the end of the last epoch, and how long reading it took.
+/// A batch in pinned memory, whose first `rows` rows are filled.
+pub(super) struct Read {
+    pub(super) host: Host,
+    pub(super) rows: usize,
+    pub(super) index: u64,
+    pub(super) epoch: u64,
+}
+
+/// One batch, or the end of the last epoch, and how long reading it took.
 pub(super) struct Loaded {
-    pub(super) batch: Option<(Batch, Sent)>,
+    pub(super) batch: Option<Read>,
     pub(super) reading: Duration,
 }
 
@@ -71,7 +78,7 @@ impl Reader {
         Ok(Host { x, labels: device.pinned_blocking(loader.batch_size)? })
     }
 
-    /// Reads a batch into `host` and enqueues its copies. Ends early if `stop` says so.
+    /// Reads a batch into `host`. Ends early if `stop` says so.
     pub(super) fn read(&mut self, mut host: Host, stop: impl Fn() -> bool) -> Result<Loaded> {
         let began = Instant::now();
         let plan = self.plan.clone();
@@ -89,9 +96,8 @@ impl Reader {
 
         let batch = match &self.epoch {
             Some(epoch) if rows > 0 && !stop() => {
-                let sent = send(&plan.stream, host, rows, self.batches, epoch.number)?;
                 self.batches += 1;
-                Some(sent)
+                Some(Read { host, rows, index: self.batches - 1, epoch: epoch.number })
             }
             _ => None,
         };
