@@ -36,6 +36,19 @@ fn a_refusal_names_streams_that_have_no_label_of_their_own() {
 }
 
 #[test]
+fn work_that_was_seen_done_without_observing_it_orders_nothing() {
+    let (_runtime, _, [writer, side]) = streams(["writer", "side"]);
+    let x = writer.alloc::<f32>(100).unwrap();
+    let mut filled = writer.fill(&x, 1.0).unobserved();
+    finish_unobserved(&writer);
+    assert!(filled.query().unwrap());
+    filled.wait().unwrap();
+    unordered(side.read(&x));
+    writer.fill(&x, 2.0).wait().unwrap();
+    assert_eq!(side.read(&x).wait().unwrap(), [2.0; 100]);
+}
+
+#[test]
 fn event_recorded_before_the_write_is_refused() {
     let (_runtime, _, [writer, side]) = streams(["writer", "side"]);
     let x = writer.alloc::<f32>(100).unwrap();

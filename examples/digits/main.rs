@@ -56,7 +56,7 @@ struct Options {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Batches that are read and copied ahead.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
     prefetch: u32,
     /// Draws what the streams did: FILE ends in .html, .svg or .json.
     #[arg(long, value_name = "FILE", value_parser = drawable)]

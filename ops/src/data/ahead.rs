@@ -11,15 +11,32 @@
 
 use super::reader::{Host, Loaded, Reader};
 use std::collections::VecDeque;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::spawn_blocking;
 use warpline_runtime::Result;
 
+/// Batches that are handed over together: waking the consumer costs tens of microseconds, which is as long as reading a small
+/// batch takes.
+type Group = Vec<Result<Loaded>>;
+
+/// A batch that took so long to read is not kept waiting for the next one.
+const WORTH_A_WAKE_UP: Duration = Duration::from_micros(500);
+
 pub(super) enum Ahead {
-    Threads { loaded: UnboundedReceiver<Result<Loaded>>, spares: UnboundedSender<Host> },
-    Inline { reader: Box<Reader>, spares: Vec<Host>, loaded: VecDeque<Result<Loaded>>, over: bool },
+    Threads {
+        groups: UnboundedReceiver<Group>,
+        loaded: VecDeque<Result<Loaded>>,
+        spares: UnboundedSender<Host>,
+    },
+    Inline {
+        reader: Box<Reader>,
+        spares: Vec<Host>,
+        loaded: VecDeque<Result<Loaded>>,
+        over: bool,
+    },
 }
 
 impl Ahead {
@@ -27,9 +44,9 @@ impl Ahead {
         match Handle::try_current() {
             Ok(tokio) if !reader.runs_in_turns() => {
                 let (spares, returned) = unbounded_channel();
-                let (filled, loaded) = unbounded_channel();
+                let (filled, groups) = unbounded_channel();
                 tokio.spawn(read_ahead(reader, returned, filled));
-                Ahead::Threads { loaded, spares }
+                Ahead::Threads { groups, loaded: VecDeque::new(), spares }
             }
             _ => Ahead::Inline {
                 reader: Box::new(reader),
@@ -53,7 +70,12 @@ impl Ahead {
     /// elsewhere: who gives some back polls again.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Loaded>>> {
         match self {
-            Ahead::Threads { loaded, .. } => loaded.poll_recv(cx),
+            Ahead::Threads { groups, loaded, .. } => {
+                if loaded.is_empty() {
+                    loaded.extend(ready!(groups.poll_recv(cx)).into_iter().flatten());
+                }
+                Poll::Ready(loaded.pop_front())
+            }
             Ahead::Inline { reader, spares, loaded, over } => {
                 while !*over {
                     let read = match spares.pop().map_or_else(|| reader.new_host(), |host| Ok(Some(host))) {
@@ -77,7 +99,7 @@ fn is_last(read: &Result<Loaded>) -> bool {
 async fn read_ahead(
     mut reader: Reader,
     mut spares: UnboundedReceiver<Host>,
-    mut filled: UnboundedSender<Result<Loaded>>,
+    mut filled: UnboundedSender<Group>,
 ) {
     let mut spare = None;
     loop {
@@ -100,8 +122,9 @@ fn fill_spares(
     reader: &mut Reader,
     mut spare: Option<Host>,
     spares: &mut UnboundedReceiver<Host>,
-    filled: &UnboundedSender<Result<Loaded>>,
+    filled: &UnboundedSender<Group>,
 ) -> bool {
+    let mut group = Group::new();
     loop {
         let host = match spare.take() {
             Some(host) => Ok(Some(host)),
@@ -109,16 +132,20 @@ fn fill_spares(
         };
         let read = match host {
             Ok(Some(host)) => reader.read(host, || filled.is_closed()),
-            Ok(None) => return true,
+            Ok(None) => return group.is_empty() || filled.send(group).is_ok(),
             Err(error) => Err(error),
         };
+        let quick = matches!(&read, Ok(read) if read.reading < WORTH_A_WAKE_UP);
         let last = is_last(&read);
         if last {
             // All pinned memory is back in its pool before the consumer sees the end: the next epoch finds it there.
             spares.close();
             while spares.try_recv().is_ok() {}
         }
-        if filled.send(read).is_err() || last {
+        group.push(read);
+        if (last || !quick || group.len() >= reader.group())
+            && (filled.send(std::mem::take(&mut group)).is_err() || last)
+        {
             return false;
         }
     }

@@ -16,10 +16,10 @@
 //! batch is simply dropped. After the first few batches no memory comes from the driver.
 //!
 //! # Who holds what
-//! `prefetch + 1` pinned buffers go round: from the reader into a copy, with the copy's `Pending` to the consumer, and from there
-//! back to the reader when the next batch is asked for. They alone bound how far the reader is ahead; there is no other limit
-//! and no queue that could fill. Awaiting a copy observes it, and that happens in the consumer's polls and nowhere else: so which
-//! programs are refused for a missing edge does not depend on how fast the reader is.
+//! `prefetch + 1` pinned buffers go round: from the reader to the consumer, whose poll puts them into copies, and back to the reader
+//! in a poll after the copy. They alone bound how far the reader is ahead; there is no other limit and no queue that could
+//! fill. Nothing is enqueued but in the consumer's polls, and that a copy was seen to be over does not count as observed: so
+//! which programs are refused for a missing edge does not depend on how fast the reader is.
 
 mod ahead;
 mod batch;

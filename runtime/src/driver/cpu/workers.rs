@@ -145,6 +145,41 @@ impl Pool {
     }
 }
 
+/// Whether lingering is likely to be worth it: whether work lately came within the time that a worker lingers.
+///
+/// Where it comes more slowly than that, every lingering would be in vain, and would take a core from whoever brings the work.
+struct Hope {
+    linger: Duration,
+    since: Option<Instant>,
+    left: u8,
+}
+
+impl Hope {
+    const MOST: u8 = 3;
+
+    fn new(linger: Duration) -> Self {
+        Hope { linger, since: None, left: Self::MOST }
+    }
+
+    fn found_none(&mut self) {
+        self.since.get_or_insert_with(Instant::now);
+    }
+
+    fn found_work(&mut self) {
+        if let Some(since) = self.since.take() {
+            self.left = if since.elapsed() <= self.linger {
+                (self.left + 1).min(Self::MOST)
+            } else {
+                self.left.saturating_sub(1)
+            };
+        }
+    }
+
+    fn is_left(&self) -> bool {
+        self.left > 0
+    }
+}
+
 /// A worker's life.
 fn work(backend: &Arc<CpuBackend>, me: usize) {
     let pool = backend.pool().expect("only a backend with a pool starts workers");
@@ -152,8 +187,10 @@ fn work(backend: &Arc<CpuBackend>, me: usize) {
     let mut batch = VecDeque::new();
     let mut lingering = false;
     let mut waited = true;
+    let mut hope = Hope::new(pool.linger);
     loop {
         if let Some(stream) = pool.pop() {
+            hope.found_work();
             if std::mem::take(&mut lingering) {
                 pool.stop_lingering(backend);
             } else if std::mem::take(&mut waited) && pool.has_work() {
@@ -170,9 +207,10 @@ fn work(backend: &Arc<CpuBackend>, me: usize) {
             }
             continue;
         }
-        lingering = lingering || pool.idle.start_lingering();
+        hope.found_none();
+        lingering = lingering || (hope.is_left() && pool.idle.start_lingering());
         if lingering {
-            if pool.linger() {
+            if hope.is_left() && pool.linger() {
                 continue;
             }
             lingering = false;
