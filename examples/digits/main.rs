@@ -30,9 +30,8 @@ use train::{Progress, Settings, Training};
 use warpline::prelude::*;
 use warpline::trace::Recorder;
 
-/// Steps in the picture, and the one it begins with.
-const DRAWN_STEPS: u64 = 6;
-const FIRST_DRAWN: u64 = 30;
+/// Steps in the picture, from the middle of the training.
+const DRAWN_STEPS: usize = 6;
 
 #[derive(Parser)]
 #[command(about = "Trains a small network on handwritten digits, loading and computing at the same time")]
@@ -74,6 +73,18 @@ fn drawable(path: &str) -> Result<PathBuf, String> {
     }
 }
 
+/// To be told before the training and not after it.
+fn can_be_written(path: &Path) -> anyhow::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !folder.is_dir() {
+        bail!("cannot write {}: there is no folder {}; make it first", path.display(), folder.display());
+    }
+    if path.is_dir() {
+        bail!("cannot write {}: it is a folder; name a file in it", path.display());
+    }
+    Ok(())
+}
+
 #[tokio::main]
 async fn main() -> ExitCode {
     match run(Options::parse()).await {
@@ -89,6 +100,9 @@ async fn run(options: Options) -> anyhow::Result<()> {
     let recorder = options.trace.as_ref().map(|_| Recorder::new());
     if let Some(recorder) = &recorder {
         tracing_subscriber::registry().with(recorder.layer()).init();
+    }
+    for path in options.trace.iter().chain(&options.save) {
+        can_be_written(path)?;
     }
     let device = match options.device {
         Some(id) => Device::open(&id.to_string())?,
@@ -146,12 +160,12 @@ async fn run(options: Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A progress bar, the latest loss, and when the steps in the picture were enqueued.
+/// A progress bar, the latest loss, and when each step was enqueued if that is recorded.
 struct Show<'a> {
     bar: ProgressBar,
     loss: f32,
     recorder: Option<&'a Recorder>,
-    drawn: [Option<Duration>; 2],
+    steps: Vec<Duration>,
 }
 
 impl<'a> Show<'a> {
@@ -160,18 +174,12 @@ impl<'a> Show<'a> {
         let bar = ProgressBar::new(settings.epochs);
         let style = ProgressStyle::with_template("{bar:40} epoch {pos} of {len}, {msg}, {eta} to go");
         bar.set_style(style.expect("the template is a good one"));
-        Show { bar, loss: f32::NAN, recorder, drawn: [None; 2] }
+        Show { bar, loss: f32::NAN, recorder, steps: Vec::new() }
     }
 
     fn tell(&mut self, progress: Progress) {
         match progress {
-            Progress::Step(step) => {
-                let bounds = [FIRST_DRAWN, FIRST_DRAWN + DRAWN_STEPS];
-                if let (Some(recorder), Some(at)) = (self.recorder, bounds.iter().position(|&at| at == step))
-                {
-                    self.drawn[at] = Some(recorder.elapsed());
-                }
-            }
+            Progress::Step => self.steps.extend(self.recorder.map(Recorder::elapsed)),
             Progress::Loss { epoch, loss } => {
                 self.loss = loss;
                 self.bar.set_position(epoch + 1);
@@ -189,9 +197,10 @@ fn draw(recorder: &Recorder, path: &Path, show: &Show<'_>) -> std::io::Result<St
         return Ok(all);
     }
     let timeline = recorder.timeline().title("Training on handwritten digits");
-    match show.drawn {
-        [Some(from), Some(to)] if path.extension().is_some_and(|extension| extension == "svg") => {
-            timeline.between(from, to).write_file(path)?;
+    let middle = show.steps.get(show.steps.len() / 2..).and_then(|steps| steps.get(..=DRAWN_STEPS));
+    match middle {
+        Some([from, .., to]) if path.extension().is_some_and(|extension| extension == "svg") => {
+            timeline.between(*from, *to).write_file(path)?;
             Ok(format!("{DRAWN_STEPS} steps"))
         }
         _ => timeline.write_file(path).map(|()| all),
@@ -217,9 +226,6 @@ async fn save(training: &Training, path: &Path) -> anyhow::Result<()> {
         let values = training.compute.enter(|| tensor.to_vec::<f32>()).await?;
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         weights.push((name, tensor.shape().to_vec(), bytes));
-    }
-    if path.is_dir() {
-        bail!("it is a directory; name a file in it");
     }
     let views = weights
         .iter()

@@ -59,8 +59,8 @@ pub(crate) struct Training {
 
 /// What can be told while it goes on.
 pub(crate) enum Progress {
-    /// A step was enqueued; so many were before it.
-    Step(u64),
+    /// A step was enqueued.
+    Step,
     /// The mean loss over an epoch's steps has arrived.
     Loss { epoch: u64, loss: f32 },
 }
@@ -84,7 +84,7 @@ impl Training {
             // This batch's copy alone: the next ones are none of this step's business.
             compute.wait_event(&batch.copied);
             compute.enter(|| losses.add(batch.epoch, model.step(&batch.x, &batch.labels, settings.sgd)?))?;
-            tell(Progress::Step(steps));
+            tell(Progress::Step);
             steps += 1;
 
             // The batch is dropped here; its memory is used again once the step is over.
