@@ -126,8 +126,8 @@ impl Pool {
         self.idle.wake_everybody();
     }
 
-    /// Spins until there is work; `false` if it took too long.
-    fn linger(&self) -> bool {
+    /// Spins until there is work; `false` if it took longer than `limit`.
+    fn linger(&self, limit: Duration) -> bool {
         let start = Instant::now();
         loop {
             for _ in 0..64 {
@@ -136,7 +136,7 @@ impl Pool {
                 }
                 std::hint::spin_loop();
             }
-            if start.elapsed() > self.linger {
+            if start.elapsed() > limit {
                 return false;
             }
             // Somebody who is about to bring work may want this very core.
@@ -145,20 +145,23 @@ impl Pool {
     }
 }
 
-/// Whether lingering is likely to be worth it: whether work lately came within the time that a worker lingers.
+/// How long lingering is likely to be worth it: somewhat longer than work lately took to come, as far as it came within the time
+/// that a worker lingers at most.
 ///
-/// Where it comes more slowly than that, every lingering would be in vain, and would take a core from whoever brings the work.
-struct Hope {
-    linger: Duration,
+/// Work that comes later than that is not waited for: lingering in vain takes a core from whoever is about to bring the work.
+struct Patience {
+    most: Duration,
+    /// The longest of the latest waits that were short, fading.
+    lately: Duration,
     since: Option<Instant>,
-    left: u8,
 }
 
-impl Hope {
-    const MOST: u8 = 3;
+impl Patience {
+    /// Enough for who brings one op after the other.
+    const LEAST: Duration = Duration::from_micros(2);
 
-    fn new(linger: Duration) -> Self {
-        Hope { linger, since: None, left: Self::MOST }
+    fn new(most: Duration) -> Self {
+        Patience { most, lately: most, since: None }
     }
 
     fn found_none(&mut self) {
@@ -166,17 +169,16 @@ impl Hope {
     }
 
     fn found_work(&mut self) {
-        if let Some(since) = self.since.take() {
-            self.left = if since.elapsed() <= self.linger {
-                (self.left + 1).min(Self::MOST)
-            } else {
-                self.left.saturating_sub(1)
-            };
+        let Some(since) = self.since.take() else { return };
+        let waited = since.elapsed();
+        self.lately = self.lately * 7 / 8;
+        if waited <= self.most {
+            self.lately = self.lately.max(waited);
         }
     }
 
-    fn is_left(&self) -> bool {
-        self.left > 0
+    fn limit(&self) -> Duration {
+        (Self::LEAST + self.lately * 2).min(self.most)
     }
 }
 
@@ -187,10 +189,10 @@ fn work(backend: &Arc<CpuBackend>, me: usize) {
     let mut batch = VecDeque::new();
     let mut lingering = false;
     let mut waited = true;
-    let mut hope = Hope::new(pool.linger);
+    let mut patience = Patience::new(pool.linger);
     loop {
         if let Some(stream) = pool.pop() {
-            hope.found_work();
+            patience.found_work();
             if std::mem::take(&mut lingering) {
                 pool.stop_lingering(backend);
             } else if std::mem::take(&mut waited) && pool.has_work() {
@@ -207,10 +209,10 @@ fn work(backend: &Arc<CpuBackend>, me: usize) {
             }
             continue;
         }
-        hope.found_none();
-        lingering = lingering || (hope.is_left() && pool.idle.start_lingering());
+        patience.found_none();
+        lingering = lingering || pool.idle.start_lingering();
         if lingering {
-            if hope.is_left() && pool.linger() {
+            if pool.linger(patience.limit()) {
                 continue;
             }
             lingering = false;
