@@ -13,7 +13,7 @@
 use super::backend::Device;
 use super::execute::execute;
 use super::failing::{drop_quietly, message_of};
-use super::workers::Pool;
+use super::workers::{Pool, Waiting};
 use crate::driver::{Command, DriverError, DriverEvent, DriverStream, Point, StreamOptions, Submission};
 use crate::driver::{Priority, cpu::strand::Strand};
 use crate::error::{Error, ErrorKind};
@@ -70,24 +70,20 @@ impl CpuStream {
     }
 
     /// Runs the strand until it is idle, parked, or has had its turn. `batch` is the worker's spare deque, empty before and
-    /// after. `lingering`: whether this worker is the one who lingers, see [`Pool`].
-    pub(super) fn run(self: Arc<Self>, batch: &mut VecDeque<Submission>, pool: &Pool, lingering: &mut bool) {
+    /// after.
+    pub(super) fn run(self: Arc<Self>, batch: &mut VecDeque<Submission>, pool: &Pool, waiting: &mut Waiting) {
         self.strand.begin();
         let mut left = OPS_PER_TURN;
         let mut ran_some = false;
         loop {
             if ran_some {
-                self.let_work_gather(pool);
-            }
-            if !self.strand.seems_to_have_work() {
-                // To be seen before the strand goes idle: who pushes next need not unpark anybody.
-                *lingering |= pool.idle.start_lingering();
+                self.let_work_gather(pool, waiting);
             }
             if !self.strand.take(batch) {
                 return;
             }
             ran_some = true;
-            if std::mem::take(lingering) {
+            if std::mem::take(&mut waiting.lingering) {
                 pool.stop_lingering(&self.device.backend);
             }
             while let Some(head) = batch.front_mut() {
@@ -147,15 +143,24 @@ impl CpuStream {
         }
     }
 
-    /// Waits well under a microsecond for work to arrive. An owner that looked at once would meet the enqueuing host at the
-    /// inbox's lock for every op; the pause between looks lets a few ops gather.
-    fn let_work_gather(&self, pool: &Pool) {
+    /// Waits for work to arrive. An owner that looked at once would meet the enqueuing host at the inbox's lock for every op; the
+    /// pause between looks lets a few ops gather. If nobody lingers yet it goes on lingering here, with the token in hand: who
+    /// pushes next sends the strand nowhere and unparks nobody.
+    fn let_work_gather(&self, pool: &Pool, waiting: &mut Waiting) {
         for _ in 0..LOOKS_BEFORE_IDLE {
             for _ in 0..SPINS_BETWEEN_LOOKS {
                 std::hint::spin_loop();
             }
             if self.strand.seems_to_have_work() || pool.has_work() {
                 return;
+            }
+        }
+        waiting.lingering = waiting.lingering || pool.idle.start_lingering();
+        if waiting.lingering {
+            waiting.patience.found_none();
+            pool.linger(waiting.patience.limit(), || self.strand.seems_to_have_work());
+            if self.strand.seems_to_have_work() {
+                waiting.patience.found_work();
             }
         }
     }

@@ -126,12 +126,12 @@ impl Pool {
         self.idle.wake_everybody();
     }
 
-    /// Spins until there is work; `false` if it took longer than `limit`.
-    fn linger(&self, limit: Duration) -> bool {
+    /// Spins until there is work, or `also` says so; `false` if it took longer than `limit`.
+    pub(super) fn linger(&self, limit: Duration, also: impl Fn() -> bool) -> bool {
         let start = Instant::now();
         loop {
             for _ in 0..64 {
-                if self.has_work() {
+                if also() || self.has_work() {
                     return true;
                 }
                 std::hint::spin_loop();
@@ -145,11 +145,18 @@ impl Pool {
     }
 }
 
+/// A worker's waiting for work.
+pub(super) struct Waiting {
+    /// Whether this worker is the one who lingers.
+    pub(super) lingering: bool,
+    pub(super) patience: Patience,
+}
+
 /// How long lingering is likely to be worth it: somewhat longer than work lately took to come, as far as it came within the time
 /// that a worker lingers at most.
 ///
 /// Work that comes later than that is not waited for: lingering in vain takes a core from whoever is about to bring the work.
-struct Patience {
+pub(super) struct Patience {
     most: Duration,
     /// The longest of the latest waits that were short, fading.
     lately: Duration,
@@ -164,11 +171,11 @@ impl Patience {
         Patience { most, lately: most, since: None }
     }
 
-    fn found_none(&mut self) {
+    pub(super) fn found_none(&mut self) {
         self.since.get_or_insert_with(Instant::now);
     }
 
-    fn found_work(&mut self) {
+    pub(super) fn found_work(&mut self) {
         let Some(since) = self.since.take() else { return };
         let waited = since.elapsed();
         self.lately = self.lately * 7 / 8;
@@ -177,7 +184,7 @@ impl Patience {
         }
     }
 
-    fn limit(&self) -> Duration {
+    pub(super) fn limit(&self) -> Duration {
         (Self::LEAST + self.lately * 2).min(self.most)
     }
 }
@@ -187,19 +194,18 @@ fn work(backend: &Arc<CpuBackend>, me: usize) {
     let pool = backend.pool().expect("only a backend with a pool starts workers");
     let parker = Parker::new();
     let mut batch = VecDeque::new();
-    let mut lingering = false;
+    let mut waiting = Waiting { lingering: false, patience: Patience::new(pool.linger) };
     let mut waited = true;
-    let mut patience = Patience::new(pool.linger);
     loop {
         if let Some(stream) = pool.pop() {
-            patience.found_work();
-            if std::mem::take(&mut lingering) {
+            waiting.patience.found_work();
+            if std::mem::take(&mut waiting.lingering) {
                 pool.stop_lingering(backend);
             } else if std::mem::take(&mut waited) && pool.has_work() {
                 pool.bring(backend);
             }
             let again = stream.clone();
-            let ran = catch_unwind(AssertUnwindSafe(|| stream.run(&mut batch, pool, &mut lingering)));
+            let ran = catch_unwind(AssertUnwindSafe(|| stream.run(&mut batch, pool, &mut waiting)));
             if ran.is_err() {
                 // Not a twin or host function, whose panics are caught where they run: a `tracing` subscriber, say. What the
                 // op did is unknown, so its device cannot go on; this worker and the other devices can.
@@ -209,13 +215,13 @@ fn work(backend: &Arc<CpuBackend>, me: usize) {
             }
             continue;
         }
-        patience.found_none();
-        lingering = lingering || pool.idle.start_lingering();
-        if lingering {
-            if pool.linger(patience.limit()) {
+        waiting.patience.found_none();
+        waiting.lingering = waiting.lingering || pool.idle.start_lingering();
+        if waiting.lingering {
+            if pool.linger(waiting.patience.limit(), || false) {
                 continue;
             }
-            lingering = false;
+            waiting.lingering = false;
             pool.idle.stop_lingering();
         }
         waited = true;
