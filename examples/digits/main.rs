@@ -16,12 +16,13 @@ mod measure;
 mod model;
 mod train;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use measure::Alone;
 use model::{Mlp, SIZES, Sgd};
 use safetensors::tensor::{Dtype, TensorView};
+use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -75,14 +76,8 @@ fn drawable(path: &str) -> Result<PathBuf, String> {
 
 /// To be told before the training and not after it.
 fn can_be_written(path: &Path) -> anyhow::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if !folder.is_dir() {
-        bail!("cannot write {}: there is no folder {}; make it first", path.display(), folder.display());
-    }
-    if path.is_dir() {
-        bail!("cannot write {}: it is a folder; name a file in it", path.display());
-    }
-    Ok(())
+    let opened = OpenOptions::new().create(true).append(true).open(path);
+    opened.map(drop).with_context(|| format!("cannot write {}", path.display()))
 }
 
 #[tokio::main]
@@ -121,21 +116,24 @@ async fn run(options: Options) -> anyhow::Result<()> {
     println!("{pixels}-{hidden}-{digits} perceptron on {device}, seed {}", settings.seed);
 
     let training = Training::new(&device, &settings)?;
+    // Also to hear of a bad test row before the training and not after it.
+    let (guessed, rows) = training.test(&settings).await?;
+    let percent = |right: i64| 100.0 * right as f64 / rows as f64;
+    println!("accuracy {:.2} % before training", percent(guessed));
+
     device.reset_peak_memory_stats();
     let mut show = Show::new(&settings, recorder.as_ref());
-    let began = Instant::now();
     let steps = training.run(&settings, |progress| show.tell(progress)).await?;
-    let took = began.elapsed();
+    let a_step = show.a_step(steps);
     show.bar.finish_and_clear();
     let (memory, pinned) = (device.memory_stats(), device.pinned_stats());
 
     let (right, rows) = training.test(&settings).await?;
     println!(
-        "accuracy {:.2} % ({right} of {rows}), loss {:.6} after {} epochs, {steps} steps of {} rows",
-        100.0 * right as f64 / rows as f64,
+        "accuracy {:.2} % ({right} of {rows}), loss {:.6} after {} epochs, {steps} steps",
+        percent(right),
         show.loss,
         settings.epochs,
-        settings.batch_size,
     );
     // Before the measurements, which are none of the picture's business.
     if let (Some(recorder), Some(path)) = (&recorder, &options.trace) {
@@ -144,7 +142,7 @@ async fn run(options: Options) -> anyhow::Result<()> {
         println!("trace of {drawn} in {}", path.display());
     }
     let alone = Alone::measure(&training, &settings).await?;
-    print_overlap(&alone, took / steps.max(1) as u32);
+    print_overlap(&alone, a_step);
     println!(
         "peaks while training: {:.1} KiB of device memory, {:.1} KiB pinned",
         memory.peak_allocated_bytes as f64 / 1024.0,
@@ -164,6 +162,8 @@ async fn run(options: Options) -> anyhow::Result<()> {
 struct Show<'a> {
     bar: ProgressBar,
     loss: f32,
+    /// When the first step was enqueued. What comes before is filling the shuffle buffer.
+    began: Option<Instant>,
     recorder: Option<&'a Recorder>,
     steps: Vec<Duration>,
 }
@@ -174,12 +174,20 @@ impl<'a> Show<'a> {
         let bar = ProgressBar::new(settings.epochs);
         let style = ProgressStyle::with_template("{bar:40} epoch {pos} of {len}, {msg}, {eta} to go");
         bar.set_style(style.expect("the template is a good one"));
-        Show { bar, loss: f32::NAN, recorder, steps: Vec::new() }
+        Show { bar, loss: f32::NAN, began: None, recorder, steps: Vec::new() }
+    }
+
+    /// What one of `steps` steps took from the first one on.
+    fn a_step(&self, steps: u64) -> Duration {
+        self.began.map_or(Duration::ZERO, |began| began.elapsed()) / steps.max(1) as u32
     }
 
     fn tell(&mut self, progress: Progress) {
         match progress {
-            Progress::Step => self.steps.extend(self.recorder.map(Recorder::elapsed)),
+            Progress::Step => {
+                self.began.get_or_insert_with(Instant::now);
+                self.steps.extend(self.recorder.map(Recorder::elapsed));
+            }
             Progress::Loss { epoch, loss } => {
                 self.loss = loss;
                 self.bar.set_position(epoch + 1);
@@ -213,11 +221,16 @@ fn print_overlap(alone: &Alone, overlapped: Duration) {
     let (sum, bound) = (load + copy + compute, (load + copy).max(compute));
     let overlapped = micros(overlapped);
     println!("a step in µs, each part alone: load {load:.1}, copy {copy:.1}, compute {compute:.1}");
+    let gained = 100.0 * (sum - overlapped) / (sum - bound);
     println!(
-        "one after the other {sum:.1}; bound max(load + copy, compute) {bound:.1}; overlapped {overlapped:.1}: {:.0} % of the gap \
-         was gained",
-        100.0 * (sum - overlapped) / (sum - bound)
+        "one after the other {sum:.1}; bound max(load + copy, compute) {bound:.1}; overlapped {overlapped:.1}: {gained:.0} % of the \
+         gap was gained"
     );
+    if !(0.0..=100.0).contains(&gained) {
+        println!(
+            "(outside 0 to 100: too few steps, or other work on these cores while one or the other was measured)"
+        );
+    }
 }
 
 async fn save(training: &Training, path: &Path) -> anyhow::Result<()> {

@@ -26,7 +26,7 @@ impl Alone {
         let (load, batches) = load(training, settings).await?;
         Ok(Alone {
             load,
-            copy: copy(training, settings).await?,
+            copy: copy(training, &batches).await?,
             compute: compute(training, settings, &batches).await?,
         })
     }
@@ -47,11 +47,12 @@ async fn load(training: &Training, settings: &Settings) -> Result<(Duration, Vec
 }
 
 /// A batch's two copies, one batch behind the other, into fresh memory as the loader makes it.
-async fn copy(training: &Training, settings: &Settings) -> Result<Duration> {
+async fn copy(training: &Training, batches: &[(Tensor, Tensor)]) -> Result<Duration> {
     const TIMES: u32 = 2000;
     let (stream, device) = (&training.copy, training.copy.device());
-    let x = Arc::new(device.pinned::<f32>(settings.batch_size * 64).await?);
-    let labels = Arc::new(device.pinned::<i64>(settings.batch_size).await?);
+    let (x, labels) = batches.first().map_or((0, 0), |(x, labels)| (x.len(), labels.len()));
+    let x = Arc::new(device.pinned::<f32>(x).await?);
+    let labels = Arc::new(device.pinned::<i64>(labels).await?);
     let began = Instant::now();
     for _ in 0..TIMES {
         stream.copy_from_shared(&stream.alloc(x.len())?, &x).queued()?;
