@@ -2,8 +2,9 @@
 
 mod support;
 
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Mutex};
 use support::{finish_unobserved, refusal, streams, unordered};
+use tracing_subscriber::layer::SubscriberExt;
 use warpline::prelude::*;
 use warpline::{OrderMode, kernels};
 
@@ -280,6 +281,43 @@ fn the_same_missing_edge_in_the_other_three_modes() {
             gate.open();
         }
         device.synchronize().wait().unwrap();
+    }
+}
+
+#[test]
+fn warn_tells_of_the_operands_in_their_order() {
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<String>>>);
+    impl tracing::field::Visit for Lines {
+        fn record_debug(&mut self, _: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+            self.0.lock().unwrap().push(format!("{value:?}"));
+        }
+    }
+    impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Lines {
+        fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
+            if *event.metadata().level() == tracing::Level::WARN {
+                event.record(&mut self.clone());
+            }
+        }
+    }
+    let lines = Lines::default();
+    tracing::subscriber::with_default(tracing_subscriber::registry().with(lines.clone()), || {
+        let runtime = Runtime::builder().order(OrderMode::Warn).build().unwrap();
+        let device = runtime.best_device().unwrap();
+        let [a, b] = ["a", "b"].map(|label| device.stream().label(label).build().unwrap());
+        let (x, y) = (a.alloc::<f32>(8).unwrap(), a.alloc::<f32>(8).unwrap());
+        a.fill(&x, 1.0);
+        a.write(&y, &[1.0; 8]);
+        let z = b.alloc::<f32>(8).unwrap();
+        // Wherever their memory lies, one of the two has it the other way round.
+        b.launch(kernels::add(8, 8, &x, &y, &z), LaunchConfig::for_elements(8u32));
+        b.launch(kernels::add(8, 8, &y, &x, &z), LaunchConfig::for_elements(8u32));
+        device.synchronize().wait().unwrap();
+    });
+    let lines = lines.0.lock().unwrap();
+    assert_eq!(lines.len(), 4, "{lines:?}");
+    for (line, earlier) in lines.iter().zip(["fill", "write", "write", "fill"]) {
+        assert!(line.contains(&format!("reads memory that {earlier} on stream")), "{lines:?}");
     }
 }
 

@@ -180,8 +180,8 @@ fn check_apart<A: Access>(
         };
         pages.push((at, same, page));
     }
-    if !entered.findings.is_empty() && entry.strictness == Strictness::Refuse {
-        return Err(refused(entered));
+    if !entered.findings.is_empty() {
+        judge(entry, entered)?;
     }
     for (at, same, page) in &mut pages {
         let (at, same, access) = (*at, *same, &accesses[usize::from(*at)]);
@@ -212,8 +212,8 @@ fn check_together<A: Access>(
     for (at, access) in accesses.iter().enumerate() {
         check(at as u8, access, &pages[usize::from(page_of[at])], entry, entered)?;
     }
-    if !entered.findings.is_empty() && entry.strictness == Strictness::Refuse {
-        return Err(refused(entered));
+    if !entered.findings.is_empty() {
+        judge(entry, entered)?;
     }
     for (at, access) in accesses.iter().enumerate() {
         enter(at as u8, access, &mut pages[usize::from(page_of[at])], entry, entered);
@@ -235,12 +235,14 @@ fn open_all<A: Access>(accesses: &[A], lane: usize) -> (Vec<Page<'_>>, Vec<u8>) 
     (pages, page_of)
 }
 
-/// What was found, in the order of the operands.
+/// Whether an op with findings may be entered. They are in the order of the operands then, wherever their memory lies.
 #[cold]
-fn refused(entered: &mut Entered) -> Refused {
-    let mut findings = std::mem::take(&mut entered.findings);
-    findings.sort_by_key(|finding| finding.access);
-    Refused::Unordered(findings)
+fn judge(entry: &Entry<'_>, entered: &mut Entered) -> Result<(), Refused> {
+    entered.findings.sort_by_key(|finding| finding.access);
+    match entry.strictness {
+        Strictness::Refuse => Err(Refused::Unordered(std::mem::take(&mut entered.findings))),
+        Strictness::Find | Strictness::Skip => Ok(()),
+    }
 }
 
 /// Checks one access against its opened ledger: what it is not ordered after is added to the findings. Returns the record of
