@@ -155,6 +155,27 @@ fn a_held_pending_about_to_be_overtaken_gets_a_marker() {
 }
 
 #[test]
+fn a_view_takes_no_marker_away() {
+    let (_runtime, _, driver, [s]) = recorded(["s"]);
+    let x = s.alloc::<f32>(64).unwrap();
+    driver.take();
+    let old = s.fill(&x, 1.0).with(x.clone());
+    drop(old.view_of(|x| Ok(x.clone())));
+    let new = s.fill(&x, 2.0);
+    let view = old.view_of(|x| Ok(x.clone()));
+    drop(s.fill(&x, 3.0));
+    let expected = [
+        submit("s", 1, "fill"),
+        signal("s", 1),
+        submit("s", 2, "fill"),
+        signal("s", 2),
+        submit("s", 3, "fill"),
+    ];
+    assert_eq!(driver.take(), expected);
+    drop((new, view));
+}
+
+#[test]
 fn a_pending_that_was_dropped_or_consumed_gets_none() {
     let (_runtime, _, driver, [s]) = recorded(["s"]);
     let x = s.alloc::<f32>(64).unwrap();

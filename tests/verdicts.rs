@@ -50,6 +50,18 @@ fn work_that_was_seen_done_without_observing_it_orders_nothing() {
 }
 
 #[test]
+fn a_view_of_work_that_orders_nothing_when_it_is_seen_done_orders_nothing_either() {
+    let (_runtime, _, [writer, side]) = streams(["writer", "side"]);
+    let x = writer.alloc::<f32>(100).unwrap();
+    let filled = writer.fill(&x, 1.0).with(x.clone()).unobserved();
+    filled.view_of(|x| Ok(x.slice(..50)?)).wait().unwrap();
+    unordered(side.read(&x));
+    let filled = writer.fill(&x, 2.0).with(x.clone());
+    filled.view_of(|x| Ok(x.slice(..50)?)).wait().unwrap();
+    assert_eq!(side.read(&x).wait().unwrap(), [2.0; 100]);
+}
+
+#[test]
 fn event_recorded_before_the_write_is_refused() {
     let (_runtime, _, [writer, side]) = streams(["writer", "side"]);
     let x = writer.alloc::<f32>(100).unwrap();

@@ -97,6 +97,12 @@ impl Refusal {
         Refusal { error, core: Some(stream.core().clone()) }
     }
 
+    /// The same refusal, which `stream` tells of if no other stream does.
+    pub fn or_on(self, stream: &Stream) -> Self {
+        let Refusal { error, core } = self;
+        Refusal { error, core: core.or_else(|| Some(stream.core().clone())) }
+    }
+
     /// Why.
     pub fn error(&self) -> &Error {
         &self.error
@@ -287,12 +293,12 @@ impl<T: DeviceValue> Pending<T> {
     /// The same work with what `view` makes of its value: another way to look at the same memory.
     ///
     /// # Errors
-    /// In the `Pending`: the refusal of the call, or what `view` returns.
+    /// In the `Pending`: the refusal of the call, or what `view` returns, which the stream of the work then tells of.
     ///
     /// # Panics
     /// As [`into_operand`](Self::into_operand).
-    pub fn view<U: DeviceValue>(self, view: impl FnOnce(&T) -> Result<U>) -> Pending<U> {
-        match self.as_operand().and_then(|value| view(value).map_err(|error| self.refusal(error))) {
+    pub fn view<U: DeviceValue>(self, view: impl FnOnce(&T) -> Result<U, Refusal>) -> Pending<U> {
+        match self.looked_at_by(view) {
             Ok(value) => match self.into_state() {
                 State::Flight(flight, output) => {
                     Pending { state: State::Flight(flight, output.replaced(value)) }
@@ -317,11 +323,11 @@ impl<T: DeviceValue> Pending<T> {
     ///
     /// # Panics
     /// As [`into_operand`](Self::into_operand).
-    pub fn view_of<U: DeviceValue>(&self, view: impl FnOnce(&T) -> Result<U>) -> Pending<U> {
-        match self.as_operand().and_then(|value| view(value).map_err(|error| self.refusal(error))) {
+    pub fn view_of<U: DeviceValue>(&self, view: impl FnOnce(&T) -> Result<U, Refusal>) -> Pending<U> {
+        match self.looked_at_by(view) {
             Ok(value) => match &self.state {
                 State::Flight(flight, _) => {
-                    Pending::flight(&flight.core, flight.place.clone(), Output::Value(value))
+                    Pending { state: State::Flight(flight.looked_at(), Output::Value(value)) }
                 }
                 // Of several streams: device values come of one.
                 _ => Pending::ready(value),
@@ -330,12 +336,11 @@ impl<T: DeviceValue> Pending<T> {
         }
     }
 
-    fn refusal(&self, error: Error) -> Refusal {
-        let core = match &self.state {
-            State::Flight(flight, _) => Some(flight.core.clone()),
-            _ => None,
-        };
-        Refusal { error, core }
+    fn looked_at_by<U>(&self, view: impl FnOnce(&T) -> Result<U, Refusal>) -> Result<U, Refusal> {
+        view(self.as_operand()?).map_err(|refusal| match &self.state {
+            State::Flight(flight, _) => Refusal { core: Some(flight.core.clone()), ..refusal },
+            _ => refusal,
+        })
     }
 }
 
@@ -423,6 +428,13 @@ impl Flight {
         if self.observes {
             self.core.observe(&self.place);
         }
+    }
+
+    /// The same place for a view. It is held by the `Pending` that is looked at: what becomes of the view must not take its
+    /// marker, or that of a newer one, away.
+    fn looked_at(&self) -> Self {
+        let place = Place { exact: false, ..self.place.clone() };
+        Flight { core: self.core.clone(), place, registration: None, observes: self.observes }
     }
 
     fn query(&mut self) -> Result<bool> {

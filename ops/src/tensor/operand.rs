@@ -2,7 +2,7 @@
 
 use super::{Scalar, Tensor};
 use std::borrow::Borrow;
-use warpline_runtime::{Pending, Refusal, Result};
+use warpline_runtime::{Pending, Refusal, Result, Stream};
 
 /// A tensor to compute with: `&Tensor`, `&Pending<Tensor>`, or a `Pending<Tensor>`, which is used up.
 ///
@@ -37,8 +37,16 @@ impl<'a> TensorOperand for &'a Tensor {
     }
 
     fn viewed(self, view: impl FnOnce(&Tensor) -> Result<Tensor>) -> Pending<Tensor> {
-        view(self).map_or_else(Pending::refused, Pending::ready)
+        looked_at(self, view).map_or_else(Refusal::pass_on, Pending::ready)
     }
+}
+
+/// What `view` makes of `x`. A refusal is that of a call on the current stream, like that of an op.
+fn looked_at(x: &Tensor, view: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor, Refusal> {
+    view(x).map_err(|error| match Stream::current(&x.device()) {
+        Ok(stream) => Refusal::on(&stream, error),
+        Err(_) => error.into(),
+    })
 }
 
 impl<'a> TensorOperand for &'a Pending<Tensor> {
@@ -54,7 +62,7 @@ impl<'a> TensorOperand for &'a Pending<Tensor> {
     }
 
     fn viewed(self, view: impl FnOnce(&Tensor) -> Result<Tensor>) -> Pending<Tensor> {
-        self.view_of(view)
+        self.view_of(|x| looked_at(x, view))
     }
 }
 
@@ -71,7 +79,7 @@ impl TensorOperand for Pending<Tensor> {
     }
 
     fn viewed(self, view: impl FnOnce(&Tensor) -> Result<Tensor>) -> Pending<Tensor> {
-        self.view(view)
+        self.view(|x| looked_at(x, view))
     }
 }
 

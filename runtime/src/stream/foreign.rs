@@ -13,7 +13,7 @@ use super::enqueue::{Op, Touch};
 use super::handle::Stream;
 use crate::driver::{Command, HostFn, Point};
 use crate::element::Element;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::kernel::AccessMode;
 use crate::memory::Buffer;
 use crate::order::mark_failed;
@@ -77,11 +77,12 @@ pub fn writes<'a, T: Element>(buffers: impl IntoIterator<Item = &'a Buffer<T>>) 
 
 impl Stream {
     /// The refusal of a call before it became an op, where it would have written: what reads that memory fails with the same
-    /// error until it is overwritten.
+    /// error until it is overwritten. `why` may be the refusal of an operand.
     #[cold]
-    pub fn refuse_writes(&self, error: Error, writes: Declared<'_>) -> Refusal {
-        mark_failed(&writes.0, &error);
-        Refusal::on(self, error)
+    pub fn refuse_writes(&self, why: impl Into<Refusal>, writes: Declared<'_>) -> Refusal {
+        let refusal = why.into().or_on(self);
+        mark_failed(&writes.0, refusal.error());
+        refusal
     }
 }
 
