@@ -50,7 +50,9 @@ impl Generator {
     pub fn take(&self, n: u64) -> Draw {
         let mut next = self.0.lock();
         let draw = *next;
-        next.offset = next.offset.wrapping_add(n.next_multiple_of(Self::BLOCK));
+        // As many as there are numbers: the sequence starts again.
+        let blocks = n.checked_next_multiple_of(Self::BLOCK).unwrap_or(0);
+        next.offset = next.offset.wrapping_add(blocks);
         draw
     }
 }

@@ -19,7 +19,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 /// Records every op of every stream while it is installed.
 ///
-/// A cheap handle: install its layer and keep it to write the file. It keeps one record of about 150 bytes an
+/// A cheap handle: install its layer and keep it to write the file. It keeps one record of about 260 bytes an
 /// op until it is dropped.
 ///
 /// # Examples
