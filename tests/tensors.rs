@@ -53,6 +53,14 @@ fn a_generator_moves_on_when_an_op_is_enqueued_and_not_when_it_runs() {
 }
 
 #[test]
+fn a_generator_asked_for_all_numbers_there_are_starts_again() {
+    let generator = Generator::new(1);
+    generator.take(5);
+    generator.take(u64::MAX);
+    assert_eq!(generator.take(1).offset, 8);
+}
+
+#[test]
 fn a_view_of_what_is_in_flight_resolves_when_that_is_done() {
     let (_runtime, device, [stream]) = streams(["s"]);
     let x = stream.enter(|| Tensor::ones([2, 3], &device)).wait().unwrap();
@@ -89,6 +97,51 @@ fn a_refused_view_of_what_is_in_flight_is_reported_by_its_stream() {
     drop(stream.enter(|| Tensor::ones([2, 3], &device).reshape([5])));
     let error = stream.synchronize().wait().unwrap_err();
     says(&error, ErrorKind::Shape, &["reshape (tests/tensors.rs:", "do not make the shape [5]"]);
+}
+
+#[test]
+fn the_error_of_a_view_that_is_dropped_with_its_chain_is_returned_once() {
+    let (_runtime, device, [stream, other]) = streams(["s", "other"]);
+    let w = stream.enter(|| Tensor::ones([4], &device)).queued().unwrap();
+    let chains: [fn(&Tensor); 3] = [
+        |w| drop(w.add_(w.reshape([7]))),
+        |w| drop(w.reshape([7])),
+        |w| drop(w.t().reshape([7]).add(1.0).sum()),
+    ];
+    for chain in chains {
+        stream.enter(|| chain(&w));
+        let error = stream.synchronize().wait().unwrap_err();
+        says(&error, ErrorKind::Shape, &["reshape (tests/tensors.rs:", "do not make the shape [7]"]);
+        stream.synchronize().wait().unwrap();
+    }
+    other.synchronize().wait().unwrap();
+}
+
+#[test]
+fn a_refusal_that_no_stream_knows_of_is_reported_by_that_of_the_op_it_went_into() {
+    let (_runtime, device, [stream]) = streams(["s"]);
+    let w = stream.enter(|| Tensor::ones([4], &device)).queued().unwrap();
+    let elsewhere = || {
+        Pending::<Tensor>::refused(Error::new(ErrorKind::InvalidArgument, "elsewhere: no tensor; make one"))
+    };
+    let chains: [&dyn Fn(); 3] = [&|| drop(w.add(elsewhere())), &|| drop(w.mul_(elsewhere())), &|| {
+        drop(w.sgd_(elsewhere(), &w, 0.1, 0.9))
+    }];
+    for chain in chains {
+        stream.enter(chain);
+        says(&stream.synchronize().wait().unwrap_err(), ErrorKind::InvalidArgument, &["elsewhere"]);
+        stream.synchronize().wait().unwrap();
+    }
+}
+
+#[test]
+fn of_several_refused_operands_of_a_step_none_is_lost() {
+    let (_runtime, device, [one, two]) = streams(["one", "two"]);
+    let w = one.enter(|| Tensor::ones([4], &device)).queued().unwrap();
+    let (grad, velocity) = (one.enter(|| w.reshape([5])), two.enter(|| w.reshape([6])));
+    says(&refusal(one.enter(|| w.sgd_(grad, velocity, 0.1, 0.9))), ErrorKind::Shape, &["[5]"]);
+    says(&two.synchronize().wait().unwrap_err(), ErrorKind::Shape, &["[6]"]);
+    one.synchronize().wait().unwrap();
 }
 
 #[test]

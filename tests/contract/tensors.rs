@@ -138,7 +138,7 @@ contract! {
     async fn devices_that_do_not_fit_are_refused_with_both([one, two]) {
         let (x, y) = (tensor(&[1.0], [1, 1], &one).await?, tensor(&[1.0], [1, 1], &two).await?);
         let text = format!("the stream is on {one} and an operand is on {two}; copy it over with copy_peer first");
-        for (op, pending) in [("add", x.add(&y)), ("matmul", x.matmul(&y)), ("mul_", x.mul_(&y)), ("copy", x.copy_(&y))] {
+        for (op, pending) in [("add", x.add(&y)), ("matmul", x.matmul(&y)), ("mul_", x.mul_(&y)), ("copy_", x.copy_(&y))] {
             says(&refused(pending).await, ErrorKind::DeviceMismatch, &[&format!("{op} on stream \"default\" ("), &text]);
         }
         x.zero_().await?;
@@ -203,6 +203,65 @@ contract! {
         let error = refused(x.add_(Tensor::zeros([3], &device))).await;
         says(&refused(x.sum()).await, ErrorKind::Shape, &[&error.to_string()]);
         assert_eq!(x.fill_(1.0).sum().item::<f32>().await?, 4.0);
+    }
+
+    async fn an_op_in_place_with_a_refused_operand_marks_what_it_would_have_written([device]) {
+        let w = Tensor::ones([4], &device).queued()?;
+        let v = Tensor::ones([4], &device).queued()?;
+        let bad = w.reshape([7]);
+        let text = bad.as_operand().unwrap_err().error().to_string();
+        let marked = async |tensor: &Tensor| {
+            says(&refused(tensor.to_vec::<f32>()).await, ErrorKind::Shape, &[&text]);
+            tensor.fill_(1.0).await
+        };
+        type InPlace = fn(&Tensor, &Pending<Tensor>) -> Pending<Tensor>;
+        let ops: [InPlace; 4] =
+            [|w, bad| w.add_(bad), |w, bad| w.mul_(bad), |w, bad| w.copy_(bad), |w, bad| w.sgd_(w, bad, 0.1, 0.9)];
+        for op in ops {
+            says(&refused(op(&w, &bad)).await, ErrorKind::Shape, &[&text]);
+            marked(&w).await?;
+        }
+        says(&refused(w.sgd_(&bad, &v, 0.1, 0.9)).await, ErrorKind::Shape, &[&text]);
+        marked(&w).await?;
+        marked(&v).await?;
+        says(&refused((&bad).sgd_(&bad, &v, 0.1, 0.9)).await, ErrorKind::Shape, &[&text]);
+        marked(&v).await?;
+        says(&refused((&bad).sgd_(&w, &bad, 0.1, 0.9)).await, ErrorKind::Shape, &[&text]);
+        refused(w.add(&bad)).await;
+        assert_eq!(w.to_vec::<f32>().await?, [1.0; 4], "not in place");
+    }
+
+    async fn a_copy_of_a_tensor_onto_itself_does_nothing([device]) {
+        let x = tensor(&[1.0, 2.0, 3.0, 4.0], [4], &device).await?;
+        assert!(x.copy_(&x).await?.shares_memory(&x));
+        assert_eq!(x.narrow(0, 1, 2).copy_(x.narrow(0, 1, 2)).to_vec::<f32>().await?, [2.0, 3.0]);
+        let apart = refused(x.narrow(0, 0, 2).copy_(x.narrow(0, 1, 2))).await;
+        says(&apart, ErrorKind::Overlap, &["copy_ on stream \"default\" ("]);
+    }
+
+    async fn beside_a_size_of_0_the_others_may_be_anything([device]) {
+        let none = Tensor::empty([0, 1 << 40, 1 << 40], &device).queued()?;
+        assert_eq!(none.narrow(0, 0, 0).await?.shape(), none.shape());
+        let rows = Tensor::empty([1 << 40, 0], &device).queued()?;
+        assert_eq!(rows.narrow(0, 7, 1 << 30).await?.shape(), [1 << 30, 0]);
+        assert_eq!(rows.t().contiguous().to_vec::<f32>().await?, []);
+    }
+
+    async fn an_op_is_called_by_its_own_name([device]) {
+        let side = device.stream().label("side").build()?;
+        let x = Tensor::from_host(&[1.0], [1], &device).queued()?;
+        let y = Tensor::zeros([1], &device).queued()?;
+        let (to_vec, item) = side.enter(|| (x.to_vec::<f32>(), x.item::<f32>()));
+        let (copied, filled) = side.enter(|| (x.copy_(Tensor::ones([1], &device)), y.fill_(1.0)));
+        for (op, earlier, error) in [
+            ("to_vec", "from_host", refused(to_vec).await),
+            ("item", "from_host", refused(item).await),
+            ("copy_", "from_host", refused(copied).await),
+            ("fill_", "zeros", refused(filled).await),
+        ] {
+            let [op, earlier] = [(op, "side"), (earlier, "default")].map(|(op, on)| format!("{op} on stream \"{on}\" ("));
+            says(&error, ErrorKind::Unordered, &[&op, &format!("memory that {earlier}")]);
+        }
     }
 
     async fn use_on_another_stream_is_refused_with_the_users_lines([device]) {

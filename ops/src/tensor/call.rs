@@ -2,7 +2,7 @@
 
 use super::{DType, Shape, Tensor, TensorElement};
 use warpline_runtime::kernel::{KernelCall, LaunchConfig};
-use warpline_runtime::{Buffer, Device, Error, ErrorKind, Pending, Refusal, Result, Site, Stream};
+use warpline_runtime::{Buffer, Declared, Device, Error, ErrorKind, Pending, Refusal, Result, Site, Stream};
 
 /// What an op's function returns: an op in flight, or why there is none.
 pub(super) type Outcome<T = Tensor> = Result<Pending<T>, Refusal>;
@@ -47,8 +47,7 @@ impl<'a> Call<'a> {
 
     #[cold]
     fn refused(&self, error: Error) -> Refusal {
-        let written = self.in_place.iter().flatten().map(|tensor| tensor.written());
-        match written.reduce(|all, one| all.and(one)) {
+        match written(self.in_place.into_iter().flatten()) {
             Some(written) => self.stream.refuse_writes(error, written),
             None => Refusal::on(&self.stream, error),
         }
@@ -129,9 +128,30 @@ impl<'a> Call<'a> {
         self.stream.launch_at(self.site, call, LaunchConfig::for_elements(threads as u64)).with(value)
     }
 
+    pub(super) fn site(&self) -> Site {
+        self.site
+    }
+
     pub(super) fn stream(&self) -> &Stream {
         &self.stream
     }
+}
+
+/// The refusal of an op because of that of an operand, whose error goes on. The op would have written `in_place`, on the
+/// current stream of `device`.
+#[cold]
+pub(super) fn refused_operand(refusal: Refusal, device: &Device, in_place: &[&Tensor]) -> Refusal {
+    // A device that takes no more work has told why.
+    let Ok(stream) = Stream::current(device) else { return refusal };
+    match written(in_place.iter().copied()) {
+        Some(written) => stream.refuse_writes(refusal, written),
+        None => refusal.or_on(&stream),
+    }
+}
+
+/// What an op that writes `tensors` declares.
+fn written<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Option<Declared<'a>> {
+    tensors.into_iter().map(Tensor::written).reduce(|all, one| all.and(one))
 }
 
 impl Tensor {

@@ -20,8 +20,8 @@ impl Tensor {
     pub fn empty_of(dtype: DType, shape: impl Into<Shape>, device: &Device) -> Pending<Tensor> {
         let shape = shape.into();
         match dtype {
-            DType::F32 => empty::<f32>(shape, device),
-            DType::I64 => empty::<i64>(shape, device),
+            DType::F32 => empty::<f32>(&"empty", shape, device),
+            DType::I64 => empty::<i64>(&"empty", shape, device),
         }
         .map_or_else(Refusal::pass_on, Pending::ready)
     }
@@ -29,22 +29,19 @@ impl Tensor {
     /// f32, all 0.
     #[track_caller]
     pub fn zeros(shape: impl Into<Shape>, device: &Device) -> Pending<Tensor> {
-        Self::full(shape, 0.0, device)
+        full(&"zeros", shape.into(), 0.0, device)
     }
 
     /// f32, all 1.
     #[track_caller]
     pub fn ones(shape: impl Into<Shape>, device: &Device) -> Pending<Tensor> {
-        Self::full(shape, 1.0, device)
+        full(&"ones", shape.into(), 1.0, device)
     }
 
     /// All `value`, of its type: f32 for `0.0`, i64 for `0`.
     #[track_caller]
     pub fn full<T: TensorElement>(shape: impl Into<Shape>, value: T, device: &Device) -> Pending<Tensor> {
-        match empty::<T>(shape.into(), device) {
-            Ok(tensor) => fill_with(&tensor, value).unwrap_or_else(Refusal::pass_on),
-            Err(refusal) => refusal.pass_on(),
-        }
+        full(&"full", shape.into(), value, device)
     }
 
     /// The elements of `host` in row-major order. They are copied to pinned memory before this returns.
@@ -95,9 +92,26 @@ impl Tensor {
 }
 
 #[track_caller]
-fn empty<T: TensorElement>(shape: Shape, device: &Device) -> Result<Tensor, Refusal> {
-    let buffer = Call::new(&"empty", device)?.alloc::<T>(&shape)?;
+fn empty<T: TensorElement>(
+    op: &'static &'static str,
+    shape: Shape,
+    device: &Device,
+) -> Result<Tensor, Refusal> {
+    let buffer = Call::new(op, device)?.alloc::<T>(&shape)?;
     Ok(Tensor::over(buffer, shape))
+}
+
+#[track_caller]
+fn full<T: TensorElement>(
+    op: &'static &'static str,
+    shape: Shape,
+    value: T,
+    device: &Device,
+) -> Pending<Tensor> {
+    match empty::<T>(op, shape, device) {
+        Ok(tensor) => fill_with(op, &tensor, value).unwrap_or_else(Refusal::pass_on),
+        Err(refusal) => refusal.pass_on(),
+    }
 }
 
 #[track_caller]
@@ -108,15 +122,15 @@ fn from_host<T: TensorElement>(host: &[T], shape: Shape, device: &Device) -> Out
         return Err(call.refuse(ErrorKind::Shape, &why));
     }
     let buffer = call.alloc::<T>(&shape)?;
-    let written = call.stream().write(&buffer, host);
+    let written = call.stream().write_at(call.site(), &buffer, host);
     Ok(written.with(Tensor::over(buffer, shape)))
 }
 
 /// x ← value.
 #[track_caller]
-pub(super) fn fill_with<T: TensorElement>(x: &Tensor, value: T) -> Outcome {
-    let call = Call::in_place(&"fill_", [x])?;
-    let filled = call.stream().fill(call.operand::<T>(x)?, value);
+pub(super) fn fill_with<T: TensorElement>(op: &'static &'static str, x: &Tensor, value: T) -> Outcome {
+    let call = Call::in_place(op, [x])?;
+    let filled = call.stream().fill_at(call.site(), call.operand::<T>(x)?, value);
     Ok(filled.with(x.clone()))
 }
 
@@ -124,8 +138,8 @@ pub(super) fn fill_with<T: TensorElement>(x: &Tensor, value: T) -> Outcome {
 #[track_caller]
 pub(super) fn zero(x: &Tensor) -> Outcome {
     match x.dtype() {
-        DType::F32 => fill_with(x, 0.0f32),
-        DType::I64 => fill_with(x, 0i64),
+        DType::F32 => fill_with(&"zero_", x, 0.0f32),
+        DType::I64 => fill_with(&"zero_", x, 0i64),
     }
 }
 
@@ -134,9 +148,17 @@ pub(super) fn zero(x: &Tensor) -> Outcome {
 pub(super) fn copy(y: &Tensor, x: &Tensor) -> Outcome {
     let call = Call::in_place(&"copy_", [y])?;
     call.same_shape(y, x)?;
-    let copied = match &y.storage {
-        Storage::F32(_) => call.stream().copy::<f32>(call.operand(x)?, call.operand(y)?),
-        Storage::I64(_) => call.stream().copy::<i64>(call.operand(x)?, call.operand(y)?),
-    };
-    Ok(copied.with(y.clone()))
+    match &y.storage {
+        Storage::F32(_) => copied::<f32>(&call, y, x),
+        Storage::I64(_) => copied::<i64>(&call, y, x),
+    }
+}
+
+fn copied<T: TensorElement>(call: &Call<'_>, y: &Tensor, x: &Tensor) -> Outcome {
+    let (from, to) = (call.operand::<T>(x)?, call.operand::<T>(y)?);
+    if from.is_same(to) {
+        // It is there already.
+        return Ok(Pending::ready(y.clone()));
+    }
+    Ok(call.stream().copy_at(call.site(), from, to).with(y.clone()))
 }

@@ -1,5 +1,6 @@
 //! Every op as a method, on tensors and on what will be one.
 
+use super::call::refused_operand;
 use super::elementwise::{self, ADD, MUL, SUB};
 use super::operand::{OperandOrScalar, TensorOperand};
 use super::{Shape, Tensor, TensorElement, create, loss, matmul, random, read, reduce, sgd, view};
@@ -7,7 +8,7 @@ use std::borrow::Borrow;
 use std::panic::Location;
 use warpline_runtime::{Generator, Pending, Refusal};
 
-/// The tensor an operand stands for; where it was refused, the method returns its error.
+/// The tensor an operand stands for; where it was refused, the method returns its error. `$first` is the first operand.
 macro_rules! held {
     ($operand:expr) => {
         match $operand.held() {
@@ -15,6 +16,18 @@ macro_rules! held {
             Err(refusal) => return refusal.pass_on(),
         }
     };
+    ($operand:expr, beside $first:ident) => {
+        match $operand.held() {
+            Ok(held) => held,
+            Err(refusal) => return refused(refusal, $first.borrow(), &[]),
+        }
+    };
+}
+
+/// An op that was refused with the second operand or a later one, beside `first`. What it would have written is marked.
+#[cold]
+fn refused<T>(refusal: Refusal, first: &Tensor, in_place: &[&Tensor]) -> Pending<T> {
+    refused_operand(refusal, &first.device(), in_place).pass_on()
 }
 
 /// The ops on tensors, for `&Tensor`, `&Pending<Tensor>` and `Pending<Tensor>`, which is used up.
@@ -94,7 +107,8 @@ pub trait TensorOps: TensorOperand {
     /// else 0.
     #[track_caller]
     fn relu_backward(self, output: impl TensorOperand) -> Pending<Tensor> {
-        let (grad, output) = (held!(self), held!(output));
+        let grad = held!(self);
+        let output = held!(output, beside grad);
         elementwise::relu_backward(grad.borrow(), output.borrow()).unwrap_or_else(Refusal::pass_on)
     }
 
@@ -103,7 +117,8 @@ pub trait TensorOps: TensorOperand {
     /// Sums are f32, in an order that does not depend on the number of threads; it may on the processor.
     #[track_caller]
     fn matmul(self, other: impl TensorOperand) -> Pending<Tensor> {
-        let (a, b) = (held!(self), held!(other));
+        let a = held!(self);
+        let b = held!(other, beside a);
         matmul::matmul(a.borrow(), b.borrow()).unwrap_or_else(Refusal::pass_on)
     }
 
@@ -111,7 +126,8 @@ pub trait TensorOps: TensorOperand {
     /// has them, to \[m, n\]. The weight may be a transposed view, of a \[k, n\] matrix.
     #[track_caller]
     fn linear(self, weight: impl TensorOperand, bias: impl TensorOperand) -> Pending<Tensor> {
-        let (x, w, bias) = (held!(self), held!(weight), held!(bias));
+        let x = held!(self);
+        let (w, bias) = (held!(weight, beside x), held!(bias, beside x));
         matmul::linear(x.borrow(), w.borrow(), bias.borrow()).unwrap_or_else(Refusal::pass_on)
     }
 
@@ -147,7 +163,8 @@ pub trait TensorOps: TensorOperand {
     /// How many elements of two i64 tensors of one shape are equal, an i64 scalar: right answers, for instance.
     #[track_caller]
     fn count_equal(self, other: impl TensorOperand) -> Pending<Tensor> {
-        let (x, y) = (held!(self), held!(other));
+        let x = held!(self);
+        let y = held!(other, beside x);
         reduce::count_equal(x.borrow(), y.borrow()).unwrap_or_else(Refusal::pass_on)
     }
 
@@ -158,7 +175,8 @@ pub trait TensorOps: TensorOperand {
     /// that is ignored.
     #[track_caller]
     fn cross_entropy(self, labels: impl TensorOperand) -> Pending<(Tensor, Tensor)> {
-        let (logits, labels) = (held!(self), held!(labels));
+        let logits = held!(self);
+        let labels = held!(labels, beside logits);
         loss::cross_entropy(logits.borrow(), labels.borrow()).unwrap_or_else(Refusal::pass_on)
     }
 
@@ -172,16 +190,20 @@ pub trait TensorOps: TensorOperand {
         lr: f32,
         momentum: f32,
     ) -> Pending<Tensor> {
-        let (param, grad, velocity) = (held!(self), held!(grad), held!(velocity));
-        sgd::sgd(param.borrow(), grad.borrow(), velocity.borrow(), lr, momentum)
-            .unwrap_or_else(Refusal::pass_on)
+        match (self.held(), grad.held(), velocity.held()) {
+            (Ok(param), Ok(grad), Ok(velocity)) => {
+                sgd::sgd(param.borrow(), grad.borrow(), velocity.borrow(), lr, momentum)
+                    .unwrap_or_else(Refusal::pass_on)
+            }
+            (param, grad, velocity) => refused_step(param, grad.err(), velocity),
+        }
     }
 
     /// Sets every element to `value`, which is of the tensor's type.
     #[track_caller]
     fn fill_<T: TensorElement>(self, value: T) -> Pending<Tensor> {
         let x = held!(self);
-        create::fill_with(x.borrow(), value).unwrap_or_else(Refusal::pass_on)
+        create::fill_with(&"fill_", x.borrow(), value).unwrap_or_else(Refusal::pass_on)
     }
 
     /// Sets every element to 0.
@@ -191,11 +213,14 @@ pub trait TensorOps: TensorOperand {
         create::zero(x.borrow()).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// Copies `source`, of the same shape and type, here.
+    /// Copies `source`, of the same shape and type, here. Of a tensor onto itself, nothing is done.
     #[track_caller]
     fn copy_(self, source: impl TensorOperand) -> Pending<Tensor> {
-        let (y, x) = (held!(self), held!(source));
-        create::copy(y.borrow(), x.borrow()).unwrap_or_else(Refusal::pass_on)
+        let y = held!(self);
+        match source.held() {
+            Ok(x) => create::copy(y.borrow(), x.borrow()).unwrap_or_else(Refusal::pass_on),
+            Err(refusal) => refused(refusal, y.borrow(), &[y.borrow()]),
+        }
     }
 
     /// Normal f32 numbers from the device's [`Generator`], which moves on when this is enqueued.
@@ -279,6 +304,34 @@ pub trait TensorOps: TensorOperand {
 
 impl<T: TensorOperand> TensorOps for T {}
 
+/// A step that was refused with its parameter, its gradient or its velocity. Of what it would have written, what there is is
+/// marked.
+#[cold]
+fn refused_step(
+    param: Result<impl Borrow<Tensor>, Refusal>,
+    grad: Option<Refusal>,
+    velocity: Result<impl Borrow<Tensor>, Refusal>,
+) -> Pending<Tensor> {
+    fn apart<H>(held: Result<H, Refusal>) -> (Option<H>, Option<Refusal>) {
+        match held {
+            Ok(held) => (Some(held), None),
+            Err(refusal) => (None, Some(refusal)),
+        }
+    }
+    let ((param, first), (velocity, last)) = (apart(param), apart(velocity));
+    let mut refusals = [first, grad, last].into_iter().flatten();
+    let refusal = refusals.next().expect("one of the three was refused");
+    // One error goes on; the others are dropped as `Pending`s are, so that their streams tell of them.
+    refusals.for_each(|other| drop(other.pass_on::<()>()));
+    let param = param.as_ref().map(Borrow::borrow);
+    let velocity = velocity.as_ref().map(Borrow::borrow);
+    let written: Vec<&Tensor> = param.into_iter().chain(velocity).collect();
+    match written.first() {
+        Some(first) => refused(refusal, first, &written),
+        None => refusal.pass_on(),
+    }
+}
+
 #[track_caller]
 fn binary(
     op: &'static elementwise::Binary,
@@ -288,7 +341,7 @@ fn binary(
     let x = held!(x);
     match y.given() {
         Ok(y) => elementwise::binary(op, x.borrow(), y.as_ref()).unwrap_or_else(Refusal::pass_on),
-        Err(refusal) => refusal.pass_on(),
+        Err(refusal) => refused(refusal, x.borrow(), &[]),
     }
 }
 
@@ -301,6 +354,6 @@ fn binary_in_place(
     let x = held!(x);
     match y.given() {
         Ok(y) => elementwise::binary_in_place(op, x.borrow(), y.as_ref()).unwrap_or_else(Refusal::pass_on),
-        Err(refusal) => refusal.pass_on(),
+        Err(refusal) => refused(refusal, x.borrow(), &[x.borrow()]),
     }
 }

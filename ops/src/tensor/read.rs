@@ -9,7 +9,7 @@ use warpline_runtime::ErrorKind;
 #[track_caller]
 pub(super) fn to_vec<T: TensorElement>(x: &Tensor) -> Outcome<Vec<T>> {
     let call = Call::new(&"to_vec", &x.device())?;
-    Ok(call.stream().read(call.operand::<T>(x)?))
+    Ok(call.stream().read_at(call.site(), call.operand::<T>(x)?))
 }
 
 /// The only element of `x`.
@@ -22,7 +22,7 @@ pub(super) fn item<T: TensorElement>(x: &Tensor) -> Outcome<T> {
         return Err(call.refuse(ErrorKind::Shape, &why));
     }
     // One element lies the same way in every view.
-    Ok(call.stream().read_one(call.either_way::<T>(x)?))
+    Ok(call.stream().read_one_at(call.site(), call.either_way::<T>(x)?))
 }
 
 /// A copy in row-major order of `x`, a transposed view.

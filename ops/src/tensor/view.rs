@@ -68,7 +68,8 @@ pub(super) fn narrow(
             format!("{len} rows from {start} on are not within 0..{rows}; stay within shape {}", x.shape);
         return Err(refusal(site, &why));
     };
-    let width: usize = x.shape[1..].iter().product();
+    // Not a product of sizes, which a 0 among them lets be anything.
+    let width = x.len().checked_div(rows).unwrap_or(0);
     let storage = match &x.storage {
         Storage::F32(buffer) => Storage::F32(buffer.slice(start * width..end * width)?),
         Storage::I64(buffer) => Storage::I64(buffer.slice(start * width..end * width)?),

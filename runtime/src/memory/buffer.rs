@@ -83,6 +83,11 @@ impl<T: Element> Buffer<T> {
         Arc::ptr_eq(&self.allocation, &other.allocation)
     }
 
+    /// Whether both are the same elements: the same view of one allocation.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.shares_memory(other) && self.range() == other.range()
+    }
+
     fn view(&self, offset: usize, rows: usize, width: usize, pitch: usize) -> Self {
         let allocation = self.allocation.clone();
         Buffer { allocation, offset: self.offset + offset, width, rows, pitch, element: PhantomData }

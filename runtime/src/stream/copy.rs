@@ -105,7 +105,14 @@ impl Stream {
     /// As [`copy_to_host`](Self::copy_to_host).
     #[track_caller]
     pub fn read<T: Element>(&self, buffer: &Buffer<T>) -> Pending<Vec<T>> {
-        let site = Site::here(&"read");
+        self.read_at(Site::here(&"read"), buffer)
+    }
+
+    /// As [`read`](Self::read), under the name and line in `site`: for ops that read.
+    ///
+    /// # Errors
+    /// As [`copy_to_host`](Self::copy_to_host).
+    pub fn read_at<T: Element>(&self, site: Site, buffer: &Buffer<T>) -> Pending<Vec<T>> {
         match self.copy_out(site, buffer) {
             Ok((place, slot)) => Pending::later(self.core(), place, move || Ok(take::<T>(&slot).to_vec())),
             Err(error) => Pending::refused_on(self.core(), error),
@@ -118,7 +125,14 @@ impl Stream {
     /// As [`copy_to_host`](Self::copy_to_host); `Shape` if the buffer has not exactly one element.
     #[track_caller]
     pub fn read_one<T: Element>(&self, buffer: &Buffer<T>) -> Pending<T> {
-        let site = Site::here(&"read_one");
+        self.read_one_at(Site::here(&"read_one"), buffer)
+    }
+
+    /// As [`read_one`](Self::read_one), under the name and line in `site`: for ops that read.
+    ///
+    /// # Errors
+    /// As [`read_one`](Self::read_one).
+    pub fn read_one_at<T: Element>(&self, site: Site, buffer: &Buffer<T>) -> Pending<T> {
         match self.same_len(site, 1, buffer.len()).and_then(|()| self.copy_out(site, buffer)) {
             Ok((place, slot)) => Pending::later(self.core(), place, move || Ok(take::<T>(&slot)[0])),
             Err(error) => Pending::refused_on(self.core(), error),
@@ -144,7 +158,14 @@ impl Stream {
     /// In the `Pending`; `OutOfMemory` if the pinned pool is at its cap.
     #[track_caller]
     pub fn write<T: Element>(&self, buffer: &Buffer<T>, host: &[T]) -> Pending<()> {
-        let site = Site::here(&"write");
+        self.write_at(Site::here(&"write"), buffer, host)
+    }
+
+    /// As [`write`](Self::write), under the name and line in `site`: for ops that write what the host has.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn write_at<T: Element>(&self, site: Site, buffer: &Buffer<T>, host: &[T]) -> Pending<()> {
         let staged = match self.core().device.pinned.take(size_of_val(host)) {
             Ok(bytes) => {
                 let mut staged = Pinned::<T>::new(bytes, host.len());
@@ -170,7 +191,20 @@ impl Stream {
     /// In the `Pending`.
     #[track_caller]
     pub fn copy<T: Element>(&self, source: &Buffer<T>, destination: &Buffer<T>) -> Pending<()> {
-        self.copy_between(Site::here(&"copy"), source, destination, false)
+        self.copy_at(Site::here(&"copy"), source, destination)
+    }
+
+    /// As [`copy`](Self::copy), under the name and line in `site`: for ops that copy.
+    ///
+    /// # Errors
+    /// In the `Pending`.
+    pub fn copy_at<T: Element>(
+        &self,
+        site: Site,
+        source: &Buffer<T>,
+        destination: &Buffer<T>,
+    ) -> Pending<()> {
+        self.copy_between(site, source, destination, false)
     }
 
     /// Copies `source` to `destination`, which may be on another device, in the order of this stream alone: the edges to other

@@ -157,10 +157,14 @@ impl Stream {
     /// As [`launch`](Self::launch).
     #[track_caller]
     pub fn fill<T: Element>(&self, buffer: &Buffer<T>, value: T) -> Pending<()> {
-        self.fill_as(Site::here(&"fill"), buffer, value)
+        self.fill_at(Site::here(&"fill"), buffer, value)
     }
 
-    pub(crate) fn fill_as<T: Element>(&self, site: Site, buffer: &Buffer<T>, value: T) -> Pending<()> {
+    /// As [`fill`](Self::fill), under the name and line in `site`: for ops that fill.
+    ///
+    /// # Errors
+    /// As [`launch`](Self::launch).
+    pub fn fill_at<T: Element>(&self, site: Site, buffer: &Buffer<T>, value: T) -> Pending<()> {
         let mut pattern = [0; 8];
         pattern[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&value));
         let (height, width_bytes, pitch) = buffer.runs();
