@@ -8,7 +8,7 @@
 mod support;
 
 use std::time::Instant;
-use support::{Options, Sample, Table, measure::short};
+use support::{Options, Sample, Table, instructions, measure::short};
 use warpline::prelude::*;
 use warpline::{Generator, Result};
 
@@ -108,15 +108,24 @@ fn one_run() -> Option<(usize, usize)> {
     Some((number()?, number()?))
 }
 
+/// For callgrind: without threads, so that nobody spins and both sides count.
+fn counted(steps: usize) -> Result<()> {
+    let runtime = Runtime::builder().schedule(Schedule::Seeded(1)).build()?;
+    let device = runtime.best_device()?;
+    let stream = device.new_stream()?;
+    let model = stream.enter(|| Model::new(&device))?;
+    stream.enter(|| model.train(steps, 100))?;
+    stream.synchronize().wait()
+}
+
 fn main() -> Result<()> {
     let options = Options::from_command_line();
+    if let Some((_, times)) = &options.only {
+        return counted(*times as usize);
+    }
     let (_runtime, device) = support::cpu();
     let stream = device.new_stream()?;
     let model = stream.enter(|| Model::new(&device))?;
-    if let Some((_, times)) = &options.only {
-        stream.enter(|| model.train(*times as usize, 100))?;
-        return stream.synchronize().wait();
-    }
     if let Some((steps, look)) = one_run() {
         let rate = stream.enter(|| model.rate(steps, look).and_then(|_| model.rate(steps, look)))?;
         println!("{rate}");
@@ -136,6 +145,9 @@ fn main() -> Result<()> {
         }
         let against = "benches/versus_pytorch";
         table.row(name, &short(rates.median()), "", against, &rates.spread(), "3 × PyTorch", None);
+    }
+    if let Some(counted) = instructions::count_between("step", 100, 400) {
+        table.note("a step, instructions of both sides", &short(counted.total));
     }
     Ok(())
 }

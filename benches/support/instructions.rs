@@ -24,7 +24,11 @@ impl Counted {
 
 /// `None` where valgrind is not installed.
 pub fn count(name: &str) -> Option<Counted> {
-    let (few, many) = (2_000u64, 12_000u64);
+    count_between(name, 2_000, 12_000)
+}
+
+/// For loops whose body is large: callgrind runs about ten million instructions a second.
+pub fn count_between(name: &str, few: u64, many: u64) -> Option<Counted> {
     let (few_files, many_files) = (run(name, few)?, run(name, many)?);
     let times = (many - few) as f64;
     let mut by_file: Vec<(String, f64)> = many_files
