@@ -118,6 +118,16 @@ fn the_error_of_a_view_that_is_dropped_with_its_chain_is_returned_once() {
 }
 
 #[test]
+fn the_error_of_an_op_in_place_is_not_lost_when_what_reads_its_tensor_is_dropped_too() {
+    let (_runtime, device, [stream]) = streams(["s"]);
+    let w = stream.enter(|| Tensor::ones([4], &device)).queued().unwrap();
+    stream.enter(|| drop(w.add_(w.reshape([7]))));
+    stream.enter(|| drop(w.sum()));
+    says(&stream.synchronize().wait().unwrap_err(), ErrorKind::Shape, &["reshape (tests/tensors.rs:"]);
+    stream.synchronize().wait().unwrap();
+}
+
+#[test]
 fn a_refusal_that_no_stream_knows_of_is_reported_by_that_of_the_op_it_went_into() {
     let (_runtime, device, [stream]) = streams(["s"]);
     let w = stream.enter(|| Tensor::ones([4], &device)).queued().unwrap();

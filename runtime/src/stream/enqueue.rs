@@ -162,10 +162,7 @@ impl StreamCore {
             let entry = Entry { asker, ticket: seat.issued + 1, site: op.site, strictness };
             let findings = match check_and_enter(accesses, apart, &entry, &mut entered) {
                 Ok(()) => break,
-                Err(Refused::Failed(error)) => {
-                    error.mark_seen();
-                    return Err(error);
-                }
+                Err(Refused::Failed(error)) => return Err(error),
                 Err(Refused::Unordered(findings)) => findings,
             };
             if world.mode == OrderMode::Deny {
