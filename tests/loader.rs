@@ -494,7 +494,20 @@ fn options_that_cannot_work_are_refused_when_it_is_built() {
     let error = Loader::new(counting(0)).on(&copy).build().unwrap_err();
     says(&error, ErrorKind::Data, &["the dataset has 0 rows"]);
     let error = Loader::new(Csv::new(DIGITS, 65).keep(|_| false)).on(&copy).build().unwrap_err();
-    says(&error, ErrorKind::Data, &["the dataset has 0 rows"]);
+    says(&error, ErrorKind::Data, &["examples/data/digits.csv.gz has 0 rows, and at least 1 is needed"]);
+    for (name, bytes) in
+        [("empty.csv", vec![]), ("empty.csv.gz", gzip(b"")), ("blank.csv", b"\r\n\n \n".to_vec())]
+    {
+        let file = TempFile::new(name, &bytes);
+        let error = Loader::new(Arc::new(Csv::new(&file.0, 3))).on(&copy).build().unwrap_err();
+        says(&error, ErrorKind::Data, &[name, "has 0 rows"]);
+    }
+    let limited = copy.device().stream().label("limited").max_in_flight(2).build().unwrap();
+    let text = ["stream \"limited\" has a limit of ops in flight", "give it a stream without max_in_flight"];
+    says(&loader().on(&limited).build().unwrap_err(), ErrorKind::InvalidArgument, &text);
+    let full = [(); 2].map(|()| block_on(limited.room()).unwrap());
+    says(&loader().on(&limited).build().unwrap_err(), ErrorKind::InvalidArgument, &text);
+    drop(full);
     let error = Loader::new(Csv::new(DIGITS, 65).label_column(65)).on(&copy).build().unwrap_err();
     says(&error, ErrorKind::InvalidArgument, &["digits.csv.gz", "column 65 of 65"]);
     let error = InMemory::new(3, vec![0.0; 7], vec![0; 2]).unwrap_err();
@@ -628,3 +641,9 @@ fn batches_can_be_sent_to_another_task() {
     let got = tokio(2).block_on(async { tokio::spawn(labels(batches)).await.unwrap() });
     assert_eq!(got.unwrap(), [[0, 1, 2, 3]]);
 }
+        ("windows.csv", "1,2,3\r\n4,5,6\r\n7,x,9\r\n", ":3: column 2 of 3 is \"x\""),
+        ("windows-short.csv", "1,2,3\r\n\r\n7,8\r\n", ":3: 2 columns where 3 are expected"),
+        ("blanks.csv", "1,2,3\n\n\n\n7,8,x\n9,8,7\n", ":5: column 3 of 3 is \"x\""),
+        ("windows-blanks.csv", "\r\n1,2,3\r\n\r\n \r\n7,8,x", ":5: column 3 of 3 is \"x\""),
+        ("no-end.csv", "1,2,3\n4,5,6\n7,8,x", ":3: column 3 of 3 is \"x\""),
+        ("quote.csv", "1,2,3\n4,\"5,6\n7,8,9\n", ":2: column 2 of 3 is \"\\\"5\""),

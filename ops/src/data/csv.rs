@@ -1,11 +1,11 @@
 //! A CSV file, compressed or not, as a dataset.
 
 use super::dataset::{Dataset, Rows};
-use csv::{ByteRecord, ReaderBuilder};
+use csv::{ByteRecord, ReaderBuilder, Terminator};
 use flate2::bufread::MultiGzDecoder;
 use std::fmt;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Chain, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,9 +14,14 @@ use warpline_runtime::{Error, ErrorKind, Result};
 /// How a gzip file begins (RFC 1952).
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
+/// Comes after the file, whose last line may have no end. So each row is one line with its end, and the lines that were read when a
+/// row was read end with that row's: this is what errors count by. One more blank line is skipped like any other.
+const LAST_LINE_END: &[u8] = b"\n";
+
 type KeepRow = Arc<dyn Fn(u64) -> bool + Send + Sync>;
 
-/// A file of comma-separated numbers without a header, one row a line; gzip-compressed if it begins as such files do.
+/// A file of comma-separated numbers without a header, one row a line; gzip-compressed if it begins as such files do. Lines end
+/// with `\n` or `\r\n`, and blank ones are skipped; numbers may be in double quotes.
 ///
 /// # Examples
 /// The training part of the digits: 64 pixels from 0 to 16 and a digit a row, four of five rows.
@@ -79,6 +84,10 @@ impl Dataset for Csv {
         self.columns.saturating_sub(1)
     }
 
+    fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
     fn open(&self) -> Result<Box<dyn Rows>> {
         let path = self.path.display();
         if self.label >= self.columns {
@@ -94,7 +103,12 @@ impl Dataset for Csv {
             Error::new(ErrorKind::Data, format!("cannot open {path}: {error}; check the path"))
         })?;
         // Rows of any length are let through: our own message says which numbers differ.
-        let csv = ReaderBuilder::new().has_headers(false).flexible(true).from_reader(opened);
+        let csv = ReaderBuilder::new()
+            .has_headers(false)
+            .flexible(true)
+            .quoting(false)
+            .terminator(Terminator::Any(b'\n'))
+            .from_reader(opened.chain(LAST_LINE_END));
         Ok(Box::new(CsvRows { of: self.clone(), csv, record: ByteRecord::new(), next: 0 }))
     }
 }
@@ -118,7 +132,7 @@ fn decoded(path: &Path) -> io::Result<Box<dyn Read + Send>> {
 
 struct CsvRows {
     of: Csv,
-    csv: csv::Reader<Box<dyn Read + Send>>,
+    csv: csv::Reader<Chain<Box<dyn Read + Send>, &'static [u8]>>,
     record: ByteRecord,
     /// The index of the row that is read next.
     next: u64,
@@ -134,6 +148,10 @@ impl Rows for CsvRows {
             if !more {
                 return Ok(None);
             }
+            // The reader skips empty lines; this one ends with \r\n or has blanks in it.
+            if self.record.len() == 1 && self.record[0].trim_ascii().is_empty() {
+                continue;
+            }
             let index = self.next;
             self.next += 1;
             if self.of.keep.as_ref().is_none_or(|keep| keep(index)) {
@@ -146,7 +164,7 @@ impl Rows for CsvRows {
 impl CsvRows {
     fn parse(&self, features: &mut [f32]) -> Result<i64> {
         let Csv { columns, label: label_column, scale, .. } = self.of;
-        let wrong = |why: String| self.error(self.record.position().map_or(0, |at| at.line()), why);
+        let wrong = |why: String| self.error(self.csv.position().line() - 1, why);
         let found = self.record.len();
         if found != columns {
             return Err(wrong(format!("{found} columns where {columns} are expected; mend the row")));
@@ -154,6 +172,9 @@ impl CsvRows {
         let mut label = 0;
         let mut to = features.iter_mut();
         for (column, field) in self.record.iter().enumerate() {
+            let field = field.trim_ascii();
+            let field =
+                field.strip_prefix(b"\"").and_then(|field| field.strip_suffix(b"\"")).unwrap_or(field);
             let text = str::from_utf8(field).unwrap_or_default().trim();
             let not = |what: &str| {
                 wrong(format!(

@@ -10,6 +10,11 @@ pub trait Dataset: Send + Sync + 'static {
     /// Numbers in a row, without its label.
     fn features(&self) -> usize;
 
+    /// What errors call it: a file's path, say.
+    fn name(&self) -> String {
+        "the dataset".into()
+    }
+
     /// Begins at the first row. Called once an epoch, where reading may block.
     ///
     /// # Errors
@@ -31,6 +36,10 @@ pub trait Rows: Send {
 impl<D: Dataset + ?Sized> Dataset for Arc<D> {
     fn features(&self) -> usize {
         (**self).features()
+    }
+
+    fn name(&self) -> String {
+        (**self).name()
     }
 
     fn open(&self) -> Result<Box<dyn Rows>> {

@@ -2,6 +2,7 @@
 
 use super::batches::Batches;
 use super::dataset::Dataset;
+use futures::FutureExt;
 use std::fmt;
 use std::sync::Arc;
 use warpline_runtime::trace::HostTrack;
@@ -108,7 +109,7 @@ impl Loader {
     }
 
     /// The stream that batches are allocated and copied on; its device is where they go. By default one of its own on the
-    /// current device.
+    /// current device. It must have no `max_in_flight`: a loader asks for no [`room`](Stream::room).
     pub fn on(mut self, copy: &Stream) -> Self {
         self.stream = Some(copy.clone());
         self
@@ -119,7 +120,7 @@ impl Loader {
     /// The dataset is opened and one row is read to see that there is one: a little I/O on the calling thread.
     ///
     /// # Errors
-    /// `InvalidArgument` if a number is 0, `Data` if the dataset cannot be read or has no rows; and those of making a stream.
+    /// `InvalidArgument` if a number is 0 or the stream has a limit of ops in flight; `Data` if the dataset cannot be read or has no rows; and those of making a stream.
     pub fn build(self) -> Result<Batches> {
         let features = self.dataset.features();
         let numbers = [
@@ -146,11 +147,24 @@ impl Loader {
                 ),
             ));
         }
+        if let Some(stream) = self.stream.as_ref().filter(|stream| has_limit(stream)) {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "a loader cannot be built: stream \"{}\" has a limit of ops in flight, and a loader enqueues 2 a batch \
+                     without asking for room; give it a stream without max_in_flight",
+                    stream.label()
+                ),
+            ));
+        }
         if self.dataset.open()?.next_row(&mut vec![0.0; features])?.is_none() {
             return Err(Error::new(
                 ErrorKind::Data,
-                "a loader cannot be built: the dataset has 0 rows, and at least 1 is needed; check the file and which rows \
-                 are kept",
+                format!(
+                    "a loader cannot be built: {} has 0 rows, and at least 1 is needed; check what is in it and which rows are \
+                     kept",
+                    self.dataset.name()
+                ),
             ));
         }
         let stream = match &self.stream {
@@ -159,6 +173,11 @@ impl Loader {
         };
         Ok(Batches::new(Arc::new(Plan { loader: self, stream, loading: HostTrack::new("loading") }), 0..1))
     }
+}
+
+/// Whether the stream has a `max_in_flight`: it alone gives room, or lets wait for it. What is given here goes back at once.
+fn has_limit(stream: &Stream) -> bool {
+    !matches!(stream.room().now_or_never(), Some(Err(error)) if error.kind() == ErrorKind::InvalidArgument)
 }
 
 impl fmt::Debug for Loader {
