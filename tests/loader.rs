@@ -3,6 +3,7 @@
 mod support;
 
 use flate2::{Compression, write::GzEncoder};
+use futures::stream::FusedStream as _;
 use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _};
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -331,6 +332,62 @@ fn polls_that_are_dropped_lose_no_batch() {
         assert_eq!(indices, (0..100).collect::<Vec<_>>());
         assert!(batches.next().await.is_none(), "it stays ended");
     });
+#[test]
+fn it_is_terminated_only_after_the_end_or_the_error_was_yielded() {
+    let (_runtime, _, [copy]) = streams(["copy"]);
+    let failing = calls(|row| match row {
+        12 => Err(Error::new(ErrorKind::Data, "row 12 is bad")),
+        _ => Ok(Some(row as i64)),
+    });
+    let whole = Loader::new(counting(12)).batch_size(4).prefetch(3).on(&copy).build().unwrap();
+    let cut = Loader::new(failing).batch_size(4).prefetch(3).on(&copy).build().unwrap();
+    for (mut batches, errors) in [(whole, 0), (cut, 1)] {
+        let mut got = (0, 0);
+        block_on(async {
+            // All is read inline at the first poll; the rest is still to come.
+            while !batches.is_terminated() {
+                futures::select! {
+                    batch = batches.next() => match batch {
+                        Some(Ok(_)) => got.0 += 1,
+                        Some(Err(error)) => { says(&error, ErrorKind::Data, &["row 12 is bad"]); got.1 += 1 }
+                        None => {}
+                    },
+                    complete => break,
+                }
+            }
+        });
+        assert_eq!(got, (3, errors));
+        assert!(block_on(batches.next()).is_none());
+    }
+}
+
+#[test]
+fn a_batch_is_not_kept_back_while_the_next_row_waits() {
+    // The first row of a batch waits until the batch before it was yielded: however many quick ones came before.
+    for quick in [0, 1, 2, 5] {
+        within_a_minute(move || {
+            let (_runtime, _, [copy]) = streams(["copy"]);
+            let (yielded, wait) = channel();
+            let wait = Mutex::new(wait);
+            let dataset = calls(move |row| {
+                if row % 4 == 0 && row / 4 > quick {
+                    wait.lock().unwrap().recv().unwrap();
+                }
+                Ok((row < 40).then_some(row as i64))
+            });
+            let mut batches = Loader::new(dataset).batch_size(4).prefetch(8).on(&copy).build().unwrap();
+            tokio(2).block_on(async {
+                while let Some(batch) = batches.try_next().await.unwrap() {
+                    if batch.index >= quick {
+                        yielded.send(()).unwrap();
+                    }
+                }
+            });
+            assert_eq!(batches.stats().rows, 40);
+        });
+    }
+}
+
 }
 
 /// Tells when it is dropped.
@@ -495,6 +552,47 @@ fn options_that_cannot_work_are_refused_when_it_is_built() {
     says(&error, ErrorKind::Data, &["the dataset has 0 rows"]);
     let error = Loader::new(Csv::new(DIGITS, 65).keep(|_| false)).on(&copy).build().unwrap_err();
     says(&error, ErrorKind::Data, &["examples/data/digits.csv.gz has 0 rows, and at least 1 is needed"]);
+#[test]
+fn a_panic_ahead_of_its_epoch_waits_for_it() {
+    // Row 0 of the second epoch is read while the first one's buffer runs empty; opening it is when there is no buffer.
+    let (_runtime, _, [copy]) = streams(["copy"]);
+    let opened = AtomicUsize::new(0);
+    let dataset = calls(move |row| {
+        if row == 0 && opened.fetch_add(1, Ordering::Relaxed) == 2 {
+            panic!("on purpose at the second epoch's first row");
+        }
+        Ok((row < 50).then_some(row as i64))
+    });
+    let loader = Loader::new(dataset).batch_size(10).prefetch(1).shuffle(1).shuffle_capacity(30).on(&copy);
+    let mut batches = loader.build().unwrap().epochs(0..2);
+    for index in 0..5 {
+        assert_eq!(block_on(batches.try_next()).unwrap().unwrap().index, index);
+    }
+    let error = block_on(batches.try_next()).unwrap_err();
+    let text = "the dataset panicked at batch 0 of epoch 1: on purpose at the second epoch's first row; mend its reader";
+    says(&error, ErrorKind::Data, &[text]);
+    assert!(block_on(batches.next()).is_none());
+
+    struct OpensTwice(InMemory, AtomicUsize);
+    impl Dataset for OpensTwice {
+        fn features(&self) -> usize {
+            self.0.features()
+        }
+
+        fn open(&self) -> Result<Box<dyn Rows>> {
+            assert!(self.1.fetch_add(1, Ordering::Relaxed) < 2, "it opens twice");
+            self.0.open()
+        }
+    }
+    let loader = Loader::new(OpensTwice(counting(8), AtomicUsize::new(0))).batch_size(4).on(&copy);
+    let mut batches = loader.build().unwrap().epochs(3..5);
+    for index in 0..2 {
+        assert_eq!(block_on(batches.try_next()).unwrap().unwrap().index, index);
+    }
+    let text = "the dataset panicked at batch 0 of epoch 4: it opens twice";
+    says(&block_on(batches.try_next()).unwrap_err(), ErrorKind::Data, &[text]);
+}
+
     for (name, bytes) in
         [("empty.csv", vec![]), ("empty.csv.gz", gzip(b"")), ("blank.csv", b"\r\n\n \n".to_vec())]
     {
@@ -552,6 +650,10 @@ fn the_digits_split_into_what_they_are() {
     let (train, test) = (rows(|row| row % 5 != 0).1, rows(|row| row % 5 == 0).1);
     assert_eq!((train.len(), test.len()), (1437, 360));
     assert_eq!(test[..4], [labels[0], labels[5], labels[10], labels[15]]);
+    // Though the next epoch is opened before it turns out.
+    let small = loader().batch_size(32).drop_last(true).shuffle(1);
+    let error = block_on(small.build().unwrap().epochs(0..2).try_next()).unwrap_err();
+    says(&error, ErrorKind::Data, &["epoch 0 has no batch", "4 rows", "batch_size is 32"]);
 }
 
 /// A file of this test, removed at the end.

@@ -8,35 +8,23 @@
 //! same order with the same tickets, and nothing but the schedule's seed decides what happens when.
 //!
 //! The channels have no bound of their own: as many things are in them as there are pinned buffers.
+//!
+//! # Who wakes whom
+//! Every batch is handed over at once: a reader that blocks in the next row keeps none from the consumer. But to be woken costs tens
+//! of microseconds, as long as reading a small batch takes. So the consumer leaves its waker only when it has nothing to yield,
+//! and each of its polls takes all that is there.
 
 use super::reader::{Host, Loaded, Reader};
 use std::collections::VecDeque;
-use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::task::{Context, Poll};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::spawn_blocking;
 use warpline_runtime::Result;
 
-/// Batches that are handed over together: waking the consumer costs tens of microseconds, which is as long as reading a small
-/// batch takes.
-type Group = Vec<Result<Loaded>>;
-
-/// A batch that took so long to read is not kept waiting for the next one.
-const WORTH_A_WAKE_UP: Duration = Duration::from_micros(500);
-
 pub(super) enum Ahead {
-    Threads {
-        groups: UnboundedReceiver<Group>,
-        loaded: VecDeque<Result<Loaded>>,
-        spares: UnboundedSender<Host>,
-    },
-    Inline {
-        reader: Box<Reader>,
-        spares: Vec<Host>,
-        loaded: VecDeque<Result<Loaded>>,
-        over: bool,
-    },
+    Threads { filled: UnboundedReceiver<Result<Loaded>>, spares: UnboundedSender<Host> },
+    Inline { reader: Box<Reader>, spares: Vec<Host>, loaded: VecDeque<Result<Loaded>>, over: bool },
 }
 
 impl Ahead {
@@ -44,9 +32,9 @@ impl Ahead {
         match Handle::try_current() {
             Ok(tokio) if !reader.runs_in_turns() => {
                 let (spares, returned) = unbounded_channel();
-                let (filled, groups) = unbounded_channel();
-                tokio.spawn(read_ahead(reader, returned, filled));
-                Ahead::Threads { groups, loaded: VecDeque::new(), spares }
+                let (fill, filled) = unbounded_channel();
+                tokio.spawn(read_ahead(reader, returned, fill));
+                Ahead::Threads { filled, spares }
             }
             _ => Ahead::Inline {
                 reader: Box::new(reader),
@@ -70,12 +58,7 @@ impl Ahead {
     /// elsewhere: who gives some back polls again.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Loaded>>> {
         match self {
-            Ahead::Threads { groups, loaded, .. } => {
-                if loaded.is_empty() {
-                    loaded.extend(ready!(groups.poll_recv(cx)).into_iter().flatten());
-                }
-                Poll::Ready(loaded.pop_front())
-            }
+            Ahead::Threads { filled, .. } => filled.poll_recv(cx),
             Ahead::Inline { reader, spares, loaded, over } => {
                 while !*over {
                     let read = match spares.pop().map_or_else(|| reader.new_host(), |host| Ok(Some(host))) {
@@ -99,7 +82,7 @@ fn is_last(read: &Result<Loaded>) -> bool {
 async fn read_ahead(
     mut reader: Reader,
     mut spares: UnboundedReceiver<Host>,
-    mut filled: UnboundedSender<Group>,
+    mut filled: UnboundedSender<Result<Loaded>>,
 ) {
     let mut spare = None;
     loop {
@@ -122,9 +105,8 @@ fn fill_spares(
     reader: &mut Reader,
     mut spare: Option<Host>,
     spares: &mut UnboundedReceiver<Host>,
-    filled: &UnboundedSender<Group>,
+    filled: &UnboundedSender<Result<Loaded>>,
 ) -> bool {
-    let mut group = Group::new();
     loop {
         let host = match spare.take() {
             Some(host) => Ok(Some(host)),
@@ -132,20 +114,16 @@ fn fill_spares(
         };
         let read = match host {
             Ok(Some(host)) => reader.read(host, || filled.is_closed()),
-            Ok(None) => return group.is_empty() || filled.send(group).is_ok(),
+            Ok(None) => return true,
             Err(error) => Err(error),
         };
-        let quick = matches!(&read, Ok(read) if read.reading < WORTH_A_WAKE_UP);
         let last = is_last(&read);
         if last {
             // All pinned memory is back in its pool before the consumer sees the end: the next epoch finds it there.
             spares.close();
             while spares.try_recv().is_ok() {}
         }
-        group.push(read);
-        if (last || !quick || group.len() >= reader.group())
-            && (filled.send(std::mem::take(&mut group)).is_err() || last)
-        {
+        if filled.send(read).is_err() || last {
             return false;
         }
     }

@@ -20,11 +20,13 @@ use warpline_runtime::{Error, ErrorKind, Result};
 ///
 /// Reading begins at the first poll. Within a tokio runtime it goes on by itself on the blocking threads; without one, and on a
 /// device that [runs in turns](warpline_runtime::Device::runs_in_turns), it is done in the polls: the same batches in the
-/// same order.
+/// same order. A current-thread tokio runtime that is entered but not driven never reads, and the first batch never comes: poll
+/// inside its `block_on`.
 ///
 /// A batch is yielded as soon as its copy is enqueued; [`Batch::copied`] tells when it has arrived. Copies are enqueued when this is
 /// polled and at no other time, those of all batches that have been read by then. Nothing of this counts as observed: a use of a
-/// batch needs its edge, however late it comes.
+/// batch needs its edge, however late it comes. Where that is `wait_event(&batch.copied)`, verdicts are the same at any speed of
+/// the reader; `wait_stream` of the copy stream also orders after the batches that happen to be read by then.
 ///
 /// # Cancel safety
 /// `next()` and its like lose nothing when they are dropped: the batch comes at the next call. Dropping the stream stops the
@@ -51,7 +53,10 @@ pub struct Batches {
 enum State {
     New,
     Reading(Ahead),
+    /// The reader has ended; batches or the error may still have to be yielded.
     Over,
+    /// The end or the error was yielded.
+    Ended,
 }
 
 /// What has been loaded so far.
@@ -84,6 +89,7 @@ impl Batches {
     }
 
     /// The batches of any epoch, from its first one. The number goes into the shuffled order and the batches, and nowhere else.
+    /// The last epoch is `u64::MAX - 1`: that of `u64::MAX` is over at once.
     pub fn epoch(&self, epoch: u64) -> Batches {
         Batches::new(self.plan.clone(), epoch..epoch.saturating_add(1))
     }
@@ -110,8 +116,10 @@ impl Batches {
         loop {
             self.recycle()?;
             let State::Reading(ahead) = &mut self.state else { return self.poll_rest(cx) };
-            // Everything that has been read goes on its way, not only what is yielded next.
-            match ahead.poll(cx) {
+            // Everything that has been read goes on its way, not only what is yielded next. Who has something to yield will not
+            // wait, and a reader that wakes it then does so for nothing.
+            let mut nobody = Context::from_waker(Waker::noop());
+            match ahead.poll(if self.ready.is_empty() { cx } else { &mut nobody }) {
                 Poll::Ready(loaded) => {
                     let loaded = loaded.unwrap_or_else(|| Err(self.stopped()));
                     match loaded.and_then(|loaded| self.start(loaded)) {
@@ -145,7 +153,8 @@ impl Batches {
         Ok(true)
     }
 
-    /// What is left when everything was read: batches, then the error if there was one. At the end all pinned memory is back in its pool, where the next epoch finds it.
+    /// What is left when everything was read: batches, then the error if there was one. At the end all pinned memory is back in its
+    /// pool, where the next epoch finds it.
     fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Batch>>> {
         if self.ready.is_empty() {
             while let Some(sent) = self.sent.front_mut() {
@@ -207,7 +216,7 @@ impl Stream for Batches {
             this.stats.waiting += since.elapsed();
         }
         if !matches!(next, Ok(Some(_))) {
-            this.state = State::Over;
+            this.state = State::Ended;
             this.ready.clear();
             this.sent.clear();
         }
@@ -216,8 +225,9 @@ impl Stream for Batches {
 }
 
 impl FusedStream for Batches {
+    /// Whether the end or an error was yielded: from then on there is nothing but `None`.
     fn is_terminated(&self) -> bool {
-        matches!(self.state, State::Over)
+        matches!(self.state, State::Ended)
     }
 }
 

@@ -3,8 +3,7 @@
 //! Called wherever blocking is allowed, or inline; see `ahead.rs`. It is not used again after an error or the end.
 
 use super::epoch::{Epoch, Stop};
-use super::loader::Plan;
-use std::any::Any;
+use super::loader::{Loader, Plan};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -44,8 +43,6 @@ pub(super) struct Reader {
     epoch: Option<Epoch>,
     /// The epoch after it, whose shuffle buffer fills while that of the present one runs empty; or why it could not be read.
     next: Option<Result<Epoch>>,
-    /// Whose rows are being read: for messages.
-    reading: u64,
     hosts: usize,
     /// Of the present epoch.
     batches: u64,
@@ -53,8 +50,7 @@ pub(super) struct Reader {
 
 impl Reader {
     pub(super) fn new(plan: Arc<Plan>, epochs: Range<u64>) -> Self {
-        let reading = epochs.start;
-        Reader { plan, epochs, epoch: None, next: None, reading, hosts: 0, batches: 0 }
+        Reader { plan, epochs, epoch: None, next: None, hosts: 0, batches: 0 }
     }
 
     /// Whether every op runs in somebody's poll.
@@ -70,12 +66,6 @@ impl Reader {
         let host = self.host()?;
         self.hosts += 1;
         Ok(Some(host))
-    }
-
-    /// How many batches to hand over at once: with as many more in the consumer's hands and as many on their way back, the
-    /// reader does not run out of memory.
-    pub(super) fn group(&self) -> usize {
-        (self.plan.loader.prefetch + 1) / 3
     }
 
     fn host(&self) -> Result<Host> {
@@ -94,8 +84,7 @@ impl Reader {
             host = self.host()?;
         }
         let mut span = plan.loading.span("read");
-        let rows = catch_unwind(AssertUnwindSafe(|| self.fill(&mut host, &stop)));
-        let rows = rows.unwrap_or_else(|panic| Err(self.panicked(&*panic)))?;
+        let rows = self.fill(&mut host, &stop)?;
         span.set_bytes((rows * (host.features() * size_of::<f32>() + size_of::<i64>())) as u64);
         drop(span);
         let reading = began.elapsed();
@@ -113,10 +102,8 @@ impl Reader {
     /// Fills `host` from the present epoch or, where that is over, from the next. How many rows; 0 if there is none.
     fn fill(&mut self, host: &mut Host, stop: Stop<'_>) -> Result<usize> {
         loop {
-            if self.epoch.is_none() && !self.begin()? {
-                return Ok(0);
-            }
-            let rows = self.fill_from_epoch(host, stop)?;
+            let Some(number) = self.begin()? else { return Ok(0) };
+            let rows = caught(number, self.batches, || self.fill_from_epoch(host, stop))?;
             if stop() {
                 return Ok(0);
             }
@@ -125,30 +112,25 @@ impl Reader {
                 return Ok(rows);
             }
             if self.batches == 0 {
-                return Err(self.no_batch(rows));
+                return Err(self.no_batch(number, rows));
             }
             self.epoch = None;
         }
     }
 
-    /// Goes on to the next epoch, if there is one.
-    fn begin(&mut self) -> Result<bool> {
-        let next = match self.next.take() {
-            Some(next) => next,
-            None => match self.open_next() {
-                Some(next) => next,
-                None => return Ok(false),
-            },
-        }?;
-        self.reading = next.number;
-        self.batches = 0;
-        self.epoch = Some(next);
-        Ok(true)
+    /// The number of the present epoch or, where there is none, of the next, with which it goes on; `None` if that was the last.
+    fn begin(&mut self) -> Result<Option<u64>> {
+        if self.epoch.is_none() {
+            let Some(next) = self.next.take().or_else(|| self.open_next()) else { return Ok(None) };
+            self.epoch = Some(next?);
+            self.batches = 0;
+        }
+        Ok(self.epoch.as_ref().map(|epoch| epoch.number))
     }
 
     fn open_next(&mut self) -> Option<Result<Epoch>> {
-        self.reading = self.epochs.next()?;
-        Some(Epoch::open(&self.plan.loader, self.reading))
+        let number = self.epochs.next()?;
+        Some(caught(number, 0, || Epoch::open(&self.plan.loader, number)))
     }
 
     fn fill_from_epoch(&mut self, host: &mut Host, stop: Stop<'_>) -> Result<usize> {
@@ -166,43 +148,44 @@ impl Reader {
         Ok(rows)
     }
 
-    /// One row of the next epoch for each that the present one only has to draw: reading goes on at the same pace.
+    /// One row of the next epoch for each that the present one only has to draw: reading goes on at the same pace. Whatever goes
+    /// wrong, a panic as well, waits for that epoch.
     fn read_ahead(&mut self, stop: Stop<'_>) {
         if self.next.is_none() {
             self.next = self.open_next();
         }
         if let Some(Ok(next)) = &mut self.next
-            && let Err(error) = next.read_ahead(stop)
+            && let Err(error) = caught(next.number, 0, || next.read_ahead(stop))
         {
             self.next = Some(Err(error));
         }
     }
 
     #[cold]
-    fn panicked(&self, panic: &(dyn Any + Send)) -> Error {
+    fn no_batch(&self, epoch: u64, rows: usize) -> Error {
+        let Loader { dataset, batch_size, .. } = &self.plan.loader;
+        Error::new(
+            ErrorKind::Data,
+            format!(
+                "epoch {epoch} has no batch: {} has {rows} rows and batch_size is {batch_size}; lower batch_size, or keep the \
+                 last batch",
+                dataset.name()
+            ),
+        )
+    }
+}
+
+/// What `read` gives, which calls the dataset for this batch; a panic is an error that says where.
+fn caught<T>(epoch: u64, batch: u64, read: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|panic| {
         let why = panic
             .downcast_ref::<String>()
             .map(String::as_str)
             .or_else(|| panic.downcast_ref::<&str>().copied())
             .unwrap_or("with no message");
-        Error::new(
+        Err(Error::new(
             ErrorKind::Data,
-            format!(
-                "the dataset panicked at batch {} of epoch {}: {why}; mend its reader",
-                self.batches, self.reading
-            ),
-        )
-    }
-
-    #[cold]
-    fn no_batch(&self, rows: usize) -> Error {
-        Error::new(
-            ErrorKind::Data,
-            format!(
-                "epoch {} has no batch: the dataset has {rows} rows and batch_size is {}; lower batch_size, or keep the last \
-                 batch",
-                self.reading, self.plan.loader.batch_size
-            ),
-        )
-    }
+            format!("the dataset panicked at batch {batch} of epoch {epoch}: {why}; mend its reader"),
+        ))
+    })
 }
