@@ -141,6 +141,9 @@ fn epochs_say_which_they_are_and_drop_their_own_rest() {
         block_on(Loader::new(counting(10)).on(&copy).build().unwrap().epochs(3..3).try_collect::<Vec<_>>())
             .unwrap();
     assert!(none.is_empty());
+    let last = Loader::new(counting(10)).shuffle(1).on(&copy).build().unwrap().epoch(u64::MAX - 1);
+    let last: Vec<_> = block_on(last.try_collect()).unwrap();
+    assert_eq!(last.iter().map(|batch| batch.epoch).collect::<Vec<_>>(), [u64::MAX - 1]);
 }
 
 #[test]
@@ -206,6 +209,40 @@ fn a_batch_that_no_edge_orders_is_refused_under_every_seed() {
             compute.enter(|| batch.x.sum().item::<f32>()).await?;
         }
         Ok(())
+    });
+}
+
+#[test]
+fn with_each_batchs_own_edge_verdicts_are_the_same_at_any_speed_of_the_reader() {
+    let (_runtime, _, [copy, compute]) = streams(["copy", "compute"]);
+    let verdicts = move |slow: bool| {
+        let (go, wait) = channel();
+        let wait = Mutex::new(wait);
+        // A slow reader reads a batch only when the verdicts on the one before it were given.
+        let dataset = calls(move |row| {
+            if slow && row > 0 && row % 4 == 0 {
+                wait.lock().unwrap().recv().unwrap();
+            }
+            Ok((row < 40).then_some(row as i64))
+        });
+        let mut batches = Loader::new(dataset).batch_size(4).prefetch(8).on(&copy).build().unwrap();
+        tokio(2).block_on(async {
+            let mut accepted = Vec::new();
+            while let Some(batch) = batches.try_next().await.unwrap() {
+                let sum = || compute.enter(|| batch.x.sum().item::<f32>());
+                let without = sum().await.is_ok();
+                compute.wait_event(&batch.copied);
+                accepted.push((without, sum().await.is_ok()));
+                // A fast one has ended.
+                let _ = go.send(());
+            }
+            accepted
+        })
+    };
+    within_a_minute(move || {
+        for slow in [false, true] {
+            assert_eq!(verdicts(slow), [(false, true); 10], "slow: {slow}");
+        }
     });
 }
 
@@ -296,43 +333,6 @@ fn memory_stays_what_it_was_after_the_first_epoch() {
 }
 
 #[test]
-fn dropping_the_stream_anywhere_gives_everything_back() {
-    for polls in 0..40 {
-        for_each_seed([polls], |device| async move {
-            let copy = device.new_stream()?;
-            let mut batches = Loader::new(counting(40)).batch_size(4).prefetch(2).on(&copy).build()?;
-            for _ in 0..polls {
-                // A poll that finds nothing is dropped with its future; the next one goes on.
-                if batches.next().now_or_never().is_some_and(|next| next.is_none()) {
-                    break;
-                }
-            }
-            drop(batches);
-            device.synchronize().await?;
-            assert_eq!((device.memory_stats().live_blocks, device.pinned_stats().allocated_bytes), (0, 0));
-            Ok(())
-        });
-    }
-}
-
-#[test]
-fn polls_that_are_dropped_lose_no_batch() {
-    let (_runtime, _, [copy]) = streams(["copy"]);
-    tokio(2).block_on(async {
-        let mut batches = Loader::new(counting(400)).batch_size(4).prefetch(2).on(&copy).build().unwrap();
-        let mut indices = Vec::new();
-        loop {
-            let polled = batches.try_next().now_or_never();
-            match polled {
-                None => tokio::task::yield_now().await,
-                Some(Ok(Some(batch))) => indices.push(batch.index),
-                Some(end) => break drop(end.unwrap()),
-            }
-        }
-        assert_eq!(indices, (0..100).collect::<Vec<_>>());
-        assert!(batches.next().await.is_none(), "it stays ended");
-    });
-#[test]
 fn it_is_terminated_only_after_the_end_or_the_error_was_yielded() {
     let (_runtime, _, [copy]) = streams(["copy"]);
     let failing = calls(|row| match row {
@@ -388,6 +388,43 @@ fn a_batch_is_not_kept_back_while_the_next_row_waits() {
     }
 }
 
+#[test]
+fn dropping_the_stream_anywhere_gives_everything_back() {
+    for polls in 0..40 {
+        for_each_seed([polls], |device| async move {
+            let copy = device.new_stream()?;
+            let mut batches = Loader::new(counting(40)).batch_size(4).prefetch(2).on(&copy).build()?;
+            for _ in 0..polls {
+                // A poll that finds nothing is dropped with its future; the next one goes on.
+                if batches.next().now_or_never().is_some_and(|next| next.is_none()) {
+                    break;
+                }
+            }
+            drop(batches);
+            device.synchronize().await?;
+            assert_eq!((device.memory_stats().live_blocks, device.pinned_stats().allocated_bytes), (0, 0));
+            Ok(())
+        });
+    }
+}
+
+#[test]
+fn polls_that_are_dropped_lose_no_batch() {
+    let (_runtime, _, [copy]) = streams(["copy"]);
+    tokio(2).block_on(async {
+        let mut batches = Loader::new(counting(400)).batch_size(4).prefetch(2).on(&copy).build().unwrap();
+        let mut indices = Vec::new();
+        loop {
+            let polled = batches.try_next().now_or_never();
+            match polled {
+                None => tokio::task::yield_now().await,
+                Some(Ok(Some(batch))) => indices.push(batch.index),
+                Some(end) => break drop(end.unwrap()),
+            }
+        }
+        assert_eq!(indices, (0..100).collect::<Vec<_>>());
+        assert!(batches.next().await.is_none(), "it stays ended");
+    });
 }
 
 /// Tells when it is dropped.
@@ -516,43 +553,6 @@ fn a_panic_or_an_error_in_a_dataset_comes_in_its_place() {
 }
 
 #[test]
-fn a_device_fault_ends_the_stream() {
-    within_a_minute(|| {
-        let runtime = Runtime::builder().fail_op(6).build().unwrap();
-        let copy = runtime.best_device().unwrap().new_stream().unwrap();
-        let (dataset, gone) = endless();
-        let error = tokio(2).block_on(async {
-            let mut batches = Loader::new(dataset).batch_size(4).on(&copy).build().unwrap();
-            loop {
-                if let Err(error) = batches.try_next().await {
-                    break error;
-                }
-            }
-        });
-        says(&error, ErrorKind::Fault, &["the fault plan asked for it"]);
-        gone.recv().unwrap();
-    });
-}
-
-#[test]
-fn options_that_cannot_work_are_refused_when_it_is_built() {
-    let (_runtime, _, [copy]) = streams(["copy"]);
-    let loader = || Loader::new(counting(4)).on(&copy);
-    let refused = |loader: Loader, part: &str| {
-        let text = [part, "at least 1 is needed"];
-        says(&loader.build().unwrap_err(), ErrorKind::InvalidArgument, &text);
-    };
-    refused(loader().batch_size(0), "batch_size is 0");
-    refused(loader().prefetch(0), "prefetch is 0");
-    refused(loader().shuffle(1).shuffle_capacity(0), "shuffle_capacity is 0");
-    refused(Loader::new(Csv::new(DIGITS, 1)).on(&copy), "number of features is 0");
-    let error = loader().batch_size(usize::MAX).build().unwrap_err();
-    says(&error, ErrorKind::InvalidArgument, &["batch_size 18446744073709551615 of 2 features"]);
-    let error = Loader::new(counting(0)).on(&copy).build().unwrap_err();
-    says(&error, ErrorKind::Data, &["the dataset has 0 rows"]);
-    let error = Loader::new(Csv::new(DIGITS, 65).keep(|_| false)).on(&copy).build().unwrap_err();
-    says(&error, ErrorKind::Data, &["examples/data/digits.csv.gz has 0 rows, and at least 1 is needed"]);
-#[test]
 fn a_panic_ahead_of_its_epoch_waits_for_it() {
     // Row 0 of the second epoch is read while the first one's buffer runs empty; opening it is when there is no buffer.
     let (_runtime, _, [copy]) = streams(["copy"]);
@@ -593,6 +593,43 @@ fn a_panic_ahead_of_its_epoch_waits_for_it() {
     says(&block_on(batches.try_next()).unwrap_err(), ErrorKind::Data, &[text]);
 }
 
+#[test]
+fn a_device_fault_ends_the_stream() {
+    within_a_minute(|| {
+        let runtime = Runtime::builder().fail_op(6).build().unwrap();
+        let copy = runtime.best_device().unwrap().new_stream().unwrap();
+        let (dataset, gone) = endless();
+        let error = tokio(2).block_on(async {
+            let mut batches = Loader::new(dataset).batch_size(4).on(&copy).build().unwrap();
+            loop {
+                if let Err(error) = batches.try_next().await {
+                    break error;
+                }
+            }
+        });
+        says(&error, ErrorKind::Fault, &["the fault plan asked for it"]);
+        gone.recv().unwrap();
+    });
+}
+
+#[test]
+fn options_that_cannot_work_are_refused_when_it_is_built() {
+    let (_runtime, _, [copy]) = streams(["copy"]);
+    let loader = || Loader::new(counting(4)).on(&copy);
+    let refused = |loader: Loader, part: &str| {
+        let text = [part, "at least 1 is needed"];
+        says(&loader.build().unwrap_err(), ErrorKind::InvalidArgument, &text);
+    };
+    refused(loader().batch_size(0), "batch_size is 0");
+    refused(loader().prefetch(0), "prefetch is 0");
+    refused(loader().shuffle(1).shuffle_capacity(0), "shuffle_capacity is 0");
+    refused(Loader::new(Csv::new(DIGITS, 1)).on(&copy), "number of features is 0");
+    let error = loader().batch_size(usize::MAX).build().unwrap_err();
+    says(&error, ErrorKind::InvalidArgument, &["batch_size 18446744073709551615 of 2 features"]);
+    let error = Loader::new(counting(0)).on(&copy).build().unwrap_err();
+    says(&error, ErrorKind::Data, &["the dataset has 0 rows"]);
+    let error = Loader::new(Csv::new(DIGITS, 65).keep(|_| false)).on(&copy).build().unwrap_err();
+    says(&error, ErrorKind::Data, &["examples/data/digits.csv.gz has 0 rows, and at least 1 is needed"]);
     for (name, bytes) in
         [("empty.csv", vec![]), ("empty.csv.gz", gzip(b"")), ("blank.csv", b"\r\n\n \n".to_vec())]
     {
@@ -612,6 +649,10 @@ fn a_panic_ahead_of_its_epoch_waits_for_it() {
     says(&error, ErrorKind::Shape, &["2 labels", "7 numbers", "3 features"]);
     let mut batches = loader().batch_size(32).drop_last(true).build().unwrap();
     let error = block_on(batches.try_next()).unwrap_err();
+    says(&error, ErrorKind::Data, &["epoch 0 has no batch", "4 rows", "batch_size is 32"]);
+    // Though the next epoch is opened before it turns out.
+    let small = loader().batch_size(32).drop_last(true).shuffle(1);
+    let error = block_on(small.build().unwrap().epochs(0..2).try_next()).unwrap_err();
     says(&error, ErrorKind::Data, &["epoch 0 has no batch", "4 rows", "batch_size is 32"]);
 }
 
@@ -650,10 +691,6 @@ fn the_digits_split_into_what_they_are() {
     let (train, test) = (rows(|row| row % 5 != 0).1, rows(|row| row % 5 == 0).1);
     assert_eq!((train.len(), test.len()), (1437, 360));
     assert_eq!(test[..4], [labels[0], labels[5], labels[10], labels[15]]);
-    // Though the next epoch is opened before it turns out.
-    let small = loader().batch_size(32).drop_last(true).shuffle(1);
-    let error = block_on(small.build().unwrap().epochs(0..2).try_next()).unwrap_err();
-    says(&error, ErrorKind::Data, &["epoch 0 has no batch", "4 rows", "batch_size is 32"]);
 }
 
 /// A file of this test, removed at the end.
@@ -700,6 +737,12 @@ fn a_bad_file_is_named_with_its_line_and_what_is_wrong() {
     for (name, rows, text) in [
         ("short.csv", "1,2,3\n4,5\n", ":2: 2 columns where 3 are expected"),
         ("long.csv", "1,2,3\n\n4,5,6\n7,8,9,10\n", ":4: 4 columns where 3 are expected"),
+        ("windows.csv", "1,2,3\r\n4,5,6\r\n7,x,9\r\n", ":3: column 2 of 3 is \"x\""),
+        ("windows-short.csv", "1,2,3\r\n\r\n7,8\r\n", ":3: 2 columns where 3 are expected"),
+        ("blanks.csv", "1,2,3\n\n\n\n7,8,x\n9,8,7\n", ":5: column 3 of 3 is \"x\""),
+        ("windows-blanks.csv", "\r\n1,2,3\r\n\r\n \r\n7,8,x", ":5: column 3 of 3 is \"x\""),
+        ("no-end.csv", "1,2,3\n4,5,6\n7,8,x", ":3: column 3 of 3 is \"x\""),
+        ("quote.csv", "1,2,3\n4,\"5,6\n7,8,9\n", ":2: column 2 of 3 is \"\\\"5\""),
         ("word.csv", "1,2,3\n4,five,6\n", ":2: column 2 of 3 is \"five\", which is no finite number"),
         ("nan.csv", "NaN,2,3\n", ":1: column 1 of 3 is \"NaN\", which is no finite number"),
         ("half.csv", "1,2,3\n4,5,6\n7,8,1.5\n", ":3: column 3 of 3 is \"1.5\", which is no integer label"),
@@ -726,7 +769,7 @@ fn a_bad_file_is_named_with_its_line_and_what_is_wrong() {
 
 #[test]
 fn labels_may_stand_in_any_column_and_be_any_integers() {
-    let file = TempFile::new("first.csv", b"-7, 1.5 ,2e1\n8,3,4\n");
+    let file = TempFile::new("first.csv", b"-7, 1.5 ,2e1\r\n\"8\",3, \"4\"\r\n");
     let mut rows = Csv::new(&file.0, 3).label_column(0).open().unwrap();
     let mut x = [0.0; 2];
     assert_eq!((rows.next_row(&mut x).unwrap(), x), (Some(-7), [1.5, 20.0]));
@@ -743,9 +786,3 @@ fn batches_can_be_sent_to_another_task() {
     let got = tokio(2).block_on(async { tokio::spawn(labels(batches)).await.unwrap() });
     assert_eq!(got.unwrap(), [[0, 1, 2, 3]]);
 }
-        ("windows.csv", "1,2,3\r\n4,5,6\r\n7,x,9\r\n", ":3: column 2 of 3 is \"x\""),
-        ("windows-short.csv", "1,2,3\r\n\r\n7,8\r\n", ":3: 2 columns where 3 are expected"),
-        ("blanks.csv", "1,2,3\n\n\n\n7,8,x\n9,8,7\n", ":5: column 3 of 3 is \"x\""),
-        ("windows-blanks.csv", "\r\n1,2,3\r\n\r\n \r\n7,8,x", ":5: column 3 of 3 is \"x\""),
-        ("no-end.csv", "1,2,3\n4,5,6\n7,8,x", ":3: column 3 of 3 is \"x\""),
-        ("quote.csv", "1,2,3\n4,\"5,6\n7,8,9\n", ":2: column 2 of 3 is \"\\\"5\""),

@@ -11,7 +11,8 @@ use warpline_runtime::{Event, Pending, Pinned, Result, Stream};
 ///
 /// # Ordering
 /// The copy stream writes it. A stream that uses it needs the edge `stream.wait_event(&batch.copied)`: from this batch's copy
-/// alone, while `wait_stream` would wait for those of the next batches too. Without it the use is refused.
+/// alone. Without it the use is refused. `wait_stream` of the copy stream makes the edge too, and those of later batches as far
+/// as they have been read by then: a program that forgets their edges may be accepted or refused, as fast as the reader is.
 ///
 /// Dropping it at any time is right: its memory is used again after what is enqueued on it.
 #[derive(Debug)]

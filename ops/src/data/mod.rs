@@ -19,7 +19,8 @@
 //! `prefetch + 1` pinned buffers go round: from the reader to the consumer, whose poll puts them into copies, and back to the reader
 //! in a poll after the copy. They alone bound how far the reader is ahead; there is no other limit and no queue that could
 //! fill. Nothing is enqueued but in the consumer's polls, and that a copy was seen to be over does not count as observed: so
-//! which programs are refused for a missing edge does not depend on how fast the reader is.
+//! with `wait_event(&batch.copied)` as the edge, which uses are refused does not depend on how fast the reader is. With
+//! `wait_stream` it does: that orders after every copy enqueued by then, and a poll enqueues those of all batches read so far.
 
 mod ahead;
 mod batch;
