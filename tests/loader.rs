@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 use support::{block_on, runtime, says, streams, within_a_minute};
 use warpline::Result;
 use warpline::ops::data::{Batches, Csv, Dataset, InMemory, Rows};
@@ -225,7 +226,7 @@ fn with_each_batchs_own_edge_verdicts_are_the_same_at_any_speed_of_the_reader() 
             }
             Ok((row < 40).then_some(row as i64))
         });
-        let mut batches = Loader::new(dataset).batch_size(4).prefetch(8).on(&copy).build().unwrap();
+        let mut batches = Loader::new(dataset).batch_size(4).prefetch(4).on(&copy).build().unwrap();
         tokio(2).block_on(async {
             let mut accepted = Vec::new();
             while let Some(batch) = batches.try_next().await.unwrap() {
@@ -362,30 +363,57 @@ fn it_is_terminated_only_after_the_end_or_the_error_was_yielded() {
 }
 
 #[test]
-fn a_batch_is_not_kept_back_while_the_next_row_waits() {
-    // The first row of a batch waits until the batch before it was yielded: however many quick ones came before.
-    for quick in [0, 1, 2, 5] {
+fn with_little_prefetch_no_batch_is_kept_for_others() {
+    // The first row of a batch waits until the batch before it was yielded.
+    for prefetch in [1, 4] {
         within_a_minute(move || {
             let (_runtime, _, [copy]) = streams(["copy"]);
             let (yielded, wait) = channel();
             let wait = Mutex::new(wait);
             let dataset = calls(move |row| {
-                if row % 4 == 0 && row / 4 > quick {
+                if row % 4 == 0 && row > 0 {
                     wait.lock().unwrap().recv().unwrap();
                 }
                 Ok((row < 40).then_some(row as i64))
             });
-            let mut batches = Loader::new(dataset).batch_size(4).prefetch(8).on(&copy).build().unwrap();
+            let loader = Loader::new(dataset).batch_size(4).prefetch(prefetch).on(&copy);
+            let mut batches = loader.build().unwrap();
             tokio(2).block_on(async {
-                while let Some(batch) = batches.try_next().await.unwrap() {
-                    if batch.index >= quick {
-                        yielded.send(()).unwrap();
-                    }
+                while batches.try_next().await.unwrap().is_some() {
+                    yielded.send(()).unwrap();
                 }
             });
             assert_eq!(batches.stats().rows, 40);
         });
     }
+}
+
+#[test]
+fn a_quick_batch_that_is_kept_for_others_goes_before_the_row_after_a_slow_one() {
+    within_a_minute(|| {
+        let (_runtime, _, [copy]) = streams(["copy"]);
+        let (yielded, wait) = channel();
+        let wait = Mutex::new(wait);
+        let dataset = calls(move |row| {
+            match row {
+                // Slow: twice as long as a batch may be kept.
+                5 => {
+                    let began = Instant::now();
+                    while began.elapsed() < Duration::from_millis(1) {}
+                }
+                6 => wait.lock().unwrap().recv().unwrap(),
+                _ => {}
+            }
+            Ok((row < 40).then_some(row as i64))
+        });
+        let mut batches = Loader::new(dataset).batch_size(4).prefetch(8).on(&copy).build().unwrap();
+        tokio(2).block_on(async {
+            assert_eq!(batches.try_next().await.unwrap().unwrap().index, 0);
+            yielded.send(()).unwrap();
+            while batches.try_next().await.unwrap().is_some() {}
+        });
+        assert_eq!(batches.stats().rows, 40);
+    });
 }
 
 #[test]

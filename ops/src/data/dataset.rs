@@ -26,7 +26,9 @@ pub trait Dataset: Send + Sync + 'static {
 pub trait Rows: Send {
     /// Writes the next row's features and returns its label; `None` after the last row.
     ///
-    /// May block: it is called where that is allowed. `features` has the dataset's width and holds anything before.
+    /// May block: it is called where that is allowed. But it must not wait for the consumer of its own loader to take a batch: with
+    /// a [`prefetch`](super::Loader::prefetch) of 5 or more, quickly read batches are handed over in groups, and the consumer
+    /// may only get one after the next row. `features` has the dataset's width and holds anything before.
     ///
     /// # Errors
     /// `Data`, with the file and the line, or whatever else says where it is. The reader is not used again.

@@ -68,6 +68,12 @@ impl Reader {
         Ok(Some(host))
     }
 
+    /// How many quick batches to hand over at once: with as many more in the consumer's hands and as many on their way back, the
+    /// reader does not run out of memory.
+    pub(super) fn group(&self) -> usize {
+        (self.plan.loader.prefetch + 1) / 3
+    }
+
     fn host(&self) -> Result<Host> {
         let (loader, device) = (&self.plan.loader, self.plan.stream.device());
         let x = device.pinned_blocking(loader.batch_size * loader.dataset.features())?;
