@@ -19,13 +19,12 @@ mod model;
 mod train;
 
 use measure::Alone;
-use model::Sgd;
 use std::time::{Duration, Instant};
 use support::measure::short;
 use support::{Options, Sample, Table};
 use train::{Settings, Training};
 
-const EPOCHS: u64 = 20;
+const EPOCHS: usize = 20;
 
 fn main() -> warpline::Result<()> {
     let options = Options::from_command_line();
@@ -33,19 +32,12 @@ fn main() -> warpline::Result<()> {
         return Ok(());
     }
     let (_runtime, device) = support::cpu();
-    let settings = |epochs| Settings {
-        file: concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/digits.csv.gz").into(),
-        epochs,
-        batch_size: 32,
-        seed: 1,
-        prefetch: 8,
-        sgd: Sgd { lr: 0.05, momentum: 0.9 },
-    };
     let tokio = tokio::runtime::Runtime::new().expect("a tokio runtime");
     let [mut load, mut copy, mut compute, mut overlapped, mut gained] = [(); 5].map(|()| Sample::default());
     tokio.block_on(async {
         for round in 0..=options.rounds(31) {
-            let settings = settings(options.scaled(EPOCHS as usize) as u64);
+            let epochs = options.scaled(EPOCHS) as u64;
+            let settings = Settings { epochs, ..Settings::default() };
             let training = Training::new(&device, &settings)?;
             let alone = Alone::measure(&training, &settings).await?;
             let began = Instant::now();

@@ -11,7 +11,7 @@ mod model;
 mod train;
 
 use futures::TryStreamExt;
-use model::{Mlp, Sgd};
+use model::Mlp;
 use support::{block_on, runtime, within_a_minute};
 use train::{Progress, Settings, Training};
 use warpline::Result;
@@ -19,14 +19,7 @@ use warpline::prelude::*;
 use warpline::testing::for_each_seed;
 
 fn settings(epochs: u64) -> Settings {
-    Settings {
-        file: concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/digits.csv.gz").into(),
-        epochs,
-        batch_size: 32,
-        seed: 1,
-        prefetch: 3,
-        sgd: Sgd { lr: 0.05, momentum: 0.9 },
-    }
+    Settings { epochs, prefetch: 3, ..Settings::default() }
 }
 
 /// The bits of all weights after training, and how many test rows they get right.

@@ -20,7 +20,7 @@ use anyhow::Context;
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use measure::Alone;
-use model::{Mlp, SIZES, Sgd};
+use model::{Mlp, SIZES};
 use safetensors::tensor::{Dtype, TensorView};
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ const DRAWN_STEPS: usize = 6;
 #[command(about = "Trains a small network on handwritten digits, loading and computing at the same time")]
 struct Options {
     /// The data: rows of 64 pixels from 0 to 16 and a digit, no header, gzip-compressed or not.
-    #[arg(default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/digits.csv.gz"))]
+    #[arg(default_value_os_t = Settings::default().file)]
     file: PathBuf,
     /// The device, such as cpu or cuda:0. By default the best there is.
     #[arg(long)]
@@ -47,16 +47,16 @@ struct Options {
     #[arg(long, conflicts_with = "device")]
     disable_cuda: bool,
     /// Passes over the data.
-    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(long, default_value_t = Settings::default().epochs, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     epochs: u64,
     /// Rows in a batch.
-    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    #[arg(long, default_value_t = Settings::default().batch_size as u32, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     batch_size: u32,
     /// Of the first weights and of the order of the rows.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = Settings::default().seed)]
     seed: u64,
     /// Batches that are read and copied ahead.
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, default_value_t = Settings::default().prefetch as u32, value_parser = clap::value_parser!(u32).range(1..=1024))]
     prefetch: u32,
     /// Draws what the streams did: FILE ends in .html, .svg or .json.
     #[arg(long, value_name = "FILE", value_parser = drawable)]
@@ -110,7 +110,7 @@ async fn run(options: Options) -> anyhow::Result<()> {
         batch_size: options.batch_size as usize,
         seed: options.seed,
         prefetch: options.prefetch as usize,
-        sgd: Sgd { lr: 0.05, momentum: 0.9 },
+        ..Settings::default()
     };
     let [pixels, hidden, digits] = SIZES;
     println!("{pixels}-{hidden}-{digits} perceptron on {device}, seed {}", settings.seed);

@@ -26,6 +26,20 @@ pub(crate) struct Settings {
     pub(crate) sgd: Sgd,
 }
 
+/// What the example does if it is not told otherwise.
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            file: concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/digits.csv.gz").into(),
+            epochs: 60,
+            batch_size: 32,
+            seed: 1,
+            prefetch: 8,
+            sgd: Sgd { lr: 0.05, momentum: 0.9 },
+        }
+    }
+}
+
 impl Settings {
     fn rows(&self) -> Csv {
         Csv::new(&self.file, 65).classes(10).scale(1.0 / 16.0)
