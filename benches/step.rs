@@ -111,7 +111,7 @@ fn one_run() -> Option<(usize, usize)> {
 /// For callgrind: without threads, so that nobody spins and both sides count.
 fn counted(steps: usize) -> Result<()> {
     let runtime = Runtime::builder().schedule(Schedule::Seeded(1)).build()?;
-    let device = runtime.best_device()?;
+    let device = runtime.device(DeviceId::Cpu(0))?;
     let stream = device.new_stream()?;
     let model = stream.enter(|| Model::new(&device))?;
     stream.enter(|| model.train(steps, 100))?;

@@ -36,7 +36,7 @@ async fn correct(device: &Device) -> warpline::Result<f32> {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> warpline::Result<()> {
     let runtime = Runtime::builder().order(OrderMode::Deny).build()?;
-    let device = runtime.best_device()?;
+    let device = runtime.device(DeviceId::Cpu(0))?;
     let expected = correct(&device).await?;
     println!("the sum is {expected}\n");
 

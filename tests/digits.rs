@@ -41,7 +41,7 @@ async fn trained(device: &Device, epochs: u64) -> Result<(Vec<u32>, i64)> {
 fn one_epoch_gives_the_same_weights_for_every_seed_and_with_threads() {
     let threads = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
     let with_threads = runtime(1);
-    let expected = threads.block_on(trained(&with_threads.best_device().unwrap(), 1)).unwrap();
+    let expected = threads.block_on(trained(&with_threads.device(DeviceId::Cpu(0)).unwrap(), 1)).unwrap();
     assert_eq!(expected.0.len(), 64 * 128 + 128 + 128 * 10 + 10);
     for_each_seed(0..40, |device| {
         let expected = &expected;
@@ -56,7 +56,7 @@ fn one_epoch_gives_the_same_weights_for_every_seed_and_with_threads() {
 fn a_few_epochs_are_enough_to_read_most_digits() {
     within_a_minute(|| {
         let runtime = runtime(1);
-        let (_, right) = block_on(trained(&runtime.best_device().unwrap(), 10)).unwrap();
+        let (_, right) = block_on(trained(&runtime.device(DeviceId::Cpu(0)).unwrap(), 10)).unwrap();
         // It was 350; what chance gets right is 36.
         assert!(right > 330, "{right} of 360");
     });
@@ -66,7 +66,7 @@ fn a_few_epochs_are_enough_to_read_most_digits() {
 fn the_loss_of_every_epoch_is_told_in_order_and_falls() {
     within_a_minute(|| {
         let runtime = runtime(1);
-        let device = runtime.best_device().unwrap();
+        let device = runtime.device(DeviceId::Cpu(0)).unwrap();
         let settings = settings(4);
         let training = Training::new(&device, &settings).unwrap();
         let (mut steps, mut losses) = (0, Vec::new());
@@ -86,7 +86,7 @@ fn the_loss_of_every_epoch_is_told_in_order_and_falls() {
 #[test]
 fn a_step_that_does_not_wait_for_its_batch_is_refused() {
     let runtime = runtime(1);
-    let device = runtime.best_device().unwrap();
+    let device = runtime.device(DeviceId::Cpu(0)).unwrap();
     let settings = settings(1);
     let (copy, compute) = (device.new_stream().unwrap(), device.new_stream().unwrap());
     let model = compute.enter(|| Mlp::new(1, &device)).unwrap();
@@ -101,7 +101,7 @@ fn a_step_that_does_not_wait_for_its_batch_is_refused() {
 fn memory_does_not_grow_with_the_epochs() {
     within_a_minute(|| {
         let runtime = runtime(1);
-        let device = runtime.best_device().unwrap();
+        let device = runtime.device(DeviceId::Cpu(0)).unwrap();
         let reserved = |epochs| {
             block_on(trained(&device, epochs)).unwrap();
             (device.memory_stats().reserved_bytes, device.pinned_stats().reserved_bytes)

@@ -67,7 +67,7 @@ fn operands_and_streams_of_another_runtime_are_refused() {
 #[test]
 fn memory_beyond_the_limit_is_refused_with_the_numbers_and_the_largest_holders() {
     let runtime = Runtime::builder().memory_limit(8 << 20).build().unwrap();
-    let device = runtime.best_device().unwrap();
+    let device = runtime.device(DeviceId::Cpu(0)).unwrap();
     let stream = device.new_stream().unwrap();
     let held = stream.alloc::<f32>(1 << 20).unwrap();
     let error = stream.alloc::<f32>(4 << 20).unwrap_err();
@@ -108,7 +108,7 @@ fn more_elements_than_can_be_addressed_are_out_of_memory() {
 #[test]
 fn an_allocation_is_refused_on_request() {
     let runtime = Runtime::builder().refuse_allocation(3).build().unwrap();
-    let stream = runtime.best_device().unwrap().new_stream().unwrap();
+    let stream = runtime.device(DeviceId::Cpu(0)).unwrap().new_stream().unwrap();
     let kept = [stream.alloc::<f32>(100).unwrap(), stream.alloc::<f32>(100).unwrap()];
     says(
         &stream.alloc::<f32>(100).unwrap_err(),
@@ -122,7 +122,7 @@ fn an_allocation_is_refused_on_request() {
 #[test]
 fn pinned_memory_beyond_its_cap_is_refused_with_both_numbers() {
     let runtime = Runtime::builder().pinned_cap(1 << 20).build().unwrap();
-    let device = runtime.best_device().unwrap();
+    let device = runtime.device(DeviceId::Cpu(0)).unwrap();
     let stream = device.new_stream().unwrap();
     let x = stream.alloc::<u8>(600 << 10).unwrap();
     stream.fill(&x, 1).wait().unwrap();
@@ -276,7 +276,7 @@ fn a_runtime_that_is_gone_says_to_keep_it() {
 #[test]
 fn a_failed_driver_call_says_what_the_driver_said_and_leaves_no_trace() {
     let (runtime, driver) = Recording::runtime(OrderMode::Deny);
-    let device = runtime.best_device().unwrap();
+    let device = runtime.device(DeviceId::Cpu(0)).unwrap();
     let [a, b] = ["a", "b"].map(|label| device.stream().label(label).build().unwrap());
     let x = a.alloc::<f32>(4).unwrap();
     drop(a.fill(&x, 1.0));

@@ -13,7 +13,7 @@ use warpline::{RuntimeBuilder, kernels};
 
 fn one_stream(builder: RuntimeBuilder) -> (Runtime, Device, Stream) {
     let runtime = builder.build().unwrap();
-    let device = runtime.best_device().unwrap();
+    let device = runtime.device(DeviceId::Cpu(0)).unwrap();
     let stream = device.stream().label("work").build().unwrap();
     (runtime, device, stream)
 }

@@ -620,7 +620,7 @@ fn a_panic_ahead_of_its_epoch_waits_for_it() {
 fn a_device_fault_ends_the_stream() {
     within_a_minute(|| {
         let runtime = Runtime::builder().fail_op(6).build().unwrap();
-        let copy = runtime.best_device().unwrap().new_stream().unwrap();
+        let copy = runtime.device(DeviceId::Cpu(0)).unwrap().new_stream().unwrap();
         let (dataset, gone) = endless();
         let error = tokio(2).block_on(async {
             let mut batches = Loader::new(dataset).batch_size(4).on(&copy).build().unwrap();

@@ -25,13 +25,13 @@ fn a_subscriber_that_panics_on_a_worker_is_a_fault_of_that_device_alone() {
         let subscriber = tracing_subscriber::registry().with(PanicsOnce(AtomicBool::new(false)));
         tracing::subscriber::set_global_default(subscriber).unwrap();
         let failing = Runtime::builder().build().unwrap();
-        let stream = failing.best_device().unwrap().new_stream().unwrap();
+        let stream = failing.device(DeviceId::Cpu(0)).unwrap().new_stream().unwrap();
         let (first, second) = (stream.call(|| 1), stream.call(|| 2));
         assert_eq!(refusal(first).kind(), ErrorKind::Fault);
         assert_eq!(refusal(second).kind(), ErrorKind::Fault);
 
         let working = Runtime::builder().build().unwrap();
-        let stream = working.best_device().unwrap().new_stream().unwrap();
+        let stream = working.device(DeviceId::Cpu(0)).unwrap().new_stream().unwrap();
         assert_eq!(stream.call(|| 3).wait().unwrap(), 3);
     });
 }

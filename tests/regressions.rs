@@ -45,7 +45,7 @@ fn a_failed_op_is_never_ok_because_the_next_one_ran() {
     }
     within_a_minute(|| {
         let runtime = Runtime::builder().schedule(Schedule::Seeded(1)).fail_op(1).build().unwrap();
-        let stream = runtime.best_device().unwrap().new_stream().unwrap();
+        let stream = runtime.device(DeviceId::Cpu(0)).unwrap().new_stream().unwrap();
         let held = QueriesWhenDropped(stream.clone());
         let mut failed = stream.call(move || drop(held));
         let next = stream.call(|| ());
@@ -192,7 +192,7 @@ fn a_closed_lease_allocates_nothing() {
 fn foreign_work_finds_its_edges_and_its_room() {
     let none: [&Buffer<f32>; 0] = [];
     let runtime = Runtime::builder().order(OrderMode::Wait).build().unwrap();
-    let device = runtime.best_device().unwrap();
+    let device = runtime.device(DeviceId::Cpu(0)).unwrap();
     let (a, b) = (device.new_stream().unwrap(), device.new_stream().unwrap());
     let x = a.alloc::<f32>(4).unwrap();
     a.fill(&x, 1.0);
@@ -227,7 +227,7 @@ fn warn_says_it_once_for_each_pair_of_lines() {
     let counts = Counts::default();
     tracing::subscriber::with_default(tracing_subscriber::registry().with(counts.clone()), || {
         let runtime = Runtime::builder().order(OrderMode::Warn).build().unwrap();
-        let device = runtime.best_device().unwrap();
+        let device = runtime.device(DeviceId::Cpu(0)).unwrap();
         let (a, b) = (device.new_stream().unwrap(), device.new_stream().unwrap());
         let x = a.alloc::<f32>(4).unwrap();
         for _ in 0..5 {

@@ -10,7 +10,7 @@ use warpline::{Generator, Result};
 /// Everything whose bits could depend on how work is shared out: random numbers, large products, sums.
 fn numbers(workers: usize) -> Result<Vec<u32>> {
     let runtime = Runtime::builder().workers(workers).build()?;
-    let device = runtime.best_device()?;
+    let device = runtime.device(DeviceId::Cpu(0))?;
     device.generator().manual_seed(11);
     let a = Tensor::randn([300, 400], &device).queued()?;
     let b = Tensor::rand([300, 400], &device).queued()?;

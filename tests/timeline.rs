@@ -21,7 +21,7 @@ fn recorded(f: impl FnOnce(&Recorder)) -> Recorder {
 /// A device whose ops run on the thread that waits for them.
 fn seeded() -> (Runtime, Device) {
     let runtime = Runtime::builder().schedule(Schedule::Seeded(1)).build().unwrap();
-    let device = runtime.best_device().unwrap();
+    let device = runtime.device(DeviceId::Cpu(0)).unwrap();
     (runtime, device)
 }
 

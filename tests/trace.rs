@@ -45,7 +45,7 @@ fn seeded(devices: u32) -> Runtime {
 fn every_op_is_there_once_with_its_times_bytes_and_line() {
     let (recorder, trace) = recorded(|| {
         let runtime = seeded(1);
-        let device = runtime.best_device().unwrap();
+        let device = runtime.device(DeviceId::Cpu(0)).unwrap();
         let [a, b] = ["a", "b"].map(|label| device.stream().label(label).build().unwrap());
         let x = a.alloc::<f32>(100).unwrap();
         drop(a.fill(&x, 1.0));
@@ -79,7 +79,7 @@ fn every_op_is_there_once_with_its_times_bytes_and_line() {
 fn ops_of_one_track_follow_each_other() {
     let (_, trace) = recorded(|| {
         let runtime = seeded(1);
-        let device = runtime.best_device().unwrap();
+        let device = runtime.device(DeviceId::Cpu(0)).unwrap();
         let streams: Vec<_> = (0..4).map(|_| device.new_stream().unwrap()).collect();
         (0..200).for_each(|n| drop(streams[n % 4].call(|| ())));
         device.synchronize().wait().unwrap();
@@ -121,7 +121,7 @@ fn any_label_makes_valid_json() {
     let label = "a \"quoted\" \\ label\nwith a line break, a tab\t and \u{1f600}";
     let (_, trace) = recorded(|| {
         let runtime = seeded(1);
-        let stream = runtime.best_device().unwrap().stream().label(label).build().unwrap();
+        let stream = runtime.device(DeviceId::Cpu(0)).unwrap().stream().label(label).build().unwrap();
         stream.call(|| ()).wait().unwrap();
     });
     assert_eq!(tracks(&trace).into_values().collect::<Vec<_>>(), [label]);
@@ -138,7 +138,7 @@ fn nothing_recorded_is_valid_json_too() {
 fn refused_ops_are_not_in_it_and_ops_that_did_not_run_have_no_bar() {
     let (recorder, trace) = recorded(|| {
         let runtime = seeded(1);
-        let device = runtime.best_device().unwrap();
+        let device = runtime.device(DeviceId::Cpu(0)).unwrap();
         let (a, b) = (device.new_stream().unwrap(), device.new_stream().unwrap());
         let x = a.alloc::<f32>(4).unwrap();
         drop(a.fill(&x, 1.0));
@@ -157,7 +157,7 @@ fn refused_ops_are_not_in_it_and_ops_that_did_not_run_have_no_bar() {
 fn a_file_holds_what_write_writes() {
     let (recorder, trace) = recorded(|| {
         let runtime = seeded(1);
-        runtime.best_device().unwrap().default_stream().unwrap().call(|| ()).wait().unwrap();
+        runtime.device(DeviceId::Cpu(0)).unwrap().default_stream().unwrap().call(|| ()).wait().unwrap();
     });
     let path = std::env::temp_dir().join(format!("warpline-trace-{}.json", std::process::id()));
     recorder.write_file(&path).unwrap();
@@ -171,7 +171,7 @@ fn work_of_other_threads_is_recorded_through_the_global_subscriber() {
     let recorder = Recorder::new();
     tracing::subscriber::set_global_default(tracing_subscriber::registry().with(recorder.layer())).unwrap();
     let runtime = runtime(1);
-    let device = runtime.best_device().unwrap();
+    let device = runtime.device(DeviceId::Cpu(0)).unwrap();
     let streams: Vec<_> =
         (0..3).map(|n| device.stream().label(format!("global {n}")).build().unwrap()).collect();
     (0..300).for_each(|n| drop(streams[n % 3].call(|| ())));

@@ -278,7 +278,7 @@ fn add_in_place_is_accepted_and_overlapping_views_in_one_op_are_refused() {
 fn the_same_missing_edge_in_the_other_three_modes() {
     for (mode, accepted) in [(OrderMode::Warn, true), (OrderMode::Wait, true), (OrderMode::Off, true)] {
         let runtime = Runtime::builder().order(mode).build().unwrap();
-        let device = runtime.best_device().unwrap();
+        let device = runtime.device(DeviceId::Cpu(0)).unwrap();
         let (a, b) = (device.new_stream().unwrap(), device.new_stream().unwrap());
         let x = a.alloc::<f32>(1000).unwrap();
         let gate = a.hold().unwrap();
@@ -315,7 +315,7 @@ fn warn_tells_of_the_operands_in_their_order() {
     let lines = Lines::default();
     tracing::subscriber::with_default(tracing_subscriber::registry().with(lines.clone()), || {
         let runtime = Runtime::builder().order(OrderMode::Warn).build().unwrap();
-        let device = runtime.best_device().unwrap();
+        let device = runtime.device(DeviceId::Cpu(0)).unwrap();
         let [a, b] = ["a", "b"].map(|label| device.stream().label(label).build().unwrap());
         let (x, y) = (a.alloc::<f32>(8).unwrap(), a.alloc::<f32>(8).unwrap());
         a.fill(&x, 1.0);

@@ -34,7 +34,7 @@ pub const ONE: LaunchConfig = LaunchConfig::linear(1, 32);
 /// A CPU runtime with the defaults, and its device.
 pub fn cpu() -> (Runtime, Device) {
     let runtime = Runtime::builder().build().expect("a CPU runtime");
-    let device = runtime.best_device().expect("cpu:0");
+    let device = runtime.device(DeviceId::Cpu(0)).expect("cpu:0");
     (runtime, device)
 }
 

@@ -42,6 +42,8 @@ pub enum ErrorKind {
     Fault,
     /// The runtime was shut down before the op could run.
     ShutDown,
+    /// The process is the child of a fork, in which devices do not work.
+    Forked,
     /// This device or build cannot do it.
     Unsupported,
     /// A dataset cannot be read, or does not hold what it should.

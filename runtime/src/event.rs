@@ -1,13 +1,14 @@
 //! Events: points on a stream's timeline.
 
+use crate::driver::Stamp;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pending::Pending;
 use crate::stream::{Place, Snapshot, StreamCore};
 use crate::timeline::Ticket;
 use std::fmt;
 use std::future::IntoFuture;
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// A point on a stream's timeline: everything enqueued before it was recorded.
 ///
@@ -17,11 +18,11 @@ use std::time::{Duration, Instant};
 pub struct Event {
     core: Arc<StreamCore>,
     snapshot: Arc<Snapshot>,
-    stamp: Option<Arc<OnceLock<Instant>>>,
+    stamp: Option<Arc<Stamp>>,
 }
 
 impl Event {
-    pub(crate) fn record(core: &Arc<StreamCore>, stamp: Option<Arc<OnceLock<Instant>>>) -> Self {
+    pub(crate) fn record(core: &Arc<StreamCore>, stamp: Option<Arc<Stamp>>) -> Self {
         let snapshot = core.snapshot(|_| false).unwrap_or_else(|error| {
             // The driver could make no mark. Whoever waits for this place waits for its ticket; the failure is the device's.
             core.note_unseen(&core.device.refused(&"record_event", &error));
@@ -66,29 +67,38 @@ impl Event {
     /// # Errors
     /// `InvalidArgument` if one was recorded without timing or has not been passed yet.
     pub fn elapsed_since(&self, earlier: &Event) -> Result<Duration> {
-        let time = |event: &Event, which: &str| {
-            let stamp = event.stamp.as_ref().ok_or_else(|| {
-                Error::new(
-                    ErrorKind::InvalidArgument,
-                    format!(
-                        "elapsed_since: the {which} event has no time; record it with record_timed_event"
-                    ),
-                )
-            })?;
-            stamp.get().copied().ok_or_else(|| {
-                Error::new(
-                    ErrorKind::InvalidArgument,
-                    format!(
-                        "elapsed_since: stream \"{}\" has not passed the {which} event: it is at ticket {} of {}; await \
-                         the event first",
-                        event.core.label,
-                        event.core.timeline.completed(),
-                        event.ticket()
-                    ),
-                )
-            })
+        let (end, start) = (self.passed_stamp("later")?, earlier.passed_stamp("earlier")?);
+        if let (Some(end), Some(start)) = (end.time(), start.time()) {
+            return Ok(end.saturating_duration_since(start));
+        }
+        let device = &self.core.device;
+        let (Some(end), Some(start)) = (end.marked(), start.marked()) else {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "elapsed_since: the events are of {} and {}, whose clocks cannot be compared; time both on one device",
+                    earlier.core.device.id, device.id
+                ),
+            ));
         };
-        Ok(time(self, "later")?.saturating_duration_since(time(earlier, "earlier")?))
+        device.driver.elapsed(start, end).map_err(|error| device.refused(&"elapsed_since", &error))
+    }
+
+    /// What holds its time, which is there.
+    fn passed_stamp(&self, which: &str) -> Result<&Stamp> {
+        let refusal = |why: String| Error::new(ErrorKind::InvalidArgument, format!("elapsed_since: {why}"));
+        let stamp = self.stamp.as_deref().ok_or_else(|| {
+            refusal(format!("the {which} event has no time; record it with record_timed_event"))
+        })?;
+        if stamp.time().is_some() || (stamp.marked().is_some() && self.core.timeline.reached(self.ticket())) {
+            return Ok(stamp);
+        }
+        Err(refusal(format!(
+            "stream \"{}\" has not passed the {which} event: it is at ticket {} of {}; await the event first",
+            self.core.label,
+            self.core.completed(),
+            self.ticket()
+        )))
     }
 }
 

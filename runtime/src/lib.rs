@@ -15,6 +15,7 @@ mod memory;
 mod offload;
 mod order;
 mod pending;
+mod process;
 mod report;
 mod runtime;
 mod scope;
@@ -30,8 +31,10 @@ mod world;
 #[doc(hidden)]
 pub use device::Bookkeeping;
 pub use device::{Device, DeviceId, Draw, Generator};
-pub use driver::Priority;
 pub use driver::cpu::Schedule;
+#[cfg(feature = "cuda")]
+pub use driver::cuda;
+pub use driver::{DeviceProperties, Priority, WakeUp};
 pub use element::Element;
 pub use error::{Error, ErrorKind, Result};
 pub use event::Event;

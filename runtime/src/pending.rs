@@ -9,6 +9,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 /// The result of a call on a stream: work that is already enqueued, and its value once the device has done it.
 ///
@@ -403,11 +404,14 @@ impl Flight {
     /// Done, failed, or `false`.
     #[inline]
     fn look(&self) -> Result<bool> {
-        if self.core.timeline.reached(self.place.ticket) {
+        if self.core.timeline.settle(self.place.ticket) {
             self.observe();
             return Ok(true);
         }
-        match self.core.device.health.fault() {
+        if crate::process::is_forked() {
+            return Err(crate::process::forked());
+        }
+        match self.core.device.health.fault().or_else(|| self.core.timeline.fault()) {
             Some(fault) => self.look_at_fault(fault),
             None => Ok(false),
         }
@@ -416,7 +420,7 @@ impl Flight {
     #[cold]
     fn look_at_fault(&self, fault: &Error) -> Result<bool> {
         // It may have been reached just before the device failed.
-        if self.core.timeline.reached(self.place.ticket) {
+        if self.core.timeline.settle(self.place.ticket) {
             self.observe();
             return Ok(true);
         }
@@ -437,11 +441,31 @@ impl Flight {
         Flight { core: self.core.clone(), place, registration: None, observes: self.observes }
     }
 
+    /// After the marker was asked for: the device may have been through before, and short work is worth a short wait where the
+    /// runtime was told so.
+    fn look_a_while(&self) -> Result<bool> {
+        let spins_for = self.core.device.spins_for;
+        if self.look()? || spins_for.is_zero() {
+            return self.look();
+        }
+        let since = Instant::now();
+        while since.elapsed() < spins_for {
+            std::hint::spin_loop();
+            if self.look()? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     fn query(&mut self) -> Result<bool> {
         if self.look()? {
             return Ok(true);
         }
         self.core.want_marker(self.place.ticket);
+        if self.core.device.signalled {
+            return self.look();
+        }
         if self.core.device.runs_in_turns {
             self.core.device.driver.turn();
             return self.look();
@@ -454,6 +478,9 @@ impl Flight {
             return Poll::Ready(Ok(()));
         }
         self.core.want_marker(self.place.ticket);
+        if self.core.device.signalled && self.look_a_while()? {
+            return Poll::Ready(Ok(()));
+        }
         let registered = self.core.timeline.register(self.place.ticket, cx.waker(), &mut self.registration);
         // A turn comes after registering: who finds nothing to run is woken when there is something.
         let ran = self.core.device.runs_in_turns && registered.is_pending() && self.core.device.driver.turn();

@@ -19,6 +19,34 @@ pub(crate) fn fell_back(missing: &Error) {
     tracing::info!(target: "warpline", %missing, "using cpu:0");
 }
 
+#[cfg(feature = "cuda")]
+pub(crate) fn no_completion_words(ordinal: u32, why: Option<String>) {
+    let why = why.unwrap_or_else(|| "the device does not write them, or not within a second".to_owned());
+    tracing::warn!(target: "warpline", device = ordinal, why, "no completion words; events are asked instead");
+}
+
+#[cfg(feature = "cuda")]
+pub(crate) fn completion_word_lost(stream: &str) {
+    tracing::error!(target: "warpline", stream, "the stream is idle and its completion word does not say so; it completes by events now");
+}
+
+#[cfg(feature = "cuda")]
+pub(crate) fn queue_is_full(first: bool, stream: &str) {
+    if first {
+        tracing::warn!(
+            target: "warpline",
+            stream,
+            "more than a thousand ops are in flight on one stream, about what the driver's queue takes; further calls block until it \
+             has room: limit the stream with max_in_flight and await room()"
+        );
+    }
+}
+
+#[cfg(feature = "cuda")]
+pub(crate) fn twin_panicked(kernel: &str, why: &str) {
+    tracing::error!(target: "warpline", kernel, why, "the CPU form of a kernel panicked under the software CUDA driver");
+}
+
 pub(crate) fn drop_panicked() {
     tracing::error!(target: "warpline", "a value inside work that was dropped unrun panicked when it was dropped");
 }

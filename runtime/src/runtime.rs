@@ -1,12 +1,20 @@
 //! Runtimes: what owns devices and decides how they behave.
 
 use crate::device::{Device, DeviceId, DeviceShared};
+#[cfg(feature = "cuda")]
+use crate::driver::WakeUp;
 use crate::driver::cpu::{BackendOptions, CpuBackend, DeviceOptions, FaultPlan, Schedule};
+#[cfg(feature = "cuda")]
+use crate::driver::cuda::{CudaDevice, CudaOptions};
 use crate::driver::{Driver, Health};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::DEFAULT_CAP_BYTES;
 use crate::order::OrderMode;
 use crate::world::World;
+#[cfg(feature = "cuda")]
+use parking_lot::Mutex;
+#[cfg(feature = "cuda")]
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::{Arc, OnceLock};
@@ -30,6 +38,23 @@ impl FromStr for Schedule {
     }
 }
 
+#[cfg(feature = "cuda")]
+impl FromStr for WakeUp {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "low-power" => Ok(WakeUp::LowPower),
+            "balanced" => Ok(WakeUp::Balanced),
+            "low-latency" => Ok(WakeUp::LowLatency),
+            _ => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("\"{text}\" is not a way to wake up: expected low-power, balanced or low-latency"),
+            )),
+        }
+    }
+}
+
 /// Owns devices. Its [`Device`] handles can be kept anywhere; they take work for as long as this value lives.
 ///
 /// Several can live in one process, and a fault stays in its own. The process has a default one, made at first use.
@@ -43,7 +68,10 @@ pub struct Runtime {
 
 struct Inner {
     world: Arc<World>,
+    /// The CPU devices, by ordinal.
     devices: Vec<Arc<DeviceShared>>,
+    #[cfg(feature = "cuda")]
+    cuda: CudaDevices,
     #[cfg(feature = "test-util")]
     cpu: Option<Arc<CpuBackend>>,
 }
@@ -55,7 +83,8 @@ impl Runtime {
     }
 
     /// A runtime with the defaults, which environment variables can set: `WARPLINE_ORDER` (deny, warn, wait, off),
-    /// `WARPLINE_SCHEDULE` (threads, seeded:N), `WARPLINE_CPU_DEVICES`.
+    /// `WARPLINE_SCHEDULE` (threads, seeded:N), `WARPLINE_CPU_DEVICES`, `WARPLINE_WAKE_UP` (low-power, balanced, low-latency),
+    /// and, in every runtime, `WARPLINE_COMPLETION` (word, event).
     ///
     /// # Errors
     /// `InvalidArgument` if a variable cannot be understood.
@@ -91,12 +120,18 @@ impl Runtime {
         if let Some(shared) = self.inner.devices.iter().find(|device| device.id == id) {
             return Ok(Device::of(shared.clone()));
         }
+        #[cfg(feature = "cuda")]
+        if let DeviceId::Cuda(ordinal) = id {
+            return self.inner.cuda.device(&self.inner.world, ordinal).map(Device::of);
+        }
         let cpus = self.inner.devices.len();
         Err(Error::new(
             ErrorKind::NoSuchDevice,
             match id {
                 DeviceId::Cuda(_) => {
-                    format!("there is no {id}: this build of warpline has no CUDA driver; use \"cpu\"")
+                    format!(
+                        "there is no {id}: this build of warpline is without the feature \"cuda\"; use \"cpu\""
+                    )
                 }
                 DeviceId::Cpu(n) => format!(
                     "there is no {id}: this runtime has {cpus} CPU device{}; build it with cpu_devices({})",
@@ -107,9 +142,21 @@ impl Runtime {
         ))
     }
 
-    /// All devices, in order.
+    /// The CPU devices and the CUDA devices that were opened, in order.
     pub fn devices(&self) -> Vec<Device> {
-        self.inner.devices.iter().cloned().map(Device::of).collect()
+        self.inner.all().into_iter().map(Device::of).collect()
+    }
+
+    /// All CUDA devices that the driver shows, opened; none where there is no driver.
+    ///
+    /// # Errors
+    /// `NoSuchDevice` if one cannot be opened.
+    pub fn cuda_devices(&self) -> Result<Vec<Device>> {
+        #[cfg(feature = "cuda")]
+        let count = crate::driver::cuda::device_count().unwrap_or(0);
+        #[cfg(not(feature = "cuda"))]
+        let count = 0;
+        (0..count).map(|ordinal| self.device(DeviceId::Cuda(ordinal))).collect()
     }
 
     /// What the order check does here.
@@ -146,6 +193,8 @@ impl Runtime {
             .collect();
         Runtime {
             inner: Arc::new(Inner {
+                #[cfg(feature = "cuda")]
+                cuda: CudaDevices::default(),
                 world,
                 devices,
                 #[cfg(feature = "test-util")]
@@ -155,16 +204,60 @@ impl Runtime {
     }
 }
 
+/// The CUDA devices of a runtime, opened when they are asked for: opening one costs a context, and ends what a fork may do.
+#[cfg(feature = "cuda")]
+#[derive(Default)]
+struct CudaDevices {
+    opened: Mutex<BTreeMap<u32, Arc<DeviceShared>>>,
+    options: CudaOptions,
+    limits: (Option<usize>, usize),
+    refuse_allocation: Option<u64>,
+}
+
+#[cfg(feature = "cuda")]
+impl CudaDevices {
+    fn device(&self, world: &Arc<World>, ordinal: u32) -> Result<Arc<DeviceShared>> {
+        let mut opened = self.opened.lock();
+        if let Some(device) = opened.get(&ordinal) {
+            return Ok(device.clone());
+        }
+        if crate::process::is_forked() {
+            return Err(crate::process::forked());
+        }
+        let health = Arc::new(Health::default());
+        let driver = Arc::new(CudaDevice::open(ordinal, health.clone(), self.options)?);
+        let (limit, cap) = self.limits;
+        let device = DeviceShared::new(world.clone(), driver, health, limit, cap);
+        if let Some(nth) = self.refuse_allocation {
+            device.memory.refuse_allocation(nth);
+        }
+        opened.insert(ordinal, device.clone());
+        Ok(device)
+    }
+}
+
 impl Inner {
+    /// The devices of every backend.
+    fn all(&self) -> Vec<Arc<DeviceShared>> {
+        let cpus = self.devices.iter().cloned();
+        #[cfg(feature = "cuda")]
+        let all = cpus.chain(self.cuda.opened.lock().values().cloned()).collect();
+        #[cfg(not(feature = "cuda"))]
+        let all = cpus.collect();
+        all
+    }
+
     fn stop(&self) {
-        if self.world.is_shut_down() {
+        // The child of a fork has none of the threads that would let go of their locks.
+        if self.world.is_shut_down() || crate::process::is_forked() {
             return;
         }
         self.world.shut_down();
         // The default streams are held by their devices, which they hold themselves.
-        let defaults: Vec<_> = self.devices.iter().map(|device| device.take_default_stream()).collect();
+        let devices = self.all();
+        let defaults: Vec<_> = devices.iter().map(|device| device.take_default_stream()).collect();
         drop(defaults);
-        for device in &self.devices {
+        for device in &devices {
             device.driver.shut_down();
         }
     }
@@ -194,6 +287,8 @@ pub struct RuntimeBuilder {
     pinned_cap_bytes: usize,
     fault_plan: FaultPlan,
     refuse_allocation: Option<u64>,
+    #[cfg(feature = "cuda")]
+    cuda: CudaOptions,
 }
 
 impl Default for RuntimeBuilder {
@@ -207,6 +302,8 @@ impl Default for RuntimeBuilder {
             pinned_cap_bytes: DEFAULT_CAP_BYTES,
             fault_plan: FaultPlan::default(),
             refuse_allocation: None,
+            #[cfg(feature = "cuda")]
+            cuda: CudaOptions::default(),
         }
     }
 }
@@ -227,6 +324,8 @@ impl RuntimeBuilder {
         set("WARPLINE_ORDER", &mut builder.order)?;
         set("WARPLINE_SCHEDULE", &mut builder.schedule)?;
         set("WARPLINE_CPU_DEVICES", &mut builder.cpu_devices)?;
+        #[cfg(feature = "cuda")]
+        set("WARPLINE_WAKE_UP", &mut builder.cuda.wake_up)?;
         Ok(builder)
     }
 
@@ -266,6 +365,22 @@ impl RuntimeBuilder {
         self
     }
 
+    /// How eagerly the host looks for what CUDA devices have done. [`WakeUp::Balanced`] by default.
+    #[cfg(feature = "cuda")]
+    pub fn wake_up(mut self, wake_up: WakeUp) -> Self {
+        self.cuda.wake_up = wake_up;
+        self
+    }
+
+    /// Has CUDA devices tell their progress by events that are asked, also where they could write it to host memory.
+    ///
+    /// `WARPLINE_COMPLETION=event` does the same for every runtime.
+    #[cfg(feature = "cuda")]
+    pub fn complete_by_events(mut self) -> Self {
+        self.cuda.by_events = true;
+        self
+    }
+
     /// The `nth` op that runs on each CPU device (the first is 1) fails the device, as an illegal address would.
     #[cfg(feature = "test-util")]
     pub fn fail_op(mut self, nth: u64) -> Self {
@@ -290,8 +405,20 @@ impl RuntimeBuilder {
     /// The runtime. Threads are started when there is work.
     ///
     /// # Errors
-    /// `InvalidArgument` if it is to have no device.
-    pub fn build(self) -> Result<Runtime> {
+    /// `InvalidArgument` if it is to have no device, or `WARPLINE_COMPLETION` is neither `word` nor `event`.
+    pub fn build(#[cfg_attr(not(feature = "cuda"), allow(unused_mut))] mut self) -> Result<Runtime> {
+        crate::process::watch();
+        #[cfg(feature = "cuda")]
+        match std::env::var("WARPLINE_COMPLETION").as_deref() {
+            Err(_) | Ok("word") => {}
+            Ok("event") => self.cuda.by_events = true,
+            Ok(other) => {
+                return Err(Error::new(
+                    ErrorKind::InvalidArgument,
+                    format!("WARPLINE_COMPLETION={other}: expected word or event"),
+                ));
+            }
+        }
         if self.cpu_devices == 0 {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
@@ -319,6 +446,13 @@ impl RuntimeBuilder {
             .collect();
         Ok(Runtime {
             inner: Arc::new(Inner {
+                #[cfg(feature = "cuda")]
+                cuda: CudaDevices {
+                    opened: Mutex::default(),
+                    options: self.cuda,
+                    limits: (self.memory_limit_bytes, self.pinned_cap_bytes),
+                    refuse_allocation: self.refuse_allocation,
+                },
                 world,
                 devices,
                 #[cfg(feature = "test-util")]

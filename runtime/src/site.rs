@@ -33,6 +33,12 @@ impl Site {
         self.op
     }
 
+    /// The op's name, where it stands.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn name(&self) -> &'static &'static str {
+        self.op
+    }
+
     /// The op on its stream, as errors begin: `sum on stream "side" (src/main.rs:31)`.
     pub(crate) fn on(self, stream_label: &str) -> impl fmt::Display {
         let (file, line) = (self.location.file(), self.location.line());

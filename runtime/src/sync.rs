@@ -1,7 +1,7 @@
 //! The one door to atomics and locks.
 //!
-//! `timeline.rs`, `desk.rs`, `driver/health.rs`, `driver/cpu/strand.rs` and `driver/cpu/idle.rs` name their primitives only
-//! through this module, so that `ci/loom-models` can compile the same files against loom's.
+//! `timeline.rs`, `desk.rs`, `driver/health.rs`, `driver/cpu/strand.rs`, `driver/cpu/idle.rs` and `driver/cuda/watch.rs` name
+//! their primitives only through this module, so that `ci/loom-models` can compile the same files against loom's.
 
 pub(crate) use crossbeam_utils::sync::{Parker, Unparker};
 pub(crate) use parking_lot::{Mutex, MutexGuard};

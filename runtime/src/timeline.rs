@@ -4,7 +4,10 @@
 //!
 //! # Who may touch what, when
 //! * `completed` (the word) is written by one party only: whoever owns the stream's progress (the CPU worker that
-//!   holds the strand, a test that completes by hand, later the reactor). It never goes back. Anybody reads it.
+//!   holds the strand, a test that completes by hand). It never goes back. Anybody reads it.
+//! * Where a device counts for itself, in memory that it shares with the host, the timeline **follows** that [`Progress`], and
+//!   the owner is whoever holds `completing`: a poller that sees the device's number, or the reactor. Nobody waits for
+//!   `completing`: a poller that does not get it registers, and the reactor looks at what is registered until it is reached.
 //! * `waiting` is behind its own lock, which is never held while a waker runs, a waker is dropped, or a kept value is
 //!   dropped: any of these may run user code that comes back to this same timeline.
 //! * `interest` is the lowest ticket anything in `waiting` waits for (`u64::MAX`: nothing). It is written under the
@@ -15,7 +18,11 @@
 //! two sequentially consistent fences are totally ordered. If the waiter's comes first, the completer sees its interest
 //! and wakes it; if the completer's comes first, the waiter sees the word and does not wait. Either may see both (a
 //! wake that was not needed); none can miss both. Registering takes the lock and completing may take it too, but the
-//! lock alone would not do: the completer takes it only if it saw interest.
+//! lock alone would not do: the completer takes it only if it saw interest. Of several completers one after the other holds
+//! `completing`; each looks at `interest` after its own store.
+//!
+//! Who follows a device says that it waits ([`Progress::wanted`]) after its fence, so that the reactor, which clears its mark,
+//! fences and looks at `interest` before it turns away, sees either the interest or the new mark (`driver/cuda/watch.rs`).
 //!
 //! # Situations that look dangerous
 //! * *A waker is dropped by its `Pending` while the completer collects it*: both hold the lock to touch the map, and a
@@ -27,11 +34,13 @@
 //! # Lock order
 //! stream → allocation → **waiting**. Nothing is acquired under it.
 
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering, fence};
+use crate::error::Error;
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, fence};
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
 use std::task::{Poll, Waker};
 
 /// A number on a stream's timeline: the `n`th piece of work that was put there. The first is 1.
@@ -40,11 +49,26 @@ pub type Ticket = u64;
 /// Something that has to stay alive until a ticket is reached: a host buffer the device still reads or writes.
 pub type Keep = Arc<dyn Any + Send + Sync>;
 
+/// A device's own count of what it has done, which a timeline follows.
+pub trait Progress: Send + Sync {
+    /// The newest ticket that the device says is done.
+    fn reached(&self) -> Ticket;
+
+    /// Something waits on the timeline: somebody has to look at [`reached`](Self::reached) until nothing does. Called while no
+    /// lock is held but, for kept values, the stream's desk.
+    fn wanted(&self);
+}
+
 /// Everything up to [`Timeline::completed`] is done.
 pub struct Timeline {
     completed: AtomicU64,
     interest: AtomicU64,
     waiting: Mutex<Waiting>,
+    /// Held by who completes, where several may.
+    completing: AtomicBool,
+    progress: OnceLock<Arc<dyn Progress>>,
+    /// Why tickets that are not reached never will be, on a device that goes on.
+    fault: OnceLock<Error>,
 }
 
 #[derive(Default)]
@@ -116,19 +140,98 @@ impl Timeline {
             completed: AtomicU64::new(0),
             interest: AtomicU64::new(u64::MAX),
             waiting: Mutex::new(Waiting::default()),
+            completing: AtomicBool::new(false),
+            progress: OnceLock::new(),
+            fault: OnceLock::new(),
         }
     }
 
-    /// The newest ticket that is done.
+    /// Makes it follow a device's own count. Once, before anything waits.
+    pub fn follow(&self, progress: Arc<dyn Progress>) {
+        let first = self.progress.set(progress).is_ok();
+        assert!(first, "a timeline follows one device");
+    }
+
+    /// The newest ticket that is done and whose waiters were woken.
     #[inline]
     pub fn completed(&self) -> Ticket {
         self.completed.load(Ordering::Acquire)
     }
 
-    /// Whether `ticket` is done: one atomic load.
+    /// The newest ticket that is done, also if nobody has been woken for it yet.
+    pub fn newest(&self) -> Ticket {
+        self.progress.get().map_or(0, |device| device.reached()).max(self.completed())
+    }
+
+    /// Whether `ticket` is done: one atomic load, or two where it follows a device. What the ticket keeps may not be let go yet,
+    /// so this is for those who ask about the device's work and not for those who get something back: they
+    /// [`settle`](Self::settle).
     #[inline]
     pub fn reached(&self, ticket: Ticket) -> bool {
+        self.completed() >= ticket || self.progress.get().is_some_and(|device| device.reached() >= ticket)
+    }
+
+    /// Whether `ticket` is done and what it kept until then was let go. Where it follows a device that has come so far, this
+    /// call completes it, unless another is at it. Called while no lock is held.
+    #[inline]
+    pub fn settle(&self, ticket: Ticket) -> bool {
         self.completed() >= ticket
+            || self.progress.get().is_some_and(|device| self.catch_up(&**device, ticket))
+    }
+
+    #[inline(never)]
+    fn catch_up(&self, device: &dyn Progress, ticket: Ticket) -> bool {
+        let reached = device.reached();
+        if reached < ticket {
+            return false;
+        }
+        self.complete_shared(reached);
+        self.completed() >= ticket
+    }
+
+    /// As [`complete`](Self::complete), by one of several who may. Does nothing if another is at it: whoever still waits has
+    /// registered, and who looks after what is registered comes again.
+    pub fn complete_shared(&self, ticket: Ticket) {
+        if self.completing.swap(true, Ordering::Acquire) {
+            return;
+        }
+        if self.completed.load(Ordering::Relaxed) < ticket {
+            if self.interest.load(Ordering::Relaxed) <= ticket {
+                self.let_go(ticket);
+            }
+            self.completed.store(ticket, Ordering::Release);
+        }
+        self.completing.store(false, Ordering::Release);
+        fence(Ordering::SeqCst); // weaken: complete-shared-then-look
+        if self.interest.load(Ordering::Relaxed) <= ticket {
+            self.release(ticket);
+        }
+    }
+
+    /// Whether anything waits or is kept.
+    pub fn is_wanted(&self) -> bool {
+        self.interest.load(Ordering::Relaxed) != u64::MAX
+    }
+
+    /// Says that tickets which are not reached never will be, although the device goes on: the stream was given up. Whoever waits
+    /// has to be woken by [`wake_all`](Self::wake_all) after it.
+    pub fn give_up(&self, error: Error) {
+        let _ = self.fault.set(error);
+    }
+
+    /// Why tickets that are not reached never will be.
+    #[inline]
+    pub fn fault(&self) -> Option<&Error> {
+        self.fault.get()
+    }
+
+    /// After an entry was made: who looks after a followed device has to know.
+    #[inline]
+    fn tell_device(&self) {
+        if let Some(device) = self.progress.get() {
+            fence(Ordering::SeqCst); // weaken: enter-then-tell
+            device.wanted();
+        }
     }
 
     /// Lets go of what was kept until the work of `ticket` is over, marks everything up to it as done, then wakes who waited and
@@ -205,9 +308,12 @@ impl Timeline {
         drop(waiting);
         drop(replaced);
         fence(Ordering::SeqCst); // weaken: register-then-read
-        if self.reached(ticket) {
+        if self.completed() >= ticket {
             self.deregister(registration);
             return Poll::Ready(());
+        }
+        if let Some(device) = self.progress.get() {
+            device.wanted();
         }
         Poll::Pending
     }
@@ -235,13 +341,14 @@ impl Timeline {
         self.interest.store(waiting.lowest(), Ordering::Relaxed);
         drop(waiting);
         drop(unneeded);
+        self.tell_device();
     }
 
     /// Like [`keep_until`](Self::keep_until), for a ticket that may be reached meanwhile: register, fence, read the word.
     pub fn keep_until_last(&self, ticket: Ticket, keep: Keep) {
         self.keep_until(ticket, keep, Until::Reached);
         fence(Ordering::SeqCst); // weaken: keep-then-read
-        if self.reached(ticket) {
+        if self.completed() >= ticket {
             self.release(ticket);
         }
     }

@@ -17,7 +17,7 @@ pub(crate) fn runtime(devices: u32) -> Runtime {
 /// A runtime, its `cpu:0`, and as many streams as `labels`.
 pub(crate) fn streams<const N: usize>(labels: [&str; N]) -> (Runtime, Device, [Stream; N]) {
     let runtime = runtime(1);
-    let device = runtime.best_device().expect("cpu:0");
+    let device = runtime.device(DeviceId::Cpu(0)).expect("cpu:0");
     let streams = labels.map(|label| device.stream().label(label).build().expect("a stream"));
     (runtime, device, streams)
 }

@@ -23,6 +23,10 @@ mod sync;
 #[path = "../../../runtime/src/timeline.rs"]
 mod timeline;
 
+#[cfg(test)]
+#[path = "../../../runtime/src/driver/cuda/watch.rs"]
+mod watch;
+
 /// Stands in for the runtime's error type.
 mod error {
     #[derive(Debug)]
@@ -39,6 +43,7 @@ mod report {
 #[cfg(test)]
 mod models {
     mod desk;
+    mod following;
     mod idle;
     mod strand;
     mod timeline;

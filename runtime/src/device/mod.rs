@@ -6,8 +6,9 @@ mod id;
 pub use generator::{Draw, Generator};
 pub use id::DeviceId;
 
-use crate::driver::{Completion, Driver, DriverError, Health};
+use crate::driver::{Completion, DeviceProperties, Driver, DriverError, Health};
 use crate::error::{Error, ErrorKind, Result};
+use crate::kernel::{Kernel, LaunchConfig};
 use crate::memory::{Buffer, DeviceMemory, MemoryStats, PinnedPool, PinnedStats};
 use crate::order::Use;
 use crate::pending::Pending;
@@ -17,6 +18,7 @@ use crate::world::World;
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A device of a runtime. A cheap handle; all clones are the same device.
 #[derive(Clone)]
@@ -33,6 +35,8 @@ pub(crate) struct DeviceShared {
     /// Whether markers have to be written for tickets to complete.
     pub(crate) signalled: bool,
     pub(crate) runs_in_turns: bool,
+    /// How long a poll may spin.
+    pub(crate) spins_for: Duration,
     pub(crate) foreign_turns: ForeignTurns,
     default_stream: Mutex<Option<Stream>>,
     generator: Generator,
@@ -53,6 +57,7 @@ impl DeviceShared {
             pinned: PinnedPool::new(driver.clone(), pinned_cap_bytes),
             signalled: driver.completion() == Completion::Signalled,
             runs_in_turns: driver.runs_in_turns(),
+            spins_for: driver.spins_for(),
             driver,
             health,
             foreign_turns: ForeignTurns::default(),
@@ -64,6 +69,9 @@ impl DeviceShared {
     /// Whether the device takes work.
     #[inline]
     pub(crate) fn ensure_open(&self) -> Result<()> {
+        if crate::process::is_forked() {
+            return Err(crate::process::forked());
+        }
         if let Some(fault) = self.health.fault() {
             return Err(fault.clone());
         }
@@ -95,6 +103,14 @@ impl DeviceShared {
             DriverError::Refused(_) => ErrorKind::Driver,
         };
         Error::new(kind, format!("{what} failed on {}: {error}; the device goes on", self.id))
+    }
+
+    /// Before somebody is told that everything went well: whether the device still works.
+    pub(crate) fn confirm(&self) -> Result<()> {
+        match self.driver.confirm() {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.refused(&"synchronize", &error)),
+        }
     }
 
     /// Memory was freed that streams besides the allocating one (the first) have used last: when those uses are over has to
@@ -152,6 +168,14 @@ impl Device {
     /// `InvalidName` if the text is no device name, `NoSuchDevice` if there is no such device, with what is missing.
     pub fn open(name: &str) -> Result<Device> {
         Runtime::default_runtime()?.device(name.parse()?)
+    }
+
+    /// All CUDA devices of the default runtime; none where there is no driver.
+    ///
+    /// # Errors
+    /// As [`Runtime::cuda_devices`].
+    pub fn all_cuda() -> Result<Vec<Device>> {
+        Runtime::default_runtime()?.cuda_devices()
     }
 
     /// Its name.
@@ -251,6 +275,38 @@ impl Device {
     /// What is built on top then uses no threads of its own either, so that a seed decides everything.
     pub fn runs_in_turns(&self) -> bool {
         self.0.runs_in_turns
+    }
+
+    /// What sort of device it is: its name, its memory, what it can do.
+    pub fn properties(&self) -> DeviceProperties {
+        self.0.driver.properties()
+    }
+
+    /// Bytes of device memory that nobody has, this process or another; `None` if the driver does not know.
+    pub fn free_bytes(&self) -> Option<usize> {
+        self.0.driver.free_bytes()
+    }
+
+    /// A launch configuration that keeps the device busy with `elements` independent elements of `kernel`: blocks of the size
+    /// that fills the multiprocessors best, as the driver's occupancy calculator has it, and no more of them than run at once.
+    ///
+    /// The kernel has to go on in steps of the whole grid, as those of `warpline::kernels` do.
+    ///
+    /// # On the CPU device
+    /// As [`LaunchConfig::for_elements`], since a twin runs once.
+    ///
+    /// # Errors
+    /// `Driver` if the kernel cannot be loaded.
+    pub fn suggest_config(
+        &self,
+        kernel: &'static Kernel,
+        elements: u64,
+        shared_bytes: u32,
+    ) -> Result<LaunchConfig> {
+        self.0
+            .driver
+            .suggest(kernel, elements, shared_bytes)
+            .map_err(|error| self.0.refused(&"suggest_config", &error))
     }
 
     /// Why the device takes no more work, if it has failed.

@@ -17,6 +17,15 @@
 //!    its timelines keep ([`Timeline::abandon`]) once nothing running can touch it.
 
 pub mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
+mod health;
+mod panic;
+mod stamp;
+
+pub use health::Health;
+pub(crate) use panic::message_of;
+pub use stamp::Stamp;
 
 use crate::device::DeviceId;
 use crate::kernel::{Arg, Args, Kernel, LaunchConfig, Param, ParamKind};
@@ -24,12 +33,10 @@ use crate::order::ByteRange;
 use crate::site::Site;
 use crate::timeline::{Ticket, Timeline};
 use std::any::Any;
+use std::ffi::c_void;
 use std::fmt;
-use std::sync::{Arc, OnceLock};
-use std::time::Instant;
-
-mod health;
-pub use health::Health;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// An address in a device's memory. On the CPU device it is the host address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -50,6 +57,18 @@ pub enum Completion {
     EveryOp,
     /// Only tickets that [`DriverStream::signal`] was called for.
     Signalled,
+}
+
+/// How eagerly the host looks for what a device that signals has done: what a wake-up may cost against what it may be late by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum WakeUp {
+    /// Never spins: wake-ups are late by 50 µs or more, and cost least.
+    LowPower,
+    /// Spins for 20 µs after something happened, then sleeps for ever longer times.
+    #[default]
+    Balanced,
+    /// Spins longer, also in `poll`.
+    LowLatency,
 }
 
 /// How urgently a stream's work is picked when several streams could run.
@@ -109,7 +128,13 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
         timeline: Arc<Timeline>,
     ) -> Result<Arc<dyn DriverStream>, DriverError>;
 
-    /// `len_bytes` of device memory, aligned to 512 bytes, all zero.
+    /// How long a poll of something unfinished may spin before it gives its thread up.
+    fn spins_for(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// `len_bytes` of device memory, aligned to 256 bytes at least. All zero where the host reads it in place, as on the CPU
+    /// device; else its contents are unspecified until they are written.
     fn alloc(&self, len_bytes: usize) -> Result<DevicePtr, DriverError>;
 
     /// Gives memory back.
@@ -129,6 +154,70 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
     /// `ptr` came from [`alloc_host`](Self::alloc_host) of this driver with the same length, and no work that touches it is
     /// unfinished or will be submitted.
     unsafe fn free_host(&self, ptr: *mut u8, len_bytes: usize);
+
+    /// Lets the device copy to and from this host memory while the host goes on. May take milliseconds.
+    ///
+    /// # Safety
+    /// The memory stays until [`unregister_host`](Self::unregister_host).
+    ///
+    /// # Errors
+    /// If the driver does not take it: it is registered already, say.
+    unsafe fn register_host(&self, _ptr: *mut u8, _len_bytes: usize) -> Result<(), DriverError> {
+        Ok(())
+    }
+
+    /// Ends what [`register_host`](Self::register_host) began.
+    ///
+    /// # Safety
+    /// It was registered with this driver, and no work that touches it is unfinished or will be submitted.
+    unsafe fn unregister_host(&self, _ptr: *mut u8) {}
+
+    /// The time between two marks that [`Command::Stamp`] made, both of which were passed.
+    ///
+    /// # Errors
+    /// If the marks cannot be compared.
+    fn elapsed(&self, _earlier: &DriverEvent, _later: &DriverEvent) -> Result<Duration, DriverError> {
+        Err(DriverError::Refused("the device does not mark times".into()))
+    }
+
+    /// Asks the device whether it still works, before somebody is told that everything went well. Never blocks.
+    ///
+    /// # Errors
+    /// If it does not; its health says so from then on.
+    fn confirm(&self) -> Result<(), DriverError> {
+        Ok(())
+    }
+
+    /// What sort of device it is.
+    fn properties(&self) -> DeviceProperties {
+        DeviceProperties::unknown(self.id().to_string())
+    }
+
+    /// Bytes of device memory that nobody has, as far as the driver knows; `None` if it does not.
+    fn free_bytes(&self) -> Option<usize> {
+        None
+    }
+
+    /// A launch configuration for `elements` independent elements that keeps the device busy.
+    ///
+    /// # Errors
+    /// If the kernel cannot be loaded.
+    fn suggest(
+        &self,
+        _kernel: &'static Kernel,
+        elements: u64,
+        shared_bytes: u32,
+    ) -> Result<LaunchConfig, DriverError> {
+        Ok(LaunchConfig::for_elements(elements).with_shared_bytes(shared_bytes))
+    }
+
+    /// Where a variable of the module that `kernel` is in stands, and how many bytes it has.
+    ///
+    /// # Errors
+    /// If there is none, or no modules here.
+    fn global(&self, _kernel: &'static Kernel, _name: &str) -> Result<(DevicePtr, usize), DriverError> {
+        Err(DriverError::Refused("the device has no modules".into()))
+    }
 
     /// Runs at most one piece of work on the calling thread, if this driver runs work only so; whether it did.
     ///
@@ -164,6 +253,67 @@ pub struct StreamOptions {
     pub key: u64,
     /// The number of its runtime in this process, for traces.
     pub runtime: u64,
+    /// Somebody else's stream to work on, which lives for as long as this one.
+    pub borrowed: Option<RawHandle>,
+}
+
+/// A driver's own handle of a stream: a `CUstream`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawHandle(*mut c_void);
+
+// SAFETY: it is a number until the driver gets it, and drivers take streams from any thread.
+unsafe impl Send for RawHandle {}
+// SAFETY: as above.
+unsafe impl Sync for RawHandle {}
+
+impl RawHandle {
+    /// A handle of this value.
+    pub fn new<T>(handle: *mut T) -> Self {
+        RawHandle(handle.cast())
+    }
+
+    /// Its value.
+    pub fn as_ptr(self) -> *mut c_void {
+        self.0
+    }
+}
+
+/// What sort of device one is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceProperties {
+    /// Its name, as its maker has it.
+    pub name: String,
+    /// Its memory, in bytes.
+    pub total_bytes: usize,
+    /// What tells it from others, whatever it is numbered as.
+    pub uuid: Option<[u8; 16]>,
+    /// Major and minor, of a GPU.
+    pub compute_capability: Option<(u32, u32)>,
+    /// Streaming multiprocessors of a GPU, worker threads else.
+    pub multiprocessors: u32,
+    /// The most shared memory that a block can have, in bytes.
+    pub shared_bytes_per_block: u32,
+    /// Whether all blocks of a launch can wait for each other.
+    pub cooperative_launch: bool,
+    /// Whether the device writes its progress to host memory by itself; else it is asked.
+    pub completion_words: bool,
+}
+
+impl DeviceProperties {
+    /// Those of a device of which nothing is known but its name.
+    pub fn unknown(name: String) -> Self {
+        DeviceProperties {
+            name,
+            total_bytes: 0,
+            uuid: None,
+            compute_capability: None,
+            multiprocessors: 0,
+            shared_bytes_per_block: 0,
+            cooperative_launch: false,
+            completion_words: false,
+        }
+    }
 }
 
 /// One stream of a device.
@@ -185,6 +335,27 @@ pub unsafe trait DriverStream: Send + Sync + fmt::Debug + 'static {
     /// Marks the stream's present end for [`Command::Wait`] on another stream, if the driver needs a mark: one that waits on
     /// timelines does not.
     fn record(&self) -> Result<Option<DriverEvent>, DriverError>;
+
+    /// The driver's own handle, where other code can enqueue with it.
+    fn raw(&self) -> Option<RawHandle> {
+        None
+    }
+
+    /// Makes the device the calling thread's current one, for foreign work, until the returned value is dropped.
+    ///
+    /// # Errors
+    /// If the device has failed.
+    fn make_current(&self) -> Result<Box<dyn Any>, DriverError> {
+        Ok(Box::new(()))
+    }
+
+    /// Puts a host function at the stream's present end, for foreign work: it belongs to the newest ticket.
+    ///
+    /// # Errors
+    /// If the driver does not take it, or has no raw streams.
+    fn call_now(&self, _site: Site, _function: HostFn) -> Result<(), DriverError> {
+        Err(DriverError::Refused("the device has no raw streams".into()))
+    }
 }
 
 /// A driver's own mark on a stream.
@@ -226,7 +397,9 @@ pub enum Command {
     /// Call a host function in stream order.
     Call(HostFn),
     /// Note the time at which the stream gets here.
-    Stamp(Arc<OnceLock<Instant>>),
+    Stamp(Arc<Stamp>),
+    /// Nothing: others enqueue what this ticket stands for, on the raw stream.
+    Foreign,
 }
 
 impl Command {
@@ -239,6 +412,7 @@ impl Command {
             Command::Wait(_) => "wait",
             Command::Call(_) => "call",
             Command::Stamp(_) => "stamp",
+            Command::Foreign => "foreign",
         }
     }
 
@@ -248,7 +422,7 @@ impl Command {
             Command::Copy(copy) => (copy.width_bytes * copy.height) as u64,
             Command::Fill(fill) => (fill.width_bytes * fill.height) as u64,
             Command::Launch(launch) => launch.bytes(),
-            Command::Wait(_) | Command::Call(_) | Command::Stamp(_) => 0,
+            Command::Wait(_) | Command::Call(_) | Command::Stamp(_) | Command::Foreign => 0,
         }
     }
 }

@@ -19,8 +19,12 @@ pub struct LaunchConfig {
     pub grid: [u32; 3],
     /// Threads a block in x, y, z.
     pub block: [u32; 3],
-    /// Dynamic shared memory a block, in bytes.
+    /// Dynamic shared memory a block, in bytes. Above 48 KiB the device is asked for it.
     pub shared_bytes: u32,
+    /// Blocks of a cluster in x, y, z: those that can reach each other's shared memory (compute capability 9.0 and on).
+    pub cluster: Option<[u32; 3]>,
+    /// Whether all blocks run at once, so that they can wait for each other. Refused if they do not fit.
+    pub cooperative: bool,
 }
 
 impl LaunchConfig {
@@ -31,10 +35,11 @@ impl LaunchConfig {
     const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
     const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
     const MAX_BLOCK_THREADS: u64 = 1024;
+    const MAX_CLUSTER_BLOCKS: u64 = 8;
 
     /// `grid` blocks of `block` threads, in x, y, z, without dynamic shared memory.
     pub const fn new(grid: [u32; 3], block: [u32; 3]) -> Self {
-        LaunchConfig { grid, block, shared_bytes: 0 }
+        LaunchConfig { grid, block, shared_bytes: 0, cluster: None, cooperative: false }
     }
 
     /// `blocks` blocks of `threads` threads, all in x.
@@ -54,6 +59,16 @@ impl LaunchConfig {
         LaunchConfig { shared_bytes, ..self }
     }
 
+    /// The same with clusters of `blocks`, which divide the grid.
+    pub const fn with_cluster(self, blocks: [u32; 3]) -> Self {
+        LaunchConfig { cluster: Some(blocks), ..self }
+    }
+
+    /// The same with all blocks running at once.
+    pub const fn cooperatively(self) -> Self {
+        LaunchConfig { cooperative: true, ..self }
+    }
+
     /// Threads in all blocks together, as far as 64 bits count them.
     pub fn threads(&self) -> u64 {
         self.grid.iter().chain(&self.block).fold(1, |product: u64, &n| product.saturating_mul(n.into()))
@@ -71,10 +86,18 @@ impl LaunchConfig {
         if within(self.grid, Self::MAX_GRID)
             && within(self.block, Self::MAX_BLOCK)
             && block_threads <= Self::MAX_BLOCK_THREADS
+            && self.cluster.is_none_or(|cluster| self.fits(cluster))
         {
             return Ok(());
         }
         Err(self.refusal(kernel))
+    }
+
+    /// Whether clusters of these blocks make up the grid. CUDA C++ Programming Guide, "Thread Block Clusters": at most 8 blocks.
+    fn fits(&self, cluster: [u32; 3]) -> bool {
+        let blocks: u64 = cluster.iter().map(|&n| u64::from(n)).product();
+        (1..=Self::MAX_CLUSTER_BLOCKS).contains(&blocks)
+            && (0..3).all(|i| self.grid[i].is_multiple_of(cluster[i]))
     }
 
     #[cold]
@@ -97,6 +120,17 @@ impl LaunchConfig {
         }
         let (block, most) = (self.block, Self::MAX_BLOCK_THREADS);
         let threads: u64 = block.iter().map(|&n| u64::from(n)).product();
+        if let Some(cluster) = self.cluster.filter(|_| threads <= most) {
+            return Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "{kernel}: clusters of {cluster:?} blocks do not make up a grid of {:?}; use 1 to {} blocks that divide it in \
+                     each direction",
+                    self.grid,
+                    Self::MAX_CLUSTER_BLOCKS
+                ),
+            );
+        }
         Error::new(
             ErrorKind::InvalidArgument,
             format!(

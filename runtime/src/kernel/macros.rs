@@ -122,6 +122,9 @@ macro_rules! __kernel {
     (@body $head:tt $condition:tt $descriptor:tt { ptx: $text:expr, cpu: $cpu:expr $(,)? }) => {
         $crate::__kernel! { @open $head $condition $descriptor [$crate::kernel::Source::Ptx($text)] [$cpu] }
     };
+    (@body $head:tt $condition:tt $descriptor:tt { image: $bytes:expr, cpu: $cpu:expr $(,)? }) => {
+        $crate::__kernel! { @open $head $condition $descriptor [$crate::kernel::Source::Image($bytes)] [$cpu] }
+    };
     (@body $head:tt $condition:tt $descriptor:tt { cpu: $cpu:expr $(,)? }) => {
         $crate::__kernel! { @open $head $condition $descriptor [$crate::kernel::Source::None] [$cpu] }
     };

@@ -6,6 +6,7 @@
 mod call;
 mod config;
 mod macros;
+pub mod ptx;
 
 pub use call::{IntoOperand, KernelCall, Operand, RawOperand};
 pub use config::LaunchConfig;
@@ -83,6 +84,8 @@ pub enum Source {
     Cuda(&'static str),
     /// PTX text.
     Ptx(&'static str),
+    /// A cubin or a fatbin.
+    Image(&'static [u8]),
     /// The CPU device only.
     None,
 }

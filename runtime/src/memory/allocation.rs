@@ -3,12 +3,15 @@
 //! Shared by every `Buffer` and view of it. Dropping the last gives the block back with the newest ticket of each stream
 //! that used it; the device may still be working on it, and the allocator sees to it that nobody else gets it too
 //! early. Dropping never waits and never calls the driver.
+//!
+//! Memory may also be somebody else's, lent to us: then its owner is kept for as long as the device may be working on it.
 
 use super::{BlockId, Grant};
 use crate::device::DeviceShared;
 use crate::driver::DevicePtr;
 use crate::order::{Ledger, Use};
 use crate::site::Site;
+use crate::timeline::Keep;
 use std::sync::Arc;
 
 /// Device memory with its history.
@@ -18,7 +21,16 @@ pub(crate) struct Allocation {
     pub(crate) ptr: DevicePtr,
     pub(crate) len_bytes: usize,
     pub(crate) ledger: Ledger,
-    block: BlockId,
+    home: Home,
+}
+
+/// Where the memory goes in the end.
+#[derive(Debug)]
+enum Home {
+    /// Back to the device's allocator.
+    Pool(BlockId),
+    /// To its owner, who is dropped once the device has done with it.
+    Owner(Keep),
 }
 
 impl Allocation {
@@ -33,15 +45,42 @@ impl Allocation {
     ) -> Self {
         debug_assert!(len_bytes <= grant.len_bytes);
         let ledger = Ledger::new(used, len_bytes as u64, site);
-        Allocation { device, ptr: grant.ptr, len_bytes, ledger, block: grant.block }
+        Allocation { device, ptr: grant.ptr, len_bytes, ledger, home: Home::Pool(grant.block) }
+    }
+
+    /// Memory of somebody else's. `used`: the stream it was lent to and its last ticket.
+    pub(crate) fn lent(
+        device: Arc<DeviceShared>,
+        ptr: DevicePtr,
+        len_bytes: usize,
+        used: Use,
+        site: Site,
+        owner: Keep,
+    ) -> Self {
+        let ledger = Ledger::new(used, len_bytes as u64, site);
+        Allocation { device, ptr, len_bytes, ledger, home: Home::Owner(owner) }
     }
 }
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        let uses = self.ledger.last_uses();
-        self.device.memory.free(self.block, uses);
-        self.device.want_progress(uses);
+        match &self.home {
+            Home::Pool(block) => {
+                let uses = self.ledger.last_uses();
+                self.device.memory.free(*block, uses);
+                self.device.want_progress(uses);
+            }
+            Home::Owner(owner) => {
+                for used in self.ledger.last_uses() {
+                    if let Some(core) = self.device.world.stream(used.stream)
+                        && !core.timeline.reached(used.ticket)
+                    {
+                        core.timeline.keep_until_last(used.ticket, owner.clone());
+                        core.want_marker(used.ticket);
+                    }
+                }
+            }
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use crate::driver::{Driver, DriverError};
 use crate::element::Element;
 use crate::error::{Error, ErrorKind};
 use parking_lot::Mutex;
-use std::any::TypeId;
+use std::any::{Any, TypeId};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
@@ -198,6 +198,33 @@ impl PinnedPool {
         Error::new(ErrorKind::OutOfMemory, message)
     }
 
+    /// Page-locks memory that somebody else allocated. It is not counted among the pool's.
+    ///
+    /// # Errors
+    /// `Driver` if the driver does not take it.
+    pub(crate) fn register<T: Element>(self: &Arc<Self>, mut elements: Vec<T>) -> Result<Pinned<T>, Error> {
+        let (len, len_bytes) = (elements.len(), size_of_val(&*elements));
+        let ptr = NonNull::from(elements.as_mut_slice()).cast::<u8>();
+        let mut owner = None;
+        if len_bytes > 0 {
+            // SAFETY: `Driver::register_host` needs memory that stays until it is unregistered: the vector's, which is dropped
+            // after that and not touched meanwhile.
+            unsafe { self.driver.register_host(ptr.as_ptr(), len_bytes) }.map_err(|why| {
+                let bytes = ByteSize(len_bytes);
+                let message = format!(
+                    "{} did not page-lock {bytes}: {why}; use a buffer from pinned() and copy into it",
+                    self.driver.id()
+                );
+                Error::new(ErrorKind::Driver, message)
+            })?;
+            owner = Some(Box::new(elements) as Box<dyn Any + Send>);
+        }
+        Ok(Pinned::new(
+            PinnedBytes { ptr, block_len: 0, len_bytes, elements: None, owner, pool: self.clone() },
+            len,
+        ))
+    }
+
     /// The figures now.
     pub(crate) fn stats(&self) -> PinnedStats {
         self.state.lock().stats
@@ -212,7 +239,7 @@ impl PinnedPool {
     }
 
     fn bytes(self: &Arc<Self>, block: HostBlock, block_len: usize, len_bytes: usize) -> PinnedBytes {
-        PinnedBytes { ptr: block.0, block_len, len_bytes, elements: None, pool: self.clone() }
+        PinnedBytes { ptr: block.0, block_len, len_bytes, elements: None, owner: None, pool: self.clone() }
     }
 
     fn free(&self, blocks: Vec<(HostBlock, usize)>) {
@@ -242,6 +269,8 @@ pub(crate) struct PinnedBytes {
     len_bytes: usize,
     /// What it was a [`Pinned`] of, and its name and length.
     elements: Option<(TypeId, &'static str, usize)>,
+    /// Whose memory it is, if it is none of the pool's: registered with the driver, and dropped with this.
+    owner: Option<Box<dyn Any + Send>>,
     pool: Arc<PinnedPool>,
 }
 
@@ -266,6 +295,11 @@ impl PinnedBytes {
 
 impl Drop for PinnedBytes {
     fn drop(&mut self) {
+        if self.owner.is_some() {
+            // SAFETY: `Driver::unregister_host` needs memory registered with this driver and in no copy. `register` did so, and a
+            // copy in flight keeps these bytes.
+            unsafe { self.pool.driver.unregister_host(self.ptr.as_ptr()) };
+        }
         if self.block_len == 0 {
             return;
         }

@@ -281,6 +281,17 @@ impl Device {
         Ok(Pinned::new(bytes, len))
     }
 
+    /// Page-locks memory that is there already, so that copies from it overlap with work as from [`pinned`](Self::pinned).
+    ///
+    /// For data that is used again and again: page-locking takes milliseconds, on the calling thread, and so does the end of it
+    /// when the buffer is dropped. The memory does not go to the pool, nor count in its figures.
+    ///
+    /// # Errors
+    /// `Driver` if the driver does not take it.
+    pub fn pin<T: Element>(&self, elements: Vec<T>) -> Result<Pinned<T>> {
+        self.shared().pinned.register(elements)
+    }
+
     /// Like [`pinned`](Self::pinned), on the calling thread.
     ///
     /// # Errors

@@ -15,7 +15,7 @@
 use crate::desk::{Desk, Seat, Serve};
 use crate::device::DeviceShared;
 use crate::driver::{
-    Command, DriverError, DriverEvent, DriverStream, Point, Priority, StreamOptions, Submission,
+    Command, DriverError, DriverEvent, DriverStream, Point, Priority, RawHandle, StreamOptions, Submission,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::order::{Clock, MAX_TICKET, StreamId, Use};
@@ -75,13 +75,21 @@ pub(crate) struct State {
 
 impl Serve for State {
     fn serve(&mut self, ticket: Ticket) {
-        if ticket > self.marked && self.marked < self.issued {
+        // Foreign work in the making belongs to the newest ticket: its turn ends with a marker.
+        if ticket > self.marked && self.marked < self.issued && self.foreign.is_none() {
             self.mark();
         }
     }
 }
 
 impl State {
+    /// Makes sure that everything so far has a marker.
+    pub(crate) fn mark_newest(&mut self) {
+        if self.marked < self.issued {
+            self.mark();
+        }
+    }
+
     fn mark(&mut self) {
         self.raw.signal(self.issued);
         self.marked = self.issued;
@@ -116,6 +124,7 @@ pub(crate) struct Settings {
     pub(crate) priority: Priority,
     pub(crate) max_in_flight: Option<usize>,
     pub(crate) then: Option<Box<dyn Any + Send>>,
+    pub(crate) borrowed: Option<RawHandle>,
 }
 
 impl StreamCore {
@@ -132,6 +141,7 @@ impl StreamCore {
             priority: settings.priority,
             key: id.0,
             runtime: world.number,
+            borrowed: settings.borrowed,
         };
         let raw = device.driver.new_stream(&options, timeline.clone()).map_err(|error| {
             world.observed.retire(id, &Clock::default());
@@ -179,6 +189,11 @@ impl StreamCore {
     #[inline]
     pub(crate) fn issued(&self) -> Ticket {
         self.issued.load(Ordering::Acquire)
+    }
+
+    /// The newest ticket that is done, also if nobody has been woken for it yet.
+    pub(crate) fn completed(&self) -> Ticket {
+        self.timeline.newest()
     }
 
     pub(crate) fn version(&self) -> u64 {
@@ -255,6 +270,7 @@ impl StreamCore {
         if self.device.signalled
             && state.marked < state.issued
             && self.held.load(Ordering::Relaxed) == state.issued
+            && state.foreign.is_none()
         {
             state.mark();
         }
@@ -288,7 +304,8 @@ impl StreamCore {
         state.issued = ticket;
         self.elided.store(false, Ordering::Relaxed);
         self.issued.store(ticket, Ordering::Release);
-        if self.device.signalled && (kept || ticket - state.marked >= MARKER_EVERY) {
+        if self.device.signalled && (kept || ticket - state.marked >= MARKER_EVERY) && state.foreign.is_none()
+        {
             state.mark();
         }
         Ok(ticket)
@@ -467,7 +484,7 @@ impl StreamCore {
         let last = seat.issued;
         drop(seat);
         self.unseen.lock().take();
-        if self.timeline.reached(last) {
+        if self.timeline.settle(last) {
             self.retire();
         } else {
             self.timeline.keep_until_last(last, Arc::new(Retire(self.clone())));
@@ -503,7 +520,7 @@ impl fmt::Debug for StreamCore {
             "Stream(\"{}\" on {}, {} of {})",
             self.label,
             self.device.id,
-            self.timeline.completed(),
+            self.completed(),
             self.issued()
         )
     }

@@ -4,14 +4,15 @@
 //! want to enqueue wait for it to end, and the same thread coming back is an error instead of a deadlock. `poll` and
 //! `drop` are not concerned.
 //!
-//! On the CPU device foreign work is host functions, collected by the closure and run as one op. The accesses are checked, and
-//! the op takes its ticket, before the closure is called; a gate (a timeline of its own, waited for just before the op)
-//! keeps the op from running until the closure has returned.
+//! The accesses are checked, and the op takes its ticket, before the closure is called. On CUDA the closure gets the raw stream and
+//! enqueues there; until the turn ends nothing says how far the stream is, and it ends with a marker. On the CPU device foreign
+//! work is host functions, collected by the closure and run as one op; a gate (a timeline of its own, waited for just before the
+//! op) keeps the op from running until the closure has returned.
 
 use super::core::{Place, StreamCore};
 use super::enqueue::{Op, Touch};
 use super::handle::Stream;
-use crate::driver::{Command, HostFn, Point};
+use crate::driver::{Command, DriverError, DriverStream, HostFn, Point, RawHandle};
 use crate::element::Element;
 use crate::error::Result;
 use crate::kernel::AccessMode;
@@ -21,6 +22,7 @@ use crate::pending::{Pending, Refusal};
 use crate::site::Site;
 use crate::timeline::Timeline;
 use parking_lot::{Condvar, Mutex};
+use std::ffi::c_void;
 use std::sync::Arc;
 
 /// Says that a turn has ended.
@@ -90,13 +92,36 @@ type HostCall = Box<dyn FnOnce() + Send>;
 
 /// The stream as foreign work sees it.
 pub struct RawStream {
+    site: Site,
+    /// On the CPU device, what to run.
     calls: Vec<HostCall>,
+    native: Option<Native>,
+}
+
+/// A stream that others can enqueue on.
+struct Native {
+    stream: Arc<dyn DriverStream>,
+    handle: RawHandle,
+    failed: Option<DriverError>,
 }
 
 impl RawStream {
-    /// Enqueues a host function: on the CPU device, foreign work is that.
+    /// Enqueues a host function. On the CPU device, foreign work is that.
     pub fn call(&mut self, f: impl FnOnce() + Send + 'static) {
-        self.calls.push(Box::new(f));
+        match &mut self.native {
+            None => self.calls.push(Box::new(f)),
+            Some(native) => {
+                if let Err(error) = native.stream.call_now(self.site, HostFn(Box::new(f))) {
+                    native.failed.get_or_insert(error);
+                }
+            }
+        }
+    }
+
+    /// The `CUstream`, for the driver's and its libraries' own functions; `None` on the CPU device. The device's primary context
+    /// is current on this thread while the closure runs.
+    pub fn as_ptr(&self) -> Option<*mut c_void> {
+        self.native.as_ref().map(|native| native.handle.as_ptr())
     }
 }
 
@@ -122,7 +147,10 @@ impl Stream {
         let site = Site::here(&"external");
         let touches = reads.and(writes).0;
         let core = self.core();
-        let place = Turn::begin(core, site).and_then(|turn| turn.enqueue(site, &touches, f));
+        let place = Turn::begin(core, site).and_then(|turn| match turn.native.clone() {
+            Some((stream, handle)) => turn.enqueue_native(site, &touches, stream, handle, f),
+            None => turn.enqueue(site, &touches, f),
+        });
         Pending::value(core, place, ())
     }
 }
@@ -131,12 +159,42 @@ impl Stream {
 struct Turn<'a> {
     core: &'a Arc<StreamCore>,
     gate: Arc<Timeline>,
+    native: Option<(Arc<dyn DriverStream>, RawHandle)>,
 }
 
 impl<'a> Turn<'a> {
     fn begin(core: &'a Arc<StreamCore>, site: Site) -> Result<Self> {
-        core.sit(site, false)?.foreign = Some(std::thread::current().id());
-        Ok(Turn { core, gate: Arc::new(Timeline::new()) })
+        let mut seat = core.sit(site, false)?;
+        seat.foreign = Some(std::thread::current().id());
+        let native = seat.raw.raw().map(|handle| (seat.raw.clone(), handle));
+        drop(seat);
+        Ok(Turn { core, gate: Arc::new(Timeline::new()), native })
+    }
+
+    fn enqueue_native(
+        self,
+        site: Site,
+        touches: &[Touch<'_>],
+        stream: Arc<dyn DriverStream>,
+        handle: RawHandle,
+        f: impl FnOnce(&mut RawStream),
+    ) -> Result<Place> {
+        let refused = |error: DriverError| {
+            let error = self.core.refused(site, &error);
+            mark_failed(touches, &error);
+            error
+        };
+        let current = stream.make_current().map_err(refused)?;
+        let mut op = Op { turn: true, ..Op::new("foreign", site, touches) };
+        let place = self.core.enqueue(&mut op, || Command::Foreign)?;
+        let mut raw =
+            RawStream { site, calls: Vec::new(), native: Some(Native { stream, handle, failed: None }) };
+        f(&mut raw);
+        drop(current);
+        match raw.native.and_then(|native| native.failed) {
+            Some(error) => Err(refused(error)),
+            None => Ok(place),
+        }
     }
 
     fn enqueue(self, site: Site, touches: &[Touch<'_>], f: impl FnOnce(&mut RawStream)) -> Result<Place> {
@@ -152,7 +210,7 @@ impl<'a> Turn<'a> {
                 calls.into_iter().for_each(|call| call());
             })))
         })?;
-        let mut raw = RawStream { calls: Vec::new() };
+        let mut raw = RawStream { site, calls: Vec::new(), native: None };
         f(&mut raw);
         *calls.lock() = raw.calls;
         Ok(place)
@@ -161,7 +219,12 @@ impl<'a> Turn<'a> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.core.desk.sit().foreign = None;
+        let mut seat = self.core.desk.sit();
+        seat.foreign = None;
+        if self.native.is_some() {
+            seat.mark_newest();
+        }
+        drop(seat);
         self.core.device.foreign_turns.end();
         self.gate.complete(1);
     }

@@ -2,8 +2,8 @@
 
 use super::core::{Settings, StreamCore};
 use super::enqueue::{Op, Touch};
-use crate::device::Device;
-use crate::driver::{Command, Fill, HostFn, Launch, Priority};
+use crate::device::{Device, DeviceId};
+use crate::driver::{Command, Fill, HostFn, Launch, Priority, RawHandle};
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::kernel::{AccessMode, KernelCall, LaunchConfig};
@@ -13,6 +13,7 @@ use crate::pending::Pending;
 use crate::site::Site;
 use crate::timeline::Ticket;
 use parking_lot::Mutex;
+use std::ffi::c_void;
 use std::fmt;
 use std::sync::Arc;
 
@@ -72,7 +73,7 @@ impl Stream {
 
     /// The newest ticket that is done. Looking at it is not observing: use [`query`](Self::query) for that.
     pub fn completed(&self) -> Ticket {
-        self.core().timeline.completed()
+        self.core().completed()
     }
 
     /// Allocates `len` elements in the order of this stream. Their contents are unspecified.
@@ -255,11 +256,36 @@ impl StreamBuilder {
         self
     }
 
+    /// Works on somebody else's stream instead of one of ours: a `CUstream` of another library.
+    ///
+    /// What that library enqueues there is not known here: it has to be declared as [`Stream::external`] does, or to touch no
+    /// memory of ours.
+    ///
+    /// # Safety
+    /// `stream` is a live stream of this device's primary context, and stays so until everything that was enqueued through the
+    /// returned `Stream` and its clones is over.
+    ///
+    /// # On the CPU device
+    /// There are no raw streams: [`build`](Self::build) is refused as `Unsupported`.
+    pub unsafe fn borrow_raw(mut self, stream: *mut c_void) -> Self {
+        self.settings.borrowed = Some(RawHandle::new(stream));
+        self
+    }
+
     /// The stream.
     ///
     /// # Errors
     /// `Fault` or `ShutDown` when the device takes no more work; `Driver` if the driver refuses.
     pub fn build(self) -> Result<Stream> {
+        if self.settings.borrowed.is_some() && !matches!(self.device.id(), DeviceId::Cuda(_)) {
+            return Err(Error::new(
+                crate::ErrorKind::Unsupported,
+                format!(
+                    "borrow_raw: {} has no raw streams; make one of its own with new_stream",
+                    self.device
+                ),
+            ));
+        }
         Ok(Stream::new(StreamCore::new(self.device.shared().clone(), self.settings)?))
     }
 }

@@ -88,6 +88,7 @@ impl StreamPool {
 
     fn make(&self, permit: Box<dyn std::any::Any + Send>) -> Result<StreamLease> {
         let settings = Settings {
+            borrowed: None,
             label: Some(self.label.clone()),
             priority: self.priority,
             max_in_flight: None,

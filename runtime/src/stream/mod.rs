@@ -6,6 +6,7 @@ mod enqueue;
 mod foreign;
 mod handle;
 mod lease;
+mod lend;
 mod room;
 mod turns;
 mod wait;

@@ -2,7 +2,7 @@
 
 use super::core::StreamCore;
 use super::handle::Stream;
-use crate::driver::Command;
+use crate::driver::{Command, Stamp};
 use crate::element::Element;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
@@ -11,7 +11,7 @@ use crate::order::Use;
 use crate::pending::Pending;
 use crate::site::Site;
 use crate::timeline::Ticket;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// What [`Stream::wait_for`] takes: a buffer, or what holds one.
 pub trait HoldsMemory {
@@ -99,7 +99,7 @@ impl Stream {
     /// The stream is closed or the device has failed.
     #[track_caller]
     pub fn record_timed_event(&self) -> Result<Event> {
-        let stamp = Arc::new(OnceLock::new());
+        let stamp = Arc::new(Stamp::default());
         let command = stamp.clone();
         self.core().enqueue_plain("stamp", Site::here(&"record_timed_event"), || Command::Stamp(command))?;
         Ok(Event::record(self.core(), Some(stamp)))
@@ -170,9 +170,9 @@ impl StreamCore {
 
     pub(crate) fn synchronize(self: &Arc<Self>) -> Pending<()> {
         let core = self.clone();
-        Pending::later(self, Ok(self.here()), move || match core.take_unseen() {
-            Some(error) => Err(error),
-            None => Ok(()),
+        Pending::later(self, Ok(self.here()), move || {
+            core.device.confirm()?;
+            core.take_unseen().map_or(Ok(()), Err)
         })
     }
 }

@@ -7,7 +7,7 @@ use crate::timeline::{Timeline, Until};
 use loom::thread;
 use std::task::{Poll, Wake, Waker};
 
-struct Woken(AtomicBool);
+pub(super) struct Woken(pub(super) AtomicBool);
 
 impl Wake for Woken {
     fn wake(self: Arc<Self>) {
@@ -15,7 +15,7 @@ impl Wake for Woken {
     }
 }
 
-fn waker() -> (Arc<Woken>, Waker) {
+pub(super) fn waker() -> (Arc<Woken>, Waker) {
     let woken = Arc::new(Woken(AtomicBool::new(false)));
     (woken.clone(), Waker::from(woken))
 }
@@ -99,7 +99,7 @@ fn deregistering_while_it_completes_leaves_nothing_behind() {
     });
 }
 
-struct CountsDrops(Arc<AtomicU64>);
+pub(super) struct CountsDrops(pub(super) Arc<AtomicU64>);
 
 impl Drop for CountsDrops {
     fn drop(&mut self) {

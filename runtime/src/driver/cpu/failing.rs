@@ -6,7 +6,6 @@ use crate::driver::{Command, Point, Submission};
 use crate::error::{Error, ErrorKind};
 use crate::site::Site;
 use crate::timeline::Ticket;
-use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -84,23 +83,5 @@ impl CpuStream {
 pub(super) fn drop_quietly(work: VecDeque<Submission>) {
     if catch_unwind(AssertUnwindSafe(|| drop(work))).is_err() {
         crate::report::drop_panicked();
-    }
-}
-
-/// What a panic said.
-pub(super) fn message_of(panic: Box<dyn Any + Send>) -> String {
-    let message = match panic.downcast::<&'static str>() {
-        Ok(text) => return (*text).to_owned(),
-        Err(panic) => panic.downcast::<String>(),
-    };
-    match message {
-        Ok(text) => *text,
-        Err(other) => {
-            // Dropping somebody's panic value may panic again; what that leaves is not looked at.
-            if let Err(again) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(other))) {
-                std::mem::forget(again);
-            }
-            "a value that is not text".to_owned()
-        }
     }
 }

@@ -44,7 +44,9 @@ pub use backend::CpuBackend;
 pub use fault_plan::FaultPlan;
 
 use crate::device::DeviceId;
-use crate::driver::{Completion, DevicePtr, Driver, DriverError, DriverStream, StreamOptions};
+use crate::driver::{
+    Completion, DeviceProperties, DevicePtr, Driver, DriverError, DriverStream, StreamOptions,
+};
 use crate::site::Site;
 use crate::sync::Arc;
 use crate::timeline::{Ticket, Timeline};
@@ -131,6 +133,14 @@ unsafe impl Driver for CpuDriver {
         self.0.accepts_work()?;
         let number = self.0.backend.next_stream_number();
         Ok(CpuStream::new(self.0.clone(), options, timeline, number))
+    }
+
+    fn properties(&self) -> DeviceProperties {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        DeviceProperties {
+            multiprocessors: cores as u32,
+            ..DeviceProperties::unknown(format!("{}, on the host's processor", self.0.id))
+        }
     }
 
     fn alloc(&self, len_bytes: usize) -> Result<DevicePtr, DriverError> {

@@ -12,7 +12,7 @@
 
 use super::backend::Device;
 use super::execute::execute;
-use super::failing::{drop_quietly, message_of};
+use super::failing::drop_quietly;
 use super::workers::{Pool, Waiting};
 use crate::driver::{Command, DriverError, DriverEvent, DriverStream, Point, StreamOptions, Submission};
 use crate::driver::{Priority, cpu::strand::Strand};
@@ -205,7 +205,7 @@ impl CpuStream {
         }));
         event::op_finished(ticket, &site, || self.traced(command));
         outcome.map_err(|panic| {
-            let why = format!("panicked: {}", message_of(panic));
+            let why = format!("panicked: {}", crate::driver::message_of(panic));
             self.failure(ErrorKind::Fault, ticket, &site, &why)
         })
     }

@@ -1,0 +1,309 @@
+//! A CUDA device of one runtime.
+
+use super::api::{Answer, Failed, opened};
+use super::context::{Context, attribute};
+use super::functions::most_shared_bytes;
+use super::reactor;
+use super::stream::{Completing, CudaStream};
+use crate::device::DeviceId;
+use crate::driver::{
+    Completion, DeviceProperties, DevicePtr, Driver, DriverError, DriverEvent, DriverStream, Health,
+    StreamOptions, WakeUp,
+};
+use crate::error::{Error, ErrorKind};
+use crate::kernel::{Kernel, LaunchConfig};
+use crate::timeline::Timeline;
+use parking_lot::Mutex;
+use std::ffi::c_void;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// `CU_MEMHOSTALLOC_PORTABLE`: page-locked for every context.
+const PORTABLE: u32 = 1;
+/// How long the completion word may take in its self-test.
+const SELF_TEST: Duration = Duration::from_secs(1);
+/// How long a poll may spin with [`WakeUp::LowLatency`]: about a small kernel and its word.
+const LOW_LATENCY_SPIN: Duration = Duration::from_micros(20);
+
+#[derive(Debug)]
+pub(crate) struct CudaDevice {
+    context: &'static Context,
+    health: Arc<Health>,
+    completing: Completing,
+    streams: Mutex<Vec<Weak<CudaStream>>>,
+}
+
+/// What a CUDA device is opened with.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CudaOptions {
+    pub(crate) wake_up: WakeUp,
+    /// Markers are events, also where words work.
+    pub(crate) by_events: bool,
+}
+
+impl CudaDevice {
+    /// Opens device `ordinal` for a runtime, which learns of its death through `health`.
+    pub(crate) fn open(ordinal: u32, health: Arc<Health>, options: CudaOptions) -> Result<CudaDevice, Error> {
+        let no_such_device = |why: String| {
+            Error::new(
+                ErrorKind::NoSuchDevice,
+                format!("there is no {}: {why}; \"cpu\" needs nothing", DeviceId::Cuda(ordinal)),
+            )
+        };
+        reactor::start()
+            .map_err(|error| no_such_device(format!("its reactor thread does not start: {error}")))?;
+        let context = Context::of(ordinal).map_err(no_such_device)?;
+        if let Some(failed) = context.death() {
+            return Err(no_such_device(format!("it has failed in this process: {failed}")));
+        }
+        let words = *context.has_words.get_or_init(|| {
+            let works = self_test(context);
+            if let Ok(false) | Err(_) = works {
+                crate::report::no_completion_words(ordinal, works.err().map(|failed| failed.to_string()));
+            }
+            works.unwrap_or(false)
+        });
+        context.watch(&health);
+        let completing = Completing { wake_up: options.wake_up, by_events: options.by_events || !words };
+        Ok(CudaDevice { context, health, completing, streams: Mutex::default() })
+    }
+
+    fn driver_error(&self, failed: Failed) -> DriverError {
+        self.context.note_death(failed, None);
+        self.context.driver_error(failed)
+    }
+}
+
+/// Writes a word from a stream and sees whether it arrives.
+fn self_test(context: &'static Context) -> Answer<bool> {
+    if context.attribute(attribute::STREAM_MEMORY_OPERATIONS_64)? == 0 {
+        return Ok(false);
+    }
+    let _entered = context.enter()?;
+    let mut raw = context.streams.take(context, crate::driver::Priority::Normal)?;
+    raw.written += 1;
+    // SAFETY: cuStreamWriteValue64 takes a live stream and an eight-byte aligned device address, the word's.
+    unsafe { opened().cuStreamWriteValue64_v2(raw.stream, raw.word.device, raw.written, 0) }?;
+    let since = Instant::now();
+    while raw.word.host.load(Ordering::Acquire) != raw.written {
+        if since.elapsed() > SELF_TEST {
+            // The stream is not given back: the write may come yet.
+            return Ok(false);
+        }
+        std::thread::yield_now();
+    }
+    context.streams.give_back(raw, None);
+    Ok(true)
+}
+
+impl Context {
+    /// What a failed call is for those above the seam.
+    pub(super) fn driver_error(&self, failed: Failed) -> DriverError {
+        if failed.code != Failed::OUT_OF_MEMORY {
+            return DriverError::Refused(failed.to_string());
+        }
+        let (free_bytes, total_bytes) = self.memory().unwrap_or((0, 0));
+        DriverError::OutOfMemory { free_bytes, total_bytes }
+    }
+
+    /// Free bytes and all bytes.
+    fn memory(&self) -> Answer<(usize, usize)> {
+        let _entered = self.enter()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: cuMemGetInfo writes two sizes.
+        unsafe { opened().cuMemGetInfo_v2(&raw mut free, &raw mut total) }?;
+        Ok((free, total))
+    }
+}
+
+// SAFETY: device memory is the driver's, which gives none twice; host memory likewise, and zeroed.
+unsafe impl Driver for CudaDevice {
+    fn id(&self) -> DeviceId {
+        DeviceId::Cuda(self.context.ordinal)
+    }
+
+    fn completion(&self) -> Completion {
+        Completion::Signalled
+    }
+
+    fn spins_for(&self) -> Duration {
+        if self.completing.wake_up == WakeUp::LowLatency { LOW_LATENCY_SPIN } else { Duration::ZERO }
+    }
+
+    fn new_stream(
+        &self,
+        options: &StreamOptions,
+        timeline: Arc<Timeline>,
+    ) -> Result<Arc<dyn DriverStream>, DriverError> {
+        let stream = CudaStream::new(self.context, self.health.clone(), self.completing, options, timeline);
+        let stream = Arc::new(stream.map_err(|failed| self.driver_error(failed))?);
+        let mut streams = self.streams.lock();
+        if streams.len() == streams.capacity() {
+            streams.retain(|stream| stream.strong_count() > 0);
+        }
+        streams.push(Arc::downgrade(&stream));
+        Ok(stream)
+    }
+
+    fn alloc(&self, len_bytes: usize) -> Result<DevicePtr, DriverError> {
+        let mut address = 0;
+        let allocated = self.context.enter().and_then(|_entered| {
+            // SAFETY: cuMemAlloc writes an address.
+            unsafe { opened().cuMemAlloc_v2(&raw mut address, len_bytes) }
+        });
+        allocated.map(|()| DevicePtr(address)).map_err(|failed| self.driver_error(failed))
+    }
+
+    unsafe fn free(&self, ptr: DevicePtr, _len_bytes: usize) {
+        if crate::process::is_ending() {
+            return;
+        }
+        let freed = self.context.enter().and_then(|_entered| {
+            // SAFETY: cuMemFree takes an address that cuMemAlloc gave; the caller vouches for it.
+            unsafe { opened().cuMemFree_v2(ptr.0) }
+        });
+        if let Err(failed) = freed {
+            self.driver_error(failed);
+        }
+    }
+
+    fn alloc_host(&self, len_bytes: usize) -> Result<*mut u8, DriverError> {
+        let mut address: *mut c_void = std::ptr::null_mut();
+        let allocated = self.context.enter().and_then(|_entered| {
+            // SAFETY: cuMemHostAlloc writes an address.
+            unsafe { opened().cuMemHostAlloc(&raw mut address, len_bytes.max(1), PORTABLE) }
+        });
+        allocated.map_err(|failed| self.driver_error(failed))?;
+        let address = address.cast::<u8>();
+        // SAFETY: the memory is ours and that long.
+        unsafe { address.write_bytes(0, len_bytes) };
+        Ok(address)
+    }
+
+    unsafe fn free_host(&self, ptr: *mut u8, _len_bytes: usize) {
+        if crate::process::is_ending() {
+            return;
+        }
+        let freed = self.context.enter().and_then(|_entered| {
+            // SAFETY: cuMemFreeHost takes an address that cuMemHostAlloc gave; the caller vouches for it.
+            unsafe { opened().cuMemFreeHost(ptr.cast::<c_void>()) }
+        });
+        if let Err(failed) = freed {
+            self.driver_error(failed);
+        }
+    }
+
+    unsafe fn register_host(&self, ptr: *mut u8, len_bytes: usize) -> Result<(), DriverError> {
+        let registered = self.context.enter().and_then(|_entered| {
+            // SAFETY: cuMemHostRegister takes memory that stays until it is unregistered; the caller vouches for it.
+            unsafe { opened().cuMemHostRegister_v2(ptr.cast::<c_void>(), len_bytes, PORTABLE) }
+        });
+        registered.map_err(|failed| self.driver_error(failed))
+    }
+
+    unsafe fn unregister_host(&self, ptr: *mut u8) {
+        if crate::process::is_ending() {
+            return;
+        }
+        let done = self.context.enter().and_then(|_entered| {
+            // SAFETY: cuMemHostUnregister takes memory that is registered and in no copy; the caller vouches for it.
+            unsafe { opened().cuMemHostUnregister(ptr.cast::<c_void>()) }
+        });
+        if let Err(failed) = done {
+            self.driver_error(failed);
+        }
+    }
+
+    fn elapsed(&self, earlier: &DriverEvent, later: &DriverEvent) -> Result<Duration, DriverError> {
+        let event = |event: &DriverEvent| {
+            event.downcast_ref::<super::events::PooledEvent>().expect("an event of this driver").raw()
+        };
+        let mut milliseconds = 0.0f32;
+        let measured = self.context.enter().and_then(|_entered| {
+            // SAFETY: cuEventElapsedTime takes two live, recorded events and writes a float.
+            unsafe { opened().cuEventElapsedTime(&raw mut milliseconds, event(earlier), event(later)) }
+        });
+        measured.map_err(|failed| self.driver_error(failed))?;
+        Ok(Duration::from_secs_f64((f64::from(milliseconds) / 1e3).max(0.0)))
+    }
+
+    fn confirm(&self) -> Result<(), DriverError> {
+        self.context.ask().map_err(|failed| self.driver_error(failed))
+    }
+
+    fn properties(&self) -> DeviceProperties {
+        let attribute = |number| self.context.attribute(number).unwrap_or(0);
+        let mut uuid = cudarc::driver::sys::CUuuid { bytes: [0; 16] };
+        // SAFETY: cuDeviceGetUuid writes sixteen bytes.
+        let has_uuid = unsafe { opened().cuDeviceGetUuid_v2(&raw mut uuid, self.context.device) }.is_ok();
+        let mut total_bytes = 0;
+        // SAFETY: cuDeviceTotalMem writes a size.
+        let _ = unsafe { opened().cuDeviceTotalMem_v2(&raw mut total_bytes, self.context.device) };
+        DeviceProperties {
+            name: self.context.name.clone(),
+            total_bytes,
+            uuid: has_uuid.then(|| uuid.bytes.map(|byte| byte as u8)),
+            compute_capability: Some((
+                attribute(attribute::CAPABILITY_MAJOR) as u32,
+                attribute(attribute::CAPABILITY_MINOR) as u32,
+            )),
+            multiprocessors: attribute(attribute::MULTIPROCESSORS) as u32,
+            shared_bytes_per_block: most_shared_bytes(self.context).unwrap_or(0) as u32,
+            cooperative_launch: attribute(attribute::COOPERATIVE_LAUNCH) != 0,
+            completion_words: !self.completing.by_events,
+        }
+    }
+
+    fn free_bytes(&self) -> Option<usize> {
+        self.context.memory().ok().map(|(free, _)| free)
+    }
+
+    fn suggest(
+        &self,
+        kernel: &'static Kernel,
+        elements: u64,
+        shared_bytes: u32,
+    ) -> Result<LaunchConfig, DriverError> {
+        let _entered = self.context.enter().map_err(|failed| self.driver_error(failed))?;
+        self.context.functions.suggest(kernel, elements, shared_bytes)
+    }
+
+    fn global(&self, kernel: &'static Kernel, name: &str) -> Result<(DevicePtr, usize), DriverError> {
+        let _entered = self.context.enter().map_err(|failed| self.driver_error(failed))?;
+        let module = self.context.functions.module_of(kernel)?;
+        let name = std::ffi::CString::new(name)
+            .map_err(|_| DriverError::Refused(format!("{name:?} is no name of a variable")))?;
+        let (mut address, mut bytes) = (0, 0);
+        // SAFETY: cuModuleGetGlobal takes a live module and a string, and writes an address and a size.
+        unsafe { opened().cuModuleGetGlobal_v2(&raw mut address, &raw mut bytes, module, name.as_ptr()) }
+            .map_err(|failed| self.driver_error(failed))?;
+        Ok((DevicePtr(address), bytes))
+    }
+
+    fn shut_down(&self) {
+        let streams: Vec<_> = self.streams.lock().iter().filter_map(Weak::upgrade).collect();
+        let Some(held) = streams.iter().find(|stream| stream.closed_gates() > 0) else { return };
+        self.health.note(Error::new(
+            ErrorKind::ShutDown,
+            format!(
+                "the runtime was shut down with work in flight on stream \"{}\", held at a wait that nothing will release",
+                held.track.label()
+            ),
+        ));
+        reactor::wake(self.health.clone());
+    }
+}
+
+/// Whether a CUDA driver with a device was found.
+pub fn is_available() -> bool {
+    super::context::device_count().is_ok_and(|count| count > 0)
+}
+
+/// How many devices the CUDA driver shows, or why there are none.
+///
+/// # Errors
+/// [`NoSuchDevice`](ErrorKind::NoSuchDevice), with what was looked for.
+pub fn device_count() -> Result<u32, Error> {
+    super::context::device_count().map_err(|why| Error::new(ErrorKind::NoSuchDevice, why))
+}

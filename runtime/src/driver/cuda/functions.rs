@@ -1,0 +1,200 @@
+//! Device code, loaded: a context's modules and the functions of kernels.
+//!
+//! A kernel is loaded with its first launch and stays. Its parameters are compared with those its PTX declares before anything
+//! is launched, since a launch with others would read past the arguments.
+
+use super::api::{Answer, CUfunction, CUmodule, opened};
+use super::context::{Context, attribute};
+use super::software;
+use crate::driver::DriverError;
+use crate::kernel::{Kernel, LaunchConfig, ParamKind, Source, ptx};
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
+use std::ffi::{CString, c_void};
+
+/// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`
+const MAX_DYNAMIC_SHARED_BYTES: i32 = 8;
+/// Dynamic shared memory that every launch may have.
+const SHARED_WITHOUT_ASKING: u32 = 48 << 10;
+
+/// A loaded kernel.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Function {
+    pub(super) raw: CUfunction,
+    module: CUmodule,
+}
+
+// SAFETY: a function handle may be used from any thread.
+unsafe impl Send for Function {}
+// SAFETY: as above.
+unsafe impl Sync for Function {}
+
+#[derive(Debug, Default)]
+pub(super) struct Functions {
+    /// By the kernel's address.
+    loaded: RwLock<HashMap<usize, Function>>,
+    /// Modules by the address of their text: several kernels may share one.
+    modules: Mutex<HashMap<usize, Module>>,
+    /// What dynamic shared memory was asked for, by function.
+    shared: Mutex<HashMap<usize, u32>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Module(CUmodule);
+
+// SAFETY: a module handle may be used from any thread.
+unsafe impl Send for Module {}
+
+impl Functions {
+    /// The device function of `kernel`. The context is current.
+    pub(super) fn of(&self, kernel: &'static Kernel) -> Result<Function, DriverError> {
+        let key = std::ptr::from_ref(kernel) as usize;
+        if let Some(function) = self.loaded.read().get(&key) {
+            return Ok(*function);
+        }
+        let function = self.load(kernel)?;
+        self.loaded.write().insert(key, function);
+        Ok(function)
+    }
+
+    /// The module that `kernel` is in. The context is current.
+    pub(super) fn module_of(&self, kernel: &'static Kernel) -> Result<CUmodule, DriverError> {
+        self.of(kernel).map(|function| function.module)
+    }
+
+    #[cold]
+    fn load(&self, kernel: &'static Kernel) -> Result<Function, DriverError> {
+        software::register(kernel)?;
+        let refused = |why: String| DriverError::Refused(format!("{} cannot be loaded: {why}", kernel.name));
+        let module = match kernel.source {
+            Source::Ptx(text) => {
+                check_params(kernel, text)?;
+                let image =
+                    || CString::new(text).map(CString::into_bytes_with_nul).map_err(|_| NUL.to_owned());
+                self.module(text.as_ptr() as usize, image).map_err(refused)?
+            }
+            Source::Image(bytes) => {
+                self.module(bytes.as_ptr() as usize, || Ok(bytes.to_vec())).map_err(refused)?
+            }
+            Source::Cuda(_) if software::is_present() => {
+                let skeleton = software::skeleton(kernel);
+                let image = || Ok(CString::new(skeleton).expect("text without NUL").into_bytes_with_nul());
+                self.module(std::ptr::from_ref(kernel) as usize, image).map_err(refused)?
+            }
+            Source::Cuda(_) => {
+                return Err(refused(
+                    "its device code is CUDA C++, which has to be compiled before: give it ptx".to_owned(),
+                ));
+            }
+            Source::None => {
+                return Err(refused("it has no device code, only a CPU form".to_owned()));
+            }
+        };
+        let name = CString::new(kernel.name).expect("an identifier");
+        let mut function = std::ptr::null_mut();
+        // SAFETY: cuModuleGetFunction takes a live module and a string, and writes a function.
+        unsafe { opened().cuModuleGetFunction(&raw mut function, module, name.as_ptr()) }
+            .map_err(|failed| refused(failed.to_string()))?;
+        Ok(Function { raw: function, module })
+    }
+
+    fn module(
+        &self,
+        key: usize,
+        image: impl FnOnce() -> Result<Vec<u8>, String>,
+    ) -> Result<CUmodule, String> {
+        let mut modules = self.modules.lock();
+        if let Some(Module(module)) = modules.get(&key) {
+            return Ok(*module);
+        }
+        let module = load_module(&image()?).map_err(|failed| failed.to_string())?;
+        modules.insert(key, Module(module));
+        Ok(module)
+    }
+
+    /// Lets `function` be launched with this much dynamic shared memory. The context is current.
+    pub(super) fn allow_shared(&self, function: Function, bytes: u32) -> Answer {
+        if bytes <= SHARED_WITHOUT_ASKING {
+            return Ok(());
+        }
+        let mut shared = self.shared.lock();
+        let allowed = shared.entry(function.raw as usize).or_insert(SHARED_WITHOUT_ASKING);
+        if bytes > *allowed {
+            // SAFETY: cuFuncSetAttribute takes a live function.
+            unsafe { opened().cuFuncSetAttribute(function.raw, MAX_DYNAMIC_SHARED_BYTES, bytes as i32) }?;
+            *allowed = bytes;
+        }
+        Ok(())
+    }
+
+    /// The block size that keeps the device busiest, by the driver's occupancy calculator, and as many blocks as `elements`
+    /// need, no more than fill the device in one wave.
+    pub(super) fn suggest(
+        &self,
+        kernel: &'static Kernel,
+        elements: u64,
+        shared_bytes: u32,
+    ) -> Result<LaunchConfig, DriverError> {
+        let function = self.of(kernel)?;
+        let (mut grid, mut block) = (0, 0);
+        // SAFETY: cuOccupancyMaxPotentialBlockSize takes a live function and writes two ints; without a function for the shared
+        // memory, the number counts.
+        unsafe {
+            opened().cuOccupancyMaxPotentialBlockSize(
+                &raw mut grid,
+                &raw mut block,
+                function.raw,
+                std::ptr::null(),
+                shared_bytes as usize,
+                0,
+            )
+        }
+        .map_err(|failed| DriverError::Refused(failed.to_string()))?;
+        let (grid, block) = (grid.max(1) as u64, block.max(1) as u32);
+        let needed = elements.div_ceil(u64::from(block)).max(1);
+        Ok(LaunchConfig::linear(needed.min(grid) as u32, block).with_shared_bytes(shared_bytes))
+    }
+}
+
+const NUL: &str = "its text holds a NUL";
+
+/// Loads PTX text with its NUL, a cubin or a fatbin. The context is current.
+pub(super) fn load_module(image: &[u8]) -> Answer<CUmodule> {
+    let mut module = std::ptr::null_mut();
+    // SAFETY: cuModuleLoadData takes PTX text that ends with a NUL, or an image that says its own length, and copies it.
+    unsafe { opened().cuModuleLoadData(&raw mut module, image.as_ptr().cast::<c_void>()) }?;
+    Ok(module)
+}
+
+fn check_params(kernel: &Kernel, text: &str) -> Result<(), DriverError> {
+    let declared = ptx::entry_params(text, kernel.name).ok_or_else(|| {
+        DriverError::Refused(format!(
+            "{0} cannot be loaded: its PTX has no entry {0}; declare it extern \"C\" and __global__",
+            kernel.name
+        ))
+    })?;
+    let ours: Vec<usize> = kernel.params.iter().map(|param| bytes_of(param.kind)).collect();
+    if ours == declared {
+        return Ok(());
+    }
+    Err(DriverError::Refused(format!(
+        "{} cannot be loaded: it is declared with {} parameters of {ours:?} bytes and its PTX has {} of {declared:?}; make \
+         them the same",
+        kernel.name,
+        ours.len(),
+        declared.len()
+    )))
+}
+
+/// The bytes of a parameter in device code: a slice is its address.
+pub(super) const fn bytes_of(kind: ParamKind) -> usize {
+    match kind {
+        ParamKind::Scalar { bytes, .. } => bytes,
+        ParamKind::Slice { .. } => 8,
+    }
+}
+
+/// The most dynamic shared memory that a block of this device can ask for.
+pub(super) fn most_shared_bytes(context: &Context) -> Answer<i32> {
+    context.attribute(attribute::SHARED_PER_BLOCK_OPTIN)
+}

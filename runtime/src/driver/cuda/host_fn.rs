@@ -1,0 +1,84 @@
+//! Host functions in stream order: called by a thread of the driver's, which may not call the driver.
+
+use super::api::{Answer, CUstream, opened};
+use super::reactor;
+use super::track::Track;
+use crate::driver::{Health, HostFn};
+use crate::error::{Error, ErrorKind};
+use crate::site::Site;
+use crate::timeline::Ticket;
+use parking_lot::Mutex;
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// A host function on its way. The driver holds one reference until it has called it, which it never does on a dead context.
+pub(super) struct Job {
+    function: Mutex<Option<HostFn>>,
+    health: Arc<Health>,
+    track: Arc<Track>,
+    site: Site,
+    ticket: Ticket,
+}
+
+impl std::fmt::Debug for Job {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Job({})", self.site)
+    }
+}
+
+impl Job {
+    /// Drops the function uncalled.
+    pub(super) fn forget(&self) {
+        let function = self.function.lock().take();
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(function)));
+    }
+}
+
+/// Enqueues `function`. The context is current.
+pub(super) fn enqueue(
+    stream: CUstream,
+    track: &Arc<Track>,
+    health: &Arc<Health>,
+    site: Site,
+    ticket: Ticket,
+    function: HostFn,
+) -> Answer {
+    let job = Arc::new(Job {
+        function: Mutex::new(Some(function)),
+        health: health.clone(),
+        track: track.clone(),
+        site,
+        ticket,
+    });
+    let data = Arc::into_raw(job.clone());
+    // SAFETY: cuLaunchHostFunc takes a live stream and data that the function may use when it is called: a reference of its
+    // own.
+    let launched = unsafe { opened().cuLaunchHostFunc(stream, call, data.cast_mut().cast::<c_void>()) };
+    match launched {
+        Ok(()) => track.holds_job(&job),
+        // SAFETY: `from_raw` takes back what `into_raw` gave; the driver did not take it.
+        Err(_) => drop(unsafe { Arc::from_raw(data) }),
+    }
+    launched
+}
+
+unsafe extern "C" fn call(data: *mut c_void) {
+    // SAFETY: `data` is the reference that `enqueue` gave away; the driver calls once.
+    let job = unsafe { Arc::from_raw(data.cast_const().cast::<Job>()) };
+    let Some(HostFn(function)) = job.function.lock().take() else { return };
+    let Err(panic) = catch_unwind(AssertUnwindSafe(function)) else { return };
+    let why = crate::driver::message_of(panic);
+    let error = Error::new(
+        ErrorKind::Fault,
+        format!(
+            "{} failed at ticket {}: panicked: {why}; cuda:{} accepts no more work in this runtime",
+            job.site.on(job.track.label()),
+            job.ticket,
+            job.track.context.ordinal
+        ),
+    );
+    job.health.note(error);
+    // Wakers are not for this thread: they may call the driver.
+    reactor::wake(job.health.clone());
+}

@@ -1,0 +1,41 @@
+//! CUDA devices: the driver API through cudarc's bindings, loaded when the first device is asked for.
+//!
+//! Nothing of CUDA is needed to build. Streams are non-blocking and pooled; the null stream is never used; the caller's current
+//! context is put back. Order on the device is events, never waits for values in memory.
+//!
+//! # How a ticket completes
+//! Ops are numbered as on every device, and nothing tells when one is over. Where somebody has to know, a **marker** is put behind
+//! it: the device writes the ticket's number to a word in host memory ([`words`]). Pollers look at the word themselves; who
+//! registers is woken by the reactor, a thread that reads words ([`reactor`]). Where the device cannot write words, or the word
+//! fails its test at the start, markers are events that the reactor asks ([`track`]).
+//!
+//! # Faults
+//! After a sticky error words stand still. The reactor asks each device it waits for whether its context lives; each call that
+//! fails says so too ([`context`]). The first such answer ends the device for the process ([`fault`]).
+//!
+//! # Lock order
+//! stream's desk → `modules`, `shared`, `peers`, pools, `tracks` (each alone). The driver is called under the desk, under
+//! `modules`, `shared` and `peers`, which only first uses take, and under `draining`, whose query does not block.
+
+mod api;
+mod context;
+mod copy;
+mod device;
+mod events;
+mod fault;
+mod functions;
+mod gate;
+mod host_fn;
+mod launch;
+mod raw_streams;
+mod reactor;
+mod recent;
+mod software;
+mod stream;
+mod thread;
+mod track;
+mod watch;
+mod words;
+
+pub(crate) use device::{CudaDevice, CudaOptions};
+pub use device::{device_count, is_available};

@@ -1,0 +1,232 @@
+//! The thread that reads completion words and wakes who waits for them. One a process.
+//!
+//! # Rules
+//! 1. It looks after the streams that were handed to it, until nothing waits on their timelines; with none it sleeps.
+//! 2. It never makes a driver call that can block: it asks events, streams and contexts whether they are done.
+//! 3. While nothing moves on a device, it asks every two milliseconds whether the context lives, each device by itself, so that
+//!    traffic on one does not put off the check of another. After a sticky error the words stand still for ever.
+//! 4. A stream that does not move for a quarter of a second is asked whether it is idle: then the write of its word was lost.
+//!
+//! # How long it sleeps
+//! After something moved or was handed over it spins, then yields, then sleeps a sixteenth of the time that nothing has happened,
+//! at most a millisecond. So short work is seen at once, long work costs little, and the wake of a stream is late by at most a
+//! sixteenth of its own wait, however long others have been waited for. A stream handed over ends a sleep.
+
+use super::context::Context;
+use super::track::Track;
+use crate::driver::{Health, WakeUp};
+use crate::timeline::{Progress, Timeline};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+const HEALTH_EVERY: Duration = Duration::from_millis(2);
+const IDLE_CHECK_AFTER: Duration = Duration::from_millis(250);
+const LONGEST_SLEEP: Duration = Duration::from_millis(1);
+
+enum Command {
+    Watch(Arc<Track>),
+    Bury(&'static Context),
+    Wake(Arc<Health>),
+    WakeTimeline(Arc<Timeline>),
+}
+
+static REACTOR: OnceLock<Sender<Command>> = OnceLock::new();
+
+/// Starts the thread, unless it runs.
+pub(super) fn start() -> std::io::Result<()> {
+    if REACTOR.get().is_some() {
+        return Ok(());
+    }
+    let (sender, commands) = crossbeam_channel::unbounded();
+    if REACTOR.set(sender).is_ok() {
+        let thread = std::thread::Builder::new().name("warpline-reactor".into());
+        thread.spawn(move || run(&commands))?;
+    }
+    Ok(())
+}
+
+fn send(command: Command) {
+    if let Some(reactor) = REACTOR.get() {
+        let _ = reactor.send(command);
+    }
+}
+
+/// Hands a stream over.
+pub(super) fn watch(track: Arc<Track>) {
+    send(Command::Watch(track));
+}
+
+/// A context was noted as dead: who waits on it is to be woken.
+pub(super) fn bury(context: &'static Context) {
+    send(Command::Bury(context));
+}
+
+/// A device was noted as failed: who waits on it is to be woken.
+pub(super) fn wake(health: Arc<Health>) {
+    send(Command::Wake(health));
+}
+
+/// A stream was given up: who waits on it is to be woken.
+pub(super) fn wake_timeline(timeline: Arc<Timeline>) {
+    send(Command::WakeTimeline(timeline));
+}
+
+struct Watched {
+    track: Arc<Track>,
+    timeline: Arc<Timeline>,
+    /// When the stream last moved, was handed over or was asked whether it is idle.
+    quiet_since: Instant,
+}
+
+fn run(commands: &Receiver<Command>) {
+    super::thread::become_reactor();
+    let mut watched: Vec<Watched> = Vec::new();
+    let mut checks = Checks::default();
+    let mut quiet_since = Instant::now();
+    loop {
+        let mut next = if watched.is_empty() {
+            match commands.recv() {
+                Ok(command) => Some(command),
+                Err(_) => return,
+            }
+        } else {
+            commands.try_recv().ok()
+        };
+        while let Some(command) = next {
+            quiet_since = Instant::now();
+            take(command, &mut watched, quiet_since);
+            next = commands.try_recv().ok();
+        }
+        let now = Instant::now();
+        let mut moved = false;
+        watched.retain_mut(|each| {
+            if let Err(failed) = each.track.ask_events() {
+                each.track.context.note_death(failed, None);
+            }
+            let reached = each.track.reached();
+            if reached > each.timeline.completed() {
+                each.timeline.complete_shared(reached);
+                each.quiet_since = now;
+                checks.moved(each.track.context, now);
+                moved = true;
+            }
+            !each.track.rest(&each.timeline)
+        });
+        if moved {
+            quiet_since = now;
+            continue;
+        }
+        for each in &mut watched {
+            checks.look(each, now);
+        }
+        let eager = watched.iter().map(|each| each.track.wake_up).max().unwrap_or_default();
+        match pause(eager, now - quiet_since) {
+            Pause::Spin => std::hint::spin_loop(),
+            Pause::Yield => std::thread::yield_now(),
+            Pause::Sleep(time) => match commands.recv_timeout(time) {
+                Ok(command) => {
+                    quiet_since = Instant::now();
+                    take(command, &mut watched, quiet_since);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            },
+        }
+    }
+}
+
+fn take(command: Command, watched: &mut Vec<Watched>, now: Instant) {
+    match command {
+        Command::Watch(track) => {
+            // Without a timeline nobody waits.
+            if let Some(timeline) = track.timeline() {
+                watched.push(Watched { track, timeline, quiet_since: now });
+            }
+        }
+        Command::Bury(context) => context.wake_mourners(),
+        Command::Wake(health) => health.wake_everybody(),
+        Command::WakeTimeline(timeline) => timeline.wake_all(),
+    }
+}
+
+/// When each device was last seen to live.
+#[derive(Default)]
+struct Checks(Vec<(&'static Context, Instant)>);
+
+impl Checks {
+    fn seen(&mut self, context: &'static Context, now: Instant) -> &mut Instant {
+        let at = self.0.iter().position(|(known, _)| std::ptr::eq(*known, context));
+        let at = at.unwrap_or_else(|| {
+            self.0.push((context, now));
+            self.0.len() - 1
+        });
+        &mut self.0[at].1
+    }
+
+    fn moved(&mut self, context: &'static Context, now: Instant) {
+        *self.seen(context, now) = now;
+    }
+
+    fn look(&mut self, each: &mut Watched, now: Instant) {
+        let context = each.track.context;
+        let seen = self.seen(context, now);
+        if now.saturating_duration_since(*seen) >= HEALTH_EVERY {
+            *seen = now;
+            if let Err(failed) = context.ask() {
+                context.note_death(failed, None);
+            }
+        }
+        if now.saturating_duration_since(each.quiet_since) >= IDLE_CHECK_AFTER {
+            each.quiet_since = now;
+            match each.track.heal_if_idle() {
+                Ok(true) => crate::report::completion_word_lost(each.track.label()),
+                Ok(false) => {}
+                Err(failed) => context.note_death(failed, None),
+            }
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Pause {
+    Spin,
+    Yield,
+    Sleep(Duration),
+}
+
+fn pause(eager: WakeUp, quiet: Duration) -> Pause {
+    let (spin, hand_on) = match eager {
+        WakeUp::LowLatency => (Duration::from_micros(200), Duration::from_micros(500)),
+        WakeUp::Balanced => (Duration::from_micros(20), Duration::from_micros(100)),
+        WakeUp::LowPower => (Duration::ZERO, Duration::ZERO),
+    };
+    if quiet < spin {
+        Pause::Spin
+    } else if quiet < hand_on {
+        Pause::Yield
+    } else {
+        let least = if eager == WakeUp::LowPower { Duration::from_micros(50) } else { Duration::ZERO };
+        Pause::Sleep((quiet / 16).clamp(least, LONGEST_SLEEP))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sleeps_are_a_sixteenth_of_the_wait_and_end_at_a_millisecond() {
+        let pause_after = |micros| pause(WakeUp::Balanced, Duration::from_micros(micros));
+        assert_eq!(pause_after(0), Pause::Spin);
+        assert_eq!(pause_after(50), Pause::Yield);
+        assert_eq!(pause_after(1600), Pause::Sleep(Duration::from_micros(100)));
+        assert_eq!(pause_after(1_000_000), Pause::Sleep(LONGEST_SLEEP));
+    }
+
+    #[test]
+    fn only_low_power_never_spins() {
+        assert_eq!(pause(WakeUp::LowPower, Duration::ZERO), Pause::Sleep(Duration::from_micros(50)));
+        assert_eq!(pause(WakeUp::LowLatency, Duration::from_micros(150)), Pause::Spin);
+    }
+}

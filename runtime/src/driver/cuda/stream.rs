@@ -1,0 +1,351 @@
+//! A CUDA stream: submissions become driver calls at the stream's desk, and markers tell how far the device is.
+//!
+//! # Rules
+//! 1. A submission is one driver call, or none where there is nothing to do; a marker is one more.
+//! 2. A call that fails leaves nothing behind, and its ticket is free. A sticky error is the context's death.
+//! 3. A marker that fails leaves tickets that nobody would reach: the stream is given up with that error and takes nothing more.
+//! 4. Dropping gives the raw stream back; work on it still runs, and the next lease begins after it.
+
+use super::api::{Answer, Failed, opened};
+use super::context::Context;
+use super::events::PooledEvent;
+use super::functions::Function;
+use super::gate::Gates;
+use super::raw_streams::RawStream;
+use super::track::{Parts, Track};
+use super::{copy, host_fn, launch, reactor};
+use crate::driver::{
+    Command, CopyKind, DriverError, DriverEvent, DriverStream, Health, HostFn, Launch, Point, RawHandle,
+    StreamOptions, Submission, WakeUp,
+};
+use crate::error::{Error, ErrorKind};
+use crate::kernel::Kernel;
+use crate::site::Site;
+use crate::timeline::{Progress, Ticket, Timeline};
+use std::any::Any;
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Kernels that a stream remembers, so that a launch takes no lock to find its function.
+const REMEMBERED: usize = 8;
+/// How often a stream looks whether so much is in flight that the driver's queue may be full: it takes about a thousand.
+const DEPTH: u64 = 1024;
+
+pub(super) struct CudaStream {
+    pub(super) track: Arc<Track>,
+    timeline: Arc<Timeline>,
+    health: Arc<Health>,
+    raw: RawStream,
+    /// Whether it is somebody else's, lent to us.
+    borrowed: bool,
+    gates: Gates,
+    submitted: AtomicU64,
+    functions: UnsafeCell<[(usize, Option<Function>); REMEMBERED]>,
+}
+
+// SAFETY: the raw handle may be used from any thread; `functions` is touched by `submit` alone, which one caller at a time calls.
+unsafe impl Send for CudaStream {}
+// SAFETY: as above.
+unsafe impl Sync for CudaStream {}
+
+/// How a stream's markers are written and how eagerly they are looked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Completing {
+    pub(super) wake_up: WakeUp,
+    pub(super) by_events: bool,
+}
+
+impl CudaStream {
+    /// A stream of `context`, from its pool or borrowed, whose progress goes to `timeline`.
+    pub(super) fn new(
+        context: &'static Context,
+        health: Arc<Health>,
+        completing: Completing,
+        options: &StreamOptions,
+        timeline: Arc<Timeline>,
+    ) -> Answer<Self> {
+        let entered = context.enter()?;
+        let raw = match options.borrowed {
+            Some(lent) => RawStream::lent(context, lent.as_ptr())?,
+            None => context.streams.take(context, options.priority)?,
+        };
+        drop(entered);
+        let parts = Parts {
+            context,
+            label: options.label.clone(),
+            stream: raw.stream,
+            word: raw.word,
+            base: raw.written,
+            wake_up: completing.wake_up,
+            by_events: completing.by_events,
+        };
+        Ok(CudaStream {
+            track: Track::new(parts, &timeline),
+            timeline,
+            health,
+            raw,
+            borrowed: options.borrowed.is_some(),
+            gates: Gates::default(),
+            submitted: AtomicU64::new(0),
+            functions: UnsafeCell::new([(0, None); REMEMBERED]),
+        })
+    }
+
+    /// Gates on it that nobody has opened.
+    pub(super) fn closed_gates(&self) -> usize {
+        self.gates.closed()
+    }
+
+    fn context(&self) -> &'static Context {
+        self.track.context
+    }
+
+    #[inline]
+    fn perform(&self, command: Command, ticket: Ticket, site: Site) -> Result<(), Refused> {
+        let stream = self.raw.stream;
+        match command {
+            Command::Launch(launch) => self.launch(&launch),
+            Command::Copy(copy) if copy.width_bytes == 0 || copy.height == 0 => Ok(()),
+            Command::Copy(copy) => {
+                let peer = match copy.kind {
+                    CopyKind::Peer { destination } => {
+                        Some(Context::of(destination.ordinal()).map_err(DriverError::Refused)?)
+                    }
+                    _ => None,
+                };
+                Ok(copy::copy(&copy, self.context(), peer, stream)?)
+            }
+            Command::Fill(fill) if fill.width_bytes == 0 || fill.height == 0 => Ok(()),
+            Command::Fill(fill) => Ok(copy::fill(&fill, stream)?),
+            Command::Wait(point) => self.wait(&point, ticket, site),
+            Command::Call(function) => Ok(self.call(function, ticket, site)?),
+            Command::Stamp(stamp) => {
+                stamp.mark(Arc::new(self.context().timed_events.record(stream)?));
+                Ok(())
+            }
+            Command::Foreign => Ok(()),
+        }
+    }
+
+    #[inline]
+    fn launch(&self, launch: &Launch) -> Result<(), Refused> {
+        let function = self.function(launch.kernel)?;
+        self.context().functions.allow_shared(function, launch.config.shared_bytes)?;
+        Ok(launch::launch(launch, function, self.raw.stream)?)
+    }
+
+    #[inline]
+    fn function(&self, kernel: &'static Kernel) -> Result<Function, DriverError> {
+        let key = std::ptr::from_ref(kernel) as usize;
+        // SAFETY: only `submit` comes here, and its contract is one caller at a time.
+        let slot = unsafe { &mut (*self.functions.get())[(key / align_of::<Kernel>()) % REMEMBERED] };
+        if let (known, Some(function)) = *slot
+            && known == key
+        {
+            return Ok(function);
+        }
+        let function = self.context().functions.of(kernel)?;
+        *slot = (key, Some(function));
+        Ok(function)
+    }
+
+    fn wait(&self, point: &Point, ticket: Ticket, site: Site) -> Result<(), Refused> {
+        if let Some(event) = &point.event {
+            let event = event.downcast_ref::<PooledEvent>().expect("an event of this driver");
+            // SAFETY: cuStreamWaitEvent takes a live stream and a live event, of whatever context.
+            return Ok(unsafe { opened().cuStreamWaitEvent(self.raw.stream, event.raw(), 0) }?);
+        }
+        if point.timeline.reached(point.ticket) {
+            return Ok(());
+        }
+        if self.context().has_words.get() == Some(&true) {
+            return Ok(self.gates.hold(
+                &self.track,
+                self.raw.stream,
+                ticket,
+                &point.timeline,
+                point.ticket,
+            )?);
+        }
+        // Without memory operations a thread of the driver's waits.
+        let (timeline, until) = (point.timeline.clone(), point.ticket);
+        let blocked = HostFn(Box::new(move || {
+            let mut registration = None;
+            crate::block_on::block_on(std::future::poll_fn(|cx| {
+                timeline.register(until, cx.waker(), &mut registration)
+            }));
+        }));
+        Ok(self.call(blocked, ticket, site)?)
+    }
+
+    fn call(&self, function: HostFn, ticket: Ticket, site: Site) -> Answer {
+        host_fn::enqueue(self.raw.stream, &self.track, &self.health, site, ticket, function)
+    }
+
+    /// Each op is waited for: what fails is this one.
+    #[cold]
+    fn block(&self, ticket: Ticket, site: Site) -> Result<(), DriverError> {
+        // SAFETY: cuStreamSynchronize takes a live stream.
+        unsafe { opened().cuStreamSynchronize(self.raw.stream) }
+            .map_err(|failed| self.refused(Refused::Call(failed), ticket, site))
+    }
+
+    #[cold]
+    fn refused(&self, refused: Refused, ticket: Ticket, site: Site) -> DriverError {
+        match refused {
+            Refused::Other(error) => error,
+            Refused::Call(failed) => {
+                if failed.is_sticky() {
+                    // Found at this call; it is this op's only if each is waited for.
+                    let (file, line) = (site.location.file(), site.location.line());
+                    let op = format!(
+                        "{} failed on stream \"{}\" at ticket {ticket} ({file}:{line})",
+                        site.op(),
+                        self.track.label()
+                    );
+                    let context = self.context();
+                    context.note_death(failed, context.blocking.then_some(&op as &dyn fmt::Display));
+                }
+                self.context().driver_error(failed)
+            }
+        }
+    }
+
+    #[cold]
+    fn give_up(&self, ticket: Ticket, failed: Failed) {
+        if failed.is_sticky() {
+            self.context().note_death(failed, None);
+            return;
+        }
+        let error = Error::new(
+            ErrorKind::Driver,
+            format!(
+                "stream \"{}\" of cuda:{} was given up at ticket {ticket}: the marker that tells its end could not be \
+                 enqueued: {failed}; use another stream",
+                self.track.label(),
+                self.context().ordinal
+            ),
+        );
+        self.timeline.give_up(error);
+        reactor::wake_timeline(self.timeline.clone());
+    }
+}
+
+/// Why a command was not performed.
+enum Refused {
+    Call(Failed),
+    Other(DriverError),
+}
+
+impl From<Failed> for Refused {
+    fn from(failed: Failed) -> Self {
+        Refused::Call(failed)
+    }
+}
+
+impl From<DriverError> for Refused {
+    fn from(error: DriverError) -> Self {
+        Refused::Other(error)
+    }
+}
+
+// SAFETY: the driver runs a stream's work in order, and the word is written behind it.
+unsafe impl DriverStream for CudaStream {
+    #[inline]
+    unsafe fn submit(&self, work: Submission) -> Result<(), DriverError> {
+        let Submission { ticket, site, command, .. } = work;
+        if let Some(error) = self.timeline.fault() {
+            return Err(DriverError::Refused(error.to_string()));
+        }
+        let entered = match self.context().enter() {
+            Ok(entered) => entered,
+            Err(failed) => return Err(self.refused(Refused::Call(failed), ticket, site)),
+        };
+        let waited_for = matches!(command, Command::Launch(_) | Command::Copy(_) | Command::Fill(_));
+        self.perform(command, ticket, site).map_err(|why| self.refused(why, ticket, site))?;
+        self.track.recent.note(ticket, site);
+        self.submitted.store(ticket, Ordering::Relaxed);
+        if self.context().blocking && waited_for {
+            self.block(ticket, site)?;
+        }
+        drop(entered);
+        if ticket.is_multiple_of(DEPTH) && ticket - self.track.reached() >= DEPTH {
+            crate::report::queue_is_full(self.context().tell_of_full_queue(), self.track.label());
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn signal(&self, ticket: Ticket) {
+        let marked = self.context().enter().and_then(|_entered| self.track.mark(ticket));
+        if let Err(failed) = marked {
+            self.give_up(ticket, failed);
+        }
+    }
+
+    fn record(&self) -> Result<Option<DriverEvent>, DriverError> {
+        let context = self.context();
+        let recorded = context.enter().and_then(|_entered| context.events.record(self.raw.stream));
+        recorded.map(|event| Some(Arc::new(event) as DriverEvent)).map_err(|failed| {
+            context.note_death(failed, None);
+            context.driver_error(failed)
+        })
+    }
+
+    fn raw(&self) -> Option<RawHandle> {
+        Some(RawHandle::new(self.raw.stream))
+    }
+
+    fn make_current(&self) -> Result<Box<dyn Any>, DriverError> {
+        let entered = self.context().enter().map_err(|failed| self.context().driver_error(failed))?;
+        Ok(Box::new(entered))
+    }
+
+    fn call_now(&self, site: Site, function: HostFn) -> Result<(), DriverError> {
+        let context = self.context();
+        let ticket = self.submitted.load(Ordering::Relaxed);
+        context.enter().and_then(|_entered| self.call(function, ticket, site)).map_err(|failed| {
+            context.note_death(failed, None);
+            context.driver_error(failed)
+        })
+    }
+}
+
+impl Drop for CudaStream {
+    fn drop(&mut self) {
+        let context = self.context();
+        if crate::process::is_ending() || context.death().is_some() || self.timeline.fault().is_some() {
+            return;
+        }
+        let mut raw = self.raw.taken();
+        raw.written = self.track.value(self.track.marked());
+        if self.borrowed {
+            // The word alone is ours, and work in flight may still write it.
+            return;
+        }
+        let submitted = self.submitted.load(Ordering::Relaxed);
+        let until = if self.track.reached() >= submitted {
+            None
+        } else {
+            let event = context.enter().and_then(|_entered| context.events.record(raw.stream));
+            match event {
+                Ok(event) => Some(event),
+                // Without knowing when it is idle, nobody gets it again.
+                Err(_) => return,
+            }
+        };
+        context.streams.give_back(raw, until);
+    }
+}
+
+impl fmt::Debug for CudaStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CudaStream")
+            .field("device", &self.context().ordinal)
+            .field("label", &self.track.label())
+            .field("timeline", &self.timeline)
+            .finish_non_exhaustive()
+    }
+}
