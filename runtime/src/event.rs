@@ -23,10 +23,10 @@ pub struct Event {
 
 impl Event {
     pub(crate) fn record(core: &Arc<StreamCore>, stamp: Option<Arc<Stamp>>) -> Self {
-        let snapshot = core.snapshot(|_| false).unwrap_or_else(|error| {
+        let snapshot = core.snapshot_to_await(|_| false).unwrap_or_else(|error| {
             // The driver could make no mark. Whoever waits for this place waits for its ticket; the failure is the device's.
             core.note_unseen(&core.device.refused(&"record_event", &error));
-            core.snapshot(|_| true).expect("without a mark nothing can be refused")
+            core.snapshot_to_await(|_| true).expect("without a mark nothing can be refused")
         });
         Event { core: core.clone(), snapshot: Arc::new(snapshot), stamp }
     }

@@ -47,6 +47,8 @@ pub(crate) struct StreamCore {
     elided: AtomicBool,
     /// The newest ticket whose `Pending` is held; 0 if it was dropped or passed on. Only kept where markers are written.
     held: AtomicU64,
+    /// The newest ticket that an event or a `synchronize` stands at. Only kept where markers are written.
+    stood_at: AtomicU64,
     /// The first error nobody was told of.
     unseen: Mutex<Option<Error>>,
     /// As many permits as ops may be in flight.
@@ -170,6 +172,7 @@ impl StreamCore {
             version: AtomicU64::new(0),
             elided: AtomicBool::new(false),
             held: AtomicU64::new(0),
+            stood_at: AtomicU64::new(0),
             unseen: Mutex::default(),
             room: settings.max_in_flight.map(|most| (Arc::new(Semaphore::new(most)), most)),
             closed: AtomicBool::new(false),
@@ -269,7 +272,8 @@ impl StreamCore {
     pub(crate) fn before_submit(&self, state: &mut State) {
         if self.device.signalled
             && state.marked < state.issued
-            && self.held.load(Ordering::Relaxed) == state.issued
+            && (self.held.load(Ordering::Relaxed) == state.issued
+                || self.stood_at.load(Ordering::Relaxed) == state.issued)
             && state.foreign.is_none()
         {
             state.mark();
@@ -344,6 +348,13 @@ impl StreamCore {
         }
     }
 
+    /// An event or a `synchronize` stands for everything up to this ticket, and is not to wait for what comes after it.
+    pub(crate) fn stand_at(&self, ticket: Ticket) {
+        if self.device.signalled {
+            self.stood_at.store(ticket, Ordering::Relaxed);
+        }
+    }
+
     /// The `Pending` of this ticket was dropped or passed on.
     #[inline]
     pub(crate) fn let_go(&self, ticket: Ticket) {
@@ -366,12 +377,30 @@ impl StreamCore {
     /// Where the stream stands, for an await of everything so far.
     pub(crate) fn here(&self) -> Place {
         let seat = self.desk.sit();
+        self.stand_at(seat.issued);
         Place { ticket: seat.issued, clock: seat.stated.clone(), exact: false }
     }
 
     /// Where the stream stands, for others to wait for. The driver makes a mark unless `implied` says that nobody needs it.
     pub(crate) fn snapshot(&self, implied: impl FnOnce(Use) -> bool) -> Result<Snapshot, DriverError> {
+        self.snapshot_at(&self.desk.sit(), implied)
+    }
+
+    /// The same for who may also await it.
+    pub(crate) fn snapshot_to_await(
+        &self,
+        implied: impl FnOnce(Use) -> bool,
+    ) -> Result<Snapshot, DriverError> {
         let seat = self.desk.sit();
+        self.stand_at(seat.issued);
+        self.snapshot_at(&seat, implied)
+    }
+
+    fn snapshot_at(
+        &self,
+        seat: &State,
+        implied: impl FnOnce(Use) -> bool,
+    ) -> Result<Snapshot, DriverError> {
         let used = Use { stream: self.id, ticket: seat.issued };
         let event =
             if self.timeline.reached(used.ticket) || implied(used) { None } else { seat.raw.record()? };

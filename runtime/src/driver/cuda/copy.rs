@@ -4,6 +4,7 @@ use super::api::{Answer, CUdeviceptr, CUstream, opened};
 use super::context::Context;
 use crate::driver::{Copy, CopyKind, Fill};
 use cudarc::driver::sys;
+use cudarc::driver::sys::CUmemorytype::{CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST};
 use std::ffi::c_void;
 
 /// Enqueues `copy`, of at least one byte. The context, which is that of `stream`, is current. `peer`: the other device's, for
@@ -50,46 +51,64 @@ pub(super) fn copy(copy: &Copy, context: &Context, peer: Option<&Context>, strea
 }
 
 fn rows_within(copy: &Copy) -> sys::CUDA_MEMCPY2D {
-    // SAFETY: the description is plain data, for which zeros are valid: no offsets, no arrays.
-    let mut rows: sys::CUDA_MEMCPY2D = unsafe { std::mem::zeroed() };
-    if copy.kind == CopyKind::HostToDevice {
-        rows.srcMemoryType = sys::CUmemorytype::CU_MEMORYTYPE_HOST;
-        rows.srcHost = copy.src as *const c_void;
-    } else {
-        rows.srcMemoryType = sys::CUmemorytype::CU_MEMORYTYPE_DEVICE;
-        rows.srcDevice = copy.src;
+    let nowhere = std::ptr::null_mut();
+    let (src_on, src_host, src_device) = match copy.kind {
+        CopyKind::HostToDevice => (CU_MEMORYTYPE_HOST, copy.src as *const c_void, 0),
+        _ => (CU_MEMORYTYPE_DEVICE, std::ptr::null(), copy.src),
+    };
+    let (dst_on, dst_host, dst_device) = match copy.kind {
+        CopyKind::DeviceToHost => (CU_MEMORYTYPE_HOST, copy.dst as *mut c_void, 0),
+        _ => (CU_MEMORYTYPE_DEVICE, std::ptr::null_mut(), copy.dst),
+    };
+    sys::CUDA_MEMCPY2D {
+        srcXInBytes: 0,
+        srcY: 0,
+        srcMemoryType: src_on,
+        srcHost: src_host,
+        srcDevice: src_device,
+        srcArray: nowhere,
+        srcPitch: copy.src_pitch,
+        dstXInBytes: 0,
+        dstY: 0,
+        dstMemoryType: dst_on,
+        dstHost: dst_host,
+        dstDevice: dst_device,
+        dstArray: nowhere,
+        dstPitch: copy.dst_pitch,
+        WidthInBytes: copy.width_bytes,
+        Height: copy.height,
     }
-    if copy.kind == CopyKind::DeviceToHost {
-        rows.dstMemoryType = sys::CUmemorytype::CU_MEMORYTYPE_HOST;
-        rows.dstHost = copy.dst as *mut c_void;
-    } else {
-        rows.dstMemoryType = sys::CUmemorytype::CU_MEMORYTYPE_DEVICE;
-        rows.dstDevice = copy.dst;
-    }
-    rows.srcPitch = copy.src_pitch;
-    rows.dstPitch = copy.dst_pitch;
-    rows.WidthInBytes = copy.width_bytes;
-    rows.Height = copy.height;
-    rows
 }
 
 fn rows_between(copy: &Copy, context: &Context, peer: &Context) -> sys::CUDA_MEMCPY3D_PEER {
-    // SAFETY: as above.
-    let mut rows: sys::CUDA_MEMCPY3D_PEER = unsafe { std::mem::zeroed() };
-    rows.srcMemoryType = sys::CUmemorytype::CU_MEMORYTYPE_DEVICE;
-    rows.srcDevice = copy.src;
-    rows.srcContext = context.raw();
-    rows.srcPitch = copy.src_pitch;
-    rows.srcHeight = copy.height;
-    rows.dstMemoryType = sys::CUmemorytype::CU_MEMORYTYPE_DEVICE;
-    rows.dstDevice = copy.dst;
-    rows.dstContext = peer.raw();
-    rows.dstPitch = copy.dst_pitch;
-    rows.dstHeight = copy.height;
-    rows.WidthInBytes = copy.width_bytes;
-    rows.Height = copy.height;
-    rows.Depth = 1;
-    rows
+    let nowhere = std::ptr::null_mut();
+    sys::CUDA_MEMCPY3D_PEER {
+        srcXInBytes: 0,
+        srcY: 0,
+        srcZ: 0,
+        srcLOD: 0,
+        srcMemoryType: CU_MEMORYTYPE_DEVICE,
+        srcHost: std::ptr::null(),
+        srcDevice: copy.src,
+        srcArray: nowhere,
+        srcContext: context.raw(),
+        srcPitch: copy.src_pitch,
+        srcHeight: copy.height,
+        dstXInBytes: 0,
+        dstY: 0,
+        dstZ: 0,
+        dstLOD: 0,
+        dstMemoryType: CU_MEMORYTYPE_DEVICE,
+        dstHost: std::ptr::null_mut(),
+        dstDevice: copy.dst,
+        dstArray: nowhere,
+        dstContext: peer.raw(),
+        dstPitch: copy.dst_pitch,
+        dstHeight: copy.height,
+        WidthInBytes: copy.width_bytes,
+        Height: copy.height,
+        Depth: 1,
+    }
 }
 
 /// Enqueues `fill`, of at least one byte. The context is current.
