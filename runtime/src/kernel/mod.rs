@@ -6,12 +6,13 @@
 mod call;
 mod config;
 mod macros;
-pub mod ptx;
+mod ptx;
 
 pub use call::{IntoOperand, KernelCall, Operand, RawOperand};
 pub use config::LaunchConfig;
 #[doc(hidden)]
 pub use macros::__private;
+pub use ptx::entry_params;
 
 use crate::element::Element;
 use smallvec::SmallVec;

@@ -7,7 +7,7 @@ use super::api::{Answer, CUfunction, CUmodule, opened};
 use super::context::{Context, attribute};
 use super::software;
 use crate::driver::DriverError;
-use crate::kernel::{Kernel, LaunchConfig, ParamKind, Source, ptx};
+use crate::kernel::{Kernel, LaunchConfig, ParamKind, Source, entry_params};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
@@ -167,7 +167,7 @@ pub(super) fn load_module(image: &[u8]) -> Answer<CUmodule> {
 }
 
 fn check_params(kernel: &Kernel, text: &str) -> Result<(), DriverError> {
-    let declared = ptx::entry_params(text, kernel.name).ok_or_else(|| {
+    let declared = entry_params(text, kernel.name).ok_or_else(|| {
         DriverError::Refused(format!(
             "{0} cannot be loaded: its PTX has no entry {0}; declare it extern \"C\" and __global__",
             kernel.name
