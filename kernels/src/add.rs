@@ -5,12 +5,15 @@
 use crate::cells::{map, zip};
 use std::cell::Cell;
 
+const PTX: &str = include_str!("../ptx/add.ptx");
+
 warpline_runtime::kernel! {
     /// y ← y + x, element by element. `x` may be `y` itself, which doubles it.
     pub in_place unsafe fn add_(n: u64, y: &mut [f32], x: &[f32])
     where n <= x.len() as u64 && n <= y.len() as u64
     {
         descriptor: ADD_IN_PLACE,
+        ptx: PTX,
         cpu: add_cells,
     }
 
@@ -22,6 +25,7 @@ warpline_runtime::kernel! {
         && (n == 0 || n.is_multiple_of(period))
     {
         descriptor: ADD,
+        ptx: PTX,
         cpu: |_, _, x, y, z| zip(x, y, z, |x, y| x + y),
     }
 
@@ -33,6 +37,7 @@ warpline_runtime::kernel! {
         && (n == 0 || n.is_multiple_of(period))
     {
         descriptor: ADD_I64,
+        ptx: PTX,
         cpu: |_, _, x, y, z| zip(x, y, z, i64::wrapping_add),
     }
 
@@ -41,6 +46,7 @@ warpline_runtime::kernel! {
     where n == x.len() as u64 && n == y.len() as u64
     {
         descriptor: ADD_SCALAR,
+        ptx: PTX,
         cpu: |_, x, a, y| map(x, y, |x| x + a),
     }
 
@@ -49,6 +55,7 @@ warpline_runtime::kernel! {
     where n == x.len() as u64 && n == y.len() as u64
     {
         descriptor: ADD_SCALAR_I64,
+        ptx: PTX,
         cpu: |_, x, a, y| map(x, y, |x| x.wrapping_add(a)),
     }
 }

@@ -22,6 +22,7 @@ warpline_runtime::kernel! {
         && cols as usize <= squares.len()
     {
         descriptor: COLUMN_MOMENTS,
+        ptx: include_str!("../ptx/column_moments.ptx"),
         cpu: |rows, cols, seen, x, means, squares| {
             let (rows, cols) = (rows as usize, cols as usize);
             merge(rows, seen, &x[..rows * cols], &mut means[..cols], &mut squares[..cols])

@@ -6,6 +6,8 @@
 //! (softmax(x) − \[c = l\]) / m. Taking the maximum off keeps exp within range without changing either (Goodfellow, Bengio and
 //! Courville, "Deep Learning", MIT Press 2016, section 4.1).
 
+const PTX: &str = include_str!("../ptx/cross_entropy.ptx");
+
 warpline_runtime::kernel! {
     /// loss\[0\] ← the mean over the rows of the cross entropy, grad ← its gradient with respect to `logits`.
     ///
@@ -21,18 +23,57 @@ warpline_runtime::kernel! {
         && logits.len() == grad.len()
     {
         descriptor: CROSS_ENTROPY,
+        ptx: PTX,
         cpu: |rows, cols, logits, labels, loss, grad| {
             let mut total = 0.0;
-            if cols == 0 {
-                total = if rows == 0 { 0.0 } else { f64::NAN };
-            } else {
-                let each = logits.chunks_exact(cols as usize).zip(grad.chunks_exact_mut(cols as usize));
-                for ((logits, grad), &label) in each.zip(labels) {
-                    total += row(logits, label, 1.0 / rows as f32, grad);
-                }
-            }
+            each_row(rows, cols, logits, labels, grad, |_, loss| total += loss);
             loss[0] = (total / rows as f64) as f32;
         },
+    }
+
+    /// losses\[r\] ← the cross entropy of row `r`, and `grad` as for [`cross_entropy`](fn@cross_entropy): its first step, for more
+    /// than one block of a GPU does in short time.
+    pub unsafe fn cross_entropy_rows(
+        rows: u64, cols: u64, logits: &[f32], labels: &[i64], write losses: &mut [f64], write grad: &mut [f32]
+    )
+    where rows.saturating_mul(cols) == logits.len() as u64
+        && rows == labels.len() as u64
+        && rows == losses.len() as u64
+        && logits.len() == grad.len()
+    {
+        descriptor: CROSS_ENTROPY_ROWS,
+        ptx: PTX,
+        cpu: |rows, cols, logits, labels, losses, grad| {
+            each_row(rows, cols, logits, labels, grad, |r, loss| losses[r] = loss)
+        },
+    }
+
+    /// loss\[0\] ← the mean of the `rows` losses, NaN of none: the second step, after
+    /// [`cross_entropy_rows`](fn@cross_entropy_rows).
+    pub unsafe fn cross_entropy_mean(rows: u64, losses: &[f64], write loss: &mut [f32])
+    where rows == losses.len() as u64 && loss.len() == 1
+    {
+        descriptor: CROSS_ENTROPY_MEAN,
+        ptx: PTX,
+        cpu: |rows, losses, loss| loss[0] = (losses.iter().fold(0.0, |sum, x| sum + x) / rows as f64) as f32,
+    }
+}
+
+/// Writes the gradients, and hands over the number and the loss of each row, in order.
+fn each_row(
+    rows: u64,
+    cols: u64,
+    logits: &[f32],
+    labels: &[i64],
+    grad: &mut [f32],
+    mut hand_over: impl FnMut(usize, f64),
+) {
+    if cols == 0 {
+        return (0..labels.len()).for_each(|r| hand_over(r, f64::NAN));
+    }
+    let each = logits.chunks_exact(cols as usize).zip(grad.chunks_exact_mut(cols as usize));
+    for (r, ((logits, grad), &label)) in each.zip(labels).enumerate() {
+        hand_over(r, row(logits, label, 1.0 / rows as f32, grad));
     }
 }
 
@@ -54,7 +95,7 @@ fn row(logits: &[f32], label: i64, weight: f32, grad: &mut [f32]) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::CROSS_ENTROPY;
+    use super::{CROSS_ENTROPY, CROSS_ENTROPY_MEAN, CROSS_ENTROPY_ROWS};
     use crate::twin::{read, run, value, written};
 
     fn cross_entropy(cols: usize, logits: &[f32], labels: &[i64]) -> (f32, Vec<f32>) {
@@ -91,6 +132,21 @@ mod tests {
             }
         }
         assert!((f64::from(loss) - expected / rows as f64).abs() < 1e-6);
+    }
+
+    #[test]
+    fn both_steps_give_the_same_bits() {
+        for (rows, cols) in [(0, 3), (2, 0), (5, 4), (37, 10)] {
+            let logits: Vec<f32> = (0..rows * cols).map(|i| (i as f32 * 1.3).sin() * 7.0).collect();
+            let labels: Vec<i64> = (0..rows as i64).map(|r| r % 3).collect();
+            let (mut losses, mut grad, mut loss) = (vec![9.0f64; rows], vec![9.0f32; rows * cols], [9.0f32]);
+            let sizes = [value(rows as u64), value(cols as u64), read(&logits), read(&labels)];
+            let written_to = [written(&mut losses), written(&mut grad)];
+            run(&CROSS_ENTROPY_ROWS, &sizes.into_iter().chain(written_to).collect::<Vec<_>>());
+            run(&CROSS_ENTROPY_MEAN, &[value(rows as u64), read(&losses), written(&mut loss)]);
+            let whole = cross_entropy(cols, &logits, &labels);
+            assert_eq!((loss[0].to_bits(), grad), (whole.0.to_bits(), whole.1), "{rows} {cols}");
+        }
     }
 
     #[test]

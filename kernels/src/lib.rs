@@ -4,7 +4,13 @@
 //! [`KernelCall`](warpline_runtime::kernel::KernelCall) and a descriptor, [`axpy`](axpy()) and [`AXPY`]; [`ALL`] lists the descriptors.
 //! Lengths are `u64` and are checked against the operands at every call; matrices are row-major and dense.
 //!
-//! All kernels run on the CPU device alone so far.
+//! # Device code
+//! `cuda/` has a file of CUDA C++ for each file here, and `ptx/` what `ci/ptx` compiles from it with NVRTC 12.1: PTX 8.1 for
+//! `compute_70`, which drivers from 530 on turn into code for Volta and everything since. The text is in the descriptors, so
+//! neither a compiler nor a file is needed at run time. ptxas assembles it without spills for `sm_75`, `sm_80`, `sm_90` and
+//! `sm_100`.
+//!
+//! Kernels are right under any launch configuration; [`launch`] has the ones they are fast with. None has run on a GPU yet.
 
 mod add;
 mod argmax;
@@ -17,6 +23,7 @@ mod columns;
 mod count_equal;
 mod cross_entropy;
 mod gemm;
+pub mod launch;
 mod linear;
 mod matmul;
 mod mean;
@@ -42,7 +49,10 @@ pub use column_moments::{COLUMN_MOMENTS, column_moments};
 pub use column_scales::{COLUMN_SCALES, column_scales};
 pub use column_sums::{COLUMN_SUMS, column_sums};
 pub use count_equal::{COUNT_EQUAL, count_equal};
-pub use cross_entropy::{CROSS_ENTROPY, cross_entropy};
+pub use cross_entropy::{
+    CROSS_ENTROPY, CROSS_ENTROPY_MEAN, CROSS_ENTROPY_ROWS, cross_entropy, cross_entropy_mean,
+    cross_entropy_rows,
+};
 pub use linear::{LINEAR, linear};
 pub use matmul::{MATMUL, matmul};
 pub use mean::{MEAN, mean};
@@ -55,7 +65,7 @@ pub use relu_backward::{RELU_BACKWARD, relu_backward};
 pub use sgd::{SGD, sgd};
 pub use standardize::{STANDARDIZE, standardize};
 pub use sub::{SUB, SUB_I64, sub, sub_i64};
-pub use sum::{SUM, sum};
+pub use sum::{SUM, SUM_RUN, SUM_RUNS, SUM_TREE, sum, sum_runs, sum_tree};
 pub use transpose::{TRANSPOSE, TRANSPOSE_I64, transpose, transpose_i64};
 
 use warpline_runtime::kernel::Kernel;
@@ -74,6 +84,8 @@ pub static ALL: &[&Kernel] = &[
     &COLUMN_SUMS,
     &COUNT_EQUAL,
     &CROSS_ENTROPY,
+    &CROSS_ENTROPY_MEAN,
+    &CROSS_ENTROPY_ROWS,
     &LINEAR,
     &MATMUL,
     &MEAN,
@@ -90,6 +102,8 @@ pub static ALL: &[&Kernel] = &[
     &SUB,
     &SUB_I64,
     &SUM,
+    &SUM_RUNS,
+    &SUM_TREE,
     &TRANSPOSE,
     &TRANSPOSE_I64,
 ];
@@ -99,6 +113,20 @@ mod twin;
 
 #[cfg(test)]
 mod tests {
+    use warpline_runtime::kernel::{ParamKind, Source, entry_params};
+
+    #[test]
+    fn every_kernel_takes_on_the_device_what_its_descriptor_says() {
+        for kernel in super::ALL {
+            let Source::Ptx(ptx) = kernel.source else { panic!("{} has no PTX", kernel.name) };
+            let expected = kernel.params.iter().map(|param| match param.kind {
+                ParamKind::Scalar { bytes, .. } => bytes,
+                ParamKind::Slice { .. } => size_of::<u64>(),
+            });
+            assert_eq!(entry_params(ptx, kernel.name), Some(expected.collect()), "{}", kernel.name);
+        }
+    }
+
     #[test]
     fn every_kernel_is_listed_once_and_in_order() {
         let names: Vec<_> = super::ALL.iter().map(|kernel| kernel.name).collect();

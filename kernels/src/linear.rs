@@ -17,6 +17,7 @@ warpline_runtime::kernel! {
         && m.saturating_mul(n) == y.len() as u64
     {
         descriptor: LINEAR,
+        ptx: include_str!("../ptx/linear.ptx"),
         cpu: |m, n, k, w_transposed, x, w, bias, y| {
             if y.is_empty() {
                 return;

@@ -17,6 +17,7 @@ warpline_runtime::kernel! {
         && m.saturating_mul(n) == c.len() as u64
     {
         descriptor: MATMUL,
+        ptx: include_str!("../ptx/matmul.ptx"),
         cpu: |m, n, k, a_transposed, b_transposed, a, b, c| {
             let a = Operand { elements: a, transposed: a_transposed != 0 };
             let b = Operand { elements: b, transposed: b_transposed != 0 };

@@ -4,6 +4,8 @@
 
 use crate::cells::{map, zip};
 
+const PTX: &str = include_str!("../ptx/mul.ptx");
+
 warpline_runtime::kernel! {
     /// z\[i\] ← x\[i\] · y\[i mod `period`\], for `n` elements. `z` may be `x`, or `y` where `period` is `n`.
     pub in_place unsafe fn mul(n: u64, period: u64, x: &[f32], y: &[f32], write z: &mut [f32])
@@ -13,6 +15,7 @@ warpline_runtime::kernel! {
         && (n == 0 || n.is_multiple_of(period))
     {
         descriptor: MUL,
+        ptx: PTX,
         cpu: |_, _, x, y, z| zip(x, y, z, |x, y| x * y),
     }
 
@@ -24,6 +27,7 @@ warpline_runtime::kernel! {
         && (n == 0 || n.is_multiple_of(period))
     {
         descriptor: MUL_I64,
+        ptx: PTX,
         cpu: |_, _, x, y, z| zip(x, y, z, i64::wrapping_mul),
     }
 
@@ -32,6 +36,7 @@ warpline_runtime::kernel! {
     where n == x.len() as u64 && n == y.len() as u64
     {
         descriptor: MUL_SCALAR,
+        ptx: PTX,
         cpu: |_, x, a, y| map(x, y, |x| x * a),
     }
 
@@ -40,6 +45,7 @@ warpline_runtime::kernel! {
     where n == x.len() as u64 && n == y.len() as u64
     {
         descriptor: MUL_SCALAR_I64,
+        ptx: PTX,
         cpu: |_, x, a, y| map(x, y, |x| x.wrapping_mul(a)),
     }
 }

@@ -4,6 +4,8 @@
 
 use crate::cells::zip;
 
+const PTX: &str = include_str!("../ptx/sub.ptx");
+
 warpline_runtime::kernel! {
     /// z\[i\] ← x\[i\] − y\[i mod `period`\], for `n` elements. `z` may be `x`, or `y` where `period` is `n`.
     pub in_place unsafe fn sub(n: u64, period: u64, x: &[f32], y: &[f32], write z: &mut [f32])
@@ -13,6 +15,7 @@ warpline_runtime::kernel! {
         && (n == 0 || n.is_multiple_of(period))
     {
         descriptor: SUB,
+        ptx: PTX,
         cpu: |_, _, x, y, z| zip(x, y, z, |x, y| x - y),
     }
 
@@ -24,6 +27,7 @@ warpline_runtime::kernel! {
         && (n == 0 || n.is_multiple_of(period))
     {
         descriptor: SUB_I64,
+        ptx: PTX,
         cpu: |_, _, x, y, z| zip(x, y, z, i64::wrapping_sub),
     }
 }

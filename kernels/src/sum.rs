@@ -1,6 +1,6 @@
 //! The sum of all elements, in a fixed order that a parallel device can follow too.
 //!
-//! Reads 4 bytes an element and writes 4 bytes.
+//! Reads 4 bytes an element and writes 4 bytes. `sum_runs` and `sum_tree` are `sum` in two steps.
 //!
 //! # Order
 //! All sums are f32, rounded at each step, so the result is the same bits wherever this order is kept:
@@ -15,6 +15,8 @@
 const CHUNK: usize = 1024;
 const LANES: usize = 32;
 
+const PTX: &str = include_str!("../ptx/sum.ptx");
+
 warpline_runtime::kernel! {
     /// total\[0\] ← the sum of the first `n` elements of `x`, 0 if there are none. `total` has one element.
     ///
@@ -23,16 +25,48 @@ warpline_runtime::kernel! {
     where n <= x.len() as u64 && total.len() == 1
     {
         descriptor: SUM,
+        ptx: PTX,
         cpu: |n, x, total| total[0] = sum_of(&x[..n as usize]),
+    }
+
+    /// sums\[r\] ← the sum of run `r` of the first `n` elements of `x`, a run being [`SUM_RUN`] elements and the last one shorter.
+    ///
+    /// A run is a power of two of chunks, so its sum is one of those that the order has, and [`sum_tree`](fn@sum_tree) of all
+    /// of them is [`sum`](fn@sum) of the elements: for more than one block of a GPU reads in short time.
+    pub unsafe fn sum_runs(n: u64, x: &[f32], write sums: &mut [f32])
+    where n <= x.len() as u64 && n.div_ceil(SUM_RUN) == sums.len() as u64
+    {
+        descriptor: SUM_RUNS,
+        ptx: PTX,
+        cpu: |n, x, sums| {
+            x[..n as usize].chunks(SUM_RUN as usize).zip(sums).for_each(|(run, sum)| *sum = sum_of(run))
+        },
+    }
+
+    /// total\[0\] ← the sum of `sums`, added as neighbours, over `divisor`: the last step of the order of [`sum`](fn@sum), for
+    /// what [`sum_runs`](fn@sum_runs) left. `divisor` is 1 for the sum of the elements and their number for the mean.
+    pub unsafe fn sum_tree(n: u64, divisor: f32, sums: &[f32], write total: &mut [f32])
+    where n == sums.len() as u64 && total.len() == 1
+    {
+        descriptor: SUM_TREE,
+        ptx: PTX,
+        cpu: |_, divisor, sums, total| total[0] = tree(sums.iter().copied()) / divisor,
     }
 }
 
+/// Elements a run of [`sum_runs`](fn@sum_runs).
+pub const SUM_RUN: u64 = 16 * CHUNK as u64;
+
 pub(crate) fn sum_of(x: &[f32]) -> f32 {
+    tree(x.chunks(CHUNK).map(sum_of_chunk))
+}
+
+/// Step 4 of the order.
+fn tree(sums: impl Iterator<Item = f32>) -> f32 {
     // Sums of runs of chunks, the lengths of the runs the powers of two in `chunks`, longest first: a binary counter.
     let mut runs = [0.0f32; usize::BITS as usize];
     let mut depth = 0;
-    for (chunks, chunk) in x.chunks(CHUNK).enumerate() {
-        let mut run = sum_of_chunk(chunk);
+    for (chunks, mut run) in sums.enumerate() {
         for _ in 0..chunks.trailing_ones() {
             depth -= 1;
             run += runs[depth];
@@ -62,7 +96,7 @@ fn sum_of_chunk(chunk: &[f32]) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{CHUNK, SUM, sum_of_chunk};
+    use super::{CHUNK, SUM, SUM_RUN, SUM_RUNS, SUM_TREE, sum_of_chunk};
     use crate::twin::{read, run, value, written};
 
     fn summed(x: &[f32]) -> f32 {
@@ -89,6 +123,18 @@ mod tests {
             let x = values(n);
             let expected = level_by_level(x.chunks(CHUNK).map(sum_of_chunk).collect());
             assert_eq!(summed(&x).to_bits(), expected.to_bits(), "{n}");
+        }
+    }
+
+    #[test]
+    fn runs_and_their_tree_give_the_same_bits() {
+        let run_len = SUM_RUN as usize;
+        for n in [0, 1, CHUNK, run_len, run_len + 1, 3 * run_len - 1, 37 * run_len + 5 * CHUNK + 7] {
+            let x = values(n);
+            let (mut sums, mut total) = (vec![f32::NAN; n.div_ceil(run_len)], [f32::NAN]);
+            run(&SUM_RUNS, &[value(n as u64), read(&x), written(&mut sums)]);
+            run(&SUM_TREE, &[value(sums.len() as u64), value(1.0f32), read(&sums), written(&mut total)]);
+            assert_eq!(total[0].to_bits(), summed(&x).to_bits(), "{n}");
         }
     }
 

@@ -2,12 +2,15 @@
 //!
 //! Reads 4 bytes and writes 4 bytes an element of f32, twice that of i64.
 
+const PTX: &str = include_str!("../ptx/transpose.ptx");
+
 warpline_runtime::kernel! {
     /// y\[c, r\] ← x\[r, c\], with `x` of `rows` × `cols`, both row-major and dense.
     pub unsafe fn transpose(rows: u64, cols: u64, x: &[f32], write y: &mut [f32])
     where rows.saturating_mul(cols) == x.len() as u64 && x.len() == y.len()
     {
         descriptor: TRANSPOSE,
+        ptx: PTX,
         cpu: |rows, cols, x, y| transposed(rows as usize, cols as usize, x, y),
     }
 
@@ -16,6 +19,7 @@ warpline_runtime::kernel! {
     where rows.saturating_mul(cols) == x.len() as u64 && x.len() == y.len()
     {
         descriptor: TRANSPOSE_I64,
+        ptx: PTX,
         cpu: |rows, cols, x, y| transposed(rows as usize, cols as usize, x, y),
     }
 }

@@ -1,0 +1,37 @@
+// Where the largest element of each row is.
+//
+// Reads 4 bytes an element and writes 8 bytes a row. Bound by memory where there are some thousand rows: a warp takes a row, and
+// few long rows keep few warps busy.
+#include "warps.cuh"
+
+struct Place {
+    float value;
+    i64 index;
+};
+
+// The one of two that argmax prefers: the first NaN, else the larger, of equals the first.
+__device__ __forceinline__ Place preferred(const Place& a, const Place& b) {
+    const bool a_is_nan = a.value != a.value, b_is_nan = b.value != b.value;
+    const bool alike = a_is_nan ? b_is_nan : a.value == b.value;
+    const bool first = alike ? a.index < b.index : a_is_nan || a.value > b.value;
+    return first ? a : b;
+}
+
+KERNEL argmax(u64 rows, u64 cols, const float* __restrict__ x, i64* __restrict__ indices) {
+    const Team us = team();
+    const u64 teams = threads() / us.lanes;
+    for (u64 r = thread() / us.lanes; r < rows; r += teams) {
+        // Lanes without elements have what loses against every element: the lowest value, behind the last column.
+        Place best = {__int_as_float(0xff800000), i64(cols)};
+        for (u64 c = us.lane; c < cols; c += us.lanes) {
+            best = preferred(best, {x[r * cols + c], i64(c)});
+        }
+        for (u32 half = us.lanes / 2; half > 0; half /= 2) {
+            best = preferred(best, {__shfl_xor_sync(0xffffffffu, best.value, half),
+                                    __shfl_xor_sync(0xffffffffu, best.index, half)});
+        }
+        if (us.lane == 0) {
+            indices[r] = best.index;
+        }
+    }
+}

@@ -1,0 +1,58 @@
+// Walks the columns of a row-major matrix in row order, a tile of neighbours at a time, as kernels/src/columns.rs does.
+//
+// Adding in row order leaves one thread a column, which alone would wait for memory at each step. So the first warp adds what lies in
+// shared memory, while the other warps fetch the next rows.
+#pragma once
+#include "threads.cuh"
+
+// Columns a tile: one warp.
+constexpr u32 TILE_COLUMNS = 32;
+// Rows that are fetched at a time: adding them takes about as long as fetching them.
+constexpr u32 TILE_ROWS = 128;
+
+// A value a column of the tile, in shared memory. Each is used by the thread of its column alone, or behind a barrier.
+using Columns = double[TILE_COLUMNS];
+
+// Two sets of rows, in shared memory: one that is added and one that is fetched.
+using Tiles = float[2][TILE_ROWS][TILE_COLUMNS];
+
+// Some rows of the columns from `first` to `first + width`, into shared memory.
+__device__ __forceinline__ void fetch_rows(u32 rows, u32 cols, u32 row, u32 first, u32 width,
+                                           const float* __restrict__ x, float (*to)[TILE_COLUMNS]) {
+    const u32 adders = block_threads() > TILE_COLUMNS ? TILE_COLUMNS : 0;
+    if (thread_in_block() < adders) {
+        return;
+    }
+    const u32 count = rows - row < TILE_ROWS ? rows - row : TILE_ROWS;
+#pragma unroll 4
+    for (u32 i = thread_in_block() - adders; i < count * TILE_COLUMNS; i += block_threads() - adders) {
+        const u32 r = i / TILE_COLUMNS, c = i % TILE_COLUMNS;
+        if (c < width) {
+            to[r][c] = x[(u64(row) + r) * cols + first + c];
+        }
+    }
+}
+
+// Calls add(c, values, count) for each column c below `width` and some rows at a time, in row order: values[r][0] for r below
+// `count` are the next of column `first + c`. The thread that gets a column is the same every time. For all threads of the
+// block, with a barrier at the end.
+template <class F>
+__device__ __forceinline__ void each_column(u32 rows, u32 cols, u32 first, u32 width, const float* __restrict__ x,
+                                            Tiles& tile, F add) {
+    if (rows > 0) {
+        fetch_rows(rows, cols, 0, first, width, x, tile[0]);
+    }
+    __syncthreads();
+    // `row` stops short of the end, so that it does not run over the largest number of rows.
+    for (u32 row = 0, now = 0; row < rows; now = 1 - now) {
+        const u32 count = rows - row < TILE_ROWS ? rows - row : TILE_ROWS;
+        for (u32 c = thread_in_block(); c < width; c += block_threads()) {
+            add(c, reinterpret_cast<const float(*)[TILE_COLUMNS]>(&tile[now][0][c]), count);
+        }
+        row += count;
+        if (row < rows) {
+            fetch_rows(rows, cols, row, first, width, x, tile[1 - now]);
+        }
+        __syncthreads();
+    }
+}

@@ -1,0 +1,93 @@
+// Sums in the order that kernels/src/sum.rs documents, so that they are the same bits as the twin's.
+//
+// Chunks of 1024 elements, 32 lanes a chunk, folded in halves; then a tree over the chunks, neighbours first. A run is a power
+// of two of chunks, so its sum is a node of that tree, and the tree goes on above the runs as it does above the chunks.
+#pragma once
+#include "threads.cuh"
+
+constexpr u32 CHUNK = 1024;
+constexpr u32 CHUNK_LANES = 32;
+
+// Adds the `count` nodes that are `apart` floats from each other, as neighbours: node 0 becomes the sum. For all threads of the
+// block, with a barrier behind the last addition. `count` is not 0.
+__device__ __forceinline__ void add_neighbours(float* nodes, u32 count, u32 apart) {
+    for (u32 step = 1; step < count; step *= 2) {
+        for (u32 i = thread_in_block() * 2 * step; i + step < count; i += block_threads() * 2 * step) {
+            nodes[i * apart] += nodes[(i + step) * apart];
+        }
+        __syncthreads();
+    }
+}
+
+// The sum of a run of `n` elements, 1 to CHUNKS · CHUNK of them, for every thread of the block, which all call this. `lanes` is
+// shared memory for CHUNKS · CHUNK_LANES floats; before it is used again there must be a barrier.
+template <u32 CHUNKS>
+__device__ __forceinline__ float sum_of_run(u32 n, const float* __restrict__ x, float* lanes) {
+    const u32 chunks = (n - 1) / CHUNK + 1;
+    for (u32 i = thread_in_block(); i < chunks * CHUNK_LANES; i += block_threads()) {
+        const u32 start = i / CHUNK_LANES * CHUNK, first = start + i % CHUNK_LANES;
+        float sum = 0.0f;
+        if (start + CHUNK <= n) {
+            // Additions wait for one another, loads do not: as many as registers allow are under way.
+#pragma unroll
+            for (u32 k = 0; k < CHUNK / CHUNK_LANES; ++k) {
+                sum += x[first + k * CHUNK_LANES];
+            }
+        } else {
+            for (u32 e = first; e < n; e += CHUNK_LANES) {
+                sum += x[e];
+            }
+        }
+        lanes[i] = sum;
+    }
+    __syncthreads();
+#pragma unroll
+    for (u32 half = CHUNK_LANES / 2; half > 0; half /= 2) {
+        for (u32 i = thread_in_block(); i < chunks * half; i += block_threads()) {
+            float* lane = &lanes[i / half * CHUNK_LANES + i % half];
+            lane[0] += lane[half];
+        }
+        __syncthreads();
+    }
+    add_neighbours(lanes, chunks, CHUNK_LANES);
+    return lanes[0];
+}
+
+// The sums of runs so far, the longest first: run r completes as many pairs as r ends in ones. Used by one thread.
+struct Counter {
+    float sums[64];
+    u32 depth;
+
+    __device__ __forceinline__ void push(u64 run, float sum) {
+        for (; run % 2 == 1; run /= 2) {
+            sum = sums[--depth] + sum;
+        }
+        sums[depth++] = sum;
+    }
+
+    // The sum of all runs, +0 of none.
+    __device__ __forceinline__ float total() {
+        float sum = depth > 0 ? sums[--depth] : 0.0f;
+        while (depth > 0) {
+            sum = sums[--depth] + sum;
+        }
+        return sum;
+    }
+};
+
+// The sum of the first `n` elements of `x`, for thread 0 of the block, whose threads all call this.
+__device__ __forceinline__ float sum_by_block(u64 n, const float* __restrict__ x) {
+    constexpr u32 CHUNKS = 32, RUN = CHUNKS * CHUNK;
+    __shared__ float lanes[CHUNKS * CHUNK_LANES];
+    __shared__ Counter counter;
+    counter.depth = 0;
+    for (u64 run = 0; run * RUN < n; ++run) {
+        const u64 left = n - run * RUN;
+        const float sum = sum_of_run<CHUNKS>(u32(left < RUN ? left : RUN), x + run * RUN, lanes);
+        if (thread_in_block() == 0) {
+            counter.push(run, sum);
+        }
+        __syncthreads();
+    }
+    return thread_in_block() == 0 ? counter.total() : 0.0f;
+}

@@ -1,0 +1,28 @@
+// Rows shared out to warps, and what the lanes of a warp make together.
+//
+// In blocks that are whole warps a team is a warp. In any other block a warp is not full, and a team is one thread.
+#pragma once
+#include "threads.cuh"
+
+struct Team {
+    u32 lane;  // which thread of the team this is
+    u32 lanes; // WARP or 1
+};
+
+__device__ __forceinline__ Team team() {
+    const u32 lanes = block_threads() % WARP == 0 ? WARP : 1;
+    return {thread_in_block() % lanes, lanes};
+}
+
+// `value` combined over the lanes of `team`, in halves: with the lane 16 away, then 8, 4, 2, 1. `combine` takes its arguments in
+// either order, so all lanes get the same.
+template <class T, class F>
+__device__ __forceinline__ T over_lanes(const Team& team, T value, F combine) {
+    if (team.lanes == WARP) {
+#pragma unroll
+        for (u32 half = WARP / 2; half > 0; half /= 2) {
+            value = combine(value, __shfl_xor_sync(0xffffffffu, value, half));
+        }
+    }
+    return value;
+}
