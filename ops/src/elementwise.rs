@@ -1,7 +1,7 @@
 //! Element by element, at the speed of memory.
 
 use crate::{launch, stream_of};
-use warpline_kernels as kernels;
+use warpline_kernels::{self as kernels, launch::elements};
 use warpline_runtime::{Buffer, Element, Pending};
 
 /// x ← value.
@@ -46,7 +46,8 @@ pub fn read<T: Element>(x: &Buffer<T>) -> Pending<Vec<T>> {
 /// As [`fill`]; `Shape` if `x` is shorter than `y`.
 #[track_caller]
 pub fn axpy(a: f32, x: &Buffer<f32>, y: &Buffer<f32>) -> Pending<()> {
-    launch(y, kernels::axpy(y.len() as u64, a, x, y))
+    let n = y.len() as u64;
+    launch(y, kernels::axpy(n, a, x, y), elements(n))
 }
 
 /// y ← y + x; `x` may be `y` itself.
@@ -55,7 +56,8 @@ pub fn axpy(a: f32, x: &Buffer<f32>, y: &Buffer<f32>) -> Pending<()> {
 /// As [`fill`]; `Shape` if `x` is shorter than `y`, `Overlap` if they overlap without being the same.
 #[track_caller]
 pub fn add_(y: &Buffer<f32>, x: &Buffer<f32>) -> Pending<()> {
-    launch(y, kernels::add_(y.len() as u64, y, x))
+    let n = y.len() as u64;
+    launch(y, kernels::add_(n, y, x), elements(n))
 }
 
 /// y ← x where x is positive or NaN, else 0; `y` may be `x` itself.
@@ -64,7 +66,8 @@ pub fn add_(y: &Buffer<f32>, x: &Buffer<f32>) -> Pending<()> {
 /// As [`fill`]; `Shape` if the lengths differ.
 #[track_caller]
 pub fn relu(x: &Buffer<f32>, y: &Buffer<f32>) -> Pending<()> {
-    launch(y, kernels::relu(y.len() as u64, x, y))
+    let n = y.len() as u64;
+    launch(y, kernels::relu(n, x, y), elements(n))
 }
 
 /// x\[r, c\] ← (x\[r, c\] − mean\[c\]) / deviation\[c\] in a matrix of `mean.len()` columns.
@@ -75,5 +78,6 @@ pub fn relu(x: &Buffer<f32>, y: &Buffer<f32>) -> Pending<()> {
 pub fn standardize(x: &Buffer<f32>, mean: &Buffer<f32>, deviation: &Buffer<f32>) -> Pending<()> {
     let cols = mean.len();
     let rows = x.len().checked_div(cols).unwrap_or(0);
-    launch(x, kernels::standardize(rows as u32, cols as u32, mean, deviation, x))
+    let call = kernels::standardize(rows as u32, cols as u32, mean, deviation, x);
+    launch(x, call, elements(x.len() as u64))
 }

@@ -3,15 +3,17 @@
 //! [`Tensor`] is device memory with a shape; its ops are methods, in [`TensorOps`], that allocate what they return. The functions
 //! here work on bare buffers, which the caller has allocated.
 //!
-//! Either is one call of a kernel from `warpline-kernels` with the launch configuration filled in; what they return is awaited or
-//! dropped like any `Pending`. The current stream is that of the innermost `stream.scope` or `stream.enter`, else the
-//! device's default stream. [`data`] brings batches of a dataset to a device ahead of what computes on them.
+//! Either is one call of a kernel from `warpline-kernels` with the launch configuration filled in, or two where much is reduced to
+//! one value; what they return is awaited or dropped like any `Pending`. The current stream is that of the innermost
+//! `stream.scope` or `stream.enter`, else the device's default stream. [`data`] brings batches of a dataset to a device ahead of
+//! what computes on them.
 #![forbid(unsafe_code)]
 
 pub mod data;
 mod elementwise;
 mod random;
 mod reduce;
+mod sum;
 mod tensor;
 
 pub use elementwise::{add_, axpy, copy, fill, read, relu, standardize};
@@ -22,11 +24,11 @@ pub use tensor::{DType, OperandOrScalar, Shape, Tensor, TensorElement, TensorOpe
 use warpline_runtime::kernel::{KernelCall, LaunchConfig};
 use warpline_runtime::{Buffer, Element, Pending, Result, Stream};
 
-/// Launches `call` on the current stream of `operand`'s device, a thread an element of it.
+/// Launches `call` on the current stream of `operand`'s device.
 #[track_caller]
-fn launch<T: Element>(operand: &Buffer<T>, call: KernelCall<'_>) -> Pending<()> {
+fn launch<T: Element>(operand: &Buffer<T>, call: KernelCall<'_>, config: LaunchConfig) -> Pending<()> {
     match Stream::current(&operand.device()) {
-        Ok(stream) => stream.launch(call, LaunchConfig::for_elements(operand.len() as u64)),
+        Ok(stream) => stream.launch(call, config),
         Err(error) => Pending::refused(error),
     }
 }

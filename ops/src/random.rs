@@ -1,7 +1,7 @@
 //! Random numbers: Philox4x32-10 as cuRAND documents it, the same for a seed on every device and thread count.
 
 use crate::launch;
-use warpline_kernels as kernels;
+use warpline_kernels::{self as kernels, launch::elements};
 use warpline_runtime::{Buffer, Pending};
 
 /// x ← mean + deviation·z, z standard normal, from the start of `seed`'s sequence.
@@ -10,7 +10,8 @@ use warpline_runtime::{Buffer, Pending};
 /// In the `Pending`: an earlier use that is not ordered before it, a failed device.
 #[track_caller]
 pub fn normal_(x: &Buffer<f32>, seed: u64, mean: f32, deviation: f32) -> Pending<()> {
-    launch(x, kernels::philox_normal(x.len() as u64, seed, 0, 0, mean, deviation, x))
+    let n = x.len() as u64;
+    launch(x, kernels::philox_normal(n, seed, 0, 0, mean, deviation, x), elements(n))
 }
 
 /// x ← uniform in (low, high], from the start of `seed`'s sequence.
@@ -19,5 +20,6 @@ pub fn normal_(x: &Buffer<f32>, seed: u64, mean: f32, deviation: f32) -> Pending
 /// As [`normal_`].
 #[track_caller]
 pub fn uniform_(x: &Buffer<f32>, seed: u64, low: f32, high: f32) -> Pending<()> {
-    launch(x, kernels::philox_uniform(x.len() as u64, seed, 0, 0, low, high, x))
+    let n = x.len() as u64;
+    launch(x, kernels::philox_uniform(n, seed, 0, 0, low, high, x), elements(n))
 }

@@ -1,8 +1,9 @@
 //! Sums, in a fixed order: the same bits at every run.
 
+use crate::sum::{Over, enqueue_sum};
 use crate::{launch, stream_of};
-use warpline_kernels as kernels;
-use warpline_runtime::{Buffer, Device, Pending, Result};
+use warpline_kernels::{self as kernels, launch::columns, launch::elements};
+use warpline_runtime::{Buffer, Device, Pending, Result, Site};
 
 /// The sum of all elements, 0 if there are none, read back to the host.
 ///
@@ -10,14 +11,15 @@ use warpline_runtime::{Buffer, Device, Pending, Result};
 /// In the `Pending`: an earlier use that is not ordered before it, no memory, a failed device.
 #[track_caller]
 pub fn sum(x: &Buffer<f32>) -> Pending<f32> {
+    let site = Site::here(&"sum");
     let enqueue = || {
         let stream = stream_of(x)?;
         let total = stream.alloc::<f32>(1)?;
-        Ok((stream, total))
+        let summed = enqueue_sum(&stream, site, x, Over::One, &total)?;
+        Ok((stream, total, summed))
     };
     match enqueue() {
-        Ok((stream, total)) => {
-            let summed = launch(x, kernels::sum(x.len() as u64, x, &total));
+        Ok((stream, total, summed)) => {
             let read = stream.read_one(&total);
             // If the sum was refused, the read fails with its error.
             drop(summed);
@@ -35,7 +37,7 @@ pub fn sum(x: &Buffer<f32>) -> Pending<f32> {
 pub fn column_sums(x: &Buffer<f32>, sums: &Buffer<f32>) -> Pending<()> {
     let cols = sums.len();
     let rows = x.len().checked_div(cols).unwrap_or(0);
-    launch(x, kernels::column_sums(rows as u32, cols as u32, x, sums))
+    launch(x, kernels::column_sums(rows as u32, cols as u32, x, sums), columns(cols as u64))
 }
 
 /// Running mean and deviation of each column over batches of rows, kept on the device.
@@ -69,7 +71,7 @@ impl ColumnMoments {
         let call =
             kernels::column_moments(rows as u32, cols as u32, self.seen, x, &self.means, &self.squares);
         self.seen += rows as u64;
-        launch(x, call)
+        launch(x, call, columns(cols as u64))
     }
 
     /// Rows merged so far.
@@ -89,7 +91,7 @@ impl ColumnMoments {
         let (mean, deviation) = (stream.alloc(cols)?, stream.alloc(cols)?);
         let call =
             kernels::column_scales(cols as u32, self.seen, &self.means, &self.squares, &mean, &deviation);
-        launch(&self.means, call).queued()?;
+        launch(&self.means, call, elements(cols as u64)).queued()?;
         Ok((mean, deviation))
     }
 }

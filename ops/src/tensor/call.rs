@@ -2,7 +2,9 @@
 
 use super::{DType, Shape, Tensor, TensorElement};
 use warpline_runtime::kernel::{KernelCall, LaunchConfig};
-use warpline_runtime::{Buffer, Declared, Device, Error, ErrorKind, Pending, Refusal, Result, Site, Stream};
+use warpline_runtime::{
+    Buffer, Declared, Device, Element, Error, ErrorKind, Pending, Refusal, Result, Site, Stream,
+};
 
 /// What an op's function returns: an op in flight, or why there is none.
 pub(super) type Outcome<T = Tensor> = Result<Pending<T>, Refusal>;
@@ -112,6 +114,12 @@ impl<'a> Call<'a> {
                 format!("a tensor of shape {shape} has more elements than can be counted; make it smaller");
             return Err(self.refuse(ErrorKind::OutOfMemory, &why));
         };
+        self.scratch(len)
+    }
+
+    /// Memory for `len` elements that a kernel leaves for the next.
+    #[inline]
+    pub(super) fn scratch<T: Element>(&self, len: usize) -> Result<Buffer<T>, Refusal> {
         let site = Site::at(&"alloc", self.site.location);
         self.stream.alloc_at(site, len).map_err(|error| self.refused(error))
     }
@@ -122,10 +130,10 @@ impl<'a> Call<'a> {
         self.alloc(&tensor.shape)
     }
 
-    /// Launches `call`, a thread for each of `threads` elements; `value` is what comes of it.
+    /// Launches `call`; `value` is what comes of it.
     #[inline]
-    pub(super) fn launch<T>(&self, call: KernelCall<'_>, threads: usize, value: T) -> Pending<T> {
-        self.stream.launch_at(self.site, call, LaunchConfig::for_elements(threads as u64)).with(value)
+    pub(super) fn launch<T>(&self, call: KernelCall<'_>, config: LaunchConfig, value: T) -> Pending<T> {
+        self.stream.launch_at(self.site, call, config).with(value)
     }
 
     pub(super) fn site(&self) -> Site {

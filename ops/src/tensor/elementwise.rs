@@ -3,7 +3,7 @@
 use super::call::{Call, Outcome};
 use super::operand::Given;
 use super::{DType, Storage, Tensor, TensorElement};
-use warpline_kernels as kernels;
+use warpline_kernels::{self as kernels, launch::elements};
 use warpline_runtime::kernel::KernelCall;
 use warpline_runtime::{Buffer, ErrorKind, Refusal};
 
@@ -96,7 +96,7 @@ fn combined<T: TensorElement>(
         Given::Tensor(y) => {
             let (operand, period) = (call.operand::<T>(y)?, y.len() as u64);
             repeats(call, x, y)?;
-            call.launch((kernels.tensor)(n, period, from, operand, &z), x.len(), ())
+            call.launch((kernels.tensor)(n, period, from, operand, &z), elements(n), ())
         }
         Given::Scalar(a) => {
             let a = T::scalar(a).ok_or_else(|| {
@@ -104,7 +104,7 @@ fn combined<T: TensorElement>(
                 let why = format!("the tensor is {tensor} and the scalar {other}; pass one of {tensor}");
                 call.refuse(ErrorKind::DTypeMismatch, &why)
             })?;
-            call.launch((kernels.scalar)(n, from, a, &z), x.len(), ())
+            call.launch((kernels.scalar)(n, from, a, &z), elements(n), ())
         }
     };
     Ok(done.with(Tensor::over(z, x.shape.clone())))
@@ -128,9 +128,9 @@ fn repeats(call: &Call<'_>, x: &Tensor, y: &Tensor) -> Result<(), Refusal> {
 #[track_caller]
 pub(super) fn relu(x: &Tensor) -> Outcome {
     let call = Call::new(&"relu", &x.device())?;
-    let from = call.operand(x)?;
+    let (from, n) = (call.operand(x)?, x.len() as u64);
     let to = call.alloc_like(x)?;
-    let done = call.launch(kernels::relu(x.len() as u64, from, &to), x.len(), ());
+    let done = call.launch(kernels::relu(n, from, &to), elements(n), ());
     Ok(done.with(Tensor::over(to, x.shape.clone())))
 }
 
@@ -139,8 +139,8 @@ pub(super) fn relu(x: &Tensor) -> Outcome {
 pub(super) fn relu_backward(grad: &Tensor, y: &Tensor) -> Outcome {
     let call = Call::new(&"relu_backward", &grad.device())?;
     call.same_shape(grad, y)?;
-    let (grads, outputs) = (call.operand(grad)?, call.operand(y)?);
+    let (grads, outputs, n) = (call.operand(grad)?, call.operand(y)?, grad.len() as u64);
     let to = call.alloc_like(grad)?;
-    let done = call.launch(kernels::relu_backward(grad.len() as u64, grads, outputs, &to), grad.len(), ());
+    let done = call.launch(kernels::relu_backward(n, grads, outputs, &to), elements(n), ());
     Ok(done.with(Tensor::over(to, grad.shape.clone())))
 }

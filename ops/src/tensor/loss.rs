@@ -2,7 +2,7 @@
 
 use super::Tensor;
 use super::call::{Call, Outcome};
-use warpline_kernels as kernels;
+use warpline_kernels::{self as kernels, launch};
 use warpline_runtime::ErrorKind;
 
 /// The mean cross entropy of softmax(logits) with `labels`, and its gradient.
@@ -20,7 +20,18 @@ pub(super) fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Outcome<(Tensor
     let (from, classes) = (call.operand(logits)?, call.operand(labels)?);
     let shape = [].into();
     let (loss, grad) = (call.alloc(&shape)?, call.alloc_like(logits)?);
-    let kernel = kernels::cross_entropy(rows as u64, cols as u64, from, classes, &loss, &grad);
-    let done = call.launch(kernel, rows, ());
+    let (height, width) = (rows as u64, cols as u64);
+    let done = if logits.len() as u64 <= launch::ONE_BLOCK {
+        let kernel = kernels::cross_entropy(height, width, from, classes, &loss, &grad);
+        call.launch(kernel, launch::one_block(), ())
+    } else {
+        let losses = call.scratch::<f64>(rows)?;
+        let kernel = kernels::cross_entropy_rows(height, width, from, classes, &losses, &grad);
+        let each = call.launch(kernel, launch::rows(height), ());
+        let all = call.launch(kernels::cross_entropy_mean(height, &losses, &loss), launch::one_block(), ());
+        // If the first step was refused, the second fails with its error.
+        drop(each);
+        all
+    };
     Ok(done.with((Tensor::over(loss, shape), Tensor::over(grad, logits.shape.clone()))))
 }

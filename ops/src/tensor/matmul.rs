@@ -2,7 +2,7 @@
 
 use super::Tensor;
 use super::call::{Call, Outcome};
-use warpline_kernels as kernels;
+use warpline_kernels::{self as kernels, launch::product};
 use warpline_runtime::ErrorKind;
 
 /// a·b.
@@ -22,7 +22,7 @@ pub(super) fn matmul(a: &Tensor, b: &Tensor) -> Outcome {
     let to = call.alloc(&shape)?;
     let flags = (u32::from(a.transposed), u32::from(b.transposed));
     let kernel = kernels::matmul(m as u64, n as u64, k as u64, flags.0, flags.1, left, right, &to);
-    Ok(call.launch(kernel, m * n, ()).with(Tensor::over(to, shape)))
+    Ok(call.launch(kernel, product(m as u64, n as u64), ()).with(Tensor::over(to, shape)))
 }
 
 /// x·wᵀ + bias.
@@ -43,5 +43,5 @@ pub(super) fn linear(x: &Tensor, w: &Tensor, bias: &Tensor) -> Outcome {
     let to = call.alloc(&shape)?;
     let flag = u32::from(w.transposed);
     let kernel = kernels::linear(m as u64, n as u64, k as u64, flag, inputs, weight, biases, &to);
-    Ok(call.launch(kernel, m * n, ()).with(Tensor::over(to, shape)))
+    Ok(call.launch(kernel, product(m as u64, n as u64), ()).with(Tensor::over(to, shape)))
 }

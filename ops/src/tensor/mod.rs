@@ -3,7 +3,7 @@
 //! # Files
 //! `shape` and `dtype` say what there is, `create` makes tensors, `view` looks at the same memory differently. `ops` is the trait
 //! with every op as a method; it turns its receiver and operands into tensors (`operand`) and calls a plain function in one of
-//! the other files, which checks shapes, allocates the result and launches one kernel (`call`).
+//! the other files, which checks shapes, allocates the result and launches one kernel or, where much is reduced, two (`call`).
 
 mod call;
 mod create;

@@ -2,7 +2,7 @@
 
 use super::Tensor;
 use super::call::{Call, Outcome};
-use warpline_kernels as kernels;
+use warpline_kernels::{self as kernels, launch::elements};
 use warpline_runtime::Generator;
 
 /// x ← mean + deviation·z, from the next part of a generator's sequence: `generator`'s, else the device's.
@@ -12,7 +12,7 @@ pub(super) fn normal(x: &Tensor, generator: Option<&Generator>, mean: f32, devia
     let (y, n) = (call.operand(x)?, x.len() as u64);
     let draw = generator.unwrap_or(x.device().generator()).take(n);
     let kernel = kernels::philox_normal(n, draw.seed, 0, draw.offset, mean, deviation, y);
-    Ok(call.launch(kernel, x.len(), x.clone()))
+    Ok(call.launch(kernel, elements(n), x.clone()))
 }
 
 /// x ← uniform in (low, high], likewise.
@@ -22,5 +22,5 @@ pub(super) fn uniform(x: &Tensor, generator: Option<&Generator>, low: f32, high:
     let (y, n) = (call.operand(x)?, x.len() as u64);
     let draw = generator.unwrap_or(x.device().generator()).take(n);
     let kernel = kernels::philox_uniform(n, draw.seed, 0, draw.offset, low, high, y);
-    Ok(call.launch(kernel, x.len(), x.clone()))
+    Ok(call.launch(kernel, elements(n), x.clone()))
 }

@@ -2,7 +2,7 @@
 
 use super::call::{Call, Outcome};
 use super::{Storage, Tensor, TensorElement};
-use warpline_kernels as kernels;
+use warpline_kernels::{self as kernels, launch};
 use warpline_runtime::ErrorKind;
 
 /// The elements of `x`.
@@ -32,16 +32,17 @@ pub(super) fn contiguous(x: &Tensor) -> Outcome {
     let [rows, cols] = call.matrix(x)?;
     // In memory it is cols × rows.
     let (height, width) = (cols as u64, rows as u64);
+    let config = launch::transpose(height, width);
     Ok(match &x.storage {
         Storage::F32(from) => {
             let to = call.alloc(&x.shape)?;
             let kernel = kernels::transpose(height, width, from, &to);
-            call.launch(kernel, x.len(), ()).with(Tensor::over(to, x.shape.clone()))
+            call.launch(kernel, config, ()).with(Tensor::over(to, x.shape.clone()))
         }
         Storage::I64(from) => {
             let to = call.alloc(&x.shape)?;
             let kernel = kernels::transpose_i64(height, width, from, &to);
-            call.launch(kernel, x.len(), ()).with(Tensor::over(to, x.shape.clone()))
+            call.launch(kernel, config, ()).with(Tensor::over(to, x.shape.clone()))
         }
     })
 }

@@ -2,27 +2,28 @@
 
 use super::call::{Call, Outcome};
 use super::{Shape, Tensor};
-use warpline_kernels as kernels;
+use crate::sum::{Over, enqueue_sum};
+use warpline_kernels::{self as kernels, launch};
 use warpline_runtime::ErrorKind;
 
 /// The sum of all elements.
 #[track_caller]
 pub(super) fn sum(x: &Tensor) -> Outcome {
-    let call = Call::new(&"sum", &x.device())?;
-    let from = call.operand(x)?;
-    let shape = [].into();
-    let to = call.alloc(&shape)?;
-    Ok(call.launch(kernels::sum(x.len() as u64, from, &to), x.len(), ()).with(Tensor::over(to, shape)))
+    summed(&Call::new(&"sum", &x.device())?, x, Over::One)
 }
 
 /// The mean of all elements.
 #[track_caller]
 pub(super) fn mean(x: &Tensor) -> Outcome {
-    let call = Call::new(&"mean", &x.device())?;
+    summed(&Call::new(&"mean", &x.device())?, x, Over::All)
+}
+
+fn summed(call: &Call<'_>, x: &Tensor, over: Over) -> Outcome {
     let from = call.operand(x)?;
     let shape = [].into();
     let to = call.alloc(&shape)?;
-    Ok(call.launch(kernels::mean(x.len() as u64, from, &to), x.len(), ()).with(Tensor::over(to, shape)))
+    let done = enqueue_sum(call.stream(), call.site(), from, over, &to)?;
+    Ok(done.with(Tensor::over(to, shape)))
 }
 
 /// The sum of all rows of a matrix.
@@ -37,7 +38,8 @@ pub(super) fn sum_rows(x: &Tensor) -> Outcome {
     };
     let shape = [cols].into();
     let to = call.alloc(&shape)?;
-    Ok(call.launch(kernels::column_sums(height, width, from, &to), cols, ()).with(Tensor::over(to, shape)))
+    let config = launch::columns(cols as u64);
+    Ok(call.launch(kernels::column_sums(height, width, from, &to), config, ()).with(Tensor::over(to, shape)))
 }
 
 /// Where the largest element of each row is.
@@ -56,10 +58,9 @@ pub(super) fn argmax(x: &Tensor) -> Outcome {
     let from = call.operand(x)?;
     let shape = Shape::from(outer);
     let to = call.alloc(&shape)?;
-    let rows = to.len();
-    Ok(call
-        .launch(kernels::argmax(rows as u64, cols as u64, from, &to), rows, ())
-        .with(Tensor::over(to, shape)))
+    let rows = to.len() as u64;
+    let kernel = kernels::argmax(rows, cols as u64, from, &to);
+    Ok(call.launch(kernel, launch::rows(rows), ()).with(Tensor::over(to, shape)))
 }
 
 /// How many elements are equal.
@@ -71,5 +72,5 @@ pub(super) fn count_equal(x: &Tensor, y: &Tensor) -> Outcome {
     let shape = [].into();
     let to = call.alloc(&shape)?;
     let kernel = kernels::count_equal(x.len() as u64, one, other, &to);
-    Ok(call.launch(kernel, x.len(), ()).with(Tensor::over(to, shape)))
+    Ok(call.launch(kernel, launch::one_block(), ()).with(Tensor::over(to, shape)))
 }

@@ -2,7 +2,7 @@
 
 use super::Tensor;
 use super::call::{Call, Outcome};
-use warpline_kernels as kernels;
+use warpline_kernels::{self as kernels, launch::elements};
 
 /// velocity ← momentum·velocity + grad; param ← param − lr·velocity.
 #[track_caller]
@@ -11,6 +11,6 @@ pub(super) fn sgd(param: &Tensor, grad: &Tensor, velocity: &Tensor, lr: f32, mom
     call.same_shape(param, grad)?;
     call.same_shape(param, velocity)?;
     let (p, g, v) = (call.operand(param)?, call.operand(grad)?, call.operand(velocity)?);
-    let kernel = kernels::sgd(param.len() as u64, lr, momentum, g, v, p);
-    Ok(call.launch(kernel, param.len(), param.clone()))
+    let n = param.len() as u64;
+    Ok(call.launch(kernels::sgd(n, lr, momentum, g, v, p), elements(n), param.clone()))
 }
