@@ -1,0 +1,7 @@
+//! Gives the shared library the name that CUDA programs look for, and keeps it loaded: its threads run its code.
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
+}

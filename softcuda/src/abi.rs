@@ -1,0 +1,223 @@
+//! The C ABI of the driver API, as far as this library has it: handles, pointers of callers, structures.
+//!
+//! Written after CUDA 12's `cuda.h`; sizes and offsets are those of 64-bit Linux.
+
+use crate::errors::{Code, Outcome};
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+/// An opaque handle: a number that says kind, generation and slot ([`crate::slab`]), never an address.
+macro_rules! handles {
+    ($($name:ident)*) => {$(
+        #[repr(transparent)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) struct $name(pub(crate) u64);
+    )*};
+}
+handles! { CUcontext CUstream CUevent CUmodule CUfunction CUgraph }
+
+/// An address that device code can use.
+pub(crate) type CUdeviceptr = u64;
+/// A device's ordinal.
+pub(crate) type CUdevice = c_int;
+
+/// Where a caller wants a value. Only the C ABI makes one, and its caller promises that it is null or valid for a write.
+#[repr(transparent)]
+pub(crate) struct Out<T>(*mut T);
+
+impl<T> Out<T> {
+    /// Writes it. Null is an invalid value.
+    pub(crate) fn set(self, value: T) -> Outcome {
+        if self.0.is_null() {
+            return Err(Code::INVALID_VALUE.into());
+        }
+        // SAFETY: not null, so the caller of the C function has promised that it is valid for a write.
+        unsafe { self.0.write_unaligned(value) };
+        Ok(())
+    }
+
+    /// Writes it unless the caller does not want it.
+    pub(crate) fn set_if_asked(self, value: T) {
+        let _ = self.set(value);
+    }
+
+    pub(crate) fn is_null(&self) -> bool {
+        self.0.is_null()
+    }
+
+    /// The same place, for a value whose type the caller has chosen by a number.
+    pub(crate) fn cast<U>(self) -> Out<U> {
+        Out(self.0.cast())
+    }
+
+    /// The bare pointer, for the few results that are arrays.
+    pub(crate) fn as_ptr(&self) -> *mut T {
+        self.0
+    }
+}
+
+/// What a caller passes by address. As with [`Out`], null or valid for a read.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub(crate) struct In<T>(*const T);
+
+impl<T: Copy> In<T> {
+    /// Reads it. Null is an invalid value.
+    pub(crate) fn get(self) -> Outcome<T> {
+        self.at(0)
+    }
+
+    /// Reads the `index`th of an array that the caller says has more than that.
+    pub(crate) fn at(self, index: usize) -> Outcome<T> {
+        if self.0.is_null() {
+            return Err(Code::INVALID_VALUE.into());
+        }
+        // SAFETY: not null, so the caller of the C function has promised that the array is there.
+        Ok(unsafe { self.0.add(index).read_unaligned() })
+    }
+
+    /// The bare pointer.
+    pub(crate) fn as_ptr(self) -> *const T {
+        self.0
+    }
+}
+
+/// What a caller passes by address to get another value back in its place. Null or valid for both.
+#[repr(transparent)]
+pub(crate) struct InOut<T>(*mut T);
+
+impl<T: Copy> InOut<T> {
+    /// What stands there.
+    pub(crate) fn get(&self) -> Outcome<T> {
+        In(self.0.cast_const()).get()
+    }
+
+    /// Puts the other value there.
+    pub(crate) fn set(self, value: T) -> Outcome {
+        Out(self.0).set(value)
+    }
+}
+
+/// A caller's C string, null or valid.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub(crate) struct Text(*const c_char);
+
+impl Text {
+    /// The string. Null or bytes that are not UTF-8 are an invalid value.
+    pub(crate) fn get(self) -> Outcome<String> {
+        if self.0.is_null() {
+            return Err(Code::INVALID_VALUE.into());
+        }
+        // SAFETY: not null, so the caller of the C function has promised that a C string is there.
+        let text = unsafe { CStr::from_ptr(self.0) };
+        Ok(text.to_str().map_err(|_| Code::INVALID_VALUE)?.to_owned())
+    }
+}
+
+/// Writes `text` with its nul into a caller's buffer of `len` bytes, cut off if it does not fit.
+pub(crate) fn put_text(out: Out<c_char>, len: c_int, text: &str) -> Outcome {
+    if out.is_null() || len <= 0 {
+        return Err(Code::INVALID_VALUE.into());
+    }
+    let kept = text.len().min(len as usize - 1);
+    // SAFETY: the caller promises `len` bytes; `kept` and the nul are at most that.
+    unsafe {
+        std::ptr::copy_nonoverlapping(text.as_ptr(), out.as_ptr().cast(), kept);
+    }
+    // SAFETY: as above.
+    unsafe { out.as_ptr().add(kept).write(0) };
+    Ok(())
+}
+
+/// `CUhostFn`.
+pub(crate) type HostFn = unsafe extern "C" fn(*mut c_void);
+
+/// `CUoccupancyB2DSize`.
+pub(crate) type BlockToShared = unsafe extern "C" fn(c_int) -> usize;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Uuid(pub(crate) [u8; 16]);
+
+pub(crate) const MEMORY_HOST: u32 = 1;
+pub(crate) const MEMORY_DEVICE: u32 = 2;
+pub(crate) const MEMORY_UNIFIED: u32 = 4;
+
+/// `CUDA_MEMCPY2D`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Memcpy2D {
+    pub(crate) src_x_bytes: usize,
+    pub(crate) src_y: usize,
+    pub(crate) src_type: u32,
+    pub(crate) src_host: usize,
+    pub(crate) src_device: CUdeviceptr,
+    pub(crate) src_array: usize,
+    pub(crate) src_pitch: usize,
+    pub(crate) dst_x_bytes: usize,
+    pub(crate) dst_y: usize,
+    pub(crate) dst_type: u32,
+    pub(crate) dst_host: usize,
+    pub(crate) dst_device: CUdeviceptr,
+    pub(crate) dst_array: usize,
+    pub(crate) dst_pitch: usize,
+    pub(crate) width_bytes: usize,
+    pub(crate) height: usize,
+}
+
+/// One end of a `CUDA_MEMCPY3D_PEER`: the structure has the source's fields, then the destination's.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct PeerEnd {
+    pub(crate) x_bytes: usize,
+    pub(crate) y: usize,
+    pub(crate) z: usize,
+    pub(crate) lod: usize,
+    pub(crate) kind: u32,
+    pub(crate) host: usize,
+    pub(crate) device: CUdeviceptr,
+    pub(crate) array: usize,
+    pub(crate) context: CUcontext,
+    pub(crate) pitch: usize,
+    pub(crate) height: usize,
+}
+
+/// `CUDA_MEMCPY3D_PEER`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Memcpy3DPeer {
+    pub(crate) src: PeerEnd,
+    pub(crate) dst: PeerEnd,
+    pub(crate) width_bytes: usize,
+    pub(crate) height: usize,
+    pub(crate) depth: usize,
+}
+
+/// `CUlaunchConfig`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct LaunchConfig {
+    pub(crate) grid: [u32; 3],
+    pub(crate) block: [u32; 3],
+    pub(crate) shared_bytes: u32,
+    pub(crate) stream: CUstream,
+    pub(crate) attributes: In<LaunchAttribute>,
+    pub(crate) attribute_count: u32,
+}
+
+/// `CUlaunchAttribute`; the value's union is 64 bytes long.
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+pub(crate) struct LaunchAttribute {
+    pub(crate) id: u32,
+    pub(crate) pad: u32,
+    pub(crate) value: [u32; 16],
+}
+
+const _: () = {
+    assert!(size_of::<Memcpy2D>() == 128);
+    assert!(size_of::<PeerEnd>() == 88);
+    assert!(size_of::<Memcpy3DPeer>() == 200);
+    assert!(size_of::<LaunchConfig>() == 56);
+    assert!(size_of::<LaunchAttribute>() == 72);
+};

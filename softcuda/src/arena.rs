@@ -1,0 +1,184 @@
+//! Addresses of device memory: which are taken, and what finds an allocation by any address in it.
+//!
+//! An allocation of 1 MiB or more takes whole chunks of 2 MiB, any other whole grains of 512 bytes. So an address finds
+//! its allocation with two loads: that of its chunk, or else that of its grain. Memory is counted in grains; the range of
+//! addresses is four times the memory, so that the rounding never makes an allocation fail.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// What small allocations are rounded to: the alignment of all.
+pub(crate) const GRAIN: u64 = 512;
+const CHUNK: u64 = 2 << 20;
+const LARGE: u64 = 1 << 20;
+
+/// The addresses of one device, from 0.
+pub(crate) struct Arena {
+    chunks: Box<[Chunk]>,
+}
+
+/// Numbers of allocations, from 1; 0 is none.
+#[derive(Default)]
+struct Chunk {
+    whole: AtomicU32,
+    grains: OnceLock<Box<[AtomicU32]>>,
+}
+
+/// What is free. Changed under a lock of its owner.
+pub(crate) struct Book {
+    /// Bytes that can still be had.
+    pub(crate) free_bytes: u64,
+    /// Bytes in all.
+    pub(crate) total_bytes: u64,
+    /// Free ranges: start and length.
+    gaps: BTreeMap<u64, u64>,
+}
+
+/// How many addresses a device of that much memory takes.
+pub(crate) fn span(memory_bytes: u64) -> u64 {
+    (memory_bytes * 4 + (64 << 20)).next_multiple_of(CHUNK)
+}
+
+/// What an allocation counts as.
+fn counted(len: u64) -> u64 {
+    len.next_multiple_of(GRAIN)
+}
+
+/// The addresses that an allocation takes.
+fn taken(len: u64) -> (u64, u64) {
+    if len >= LARGE { (len.next_multiple_of(CHUNK), CHUNK) } else { (counted(len), GRAIN) }
+}
+
+impl Book {
+    /// All of it free.
+    pub(crate) fn new(memory_bytes: u64) -> Self {
+        let gaps = BTreeMap::from([(0, span(memory_bytes))]);
+        Book { free_bytes: memory_bytes, total_bytes: memory_bytes, gaps }
+    }
+
+    /// Takes `len` bytes at the lowest place where they fit.
+    pub(crate) fn take(&mut self, len: u64) -> Option<u64> {
+        let (room, align) = taken(len);
+        if counted(len) > self.free_bytes {
+            return None;
+        }
+        let fits = |(start, gap): (&u64, &u64)| {
+            let place = start.next_multiple_of(align);
+            (place + room <= start + gap).then_some((*start, *gap, place))
+        };
+        let (start, gap, place) = self.gaps.iter().find_map(fits)?;
+        self.gaps.remove(&start);
+        if place > start {
+            self.gaps.insert(start, place - start);
+        }
+        if place + room < start + gap {
+            self.gaps.insert(place + room, start + gap - (place + room));
+        }
+        self.free_bytes -= counted(len);
+        Some(place)
+    }
+
+    /// Gives back what [`take`](Self::take) took for `len`.
+    pub(crate) fn give(&mut self, place: u64, len: u64) {
+        let (mut start, mut room) = (place, taken(len).0);
+        if let Some((before, gap)) = self.gaps.range(..place).next_back()
+            && before + gap == place
+        {
+            (start, room) = (*before, room + gap);
+            self.gaps.remove(&start);
+        }
+        if let Some(gap) = self.gaps.remove(&(start + room)) {
+            room += gap;
+        }
+        self.gaps.insert(start, room);
+        self.free_bytes += counted(len);
+    }
+}
+
+impl Arena {
+    /// Room for a device of that much memory.
+    pub(crate) fn new(memory_bytes: u64) -> Self {
+        Arena { chunks: (0..span(memory_bytes) / CHUNK).map(|_| Chunk::default()).collect() }
+    }
+
+    /// Notes whose the addresses of an allocation are, or with 0 that they are nobody's.
+    pub(crate) fn mark(&self, place: u64, len: u64, number: u32) {
+        let (room, _) = taken(len);
+        if len >= LARGE {
+            let first = (place / CHUNK) as usize;
+            for chunk in &self.chunks[first..first + (room / CHUNK) as usize] {
+                chunk.whole.store(number, Ordering::Release);
+            }
+            return;
+        }
+        let mut at = place;
+        while at < place + room {
+            let chunk = &self.chunks[(at / CHUNK) as usize];
+            let grains = chunk.grains.get_or_init(|| (0..CHUNK / GRAIN).map(|_| AtomicU32::new(0)).collect());
+            grains[(at % CHUNK / GRAIN) as usize].store(number, Ordering::Release);
+            at += GRAIN;
+        }
+    }
+
+    /// Whose an address is; 0 if nobody's.
+    pub(crate) fn find(&self, place: u64) -> u32 {
+        let Some(chunk) = self.chunks.get((place / CHUNK) as usize) else { return 0 };
+        match chunk.whole.load(Ordering::Acquire) {
+            0 => {
+                let grain = (place % CHUNK / GRAIN) as usize;
+                chunk.grains.get().map_or(0, |grains| grains[grain].load(Ordering::Acquire))
+            }
+            number => number,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_aligned_and_found_by_any_address_in_them() {
+        let (mut book, arena) = (Book::new(64 << 20), Arena::new(64 << 20));
+        let mut places = Vec::new();
+        for (number, len) in [1u64, 512, 513, 1 << 20, 3 << 20, 4096, 100].into_iter().enumerate() {
+            let place = book.take(len).unwrap();
+            assert_eq!(place % GRAIN, 0);
+            arena.mark(place, len, number as u32 + 1);
+            places.push((place, len));
+        }
+        for (number, (place, len)) in places.iter().enumerate() {
+            assert_eq!(arena.find(*place), number as u32 + 1);
+            assert_eq!(arena.find(place + len - 1), number as u32 + 1);
+        }
+        let (place, len) = places[4];
+        arena.mark(place, len, 0);
+        assert_eq!(arena.find(place), 0);
+        assert_eq!(arena.find(u64::MAX), 0);
+    }
+
+    #[test]
+    fn what_is_given_back_joins_its_neighbours() {
+        let mut book = Book::new(1 << 20);
+        let whole = book.gaps.clone();
+        let places: Vec<u64> = (0..8).map(|_| book.take(1000).unwrap()).collect();
+        assert_eq!(book.free_bytes, (1 << 20) - 8 * 1024);
+        for place in [3, 1, 2, 7, 0, 6, 5, 4].map(|place: usize| places[place]) {
+            book.give(place, 1000);
+        }
+        assert_eq!(book.gaps, whole);
+        assert_eq!(book.free_bytes, 1 << 20);
+    }
+
+    #[test]
+    fn all_memory_can_be_had_in_pieces_of_any_size() {
+        for len in [512, 4096, (1 << 20) - 512, 1 << 20, (2 << 20) + 512] {
+            let mut book = Book::new(32 << 20);
+            while book.free_bytes >= len {
+                book.take(len).unwrap_or_else(|| panic!("{len} of {}", book.free_bytes));
+            }
+            assert_eq!(book.take(len), None);
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! Contexts, the current one of each thread, and how one is poisoned.
+//!
+//! # Rules
+//! 1. A poisoned context stays poisoned: the first code wins, and every call that needs the context returns it.
+//! 2. Nothing queued runs any more once the code is set; what was running ends. Whoever waits on the host is woken.
+//! 3. A primary context keeps its slot and its poison over release and retain, as a fault outlives everything but the
+//!    process.
+//! 4. Contexts are never recycled: there are few.
+
+use crate::abi::CUcontext;
+use crate::errors::{Code, Outcome, refuse, say};
+use crate::memory;
+use crate::plan;
+use crate::slab::Slab;
+use crate::stream::Stream;
+use parking_lot::Mutex;
+use std::cell::{Cell, RefCell};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// A context.
+pub(crate) struct Context {
+    /// Its slot.
+    pub(crate) index: u32,
+    /// The device it is on.
+    pub(crate) device: u32,
+    /// Whether it is its device's primary one.
+    pub(crate) primary: bool,
+    /// What it was made with.
+    pub(crate) flags: AtomicU32,
+    handle: AtomicU64,
+    active: AtomicBool,
+    poison: AtomicU32,
+    streams: Mutex<Vec<&'static Stream>>,
+    null: OnceLock<&'static Stream>,
+    peers: Mutex<Vec<u32>>,
+    limits: Mutex<[usize; 7]>,
+}
+
+static CONTEXTS: Slab<Context> = Slab::new(1);
+
+/// The primary contexts and how often each is retained.
+static PRIMARIES: Mutex<Vec<(&'static Context, u64)>> = Mutex::new(Vec::new());
+
+thread_local! {
+    static TOP: Cell<u64> = const { Cell::new(0) };
+    static BELOW: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is running a host function.
+#[inline]
+pub(crate) fn in_host_function() -> bool {
+    IN_HOST_FUNCTION.get()
+}
+
+/// Says that this thread begins or ends a host function.
+pub(crate) fn set_in_host_function(inside: bool) {
+    IN_HOST_FUNCTION.set(inside);
+}
+
+/// The handle of the thread's current context; 0 if there is none.
+#[inline]
+pub(crate) fn current_handle() -> CUcontext {
+    CUcontext(TOP.get())
+}
+
+/// The current context, if there is one, in whatever state.
+pub(crate) fn current_if_any() -> Option<&'static Context> {
+    CONTEXTS.get(TOP.get())
+}
+
+/// The current context, if it can be used.
+#[inline]
+pub(crate) fn current() -> Outcome<&'static Context> {
+    let handle = TOP.get();
+    match CONTEXTS.get(handle) {
+        Some(context) => {
+            context.usable()?;
+            Ok(context)
+        }
+        None if handle == 0 => refuse!(INVALID_CONTEXT, "no context is current on this thread"),
+        None => refuse!(CONTEXT_IS_DESTROYED, "the current context was destroyed"),
+    }
+}
+
+/// The context a handle names.
+pub(crate) fn named(handle: CUcontext) -> Outcome<&'static Context> {
+    match CONTEXTS.get(handle.0) {
+        Some(context) => Ok(context),
+        None => refuse!(INVALID_CONTEXT, "the context is {}", CONTEXTS.what_is(handle.0)),
+    }
+}
+
+/// The context in a slot.
+#[inline]
+pub(crate) fn at(index: u32) -> &'static Context {
+    CONTEXTS.at(index).expect("contexts are never recycled")
+}
+
+/// Makes a context the thread's current one in place of the present one; null takes the present one off.
+pub(crate) fn set_current(handle: CUcontext) -> Outcome {
+    if handle.0 == 0 {
+        TOP.set(BELOW.with_borrow_mut(|below| below.pop()).unwrap_or(0));
+        return Ok(());
+    }
+    if TOP.get() != handle.0 {
+        named(handle)?;
+        TOP.set(handle.0);
+    }
+    Ok(())
+}
+
+/// Makes a context current on top of the present one.
+pub(crate) fn push(handle: CUcontext) -> Outcome {
+    named(handle)?;
+    push_known(handle.0);
+    Ok(())
+}
+
+fn push_known(handle: u64) {
+    let top = TOP.replace(handle);
+    if top != 0 {
+        BELOW.with_borrow_mut(|below| below.push(top));
+    }
+}
+
+/// Takes the current context off.
+pub(crate) fn pop() -> Outcome<CUcontext> {
+    let top = TOP.get();
+    if top == 0 {
+        refuse!(INVALID_CONTEXT, "no context is current on this thread");
+    }
+    TOP.set(BELOW.with_borrow_mut(|below| below.pop()).unwrap_or(0));
+    Ok(CUcontext(top))
+}
+
+/// Makes a context and makes it current.
+pub(crate) fn create(device: u32, flags: u32) -> CUcontext {
+    let context = Context::new(device, flags, false);
+    push_known(context.handle().0);
+    context.handle()
+}
+
+/// Destroys a context that is not primary, with all that is in it.
+pub(crate) fn destroy(handle: CUcontext) -> Outcome {
+    let context = named(handle)?;
+    if context.primary {
+        refuse!(INVALID_CONTEXT, "a primary context is released, not destroyed");
+    }
+    context.empty();
+    CONTEXTS.revoke(handle.0);
+    if TOP.get() == handle.0 {
+        pop()?;
+    }
+    Ok(())
+}
+
+/// Retains a device's primary context.
+pub(crate) fn retain_primary(device: u32) -> CUcontext {
+    let mut primaries = PRIMARIES.lock();
+    let place = primaries.iter().position(|(context, _)| context.device == device);
+    let place = place.unwrap_or_else(|| {
+        primaries.push((Context::new(device, 0, true), 0));
+        primaries.len() - 1
+    });
+    let (context, count) = &mut primaries[place];
+    *count += 1;
+    context.active.store(true, Ordering::Release);
+    context.handle()
+}
+
+/// Releases a device's primary context; the last release destroys what is in it.
+pub(crate) fn release_primary(device: u32) -> Outcome {
+    let context = {
+        let mut primaries = PRIMARIES.lock();
+        let Some((context, count)) =
+            primaries.iter_mut().find(|(context, count)| context.device == device && *count > 0)
+        else {
+            refuse!(INVALID_CONTEXT, "device {device}'s primary context is not retained");
+        };
+        *count -= 1;
+        if *count > 0 {
+            return Ok(());
+        }
+        *context
+    };
+    context.empty();
+    context.active.store(false, Ordering::Release);
+    Ok(())
+}
+
+/// The flags of a device's primary context and whether it is active.
+pub(crate) fn primary_state(device: u32) -> (u32, bool) {
+    let primaries = PRIMARIES.lock();
+    let found = primaries.iter().find(|(context, count)| context.device == device && *count > 0);
+    found.map_or((0, false), |(context, _)| (context.flags.load(Ordering::Relaxed), true))
+}
+
+impl Context {
+    fn new(device: u32, flags: u32, primary: bool) -> &'static Context {
+        let (index, context) = CONTEXTS.take(|index| Context {
+            index,
+            device,
+            primary,
+            flags: AtomicU32::new(flags),
+            handle: AtomicU64::new(0),
+            active: AtomicBool::new(true),
+            poison: AtomicU32::new(0),
+            streams: Mutex::default(),
+            null: OnceLock::new(),
+            peers: Mutex::default(),
+            limits: Mutex::new([1024, 1 << 20, 8 << 20, 0, 0, 64, 0]),
+        });
+        context.handle.store(CONTEXTS.publish(index), Ordering::Release);
+        context
+    }
+
+    /// The handle.
+    pub(crate) fn handle(&self) -> CUcontext {
+        CUcontext(self.handle.load(Ordering::Relaxed))
+    }
+
+    /// The code it is poisoned with, if it is.
+    #[inline]
+    pub(crate) fn poisoned(&self) -> Option<Code> {
+        match self.poison.load(Ordering::Acquire) {
+            0 => None,
+            code => Some(Code(code)),
+        }
+    }
+
+    /// An error unless calls on it can do something.
+    #[inline]
+    pub(crate) fn usable(&self) -> Outcome {
+        if let Some(code) = self.poisoned() {
+            return Err(code.into());
+        }
+        if !self.active.load(Ordering::Acquire) {
+            refuse!(CONTEXT_IS_DESTROYED, "the primary context was released");
+        }
+        Ok(())
+    }
+
+    /// Poisons it for good.
+    pub(crate) fn poison(&self, code: Code, why: &str) {
+        if self.poison.compare_exchange(0, code.0, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            return;
+        }
+        say(&format!("device {}: {}: {why}; the context is lost", self.device, code.name()));
+        for stream in self.streams() {
+            stream.wake_all();
+        }
+    }
+
+    /// Its streams, the null stream included, and those destroyed that still have work.
+    pub(crate) fn streams(&self) -> Vec<&'static Stream> {
+        self.streams.lock().clone()
+    }
+
+    pub(crate) fn add_stream(&self, stream: &'static Stream) {
+        self.streams.lock().push(stream);
+    }
+
+    pub(crate) fn remove_stream(&self, stream: &'static Stream) {
+        self.streams.lock().retain(|known| !std::ptr::eq(*known, stream));
+    }
+
+    /// The null stream.
+    pub(crate) fn null_stream(&'static self) -> &'static Stream {
+        self.null.get_or_init(|| Stream::null(self))
+    }
+
+    /// The null stream, if anybody has used it.
+    #[inline]
+    pub(crate) fn null_stream_if_used(&self) -> Option<&'static Stream> {
+        self.null.get().copied()
+    }
+
+    /// Waits until all that was enqueued before is done.
+    pub(crate) fn synchronize(&self) -> Outcome {
+        for stream in self.streams() {
+            stream.wait_until_done()?;
+        }
+        self.usable()
+    }
+
+    /// Waits for its work and gives back all that is in it.
+    fn empty(&self) {
+        let _ = self.synchronize();
+        for stream in self.streams() {
+            if !self.null.get().is_some_and(|null| std::ptr::eq(*null, stream)) {
+                stream.destroy();
+            }
+        }
+        memory::free_all(self);
+        self.peers.lock().clear();
+    }
+
+    /// Whether it may use what is in another context directly.
+    pub(crate) fn reaches(&self, other: u32) -> bool {
+        self.index == other || self.peers.lock().contains(&other)
+    }
+
+    /// Lets it use what is in `other` directly.
+    pub(crate) fn enable_peer(&self, other: &Context) -> Outcome {
+        if self.device == other.device {
+            refuse!(INVALID_DEVICE, "both contexts are on device {}", self.device);
+        }
+        if !plan::get().peer {
+            refuse!(PEER_ACCESS_UNSUPPORTED, "devices {} and {} are no peers", self.device, other.device);
+        }
+        let mut peers = self.peers.lock();
+        if peers.contains(&other.index) {
+            return Err(Code::PEER_ACCESS_ALREADY_ENABLED.into());
+        }
+        peers.push(other.index);
+        Ok(())
+    }
+
+    /// Ends what [`enable_peer`](Self::enable_peer) began.
+    pub(crate) fn disable_peer(&self, other: &Context) -> Outcome {
+        let mut peers = self.peers.lock();
+        match peers.iter().position(|known| *known == other.index) {
+            Some(place) => {
+                peers.swap_remove(place);
+                Ok(())
+            }
+            None => Err(Code::PEER_ACCESS_NOT_ENABLED.into()),
+        }
+    }
+
+    /// A `CUlimit`.
+    pub(crate) fn limit(&self, limit: u32) -> Outcome<usize> {
+        match self.limits.lock().get(limit as usize) {
+            Some(value) => Ok(*value),
+            None => Err(Code::UNSUPPORTED_LIMIT.into()),
+        }
+    }
+
+    /// Sets a `CUlimit`, to no effect but that it is remembered.
+    pub(crate) fn set_limit(&self, limit: u32, value: usize) -> Outcome {
+        match self.limits.lock().get_mut(limit as usize) {
+            Some(place) => *place = value,
+            None => return Err(Code::UNSUPPORTED_LIMIT.into()),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,307 @@
+//! Copies and fills: their ends are checked and translated at the call, the bytes move in stream order.
+//!
+//! Only page-locked host memory makes a copy asynchronous. Pageable memory that is read is staged before the call
+//! returns; a call that writes pageable memory returns when it is written.
+
+use crate::abi::CUstream;
+use crate::context::Context;
+use crate::errors::{Code, Outcome, refuse};
+use crate::host;
+use crate::memory::{self, Asker};
+use crate::plan;
+use crate::stream::{self, Stream};
+use crate::work::{HostRange, Work};
+
+/// `height` rows of `width` bytes, `pitch` bytes apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    pub(crate) pitch: usize,
+}
+
+impl Shape {
+    /// The bytes from the first to the last that it has; an error if they are not as many as can be.
+    fn extent(self) -> Outcome<usize> {
+        if self.width == 0 || self.height == 0 {
+            return Ok(0);
+        }
+        let rows = (self.height - 1).checked_mul(self.pitch);
+        match rows.and_then(|rows| rows.checked_add(self.width)) {
+            Some(extent) if self.height == 1 || self.pitch >= self.width => Ok(extent),
+            _ => refuse!(INVALID_VALUE, "rows of {} bytes, {} bytes apart", self.width, self.pitch),
+        }
+    }
+}
+
+/// One end of a copy as a caller names it.
+#[derive(Clone, Copy)]
+pub(crate) enum End {
+    /// Host memory.
+    Host(usize),
+    /// Device memory, of the stream's context or one that it reaches.
+    Device(u64),
+    /// Device memory of that context, for copies between peers.
+    Of(&'static Context, u64),
+    /// Whatever is at the address.
+    Any(u64),
+}
+
+/// An end, translated to a host address.
+struct Place {
+    address: usize,
+    memory: Memory,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Memory {
+    Device,
+    Locked,
+    Pageable,
+}
+
+impl End {
+    fn place(self, context: &Context, extent: usize, side: &str) -> Outcome<Place> {
+        let device =
+            |context: &Context, address| match memory::device_range(context, address, extent, Asker::Call) {
+                Ok(_) if extent == 0 => Ok(Place { address: 0, memory: Memory::Device }),
+                Ok(translated) => {
+                    let locked = translated as u64 == address;
+                    Ok(Place {
+                        address: translated,
+                        memory: if locked { Memory::Locked } else { Memory::Device },
+                    })
+                }
+                Err(bad) => refuse!(INVALID_VALUE, "the {side}, {extent} bytes at {address:#x}, {bad}"),
+            };
+        match self {
+            End::Device(address) => device(context, address),
+            End::Of(context, address) => device(context, address),
+            End::Any(address) if memory::is_device_address(address) => device(context, address),
+            End::Host(address) if memory::is_device_address(address as u64) => {
+                refuse!(INVALID_VALUE, "the {side}, {address:#x}, is a device address, not a host's")
+            }
+            End::Host(0) | End::Any(0) => refuse!(INVALID_VALUE, "the {side} is null"),
+            End::Host(address) => host_place(context, address, extent),
+            End::Any(address) => host_place(context, address as usize, extent),
+        }
+    }
+}
+
+fn host_place(context: &Context, address: usize, extent: usize) -> Outcome<Place> {
+    let locked = host::is_locked(context, address, extent)?;
+    Ok(Place { address, memory: if locked { Memory::Locked } else { Memory::Pageable } })
+}
+
+/// A copy whose ends are host addresses.
+pub(crate) struct CopyWork {
+    src: usize,
+    src_pitch: usize,
+    dst: usize,
+    dst_pitch: usize,
+    width: usize,
+    height: usize,
+    /// The rows of a pageable source, one after the other.
+    staged: Option<Vec<u8>>,
+    src_locked: bool,
+    dst_locked: bool,
+    /// Whether it takes the time that the plan wants.
+    pub(crate) delayed: bool,
+}
+
+impl CopyWork {
+    /// Moves the bytes.
+    pub(crate) fn execute(&self) {
+        let (src, src_pitch) = match &self.staged {
+            Some(rows) => (rows.as_ptr() as usize, self.width),
+            None => (self.src, self.src_pitch),
+        };
+        for row in 0..self.height {
+            let from = (src + row * src_pitch) as *const u8;
+            let to = (self.dst + row * self.dst_pitch) as *mut u8;
+            // SAFETY: both ranges were checked at the call. Device memory is freed after a synchronisation, page-locked
+            // memory after a look at this queue, and for pageable memory the call still waits or its bytes are staged.
+            unsafe { std::ptr::copy(from, to, self.width) };
+        }
+    }
+
+    /// Reads a pageable source before the call returns.
+    fn stage(&mut self) {
+        let mut rows = vec![0u8; self.width * self.height];
+        for (row, bytes) in rows.chunks_exact_mut(self.width).enumerate() {
+            let from = (self.src + row * self.src_pitch) as *const u8;
+            // SAFETY: the caller of the copy promises that the source can be read until the call returns.
+            unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), self.width) };
+        }
+        self.staged = Some(rows);
+    }
+
+    /// The page-locked memory at its ends.
+    pub(crate) fn host_ranges(&self) -> Vec<HostRange> {
+        let extent = |pitch: usize| (self.height - 1) * pitch + self.width;
+        let src = self.src_locked.then(|| HostRange { start: self.src, len: extent(self.src_pitch) });
+        let dst = self.dst_locked.then(|| HostRange { start: self.dst, len: extent(self.dst_pitch) });
+        src.into_iter().chain(dst).collect()
+    }
+}
+
+/// Puts a copy on a stream: `src` and `dst` with their pitches. The call waits for it if it must, or if told to.
+pub(crate) fn copy(
+    stream: &'static Stream,
+    (dst, dst_pitch): (End, usize),
+    (src, src_pitch): (End, usize),
+    (width, height): (usize, usize),
+    wait: bool,
+) -> Outcome {
+    if plan::get().immediate && stream.capture.load(std::sync::atomic::Ordering::Relaxed) == 0 {
+        return Ok(());
+    }
+    let context = stream.context();
+    let from = src.place(context, Shape { width, height, pitch: src_pitch }.extent()?, "source")?;
+    let to = dst.place(context, Shape { width, height, pitch: dst_pitch }.extent()?, "destination")?;
+    if width == 0 || height == 0 {
+        return Ok(());
+    }
+    let mut work = CopyWork {
+        src: from.address,
+        src_pitch,
+        dst: to.address,
+        dst_pitch,
+        width,
+        height,
+        staged: None,
+        src_locked: from.memory == Memory::Locked,
+        dst_locked: to.memory == Memory::Locked,
+        delayed: !wait,
+    };
+    if from.memory == Memory::Pageable {
+        work.stage();
+    }
+    let ticket = stream.enqueue(Work::Copy(Box::new(work)))?;
+    match ticket {
+        Some(ticket) if wait || to.memory == Memory::Pageable => stream.wait(ticket),
+        _ => Ok(()),
+    }
+}
+
+/// A copy of one row, on the stream a handle names.
+pub(crate) fn copy_async(dst: End, src: End, bytes: usize, on: CUstream) -> Outcome {
+    copy(stream::named(on)?, (dst, bytes), (src, bytes), (bytes, 1), false)
+}
+
+/// A copy of one row, on the null stream, that the call waits for.
+pub(crate) fn copy_now(dst: End, src: End, bytes: usize) -> Outcome {
+    crate::capture::refuse_unsafe()?;
+    copy(stream::named(CUstream(0))?, (dst, bytes), (src, bytes), (bytes, 1), true)
+}
+
+/// A pattern for rows of memory.
+pub(crate) struct FillWork {
+    dst: usize,
+    shape: Shape,
+    pattern: [u8; 4],
+    pattern_bytes: usize,
+    locked: bool,
+}
+
+impl FillWork {
+    /// Writes the pattern.
+    pub(crate) fn execute(&self) {
+        for row in 0..self.shape.height {
+            let start = self.dst + row * self.shape.pitch;
+            if self.pattern_bytes == 1 {
+                // SAFETY: the range was checked at the call; see `CopyWork::execute` for why it still stands.
+                unsafe { std::ptr::write_bytes(start as *mut u8, self.pattern[0], self.shape.width) };
+                continue;
+            }
+            for at in (0..self.shape.width).step_by(self.pattern_bytes) {
+                // SAFETY: as above; the width is a multiple of the pattern.
+                unsafe {
+                    let to = (start + at) as *mut u8;
+                    std::ptr::copy_nonoverlapping(self.pattern.as_ptr(), to, self.pattern_bytes);
+                }
+            }
+        }
+    }
+
+    /// The page-locked memory it writes.
+    pub(crate) fn host_ranges(&self) -> Vec<HostRange> {
+        let len = (self.shape.height - 1) * self.shape.pitch + self.shape.width;
+        if self.locked { vec![HostRange { start: self.dst, len }] } else { Vec::new() }
+    }
+}
+
+/// Puts a fill on a stream: `height` rows of `count` patterns of `pattern_bytes`.
+pub(crate) fn fill(
+    dst: u64,
+    (pattern, pattern_bytes): (u32, usize),
+    count: usize,
+    (height, pitch): (usize, Option<usize>),
+    on: CUstream,
+) -> Outcome {
+    let stream = stream::named(on)?;
+    if plan::get().immediate && stream.capture.load(std::sync::atomic::Ordering::Relaxed) == 0 {
+        return Ok(());
+    }
+    let width = count.checked_mul(pattern_bytes).ok_or(Code::INVALID_VALUE)?;
+    let shape = Shape { width, height, pitch: pitch.unwrap_or(width) };
+    let extent = shape.extent()?;
+    let aligned = dst.is_multiple_of(pattern_bytes as u64);
+    if !aligned || height > 1 && !shape.pitch.is_multiple_of(pattern_bytes) {
+        refuse!(INVALID_VALUE, "{dst:#x} or the pitch {} is not aligned to {pattern_bytes}", shape.pitch);
+    }
+    let place = End::Device(dst).place(stream.context(), extent, "destination")?;
+    if extent == 0 {
+        return Ok(());
+    }
+    let locked = place.memory == Memory::Locked;
+    let pattern = pattern.to_le_bytes();
+    stream.enqueue(Work::Fill(Box::new(FillWork {
+        dst: place.address,
+        shape,
+        pattern,
+        pattern_bytes,
+        locked,
+    })))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extent(width: usize, height: usize, pitch: usize) -> Option<usize> {
+        Shape { width, height, pitch }.extent().ok()
+    }
+
+    #[test]
+    fn rows_reach_from_the_first_to_the_last_byte() {
+        assert_eq!(extent(10, 1, 0), Some(10));
+        assert_eq!(extent(10, 3, 16), Some(42));
+        assert_eq!(extent(10, 3, 9), None);
+        assert_eq!(extent(0, 3, 0), Some(0));
+        assert_eq!(extent(10, 0, 16), Some(0));
+        assert_eq!(extent(8, usize::MAX, 8), None);
+    }
+
+    #[test]
+    fn a_staged_copy_does_not_read_its_source_again() {
+        let (mut src, dst) = (*b"ab..cd..", [b'-'; 8]);
+        let mut work = CopyWork {
+            src: src.as_ptr() as usize,
+            src_pitch: 4,
+            dst: dst.as_ptr() as usize,
+            dst_pitch: 3,
+            width: 2,
+            height: 2,
+            staged: None,
+            src_locked: false,
+            dst_locked: false,
+            delayed: false,
+        };
+        work.stage();
+        src.fill(b'x');
+        work.execute();
+        assert_eq!(&std::hint::black_box(dst), b"ab-cd---");
+    }
+}

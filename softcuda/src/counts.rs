@@ -1,0 +1,101 @@
+//! How often each entry point was called.
+//!
+//! # Rules
+//! 1. Each thread counts in a block of its own, so that two threads never write the same cache line.
+//! 2. Only the block's thread writes it: an addition is a load and a store.
+//! 3. A block outlives its thread. It goes to the next new thread, which counts on from what it finds.
+//! 4. The number of calls is the sum over all blocks, less what the sum was when counts were reset.
+
+use crate::entries::{Entry, NAMES};
+use parking_lot::Mutex;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+#[repr(align(128))]
+struct Block([AtomicU64; NAMES.len()]);
+
+struct Blocks {
+    all: Vec<&'static Block>,
+    unused: Vec<&'static Block>,
+    at_reset: [u64; NAMES.len()],
+}
+
+static BLOCKS: Mutex<Blocks> =
+    Mutex::new(Blocks { all: Vec::new(), unused: Vec::new(), at_reset: [0; NAMES.len()] });
+
+/// Gives the block back when the thread ends.
+struct Lease(&'static Block);
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        MINE.set(None);
+        BLOCKS.lock().unused.push(self.0);
+    }
+}
+
+thread_local! {
+    static MINE: Cell<Option<&'static Block>> = const { Cell::new(None) };
+    static LEASE: Cell<Option<Lease>> = const { Cell::new(None) };
+}
+
+/// Counts one call.
+#[inline]
+pub(crate) fn count(entry: Entry) {
+    let block = MINE.get().unwrap_or_else(lease);
+    let count = &block.0[entry as usize];
+    count.store(count.load(Relaxed) + 1, Relaxed);
+}
+
+#[cold]
+fn lease() -> &'static Block {
+    let mut blocks = BLOCKS.lock();
+    let block = blocks.unused.pop().unwrap_or_else(|| {
+        let block: &'static Block = Box::leak(Box::new(Block([const { AtomicU64::new(0) }; NAMES.len()])));
+        blocks.all.push(block);
+        block
+    });
+    drop(blocks);
+    // A thread that is ending has no place for a lease any more; it shares the count of its last calls with nobody.
+    if LEASE.try_with(|place| place.set(Some(Lease(block)))).is_ok() {
+        MINE.set(Some(block));
+    }
+    block
+}
+
+fn sums(blocks: &Blocks) -> [u64; NAMES.len()] {
+    std::array::from_fn(|entry| blocks.all.iter().map(|block| block.0[entry].load(Relaxed)).sum())
+}
+
+/// Calls since the start or the last reset, by entry point.
+pub(crate) fn all() -> [u64; NAMES.len()] {
+    let blocks = BLOCKS.lock();
+    let sums = sums(&blocks);
+    std::array::from_fn(|entry| sums[entry] - blocks.at_reset[entry])
+}
+
+/// Starts again from zero.
+pub(crate) fn reset() {
+    let mut blocks = BLOCKS.lock();
+    blocks.at_reset = sums(&blocks);
+}
+
+/// Writes the counts of what was called to stderr.
+pub(crate) fn print() {
+    for (name, count) in NAMES.iter().zip(all()).filter(|(_, count)| *count > 0) {
+        eprintln!("{name} {count}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_of_ended_threads_still_count() {
+        let before = all()[Entry::cuCtxGetFlags as usize];
+        for _ in 0..3 {
+            std::thread::spawn(|| count(Entry::cuCtxGetFlags)).join().unwrap();
+        }
+        assert_eq!(all()[Entry::cuCtxGetFlags as usize] - before, 3);
+    }
+}

@@ -1,0 +1,65 @@
+//! The door that every exported function goes through: it counts the call, lets a plan fail it, keeps panics from crossing
+//! into C, and says on stderr what a caller did wrong.
+
+use crate::context;
+use crate::counts;
+use crate::entries::{Entry, NAMES};
+use crate::errors::{Code, Failure, Outcome, say};
+use crate::plan;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether `cuInit` has succeeded.
+pub(crate) static INITIALISED: AtomicBool = AtomicBool::new(false);
+
+/// Runs the inside of an entry point.
+#[inline]
+pub(crate) fn enter(entry: Entry, body: impl FnOnce() -> Outcome) -> Code {
+    counts::count(entry);
+    if let Some(code) = plan::get().failures.planned(entry) {
+        return planned(entry, code);
+    }
+    if !entry.works_always() {
+        if !INITIALISED.load(Ordering::Acquire) {
+            return Code::NOT_INITIALIZED;
+        }
+        if context::in_host_function() {
+            return told(entry, Code::NOT_PERMITTED, "called from a host function");
+        }
+    }
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => Code::SUCCESS,
+        Ok(Err(Failure { code, why: None })) => code,
+        Ok(Err(Failure { code, why: Some(why) })) => told(entry, code, &why),
+        Err(_) => told(entry, Code::UNKNOWN, "this library has a bug: it panicked"),
+    }
+}
+
+#[cold]
+fn planned(entry: Entry, failure: plan::Planned) -> Code {
+    if failure.sticky
+        && let Some(context) = context::current_if_any()
+    {
+        context.poison(failure.code, NAMES[entry as usize]);
+    }
+    failure.code
+}
+
+#[cold]
+fn told(entry: Entry, code: Code, why: &str) -> Code {
+    say(&format!("{}: {}: {why}", NAMES[entry as usize], code.name()));
+    code
+}
+
+/// Declares C entry points whose bodies return [`Outcome`].
+macro_rules! exports {
+    ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => {$(
+        $(#[$meta])*
+        #[allow(non_snake_case)]
+        #[unsafe(no_mangle)]
+        extern "C" fn $name($($arg: $type),*) -> $crate::errors::Code {
+            $crate::door::enter($crate::entries::Entry::$name, move || -> $crate::errors::Outcome { $body })
+        }
+    )*};
+}
+pub(crate) use exports;

@@ -1,0 +1,144 @@
+//! The names of all entry points: what counts and plans are kept by.
+
+macro_rules! entries {
+    ($($name:ident)*) => {
+        /// An entry point.
+        #[allow(non_camel_case_types)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Entry { $($name),* }
+
+        /// Their names, in the order of [`Entry`].
+        pub(crate) const NAMES: &[&str] = &[$(stringify!($name)),*];
+    };
+}
+
+entries! {
+    cuInit
+    cuDriverGetVersion
+    cuDeviceGetCount
+    cuDeviceGet
+    cuDeviceGetName
+    cuDeviceGetUuid
+    cuDeviceGetUuid_v2
+    cuDeviceTotalMem_v2
+    cuDeviceGetAttribute
+    cuDeviceGetPCIBusId
+    cuDevicePrimaryCtxRetain
+    cuDevicePrimaryCtxRelease_v2
+    cuDevicePrimaryCtxGetState
+    cuCtxGetCurrent
+    cuCtxSetCurrent
+    cuCtxPushCurrent_v2
+    cuCtxPopCurrent_v2
+    cuCtxGetDevice
+    cuCtxSynchronize
+    cuCtxGetStreamPriorityRange
+    cuCtxGetApiVersion
+    cuCtxGetLimit
+    cuCtxSetLimit
+    cuCtxGetFlags
+    cuCtxCreate_v2
+    cuCtxDestroy_v2
+    cuStreamCreate
+    cuStreamCreateWithPriority
+    cuStreamDestroy_v2
+    cuStreamQuery
+    cuStreamSynchronize
+    cuStreamWaitEvent
+    cuStreamGetCtx
+    cuStreamGetPriority
+    cuStreamGetFlags
+    cuStreamIsCapturing
+    cuStreamBeginCapture_v2
+    cuStreamEndCapture
+    cuStreamGetCaptureInfo_v2
+    cuStreamWriteValue32_v2
+    cuStreamWriteValue64_v2
+    cuStreamWaitValue32_v2
+    cuStreamWaitValue64_v2
+    cuEventCreate
+    cuEventDestroy_v2
+    cuEventRecord
+    cuEventQuery
+    cuEventSynchronize
+    cuEventElapsedTime
+    cuMemAlloc_v2
+    cuMemFree_v2
+    cuMemGetInfo_v2
+    cuMemAllocAsync
+    cuMemFreeAsync
+    cuMemHostAlloc
+    cuMemAllocHost_v2
+    cuMemFreeHost
+    cuMemHostRegister_v2
+    cuMemHostUnregister
+    cuMemHostGetDevicePointer_v2
+    cuMemHostGetFlags
+    cuPointerGetAttribute
+    cuMemcpyHtoD_v2
+    cuMemcpyDtoH_v2
+    cuMemcpyDtoD_v2
+    cuMemcpyHtoDAsync_v2
+    cuMemcpyDtoHAsync_v2
+    cuMemcpyDtoDAsync_v2
+    cuMemcpyAsync
+    cuMemcpy2DAsync_v2
+    cuMemcpyPeer
+    cuMemcpyPeerAsync
+    cuMemcpy3DPeerAsync
+    cuMemsetD8_v2
+    cuMemsetD8Async
+    cuMemsetD16Async
+    cuMemsetD32Async
+    cuMemsetD2D8Async
+    cuMemsetD2D16Async
+    cuMemsetD2D32Async
+    cuLaunchKernel
+    cuLaunchKernelEx
+    cuLaunchCooperativeKernel
+    cuLaunchHostFunc
+    cuModuleLoad
+    cuModuleLoadData
+    cuModuleLoadDataEx
+    cuModuleUnload
+    cuModuleGetFunction
+    cuModuleGetGlobal_v2
+    cuFuncGetAttribute
+    cuFuncSetAttribute
+    cuFuncSetCacheConfig
+    cuFuncGetParamInfo
+    cuFuncGetName
+    cuOccupancyMaxActiveBlocksPerMultiprocessor
+    cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags
+    cuOccupancyMaxPotentialBlockSize
+    cuOccupancyMaxPotentialBlockSizeWithFlags
+    cuOccupancyAvailableDynamicSMemPerBlock
+    cuDeviceCanAccessPeer
+    cuCtxEnablePeerAccess
+    cuCtxDisablePeerAccess
+    cuGetErrorName
+    cuGetErrorString
+    cuGraphDestroy
+    cuThreadExchangeStreamCaptureMode
+    softcudaRegisterKernel
+}
+
+impl Entry {
+    /// The one with that name.
+    pub(crate) fn index_of(name: &str) -> Option<usize> {
+        NAMES.iter().position(|known| *known == name)
+    }
+
+    /// Whether it works before `cuInit` and inside a host function.
+    #[inline]
+    pub(crate) const fn works_always(self) -> bool {
+        matches!(
+            self,
+            Entry::cuInit
+                | Entry::cuDriverGetVersion
+                | Entry::cuGetErrorName
+                | Entry::cuGetErrorString
+                | Entry::softcudaRegisterKernel
+        )
+    }
+}

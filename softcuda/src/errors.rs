@@ -1,0 +1,140 @@
+//! The driver's result codes, and how a call says that it failed.
+
+use std::ffi::CStr;
+
+/// A `CUresult`.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Code(pub(crate) u32);
+
+macro_rules! codes {
+    ($($name:ident = $value:literal $sentence:literal)*) => {
+        // Some are only ever what a plan asks for.
+        #[allow(dead_code)]
+        impl Code {
+            $(pub(crate) const $name: Code = Code($value);)*
+
+            /// The C name of the code and a sentence about it.
+            pub(crate) fn texts(self) -> Option<(&'static CStr, &'static CStr)> {
+                let (name, sentence) = match self.0 {
+                    0 => ("CUDA_SUCCESS\0", "no error\0"),
+                    $($value => (
+                        concat!("CUDA_ERROR_", stringify!($name), "\0"),
+                        concat!($sentence, "\0"),
+                    ),)*
+                    _ => return None,
+                };
+                let c_str = |text: &'static str| CStr::from_bytes_with_nul(text.as_bytes()).ok();
+                Some((c_str(name)?, c_str(sentence)?))
+            }
+        }
+    };
+}
+
+impl Code {
+    pub(crate) const SUCCESS: Code = Code(0);
+
+    /// The C name, or the number of a code that has none here.
+    pub(crate) fn name(self) -> String {
+        match self.texts() {
+            Some((name, _)) => name.to_string_lossy().into_owned(),
+            None => format!("error {}", self.0),
+        }
+    }
+}
+
+codes! {
+    INVALID_VALUE = 1 "invalid argument"
+    OUT_OF_MEMORY = 2 "out of memory"
+    NOT_INITIALIZED = 3 "initialization error"
+    DEINITIALIZED = 4 "driver shutting down"
+    NO_DEVICE = 100 "no CUDA-capable device is detected"
+    INVALID_DEVICE = 101 "invalid device ordinal"
+    INVALID_IMAGE = 200 "device kernel image is invalid"
+    INVALID_CONTEXT = 201 "invalid device context"
+    ECC_UNCORRECTABLE = 214 "uncorrectable ECC error encountered"
+    UNSUPPORTED_LIMIT = 215 "limit is not supported on this architecture"
+    PEER_ACCESS_UNSUPPORTED = 217 "peer access is not supported between these two devices"
+    INVALID_PTX = 218 "a PTX JIT compilation failed"
+    NVLINK_UNCORRECTABLE = 220 "uncorrectable NVLink error detected during the execution"
+    UNSUPPORTED_PTX_VERSION = 222 "the provided PTX was compiled with an unsupported toolchain."
+    FILE_NOT_FOUND = 301 "file not found"
+    OPERATING_SYSTEM = 304 "OS call failed or operation not supported on this OS"
+    INVALID_HANDLE = 400 "invalid resource handle"
+    ILLEGAL_STATE = 401 "the operation cannot be performed in the present state"
+    NOT_FOUND = 500 "named symbol not found"
+    NOT_READY = 600 "device not ready"
+    ILLEGAL_ADDRESS = 700 "an illegal memory access was encountered"
+    LAUNCH_OUT_OF_RESOURCES = 701 "too many resources requested for launch"
+    LAUNCH_TIMEOUT = 702 "the launch timed out and was terminated"
+    PEER_ACCESS_ALREADY_ENABLED = 704 "peer access is already enabled"
+    PEER_ACCESS_NOT_ENABLED = 705 "peer access has not been enabled"
+    PRIMARY_CONTEXT_ACTIVE = 708 "cannot set while device is active in this process"
+    CONTEXT_IS_DESTROYED = 709 "context is destroyed"
+    ASSERT = 710 "device-side assert triggered"
+    HOST_MEMORY_ALREADY_REGISTERED = 712 "part or all of the requested memory range is already mapped"
+    HOST_MEMORY_NOT_REGISTERED = 713 "pointer does not correspond to a registered memory region"
+    HARDWARE_STACK_ERROR = 714 "hardware stack error"
+    ILLEGAL_INSTRUCTION = 715 "an illegal instruction was encountered"
+    MISALIGNED_ADDRESS = 716 "misaligned address"
+    LAUNCH_FAILED = 719 "unspecified launch failure"
+    COOPERATIVE_LAUNCH_TOO_LARGE = 720 "too many blocks in cooperative launch"
+    NOT_PERMITTED = 800 "operation not permitted"
+    NOT_SUPPORTED = 801 "operation not supported"
+    SYSTEM_NOT_READY = 802 "system not yet initialized"
+    SYSTEM_DRIVER_MISMATCH = 803 "system has unsupported display driver / cuda driver combination"
+    STREAM_CAPTURE_UNSUPPORTED = 900 "operation not permitted when stream is capturing"
+    STREAM_CAPTURE_INVALIDATED = 901 "operation failed due to a previous error during capture"
+    STREAM_CAPTURE_MERGE = 902 "operation would result in a merge of separate capture sequences"
+    STREAM_CAPTURE_UNMATCHED = 903 "capture was not ended in the same stream as it began"
+    STREAM_CAPTURE_UNJOINED = 904 "capturing stream has unjoined work"
+    STREAM_CAPTURE_ISOLATION = 905 "dependency created on uncaptured work in another stream"
+    STREAM_CAPTURE_IMPLICIT = 906 "operation would make the legacy stream depend on a capturing blocking stream"
+    CAPTURED_EVENT = 907 "operation not permitted on an event last recorded in a capturing stream"
+    STREAM_CAPTURE_WRONG_THREAD = 908 "attempt to terminate a thread-local capture sequence from another thread"
+    INVALID_CLUSTER_SIZE = 912 "cluster misconfiguration"
+    UNKNOWN = 999 "unknown error"
+}
+
+/// Why a call failed: its code and, where a caller's mistake is likely, a line for stderr.
+pub(crate) struct Failure {
+    pub(crate) code: Code,
+    pub(crate) why: Option<Box<str>>,
+}
+
+impl From<Code> for Failure {
+    fn from(code: Code) -> Self {
+        Failure { code, why: None }
+    }
+}
+
+/// What the inside of a call comes to.
+pub(crate) type Outcome<T = ()> = Result<T, Failure>;
+
+/// Returns the code from the function, with a line for stderr.
+macro_rules! refuse {
+    ($code:ident, $($why:tt)*) => {
+        return Err($crate::errors::Failure {
+            code: $crate::errors::Code::$code,
+            why: Some(format!($($why)*).into()),
+        })
+    };
+}
+pub(crate) use refuse;
+
+/// A line on stderr: the only place that this library has to say something.
+pub(crate) fn say(line: &str) {
+    eprintln!("softcuda: {line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_have_their_c_names() {
+        assert_eq!(Code::ILLEGAL_ADDRESS.name(), "CUDA_ERROR_ILLEGAL_ADDRESS");
+        assert_eq!(Code::SUCCESS.name(), "CUDA_SUCCESS");
+        assert_eq!(Code(4711).name(), "error 4711");
+    }
+}

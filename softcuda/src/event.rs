@@ -1,0 +1,238 @@
+//! Events: a moment on a stream, and the time at which it came.
+//!
+//! Recording keeps "stream, ticket". A wait takes that pair along, so that recording again moves no wait that was
+//! issued. An event that was never recorded is over for everybody: a wait on it does nothing, a query says it is done.
+
+use crate::abi::{CUevent, CUstream};
+use crate::capture;
+use crate::context::{self, Context};
+use crate::errors::{Code, Outcome, refuse};
+use crate::plan;
+use crate::slab::Slab;
+use crate::stream::{self, Stream};
+use crate::work::Work;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+/// `CU_EVENT_DISABLE_TIMING`.
+const DISABLE_TIMING: u32 = 2;
+/// `CU_EVENT_INTERPROCESS`.
+const INTERPROCESS: u32 = 4;
+
+/// An event.
+pub(crate) struct Event {
+    index: u32,
+    context: AtomicU32,
+    flags: AtomicU32,
+    /// How often it was recorded, over all events that had this slot.
+    state: Mutex<State>,
+    handle: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    recorded: bool,
+    record: u64,
+    mark: Option<(&'static Stream, u64)>,
+    time: Option<Instant>,
+    /// The capture and the stream in it, if it was last recorded there.
+    captured: Option<(u64, &'static Stream)>,
+}
+
+static EVENTS: Slab<Event> = Slab::new(3);
+
+/// A new event of the current context.
+pub(crate) fn create(flags: u32) -> Outcome<CUevent> {
+    let context = context::current()?;
+    if flags & !7 != 0 || flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0 {
+        refuse!(INVALID_VALUE, "flags {flags:#x}");
+    }
+    let (index, event) = EVENTS.take(|index| Event {
+        index,
+        context: AtomicU32::new(0),
+        flags: AtomicU32::new(0),
+        state: Mutex::default(),
+        handle: AtomicU64::new(0),
+    });
+    event.context.store(context.index, Relaxed);
+    event.flags.store(flags, Relaxed);
+    {
+        let mut state = event.state.lock();
+        *state = State { record: state.record + 1, ..State::default() };
+    }
+    let handle = EVENTS.publish(index);
+    event.handle.store(handle, Relaxed);
+    Ok(CUevent(handle))
+}
+
+#[inline]
+fn known(handle: CUevent) -> Outcome<&'static Event> {
+    match EVENTS.get(handle.0) {
+        Some(event) => Ok(event),
+        None => refuse!(INVALID_HANDLE, "the event is {}", EVENTS.what_is(handle.0)),
+    }
+}
+
+/// The event a call names, if its context and the current one are usable.
+fn named(handle: CUevent) -> Outcome<&'static Event> {
+    let current = context::current()?;
+    let event = known(handle)?;
+    if event.context.load(Relaxed) != current.index {
+        event.context().usable()?;
+    }
+    Ok(event)
+}
+
+/// Destroys an event. Waits that were issued stay.
+pub(crate) fn destroy(handle: CUevent) -> Outcome {
+    let event = named(handle)?;
+    if EVENTS.revoke(handle.0).is_some() {
+        EVENTS.recycle(event.index);
+    }
+    Ok(())
+}
+
+/// Records an event at the present end of a stream.
+#[inline]
+pub(crate) fn record(handle: CUevent, on: CUstream) -> Outcome {
+    let stream = stream::named(on)?;
+    let event = known(handle)?;
+    if !std::ptr::eq(event.context(), stream.context()) {
+        refuse!(INVALID_HANDLE, "the event and the stream are of different contexts");
+    }
+    if plan::get().immediate && stream.capture.load(Relaxed) == 0 {
+        if event.has_timing() {
+            let mut state = event.state.lock();
+            state.recorded = true;
+            state.time = Some(Instant::now());
+        }
+        return Ok(());
+    }
+    let mut state = event.state.lock();
+    state.record += 1;
+    let captured = stream.capture.load(Relaxed);
+    if captured != 0 {
+        capture::note_record(stream)?;
+        state.captured = Some((captured, stream));
+        state.mark = None;
+        return Ok(());
+    }
+    let ticket = if event.has_timing() {
+        // The stamp may run before the mark stands here, but not before this lock is left.
+        stream.enqueue(Work::Stamp { event, record: state.record })?.unwrap_or(0)
+    } else {
+        stream.mark()?
+    };
+    let record = state.record;
+    *state = State { recorded: true, record, mark: Some((stream, ticket)), time: None, captured: None };
+    Ok(())
+}
+
+/// Makes a stream wait for what the event stands for now.
+#[inline]
+pub(crate) fn wait(on: CUstream, handle: CUevent, flags: u32) -> Outcome {
+    let stream = stream::named(on)?;
+    let event = known(handle)?;
+    if flags > 1 {
+        refuse!(INVALID_VALUE, "flags {flags:#x}");
+    }
+    if plan::get().immediate && stream.capture.load(Relaxed) == 0 {
+        return Ok(());
+    }
+    let (mark, captured) = {
+        let state = event.state.lock();
+        (state.mark, state.captured)
+    };
+    if let Some((capture, source)) = captured {
+        return capture::join(stream, capture, source);
+    }
+    let Some((source, ticket)) = mark else { return Ok(()) };
+    if stream.capture.load(Relaxed) != 0 {
+        capture::invalidate(stream);
+        refuse!(
+            STREAM_CAPTURE_ISOLATION,
+            "a capturing stream cannot wait for an event from outside the capture"
+        );
+    }
+    if !source.reached(ticket) && !std::ptr::eq(source, stream) {
+        stream.enqueue(Work::Wait { on: source, ticket })?;
+    }
+    Ok(())
+}
+
+/// Whether the moment has come.
+pub(crate) fn query(handle: CUevent) -> Outcome {
+    match named(handle)?.mark()? {
+        Some((source, ticket)) if !source.reached(ticket) => Err(Code::NOT_READY.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Waits on the host for the moment.
+pub(crate) fn synchronize(handle: CUevent) -> Outcome {
+    match named(handle)?.mark()? {
+        Some((source, ticket)) => source.wait(ticket),
+        None => Ok(()),
+    }
+}
+
+/// Milliseconds from one event to another.
+pub(crate) fn elapsed(start: CUevent, end: CUevent) -> Outcome<f32> {
+    let (start, end) = (named(start)?, named(end)?);
+    if start.context.load(Relaxed) != end.context.load(Relaxed) {
+        refuse!(INVALID_HANDLE, "the events are of different contexts");
+    }
+    let (start, end) = (start.time()?, end.time()?);
+    Ok(match end.checked_duration_since(start) {
+        Some(later) => later.as_secs_f64() * 1e3,
+        None => start.duration_since(end).as_secs_f64() * -1e3,
+    } as f32)
+}
+
+impl Event {
+    fn context(&self) -> &'static Context {
+        context::at(self.context.load(Relaxed))
+    }
+
+    fn has_timing(&self) -> bool {
+        self.flags.load(Relaxed) & DISABLE_TIMING == 0
+    }
+
+    /// Notes the time, unless it was recorded again since.
+    pub(crate) fn stamp(&self, record: u64) {
+        let now = Instant::now();
+        let mut state = self.state.lock();
+        if state.record == record {
+            state.time = Some(now);
+        }
+    }
+
+    /// The moment to wait for, as far as the host may ask.
+    fn mark(&self) -> Outcome<Option<(&'static Stream, u64)>> {
+        let state = self.state.lock();
+        if let Some((_, stream)) = state.captured {
+            capture::invalidate(stream);
+            refuse!(CAPTURED_EVENT, "the event was last recorded in a capturing stream");
+        }
+        let mark = state.mark;
+        drop(state);
+        capture::refuse_unsafe()?;
+        Ok(mark)
+    }
+
+    fn time(&self) -> Outcome<Instant> {
+        if !self.has_timing() {
+            refuse!(INVALID_HANDLE, "the event was made without timing");
+        }
+        let state = self.state.lock();
+        if !state.recorded {
+            refuse!(INVALID_HANDLE, "the event was never recorded");
+        }
+        match (state.time, state.mark) {
+            (_, Some((source, ticket))) if !source.reached(ticket) => Err(Code::NOT_READY.into()),
+            (Some(time), _) => Ok(time),
+            (None, _) => Err(Code::NOT_READY.into()),
+        }
+    }
+}

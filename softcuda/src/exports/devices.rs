@@ -1,0 +1,101 @@
+//! Start, versions, error texts and devices.
+
+use crate::abi::{CUdevice, Out, Uuid, put_text};
+use crate::device;
+use crate::door::{INITIALISED, exports};
+use crate::errors::{Code, refuse, say};
+use crate::{counts, memory, plan};
+use std::ffi::{c_char, c_int};
+use std::sync::Once;
+use std::sync::atomic::Ordering;
+
+extern "C" fn print_counts() {
+    counts::print();
+}
+
+exports! {
+    fn cuInit(flags: u32) {
+        if flags != 0 {
+            refuse!(INVALID_VALUE, "flags {flags:#x}");
+        }
+        if !plan::mistakes().is_empty() {
+            plan::mistakes().iter().for_each(|mistake| say(mistake));
+            return Err(Code::INVALID_VALUE.into());
+        }
+        if plan::get().devices.is_empty() {
+            return Err(Code::NO_DEVICE.into());
+        }
+        memory::init()?;
+        static AT_EXIT: Once = Once::new();
+        if plan::get().counts {
+            AT_EXIT.call_once(|| {
+                // SAFETY: registers a function of this library, which stays loaded.
+                let _ = unsafe { libc::atexit(print_counts) };
+            });
+        }
+        INITIALISED.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    fn cuDriverGetVersion(version: Out<c_int>) {
+        version.set(plan::get().driver_version)
+    }
+
+    fn cuGetErrorName(error: Code, text: Out<*const c_char>) {
+        match error.texts() {
+            Some((name, _)) => text.set(name.as_ptr()),
+            None => {
+                text.set_if_asked(std::ptr::null());
+                Err(Code::INVALID_VALUE.into())
+            }
+        }
+    }
+
+    fn cuGetErrorString(error: Code, text: Out<*const c_char>) {
+        match error.texts() {
+            Some((_, sentence)) => text.set(sentence.as_ptr()),
+            None => {
+                text.set_if_asked(std::ptr::null());
+                Err(Code::INVALID_VALUE.into())
+            }
+        }
+    }
+
+    fn cuDeviceGetCount(count: Out<c_int>) {
+        count.set(plan::get().devices.len() as c_int)
+    }
+
+    fn cuDeviceGet(device: Out<CUdevice>, ordinal: c_int) {
+        device.set(device::checked(ordinal)? as CUdevice)
+    }
+
+    fn cuDeviceGetName(name: Out<c_char>, len: c_int, device: CUdevice) {
+        device::checked(device)?;
+        put_text(name, len, device::NAME)
+    }
+
+    fn cuDeviceGetUuid(uuid: Out<Uuid>, device: CUdevice) {
+        uuid.set(Uuid(device::uuid(device::physical(device::checked(device)?))))
+    }
+
+    fn cuDeviceGetUuid_v2(uuid: Out<Uuid>, device: CUdevice) {
+        uuid.set(Uuid(device::uuid(device::physical(device::checked(device)?))))
+    }
+
+    fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: CUdevice) {
+        bytes.set(memory::info(device::checked(device)?)?.1)
+    }
+
+    fn cuDeviceGetAttribute(value: Out<c_int>, attribute: c_int, device: CUdevice) {
+        value.set(device::attribute(device::checked(device)?, attribute)?)
+    }
+
+    fn cuDeviceGetPCIBusId(id: Out<c_char>, len: c_int, device: CUdevice) {
+        put_text(id, len, &device::bus_id(device::checked(device)?))
+    }
+
+    fn cuDeviceCanAccessPeer(can: Out<c_int>, device: CUdevice, peer: CUdevice) {
+        let (device, peer) = (device::checked(device)?, device::checked(peer)?);
+        can.set((device != peer && plan::get().peer) as c_int)
+    }
+}

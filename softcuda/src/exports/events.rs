@@ -1,0 +1,31 @@
+//! Events.
+
+use crate::abi::{CUevent, CUstream, Out};
+use crate::door::exports;
+use crate::event;
+
+exports! {
+    fn cuEventCreate(out: Out<CUevent>, flags: u32) {
+        out.set(event::create(flags)?)
+    }
+
+    fn cuEventDestroy_v2(event: CUevent) {
+        event::destroy(event)
+    }
+
+    fn cuEventRecord(event: CUevent, stream: CUstream) {
+        event::record(event, stream)
+    }
+
+    fn cuEventQuery(event: CUevent) {
+        event::query(event)
+    }
+
+    fn cuEventSynchronize(event: CUevent) {
+        event::synchronize(event)
+    }
+
+    fn cuEventElapsedTime(milliseconds: Out<f32>, start: CUevent, end: CUevent) {
+        milliseconds.set(event::elapsed(start, end)?)
+    }
+}

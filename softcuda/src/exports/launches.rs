@@ -1,0 +1,56 @@
+//! Launches and host functions.
+
+use crate::abi::{CUfunction, CUstream, HostFn, In, LaunchConfig};
+use crate::door::exports;
+use crate::kernel::LaunchShape;
+use crate::launch::{check_attributes, check_cooperative, host_function, launch};
+use crate::module;
+use std::ffi::c_void;
+
+exports! {
+    fn cuLaunchKernel(
+        function: CUfunction,
+        grid_x: u32,
+        grid_y: u32,
+        grid_z: u32,
+        block_x: u32,
+        block_y: u32,
+        block_z: u32,
+        shared_bytes: u32,
+        stream: CUstream,
+        params: In<In<u8>>,
+        extra: u64,
+    ) {
+        let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
+        launch(function, LaunchShape { grid, block, shared_bytes, reserved: 0 }, stream, params, extra)
+    }
+
+    fn cuLaunchKernelEx(config: In<LaunchConfig>, function: CUfunction, params: In<In<u8>>, extra: u64) {
+        let LaunchConfig { grid, block, shared_bytes, stream, attributes, attribute_count } = config.get()?;
+        let shape = LaunchShape { grid, block, shared_bytes, reserved: 0 };
+        check_attributes(function, &shape, attributes, attribute_count as usize)?;
+        launch(function, shape, stream, params, extra)
+    }
+
+    fn cuLaunchCooperativeKernel(
+        function: CUfunction,
+        grid_x: u32,
+        grid_y: u32,
+        grid_z: u32,
+        block_x: u32,
+        block_y: u32,
+        block_z: u32,
+        shared_bytes: u32,
+        stream: CUstream,
+        params: In<In<u8>>,
+    ) {
+        let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
+        let shape = LaunchShape { grid, block, shared_bytes, reserved: 0 };
+        check_cooperative(module::function(function)?, &shape)?;
+        launch(function, shape, stream, params, 0)
+    }
+
+    fn cuLaunchHostFunc(stream: CUstream, function: Option<HostFn>, data: *mut c_void) {
+        host_function(stream, function, data)
+    }
+}

@@ -1,0 +1,156 @@
+//! Device memory and page-locked host memory.
+
+use crate::abi::{CUcontext, CUdeviceptr, CUstream, MEMORY_DEVICE, MEMORY_HOST, Out};
+use crate::door::exports;
+use crate::errors::{Code, Outcome, refuse};
+use crate::work::Work;
+use crate::{capture, context, host, memory, stream};
+use std::ffi::{c_int, c_void};
+
+/// What there is to say about an address.
+struct About {
+    context: CUcontext,
+    device: u32,
+    kind: u32,
+    start: u64,
+    len: usize,
+    host: Option<u64>,
+}
+
+fn about(address: u64) -> Outcome<About> {
+    let found = |context: &context::Context, kind, start, len, host| About {
+        context: context.handle(),
+        device: context.device,
+        kind,
+        start,
+        len,
+        host,
+    };
+    if let Some(allocation) = memory::find(address) {
+        let (start, len) = (allocation.start(), allocation.len() as usize);
+        return Ok(found(allocation.context(), MEMORY_DEVICE, start, len, None));
+    }
+    match host::whole(address as usize) {
+        Some((start, len, context)) => Ok(found(context, MEMORY_HOST, start as u64, len, Some(address))),
+        None => Err(Code::INVALID_VALUE.into()),
+    }
+}
+
+fn free(address: CUdeviceptr, in_order_of: Option<CUstream>) -> Outcome {
+    let current = context::current()?;
+    if address == 0 {
+        return Ok(());
+    }
+    let allocation = memory::to_free(address)?;
+    let ended = || match memory::begin_free(allocation) {
+        true => Ok(()),
+        false => refuse!(INVALID_VALUE, "{address:#x} is being freed already"),
+    };
+    match in_order_of {
+        Some(on) => {
+            let stream = stream::named(on)?;
+            ended()?;
+            if crate::plan::get().immediate {
+                memory::release(allocation);
+                return Ok(());
+            }
+            stream.enqueue(Work::Free(allocation))?;
+        }
+        None => {
+            capture::refuse_unsafe()?;
+            let owner = allocation.context();
+            ended()?;
+            owner.synchronize()?;
+            if !std::ptr::eq(owner, current) {
+                current.synchronize()?;
+            }
+            memory::release(allocation);
+        }
+    }
+    Ok(())
+}
+
+exports! {
+    fn cuMemAlloc_v2(out: Out<CUdeviceptr>, bytes: usize) {
+        let context = context::current()?;
+        capture::refuse_unsafe()?;
+        out.set(memory::allocate(context, bytes)?)
+    }
+
+    fn cuMemFree_v2(address: CUdeviceptr) {
+        free(address, None)
+    }
+
+    fn cuMemAllocAsync(out: Out<CUdeviceptr>, bytes: usize, stream: CUstream) {
+        out.set(memory::allocate(stream::named(stream)?.context(), bytes)?)
+    }
+
+    fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) {
+        if address == 0 {
+            return Err(Code::INVALID_VALUE.into());
+        }
+        free(address, Some(stream))
+    }
+
+    fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
+        let (free_bytes, total_bytes) = memory::info(context::current()?.device)?;
+        free.set(free_bytes)?;
+        total.set(total_bytes)
+    }
+
+    fn cuMemHostAlloc(out: Out<*mut c_void>, bytes: usize, flags: u32) {
+        capture::refuse_unsafe()?;
+        out.set(host::allocate(bytes, flags)?)
+    }
+
+    fn cuMemAllocHost_v2(out: Out<*mut c_void>, bytes: usize) {
+        capture::refuse_unsafe()?;
+        out.set(host::allocate(bytes, 0)?)
+    }
+
+    fn cuMemFreeHost(address: *mut c_void) {
+        capture::refuse_unsafe()?;
+        host::free(address as usize)
+    }
+
+    fn cuMemHostRegister_v2(address: *mut c_void, bytes: usize, flags: u32) {
+        capture::refuse_unsafe()?;
+        host::register(address as usize, bytes, flags)
+    }
+
+    fn cuMemHostUnregister(address: *mut c_void) {
+        capture::refuse_unsafe()?;
+        host::unregister(address as usize)
+    }
+
+    fn cuMemHostGetDevicePointer_v2(out: Out<CUdeviceptr>, address: *mut c_void, flags: u32) {
+        if flags != 0 {
+            refuse!(INVALID_VALUE, "flags {flags:#x}");
+        }
+        out.set(host::device_pointer(address as usize)?)
+    }
+
+    fn cuMemHostGetFlags(out: Out<u32>, address: *mut c_void) {
+        out.set(host::flags(address as usize)?)
+    }
+
+    fn cuPointerGetAttribute(out: Out<c_void>, attribute: c_int, address: CUdeviceptr) {
+        context::current()?;
+        let about = about(address)?;
+        match attribute {
+            1 => out.cast().set(about.context),
+            2 => out.cast().set(about.kind),
+            3 => out.cast().set(address),
+            4 => match about.host {
+                Some(host) => out.cast().set(host),
+                None => Err(Code::INVALID_VALUE.into()),
+            },
+            7 | 11 => out.cast().set(about.start),
+            8 => out.cast().set(0u8),
+            9 => out.cast().set(about.device),
+            12 => out.cast().set(about.len),
+            13 => out.cast().set(1u8),
+            _ => refuse!(NOT_SUPPORTED, "pointer attribute {attribute}"),
+        }
+    }
+}

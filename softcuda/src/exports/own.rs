@@ -1,0 +1,32 @@
+//! What this library has beyond the driver's API.
+
+use crate::abi::{In, Text};
+use crate::counts;
+use crate::door::exports;
+use crate::entries::Entry;
+use crate::kernel::{Registration, register};
+
+exports! {
+    fn softcudaRegisterKernel(kernel: In<Registration>) {
+        register(kernel.get()?)
+    }
+}
+
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+extern "C" fn softcudaCallCount(entry_point: Text) -> u64 {
+    let index = entry_point.get().ok().and_then(|name| Entry::index_of(&name));
+    index.map_or(u64::MAX, |index| counts::all()[index])
+}
+
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+extern "C" fn softcudaResetCounts() {
+    counts::reset();
+}
+
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+extern "C" fn softcudaPrintCounts() {
+    counts::print();
+}

@@ -1,0 +1,111 @@
+//! Streams, their words, and capture.
+
+use crate::abi::{CUcontext, CUdeviceptr, CUevent, CUgraph, CUstream, InOut, Out};
+use crate::door::exports;
+use crate::errors::Code;
+use crate::{capture, event, memops, stream};
+use std::ffi::c_int;
+
+exports! {
+    fn cuStreamCreate(out: Out<CUstream>, flags: u32) {
+        out.set(stream::create(flags, 0)?)
+    }
+
+    fn cuStreamCreateWithPriority(out: Out<CUstream>, flags: u32, priority: c_int) {
+        out.set(stream::create(flags, priority)?)
+    }
+
+    fn cuStreamDestroy_v2(stream: CUstream) {
+        stream::destroy(stream)
+    }
+
+    fn cuStreamQuery(stream: CUstream) {
+        let stream = stream::named(stream)?;
+        capture::refuse_on(stream)?;
+        stream.query()
+    }
+
+    fn cuStreamSynchronize(stream: CUstream) {
+        let stream = stream::named(stream)?;
+        capture::refuse_on(stream)?;
+        stream.wait_until_done()
+    }
+
+    fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: u32) {
+        event::wait(stream, event, flags)
+    }
+
+    fn cuStreamGetCtx(stream: CUstream, out: Out<CUcontext>) {
+        out.set(stream::named(stream)?.context_handle())
+    }
+
+    fn cuStreamGetPriority(stream: CUstream, out: Out<c_int>) {
+        out.set(stream::named(stream)?.priority())
+    }
+
+    fn cuStreamGetFlags(stream: CUstream, out: Out<u32>) {
+        out.set(stream::named(stream)?.flags())
+    }
+
+    fn cuStreamWriteValue32_v2(stream: CUstream, address: CUdeviceptr, value: u32, flags: u32) {
+        memops::write(stream, address, value as u64, false, flags)
+    }
+
+    fn cuStreamWriteValue64_v2(stream: CUstream, address: CUdeviceptr, value: u64, flags: u32) {
+        memops::write(stream, address, value, true, flags)
+    }
+
+    fn cuStreamWaitValue32_v2(stream: CUstream, address: CUdeviceptr, value: u32, flags: u32) {
+        memops::wait(stream, address, value as u64, false, flags)
+    }
+
+    fn cuStreamWaitValue64_v2(stream: CUstream, address: CUdeviceptr, value: u64, flags: u32) {
+        memops::wait(stream, address, value, true, flags)
+    }
+
+    fn cuStreamBeginCapture_v2(stream: CUstream, mode: u32) {
+        capture::begin(stream, mode)
+    }
+
+    fn cuStreamEndCapture(stream: CUstream, out: Out<CUgraph>) {
+        match capture::end(stream) {
+            Ok(graph) => out.set(graph),
+            Err(failure) => {
+                out.set_if_asked(CUgraph(0));
+                Err(failure)
+            }
+        }
+    }
+
+    fn cuStreamIsCapturing(stream: CUstream, out: Out<u32>) {
+        out.set(capture::status(stream::named(stream)?).0)
+    }
+
+    fn cuStreamGetCaptureInfo_v2(
+        stream: CUstream,
+        status_out: Out<u32>,
+        id: Out<u64>,
+        graph: Out<CUgraph>,
+        dependencies: Out<*const u64>,
+        count: Out<usize>,
+    ) {
+        let (status, number) = capture::status(stream::named(stream)?);
+        id.set_if_asked(number);
+        graph.set_if_asked(CUgraph(0));
+        dependencies.set_if_asked(std::ptr::null());
+        count.set_if_asked(0);
+        status_out.set(status)
+    }
+
+    fn cuThreadExchangeStreamCaptureMode(mode: InOut<u32>) {
+        let before = capture::exchange_mode(mode.get()?)?;
+        mode.set(before)
+    }
+
+    fn cuGraphDestroy(graph: CUgraph) {
+        if graph.0 == 0 {
+            return Err(Code::INVALID_VALUE.into());
+        }
+        capture::destroy_graph(graph)
+    }
+}

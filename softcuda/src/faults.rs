@@ -1,0 +1,106 @@
+//! Planned faults: which call of which entry point fails, which launch poisons its context, which write is lost.
+
+use crate::entries::{Entry, NAMES};
+use crate::errors::Code;
+use crate::plan;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// How a call fails that a plan names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Planned {
+    pub(crate) code: Code,
+    /// Whether it poisons the current context too.
+    pub(crate) sticky: bool,
+}
+
+/// The calls that fail. Empty unless `SOFTCUDA_FAIL` is set.
+#[derive(Default)]
+pub(crate) struct Failures(Vec<Failing>);
+
+/// What is planned for one entry point.
+struct Failing {
+    entry: usize,
+    calls: AtomicU64,
+    /// From which call on, counted from 1, in no order.
+    at: Vec<(u64, Planned)>,
+}
+
+impl Failures {
+    /// Reads `name:nth:code[:sticky]`, separated by commas.
+    pub(crate) fn parse(text: &str) -> Option<Failures> {
+        let mut failures = Failures::default();
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            let fields: Vec<&str> = part.split(':').collect();
+            let (name, nth, code, sticky) = match fields[..] {
+                [name, nth, code] => (name, nth, code, false),
+                [name, nth, code, "sticky"] => (name, nth, code, true),
+                _ => return None,
+            };
+            let entry = Entry::index_of(name)?;
+            let nth: u64 = nth.parse().ok().filter(|nth| *nth > 0)?;
+            let code = Code(code.parse().ok().filter(|code| *code > 0)?);
+            let place = failures.0.iter().position(|failing| failing.entry == entry).unwrap_or_else(|| {
+                failures.0.push(Failing { entry, calls: AtomicU64::new(0), at: Vec::new() });
+                failures.0.len() - 1
+            });
+            failures.0[place].at.push((nth, Planned { code, sticky }));
+        }
+        Some(failures)
+    }
+
+    /// Counts a call if its entry point has a plan, and says whether this one fails.
+    #[inline]
+    pub(crate) fn planned(&self, entry: Entry) -> Option<Planned> {
+        if self.0.is_empty() { None } else { self.counted(entry) }
+    }
+
+    #[cold]
+    fn counted(&self, entry: Entry) -> Option<Planned> {
+        let failing = self.0.iter().find(|failing| failing.entry == entry as usize)?;
+        let call = failing.calls.fetch_add(1, Relaxed) + 1;
+        let (_, planned) = failing.at.iter().find(|(nth, _)| *nth == call)?;
+        crate::errors::say(&format!("{} fails as planned, at call {call}", NAMES[entry as usize]));
+        Some(*planned)
+    }
+}
+
+/// Whether the launch that is about to execute poisons its context, and with what.
+pub(crate) fn poisoned_launch() -> Option<Code> {
+    static LAUNCHES: AtomicU64 = AtomicU64::new(0);
+    let (nth, code) = plan::get().poison_launch?;
+    (LAUNCHES.fetch_add(1, Relaxed) + 1 == nth).then_some(code)
+}
+
+/// Whether the write that is about to execute is lost.
+pub(crate) fn lost_write() -> bool {
+    static WRITES: AtomicU64 = AtomicU64::new(0);
+    plan::get().lose_write.is_some_and(|nth| WRITES.fetch_add(1, Relaxed) + 1 == nth)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nth_call_fails_and_no_other() {
+        let plan = Failures::parse("cuEventRecord:2:400,cuMemAlloc_v2:1:2:sticky,cuEventRecord:3:1").unwrap();
+        let record = || plan.planned(Entry::cuEventRecord).map(|planned| (planned.code.0, planned.sticky));
+        assert_eq!(record(), None);
+        assert_eq!(record(), Some((400, false)));
+        assert_eq!(record(), Some((1, false)));
+        assert_eq!(record(), None);
+        let alloc = plan.planned(Entry::cuMemAlloc_v2);
+        assert_eq!(alloc, Some(Planned { code: Code::OUT_OF_MEMORY, sticky: true }));
+        assert_eq!(plan.planned(Entry::cuInit), None);
+    }
+
+    #[test]
+    fn malformed_plans_are_refused() {
+        for text in
+            ["cuNothing:1:1", "cuInit", "cuInit:0:1", "cuInit:1:0", "cuInit:1:1:stuck", "cuInit:one:1"]
+        {
+            assert!(Failures::parse(text).is_none(), "{text}");
+        }
+        assert!(Failures::parse("").is_some_and(|plan| plan.planned(Entry::cuInit).is_none()));
+    }
+}

@@ -1,0 +1,291 @@
+//! Page-locked host memory: what is, whose, and what may be done with it.
+//!
+//! Its device address is its host address, as with unified addressing.
+//!
+//! # Rules
+//! 1. What is page-locked is a sorted list under a lock, with a version. Each thread keeps a copy and takes a new one
+//!    when the version has changed, so that looking a range up writes nothing that threads share.
+//! 2. Nothing counts the work that uses a range. Ending one looks through all queues instead, since that is rare: if any
+//!    queued or running work touches it, that is said on stderr, the stream's context is poisoned, and the call returns
+//!    when nothing that runs touches it.
+//! 3. Memory that this library made is given back to the system; memory that was registered is left alone.
+
+use crate::context::{self, Context};
+use crate::errors::{Code, Outcome, refuse, say};
+use crate::stream;
+use crate::work::HostRange;
+use parking_lot::Mutex;
+use std::cell::RefCell;
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// `CU_MEMHOSTALLOC_PORTABLE` and `CU_MEMHOSTREGISTER_PORTABLE`.
+const PORTABLE: u32 = 1;
+/// `CU_MEMHOSTALLOC_DEVICEMAP` and `CU_MEMHOSTREGISTER_DEVICEMAP`.
+const DEVICE_MAP: u32 = 2;
+
+/// One range.
+#[derive(Clone, Copy)]
+pub(crate) struct Locked {
+    start: usize,
+    len: usize,
+    /// What it was made with.
+    pub(crate) flags: u32,
+    context: u32,
+    /// Whether this library made it.
+    made: bool,
+}
+
+static RANGES: Mutex<Vec<Locked>> = Mutex::new(Vec::new());
+static VERSION: AtomicU64 = AtomicU64::new(0);
+
+struct Snapshot {
+    version: u64,
+    ranges: Arc<[Locked]>,
+}
+
+thread_local! {
+    static SNAPSHOT: RefCell<Option<Snapshot>> = const { RefCell::new(None) };
+}
+
+/// What a range of host memory is.
+pub(crate) enum Kind {
+    Locked(Locked),
+    Pageable,
+    /// Its beginning or end is page-locked, not all of it.
+    Straddles,
+}
+
+/// Looks a range up.
+pub(crate) fn find(address: usize, len: usize) -> Kind {
+    let version = VERSION.load(Ordering::Acquire);
+    if version == 0 {
+        return Kind::Pageable;
+    }
+    SNAPSHOT.with_borrow_mut(|snapshot| {
+        if !matches!(snapshot, Some(known) if known.version == version) {
+            let ranges = RANGES.lock();
+            *snapshot =
+                Some(Snapshot { version: VERSION.load(Ordering::Acquire), ranges: ranges[..].into() });
+        }
+        let ranges = snapshot.as_ref().map_or(&[][..], |known| &known.ranges[..]);
+        look_up(ranges, address, len)
+    })
+}
+
+fn look_up(ranges: &[Locked], address: usize, len: usize) -> Kind {
+    let end = address.saturating_add(len);
+    // The last that begins before the end is the only one that can have all of it.
+    let after = ranges.partition_point(|range| range.start < end.max(address + 1));
+    match after.checked_sub(1).map(|place| ranges[place]) {
+        Some(range) if range.start <= address && end <= range.start + range.len => {
+            if len == 0 && address == range.start + range.len { Kind::Pageable } else { Kind::Locked(range) }
+        }
+        Some(range) if address < range.start + range.len => Kind::Straddles,
+        _ => Kind::Pageable,
+    }
+}
+
+impl Locked {
+    /// Whether it is page-locked for a context.
+    fn serves(self, context: &Context) -> bool {
+        self.made || self.flags & PORTABLE != 0 || self.context == context.index
+    }
+
+    fn is_mapped(self) -> bool {
+        self.made || self.flags & DEVICE_MAP != 0
+    }
+
+    fn range(self) -> HostRange {
+        HostRange { start: self.start, len: self.len }
+    }
+}
+
+/// Whether device code of a context may use host memory by its address.
+pub(crate) fn mapped(context: &Context, address: usize, len: usize) -> bool {
+    matches!(find(address, len), Kind::Locked(range) if range.serves(context) && range.is_mapped())
+}
+
+/// Whether copies of a context with that host memory are asynchronous. An error if it is half one, half the other.
+pub(crate) fn is_locked(context: &Context, address: usize, len: usize) -> Outcome<bool> {
+    match find(address, len) {
+        Kind::Locked(range) => Ok(range.serves(context)),
+        Kind::Pageable => Ok(false),
+        Kind::Straddles => {
+            refuse!(INVALID_VALUE, "{address:#x}, {len} bytes, is page-locked in part only")
+        }
+    }
+}
+
+fn add(range: Locked) -> Outcome {
+    let mut ranges = RANGES.lock();
+    let place = ranges.partition_point(|known| known.start < range.start);
+    let meets = |known: Option<&Locked>| known.is_some_and(|known| known.range().meets(range.range()));
+    if meets(ranges.get(place)) || meets(place.checked_sub(1).and_then(|before| ranges.get(before))) {
+        refuse!(HOST_MEMORY_ALREADY_REGISTERED, "{:#x} is page-locked already", range.start);
+    }
+    ranges.insert(place, range);
+    VERSION.fetch_add(1, Ordering::Release);
+    Ok(())
+}
+
+/// Makes page-locked memory, all zero.
+pub(crate) fn allocate(len: usize, flags: u32) -> Outcome<*mut c_void> {
+    let context = context::current()?;
+    if len == 0 || flags & !7 != 0 {
+        refuse!(INVALID_VALUE, "{len} bytes, flags {flags:#x}");
+    }
+    // SAFETY: a new private mapping at an address of the system's choice.
+    let start = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    if start == libc::MAP_FAILED {
+        return Err(Code::OUT_OF_MEMORY.into());
+    }
+    add(Locked { start: start as usize, len, flags, context: context.index, made: true })?;
+    Ok(start)
+}
+
+/// Page-locks a caller's memory, in name.
+pub(crate) fn register(start: usize, len: usize, flags: u32) -> Outcome {
+    let context = context::current()?;
+    if start == 0 || len == 0 || flags & !15 != 0 || start.checked_add(len).is_none() {
+        refuse!(INVALID_VALUE, "{len} bytes at {start:#x}, flags {flags:#x}");
+    }
+    add(Locked { start, len, flags, context: context.index, made: false })
+}
+
+/// Gives back memory that [`allocate`] made.
+pub(crate) fn free(start: usize) -> Outcome {
+    context::current()?;
+    let range = remove(start, true)?;
+    unmap(range);
+    Ok(())
+}
+
+/// Ends what [`register`] began.
+pub(crate) fn unregister(start: usize) -> Outcome {
+    context::current()?;
+    remove(start, false).map(drop)
+}
+
+fn remove(start: usize, made: bool) -> Outcome<Locked> {
+    let range = {
+        let mut ranges = RANGES.lock();
+        let found = ranges.binary_search_by_key(&start, |range| range.start);
+        match found {
+            Ok(place) if ranges[place].made == made => {
+                VERSION.fetch_add(1, Ordering::Release);
+                ranges.remove(place)
+            }
+            _ if made => {
+                refuse!(INVALID_VALUE, "{start:#x} was not made by cuMemHostAlloc or cuMemAllocHost")
+            }
+            _ => refuse!(HOST_MEMORY_NOT_REGISTERED, "{start:#x} is not registered"),
+        }
+    };
+    punish_users(range.range());
+    Ok(range)
+}
+
+/// Poisons the contexts of streams whose work touches memory that ends.
+fn punish_users(range: HostRange) {
+    for stream in stream::all().filter(|stream| stream.touches(range)) {
+        let context = stream.context();
+        if context.poisoned().is_none() {
+            let why = format!(
+                "page-locked memory at {:#x}, {} bytes, ended while queued work still uses it",
+                range.start, range.len
+            );
+            context.poison(Code::ILLEGAL_ADDRESS, &why);
+        }
+        stream.wait_until_untouched(range);
+    }
+}
+
+fn unmap(range: Locked) {
+    // SAFETY: a mapping that `allocate` made; it stands in the list no more and no work touches it.
+    let done = unsafe { libc::munmap(range.start as *mut c_void, range.len) };
+    if done != 0 {
+        say("page-locked memory could not be given back to the system");
+    }
+}
+
+/// Gives back what a context made and ends what it registered.
+pub(crate) fn free_all(context: &Context) {
+    let ended: Vec<Locked> = {
+        let mut ranges = RANGES.lock();
+        VERSION.fetch_add(1, Ordering::Release);
+        ranges.extract_if(.., |range| range.context == context.index).collect()
+    };
+    for range in ended {
+        punish_users(range.range());
+        if range.made {
+            unmap(range);
+        }
+    }
+}
+
+/// The device address of mapped memory.
+pub(crate) fn device_pointer(address: usize) -> Outcome<u64> {
+    let context = context::current()?;
+    match find(address, 1) {
+        Kind::Locked(range) if range.serves(context) && range.is_mapped() => Ok(address as u64),
+        Kind::Locked(_) => refuse!(INVALID_VALUE, "{address:#x} is not mapped for this context"),
+        _ => refuse!(INVALID_VALUE, "{address:#x} is not page-locked"),
+    }
+}
+
+/// The flags of page-locked memory.
+pub(crate) fn flags(address: usize) -> Outcome<u32> {
+    context::current()?;
+    match find(address, 1) {
+        Kind::Locked(range) => Ok(range.flags),
+        _ => refuse!(INVALID_VALUE, "{address:#x} is not page-locked"),
+    }
+}
+
+/// The whole range that an address lies in: start, length, and the context.
+pub(crate) fn whole(address: usize) -> Option<(usize, usize, &'static Context)> {
+    match find(address, 1) {
+        Kind::Locked(range) => Some((range.start, range.len, context::at(range.context))),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn locked(start: usize, len: usize) -> Locked {
+        Locked { start, len, flags: 0, context: 0, made: false }
+    }
+
+    #[test]
+    fn ranges_are_inside_outside_or_neither() {
+        let ranges = [locked(100, 10), locked(110, 5), locked(200, 8)];
+        let kind = |address, len| match look_up(&ranges, address, len) {
+            Kind::Locked(range) => range.start,
+            Kind::Pageable => 0,
+            Kind::Straddles => 1,
+        };
+        assert_eq!(kind(100, 10), 100);
+        assert_eq!(kind(109, 1), 100);
+        assert_eq!(kind(110, 1), 110);
+        assert_eq!(kind(205, 3), 200);
+        assert_eq!(kind(50, 50), 0);
+        assert_eq!(kind(115, 85), 0);
+        assert_eq!(kind(108, 4), 1, "two registrations are not one");
+        assert_eq!(kind(206, 3), 1);
+        assert_eq!(kind(90, 11), 1);
+        assert_eq!(kind(0, 1000), 1);
+    }
+}

@@ -1,0 +1,255 @@
+//! Launches: checked and copied at the call, run as a twin in stream order.
+
+use crate::abi::{CUfunction, CUstream, In, LaunchAttribute};
+use crate::context::{self, Context};
+use crate::device::{
+    MAX_BLOCK, MAX_GRID, MAX_THREADS, MULTIPROCESSORS, SHARED_OPTIN_BYTES, THREADS_PER_MULTIPROCESSOR,
+};
+use crate::errors::{Code, Outcome, refuse};
+use crate::faults;
+use crate::kernel::{Kernel, LaunchShape, Param};
+use crate::memory::{self, Asker};
+use crate::module::{self, Function};
+use crate::plan;
+use crate::stream;
+use crate::work::{Fault, HostRange, Work};
+use std::ffi::c_void;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// A launch in a queue.
+pub(crate) struct LaunchWork {
+    kernel: &'static Kernel,
+    shape: LaunchShape,
+    /// The arguments' bytes, each from a new word on.
+    args: Vec<u128>,
+}
+
+/// The words that an argument of so many bytes takes.
+fn words(bytes: usize) -> usize {
+    bytes.div_ceil(size_of::<u128>())
+}
+
+/// Puts a launch on a stream.
+#[inline]
+pub(crate) fn launch(
+    handle: CUfunction,
+    shape: LaunchShape,
+    on: CUstream,
+    params: In<In<u8>>,
+    extra: u64,
+) -> Outcome {
+    let stream = stream::named_here(on)?;
+    let function = module::function(handle)?;
+    if function.context != stream.context().index {
+        refuse!(INVALID_HANDLE, "the function and the stream are of different contexts");
+    }
+    check_shape(function, &shape)?;
+    if extra != 0 {
+        refuse!(NOT_SUPPORTED, "arguments are taken from kernelParams, not from extra");
+    }
+    if plan::get().immediate && stream.capture.load(Relaxed) == 0 {
+        return Ok(());
+    }
+    let Some(kernel) = function.kernel()? else {
+        let name = function.name.to_string_lossy();
+        refuse!(NOT_SUPPORTED, "kernel {name} has no CPU form; register one");
+    };
+    let mut args = vec![0u128; kernel.argument_bytes().map(words).sum()];
+    let mut at = 0;
+    for (index, bytes) in kernel.argument_bytes().enumerate() {
+        let param = params.get_pointer(index)?;
+        // SAFETY: the caller promises that each of kernelParams points to as many bytes as the kernel's parameter has.
+        unsafe { std::ptr::copy_nonoverlapping(param, args[at..].as_mut_ptr().cast(), bytes) };
+        at += words(bytes);
+    }
+    stream.enqueue(Work::Launch(Box::new(LaunchWork { kernel, shape, args })))?;
+    Ok(())
+}
+
+impl In<In<u8>> {
+    /// The `index`th of an array of pointers; none may be null.
+    fn get_pointer(self, index: usize) -> Outcome<*const u8> {
+        let pointer = self.at(index)?.as_ptr();
+        if pointer.is_null() {
+            refuse!(INVALID_VALUE, "kernelParams[{index}] is null");
+        }
+        Ok(pointer)
+    }
+}
+
+#[inline]
+fn check_shape(function: &Function, shape: &LaunchShape) -> Outcome {
+    let within =
+        |asked: &[u32; 3], most: &[u32; 3]| (0..3).all(|axis| (1..=most[axis]).contains(&asked[axis]));
+    let threads: u64 = shape.block.iter().map(|axis| *axis as u64).product();
+    if !within(&shape.grid, &MAX_GRID) || !within(&shape.block, &MAX_BLOCK) || threads > MAX_THREADS as u64 {
+        refuse!(INVALID_VALUE, "a grid of {:?} blocks of {:?} threads", shape.grid, shape.block);
+    }
+    let most = function.max_shared.load(Relaxed);
+    if shape.shared_bytes > most {
+        refuse!(
+            INVALID_VALUE,
+            "{} bytes of shared memory, where the function may have {most}; cuFuncSetAttribute raises that to {}",
+            shape.shared_bytes,
+            SHARED_OPTIN_BYTES
+        );
+    }
+    Ok(())
+}
+
+/// Checks the attributes of a launch.
+pub(crate) fn check_attributes(
+    handle: CUfunction,
+    shape: &LaunchShape,
+    attributes: In<LaunchAttribute>,
+    count: usize,
+) -> Outcome {
+    let function = module::function(handle)?;
+    for index in 0..count {
+        let LaunchAttribute { id, value, .. } = attributes.at(index)?;
+        match id {
+            2 if value[0] != 0 => check_cooperative(function, shape)?,
+            4 => {
+                let cluster: u64 = value[..3].iter().map(|axis| *axis as u64).product();
+                let divides =
+                    (0..3).all(|axis| value[axis] != 0 && shape.grid[axis].is_multiple_of(value[axis]));
+                if !divides || cluster > 8 {
+                    refuse!(
+                        INVALID_CLUSTER_SIZE,
+                        "clusters of {:?} in a grid of {:?}",
+                        &value[..3],
+                        shape.grid
+                    );
+                }
+            }
+            0..=18 => {}
+            _ => refuse!(INVALID_VALUE, "launch attribute {id}"),
+        }
+    }
+    Ok(())
+}
+
+/// Whether all blocks of a cooperative launch would be on the device at once.
+pub(crate) fn check_cooperative(function: &Function, shape: &LaunchShape) -> Outcome {
+    let threads: u32 = shape.block.iter().fold(1, |product, axis| product.saturating_mul(*axis));
+    let most = occupancy(function, threads, shape.shared_bytes as usize)? as u64 * MULTIPROCESSORS as u64;
+    let blocks: u64 = shape.grid.iter().fold(1, |product, axis| product.saturating_mul(*axis as u64));
+    if blocks > most {
+        refuse!(COOPERATIVE_LAUNCH_TOO_LARGE, "{blocks} blocks, where {most} fit at once");
+    }
+    Ok(())
+}
+
+/// Blocks of a function that fit a multiprocessor at once.
+pub(crate) fn occupancy(function: &Function, threads: u32, shared_bytes: usize) -> Outcome<u32> {
+    if threads == 0 || shared_bytes > function.max_shared.load(Relaxed) as usize {
+        return Err(Code::INVALID_VALUE.into());
+    }
+    if threads > MAX_THREADS {
+        return Ok(0);
+    }
+    let by_threads = THREADS_PER_MULTIPROCESSOR / threads.next_multiple_of(32);
+    let by_shared = SHARED_OPTIN_BYTES / (shared_bytes.max(1) as u32);
+    Ok(by_threads.min(by_shared).min(32))
+}
+
+impl LaunchWork {
+    /// The parameters with their first word, and how many elements a pointer covers.
+    fn params(&self) -> impl Iterator<Item = (Param, usize, Option<u64>)> + '_ {
+        let mut lens = self.kernel.params.iter().map(|param| words(param.bytes)).sum::<usize>();
+        let mut at = 0;
+        self.kernel.params.iter().map(move |param| {
+            let place = at;
+            at += words(param.bytes);
+            let len = (param.is_pointer() && self.kernel.lens).then(|| {
+                lens += 1;
+                self.args[lens - 1] as u64
+            });
+            (*param, place, len)
+        })
+    }
+
+    /// Runs the twin.
+    pub(crate) fn execute(mut self, context: &'static Context) -> Result<(), Fault> {
+        let name = &self.kernel.name;
+        if let Some(code) = faults::poisoned_launch() {
+            return Err(Fault { code, why: format!("kernel {name} fails as planned") });
+        }
+        let mut translated = Vec::new();
+        for (index, (param, place, len)) in
+            self.params().enumerate().filter(|(_, (param, ..))| param.is_pointer())
+        {
+            let address = self.args[place] as u64;
+            let bytes = match len {
+                Some(0) => 0,
+                Some(len) => (len as usize).saturating_mul(param.element_bytes as usize),
+                None => 1,
+            };
+            match memory::device_range(context, address, bytes, Asker::Work) {
+                Ok(behind) => translated.push((place, behind)),
+                Err(_) if len == Some(0) => {}
+                Err(bad) => {
+                    let what =
+                        format!("kernel {name}, parameter {index}: {address:#x}, {bytes} bytes or more,");
+                    return Err(Fault { code: Code::ILLEGAL_ADDRESS, why: format!("{what} {bad}") });
+                }
+            }
+        }
+        for (place, behind) in translated {
+            self.args[place] = behind as u128;
+        }
+        let mut at = 0;
+        let pointers: Vec<*const c_void> = self
+            .kernel
+            .argument_bytes()
+            .map(|bytes| {
+                let argument = &raw const self.args[at];
+                at += words(bytes);
+                argument.cast()
+            })
+            .collect();
+        let twin = self.kernel.twin;
+        // SAFETY: the registration says that its twin takes these arguments; pointers lie in memory that is live and, as
+        // far as the program orders its work, nobody else's.
+        let trapped = unsafe { twin(pointers.as_ptr(), &self.shape, self.kernel.user as *const c_void) };
+        match trapped {
+            0 => Ok(()),
+            code => Err(Fault { code: Code::LAUNCH_FAILED, why: format!("kernel {name} trapped ({code})") }),
+        }
+    }
+
+    /// The page-locked memory that its pointers name.
+    pub(crate) fn host_ranges(&self) -> Vec<HostRange> {
+        self.params()
+            .filter(|(param, ..)| param.is_pointer())
+            .map(|(param, place, len)| {
+                let bytes = len.map_or(1, |len| (len as usize).saturating_mul(param.element_bytes as usize));
+                (self.args[place] as u64, bytes)
+            })
+            .filter(|(address, bytes)| *bytes > 0 && !memory::is_device_address(*address))
+            .map(|(address, bytes)| HostRange { start: address as usize, len: bytes })
+            .collect()
+    }
+}
+
+/// Puts a host function on a stream.
+pub(crate) fn host_function(
+    on: CUstream,
+    function: Option<crate::abi::HostFn>,
+    data: *mut c_void,
+) -> Outcome {
+    let stream = stream::named(on)?;
+    let Some(function) = function else {
+        refuse!(INVALID_VALUE, "the host function is null");
+    };
+    let call = crate::work::HostCall { function, data };
+    if plan::get().immediate && stream.capture.load(Relaxed) == 0 {
+        context::set_in_host_function(true);
+        // SAFETY: the caller of cuLaunchHostFunc gave a function to be called with this argument.
+        unsafe { (call.function)(call.data) };
+        context::set_in_host_function(false);
+        return Ok(());
+    }
+    stream.enqueue(Work::Call(call))?;
+    Ok(())
+}

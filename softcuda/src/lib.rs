@@ -1,0 +1,95 @@
+//! A software stand-in for `libcuda.so.1`: the CUDA driver API's C entry points, executed on the CPU.
+//!
+//! **It is not CUDA and no GPU is involved.** It exists so that a CUDA backend's real FFI code, its handles, streams,
+//! events, words and error paths, runs in tests on machines without a GPU. Its device calls itself "software CUDA driver
+//! (not a GPU)".
+//!
+//! # Using it
+//! Put the folder that [`library_dir`] returns on `LD_LIBRARY_PATH` of a child process; it has `libcuda.so` and
+//! `libcuda.so.1`. In that process, find `softcudaRegisterKernel` with `dlsym` and register a CPU form, a *twin*, for each
+//! kernel to be launched: device code itself is never run. PTX text is read for its declarations, so that wrong parameters
+//! are found; images that begin like an ELF file or a fat binary have the kernels that are registered.
+//!
+//! ```c
+//! typedef struct { size_t bytes; uint32_t kind; uint32_t element_bytes; } SoftcudaParam;
+//!     // kind: 0 value, 1 pointer that is read, 2 pointer that is written
+//! typedef struct { uint32_t grid[3]; uint32_t block[3]; uint32_t shared_bytes; uint32_t reserved; } SoftcudaLaunch;
+//! typedef struct {
+//!     const char* name;
+//!     const SoftcudaParam* params; size_t param_count;
+//!     size_t extra_count;
+//!     int (*twin)(const void* const* params, const SoftcudaLaunch* launch, const void* user);
+//!     const void* user;
+//! } SoftcudaKernel;
+//! int softcudaRegisterKernel(const SoftcudaKernel* kernel);   // a CUresult; copies all but user
+//! uint64_t softcudaCallCount(const char* entry_point);        // UINT64_MAX: there is none of that name
+//! void softcudaResetCounts(void);
+//! void softcudaPrintCounts(void);                              // to stderr
+//! ```
+//!
+//! `extra_count` is 0 or the number of pointer parameters. Then `kernelParams` has so many entries more, after the
+//! kernel's own, each a `uint64_t`: how many elements each pointer covers, in order, which are checked to lie in one live
+//! allocation. A twin gets the arguments with pointers that the host can use. It returns 0; anything else is a trap and
+//! poisons the context with `CUDA_ERROR_LAUNCH_FAILED`. It must not unwind and must not wait for another stream.
+//!
+//! # What it keeps to
+//! Streams run asynchronously and in order. Device addresses cannot be dereferenced by the host. Every handle, range and
+//! context is checked, and what a caller did wrong is said on stderr besides the driver's code for it. A fault poisons the
+//! context: nothing queued runs, words freeze, every call returns the code. A stream that waits for an event of a poisoned
+//! context waits for ever. Streams are unbounded: a launch never blocks for room.
+//!
+//! Calls that use a stream or an event of another context than the current one follow the runtime API's rules: copies,
+//! queries and waits may, launches, stream memory operations and records on the wrong context may not.
+//!
+//! # Settings
+//! Read from the environment at the first call. What is malformed is said on stderr, and `cuInit` returns
+//! `CUDA_ERROR_INVALID_VALUE`.
+//!
+//! | variable | |
+//! |---|---|
+//! | `SOFTCUDA_DEVICES=n` | so many devices (1) |
+//! | `SOFTCUDA_MEMORY=bytes` | memory of each (8 GiB); committed when written |
+//! | `SOFTCUDA_PEER=0` | no peer access between devices |
+//! | `SOFTCUDA_FAIL=name:nth:code[:sticky],…` | the nth call of that entry point returns that code and does nothing else; `sticky` also poisons the current context |
+//! | `SOFTCUDA_POISON_LAUNCH=nth[:code]` | the nth launch that executes poisons its context (with 700) |
+//! | `SOFTCUDA_LOSE_WRITE=nth` | the nth `cuStreamWriteValue` that executes stores nothing |
+//! | `SOFTCUDA_COPY_DELAY_US=n` | each asynchronous copy takes at least so long |
+//! | `SOFTCUDA_NO_MEMOPS=1` | no stream memory operations |
+//! | `SOFTCUDA_IMMEDIATE=1` | nothing runs: calls do their bookkeeping and return, words are stored at the call, events are complete at once. For measuring what a host spends on its calls |
+//! | `SOFTCUDA_COUNTS=1` | calls are printed at exit |
+//! | `SOFTCUDA_DRIVER_VERSION=n` | what `cuDriverGetVersion` says (12040) |
+//! | `CUDA_VISIBLE_DEVICES` | as with the driver: which devices, in which order |
+
+// A C ABI has C's names.
+#![allow(clippy::upper_case_acronyms)]
+
+mod abi;
+mod arena;
+mod capture;
+mod context;
+mod copy;
+mod counts;
+mod device;
+mod door;
+mod entries;
+mod errors;
+mod event;
+mod exports;
+mod faults;
+mod host;
+mod kernel;
+mod launch;
+mod library;
+mod memops;
+mod memory;
+mod module;
+mod plan;
+mod ptx;
+mod slab;
+mod stream;
+mod timer;
+mod visible;
+mod work;
+mod worker;
+
+pub use library::library_dir;

@@ -1,0 +1,45 @@
+//! Where the built library is, for tests of other crates.
+
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+/// A folder with `libcuda.so` and `libcuda.so.1`, to be put on `LD_LIBRARY_PATH` of a child process.
+///
+/// For tests and benchmarks of a package that has this one as a dev-dependency: cargo has then built the shared library
+/// beside the running executable. The folder is made there if need be; processes that do so at once do not disturb each
+/// other.
+///
+/// # Errors
+/// If the library is not beside the executable, or the folder cannot be made.
+pub fn library_dir() -> io::Result<PathBuf> {
+    let executable = std::env::current_exe()?;
+    let folders: Vec<&Path> = executable.ancestors().skip(1).take(2).collect();
+    let of_profile = folders.iter().flat_map(|folder| [folder.join("deps"), folder.to_path_buf()]);
+    let library = of_profile.map(|folder| folder.join("libwarpline_softcuda.so")).find(|path| path.exists());
+    let Some(library) = library else {
+        let places =
+            folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(" nor ");
+        let message = format!(
+            "libwarpline_softcuda.so is neither in {places}; build it, or add a dev-dependency on it"
+        );
+        return Err(io::Error::new(io::ErrorKind::NotFound, message));
+    };
+    let dir = library.with_file_name("softcuda");
+    std::fs::create_dir_all(&dir)?;
+    for name in ["libcuda.so", "libcuda.so.1"] {
+        link(&library, &dir.join(name))?;
+    }
+    Ok(dir)
+}
+
+/// Makes `place` a link to `library`, whatever it was and whoever else does so.
+fn link(library: &Path, place: &Path) -> io::Result<()> {
+    if std::fs::read_link(place).is_ok_and(|target| target == library) {
+        return Ok(());
+    }
+    let fresh = place.with_extension(format!("new-{}", std::process::id()));
+    let _ = std::fs::remove_file(&fresh);
+    symlink(library, &fresh)?;
+    std::fs::rename(&fresh, place)
+}

@@ -1,0 +1,315 @@
+//! Device memory.
+//!
+//! Each device has a range of addresses that the host cannot touch, and behind it, at a fixed distance, memory that it
+//! can. Device addresses are of the first range, so that a host that dereferences one crashes as with a GPU; copies and
+//! twins add the distance. Nothing is committed before it is written.
+//!
+//! The first and the last bytes of an allocation hold junk at first: its contents are unspecified.
+
+use crate::abi::CUdeviceptr;
+use crate::arena::{Arena, Book, span};
+use crate::context::{self, Context};
+use crate::errors::{Code, Outcome, refuse};
+use crate::host;
+use crate::plan;
+use crate::slab::Slab;
+use parking_lot::Mutex;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// An allocation. The fields change only while it is nobody's.
+pub(crate) struct Allocation {
+    number: u32,
+    device: AtomicU32,
+    context: AtomicU32,
+    start: AtomicU64,
+    len: AtomicU64,
+    state: AtomicU32,
+}
+
+const LIVE: u32 = 1;
+/// Given back in stream order: calls must not name it any more, work before that may use it.
+const ENDING: u32 = 2;
+
+/// A device's memory.
+struct Device {
+    arena: Arena,
+    book: Mutex<Book>,
+}
+
+/// The memory of all devices.
+struct Space {
+    /// The first device address.
+    base: u64,
+    /// Addresses of one device, of which as many again lie behind.
+    span: u64,
+    devices: Vec<Device>,
+}
+
+static ALLOCATIONS: Slab<Allocation> = Slab::new(7);
+static SPACE: OnceLock<Space> = OnceLock::new();
+
+const JUNK: u8 = 0xcd;
+const JUNK_BYTES: usize = 4096;
+/// Freed memory of at least that goes back to the system.
+const RETURN_BYTES: usize = 256 << 10;
+
+/// Reserves the addresses.
+pub(crate) fn init() -> Outcome {
+    if SPACE.get().is_some() {
+        return Ok(());
+    }
+    let plan = plan::get();
+    let span = span(plan.memory_bytes);
+    let bytes = 2 * span as usize * plan.devices.len();
+    // SAFETY: a new private mapping at an address of the system's choice.
+    let base = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            bytes,
+            libc::PROT_NONE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if base == libc::MAP_FAILED {
+        refuse!(OPERATING_SYSTEM, "no {bytes} bytes of addresses to be had");
+    }
+    let new_device =
+        || Device { arena: Arena::new(plan.memory_bytes), book: Mutex::new(Book::new(plan.memory_bytes)) };
+    let space =
+        Space { base: base as u64, span, devices: plan.devices.iter().map(|_| new_device()).collect() };
+    for device in 0..plan.devices.len() as u64 {
+        let behind = space.base + (2 * device + 1) * span;
+        // SAFETY: half of this device's part of the mapping made above.
+        let done =
+            unsafe { libc::mprotect(behind as *mut _, span as usize, libc::PROT_READ | libc::PROT_WRITE) };
+        if done != 0 {
+            refuse!(OPERATING_SYSTEM, "no memory to be had");
+        }
+    }
+    let _ = SPACE.set(space);
+    Ok(())
+}
+
+fn space() -> Outcome<&'static Space> {
+    SPACE.get().ok_or(Code::NOT_INITIALIZED.into())
+}
+
+impl Space {
+    /// Whose an address would be, and where in that device's range.
+    #[inline]
+    fn place(&self, address: u64) -> Option<(&Device, u64)> {
+        let offset = address.checked_sub(self.base)?;
+        let device = self.devices.get((offset / (2 * self.span)) as usize)?;
+        Some((device, offset % (2 * self.span))).filter(|(_, place)| *place < self.span)
+    }
+
+    fn find(&self, address: u64) -> Option<&'static Allocation> {
+        let (device, place) = self.place(address)?;
+        let number = device.arena.find(place);
+        let allocation = ALLOCATIONS.at(number.checked_sub(1)?)?;
+        let offset = address.wrapping_sub(allocation.start());
+        (offset < allocation.len().max(1)).then_some(allocation)
+    }
+}
+
+impl Allocation {
+    /// The device address.
+    pub(crate) fn start(&self) -> u64 {
+        self.start.load(Ordering::Acquire)
+    }
+
+    /// The bytes asked for.
+    pub(crate) fn len(&self) -> u64 {
+        self.len.load(Ordering::Acquire)
+    }
+
+    /// The context it was made in.
+    pub(crate) fn context(&self) -> &'static Context {
+        context::at(self.context.load(Ordering::Acquire))
+    }
+
+    fn is_live(&self) -> bool {
+        self.state.load(Ordering::Acquire) == LIVE
+    }
+}
+
+/// Memory of a context's device.
+pub(crate) fn allocate(context: &Context, len: usize) -> Outcome<CUdeviceptr> {
+    if len == 0 {
+        refuse!(INVALID_VALUE, "an allocation of 0 bytes");
+    }
+    let space = space()?;
+    let device = &space.devices[context.device as usize];
+    let Some(place) = device.book.lock().take(len as u64) else {
+        return Err(Code::OUT_OF_MEMORY.into());
+    };
+    let start = space.base + 2 * context.device as u64 * space.span + place;
+    let (number, allocation) = ALLOCATIONS.take(|number| Allocation {
+        number,
+        device: AtomicU32::new(0),
+        context: AtomicU32::new(0),
+        start: AtomicU64::new(0),
+        len: AtomicU64::new(0),
+        state: AtomicU32::new(0),
+    });
+    allocation.device.store(context.device, Ordering::Release);
+    allocation.context.store(context.index, Ordering::Release);
+    allocation.start.store(start, Ordering::Release);
+    allocation.len.store(len as u64, Ordering::Release);
+    allocation.state.store(LIVE, Ordering::Release);
+    device.arena.mark(place, len as u64, number + 1);
+    if !plan::get().immediate {
+        let edge = len.min(JUNK_BYTES);
+        for at in [0, len - edge] {
+            let behind = start + space.span + at as u64;
+            // SAFETY: inside the new allocation, which nobody has the address of yet.
+            unsafe { std::ptr::write_bytes(behind as *mut u8, JUNK, edge) };
+        }
+    }
+    Ok(start)
+}
+
+/// The live allocation that begins at an address, for giving it back.
+pub(crate) fn to_free(address: CUdeviceptr) -> Outcome<&'static Allocation> {
+    match space()?.find(address) {
+        Some(allocation) if !allocation.is_live() => {
+            refuse!(INVALID_VALUE, "{address:#x} is being freed already")
+        }
+        Some(allocation) if allocation.start() == address => Ok(allocation),
+        Some(allocation) => {
+            refuse!(INVALID_VALUE, "{address:#x} is inside the allocation at {:#x}", allocation.start())
+        }
+        None => refuse!(INVALID_VALUE, "{address:#x} is not a live allocation"),
+    }
+}
+
+/// Ends an allocation for calls to come. False if somebody else has.
+pub(crate) fn begin_free(allocation: &Allocation) -> bool {
+    allocation.state.compare_exchange(LIVE, ENDING, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+}
+
+/// Gives an allocation's memory back, for good.
+pub(crate) fn release(allocation: &'static Allocation) {
+    let Some(space) = SPACE.get() else { return };
+    let Some((device, place)) = space.place(allocation.start()) else { return };
+    let len = allocation.len();
+    device.arena.mark(place, len, 0);
+    allocation.state.store(0, Ordering::Release);
+    if len as usize >= RETURN_BYTES && !plan::get().immediate {
+        const PAGE: u64 = 4096;
+        let behind = allocation.start() + space.span;
+        let (first, end) = (behind.next_multiple_of(PAGE), (behind + len) / PAGE * PAGE);
+        // SAFETY: whole pages inside an allocation that is nobody's any more.
+        unsafe { libc::madvise(first as *mut _, (end - first) as usize, libc::MADV_DONTNEED) };
+    }
+    device.book.lock().give(place, len);
+    ALLOCATIONS.recycle(allocation.number);
+}
+
+/// Gives back all that a context has.
+pub(crate) fn free_all(context: &Context) {
+    for allocation in ALLOCATIONS.all() {
+        if std::ptr::eq(allocation.context(), context) && begin_free(allocation) {
+            release(allocation);
+        }
+    }
+    host::free_all(context);
+}
+
+/// Free and total bytes of a device.
+pub(crate) fn info(device: u32) -> Outcome<(usize, usize)> {
+    let book = space()?.devices[device as usize].book.lock();
+    Ok((book.free_bytes as usize, book.total_bytes as usize))
+}
+
+/// Whether an address is of the kind that device memory has, live or not.
+#[inline]
+pub(crate) fn is_device_address(address: u64) -> bool {
+    SPACE.get().is_some_and(|space| space.place(address).is_some())
+}
+
+/// The allocation that an address lies in, if calls may name it.
+pub(crate) fn find(address: u64) -> Option<&'static Allocation> {
+    SPACE.get()?.find(address).filter(|allocation| allocation.is_live())
+}
+
+/// What is wrong with a range of device addresses.
+pub(crate) enum Bad {
+    /// It is in no live allocation.
+    Nowhere,
+    /// It is longer than the rest of its allocation, which has so many bytes.
+    TooLong(u64),
+    /// It is of a context without access.
+    NoAccess,
+}
+
+impl std::fmt::Display for Bad {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Bad::Nowhere => f.write_str("is in no live allocation"),
+            Bad::TooLong(rest) => write!(f, "has {rest} bytes left in its allocation"),
+            Bad::NoAccess => f.write_str("is of a context that this one has no peer access to"),
+        }
+    }
+}
+
+/// Who asks for a range.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asker {
+    /// A call of the host.
+    Call,
+    /// Work that runs: it may still use what is given back later in stream order.
+    Work,
+}
+
+/// The host address of `len` bytes that `context` may use as device memory: its own, a peer's, or mapped host memory.
+pub(crate) fn device_range(context: &Context, address: u64, len: usize, asker: Asker) -> Result<usize, Bad> {
+    let Some(space) = SPACE.get() else { return Err(Bad::Nowhere) };
+    if space.place(address).is_none() {
+        return match host::mapped(context, address as usize, len) {
+            true => Ok(address as usize),
+            false => Err(Bad::Nowhere),
+        };
+    }
+    let found = space.find(address).filter(|allocation| asker == Asker::Work || allocation.is_live());
+    let Some(allocation) = found else { return Err(Bad::Nowhere) };
+    let rest = allocation.start() + allocation.len() - address;
+    if len as u64 > rest {
+        return Err(Bad::TooLong(rest));
+    }
+    if !context.reaches(allocation.context.load(Ordering::Acquire)) {
+        return Err(Bad::NoAccess);
+    }
+    Ok((address + space.span) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_must_lie_in_one_live_allocation() {
+        init().ok().unwrap();
+        context::create(0, 0);
+        let context = context::current().ok().unwrap();
+        let address = allocate(context, 1000).ok().unwrap();
+        let checked = |address, len| device_range(context, address, len, Asker::Call);
+        assert!(checked(address, 1000).is_ok());
+        assert!(checked(address + 999, 1).is_ok());
+        assert!(matches!(checked(address + 1, 1000), Err(Bad::TooLong(999))));
+        assert!(
+            matches!(checked(address + 1000, 1), Err(Bad::Nowhere)),
+            "past the end, but in its last grain"
+        );
+        let allocation = to_free(address).ok().unwrap();
+        assert!(to_free(address + 8).is_err());
+        assert!(begin_free(allocation) && !begin_free(allocation));
+        assert!(matches!(checked(address, 1), Err(Bad::Nowhere)));
+        assert!(device_range(context, address, 1, Asker::Work).is_ok());
+        release(allocation);
+        assert!(device_range(context, address, 1, Asker::Work).is_err());
+    }
+}

@@ -1,0 +1,249 @@
+//! Modules and their functions: PTX text, whose declarations are read, or images that are taken at their word.
+
+use crate::abi::{CUdeviceptr, CUfunction, CUmodule};
+use crate::context::{self, Context};
+use crate::device::{MAX_THREADS, SHARED_BYTES, SHARED_OPTIN_BYTES};
+use crate::errors::{Code, Outcome, refuse};
+use crate::kernel::{self, Kernel, Name};
+use crate::memory::{self, Asker};
+use crate::ptx::{self, Ptx};
+use crate::slab::Slab;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, c_char};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed};
+
+/// A module.
+struct Module {
+    context: u32,
+    /// None for an image, which has whatever kernels are registered.
+    ptx: Option<Ptx>,
+    /// The address and size of each variable.
+    globals: BTreeMap<String, (CUdeviceptr, usize)>,
+    functions: Mutex<BTreeMap<String, u64>>,
+}
+
+/// A function of a module.
+pub(crate) struct Function {
+    /// The slot of the context of its module.
+    pub(crate) context: u32,
+    /// Its name, with a nul.
+    pub(crate) name: CString,
+    twin: &'static Name,
+    /// The parameters' bytes as the PTX has them.
+    sizes: Option<Vec<usize>>,
+    /// The newest registration that was compared with them.
+    compared: AtomicU32,
+    /// Shared memory that a launch may ask for.
+    pub(crate) max_shared: AtomicU32,
+    carveout: AtomicI32,
+}
+
+static MODULES: Slab<Module> = Slab::new(4);
+static FUNCTIONS: Slab<Function> = Slab::new(5);
+
+/// How ELF files, fat binaries and their wrappers begin.
+const IMAGES: [[u8; 4]; 3] = [*b"\x7fELF", [0x50, 0xed, 0x55, 0xba], [0xb1, 0x43, 0x62, 0x46]];
+
+/// Loads what is at an address: PTX text that ends with a nul, or an image.
+pub(crate) fn load_data(image: *const c_char) -> Outcome<CUmodule> {
+    let context = loading()?;
+    if image.is_null() {
+        refuse!(INVALID_VALUE, "the image is null");
+    }
+    // SAFETY: not null, so the caller promises an image or text there, either of which has four bytes or a nul before.
+    let begins = |magic: &[u8; 4]| (0..4).all(|at| unsafe { *image.add(at) } as u8 == magic[at]);
+    if IMAGES.iter().any(begins) {
+        return new_module(context, None);
+    }
+    // SAFETY: not an image, so the caller promises text that ends with a nul.
+    load_text(context, unsafe { CStr::from_ptr(image) }.to_bytes())
+}
+
+/// Loads a file.
+pub(crate) fn load_file(name: &str) -> Outcome<CUmodule> {
+    let context = loading()?;
+    let Ok(bytes) = std::fs::read(name) else {
+        refuse!(FILE_NOT_FOUND, "{name} cannot be read");
+    };
+    if IMAGES.iter().any(|magic| bytes.starts_with(magic)) {
+        return new_module(context, None);
+    }
+    load_text(context, &bytes)
+}
+
+fn loading() -> Outcome<&'static Context> {
+    let context = context::current()?;
+    crate::capture::refuse_unsafe()?;
+    Ok(context)
+}
+
+fn load_text(context: &'static Context, text: &[u8]) -> Outcome<CUmodule> {
+    let parsed = std::str::from_utf8(text).map_err(|error| error.to_string()).and_then(ptx::parse);
+    match parsed {
+        Ok(ptx) => new_module(context, Some(ptx)),
+        Err(why) => refuse!(INVALID_PTX, "{why}"),
+    }
+}
+
+fn new_module(context: &'static Context, ptx: Option<Ptx>) -> Outcome<CUmodule> {
+    let mut globals = BTreeMap::new();
+    for (name, global) in ptx.iter().flat_map(|ptx| &ptx.globals) {
+        let address = memory::allocate(context, global.bytes.len().max(1))?;
+        if let Ok(behind) = memory::device_range(context, address, global.bytes.len(), Asker::Call) {
+            // SAFETY: an allocation of that length, just made.
+            unsafe {
+                let to = behind as *mut u8;
+                std::ptr::copy_nonoverlapping(global.bytes.as_ptr(), to, global.bytes.len());
+            }
+        }
+        globals.insert(name.clone(), (address, global.bytes.len()));
+    }
+    let module = Module { context: context.index, ptx, globals, functions: Mutex::default() };
+    let (index, _) = MODULES.take(|_| module);
+    Ok(CUmodule(MODULES.publish(index)))
+}
+
+fn known(handle: CUmodule) -> Outcome<&'static Module> {
+    context::current()?;
+    match MODULES.get(handle.0) {
+        Some(module) => {
+            context::at(module.context).usable()?;
+            Ok(module)
+        }
+        None => refuse!(INVALID_HANDLE, "the module is {}", MODULES.what_is(handle.0)),
+    }
+}
+
+/// Unloads a module, with its functions and variables, once the context's work is done.
+pub(crate) fn unload(handle: CUmodule) -> Outcome {
+    let module = known(handle)?;
+    context::at(module.context).synchronize()?;
+    MODULES.revoke(handle.0);
+    for function in module.functions.lock().values() {
+        FUNCTIONS.revoke(*function);
+    }
+    for (address, _) in module.globals.values() {
+        let allocation = memory::to_free(*address)?;
+        if memory::begin_free(allocation) {
+            memory::release(allocation);
+        }
+    }
+    Ok(())
+}
+
+/// The function of a name: the same handle each time.
+pub(crate) fn get_function(handle: CUmodule, name: &str) -> Outcome<CUfunction> {
+    let module = known(handle)?;
+    let twin = kernel::named(name);
+    let sizes = match &module.ptx {
+        Some(ptx) => match ptx.entries.get(name) {
+            Some(sizes) => Some(sizes.clone()),
+            None => return Err(Code::NOT_FOUND.into()),
+        },
+        None if twin.newest().is_some() => None,
+        None => refuse!(NOT_FOUND, "an image has the kernels that are registered, and {name} is not"),
+    };
+    let mut functions = module.functions.lock();
+    if let Some(known) = functions.get(name) {
+        if let Some(function) = FUNCTIONS.get(*known) {
+            function.kernel()?;
+        }
+        return Ok(CUfunction(*known));
+    }
+    let function = Function {
+        context: module.context,
+        name: CString::new(name).map_err(|_| Code::INVALID_VALUE)?,
+        twin,
+        sizes,
+        compared: AtomicU32::new(0),
+        max_shared: AtomicU32::new(SHARED_BYTES),
+        carveout: AtomicI32::new(-1),
+    };
+    function.kernel()?;
+    let (index, _) = FUNCTIONS.take(|_| function);
+    let handle = FUNCTIONS.publish(index);
+    functions.insert(name.to_owned(), handle);
+    Ok(CUfunction(handle))
+}
+
+/// The address and size of a variable.
+pub(crate) fn get_global(handle: CUmodule, name: &str) -> Outcome<(CUdeviceptr, usize)> {
+    known(handle)?.globals.get(name).copied().ok_or(Code::NOT_FOUND.into())
+}
+
+/// The function a handle names.
+#[inline]
+pub(crate) fn function(handle: CUfunction) -> Outcome<&'static Function> {
+    match FUNCTIONS.get(handle.0) {
+        Some(function) => Ok(function),
+        None => refuse!(INVALID_HANDLE, "the function is {}", FUNCTIONS.what_is(handle.0)),
+    }
+}
+
+impl Function {
+    /// The kernel registered under its name, if any. An error if its parameters are not those of the PTX.
+    #[inline]
+    pub(crate) fn kernel(&self) -> Outcome<Option<&'static Kernel>> {
+        let Some((number, kernel)) = self.twin.newest() else { return Ok(None) };
+        if self.compared.load(Relaxed) != number {
+            self.compare(kernel)?;
+            self.compared.store(number, Relaxed);
+        }
+        Ok(Some(kernel))
+    }
+
+    #[cold]
+    fn compare(&self, kernel: &Kernel) -> Outcome {
+        match &self.sizes {
+            Some(sizes) if !kernel.sizes().eq(sizes.iter().copied()) => refuse!(
+                INVALID_IMAGE,
+                "kernel {} has parameters of {sizes:?} bytes in the PTX and of {:?} in its registration",
+                kernel.name,
+                kernel.sizes().collect::<Vec<_>>()
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    /// The offset and size of a parameter.
+    pub(crate) fn param(&self, index: usize) -> Outcome<(usize, usize)> {
+        let registered = self.kernel()?.map(|kernel| kernel.sizes().collect());
+        let sizes: Vec<usize> = self.sizes.clone().or(registered).ok_or(Code::INVALID_VALUE)?;
+        let mut offset = 0usize;
+        for (at, size) in sizes.iter().enumerate() {
+            let align = if size.is_power_of_two() { (*size).min(16) } else { 8 };
+            offset = offset.next_multiple_of(align);
+            if at == index {
+                return Ok((offset, *size));
+            }
+            offset += size;
+        }
+        Err(Code::INVALID_VALUE.into())
+    }
+
+    /// A `CUfunction_attribute`.
+    pub(crate) fn attribute(&self, attribute: i32) -> Outcome<i32> {
+        Ok(match attribute {
+            0 => MAX_THREADS as i32,
+            1..=3 | 7 => 0,
+            4 => 32,
+            5 | 6 => 80,
+            8 => self.max_shared.load(Relaxed) as i32,
+            9 => self.carveout.load(Relaxed),
+            10..=15 => 0,
+            _ => return Err(Code::INVALID_VALUE.into()),
+        })
+    }
+
+    /// Sets one of those that can be set.
+    pub(crate) fn set_attribute(&self, attribute: i32, value: i32) -> Outcome {
+        match (attribute, value) {
+            (8, 0..) if value as u32 <= SHARED_OPTIN_BYTES => self.max_shared.store(value as u32, Relaxed),
+            (9, -1..=100) => self.carveout.store(value, Relaxed),
+            (10..=15, _) => {}
+            _ => refuse!(INVALID_VALUE, "function attribute {attribute} cannot be {value}"),
+        }
+        Ok(())
+    }
+}

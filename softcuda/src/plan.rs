@@ -1,0 +1,141 @@
+//! What the environment asks for, read once, at the first call.
+
+use crate::errors::Code;
+use crate::faults::Failures;
+pub(crate) use crate::faults::Planned;
+use crate::visible::visible_devices;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// The settings. Each is described in the crate's documentation.
+pub(crate) struct Plan {
+    /// The physical number of each visible device.
+    pub(crate) devices: Vec<u32>,
+    pub(crate) memory_bytes: u64,
+    pub(crate) peer: bool,
+    pub(crate) failures: Failures,
+    pub(crate) poison_launch: Option<(u64, Code)>,
+    pub(crate) lose_write: Option<u64>,
+    pub(crate) copy_delay: Option<Duration>,
+    pub(crate) memops: bool,
+    pub(crate) immediate: bool,
+    pub(crate) counts: bool,
+    pub(crate) driver_version: i32,
+}
+
+static PLAN: OnceLock<Plan> = OnceLock::new();
+static MISTAKES: OnceLock<Vec<String>> = OnceLock::new();
+
+/// The plan of this process.
+#[inline]
+pub(crate) fn get() -> &'static Plan {
+    PLAN.get_or_init(|| {
+        let (plan, mistakes) = Plan::read(&|name| std::env::var(name).ok());
+        let _ = MISTAKES.set(mistakes);
+        plan
+    })
+}
+
+/// The variables that could not be understood.
+pub(crate) fn mistakes() -> &'static [String] {
+    get();
+    MISTAKES.get().map_or(&[], |mistakes| mistakes)
+}
+
+/// Reads variables and collects what is wrong with them.
+struct Reader<'a> {
+    variable: &'a dyn Fn(&str) -> Option<String>,
+    mistakes: Vec<String>,
+}
+
+impl Reader<'_> {
+    fn read<T>(&mut self, name: &str, default: T, parse: impl Fn(&str) -> Option<T>) -> T {
+        let Some(text) = (self.variable)(name) else { return default };
+        parse(text.trim()).unwrap_or_else(|| {
+            self.mistakes.push(format!("{name}={text} is malformed"));
+            default
+        })
+    }
+
+    fn flag(&mut self, name: &str, default: bool) -> bool {
+        self.read(name, default, |text| match text {
+            "1" => Some(true),
+            "0" | "" => Some(false),
+            _ => None,
+        })
+    }
+}
+
+impl Plan {
+    /// The plan that variables ask for, and what is wrong with them.
+    fn read(variable: &dyn Fn(&str) -> Option<String>) -> (Plan, Vec<String>) {
+        let mut reader = Reader { variable, mistakes: Vec::new() };
+        let count = reader.read("SOFTCUDA_DEVICES", 1, |text| text.parse().ok().filter(|count| *count <= 16));
+        let plan = Plan {
+            devices: visible_devices(variable("CUDA_VISIBLE_DEVICES").as_deref(), count),
+            memory_bytes: reader.read("SOFTCUDA_MEMORY", 8 << 30, |text| {
+                text.parse().ok().filter(|bytes| (1 << 16..=1 << 38).contains(bytes))
+            }),
+            peer: reader.flag("SOFTCUDA_PEER", true),
+            failures: reader.read("SOFTCUDA_FAIL", Failures::default(), Failures::parse),
+            poison_launch: reader.read("SOFTCUDA_POISON_LAUNCH", None, |text| {
+                let (nth, code) = text.split_once(':').unwrap_or((text, "700"));
+                let nth = nth.parse().ok().filter(|nth| *nth > 0)?;
+                Some(Some((nth, Code(code.parse().ok().filter(|code| *code > 0)?))))
+            }),
+            lose_write: reader
+                .read("SOFTCUDA_LOSE_WRITE", None, |text| text.parse().ok().filter(|nth| *nth > 0).map(Some)),
+            copy_delay: reader
+                .read("SOFTCUDA_COPY_DELAY_US", None, |text| {
+                    text.parse().ok().map(|micros| Some(Duration::from_micros(micros)))
+                })
+                .filter(|delay| !delay.is_zero()),
+            memops: !reader.flag("SOFTCUDA_NO_MEMOPS", false),
+            immediate: reader.flag("SOFTCUDA_IMMEDIATE", false),
+            counts: reader.flag("SOFTCUDA_COUNTS", false),
+            driver_version: reader.read("SOFTCUDA_DRIVER_VERSION", 12040, |text| {
+                text.parse().ok().filter(|version| *version >= 1000)
+            }),
+        };
+        (plan, reader.mistakes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(variables: &[(&str, &str)]) -> (Plan, Vec<String>) {
+        Plan::read(&|name| {
+            variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_string())
+        })
+    }
+
+    #[test]
+    fn without_variables_there_is_one_device_of_eight_gibibytes() {
+        let (plan, mistakes) = plan(&[]);
+        assert!(mistakes.is_empty());
+        assert_eq!(plan.devices, [0]);
+        assert_eq!(plan.memory_bytes, 8 << 30);
+        assert!(plan.peer && plan.memops && !plan.immediate && plan.copy_delay.is_none());
+    }
+
+    #[test]
+    fn what_is_malformed_is_named() {
+        let (_, mistakes) =
+            plan(&[("SOFTCUDA_DEVICES", "two"), ("SOFTCUDA_PEER", "1"), ("SOFTCUDA_POISON_LAUNCH", "0")]);
+        assert_eq!(mistakes, ["SOFTCUDA_DEVICES=two is malformed", "SOFTCUDA_POISON_LAUNCH=0 is malformed"]);
+    }
+
+    #[test]
+    fn a_poisoned_launch_has_a_code() {
+        assert_eq!(plan(&[("SOFTCUDA_POISON_LAUNCH", "3")]).0.poison_launch, Some((3, Code(700))));
+        assert_eq!(plan(&[("SOFTCUDA_POISON_LAUNCH", "3:719")]).0.poison_launch, Some((3, Code(719))));
+    }
+
+    #[test]
+    fn a_copy_delay_of_nothing_is_none() {
+        assert_eq!(plan(&[("SOFTCUDA_COPY_DELAY_US", "0")]).0.copy_delay, None);
+        assert_eq!(plan(&[("SOFTCUDA_COPY_DELAY_US", "7")]).0.copy_delay, Some(Duration::from_micros(7)));
+    }
+}

@@ -1,0 +1,389 @@
+//! The declarations in PTX text: entries with their parameters, and global variables.
+//!
+//! The bodies of functions are skipped. What is read is the grammar of the PTX manual's chapters on kernel parameters and
+//! state spaces, as far as compilers write it.
+
+use std::collections::BTreeMap;
+
+/// What a module declares.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Ptx {
+    /// Each entry's parameters, in order, in bytes.
+    pub(crate) entries: BTreeMap<String, Vec<usize>>,
+    /// Each visible global variable.
+    pub(crate) globals: BTreeMap<String, Global>,
+}
+
+/// A variable in global or constant memory.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Global {
+    /// What it holds at first; zero where nothing is said.
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// Reads PTX text. The error says where it stops being PTX.
+pub(crate) fn parse(text: &str) -> Result<Ptx, String> {
+    let text = without_comments(text)?;
+    let mut tokens = Tokens { rest: &text };
+    let mut ptx = Ptx::default();
+    if tokens.next() != Some(".version") {
+        return Err("it does not begin with .version".into());
+    }
+    tokens.next().filter(|version| version.starts_with(|c: char| c.is_ascii_digit())).ok_or("no version")?;
+    let mut target = false;
+    while let Some(token) = tokens.next() {
+        match token {
+            ".target" => {
+                target = true;
+                tokens.next();
+                while tokens.peek() == Some(",") {
+                    tokens.next();
+                    tokens.next();
+                }
+            }
+            ".address_size" => {
+                if tokens.next() != Some("64") {
+                    return Err("the address size is not 64".into());
+                }
+            }
+            ".visible" | ".extern" | ".weak" | ".common" => {}
+            ".entry" => entry(&mut tokens, &mut ptx)?,
+            ".func" => function(&mut tokens)?,
+            ".global" | ".const" => global(&mut tokens, &mut ptx)?,
+            ".shared" | ".tex" | ".file" | ".pragma" | ".alias" => tokens.skip_declaration()?,
+            ".section" => {
+                tokens.until("{")?;
+                tokens.skip_braces()?;
+            }
+            // Line tables and the like, made for debuggers.
+            _ if token.starts_with("@@") || token.starts_with(".loc") => tokens.skip_declaration()?,
+            _ => return Err(format!("{token:?} where a declaration was expected")),
+        }
+    }
+    if !target {
+        return Err("it has no .target".into());
+    }
+    Ok(ptx)
+}
+
+fn without_comments(text: &str) -> Result<String, String> {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('/') {
+        out.push_str(&rest[..at]);
+        rest = &rest[at..];
+        if rest.starts_with("//") {
+            rest = &rest[rest.find('\n').unwrap_or(rest.len())..];
+        } else if rest.starts_with("/*") {
+            rest = &rest[rest.find("*/").ok_or("a comment does not end")? + 2..];
+            out.push(' ');
+        } else {
+            out.push('/');
+            rest = &rest[1..];
+        }
+    }
+    out.push_str(rest);
+    Ok(out)
+}
+
+/// Splits text into words and single marks.
+struct Tokens<'a> {
+    rest: &'a str,
+}
+
+impl<'a> Tokens<'a> {
+    fn peek(&self) -> Option<&'a str> {
+        let rest = self.rest.trim_start();
+        let first = rest.chars().next()?;
+        let word = |c: char| c.is_ascii_alphanumeric() || "_$.%@+-".contains(c);
+        let len = match first {
+            '"' => 2 + rest[1..].find('"').unwrap_or(rest.len().saturating_sub(2)),
+            _ if word(first) => rest.find(|c| !word(c)).unwrap_or(rest.len()),
+            _ => first.len_utf8(),
+        };
+        Some(&rest[..len])
+    }
+
+    fn next(&mut self) -> Option<&'a str> {
+        let token = self.peek()?;
+        self.rest = &self.rest.trim_start()[token.len()..];
+        Some(token)
+    }
+
+    fn expect(&mut self, wanted: &str) -> Result<(), String> {
+        match self.next() {
+            Some(token) if token == wanted => Ok(()),
+            found => Err(format!("{:?} where {wanted:?} was expected", found.unwrap_or("the end"))),
+        }
+    }
+
+    fn name(&mut self) -> Result<&'a str, String> {
+        let starts_name =
+            |token: &&str| token.starts_with(|c: char| c.is_ascii_alphabetic() || "_$%".contains(c));
+        self.next().filter(starts_name).ok_or_else(|| "a name was expected".into())
+    }
+
+    fn number(&mut self) -> Result<usize, String> {
+        let token = self.next().unwrap_or("the end");
+        token.parse().map_err(|_| format!("{token:?} where a number was expected"))
+    }
+
+    /// Skips up to and with a token.
+    fn until(&mut self, wanted: &str) -> Result<(), String> {
+        while let Some(token) = self.next() {
+            if token == wanted {
+                return Ok(());
+            }
+        }
+        Err(format!("{wanted:?} is missing"))
+    }
+
+    /// Skips a declaration: to its semicolon, or for those that have none, to the end of the line.
+    fn skip_declaration(&mut self) -> Result<(), String> {
+        let end = self.rest.find([';', '\n']).map_or(self.rest.len(), |at| at + 1);
+        self.rest = &self.rest[end..];
+        Ok(())
+    }
+
+    /// Skips to the brace that closes the one just read.
+    fn skip_braces(&mut self) -> Result<(), String> {
+        let mut depth = 1;
+        while depth > 0 {
+            match self.next() {
+                Some("{") => depth += 1,
+                Some("}") => depth -= 1,
+                Some(_) => {}
+                None => return Err("a brace is not closed".into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The bytes of a fundamental type.
+fn type_bytes(name: &str) -> Option<usize> {
+    Some(match name {
+        ".b8" | ".u8" | ".s8" | ".pred" => 1,
+        ".b16" | ".u16" | ".s16" | ".f16" | ".bf16" => 2,
+        ".b32" | ".u32" | ".s32" | ".f32" | ".f16x2" | ".bf16x2" | ".tf32" => 4,
+        ".b64" | ".u64" | ".s64" | ".f64" | ".texref" | ".samplerref" | ".surfref" => 8,
+        ".b128" => 16,
+        _ => return None,
+    })
+}
+
+/// What stands between a state space and the end of a declarator: the element's bytes, its name, how many.
+fn declarator<'a>(tokens: &mut Tokens<'a>) -> Result<(usize, &'a str, Option<usize>), String> {
+    let mut lanes = 1;
+    let bytes = loop {
+        let token = tokens.next().unwrap_or("the end");
+        if let Some(bytes) = type_bytes(token) {
+            break bytes * lanes;
+        }
+        match token {
+            ".align" => drop(tokens.number()?),
+            ".v2" => lanes = 2,
+            ".v4" => lanes = 4,
+            ".ptr" | ".global" | ".const" | ".shared" | ".local" | ".attribute" => {
+                if token == ".attribute" {
+                    tokens.until(")")?;
+                }
+            }
+            _ => return Err(format!("{token:?} where a type was expected")),
+        }
+    };
+    // Pointer parameters say more about themselves after the type.
+    while let Some(token @ (".ptr" | ".global" | ".const" | ".shared" | ".local" | ".align")) = tokens.peek()
+    {
+        tokens.next();
+        if token == ".align" {
+            tokens.number()?;
+        }
+    }
+    let name = tokens.name()?;
+    let mut count = None;
+    while tokens.peek() == Some("[") {
+        tokens.next();
+        let len = if tokens.peek() == Some("]") { 0 } else { tokens.number()? };
+        tokens.expect("]")?;
+        count = Some(count.unwrap_or(1) * len);
+    }
+    Ok((bytes, name, count))
+}
+
+fn entry(tokens: &mut Tokens<'_>, ptx: &mut Ptx) -> Result<(), String> {
+    let name = tokens.name()?.to_owned();
+    let mut params = Vec::new();
+    if tokens.peek() == Some("(") {
+        tokens.next();
+        if tokens.peek() == Some(")") {
+            tokens.next();
+        } else {
+            loop {
+                tokens.expect(".param")?;
+                let (bytes, _, count) = declarator(tokens)?;
+                params.push(bytes * count.unwrap_or(1));
+                match tokens.next() {
+                    Some(",") => {}
+                    Some(")") => break,
+                    found => {
+                        return Err(format!("{:?} in the parameters of {name}", found.unwrap_or("the end")));
+                    }
+                }
+            }
+        }
+    }
+    // Limits such as .maxntid stand before the body; a declaration has none.
+    while let Some(token) = tokens.next() {
+        match token {
+            "{" => {
+                tokens.skip_braces()?;
+                ptx.entries.insert(name, params);
+                return Ok(());
+            }
+            ";" => return Ok(()),
+            _ => {}
+        }
+    }
+    Err(format!("{name} has no body"))
+}
+
+fn function(tokens: &mut Tokens<'_>) -> Result<(), String> {
+    while let Some(token) = tokens.next() {
+        match token {
+            "{" => return tokens.skip_braces(),
+            ";" => return Ok(()),
+            _ => {}
+        }
+    }
+    Err("a function has no body".into())
+}
+
+fn global(tokens: &mut Tokens<'_>, ptx: &mut Ptx) -> Result<(), String> {
+    loop {
+        let (element, name, count) = declarator(tokens)?;
+        let mut bytes = Vec::new();
+        let mut end = tokens.next();
+        if end == Some("=") {
+            initialiser(tokens, element, &mut bytes)?;
+            end = tokens.next();
+        }
+        let len = match count {
+            Some(0) => bytes.len(),
+            _ => element * count.unwrap_or(1),
+        };
+        if bytes.len() > len {
+            return Err(format!("{name} has more initial values than elements"));
+        }
+        bytes.resize(len, 0);
+        ptx.globals.insert(name.to_owned(), Global { bytes });
+        match end {
+            Some(";") => return Ok(()),
+            Some(",") => {}
+            found => return Err(format!("{:?} after {name}", found.unwrap_or("the end"))),
+        }
+    }
+}
+
+fn initialiser(tokens: &mut Tokens<'_>, element: usize, bytes: &mut Vec<u8>) -> Result<(), String> {
+    let token = tokens.next().unwrap_or("the end");
+    if token != "{" {
+        bytes.extend(value(token, element)?);
+        return Ok(());
+    }
+    while tokens.peek() != Some("}") {
+        initialiser(tokens, element, bytes)?;
+        if tokens.peek() == Some(",") {
+            tokens.next();
+        }
+    }
+    tokens.expect("}")
+}
+
+/// A literal as the low bytes of its type: decimal, 0x…, 0f… and 0d…, which give a float's bits.
+fn value(token: &str, element: usize) -> Result<Vec<u8>, String> {
+    let bits = |digits: &str, radix| u64::from_str_radix(digits, radix).ok();
+    let unsigned = token.trim_end_matches('U');
+    let parsed = match unsigned.get(..2) {
+        Some("0x" | "0X" | "0f" | "0F" | "0d" | "0D") => bits(&unsigned[2..], 16),
+        _ if unsigned.contains('.') => match element {
+            4 => unsigned.parse::<f32>().ok().map(|number| number.to_bits() as u64),
+            _ => unsigned.parse::<f64>().ok().map(f64::to_bits),
+        },
+        _ => unsigned.parse::<i128>().ok().map(|number| number as u64),
+    };
+    let parsed = parsed.ok_or_else(|| format!("{token:?} where a value was expected"))?;
+    Ok(parsed.to_le_bytes().into_iter().chain([0; 8]).take(element).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = ".version 8.1\n.target sm_70, debug\n.address_size 64\n";
+
+    fn parsed(body: &str) -> Result<Ptx, String> {
+        parse(&format!("//\n// Generated by a compiler\n//\n{HEAD}{body}"))
+    }
+
+    #[test]
+    fn entries_have_the_sizes_of_their_parameters() {
+        let ptx = parsed(
+            ".visible .entry saxpy(\n\t.param .f32 saxpy_param_0,\n\t.param .u64 .ptr .global .align 16 saxpy_param_1,\n\
+             \t.param .align 8 .b8 saxpy_param_2[24], .param .u16 x)\n.maxntid 256, 1, 1\n.minnctapersm 2\n{\n\t.reg .f32 \t%f<5>;\n\
+             \t{ .reg .b16 t; }\n\t@%p1 bra $L__BB0_2;\n\tret;\n}\n.entry none()\n{ ret; }\n.entry bare { ret; }",
+        )
+        .unwrap();
+        assert_eq!(ptx.entries["saxpy"], [4, 8, 24, 2]);
+        assert_eq!(ptx.entries["none"], [0usize; 0]);
+        assert_eq!(ptx.entries["bare"], [0usize; 0]);
+    }
+
+    #[test]
+    fn functions_and_declarations_are_no_entries() {
+        let ptx = parsed(
+            ".extern .func (.param .b32 r) vprintf (.param .b64 a, .param .b64 b) ;\n\
+             .func (.reg .u32 r) twice(.reg .u32 x) { add.u32 r, x, x; ret; }\n\
+             .extern .shared .align 16 .b8 smem[];\n.visible .entry k() { /* } */ ret; }",
+        )
+        .unwrap();
+        assert_eq!(ptx.entries.keys().collect::<Vec<_>>(), ["k"]);
+        assert!(ptx.globals.is_empty());
+    }
+
+    #[test]
+    fn globals_hold_their_initial_values() {
+        let ptx = parsed(
+            ".visible .global .align 4 .u32 counter;\n.visible .global .align 4 .u32 seed = 7;\n\
+             .global .align 4 .f32 table[4] = {0f3F800000, 2.0};\n.global .align 1 .b8 text[] = {104, 105, 0};\n\
+             .visible .const .align 8 .s64 m[2][2] = {{1, -1}, {2}};",
+        )
+        .unwrap();
+        assert_eq!(ptx.globals["counter"].bytes, [0; 4]);
+        assert_eq!(ptx.globals["seed"].bytes, [7, 0, 0, 0]);
+        assert_eq!(ptx.globals["table"].bytes[..8], [0, 0, 128, 63, 0, 0, 0, 64]);
+        assert_eq!(ptx.globals["table"].bytes.len(), 16);
+        assert_eq!(ptx.globals["text"].bytes, *b"hi\0");
+        assert_eq!(ptx.globals["m"].bytes[8..16], [255; 8]);
+        assert_eq!(ptx.globals["m"].bytes.len(), 32);
+    }
+
+    #[test]
+    fn what_is_not_ptx_is_refused() {
+        for text in ["", "hello", ".version", ".version 8.1\n", ".version 8.1\n.target sm_70\nhello"] {
+            assert!(parse(text).is_err(), "{text:?}");
+        }
+        for body in [
+            ".entry k(",
+            ".entry k(.param .u33 a) { ret; }",
+            ".entry k(.param .u32 a .param .u32 b) { ret; }",
+            ".entry k() { ret;",
+            ".entry () { }",
+            ".global .u32 x = y z;",
+            ".global .u32 x",
+            "/* never closed",
+        ] {
+            assert!(parsed(body).is_err(), "{body:?}");
+        }
+    }
+}

@@ -1,0 +1,427 @@
+//! Streams: queues whose work runs one after the other.
+//!
+//! Every piece of work has a ticket, counted per slot and never reset, so that "stream, ticket" names a moment for ever:
+//! that is all an event keeps.
+//!
+//! # Rules
+//! 1. A stream with work is *scheduled*: exactly one of a run queue, a worker, the timer, the host-function thread or
+//!    another stream's list of waiters has it. Only who has it looks at the front of the queue.
+//! 2. `completed` grows under the queue's lock; whoever finds a ticket not reached under that lock may leave a request
+//!    there and will be heard.
+//! 3. No two queues are locked at once, and nothing is executed or dropped under a lock.
+//! 4. In a poisoned context nothing starts and nothing completes. Waiting hosts are woken, waiting streams are not: a
+//!    stream of a healthy context that waits for a lost one waits for ever, as nobody will store what it waits for.
+//! 5. A destroyed stream runs what it has. Its slot is free when its queue is empty.
+
+use crate::abi::{CUcontext, CUstream};
+use crate::capture;
+use crate::context::{self, Context};
+use crate::device::PRIORITIES;
+use crate::errors::{Code, Outcome, refuse};
+use crate::slab::Slab;
+use crate::timer;
+use crate::work::{HostRange, Ready, Work};
+use crate::worker;
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::time::Instant;
+
+/// `CU_STREAM_NON_BLOCKING`.
+pub(crate) const NON_BLOCKING: u32 = 1;
+
+/// Pieces of work that a stream runs before others get the worker.
+const TURN: usize = 64;
+
+/// A stream.
+pub(crate) struct Stream {
+    /// Its slot.
+    pub(crate) index: u32,
+    context: AtomicU32,
+    handle: AtomicU64,
+    flags: AtomicU32,
+    priority: AtomicI32,
+    /// The capture it is part of, 0 if none.
+    pub(crate) capture: AtomicU64,
+    submitted: AtomicU64,
+    completed: AtomicU64,
+    queue: Mutex<Queue>,
+    done: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    items: VecDeque<Work>,
+    scheduled: bool,
+    /// Page-locked memory that the running work touches.
+    running: Vec<HostRange>,
+    /// When the front was first asked whether it can start.
+    since: Option<Instant>,
+    /// Streams to be scheduled when a ticket is reached.
+    waiters: Vec<(u64, &'static Stream)>,
+    /// Host threads that wait.
+    watchers: u32,
+    destroyed: bool,
+}
+
+static STREAMS: Slab<Stream> = Slab::new(2);
+
+/// A new stream of the current context.
+pub(crate) fn create(flags: u32, priority: i32) -> Outcome<CUstream> {
+    let context = context::current()?;
+    if flags & !NON_BLOCKING != 0 {
+        refuse!(INVALID_VALUE, "flags {flags:#x}");
+    }
+    let stream = Stream::new(context, flags, priority.clamp(PRIORITIES[1], PRIORITIES[0]));
+    let handle = STREAMS.publish(stream.index);
+    stream.handle.store(handle, Ordering::Relaxed);
+    Ok(CUstream(handle))
+}
+
+/// The stream a call names, if its context and the current one are usable. Null is the current context's own.
+#[inline]
+pub(crate) fn named(handle: CUstream) -> Outcome<&'static Stream> {
+    let current = context::current()?;
+    match handle.0 {
+        0 | 1 => Ok(current.null_stream()),
+        2 => refuse!(NOT_SUPPORTED, "there are no per-thread default streams here"),
+        _ => {
+            let stream = known(handle)?;
+            if stream.context.load(Ordering::Relaxed) != current.index {
+                stream.context().usable()?;
+            }
+            Ok(stream)
+        }
+    }
+}
+
+/// As [`named`], for work that must be of the current context.
+#[inline]
+pub(crate) fn named_here(handle: CUstream) -> Outcome<&'static Stream> {
+    let stream = named(handle)?;
+    if context::current_handle() != stream.context().handle() {
+        refuse!(INVALID_HANDLE, "the stream is of another context than the current one");
+    }
+    Ok(stream)
+}
+
+fn known(handle: CUstream) -> Outcome<&'static Stream> {
+    match STREAMS.get(handle.0) {
+        Some(stream) => Ok(stream),
+        None => refuse!(INVALID_HANDLE, "the stream is {}", STREAMS.what_is(handle.0)),
+    }
+}
+
+/// Destroys a stream; what it has still runs.
+pub(crate) fn destroy(handle: CUstream) -> Outcome {
+    let stream = named(handle)?;
+    if handle.0 <= 2 {
+        refuse!(INVALID_HANDLE, "the null stream is not destroyed");
+    }
+    stream.destroy();
+    Ok(())
+}
+
+/// Every stream there ever was.
+pub(crate) fn all() -> impl Iterator<Item = &'static Stream> {
+    STREAMS.all()
+}
+
+impl Stream {
+    fn new(context: &Context, flags: u32, priority: i32) -> &'static Stream {
+        let (_, stream) = STREAMS.take(|index| Stream {
+            index,
+            context: AtomicU32::new(0),
+            handle: AtomicU64::new(0),
+            flags: AtomicU32::new(0),
+            priority: AtomicI32::new(0),
+            capture: AtomicU64::new(0),
+            submitted: AtomicU64::new(0),
+            completed: AtomicU64::new(0),
+            queue: Mutex::default(),
+            done: Condvar::new(),
+        });
+        stream.context.store(context.index, Ordering::Relaxed);
+        stream.flags.store(flags, Ordering::Relaxed);
+        stream.priority.store(priority, Ordering::Relaxed);
+        stream.queue.lock().destroyed = false;
+        context.add_stream(stream);
+        stream
+    }
+
+    /// A context's null stream: one that no handle names.
+    pub(crate) fn null(context: &Context) -> &'static Stream {
+        Stream::new(context, 0, 0)
+    }
+
+    /// Its context.
+    #[inline]
+    pub(crate) fn context(&self) -> &'static Context {
+        context::at(self.context.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn context_handle(&self) -> CUcontext {
+        self.context().handle()
+    }
+
+    pub(crate) fn flags(&self) -> u32 {
+        self.flags.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn priority(&self) -> i32 {
+        self.priority.load(Ordering::Relaxed)
+    }
+
+    fn is_null(&self) -> bool {
+        self.context().null_stream_if_used().is_some_and(|null| std::ptr::eq(null, self))
+    }
+
+    /// Whether it takes part in the order of the null stream.
+    #[inline]
+    fn is_blocking(&self) -> bool {
+        self.flags() & NON_BLOCKING == 0
+    }
+
+    /// Whether a ticket is done.
+    #[inline]
+    pub(crate) fn reached(&self, ticket: u64) -> bool {
+        self.completed.load(Ordering::Acquire) >= ticket
+    }
+
+    /// The newest ticket.
+    #[inline]
+    pub(crate) fn tail(&self) -> u64 {
+        self.submitted.load(Ordering::Acquire)
+    }
+
+    /// Whether all is done.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.reached(self.tail())
+    }
+
+    /// Puts work at the end. Its ticket, or none if the stream is capturing and the work will not run.
+    #[inline]
+    pub(crate) fn enqueue(&'static self, work: Work) -> Outcome<Option<u64>> {
+        if self.capture.load(Ordering::Relaxed) != 0 {
+            capture::note_work(self)?;
+            return Ok(None);
+        }
+        if self.is_blocking() {
+            self.join_null_stream()?;
+        }
+        Ok(Some(self.push(work)))
+    }
+
+    /// The moment after all that was enqueued, for an event.
+    pub(crate) fn mark(&'static self) -> Outcome<u64> {
+        if self.is_blocking() {
+            self.join_null_stream()?;
+        }
+        Ok(self.tail())
+    }
+
+    fn push(&'static self, work: Work) -> u64 {
+        let mut queue = self.queue.lock();
+        let ticket = self.submitted.load(Ordering::Relaxed) + 1;
+        self.submitted.store(ticket, Ordering::Release);
+        queue.items.push_back(work);
+        let idle = !std::mem::replace(&mut queue.scheduled, true);
+        drop(queue);
+        if idle {
+            worker::schedule(self);
+        }
+        ticket
+    }
+
+    /// The null stream waits for all blocking streams, and each of them for the null stream.
+    fn join_null_stream(&'static self) -> Outcome {
+        let context = self.context();
+        let Some(null) = context.null_stream_if_used() else { return Ok(()) };
+        if !std::ptr::eq(null, self) {
+            if !null.is_idle() {
+                self.push(Work::Wait { on: null, ticket: null.tail() });
+            }
+            return Ok(());
+        }
+        for stream in context.streams() {
+            if stream.is_blocking() && !std::ptr::eq(stream, self) {
+                if stream.capture.load(Ordering::Relaxed) != 0 {
+                    capture::invalidate(stream);
+                    refuse!(STREAM_CAPTURE_IMPLICIT, "the null stream would wait for a capturing stream");
+                }
+                if !stream.is_idle() {
+                    self.push(Work::Wait { on: stream, ticket: stream.tail() });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs what can be run for a while. Called by the worker that has the stream.
+    pub(crate) fn run(&'static self) {
+        for _ in 0..TURN {
+            let mut queue = self.queue.lock();
+            if self.context().poisoned().is_some() {
+                let abandoned = std::mem::take(&mut queue.items);
+                drop(queue);
+                drop(abandoned);
+                return;
+            }
+            let queue_now = &mut *queue;
+            let Some(front) = queue_now.items.front() else {
+                queue.scheduled = false;
+                let retired = queue.destroyed;
+                drop(queue);
+                if retired {
+                    self.retire();
+                }
+                return;
+            };
+            match front.ready(&mut queue_now.since) {
+                Ready::Now => {}
+                Ready::After(on, ticket) => {
+                    drop(queue);
+                    if on.schedule_at(ticket, self) {
+                        return;
+                    }
+                    continue;
+                }
+                Ready::At(when) => {
+                    drop(queue);
+                    return timer::schedule_at(when, self);
+                }
+                Ready::OnHostThread => {
+                    drop(queue);
+                    return worker::schedule_on_host_thread(self);
+                }
+            }
+            self.run_front(queue);
+        }
+        worker::schedule(self);
+    }
+
+    /// Runs the host function at the front. Called by the thread for that, which has the stream.
+    pub(crate) fn run_call(&'static self) {
+        let queue = self.queue.lock();
+        if self.context().poisoned().is_none() && matches!(queue.items.front(), Some(Work::Call(_))) {
+            self.run_front(queue);
+        }
+        worker::schedule(self);
+    }
+
+    fn run_front(&'static self, mut queue: parking_lot::MutexGuard<'_, Queue>) {
+        let Some(work) = queue.items.pop_front() else { return };
+        queue.running = work.host_ranges();
+        queue.since = None;
+        drop(queue);
+        let context = self.context();
+        if let Err(fault) = work.execute(context) {
+            context.poison(fault.code, &fault.why);
+        }
+        let mut queue = self.queue.lock();
+        queue.running.clear();
+        if context.poisoned().is_none() {
+            self.completed.fetch_add(1, Ordering::Release);
+        }
+        let reached = |(ticket, _): &mut (u64, &'static Stream)| self.reached(*ticket);
+        let woken: Vec<_> = queue.waiters.extract_if(.., reached).collect();
+        if queue.watchers > 0 {
+            self.done.notify_all();
+        }
+        drop(queue);
+        for (_, stream) in woken {
+            worker::schedule(stream);
+        }
+    }
+
+    /// Takes over `waiter`, to schedule it when `ticket` is reached. False, and nothing taken, if it is.
+    fn schedule_at(&self, ticket: u64, waiter: &'static Stream) -> bool {
+        let mut queue = self.queue.lock();
+        let waits = !self.reached(ticket);
+        if waits {
+            queue.waiters.push((ticket, waiter));
+        }
+        waits
+    }
+
+    /// Waits on the host until a ticket is done or the context is lost.
+    pub(crate) fn wait(&self, ticket: u64) -> Outcome {
+        if !self.reached(ticket) {
+            let mut queue = self.queue.lock();
+            while !self.reached(ticket) {
+                self.context().usable()?;
+                queue.watchers += 1;
+                self.done.wait(&mut queue);
+                queue.watchers -= 1;
+            }
+        }
+        self.context().usable()
+    }
+
+    /// Waits on the host for all that was enqueued.
+    pub(crate) fn wait_until_done(&self) -> Outcome {
+        self.wait(self.tail())
+    }
+
+    /// Wakes the hosts that wait, because the context was lost.
+    pub(crate) fn wake_all(&self) {
+        let _queue = self.queue.lock();
+        self.done.notify_all();
+    }
+
+    /// Ends the handle; the slot is free once the work is done.
+    pub(crate) fn destroy(&'static self) {
+        if STREAMS.revoke(self.handle.load(Ordering::Relaxed)).is_none() {
+            return;
+        }
+        capture::forget(self);
+        let mut queue = self.queue.lock();
+        queue.destroyed = true;
+        let idle = !queue.scheduled;
+        drop(queue);
+        if idle {
+            self.retire();
+        }
+    }
+
+    fn retire(&'static self) {
+        self.context().remove_stream(self);
+        STREAMS.recycle(self.index);
+    }
+
+    /// Whether queued or running work touches host memory.
+    pub(crate) fn touches(&self, range: HostRange) -> bool {
+        let queue = self.queue.lock();
+        let mut queued = queue.items.iter().flat_map(Work::host_ranges);
+        queue.running.iter().any(|running| running.meets(range)) || queued.any(|queued| queued.meets(range))
+    }
+
+    /// Waits until no running work touches host memory. For a poisoned context, where nothing further starts.
+    pub(crate) fn wait_until_untouched(&self, range: HostRange) {
+        let mut queue = self.queue.lock();
+        while queue.running.iter().any(|running| running.meets(range)) {
+            queue.watchers += 1;
+            self.done.wait(&mut queue);
+            queue.watchers -= 1;
+        }
+    }
+
+    /// Whether work of higher priority than usual is on it.
+    pub(crate) fn is_urgent(&self) -> bool {
+        self.priority() < 0
+    }
+
+    /// `SUCCESS` if all is done, `NOT_READY` otherwise.
+    pub(crate) fn query(&self) -> Outcome {
+        self.context().usable()?;
+        if self.is_idle() { Ok(()) } else { Err(Code::NOT_READY.into()) }
+    }
+
+    /// Whether this is the null stream of its context, which cannot be captured.
+    pub(crate) fn refuse_if_null(&self) -> Outcome {
+        if self.is_null() {
+            refuse!(STREAM_CAPTURE_UNSUPPORTED, "the null stream cannot be captured");
+        }
+        Ok(())
+    }
+}
