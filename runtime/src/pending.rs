@@ -464,6 +464,8 @@ impl Flight {
         }
         self.core.want_marker(self.place.ticket);
         if self.core.device.signalled {
+            // Nobody may be waiting, so that nobody else looks.
+            self.core.timeline.ask();
             return self.look();
         }
         if self.core.device.runs_in_turns {

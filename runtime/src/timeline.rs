@@ -54,6 +54,10 @@ pub trait Progress: Send + Sync {
     /// The newest ticket that the device says is done.
     fn reached(&self) -> Ticket;
 
+    /// Looks harder than [`reached`](Self::reached), for somebody who asks again and again instead of waiting: may call the
+    /// driver. Called while no lock is held.
+    fn ask(&self) {}
+
     /// Something waits on the timeline: somebody has to look at [`reached`](Self::reached) until nothing does. Called while no
     /// lock is held but, for kept values, the stream's desk.
     fn wanted(&self);
@@ -177,6 +181,13 @@ impl Timeline {
     pub fn settle(&self, ticket: Ticket) -> bool {
         self.completed() >= ticket
             || self.progress.get().is_some_and(|device| self.catch_up(&**device, ticket))
+    }
+
+    /// Has a followed device look harder than [`settle`](Self::settle) does. Called while no lock is held.
+    pub fn ask(&self) {
+        if let Some(device) = self.progress.get() {
+            device.ask();
+        }
     }
 
     #[inline(never)]

@@ -396,11 +396,7 @@ impl StreamCore {
         self.snapshot_at(&seat, implied)
     }
 
-    fn snapshot_at(
-        &self,
-        seat: &State,
-        implied: impl FnOnce(Use) -> bool,
-    ) -> Result<Snapshot, DriverError> {
+    fn snapshot_at(&self, seat: &State, implied: impl FnOnce(Use) -> bool) -> Result<Snapshot, DriverError> {
         let used = Use { stream: self.id, ticket: seat.issued };
         let event =
             if self.timeline.reached(used.ticket) || implied(used) { None } else { seat.raw.record()? };

@@ -13,7 +13,7 @@
 //! sixteenth of its own wait, however long others have been waited for. A stream handed over ends a sleep.
 
 use super::context::Context;
-use super::track::Track;
+use super::track::{IDLE_CHECK_AFTER, Track};
 use crate::driver::{Health, WakeUp};
 use crate::timeline::{Progress, Timeline};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
@@ -21,7 +21,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 const HEALTH_EVERY: Duration = Duration::from_millis(2);
-const IDLE_CHECK_AFTER: Duration = Duration::from_millis(250);
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
 enum Command {

@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 #[derive(Debug)]
 pub(super) struct Track {
@@ -41,6 +42,7 @@ pub(super) struct Track {
     pub(super) recent: Recent,
     /// Host functions that were not called yet, perhaps: dropped if the context dies.
     jobs: Mutex<Vec<Weak<Job>>>,
+    asked: Mutex<Option<Asked>>,
 }
 
 // SAFETY: the raw handle is the driver's, which may be used from any thread.
@@ -78,6 +80,7 @@ impl Track {
             events: Mutex::default(),
             recent: Recent::new(),
             jobs: Mutex::default(),
+            asked: Mutex::default(),
         });
         timeline.follow(track.clone());
         let mut tracks = track.context.tracks.lock();
@@ -164,6 +167,26 @@ impl Track {
         Ok(true)
     }
 
+    /// For somebody who asks again and again: the context may have died, or a write been lost, and nobody else looks.
+    fn ask_word(&self) -> Answer {
+        let now = Instant::now();
+        let reached = self.reached();
+        let mut slot = self.asked.lock();
+        let asked = slot.get_or_insert(Asked { reached, since: now });
+        if asked.reached != reached {
+            *asked = Asked { reached, since: now };
+        }
+        if now - asked.since < IDLE_CHECK_AFTER {
+            return Ok(());
+        }
+        asked.since = now;
+        drop(slot);
+        if self.heal_if_idle()? {
+            crate::report::completion_word_lost(&self.label);
+        }
+        Ok(())
+    }
+
     /// The ops that the device has not said it is past, as far as they are noted, oldest first.
     pub(super) fn unfinished(&self) -> Vec<(Ticket, Site)> {
         self.recent.after(self.reached())
@@ -192,7 +215,24 @@ impl Track {
     }
 }
 
+/// How long a stream may stand still before it is asked whether it is idle.
+pub(super) const IDLE_CHECK_AFTER: Duration = Duration::from_millis(250);
+
+/// Since when somebody who asks has found the stream where it is.
+#[derive(Debug)]
+struct Asked {
+    reached: Ticket,
+    since: Instant,
+}
+
 impl Progress for Track {
+    fn ask(&self) {
+        let asked = if self.by_events.load(Ordering::Relaxed) { self.ask_events() } else { self.ask_word() };
+        if let Err(failed) = asked {
+            self.context.note_death(failed, None);
+        }
+    }
+
     #[inline]
     fn reached(&self) -> Ticket {
         let word = self.word.host.load(Ordering::Acquire).saturating_sub(self.base);
