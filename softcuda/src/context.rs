@@ -244,10 +244,15 @@ impl Context {
 
     /// Poisons it for good.
     pub(crate) fn poison(&self, code: Code, why: &str) {
-        if self.poison.compare_exchange(0, code.0, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        static POISONING: Mutex<()> = Mutex::new(());
+        let poisoning = POISONING.lock();
+        if self.poisoned().is_some() {
             return;
         }
+        // Before anybody can find out, and perhaps end the process.
         say(&format!("device {}: {}: {why}; the context is lost", self.device, code.name()));
+        self.poison.store(code.0, Ordering::Release);
+        drop(poisoning);
         for stream in self.streams() {
             stream.wake_all();
         }

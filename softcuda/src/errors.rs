@@ -1,6 +1,7 @@
 //! The driver's result codes, and how a call says that it failed.
 
 use std::ffi::CStr;
+use std::io::Write;
 
 /// A `CUresult`.
 #[repr(transparent)]
@@ -124,7 +125,8 @@ pub(crate) use refuse;
 
 /// A line on stderr: the only place that this library has to say something.
 pub(crate) fn say(line: &str) {
-    eprintln!("softcuda: {line}");
+    // In one piece: other threads and processes write there too.
+    let _ = std::io::stderr().write_all(format!("softcuda: {line}\n").as_bytes());
 }
 
 #[cfg(test)]

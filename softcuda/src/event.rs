@@ -183,6 +183,9 @@ pub(crate) fn elapsed(start: CUevent, end: CUevent) -> Outcome<f32> {
     if start.context.load(Relaxed) != end.context.load(Relaxed) {
         refuse!(INVALID_HANDLE, "the events are of different contexts");
     }
+    if !start.has_timing() || !end.has_timing() {
+        refuse!(INVALID_HANDLE, "an event was made without timing");
+    }
     let (start, end) = (start.time()?, end.time()?);
     Ok(match end.checked_duration_since(start) {
         Some(later) => later.as_secs_f64() * 1e3,
@@ -222,9 +225,6 @@ impl Event {
     }
 
     fn time(&self) -> Outcome<Instant> {
-        if !self.has_timing() {
-            refuse!(INVALID_HANDLE, "the event was made without timing");
-        }
         let state = self.state.lock();
         if !state.recorded {
             refuse!(INVALID_HANDLE, "the event was never recorded");

@@ -8,6 +8,8 @@ const CHILD: &str = "SOFTCUDA_TEST_CHILD";
 /// Runs `body` in a child process with these variables. What it wrote to stderr. To be called once a test, first thing.
 pub(crate) fn in_child<F: FnOnce()>(variables: &[(&str, &str)], body: F) -> String {
     if std::env::var_os(CHILD).is_some() {
+        // SAFETY: a timer whose signal ends the process, should the driver hang.
+        unsafe { libc::alarm(120) };
         body();
         std::process::exit(0);
     }

@@ -15,11 +15,6 @@ pub(crate) const fn value(bytes: usize) -> Param {
     Param { bytes, kind: 0, element_bytes: 0 }
 }
 
-/// A pointer to elements that are read.
-pub(crate) const fn read(element_bytes: u32) -> Param {
-    Param { bytes: 8, kind: 1, element_bytes }
-}
-
 /// A pointer to elements that are written.
 pub(crate) const fn written(element_bytes: u32) -> Param {
     Param { bytes: 8, kind: 2, element_bytes }

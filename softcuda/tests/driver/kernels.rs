@@ -1,0 +1,157 @@
+//! Modules, functions and launches.
+
+use crate::raw::*;
+use crate::support::in_child;
+use crate::twins::*;
+use std::ffi::{c_int, c_void};
+
+#[test]
+fn parameters_that_differ_from_the_ptx_are_found() {
+    let said = in_child(&[], || {
+        start();
+        assert_eq!(register("add", &[written(4), value(8), value(4)], 0, add), 0);
+        assert_eq!(function(ADD, "add"), Err(INVALID_IMAGE));
+        assert_eq!(register("add", &[written(4), value(4)], 0, add), 0);
+        assert_eq!(function(ADD, "add"), Err(INVALID_IMAGE));
+        assert_eq!(register("add", &ADD_PARAMS, 0, add), 0);
+        assert!(function(ADD, "add").is_ok());
+    });
+    assert!(said.contains("[8, 4, 4] bytes in the PTX and of [8, 8, 4] in its registration"), "{said}");
+}
+
+#[test]
+fn what_a_module_does_not_have_is_not_found() {
+    let said = in_child(&[], || {
+        start();
+        assert_eq!(function("no PTX", "add"), Err(INVALID_PTX));
+        assert_eq!(function(ADD, "sub"), Err(NOT_FOUND));
+        assert_eq!(function("\x7fELF", "add"), Err(NOT_FOUND), "an image has what is registered");
+        let unregistered = function(ADD, "add").unwrap();
+        assert_eq!(launch_add(unregistered, stream(), upload(&[0.0]), 1.0, 1), NOT_SUPPORTED);
+        assert_eq!(register("add", &ADD_PARAMS, 0, add), 0);
+        assert!(function("\x7fELF", "add").is_ok());
+        assert_eq!(launch_add(unregistered, stream(), upload(&[0.0]), 1.0, 1), 0);
+    });
+    assert!(said.contains("kernel add has no CPU form; register one"), "{said}");
+}
+
+#[test]
+fn globals_are_device_memory_with_their_initial_values() {
+    in_child(&[], || {
+        start();
+        let (mut module, mut address, mut bytes) = (std::ptr::null_mut(), 0, 0);
+        let ptx = std::ffi::CString::new(ADD).unwrap();
+        ok!(cuModuleLoadData(&mut module, ptx.as_ptr().cast()));
+        ok!(cuModuleGetGlobal_v2(&mut address, &mut bytes, module, c"seed".as_ptr()));
+        assert_eq!(bytes, 4);
+        let mut seed = 0u32;
+        ok!(cuMemcpyDtoH_v2((&raw mut seed).cast(), address, 4));
+        assert_eq!(seed, 7);
+        assert_eq!(cu!(cuModuleGetGlobal_v2(&mut address, &mut bytes, module, c"add".as_ptr())), NOT_FOUND);
+        let mut function = std::ptr::null_mut();
+        ok!(cuModuleGetFunction(&mut function, module, c"add".as_ptr()));
+        ok!(cuModuleUnload(module));
+        assert_eq!(cu!(cuModuleUnload(module)), INVALID_HANDLE);
+        assert_eq!(launch_add(function, stream(), address, 1.0, 1), INVALID_HANDLE);
+        assert_eq!(cu!(cuMemcpyDtoH_v2((&raw mut seed).cast(), address, 4)), INVALID_VALUE);
+    });
+}
+
+#[test]
+fn a_pointer_to_nowhere_faults_when_the_kernel_runs() {
+    let said = in_child(&[], || {
+        start();
+        assert_eq!(register("add", &ADD_PARAMS, 0, add), 0);
+        let (kernel, stream, word) = (function(ADD, "add").unwrap(), stream(), Word::new());
+        assert_eq!(launch_add(kernel, stream, 0xdead_0000, 1.0, 1), 0, "the call does not look");
+        assert_eq!(cu!(cuStreamSynchronize(stream)), ILLEGAL_ADDRESS);
+        let write = cu!(cuStreamWriteValue64_v2(stream, word.host() as u64, 1, 0));
+        assert_eq!(write, ILLEGAL_ADDRESS, "every call says so from now on");
+        let mut current = std::ptr::null_mut();
+        ok!(cuCtxGetCurrent(&mut current));
+        ok!(cuCtxSetCurrent(current));
+    });
+    assert!(said.contains("kernel add, parameter 0: 0xdead0000"), "{said}");
+}
+
+#[test]
+fn lengths_are_checked_against_the_allocation() {
+    let said = in_child(&[], || {
+        start();
+        assert_eq!(register("add", &ADD_PARAMS, 2, add), INVALID_VALUE as i32, "there is one pointer");
+        assert_eq!(register("add", &ADD_PARAMS, 1, add), 0);
+        let (kernel, stream, x) = (function(ADD, "add").unwrap(), stream(), upload(&[1.0; 4]));
+        assert_eq!(launch_add_len(kernel, stream, (x, 4), 4), 0);
+        assert_eq!(launch_add_len(kernel, stream, (x + 8, 2), 2), 0);
+        assert_eq!(launch_add_len(kernel, stream, (x, 0), 0), 0);
+        ok!(cuStreamSynchronize(stream));
+        assert_eq!(floats::<4>(x), [2.0, 2.0, 3.0, 3.0]);
+        assert_eq!(launch_add_len(kernel, stream, (x, 5), 4), 0);
+        assert_eq!(cu!(cuStreamSynchronize(stream)), ILLEGAL_ADDRESS);
+    });
+    assert!(said.contains("20 bytes or more, has 16 bytes left in its allocation"), "{said}");
+}
+
+extern "C" fn trap(_: *const *const c_void, _: *const c_void, _: *const c_void) -> c_int {
+    3
+}
+
+#[test]
+fn a_trap_is_a_launch_failure() {
+    in_child(&[], || {
+        start();
+        assert_eq!(register("add", &ADD_PARAMS, 0, trap), 0);
+        let (kernel, stream, x) = (function(ADD, "add").unwrap(), stream(), upload(&[0.0]));
+        assert_eq!(launch_add(kernel, stream, x, 1.0, 1), 0);
+        assert_eq!(cu!(cuCtxSynchronize()), LAUNCH_FAILED);
+    });
+}
+
+#[test]
+fn a_launch_must_fit_the_device() {
+    in_child(&[], || {
+        start();
+        assert_eq!(register("add", &ADD_PARAMS, 0, add), 0);
+        let (kernel, stream, mut x) = (function(ADD, "add").unwrap(), stream(), upload(&[0.0]));
+        let (mut a, mut n) = (1f32, 1u32);
+        let mut params: [*mut c_void; 3] = [(&raw mut x).cast(), (&raw mut a).cast(), (&raw mut n).cast()];
+        let params = params.as_mut_ptr();
+        let none = std::ptr::null_mut();
+        let try_one = |grid: u32, block: u32, shared: u32| {
+            cu!(cuLaunchKernel(kernel, grid, 1, 1, block, 1, 1, shared, stream, params, none))
+        };
+        assert_eq!(try_one(1, 1024, 48 << 10), 0);
+        assert_eq!(try_one(0, 1, 0), INVALID_VALUE);
+        assert_eq!(try_one(1, 1025, 0), INVALID_VALUE);
+        assert_eq!(try_one(1, 1, (48 << 10) + 1), INVALID_VALUE);
+        let more = cudarc::driver::sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        ok!(cuFuncSetAttribute(kernel, more, 64 << 10));
+        assert_eq!(try_one(1, 1, 64 << 10), 0);
+        assert_eq!(cu!(cuFuncSetAttribute(kernel, more, 1 << 20)), INVALID_VALUE);
+        assert_eq!(cu!(cuLaunchCooperativeKernel(kernel, 1 << 20, 1, 1, 32, 1, 1, 0, stream, params)), 720);
+        let mut extra = none;
+        let with_extra =
+            cu!(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, params, (&raw mut extra).cast()));
+        assert_eq!(with_extra, NOT_SUPPORTED);
+        let mut blocks = 0;
+        ok!(cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, kernel, 256, 0));
+        assert_eq!(blocks, 8);
+    });
+}
+
+#[test]
+fn a_function_and_its_stream_are_of_the_current_context() {
+    in_child(&[("SOFTCUDA_DEVICES", "2")], || {
+        start_on(0);
+        assert_eq!(register("add", &ADD_PARAMS, 0, add), 0);
+        let (kernel, stream_0) = (function(ADD, "add").unwrap(), stream());
+        start_on(1);
+        let (stream_1, x) = (stream(), upload(&[0.0]));
+        assert_eq!(
+            launch_add(kernel, stream_1, x, 1.0, 1),
+            INVALID_HANDLE,
+            "a function of the other context"
+        );
+        assert_eq!(launch_add(kernel, stream_0, x, 1.0, 1), INVALID_HANDLE, "a stream of the other context");
+    });
+}

@@ -1,0 +1,18 @@
+//! The software driver's own behaviour, through the C API. Each test runs in a child process.
+
+#[path = "../support/raw.rs"]
+mod raw;
+#[path = "../support/mod.rs"]
+mod support;
+#[path = "../support/twins.rs"]
+mod twins;
+
+mod capture;
+mod contexts;
+mod devices;
+mod faults;
+mod immediate;
+mod kernels;
+mod memory;
+mod order;
+mod peers;
