@@ -13,7 +13,7 @@ macro_rules! handles {
         pub(crate) struct $name(pub(crate) u64);
     )*};
 }
-handles! { CUcontext CUstream CUevent CUmodule CUfunction CUgraph }
+handles! { CUcontext CUstream CUevent CUmodule CUfunction CUgraph CUmemoryPool }
 
 /// An address that device code can use.
 pub(crate) type CUdeviceptr = u64;
@@ -64,6 +64,11 @@ impl<T: Copy> In<T> {
     /// Reads it. Null is an invalid value.
     pub(crate) fn get(self) -> Outcome<T> {
         self.at(0)
+    }
+
+    /// The same place, for a value whose type the caller has chosen by a number.
+    pub(crate) fn cast<U>(self) -> In<U> {
+        In(self.0.cast())
     }
 
     /// Reads the `index`th of an array that the caller says has more than that.

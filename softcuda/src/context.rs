@@ -9,7 +9,9 @@
 
 use crate::abi::CUcontext;
 use crate::errors::{Code, Outcome, refuse, say};
+use crate::event;
 use crate::memory;
+use crate::module;
 use crate::plan;
 use crate::slab::Slab;
 use crate::stream::Stream;
@@ -101,7 +103,7 @@ pub(crate) fn at(index: u32) -> &'static Context {
 /// Makes a context the thread's current one in place of the present one; null takes the present one off.
 pub(crate) fn set_current(handle: CUcontext) -> Outcome {
     if handle.0 == 0 {
-        TOP.set(BELOW.with_borrow_mut(|below| below.pop()).unwrap_or(0));
+        TOP.set(next_below());
         return Ok(());
     }
     if TOP.get() != handle.0 {
@@ -118,10 +120,15 @@ pub(crate) fn push(handle: CUcontext) -> Outcome {
     Ok(())
 }
 
+/// Takes the context below the current one off its stack. There is none on a thread that is ending.
+fn next_below() -> u64 {
+    BELOW.try_with(|below| below.borrow_mut().pop()).ok().flatten().unwrap_or(0)
+}
+
 fn push_known(handle: u64) {
     let top = TOP.replace(handle);
     if top != 0 {
-        BELOW.with_borrow_mut(|below| below.push(top));
+        let _ = BELOW.try_with(|below| below.borrow_mut().push(top));
     }
 }
 
@@ -131,7 +138,7 @@ pub(crate) fn pop() -> Outcome<CUcontext> {
     if top == 0 {
         refuse!(INVALID_CONTEXT, "no context is current on this thread");
     }
-    TOP.set(BELOW.with_borrow_mut(|below| below.pop()).unwrap_or(0));
+    TOP.set(next_below());
     Ok(CUcontext(top))
 }
 
@@ -149,6 +156,7 @@ pub(crate) fn destroy(handle: CUcontext) -> Outcome {
         refuse!(INVALID_CONTEXT, "a primary context is released, not destroyed");
     }
     context.empty();
+    context.active.store(false, Ordering::Release);
     CONTEXTS.revoke(handle.0);
     if TOP.get() == handle.0 {
         pop()?;
@@ -187,6 +195,17 @@ pub(crate) fn release_primary(device: u32) -> Outcome {
     };
     context.empty();
     context.active.store(false, Ordering::Release);
+    Ok(())
+}
+
+/// Sets the flags of a device's primary context.
+pub(crate) fn set_primary_flags(device: u32, flags: u32) -> Outcome {
+    if flags & !0xff != 0 {
+        refuse!(INVALID_VALUE, "flags {flags:#x}");
+    }
+    if let Some((context, _)) = PRIMARIES.lock().iter().find(|(context, _)| context.device == device) {
+        context.flags.store(flags, Ordering::Relaxed);
+    }
     Ok(())
 }
 
@@ -284,8 +303,10 @@ impl Context {
 
     /// Waits until all that was enqueued before is done.
     pub(crate) fn synchronize(&self) -> Outcome {
-        for stream in self.streams() {
-            stream.wait_until_done()?;
+        if !plan::get().immediate {
+            for stream in self.streams() {
+                stream.wait_until_done()?;
+            }
         }
         self.usable()
     }
@@ -298,6 +319,8 @@ impl Context {
                 stream.destroy();
             }
         }
+        event::destroy_all(self);
+        module::unload_all(self);
         memory::free_all(self);
         self.peers.lock().clear();
     }

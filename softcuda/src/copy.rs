@@ -64,7 +64,6 @@ impl End {
     fn place(self, context: &Context, extent: usize, side: &str) -> Outcome<Place> {
         let device =
             |context: &Context, address| match memory::device_range(context, address, extent, Asker::Call) {
-                Ok(_) if extent == 0 => Ok(Place { address: 0, memory: Memory::Device }),
                 Ok(translated) => {
                     let locked = translated as u64 == address;
                     Ok(Place {
@@ -156,12 +155,12 @@ pub(crate) fn copy(
     if plan::get().immediate && stream.capture.load(std::sync::atomic::Ordering::Relaxed) == 0 {
         return Ok(());
     }
-    let context = stream.context();
-    let from = src.place(context, Shape { width, height, pitch: src_pitch }.extent()?, "source")?;
-    let to = dst.place(context, Shape { width, height, pitch: dst_pitch }.extent()?, "destination")?;
     if width == 0 || height == 0 {
         return Ok(());
     }
+    let context = stream.context();
+    let from = src.place(context, Shape { width, height, pitch: src_pitch }.extent()?, "source")?;
+    let to = dst.place(context, Shape { width, height, pitch: dst_pitch }.extent()?, "destination")?;
     let mut work = CopyWork {
         src: from.address,
         src_pitch,
@@ -250,10 +249,10 @@ pub(crate) fn fill(
     if !aligned || height > 1 && !shape.pitch.is_multiple_of(pattern_bytes) {
         refuse!(INVALID_VALUE, "{dst:#x} or the pitch {} is not aligned to {pattern_bytes}", shape.pitch);
     }
-    let place = End::Device(dst).place(stream.context(), extent, "destination")?;
     if extent == 0 {
         return Ok(());
     }
+    let place = End::Device(dst).place(stream.context(), extent, "destination")?;
     let locked = place.memory == Memory::Locked;
     let pattern = pattern.to_le_bytes();
     stream.enqueue(Work::Fill(Box::new(FillWork {

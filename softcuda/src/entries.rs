@@ -120,6 +120,36 @@ entries! {
     cuGetErrorString
     cuGraphDestroy
     cuThreadExchangeStreamCaptureMode
+    cuCtxCreate_v3
+    cuCtxCreate_v4
+    cuCtxSetFlags
+    cuCtxGetCacheConfig
+    cuCtxSetCacheConfig
+    cuCtxGetId
+    cuEventElapsedTime_v2
+    cuEventRecordWithFlags
+    cuStreamGetId
+    cuDeviceGetDefaultMemPool
+    cuDeviceGetMemPool
+    cuMemPoolGetAttribute
+    cuMemPoolSetAttribute
+    cuMemPoolTrimTo
+    cuMemAllocFromPoolAsync
+    cuGraphInstantiateWithFlags
+    cuGraphLaunch
+    cuGraphUpload
+    cuGraphExecDestroy
+    cuStreamWriteValue32
+    cuStreamWriteValue64
+    cuStreamWaitValue32
+    cuStreamWaitValue64
+    cuMemcpy
+    cuMemsetD16_v2
+    cuMemsetD32_v2
+    cuMemGetAddressRange_v2
+    cuModuleGetLoadingMode
+    cuFuncLoad
+    cuDevicePrimaryCtxSetFlags_v2
     softcudaRegisterKernel
 }
 

@@ -20,19 +20,20 @@ const DISABLE_TIMING: u32 = 2;
 /// `CU_EVENT_INTERPROCESS`.
 const INTERPROCESS: u32 = 4;
 
-/// An event.
+/// An event. Aligned, so that two events' recorders do not share a cache line.
+#[repr(align(64))]
 pub(crate) struct Event {
     index: u32,
     context: AtomicU32,
     flags: AtomicU32,
-    /// How often it was recorded, over all events that had this slot.
-    state: Mutex<State>,
     handle: AtomicU64,
+    state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
     recorded: bool,
+    /// How often it was recorded, over all events that had this slot.
     record: u64,
     mark: Option<(&'static Stream, u64)>,
     time: Option<Instant>,
@@ -93,6 +94,15 @@ pub(crate) fn destroy(handle: CUevent) -> Outcome {
     Ok(())
 }
 
+/// Destroys all events of a context.
+pub(crate) fn destroy_all(context: &Context) {
+    for event in EVENTS.all().filter(|event| event.context.load(Relaxed) == context.index) {
+        if EVENTS.revoke(event.handle.load(Relaxed)).is_some() {
+            EVENTS.recycle(event.index);
+        }
+    }
+}
+
 /// Records an event at the present end of a stream.
 #[inline]
 pub(crate) fn record(handle: CUevent, on: CUstream) -> Outcome {
@@ -134,6 +144,9 @@ pub(crate) fn record(handle: CUevent, on: CUstream) -> Outcome {
 pub(crate) fn wait(on: CUstream, handle: CUevent, flags: u32) -> Outcome {
     let stream = stream::named(on)?;
     let event = known(handle)?;
+    if !std::ptr::eq(event.context(), stream.context()) {
+        event.context().usable()?;
+    }
     if flags > 1 {
         refuse!(INVALID_VALUE, "flags {flags:#x}");
     }

@@ -63,7 +63,8 @@ pub(crate) fn find(address: usize, len: usize) -> Kind {
     if version == 0 {
         return Kind::Pageable;
     }
-    SNAPSHOT.with_borrow_mut(|snapshot| {
+    let in_snapshot = SNAPSHOT.try_with(|snapshot| {
+        let snapshot = &mut *snapshot.borrow_mut();
         if !matches!(snapshot, Some(known) if known.version == version) {
             let ranges = RANGES.lock();
             *snapshot =
@@ -71,7 +72,9 @@ pub(crate) fn find(address: usize, len: usize) -> Kind {
         }
         let ranges = snapshot.as_ref().map_or(&[][..], |known| &known.ranges[..]);
         look_up(ranges, address, len)
-    })
+    });
+    // A thread that is ending has no copy any more.
+    in_snapshot.unwrap_or_else(|_| look_up(&RANGES.lock(), address, len))
 }
 
 fn look_up(ranges: &[Locked], address: usize, len: usize) -> Kind {

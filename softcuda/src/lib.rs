@@ -84,6 +84,7 @@ mod memops;
 mod memory;
 mod module;
 mod plan;
+mod pool;
 mod ptx;
 mod slab;
 mod stream;

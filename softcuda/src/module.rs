@@ -11,10 +11,11 @@ use crate::slab::Slab;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char};
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// A module.
 struct Module {
+    handle: AtomicU64,
     context: u32,
     /// None for an image, which has whatever kernels are registered.
     ptx: Option<Ptx>,
@@ -99,9 +100,12 @@ fn new_module(context: &'static Context, ptx: Option<Ptx>) -> Outcome<CUmodule> 
         }
         globals.insert(name.clone(), (address, global.bytes.len()));
     }
-    let module = Module { context: context.index, ptx, globals, functions: Mutex::default() };
-    let (index, _) = MODULES.take(|_| module);
-    Ok(CUmodule(MODULES.publish(index)))
+    let functions = Mutex::default();
+    let module = Module { handle: AtomicU64::new(0), context: context.index, ptx, globals, functions };
+    let (index, module) = MODULES.take(|_| module);
+    let handle = MODULES.publish(index);
+    module.handle.store(handle, Relaxed);
+    Ok(CUmodule(handle))
 }
 
 fn known(handle: CUmodule) -> Outcome<&'static Module> {
@@ -119,19 +123,37 @@ fn known(handle: CUmodule) -> Outcome<&'static Module> {
 pub(crate) fn unload(handle: CUmodule) -> Outcome {
     let module = known(handle)?;
     context::at(module.context).synchronize()?;
-    MODULES.revoke(handle.0);
-    for function in module.functions.lock().values() {
-        FUNCTIONS.revoke(*function);
+    if MODULES.revoke(handle.0).is_none() {
+        refuse!(INVALID_HANDLE, "the module is destroyed");
     }
-    for (address, _) in module.globals.values() {
-        let allocation = memory::to_free(*address)?;
-        if memory::begin_free(allocation) {
-            memory::release(allocation);
-        }
-    }
+    module.end();
     Ok(())
 }
 
+/// Unloads all modules of a context that has no work.
+pub(crate) fn unload_all(context: &Context) {
+    for module in MODULES.all().filter(|module| module.context == context.index) {
+        if MODULES.revoke(module.handle.load(Relaxed)).is_some() {
+            module.end();
+        }
+    }
+}
+
+impl Module {
+    /// Ends its functions and variables.
+    fn end(&self) {
+        for function in self.functions.lock().values() {
+            FUNCTIONS.revoke(*function);
+        }
+        for (address, _) in self.globals.values() {
+            if let Ok(allocation) = memory::to_free(*address)
+                && memory::begin_free(allocation)
+            {
+                memory::release(allocation);
+            }
+        }
+    }
+}
 /// The function of a name: the same handle each time.
 pub(crate) fn get_function(handle: CUmodule, name: &str) -> Outcome<CUfunction> {
     let module = known(handle)?;

@@ -33,7 +33,8 @@ pub(crate) const NON_BLOCKING: u32 = 1;
 /// Pieces of work that a stream runs before others get the worker.
 const TURN: usize = 64;
 
-/// A stream.
+/// A stream. Aligned, so that two streams' submitters do not share a cache line.
+#[repr(align(128))]
 pub(crate) struct Stream {
     /// Its slot.
     pub(crate) index: u32,

@@ -98,6 +98,9 @@ fn work(number: usize) {
             workers[number].bell.wait(&mut queue);
         }
         queue.woken = false;
+        drop(queue);
+        // Left over if it was woken for work that it had found by itself before.
+        SLEEPERS.fetch_and(!(1 << number), Ordering::Relaxed);
     }
 }
 

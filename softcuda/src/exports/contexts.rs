@@ -5,7 +5,7 @@ use crate::device::{self, PRIORITIES};
 use crate::door::exports;
 use crate::errors::refuse;
 use crate::{capture, context};
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering::Relaxed;
 
 exports! {
@@ -46,6 +46,47 @@ exports! {
             refuse!(INVALID_VALUE, "flags {flags:#x}");
         }
         out.set(context::create(device, flags))
+    }
+
+    fn cuCtxCreate_v3(out: Out<CUcontext>, affinities: *const c_void, count: c_int, flags: u32, device: CUdevice) {
+        let device = device::checked(device)?;
+        if out.is_null() || !affinities.is_null() || count != 0 || flags & !0xff != 0 {
+            refuse!(INVALID_VALUE, "flags {flags:#x}, {count} affinities; there may be none");
+        }
+        out.set(context::create(device, flags))
+    }
+
+    fn cuCtxCreate_v4(out: Out<CUcontext>, params: *const c_void, flags: u32, device: CUdevice) {
+        let device = device::checked(device)?;
+        if out.is_null() || !params.is_null() || flags & !0xff != 0 {
+            refuse!(INVALID_VALUE, "flags {flags:#x}; parameters have to be null");
+        }
+        out.set(context::create(device, flags))
+    }
+
+    fn cuDevicePrimaryCtxSetFlags_v2(device: CUdevice, flags: u32) {
+        context::set_primary_flags(device::checked(device)?, flags)
+    }
+
+    fn cuCtxSetFlags(flags: u32) {
+        context::current()?.flags.store(flags, Relaxed);
+        Ok(())
+    }
+
+    fn cuCtxGetId(context: CUcontext, id: Out<u64>) {
+        match context.0 {
+            0 => id.set(context::current()?.handle().0),
+            handle => context::named(context).and_then(|_| id.set(handle)),
+        }
+    }
+
+    fn cuCtxGetCacheConfig(config: Out<u32>) {
+        context::current()?;
+        config.set(0)
+    }
+
+    fn cuCtxSetCacheConfig(_config: u32) {
+        context::current().map(drop)
     }
 
     fn cuCtxDestroy_v2(context: CUcontext) {

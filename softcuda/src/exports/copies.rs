@@ -55,6 +55,10 @@ exports! {
         copy_now(End::Device(dst), End::Device(src), bytes)
     }
 
+    fn cuMemcpy(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize) {
+        copy_now(End::Any(dst), End::Any(src), bytes)
+    }
+
     fn cuMemcpyPeer(
         dst: CUdeviceptr,
         dst_context: CUcontext,

@@ -2,6 +2,7 @@
 
 use crate::abi::{CUevent, CUstream, Out};
 use crate::door::exports;
+use crate::errors::refuse;
 use crate::event;
 
 exports! {
@@ -17,6 +18,13 @@ exports! {
         event::record(event, stream)
     }
 
+    fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: u32) {
+        if flags > 1 {
+            refuse!(INVALID_VALUE, "flags {flags:#x}");
+        }
+        event::record(event, stream)
+    }
+
     fn cuEventQuery(event: CUevent) {
         event::query(event)
     }
@@ -26,6 +34,10 @@ exports! {
     }
 
     fn cuEventElapsedTime(milliseconds: Out<f32>, start: CUevent, end: CUevent) {
+        milliseconds.set(event::elapsed(start, end)?)
+    }
+
+    fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: CUevent, end: CUevent) {
         milliseconds.set(event::elapsed(start, end)?)
     }
 }

@@ -11,6 +11,16 @@ exports! {
         fill(dst, (value as u32, 1), count, (1, None), CUstream(0))
     }
 
+    fn cuMemsetD16_v2(dst: CUdeviceptr, value: u16, count: usize) {
+        capture::refuse_unsafe()?;
+        fill(dst, (value as u32, 2), count, (1, None), CUstream(0))
+    }
+
+    fn cuMemsetD32_v2(dst: CUdeviceptr, value: u32, count: usize) {
+        capture::refuse_unsafe()?;
+        fill(dst, (value, 4), count, (1, None), CUstream(0))
+    }
+
     fn cuMemsetD8Async(dst: CUdeviceptr, value: u8, count: usize, stream: CUstream) {
         fill(dst, (value as u32, 1), count, (1, None), stream)
     }

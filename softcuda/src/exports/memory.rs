@@ -1,10 +1,12 @@
 //! Device memory and page-locked host memory.
 
-use crate::abi::{CUcontext, CUdeviceptr, CUstream, MEMORY_DEVICE, MEMORY_HOST, Out};
+use crate::abi::{
+    CUcontext, CUdevice, CUdeviceptr, CUmemoryPool, CUstream, In, MEMORY_DEVICE, MEMORY_HOST, Out,
+};
 use crate::door::exports;
 use crate::errors::{Code, Outcome, refuse};
 use crate::work::Work;
-use crate::{capture, context, host, memory, stream};
+use crate::{capture, context, device, host, memory, pool, stream};
 use std::ffi::{c_int, c_void};
 
 /// What there is to say about an address.
@@ -83,6 +85,52 @@ exports! {
 
     fn cuMemAllocAsync(out: Out<CUdeviceptr>, bytes: usize, stream: CUstream) {
         out.set(memory::allocate(stream::named(stream)?.context(), bytes)?)
+    }
+
+    fn cuMemAllocFromPoolAsync(out: Out<CUdeviceptr>, bytes: usize, pool: CUmemoryPool, stream: CUstream) {
+        let stream = stream::named(stream)?;
+        if pool::device_of(pool)? != stream.context().device {
+            refuse!(INVALID_VALUE, "the pool and the stream are of different devices");
+        }
+        out.set(memory::allocate(stream.context(), bytes)?)
+    }
+
+    fn cuDeviceGetDefaultMemPool(out: Out<CUmemoryPool>, device: CUdevice) {
+        out.set(pool::of_device(device::checked(device)?))
+    }
+
+    fn cuDeviceGetMemPool(out: Out<CUmemoryPool>, device: CUdevice) {
+        out.set(pool::of_device(device::checked(device)?))
+    }
+
+    fn cuMemPoolGetAttribute(pool: CUmemoryPool, attribute: c_int, value: Out<c_void>) {
+        match pool::attribute(pool, attribute)? {
+            flag if attribute <= 3 => value.cast().set(flag as c_int),
+            bytes => value.cast().set(bytes),
+        }
+    }
+
+    fn cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: c_int, value: In<c_int>) {
+        match attribute {
+            1..=3 => pool::set_attribute(pool, attribute, value.get()? as u64),
+            _ => pool::set_attribute(pool, attribute, value.cast().get()?),
+        }
+    }
+
+    fn cuMemPoolTrimTo(pool: CUmemoryPool, _bytes_to_keep: usize) {
+        pool::device_of(pool).map(drop)
+    }
+
+    fn cuMemGetAddressRange_v2(start: Out<CUdeviceptr>, bytes: Out<usize>, address: CUdeviceptr) {
+        context::current()?;
+        match about(address) {
+            Ok(about) if about.kind == MEMORY_DEVICE => {
+                start.set_if_asked(about.start);
+                bytes.set_if_asked(about.len);
+                Ok(())
+            }
+            _ => Err(Code::NOT_FOUND.into()),
+        }
     }
 
     fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) {

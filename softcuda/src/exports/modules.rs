@@ -60,6 +60,16 @@ exports! {
         out.set(module::load_data(image)?)
     }
 
+    fn cuModuleGetLoadingMode(mode: Out<c_int>) {
+        // Eager.
+        mode.set(1)
+    }
+
+    fn cuFuncLoad(function: CUfunction) {
+        context::current()?;
+        module::function(function).map(drop)
+    }
+
     fn cuModuleUnload(module: CUmodule) {
         module::unload(module)
     }

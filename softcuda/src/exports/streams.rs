@@ -2,7 +2,7 @@
 
 use crate::abi::{CUcontext, CUdeviceptr, CUevent, CUgraph, CUstream, InOut, Out};
 use crate::door::exports;
-use crate::errors::Code;
+use crate::errors::{Code, refuse};
 use crate::{capture, event, memops, stream};
 use std::ffi::c_int;
 
@@ -47,6 +47,10 @@ exports! {
         out.set(stream::named(stream)?.flags())
     }
 
+    fn cuStreamGetId(stream: CUstream, id: Out<u64>) {
+        id.set(stream::named(stream)?.index as u64 + 1)
+    }
+
     fn cuStreamWriteValue32_v2(stream: CUstream, address: CUdeviceptr, value: u32, flags: u32) {
         memops::write(stream, address, value as u64, false, flags)
     }
@@ -61,6 +65,24 @@ exports! {
 
     fn cuStreamWaitValue64_v2(stream: CUstream, address: CUdeviceptr, value: u64, flags: u32) {
         memops::wait(stream, address, value, true, flags)
+    }
+
+    // The first version of stream memory operations: drivers have the symbols and refuse the calls.
+
+    fn cuStreamWriteValue32(_stream: CUstream, _address: CUdeviceptr, _value: u32, _flags: u32) {
+        refuse!(NOT_SUPPORTED, "version 1; ask for cuStreamWriteValue32_v2")
+    }
+
+    fn cuStreamWriteValue64(_stream: CUstream, _address: CUdeviceptr, _value: u64, _flags: u32) {
+        refuse!(NOT_SUPPORTED, "version 1; ask for cuStreamWriteValue64_v2")
+    }
+
+    fn cuStreamWaitValue32(_stream: CUstream, _address: CUdeviceptr, _value: u32, _flags: u32) {
+        refuse!(NOT_SUPPORTED, "version 1; ask for cuStreamWaitValue32_v2")
+    }
+
+    fn cuStreamWaitValue64(_stream: CUstream, _address: CUdeviceptr, _value: u64, _flags: u32) {
+        refuse!(NOT_SUPPORTED, "version 1; ask for cuStreamWaitValue64_v2")
     }
 
     fn cuStreamBeginCapture_v2(stream: CUstream, mode: u32) {
@@ -100,6 +122,22 @@ exports! {
     fn cuThreadExchangeStreamCaptureMode(mode: InOut<u32>) {
         let before = capture::exchange_mode(mode.get()?)?;
         mode.set(before)
+    }
+
+    fn cuGraphInstantiateWithFlags(_out: Out<u64>, _graph: CUgraph, _flags: u64) {
+        refuse!(NOT_SUPPORTED, "graphs are captured, not run")
+    }
+
+    fn cuGraphUpload(_executable: u64, _stream: CUstream) {
+        refuse!(NOT_SUPPORTED, "graphs are captured, not run")
+    }
+
+    fn cuGraphLaunch(_executable: u64, _stream: CUstream) {
+        refuse!(NOT_SUPPORTED, "graphs are captured, not run")
+    }
+
+    fn cuGraphExecDestroy(_executable: u64) {
+        refuse!(NOT_SUPPORTED, "graphs are captured, not run")
     }
 
     fn cuGraphDestroy(graph: CUgraph) {
