@@ -62,6 +62,7 @@ struct Queue {
     waiters: Vec<(u64, &'static Stream)>,
     /// Host threads that wait.
     watchers: u32,
+    /// Whether the slot is to be freed with the last work.
     destroyed: bool,
 }
 
@@ -145,7 +146,6 @@ impl Stream {
         stream.context.store(context.index, Ordering::Relaxed);
         stream.flags.store(flags, Ordering::Relaxed);
         stream.priority.store(priority, Ordering::Relaxed);
-        stream.queue.lock().destroyed = false;
         context.add_stream(stream);
         stream
     }
@@ -271,7 +271,7 @@ impl Stream {
             let queue_now = &mut *queue;
             let Some(front) = queue_now.items.front() else {
                 queue.scheduled = false;
-                let retired = queue.destroyed;
+                let retired = std::mem::take(&mut queue.destroyed);
                 drop(queue);
                 if retired {
                     self.retire();
@@ -377,8 +377,8 @@ impl Stream {
         }
         capture::forget(self);
         let mut queue = self.queue.lock();
-        queue.destroyed = true;
         let idle = !queue.scheduled;
+        queue.destroyed = !idle;
         drop(queue);
         if idle {
             self.retire();

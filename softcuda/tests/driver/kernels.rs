@@ -140,6 +140,52 @@ fn a_launch_must_fit_the_device() {
 }
 
 #[test]
+fn launch_attributes_are_held_against_the_device() {
+    in_child(&[], || {
+        use cudarc::driver::sys::{
+            CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchConfig,
+        };
+        start();
+        assert_eq!(register("add", &ADD_PARAMS, 0, add), 0);
+        let (kernel, stream, mut x) = (function(ADD, "add").unwrap(), stream(), upload(&[0.0]));
+        let (mut a, mut n) = (1f32, 1u32);
+        let mut params: [*mut c_void; 3] = [(&raw mut x).cast(), (&raw mut a).cast(), (&raw mut n).cast()];
+        let mut launch = |grid: u32, id, words: [u32; 3]| {
+            let mut pad = [0; 64];
+            for (place, word) in words.iter().enumerate() {
+                for (byte, value) in word.to_ne_bytes().into_iter().enumerate() {
+                    pad[place * 4 + byte] = value as std::ffi::c_char;
+                }
+            }
+            let mut attribute = CUlaunchAttribute { id, pad: [0; 4], value: CUlaunchAttributeValue { pad } };
+            let config = CUlaunchConfig {
+                gridDimX: grid,
+                gridDimY: 1,
+                gridDimZ: 1,
+                blockDimX: 1024,
+                blockDimY: 1,
+                blockDimZ: 1,
+                sharedMemBytes: 0,
+                hStream: stream,
+                attrs: &mut attribute,
+                numAttrs: 1,
+            };
+            cu!(cuLaunchKernelEx(&config, kernel, params.as_mut_ptr(), std::ptr::null_mut()))
+        };
+        let cooperative = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+        let cluster = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+        assert_eq!(launch(32, cooperative, [1, 0, 0]), 0);
+        assert_eq!(launch(33, cooperative, [1, 0, 0]), 720, "they would not all be on the device");
+        assert_eq!(launch(33, cooperative, [0, 0, 0]), 0);
+        assert_eq!(launch(8, cluster, [4, 1, 1]), 0);
+        assert_eq!(launch(9, cluster, [4, 1, 1]), 912, "the grid is not made of whole clusters");
+        assert_eq!(launch(16, cluster, [16, 1, 1]), 912);
+        ok!(cuStreamSynchronize(stream));
+        assert_eq!(floats::<1>(x), [3.0]);
+    });
+}
+
+#[test]
 fn a_function_and_its_stream_are_of_the_current_context() {
     in_child(&[("SOFTCUDA_DEVICES", "2")], || {
         start_on(0);

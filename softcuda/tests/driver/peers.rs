@@ -49,6 +49,69 @@ fn a_kernel_on_another_devices_memory_faults_without_access() {
 }
 
 #[test]
+fn rows_are_copied_between_devices() {
+    in_child(&[("SOFTCUDA_DEVICES", "2")], || {
+        use cudarc::driver::sys::{CUDA_MEMCPY3D_PEER, CUmemorytype};
+        let first = start_on(0);
+        let x = upload(&[1.0, 2.0, 3.0, 4.0]);
+        let second = start_on(1);
+        let (y, stream) = (upload(&[0.0; 6]), stream());
+        let copy = CUDA_MEMCPY3D_PEER {
+            srcXInBytes: 4,
+            srcY: 0,
+            srcZ: 0,
+            srcLOD: 0,
+            srcMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
+            srcHost: std::ptr::null(),
+            srcDevice: x,
+            srcArray: std::ptr::null_mut(),
+            srcContext: first,
+            srcPitch: 8,
+            srcHeight: 2,
+            dstXInBytes: 0,
+            dstY: 0,
+            dstZ: 0,
+            dstLOD: 0,
+            dstMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
+            dstHost: std::ptr::null_mut(),
+            dstDevice: y,
+            dstArray: std::ptr::null_mut(),
+            dstContext: second,
+            dstPitch: 12,
+            dstHeight: 2,
+            WidthInBytes: 4,
+            Height: 2,
+            Depth: 1,
+        };
+        ok!(cuMemcpy3DPeerAsync(&copy, stream));
+        ok!(cuStreamSynchronize(stream));
+        assert_eq!(floats::<6>(y), [2.0, 0.0, 0.0, 4.0, 0.0, 0.0]);
+        let too_high = CUDA_MEMCPY3D_PEER { Height: 3, ..copy };
+        assert_eq!(cu!(cuMemcpy3DPeerAsync(&too_high, stream)), INVALID_VALUE);
+    });
+}
+
+#[test]
+fn an_event_of_a_lost_context_is_not_waited_for() {
+    in_child(&[("SOFTCUDA_DEVICES", "2"), ("SOFTCUDA_POISON_LAUNCH", "1")], || {
+        start_on(0);
+        assert_eq!(register("add", &ADD_PARAMS, 0, add), 0);
+        let (lost, event, x) = (stream(), event(), upload(&[0.0]));
+        let gate = Gate::on(lost);
+        assert_eq!(launch_add(function(ADD, "add").unwrap(), lost, x, 1.0, 1), 0);
+        ok!(cuEventRecord(event, lost));
+        gate.open();
+        assert_eq!(cu!(cuStreamSynchronize(lost)), ILLEGAL_ADDRESS);
+        start_on(1);
+        let (well, word) = (stream(), Word::new());
+        assert_eq!(cu!(cuStreamWaitEvent(well, event, 0)), ILLEGAL_ADDRESS);
+        word.written_by(well, 1);
+        ok!(cuStreamSynchronize(well));
+        assert_eq!(word.load(), 1);
+    });
+}
+
+#[test]
 fn devices_need_not_be_peers() {
     in_child(&[("SOFTCUDA_DEVICES", "2"), ("SOFTCUDA_PEER", "0")], || {
         let first = start_on(0);
