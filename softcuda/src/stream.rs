@@ -301,6 +301,15 @@ impl Stream {
         worker::schedule(self);
     }
 
+    /// When to look at the front again, if it only waits for time or a word. Called by the timer, which has the stream.
+    pub(crate) fn pause(&self) -> Option<Instant> {
+        let queue = &mut *self.queue.lock();
+        match queue.items.front()?.ready(&mut queue.since) {
+            Ready::At(when) if self.context().poisoned().is_none() => Some(when),
+            _ => None,
+        }
+    }
+
     /// Runs the host function at the front. Called by the thread for that, which has the stream.
     pub(crate) fn run_call(&'static self) {
         let queue = self.queue.lock();

@@ -1,4 +1,7 @@
 //! One thread that gives streams back to the workers at a given time.
+//!
+//! A stream that still has nothing to do then, because the word it waits for has not changed, stays here: looking at it
+//! wakes no worker.
 
 use crate::stream::Stream;
 use crate::worker;
@@ -47,7 +50,10 @@ fn run() {
             }
             Some(_) => {
                 let Some((_, stream)) = due.requests.pop_first() else { continue };
-                parking_lot::MutexGuard::unlocked(&mut due, || worker::schedule(stream));
+                parking_lot::MutexGuard::unlocked(&mut due, || match stream.pause() {
+                    Some(when) => schedule_at(when, stream),
+                    None => worker::schedule(stream),
+                });
             }
         }
     }

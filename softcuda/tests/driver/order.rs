@@ -257,6 +257,35 @@ fn the_null_stream_waits_for_blocking_streams_and_they_for_it() {
 }
 
 #[test]
+fn waits_that_cross_between_threads_all_end() {
+    in_child(&[], || {
+        const THREADS: usize = 4;
+        const ROUNDS: u64 = 2000;
+        let context = start() as usize;
+        let events: Vec<usize> = (0..THREADS).map(|_| event() as usize).collect();
+        let events = &events;
+        std::thread::scope(|scope| {
+            for own in 0..THREADS {
+                scope.spawn(move || {
+                    ok!(cuCtxSetCurrent(context as sys::CUcontext));
+                    let (streams, word) = ([stream(), stream()], Word::new());
+                    for round in 1..=ROUNDS {
+                        let stream = streams[round as usize % 2];
+                        let other = events[(own + round as usize) % THREADS];
+                        ok!(cuStreamWaitEvent(stream, events[own] as sys::CUevent, 0));
+                        ok!(cuStreamWaitEvent(stream, other as sys::CUevent, 0));
+                        word.written_by(stream, round);
+                        ok!(cuEventRecord(events[own] as sys::CUevent, stream));
+                    }
+                    ok!(cuEventSynchronize(events[own] as sys::CUevent));
+                    assert_eq!(word.load(), ROUNDS, "each round waits for the one before");
+                });
+            }
+        });
+    });
+}
+
+#[test]
 fn a_destroyed_stream_runs_what_it_has() {
     in_child(&[], || {
         start();
