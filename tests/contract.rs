@@ -1,5 +1,5 @@
 //! What every device does, one test a behaviour: on the CPU device with threads, on the CPU device with seeded schedules, and
-//! on CUDA.
+//! on CUDA, where the software CUDA driver stands in for a GPU.
 //!
 //! A test is an async function of one or more devices of one runtime. Whatever it does, at its end no device and no pinned
 //! memory may be in use that was not before.
@@ -64,6 +64,29 @@ macro_rules! contract {
     )*};
 }
 pub(crate) use contract;
+
+/// The tests that need a CUDA device need no GPU: the software CUDA driver runs the same calls.
+#[test]
+fn the_contract_holds_on_the_software_cuda_driver() {
+    support::software::run_cuda_tests(&[]);
+}
+
+#[test]
+fn the_contract_holds_on_the_software_cuda_driver_with_event_completion() {
+    support::software::run_cuda_tests(&[("WARPLINE_COMPLETION", "event")]);
+}
+
+#[test]
+fn the_contract_holds_on_the_software_cuda_driver_at_low_latency_and_low_power() {
+    for wake_up in ["low-latency", "low-power"] {
+        support::software::run_cuda_tests(&[("WARPLINE_WAKE_UP", wake_up)]);
+    }
+}
+
+#[test]
+fn the_contract_holds_where_devices_cannot_reach_each_other() {
+    support::software::run_cuda_tests(&[("SOFTCUDA_PEER", "0")]);
+}
 
 fn on_threads<const N: usize, Fut: Future<Output = Result<()>>>(
     body: impl Fn([Device; N]) -> Fut + Send + 'static,

@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
 pub(crate) mod recording;
+pub(crate) mod software;
 
 use std::future::Future;
 use std::panic::resume_unwind;

@@ -1,0 +1,61 @@
+//! Runs tests in child processes that find the software CUDA driver, which reads its settings once and whose faults last as
+//! long as the process.
+
+use std::process::{Command, Output};
+
+const CHILD: &str = "WARPLINE_TEST_CHILD";
+/// A child that hangs is ended after so many seconds.
+const WATCHDOG_SECONDS: u32 = 120;
+
+fn test_binary(variables: &[(&str, &str)]) -> Command {
+    let library = warpline_softcuda::library_dir().expect("the library was built with this test");
+    let mut command = Command::new(std::env::current_exe().expect("a test has an executable"));
+    command.env("LD_LIBRARY_PATH", library).env("SOFTCUDA_DEVICES", "2").env("RUST_BACKTRACE", "0");
+    for variable in
+        ["CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "WARPLINE_COMPLETION", "WARPLINE_WAKE_UP"]
+    {
+        command.env_remove(variable);
+    }
+    command.envs(variables.iter().copied());
+    command
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// Runs the tests of this binary that need a CUDA device, on the software CUDA driver with these variables.
+#[track_caller]
+pub(crate) fn run_cuda_tests(variables: &[(&str, &str)]) {
+    let list = test_binary(&[]).args(["--ignored", "--list", "--format=terse"]).output().expect("it starts");
+    let tests = text(&list).lines().filter(|line| line.ends_with(": test")).count();
+    assert!(tests > 0, "no test needs a CUDA device");
+    let output = test_binary(variables).arg("--ignored").output().expect("it starts");
+    let text = text(&output);
+    assert!(output.status.success(), "{variables:?}:\n{text}");
+    assert!(text.contains(&format!("{tests} passed; 0 failed")), "{variables:?}:\n{text}");
+    println!("{tests} tests passed on the software CUDA driver with {variables:?}");
+}
+
+/// Runs `body` in a child process on the software CUDA driver with these variables; what it wrote. To be called once a test,
+/// first thing.
+#[track_caller]
+pub(crate) fn in_child<F: FnOnce()>(variables: &[(&str, &str)], body: F) -> String {
+    if std::env::var_os(CHILD).is_some() {
+        // SAFETY: a timer whose signal ends the process, should it hang.
+        unsafe { libc::alarm(WATCHDOG_SECONDS) };
+        body();
+        std::process::exit(0);
+    }
+    // The type of the test's closure is named after the test: `crate::module::test::{{closure}}`.
+    let name = std::any::type_name::<F>().split("::").collect::<Vec<_>>();
+    let test: Vec<_> = name[1..].iter().take_while(|part| !part.starts_with('{')).copied().collect();
+    let test = test.join("::");
+    let mut command = test_binary(variables);
+    command.args([&test, "--exact", "--nocapture", "--test-threads=1", "--include-ignored"]).env(CHILD, "1");
+    let output = command.output().expect("it starts");
+    let text = text(&output);
+    assert!(!text.contains("running 0 tests"), "no test is called {test}");
+    assert!(output.status.success(), "{variables:?}: {}\n{text}", output.status);
+    text
+}
