@@ -33,10 +33,17 @@
 //! poisons the context with `CUDA_ERROR_LAUNCH_FAILED`. It must not unwind and must not wait for another stream.
 //!
 //! # What it keeps to
-//! Streams run asynchronously and in order. Device addresses cannot be dereferenced by the host. Every handle, range and
-//! context is checked, and what a caller did wrong is said on stderr besides the driver's code for it. A fault poisons the
-//! context: nothing queued runs, words freeze, every call returns the code. A stream that waits for an event of a poisoned
-//! context waits for ever. Streams are unbounded: a launch never blocks for room.
+//! Streams run asynchronously and in order. Device addresses cannot be dereferenced by the host, and fresh memory is not
+//! zero. Every handle, range and context is checked, and what a caller did wrong is said on stderr besides the driver's
+//! code for it. A fault poisons the context: nothing queued runs, words freeze, every call returns the code. A stream of
+//! another context that already waits for the poisoned one waits for ever. Freeing device memory waits for the context's
+//! work. Page-locked memory that ends while queued work uses it poisons the context of that work. Host functions run one
+//! after the other on one thread.
+//!
+//! Streams that block take turns with the null stream as in CUDA; there is no per-thread default stream. Streams are
+//! unbounded: a launch never blocks for room. What a stream captures is counted and thrown away: graphs cannot be
+//! instantiated. Two contexts on one device do not reach each other's memory. Managed memory, arrays, textures, virtual
+//! memory, IPC and profiling are not there, and neither are their symbols.
 //!
 //! Calls that use a stream or an event of another context than the current one follow the runtime API's rules: copies,
 //! queries and waits may, launches, stream memory operations and records on the wrong context may not.
@@ -50,7 +57,7 @@
 //! | `SOFTCUDA_DEVICES=n` | so many devices (1) |
 //! | `SOFTCUDA_MEMORY=bytes` | memory of each (8 GiB); committed when written |
 //! | `SOFTCUDA_PEER=0` | no peer access between devices |
-//! | `SOFTCUDA_FAIL=name:nth:code[:sticky],…` | the nth call of that entry point returns that code and does nothing else; `sticky` also poisons the current context |
+//! | `SOFTCUDA_FAIL=name:nth:code[:sticky],…` | the nth call of that entry point returns that code and does nothing else; `sticky` also poisons the current context. A Rust program may only be given codes that its `CUresult` has |
 //! | `SOFTCUDA_POISON_LAUNCH=nth[:code]` | the nth launch that executes poisons its context (with 700) |
 //! | `SOFTCUDA_LOSE_WRITE=nth` | the nth `cuStreamWriteValue` that executes stores nothing |
 //! | `SOFTCUDA_COPY_DELAY_US=n` | each asynchronous copy takes at least so long |
@@ -60,6 +67,7 @@
 //! | `SOFTCUDA_DRIVER_VERSION=n` | what `cuDriverGetVersion` says (12040) |
 //! | `CUDA_VISIBLE_DEVICES` | as with the driver: which devices, in which order |
 
+#![cfg(target_os = "linux")]
 // A C ABI has C's names.
 #![allow(clippy::upper_case_acronyms)]
 

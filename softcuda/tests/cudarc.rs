@@ -1,5 +1,7 @@
 //! cudarc's safe API over the software driver.
 
+#![cfg(target_os = "linux")]
+
 #[allow(dead_code)]
 mod support;
 #[path = "support/twins.rs"]

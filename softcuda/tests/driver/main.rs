@@ -1,5 +1,7 @@
 //! The software driver's own behaviour, through the C API. Each test runs in a child process.
 
+#![cfg(target_os = "linux")]
+
 #[path = "../support/raw.rs"]
 mod raw;
 #[path = "../support/mod.rs"]
