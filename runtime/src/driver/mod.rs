@@ -166,11 +166,14 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
         Ok(())
     }
 
-    /// Ends what [`register_host`](Self::register_host) began.
+    /// Ends what [`register_host`](Self::register_host) began, and then drops `owner`, whose the memory is: perhaps on another
+    /// thread, or never if the driver does not let go of it.
     ///
     /// # Safety
     /// It was registered with this driver, and no work that touches it is unfinished or will be submitted.
-    unsafe fn unregister_host(&self, _ptr: *mut u8) {}
+    unsafe fn unregister_host(&self, _ptr: *mut u8, owner: Box<dyn Any + Send>) {
+        drop(owner);
+    }
 
     /// The time between two marks that [`Command::Stamp`] made, both of which were passed.
     ///
@@ -331,6 +334,11 @@ pub unsafe trait DriverStream: Send + Sync + fmt::Debug + 'static {
 
     /// Advances the timeline to `ticket` once everything submitted so far is done. Only for `Completion::Signalled`.
     fn signal(&self, ticket: Ticket);
+
+    /// Whether the calling thread may [`signal`](Self::signal). If not, it is left to another.
+    fn can_signal(&self) -> bool {
+        true
+    }
 
     /// Marks the stream's present end for [`Command::Wait`] on another stream, if the driver needs a mark: one that waits on
     /// timelines does not.

@@ -295,10 +295,10 @@ impl PinnedBytes {
 
 impl Drop for PinnedBytes {
     fn drop(&mut self) {
-        if self.owner.is_some() {
+        if let Some(owner) = self.owner.take() {
             // SAFETY: `Driver::unregister_host` needs memory registered with this driver and in no copy. `register` did so, and a
             // copy in flight keeps these bytes.
-            unsafe { self.pool.driver.unregister_host(self.ptr.as_ptr()) };
+            unsafe { self.pool.driver.unregister_host(self.ptr.as_ptr(), owner) };
         }
         if self.block_len == 0 {
             return;

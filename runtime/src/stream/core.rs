@@ -25,8 +25,8 @@ use crate::trace::event::{self, Traced};
 use parking_lot::Mutex;
 use std::any::Any;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread::ThreadId;
 use tokio::sync::Semaphore;
 
@@ -61,6 +61,7 @@ pub(crate) struct StreamCore {
 
 /// What only the one at the desk touches.
 pub(crate) struct State {
+    me: Weak<StreamCore>,
     pub(crate) raw: Arc<dyn DriverStream>,
     pub(crate) issued: Ticket,
     marked: Ticket,
@@ -93,8 +94,18 @@ impl State {
     }
 
     fn mark(&mut self) {
-        self.raw.signal(self.issued);
-        self.marked = self.issued;
+        if self.raw.can_signal() {
+            self.raw.signal(self.issued);
+            self.marked = self.issued;
+        } else {
+            // A host function let go of something: another thread asks again.
+            let (core, ticket) = (self.me.clone(), self.issued);
+            crate::offload::later(move || {
+                if let Some(core) = core.upgrade() {
+                    core.want_marker(ticket);
+                }
+            });
+        }
     }
 }
 
@@ -150,7 +161,8 @@ impl StreamCore {
             device.refused(&"new_stream", &error)
         })?;
         device.health.watch(&timeline);
-        let state = State {
+        let state = |me: &Weak<StreamCore>| State {
+            me: me.clone(),
             raw,
             issued: 0,
             marked: 0,
@@ -161,12 +173,12 @@ impl StreamCore {
             waited: [(id, u64::MAX, 0); 4],
             waited_at: 0,
         };
-        let core = Arc::new(StreamCore {
+        let core = Arc::new_cyclic(|me| StreamCore {
             id,
             label,
             priority: settings.priority,
             timeline,
-            desk: Desk::new(state, device.signalled),
+            desk: Desk::new(state(me), device.signalled),
             known: Mutex::default(),
             issued: AtomicU64::new(0),
             version: AtomicU64::new(0),

@@ -49,6 +49,8 @@ pub(crate) struct Context {
     /// A stream that never captures and never gets work: asked whether the context lives.
     health_stream: CUstream,
     dead: OnceLock<Failed>,
+    /// What was told of it.
+    fault: OnceLock<Error>,
     healths: Mutex<Vec<Weak<Health>>>,
     pub(super) tracks: Mutex<Vec<Weak<Track>>>,
     peers: Mutex<BTreeMap<u32, bool>>,
@@ -141,6 +143,7 @@ impl Context {
             has_words: OnceLock::new(),
             health_stream,
             dead: OnceLock::new(),
+            fault: OnceLock::new(),
             healths: Mutex::default(),
             tracks: Mutex::default(),
             peers: Mutex::default(),
@@ -201,6 +204,13 @@ impl Context {
         }
     }
 
+    /// Asks the driver whether the context lives, and notes it if not.
+    pub(super) fn ask_and_note(&'static self) {
+        if let Err(failed) = self.ask() {
+            self.note_death(failed, None);
+        }
+    }
+
     /// Notes that the context is dead, if this code says so: every runtime's health is told, and nobody is woken yet, since the
     /// caller may hold a lock; the reactor wakes them. `culprit`: the op, if it is known which.
     #[cold]
@@ -208,11 +218,16 @@ impl Context {
         if !failed.is_sticky() || self.dead.set(failed).is_err() {
             return;
         }
-        let error = self.fault(failed, culprit);
+        let error = self.fault.get_or_init(|| self.fault(failed, culprit));
         for health in self.healths.lock().iter().filter_map(Weak::upgrade) {
             health.note(error.clone());
         }
         super::reactor::bury(self);
+    }
+
+    /// The error that was told of its death.
+    pub(super) fn fault_of_death(&self) -> Option<&Error> {
+        self.fault.get()
     }
 
     fn fault(&self, failed: Failed, culprit: Option<&dyn std::fmt::Display>) -> Error {
@@ -221,7 +236,7 @@ impl Context {
     }
 
     /// By the reactor, after [`note_death`](Self::note_death): nothing of the context runs any more.
-    pub(super) fn wake_mourners(&self) {
+    pub(super) fn wake_mourners(&'static self) {
         let tracks: Vec<_> = self.tracks.lock().iter().filter_map(Weak::upgrade).collect();
         for track in tracks {
             track.abandon();
@@ -229,6 +244,12 @@ impl Context {
         let healths: Vec<_> = self.healths.lock().iter().filter_map(Weak::upgrade).collect();
         for health in healths {
             health.wake_everybody();
+        }
+        let Some(cause) = self.fault_of_death() else { return };
+        let others: Vec<_> = CONTEXTS.lock().values().copied().collect();
+        for other in others.into_iter().filter(|other| !std::ptr::eq(*other, self)) {
+            let tracks: Vec<_> = other.tracks.lock().iter().filter_map(Weak::upgrade).collect();
+            tracks.iter().for_each(|track| track.mourn(self, cause));
         }
     }
 

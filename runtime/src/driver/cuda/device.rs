@@ -5,6 +5,7 @@ use super::context::{Context, attribute};
 use super::functions::most_shared_bytes;
 use super::reactor;
 use super::stream::{Completing, CudaStream};
+use super::thread;
 use crate::device::DeviceId;
 use crate::driver::{
     Completion, DeviceProperties, DevicePtr, Driver, DriverError, DriverEvent, DriverStream, Health,
@@ -14,7 +15,9 @@ use crate::error::{Error, ErrorKind};
 use crate::kernel::{Kernel, LaunchConfig};
 use crate::timeline::Timeline;
 use parking_lot::Mutex;
+use std::any::Any;
 use std::ffi::c_void;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -97,7 +100,33 @@ fn self_test(context: &'static Context) -> Answer<bool> {
     Ok(true)
 }
 
+/// A host address on its way to another thread.
+struct HostPtr(*mut u8);
+
+// SAFETY: it is a number until the driver gets it, which takes addresses from any thread.
+unsafe impl Send for HostPtr {}
+
+impl HostPtr {
+    fn get(self) -> *mut c_void {
+        self.0.cast::<c_void>()
+    }
+}
+
 impl Context {
+    /// Gives something back to the driver, which may wait until the device is idle. The reactor, which wakes everybody, hands
+    /// that on, and so does a host function, which may not call the driver. While the process ends nothing is given back.
+    fn may_block(&'static self, call: impl FnOnce() -> Answer + Send + 'static) {
+        if crate::process::is_ending() {
+            return;
+        }
+        let call = move || {
+            if let Err(failed) = self.enter().and_then(|_entered| call()) {
+                self.note_death(failed, None);
+            }
+        };
+        if thread::is_free() { call() } else { crate::offload::later(call) }
+    }
+
     /// What a failed call is for those above the seam.
     pub(super) fn driver_error(&self, failed: Failed) -> DriverError {
         if failed.code != Failed::OUT_OF_MEMORY {
@@ -156,16 +185,10 @@ unsafe impl Driver for CudaDevice {
     }
 
     unsafe fn free(&self, ptr: DevicePtr, _len_bytes: usize) {
-        if crate::process::is_ending() {
-            return;
-        }
-        let freed = self.context.enter().and_then(|_entered| {
+        self.context.may_block(move || {
             // SAFETY: cuMemFree takes an address that cuMemAlloc gave; the caller vouches for it.
             unsafe { opened().cuMemFree_v2(ptr.0) }
         });
-        if let Err(failed) = freed {
-            self.driver_error(failed);
-        }
     }
 
     fn alloc_host(&self, len_bytes: usize) -> Result<*mut u8, DriverError> {
@@ -182,16 +205,11 @@ unsafe impl Driver for CudaDevice {
     }
 
     unsafe fn free_host(&self, ptr: *mut u8, _len_bytes: usize) {
-        if crate::process::is_ending() {
-            return;
-        }
-        let freed = self.context.enter().and_then(|_entered| {
+        let ptr = HostPtr(ptr);
+        self.context.may_block(move || {
             // SAFETY: cuMemFreeHost takes an address that cuMemHostAlloc gave; the caller vouches for it.
-            unsafe { opened().cuMemFreeHost(ptr.cast::<c_void>()) }
+            unsafe { opened().cuMemFreeHost(ptr.get()) }
         });
-        if let Err(failed) = freed {
-            self.driver_error(failed);
-        }
     }
 
     unsafe fn register_host(&self, ptr: *mut u8, len_bytes: usize) -> Result<(), DriverError> {
@@ -202,17 +220,15 @@ unsafe impl Driver for CudaDevice {
         registered.map_err(|failed| self.driver_error(failed))
     }
 
-    unsafe fn unregister_host(&self, ptr: *mut u8) {
-        if crate::process::is_ending() {
-            return;
-        }
-        let done = self.context.enter().and_then(|_entered| {
+    unsafe fn unregister_host(&self, ptr: *mut u8, owner: Box<dyn Any + Send>) {
+        // Memory that stays registered stays allocated.
+        let (ptr, owner) = (HostPtr(ptr), ManuallyDrop::new(owner));
+        self.context.may_block(move || {
             // SAFETY: cuMemHostUnregister takes memory that is registered and in no copy; the caller vouches for it.
-            unsafe { opened().cuMemHostUnregister(ptr.cast::<c_void>()) }
+            unsafe { opened().cuMemHostUnregister(ptr.get()) }?;
+            drop(ManuallyDrop::into_inner(owner));
+            Ok(())
         });
-        if let Err(failed) = done {
-            self.driver_error(failed);
-        }
     }
 
     fn elapsed(&self, earlier: &DriverEvent, later: &DriverEvent) -> Result<Duration, DriverError> {

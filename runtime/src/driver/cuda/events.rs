@@ -29,8 +29,8 @@ impl EventPool {
         EventPool { free: Mutex::new(Vec::new()), flags: 0 }
     }
 
-    /// Records an event at the present end of `stream`. The context, which is the stream's, is current.
-    pub(super) fn record(&'static self, stream: CUstream) -> Answer<PooledEvent> {
+    /// Records an event at the present end of `stream`. `context`, whose pool this is and whose stream, is current.
+    pub(super) fn record(&'static self, context: &'static Context, stream: CUstream) -> Answer<PooledEvent> {
         let event = match self.free.lock().pop() {
             Some(SendEvent(event)) => event,
             None => {
@@ -40,7 +40,7 @@ impl EventPool {
                 event
             }
         };
-        let event = PooledEvent { pool: self, event };
+        let event = PooledEvent { context, pool: self, event };
         // SAFETY: cuEventRecord takes a live event and a live stream of one context.
         unsafe { opened().cuEventRecord(event.event, stream) }?;
         Ok(event)
@@ -50,6 +50,7 @@ impl EventPool {
 /// A recorded event; goes back to its pool when dropped.
 #[derive(Debug)]
 pub(super) struct PooledEvent {
+    context: &'static Context,
     pool: &'static EventPool,
     event: CUevent,
 }
@@ -64,9 +65,14 @@ impl PooledEvent {
         self.event
     }
 
+    /// Where it was recorded.
+    pub(super) fn context(&self) -> &'static Context {
+        self.context
+    }
+
     /// Whether the stream has passed it.
-    pub(super) fn query(&self, context: &Context) -> Answer<bool> {
-        let _entered = context.enter()?;
+    pub(super) fn query(&self) -> Answer<bool> {
+        let _entered = self.context.enter()?;
         // SAFETY: cuEventQuery takes a live event.
         match unsafe { opened().cuEventQuery(self.event) } {
             Ok(()) => Ok(true),

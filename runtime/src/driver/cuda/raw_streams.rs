@@ -64,7 +64,7 @@ impl RawStreams {
     /// A stream on which nothing is unfinished. `context` is the one whose streams these are, and is current.
     pub(super) fn take(&self, context: &Context, priority: Priority) -> Answer<RawStream> {
         let priority = self.number(priority);
-        self.collect(context)?;
+        self.collect()?;
         let mut idle = self.idle.lock();
         if let Some(at) = idle.iter().rposition(|raw| raw.priority == priority) {
             return Ok(idle.swap_remove(at));
@@ -79,11 +79,11 @@ impl RawStreams {
     }
 
     /// Moves what has drained to the idle ones.
-    fn collect(&self, context: &Context) -> Answer {
+    fn collect(&self) -> Answer {
         let mut draining = self.draining.lock();
         let mut at = 0;
         while at < draining.len() {
-            if draining[at].1.query(context)? {
+            if draining[at].1.query()? {
                 let (raw, _) = draining.swap_remove(at);
                 self.idle.lock().push(raw);
             } else {

@@ -168,12 +168,11 @@ impl Checks {
     }
 
     fn look(&mut self, each: &mut Watched, now: Instant) {
-        let context = each.track.context;
-        let seen = self.seen(context, now);
-        if now.saturating_duration_since(*seen) >= HEALTH_EVERY {
-            *seen = now;
-            if let Err(failed) = context.ask() {
-                context.note_death(failed, None);
+        for context in each.track.contexts() {
+            let seen = self.seen(context, now);
+            if now.saturating_duration_since(*seen) >= HEALTH_EVERY {
+                *seen = now;
+                context.ask_and_note();
             }
         }
         if now.saturating_duration_since(each.quiet_since) >= IDLE_CHECK_AFTER {
@@ -181,7 +180,7 @@ impl Checks {
             match each.track.heal_if_idle() {
                 Ok(true) => crate::report::completion_word_lost(each.track.label()),
                 Ok(false) => {}
-                Err(failed) => context.note_death(failed, None),
+                Err(failed) => each.track.context.note_death(failed, None),
             }
         }
     }

@@ -80,6 +80,7 @@ impl CudaStream {
             base: raw.written,
             wake_up: completing.wake_up,
             by_events: completing.by_events,
+            health: Arc::downgrade(&health),
         };
         Ok(CudaStream {
             track: Track::new(parts, &timeline),
@@ -122,7 +123,7 @@ impl CudaStream {
             Command::Wait(point) => self.wait(&point, ticket, site),
             Command::Call(function) => Ok(self.call(function, ticket, site)?),
             Command::Stamp(stamp) => {
-                stamp.mark(Arc::new(self.context().timed_events.record(stream)?));
+                stamp.mark(Arc::new(self.context().timed_events.record(self.context(), stream)?));
                 Ok(())
             }
             Command::Foreign => Ok(()),
@@ -154,6 +155,9 @@ impl CudaStream {
     fn wait(&self, point: &Point, ticket: Ticket, site: Site) -> Result<(), Refused> {
         if let Some(event) = &point.event {
             let event = event.downcast_ref::<PooledEvent>().expect("an event of this driver");
+            if !std::ptr::eq(event.context(), self.context()) {
+                self.wait_elsewhere(event.context(), ticket, site)?;
+            }
             // SAFETY: cuStreamWaitEvent takes a live stream and a live event, of whatever context.
             return Ok(unsafe { opened().cuStreamWaitEvent(self.raw.stream, event.raw(), 0) }?);
         }
@@ -178,6 +182,23 @@ impl CudaStream {
             }));
         }));
         Ok(self.call(blocked, ticket, site)?)
+    }
+
+    /// A wait for another device, whose death would leave this stream standing still.
+    fn wait_elsewhere(
+        &self,
+        context: &'static Context,
+        ticket: Ticket,
+        site: Site,
+    ) -> Result<(), DriverError> {
+        // Noted first: if it dies now, the reactor finds the wait.
+        self.track.waits_for(context, ticket, site);
+        let Some(cause) = context.fault_of_death() else { return Ok(()) };
+        let error = self.track.waits_in_vain(ticket, site, cause);
+        let refusal = DriverError::Refused(error.to_string());
+        self.health.note(error);
+        reactor::wake(self.health.clone());
+        Err(refusal)
     }
 
     fn call(&self, function: HostFn, ticket: Ticket, site: Site) -> Answer {
@@ -285,9 +306,13 @@ unsafe impl DriverStream for CudaStream {
         }
     }
 
+    fn can_signal(&self) -> bool {
+        super::thread::may_call()
+    }
+
     fn record(&self) -> Result<Option<DriverEvent>, DriverError> {
         let context = self.context();
-        let recorded = context.enter().and_then(|_entered| context.events.record(self.raw.stream));
+        let recorded = context.enter().and_then(|_entered| context.events.record(context, self.raw.stream));
         recorded.map(|event| Some(Arc::new(event) as DriverEvent)).map_err(|failed| {
             context.note_death(failed, None);
             context.driver_error(failed)
@@ -328,8 +353,11 @@ impl Drop for CudaStream {
         let submitted = self.submitted.load(Ordering::Relaxed);
         let until = if self.track.reached() >= submitted {
             None
+        } else if !super::thread::may_call() {
+            // Dropped by a host function: nobody gets it again.
+            return;
         } else {
-            let event = context.enter().and_then(|_entered| context.events.record(raw.stream));
+            let event = context.enter().and_then(|_entered| context.events.record(context, raw.stream));
             match event {
                 Ok(event) => Some(event),
                 // Without knowing when it is idle, nobody gets it again.

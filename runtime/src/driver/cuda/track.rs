@@ -14,10 +14,12 @@ use super::reactor;
 use super::recent::Recent;
 use super::watch::Watch;
 use super::words::Word;
-use crate::driver::WakeUp;
+use crate::driver::{Health, WakeUp};
+use crate::error::Error;
 use crate::site::Site;
 use crate::timeline::{Progress, Ticket, Timeline};
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -43,6 +45,20 @@ pub(super) struct Track {
     /// Host functions that were not called yet, perhaps: dropped if the context dies.
     jobs: Mutex<Vec<Weak<Job>>>,
     asked: Mutex<Option<Asked>>,
+    /// Who is told if the stream stands still for ever.
+    health: Weak<Health>,
+    /// Waits for streams of other devices, newest last.
+    waits: Mutex<Vec<WaitsElsewhere>>,
+    /// Whether there ever were any.
+    waits_elsewhere: AtomicBool,
+}
+
+/// A wait for a stream of another device.
+#[derive(Debug)]
+struct WaitsElsewhere {
+    ticket: Ticket,
+    site: Site,
+    context: &'static Context,
 }
 
 // SAFETY: the raw handle is the driver's, which may be used from any thread.
@@ -59,6 +75,7 @@ pub(super) struct Parts {
     pub(super) base: u64,
     pub(super) wake_up: WakeUp,
     pub(super) by_events: bool,
+    pub(super) health: Weak<Health>,
 }
 
 impl Track {
@@ -81,6 +98,9 @@ impl Track {
             recent: Recent::new(),
             jobs: Mutex::default(),
             asked: Mutex::default(),
+            health: parts.health,
+            waits: Mutex::default(),
+            waits_elsewhere: AtomicBool::new(false),
         });
         timeline.follow(track.clone());
         let mut tracks = track.context.tracks.lock();
@@ -122,7 +142,7 @@ impl Track {
     }
 
     fn mark_by_event(&self, ticket: Ticket) -> Answer {
-        let event = self.context.events.record(self.stream)?;
+        let event = self.context.events.record(self.context, self.stream)?;
         self.events.lock().push_back((ticket, event));
         self.marked.store(ticket, Ordering::Release);
         Ok(())
@@ -132,7 +152,7 @@ impl Track {
     pub(super) fn ask_events(&self) -> Answer {
         loop {
             let Some((ticket, event)) = self.events.lock().pop_front() else { return Ok(()) };
-            match event.query(self.context) {
+            match event.query() {
                 Ok(true) => self.heal(ticket),
                 other => {
                     self.events.lock().push_front((ticket, event));
@@ -181,6 +201,7 @@ impl Track {
         }
         asked.since = now;
         drop(slot);
+        self.contexts().into_iter().for_each(Context::ask_and_note);
         if self.heal_if_idle()? {
             crate::report::completion_word_lost(&self.label);
         }
@@ -198,6 +219,57 @@ impl Track {
             jobs.retain(|job| job.strong_count() > 0);
         }
         jobs.push(Arc::downgrade(job));
+    }
+
+    /// The stream waits for one of another device, from `ticket` on.
+    pub(super) fn waits_for(&self, context: &'static Context, ticket: Ticket, site: Site) {
+        let reached = self.reached();
+        let mut waits = self.waits.lock();
+        waits.retain(|wait| wait.ticket > reached);
+        self.waits_elsewhere.store(true, Ordering::Relaxed);
+        waits.push(WaitsElsewhere { ticket, site, context });
+    }
+
+    /// The contexts that it cannot go on without: its own, and those of other devices that it waits for.
+    pub(super) fn contexts(&self) -> SmallVec<[&'static Context; 4]> {
+        let mut contexts: SmallVec<[&'static Context; 4]> = SmallVec::from_slice(&[self.context]);
+        if self.waits_elsewhere.load(Ordering::Relaxed) {
+            let reached = self.reached();
+            for wait in self.waits.lock().iter().filter(|wait| wait.ticket > reached) {
+                if !contexts.iter().any(|known| std::ptr::eq(*known, wait.context)) {
+                    contexts.push(wait.context);
+                }
+            }
+        }
+        contexts
+    }
+
+    /// By the reactor, when another device's context is dead: a stream that waits for it stands still for ever.
+    pub(super) fn mourn(&self, dead: &'static Context, cause: &Error) {
+        let reached = self.reached();
+        let waits = self.waits.lock();
+        let in_vain = |wait: &&WaitsElsewhere| wait.ticket > reached && std::ptr::eq(wait.context, dead);
+        let Some((ticket, site)) = waits.iter().find(in_vain).map(|wait| (wait.ticket, wait.site)) else {
+            return;
+        };
+        drop(waits);
+        if let Some(health) = self.health.upgrade() {
+            health.note(self.waits_in_vain(ticket, site, cause));
+            health.wake_everybody();
+        }
+    }
+
+    /// The error of a wait for work that will not run.
+    pub(super) fn waits_in_vain(&self, ticket: Ticket, site: Site, cause: &Error) -> Error {
+        Error::new(
+            cause.kind(),
+            format!(
+                "{} failed at ticket {ticket}: it waits for work that will not run: {cause}; cuda:{} accepts no more work in \
+                 this runtime",
+                site.on(&self.label),
+                self.context.ordinal
+            ),
+        )
     }
 
     /// By the reactor, when the context is dead: nothing of the stream runs any more.
