@@ -21,8 +21,8 @@ KERNEL argmax(u64 rows, u64 cols, const float* __restrict__ x, i64* __restrict__
     const Team us = team();
     const u64 teams = threads() / us.lanes;
     for (u64 r = thread() / us.lanes; r < rows; r += teams) {
-        // Lanes without elements have what loses against every element: the lowest value, behind the last column.
-        Place best = {__int_as_float(0xff800000), i64(cols)};
+        // Also for lanes without elements: the answer of a row where all is −∞, and of one without columns.
+        Place best = {__int_as_float(0xff800000), 0};
         for (u64 c = us.lane; c < cols; c += us.lanes) {
             best = preferred(best, {x[r * cols + c], i64(c)});
         }

@@ -5,8 +5,8 @@
 // Lane l of so many has combined the elements l, l + LANES, l + 2·LANES, … in this order.
 constexpr u32 LANES = 1024;
 
-// The sum of all lanes, for every thread of the block, which all call this: lane l adds lane l + 512, then l + 256, and so on down
-// to 1. `lanes` is shared memory that is not used otherwise before the next barrier.
+// The sum of all lanes, for thread 0 of the block, whose threads all call this: lane l adds lane l + 512, then l + 256, and so on down
+// to 1. `lanes` is shared memory.
 template <class T>
 __device__ __forceinline__ T folded(T* lanes) {
     for (u32 half = LANES / 2; half > 0; half /= 2) {
@@ -15,6 +15,6 @@ __device__ __forceinline__ T folded(T* lanes) {
             lanes[l] += lanes[l + half];
         }
     }
-    __syncthreads();
-    return lanes[0];
+    // Thread 0 added the last two itself.
+    return thread_in_block() == 0 ? lanes[0] : T(0);
 }

@@ -24,7 +24,6 @@ KERNEL sum_runs(u64 n, const float* __restrict__ x, float* __restrict__ sums) {
         if (thread_in_block() == 0) {
             sums[run] = sum;
         }
-        __syncthreads();
     }
 }
 
@@ -35,7 +34,9 @@ KERNEL sum_tree(u64 n, float divisor, const float* __restrict__ sums, float* __r
     if (block() != 0) {
         return;
     }
-    counter.depth = 0;
+    if (thread_in_block() == 0) {
+        counter.depth = 0;
+    }
     for (u64 run = 0; run * NODES < n; ++run) {
         const u64 left = n - run * NODES;
         const u32 count = u32(left < NODES ? left : NODES);
@@ -45,9 +46,9 @@ KERNEL sum_tree(u64 n, float divisor, const float* __restrict__ sums, float* __r
         __syncthreads();
         add_neighbours(nodes, count, 1);
         if (thread_in_block() == 0) {
+            // Thread 0 is also who overwrites it in the next round, so no barrier is needed.
             counter.push(run, nodes[0]);
         }
-        __syncthreads();
     }
     if (thread_in_block() == 0) {
         total[0] = counter.total() / divisor;

@@ -19,8 +19,9 @@ __device__ __forceinline__ void add_neighbours(float* nodes, u32 count, u32 apar
     }
 }
 
-// The sum of a run of `n` elements, 1 to CHUNKS · CHUNK of them, for every thread of the block, which all call this. `lanes` is
-// shared memory for CHUNKS · CHUNK_LANES floats; before it is used again there must be a barrier.
+// The sum of a run of `n` elements, 1 to CHUNKS · CHUNK of them, for thread 0 of the block, whose threads all call this. `lanes` is
+// shared memory for CHUNKS · CHUNK_LANES floats. The next run may follow at once: behind the last barrier only lanes[0] is read, by
+// thread 0, which is also who overwrites it.
 template <u32 CHUNKS>
 __device__ __forceinline__ float sum_of_run(u32 n, const float* __restrict__ x, float* lanes) {
     const u32 chunks = (n - 1) / CHUNK + 1;
@@ -50,7 +51,7 @@ __device__ __forceinline__ float sum_of_run(u32 n, const float* __restrict__ x, 
         __syncthreads();
     }
     add_neighbours(lanes, chunks, CHUNK_LANES);
-    return lanes[0];
+    return thread_in_block() == 0 ? lanes[0] : 0.0f;
 }
 
 // The sums of runs so far, the longest first: run r completes as many pairs as r ends in ones. Used by one thread.
@@ -80,14 +81,15 @@ __device__ __forceinline__ float sum_by_block(u64 n, const float* __restrict__ x
     constexpr u32 CHUNKS = 32, RUN = CHUNKS * CHUNK;
     __shared__ float lanes[CHUNKS * CHUNK_LANES];
     __shared__ Counter counter;
-    counter.depth = 0;
+    if (thread_in_block() == 0) {
+        counter.depth = 0;
+    }
     for (u64 run = 0; run * RUN < n; ++run) {
         const u64 left = n - run * RUN;
         const float sum = sum_of_run<CHUNKS>(u32(left < RUN ? left : RUN), x + run * RUN, lanes);
         if (thread_in_block() == 0) {
             counter.push(run, sum);
         }
-        __syncthreads();
     }
     return thread_in_block() == 0 ? counter.total() : 0.0f;
 }

@@ -12,7 +12,7 @@ warpline_runtime::kernel! {
     /// loss\[0\] ← the mean over the rows of the cross entropy, grad ← its gradient with respect to `logits`.
     ///
     /// `logits` and `grad` are row-major, `rows` × `cols`; `labels` has a column for each row. exp is f32; sums and the logarithm
-    /// are f64, in order, and the mean is rounded once. A label outside 0..`cols` makes the loss and its row of the gradient NaN.
+    /// are f64, in an order that is fixed for each kind of device, and the mean is rounded once. A label outside 0..`cols` makes the loss and its row of the gradient NaN.
     /// With no rows the loss is NaN.
     pub unsafe fn cross_entropy(
         rows: u64, cols: u64, logits: &[f32], labels: &[i64], write loss: &mut [f32], write grad: &mut [f32]

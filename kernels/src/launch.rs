@@ -1,7 +1,7 @@
 //! Which grid and blocks a kernel is fast with on a GPU.
 //!
-//! A kernel is right under every configuration; these are the ones that its device code in `cuda/` is made for. The CPU device runs
-//! twins, which do not look at it.
+//! A kernel is right under every configuration that the driver takes; these are the ones that its device code in `cuda/` is made for.
+//! Blocks of more than 256 threads are refused for a product. The CPU device runs twins, which do not look at it.
 
 use warpline_runtime::kernel::LaunchConfig;
 
@@ -42,7 +42,7 @@ pub fn transpose(rows: u64, cols: u64) -> LaunchConfig {
 }
 
 /// For a product of `m` × `n` elements: a block for 64 × 64 of them, or 32 × 32 where that is less than a device's worth of blocks.
-/// The block has to be this one: a smaller one is slow, a larger one is refused.
+/// A smaller block is slow.
 pub fn product(m: u64, n: u64) -> LaunchConfig {
     // As cuda/gemm.cuh has it.
     const MANY: u64 = 128;

@@ -8,9 +8,10 @@
 //! `cuda/` has a file of CUDA C++ for each file here, and `ptx/` what `ci/ptx` compiles from it with NVRTC 12.1: PTX 8.1 for
 //! `compute_70`, which drivers from 530 on turn into code for Volta and everything since. The text is in the descriptors, so
 //! neither a compiler nor a file is needed at run time. ptxas assembles it without spills for `sm_75`, `sm_80`, `sm_90` and
-//! `sm_100`.
+//! `sm_100`, and `host-check` compiles the same sources for the host and compares them with the twins.
 //!
-//! Kernels are right under any launch configuration; [`launch`] has the ones they are fast with. None has run on a GPU yet.
+//! Kernels are right under any launch configuration, or refused by the driver; [`launch`] has the ones they are fast with. None has
+//! run on a GPU yet.
 
 mod add;
 mod argmax;

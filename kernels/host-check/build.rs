@@ -1,0 +1,78 @@
+//! Compiles `kernels/cuda/*.cu` as C++, and lists the kernels in them.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+fn main() {
+    // Elsewhere the crate is empty.
+    if env::var("CARGO_CFG_TARGET_OS").is_ok_and(|os| os != "linux") {
+        return;
+    }
+    let here = PathBuf::from(env::var("CARGO_MANIFEST_DIR").expect("cargo sets it"));
+    let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets it"));
+    let (cuda, host) = (here.join("../cuda"), here.join("host"));
+    println!("cargo::rerun-if-changed={}", cuda.display());
+    println!("cargo::rerun-if-changed={}", host.display());
+
+    let mut build = cc::Build::new();
+    build.cpp(true).std("c++17").opt_level(2).warnings(true).include(&host).include(&cuda);
+    // Arithmetic as the sources have it, on every processor; and what is undefined on the device too kills the test.
+    build.flag("-ffp-contract=off").flag("-Wno-unknown-pragmas").flag_if_supported("-Wno-clobbered");
+    build
+        .flag("-fsanitize=alignment,bounds,integer-divide-by-zero,shift")
+        .flag("-fsanitize-undefined-trap-on-error");
+    build.file(host.join("launch.cpp"));
+
+    let mut names = Vec::new();
+    for source in sources(&cuda) {
+        let text = fs::read_to_string(&source).expect("a source that was just listed");
+        let kernels = kernels_in(&text);
+        assert!(!kernels.is_empty(), "no kernels in {}", source.display());
+        let mut unit =
+            format!("#include \"device.h\"\n#include \"launch.h\"\n#include \"{}\"\n", source.display());
+        for kernel in &kernels {
+            writeln!(unit, "HOST_KERNEL({kernel})").expect("a string takes it");
+        }
+        let file = out.join(source.with_extension("cpp").file_name().expect("it has one"));
+        fs::write(&file, unit).expect("OUT_DIR can be written");
+        build.file(file);
+        names.extend(kernels);
+    }
+    build.compile("kernels_on_the_host");
+    fs::write(out.join("kernels.rs"), table(&names)).expect("OUT_DIR can be written");
+}
+
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("the folder of the device code");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let mut sources: Vec<_> = paths.filter(|path| path.extension().is_some_and(|ext| ext == "cu")).collect();
+    sources.sort();
+    sources
+}
+
+/// The names of kernels: `KERNEL name(` or `KERNEL_OF(…) name(` at the start of a line.
+fn kernels_in(text: &str) -> Vec<String> {
+    let heads = text.lines().filter_map(|line| {
+        let rest = line.strip_prefix("KERNEL")?;
+        let rest =
+            rest.strip_prefix("_OF").map_or(rest, |rest| rest.split_once(") ").map_or("", |(_, rest)| rest));
+        Some(rest.trim().split_once('(')?.0.to_owned())
+    });
+    heads.collect()
+}
+
+/// What `src/lib.rs` includes: the functions and a table of them.
+fn table(names: &[String]) -> String {
+    let mut text = String::from("unsafe extern \"C\" {\n");
+    for name in names {
+        writeln!(text, "    fn host_{name}(launch: *const Launch, args: *const *const c_void);")
+            .expect("fits");
+    }
+    text.push_str("}\nstatic KERNELS: &[(&str, HostKernel)] = &[\n");
+    for name in names {
+        writeln!(text, "    (\"{name}\", host_{name}),").expect("fits");
+    }
+    text.push_str("];\n");
+    text
+}

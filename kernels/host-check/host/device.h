@@ -1,0 +1,71 @@
+// What CUDA C++ has and C++ has not, so that kernels/cuda/*.cu compile for the host.
+//
+// Included before each of them. The threads of a block are fibers of one thread: each runs until it comes to a barrier or a
+// shuffle, then the next one (launch.cpp). A __shared__ variable is a static of that thread; blocks run one after the other.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __shared__ static thread_local
+#define __align__(bytes) __attribute__((aligned(bytes)))
+#define __launch_bounds__(...)
+
+struct uint3 {
+    unsigned x, y, z;
+};
+using dim3 = uint3;
+
+extern thread_local uint3 threadIdx, blockIdx;
+extern thread_local dim3 blockDim, gridDim;
+
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+
+struct alignas(16) longlong2 {
+    long long x, y;
+};
+
+inline float4 make_float4(float x, float y, float z, float w) {
+    return {x, y, z, w};
+}
+
+inline longlong2 make_longlong2(long long x, long long y) {
+    return {x, y};
+}
+
+inline float __int_as_float(unsigned bits) {
+    float x;
+    std::memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+// From f64, since libm has none: within half a unit in the last place of what f32 can hold, give or take.
+inline void sincospif(float x, float* sin, float* cos) {
+    *sin = float(std::sin(M_PI * double(x)));
+    *cos = float(std::cos(M_PI * double(x)));
+}
+
+// All threads of the block have come here. Dies if one of them has returned.
+void __syncthreads();
+
+// `value` of the lane whose number differs by `mask`; all lanes of the warp call this.
+std::uint64_t exchange_in_warp(std::uint64_t value, unsigned mask);
+
+template <class T>
+T __shfl_xor_sync(unsigned lanes, T value, unsigned mask) {
+    static_assert(sizeof(T) <= 8);
+    // Kernels shuffle among whole warps only.
+    if (lanes != 0xffffffffu) {
+        __builtin_trap();
+    }
+    std::uint64_t bits = 0;
+    std::memcpy(&bits, &value, sizeof value);
+    bits = exchange_in_warp(bits, mask);
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+}
