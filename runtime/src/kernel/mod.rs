@@ -81,7 +81,7 @@ pub enum ParamKind {
 /// Where a kernel's device code comes from.
 #[derive(Clone, Copy, Debug)]
 pub enum Source {
-    /// CUDA C++ text, to be compiled when it is first launched on a GPU.
+    /// CUDA C++ text, compiled by NVRTC when it is first launched on a CUDA device.
     Cuda(&'static str),
     /// PTX text.
     Ptx(&'static str),

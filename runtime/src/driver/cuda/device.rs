@@ -282,12 +282,12 @@ unsafe impl Driver for CudaDevice {
         shared_bytes: u32,
     ) -> Result<LaunchConfig, DriverError> {
         let _entered = self.context.enter().map_err(|failed| self.driver_error(failed))?;
-        self.context.functions.suggest(kernel, elements, shared_bytes)
+        self.context.functions.suggest(self.context, kernel, elements, shared_bytes)
     }
 
     fn global(&self, kernel: &'static Kernel, name: &str) -> Result<(DevicePtr, usize), DriverError> {
         let _entered = self.context.enter().map_err(|failed| self.driver_error(failed))?;
-        let module = self.context.functions.module_of(kernel)?;
+        let module = self.context.functions.module_of(self.context, kernel)?;
         let name = std::ffi::CString::new(name)
             .map_err(|_| DriverError::Refused(format!("{name:?} is no name of a variable")))?;
         let (mut address, mut bytes) = (0, 0);

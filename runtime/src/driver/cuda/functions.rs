@@ -5,7 +5,7 @@
 
 use super::api::{Answer, CUfunction, CUmodule, opened};
 use super::context::{Context, attribute};
-use super::software;
+use super::{nvrtc, software};
 use crate::driver::DriverError;
 use crate::kernel::{Kernel, LaunchConfig, ParamKind, Source, entry_params};
 use parking_lot::{Mutex, RwLock};
@@ -47,23 +47,27 @@ unsafe impl Send for Module {}
 
 impl Functions {
     /// The device function of `kernel`. The context is current.
-    pub(super) fn of(&self, kernel: &'static Kernel) -> Result<Function, DriverError> {
+    pub(super) fn of(&self, context: &Context, kernel: &'static Kernel) -> Result<Function, DriverError> {
         let key = std::ptr::from_ref(kernel) as usize;
         if let Some(function) = self.loaded.read().get(&key) {
             return Ok(*function);
         }
-        let function = self.load(kernel)?;
+        let function = self.load(context, kernel)?;
         self.loaded.write().insert(key, function);
         Ok(function)
     }
 
     /// The module that `kernel` is in. The context is current.
-    pub(super) fn module_of(&self, kernel: &'static Kernel) -> Result<CUmodule, DriverError> {
-        self.of(kernel).map(|function| function.module)
+    pub(super) fn module_of(
+        &self,
+        context: &Context,
+        kernel: &'static Kernel,
+    ) -> Result<CUmodule, DriverError> {
+        self.of(context, kernel).map(|function| function.module)
     }
 
     #[cold]
-    fn load(&self, kernel: &'static Kernel) -> Result<Function, DriverError> {
+    fn load(&self, context: &Context, kernel: &'static Kernel) -> Result<Function, DriverError> {
         software::register(kernel)?;
         let refused = |why: String| DriverError::Refused(format!("{} cannot be loaded: {why}", kernel.name));
         let module = match kernel.source {
@@ -76,15 +80,16 @@ impl Functions {
             Source::Image(bytes) => {
                 self.module(bytes.as_ptr() as usize, || Ok(bytes.to_vec())).map_err(refused)?
             }
-            Source::Cuda(_) if software::is_present() => {
-                let skeleton = software::skeleton(kernel);
-                let image = || Ok(CString::new(skeleton).expect("text without NUL").into_bytes_with_nul());
+            Source::Cuda(source) => {
+                let text = if software::is_present() && !nvrtc::is_present() {
+                    software::skeleton(kernel)
+                } else {
+                    nvrtc::compile(context, kernel.name, source).map_err(refused)?
+                };
+                check_params(kernel, &text)?;
+                let image =
+                    || CString::new(text).map(CString::into_bytes_with_nul).map_err(|_| NUL.to_owned());
                 self.module(std::ptr::from_ref(kernel) as usize, image).map_err(refused)?
-            }
-            Source::Cuda(_) => {
-                return Err(refused(
-                    "its device code is CUDA C++, which has to be compiled before: give it ptx".to_owned(),
-                ));
             }
             Source::None => {
                 return Err(refused("it has no device code, only a CPU form".to_owned()));
@@ -131,11 +136,12 @@ impl Functions {
     /// need, no more than fill the device in one wave.
     pub(super) fn suggest(
         &self,
+        context: &Context,
         kernel: &'static Kernel,
         elements: u64,
         shared_bytes: u32,
     ) -> Result<LaunchConfig, DriverError> {
-        let function = self.of(kernel)?;
+        let function = self.of(context, kernel)?;
         let (mut grid, mut block) = (0, 0);
         // SAFETY: cuOccupancyMaxPotentialBlockSize takes a live function and writes two ints; without a function for the shared
         // memory, the number counts.

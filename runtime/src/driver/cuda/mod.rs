@@ -27,6 +27,7 @@ mod functions;
 mod gate;
 mod host_fn;
 mod launch;
+mod nvrtc;
 mod raw_streams;
 mod reactor;
 mod recent;

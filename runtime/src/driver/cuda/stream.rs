@@ -147,7 +147,7 @@ impl CudaStream {
         {
             return Ok(function);
         }
-        let function = self.context().functions.of(kernel)?;
+        let function = self.context().functions.of(self.context(), kernel)?;
         *slot = (key, Some(function));
         Ok(function)
     }

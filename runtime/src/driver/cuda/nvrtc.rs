@@ -1,0 +1,166 @@
+//! CUDA C++ compiled when a kernel is first launched, by NVRTC where it is installed.
+//!
+//! The library is looked up here, by the names of both major versions that are in use, since cudarc knows one at a time.
+//! `WARPLINE_NVRTC` names a file to try first.
+
+use super::context::{Context, attribute};
+use libloading::Library;
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+type Program = *mut c_void;
+
+/// NVRTC's functions (nvrtc.h). Each returns 0 or an error's number.
+struct Nvrtc {
+    create: unsafe extern "C" fn(
+        *mut Program,
+        *const c_char,
+        *const c_char,
+        c_int,
+        *const *const c_char,
+        *const *const c_char,
+    ) -> c_int,
+    compile: unsafe extern "C" fn(Program, c_int, *const *const c_char) -> c_int,
+    ptx_size: GetSize,
+    ptx: GetText,
+    log_size: GetSize,
+    log: GetText,
+    destroy: unsafe extern "C" fn(*mut Program) -> c_int,
+    error_string: unsafe extern "C" fn(c_int) -> *const c_char,
+    archs_count: unsafe extern "C" fn(*mut c_int) -> c_int,
+    archs: unsafe extern "C" fn(*mut c_int) -> c_int,
+    _library: Library,
+}
+
+type GetSize = unsafe extern "C" fn(Program, *mut usize) -> c_int;
+type GetText = unsafe extern "C" fn(Program, *mut c_char) -> c_int;
+
+/// Where it is looked for, in order.
+fn candidates() -> Vec<PathBuf> {
+    let named = std::env::var_os("WARPLINE_NVRTC").map(PathBuf::from);
+    let names = ["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"];
+    let homes = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(std::env::var_os);
+    let in_homes = homes.flat_map(|home| names.map(|name| PathBuf::from(&home).join("lib64").join(name)));
+    named.into_iter().chain(names.map(PathBuf::from)).chain(in_homes).collect()
+}
+
+fn nvrtc() -> Option<&'static Nvrtc> {
+    static NVRTC: OnceLock<Option<Nvrtc>> = OnceLock::new();
+    NVRTC
+        .get_or_init(|| {
+            // SAFETY: `Library::new` runs the library's initialisers: those of what is called NVRTC.
+            let library = candidates().iter().find_map(|path| unsafe { Library::new(path) }.ok())?;
+            // SAFETY: it is called NVRTC.
+            unsafe { Nvrtc::of(library) }.ok()
+        })
+        .as_ref()
+}
+
+impl Nvrtc {
+    /// # Safety
+    /// `library` is NVRTC.
+    unsafe fn of(library: Library) -> Result<Self, libloading::Error> {
+        macro_rules! function {
+            ($name:literal) => {
+                // SAFETY: the caller vouches that the functions have nvrtc.h's types.
+                *unsafe { library.get($name) }?
+            };
+        }
+        Ok(Nvrtc {
+            create: function!(b"nvrtcCreateProgram\0"),
+            compile: function!(b"nvrtcCompileProgram\0"),
+            ptx_size: function!(b"nvrtcGetPTXSize\0"),
+            ptx: function!(b"nvrtcGetPTX\0"),
+            log_size: function!(b"nvrtcGetProgramLogSize\0"),
+            log: function!(b"nvrtcGetProgramLog\0"),
+            destroy: function!(b"nvrtcDestroyProgram\0"),
+            error_string: function!(b"nvrtcGetErrorString\0"),
+            archs_count: function!(b"nvrtcGetNumSupportedArchs\0"),
+            archs: function!(b"nvrtcGetSupportedArchs\0"),
+            _library: library,
+        })
+    }
+
+    /// The newest virtual architecture that both NVRTC and the device know.
+    fn arch_for(&self, capability: i32) -> i32 {
+        let mut count = 0;
+        // SAFETY: nvrtcGetNumSupportedArchs writes an int.
+        if unsafe { (self.archs_count)(&raw mut count) } != 0 {
+            return capability;
+        }
+        let mut archs = vec![0; count.max(0) as usize];
+        // SAFETY: nvrtcGetSupportedArchs writes as many ints.
+        if unsafe { (self.archs)(archs.as_mut_ptr()) } != 0 {
+            return capability;
+        }
+        archs.into_iter().filter(|&arch| arch <= capability).max().unwrap_or(capability)
+    }
+
+    fn text(&self, program: Program, size: GetSize, text: GetText) -> String {
+        let mut len = 0;
+        // SAFETY: a live program; it writes a size, that of the text with its NUL.
+        if unsafe { size(program, &raw mut len) } != 0 || len == 0 {
+            return String::new();
+        }
+        let mut bytes = vec![0u8; len];
+        // SAFETY: a live program; it writes as many bytes.
+        if unsafe { text(program, bytes.as_mut_ptr().cast::<c_char>()) } != 0 {
+            return String::new();
+        }
+        bytes.truncate(bytes.iter().position(|&byte| byte == 0).unwrap_or(len));
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    fn error(&self, code: c_int) -> String {
+        // SAFETY: nvrtcGetErrorString returns a static string for every number.
+        let text = unsafe { (self.error_string)(code) };
+        // SAFETY: as said, it is a string with its NUL.
+        unsafe { std::ffi::CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    }
+}
+
+/// Whether NVRTC was found.
+pub(super) fn is_present() -> bool {
+    nvrtc().is_some()
+}
+
+/// The PTX of `source`, for `context`'s device, as kernel `name`'s.
+///
+/// # Errors
+/// Why there is none: NVRTC is missing, or what it says about the source.
+pub(super) fn compile(context: &Context, name: &str, source: &str) -> Result<String, String> {
+    let nvrtc = nvrtc().ok_or_else(|| {
+        let looked_for: Vec<_> = candidates().iter().map(|path| path.display().to_string()).collect();
+        format!(
+            "its device code is CUDA C++, and NVRTC, which compiles it, was not found: looked for {}; install it, set \
+             WARPLINE_NVRTC to where it is, or give the kernel ptx",
+            looked_for.join(", ")
+        )
+    })?;
+    let number = |which| context.attribute(which).map_err(|failed| failed.to_string());
+    let capability = number(attribute::CAPABILITY_MAJOR)? * 10 + number(attribute::CAPABILITY_MINOR)?;
+    let option = CString::new(format!("--gpu-architecture=compute_{}", nvrtc.arch_for(capability)));
+    let option = option.expect("text without NUL");
+    let text = CString::new(source).map_err(|_| "its CUDA C++ holds a NUL".to_owned())?;
+    let file = CString::new(format!("{name}.cu")).expect("an identifier");
+    let mut program = std::ptr::null_mut();
+    // SAFETY: nvrtcCreateProgram reads two strings and writes a program.
+    let created = unsafe {
+        (nvrtc.create)(&raw mut program, text.as_ptr(), file.as_ptr(), 0, std::ptr::null(), std::ptr::null())
+    };
+    if created != 0 {
+        return Err(format!("NVRTC answered {}", nvrtc.error(created)));
+    }
+    // SAFETY: nvrtcCompileProgram takes a live program and as many strings as it is told.
+    let compiled = unsafe { (nvrtc.compile)(program, 1, &option.as_ptr()) };
+    let result = if compiled == 0 {
+        Ok(nvrtc.text(program, nvrtc.ptx_size, nvrtc.ptx))
+    } else {
+        let log = nvrtc.text(program, nvrtc.log_size, nvrtc.log);
+        Err(format!("NVRTC answered {}:\n{}", nvrtc.error(compiled), log.trim_end()))
+    };
+    // SAFETY: nvrtcDestroyProgram takes a live program, which is not used again.
+    unsafe { (nvrtc.destroy)(&raw mut program) };
+    result
+}

@@ -1,0 +1,68 @@
+//! Kernels whose device code is CUDA C++: compiled when they are first launched, where there is NVRTC.
+
+mod support;
+
+use support::software::in_child;
+use support::{refusal, says};
+use warpline::prelude::*;
+
+warpline::kernel! {
+    /// y ← 2·x for `n` elements.
+    unsafe fn twice(n: u32, x: &[f32], write y: &mut [f32])
+    where n as usize <= x.len(), n as usize <= y.len()
+    {
+        cuda: "extern \"C\" __global__ void twice(unsigned n, const float* x, float* y) {
+            unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+            if (i < n) y[i] = 2 * x[i];
+        }",
+        cpu: |n, x, y| for i in 0..n as usize { y[i] = 2.0 * x[i] },
+    }
+
+    /// Does not compile.
+    unsafe fn misspelt(n: u32, write y: &mut [f32])
+    where n as usize <= y.len()
+    {
+        cuda: "extern \"C\" __global__ void misspelt(unsigned n, float* y) {\n    y[0] = nn;\n}",
+        cpu: |_, _| (),
+    }
+
+    /// Has another parameter on the device than here.
+    unsafe fn short_of_one(n: u32, write y: &mut [f32])
+    where n as usize <= y.len()
+    {
+        cuda: "extern \"C\" __global__ void short_of_one(float* y) { y[0] = 1; }",
+        cpu: |_, _| (),
+    }
+}
+
+#[test]
+#[ignore = "needs NVRTC, where WARPLINE_NVRTC says"]
+fn cuda_source_is_compiled_and_what_is_wrong_with_it_is_told() {
+    in_child(&[], || {
+        let runtime = Runtime::new().unwrap();
+        let device = runtime.device(DeviceId::Cuda(0)).unwrap();
+        let stream = device.new_stream().unwrap();
+        let (x, y) = (stream.alloc::<f32>(100).unwrap(), stream.alloc::<f32>(100).unwrap());
+        let config = LaunchConfig::for_elements(100);
+        drop(stream.fill(&x, 3.0));
+        drop(stream.launch(twice(100, &x, &y), config));
+        assert_eq!(stream.read(&y).wait().unwrap(), [6.0; 100]);
+        says(
+            &refusal(stream.launch(misspelt(1, &y), config)),
+            ErrorKind::Driver,
+            &[
+                "misspelt on stream",
+                "(tests/cuda_nvrtc.rs:",
+                "misspelt cannot be loaded: NVRTC answered NVRTC_ERROR_COMPILATION",
+                "misspelt.cu(2): error: identifier \"nn\" is undefined",
+            ],
+        );
+        says(
+            &refusal(stream.launch(short_of_one(1, &y), config)),
+            ErrorKind::Driver,
+            &[
+                "it is declared with 2 parameters of [4, 8] bytes and its PTX has 1 of [8]; make them the same",
+            ],
+        );
+    });
+}
