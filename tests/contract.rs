@@ -112,8 +112,19 @@ fn on_cuda<const N: usize, Fut: Future<Output = Result<()>>>(
         // Of a runtime of its own: tests that run beside it use memory too.
         let runtime = Runtime::new().unwrap();
         let devices = std::array::from_fn(|n| runtime.device(DeviceId::Cuda(n as u32)).unwrap());
+        devices.iter().for_each(|device: &Device| warm_up(device).unwrap());
         support::block_on(and_nothing_is_left(body, devices)).unwrap();
     });
+}
+
+/// Has the driver do what waits for the whole device before a test holds a stream: loading kernels, growing pools.
+fn warm_up(device: &Device) -> Result<()> {
+    device.load(warpline::kernels::ALL.iter().copied())?;
+    let pinned = [1 << 12, 1 << 16, 1 << 20].map(|len| [(); 4].map(|()| device.pinned_blocking::<u8>(len)));
+    let stream = device.new_stream()?;
+    let memory = [1 << 10, 4 << 20].map(|len| stream.alloc::<u8>(len));
+    drop((pinned, memory));
+    stream.synchronize().wait()
 }
 
 /// Runs `body`, lets the devices finish, and checks that no memory is in use that was not before.

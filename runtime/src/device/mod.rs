@@ -309,6 +309,21 @@ impl Device {
             .map_err(|error| self.0.refused(&"suggest_config", &error))
     }
 
+    /// Loads kernels now. A kernel is loaded with its first launch otherwise, which takes milliseconds then, and on a GPU may
+    /// wait until everything on the device is done.
+    ///
+    /// # On the CPU device
+    /// There is nothing to load.
+    ///
+    /// # Errors
+    /// `Driver` with the first that cannot be loaded; those before it are.
+    pub fn load(&self, kernels: impl IntoIterator<Item = &'static Kernel>) -> Result<()> {
+        let mut kernels = kernels.into_iter();
+        kernels
+            .try_for_each(|kernel| self.0.driver.load(kernel))
+            .map_err(|error| self.0.refused(&"load", &error))
+    }
+
     /// Why the device takes no more work, if it has failed.
     pub fn fault(&self) -> Option<Error> {
         self.0.health.fault().cloned()

@@ -214,6 +214,14 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
         Ok(LaunchConfig::for_elements(elements).with_shared_bytes(shared_bytes))
     }
 
+    /// Loads `kernel` now, so that its first launch does not.
+    ///
+    /// # Errors
+    /// If it cannot be loaded.
+    fn load(&self, _kernel: &'static Kernel) -> Result<(), DriverError> {
+        Ok(())
+    }
+
     /// Where a variable of the module that `kernel` is in stands, and how many bytes it has.
     ///
     /// # Errors

@@ -285,6 +285,11 @@ unsafe impl Driver for CudaDevice {
         self.context.functions.suggest(self.context, kernel, elements, shared_bytes)
     }
 
+    fn load(&self, kernel: &'static Kernel) -> Result<(), DriverError> {
+        let _entered = self.context.enter().map_err(|failed| self.driver_error(failed))?;
+        self.context.functions.of(self.context, kernel).map(|_| ())
+    }
+
     fn global(&self, kernel: &'static Kernel, name: &str) -> Result<(DevicePtr, usize), DriverError> {
         let _entered = self.context.enter().map_err(|failed| self.driver_error(failed))?;
         let module = self.context.functions.module_of(self.context, kernel)?;

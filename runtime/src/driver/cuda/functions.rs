@@ -3,7 +3,7 @@
 //! A kernel is loaded with its first launch and stays. Its parameters are compared with those its PTX declares before anything
 //! is launched, since a launch with others would read past the arguments.
 
-use super::api::{Answer, CUfunction, CUmodule, opened};
+use super::api::{Answer, CUfunction, CUmodule, Failed, opened, optional};
 use super::context::{Context, attribute};
 use super::{nvrtc, software};
 use crate::driver::DriverError;
@@ -11,6 +11,7 @@ use crate::kernel::{Kernel, LaunchConfig, ParamKind, Source, entry_params};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
+use std::sync::OnceLock;
 
 /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`
 const MAX_DYNAMIC_SHARED_BYTES: i32 = 8;
@@ -100,6 +101,7 @@ impl Functions {
         // SAFETY: cuModuleGetFunction takes a live module and a string, and writes a function.
         unsafe { opened().cuModuleGetFunction(&raw mut function, module, name.as_ptr()) }
             .map_err(|failed| refused(failed.to_string()))?;
+        load_code(function).map_err(|failed| refused(failed.to_string()))?;
         Ok(Function { raw: function, module })
     }
 
@@ -159,6 +161,20 @@ impl Functions {
         let (grid, block) = (grid.max(1) as u64, block.max(1) as u32);
         let needed = elements.div_ceil(u64::from(block)).max(1);
         Ok(LaunchConfig::linear(needed.min(grid) as u32, block).with_shared_bytes(shared_bytes))
+    }
+}
+
+/// Has the driver load the function's code now. Drivers from 12.2 on put that off to the first launch, which then waits for the
+/// whole context to be idle, and for ever if a stream of it waits for the host. Older ones have no such call and no need of it.
+fn load_code(function: CUfunction) -> Answer {
+    type Load = unsafe extern "C" fn(CUfunction) -> u32;
+    static LOAD: OnceLock<Option<Load>> = OnceLock::new();
+    // SAFETY: cuFuncLoad is declared so (cuda.h 12.4).
+    let Some(load) = LOAD.get_or_init(|| unsafe { optional("cuFuncLoad") }) else { return Ok(()) };
+    // SAFETY: cuFuncLoad takes a live function of the current context.
+    match unsafe { load(function) } {
+        0 => Ok(()),
+        code => Err(Failed { call: "cuFuncLoad", code }),
     }
 }
 
