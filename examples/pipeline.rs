@@ -125,6 +125,8 @@ async fn run(options: Options) -> anyhow::Result<()> {
         memory.peak_allocated_bytes, pinned.peak_allocated_bytes
     );
     if let (Some(recorder), Some(path)) = (&recorder, &options.trace) {
+        // A GPU tells when an op ran after it has.
+        device.synchronize().await?;
         let written = match extension(path) {
             "json" => recorder.write_file(path),
             _ => recorder.timeline().title("Pipeline: two passes over the digits").write_file(path),

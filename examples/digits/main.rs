@@ -137,6 +137,8 @@ async fn run(options: Options) -> anyhow::Result<()> {
     );
     // Before the measurements, which are none of the picture's business.
     if let (Some(recorder), Some(path)) = (&recorder, &options.trace) {
+        // A GPU tells when an op ran after it has.
+        device.synchronize().await?;
         let drawn =
             draw(recorder, path, &show).with_context(|| format!("cannot write {}", path.display()))?;
         println!("trace of {drawn} in {}", path.display());

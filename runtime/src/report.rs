@@ -43,6 +43,11 @@ pub(crate) fn queue_is_full(first: bool, stream: &str) {
 }
 
 #[cfg(feature = "cuda")]
+pub(crate) fn subscriber_panicked() {
+    tracing::error!(target: "warpline", "a tracing subscriber panicked when it was told of an op");
+}
+
+#[cfg(feature = "cuda")]
 pub(crate) fn twin_panicked(kernel: &str, why: &str) {
     tracing::error!(target: "warpline", kernel, why, "the CPU form of a kernel panicked under the software CUDA driver");
 }

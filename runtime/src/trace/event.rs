@@ -7,6 +7,8 @@ use crate::device::DeviceId;
 use crate::order::Use;
 use crate::site::Site;
 use crate::timeline::Ticket;
+#[cfg(feature = "cuda")]
+use std::time::Instant;
 use tracing::level_filters::LevelFilter;
 
 /// Which op an event is of, and what it moves. Made only if somebody listens.
@@ -24,7 +26,7 @@ pub(crate) struct Traced<'a> {
 }
 
 #[inline]
-pub(super) fn listened_to() -> bool {
+pub(crate) fn listened_to() -> bool {
     LevelFilter::current() >= LevelFilter::TRACE
 }
 
@@ -56,6 +58,45 @@ macro_rules! phase {
             }
         }
     };
+    ($(#[$doc:meta])* $name:ident, $phase:literal, ago) => {
+        $(#[$doc])*
+        #[cfg(feature = "cuda")]
+        fn $name(ticket: Ticket, site: &Site, op: &Traced<'_>, at: Instant) {
+            tracing::trace!(
+                target: "warpline::op",
+                phase = $phase,
+                runtime = op.runtime,
+                device = %op.device,
+                stream = op.label,
+                stream_key = op.stream_key,
+                ticket,
+                op = site.op(),
+                kind = op.kind,
+                file = site.location.file(),
+                line = site.location.line(),
+                bytes = op.bytes,
+                ago_ns = at.elapsed().as_nanos() as u64,
+            );
+        }
+    };
+}
+
+phase!(began, "start", ago);
+phase!(ended, "end", ago);
+
+/// The op has run on a device that says so afterwards, from one time to another.
+#[cfg(feature = "cuda")]
+pub(crate) fn op_ran<'a>(
+    ticket: Ticket,
+    site: &Site,
+    (begin, end): (Instant, Instant),
+    op: impl FnOnce() -> Traced<'a>,
+) {
+    if listened_to() {
+        let op = op();
+        began(ticket, site, &op, begin);
+        ended(ticket, site, &op, end);
+    }
 }
 
 phase!(

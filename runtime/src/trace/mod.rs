@@ -6,6 +6,9 @@
 //! `stream_key`, `ticket`, `from_stream_key` and `from_ticket`: a wait that is elided takes no ticket and has none. Work of the host
 //! ([`HostTrack`]) is a `start` and an `end` of the kind `host`, with the runtime 0.
 //!
+//! On CUDA devices `start` and `end` are told once the op is over, by the reactor or by who synchronizes, with one field more:
+//! `ago_ns`, how long ago it was in nanoseconds.
+//!
 //! `enqueue` and `edge` are emitted by the enqueuing call once the op is on its stream, with no lock held: the device may have
 //! started it by then.
 

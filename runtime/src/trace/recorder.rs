@@ -22,6 +22,9 @@ use tracing_subscriber::registry::LookupSpan;
 /// A cheap handle: install its layer and keep it to write the file. It keeps one record of about 260 bytes an
 /// op until it is dropped.
 ///
+/// CUDA devices tell when an op ran once it is over: await `device.synchronize()` before writing, or the latest ops have no
+/// times.
+///
 /// # Examples
 /// ```
 /// use tracing_subscriber::layer::SubscriberExt;
@@ -129,6 +132,7 @@ impl<S: Subscriber> Layer<S> for Recorder {
         let now = self.0.began.elapsed().as_nanos() as u64;
         let mut fields = Fields::default();
         event.record(&mut fields);
+        let now = now.saturating_sub(fields.ago_ns);
         let site = format!("{}:{}", fields.file, fields.line);
         let mut recording = self.0.recording.lock();
         let [name, kind, site] = [&fields.op, &fields.kind, &site].map(|text| recording.shared(text));
@@ -166,6 +170,8 @@ struct Fields {
     bytes: u64,
     from_stream: u64,
     from_ticket: u64,
+    /// Of what is told afterwards.
+    ago_ns: u64,
 }
 
 impl Visit for Fields {
@@ -178,6 +184,7 @@ impl Visit for Fields {
             "bytes" => &mut self.bytes,
             "from_stream_key" => &mut self.from_stream,
             "from_ticket" => &mut self.from_ticket,
+            "ago_ns" => &mut self.ago_ns,
             _ => return,
         };
         *slot = value;

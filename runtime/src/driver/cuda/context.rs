@@ -12,6 +12,7 @@ use super::events::EventPool;
 use super::fault;
 use super::functions::Functions;
 use super::raw_streams::RawStreams;
+use super::spans::Clock;
 use super::track::Track;
 use super::words::Words;
 use crate::driver::Health;
@@ -48,6 +49,7 @@ pub(crate) struct Context {
     pub(super) has_words: OnceLock<bool>,
     /// A stream that never captures and never gets work: asked whether the context lives.
     health_stream: CUstream,
+    pub(super) clock: Clock,
     dead: OnceLock<Failed>,
     /// What was told of it.
     fault: OnceLock<Error>,
@@ -142,6 +144,7 @@ impl Context {
             functions: Functions::default(),
             has_words: OnceLock::new(),
             health_stream,
+            clock: Clock::default(),
             dead: OnceLock::new(),
             fault: OnceLock::new(),
             healths: Mutex::default(),
@@ -165,6 +168,11 @@ impl Context {
         // SAFETY: cuCtxSetCurrent takes a live context: this one is never let go.
         unsafe { api.cuCtxSetCurrent(self.raw) }?;
         Ok(Entered { restore: (!before.is_null()).then_some(before) })
+    }
+
+    /// A stream that never gets work.
+    pub(super) fn idle_stream(&self) -> CUstream {
+        self.health_stream
     }
 
     pub(super) fn raw(&self) -> CUcontext {

@@ -245,6 +245,10 @@ unsafe impl Driver for CudaDevice {
     }
 
     fn confirm(&self) -> Result<(), DriverError> {
+        if crate::trace::event::listened_to() {
+            let streams: Vec<_> = self.streams.lock().iter().filter_map(Weak::upgrade).collect();
+            streams.iter().for_each(|stream| stream.track.tell_spans());
+        }
         self.context.ask().map_err(|failed| self.driver_error(failed))
     }
 

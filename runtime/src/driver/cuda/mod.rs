@@ -13,6 +13,9 @@
 //! After a sticky error words stand still. The reactor asks each device it waits for whether its context lives; each call that
 //! fails says so too ([`context`]). The first such answer ends the device for the process ([`fault`]).
 //!
+//! # Tracing
+//! While somebody listens, each op stands between two timed events and is told of when it is over ([`spans`]).
+//!
 //! # Lock order
 //! stream's desk → `modules`, `shared`, `peers`, pools, `tracks` (each alone). The driver is called under the desk, under
 //! `modules`, `shared` and `peers`, which only first uses take, and under `draining`, whose query does not block.
@@ -32,6 +35,7 @@ mod raw_streams;
 mod reactor;
 mod recent;
 mod software;
+mod spans;
 mod stream;
 mod thread;
 mod track;

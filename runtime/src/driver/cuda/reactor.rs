@@ -110,6 +110,9 @@ fn run(commands: &Receiver<Command>) {
                 checks.moved(each.track.context, now);
                 moved = true;
             }
+            if !each.track.spans.is_empty() {
+                each.track.tell_spans();
+            }
             !each.track.rest(&each.timeline)
         });
         if moved {

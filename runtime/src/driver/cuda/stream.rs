@@ -12,6 +12,7 @@ use super::events::PooledEvent;
 use super::functions::Function;
 use super::gate::Gates;
 use super::raw_streams::RawStream;
+use super::spans::{Begun, Spans};
 use super::track::{Parts, Track};
 use super::{copy, host_fn, launch, reactor};
 use crate::driver::{
@@ -26,7 +27,7 @@ use std::any::Any;
 use std::cell::UnsafeCell;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Kernels that a stream remembers, so that a launch takes no lock to find its function.
 const REMEMBERED: usize = 8;
@@ -81,6 +82,7 @@ impl CudaStream {
             wake_up: completing.wake_up,
             by_events: completing.by_events,
             health: Arc::downgrade(&health),
+            spans: Spans::new(options.runtime, options.key),
         };
         Ok(CudaStream {
             track: Track::new(parts, &timeline),
@@ -205,6 +207,18 @@ impl CudaStream {
         host_fn::enqueue(self.raw.stream, &self.track, &self.health, site, ticket, function)
     }
 
+    /// Ends a traced op, with a marker of its own and the reactor's attention.
+    #[cold]
+    fn trace(&self, begun: Begun, ticket: Ticket, site: Site) {
+        let spans = &self.track.spans;
+        let traced = spans.end(self.context(), self.raw.stream, begun, ticket, site);
+        if let Err(failed) = traced.and_then(|()| self.track.mark(ticket)) {
+            self.context().note_death(failed, None);
+        }
+        fence(Ordering::SeqCst);
+        self.track.wanted();
+    }
+
     /// Each op is waited for: what fails is this one.
     #[cold]
     fn block(&self, ticket: Ticket, site: Site) -> Result<(), DriverError> {
@@ -284,10 +298,14 @@ unsafe impl DriverStream for CudaStream {
             Ok(entered) => entered,
             Err(failed) => return Err(self.refused(Refused::Call(failed), ticket, site)),
         };
+        let begun = Spans::begin(self.context(), self.raw.stream, &command);
         let waited_for = matches!(command, Command::Launch(_) | Command::Copy(_) | Command::Fill(_));
         self.perform(command, ticket, site).map_err(|why| self.refused(why, ticket, site))?;
         self.track.recent.note(ticket, site);
         self.submitted.store(ticket, Ordering::Relaxed);
+        if let Some(begun) = begun {
+            self.trace(begun, ticket, site);
+        }
         if self.context().blocking && waited_for {
             self.block(ticket, site)?;
         }

@@ -12,6 +12,7 @@ use super::events::PooledEvent;
 use super::host_fn::Job;
 use super::reactor;
 use super::recent::Recent;
+use super::spans::Spans;
 use super::watch::Watch;
 use super::words::Word;
 use crate::driver::{Health, WakeUp};
@@ -21,6 +22,7 @@ use crate::timeline::{Progress, Ticket, Timeline};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -45,6 +47,7 @@ pub(super) struct Track {
     /// Host functions that were not called yet, perhaps: dropped if the context dies.
     jobs: Mutex<Vec<Weak<Job>>>,
     asked: Mutex<Option<Asked>>,
+    pub(super) spans: Spans,
     /// Who is told if the stream stands still for ever.
     health: Weak<Health>,
     /// Waits for streams of other devices, newest last.
@@ -76,6 +79,7 @@ pub(super) struct Parts {
     pub(super) wake_up: WakeUp,
     pub(super) by_events: bool,
     pub(super) health: Weak<Health>,
+    pub(super) spans: Spans,
 }
 
 impl Track {
@@ -99,6 +103,7 @@ impl Track {
             jobs: Mutex::default(),
             asked: Mutex::default(),
             health: parts.health,
+            spans: parts.spans,
             waits: Mutex::default(),
             waits_elsewhere: AtomicBool::new(false),
         });
@@ -281,9 +286,20 @@ impl Track {
         }
     }
 
+    /// Tells of traced ops that the device is past. Called while no lock is held.
+    pub(super) fn tell_spans(&self) {
+        let told =
+            catch_unwind(AssertUnwindSafe(|| self.spans.tell(self.context, &self.label, self.reached())));
+        match told {
+            Ok(Ok(())) => {}
+            Ok(Err(failed)) => self.context.note_death(failed, None),
+            Err(_) => crate::report::subscriber_panicked(),
+        }
+    }
+
     /// By the reactor: whether it may turn away.
     pub(super) fn rest(&self, timeline: &Timeline) -> bool {
-        self.watch.rest(|| timeline.is_wanted())
+        self.watch.rest(|| timeline.is_wanted() || !self.spans.is_empty())
     }
 }
 

@@ -1,0 +1,182 @@
+//! When ops ran on the device, for those who trace: timed events around each op, told once the op is over.
+//!
+//! Only while somebody listens. Then each op is two events, a marker and a look of the reactor more: short ops take noticeably
+//! longer. The device's times are put on the host's clock through an event that was recorded while nothing ran, and are as good
+//! as the host sees that event: a few microseconds.
+
+use super::api::{Answer, CUstream, opened};
+use super::context::Context;
+use super::events::PooledEvent;
+use crate::driver::Command;
+use crate::site::Site;
+use crate::timeline::Ticket;
+use crate::trace::event::{self, Traced};
+use parking_lot::{Mutex, ReentrantMutex};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Elapsed times are `f32` milliseconds: up to here they are exact to a tenth of a microsecond.
+const BASE_LASTS: Duration = Duration::from_millis(500);
+
+/// A moment of both clocks.
+#[derive(Debug)]
+struct Base {
+    event: PooledEvent,
+    at: Instant,
+}
+
+/// A context's clock.
+#[derive(Debug, Default)]
+pub(super) struct Clock(Mutex<Option<Base>>);
+
+impl Clock {
+    /// Makes sure that there is a base before what it will measure. The context is current.
+    fn start(&self, context: &'static Context, idle: CUstream) -> Answer {
+        let mut base = self.0.lock();
+        if base.is_none() {
+            let event = passed(context, idle)?;
+            *base = Some(Base { event, at: Instant::now() });
+        }
+        Ok(())
+    }
+
+    /// When the device passed `event`, which it has. The context is current.
+    fn time_of(&self, context: &'static Context, idle: CUstream, event: &PooledEvent) -> Answer<Instant> {
+        let mut slot = self.0.lock();
+        let base = slot.as_mut().expect("started before the event was recorded");
+        let at = after(base.at, elapsed(&base.event, event)?);
+        if at.saturating_duration_since(base.at) > BASE_LASTS {
+            let event = passed(context, idle)?;
+            let at = after(base.at, elapsed(&base.event, &event)?);
+            *base = Base { event, at };
+        }
+        Ok(at)
+    }
+}
+
+fn after(at: Instant, nanoseconds: i64) -> Instant {
+    let time = Duration::from_nanos(nanoseconds.unsigned_abs());
+    if nanoseconds < 0 { at.checked_sub(time).unwrap_or(at) } else { at + time }
+}
+
+/// Nanoseconds between two events that were passed.
+fn elapsed(from: &PooledEvent, to: &PooledEvent) -> Answer<i64> {
+    let mut milliseconds = 0.0f32;
+    // SAFETY: cuEventElapsedTime takes two live, recorded events and writes a float.
+    unsafe { opened().cuEventElapsedTime(&raw mut milliseconds, from.raw(), to.raw()) }?;
+    Ok((f64::from(milliseconds) * 1e6) as i64)
+}
+
+/// A timed event on a stream without work, passed.
+fn passed(context: &'static Context, idle: CUstream) -> Answer<PooledEvent> {
+    let event = context.timed_events.record(context, idle)?;
+    while !event.query()? {
+        std::hint::spin_loop();
+    }
+    Ok(event)
+}
+
+/// An op that is not told yet.
+#[derive(Debug)]
+struct Span {
+    ticket: Ticket,
+    site: Site,
+    kind: &'static str,
+    bytes: u64,
+    begin: PooledEvent,
+    end: PooledEvent,
+}
+
+/// Whose ops they are.
+#[derive(Debug)]
+pub(super) struct Spans {
+    pub(super) runtime: u64,
+    pub(super) stream_key: u64,
+    waiting: Mutex<VecDeque<Span>>,
+    /// Held while spans are told, so that who finds none left knows that all were heard. A subscriber may come back.
+    telling: ReentrantMutex<()>,
+    /// As many as wait, for who does not want the lock.
+    count: AtomicUsize,
+}
+
+/// An op that is being put on its stream.
+pub(super) struct Begun {
+    kind: &'static str,
+    bytes: u64,
+    begin: PooledEvent,
+}
+
+impl Spans {
+    pub(super) fn new(runtime: u64, stream_key: u64) -> Self {
+        Spans {
+            runtime,
+            stream_key,
+            waiting: Mutex::default(),
+            telling: ReentrantMutex::new(()),
+            count: AtomicUsize::new(0),
+        }
+    }
+
+    /// Before an op's call, at the desk with the context current. `None` if nobody listens.
+    #[inline]
+    pub(super) fn begin(context: &'static Context, stream: CUstream, command: &Command) -> Option<Begun> {
+        if event::listened_to() { Self::begin_traced(context, stream, command).ok() } else { None }
+    }
+
+    #[cold]
+    fn begin_traced(context: &'static Context, stream: CUstream, command: &Command) -> Answer<Begun> {
+        context.clock.start(context, context.idle_stream())?;
+        let begin = context.timed_events.record(context, stream)?;
+        Ok(Begun { kind: command.kind(), bytes: command.bytes(), begin })
+    }
+
+    /// After the op's call. Somebody has to tell it when the device is past it.
+    #[cold]
+    pub(super) fn end(
+        &self,
+        context: &'static Context,
+        stream: CUstream,
+        begun: Begun,
+        ticket: Ticket,
+        site: Site,
+    ) -> Answer {
+        let end = context.timed_events.record(context, stream)?;
+        let Begun { kind, bytes, begin } = begun;
+        let mut waiting = self.waiting.lock();
+        waiting.push_back(Span { ticket, site, kind, bytes, begin, end });
+        self.count.store(waiting.len(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Relaxed) == 0
+    }
+
+    /// Tells of the ops that the device is past, and waits for others who do. Called while no lock is held: subscribers run, under
+    /// none but that of the telling itself.
+    pub(super) fn tell(&self, context: &'static Context, label: &Arc<str>, reached: Ticket) -> Answer {
+        let _telling = self.telling.lock();
+        loop {
+            let mut waiting = self.waiting.lock();
+            let Some(span) = waiting.pop_front_if(|span| span.ticket <= reached) else { return Ok(()) };
+            self.count.store(waiting.len(), Ordering::Relaxed);
+            drop(waiting);
+            let entered = context.enter()?;
+            let begin = context.clock.time_of(context, context.idle_stream(), &span.begin)?;
+            let end = after(begin, elapsed(&span.begin, &span.end)?.max(0));
+            drop(entered);
+            let traced = || Traced {
+                runtime: self.runtime,
+                device: crate::device::DeviceId::Cuda(context.ordinal),
+                label,
+                stream_key: self.stream_key,
+                kind: span.kind,
+                bytes: span.bytes,
+            };
+            event::op_ran(span.ticket, &span.site, (begin, end), traced);
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! When ops ran on a CUDA device, as the recorder hears it.
+
+mod support;
+
+use support::software::in_child;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use warpline::prelude::*;
+use warpline::trace::Recorder;
+
+/// Name, stream and times in microseconds of each op that has both.
+fn spans(recorder: &Recorder) -> Vec<(String, u64, f64, f64)> {
+    let mut json = Vec::new();
+    recorder.write(&mut json).unwrap();
+    let trace: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap().iter().filter(|event| event["ph"] == "X");
+    events
+        .map(|event| {
+            let (began, took) = (event["ts"].as_f64().unwrap(), event["dur"].as_f64().unwrap());
+            (event["name"].as_str().unwrap().to_owned(), event["tid"].as_u64().unwrap(), began, began + took)
+        })
+        .collect()
+}
+
+#[test]
+fn every_op_has_its_times_once_the_device_was_synchronized() {
+    for completion in ["word", "event"] {
+        in_child(&[("WARPLINE_COMPLETION", completion), ("SOFTCUDA_COPY_DELAY_US", "300")], || {
+            let recorder = Recorder::new();
+            tracing_subscriber::registry().with(recorder.layer()).init();
+            let runtime = Runtime::new().unwrap();
+            let device = runtime.device(DeviceId::Cuda(0)).unwrap();
+            let (a, b) = (device.new_stream().unwrap(), device.new_stream().unwrap());
+            let x = a.alloc::<f32>(1000).unwrap();
+            for round in 0..40 {
+                drop(a.fill(&x, round as f32));
+                drop(b.wait_stream(&a));
+                drop(b.read(&x));
+                drop(a.wait_stream(&b));
+            }
+            device.synchronize().wait().unwrap();
+            let spans = spans(&recorder);
+            let of = |name: &str| spans.iter().filter(|span| span.0 == name).collect::<Vec<_>>();
+            let (fills, reads) = (of("fill"), of("read"));
+            assert_eq!((fills.len(), reads.len()), (40, 40));
+            // What was ordered ran in that order, as far as the two ends of a microsecond tell.
+            for (fill, read) in fills.iter().zip(&reads) {
+                assert!(fill.2 <= fill.3 && read.2 <= read.3, "{fill:?} {read:?}");
+                assert!(fill.3 <= read.3, "{fill:?} {read:?}");
+            }
+            assert!(fills.windows(2).all(|pair| pair[0].2 <= pair[1].2));
+        });
+    }
+}
