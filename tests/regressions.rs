@@ -274,3 +274,17 @@ fn a_tracing_subscriber_may_use_the_stream_it_hears_of() {
         assert_eq!(heard.load(Ordering::Relaxed), 6, "the gate, two fills, the wait, its edge and the read");
     });
 }
+
+#[test]
+fn what_is_kept_late_for_early_tickets_does_not_let_go_of_what_later_ones_keep() {
+    let timeline = warpline::Timeline::new();
+    let kept: Vec<Arc<u64>> = [2, 6, 3, 4, 5].map(Arc::new).into();
+    for ticket in &kept {
+        timeline.keep_until_last(**ticket, ticket.clone());
+    }
+    timeline.complete(5);
+    let held: Vec<u64> = kept.iter().filter(|kept| Arc::strong_count(kept) > 1).map(|kept| **kept).collect();
+    assert_eq!(held, [6]);
+    timeline.complete(6);
+    assert!(kept.iter().all(|kept| Arc::strong_count(kept) == 1));
+}

@@ -78,6 +78,7 @@ pub struct Timeline {
 #[derive(Default)]
 struct Waiting {
     wakers: BTreeMap<Registration, Waker>,
+    /// In ticket order.
     keeps: VecDeque<Kept>,
     sequence: u64,
     abandoned: bool,
@@ -110,6 +111,12 @@ impl Waiting {
         let waker = self.wakers.first_key_value().map_or(u64::MAX, |(at, _)| at.ticket);
         let keep = self.keeps.front().map_or(u64::MAX, |kept| kept.ticket);
         waker.min(keep)
+    }
+
+    /// Mostly at the end: only what is kept for a ticket that was taken a while ago goes before others.
+    fn insert(&mut self, kept: Kept) {
+        let later = self.keeps.iter().rev().take_while(|other| other.ticket > kept.ticket).count();
+        self.keeps.insert(self.keeps.len() - later, kept);
     }
 
     /// Takes what is due at `ticket`; before it counts as reached, only what does not wait for that.
@@ -346,7 +353,7 @@ impl Timeline {
         let unneeded = if waiting.abandoned {
             Some(keep)
         } else {
-            waiting.keeps.push_back(Kept { ticket, keep, until });
+            waiting.insert(Kept { ticket, keep, until });
             None
         };
         self.interest.store(waiting.lowest(), Ordering::Relaxed);
