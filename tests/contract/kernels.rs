@@ -90,13 +90,13 @@ contract! {
     }
 
     async fn a_configuration_no_gpu_takes_is_refused_everywhere([device]) {
-        let stream = device.new_stream()?;
+        let stream = device.stream().label("wide").build()?;
         let (x, y) = (stream.alloc::<f32>(8)?, stream.alloc::<f32>(8)?);
         let error = refused(stream.launch(kernels::axpy(8, 1.0, &x, &y), LaunchConfig::linear(1, 2000))).await;
         says(
             &error,
             ErrorKind::InvalidArgument,
-            &["axpy: block [2000, 1, 1] has 2000 in x, which takes 1 to 1024; change the launch configuration"],
+            &["axpy on stream \"wide\" (tests/contract/kernels.rs:", "block [2000, 1, 1] has 2000 in x, which takes 1 to 1024; change the launch configuration"],
         );
     }
 

@@ -144,8 +144,9 @@ impl Stream {
         op.in_place = kernel.in_place;
         op.refused = match &call.failed {
             None => config.check(kernel.name).err(),
-            Some(error) => Some(self.core().refused_call(op.site, kernel.name, error)),
-        };
+            Some(error) => Some(error.clone()),
+        }
+        .map(|error| self.core().refused_call(op.site, kernel.name, &error));
         let place = self.core().enqueue(&mut op, || {
             Command::Launch(Launch { kernel, config, args: std::mem::take(&mut call.args) })
         });
