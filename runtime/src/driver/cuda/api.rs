@@ -24,6 +24,7 @@ pub(super) type Answer<T = ()> = Result<T, Failed>;
 impl Failed {
     pub(super) const OUT_OF_MEMORY: u32 = 2;
     const NO_DEVICE: u32 = 100;
+    const NOT_FOUND: u32 = 500;
     const PEER_ACCESS_ALREADY_ENABLED: u32 = 704;
     const NOT_READY: u32 = 600;
 
@@ -34,6 +35,10 @@ impl Failed {
     pub(super) fn is_no_device(self) -> bool {
         self.code == Self::NO_DEVICE
     }
+    pub(super) fn is_not_found(self) -> bool {
+        self.code == Self::NOT_FOUND
+    }
+
 
     pub(super) fn is_enabled_already(self) -> bool {
         self.code == Self::PEER_ACCESS_ALREADY_ENABLED

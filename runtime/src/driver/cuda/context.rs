@@ -104,7 +104,10 @@ impl Context {
             });
             return Err(format!(
                 "the NVIDIA driver shows {count} device{}{hidden}",
-                if count == 1 { ", cuda:0" } else { "s" }
+                match count {
+                    1 => ", cuda:0".to_owned(),
+                    _ => format!("s, cuda:0 to cuda:{}", count - 1),
+                }
             ));
         }
         let mut contexts = CONTEXTS.lock();

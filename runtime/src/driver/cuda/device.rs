@@ -297,12 +297,20 @@ unsafe impl Driver for CudaDevice {
     fn global(&self, kernel: &'static Kernel, name: &str) -> Result<(DevicePtr, usize), DriverError> {
         let _entered = self.context.enter().map_err(|failed| self.driver_error(failed))?;
         let module = self.context.functions.module_of(self.context, kernel)?;
-        let name = std::ffi::CString::new(name)
+        let text = std::ffi::CString::new(name)
             .map_err(|_| DriverError::Refused(format!("{name:?} is no name of a variable")))?;
         let (mut address, mut bytes) = (0, 0);
         // SAFETY: cuModuleGetGlobal takes a live module and a string, and writes an address and a size.
-        unsafe { opened().cuModuleGetGlobal_v2(&raw mut address, &raw mut bytes, module, name.as_ptr()) }
-            .map_err(|failed| self.driver_error(failed))?;
+        unsafe { opened().cuModuleGetGlobal_v2(&raw mut address, &raw mut bytes, module, text.as_ptr()) }
+            .map_err(|failed| {
+                if failed.is_not_found() {
+                    return DriverError::Refused(format!(
+                        "the module of {} has no variable \"{name}\"; declare it extern \"C\", or pass the name that its PTX has",
+                        kernel.name
+                    ));
+                }
+                self.driver_error(failed)
+            })?;
         Ok((DevicePtr(address), bytes))
     }
 

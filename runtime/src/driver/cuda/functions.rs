@@ -121,9 +121,11 @@ impl Functions {
 
     /// Lets `function` be launched with this much dynamic shared memory. The context is current.
     pub(super) fn allow_shared(&self, function: Function, bytes: u32) -> Answer {
-        if bytes <= SHARED_WITHOUT_ASKING {
-            return Ok(());
-        }
+        if bytes <= SHARED_WITHOUT_ASKING { Ok(()) } else { self.ask_for_shared(function, bytes) }
+    }
+
+    #[cold]
+    fn ask_for_shared(&self, function: Function, bytes: u32) -> Answer {
         let mut shared = self.shared.lock();
         let allowed = shared.entry(function.raw as usize).or_insert(SHARED_WITHOUT_ASKING);
         if bytes > *allowed {
@@ -217,6 +219,21 @@ pub(super) const fn bytes_of(kind: ParamKind) -> usize {
 }
 
 /// The most dynamic shared memory that a block of this device can ask for.
+/// Why `failed` came of asking for so much dynamic shared memory, with both numbers.
+#[cold]
+pub(super) fn no_such_shared(context: &Context, kernel: &Kernel, bytes: u32, failed: Failed) -> DriverError {
+    match most_shared_bytes(context) {
+        Ok(most) if i64::from(bytes) > i64::from(most) => DriverError::Refused(format!(
+            "{bytes} bytes of dynamic shared memory a block, and a block has at most {most} on cuda:{}; ask for less",
+            context.ordinal
+        )),
+        _ => DriverError::Refused(format!(
+            "{} cannot have {bytes} bytes of dynamic shared memory a block: {failed}",
+            kernel.name
+        )),
+    }
+}
+
 pub(super) fn most_shared_bytes(context: &Context) -> Answer<i32> {
     context.attribute(attribute::SHARED_PER_BLOCK_OPTIN)
 }

@@ -9,7 +9,7 @@
 use super::api::{Answer, Failed, opened};
 use super::context::Context;
 use super::events::PooledEvent;
-use super::functions::Function;
+use super::functions::{Function, no_such_shared};
 use super::gate::Gates;
 use super::raw_streams::RawStream;
 use super::spans::{Begun, Spans};
@@ -135,7 +135,13 @@ impl CudaStream {
     #[inline]
     fn launch(&self, launch: &Launch) -> Result<(), Refused> {
         let function = self.function(launch.kernel)?;
-        self.context().functions.allow_shared(function, launch.config.shared_bytes)?;
+        let bytes = launch.config.shared_bytes;
+        if let Err(failed) = self.context().functions.allow_shared(function, bytes) {
+            if failed.is_sticky() {
+                return Err(failed.into());
+            }
+            return Err(no_such_shared(self.context(), launch.kernel, bytes, failed).into());
+        }
         Ok(launch::launch(launch, function, self.raw.stream)?)
     }
 
