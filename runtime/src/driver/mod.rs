@@ -343,8 +343,8 @@ pub unsafe trait DriverStream: Send + Sync + fmt::Debug + 'static {
     /// Advances the timeline to `ticket` once everything submitted so far is done. Only for `Completion::Signalled`.
     fn signal(&self, ticket: Ticket);
 
-    /// Whether the calling thread may [`signal`](Self::signal). If not, it is left to another.
-    fn can_signal(&self) -> bool {
+    /// Whether the calling thread may [`signal`](Self::signal): not from a host function that the driver itself is calling.
+    fn may_signal(&self) -> bool {
         true
     }
 

@@ -293,12 +293,27 @@ impl PinnedBytes {
     }
 }
 
+/// Somebody else's memory that was page-locked.
+struct Registered {
+    driver: Arc<dyn Driver>,
+    block: HostBlock,
+    owner: Box<dyn Any + Send>,
+}
+
+impl Registered {
+    fn end(self) {
+        // SAFETY: `Driver::unregister_host` needs memory registered with this driver and in no copy. `register` did so, and a copy
+        // in flight keeps the `PinnedBytes` that this comes from.
+        unsafe { self.driver.unregister_host(self.block.0.as_ptr(), self.owner) };
+    }
+}
+
 impl Drop for PinnedBytes {
     fn drop(&mut self) {
         if let Some(owner) = self.owner.take() {
-            // SAFETY: `Driver::unregister_host` needs memory registered with this driver and in no copy. `register` did so, and a
-            // copy in flight keeps these bytes.
-            unsafe { self.pool.driver.unregister_host(self.ptr.as_ptr(), owner) };
+            let registered =
+                Registered { driver: self.pool.driver.clone(), block: HostBlock(self.ptr), owner };
+            crate::offload::run_where_it_may_block(move || registered.end());
         }
         if self.block_len == 0 {
             return;

@@ -61,7 +61,7 @@ pub(crate) struct StreamCore {
 
 /// What only the one at the desk touches.
 pub(crate) struct State {
-    me: Weak<StreamCore>,
+    core: Weak<StreamCore>,
     pub(crate) raw: Arc<dyn DriverStream>,
     pub(crate) issued: Ticket,
     marked: Ticket,
@@ -94,18 +94,24 @@ impl State {
     }
 
     fn mark(&mut self) {
-        if self.raw.can_signal() {
-            self.raw.signal(self.issued);
-            self.marked = self.issued;
-        } else {
-            // A host function let go of something: another thread asks again.
-            let (core, ticket) = (self.me.clone(), self.issued);
-            crate::offload::later(move || {
-                if let Some(core) = core.upgrade() {
-                    core.want_marker(ticket);
-                }
-            });
+        if !self.raw.may_signal() {
+            return self.have_marked();
         }
+        self.raw.signal(self.issued);
+        self.marked = self.issued;
+    }
+}
+
+impl State {
+    /// Leaves the marker to a thread that may write it.
+    #[cold]
+    fn have_marked(&self) {
+        let (core, ticket) = (self.core.clone(), self.issued);
+        crate::offload::detach(move || {
+            if let Some(core) = core.upgrade() {
+                core.want_marker(ticket);
+            }
+        });
     }
 }
 
@@ -161,8 +167,8 @@ impl StreamCore {
             device.refused(&"new_stream", &error)
         })?;
         device.health.watch(&timeline);
-        let state = |me: &Weak<StreamCore>| State {
-            me: me.clone(),
+        let state = |core: &Weak<StreamCore>| State {
+            core: core.clone(),
             raw,
             issued: 0,
             marked: 0,
@@ -173,12 +179,12 @@ impl StreamCore {
             waited: [(id, u64::MAX, 0); 4],
             waited_at: 0,
         };
-        let core = Arc::new_cyclic(|me| StreamCore {
+        let core = Arc::new_cyclic(|core| StreamCore {
             id,
             label,
             priority: settings.priority,
             timeline,
-            desk: Desk::new(state(me), device.signalled),
+            desk: Desk::new(state(core), device.signalled),
             known: Mutex::default(),
             issued: AtomicU64::new(0),
             version: AtomicU64::new(0),

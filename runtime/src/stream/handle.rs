@@ -186,8 +186,12 @@ impl Stream {
 
     /// Calls `f` in stream order: after everything enqueued before, before everything enqueued after.
     ///
-    /// It runs on a thread of the driver and holds up what is behind it on this stream. It must not wait for work of the same
-    /// device. A panic in it is a fault of the device.
+    /// It runs on a thread of the driver and holds up what is behind it on this stream, and may hold up host functions of other
+    /// streams. It must not wait for work of the same device. It may drop streams, buffers and `Pending`s. A panic in it is a
+    /// fault of the device.
+    ///
+    /// On a CUDA device it cannot enqueue, allocate or page-lock: the driver does not take calls from there, and they are refused
+    /// as `Driver`. Send what follows to a task instead, or await this and enqueue it then.
     ///
     /// # Cancel safety
     /// Dropping the `Pending` drops the result; `f` is called all the same.

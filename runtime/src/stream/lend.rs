@@ -50,8 +50,19 @@ impl Stream {
         }
         let used = Use { stream: core.id, ticket: core.allocation_ticket(site)? };
         let (ptr, len_bytes) = (DevicePtr(address), len * size_of::<T>());
-        let allocation = Allocation::lent(core.device.clone(), ptr, len_bytes, used, site, Arc::new(owner));
+        let owner = Arc::new(Owner(Some(Box::new(owner))));
+        let allocation = Allocation::lent(core.device.clone(), ptr, len_bytes, used, site, owner);
         Ok(Buffer::new(Arc::new(allocation), len))
+    }
+}
+
+/// Whose memory it is: dropped where that may block, since it may call the driver.
+struct Owner(Option<Box<dyn Any + Send + Sync>>);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let owner = self.0.take();
+        crate::offload::run_where_it_may_block(move || drop(owner));
     }
 }
 

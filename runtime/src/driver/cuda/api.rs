@@ -27,18 +27,21 @@ impl Failed {
     const NOT_FOUND: u32 = 500;
     const PEER_ACCESS_ALREADY_ENABLED: u32 = 704;
     const NOT_READY: u32 = 600;
+    /// The driver was not called: it would be from a host function that it is calling. It may answer so itself
+    /// (`CUDA_ERROR_NOT_PERMITTED`), says its description of `cuLaunchHostFunc`, but need not.
+    pub(super) const IN_HOST_FUNCTION: Failed = Failed { call: "", code: 800 };
 
     pub(super) fn is_not_ready(self) -> bool {
         self.code == Self::NOT_READY
     }
 
-    pub(super) fn is_no_device(self) -> bool {
-        self.code == Self::NO_DEVICE
-    }
     pub(super) fn is_not_found(self) -> bool {
         self.code == Self::NOT_FOUND
     }
 
+    pub(super) fn is_no_device(self) -> bool {
+        self.code == Self::NO_DEVICE
+    }
 
     pub(super) fn is_enabled_already(self) -> bool {
         self.code == Self::PEER_ACCESS_ALREADY_ENABLED
@@ -72,6 +75,9 @@ impl Failed {
 
 impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Self::IN_HOST_FUNCTION {
+            return f.write_str("a host function called it, which must not enqueue or allocate; do it before, or after awaiting");
+        }
         write!(f, "{} answered {}", self.call, self.name())?;
         match self.text(|api| api.cuGetErrorString) {
             Some(meaning) => write!(f, " ({meaning})"),

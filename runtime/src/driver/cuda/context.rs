@@ -17,6 +17,7 @@ use super::track::Track;
 use super::words::Words;
 use crate::driver::Health;
 use crate::error::Error;
+use crate::offload::{self, Duty};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int};
@@ -161,6 +162,9 @@ impl Context {
     /// Makes the context current on this thread until the returned value is dropped.
     #[inline]
     pub(super) fn enter(&self) -> Answer<Entered> {
+        if offload::duty() == Duty::Callback {
+            return Err(Failed::IN_HOST_FUNCTION);
+        }
         let api = opened();
         let mut before = std::ptr::null_mut();
         // SAFETY: cuCtxGetCurrent writes a context or null.

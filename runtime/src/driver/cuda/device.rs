@@ -5,7 +5,6 @@ use super::context::{Context, attribute};
 use super::functions::most_shared_bytes;
 use super::reactor;
 use super::stream::{Completing, CudaStream};
-use super::thread;
 use crate::device::DeviceId;
 use crate::driver::{
     Completion, DeviceProperties, DevicePtr, Driver, DriverError, DriverEvent, DriverStream, Health,
@@ -13,6 +12,7 @@ use crate::driver::{
 };
 use crate::error::{Error, ErrorKind};
 use crate::kernel::{Kernel, LaunchConfig};
+use crate::offload;
 use crate::timeline::Timeline;
 use parking_lot::Mutex;
 use std::any::Any;
@@ -100,33 +100,7 @@ fn self_test(context: &'static Context) -> Answer<bool> {
     Ok(true)
 }
 
-/// A host address on its way to another thread.
-struct HostPtr(*mut u8);
-
-// SAFETY: it is a number until the driver gets it, which takes addresses from any thread.
-unsafe impl Send for HostPtr {}
-
-impl HostPtr {
-    fn get(self) -> *mut c_void {
-        self.0.cast::<c_void>()
-    }
-}
-
 impl Context {
-    /// Gives something back to the driver, which may wait until the device is idle. The reactor, which wakes everybody, hands
-    /// that on, and so does a host function, which may not call the driver. While the process ends nothing is given back.
-    fn may_block(&'static self, call: impl FnOnce() -> Answer + Send + 'static) {
-        if crate::process::is_ending() {
-            return;
-        }
-        let call = move || {
-            if let Err(failed) = self.enter().and_then(|_entered| call()) {
-                self.note_death(failed, None);
-            }
-        };
-        if thread::is_free() { call() } else { crate::offload::later(call) }
-    }
-
     /// What a failed call is for those above the seam.
     pub(super) fn driver_error(&self, failed: Failed) -> DriverError {
         if failed.code != Failed::OUT_OF_MEMORY {
@@ -185,9 +159,18 @@ unsafe impl Driver for CudaDevice {
     }
 
     unsafe fn free(&self, ptr: DevicePtr, _len_bytes: usize) {
-        self.context.may_block(move || {
-            // SAFETY: cuMemFree takes an address that cuMemAlloc gave; the caller vouches for it.
-            unsafe { opened().cuMemFree_v2(ptr.0) }
+        if crate::process::is_ending() {
+            return;
+        }
+        let context = self.context;
+        offload::run_where_it_may_block(move || {
+            let freed = context.enter().and_then(|_entered| {
+                // SAFETY: cuMemFree takes an address that cuMemAlloc gave; the caller vouches for it.
+                unsafe { opened().cuMemFree_v2(ptr.0) }
+            });
+            if let Err(failed) = freed {
+                context.note_death(failed, None);
+            }
         });
     }
 
@@ -205,10 +188,18 @@ unsafe impl Driver for CudaDevice {
     }
 
     unsafe fn free_host(&self, ptr: *mut u8, _len_bytes: usize) {
-        let ptr = HostPtr(ptr);
-        self.context.may_block(move || {
-            // SAFETY: cuMemFreeHost takes an address that cuMemHostAlloc gave; the caller vouches for it.
-            unsafe { opened().cuMemFreeHost(ptr.get()) }
+        if crate::process::is_ending() {
+            return;
+        }
+        let (context, address) = (self.context, ptr as usize);
+        offload::run_where_it_may_block(move || {
+            let freed = context.enter().and_then(|_entered| {
+                // SAFETY: cuMemFreeHost takes an address that cuMemHostAlloc gave; the caller vouches for it.
+                unsafe { opened().cuMemFreeHost(address as *mut c_void) }
+            });
+            if let Err(failed) = freed {
+                context.note_death(failed, None);
+            }
         });
     }
 
@@ -222,13 +213,18 @@ unsafe impl Driver for CudaDevice {
 
     unsafe fn unregister_host(&self, ptr: *mut u8, owner: Box<dyn Any + Send>) {
         // Memory that stays registered stays allocated.
-        let (ptr, owner) = (HostPtr(ptr), ManuallyDrop::new(owner));
-        self.context.may_block(move || {
+        let owner = ManuallyDrop::new(owner);
+        if crate::process::is_ending() {
+            return;
+        }
+        let done = self.context.enter().and_then(|_entered| {
             // SAFETY: cuMemHostUnregister takes memory that is registered and in no copy; the caller vouches for it.
-            unsafe { opened().cuMemHostUnregister(ptr.get()) }?;
-            drop(ManuallyDrop::into_inner(owner));
-            Ok(())
+            unsafe { opened().cuMemHostUnregister(ptr.cast::<c_void>()) }
         });
+        match done {
+            Ok(()) => drop(ManuallyDrop::into_inner(owner)),
+            Err(failed) => self.context.note_death(failed, None),
+        }
     }
 
     fn elapsed(&self, earlier: &DriverEvent, later: &DriverEvent) -> Result<Duration, DriverError> {

@@ -120,6 +120,7 @@ impl Functions {
     }
 
     /// Lets `function` be launched with this much dynamic shared memory. The context is current.
+    #[inline]
     pub(super) fn allow_shared(&self, function: Function, bytes: u32) -> Answer {
         if bytes <= SHARED_WITHOUT_ASKING { Ok(()) } else { self.ask_for_shared(function, bytes) }
     }
@@ -218,7 +219,6 @@ pub(super) const fn bytes_of(kind: ParamKind) -> usize {
     }
 }
 
-/// The most dynamic shared memory that a block of this device can ask for.
 /// Why `failed` came of asking for so much dynamic shared memory, with both numbers.
 #[cold]
 pub(super) fn no_such_shared(context: &Context, kernel: &Kernel, bytes: u32, failed: Failed) -> DriverError {
@@ -234,6 +234,7 @@ pub(super) fn no_such_shared(context: &Context, kernel: &Kernel, bytes: u32, fai
     }
 }
 
+/// The most dynamic shared memory that a block of this device can ask for.
 pub(super) fn most_shared_bytes(context: &Context) -> Answer<i32> {
     context.attribute(attribute::SHARED_PER_BLOCK_OPTIN)
 }

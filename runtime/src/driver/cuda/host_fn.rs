@@ -1,10 +1,15 @@
 //! Host functions in stream order: called by a thread of the driver's, which may not call the driver.
+//!
+//! A function, and the drop of what it owns, may still let go of streams and buffers. What that needs of the driver is done by
+//! another thread: markers by whom the desk is handed to ([`DriverStream::may_signal`](crate::driver::DriverStream)), the end of
+//! memory by `offload`. What else would reach the driver from here is refused ([`Context::enter`](super::context::Context)).
 
 use super::api::{Answer, CUstream, opened};
 use super::reactor;
 use super::track::Track;
 use crate::driver::{Health, HostFn};
 use crate::error::{Error, ErrorKind};
+use crate::offload::{self, Duty};
 use crate::site::Site;
 use crate::timeline::Ticket;
 use parking_lot::Mutex;
@@ -67,8 +72,10 @@ unsafe extern "C" fn call(data: *mut c_void) {
     // SAFETY: `data` is the reference that `enqueue` gave away; the driver calls once.
     let job = unsafe { Arc::from_raw(data.cast_const().cast::<Job>()) };
     let Some(HostFn(function)) = job.function.lock().take() else { return };
-    let done = super::thread::as_host_function(|| catch_unwind(AssertUnwindSafe(function)));
-    let Err(panic) = done else { return };
+    let before = offload::set_duty(Duty::Callback);
+    let outcome = catch_unwind(AssertUnwindSafe(function));
+    offload::set_duty(before);
+    let Err(panic) = outcome else { return };
     let why = crate::driver::message_of(panic);
     let error = Error::new(
         ErrorKind::Fault,

@@ -21,6 +21,7 @@ use crate::driver::{
 };
 use crate::error::{Error, ErrorKind};
 use crate::kernel::Kernel;
+use crate::offload::{self, Duty};
 use crate::site::Site;
 use crate::timeline::{Progress, Ticket, Timeline};
 use std::any::Any;
@@ -330,8 +331,9 @@ unsafe impl DriverStream for CudaStream {
         }
     }
 
-    fn can_signal(&self) -> bool {
-        super::thread::may_call()
+    #[inline]
+    fn may_signal(&self) -> bool {
+        offload::duty() != Duty::Callback
     }
 
     fn record(&self) -> Result<Option<DriverEvent>, DriverError> {
@@ -371,13 +373,17 @@ impl Drop for CudaStream {
         let mut raw = self.raw.taken();
         raw.written = self.track.value(self.track.marked());
         if self.borrowed {
-            // The word alone is ours, and work in flight may still write it.
+            // The word alone is ours. If its last write has come, nothing writes it any more.
+            if raw.word.host.load(Ordering::Acquire) == raw.written {
+                raw.word.host.store(0, Ordering::Relaxed);
+                context.words.give_back(raw.word);
+            }
             return;
         }
         let submitted = self.submitted.load(Ordering::Relaxed);
         let until = if self.track.reached() >= submitted {
             None
-        } else if !super::thread::may_call() {
+        } else if offload::duty() == Duty::Callback {
             // Dropped by a host function: nobody gets it again.
             return;
         } else {

@@ -1,40 +1,6 @@
-//! What threads may do, and what the reactor's asks of the system: to wake on time, and to be allowed on every core.
+//! What the reactor's thread asks of the system: to wake on time, and to be allowed on every core.
 
-use std::cell::Cell;
-
-/// What the calling thread is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Role {
-    /// Anybody's: may call the driver.
-    Free,
-    /// The reactor: may make calls that do not block.
-    Reactor,
-    /// One of the driver's, in a host function: may make no call.
-    HostFunction,
-}
-
-thread_local! {
-    static ROLE: Cell<Role> = const { Cell::new(Role::Free) };
-}
-
-/// Whether this thread may make calls that block.
-pub(super) fn is_free() -> bool {
-    ROLE.get() == Role::Free
-}
-
-/// Whether this thread may make any call.
-#[inline]
-pub(super) fn may_call() -> bool {
-    ROLE.get() != Role::HostFunction
-}
-
-/// Runs a host function, on a thread of the driver's.
-pub(super) fn as_host_function<R>(f: impl FnOnce() -> R) -> R {
-    let before = ROLE.replace(Role::HostFunction);
-    let result = f();
-    ROLE.set(before);
-    result
-}
+use crate::offload::{self, Duty};
 
 /// Called by the reactor, once.
 ///
@@ -42,7 +8,7 @@ pub(super) fn as_host_function<R>(f: impl FnOnce() -> R) -> R {
 /// worker's core; so it asks for all of them, and the system takes those that the process may use. Timer slack, 50 µs by
 /// default, is time that the system may add to each of its sleeps.
 pub(super) fn become_reactor() {
-    ROLE.set(Role::Reactor);
+    offload::set_duty(Duty::Reactor);
     #[cfg(target_os = "linux")]
     {
         // SAFETY: an all-zero CPU set is a valid, empty one.
