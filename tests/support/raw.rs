@@ -1,0 +1,51 @@
+//! The CUDA driver by itself: what a program that also uses it beside Warpline calls, and what the software CUDA driver counts.
+
+use cudarc::driver::sys;
+use std::ffi::{CStr, c_char};
+
+/// How often an entry point of the software CUDA driver was called.
+#[track_caller]
+pub(crate) fn calls(entry_point: &CStr) -> u64 {
+    type Count = unsafe extern "C" fn(*const c_char) -> u64;
+    // SAFETY: the software CUDA driver declares it so.
+    let count =
+        unsafe { sys::culib().get::<Count>(b"softcudaCallCount\0") }.expect("the software CUDA driver");
+    // SAFETY: it takes a string that ends with a NUL.
+    let calls = unsafe { count(entry_point.as_ptr()) };
+    assert_ne!(calls, u64::MAX, "no entry point is called {entry_point:?}");
+    calls
+}
+
+/// How often each of them is called in `f`.
+#[track_caller]
+pub(crate) fn calls_in<const N: usize, R>(entry_points: [&CStr; N], f: impl FnOnce() -> R) -> ([u64; N], R) {
+    let before = entry_points.map(calls);
+    let result = f();
+    let mut after = entry_points.map(calls);
+    after.iter_mut().zip(before).for_each(|(after, before)| *after -= before);
+    (after, result)
+}
+
+/// The primary context of a device, which is never let go.
+pub(crate) fn primary_context(ordinal: i32) -> sys::CUcontext {
+    let (mut device, mut context) = (0, std::ptr::null_mut());
+    // SAFETY: writes a device.
+    unsafe { sys::cuDeviceGet(&raw mut device, ordinal) }.result().unwrap();
+    // SAFETY: writes a context.
+    unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut context, device) }.result().unwrap();
+    context
+}
+
+/// The calling thread's current context, or null.
+pub(crate) fn current_context() -> sys::CUcontext {
+    let mut context = std::ptr::null_mut();
+    // SAFETY: writes a context or null.
+    unsafe { sys::cuCtxGetCurrent(&raw mut context) }.result().unwrap();
+    context
+}
+
+/// Makes a context, or none, the calling thread's current one.
+pub(crate) fn set_current_context(context: sys::CUcontext) {
+    // SAFETY: the contexts of these tests live as long as the process; null is none.
+    unsafe { sys::cuCtxSetCurrent(context) }.result().unwrap();
+}
