@@ -89,6 +89,73 @@ contract! {
         assert_eq!(stream.call(|| 4).await?, 4, "the turn has ended");
     }
 
+    async fn what_is_marked_during_the_turn_stands_before_the_work([device]) {
+        let (stream, side) = (device.new_stream()?, device.new_stream()?);
+        let (x, y) = (stream.alloc::<f32>(4)?, stream.alloc::<f32>(4)?);
+        drop(stream.fill(&x, 1.0));
+        drop(stream.fill(&y, 1.0));
+        let before = stream.issued();
+        let mut event = None;
+        // SAFETY: the closure enqueues nothing.
+        let done = unsafe {
+            stream.external(reads(NOTHING), writes([&y]), |_| {
+                event = Some(stream.record_event());
+                drop(side.wait_stream(&stream));
+            })
+        };
+        let event = event.expect("the closure was called");
+        assert_eq!(event.ticket(), before);
+        event.await?;
+        assert_eq!(side.read(&x).await?, [1.0; 4], "what was there before the turn is before the wait");
+        says(&refused(side.read(&y)).await, ErrorKind::Unordered, &["memory that external on stream"]);
+        done.await?;
+        assert_eq!(side.read(&y).await?, [1.0; 4]);
+    }
+
+    async fn other_streams_may_be_awaited_during_the_turn([device]) {
+        if device.runs_in_turns() {
+            return Ok(());
+        }
+        let (stream, side) = (device.new_stream()?, device.new_stream()?);
+        let x = stream.alloc::<f32>(4)?;
+        drop(stream.fill(&x, 1.0));
+        let mut seen = None;
+        // SAFETY: the closure enqueues nothing.
+        let done = unsafe {
+            stream.external(reads([&x]), writes(NOTHING), |_| {
+                drop(side.wait_stream(&stream));
+                seen = Some(side.read(&x).wait());
+            })
+        };
+        assert_eq!(seen.expect("the closure was called")?, [1.0; 4]);
+        done.await?;
+    }
+
+    async fn work_that_could_not_be_enqueued_fails_its_readers([device]) {
+        let stream = device.stream().label("turn").build()?;
+        let (x, y) = (stream.alloc::<f32>(4)?, stream.alloc::<f32>(4)?);
+        drop(stream.fill(&x, 1.0));
+        drop(stream.fill(&y, 1.0));
+        let ran = Arc::new(AtomicBool::new(false));
+        let runs = ran.clone();
+        // SAFETY: the work touches no device memory.
+        let done = unsafe {
+            stream.external(reads([&x]), writes([&y]), |raw| {
+                assert_eq!(raw.device(), device.id());
+                raw.call(move || runs.store(true, Ordering::SeqCst));
+                raw.fail("gemm answered 13");
+                raw.fail("and another");
+            })
+        };
+        let text = format!("failed on {device}: gemm answered 13; the device goes on");
+        says(&refused(done).await, ErrorKind::Driver, &["external on stream \"turn\"", &text]);
+        says(&refused(stream.read(&y)).await, ErrorKind::Driver, &["gemm answered 13"]);
+        assert_eq!(stream.read(&x).await?, [1.0; 4]);
+        assert!(ran.load(Ordering::SeqCst), "what was enqueued before runs");
+        drop(stream.fill(&y, 2.0));
+        assert_eq!(stream.read(&y).await?, [2.0; 4]);
+    }
+
     async fn a_panic_in_the_closure_ends_the_turn([device]) {
         let stream = device.new_stream()?;
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

@@ -71,6 +71,8 @@ pub(crate) struct State {
     pub(crate) forgotten: Option<Released>,
     /// The thread doing foreign work on this stream.
     pub(crate) foreign: Option<ThreadId>,
+    /// The first ticket of that work; 0: it has none yet.
+    pub(crate) foreign_from: Ticket,
     /// The latest waits: stream, its ticket, its version. Asking for the same again is nothing to do.
     waited: [(StreamId, Ticket, u64); 4],
     waited_at: usize,
@@ -176,6 +178,7 @@ impl StreamCore {
             closed: false,
             forgotten: None,
             foreign: None,
+            foreign_from: 0,
             waited: [(id, u64::MAX, 0); 4],
             waited_at: 0,
         };
@@ -324,6 +327,9 @@ impl StreamCore {
             return Err(error);
         }
         state.issued = ticket;
+        if state.foreign.is_some() && state.foreign_from == 0 {
+            state.foreign_from = ticket;
+        }
         self.elided.store(false, Ordering::Relaxed);
         self.issued.store(ticket, Ordering::Release);
         if self.device.signalled && (kept || ticket - state.marked >= MARKER_EVERY) && state.foreign.is_none()
@@ -415,7 +421,9 @@ impl StreamCore {
     }
 
     fn snapshot_at(&self, seat: &State, implied: impl FnOnce(Use) -> bool) -> Result<Snapshot, DriverError> {
-        let used = Use { stream: self.id, ticket: seat.issued };
+        // What is marked during foreign work stands before it: nobody knows how much of it is on the stream yet.
+        let ticket = if seat.foreign_from == 0 { seat.issued } else { seat.foreign_from - 1 };
+        let used = Use { stream: self.id, ticket };
         let event =
             if self.timeline.reached(used.ticket) || implied(used) { None } else { seat.raw.record()? };
         Ok(Snapshot {

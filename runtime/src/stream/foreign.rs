@@ -5,16 +5,17 @@
 //! `drop` are not concerned.
 //!
 //! The accesses are checked, and the op takes its ticket, before the closure is called. On CUDA the closure gets the raw stream and
-//! enqueues there; until the turn ends nothing says how far the stream is, and it ends with a marker. On the CPU device foreign
-//! work is host functions, collected by the closure and run as one op; a gate (a timeline of its own, waited for just before the
+//! enqueues there; until the turn ends nothing says how far the stream is, and it ends with a marker. An event that is recorded
+//! meanwhile, also by another stream's wait for this one, stands before the work. On the CPU device foreign work is host functions, collected by the closure and run as one op; a gate (a timeline of its own, waited for just before the
 //! op) keeps the op from running until the closure has returned.
 
 use super::core::{Place, StreamCore};
 use super::enqueue::{Op, Touch};
 use super::handle::Stream;
+use crate::device::DeviceId;
 use crate::driver::{Command, DriverError, DriverStream, HostFn, Point, RawHandle};
 use crate::element::Element;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel::AccessMode;
 use crate::memory::Buffer;
 use crate::order::mark_failed;
@@ -90,29 +91,35 @@ impl Stream {
 
 type HostCall = Box<dyn FnOnce() + Send>;
 
-/// The stream as foreign work sees it.
+/// The stream as foreign work sees it: what [`Stream::external`] hands to its closure.
 pub struct RawStream {
+    device: DeviceId,
     site: Site,
     /// On the CPU device, what to run.
     calls: Vec<HostCall>,
     native: Option<Native>,
-}
-
-/// A stream that others can enqueue on.
-struct Native {
-    stream: Arc<dyn DriverStream>,
-    handle: RawHandle,
     failed: Option<DriverError>,
 }
 
+/// A stream that others can enqueue on.
+#[derive(Clone)]
+struct Native {
+    stream: Arc<dyn DriverStream>,
+    handle: RawHandle,
+}
+
 impl RawStream {
+    fn new(core: &StreamCore, site: Site, native: Option<Native>) -> Self {
+        RawStream { device: core.device.id, site, calls: Vec::new(), native, failed: None }
+    }
+
     /// Enqueues a host function. On the CPU device, foreign work is that.
     pub fn call(&mut self, f: impl FnOnce() + Send + 'static) {
         match &mut self.native {
             None => self.calls.push(Box::new(f)),
             Some(native) => {
                 if let Err(error) = native.stream.call_now(self.site, HostFn(Box::new(f))) {
-                    native.failed.get_or_insert(error);
+                    self.failed.get_or_insert(error);
                 }
             }
         }
@@ -120,8 +127,22 @@ impl RawStream {
 
     /// The `CUstream`, for the driver's and its libraries' own functions; `None` on the CPU device. The device's primary context
     /// is current on this thread while the closure runs.
+    ///
+    /// It is good until the closure returns: afterwards the stream may get a marker at any time, or be another's.
     pub fn as_ptr(&self) -> Option<*mut c_void> {
         self.native.as_ref().map(|native| native.handle.as_ptr())
+    }
+
+    /// The device it is on: its number is that of the driver and its libraries.
+    pub fn device(&self) -> DeviceId {
+        self.device
+    }
+
+    /// Says that the work could not be enqueued, or not all of it: the op's `Pending` resolves to a `Driver` error with this text,
+    /// and what reads the memory that was declared as written fails with it until it is overwritten. What was enqueued before
+    /// runs all the same. Of several, the first counts.
+    pub fn fail(&mut self, why: impl Into<String>) {
+        self.failed.get_or_insert_with(|| DriverError::Refused(why.into()));
     }
 }
 
@@ -129,14 +150,50 @@ impl Stream {
     /// Lets other code enqueue work on this stream, as one op with the declared accesses.
     ///
     /// `f` has the stream's turn while it runs: other threads that enqueue here wait, and this thread enqueuing here is
-    /// refused as `Reentrant`. If the accesses are refused, `f` is not called.
+    /// refused as `Reentrant`. If the accesses are refused, `f` is not called. Calls of the other code that fail are reported with
+    /// [`RawStream::fail`].
+    ///
+    /// # Ordering
+    /// The work is one op at the stream's end. An event recorded while `f` runs, and a wait for this stream called then, stand
+    /// before it.
+    ///
+    /// # Cancel safety
+    /// Dropping the `Pending` detaches the work. If `f` panics the turn ends, what it has enqueued runs, and the panic goes on.
+    ///
+    /// # On the CPU device
+    /// [`RawStream::as_ptr`] is `None`; the work is the host functions that `f` enqueues with [`RawStream::call`], which touch
+    /// memory by [`Buffer::device_ptr`].
     ///
     /// # Safety
     /// The work that `f` enqueues goes onto this stream only, touches no device memory but what is declared, writes only what
     /// is declared as written, and is valid to run after `f` has returned.
     ///
     /// # Errors
-    /// In the `Pending`: as for any op.
+    /// In the `Pending`: as for any op, and what [`RawStream::fail`] was told.
+    ///
+    /// # Examples
+    /// On a GPU, with the driver's own functions through cudarc or with a library such as cuBLAS; on the CPU device by hand:
+    /// ```
+    /// # fn main() -> warpline_runtime::Result<()> {
+    /// # let runtime = warpline_runtime::Runtime::builder().build()?;
+    /// use warpline_runtime::{reads, writes};
+    ///
+    /// # let stream = runtime.device("cpu".parse()?)?.new_stream()?;
+    /// let (x, y) = (stream.alloc::<f32>(4)?, stream.alloc::<f32>(4)?);
+    /// drop(stream.write(&x, &[1.0, 2.0, 3.0, 4.0]));
+    /// let (from, to) = (x.device_ptr().0, y.device_ptr().0);
+    /// // SAFETY: the work is enqueued on this stream, reads `x` and writes `y`, as declared.
+    /// let copied = unsafe {
+    ///     stream.external(reads([&x]), writes([&y]), |raw| match raw.as_ptr() {
+    ///         Some(_cu_stream) => { /* cuMemcpyDtoDAsync(to, from, 16, cu_stream), say */ }
+    ///         None => raw.call(move || std::ptr::copy_nonoverlapping(from as *const f32, to as *mut f32, 4)),
+    ///     })
+    /// };
+    /// copied.wait()?;
+    /// assert_eq!(stream.read(&y).wait()?, [1.0, 2.0, 3.0, 4.0]);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[track_caller]
     pub unsafe fn external(
         &self,
@@ -148,7 +205,7 @@ impl Stream {
         let touches = reads.and(writes).0;
         let core = self.core();
         let place = Turn::begin(core, site).and_then(|turn| match turn.native.clone() {
-            Some((stream, handle)) => turn.enqueue_native(site, &touches, stream, handle, f),
+            Some(native) => turn.enqueue_native(site, &touches, native, f),
             None => turn.enqueue(site, &touches, f),
         });
         Pending::value(core, place, ())
@@ -159,14 +216,14 @@ impl Stream {
 struct Turn<'a> {
     core: &'a Arc<StreamCore>,
     gate: Arc<Timeline>,
-    native: Option<(Arc<dyn DriverStream>, RawHandle)>,
+    native: Option<Native>,
 }
 
 impl<'a> Turn<'a> {
     fn begin(core: &'a Arc<StreamCore>, site: Site) -> Result<Self> {
         let mut seat = core.sit(site, false)?;
         seat.foreign = Some(std::thread::current().id());
-        let native = seat.raw.raw().map(|handle| (seat.raw.clone(), handle));
+        let native = seat.raw.raw().map(|handle| Native { stream: seat.raw.clone(), handle });
         drop(seat);
         Ok(Turn { core, gate: Arc::new(Timeline::new()), native })
     }
@@ -175,26 +232,37 @@ impl<'a> Turn<'a> {
         self,
         site: Site,
         touches: &[Touch<'_>],
-        stream: Arc<dyn DriverStream>,
-        handle: RawHandle,
+        native: Native,
         f: impl FnOnce(&mut RawStream),
     ) -> Result<Place> {
-        let refused = |error: DriverError| {
-            let error = self.core.refused(site, &error);
-            mark_failed(touches, &error);
-            error
-        };
-        let current = stream.make_current().map_err(refused)?;
+        let current = native.stream.make_current().map_err(|error| self.refused(site, touches, &error))?;
         let mut op = Op { turn: true, ..Op::new("foreign", site, touches) };
         let place = self.core.enqueue(&mut op, || Command::Foreign)?;
-        let mut raw =
-            RawStream { site, calls: Vec::new(), native: Some(Native { stream, handle, failed: None }) };
+        let mut raw = RawStream::new(self.core, site, Some(native));
         f(&mut raw);
         drop(current);
-        match raw.native.and_then(|native| native.failed) {
-            Some(error) => Err(refused(error)),
+        self.outcome(site, touches, raw.failed, place)
+    }
+
+    /// The place of the work, unless some of it could not be enqueued.
+    fn outcome(
+        &self,
+        site: Site,
+        touches: &[Touch<'_>],
+        failed: Option<DriverError>,
+        place: Place,
+    ) -> Result<Place> {
+        match failed {
+            Some(error) => Err(self.refused(site, touches, &error)),
             None => Ok(place),
         }
+    }
+
+    #[cold]
+    fn refused(&self, site: Site, touches: &[Touch<'_>], error: &DriverError) -> Error {
+        let error = self.core.refused(site, error);
+        mark_failed(touches, &error);
+        error
     }
 
     fn enqueue(self, site: Site, touches: &[Touch<'_>], f: impl FnOnce(&mut RawStream)) -> Result<Place> {
@@ -210,17 +278,17 @@ impl<'a> Turn<'a> {
                 calls.into_iter().for_each(|call| call());
             })))
         })?;
-        let mut raw = RawStream { site, calls: Vec::new(), native: None };
+        let mut raw = RawStream::new(self.core, site, None);
         f(&mut raw);
         *calls.lock() = raw.calls;
-        Ok(place)
+        self.outcome(site, touches, raw.failed, place)
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let mut seat = self.core.desk.sit();
-        seat.foreign = None;
+        (seat.foreign, seat.foreign_from) = (None, 0);
         if self.native.is_some() {
             seat.mark_newest();
         }
