@@ -240,7 +240,7 @@ struct Run {
 impl Run {
     fn new() -> Self {
         let (runtime, driver) = Recording::runtime(OrderMode::Deny);
-        let device = runtime.device(DeviceId::Cpu(0)).unwrap();
+        let device = runtime.best_device().unwrap();
         let mut run = Run {
             streams: Vec::new(),
             buffers: Vec::new(),
