@@ -222,6 +222,10 @@ struct Turn<'a> {
 impl<'a> Turn<'a> {
     fn begin(core: &'a Arc<StreamCore>, site: Site) -> Result<Self> {
         let mut seat = core.sit(site, false)?;
+        // What is there already may be awaited while the turn goes on, however long it does.
+        if core.device.signalled {
+            seat.mark_newest();
+        }
         seat.foreign = Some(std::thread::current().id());
         let native = seat.raw.raw().map(|handle| Native { stream: seat.raw.clone(), handle });
         drop(seat);

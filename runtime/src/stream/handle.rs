@@ -270,8 +270,13 @@ impl StreamBuilder {
     /// `stream` is a live stream of this device's primary context, and stays so until everything that was enqueued through the
     /// returned `Stream` and its clones is over.
     ///
+    /// The stream gets markers besides, each an 8-byte write to a word of ours, and is not destroyed. [`priority`](Self::priority)
+    /// is its maker's. Two `Stream`s over one raw stream are two streams to the order check: state edges between them, which cost
+    /// nothing much.
+    ///
     /// # On the CPU device
-    /// There are no raw streams: [`build`](Self::build) is refused as `Unsupported`.
+    /// There are no raw streams: [`build`](Self::build) is refused as `Unsupported`. The null stream is refused as
+    /// `InvalidArgument`: it would wait for every stream that others made to block.
     pub unsafe fn borrow_raw(mut self, stream: *mut c_void) -> Self {
         self.settings.borrowed = Some(RawHandle::new(stream));
         self
@@ -280,7 +285,8 @@ impl StreamBuilder {
     /// The stream.
     ///
     /// # Errors
-    /// `Fault` or `ShutDown` when the device takes no more work; `Driver` if the driver refuses.
+    /// `Fault` or `ShutDown` when the device takes no more work; `Driver` if the driver refuses; `Unsupported` or
+    /// `InvalidArgument` of [`borrow_raw`](Self::borrow_raw).
     pub fn build(self) -> Result<Stream> {
         if self.settings.borrowed.is_some() && !matches!(self.device.id(), DeviceId::Cuda(_)) {
             return Err(Error::new(
@@ -289,6 +295,12 @@ impl StreamBuilder {
                     "borrow_raw: {} has no raw streams; make one of its own with new_stream",
                     self.device
                 ),
+            ));
+        }
+        if self.settings.borrowed.is_some_and(|raw| raw.as_ptr().is_null()) {
+            return Err(Error::new(
+                crate::ErrorKind::InvalidArgument,
+                "borrow_raw: the null stream is in order with every stream that blocks; pass one made with cuStreamCreate",
             ));
         }
         Ok(Stream::new(StreamCore::new(self.device.shared().clone(), self.settings)?))

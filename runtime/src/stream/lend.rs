@@ -48,8 +48,20 @@ impl Stream {
                 ),
             ));
         }
+        let Some(len_bytes) =
+            len.checked_mul(size_of::<T>()).filter(|&bytes| address.checked_add(bytes as u64).is_some())
+        else {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "{}: {len} elements of {} at {address:#x} are more than can be addressed",
+                    site.on(&core.label),
+                    T::NAME
+                ),
+            ));
+        };
         let used = Use { stream: core.id, ticket: core.allocation_ticket(site)? };
-        let (ptr, len_bytes) = (DevicePtr(address), len * size_of::<T>());
+        let ptr = DevicePtr(address);
         let owner = Arc::new(Owner(Some(Box::new(owner))));
         let allocation = Allocation::lent(core.device.clone(), ptr, len_bytes, used, site, owner);
         Ok(Buffer::new(Arc::new(allocation), len))
