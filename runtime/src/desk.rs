@@ -1,8 +1,9 @@
 //! A lock that others can leave a request at instead of waiting for it.
 //!
 //! A stream's state is behind such a desk. Enqueuing sits down at it and may stay for as long as a driver call takes.
-//! `poll` and `drop` must not wait that long; all they ever want is a marker for some ticket, so they **leave the
-//! request, then try the lock**. Whoever sits at the desk serves requests before getting up.
+//! `poll` and `drop` must not wait that long; all they ever want is a marker for some ticket. If the desk is free they sit down
+//! and serve themselves; else they **leave the request, then try the lock**. Whoever sits at the desk serves requests before
+//! getting up.
 //!
 //! # Rules
 //! 1. `request` never blocks.
@@ -49,6 +50,12 @@ impl<S: Serve> Desk<S> {
         if !self.serves {
             return;
         }
+        // Nobody sits there: no request needs to be left.
+        if let Some(mut state) = self.state.try_lock() {
+            state.serve(ticket);
+            drop(Seat { desk: self, state: Some(state) });
+            return;
+        }
         self.requested.fetch_max(ticket, Ordering::AcqRel);
         fence(Ordering::SeqCst); // weaken: leave-then-try
         if let Some(state) = self.state.try_lock() {
@@ -56,12 +63,15 @@ impl<S: Serve> Desk<S> {
         }
     }
 
-    #[cold]
+    #[inline]
     fn get_up<'a>(&'a self, mut state: MutexGuard<'a, S>) {
         loop {
-            let ticket = self.requested.swap(0, Ordering::AcqRel);
-            if ticket > 0 {
-                state.serve(ticket);
+            // What this look misses is found by the next, behind the fence.
+            if self.requested.load(Ordering::Relaxed) != 0 {
+                let ticket = self.requested.swap(0, Ordering::AcqRel);
+                if ticket > 0 {
+                    state.serve(ticket);
+                }
             }
             drop(state);
             fence(Ordering::SeqCst); // weaken: unlock-then-look

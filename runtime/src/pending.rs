@@ -445,8 +445,9 @@ impl Flight {
     /// runtime was told so.
     fn look_a_while(&self) -> Result<bool> {
         let spins_for = self.core.device.spins_for;
-        if self.look()? || spins_for.is_zero() {
-            return self.look();
+        let done = self.look()?;
+        if done || spins_for.is_zero() {
+            return Ok(done);
         }
         let since = Instant::now();
         while since.elapsed() < spins_for {

@@ -45,8 +45,10 @@ pub(crate) struct StreamCore {
     version: AtomicU64,
     /// Whether a wait was elided since the last ticket: the stream then stands at a place that no ticket names.
     elided: AtomicBool,
-    /// The newest ticket whose `Pending` is held; 0 if it was dropped or passed on. Only kept where markers are written.
+    /// The newest ticket that a `Pending` was made for. Only kept where markers are written.
     held: AtomicU64,
+    /// That ticket, if its `Pending` was dropped or passed on.
+    let_go: AtomicU64,
     /// The newest ticket that an event or a `synchronize` stands at. Only kept where markers are written.
     stood_at: AtomicU64,
     /// The first error nobody was told of.
@@ -193,6 +195,7 @@ impl StreamCore {
             version: AtomicU64::new(0),
             elided: AtomicBool::new(false),
             held: AtomicU64::new(0),
+            let_go: AtomicU64::new(0),
             stood_at: AtomicU64::new(0),
             unseen: Mutex::default(),
             room: settings.max_in_flight.map(|most| (Arc::new(Semaphore::new(most)), most)),
@@ -293,8 +296,7 @@ impl StreamCore {
     pub(crate) fn before_submit(&self, state: &mut State) {
         if self.device.signalled
             && state.marked < state.issued
-            && (self.held.load(Ordering::Relaxed) == state.issued
-                || self.stood_at.load(Ordering::Relaxed) == state.issued)
+            && (self.is_held(state.issued) || self.stood_at.load(Ordering::Relaxed) == state.issued)
             && state.foreign.is_none()
         {
             state.mark();
@@ -380,11 +382,20 @@ impl StreamCore {
     }
 
     /// The `Pending` of this ticket was dropped or passed on.
+    ///
+    /// A mark of its own, which nobody has to exchange: should it name another ticket because two threads come here at once, a
+    /// marker is written that nobody needs, and none is left out.
     #[inline]
     pub(crate) fn let_go(&self, ticket: Ticket) {
-        if self.device.signalled {
-            let _ = self.held.compare_exchange(ticket, 0, Ordering::Relaxed, Ordering::Relaxed);
+        if self.device.signalled && self.held.load(Ordering::Relaxed) == ticket {
+            self.let_go.store(ticket, Ordering::Relaxed);
         }
+    }
+
+    /// Whether the `Pending` of this ticket, the newest, is held.
+    #[inline]
+    fn is_held(&self, ticket: Ticket) -> bool {
+        self.held.load(Ordering::Relaxed) == ticket && self.let_go.load(Ordering::Relaxed) != ticket
     }
 
     /// Makes sure that a marker for `ticket` will be written, without waiting for the desk.

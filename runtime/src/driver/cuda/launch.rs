@@ -9,16 +9,41 @@ use cudarc::driver::sys;
 use smallvec::SmallVec;
 use std::ffi::c_void;
 
+/// Arguments that are pointed to without an allocation. The software CUDA driver gets up to twice as many.
+const FEW: usize = 8;
+
 /// Enqueues it. The context is current, and dynamic shared memory was allowed.
 #[inline]
 pub(super) fn launch(launch: &Launch, function: Function, stream: CUstream) -> Answer {
-    let mut params: SmallVec<[*mut c_void; 12]> =
-        launch.args.iter().map(|arg| (&raw const arg.bits).cast_mut().cast::<c_void>()).collect();
+    let args = &launch.args[..];
+    if args.len() <= FEW {
+        let mut few = [std::ptr::null_mut(); 2 * FEW];
+        point_at(launch, few.iter_mut());
+        return with_params(launch, function, stream, &mut few);
+    }
+    let mut many = vec![std::ptr::null_mut(); 2 * args.len()];
+    point_at(launch, many.iter_mut());
+    with_params(launch, function, stream, &mut many)
+}
+
+/// Has `places` point to the arguments, and behind them, for the software CUDA driver, to the length of each slice.
+#[inline]
+fn point_at<'a>(launch: &Launch, mut places: impl Iterator<Item = &'a mut *mut c_void>) {
+    let mut point = |to: *const u64| {
+        if let Some(place) = places.next() {
+            *place = to.cast_mut().cast();
+        }
+    };
+    launch.args.iter().for_each(|arg| point(&raw const arg.bits));
     if software::is_present() {
         let slices = launch.kernel.params.iter().zip(&launch.args);
-        let lens = slices.filter(|(param, _)| matches!(param.kind, ParamKind::Slice { .. }));
-        params.extend(lens.map(|(_, arg)| (&raw const arg.len).cast_mut().cast::<c_void>()));
+        let slices = slices.filter(|(param, _)| matches!(param.kind, ParamKind::Slice { .. }));
+        slices.for_each(|(_, arg)| point(&raw const arg.len));
     }
+}
+
+#[inline]
+fn with_params(launch: &Launch, function: Function, stream: CUstream, params: &mut [*mut c_void]) -> Answer {
     let config = &launch.config;
     let ([gx, gy, gz], [bx, by, bz]) = (config.grid, config.block);
     if config.cluster.is_none() && !config.cooperative {

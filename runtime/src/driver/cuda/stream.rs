@@ -106,7 +106,7 @@ impl CudaStream {
         self.track.context
     }
 
-    #[inline]
+    #[inline(never)]
     fn perform(&self, command: Command, ticket: Ticket, site: Site) -> Result<(), Refused> {
         let stream = self.raw.stream;
         match command {
@@ -297,7 +297,7 @@ impl From<DriverError> for Refused {
 unsafe impl DriverStream for CudaStream {
     #[inline]
     unsafe fn submit(&self, work: Submission) -> Result<(), DriverError> {
-        let Submission { ticket, site, command, .. } = work;
+        let (ticket, site) = (work.ticket, work.site);
         if let Some(error) = self.timeline.fault() {
             return Err(DriverError::Refused(error.to_string()));
         }
@@ -305,9 +305,14 @@ unsafe impl DriverStream for CudaStream {
             Ok(entered) => entered,
             Err(failed) => return Err(self.refused(Refused::Call(failed), ticket, site)),
         };
-        let begun = Spans::begin(self.context(), self.raw.stream, &command);
-        let waited_for = matches!(command, Command::Launch(_) | Command::Copy(_) | Command::Fill(_));
-        self.perform(command, ticket, site).map_err(|why| self.refused(why, ticket, site))?;
+        let begun = Spans::begin(self.context(), self.raw.stream, &work.command);
+        let waited_for = matches!(work.command, Command::Launch(_) | Command::Copy(_) | Command::Fill(_));
+        let performed = match &work.command {
+            // Where it stands: it is large.
+            Command::Launch(launch) => self.launch(launch),
+            _ => self.perform(work.command, ticket, site),
+        };
+        performed.map_err(|why| self.refused(why, ticket, site))?;
         self.track.recent.note(ticket, site);
         self.submitted.store(ticket, Ordering::Relaxed);
         if let Some(begun) = begun {
