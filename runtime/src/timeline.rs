@@ -75,13 +75,21 @@ pub struct Timeline {
     fault: OnceLock<Error>,
 }
 
-#[derive(Default)]
 struct Waiting {
     wakers: BTreeMap<Registration, Waker>,
     /// In ticket order.
     keeps: VecDeque<Kept>,
+    /// The ticket whose completer is letting go of what was kept: as good as kept until that is done. `u64::MAX`: none.
+    going: Ticket,
     sequence: u64,
     abandoned: bool,
+}
+
+impl Default for Waiting {
+    fn default() -> Self {
+        let (wakers, keeps) = (BTreeMap::new(), VecDeque::new());
+        Waiting { wakers, keeps, going: Ticket::MAX, sequence: 0, abandoned: false }
+    }
 }
 
 struct Kept {
@@ -110,7 +118,7 @@ impl Waiting {
     fn lowest(&self) -> u64 {
         let waker = self.wakers.first_key_value().map_or(u64::MAX, |(at, _)| at.ticket);
         let keep = self.keeps.front().map_or(u64::MAX, |kept| kept.ticket);
-        waker.min(keep)
+        waker.min(keep).min(self.going)
     }
 
     /// Mostly at the end: only what is kept for a ticket that was taken a while ago goes before others.
@@ -203,8 +211,8 @@ impl Timeline {
         if reached < ticket {
             return false;
         }
-        // Nothing is kept up to there: that was entered before the work was submitted, and stays entered until it was let go. Nobody
-        // waits whom the reactor would not find.
+        // Nothing is kept up to there: that was entered before the work was submitted, and counts (`going`) until it was let go, which
+        // the release of `interest` makes seen. Nobody waits whom the reactor would not find.
         if self.interest.load(Ordering::Acquire) > reached {
             return true;
         }
@@ -296,6 +304,7 @@ impl Timeline {
     fn let_go(&self, ticket: Ticket) {
         let mut waiting = self.waiting.lock();
         let keeps = waiting.take_keeps(ticket, false);
+        waiting.going = ticket;
         drop(waiting);
         Released { keeps, wakers: Vec::new() }.run();
     }
@@ -305,7 +314,8 @@ impl Timeline {
         let later = waiting.wakers.split_off(&Registration { ticket: ticket + 1, sequence: 0 });
         let wakers = std::mem::replace(&mut waiting.wakers, later);
         let keeps = waiting.take_keeps(ticket, true);
-        self.interest.store(waiting.lowest(), Ordering::Relaxed);
+        waiting.going = Ticket::MAX;
+        self.interest.store(waiting.lowest(), Ordering::Release);
         drop(waiting);
         Released { keeps, wakers: wakers.into_values().collect() }
     }
@@ -327,7 +337,7 @@ impl Timeline {
             Registration { ticket, sequence: waiting.sequence }
         });
         let replaced = waiting.wakers.insert(at, waker);
-        self.interest.store(waiting.lowest(), Ordering::Relaxed);
+        self.interest.store(waiting.lowest(), Ordering::Release);
         drop(waiting);
         drop(replaced);
         fence(Ordering::SeqCst); // weaken: register-then-read
@@ -346,7 +356,7 @@ impl Timeline {
         let Some(at) = registration.take() else { return };
         let mut waiting = self.waiting.lock();
         let waker = waiting.wakers.remove(&at);
-        self.interest.store(waiting.lowest(), Ordering::Relaxed);
+        self.interest.store(waiting.lowest(), Ordering::Release);
         drop(waiting);
         drop(waker);
     }
@@ -361,7 +371,7 @@ impl Timeline {
             waiting.insert(Kept { ticket, keep, until });
             None
         };
-        self.interest.store(waiting.lowest(), Ordering::Relaxed);
+        self.interest.store(waiting.lowest(), Ordering::Release);
         drop(waiting);
         drop(unneeded);
         self.tell_device();
@@ -383,7 +393,7 @@ impl Timeline {
         let mut waiting = self.waiting.lock();
         let older = waiting.keeps.partition_point(|kept| kept.ticket < ticket);
         let newest = waiting.keeps.split_off(older);
-        self.interest.store(waiting.lowest(), Ordering::Relaxed);
+        self.interest.store(waiting.lowest(), Ordering::Release);
         Released { keeps: newest.into_iter().map(|kept| kept.keep).collect(), wakers: Vec::new() }
     }
 
@@ -391,7 +401,7 @@ impl Timeline {
     pub fn wake_all(&self) {
         let mut waiting = self.waiting.lock();
         let wakers = std::mem::take(&mut waiting.wakers);
-        self.interest.store(waiting.lowest(), Ordering::Relaxed);
+        self.interest.store(waiting.lowest(), Ordering::Release);
         drop(waiting);
         Released { keeps: Vec::new(), wakers: wakers.into_values().collect() }.run();
     }
@@ -401,7 +411,7 @@ impl Timeline {
         let mut waiting = self.waiting.lock();
         waiting.abandoned = true;
         let keeps = std::mem::take(&mut waiting.keeps);
-        self.interest.store(waiting.lowest(), Ordering::Relaxed);
+        self.interest.store(waiting.lowest(), Ordering::Release);
         drop(waiting);
         let keeps = keeps.into_iter().map(|kept| kept.keep).collect();
         Released { keeps, wakers: Vec::new() }.run();

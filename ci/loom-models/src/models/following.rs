@@ -122,6 +122,34 @@ fn a_poller_and_the_reactor_complete_together_and_lose_no_wake() {
 
 #[test]
 #[cfg_attr(debug_assertions, ignore = "takes minutes without optimization: ci/loom runs it")]
+fn one_who_leaves_the_list_does_not_make_a_ticket_settled_too_early() {
+    loom::model(|| {
+        let (device, timeline) = Device::timeline();
+        let drops = Arc::new(AtomicU64::new(0));
+        timeline.keep_until(1, Arc::new(CountsDrops(drops.clone())), Until::Over);
+        let (_, waker) = waker();
+        let mut registration = None;
+        assert!(timeline.register(1, &waker, &mut registration).is_pending());
+        device.word.store(2, Ordering::Release);
+        let completer = thread::spawn({
+            let timeline = timeline.clone();
+            move || timeline.complete_shared(2)
+        });
+        let leaver = thread::spawn({
+            let timeline = timeline.clone();
+            move || timeline.deregister(&mut registration)
+        });
+        if timeline.settle(1) {
+            assert_eq!(drops.load(Ordering::Acquire), 1, "reached, and still kept");
+        }
+        completer.join().unwrap();
+        leaver.join().unwrap();
+        assert_eq!(timeline.waiting_len(), (0, 0));
+    });
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "takes minutes without optimization: ci/loom runs it")]
 fn who_sees_a_ticket_settled_finds_what_it_kept_let_go() {
     loom::model(|| {
         let (device, timeline) = Device::timeline();
