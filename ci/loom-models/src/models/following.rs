@@ -80,6 +80,25 @@ fn the_reactor_never_turns_away_from_one_who_waits() {
 
 #[test]
 #[cfg_attr(debug_assertions, ignore = "takes minutes without optimization: ci/loom runs it")]
+fn one_who_registers_while_the_reactor_completes_is_woken() {
+    loom::model(|| {
+        let (device, timeline) = Device::timeline();
+        assert!(device.watch.want());
+        device.word.store(1, Ordering::Release);
+        let reactor = thread::spawn({
+            let (device, timeline) = (device.clone(), timeline.clone());
+            move || device.look(&timeline)
+        });
+        let (woken, waker) = waker();
+        let first = timeline.register(1, &waker, &mut None);
+        let turned_away = reactor.join().unwrap();
+        device.look_until_at_rest(&timeline, !turned_away);
+        assert!(first.is_ready() || woken.0.load(Ordering::Acquire), "asleep for ever");
+    });
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "takes minutes without optimization: ci/loom runs it")]
 fn a_kept_value_is_let_go_though_the_reactor_was_turning_away() {
     loom::model(|| {
         let (device, timeline) = Device::timeline();
