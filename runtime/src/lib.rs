@@ -4,6 +4,8 @@
 //! (ticket) → order check → driver → timeline → waker → [`Pending`].
 
 mod block_on;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod desk;
 mod device;
 pub mod driver;
@@ -32,8 +34,6 @@ mod world;
 pub use device::Bookkeeping;
 pub use device::{Device, DeviceId, Draw, Generator};
 pub use driver::cpu::Schedule;
-#[cfg(feature = "cuda")]
-pub use driver::cuda;
 pub use driver::{DeviceProperties, Priority, WakeUp};
 pub use element::Element;
 pub use error::{Error, ErrorKind, Result};

@@ -365,14 +365,16 @@ impl RuntimeBuilder {
         self
     }
 
-    /// How eagerly the host looks for what CUDA devices have done. [`WakeUp::Balanced`] by default.
+    /// How eagerly the host looks for what CUDA devices have done: what a wake-up costs against how late it is.
+    /// [`WakeUp::Balanced`] by default.
     #[cfg(feature = "cuda")]
     pub fn wake_up(mut self, wake_up: WakeUp) -> Self {
         self.cuda.wake_up = wake_up;
         self
     }
 
-    /// Has CUDA devices tell their progress by events that are asked, also where they could write it to host memory.
+    /// Has CUDA devices tell their progress by events that are asked, also where they could write it to host memory: for drivers on
+    /// which that does not work although they say so, and to compare the two. Each wake-up costs some driver calls more.
     ///
     /// `WARPLINE_COMPLETION=event` does the same for every runtime.
     #[cfg(feature = "cuda")]

@@ -11,9 +11,14 @@ fn test_binary(variables: &[(&str, &str)]) -> Command {
     let library = warpline_softcuda::library_dir().expect("the library was built with this test");
     let mut command = Command::new(std::env::current_exe().expect("a test has an executable"));
     command.env("LD_LIBRARY_PATH", library).env("SOFTCUDA_DEVICES", "2").env("RUST_BACKTRACE", "0");
-    for variable in
-        ["CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "WARPLINE_COMPLETION", "WARPLINE_WAKE_UP"]
-    {
+    for variable in [
+        "CUDA_VISIBLE_DEVICES",
+        "CUDA_LAUNCH_BLOCKING",
+        "WARPLINE_COMPLETION",
+        "WARPLINE_ORDER",
+        "WARPLINE_SCHEDULE",
+        "WARPLINE_WAKE_UP",
+    ] {
         command.env_remove(variable);
     }
     command.envs(variables.iter().copied());

@@ -277,12 +277,14 @@ impl Device {
         self.0.runs_in_turns
     }
 
-    /// What sort of device it is: its name, its memory, what it can do.
+    /// What sort of device it is: its name, its memory, what it can do. Asks the driver, which takes some microseconds.
     pub fn properties(&self) -> DeviceProperties {
         self.0.driver.properties()
     }
 
-    /// Bytes of device memory that nobody has, this process or another; `None` if the driver does not know.
+    /// Bytes of device memory that nobody has, this process or another; `None` if the driver does not know, as of the CPU device.
+    ///
+    /// What the device's allocator has cached is not among them: see [`memory_stats`](Self::memory_stats).
     pub fn free_bytes(&self) -> Option<usize> {
         self.0.driver.free_bytes()
     }
@@ -290,7 +292,8 @@ impl Device {
     /// A launch configuration that keeps the device busy with `elements` independent elements of `kernel`: blocks of the size
     /// that fills the multiprocessors best, as the driver's occupancy calculator has it, and no more of them than run at once.
     ///
-    /// The kernel has to go on in steps of the whole grid, as those of `warpline::kernels` do.
+    /// The kernel has to go on in steps of the whole grid, as those of `warpline::kernels` do. `shared_bytes` is the dynamic shared
+    /// memory of each block. The first call for a kernel loads it.
     ///
     /// # On the CPU device
     /// As [`LaunchConfig::for_elements`], since a twin runs once.

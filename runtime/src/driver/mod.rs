@@ -18,7 +18,7 @@
 
 pub mod cpu;
 #[cfg(feature = "cuda")]
-pub mod cuda;
+pub(crate) mod cuda;
 mod health;
 mod panic;
 mod stamp;
@@ -60,6 +60,14 @@ pub enum Completion {
 }
 
 /// How eagerly the host looks for what a device that signals has done: what a wake-up may cost against what it may be late by.
+///
+/// One thread a process, the reactor, looks for all CUDA devices, and sleeps where nothing is awaited. While something is, it spins,
+/// then yields, then sleeps for a sixteenth of the time that nothing has happened, at most a millisecond: work that takes long
+/// costs little, and is seen late by a sixteenth of what it took. What is said here is how long it spins before. If runtimes say
+/// different things, the most eager of those that wait for something counts. The CPU device wakes who waits by itself.
+///
+/// Set by [`RuntimeBuilder::wake_up`](crate::RuntimeBuilder::wake_up) or, where [`Runtime::new`](crate::Runtime::new) makes the
+/// runtime, by `WARPLINE_WAKE_UP`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WakeUp {
     /// Never spins: wake-ups are late by 50 µs or more, and cost least.
@@ -67,7 +75,8 @@ pub enum WakeUp {
     /// Spins for 20 µs after something happened, then sleeps for ever longer times.
     #[default]
     Balanced,
-    /// Spins longer, also in `poll`.
+    /// Spins for 200 µs after something happened, and for 20 µs in each `poll` of something unfinished: takes a core while
+    /// something is awaited.
     LowLatency,
 }
 
@@ -289,25 +298,27 @@ impl RawHandle {
     }
 }
 
-/// What sort of device one is.
+/// What sort of device one is, from [`Device::properties`](crate::Device::properties).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceProperties {
-    /// Its name, as its maker has it.
+    /// Its name, as its maker has it: `NVIDIA H200`. The same for devices of one model.
     pub name: String,
-    /// Its memory, in bytes.
+    /// Its memory, in bytes; 0 if that is not known, as of the CPU device.
     pub total_bytes: usize,
-    /// What tells it from others, whatever it is numbered as.
+    /// What tells it from others, whatever `CUDA_VISIBLE_DEVICES` numbers it as; `nvidia-smi -L` shows it. None of a CPU device.
     pub uuid: Option<[u8; 16]>,
-    /// Major and minor, of a GPU.
+    /// The compute capability of a GPU, major and minor: (9, 0) is Hopper's.
     pub compute_capability: Option<(u32, u32)>,
     /// Streaming multiprocessors of a GPU, worker threads else.
     pub multiprocessors: u32,
-    /// The most shared memory that a block can have, in bytes.
+    /// The most dynamic shared memory that a launch can ask for, in bytes a block
+    /// ([`LaunchConfig::with_shared_bytes`](crate::kernel::LaunchConfig::with_shared_bytes)).
     pub shared_bytes_per_block: u32,
-    /// Whether all blocks of a launch can wait for each other.
+    /// Whether all blocks of a launch can wait for each other
+    /// ([`LaunchConfig::cooperatively`](crate::kernel::LaunchConfig::cooperatively)).
     pub cooperative_launch: bool,
-    /// Whether the device writes its progress to host memory by itself; else it is asked.
+    /// Whether the device writes its progress to host memory by itself; else events are asked, which costs more for each wake-up.
     pub completion_words: bool,
 }
 

@@ -9,7 +9,7 @@
 /// ```text
 /// #[attributes] vis [in_place] unsafe fn name(parameter, …) [where condition, …] {
 ///     [descriptor: NAME,]
-///     [cuda: text, | ptx: text,]
+///     [cuda: text, | ptx: text, | image: bytes,]
 ///     cpu: |name, …| body,
 /// }
 /// ```
@@ -25,8 +25,10 @@
 ///   They are evaluated on the host for every call; with the first that does not hold the launch is refused, and nothing
 ///   runs. Braces stand inside parentheses. A `write` parameter promises that the whole operand is overwritten, so a
 ///   condition should fix its length.
-/// - `cuda` and `ptx` are the device code as text: a kernel with this name that takes the scalars by value and the slices
-///   as pointers, without their lengths. Left out, the kernel runs on the CPU device only.
+/// - `cuda`, `ptx` and `image` are the device code, as text of CUDA C++ or PTX or as the bytes of a cubin or a fatbin: a kernel
+///   with this name, `extern "C"`, that takes the scalars by value and the slices as pointers, without their lengths. CUDA C++
+///   has to be compiled to be launched on a GPU; kernels with the same text share one module. Left out, the kernel runs on the
+///   CPU device only.
 /// - `cpu` is the twin, the kernel's form on the CPU device: a closure or function of all parameters, called once a launch.
 /// - `in_place` kernels may be launched with a written operand that is exactly another operand. The slices of their twin are
 ///   `&[Cell<T>]`, because they may be the same memory.

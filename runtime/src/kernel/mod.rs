@@ -83,9 +83,10 @@ pub enum ParamKind {
 pub enum Source {
     /// CUDA C++ text, compiled by NVRTC when it is first launched on a CUDA device.
     Cuda(&'static str),
-    /// PTX text.
+    /// PTX text, which the driver compiles for its GPU when the kernel is first launched there.
     Ptx(&'static str),
-    /// A cubin or a fatbin.
+    /// A cubin or a fatbin: machine code for one or several generations of GPUs. What parameters it takes is not compared with the
+    /// declaration, as it is for PTX.
     Image(&'static [u8]),
     /// The CPU device only.
     None,

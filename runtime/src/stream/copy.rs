@@ -284,10 +284,31 @@ impl Device {
     /// Page-locks memory that is there already, so that copies from it overlap with work as from [`pinned`](Self::pinned).
     ///
     /// For data that is used again and again: page-locking takes milliseconds, on the calling thread, and so does the end of it
-    /// when the buffer is dropped. The memory does not go to the pool, nor count in its figures.
+    /// when the buffer is dropped. The memory does not go to the pool, nor count in its figures. Drivers lock whole pages: for
+    /// less than some tens of KiB, a buffer from the pool is the better one.
+    ///
+    /// # Cancel safety
+    /// It stays locked, and the vector alive, until nobody holds the buffer and the last copy is over, whoever waits for it.
+    ///
+    /// # On the CPU device
+    /// There is nothing to lock.
     ///
     /// # Errors
-    /// `Driver` if the driver does not take it.
+    /// `Driver` if the driver does not take it: parts of it are page-locked already, or the system allows no more. The vector is
+    /// dropped then.
+    ///
+    /// # Examples
+    /// ```
+    /// # fn main() -> warpline_runtime::Result<()> {
+    /// # let runtime = warpline_runtime::Runtime::builder().build()?;
+    /// # let device = runtime.device("cpu".parse()?)?;
+    /// # let stream = device.new_stream()?;
+    /// let table = device.pin(vec![0.5f32; 1 << 20])?;
+    /// let x = stream.alloc::<f32>(table.len())?;
+    /// let table = stream.copy_into(&x, table).wait()?; // as from any pinned buffer
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn pin<T: Element>(&self, elements: Vec<T>) -> Result<Pinned<T>> {
         self.shared().pinned.register(elements)
     }

@@ -16,7 +16,12 @@ impl Stream {
     /// A buffer over device memory that somebody else allocated. `owner` is dropped once nobody holds the buffer or a view of it
     /// and the device has done with every use of it.
     ///
-    /// To the order check it is as if it had been allocated on this stream now: other streams need an edge from here.
+    /// To the order check it is as if it had been allocated on this stream now: other streams need an edge from here. It is none of
+    /// the device's [`memory_stats`](crate::Device::memory_stats).
+    ///
+    /// # Cancel safety
+    /// Dropping the buffer never waits. If uses of it are in flight, `owner` is dropped when they are over, on a thread of the
+    /// runtime, where it may call the driver and may block.
     ///
     /// # Safety
     /// `address` is that of `len` elements in memory of this stream's device, aligned for them; it stays theirs for as long as
@@ -24,7 +29,7 @@ impl Stream {
     /// buffer.
     ///
     /// # Errors
-    /// `InvalidArgument` if the address is null, though there are elements, or not aligned; `Fault`, `ShutDown` or `Closed` when
+    /// `InvalidArgument` if the address is null, though there are elements, or not aligned, or the length cannot be; `Fault`, `ShutDown` or `Closed` when
     /// the stream takes no more work.
     #[track_caller]
     pub unsafe fn borrow_memory<T: Element>(
@@ -83,7 +88,7 @@ impl Stream {
     /// C++. To the order check it is as if it had been allocated on this stream now.
     ///
     /// Two calls for one variable give two histories of the same memory, which the order check does not connect: ask once and
-    /// keep the buffer.
+    /// keep the buffer. Nor does it see what kernels do with the variable by its name: they are ordered by their operands alone.
     ///
     /// # On the CPU device
     /// There are no modules: `Unsupported`.
