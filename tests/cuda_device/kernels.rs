@@ -158,6 +158,16 @@ fn a_suggested_configuration_fills_the_device_and_no_more() {
         assert_eq!(device.suggest_config(&kernels::RELU, 0, 0).unwrap().grid, [1, 1, 1]);
         let shared = device.suggest_config(&kernels::RELU, 1 << 30, 32 << 10).unwrap();
         assert_eq!(shared.shared_bytes, 32 << 10);
+        let most = device.properties().shared_bytes_per_block;
+        let all = device.suggest_config(&kernels::RELU, 1 << 30, most).unwrap();
+        assert_eq!((all.shared_bytes, all.grid[0]), (most, 16), "one block a multiprocessor");
+        says(
+            &device.suggest_config(&kernels::RELU, 8, most + 1).unwrap_err(),
+            ErrorKind::Driver,
+            &[
+                "suggest_config failed on cuda:0: 101377 bytes of dynamic shared memory a block, and a block has at most 101376",
+            ],
+        );
 
         let stream = device.new_stream().unwrap();
         let x = stream.alloc::<f32>(1000).unwrap();

@@ -147,6 +147,8 @@ impl Functions {
         shared_bytes: u32,
     ) -> Result<LaunchConfig, DriverError> {
         let function = self.of(context, kernel)?;
+        self.allow_shared(function, shared_bytes)
+            .map_err(|failed| no_such_shared(context, kernel, shared_bytes, failed))?;
         let (mut grid, mut block) = (0, 0);
         // SAFETY: cuOccupancyMaxPotentialBlockSize takes a live function and writes two ints; without a function for the shared
         // memory, the number counts.
