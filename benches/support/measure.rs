@@ -37,7 +37,7 @@ impl Options {
 pub struct Sample(pub Vec<f64>);
 
 impl Sample {
-    fn quantile(&self, at: f64) -> f64 {
+    pub fn quantile(&self, at: f64) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
         sorted[((sorted.len() - 1) as f64 * at).round() as usize]

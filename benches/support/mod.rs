@@ -1,11 +1,14 @@
 //! What the benches share: how they measure, what they measure against, and how they print.
 #![allow(dead_code, unused_imports, unreachable_pub, reason = "each bench uses a part")]
 
+pub mod by_hand;
 pub mod counting;
+pub mod gpu_kernels;
 pub mod instructions;
 pub mod measure;
 pub mod null_driver;
 pub mod process;
+pub mod software;
 
 pub use measure::{Options, Sample, Table, interleave, ns, ratio};
 

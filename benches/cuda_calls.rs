@@ -1,0 +1,563 @@
+//! What CUDA calls cost the host: driver calls counted, and the time that is the runtime's own.
+//!
+//! The driver is the software one, told to return from every call at once: no work runs, words are stored at the call. *Own time*
+//! is that of a whole call less that of the same driver calls made by hand, in the same rounds: context check, launch, marker
+//! or copy of them. Beside it stands cudarc's safe interface, with the same subtraction, in the same rounds. With
+//! `--device real` it runs on the machine's own driver and GPU, where nothing is counted and queues may fill.
+
+mod support;
+
+use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, PushKernelArg, result, sys};
+use cudarc::nvrtc::Ptx;
+use std::cell::Cell;
+use std::ffi::{CStr, CString, c_void};
+use std::future::Future;
+use std::hint::black_box;
+use std::pin::Pin;
+use std::sync::{Arc, Barrier};
+use std::task::{Context, Waker};
+use support::gpu_kernels::{TOUCH_TWO, touch_two};
+use support::measure::{difference, short};
+use support::software::{self, Counts, entry_point};
+use support::{ONE, Options, Sample, Table, instructions, ns, ratio};
+use warpline::prelude::*;
+
+const LEN: usize = 1024;
+
+type LaunchKernel = unsafe extern "C" fn(
+    sys::CUfunction,
+    u32,
+    u32,
+    u32,
+    u32,
+    u32,
+    u32,
+    u32,
+    sys::CUstream,
+    *mut *mut c_void,
+    *mut *mut c_void,
+) -> u32;
+
+/// `CU_MEMHOSTALLOC_PORTABLE` and `CU_MEMHOSTALLOC_DEVICEMAP`
+const PORTABLE: u32 = 1;
+const MAPPED: u32 = 2;
+
+/// An entry point that every driver has.
+fn entry<F: Copy>(name: &str) -> F {
+    // SAFETY: where it is called, the type is that of the CUDA Driver API's headers.
+    unsafe { entry_point(name) }.unwrap_or_else(|| panic!("the driver has no {name}"))
+}
+
+/// The driver calls of one op, made by hand on a stream of its own.
+struct ByHand {
+    get_current: unsafe extern "C" fn(*mut sys::CUcontext) -> u32,
+    launch: LaunchKernel,
+    write: unsafe extern "C" fn(sys::CUstream, u64, u64, u32) -> u32,
+    record: unsafe extern "C" fn(sys::CUevent, sys::CUstream) -> u32,
+    wait: unsafe extern "C" fn(sys::CUstream, sys::CUevent, u32) -> u32,
+    create_event: unsafe extern "C" fn(*mut sys::CUevent, u32) -> u32,
+    destroy_event: unsafe extern "C" fn(sys::CUevent) -> u32,
+    synchronize: unsafe extern "C" fn(sys::CUstream) -> u32,
+    alloc: unsafe extern "C" fn(*mut u64, usize, sys::CUstream) -> u32,
+    free: unsafe extern "C" fn(u64, sys::CUstream) -> u32,
+    function: sys::CUfunction,
+    streams: [sys::CUstream; 2],
+    event: sys::CUevent,
+    /// Somewhere to write words to, as the device has it.
+    word: u64,
+    buffers: [u64; 2],
+    written: Cell<u64>,
+}
+
+impl ByHand {
+    /// After a device was opened on this thread, whose context is current.
+    fn new() -> Self {
+        let text = |text: &str| CString::new(text).expect("text without NUL");
+        // SAFETY: cuModuleLoadData takes PTX text that ends with a NUL.
+        let module = unsafe { result::module::load_data(text(TOUCH_TWO).as_ptr().cast()) }.expect("it loads");
+        let (mut host, mut word) = (std::ptr::null_mut(), 0);
+        // SAFETY: cuMemHostAlloc writes an address.
+        assert_eq!(unsafe { sys::cuMemHostAlloc(&raw mut host, 4096, PORTABLE | MAPPED) } as u32, 0);
+        // SAFETY: cuMemHostGetDevicePointer takes mapped host memory and writes an address.
+        assert_eq!(unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut word, host, 0) } as u32, 0);
+        let untimed = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
+        ByHand {
+            get_current: entry("cuCtxGetCurrent"),
+            launch: entry("cuLaunchKernel"),
+            write: entry("cuStreamWriteValue64_v2"),
+            record: entry("cuEventRecord"),
+            wait: entry("cuStreamWaitEvent"),
+            create_event: entry("cuEventCreate"),
+            destroy_event: entry("cuEventDestroy_v2"),
+            synchronize: entry("cuStreamSynchronize"),
+            alloc: entry("cuMemAllocAsync"),
+            free: entry("cuMemFreeAsync"),
+            // SAFETY: the module lives.
+            function: unsafe { result::module::get_function(module, text("touch_two")) }
+                .expect("it is there"),
+            streams: [(); 2]
+                .map(|()| result::stream::create(result::stream::StreamKind::NonBlocking).expect("a stream")),
+            event: result::event::create(untimed).expect("an event"),
+            word,
+            // SAFETY: nothing is read from it but by kernels that take any bytes.
+            buffers: [(); 2].map(|()| unsafe { result::malloc_sync(4 * LEN) }.expect("memory")),
+            written: Cell::new(0),
+        }
+    }
+
+    fn check_context(&self) {
+        let mut current = std::ptr::null_mut();
+        // SAFETY: cuCtxGetCurrent writes a context.
+        unsafe { (self.get_current)(&raw mut current) };
+        black_box(current);
+    }
+
+    fn launch(&self) {
+        let (mut k, [mut x, mut y]) = (0.5f32, self.buffers);
+        let mut params = [(&raw mut k).cast::<c_void>(), (&raw mut x).cast(), (&raw mut y).cast()];
+        let none = std::ptr::null_mut();
+        // SAFETY: the parameters are those of the kernel, and the buffers are long enough.
+        let code = unsafe {
+            (self.launch)(self.function, 1, 1, 1, 32, 1, 1, 0, self.streams[0], params.as_mut_ptr(), none)
+        };
+        assert_eq!(code, 0);
+    }
+
+    fn mark(&self) {
+        self.written.set(self.written.get() + 1);
+        // SAFETY: the word is ours.
+        assert_eq!(unsafe { (self.write)(self.streams[0], self.word, self.written.get(), 0) }, 0);
+    }
+
+    fn record(&self) {
+        // SAFETY: event and stream are live.
+        assert_eq!(unsafe { (self.record)(self.event, self.streams[0]) }, 0);
+    }
+
+    fn wait(&self) {
+        // SAFETY: event and stream are live.
+        assert_eq!(unsafe { (self.wait)(self.streams[1], self.event, 0) }, 0);
+    }
+
+    fn create_and_destroy(&self) {
+        let mut event = std::ptr::null_mut();
+        // SAFETY: cuEventCreate writes an event.
+        unsafe { (self.create_event)(&raw mut event, 2) };
+        // SAFETY: cuEventDestroy takes a live event, which nobody uses.
+        unsafe { (self.destroy_event)(event) };
+    }
+
+    /// With a marker every 64, as streams write them.
+    fn launches(&self, times: usize) {
+        for at in 0..times {
+            self.check_context();
+            self.launch();
+            if at % 64 == 63 {
+                self.mark();
+            }
+        }
+    }
+
+    fn launch_and_mark(&self) {
+        self.check_context();
+        self.launch();
+        self.check_context();
+        self.mark();
+    }
+
+    fn synchronize(&self) {
+        // SAFETY: the stream is live.
+        unsafe { (self.synchronize)(self.streams[0]) };
+    }
+
+    fn alloc_and_free(&self) {
+        let mut address = 0;
+        // SAFETY: cuMemAllocAsync writes an address.
+        unsafe { (self.alloc)(&raw mut address, 4 * LEN, self.streams[0]) };
+        // SAFETY: cuMemFreeAsync takes such an address, which nobody uses.
+        unsafe { (self.free)(address, self.streams[0]) };
+    }
+}
+
+/// What runs the kernel by cudarc.
+struct Rival {
+    function: CudaFunction,
+    streams: [Arc<CudaStream>; 2],
+    x: CudaSlice<f32>,
+    y: CudaSlice<f32>,
+}
+
+impl Rival {
+    fn new(tracked: bool) -> Self {
+        let context = CudaContext::new(0).expect("the device is there");
+        if !tracked {
+            // SAFETY: nothing here is used by two streams.
+            unsafe { context.disable_event_tracking() };
+        }
+        let function = context
+            .load_module(Ptx::from_src(TOUCH_TWO))
+            .and_then(|module| module.load_function("touch_two"));
+        let streams = [(); 2].map(|()| context.new_stream().expect("a stream"));
+        let buffer = || streams[0].alloc_zeros::<f32>(LEN).expect("memory");
+        Rival { function: function.expect("it loads"), x: buffer(), y: buffer(), streams }
+    }
+
+    fn launch(&mut self) {
+        let k = black_box(0.5f32);
+        let config =
+            cudarc::driver::LaunchConfig { grid_dim: (1, 1, 1), block_dim: (32, 1, 1), shared_mem_bytes: 0 };
+        let mut launch = self.streams[0].launch_builder(&self.function);
+        launch.arg(&k).arg(&self.x).arg(&mut self.y);
+        // SAFETY: the arguments are those of the kernel, and the buffers are long enough.
+        unsafe { launch.launch(config) }.expect("it is taken");
+    }
+
+    fn alloc_and_free(&self) {
+        // SAFETY: nothing reads it.
+        drop(black_box(unsafe { self.streams[0].alloc::<f32>(LEN) }.expect("memory")));
+    }
+}
+
+/// What runs the kernel by this crate.
+struct Ours {
+    streams: [Stream; 2],
+    x: Buffer<f32>,
+    y: Buffer<f32>,
+}
+
+impl Ours {
+    fn new(device: &Device) -> Self {
+        let streams = [(); 2].map(|()| device.new_stream().expect("a stream"));
+        let buffer = || {
+            let buffer = streams[0].alloc::<f32>(LEN).expect("memory");
+            streams[0].fill(&buffer, 1.0).wait().expect("it runs");
+            buffer
+        };
+        Ours { x: buffer(), y: buffer(), streams }
+    }
+
+    #[inline]
+    fn launch(&self) -> Pending<()> {
+        self.streams[0].launch(touch_two(black_box(0.5), &self.x, &self.y), ONE)
+    }
+
+    fn launch_and_await(&self) {
+        let mut pending = self.launch();
+        let mut context = Context::from_waker(Waker::noop());
+        while Pin::new(&mut pending).poll(&mut context).map(|done| done.expect("it runs")).is_pending() {
+            std::hint::spin_loop();
+        }
+    }
+
+    fn alloc_and_free(&self) {
+        drop(black_box(self.streams[0].alloc::<f32>(LEN).expect("memory")));
+    }
+
+    /// A launch whose `Pending` is dropped has no marker but every 64th time, so nothing says that it is done, and the wait is a
+    /// wait.
+    fn launch_and_wait(&self) {
+        self.launch();
+        self.streams[1].wait_stream(&self.streams[0]);
+    }
+}
+
+/// What is compared: one party's op, and the driver calls of it made by hand.
+struct Party<'a> {
+    name: &'a str,
+    whole: &'a mut dyn FnMut(usize),
+    by_hand: &'a mut dyn FnMut(usize),
+}
+
+/// What came of it, in nanoseconds an op.
+struct Figures {
+    name: String,
+    whole: Sample,
+    own: Sample,
+    calls: String,
+}
+
+struct Bench {
+    counts: Counts,
+    times: usize,
+    rounds: usize,
+}
+
+impl Bench {
+    /// Runs the parties in turn, the order changing from round to round.
+    fn compare<const N: usize>(&self, parties: [Party<'_>; N]) -> [Figures; N] {
+        let mut wholes = [(); N].map(|()| Sample::default());
+        let mut hands = [(); N].map(|()| Sample::default());
+        for round in 0..=self.rounds {
+            for at in 0..N {
+                let at = (at + round) % N;
+                let whole = ns(self.times, || (parties[at].whole)(self.times));
+                let by_hand = ns(self.times, || (parties[at].by_hand)(self.times));
+                if round > 0 {
+                    wholes[at].0.push(whole);
+                    hands[at].0.push(by_hand);
+                }
+            }
+        }
+        let mut samples = wholes.into_iter().zip(hands);
+        parties.map(|party| {
+            let (whole, by_hand) = samples.next().expect("one a party");
+            let own = difference(&whole, &by_hand);
+            Figures { name: party.name.to_owned(), whole, own, calls: self.calls(party.whole) }
+        })
+    }
+
+    /// Driver calls an op, less those that check the context, and those that do.
+    fn calls(&self, each: &mut dyn FnMut(usize)) -> String {
+        const TIMES: usize = 6_400;
+        if !self.counts.are_kept() {
+            return "calls not counted".to_owned();
+        }
+        let mut checks = [0];
+        let counted = self.counts.during(COUNTED, || {
+            checks = self.counts.during([c"cuCtxGetCurrent"], || each(TIMES));
+        });
+        let an_op = |calls: u64| short(calls as f64 / TIMES as f64);
+        format!("{} calls, {} context checks", an_op(counted.iter().sum()), an_op(checks[0]))
+    }
+}
+
+const COUNTED: [&CStr; 12] = [
+    c"cuLaunchKernel",
+    c"cuStreamWriteValue64_v2",
+    c"cuStreamSynchronize",
+    c"cuStreamQuery",
+    c"cuEventRecord",
+    c"cuStreamWaitEvent",
+    c"cuEventCreate",
+    c"cuEventDestroy_v2",
+    c"cuMemAllocAsync",
+    c"cuMemFreeAsync",
+    c"cuMemAlloc_v2",
+    c"cuCtxSetCurrent",
+];
+
+/// Ours against the others: own time beside own time.
+fn row<const N: usize>(table: &Table, what: &str, figures: &[Figures; N], most: Option<f64>) {
+    let [ours, rivals @ ..] = figures.as_slice() else { return };
+    let each = |figures: &Figures| {
+        let (own, whole) = (short(figures.own.median()), short(figures.whole.median()));
+        format!("{own} of {whole} ({})", figures.calls)
+    };
+    let rival = |figures: &Figures| format!("{}: {}", figures.name, each(figures));
+    let against = |figures: &Figures| short(ratio(&ours.own, &figures.own).median());
+    table.row(
+        &format!("{what}, own of whole"),
+        &each(ours),
+        &rivals.iter().map(rival).collect::<Vec<_>>().join("; "),
+        &rivals.iter().map(against).collect::<Vec<_>>().join("; "),
+        &ours.own.spread(),
+        &most.map_or(String::new(), |most| format!("own ≤ {most}")),
+        most.map(|most| ours.own.median() <= most),
+    );
+}
+
+fn again(mut each: impl FnMut()) -> impl FnMut(usize) {
+    move |times| (0..times).for_each(|_| each())
+}
+
+/// One loop for callgrind.
+fn repeat(name: &str, times: usize, ours: &Ours, hand: &ByHand, rivals: &mut [Rival; 2]) {
+    let [tracked, untracked] = rivals;
+    match name {
+        "launch" => again(|| drop(ours.launch()))(times),
+        "launch-by-hand" => hand.launches(times),
+        "await" => again(|| ours.launch_and_await())(times),
+        "await-by-hand" => again(|| hand.launch_and_mark())(times),
+        "tracked" => again(|| tracked.launch())(times),
+        "untracked" => again(|| untracked.launch())(times),
+        "wait" => again(|| ours.launch_and_wait())(times),
+        "implied" => again(|| drop(ours.streams[1].wait_stream(&ours.streams[0])))(times),
+        "alloc" => again(|| ours.alloc_and_free())(times),
+        _ => panic!("no loop is called {name}"),
+    }
+}
+
+/// Two threads, each with its own stream, against one thread that does the work of one of them: how much more gets done.
+fn two_threads(device: &Device, times: usize) -> f64 {
+    let one = Ours::new(device);
+    let one = ns(times, || (0..times).for_each(|_| drop(one.launch())));
+    let barrier = Barrier::new(2);
+    let took: Vec<f64> = std::thread::scope(|scope| {
+        let work = || {
+            let ours = Ours::new(device);
+            barrier.wait();
+            ns(times, || (0..times).for_each(|_| drop(ours.launch())))
+        };
+        let threads = [scope.spawn(work), scope.spawn(work)];
+        threads.into_iter().map(|thread| thread.join().expect("it ends")).collect()
+    });
+    2.0 * one / took[0].max(took[1])
+}
+
+fn main() {
+    // Valgrind has no addresses for a device as large as the software driver's usual one.
+    software::find_it(&[("SOFTCUDA_IMMEDIATE", "1"), ("SOFTCUDA_MEMORY", "67108864")]);
+    let options = Options::from_command_line();
+    let runtime = Runtime::builder().order(OrderMode::Deny).build().expect("a runtime");
+    let device = runtime.device(DeviceId::Cuda(0)).expect("a CUDA device");
+    let ours = Ours::new(&device);
+    let hand = ByHand::new();
+    let mut rivals = [Rival::new(true), Rival::new(false)];
+    if let Some((name, times)) = &options.only {
+        return repeat(name, *times as usize, &ours, &hand, &mut rivals);
+    }
+    let [tracked, untracked] = &mut rivals;
+    let counts = Counts::new();
+    assert!(
+        !counts.are_kept() || std::env::var_os("SOFTCUDA_IMMEDIATE").is_some(),
+        "the software driver would run the kernels; set SOFTCUDA_IMMEDIATE=1"
+    );
+    let (over, times) = if counts.are_kept() {
+        ("a driver whose calls return at once", 100_000)
+    } else {
+        ("a GPU's driver", 2_000)
+    };
+    let table = Table::new(&format!("cuda_calls: what calls cost the host, over {over} (ns)"));
+    let bench = Bench { counts, times: options.scaled(times), rounds: options.rounds(21) };
+
+    let figures = bench.compare([
+        Party {
+            name: "",
+            whole: &mut again(|| drop(ours.launch())),
+            by_hand: &mut |times| hand.launches(times),
+        },
+        Party {
+            name: "cudarc",
+            whole: &mut again(|| tracked.launch()),
+            by_hand: &mut again(|| {
+                (0..6).for_each(|_| hand.check_context());
+                (0..3).for_each(|_| hand.wait());
+                hand.launch();
+                (0..2).for_each(|_| hand.record());
+            }),
+        },
+        Party {
+            name: "cudarc without tracking",
+            whole: &mut again(|| untracked.launch()),
+            by_hand: &mut again(|| {
+                hand.check_context();
+                hand.launch();
+            }),
+        },
+    ]);
+    row(&table, "launch with two buffers and a scalar", &figures, Some(120.0));
+
+    let figures = bench.compare([
+        Party {
+            name: "",
+            whole: &mut again(|| ours.launch_and_await()),
+            by_hand: &mut again(|| hand.launch_and_mark()),
+        },
+        Party {
+            name: "cudarc without tracking, launch and synchronize",
+            whole: &mut again(|| {
+                untracked.launch();
+                untracked.streams[0].synchronize().expect("it runs");
+            }),
+            by_hand: &mut again(|| {
+                hand.check_context();
+                hand.launch();
+                hand.check_context();
+                hand.synchronize();
+            }),
+        },
+    ]);
+    row(&table, "the same, awaited when done", &figures, Some(150.0));
+
+    let figures = bench.compare([
+        Party {
+            name: "",
+            whole: &mut again(|| ours.launch_and_wait()),
+            by_hand: &mut again(|| {
+                hand.check_context();
+                hand.launch();
+                hand.check_context();
+                hand.record();
+                hand.check_context();
+                hand.wait();
+            }),
+        },
+        Party {
+            name: "cudarc without tracking, launch and join",
+            whole: &mut again(|| {
+                untracked.launch();
+                untracked.streams[1].join(&untracked.streams[0]).expect("it is taken");
+            }),
+            by_hand: &mut again(|| {
+                (0..4).for_each(|_| hand.check_context());
+                hand.launch();
+                hand.create_and_destroy();
+                hand.record();
+                hand.wait();
+            }),
+        },
+    ]);
+    row(&table, "a launch, and another stream waits for it", &figures, None);
+
+    let figures = bench.compare([
+        Party {
+            name: "",
+            whole: &mut again(|| drop(ours.streams[1].wait_stream(&ours.streams[0]))),
+            by_hand: &mut |_| (),
+        },
+        Party {
+            name: "cudarc join",
+            whole: &mut again(|| untracked.streams[1].join(&untracked.streams[0]).expect("it is taken")),
+            by_hand: &mut again(|| {
+                (0..3).for_each(|_| hand.check_context());
+                hand.create_and_destroy();
+                hand.record();
+                hand.wait();
+            }),
+        },
+    ]);
+    row(&table, "a wait that is implied", &figures, None);
+
+    let figures = bench.compare([
+        Party { name: "", whole: &mut again(|| ours.alloc_and_free()), by_hand: &mut |_| () },
+        Party {
+            name: "cudarc",
+            whole: &mut again(|| tracked.alloc_and_free()),
+            by_hand: &mut again(|| hand.alloc_and_free()),
+        },
+        Party {
+            name: "cudarc without tracking",
+            whole: &mut again(|| untracked.alloc_and_free()),
+            by_hand: &mut again(|| hand.alloc_and_free()),
+        },
+    ]);
+    row(&table, "4 KiB allocated and freed, cache hit", &figures, None);
+
+    let own = |name: &str, by_hand: &str| {
+        Some((instructions::count(name)?.total, instructions::count(by_hand)?.total))
+    };
+    for (what, name, by_hand) in
+        [("launch", "launch", "launch-by-hand"), ("awaited when done", "await", "await-by-hand")]
+    {
+        if let Some((whole, by_hand)) = own(name, by_hand) {
+            table.note(
+                &format!("{what}, own instructions"),
+                &format!("{} of {}", short(whole - by_hand), short(whole)),
+            );
+        }
+    }
+
+    let mut gains = Sample::default();
+    for _ in 0..options.rounds(9) {
+        gains.0.push(two_threads(&device, bench.times));
+    }
+    table.row(
+        "two threads on two streams against one",
+        &short(gains.median()),
+        "",
+        "",
+        &gains.spread(),
+        "≥ 1.7 ×",
+        Some(gains.median() >= 1.7),
+    );
+}

@@ -1,0 +1,206 @@
+//! Bytes that move, work beside them, and memory for them.
+
+use crate::support::gpu_kernels::add_one;
+use crate::support::measure::short;
+use crate::support::{Sample, interleave, ns, ratio};
+use crate::{Bench, open};
+use futures::executor::block_on;
+use std::collections::VecDeque;
+use std::time::Instant;
+use warpline::prelude::*;
+use warpline::{Result, WakeUp};
+
+/// Page-locked memory to the device, awaited copy by copy, against the driver's call and `cuStreamSynchronize`.
+pub(crate) fn bandwidth(bench: &Bench) {
+    let (_runtime, device, raw) = open(WakeUp::Balanced);
+    let stream = device.new_stream().expect("a stream");
+    for mib in if bench.options.quick { [1, 4] } else { [1, 64] } {
+        let len_bytes = mib << 20;
+        let times = if mib < 8 { bench.options.scaled(200) } else { bench.options.scaled(20) };
+        let buffer = stream.alloc::<u8>(len_bytes).expect("memory");
+        let host =
+            std::cell::Cell::new(Some(device.pinned_blocking::<u8>(len_bytes).expect("pinned memory")));
+        let (theirs, from, to) = (raw.stream(), raw.pinned(len_bytes), raw.memory(len_bytes));
+        let gigabytes = |ns: f64| len_bytes as f64 / ns;
+        let [ours, by_hand] = interleave(
+            bench.options.rounds(15),
+            [
+                &mut || {
+                    gigabytes(ns(times, || {
+                        for _ in 0..times {
+                            let sent = stream.copy_into(&buffer, host.take().expect("it came back"));
+                            host.set(Some(block_on(sent).expect("it runs")));
+                        }
+                    }))
+                },
+                &mut || {
+                    gigabytes(ns(times, || {
+                        for _ in 0..times {
+                            // SAFETY: both stay; they are used by nobody else.
+                            unsafe { theirs.copy_in(to, from) };
+                            theirs.synchronize();
+                        }
+                    }))
+                },
+            ],
+        );
+        let against = ratio(&ours, &by_hand);
+        bench.table.row(
+            &format!("host to device from page-locked memory, {mib} MiB, awaited each, GB/s"),
+            &short(ours.median()),
+            &format!("{} by the driver's calls", short(by_hand.median())),
+            &short(against.median()),
+            &against.spread(),
+            if mib >= 64 { "≥ 0.97" } else { "" },
+            if mib >= 64 { bench.verdict(against.median() >= 0.97) } else { None },
+        );
+    }
+}
+
+struct Pipeline {
+    copy_in: Stream,
+    compute: Stream,
+    copy_out: Stream,
+    chunks: usize,
+    /// Elements of a chunk.
+    len: usize,
+    /// Additions of each.
+    work: u64,
+}
+
+/// Chunks that may be on their way at once.
+const AHEAD: usize = 4;
+
+impl Pipeline {
+    fn launch(&self, x: &Buffer<f32>) -> Pending<()> {
+        let n = self.len as u64;
+        self.compute.launch(add_one(n, self.work, x), LaunchConfig::for_elements(n))
+    }
+
+    /// In, over and out again, each chunk on three streams.
+    async fn run(&self, device: &Device) -> Result<()> {
+        let mut free = Vec::new();
+        for _ in 0..AHEAD {
+            free.push(device.pinned::<f32>(self.len).await?);
+        }
+        let (mut sent, mut back) = (VecDeque::new(), VecDeque::new());
+        for _ in 0..self.chunks {
+            if sent.len() == AHEAD {
+                free.push(sent.pop_front().map(IntoFuture::into_future).expect("some").await?);
+                drop(back.pop_front().map(IntoFuture::into_future).expect("some").await?);
+            }
+            let (x, copied) = self.copy_in.copy_to_device(free.pop().expect("one is free"))?;
+            sent.push_back(copied);
+            drop(self.compute.wait_stream(&self.copy_in));
+            drop(self.launch(&x));
+            drop(self.copy_out.wait_stream(&self.compute));
+            back.push_back(self.copy_out.copy_to_host(&x));
+        }
+        for copied in sent {
+            copied.await?;
+        }
+        for copied in back {
+            drop::<Pinned<f32>>(copied.await?);
+        }
+        Ok(())
+    }
+
+    /// Seconds of the copies in alone, the kernels alone and the copies out alone, one behind the other.
+    async fn alone(&self, device: &Device) -> Result<[f64; 3]> {
+        let mut host = device.pinned::<f32>(self.len).await?;
+        let x = self.copy_in.alloc::<f32>(self.len)?;
+        host = self.copy_in.copy_into(&x, host).await?;
+        let since = Instant::now();
+        for _ in 0..self.chunks {
+            host = self.copy_in.copy_into(&x, host).await?;
+        }
+        let copy_in = since.elapsed();
+        self.launch(&x).await?;
+        let since = Instant::now();
+        for _ in 1..self.chunks {
+            drop(self.launch(&x));
+        }
+        self.launch(&x).await?;
+        let compute = since.elapsed();
+        drop(self.copy_out.wait_stream(&self.compute));
+        drop(self.copy_out.copy_to_host(&x).await?);
+        let since = Instant::now();
+        for _ in 0..self.chunks {
+            drop(self.copy_out.copy_to_host(&x).await?);
+        }
+        Ok([copy_in, compute, since.elapsed()].map(|time| time.as_secs_f64()))
+    }
+}
+
+/// In, over and out on three streams against the longest of the three alone.
+pub(crate) fn pipeline(bench: &Bench) {
+    let (_runtime, device, _) = open(WakeUp::Balanced);
+    let [copy_in, compute, copy_out] = [(); 3].map(|()| device.new_stream().expect("a stream"));
+    let (chunks, len) = if bench.options.quick { (8, 1 << 16) } else { (32, 4 << 20) };
+    let mut pipeline = Pipeline { copy_in, compute, copy_out, chunks, len, work: 16 };
+    // As much work as a copy takes: what is easiest to overlap.
+    let [copy, over, _] = block_on(pipeline.alone(&device)).expect("it runs");
+    if bench.on_gpu {
+        pipeline.work = ((16.0 * copy / over) as u64).clamp(1, 1 << 20);
+    }
+    let [mut share, mut took] = [(); 2].map(|()| Sample::default());
+    let mut parts = [0.0; 3];
+    for _ in 0..bench.options.rounds(11) {
+        parts = block_on(pipeline.alone(&device)).expect("it runs");
+        let since = Instant::now();
+        block_on(pipeline.run(&device)).expect("it runs");
+        let all = since.elapsed().as_secs_f64();
+        share.0.push(100.0 * parts.iter().copied().fold(0.0, f64::max) / all);
+        took.0.push(1e3 * all);
+    }
+    let [copy_in, compute, copy_out] = parts.map(|seconds| short(1e3 * seconds));
+    bench.table.row(
+        &format!(
+            "{chunks} chunks of {} KiB in, over and out on three streams: share of the longest part alone, %",
+            (len * 4) >> 10
+        ),
+        &format!("{} ({} ms)", short(share.median()), short(took.median())),
+        &format!("in {copy_in}, kernels {compute}, out {copy_out} ms alone"),
+        "",
+        &share.spread(),
+        "≥ 90",
+        bench.verdict(share.median() >= 90.0),
+    );
+}
+
+/// Memory from the cache against the driver's own pool.
+pub(crate) fn alloc(bench: &Bench) {
+    let (_runtime, device, raw) = open(WakeUp::Balanced);
+    let stream = device.new_stream().expect("a stream");
+    let theirs = raw.stream();
+    let times = bench.options.scaled(5_000);
+    // The software driver gives memory back when it gets to it.
+    let large = if bench.on_gpu { (64 << 20, "64 MiB") } else { (1 << 20, "1 MiB") };
+    for (len_bytes, name) in [(4 << 10, "4 KiB"), large] {
+        let [ours, by_hand] = interleave(
+            bench.options.rounds(11),
+            [
+                &mut || {
+                    ns(times, || {
+                        (0..times).for_each(|_| drop(stream.alloc::<u8>(len_bytes).expect("memory")))
+                    })
+                },
+                &mut || {
+                    let took = ns(times, || (0..times).for_each(|_| theirs.alloc_and_free(len_bytes)));
+                    theirs.synchronize();
+                    took
+                },
+            ],
+        );
+        let against = ratio(&ours, &by_hand);
+        bench.table.row(
+            &format!("{name} allocated and freed, cache hit, ns"),
+            &short(ours.median()),
+            &format!("{} cuMemAllocAsync and cuMemFreeAsync", short(by_hand.median())),
+            &short(against.median()),
+            &against.spread(),
+            "",
+            None,
+        );
+    }
+}

@@ -1,0 +1,128 @@
+//! What a fault does, each in a process of its own: the context is gone for the rest of it.
+
+use crate::support::gpu_kernels::{
+    ILLEGAL, ILLEGAL_ADDRESS, TRAP, TRAP_NOW, busy_then_tell, illegal_address, trap_now,
+};
+use crate::support::measure::short;
+use crate::support::{ONE, Sample};
+use crate::{Bench, open};
+use futures::executor::block_on;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use warpline::WakeUp;
+
+/// A child that hangs is ended after so many seconds.
+const WATCHDOG_SECONDS: u32 = 30;
+/// No allocation is there.
+const NOWHERE: u64 = 0x10;
+
+pub(crate) fn all(bench: &Bench) {
+    for (case, fault) in [("illegal", "an illegal address"), ("trap", "a trap")] {
+        let answer = run(&format!("{case}-by-hand"));
+        bench.table.note(&format!("behind {fault}, by hand: word, host function, codes"), &answer);
+        let mut late = Sample::default();
+        let mut answer = String::new();
+        for _ in 0..bench.options.rounds(9) {
+            answer = run(&format!("{case}-awaited"));
+            if let Some(ms) = answer.split_whitespace().next().and_then(|first| first.parse().ok()) {
+                late.0.push(ms);
+            }
+        }
+        if late.0.is_empty() {
+            bench.table.row(
+                &format!("{fault} to the error of who awaits, ms"),
+                &answer,
+                "",
+                "",
+                "",
+                "< 5",
+                Some(false),
+            );
+            continue;
+        }
+        bench.table.row(
+            &format!("{fault} to the error of who awaits, ms"),
+            &format!("{}; {answer}", short(late.median())),
+            "",
+            "",
+            &late.spread(),
+            "< 5",
+            bench.verdict(late.median() < 5.0),
+        );
+    }
+}
+
+/// What the child says.
+fn run(case: &str) -> String {
+    let mut command = Command::new(std::env::current_exe().expect("a bench has an executable"));
+    let output = command.env("RUST_BACKTRACE", "0").args(["--fault", case]).output().expect("it starts");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let said = said.lines().find_map(|line| line.strip_prefix("fault: "));
+    said.map_or_else(|| format!("no answer, {}", output.status), str::to_owned)
+}
+
+pub(crate) fn child(case: &str) {
+    // SAFETY: a timer whose signal ends the process, should it hang.
+    unsafe { libc::alarm(WATCHDOG_SECONDS) };
+    let (fault, how) = case.split_once('-').expect("a fault and how it is looked at");
+    match how {
+        "by-hand" => by_hand(fault),
+        _ => awaited(fault),
+    }
+    // Nothing is torn down: the context is dead.
+    std::process::exit(0);
+}
+
+/// What the driver still does of what was queued behind a fault.
+fn by_hand(fault: &str) {
+    static CALLED: AtomicU64 = AtomicU64::new(0);
+    let (_runtime, device, raw) = open(WakeUp::Balanced);
+    let (mine, word) = (raw.stream(), raw.word());
+    let (text, kernel) = if fault == "trap" { (TRAP, &TRAP_NOW) } else { (ILLEGAL, &ILLEGAL_ADDRESS) };
+    // The software driver has to be told of it.
+    device.suggest_config(kernel, 1, 0).expect("it loads");
+    mine.launch(raw.kernel(text, kernel.name), &mut [NOWHERE]);
+    let (written, called) = (mine.write(word, 7), mine.count_up(&CALLED));
+    std::thread::sleep(Duration::from_millis(200));
+    let query = mine.query();
+    let moved = if word.host.load(Ordering::Acquire) == 7 { "written" } else { "not written" };
+    let ran = if CALLED.load(Ordering::SeqCst) == 1 { "called" } else { "not called" };
+    println!("fault: {moved}, {ran}; enqueued with {written} and {called}, query {query}");
+}
+
+/// How long it takes until who awaits the op has its error, from the end of the kernel before it.
+fn awaited(fault: &str) {
+    let (_runtime, device, raw) = open(WakeUp::Balanced);
+    let stream = device.new_stream().expect("a stream");
+    let told = raw.word();
+    block_on(stream.launch(busy_then_tell(1_000, told.device, told.host_address(), 1), ONE))
+        .expect("it runs");
+    let (over, seen) = (AtomicBool::new(false), AtomicU64::new(0));
+    let start = Instant::now();
+    let now = || start.elapsed().as_nanos() as u64;
+    let (back, error) = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                if told.host.load(Ordering::Acquire) == 2 {
+                    seen.store(now(), Ordering::Release);
+                    break;
+                }
+                std::hint::spin_loop();
+            }
+        });
+        drop(stream.launch(busy_then_tell(5_000_000, told.device, told.host_address(), 2), ONE));
+        let faulty = if fault == "trap" {
+            stream.launch(trap_now(), ONE)
+        } else {
+            stream.launch(illegal_address(NOWHERE), ONE)
+        };
+        let error = block_on(faulty).expect_err("a fault");
+        let back = now();
+        std::thread::sleep(Duration::from_millis(1));
+        over.store(true, Ordering::Relaxed);
+        (back, error)
+    });
+    let ms = back.saturating_sub(seen.load(Ordering::Acquire)) as f64 / 1e6;
+    println!("fault: {} {:?}", short(ms), error.kind());
+}

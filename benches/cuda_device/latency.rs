@@ -1,0 +1,200 @@
+//! One kernel and who waits for it.
+
+use crate::support::by_hand::Word;
+use crate::support::gpu_kernels::{BUSY, NOTHING, busy, busy_then_tell, nothing};
+use crate::support::measure::short;
+use crate::support::process::Usage;
+use crate::support::{ONE, Sample, interleave, ns, ratio};
+use crate::{Bench, WAKE_UPS, open, open_with};
+use futures::executor::block_on;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use warpline::WakeUp;
+use warpline::prelude::*;
+
+/// An empty kernel launched and awaited against launch and `cuStreamSynchronize`.
+pub(crate) fn launch_and_await(bench: &Bench) {
+    let times = bench.options.scaled(2_000);
+    for (wake_up, name) in WAKE_UPS {
+        let (_runtime, device, raw) = open(wake_up);
+        let stream = device.new_stream().expect("a stream");
+        stream.launch(nothing(), ONE).wait().expect("it runs");
+        let (theirs, kernel) = (raw.stream(), raw.kernel(NOTHING, "nothing"));
+        let mut cpu = [Sample::default(), Sample::default()];
+        let mut timed = |at: usize, work: &dyn Fn()| {
+            let before = Usage::now();
+            let took = ns(times, || (0..times).for_each(|_| work()));
+            cpu[at].0.push(Usage::now().since(&before).cpu.as_nanos() as f64 / times as f64);
+            took
+        };
+        let timed = std::cell::RefCell::new(&mut timed);
+        let [ours, by_hand] = interleave(
+            bench.options.rounds(15),
+            [
+                &mut || timed.borrow_mut()(0, &|| block_on(stream.launch(nothing(), ONE)).expect("it runs")),
+                &mut || {
+                    timed.borrow_mut()(1, &|| {
+                        theirs.launch(kernel, &mut []);
+                        theirs.synchronize();
+                    })
+                },
+            ],
+        );
+        let against = ratio(&ours, &by_hand);
+        bench.table.row(
+            &format!("empty kernel launched and awaited, {name}, ns"),
+            &short(ours.median()),
+            &format!("{} launch and cuStreamSynchronize", short(by_hand.median())),
+            &short(against.median()),
+            &against.spread(),
+            "",
+            None,
+        );
+        bench.table.row(
+            &format!("the same, CPU time, {name}, ns"),
+            &short(cpu[0].median()),
+            &short(cpu[1].median()),
+            "",
+            "",
+            "",
+            None,
+        );
+    }
+}
+
+/// From a kernel's last store, which another thread sees, to the return of what waits for the kernel.
+pub(crate) fn kernel_end_to_wake(bench: &Bench) {
+    let times = bench.options.scaled(2_000) as u64;
+    for (wake_up, name) in WAKE_UPS {
+        for (by, builder) in [
+            ("word", Runtime::builder().wake_up(wake_up)),
+            ("event", Runtime::builder().wake_up(wake_up).complete_by_events()),
+        ] {
+            let (_runtime, device, raw) = open_with(builder);
+            let stream = device.new_stream().expect("a stream");
+            let told = raw.word();
+            let late = late_by(times, told, |value| {
+                let call = busy_then_tell(20_000, told.device, told.host_address(), value);
+                block_on(stream.launch(call, ONE)).expect("it runs");
+            });
+            tell(bench, &format!("kernel end to wake, {by}, {name}, µs"), &late);
+        }
+    }
+    let (_runtime, device, raw) = open(WakeUp::Balanced);
+    let stream = device.new_stream().expect("a stream");
+    let told = raw.word();
+    let launch = |value| {
+        let call = busy_then_tell(20_000, told.device, told.host_address(), value);
+        drop(stream.launch(call, ONE));
+    };
+    let late = late_by(times, told, |value| {
+        launch(value);
+        let thread = std::thread::current();
+        let called = std::sync::Arc::new(AtomicBool::new(false));
+        let theirs = called.clone();
+        drop(stream.call(move || {
+            theirs.store(true, Ordering::Release);
+            thread.unpark();
+        }));
+        while !called.load(Ordering::Acquire) {
+            std::thread::park();
+        }
+    });
+    tell(bench, "kernel end to wake, host function that unparks, µs", &late);
+    let theirs = raw.stream();
+    let late = late_by(times, told, |value| {
+        let mut params = [20_000, told.device, told.host_address(), value];
+        theirs.launch(raw_tell(raw), &mut params);
+        theirs.synchronize();
+    });
+    tell(bench, "kernel end to return of cuStreamSynchronize, µs", &late);
+}
+
+fn raw_tell(raw: crate::support::by_hand::Raw) -> crate::support::by_hand::RawKernel {
+    thread_local! {
+        static KERNEL: std::cell::OnceCell<crate::support::by_hand::RawKernel> = const { std::cell::OnceCell::new() };
+    }
+    let text = crate::support::gpu_kernels::BUSY_THEN_TELL;
+    KERNEL.with(|kernel| *kernel.get_or_init(|| raw.kernel(text, "busy_then_tell")))
+}
+
+/// How late `wait` returns after `told` has the value it is called with, in microseconds. It launches and waits.
+fn late_by(times: u64, told: Word, mut wait: impl FnMut(u64)) -> Sample {
+    let start = Instant::now();
+    let now = || start.elapsed().as_nanos() as u64;
+    let (seen, over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let mut late = Sample::default();
+    told.host.store(0, Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut last = 0;
+            while !over.load(Ordering::Relaxed) {
+                let value = told.host.load(Ordering::Acquire);
+                if value != last {
+                    seen.store(now(), Ordering::Release);
+                    last = value;
+                }
+                std::hint::spin_loop();
+            }
+        });
+        for value in 1..=times {
+            seen.store(0, Ordering::Relaxed);
+            wait(value);
+            let back = now();
+            let told_at = loop {
+                let at = seen.load(Ordering::Acquire);
+                if at > 0 {
+                    break at;
+                }
+                std::hint::spin_loop();
+            };
+            late.0.push(back.saturating_sub(told_at) as f64 / 1e3);
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    late
+}
+
+fn tell(bench: &Bench, what: &str, late: &Sample) {
+    let figures = format!("p50 {}, p99 {}", short(late.quantile(0.5)), short(late.quantile(0.99)));
+    bench.table.row(what, &figures, "", "", &late.spread(), "", None);
+}
+
+/// What a long kernel costs while it is awaited.
+pub(crate) fn a_long_kernel(bench: &Bench) {
+    let time = Duration::from_millis(if bench.options.quick { 20 } else { 200 });
+    let share = |work: &mut dyn FnMut()| {
+        let mut sample = Sample::default();
+        for _ in 0..bench.options.rounds(5) {
+            let (before, since) = (Usage::now(), Instant::now());
+            work();
+            sample
+                .0
+                .push(100.0 * Usage::now().since(&before).cpu.as_secs_f64() / since.elapsed().as_secs_f64());
+        }
+        sample
+    };
+    for (wake_up, name) in
+        [(WakeUp::LowLatency, "low latency"), (WakeUp::Balanced, "balanced"), (WakeUp::LowPower, "low power")]
+    {
+        let (_runtime, device, raw) = open(wake_up);
+        let stream = device.new_stream().expect("a stream");
+        let ns = time.as_nanos() as u64;
+        stream.launch(busy(1_000), ONE).wait().expect("it runs");
+        let ours = share(&mut || block_on(stream.launch(busy(ns), ONE)).expect("it runs"));
+        let (theirs, kernel) = (raw.stream(), raw.kernel(BUSY, "busy"));
+        let by_hand = share(&mut || {
+            theirs.launch(kernel, &mut [ns]);
+            theirs.synchronize();
+        });
+        bench.table.row(
+            &format!("CPU share of the process while a {} ms kernel is awaited, {name}, %", time.as_millis()),
+            &short(ours.median()),
+            &format!("{} cuStreamSynchronize", short(by_hand.median())),
+            "",
+            &ours.spread(),
+            "balanced < 5",
+            if wake_up == WakeUp::Balanced { bench.verdict(ours.median() < 5.0) } else { None },
+        );
+    }
+}

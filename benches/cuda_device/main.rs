@@ -1,0 +1,94 @@
+//! What only a GPU can tell: how soon its work wakes a task and at what price, what markers cost it, what faults do, and how fast
+//! bytes move. Beside most figures stand the driver's own calls, made by hand in the same rounds.
+//!
+//! `cuda_device [--quick] [PART …]`; without parts it runs all. It asserts nothing about figures. Where there is no NVIDIA driver
+//! it runs on the software one, to show that it runs: those figures mean nothing.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod copies;
+mod faults;
+mod latency;
+mod markers;
+mod tasks;
+
+use support::by_hand::Raw;
+use support::software::{self, Counts, argument};
+use support::{Options, Table};
+use warpline::WakeUp;
+use warpline::prelude::*;
+
+/// What every part gets.
+struct Bench {
+    options: Options,
+    table: Table,
+    /// On the software driver a reach says nothing.
+    on_gpu: bool,
+}
+
+impl Bench {
+    /// Whether a reach is met, where that means something.
+    fn verdict(&self, met: bool) -> Option<bool> {
+        self.on_gpu.then_some(met)
+    }
+}
+
+/// A runtime of its own, the device, and the driver's calls for the same context.
+fn open(wake_up: WakeUp) -> (Runtime, Device, Raw) {
+    open_with(Runtime::builder().wake_up(wake_up))
+}
+
+fn open_with(builder: warpline::RuntimeBuilder) -> (Runtime, Device, Raw) {
+    let runtime = builder.build().expect("a runtime");
+    let device = runtime.device(DeviceId::Cuda(0)).expect("a CUDA device");
+    // The context stays current on a thread that had none.
+    device.new_stream().expect("a stream").synchronize().wait().expect("it lives");
+    (runtime, device, Raw::of_this_thread())
+}
+
+const WAKE_UPS: [(WakeUp, &str); 2] = [(WakeUp::LowLatency, "low latency"), (WakeUp::Balanced, "balanced")];
+
+type Part = (&'static str, fn(&Bench));
+
+const PARTS: [Part; 10] = [
+    ("await", latency::launch_and_await),
+    ("wake", latency::kernel_end_to_wake),
+    ("long", latency::a_long_kernel),
+    ("tasks", tasks::a_thousand),
+    ("enqueue", markers::enqueue),
+    ("gap", markers::gap),
+    ("bandwidth", copies::bandwidth),
+    ("pipeline", copies::pipeline),
+    ("alloc", copies::alloc),
+    ("faults", faults::all),
+];
+
+fn main() {
+    // SAFETY: opens and closes libraries by the driver's names.
+    let present = unsafe { cudarc::driver::sys::is_culib_present() };
+    if !present || argument("--device").as_deref() == Some("software") {
+        software::find_it(&[]);
+    }
+    if let Some(case) = argument("--fault") {
+        return faults::child(&case);
+    }
+    let options = Options::from_command_line();
+    let asked: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    let asked = |name: &str| asked.iter().any(|arg| arg == name);
+    let some = PARTS.iter().any(|(name, _)| asked(name));
+    let (_runtime, device, _) = open(WakeUp::Balanced);
+    let on_gpu = !Counts::new().are_kept();
+    let properties = device.properties();
+    let words = if properties.completion_words { "completion words" } else { "no completion words" };
+    let table = Table::new(&format!("cuda_device: {}, {words}", properties.name));
+    let bench = Bench { options, table, on_gpu };
+    if !on_gpu {
+        println!("| *on the software CUDA driver: these figures say only that the bench runs* | | | | | | |");
+    }
+    for (name, run) in PARTS {
+        if !some || asked(name) {
+            run(&bench);
+        }
+    }
+}

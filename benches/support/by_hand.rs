@@ -1,0 +1,170 @@
+//! The driver's own calls, as a program without a runtime makes them: what the GPU benches are compared with.
+
+use cudarc::driver::{result, sys};
+use std::ffi::{CString, c_void};
+use std::sync::atomic::AtomicU64;
+
+/// `CU_MEMHOSTALLOC_PORTABLE` and `CU_MEMHOSTALLOC_DEVICEMAP`
+const PORTABLE: u32 = 1;
+const MAPPED: u32 = 2;
+
+/// The context of the device that was opened on this thread.
+#[derive(Clone, Copy)]
+pub struct Raw(sys::CUcontext);
+
+// SAFETY: a context may be used from any thread.
+unsafe impl Send for Raw {}
+// SAFETY: as above.
+unsafe impl Sync for Raw {}
+
+#[derive(Clone, Copy)]
+pub struct RawStream(pub sys::CUstream);
+
+// SAFETY: a stream may be used from any thread.
+unsafe impl Send for RawStream {}
+// SAFETY: as above.
+unsafe impl Sync for RawStream {}
+
+#[derive(Clone, Copy)]
+pub struct RawKernel(sys::CUfunction);
+
+// SAFETY: a function may be used from any thread.
+unsafe impl Send for RawKernel {}
+
+#[derive(Clone, Copy)]
+pub struct RawEvent(sys::CUevent);
+
+/// A number in page-locked memory, as both sides see it.
+#[derive(Clone, Copy)]
+pub struct Word {
+    pub host: &'static AtomicU64,
+    pub device: u64,
+}
+
+impl Word {
+    pub fn host_address(&self) -> u64 {
+        std::ptr::from_ref(self.host) as u64
+    }
+}
+
+impl Raw {
+    /// After a device was opened and used on this thread, whose context is current.
+    pub fn of_this_thread() -> Self {
+        Raw(result::ctx::get_current().expect("a driver").expect("a context is current"))
+    }
+
+    /// On another thread.
+    pub fn bind(self) {
+        // SAFETY: the context is the device's primary one, which lives as long as the process.
+        unsafe { result::ctx::set_current(self.0) }.expect("it lives");
+    }
+
+    pub fn stream(self) -> RawStream {
+        RawStream(result::stream::create(result::stream::StreamKind::NonBlocking).expect("a stream"))
+    }
+
+    pub fn kernel(self, text: &str, name: &str) -> RawKernel {
+        let c = |text: &str| CString::new(text).expect("text without NUL");
+        // SAFETY: cuModuleLoadData takes PTX text that ends with a NUL.
+        let module = unsafe { result::module::load_data(c(text).as_ptr().cast()) }.expect("it loads");
+        // SAFETY: the module is live and stays.
+        RawKernel(unsafe { result::module::get_function(module, c(name)) }.expect("it is there"))
+    }
+
+    pub fn event(self) -> RawEvent {
+        let untimed = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
+        RawEvent(result::event::create(untimed).expect("an event"))
+    }
+
+    pub fn word(self) -> Word {
+        let bytes = self.pinned(4096);
+        let mut device = 0;
+        // SAFETY: cuMemHostGetDevicePointer takes mapped host memory and writes an address.
+        let code =
+            unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut device, bytes.as_mut_ptr().cast(), 0) };
+        assert_eq!(code as u32, 0, "cuMemHostGetDevicePointer");
+        // SAFETY: page-locked memory is zero here, aligned to pages and never given back; it is touched atomically alone.
+        Word { host: unsafe { &*bytes.as_ptr().cast::<AtomicU64>() }, device }
+    }
+
+    /// Page-locked memory, zeroed, for as long as the process lives.
+    pub fn pinned(self, len_bytes: usize) -> &'static mut [u8] {
+        let mut host: *mut c_void = std::ptr::null_mut();
+        // SAFETY: cuMemHostAlloc writes an address.
+        let code = unsafe { sys::cuMemHostAlloc(&raw mut host, len_bytes, PORTABLE | MAPPED) };
+        assert_eq!(code as u32, 0, "cuMemHostAlloc");
+        // SAFETY: the memory is ours and that long.
+        unsafe { host.cast::<u8>().write_bytes(0, len_bytes) };
+        // SAFETY: it is initialised, never given back, and nobody else's.
+        unsafe { std::slice::from_raw_parts_mut(host.cast(), len_bytes) }
+    }
+
+    pub fn memory(self, len_bytes: usize) -> u64 {
+        // SAFETY: it is written before it is read.
+        unsafe { result::malloc_sync(len_bytes) }.expect("memory")
+    }
+}
+
+impl RawStream {
+    /// One block of 32 threads. The parameters are the kernel's; what follows them only the software driver reads.
+    pub fn launch(self, kernel: RawKernel, params: &mut [u64]) {
+        let mut params: Vec<*mut c_void> = params.iter_mut().map(|param| (&raw mut *param).cast()).collect();
+        // SAFETY: callers pass as many parameters as the kernel has, and memory that lives.
+        let done = unsafe { result::launch_kernel(kernel.0, (1, 1, 1), (32, 1, 1), 0, self.0, &mut params) };
+        done.expect("it is taken");
+    }
+
+    pub fn write(self, word: Word, value: u64) -> u32 {
+        // SAFETY: stream and word live.
+        unsafe { sys::cuStreamWriteValue64_v2(self.0, word.device, value, 0) as u32 }
+    }
+
+    pub fn record(self, event: RawEvent) -> u32 {
+        // SAFETY: stream and event live.
+        unsafe { sys::cuEventRecord(event.0, self.0) as u32 }
+    }
+
+    /// The last error's code, 0 if there is none.
+    pub fn synchronize(self) -> u32 {
+        // SAFETY: the stream lives.
+        unsafe { sys::cuStreamSynchronize(self.0) as u32 }
+    }
+
+    pub fn query(self) -> u32 {
+        // SAFETY: the stream lives.
+        unsafe { sys::cuStreamQuery(self.0) as u32 }
+    }
+
+    /// Adds one to a number, in stream order.
+    pub fn count_up(self, number: &'static AtomicU64) -> u32 {
+        unsafe extern "C" fn add(number: *mut c_void) {
+            // SAFETY: the number is static.
+            unsafe { &*number.cast::<AtomicU64>() }.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        }
+        // SAFETY: the function gets a number that is static and does not unwind.
+        unsafe {
+            sys::cuLaunchHostFunc(self.0, Some(add), std::ptr::from_ref(number).cast_mut().cast()) as u32
+        }
+    }
+
+    /// # Safety
+    /// Both stay until the stream is synchronized.
+    pub unsafe fn copy_in(self, to: u64, from: &[u8]) {
+        // SAFETY: the caller vouches for it.
+        unsafe { result::memcpy_htod_async(to, from, self.0) }.expect("it is taken");
+    }
+
+    /// Copies as many bytes out as `to` has, and waits for it.
+    pub fn copy_out(self, to: &mut [u8], from: u64) {
+        // SAFETY: callers pass device memory that is as long.
+        unsafe { result::memcpy_dtoh_async(to, from, self.0) }.expect("it is taken");
+        self.synchronize();
+    }
+
+    pub fn alloc_and_free(self, len_bytes: usize) {
+        // SAFETY: cuMemAllocAsync takes a live stream.
+        let address = unsafe { result::malloc_async(self.0, len_bytes) }.expect("memory");
+        // SAFETY: nobody uses the memory.
+        unsafe { result::free_async(address, self.0) }.expect("it is taken back");
+    }
+}
