@@ -276,7 +276,7 @@ fn a_runtime_that_is_gone_says_to_keep_it() {
 #[test]
 fn a_failed_driver_call_says_what_the_driver_said_and_leaves_no_trace() {
     let (runtime, driver) = Recording::runtime(OrderMode::Deny);
-    let device = runtime.device(DeviceId::Cpu(0)).unwrap();
+    let device = runtime.device(DeviceId::Cuda(0)).unwrap();
     let [a, b] = ["a", "b"].map(|label| device.stream().label(label).build().unwrap());
     let x = a.alloc::<f32>(4).unwrap();
     drop(a.fill(&x, 1.0));
