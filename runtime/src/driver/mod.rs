@@ -170,7 +170,12 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
     ///
     /// # Safety
     /// It was registered with this driver, and no work that touches it is unfinished or will be submitted.
-    unsafe fn unregister_host(&self, _ptr: *mut u8) {}
+    ///
+    /// # Errors
+    /// If the driver does not let go of it: then the memory is to stay.
+    unsafe fn unregister_host(&self, _ptr: *mut u8) -> Result<(), DriverError> {
+        Ok(())
+    }
 
     /// The time between two marks that [`Command::Stamp`] made, both of which were passed.
     ///

@@ -153,12 +153,18 @@ impl DeviceMemory {
     }
 
     fn free_segments(&self, segments: Vec<Segment>) {
-        for segment in segments {
-            // SAFETY: `Driver::free` needs an allocation of this driver with its length, and no use unfinished or to come.
-            // Segments are made from `Driver::alloc` alone, and the pool forgot this one: no block of it was live, none can be
-            // handed out again, and `finished` held for every use of every one.
-            unsafe { self.driver.free(DevicePtr(segment.address), segment.len) };
+        if segments.is_empty() {
+            return;
         }
+        let driver = self.driver.clone();
+        crate::offload::call(move || {
+            for segment in segments {
+                // SAFETY: `Driver::free` needs an allocation of this driver with its length, and no use unfinished or to come.
+                // Segments are made from `Driver::alloc` alone, and the pool forgot this one: no block of it was live, none can
+                // be handed out again, and `finished` held for every use of every one.
+                unsafe { driver.free(DevicePtr(segment.address), segment.len) };
+            }
+        });
     }
 
     #[cold]

@@ -243,11 +243,18 @@ impl PinnedPool {
     }
 
     fn free(&self, blocks: Vec<(HostBlock, usize)>) {
-        for (HostBlock(ptr), len) in blocks {
-            // SAFETY: `Driver::free_host` needs an allocation of this driver with its length, and no work that touches it. It was
-            // cached under its length, and a block is cached only after its owner, which a copy in flight keeps, was dropped.
-            unsafe { self.driver.free_host(ptr.as_ptr(), len) };
+        if blocks.is_empty() {
+            return;
         }
+        let driver = self.driver.clone();
+        crate::offload::call(move || {
+            for (HostBlock(ptr), len) in blocks {
+                // SAFETY: `Driver::free_host` needs an allocation of this driver with its length, and no work that touches it. It
+                // was cached under its length, and a block is cached only after its owner, which a copy in flight keeps, was
+                // dropped.
+                unsafe { driver.free_host(ptr.as_ptr(), len) };
+            }
+        });
     }
 }
 
@@ -257,6 +264,9 @@ impl Drop for PinnedPool {
         self.empty();
     }
 }
+
+/// Memory that its driver did not unregister: the device may still reach it, so it is not given back.
+static STILL_REACHABLE: Mutex<Vec<Box<dyn Any + Send>>> = Mutex::new(Vec::new());
 
 /// Where buffers of no length are: nowhere, but aligned.
 const NOWHERE: std::num::NonZero<usize> = std::num::NonZero::new(ALIGN_BYTES).unwrap();
@@ -295,10 +305,16 @@ impl PinnedBytes {
 
 impl Drop for PinnedBytes {
     fn drop(&mut self) {
-        if self.owner.is_some() {
-            // SAFETY: `Driver::unregister_host` needs memory registered with this driver and in no copy. `register` did so, and a
-            // copy in flight keeps these bytes.
-            unsafe { self.pool.driver.unregister_host(self.ptr.as_ptr()) };
+        if let Some(owner) = self.owner.take() {
+            let (block, driver) = (HostBlock(self.ptr), self.pool.driver.clone());
+            crate::offload::call(move || {
+                let block = block;
+                // SAFETY: `Driver::unregister_host` needs memory registered with this driver and in no copy. `register` did so,
+                // and a copy in flight keeps these bytes.
+                if unsafe { driver.unregister_host(block.0.as_ptr()) }.is_err() {
+                    STILL_REACHABLE.lock().push(owner);
+                }
+            });
         }
         if self.block_len == 0 {
             return;

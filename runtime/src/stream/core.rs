@@ -365,7 +365,11 @@ impl StreamCore {
 
     /// Makes sure that a marker for `ticket` will be written, without waiting for the desk.
     #[inline]
-    pub(crate) fn want_marker(&self, ticket: Ticket) {
+    pub(crate) fn want_marker(self: &Arc<Self>, ticket: Ticket) {
+        if self.device.signalled && crate::offload::is_barred() {
+            let core = self.clone();
+            return crate::offload::call(move || core.desk.request(ticket));
+        }
         self.desk.request(ticket);
     }
 

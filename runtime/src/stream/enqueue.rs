@@ -268,7 +268,7 @@ impl StreamCore {
 
     /// Room for one more op, if this stream limits what is in flight.
     #[inline]
-    fn permit(&self, site: Site) -> Result<Option<OwnedSemaphorePermit>> {
+    fn permit(self: &Arc<Self>, site: Site) -> Result<Option<OwnedSemaphorePermit>> {
         let Some((room, most)) = &self.room else { return Ok(None) };
         if let Some(permit) = crate::scope::take_permit(self.id) {
             return Ok(Some(permit));

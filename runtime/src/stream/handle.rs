@@ -32,7 +32,8 @@ pub(crate) struct Closing(pub(crate) Arc<StreamCore>);
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        self.0.close();
+        let core = self.0.clone();
+        crate::offload::call(move || core.close());
     }
 }
 

@@ -118,6 +118,7 @@ impl Deref for StreamLease {
 
 impl Drop for StreamLease {
     fn drop(&mut self) {
-        self.stream.core().close();
+        let core = self.stream.core().clone();
+        crate::offload::call(move || core.close());
     }
 }

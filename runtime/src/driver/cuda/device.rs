@@ -202,17 +202,15 @@ unsafe impl Driver for CudaDevice {
         registered.map_err(|failed| self.driver_error(failed))
     }
 
-    unsafe fn unregister_host(&self, ptr: *mut u8) {
+    unsafe fn unregister_host(&self, ptr: *mut u8) -> Result<(), DriverError> {
         if crate::process::is_ending() {
-            return;
+            return Ok(());
         }
         let done = self.context.enter().and_then(|_entered| {
             // SAFETY: cuMemHostUnregister takes memory that is registered and in no copy; the caller vouches for it.
             unsafe { opened().cuMemHostUnregister(ptr.cast::<c_void>()) }
         });
-        if let Err(failed) = done {
-            self.driver_error(failed);
-        }
+        done.map_err(|failed| self.driver_error(failed))
     }
 
     fn elapsed(&self, earlier: &DriverEvent, later: &DriverEvent) -> Result<Duration, DriverError> {

@@ -67,7 +67,11 @@ unsafe extern "C" fn call(data: *mut c_void) {
     // SAFETY: `data` is the reference that `enqueue` gave away; the driver calls once.
     let job = unsafe { Arc::from_raw(data.cast_const().cast::<Job>()) };
     let Some(HostFn(function)) = job.function.lock().take() else { return };
-    let Err(panic) = catch_unwind(AssertUnwindSafe(function)) else { return };
+    // On this thread the driver is not to be called, and what the function drops would.
+    let before = crate::offload::bar(true);
+    let done = catch_unwind(AssertUnwindSafe(function));
+    crate::offload::bar(before);
+    let Err(panic) = done else { return };
     let why = crate::driver::message_of(panic);
     let error = Error::new(
         ErrorKind::Fault,

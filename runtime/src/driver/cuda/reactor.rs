@@ -80,6 +80,8 @@ struct Watched {
 
 fn run(commands: &Receiver<Command>) {
     super::thread::become_reactor();
+    // It drops what tickets kept, and frees are calls that block.
+    crate::offload::bar(true);
     let mut watched: Vec<Watched> = Vec::new();
     let mut checks = Checks::default();
     let mut quiet_since = Instant::now();
