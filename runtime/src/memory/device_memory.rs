@@ -138,7 +138,7 @@ impl DeviceMemory {
                 Err(DriverError::OutOfMemory { free_bytes, total_bytes }) => {
                     exhausted = Exhausted::Driver { free: free_bytes, total: total_bytes };
                 }
-                Err(DriverError::Refused(why)) => {
+                Err(DriverError::Refused(why) | DriverError::Halfway(why)) => {
                     let message = format!(
                         "{} gave no memory: {} asked for {}: {why}",
                         self.driver.id(),

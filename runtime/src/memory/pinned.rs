@@ -171,7 +171,7 @@ impl PinnedPool {
                 drop(state);
                 let kind = match why {
                     DriverError::OutOfMemory { .. } => ErrorKind::OutOfMemory,
-                    DriverError::Refused(_) => ErrorKind::Driver,
+                    DriverError::Refused(_) | DriverError::Halfway(_) => ErrorKind::Driver,
                 };
                 let message = format!(
                     "{} gave no pinned memory: {} asked, {} in use: {why}; drop pinned buffers or use smaller ones",

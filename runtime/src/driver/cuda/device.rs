@@ -64,6 +64,10 @@ impl CudaDevice {
             }
             works.unwrap_or(false)
         });
+        let _ = context.look_after();
+        if let Some(failed) = context.death() {
+            return Err(no_such_device(format!("it has failed in this process: {failed}")));
+        }
         context.watch(&health);
         let completing = Completing { wake_up: options.wake_up, by_events: options.by_events || !words };
         Ok(CudaDevice { context, health, completing, streams: Mutex::default() })
@@ -72,6 +76,11 @@ impl CudaDevice {
     fn driver_error(&self, failed: Failed) -> DriverError {
         self.context.note_death(failed, None);
         self.context.driver_error(failed)
+    }
+
+    /// After an error that came as a text.
+    fn look_after(&self) {
+        let _ = self.context.look_after();
     }
 }
 
@@ -227,7 +236,9 @@ unsafe impl Driver for CudaDevice {
     }
 
     fn confirm(&self) -> Result<(), DriverError> {
-        self.context.ask().map_err(|failed| self.driver_error(failed))
+        self.context.ask().map_err(|failed| self.driver_error(failed))?;
+        // A host function may have failed it while the context lives.
+        self.health.fault().map_or(Ok(()), |fault| Err(DriverError::Refused(fault.to_string())))
     }
 
     fn properties(&self) -> DeviceProperties {
@@ -264,12 +275,14 @@ unsafe impl Driver for CudaDevice {
         shared_bytes: u32,
     ) -> Result<LaunchConfig, DriverError> {
         let _entered = self.context.enter().map_err(|failed| self.driver_error(failed))?;
-        self.context.functions.suggest(kernel, elements, shared_bytes)
+        let config = self.context.functions.suggest(kernel, elements, shared_bytes);
+        config.inspect_err(|_| self.look_after())
     }
 
     fn global(&self, kernel: &'static Kernel, name: &str) -> Result<(DevicePtr, usize), DriverError> {
         let _entered = self.context.enter().map_err(|failed| self.driver_error(failed))?;
-        let module = self.context.functions.module_of(kernel)?;
+        let module = self.context.functions.module_of(kernel);
+        let module = module.inspect_err(|_| self.look_after())?;
         let name = std::ffi::CString::new(name)
             .map_err(|_| DriverError::Refused(format!("{name:?} is no name of a variable")))?;
         let (mut address, mut bytes) = (0, 0);
@@ -279,16 +292,22 @@ unsafe impl Driver for CudaDevice {
         Ok((DevicePtr(address), bytes))
     }
 
+    fn streams_kept(&self) -> usize {
+        self.context.tracks.lock().len().max(self.streams.lock().len())
+    }
+
     fn shut_down(&self) {
         let streams: Vec<_> = self.streams.lock().iter().filter_map(Weak::upgrade).collect();
         let Some(held) = streams.iter().find(|stream| stream.closed_gates() > 0) else { return };
-        self.health.note(Error::new(
+        let error = Error::new(
             ErrorKind::ShutDown,
             format!(
                 "the runtime was shut down with work in flight on stream \"{}\", held at a wait that nothing will release",
                 held.track.label()
             ),
-        ));
+        );
+        self.health.note(error.clone());
+        self.context.fail_dependents(&self.health, &error);
         reactor::wake(self.health.clone());
     }
 }

@@ -64,6 +64,10 @@ impl PooledEvent {
         self.event
     }
 
+    pub(super) fn pool(&self) -> &'static EventPool {
+        self.pool
+    }
+
     /// Whether the stream has passed it.
     pub(super) fn query(&self, context: &Context) -> Answer<bool> {
         let _entered = context.enter()?;

@@ -27,6 +27,7 @@ mod functions;
 mod gate;
 mod host_fn;
 mod launch;
+mod mourning;
 mod raw_streams;
 mod reactor;
 mod recent;

@@ -1,9 +1,11 @@
 //! A CUDA stream: submissions become driver calls at the stream's desk, and markers tell how far the device is.
 //!
 //! # Rules
-//! 1. A submission is one driver call, or none where there is nothing to do; a marker is one more.
+//! 1. A submission is one driver call, or none where there is nothing to do (fills of eight bytes may be more); a marker is one
+//!    more.
 //! 2. A call that fails leaves nothing behind, and its ticket is free. A sticky error is the context's death.
 //! 3. A marker that fails leaves tickets that nobody would reach: the stream is given up with that error and takes nothing more.
+//!    What it keeps is let go when it is idle.
 //! 4. Dropping gives the raw stream back; work on it still runs, and the next lease begins after it.
 
 use super::api::{Answer, Failed, opened};
@@ -11,9 +13,10 @@ use super::context::Context;
 use super::events::PooledEvent;
 use super::functions::Function;
 use super::gate::Gates;
+use super::mourning::Dependent;
 use super::raw_streams::RawStream;
 use super::track::{Parts, Track};
-use super::{copy, host_fn, launch, reactor};
+use super::{copy, fault, host_fn, launch, reactor};
 use crate::driver::{
     Command, CopyKind, DriverError, DriverEvent, DriverStream, Health, HostFn, Launch, Point, RawHandle,
     StreamOptions, Submission, WakeUp,
@@ -21,7 +24,7 @@ use crate::driver::{
 use crate::error::{Error, ErrorKind};
 use crate::kernel::Kernel;
 use crate::site::Site;
-use crate::timeline::{Progress, Ticket, Timeline};
+use crate::timeline::{Ticket, Timeline};
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -36,7 +39,6 @@ const DEPTH: u64 = 1024;
 pub(super) struct CudaStream {
     pub(super) track: Arc<Track>,
     timeline: Arc<Timeline>,
-    health: Arc<Health>,
     raw: RawStream,
     /// Whether it is somebody else's, lent to us.
     borrowed: bool,
@@ -75,6 +77,7 @@ impl CudaStream {
         let parts = Parts {
             context,
             label: options.label.clone(),
+            health,
             stream: raw.stream,
             word: raw.word,
             base: raw.written,
@@ -84,7 +87,6 @@ impl CudaStream {
         Ok(CudaStream {
             track: Track::new(parts, &timeline),
             timeline,
-            health,
             raw,
             borrowed: options.borrowed.is_some(),
             gates: Gates::default(),
@@ -111,14 +113,27 @@ impl CudaStream {
             Command::Copy(copy) => {
                 let peer = match copy.kind {
                     CopyKind::Peer { destination } => {
-                        Some(Context::of(destination.ordinal()).map_err(DriverError::Refused)?)
+                        let peer = Context::of(destination.ordinal()).map_err(DriverError::Refused)?;
+                        alive(peer)?;
+                        Some(peer)
                     }
                     _ => None,
                 };
-                Ok(copy::copy(&copy, self.context(), peer, stream)?)
+                copy::copy(&copy, self.context(), peer, stream).inspect_err(|_| {
+                    let _ = peer.map(Context::look_after);
+                })?;
+                Ok(())
             }
             Command::Fill(fill) if fill.width_bytes == 0 || fill.height == 0 => Ok(()),
-            Command::Fill(fill) => Ok(copy::fill(&fill, stream)?),
+            Command::Fill(fill) => match copy::fill(&fill, stream) {
+                Ok(()) => Ok(()),
+                Err((enqueued, failed)) => {
+                    if enqueued > 0 && !self.context().note_death(failed, None) {
+                        return Err(DriverError::Halfway(failed.to_string()).into());
+                    }
+                    Err(failed.into())
+                }
+            },
             Command::Wait(point) => self.wait(&point, ticket, site),
             Command::Call(function) => Ok(self.call(function, ticket, site)?),
             Command::Stamp(stamp) => {
@@ -154,8 +169,16 @@ impl CudaStream {
     fn wait(&self, point: &Point, ticket: Ticket, site: Site) -> Result<(), Refused> {
         if let Some(event) = &point.event {
             let event = event.downcast_ref::<PooledEvent>().expect("an event of this driver");
+            let awaited = self.device_of(event);
+            awaited.map_or(Ok(()), alive)?;
             // SAFETY: cuStreamWaitEvent takes a live stream and a live event, of whatever context.
-            return Ok(unsafe { opened().cuStreamWaitEvent(self.raw.stream, event.raw(), 0) }?);
+            unsafe { opened().cuStreamWaitEvent(self.raw.stream, event.raw(), 0) }.inspect_err(|_| {
+                let _ = awaited.map(Context::look_after);
+            })?;
+            if let Some(awaited) = awaited {
+                self.depend_on(awaited, point, ticket, site);
+            }
+            return Ok(());
         }
         if point.timeline.reached(point.ticket) {
             return Ok(());
@@ -171,52 +194,86 @@ impl CudaStream {
         }
         // Without memory operations a thread of the driver's waits.
         let (timeline, until) = (point.timeline.clone(), point.ticket);
+        let opened = self.gates.without_word(ticket);
         let blocked = HostFn(Box::new(move || {
             let mut registration = None;
             crate::block_on::block_on(std::future::poll_fn(|cx| {
                 timeline.register(until, cx.waker(), &mut registration)
             }));
+            drop(opened);
         }));
         Ok(self.call(blocked, ticket, site)?)
     }
 
-    fn call(&self, function: HostFn, ticket: Ticket, site: Site) -> Answer {
-        host_fn::enqueue(self.raw.stream, &self.track, &self.health, site, ticket, function)
+    /// The device whose event that is, if it is another.
+    #[inline]
+    fn device_of(&self, event: &PooledEvent) -> Option<&'static Context> {
+        if self.context().owns(event.pool()) { None } else { Context::of_events(event.pool()) }
     }
 
-    /// Each op is waited for: what fails is this one.
+    #[cold]
+    fn depend_on(&self, awaited: &'static Context, point: &Point, ticket: Ticket, site: Site) {
+        // Streams wait for others of their runtime only, so it is the one health of that device.
+        let of_it = |track: &Arc<Track>| track.is_followed_by(&point.timeline);
+        let Some(followed) = awaited.live_tracks().into_iter().find(of_it) else { return };
+        let health = followed.health();
+        self.track.depends_on(awaited);
+        awaited.add_dependent(Dependent {
+            health: health.clone(),
+            waiting: Arc::downgrade(&self.track),
+            ticket,
+            site,
+            awaited: Arc::downgrade(&point.timeline),
+            until: point.ticket,
+        });
+        // It may have failed before it knew of us.
+        if awaited.fault().is_some() {
+            awaited.bereave();
+        } else if let Some(why) = health.fault() {
+            awaited.fail_dependents(health, why);
+        }
+    }
+
+    fn call(&self, function: HostFn, ticket: Ticket, site: Site) -> Answer {
+        host_fn::enqueue(self.raw.stream, &self.track, site, ticket, function)
+    }
+
+    /// Each op is waited for: what fails is this one. A call that fails for another reason says nothing of the op, which is on
+    /// the stream.
     #[cold]
     fn block(&self, ticket: Ticket, site: Site) -> Result<(), DriverError> {
         // SAFETY: cuStreamSynchronize takes a live stream.
-        unsafe { opened().cuStreamSynchronize(self.raw.stream) }
-            .map_err(|failed| self.refused(Refused::Call(failed), ticket, site))
-    }
-
-    #[cold]
-    fn refused(&self, refused: Refused, ticket: Ticket, site: Site) -> DriverError {
-        match refused {
-            Refused::Other(error) => error,
-            Refused::Call(failed) => {
-                if failed.is_sticky() {
-                    // Found at this call; it is this op's only if each is waited for.
-                    let (file, line) = (site.location.file(), site.location.line());
-                    let op = format!(
-                        "{} failed on stream \"{}\" at ticket {ticket} ({file}:{line})",
-                        site.op(),
-                        self.track.label()
-                    );
-                    let context = self.context();
-                    context.note_death(failed, context.blocking.then_some(&op as &dyn fmt::Display));
-                }
-                self.context().driver_error(failed)
+        match unsafe { opened().cuStreamSynchronize(self.raw.stream) } {
+            Err(failed) if failed.is_sticky() => {
+                let error = self.refused(Refused::Call(failed), ticket, site);
+                if self.context().death().is_some() { Err(error) } else { Ok(()) }
             }
+            _ => Ok(()),
         }
     }
 
     #[cold]
+    fn refused(&self, refused: Refused, ticket: Ticket, site: Site) -> DriverError {
+        let context = self.context();
+        match refused {
+            Refused::Other(error) => {
+                // Whoever says so in a text may have found the context dead.
+                let _ = context.look_after();
+                error
+            }
+            Refused::Call(failed) => {
+                // Found at this call; it is this op's only if each is waited for.
+                let op = context.blocking.then(|| fault::named(site, self.track.label(), ticket));
+                context.note_death(failed, op.as_ref().map(|op| op as &dyn fmt::Display));
+                context.driver_error(failed)
+            }
+        }
+    }
+
+    /// The marker of `ticket` could not be enqueued.
+    #[cold]
     fn give_up(&self, ticket: Ticket, failed: Failed) {
-        if failed.is_sticky() {
-            self.context().note_death(failed, None);
+        if crate::process::is_forked() || self.context().note_death(failed, None) {
             return;
         }
         let error = Error::new(
@@ -230,6 +287,16 @@ impl CudaStream {
         );
         self.timeline.give_up(error);
         reactor::wake_timeline(self.timeline.clone());
+    }
+}
+
+/// Refuses what needs a device that has failed.
+fn alive(context: &'static Context) -> Result<(), DriverError> {
+    match context.fault() {
+        None => Ok(()),
+        Some(fault) => {
+            Err(DriverError::Refused(format!("it needs cuda:{}, which failed: {fault}", context.ordinal)))
+        }
     }
 }
 
@@ -263,18 +330,24 @@ unsafe impl DriverStream for CudaStream {
             Ok(entered) => entered,
             Err(failed) => return Err(self.refused(Refused::Call(failed), ticket, site)),
         };
-        let waited_for = matches!(command, Command::Launch(_) | Command::Copy(_) | Command::Fill(_));
-        self.perform(command, ticket, site).map_err(|why| self.refused(why, ticket, site))?;
+        let waited_for = self.context().blocking
+            && matches!(command, Command::Launch(_) | Command::Copy(_) | Command::Fill(_));
+        // Noted before it starts, since others may find the context dead as soon as it has.
+        let _noted = waited_for.then(|| self.context().wait_for(self.track.label(), ticket, site));
+        let performed = self.perform(command, ticket, site).map_err(|why| self.refused(why, ticket, site));
+        if !matches!(performed, Ok(()) | Err(DriverError::Halfway(_))) {
+            return performed;
+        }
         self.track.recent.note(ticket, site);
         self.submitted.store(ticket, Ordering::Relaxed);
-        if self.context().blocking && waited_for {
+        if waited_for {
             self.block(ticket, site)?;
         }
         drop(entered);
-        if ticket.is_multiple_of(DEPTH) && ticket - self.track.reached() >= DEPTH {
+        if ticket.is_multiple_of(DEPTH) && ticket - self.track.passed() >= DEPTH {
             crate::report::queue_is_full(self.context().tell_of_full_queue(), self.track.label());
         }
-        Ok(())
+        performed
     }
 
     #[inline]
@@ -321,12 +394,17 @@ impl Drop for CudaStream {
         }
         let mut raw = self.raw.taken();
         raw.written = self.track.value(self.track.marked());
+        self.gates.collect(&self.track);
         if self.borrowed {
             // The word alone is ours, and work in flight may still write it.
+            if raw.word.host.load(Ordering::Acquire) == raw.written {
+                raw.word.host.store(0, Ordering::Relaxed);
+                context.words.give_back(raw.word);
+            }
             return;
         }
         let submitted = self.submitted.load(Ordering::Relaxed);
-        let until = if self.track.reached() >= submitted {
+        let until = if self.track.passed() >= submitted {
             None
         } else {
             let event = context.enter().and_then(|_entered| context.events.record(raw.stream));
