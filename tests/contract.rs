@@ -10,6 +10,8 @@ mod support;
 mod copies;
 #[path = "contract/external.rs"]
 mod external;
+#[path = "contract/fault_sweep.rs"]
+mod fault_sweep;
 #[path = "contract/host_functions.rs"]
 mod host_functions;
 #[path = "contract/kernels.rs"]

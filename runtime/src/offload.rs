@@ -1,6 +1,10 @@
 //! Calls that may take milliseconds, or that the calling thread must not make, on a thread that no executor owns.
 //!
 //! One thread a process, made at the first such call and asleep between them.
+//!
+//! There are threads that are not to call the driver at all: one that others wait for, and one on which the driver forbids it.
+//! Both drop what users left with them, and with it perhaps the last of a stream or of a device. They are **barred**: what would
+//! call the driver there is done here.
 
 use crossbeam_channel::Sender;
 use std::cell::Cell;

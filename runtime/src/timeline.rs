@@ -417,6 +417,31 @@ impl Timeline {
         Released { keeps, wakers: Vec::new() }.run();
     }
 
+    /// As [`abandon`](Self::abandon), of a device that died and cannot say what it was still doing: nothing more starts, but a
+    /// copy that had may not have ended. Returns what is kept until work is over, for nobody to use again: such a copy may.
+    #[must_use = "what a copy may still be using is to be kept"]
+    pub fn abandon_dead(&self) -> Vec<Keep> {
+        let mut waiting = self.waiting.lock();
+        let over = waiting.keeps.iter_mut().filter(|kept| kept.until == Until::Over);
+        let used = over.map(|kept| std::mem::replace(&mut kept.keep, Arc::new(()))).collect();
+        drop(waiting);
+        self.abandon();
+        used
+    }
+
+    /// Lets go of what is kept up to `ticket`, which the device has passed without its counting as reached: on a device that
+    /// failed and goes on with what it has.
+    pub fn let_pass(&self, ticket: Ticket) {
+        if self.interest.load(Ordering::Relaxed) > ticket {
+            return;
+        }
+        let mut waiting = self.waiting.lock();
+        let keeps = waiting.take_keeps(ticket, true);
+        self.interest.store(waiting.lowest(), Ordering::Relaxed);
+        drop(waiting);
+        Released { keeps, wakers: Vec::new() }.run();
+    }
+
     /// Whether the owner of the stream's progress has said that nothing of it will run any more.
     pub fn is_abandoned(&self) -> bool {
         self.waiting.lock().abandoned

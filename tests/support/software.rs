@@ -32,6 +32,12 @@ fn text(output: &Output) -> String {
 /// Runs the tests of this binary that need a CUDA device, on the software CUDA driver with these variables.
 #[track_caller]
 pub(crate) fn run_cuda_tests(variables: &[(&str, &str)]) {
+    cuda_tests_say(variables);
+}
+
+/// As [`run_cuda_tests`]; what it wrote.
+#[track_caller]
+pub(crate) fn cuda_tests_say(variables: &[(&str, &str)]) -> String {
     let list = test_binary(&[]).args(["--ignored", "--list", "--format=terse"]).output().expect("it starts");
     let tests = text(&list).lines().filter(|line| line.ends_with(": test")).count();
     assert!(tests > 0, "no test needs a CUDA device");
@@ -40,6 +46,7 @@ pub(crate) fn run_cuda_tests(variables: &[(&str, &str)]) {
     assert!(output.status.success(), "{variables:?}:\n{text}");
     assert!(text.contains(&format!("{tests} passed; 0 failed")), "{variables:?}:\n{text}");
     println!("{tests} tests passed on the software CUDA driver with {variables:?}");
+    text
 }
 
 /// Runs `body` in a child process on the software CUDA driver with these variables; what it wrote. To be called once a test,

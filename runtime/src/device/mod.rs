@@ -9,7 +9,7 @@ pub use id::DeviceId;
 use crate::driver::{Completion, DeviceProperties, Driver, DriverError, Health};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::{Kernel, LaunchConfig};
-use crate::memory::{Buffer, DeviceMemory, MemoryStats, PinnedPool, PinnedStats};
+use crate::memory::{Buffer, DeviceMemory, MemoryStats, PinnedBytes, PinnedPool, PinnedStats};
 use crate::order::Use;
 use crate::pending::Pending;
 use crate::runtime::Runtime;
@@ -100,9 +100,25 @@ impl DeviceShared {
         }
         let kind = match error {
             DriverError::OutOfMemory { .. } => ErrorKind::OutOfMemory,
-            DriverError::Refused(_) => ErrorKind::Driver,
+            DriverError::Refused(_) | DriverError::Halfway(_) => ErrorKind::Driver,
         };
         Error::new(kind, format!("{what} failed on {}: {error}; the device goes on", self.id))
+    }
+
+    /// Page-locked memory from the pool.
+    pub(crate) fn pinned_bytes(&self, len_bytes: usize) -> Result<PinnedBytes> {
+        self.with_pinned(|pool| pool.take(len_bytes))
+    }
+
+    /// What `f` gets from the pool, which may find out what has become of the device.
+    pub(crate) fn with_pinned<T>(&self, f: impl FnOnce(&Arc<PinnedPool>) -> Result<T>) -> Result<T> {
+        if crate::process::is_forked() {
+            return Err(crate::process::forked());
+        }
+        f(&self.pinned).map_err(|error| match error.kind() {
+            ErrorKind::Driver => self.ensure_open().err().unwrap_or(error),
+            _ => error,
+        })
     }
 
     /// Before somebody is told that everything went well: whether the device still works.
@@ -343,6 +359,7 @@ impl Device {
             longest_clock: clocks.iter().copied().max().unwrap_or(0),
             memory_blocks: self.0.memory.blocks(),
             watched_timelines: self.0.health.watched(),
+            driver_streams: self.0.driver.streams_kept(),
         }
     }
 }
@@ -359,6 +376,7 @@ pub struct Bookkeeping {
     /// Live and free ones.
     pub memory_blocks: usize,
     pub watched_timelines: usize,
+    pub driver_streams: usize,
 }
 
 impl PartialEq for Device {

@@ -8,7 +8,8 @@
 //!
 //! # Contract
 //! 1. [`DriverStream::submit`] is called with growing tickets, by one caller at a time.
-//! 2. It returns before the work has run, or as if. An error means that nothing of it will run and the ticket is free.
+//! 2. It returns before the work has run, or as if. An error means that nothing of it will run and the ticket is free, but for
+//!    [`DriverError::Halfway`].
 //! 3. Work on a stream runs one after the other in ticket order, each starting after the one before has ended and its
 //!    writes are visible.
 //! 4. A driver whose [`completion`](Driver::completion) is `EveryOp` advances the timeline after each; with `Signalled`,
@@ -104,6 +105,8 @@ pub enum DriverError {
     },
     /// Anything else: the driver's own name of the error and, if it has one, a sentence.
     Refused(String),
+    /// As `Refused`, of a submission that needs several driver calls and got through the first: its ticket is taken.
+    Halfway(String),
 }
 
 impl fmt::Display for DriverError {
@@ -112,7 +115,7 @@ impl fmt::Display for DriverError {
             DriverError::OutOfMemory { free_bytes, total_bytes } => {
                 write!(f, "out of memory, {free_bytes} bytes free of {total_bytes}")
             }
-            DriverError::Refused(why) => f.write_str(why),
+            DriverError::Refused(why) | DriverError::Halfway(why) => f.write_str(why),
         }
     }
 }
@@ -180,8 +183,11 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
     ///
     /// # Safety
     /// It was registered with this driver, and no work that touches it is unfinished or will be submitted.
-    unsafe fn unregister_host(&self, _ptr: *mut u8, owner: Box<dyn Any + Send>) {
-        drop(owner);
+    ///
+    /// # Errors
+    /// If the driver does not let go of it: then the memory is to stay.
+    unsafe fn unregister_host(&self, _ptr: *mut u8) -> Result<(), DriverError> {
+        Ok(())
     }
 
     /// The time between two marks that [`Command::Stamp`] made, both of which were passed.
@@ -251,6 +257,11 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
     /// Says that work was submitted and that the caller holds no lock any more: a driver that runs in turns wakes the
     /// pollers that found nothing to run. `submit` itself cannot, because wakers must not run under the stream's lock.
     fn after_submit(&self) {}
+
+    /// How many streams the driver's own books have, for figures.
+    fn streams_kept(&self) -> usize {
+        0
+    }
 
     /// Whether [`turn`](Self::turn) is how work runs here.
     fn runs_in_turns(&self) -> bool {

@@ -138,7 +138,7 @@ impl DeviceMemory {
                 Err(DriverError::OutOfMemory { free_bytes, total_bytes }) => {
                     exhausted = Exhausted::Driver { free: free_bytes, total: total_bytes };
                 }
-                Err(DriverError::Refused(why)) => {
+                Err(DriverError::Refused(why) | DriverError::Halfway(why)) => {
                     let message = format!(
                         "{} gave no memory: {} asked for {}: {why}",
                         self.driver.id(),
@@ -153,12 +153,18 @@ impl DeviceMemory {
     }
 
     fn free_segments(&self, segments: Vec<Segment>) {
-        for segment in segments {
-            // SAFETY: `Driver::free` needs an allocation of this driver with its length, and no use unfinished or to come.
-            // Segments are made from `Driver::alloc` alone, and the pool forgot this one: no block of it was live, none can be
-            // handed out again, and `finished` held for every use of every one.
-            unsafe { self.driver.free(DevicePtr(segment.address), segment.len) };
+        if segments.is_empty() {
+            return;
         }
+        let driver = self.driver.clone();
+        crate::offload::run_where_it_may_block(move || {
+            for segment in segments {
+                // SAFETY: `Driver::free` needs an allocation of this driver with its length, and no use unfinished or to come.
+                // Segments are made from `Driver::alloc` alone, and the pool forgot this one: no block of it was live, none can
+                // be handed out again, and `finished` held for every use of every one.
+                unsafe { driver.free(DevicePtr(segment.address), segment.len) };
+            }
+        });
     }
 
     #[cold]

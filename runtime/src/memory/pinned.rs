@@ -171,7 +171,7 @@ impl PinnedPool {
                 drop(state);
                 let kind = match why {
                     DriverError::OutOfMemory { .. } => ErrorKind::OutOfMemory,
-                    DriverError::Refused(_) => ErrorKind::Driver,
+                    DriverError::Refused(_) | DriverError::Halfway(_) => ErrorKind::Driver,
                 };
                 let message = format!(
                     "{} gave no pinned memory: {} asked, {} in use: {why}; drop pinned buffers or use smaller ones",
@@ -243,11 +243,18 @@ impl PinnedPool {
     }
 
     fn free(&self, blocks: Vec<(HostBlock, usize)>) {
-        for (HostBlock(ptr), len) in blocks {
-            // SAFETY: `Driver::free_host` needs an allocation of this driver with its length, and no work that touches it. It was
-            // cached under its length, and a block is cached only after its owner, which a copy in flight keeps, was dropped.
-            unsafe { self.driver.free_host(ptr.as_ptr(), len) };
+        if blocks.is_empty() {
+            return;
         }
+        let driver = self.driver.clone();
+        crate::offload::run_where_it_may_block(move || {
+            for (HostBlock(ptr), len) in blocks {
+                // SAFETY: `Driver::free_host` needs an allocation of this driver with its length, and no work that touches it. It
+                // was cached under its length, and a block is cached only after its owner, which a copy in flight keeps, was
+                // dropped.
+                unsafe { driver.free_host(ptr.as_ptr(), len) };
+            }
+        });
     }
 }
 
@@ -257,6 +264,9 @@ impl Drop for PinnedPool {
         self.empty();
     }
 }
+
+/// Memory that its driver did not unregister: the device may still reach it, so it is not given back.
+static STILL_REACHABLE: Mutex<Vec<Box<dyn Any + Send>>> = Mutex::new(Vec::new());
 
 /// Where buffers of no length are: nowhere, but aligned.
 const NOWHERE: std::num::NonZero<usize> = std::num::NonZero::new(ALIGN_BYTES).unwrap();
@@ -304,7 +314,9 @@ impl Registered {
     fn end(self) {
         // SAFETY: `Driver::unregister_host` needs memory registered with this driver and in no copy. `register` did so, and a copy
         // in flight keeps the `PinnedBytes` that this comes from.
-        unsafe { self.driver.unregister_host(self.block.0.as_ptr(), self.owner) };
+        if unsafe { self.driver.unregister_host(self.block.0.as_ptr()) }.is_err() {
+            STILL_REACHABLE.lock().push(self.owner);
+        }
     }
 }
 

@@ -140,7 +140,7 @@ impl Stream {
     }
 
     fn copy_out<T: Element>(&self, site: Site, buffer: &Buffer<T>) -> Result<(Result<super::Place>, Slot)> {
-        let host = Pinned::<T>::new(self.core().device.pinned.take(buffer.len_bytes())?, buffer.len());
+        let host = Pinned::<T>::new(self.core().device.pinned_bytes(buffer.len_bytes())?, buffer.len());
         let dst = host.as_ptr() as u64;
         let slot: Slot = Arc::new(Mutex::new(Some(host.into_bytes())));
         let touches =
@@ -166,7 +166,7 @@ impl Stream {
     /// # Errors
     /// As [`write`](Self::write).
     pub fn write_at<T: Element>(&self, site: Site, buffer: &Buffer<T>, host: &[T]) -> Pending<()> {
-        let staged = match self.core().device.pinned.take(size_of_val(host)) {
+        let staged = match self.core().device.pinned_bytes(size_of_val(host)) {
             Ok(bytes) => {
                 let mut staged = Pinned::<T>::new(bytes, host.len());
                 staged.copy_from_slice(host);
@@ -268,15 +268,15 @@ impl Device {
     /// # Errors
     /// `OutOfMemory` if the pool is at its cap.
     pub async fn pinned<T: Element>(&self, len: usize) -> Result<Pinned<T>> {
-        let pool = &self.shared().pinned;
+        let device = self.shared();
         let len_bytes = host_bytes::<T>(len)?;
-        let bytes = match pool.try_take(len_bytes) {
-            Some(bytes) => bytes,
-            None if self.shared().runs_in_turns => pool.take(len_bytes)?,
-            None => {
-                let pool = pool.clone();
-                crate::offload::run(move || pool.take(len_bytes)).await?
+        let bytes = match device.pinned.try_take(len_bytes) {
+            Some(bytes) if !crate::process::is_forked() => bytes,
+            None if !device.runs_in_turns && !crate::process::is_forked() => {
+                let device = device.clone();
+                crate::offload::run(move || device.pinned_bytes(len_bytes)).await?
             }
+            _ => device.pinned_bytes(len_bytes)?,
         };
         Ok(Pinned::new(bytes, len))
     }
@@ -310,7 +310,7 @@ impl Device {
     /// # }
     /// ```
     pub fn pin<T: Element>(&self, elements: Vec<T>) -> Result<Pinned<T>> {
-        self.shared().pinned.register(elements)
+        self.shared().with_pinned(|pool| pool.register(elements))
     }
 
     /// Like [`pinned`](Self::pinned), on the calling thread.
@@ -318,7 +318,7 @@ impl Device {
     /// # Errors
     /// As `pinned`.
     pub fn pinned_blocking<T: Element>(&self, len: usize) -> Result<Pinned<T>> {
-        Ok(Pinned::new(self.shared().pinned.take(host_bytes::<T>(len)?)?, len))
+        Ok(Pinned::new(self.shared().pinned_bytes(host_bytes::<T>(len)?)?, len))
     }
 }
 

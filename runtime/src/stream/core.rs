@@ -304,7 +304,7 @@ impl StreamCore {
     }
 
     /// Hands the next ticket's work to the driver. `kept`: whether something is kept for that ticket. On failure nothing has
-    /// changed.
+    /// changed, unless the driver stopped halfway.
     #[inline]
     pub(crate) fn submit(
         &self,
@@ -322,11 +322,13 @@ impl StreamCore {
         // Collisions: the order check has passed in `deny`, and `claims` says what is touched in every other mode.
         // Made where it is handed over: a command is large.
         let submitted = unsafe { state.raw.submit(Submission { ticket, site, command: command(), claims }) };
-        if let Err(error) = submitted {
+        if let Err(error) = &submitted
+            && !matches!(error, DriverError::Halfway(_))
+        {
             if kept {
                 state.forgotten = Some(self.timeline.forget_keeps(ticket));
             }
-            return Err(error);
+            return submitted.map(|()| ticket);
         }
         state.issued = ticket;
         if state.foreign.is_some() && state.foreign_from == 0 {
@@ -338,7 +340,7 @@ impl StreamCore {
         {
             state.mark();
         }
-        Ok(ticket)
+        submitted.map(|()| ticket)
     }
 
     /// Called after the desk was left by one who has put something on the stream: what is told to others may run their code.
@@ -400,7 +402,11 @@ impl StreamCore {
 
     /// Makes sure that a marker for `ticket` will be written, without waiting for the desk.
     #[inline]
-    pub(crate) fn want_marker(&self, ticket: Ticket) {
+    pub(crate) fn want_marker(self: &Arc<Self>, ticket: Ticket) {
+        if self.device.signalled && crate::offload::duty() != crate::offload::Duty::None {
+            let core = self.clone();
+            return crate::offload::run_where_it_may_block(move || core.desk.request(ticket));
+        }
         self.desk.request(ticket);
     }
 
@@ -467,6 +473,12 @@ impl StreamCore {
         if from.used.stream != self.id {
             let implied = self.known.lock().covers(from.used);
             if !implied && !from.timeline.reached(from.used.ticket) {
+                if from.event.is_none() && self.device.signalled {
+                    // The driver made no mark, so the host will see to it, once it knows.
+                    if let Some(other) = self.device.world.stream(from.used.stream) {
+                        other.want_marker(from.used.ticket);
+                    }
+                }
                 let point = Point {
                     timeline: from.timeline.clone(),
                     ticket: from.used.ticket,

@@ -1,7 +1,7 @@
 //! From an op with its accesses to a ticket: shape rules, room, order check, driver call, in that order and in one sitting.
 
 use super::core::{Place, State, StreamCore};
-use crate::driver::{Claim, Command};
+use crate::driver::{Claim, Command, DriverError};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::{AccessMode, Operand};
 use crate::memory::Allocation;
@@ -195,9 +195,11 @@ impl StreamCore {
             kept = true;
         }
         if let Err(error) = self.submit(&mut seat, op.site, command, claims, kept) {
-            let asker =
-                Asker { stream: self.id, lane: self.lane(), stated: &seat.stated, observed: &world.observed };
-            order::undo(accesses, &Entry { asker, ticket, site: op.site, strictness }, entered);
+            if !matches!(error, DriverError::Halfway(_)) {
+                let (lane, observed) = (self.lane(), &world.observed);
+                let asker = Asker { stream: self.id, lane, stated: &seat.stated, observed };
+                order::undo(accesses, &Entry { asker, ticket, site: op.site, strictness }, entered);
+            }
             let forgotten = seat.forgotten.take();
             drop(seat);
             forgotten.unwrap_or_default().run();
@@ -268,7 +270,7 @@ impl StreamCore {
 
     /// Room for one more op, if this stream limits what is in flight.
     #[inline]
-    fn permit(&self, site: Site) -> Result<Option<OwnedSemaphorePermit>> {
+    fn permit(self: &Arc<Self>, site: Site) -> Result<Option<OwnedSemaphorePermit>> {
         let Some((room, most)) = &self.room else { return Ok(None) };
         if let Some(permit) = crate::scope::take_permit(self.id) {
             return Ok(Some(permit));

@@ -5,7 +5,7 @@ use super::enqueue::{Op, Touch};
 use crate::device::{Device, DeviceId};
 use crate::driver::{Command, Fill, HostFn, Launch, Priority, RawHandle};
 use crate::element::Element;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::{AccessMode, KernelCall, LaunchConfig};
 use crate::memory::{Allocation, Buffer};
 use crate::order::{StreamId, Use};
@@ -32,7 +32,8 @@ pub(crate) struct Closing(pub(crate) Arc<StreamCore>);
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        self.0.close();
+        let core = self.0.clone();
+        crate::offload::run_where_it_may_block(move || core.close());
     }
 }
 
@@ -102,7 +103,13 @@ impl Stream {
                 format!("alloc of {len} elements of {} bytes is more than can be addressed", size_of::<T>()),
             )
         })?;
-        let grant = core.device.memory.alloc(len_bytes, core.id, &**core, site)?;
+        let grant = core.device.memory.alloc(len_bytes, core.id, &**core, site).map_err(|error| {
+            // What refused the memory may have shown that the device has failed.
+            match error.kind() {
+                ErrorKind::Driver => core.device.ensure_open().err().unwrap_or(error),
+                _ => error,
+            }
+        })?;
         let ticket = match grant.wait {
             None => core.allocation_ticket(site),
             Some(used) => core.wait_for_block(site, used),

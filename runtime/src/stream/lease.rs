@@ -66,8 +66,10 @@ impl StreamPool {
     /// `Fault` or `ShutDown` when the device takes no more work.
     pub async fn lease(&self) -> Result<StreamLease> {
         let acquire = std::pin::pin!(self.room.clone().acquire_owned());
-        let permit = if self.device.shared().runs_in_turns {
-            // Who holds the other leases may poll nothing.
+        let shared = self.device.shared();
+        let permit = if shared.runs_in_turns || shared.signalled {
+            // Who holds the other leases may poll nothing. And a device that counts for itself may fail while a stream of it is
+            // held, which it then gives back when it is let go.
             super::turns::watching(self.device.default_stream()?.core(), acquire).await?
         } else {
             acquire.await
@@ -118,6 +120,7 @@ impl Deref for StreamLease {
 
 impl Drop for StreamLease {
     fn drop(&mut self) {
-        self.stream.core().close();
+        let core = self.stream.core().clone();
+        crate::offload::run_where_it_may_block(move || core.close());
     }
 }

@@ -23,6 +23,8 @@ pub(super) type Answer<T = ()> = Result<T, Failed>;
 
 impl Failed {
     pub(super) const OUT_OF_MEMORY: u32 = 2;
+    /// What is asked of the driver in the child of a fork, where it is not asked.
+    pub(super) const FORKED: Failed = Failed { call: "cuCtxGetCurrent", code: 3 };
     const NO_DEVICE: u32 = 100;
     const NOT_FOUND: u32 = 500;
     const PEER_ACCESS_ALREADY_ENABLED: u32 = 704;

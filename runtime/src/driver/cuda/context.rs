@@ -5,24 +5,30 @@
 //!    then is none of ours.
 //! 2. Every call into the driver happens inside [`Context::enter`]: drops run on threads without a current context, and the
 //!    caller's context is put back. A thread that had none keeps this one.
-//! 3. A sticky error ends the context for the process: each runtime's [`Health`] learns of it, and whoever waits is woken.
+//! 3. A sticky error ends the context for the process: each runtime's [`Health`] learns of it, and whoever waits is woken. A call
+//!    that touches two devices answers with the error of either, so the context is asked before it is given up.
+//! 4. What a dead device may still be using is kept for good: nobody says when a copy that had begun has ended.
 
 use super::api::{self, Answer, CUcontext, CUdevice, CUstream, Failed, opened};
 use super::events::EventPool;
 use super::fault;
 use super::functions::Functions;
+use super::mourning::Dependent;
 use super::raw_streams::RawStreams;
 use super::spans::Clock;
-use super::track::Track;
+use super::track::{IDLE_CHECK_AFTER, Track};
 use super::words::Words;
 use crate::driver::Health;
 use crate::error::Error;
 use crate::offload::{self, Duty};
+use crate::site::Site;
+use crate::timeline::{Keep, Ticket};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Instant;
 
 /// Device attributes by their numbers in `CUdevice_attribute` (cuda.h).
 pub(super) mod attribute {
@@ -52,13 +58,21 @@ pub(crate) struct Context {
     health_stream: CUstream,
     pub(super) clock: Clock,
     dead: OnceLock<Failed>,
-    /// What was told of it.
+    dying: Mutex<()>,
+    /// The error that says so, set after `dead`.
     fault: OnceLock<Error>,
+    died: OnceLock<Instant>,
     healths: Mutex<Vec<Weak<Health>>>,
     pub(super) tracks: Mutex<Vec<Weak<Track>>>,
+    /// What was in use when it died.
+    graves: Mutex<Vec<Keep>>,
+    /// Streams of other devices that wait for work of this one.
+    dependents: Mutex<Vec<Dependent>>,
     peers: Mutex<BTreeMap<u32, bool>>,
     /// Whether each op is waited for, as `CUDA_LAUNCH_BLOCKING=1` asks.
     pub(super) blocking: bool,
+    /// The ops that are waited for just now, where each is.
+    waited_for: Mutex<Vec<(Arc<str>, Ticket, Site)>>,
     /// Whether a launch has been told of that blocked because the driver's queue was full.
     pub(super) told_of_full_queue: AtomicBool,
 }
@@ -83,6 +97,18 @@ impl Drop for Entered {
             // nothing to put back.
             let _ = unsafe { opened().cuCtxSetCurrent(before) };
         }
+    }
+}
+
+/// An op that is waited for, until this is dropped.
+struct WaitedFor<'a> {
+    context: &'a Context,
+    op: (Arc<str>, Ticket, Site),
+}
+
+impl Drop for WaitedFor<'_> {
+    fn drop(&mut self) {
+        self.context.waited_for.lock().retain(|op| *op != self.op);
     }
 }
 
@@ -150,11 +176,16 @@ impl Context {
             health_stream,
             clock: Clock::default(),
             dead: OnceLock::new(),
+            dying: Mutex::new(()),
             fault: OnceLock::new(),
+            died: OnceLock::new(),
             healths: Mutex::default(),
             tracks: Mutex::default(),
+            graves: Mutex::default(),
+            dependents: Mutex::default(),
             peers: Mutex::default(),
             blocking: std::env::var("CUDA_LAUNCH_BLOCKING").is_ok_and(|on| on == "1"),
+            waited_for: Mutex::default(),
             told_of_full_queue: AtomicBool::new(false),
         })
     }
@@ -164,6 +195,9 @@ impl Context {
     pub(super) fn enter(&self) -> Answer<Entered> {
         if offload::duty() == Duty::Callback {
             return Err(Failed::IN_HOST_FUNCTION);
+        }
+        if crate::process::is_forked() {
+            return Err(Failed::FORKED);
         }
         let api = opened();
         let mut before = std::ptr::null_mut();
@@ -188,22 +222,46 @@ impl Context {
 
     /// An attribute of the device by its number.
     pub(super) fn attribute(&self, number: i32) -> Answer<i32> {
+        if crate::process::is_forked() {
+            return Err(Failed::FORKED);
+        }
         let mut value = 0;
         // SAFETY: cuDeviceGetAttribute writes one int.
         unsafe { opened().cuDeviceGetAttribute(&raw mut value, number, self.device) }?;
         Ok(value)
     }
 
-    /// A runtime wants to know when the context dies.
+    /// A runtime wants to know when the context dies, or that it has.
     pub(super) fn watch(&self, health: &Arc<Health>) {
         let mut healths = self.healths.lock();
         healths.retain(|health| health.strong_count() > 0);
         healths.push(Arc::downgrade(health));
+        drop(healths);
+        if let Some(fault) = self.fault.get() {
+            health.note(fault.clone());
+        }
     }
 
     /// The error that killed it.
     pub(super) fn death(&self) -> Option<Failed> {
         self.dead.get().copied()
+    }
+
+    /// As [`death`](Self::death), in the words of the fault.
+    pub(super) fn fault(&self) -> Option<&Error> {
+        self.fault.get()
+    }
+
+    /// The streams that there are.
+    pub(super) fn live_tracks(&self) -> Vec<Arc<Track>> {
+        self.tracks.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Asks whether the context lives, and notes it if it does not.
+    pub(super) fn look_after(&'static self) -> Answer {
+        self.ask().inspect_err(|failed| {
+            self.note_death(*failed, None);
+        })
     }
 
     /// Asks the driver whether the context lives. Never blocks, and does not touch a stream that might capture.
@@ -219,53 +277,88 @@ impl Context {
         }
     }
 
-    /// Asks the driver whether the context lives, and notes it if not.
-    pub(super) fn ask_and_note(&'static self) {
-        if let Err(failed) = self.ask() {
-            self.note_death(failed, None);
-        }
-    }
-
-    /// Notes that the context is dead, if this code says so: every runtime's health is told, and nobody is woken yet, since the
-    /// caller may hold a lock; the reactor wakes them. `culprit`: the op, if it is known which.
+    /// Notes that the context is dead, if this code says so and the driver does not deny it: every runtime's health is told, and
+    /// nobody is woken yet, since the caller may hold a lock; the reactor wakes them. `culprit`: the op, if it is known which.
+    /// Whether the context is dead.
     #[cold]
-    pub(super) fn note_death(&'static self, failed: Failed, culprit: Option<&dyn std::fmt::Display>) {
-        if !failed.is_sticky() || self.dead.set(failed).is_err() {
-            return;
+    pub(super) fn note_death(&'static self, failed: Failed, culprit: Option<&dyn std::fmt::Display>) -> bool {
+        if !failed.is_sticky() {
+            return false;
         }
-        let error = self.fault.get_or_init(|| self.fault(failed, culprit));
+        // Of two who find out, the second goes on when everybody has been told.
+        let _dying = self.dying.lock();
+        if self.death().is_some() {
+            return true;
+        }
+        // The error may be that of another device which the call touched.
+        let Some(failed) = self.ask().err().filter(|failed| failed.is_sticky()) else { return false };
+        let _ = self.dead.set(failed);
+        let waited_for = self.only_waited_for();
+        let culprit = culprit.or(waited_for.as_ref().map(|op| op as &dyn std::fmt::Display));
+        let fault = fault::error(self.ordinal, failed, culprit, &self.live_tracks());
+        let fault = self.fault.get_or_init(|| fault);
         for health in self.healths.lock().iter().filter_map(Weak::upgrade) {
-            health.note(error.clone());
+            health.note(fault.clone());
         }
         super::reactor::bury(self);
+        true
     }
 
-    /// The error that was told of its death.
-    pub(super) fn fault_of_death(&self) -> Option<&Error> {
-        self.fault.get()
+    /// Where each op is waited for: this one is, until the returned value is dropped.
+    #[cold]
+    pub(super) fn wait_for(&self, label: &str, ticket: Ticket, site: Site) -> impl Drop {
+        let op = (Arc::from(label), ticket, site);
+        self.waited_for.lock().push(Clone::clone(&op));
+        WaitedFor { context: self, op }
     }
 
-    fn fault(&self, failed: Failed, culprit: Option<&dyn std::fmt::Display>) -> Error {
-        let tracks: Vec<_> = self.tracks.lock().iter().filter_map(Weak::upgrade).collect();
-        fault::error(self.ordinal, failed, culprit, &tracks)
+    /// Where each op is waited for, the one that is, unless there are several.
+    fn only_waited_for(&self) -> Option<String> {
+        match &self.waited_for.lock()[..] {
+            [(label, ticket, site)] => Some(fault::named(*site, label, *ticket)),
+            _ => None,
+        }
     }
 
-    /// By the reactor, after [`note_death`](Self::note_death): nothing of the context runs any more.
-    pub(super) fn wake_mourners(&'static self) {
-        let tracks: Vec<_> = self.tracks.lock().iter().filter_map(Weak::upgrade).collect();
-        for track in tracks {
-            track.abandon();
+    /// By the reactor, after [`note_death`](Self::note_death): nothing of the context starts any more.
+    pub(super) fn wake_mourners(&self) {
+        for track in self.live_tracks() {
+            let kept = track.abandon();
+            self.graves.lock().extend(kept);
         }
         let healths: Vec<_> = self.healths.lock().iter().filter_map(Weak::upgrade).collect();
         for health in healths {
             health.wake_everybody();
         }
-        let Some(cause) = self.fault_of_death() else { return };
-        let others: Vec<_> = CONTEXTS.lock().values().copied().collect();
-        for other in others.into_iter().filter(|other| !std::ptr::eq(*other, self)) {
-            let tracks: Vec<_> = other.tracks.lock().iter().filter_map(Weak::upgrade).collect();
-            tracks.iter().for_each(|track| track.mourn(self, cause));
+        let _ = self.died.set(Instant::now());
+        self.bereave();
+    }
+
+    /// Sees to the streams that wait for this dead device. Again and again, while somebody waits for them.
+    pub(super) fn bereave(&self) {
+        let (Some(fault), Some(died)) = (self.fault.get(), self.died.get()) else { return };
+        let patience = died.elapsed() < IDLE_CHECK_AFTER;
+        let mut dependents = std::mem::take(&mut *self.dependents.lock());
+        dependents.retain(|dependent| !dependent.bereave(fault, patience));
+        if !dependents.is_empty() {
+            self.dependents.lock().append(&mut dependents);
         }
+    }
+
+    /// This device has failed in the runtime whose health that is.
+    pub(super) fn fail_dependents(&self, health: &Arc<Health>, why: &Error) {
+        let theirs = |dependent: &mut Dependent| Arc::ptr_eq(&dependent.health, health);
+        let dependents: Vec<_> = self.dependents.lock().extract_if(.., theirs).collect();
+        dependents.iter().for_each(|dependent| dependent.mourn(why));
+    }
+
+    /// `dependent` waits for work of this device.
+    pub(super) fn add_dependent(&self, dependent: Dependent) {
+        let mut dependents = self.dependents.lock();
+        if dependents.len() == dependents.capacity() {
+            dependents.retain(Dependent::still_waits);
+        }
+        dependents.push(dependent);
     }
 
     /// Lets this device's kernels and copies reach the memory of `peer` directly, if the machine can: asked and enabled once.
@@ -281,7 +374,9 @@ impl Context {
             let _entered = self.enter()?;
             // SAFETY: cuCtxEnablePeerAccess takes a live context.
             match unsafe { opened().cuCtxEnablePeerAccess(peer.raw, 0) } {
-                Err(failed) if !failed.is_enabled_already() => return Err(failed),
+                Err(failed) if failed.is_sticky() => return Err(failed),
+                // A device has only so many peers; copies to the others go through the host.
+                Err(failed) if !failed.is_enabled_already() => can = 0,
                 _ => {}
             }
         }

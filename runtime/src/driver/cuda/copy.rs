@@ -1,6 +1,6 @@
 //! Copies and fills as driver calls.
 
-use super::api::{Answer, CUdeviceptr, CUstream, opened};
+use super::api::{Answer, CUdeviceptr, CUstream, Failed, opened};
 use super::context::Context;
 use crate::driver::{Copy, CopyKind, Fill};
 use cudarc::driver::sys;
@@ -114,7 +114,10 @@ fn rows_between(copy: &Copy, context: &Context, peer: &Context) -> sys::CUDA_MEM
 /// Enqueues `fill`, of at least one byte. The context is current.
 ///
 /// The driver fills with one, two or four bytes. Eight that are not twice the same four are two fills, each of every other four.
-pub(super) fn fill(fill: &Fill, stream: CUstream) -> Answer {
+///
+/// # Errors
+/// How many fills were enqueued, and why not the next.
+pub(super) fn fill(fill: &Fill, stream: CUstream) -> Result<(), (usize, Failed)> {
     let (mut width, mut bytes, pattern) = (fill.width_bytes, usize::from(fill.pattern_bytes), fill.pattern);
     let one_run = fill.height == 1 || fill.pitch == fill.width_bytes;
     let (low, high) = (pattern as u32, (pattern >> 32) as u32);
@@ -125,12 +128,12 @@ pub(super) fn fill(fill: &Fill, stream: CUstream) -> Answer {
         } else {
             (0..fill.height).map(|row| fill.dst.0 + (row * fill.pitch) as CUdeviceptr).collect()
         };
-        for row in rows {
-            for (half, value) in [(0, low), (4, high)] {
-                // SAFETY: cuMemsetD2D32Async writes `width / 8` rows of one element, eight bytes apart: inside the row, which is
-                // a multiple of eight bytes long.
-                unsafe { opened().cuMemsetD2D32Async(row + half, 8, value, 1, width / 8, stream) }?;
-            }
+        let halves = rows.iter().flat_map(|row| [(*row, low), (*row + 4, high)]);
+        for (enqueued, (address, value)) in halves.enumerate() {
+            // SAFETY: cuMemsetD2D32Async writes `width / 8` rows of one element, eight bytes apart: inside the row, which is a
+            // multiple of eight bytes long.
+            unsafe { opened().cuMemsetD2D32Async(address, 8, value, 1, width / 8, stream) }
+                .map_err(|failed| (enqueued, failed))?;
         }
         return Ok(());
     }
@@ -148,4 +151,5 @@ pub(super) fn fill(fill: &Fill, stream: CUstream) -> Answer {
             (_, false) => api.cuMemsetD2D32Async(dst, pitch, low, elements, rows, stream),
         }
     }
+    .map_err(|failed| (0, failed))
 }

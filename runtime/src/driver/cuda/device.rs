@@ -15,9 +15,7 @@ use crate::kernel::{Kernel, LaunchConfig};
 use crate::offload;
 use crate::timeline::Timeline;
 use parking_lot::Mutex;
-use std::any::Any;
 use std::ffi::c_void;
-use std::mem::ManuallyDrop;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -67,6 +65,10 @@ impl CudaDevice {
             }
             works.unwrap_or(false)
         });
+        let _ = context.look_after();
+        if let Some(failed) = context.death() {
+            return Err(no_such_device(format!("it has failed in this process: {failed}")));
+        }
         context.watch(&health);
         let completing = Completing { wake_up: options.wake_up, by_events: options.by_events || !words };
         Ok(CudaDevice { context, health, completing, streams: Mutex::default() })
@@ -75,6 +77,11 @@ impl CudaDevice {
     fn driver_error(&self, failed: Failed) -> DriverError {
         self.context.note_death(failed, None);
         self.context.driver_error(failed)
+    }
+
+    /// After an error that came as a text.
+    fn look_after(&self) {
+        let _ = self.context.look_after();
     }
 }
 
@@ -211,20 +218,15 @@ unsafe impl Driver for CudaDevice {
         registered.map_err(|failed| self.driver_error(failed))
     }
 
-    unsafe fn unregister_host(&self, ptr: *mut u8, owner: Box<dyn Any + Send>) {
-        // Memory that stays registered stays allocated.
-        let owner = ManuallyDrop::new(owner);
+    unsafe fn unregister_host(&self, ptr: *mut u8) -> Result<(), DriverError> {
         if crate::process::is_ending() {
-            return;
+            return Ok(());
         }
         let done = self.context.enter().and_then(|_entered| {
             // SAFETY: cuMemHostUnregister takes memory that is registered and in no copy; the caller vouches for it.
             unsafe { opened().cuMemHostUnregister(ptr.cast::<c_void>()) }
         });
-        match done {
-            Ok(()) => drop(ManuallyDrop::into_inner(owner)),
-            Err(failed) => self.context.note_death(failed, None),
-        }
+        done.map_err(|failed| self.driver_error(failed))
     }
 
     fn elapsed(&self, earlier: &DriverEvent, later: &DriverEvent) -> Result<Duration, DriverError> {
@@ -245,7 +247,9 @@ unsafe impl Driver for CudaDevice {
             let streams: Vec<_> = self.streams.lock().iter().filter_map(Weak::upgrade).collect();
             streams.iter().for_each(|stream| stream.track.tell_spans());
         }
-        self.context.ask().map_err(|failed| self.driver_error(failed))
+        self.context.ask().map_err(|failed| self.driver_error(failed))?;
+        // A host function may have failed it while the context lives.
+        self.health.fault().map_or(Ok(()), |fault| Err(DriverError::Refused(fault.to_string())))
     }
 
     fn properties(&self) -> DeviceProperties {
@@ -282,17 +286,20 @@ unsafe impl Driver for CudaDevice {
         shared_bytes: u32,
     ) -> Result<LaunchConfig, DriverError> {
         let _entered = self.context.enter().map_err(|failed| self.driver_error(failed))?;
-        self.context.functions.suggest(self.context, kernel, elements, shared_bytes)
+        let config = self.context.functions.suggest(self.context, kernel, elements, shared_bytes);
+        config.inspect_err(|_| self.look_after())
     }
 
     fn load(&self, kernel: &'static Kernel) -> Result<(), DriverError> {
         let _entered = self.context.enter().map_err(|failed| self.driver_error(failed))?;
-        self.context.functions.of(self.context, kernel).map(|_| ())
+        let loaded = self.context.functions.of(self.context, kernel);
+        loaded.map(|_| ()).inspect_err(|_| self.look_after())
     }
 
     fn global(&self, kernel: &'static Kernel, name: &str) -> Result<(DevicePtr, usize), DriverError> {
         let _entered = self.context.enter().map_err(|failed| self.driver_error(failed))?;
-        let module = self.context.functions.module_of(self.context, kernel)?;
+        let module = self.context.functions.module_of(self.context, kernel);
+        let module = module.inspect_err(|_| self.look_after())?;
         let text = std::ffi::CString::new(name)
             .map_err(|_| DriverError::Refused(format!("{name:?} is no name of a variable")))?;
         let (mut address, mut bytes) = (0, 0);
@@ -310,16 +317,22 @@ unsafe impl Driver for CudaDevice {
         Ok((DevicePtr(address), bytes))
     }
 
+    fn streams_kept(&self) -> usize {
+        self.context.tracks.lock().len().max(self.streams.lock().len())
+    }
+
     fn shut_down(&self) {
         let streams: Vec<_> = self.streams.lock().iter().filter_map(Weak::upgrade).collect();
         let Some(held) = streams.iter().find(|stream| stream.closed_gates() > 0) else { return };
-        self.health.note(Error::new(
+        let error = Error::new(
             ErrorKind::ShutDown,
             format!(
                 "the runtime was shut down with work in flight on stream \"{}\", held at a wait that nothing will release",
                 held.track.label()
             ),
-        ));
+        );
+        self.health.note(error.clone());
+        self.context.fail_dependents(&self.health, &error);
         reactor::wake(self.health.clone());
     }
 }

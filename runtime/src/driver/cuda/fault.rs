@@ -3,13 +3,15 @@
 use super::api::Failed;
 use super::track::Track;
 use crate::error::{Error, ErrorKind};
+use crate::site::Site;
+use crate::timeline::Ticket;
 use std::fmt::{Display, Write};
 use std::sync::Arc;
 
 /// How many ops of a stream are named.
 const OPS_NAMED: usize = 8;
 
-/// `culprit`: the op, if it is known which. Else every op after its stream's last completed marker may have been it.
+/// `culprit`: the op by [`named`], if it is known which. Else every op after its stream's last completed marker may have been it.
 pub(super) fn error(
     ordinal: u32,
     failed: Failed,
@@ -19,7 +21,7 @@ pub(super) fn error(
     let device = format!("cuda:{ordinal}");
     let end = format!("{device} accepts no more work in this process");
     let text = match culprit {
-        Some(op) => format!("{op} failed: {failed}; {end}"),
+        Some(op) => format!("{op}: {failed}; {end}"),
         None => match candidates(tracks) {
             Some(ops) => format!(
                 "{device} failed: {failed}; it was one of these ops or one before them: {ops}; {end}; run with \
@@ -29,6 +31,12 @@ pub(super) fn error(
         },
     };
     Error::new(ErrorKind::Fault, text)
+}
+
+/// The op that failed, as such errors begin: `saxpy failed on stream "compute" at ticket 41 (src/step.rs:88)`.
+pub(super) fn named(site: Site, label: &str, ticket: Ticket) -> String {
+    let (file, line) = (site.location.file(), site.location.line());
+    format!("{} failed on stream \"{label}\" at ticket {ticket} ({file}:{line})", site.op())
 }
 
 /// The unfinished ops of every stream, oldest first.

@@ -6,7 +6,7 @@
 use super::api::{Answer, CUstream, opened};
 use super::track::Track;
 use super::words::Word;
-use crate::timeline::{Progress, Ticket, Timeline};
+use crate::timeline::{Ticket, Timeline};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,14 +21,29 @@ pub(super) struct Gates(Mutex<Vec<(Ticket, Arc<Gate>)>>);
 
 #[derive(Debug)]
 struct Gate {
-    word: Word,
+    /// None where the device cannot wait for one.
+    word: Option<Word>,
     open: AtomicBool,
 }
 
 impl Wake for Gate {
     fn wake(self: Arc<Self>) {
-        self.open.store(true, Ordering::Relaxed);
-        self.word.host.store(1, Ordering::Release);
+        // Once: the word may be another gate's as soon as it was written.
+        if !self.open.swap(true, Ordering::Relaxed)
+            && let Some(word) = self.word
+        {
+            word.host.store(1, Ordering::Release);
+        }
+    }
+}
+
+/// Opens a gate that has no word.
+#[derive(Debug)]
+pub(super) struct Opens(Arc<Gate>);
+
+impl Drop for Opens {
+    fn drop(&mut self) {
+        self.0.open.store(true, Ordering::Relaxed);
     }
 }
 
@@ -44,7 +59,7 @@ impl Gates {
     ) -> Answer {
         self.collect(track);
         let word = track.context.words.take()?;
-        let gate = Arc::new(Gate { word, open: AtomicBool::new(false) });
+        let gate = Arc::new(Gate { word: Some(word), open: AtomicBool::new(false) });
         // SAFETY: cuStreamWaitValue64 takes a live stream and an eight-byte aligned device address, the word's.
         unsafe { opened().cuStreamWaitValue64_v2(stream, word.device, 1, AT_LEAST) }
             .inspect_err(|_| track.context.words.give_back(word))?;
@@ -55,14 +70,23 @@ impl Gates {
         Ok(())
     }
 
+    /// A gate that others hold the stream with, and open by dropping the returned value.
+    pub(super) fn without_word(&self, ticket: Ticket) -> Opens {
+        let gate = Arc::new(Gate { word: None, open: AtomicBool::new(false) });
+        let mut gates = self.0.lock();
+        gates.retain(|(_, gate)| gate.word.is_some() || !gate.open.load(Ordering::Relaxed));
+        gates.push((ticket, gate.clone()));
+        Opens(gate)
+    }
+
     /// Gives the words back that the device has passed.
-    fn collect(&self, track: &Track) {
-        let reached = track.reached();
+    pub(super) fn collect(&self, track: &Track) {
+        let passed = track.passed();
         self.0.lock().retain(|(ticket, gate)| {
-            let over = *ticket <= reached && gate.open.load(Ordering::Relaxed);
-            if over {
-                gate.word.host.store(0, Ordering::Relaxed);
-                track.context.words.give_back(gate.word);
+            let over = *ticket <= passed && gate.open.load(Ordering::Relaxed);
+            if over && let Some(word) = gate.word {
+                word.host.store(0, Ordering::Relaxed);
+                track.context.words.give_back(word);
             }
             !over
         });

@@ -7,7 +7,7 @@
 use super::api::{Answer, CUstream, opened};
 use super::reactor;
 use super::track::Track;
-use crate::driver::{Health, HostFn};
+use crate::driver::HostFn;
 use crate::error::{Error, ErrorKind};
 use crate::offload::{self, Duty};
 use crate::site::Site;
@@ -20,7 +20,6 @@ use std::sync::Arc;
 /// A host function on its way. The driver holds one reference until it has called it, which it never does on a dead context.
 pub(super) struct Job {
     function: Mutex<Option<HostFn>>,
-    health: Arc<Health>,
     track: Arc<Track>,
     site: Site,
     ticket: Ticket,
@@ -44,18 +43,11 @@ impl Job {
 pub(super) fn enqueue(
     stream: CUstream,
     track: &Arc<Track>,
-    health: &Arc<Health>,
     site: Site,
     ticket: Ticket,
     function: HostFn,
 ) -> Answer {
-    let job = Arc::new(Job {
-        function: Mutex::new(Some(function)),
-        health: health.clone(),
-        track: track.clone(),
-        site,
-        ticket,
-    });
+    let job = Arc::new(Job { function: Mutex::new(Some(function)), track: track.clone(), site, ticket });
     let data = Arc::into_raw(job.clone());
     // SAFETY: cuLaunchHostFunc takes a live stream and data that the function may use when it is called: a reference of its
     // own.
@@ -80,13 +72,13 @@ unsafe extern "C" fn call(data: *mut c_void) {
     let error = Error::new(
         ErrorKind::Fault,
         format!(
-            "{} failed at ticket {}: panicked: {why}; cuda:{} accepts no more work in this runtime",
-            job.site.on(job.track.label()),
-            job.ticket,
+            "{}: panicked: {why}; cuda:{} accepts no more work in this runtime",
+            super::fault::named(job.site, job.track.label(), job.ticket),
             job.track.context.ordinal
         ),
     );
-    job.health.note(error);
+    // Before this returns: nothing that comes after the function has run yet, on whatever stream.
+    job.track.fail_device(job.ticket, error);
     // Wakers are not for this thread: they may call the driver.
-    reactor::wake(job.health.clone());
+    reactor::wake(job.track.health().clone());
 }

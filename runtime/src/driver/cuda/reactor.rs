@@ -4,8 +4,11 @@
 //! 1. It looks after the streams that were handed to it, until nothing waits on their timelines; with none it sleeps.
 //! 2. It never makes a driver call that can block: it asks events, streams and contexts whether they are done.
 //! 3. While nothing moves on a device, it asks every two milliseconds whether the context lives, each device by itself, so that
-//!    traffic on one does not put off the check of another. After a sticky error the words stand still for ever.
+//!    traffic on one does not put off the check of another; also of devices whose work is waited for on the device. After a
+//!    sticky error the words stand still for ever.
 //! 4. A stream that does not move for a quarter of a second is asked whether it is idle: then the write of its word was lost.
+//! 5. A stream that was given up is asked every two milliseconds; when it is idle, what it kept is let go.
+//! 6. It outlives what others' code does to it: what it tells subscribers and wakers may panic.
 //!
 //! # How long it sleeps
 //! After something moved or was handed over it spins, then yields, then sleeps a sixteenth of the time that nothing has happened,
@@ -17,6 +20,8 @@ use super::track::{IDLE_CHECK_AFTER, Track};
 use crate::driver::{Health, WakeUp};
 use crate::timeline::{Progress, Timeline};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use parking_lot::Mutex;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -31,17 +36,17 @@ enum Command {
 }
 
 static REACTOR: OnceLock<Sender<Command>> = OnceLock::new();
+static STARTING: Mutex<()> = Mutex::new(());
 
 /// Starts the thread, unless it runs.
 pub(super) fn start() -> std::io::Result<()> {
+    let _starting = STARTING.lock();
     if REACTOR.get().is_some() {
         return Ok(());
     }
     let (sender, commands) = crossbeam_channel::unbounded();
-    if REACTOR.set(sender).is_ok() {
-        let thread = std::thread::Builder::new().name("warpline-reactor".into());
-        thread.spawn(move || run(&commands))?;
-    }
+    std::thread::Builder::new().name("warpline-reactor".into()).spawn(move || run(&commands))?;
+    let _ = REACTOR.set(sender);
     Ok(())
 }
 
@@ -80,9 +85,15 @@ struct Watched {
 
 fn run(commands: &Receiver<Command>) {
     super::thread::become_reactor();
-    let mut watched: Vec<Watched> = Vec::new();
-    let mut checks = Checks::default();
+    // It drops what tickets kept, and frees are calls that block.
+    let (mut watched, mut checks) = (Vec::new(), Checks::default());
+    // Wakers' panics are caught where they are called; a subscriber's, who is told of them, is not.
+    while catch_unwind(AssertUnwindSafe(|| attend(commands, &mut watched, &mut checks))).is_err() {}
+}
+
+fn attend(commands: &Receiver<Command>, watched: &mut Vec<Watched>, checks: &mut Checks) {
     let mut quiet_since = Instant::now();
+    let mut looked_at = quiet_since;
     loop {
         let mut next = if watched.is_empty() {
             match commands.recv() {
@@ -94,7 +105,7 @@ fn run(commands: &Receiver<Command>) {
         };
         while let Some(command) = next {
             quiet_since = Instant::now();
-            take(command, &mut watched, quiet_since);
+            take(command, watched, quiet_since);
             next = commands.try_recv().ok();
         }
         let now = Instant::now();
@@ -102,6 +113,9 @@ fn run(commands: &Receiver<Command>) {
         watched.retain_mut(|each| {
             if let Err(failed) = each.track.ask_events() {
                 each.track.context.note_death(failed, None);
+            }
+            if each.track.has_failed() {
+                each.timeline.let_pass(each.track.passed());
             }
             let reached = each.track.reached();
             if reached > each.timeline.completed() {
@@ -115,12 +129,15 @@ fn run(commands: &Receiver<Command>) {
             }
             !each.track.rest(&each.timeline)
         });
+        if !moved || now.saturating_duration_since(looked_at) >= HEALTH_EVERY {
+            looked_at = now;
+            for each in &mut *watched {
+                checks.look(each, now);
+            }
+        }
         if moved {
             quiet_since = now;
             continue;
-        }
-        for each in &mut watched {
-            checks.look(each, now);
         }
         let eager = watched.iter().map(|each| each.track.wake_up).max().unwrap_or_default();
         match pause(eager, now - quiet_since) {
@@ -129,7 +146,7 @@ fn run(commands: &Receiver<Command>) {
             Pause::Sleep(time) => match commands.recv_timeout(time) {
                 Ok(command) => {
                     quiet_since = Instant::now();
-                    take(command, &mut watched, quiet_since);
+                    take(command, watched, quiet_since);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -171,19 +188,38 @@ impl Checks {
     }
 
     fn look(&mut self, each: &mut Watched, now: Instant) {
-        for context in each.track.contexts() {
+        for context in each.track.devices() {
             let seen = self.seen(context, now);
             if now.saturating_duration_since(*seen) >= HEALTH_EVERY {
                 *seen = now;
-                context.ask_and_note();
+                if context.look_after().is_err() {
+                    context.bereave();
+                }
             }
+        }
+        let context = each.track.context;
+        if each.timeline.fault().is_some() {
+            // Nothing is put on it any more.
+            if now.saturating_duration_since(each.quiet_since) >= HEALTH_EVERY {
+                each.quiet_since = now;
+                match each.track.is_idle() {
+                    Ok(true) => each.timeline.abandon(),
+                    Ok(false) => {}
+                    Err(failed) => {
+                        context.note_death(failed, None);
+                    }
+                }
+            }
+            return;
         }
         if now.saturating_duration_since(each.quiet_since) >= IDLE_CHECK_AFTER {
             each.quiet_since = now;
             match each.track.heal_if_idle() {
                 Ok(true) => crate::report::completion_word_lost(each.track.label()),
                 Ok(false) => {}
-                Err(failed) => each.track.context.note_death(failed, None),
+                Err(failed) => {
+                    context.note_death(failed, None);
+                }
             }
         }
     }

@@ -1,9 +1,11 @@
 //! A CUDA stream: submissions become driver calls at the stream's desk, and markers tell how far the device is.
 //!
 //! # Rules
-//! 1. A submission is one driver call, or none where there is nothing to do; a marker is one more.
+//! 1. A submission is one driver call, or none where there is nothing to do (fills of eight bytes may be more); a marker is one
+//!    more.
 //! 2. A call that fails leaves nothing behind, and its ticket is free. A sticky error is the context's death.
 //! 3. A marker that fails leaves tickets that nobody would reach: the stream is given up with that error and takes nothing more.
+//!    What it keeps is let go when it is idle.
 //! 4. Dropping gives the raw stream back; work on it still runs, and the next lease begins after it.
 
 use super::api::{Answer, Failed, opened};
@@ -11,10 +13,11 @@ use super::context::Context;
 use super::events::PooledEvent;
 use super::functions::{Function, no_such_shared};
 use super::gate::Gates;
+use super::mourning::Dependent;
 use super::raw_streams::RawStream;
 use super::spans::{Begun, Spans};
 use super::track::{Parts, Track};
-use super::{copy, host_fn, launch, reactor};
+use super::{copy, fault, host_fn, launch, reactor};
 use crate::driver::{
     Command, CopyKind, DriverError, DriverEvent, DriverStream, Health, HostFn, Launch, Point, RawHandle,
     StreamOptions, Submission, WakeUp,
@@ -38,7 +41,6 @@ const DEPTH: u64 = 1024;
 pub(super) struct CudaStream {
     pub(super) track: Arc<Track>,
     timeline: Arc<Timeline>,
-    health: Arc<Health>,
     raw: RawStream,
     /// Whether it is somebody else's, lent to us.
     borrowed: bool,
@@ -77,18 +79,17 @@ impl CudaStream {
         let parts = Parts {
             context,
             label: options.label.clone(),
+            health,
             stream: raw.stream,
             word: raw.word,
             base: raw.written,
             wake_up: completing.wake_up,
             by_events: completing.by_events,
-            health: Arc::downgrade(&health),
             spans: Spans::new(options.runtime, options.key),
         };
         Ok(CudaStream {
             track: Track::new(parts, &timeline),
             timeline,
-            health,
             raw,
             borrowed: options.borrowed.is_some(),
             gates: Gates::default(),
@@ -115,14 +116,27 @@ impl CudaStream {
             Command::Copy(copy) => {
                 let peer = match copy.kind {
                     CopyKind::Peer { destination } => {
-                        Some(Context::of(destination.ordinal()).map_err(DriverError::Refused)?)
+                        let peer = Context::of(destination.ordinal()).map_err(DriverError::Refused)?;
+                        alive(peer)?;
+                        Some(peer)
                     }
                     _ => None,
                 };
-                Ok(copy::copy(&copy, self.context(), peer, stream)?)
+                copy::copy(&copy, self.context(), peer, stream).inspect_err(|_| {
+                    let _ = peer.map(Context::look_after);
+                })?;
+                Ok(())
             }
             Command::Fill(fill) if fill.width_bytes == 0 || fill.height == 0 => Ok(()),
-            Command::Fill(fill) => Ok(copy::fill(&fill, stream)?),
+            Command::Fill(fill) => match copy::fill(&fill, stream) {
+                Ok(()) => Ok(()),
+                Err((enqueued, failed)) => {
+                    if enqueued > 0 && !self.context().note_death(failed, None) {
+                        return Err(DriverError::Halfway(failed.to_string()).into());
+                    }
+                    Err(failed.into())
+                }
+            },
             Command::Wait(point) => self.wait(&point, ticket, site),
             Command::Call(function) => Ok(self.call(function, ticket, site)?),
             Command::Stamp(stamp) => {
@@ -164,11 +178,16 @@ impl CudaStream {
     fn wait(&self, point: &Point, ticket: Ticket, site: Site) -> Result<(), Refused> {
         if let Some(event) = &point.event {
             let event = event.downcast_ref::<PooledEvent>().expect("an event of this driver");
-            if !std::ptr::eq(event.context(), self.context()) {
-                self.wait_elsewhere(event.context(), ticket, site)?;
-            }
+            let awaited = self.device_of(event);
+            awaited.map_or(Ok(()), alive)?;
             // SAFETY: cuStreamWaitEvent takes a live stream and a live event, of whatever context.
-            return Ok(unsafe { opened().cuStreamWaitEvent(self.raw.stream, event.raw(), 0) }?);
+            unsafe { opened().cuStreamWaitEvent(self.raw.stream, event.raw(), 0) }.inspect_err(|_| {
+                let _ = awaited.map(Context::look_after);
+            })?;
+            if let Some(awaited) = awaited {
+                self.depend_on(awaited, point, ticket, site);
+            }
+            return Ok(());
         }
         if point.timeline.reached(point.ticket) {
             return Ok(());
@@ -184,34 +203,15 @@ impl CudaStream {
         }
         // Without memory operations a thread of the driver's waits.
         let (timeline, until) = (point.timeline.clone(), point.ticket);
+        let opened = self.gates.without_word(ticket);
         let blocked = HostFn(Box::new(move || {
             let mut registration = None;
             crate::block_on::block_on(std::future::poll_fn(|cx| {
                 timeline.register(until, cx.waker(), &mut registration)
             }));
+            drop(opened);
         }));
         Ok(self.call(blocked, ticket, site)?)
-    }
-
-    /// A wait for another device, whose death would leave this stream standing still.
-    fn wait_elsewhere(
-        &self,
-        context: &'static Context,
-        ticket: Ticket,
-        site: Site,
-    ) -> Result<(), DriverError> {
-        // Noted first: if it dies now, the reactor finds the wait.
-        self.track.waits_for(context, ticket, site);
-        let Some(cause) = context.fault_of_death() else { return Ok(()) };
-        let error = self.track.waits_in_vain(ticket, site, cause);
-        let refusal = DriverError::Refused(error.to_string());
-        self.health.note(error);
-        reactor::wake(self.health.clone());
-        Err(refusal)
-    }
-
-    fn call(&self, function: HostFn, ticket: Ticket, site: Site) -> Answer {
-        host_fn::enqueue(self.raw.stream, &self.track, &self.health, site, ticket, function)
     }
 
     /// Ends a traced op, with a marker of its own and the reactor's attention.
@@ -226,39 +226,76 @@ impl CudaStream {
         self.track.wanted();
     }
 
-    /// Each op is waited for: what fails is this one.
-    #[cold]
-    fn block(&self, ticket: Ticket, site: Site) -> Result<(), DriverError> {
-        // SAFETY: cuStreamSynchronize takes a live stream.
-        unsafe { opened().cuStreamSynchronize(self.raw.stream) }
-            .map_err(|failed| self.refused(Refused::Call(failed), ticket, site))
+    /// The device whose event that is, if it is another.
+    #[inline]
+    fn device_of(&self, event: &PooledEvent) -> Option<&'static Context> {
+        let context = event.context();
+        (!std::ptr::eq(context, self.context())).then_some(context)
     }
 
     #[cold]
-    fn refused(&self, refused: Refused, ticket: Ticket, site: Site) -> DriverError {
-        match refused {
-            Refused::Other(error) => error,
-            Refused::Call(failed) => {
-                if failed.is_sticky() {
-                    // Found at this call; it is this op's only if each is waited for.
-                    let (file, line) = (site.location.file(), site.location.line());
-                    let op = format!(
-                        "{} failed on stream \"{}\" at ticket {ticket} ({file}:{line})",
-                        site.op(),
-                        self.track.label()
-                    );
-                    let context = self.context();
-                    context.note_death(failed, context.blocking.then_some(&op as &dyn fmt::Display));
-                }
-                self.context().driver_error(failed)
+    fn depend_on(&self, awaited: &'static Context, point: &Point, ticket: Ticket, site: Site) {
+        // Streams wait for others of their runtime only, so it is the one health of that device.
+        let of_it = |track: &Arc<Track>| track.is_followed_by(&point.timeline);
+        let Some(followed) = awaited.live_tracks().into_iter().find(of_it) else { return };
+        let health = followed.health();
+        self.track.depends_on(awaited);
+        awaited.add_dependent(Dependent {
+            health: health.clone(),
+            waiting: Arc::downgrade(&self.track),
+            ticket,
+            site,
+            awaited: Arc::downgrade(&point.timeline),
+            until: point.ticket,
+        });
+        // It may have failed before it knew of us.
+        if awaited.fault().is_some() {
+            awaited.bereave();
+        } else if let Some(why) = health.fault() {
+            awaited.fail_dependents(health, why);
+        }
+    }
+
+    fn call(&self, function: HostFn, ticket: Ticket, site: Site) -> Answer {
+        host_fn::enqueue(self.raw.stream, &self.track, site, ticket, function)
+    }
+
+    /// Each op is waited for: what fails is this one. A call that fails for another reason says nothing of the op, which is on
+    /// the stream.
+    #[cold]
+    fn block(&self, ticket: Ticket, site: Site) -> Result<(), DriverError> {
+        // SAFETY: cuStreamSynchronize takes a live stream.
+        match unsafe { opened().cuStreamSynchronize(self.raw.stream) } {
+            Err(failed) if failed.is_sticky() => {
+                let error = self.refused(Refused::Call(failed), ticket, site);
+                if self.context().death().is_some() { Err(error) } else { Ok(()) }
             }
+            _ => Ok(()),
         }
     }
 
     #[cold]
+    fn refused(&self, refused: Refused, ticket: Ticket, site: Site) -> DriverError {
+        let context = self.context();
+        match refused {
+            Refused::Other(error) => {
+                // Whoever says so in a text may have found the context dead.
+                let _ = context.look_after();
+                error
+            }
+            Refused::Call(failed) => {
+                // Found at this call; it is this op's only if each is waited for.
+                let op = context.blocking.then(|| fault::named(site, self.track.label(), ticket));
+                context.note_death(failed, op.as_ref().map(|op| op as &dyn fmt::Display));
+                context.driver_error(failed)
+            }
+        }
+    }
+
+    /// The marker of `ticket` could not be enqueued.
+    #[cold]
     fn give_up(&self, ticket: Ticket, failed: Failed) {
-        if failed.is_sticky() {
-            self.context().note_death(failed, None);
+        if crate::process::is_forked() || self.context().note_death(failed, None) {
             return;
         }
         let error = Error::new(
@@ -272,6 +309,16 @@ impl CudaStream {
         );
         self.timeline.give_up(error);
         reactor::wake_timeline(self.timeline.clone());
+    }
+}
+
+/// Refuses what needs a device that has failed.
+fn alive(context: &'static Context) -> Result<(), DriverError> {
+    match context.fault() {
+        None => Ok(()),
+        Some(fault) => {
+            Err(DriverError::Refused(format!("it needs cuda:{}, which failed: {fault}", context.ordinal)))
+        }
     }
 }
 
@@ -306,26 +353,32 @@ unsafe impl DriverStream for CudaStream {
             Err(failed) => return Err(self.refused(Refused::Call(failed), ticket, site)),
         };
         let begun = Spans::begin(self.context(), self.raw.stream, &work.command);
-        let waited_for = matches!(work.command, Command::Launch(_) | Command::Copy(_) | Command::Fill(_));
+        let waited_for = self.context().blocking
+            && matches!(work.command, Command::Launch(_) | Command::Copy(_) | Command::Fill(_));
+        // Noted before it starts, since others may find the context dead as soon as it has.
+        let _noted = waited_for.then(|| self.context().wait_for(self.track.label(), ticket, site));
         let performed = match &work.command {
             // Where it stands: it is large.
             Command::Launch(launch) => self.launch(launch),
             _ => self.perform(work.command, ticket, site),
         };
-        performed.map_err(|why| self.refused(why, ticket, site))?;
+        let performed = performed.map_err(|why| self.refused(why, ticket, site));
+        if !matches!(performed, Ok(()) | Err(DriverError::Halfway(_))) {
+            return performed;
+        }
         self.track.recent.note(ticket, site);
         self.submitted.store(ticket, Ordering::Relaxed);
         if let Some(begun) = begun {
             self.trace(begun, ticket, site);
         }
-        if self.context().blocking && waited_for {
+        if waited_for {
             self.block(ticket, site)?;
         }
         drop(entered);
-        if ticket.is_multiple_of(DEPTH) && ticket - self.track.reached() >= DEPTH {
+        if ticket.is_multiple_of(DEPTH) && ticket - self.track.passed() >= DEPTH {
             crate::report::queue_is_full(self.context().tell_of_full_queue(), self.track.label());
         }
-        Ok(())
+        performed
     }
 
     #[inline]
@@ -377,6 +430,7 @@ impl Drop for CudaStream {
         }
         let mut raw = self.raw.taken();
         raw.written = self.track.value(self.track.marked());
+        self.gates.collect(&self.track);
         if self.borrowed {
             // The word alone is ours. If its last write has come, nothing writes it any more.
             if raw.word.host.load(Ordering::Acquire) == raw.written {
@@ -386,7 +440,7 @@ impl Drop for CudaStream {
             return;
         }
         let submitted = self.submitted.load(Ordering::Relaxed);
-        let until = if self.track.reached() >= submitted {
+        let until = if self.track.passed() >= submitted {
             None
         } else if offload::duty() == Duty::Callback {
             // Dropped by a host function: nobody gets it again.

@@ -4,7 +4,11 @@
 //! * The word is written by the device alone; `healed` by the reactor alone, where no word says it: with event completion, and
 //!   where a write was lost. Tickets are the word less `base`: the word goes on counting when the stream is leased again.
 //! * `marked` is written at the stream's desk.
-//! * `events` are pushed at the desk and popped by the reactor. No driver call that can block is made under its lock.
+//! * `events` are pushed at the desk, and popped under a lock that is held while the oldest is asked: of two who ask, one waits.
+//!   An event's query does not block.
+//! * `failed_from` is lowered by a host function that panicked, before it returns, so before anything behind it runs: who sees
+//!   the word pass a ticket sees the limit that holds for it. The device goes on behind the function; what it has **passed** lets
+//!   go of what was kept, and does not count as **reached**.
 
 use super::api::{Answer, CUstream, opened};
 use super::context::Context;
@@ -18,7 +22,7 @@ use super::words::Word;
 use crate::driver::{Health, WakeUp};
 use crate::error::Error;
 use crate::site::Site;
-use crate::timeline::{Progress, Ticket, Timeline};
+use crate::timeline::{Keep, Progress, Ticket, Timeline};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -32,6 +36,8 @@ pub(super) struct Track {
     me: Weak<Track>,
     pub(super) context: &'static Context,
     label: Arc<str>,
+    /// Of the runtime's device.
+    health: Arc<Health>,
     stream: CUstream,
     word: Word,
     base: u64,
@@ -42,26 +48,16 @@ pub(super) struct Track {
     watch: Watch,
     marked: AtomicU64,
     healed: AtomicU64,
+    /// The first ticket that never counts as reached, whatever the device passes.
+    failed_from: AtomicU64,
     events: Mutex<VecDeque<(Ticket, PooledEvent)>>,
     pub(super) recent: Recent,
     /// Host functions that were not called yet, perhaps: dropped if the context dies.
     jobs: Mutex<Vec<Weak<Job>>>,
     asked: Mutex<Option<Asked>>,
     pub(super) spans: Spans,
-    /// Who is told if the stream stands still for ever.
-    health: Weak<Health>,
-    /// Waits for streams of other devices, newest last.
-    waits: Mutex<Vec<WaitsElsewhere>>,
-    /// Whether there ever were any.
-    waits_elsewhere: AtomicBool,
-}
-
-/// A wait for a stream of another device.
-#[derive(Debug)]
-struct WaitsElsewhere {
-    ticket: Ticket,
-    site: Site,
-    context: &'static Context,
+    /// Other devices whose work it waits or waited for.
+    depends_on: Mutex<SmallVec<[&'static Context; 2]>>,
 }
 
 // SAFETY: the raw handle is the driver's, which may be used from any thread.
@@ -73,12 +69,12 @@ unsafe impl Sync for Track {}
 pub(super) struct Parts {
     pub(super) context: &'static Context,
     pub(super) label: Arc<str>,
+    pub(super) health: Arc<Health>,
     pub(super) stream: CUstream,
     pub(super) word: Word,
     pub(super) base: u64,
     pub(super) wake_up: WakeUp,
     pub(super) by_events: bool,
-    pub(super) health: Weak<Health>,
     pub(super) spans: Spans,
 }
 
@@ -89,6 +85,7 @@ impl Track {
             me: me.clone(),
             context: parts.context,
             label: parts.label,
+            health: parts.health,
             stream: parts.stream,
             word: parts.word,
             base: parts.base,
@@ -98,14 +95,13 @@ impl Track {
             watch: Watch::new(),
             marked: AtomicU64::new(0),
             healed: AtomicU64::new(0),
+            failed_from: AtomicU64::new(u64::MAX),
             events: Mutex::default(),
             recent: Recent::new(),
             jobs: Mutex::default(),
             asked: Mutex::default(),
-            health: parts.health,
             spans: parts.spans,
-            waits: Mutex::default(),
-            waits_elsewhere: AtomicBool::new(false),
+            depends_on: Mutex::default(),
         });
         timeline.follow(track.clone());
         let mut tracks = track.context.tracks.lock();
@@ -123,6 +119,11 @@ impl Track {
 
     pub(super) fn timeline(&self) -> Option<Arc<Timeline>> {
         self.timeline.upgrade()
+    }
+
+    /// Whether that is the timeline which follows it.
+    pub(super) fn is_followed_by(&self, timeline: &Arc<Timeline>) -> bool {
+        std::ptr::eq(self.timeline.as_ptr(), Arc::as_ptr(timeline))
     }
 
     pub(super) fn marked(&self) -> Ticket {
@@ -153,18 +154,17 @@ impl Track {
         Ok(())
     }
 
-    /// By the reactor: looks at the oldest markers that are events.
+    /// By the reactor, or somebody who asks again and again: looks at the oldest markers that are events.
     pub(super) fn ask_events(&self) -> Answer {
-        loop {
-            let Some((ticket, event)) = self.events.lock().pop_front() else { return Ok(()) };
-            match event.query() {
-                Ok(true) => self.heal(ticket),
-                other => {
-                    self.events.lock().push_front((ticket, event));
-                    return other.map(|_| ());
-                }
+        let mut events = self.events.lock();
+        while let Some((ticket, event)) = events.front() {
+            if !event.query()? {
+                break;
             }
+            self.heal(*ticket);
+            events.pop_front();
         }
+        Ok(())
     }
 
     /// By the reactor: `ticket` is reached, although no word says so.
@@ -176,20 +176,70 @@ impl Track {
     /// write was lost. Its markers are events from then on.
     pub(super) fn heal_if_idle(&self) -> Answer<bool> {
         let marked = self.marked();
-        let entered = self.context.enter()?;
-        // SAFETY: cuStreamQuery takes a live stream; streams are never destroyed.
-        match unsafe { opened().cuStreamQuery(self.stream) } {
-            Ok(()) => {}
-            Err(failed) if failed.is_not_ready() => return Ok(false),
-            Err(failed) => return Err(failed),
-        }
-        drop(entered);
-        if self.reached() >= marked {
+        if !self.is_idle()? || self.passed() >= marked {
             return Ok(false);
         }
         self.by_events.store(true, Ordering::Relaxed);
         self.heal(marked);
         Ok(true)
+    }
+
+    /// Whether everything on the stream is over.
+    pub(super) fn is_idle(&self) -> Answer<bool> {
+        let _entered = self.context.enter()?;
+        // SAFETY: cuStreamQuery takes a live stream; streams are never destroyed.
+        match unsafe { opened().cuStreamQuery(self.stream) } {
+            Ok(()) => Ok(true),
+            Err(failed) if failed.is_not_ready() => Ok(false),
+            Err(failed) => Err(failed),
+        }
+    }
+
+    /// How far the device is.
+    #[inline]
+    pub(super) fn passed(&self) -> Ticket {
+        let word = self.word.host.load(Ordering::Acquire).saturating_sub(self.base);
+        word.max(self.healed.load(Ordering::Acquire))
+    }
+
+    /// Whether the device may pass tickets that do not count as reached.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed_from.load(Ordering::Acquire) != u64::MAX
+    }
+
+    /// What is put on the stream from `ticket` on never counts as reached.
+    fn fail_at(&self, ticket: Ticket) {
+        self.failed_from.fetch_min(ticket, Ordering::AcqRel);
+    }
+
+    pub(super) fn health(&self) -> &Arc<Health> {
+        &self.health
+    }
+
+    /// `ticket` has failed, and with it the runtime's device: no stream of it counts what it passes from now on. Those who wait
+    /// are to be woken.
+    pub(super) fn fail_device(&self, ticket: Ticket, error: Error) {
+        self.health.note(error.clone());
+        self.fail_at(ticket);
+        for track in self.context.live_tracks() {
+            if Arc::ptr_eq(&track.health, &self.health) && !std::ptr::eq(&*track, self) {
+                track.fail_at(track.passed() + 1);
+            }
+        }
+        self.context.fail_dependents(&self.health, &error);
+    }
+
+    /// It waits for work of that device, which is to be looked after while somebody waits for this.
+    pub(super) fn depends_on(&self, context: &'static Context) {
+        let mut depends_on = self.depends_on.lock();
+        if !depends_on.iter().any(|known| std::ptr::eq(*known, context)) {
+            depends_on.push(context);
+        }
+    }
+
+    /// The devices that have to live for it to go on: its own first.
+    pub(super) fn devices(&self) -> impl Iterator<Item = &'static Context> + use<> {
+        std::iter::once(self.context).chain(self.depends_on.lock().clone())
     }
 
     /// For somebody who asks again and again: the context may have died, or a write been lost, and nobody else looks.
@@ -206,7 +256,6 @@ impl Track {
         }
         asked.since = now;
         drop(slot);
-        self.contexts().into_iter().for_each(Context::ask_and_note);
         if self.heal_if_idle()? {
             crate::report::completion_word_lost(&self.label);
         }
@@ -215,7 +264,7 @@ impl Track {
 
     /// The ops that the device has not said it is past, as far as they are noted, oldest first.
     pub(super) fn unfinished(&self) -> Vec<(Ticket, Site)> {
-        self.recent.after(self.reached())
+        self.recent.after(self.passed())
     }
 
     pub(super) fn holds_job(&self, job: &Arc<Job>) {
@@ -226,64 +275,17 @@ impl Track {
         jobs.push(Arc::downgrade(job));
     }
 
-    /// The stream waits for one of another device, from `ticket` on.
-    pub(super) fn waits_for(&self, context: &'static Context, ticket: Ticket, site: Site) {
-        let reached = self.reached();
-        let mut waits = self.waits.lock();
-        waits.retain(|wait| wait.ticket > reached);
-        self.waits_elsewhere.store(true, Ordering::Relaxed);
-        waits.push(WaitsElsewhere { ticket, site, context });
-    }
-
-    /// The contexts that it cannot go on without: its own, and those of other devices that it waits for.
-    pub(super) fn contexts(&self) -> SmallVec<[&'static Context; 4]> {
-        let mut contexts: SmallVec<[&'static Context; 4]> = SmallVec::from_slice(&[self.context]);
-        if self.waits_elsewhere.load(Ordering::Relaxed) {
-            let reached = self.reached();
-            for wait in self.waits.lock().iter().filter(|wait| wait.ticket > reached) {
-                if !contexts.iter().any(|known| std::ptr::eq(*known, wait.context)) {
-                    contexts.push(wait.context);
-                }
-            }
-        }
-        contexts
-    }
-
-    /// By the reactor, when another device's context is dead: a stream that waits for it stands still for ever.
-    pub(super) fn mourn(&self, dead: &'static Context, cause: &Error) {
-        let reached = self.reached();
-        let waits = self.waits.lock();
-        let in_vain = |wait: &&WaitsElsewhere| wait.ticket > reached && std::ptr::eq(wait.context, dead);
-        let Some((ticket, site)) = waits.iter().find(in_vain).map(|wait| (wait.ticket, wait.site)) else {
-            return;
-        };
-        drop(waits);
-        if let Some(health) = self.health.upgrade() {
-            health.note(self.waits_in_vain(ticket, site, cause));
-            health.wake_everybody();
-        }
-    }
-
-    /// The error of a wait for work that will not run.
-    pub(super) fn waits_in_vain(&self, ticket: Ticket, site: Site, cause: &Error) -> Error {
-        Error::new(
-            cause.kind(),
-            format!(
-                "{} failed at ticket {ticket}: it waits for work that will not run: {cause}; cuda:{} accepts no more work in \
-                 this runtime",
-                site.on(&self.label),
-                self.context.ordinal
-            ),
-        )
-    }
-
-    /// By the reactor, when the context is dead: nothing of the stream runs any more.
-    pub(super) fn abandon(&self) {
+    /// By the reactor, when the context is dead: nothing of the stream starts any more. What is to be kept for good: host memory
+    /// that a copy which has started may be using, since a dead device does not say when that ends, and what the driver holds
+    /// pointers to.
+    #[must_use]
+    pub(super) fn abandon(&self) -> Vec<Keep> {
         let jobs = std::mem::take(&mut *self.jobs.lock());
-        jobs.iter().filter_map(Weak::upgrade).for_each(|job| job.forget());
-        if let Some(timeline) = self.timeline() {
-            timeline.abandon();
-        }
+        let jobs: Vec<Arc<Job>> = jobs.iter().filter_map(Weak::upgrade).collect();
+        jobs.iter().for_each(|job| job.forget());
+        let mut kept = self.timeline().map_or_else(Vec::new, |timeline| timeline.abandon_dead());
+        kept.extend(jobs.into_iter().map(|job| job as Keep));
+        kept
     }
 
     /// Tells of traced ops that the device is past. Called while no lock is held.
@@ -292,7 +294,9 @@ impl Track {
             catch_unwind(AssertUnwindSafe(|| self.spans.tell(self.context, &self.label, self.reached())));
         match told {
             Ok(Ok(())) => {}
-            Ok(Err(failed)) => self.context.note_death(failed, None),
+            Ok(Err(failed)) => {
+                self.context.note_death(failed, None);
+            }
             Err(_) => crate::report::subscriber_panicked(),
         }
     }
@@ -319,12 +323,17 @@ impl Progress for Track {
         if let Err(failed) = asked {
             self.context.note_death(failed, None);
         }
+        for other in self.devices().skip(1) {
+            if other.look_after().is_err() {
+                other.bereave();
+            }
+        }
     }
 
     #[inline]
     fn reached(&self) -> Ticket {
-        let word = self.word.host.load(Ordering::Acquire).saturating_sub(self.base);
-        word.max(self.healed.load(Ordering::Acquire))
+        let passed = self.passed();
+        passed.min(self.failed_from.load(Ordering::Acquire).saturating_sub(1))
     }
 
     #[inline]

@@ -40,10 +40,20 @@ impl Words {
         let page: *mut u8 = Box::into_raw(Box::new(Page([0; PAGE_BYTES]))).cast();
         let api = opened();
         // SAFETY: cuMemHostRegister needs memory that stays until it is unregistered; the page is never freed.
-        unsafe { api.cuMemHostRegister_v2(page.cast::<c_void>(), PAGE_BYTES, PORTABLE_AND_MAPPED) }?;
+        let registered =
+            unsafe { api.cuMemHostRegister_v2(page.cast::<c_void>(), PAGE_BYTES, PORTABLE_AND_MAPPED) };
+        // SAFETY: `from_raw` takes back what `into_raw` gave; the driver did not take it.
+        registered.inspect_err(|_| drop(unsafe { Box::from_raw(page.cast::<Page>()) }))?;
         let mut device = 0;
         // SAFETY: cuMemHostGetDevicePointer takes registered, mapped memory and writes one address.
-        unsafe { api.cuMemHostGetDevicePointer_v2(&raw mut device, page.cast::<c_void>(), 0) }?;
+        let address = unsafe { api.cuMemHostGetDevicePointer_v2(&raw mut device, page.cast::<c_void>(), 0) };
+        address.inspect_err(|_| {
+            // SAFETY: cuMemHostUnregister takes registered memory; nothing of it was used.
+            if unsafe { api.cuMemHostUnregister(page.cast::<c_void>()) }.is_ok() {
+                // SAFETY: as above.
+                drop(unsafe { Box::from_raw(page.cast::<Page>()) });
+            }
+        })?;
         let word = |offset: usize| Word {
             // SAFETY: the word lies in the page, is aligned and zero, lives for ever, and is touched atomically alone; the
             // device's writes are atomic at eight bytes.

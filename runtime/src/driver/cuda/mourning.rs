@@ -1,0 +1,72 @@
+//! A stream that waits for work of another device, and what becomes of it if that device dies: it would wait for ever, or go on
+//! as if the work had been done. So its own device fails too, in the runtime that stated the edge, and with it who waits for
+//! that.
+
+use super::reactor;
+use super::track::Track;
+use crate::driver::Health;
+use crate::error::Error;
+use crate::site::Site;
+use crate::timeline::{Ticket, Timeline};
+use std::sync::{Arc, Weak};
+
+/// A wait for another device's work.
+#[derive(Debug)]
+pub(super) struct Dependent {
+    pub(super) waiting: Weak<Track>,
+    pub(super) ticket: Ticket,
+    pub(super) site: Site,
+    /// Of the device that it waits for, in the same runtime.
+    pub(super) health: Arc<Health>,
+    pub(super) awaited: Weak<Timeline>,
+    pub(super) until: Ticket,
+}
+
+impl Dependent {
+    /// Whether the wait is not over, as far as that can be told.
+    pub(super) fn still_waits(&self) -> bool {
+        self.held().is_some()
+    }
+
+    /// Its device has died: what becomes of the wait? Calls the driver. That the word says the awaited work is over does not mean
+    /// that the wait is: the device may have died between the two. Then the waiting stream has some `patience`.
+    pub(super) fn bereave(&self, why: &Error, patience: bool) -> bool {
+        let Some(track) = self.waiting.upgrade().filter(|track| track.passed() < self.ticket) else {
+            return true;
+        };
+        if track.is_idle().unwrap_or(true) {
+            return true;
+        }
+        let reached = self.awaited.upgrade().is_some_and(|awaited| awaited.reached(self.until));
+        if reached && patience {
+            return false;
+        }
+        self.fail(&track, why);
+        true
+    }
+
+    fn held(&self) -> Option<Arc<Track>> {
+        let reached = self.awaited.upgrade().is_some_and(|awaited| awaited.reached(self.until));
+        self.waiting.upgrade().filter(|track| !reached && track.passed() < self.ticket)
+    }
+
+    /// The device that it waits for has failed and goes on with what it has. Calls no driver.
+    pub(super) fn mourn(&self, why: &Error) {
+        if let Some(track) = self.held() {
+            self.fail(&track, why);
+        }
+    }
+
+    fn fail(&self, track: &Track, why: &Error) {
+        let error = Error::new(
+            why.kind(),
+            format!(
+                "{}: it waits for work that will not run: {why}; cuda:{} accepts no more work in this runtime",
+                super::fault::named(self.site, track.label(), self.ticket),
+                track.context.ordinal
+            ),
+        );
+        track.fail_device(self.ticket, error);
+        reactor::wake(track.health().clone());
+    }
+}

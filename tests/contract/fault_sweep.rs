@@ -1,0 +1,331 @@
+//! Every entry point of the driver fails: the first, the middle and the last of its calls, each in a process of its own that runs
+//! a workload of a bit of everything.
+//!
+//! Whatever fails, nothing hangs and nothing panics; what comes back is right or an error; and when all is dropped nothing is in
+//! use, unless the device was lost.
+
+use crate::support::block_on;
+use crate::support::software::{cuda_tests_say, in_child};
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+use warpline::kernels;
+use warpline::prelude::*;
+use warpline::{Element, Result, reads, writes};
+
+/// A workload that hangs is ended after so many seconds.
+const WATCHDOG_SECONDS: u32 = 30;
+/// What the contract calls only when something is refused, and a workload that goes well does not.
+const FOR_REFUSALS: [&str; 2] = ["cuGetErrorName", "cuGetErrorString"];
+
+/// What came of the workload's ops.
+#[derive(Default)]
+struct Tally {
+    done: usize,
+    failed: BTreeMap<String, usize>,
+}
+
+impl Tally {
+    fn see<T>(&mut self, result: Result<T>) -> Option<T> {
+        match result {
+            Ok(value) => {
+                self.done += 1;
+                Some(value)
+            }
+            Err(error) => {
+                *self.failed.entry(format!("{:?}", error.kind())).or_default() += 1;
+                None
+            }
+        }
+    }
+
+    fn is<T: PartialEq + Debug>(&mut self, result: Result<T>, right: T) {
+        if let Some(value) = self.see(result) {
+            assert_eq!(value, right, "what is no error is right");
+        }
+    }
+
+    fn pending<T>(&mut self, pending: Pending<T>) -> Option<T> {
+        self.see(pending.wait())
+    }
+}
+
+warpline::kernel! {
+    unsafe fn shared(n: u32, y: &mut [f32]) where n as usize <= y.len() {
+        cuda: "extern \"C\" __global__ void shared(unsigned n, float* y) {}",
+        cpu: |n, y| y[..n as usize].fill(9.0),
+    }
+}
+
+/// A bit of everything on both devices of a runtime.
+fn use_devices(tally: &mut Tally, runtime: &Runtime) {
+    let [one, two] = [0, 1].map(|n| tally.see(runtime.device(DeviceId::Cuda(n))));
+    let (Some(one), Some(two)) = (one, two) else { return };
+    let _ = (one.properties(), one.free_bytes());
+    tally.see(one.suggest_config(&kernels::AXPY, 1000, 0).map(drop));
+    let made = [one.new_stream(), one.stream().priority(warpline::Priority::High).build(), two.new_stream()];
+    let [Some(a), Some(b), Some(c)] = made.map(|made| tally.see(made)) else { return };
+    on_one_device(tally, &one, &a, &b);
+    between_devices(tally, &a, &c);
+    what_is_closed_and_dropped(tally, &one);
+    for device in [&one, &two] {
+        tally.pending(device.synchronize());
+    }
+    for _ in 0..3 {
+        tally.see(a.query());
+    }
+    drop((a, b, c));
+    for device in [one, two] {
+        and_nothing_is_in_use(&device);
+    }
+}
+
+fn on_one_device(tally: &mut Tally, device: &Device, a: &Stream, b: &Stream) {
+    let config = LaunchConfig::linear(1, 32);
+    let host = tally.see(block_on(device.pinned::<f32>(8)));
+    let (Some(x), Some(y)) = (tally.see(a.alloc::<f32>(8)), tally.see(a.alloc::<f32>(8))) else { return };
+    drop(a.fill(&y, 1.0));
+    if let Some(mut host) = host {
+        host.fill(2.0);
+        let sent = a.copy_into(&x, host);
+        let launched = a.launch(kernels::axpy(8, 3.0, &x, &y), config);
+        tally.is(a.read(&y).wait(), vec![7.0; 8]);
+        tally.pending(launched);
+        tally.pending(sent);
+    }
+    if let Some(registered) = tally.see(device.pin(vec![5.0f32; 8])) {
+        tally.pending(a.copy_into(&x, registered));
+        tally.is(a.read(&x).wait(), vec![5.0; 8]);
+    }
+    tally.see(a.record_timed_event().and_then(|start| {
+        let end = a.record_timed_event()?;
+        end.synchronize().wait()?;
+        end.elapsed_since(&start).map(drop)
+    }));
+
+    // Edges: what has none is refused.
+    drop(a.fill(&x, 4.0));
+    drop(b.wait_stream(a));
+    tally.is(b.read(&x).wait(), vec![4.0; 8]);
+    let gate = a.hold();
+    drop(a.fill(&x, 6.0));
+    let event = a.record_event();
+    drop(b.wait_event(&event));
+    let read = b.read(&x);
+    if let Some(gate) = tally.see(gate) {
+        gate.open();
+    }
+    tally.is(read.wait(), vec![6.0; 8]);
+    tally.see(event.query().map(drop));
+
+    fills(tally, a, 7u8);
+    fills(tally, a, 7u16);
+    fills(tally, a, 7u32);
+    fills(tally, a, 7u64);
+    fills(tally, a, 7u64 << 40);
+    copies(tally, a);
+    tally.pending(a.launch(shared(8, &y), config.with_shared_bytes(64 << 10)));
+    tally.pending(a.launch(shared(8, &y), config.cooperatively()));
+    let stand = a.alloc::<f32>(8).and_then(|z| {
+        a.copy(&y, &z).wait()?;
+        a.read(&z).wait()
+    });
+    if let Some(values) = tally.see(stand) {
+        assert!(values == [9.0; 8] || values == [7.0; 8] || values == [1.0; 8], "{values:?}");
+    }
+    tally.is(a.call(|| 11).wait(), 11);
+    // SAFETY: it touches no device memory.
+    let foreign = unsafe { a.external(reads([&x]), writes([&y; 0]), |raw| raw.call(|| ())) };
+    tally.pending(foreign);
+    // Growth: more than what there is, again and again.
+    for n in 20..23 {
+        tally.see(b.alloc::<f32>(1 << n).map(drop));
+    }
+    device.empty_cache();
+    tally.see(block_on(device.pinned::<u8>(1 << 20)).map(drop));
+    device.empty_cache();
+}
+
+fn fills<T: Element + PartialEq + Debug>(tally: &mut Tally, stream: &Stream, value: T) {
+    let Some(x) = tally.see(stream.alloc::<T>(12)) else { return };
+    drop(stream.fill(&x, value));
+    tally.is(stream.read(&x).wait(), vec![value; 12]);
+    let columns = x.as_matrix(4).and_then(|x| x.columns(1..3)).unwrap();
+    drop(stream.fill(&columns, value));
+    tally.is(stream.read(&columns).wait(), vec![value; 8]);
+}
+
+fn copies(tally: &mut Tally, stream: &Stream) {
+    let made = [stream.alloc::<f32>(12), stream.alloc::<f32>(8)].map(|made| tally.see(made));
+    let [Some(x), Some(y)] = made else { return };
+    let columns = x.as_matrix(4).and_then(|x| x.columns(..2)).unwrap();
+    drop(stream.fill(&x, 0.0));
+    drop(stream.write(&columns, &[1.0; 8]));
+    tally.is(stream.read(&columns).wait(), vec![1.0; 8]);
+    drop(stream.copy(&columns, &y));
+    tally.is(stream.read(&y).wait(), vec![1.0; 8]);
+}
+
+fn between_devices(tally: &mut Tally, a: &Stream, c: &Stream) {
+    let made = [a.alloc::<f32>(12), c.alloc::<f32>(12), c.alloc::<f32>(8)].map(|made| tally.see(made));
+    let [Some(x), Some(y), Some(z)] = made else { return };
+    drop(a.fill(&x, 3.0));
+    drop(a.wait_stream(c));
+    drop(a.copy_peer(&x, &y));
+    drop(a.copy_peer(&x.as_matrix(4).and_then(|x| x.columns(1..3)).unwrap(), &z));
+    drop(c.wait_stream(a));
+    tally.is(c.read(&y).wait(), vec![3.0; 12]);
+    tally.is(c.read(&z).wait(), vec![3.0; 8]);
+    tally.pending(a.synchronize());
+}
+
+fn what_is_closed_and_dropped(tally: &mut Tally, device: &Device) {
+    let pool = device.stream_pool(1);
+    for n in 0..3 {
+        let Some(lease) = tally.see(block_on(pool.lease())) else { continue };
+        let gate = lease.hold();
+        drop(lease.call(move || n));
+        drop(lease);
+        drop(gate);
+    }
+    let Some(stream) = tally.see(device.new_stream()) else { return };
+    let Some(gate) = tally.see(stream.hold()) else { return };
+    let held = stream.call(|| 5);
+    drop(stream);
+    gate.open();
+    // Made while the other drains.
+    tally.see(device.new_stream().and_then(|stream| stream.call(|| ()).wait()));
+    tally.is(held.wait(), 5);
+}
+
+fn and_nothing_is_in_use(device: &Device) {
+    let since = Instant::now();
+    let in_use = || (device.memory_stats().allocated_bytes, device.pinned_stats().allocated_bytes);
+    while in_use() != (0, 0) || {
+        device.empty_cache();
+        device.memory_stats().reserved_bytes > 0
+    } {
+        if device.fault().is_some() {
+            return;
+        }
+        assert!(
+            since.elapsed() < Duration::from_secs(10),
+            "{:?} bytes in use of {device}, {:?}",
+            in_use(),
+            device.memory_stats()
+        );
+        std::thread::yield_now();
+    }
+}
+
+/// The whole of it; prints what came of it.
+fn workload() {
+    // SAFETY: a timer whose signal ends the process, should it hang.
+    unsafe { libc::alarm(WATCHDOG_SECONDS) };
+    let mut tally = Tally::default();
+    // One after the other, the second with events for markers.
+    let builders = [Runtime::builder(), Runtime::builder().complete_by_events()];
+    for builder in builders {
+        let runtime = builder.build().unwrap();
+        use_devices(&mut tally, &runtime);
+        // Dropped with work in flight.
+        let left = runtime.device(DeviceId::Cuda(0)).and_then(|device| {
+            let stream = device.new_stream()?;
+            Ok((stream.call(|| 6), stream.hold(), stream.call(|| 7)))
+        });
+        drop(runtime);
+        if let Some((done, gate, held)) = tally.see(left) {
+            if let Ok(value) = done.wait() {
+                assert_eq!(value, 6);
+            }
+            let held = held.wait();
+            assert!(
+                gate.is_err() || matches!(&held, Err(error) if error.kind() != ErrorKind::Unordered),
+                "{held:?}"
+            );
+        }
+    }
+    let failed: Vec<_> = tally.failed.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
+    let failed = if failed.is_empty() { "-".to_owned() } else { failed.join(", ") };
+    println!("\noutcome {} done; {failed}", tally.done);
+}
+
+/// Calls by entry point, as the software CUDA driver prints them.
+fn counts(said: &str) -> BTreeMap<String, u64> {
+    let count = |line: &str| {
+        let (name, count) = line.rsplit(' ').next().and_then(|count| {
+            let name = line.strip_suffix(count)?.trim_end().rsplit(' ').next()?;
+            Some((name.to_owned(), count.parse().ok()?))
+        })?;
+        name.starts_with("cu").then_some((name, count))
+    };
+    said.lines().filter_map(count).collect()
+}
+
+fn outcome(said: &str) -> &str {
+    said.lines()
+        .find_map(|line| line.strip_prefix("outcome "))
+        .unwrap_or_else(|| panic!("no outcome:\n{said}"))
+}
+
+/// What this entry point may answer when nothing is lost.
+fn code_of(entry: &str) -> &'static str {
+    match entry {
+        "cuMemAlloc_v2" | "cuMemHostAlloc" | "cuStreamCreateWithPriority" | "cuEventCreate" => "2",
+        "cuModuleLoadData" => "218",
+        _ => "1",
+    }
+}
+
+/// Whether it may answer that the context is lost.
+fn tells_of_faults(entry: &str) -> bool {
+    let asks_about_devices = entry.starts_with("cuDevice") || entry.starts_with("cuGetError");
+    !asks_about_devices && !matches!(entry, "cuInit" | "cuCtxGetCurrent" | "cuCtxSetCurrent")
+}
+
+#[test]
+fn whichever_call_fails_nothing_hangs_and_nothing_is_wrong() {
+    #[allow(clippy::redundant_closure, reason = "a closure has the name of the test that it is in")]
+    let run = |variables: &[(&str, &str)]| in_child(variables, || workload());
+    let plain = run(&[("SOFTCUDA_COUNTS", "1")]);
+    let (done, rest) = outcome(&plain).split_once(" done; ").unwrap();
+    assert_eq!(rest, "-", "without faults nothing fails");
+    let calls = counts(&plain);
+    let missing: Vec<_> = counts(&cuda_tests_say(&[("SOFTCUDA_COUNTS", "1")]))
+        .into_keys()
+        .filter(|entry| !calls.contains_key(entry) && !FOR_REFUSALS.contains(&entry.as_str()))
+        .collect();
+    assert!(missing.is_empty(), "the contract calls what the workload does not: {missing:?}");
+
+    let mut cases = Vec::new();
+    for (entry, &most) in &calls {
+        let mut calls = vec![("first", 1), ("middle", most.div_ceil(2)), ("last", most)];
+        calls.dedup_by_key(|(_, nth)| *nth);
+        for (which, nth) in calls {
+            cases.push((entry, which, format!("{entry}:{nth}:{}", code_of(entry))));
+            if tells_of_faults(entry) {
+                cases.push((entry, which, format!("{entry}:{nth}:700:sticky")));
+            }
+        }
+    }
+    let next = Mutex::new(cases.iter());
+    let outcomes = Mutex::new(BTreeMap::new());
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                loop {
+                    let Some((_, _, plan)) = next.lock().unwrap().next() else { return };
+                    let said = run(&[("SOFTCUDA_FAIL", plan)]);
+                    outcomes.lock().unwrap().insert(plan.clone(), outcome(&said).to_owned());
+                }
+            });
+        }
+    });
+    println!("{} cases; without faults {done} ops are done", cases.len());
+    println!("{:<36} {:>6}  {:<8} plan and outcome", "entry point", "calls", "call");
+    let outcomes = outcomes.into_inner().unwrap();
+    for (entry, which, plan) in &cases {
+        println!("{entry:<36} {:>6}  {which:<8} {plan}: {}", calls[*entry], outcomes[plan]);
+    }
+}

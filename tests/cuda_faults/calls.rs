@@ -1,0 +1,237 @@
+//! Driver calls that fail while the device goes on.
+
+use crate::support::software::in_child;
+use crate::support::{block_on, refusal, says};
+use crate::{FOUR, add_one, cuda, four, stream};
+use warpline::prelude::*;
+
+#[test]
+fn a_launch_that_the_driver_refuses_leaves_ticket_and_history_as_they_were() {
+    in_child(&[("SOFTCUDA_FAIL", "cuLaunchKernel:2:701")], || {
+        let (_runtime, device) = cuda();
+        let (work, other) = (stream(&device, "work"), stream(&device, "other"));
+        let (x, y) = (four(&work, 1.0), four(&work, 1.0));
+        add_one(&work, &x, &y).wait().unwrap();
+        let issued = work.issued();
+        let error = refusal(add_one(&work, &x, &y));
+        says(
+            &error,
+            ErrorKind::Driver,
+            &[
+                "axpy on stream \"work\" (tests/cuda_faults/calls.rs:",
+                "failed on cuda:0: cuLaunchKernel answered CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+                "the device goes on",
+            ],
+        );
+        assert_eq!(work.issued(), issued);
+        assert_eq!(
+            refusal(work.read(&y)).to_string(),
+            error.to_string(),
+            "what it would have written is marked"
+        );
+        assert_eq!(other.read(&x).wait().unwrap(), [1.0; 4], "and what it would have read is not in use");
+        other.fill(&y, 4.0).wait().unwrap();
+        assert_eq!(other.read(&y).wait().unwrap(), [4.0; 4]);
+        add_one(&work, &x, &y).wait().unwrap();
+        assert_eq!(work.issued(), issued + 1);
+        assert!(device.fault().is_none());
+    });
+}
+
+#[test]
+fn a_fill_that_stops_halfway_keeps_its_ticket_and_its_memory() {
+    in_child(&[("SOFTCUDA_FAIL", "cuMemsetD2D32Async:2:1")], || {
+        let (_runtime, device) = cuda();
+        let (work, other) = (stream(&device, "work"), stream(&device, "other"));
+        let x = work.alloc::<u64>(1000).unwrap();
+        let gate = work.hold().unwrap();
+        says(
+            &refusal(work.fill(&x, 1 << 40)),
+            ErrorKind::Driver,
+            &["cuMemsetD2D32Async answered", "the device goes on"],
+        );
+        assert_eq!(work.issued(), 2, "half of it is on its way");
+        assert_eq!(refusal(work.read(&x)).kind(), ErrorKind::Driver);
+        drop(x);
+        // Freed while that half has not run: nobody else gets it before.
+        let y = other.alloc::<u64>(1000).unwrap();
+        other.fill(&y, 7).wait().unwrap();
+        gate.open();
+        work.synchronize().wait().unwrap();
+        assert_eq!(other.read(&y).wait().unwrap(), [7; 1000]);
+        work.fill(&work.alloc::<u64>(10).unwrap(), 1 << 40).wait().unwrap();
+    });
+}
+
+#[test]
+fn out_of_memory_says_the_numbers_and_the_device_goes_on() {
+    in_child(&[("SOFTCUDA_MEMORY", "16777216")], || {
+        let (_runtime, device) = cuda();
+        let work = stream(&device, "work");
+        let held = work.alloc::<f32>(1 << 20).unwrap();
+        let error = work.alloc::<f32>(8 << 20).unwrap_err();
+        says(
+            &error,
+            ErrorKind::OutOfMemory,
+            &[
+                "cuda:0 is out of memory: 32.0 MiB asked, ",
+                " free of 16.0 MiB",
+                "4.0 MiB in use",
+                "tests/cuda_faults/calls.rs:",
+            ],
+        );
+        work.fill(&held, 1.0).wait().unwrap();
+        assert!(device.fault().is_none());
+    });
+}
+
+#[test]
+fn memory_that_the_driver_does_not_give_is_asked_for_again_later() {
+    for plan in ["cuMemAlloc_v2:1:2,cuMemAlloc_v2:2:2", "cuMemHostAlloc:1:2,cuMemHostAlloc:2:2"] {
+        in_child(&[("SOFTCUDA_FAIL", plan)], || {
+            let (_runtime, device) = cuda();
+            let work = stream(&device, "work");
+            let error = if std::env::var("SOFTCUDA_FAIL").unwrap().contains("Host") {
+                block_on(device.pinned::<f32>(4)).unwrap_err()
+            } else {
+                work.alloc::<f32>(1 << 20).unwrap_err()
+            };
+            says(&error, ErrorKind::OutOfMemory, &["cuda:0", " free of 8"]);
+            let x = four(&work, 2.0);
+            assert_eq!(work.read(&x).wait().unwrap(), [2.0; 4]);
+        });
+    }
+}
+
+#[test]
+fn a_wait_whose_event_cannot_be_made_recorded_or_waited_for_is_refused() {
+    for plan in ["cuEventCreate:1:304", "cuEventRecord:1:1", "cuStreamWaitEvent:1:1"] {
+        in_child(&[("SOFTCUDA_FAIL", plan)], || {
+            let (_runtime, device) = cuda();
+            let (a, b) = (stream(&device, "a"), stream(&device, "b"));
+            let x = four(&a, 1.0);
+            let gate = a.hold().unwrap();
+            drop(a.fill(&x, 2.0));
+            let error = refusal(b.wait_stream(&a));
+            says(
+                &error,
+                ErrorKind::Driver,
+                &["wait_stream on stream \"b\"", "failed on cuda:0: cu", "the device goes on"],
+            );
+            assert_eq!(refusal(b.read(&x)).kind(), ErrorKind::Unordered, "there is no edge");
+            drop(b.wait_stream(&a));
+            let read = b.read(&x);
+            gate.open();
+            assert_eq!(read.wait().unwrap(), [2.0; 4]);
+        });
+    }
+}
+
+#[test]
+fn what_waits_for_an_event_that_was_not_recorded_is_held_by_the_host() {
+    in_child(&[("SOFTCUDA_FAIL", "cuEventRecord:1:1")], || {
+        let (_runtime, device) = cuda();
+        let (a, b) = (stream(&device, "a"), stream(&device, "b"));
+        let x = four(&a, 1.0);
+        let gate = a.hold().unwrap();
+        drop(a.fill(&x, 2.0));
+        let event = a.record_event();
+        drop(b.wait_event(&event));
+        let read = b.read(&x);
+        gate.open();
+        assert_eq!(read.wait().unwrap(), [2.0; 4], "nobody awaits the event, and the host sees to the wait");
+        says(&refusal(a.synchronize()), ErrorKind::Driver, &["record_event failed on cuda:0: cuEventRecord"]);
+    });
+}
+
+warpline::kernel! {
+    pub(crate) unsafe fn one_parameter_less(n: u32, y: &mut [f32]) {
+        ptx: ".version 8.1\n.target sm_70\n.address_size 64\n.visible .entry one_parameter_less(\n.param .u64 a\n)\n{\nret;\n}\n",
+        cpu: |n, y| y[0] = n as f32,
+    }
+}
+
+#[test]
+fn a_kernel_whose_device_code_takes_other_parameters_is_refused() {
+    in_child(&[], || {
+        let (_runtime, device) = cuda();
+        let work = stream(&device, "work");
+        let x = four(&work, 1.0);
+        says(
+            &refusal(work.launch(one_parameter_less(1, &x), FOUR)),
+            ErrorKind::Driver,
+            &[
+                "one_parameter_less cannot be loaded",
+                "with 2 parameters of [4, 8] bytes",
+                "its PTX has 1 of [8]",
+                "make them the same",
+            ],
+        );
+        assert_eq!(four(&work, 2.0).len(), 4);
+    });
+}
+
+#[test]
+fn a_module_that_does_not_load_is_tried_again_with_the_next_launch() {
+    for plan in ["cuModuleLoadData:1:218", "cuModuleGetFunction:1:500"] {
+        in_child(&[("SOFTCUDA_FAIL", plan)], || {
+            let (_runtime, device) = cuda();
+            let work = stream(&device, "work");
+            let (x, y) = (four(&work, 1.0), four(&work, 1.0));
+            says(
+                &refusal(add_one(&work, &x, &y)),
+                ErrorKind::Driver,
+                &["axpy cannot be loaded: cuModule", "the device goes on"],
+            );
+            work.fill(&y, 1.0).wait().unwrap();
+            add_one(&work, &x, &y).wait().unwrap();
+            assert_eq!(work.read(&y).wait().unwrap(), [2.0; 4]);
+        });
+    }
+}
+
+#[test]
+fn a_sticky_code_from_a_healthy_context_ends_nothing() {
+    in_child(&[("SOFTCUDA_FAIL", "cuMemcpyHtoDAsync_v2:1:700")], || {
+        let (_runtime, device) = cuda();
+        let work = stream(&device, "work");
+        let x = four(&work, 1.0);
+        assert_eq!(refusal(work.write(&x, &[2.0; 4])).kind(), ErrorKind::Driver);
+        work.write(&x, &[3.0; 4]).wait().unwrap();
+        assert_eq!(work.read(&x).wait().unwrap(), [3.0; 4]);
+    });
+}
+
+#[test]
+fn a_call_that_finds_the_context_dead_says_so_everywhere() {
+    for plan in [
+        "cuMemAlloc_v2:1:700:sticky",
+        "cuMemHostAlloc:1:700:sticky",
+        "cuModuleLoadData:1:700:sticky",
+        "cuStreamWriteValue64_v2:2:700:sticky",
+        "cuEventRecord:1:700:sticky",
+    ] {
+        in_child(&[("SOFTCUDA_FAIL", plan)], || {
+            let (_runtime, device) = cuda();
+            let (a, b) = (stream(&device, "a"), stream(&device, "b"));
+            let pending = a.call(|| ());
+            let event = a.record_event();
+            drop(b.wait_event(&event));
+            let x = a.alloc::<f32>(4).map(|x| {
+                drop(a.write(&x, &[1.0; 4]));
+                drop(a.launch(warpline::kernels::axpy(4, 1.0, &x, &four_more(&a)), FOUR));
+            });
+            drop((pending, x));
+            says(&refusal(a.synchronize()), ErrorKind::Fault, &["CUDA_ERROR_ILLEGAL_ADDRESS"]);
+            says(&refusal(b.call(|| ())), ErrorKind::Fault, &["cuda:0 accepts no more work in this process"]);
+            assert!(device.fault().is_some());
+        });
+    }
+}
+
+fn four_more(stream: &Stream) -> Buffer<f32> {
+    stream.alloc::<f32>(4).unwrap_or_else(|error| {
+        says(&error, ErrorKind::Fault, &["CUDA_ERROR_ILLEGAL_ADDRESS"]);
+        std::process::exit(0)
+    })
+}
