@@ -71,6 +71,14 @@ impl Clock {
         if all_implied && (superfluous(&point) || self.covers(point)) {
             return false;
         }
+        // An edge that was there before and now comes from further on, mostly: then its entry grows, where it stands.
+        if all_implied
+            && let Some(mine) = self.0.as_mut().and_then(Arc::get_mut)
+            && let Ok(at) = mine.binary_search_by_key(&point.stream, |entry| entry.stream)
+        {
+            mine[at].ticket = point.ticket;
+            return true;
+        }
         let mut merged = Vec::with_capacity(self.entries().len() + before.entries().len() + 1);
         let mut push = |entry: Use| {
             if !superfluous(&entry) {
@@ -117,6 +125,22 @@ mod tests {
         assert!(mine.merge(StreamId(9), used(3, 7), &clock(&[(1, 1), (2, 3), (4, 8), (9, 2)]), |_| false));
         assert_eq!(mine.entries(), [used(1, 1), used(2, 5), used(3, 7), used(4, 8)]);
         assert!(!mine.merge(StreamId(9), used(3, 6), &clock(&[(2, 5), (9, 44)]), |_| false));
+    }
+
+    #[test]
+    fn an_edge_that_comes_from_further_on_grows_where_it_stands_unless_the_clock_is_shared() {
+        let mut mine = clock(&[(1, 5), (3, 2)]);
+        let before = mine.clone();
+        assert!(mine.merge(StreamId(9), used(3, 4), &clock(&[(1, 5)]), |_| false));
+        assert_eq!(
+            (before.entries(), mine.entries()),
+            (&[used(1, 5), used(3, 2)][..], &[used(1, 5), used(3, 4)][..])
+        );
+        let place = mine.entries().as_ptr();
+        assert!(mine.merge(StreamId(9), used(3, 7), &clock(&[(1, 4), (9, 9)]), |_| false));
+        assert_eq!((mine.entries(), mine.entries().as_ptr()), (&[used(1, 5), used(3, 7)][..], place));
+        assert!(mine.merge(StreamId(9), used(3, 8), &clock(&[(1, 6)]), |_| false));
+        assert_eq!(mine.entries(), [used(1, 6), used(3, 8)]);
     }
 
     #[test]

@@ -136,10 +136,11 @@ impl StreamCore {
             }
         }
         self.check_can_wait(site, other)?;
+        // Let go of before it changes, so that it need not be copied.
         let known = self.known.lock().clone();
-        let snapshot =
-            other.snapshot(|used| known.covers(used)).map_err(|error| self.refused(site, &error))?;
-        self.wait_snapshot(site, &snapshot)
+        let snapshot = other.snapshot(|used| known.covers(used));
+        drop(known);
+        self.wait_snapshot(site, &snapshot.map_err(|error| self.refused(site, &error))?)
     }
 
     pub(crate) fn check_can_wait(&self, site: Site, other: &StreamCore) -> Result<()> {
