@@ -17,7 +17,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Barrier};
 use std::task::{Context, Waker};
 use support::gpu_kernels::{TOUCH_TWO, touch_two};
-use support::measure::{difference, short};
+use support::measure::{cpu_ns, difference, short};
 use support::software::{self, Counts, entry_point};
 use support::{ONE, Options, Sample, Table, instructions, ns, ratio};
 use warpline::prelude::*;
@@ -290,8 +290,8 @@ impl Bench {
         for round in 0..=self.rounds {
             for at in 0..N {
                 let at = (at + round) % N;
-                let whole = ns(self.times, || (parties[at].whole)(self.times));
-                let by_hand = ns(self.times, || (parties[at].by_hand)(self.times));
+                let whole = self.ns(|| (parties[at].whole)(self.times));
+                let by_hand = self.ns(|| (parties[at].by_hand)(self.times));
                 if round > 0 {
                     wholes[at].0.push(whole);
                     hands[at].0.push(by_hand);
@@ -304,6 +304,11 @@ impl Bench {
             let own = difference(&whole, &by_hand);
             Figures { name: party.name.to_owned(), whole, own, calls: self.calls(party.whole) }
         })
+    }
+
+    /// Where nothing sleeps, the thread's own time, whatever else the machine does.
+    fn ns(&self, work: impl FnOnce()) -> f64 {
+        if self.counts.are_kept() { cpu_ns(self.times, work) } else { ns(self.times, work) }
     }
 
     /// Driver calls an op, less those that check the context, and those that do.
