@@ -468,7 +468,8 @@ impl Released {
         let _ = catch_unwind(AssertUnwindSafe(|| drop(self.keeps)));
         for waker in self.wakers {
             if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
-                crate::report::waker_panicked();
+                // Who is told of it may panic too, and the others are to be woken.
+                let _ = catch_unwind(crate::report::waker_panicked);
             }
         }
     }
