@@ -101,3 +101,27 @@ fn the_last_holder_of_a_device_may_be_let_go_by_the_reactor() {
         }
     });
 }
+
+/// Asks a stream something when it is dropped, which sits down at its desk.
+struct AsksWhenDropped(Stream, std::sync::mpsc::Sender<()>);
+
+impl Drop for AsksWhenDropped {
+    fn drop(&mut self) {
+        let _ = self.0.query();
+        let _ = self.1.send(());
+    }
+}
+
+#[test]
+fn a_refused_host_function_is_dropped_at_no_desk() {
+    in_child(&[("SOFTCUDA_FAIL", "cuLaunchHostFunc:1:1")], || {
+        let (_runtime, device) = cuda(0);
+        let stream = device.new_stream().unwrap();
+        let (dropped, was_dropped) = std::sync::mpsc::channel();
+        let owned = AsksWhenDropped(stream.clone(), dropped);
+        let refused = stream.call(move || drop(owned)).wait().unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Driver, "{refused}");
+        was_dropped.recv().unwrap();
+        assert_eq!(stream.call(|| 1).wait().unwrap(), 1);
+    });
+}

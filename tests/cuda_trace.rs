@@ -7,6 +7,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use warpline::prelude::*;
 use warpline::trace::Recorder;
+use warpline::{reads, writes};
 
 /// Name, stream and times in microseconds of each op that has both.
 fn spans(recorder: &Recorder) -> Vec<(String, u64, f64, f64)> {
@@ -51,4 +52,30 @@ fn every_op_has_its_times_once_the_device_was_synchronized() {
             assert!(fills.windows(2).all(|pair| pair[0].2 <= pair[1].2));
         });
     }
+}
+
+#[test]
+fn foreign_work_is_waited_for_although_somebody_traces() {
+    in_child(&[], || {
+        let recorder = Recorder::new();
+        tracing_subscriber::registry().with(recorder.layer()).init();
+        let runtime = Runtime::new().unwrap();
+        let device = runtime.device(DeviceId::Cuda(0)).unwrap();
+        let stream = device.new_stream().unwrap();
+        let x = stream.alloc::<f32>(64).unwrap();
+        stream.fill(&x, 0.0).wait().unwrap();
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let none: [&Buffer<f32>; 0] = [];
+        // SAFETY: the work touches no device memory.
+        let mut done = unsafe {
+            stream.external(reads(none), writes([&x]), |raw| {
+                // Time for a marker that is there too early to be seen.
+                (0..1000).for_each(|_| std::thread::yield_now());
+                raw.call(move || released.recv().unwrap());
+            })
+        };
+        assert!(!done.query().unwrap(), "done before it has begun");
+        release.send(()).unwrap();
+        done.wait().unwrap();
+    });
 }

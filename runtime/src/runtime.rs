@@ -217,12 +217,13 @@ struct CudaDevices {
 #[cfg(feature = "cuda")]
 impl CudaDevices {
     fn device(&self, world: &Arc<World>, ordinal: u32) -> Result<Arc<DeviceShared>> {
+        // First: in a forked child the lock may be held by a thread that is not there.
+        if crate::process::is_forked() {
+            return Err(crate::process::forked());
+        }
         let mut opened = self.opened.lock();
         if let Some(device) = opened.get(&ordinal) {
             return Ok(device.clone());
-        }
-        if crate::process::is_forked() {
-            return Err(crate::process::forked());
         }
         let health = Arc::new(Health::default());
         let driver = Arc::new(CudaDevice::open(ordinal, health.clone(), self.options)?);

@@ -314,7 +314,9 @@ impl Timeline {
         let later = waiting.wakers.split_off(&Registration { ticket: ticket + 1, sequence: 0 });
         let wakers = std::mem::replace(&mut waiting.wakers, later);
         let keeps = waiting.take_keeps(ticket, true);
-        waiting.going = Ticket::MAX;
+        if waiting.going <= ticket {
+            waiting.going = Ticket::MAX;
+        }
         self.interest.store(waiting.lowest(), Ordering::Release);
         drop(waiting);
         Released { keeps, wakers: wakers.into_values().collect() }

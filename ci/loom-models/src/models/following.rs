@@ -186,3 +186,32 @@ fn who_sees_a_ticket_settled_finds_what_it_kept_let_go() {
         assert_eq!(drops.load(Ordering::Acquire), 1);
     });
 }
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "takes minutes without optimization: ci/loom runs it")]
+fn a_late_collector_does_not_make_a_later_ticket_settled_too_early() {
+    loom::model(|| {
+        let (device, timeline) = Device::timeline();
+        let drops = Arc::new(AtomicU64::new(0));
+        for ticket in [1, 2] {
+            timeline.keep_until(ticket, Arc::new(CountsDrops(drops.clone())), Until::Over);
+        }
+        device.word.store(1, Ordering::Release);
+        let first = thread::spawn({
+            let timeline = timeline.clone();
+            move || timeline.complete_shared(1)
+        });
+        let second = thread::spawn({
+            let (device, timeline) = (device.clone(), timeline.clone());
+            move || {
+                device.word.store(2, Ordering::Release);
+                timeline.settle(2)
+            }
+        });
+        if timeline.settle(2) {
+            assert_eq!(drops.load(Ordering::Acquire), 2, "reached, and still kept");
+        }
+        first.join().unwrap();
+        second.join().unwrap();
+    });
+}

@@ -33,6 +33,11 @@ impl Failed {
     /// (`CUDA_ERROR_NOT_PERMITTED`), says its description of `cuLaunchHostFunc`, but need not.
     pub(super) const IN_HOST_FUNCTION: Failed = Failed { call: "", code: 800 };
 
+    /// Of a question that was asked for long enough.
+    pub(super) const fn not_ready(call: &'static str) -> Self {
+        Failed { call, code: Self::NOT_READY }
+    }
+
     pub(super) fn is_not_ready(self) -> bool {
         self.code == Self::NOT_READY
     }
@@ -210,6 +215,7 @@ entry_points! {
     fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void);
     fn cuModuleGetFunction(function: *mut CUfunction, module: CUmodule, name: *const c_char);
     fn cuModuleGetGlobal_v2(address: *mut CUdeviceptr, bytes: *mut usize, module: CUmodule, name: *const c_char);
+    fn cuFuncGetAttribute(value: *mut c_int, attribute: c_int, function: CUfunction);
     fn cuFuncSetAttribute(function: CUfunction, attribute: c_int, value: c_int);
     fn cuOccupancyMaxPotentialBlockSize(
         min_grid: *mut c_int, block: *mut c_int, function: CUfunction, shared_of_block: *const c_void,

@@ -124,6 +124,9 @@ pub(super) fn device_count() -> Result<u32, String> {
 impl Context {
     /// The context of device `ordinal`, opened with the first call.
     pub(super) fn of(ordinal: u32) -> Result<&'static Context, String> {
+        if let Some(context) = CONTEXTS.lock().get(&ordinal) {
+            return Ok(context);
+        }
         let count = device_count()?;
         if ordinal >= count {
             let hidden = std::env::var("CUDA_VISIBLE_DEVICES").map_or(String::new(), |list| {
@@ -162,12 +165,14 @@ impl Context {
         let mut health_stream = std::ptr::null_mut();
         // SAFETY: cuStreamCreateWithPriority writes a stream.
         unsafe { api.cuStreamCreateWithPriority(&raw mut health_stream, NON_BLOCKING, 0) }?;
+        let words = Words::default();
+        words.reserve();
         Ok(Context {
             ordinal,
             device,
             raw,
             name: name_of(device)?,
-            words: Words::default(),
+            words,
             events: EventPool::untimed(),
             timed_events: EventPool::timed(),
             streams: RawStreams::new()?,

@@ -15,7 +15,9 @@ use std::sync::OnceLock;
 
 /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`
 const MAX_DYNAMIC_SHARED_BYTES: i32 = 8;
-/// Dynamic shared memory that every launch may have.
+/// `CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES`
+const STATIC_SHARED_BYTES: i32 = 1;
+/// Shared memory, static and dynamic, that every launch may have.
 const SHARED_WITHOUT_ASKING: u32 = 48 << 10;
 
 /// A loaded kernel.
@@ -23,6 +25,8 @@ const SHARED_WITHOUT_ASKING: u32 = 48 << 10;
 pub(super) struct Function {
     pub(super) raw: CUfunction,
     module: CUmodule,
+    /// Dynamic, in bytes.
+    shared_without_asking: u32,
 }
 
 // SAFETY: a function handle may be used from any thread.
@@ -101,8 +105,9 @@ impl Functions {
         // SAFETY: cuModuleGetFunction takes a live module and a string, and writes a function.
         unsafe { opened().cuModuleGetFunction(&raw mut function, module, name.as_ptr()) }
             .map_err(|failed| refused(failed.to_string()))?;
-        load_code(function).map_err(|failed| refused(failed.to_string()))?;
-        Ok(Function { raw: function, module })
+        let static_bytes = load_code(function).map_err(|failed| refused(failed.to_string()))?;
+        let shared_without_asking = SHARED_WITHOUT_ASKING.saturating_sub(static_bytes);
+        Ok(Function { raw: function, module, shared_without_asking })
     }
 
     fn module(
@@ -122,13 +127,13 @@ impl Functions {
     /// Lets `function` be launched with this much dynamic shared memory. The context is current.
     #[inline]
     pub(super) fn allow_shared(&self, function: Function, bytes: u32) -> Answer {
-        if bytes <= SHARED_WITHOUT_ASKING { Ok(()) } else { self.ask_for_shared(function, bytes) }
+        if bytes <= function.shared_without_asking { Ok(()) } else { self.ask_for_shared(function, bytes) }
     }
 
     #[cold]
     fn ask_for_shared(&self, function: Function, bytes: u32) -> Answer {
         let mut shared = self.shared.lock();
-        let allowed = shared.entry(function.raw as usize).or_insert(SHARED_WITHOUT_ASKING);
+        let allowed = shared.entry(function.raw as usize).or_insert(function.shared_without_asking);
         if bytes > *allowed {
             // SAFETY: cuFuncSetAttribute takes a live function.
             unsafe { opened().cuFuncSetAttribute(function.raw, MAX_DYNAMIC_SHARED_BYTES, bytes as i32) }?;
@@ -170,17 +175,23 @@ impl Functions {
 }
 
 /// Has the driver load the function's code now. Drivers from 12.2 on put that off to the first launch, which then waits for the
-/// whole context to be idle, and for ever if a stream of it waits for the host. Older ones have no such call and no need of it.
-fn load_code(function: CUfunction) -> Answer {
+/// whole context to be idle, and for ever if a stream of it waits for the host. Those from 12.4 on have a call for it, and those
+/// before load what is asked for an attribute. Its static shared memory, in bytes.
+fn load_code(function: CUfunction) -> Answer<u32> {
     type Load = unsafe extern "C" fn(CUfunction) -> u32;
     static LOAD: OnceLock<Option<Load>> = OnceLock::new();
     // SAFETY: cuFuncLoad is declared so (cuda.h 12.4).
-    let Some(load) = LOAD.get_or_init(|| unsafe { optional("cuFuncLoad") }) else { return Ok(()) };
-    // SAFETY: cuFuncLoad takes a live function of the current context.
-    match unsafe { load(function) } {
-        0 => Ok(()),
-        code => Err(Failed { call: "cuFuncLoad", code }),
+    if let Some(load) = LOAD.get_or_init(|| unsafe { optional("cuFuncLoad") }) {
+        // SAFETY: cuFuncLoad takes a live function of the current context.
+        let code = unsafe { load(function) };
+        if code != 0 {
+            return Err(Failed { call: "cuFuncLoad", code });
+        }
     }
+    let mut bytes = 0;
+    // SAFETY: cuFuncGetAttribute takes a live function and writes an int.
+    unsafe { opened().cuFuncGetAttribute(&raw mut bytes, STATIC_SHARED_BYTES, function) }?;
+    Ok(bytes as u32)
 }
 
 const NUL: &str = "its text holds a NUL";

@@ -7,7 +7,7 @@
 use super::api::{Answer, CUstream, opened};
 use super::reactor;
 use super::track::Track;
-use crate::driver::HostFn;
+use crate::driver::{Command, HostFn};
 use crate::error::{Error, ErrorKind};
 use crate::offload::{self, Duty};
 use crate::site::Site;
@@ -39,6 +39,14 @@ impl Job {
     }
 }
 
+/// Drops what was not enqueued, which may own anything of its user's, where no desk is held.
+#[cold]
+pub(super) fn drop_elsewhere(command: Command) {
+    if let Command::Call(function) = command {
+        offload::detach(move || drop(function));
+    }
+}
+
 /// Enqueues `function`. The context is current.
 pub(super) fn enqueue(
     stream: CUstream,
@@ -54,8 +62,11 @@ pub(super) fn enqueue(
     let launched = unsafe { opened().cuLaunchHostFunc(stream, call, data.cast_mut().cast::<c_void>()) };
     match launched {
         Ok(()) => track.holds_job(&job),
-        // SAFETY: `from_raw` takes back what `into_raw` gave; the driver did not take it.
-        Err(_) => drop(unsafe { Arc::from_raw(data) }),
+        Err(_) => {
+            // SAFETY: `from_raw` takes back what `into_raw` gave; the driver did not take it.
+            drop(unsafe { Arc::from_raw(data) });
+            offload::detach(move || job.forget());
+        }
     }
     launched
 }

@@ -158,9 +158,10 @@ fn attend(commands: &Receiver<Command>, watched: &mut Vec<Watched>, checks: &mut
 fn take(command: Command, watched: &mut Vec<Watched>, now: Instant) {
     match command {
         Command::Watch(track) => {
-            // Without a timeline nobody waits.
-            if let Some(timeline) = track.timeline() {
-                watched.push(Watched { track, timeline, quiet_since: now });
+            // Without a timeline nobody waits, and what was traced is told as far as it is known.
+            match track.timeline() {
+                Some(timeline) => watched.push(Watched { track, timeline, quiet_since: now }),
+                None => track.tell_spans(),
             }
         }
         Command::Bury(context) => context.wake_mourners(),

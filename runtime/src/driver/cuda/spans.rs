@@ -4,7 +4,7 @@
 //! longer. The device's times are put on the host's clock through an event that was recorded while nothing ran, and are as good
 //! as the host sees that event: a few microseconds.
 
-use super::api::{Answer, CUstream, opened};
+use super::api::{Answer, CUstream, Failed, opened};
 use super::context::Context;
 use super::events::PooledEvent;
 use crate::driver::Command;
@@ -19,6 +19,11 @@ use std::time::{Duration, Instant};
 
 /// Elapsed times are `f32` milliseconds: up to here they are exact to a tenth of a microsecond.
 const BASE_LASTS: Duration = Duration::from_millis(500);
+
+/// How long an event on a stream without work may take.
+const PASSES_WITHIN: Duration = Duration::from_millis(1);
+/// The same for the first, which nobody else waits for.
+const FIRST_PASSES_WITHIN: Duration = Duration::from_secs(1);
 
 /// A moment of both clocks.
 #[derive(Debug)]
@@ -36,7 +41,7 @@ impl Clock {
     fn start(&self, context: &'static Context, idle: CUstream) -> Answer {
         let mut base = self.0.lock();
         if base.is_none() {
-            let event = passed(context, idle)?;
+            let event = passed(context, idle, FIRST_PASSES_WITHIN)?;
             *base = Some(Base { event, at: Instant::now() });
         }
         Ok(())
@@ -47,10 +52,10 @@ impl Clock {
         let mut slot = self.0.lock();
         let base = slot.as_mut().expect("started before the event was recorded");
         let at = after(base.at, elapsed(&base.event, event)?);
-        if at.saturating_duration_since(base.at) > BASE_LASTS {
-            let event = passed(context, idle)?;
-            let at = after(base.at, elapsed(&base.event, &event)?);
-            *base = Base { event, at };
+        if at.saturating_duration_since(base.at) > BASE_LASTS
+            && let Ok(event) = passed(context, idle, PASSES_WITHIN)
+        {
+            *base = Base { event, at: Instant::now() };
         }
         Ok(at)
     }
@@ -69,10 +74,15 @@ fn elapsed(from: &PooledEvent, to: &PooledEvent) -> Answer<i64> {
     Ok((f64::from(milliseconds) * 1e6) as i64)
 }
 
-/// A timed event on a stream without work, passed.
-fn passed(context: &'static Context, idle: CUstream) -> Answer<PooledEvent> {
+/// A timed event on a stream without work, passed; or none, if that takes longer than it should: on the device the stream may share
+/// a queue with one that is held.
+fn passed(context: &'static Context, idle: CUstream, within: Duration) -> Answer<PooledEvent> {
     let event = context.timed_events.record(context, idle)?;
+    let since = Instant::now();
     while !event.query()? {
+        if since.elapsed() > within {
+            return Err(Failed::not_ready("cuEventQuery"));
+        }
         std::hint::spin_loop();
     }
     Ok(event)
@@ -153,6 +163,13 @@ impl Spans {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.count.load(Ordering::Relaxed) == 0
+    }
+
+    /// Leaves those untold that no device will finish.
+    pub(super) fn forget(&self) {
+        let untold = std::mem::take(&mut *self.waiting.lock());
+        self.count.store(0, Ordering::Relaxed);
+        drop(untold);
     }
 
     /// Tells of the ops that the device is past, and waits for others who do. Called while no lock is held: subscribers run, under

@@ -346,13 +346,21 @@ unsafe impl DriverStream for CudaStream {
     unsafe fn submit(&self, work: Submission) -> Result<(), DriverError> {
         let (ticket, site) = (work.ticket, work.site);
         if let Some(error) = self.timeline.fault() {
+            host_fn::drop_elsewhere(work.command);
             return Err(DriverError::Refused(error.to_string()));
         }
         let entered = match self.context().enter() {
             Ok(entered) => entered,
-            Err(failed) => return Err(self.refused(Refused::Call(failed), ticket, site)),
+            Err(failed) => {
+                host_fn::drop_elsewhere(work.command);
+                return Err(self.refused(Refused::Call(failed), ticket, site));
+            }
         };
-        let begun = Spans::begin(self.context(), self.raw.stream, &work.command);
+        // Foreign work is enqueued after this, and its turn ends with its marker.
+        let begun = match &work.command {
+            Command::Foreign => None,
+            command => Spans::begin(self.context(), self.raw.stream, command),
+        };
         let waited_for = self.context().blocking
             && matches!(work.command, Command::Launch(_) | Command::Copy(_) | Command::Fill(_));
         // Noted before it starts, since others may find the context dead as soon as it has.
@@ -376,7 +384,9 @@ unsafe impl DriverStream for CudaStream {
         }
         drop(entered);
         if ticket.is_multiple_of(DEPTH) && ticket - self.track.passed() >= DEPTH {
-            crate::report::queue_is_full(self.context().tell_of_full_queue(), self.track.label());
+            let (first, label) = (self.context().tell_of_full_queue(), self.track.label().to_owned());
+            // Subscribers are not to run at the desk.
+            crate::offload::detach(move || crate::report::queue_is_full(first, &label));
         }
         performed
     }
@@ -434,6 +444,7 @@ impl Drop for CudaStream {
         if self.borrowed {
             // The word alone is ours. If its last write has come, nothing writes it any more.
             if raw.word.host.load(Ordering::Acquire) == raw.written {
+                self.track.word_goes();
                 raw.word.host.store(0, Ordering::Relaxed);
                 context.words.give_back(raw.word);
             }

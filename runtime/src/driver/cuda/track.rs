@@ -1,8 +1,8 @@
 //! What the reactor and pollers need to know of a stream: how far the device says it is, and which timeline follows.
 //!
 //! # Who may touch what, when
-//! * The word is written by the device alone; `healed` by the reactor alone, where no word says it: with event completion, and
-//!   where a write was lost. Tickets are the word less `base`: the word goes on counting when the stream is leased again.
+//! * The word is written by the device alone; `healed` only grows, by the reactor and by who asks, where no word says it: with
+//!   event completion, where a write was lost, and when a borrowed stream gives its word away. Tickets are the word less `base`: the word goes on counting when the stream is leased again.
 //! * `marked` is written at the stream's desk.
 //! * `events` are pushed at the desk, and popped under a lock that is held while the oldest is asked: of two who ask, one waits.
 //!   An event's query does not block.
@@ -138,6 +138,10 @@ impl Track {
     /// Enqueues the marker of `ticket`, the stream's newest: at the desk, with the context current.
     #[inline]
     pub(super) fn mark(&self, ticket: Ticket) -> Answer {
+        if self.marked.load(Ordering::Relaxed) >= ticket {
+            // A traced op has its marker already.
+            return Ok(());
+        }
         if self.by_events.load(Ordering::Relaxed) {
             return self.mark_by_event(ticket);
         }
@@ -170,6 +174,11 @@ impl Track {
     /// By the reactor: `ticket` is reached, although no word says so.
     fn heal(&self, ticket: Ticket) {
         self.healed.fetch_max(ticket, Ordering::Release);
+    }
+
+    /// The word is given away: what it says now is all that will be said.
+    pub(super) fn word_goes(&self) {
+        self.heal(self.passed());
     }
 
     /// By the reactor, when nothing has moved for long: whether the stream is idle although the word does not say so, because a
@@ -280,6 +289,7 @@ impl Track {
     /// pointers to.
     #[must_use]
     pub(super) fn abandon(&self) -> Vec<Keep> {
+        self.spans.forget();
         let jobs = std::mem::take(&mut *self.jobs.lock());
         let jobs: Vec<Arc<Job>> = jobs.iter().filter_map(Weak::upgrade).collect();
         jobs.iter().for_each(|job| job.forget());

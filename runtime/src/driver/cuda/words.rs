@@ -32,6 +32,14 @@ pub(super) struct Words {
 struct Page([u8; PAGE_BYTES]);
 
 impl Words {
+    /// Registers a page ahead, so that the first streams and gates need not: it may wait for the whole context. The context is
+    /// current.
+    pub(super) fn reserve(&self) {
+        if let Ok(word) = self.take() {
+            self.give_back(word);
+        }
+    }
+
     /// An unused word. The context is current.
     pub(super) fn take(&self) -> Answer<Word> {
         if let Some(word) = self.free.lock().pop() {
