@@ -163,8 +163,8 @@ pub(crate) fn pipeline(bench: &Bench) {
         &format!("in {copy_in}, kernels {compute}, out {copy_out} ms alone"),
         "",
         &share.spread(),
-        "≥ 90",
-        bench.verdict(share.median() >= 90.0),
+        "≥ 95",
+        bench.verdict(share.median() >= 95.0),
     );
 }
 

@@ -193,8 +193,8 @@ pub(crate) fn a_long_kernel(bench: &Bench) {
             &format!("{} cuStreamSynchronize", short(by_hand.median())),
             "",
             &ours.spread(),
-            "balanced < 5",
-            if wake_up == WakeUp::Balanced { bench.verdict(ours.median() < 5.0) } else { None },
+            "balanced < 2",
+            if wake_up == WakeUp::Balanced { bench.verdict(ours.median() < 2.0) } else { None },
         );
     }
 }
