@@ -2,10 +2,10 @@
 
 #![cfg(target_os = "linux")]
 
-#[allow(dead_code)]
+#[allow(dead_code, reason = "each test binary uses a part")]
 mod support;
 #[path = "support/twins.rs"]
-#[allow(dead_code)]
+#[allow(dead_code, reason = "each test binary uses a part")]
 mod twins;
 
 use cudarc::driver::{CudaContext, LaunchConfig, PushKernelArg, sys};

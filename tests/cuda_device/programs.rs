@@ -94,7 +94,7 @@ async fn service() -> Result<()> {
     tokio::select! {
         biased;
         read = stream.read(&x) => panic!("the gate holds it: {read:?}"),
-        () = tokio::time::sleep(Duration::from_millis(5)) => {}
+        () = tokio::task::yield_now() => {}
     }
     let waiting = tokio::spawn({
         let (stream, x) = (stream.clone(), x.clone());
@@ -104,7 +104,7 @@ async fn service() -> Result<()> {
         let (stream, x) = (stream.clone(), x.clone());
         async move { stream.read(&x).await.map(|values| values.len()) }
     });
-    tokio::time::sleep(Duration::from_millis(5)).await;
+    tokio::task::yield_now().await;
     aborted.abort();
     assert!(aborted.await.unwrap_err().is_cancelled());
     gate.open();
