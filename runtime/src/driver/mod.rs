@@ -313,7 +313,7 @@ impl RawHandle {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceProperties {
-    /// Its name, as its maker has it: `NVIDIA H200`. The same for devices of one model.
+    /// Its name, as its maker has it: `NVIDIA L4`. The same for devices of one model.
     pub name: String,
     /// Its memory, in bytes; 0 if that is not known, as of the CPU device.
     pub total_bytes: usize,
