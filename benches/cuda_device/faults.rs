@@ -84,6 +84,7 @@ fn by_hand(fault: &str) {
     device.suggest_config(kernel, 1, 0).expect("it loads");
     mine.launch(raw.kernel(text, kernel.name), &mut [NOWHERE]);
     let (written, called) = (mine.write(word, 7), mine.count_up(&CALLED));
+    // What is asked is whether something never comes: there is nothing to wait for but time.
     std::thread::sleep(Duration::from_millis(200));
     let query = mine.query();
     let moved = if word.host.load(Ordering::Acquire) == 7 { "written" } else { "not written" };
@@ -119,6 +120,7 @@ fn awaited(fault: &str) {
         };
         let error = block_on(faulty).expect_err("a fault");
         let back = now();
+        // For the watching thread to note a word that was written before the fault; if none was, it is told to stop.
         std::thread::sleep(Duration::from_millis(1));
         over.store(true, Ordering::Relaxed);
         (back, error)

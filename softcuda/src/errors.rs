@@ -10,8 +10,7 @@ pub(crate) struct Code(pub(crate) u32);
 
 macro_rules! codes {
     ($($name:ident = $value:literal $sentence:literal)*) => {
-        // Some are only ever what a plan asks for.
-        #[allow(dead_code)]
+        #[allow(dead_code, reason = "some are only ever what a plan asks for")]
         impl Code {
             $(pub(crate) const $name: Code = Code($value);)*
 

@@ -30,6 +30,27 @@ pub(crate) fn listened_to() -> bool {
     LevelFilter::current() >= LevelFilter::TRACE
 }
 
+/// Emits the step of an op, with the fields that all steps have and those given besides.
+macro_rules! emit_step {
+    ($phase:literal, $ticket:expr, $site:expr, $op:expr $(, $field:ident = $value:expr)?) => {
+        tracing::trace!(
+            target: "warpline::op",
+            phase = $phase,
+            runtime = $op.runtime,
+            device = %$op.device,
+            stream = $op.label,
+            stream_key = $op.stream_key,
+            ticket = $ticket,
+            op = $site.op(),
+            kind = $op.kind,
+            file = $site.location.file(),
+            line = $site.location.line(),
+            bytes = $op.bytes,
+            $($field = $value,)?
+        )
+    };
+}
+
 macro_rules! phase {
     ($(#[$doc:meta])* $name:ident, $phase:literal) => {
         $(#[$doc])*
@@ -41,48 +62,11 @@ macro_rules! phase {
 
             #[cold]
             fn emit(ticket: Ticket, site: &Site, op: &Traced<'_>) {
-                tracing::trace!(
-                    target: "warpline::op",
-                    phase = $phase,
-                    runtime = op.runtime,
-                    device = %op.device,
-                    stream = op.label,
-                    stream_key = op.stream_key,
-                    ticket,
-                    op = site.op(),
-                    kind = op.kind,
-                    file = site.location.file(),
-                    line = site.location.line(),
-                    bytes = op.bytes,
-                );
+                emit_step!($phase, ticket, site, op);
             }
         }
     };
-    ($(#[$doc:meta])* $name:ident, $phase:literal, ago) => {
-        $(#[$doc])*
-        #[cfg(feature = "cuda")]
-        fn $name(ticket: Ticket, site: &Site, op: &Traced<'_>, at: Instant) {
-            tracing::trace!(
-                target: "warpline::op",
-                phase = $phase,
-                runtime = op.runtime,
-                device = %op.device,
-                stream = op.label,
-                stream_key = op.stream_key,
-                ticket,
-                op = site.op(),
-                kind = op.kind,
-                file = site.location.file(),
-                line = site.location.line(),
-                bytes = op.bytes,
-                ago_ns = at.elapsed().as_nanos() as u64,
-            );
-        }
-    };
 }
-
-phase!(began, "start", ago);
-phase!(ended, "end", ago);
 
 /// The op has run on a device that says so afterwards, from one time to another.
 #[cfg(feature = "cuda")]
@@ -94,8 +78,9 @@ pub(crate) fn op_ran<'a>(
 ) {
     if listened_to() {
         let op = op();
-        began(ticket, site, &op, begin);
-        ended(ticket, site, &op, end);
+        let ago_ns = |at: Instant| at.elapsed().as_nanos() as u64;
+        emit_step!("start", ticket, site, op, ago_ns = ago_ns(begin));
+        emit_step!("end", ticket, site, op, ago_ns = ago_ns(end));
     }
 }
 
