@@ -8,6 +8,7 @@ use crate::context::Context;
 use crate::errors::{Code, Outcome, refuse};
 use crate::host;
 use crate::memory::{self, Asker};
+use crate::op::Op;
 use crate::plan;
 use crate::stream::{self, Stream};
 use crate::work::{HostRange, Work};
@@ -176,7 +177,7 @@ pub(crate) fn copy(
     if from.memory == Memory::Pageable {
         work.stage();
     }
-    let ticket = stream.enqueue(Work::Copy(Box::new(work)))?;
+    let ticket = stream.enqueue(Work::Op(Op::Copy(Box::new(work))))?;
     match ticket {
         Some(ticket) if wait || to.memory == Memory::Pageable => stream.wait(ticket),
         _ => Ok(()),
@@ -255,13 +256,8 @@ pub(crate) fn fill(
     let place = End::Device(dst).place(stream.context(), extent, "destination")?;
     let locked = place.memory == Memory::Locked;
     let pattern = pattern.to_le_bytes();
-    stream.enqueue(Work::Fill(Box::new(FillWork {
-        dst: place.address,
-        shape,
-        pattern,
-        pattern_bytes,
-        locked,
-    })))?;
+    let work = FillWork { dst: place.address, shape, pattern, pattern_bytes, locked };
+    stream.enqueue(Work::Op(Op::Fill(Box::new(work))))?;
     Ok(())
 }
 

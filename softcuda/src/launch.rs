@@ -1,7 +1,7 @@
 //! Launches: checked and copied at the call, run as a twin in stream order.
 
 use crate::abi::{CUfunction, CUstream, In, LaunchAttribute};
-use crate::context::{self, Context};
+use crate::context::Context;
 use crate::device::{
     MAX_BLOCK, MAX_GRID, MAX_THREADS, MULTIPROCESSORS, SHARED_OPTIN_BYTES, THREADS_PER_MULTIPROCESSOR,
 };
@@ -10,6 +10,7 @@ use crate::faults;
 use crate::kernel::{Kernel, LaunchShape, Param};
 use crate::memory::{self, Asker};
 use crate::module::{self, Function};
+use crate::op::{HostCall, Op};
 use crate::plan;
 use crate::stream;
 use crate::work::{Fault, HostRange, Work};
@@ -62,7 +63,7 @@ pub(crate) fn launch(
         unsafe { std::ptr::copy_nonoverlapping(param, args[at..].as_mut_ptr().cast(), bytes) };
         at += words(bytes);
     }
-    stream.enqueue(Work::Launch(Box::new(LaunchWork { kernel, shape, args })))?;
+    stream.enqueue(Work::Op(Op::Launch(Box::new(LaunchWork { kernel, shape, args }))))?;
     Ok(())
 }
 
@@ -170,7 +171,7 @@ impl LaunchWork {
     }
 
     /// Runs the twin.
-    pub(crate) fn execute(mut self, context: &'static Context) -> Result<(), Fault> {
+    pub(crate) fn execute(&self, context: &'static Context) -> Result<(), Fault> {
         let name = &self.kernel.name;
         if let Some(code) = faults::poisoned_launch() {
             return Err(Fault { code, why: format!("kernel {name} fails as planned") });
@@ -195,15 +196,16 @@ impl LaunchWork {
                 }
             }
         }
+        let mut args = self.args.clone();
         for (place, behind) in translated {
-            self.args[place] = behind as u128;
+            args[place] = behind as u128;
         }
         let mut at = 0;
         let pointers: Vec<*const c_void> = self
             .kernel
             .argument_bytes()
             .map(|bytes| {
-                let argument = &raw const self.args[at];
+                let argument = &raw const args[at];
                 at += words(bytes);
                 argument.cast()
             })
@@ -242,14 +244,11 @@ pub(crate) fn host_function(
     let Some(function) = function else {
         refuse!(INVALID_VALUE, "the host function is null");
     };
-    let call = crate::work::HostCall { function, data };
+    let call = HostCall { function, data: data as usize };
     if plan::get().immediate && stream.capture.load(Relaxed) == 0 {
-        context::set_in_host_function(true);
-        // SAFETY: the caller of cuLaunchHostFunc gave a function to be called with this argument.
-        unsafe { (call.function)(call.data) };
-        context::set_in_host_function(false);
+        call.run();
         return Ok(());
     }
-    stream.enqueue(Work::Call(call))?;
+    stream.enqueue(Work::Op(Op::Call(call)))?;
     Ok(())
 }

@@ -91,6 +91,7 @@ mod library;
 mod memops;
 mod memory;
 mod module;
+mod op;
 mod plan;
 mod pool;
 mod ptx;

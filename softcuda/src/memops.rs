@@ -3,9 +3,10 @@
 use crate::abi::{CUdeviceptr, CUstream};
 use crate::errors::{Outcome, refuse};
 use crate::memory::{self, Asker};
+use crate::op::{Compare, Op, Word};
 use crate::plan;
 use crate::stream::{self, Stream};
-use crate::work::{Compare, Word, Work};
+use crate::work::Work;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// `CU_STREAM_WAIT_VALUE_FLUSH`.
@@ -37,7 +38,7 @@ pub(crate) fn write(on: CUstream, address: CUdeviceptr, value: u64, wide: bool, 
         word.store();
         return Ok(());
     }
-    stream.enqueue(Work::WriteWord(word))?;
+    stream.enqueue(Work::Op(Op::WriteWord(word)))?;
     Ok(())
 }
 
@@ -55,6 +56,6 @@ pub(crate) fn wait(on: CUstream, address: CUdeviceptr, value: u64, wide: bool, f
     if plan::get().immediate && stream.capture.load(Relaxed) == 0 {
         return Ok(());
     }
-    stream.enqueue(Work::WaitWord { word, compare })?;
+    stream.enqueue(Work::Op(Op::WaitWord { word, compare }))?;
     Ok(())
 }

@@ -313,7 +313,7 @@ impl Stream {
     /// Runs the host function at the front. Called by the thread for that, which has the stream.
     pub(crate) fn run_call(&'static self) {
         let queue = self.queue.lock();
-        if self.context().poisoned().is_none() && matches!(queue.items.front(), Some(Work::Call(_))) {
+        if self.context().poisoned().is_none() && queue.items.front().is_some_and(Work::is_call) {
             self.run_front(queue);
         }
         worker::schedule(self);

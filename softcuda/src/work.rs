@@ -1,18 +1,12 @@
 //! What can stand in a stream's queue, when it can start, and what it does.
 
-use crate::abi::HostFn;
-use crate::context::{self, Context};
-use crate::copy::{CopyWork, FillWork};
+use crate::context::Context;
 use crate::errors::Code;
 use crate::event::Event;
-use crate::faults;
-use crate::launch::LaunchWork;
 use crate::memory::{self, Allocation};
-use crate::plan;
+use crate::op::Op;
 use crate::stream::Stream;
-use std::ffi::c_void;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A fault of the device: it poisons the context.
 pub(crate) struct Fault {
@@ -26,94 +20,11 @@ pub(crate) enum Work {
     Wait { on: &'static Stream, ticket: u64 },
     /// Note the time for an event, unless it was recorded again since.
     Stamp { event: &'static Event, record: u64 },
-    /// Move bytes.
-    Copy(Box<CopyWork>),
-    /// Repeat a pattern.
-    Fill(Box<FillWork>),
-    /// Store a word.
-    WriteWord(Word),
-    /// Hold the stream until a word compares.
-    WaitWord { word: Word, compare: Compare },
-    /// Run a kernel's twin.
-    Launch(Box<LaunchWork>),
-    /// Call the host, on the thread for that.
-    Call(HostCall),
+    /// Do an operation.
+    Op(Op),
     /// Give device memory back.
     Free(&'static Allocation),
 }
-
-/// A word in memory that was checked when the work was enqueued.
-#[derive(Clone, Copy)]
-pub(crate) struct Word {
-    /// The host address of it, aligned to its size.
-    pub(crate) address: usize,
-    /// The value to store or to compare with.
-    pub(crate) value: u64,
-    /// 8 bytes, or 4.
-    pub(crate) wide: bool,
-}
-
-/// How a word is compared.
-#[derive(Clone, Copy)]
-pub(crate) enum Compare {
-    /// It is not before the value, in wrapping arithmetic.
-    AtLeast,
-    /// It is the value.
-    Equal,
-    /// It shares a bit with the value.
-    AnyBit,
-}
-
-impl Word {
-    /// Stores the value, as seen from the host after all that the stream did before.
-    pub(crate) fn store(self) {
-        if self.wide {
-            // SAFETY: the address was checked to be aligned and in live memory; whoever frees page-locked memory poisons
-            // the stream first or waits for it.
-            let word = unsafe { AtomicU64::from_ptr(self.address as *mut u64) };
-            word.store(self.value, Ordering::Release);
-        } else {
-            // SAFETY: as above.
-            let word = unsafe { AtomicU32::from_ptr(self.address as *mut u32) };
-            word.store(self.value as u32, Ordering::Release);
-        }
-    }
-
-    fn holds(self, compare: Compare) -> bool {
-        if self.wide {
-            // SAFETY: as in `store`.
-            let word = unsafe { AtomicU64::from_ptr(self.address as *mut u64) };
-            let now = word.load(Ordering::Acquire);
-            match compare {
-                Compare::AtLeast => now.wrapping_sub(self.value) as i64 >= 0,
-                Compare::Equal => now == self.value,
-                Compare::AnyBit => now & self.value != 0,
-            }
-        } else {
-            // SAFETY: as in `store`.
-            let word = unsafe { AtomicU32::from_ptr(self.address as *mut u32) };
-            let (now, value) = (word.load(Ordering::Acquire), self.value as u32);
-            match compare {
-                Compare::AtLeast => now.wrapping_sub(value) as i32 >= 0,
-                Compare::Equal => now == value,
-                Compare::AnyBit => now & value != 0,
-            }
-        }
-    }
-
-    fn range(self) -> HostRange {
-        HostRange { start: self.address, len: if self.wide { 8 } else { 4 } }
-    }
-}
-
-/// A host function and its argument.
-pub(crate) struct HostCall {
-    pub(crate) function: HostFn,
-    pub(crate) data: *mut c_void,
-}
-
-// SAFETY: the argument is handed from the caller to the host function, once; what it points to is between those two.
-unsafe impl Send for HostCall {}
 
 /// Host memory that work touches.
 #[derive(Clone, Copy)]
@@ -141,49 +52,27 @@ pub(crate) enum Ready {
     OnHostThread,
 }
 
-/// The shortest and the longest pause between two looks at a word.
-const PAUSES: [Duration; 2] = [Duration::from_micros(20), Duration::from_micros(500)];
-
 impl Work {
     /// Whether it can start. `since` is when that was first asked.
     pub(crate) fn ready(&self, since: &mut Option<Instant>) -> Ready {
         match self {
             Work::Wait { on, ticket } if !on.reached(*ticket) => Ready::After(on, *ticket),
-            Work::WaitWord { word, compare } if !word.holds(*compare) => {
-                let now = Instant::now();
-                let waited = now - *since.get_or_insert(now);
-                Ready::At(now + (waited / 16).clamp(PAUSES[0], PAUSES[1]))
-            }
-            Work::Copy(copy) if copy.delayed => {
-                let Some(delay) = plan::get().copy_delay else { return Ready::Now };
-                let now = Instant::now();
-                let due = *since.get_or_insert(now) + delay;
-                if now < due { Ready::At(due) } else { Ready::Now }
-            }
-            Work::Call(_) => Ready::OnHostThread,
+            Work::Op(op) => op.ready(since),
             _ => Ready::Now,
         }
+    }
+
+    /// Whether it runs on the thread for host functions.
+    pub(crate) fn is_call(&self) -> bool {
+        matches!(self, Work::Op(Op::Call(_)))
     }
 
     /// Does it.
     pub(crate) fn execute(self, context: &'static Context) -> Result<(), Fault> {
         match self {
-            Work::Wait { .. } | Work::WaitWord { .. } => {}
+            Work::Wait { .. } => {}
             Work::Stamp { event, record } => event.stamp(record),
-            Work::Copy(copy) => copy.execute(),
-            Work::Fill(fill) => fill.execute(),
-            Work::WriteWord(word) => {
-                if !faults::lost_write() {
-                    word.store();
-                }
-            }
-            Work::Launch(launch) => return launch.execute(context),
-            Work::Call(call) => {
-                context::set_in_host_function(true);
-                // SAFETY: the caller of cuLaunchHostFunc gave a function to be called with this argument.
-                unsafe { (call.function)(call.data) };
-                context::set_in_host_function(false);
-            }
+            Work::Op(op) => return op.execute(context),
             Work::Free(allocation) => memory::release(allocation),
         }
         Ok(())
@@ -192,31 +81,8 @@ impl Work {
     /// The page-locked memory it touches.
     pub(crate) fn host_ranges(&self) -> Vec<HostRange> {
         match self {
-            Work::Copy(copy) => copy.host_ranges(),
-            Work::Fill(fill) => fill.host_ranges(),
-            Work::WriteWord(word) | Work::WaitWord { word, .. } => vec![word.range()],
-            Work::Launch(launch) => launch.host_ranges(),
+            Work::Op(op) => op.host_ranges(),
             _ => Vec::new(),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn holds(now: u64, compare: Compare, value: u64, wide: bool) -> bool {
-        let memory = now;
-        Word { address: &raw const memory as usize, value, wide }.holds(compare)
-    }
-
-    #[test]
-    fn words_compare_as_the_header_says() {
-        assert!(holds(5, Compare::AtLeast, 5, true));
-        assert!(!holds(4, Compare::AtLeast, 5, true));
-        assert!(holds(3, Compare::AtLeast, u64::MAX, true), "3 is after the largest value");
-        assert!(holds(0x1_0000_0007, Compare::Equal, 7, false), "a narrow word is the low half");
-        assert!(!holds(0x1_0000_0007, Compare::Equal, 7, true));
-        assert!(holds(6, Compare::AnyBit, 2, true) && !holds(6, Compare::AnyBit, 1, true));
     }
 }
