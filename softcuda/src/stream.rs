@@ -304,8 +304,12 @@ impl Stream {
     /// When to look at the front again, if it only waits for time or a word. Called by the timer, which has the stream.
     pub(crate) fn pause(&self) -> Option<Instant> {
         let queue = &mut *self.queue.lock();
+        // Of a context that is lost, even the word may be gone.
+        if self.context().poisoned().is_some() {
+            return None;
+        }
         match queue.items.front()?.ready(&mut queue.since) {
-            Ready::At(when) if self.context().poisoned().is_none() => Some(when),
+            Ready::At(when) => Some(when),
             _ => None,
         }
     }
