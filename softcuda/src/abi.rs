@@ -13,7 +13,7 @@ macro_rules! handles {
         pub(crate) struct $name(pub(crate) u64);
     )*};
 }
-handles! { CUcontext CUstream CUevent CUmodule CUfunction CUgraph CUmemoryPool }
+handles! { CUcontext CUstream CUevent CUmodule CUfunction CUgraph CUgraphNode CUgraphExec CUmemoryPool }
 
 /// An address that device code can use.
 pub(crate) type CUdeviceptr = u64;
@@ -42,6 +42,16 @@ impl<T> Out<T> {
 
     pub(crate) fn is_null(&self) -> bool {
         self.0.is_null()
+    }
+
+    /// Writes the `index`th of an array that the caller says has more than that.
+    pub(crate) fn set_at(&self, index: usize, value: T) -> Outcome {
+        if self.0.is_null() {
+            return Err(Code::INVALID_VALUE.into());
+        }
+        // SAFETY: not null, so the caller of the C function has promised that the array is there.
+        unsafe { self.0.add(index).write_unaligned(value) };
+        Ok(())
     }
 
     /// The same place, for a value whose type the caller has chosen by a number.

@@ -1,18 +1,21 @@
-//! Stream capture, as far as this driver has it: which streams capture, what breaks a capture, what ends it. What is
-//! captured is counted, not kept: there is no instantiating of graphs.
+//! Stream capture: which streams capture, what becomes a node of the graph and behind which nodes, what breaks a capture,
+//! what ends it.
 //!
 //! # Rules
-//! 1. A stream's `capture` names the capture it is part of. Work on it is counted there and does not run.
-//! 2. A stream comes in by waiting for an event recorded inside, and must be joined back to the origin before the end:
-//!    a stream inside waits for an event recorded on it after its last work.
-//! 3. A query or a synchronisation of a capturing stream, or of its context, breaks the capture. So does a call that
+//! 1. A stream's `capture` names the capture it is part of. An operation on it becomes a node and does not run. It runs
+//!    after the nodes that the stream has in `after`, and then stands there alone.
+//! 2. An event recorded inside is the nodes in `after` of its stream at that time. A stream comes in by waiting for one;
+//!    inside, waiting adds the event's nodes to those of the stream.
+//! 3. A stream that came in must be joined back before the end: the origin waits, itself or through others, for all nodes.
+//! 4. A query or a synchronisation of a capturing stream, or of its context, breaks the capture. So does a call that
 //!    could disturb one (an allocation, a query of an event), by the thread that captures in thread-local mode, by any
 //!    thread in global mode; `cuThreadExchangeStreamCaptureMode` changes how a thread is treated.
 
-use crate::abi::{CUgraph, CUstream};
+use crate::abi::{CUgraph, CUgraphNode, CUstream};
 use crate::context::Context;
 use crate::errors::{Code, Outcome, refuse};
-use crate::slab::Slab;
+use crate::event::Captured;
+use crate::graph::{self, Content, Graph};
 use crate::stream::{self, Stream};
 use parking_lot::Mutex;
 use std::cell::Cell;
@@ -26,25 +29,44 @@ const THREAD_LOCAL: u32 = 1;
 const RELAXED: u32 = 2;
 
 struct Capture {
+    id: u64,
     mode: u32,
     thread: ThreadId,
     origin: &'static Stream,
     broken: bool,
-    work: u64,
-    /// The streams inside, and whether each is joined back, and to which.
-    streams: Vec<(&'static Stream, Option<&'static Stream>)>,
+    handle: CUgraph,
+    graph: &'static Graph,
+    /// The origin, then those that came in.
+    streams: Vec<Inside>,
 }
 
-/// What a capture leaves.
-struct Graph {
-    nodes: AtomicU64,
+/// A stream inside a capture.
+struct Inside {
+    stream: &'static Stream,
+    /// The nodes that what it captures next runs after.
+    after: Vec<usize>,
+    /// Whether another stream has waited for it.
+    joined: bool,
+    /// What `after` is for the caller who asked last.
+    told: Vec<CUgraphNode>,
+}
+
+/// What is told about a stream's capture.
+pub(crate) struct Info {
+    /// `CUstreamCaptureStatus`.
+    pub(crate) status: u32,
+    /// The number of the capture.
+    pub(crate) id: u64,
+    pub(crate) graph: CUgraph,
+    /// The nodes that what comes next runs after: where they stand until somebody asks again or the capture ends, and how
+    /// many they are.
+    pub(crate) dependencies: (*const CUgraphNode, usize),
 }
 
 static CAPTURES: Mutex<BTreeMap<u64, Capture>> = Mutex::new(BTreeMap::new());
 /// How many there are: what is asked first.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 static NEXT: AtomicU64 = AtomicU64::new(1);
-static GRAPHS: Slab<Graph> = Slab::new(6);
 
 thread_local! {
     static THREAD_MODE: Cell<u32> = const { Cell::new(GLOBAL) };
@@ -66,13 +88,14 @@ pub(crate) fn begin(handle: CUstream, mode: u32) -> Outcome {
         refuse!(INVALID_VALUE, "capture mode {mode}");
     }
     let mut captures = CAPTURES.lock();
-    if stream.capture.load(Relaxed) != 0 {
+    if stream.is_capturing() {
         refuse!(ILLEGAL_STATE, "the stream is capturing already");
     }
     let id = NEXT.fetch_add(1, Relaxed);
     let thread = std::thread::current().id();
-    let streams = vec![(stream, None)];
-    captures.insert(id, Capture { mode, thread, origin: stream, broken: false, work: 0, streams });
+    let (handle, graph) = graph::open();
+    let streams = vec![Inside::new(stream, Vec::new())];
+    captures.insert(id, Capture { id, mode, thread, origin: stream, broken: false, handle, graph, streams });
     COUNT.store(captures.len(), Relaxed);
     stream.capture.store(id, Relaxed);
     Ok(())
@@ -95,59 +118,69 @@ pub(crate) fn end(handle: CUstream) -> Outcome<CUgraph> {
         refuse!(STREAM_CAPTURE_WRONG_THREAD, "the capture began on another thread");
     }
     let capture = remove(&mut captures, id).expect("it was just found");
-    if capture.broken {
-        return Err(Code::STREAM_CAPTURE_INVALIDATED.into());
+    drop(captures);
+    let closed = capture.close();
+    if closed.is_err() {
+        graph::discard(capture.handle);
     }
-    if !capture.streams.iter().all(|(inside, _)| capture.leads_to_origin(inside)) {
-        refuse!(STREAM_CAPTURE_UNJOINED, "a stream of the capture was not joined back");
-    }
-    let (index, graph) = GRAPHS.take(|_| Graph { nodes: AtomicU64::new(0) });
-    graph.nodes.store(capture.work, Relaxed);
-    Ok(CUgraph(GRAPHS.publish(index)))
+    closed.map(|()| capture.handle)
 }
 
 fn remove(captures: &mut BTreeMap<u64, Capture>, id: u64) -> Option<Capture> {
     let capture = captures.remove(&id)?;
     COUNT.store(captures.len(), Relaxed);
-    for (stream, _) in &capture.streams {
-        stream.capture.store(0, Relaxed);
+    for inside in &capture.streams {
+        inside.stream.capture.store(0, Relaxed);
     }
     Some(capture)
 }
 
-/// Frees a graph.
-pub(crate) fn destroy_graph(handle: CUgraph) -> Outcome {
-    if GRAPHS.revoke(handle.0).is_none() {
-        refuse!(INVALID_VALUE, "the graph is {}", GRAPHS.what_is(handle.0));
+/// Whether anything captures.
+#[inline]
+pub(crate) fn any() -> bool {
+    COUNT.load(Relaxed) != 0
+}
+
+/// What there is to tell about a stream's capture.
+pub(crate) fn info(stream: &'static Stream) -> Info {
+    let mut captures = CAPTURES.lock();
+    let id = stream.capture.load(Relaxed);
+    let Some(capture) = captures.get_mut(&id) else {
+        return Info { status: 0, id: 0, graph: CUgraph(0), dependencies: (std::ptr::null(), 0) };
+    };
+    let (graph, handle) = (capture.graph, capture.handle);
+    if capture.broken {
+        return Info { status: 2, id, graph: handle, dependencies: (std::ptr::null(), 0) };
     }
-    GRAPHS.recycle((handle.0 as u32) - 1);
+    let inside = capture.inside(stream);
+    inside.told = inside.after.iter().map(|node| graph.node_handle(*node)).collect();
+    Info { status: 1, id, graph: handle, dependencies: (inside.told.as_ptr(), inside.told.len()) }
+}
+
+/// Refuses what no graph here can hold. The capture goes on.
+pub(crate) fn refuse_uncaptured(stream: &Stream, what: &str) -> Outcome {
+    if stream.is_capturing() {
+        refuse!(NOT_SUPPORTED, "{what} cannot be captured here");
+    }
     Ok(())
 }
 
-/// A stream's `CUstreamCaptureStatus` and the number of its capture.
-pub(crate) fn status(stream: &Stream) -> (u32, u64) {
-    let id = stream.capture.load(Relaxed);
-    match CAPTURES.lock().get(&id) {
-        Some(capture) => (1 + capture.broken as u32, id),
-        None => (0, 0),
-    }
-}
-
-/// Counts work on a capturing stream.
-pub(crate) fn note_work(stream: &'static Stream) -> Outcome {
+/// Makes a node of what a call on a capturing stream asked for.
+pub(crate) fn add(stream: &'static Stream, content: Content) -> Outcome {
     with(stream, |capture| {
-        capture.work += 1;
-        if let Some((_, joined)) =
-            capture.streams.iter_mut().find(|(inside, _)| std::ptr::eq(*inside, stream))
-        {
-            *joined = None;
-        }
+        let graph = capture.graph;
+        let inside = capture.inside(stream);
+        let node = graph.add(content, std::mem::take(&mut inside.after));
+        inside.after = vec![node];
     })
 }
 
-/// Notes that an event was recorded on a capturing stream.
-pub(crate) fn note_record(stream: &'static Stream) -> Outcome {
-    with(stream, |_| ())
+/// The moment that an event recorded on a capturing stream stands for.
+pub(crate) fn moment(stream: &'static Stream) -> Outcome<Captured> {
+    with(stream, |capture| {
+        let after = capture.inside(stream).after.clone();
+        Captured { capture: capture.id, stream, after }
+    })
 }
 
 fn with<T>(stream: &'static Stream, then: impl FnOnce(&mut Capture) -> T) -> Outcome<T> {
@@ -157,10 +190,10 @@ fn with<T>(stream: &'static Stream, then: impl FnOnce(&mut Capture) -> T) -> Out
     }
 }
 
-/// A stream waits for an event recorded in a capture on `source`: it comes in, or joins `source` back.
-pub(crate) fn join(stream: &'static Stream, id: u64, source: &'static Stream) -> Outcome {
+/// A stream waits for an event recorded in a capture: it comes in, or what it captures next runs after the event too.
+pub(crate) fn join(stream: &'static Stream, moment: &Captured) -> Outcome {
     let mut captures = CAPTURES.lock();
-    let own = stream.capture.load(Relaxed);
+    let (own, id) = (stream.capture.load(Relaxed), moment.capture);
     if own != 0 && own != id {
         for id in [own, id] {
             captures.entry(id).and_modify(|capture| capture.broken = true);
@@ -174,13 +207,21 @@ pub(crate) fn join(stream: &'static Stream, id: u64, source: &'static Stream) ->
         return Err(Code::STREAM_CAPTURE_INVALIDATED.into());
     }
     if own == 0 {
-        capture.streams.push((stream, None));
+        capture.streams.push(Inside::new(stream, moment.after.clone()));
         stream.capture.store(id, Relaxed);
-    } else if !std::ptr::eq(source, stream)
-        && let Some((_, joined)) =
-            capture.streams.iter_mut().find(|(inside, _)| std::ptr::eq(*inside, source))
+        return Ok(());
+    }
+    let inside = capture.inside(stream);
+    for node in &moment.after {
+        if !inside.after.contains(node) {
+            inside.after.push(*node);
+        }
+    }
+    if !std::ptr::eq(moment.stream, stream)
+        && let Some(source) =
+            capture.streams.iter_mut().find(|inside| std::ptr::eq(inside.stream, moment.stream))
     {
-        *joined = Some(stream);
+        source.joined = true;
     }
     Ok(())
 }
@@ -194,12 +235,12 @@ pub(crate) fn invalidate(stream: &Stream) {
 
 /// Refuses what cannot be asked of a capturing stream, and breaks its capture.
 pub(crate) fn refuse_on(stream: &Stream) -> Outcome {
-    if stream.capture.load(Relaxed) == 0 {
+    if !stream.is_capturing() {
         return Ok(());
     }
-    let broken = status(stream).0 == 2;
-    invalidate(stream);
-    if broken {
+    let mut captures = CAPTURES.lock();
+    let capture = captures.get_mut(&stream.capture.load(Relaxed));
+    if capture.is_some_and(|capture| std::mem::replace(&mut capture.broken, true)) {
         return Err(Code::STREAM_CAPTURE_INVALIDATED.into());
     }
     refuse!(STREAM_CAPTURE_UNSUPPORTED, "the stream is capturing; the capture is broken");
@@ -213,7 +254,7 @@ pub(crate) fn refuse_on_context(context: &Context) -> Outcome {
 /// Refuses a call that could disturb a capture that this thread has to mind, and breaks that capture.
 #[inline]
 pub(crate) fn refuse_unsafe() -> Outcome {
-    if COUNT.load(Relaxed) == 0 {
+    if !any() {
         return Ok(());
     }
     let (mode, thread) = (THREAD_MODE.get(), std::thread::current().id());
@@ -229,7 +270,7 @@ pub(crate) fn refuse_unsafe() -> Outcome {
 }
 
 fn refuse_if(concerned: impl Fn(&Capture) -> bool) -> Outcome {
-    if COUNT.load(Relaxed) == 0 {
+    if !any() {
         return Ok(());
     }
     let mut any = false;
@@ -250,28 +291,42 @@ pub(crate) fn forget(stream: &'static Stream) {
         return;
     }
     let mut captures = CAPTURES.lock();
-    if let Some(capture) = captures.get_mut(&id) {
-        capture.broken = true;
-        if std::ptr::eq(capture.origin, stream) {
-            remove(&mut captures, id);
-        } else {
-            capture.streams.retain(|(inside, _)| !std::ptr::eq(*inside, stream));
-            stream.capture.store(0, Relaxed);
-        }
+    let Some(capture) = captures.get_mut(&id) else { return };
+    capture.broken = true;
+    if !std::ptr::eq(capture.origin, stream) {
+        capture.streams.retain(|inside| !std::ptr::eq(inside.stream, stream));
+        stream.capture.store(0, Relaxed);
+        return;
+    }
+    let ended = remove(&mut captures, id);
+    drop(captures);
+    if let Some(ended) = ended {
+        graph::discard(ended.handle);
+    }
+}
+
+impl Inside {
+    fn new(stream: &'static Stream, after: Vec<usize>) -> Self {
+        Inside { stream, after, joined: false, told: Vec::new() }
     }
 }
 
 impl Capture {
-    /// Whether following the joins from a stream ends at the origin.
-    fn leads_to_origin(&self, mut stream: &'static Stream) -> bool {
-        for _ in 0..=self.streams.len() {
-            if std::ptr::eq(stream, self.origin) {
-                return true;
-            }
-            let found = self.streams.iter().find(|(inside, _)| std::ptr::eq(*inside, stream));
-            let Some((_, Some(next))) = found else { return false };
-            stream = next;
+    fn inside(&mut self, stream: &'static Stream) -> &mut Inside {
+        let found = self.streams.iter_mut().find(|inside| std::ptr::eq(inside.stream, stream));
+        found.expect("a stream names the capture that it is inside of")
+    }
+
+    /// An error unless the graph is whole.
+    fn close(&self) -> Outcome {
+        if self.broken {
+            return Err(Code::STREAM_CAPTURE_INVALIDATED.into());
         }
-        false
+        let mut others = self.streams.iter().filter(|inside| !std::ptr::eq(inside.stream, self.origin));
+        let joined = others.all(|inside| inside.joined);
+        if !self.graph.close(&self.streams[0].after) || !joined {
+            refuse!(STREAM_CAPTURE_UNJOINED, "a stream of the capture was not joined back");
+        }
+        Ok(())
     }
 }

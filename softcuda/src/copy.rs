@@ -1,7 +1,8 @@
 //! Copies and fills: their ends are checked and translated at the call, the bytes move in stream order.
 //!
 //! Only page-locked host memory makes a copy asynchronous. Pageable memory that is read is staged before the call
-//! returns; a call that writes pageable memory returns when it is written.
+//! returns; a call that writes pageable memory returns when it is written. In a capture neither is so: the copy reads and
+//! writes pageable memory at each launch of the graph.
 
 use crate::abi::CUstream;
 use crate::context::Context;
@@ -11,7 +12,7 @@ use crate::memory::{self, Asker};
 use crate::op::Op;
 use crate::plan;
 use crate::stream::{self, Stream};
-use crate::work::{HostRange, Work};
+use crate::work::HostRange;
 
 /// `height` rows of `width` bytes, `pitch` bytes apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +121,8 @@ impl CopyWork {
             let from = (src + row * src_pitch) as *const u8;
             let to = (self.dst + row * self.dst_pitch) as *mut u8;
             // SAFETY: both ranges were checked at the call. Device memory is freed after a synchronisation, page-locked
-            // memory after a look at this queue, and for pageable memory the call still waits or its bytes are staged.
+            // memory after a look at this queue, and for pageable memory the call still waits or its bytes are staged. What a
+            // graph names is looked up again before; that pageable memory stands, who launches the graph promises.
             unsafe { std::ptr::copy(from, to, self.width) };
         }
     }
@@ -134,6 +136,11 @@ impl CopyWork {
             unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), self.width) };
         }
         self.staged = Some(rows);
+    }
+
+    /// Where its ends are.
+    pub(crate) fn addresses(&self) -> [usize; 2] {
+        [self.src, self.dst]
     }
 
     /// The page-locked memory at its ends.
@@ -153,7 +160,7 @@ pub(crate) fn copy(
     (width, height): (usize, usize),
     wait: bool,
 ) -> Outcome {
-    if plan::get().immediate && stream.capture.load(std::sync::atomic::Ordering::Relaxed) == 0 {
+    if plan::get().immediate && !stream.is_capturing() {
         return Ok(());
     }
     if width == 0 || height == 0 {
@@ -174,10 +181,10 @@ pub(crate) fn copy(
         dst_locked: to.memory == Memory::Locked,
         delayed: !wait,
     };
-    if from.memory == Memory::Pageable {
+    if from.memory == Memory::Pageable && !stream.is_capturing() {
         work.stage();
     }
-    let ticket = stream.enqueue(Work::Op(Op::Copy(Box::new(work))))?;
+    let ticket = stream.submit(Op::Copy(Box::new(work)))?;
     match ticket {
         Some(ticket) if wait || to.memory == Memory::Pageable => stream.wait(ticket),
         _ => Ok(()),
@@ -224,6 +231,11 @@ impl FillWork {
         }
     }
 
+    /// Where it begins.
+    pub(crate) fn address(&self) -> usize {
+        self.dst
+    }
+
     /// The page-locked memory it writes.
     pub(crate) fn host_ranges(&self) -> Vec<HostRange> {
         let len = (self.shape.height - 1) * self.shape.pitch + self.shape.width;
@@ -240,7 +252,7 @@ pub(crate) fn fill(
     on: CUstream,
 ) -> Outcome {
     let stream = stream::named(on)?;
-    if plan::get().immediate && stream.capture.load(std::sync::atomic::Ordering::Relaxed) == 0 {
+    if plan::get().immediate && !stream.is_capturing() {
         return Ok(());
     }
     let width = count.checked_mul(pattern_bytes).ok_or(Code::INVALID_VALUE)?;
@@ -257,7 +269,7 @@ pub(crate) fn fill(
     let locked = place.memory == Memory::Locked;
     let pattern = pattern.to_le_bytes();
     let work = FillWork { dst: place.address, shape, pattern, pattern_bytes, locked };
-    stream.enqueue(Work::Op(Op::Fill(Box::new(work))))?;
+    stream.submit(Op::Fill(Box::new(work)))?;
     Ok(())
 }
 

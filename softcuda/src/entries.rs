@@ -139,6 +139,7 @@ entries! {
     cuGraphLaunch
     cuGraphUpload
     cuGraphExecDestroy
+    cuGraphGetNodes
     cuStreamWriteValue32
     cuStreamWriteValue64
     cuStreamWaitValue32

@@ -20,6 +20,9 @@ const DISABLE_TIMING: u32 = 2;
 /// `CU_EVENT_INTERPROCESS`.
 const INTERPROCESS: u32 = 4;
 
+/// `CU_EVENT_WAIT_EXTERNAL`.
+const EXTERNAL: u32 = 1;
+
 /// An event. Aligned, so that two events' recorders do not share a cache line.
 #[repr(align(64))]
 pub(crate) struct Event {
@@ -37,8 +40,19 @@ struct State {
     record: u64,
     mark: Option<(&'static Stream, u64)>,
     time: Option<Instant>,
-    /// The capture and the stream in it, if it was last recorded there.
-    captured: Option<(u64, &'static Stream)>,
+    /// If it was last recorded in a capture.
+    captured: Option<Captured>,
+}
+
+/// A moment in a capture.
+#[derive(Clone)]
+pub(crate) struct Captured {
+    /// The number of the capture.
+    pub(crate) capture: u64,
+    /// The stream it was recorded on.
+    pub(crate) stream: &'static Stream,
+    /// The nodes of the graph that what waits for it runs after.
+    pub(crate) after: Vec<usize>,
 }
 
 static EVENTS: Slab<Event> = Slab::new(3);
@@ -111,26 +125,25 @@ pub(crate) fn record(handle: CUevent, on: CUstream) -> Outcome {
     if !std::ptr::eq(event.context(), stream.context()) {
         refuse!(INVALID_HANDLE, "the event and the stream are of different contexts");
     }
-    if plan::get().immediate && stream.capture.load(Relaxed) == 0 {
+    if plan::get().immediate && !stream.is_capturing() {
         if event.has_timing() {
             let mut state = event.state.lock();
             state.recorded = true;
+            state.captured = None;
             state.time = Some(Instant::now());
         }
         return Ok(());
     }
     let mut state = event.state.lock();
     state.record += 1;
-    let captured = stream.capture.load(Relaxed);
-    if captured != 0 {
-        capture::note_record(stream)?;
-        state.captured = Some((captured, stream));
+    if stream.is_capturing() {
+        state.captured = Some(capture::moment(stream)?);
         state.mark = None;
         return Ok(());
     }
     let ticket = if event.has_timing() {
         // The stamp may run before the mark stands here, but not before this lock is left.
-        stream.enqueue(Work::Stamp { event, record: state.record })?.unwrap_or(0)
+        stream.enqueue(Work::Stamp { event, record: state.record })?
     } else {
         stream.mark()?
     };
@@ -150,18 +163,21 @@ pub(crate) fn wait(on: CUstream, handle: CUevent, flags: u32) -> Outcome {
     if flags > 1 {
         refuse!(INVALID_VALUE, "flags {flags:#x}");
     }
-    if plan::get().immediate && stream.capture.load(Relaxed) == 0 {
+    if flags == EXTERNAL {
+        capture::refuse_uncaptured(stream, "a wait for what is outside")?;
+    }
+    if plan::get().immediate && !capture::any() {
         return Ok(());
     }
     let (mark, captured) = {
         let state = event.state.lock();
-        (state.mark, state.captured)
+        (state.mark, state.captured.clone())
     };
-    if let Some((capture, source)) = captured {
-        return capture::join(stream, capture, source);
+    if let Some(moment) = captured {
+        return capture::join(stream, &moment);
     }
     let Some((source, ticket)) = mark else { return Ok(()) };
-    if stream.capture.load(Relaxed) != 0 {
+    if stream.is_capturing() {
         capture::invalidate(stream);
         refuse!(
             STREAM_CAPTURE_ISOLATION,
@@ -227,8 +243,8 @@ impl Event {
     /// The moment to wait for, as far as the host may ask.
     fn mark(&self) -> Outcome<Option<(&'static Stream, u64)>> {
         let state = self.state.lock();
-        if let Some((_, stream)) = state.captured {
-            capture::invalidate(stream);
+        if let Some(moment) = &state.captured {
+            capture::invalidate(moment.stream);
             refuse!(CAPTURED_EVENT, "the event was last recorded in a capturing stream");
         }
         let mark = state.mark;

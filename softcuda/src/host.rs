@@ -12,6 +12,7 @@
 
 use crate::context::{self, Context};
 use crate::errors::{Code, Outcome, refuse, say};
+use crate::memory;
 use crate::stream;
 use crate::work::HostRange;
 use parking_lot::Mutex;
@@ -35,6 +36,8 @@ pub(crate) struct Locked {
     context: u32,
     /// Whether this library made it.
     made: bool,
+    /// A number that no other memory has or had.
+    serial: u64,
 }
 
 static RANGES: Mutex<Vec<Locked>> = Mutex::new(Vec::new());
@@ -153,7 +156,14 @@ pub(crate) fn allocate(len: usize, flags: u32) -> Outcome<*mut c_void> {
     if start == libc::MAP_FAILED {
         return Err(Code::OUT_OF_MEMORY.into());
     }
-    add(Locked { start: start as usize, len, flags, context: context.index, made: true })?;
+    add(Locked {
+        start: start as usize,
+        len,
+        flags,
+        context: context.index,
+        made: true,
+        serial: memory::new_serial(),
+    })?;
     Ok(start)
 }
 
@@ -163,7 +173,7 @@ pub(crate) fn register(start: usize, len: usize, flags: u32) -> Outcome {
     if start == 0 || len == 0 || flags & !15 != 0 || start.checked_add(len).is_none() {
         refuse!(INVALID_VALUE, "{len} bytes at {start:#x}, flags {flags:#x}");
     }
-    add(Locked { start, len, flags, context: context.index, made: false })
+    add(Locked { start, len, flags, context: context.index, made: false, serial: memory::new_serial() })
 }
 
 /// Gives back memory that [`allocate`] made.
@@ -237,6 +247,14 @@ pub(crate) fn free_all(context: &Context) {
     }
 }
 
+/// The number of the page-locked memory that an address lies in.
+pub(crate) fn serial(address: usize) -> Option<u64> {
+    match find(address, 1) {
+        Kind::Locked(range) => Some(range.serial),
+        _ => None,
+    }
+}
+
 /// The device address of mapped memory.
 pub(crate) fn device_pointer(address: usize) -> Outcome<u64> {
     let context = context::current()?;
@@ -269,7 +287,7 @@ mod tests {
     use super::*;
 
     fn locked(start: usize, len: usize) -> Locked {
-        Locked { start, len, flags: 0, context: 0, made: false }
+        Locked { start, len, flags: 0, context: 0, made: false, serial: 0 }
     }
 
     #[test]

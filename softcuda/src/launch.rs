@@ -13,12 +13,13 @@ use crate::module::{self, Function};
 use crate::op::{HostCall, Op};
 use crate::plan;
 use crate::stream;
-use crate::work::{Fault, HostRange, Work};
+use crate::work::{Fault, HostRange};
 use std::ffi::c_void;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A launch in a queue.
+/// A launch in a queue or a graph.
 pub(crate) struct LaunchWork {
+    pub(crate) function: CUfunction,
     kernel: &'static Kernel,
     shape: LaunchShape,
     /// The arguments' bytes, each from a new word on.
@@ -48,7 +49,7 @@ pub(crate) fn launch(
     if extra != 0 {
         refuse!(NOT_SUPPORTED, "arguments are taken from kernelParams, not from extra");
     }
-    if plan::get().immediate && stream.capture.load(Relaxed) == 0 {
+    if plan::get().immediate && !stream.is_capturing() {
         return Ok(());
     }
     let Some(kernel) = function.kernel()? else {
@@ -63,7 +64,7 @@ pub(crate) fn launch(
         unsafe { std::ptr::copy_nonoverlapping(param, args[at..].as_mut_ptr().cast(), bytes) };
         at += words(bytes);
     }
-    stream.enqueue(Work::Op(Op::Launch(Box::new(LaunchWork { kernel, shape, args }))))?;
+    stream.submit(Op::Launch(Box::new(LaunchWork { function: handle, kernel, shape, args })))?;
     Ok(())
 }
 
@@ -220,17 +221,20 @@ impl LaunchWork {
         }
     }
 
+    /// The addresses that it was given, and at least how many bytes are used there.
+    pub(crate) fn pointers(&self) -> impl Iterator<Item = (u64, usize)> + '_ {
+        let pointers = self.params().filter(|(param, ..)| param.is_pointer());
+        let ranges = pointers.map(|(param, place, len)| {
+            let bytes = len.map_or(1, |len| (len as usize).saturating_mul(param.element_bytes as usize));
+            (self.args[place] as u64, bytes)
+        });
+        ranges.filter(|(_, bytes)| *bytes > 0)
+    }
+
     /// The page-locked memory that its pointers name.
     pub(crate) fn host_ranges(&self) -> Vec<HostRange> {
-        self.params()
-            .filter(|(param, ..)| param.is_pointer())
-            .map(|(param, place, len)| {
-                let bytes = len.map_or(1, |len| (len as usize).saturating_mul(param.element_bytes as usize));
-                (self.args[place] as u64, bytes)
-            })
-            .filter(|(address, bytes)| *bytes > 0 && !memory::is_device_address(*address))
-            .map(|(address, bytes)| HostRange { start: address as usize, len: bytes })
-            .collect()
+        let host = self.pointers().filter(|(address, _)| !memory::is_device_address(*address));
+        host.map(|(address, len)| HostRange { start: address as usize, len }).collect()
     }
 }
 
@@ -245,10 +249,10 @@ pub(crate) fn host_function(
         refuse!(INVALID_VALUE, "the host function is null");
     };
     let call = HostCall { function, data: data as usize };
-    if plan::get().immediate && stream.capture.load(Relaxed) == 0 {
+    if plan::get().immediate && !stream.is_capturing() {
         call.run();
         return Ok(());
     }
-    stream.enqueue(Work::Op(Op::Call(call)))?;
+    stream.submit(Op::Call(call))?;
     Ok(())
 }

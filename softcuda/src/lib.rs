@@ -41,9 +41,30 @@
 //! after the other on one thread.
 //!
 //! Streams that block take turns with the null stream as in CUDA; there is no per-thread default stream. Streams are
-//! unbounded: a launch never blocks for room. What a stream captures is counted and thrown away: graphs cannot be
-//! instantiated. Two contexts on one device do not reach each other's memory. Managed memory, arrays, textures, virtual
-//! memory, IPC and profiling are not there, and neither are their symbols.
+//! unbounded: a launch never blocks for room. Two contexts on one device do not reach each other's memory. Managed memory,
+//! arrays, textures, virtual memory, IPC and profiling are not there, and neither are their symbols.
+//!
+//! # Graphs
+//! What a stream captures becomes a graph: launches with their arguments as they were, copies, fills, words that are
+//! written and waited for, host functions, and launches of other executable graphs, which are child nodes. Recorded events
+//! that are waited for are edges. Graphs come from captures only; there are no calls that add nodes or set their
+//! parameters. Allocations and their ends in stream order, and records and waits with the external flag, are refused with
+//! `CUDA_ERROR_NOT_SUPPORTED` and leave the capture as it is.
+//!
+//! A launch of an executable graph is one piece of its stream's work. It runs when the launch of the same executable graph
+//! before it has ended, on whatever stream that is. Its nodes run one after the other, and where no edge orders them a
+//! different order is taken by turns, so that a missing edge shows: an executable graph's first launch runs what was
+//! captured last as early as it can, its second runs branch after branch in the order of their capture, each further one
+//! mixes by its number and a seed. A node that waits for a word lets other branches pass, but nothing is promised to run
+//! at the same time.
+//!
+//! A graph keeps no memory alive. Addresses are looked up when a node runs: device or page-locked memory that has ended
+//! since the capture poisons the context, even if something else is at that address now. Pageable memory is read and
+//! written at the launch; that it is still there cannot be checked. A launch is refused if a context of its nodes is lost
+//! or the module of a kernel was unloaded. A fault poisons the context of the node and that of the launching stream.
+//!
+//! Each run of a node counts for the faults below as if it had been put on a stream then: a graph of two kernels that is
+//! launched three times executes six launches.
 //!
 //! Calls that use a stream or an event of another context than the current one follow the runtime API's rules: copies,
 //! queries and waits may, launches, stream memory operations and records on the wrong context may not.
@@ -61,8 +82,9 @@
 //! | `SOFTCUDA_POISON_LAUNCH=nth[:code]` | the nth launch that executes poisons its context (with 700) |
 //! | `SOFTCUDA_LOSE_WRITE=nth` | the nth `cuStreamWriteValue` that executes stores nothing |
 //! | `SOFTCUDA_COPY_DELAY_US=n` | each asynchronous copy takes at least so long |
+//! | `SOFTCUDA_GRAPH_SEED=n` | another order of nodes from an executable graph's third launch on (0) |
 //! | `SOFTCUDA_NO_MEMOPS=1` | no stream memory operations |
-//! | `SOFTCUDA_IMMEDIATE=1` | nothing runs: calls do their bookkeeping and return, words are stored at the call, events are complete at once. For measuring what a host spends on its calls |
+//! | `SOFTCUDA_IMMEDIATE=1` | nothing runs: calls do their bookkeeping and return, words are stored at the call, events are complete at once; a launch of a graph stores its words and calls its host functions, in the order of their capture. For measuring what a host spends on its calls |
 //! | `SOFTCUDA_COUNTS=1` | calls are printed at exit |
 //! | `SOFTCUDA_DRIVER_VERSION=n` | what `cuDriverGetVersion` says (12040) |
 //! | `CUDA_VISIBLE_DEVICES` | as with the driver: which devices, in which order |
@@ -84,6 +106,7 @@ mod errors;
 mod event;
 mod exports;
 mod faults;
+mod graph;
 mod host;
 mod kernel;
 mod launch;

@@ -6,8 +6,6 @@ use crate::memory::{self, Asker};
 use crate::op::{Compare, Op, Word};
 use crate::plan;
 use crate::stream::{self, Stream};
-use crate::work::Work;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// `CU_STREAM_WAIT_VALUE_FLUSH`.
 const FLUSH: u32 = 1 << 30;
@@ -34,11 +32,11 @@ pub(crate) fn write(on: CUstream, address: CUdeviceptr, value: u64, wide: bool, 
         refuse!(INVALID_VALUE, "flags {flags:#x}");
     }
     let word = word(stream, address, value, wide)?;
-    if plan::get().immediate && stream.capture.load(Relaxed) == 0 {
+    if plan::get().immediate && !stream.is_capturing() {
         word.store();
         return Ok(());
     }
-    stream.enqueue(Work::Op(Op::WriteWord(word)))?;
+    stream.submit(Op::WriteWord(word))?;
     Ok(())
 }
 
@@ -53,9 +51,9 @@ pub(crate) fn wait(on: CUstream, address: CUdeviceptr, value: u64, wide: bool, f
         _ => refuse!(INVALID_VALUE, "flags {flags:#x}"),
     };
     let word = word(stream, address, value, wide)?;
-    if plan::get().immediate && stream.capture.load(Relaxed) == 0 {
+    if plan::get().immediate && !stream.is_capturing() {
         return Ok(());
     }
-    stream.enqueue(Work::Op(Op::WaitWord { word, compare }))?;
+    stream.submit(Op::WaitWord { word, compare })?;
     Ok(())
 }

@@ -24,6 +24,8 @@ pub(crate) struct Allocation {
     context: AtomicU32,
     start: AtomicU64,
     len: AtomicU64,
+    /// A number that no other memory has or had.
+    serial: AtomicU64,
     state: AtomicU32,
 }
 
@@ -53,6 +55,12 @@ const JUNK: u8 = 0xcd;
 const JUNK_BYTES: usize = 4096;
 /// Freed memory of at least that goes back to the system.
 const RETURN_BYTES: usize = 256 << 10;
+
+/// A number for memory that no other has or had, page-locked memory included.
+pub(crate) fn new_serial() -> u64 {
+    static SERIALS: AtomicU64 = AtomicU64::new(1);
+    SERIALS.fetch_add(1, Ordering::Relaxed)
+}
 
 /// Reserves the addresses.
 pub(crate) fn init() -> Outcome {
@@ -153,12 +161,14 @@ pub(crate) fn allocate(context: &Context, len: usize) -> Outcome<CUdeviceptr> {
         context: AtomicU32::new(0),
         start: AtomicU64::new(0),
         len: AtomicU64::new(0),
+        serial: AtomicU64::new(0),
         state: AtomicU32::new(0),
     });
     allocation.device.store(context.device, Ordering::Release);
     allocation.context.store(context.index, Ordering::Release);
     allocation.start.store(start, Ordering::Release);
     allocation.len.store(len as u64, Ordering::Release);
+    allocation.serial.store(new_serial(), Ordering::Release);
     allocation.state.store(LIVE, Ordering::Release);
     device.arena.mark(place, len as u64, number + 1);
     if !plan::get().immediate {
@@ -234,6 +244,18 @@ pub(crate) fn is_device_address(address: u64) -> bool {
 /// The allocation that an address lies in, if calls may name it.
 pub(crate) fn find(address: u64) -> Option<&'static Allocation> {
     SPACE.get()?.find(address).filter(|allocation| allocation.is_live())
+}
+
+/// What device or page-locked memory an address lies in: the address as a caller knows it, and the memory's number. The
+/// address may also be the host's, of what lies behind device memory.
+pub(crate) fn identity(address: usize) -> Option<(u64, u64)> {
+    let space = SPACE.get()?;
+    let address = address as u64;
+    let behind = address.checked_sub(space.span).filter(|device| space.place(*device).is_some());
+    if let Some(shown) = space.place(address).map(|_| address).or(behind) {
+        return Some((shown, space.find(shown)?.serial.load(Ordering::Acquire)));
+    }
+    Some((address, host::serial(address as usize)?))
 }
 
 /// What is wrong with a range of device addresses.

@@ -54,8 +54,8 @@ impl Word {
     /// Stores the value, as seen from the host after all that the stream did before.
     pub(crate) fn store(self) {
         if self.wide {
-            // SAFETY: the address was checked to be aligned and in live memory; whoever frees page-locked memory poisons
-            // the stream first or waits for it.
+            // SAFETY: the address was checked to be aligned and in live memory, for a graph just now; whoever frees
+            // page-locked memory poisons the stream first or waits for it.
             let word = unsafe { AtomicU64::from_ptr(self.address as *mut u64) };
             word.store(self.value, Ordering::Release);
         } else {
@@ -147,6 +147,17 @@ impl Op {
             Op::Call(call) => call.run(),
         }
         Ok(())
+    }
+
+    /// An address in each piece of memory that it names.
+    pub(crate) fn addresses(&self) -> Vec<usize> {
+        match self {
+            Op::Copy(copy) => copy.addresses().to_vec(),
+            Op::Fill(fill) => vec![fill.address()],
+            Op::WriteWord(word) | Op::WaitWord { word, .. } => vec![word.address],
+            Op::Launch(launch) => launch.pointers().map(|(address, _)| address as usize).collect(),
+            Op::Call(_) => Vec::new(),
+        }
     }
 
     /// The page-locked memory it touches.

@@ -17,6 +17,7 @@ pub(crate) struct Plan {
     pub(crate) poison_launch: Option<(u64, Code)>,
     pub(crate) lose_write: Option<u64>,
     pub(crate) copy_delay: Option<Duration>,
+    pub(crate) graph_seed: u64,
     pub(crate) memops: bool,
     pub(crate) immediate: bool,
     pub(crate) counts: bool,
@@ -90,6 +91,7 @@ impl Plan {
                     text.parse().ok().map(|micros| Some(Duration::from_micros(micros)))
                 })
                 .filter(|delay| !delay.is_zero()),
+            graph_seed: reader.read("SOFTCUDA_GRAPH_SEED", 0, |text| text.parse().ok()),
             memops: !reader.flag("SOFTCUDA_NO_MEMOPS", false),
             immediate: reader.flag("SOFTCUDA_IMMEDIATE", false),
             counts: reader.flag("SOFTCUDA_COUNTS", false),

@@ -18,12 +18,15 @@ use crate::capture;
 use crate::context::{self, Context};
 use crate::device::PRIORITIES;
 use crate::errors::{Code, Outcome, refuse};
+use crate::graph::{Content, Node};
+use crate::op::Op;
 use crate::slab::Slab;
 use crate::timer;
 use crate::work::{HostRange, Ready, Work};
 use crate::worker;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -200,17 +203,30 @@ impl Stream {
         self.reached(self.tail())
     }
 
-    /// Puts work at the end. Its ticket, or none if the stream is capturing and the work will not run.
+    /// Whether it is part of a capture.
     #[inline]
-    pub(crate) fn enqueue(&'static self, work: Work) -> Outcome<Option<u64>> {
-        if self.capture.load(Ordering::Relaxed) != 0 {
-            capture::note_work(self)?;
+    pub(crate) fn is_capturing(&self) -> bool {
+        self.capture.load(Ordering::Relaxed) != 0
+    }
+
+    /// Puts an operation at the end; its ticket. If the stream is capturing the graph gets it, and there is none.
+    #[inline]
+    pub(crate) fn submit(&'static self, op: Op) -> Outcome<Option<u64>> {
+        if self.is_capturing() {
+            let node = Arc::new(Node::new(op, self.context()));
+            capture::add(self, Content::Op(node))?;
             return Ok(None);
         }
+        self.enqueue(Work::Op(op)).map(Some)
+    }
+
+    /// Puts work at the end of a stream that is not capturing. Its ticket.
+    #[inline]
+    pub(crate) fn enqueue(&'static self, work: Work) -> Outcome<u64> {
         if self.is_blocking() {
             self.join_null_stream()?;
         }
-        Ok(Some(self.push(work)))
+        Ok(self.push(work))
     }
 
     /// The moment after all that was enqueued, for an event.
@@ -246,7 +262,7 @@ impl Stream {
         }
         for stream in context.streams() {
             if stream.is_blocking() && !std::ptr::eq(stream, self) {
-                if stream.capture.load(Ordering::Relaxed) != 0 {
+                if stream.is_capturing() {
                     capture::invalidate(stream);
                     refuse!(STREAM_CAPTURE_IMPLICIT, "the null stream would wait for a capturing stream");
                 }
@@ -269,7 +285,7 @@ impl Stream {
                 return;
             }
             let queue_now = &mut *queue;
-            let Some(front) = queue_now.items.front() else {
+            let Some(front) = queue_now.items.front_mut() else {
                 queue.scheduled = false;
                 let retired = std::mem::take(&mut queue.destroyed);
                 drop(queue);
@@ -308,7 +324,7 @@ impl Stream {
         if self.context().poisoned().is_some() {
             return None;
         }
-        match queue.items.front()?.ready(&mut queue.since) {
+        match queue.items.front_mut()?.ready(&mut queue.since) {
             Ready::At(when) => Some(when),
             _ => None,
         }
@@ -323,7 +339,37 @@ impl Stream {
         worker::schedule(self);
     }
 
+    /// Runs the front, or the next node of a graph there.
     fn run_front(&'static self, mut queue: parking_lot::MutexGuard<'_, Queue>) {
+        let node = match queue.items.front_mut() {
+            Some(Work::Graph(run)) => run.begin(),
+            _ => None,
+        };
+        match node {
+            Some(node) => self.run_node(queue, &node),
+            None => self.run_whole(queue),
+        }
+    }
+
+    fn run_node(&'static self, mut queue: parking_lot::MutexGuard<'_, Queue>, node: &Node) {
+        queue.running = node.op.host_ranges();
+        drop(queue);
+        if let Err(fault) = node.execute() {
+            // The node's own context, and that of the stream that can never end its work.
+            node.context.poison(fault.code, &fault.why);
+            self.context().poison(fault.code, &fault.why);
+        }
+        let mut queue = self.queue.lock();
+        queue.running.clear();
+        if let Some(Work::Graph(run)) = queue.items.front_mut() {
+            run.end();
+        }
+        if queue.watchers > 0 {
+            self.done.notify_all();
+        }
+    }
+
+    fn run_whole(&'static self, mut queue: parking_lot::MutexGuard<'_, Queue>) {
         let Some(work) = queue.items.pop_front() else { return };
         queue.running = work.host_ranges();
         queue.since = None;

@@ -3,6 +3,7 @@
 use crate::context::Context;
 use crate::errors::Code;
 use crate::event::Event;
+use crate::graph::Run;
 use crate::memory::{self, Allocation};
 use crate::op::Op;
 use crate::stream::Stream;
@@ -22,6 +23,8 @@ pub(crate) enum Work {
     Stamp { event: &'static Event, record: u64 },
     /// Do an operation.
     Op(Op),
+    /// Run a graph: its nodes one by one while it is at the front, and then itself, which ends it.
+    Graph(Box<Run>),
     /// Give device memory back.
     Free(&'static Allocation),
 }
@@ -54,23 +57,28 @@ pub(crate) enum Ready {
 
 impl Work {
     /// Whether it can start. `since` is when that was first asked.
-    pub(crate) fn ready(&self, since: &mut Option<Instant>) -> Ready {
+    pub(crate) fn ready(&mut self, since: &mut Option<Instant>) -> Ready {
         match self {
             Work::Wait { on, ticket } if !on.reached(*ticket) => Ready::After(on, *ticket),
             Work::Op(op) => op.ready(since),
+            Work::Graph(run) => run.ready(),
             _ => Ready::Now,
         }
     }
 
-    /// Whether it runs on the thread for host functions.
+    /// Whether it, or what comes next in it, runs on the thread for host functions.
     pub(crate) fn is_call(&self) -> bool {
-        matches!(self, Work::Op(Op::Call(_)))
+        match self {
+            Work::Op(op) => matches!(op, Op::Call(_)),
+            Work::Graph(run) => run.is_call(),
+            _ => false,
+        }
     }
 
     /// Does it.
     pub(crate) fn execute(self, context: &'static Context) -> Result<(), Fault> {
         match self {
-            Work::Wait { .. } => {}
+            Work::Wait { .. } | Work::Graph(_) => {}
             Work::Stamp { event, record } => event.stamp(record),
             Work::Op(op) => return op.execute(context),
             Work::Free(allocation) => memory::release(allocation),
@@ -82,6 +90,7 @@ impl Work {
     pub(crate) fn host_ranges(&self) -> Vec<HostRange> {
         match self {
             Work::Op(op) => op.host_ranges(),
+            Work::Graph(run) => run.host_ranges(),
             _ => Vec::new(),
         }
     }

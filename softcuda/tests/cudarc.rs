@@ -82,3 +82,60 @@ fn streams_of_one_context_are_forked_and_joined() {
         assert!(main.clone_dtoh(&x).unwrap().iter().all(|value| *value == 190.0));
     });
 }
+
+#[test]
+fn a_graph_is_captured_and_launched() {
+    in_child(&[], || {
+        let context = CudaContext::new(0).unwrap();
+        // Its events would be waits for what is outside of the capture.
+        // SAFETY: the streams below are ordered by the test.
+        unsafe { context.disable_event_tracking() };
+        assert_eq!(register("add", &ADD_PARAMS, 0, add), 0);
+        let kernel = context.load_module(Ptx::from_src(ADD)).unwrap().load_function("add").unwrap();
+        let (main, side) = (context.new_stream().unwrap(), context.new_stream().unwrap());
+        let n = 1000u32;
+        let mut x = main.clone_htod(&vec![0f32; n as usize]).unwrap();
+        let mut y = main.clone_htod(&vec![0f32; n as usize]).unwrap();
+        main.synchronize().unwrap();
+
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        main.begin_capture(mode).unwrap();
+        let capturing = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE;
+        assert_eq!(main.capture_status().unwrap(), capturing);
+        side.join(&main).unwrap();
+        for (stream, values, a) in [(&main, &mut x, 1f32), (&side, &mut y, 2.0)] {
+            let mut launch = stream.launch_builder(&kernel);
+            launch.arg(values).arg(&a).arg(&n);
+            // SAFETY: the arguments are those of the kernel, and both slices have n elements.
+            unsafe { launch.launch(LaunchConfig::for_num_elems(n)) }.unwrap();
+        }
+        main.join(&side).unwrap();
+        main.memcpy_dtod(&y.slice(..1), &mut x.slice_mut(..1)).unwrap();
+        let graph = main.end_capture(sys::CUgraphInstantiate_flags(0)).unwrap().expect("a graph");
+
+        graph.upload().unwrap();
+        for round in 1..=5 {
+            graph.launch().unwrap();
+            let values = main.clone_dtoh(&x).unwrap();
+            main.synchronize().unwrap();
+            assert_eq!(values[0], 2.0 * round as f32);
+            assert!(values[1..].iter().all(|value| *value == round as f32));
+        }
+        drop(graph);
+        context.check_err().unwrap();
+    });
+}
+
+#[test]
+fn a_graph_that_cannot_be_instantiated_is_an_error() {
+    in_child(&[], || {
+        let context = CudaContext::new(0).unwrap();
+        let stream = context.new_stream().unwrap();
+        stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
+        let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
+            | sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH;
+        let refused = stream.end_capture(flags).err().expect("no graph has both flags");
+        assert_eq!(refused.0, sys::CUresult::CUDA_ERROR_INVALID_VALUE);
+        context.check_err().unwrap();
+    });
+}

@@ -3,7 +3,10 @@
 use crate::abi::{CUevent, CUstream, Out};
 use crate::door::exports;
 use crate::errors::refuse;
-use crate::event;
+use crate::{capture, event, stream};
+
+/// `CU_EVENT_RECORD_EXTERNAL`.
+const EXTERNAL: u32 = 1;
 
 exports! {
     fn cuEventCreate(out: Out<CUevent>, flags: u32) {
@@ -21,6 +24,9 @@ exports! {
     fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: u32) {
         if flags > 1 {
             refuse!(INVALID_VALUE, "flags {flags:#x}");
+        }
+        if flags == EXTERNAL {
+            capture::refuse_uncaptured(stream::named(stream)?, "a record that is seen outside")?;
         }
         event::record(event, stream)
     }

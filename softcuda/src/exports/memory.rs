@@ -51,6 +51,7 @@ fn free(address: CUdeviceptr, in_order_of: Option<CUstream>) -> Outcome {
     match in_order_of {
         Some(on) => {
             let stream = stream::named(on)?;
+            capture::refuse_uncaptured(stream, "the end of an allocation")?;
             ended()?;
             if crate::plan::get().immediate {
                 memory::release(allocation);
@@ -84,7 +85,9 @@ exports! {
     }
 
     fn cuMemAllocAsync(out: Out<CUdeviceptr>, bytes: usize, stream: CUstream) {
-        out.set(memory::allocate(stream::named(stream)?.context(), bytes)?)
+        let stream = stream::named(stream)?;
+        capture::refuse_uncaptured(stream, "an allocation")?;
+        out.set(memory::allocate(stream.context(), bytes)?)
     }
 
     fn cuMemAllocFromPoolAsync(out: Out<CUdeviceptr>, bytes: usize, pool: CUmemoryPool, stream: CUstream) {
@@ -92,6 +95,7 @@ exports! {
         if pool::device_of(pool)? != stream.context().device {
             refuse!(INVALID_VALUE, "the pool and the stream are of different devices");
         }
+        capture::refuse_uncaptured(stream, "an allocation")?;
         out.set(memory::allocate(stream.context(), bytes)?)
     }
 

@@ -1,8 +1,8 @@
 //! Streams, their words, and capture.
 
-use crate::abi::{CUcontext, CUdeviceptr, CUevent, CUgraph, CUstream, InOut, Out};
+use crate::abi::{CUcontext, CUdeviceptr, CUevent, CUgraph, CUgraphNode, CUstream, InOut, Out};
 use crate::door::exports;
-use crate::errors::{Code, refuse};
+use crate::errors::refuse;
 use crate::{capture, event, memops, stream};
 use std::ffi::c_int;
 
@@ -100,50 +100,27 @@ exports! {
     }
 
     fn cuStreamIsCapturing(stream: CUstream, out: Out<u32>) {
-        out.set(capture::status(stream::named(stream)?).0)
+        out.set(capture::info(stream::named(stream)?).status)
     }
 
     fn cuStreamGetCaptureInfo_v2(
         stream: CUstream,
-        status_out: Out<u32>,
+        status: Out<u32>,
         id: Out<u64>,
         graph: Out<CUgraph>,
-        dependencies: Out<*const u64>,
+        dependencies: Out<*const CUgraphNode>,
         count: Out<usize>,
     ) {
-        let (status, number) = capture::status(stream::named(stream)?);
-        id.set_if_asked(number);
-        graph.set_if_asked(CUgraph(0));
-        dependencies.set_if_asked(std::ptr::null());
-        count.set_if_asked(0);
-        status_out.set(status)
+        let info = capture::info(stream::named(stream)?);
+        id.set_if_asked(info.id);
+        graph.set_if_asked(info.graph);
+        dependencies.set_if_asked(info.dependencies.0);
+        count.set_if_asked(info.dependencies.1);
+        status.set(info.status)
     }
 
     fn cuThreadExchangeStreamCaptureMode(mode: InOut<u32>) {
         let before = capture::exchange_mode(mode.get()?)?;
         mode.set(before)
-    }
-
-    fn cuGraphInstantiateWithFlags(_out: Out<u64>, _graph: CUgraph, _flags: u64) {
-        refuse!(NOT_SUPPORTED, "graphs are captured, not run")
-    }
-
-    fn cuGraphUpload(_executable: u64, _stream: CUstream) {
-        refuse!(NOT_SUPPORTED, "graphs are captured, not run")
-    }
-
-    fn cuGraphLaunch(_executable: u64, _stream: CUstream) {
-        refuse!(NOT_SUPPORTED, "graphs are captured, not run")
-    }
-
-    fn cuGraphExecDestroy(_executable: u64) {
-        refuse!(NOT_SUPPORTED, "graphs are captured, not run")
-    }
-
-    fn cuGraphDestroy(graph: CUgraph) {
-        if graph.0 == 0 {
-            return Err(Code::INVALID_VALUE.into());
-        }
-        capture::destroy_graph(graph)
     }
 }

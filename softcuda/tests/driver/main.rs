@@ -13,6 +13,8 @@ mod capture;
 mod contexts;
 mod devices;
 mod faults;
+mod graph_faults;
+mod graphs;
 mod immediate;
 mod kernels;
 mod memory;

@@ -1,0 +1,126 @@
+//! Executable graphs: instantiated, launched, updated, destroyed.
+//!
+//! # Rules
+//! 1. A launch is one piece of its stream's work. It shares the program, so the graph may be destroyed, and the executable
+//!    graph destroyed or updated, while the launch is in flight.
+//! 2. Launches of one executable graph run one after the other, in the order of the calls, on whatever streams.
+//! 3. A launch into a capture adds what the executable graph does now, as one node. It is a copy: rule 2 does not hold for
+//!    it, and later updates do not reach it.
+
+use super::order::Order;
+use super::program::Program;
+use super::{Content, Run, named as graph_named};
+use crate::abi::{CUgraph, CUgraphExec, CUstream};
+use crate::capture;
+use crate::errors::{Outcome, refuse};
+use crate::plan;
+use crate::slab::Slab;
+use crate::stream::{self, Stream};
+use crate::work::Work;
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH`.
+const DEVICE_LAUNCH: u64 = 4;
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH` and `…_USE_NODE_PRIORITY`: without effect, as no graph allocates and
+/// its nodes run one after the other.
+const HARMLESS: u64 = 1 | 8;
+
+/// An executable graph.
+pub(crate) struct Exec {
+    index: u32,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// None when it is destroyed.
+    program: Option<Arc<Program>>,
+    launches: u64,
+    /// The newest launch: its stream and ticket.
+    last: Option<(&'static Stream, u64)>,
+}
+
+static EXECS: Slab<Exec> = Slab::new(10);
+
+/// Makes an executable graph of a graph.
+pub(crate) fn instantiate(handle: CUgraph, flags: u64) -> Outcome<CUgraphExec> {
+    if flags == DEVICE_LAUNCH {
+        refuse!(NOT_SUPPORTED, "graphs are not launched from the device");
+    }
+    if flags & !HARMLESS != 0 {
+        refuse!(INVALID_VALUE, "flags {flags:#x}");
+    }
+    let program = Arc::new(graph_named(handle)?.program()?);
+    program.check()?;
+    let (index, exec) = EXECS.take(|index| Exec { index, state: Mutex::default() });
+    *exec.state.lock() = State { program: Some(program), ..State::default() };
+    Ok(CUgraphExec(EXECS.publish(index)))
+}
+
+fn named(handle: CUgraphExec) -> Outcome<&'static Exec> {
+    match EXECS.get(handle.0) {
+        Some(exec) => Ok(exec),
+        None => refuse!(INVALID_VALUE, "the executable graph is {}", EXECS.what_is(handle.0)),
+    }
+}
+
+/// Destroys an executable graph. Launches in flight end as they would.
+pub(crate) fn destroy(handle: CUgraphExec) -> Outcome {
+    named(handle)?;
+    if let Some(exec) = EXECS.revoke(handle.0) {
+        let ended = std::mem::take(&mut *exec.state.lock());
+        drop(ended);
+        EXECS.recycle(exec.index);
+    }
+    Ok(())
+}
+
+/// Checks what an upload is asked for; there is nothing to be moved.
+pub(crate) fn upload(handle: CUgraphExec, on: CUstream) -> Outcome {
+    let stream = stream::named_here(on)?;
+    capture::refuse_on(stream)?;
+    named(handle)?.program()?.check()
+}
+
+/// Puts a launch on a stream.
+pub(crate) fn launch(handle: CUgraphExec, on: CUstream) -> Outcome {
+    let stream = stream::named_here(on)?;
+    let exec = named(handle)?;
+    let program = exec.program()?;
+    program.check()?;
+    if stream.is_capturing() {
+        return capture::add(stream, Content::Child(program));
+    }
+    if plan::get().immediate {
+        for node in &program.nodes {
+            node.execute_at_call().map_err(|fault| {
+                node.context.poison(fault.code, &fault.why);
+                fault.code
+            })?;
+        }
+        return Ok(());
+    }
+    let mut state = exec.state.lock();
+    if let Some((before, ticket)) = state.last
+        && !std::ptr::eq(before, stream)
+        && !before.reached(ticket)
+    {
+        before.context().usable()?;
+        stream.enqueue(Work::Wait { on: before, ticket })?;
+    }
+    let run = Run::new(program, Order::of_launch(state.launches, plan::get().graph_seed));
+    let ticket = stream.enqueue(Work::Graph(Box::new(run)))?;
+    state.launches += 1;
+    state.last = Some((stream, ticket));
+    Ok(())
+}
+
+impl Exec {
+    fn program(&self) -> Outcome<Arc<Program>> {
+        match &self.state.lock().program {
+            Some(program) => Ok(Arc::clone(program)),
+            None => refuse!(INVALID_VALUE, "the executable graph is destroyed"),
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Graphs: what captures have kept, as nodes and which nodes each runs after.
+//!
+//! A capture opens a graph and adds to it; when the capture ends, the graph is its caller's, to be instantiated
+//! ([`exec`]) and destroyed. Nothing refers to a graph but its handle: whoever instantiates it takes the nodes along.
+
+pub(crate) mod exec;
+mod order;
+mod pin;
+mod program;
+mod run;
+
+use crate::abi::{CUgraph, CUgraphNode};
+use crate::errors::{Outcome, refuse};
+use crate::slab::Slab;
+use parking_lot::Mutex;
+pub(crate) use program::{Node, Program};
+pub(crate) use run::Run;
+use std::sync::Arc;
+
+/// The first byte of a node's handle, in the place where other handles have their kind.
+const NODE_KIND: u64 = 11 << 56;
+
+/// A graph.
+pub(crate) struct Graph {
+    index: u32,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    nodes: Vec<Placed>,
+    /// Whether a capture still adds to it.
+    growing: bool,
+}
+
+/// A node and the nodes that it runs after, all of them captured before it.
+struct Placed {
+    content: Content,
+    after: Vec<usize>,
+}
+
+/// What a node does.
+pub(crate) enum Content {
+    /// An operation.
+    Op(Arc<Node>),
+    /// All that an executable graph did when it was launched into the capture.
+    Child(Arc<Program>),
+}
+
+static GRAPHS: Slab<Graph> = Slab::new(6);
+
+/// An empty graph for a capture.
+pub(crate) fn open() -> (CUgraph, &'static Graph) {
+    let (index, graph) = GRAPHS.take(|index| Graph { index, state: Mutex::default() });
+    *graph.state.lock() = State { nodes: Vec::new(), growing: true };
+    (CUgraph(GRAPHS.publish(index)), graph)
+}
+
+fn named(handle: CUgraph) -> Outcome<&'static Graph> {
+    match GRAPHS.get(handle.0) {
+        Some(graph) => Ok(graph),
+        None => refuse!(INVALID_VALUE, "the graph is {}", GRAPHS.what_is(handle.0)),
+    }
+}
+
+/// Destroys a graph. What was instantiated from it stays.
+pub(crate) fn destroy(handle: CUgraph) -> Outcome {
+    if named(handle)?.state.lock().growing {
+        refuse!(INVALID_VALUE, "the capture of the graph has not ended");
+    }
+    discard(handle);
+    Ok(())
+}
+
+/// Ends a graph's handle and lets go of its nodes.
+pub(crate) fn discard(handle: CUgraph) {
+    if let Some(graph) = GRAPHS.revoke(handle.0) {
+        let ended = std::mem::take(&mut *graph.state.lock());
+        drop(ended);
+        GRAPHS.recycle(graph.index);
+    }
+}
+
+/// The handles of a graph's nodes, in the order in which they were captured.
+pub(crate) fn nodes(handle: CUgraph) -> Outcome<Vec<CUgraphNode>> {
+    let graph = named(handle)?;
+    let count = graph.state.lock().nodes.len();
+    Ok((0..count).map(|node| graph.node_handle(node)).collect())
+}
+
+impl Graph {
+    /// Adds a node. Its number.
+    pub(crate) fn add(&self, content: Content, after: Vec<usize>) -> usize {
+        let nodes = &mut self.state.lock().nodes;
+        nodes.push(Placed { content, after });
+        nodes.len() - 1
+    }
+
+    /// Ends the adding. False if there are nodes that none of `last` runs after.
+    pub(crate) fn close(&self, last: &[usize]) -> bool {
+        let state = &mut *self.state.lock();
+        state.growing = false;
+        let mut found = vec![false; state.nodes.len()];
+        let mut open = last.to_vec();
+        while let Some(node) = open.pop() {
+            if !std::mem::replace(&mut found[node], true) {
+                open.extend(&state.nodes[node].after);
+            }
+        }
+        found.iter().all(|found| *found)
+    }
+
+    /// The handle of a node.
+    pub(crate) fn node_handle(&self, node: usize) -> CUgraphNode {
+        CUgraphNode(NODE_KIND | (self.index as u64) << 32 | (node as u64 + 1))
+    }
+
+    /// What an executable graph made of it now does.
+    fn program(&self) -> Outcome<Program> {
+        let state = self.state.lock();
+        if state.growing {
+            refuse!(INVALID_VALUE, "the capture of the graph has not ended");
+        }
+        Ok(Program::new(state.nodes.iter().map(|placed| (&placed.content, &placed.after[..]))))
+    }
+}

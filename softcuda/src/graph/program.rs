@@ -1,0 +1,133 @@
+//! What an executable graph does: operations, and which run after which. It never changes; launches share it.
+
+use super::Content;
+use super::pin::Pin;
+use crate::context::Context;
+use crate::errors::{Code, Outcome};
+use crate::module;
+use crate::op::Op;
+use crate::work::{Fault, HostRange, Ready};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// An operation that was captured.
+pub(crate) struct Node {
+    pub(crate) op: Op,
+    /// That of the stream it was captured on.
+    pub(crate) context: &'static Context,
+    pins: Vec<Pin>,
+}
+
+/// The nodes, each behind those that it runs after.
+#[derive(Default)]
+pub(crate) struct Program {
+    pub(crate) nodes: Vec<Arc<Node>>,
+    /// For each node, those that it runs after.
+    pub(crate) after: Vec<Vec<usize>>,
+    /// For each node, those that run after it.
+    pub(crate) then: Vec<Vec<usize>>,
+}
+
+impl Node {
+    /// Notes an operation, and which memory it names.
+    pub(crate) fn new(op: Op, context: &'static Context) -> Self {
+        let pins = op.addresses().into_iter().filter_map(Pin::on).collect();
+        Node { op, context, pins }
+    }
+
+    /// Whether it can start. `since` is when that was first asked.
+    pub(crate) fn ready(&self, since: &mut Option<Instant>) -> Ready {
+        // What cannot be done starts, and fails.
+        if self.stands().is_ok() { self.op.ready(since) } else { Ready::Now }
+    }
+
+    /// Does it, if all its memory still stands.
+    pub(crate) fn execute(&self) -> Result<(), Fault> {
+        self.stands()?;
+        self.op.execute(self.context)
+    }
+
+    /// Does what is done at the call where nothing runs: words are stored, the host is called.
+    pub(crate) fn execute_at_call(&self) -> Result<(), Fault> {
+        match self.op {
+            Op::WriteWord(_) | Op::Call(_) => self.execute(),
+            _ => Ok(()),
+        }
+    }
+
+    fn stands(&self) -> Result<(), Fault> {
+        if let Some(code) = self.context.poisoned() {
+            return Err(Fault { code, why: "a graph has work of a context that is lost".into() });
+        }
+        match self.pins.iter().find(|pin| !pin.stands()) {
+            Some(ended) => Err(Fault { code: Code::ILLEGAL_ADDRESS, why: ended.to_string() }),
+            None => Ok(()),
+        }
+    }
+
+    /// An error if its context or its function cannot be used any more.
+    fn check(&self) -> Outcome {
+        self.context.usable()?;
+        if let Op::Launch(launch) = &self.op {
+            module::function(launch.function)?;
+        }
+        Ok(())
+    }
+}
+
+impl Program {
+    /// Puts the nodes of a graph together: each with those that it runs after. Children are taken apart.
+    pub(crate) fn new<'a>(graph: impl Iterator<Item = (&'a Content, &'a [usize])>) -> Self {
+        let mut program = Program::default();
+        // For each node of the graph, the nodes here after whose end it has ended.
+        let mut ends: Vec<Vec<usize>> = Vec::new();
+        for (content, after) in graph {
+            let mut before: Vec<usize> = after.iter().flat_map(|node| &ends[*node]).copied().collect();
+            before.sort_unstable();
+            before.dedup();
+            ends.push(match content {
+                Content::Op(node) => vec![program.push(node, before)],
+                Content::Child(child) => program.append(child, before),
+            });
+        }
+        program
+    }
+
+    fn push(&mut self, node: &Arc<Node>, after: Vec<usize>) -> usize {
+        let place = self.nodes.len();
+        for before in &after {
+            self.then[*before].push(place);
+        }
+        self.nodes.push(Arc::clone(node));
+        self.after.push(after);
+        self.then.push(Vec::new());
+        place
+    }
+
+    /// Adds all of a child. Its last nodes, or those before it if it is empty.
+    fn append(&mut self, child: &Program, before: Vec<usize>) -> Vec<usize> {
+        if child.nodes.is_empty() {
+            return before;
+        }
+        let base = self.nodes.len();
+        for (node, after) in child.nodes.iter().zip(&child.after) {
+            let after = match after.is_empty() {
+                true => before.clone(),
+                false => after.iter().map(|node| base + node).collect(),
+            };
+            self.push(node, after);
+        }
+        let last = child.then.iter().enumerate().filter(|(_, then)| then.is_empty());
+        last.map(|(node, _)| base + node).collect()
+    }
+
+    /// An error if it cannot be launched: a context is lost, or a module was unloaded.
+    pub(crate) fn check(&self) -> Outcome {
+        self.nodes.iter().try_for_each(|node| node.check())
+    }
+
+    /// The page-locked memory it touches.
+    pub(crate) fn host_ranges(&self) -> Vec<HostRange> {
+        self.nodes.iter().flat_map(|node| node.op.host_ranges()).collect()
+    }
+}
