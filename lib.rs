@@ -37,8 +37,8 @@ pub mod prelude {
     pub use warpline_ops::{DType, Tensor, TensorOps};
     pub use warpline_runtime::kernel::LaunchConfig;
     pub use warpline_runtime::{
-        Buffer, Device, DeviceId, Error, ErrorKind, Event, InCurrentStream, OrderMode, Pending, Pinned,
-        Runtime, Schedule, Stream, StreamLease, StreamPool,
+        Buffer, Device, DeviceId, Error, ErrorKind, Event, Graph, InCurrentStream, OrderMode, Pending,
+        Pinned, Runtime, Schedule, Stream, StreamLease, StreamPool,
     };
 }
 

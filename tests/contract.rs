@@ -12,6 +12,8 @@ mod copies;
 mod external;
 #[path = "contract/fault_sweep.rs"]
 mod fault_sweep;
+#[path = "contract/graphs.rs"]
+mod graphs;
 #[path = "contract/host_functions.rs"]
 mod host_functions;
 #[path = "contract/kernels.rs"]

@@ -36,6 +36,9 @@ pub enum ErrorKind {
     Closed,
     /// The thread that holds a stream's turn for foreign work enqueued on that same stream.
     Reentrant,
+    /// A call that a graph cannot hold, or on a stream that is being captured elsewhere; or the work was captured, so that there is
+    /// nothing to await.
+    Captured,
     /// The driver refused this one call; the device goes on.
     Driver,
     /// The device failed and accepts no more work.

@@ -3,6 +3,7 @@
 use crate::driver::Stamp;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pending::Pending;
+use crate::site::Site;
 use crate::stream::{Place, Snapshot, StreamCore};
 use crate::timeline::Ticket;
 use std::fmt;
@@ -23,6 +24,11 @@ pub struct Event {
 
 impl Event {
     pub(crate) fn record(core: &Arc<StreamCore>, stamp: Option<Arc<Stamp>>) -> Self {
+        // Of a stream that another thread captures, it marks where that stream itself stands.
+        let capture = core.capture(Site::here(&"record_event")).ok().flatten();
+        if let Some(capture) = capture {
+            return Event { core: core.clone(), snapshot: Arc::new(capture.snapshot(core)), stamp };
+        }
         let snapshot = core.snapshot_to_await(|_| false).unwrap_or_else(|error| {
             // The driver could make no mark. Whoever waits for this place waits for its ticket; the failure is the device's.
             core.note_unseen(&core.device.refused(&"record_event", &error));
@@ -57,8 +63,10 @@ impl Event {
     /// # Errors
     /// The device has failed.
     pub fn synchronize(&self) -> Pending<()> {
-        let place =
-            Place { ticket: self.snapshot.used.ticket, clock: self.snapshot.stated.clone(), exact: false };
+        if self.snapshot.capture.is_some() {
+            return Pending::refused_on(&self.core, self.core.nothing_to_await(0));
+        }
+        let place = Place::at(self.snapshot.used.ticket, self.snapshot.stated.clone());
         Pending::value(&self.core, Ok(place), ())
     }
 

@@ -12,6 +12,7 @@ pub mod driver;
 mod element;
 mod error;
 mod event;
+mod graph;
 pub mod kernel;
 mod memory;
 mod offload;
@@ -38,6 +39,7 @@ pub use driver::{DeviceProperties, Priority, WakeUp};
 pub use element::Element;
 pub use error::{Error, ErrorKind, Result};
 pub use event::Event;
+pub use graph::{CaptureOutput, Graph};
 #[doc(hidden)]
 pub use memory::HistorySizes;
 pub use memory::{Buffer, MemoryStats, Pinned, PinnedStats, Served};

@@ -36,6 +36,8 @@ enum State<T> {
     /// Several streams at once: resolved when all are.
     Many(Vec<Pending<()>>, Option<Error>, Output<T>),
     Failed(Refusal),
+    /// Written down in a capture: the value, and the error of who awaits it.
+    Captured(Error, Output<T>),
     Taken,
 }
 
@@ -144,6 +146,9 @@ impl<T> Pending<T> {
 
     #[inline]
     fn flight(core: &Arc<StreamCore>, place: Place, output: Output<T>) -> Self {
+        if place.captured {
+            return Pending { state: State::Captured(core.nothing_to_await(place.ticket), output) };
+        }
         if place.exact {
             core.hold(place.ticket);
         }
@@ -205,6 +210,7 @@ impl<T> Pending<T> {
                 refusal.error.mark_seen();
                 Err(refusal.error.clone())
             }
+            State::Captured(error, _) => Err(error.clone()),
             State::Taken => Ok(true),
         }
     }
@@ -217,7 +223,7 @@ impl<T> Pending<T> {
             State::Many(parts, ..) => {
                 *parts = std::mem::take(parts).into_iter().map(Pending::unobserved).collect();
             }
-            State::Failed(_) | State::Taken => {}
+            State::Failed(_) | State::Captured(..) | State::Taken => {}
         }
         self
     }
@@ -240,6 +246,7 @@ impl Pending<()> {
             State::Flight(flight, output) => State::Flight(flight, output.with(value)),
             State::Many(parts, first, output) => State::Many(parts, first, output.with(value)),
             State::Failed(refusal) => State::Failed(refusal),
+            State::Captured(error, output) => State::Captured(error, output.with(value)),
             State::Taken => State::Taken,
         };
         Pending { state }
@@ -254,6 +261,7 @@ impl<T: DeviceValue> Pending<T> {
     pub fn queued(self) -> Result<T> {
         match self.into_state() {
             State::Flight(_, output) | State::Many(_, _, output) => output.known().or_else(|make| make()),
+            State::Captured(error, output) => output.known().map_err(|_| error),
             State::Failed(refusal) => {
                 refusal.error.mark_seen();
                 Err(refusal.error)
@@ -285,7 +293,9 @@ impl<T: DeviceValue> Pending<T> {
     /// As [`into_operand`](Self::into_operand).
     pub fn as_operand(&self) -> Result<&T, Refusal> {
         match &self.state {
-            State::Flight(_, output) | State::Many(_, _, output) => Ok(output.look()),
+            State::Flight(_, output) | State::Many(_, _, output) | State::Captured(_, output) => {
+                Ok(output.look())
+            }
             State::Failed(refusal) => Err(refusal.again()),
             State::Taken => panic!("`Pending` used after it has resolved"),
         }
@@ -306,6 +316,9 @@ impl<T: DeviceValue> Pending<T> {
                 }
                 State::Many(parts, first, output) => {
                     Pending { state: State::Many(parts, first, output.replaced(value)) }
+                }
+                State::Captured(error, output) => {
+                    Pending { state: State::Captured(error, output.replaced(value)) }
                 }
                 _ => unreachable!("it has a value"),
             },
@@ -329,6 +342,9 @@ impl<T: DeviceValue> Pending<T> {
             Ok(value) => match &self.state {
                 State::Flight(flight, _) => {
                     Pending { state: State::Flight(flight.looked_at(), Output::Value(value)) }
+                }
+                State::Captured(error, _) => {
+                    Pending { state: State::Captured(error.clone(), Output::Value(value)) }
                 }
                 // Of several streams: device values come of one.
                 _ => Pending::ready(value),
@@ -523,11 +539,13 @@ impl<T> Future for Pending<T> {
                 first.take().map_or(Ok(()), Err)
             }
             State::Failed(refusal) => Err(refusal.error.clone()),
+            State::Captured(error, _) => Err(error.clone()),
             State::Taken => panic!("`Pending` polled after it has resolved"),
         };
         let result = match std::mem::replace(&mut self.state, State::Taken) {
             State::Flight(_, output) | State::Many(_, _, output) => done.and_then(|()| output.take()),
             State::Failed(refusal) => Err(refusal.error),
+            State::Captured(error, _) => Err(error),
             State::Taken => unreachable!("looked at above"),
         };
         if let Err(error) = &result {
@@ -568,6 +586,7 @@ impl<T> fmt::Debug for Pending<T> {
             }
             State::Many(parts, ..) => write!(f, "Pending({} streams)", parts.len()),
             State::Failed(refusal) => write!(f, "Pending(refused: {})", refusal.error),
+            State::Captured(error, _) => write!(f, "Pending(captured: {error})"),
             State::Taken => f.write_str("Pending(resolved)"),
         }
     }

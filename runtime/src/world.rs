@@ -15,6 +15,8 @@ pub(crate) struct World {
     pub(crate) mode: OrderMode,
     pub(crate) observed: Observed,
     streams: RwLock<HashMap<StreamId, Member>>,
+    /// Identities that stand for the streams of captures, and the labels of those.
+    captures: Mutex<HashMap<StreamId, Arc<str>>>,
     warned: Mutex<HashSet<(Site, Site)>>,
     shut_down: AtomicBool,
 }
@@ -32,6 +34,7 @@ impl World {
             mode,
             observed: Observed::default(),
             streams: RwLock::default(),
+            captures: Mutex::default(),
             warned: Mutex::default(),
             shut_down: AtomicBool::new(false),
         })
@@ -48,6 +51,21 @@ impl World {
 
     pub(crate) fn stream(&self, id: StreamId) -> Option<Arc<StreamCore>> {
         self.streams.read().get(&id)?.core.upgrade()
+    }
+
+    /// Gives an identity that no stream has a label for errors, until [`forget_capture`](Self::forget_capture).
+    pub(crate) fn name_capture(&self, id: StreamId, label: &Arc<str>) {
+        self.captures.lock().insert(id, label.clone());
+    }
+
+    pub(crate) fn forget_capture(&self, id: StreamId) {
+        self.captures.lock().remove(&id);
+    }
+
+    /// A stream's label, also of one that is gone.
+    pub(crate) fn label(&self, id: StreamId) -> Arc<str> {
+        let of_capture = || self.captures.lock().get(&id).cloned();
+        self.stream(id).map(|core| core.label.clone()).or_else(of_capture).unwrap_or_else(|| "closed".into())
     }
 
     pub(crate) fn streams(&self) -> Vec<Arc<StreamCore>> {

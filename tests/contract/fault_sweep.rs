@@ -125,6 +125,7 @@ fn on_one_device(tally: &mut Tally, device: &Device, a: &Stream, b: &Stream) {
     fills(tally, a, 7u64);
     fills(tally, a, 7u64 << 40);
     copies(tally, a);
+    graphs(tally, a, b);
     tally.pending(a.launch(shared(8, &y), config.with_shared_bytes(64 << 10)));
     tally.pending(a.launch(shared(8, &y), config.cooperatively()));
     let stand = a.alloc::<f32>(8).and_then(|z| {
@@ -165,6 +166,24 @@ fn copies(tally: &mut Tally, stream: &Stream) {
     tally.is(stream.read(&columns).wait(), vec![1.0; 8]);
     drop(stream.copy(&columns, &y));
     tally.is(stream.read(&y).wait(), vec![1.0; 8]);
+}
+
+fn graphs(tally: &mut Tally, stream: &Stream, side: &Stream) {
+    let Some(x) = tally.see(stream.alloc::<f32>(8)) else { return };
+    let captured = stream.capture(|s| {
+        let y = s.alloc::<f32>(8)?;
+        side.wait_stream(s).queued()?;
+        side.copy(&x, &y).queued()?;
+        s.wait_stream(side).queued()?;
+        s.launch(kernels::axpy(8, 1.0, &x, &y), LaunchConfig::linear(1, 32)).queued()?;
+        Ok(y)
+    });
+    let Some((graph, y)) = tally.see(captured) else { return };
+    for value in [1.0, 2.0] {
+        drop(stream.fill(&x, value));
+        drop(graph.launch(stream));
+        tally.is(stream.read(&y).wait(), vec![2.0 * value; 8]);
+    }
 }
 
 fn between_devices(tally: &mut Tally, a: &Stream, c: &Stream) {

@@ -6,8 +6,8 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use warpline::driver::{
-    Command, Completion, DevicePtr, Driver, DriverError, DriverEvent, DriverStream, Health, StreamOptions,
-    Submission,
+    Command, Completion, DevicePtr, Driver, DriverError, DriverEvent, DriverGraph, DriverStream, Health,
+    Plan, Step, StreamOptions, Submission, Work,
 };
 use warpline::{DeviceId, OrderMode, Runtime, Ticket, Timeline};
 
@@ -27,6 +27,8 @@ pub(crate) struct Recording {
     streams: Mutex<Vec<Arc<Track>>>,
     next_address: AtomicU64,
     refuse_next: AtomicBool,
+    plans: Mutex<Vec<Vec<String>>>,
+    refuse_graphs: AtomicBool,
     completion: Completion,
 }
 
@@ -57,6 +59,8 @@ impl Recording {
             streams: Mutex::default(),
             next_address: AtomicU64::new(1 << 20),
             refuse_next: AtomicBool::new(false),
+            plans: Mutex::default(),
+            refuse_graphs: AtomicBool::new(false),
             completion: Completion::Signalled,
         });
         let health = Arc::new(Health::default());
@@ -75,6 +79,16 @@ impl Recording {
     /// The next submission is refused.
     pub(crate) fn refuse_next(&self) {
         self.refuse_next.store(true, Ordering::Relaxed);
+    }
+
+    /// Graphs are refused from now on.
+    pub(crate) fn refuse_graphs(&self) {
+        self.refuse_graphs.store(true, Ordering::Relaxed);
+    }
+
+    /// The steps of each graph so far: `stream.number op`, or `stream.number wait for stream.number`.
+    pub(crate) fn plans(&self) -> Vec<Vec<String>> {
+        self.plans.lock().unwrap().clone()
     }
 
     /// The device gets to the newest marker of the stream with this label.
@@ -138,6 +152,21 @@ unsafe impl Driver for Handle {
         let layout = Layout::from_size_align(len_bytes.max(1), 4096).expect("a valid layout");
         // SAFETY: `dealloc` needs the pointer and layout of an allocation, which the caller vouches for.
         unsafe { dealloc(ptr, layout) }
+    }
+
+    fn instantiate(&self, plan: Plan) -> Result<DriverGraph, DriverError> {
+        if self.0.refuse_graphs.load(Ordering::Relaxed) {
+            return Err(DriverError::Refused("CUDA_ERROR_NOT_SUPPORTED".into()));
+        }
+        let step = |step: &Step| {
+            let what = match step.work {
+                Work::Wait { stream, number } => format!("wait for {stream}.{number}"),
+                _ => step.site.op().to_owned(),
+            };
+            format!("{}.{} {what}", step.stream, step.number)
+        };
+        self.0.plans.lock().unwrap().push(plan.steps.iter().map(step).collect());
+        Ok(Arc::new(()))
     }
 
     fn shut_down(&self) {

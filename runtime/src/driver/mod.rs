@@ -22,10 +22,12 @@ pub mod cpu;
 pub(crate) mod cuda;
 mod health;
 mod panic;
+mod plan;
 mod stamp;
 
 pub use health::Health;
 pub(crate) use panic::message_of;
+pub use plan::{Plan, Step, Work};
 pub use stamp::Stamp;
 
 use crate::device::DeviceId;
@@ -245,6 +247,15 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
         Err(DriverError::Refused("the device has no modules".into()))
     }
 
+    /// Makes a graph of `plan`, for [`Command::Graph`] on streams of this device. May take milliseconds. It is dropped when no work
+    /// of it is unfinished, on any thread.
+    ///
+    /// # Errors
+    /// If the device has no graphs, or cannot make this one.
+    fn instantiate(&self, _plan: Plan) -> Result<DriverGraph, DriverError> {
+        Err(DriverError::Refused("the device has no graphs".into()))
+    }
+
     /// Runs at most one piece of work on the calling thread, if this driver runs work only so; whether it did.
     ///
     /// For schedules without threads: every poll or query of something unfinished calls it, a poll **after** registering
@@ -399,6 +410,9 @@ pub unsafe trait DriverStream: Send + Sync + fmt::Debug + 'static {
 /// A driver's own mark on a stream.
 pub type DriverEvent = Arc<dyn Any + Send + Sync>;
 
+/// What a driver made of a [`Plan`].
+pub type DriverGraph = Arc<dyn Any + Send + Sync>;
+
 /// One piece of work.
 #[derive(Debug)]
 pub struct Submission {
@@ -430,6 +444,8 @@ pub enum Command {
     Fill(Fill),
     /// Run a kernel.
     Launch(Launch),
+    /// Run all of a graph. The same one again runs after that.
+    Graph(DriverGraph),
     /// Hold the stream until another timeline has got somewhere.
     Wait(Point),
     /// Call a host function in stream order.
@@ -447,6 +463,7 @@ impl Command {
             Command::Copy(_) => "copy",
             Command::Fill(_) => "fill",
             Command::Launch(_) => "kernel",
+            Command::Graph(_) => "graph",
             Command::Wait(_) => "wait",
             Command::Call(_) => "call",
             Command::Stamp(_) => "stamp",
@@ -460,7 +477,11 @@ impl Command {
             Command::Copy(copy) => (copy.width_bytes * copy.height) as u64,
             Command::Fill(fill) => (fill.width_bytes * fill.height) as u64,
             Command::Launch(launch) => launch.bytes(),
-            Command::Wait(_) | Command::Call(_) | Command::Stamp(_) | Command::Foreign => 0,
+            Command::Graph(_)
+            | Command::Wait(_)
+            | Command::Call(_)
+            | Command::Stamp(_)
+            | Command::Foreign => 0,
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::order::ByteRange;
 use smallvec::SmallVec;
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 /// Something that a kernel can take where its declaration says `&[T]` or `&mut [T]`.
 #[diagnostic::on_unimplemented(
@@ -27,7 +28,7 @@ pub trait IntoOperand<'a, T: Element> {
 /// Elements of device memory, before it is known what a kernel does with them.
 #[derive(Debug)]
 pub struct RawOperand<'a, T> {
-    allocation: &'a Allocation,
+    allocation: &'a Arc<Allocation>,
     range: ByteRange,
     len: usize,
     _element: PhantomData<fn() -> T>,
@@ -46,7 +47,7 @@ impl<'a, T: Element> RawOperand<'a, T> {
     /// The elements in `range`, by bytes from the start of `allocation`: inside it, and each run whole, aligned elements.
     #[inline]
     #[allow(dead_code, reason = "buffers make operands")]
-    pub(crate) fn new(allocation: &'a Allocation, range: ByteRange) -> Self {
+    pub(crate) fn new(allocation: &'a Arc<Allocation>, range: ByteRange) -> Self {
         debug_assert!(range.end() <= allocation.len_bytes as u64);
         debug_assert!(range.runs().all(|(offset, len)| {
             (offset | len).is_multiple_of(size_of::<T>() as u64)
@@ -70,7 +71,7 @@ impl<'a, T: Element> RawOperand<'a, T> {
 
     /// The argument that a kernel gets: where the first element is, and how many there are.
     #[inline]
-    pub(super) const fn arg(&self) -> Arg {
+    pub(super) fn arg(&self) -> Arg {
         Arg::slice(self.allocation.ptr.offset(self.range.offset()).0, self.len)
     }
 
@@ -91,7 +92,7 @@ impl<'a, T: Element> IntoOperand<'a, T> for RawOperand<'a, T> {
 /// Device memory that a call touches, and how.
 #[derive(Clone, Copy, Debug)]
 pub struct Operand<'a> {
-    pub(crate) allocation: &'a Allocation,
+    pub(crate) allocation: &'a Arc<Allocation>,
     pub(crate) range: ByteRange,
     pub(crate) len: usize,
     pub(crate) access: AccessMode,

@@ -9,6 +9,7 @@
 use super::{BlockId, Grant};
 use crate::device::DeviceShared;
 use crate::driver::DevicePtr;
+use crate::graph::GraphPool;
 use crate::order::{Ledger, Use};
 use crate::site::Site;
 use crate::timeline::Keep;
@@ -31,6 +32,8 @@ enum Home {
     Pool(BlockId),
     /// To its owner, who is dropped once the device has done with it.
     Owner(Keep),
+    /// Back to the graph in whose capture it was allocated.
+    Graph(Arc<GraphPool>, BlockId),
 }
 
 impl Allocation {
@@ -46,6 +49,19 @@ impl Allocation {
         debug_assert!(len_bytes <= grant.len_bytes);
         let ledger = Ledger::new(used, len_bytes as u64, site);
         Allocation { device, ptr: grant.ptr, len_bytes, ledger, home: Home::Pool(grant.block) }
+    }
+
+    /// Memory that was allocated in a capture. `used`: as which use that counts outside of it.
+    pub(crate) fn of_graph(
+        pool: Arc<GraphPool>,
+        device: Arc<DeviceShared>,
+        grant: &Grant,
+        len_bytes: usize,
+        used: Use,
+        site: Site,
+    ) -> Self {
+        let ledger = Ledger::new(used, len_bytes as u64, site);
+        Allocation { device, ptr: grant.ptr, len_bytes, ledger, home: Home::Graph(pool, grant.block) }
     }
 
     /// Memory of somebody else's. `used`: the stream it was lent to and its last ticket.
@@ -69,6 +85,10 @@ impl Drop for Allocation {
                 let uses = self.ledger.last_uses();
                 self.device.memory.free(*block, uses);
                 self.device.want_progress(uses);
+            }
+            Home::Graph(pool, block) => {
+                let (pool, block) = (pool.clone(), *block);
+                pool.free(self, block);
             }
             Home::Owner(owner) => {
                 for used in self.ledger.last_uses() {

@@ -23,6 +23,7 @@ use crate::order::{StreamId, Use};
 use crate::site::Site;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// How many of the largest holders an error names.
 const HOLDERS: usize = 3;
@@ -34,6 +35,8 @@ pub(crate) struct DeviceMemory {
     growing: Mutex<()>,
     driver: Arc<dyn Driver>,
     limit_bytes: Option<usize>,
+    /// Numbers the pools; the default one is 0.
+    pools: AtomicU32,
 }
 
 /// Why there is no more memory.
@@ -47,7 +50,13 @@ enum Exhausted {
 impl DeviceMemory {
     /// Nothing is taken from the driver before it is needed, and never more than `limit_bytes`.
     pub(crate) fn new(driver: Arc<dyn Driver>, limit_bytes: Option<usize>) -> Self {
-        DeviceMemory { pool: Mutex::new(Pool::new()), growing: Mutex::new(()), driver, limit_bytes }
+        DeviceMemory {
+            pool: Mutex::new(Pool::new()),
+            growing: Mutex::new(()),
+            driver,
+            limit_bytes,
+            pools: AtomicU32::new(PoolId::DEFAULT.0),
+        }
     }
 
     /// `len_bytes`, rounded up to 512, for `stream`, which `order` answers for. Zero bytes are served as 512, so every
@@ -66,7 +75,41 @@ impl DeviceMemory {
         if let Some(grant) = pool.take_recent(len_bytes, stream, site) {
             return Ok(grant);
         }
-        self.find(pool, len_bytes, stream, order, site)
+        self.find(pool, len_bytes, PoolId::DEFAULT, stream, order, site)
+    }
+
+    /// A pool of its own, from which [`alloc_in`](Self::alloc_in) serves.
+    pub(crate) fn new_pool(&self) -> PoolId {
+        PoolId(self.pools.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// As [`alloc`](Self::alloc), from blocks of `pool` alone.
+    pub(crate) fn alloc_in(
+        &self,
+        id: PoolId,
+        len_bytes: usize,
+        stream: StreamId,
+        order: &impl ReuseOrder,
+        site: Site,
+    ) -> Result<Grant, Error> {
+        let mut pool = self.pool.lock();
+        pool.count_allocation();
+        self.find(pool, len_bytes, id, stream, order, site)
+    }
+
+    /// Forgets the uses of a pool's blocks: they were of ops that were recorded and have not run.
+    pub(crate) fn forget_uses(&self, id: PoolId) {
+        self.pool.lock().forget_uses(id);
+    }
+
+    /// Where a pool's memory is.
+    pub(crate) fn segments_of(&self, id: PoolId) -> Vec<(DevicePtr, usize)> {
+        self.pool.lock().segments_of(id)
+    }
+
+    /// Ends a pool without live blocks, whose memory was last used by `uses`: it is everybody's from then on.
+    pub(crate) fn dissolve(&self, id: PoolId, uses: &[Use]) {
+        self.pool.lock().dissolve(id, uses);
     }
 
     #[cold]
@@ -74,6 +117,7 @@ impl DeviceMemory {
         &'a self,
         mut pool: MutexGuard<'a, Pool>,
         len_bytes: usize,
+        id: PoolId,
         stream: StreamId,
         order: &impl ReuseOrder,
         site: Site,
@@ -84,7 +128,7 @@ impl DeviceMemory {
             Exhausted::Absurd
         } else {
             let size = units(len_bytes) * UNIT_BYTES;
-            let request = Request { size, pool: PoolId::DEFAULT, stream, site };
+            let request = Request { size, pool: id, stream, site };
             if let Some(grant) = pool.find(&request, order, false) {
                 return Ok(grant);
             }

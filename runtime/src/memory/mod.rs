@@ -21,5 +21,5 @@ pub use buffer::{Buffer, HistorySizes};
 pub(crate) use device_memory::DeviceMemory;
 pub(crate) use pinned::{DEFAULT_CAP_BYTES, PinnedBytes, PinnedPool};
 pub use pinned::{Pinned, PinnedStats};
-pub(crate) use pool::{BlockId, Grant, ReuseOrder};
+pub(crate) use pool::{BlockId, Grant, PoolId, ReuseOrder};
 pub use stats::{MemoryStats, Served};

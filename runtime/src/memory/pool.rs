@@ -241,7 +241,7 @@ impl Pool {
     /// Rung 1. Also counts the allocation: called once for each, before anything else.
     #[inline]
     pub(super) fn take_recent(&mut self, len_bytes: usize, stream: StreamId, site: Site) -> Option<Grant> {
-        self.asked += 1;
+        self.count_allocation();
         if self.asked == self.next_refusal {
             return None;
         }
@@ -262,6 +262,12 @@ impl Pool {
             len_bytes: block.len,
             wait: None,
         })
+    }
+
+    /// What [`take_recent`](Self::take_recent) does first, for who does not call it.
+    #[inline]
+    pub(super) fn count_allocation(&mut self) {
+        self.asked += 1;
     }
 
     /// Live and free ones.
@@ -528,13 +534,17 @@ impl Pool {
         self.blocks.join_right(at, finished);
     }
 
-    /// Forgets free segments whose every use is finished, until they come to `enough_bytes`; the largest ones first, but a single one
-    /// that suffices is preferred. The caller gives them to the driver.
+    /// Forgets free segments of the default pool whose every use is finished, until they come to `enough_bytes`; the largest ones first,
+    /// but a single one that suffices is preferred. The caller gives them to the driver.
     pub(super) fn give_back(&mut self, enough_bytes: usize, finished: &impl Fn(Use) -> bool) -> Vec<Segment> {
         self.spill(|_| true);
         let mut idle: Vec<Segment> = Vec::new();
         let segments: Vec<Segment> = self.blocks.segments().copied().collect();
         for segment in segments {
+            // What is free in a graph's pool is touched by its next launch.
+            if self.blocks[segment.first].pool != PoolId::DEFAULT {
+                continue;
+            }
             let free = self.blocks.along(segment.first).all(|at| {
                 let block = &self.blocks[at];
                 block.state == State::Shelved && block.uses.iter().all(|used| finished(*used))
@@ -566,8 +576,44 @@ impl Pool {
         given
     }
 
+    /// The segments of `pool`: addresses and lengths.
+    pub(super) fn segments_of(&self, pool: PoolId) -> Vec<(DevicePtr, usize)> {
+        let of_it = self.blocks.segments().filter(|segment| self.blocks[segment.first].pool == pool);
+        of_it.map(|segment| (DevicePtr(segment.address), segment.len)).collect()
+    }
+
+    /// Forgets who used the blocks of `pool`: they were recorded, and nothing has run.
+    pub(super) fn forget_uses(&mut self, pool: PoolId) {
+        for index in self.blocks_of(pool) {
+            self.blocks[index].uses.clear();
+        }
+    }
+
+    /// Makes the blocks of `pool`, which are all free, blocks for everybody, once `uses` are over.
+    pub(super) fn dissolve(&mut self, pool: PoolId, uses: &[Use]) {
+        for index in self.blocks_of(pool) {
+            debug_assert!(self.blocks[index].state == State::Shelved, "a pool in use was dissolved");
+            self.shelf.remove(&Place::of(index, &self.blocks[index]));
+            let block = &mut self.blocks[index];
+            block.pool = PoolId::DEFAULT;
+            unite(&mut block.uses, uses);
+            self.shelve(index);
+        }
+    }
+
+    fn blocks_of(&self, pool: PoolId) -> Vec<u32> {
+        let of_it = self.blocks.segments().filter(|segment| self.blocks[segment.first].pool == pool);
+        of_it.flat_map(|segment| self.blocks.along(segment.first)).collect()
+    }
+
     pub(super) fn reserved(&self) -> usize {
         self.reserved
+    }
+
+    /// Bytes of the segments that are graphs'.
+    fn graph_bytes(&self) -> usize {
+        let graphs = |segment: &&Segment| self.blocks[segment.first].pool != PoolId::DEFAULT;
+        self.blocks.segments().filter(graphs).map(|segment| segment.len).sum()
     }
 
     pub(super) fn stats(&self) -> MemoryStats {
@@ -579,6 +625,7 @@ impl Pool {
             live_blocks: self.live,
             cached_blocks: self.blocks.len() - self.live,
             segments: self.blocks.segment_count(),
+            graph_bytes: self.graph_bytes(),
             served: self.served,
         }
     }

@@ -23,6 +23,8 @@ pub struct MemoryStats {
     pub cached_blocks: usize,
     /// Pieces of memory held from the driver.
     pub segments: usize,
+    /// Bytes of `reserved_bytes` that belong to captured graphs: what their ops allocated, and what is free between.
+    pub graph_bytes: usize,
     /// How allocations were served so far.
     pub served: Served,
 }

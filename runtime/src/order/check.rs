@@ -71,14 +71,17 @@ pub(crate) enum Refused {
 #[derive(Default)]
 pub(crate) struct Entered {
     /// Records that only became newer: of which access, and what they said.
-    renewed: ArrayVec<(u8, Ticket, Site), FEW>,
+    renewed: ArrayVec<(At, Ticket, Site), FEW>,
     /// Records that are gone: of which access.
-    removed: Vec<(u8, Record)>,
+    removed: Vec<(At, Record)>,
     pub(crate) findings: Findings,
 }
 
-/// The most operands of one op.
-pub(crate) const MAX_ACCESSES: usize = 255;
+/// The most accesses of one op: a graph has those of all its ops.
+pub(crate) const MAX_ACCESSES: usize = At::MAX as usize;
+
+/// Which access of an op.
+type At = u16;
 
 /// Up to so many operands, each with a ledger of its own, go the short way.
 const FEW: usize = 8;
@@ -87,7 +90,7 @@ const FEW: usize = 8;
 const NONE: u32 = u32::MAX;
 
 /// Few accesses, each with a ledger of its own, in the order of the ledgers' addresses.
-pub(crate) type Apart = ArrayVec<(usize, u8), FEW>;
+pub(crate) type Apart = ArrayVec<(usize, At), FEW>;
 
 /// An op that would be entered.
 #[derive(Clone, Copy)]
@@ -118,7 +121,7 @@ pub(crate) fn apart<A: Access>(accesses: &[A], order: &mut Apart) -> bool {
         return false;
     }
     for (at, access) in accesses.iter().enumerate() {
-        let mine = (address(access), at as u8);
+        let mine = (address(access), at as At);
         order.push(mine);
         let mut to = at;
         while to > 0 && order[to - 1].0 >= mine.0 {
@@ -169,7 +172,7 @@ fn check_apart<A: Access>(
     entry: &Entry<'_>,
     entered: &mut Entered,
 ) -> Result<(), Refused> {
-    let mut pages = ArrayVec::<(u8, u32, Page<'_>), FEW>::new();
+    let mut pages = ArrayVec::<(At, u32, Page<'_>), FEW>::new();
     for &(_, at) in order {
         let access = &accesses[usize::from(at)];
         let page = open(access.ledger(), access.mode().writes(), entry.asker.lane);
@@ -210,26 +213,26 @@ fn check_together<A: Access>(
 ) -> Result<(), Refused> {
     let (mut pages, page_of) = open_all(accesses, entry.asker.lane);
     for (at, access) in accesses.iter().enumerate() {
-        check(at as u8, access, &pages[usize::from(page_of[at])], entry, entered)?;
+        check(at as At, access, &pages[usize::from(page_of[at])], entry, entered)?;
     }
     if !entered.findings.is_empty() {
         judge(entry, entered)?;
     }
     for (at, access) in accesses.iter().enumerate() {
-        enter(at as u8, access, &mut pages[usize::from(page_of[at])], entry, entered);
+        enter(at as At, access, &mut pages[usize::from(page_of[at])], entry, entered);
     }
     Ok(())
 }
 
 /// Opens the ledgers, each once, in the order of their addresses; and says which page is whose.
-fn open_all<A: Access>(accesses: &[A], lane: usize) -> (Vec<Page<'_>>, Vec<u8>) {
+fn open_all<A: Access>(accesses: &[A], lane: usize) -> (Vec<Page<'_>>, Vec<At>) {
     let mut sorted: Vec<usize> = (0..accesses.len()).collect();
     sorted.sort_by_key(|&at| address(&accesses[at]));
     let mut page_of = vec![0; accesses.len()];
     let mut pages = Vec::new();
     for same in sorted.chunk_by(|&a, &b| address(&accesses[a]) == address(&accesses[b])) {
         let writes = same.iter().any(|&at| accesses[at].mode().writes());
-        same.iter().for_each(|&at| page_of[at] = pages.len() as u8);
+        same.iter().for_each(|&at| page_of[at] = pages.len() as At);
         pages.push(open(accesses[same[0]].ledger(), writes, lane));
     }
     (pages, page_of)
@@ -249,7 +252,7 @@ fn judge(entry: &Entry<'_>, entered: &mut Entered) -> Result<(), Refused> {
 /// the same access by the same stream, if making that one newer is all there is to enter, else `NONE`.
 #[inline]
 fn check(
-    at: u8,
+    at: At,
     access: &impl Access,
     page: &Page<'_>,
     entry: &Entry<'_>,
@@ -272,7 +275,7 @@ fn check(
 
 #[inline]
 fn check_read(
-    at: u8,
+    at: At,
     range: &ByteRange,
     records: &[Record],
     asker: &Asker<'_>,
@@ -294,7 +297,7 @@ fn check_read(
 
 #[inline]
 fn check_write(
-    at: u8,
+    at: At,
     range: &ByteRange,
     records: &[Record],
     asker: &Asker<'_>,
@@ -315,7 +318,7 @@ fn check_write(
 }
 
 /// Enters an access the long way.
-fn enter(at: u8, access: &impl Access, page: &mut Page<'_>, entry: &Entry<'_>, entered: &mut Entered) {
+fn enter(at: At, access: &impl Access, page: &mut Page<'_>, entry: &Entry<'_>, entered: &mut Entered) {
     let (mode, range, asker) = (access.mode(), access.range(), &entry.asker);
     if mode.writes() {
         page.overwrite(range);
@@ -335,7 +338,7 @@ pub(crate) fn undo<A: Access>(accesses: &[A], entry: &Entry<'_>, entered: Entere
     let (mut pages, page_of) = open_all(accesses, entry.asker.lane);
     let used = entry.used();
     for (page_at, page) in pages.iter_mut().enumerate() {
-        let mine = |at: u8| usize::from(page_of[usize::from(at)]) == page_at;
+        let mine = |at: At| usize::from(page_of[usize::from(at)]) == page_at;
         let renewed =
             entered.renewed.iter().find(|(at, ..)| mine(*at)).map(|&(_, ticket, site)| (ticket, site));
         let removed = entered.removed.iter().filter(|(at, old)| mine(*at) && old.used != used);

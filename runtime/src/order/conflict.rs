@@ -18,6 +18,8 @@ pub struct Conflict {
     pub(crate) earlier_on: Arc<str>,
     pub(crate) used: Use,
     pub(crate) observed: Option<Ticket>,
+    /// Whether both ops are of one capture.
+    pub(crate) captured: bool,
 }
 
 impl Conflict {
@@ -41,7 +43,7 @@ impl Conflict {
         self.used.stream
     }
 
-    /// The earlier op's ticket.
+    /// The earlier op's ticket; in a capture its number there.
     pub fn ticket(&self) -> Ticket {
         self.used.ticket
     }
@@ -76,6 +78,9 @@ impl fmt::Display for Conflict {
                 "call wait_stream on stream \"{}\" for stream \"{}\" before it",
                 self.on, self.earlier_on
             )?;
+        }
+        if self.captured {
+            return f.write_str(" (both are being captured)");
         }
         match self.observed {
             Some(seen) => {

@@ -101,6 +101,11 @@ impl Ledger {
         Ledger { main: Mutex::new(book), lanes: OnceLock::new() }
     }
 
+    /// The history of memory of which nothing is known.
+    pub(crate) fn unknown() -> Self {
+        Ledger { main: Mutex::new(Book::default()), lanes: OnceLock::new() }
+    }
+
     /// Opens it for an op that reads only. `lane` spreads streams over lanes.
     #[inline]
     pub(crate) fn open_to_read(&self, lane: usize) -> Page<'_> {
@@ -297,6 +302,11 @@ impl Book {
     /// The newest ticket of each stream that used the memory.
     pub(crate) fn uses(&self) -> &[Use] {
         &self.history.uses
+    }
+
+    /// Forgets what was done to the memory, but not who used it: there is nothing in it that an op could come too early for.
+    pub(crate) fn forget_accesses(&mut self) {
+        self.history.records.clear();
     }
 
     /// Marks bytes that a refused write did not write.

@@ -15,7 +15,7 @@ mod observed;
 mod range;
 
 pub(crate) use check::{
-    Access, Apart, Asker, Entered, Entry, Findings, MAX_ACCESSES, Refused, Strictness, apart,
+    Access, Apart, Asker, Entered, Entry, Finding, Findings, MAX_ACCESSES, Refused, Strictness, apart,
     check_and_enter, mark_failed, overlap_within, undo,
 };
 pub use clock::StreamId;

@@ -18,6 +18,7 @@ use crate::driver::{
     Command, DriverError, DriverEvent, DriverStream, Point, Priority, RawHandle, StreamOptions, Submission,
 };
 use crate::error::{Error, ErrorKind, Result};
+use crate::graph::Capture;
 use crate::order::{Clock, MAX_TICKET, StreamId, Use};
 use crate::site::Site;
 use crate::timeline::{Released, Ticket, Timeline};
@@ -57,6 +58,9 @@ pub(crate) struct StreamCore {
     pub(crate) room: Option<(Arc<Semaphore>, usize)>,
     /// As `State::closed`, for those who do not sit down.
     closed: AtomicBool,
+    /// Whether it is being captured, and by which capture: written by that capture's thread.
+    pub(super) captured: AtomicBool,
+    pub(super) capture: Mutex<Option<Arc<Capture>>>,
     /// What is let go once the stream is closed and drained: a lease's permit.
     then: Mutex<Option<Box<dyn Any + Send>>>,
 }
@@ -127,6 +131,19 @@ pub(crate) struct Place {
     pub(crate) clock: Clock,
     /// Whether the clock is that of the op with this ticket, so that whoever has observed the ticket has observed the clock.
     pub(crate) exact: bool,
+    /// Whether it is in a capture, where nothing runs: the ticket is the number of a step there.
+    pub(crate) captured: bool,
+}
+
+impl Place {
+    #[inline]
+    pub(crate) fn at(ticket: Ticket, clock: Clock) -> Self {
+        Place { ticket, clock, exact: false, captured: false }
+    }
+
+    pub(crate) fn captured(number: Ticket) -> Self {
+        Place { captured: true, ..Place::at(number, Clock::default()) }
+    }
 }
 
 /// Everything a wait needs to know about the other stream.
@@ -138,6 +155,8 @@ pub(crate) struct Snapshot {
     pub(crate) stated: Clock,
     pub(crate) known: Clock,
     pub(crate) event: Option<DriverEvent>,
+    /// The capture it is a place in; then stream, ticket and clock are of that.
+    pub(crate) capture: Option<Arc<Capture>>,
 }
 
 /// What makes a stream.
@@ -200,6 +219,8 @@ impl StreamCore {
             unseen: Mutex::default(),
             room: settings.max_in_flight.map(|most| (Arc::new(Semaphore::new(most)), most)),
             closed: AtomicBool::new(false),
+            captured: AtomicBool::new(false),
+            capture: Mutex::new(None),
             then: Mutex::new(settings.then),
             device,
         });
@@ -419,7 +440,7 @@ impl StreamCore {
     pub(crate) fn here(&self) -> Place {
         let seat = self.desk.sit();
         self.stand_at(seat.issued);
-        Place { ticket: seat.issued, clock: seat.stated.clone(), exact: false }
+        Place::at(seat.issued, seat.stated.clone())
     }
 
     /// Where the stream stands, for others to wait for. The driver makes a mark unless `implied` says that nobody needs it.
@@ -450,6 +471,7 @@ impl StreamCore {
             stated: seat.stated.clone(),
             known: self.known.lock().clone(),
             event,
+            capture: None,
         })
     }
 
@@ -501,7 +523,7 @@ impl StreamCore {
                 self.elided.store(!exact, Ordering::Relaxed);
             }
         }
-        Ok(Place { ticket: state.issued, clock: state.stated.clone(), exact })
+        Ok(Place { exact, ..Place::at(state.issued, state.stated.clone()) })
     }
 
     /// The ticket an allocation counts at: the last one taken.
@@ -535,6 +557,11 @@ impl StreamCore {
     /// Keeps the first error nobody was told of, for the next `synchronize`, and logs it.
     #[cold]
     pub(crate) fn note_unseen(&self, error: &Error) {
+        if self.is_captured()
+            && let Some(capture) = &*self.capture.lock()
+        {
+            return capture.note_unseen(error);
+        }
         let mut unseen = self.unseen.lock();
         if unseen.as_ref().is_none_or(Error::is_seen) {
             *unseen = Some(error.clone());

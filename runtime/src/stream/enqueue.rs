@@ -15,10 +15,13 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
 
+/// The most operands of one op.
+const MAX_OPERANDS: usize = 255;
+
 /// One operand of an op.
 #[derive(Clone, Copy)]
 pub(crate) struct Touch<'a> {
-    pub(crate) allocation: &'a Allocation,
+    pub(crate) allocation: &'a Arc<Allocation>,
     pub(crate) range: ByteRange,
     pub(crate) mode: AccessMode,
 }
@@ -59,19 +62,19 @@ impl Access for Operand<'_> {
 
 /// What operands are besides an access: a place in some device's memory.
 pub(crate) trait InMemory: Access {
-    fn allocation(&self) -> &Allocation;
+    fn allocation(&self) -> &Arc<Allocation>;
 }
 
 impl InMemory for Touch<'_> {
     #[inline]
-    fn allocation(&self) -> &Allocation {
+    fn allocation(&self) -> &Arc<Allocation> {
         self.allocation
     }
 }
 
 impl InMemory for Operand<'_> {
     #[inline]
-    fn allocation(&self) -> &Allocation {
+    fn allocation(&self) -> &Arc<Allocation> {
         self.allocation
     }
 }
@@ -96,6 +99,10 @@ pub(crate) struct Op<'a, A = Touch<'a>> {
     pub(crate) keep: Option<Keep>,
     /// Bytes moved, for traces; 0: those of its operands.
     pub(crate) moved: u64,
+    /// Whether it is many ops: its operands may overlap, and be more than an op has.
+    pub(crate) of_many: bool,
+    /// What it touches besides, by absolute address, where the order check does not keep ops apart.
+    pub(crate) claims: &'a [Claim],
 }
 
 impl<'a, A: InMemory> Op<'a, A> {
@@ -112,6 +119,8 @@ impl<'a, A: InMemory> Op<'a, A> {
             refused: None,
             keep: None,
             moved: 0,
+            of_many: false,
+            claims: &[],
         }
     }
 }
@@ -124,6 +133,16 @@ impl StreamCore {
         op: &mut Op<'_, A>,
         command: impl FnOnce() -> Command,
     ) -> Result<Place> {
+        if self.is_captured() {
+            match self.capture(op.site) {
+                Ok(Some(capture)) => return capture.enqueue(self, op, command),
+                Ok(None) => {}
+                Err(error) => {
+                    mark_failed(op.touches, &error);
+                    return Err(error);
+                }
+            }
+        }
         let place = self.try_enqueue(op, command).inspect_err(|error| mark_failed(op.touches, error))?;
         self.submitted(op.site, place.ticket, || {
             let touched = || op.touches.iter().map(|touch| touch.range().len_bytes()).sum();
@@ -183,7 +202,7 @@ impl StreamCore {
             self.insert_edges(op.site, op.turn, &findings, || self.unordered(op.site, accesses, &findings))?;
             seat = self.sit(op.site, op.turn)?;
         }
-        let claims = (world.mode != OrderMode::Deny).then(|| claims(op.touches));
+        let claims = (world.mode != OrderMode::Deny).then(|| claims(op));
         let ticket = seat.issued + 1;
         let mut kept = false;
         if let Some(keep) = op.keep.take() {
@@ -205,7 +224,7 @@ impl StreamCore {
             forgotten.unwrap_or_default().run();
             return Err(self.refused(op.site, &error));
         }
-        let place = Place { ticket, clock: seat.stated.clone(), exact: true };
+        let place = Place { exact: true, ..Place::at(ticket, seat.stated.clone()) };
         drop(seat);
         if !entered.findings.is_empty() {
             self.warn_of(op.site, accesses, &entered.findings);
@@ -214,20 +233,24 @@ impl StreamCore {
     }
 
     #[inline]
-    fn check_shape<A: InMemory>(&self, op: &Op<'_, A>, apart: bool) -> Result<()> {
+    pub(crate) fn check_shape<A: InMemory>(&self, op: &Op<'_, A>, apart: bool) -> Result<()> {
         let accesses = op.touches;
         for touch in accesses {
             if !Arc::ptr_eq(&touch.allocation().device, &self.device) {
                 self.check_device(op.site, op.peers, touch.allocation())?;
             }
         }
-        if accesses.len() > MAX_ACCESSES {
+        let most = if op.of_many { MAX_ACCESSES } else { MAX_OPERANDS };
+        if accesses.len() > most {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("{}: {} operands, and an op takes {MAX_ACCESSES}; split it", op.site, accesses.len()),
+                format!("{}: {} operands, and an op takes {most}; split it", op.site, accesses.len()),
             ));
         }
-        if !apart && let Some((one, two)) = overlap_within(accesses, op.in_place) {
+        if !apart
+            && !op.of_many
+            && let Some((one, two)) = overlap_within(accesses, op.in_place)
+        {
             let (a, b) = (accesses[one].range(), accesses[two].range());
             return Err(Error::new(
                 ErrorKind::Overlap,
@@ -292,7 +315,6 @@ impl StreamCore {
     #[cold]
     fn conflicts<A: Access>(&self, op: Site, accesses: &[A], findings: &Findings) -> Vec<Conflict> {
         let world = &self.device.world;
-        let label = |stream| world.stream(stream).map_or_else(|| "closed".into(), |core| core.label.clone());
         findings
             .iter()
             .map(|finding| Conflict {
@@ -301,9 +323,10 @@ impl StreamCore {
                 on: self.label.clone(),
                 earlier: finding.earlier.site,
                 did: finding.earlier.did,
-                earlier_on: label(finding.earlier.used.stream),
+                earlier_on: world.label(finding.earlier.used.stream),
                 used: finding.earlier.used,
                 observed: world.observed.newest(finding.earlier.used.stream),
+                captured: false,
             })
             .collect()
     }
@@ -364,12 +387,13 @@ impl StreamCore {
 
 /// The absolute bytes each operand touches.
 #[cold]
-fn claims<A: InMemory>(touches: &[A]) -> Box<[Claim]> {
+fn claims<A: InMemory>(op: &Op<'_, A>) -> Box<[Claim]> {
     let claim = |touch: &A| Claim {
         range: touch.range().shifted(touch.allocation().ptr.0),
         exclusive: touch.mode().writes(),
     };
-    touches.iter().filter(|touch| !touch.range().is_empty()).map(claim).collect()
+    let touched = op.touches.iter().filter(|touch| !touch.range().is_empty()).map(claim);
+    touched.chain(op.claims.iter().copied()).collect()
 }
 
 /// The state at the desk, for what enqueues without operands.
@@ -385,11 +409,17 @@ impl StreamCore {
     }
 
     /// Waits for a place on another stream that was noted before.
-    pub(crate) fn wait_snapshot(&self, site: Site, from: &super::core::Snapshot) -> Result<Place> {
+    pub(crate) fn wait_snapshot(self: &Arc<Self>, site: Site, from: &super::core::Snapshot) -> Result<Place> {
+        if self.is_captured() || from.capture.is_some() {
+            let place = self.wait_captured(site, from.capture.as_ref(), |_| from.clone())?;
+            if let Some(place) = place {
+                return Ok(place);
+            }
+        }
         let mut seat = self.sit(site, false)?;
         let state: &mut State = &mut seat;
         if self.waited_lately(state, (from.used.stream, from.used.ticket, from.version)) {
-            return Ok(Place { ticket: state.issued, clock: state.stated.clone(), exact: false });
+            return Ok(Place::at(state.issued, state.stated.clone()));
         }
         let place = self.wait_at(state, site, from, true);
         drop(seat);

@@ -84,7 +84,7 @@ impl Stream {
     #[cold]
     pub fn refuse_writes(&self, why: impl Into<Refusal>, writes: Declared<'_>) -> Refusal {
         let refusal = why.into().or_on(self);
-        mark_failed(&writes.0, refusal.error());
+        self.core().mark_failed(&writes.0, refusal.error());
         refusal
     }
 }
@@ -204,7 +204,12 @@ impl Stream {
         let site = Site::here(&"external");
         let touches = reads.and(writes).0;
         let core = self.core();
-        let place = Turn::begin(core, site).and_then(|turn| match turn.native.clone() {
+        const WHY: &str = "the stream is being captured, and nobody knows what foreign work enqueues; do it between launches";
+        let begun = core
+            .refuse_captured(site, WHY)
+            .and_then(|()| core.capture(site))
+            .inspect_err(|error| core.mark_failed(&touches, error));
+        let place = begun.and_then(|_| Turn::begin(core, site)).and_then(|turn| match turn.native.clone() {
             Some(native) => turn.enqueue_native(site, &touches, native, f),
             None => turn.enqueue(site, &touches, f),
         });

@@ -1,5 +1,6 @@
 //! Streams: linear sequences of work on one device.
 
+mod captured;
 mod copy;
 mod core;
 mod enqueue;
@@ -12,6 +13,7 @@ mod turns;
 mod wait;
 
 pub(crate) use self::core::{Place, Settings, Snapshot, StreamCore};
+pub(crate) use enqueue::{InMemory, Op, Touch};
 pub(crate) use foreign::ForeignTurns;
 pub use foreign::{Declared, RawStream, reads, writes};
 pub use handle::{Stream, StreamBuilder};

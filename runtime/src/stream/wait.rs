@@ -71,6 +71,9 @@ impl Stream {
     pub fn wait_for(&self, memory: &impl HoldsMemory) -> Pending<()> {
         let site = Site::here(&"wait_for");
         let core = self.core();
+        if let Some(place) = crate::graph::wait_for(core, site, memory.memory().0) {
+            return Pending::value(core, place, ());
+        }
         let uses: Vec<Use> = memory.memory().0.ledger.open().uses().to_vec();
         let mut place = Ok(core.here());
         for used in uses {
@@ -109,7 +112,9 @@ impl Stream {
     ///
     /// # Errors
     /// The device has failed.
+    #[track_caller]
     pub fn query(&self) -> Result<bool> {
+        self.core().refuse_captured(Site::here(&"query"), ASKED)?;
         Pending::value(self.core(), Ok(self.core().here()), ()).query()
     }
 
@@ -118,21 +123,34 @@ impl Stream {
     /// # Errors
     /// The device has failed; or an earlier call on this stream was refused and nobody has looked at its `Pending`: the first
     /// such error, once.
+    #[track_caller]
     pub fn synchronize(&self) -> Pending<()> {
+        if let Err(error) = self.core().refuse_captured(Site::here(&"synchronize"), ASKED) {
+            return Pending::refused_on(self.core(), error);
+        }
         self.core().synchronize()
     }
 }
 
+/// Why a captured stream cannot be asked.
+const ASKED: &str = "the stream is being captured, and nothing of that runs; ask for a launch of the graph";
+
 impl StreamCore {
     #[inline]
     pub(crate) fn wait_stream(self: &Arc<Self>, site: Site, other: &Arc<StreamCore>) -> Result<super::Place> {
+        if self.is_captured() || other.is_captured() {
+            let there = other.capture(site)?;
+            if let Some(place) = self.wait_captured(site, there.as_ref(), |there| there.snapshot(other))? {
+                return Ok(place);
+            }
+        }
         // `issued` first, `version` after: a version that is as new as the ticket.
         let issued = other.issued();
         let version = other.version();
         {
             let seat = self.sit(site, false)?;
             if Arc::ptr_eq(self, other) || self.waited_lately(&seat, (other.id, issued, version)) {
-                return Ok(super::Place { ticket: seat.issued, clock: seat.stated.clone(), exact: false });
+                return Ok(super::Place::at(seat.issued, seat.stated.clone()));
             }
         }
         self.check_can_wait(site, other)?;

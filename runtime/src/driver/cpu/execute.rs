@@ -2,17 +2,19 @@
 //!
 //! Commands are carried out where they lie in the queue: they are large, and moving them would cost more than many do.
 
+use super::replay::{Replay, replay};
 use crate::driver::{Command, Copy, Fill};
 use crate::kernel::{Arg, Twin};
 use std::time::Instant;
 
-/// Carries a command out on this thread, once. A panic in a twin or a host function passes through.
+/// Carries a command out on this thread, once; `replaying` says how, if it is a graph. A panic in a twin or a host function passes
+/// through.
 ///
 /// # Safety
 /// What [`DriverStream::submit`](crate::driver::DriverStream::submit) asks for holds now: every address is valid for the
 /// access the command makes, and nothing conflicts with it.
 #[inline]
-pub(super) unsafe fn execute(command: &mut Command) {
+pub(super) unsafe fn execute(command: &mut Command, replaying: &Replay<'_>) {
     match command {
         Command::Launch(launch) => {
             // SAFETY: the twin needs arguments that fit its parameters and slices that are valid and its own; our caller
@@ -27,6 +29,8 @@ pub(super) unsafe fn execute(command: &mut Command) {
             let function = std::mem::replace(&mut function.0, Box::new(|| {}));
             function();
         }
+        // SAFETY: `replay` needs of each step what our caller promises of all of them.
+        Command::Graph(graph) => unsafe { replay(graph, replaying) },
         Command::Foreign => {}
         Command::Stamp(cell) => {
             cell.set(Instant::now());
@@ -39,7 +43,7 @@ pub(super) unsafe fn execute(command: &mut Command) {
 /// # Safety
 /// That of [`Twin`].
 #[inline]
-unsafe fn call_twin(twin: Twin, args: &[Arg]) {
+pub(super) unsafe fn call_twin(twin: Twin, args: &[Arg]) {
     // SAFETY: the caller keeps the twin's rule.
     unsafe { twin(args) }
 }
@@ -47,7 +51,7 @@ unsafe fn call_twin(twin: Twin, args: &[Arg]) {
 /// # Safety
 /// All rows of the source are readable, all rows of the destination writable, and nobody else writes either meanwhile. They
 /// may overlap.
-unsafe fn copy_rows(copy: &Copy) {
+pub(super) unsafe fn copy_rows(copy: &Copy) {
     let Copy { src, src_pitch, dst, dst_pitch, width_bytes, height, .. } = *copy;
     let (src, dst) = (src as *const u8, dst as *mut u8);
     if width_bytes == 0 || height == 0 {
@@ -69,7 +73,7 @@ unsafe fn copy_rows(copy: &Copy) {
 
 /// # Safety
 /// All rows are writable, and nobody else touches them meanwhile.
-unsafe fn fill_rows(fill: &Fill) {
+pub(super) unsafe fn fill_rows(fill: &Fill) {
     let Fill { dst, pitch, width_bytes, height, pattern, pattern_bytes } = *fill;
     let pattern = pattern.to_le_bytes();
     let pattern = &pattern[..usize::from(pattern_bytes)];
@@ -125,7 +129,7 @@ mod tests {
             height: 4,
         };
         // SAFETY: both vectors hold four rows.
-        unsafe { execute(&mut Command::Copy(copy)) };
+        unsafe { execute(&mut Command::Copy(copy), &Replay::default()) };
         assert_eq!(dst, [0, 1, 0, 5, 6, 0, 10, 11, 0, 15, 16, 0]);
     }
 
@@ -143,7 +147,7 @@ mod tests {
                 pattern_bytes: bytes,
             };
             // SAFETY: the vector holds three rows.
-            unsafe { execute(&mut Command::Fill(fill)) };
+            unsafe { execute(&mut Command::Fill(fill), &Replay::default()) };
             for (i, byte) in dst.iter().enumerate() {
                 let column = i % 40;
                 let expected = if column < 32 { (column % usize::from(bytes)) as u8 + 1 } else { 0xEE };

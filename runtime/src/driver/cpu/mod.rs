@@ -16,7 +16,7 @@
 //! | `backend` | what devices share, and what the streams of a device share |
 //! | `claims` | keeping unordered ops apart |
 //! | `homes` | whose a timeline is, and what became of it |
-//! | `execute`, `memory` | what commands do, and to what |
+//! | `execute`, `replay`, `memory` | what commands and graphs do, and to what |
 //! | `fault_plan` | faults on request |
 //!
 //! # Lock order
@@ -32,6 +32,7 @@ mod fault_plan;
 mod homes;
 mod idle;
 mod memory;
+mod replay;
 mod seeded;
 mod strand;
 mod stream;
@@ -45,7 +46,8 @@ pub use fault_plan::FaultPlan;
 
 use crate::device::DeviceId;
 use crate::driver::{
-    Completion, DeviceProperties, DevicePtr, Driver, DriverError, DriverStream, StreamOptions,
+    Completion, DeviceProperties, DevicePtr, Driver, DriverError, DriverGraph, DriverStream, Plan,
+    StreamOptions,
 };
 use crate::site::Site;
 use crate::sync::Arc;
@@ -162,6 +164,10 @@ unsafe impl Driver for CpuDriver {
     unsafe fn free_host(&self, ptr: *mut u8, len_bytes: usize) {
         // SAFETY: `release` needs a block of `zeroed` with these numbers that is not in use: our caller's promise.
         unsafe { memory::release(ptr, len_bytes, memory::HOST_ALIGN) }
+    }
+
+    fn instantiate(&self, plan: Plan) -> Result<DriverGraph, DriverError> {
+        Ok(Arc::new(plan))
     }
 
     fn turn(&self) -> bool {

@@ -31,7 +31,7 @@ use super::stream::CpuStream;
 use crate::driver::{Command, Point, Submission};
 use crate::error::Error;
 use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, fence};
-use crate::timeline::{Registration, Released};
+use crate::timeline::{Registration, Released, Ticket};
 use std::collections::VecDeque;
 use std::sync::Weak;
 use std::task::{Wake, Waker};
@@ -41,6 +41,7 @@ const KEEP_STEPS: usize = 10_000;
 
 pub(super) struct Seeded {
     backend: Weak<CpuBackend>,
+    seed: u64,
     turn: Mutex<Turn>,
     /// Strands that became ready since the last turn.
     arrivals: Mutex<Vec<Arc<CpuStream>>>,
@@ -79,6 +80,7 @@ impl Seeded {
     pub(super) fn new(backend: Weak<CpuBackend>, seed: u64) -> Self {
         Seeded {
             backend,
+            seed,
             turn: Mutex::new(Turn { queued: Vec::new(), chooser: Chooser::new(seed) }),
             arrivals: Mutex::new(Vec::new()),
             dry: AtomicBool::new(false),
@@ -90,6 +92,11 @@ impl Seeded {
     /// Takes a strand that has become ready.
     pub(super) fn schedule(&self, stream: Arc<CpuStream>) {
         self.arrivals.lock().push(stream);
+    }
+
+    /// What the order of a graph's branches is drawn from when it runs as this op.
+    pub(super) fn seed_of(&self, stream: u64, ticket: Ticket) -> u64 {
+        self.seed ^ stream.rotate_left(40) ^ ticket.rotate_left(20)
     }
 
     pub(super) fn interleaving(&self) -> Vec<Step> {

@@ -10,9 +10,10 @@
 //! 5. The stream's handle may be dropped at any time: whoever will run the strand (a run queue, a timeline it waits for, the
 //!    claim table) holds the stream.
 
-use super::backend::Device;
+use super::backend::{Device, Runner};
 use super::execute::execute;
 use super::failing::drop_quietly;
+use super::replay::Replay;
 use super::workers::{Pool, Waiting};
 use crate::driver::{Command, DriverError, DriverEvent, DriverStream, Point, StreamOptions, Submission};
 use crate::driver::{Priority, cpu::strand::Strand};
@@ -20,6 +21,7 @@ use crate::error::{Error, ErrorKind};
 use crate::sync::Arc;
 use crate::timeline::{Ticket, Timeline};
 use crate::trace::event::{self, Traced};
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -192,20 +194,33 @@ impl CpuStream {
             return Err(self.failure(ErrorKind::Fault, ticket, &site, "the fault plan asked for it"));
         }
         event::op_started(ticket, &site, || self.traced(command));
-        let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let before_kernel = || {
             if let Some(planned) = planned
-                && is_launch
                 && planned.panics_in_this_twin()
             {
                 panic!("the fault plan asked for it");
             }
+        };
+        let replay = Replay {
+            seed: match (&*command, &self.device.backend.runner) {
+                (Command::Graph(_), Runner::Seeded(seeded)) => Some(seeded.seed_of(self.number, ticket)),
+                _ => None,
+            },
+            before_kernel: Some(&before_kernel),
+            at: Cell::new(None),
+        };
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            if is_launch {
+                before_kernel();
+            }
             // SAFETY: `submit` was promised that what the command names is valid until its ticket is reached, and that
             // nothing conflicts with it, or that claims say so: the caller holds them.
-            unsafe { execute(command) }
+            unsafe { execute(command, &replay) }
         }));
         event::op_finished(ticket, &site, || self.traced(command));
         outcome.map_err(|panic| {
-            let why = format!("panicked: {}", crate::driver::message_of(panic));
+            let inside = replay.at.get().map_or_else(String::new, |step| format!("{step} in it "));
+            let why = format!("{inside}panicked: {}", crate::driver::message_of(panic));
             self.failure(ErrorKind::Fault, ticket, &site, &why)
         })
     }

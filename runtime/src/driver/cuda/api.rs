@@ -212,6 +212,12 @@ entry_points! {
         extra: *mut *mut c_void,
     );
     fn cuLaunchHostFunc(stream: CUstream, function: HostFunction, data: *mut c_void);
+    fn cuStreamBeginCapture_v2(stream: CUstream, mode: c_uint);
+    fn cuStreamEndCapture(stream: CUstream, graph: *mut sys::CUgraph);
+    fn cuGraphInstantiateWithFlags(executable: *mut sys::CUgraphExec, graph: sys::CUgraph, flags: u64);
+    fn cuGraphLaunch(executable: sys::CUgraphExec, stream: CUstream);
+    fn cuGraphExecDestroy(executable: sys::CUgraphExec);
+    fn cuGraphDestroy(graph: sys::CUgraph);
     fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void);
     fn cuModuleGetFunction(function: *mut CUfunction, module: CUmodule, name: *const c_char);
     fn cuModuleGetGlobal_v2(address: *mut CUdeviceptr, bytes: *mut usize, module: CUmodule, name: *const c_char);

@@ -3,12 +3,12 @@
 use super::api::{Answer, Failed, opened};
 use super::context::{Context, attribute};
 use super::functions::most_shared_bytes;
-use super::reactor;
 use super::stream::{Completing, CudaStream};
+use super::{graph, reactor};
 use crate::device::DeviceId;
 use crate::driver::{
-    Completion, DeviceProperties, DevicePtr, Driver, DriverError, DriverEvent, DriverStream, Health,
-    StreamOptions, WakeUp,
+    Completion, DeviceProperties, DevicePtr, Driver, DriverError, DriverEvent, DriverGraph, DriverStream,
+    Health, Plan, StreamOptions, WakeUp,
 };
 use crate::error::{Error, ErrorKind};
 use crate::kernel::{Kernel, LaunchConfig};
@@ -294,6 +294,10 @@ unsafe impl Driver for CudaDevice {
         let _entered = self.context.enter().map_err(|failed| self.driver_error(failed))?;
         let loaded = self.context.functions.of(self.context, kernel);
         loaded.map(|_| ()).inspect_err(|_| self.look_after())
+    }
+
+    fn instantiate(&self, plan: Plan) -> Result<DriverGraph, DriverError> {
+        graph::instantiate(self.context, plan).inspect_err(|_| self.look_after())
     }
 
     fn global(&self, kernel: &'static Kernel, name: &str) -> Result<(DevicePtr, usize), DriverError> {

@@ -28,6 +28,7 @@ mod events;
 mod fault;
 mod functions;
 mod gate;
+mod graph;
 mod host_fn;
 mod launch;
 mod mourning;

@@ -13,6 +13,7 @@ use super::context::Context;
 use super::events::PooledEvent;
 use super::functions::{Function, no_such_shared};
 use super::gate::Gates;
+use super::graph::Executable;
 use super::mourning::Dependent;
 use super::raw_streams::RawStream;
 use super::spans::{Begun, Spans};
@@ -112,6 +113,9 @@ impl CudaStream {
         let stream = self.raw.stream;
         match command {
             Command::Launch(launch) => self.launch(&launch),
+            Command::Graph(graph) => {
+                Ok(graph.downcast_ref::<Executable>().expect("a graph of this driver").launch(stream)?)
+            }
             Command::Copy(copy) if copy.width_bytes == 0 || copy.height == 0 => Ok(()),
             Command::Copy(copy) => {
                 let peer = match copy.kind {
@@ -362,7 +366,10 @@ unsafe impl DriverStream for CudaStream {
             command => Spans::begin(self.context(), self.raw.stream, command),
         };
         let waited_for = self.context().blocking
-            && matches!(work.command, Command::Launch(_) | Command::Copy(_) | Command::Fill(_));
+            && matches!(
+                work.command,
+                Command::Launch(_) | Command::Graph(_) | Command::Copy(_) | Command::Fill(_)
+            );
         // Noted before it starts, since others may find the context dead as soon as it has.
         let _noted = waited_for.then(|| self.context().wait_for(self.track.label(), ticket, site));
         let performed = match &work.command {

@@ -5,10 +5,11 @@ use crate::kernel::{AccessMode, Arg, IntoOperand, Kernel, KernelCall, ParamKind,
 use crate::memory::Allocation;
 use crate::order::ByteRange;
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 /// Host memory that passes for device memory. Its view takes the bytes of `range`.
 struct Memory<T> {
-    allocation: Allocation,
+    allocation: Arc<Allocation>,
     range: ByteRange,
     _elements: PhantomData<T>,
 }
@@ -17,7 +18,7 @@ impl<T: Element> Memory<T> {
     fn of(elements: &mut [T]) -> Self {
         let len_bytes = size_of_val(elements);
         Memory {
-            allocation: Allocation::over_host(DevicePtr(elements.as_mut_ptr() as u64), len_bytes),
+            allocation: Arc::new(Allocation::over_host(DevicePtr(elements.as_mut_ptr() as u64), len_bytes)),
             range: ByteRange::contiguous(0, len_bytes as u64),
             _elements: PhantomData,
         }

@@ -1,0 +1,235 @@
+//! Graphs on CUDA: a plan's steps are enqueued once more, on streams of nobody's that the driver captures, and what the driver makes
+//! of that is launched as one call.
+//!
+//! # Rules
+//! 1. The capture is over before `instantiate` returns, and no code of others runs meanwhile. Its mode is thread-local: other
+//!    threads go on.
+//! 2. Everything that a capture forbids is done before it: kernels are loaded, shared memory is asked for, streams and events taken.
+//! 3. Each of the plan's streams is one of the driver's; an edge is an event, recorded right behind the step it stands for. All
+//!    streams are joined to the first at the end, as the driver demands it also of those that did nothing.
+//! 4. The streams of a capture go back to the pool as they came: nothing has run on them. After a capture that the driver broke they
+//!    do not, since nobody says what has become of them.
+
+use super::api::{Answer, CUstream, opened};
+use super::context::Context;
+use super::events::PooledEvent;
+use super::functions::{Function, no_such_shared};
+use super::raw_streams::RawStream;
+use super::{copy, launch};
+use crate::driver::{DriverError, DriverGraph, Launch, Plan, Priority, Step, Work};
+use cudarc::driver::sys::{CUgraph, CUgraphExec};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`.
+const THREAD_LOCAL: u32 = 1;
+
+/// A graph that can be launched.
+#[derive(Debug)]
+pub(super) struct Executable {
+    context: &'static Context,
+    raw: CUgraphExec,
+    /// Graphs that are part of it.
+    _inner: Vec<DriverGraph>,
+}
+
+// SAFETY: a graph may be launched and destroyed from any thread, by one at a time: launches are in order, as the order check has it,
+// and the last holder destroys it.
+unsafe impl Send for Executable {}
+// SAFETY: as above.
+unsafe impl Sync for Executable {}
+
+impl Executable {
+    /// Launches it. Its context is current.
+    pub(super) fn launch(&self, stream: CUstream) -> Answer {
+        // SAFETY: cuGraphLaunch takes a live graph and a live stream of one context.
+        unsafe { opened().cuGraphLaunch(self.raw, stream) }
+    }
+}
+
+impl Drop for Executable {
+    fn drop(&mut self) {
+        let (context, raw) = (self.context, Handle(self.raw));
+        crate::offload::run_where_it_may_block(move || {
+            let Handle(raw) = { raw };
+            if let Ok(_entered) = context.enter() {
+                // SAFETY: cuGraphExecDestroy takes a graph that nobody uses any more: this was the last holder, and the timeline
+                // of a launch holds it.
+                let _ = unsafe { opened().cuGraphExecDestroy(raw) };
+            }
+        });
+    }
+}
+
+/// A graph's handle on its way to the thread that destroys it.
+struct Handle(CUgraphExec);
+
+// SAFETY: as for `Executable`.
+unsafe impl Send for Handle {}
+
+/// Makes a graph of a plan.
+pub(super) fn instantiate(context: &'static Context, plan: Plan) -> Result<DriverGraph, DriverError> {
+    let entered = context.enter().map_err(|failed| context.driver_error(failed))?;
+    let functions = functions(context, &plan)?;
+    let mut streams = Vec::with_capacity(plan.streams);
+    for _ in 0..plan.streams {
+        let raw = context.streams.take(context, Priority::Normal);
+        streams.push(raw.map_err(|failed| context.driver_error(failed))?);
+    }
+    let raw: Vec<CUstream> = streams.iter().map(|stream| stream.stream).collect();
+    let (graph, _events) = capture(context, &plan, &functions, &raw)?;
+    give_back(context, streams);
+    let executable = graph.instantiate().map_err(|failed| context.driver_error(failed));
+    drop(graph);
+    drop(entered);
+    let inner = plan.steps.into_iter().filter_map(|step| match step.work {
+        Work::Graph(graph) => Some(graph),
+        _ => None,
+    });
+    Ok(Arc::new(Executable { context, raw: executable?, _inner: inner.collect() }))
+}
+
+fn give_back(context: &Context, streams: Vec<RawStream>) {
+    streams.into_iter().for_each(|stream| context.streams.give_back(stream, None));
+}
+
+/// The functions of all launches, ready to be launched as they are.
+fn functions(context: &'static Context, plan: &Plan) -> Result<HashMap<usize, Function>, DriverError> {
+    let mut functions = HashMap::new();
+    for step in &plan.steps {
+        let Work::Launch(Launch { kernel, config, .. }) = &step.work else { continue };
+        let at = |error| told(step, error);
+        let function = context.functions.of(context, kernel).map_err(at)?;
+        context.functions.allow_shared(function, config.shared_bytes).map_err(|failed| {
+            at(match failed.is_sticky() {
+                true => context.driver_error(failed),
+                false => no_such_shared(context, kernel, config.shared_bytes, failed),
+            })
+        })?;
+        functions.insert(std::ptr::from_ref::<crate::kernel::Kernel>(kernel) as usize, function);
+    }
+    Ok(functions)
+}
+
+/// What stands behind a stream's step, by the stream and the step's number.
+type Events = HashMap<(usize, u64), PooledEvent>;
+
+/// What the driver captured.
+struct Graph(CUgraph);
+
+impl Graph {
+    fn instantiate(&self) -> Answer<CUgraphExec> {
+        let mut executable = std::ptr::null_mut();
+        // SAFETY: cuGraphInstantiateWithFlags takes a live graph and writes an executable one.
+        unsafe { opened().cuGraphInstantiateWithFlags(&raw mut executable, self.0, 0) }?;
+        Ok(executable)
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // SAFETY: cuGraphDestroy takes a live graph; executables made of it are their own.
+        let _ = unsafe { opened().cuGraphDestroy(self.0) };
+    }
+}
+
+/// Has the driver capture the plan's steps. The events have to live until the capture is over.
+fn capture(
+    context: &'static Context,
+    plan: &Plan,
+    functions: &HashMap<usize, Function>,
+    streams: &[CUstream],
+) -> Result<(Graph, Events), DriverError> {
+    let mut events = Events::new();
+    let origin = streams[0];
+    // SAFETY: cuStreamBeginCapture takes a live stream that is not captured.
+    unsafe { opened().cuStreamBeginCapture_v2(origin, THREAD_LOCAL) }
+        .map_err(|failed| context.driver_error(failed))?;
+    let enqueued = enqueue(context, plan, functions, streams, &mut events);
+    let graph = end(origin).inspect_err(|_| {
+        // Should the first call not have ended it, this thread would be barred from what captures forbid.
+        let _ = end(origin);
+    });
+    enqueued?;
+    let graph = graph.map_err(|failed| context.driver_error(failed))?;
+    Ok((graph, events))
+}
+
+fn end(origin: CUstream) -> Answer<Graph> {
+    let mut graph = std::ptr::null_mut();
+    // SAFETY: cuStreamEndCapture takes a live stream, and writes a graph, or null.
+    unsafe { opened().cuStreamEndCapture(origin, &raw mut graph) }?;
+    Ok(Graph(graph))
+}
+
+/// Enqueues all steps, and an edge from the end of each stream to the first.
+fn enqueue(
+    context: &'static Context,
+    plan: &Plan,
+    functions: &HashMap<usize, Function>,
+    streams: &[CUstream],
+    events: &mut Events,
+) -> Result<(), DriverError> {
+    let waited: HashSet<(usize, u64)> = plan.steps.iter().filter_map(Step::waits_for).collect();
+    let record = |at: (usize, u64)| -> Result<PooledEvent, DriverError> {
+        context.events.record(context, streams[at.0]).map_err(|failed| context.driver_error(failed))
+    };
+    if waited.contains(&(0, 0)) {
+        events.insert((0, 0), record((0, 0))?);
+    }
+    for step in &plan.steps {
+        let stream = streams[step.stream];
+        perform(context, step, functions, stream, events)
+            .map_err(|failed| told(step, context.driver_error(failed)))?;
+        let here = (step.stream, step.number);
+        if waited.contains(&here) {
+            events.insert(here, record(here)?);
+        }
+    }
+    for side in 1..streams.len() {
+        let event = record((side, u64::MAX))?;
+        // SAFETY: cuStreamWaitEvent takes a live stream and a live event of one context.
+        unsafe { opened().cuStreamWaitEvent(streams[0], event.raw(), 0) }
+            .map_err(|failed| context.driver_error(failed))?;
+        events.insert((side, u64::MAX), event);
+    }
+    Ok(())
+}
+
+fn perform(
+    context: &'static Context,
+    step: &Step,
+    functions: &HashMap<usize, Function>,
+    stream: CUstream,
+    events: &Events,
+) -> Answer {
+    match &step.work {
+        Work::Copy(copy) if copy.width_bytes == 0 || copy.height == 0 => Ok(()),
+        Work::Copy(copy) => copy::copy(copy, context, None, stream),
+        Work::Fill(fill) if fill.width_bytes == 0 || fill.height == 0 => Ok(()),
+        Work::Fill(fill) => copy::fill(fill, stream).map_err(|(_, failed)| failed),
+        Work::Launch(launch) => {
+            let function = functions[&(std::ptr::from_ref(launch.kernel) as usize)];
+            launch::launch(launch, function, stream)
+        }
+        Work::Graph(graph) => {
+            graph.downcast_ref::<Executable>().expect("a graph of this driver").launch(stream)
+        }
+        Work::Wait { stream: other, number } => {
+            let event = &events[&(*other, *number)];
+            // SAFETY: cuStreamWaitEvent takes a live stream and a live event of one context.
+            unsafe { opened().cuStreamWaitEvent(stream, event.raw(), 0) }
+        }
+    }
+}
+
+/// The error of a step, with what it is.
+#[cold]
+fn told(step: &Step, error: DriverError) -> DriverError {
+    match error {
+        DriverError::OutOfMemory { .. } => error,
+        DriverError::Refused(why) | DriverError::Halfway(why) => {
+            DriverError::Refused(format!("{} in it: {why}", step.site))
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! What a driver makes a graph of: the work of a capture, and what comes after what. Pure numbers and commands.
+//!
+//! A plan's streams stand for those of the capture. Steps of one stream run one after the other; a wait orders what follows on
+//! its stream after a step of another. Nothing else is in order, so a driver may run two branches in any order or at once.
+
+use super::{Command, Copy, CopyKind, DriverGraph, Fill, Launch};
+use crate::site::Site;
+
+/// The work of a graph.
+#[derive(Debug)]
+pub struct Plan {
+    /// How many streams. The first, 0, is the one the capture began on: it comes before all others' first steps, and all their
+    /// steps come before its end.
+    pub streams: usize,
+    /// What they do, in the order in which it was recorded: nothing waits for a step further down.
+    pub steps: Vec<Step>,
+}
+
+/// One step of a stream.
+#[derive(Debug)]
+pub struct Step {
+    /// Whose.
+    pub stream: usize,
+    /// Its number among the steps of that stream; the first is 1.
+    pub number: u64,
+    /// What it is called and who asked for it.
+    pub site: Site,
+    /// What it does.
+    pub work: Work,
+}
+
+/// What a step does: what can be done again and again.
+#[derive(Debug)]
+pub enum Work {
+    /// Moves bytes, but none to the host or to another device.
+    Copy(Copy),
+    /// Repeats a pattern.
+    Fill(Fill),
+    /// Runs a kernel.
+    Launch(Launch),
+    /// Runs another graph.
+    Graph(DriverGraph),
+    /// Holds its stream until another is past its step `number`; 0: there is no such step, only an edge from that stream's
+    /// beginning.
+    Wait {
+        /// The other stream.
+        stream: usize,
+        /// How far it has to be.
+        number: u64,
+    },
+}
+
+impl Work {
+    /// The work of a command, or why it cannot be part of a graph.
+    pub(crate) fn of(command: Command) -> Result<Self, &'static str> {
+        match command {
+            Command::Copy(Copy { kind: CopyKind::DeviceToHost, .. }) => {
+                Err("the host would not see what each launch brings; read after a launch")
+            }
+            Command::Copy(Copy { kind: CopyKind::Peer { .. }, .. }) => {
+                Err("a graph is one device's; copy between devices before or after a launch")
+            }
+            Command::Copy(copy) => Ok(Work::Copy(copy)),
+            Command::Fill(fill) => Ok(Work::Fill(fill)),
+            Command::Launch(launch) => Ok(Work::Launch(launch)),
+            Command::Graph(graph) => Ok(Work::Graph(graph)),
+            Command::Call(_) => Err(
+                "a host function is called once, and a graph runs again and again; call it after a launch",
+            ),
+            Command::Stamp(_) => {
+                Err("an event has one time, and a graph runs again and again; time its launches")
+            }
+            Command::Wait(_) => Err("it waits for what is not in the graph; wait before a launch"),
+            Command::Foreign => Err("nobody knows what foreign work enqueues; do it between launches"),
+        }
+    }
+}
+
+impl Step {
+    /// The stream and the step that it waits for, if it is a wait.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn waits_for(&self) -> Option<(usize, u64)> {
+        match self.work {
+            Work::Wait { stream, number } => Some((stream, number)),
+            _ => None,
+        }
+    }
+}
+
+impl Plan {
+    /// The steps that run something, as indices, in an order that respects the waits: `choose` picks one of the streams, given by
+    /// number in ascending order, that could go on.
+    pub(crate) fn order(&self, mut choose: impl FnMut(&[usize]) -> usize) -> Vec<usize> {
+        let mut queues = vec![Vec::new(); self.streams];
+        for (at, step) in self.steps.iter().enumerate().rev() {
+            queues[step.stream].push(at);
+        }
+        let mut done = vec![0; self.streams];
+        let mut order = Vec::new();
+        loop {
+            let mut free = Vec::new();
+            for stream in 0..self.streams {
+                while let Some(&at) = queues[stream].last() {
+                    match self.steps[at].work {
+                        Work::Wait { stream: other, number } if done[other] >= number => {
+                            done[stream] = self.steps[at].number;
+                            queues[stream].pop();
+                        }
+                        Work::Wait { .. } => break,
+                        _ => {
+                            free.push(stream);
+                            break;
+                        }
+                    }
+                }
+            }
+            if free.is_empty() {
+                // A wait that was passed just now may have freed a stream that was looked at before.
+                if self.a_wait_is_over(&queues, &done) {
+                    continue;
+                }
+                debug_assert!(queues.iter().all(Vec::is_empty), "steps wait for each other");
+                return order;
+            }
+            let stream = free[choose(&free)];
+            let at = queues[stream].pop().expect("it has a step that can run");
+            done[stream] = self.steps[at].number;
+            order.push(at);
+        }
+    }
+
+    fn a_wait_is_over(&self, queues: &[Vec<usize>], done: &[u64]) -> bool {
+        queues.iter().filter_map(|queue| queue.last()).any(|&at| match self.steps[at].work {
+            Work::Wait { stream, number } => done[stream] >= number,
+            _ => false,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::DevicePtr;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    const NOTHING: Fill =
+        Fill { dst: DevicePtr(0), pitch: 0, width_bytes: 0, height: 0, pattern: 0, pattern_bytes: 1 };
+
+    /// Steps of `streams` streams from random numbers: each runs something or waits for where another one is.
+    fn plan(streams: usize, draws: &[(usize, Option<usize>)]) -> Plan {
+        let mut numbers = vec![0; streams];
+        let mut steps = Vec::new();
+        for &(stream, other) in draws {
+            let stream = stream % streams;
+            let work = match other {
+                Some(other) => Work::Wait { stream: other % streams, number: numbers[other % streams] },
+                None => Work::Fill(NOTHING),
+            };
+            numbers[stream] += 1;
+            steps.push(Step { stream, number: numbers[stream], site: Site::here(&"step"), work });
+        }
+        Plan { streams, steps }
+    }
+
+    /// Which steps have to come before which, by search.
+    fn before(plan: &Plan) -> Vec<BTreeSet<usize>> {
+        let mut before: Vec<BTreeSet<usize>> = Vec::new();
+        for (at, step) in plan.steps.iter().enumerate() {
+            let mut mine = BTreeSet::new();
+            for (earlier, other) in plan.steps[..at].iter().enumerate() {
+                let waited = match step.work {
+                    Work::Wait { stream, number } => other.stream == stream && other.number <= number,
+                    _ => false,
+                };
+                if other.stream == step.stream || waited {
+                    mine.insert(earlier);
+                    mine.extend(&before[earlier]);
+                }
+            }
+            before.push(mine);
+        }
+        before
+    }
+
+    proptest! {
+        #[test]
+        fn every_order_has_all_that_runs_after_what_it_waits_for(
+            streams in 1usize..5,
+            draws in proptest::collection::vec((0usize..5, proptest::option::weighted(0.4, 0usize..5)), 0..24),
+            choices in proptest::collection::vec(0usize..100, 1..24),
+        ) {
+            let plan = plan(streams, &draws);
+            let mut turn = 0;
+            let order = plan.order(|free| {
+                turn += 1;
+                choices[turn % choices.len()] % free.len()
+            });
+            let runs: Vec<usize> =
+                (0..plan.steps.len()).filter(|&at| !matches!(plan.steps[at].work, Work::Wait { .. })).collect();
+            let mut sorted = order.clone();
+            sorted.sort_unstable();
+            prop_assert_eq!(&sorted, &runs);
+            let before = before(&plan);
+            for (place, at) in order.iter().enumerate() {
+                for later in &order[place + 1..] {
+                    prop_assert!(!before[*at].contains(later), "step {later} ran after {at}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn branches_come_in_either_order() {
+        let draws = [(0, None), (1, Some(0)), (1, None), (0, None)];
+        let plan = plan(2, &draws);
+        assert_eq!(plan.order(|_| 0), [0, 3, 2]);
+        assert_eq!(plan.order(|free| free.len() - 1), [0, 2, 3]);
+    }
+}

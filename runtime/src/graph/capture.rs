@@ -1,0 +1,457 @@
+//! A capture in progress: what its streams are told is written down instead of run.
+//!
+//! # Rules
+//! 1. A capture is one thread's, for the time of one closure. A stream that is captured belongs to it: what other threads put on that
+//!    stream is refused. Nothing of the stream itself changes: not its tickets, its clocks, nor the driver's stream, and what was put
+//!    on it before goes on.
+//! 2. The stream that the capture began on is its first member. Another comes in by waiting for a member, on the capture's thread, and
+//!    is let go at the end, by when the first has to be ordered after the last op of each.
+//! 3. Members have numbers, clocks and identities of the capture's own, and memory has histories of its own (`histories.rs`): ops are
+//!    checked against each other, and against nothing that happened outside. A graph's launch is checked against that, as one op.
+//! 4. Every wait between members is kept: it is what makes branches, and where the device that replays them stands is not known.
+//! 5. What cannot be repeated is refused: host functions, copies to the host, foreign work, timed events, waits for streams outside,
+//!    and asking what is done.
+//! 6. A call that is refused is not in the graph. If nobody looks at its refusal, the capture fails with it.
+//!
+//! # Lock order
+//! `recording` → `GraphPool::histories` → ledgers → nothing. Neither allocations nor user values are dropped under them.
+
+use super::histories::Touched;
+use super::pool::GraphPool;
+use crate::driver::{Command, Plan, Step, Work};
+use crate::error::{Error, ErrorKind, Result};
+use crate::memory::{Allocation, ReuseOrder};
+use crate::order::{
+    self, Access, Asker, Clock, Conflict, Entered, Entry, Findings, Ledger, Observed, OrderMode, Refused,
+    StreamId, Strictness, Use, check_and_enter,
+};
+use crate::site::Site;
+use crate::stream::{InMemory, Op, Place, Snapshot, StreamCore};
+use crate::timeline::{Keep, Ticket};
+use parking_lot::Mutex;
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::thread::ThreadId;
+
+pub(crate) struct Capture {
+    thread: ThreadId,
+    pool: Arc<GraphPool>,
+    /// The members' identities. Nothing is ever observed in it.
+    observed: Observed,
+    recording: Mutex<Recording>,
+}
+
+#[derive(Default)]
+struct Recording {
+    members: Vec<Member>,
+    steps: Vec<Step>,
+    /// What ops have to have for as long as they run again.
+    keeps: Vec<Keep>,
+    /// The first refusal that nobody looked at.
+    unseen: Option<Error>,
+    ended: bool,
+}
+
+/// A stream that is captured.
+struct Member {
+    core: Arc<StreamCore>,
+    /// Its identity in the capture.
+    id: StreamId,
+    /// Its newest step.
+    number: Ticket,
+    /// Its newest op.
+    newest_op: Option<(Ticket, Site)>,
+    /// What is before its next step.
+    clock: Clock,
+}
+
+/// What a capture leaves.
+pub(super) struct Recorded {
+    pub(super) plan: Plan,
+    pub(super) touched: Vec<Touched>,
+    pub(super) keeps: Vec<Keep>,
+    pub(super) pool: Arc<GraphPool>,
+}
+
+thread_local! {
+    /// The captures of this thread, innermost last.
+    static CAPTURES: RefCell<Vec<Arc<Capture>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Ends its capture when it is dropped, whatever the closure did.
+pub(super) struct Capturing(Arc<Capture>);
+
+impl Drop for Capturing {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+impl Capturing {
+    /// Begins a capture on `core`.
+    pub(super) fn begin(core: &Arc<StreamCore>, site: Site) -> Result<Self> {
+        core.ensure_open(site)?;
+        if core.capture(site)?.is_some() {
+            return Err(captured(site, core, "the stream is being captured already; end that first"));
+        }
+        let world = &core.device.world;
+        let nobody = world.observed.admit().ok_or_else(|| {
+            Error::new(ErrorKind::OutOfMemory, format!("{site}: 1048576 streams are live; drop some"))
+        })?;
+        world.name_capture(nobody, &core.label);
+        let capture = Arc::new(Capture {
+            thread: std::thread::current().id(),
+            pool: GraphPool::new(core.device.clone(), nobody),
+            observed: Observed::default(),
+            recording: Mutex::default(),
+        });
+        let capturing = Capturing(capture.clone());
+        CAPTURES.with_borrow_mut(|captures| captures.push(capture.clone()));
+        capture.take_in(&mut capture.recording.lock(), core, site)?;
+        Ok(capturing)
+    }
+
+    /// What was captured, if the streams were joined and nothing went wrong unnoticed.
+    pub(super) fn finish(self, site: Site) -> Result<Recorded> {
+        let capture = self.0.clone();
+        {
+            let recording = capture.recording.lock();
+            recording.check_joined(site)?;
+        }
+        let histories = capture.pool.histories.lock().take();
+        let touched = histories.map(super::histories::Histories::into_touched).unwrap_or_default();
+        let mut recording = capture.recording.lock();
+        if let Some(error) = recording.unseen.take().filter(|error| !error.is_seen()) {
+            error.mark_seen();
+            return Err(error);
+        }
+        let plan = Plan { streams: recording.members.len(), steps: std::mem::take(&mut recording.steps) };
+        let keeps = std::mem::take(&mut recording.keeps);
+        drop(recording);
+        Ok(Recorded { plan, touched, keeps, pool: capture.pool.clone() })
+    }
+}
+
+impl Recording {
+    fn find(&self, core: &StreamCore) -> Option<usize> {
+        self.members.iter().position(|member| std::ptr::eq(&*member.core, core))
+    }
+
+    fn of(&mut self, core: &StreamCore) -> &mut Member {
+        let at = self.find(core).expect("a captured stream is a member of its capture");
+        &mut self.members[at]
+    }
+
+    /// Whether the first stream is after all that was captured on the others.
+    fn check_joined(&self, site: Site) -> Result<()> {
+        let Some((first, others)) = self.members.split_first() else { return Ok(()) };
+        for side in others {
+            if let Some((ticket, op)) = side.newest_op
+                && !first.clock.covers(Use { stream: side.id, ticket })
+            {
+                let why = format!(
+                    "stream \"{}\" came in and was not joined back, its last op is {op}; call {}.wait_stream(&{}) after that",
+                    side.core.label,
+                    name(&first.core.label),
+                    name(&side.core.label)
+                );
+                return Err(captured(site, &first.core, &why));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A label where it can stand for the variable.
+fn name(label: &str) -> &str {
+    if label.chars().all(|c| c.is_alphanumeric() || c == '_') { label } else { "stream" }
+}
+
+/// A refusal that has to do with captures.
+#[cold]
+pub(crate) fn captured(site: Site, core: &StreamCore, why: &str) -> Error {
+    Error::new(ErrorKind::Captured, format!("{}: {why}", site.on(&core.label)))
+}
+
+/// Reuse of blocks within a capture: what comes after what there.
+struct CaptureOrder<'a>(&'a Clock);
+
+impl ReuseOrder for CaptureOrder<'_> {
+    fn after(&self, used: Use) -> bool {
+        self.0.covers(used)
+    }
+
+    fn finished(&self, _used: Use) -> bool {
+        false
+    }
+
+    fn can_wait(&self, _used: Use) -> bool {
+        false
+    }
+}
+
+impl Capture {
+    /// Makes a stream a member.
+    fn take_in(
+        self: &Arc<Self>,
+        recording: &mut Recording,
+        core: &Arc<StreamCore>,
+        site: Site,
+    ) -> Result<usize> {
+        let device = &self.pool.device;
+        if !Arc::ptr_eq(&core.device, device) {
+            let why = format!(
+                "it would come into a capture on {}, and the stream is on {}; a graph is one device's",
+                device.id, core.device.id
+            );
+            return Err(captured(site, core, &why));
+        }
+        core.ensure_open(site)?;
+        let id = self.observed.admit().expect("a capture has fewer streams than a runtime");
+        core.begin_capture(self.clone());
+        let member = Member { core: core.clone(), id, number: 0, newest_op: None, clock: Clock::default() };
+        recording.members.push(member);
+        Ok(recording.members.len() - 1)
+    }
+
+    /// Whether the calling thread is the one that captures.
+    pub(crate) fn is_here(&self) -> bool {
+        self.thread == std::thread::current().id()
+    }
+
+    /// Lets go of the streams. Nothing is captured any more.
+    fn end(&self) {
+        let mut recording = std::mem::take(&mut *self.recording.lock());
+        let members = std::mem::take(&mut recording.members);
+        self.recording.lock().ended = true;
+        members.iter().for_each(|member| member.core.end_capture());
+        let histories = self.pool.histories.lock().take();
+        drop((recording, members, histories));
+        let device = &self.pool.device;
+        device.memory.forget_uses(self.pool.id);
+        device.world.observed.retire(self.pool.nobody, &Clock::default());
+        device.world.forget_capture(self.pool.nobody);
+        CAPTURES.with_borrow_mut(|captures| captures.retain(|capture| !std::ptr::eq(&**capture, self)));
+    }
+
+    /// Writes an op down.
+    pub(crate) fn enqueue<A: InMemory>(
+        &self,
+        core: &Arc<StreamCore>,
+        op: &mut Op<'_, A>,
+        command: impl FnOnce() -> Command,
+    ) -> Result<Place> {
+        self.try_enqueue(core, op, command).inspect_err(|error| self.mark_failed(op.touches, error))
+    }
+
+    fn try_enqueue<A: InMemory>(
+        &self,
+        core: &Arc<StreamCore>,
+        op: &mut Op<'_, A>,
+        command: impl FnOnce() -> Command,
+    ) -> Result<Place> {
+        if let Some(error) = op.refused.take() {
+            return Err(error);
+        }
+        core.check_shape(op, false)?;
+        let work = Work::of(command()).map_err(|why| captured(op.site, core, why))?;
+        let mut recording = self.recording.lock();
+        let at = recording.find(core).expect("a captured stream is a member of its capture");
+        let (id, number) = (recording.members[at].id, recording.members[at].number + 1);
+        let mode = core.device.world.mode;
+        let mut entered = Entered::default();
+        let mut histories = self.pool.histories.lock();
+        let histories = histories.as_mut().expect("the capture goes on");
+        let touches = op.touches.iter().map(|touch| (touch.allocation(), *touch.range(), touch.mode()));
+        let operands = histories.operands(touches.clone());
+        let asker =
+            Asker { stream: id, lane: 0, stated: &recording.members[at].clock, observed: &self.observed };
+        let strictness = match mode {
+            OrderMode::Deny | OrderMode::Wait => Strictness::Refuse,
+            OrderMode::Warn => Strictness::Find,
+            OrderMode::Off => Strictness::Skip,
+        };
+        let entry = Entry { asker, ticket: number, site: op.site, strictness };
+        let checked = check_and_enter(&operands, None, &entry, &mut entered);
+        match checked {
+            Ok(()) => {}
+            Err(Refused::Failed(error)) => return Err(error),
+            Err(Refused::Unordered(findings)) => {
+                let conflicts = recording.conflicts(core, op.site, &operands, &findings);
+                return Err(Error::with_conflicts(
+                    ErrorKind::Unordered,
+                    order::describe(&conflicts),
+                    conflicts,
+                ));
+            }
+        }
+        let warnings = recording.conflicts(core, op.site, &operands, &entered.findings);
+        drop(operands);
+        touches.for_each(|(allocation, range, mode)| histories.add(allocation, range, mode));
+        recording.steps.push(Step { stream: at, number, site: op.site, work });
+        recording.keeps.extend(op.keep.take());
+        let member = &mut recording.members[at];
+        (member.number, member.newest_op) = (number, Some((number, op.site)));
+        drop(recording);
+        for conflict in warnings {
+            if core.device.world.warns_first(conflict.earlier(), op.site) {
+                crate::report::unordered(&conflict);
+            }
+        }
+        Ok(Place::captured(number))
+    }
+
+    /// Marks what a refused op would have written, for what is captured after it.
+    pub(crate) fn mark_failed<A: InMemory>(&self, touches: &[A], error: &Error) {
+        let mut histories = self.pool.histories.lock();
+        if let Some(histories) = histories.as_mut() {
+            let touches = touches.iter().map(|touch| (touch.allocation(), *touch.range(), touch.mode()));
+            order::mark_failed(&histories.operands(touches), error);
+        }
+    }
+
+    /// Memory of the graph's own.
+    pub(crate) fn alloc(&self, core: &StreamCore, site: Site, len_bytes: usize) -> Result<Arc<Allocation>> {
+        let mut recording = self.recording.lock();
+        let Member { id, number, clock, .. } = recording.of(core);
+        let memory = &core.device.memory;
+        let grant = memory.alloc_in(self.pool.id, len_bytes, *id, &CaptureOrder(clock), site)?;
+        let outside = Use { stream: self.pool.nobody, ticket: 1 };
+        let allocation = Arc::new(Allocation::of_graph(
+            self.pool.clone(),
+            core.device.clone(),
+            &grant,
+            len_bytes,
+            outside,
+            site,
+        ));
+        let ledger = Ledger::new(Use { stream: *id, ticket: *number }, len_bytes as u64, site);
+        if let Some(histories) = self.pool.histories.lock().as_mut() {
+            histories.born(&allocation, ledger);
+        }
+        Ok(allocation)
+    }
+
+    /// Where a member stands.
+    pub(crate) fn snapshot(self: &Arc<Self>, core: &StreamCore) -> Snapshot {
+        let mut recording = self.recording.lock();
+        self.snapshot_of(recording.of(core))
+    }
+
+    fn snapshot_of(self: &Arc<Self>, member: &Member) -> Snapshot {
+        Snapshot {
+            timeline: member.core.timeline.clone(),
+            used: Use { stream: member.id, ticket: member.number },
+            version: 0,
+            stated: member.clock.clone(),
+            known: Clock::default(),
+            event: None,
+            capture: Some(self.clone()),
+        }
+    }
+
+    /// Orders what follows on `core` after `from`, a place in this capture. A stream that is no member becomes one.
+    pub(crate) fn wait(
+        self: &Arc<Self>,
+        core: &Arc<StreamCore>,
+        site: Site,
+        from: &Snapshot,
+    ) -> Result<Place> {
+        let mut recording = self.recording.lock();
+        if recording.ended {
+            return Err(captured(
+                site,
+                core,
+                "the event was recorded in a capture that has ended; record one after a launch",
+            ));
+        }
+        let at = match recording.find(core) {
+            Some(at) => at,
+            None => self.take_in(&mut recording, core, site)?,
+        };
+        let of = recording.members.iter().position(|member| member.id == from.used.stream);
+        let of = of.expect("a place in this capture is a member's");
+        let member = &mut recording.members[at];
+        if at != of {
+            member.number += 1;
+            member.clock.merge(member.id, from.used, &from.stated, |_| false);
+            let number = member.number;
+            let work = Work::Wait { stream: of, number: from.used.ticket };
+            recording.steps.push(Step { stream: at, number, site, work });
+        }
+        Ok(Place::captured(recording.members[at].number))
+    }
+
+    /// Orders what follows on `core` after every use of this memory in the capture; `None` if there was none.
+    fn wait_for(
+        self: &Arc<Self>,
+        core: &Arc<StreamCore>,
+        site: Site,
+        allocation: &Allocation,
+    ) -> Option<Result<Place>> {
+        let uses = self.pool.histories.lock().as_ref()?.uses_of(allocation)?;
+        let from: Vec<Snapshot> = {
+            let recording = self.recording.lock();
+            let used = |member: &&Member| uses.iter().any(|used| used.stream == member.id);
+            recording.members.iter().filter(used).map(|member| self.snapshot_of(member)).collect()
+        };
+        from.iter().map(|from| self.wait(core, site, from)).reduce(|before, next| before.and(next))
+    }
+
+    /// The op or wait with this number on a member, for errors.
+    pub(crate) fn site_of(&self, core: &StreamCore, number: Ticket) -> Option<Site> {
+        let recording = self.recording.lock();
+        let stream = recording.find(core)?;
+        let mut steps = recording.steps.iter().rev();
+        steps.find(|step| step.stream == stream && step.number == number).map(|step| step.site)
+    }
+
+    /// Keeps the first refusal that nobody was told of: the capture fails with it.
+    pub(crate) fn note_unseen(&self, error: &Error) {
+        self.recording.lock().unseen.get_or_insert_with(|| error.clone());
+    }
+}
+
+impl Recording {
+    fn conflicts<A: Access>(
+        &self,
+        core: &StreamCore,
+        op: Site,
+        operands: &[A],
+        findings: &Findings,
+    ) -> Vec<Conflict> {
+        let conflict = |finding: &order::Finding| {
+            let used = finding.earlier.used;
+            let earlier = self.members.iter().find(|member| member.id == used.stream);
+            let earlier = &earlier.expect("what is found was done by a member").core;
+            Conflict {
+                op,
+                writes: operands[finding.access].mode().writes(),
+                on: core.label.clone(),
+                earlier: finding.earlier.site,
+                did: finding.earlier.did,
+                earlier_on: earlier.label.clone(),
+                used: Use { stream: earlier.id, ..used },
+                observed: None,
+                captured: true,
+            }
+        };
+        findings.iter().map(conflict).collect()
+    }
+}
+
+/// [`Stream::wait_for`](crate::Stream::wait_for) where this thread captures: `None` if no capture has to do with it.
+pub(crate) fn wait_for(core: &Arc<StreamCore>, site: Site, allocation: &Allocation) -> Option<Result<Place>> {
+    let captures = CAPTURES.with_borrow(|captures| captures.clone());
+    if captures.is_empty() {
+        return None;
+    }
+    captures.iter().rev().find_map(|capture| capture.wait_for(core, site, allocation)).or_else(|| {
+        match core.capture(site) {
+            // Memory that the capture has not touched: its launches are ordered after what was done to it.
+            Ok(Some(_)) => Some(Ok(Place::captured(0))),
+            Ok(None) => None,
+            Err(error) => Some(Err(error)),
+        }
+    })
+}

@@ -1,0 +1,169 @@
+//! What the ops of a capture do to memory, apart from what has happened to it: a capture runs nothing, so the ledgers of the memory
+//! itself say nothing of it, and it says nothing to them.
+//!
+//! Memory is named by the address of its `Allocation`. One from outside is kept here, and so stays; one that was born in the capture
+//! leaves when it is dropped, and its block is free for what is captured next.
+
+use crate::kernel::AccessMode;
+use crate::memory::Allocation;
+use crate::order::{Access, ByteRange, Ledger, Use};
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+/// The histories of all memory that a capture has touched.
+#[derive(Default)]
+pub(super) struct Histories {
+    by_address: HashMap<usize, History>,
+    met: usize,
+}
+
+struct History {
+    /// When the capture first met the memory.
+    met: usize,
+    memory: Memory,
+    ledger: Ledger,
+    /// What a launch does to it.
+    accesses: Vec<(ByteRange, AccessMode)>,
+}
+
+enum Memory {
+    Outside(Arc<Allocation>),
+    Inside(Weak<Allocation>),
+}
+
+/// Memory that each launch of a graph touches, and how.
+#[derive(Clone)]
+pub(super) struct Touched {
+    pub(super) allocation: Arc<Allocation>,
+    pub(super) range: ByteRange,
+    pub(super) mode: AccessMode,
+}
+
+/// One operand of an op that is captured.
+pub(super) struct Operand<'a> {
+    ledger: &'a Ledger,
+    range: ByteRange,
+    mode: AccessMode,
+}
+
+impl Access for Operand<'_> {
+    fn ledger(&self) -> &Ledger {
+        self.ledger
+    }
+
+    fn range(&self) -> &ByteRange {
+        &self.range
+    }
+
+    fn mode(&self) -> AccessMode {
+        self.mode
+    }
+}
+
+fn address(allocation: &Allocation) -> usize {
+    std::ptr::from_ref(allocation).addr()
+}
+
+impl Histories {
+    fn enter(&mut self, allocation: &Allocation, memory: impl FnOnce() -> Memory, ledger: Ledger) {
+        self.met += 1;
+        let history = History { met: self.met, memory: memory(), ledger, accesses: Vec::new() };
+        self.by_address.insert(address(allocation), history);
+    }
+
+    /// Memory that was allocated in the capture, by `used`.
+    pub(super) fn born(&mut self, allocation: &Arc<Allocation>, ledger: Ledger) {
+        self.enter(allocation, || Memory::Inside(Arc::downgrade(allocation)), ledger);
+    }
+
+    /// Memory born in the capture is dropped: who used it there.
+    pub(super) fn dropped(&mut self, allocation: &Allocation) -> Option<Ledger> {
+        self.by_address.remove(&address(allocation)).map(|history| history.ledger)
+    }
+
+    /// The operands of an op, each with its memory's history in this capture.
+    pub(super) fn operands<'t>(
+        &mut self,
+        touches: impl Iterator<Item = (&'t Arc<Allocation>, ByteRange, AccessMode)> + Clone,
+    ) -> Vec<Operand<'_>> {
+        for (allocation, ..) in touches.clone() {
+            if !self.by_address.contains_key(&address(allocation)) {
+                self.enter(allocation, || Memory::Outside(allocation.clone()), Ledger::unknown());
+            }
+        }
+        let of = |allocation: &Arc<Allocation>| &self.by_address[&address(allocation)].ledger;
+        touches.map(|(allocation, range, mode)| Operand { ledger: of(allocation), range, mode }).collect()
+    }
+
+    /// Adds an op's access to what a launch does.
+    pub(super) fn add(&mut self, allocation: &Allocation, range: ByteRange, mode: AccessMode) {
+        if let Some(history) = self.by_address.get_mut(&address(allocation))
+            && !range.is_empty()
+        {
+            add(&mut history.accesses, range, mode);
+        }
+    }
+
+    /// Who used this memory in the capture: `None` if nobody did.
+    pub(super) fn uses_of(&self, allocation: &Allocation) -> Option<Vec<Use>> {
+        let history = self.by_address.get(&address(allocation))?;
+        Some(history.ledger.open().uses().to_vec())
+    }
+
+    /// What launches touch, of the memory that is still there, in the order in which the capture met it.
+    pub(super) fn into_touched(self) -> Vec<Touched> {
+        let mut histories: Vec<History> = self.by_address.into_values().collect();
+        histories.sort_unstable_by_key(|history| history.met);
+        let touched = histories.into_iter().flat_map(|history| {
+            let allocation = match history.memory {
+                Memory::Outside(allocation) => Some(allocation),
+                Memory::Inside(allocation) => allocation.upgrade(),
+            };
+            let of = |allocation: Arc<Allocation>| {
+                let touched = |(range, mode)| Touched { allocation: allocation.clone(), range, mode };
+                history.accesses.into_iter().map(touched).collect::<Vec<_>>()
+            };
+            allocation.map(of).unwrap_or_default()
+        });
+        touched.collect()
+    }
+}
+
+/// Adds an access to those of earlier ops, unless they say as much already. What was written before it is read is no read of what
+/// was there.
+fn add(accesses: &mut Vec<(ByteRange, AccessMode)>, range: ByteRange, mode: AccessMode) {
+    let implied =
+        |(earlier, did): &(ByteRange, AccessMode)| (did.writes() || !mode.writes()) && earlier.covers(&range);
+    if accesses.iter().any(implied) {
+        return;
+    }
+    match accesses.iter_mut().find(|(earlier, _)| *earlier == range) {
+        // Read before, and written now.
+        Some((_, did)) => *did = AccessMode::ReadWrite,
+        None => accesses.push((range, mode)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use AccessMode::{Read, ReadWrite, Write};
+
+    fn union(ops: &[(u64, u64, AccessMode)]) -> Vec<(u64, u64, AccessMode)> {
+        let mut accesses = Vec::new();
+        for &(from, to, mode) in ops {
+            add(&mut accesses, ByteRange::contiguous(from, to - from), mode);
+        }
+        accesses.iter().map(|(range, mode)| (range.offset(), range.end(), *mode)).collect()
+    }
+
+    #[test]
+    fn what_is_written_first_is_not_read_from_outside() {
+        assert_eq!(union(&[(0, 8, Write), (0, 8, Read), (2, 4, ReadWrite)]), [(0, 8, Write)]);
+        assert_eq!(union(&[(0, 8, Read), (0, 8, Write)]), [(0, 8, ReadWrite)]);
+        assert_eq!(union(&[(0, 8, Read), (0, 8, Read), (2, 4, Read)]), [(0, 8, Read)]);
+        assert_eq!(union(&[(0, 8, Read), (2, 4, Write)]), [(0, 8, Read), (2, 4, Write)]);
+        assert_eq!(union(&[(2, 4, Write), (0, 8, Read)]), [(2, 4, Write), (0, 8, Read)]);
+        assert_eq!(union(&[(0, 4, ReadWrite), (0, 4, Write)]), [(0, 4, ReadWrite)]);
+    }
+}

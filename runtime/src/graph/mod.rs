@@ -1,0 +1,289 @@
+//! Graphs: work that is captured once and launched as one op, again and again.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `capture` | a capture in progress: who may, what is written down, what is refused |
+//! | `histories` | what captured ops do to memory, apart from what has happened to it |
+//! | `pool` | the memory that they allocate |
+//!
+//! What a driver makes of it is its own business: [`Plan`](crate::driver::Plan).
+
+mod capture;
+mod histories;
+mod pool;
+
+pub(crate) use capture::{Capture, captured, wait_for};
+pub(crate) use pool::GraphPool;
+
+use crate::device::{Device, DeviceShared};
+use crate::driver::{Claim, Command, DriverGraph, Step, Work};
+use crate::error::{Error, ErrorKind, Result};
+use crate::kernel::AccessMode;
+use crate::memory::Allocation;
+use crate::order::{ByteRange, mark_failed};
+use crate::pending::{DeviceValue, Pending};
+use crate::site::Site;
+use crate::stream::{Op, Stream, Touch};
+use crate::timeline::Keep;
+use capture::{Capturing, Recorded};
+use histories::Touched;
+use std::fmt;
+use std::sync::Arc;
+
+/// Ops that were captured on a stream, to be launched as one, as often as one likes: [`Stream::capture`].
+///
+/// A cheap handle; all clones are the same graph. It keeps the memory that its ops touch, and the memory that was allocated while it
+/// was captured is its own: given back when the graph and what was made in the capture are gone.
+#[derive(Clone)]
+pub struct Graph(Arc<Captured>);
+
+struct Captured {
+    device: Arc<DeviceShared>,
+    executable: DriverGraph,
+    label: Arc<str>,
+    site: Site,
+    ops: usize,
+    streams: usize,
+    /// Stands for the memory of the pool: each launch writes it.
+    own: Arc<Allocation>,
+    touched: Vec<Touched>,
+    /// The memory of the pool.
+    claims: Vec<Claim>,
+    _keeps: Vec<Keep>,
+    pool: Arc<GraphPool>,
+}
+
+impl Drop for Captured {
+    fn drop(&mut self) {
+        self.pool.last_used(self.own.ledger.open().uses());
+    }
+}
+
+/// What the closure of [`Stream::capture`] can return: what was made, ready or in flight.
+pub trait CaptureOutput {
+    /// What of it is left when the capture is over.
+    type Value;
+
+    /// The value, or the refusal of a call that should have brought it.
+    ///
+    /// # Errors
+    /// That refusal.
+    fn into_captured(self) -> Result<Self::Value>;
+}
+
+impl CaptureOutput for () {
+    type Value = ();
+
+    fn into_captured(self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl<T> CaptureOutput for Result<T> {
+    type Value = T;
+
+    fn into_captured(self) -> Result<T> {
+        self
+    }
+}
+
+impl<T: DeviceValue> CaptureOutput for Pending<T> {
+    type Value = T;
+
+    fn into_captured(self) -> Result<T> {
+        self.queued()
+    }
+}
+
+impl<A: CaptureOutput, B: CaptureOutput> CaptureOutput for (A, B) {
+    type Value = (A::Value, B::Value);
+
+    fn into_captured(self) -> Result<(A::Value, B::Value)> {
+        let (a, b) = (self.0.into_captured(), self.1.into_captured());
+        Ok((a?, b?))
+    }
+}
+
+impl<A: CaptureOutput, B: CaptureOutput, C: CaptureOutput> CaptureOutput for (A, B, C) {
+    type Value = (A::Value, B::Value, C::Value);
+
+    fn into_captured(self) -> Result<(A::Value, B::Value, C::Value)> {
+        let (a, b, c) = (self.0.into_captured(), self.1.into_captured(), self.2.into_captured());
+        Ok((a?, b?, c?))
+    }
+}
+
+impl Stream {
+    /// Writes down what `f` puts on this stream, instead of running it: a [`Graph`], and what `f` returns.
+    ///
+    /// `f` is called at once, with this stream current. Each op it calls is checked and recorded with the memory it was given: a launch
+    /// of the graph does the same to the same memory, with what is in it by then. What `f` allocates is the graph's own memory.
+    /// A `Pending` born inside has nothing to wait for: awaited, it resolves to a `Captured` error; `queued()` gives its value.
+    ///
+    /// Other streams come in by waiting for this one (`side.wait_stream(&s)`), and have to be joined back
+    /// (`s.wait_stream(&side)`) before `f` returns. Branches between the two may run side by side.
+    ///
+    /// # Ordering
+    /// Ops of the graph are in order as their streams and waits say, and are checked for it as ever. What was put on the streams before
+    /// the capture is not waited for: that is a matter of each launch, see [`Graph::launch`].
+    ///
+    /// # What is refused inside, as `Captured`
+    /// Calls on the captured streams by other threads; waiting for streams that are not captured; host functions, foreign work, timed
+    /// events, copies to the host or to another device, `query` and `synchronize`. Random numbers are drawn when captured: each launch
+    /// has the same. A copy from the host keeps its pinned buffer and copies what was in it.
+    ///
+    /// # Errors
+    /// `Captured` if a stream that came in was not joined back, or is captured already; what `f` returns; the refusal of a call in
+    /// `f` that nobody looked at; `Driver` if the driver cannot make the graph. Whatever it is, the streams are as before and what was
+    /// captured is forgotten.
+    ///
+    /// # Panics
+    /// If `f` does; the capture is over then.
+    ///
+    /// # Examples
+    /// ```
+    /// # fn main() -> warpline_runtime::Result<()> {
+    /// # let runtime = warpline_runtime::Runtime::builder().build()?;
+    /// # let stream = runtime.device("cpu".parse()?)?.new_stream()?;
+    /// let x = stream.alloc::<f32>(3)?;
+    /// let (graph, copy) = stream.capture(|s| {
+    ///     let copy = s.alloc::<f32>(3)?;
+    ///     s.copy(&x, &copy).queued()?;
+    ///     Ok(copy)
+    /// })?;
+    /// for value in [1.0, 2.0] {
+    ///     stream.fill(&x, value).queued()?;
+    ///     graph.launch(&stream).queued()?;
+    ///     assert_eq!(stream.read(&copy).wait()?, [value; 3]);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn capture<R: CaptureOutput>(&self, f: impl FnOnce(&Stream) -> R) -> Result<(Graph, R::Value)> {
+        let site = Site::here(&"capture");
+        // Before the capture begins, so that it is nobody's graph's.
+        let own = self.alloc_at::<u8>(site, 1)?.allocation().clone();
+        own.ledger.open().forget_accesses();
+        let capturing = Capturing::begin(self.core(), site)?;
+        let value = self.enter(|| f(self)).into_captured()?;
+        let recorded = capturing.finish(site)?;
+        Ok((Graph::new(self, site, own, recorded)?, value))
+    }
+}
+
+impl Graph {
+    fn new(stream: &Stream, site: Site, own: Arc<Allocation>, recorded: Recorded) -> Result<Self> {
+        let core = stream.core();
+        let Recorded { plan, touched, keeps, pool } = recorded;
+        let ops = plan.steps.iter().filter(|step: &&Step| !matches!(step.work, Work::Wait { .. })).count();
+        let streams = plan.streams;
+        let executable = core.device.driver.instantiate(plan).map_err(|error| core.refused(site, &error))?;
+        let segments = core.device.memory.segments_of(pool.id).into_iter();
+        let whole = |(ptr, len): (crate::driver::DevicePtr, usize)| {
+            ByteRange::contiguous(0, len as u64).shifted(ptr.0)
+        };
+        let claims = segments.map(|segment| Claim { range: whole(segment), exclusive: true }).collect();
+        Ok(Graph(Arc::new(Captured {
+            device: core.device.clone(),
+            executable,
+            label: core.label.clone(),
+            site,
+            ops,
+            streams,
+            own,
+            touched,
+            claims,
+            _keeps: keeps,
+            pool,
+        })))
+    }
+
+    /// Runs all of it on `stream`, which is of the device it was captured on.
+    ///
+    /// # Ordering
+    /// It is one op of that stream, which reads and writes whatever its ops do, and is checked so. The memory of its own it writes: two
+    /// launches of one graph have to be in order.
+    ///
+    /// # Cancel safety
+    /// Dropping the `Pending` detaches the work. The graph stays until it is over.
+    ///
+    /// # On the CPU device
+    /// The ops run one after the other. Under `Schedule::Seeded` the order of branches is drawn from the seed.
+    ///
+    /// # Errors
+    /// In the `Pending`: as for any op. What reads the memory that it would have written fails with the same error.
+    #[track_caller]
+    pub fn launch(&self, stream: &Stream) -> Pending<()> {
+        let site = Site::here(&"graph");
+        let graph = &*self.0;
+        let own =
+            Touch { allocation: &graph.own, range: ByteRange::contiguous(0, 1), mode: AccessMode::Write };
+        let mut touches = Vec::with_capacity(graph.touched.len() + 1);
+        touches.push(own);
+        touches.extend(graph.touched.iter().map(|touched| {
+            let Touched { allocation, range, mode } = touched;
+            Touch { allocation, range: *range, mode: *mode }
+        }));
+        let core = stream.core();
+        if !Arc::ptr_eq(&core.device, &graph.device) {
+            let error = Error::new(
+                ErrorKind::DeviceMismatch,
+                format!(
+                    "{}: the graph was captured on {} and the stream is on {}{}; launch it on a stream of the device it was \
+                     captured on",
+                    site.on(&core.label),
+                    graph.device.id,
+                    core.device.id,
+                    if core.device.id == graph.device.id { " of another runtime" } else { "" },
+                ),
+            );
+            mark_failed(&touches, &error);
+            return Pending::refused_on(core, error);
+        }
+        let mut op = Op::new("graph", site, &touches);
+        op.of_many = true;
+        op.claims = &graph.claims;
+        op.keep = Some(self.0.clone());
+        let place = core.enqueue(&mut op, || Command::Graph(graph.executable.clone()));
+        Pending::value(core, place, ())
+    }
+
+    /// The device it was captured on.
+    pub fn device(&self) -> Device {
+        Device::of(self.0.device.clone())
+    }
+
+    /// How many ops it has; waits are none.
+    pub fn len(&self) -> usize {
+        self.0.ops
+    }
+
+    /// Whether it does nothing.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many streams it was captured on.
+    pub fn streams(&self) -> usize {
+        self.0.streams
+    }
+
+    /// Bytes of device memory that it holds for what was allocated in its capture.
+    pub fn memory_bytes(&self) -> usize {
+        self.0.claims.iter().map(|claim| claim.range.len_bytes() as usize).sum()
+    }
+}
+
+impl fmt::Debug for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let graph = &*self.0;
+        write!(
+            f,
+            "Graph({} ops, captured on {} by {})",
+            graph.ops,
+            graph.device.id,
+            graph.site.on(&graph.label)
+        )
+    }
+}

@@ -1,0 +1,105 @@
+//! A stream that is being captured: who may, and what becomes of its waits.
+
+use super::core::{Place, Snapshot, StreamCore};
+use super::enqueue::InMemory;
+use crate::error::{Error, Result};
+use crate::graph::{Capture, captured};
+use crate::order;
+use crate::site::Site;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl StreamCore {
+    /// Whether it may be: asked before everything that a capture would write down. What is put on the stream by other threads just as
+    /// the capture begins is on it, as if it had come before.
+    #[inline]
+    pub(crate) fn is_captured(&self) -> bool {
+        self.captured.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn begin_capture(&self, capture: Arc<Capture>) {
+        *self.capture.lock() = Some(capture);
+        self.captured.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn end_capture(&self) {
+        self.captured.store(false, Ordering::Relaxed);
+        let ended = self.capture.lock().take();
+        drop(ended);
+    }
+
+    /// The capture that this thread has the stream in.
+    ///
+    /// # Errors
+    /// If another thread has it in one.
+    pub(crate) fn capture(&self, site: Site) -> Result<Option<Arc<Capture>>> {
+        if !self.is_captured() {
+            return Ok(None);
+        }
+        let capture = self.capture.lock().clone();
+        match capture {
+            Some(capture) if !capture.is_here() => Err(captured(
+                site,
+                self,
+                "the stream is being captured into a graph by another thread; use another stream until that has ended",
+            )),
+            capture => Ok(capture),
+        }
+    }
+
+    /// Marks what a refused op would have written, where it would have written it.
+    pub(crate) fn mark_failed<A: InMemory>(&self, touches: &[A], error: &Error) {
+        let capture = self.capture.lock().clone().filter(|capture| capture.is_here());
+        match capture {
+            Some(capture) => capture.mark_failed(touches, error),
+            None => order::mark_failed(touches, error),
+        }
+    }
+
+    /// Refuses what a graph cannot hold, where this thread captures the stream. What another thread asks is of the stream itself.
+    #[inline]
+    pub(crate) fn refuse_captured(&self, site: Site, why: &str) -> Result<()> {
+        match self.is_captured().then(|| self.capture(site)) {
+            Some(Ok(Some(_))) => Err(captured(site, self, why)),
+            _ => Ok(()),
+        }
+    }
+
+    /// A wait that has to do with a capture: of this stream, or for a place in `there`, where `from` says it is. `None` if none has.
+    #[cold]
+    pub(crate) fn wait_captured(
+        self: &Arc<Self>,
+        site: Site,
+        there: Option<&Arc<Capture>>,
+        from: impl FnOnce(&Arc<Capture>) -> Snapshot,
+    ) -> Result<Option<Place>> {
+        match (self.capture(site)?, there) {
+            (None, None) => Ok(None),
+            (Some(_), None) => Err(captured(
+                site,
+                self,
+                "the stream is being captured, and a graph cannot wait for what is not in it; have the stream that launches it wait \
+                 before the launch",
+            )),
+            (Some(here), Some(there)) if !Arc::ptr_eq(&here, there) => {
+                Err(captured(site, self, "the wait would join two captures; a stream can be in one"))
+            }
+            (_, Some(there)) if !there.is_here() => Err(captured(
+                site,
+                self,
+                "what it would wait for is being captured by another thread; wait for a launch of the graph instead",
+            )),
+            (_, Some(there)) => there.wait(self, site, &from(there)).map(Some),
+        }
+    }
+
+    /// Why nobody can await the step with this number of a capture.
+    #[cold]
+    pub(crate) fn nothing_to_await(&self, number: u64) -> Error {
+        let capture = self.capture.lock().clone();
+        let site = capture.and_then(|capture| capture.site_of(self, number));
+        let site = site.unwrap_or_else(|| Site::here(&"an op"));
+        let why = "it was captured into a graph and has not run; launch the graph and await that, or take its value with `queued`";
+        captured(site, self, why)
+    }
+}

@@ -1,0 +1,326 @@
+//! Graphs against running the same calls: the same verdicts, and the same bytes however often they are launched. And what only the
+//! CPU device or a recording driver can show.
+
+mod support;
+
+use std::collections::BTreeSet;
+use support::recording::{Call, Recording};
+use support::{says, streams, within_a_minute};
+use warpline::prelude::*;
+use warpline::testing::{for_each_seed, for_each_seed_on};
+use warpline::{OrderMode, Result, kernels, ops};
+
+const STREAMS: usize = 4;
+const BUFFERS: usize = 5;
+const LEN: usize = 24;
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Fill(usize, usize, f32),
+    /// Half of one buffer to the other half of another.
+    Copy(usize, usize, usize),
+    Add(usize, usize, usize),
+    Axpy(usize, usize, usize),
+    WaitStream(usize, usize),
+    WaitFor(usize, usize),
+    Record(usize),
+    WaitEvent(usize, usize),
+    /// Drops a buffer, whose block may be used again at once, and allocates and fills another.
+    Replace(usize, usize),
+}
+
+/// A small generator of our own, so that a program is one number.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % n
+    }
+}
+
+fn program(number: u64) -> Vec<Step> {
+    let mut dice = Dice(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1);
+    let length = 10 + dice.below(50);
+    let step = |at| {
+        let (stream, buffer) = (dice.below(STREAMS), dice.below(BUFFERS));
+        let other = (buffer + 1 + dice.below(BUFFERS - 1)) % BUFFERS;
+        match dice.below(15) {
+            0 => Step::Fill(stream, buffer, at as f32),
+            1..3 => Step::Copy(stream, buffer, other),
+            3 | 4 => Step::Add(stream, buffer, other),
+            5 => Step::Axpy(stream, buffer, other),
+            6..10 => Step::WaitStream(stream, dice.below(STREAMS)),
+            10 | 11 => Step::WaitFor(stream, buffer),
+            12 => Step::Record(stream),
+            13 => Step::WaitEvent(stream, dice.below(8)),
+            _ => Step::Replace(stream, buffer),
+        }
+    };
+    (0..length).map(step).collect()
+}
+
+fn fill_all(stream: &Stream, buffers: &[Buffer<f32>]) -> Result<()> {
+    buffers.iter().zip(0..).try_for_each(|(buffer, at)| stream.fill(buffer, 0.5 + at as f32).queued())
+}
+
+/// Puts a program on the streams, all of which begin after the first and are joined to it at the end; which ops were accepted.
+fn enqueue(streams: &[Stream], buffers: &mut [Buffer<f32>], steps: &[Step]) -> Result<Vec<bool>> {
+    let (first, others) = streams.split_first().unwrap();
+    fill_all(first, buffers)?;
+    for stream in others {
+        stream.wait_stream(first).queued()?;
+    }
+    let mut accepted = Vec::new();
+    let mut events = Vec::new();
+    for &step in steps {
+        let op = match step {
+            Step::Fill(s, b, value) => streams[s].fill(&buffers[b], value),
+            Step::Copy(s, a, b) => {
+                let (from, to) = (buffers[a].slice(..LEN / 2)?, buffers[b].slice(LEN / 2..)?);
+                streams[s].copy(&from, &to)
+            }
+            Step::Add(s, a, b) => streams[s].enter(|| ops::add_(&buffers[a], &buffers[b])),
+            Step::Axpy(s, a, b) => {
+                let call = kernels::axpy(LEN as u64, 0.25, &buffers[a], &buffers[b]);
+                streams[s].launch(call, LaunchConfig::for_elements(LEN as u32))
+            }
+            Step::WaitStream(s, t) => {
+                streams[s].wait_stream(&streams[t]).queued()?;
+                continue;
+            }
+            Step::WaitFor(s, b) => {
+                streams[s].wait_for(&buffers[b]).queued()?;
+                continue;
+            }
+            Step::Record(s) => {
+                events.push(streams[s].record_event());
+                continue;
+            }
+            Step::WaitEvent(s, nth) => {
+                if !events.is_empty() {
+                    streams[s].wait_event(&events[nth % events.len()]).queued()?;
+                }
+                continue;
+            }
+            Step::Replace(s, b) => {
+                buffers[b] = streams[s].alloc(LEN)?;
+                streams[s].fill(&buffers[b], 100.0 + b as f32)
+            }
+        };
+        let verdict = op.queued();
+        accepted.push(verdict.is_ok());
+        if let Err(error) = verdict {
+            assert_eq!(error.kind(), ErrorKind::Unordered, "{error}");
+        }
+    }
+    for stream in others {
+        first.wait_stream(stream).queued()?;
+    }
+    Ok(accepted)
+}
+
+/// Verdicts, and what the buffers hold at the end.
+type Outcome = (Vec<bool>, Vec<Vec<f32>>);
+
+async fn contents(stream: &Stream, buffers: &[Buffer<f32>]) -> Result<Vec<Vec<f32>>> {
+    let mut all = Vec::new();
+    for buffer in buffers {
+        buffer.accept_contents();
+        all.push(stream.read(buffer).await?);
+    }
+    Ok(all)
+}
+
+fn streams_and_buffers(device: &Device) -> Result<(Vec<Stream>, Vec<Buffer<f32>>)> {
+    let streams = (0..STREAMS).map(|_| device.new_stream()).collect::<Result<Vec<_>>>()?;
+    let buffers = (0..BUFFERS).map(|_| streams[0].alloc(LEN)).collect::<Result<_>>()?;
+    Ok((streams, buffers))
+}
+
+async fn run(device: Device, steps: &[Step]) -> Result<Outcome> {
+    let (streams, mut buffers) = streams_and_buffers(&device)?;
+    let accepted = enqueue(&streams, &mut buffers, steps)?;
+    Ok((accepted, contents(&streams[0], &buffers).await?))
+}
+
+/// As [`run`], but captured and launched three times, on another stream each, with other work on the device's memory between.
+async fn capture(device: Device, steps: &[Step]) -> Result<Outcome> {
+    let (streams, mut buffers) = streams_and_buffers(&device)?;
+    let (graph, accepted) = streams[0].capture(|_| enqueue(&streams, &mut buffers, steps))?;
+    let mut outcomes = Vec::new();
+    for stream in &streams[..3] {
+        let other = stream.alloc::<f32>(LEN)?;
+        stream.fill(&other, -1.0).queued()?;
+        graph.launch(stream).queued()?;
+        outcomes.push(contents(stream, &buffers).await?);
+    }
+    assert!(outcomes.windows(2).all(|two| two[0] == two[1]), "launches differ: {outcomes:?}");
+    Ok((accepted, outcomes.remove(0)))
+}
+
+#[test]
+fn a_graph_accepts_and_does_what_the_calls_themselves_do() {
+    let (mut ops, mut refused) = (0, 0);
+    for number in 0..150 {
+        let steps = program(number);
+        let (_runtime, device, []) = streams([]);
+        let expected = support::block_on(run(device.clone(), &steps)).unwrap();
+        let captured = support::block_on(capture(device, &steps)).unwrap();
+        assert_eq!(expected, captured, "program {number}: {steps:?}");
+        ops += expected.0.len();
+        refused += expected.0.iter().filter(|&&accepted| !accepted).count();
+        for_each_seed(20 * number..20 * (number + 1), |device| {
+            let (steps, expected) = (&steps, &expected);
+            async move {
+                assert_eq!(&capture(device, steps).await?, expected, "program {number}: {steps:?}");
+                Ok(())
+            }
+        });
+    }
+    assert!(
+        ops / 5 < refused && refused < ops / 5 * 4,
+        "{refused} of {ops} refused: the programs say little"
+    );
+}
+
+#[test]
+#[ignore = "needs a CUDA device"]
+fn a_graph_does_on_cuda_what_the_calls_themselves_do_on_the_cpu() {
+    let runtime = Runtime::new().unwrap();
+    let cuda = runtime.device(DeviceId::Cuda(0)).unwrap();
+    for number in 0..100 {
+        let steps = program(number);
+        let (_runtime, device, []) = streams([]);
+        let expected = support::block_on(run(device, &steps)).unwrap();
+        let captured = support::block_on(capture(cuda.clone(), &steps)).unwrap();
+        assert_eq!(expected, captured, "program {number}: {steps:?}");
+    }
+}
+
+#[test]
+fn and_so_it_does_on_the_software_cuda_driver() {
+    support::software::run_cuda_tests(&[]);
+}
+
+#[test]
+fn a_forgotten_edge_in_a_graph_shows_for_some_seed() {
+    let mut seen = BTreeSet::new();
+    let seen_ref = std::sync::Mutex::new(&mut seen);
+    for_each_seed_on(Runtime::builder().order(OrderMode::Off), 0..40, |devices| {
+        let (device, seen) = (devices[0].clone(), &seen_ref);
+        async move {
+            let (stream, side) = (device.new_stream()?, device.new_stream()?);
+            let x = stream.alloc::<u32>(1)?;
+            let (graph, ()) = stream.capture(|s| {
+                side.wait_stream(s).queued()?;
+                s.fill(&x, 1).queued()?;
+                side.fill(&x, 2).queued()?;
+                s.wait_stream(&side).queued()
+            })?;
+            for _ in 0..4 {
+                graph.launch(&stream).queued()?;
+                seen.lock().unwrap().insert(stream.read_one(&x).await?);
+            }
+            Ok(())
+        }
+    });
+    assert_eq!(seen, [1, 2].into());
+}
+
+#[test]
+fn unordered_launches_of_one_graph_keep_apart_where_nothing_is_checked() {
+    within_a_minute(|| {
+        let runtime = Runtime::builder().order(OrderMode::Off).build().unwrap();
+        let device = runtime.best_device().unwrap();
+        let streams = [(); 4].map(|()| device.new_stream().unwrap());
+        let x = streams[0].alloc::<f32>(1 << 12).unwrap();
+        let capture = |s: &Stream| {
+            let y = s.alloc::<f32>(1 << 12)?;
+            for _ in 0..4 {
+                s.copy(&x, &y).queued()?;
+                s.enter(|| ops::add_(&y, &x)).queued()?;
+            }
+            Ok(y)
+        };
+        let (graph, y) = streams[0].capture(capture).unwrap();
+        streams[0].fill(&x, 1.0).wait().unwrap();
+        for _ in 0..50 {
+            streams.iter().for_each(|stream| drop(graph.launch(stream)));
+        }
+        device.synchronize().wait().unwrap();
+        assert_eq!(streams[0].read(&y).wait().unwrap(), vec![2.0; 1 << 12]);
+    });
+}
+
+#[test]
+fn a_panic_in_a_graph_names_the_op_in_it() {
+    let runtime = Runtime::builder().panic_in_twin(3).build().unwrap();
+    let device = runtime.best_device().unwrap();
+    let stream = device.stream().label("compute").build().unwrap();
+    let x = stream.alloc::<f32>(8).unwrap();
+    let config = LaunchConfig::for_elements(8u32);
+    let (graph, ()) = stream
+        .capture(|s| {
+            drop(s.launch(kernels::add_(8, &x, &x), config));
+            drop(s.launch(kernels::relu(8, &x, &x), config));
+        })
+        .unwrap();
+    stream.fill(&x, 1.0).wait().unwrap();
+    graph.launch(&stream).wait().unwrap();
+    let error = graph.launch(&stream).wait().unwrap_err();
+    let texts = [
+        "graph failed on stream \"compute\" at ticket 3 (tests/graphs.rs:",
+        "): add_ (tests/graphs.rs:",
+        ") in it panicked: the fault plan asked for it",
+    ];
+    says(&error, ErrorKind::Fault, &texts);
+}
+
+#[test]
+fn a_graph_is_one_submission_and_no_wait_in_it_is_elided() {
+    let (runtime, driver) = Recording::runtime(OrderMode::Deny);
+    let device = runtime.best_device().unwrap();
+    let [s, side] = ["s", "side"].map(|label| device.stream().label(label).build().unwrap());
+    let x = s.alloc::<f32>(64).unwrap();
+    drop(s.fill(&x, 1.0));
+    driver.take();
+    let (graph, ()) = s
+        .capture(|s| {
+            s.fill(&x, 2.0).queued()?;
+            let event = s.record_event();
+            for _ in 0..2 {
+                side.wait_event(&event).queued()?;
+            }
+            side.enter(|| ops::relu(&x, &x)).queued()?;
+            s.wait_stream(&side).queued()?;
+            s.wait_stream(&side).queued()?;
+            s.fill(&x, 3.0).queued()
+        })
+        .unwrap();
+    let plan = [
+        "0.1 fill",
+        "1.1 wait for 0.1",
+        "1.2 wait for 0.1",
+        "1.3 relu",
+        "0.2 wait for 1.3",
+        "0.3 wait for 1.3",
+        "0.4 fill",
+    ];
+    assert_eq!(driver.plans(), [plan]);
+    assert!(driver.take().iter().all(|call| matches!(call, Call::Alloc { .. })), "nothing else was called");
+    drop(graph.launch(&s));
+    let launch = |ticket| Call::Submit { stream: "s".into(), ticket, what: "graph" };
+    let signal = |ticket| Call::Signal { stream: "s".into(), ticket };
+    assert_eq!(driver.take(), [launch(2), signal(2)], "the graph is kept until its ticket is reached");
+    driver.refuse_next();
+    let error = graph.launch(&s).wait().unwrap_err();
+    says(&error, ErrorKind::Driver, &["graph on stream \"s\" (tests/graphs.rs:", "CUDA_ERROR_INVALID_VALUE"]);
+    driver.refuse_graphs();
+    let error = s.capture(|s| drop(s.fill(&x, 2.0))).unwrap_err();
+    says(
+        &error,
+        ErrorKind::Driver,
+        &["capture on stream \"s\" (tests/graphs.rs:", "CUDA_ERROR_NOT_SUPPORTED"],
+    );
+}
