@@ -113,7 +113,17 @@ contract! {
         assert_eq!(stream.read(&y).await?, [16.0; 1000]);
         drop(y);
         assert_eq!(device.memory_stats().graph_bytes, 0);
-        drop(x);
+        // Nothing of this one's memory is in use between launches.
+        let (graph, ()) = stream.capture(|s| {
+            let z = s.alloc::<f32>(1000)?;
+            s.fill(&z, 5.0).queued()?;
+            s.copy(&z, &x).queued()
+        })?;
+        device.empty_cache();
+        assert_eq!(device.memory_stats().graph_bytes, 2 << 20);
+        graph.launch(&stream).queued()?;
+        assert_eq!(stream.read(&x).await?, [5.0; 1000]);
+        drop((graph, x));
         stream.synchronize().await?;
         device.empty_cache();
         assert!(device.memory_stats().reserved_bytes <= before.reserved_bytes);

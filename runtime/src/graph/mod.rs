@@ -50,13 +50,7 @@ struct Captured {
     /// The memory of the pool.
     claims: Vec<Claim>,
     _keeps: Vec<Keep>,
-    pool: Arc<GraphPool>,
-}
-
-impl Drop for Captured {
-    fn drop(&mut self) {
-        self.pool.last_used(self.own.ledger.open().uses());
-    }
+    _pool: Arc<GraphPool>,
 }
 
 /// What the closure of [`Stream::capture`] can return: what was made, ready or in flight.
@@ -195,7 +189,7 @@ impl Graph {
             touched,
             claims,
             _keeps: keeps,
-            pool,
+            _pool: pool,
         })))
     }
 

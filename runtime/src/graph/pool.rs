@@ -10,7 +10,7 @@
 use super::histories::Histories;
 use crate::device::DeviceShared;
 use crate::memory::{Allocation, BlockId, PoolId};
-use crate::order::{StreamId, Use};
+use crate::order::StreamId;
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
@@ -23,15 +23,13 @@ pub(crate) struct GraphPool {
     pub(super) nobody: StreamId,
     /// While the capture goes on.
     pub(super) histories: Mutex<Option<Histories>>,
-    /// The last launches of graphs that are gone.
-    uses: Mutex<Vec<Use>>,
 }
 
 impl GraphPool {
     pub(super) fn new(device: Arc<DeviceShared>, nobody: StreamId) -> Arc<Self> {
         let id = device.memory.new_pool();
         let histories = Mutex::new(Some(Histories::default()));
-        Arc::new(GraphPool { device, id, nobody, histories, uses: Mutex::default() })
+        Arc::new(GraphPool { device, id, nobody, histories })
     }
 
     /// Takes back a block of an allocation that is dropped.
@@ -43,16 +41,12 @@ impl GraphPool {
             None => memory.free(block, allocation.ledger.last_uses()),
         }
     }
-
-    /// A graph is gone whose last launches were these.
-    pub(super) fn last_used(&self, uses: &[Use]) {
-        self.uses.lock().extend_from_slice(uses);
-    }
 }
 
 impl Drop for GraphPool {
     fn drop(&mut self) {
-        self.device.memory.dissolve(self.id, self.uses.get_mut());
+        // Each launch keeps the graph until it is over, and what was made in the capture was freed with its uses.
+        self.device.memory.dissolve(self.id);
     }
 }
 

@@ -107,9 +107,9 @@ impl DeviceMemory {
         self.pool.lock().segments_of(id)
     }
 
-    /// Ends a pool without live blocks, whose memory was last used by `uses`: it is everybody's from then on.
-    pub(crate) fn dissolve(&self, id: PoolId, uses: &[Use]) {
-        self.pool.lock().dissolve(id, uses);
+    /// Ends a pool without live blocks: they are everybody's from then on, each when its last uses are over.
+    pub(crate) fn dissolve(&self, id: PoolId) {
+        self.pool.lock().dissolve(id);
     }
 
     #[cold]

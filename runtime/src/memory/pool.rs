@@ -589,14 +589,12 @@ impl Pool {
         }
     }
 
-    /// Makes the blocks of `pool`, which are all free, blocks for everybody, once `uses` are over.
-    pub(super) fn dissolve(&mut self, pool: PoolId, uses: &[Use]) {
+    /// Makes the blocks of `pool`, which are all free, blocks for everybody.
+    pub(super) fn dissolve(&mut self, pool: PoolId) {
         for index in self.blocks_of(pool) {
             debug_assert!(self.blocks[index].state == State::Shelved, "a pool in use was dissolved");
             self.shelf.remove(&Place::of(index, &self.blocks[index]));
-            let block = &mut self.blocks[index];
-            block.pool = PoolId::DEFAULT;
-            unite(&mut block.uses, uses);
+            self.blocks[index].pool = PoolId::DEFAULT;
             self.shelve(index);
         }
     }
