@@ -540,3 +540,51 @@ fn where_nothing_runs_a_launch_stores_words_and_calls_the_host() {
         assert_eq!(log_of(main), [1]);
     });
 }
+
+#[test]
+fn an_update_changes_what_the_next_launch_does() {
+    in_child(&[], || {
+        start();
+        let (kernel, stream) = (add_kernel(), stream());
+        let adding = |x: u64, a: f32| {
+            captured(stream, || {
+                assert_eq!(launch_add(kernel, stream, x, a, 1), 0);
+                ok!(cuMemsetD32Async(x + 4, 0, 1, stream));
+            })
+        };
+        let (x, y) = (upload(&[0.0, 7.0]), upload(&[0.0, 7.0]));
+        let exec = instantiated(adding(x, 1.0));
+        let update = |graph| {
+            let none = std::ptr::null_mut();
+            let mut info = sys::CUgraphExecUpdateResultInfo {
+                result: sys::CUgraphExecUpdateResult::CU_GRAPH_EXEC_UPDATE_ERROR,
+                errorNode: none,
+                errorFromNode: none,
+            };
+            (cu!(cuGraphExecUpdate_v2(exec, graph, &mut info)), info.result as u32)
+        };
+        let gate = Gate::on(stream);
+        ok!(cuGraphLaunch(exec, stream));
+        assert_eq!(update(adding(y, 5.0)), (0, 0));
+        ok!(cuGraphLaunch(exec, stream));
+        gate.open();
+        ok!(cuStreamSynchronize(stream));
+        assert_eq!((floats::<2>(x), floats::<2>(y)), ([1.0, 0.0], [5.0, 0.0]), "what is in flight stays");
+
+        assert_eq!(update(captured(stream, || logged(stream, 1))), (910, 2), "other edges");
+        let swapped = captured(stream, || {
+            ok!(cuMemsetD32Async(x, 0, 1, stream));
+            assert_eq!(launch_add(kernel, stream, x, 1.0, 1), 0);
+        });
+        assert_eq!(update(swapped), (910, 3), "other kinds of nodes");
+        let host = pinned(4) as u64;
+        let on_the_host = captured(stream, || {
+            assert_eq!(launch_add(kernel, stream, x, 1.0, 1), 0);
+            ok!(cuMemsetD32Async(host, 0, 1, stream));
+        });
+        assert_eq!(update(on_the_host), (910, 5), "a fill of other memory");
+        ok!(cuGraphLaunch(exec, stream));
+        ok!(cuStreamSynchronize(stream));
+        assert_eq!(floats::<1>(y), [10.0], "refused updates change nothing");
+    });
+}
