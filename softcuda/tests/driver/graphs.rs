@@ -289,6 +289,39 @@ fn launches_of_one_executable_graph_take_turns_on_two_streams() {
 }
 
 #[test]
+fn launches_from_many_threads_take_turns_too() {
+    in_child(&[("SOFTCUDA_COPY_DELAY_US", "1")], || {
+        const THREADS: usize = 4;
+        const ROUNDS: usize = 200;
+        let context = start() as usize;
+        let (kernel, main, side) = (add_kernel(), stream(), stream());
+        let (x, y) = (upload(&[0.0]), upload(&[0.0]));
+        // Each launch reads what the one before wrote, with other operations between.
+        let exec = executable(main, || {
+            wait(side, main);
+            assert_eq!(launch_add(kernel, side, x, 1.0, 1), 0);
+            ok!(cuMemcpyDtoDAsync_v2(y, x, 4, side));
+            ok!(cuMemsetD32Async(x, 0, 1, side));
+            ok!(cuMemcpyDtoDAsync_v2(x, y, 4, side));
+            wait(main, side);
+        }) as usize;
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(move || {
+                    ok!(cuCtxSetCurrent(context as sys::CUcontext));
+                    let stream = stream();
+                    for _ in 0..ROUNDS {
+                        ok!(cuGraphLaunch(exec as sys::CUgraphExec, stream));
+                    }
+                    ok!(cuStreamSynchronize(stream));
+                });
+            }
+        });
+        assert_eq!(floats::<1>(x), [(THREADS * ROUNDS) as f32]);
+    });
+}
+
+#[test]
 fn two_executable_graphs_do_not_wait_for_each_other() {
     in_child(&[], || {
         start();
