@@ -229,7 +229,17 @@ pub(crate) struct LaunchAttribute {
     pub(crate) value: [u32; 16],
 }
 
+/// `CUgraphExecUpdateResultInfo`. The nodes are not told: null.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct GraphUpdate {
+    pub(crate) result: u32,
+    pub(crate) error_node: CUgraphNode,
+    pub(crate) error_from_node: CUgraphNode,
+}
+
 const _: () = {
+    assert!(size_of::<GraphUpdate>() == 24);
     assert!(size_of::<Memcpy2D>() == 128);
     assert!(size_of::<PeerEnd>() == 88);
     assert!(size_of::<Memcpy3DPeer>() == 200);

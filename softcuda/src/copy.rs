@@ -138,6 +138,17 @@ impl CopyWork {
         self.staged = Some(rows);
     }
 
+    /// Whether it is what any copy of one row may become.
+    pub(crate) fn has_one_row(&self) -> bool {
+        self.height == 1
+    }
+
+    /// Whether both move the same bytes to the same place.
+    pub(crate) fn is_as(&self, other: &CopyWork) -> bool {
+        let all = |it: &CopyWork| (it.src, it.src_pitch, it.dst, it.dst_pitch, it.width, it.height);
+        all(self) == all(other)
+    }
+
     /// Where its ends are.
     pub(crate) fn addresses(&self) -> [usize; 2] {
         [self.src, self.dst]
@@ -229,6 +240,17 @@ impl FillWork {
                 }
             }
         }
+    }
+
+    /// Whether it is what any fill of one row may become.
+    pub(crate) fn has_one_row(&self) -> bool {
+        self.shape.height == 1
+    }
+
+    /// Whether both write the same bytes to the same place.
+    pub(crate) fn is_as(&self, other: &FillWork) -> bool {
+        let all = |it: &FillWork| (it.dst, it.shape, it.pattern, it.pattern_bytes);
+        all(self) == all(other)
     }
 
     /// Where it begins.

@@ -140,6 +140,7 @@ entries! {
     cuGraphUpload
     cuGraphExecDestroy
     cuGraphGetNodes
+    cuGraphExecUpdate_v2
     cuStreamWriteValue32
     cuStreamWriteValue64
     cuStreamWaitValue32

@@ -92,6 +92,7 @@ codes! {
     STREAM_CAPTURE_IMPLICIT = 906 "operation would make the legacy stream depend on a capturing blocking stream"
     CAPTURED_EVENT = 907 "operation not permitted on an event last recorded in a capturing stream"
     STREAM_CAPTURE_WRONG_THREAD = 908 "attempt to terminate a thread-local capture sequence from another thread"
+    GRAPH_EXEC_UPDATE_FAILURE = 910 "the graph update was not performed because it included changes which violated constraints specific to instantiated graph update"
     INVALID_CLUSTER_SIZE = 912 "cluster misconfiguration"
     UNKNOWN = 999 "unknown error"
 }

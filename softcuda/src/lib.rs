@@ -51,6 +51,9 @@
 //! parameters. Allocations and their ends in stream order, and records and waits with the external flag, are refused with
 //! `CUDA_ERROR_NOT_SUPPORTED` and leave the capture as it is.
 //!
+//! `cuGraphExecUpdate_v2` takes graphs whose nodes and edges are the same and were captured in the same order; it does not
+//! say which node was at fault.
+//!
 //! A launch of an executable graph is one piece of its stream's work. It runs when the launch of the same executable graph
 //! before it has ended, on whatever stream that is. Its nodes run one after the other, and where no edge orders them a
 //! different order is taken by turns, so that a missing edge shows: an executable graph's first launch runs what was

@@ -246,6 +246,13 @@ pub(crate) fn find(address: u64) -> Option<&'static Allocation> {
     SPACE.get()?.find(address).filter(|allocation| allocation.is_live())
 }
 
+/// The device that an address is of, or whose memory lies behind it. None for host memory.
+pub(crate) fn device_of(address: usize) -> Option<u64> {
+    let space = SPACE.get()?;
+    let device = (address as u64).checked_sub(space.base)? / (2 * space.span);
+    (device < space.devices.len() as u64).then_some(device)
+}
+
 /// What device or page-locked memory an address lies in: the address as a caller knows it, and the memory's number. The
 /// address may also be the host's, of what lies behind device memory.
 pub(crate) fn identity(address: usize) -> Option<(u64, u64)> {

@@ -1,7 +1,8 @@
 //! Graphs: what a capture left, and what is instantiated from it.
 
-use crate::abi::{CUgraph, CUgraphExec, CUgraphNode, CUstream, InOut, Out};
+use crate::abi::{CUgraph, CUgraphExec, CUgraphNode, CUstream, GraphUpdate, InOut, Out};
 use crate::door::exports;
+use crate::errors::refuse;
 use crate::graph::{self, exec};
 
 exports! {
@@ -33,6 +34,16 @@ exports! {
 
     fn cuGraphLaunch(exec: CUgraphExec, stream: CUstream) {
         exec::launch(exec, stream)
+    }
+
+    fn cuGraphExecUpdate_v2(exec: CUgraphExec, graph: CUgraph, info: Out<GraphUpdate>) {
+        let change = exec::update(exec, graph)?;
+        let result = change.map_or(0, |change| change as u32);
+        info.set(GraphUpdate { result, error_node: CUgraphNode(0), error_from_node: CUgraphNode(0) })?;
+        match change {
+            Some(change) => refuse!(GRAPH_EXEC_UPDATE_FAILURE, "what changed: {change:?}"),
+            None => Ok(()),
+        }
     }
 
     fn cuGraphExecDestroy(exec: CUgraphExec) {

@@ -9,6 +9,7 @@
 
 use super::order::Order;
 use super::program::Program;
+use super::update::Change;
 use super::{Content, Run, named as graph_named};
 use crate::abi::{CUgraph, CUgraphExec, CUstream};
 use crate::capture;
@@ -74,6 +75,22 @@ pub(crate) fn destroy(handle: CUgraphExec) -> Outcome {
         EXECS.recycle(exec.index);
     }
     Ok(())
+}
+
+/// Lets an executable graph do what a graph does, from the next launch on. If that cannot be, why; then it stays as it is.
+pub(crate) fn update(handle: CUgraphExec, graph: CUgraph) -> Outcome<Option<Change>> {
+    let exec = named(handle)?;
+    let new = Arc::new(graph_named(graph)?.program()?);
+    new.check()?;
+    let mut state = exec.state.lock();
+    let Some(program) = &mut state.program else {
+        refuse!(INVALID_VALUE, "the executable graph is destroyed");
+    };
+    let change = Change::between(program, &new);
+    let unused = if change.is_none() { std::mem::replace(program, new) } else { new };
+    drop(state);
+    drop(unused);
+    Ok(change)
 }
 
 /// Checks what an upload is asked for; there is nothing to be moved.

@@ -8,6 +8,7 @@ mod order;
 mod pin;
 mod program;
 mod run;
+mod update;
 
 use crate::abi::{CUgraph, CUgraphNode};
 use crate::errors::{Outcome, refuse};

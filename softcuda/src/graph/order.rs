@@ -2,7 +2,7 @@
 //!
 //! A GPU may run them in any order, so an order that happens to be right must not hide an edge that is missing. A launch
 //! takes its order from its number among those of its executable graph:
-//! 1. the first prefers what was captured last: side streams run before the stream that they were forked from;
+//! 1. the first prefers what was captured last, so that as a rule a side stream runs before the one it was forked from;
 //! 2. the second stays on a branch as long as it goes on, and begins with what was captured first;
 //! 3. each further one is mixed, by its number and `SOFTCUDA_GRAPH_SEED`.
 //!

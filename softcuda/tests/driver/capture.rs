@@ -115,3 +115,39 @@ fn a_stream_comes_in_by_a_wait_and_must_be_joined() {
         assert_eq!(word.load(), 0);
     });
 }
+
+#[test]
+fn a_stream_may_be_joined_through_others_but_with_all_its_work() {
+    in_child(&[], || {
+        start();
+        let (origin, side, further, word) = (stream(), stream(), stream(), Word::new());
+        let wait = |to, from| {
+            let event = event();
+            ok!(cuEventRecord(event, from));
+            ok!(cuStreamWaitEvent(to, event, 0));
+        };
+        begin(origin);
+        wait(side, origin);
+        wait(further, side);
+        word.written_by(further, 1);
+        wait(side, further);
+        wait(origin, side);
+        assert_eq!(end(origin).0, 0, "the origin waits for what waited");
+        begin(origin);
+        wait(side, origin);
+        wait(origin, side);
+        word.written_by(side, 1);
+        assert_eq!(end(origin).0, 904, "there is work after the join");
+        begin(origin);
+        wait(side, origin);
+        wait(further, side);
+        wait(origin, side);
+        word.written_by(further, 1);
+        wait(side, further);
+        assert_eq!(end(origin).0, 904, "the side stream waits for it, but after it was joined itself");
+        begin(origin);
+        wait(side, origin);
+        assert_eq!(end(origin).0, 904, "nobody waits for the side stream, though it did nothing");
+        ok!(cuStreamQuery(side));
+    });
+}

@@ -289,6 +289,39 @@ fn launches_of_one_executable_graph_take_turns_on_two_streams() {
 }
 
 #[test]
+fn launches_from_many_threads_take_turns_too() {
+    in_child(&[("SOFTCUDA_COPY_DELAY_US", "1")], || {
+        const THREADS: usize = 4;
+        const ROUNDS: usize = 200;
+        let context = start() as usize;
+        let (kernel, main, side) = (add_kernel(), stream(), stream());
+        let (x, y) = (upload(&[0.0]), upload(&[0.0]));
+        // Each launch reads what the one before wrote, with other operations between.
+        let exec = executable(main, || {
+            wait(side, main);
+            assert_eq!(launch_add(kernel, side, x, 1.0, 1), 0);
+            ok!(cuMemcpyDtoDAsync_v2(y, x, 4, side));
+            ok!(cuMemsetD32Async(x, 0, 1, side));
+            ok!(cuMemcpyDtoDAsync_v2(x, y, 4, side));
+            wait(main, side);
+        }) as usize;
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(move || {
+                    ok!(cuCtxSetCurrent(context as sys::CUcontext));
+                    let stream = stream();
+                    for _ in 0..ROUNDS {
+                        ok!(cuGraphLaunch(exec as sys::CUgraphExec, stream));
+                    }
+                    ok!(cuStreamSynchronize(stream));
+                });
+            }
+        });
+        assert_eq!(floats::<1>(x), [(THREADS * ROUNDS) as f32]);
+    });
+}
+
+#[test]
 fn two_executable_graphs_do_not_wait_for_each_other() {
     in_child(&[], || {
         start();
@@ -538,5 +571,53 @@ fn where_nothing_runs_a_launch_stores_words_and_calls_the_host() {
         ok!(cuGraphLaunch(exec, main));
         assert_eq!(word.load(), 1);
         assert_eq!(log_of(main), [1]);
+    });
+}
+
+#[test]
+fn an_update_changes_what_the_next_launch_does() {
+    in_child(&[], || {
+        start();
+        let (kernel, stream) = (add_kernel(), stream());
+        let adding = |x: u64, a: f32| {
+            captured(stream, || {
+                assert_eq!(launch_add(kernel, stream, x, a, 1), 0);
+                ok!(cuMemsetD32Async(x + 4, 0, 1, stream));
+            })
+        };
+        let (x, y) = (upload(&[0.0, 7.0]), upload(&[0.0, 7.0]));
+        let exec = instantiated(adding(x, 1.0));
+        let update = |graph| {
+            let none = std::ptr::null_mut();
+            let mut info = sys::CUgraphExecUpdateResultInfo {
+                result: sys::CUgraphExecUpdateResult::CU_GRAPH_EXEC_UPDATE_ERROR,
+                errorNode: none,
+                errorFromNode: none,
+            };
+            (cu!(cuGraphExecUpdate_v2(exec, graph, &mut info)), info.result as u32)
+        };
+        let gate = Gate::on(stream);
+        ok!(cuGraphLaunch(exec, stream));
+        assert_eq!(update(adding(y, 5.0)), (0, 0));
+        ok!(cuGraphLaunch(exec, stream));
+        gate.open();
+        ok!(cuStreamSynchronize(stream));
+        assert_eq!((floats::<2>(x), floats::<2>(y)), ([1.0, 0.0], [5.0, 0.0]), "what is in flight stays");
+
+        assert_eq!(update(captured(stream, || logged(stream, 1))), (910, 2), "other edges");
+        let swapped = captured(stream, || {
+            ok!(cuMemsetD32Async(x, 0, 1, stream));
+            assert_eq!(launch_add(kernel, stream, x, 1.0, 1), 0);
+        });
+        assert_eq!(update(swapped), (910, 3), "other kinds of nodes");
+        let host = pinned(4) as u64;
+        let on_the_host = captured(stream, || {
+            assert_eq!(launch_add(kernel, stream, x, 1.0, 1), 0);
+            ok!(cuMemsetD32Async(host, 0, 1, stream));
+        });
+        assert_eq!(update(on_the_host), (910, 5), "a fill of other memory");
+        ok!(cuGraphLaunch(exec, stream));
+        ok!(cuStreamSynchronize(stream));
+        assert_eq!(floats::<1>(y), [10.0], "refused updates change nothing");
     });
 }
