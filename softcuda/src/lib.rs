@@ -64,6 +64,7 @@
 //! | `SOFTCUDA_NO_MEMOPS=1` | no stream memory operations |
 //! | `SOFTCUDA_IMMEDIATE=1` | nothing runs: calls do their bookkeeping and return, words are stored at the call, events are complete at once. For measuring what a host spends on its calls |
 //! | `SOFTCUDA_COUNTS=1` | calls are printed at exit |
+//! | `SOFTCUDA_NVTX=file` | the library is a profiler too, where `NVTX_INJECTION64_PATH` names it: NVTX ranges go into that file, a line each push and pop |
 //! | `SOFTCUDA_DRIVER_VERSION=n` | what `cuDriverGetVersion` says (12040) |
 //! | `CUDA_VISIBLE_DEVICES` | as with the driver: which devices, in which order |
 
@@ -93,6 +94,7 @@ mod memory;
 mod module;
 mod plan;
 mod pool;
+mod profiler;
 mod ptx;
 mod slab;
 mod stream;

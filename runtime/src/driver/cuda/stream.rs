@@ -17,7 +17,7 @@ use super::mourning::Dependent;
 use super::raw_streams::RawStream;
 use super::spans::{Begun, Spans};
 use super::track::{Parts, Track};
-use super::{copy, fault, host_fn, launch, reactor};
+use super::{copy, fault, host_fn, launch, nvtx, reactor};
 use crate::driver::{
     Command, CopyKind, DriverError, DriverEvent, DriverStream, Health, HostFn, Launch, Point, RawHandle,
     StreamOptions, Submission, WakeUp,
@@ -357,9 +357,12 @@ unsafe impl DriverStream for CudaStream {
             }
         };
         // Foreign work is enqueued after this, and its turn ends with its marker.
-        let begun = match &work.command {
-            Command::Foreign => None,
-            command => Spans::begin(self.context(), self.raw.stream, command),
+        let (begun, _range) = match &work.command {
+            Command::Foreign => (None, None),
+            command => (
+                Spans::begin(self.context(), self.raw.stream, command),
+                nvtx::range(site, self.track.label(), ticket),
+            ),
         };
         let waited_for = self.context().blocking
             && matches!(work.command, Command::Launch(_) | Command::Copy(_) | Command::Fill(_));
