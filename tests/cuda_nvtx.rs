@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use support::software::in_child;
 use warpline::prelude::*;
+use warpline::{reads, writes};
 
 /// What a thread tells a profiler.
 #[derive(Debug, PartialEq)]
@@ -72,6 +73,29 @@ fn each_op_is_a_range_while_it_is_enqueued() {
         assert_eq!(ticket, expected);
     }
     assert_eq!(told.len(), 6);
+}
+
+#[test]
+fn foreign_work_is_a_range_around_what_is_enqueued_meanwhile() {
+    let threads = profiled("foreign", "warpline", || {
+        let (stream, other) = (stream("work"), stream("other"));
+        let x = other.alloc::<f32>(64).unwrap();
+        let none: [&Buffer<f32>; 0] = [];
+        // SAFETY: nothing is put on the stream.
+        let done = unsafe { stream.external(reads(none), writes(none), |_| drop(other.fill(&x, 1.0))) };
+        done.wait().unwrap();
+        other.fill(&x, 1.0).wait().unwrap();
+    });
+    let [told] = &threads.values().collect::<Vec<_>>()[..] else { panic!("{threads:?}") };
+    let ops: Vec<_> = told
+        .iter()
+        .map(|told| match told {
+            Push { text, payload } => (text.split(" (").next().expect("before the line"), *payload),
+            Pop => ("", 0),
+        })
+        .collect();
+    let (external, fill) = ("external on stream \"work\"", "fill on stream \"other\"");
+    assert_eq!(ops, [(external, 1), (fill, 1), ("", 0), ("", 0), (fill, 2), ("", 0)]);
 }
 
 #[test]

@@ -27,6 +27,7 @@ mod copy;
 mod device;
 mod events;
 mod fault;
+mod foreign;
 mod functions;
 mod gate;
 mod host_fn;

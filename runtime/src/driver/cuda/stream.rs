@@ -11,6 +11,7 @@
 use super::api::{Answer, Failed, opened};
 use super::context::Context;
 use super::events::PooledEvent;
+use super::foreign::Enqueuing;
 use super::functions::{Function, no_such_shared};
 use super::gate::Gates;
 use super::mourning::Dependent;
@@ -356,7 +357,7 @@ unsafe impl DriverStream for CudaStream {
                 return Err(self.refused(Refused::Call(failed), ticket, site));
             }
         };
-        // Foreign work is enqueued after this, and its turn ends with its marker.
+        // Foreign work is enqueued after this, in a turn of its own.
         let (begun, _range) = match &work.command {
             Command::Foreign => (None, None),
             command => (
@@ -423,6 +424,10 @@ unsafe impl DriverStream for CudaStream {
     fn make_current(&self) -> Result<Box<dyn Any>, DriverError> {
         let entered = self.context().enter().map_err(|failed| self.context().driver_error(failed))?;
         Ok(Box::new(entered))
+    }
+
+    fn foreign_begins(&self, ticket: Ticket, site: Site) -> Box<dyn Any> {
+        Box::new(Enqueuing::begin(&self.track, self.raw.stream, ticket, site))
     }
 
     fn call_now(&self, site: Site, function: HostFn) -> Result<(), DriverError> {
