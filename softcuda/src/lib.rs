@@ -43,7 +43,7 @@
 //! Streams that block take turns with the null stream as in CUDA; there is no per-thread default stream. Streams are
 //! unbounded: a launch never blocks for room. What a stream captures is counted and thrown away: graphs cannot be
 //! instantiated. Two contexts on one device do not reach each other's memory. Managed memory, arrays, textures, virtual
-//! memory, IPC and profiling are not there, and neither are their symbols.
+//! memory, IPC and profiling are not there, and neither are their symbols; nor are export tables.
 //!
 //! Calls that use a stream or an event of another context than the current one follow the runtime API's rules: copies,
 //! queries and waits may, launches, stream memory operations and records on the wrong context may not.
