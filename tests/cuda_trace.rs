@@ -2,6 +2,7 @@
 
 mod support;
 
+use cudarc::driver::result::memcpy_dtod_async;
 use support::software::in_child;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -50,6 +51,58 @@ fn every_op_has_its_times_once_the_device_was_synchronized() {
                 assert!(fill.3 <= read.3, "{fill:?} {read:?}");
             }
             assert!(fills.windows(2).all(|pair| pair[0].2 <= pair[1].2));
+        });
+    }
+}
+
+#[test]
+fn foreign_work_has_its_times_as_a_whole() {
+    for completion in ["word", "event"] {
+        in_child(&[("WARPLINE_COMPLETION", completion), ("SOFTCUDA_COPY_DELAY_US", "300")], || {
+            let recorder = Recorder::new();
+            tracing_subscriber::registry().with(recorder.layer()).init();
+            let runtime = Runtime::new().unwrap();
+            let device = runtime.device(DeviceId::Cuda(0)).unwrap();
+            let (stream, other) = (device.new_stream().unwrap(), device.new_stream().unwrap());
+            let (x, y) = (stream.alloc::<f32>(64).unwrap(), stream.alloc::<f32>(64).unwrap());
+            let z = other.alloc::<f32>(64).unwrap();
+            drop(stream.fill(&x, 1.0));
+            let copies = |raw: &mut warpline::RawStream| {
+                drop(other.fill(&z, 1.0));
+                let stream = raw.as_ptr().unwrap().cast();
+                for _ in 0..3 {
+                    // SAFETY: both buffers are that long and live, and the copy is declared.
+                    unsafe { memcpy_dtod_async(y.device_ptr().0, x.device_ptr().0, 256, stream) }.unwrap();
+                }
+            };
+            let external = |f: &dyn Fn(&mut warpline::RawStream)| {
+                // SAFETY: the copies read the one buffer and write the other.
+                drop(unsafe { stream.external(reads([&x]), writes([&y]), f) });
+            };
+            external(&copies);
+            let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                external(&|raw| {
+                    copies(raw);
+                    panic!("of the other code");
+                });
+            }));
+            assert!(unwound.is_err());
+            external(&|raw| {
+                copies(raw);
+                raw.fail("something else");
+            });
+            drop(stream.read(&y));
+            let told = device.synchronize().wait().unwrap_err();
+            assert!(told.to_string().contains("something else"), "{told}");
+            let spans = spans(&recorder);
+            let of = |name: &str| spans.iter().filter(|span| span.0 == name).cloned().collect::<Vec<_>>();
+            let turns = of("external");
+            assert_eq!((turns.len(), of("fill").len()), (3, 4));
+            // As far as the ends of a microsecond tell.
+            assert!(turns.iter().all(|turn| turn.3 - turn.2 >= 899.0), "three copies take longer: {turns:?}");
+            let first = of("fill").into_iter().find(|fill| fill.1 == turns[0].1).unwrap();
+            let all = [&[first][..], &turns].concat();
+            assert!(all.windows(2).all(|pair| pair[0].3 <= pair[1].2 + 1.0), "one after the other: {all:?}");
         });
     }
 }

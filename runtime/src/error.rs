@@ -3,6 +3,7 @@
 use crate::memory::{Pinned, PinnedBytes};
 use crate::order::Conflict;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
+use std::any::Any;
 use std::fmt;
 
 /// The result of anything that can be refused or fail.
@@ -57,8 +58,15 @@ pub enum ErrorKind {
 #[derive(Clone)]
 pub struct Error {
     cause: Arc<Cause>,
-    /// What the refused copy was given. Not part of the cause, which other ops may share.
-    buffer: Option<Arc<Mutex<Option<PinnedBytes>>>>,
+    /// What the refused call was given. Not part of the cause, which other ops may share.
+    given: Option<Arc<Mutex<Option<Given>>>>,
+}
+
+/// Memory of the host that is handed back.
+enum Given {
+    Pinned(PinnedBytes),
+    /// A `Vec` of some type of elements.
+    Vec(Box<dyn Any + Send>),
 }
 
 struct Cause {
@@ -82,7 +90,7 @@ impl Error {
         conflicts: Vec<Conflict>,
     ) -> Self {
         let cause = Cause { kind, message: message.into(), conflicts, seen: AtomicBool::new(false) };
-        Error { cause: Arc::new(cause), buffer: None }
+        Error { cause: Arc::new(cause), given: None }
     }
 
     /// Which sort of failure this is.
@@ -98,18 +106,43 @@ impl Error {
     /// The pinned buffer that the refused copy was given, once: `None` if there was none, if it was taken before, or
     /// if it holds another element type.
     pub fn into_buffer<T: crate::Element>(self) -> Option<Pinned<T>> {
-        let mut buffer = self.buffer.as_ref()?.lock();
-        match Pinned::from_bytes(buffer.take()?) {
-            Ok(pinned) => Some(pinned),
-            Err(bytes) => {
-                *buffer = Some(bytes);
+        self.hand_back(|given| match given {
+            Given::Pinned(bytes) => Pinned::from_bytes(bytes).map_err(Given::Pinned),
+            other => Err(other),
+        })
+    }
+
+    /// The vector that the refused [`Device::pin`](crate::Device::pin) was given, once: `None` if there was none, if it was taken
+    /// before, or if it holds another element type.
+    pub fn into_vec<T: crate::Element>(self) -> Option<Vec<T>> {
+        self.hand_back(|given| match given {
+            Given::Vec(elements) => elements.downcast().map(|elements| *elements).map_err(Given::Vec),
+            other => Err(other),
+        })
+    }
+
+    /// What `take` makes of what there is, which stays if it makes nothing of it.
+    fn hand_back<R>(self, take: impl FnOnce(Given) -> Result<R, Given>) -> Option<R> {
+        let mut given = self.given.as_ref()?.lock();
+        match take(given.take()?) {
+            Ok(taken) => Some(taken),
+            Err(other) => {
+                *given = Some(other);
                 None
             }
         }
     }
 
     pub(crate) fn with_buffer(self, bytes: PinnedBytes) -> Self {
-        Error { buffer: Some(Arc::new(Mutex::new(Some(bytes)))), ..self }
+        self.with(Given::Pinned(bytes))
+    }
+
+    pub(crate) fn with_vec<T: crate::Element>(self, elements: Vec<T>) -> Self {
+        self.with(Given::Vec(Box::new(elements)))
+    }
+
+    fn with(self, given: Given) -> Self {
+        Error { given: Some(Arc::new(Mutex::new(Some(given)))), ..self }
     }
 
     /// Says that somebody has been told: it was awaited, or passed on to what depends on it.

@@ -43,6 +43,11 @@ pub(crate) fn queue_is_full(first: bool, stream: &str) {
 }
 
 #[cfg(feature = "cuda")]
+pub(crate) fn no_profiler(why: &str) {
+    tracing::warn!(target: "warpline", why, "the profiler that is named cannot take part; it is shown no ranges of ops");
+}
+
+#[cfg(feature = "cuda")]
 pub(crate) fn subscriber_panicked() {
     tracing::error!(target: "warpline", "a tracing subscriber panicked when it was told of an op");
 }

@@ -15,6 +15,7 @@ macro_rules! entries {
 entries! {
     cuInit
     cuDriverGetVersion
+    cuGetExportTable
     cuDeviceGetCount
     cuDeviceGet
     cuDeviceGetName

@@ -42,7 +42,7 @@
 //!
 //! Streams that block take turns with the null stream as in CUDA; there is no per-thread default stream. Streams are
 //! unbounded: a launch never blocks for room. Two contexts on one device do not reach each other's memory. Managed memory,
-//! arrays, textures, virtual memory, IPC and profiling are not there, and neither are their symbols.
+//! arrays, textures, virtual memory, IPC and profiling are not there, and neither are their symbols; nor are export tables.
 //!
 //! # Graphs
 //! What a stream captures becomes a graph: launches with their arguments as they were, copies, fills, words that are
@@ -89,6 +89,7 @@
 //! | `SOFTCUDA_NO_MEMOPS=1` | no stream memory operations |
 //! | `SOFTCUDA_IMMEDIATE=1` | nothing runs: calls do their bookkeeping and return, words are stored at the call, events are complete at once; a launch of a graph stores its words and calls its host functions, in the order of their capture. For measuring what a host spends on its calls |
 //! | `SOFTCUDA_COUNTS=1` | calls are printed at exit |
+//! | `SOFTCUDA_NVTX=file` | the library is a profiler too, where `NVTX_INJECTION64_PATH` names it: NVTX ranges go into that file, a line each push and pop |
 //! | `SOFTCUDA_DRIVER_VERSION=n` | what `cuDriverGetVersion` says (12040) |
 //! | `CUDA_VISIBLE_DEVICES` | as with the driver: which devices, in which order |
 
@@ -120,6 +121,7 @@ mod module;
 mod op;
 mod plan;
 mod pool;
+mod profiler;
 mod ptx;
 mod slab;
 mod stream;

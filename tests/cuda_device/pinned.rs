@@ -111,7 +111,7 @@ fn a_vector_of_no_length_is_pinned_without_the_driver() {
 }
 
 #[test]
-fn memory_that_is_registered_already_is_refused_and_says_what_to_do() {
+fn memory_that_is_registered_already_is_refused_and_handed_back() {
     in_child(&[], || {
         let device = cuda(0);
         let mut vector = ramp(10_000);
@@ -119,8 +119,9 @@ fn memory_that_is_registered_already_is_refused_and_says_what_to_do() {
         crate::support::raw::set_current_context(crate::support::raw::primary_context(0));
         // SAFETY: the memory is unregistered again, or stays, until the process ends.
         unsafe { sys::cuMemHostRegister_v2(address, 40_000, 0) }.result().unwrap();
+        let refused = device.pin(vector).unwrap_err();
         says(
-            &device.pin(vector).unwrap_err(),
+            &refused,
             ErrorKind::Driver,
             &[
                 "cuda:0 did not page-lock 39.1 KiB",
@@ -128,6 +129,11 @@ fn memory_that_is_registered_already_is_refused_and_says_what_to_do() {
                 "use a buffer from pinned() and copy into it",
             ],
         );
+        assert!(refused.clone().into_vec::<u32>().is_none(), "it holds f32");
+        assert!(refused.clone().into_buffer::<f32>().is_none(), "it is no pinned buffer");
+        let vector = refused.clone().into_vec::<f32>().expect("asking for something else lost nothing");
+        assert_eq!((vector.as_ptr().cast_mut().cast(), &vector[..]), (address, &ramp(10_000)[..]));
+        assert!(refused.into_vec::<f32>().is_none(), "it is handed back once");
     });
 }
 

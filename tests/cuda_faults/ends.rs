@@ -84,6 +84,9 @@ fn in_the_child_of_a_fork_every_device_says_so_and_nothing_hangs() {
                 forked(device.new_stream().unwrap_err());
                 forked(block_on(device.pinned::<f32>(4)).unwrap_err());
                 forked(device.pinned_blocking::<f32>(4).unwrap_err());
+                let not_pinned = device.pin(vec![7.0f32; 4]).unwrap_err();
+                assert_eq!(not_pinned.clone().into_vec::<f32>().expect("it is handed back"), [7.0; 4]);
+                forked(not_pinned);
                 forked(refusal(a.record_event().synchronize()));
                 drop((a, b, x, event, device.clone()));
                 device.empty_cache();

@@ -188,6 +188,9 @@ fn host_memory_that_a_copy_may_be_using_when_the_device_dies_is_given_to_nobody(
         let never = closing.hold().unwrap();
         drop(closing.call(move || told.send(()).unwrap()));
         refusal(add_one(&compute, &x, &y));
+        let refused = device.pin(vec![2.0f32; 4]).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Fault);
+        assert_eq!(refused.into_vec::<f32>().expect("it is handed back"), [2.0; 4]);
         // What a host function that is not called holds is let go, and that comes after the copies' memory would be.
         assert!(hears.recv().is_err());
         within_a_minute(move || {

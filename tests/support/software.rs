@@ -14,6 +14,7 @@ fn test_binary(variables: &[(&str, &str)]) -> Command {
     for variable in [
         "CUDA_VISIBLE_DEVICES",
         "CUDA_LAUNCH_BLOCKING",
+        "NVTX_INJECTION64_PATH",
         "WARPLINE_COMPLETION",
         "WARPLINE_ORDER",
         "WARPLINE_SCHEDULE",

@@ -398,6 +398,12 @@ pub unsafe trait DriverStream: Send + Sync + fmt::Debug + 'static {
         Ok(Box::new(()))
     }
 
+    /// Says that others enqueue what `ticket`, the newest, stands for, by this thread until the returned value is dropped: for those
+    /// who trace.
+    fn foreign_begins(&self, _ticket: Ticket, _site: Site) -> Box<dyn Any> {
+        Box::new(())
+    }
+
     /// Puts a host function at the stream's present end, for foreign work: it belongs to the newest ticket.
     ///
     /// # Errors

@@ -198,12 +198,12 @@ impl PinnedPool {
         Error::new(ErrorKind::OutOfMemory, message)
     }
 
-    /// Page-locks memory that somebody else allocated. It is not counted among the pool's.
+    /// Page-locks memory that somebody else allocated, and takes it unless it is refused. It is not counted among the pool's.
     ///
     /// # Errors
     /// `Driver` if the driver does not take it.
-    pub(crate) fn register<T: Element>(self: &Arc<Self>, mut elements: Vec<T>) -> Result<Pinned<T>, Error> {
-        let (len, len_bytes) = (elements.len(), size_of_val(&*elements));
+    pub(crate) fn register<T: Element>(self: &Arc<Self>, elements: &mut Vec<T>) -> Result<Pinned<T>, Error> {
+        let (len, len_bytes) = (elements.len(), size_of_val(&**elements));
         let ptr = NonNull::from(elements.as_mut_slice()).cast::<u8>();
         let mut owner = None;
         if len_bytes > 0 {
@@ -217,7 +217,7 @@ impl PinnedPool {
                 );
                 Error::new(ErrorKind::Driver, message)
             })?;
-            owner = Some(Box::new(elements) as Box<dyn Any + Send>);
+            owner = Some(Box::new(std::mem::take(elements)) as Box<dyn Any + Send>);
         }
         Ok(Pinned::new(
             PinnedBytes { ptr, block_len: 0, len_bytes, elements: None, owner, pool: self.clone() },

@@ -295,7 +295,7 @@ impl Device {
     ///
     /// # Errors
     /// `Driver` if the driver does not take it: parts of it are page-locked already, or the system allows no more. The vector is
-    /// dropped then.
+    /// inside: [`Error::into_vec`].
     ///
     /// # Examples
     /// ```
@@ -309,8 +309,9 @@ impl Device {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn pin<T: Element>(&self, elements: Vec<T>) -> Result<Pinned<T>> {
-        self.shared().with_pinned(|pool| pool.register(elements))
+    pub fn pin<T: Element>(&self, mut elements: Vec<T>) -> Result<Pinned<T>> {
+        let pinned = self.shared().with_pinned(|pool| pool.register(&mut elements));
+        pinned.map_err(|error| error.with_vec(elements))
     }
 
     /// Like [`pinned`](Self::pinned), on the calling thread.

@@ -247,8 +247,10 @@ impl<'a> Turn<'a> {
         let current = native.stream.make_current().map_err(|error| self.refused(site, touches, &error))?;
         let mut op = Op { turn: true, ..Op::new("foreign", site, touches) };
         let place = self.core.enqueue(&mut op, || Command::Foreign)?;
+        let enqueuing = native.stream.foreign_begins(place.ticket, site);
         let mut raw = RawStream::new(self.core, site, Some(native));
         f(&mut raw);
+        drop(enqueuing);
         drop(current);
         self.outcome(site, touches, raw.failed, place)
     }

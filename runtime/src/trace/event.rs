@@ -7,7 +7,9 @@ use crate::device::DeviceId;
 use crate::order::Use;
 use crate::site::Site;
 use crate::timeline::Ticket;
-#[cfg(feature = "cuda")]
+#[cfg(any(feature = "cuda", feature = "trace"))]
+use std::cell::Cell;
+#[cfg(any(feature = "cuda", feature = "trace"))]
 use std::time::Instant;
 use tracing::level_filters::LevelFilter;
 
@@ -68,6 +70,39 @@ macro_rules! phase {
     };
 }
 
+#[cfg(any(feature = "cuda", feature = "trace"))]
+thread_local! {
+    static TOLD_AT: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// Events that this thread emits of one moment, until this is dropped.
+#[cfg(feature = "cuda")]
+struct Told {
+    at: Instant,
+}
+
+#[cfg(feature = "cuda")]
+impl Told {
+    fn now() -> Self {
+        let at = Instant::now();
+        TOLD_AT.set(Some(at));
+        Told { at }
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl Drop for Told {
+    fn drop(&mut self) {
+        TOLD_AT.set(None);
+    }
+}
+
+/// The moment of the event that this thread is emitting: what its `ago_ns` counts from, however long it took to get here.
+#[cfg(feature = "trace")]
+pub(super) fn moment() -> Instant {
+    TOLD_AT.get().unwrap_or_else(Instant::now)
+}
+
 /// The op has run on a device that says so afterwards, from one time to another.
 #[cfg(feature = "cuda")]
 pub(crate) fn op_ran<'a>(
@@ -78,7 +113,8 @@ pub(crate) fn op_ran<'a>(
 ) {
     if listened_to() {
         let op = op();
-        let ago_ns = |at: Instant| at.elapsed().as_nanos() as u64;
+        let told = Told::now();
+        let ago_ns = |at: Instant| told.at.saturating_duration_since(at).as_nanos() as u64;
         emit_step!("start", ticket, site, op, ago_ns = ago_ns(begin));
         emit_step!("end", ticket, site, op, ago_ns = ago_ns(end));
     }

@@ -3,6 +3,7 @@
 //! A [`tracing_subscriber::Layer`] that listens to the target `warpline::op`. Device time is between an op's start and end
 //! events.
 
+use super::event::moment;
 use super::perfetto;
 use super::recording::{Recording, TrackKey};
 use super::timeline::Timeline;
@@ -129,7 +130,7 @@ impl<S: Subscriber> Layer<S> for Recorder {
         if event.metadata().target() != TARGET {
             return;
         }
-        let now = self.0.began.elapsed().as_nanos() as u64;
+        let now = moment().saturating_duration_since(self.0.began).as_nanos() as u64;
         let mut fields = Fields::default();
         event.record(&mut fields);
         let now = now.saturating_sub(fields.ago_ns);

@@ -1,11 +1,11 @@
 //! Start, versions, error texts and devices.
 
-use crate::abi::{CUdevice, Out, Uuid, put_text};
+use crate::abi::{CUdevice, In, Out, Uuid, put_text};
 use crate::device;
 use crate::door::{INITIALISED, exports};
 use crate::errors::{Code, refuse, say};
 use crate::{counts, memory, plan};
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_void};
 use std::sync::Once;
 use std::sync::atomic::Ordering;
 
@@ -39,6 +39,12 @@ exports! {
 
     fn cuDriverGetVersion(version: Out<c_int>) {
         version.set(plan::get().driver_version)
+    }
+
+    // NVRTC 13 takes the table for granted where there is no such function.
+    fn cuGetExportTable(table: Out<*const c_void>, _id: In<Uuid>) {
+        table.set(std::ptr::null())?;
+        Err(Code::NOT_FOUND.into())
     }
 
     fn cuGetErrorName(error: Code, text: Out<*const c_char>) {

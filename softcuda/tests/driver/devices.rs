@@ -47,6 +47,17 @@ visible_devices! {
 }
 
 #[test]
+fn there_are_no_export_tables_and_the_driver_says_so() {
+    in_child(&[], || {
+        ok!(cuInit(0));
+        let id = cudarc::driver::sys::CUuuid { bytes: [7; 16] };
+        let mut table = std::ptr::dangling();
+        assert_eq!(cu!(cuGetExportTable(&mut table, &id)), 500);
+        assert!(table.is_null());
+    });
+}
+
+#[test]
 fn a_device_says_that_it_is_software() {
     in_child(&[("SOFTCUDA_MEMORY", "1048576"), ("SOFTCUDA_DRIVER_VERSION", "13000")], || {
         let mut version = 0;

@@ -4,7 +4,7 @@ use super::api::{Answer, Failed, opened};
 use super::context::{Context, attribute};
 use super::functions::most_shared_bytes;
 use super::stream::{Completing, CudaStream};
-use super::{graph, reactor};
+use super::{graph, nvtx, reactor};
 use crate::device::DeviceId;
 use crate::driver::{
     Completion, DeviceProperties, DevicePtr, Driver, DriverError, DriverEvent, DriverGraph, DriverStream,
@@ -54,6 +54,7 @@ impl CudaDevice {
         };
         reactor::start()
             .map_err(|error| no_such_device(format!("its reactor thread does not start: {error}")))?;
+        nvtx::start();
         let context = Context::of(ordinal).map_err(no_such_device)?;
         if let Some(failed) = context.death() {
             return Err(no_such_device(format!("it has failed in this process: {failed}")));

@@ -14,7 +14,8 @@
 //! fails says so too ([`context`]). The first such answer ends the device for the process ([`fault`]).
 //!
 //! # Tracing
-//! While somebody listens, each op stands between two timed events and is told of when it is over ([`spans`]).
+//! While somebody listens, each op stands between two timed events and is told of when it is over ([`spans`]). A profiler is told
+//! of each op while it is enqueued ([`nvtx`]).
 //!
 //! # Lock order
 //! stream's desk → `modules`, `shared`, `peers`, pools, `tracks` (each alone). The driver is called under the desk, under
@@ -26,6 +27,7 @@ mod copy;
 mod device;
 mod events;
 mod fault;
+mod foreign;
 mod functions;
 mod gate;
 mod graph;
@@ -33,6 +35,7 @@ mod host_fn;
 mod launch;
 mod mourning;
 mod nvrtc;
+mod nvtx;
 mod raw_streams;
 mod reactor;
 mod recent;

@@ -2,7 +2,7 @@
 //!
 //! Only while somebody listens. Then each op is two events, a marker and a look of the reactor more: short ops take noticeably
 //! longer. The device's times are put on the host's clock through an event that was recorded while nothing ran, and are as good
-//! as the host sees that event: a few microseconds.
+//! as the host sees that event: a few microseconds. Where other threads take its core meanwhile it looks again.
 
 use super::api::{Answer, CUstream, Failed, opened};
 use super::context::Context;
@@ -25,11 +25,36 @@ const PASSES_WITHIN: Duration = Duration::from_millis(1);
 /// The same for the first, which nobody else waits for.
 const FIRST_PASSES_WITHIN: Duration = Duration::from_secs(1);
 
+/// How often the host looks at most for a moment that it sees well, and what well is.
+const LOOKS: usize = 16;
+const SEEN_WELL: Duration = Duration::from_micros(20);
+
 /// A moment of both clocks.
 #[derive(Debug)]
 struct Base {
     event: PooledEvent,
+    /// When the host saw it: no earlier than it was.
     at: Instant,
+}
+
+impl Base {
+    /// One of now, on a stream without work. The context is current.
+    fn now(context: &'static Context, idle: CUstream, within: Duration) -> Answer<Self> {
+        let mut best = None;
+        for _ in 0..LOOKS {
+            let since = Instant::now();
+            let event = passed(context, idle, within)?;
+            let at = Instant::now();
+            let took = at - since;
+            if best.as_ref().is_none_or(|(least, _)| took < *least) {
+                best = Some((took, Base { event, at }));
+            }
+            if took <= SEEN_WELL {
+                break;
+            }
+        }
+        Ok(best.expect("it has looked").1)
+    }
 }
 
 /// A context's clock.
@@ -41,8 +66,7 @@ impl Clock {
     fn start(&self, context: &'static Context, idle: CUstream) -> Answer {
         let mut base = self.0.lock();
         if base.is_none() {
-            let event = passed(context, idle, FIRST_PASSES_WITHIN)?;
-            *base = Some(Base { event, at: Instant::now() });
+            *base = Some(Base::now(context, idle, FIRST_PASSES_WITHIN)?);
         }
         Ok(())
     }
@@ -53,9 +77,9 @@ impl Clock {
         let base = slot.as_mut().expect("started before the event was recorded");
         let at = after(base.at, elapsed(&base.event, event)?);
         if at.saturating_duration_since(base.at) > BASE_LASTS
-            && let Ok(event) = passed(context, idle, PASSES_WITHIN)
+            && let Ok(now) = Base::now(context, idle, PASSES_WITHIN)
         {
-            *base = Base { event, at: Instant::now() };
+            *base = now;
         }
         Ok(at)
     }
@@ -83,7 +107,8 @@ fn passed(context: &'static Context, idle: CUstream, within: Duration) -> Answer
         if since.elapsed() > within {
             return Err(Failed::not_ready("cuEventQuery"));
         }
-        std::hint::spin_loop();
+        // Others may want the core: under the software CUDA driver, who is to pass the event.
+        std::thread::yield_now();
     }
     Ok(event)
 }

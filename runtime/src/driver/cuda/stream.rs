@@ -11,6 +11,7 @@
 use super::api::{Answer, Failed, opened};
 use super::context::Context;
 use super::events::PooledEvent;
+use super::foreign::Enqueuing;
 use super::functions::{Function, no_such_shared};
 use super::gate::Gates;
 use super::graph::Executable;
@@ -18,7 +19,7 @@ use super::mourning::Dependent;
 use super::raw_streams::RawStream;
 use super::spans::{Begun, Spans};
 use super::track::{Parts, Track};
-use super::{copy, fault, host_fn, launch, reactor};
+use super::{copy, fault, host_fn, launch, nvtx, reactor};
 use crate::driver::{
     Command, CopyKind, DriverError, DriverEvent, DriverStream, Health, HostFn, Launch, Point, RawHandle,
     StreamOptions, Submission, WakeUp,
@@ -360,10 +361,13 @@ unsafe impl DriverStream for CudaStream {
                 return Err(self.refused(Refused::Call(failed), ticket, site));
             }
         };
-        // Foreign work is enqueued after this, and its turn ends with its marker.
-        let begun = match &work.command {
-            Command::Foreign => None,
-            command => Spans::begin(self.context(), self.raw.stream, command),
+        // Foreign work is enqueued after this, in a turn of its own.
+        let (begun, _range) = match &work.command {
+            Command::Foreign => (None, None),
+            command => (
+                Spans::begin(self.context(), self.raw.stream, command),
+                nvtx::range(site, self.track.label(), ticket),
+            ),
         };
         let waited_for = self.context().blocking
             && matches!(
@@ -427,6 +431,10 @@ unsafe impl DriverStream for CudaStream {
     fn make_current(&self) -> Result<Box<dyn Any>, DriverError> {
         let entered = self.context().enter().map_err(|failed| self.context().driver_error(failed))?;
         Ok(Box::new(entered))
+    }
+
+    fn foreign_begins(&self, ticket: Ticket, site: Site) -> Box<dyn Any> {
+        Box::new(Enqueuing::begin(&self.track, self.raw.stream, ticket, site))
     }
 
     fn call_now(&self, site: Site, function: HostFn) -> Result<(), DriverError> {
