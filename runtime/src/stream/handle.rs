@@ -103,7 +103,9 @@ impl Stream {
                 format!("alloc of {len} elements of {} bytes is more than can be addressed", size_of::<T>()),
             )
         })?;
-        if let Some(capture) = core.capture(site)? {
+        if core.is_captured()
+            && let Some(capture) = core.capture(site)?
+        {
             return Ok(Buffer::new(capture.alloc(core, site, len_bytes)?, len));
         }
         let grant = core.device.memory.alloc(len_bytes, core.id, &**core, site).map_err(|error| {
