@@ -33,11 +33,10 @@ pub struct Pending<T> {
 
 enum State<T> {
     Flight(Flight, Output<T>),
-    /// Several streams at once: resolved when all are.
+    /// Several streams at once: resolved when all are, to the first error if there is one. Of no stream, with an error: what was
+    /// captured, which has a value and nothing to await.
     Many(Vec<Pending<()>>, Option<Error>, Output<T>),
     Failed(Refusal),
-    /// Written down in a capture: the value, and the error of who awaits it.
-    Captured(Error, Output<T>),
     Taken,
 }
 
@@ -147,7 +146,7 @@ impl<T> Pending<T> {
     #[inline]
     fn flight(core: &Arc<StreamCore>, place: Place, output: Output<T>) -> Self {
         if place.captured {
-            return Pending { state: State::Captured(core.nothing_to_await(place.ticket), output) };
+            return Self::captured(core, place.ticket, output);
         }
         if place.exact {
             core.hold(place.ticket);
@@ -159,6 +158,12 @@ impl<T> Pending<T> {
                 output,
             ),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn captured(core: &StreamCore, number: Ticket, output: Output<T>) -> Self {
+        Pending { state: State::Many(Vec::new(), Some(core.nothing_to_await(number)), output) }
     }
 
     pub(crate) fn refused_on(core: &Arc<StreamCore>, error: Error) -> Self {
@@ -198,7 +203,10 @@ impl<T> Pending<T> {
     pub fn query(&mut self) -> Result<bool> {
         match &mut self.state {
             State::Flight(flight, _) => flight.query(),
-            State::Many(parts, ..) => {
+            State::Many(parts, first, _) => {
+                if let Some(error) = first {
+                    return Err(error.clone());
+                }
                 // All of them, since each asks for the marker it needs.
                 let mut done = true;
                 for part in parts {
@@ -210,7 +218,6 @@ impl<T> Pending<T> {
                 refusal.error.mark_seen();
                 Err(refusal.error.clone())
             }
-            State::Captured(error, _) => Err(error.clone()),
             State::Taken => Ok(true),
         }
     }
@@ -223,7 +230,7 @@ impl<T> Pending<T> {
             State::Many(parts, ..) => {
                 *parts = std::mem::take(parts).into_iter().map(Pending::unobserved).collect();
             }
-            State::Failed(_) | State::Captured(..) | State::Taken => {}
+            State::Failed(_) | State::Taken => {}
         }
         self
     }
@@ -246,7 +253,6 @@ impl Pending<()> {
             State::Flight(flight, output) => State::Flight(flight, output.with(value)),
             State::Many(parts, first, output) => State::Many(parts, first, output.with(value)),
             State::Failed(refusal) => State::Failed(refusal),
-            State::Captured(error, output) => State::Captured(error, output.with(value)),
             State::Taken => State::Taken,
         };
         Pending { state }
@@ -261,7 +267,6 @@ impl<T: DeviceValue> Pending<T> {
     pub fn queued(self) -> Result<T> {
         match self.into_state() {
             State::Flight(_, output) | State::Many(_, _, output) => output.known().or_else(|make| make()),
-            State::Captured(error, output) => output.known().map_err(|_| error),
             State::Failed(refusal) => {
                 refusal.error.mark_seen();
                 Err(refusal.error)
@@ -293,9 +298,7 @@ impl<T: DeviceValue> Pending<T> {
     /// As [`into_operand`](Self::into_operand).
     pub fn as_operand(&self) -> Result<&T, Refusal> {
         match &self.state {
-            State::Flight(_, output) | State::Many(_, _, output) | State::Captured(_, output) => {
-                Ok(output.look())
-            }
+            State::Flight(_, output) | State::Many(_, _, output) => Ok(output.look()),
             State::Failed(refusal) => Err(refusal.again()),
             State::Taken => panic!("`Pending` used after it has resolved"),
         }
@@ -316,9 +319,6 @@ impl<T: DeviceValue> Pending<T> {
                 }
                 State::Many(parts, first, output) => {
                     Pending { state: State::Many(parts, first, output.replaced(value)) }
-                }
-                State::Captured(error, output) => {
-                    Pending { state: State::Captured(error, output.replaced(value)) }
                 }
                 _ => unreachable!("it has a value"),
             },
@@ -343,8 +343,8 @@ impl<T: DeviceValue> Pending<T> {
                 State::Flight(flight, _) => {
                     Pending { state: State::Flight(flight.looked_at(), Output::Value(value)) }
                 }
-                State::Captured(error, _) => {
-                    Pending { state: State::Captured(error.clone(), Output::Value(value)) }
+                State::Many(_, first @ Some(_), _) => {
+                    Pending { state: State::Many(Vec::new(), first.clone(), Output::Value(value)) }
                 }
                 // Of several streams: device values come of one.
                 _ => Pending::ready(value),
@@ -539,13 +539,11 @@ impl<T> Future for Pending<T> {
                 first.take().map_or(Ok(()), Err)
             }
             State::Failed(refusal) => Err(refusal.error.clone()),
-            State::Captured(error, _) => Err(error.clone()),
             State::Taken => panic!("`Pending` polled after it has resolved"),
         };
         let result = match std::mem::replace(&mut self.state, State::Taken) {
             State::Flight(_, output) | State::Many(_, _, output) => done.and_then(|()| output.take()),
             State::Failed(refusal) => Err(refusal.error),
-            State::Captured(error, _) => Err(error),
             State::Taken => unreachable!("looked at above"),
         };
         if let Err(error) = &result {
@@ -584,9 +582,9 @@ impl<T> fmt::Debug for Pending<T> {
             State::Flight(flight, _) => {
                 write!(f, "Pending(ticket {} of {:?})", flight.place.ticket, flight.core)
             }
+            State::Many(_, Some(error), _) => write!(f, "Pending({error})"),
             State::Many(parts, ..) => write!(f, "Pending({} streams)", parts.len()),
             State::Failed(refusal) => write!(f, "Pending(refused: {})", refusal.error),
-            State::Captured(error, _) => write!(f, "Pending(captured: {error})"),
             State::Taken => f.write_str("Pending(resolved)"),
         }
     }
