@@ -3,8 +3,8 @@
 use super::api::{Answer, Failed, opened};
 use super::context::{Context, attribute};
 use super::functions::most_shared_bytes;
-use super::reactor;
 use super::stream::{Completing, CudaStream};
+use super::{library, reactor};
 use crate::device::DeviceId;
 use crate::driver::{
     Completion, DeviceProperties, DevicePtr, Driver, DriverError, DriverEvent, DriverStream, Health,
@@ -292,8 +292,15 @@ unsafe impl Driver for CudaDevice {
 
     fn load(&self, kernel: &'static Kernel) -> Result<(), DriverError> {
         let _entered = self.context.enter().map_err(|failed| self.driver_error(failed))?;
-        let loaded = self.context.functions.of(self.context, kernel);
-        loaded.map(|_| ()).inspect_err(|_| self.look_after())
+        let load = |kernel| self.context.functions.of(self.context, kernel).map(drop);
+        let loaded = load(kernel).and_then(|()| match kernel.library {
+            None => Ok(()),
+            Some(library) => {
+                library.kernels.iter().try_for_each(|kernel| load(kernel))?;
+                (library.prepare)(library::device(self.context.ordinal)).map_err(DriverError::Refused)
+            }
+        });
+        loaded.inspect_err(|_| self.look_after())
     }
 
     fn global(&self, kernel: &'static Kernel, name: &str) -> Result<(DevicePtr, usize), DriverError> {

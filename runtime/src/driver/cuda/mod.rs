@@ -30,6 +30,7 @@ mod functions;
 mod gate;
 mod host_fn;
 mod launch;
+mod library;
 mod mourning;
 mod nvrtc;
 mod raw_streams;
