@@ -101,4 +101,4 @@ mod visible;
 mod work;
 mod worker;
 
-pub use library::library_dir;
+pub use library::{cublas_library, library_dir};
