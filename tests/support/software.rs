@@ -14,7 +14,9 @@ fn test_binary(variables: &[(&str, &str)]) -> Command {
     for variable in [
         "CUDA_VISIBLE_DEVICES",
         "CUDA_LAUNCH_BLOCKING",
+        "WARPLINE_ALLOW_TF32",
         "WARPLINE_COMPLETION",
+        "WARPLINE_CUBLAS",
         "WARPLINE_ORDER",
         "WARPLINE_SCHEDULE",
         "WARPLINE_WAKE_UP",
