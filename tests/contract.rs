@@ -92,6 +92,12 @@ fn the_contract_holds_where_devices_cannot_reach_each_other() {
     support::software::run_cuda_tests(&[("SOFTCUDA_PEER", "0")]);
 }
 
+#[test]
+fn the_contract_holds_where_a_library_makes_the_products() {
+    let library = warpline_softcuda::cublas_library().expect("the library was built with this test");
+    support::software::run_cuda_tests(&[("WARPLINE_CUBLAS", library.to_str().expect("a path in UTF-8"))]);
+}
+
 fn on_threads<const N: usize, Fut: Future<Output = Result<()>>>(
     body: impl Fn([Device; N]) -> Fut + Send + 'static,
 ) {

@@ -23,9 +23,13 @@ pub fn find_it(settings: &[(&str, &str)]) {
     let library = warpline_softcuda::library_dir().expect("the library was built with this bench");
     let mut command = std::process::Command::new(std::env::current_exe().expect("a bench has an executable"));
     command.args(std::env::args().skip(1)).env(CHILD, "1").env("LD_LIBRARY_PATH", library);
-    for variable in
-        ["CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "WARPLINE_COMPLETION", "WARPLINE_WAKE_UP"]
-    {
+    for variable in [
+        "CUDA_VISIBLE_DEVICES",
+        "CUDA_LAUNCH_BLOCKING",
+        "WARPLINE_COMPLETION",
+        "WARPLINE_CUBLAS",
+        "WARPLINE_WAKE_UP",
+    ] {
         command.env_remove(variable);
     }
     let status = command.envs(settings.iter().copied()).status().expect("it starts");

@@ -1,7 +1,8 @@
 //! Which grid and blocks a kernel is fast with on a GPU.
 //!
 //! A kernel is right under every configuration that the driver takes; these are the ones that its device code in `cuda/` is made for.
-//! Blocks of more than 256 threads are refused for a product. The CPU device runs twins, which do not look at it.
+//! Blocks of more than 256 threads are refused for a product. The CPU device runs twins, which do not look at it, no more
+//! than a library does.
 
 use warpline_runtime::kernel::LaunchConfig;
 

@@ -10,6 +10,8 @@
 //! neither a compiler nor a file is needed at run time. ptxas assembles it without spills for `sm_75`, `sm_80`, `sm_90` and
 //! `sm_100`, and `host-check` compiles the same sources for the host and compares them with the twins.
 //!
+//! Products of matrices have a library form as well, cuBLAS: see [`libraries`].
+//!
 //! Kernels are right under any launch configuration, or refused by the driver; [`launch`] has the ones they are fast with. None has
 //! run on a GPU yet.
 
@@ -25,6 +27,7 @@ mod count_equal;
 mod cross_entropy;
 mod gemm;
 pub mod launch;
+pub mod libraries;
 mod linear;
 mod matmul;
 mod mean;

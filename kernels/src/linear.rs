@@ -3,11 +3,13 @@
 //! Reads 4·(m·k + k·n + n) bytes and writes 4·m·n bytes, for 2·m·n·k operations.
 
 use crate::gemm::{Operand, gemm};
+use crate::libraries::cublas;
 
 warpline_runtime::kernel! {
     /// y ← x·wᵀ + bias, with `x` of `m` × `k`, `w` of `n` × `k`, `bias` of `n` and `y` of `m` × `n`, all row-major and dense.
     ///
-    /// Where `w_transposed` is not 0, `w` holds its transpose, `k` × `n` row-major. Each sum starts at the bias.
+    /// Where `w_transposed` is not 0, `w` holds its transpose, `k` × `n` row-major. Each sum starts at the bias, or
+    /// ends with it where a library makes the product: see [`libraries`](crate::libraries).
     pub unsafe fn linear(
         m: u64, n: u64, k: u64, w_transposed: u32, x: &[f32], w: &[f32], bias: &[f32], write y: &mut [f32]
     )
@@ -18,6 +20,7 @@ warpline_runtime::kernel! {
     {
         descriptor: LINEAR,
         ptx: include_str!("../ptx/linear.ptx"),
+        library: &cublas::LINEAR,
         cpu: |m, n, k, w_transposed, x, w, bias, y| {
             if y.is_empty() {
                 return;

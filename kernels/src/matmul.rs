@@ -3,12 +3,13 @@
 //! Reads 4·(m·k + k·n) bytes and writes 4·m·n bytes, for 2·m·n·k operations.
 
 use crate::gemm::{Operand, gemm};
+use crate::libraries::cublas;
 
 warpline_runtime::kernel! {
     /// c ← a·b, with `a` of `m` × `k`, `b` of `k` × `n` and `c` of `m` × `n`, all row-major and dense.
     ///
     /// Where `a_transposed` is not 0, `a` holds the transpose, `k` × `m` row-major; likewise `b`, `n` × `k`. With `k` = 0 the
-    /// product is 0. Sums are f32, in an order that depends on `k` alone.
+    /// product is 0. Sums are f32, in an order that depends on `k` alone, unless a library runs: see [`libraries`](crate::libraries).
     pub unsafe fn matmul(
         m: u64, n: u64, k: u64, a_transposed: u32, b_transposed: u32, a: &[f32], b: &[f32], write c: &mut [f32]
     )
@@ -18,6 +19,7 @@ warpline_runtime::kernel! {
     {
         descriptor: MATMUL,
         ptx: include_str!("../ptx/matmul.ptx"),
+        library: &cublas::MATMUL,
         cpu: |m, n, k, a_transposed, b_transposed, a, b, c| {
             let a = Operand { elements: a, transposed: a_transposed != 0 };
             let b = Operand { elements: b, transposed: b_transposed != 0 };

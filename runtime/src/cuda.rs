@@ -20,6 +20,9 @@
 //! | `WARPLINE_COMPLETION` | `word`: the device writes its progress to host memory, where it can; `event`: events are asked |
 //! | `WARPLINE_WAKE_UP` | `low-power`, `balanced`, `low-latency`: [`WakeUp`] of runtimes made by [`Runtime::new`] |
 //!
+//! `WARPLINE_CUBLAS` and `WARPLINE_ALLOW_TF32` are the crate `warpline-kernels`'s (`kernels::libraries`), `WARPLINE_NVRTC` says where NVRTC
+//! is for kernels of CUDA C++.
+//!
 //! # Other code
 //! [`Stream::external`] lets other code enqueue on a stream of ours, [`StreamBuilder::borrow_raw`] puts our work on a stream of
 //! theirs, [`Stream::borrow_memory`] and [`Buffer::device_ptr`] share memory, [`Stream::global`] reaches the variables of modules.

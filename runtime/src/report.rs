@@ -2,6 +2,8 @@
 
 use crate::error::Error;
 use crate::order::Conflict;
+#[cfg(feature = "cuda")]
+use crate::{site::Site, timeline::Ticket};
 
 pub(crate) fn waker_panicked() {
     tracing::error!(target: "warpline", "a task's waker panicked; the other waiters were woken");
@@ -45,6 +47,18 @@ pub(crate) fn queue_is_full(first: bool, stream: &str) {
 #[cfg(feature = "cuda")]
 pub(crate) fn no_profiler(why: &str) {
     tracing::warn!(target: "warpline", why, "the profiler that is named cannot take part; it is shown no ranges of ops");
+}
+
+#[cfg(feature = "cuda")]
+pub(crate) fn no_library(why: &str) {
+    tracing::info!(target: "warpline", why, "a library is not used; kernels of warpline's own run in its place");
+}
+
+/// What did the work of an op for which there is a library: the library, or the kernel of this name.
+#[cfg(feature = "cuda")]
+pub(crate) fn which_ran(device: u32, stream: &str, ticket: Ticket, site: &Site, by: &str, why: &str) {
+    let (op, file, line) = (site.op(), site.location.file(), site.location.line());
+    tracing::debug!(target: "warpline", op, by, why, device, stream, ticket, file, line, "which ran");
 }
 
 #[cfg(feature = "cuda")]

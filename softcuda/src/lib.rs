@@ -130,4 +130,4 @@ mod visible;
 mod work;
 mod worker;
 
-pub use library::library_dir;
+pub use library::{cublas_library, library_dir};

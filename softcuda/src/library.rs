@@ -1,4 +1,4 @@
-//! Where the built library is, for tests of other crates.
+//! Where the built libraries are, for tests of other crates.
 
 use std::io;
 use std::os::unix::fs::symlink;
@@ -13,21 +13,34 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// If the library is not beside the executable, or the folder cannot be made.
 pub fn library_dir() -> io::Result<PathBuf> {
+    folder_of("libwarpline_softcuda.so", "softcuda", &["libcuda.so", "libcuda.so.1"])
+}
+
+/// A stand-in's `libcublas.so.12`, in a folder of its own, likewise: for a package that has `warpline-softcublas` as a
+/// dev-dependency.
+///
+/// # Errors
+/// As for [`library_dir`].
+pub fn cublas_library() -> io::Result<PathBuf> {
+    const NAME: &str = "libcublas.so.12";
+    Ok(folder_of("libwarpline_softcublas.so", "softcublas", &[NAME])?.join(NAME))
+}
+
+/// The folder of that name beside the built library `file`, where the library has these names.
+fn folder_of(file: &str, folder: &str, names: &[&str]) -> io::Result<PathBuf> {
     let executable = std::env::current_exe()?;
     let folders: Vec<&Path> = executable.ancestors().skip(1).take(2).collect();
     let of_profile = folders.iter().flat_map(|folder| [folder.join("deps"), folder.to_path_buf()]);
-    let library = of_profile.map(|folder| folder.join("libwarpline_softcuda.so")).find(|path| path.exists());
+    let library = of_profile.map(|folder| folder.join(file)).find(|path| path.exists());
     let Some(library) = library else {
         let places =
             folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(" nor ");
-        let message = format!(
-            "libwarpline_softcuda.so is neither in {places}; build it, or add a dev-dependency on it"
-        );
+        let message = format!("{file} is neither in {places}; build it, or add a dev-dependency on it");
         return Err(io::Error::new(io::ErrorKind::NotFound, message));
     };
-    let dir = library.with_file_name("softcuda");
+    let dir = library.with_file_name(folder);
     std::fs::create_dir_all(&dir)?;
-    for name in ["libcuda.so", "libcuda.so.1"] {
+    for name in names {
         link(&library, &dir.join(name))?;
     }
     Ok(dir)

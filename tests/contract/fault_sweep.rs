@@ -126,6 +126,7 @@ fn on_one_device(tally: &mut Tally, device: &Device, a: &Stream, b: &Stream) {
     fills(tally, a, 7u64 << 40);
     copies(tally, a);
     graphs(tally, a, b);
+    product(tally, a);
     tally.pending(a.launch(shared(8, &y), config.with_shared_bytes(64 << 10)));
     tally.pending(a.launch(shared(8, &y), config.cooperatively()));
     let stand = a.alloc::<f32>(8).and_then(|z| {
@@ -184,6 +185,15 @@ fn graphs(tally: &mut Tally, stream: &Stream, side: &Stream) {
         drop(graph.launch(stream));
         tally.is(stream.read(&y).wait(), vec![2.0 * value; 8]);
     }
+}
+
+/// By a library, whose calls of the driver fail as well.
+fn product(tally: &mut Tally, stream: &Stream) {
+    let Some(x) = tally.see(stream.alloc::<f32>(4)) else { return };
+    let Some(y) = tally.see(stream.alloc::<f32>(4)) else { return };
+    drop(stream.fill(&x, 3.0));
+    drop(stream.launch(kernels::matmul(2, 2, 2, 0, 0, &x, &x, &y), kernels::launch::product(2, 2)));
+    tally.is(stream.read(&y).wait(), vec![18.0; 4]);
 }
 
 fn between_devices(tally: &mut Tally, a: &Stream, c: &Stream) {
@@ -299,7 +309,8 @@ fn code_of(entry: &str) -> &'static str {
 
 /// Whether it may answer that the context is lost.
 fn tells_of_faults(entry: &str) -> bool {
-    let asks_about_devices = entry.starts_with("cuDevice") || entry.starts_with("cuGetError");
+    let asks_about_devices =
+        ["cuDevice", "cuGetError", "cuDriver"].iter().any(|name| entry.starts_with(name));
     !asks_about_devices && !matches!(entry, "cuInit" | "cuCtxGetCurrent" | "cuCtxSetCurrent")
 }
 
@@ -307,7 +318,9 @@ fn tells_of_faults(entry: &str) -> bool {
 fn whichever_call_fails_nothing_hangs_and_nothing_is_wrong() {
     #[allow(clippy::redundant_closure, reason = "a closure has the name of the test that it is in")]
     let run = |variables: &[(&str, &str)]| in_child(variables, || workload());
-    let plain = run(&[("SOFTCUDA_COUNTS", "1")]);
+    let library = warpline_softcuda::cublas_library().expect("the library was built with this test");
+    let library = ("WARPLINE_CUBLAS", library.to_str().expect("a path in UTF-8"));
+    let plain = run(&[("SOFTCUDA_COUNTS", "1"), library]);
     let (done, rest) = outcome(&plain).split_once(" done; ").unwrap();
     assert_eq!(rest, "-", "without faults nothing fails");
     let calls = counts(&plain);
@@ -335,7 +348,7 @@ fn whichever_call_fails_nothing_hangs_and_nothing_is_wrong() {
             scope.spawn(|| {
                 loop {
                     let Some((_, _, plan)) = next.lock().unwrap().next() else { return };
-                    let said = run(&[("SOFTCUDA_FAIL", plan)]);
+                    let said = run(&[("SOFTCUDA_FAIL", plan), library]);
                     outcomes.lock().unwrap().insert(plan.clone(), outcome(&said).to_owned());
                 }
             });

@@ -114,7 +114,8 @@ pub trait TensorOps: TensorOperand {
 
     /// The product of two f32 matrices, \[m, k\] and \[k, n\] to \[m, n\]. Either may be a transposed view.
     ///
-    /// Sums are f32, in an order that does not depend on the number of threads; it may on the processor.
+    /// Sums are f32, in an order that does not depend on the number of threads; it may on the processor. On a GPU cuBLAS does it where
+    /// it is found, which adds in an order of its own: see [`libraries`](warpline_kernels::libraries).
     #[track_caller]
     fn matmul(self, other: impl TensorOperand) -> Pending<Tensor> {
         let a = held!(self);

@@ -329,7 +329,8 @@ impl Device {
     }
 
     /// Loads kernels now. A kernel is loaded with its first launch otherwise, which takes milliseconds then, and on a GPU may
-    /// wait until everything on the device is done.
+    /// wait until everything on the device is done. So do what libraries need that work for a kernel: with the products of
+    /// `warpline-kernels` it finds cuBLAS and makes a handle for one stream that has none.
     ///
     /// # On the CPU device
     /// There is nothing to load.

@@ -1,7 +1,7 @@
 //! The `kernel!` macro.
 //!
 //! `kernel!` takes one declaration after the other apart from what follows it and hands it to `__kernel!`, which reads it in
-//! steps, each with its own tag: `@where` and `@condition` find the body, `@item` and `@body` read it, `@params` turns each
+//! steps, each with its own tag: `@where` and `@condition` find the body, `@item`, `@body` and `@library` read it, `@params` turns each
 //! parameter into what it is in every place it shows up, `@emit` writes the function and `@descriptor` the descriptor.
 
 /// Declares kernels: each becomes a function that makes a [`KernelCall`](crate::kernel::KernelCall).
@@ -10,6 +10,7 @@
 /// #[attributes] vis [in_place] unsafe fn name(parameter, …) [where condition, …] {
 ///     [descriptor: NAME,]
 ///     [cuda: text, | ptx: text, | image: bytes,]
+///     [library: &LIBRARY,]
 ///     cpu: |name, …| body,
 /// }
 /// ```
@@ -29,6 +30,8 @@
 ///   with this name, `extern "C"`, that takes the scalars by value and the slices as pointers, without their lengths. CUDA C++
 ///   has to be compiled to be launched on a GPU; kernels with the same text share one module. Left out, the kernel runs on the
 ///   CPU device only.
+/// - `library` is a `static` [`Library`](crate::kernel::Library), which a CUDA device asks at each launch whether it does the work
+///   in place of the device code. It keeps the same promise.
 /// - `cpu` is the twin, the kernel's form on the CPU device: a closure or function of all parameters, called once a launch.
 /// - `in_place` kernels may be launched with a written operand that is exactly another operand. The slices of their twin are
 ///   `&[Cell<T>]`, because they may be the same memory.
@@ -118,17 +121,26 @@ macro_rules! __kernel {
         $crate::__kernel! { @body $head $condition [] { $($body)* } }
     };
 
-    (@body $head:tt $condition:tt $descriptor:tt { cuda: $text:expr, cpu: $cpu:expr $(,)? }) => {
-        $crate::__kernel! { @open $head $condition $descriptor [$crate::kernel::Source::Cuda($text)] [$cpu] }
+    (@body $head:tt $condition:tt $descriptor:tt { cuda: $text:expr, $($rest:tt)* }) => {
+        $crate::__kernel! { @library $head $condition $descriptor [$crate::kernel::Source::Cuda($text)] $($rest)* }
     };
-    (@body $head:tt $condition:tt $descriptor:tt { ptx: $text:expr, cpu: $cpu:expr $(,)? }) => {
-        $crate::__kernel! { @open $head $condition $descriptor [$crate::kernel::Source::Ptx($text)] [$cpu] }
+    (@body $head:tt $condition:tt $descriptor:tt { ptx: $text:expr, $($rest:tt)* }) => {
+        $crate::__kernel! { @library $head $condition $descriptor [$crate::kernel::Source::Ptx($text)] $($rest)* }
     };
-    (@body $head:tt $condition:tt $descriptor:tt { image: $bytes:expr, cpu: $cpu:expr $(,)? }) => {
-        $crate::__kernel! { @open $head $condition $descriptor [$crate::kernel::Source::Image($bytes)] [$cpu] }
+    (@body $head:tt $condition:tt $descriptor:tt { image: $bytes:expr, $($rest:tt)* }) => {
+        $crate::__kernel! { @library $head $condition $descriptor [$crate::kernel::Source::Image($bytes)] $($rest)* }
     };
-    (@body $head:tt $condition:tt $descriptor:tt { cpu: $cpu:expr $(,)? }) => {
-        $crate::__kernel! { @open $head $condition $descriptor [$crate::kernel::Source::None] [$cpu] }
+    (@body $head:tt $condition:tt $descriptor:tt { $($rest:tt)* }) => {
+        $crate::__kernel! { @library $head $condition $descriptor [$crate::kernel::Source::None] $($rest)* }
+    };
+
+    (@library $head:tt $condition:tt $descriptor:tt [$source:expr] library: $library:expr, cpu: $cpu:expr $(,)?) => {
+        $crate::__kernel! {
+            @open $head $condition $descriptor [$source, ::core::option::Option::Some($library)] [$cpu]
+        }
+    };
+    (@library $head:tt $condition:tt $descriptor:tt [$source:expr] cpu: $cpu:expr $(,)?) => {
+        $crate::__kernel! { @open $head $condition $descriptor [$source, ::core::option::Option::None] [$cpu] }
     };
 
     (@open ($attrs:tt $vis:tt $mode:ident $name:ident ($($params:tt)*))
@@ -275,7 +287,7 @@ macro_rules! __kernel {
         $vis static $descriptor: $crate::kernel::Kernel = $crate::__kernel!(@descriptor $mode $name $($kernel)*);
     };
 
-    (@descriptor $mode:ident $name:ident [$source:expr] [$cpu:expr]
+    (@descriptor $mode:ident $name:ident [$source:expr, $library:expr] [$cpu:expr]
         [$($names:ident)*] [$($twin:tt)*] [$($params:tt)*]
         [$(($scalar:ident $scalar_type:ty))*] [$(($slice:ident $element:ty, $unpack:ident))*]
     ) => {{
@@ -301,6 +313,7 @@ macro_rules! __kernel {
             params: &[$($params)*],
             in_place: $crate::kernel::__private::$mode::IN_PLACE,
             source: $source,
+            library: $library,
             twin: __twin,
         }
     }};

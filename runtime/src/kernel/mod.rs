@@ -5,11 +5,13 @@
 
 mod call;
 mod config;
+mod library;
 mod macros;
 mod ptx;
 
 pub use call::{IntoOperand, KernelCall, Operand, RawOperand};
 pub use config::LaunchConfig;
+pub use library::{Library, LibraryAnswer, LibraryCall, LibraryDevice, LibraryDriver, LibraryStream};
 #[doc(hidden)]
 pub use macros::__private;
 pub use ptx::entry_params;
@@ -102,6 +104,8 @@ pub struct Kernel {
     pub in_place: bool,
     /// Its device code.
     pub source: Source,
+    /// What may do its work on a CUDA device in place of the device code.
+    pub library: Option<&'static Library>,
     /// Its CPU form.
     pub twin: Twin,
 }

@@ -103,8 +103,14 @@ impl Lane {
     }
 }
 
-static NOTHING: Kernel =
-    Kernel { name: "nothing", params: &[], in_place: false, source: Source::None, twin: |_: &[Arg]| {} };
+static NOTHING: Kernel = Kernel {
+    name: "nothing",
+    params: &[],
+    in_place: false,
+    source: Source::None,
+    library: None,
+    twin: |_: &[Arg]| {},
+};
 
 struct Unpark(std::thread::Thread);
 impl Wake for Unpark {

@@ -4,7 +4,7 @@ use super::api::{Answer, Failed, opened};
 use super::context::{Context, attribute};
 use super::functions::most_shared_bytes;
 use super::stream::{Completing, CudaStream};
-use super::{graph, nvtx, reactor};
+use super::{graph, library, nvtx, reactor};
 use crate::device::DeviceId;
 use crate::driver::{
     Completion, DeviceProperties, DevicePtr, Driver, DriverError, DriverEvent, DriverGraph, DriverStream,
@@ -293,8 +293,15 @@ unsafe impl Driver for CudaDevice {
 
     fn load(&self, kernel: &'static Kernel) -> Result<(), DriverError> {
         let _entered = self.context.enter().map_err(|failed| self.driver_error(failed))?;
-        let loaded = self.context.functions.of(self.context, kernel);
-        loaded.map(|_| ()).inspect_err(|_| self.look_after())
+        let load = |kernel| self.context.functions.of(self.context, kernel).map(drop);
+        let loaded = load(kernel).and_then(|()| match kernel.library {
+            None => Ok(()),
+            Some(library) => {
+                library.kernels.iter().try_for_each(|kernel| load(kernel))?;
+                (library.prepare)(library::device(self.context.ordinal), None).map_err(DriverError::Refused)
+            }
+        });
+        loaded.inspect_err(|_| self.look_after())
     }
 
     fn instantiate(&self, plan: Plan) -> Result<DriverGraph, DriverError> {

@@ -15,8 +15,9 @@ use super::context::Context;
 use super::events::PooledEvent;
 use super::functions::{Function, no_such_shared};
 use super::raw_streams::RawStream;
-use super::{copy, launch};
+use super::{copy, launch, library};
 use crate::driver::{DriverError, DriverGraph, Launch, Plan, Priority, Step, Work};
+use crate::kernel::{Arg, Args, Kernel, LaunchConfig, LibraryDriver, LibraryStream};
 use cudarc::driver::sys::{CUgraph, CUgraphExec};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -77,6 +78,7 @@ pub(super) fn instantiate(context: &'static Context, plan: Plan) -> Result<Drive
         streams.push(raw.map_err(|failed| context.driver_error(failed))?);
     }
     let raw: Vec<CUstream> = streams.iter().map(|stream| stream.stream).collect();
+    prepare(context, &plan, &raw)?;
     let (graph, _events) = capture(context, &plan, &functions, &raw)?;
     give_back(context, streams);
     let executable = graph.instantiate().map_err(|failed| context.driver_error(failed));
@@ -106,9 +108,48 @@ fn functions(context: &'static Context, plan: &Plan) -> Result<HashMap<usize, Fu
                 false => no_such_shared(context, kernel, config.shared_bytes, failed),
             })
         })?;
-        functions.insert(std::ptr::from_ref::<crate::kernel::Kernel>(kernel) as usize, function);
+        functions.insert(std::ptr::from_ref::<Kernel>(kernel) as usize, function);
+        for kernel in kernel.library.map_or(&[][..], |library| library.kernels) {
+            context.functions.of(context, kernel).map_err(at)?;
+        }
     }
     Ok(functions)
+}
+
+/// Has libraries get ready on each stream that they will be asked to enqueue on.
+fn prepare(context: &'static Context, plan: &Plan, streams: &[CUstream]) -> Result<(), DriverError> {
+    let device = library::device(context.ordinal);
+    for step in &plan.steps {
+        if let Work::Launch(Launch { kernel: Kernel { library: Some(library), .. }, .. }) = &step.work {
+            let stream = LibraryStream(streams[step.stream].cast());
+            (library.prepare)(device, Some(stream)).map_err(|why| told(step, DriverError::Refused(why)))?;
+        }
+    }
+    Ok(())
+}
+
+/// A stream that is captured, as a library sees it.
+struct Captured {
+    context: &'static Context,
+    stream: CUstream,
+}
+
+impl LibraryDriver for Captured {
+    fn is_capturing(&self) -> bool {
+        true
+    }
+
+    unsafe fn launch(
+        &self,
+        kernel: &'static Kernel,
+        config: LaunchConfig,
+        args: &[Arg],
+    ) -> Result<(), String> {
+        // Loaded before.
+        let function = self.context.functions.of(self.context, kernel).map_err(|error| error.to_string())?;
+        let launch = Launch { kernel, config, args: Args::from_slice(args) };
+        launch::launch(&launch, function, self.stream).map_err(|failed| failed.to_string())
+    }
 }
 
 /// What stands behind a stream's step, by the stream and the step's number.
@@ -179,8 +220,7 @@ fn enqueue(
     }
     for step in &plan.steps {
         let stream = streams[step.stream];
-        perform(context, step, functions, stream, events)
-            .map_err(|failed| told(step, context.driver_error(failed)))?;
+        perform(context, step, functions, stream, events).map_err(|error| told(step, error))?;
         let here = (step.stream, step.number);
         if waited.contains(&here) {
             events.insert(here, record(here)?);
@@ -202,13 +242,21 @@ fn perform(
     functions: &HashMap<usize, Function>,
     stream: CUstream,
     events: &Events,
-) -> Answer {
-    match &step.work {
+) -> Result<(), DriverError> {
+    let done = match &step.work {
         Work::Copy(copy) if copy.width_bytes == 0 || copy.height == 0 => Ok(()),
         Work::Copy(copy) => copy::copy(copy, context, None, stream),
         Work::Fill(fill) if fill.width_bytes == 0 || fill.height == 0 => Ok(()),
         Work::Fill(fill) => copy::fill(fill, stream).map_err(|(_, failed)| failed),
         Work::Launch(launch) => {
+            if let Some(library) = launch.kernel.library {
+                let driver = &Captured { context, stream };
+                let (label, ticket, site) = ("of a graph", step.number, step.site);
+                let to = library::Target { context, stream, label, ticket, site, driver };
+                if library::enqueue(library, launch, &to)? {
+                    return Ok(());
+                }
+            }
             let function = functions[&(std::ptr::from_ref(launch.kernel) as usize)];
             launch::launch(launch, function, stream)
         }
@@ -220,7 +268,8 @@ fn perform(
             // SAFETY: cuStreamWaitEvent takes a live stream and a live event of one context.
             unsafe { opened().cuStreamWaitEvent(stream, event.raw(), 0) }
         }
-    }
+    };
+    done.map_err(|failed| context.driver_error(failed))
 }
 
 /// The error of a step, with what it is.

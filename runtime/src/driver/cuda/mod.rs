@@ -33,6 +33,7 @@ mod gate;
 mod graph;
 mod host_fn;
 mod launch;
+mod library;
 mod mourning;
 mod nvrtc;
 mod nvtx;

@@ -8,7 +8,7 @@
 //!    What it keeps is let go when it is idle.
 //! 4. Dropping gives the raw stream back; work on it still runs, and the next lease begins after it.
 
-use super::api::{Answer, Failed, opened};
+use super::api::{Answer, CUstream, Failed, opened};
 use super::context::Context;
 use super::events::PooledEvent;
 use super::foreign::Enqueuing;
@@ -19,13 +19,13 @@ use super::mourning::Dependent;
 use super::raw_streams::RawStream;
 use super::spans::{Begun, Spans};
 use super::track::{Parts, Track};
-use super::{copy, fault, host_fn, launch, nvtx, reactor};
+use super::{copy, fault, host_fn, launch, library, nvtx, reactor};
 use crate::driver::{
     Command, CopyKind, DriverError, DriverEvent, DriverStream, Health, HostFn, Launch, Point, RawHandle,
     StreamOptions, Submission, WakeUp,
 };
 use crate::error::{Error, ErrorKind};
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, Library};
 use crate::offload::{self, Duty};
 use crate::site::Site;
 use crate::timeline::{Progress, Ticket, Timeline};
@@ -105,6 +105,10 @@ impl CudaStream {
         self.gates.closed()
     }
 
+    pub(super) fn raw_stream(&self) -> CUstream {
+        self.raw.stream
+    }
+
     fn context(&self) -> &'static Context {
         self.track.context
     }
@@ -113,7 +117,7 @@ impl CudaStream {
     fn perform(&self, command: Command, ticket: Ticket, site: Site) -> Result<(), Refused> {
         let stream = self.raw.stream;
         match command {
-            Command::Launch(launch) => self.launch(&launch),
+            Command::Launch(launch) => self.launch(&launch, ticket, site),
             Command::Graph(graph) => {
                 Ok(graph.downcast_ref::<Executable>().expect("a graph of this driver").launch(stream)?)
             }
@@ -153,7 +157,33 @@ impl CudaStream {
     }
 
     #[inline]
-    fn launch(&self, launch: &Launch) -> Result<(), Refused> {
+    fn launch(&self, launch: &Launch, ticket: Ticket, site: Site) -> Result<(), Refused> {
+        if let Some(library) = launch.kernel.library
+            && self.ask(library, launch, ticket, site)?
+        {
+            return Ok(());
+        }
+        self.launch_kernel(launch)
+    }
+
+    fn ask(
+        &self,
+        library: &Library,
+        launch: &Launch,
+        ticket: Ticket,
+        site: Site,
+    ) -> Result<bool, DriverError> {
+        let (context, stream, label) = (self.context(), self.raw.stream, self.track.label());
+        library::enqueue(
+            library,
+            launch,
+            &library::Target { context, stream, label, ticket, site, driver: self },
+        )
+    }
+
+    /// Enqueues the kernel's device code.
+    #[inline]
+    pub(super) fn launch_kernel(&self, launch: &Launch) -> Result<(), Refused> {
         let function = self.function(launch.kernel)?;
         let bytes = launch.config.shared_bytes;
         if let Err(failed) = self.context().functions.allow_shared(function, bytes) {
@@ -328,9 +358,18 @@ fn alive(context: &'static Context) -> Result<(), DriverError> {
 }
 
 /// Why a command was not performed.
-enum Refused {
+pub(super) enum Refused {
     Call(Failed),
     Other(DriverError),
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refused::Call(failed) => failed.fmt(f),
+            Refused::Other(error) => error.fmt(f),
+        }
+    }
 }
 
 impl From<Failed> for Refused {
@@ -378,7 +417,7 @@ unsafe impl DriverStream for CudaStream {
         let _noted = waited_for.then(|| self.context().wait_for(self.track.label(), ticket, site));
         let performed = match &work.command {
             // Where it stands: it is large.
-            Command::Launch(launch) => self.launch(launch),
+            Command::Launch(launch) => self.launch(launch, ticket, site),
             _ => self.perform(work.command, ticket, site),
         };
         let performed = performed.map_err(|why| self.refused(why, ticket, site));

@@ -1,7 +1,9 @@
 use crate::driver::DevicePtr;
 use crate::element::Element;
 use crate::error::ErrorKind;
-use crate::kernel::{AccessMode, Arg, IntoOperand, Kernel, KernelCall, ParamKind, RawOperand, Source};
+use crate::kernel::{
+    AccessMode, Arg, IntoOperand, Kernel, KernelCall, Library, LibraryAnswer, ParamKind, RawOperand, Source,
+};
 use crate::memory::Allocation;
 use crate::order::ByteRange;
 use std::marker::PhantomData;
@@ -57,6 +59,12 @@ fn accesses(kernel: &Kernel) -> Vec<(&'static str, Option<AccessMode>)> {
     kernel.params.iter().map(|param| (param.name, access(param.kind))).collect()
 }
 
+static LIBRARY: Library = Library {
+    enqueue: |_| LibraryAnswer::Declined { because: "it is of this test", is_news: false },
+    prepare: |_, _| Ok(()),
+    kernels: &[&SAXPY],
+};
+
 crate::kernel! {
     /// y ← a·x + y for `n` elements.
     unsafe fn saxpy(n: u32, a: f32, x: &[f32], y: &mut [f32])
@@ -72,6 +80,7 @@ crate::kernel! {
     {
         descriptor: REVERSED,
         ptx: include_str!("tests.rs"),
+        library: &LIBRARY,
         cpu: |y, x| for (y, x) in y.iter_mut().zip(x.iter().rev()) { *y = *x },
     }
 
@@ -173,6 +182,8 @@ fn the_descriptor_says_what_was_declared() {
     assert!(matches!(SAXPY.source, Source::Cuda(text) if text.contains("__global__")));
     assert!(matches!(REVERSED.source, Source::Ptx(text) if text.contains("the_descriptor_says")));
     assert!(matches!(ADD.source, Source::None));
+    assert!(REVERSED.library.is_some_and(|library| std::ptr::eq(library, &LIBRARY)));
+    assert!(SAXPY.library.is_none() && ADD.library.is_none());
     let kinds: Vec<_> = STORE
         .params
         .iter()

@@ -1,0 +1,182 @@
+//! The entry points of cuBLAS that are used, with the types of cublas_v2.h. Each returns 0 or a status.
+
+use libloading::Library;
+use std::error::Error;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::path::Path;
+
+pub(super) type RawHandle = *mut c_void;
+
+/// `CUBLAS_DEFAULT_MATH`: f32 throughout.
+const DEFAULT_MATH: c_int = 0;
+/// `CUBLAS_TF32_TENSOR_OP_MATH`
+const TF32_MATH: c_int = 3;
+
+type GetName = unsafe extern "C" fn(c_int) -> *const c_char;
+/// The handle, whether either is transposed, m, n, k, α, A and its leading dimension, B and its, β, C and its.
+type SgemmEntry = unsafe extern "C" fn(
+    RawHandle,
+    c_int,
+    c_int,
+    c_int,
+    c_int,
+    c_int,
+    *const f32,
+    *const f32,
+    c_int,
+    *const f32,
+    c_int,
+    *const f32,
+    *mut f32,
+    c_int,
+) -> c_int;
+
+pub(super) struct Api {
+    create: unsafe extern "C" fn(*mut RawHandle) -> c_int,
+    destroy: unsafe extern "C" fn(RawHandle) -> c_int,
+    set_stream: unsafe extern "C" fn(RawHandle, *mut c_void) -> c_int,
+    set_math_mode: unsafe extern "C" fn(RawHandle, c_int) -> c_int,
+    sgemm: SgemmEntry,
+    status_name: GetName,
+    pub(super) major: c_int,
+    /// `cuBLAS 12.9.1`
+    name: String,
+    /// What ran, for traces.
+    pub(super) sgemm_f32: String,
+    pub(super) sgemm_tf32: String,
+    _library: Library,
+}
+
+/// What the loader said, which names the file or the symbol.
+fn why(error: &libloading::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), ToString::to_string)
+}
+
+/// A product in cuBLAS's words, column-major: left·right, with what either is stored as.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sgemm {
+    pub(super) transposed: [bool; 2],
+    pub(super) sizes: [c_int; 3],
+    pub(super) left: u64,
+    pub(super) left_pitch: c_int,
+    pub(super) right: u64,
+    pub(super) right_pitch: c_int,
+    pub(super) to: u64,
+    pub(super) to_pitch: c_int,
+}
+
+impl Api {
+    /// Loads the library at `path`, or of that name where the loader looks.
+    pub(super) fn load(path: &Path) -> Result<Self, String> {
+        // SAFETY: `Library::new` runs the library's initialisers: those of what is called cuBLAS.
+        let library = unsafe { Library::new(path) }.map_err(|error| why(&error))?;
+        // SAFETY: it is called cuBLAS.
+        unsafe { Api::of(library) }
+    }
+
+    /// # Safety
+    /// `library` is cuBLAS.
+    unsafe fn of(library: Library) -> Result<Self, String> {
+        macro_rules! function {
+            ($name:literal) => {
+                // SAFETY: the caller vouches that the functions have cublas_v2.h's types.
+                *unsafe { library.get($name) }.map_err(|error| why(&error))?
+            };
+        }
+        let get_property: unsafe extern "C" fn(c_int, *mut c_int) -> c_int =
+            function!(b"cublasGetProperty\0");
+        let [major, minor, patch] = [0, 1, 2].map(|which| {
+            let mut value = 0;
+            // SAFETY: cublasGetProperty writes an int: the major, minor and patch number of the version, by their numbers here.
+            let _ = unsafe { get_property(which, &raw mut value) };
+            value
+        });
+        let name = format!("cuBLAS {major}.{minor}.{patch}");
+        Ok(Api {
+            create: function!(b"cublasCreate_v2\0"),
+            destroy: function!(b"cublasDestroy_v2\0"),
+            set_stream: function!(b"cublasSetStream_v2\0"),
+            set_math_mode: function!(b"cublasSetMathMode\0"),
+            sgemm: function!(b"cublasSgemm_v2\0"),
+            status_name: function!(b"cublasGetStatusName\0"),
+            major,
+            sgemm_f32: format!("{name} sgemm"),
+            sgemm_tf32: format!("{name} sgemm with TF32"),
+            name,
+            _library: library,
+        })
+    }
+
+    /// A handle on the current context. Allocates device memory, and may wait for the device.
+    pub(super) fn create(&self) -> Result<RawHandle, String> {
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: cublasCreate writes a handle.
+        let status = unsafe { (self.create)(&raw mut handle) };
+        let advise = |why| format!("{why}; WARPLINE_CUBLAS=off does without it");
+        self.check("cublasCreate", status).map(|()| handle).map_err(advise)
+    }
+
+    /// # Safety
+    /// The handle lives, has no work, and is not used again. Its context is current.
+    pub(super) unsafe fn destroy(&self, handle: RawHandle) {
+        // SAFETY: cublasDestroy takes a live handle. If it fails there is nothing to do about it.
+        let _ = unsafe { (self.destroy)(handle) };
+    }
+
+    /// # Safety
+    /// The handle and the stream live and are of the current context. One caller at a time has the handle.
+    pub(super) unsafe fn set_stream(&self, handle: RawHandle, stream: *mut c_void) -> Result<(), String> {
+        // SAFETY: cublasSetStream takes what the caller vouches for.
+        self.check("cublasSetStream", unsafe { (self.set_stream)(handle, stream) })
+    }
+
+    /// # Safety
+    /// The handle lives. One caller at a time has it.
+    pub(super) unsafe fn set_math_mode(&self, handle: RawHandle, tf32: bool) -> Result<(), String> {
+        let mode = if tf32 { TF32_MATH } else { DEFAULT_MATH };
+        // SAFETY: cublasSetMathMode takes a live handle and a mode.
+        self.check("cublasSetMathMode", unsafe { (self.set_math_mode)(handle, mode) })
+    }
+
+    /// Enqueues `product` on the handle's stream.
+    ///
+    /// # Safety
+    /// The handle lives and its context is current; one caller at a time has it. The product's addresses are of device memory of its
+    /// sizes that may be read and written by work enqueued now.
+    pub(super) unsafe fn sgemm(&self, handle: RawHandle, product: &Sgemm) -> Result<(), String> {
+        let ([left_is, right_is], [m, n, k]) = (product.transposed.map(c_int::from), product.sizes);
+        let (one, zero) = (1.0f32, 0.0f32);
+        // SAFETY: cublasSgemm takes a live handle, reads the two factors before it returns, and enqueues what the caller vouches
+        // for. With β = 0 it does not read the result.
+        let status = unsafe {
+            (self.sgemm)(
+                handle,
+                left_is,
+                right_is,
+                m,
+                n,
+                k,
+                &raw const one,
+                product.left as *const f32,
+                product.left_pitch,
+                product.right as *const f32,
+                product.right_pitch,
+                &raw const zero,
+                product.to as *mut f32,
+                product.to_pitch,
+            )
+        };
+        self.check("cublasSgemm", status)
+    }
+
+    fn check(&self, call: &str, status: c_int) -> Result<(), String> {
+        if status == 0 {
+            return Ok(());
+        }
+        // SAFETY: cublasGetStatusName returns a static string for every number.
+        let name = unsafe { (self.status_name)(status) };
+        // SAFETY: as said, it is a string with its NUL.
+        let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
+        Err(format!("{call} of {} answered {name}", self.name))
+    }
+}

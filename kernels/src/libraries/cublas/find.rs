@@ -1,0 +1,134 @@
+//! Which cuBLAS is used: looked for once a process, by the names of both major versions that are in use.
+//!
+//! A library that is found and not wanted is no error, and one that was named and cannot be loaded is: who names one means it.
+
+use super::api::Api;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use warpline_runtime::kernel::LibraryDevice;
+
+const VARIABLE: &str = "WARPLINE_CUBLAS";
+const NAMES: [&str; 3] = ["libcublas.so.13", "libcublas.so.12", "libcublas.so"];
+/// The major versions whose entry points are known to be these.
+const MAJORS: std::ops::RangeInclusive<i32> = 12..=13;
+
+/// What came of looking.
+pub(super) enum Found {
+    Library(Api),
+    /// Our own kernels run.
+    Nothing {
+        because: &'static str,
+    },
+    /// The one that was named cannot be used.
+    Refused(String),
+}
+
+/// Set where the machine has none, until that was told.
+static NEWS: AtomicBool = AtomicBool::new(false);
+
+/// Whether nobody has heard yet that there is none.
+pub(super) fn is_news() -> bool {
+    NEWS.load(Ordering::Relaxed) && NEWS.swap(false, Ordering::Relaxed)
+}
+
+/// The library of this process. All its devices have one driver.
+pub(super) fn found(device: LibraryDevice) -> &'static Found {
+    static FOUND: OnceLock<Found> = OnceLock::new();
+    FOUND.get_or_init(|| look(std::env::var_os(VARIABLE), device))
+}
+
+fn look(named: Option<OsString>, device: LibraryDevice) -> Found {
+    match named.filter(|name| !name.is_empty()) {
+        Some(name) if name == "off" => Found::Nothing { because: "WARPLINE_CUBLAS is off" },
+        Some(name) => {
+            let path = PathBuf::from(name);
+            Api::load(&path).map_or_else(
+                |error| {
+                    let path = path.display();
+                    Found::Refused(format!(
+                        "{VARIABLE} is {path}, and that cannot be loaded as cuBLAS: {error}; say where it is, \"off\" for none, or \
+                         nothing to have it looked for"
+                    ))
+                },
+                Found::Library,
+            )
+        }
+        None if device.is_software => {
+            Found::Nothing { because: "the software CUDA driver does not run a library's kernels" }
+        }
+        None => search(candidates(), device.driver_version),
+    }
+}
+
+fn search(candidates: impl Iterator<Item = PathBuf>, driver_version: i32) -> Found {
+    let mut tried = Vec::new();
+    for path in candidates {
+        match Api::load(&path) {
+            Ok(api) if fits(api.major, driver_version) => return Found::Library(api),
+            Ok(api) => tried.push(format!("{} is version {}", path.display(), api.major)),
+            Err(error) => tried.push(error),
+        }
+    }
+    NEWS.store(true, Ordering::Relaxed);
+    let because = format!(
+        "no cuBLAS of CUDA 12 or 13 was found that fits the driver: {}; set {VARIABLE} to where it is",
+        tried.join("; ")
+    );
+    // Once a process.
+    Found::Nothing { because: because.leak() }
+}
+
+/// Where it is looked for, in order.
+fn candidates() -> impl Iterator<Item = PathBuf> {
+    let homes = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(std::env::var_os);
+    let in_homes = homes.flat_map(|home| NAMES.map(|name| PathBuf::from(&home).join("lib64").join(name)));
+    NAMES.map(PathBuf::from).into_iter().chain(in_homes)
+}
+
+/// Whether a library of that major version runs with a driver for this version of CUDA, 0 if that is unknown: drivers take all minor
+/// versions of their major version and those before.
+fn fits(major: i32, driver_version: i32) -> bool {
+    MAJORS.contains(&major) && (driver_version == 0 || major <= driver_version / 1000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_newer_than_the_driver_or_of_an_unknown_major_version_does_not_fit() {
+        assert!(fits(12, 12_020) && fits(12, 13_000) && fits(13, 13_010) && fits(13, 0));
+        assert!(!fits(13, 12_090) && !fits(11, 12_090) && !fits(14, 14_000));
+    }
+
+    #[test]
+    fn that_there_is_none_is_news_once_and_says_what_was_tried() {
+        let places = ["/nowhere/libcublas.so.13", "/nowhere/libcublas.so.12"].map(PathBuf::from);
+        let Found::Nothing { because } = search(places.into_iter(), 12_040) else { panic!("it was found") };
+        assert!(
+            because.contains("/nowhere/libcublas.so.13") && because.contains("WARPLINE_CUBLAS"),
+            "{because}"
+        );
+        assert_eq!([is_news(), is_news()], [true, false]);
+    }
+
+    #[test]
+    fn what_is_named_counts_alone() {
+        let device = |is_software| LibraryDevice { ordinal: 0, driver_version: 12_040, is_software };
+        let because = |found| match found {
+            Found::Nothing { because } => because,
+            Found::Library(_) | Found::Refused(_) => panic!("something was found"),
+        };
+        assert_eq!(because(look(Some("off".into()), device(false))), "WARPLINE_CUBLAS is off");
+        assert!(because(look(None, device(true))).contains("software CUDA driver"));
+        let Found::Refused(why) = look(Some("/nowhere/libcublas.so.12".into()), device(true)) else {
+            panic!("it was loaded")
+        };
+        assert!(
+            why.starts_with("WARPLINE_CUBLAS is /nowhere/libcublas.so.12, and that cannot be loaded"),
+            "{why}"
+        );
+    }
+}

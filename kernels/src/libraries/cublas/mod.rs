@@ -1,0 +1,223 @@
+//! Products of matrices by cuBLAS: the library forms of `matmul` and `linear`.
+//!
+//! Ours are row-major and cuBLAS's are column-major, where the same memory is the transpose. So Cᵀ ← Bᵀ·Aᵀ is asked for, and
+//! what is stored as it is goes in without a flag.
+//!
+//! `linear` is two steps of one op: the product, then our kernel that adds the bias to each row. cuBLASLt would add it on the way, for
+//! one more library and its descriptors.
+
+mod api;
+mod find;
+mod handles;
+
+use self::api::Sgemm;
+use self::find::Found;
+use super::{BY_CUBLAS, BY_KERNELS};
+use crate::add::ADD;
+use crate::launch::elements;
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+use warpline_runtime::kernel::{Arg, Library, LibraryAnswer, LibraryCall, LibraryDevice, LibraryStream};
+
+/// Of `matmul`.
+pub(crate) static MATMUL: Library = Library { enqueue: matmul, prepare, kernels: &[] };
+/// Of `linear`.
+pub(crate) static LINEAR: Library = Library { enqueue: linear, prepare, kernels: &[&ADD] };
+
+fn prepare(device: LibraryDevice, stream: Option<LibraryStream>) -> Result<(), String> {
+    match find::found(device) {
+        Found::Library(api) => match stream {
+            Some(LibraryStream(stream)) => handles::make(api, device.ordinal, stream),
+            None => handles::keep_a_spare(api, device.ordinal),
+        },
+        Found::Nothing { .. } => Ok(()),
+        Found::Refused(why) => Err(why.clone()),
+    }
+}
+
+/// # Safety
+/// As [`Library::enqueue`], for `matmul`.
+unsafe fn matmul(call: &LibraryCall<'_>) -> LibraryAnswer {
+    let [m, n, k, a_transposed, b_transposed, a, b, c] = call.args else {
+        unreachable!("matmul takes 8 arguments")
+    };
+    let product = Product {
+        sizes: [m, n, k].map(Arg::to_scalar),
+        a: Factor { address: a.bits, transposed: a_transposed.to_scalar::<u32>() != 0 },
+        b: Factor { address: b.bits, transposed: b_transposed.to_scalar::<u32>() != 0 },
+        c: c.bits,
+    };
+    // SAFETY: the kernel's conditions say that the operands have these sizes, and the caller that they may be accessed so.
+    counted(unsafe { product.enqueue(call) })
+}
+
+/// # Safety
+/// As [`Library::enqueue`], for `linear`.
+unsafe fn linear(call: &LibraryCall<'_>) -> LibraryAnswer {
+    let [m, n, k, w_transposed, x, w, bias, y] = call.args else { unreachable!("linear takes 8 arguments") };
+    let product = Product {
+        sizes: [m, n, k].map(Arg::to_scalar),
+        a: Factor { address: x.bits, transposed: false },
+        b: Factor { address: w.bits, transposed: w_transposed.to_scalar::<u32>() == 0 },
+        c: y.bits,
+    };
+    // SAFETY: as above.
+    let answer = unsafe { product.enqueue(call) };
+    let LibraryAnswer::Enqueued(_) = answer else { return counted(answer) };
+    // y ← y + bias, repeated along the rows.
+    let args = [Arg::scalar(y.len), Arg::scalar(bias.len), *y, *bias, *y];
+    // SAFETY: `add` takes two sizes and three operands: `y` twice, which may be the same, and `bias`, of which `y` has whole rows.
+    match unsafe { call.driver.launch(&ADD, elements(y.len), &args) } {
+        Ok(()) => counted(answer),
+        Err(why) => LibraryAnswer::Failed { why: format!("the bias was not added: {why}"), halfway: true },
+    }
+}
+
+fn counted(answer: LibraryAnswer) -> LibraryAnswer {
+    match &answer {
+        LibraryAnswer::Enqueued(_) => BY_CUBLAS.fetch_add(1, Ordering::Relaxed),
+        LibraryAnswer::Declined { .. } => BY_KERNELS.fetch_add(1, Ordering::Relaxed),
+        LibraryAnswer::Failed { .. } => 0,
+    };
+    answer
+}
+
+/// A dense row-major matrix, or the transpose of one, in device memory.
+#[derive(Clone, Copy)]
+struct Factor {
+    address: u64,
+    transposed: bool,
+}
+
+/// C ← A·B, with m, n and k.
+struct Product {
+    sizes: [u64; 3],
+    a: Factor,
+    b: Factor,
+    c: u64,
+}
+
+impl Product {
+    /// # Safety
+    /// The operands have these sizes; otherwise as [`Library::enqueue`].
+    unsafe fn enqueue(&self, call: &LibraryCall<'_>) -> LibraryAnswer {
+        let Some(sgemm) = self.sgemm() else {
+            return declined("a size is 0, or more than cuBLAS takes");
+        };
+        let api = match find::found(call.device) {
+            Found::Library(api) => api,
+            Found::Nothing { because } => {
+                return LibraryAnswer::Declined { because, is_news: find::is_news() };
+            }
+            Found::Refused(why) => return LibraryAnswer::Failed { why: why.clone(), halfway: false },
+        };
+        let failed = |why, halfway| LibraryAnswer::Failed { why, halfway };
+        let tf32 = match super::tf32() {
+            Ok(tf32) => tf32,
+            Err(why) => return failed(why.to_owned(), false),
+        };
+        let handle = match handles::of_stream(api, call) {
+            Ok(Some(handle)) => handle,
+            Ok(None) => {
+                return declined(
+                    "the stream is being captured and had no cuBLAS handle: load the kernel before",
+                );
+            }
+            Err(why) => return failed(why, false),
+        };
+        let mut handle = handle.lock();
+        if let Err(why) = handle.set_tf32(api, tf32) {
+            return failed(why, false);
+        }
+        // SAFETY: the operands have the sizes that `sgemm` was made of; the caller vouches for the rest.
+        match unsafe { api.sgemm(handle.raw(), &sgemm) } {
+            Ok(()) => LibraryAnswer::Enqueued(if tf32 { &api.sgemm_tf32 } else { &api.sgemm_f32 }),
+            // Some products are several kernels.
+            Err(why) => failed(why, true),
+        }
+    }
+
+    /// As cuBLAS takes it, unless a size is none of its own.
+    fn sgemm(&self) -> Option<Sgemm> {
+        let sizes = self.sizes.map(|size| c_int::try_from(size).ok().filter(|&size| size > 0));
+        let [Some(m), Some(n), Some(k)] = sizes else { return None };
+        Some(Sgemm {
+            transposed: [self.b.transposed, self.a.transposed],
+            sizes: [n, m, k],
+            left: self.b.address,
+            left_pitch: if self.b.transposed { k } else { n },
+            right: self.a.address,
+            right_pitch: if self.a.transposed { m } else { k },
+            to: self.c,
+            to_pitch: n,
+        })
+    }
+}
+
+fn declined(because: &'static str) -> LibraryAnswer {
+    LibraryAnswer::Declined { because, is_news: false }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What cuBLAS computes, column by column.
+    fn by_columns(sgemm: &Sgemm, left: &[f32], right: &[f32]) -> Vec<f32> {
+        let [rows, cols, depth] = sgemm.sizes.map(|size| size as usize);
+        let at = |matrix: &[f32], pitch: c_int, transposed: bool, row: usize, col: usize| {
+            let (row, col) = if transposed { (col, row) } else { (row, col) };
+            assert!(row < pitch as usize);
+            matrix[col * pitch as usize + row]
+        };
+        let [left_is, right_is] = sgemm.transposed;
+        let mut to = vec![f32::NAN; cols * sgemm.to_pitch as usize];
+        for (row, col) in (0..rows).flat_map(|row| (0..cols).map(move |col| (row, col))) {
+            let products = (0..depth).map(|i| {
+                at(left, sgemm.left_pitch, left_is, row, i) * at(right, sgemm.right_pitch, right_is, i, col)
+            });
+            to[col * sgemm.to_pitch as usize + row] = products.sum();
+        }
+        to
+    }
+
+    #[test]
+    fn what_is_asked_for_by_columns_is_the_product_by_rows_however_the_factors_lie() {
+        for [m, n, k] in [[1, 1, 1], [2, 3, 4], [4, 1, 3], [1, 5, 2], [3, 3, 1]] {
+            let a: Vec<f32> = (0..m * k).map(|i| i as f32 + 1.0).collect();
+            let b: Vec<f32> = (0..k * n).map(|i| 7.0 - i as f32).collect();
+            let expected: Vec<f32> =
+                (0..m * n).map(|i| (0..k).map(|l| a[i / n * k + l] * b[l * n + i % n]).sum()).collect();
+            let turn = |rows: usize, cols: usize, x: &[f32]| -> Vec<f32> {
+                (0..rows * cols).map(|i| x[i % rows * cols + i / rows]).collect()
+            };
+            for (a_transposed, a) in [(false, a.clone()), (true, turn(m, k, &a))] {
+                for (b_transposed, b) in [(false, b.clone()), (true, turn(k, n, &b))] {
+                    let product = Product {
+                        sizes: [m, n, k].map(|size| size as u64),
+                        a: Factor { address: 1, transposed: a_transposed },
+                        b: Factor { address: 2, transposed: b_transposed },
+                        c: 3,
+                    };
+                    let sgemm = product.sgemm().unwrap();
+                    assert_eq!((sgemm.left, sgemm.right, sgemm.to), (2, 1, 3));
+                    assert_eq!(
+                        by_columns(&sgemm, &b, &a),
+                        expected,
+                        "{m} {n} {k} {a_transposed} {b_transposed}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_of_none_and_those_that_do_not_fit_an_int_are_left_to_the_kernel() {
+        let factor = Factor { address: 0, transposed: false };
+        let sgemm = |sizes| Product { sizes, a: factor, b: factor, c: 0 }.sgemm();
+        for sizes in [[0, 1, 1], [1, 0, 1], [1, 1, 0], [1 << 31, 1, 1], [1, 1 << 31, 1], [1, 1, u64::MAX]] {
+            assert!(sgemm(sizes).is_none(), "{sizes:?}");
+        }
+        assert!(sgemm([(1 << 31) - 1, 1, 1]).is_some());
+    }
+}

@@ -1,0 +1,44 @@
+//! What tests ask afterwards: calls by entry point, and every product.
+
+use parking_lot::Mutex;
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+const ENTRIES: [&CStr; 7] = [
+    c"cublasCreate_v2",
+    c"cublasDestroy_v2",
+    c"cublasSetStream_v2",
+    c"cublasSetMathMode",
+    c"cublasSgemm_v2",
+    c"cublasGetProperty",
+    c"cublasGetStatusName",
+];
+
+static CALLS: [AtomicU64; ENTRIES.len()] = [const { AtomicU64::new(0) }; ENTRIES.len()];
+
+/// Counts a call; which one of that entry point it is, from 1.
+pub(crate) fn count(entry: &str) -> u64 {
+    let index = index_of(entry).expect("an entry point");
+    CALLS[index].fetch_add(1, Relaxed) + 1
+}
+
+fn index_of(entry: &str) -> Option<usize> {
+    ENTRIES.iter().position(|name| name.to_str() == Ok(entry))
+}
+
+/// Calls of an entry point so far.
+pub(crate) fn calls(entry: &str) -> Option<u64> {
+    index_of(entry).map(|index| CALLS[index].load(Relaxed))
+}
+
+/// A product that was enqueued.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Product {
+    pub(crate) handle: u64,
+    pub(crate) stream: u64,
+    pub(crate) math_mode: i32,
+    pub(crate) reserved: u32,
+}
+
+pub(crate) static PRODUCTS: Mutex<Vec<Product>> = Mutex::new(Vec::new());
