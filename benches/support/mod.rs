@@ -7,6 +7,7 @@ pub mod gpu_kernels;
 pub mod instructions;
 pub mod measure;
 pub mod null_driver;
+pub mod perceptron;
 pub mod process;
 pub mod software;
 
