@@ -3,6 +3,7 @@
 
 pub mod by_hand;
 pub mod counting;
+pub mod cublas;
 pub mod gpu_kernels;
 pub mod instructions;
 pub mod measure;
