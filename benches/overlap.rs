@@ -15,6 +15,9 @@ mod measure;
 #[path = "../examples/digits/model.rs"]
 mod model;
 #[allow(dead_code, reason = "the example uses all of it")]
+#[path = "../examples/digits/steps.rs"]
+mod steps;
+#[allow(dead_code, reason = "the example uses all of it")]
 #[path = "../examples/digits/train.rs"]
 mod train;
 

@@ -1,42 +1,99 @@
-"""The steps of benches/step.rs in PyTorch: prints steps a second.
+"""The steps of benches/step.rs in PyTorch: prints steps a second, or on a GPU rows of the table of benches/cuda_device.
 
     pytorch_step.py STEPS LOOK THREADS [--fused]
+    pytorch_step.py STEPS LOOK THREADS --cuda
 
 64 inputs, 128 hidden units, 10 classes, batches of 32 that are in memory already; cross entropy, SGD with momentum; the loss
-is read every LOOK steps. `--fused` takes the optimizer's fused form, which PyTorch does not take by itself on a CPU.
+is read every LOOK steps. `--fused` takes the optimizer's fused form, which PyTorch does not take by itself on a CPU. `--cuda` takes
+both forms in turn, each op by op and as a CUDA graph, into whose inputs each batch is copied.
 """
 
+import statistics
 import sys
 import time
 
 import torch
 
 STEPS, LOOK, THREADS = (int(argument) for argument in sys.argv[1:4])
-torch.set_num_threads(THREADS)
-torch.manual_seed(1)
-
-model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
-loss_of = torch.nn.CrossEntropyLoss()
-fused = True if "--fused" in sys.argv else None
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=fused)
-batches = [
-    (torch.randn(32, 64), torch.tensor([(row * 7 + batch * 3) % 10 for row in range(32)])) for batch in range(16)
-]
+ROUNDS = 9
 
 
-def train(steps):
-    for at in range(1, steps + 1):
-        x, labels = batches[at % len(batches)]
-        optimizer.zero_grad()
-        loss = loss_of(model(x), labels)
+class Training:
+    def __init__(self, device, fused, graph=False):
+        torch.manual_seed(1)
+        self.model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)).to(device)
+        self.loss_of = torch.nn.CrossEntropyLoss()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9, fused=fused)
+        self.batches = [
+            (
+                torch.randn(32, 64).to(device),
+                torch.tensor([(row * 7 + batch * 3) % 10 for row in range(32)]).to(device),
+            )
+            for batch in range(16)
+        ]
+        self.step = self.captured() if graph else self.op_by_op
+
+    def op_by_op(self, x, labels):
+        self.optimizer.zero_grad()
+        loss = self.loss_of(self.model(x), labels)
         loss.backward()
-        optimizer.step()
-        if at % LOOK == 0:
-            last = loss.item()
-    return last
+        self.optimizer.step()
+        return loss
+
+    def captured(self):
+        inputs = [tensor.clone() for tensor in self.batches[0]]
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                self.op_by_op(*inputs)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            loss = self.op_by_op(*inputs)
+
+        def step(*batch):
+            for mine, its in zip(inputs, batch):
+                mine.copy_(its)
+            graph.replay()
+            return loss
+
+        return step
+
+    def train(self, steps):
+        for at in range(1, steps + 1):
+            loss = self.step(*self.batches[at % len(self.batches)])
+            if at % LOOK == 0:
+                last = loss.item()
+        return last
+
+    def rate(self):
+        start = time.perf_counter()
+        self.train(STEPS)
+        return STEPS / (time.perf_counter() - start)
 
 
-train(max(STEPS // 5, LOOK))
-start = time.perf_counter()
-train(STEPS)
-print(STEPS / (time.perf_counter() - start))
+def on_a_gpu():
+    forms = {
+        f"{optimizer}, {how}": Training("cuda:0", fused, graph)
+        for optimizer, fused in (("default SGD", None), ("fused SGD", True))
+        for how, graph in (("op by op", False), ("as a CUDA graph", True))
+    }
+    rates = {name: [] for name in forms}
+    for round in range(ROUNDS + 1):
+        for name, training in forms.items():
+            rate = training.rate()
+            if round > 0:
+                rates[name].append(rate)
+    for name, all in rates.items():
+        what = f"PyTorch: training steps a second, {name}, loss read every {LOOK}"
+        print(f"| {what} | {statistics.median(all):.0f} | | | {min(all):.0f} to {max(all):.0f} | | reported |")
+
+
+torch.set_num_threads(THREADS)
+if "--cuda" in sys.argv:
+    on_a_gpu()
+else:
+    training = Training("cpu", True if "--fused" in sys.argv else None)
+    training.train(max(STEPS // 5, LOOK))
+    print(training.rate())

@@ -7,6 +7,9 @@ mod support;
 #[path = "../examples/digits/model.rs"]
 mod model;
 #[allow(dead_code, unreachable_pub, reason = "the example uses all of it")]
+#[path = "../examples/digits/steps.rs"]
+mod steps;
+#[allow(dead_code, unreachable_pub, reason = "the example uses all of it")]
 #[path = "../examples/digits/train.rs"]
 mod train;
 
@@ -24,10 +27,13 @@ fn settings(epochs: u64) -> Settings {
 
 /// The bits of all weights after training, and how many test rows they get right.
 async fn trained(device: &Device, epochs: u64) -> Result<(Vec<u32>, i64)> {
-    let settings = settings(epochs);
-    let training = Training::new(device, &settings)?;
-    assert_eq!(training.run(&settings, |_| {}).await?, 45 * epochs);
-    let (right, rows) = training.test(&settings).await?;
+    trained_with(device, &settings(epochs)).await
+}
+
+async fn trained_with(device: &Device, settings: &Settings) -> Result<(Vec<u32>, i64)> {
+    let training = Training::new(device, settings)?;
+    assert_eq!(training.run(settings, |_| {}).await?, 45 * settings.epochs);
+    let (right, rows) = training.test(settings).await?;
     assert_eq!(rows, 360);
     let mut bits = Vec::new();
     for (_, tensor) in training.model.parameters() {
@@ -53,6 +59,28 @@ fn one_epoch_gives_the_same_weights_for_every_seed_and_with_threads() {
 }
 
 #[test]
+fn steps_as_graphs_give_the_same_weights_as_op_by_op() {
+    within_a_minute(|| {
+        let runtime = runtime(1);
+        let device = runtime.device(DeviceId::Cpu(0)).unwrap();
+        let graphs = Settings { graph: true, ..settings(4) };
+        // Of 1437 rows the last 29 are a batch, and a graph, of their own.
+        let [as_graphs, op_by_op] =
+            [graphs, settings(4)].map(|settings| block_on(trained_with(&device, &settings)).unwrap());
+        assert!(as_graphs == op_by_op, "other weights");
+    });
+    let expected = block_on(trained(&runtime(1).device(DeviceId::Cpu(0)).unwrap(), 1)).unwrap();
+    for_each_seed(0..8, |device| {
+        let expected = &expected;
+        async move {
+            let settings = Settings { graph: true, ..settings(1) };
+            assert!(&trained_with(&device, &settings).await? == expected, "other weights than op by op");
+            Ok(())
+        }
+    });
+}
+
+#[test]
 fn a_few_epochs_are_enough_to_read_most_digits() {
     within_a_minute(|| {
         let runtime = runtime(1);
@@ -67,18 +95,22 @@ fn the_loss_of_every_epoch_is_told_in_order_and_falls() {
     within_a_minute(|| {
         let runtime = runtime(1);
         let device = runtime.device(DeviceId::Cpu(0)).unwrap();
-        let settings = settings(4);
-        let training = Training::new(&device, &settings).unwrap();
-        let (mut steps, mut losses) = (0, Vec::new());
-        let tell = |progress| match progress {
-            Progress::Step => steps += 1,
-            Progress::Loss { epoch, loss } => {
-                assert_eq!(epoch, losses.len() as u64);
-                losses.push(loss);
-            }
+        let told = |settings: &Settings| {
+            let training = Training::new(&device, settings).unwrap();
+            let (mut steps, mut losses) = (0, Vec::new());
+            let tell = |progress| match progress {
+                Progress::Step => steps += 1,
+                Progress::Loss { epoch, loss } => {
+                    assert_eq!(epoch, losses.len() as u64);
+                    losses.push(loss);
+                }
+            };
+            block_on(training.run(settings, tell)).unwrap();
+            assert_eq!((steps, losses.len()), (4 * 45, 4));
+            losses
         };
-        block_on(training.run(&settings, tell)).unwrap();
-        assert_eq!((steps, losses.len()), (4 * 45, 4));
+        let losses = told(&settings(4));
+        assert_eq!(losses, told(&Settings { graph: true, ..settings(4) }));
         assert!(losses.is_sorted_by(|a, b| a > b), "{losses:?}");
     });
 }

@@ -1,5 +1,6 @@
-//! What only a GPU can tell: how soon its work wakes a task and at what price, what markers cost it, what faults do, and how fast
-//! bytes move. Beside most figures stand the driver's own calls, made by hand in the same rounds.
+//! What only a GPU can tell: how soon its work wakes a task and at what price, what markers cost it, what faults do, how fast bytes
+//! move, and how good the kernels are. Beside most figures stand the driver's own calls, or cuBLAS's, made by hand in the same
+//! rounds.
 //!
 //! `cuda_device [--quick] [PART …]`; without parts it runs all. It asserts nothing about figures. Where there is no NVIDIA driver
 //! it runs on the software one, to show that it runs: those figures mean nothing.
@@ -8,10 +9,15 @@
 mod support;
 
 mod copies;
+mod digits;
 mod faults;
+mod graph;
+mod kernels;
 mod latency;
 mod markers;
+mod matmul;
 mod tasks;
+mod timed;
 
 use support::by_hand::Raw;
 use support::software::{self, Counts, argument};
@@ -51,7 +57,7 @@ const WAKE_UPS: [(WakeUp, &str); 2] = [(WakeUp::LowLatency, "low latency"), (Wak
 
 type Part = (&'static str, fn(&Bench));
 
-const PARTS: [Part; 10] = [
+const PARTS: [Part; 14] = [
     ("await", latency::launch_and_await),
     ("wake", latency::kernel_end_to_wake),
     ("long", latency::a_long_kernel),
@@ -61,6 +67,10 @@ const PARTS: [Part; 10] = [
     ("bandwidth", copies::bandwidth),
     ("pipeline", copies::pipeline),
     ("alloc", copies::alloc),
+    ("kernels", kernels::against_a_copy),
+    ("matmul", matmul::against_cublas),
+    ("graph", graph::against_launches),
+    ("digits", digits::training),
     ("faults", faults::all),
 ];
 

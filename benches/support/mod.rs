@@ -3,10 +3,12 @@
 
 pub mod by_hand;
 pub mod counting;
+pub mod cublas;
 pub mod gpu_kernels;
 pub mod instructions;
 pub mod measure;
 pub mod null_driver;
+pub mod perceptron;
 pub mod process;
 pub mod software;
 

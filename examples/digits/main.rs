@@ -7,13 +7,18 @@
 //! ```sh
 //! cargo run --release --example digits
 //! cargo run --release --example digits -- --epochs 10 --trace digits.html --save digits.safetensors
+//! cargo run --release --example digits -- --graph
 //! ```
+//! `--graph` captures the step once for each shape of a batch; from then on a step is two copies and one launch, and the weights are the
+//! same bit for bit.
+//!
 //! `--trace` draws what the streams did: as a page to zoom in (`.html`), as a picture of a few steps (`.svg`), or for
 //! <https://ui.perfetto.dev> (`.json`). `--save` writes the weights under the names that PyTorch's
 //! `Sequential(Linear(64, 128), ReLU(), Linear(128, 10))` has for them.
 
 mod measure;
 mod model;
+mod steps;
 mod train;
 
 use anyhow::Context;
@@ -58,6 +63,9 @@ struct Options {
     /// Batches that are read and copied ahead.
     #[arg(long, default_value_t = Settings::default().prefetch as u32, value_parser = clap::value_parser!(u32).range(1..=1024))]
     prefetch: u32,
+    /// Captures the training step as a graph, and launches that.
+    #[arg(long)]
+    graph: bool,
     /// Draws what the streams did: FILE ends in .html, .svg or .json.
     #[arg(long, value_name = "FILE", value_parser = drawable)]
     trace: Option<PathBuf>,
@@ -110,6 +118,7 @@ async fn run(options: Options) -> anyhow::Result<()> {
         batch_size: options.batch_size as usize,
         seed: options.seed,
         prefetch: options.prefetch as usize,
+        graph: options.graph,
         ..Settings::default()
     };
     let [pixels, hidden, digits] = SIZES;

@@ -1,6 +1,7 @@
 //! What a step costs where nothing overlaps: loading, copying and computing, each alone.
 
 use crate::model::Mlp;
+use crate::steps::Steps;
 use crate::train::{Settings, Training};
 use futures::TryStreamExt;
 use std::sync::Arc;
@@ -66,19 +67,20 @@ async fn copy(training: &Training, batches: &[(Tensor, Tensor)]) -> Result<Durat
 async fn compute(training: &Training, settings: &Settings, batches: &[(Tensor, Tensor)]) -> Result<Duration> {
     let (stream, device) = (&training.compute, training.compute.device());
     let model = stream.enter(|| Mlp::new(settings.seed, &device))?;
+    let mut steps = Steps::new(&model, stream, settings);
     let mut took = Duration::ZERO;
-    let mut steps = 0;
-    // The first round warms caches and the allocator.
+    let mut timed = 0;
+    // The first round warms caches and the allocator, and captures what is captured.
     for round in 0..=EPOCHS {
         let began = Instant::now();
         for (x, labels) in batches {
-            stream.enter(|| model.step(x, labels, settings.sgd))?;
+            stream.enter(|| steps.step(x, labels))?;
         }
         stream.synchronize().await?;
         if round > 0 {
             took += began.elapsed();
-            steps += batches.len() as u32;
+            timed += batches.len() as u32;
         }
     }
-    Ok(took / steps.max(1))
+    Ok(took / timed.max(1))
 }

@@ -1,6 +1,7 @@
 //! The training itself: batches come over a copy stream while a compute stream works on those before.
 
 use crate::model::{Mlp, Sgd};
+use crate::steps::Steps;
 use futures::{FutureExt, TryStreamExt};
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -24,6 +25,8 @@ pub(crate) struct Settings {
     pub(crate) seed: u64,
     pub(crate) prefetch: usize,
     pub(crate) sgd: Sgd,
+    /// Whether steps are launched as graphs.
+    pub(crate) graph: bool,
 }
 
 /// What the example does if it is not told otherwise.
@@ -36,6 +39,7 @@ impl Default for Settings {
             seed: 1,
             prefetch: 8,
             sgd: Sgd { lr: 0.05, momentum: 0.9 },
+            graph: false,
         }
     }
 }
@@ -91,15 +95,16 @@ impl Training {
     pub(crate) async fn run(&self, settings: &Settings, mut tell: impl FnMut(Progress)) -> Result<u64> {
         let Training { copy, compute, model } = self;
         let mut batches = settings.training(copy)?.epochs(0..settings.epochs);
+        let mut steps = Steps::new(model, compute, settings);
         let mut losses = Losses::default();
         let mut ahead = VecDeque::new();
-        let mut steps = 0;
+        let mut enqueued = 0;
         while let Some(batch) = batches.try_next().await? {
             // This batch's copy alone: the next ones are none of this step's business.
             compute.wait_event(&batch.copied);
-            compute.enter(|| losses.add(batch.epoch, model.step(&batch.x, &batch.labels, settings.sgd)?))?;
+            compute.enter(|| losses.add(batch.epoch, &steps.step(&batch.x, &batch.labels)?))?;
             tell(Progress::Step);
-            steps += 1;
+            enqueued += 1;
 
             // The batch is dropped here; its memory is used again once the step is over.
             ahead.push_back(compute.record_event());
@@ -113,7 +118,7 @@ impl Training {
         compute.enter(|| losses.end_epoch());
         compute.synchronize().await?;
         losses.arrived(&mut tell)?;
-        Ok(steps)
+        Ok(enqueued)
     }
 
     /// How many rows of the test set the model gets right, and how many there are.
@@ -142,19 +147,17 @@ struct Losses {
 }
 
 impl Losses {
-    fn add(&mut self, epoch: u64, loss: Tensor) -> Result<()> {
+    fn add(&mut self, epoch: u64, loss: &Tensor) -> Result<()> {
         if epoch != self.epoch {
             self.end_epoch();
             self.epoch = epoch;
         }
         self.steps += 1;
-        match &self.sum {
-            Some(sum) => sum.add_(&loss).queued().map(drop),
-            None => {
-                self.sum = Some(loss);
-                Ok(())
-            }
-        }
+        let sum = match &mut self.sum {
+            Some(sum) => sum,
+            none => none.insert(Tensor::zeros([], &loss.device()).queued()?),
+        };
+        sum.add_(loss).queued().map(drop)
     }
 
     fn end_epoch(&mut self) {

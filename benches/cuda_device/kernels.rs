@@ -1,0 +1,145 @@
+//! How near kernels that memory bounds come to a copy on the device, by the bytes that the head of each one's file says it moves.
+
+use crate::support::interleave;
+use crate::support::measure::{ratio, short};
+use crate::timed::device_ns;
+use crate::{Bench, open};
+use warpline::kernels::{self, launch};
+use warpline::prelude::*;
+use warpline::{Element, Result, WakeUp};
+
+/// Of a matrix.
+const COLS: usize = 1024;
+
+/// A kernel, the bytes that a call moves, and the call.
+type Case<'a> = (&'static str, usize, Box<dyn Fn() -> Result<()> + 'a>);
+
+fn filled<T: Element>(stream: &Stream, len: usize, value: T) -> Buffer<T> {
+    let buffer = stream.alloc(len).expect("memory");
+    stream.fill(&buffer, value).queued().expect("it is taken");
+    buffer
+}
+
+/// Kernels on operands of 256 MiB.
+pub(crate) fn against_a_copy(bench: &Bench) {
+    let (_runtime, device, _) = open(WakeUp::Balanced);
+    let stream = device.new_stream().expect("a stream");
+    // What the software driver does takes a processor its time.
+    let n: usize = if bench.on_gpu { 64 << 20 } else { 64 << 10 };
+    let (half, rows) = (n / 2, n / COLS);
+    let [x, y, z] = [0.5, 0.25, 0.0].map(|value| filled::<f32>(&stream, n, value));
+    let [a, b, c] = [1, 2, 0].map(|value| filled::<i64>(&stream, half, value));
+    let [row, deviation] = [0.5, 1.0].map(|value| filled::<f32>(&stream, COLS, value));
+    let [means, squares] = [0.5, 1.0].map(|value| filled::<f64>(&stream, n / 4, value));
+    let [mean, scale] = [&y, &z].map(|buffer| buffer.slice(..n / 4).expect("it is longer"));
+    let (labels, count) = (filled::<i64>(&stream, rows, 7), filled::<i64>(&stream, 1, 0));
+    let of = |shape: &[usize]| Tensor::from_buffer(x.clone(), shape).expect("as many elements");
+    let (vector, matrix) = (of(&[n]), of(&[rows, COLS]));
+    let classes = Tensor::from_buffer(labels, [rows]).expect("as many elements");
+
+    let [len, halves, cols, quarter] = [n, half, COLS, n / 4].map(|count| count as u64);
+    let (height, width) = (rows as u32, COLS as u32);
+    let [per_element, per_half] = [launch::elements(len), launch::elements(halves)];
+    let stream = &stream;
+    let run = |call, config| stream.launch(call, config).queued();
+    let tensor = |op: &dyn Fn() -> Pending<Tensor>| stream.enter(|| op().queued()).map(drop);
+    let cases: Vec<Case<'_>> = vec![
+        ("fill", 4 * n, Box::new(|| stream.fill(&z, 1.5).queued())),
+        ("add_", 12 * n, Box::new(|| run(kernels::add_(len, &z, &x), per_element))),
+        ("add", 12 * n, Box::new(|| run(kernels::add(len, len, &x, &y, &z), per_element))),
+        ("add of a row", 8 * n, Box::new(|| run(kernels::add(len, cols, &x, &row, &z), per_element))),
+        ("add_scalar", 8 * n, Box::new(|| run(kernels::add_scalar(len, &x, 1.0, &z), per_element))),
+        ("sub", 12 * n, Box::new(|| run(kernels::sub(len, len, &x, &y, &z), per_element))),
+        ("mul", 12 * n, Box::new(|| run(kernels::mul(len, len, &x, &y, &z), per_element))),
+        ("mul_scalar", 8 * n, Box::new(|| run(kernels::mul_scalar(len, &x, 2.0, &z), per_element))),
+        ("add_i64", 24 * half, Box::new(|| run(kernels::add_i64(halves, halves, &a, &b, &c), per_half))),
+        ("sub_i64", 24 * half, Box::new(|| run(kernels::sub_i64(halves, halves, &a, &b, &c), per_half))),
+        ("mul_i64", 24 * half, Box::new(|| run(kernels::mul_i64(halves, halves, &a, &b, &c), per_half))),
+        ("axpy", 12 * n, Box::new(|| run(kernels::axpy(len, 0.5, &x, &z), per_element))),
+        ("relu", 8 * n, Box::new(|| run(kernels::relu(len, &x, &z), per_element))),
+        ("relu_backward", 12 * n, Box::new(|| run(kernels::relu_backward(len, &x, &y, &z), per_element))),
+        ("sgd", 20 * n, Box::new(|| run(kernels::sgd(len, 0.0, 0.5, &x, &y, &z), per_element))),
+        (
+            "standardize",
+            8 * n,
+            Box::new(|| run(kernels::standardize(height, width, &row, &deviation, &z), per_element)),
+        ),
+        (
+            "column_scales",
+            6 * n,
+            Box::new(|| {
+                let call = kernels::column_scales(quarter as u32, 9, &means, &squares, &mean, &scale);
+                run(call, launch::elements(quarter))
+            }),
+        ),
+        (
+            "transpose",
+            8 * n,
+            Box::new(|| {
+                run(kernels::transpose(rows as u64, cols, &x, &z), launch::transpose(rows as u64, cols))
+            }),
+        ),
+        (
+            "transpose_i64",
+            16 * half,
+            Box::new(|| {
+                let rows = rows as u64 / 2;
+                run(kernels::transpose_i64(rows, cols, &a, &c), launch::transpose(rows, cols))
+            }),
+        ),
+        (
+            "philox_uniform",
+            4 * n,
+            Box::new(|| run(kernels::philox_uniform(len, 1, 2, 0, 0.0, 1.0, &z), per_element)),
+        ),
+        (
+            "philox_normal",
+            4 * n,
+            Box::new(|| run(kernels::philox_normal(len, 1, 2, 0, 0.0, 1.0, &z), per_element)),
+        ),
+        ("sum", 4 * n, Box::new(|| tensor(&|| vector.sum()))),
+        ("mean", 4 * n, Box::new(|| tensor(&|| vector.mean()))),
+        ("column_sums", 4 * n, Box::new(|| tensor(&|| matrix.sum_rows()))),
+        (
+            "column_moments",
+            8 * n,
+            Box::new(|| {
+                let call = kernels::column_moments(height, width, 0, &x, &means, &squares);
+                run(call, launch::columns(cols))
+            }),
+        ),
+        ("argmax", 4 * n + 8 * rows, Box::new(|| tensor(&|| matrix.argmax()))),
+        (
+            "count_equal",
+            16 * half,
+            Box::new(|| run(kernels::count_equal(halves, &a, &b, &count), launch::one_block())),
+        ),
+        (
+            "cross_entropy",
+            8 * n + 24 * rows,
+            Box::new(|| stream.enter(|| matrix.cross_entropy(&classes).queued()).map(drop)),
+        ),
+    ];
+
+    let times = bench.options.scaled(20);
+    // Bytes a nanosecond are gigabytes a second.
+    let rate = |bytes: usize, call: &dyn Fn() -> Result<()>| {
+        (bytes * times) as f64 / device_ns(stream, || (0..times).try_for_each(|_| call()))
+    };
+    for (name, bytes, call) in &cases {
+        let [ours, copy] = interleave(
+            bench.options.rounds(7),
+            [&mut || rate(*bytes, call), &mut || rate(8 * n, &|| stream.copy(&y, &z).queued())],
+        );
+        let against = ratio(&ours, &copy);
+        bench.table.row(
+            &format!("{name}, {} MiB moved, GB/s", bytes >> 20),
+            &short(ours.median()),
+            &format!("{} a copy on the device", short(copy.median())),
+            &short(against.median()),
+            &against.spread(),
+            "≥ 0.9",
+            bench.verdict(against.median() >= 0.9),
+        );
+    }
+}

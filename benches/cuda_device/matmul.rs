@@ -1,0 +1,110 @@
+//! Products of matrices against cuBLAS by a direct call, by the device's clock.
+//!
+//! What runs here is what the environment says: cuBLAS where `WARPLINE_CUBLAS` names it, our own kernel where that is `off`. `linear` also
+//! adds the bias, and the direct call does not.
+
+use crate::support::cublas::{Cublas, Product};
+use crate::support::interleave;
+use crate::support::measure::{ratio, short};
+use crate::timed::device_ns;
+use crate::{Bench, open};
+use warpline::kernels::{self, launch};
+use warpline::prelude::*;
+use warpline::{Result, WakeUp, reads, writes};
+
+/// m, n, k, and whether either factor is stored as its transpose.
+type Shape = ([usize; 3], [bool; 2]);
+
+/// What a training step of `digits` multiplies.
+const DIGITS: [Shape; 3] =
+    [([32, 128, 10], [false, false]), ([10, 128, 32], [true, false]), ([128, 64, 32], [true, false])];
+const DIGITS_LAYERS: [[usize; 3]; 2] = [[32, 128, 64], [32, 10, 128]];
+
+pub(crate) fn against_cublas(bench: &Bench) {
+    let (_runtime, device, _) = open(WakeUp::Balanced);
+    let stream = device.new_stream().expect("a stream");
+    // Another's kernels do not run on the software driver, whose products a processor computes.
+    let cublas = Cublas::find(!bench.on_gpu);
+    let sides: &[usize] = if bench.on_gpu { &[512, 1024, 4096] } else { &[64] };
+    let cubes = sides.iter().map(|&side| ([side; 3], [false; 2]));
+    for (sizes, transposed) in cubes.chain(DIGITS) {
+        let stored = |name, transposed| if transposed { format!("{name}ᵀ") } else { String::from(name) };
+        let [a, b] = [stored("a", transposed[0]), stored("b", transposed[1])];
+        compare(bench, &stream, cublas.as_ref(), &format!("{a}·{b}"), (sizes, transposed), |at| {
+            let [m, n, k] = sizes.map(|size| size as u64);
+            let [a, b] = transposed.map(u32::from);
+            let call = kernels::matmul(m, n, k, a, b, &at.a, &at.b, &at.c);
+            stream.launch(call, launch::product(m, n)).queued()
+        });
+    }
+    for sizes in DIGITS_LAYERS {
+        compare(bench, &stream, cublas.as_ref(), "linear", (sizes, [false, true]), |at| {
+            let [m, n, k] = sizes.map(|size| size as u64);
+            let call = kernels::linear(m, n, k, 0, &at.a, &at.b, &at.bias, &at.c);
+            stream.launch(call, launch::product(m, n)).queued()
+        });
+    }
+}
+
+struct Operands {
+    a: Buffer<f32>,
+    b: Buffer<f32>,
+    bias: Buffer<f32>,
+    c: Buffer<f32>,
+}
+
+fn compare(
+    bench: &Bench,
+    stream: &Stream,
+    cublas: Option<&Cublas>,
+    name: &str,
+    (sizes, transposed): Shape,
+    launch: impl Fn(&Operands) -> Result<()>,
+) {
+    let [m, n, k] = sizes;
+    let filled = |len| {
+        let buffer = stream.alloc::<f32>(len).expect("memory");
+        stream.fill(&buffer, 0.5).queued().expect("it is taken");
+        buffer
+    };
+    let at = Operands { a: filled(m * k), b: filled(k * n), bias: filled(n), c: filled(m * n) };
+    let [a, b, c] = [&at.a, &at.b, &at.c].map(|buffer| buffer.device_ptr().0);
+    let product = Product { sizes, transposed, a, b, c };
+    let times = bench.options.scaled(if m * n * k > 1 << 30 { 10 } else { 100 });
+    let micros = |ns: f64| ns / 1e3 / times as f64;
+    let ours = || micros(device_ns(stream, || (0..times).try_for_each(|_| launch(&at))));
+    let direct = |cublas: &Cublas| {
+        let enqueue = || {
+            // SAFETY: the work is on this stream, reads both factors and writes their product, which are so large.
+            let done = unsafe {
+                stream.external(reads([&at.a, &at.b]), writes([&at.c]), |raw| {
+                    cublas.multiply(raw.as_ptr().expect("a CUDA stream"), product, times);
+                })
+            };
+            done.queued()
+        };
+        micros(device_ns(stream, enqueue))
+    };
+    let by_cublas = std::env::var_os("WARPLINE_CUBLAS").is_some_and(|named| named != "off");
+    let what = format!("{name}, {m} × {n} × {k}, {}, µs", if by_cublas { "by cuBLAS" } else { "our kernel" });
+    let speed =
+        |micros: f64| format!("{} ({} TFLOP/s)", short(micros), short(2e-6 * (m * n * k) as f64 / micros));
+    let rounds = bench.options.rounds(11);
+    let Some(cublas) = cublas else {
+        let [ours] = interleave(rounds, [&mut || ours()]);
+        return bench.table.row(&what, &speed(ours.median()), "no cuBLAS here", "", &ours.spread(), "", None);
+    };
+    let [ours, theirs] = interleave(rounds, [&mut || ours(), &mut || direct(cublas)]);
+    let against = ratio(&ours, &theirs);
+    // Equal, but for what differs from run to run.
+    let (reach, met) = if by_cublas { ("≤ 1.05", 1.05) } else { ("≤ 3", 3.0) };
+    bench.table.row(
+        &what,
+        &speed(ours.median()),
+        &format!("{} cuBLAS by a direct call", speed(theirs.median())),
+        &short(against.median()),
+        &against.spread(),
+        reach,
+        bench.verdict(against.median() <= met),
+    );
+}

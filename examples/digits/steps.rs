@@ -1,0 +1,55 @@
+//! How a training step comes to the device: op by op, or as a graph that was captured once for its shape of batch.
+
+use crate::model::{Mlp, Sgd};
+use crate::train::Settings;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use warpline::prelude::*;
+use warpline::{Graph, Result};
+
+/// Steps of one model on one stream.
+pub(crate) struct Steps<'a> {
+    model: &'a Mlp,
+    stream: &'a Stream,
+    sgd: Sgd,
+    /// By the rows of a batch, if steps are graphs: the last batch of an epoch is smaller.
+    graphs: Option<HashMap<usize, StepGraph>>,
+}
+
+/// A step on the batch that was copied into `x` and `labels`; each launch leaves its loss in `loss`.
+struct StepGraph {
+    x: Tensor,
+    labels: Tensor,
+    loss: Tensor,
+    graph: Graph,
+}
+
+impl<'a> Steps<'a> {
+    pub(crate) fn new(model: &'a Mlp, stream: &'a Stream, settings: &Settings) -> Self {
+        Steps { model, stream, sgd: settings.sgd, graphs: settings.graph.then(HashMap::new) }
+    }
+
+    /// One step on a batch, with the stream current; returns the mean loss before it, which a later step may overwrite.
+    pub(crate) fn step(&mut self, x: &Tensor, labels: &Tensor) -> Result<Tensor> {
+        let Steps { model, stream, sgd, graphs } = self;
+        let Some(graphs) = graphs else { return model.step(x, labels, *sgd) };
+        let step = match graphs.entry(labels.len()) {
+            Entry::Occupied(captured) => captured.into_mut(),
+            Entry::Vacant(new) => new.insert(StepGraph::capture(model, stream, x, labels, *sgd)?),
+        };
+        step.x.copy_(x).queued()?;
+        step.labels.copy_(labels).queued()?;
+        step.graph.launch(stream).queued()?;
+        Ok(step.loss.clone())
+    }
+}
+
+impl StepGraph {
+    /// For batches like `x` and `labels`. Nothing runs yet.
+    fn capture(model: &Mlp, stream: &Stream, x: &Tensor, labels: &Tensor, sgd: Sgd) -> Result<Self> {
+        let like = |batch: &Tensor| Tensor::empty_of(batch.dtype(), batch.shape(), &batch.device()).queued();
+        let (x, labels) = (like(x)?, like(labels)?);
+        let (graph, loss) = stream.capture(|_| model.step(&x, &labels, sgd))?;
+        Ok(StepGraph { x, labels, loss, graph })
+    }
+}
