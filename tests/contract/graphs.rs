@@ -129,6 +129,26 @@ contract! {
         assert!(device.memory_stats().reserved_bytes <= before.reserved_bytes);
     }
 
+    async fn a_launch_writes_what_was_allocated_in_the_capture_though_no_op_of_it_does([device]) {
+        let [a, b] = ["a", "b"].map(|label| device.stream().label(label).build());
+        let (a, b) = (a?, b?);
+        let (graph, y) = a.capture(|s| {
+            let z = s.alloc::<f32>(256)?;
+            s.fill(&z, 1.0).queued()?;
+            drop(z);
+            // The same block.
+            s.alloc::<f32>(256)
+        })?;
+        let gate = a.hold()?;
+        drop(graph.launch(&a));
+        let error = refused(b.fill(&y, 5.0)).await;
+        says(&error, ErrorKind::Unordered, &["fill on stream \"b\"", "writes memory that graph on stream \"a\"", "wrote"]);
+        gate.open();
+        drop(b.wait_stream(&a));
+        drop(b.fill(&y, 5.0));
+        assert_eq!(b.read(&y).await?, [5.0; 256]);
+    }
+
     async fn a_graph_that_is_dropped_in_flight_runs_to_its_end([device]) {
         let stream = device.new_stream()?;
         let x = stream.alloc::<f32>(100)?;

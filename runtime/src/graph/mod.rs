@@ -33,7 +33,8 @@ use std::sync::Arc;
 /// Ops that were captured on a stream, to be launched as one, as often as one likes: [`Stream::capture`].
 ///
 /// A cheap handle; all clones are the same graph. It keeps the memory that its ops touch, and the memory that was allocated while it
-/// was captured is its own: given back when the graph and what was made in the capture are gone.
+/// was captured is its own: given back when the graph and what was made in the capture are gone. Each launch writes all of that, as
+/// if it was allocated anew: what is in it and was not put there by an op of the graph is lost.
 #[derive(Clone)]
 pub struct Graph(Arc<Captured>);
 
