@@ -229,6 +229,35 @@ fn a_forgotten_edge_in_a_graph_shows_for_some_seed() {
 }
 
 #[test]
+fn of_two_threads_that_capture_one_stream_at_once_each_has_all_or_nothing() {
+    within_a_minute(|| {
+        let (_runtime, _device, [stream]) = streams(["stream"]);
+        let x = stream.alloc::<f32>(8).unwrap();
+        for _ in 0..1000 {
+            let (issued, ready) = (stream.issued(), std::sync::Barrier::new(2));
+            let capture = || {
+                ready.wait();
+                let captured = stream.capture(|s| {
+                    std::thread::yield_now();
+                    s.fill(&x, 1.0)
+                });
+                match captured {
+                    Ok((graph, ())) => assert_eq!(graph.len(), 1),
+                    Err(error) => {
+                        says(&error, ErrorKind::Captured, &["capture on stream", "by another thread"])
+                    }
+                }
+            };
+            std::thread::scope(|scope| {
+                scope.spawn(capture);
+                capture();
+            });
+            assert_eq!(stream.issued(), issued, "an op that was to be captured ran");
+        }
+    });
+}
+
+#[test]
 fn unordered_launches_of_one_graph_keep_apart_where_nothing_is_checked() {
     within_a_minute(|| {
         let runtime = Runtime::builder().order(OrderMode::Off).build().unwrap();

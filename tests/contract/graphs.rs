@@ -210,6 +210,34 @@ contract! {
         assert_eq!(stream.read(&y).await?, [2.0; 8]);
     }
 
+    async fn wait_for_leaves_a_captured_stream_to_its_capture([device]) {
+        let [a, b] = ["a", "b"].map(|label| device.stream().label(label).build());
+        let (a, b) = (a?, b?);
+        let (x, y) = (a.alloc::<f32>(8)?, a.alloc::<f32>(8)?);
+        let issued = a.issued();
+        let (graph, error) = a.capture(|a| {
+            // In a capture of this thread, and in one of another.
+            let (inner, ()) = b.capture(|b| {
+                b.fill(&x, 2.0).queued()?;
+                a.wait_for(&x).queued()
+            })?;
+            assert_eq!((inner.len(), inner.streams()), (1, 1));
+            let error = std::thread::scope(|scope| {
+                let capture = || b.capture(|b| {
+                    b.fill(&x, 3.0).queued()?;
+                    Ok(a.wait_for(&x).wait().unwrap_err())
+                });
+                scope.spawn(capture).join().unwrap()
+            })?.1;
+            a.fill(&y, 1.0).queued()?;
+            Ok(error)
+        })?;
+        says(&error, ErrorKind::Captured, &["wait_for on stream \"a\"", "captured into a graph by another thread"]);
+        assert_eq!((graph.len(), a.issued()), (1, issued), "its op went elsewhere");
+        graph.launch(&a).await?;
+        assert_eq!(a.read(&y).await?, [1.0; 8]);
+    }
+
     async fn a_forgotten_edge_between_captured_streams_is_refused_with_both_lines([device]) {
         let stream = device.stream().label("compute").build()?;
         let side = device.stream().label("side").build()?;

@@ -208,7 +208,7 @@ impl Capture {
         }
         core.ensure_open(site)?;
         let id = self.observed.admit().expect("a capture has fewer streams than a runtime");
-        core.begin_capture(self.clone());
+        core.begin_capture(site, self.clone())?;
         let member = Member { core: core.clone(), id, number: 0, newest_op: None, clock: Clock::default() };
         recording.members.push(member);
         Ok(recording.members.len() - 1)
@@ -446,12 +446,12 @@ pub(crate) fn wait_for(core: &Arc<StreamCore>, site: Site, allocation: &Allocati
     if captures.is_empty() {
         return None;
     }
-    captures.iter().rev().find_map(|capture| capture.wait_for(core, site, allocation)).or_else(|| {
-        match core.capture(site) {
-            // Memory that the capture has not touched: its launches are ordered after what was done to it.
-            Ok(Some(_)) => Some(Ok(Place::captured(0))),
-            Ok(None) => None,
-            Err(error) => Some(Err(error)),
+    match core.capture(site) {
+        // Memory that the capture has not touched: its launches are ordered after what was done to it.
+        Ok(Some(here)) => {
+            Some(here.wait_for(core, site, allocation).unwrap_or_else(|| Ok(Place::captured(0))))
         }
-    })
+        Ok(None) => captures.iter().rev().find_map(|capture| capture.wait_for(core, site, allocation)),
+        Err(error) => Some(Err(error)),
+    }
 }
