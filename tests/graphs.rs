@@ -283,6 +283,41 @@ fn unordered_launches_of_one_graph_keep_apart_where_nothing_is_checked() {
 }
 
 #[test]
+fn a_subscriber_may_use_a_captured_stream_and_its_memory() {
+    /// Drops what it holds and fills the rest at each warning.
+    struct Uses(std::sync::Mutex<Option<(Stream, Buffer<f32>)>>);
+
+    impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for &'static Uses {
+        fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
+            let warns = *event.metadata().level() == tracing::Level::WARN;
+            if let Some((stream, buffer)) = warns.then(|| self.0.lock().unwrap().take()).flatten() {
+                stream.fill(&buffer, 4.0).queued().unwrap();
+                stream.alloc::<f32>(8).unwrap();
+            }
+        }
+    }
+
+    within_a_minute(|| {
+        use tracing_subscriber::layer::SubscriberExt;
+        let uses: &'static Uses = Box::leak(Box::new(Uses(Default::default())));
+        let subscriber = tracing_subscriber::registry().with(uses);
+        let runtime = Runtime::builder().order(OrderMode::Warn).build().unwrap();
+        let device = runtime.best_device().unwrap();
+        let (stream, side) = (device.new_stream().unwrap(), device.new_stream().unwrap());
+        let x = stream.alloc::<f32>(8).unwrap();
+        let capture = |s: &Stream| {
+            *uses.0.lock().unwrap() = Some((s.clone(), s.alloc::<f32>(8)?));
+            side.wait_stream(s).queued()?;
+            s.fill(&x, 1.0).queued()?;
+            side.fill(&x, 2.0).queued()?;
+            s.wait_stream(&side).queued()
+        };
+        let (graph, ()) = tracing::subscriber::with_default(subscriber, || stream.capture(capture)).unwrap();
+        assert_eq!(graph.len(), 3, "it was not warned");
+    });
+}
+
+#[test]
 fn a_panic_in_a_graph_names_the_op_in_it() {
     let runtime = Runtime::builder().panic_in_twin(3).build().unwrap();
     let device = runtime.best_device().unwrap();

@@ -260,8 +260,8 @@ impl Capture {
         let (id, number) = (recording.members[at].id, recording.members[at].number + 1);
         let mode = core.device.world.mode;
         let mut entered = Entered::default();
-        let mut histories = self.pool.histories.lock();
-        let histories = histories.as_mut().expect("the capture goes on");
+        let mut guard = self.pool.histories.lock();
+        let histories = guard.as_mut().expect("the capture goes on");
         let touches = op.touches.iter().map(|touch| (touch.allocation(), *touch.range(), touch.mode()));
         let operands = histories.operands(touches.clone());
         let asker =
@@ -292,7 +292,7 @@ impl Capture {
         recording.keeps.extend(op.keep.take());
         let member = &mut recording.members[at];
         (member.number, member.newest_op) = (number, Some((number, op.site)));
-        drop(recording);
+        drop((guard, recording));
         for conflict in warnings {
             if core.device.world.warns_first(conflict.earlier(), op.site) {
                 crate::report::unordered(&conflict);
@@ -312,10 +312,13 @@ impl Capture {
 
     /// Memory of the graph's own.
     pub(crate) fn alloc(&self, core: &StreamCore, site: Site, len_bytes: usize) -> Result<Arc<Allocation>> {
-        let mut recording = self.recording.lock();
-        let Member { id, number, clock, .. } = recording.of(core);
+        let (id, number, clock) = {
+            let mut recording = self.recording.lock();
+            let member = recording.of(core);
+            (member.id, member.number, member.clock.clone())
+        };
         let memory = &core.device.memory;
-        let grant = memory.alloc_in(self.pool.id, len_bytes, *id, &CaptureOrder(clock), site)?;
+        let grant = memory.alloc_in(self.pool.id, len_bytes, id, &CaptureOrder(&clock), site)?;
         let outside = Use { stream: self.pool.nobody, ticket: 1 };
         let allocation = Arc::new(Allocation::of_graph(
             self.pool.clone(),
@@ -325,7 +328,7 @@ impl Capture {
             outside,
             site,
         ));
-        let ledger = Ledger::new(Use { stream: *id, ticket: *number }, len_bytes as u64, site);
+        let ledger = Ledger::new(Use { stream: id, ticket: number }, len_bytes as u64, site);
         if let Some(histories) = self.pool.histories.lock().as_mut() {
             histories.born(&allocation, ledger);
         }
