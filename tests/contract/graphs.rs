@@ -417,6 +417,17 @@ contract! {
         assert_eq!(stream.read(&x).await?, [1.0; 8]);
     }
 
+    async fn what_another_thread_is_refused_does_not_fail_the_capture([device]) {
+        let stream = device.stream().label("compute").build()?;
+        let (x, y) = (stream.alloc::<f32>(8)?, stream.alloc::<f32>(8)?);
+        let (graph, ()) = stream.capture(|s| {
+            std::thread::scope(|scope| scope.spawn(|| drop(s.fill(&y, 2.0))).join().unwrap());
+            s.fill(&x, 1.0)
+        })?;
+        assert_eq!(graph.len(), 1);
+        says(&refused(stream.synchronize()).await, ErrorKind::Captured, &["fill on stream", "by another thread"]);
+    }
+
     async fn a_copy_from_the_host_brings_what_was_in_its_buffer([device]) {
         let stream = device.new_stream()?;
         let x = stream.alloc::<f32>(4)?;
