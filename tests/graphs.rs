@@ -318,6 +318,30 @@ fn a_subscriber_may_use_a_captured_stream_and_its_memory() {
 }
 
 #[test]
+fn what_a_thread_drops_at_its_end_may_wait_for_memory() {
+    struct Waits(Stream, Buffer<f32>);
+
+    impl Drop for Waits {
+        fn drop(&mut self) {
+            self.0.wait_for(&self.1).queued().unwrap();
+        }
+    }
+
+    thread_local! {
+        static LAST: std::cell::RefCell<Option<Waits>> = const { std::cell::RefCell::new(None) };
+    }
+
+    let (_runtime, _device, [stream, side]) = streams(["stream", "side"]);
+    let x = stream.alloc::<f32>(8).unwrap();
+    let thread = std::thread::spawn(move || {
+        LAST.set(Some(Waits(side, x.clone())));
+        // What is used later is gone sooner.
+        stream.capture(|s| s.fill(&x, 1.0)).unwrap();
+    });
+    thread.join().unwrap();
+}
+
+#[test]
 fn a_panic_in_a_graph_names_the_op_in_it() {
     let runtime = Runtime::builder().panic_in_twin(3).build().unwrap();
     let device = runtime.best_device().unwrap();

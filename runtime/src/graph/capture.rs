@@ -445,7 +445,8 @@ impl Recording {
 
 /// [`Stream::wait_for`](crate::Stream::wait_for) where this thread captures: `None` if no capture has to do with it.
 pub(crate) fn wait_for(core: &Arc<StreamCore>, site: Site, allocation: &Allocation) -> Option<Result<Place>> {
-    let captures = CAPTURES.with_borrow(|captures| captures.clone());
+    // A thread that is at its end captures nothing.
+    let captures = CAPTURES.try_with(|captures| captures.borrow().clone()).unwrap_or_default();
     if captures.is_empty() {
         return None;
     }
