@@ -342,6 +342,28 @@ fn what_a_thread_drops_at_its_end_may_wait_for_memory() {
 }
 
 #[test]
+fn memory_of_a_graph_is_kept_for_work_that_used_it_outside_the_capture() {
+    let runtime = Runtime::builder().order(OrderMode::Off).build().unwrap();
+    let device = runtime.best_device().unwrap();
+    let (stream, other) = (device.new_stream().unwrap(), device.new_stream().unwrap());
+    let gate = other.hold().unwrap();
+    let (graph, ()) = stream
+        .capture(|s| {
+            let x = s.alloc::<f32>(1 << 20)?;
+            s.fill(&x, 1.0).queued()?;
+            // Runs, since `other` is not captured.
+            other.fill(&x, 2.0).queued()
+        })
+        .unwrap();
+    drop(graph);
+    assert!(device.empty_cache() < 4 << 20, "memory of work in flight was given back");
+    gate.open();
+    other.synchronize().wait().unwrap();
+    assert!(device.empty_cache() >= 4 << 20);
+    assert_eq!(device.memory_stats().graph_bytes, 0);
+}
+
+#[test]
 fn a_panic_in_a_graph_names_the_op_in_it() {
     let runtime = Runtime::builder().panic_in_twin(3).build().unwrap();
     let device = runtime.best_device().unwrap();

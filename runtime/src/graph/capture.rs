@@ -14,11 +14,11 @@
 //! 6. A call that is refused is not in the graph. If nobody looks at its refusal, the capture fails with it.
 //!
 //! # Lock order
-//! `recording` → `GraphPool::histories` → ledgers → nothing. Neither allocations nor user values are dropped under them.
+//! `recording` → `GraphPool::histories` → ledgers, the allocator's pool → nothing. Neither allocations nor user values are dropped under them.
 
 use super::histories::Touched;
 use super::pool::GraphPool;
-use crate::driver::{Command, Plan, Step, Work};
+use crate::driver::{Claim, Command, Plan, Step, Work};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{Allocation, ReuseOrder};
 use crate::order::{
@@ -47,6 +47,8 @@ struct Recording {
     steps: Vec<Step>,
     /// What ops have to have for as long as they run again.
     keeps: Vec<Keep>,
+    /// What graphs that are part of it claim besides what they touch.
+    claims: Vec<Claim>,
     /// The first refusal that nobody looked at.
     unseen: Option<Error>,
     ended: bool,
@@ -70,6 +72,7 @@ pub(super) struct Recorded {
     pub(super) plan: Plan,
     pub(super) touched: Vec<Touched>,
     pub(super) keeps: Vec<Keep>,
+    pub(super) claims: Vec<Claim>,
     pub(super) pool: Arc<GraphPool>,
 }
 
@@ -118,7 +121,7 @@ impl Capturing {
             let recording = capture.recording.lock();
             recording.check_joined(site)?;
         }
-        let histories = capture.pool.histories.lock().take();
+        let histories = capture.pool.close();
         let touched = histories.map(super::histories::Histories::into_touched).unwrap_or_default();
         let mut recording = capture.recording.lock();
         if let Some(error) = recording.unseen.take().filter(|error| !error.is_seen()) {
@@ -127,8 +130,9 @@ impl Capturing {
         }
         let plan = Plan { streams: recording.members.len(), steps: std::mem::take(&mut recording.steps) };
         let keeps = std::mem::take(&mut recording.keeps);
+        let claims = std::mem::take(&mut recording.claims);
         drop(recording);
-        Ok(Recorded { plan, touched, keeps, pool: capture.pool.clone() })
+        Ok(Recorded { plan, touched, keeps, claims, pool: capture.pool.clone() })
     }
 }
 
@@ -225,10 +229,9 @@ impl Capture {
         let members = std::mem::take(&mut recording.members);
         self.recording.lock().ended = true;
         members.iter().for_each(|member| member.core.end_capture());
-        let histories = self.pool.histories.lock().take();
+        let histories = self.pool.close();
         drop((recording, members, histories));
         let device = &self.pool.device;
-        device.memory.forget_uses(self.pool.id);
         device.world.observed.retire(self.pool.nobody, &Clock::default());
         device.world.forget_capture(self.pool.nobody);
         CAPTURES.with_borrow_mut(|captures| captures.retain(|capture| !std::ptr::eq(&**capture, self)));
@@ -290,6 +293,11 @@ impl Capture {
         touches.for_each(|(allocation, range, mode)| histories.add(allocation, range, mode));
         recording.steps.push(Step { stream: at, number, site: op.site, work });
         recording.keeps.extend(op.keep.take());
+        for claim in op.claims {
+            if !recording.claims.contains(claim) {
+                recording.claims.push(*claim);
+            }
+        }
         let member = &mut recording.members[at];
         (member.number, member.newest_op) = (number, Some((number, op.site)));
         drop((guard, recording));
