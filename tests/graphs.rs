@@ -220,7 +220,8 @@ fn a_forgotten_edge_in_a_graph_shows_for_some_seed() {
             })?;
             for _ in 0..4 {
                 graph.launch(&stream).queued()?;
-                seen.lock().unwrap().insert(stream.read_one(&x).await?);
+                let value = stream.read_one(&x).await?;
+                seen.lock().unwrap().insert(value);
             }
             Ok(())
         }
