@@ -368,6 +368,20 @@ contract! {
         assert_eq!(stream.read(&y).await?, [5.0; 4], "what was refused in a capture marks nothing outside");
     }
 
+    async fn contents_are_accepted_in_a_capture_too([device]) {
+        let stream = device.new_stream()?;
+        let (x, y) = (stream.alloc::<f32>(8)?, stream.alloc::<f32>(4)?);
+        drop(stream.fill(&x, 3.0));
+        let (graph, ()) = stream.capture(|s| {
+            assert_eq!(s.copy(&y, &x).queued().unwrap_err().kind(), ErrorKind::Shape);
+            assert_eq!(add(s, &x, &x).queued().unwrap_err().kind(), ErrorKind::Shape, "it was not written");
+            x.accept_contents();
+            add(s, &x, &x).queued()
+        })?;
+        graph.launch(&stream).await?;
+        assert_eq!(stream.read(&x).await?, [6.0; 8]);
+    }
+
     async fn a_capture_whose_closure_panics_leaves_the_streams_as_they_were([device]) {
         let (stream, side) = (device.new_stream()?, device.new_stream()?);
         let x = stream.alloc::<f32>(8)?;

@@ -22,8 +22,8 @@ use crate::driver::{Claim, Command, Plan, Step, Work};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{Allocation, ReuseOrder};
 use crate::order::{
-    self, Access, Asker, Clock, Conflict, Entered, Entry, Findings, Ledger, Observed, OrderMode, Refused,
-    StreamId, Strictness, Use, check_and_enter,
+    self, Access, Asker, ByteRange, Clock, Conflict, Entered, Entry, Findings, Ledger, Observed, OrderMode,
+    Refused, StreamId, Strictness, Use, check_and_enter,
 };
 use crate::site::Site;
 use crate::stream::{InMemory, Op, Place, Snapshot, StreamCore};
@@ -451,10 +451,23 @@ impl Recording {
     }
 }
 
+/// The captures of this thread, innermost last. One that is at its end captures nothing.
+fn captures() -> Vec<Arc<Capture>> {
+    CAPTURES.try_with(|captures| captures.borrow().clone()).unwrap_or_default()
+}
+
+/// [`Buffer::accept_contents`](crate::Buffer::accept_contents) in what this thread captures.
+pub(crate) fn accept_contents(allocation: &Allocation, range: &ByteRange) {
+    for capture in captures() {
+        if let Some(histories) = &*capture.pool.histories.lock() {
+            histories.accept(allocation, range);
+        }
+    }
+}
+
 /// [`Stream::wait_for`](crate::Stream::wait_for) where this thread captures: `None` if no capture has to do with it.
 pub(crate) fn wait_for(core: &Arc<StreamCore>, site: Site, allocation: &Allocation) -> Option<Result<Place>> {
-    // A thread that is at its end captures nothing.
-    let captures = CAPTURES.try_with(|captures| captures.borrow().clone()).unwrap_or_default();
+    let captures = captures();
     if captures.is_empty() {
         return None;
     }

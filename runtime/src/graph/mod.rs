@@ -12,7 +12,7 @@ mod capture;
 mod histories;
 mod pool;
 
-pub(crate) use capture::{Capture, captured, wait_for};
+pub(crate) use capture::{Capture, accept_contents, captured, wait_for};
 pub(crate) use pool::GraphPool;
 
 use crate::device::{Device, DeviceShared};
