@@ -382,6 +382,29 @@ contract! {
         assert_eq!(stream.read(&x).await?, [6.0; 8]);
     }
 
+    async fn a_lease_that_ends_in_a_capture_takes_no_more([device]) {
+        let stream = device.new_stream()?;
+        let pool = device.stream_pool(1);
+        let x = stream.alloc::<f32>(8)?;
+        let (graph, errors) = stream.capture(|s| {
+            let lease = pool.try_lease()?.expect("nobody has one");
+            let side = Stream::clone(&lease);
+            side.wait_stream(s).queued()?;
+            side.fill(&x, 1.0).queued()?;
+            drop(lease);
+            let errors = [side.fill(&x, 2.0), side.wait_stream(s)].map(|call| call.wait().unwrap_err());
+            x.accept_contents();
+            s.wait_stream(&side).queued()?;
+            Ok(errors)
+        })?;
+        for error in errors {
+            says(&error, ErrorKind::Closed, &["the stream is closed, its lease has ended"]);
+        }
+        assert_eq!((graph.len(), pool.available()), (1, 1));
+        graph.launch(&stream).await?;
+        assert_eq!(stream.read(&x).await?, [1.0; 8]);
+    }
+
     async fn a_capture_whose_closure_panics_leaves_the_streams_as_they_were([device]) {
         let (stream, side) = (device.new_stream()?, device.new_stream()?);
         let x = stream.alloc::<f32>(8)?;

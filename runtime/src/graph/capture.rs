@@ -256,6 +256,7 @@ impl Capture {
         if let Some(error) = op.refused.take() {
             return Err(error);
         }
+        core.ensure_open(op.site)?;
         core.check_shape(op, false)?;
         let work = Work::of(command()).map_err(|why| captured(op.site, core, why))?;
         let mut recording = self.recording.lock();
@@ -377,7 +378,7 @@ impl Capture {
             ));
         }
         let at = match recording.find(core) {
-            Some(at) => at,
+            Some(at) => core.ensure_open(site).map(|()| at)?,
             None => self.take_in(&mut recording, core, site)?,
         };
         let of = recording.members.iter().position(|member| member.id == from.used.stream);
