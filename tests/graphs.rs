@@ -230,6 +230,35 @@ fn a_forgotten_edge_in_a_graph_shows_for_some_seed() {
 }
 
 #[test]
+fn of_two_threads_that_capture_one_stream_at_once_each_has_all_or_nothing() {
+    within_a_minute(|| {
+        let (_runtime, _device, [stream]) = streams(["stream"]);
+        let x = stream.alloc::<f32>(8).unwrap();
+        for _ in 0..1000 {
+            let (issued, ready) = (stream.issued(), std::sync::Barrier::new(2));
+            let capture = || {
+                ready.wait();
+                let captured = stream.capture(|s| {
+                    std::thread::yield_now();
+                    s.fill(&x, 1.0)
+                });
+                match captured {
+                    Ok((graph, ())) => assert_eq!(graph.len(), 1),
+                    Err(error) => {
+                        says(&error, ErrorKind::Captured, &["capture on stream", "by another thread"])
+                    }
+                }
+            };
+            std::thread::scope(|scope| {
+                scope.spawn(capture);
+                capture();
+            });
+            assert_eq!(stream.issued(), issued, "an op that was to be captured ran");
+        }
+    });
+}
+
+#[test]
 fn unordered_launches_of_one_graph_keep_apart_where_nothing_is_checked() {
     within_a_minute(|| {
         let runtime = Runtime::builder().order(OrderMode::Off).build().unwrap();
@@ -252,6 +281,87 @@ fn unordered_launches_of_one_graph_keep_apart_where_nothing_is_checked() {
         device.synchronize().wait().unwrap();
         assert_eq!(streams[0].read(&y).wait().unwrap(), vec![2.0; 1 << 12]);
     });
+}
+
+#[test]
+fn a_subscriber_may_use_a_captured_stream_and_its_memory() {
+    /// Drops what it holds and fills the rest at each warning.
+    struct Uses(std::sync::Mutex<Option<(Stream, Buffer<f32>)>>);
+
+    impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for &'static Uses {
+        fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
+            let warns = *event.metadata().level() == tracing::Level::WARN;
+            if let Some((stream, buffer)) = warns.then(|| self.0.lock().unwrap().take()).flatten() {
+                stream.fill(&buffer, 4.0).queued().unwrap();
+                stream.alloc::<f32>(8).unwrap();
+            }
+        }
+    }
+
+    within_a_minute(|| {
+        use tracing_subscriber::layer::SubscriberExt;
+        let uses: &'static Uses = Box::leak(Box::new(Uses(Default::default())));
+        let subscriber = tracing_subscriber::registry().with(uses);
+        let runtime = Runtime::builder().order(OrderMode::Warn).build().unwrap();
+        let device = runtime.best_device().unwrap();
+        let (stream, side) = (device.new_stream().unwrap(), device.new_stream().unwrap());
+        let x = stream.alloc::<f32>(8).unwrap();
+        let capture = |s: &Stream| {
+            *uses.0.lock().unwrap() = Some((s.clone(), s.alloc::<f32>(8)?));
+            side.wait_stream(s).queued()?;
+            s.fill(&x, 1.0).queued()?;
+            side.fill(&x, 2.0).queued()?;
+            s.wait_stream(&side).queued()
+        };
+        let (graph, ()) = tracing::subscriber::with_default(subscriber, || stream.capture(capture)).unwrap();
+        assert_eq!(graph.len(), 3, "it was not warned");
+    });
+}
+
+#[test]
+fn what_a_thread_drops_at_its_end_may_wait_for_memory() {
+    struct Waits(Stream, Buffer<f32>);
+
+    impl Drop for Waits {
+        fn drop(&mut self) {
+            self.0.wait_for(&self.1).queued().unwrap();
+        }
+    }
+
+    thread_local! {
+        static LAST: std::cell::RefCell<Option<Waits>> = const { std::cell::RefCell::new(None) };
+    }
+
+    let (_runtime, _device, [stream, side]) = streams(["stream", "side"]);
+    let x = stream.alloc::<f32>(8).unwrap();
+    let thread = std::thread::spawn(move || {
+        LAST.set(Some(Waits(side, x.clone())));
+        // What is used later is gone sooner.
+        stream.capture(|s| s.fill(&x, 1.0)).unwrap();
+    });
+    thread.join().unwrap();
+}
+
+#[test]
+fn memory_of_a_graph_is_kept_for_work_that_used_it_outside_the_capture() {
+    let runtime = Runtime::builder().order(OrderMode::Off).build().unwrap();
+    let device = runtime.best_device().unwrap();
+    let (stream, other) = (device.new_stream().unwrap(), device.new_stream().unwrap());
+    let gate = other.hold().unwrap();
+    let (graph, ()) = stream
+        .capture(|s| {
+            let x = s.alloc::<f32>(1 << 20)?;
+            s.fill(&x, 1.0).queued()?;
+            // Runs, since `other` is not captured.
+            other.fill(&x, 2.0).queued()
+        })
+        .unwrap();
+    drop(graph);
+    assert!(device.empty_cache() < 4 << 20, "memory of work in flight was given back");
+    gate.open();
+    other.synchronize().wait().unwrap();
+    assert!(device.empty_cache() >= 4 << 20);
+    assert_eq!(device.memory_stats().graph_bytes, 0);
 }
 
 #[test]

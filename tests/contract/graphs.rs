@@ -129,6 +129,26 @@ contract! {
         assert!(device.memory_stats().reserved_bytes <= before.reserved_bytes);
     }
 
+    async fn a_launch_writes_what_was_allocated_in_the_capture_though_no_op_of_it_does([device]) {
+        let [a, b] = ["a", "b"].map(|label| device.stream().label(label).build());
+        let (a, b) = (a?, b?);
+        let (graph, y) = a.capture(|s| {
+            let z = s.alloc::<f32>(256)?;
+            s.fill(&z, 1.0).queued()?;
+            drop(z);
+            // The same block.
+            s.alloc::<f32>(256)
+        })?;
+        let gate = a.hold()?;
+        drop(graph.launch(&a));
+        let error = refused(b.fill(&y, 5.0)).await;
+        says(&error, ErrorKind::Unordered, &["fill on stream \"b\"", "writes memory that graph on stream \"a\"", "wrote"]);
+        gate.open();
+        drop(b.wait_stream(&a));
+        drop(b.fill(&y, 5.0));
+        assert_eq!(b.read(&y).await?, [5.0; 256]);
+    }
+
     async fn a_graph_that_is_dropped_in_flight_runs_to_its_end([device]) {
         let stream = device.new_stream()?;
         let x = stream.alloc::<f32>(100)?;
@@ -188,6 +208,34 @@ contract! {
         assert_eq!(graph.streams(), 2);
         drop(graph.launch(&stream));
         assert_eq!(stream.read(&y).await?, [2.0; 8]);
+    }
+
+    async fn wait_for_leaves_a_captured_stream_to_its_capture([device]) {
+        let [a, b] = ["a", "b"].map(|label| device.stream().label(label).build());
+        let (a, b) = (a?, b?);
+        let (x, y) = (a.alloc::<f32>(8)?, a.alloc::<f32>(8)?);
+        let issued = a.issued();
+        let (graph, error) = a.capture(|a| {
+            // In a capture of this thread, and in one of another.
+            let (inner, ()) = b.capture(|b| {
+                b.fill(&x, 2.0).queued()?;
+                a.wait_for(&x).queued()
+            })?;
+            assert_eq!((inner.len(), inner.streams()), (1, 1));
+            let error = std::thread::scope(|scope| {
+                let capture = || b.capture(|b| {
+                    b.fill(&x, 3.0).queued()?;
+                    Ok(a.wait_for(&x).wait().unwrap_err())
+                });
+                scope.spawn(capture).join().unwrap()
+            })?.1;
+            a.fill(&y, 1.0).queued()?;
+            Ok(error)
+        })?;
+        says(&error, ErrorKind::Captured, &["wait_for on stream \"a\"", "captured into a graph by another thread"]);
+        assert_eq!((graph.len(), a.issued()), (1, issued), "its op went elsewhere");
+        graph.launch(&a).await?;
+        assert_eq!(a.read(&y).await?, [1.0; 8]);
     }
 
     async fn a_forgotten_edge_between_captured_streams_is_refused_with_both_lines([device]) {
@@ -320,6 +368,43 @@ contract! {
         assert_eq!(stream.read(&y).await?, [5.0; 4], "what was refused in a capture marks nothing outside");
     }
 
+    async fn contents_are_accepted_in_a_capture_too([device]) {
+        let stream = device.new_stream()?;
+        let (x, y) = (stream.alloc::<f32>(8)?, stream.alloc::<f32>(4)?);
+        drop(stream.fill(&x, 3.0));
+        let (graph, ()) = stream.capture(|s| {
+            assert_eq!(s.copy(&y, &x).queued().unwrap_err().kind(), ErrorKind::Shape);
+            assert_eq!(add(s, &x, &x).queued().unwrap_err().kind(), ErrorKind::Shape, "it was not written");
+            x.accept_contents();
+            add(s, &x, &x).queued()
+        })?;
+        graph.launch(&stream).await?;
+        assert_eq!(stream.read(&x).await?, [6.0; 8]);
+    }
+
+    async fn a_lease_that_ends_in_a_capture_takes_no_more([device]) {
+        let stream = device.new_stream()?;
+        let pool = device.stream_pool(1);
+        let x = stream.alloc::<f32>(8)?;
+        let (graph, errors) = stream.capture(|s| {
+            let lease = pool.try_lease()?.expect("nobody has one");
+            let side = Stream::clone(&lease);
+            side.wait_stream(s).queued()?;
+            side.fill(&x, 1.0).queued()?;
+            drop(lease);
+            let errors = [side.fill(&x, 2.0), side.wait_stream(s)].map(|call| call.wait().unwrap_err());
+            x.accept_contents();
+            s.wait_stream(&side).queued()?;
+            Ok(errors)
+        })?;
+        for error in errors {
+            says(&error, ErrorKind::Closed, &["the stream is closed, its lease has ended"]);
+        }
+        assert_eq!((graph.len(), pool.available()), (1, 1));
+        graph.launch(&stream).await?;
+        assert_eq!(stream.read(&x).await?, [1.0; 8]);
+    }
+
     async fn a_capture_whose_closure_panics_leaves_the_streams_as_they_were([device]) {
         let (stream, side) = (device.new_stream()?, device.new_stream()?);
         let x = stream.alloc::<f32>(8)?;
@@ -367,6 +452,17 @@ contract! {
         assert_eq!(graph.len(), 1);
         graph.launch(&stream).await?;
         assert_eq!(stream.read(&x).await?, [1.0; 8]);
+    }
+
+    async fn what_another_thread_is_refused_does_not_fail_the_capture([device]) {
+        let stream = device.stream().label("compute").build()?;
+        let (x, y) = (stream.alloc::<f32>(8)?, stream.alloc::<f32>(8)?);
+        let (graph, ()) = stream.capture(|s| {
+            std::thread::scope(|scope| scope.spawn(|| drop(s.fill(&y, 2.0))).join().unwrap());
+            s.fill(&x, 1.0)
+        })?;
+        assert_eq!(graph.len(), 1);
+        says(&refused(stream.synchronize()).await, ErrorKind::Captured, &["fill on stream", "by another thread"]);
     }
 
     async fn a_copy_from_the_host_brings_what_was_in_its_buffer([device]) {

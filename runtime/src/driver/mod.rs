@@ -433,7 +433,7 @@ pub struct Submission {
 }
 
 /// Bytes that a piece of work touches, by absolute address.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// Which bytes: offsets are addresses.
     pub range: ByteRange,

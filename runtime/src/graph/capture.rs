@@ -14,16 +14,16 @@
 //! 6. A call that is refused is not in the graph. If nobody looks at its refusal, the capture fails with it.
 //!
 //! # Lock order
-//! `recording` → `GraphPool::histories` → ledgers → nothing. Neither allocations nor user values are dropped under them.
+//! `recording` → `GraphPool::histories` → ledgers, the allocator's pool → nothing. Neither allocations nor user values are dropped under them.
 
 use super::histories::Touched;
 use super::pool::GraphPool;
-use crate::driver::{Command, Plan, Step, Work};
+use crate::driver::{Claim, Command, Plan, Step, Work};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{Allocation, ReuseOrder};
 use crate::order::{
-    self, Access, Asker, Clock, Conflict, Entered, Entry, Findings, Ledger, Observed, OrderMode, Refused,
-    StreamId, Strictness, Use, check_and_enter,
+    self, Access, Asker, ByteRange, Clock, Conflict, Entered, Entry, Findings, Ledger, Observed, OrderMode,
+    Refused, StreamId, Strictness, Use, check_and_enter,
 };
 use crate::site::Site;
 use crate::stream::{InMemory, Op, Place, Snapshot, StreamCore};
@@ -47,6 +47,8 @@ struct Recording {
     steps: Vec<Step>,
     /// What ops have to have for as long as they run again.
     keeps: Vec<Keep>,
+    /// What graphs that are part of it claim besides what they touch.
+    claims: Vec<Claim>,
     /// The first refusal that nobody looked at.
     unseen: Option<Error>,
     ended: bool,
@@ -70,6 +72,7 @@ pub(super) struct Recorded {
     pub(super) plan: Plan,
     pub(super) touched: Vec<Touched>,
     pub(super) keeps: Vec<Keep>,
+    pub(super) claims: Vec<Claim>,
     pub(super) pool: Arc<GraphPool>,
 }
 
@@ -118,7 +121,7 @@ impl Capturing {
             let recording = capture.recording.lock();
             recording.check_joined(site)?;
         }
-        let histories = capture.pool.histories.lock().take();
+        let histories = capture.pool.close();
         let touched = histories.map(super::histories::Histories::into_touched).unwrap_or_default();
         let mut recording = capture.recording.lock();
         if let Some(error) = recording.unseen.take().filter(|error| !error.is_seen()) {
@@ -127,8 +130,9 @@ impl Capturing {
         }
         let plan = Plan { streams: recording.members.len(), steps: std::mem::take(&mut recording.steps) };
         let keeps = std::mem::take(&mut recording.keeps);
+        let claims = std::mem::take(&mut recording.claims);
         drop(recording);
-        Ok(Recorded { plan, touched, keeps, pool: capture.pool.clone() })
+        Ok(Recorded { plan, touched, keeps, claims, pool: capture.pool.clone() })
     }
 }
 
@@ -208,7 +212,7 @@ impl Capture {
         }
         core.ensure_open(site)?;
         let id = self.observed.admit().expect("a capture has fewer streams than a runtime");
-        core.begin_capture(self.clone());
+        core.begin_capture(site, self.clone())?;
         let member = Member { core: core.clone(), id, number: 0, newest_op: None, clock: Clock::default() };
         recording.members.push(member);
         Ok(recording.members.len() - 1)
@@ -225,10 +229,9 @@ impl Capture {
         let members = std::mem::take(&mut recording.members);
         self.recording.lock().ended = true;
         members.iter().for_each(|member| member.core.end_capture());
-        let histories = self.pool.histories.lock().take();
+        let histories = self.pool.close();
         drop((recording, members, histories));
         let device = &self.pool.device;
-        device.memory.forget_uses(self.pool.id);
         device.world.observed.retire(self.pool.nobody, &Clock::default());
         device.world.forget_capture(self.pool.nobody);
         CAPTURES.with_borrow_mut(|captures| captures.retain(|capture| !std::ptr::eq(&**capture, self)));
@@ -253,6 +256,7 @@ impl Capture {
         if let Some(error) = op.refused.take() {
             return Err(error);
         }
+        core.ensure_open(op.site)?;
         core.check_shape(op, false)?;
         let work = Work::of(command()).map_err(|why| captured(op.site, core, why))?;
         let mut recording = self.recording.lock();
@@ -260,8 +264,8 @@ impl Capture {
         let (id, number) = (recording.members[at].id, recording.members[at].number + 1);
         let mode = core.device.world.mode;
         let mut entered = Entered::default();
-        let mut histories = self.pool.histories.lock();
-        let histories = histories.as_mut().expect("the capture goes on");
+        let mut guard = self.pool.histories.lock();
+        let histories = guard.as_mut().expect("the capture goes on");
         let touches = op.touches.iter().map(|touch| (touch.allocation(), *touch.range(), touch.mode()));
         let operands = histories.operands(touches.clone());
         let asker =
@@ -290,9 +294,14 @@ impl Capture {
         touches.for_each(|(allocation, range, mode)| histories.add(allocation, range, mode));
         recording.steps.push(Step { stream: at, number, site: op.site, work });
         recording.keeps.extend(op.keep.take());
+        for claim in op.claims {
+            if !recording.claims.contains(claim) {
+                recording.claims.push(*claim);
+            }
+        }
         let member = &mut recording.members[at];
         (member.number, member.newest_op) = (number, Some((number, op.site)));
-        drop(recording);
+        drop((guard, recording));
         for conflict in warnings {
             if core.device.world.warns_first(conflict.earlier(), op.site) {
                 crate::report::unordered(&conflict);
@@ -312,10 +321,13 @@ impl Capture {
 
     /// Memory of the graph's own.
     pub(crate) fn alloc(&self, core: &StreamCore, site: Site, len_bytes: usize) -> Result<Arc<Allocation>> {
-        let mut recording = self.recording.lock();
-        let Member { id, number, clock, .. } = recording.of(core);
+        let (id, number, clock) = {
+            let mut recording = self.recording.lock();
+            let member = recording.of(core);
+            (member.id, member.number, member.clock.clone())
+        };
         let memory = &core.device.memory;
-        let grant = memory.alloc_in(self.pool.id, len_bytes, *id, &CaptureOrder(clock), site)?;
+        let grant = memory.alloc_in(self.pool.id, len_bytes, id, &CaptureOrder(&clock), site)?;
         let outside = Use { stream: self.pool.nobody, ticket: 1 };
         let allocation = Arc::new(Allocation::of_graph(
             self.pool.clone(),
@@ -325,7 +337,7 @@ impl Capture {
             outside,
             site,
         ));
-        let ledger = Ledger::new(Use { stream: *id, ticket: *number }, len_bytes as u64, site);
+        let ledger = Ledger::new(Use { stream: id, ticket: number }, len_bytes as u64, site);
         if let Some(histories) = self.pool.histories.lock().as_mut() {
             histories.born(&allocation, ledger);
         }
@@ -366,7 +378,7 @@ impl Capture {
             ));
         }
         let at = match recording.find(core) {
-            Some(at) => at,
+            Some(at) => core.ensure_open(site).map(|()| at)?,
             None => self.take_in(&mut recording, core, site)?,
         };
         let of = recording.members.iter().position(|member| member.id == from.used.stream);
@@ -440,18 +452,32 @@ impl Recording {
     }
 }
 
+/// The captures of this thread, innermost last. One that is at its end captures nothing.
+fn captures() -> Vec<Arc<Capture>> {
+    CAPTURES.try_with(|captures| captures.borrow().clone()).unwrap_or_default()
+}
+
+/// [`Buffer::accept_contents`](crate::Buffer::accept_contents) in what this thread captures.
+pub(crate) fn accept_contents(allocation: &Allocation, range: &ByteRange) {
+    for capture in captures() {
+        if let Some(histories) = &*capture.pool.histories.lock() {
+            histories.accept(allocation, range);
+        }
+    }
+}
+
 /// [`Stream::wait_for`](crate::Stream::wait_for) where this thread captures: `None` if no capture has to do with it.
 pub(crate) fn wait_for(core: &Arc<StreamCore>, site: Site, allocation: &Allocation) -> Option<Result<Place>> {
-    let captures = CAPTURES.with_borrow(|captures| captures.clone());
+    let captures = captures();
     if captures.is_empty() {
         return None;
     }
-    captures.iter().rev().find_map(|capture| capture.wait_for(core, site, allocation)).or_else(|| {
-        match core.capture(site) {
-            // Memory that the capture has not touched: its launches are ordered after what was done to it.
-            Ok(Some(_)) => Some(Ok(Place::captured(0))),
-            Ok(None) => None,
-            Err(error) => Some(Err(error)),
+    match core.capture(site) {
+        // Memory that the capture has not touched: its launches are ordered after what was done to it.
+        Ok(Some(here)) => {
+            Some(here.wait_for(core, site, allocation).unwrap_or_else(|| Ok(Place::captured(0))))
         }
-    })
+        Ok(None) => captures.iter().rev().find_map(|capture| capture.wait_for(core, site, allocation)),
+        Err(error) => Some(Err(error)),
+    }
 }

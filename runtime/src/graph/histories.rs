@@ -110,14 +110,25 @@ impl Histories {
         Some(history.ledger.open().uses().to_vec())
     }
 
+    /// Takes the marks of refused writes in the capture off `range`.
+    pub(super) fn accept(&self, allocation: &Allocation, range: &ByteRange) {
+        if let Some(history) = self.by_address.get(&address(allocation)) {
+            history.ledger.open().clear_failed(range);
+        }
+    }
+
     /// What launches touch, of the memory that is still there, in the order in which the capture met it.
     pub(super) fn into_touched(self) -> Vec<Touched> {
         let mut histories: Vec<History> = self.by_address.into_values().collect();
         histories.sort_unstable_by_key(|history| history.met);
-        let touched = histories.into_iter().flat_map(|history| {
+        let touched = histories.into_iter().flat_map(|mut history| {
             let allocation = match history.memory {
                 Memory::Outside(allocation) => Some(allocation),
-                Memory::Inside(allocation) => allocation.upgrade(),
+                // Its block may have been that of memory which was dropped, and a launch writes that too.
+                Memory::Inside(allocation) => allocation.upgrade().inspect(|allocation| {
+                    let whole = ByteRange::contiguous(0, allocation.len_bytes as u64);
+                    add(&mut history.accesses, whole, AccessMode::Write);
+                }),
             };
             let of = |allocation: Arc<Allocation>| {
                 let touched = |(range, mode)| Touched { allocation: allocation.clone(), range, mode };

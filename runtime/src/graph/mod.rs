@@ -12,7 +12,7 @@ mod capture;
 mod histories;
 mod pool;
 
-pub(crate) use capture::{Capture, captured, wait_for};
+pub(crate) use capture::{Capture, accept_contents, captured, wait_for};
 pub(crate) use pool::GraphPool;
 
 use crate::device::{Device, DeviceShared};
@@ -33,7 +33,8 @@ use std::sync::Arc;
 /// Ops that were captured on a stream, to be launched as one, as often as one likes: [`Stream::capture`].
 ///
 /// A cheap handle; all clones are the same graph. It keeps the memory that its ops touch, and the memory that was allocated while it
-/// was captured is its own: given back when the graph and what was made in the capture are gone.
+/// was captured is its own: given back when the graph and what was made in the capture are gone. Each launch writes all of that, as
+/// if it was allocated anew: what is in it and was not put there by an op of the graph is lost.
 #[derive(Clone)]
 pub struct Graph(Arc<Captured>);
 
@@ -47,8 +48,10 @@ struct Captured {
     /// Stands for the memory of the pool: each launch writes it.
     own: Arc<Allocation>,
     touched: Vec<Touched>,
-    /// The memory of the pool.
+    /// The memory of the pool, and of those of graphs that are part of it.
     claims: Vec<Claim>,
+    /// Of the pool alone.
+    memory_bytes: usize,
     _keeps: Vec<Keep>,
     _pool: Arc<GraphPool>,
 }
@@ -169,15 +172,17 @@ impl Stream {
 impl Graph {
     fn new(stream: &Stream, site: Site, own: Arc<Allocation>, recorded: Recorded) -> Result<Self> {
         let core = stream.core();
-        let Recorded { plan, touched, keeps, pool } = recorded;
+        let Recorded { plan, touched, keeps, claims: inner, pool } = recorded;
         let ops = plan.steps.iter().filter(|step: &&Step| !matches!(step.work, Work::Wait { .. })).count();
         let streams = plan.streams;
         let executable = core.device.driver.instantiate(plan).map_err(|error| core.refused(site, &error))?;
-        let segments = core.device.memory.segments_of(pool.id).into_iter();
+        let segments = core.device.memory.segments_of(pool.id);
+        let memory_bytes = segments.iter().map(|(_, len)| len).sum();
         let whole = |(ptr, len): (crate::driver::DevicePtr, usize)| {
             ByteRange::contiguous(0, len as u64).shifted(ptr.0)
         };
-        let claims = segments.map(|segment| Claim { range: whole(segment), exclusive: true }).collect();
+        let own_claims = segments.into_iter().map(|segment| Claim { range: whole(segment), exclusive: true });
+        let claims = own_claims.chain(inner).collect();
         Ok(Graph(Arc::new(Captured {
             device: core.device.clone(),
             executable,
@@ -188,6 +193,7 @@ impl Graph {
             own,
             touched,
             claims,
+            memory_bytes,
             _keeps: keeps,
             _pool: pool,
         })))
@@ -265,7 +271,7 @@ impl Graph {
 
     /// Bytes of device memory that it holds for what was allocated in its capture.
     pub fn memory_bytes(&self) -> usize {
-        self.0.claims.iter().map(|claim| claim.range.len_bytes() as usize).sum()
+        self.0.memory_bytes
     }
 }
 

@@ -149,6 +149,7 @@ impl<T: Element> Buffer<T> {
     /// A refused write marks the bytes it would have written, and what reads them fails with the same error until they are
     /// overwritten. A caller that has dealt with the refusal and wants the old contents takes the mark off with this.
     pub fn accept_contents(&self) {
+        crate::graph::accept_contents(&self.allocation, &self.range());
         self.allocation.ledger.open().clear_failed(&self.range());
     }
 

@@ -9,6 +9,12 @@ use crate::site::Site;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// Why a stream that another capture of this thread has is not taken.
+const TWICE: &str = "the wait would join two captures; a stream can be in one";
+/// Why one that another thread captures is not.
+const ELSEWHERE: &str =
+    "the stream is being captured into a graph by another thread; use another stream until that has ended";
+
 impl StreamCore {
     /// Whether it may be: asked before everything that a capture would write down. What is put on the stream by other threads just as
     /// the capture begins is on it, as if it had come before.
@@ -17,9 +23,19 @@ impl StreamCore {
         self.captured.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn begin_capture(&self, capture: Arc<Capture>) {
-        *self.capture.lock() = Some(capture);
+    /// Makes it `capture`'s.
+    ///
+    /// # Errors
+    /// If it is another's: two threads may come here at once.
+    pub(crate) fn begin_capture(&self, site: Site, capture: Arc<Capture>) -> Result<()> {
+        let mut of = self.capture.lock();
+        if let Some(other) = &*of {
+            let why = if other.is_here() { TWICE } else { ELSEWHERE };
+            return Err(captured(site, self, why));
+        }
+        *of = Some(capture);
         self.captured.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     pub(crate) fn end_capture(&self) {
@@ -38,11 +54,7 @@ impl StreamCore {
         }
         let capture = self.capture.lock().clone();
         match capture {
-            Some(capture) if !capture.is_here() => Err(captured(
-                site,
-                self,
-                "the stream is being captured into a graph by another thread; use another stream until that has ended",
-            )),
+            Some(capture) if !capture.is_here() => Err(captured(site, self, ELSEWHERE)),
             capture => Ok(capture),
         }
     }
@@ -81,9 +93,7 @@ impl StreamCore {
                 "the stream is being captured, and a graph cannot wait for what is not in it; have the stream that launches it wait \
                  before the launch",
             )),
-            (Some(here), Some(there)) if !Arc::ptr_eq(&here, there) => {
-                Err(captured(site, self, "the wait would join two captures; a stream can be in one"))
-            }
+            (Some(here), Some(there)) if !Arc::ptr_eq(&here, there) => Err(captured(site, self, TWICE)),
             (_, Some(there)) if !there.is_here() => Err(captured(
                 site,
                 self,

@@ -557,10 +557,12 @@ impl StreamCore {
     /// Keeps the first error nobody was told of, for the next `synchronize`, and logs it.
     #[cold]
     pub(crate) fn note_unseen(&self, error: &Error) {
-        if self.is_captured()
-            && let Some(capture) = &*self.capture.lock()
-        {
-            return capture.note_unseen(error);
+        if self.is_captured() {
+            // What other threads are refused is no part of the capture.
+            let capture = self.capture.lock().clone().filter(|capture| capture.is_here());
+            if let Some(capture) = capture {
+                return capture.note_unseen(error);
+            }
         }
         let mut unseen = self.unseen.lock();
         if unseen.as_ref().is_none_or(Error::is_seen) {
