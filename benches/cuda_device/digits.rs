@@ -3,7 +3,7 @@
 use crate::support::interleave;
 use crate::support::measure::{ratio, short};
 use crate::support::perceptron::Perceptron;
-use crate::{Bench, open};
+use crate::{Bench, open, products_by};
 use warpline::WakeUp;
 
 /// The model of `examples/digits` on batches that are in the device's memory; `benches/pytorch_step.py --cuda` does the same.
@@ -18,7 +18,10 @@ pub(crate) fn training(bench: &Bench) {
             interleave(bench.options.rounds(9), [&mut || rate(&by_graph), &mut || rate(&op_by_op)]);
         let against = ratio(&graphs, &eager);
         bench.table.row(
-            &format!("training steps a second by a graph, 64-128-10, batch 32, loss read {often}"),
+            &format!(
+                "training steps a second by a graph, 64-128-10, batch 32, products by {}, loss read {often}",
+                products_by()
+            ),
             &short(graphs.median()),
             &format!("{} op by op", short(eager.median())),
             &short(against.median()),

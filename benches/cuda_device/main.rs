@@ -53,6 +53,15 @@ fn open_with(builder: warpline::RuntimeBuilder) -> (Runtime, Device, Raw) {
     (runtime, device, Raw::of_this_thread())
 }
 
+/// Whether cuBLAS does the products of this process. One was enqueued.
+fn by_cublas() -> bool {
+    warpline::kernels::libraries::products().by_cublas > 0
+}
+
+fn products_by() -> &'static str {
+    if by_cublas() { "cuBLAS" } else { "our kernel" }
+}
+
 const WAKE_UPS: [(WakeUp, &str); 2] = [(WakeUp::LowLatency, "low latency"), (WakeUp::Balanced, "balanced")];
 
 type Part = (&'static str, fn(&Bench));

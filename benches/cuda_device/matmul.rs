@@ -1,13 +1,13 @@
 //! Products of matrices against cuBLAS by a direct call, by the device's clock.
 //!
-//! What runs here is what the environment says: cuBLAS where `WARPLINE_CUBLAS` names it, our own kernel where that is `off`. `linear` also
+//! What runs here is what the process finds: cuBLAS, or our own kernel where there is none or `WARPLINE_CUBLAS` is `off`. `linear` also
 //! adds the bias, and the direct call does not.
 
 use crate::support::cublas::{Cublas, Product};
 use crate::support::interleave;
 use crate::support::measure::{ratio, short};
 use crate::timed::device_ns;
-use crate::{Bench, open};
+use crate::{Bench, by_cublas, open, products_by};
 use warpline::kernels::{self, launch};
 use warpline::prelude::*;
 use warpline::{Result, WakeUp, reads, writes};
@@ -85,21 +85,28 @@ fn compare(
         };
         micros(device_ns(stream, enqueue))
     };
-    let by_cublas = std::env::var_os("WARPLINE_CUBLAS").is_some_and(|named| named != "off");
-    let what = format!("{name}, {m} × {n} × {k}, {}, µs", if by_cublas { "by cuBLAS" } else { "our kernel" });
     let speed =
         |micros: f64| format!("{} ({} TFLOP/s)", short(micros), short(2e-6 * (m * n * k) as f64 / micros));
+    let what = || format!("{name}, {m} × {n} × {k}, by {}, µs", products_by());
     let rounds = bench.options.rounds(11);
     let Some(cublas) = cublas else {
         let [ours] = interleave(rounds, [&mut || ours()]);
-        return bench.table.row(&what, &speed(ours.median()), "no cuBLAS here", "", &ours.spread(), "", None);
+        return bench.table.row(
+            &what(),
+            &speed(ours.median()),
+            "no cuBLAS here",
+            "",
+            &ours.spread(),
+            "",
+            None,
+        );
     };
     let [ours, theirs] = interleave(rounds, [&mut || ours(), &mut || direct(cublas)]);
     let against = ratio(&ours, &theirs);
     // Equal, but for what differs from run to run.
-    let (reach, met) = if by_cublas { ("≤ 1.05", 1.05) } else { ("≤ 3", 3.0) };
+    let (reach, met) = if by_cublas() { ("≤ 1.05", 1.05) } else { ("≤ 3", 3.0) };
     bench.table.row(
-        &what,
+        &what(),
         &speed(ours.median()),
         &format!("{} cuBLAS by a direct call", speed(theirs.median())),
         &short(against.median()),
