@@ -365,6 +365,26 @@ fn memory_of_a_graph_is_kept_for_work_that_used_it_outside_the_capture() {
 }
 
 #[test]
+fn slices_of_one_buffer_are_one_piece_of_memory_and_too_many_pieces_are_refused() {
+    let (_runtime, _, [s, other]) = streams(["s", "other"]);
+    let x = s.alloc::<u8>(1 << 17).unwrap();
+    let fill = |s: &Stream, each: usize, of: usize| {
+        (0..of).try_for_each(|n| s.fill(&x.slice(2 * n..2 * n + each)?, 1).queued())
+    };
+    let (graph, ()) = s.capture(|s| fill(s, 2, 1000)).unwrap();
+    s.fill(&x, 0).wait().unwrap();
+    drop(graph.launch(&s));
+    let refused = graph.launch(&other).wait().unwrap_err();
+    assert_eq!(refused.conflicts().len(), 2, "the graph's own memory, and the slices: {refused}");
+    x.accept_contents();
+    assert_eq!(s.read(&x).wait().unwrap()[..2001], [[1; 2000].as_slice(), &[0]].concat());
+    let buffers: Vec<_> = (0..65_535).map(|_| s.alloc::<u8>(1).unwrap()).collect();
+    let error = s.capture(|s| buffers.iter().try_for_each(|buffer| s.fill(buffer, 1).queued())).unwrap_err();
+    let texts = ["it touches 65535 pieces of memory, and a graph 65534 at most; capture it in parts"];
+    says(&error, ErrorKind::InvalidArgument, &texts);
+}
+
+#[test]
 fn a_panic_in_a_graph_names_the_op_in_it() {
     let runtime = Runtime::builder().panic_in_twin(3).build().unwrap();
     let device = runtime.best_device().unwrap();

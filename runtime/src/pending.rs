@@ -91,18 +91,24 @@ impl<A: DeviceValue, B: DeviceValue> DeviceValue for (A, B) {}
 pub struct Refusal {
     error: Error,
     core: Option<Arc<StreamCore>>,
+    /// Whether a capture sees to it that somebody is told.
+    captured: bool,
 }
 
 impl Refusal {
     /// The refusal of a call that would have gone on `stream`.
     pub fn on(stream: &Stream, error: Error) -> Self {
-        Refusal { error, core: Some(stream.core().clone()) }
+        Refusal::of(stream.core(), error)
+    }
+
+    fn of(core: &Arc<StreamCore>, error: Error) -> Self {
+        let captured = core.note_refusal(&error);
+        Refusal { error, core: Some(core.clone()), captured }
     }
 
     /// The same refusal, which `stream` tells of if no other stream does.
     pub fn or_on(self, stream: &Stream) -> Self {
-        let Refusal { error, core } = self;
-        Refusal { error, core: core.or_else(|| Some(stream.core().clone())) }
+        if self.core.is_some() { self } else { Refusal::of(stream.core(), self.error) }
     }
 
     /// Why.
@@ -119,7 +125,7 @@ impl Refusal {
 /// Of a call that was refused before it reached a stream.
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
-        Refusal { error, core: None }
+        Refusal { error, core: None, captured: false }
     }
 }
 
@@ -167,7 +173,7 @@ impl<T> Pending<T> {
     }
 
     pub(crate) fn refused_on(core: &Arc<StreamCore>, error: Error) -> Self {
-        Refusal { error, core: Some(core.clone()) }.pass_on()
+        Refusal::of(core, error).pass_on()
     }
 
     /// A call that was refused before it reached a stream, for functions that return a `Pending` of their own.
@@ -364,7 +370,7 @@ impl<T: DeviceValue> Pending<T> {
 impl Refusal {
     /// The same refusal, which both would report.
     fn again(&self) -> Self {
-        Refusal { error: self.error.clone(), core: self.core.clone() }
+        Refusal { error: self.error.clone(), core: self.core.clone(), captured: self.captured }
     }
 }
 
@@ -568,7 +574,7 @@ impl Drop for Flight {
 impl<T> Drop for Pending<T> {
     #[inline]
     fn drop(&mut self) {
-        if let State::Failed(Refusal { error, core: Some(core) }) = &self.state
+        if let State::Failed(Refusal { error, core: Some(core), captured: false }) = &self.state
             && !error.is_seen()
         {
             core.note_unseen(error);

@@ -488,6 +488,72 @@ contract! {
         }
     }
 
+    async fn a_graph_with_branches_is_its_steps_where_it_is_part_of_another([device]) {
+        let (stream, side, other) = (device.new_stream()?, device.new_stream()?, device.new_stream()?);
+        let (x, y) = (stream.alloc::<f32>(64)?, stream.alloc::<f32>(64)?);
+        let (inner, z) = stream.capture(|s| {
+            let z = s.alloc::<f32>(64)?;
+            side.wait_stream(s).queued()?;
+            side.copy(&x, &z).queued()?;
+            add(s, &x, &y).queued()?;
+            s.wait_stream(&side).queued()?;
+            add(s, &z, &y).queued()?;
+            Ok(z)
+        })?;
+        let (outer, ()) = stream.capture(|s| {
+            s.fill(&x, 1.0).queued()?;
+            other.wait_stream(s).queued()?;
+            other.fill(&y, 0.0).queued()?;
+            inner.launch(&other).queued()?;
+            inner.launch(&other).queued()?;
+            s.wait_stream(&other).queued()?;
+            add(s, &z, &y).queued()
+        })?;
+        assert_eq!((inner.len(), outer.len(), outer.streams()), (3, 9, 4));
+        drop(inner);
+        for _ in 0..3 {
+            drop(outer.launch(&stream));
+            assert_eq!(stream.read(&y).await?, [5.0; 64]);
+        }
+    }
+
+    async fn a_refusal_that_is_still_held_at_the_end_fails_the_capture([device]) {
+        let stream = device.new_stream()?;
+        let (x, y) = (stream.alloc::<f32>(8)?, stream.alloc::<f32>(4)?);
+        let before = stream.copy(&x, &y);
+        let mut held = None;
+        let error = stream.capture(|s| {
+            drop(before);
+            held = Some(s.copy(&x, &y));
+            s.fill(&x, 1.0).queued()
+        }).unwrap_err();
+        says(&error, ErrorKind::Shape, &["the source has 8 elements and the destination 4"]);
+        assert!(refused(held.unwrap()).await.to_string() == error.to_string());
+        // The one from before the capture is the stream's own.
+        assert_eq!(stream.synchronize().await.unwrap_err().kind(), ErrorKind::Shape);
+        let error = stream.capture(|s| {
+            drop(s.copy(&x, &y));
+            Err::<(), _>(Error::new(ErrorKind::Data, "of another kind"))
+        }).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Data);
+        assert_eq!(stream.synchronize().await.unwrap_err().kind(), ErrorKind::Shape, "nor is that lost");
+    }
+
+    async fn an_event_of_a_capture_keeps_no_memory([device]) {
+        let (stream, other) = (device.new_stream()?, device.new_stream()?);
+        let (graph, event) = stream.capture(|s| {
+            let x = s.alloc::<f32>(8)?;
+            s.fill(&x, 1.0).queued()?;
+            Ok(s.record_event())
+        })?;
+        drop(graph);
+        assert_eq!(device.memory_stats().graph_bytes, 0);
+        let text = "the event was recorded in a capture that has ended; record one after a launch";
+        says(&refused(other.wait_event(&event)).await, ErrorKind::Captured, &[text]);
+        let error = stream.capture(|s| s.wait_event(&event)).unwrap_err();
+        says(&error, ErrorKind::Captured, &[text]);
+    }
+
     async fn a_graph_can_be_part_of_another([device]) {
         let stream = device.new_stream()?;
         let x = stream.alloc::<f32>(4)?;

@@ -154,7 +154,7 @@ unsafe impl Driver for Handle {
         unsafe { dealloc(ptr, layout) }
     }
 
-    fn instantiate(&self, plan: Plan) -> Result<DriverGraph, DriverError> {
+    fn instantiate(&self, plan: &Arc<Plan>) -> Result<DriverGraph, DriverError> {
         if self.0.refuse_graphs.load(Ordering::Relaxed) {
             return Err(DriverError::Refused("CUDA_ERROR_NOT_SUPPORTED".into()));
         }

@@ -252,7 +252,7 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
     ///
     /// # Errors
     /// If the device has no graphs, or cannot make this one.
-    fn instantiate(&self, _plan: Plan) -> Result<DriverGraph, DriverError> {
+    fn instantiate(&self, _plan: &Arc<Plan>) -> Result<DriverGraph, DriverError> {
         Err(DriverError::Refused("the device has no graphs".into()))
     }
 
@@ -545,7 +545,7 @@ pub struct Fill {
 }
 
 /// A kernel with its arguments.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Launch {
     /// Which kernel.
     pub kernel: &'static Kernel,

@@ -3,11 +3,11 @@
 //! A plan's streams stand for those of the capture. Steps of one stream run one after the other; a wait orders what follows on
 //! its stream after a step of another. Nothing else is in order, so a driver may run two branches in any order or at once.
 
-use super::{Command, Copy, CopyKind, DriverGraph, Fill, Launch};
+use super::{Command, Copy, CopyKind, Fill, Launch};
 use crate::site::Site;
 
 /// The work of a graph.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Plan {
     /// How many streams. The first, 0, is the one the capture began on: it comes before all others' first steps, and all their
     /// steps come before its end.
@@ -30,7 +30,7 @@ pub struct Step {
 }
 
 /// What a step does: what can be done again and again.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Work {
     /// Moves bytes, but none to the host or to another device.
     Copy(Copy),
@@ -38,8 +38,6 @@ pub enum Work {
     Fill(Fill),
     /// Runs a kernel.
     Launch(Launch),
-    /// Runs another graph.
-    Graph(DriverGraph),
     /// Holds its stream until another is past its step `number`; 0: there is no such step, only an edge from that stream's
     /// beginning.
     Wait {
@@ -63,7 +61,7 @@ impl Work {
             Command::Copy(copy) => Ok(Work::Copy(copy)),
             Command::Fill(fill) => Ok(Work::Fill(fill)),
             Command::Launch(launch) => Ok(Work::Launch(launch)),
-            Command::Graph(graph) => Ok(Work::Graph(graph)),
+            Command::Graph(_) => Err("its steps are not known; launch it after this one"),
             Command::Call(_) => Err(
                 "a host function is called once, and a graph runs again and again; call it after a launch",
             ),
@@ -88,6 +86,30 @@ impl Step {
 }
 
 impl Plan {
+    /// Puts the steps of `other` at the end of stream `at`, whose last step is `number`: those of its first stream there, those of its
+    /// others on streams of their own. Returns the number of the last step on `at` then.
+    pub(crate) fn append(&mut self, other: &Plan, at: usize, number: u64) -> u64 {
+        let others = self.streams;
+        self.streams += other.streams.saturating_sub(1);
+        let stream = |inner: usize| if inner == 0 { at } else { others + inner - 1 };
+        let shifted = |inner: usize, of: u64| if inner == 0 { number + of } else { of };
+        let mut last = number;
+        for step in &other.steps {
+            let work = match step.work {
+                Work::Wait { stream: inner, number: of } => {
+                    Work::Wait { stream: stream(inner), number: shifted(inner, of) }
+                }
+                ref work => work.clone(),
+            };
+            let number = shifted(step.stream, step.number);
+            if step.stream == 0 {
+                last = number;
+            }
+            self.steps.push(Step { stream: stream(step.stream), number, site: step.site, work });
+        }
+        last
+    }
+
     /// The steps that run something, as indices, in an order that respects the waits: `choose` picks one of the streams, given by
     /// number in ascending order, that could go on.
     pub(crate) fn order(&self, mut choose: impl FnMut(&[usize]) -> usize) -> Vec<usize> {
@@ -207,6 +229,29 @@ mod tests {
                     prop_assert!(!before[*at].contains(later), "step {later} ran after {at}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_plan_in_a_plan_is_its_steps_between_those_around_it() {
+        let mut outer = plan(2, &[(0, None), (1, Some(0)), (1, None)]);
+        // One that forks at its beginning and is joined.
+        let inner = plan(2, &[(1, Some(0)), (1, None), (0, None), (0, Some(1))]);
+        assert_eq!(outer.append(&inner, 1, 2), 4);
+        assert_eq!(outer.streams, 3);
+        let shown: Vec<_> = outer.steps[3..]
+            .iter()
+            .map(|step| match step.work {
+                Work::Wait { stream, number } => (step.stream, step.number, Some((stream, number))),
+                _ => (step.stream, step.number, None),
+            })
+            .collect();
+        assert_eq!(shown, [(2, 1, Some((1, 2))), (2, 2, None), (1, 3, None), (1, 4, Some((2, 2)))]);
+        let before = before(&outer);
+        let order = outer.order(|free| free.len() - 1);
+        assert_eq!(order.len(), 4);
+        for (place, at) in order.iter().enumerate() {
+            assert!(order[place + 1..].iter().all(|later| !before[*at].contains(later)));
         }
     }
 

@@ -11,7 +11,8 @@
 //! 4. Every wait between members is kept: it is what makes branches, and where the device that replays them stands is not known.
 //! 5. What cannot be repeated is refused: host functions, copies to the host, foreign work, timed events, waits for streams outside,
 //!    and asking what is done.
-//! 6. A call that is refused is not in the graph. If nobody looks at its refusal, the capture fails with it.
+//! 6. A call that is refused is not in the graph. If nobody looks at its refusal until the end, the capture fails with it.
+//! 7. A graph that is launched in a capture is its steps, on the stream of the launch and on further streams of the plan.
 //!
 //! # Lock order
 //! `recording` → `GraphPool::histories` → ledgers, the allocator's pool → nothing. Neither allocations nor user values are dropped under them.
@@ -22,8 +23,8 @@ use crate::driver::{Claim, Command, Plan, Step, Work};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{Allocation, ReuseOrder};
 use crate::order::{
-    self, Access, Asker, ByteRange, Clock, Conflict, Entered, Entry, Findings, Ledger, Observed, OrderMode,
-    Refused, StreamId, Strictness, Use, check_and_enter,
+    self, Access, Asker, ByteRange, Clock, Conflict, Entered, Entry, Findings, Ledger, MAX_ACCESSES,
+    Observed, OrderMode, Refused, StreamId, Strictness, Use, check_and_enter,
 };
 use crate::site::Site;
 use crate::stream::{InMemory, Op, Place, Snapshot, StreamCore};
@@ -44,19 +45,21 @@ pub(crate) struct Capture {
 #[derive(Default)]
 struct Recording {
     members: Vec<Member>,
-    steps: Vec<Step>,
+    plan: Plan,
     /// What ops have to have for as long as they run again.
     keeps: Vec<Keep>,
     /// What graphs that are part of it claim besides what they touch.
     claims: Vec<Claim>,
-    /// The first refusal that nobody looked at.
-    unseen: Option<Error>,
+    /// The refusals of calls by its thread, which are not in the graph.
+    refusals: Vec<Error>,
     ended: bool,
 }
 
 /// A stream that is captured.
 struct Member {
     core: Arc<StreamCore>,
+    /// Which stream of the plan it is.
+    stream: usize,
     /// Its identity in the capture.
     id: StreamId,
     /// Its newest step.
@@ -119,16 +122,23 @@ impl Capturing {
         let capture = self.0.clone();
         {
             let recording = capture.recording.lock();
+            if let Some(error) = recording.refusals.iter().find(|error| !error.is_seen()) {
+                error.mark_seen();
+                return Err(error.clone());
+            }
             recording.check_joined(site)?;
         }
         let histories = capture.pool.close();
         let touched = histories.map(super::histories::Histories::into_touched).unwrap_or_default();
-        let mut recording = capture.recording.lock();
-        if let Some(error) = recording.unseen.take().filter(|error| !error.is_seen()) {
-            error.mark_seen();
-            return Err(error);
+        if touched.len() >= MAX_ACCESSES {
+            let (touched, most) = (touched.len(), MAX_ACCESSES - 1);
+            let why = format!(
+                "it touches {touched} pieces of memory, and a graph {most} at most; capture it in parts"
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, format!("{site}: {why}")));
         }
-        let plan = Plan { streams: recording.members.len(), steps: std::mem::take(&mut recording.steps) };
+        let mut recording = capture.recording.lock();
+        let plan = std::mem::take(&mut recording.plan);
         let keeps = std::mem::take(&mut recording.keeps);
         let claims = std::mem::take(&mut recording.claims);
         drop(recording);
@@ -171,6 +181,26 @@ fn name(label: &str) -> &str {
     if label.chars().all(|c| c.is_alphanumeric() || c == '_') { label } else { "stream" }
 }
 
+/// What an op puts into the plan.
+enum What<'a> {
+    One(Work),
+    /// A graph's: it is its steps.
+    Steps(&'a Plan),
+}
+
+impl What<'_> {
+    /// How many steps on the stream of the op.
+    fn steps(&self) -> Ticket {
+        match self {
+            What::One(_) => 1,
+            What::Steps(graph) => {
+                let mut steps = graph.steps.iter().rev();
+                steps.find(|step| step.stream == 0).map_or(0, |step| step.number)
+            }
+        }
+    }
+}
+
 /// A refusal that has to do with captures.
 #[cold]
 pub(crate) fn captured(site: Site, core: &StreamCore, why: &str) -> Error {
@@ -204,8 +234,9 @@ impl Capture {
     ) -> Result<usize> {
         let device = &self.pool.device;
         if !Arc::ptr_eq(&core.device, device) {
+            let of = if core.device.id == device.id { " of another runtime" } else { "" };
             let why = format!(
-                "it would come into a capture on {}, and the stream is on {}; a graph is one device's",
+                "it would come into a capture on {}, and the stream is on {}{of}; a graph is one device's",
                 device.id, core.device.id
             );
             return Err(captured(site, core, &why));
@@ -213,9 +244,15 @@ impl Capture {
         core.ensure_open(site)?;
         let id = self.observed.admit().expect("a capture has fewer streams than a runtime");
         core.begin_capture(site, self.clone())?;
-        let member = Member { core: core.clone(), id, number: 0, newest_op: None, clock: Clock::default() };
+        let (core, stream) = (core.clone(), recording.plan.streams);
+        recording.plan.streams += 1;
+        let member = Member { core, stream, id, number: 0, newest_op: None, clock: Clock::default() };
         recording.members.push(member);
         Ok(recording.members.len() - 1)
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.recording.lock().ended
     }
 
     /// Whether the calling thread is the one that captures.
@@ -229,6 +266,12 @@ impl Capture {
         let members = std::mem::take(&mut recording.members);
         self.recording.lock().ended = true;
         members.iter().for_each(|member| member.core.end_capture());
+        // Where the capture has failed for another reason.
+        if let (Some(first), Some(refusal)) =
+            (members.first(), recording.refusals.iter().find(|refusal| !refusal.is_seen()))
+        {
+            first.core.note_unseen(refusal);
+        }
         let histories = self.pool.close();
         drop((recording, members, histories));
         let device = &self.pool.device;
@@ -258,10 +301,17 @@ impl Capture {
         }
         core.ensure_open(op.site)?;
         core.check_shape(op, false)?;
-        let work = Work::of(command()).map_err(|why| captured(op.site, core, why))?;
+        let work = match op.plan {
+            Some(graph) => What::Steps(graph),
+            None => What::One(Work::of(command()).map_err(|why| captured(op.site, core, why))?),
+        };
         let mut recording = self.recording.lock();
         let at = recording.find(core).expect("a captured stream is a member of its capture");
-        let (id, number) = (recording.members[at].id, recording.members[at].number + 1);
+        let Member { id, number: before, stream, .. } = recording.members[at];
+        let number = before + work.steps();
+        if number == before {
+            return Ok(Place::captured(number));
+        }
         let mode = core.device.world.mode;
         let mut entered = Entered::default();
         let mut guard = self.pool.histories.lock();
@@ -292,7 +342,12 @@ impl Capture {
         let warnings = recording.conflicts(core, op.site, &operands, &entered.findings);
         drop(operands);
         touches.for_each(|(allocation, range, mode)| histories.add(allocation, range, mode));
-        recording.steps.push(Step { stream: at, number, site: op.site, work });
+        match work {
+            What::One(work) => recording.plan.steps.push(Step { stream, number, site: op.site, work }),
+            What::Steps(graph) => {
+                recording.plan.append(graph, stream, before);
+            }
+        }
         recording.keeps.extend(op.keep.take());
         for claim in op.claims {
             if !recording.claims.contains(claim) {
@@ -358,7 +413,7 @@ impl Capture {
             stated: member.clock.clone(),
             known: Clock::default(),
             event: None,
-            capture: Some(self.clone()),
+            capture: Some(Arc::downgrade(self)),
         }
     }
 
@@ -370,13 +425,6 @@ impl Capture {
         from: &Snapshot,
     ) -> Result<Place> {
         let mut recording = self.recording.lock();
-        if recording.ended {
-            return Err(captured(
-                site,
-                core,
-                "the event was recorded in a capture that has ended; record one after a launch",
-            ));
-        }
         let at = match recording.find(core) {
             Some(at) => core.ensure_open(site).map(|()| at)?,
             None => self.take_in(&mut recording, core, site)?,
@@ -388,8 +436,9 @@ impl Capture {
             member.number += 1;
             member.clock.merge(member.id, from.used, &from.stated, |_| false);
             let number = member.number;
-            let work = Work::Wait { stream: of, number: from.used.ticket };
-            recording.steps.push(Step { stream: at, number, site, work });
+            let (stream, number_of) = (member.stream, from.used.ticket);
+            let work = Work::Wait { stream: recording.members[of].stream, number: number_of };
+            recording.plan.steps.push(Step { stream, number, site, work });
         }
         Ok(Place::captured(recording.members[at].number))
     }
@@ -413,14 +462,14 @@ impl Capture {
     /// The op or wait with this number on a member, for errors.
     pub(crate) fn site_of(&self, core: &StreamCore, number: Ticket) -> Option<Site> {
         let recording = self.recording.lock();
-        let stream = recording.find(core)?;
-        let mut steps = recording.steps.iter().rev();
+        let stream = recording.members[recording.find(core)?].stream;
+        let mut steps = recording.plan.steps.iter().rev();
         steps.find(|step| step.stream == stream && step.number == number).map(|step| step.site)
     }
 
-    /// Keeps the first refusal that nobody was told of: the capture fails with it.
-    pub(crate) fn note_unseen(&self, error: &Error) {
-        self.recording.lock().unseen.get_or_insert_with(|| error.clone());
+    /// Notes a refusal: unless somebody looks at it until the end, the capture fails with it.
+    pub(crate) fn note_refusal(&self, error: &Error) {
+        self.recording.lock().refusals.push(error.clone());
     }
 }
 

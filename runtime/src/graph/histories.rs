@@ -122,6 +122,7 @@ impl Histories {
         let mut histories: Vec<History> = self.by_address.into_values().collect();
         histories.sort_unstable_by_key(|history| history.met);
         let touched = histories.into_iter().flat_map(|mut history| {
+            join_neighbours(&mut history.accesses);
             let allocation = match history.memory {
                 Memory::Outside(allocation) => Some(allocation),
                 // Its block may have been that of memory which was dropped, and a launch writes that too.
@@ -155,6 +156,23 @@ fn add(accesses: &mut Vec<(ByteRange, AccessMode)>, range: ByteRange, mode: Acce
     }
 }
 
+/// Makes one of neighbouring runs of bytes to which the same is done: a launch compares each with every other of its memory.
+fn join_neighbours(accesses: &mut Vec<(ByteRange, AccessMode)>) {
+    let (mut runs, strided): (Vec<_>, Vec<_>) =
+        accesses.drain(..).partition(|(range, _)| range.is_contiguous());
+    runs.sort_by_key(|(range, mode)| (*mode as u8, range.offset()));
+    for (range, mode) in runs {
+        match accesses.last_mut() {
+            Some((before, did)) if *did == mode && before.end() >= range.offset() => {
+                let end = before.end().max(range.end());
+                *before = ByteRange::contiguous(before.offset(), end - before.offset());
+            }
+            _ => accesses.push((range, mode)),
+        }
+    }
+    accesses.extend(strided);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -166,6 +184,19 @@ mod tests {
             add(&mut accesses, ByteRange::contiguous(from, to - from), mode);
         }
         accesses.iter().map(|(range, mode)| (range.offset(), range.end(), *mode)).collect()
+    }
+
+    #[test]
+    fn neighbours_to_which_the_same_is_done_are_one() {
+        let mut accesses: Vec<_> =
+            [(8, 12, Read), (0, 4, Write), (4, 8, Write), (2, 6, Write), (12, 20, Read), (30, 31, Read)]
+                .map(|(from, to, mode)| (ByteRange::contiguous(from, to - from), mode))
+                .into();
+        accesses.push((ByteRange::strided(40, 2, 4, 3), Read));
+        join_neighbours(&mut accesses);
+        let shown: Vec<_> =
+            accesses.iter().map(|(range, mode)| (range.offset(), range.end(), *mode)).collect();
+        assert_eq!(shown, [(8, 20, Read), (30, 31, Read), (0, 8, Write), (40, 50, Read)]);
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub(crate) use capture::{Capture, accept_contents, captured, wait_for};
 pub(crate) use pool::GraphPool;
 
 use crate::device::{Device, DeviceShared};
-use crate::driver::{Claim, Command, DriverGraph, Step, Work};
+use crate::driver::{Claim, Command, DriverGraph, Plan, Step, Work};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::AccessMode;
 use crate::memory::Allocation;
@@ -41,6 +41,7 @@ pub struct Graph(Arc<Captured>);
 struct Captured {
     device: Arc<DeviceShared>,
     executable: DriverGraph,
+    plan: Arc<Plan>,
     label: Arc<str>,
     site: Site,
     ops: usize,
@@ -115,7 +116,8 @@ impl Stream {
     ///
     /// `f` is called at once, with this stream current. Each op it calls is checked and recorded with the memory it was given: a launch
     /// of the graph does the same to the same memory, with what is in it by then. What `f` allocates is the graph's own memory.
-    /// A `Pending` born inside has nothing to wait for: awaited, it resolves to a `Captured` error; `queued()` gives its value.
+    /// A `Pending` born inside has nothing to wait for: awaited, it resolves to a `Captured` error; `queued()` gives its value. What is in
+    /// memory that was allocated inside is unspecified before the first launch. A graph launched inside becomes part of this one.
     ///
     /// Other streams come in by waiting for this one (`side.wait_stream(&s)`), and have to be joined back
     /// (`s.wait_stream(&side)`) before `f` returns. Branches between the two may run side by side.
@@ -127,11 +129,13 @@ impl Stream {
     /// # What is refused inside, as `Captured`
     /// Calls on the captured streams by other threads; waiting for streams that are not captured; host functions, foreign work, timed
     /// events, copies to the host or to another device, `query` and `synchronize`. Random numbers are drawn when captured: each launch
-    /// has the same. A copy from the host keeps its pinned buffer and copies what was in it.
+    /// has the same. A copy from the host keeps its pinned buffer and copies what was in it. With `OrderMode::Wait` an edge that is
+    /// missing inside is refused as with `Deny`.
     ///
     /// # Errors
     /// `Captured` if a stream that came in was not joined back, or is captured already; what `f` returns; the refusal of a call in
-    /// `f` that nobody looked at; `Driver` if the driver cannot make the graph. Whatever it is, the streams are as before and what was
+    /// `f` that nobody has looked at by the end; `InvalidArgument` if it touches more than 65 534 pieces of memory; `Driver` if the driver
+    /// cannot make the graph. Whatever it is, the streams are as before and what was
     /// captured is forgotten.
     ///
     /// # Panics
@@ -175,7 +179,8 @@ impl Graph {
         let Recorded { plan, touched, keeps, claims: inner, pool } = recorded;
         let ops = plan.steps.iter().filter(|step: &&Step| !matches!(step.work, Work::Wait { .. })).count();
         let streams = plan.streams;
-        let executable = core.device.driver.instantiate(plan).map_err(|error| core.refused(site, &error))?;
+        let plan = Arc::new(plan);
+        let executable = core.device.driver.instantiate(&plan).map_err(|error| core.refused(site, &error))?;
         let segments = core.device.memory.segments_of(pool.id);
         let memory_bytes = segments.iter().map(|(_, len)| len).sum();
         let whole = |(ptr, len): (crate::driver::DevicePtr, usize)| {
@@ -186,6 +191,7 @@ impl Graph {
         Ok(Graph(Arc::new(Captured {
             device: core.device.clone(),
             executable,
+            plan,
             label: core.label.clone(),
             site,
             ops,
@@ -210,6 +216,9 @@ impl Graph {
     ///
     /// # On the CPU device
     /// The ops run one after the other. Under `Schedule::Seeded` the order of branches is drawn from the seed.
+    ///
+    /// # On a CUDA device
+    /// Branches run as the driver sees fit; the priorities of the captured streams do not count.
     ///
     /// # Errors
     /// In the `Pending`: as for any op. What reads the memory that it would have written fails with the same error.
@@ -243,6 +252,7 @@ impl Graph {
         }
         let mut op = Op::new("graph", site, &touches);
         op.of_many = true;
+        op.plan = Some(&graph.plan);
         op.claims = &graph.claims;
         op.keep = Some(self.0.clone());
         let place = core.enqueue(&mut op, || Command::Graph(graph.executable.clone()));

@@ -230,8 +230,12 @@ impl DeviceMemory {
             Exhausted::Plan => "refused by the fault plan".into(),
             Exhausted::Absurd => "more than can be addressed".into(),
         };
-        let cached = stats.reserved_bytes - stats.allocated_bytes;
+        let of_graphs = pool.free_bytes_of_graphs();
+        let cached = stats.reserved_bytes - stats.allocated_bytes - of_graphs;
         text += &format!(" ({} in use, {} cached", ByteSize(stats.allocated_bytes), ByteSize(cached));
+        if of_graphs > 0 {
+            text += &format!(", {} kept for launches of graphs", ByteSize(of_graphs));
+        }
         let unfinished = pool.unfinished_bytes(&|used| order.finished(used));
         if unfinished > 0 {
             text += &format!(", {} of it not finished with", ByteSize(unfinished));

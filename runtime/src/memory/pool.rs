@@ -608,6 +608,12 @@ impl Pool {
         self.reserved
     }
 
+    /// Bytes of graphs' segments that nobody has, and that nobody else gets.
+    pub(super) fn free_bytes_of_graphs(&self) -> usize {
+        let free = |block: &&Block| block.pool != PoolId::DEFAULT && block.state != State::Live;
+        self.blocks.iter().filter(free).map(|block| block.len).sum()
+    }
+
     /// Bytes of the segments that are graphs'.
     fn graph_bytes(&self) -> usize {
         let graphs = |segment: &&Segment| self.blocks[segment.first].pool != PoolId::DEFAULT;
@@ -650,7 +656,8 @@ impl Pool {
 
     /// Bytes of cached blocks that somebody is not finished with.
     pub(super) fn unfinished_bytes(&self, finished: &impl Fn(Use) -> bool) -> usize {
-        let free = self.blocks.iter().filter(|block| block.state != State::Live);
+        let free =
+            self.blocks.iter().filter(|block| block.state != State::Live && block.pool == PoolId::DEFAULT);
         free.filter(|block| block.uses.iter().any(|used| !finished(*used))).map(|block| block.len).sum()
     }
 }

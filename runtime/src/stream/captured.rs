@@ -2,10 +2,11 @@
 
 use super::core::{Place, Snapshot, StreamCore};
 use super::enqueue::InMemory;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::graph::{Capture, captured};
 use crate::order;
 use crate::site::Site;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -68,6 +69,18 @@ impl StreamCore {
         }
     }
 
+    /// Tells the capture that this thread has the stream in of a refusal; whether there is one, which then sees to it.
+    pub(crate) fn note_refusal(&self, error: &Error) -> bool {
+        let here = || self.capture.lock().clone().filter(|capture| capture.is_here());
+        match self.is_captured().then(here).flatten() {
+            Some(capture) => {
+                capture.note_refusal(error);
+                true
+            }
+            None => false,
+        }
+    }
+
     /// Refuses what a graph cannot hold, where this thread captures the stream. What another thread asks is of the stream itself.
     #[inline]
     pub(crate) fn refuse_captured(&self, site: Site, why: &str) -> Result<()> {
@@ -107,9 +120,16 @@ impl StreamCore {
     #[cold]
     pub(crate) fn nothing_to_await(&self, number: u64) -> Error {
         let capture = self.capture.lock().clone();
-        let site = capture.and_then(|capture| capture.site_of(self, number));
-        let site = site.unwrap_or_else(|| Site::here(&"an op"));
-        let why = "it was captured into a graph and has not run; launch the graph and await that, or take its value with `queued`";
-        captured(site, self, why)
+        let what: Box<dyn fmt::Display> = match capture.and_then(|capture| capture.site_of(self, number)) {
+            Some(site) => Box::new(site.on(&self.label)),
+            None => Box::new(format!("stream \"{}\" at a place in a capture", self.label)),
+        };
+        Error::new(
+            ErrorKind::Captured,
+            format!(
+                "{what}: it was captured into a graph and has not run; launch the graph and await that, or take its value with \
+                 `queued`"
+            ),
+        )
     }
 }

@@ -155,8 +155,8 @@ pub(crate) struct Snapshot {
     pub(crate) stated: Clock,
     pub(crate) known: Clock,
     pub(crate) event: Option<DriverEvent>,
-    /// The capture it is a place in; then stream, ticket and clock are of that.
-    pub(crate) capture: Option<Arc<Capture>>,
+    /// The capture it is a place in; then stream, ticket and clock are of that. It may have ended.
+    pub(crate) capture: Option<Weak<Capture>>,
 }
 
 /// What makes a stream.
@@ -557,13 +557,6 @@ impl StreamCore {
     /// Keeps the first error nobody was told of, for the next `synchronize`, and logs it.
     #[cold]
     pub(crate) fn note_unseen(&self, error: &Error) {
-        if self.is_captured() {
-            // What other threads are refused is no part of the capture.
-            let capture = self.capture.lock().clone().filter(|capture| capture.is_here());
-            if let Some(capture) = capture {
-                return capture.note_unseen(error);
-            }
-        }
         let mut unseen = self.unseen.lock();
         if unseen.as_ref().is_none_or(Error::is_seen) {
             *unseen = Some(error.clone());

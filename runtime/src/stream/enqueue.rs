@@ -1,7 +1,7 @@
 //! From an op with its accesses to a ticket: shape rules, room, order check, driver call, in that order and in one sitting.
 
 use super::core::{Place, State, StreamCore};
-use crate::driver::{Claim, Command, DriverError};
+use crate::driver::{Claim, Command, DriverError, Plan};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::{AccessMode, Operand};
 use crate::memory::Allocation;
@@ -101,6 +101,8 @@ pub(crate) struct Op<'a, A = Touch<'a>> {
     pub(crate) moved: u64,
     /// Whether it is many ops: its operands may overlap, and be more than an op has.
     pub(crate) of_many: bool,
+    /// The steps it is made of, if it is a graph.
+    pub(crate) plan: Option<&'a Plan>,
     /// What it touches besides, by absolute address, where the order check does not keep ops apart.
     pub(crate) claims: &'a [Claim],
 }
@@ -120,6 +122,7 @@ impl<'a, A: InMemory> Op<'a, A> {
             keep: None,
             moved: 0,
             of_many: false,
+            plan: None,
             claims: &[],
         }
     }
@@ -411,7 +414,16 @@ impl StreamCore {
     /// Waits for a place on another stream that was noted before.
     pub(crate) fn wait_snapshot(self: &Arc<Self>, site: Site, from: &super::core::Snapshot) -> Result<Place> {
         if self.is_captured() || from.capture.is_some() {
-            let place = self.wait_captured(site, from.capture.as_ref(), |_| from.clone())?;
+            let there =
+                from.capture.as_ref().map(|capture| capture.upgrade().filter(|there| !there.has_ended()));
+            if let Some(None) = there {
+                return Err(crate::graph::captured(
+                    site,
+                    self,
+                    "the event was recorded in a capture that has ended; record one after a launch",
+                ));
+            }
+            let place = self.wait_captured(site, there.flatten().as_ref(), |_| from.clone())?;
             if let Some(place) = place {
                 return Ok(place);
             }

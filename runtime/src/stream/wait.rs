@@ -63,7 +63,8 @@ impl Stream {
     /// Orders what is enqueued on this stream from now on after every use of this memory so far: for streams one cannot name.
     ///
     /// # Ordering
-    /// The edge is taken from where each of those streams stands now.
+    /// The edge is taken from where each of those streams stands now. Of memory that this thread captures work on, the uses in the
+    /// capture count, and this stream comes into it.
     ///
     /// # Errors
     /// As [`wait_stream`](Self::wait_stream).

@@ -166,8 +166,8 @@ unsafe impl Driver for CpuDriver {
         unsafe { memory::release(ptr, len_bytes, memory::HOST_ALIGN) }
     }
 
-    fn instantiate(&self, plan: Plan) -> Result<DriverGraph, DriverError> {
-        Ok(Arc::new(plan))
+    fn instantiate(&self, plan: &Arc<Plan>) -> Result<DriverGraph, DriverError> {
+        Ok(plan.clone())
     }
 
     fn turn(&self) -> bool {

@@ -59,8 +59,6 @@ unsafe fn run(step: &Step, how: &Replay<'_>) {
         Work::Copy(copy) => unsafe { copy_rows(copy) },
         // SAFETY: as above.
         Work::Fill(fill) => unsafe { fill_rows(fill) },
-        // SAFETY: the caller vouches for each step of that graph too.
-        Work::Graph(graph) => unsafe { replay(graph, how) },
         Work::Wait { .. } => {}
     }
 }

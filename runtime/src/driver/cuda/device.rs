@@ -304,7 +304,7 @@ unsafe impl Driver for CudaDevice {
         loaded.inspect_err(|_| self.look_after())
     }
 
-    fn instantiate(&self, plan: Plan) -> Result<DriverGraph, DriverError> {
+    fn instantiate(&self, plan: &Arc<Plan>) -> Result<DriverGraph, DriverError> {
         graph::instantiate(self.context, plan).inspect_err(|_| self.look_after())
     }
 

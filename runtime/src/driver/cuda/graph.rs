@@ -4,7 +4,8 @@
 //! # Rules
 //! 1. The capture is over before `instantiate` returns, and no code of others runs meanwhile. Its mode is thread-local: other
 //!    threads go on.
-//! 2. Everything that a capture forbids is done before it: kernels are loaded, shared memory is asked for, streams and events taken.
+//! 2. Everything that a capture forbids is done before it: kernels are loaded, shared memory is asked for, streams taken, libraries made
+//!    ready.
 //! 3. Each of the plan's streams is one of the driver's; an edge is an event, recorded right behind the step it stands for. All
 //!    streams are joined to the first at the end, as the driver demands it also of those that did nothing.
 //! 4. The streams of a capture go back to the pool as they came: nothing has run on them. After a capture that the driver broke they
@@ -19,6 +20,7 @@ use super::{copy, launch, library};
 use crate::driver::{DriverError, DriverGraph, Launch, Plan, Priority, Step, Work};
 use crate::kernel::{Arg, Args, Kernel, LaunchConfig, LibraryDriver, LibraryStream};
 use cudarc::driver::sys::{CUgraph, CUgraphExec};
+use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -30,12 +32,11 @@ const THREAD_LOCAL: u32 = 1;
 pub(super) struct Executable {
     context: &'static Context,
     raw: CUgraphExec,
-    /// Graphs that are part of it.
-    _inner: Vec<DriverGraph>,
+    /// The driver does not promise that two threads may launch one graph at once, and without the order check they may want to.
+    launching: Mutex<()>,
 }
 
-// SAFETY: a graph may be launched and destroyed from any thread, by one at a time: launches are in order, as the order check has it,
-// and the last holder destroys it.
+// SAFETY: a graph may be launched and destroyed from any thread, by one at a time: launches have a lock, and the last holder destroys it.
 unsafe impl Send for Executable {}
 // SAFETY: as above.
 unsafe impl Sync for Executable {}
@@ -43,6 +44,7 @@ unsafe impl Sync for Executable {}
 impl Executable {
     /// Launches it. Its context is current.
     pub(super) fn launch(&self, stream: CUstream) -> Answer {
+        let _launching = self.launching.lock();
         // SAFETY: cuGraphLaunch takes a live graph and a live stream of one context.
         unsafe { opened().cuGraphLaunch(self.raw, stream) }
     }
@@ -50,6 +52,9 @@ impl Executable {
 
 impl Drop for Executable {
     fn drop(&mut self) {
+        if crate::process::is_ending() {
+            return;
+        }
         let (context, raw) = (self.context, Handle(self.raw));
         crate::offload::run_where_it_may_block(move || {
             let Handle(raw) = { raw };
@@ -69,26 +74,27 @@ struct Handle(CUgraphExec);
 unsafe impl Send for Handle {}
 
 /// Makes a graph of a plan.
-pub(super) fn instantiate(context: &'static Context, plan: Plan) -> Result<DriverGraph, DriverError> {
+pub(super) fn instantiate(context: &'static Context, plan: &Plan) -> Result<DriverGraph, DriverError> {
     let entered = context.enter().map_err(|failed| context.driver_error(failed))?;
-    let functions = functions(context, &plan)?;
+    let functions = functions(context, plan)?;
     let mut streams = Vec::with_capacity(plan.streams);
     for _ in 0..plan.streams {
-        let raw = context.streams.take(context, Priority::Normal);
-        streams.push(raw.map_err(|failed| context.driver_error(failed))?);
+        match context.streams.take(context, Priority::Normal) {
+            Ok(stream) => streams.push(stream),
+            Err(failed) => {
+                give_back(context, streams);
+                return Err(context.driver_error(failed));
+            }
+        }
     }
     let raw: Vec<CUstream> = streams.iter().map(|stream| stream.stream).collect();
-    prepare(context, &plan, &raw)?;
-    let (graph, _events) = capture(context, &plan, &functions, &raw)?;
+    prepare(context, plan, &raw)?;
+    let (graph, _events) = capture(context, plan, &functions, &raw)?;
     give_back(context, streams);
     let executable = graph.instantiate().map_err(|failed| context.driver_error(failed));
     drop(graph);
     drop(entered);
-    let inner = plan.steps.into_iter().filter_map(|step| match step.work {
-        Work::Graph(graph) => Some(graph),
-        _ => None,
-    });
-    Ok(Arc::new(Executable { context, raw: executable?, _inner: inner.collect() }))
+    Ok(Arc::new(Executable { context, raw: executable?, launching: Mutex::new(()) }))
 }
 
 fn give_back(context: &Context, streams: Vec<RawStream>) {
@@ -259,9 +265,6 @@ fn perform(
             }
             let function = functions[&(std::ptr::from_ref(launch.kernel) as usize)];
             launch::launch(launch, function, stream)
-        }
-        Work::Graph(graph) => {
-            graph.downcast_ref::<Executable>().expect("a graph of this driver").launch(stream)
         }
         Work::Wait { stream: other, number } => {
             let event = &events[&(*other, *number)];
