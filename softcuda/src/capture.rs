@@ -15,11 +15,12 @@ use crate::abi::{CUgraph, CUgraphNode, CUstream};
 use crate::context::Context;
 use crate::errors::{Code, Outcome, refuse};
 use crate::event::Captured;
-use crate::graph::{self, Content, Graph};
+use crate::graph::{self, Graph, Node};
 use crate::stream::{self, Stream};
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::thread::ThreadId;
 
@@ -166,11 +167,11 @@ pub(crate) fn refuse_uncaptured(stream: &Stream, what: &str) -> Outcome {
 }
 
 /// Makes a node of what a call on a capturing stream asked for.
-pub(crate) fn add(stream: &'static Stream, content: Content) -> Outcome {
+pub(crate) fn add(stream: &'static Stream, node: Arc<Node>) -> Outcome {
     with(stream, |capture| {
         let graph = capture.graph;
         let inside = capture.inside(stream);
-        let node = graph.add(content, std::mem::take(&mut inside.after));
+        let node = graph.add(node, std::mem::take(&mut inside.after));
         inside.after = vec![node];
     })
 }

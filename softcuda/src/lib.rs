@@ -46,9 +46,8 @@
 //!
 //! # Graphs
 //! What a stream captures becomes a graph: launches with their arguments as they were, copies, fills, words that are
-//! written and waited for, host functions, and launches of other executable graphs, which are child nodes. Recorded events
-//! that are waited for are edges. Graphs come from captures only; there are no calls that add nodes or set their
-//! parameters. Allocations and their ends in stream order, and records and waits with the external flag, are refused with
+//! written and waited for, and host functions. Recorded events that are waited for are edges. A launch of a graph into a
+//! capture breaks it. Graphs come from captures only; there are no calls that add nodes or set their parameters. Allocations and their ends in stream order, and records and waits with the external flag, are refused with
 //! `CUDA_ERROR_NOT_SUPPORTED` and leave the capture as it is.
 //!
 //! `cuGraphExecUpdate_v2` takes graphs whose nodes and edges are the same and were captured in the same order; it does not

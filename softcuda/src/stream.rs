@@ -18,7 +18,7 @@ use crate::capture;
 use crate::context::{self, Context};
 use crate::device::PRIORITIES;
 use crate::errors::{Code, Outcome, refuse};
-use crate::graph::{Content, Node};
+use crate::graph::Node;
 use crate::op::Op;
 use crate::slab::Slab;
 use crate::timer;
@@ -214,7 +214,7 @@ impl Stream {
     pub(crate) fn submit(&'static self, op: Op) -> Outcome<Option<u64>> {
         if self.is_capturing() {
             let node = Arc::new(Node::new(op, self.context()));
-            capture::add(self, Content::Op(node))?;
+            capture::add(self, node)?;
             return Ok(None);
         }
         self.enqueue(Work::Op(op)).map(Some)

@@ -36,16 +36,8 @@ struct State {
 
 /// A node and the nodes that it runs after, all of them captured before it.
 struct Placed {
-    content: Content,
+    node: Arc<Node>,
     after: Vec<usize>,
-}
-
-/// What a node does.
-pub(crate) enum Content {
-    /// An operation.
-    Op(Arc<Node>),
-    /// All that an executable graph did when it was launched into the capture.
-    Child(Arc<Program>),
 }
 
 static GRAPHS: Slab<Graph> = Slab::new(6);
@@ -91,9 +83,9 @@ pub(crate) fn nodes(handle: CUgraph) -> Outcome<Vec<CUgraphNode>> {
 
 impl Graph {
     /// Adds a node. Its number.
-    pub(crate) fn add(&self, content: Content, after: Vec<usize>) -> usize {
+    pub(crate) fn add(&self, node: Arc<Node>, after: Vec<usize>) -> usize {
         let nodes = &mut self.state.lock().nodes;
-        nodes.push(Placed { content, after });
+        nodes.push(Placed { node, after });
         nodes.len() - 1
     }
 
@@ -122,6 +114,6 @@ impl Graph {
         if state.growing {
             refuse!(INVALID_VALUE, "the capture of the graph has not ended");
         }
-        Ok(Program::new(state.nodes.iter().map(|placed| (&placed.content, &placed.after[..]))))
+        Ok(Program::new(state.nodes.iter().map(|placed| (&placed.node, &placed.after[..]))))
     }
 }

@@ -1,6 +1,5 @@
 //! What an executable graph does: operations, and which run after which. It never changes; launches share it.
 
-use super::Content;
 use super::pin::Pin;
 use crate::context::Context;
 use crate::errors::{Code, Outcome};
@@ -76,24 +75,16 @@ impl Node {
 }
 
 impl Program {
-    /// Puts the nodes of a graph together: each with those that it runs after. Children are taken apart.
-    pub(crate) fn new<'a>(graph: impl Iterator<Item = (&'a Content, &'a [usize])>) -> Self {
+    /// The nodes of a graph, each with those that it runs after.
+    pub(crate) fn new<'a>(graph: impl Iterator<Item = (&'a Arc<Node>, &'a [usize])>) -> Self {
         let mut program = Program::default();
-        // For each node of the graph, the nodes here after whose end it has ended.
-        let mut ends: Vec<Vec<usize>> = Vec::new();
-        for (content, after) in graph {
-            let mut before: Vec<usize> = after.iter().flat_map(|node| &ends[*node]).copied().collect();
-            before.sort_unstable();
-            before.dedup();
-            ends.push(match content {
-                Content::Op(node) => vec![program.push(node, before)],
-                Content::Child(child) => program.append(child, before),
-            });
+        for (node, after) in graph {
+            program.push(node, after.to_vec());
         }
         program
     }
 
-    fn push(&mut self, node: &Arc<Node>, after: Vec<usize>) -> usize {
+    fn push(&mut self, node: &Arc<Node>, after: Vec<usize>) {
         let place = self.nodes.len();
         for before in &after {
             self.then[*before].push(place);
@@ -101,24 +92,6 @@ impl Program {
         self.nodes.push(Arc::clone(node));
         self.after.push(after);
         self.then.push(Vec::new());
-        place
-    }
-
-    /// Adds all of a child. Its last nodes, or those before it if it is empty.
-    fn append(&mut self, child: &Program, before: Vec<usize>) -> Vec<usize> {
-        if child.nodes.is_empty() {
-            return before;
-        }
-        let base = self.nodes.len();
-        for (node, after) in child.nodes.iter().zip(&child.after) {
-            let after = match after.is_empty() {
-                true => before.clone(),
-                false => after.iter().map(|node| base + node).collect(),
-            };
-            self.push(node, after);
-        }
-        let last = child.then.iter().enumerate().filter(|(_, then)| then.is_empty());
-        last.map(|(node, _)| base + node).collect()
     }
 
     /// An error if it cannot be launched: a context is lost, or a module was unloaded.

@@ -69,6 +69,25 @@ fn a_query_of_a_capturing_stream_breaks_the_capture() {
 }
 
 #[test]
+fn a_launch_of_a_graph_breaks_the_capture() {
+    in_child(&[], || {
+        start();
+        let (stream, word) = (stream(), Word::new());
+        begin(stream);
+        word.written_by(stream, 7);
+        let (_, graph) = end(stream);
+        let mut exec = std::ptr::null_mut();
+        ok!(cuGraphInstantiateWithFlags(&mut exec, graph, 0));
+        begin(stream);
+        assert_eq!(cu!(cuGraphLaunch(exec, stream)), UNSUPPORTED);
+        assert_eq!(end(stream).0, INVALIDATED);
+        ok!(cuGraphLaunch(exec, stream));
+        ok!(cuStreamSynchronize(stream));
+        assert_eq!(word.load(), 7);
+    });
+}
+
+#[test]
 fn a_thread_local_capture_does_not_mind_other_threads() {
     in_child(&[], || {
         let context = start() as usize;

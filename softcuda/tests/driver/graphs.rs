@@ -447,34 +447,6 @@ fn who_waits_for_a_word_lets_other_branches_pass() {
 }
 
 #[test]
-fn a_launch_into_a_capture_is_a_node_of_it() {
-    in_child(&[], || {
-        start();
-        let (main, side) = (stream(), stream());
-        let child = executable(main, || {
-            wait(side, main);
-            logged(main, 1);
-            logged(side, 2);
-            wait(main, side);
-        });
-        let empty = executable(main, || ());
-        let graph = captured(main, || {
-            logged(main, 0);
-            ok!(cuGraphLaunch(child, main));
-            ok!(cuGraphLaunch(empty, main));
-            logged(main, 3);
-        });
-        assert_eq!(node_count(graph), 4);
-        ok!(cuGraphExecDestroy(child));
-        let exec = instantiated(graph);
-        ok!(cuGraphLaunch(exec, main));
-        assert_eq!(log_of(main), [0, 2, 1, 3]);
-        ok!(cuGraphLaunch(exec, main));
-        assert_eq!(log_of(main), [0, 1, 2, 3]);
-    });
-}
-
-#[test]
 fn an_empty_graph_is_fine() {
     in_child(&[], || {
         start();
