@@ -463,13 +463,21 @@ impl Flight {
         Flight { core: self.core.clone(), place, registration: None, observes: self.observes }
     }
 
+    /// Whether nothing is ahead of it, so that it runs now or soon.
+    #[inline]
+    fn is_next(&self) -> bool {
+        self.core.timeline.newest() + 1 >= self.place.ticket
+    }
+
     /// After the marker was asked for: the device may have been through before, and short work is worth a short wait where the
-    /// runtime was told so.
+    /// driver says so.
     fn look_a_while(&self) -> Result<bool> {
-        let spins_for = self.core.device.spins_for;
-        let done = self.look()?;
-        if done || spins_for.is_zero() {
-            return Ok(done);
+        if self.look()? {
+            return Ok(true);
+        }
+        let spins_for = self.core.device.driver.spins_for();
+        if spins_for.is_zero() {
+            return Ok(false);
         }
         let since = Instant::now();
         while since.elapsed() < spins_for {
@@ -503,7 +511,7 @@ impl Flight {
             return Poll::Ready(Ok(()));
         }
         self.core.want_marker(self.place.ticket);
-        if self.core.device.signalled && self.look_a_while()? {
+        if (self.core.device.signalled || self.is_next()) && self.look_a_while()? {
             return Poll::Ready(Ok(()));
         }
         let registered = self.core.timeline.register(self.place.ticket, cx.waker(), &mut self.registration);

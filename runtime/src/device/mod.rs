@@ -18,7 +18,6 @@ use crate::world::World;
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// A device of a runtime. A cheap handle; all clones are the same device.
 #[derive(Clone)]
@@ -35,8 +34,6 @@ pub(crate) struct DeviceShared {
     /// Whether markers have to be written for tickets to complete.
     pub(crate) signalled: bool,
     pub(crate) runs_in_turns: bool,
-    /// How long a poll may spin.
-    pub(crate) spins_for: Duration,
     pub(crate) foreign_turns: ForeignTurns,
     default_stream: Mutex<Option<Stream>>,
     generator: Generator,
@@ -57,7 +54,6 @@ impl DeviceShared {
             pinned: PinnedPool::new(driver.clone(), pinned_cap_bytes),
             signalled: driver.completion() == Completion::Signalled,
             runs_in_turns: driver.runs_in_turns(),
-            spins_for: driver.spins_for(),
             driver,
             health,
             foreign_turns: ForeignTurns::default(),

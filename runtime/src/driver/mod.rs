@@ -142,7 +142,7 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
         timeline: Arc<Timeline>,
     ) -> Result<Arc<dyn DriverStream>, DriverError>;
 
-    /// How long a poll of something unfinished may spin before it gives its thread up.
+    /// How long a poll of something unfinished may spin before it gives its thread up: asked at each such poll.
     fn spins_for(&self) -> Duration {
         Duration::ZERO
     }

@@ -31,6 +31,8 @@ pub(crate) struct Idle {
     lingering: AtomicBool,
     /// The length of `sleepers`, readable without the lock.
     parked: AtomicUsize,
+    /// Those that were unparked and are not awake yet. Decides nothing that has to be right.
+    waking: AtomicUsize,
     sleepers: Mutex<Vec<(usize, Unparker)>>,
 }
 
@@ -57,6 +59,7 @@ impl Idle {
         Idle {
             lingering: AtomicBool::new(false),
             parked: AtomicUsize::new(0),
+            waking: AtomicUsize::new(0),
             sleepers: Mutex::new(Vec::new()),
         }
     }
@@ -82,6 +85,7 @@ impl Idle {
         drop(sleepers);
         match sleeper {
             Some((_, unparker)) => {
+                self.waking.fetch_add(1, Ordering::Relaxed);
                 unparker.unpark();
                 Brought::Seen
             }
@@ -121,6 +125,17 @@ impl Idle {
             return Bed::Left;
         }
         Bed::Made(others)
+    }
+
+    /// Whether one of `alive` workers is awake, so that new work begins at once.
+    pub(crate) fn somebody_is_awake(&self, alive: usize) -> bool {
+        alive > self.parked.load(Ordering::Relaxed) + self.waking.load(Ordering::Relaxed)
+    }
+
+    /// By a worker that was unparked for work.
+    pub(crate) fn woke(&self) {
+        let _ =
+            self.waking.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waking| waking.checked_sub(1));
     }
 
     /// Leaves the list by oneself. Whoever was taken out meanwhile finds one unpark too many the next time it parks: it looks

@@ -57,6 +57,9 @@ use std::fmt;
 use std::time::Duration;
 use stream::CpuStream;
 
+/// How long a poll waits for an op that is about to run.
+const SPIN: Duration = Duration::from_micros(2);
+
 /// Who runs the work of the CPU devices, and in which order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Schedule {
@@ -135,6 +138,14 @@ unsafe impl Driver for CpuDriver {
         self.0.accepts_work()?;
         let number = self.0.backend.next_stream_number();
         Ok(CpuStream::new(self.0.clone(), options, timeline, number))
+    }
+
+    /// Going to sleep and being woken takes ten times as long as a small op, so the host waits a moment for one that runs at once.
+    fn spins_for(&self) -> Duration {
+        match &self.0.backend.runner {
+            Runner::Threads(pool) if pool.is_awake() => SPIN,
+            _ => Duration::ZERO,
+        }
     }
 
     fn properties(&self) -> DeviceProperties {

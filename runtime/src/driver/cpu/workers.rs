@@ -84,6 +84,11 @@ impl Pool {
             .find_map(|lane| lane.receive.try_recv().ok())
     }
 
+    /// Whether a worker is awake: it runs something, or lingers.
+    pub(super) fn is_awake(&self) -> bool {
+        self.idle.somebody_is_awake(self.alive.load(Ordering::Relaxed))
+    }
+
     /// How many threads there are, for tests.
     #[cfg(test)]
     pub(super) fn alive(&self) -> usize {
@@ -244,6 +249,7 @@ fn work(backend: &Arc<CpuBackend>, me: usize) {
             }
         }
         parker.park();
+        pool.idle.woke();
         pool.idle.leave_bed(me);
     }
     pool.alive.fetch_sub(1, Ordering::AcqRel);
