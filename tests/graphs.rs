@@ -4,110 +4,27 @@
 mod support;
 
 use std::collections::BTreeSet;
+use support::programs::{LEN, Step, enqueue, first_value, program, streams_and_buffers};
 use support::recording::{Call, Recording};
 use support::{says, streams, within_a_minute};
 use warpline::prelude::*;
 use warpline::testing::{for_each_seed, for_each_seed_on};
 use warpline::{OrderMode, Result, kernels, ops};
 
-const STREAMS: usize = 4;
-const BUFFERS: usize = 5;
-const LEN: usize = 24;
-
-#[derive(Clone, Copy, Debug)]
-enum Step {
-    Fill(usize, usize, f32),
-    /// Half of one buffer to the other half of another.
-    Copy(usize, usize, usize),
-    Add(usize, usize, usize),
-    Axpy(usize, usize, usize),
-    WaitStream(usize, usize),
-    WaitFor(usize, usize),
-    Record(usize),
-    WaitEvent(usize, usize),
-    /// Drops a buffer, whose block may be used again at once, and allocates and fills another.
-    Replace(usize, usize),
-}
-
-/// A small generator of our own, so that a program is one number.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % n
-    }
-}
-
-fn program(number: u64) -> Vec<Step> {
-    let mut dice = Dice(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1);
-    let length = 10 + dice.below(50);
-    let step = |at| {
-        let (stream, buffer) = (dice.below(STREAMS), dice.below(BUFFERS));
-        let other = (buffer + 1 + dice.below(BUFFERS - 1)) % BUFFERS;
-        match dice.below(15) {
-            0 => Step::Fill(stream, buffer, at as f32),
-            1..3 => Step::Copy(stream, buffer, other),
-            3 | 4 => Step::Add(stream, buffer, other),
-            5 => Step::Axpy(stream, buffer, other),
-            6..10 => Step::WaitStream(stream, dice.below(STREAMS)),
-            10 | 11 => Step::WaitFor(stream, buffer),
-            12 => Step::Record(stream),
-            13 => Step::WaitEvent(stream, dice.below(8)),
-            _ => Step::Replace(stream, buffer),
-        }
-    };
-    (0..length).map(step).collect()
-}
-
-fn fill_all(stream: &Stream, buffers: &[Buffer<f32>]) -> Result<()> {
-    buffers.iter().zip(0..).try_for_each(|(buffer, at)| stream.fill(buffer, 0.5 + at as f32).queued())
-}
-
 /// Puts a program on the streams, all of which begin after the first and are joined to it at the end; which ops were accepted.
-fn enqueue(streams: &[Stream], buffers: &mut [Buffer<f32>], steps: &[Step]) -> Result<Vec<bool>> {
+/// Nothing is awaited.
+fn enqueue_all(streams: &[Stream], buffers: &mut [Buffer<f32>], steps: &[Step]) -> Result<Vec<bool>> {
     let (first, others) = streams.split_first().unwrap();
-    fill_all(first, buffers)?;
+    for (at, buffer) in buffers.iter().enumerate() {
+        first.fill(buffer, first_value(at)).queued()?;
+    }
     for stream in others {
         stream.wait_stream(first).queued()?;
     }
     let mut accepted = Vec::new();
     let mut events = Vec::new();
     for &step in steps {
-        let op = match step {
-            Step::Fill(s, b, value) => streams[s].fill(&buffers[b], value),
-            Step::Copy(s, a, b) => {
-                let (from, to) = (buffers[a].slice(..LEN / 2)?, buffers[b].slice(LEN / 2..)?);
-                streams[s].copy(&from, &to)
-            }
-            Step::Add(s, a, b) => streams[s].enter(|| ops::add_(&buffers[a], &buffers[b])),
-            Step::Axpy(s, a, b) => {
-                let call = kernels::axpy(LEN as u64, 0.25, &buffers[a], &buffers[b]);
-                streams[s].launch(call, LaunchConfig::for_elements(LEN as u32))
-            }
-            Step::WaitStream(s, t) => {
-                streams[s].wait_stream(&streams[t]).queued()?;
-                continue;
-            }
-            Step::WaitFor(s, b) => {
-                streams[s].wait_for(&buffers[b]).queued()?;
-                continue;
-            }
-            Step::Record(s) => {
-                events.push(streams[s].record_event());
-                continue;
-            }
-            Step::WaitEvent(s, nth) => {
-                if !events.is_empty() {
-                    streams[s].wait_event(&events[nth % events.len()]).queued()?;
-                }
-                continue;
-            }
-            Step::Replace(s, b) => {
-                buffers[b] = streams[s].alloc(LEN)?;
-                streams[s].fill(&buffers[b], 100.0 + b as f32)
-            }
-        };
+        let Some((_, op)) = enqueue(step, streams, buffers, &mut events)? else { continue };
         let verdict = op.queued();
         accepted.push(verdict.is_ok());
         if let Err(error) = verdict {
@@ -132,22 +49,16 @@ async fn contents(stream: &Stream, buffers: &[Buffer<f32>]) -> Result<Vec<Vec<f3
     Ok(all)
 }
 
-fn streams_and_buffers(device: &Device) -> Result<(Vec<Stream>, Vec<Buffer<f32>>)> {
-    let streams = (0..STREAMS).map(|_| device.new_stream()).collect::<Result<Vec<_>>>()?;
-    let buffers = (0..BUFFERS).map(|_| streams[0].alloc(LEN)).collect::<Result<_>>()?;
-    Ok((streams, buffers))
-}
-
 async fn run(device: Device, steps: &[Step]) -> Result<Outcome> {
     let (streams, mut buffers) = streams_and_buffers(&device)?;
-    let accepted = enqueue(&streams, &mut buffers, steps)?;
+    let accepted = enqueue_all(&streams, &mut buffers, steps)?;
     Ok((accepted, contents(&streams[0], &buffers).await?))
 }
 
 /// As [`run`], but captured and launched three times, on another stream each, with other work on the device's memory between.
 async fn capture(device: Device, steps: &[Step]) -> Result<Outcome> {
     let (streams, mut buffers) = streams_and_buffers(&device)?;
-    let (graph, accepted) = streams[0].capture(|_| enqueue(&streams, &mut buffers, steps))?;
+    let (graph, accepted) = streams[0].capture(|_| enqueue_all(&streams, &mut buffers, steps))?;
     let mut outcomes = Vec::new();
     for stream in &streams[..3] {
         let other = stream.alloc::<f32>(LEN)?;

@@ -2,62 +2,9 @@
 
 mod support;
 
+use support::programs::{Step, enqueue, first_value, program, streams_and_buffers};
 use warpline::prelude::*;
 use warpline::testing::for_each_seed;
-use warpline::{kernels, ops};
-
-const STREAMS: usize = 4;
-const BUFFERS: usize = 5;
-const LEN: usize = 24;
-
-#[derive(Clone, Copy, Debug)]
-enum Step {
-    Fill(usize, usize, f32),
-    /// Half of one buffer to the other half of another.
-    Copy(usize, usize, usize),
-    Add(usize, usize, usize),
-    Axpy(usize, usize, usize),
-    WaitStream(usize, usize),
-    WaitFor(usize, usize),
-    Await(usize),
-    Record(usize),
-    WaitEvent(usize, usize),
-    /// Drops a buffer, whose block may be used again at once, and allocates and fills another.
-    Replace(usize, usize),
-}
-
-/// A small generator of our own, so that a program is one number.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % n
-    }
-}
-
-fn program(number: u64) -> Vec<Step> {
-    let mut dice = Dice(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1);
-    let length = 20 + dice.below(60);
-    (0..length)
-        .map(|at| {
-            let (stream, buffer) = (dice.below(STREAMS), dice.below(BUFFERS));
-            let other = (buffer + 1 + dice.below(BUFFERS - 1)) % BUFFERS;
-            match dice.below(16) {
-                0 => Step::Fill(stream, buffer, at as f32),
-                1..3 => Step::Copy(stream, buffer, other),
-                3 | 4 => Step::Add(stream, buffer, other),
-                5 => Step::Axpy(stream, buffer, other),
-                6..10 => Step::WaitStream(stream, dice.below(STREAMS)),
-                10 | 11 => Step::WaitFor(stream, buffer),
-                12 => Step::Await(dice.below(8)),
-                13 => Step::Record(stream),
-                14 => Step::WaitEvent(stream, dice.below(8)),
-                _ => Step::Replace(stream, buffer),
-            }
-        })
-        .collect()
-}
 
 /// What a run of a program shows: which ops were accepted, and what the buffers hold at the end.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,58 +17,21 @@ struct Outcome {
 macro_rules! run {
     ($device:expr, $steps:expr, $wait:ident) => {{
         let device: &Device = $device;
-        let streams: Vec<Stream> = (0..STREAMS).map(|_| device.new_stream()).collect::<Result<_, _>>()?;
-        let mut buffers = Vec::new();
-        for at in 0..BUFFERS {
-            let buffer = streams[0].alloc::<f32>(LEN)?;
-            $wait!(streams[0].fill(&buffer, 0.5 + at as f32))?;
-            buffers.push(buffer);
+        let (streams, mut buffers) = streams_and_buffers(device)?;
+        for (at, buffer) in buffers.iter().enumerate() {
+            $wait!(streams[0].fill(buffer, first_value(at)))?;
         }
         let mut accepted = Vec::new();
         let mut pending = Vec::new();
         let mut events = Vec::new();
         for &step in $steps {
-            let (written, op) = match step {
-                Step::Fill(s, b, value) => (b, streams[s].fill(&buffers[b], value)),
-                Step::Copy(s, a, b) => {
-                    let (from, to) = (buffers[a].slice(..LEN / 2)?, buffers[b].slice(LEN / 2..)?);
-                    (b, streams[s].copy(&from, &to))
-                }
-                Step::Add(s, a, b) => (a, streams[s].enter(|| ops::add_(&buffers[a], &buffers[b]))),
-                Step::Axpy(s, a, b) => {
-                    let call = kernels::axpy(LEN as u64, 0.25, &buffers[a], &buffers[b]);
-                    (b, streams[s].launch(call, LaunchConfig::for_elements(LEN as u32)))
-                }
-                Step::WaitStream(s, t) => {
-                    streams[s].wait_stream(&streams[t]);
-                    continue;
-                }
-                Step::WaitFor(s, b) => {
-                    streams[s].wait_for(&buffers[b]);
-                    continue;
-                }
-                Step::Await(nth) => {
-                    if !pending.is_empty() {
-                        let op: Pending<()> = pending.swap_remove(nth % pending.len());
-                        $wait!(op)?;
-                    }
-                    continue;
-                }
-                Step::Record(s) => {
-                    events.push(streams[s].record_event());
-                    continue;
-                }
-                Step::WaitEvent(s, nth) => {
-                    if !events.is_empty() {
-                        streams[s].wait_event(&events[nth % events.len()]);
-                    }
-                    continue;
-                }
-                Step::Replace(s, b) => {
-                    buffers[b] = streams[s].alloc(LEN)?;
-                    (b, streams[s].fill(&buffers[b], 100.0 + b as f32))
-                }
-            };
+            if let Step::Await(nth) = step
+                && !pending.is_empty()
+            {
+                let op: Pending<()> = pending.swap_remove(nth % pending.len());
+                $wait!(op)?;
+            }
+            let Some((written, op)) = enqueue(step, &streams, &mut buffers, &mut events)? else { continue };
             accepted.push(op.ticket().is_some());
             if op.ticket().is_some() {
                 pending.push(op);

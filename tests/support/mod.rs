@@ -1,6 +1,7 @@
 //! What several test binaries share.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
+pub(crate) mod programs;
 pub(crate) mod raw;
 pub(crate) mod recording;
 pub(crate) mod software;

@@ -1,0 +1,107 @@
+//! Random programs over a few streams and buffers, each named by a number: what is run in different ways and compared.
+
+use warpline::prelude::*;
+use warpline::{Result, kernels, ops};
+
+pub(crate) const STREAMS: usize = 4;
+pub(crate) const BUFFERS: usize = 5;
+/// Elements of a buffer.
+pub(crate) const LEN: usize = 24;
+
+/// One step. Numbers are those of streams and buffers, or counted from the beginning of what there is by then.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Step {
+    Fill(usize, usize, f32),
+    /// Half of one buffer to the other half of another.
+    Copy(usize, usize, usize),
+    Add(usize, usize, usize),
+    Axpy(usize, usize, usize),
+    WaitStream(usize, usize),
+    WaitFor(usize, usize),
+    Await(usize),
+    Record(usize),
+    WaitEvent(usize, usize),
+    /// Drops a buffer, whose block may be used again at once, and allocates and fills another.
+    Replace(usize, usize),
+}
+
+/// A small generator of our own, so that a program is one number.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % n
+    }
+}
+
+pub(crate) fn program(number: u64) -> Vec<Step> {
+    let mut dice = Dice(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1);
+    let length = 20 + dice.below(60);
+    (0..length)
+        .map(|at| {
+            let (stream, buffer) = (dice.below(STREAMS), dice.below(BUFFERS));
+            let other = (buffer + 1 + dice.below(BUFFERS - 1)) % BUFFERS;
+            match dice.below(16) {
+                0 => Step::Fill(stream, buffer, at as f32),
+                1..3 => Step::Copy(stream, buffer, other),
+                3 | 4 => Step::Add(stream, buffer, other),
+                5 => Step::Axpy(stream, buffer, other),
+                6..10 => Step::WaitStream(stream, dice.below(STREAMS)),
+                10 | 11 => Step::WaitFor(stream, buffer),
+                12 => Step::Await(dice.below(8)),
+                13 => Step::Record(stream),
+                14 => Step::WaitEvent(stream, dice.below(8)),
+                _ => Step::Replace(stream, buffer),
+            }
+        })
+        .collect()
+}
+
+/// Streams, and buffers of the first.
+pub(crate) fn streams_and_buffers(device: &Device) -> Result<(Vec<Stream>, Vec<Buffer<f32>>)> {
+    let streams = (0..STREAMS).map(|_| device.new_stream()).collect::<Result<Vec<_>>>()?;
+    let buffers = (0..BUFFERS).map(|_| streams[0].alloc(LEN)).collect::<Result<_>>()?;
+    Ok((streams, buffers))
+}
+
+/// What a buffer holds at first.
+pub(crate) fn first_value(buffer: usize) -> f32 {
+    0.5 + buffer as f32
+}
+
+/// Puts a step on its stream. If it is an op: which buffer it writes, and its `Pending`.
+pub(crate) fn enqueue(
+    step: Step,
+    streams: &[Stream],
+    buffers: &mut [Buffer<f32>],
+    events: &mut Vec<Event>,
+) -> Result<Option<(usize, Pending<()>)>> {
+    let op = match step {
+        Step::Fill(s, b, value) => (b, streams[s].fill(&buffers[b], value)),
+        Step::Copy(s, a, b) => {
+            let (from, to) = (buffers[a].slice(..LEN / 2)?, buffers[b].slice(LEN / 2..)?);
+            (b, streams[s].copy(&from, &to))
+        }
+        Step::Add(s, a, b) => (a, streams[s].enter(|| ops::add_(&buffers[a], &buffers[b]))),
+        Step::Axpy(s, a, b) => {
+            let call = kernels::axpy(LEN as u64, 0.25, &buffers[a], &buffers[b]);
+            (b, streams[s].launch(call, LaunchConfig::for_elements(LEN as u32)))
+        }
+        Step::Replace(s, b) => {
+            buffers[b] = streams[s].alloc(LEN)?;
+            (b, streams[s].fill(&buffers[b], 100.0 + b as f32))
+        }
+        Step::WaitStream(s, t) => return streams[s].wait_stream(&streams[t]).queued().map(|()| None),
+        Step::WaitFor(s, b) => return streams[s].wait_for(&buffers[b]).queued().map(|()| None),
+        Step::Record(s) => {
+            events.push(streams[s].record_event());
+            return Ok(None);
+        }
+        Step::WaitEvent(s, nth) if !events.is_empty() => {
+            return streams[s].wait_event(&events[nth % events.len()]).queued().map(|()| None);
+        }
+        Step::WaitEvent(..) | Step::Await(_) => return Ok(None),
+    };
+    Ok(Some(op))
+}
