@@ -24,7 +24,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{Allocation, ReuseOrder};
 use crate::order::{
     self, Access, Asker, ByteRange, Clock, Conflict, Entered, Entry, Findings, Ledger, MAX_ACCESSES,
-    Observed, OrderMode, Refused, StreamId, Strictness, Use, check_and_enter,
+    Observed, Refused, StreamId, Strictness, Use, check_and_enter,
 };
 use crate::site::Site;
 use crate::stream::{InMemory, Op, Place, Snapshot, StreamCore};
@@ -320,11 +320,7 @@ impl Capture {
         let operands = histories.operands(touches.clone());
         let asker =
             Asker { stream: id, lane: 0, stated: &recording.members[at].clock, observed: &self.observed };
-        let strictness = match mode {
-            OrderMode::Deny | OrderMode::Wait => Strictness::Refuse,
-            OrderMode::Warn => Strictness::Find,
-            OrderMode::Off => Strictness::Skip,
-        };
+        let strictness = Strictness::of(mode);
         let entry = Entry { asker, ticket: number, site: op.site, strictness };
         let checked = check_and_enter(&operands, None, &entry, &mut entered);
         match checked {

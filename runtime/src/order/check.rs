@@ -6,6 +6,7 @@
 
 use super::clock::{Clock, StreamId, Use};
 use super::ledger::{Did, Ledger, Page, Record};
+use super::mode::OrderMode;
 use super::observed::Observed;
 use super::range::ByteRange;
 use crate::error::Error;
@@ -46,6 +47,18 @@ pub(crate) enum Strictness {
     Find,
     /// Nothing is compared and nothing entered but the use itself.
     Skip,
+}
+
+impl Strictness {
+    /// That of a first look. With `Wait` the missing edges are put in, where they can be, and it is looked again.
+    #[inline]
+    pub(crate) fn of(mode: OrderMode) -> Self {
+        match mode {
+            OrderMode::Deny | OrderMode::Wait => Strictness::Refuse,
+            OrderMode::Warn => Strictness::Find,
+            OrderMode::Off => Strictness::Skip,
+        }
+    }
 }
 
 /// An earlier use that is not ordered before the op.

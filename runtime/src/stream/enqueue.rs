@@ -168,11 +168,7 @@ impl StreamCore {
         let apart = order::apart(accesses, &mut order).then_some(&order);
         self.check_shape(op, apart.is_some())?;
         let world = &*self.device.world;
-        let strictness = match world.mode {
-            OrderMode::Deny | OrderMode::Wait => Strictness::Refuse,
-            OrderMode::Warn => Strictness::Find,
-            OrderMode::Off => Strictness::Skip,
-        };
+        let strictness = Strictness::of(world.mode);
         // Declared before the seat, so that it is dropped after it: giving room back wakes who waits for it.
         let permit;
         let mut seat = self.sit(op.site, op.turn)?;
