@@ -296,6 +296,31 @@ fn slices_of_one_buffer_are_one_piece_of_memory_and_too_many_pieces_are_refused(
 }
 
 #[test]
+fn a_capture_gets_memory_that_is_cached_and_finished_with() {
+    let runtime = Runtime::builder().memory_limit(8 << 20).build().unwrap();
+    let device = runtime.best_device().unwrap();
+    let (s, other) = (device.new_stream().unwrap(), device.new_stream().unwrap());
+    for stream in [&s, &other] {
+        let x = stream.alloc::<u8>(3 << 20).unwrap();
+        stream.fill(&x, 1).wait().unwrap();
+    }
+    let reserved = device.memory_stats().reserved_bytes;
+    assert_eq!(reserved, 3 << 20, "all of it cached");
+    let (graph, x) = s
+        .capture(|s| {
+            let x = s.alloc::<u8>(6 << 20)?;
+            s.fill(&x, 2).queued()?;
+            Ok(x)
+        })
+        .unwrap();
+    graph.launch(&s).wait().unwrap();
+    assert_eq!(s.read_one(&x.slice(7..8).unwrap()).wait().unwrap(), 2);
+    let error = s.capture(|s| s.alloc::<u8>(7 << 20)).unwrap_err();
+    says(&error, ErrorKind::OutOfMemory, &["free of the limit of 8.0 MiB", "in use"]);
+    assert!(!error.to_string().contains("not finished with"), "{error}");
+}
+
+#[test]
 fn a_panic_in_a_graph_names_the_op_in_it() {
     let runtime = Runtime::builder().panic_in_twin(3).build().unwrap();
     let device = runtime.best_device().unwrap();

@@ -13,6 +13,7 @@ mod element;
 mod error;
 mod event;
 mod graph;
+mod hope;
 pub mod kernel;
 mod memory;
 mod offload;

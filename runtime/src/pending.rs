@@ -9,7 +9,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The result of a call on a stream: work that is already enqueued, and its value once the device has done it.
 ///
@@ -469,13 +469,26 @@ impl Flight {
         self.core.timeline.newest() + 1 >= self.place.ticket
     }
 
-    /// After the marker was asked for: the device may have been through before, and short work is worth a short wait where the
-    /// driver says so.
+    /// Looks again, since the device may have been through before the marker was asked for, and for as long as the driver says that it is
+    /// worth: always where the runtime was told so, else for what comes next, as long as that succeeds.
     fn look_a_while(&self) -> Result<bool> {
-        if self.look()? {
-            return Ok(true);
+        let core = &*self.core;
+        if core.device.signalled {
+            return Ok(self.look()? || self.spin(core.device.driver.spins_for())?);
         }
-        let spins_for = self.core.device.driver.spins_for();
+        if !self.is_next() {
+            return Ok(false);
+        }
+        let spins_for = core.device.driver.spins_for();
+        if spins_for.is_zero() || !core.hope.tries() {
+            return Ok(false);
+        }
+        let done = self.spin(spins_for)?;
+        core.hope.learn(done);
+        Ok(done)
+    }
+
+    fn spin(&self, spins_for: Duration) -> Result<bool> {
         if spins_for.is_zero() {
             return Ok(false);
         }
@@ -511,7 +524,7 @@ impl Flight {
             return Poll::Ready(Ok(()));
         }
         self.core.want_marker(self.place.ticket);
-        if (self.core.device.signalled || self.is_next()) && self.look_a_while()? {
+        if self.look_a_while()? {
             return Poll::Ready(Ok(()));
         }
         let registered = self.core.timeline.register(self.place.ticket, cx.waker(), &mut self.registration);

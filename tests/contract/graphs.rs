@@ -500,6 +500,12 @@ contract! {
             add(s, &z, &y).queued()?;
             Ok(z)
         })?;
+        let (many, ()) = stream.capture(|s| (0..20).try_for_each(|_| inner.launch(s).queued()))?;
+        assert_eq!((many.len(), many.streams()), (60, 2), "branches take turns on the same streams");
+        drop(stream.fill(&x, 1.0));
+        drop(stream.fill(&y, 0.0));
+        drop(many.launch(&stream));
+        assert_eq!(stream.read(&y).await?, [40.0; 64]);
         let (outer, ()) = stream.capture(|s| {
             s.fill(&x, 1.0).queued()?;
             other.wait_stream(s).queued()?;
@@ -509,12 +515,54 @@ contract! {
             s.wait_stream(&other).queued()?;
             add(s, &z, &y).queued()
         })?;
-        assert_eq!((inner.len(), outer.len(), outer.streams()), (3, 9, 4));
+        assert_eq!((inner.len(), outer.len(), outer.streams()), (3, 9, 3));
         drop(inner);
         for _ in 0..3 {
             drop(outer.launch(&stream));
             assert_eq!(stream.read(&y).await?, [5.0; 64]);
         }
+    }
+
+    async fn a_refused_launch_leaves_the_graph_as_it_was([device]) {
+        let (stream, other) = (device.new_stream()?, device.new_stream()?);
+        let x = stream.alloc::<f32>(64)?;
+        let (graph, ()) = stream.capture(|s| {
+            // Read and written by its first op, and held by nobody afterwards.
+            let scratch = s.alloc::<f32>(64)?;
+            add(s, &scratch, &scratch).queued()?;
+            s.fill(&scratch, 3.0).queued()?;
+            s.copy(&scratch, &x).queued()
+        })?;
+        graph.launch(&stream).queued()?;
+        assert_eq!(refused(graph.launch(&other)).await.kind(), ErrorKind::Unordered);
+        graph.launch(&stream).await?;
+        assert_eq!(stream.read(&x).await?, [3.0; 64]);
+    }
+
+    async fn a_side_stream_that_cannot_come_in_fails_the_capture([one, two]) {
+        let (stream, foreign) = (one.new_stream()?, two.new_stream()?);
+        let x = stream.alloc::<f32>(8)?;
+        let error = stream.capture(|s| {
+            drop(foreign.wait_stream(s));
+            s.fill(&x, 1.0).queued()
+        }).unwrap_err();
+        says(&error, ErrorKind::Captured, &["wait_stream on stream", "a graph is one device's"]);
+        foreign.synchronize().await?;
+    }
+
+    async fn wait_for_memory_that_is_not_captured_waits_for_its_real_uses([device]) {
+        let (stream, side) = (device.new_stream()?, device.new_stream()?);
+        let (x, y) = (stream.alloc::<f32>(8)?, stream.alloc::<f32>(8)?);
+        let gate = stream.hold()?;
+        drop(stream.fill(&x, 7.0));
+        let (graph, read) = stream.capture(|s| {
+            s.fill(&y, 1.0).queued()?;
+            side.wait_for(&x).queued()?;
+            Ok(side.read(&x))
+        })?;
+        assert_eq!((graph.streams(), graph.len()), (1, 1));
+        gate.open();
+        assert_eq!(read.await?, [7.0; 8]);
     }
 
     async fn a_refusal_that_is_still_held_at_the_end_fails_the_capture([device]) {

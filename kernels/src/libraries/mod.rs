@@ -12,7 +12,10 @@
 //!
 //! Unless told, it is looked for as `libcublas.so.13`, `.12` and `.so` where the loader looks and in `lib64` of `CUDA_HOME` and
 //! `CUDA_PATH`, once a process, with the first product or [`Device::load`](warpline_runtime::Device::load), which may take a tenth of a
-//! second. A library newer than the driver is passed over.
+//! second. A library newer than the driver is passed over; one that is named is taken at its word.
+//!
+//! In a graph, what runs a product is decided when the capture ends, and stays: launches ask nobody. What cuBLAS needs besides
+//! in a capture it takes by itself, as memory that no figure here counts.
 //!
 //! # Rounding
 //! The library adds in an order of its own, which depends on its version, the GPU and the shape; with a kernel of this crate
@@ -30,7 +33,7 @@ static SAID: AtomicU8 = AtomicU8::new(0);
 /// fast on Ampere and later, with relative errors of 1e-3 instead of 1e-6.
 ///
 /// Off by default, as in PyTorch, unless `WARPLINE_ALLOW_TF32` is 1. Products that are enqueued from now on, on every CUDA device of the
-/// process; kernels of this crate always compute with f32.
+/// process, and those of graphs whose capture ends from now on; kernels of this crate always compute with f32.
 ///
 /// # Examples
 /// ```
@@ -82,7 +85,7 @@ pub struct Products {
 static BY_CUBLAS: AtomicU64 = AtomicU64::new(0);
 static BY_KERNELS: AtomicU64 = AtomicU64::new(0);
 
-/// How many products were enqueued on CUDA devices so far.
+/// How many products were enqueued on CUDA devices so far. Those of a graph count once, when its capture ends.
 pub fn products() -> Products {
     Products { by_cublas: BY_CUBLAS.load(Ordering::Relaxed), by_kernels: BY_KERNELS.load(Ordering::Relaxed) }
 }

@@ -6,6 +6,10 @@
 use super::{Command, Copy, CopyKind, Fill, Launch};
 use crate::site::Site;
 
+/// Why a copy between devices is not in a graph.
+pub(crate) const OF_ONE_DEVICE: &str =
+    "a graph is one device's; copy between devices before or after a launch";
+
 /// The work of a graph.
 #[derive(Debug, Default)]
 pub struct Plan {
@@ -55,9 +59,7 @@ impl Work {
             Command::Copy(Copy { kind: CopyKind::DeviceToHost, .. }) => {
                 Err("the host would not see what each launch brings; read after a launch")
             }
-            Command::Copy(Copy { kind: CopyKind::Peer { .. }, .. }) => {
-                Err("a graph is one device's; copy between devices before or after a launch")
-            }
+            Command::Copy(Copy { kind: CopyKind::Peer { .. }, .. }) => Err(OF_ONE_DEVICE),
             Command::Copy(copy) => Ok(Work::Copy(copy)),
             Command::Fill(fill) => Ok(Work::Fill(fill)),
             Command::Launch(launch) => Ok(Work::Launch(launch)),
@@ -86,14 +88,17 @@ impl Step {
 }
 
 impl Plan {
-    /// Puts the steps of `other` at the end of stream `at`, whose last step is `number`: those of its first stream there, those of its
-    /// others on streams of their own. Returns the number of the last step on `at` then.
-    pub(crate) fn append(&mut self, other: &Plan, at: usize, number: u64) -> u64 {
-        let others = self.streams;
-        self.streams += other.streams.saturating_sub(1);
-        let stream = |inner: usize| if inner == 0 { at } else { others + inner - 1 };
-        let shifted = |inner: usize, of: u64| if inner == 0 { number + of } else { of };
-        let mut last = number;
+    /// Puts the steps of `other` at the end of a stream, given with the number of its last step: those of its first stream there, those
+    /// of its others on `sides`, streams with their last steps, all of which come before that end. There may become more of them.
+    pub(crate) fn append(&mut self, other: &Plan, end: (usize, u64), sides: &mut Vec<(usize, u64)>) {
+        while sides.len() + 1 < other.streams {
+            sides.push((self.streams, 0));
+            self.streams += 1;
+        }
+        let before: Vec<(usize, u64)> = std::iter::once(end).chain(sides.iter().copied()).collect();
+        let stream = |inner: usize| before[inner].0;
+        // Of a side, what is numbered 0 is where the graph began.
+        let shifted = |inner: usize, of: u64| before[inner].1 + of;
         for step in &other.steps {
             let work = match step.work {
                 Work::Wait { stream: inner, number: of } => {
@@ -102,12 +107,11 @@ impl Plan {
                 ref work => work.clone(),
             };
             let number = shifted(step.stream, step.number);
-            if step.stream == 0 {
-                last = number;
+            if step.stream > 0 {
+                sides[step.stream - 1].1 = number;
             }
             self.steps.push(Step { stream: stream(step.stream), number, site: step.site, work });
         }
-        last
     }
 
     /// The steps that run something, as indices, in an order that respects the waits: `choose` picks one of the streams, given by
@@ -237,8 +241,9 @@ mod tests {
         let mut outer = plan(2, &[(0, None), (1, Some(0)), (1, None)]);
         // One that forks at its beginning and is joined.
         let inner = plan(2, &[(1, Some(0)), (1, None), (0, None), (0, Some(1))]);
-        assert_eq!(outer.append(&inner, 1, 2), 4);
-        assert_eq!(outer.streams, 3);
+        let mut sides = Vec::new();
+        outer.append(&inner, (1, 2), &mut sides);
+        assert_eq!((outer.streams, &sides[..]), (3, &[(2, 2)][..]));
         let shown: Vec<_> = outer.steps[3..]
             .iter()
             .map(|step| match step.work {
@@ -247,9 +252,12 @@ mod tests {
             })
             .collect();
         assert_eq!(shown, [(2, 1, Some((1, 2))), (2, 2, None), (1, 3, None), (1, 4, Some((2, 2)))]);
+        // Once more, on the same streams.
+        outer.append(&inner, (1, 4), &mut sides);
+        assert_eq!((outer.streams, &sides[..]), (3, &[(2, 4)][..]));
         let before = before(&outer);
         let order = outer.order(|free| free.len() - 1);
-        assert_eq!(order.len(), 4);
+        assert_eq!(order.len(), 6);
         for (place, at) in order.iter().enumerate() {
             assert!(order[place + 1..].iter().all(|later| !before[*at].contains(later)));
         }

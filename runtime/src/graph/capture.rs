@@ -29,6 +29,7 @@ use crate::order::{
 use crate::site::Site;
 use crate::stream::{InMemory, Op, Place, Snapshot, StreamCore};
 use crate::timeline::{Keep, Ticket};
+use crate::world::World;
 use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -68,6 +69,9 @@ struct Member {
     newest_op: Option<(Ticket, Site)>,
     /// What is before its next step.
     clock: Clock,
+    /// The plan's streams for branches of graphs that were launched on it, and the newest step of each. They are joined to it, so that the
+    /// next graph can have them.
+    sides: Vec<(usize, Ticket)>,
 }
 
 /// What a capture leaves.
@@ -112,7 +116,10 @@ impl Capturing {
             recording: Mutex::default(),
         });
         let capturing = Capturing(capture.clone());
-        CAPTURES.with_borrow_mut(|captures| captures.push(capture.clone()));
+        let noted = CAPTURES.try_with(|captures| captures.borrow_mut().push(capture.clone()));
+        if noted.is_err() {
+            return Err(captured(site, core, "the thread is at its end; capture on another"));
+        }
         capture.take_in(&mut capture.recording.lock(), core, site)?;
         Ok(capturing)
     }
@@ -208,15 +215,22 @@ pub(crate) fn captured(site: Site, core: &StreamCore, why: &str) -> Error {
 }
 
 /// Reuse of blocks within a capture: what comes after what there.
-struct CaptureOrder<'a>(&'a Clock);
+struct CaptureOrder<'a> {
+    clock: &'a Clock,
+    world: &'a World,
+}
 
 impl ReuseOrder for CaptureOrder<'_> {
     fn after(&self, used: Use) -> bool {
-        self.0.covers(used)
+        self.clock.covers(used)
     }
 
     fn finished(&self, _used: Use) -> bool {
         false
+    }
+
+    fn is_over(&self, used: Use) -> bool {
+        self.world.is_finished(used)
     }
 
     fn can_wait(&self, _used: Use) -> bool {
@@ -246,7 +260,8 @@ impl Capture {
         core.begin_capture(site, self.clone())?;
         let (core, stream) = (core.clone(), recording.plan.streams);
         recording.plan.streams += 1;
-        let member = Member { core, stream, id, number: 0, newest_op: None, clock: Clock::default() };
+        let (clock, sides) = (Clock::default(), Vec::new());
+        let member = Member { core, stream, id, number: 0, newest_op: None, clock, sides };
         recording.members.push(member);
         Ok(recording.members.len() - 1)
     }
@@ -277,7 +292,9 @@ impl Capture {
         let device = &self.pool.device;
         device.world.observed.retire(self.pool.nobody, &Clock::default());
         device.world.forget_capture(self.pool.nobody);
-        CAPTURES.with_borrow_mut(|captures| captures.retain(|capture| !std::ptr::eq(&**capture, self)));
+        let _ = CAPTURES.try_with(|captures| {
+            captures.borrow_mut().retain(|capture| !std::ptr::eq(&**capture, self));
+        });
     }
 
     /// Writes an op down.
@@ -301,6 +318,10 @@ impl Capture {
         }
         core.ensure_open(op.site)?;
         core.check_shape(op, false)?;
+        let elsewhere = |touch: &A| !Arc::ptr_eq(&touch.allocation().device, &core.device);
+        if op.touches.iter().any(elsewhere) {
+            return Err(captured(op.site, core, crate::driver::OF_ONE_DEVICE));
+        }
         let work = match op.plan {
             Some(graph) => What::Steps(graph),
             None => What::One(Work::of(command()).map_err(|why| captured(op.site, core, why))?),
@@ -337,11 +358,16 @@ impl Capture {
         }
         let warnings = recording.conflicts(core, op.site, &operands, &entered.findings);
         drop(operands);
-        touches.for_each(|(allocation, range, mode)| histories.add(allocation, range, mode));
+        // What it reads was there before it wrote.
+        let (reads, writes): (Vec<_>, Vec<_>) = touches.partition(|(.., mode)| mode.reads());
+        let all = reads.into_iter().chain(writes);
+        all.for_each(|(allocation, range, mode)| histories.add(allocation, range, mode));
         match work {
             What::One(work) => recording.plan.steps.push(Step { stream, number, site: op.site, work }),
             What::Steps(graph) => {
-                recording.plan.append(graph, stream, before);
+                let mut sides = std::mem::take(&mut recording.members[at].sides);
+                recording.plan.append(graph, (stream, before), &mut sides);
+                recording.members[at].sides = sides;
             }
         }
         recording.keeps.extend(op.keep.take());
@@ -378,7 +404,8 @@ impl Capture {
             (member.id, member.number, member.clock.clone())
         };
         let memory = &core.device.memory;
-        let grant = memory.alloc_in(self.pool.id, len_bytes, id, &CaptureOrder(&clock), site)?;
+        let order = CaptureOrder { clock: &clock, world: &core.device.world };
+        let grant = memory.alloc_in(self.pool.id, len_bytes, id, &order, site)?;
         let outside = Use { stream: self.pool.nobody, ticket: 1 };
         let allocation = Arc::new(Allocation::of_graph(
             self.pool.clone(),
@@ -458,7 +485,10 @@ impl Capture {
     /// The op or wait with this number on a member, for errors.
     pub(crate) fn site_of(&self, core: &StreamCore, number: Ticket) -> Option<Site> {
         let recording = self.recording.lock();
-        let stream = recording.members[recording.find(core)?].stream;
+        let Member { stream, newest_op, .. } = recording.members[recording.find(core)?];
+        if let Some((_, site)) = newest_op.filter(|(newest, _)| *newest == number) {
+            return Some(site);
+        }
         let mut steps = recording.plan.steps.iter().rev();
         steps.find(|step| step.stream == stream && step.number == number).map(|step| step.site)
     }

@@ -128,7 +128,7 @@ impl Histories {
                 // Its block may have been that of memory which was dropped, and a launch writes that too.
                 Memory::Inside(allocation) => allocation.upgrade().inspect(|allocation| {
                     let whole = ByteRange::contiguous(0, allocation.len_bytes as u64);
-                    add(&mut history.accesses, whole, AccessMode::Write);
+                    history.accesses = vec![(whole, AccessMode::Write)];
                 }),
             };
             let of = |allocation: Arc<Allocation>| {

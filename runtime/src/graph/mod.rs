@@ -20,7 +20,7 @@ use crate::driver::{Claim, Command, DriverGraph, Plan, Step, Work};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::AccessMode;
 use crate::memory::Allocation;
-use crate::order::{ByteRange, mark_failed};
+use crate::order::ByteRange;
 use crate::pending::{DeviceValue, Pending};
 use crate::site::Site;
 use crate::stream::{Op, Stream, Touch};
@@ -127,10 +127,10 @@ impl Stream {
     /// the capture is not waited for: that is a matter of each launch, see [`Graph::launch`].
     ///
     /// # What is refused inside, as `Captured`
-    /// Calls on the captured streams by other threads; waiting for streams that are not captured; host functions, foreign work, timed
+    /// What other threads would put on the captured streams; waiting for streams that are not captured; host functions, foreign work, timed
     /// events, copies to the host or to another device, `query` and `synchronize`. Random numbers are drawn when captured: each launch
     /// has the same. A copy from the host keeps its pinned buffer and copies what was in it. With `OrderMode::Wait` an edge that is
-    /// missing inside is refused as with `Deny`.
+    /// missing inside is refused as with `Deny`. What other threads ask the stream, and `Device::synchronize`, is about what runs.
     ///
     /// # Errors
     /// `Captured` if a stream that came in was not joined back, or is captured already; what `f` returns; the refusal of a call in
@@ -247,7 +247,7 @@ impl Graph {
                     if core.device.id == graph.device.id { " of another runtime" } else { "" },
                 ),
             );
-            mark_failed(&touches, &error);
+            core.mark_failed(&touches, &error);
             return Pending::refused_on(core, error);
         }
         let mut op = Op::new("graph", site, &touches);

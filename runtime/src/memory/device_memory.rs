@@ -156,7 +156,7 @@ impl DeviceMemory {
                 Ok(grant) => return Ok(Ok(grant)),
                 Err(exhausted) => exhausted,
             };
-            let given = self.pool.lock().give_back(request.size, &|used| order.finished(used));
+            let given = self.pool.lock().give_back(request.size, &|used| order.is_over(used));
             if given.is_empty() {
                 let last = self.pool.lock().find(request, order, true);
                 return Ok(last.ok_or(exhausted));
@@ -236,7 +236,7 @@ impl DeviceMemory {
         if of_graphs > 0 {
             text += &format!(", {} kept for launches of graphs", ByteSize(of_graphs));
         }
-        let unfinished = pool.unfinished_bytes(&|used| order.finished(used));
+        let unfinished = pool.unfinished_bytes(&|used| order.is_over(used));
         if unfinished > 0 {
             text += &format!(", {} of it not finished with", ByteSize(unfinished));
         }

@@ -63,6 +63,11 @@ pub(crate) trait ReuseOrder {
     /// Whether `used` is done, or its stream is gone.
     fn finished(&self, used: Use) -> bool;
 
+    /// The same of cached memory of the default pool, whichever pool the allocation is for.
+    fn is_over(&self, used: Use) -> bool {
+        self.finished(used)
+    }
+
     /// Whether the allocating stream could wait for `used`: not if its device has failed and it will never come.
     fn can_wait(&self, used: Use) -> bool {
         let _ = used;

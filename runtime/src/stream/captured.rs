@@ -112,7 +112,12 @@ impl StreamCore {
                 self,
                 "what it would wait for is being captured by another thread; wait for a launch of the graph instead",
             )),
-            (_, Some(there)) => there.wait(self, site, &from(there)).map(Some),
+            (_, Some(there)) => there.wait(self, site, &from(there)).map(Some).inspect_err(|error| {
+                // A stream that does not come in is no part of it, and what is put there next would run.
+                if !self.is_captured() {
+                    there.note_refusal(error);
+                }
+            }),
         }
     }
 

@@ -19,6 +19,7 @@ use crate::driver::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::graph::Capture;
+use crate::hope::Hope;
 use crate::order::{Clock, MAX_TICKET, StreamId, Use};
 use crate::site::Site;
 use crate::timeline::{Released, Ticket, Timeline};
@@ -58,6 +59,8 @@ pub(crate) struct StreamCore {
     pub(crate) room: Option<(Arc<Semaphore>, usize)>,
     /// As `State::closed`, for those who do not sit down.
     closed: AtomicBool,
+    /// Whether waiting a moment in `poll` has been worth it lately.
+    pub(crate) hope: Hope,
     /// Whether it is being captured, and by which capture: written by that capture's thread.
     pub(super) captured: AtomicBool,
     pub(super) capture: Mutex<Option<Arc<Capture>>>,
@@ -219,6 +222,7 @@ impl StreamCore {
             unseen: Mutex::default(),
             room: settings.max_in_flight.map(|most| (Arc::new(Semaphore::new(most)), most)),
             closed: AtomicBool::new(false),
+            hope: Hope::default(),
             captured: AtomicBool::new(false),
             capture: Mutex::new(None),
             then: Mutex::new(settings.then),

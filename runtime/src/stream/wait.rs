@@ -83,7 +83,7 @@ impl Stream {
             }
             // A stream that is gone is before everything.
             let Some(other) = core.device.world.stream(used.stream) else { continue };
-            place = core.wait_stream(site, &other);
+            place = core.wait_for_stream(site, &other);
             if place.is_err() {
                 break;
             }
@@ -145,6 +145,12 @@ impl StreamCore {
                 return Ok(place);
             }
         }
+        self.wait_for_stream(site, other)
+    }
+
+    /// The same for where the other stream itself stands, whoever captures it.
+    #[inline]
+    fn wait_for_stream(self: &Arc<Self>, site: Site, other: &Arc<StreamCore>) -> Result<super::Place> {
         // `issued` first, `version` after: a version that is as new as the ticket.
         let issued = other.issued();
         let version = other.version();

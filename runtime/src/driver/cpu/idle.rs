@@ -31,7 +31,7 @@ pub(crate) struct Idle {
     lingering: AtomicBool,
     /// The length of `sleepers`, readable without the lock.
     parked: AtomicUsize,
-    /// Those that were unparked and are not awake yet. Decides nothing that has to be right.
+    /// Those that were taken out of the list to be woken and have not left it by themselves yet. Changes under the lock.
     waking: AtomicUsize,
     sleepers: Mutex<Vec<(usize, Unparker)>>,
 }
@@ -81,11 +81,11 @@ impl Idle {
     fn unpark_one(&self) -> Brought {
         let mut sleepers = self.sleepers.lock();
         let sleeper = sleepers.pop();
+        self.waking.fetch_add(usize::from(sleeper.is_some()), Ordering::Relaxed);
         self.parked.store(sleepers.len(), Ordering::Relaxed);
         drop(sleepers);
         match sleeper {
             Some((_, unparker)) => {
-                self.waking.fetch_add(1, Ordering::Relaxed);
                 unparker.unpark();
                 Brought::Seen
             }
@@ -132,17 +132,16 @@ impl Idle {
         alive > self.parked.load(Ordering::Relaxed) + self.waking.load(Ordering::Relaxed)
     }
 
-    /// By a worker that was unparked for work.
-    pub(crate) fn woke(&self) {
-        let _ =
-            self.waking.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waking| waking.checked_sub(1));
-    }
-
     /// Leaves the list by oneself. Whoever was taken out meanwhile finds one unpark too many the next time it parks: it looks
     /// again for nothing, once.
     pub(crate) fn leave_bed(&self, worker: usize) {
         let mut sleepers = self.sleepers.lock();
+        let before = sleepers.len();
         sleepers.retain(|(other, _)| *other != worker);
+        if sleepers.len() == before {
+            // It was taken out to be woken, and is awake.
+            self.waking.fetch_sub(1, Ordering::Relaxed);
+        }
         self.parked.store(sleepers.len(), Ordering::Relaxed);
     }
 
@@ -150,6 +149,7 @@ impl Idle {
     pub(crate) fn wake_everybody(&self) {
         let mut sleepers = self.sleepers.lock();
         let all = std::mem::take(&mut *sleepers);
+        self.waking.fetch_add(all.len(), Ordering::Relaxed);
         self.parked.store(0, Ordering::Relaxed);
         drop(sleepers);
         for (_, unparker) in all {

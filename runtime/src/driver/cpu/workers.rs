@@ -249,7 +249,6 @@ fn work(backend: &Arc<CpuBackend>, me: usize) {
             }
         }
         parker.park();
-        pool.idle.woke();
         pool.idle.leave_bed(me);
     }
     pool.alive.fetch_sub(1, Ordering::AcqRel);

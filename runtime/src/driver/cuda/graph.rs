@@ -88,7 +88,10 @@ pub(super) fn instantiate(context: &'static Context, plan: &Plan) -> Result<Driv
         }
     }
     let raw: Vec<CUstream> = streams.iter().map(|stream| stream.stream).collect();
-    prepare(context, plan, &raw)?;
+    if let Err(error) = prepare(context, plan, &raw) {
+        give_back(context, streams);
+        return Err(error);
+    }
     let (graph, _events) = capture(context, plan, &functions, &raw)?;
     give_back(context, streams);
     let executable = graph.instantiate().map_err(|failed| context.driver_error(failed));
