@@ -4,6 +4,7 @@ use crate::support::raw::{primary_context, set_current_context};
 use crate::{calls, cuda, enqueued, in_child_with_cublas, ran, values};
 use cudarc::driver::{CudaContext, sys};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
 use warpline::kernels::{self, LINEAR, MATMUL, launch};
 use warpline::prelude::*;
 
@@ -140,6 +141,12 @@ fn work_on_other_streams_is_ordered_with_products_as_with_kernels() {
     });
 }
 
+/// Keeps a value until the process ends.
+fn keep(value: impl Send + 'static) {
+    static KEPT: Mutex<Vec<Box<dyn std::any::Any + Send>>> = Mutex::new(Vec::new());
+    KEPT.lock().unwrap().push(Box::new(value));
+}
+
 /// Captures what `f` does with a stream of ours on a raw one. The capture has to end well.
 fn captured(device: &Device, f: impl FnOnce(&Stream)) {
     let context = CudaContext::new(0).unwrap();
@@ -155,7 +162,7 @@ fn captured(device: &Device, f: impl FnOnce(&Stream)) {
     unsafe { sys::cuStreamEndCapture(theirs.cu_stream(), &raw mut graph) }.result().unwrap();
     assert!(!graph.is_null());
     // What was captured does not run, so nothing of the stream ends.
-    std::mem::forget((stream, theirs, context));
+    keep((stream, theirs, context));
 }
 
 #[test]
@@ -169,7 +176,7 @@ fn a_capture_takes_the_handle_that_a_load_has_made() {
             (0..3).for_each(|_| drop(multiply(stream, &operands)));
         });
         assert_eq!((ran(), calls(c"cublasCreate_v2")), ((3, 0), 1));
-        std::mem::forget(operands);
+        keep(operands);
     });
 }
 
@@ -183,7 +190,7 @@ fn a_capture_for_which_there_is_no_handle_gets_our_kernel_and_stays_whole() {
         multiply(&stream, &operands).wait().unwrap();
         captured(&device, |stream| drop(multiply(stream, &operands)));
         assert_eq!((ran(), calls(c"cublasCreate_v2")), ((1, 1), 1));
-        std::mem::forget(operands);
+        keep(operands);
     });
 }
 

@@ -106,7 +106,9 @@ mod tests {
     #[test]
     fn that_there_is_none_is_news_once_and_says_what_was_tried() {
         let places = ["/nowhere/libcublas.so.13", "/nowhere/libcublas.so.12"].map(PathBuf::from);
+        static KEPT: OnceLock<&str> = OnceLock::new();
         let Found::Nothing { because } = search(places.into_iter(), 12_040) else { panic!("it was found") };
+        KEPT.set(because).unwrap();
         assert!(
             because.contains("/nowhere/libcublas.so.13") && because.contains("WARPLINE_CUBLAS"),
             "{because}"

@@ -83,7 +83,9 @@ impl Functions {
                 self.module(text.as_ptr() as usize, image).map_err(refused)?
             }
             Source::Image(bytes) => {
-                self.module(bytes.as_ptr() as usize, || Ok(bytes.to_vec())).map_err(refused)?
+                // The driver is told no length: what is no image, or is cut off, has to end somewhere.
+                let image = || Ok([bytes, &[0; 256]].concat());
+                self.module(bytes.as_ptr() as usize, image).map_err(refused)?
             }
             Source::Cuda(source) => {
                 let text = if software::is_present() && !nvrtc::is_present() {
