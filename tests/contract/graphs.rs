@@ -539,7 +539,7 @@ contract! {
         assert_eq!(stream.read(&x).await?, [3.0; 64]);
     }
 
-    async fn a_side_stream_that_cannot_come_in_fails_the_capture([one, two]) {
+    async fn a_side_stream_of_another_device_fails_the_capture([one, two]) {
         let (stream, foreign) = (one.new_stream()?, two.new_stream()?);
         let x = stream.alloc::<f32>(8)?;
         let error = stream.capture(|s| {
