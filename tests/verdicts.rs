@@ -223,6 +223,29 @@ fn a_refused_op_leaves_history_as_it_was() {
 }
 
 #[test]
+fn a_refused_op_leaves_the_operands_that_would_have_passed_as_they_were() {
+    let (_runtime, _, [a, b, c, d]) = streams(["a", "b", "c", "d"]);
+    // Operands are looked at in the order of where their histories lie: some of these before `theirs`, some after it.
+    let mut mine: Vec<_> = (0..4).map(|_| d.alloc::<f32>(10).unwrap()).collect();
+    let theirs = a.alloc::<f32>(10).unwrap();
+    mine.extend((0..4).map(|_| d.alloc::<f32>(10).unwrap()));
+    a.fill(&theirs, 1.0);
+    let witness = b.alloc::<f32>(10).unwrap();
+    b.fill(&witness, 1.0);
+    b.wait_stream(&d);
+    for mine in &mine {
+        let config = LaunchConfig::for_elements(10u32);
+        unordered(b.launch(kernels::axpy(10, 1.0, &theirs, mine), config));
+        // Had `b` been noted as one that uses it, `c` would be after `b`.
+        c.wait_for(mine);
+        unordered(c.read(&witness));
+        // Had it been entered, `c` would not be ordered after it.
+        mine.accept_contents();
+        c.fill(mine, 2.0).queued().unwrap();
+    }
+}
+
+#[test]
 fn of_two_crossing_ops_enqueued_at_once_from_two_threads_exactly_one_is_accepted() {
     let (_runtime, _, [a, b]) = streams(["a", "b"]);
     let rounds = 2000;

@@ -15,6 +15,9 @@ mod health;
 #[path = "../../../runtime/src/driver/cpu/idle.rs"]
 mod idle;
 #[cfg(test)]
+#[path = "../../../runtime/src/sync/raw_lock.rs"]
+mod raw_lock;
+#[cfg(test)]
 #[path = "../../../runtime/src/driver/cpu/strand.rs"]
 mod strand;
 #[cfg(test)]
@@ -45,6 +48,7 @@ mod models {
     mod desk;
     mod following;
     mod idle;
+    mod raw_lock;
     mod strand;
     mod timeline;
 }

@@ -1,7 +1,8 @@
 //! The runtime's `sync`, made of loom's primitives in the shape of `parking_lot`'s and `crossbeam`'s.
 
 pub(crate) use loom::sync::MutexGuard;
-pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+pub(crate) use loom::sync::MutexGuard as LockGuard;
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 pub(crate) use std::sync::Arc;
 
 #[derive(Debug)]
@@ -58,4 +59,48 @@ impl Unparker {
         *token.lock().expect("no model panics under a lock") = true;
         arrived.notify_one();
     }
+}
+
+/// A model of code around a lock has loom's own; `models/raw_lock.rs` is that of the lock.
+pub(crate) type Lock<T> = Mutex<T>;
+
+/// Of a pair of which one is heavy, both are as if sequentially consistent.
+pub(crate) fn light_fence() {
+    fence(Ordering::SeqCst);
+}
+
+pub(crate) fn heavy_fence() {
+    fence(Ordering::SeqCst);
+}
+
+/// Sleepers of one lock.
+#[derive(Debug)]
+pub(crate) struct Parking {
+    asleep: loom::sync::Mutex<()>,
+    woken: loom::sync::Condvar,
+}
+
+impl Default for Parking {
+    fn default() -> Self {
+        Parking { asleep: loom::sync::Mutex::new(()), woken: loom::sync::Condvar::new() }
+    }
+}
+
+impl Parking {
+    pub(crate) fn sleep_if(&self, still: impl Fn() -> bool) {
+        let asleep = self.asleep.lock().expect("no model panics under a lock");
+        if still() {
+            drop(self.woken.wait(asleep).expect("no model panics under a lock"));
+        }
+    }
+
+    pub(crate) fn wake_one(&self) {
+        let _asleep = self.asleep.lock().expect("no model panics under a lock");
+        self.woken.notify_one();
+    }
+}
+
+/// No spinning in a model: it changes nothing but the number of executions.
+pub(crate) fn spin_until(done: impl Fn() -> bool) -> bool {
+    done()
 }

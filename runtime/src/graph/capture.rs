@@ -297,13 +297,14 @@ impl Capture {
         });
     }
 
-    /// Writes an op down.
+    /// Writes an op down. Returns the number of its step.
+    #[inline(never)]
     pub(crate) fn enqueue<A: InMemory>(
         &self,
         core: &Arc<StreamCore>,
         op: &mut Op<'_, A>,
         command: impl FnOnce() -> Command,
-    ) -> Result<Place> {
+    ) -> Result<Ticket> {
         self.try_enqueue(core, op, command).inspect_err(|error| self.mark_failed(op.touches, error))
     }
 
@@ -312,7 +313,7 @@ impl Capture {
         core: &Arc<StreamCore>,
         op: &mut Op<'_, A>,
         command: impl FnOnce() -> Command,
-    ) -> Result<Place> {
+    ) -> Result<Ticket> {
         if let Some(error) = op.refused.take() {
             return Err(error);
         }
@@ -331,7 +332,7 @@ impl Capture {
         let Member { id, number: before, stream, .. } = recording.members[at];
         let number = before + work.steps();
         if number == before {
-            return Ok(Place::captured(number));
+            return Ok(number);
         }
         let mode = core.device.world.mode;
         let mut entered = Entered::default();
@@ -342,7 +343,7 @@ impl Capture {
         let asker =
             Asker { stream: id, lane: 0, stated: &recording.members[at].clock, observed: &self.observed };
         let strictness = Strictness::of(mode);
-        let entry = Entry { asker, ticket: number, site: op.site, strictness };
+        let entry = Entry { asker, ticket: number, site: &op.site, strictness };
         let checked = check_and_enter(&operands, None, &entry, &mut entered);
         match checked {
             Ok(()) => {}
@@ -384,7 +385,7 @@ impl Capture {
                 crate::report::unordered(&conflict);
             }
         }
-        Ok(Place::captured(number))
+        Ok(number)
     }
 
     /// Marks what a refused op would have written, for what is captured after it.

@@ -21,7 +21,8 @@ use crate::driver::{DevicePtr, Driver, DriverError};
 use crate::error::{Error, ErrorKind};
 use crate::order::{StreamId, Use};
 use crate::site::Site;
-use parking_lot::{Mutex, MutexGuard};
+use crate::sync::{Lock, LockGuard};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -31,7 +32,7 @@ const HOLDERS: usize = 3;
 /// The stream-ordered caching allocator of one device.
 #[derive(Debug)]
 pub(crate) struct DeviceMemory {
-    pool: Mutex<Pool>,
+    pool: Lock<Pool>,
     growing: Mutex<()>,
     driver: Arc<dyn Driver>,
     limit_bytes: Option<usize>,
@@ -51,7 +52,7 @@ impl DeviceMemory {
     /// Nothing is taken from the driver before it is needed, and never more than `limit_bytes`.
     pub(crate) fn new(driver: Arc<dyn Driver>, limit_bytes: Option<usize>) -> Self {
         DeviceMemory {
-            pool: Mutex::new(Pool::new()),
+            pool: Lock::new(Pool::new()),
             growing: Mutex::new(()),
             driver,
             limit_bytes,
@@ -115,7 +116,7 @@ impl DeviceMemory {
     #[cold]
     fn find<'a>(
         &'a self,
-        mut pool: MutexGuard<'a, Pool>,
+        mut pool: LockGuard<'a, Pool>,
         len_bytes: usize,
         id: PoolId,
         stream: StreamId,

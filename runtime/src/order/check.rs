@@ -5,7 +5,7 @@
 //! one comes first entirely, and the other sees it. A refused op has entered nothing.
 
 use super::clock::{Clock, StreamId, Use};
-use super::ledger::{Did, Ledger, Page, Record};
+use super::ledger::{Book, Did, Ledger, Page, Record};
 use super::mode::OrderMode;
 use super::observed::Observed;
 use super::range::ByteRange;
@@ -99,9 +99,6 @@ type At = u16;
 /// Up to so many operands, each with a ledger of its own, go the short way.
 const FEW: usize = 8;
 
-/// No record of the same access.
-const NONE: u32 = u32::MAX;
-
 /// Few accesses, each with a ledger of its own, in the order of the ledgers' addresses.
 pub(crate) type Apart = ArrayVec<(usize, At), FEW>;
 
@@ -110,7 +107,7 @@ pub(crate) type Apart = ArrayVec<(usize, At), FEW>;
 pub(crate) struct Entry<'a> {
     pub(crate) asker: Asker<'a>,
     pub(crate) ticket: Ticket,
-    pub(crate) site: Site,
+    pub(crate) site: &'a Site,
     pub(crate) strictness: Strictness,
 }
 
@@ -151,7 +148,7 @@ pub(crate) fn apart<A: Access>(accesses: &[A], order: &mut Apart) -> bool {
 
 #[inline]
 fn open(ledger: &Ledger, writes: bool, lane: usize) -> Page<'_> {
-    if writes { Page::Book(ledger.open()) } else { ledger.open_to_read(lane) }
+    if writes { ledger.open() } else { ledger.open_to_read(lane) }
 }
 
 /// Checks all accesses of an op, and enters them if they pass. `order` is what [`apart`] says of them. `entered`, empty
@@ -176,8 +173,11 @@ pub(crate) fn check_and_enter<A: Access>(
 }
 
 /// Most ops are so, and most of what they do was done before by the same stream to the same bytes: then the record of that
-/// becomes newer, and none is removed or added. Each ledger is checked when it is opened; what is found does not count before
-/// all are open.
+/// becomes newer, and none is removed or added.
+///
+/// Each access is entered as soon as its ledger is open and it has passed. Nobody sees that before all are entered and the
+/// ledgers are closed, so where one does not pass, the records of those before it are taken back, and the op goes the long way,
+/// which finds all there is to say against it. Who used the memory is noted once all have passed.
 #[inline]
 fn check_apart<A: Access>(
     accesses: &[A],
@@ -185,35 +185,62 @@ fn check_apart<A: Access>(
     entry: &Entry<'_>,
     entered: &mut Entered,
 ) -> Result<(), Refused> {
-    let mut pages = ArrayVec::<(At, u32, Page<'_>), FEW>::new();
+    let mut pages = ArrayVec::<Page<'_>, FEW>::new();
     for &(_, at) in order {
         let access = &accesses[usize::from(at)];
-        let page = open(access.ledger(), access.mode().writes(), entry.asker.lane);
-        let Ok(same) = check(at, access, &page, entry, entered) else {
-            // Of several errors the first operand's is told, wherever its memory lies.
-            drop((page, pages));
+        let writes = access.mode().writes();
+        let mut page = open(access.ledger(), writes, entry.asker.lane);
+        let did = if writes { Did::Write } else { Did::Read };
+        if entry.strictness != Strictness::Skip
+            && let Some((ticket, site)) =
+                page.renew(entry.used(), did, access.range(), entry.site, |earlier| {
+                    passes(earlier, access.range(), &entry.asker)
+                        && !(writes && access.range().covers(&earlier.range))
+                })
+        {
+            entered.renewed.push((at, ticket, site));
+        } else if !check_and_enter_one(at, access, &mut page, entry, entered) {
+            drop(page);
+            take_back(order, &mut pages, entry, entered);
+            drop(pages);
             return check_together(accesses, entry, entered);
-        };
-        pages.push((at, same, page));
-    }
-    if !entered.findings.is_empty() {
-        judge(entry, entered)?;
-    }
-    for (at, same, page) in &mut pages {
-        let (at, same, access) = (*at, *same, &accesses[usize::from(*at)]);
-        if same == NONE {
-            enter(at, access, page, entry, entered);
-            continue;
         }
-        if access.mode().writes() {
-            page.overwrite(access.range());
-        }
-        let history = page.history();
-        let (ticket, site) = history.renew(same as usize, entry.ticket, entry.site);
-        entered.renewed.push((at, ticket, site));
-        history.note_use(entry.used(), entry.asker.observed);
+        pages.push(page);
+    }
+    for page in &mut pages {
+        page.note_use(entry.used(), entry.asker.observed);
     }
     Ok(())
+}
+
+/// Enters one access if it passes, and says whether it did.
+#[inline(never)]
+fn check_and_enter_one(
+    at: At,
+    access: &impl Access,
+    page: &mut Book,
+    entry: &Entry<'_>,
+    entered: &mut Entered,
+) -> bool {
+    if page.has_failed() {
+        return false;
+    }
+    check(at, access, page, entry, &mut entered.findings);
+    if !entered.findings.is_empty() {
+        return false;
+    }
+    enter(at, access, page, entry, entered);
+    true
+}
+
+/// Takes back what was entered in `pages`, which are the first of `order`.
+#[cold]
+#[inline(never)]
+fn take_back(order: &Apart, pages: &mut [Page<'_>], entry: &Entry<'_>, entered: &mut Entered) {
+    let entered = std::mem::take(entered);
+    for (&(_, at), page) in order.iter().zip(pages) {
+        undo_in(page, |other| other == at, entry, &entered);
+    }
 }
 
 /// Many accesses, or some that share a ledger: entering one may move the records that another was compared with, so all are
@@ -226,13 +253,23 @@ fn check_together<A: Access>(
 ) -> Result<(), Refused> {
     let (mut pages, page_of) = open_all(accesses, entry.asker.lane);
     for (at, access) in accesses.iter().enumerate() {
-        check(at as At, access, &pages[usize::from(page_of[at])], entry, entered)?;
+        let page = &pages[usize::from(page_of[at])];
+        if access.mode().reads()
+            && let Some(error) = page.failed(access.range())
+        {
+            entered.findings.clear();
+            return Err(Refused::Failed(error.clone()));
+        }
+        check(at as At, access, page, entry, &mut entered.findings);
     }
-    if !entered.findings.is_empty() {
-        judge(entry, entered)?;
+    if !entered.findings.is_empty() && entry.strictness == Strictness::Refuse {
+        return Err(Refused::Unordered(std::mem::take(&mut entered.findings)));
     }
     for (at, access) in accesses.iter().enumerate() {
         enter(at as At, access, &mut pages[usize::from(page_of[at])], entry, entered);
+    }
+    for page in &mut pages {
+        page.note_use(entry.used(), entry.asker.observed);
     }
     Ok(())
 }
@@ -251,112 +288,56 @@ fn open_all<A: Access>(accesses: &[A], lane: usize) -> (Vec<Page<'_>>, Vec<At>) 
     (pages, page_of)
 }
 
-/// Whether an op with findings may be entered. They are in the order of the operands then, wherever their memory lies.
-#[cold]
-fn judge(entry: &Entry<'_>, entered: &mut Entered) -> Result<(), Refused> {
-    entered.findings.sort_by_key(|finding| finding.access);
-    match entry.strictness {
-        Strictness::Refuse => Err(Refused::Unordered(std::mem::take(&mut entered.findings))),
-        Strictness::Find | Strictness::Skip => Ok(()),
-    }
+/// Whether an access to `range` is ordered after what another stream did, or apart from it.
+#[inline(never)]
+fn passes(earlier: &Record, range: &ByteRange, asker: &Asker<'_>) -> bool {
+    !earlier.range.overlaps(range) || asker.is_after(earlier.used)
 }
 
-/// Checks one access against its opened ledger: what it is not ordered after is added to the findings. Returns the record of
-/// the same access by the same stream, if making that one newer is all there is to enter, else `NONE`.
+/// Checks one access against its opened ledger. What it is not ordered after is added to the findings.
 #[inline]
-fn check(
-    at: At,
-    access: &impl Access,
-    page: &Page<'_>,
-    entry: &Entry<'_>,
-    entered: &mut Entered,
-) -> Result<u32, Refused> {
-    let (mode, range) = (access.mode(), access.range());
-    if mode.reads()
-        && let Some(error) = page.failed(range)
-    {
-        entered.findings.clear();
-        return Err(Refused::Failed(error.clone()));
+fn check(at: At, access: &impl Access, page: &Book, entry: &Entry<'_>, findings: &mut Findings) {
+    let (writes, range, asker) = (access.mode().writes(), access.range(), &entry.asker);
+    if entry.strictness == Strictness::Skip {
+        return;
     }
-    let (records, findings) = (page.records(), &mut entered.findings);
-    Ok(match (entry.strictness, mode.writes()) {
-        (Strictness::Skip, _) => NONE,
-        (_, false) => check_read(at, range, records, &entry.asker, findings),
-        (_, true) => check_write(at, range, records, &entry.asker, findings),
-    })
-}
-
-#[inline]
-fn check_read(
-    at: At,
-    range: &ByteRange,
-    records: &[Record],
-    asker: &Asker<'_>,
-    findings: &mut Findings,
-) -> u32 {
-    let mut same = NONE;
-    for (index, earlier) in records.iter().enumerate() {
-        let mine = earlier.used.stream == asker.stream;
-        if earlier.did == Did::Read {
-            if mine && earlier.range == *range {
-                same = index as u32;
-            }
-        } else if !mine && earlier.range.overlaps(range) && !asker.is_after(earlier.used) {
+    for earlier in page.records() {
+        let concerned = writes || earlier.did != Did::Read;
+        if concerned && earlier.used.stream != asker.stream && !passes(earlier, range, asker) {
             findings.push(Finding { access: at.into(), earlier: *earlier });
         }
     }
-    same
-}
-
-#[inline]
-fn check_write(
-    at: At,
-    range: &ByteRange,
-    records: &[Record],
-    asker: &Asker<'_>,
-    findings: &mut Findings,
-) -> u32 {
-    let (mut same, mut replaces_others) = (NONE, false);
-    for (index, earlier) in records.iter().enumerate() {
-        let mine = earlier.used.stream == asker.stream;
-        if mine && earlier.did == Did::Write && earlier.range == *range {
-            same = index as u32;
-        } else if mine || !earlier.range.overlaps(range) || asker.is_after(earlier.used) {
-            replaces_others |= range.covers(&earlier.range);
-        } else {
-            findings.push(Finding { access: at.into(), earlier: *earlier });
-        }
-    }
-    if replaces_others { NONE } else { same }
 }
 
 /// Enters an access the long way.
-fn enter(at: At, access: &impl Access, page: &mut Page<'_>, entry: &Entry<'_>, entered: &mut Entered) {
+fn enter(at: At, access: &impl Access, page: &mut Book, entry: &Entry<'_>, entered: &mut Entered) {
     let (mode, range, asker) = (access.mode(), access.range(), &entry.asker);
     if mode.writes() {
         page.overwrite(range);
     }
-    let history = page.history();
     if entry.strictness != Strictness::Skip && !range.is_empty() {
         let did = if mode.writes() { Did::Write } else { Did::Read };
-        let record = Record { used: entry.used(), range: *range, did, site: entry.site };
-        history.enter(record, asker.stated, asker.observed, |old| entered.removed.push((at, old)));
+        let record = Record { used: entry.used(), range: *range, did, site: *entry.site };
+        page.enter(record, asker.stated, asker.observed, |old| entered.removed.push((at, old)));
     }
-    history.note_use(entry.used(), asker.observed);
 }
 
 /// Takes an entered op back whose driver call failed.
 #[cold]
 pub(crate) fn undo<A: Access>(accesses: &[A], entry: &Entry<'_>, entered: Entered) {
     let (mut pages, page_of) = open_all(accesses, entry.asker.lane);
-    let used = entry.used();
     for (page_at, page) in pages.iter_mut().enumerate() {
-        let mine = |at: At| usize::from(page_of[usize::from(at)]) == page_at;
-        let renewed =
-            entered.renewed.iter().find(|(at, ..)| mine(*at)).map(|&(_, ticket, site)| (ticket, site));
-        let removed = entered.removed.iter().filter(|(at, old)| mine(*at) && old.used != used);
-        page.history().undo(used, renewed, removed.map(|(_, old)| *old));
+        undo_in(page, |at| usize::from(page_of[usize::from(at)]) == page_at, entry, &entered);
+        page.forget_use(entry.used());
     }
+}
+
+/// Takes back what was entered in a page; `mine`: whether an access is there.
+fn undo_in(page: &mut Book, mine: impl Fn(At) -> bool, entry: &Entry<'_>, entered: &Entered) {
+    let used = entry.used();
+    let renewed = entered.renewed.iter().find(|(at, ..)| mine(*at)).map(|&(_, ticket, site)| (ticket, site));
+    let removed = entered.removed.iter().filter(|(at, old)| mine(*at) && old.used != used);
+    page.undo(used, renewed, removed.map(|(_, old)| *old));
 }
 
 /// Marks what a refused op would have written.

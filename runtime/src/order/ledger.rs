@@ -22,9 +22,9 @@ use super::observed::Observed;
 use super::range::ByteRange;
 use crate::error::Error;
 use crate::site::Site;
+use crate::sync::{Lock, LockGuard};
 use crate::timeline::Ticket;
 use crossbeam_utils::CachePadded;
-use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use std::sync::OnceLock;
 
@@ -54,56 +54,44 @@ pub(crate) type Uses = SmallVec<[Use; 2]>;
 
 #[derive(Debug)]
 pub(crate) struct Ledger {
-    main: Mutex<Book>,
-    lanes: OnceLock<Box<[CachePadded<Mutex<Lane>>; LANES]>>,
+    main: Lock<Book>,
+    lanes: OnceLock<Box<[CachePadded<Lock<Book>>; LANES]>>,
 }
 
-/// What a book and a lane both hold.
-#[derive(Debug, Default)]
-pub(crate) struct History {
-    records: Records,
-    uses: Uses,
-}
-
+/// The main book or a lane: both are written in alike.
 #[derive(Debug, Default)]
 pub(crate) struct Book {
-    history: History,
+    records: Records,
+    uses: Uses,
+    /// Bytes that a refused write did not write. A lane has none: who reads such bytes reads in the main book.
     failed: Vec<(ByteRange, Error)>,
+    /// The main book: whether it is shared out. A lane: whether it is active.
     shared: bool,
     waited: u8,
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct Lane {
-    active: bool,
-    history: History,
-}
-
-/// An opened ledger.
-pub(crate) enum Page<'a> {
-    Book(MutexGuard<'a, Book>),
-    Lane(MutexGuard<'a, Lane>),
-}
+/// An opened ledger: its main book, or a lane.
+pub(crate) type Page<'a> = LockGuard<'a, Book>;
 
 impl Ledger {
     /// The history of memory that `site` allocated on a stream whose last ticket was `used`.
     #[inline]
     pub(crate) fn new(used: Use, len_bytes: u64, site: Site) -> Self {
         let mut book = Book::default();
-        book.history.records.push(Record {
+        book.records.push(Record {
             used,
             range: ByteRange::contiguous(0, len_bytes),
             did: Did::Allocate,
             site,
         });
         // Whatever the block was used for before, the allocating stream is after it at this very ticket.
-        book.history.uses.push(used);
-        Ledger { main: Mutex::new(book), lanes: OnceLock::new() }
+        book.uses.push(used);
+        Ledger { main: Lock::new(book), lanes: OnceLock::new() }
     }
 
     /// The history of memory of which nothing is known.
     pub(crate) fn unknown() -> Self {
-        Ledger { main: Mutex::new(Book::default()), lanes: OnceLock::new() }
+        Ledger { main: Lock::new(Book::default()), lanes: OnceLock::new() }
     }
 
     /// Opens it for an op that reads only. `lane` spreads streams over lanes.
@@ -111,12 +99,12 @@ impl Ledger {
     pub(crate) fn open_to_read(&self, lane: usize) -> Page<'_> {
         if let Some(lanes) = self.lanes.get() {
             let lane = lanes[lane % LANES].lock();
-            if lane.active {
-                return Page::Lane(lane);
+            if lane.shared {
+                return lane;
             }
         }
         match self.main.try_lock() {
-            Some(book) => Page::Book(book),
+            Some(book) => book,
             None => self.open_contended(lane),
         }
     }
@@ -126,24 +114,24 @@ impl Ledger {
         let mut book = self.main.lock();
         book.waited += 1;
         if book.waited < PATIENCE || !book.failed.is_empty() {
-            return Page::Book(book);
+            return book;
         }
         let lanes = self.lanes.get_or_init(Box::default);
         if !book.shared {
             book.shared = true;
             for lane in lanes.iter() {
                 let mut lane = lane.lock();
-                lane.active = true;
-                lane.history.records =
-                    book.history.records.iter().filter(|record| record.did != Did::Read).copied().collect();
+                lane.shared = true;
+                lane.records =
+                    book.records.iter().filter(|record| record.did != Did::Read).copied().collect();
             }
         }
-        Page::Lane(lanes[lane % LANES].lock())
+        lanes[lane % LANES].lock()
     }
 
     /// Opens it for anything.
     #[inline]
-    pub(crate) fn open(&self) -> MutexGuard<'_, Book> {
+    pub(crate) fn open(&self) -> Page<'_> {
         let mut book = self.main.lock();
         book.waited = 0;
         if book.shared {
@@ -156,17 +144,16 @@ impl Ledger {
     fn collect(&self, book: &mut Book) {
         for lane in self.lanes.get().into_iter().flat_map(|lanes| lanes.iter()) {
             let mut lane = lane.lock();
-            lane.active = false;
-            for read in
-                std::mem::take(&mut lane.history.records).into_iter().filter(|record| record.did == Did::Read)
+            lane.shared = false;
+            for read in std::mem::take(&mut lane.records).into_iter().filter(|record| record.did == Did::Read)
             {
-                book.history.records.retain(|old| {
+                book.records.retain(|old| {
                     old.did != Did::Read || old.used.stream != read.used.stream || old.range != read.range
                 });
-                book.history.records.push(read);
+                book.records.push(read);
             }
-            for used in std::mem::take(&mut lane.history.uses) {
-                note(&mut book.history.uses, used, |_| false);
+            for used in std::mem::take(&mut lane.uses) {
+                note(&mut book.uses, used, |_| false);
             }
         }
         book.shared = false;
@@ -178,7 +165,7 @@ impl Ledger {
         if self.main.get_mut().shared {
             drop(self.open());
         }
-        &self.main.get_mut().history.uses
+        &self.main.get_mut().uses
     }
 }
 
@@ -195,18 +182,51 @@ fn note(uses: &mut Uses, used: Use, gone: impl Fn(StreamId) -> bool) {
     uses.push(used);
 }
 
-impl History {
+impl Book {
+    #[inline]
+    pub(crate) fn records(&self) -> &[Record] {
+        &self.records
+    }
+
     /// Notes that `used` touches this memory, whatever the check says.
     #[inline]
     pub(crate) fn note_use(&mut self, used: Use, observed: &Observed) {
         note(&mut self.uses, used, |stream| observed.is_gone(stream));
     }
 
-    /// The access of record `at` happened again: only ticket and site are new. Returns the old ones.
+    /// Enters the same access by the same stream again: its record becomes newer, and no other changes. Returns what it said before.
+    /// `None` if there is no such record, or one that it would replace, or one of another stream that does not `pass`, or some of
+    /// the memory was not written: then it takes the long way.
     #[inline]
-    pub(crate) fn renew(&mut self, at: usize, ticket: Ticket, site: Site) -> (Ticket, Site) {
-        let record = &mut self.records[at];
-        (std::mem::replace(&mut record.used.ticket, ticket), std::mem::replace(&mut record.site, site))
+    pub(crate) fn renew(
+        &mut self,
+        used: Use,
+        did: Did,
+        range: &ByteRange,
+        site: &Site,
+        passes: impl Fn(&Record) -> bool,
+    ) -> Option<(Ticket, Site)> {
+        if self.has_failed() {
+            return None;
+        }
+        let mut same = None;
+        for record in &mut self.records {
+            if record.used.stream != used.stream {
+                // What another stream read does not concern one that reads.
+                if (did == Did::Write || record.did != Did::Read) && !passes(record) {
+                    return None;
+                }
+            } else if record.did == did && record.range == *range {
+                same = Some(record);
+            } else if did == Did::Write && range.covers(&record.range) {
+                return None;
+            }
+        }
+        let same = same?;
+        Some((
+            std::mem::replace(&mut same.used.ticket, used.ticket),
+            std::mem::replace(&mut same.site, *site),
+        ))
     }
 
     /// Enters an access that has passed the check; `removed` gets the records it makes superfluous.
@@ -237,7 +257,7 @@ impl History {
         self.records.push(record);
     }
 
-    /// Takes back what [`renew`](Self::renew) or [`enter`](Self::enter) did, for an op whose driver call failed.
+    /// Takes back what [`renew`](Self::renew) or [`enter`](Self::enter) did.
     pub(crate) fn undo(
         &mut self,
         used: Use,
@@ -249,46 +269,13 @@ impl History {
             _ => self.records.retain(|record| record.used != used),
         }
         self.records.extend(removed);
+    }
+
+    /// Takes back that `used` was noted.
+    pub(crate) fn forget_use(&mut self, used: Use) {
         if let Some(entry) = self.uses.iter_mut().find(|entry| entry.stream == used.stream) {
             // The stream's last real ticket: at least as new as what stood here.
             entry.ticket = entry.ticket.min(used.ticket - 1);
-        }
-    }
-}
-
-impl Page<'_> {
-    #[inline]
-    pub(crate) fn records(&self) -> &Records {
-        match self {
-            Page::Book(book) => &book.history.records,
-            Page::Lane(lane) => &lane.history.records,
-        }
-    }
-
-    #[inline]
-    pub(crate) fn history(&mut self) -> &mut History {
-        match self {
-            Page::Book(book) => &mut book.history,
-            Page::Lane(lane) => &mut lane.history,
-        }
-    }
-
-    /// The error that an earlier refused write left on these bytes.
-    #[inline]
-    pub(crate) fn failed(&self, range: &ByteRange) -> Option<&Error> {
-        match self {
-            Page::Book(book) if !book.failed.is_empty() => failed_in(&book.failed, range),
-            _ => None,
-        }
-    }
-
-    /// `range` has been overwritten: what an earlier refused write left there no longer matters.
-    #[inline]
-    pub(crate) fn overwrite(&mut self, range: &ByteRange) {
-        if let Page::Book(book) = self
-            && !book.failed.is_empty()
-        {
-            book.clear_failed(range);
         }
     }
 }
@@ -299,14 +286,34 @@ fn failed_in<'a>(failed: &'a [(ByteRange, Error)], range: &ByteRange) -> Option<
 }
 
 impl Book {
+    /// Whether a refused write did not write some of it.
+    #[inline]
+    pub(crate) fn has_failed(&self) -> bool {
+        !self.failed.is_empty()
+    }
+
+    /// The error that an earlier refused write left on these bytes.
+    #[inline]
+    pub(crate) fn failed(&self, range: &ByteRange) -> Option<&Error> {
+        if self.failed.is_empty() { None } else { failed_in(&self.failed, range) }
+    }
+
+    /// `range` has been overwritten: what an earlier refused write left there no longer matters.
+    #[inline]
+    pub(crate) fn overwrite(&mut self, range: &ByteRange) {
+        if !self.failed.is_empty() {
+            self.clear_failed(range);
+        }
+    }
+
     /// The newest ticket of each stream that used the memory.
     pub(crate) fn uses(&self) -> &[Use] {
-        &self.history.uses
+        &self.uses
     }
 
     /// Forgets what was done to the memory, but not who used it: there is nothing in it that an op could come too early for.
     pub(crate) fn forget_accesses(&mut self) {
-        self.history.records.clear();
+        self.records.clear();
     }
 
     /// Marks bytes that a refused write did not write.
@@ -333,6 +340,6 @@ impl Book {
 
     /// How many records and uses it holds, for figures.
     pub(crate) fn lens(&self) -> (usize, usize) {
-        (self.history.records.len(), self.history.uses.len())
+        (self.records.len(), self.uses.len())
     }
 }

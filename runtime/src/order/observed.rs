@@ -4,11 +4,14 @@
 //! * A stream's id is the number of its slot and the slot's generation. Ids are not used again; slots are, by the next
 //!   generation, and a slot that has been through all its generations is left alone.
 //! * A slot is one word: the generation that owns it, and one past the newest observed ticket ("end": 0 says that nothing
-//!   is observed; ticket 0, a stream's creation, can be). So every question and every change is one atomic step, and a late
-//!   observation of a stream that is gone cannot fall upon its successor.
+//!   is observed; ticket 0, a stream's creation, can be). So every question is one load.
+//! * A word is changed only under the lock of its group of 64, so that many are changed for the price of one atomic
+//!   read-modify-write: look at the generation and the end, then store. A late observation of a stream that is gone finds another
+//!   generation, and does not fall upon its successor. Nothing else is locked meanwhile.
 //! * A stream that is closed and drained is before everything: its slot is in a later generation.
 
 use super::clock::{Clock, StreamId, Use};
+use crate::sync::{Lock, LockGuard};
 use crate::timeline::Ticket;
 use parking_lot::Mutex;
 use std::sync::OnceLock;
@@ -17,6 +20,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const SLOT_BITS: u32 = 20;
 const SLOTS: usize = 1 << SLOT_BITS;
 const CHUNK: usize = 1 << 9;
+/// Slots that share a lock.
+const GROUP: usize = 64;
 const GENERATION_BITS: u32 = 16;
 const END_BITS: u32 = 64 - GENERATION_BITS;
 const END_MASK: u64 = (1 << END_BITS) - 1;
@@ -26,8 +31,22 @@ pub(crate) const MAX_TICKET: Ticket = END_MASK - 1;
 
 pub(crate) struct Observed {
     /// Chunks are made when first needed and stay.
-    chunks: Box<[OnceLock<Box<[AtomicU64]>>]>,
+    chunks: Box<[OnceLock<Box<Chunk>>]>,
     free: Mutex<Free>,
+}
+
+struct Chunk {
+    words: [AtomicU64; CHUNK],
+    changing: [Lock<()>; CHUNK / GROUP],
+}
+
+impl Chunk {
+    fn new() -> Box<Self> {
+        Box::new(Chunk {
+            words: [const { AtomicU64::new(0) }; CHUNK],
+            changing: [const { Lock::new(()) }; CHUNK / GROUP],
+        })
+    }
 }
 
 #[derive(Default)]
@@ -48,6 +67,12 @@ impl StreamId {
         self.0 as usize & (SLOTS - 1)
     }
 
+    /// Which group its slot is in.
+    #[inline]
+    fn group(self) -> usize {
+        self.slot() / GROUP
+    }
+
     #[inline]
     fn generation(self) -> u64 {
         self.0 >> SLOT_BITS
@@ -58,7 +83,14 @@ impl Observed {
     #[inline]
     fn word(&self, id: StreamId) -> Option<&AtomicU64> {
         let at = id.slot();
-        self.chunks[at / CHUNK].get().map(|chunk| &chunk[at % CHUNK])
+        self.chunks[at / CHUNK].get().map(|chunk| &chunk.words[at % CHUNK])
+    }
+
+    /// The right to change words of the group that `id`'s is in.
+    #[inline]
+    fn change(&self, id: StreamId) -> Option<LockGuard<'_, ()>> {
+        let at = id.slot();
+        self.chunks[at / CHUNK].get().map(|chunk| chunk.changing[at % CHUNK / GROUP].lock())
     }
 
     /// An id for a new stream; `None` if there are 2^20 live ones.
@@ -72,22 +104,24 @@ impl Observed {
             return None;
         }
         free.slots_used += 1;
-        self.chunks[at / CHUNK].get_or_init(|| (0..CHUNK).map(|_| AtomicU64::new(0)).collect());
+        self.chunks[at / CHUNK].get_or_init(Chunk::new);
         Some(StreamId(at as u64))
     }
 
     /// Says that the stream is closed and everything on it done, after `clock`, its last stated one. From here on it is
     /// before everything.
     pub(crate) fn retire(&self, id: StreamId, clock: &Clock) {
-        self.observe_clock(clock);
+        self.observe_all(clock.entries().iter().copied());
         let Some(word) = self.word(id) else { return };
         let next = id.generation() + 1;
+        let changing = self.change(id);
         if next >> GENERATION_BITS != 0 {
             // The last generation keeps its slot for ever, as one that has been seen to the end.
             word.store(id.generation() << END_BITS | END_MASK, Ordering::Release);
             return;
         }
         word.store(next << END_BITS, Ordering::Release);
+        drop(changing);
         self.free.lock().ids.push(StreamId(next << SLOT_BITS | id.slot() as u64));
     }
 
@@ -117,26 +151,28 @@ impl Observed {
     #[inline]
     pub(crate) fn observe(&self, used: Use, clock: &Clock) {
         // What came before is published before the op itself: who sees the op sees its past.
-        self.observe_clock(clock);
-        self.observe_one(used);
+        self.observe_all(clock.entries().iter().copied().chain([used]));
     }
 
-    fn observe_clock(&self, clock: &Clock) {
-        for &used in clock.entries() {
-            self.observe_one(used);
-        }
-    }
-
+    /// One after the other.
     #[inline]
-    fn observe_one(&self, used: Use) {
-        let Some(word) = self.word(used.stream) else { return };
-        let mut now = word.load(Ordering::Acquire);
-        while now >> END_BITS == used.stream.generation() && now & END_MASK <= used.ticket {
-            let seen = used.stream.generation() << END_BITS | (used.ticket + 1);
-            match word.compare_exchange_weak(now, seen, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return,
-                Err(other) => now = other,
+    fn observe_all(&self, uses: impl Iterator<Item = Use>) {
+        let (mut group, mut changing) = (usize::MAX, None);
+        for used in uses {
+            // Without the lock first: mostly the host has seen a part of what it sees now.
+            if self.covers(used) {
+                continue;
             }
+            if group != used.stream.group() {
+                // The old one is let go of first: nobody holds two.
+                drop(changing.take());
+                (group, changing) = (used.stream.group(), self.change(used.stream));
+                if self.covers(used) {
+                    continue;
+                }
+            }
+            let Some(word) = self.word(used.stream) else { continue };
+            word.store(used.stream.generation() << END_BITS | (used.ticket + 1), Ordering::Release);
         }
     }
 

@@ -22,6 +22,7 @@ use crate::graph::Capture;
 use crate::hope::Hope;
 use crate::order::{Clock, MAX_TICKET, StreamId, Use};
 use crate::site::Site;
+use crate::sync::Lock;
 use crate::timeline::{Released, Ticket, Timeline};
 use crate::trace::event::{self, Traced};
 use parking_lot::Mutex;
@@ -42,7 +43,7 @@ pub(crate) struct StreamCore {
     pub(crate) priority: Priority,
     pub(crate) timeline: Arc<Timeline>,
     pub(crate) desk: Desk<State>,
-    pub(crate) known: Mutex<Clock>,
+    pub(crate) known: Lock<Clock>,
     issued: AtomicU64,
     version: AtomicU64,
     /// Whether a wait was elided since the last ticket: the stream then stands at a place that no ticket names.
@@ -212,7 +213,7 @@ impl StreamCore {
             priority: settings.priority,
             timeline,
             desk: Desk::new(state(core), device.signalled),
-            known: Mutex::default(),
+            known: Lock::default(),
             issued: AtomicU64::new(0),
             version: AtomicU64::new(0),
             elided: AtomicBool::new(false),
@@ -254,7 +255,7 @@ impl StreamCore {
 
     /// Sits down to enqueue something: the stream is open, the device works, and nobody does foreign work here. `turn`: whether
     /// the caller is the one that does.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn sit(&self, site: Site, turn: bool) -> Result<Seat<'_, State>> {
         let seat = self.desk.sit();
         if seat.closed || (seat.foreign.is_some() && !turn) || seat.issued >= MAX_TICKET {

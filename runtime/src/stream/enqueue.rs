@@ -138,15 +138,16 @@ impl StreamCore {
     ) -> Result<Place> {
         if self.is_captured() {
             match self.capture(op.site) {
-                Ok(Some(capture)) => return capture.enqueue(self, op, command),
+                Ok(Some(capture)) => return capture.enqueue(self, op, command).map(Place::captured),
                 Ok(None) => {}
-                Err(error) => {
-                    mark_failed(op.touches, &error);
-                    return Err(error);
-                }
+                Err(error) => return Err(not_written(op.touches, error)),
             }
         }
-        let place = self.try_enqueue(op, command).inspect_err(|error| mark_failed(op.touches, error))?;
+        // Nothing borrows the result, so that a place stays in registers.
+        let place = match self.try_enqueue(op, command) {
+            Ok(place) => place,
+            Err(error) => return Err(not_written(op.touches, error)),
+        };
         self.submitted(op.site, place.ticket, || {
             let touched = || op.touches.iter().map(|touch| touch.range().len_bytes()).sum();
             (op.kind, if op.moved > 0 { op.moved } else { touched() })
@@ -177,7 +178,7 @@ impl StreamCore {
         loop {
             let asker =
                 Asker { stream: self.id, lane: self.lane(), stated: &seat.stated, observed: &world.observed };
-            let entry = Entry { asker, ticket: seat.issued + 1, site: op.site, strictness };
+            let entry = Entry { asker, ticket: seat.issued + 1, site: &op.site, strictness };
             let findings = match check_and_enter(accesses, apart, &entry, &mut entered) {
                 Ok(()) => break,
                 Err(Refused::Failed(error)) => return Err(error),
@@ -216,7 +217,7 @@ impl StreamCore {
             if !matches!(error, DriverError::Halfway(_)) {
                 let (lane, observed) = (self.lane(), &world.observed);
                 let asker = Asker { stream: self.id, lane, stated: &seat.stated, observed };
-                order::undo(accesses, &Entry { asker, ticket, site: op.site, strictness }, entered);
+                order::undo(accesses, &Entry { asker, ticket, site: &op.site, strictness }, entered);
             }
             let forgotten = seat.forgotten.take();
             drop(seat);
@@ -382,6 +383,13 @@ impl StreamCore {
         Arc::ptr_eq(&self.device.world, &other.device.world)
             && std::mem::discriminant(&self.device.id) == std::mem::discriminant(&other.device.id)
     }
+}
+
+/// Marks what a refused op would have written.
+#[cold]
+fn not_written<A: Access>(touches: &[A], error: Error) -> Error {
+    mark_failed(touches, &error);
+    error
 }
 
 /// The absolute bytes each operand touches.

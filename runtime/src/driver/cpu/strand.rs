@@ -29,7 +29,7 @@
 //! * *The parker calls `wake` although another owner ran the strand and it is now parked at a later op*: a spurious wake.
 //! * *Work is pushed while the strand is parked or ready*: it goes to the end; somebody is coming, or will.
 
-use crate::sync::{AtomicBool, Mutex, Ordering};
+use crate::sync::{AtomicBool, Lock, Ordering};
 use std::collections::VecDeque;
 
 /// How many entries a deque may have room for and still be kept for reuse.
@@ -45,7 +45,7 @@ enum State {
 
 /// The queue and its state.
 pub(crate) struct Strand<T> {
-    inbox: Mutex<Inbox<T>>,
+    inbox: Lock<Inbox<T>>,
     /// A hint, written under the lock and read without: the inbox is not empty.
     arrived: AtomicBool,
 }
@@ -59,7 +59,7 @@ impl<T> Strand<T> {
     /// Empty and idle.
     pub(crate) fn new() -> Self {
         Strand {
-            inbox: Mutex::new(Inbox { queue: VecDeque::new(), state: State::Idle }),
+            inbox: Lock::new(Inbox { queue: VecDeque::new(), state: State::Idle }),
             arrived: AtomicBool::new(false),
         }
     }

@@ -1,0 +1,88 @@
+//! The one door to atomics and locks.
+//!
+//! `timeline.rs`, `desk.rs`, `sync/raw_lock.rs`, `driver/health.rs`, `driver/cpu/strand.rs`, `driver/cpu/idle.rs` and
+//! `driver/cuda/watch.rs` name their primitives only through this module, so that `ci/loom-models` can compile the same files
+//! against loom's.
+
+mod asymmetric;
+mod parking;
+mod raw_lock;
+
+pub(crate) use asymmetric::{heavy_fence, light_fence, make_light};
+pub(crate) use crossbeam_utils::sync::{Parker, Unparker};
+pub(crate) use parking::{Parking, spin_until};
+pub(crate) use parking_lot::{Mutex, MutexGuard};
+pub(crate) use std::sync::Arc;
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+
+use parking_lot::lock_api::{self, GuardNoSend, RawMutex};
+use raw_lock::RawLock;
+
+/// A lock for what every op goes through: the same as [`Mutex`], but unlocking is a plain store (`raw_lock.rs`).
+pub(crate) type Lock<T> = lock_api::Mutex<RawLock, T>;
+/// A [`Lock`] that is held.
+pub(crate) type LockGuard<'a, T> = lock_api::MutexGuard<'a, RawLock, T>;
+
+// SAFETY: `lock` and a `try_lock` that says `true` take the lock, which nobody else then has before `unlock` (the protocol in
+// `raw_lock.rs`).
+unsafe impl RawMutex for RawLock {
+    #[allow(clippy::declare_interior_mutable_const, reason = "the trait has it so")]
+    const INIT: RawLock =
+        RawLock { held: AtomicBool::new(false), waiting: AtomicU32::new(0), parking: Parking::new() };
+    type GuardMarker = GuardNoSend;
+
+    #[inline]
+    fn lock(&self) {
+        RawLock::lock(self);
+    }
+
+    #[inline]
+    fn try_lock(&self) -> bool {
+        RawLock::try_lock(self)
+    }
+
+    #[inline]
+    unsafe fn unlock(&self) {
+        RawLock::unlock(self);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    #[test]
+    fn threads_that_fight_for_a_lock_lose_no_increment_and_none_stays_asleep() {
+        for registered in [false, true] {
+            if registered {
+                make_light();
+            }
+            let count = Lock::new(0u64);
+            thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        for round in 0..20_000 {
+                            let mut count = count.lock();
+                            *count += 1;
+                            if round % 500 == 0 {
+                                // Held long enough for the others to go to sleep.
+                                (0..40).for_each(|_| thread::yield_now());
+                            }
+                        }
+                    });
+                }
+            });
+            assert_eq!(*count.lock(), 80_000);
+        }
+    }
+
+    #[test]
+    fn a_held_lock_is_not_taken() {
+        let lock = Lock::new(());
+        let held = lock.lock();
+        assert!(lock.try_lock().is_none());
+        drop(held);
+        assert!(lock.try_lock().is_some());
+    }
+}
