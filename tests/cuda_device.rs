@@ -20,12 +20,7 @@ mod pools;
 #[path = "cuda_device/programs.rs"]
 mod programs;
 
-use warpline::prelude::*;
-
-/// A CUDA device of the default runtime.
-fn cuda(ordinal: u32) -> Device {
-    Device::open(&format!("cuda:{ordinal}")).unwrap()
-}
+use support::cuda;
 
 fn ramp(n: usize) -> Vec<f32> {
     (0..n).map(|i| i as f32).collect()
