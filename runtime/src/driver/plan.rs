@@ -5,6 +5,8 @@
 
 use super::{Command, Copy, CopyKind, Fill, Launch};
 use crate::site::Site;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
 /// Why a copy between devices is not in a graph.
 pub(crate) const OF_ONE_DEVICE: &str =
@@ -117,49 +119,86 @@ impl Plan {
     /// The steps that run something, as indices, in an order that respects the waits: `choose` picks one of the streams, given by
     /// number in ascending order, that could go on.
     pub(crate) fn order(&self, mut choose: impl FnMut(&[usize]) -> usize) -> Vec<usize> {
-        let mut queues = vec![Vec::new(); self.streams];
-        for (at, step) in self.steps.iter().enumerate().rev() {
+        let mut going = Going::new(self);
+        let mut order = Vec::new();
+        while !going.free.is_empty() {
+            let stream = going.free.remove(choose(&going.free));
+            order.push(going.take(stream));
+        }
+        debug_assert!(going.queues.iter().all(Vec::is_empty), "steps wait for each other");
+        order
+    }
+}
+
+/// How far an order has come. A stream is looked at when it is new, after its own step, and when what it waits for is done: so each
+/// step and each wait costs the same however many streams there are.
+struct Going<'a> {
+    plan: &'a Plan,
+    /// What each stream has yet to do, its next step last.
+    queues: Vec<Vec<usize>>,
+    /// The number of each stream's last step.
+    done: Vec<u64>,
+    /// Who waits for a stream, and for which of its steps, the lowest first.
+    waiting: Vec<BinaryHeap<Reverse<(u64, usize)>>>,
+    /// The streams whose next step runs something, in ascending order.
+    free: Vec<usize>,
+}
+
+impl<'a> Going<'a> {
+    fn new(plan: &'a Plan) -> Self {
+        let mut queues = vec![Vec::new(); plan.streams];
+        for (at, step) in plan.steps.iter().enumerate().rev() {
             queues[step.stream].push(at);
         }
-        let mut done = vec![0; self.streams];
-        let mut order = Vec::new();
-        loop {
-            let mut free = Vec::new();
-            for stream in 0..self.streams {
-                while let Some(&at) = queues[stream].last() {
-                    match self.steps[at].work {
-                        Work::Wait { stream: other, number } if done[other] >= number => {
-                            done[stream] = self.steps[at].number;
-                            queues[stream].pop();
-                        }
-                        Work::Wait { .. } => break,
-                        _ => {
-                            free.push(stream);
-                            break;
-                        }
-                    }
-                }
-            }
-            if free.is_empty() {
-                // A wait that was passed just now may have freed a stream that was looked at before.
-                if self.a_wait_is_over(&queues, &done) {
-                    continue;
-                }
-                debug_assert!(queues.iter().all(Vec::is_empty), "steps wait for each other");
-                return order;
-            }
-            let stream = free[choose(&free)];
-            let at = queues[stream].pop().expect("it has a step that can run");
-            done[stream] = self.steps[at].number;
-            order.push(at);
+        let (done, waiting) = (vec![0; plan.streams], vec![BinaryHeap::new(); plan.streams]);
+        let mut going = Going { plan, queues, done, waiting, free: Vec::new() };
+        going.pass_waits((0..plan.streams).collect());
+        going
+    }
+
+    /// The next step of a stream that could go on, which is done with it.
+    fn take(&mut self, stream: usize) -> usize {
+        let at = self.queues[stream].pop().expect("it has a step that can run");
+        self.done[stream] = self.plan.steps[at].number;
+        let mut streams = vec![stream];
+        self.release(stream, &mut streams);
+        self.pass_waits(streams);
+        at
+    }
+
+    /// Those that waited for where `stream` is now.
+    fn release(&mut self, stream: usize, streams: &mut Vec<usize>) {
+        let (done, waiting) = (self.done[stream], &mut self.waiting[stream]);
+        while let Some(&Reverse((number, who))) = waiting.peek()
+            && number <= done
+        {
+            waiting.pop();
+            streams.push(who);
         }
     }
 
-    fn a_wait_is_over(&self, queues: &[Vec<usize>], done: &[u64]) -> bool {
-        queues.iter().filter_map(|queue| queue.last()).any(|&at| match self.steps[at].work {
-            Work::Wait { stream, number } => done[stream] >= number,
-            _ => false,
-        })
+    /// Moves each of `streams`, and whoever waits for them, to the next step that runs something, or to a wait that is not over.
+    fn pass_waits(&mut self, mut streams: Vec<usize>) {
+        while let Some(stream) = streams.pop() {
+            while let Some(&at) = self.queues[stream].last() {
+                match self.plan.steps[at].work {
+                    Work::Wait { stream: other, number } if self.done[other] < number => {
+                        self.waiting[other].push(Reverse((number, stream)));
+                        break;
+                    }
+                    Work::Wait { .. } => {
+                        self.queues[stream].pop();
+                        self.done[stream] = self.plan.steps[at].number;
+                        self.release(stream, &mut streams);
+                    }
+                    _ => {
+                        let place = self.free.partition_point(|&free| free < stream);
+                        self.free.insert(place, stream);
+                        break;
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -217,17 +256,25 @@ mod tests {
             choices in proptest::collection::vec(0usize..100, 1..24),
         ) {
             let plan = plan(streams, &draws);
-            let mut turn = 0;
-            let order = plan.order(|free| {
-                turn += 1;
-                choices[turn % choices.len()] % free.len()
-            });
+            let before = before(&plan);
             let runs: Vec<usize> =
                 (0..plan.steps.len()).filter(|&at| !matches!(plan.steps[at].work, Work::Wait { .. })).collect();
+            let mut turn = 0;
+            let mut left: BTreeSet<usize> = runs.iter().copied().collect();
+            let order = plan.order(|free| {
+                // What comes after nothing that is left, of all streams.
+                let next = left.iter().filter(|&at| before[*at].is_disjoint(&left));
+                let could: BTreeSet<usize> = next.map(|&at| plan.steps[at].stream).collect();
+                assert_eq!(free, could.into_iter().collect::<Vec<_>>());
+                turn += 1;
+                let chosen = choices[turn % choices.len()] % free.len();
+                let at = *left.iter().find(|&&at| plan.steps[at].stream == free[chosen]).unwrap();
+                left.remove(&at);
+                chosen
+            });
             let mut sorted = order.clone();
             sorted.sort_unstable();
             prop_assert_eq!(&sorted, &runs);
-            let before = before(&plan);
             for (place, at) in order.iter().enumerate() {
                 for later in &order[place + 1..] {
                     prop_assert!(!before[*at].contains(later), "step {later} ran after {at}");
