@@ -11,6 +11,8 @@ mod contexts;
 mod copies;
 #[path = "cuda_device/found.rs"]
 mod found;
+#[path = "cuda_device/graphs.rs"]
+mod graphs;
 #[path = "cuda_device/kernels.rs"]
 mod kernels;
 #[path = "cuda_device/pinned.rs"]

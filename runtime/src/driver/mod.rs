@@ -28,7 +28,7 @@ mod stamp;
 pub use health::Health;
 pub(crate) use panic::message_of;
 pub(crate) use plan::OF_ONE_DEVICE;
-pub use plan::{Plan, Step, Work};
+pub use plan::{Plan, PlanStream, Step, Work};
 pub use stamp::Stamp;
 
 use crate::device::DeviceId;

@@ -3,7 +3,7 @@
 //! A plan's streams stand for those of the capture. Steps of one stream run one after the other; a wait orders what follows on
 //! its stream after a step of another. Nothing else is in order, so a driver may run two branches in any order or at once.
 
-use super::{Command, Copy, CopyKind, Fill, Launch};
+use super::{Command, Copy, CopyKind, Fill, Launch, Priority};
 use crate::site::Site;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,11 +15,18 @@ pub(crate) const OF_ONE_DEVICE: &str =
 /// The work of a graph.
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// How many streams. The first, 0, is the one the capture began on: it comes before all others' first steps, and all their
-    /// steps come before its end.
-    pub streams: usize,
+    /// The first, 0, is the one the capture began on: it comes before all others' first steps, and all their steps come before its
+    /// end.
+    pub streams: Vec<PlanStream>,
     /// What they do, in the order in which it was recorded: nothing waits for a step further down.
     pub steps: Vec<Step>,
+}
+
+/// A stream of a plan.
+#[derive(Clone, Debug, Default)]
+pub struct PlanStream {
+    /// That of the stream it stands for.
+    pub priority: Priority,
 }
 
 /// One step of a stream.
@@ -91,13 +98,25 @@ impl Step {
 
 impl Plan {
     /// Puts the steps of `other` at the end of a stream, given with the number of its last step: those of its first stream there, those
-    /// of its others on `sides`, streams with their last steps, all of which come before that end. There may become more of them.
+    /// of its others on `sides` of the same priority, streams with their last steps, all of which come before that end. There may
+    /// become more of them.
     pub(crate) fn append(&mut self, other: &Plan, end: (usize, u64), sides: &mut Vec<(usize, u64)>) {
-        while sides.len() + 1 < other.streams {
-            sides.push((self.streams, 0));
-            self.streams += 1;
+        let mut unused = vec![true; sides.len()];
+        // For each of its others, which of the sides it is.
+        let mut side_of = Vec::new();
+        for stream in other.streams.iter().skip(1) {
+            let fits = |at: &usize| unused[*at] && self.streams[sides[*at].0].priority == stream.priority;
+            let at = (0..sides.len()).find(fits).unwrap_or_else(|| {
+                sides.push((self.streams.len(), 0));
+                self.streams.push(stream.clone());
+                unused.push(true);
+                sides.len() - 1
+            });
+            unused[at] = false;
+            side_of.push(at);
         }
-        let before: Vec<(usize, u64)> = std::iter::once(end).chain(sides.iter().copied()).collect();
+        let sides_before = side_of.iter().map(|&at| sides[at]);
+        let before: Vec<(usize, u64)> = std::iter::once(end).chain(sides_before).collect();
         let stream = |inner: usize| before[inner].0;
         // Of a side, what is numbered 0 is where the graph began.
         let shifted = |inner: usize, of: u64| before[inner].1 + of;
@@ -110,7 +129,7 @@ impl Plan {
             };
             let number = shifted(step.stream, step.number);
             if step.stream > 0 {
-                sides[step.stream - 1].1 = number;
+                sides[side_of[step.stream - 1]].1 = number;
             }
             self.steps.push(Step { stream: stream(step.stream), number, site: step.site, work });
         }
@@ -146,13 +165,14 @@ struct Going<'a> {
 
 impl<'a> Going<'a> {
     fn new(plan: &'a Plan) -> Self {
-        let mut queues = vec![Vec::new(); plan.streams];
+        let mut queues = vec![Vec::new(); plan.streams.len()];
         for (at, step) in plan.steps.iter().enumerate().rev() {
             queues[step.stream].push(at);
         }
-        let (done, waiting) = (vec![0; plan.streams], vec![BinaryHeap::new(); plan.streams]);
+        let streams = plan.streams.len();
+        let (done, waiting) = (vec![0; streams], vec![BinaryHeap::new(); streams]);
         let mut going = Going { plan, queues, done, waiting, free: Vec::new() };
-        going.pass_waits((0..plan.streams).collect());
+        going.pass_waits((0..streams).collect());
         going
     }
 
@@ -225,7 +245,7 @@ mod tests {
             numbers[stream] += 1;
             steps.push(Step { stream, number: numbers[stream], site: Site::here(&"step"), work });
         }
-        Plan { streams, steps }
+        Plan { streams: vec![PlanStream::default(); streams], steps }
     }
 
     /// Which steps have to come before which, by search.
@@ -290,7 +310,7 @@ mod tests {
         let inner = plan(2, &[(1, Some(0)), (1, None), (0, None), (0, Some(1))]);
         let mut sides = Vec::new();
         outer.append(&inner, (1, 2), &mut sides);
-        assert_eq!((outer.streams, &sides[..]), (3, &[(2, 2)][..]));
+        assert_eq!((outer.streams.len(), &sides[..]), (3, &[(2, 2)][..]));
         let shown: Vec<_> = outer.steps[3..]
             .iter()
             .map(|step| match step.work {
@@ -301,10 +321,20 @@ mod tests {
         assert_eq!(shown, [(2, 1, Some((1, 2))), (2, 2, None), (1, 3, None), (1, 4, Some((2, 2)))]);
         // Once more, on the same streams.
         outer.append(&inner, (1, 4), &mut sides);
-        assert_eq!((outer.streams, &sides[..]), (3, &[(2, 4)][..]));
+        assert_eq!((outer.streams.len(), &sides[..]), (3, &[(2, 4)][..]));
+        // Another priority has streams of its own.
+        let mut urgent = plan(2, &[(1, Some(0)), (1, None), (0, Some(1))]);
+        urgent.streams[1].priority = Priority::High;
+        outer.append(&urgent, (1, 6), &mut sides);
+        let priorities: Vec<Priority> = outer.streams.iter().map(|stream| stream.priority).collect();
+        let normal = Priority::Normal;
+        assert_eq!(
+            (&priorities[..], &sides[..]),
+            (&[normal, normal, normal, Priority::High][..], &[(2, 4), (3, 2)][..])
+        );
         let before = before(&outer);
         let order = outer.order(|free| free.len() - 1);
-        assert_eq!(order.len(), 6);
+        assert_eq!(order.len(), 7);
         for (place, at) in order.iter().enumerate() {
             assert!(order[place + 1..].iter().all(|later| !before[*at].contains(later)));
         }

@@ -19,7 +19,7 @@
 
 use super::histories::Touched;
 use super::pool::GraphPool;
-use crate::driver::{Claim, Command, Plan, Step, Work};
+use crate::driver::{Claim, Command, Plan, PlanStream, Step, Work};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{Allocation, ReuseOrder};
 use crate::order::{
@@ -258,8 +258,8 @@ impl Capture {
         core.ensure_open(site)?;
         let id = self.observed.admit().expect("a capture has fewer streams than a runtime");
         core.begin_capture(site, self.clone())?;
-        let (core, stream) = (core.clone(), recording.plan.streams);
-        recording.plan.streams += 1;
+        let (core, stream) = (core.clone(), recording.plan.streams.len());
+        recording.plan.streams.push(PlanStream { priority: core.priority });
         let (clock, sides) = (Clock::default(), Vec::new());
         let member = Member { core, stream, id, number: 0, newest_op: None, clock, sides };
         recording.members.push(member);

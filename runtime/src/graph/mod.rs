@@ -178,7 +178,7 @@ impl Graph {
         let core = stream.core();
         let Recorded { plan, touched, keeps, claims: inner, pool } = recorded;
         let ops = plan.steps.iter().filter(|step: &&Step| !matches!(step.work, Work::Wait { .. })).count();
-        let streams = plan.streams;
+        let streams = plan.streams.len();
         let plan = Arc::new(plan);
         let executable = core.device.driver.instantiate(&plan).map_err(|error| core.refused(site, &error))?;
         let segments = core.device.memory.segments_of(pool.id);
@@ -218,7 +218,9 @@ impl Graph {
     /// The ops run one after the other. Under `Schedule::Seeded` the order of branches is drawn from the seed.
     ///
     /// # On a CUDA device
-    /// Branches run as the driver sees fit; the priorities of the captured streams do not count.
+    /// Branches run as the driver sees fit, which may run several at once. Each kernel has the priority of the stream that it was
+    /// captured on, whichever launches it; one of a graph that was launched in the capture, that of its own branch, or on that graph's
+    /// first stream that of the stream of the launch.
     ///
     /// # Errors
     /// In the `Pending`: as for any op. What reads the memory that it would have written fails with the same error.

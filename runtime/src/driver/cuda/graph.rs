@@ -6,7 +6,7 @@
 //!    threads go on.
 //! 2. Everything that a capture forbids is done before it: kernels are loaded, shared memory is asked for, streams taken, libraries made
 //!    ready.
-//! 3. Each of the plan's streams is one of the driver's; an edge is an event, recorded right behind the step it stands for. All
+//! 3. Each of the plan's streams is one of the driver's, of the same priority, which its kernels get; an edge is an event, recorded right behind the step it stands for. All
 //!    streams are joined to the first at the end, as the driver demands it also of those that did nothing.
 //! 4. The streams of a capture go back to the pool as they came: nothing has run on them. After a capture that the driver broke they
 //!    do not, since nobody says what has become of them.
@@ -17,7 +17,7 @@ use super::events::PooledEvent;
 use super::functions::{Function, no_such_shared};
 use super::raw_streams::RawStream;
 use super::{copy, launch, library};
-use crate::driver::{DriverError, DriverGraph, Launch, Plan, Priority, Step, Work};
+use crate::driver::{DriverError, DriverGraph, Launch, Plan, Step, Work};
 use crate::kernel::{Arg, Args, Kernel, LaunchConfig, LibraryDriver, LibraryStream};
 use cudarc::driver::sys::{CUgraph, CUgraphExec};
 use parking_lot::Mutex;
@@ -26,6 +26,8 @@ use std::sync::Arc;
 
 /// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`.
 const THREAD_LOCAL: u32 = 1;
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY`: a kernel's is that of the stream it was captured on, not of the launching one.
+const USE_NODE_PRIORITY: u64 = 8;
 
 /// A graph that can be launched.
 #[derive(Debug)]
@@ -77,9 +79,9 @@ unsafe impl Send for Handle {}
 pub(super) fn instantiate(context: &'static Context, plan: &Plan) -> Result<DriverGraph, DriverError> {
     let entered = context.enter().map_err(|failed| context.driver_error(failed))?;
     let functions = functions(context, plan)?;
-    let mut streams = Vec::with_capacity(plan.streams);
-    for _ in 0..plan.streams {
-        match context.streams.take(context, Priority::Normal) {
+    let mut streams = Vec::with_capacity(plan.streams.len());
+    for stream in &plan.streams {
+        match context.streams.take(context, stream.priority) {
             Ok(stream) => streams.push(stream),
             Err(failed) => {
                 give_back(context, streams);
@@ -171,7 +173,7 @@ impl Graph {
     fn instantiate(&self) -> Answer<CUgraphExec> {
         let mut executable = std::ptr::null_mut();
         // SAFETY: cuGraphInstantiateWithFlags takes a live graph and writes an executable one.
-        unsafe { opened().cuGraphInstantiateWithFlags(&raw mut executable, self.0, 0) }?;
+        unsafe { opened().cuGraphInstantiateWithFlags(&raw mut executable, self.0, USE_NODE_PRIORITY) }?;
         Ok(executable)
     }
 }
