@@ -64,6 +64,9 @@ fn matrix(shape: [usize; 2], salt: u32, device: &Device) -> Pending<Tensor> {
 struct Enqueued {
     handle: u64,
     stream: u64,
+    /// What the handle was lent to work in; 0: it has its own.
+    workspace: u64,
+    workspace_bytes: usize,
     math_mode: i32,
     reserved: u32,
 }

@@ -248,6 +248,15 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
         Err(DriverError::Refused("the device has no modules".into()))
     }
 
+    /// For each stream of `plan`, how many bytes libraries want there to work in: what [`instantiate`](Self::instantiate) then finds in
+    /// the plan, where it is more than 0.
+    ///
+    /// # Errors
+    /// If the device cannot say.
+    fn workspace_bytes(&self, plan: &Plan) -> Result<Vec<usize>, DriverError> {
+        Ok(vec![0; plan.streams.len()])
+    }
+
     /// Makes a graph of `plan`, for [`Command::Graph`] on streams of this device. May take milliseconds. It is dropped when no work
     /// of it is unfinished, on any thread.
     ///

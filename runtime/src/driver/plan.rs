@@ -4,6 +4,7 @@
 //! its stream after a step of another. Nothing else is in order, so a driver may run two branches in any order or at once.
 
 use super::{Command, Copy, CopyKind, Fill, Launch, Priority};
+use crate::kernel::Workspace;
 use crate::site::Site;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -23,10 +24,12 @@ pub struct Plan {
 }
 
 /// A stream of a plan.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct PlanStream {
     /// That of the stream it stands for.
     pub priority: Priority,
+    /// Where libraries may work on this stream, if they asked for it. It is theirs for as long as there is a graph of the plan.
+    pub workspace: Option<Workspace>,
 }
 
 /// One step of a stream.
@@ -108,7 +111,7 @@ impl Plan {
             let fits = |at: &usize| unused[*at] && self.streams[sides[*at].0].priority == stream.priority;
             let at = (0..sides.len()).find(fits).unwrap_or_else(|| {
                 sides.push((self.streams.len(), 0));
-                self.streams.push(stream.clone());
+                self.streams.push(PlanStream { priority: stream.priority, workspace: None });
                 unused.push(true);
                 sides.len() - 1
             });
@@ -245,7 +248,7 @@ mod tests {
             numbers[stream] += 1;
             steps.push(Step { stream, number: numbers[stream], site: Site::here(&"step"), work });
         }
-        Plan { streams: vec![PlanStream::default(); streams], steps }
+        Plan { streams: (0..streams).map(|_| PlanStream::default()).collect(), steps }
     }
 
     /// Which steps have to come before which, by search.

@@ -134,9 +134,9 @@ impl Stream {
     ///
     /// # Errors
     /// `Captured` if a stream that came in was not joined back, or is captured already; what `f` returns; the refusal of a call in
-    /// `f` that nobody has looked at by the end; `InvalidArgument` if it touches more than 65 534 pieces of memory; `Driver` if the driver
-    /// cannot make the graph. Whatever it is, the streams are as before and what was
-    /// captured is forgotten.
+    /// `f` that nobody has looked at by the end; `InvalidArgument` if it touches more than 65 534 pieces of memory; `OutOfMemory` if there is
+    /// none for a library to work in, which products by cuBLAS want on each stream; `Driver` if the driver cannot make the graph.
+    /// Whatever it is, the streams are as before and what was captured is forgotten.
     ///
     /// # Panics
     /// If `f` does; the capture is over then.
@@ -281,7 +281,7 @@ impl Graph {
         self.0.streams
     }
 
-    /// Bytes of device memory that it holds for what was allocated in its capture.
+    /// Bytes of device memory that it holds for what was allocated in its capture, and for libraries to work in.
     pub fn memory_bytes(&self) -> usize {
         self.0.memory_bytes
     }

@@ -26,7 +26,7 @@ pub(crate) struct GraphPool {
     pub(super) nobody: StreamId,
     /// While the capture goes on.
     pub(super) histories: Mutex<Option<Histories>>,
-    /// Blocks that nobody has any more, and who used them outside the capture.
+    /// Blocks that nobody has, or has any more, and who used them outside the capture.
     set_aside: Mutex<Vec<(BlockId, Vec<Use>)>>,
 }
 
@@ -44,6 +44,11 @@ impl GraphPool {
             self.device.memory.forget_uses(self.id);
         }
         histories.take()
+    }
+
+    /// Keeps a block that only launches use, until the pool goes.
+    pub(super) fn keep(&self, block: BlockId) {
+        self.set_aside.lock().push((block, Vec::new()));
     }
 
     /// Takes back a block of an allocation that is dropped.

@@ -8,17 +8,19 @@
 //!    ready.
 //! 3. Each of the plan's streams is one of the driver's, of the same priority, which its kernels get; an edge is an event, recorded right behind the step it stands for. All
 //!    streams are joined to the first at the end, as the driver demands it also of those that did nothing.
-//! 4. The streams of a capture go back to the pool as they came: nothing has run on them. After a capture that the driver broke they
+//! 4. A library works in memory of the graph's: in that of its handle it could meet what others put on the same stream later.
+//! 5. The streams of a capture go back to the pool as they came: nothing has run on them. After a capture that the driver broke they
 //!    do not, since nobody says what has become of them.
 
 use super::api::{Answer, CUstream, opened};
 use super::context::Context;
+use super::context::attribute::{CAPABILITY_MAJOR, CAPABILITY_MINOR};
 use super::events::PooledEvent;
 use super::functions::{Function, no_such_shared};
 use super::raw_streams::RawStream;
 use super::{copy, launch, library};
 use crate::driver::{DriverError, DriverGraph, Launch, Plan, Step, Work};
-use crate::kernel::{Arg, Args, Kernel, LaunchConfig, LibraryDriver, LibraryStream};
+use crate::kernel::{Arg, Args, Kernel, LaunchConfig, LibraryDriver, LibraryStream, Workspace};
 use cudarc::driver::sys::{CUgraph, CUgraphExec};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
@@ -127,6 +129,21 @@ fn functions(context: &'static Context, plan: &Plan) -> Result<HashMap<usize, Fu
     Ok(functions)
 }
 
+/// What libraries want on each of the plan's streams, in bytes.
+pub(super) fn workspace_bytes(context: &Context, plan: &Plan) -> Result<Vec<usize>, DriverError> {
+    let number = |which| context.attribute(which).map_err(|failed| context.driver_error(failed));
+    let capability = (number(CAPABILITY_MAJOR)? as u32, number(CAPABILITY_MINOR)? as u32);
+    let device = library::device(context.ordinal);
+    let mut bytes = vec![0; plan.streams.len()];
+    for step in &plan.steps {
+        if let Work::Launch(Launch { kernel: Kernel { library: Some(library), .. }, .. }) = &step.work {
+            let wanted = (library.workspace_bytes)(device, capability);
+            bytes[step.stream] = wanted.max(bytes[step.stream]);
+        }
+    }
+    Ok(bytes)
+}
+
 /// Has libraries get ready on each stream that they will be asked to enqueue on.
 fn prepare(context: &'static Context, plan: &Plan, streams: &[CUstream]) -> Result<(), DriverError> {
     let device = library::device(context.ordinal);
@@ -231,7 +248,8 @@ fn enqueue(
     }
     for step in &plan.steps {
         let stream = streams[step.stream];
-        perform(context, step, functions, stream, events).map_err(|error| told(step, error))?;
+        let workspace = plan.streams[step.stream].workspace;
+        perform(context, step, workspace, functions, stream, events).map_err(|error| told(step, error))?;
         let here = (step.stream, step.number);
         if waited.contains(&here) {
             events.insert(here, record(here)?);
@@ -250,6 +268,7 @@ fn enqueue(
 fn perform(
     context: &'static Context,
     step: &Step,
+    workspace: Option<Workspace>,
     functions: &HashMap<usize, Function>,
     stream: CUstream,
     events: &Events,
@@ -263,7 +282,7 @@ fn perform(
             if let Some(library) = launch.kernel.library {
                 let driver = &Captured { context, stream };
                 let (label, ticket, site) = ("of a graph", step.number, step.site);
-                let to = library::Target { context, stream, label, ticket, site, driver };
+                let to = library::Target { context, stream, label, ticket, site, workspace, driver };
                 if library::enqueue(library, launch, &to)? {
                     return Ok(());
                 }

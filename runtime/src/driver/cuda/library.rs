@@ -7,6 +7,7 @@ use super::stream::CudaStream;
 use crate::driver::{DriverError, Launch};
 use crate::kernel::{
     Arg, Args, Kernel, LaunchConfig, Library, LibraryAnswer, LibraryCall, LibraryDevice, LibraryDriver,
+    Workspace,
 };
 use crate::site::Site;
 use crate::timeline::Ticket;
@@ -27,13 +28,15 @@ pub(super) struct Target<'a> {
     pub(super) label: &'a str,
     pub(super) ticket: Ticket,
     pub(super) site: Site,
+    pub(super) workspace: Option<Workspace>,
     pub(super) driver: &'a dyn LibraryDriver,
 }
 
 /// Asks `library` to enqueue `launch`; whether it did. The context is current.
 pub(super) fn enqueue(library: &Library, launch: &Launch, to: &Target<'_>) -> Result<bool, DriverError> {
     let device = device(to.context.ordinal);
-    let call = LibraryCall { args: &launch.args, stream: to.stream.cast(), device, driver: to.driver };
+    let Target { workspace, driver, .. } = *to;
+    let call = LibraryCall { args: &launch.args, stream: to.stream.cast(), device, workspace, driver };
     // SAFETY: `enqueue` needs arguments that fit and are valid on the stream, which `submit`'s caller vouches for, and the stream's
     // context current.
     let answer = unsafe { (library.enqueue)(&call) };
