@@ -104,18 +104,18 @@ impl Plan {
     /// of its others on `sides` of the same priority, streams with their last steps, all of which come before that end. There may
     /// become more of them.
     pub(crate) fn append(&mut self, other: &Plan, end: (usize, u64), sides: &mut Vec<(usize, u64)>) {
-        let mut unused = vec![true; sides.len()];
-        // For each of its others, which of the sides it is.
+        // For each of its others, which of the sides it is: of those of its priority the next that none has.
         let mut side_of = Vec::new();
-        for stream in other.streams.iter().skip(1) {
-            let fits = |at: &usize| unused[*at] && self.streams[sides[*at].0].priority == stream.priority;
-            let at = (0..sides.len()).find(fits).unwrap_or_else(|| {
+        let mut looked_at = [0; Priority::High as usize + 1];
+        for &PlanStream { priority, .. } in other.streams.iter().skip(1) {
+            let looked_at = &mut looked_at[priority as usize];
+            let fits = |at: &usize| self.streams[sides[*at].0].priority == priority;
+            let at = (*looked_at..sides.len()).find(fits).unwrap_or_else(|| {
                 sides.push((self.streams.len(), 0));
-                self.streams.push(PlanStream { priority: stream.priority, workspace: None });
-                unused.push(true);
+                self.streams.push(PlanStream { priority, workspace: None });
                 sides.len() - 1
             });
-            unused[at] = false;
+            *looked_at = at + 1;
             side_of.push(at);
         }
         let sides_before = side_of.iter().map(|&at| sides[at]);
