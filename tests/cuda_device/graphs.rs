@@ -1,6 +1,8 @@
 //! What becomes of a graph in the driver.
 
 use crate::cuda;
+use crate::support::raw::calls_in;
+use crate::support::says;
 use crate::support::software::in_child;
 use warpline::prelude::*;
 use warpline::{Priority, kernels};
@@ -35,5 +37,37 @@ fn kernels_of_a_graph_have_the_priorities_of_the_streams_they_were_captured_on()
                 }
             }
         }
+    });
+}
+
+#[test]
+fn a_capture_that_the_driver_refuses_leaves_its_streams_to_the_next() {
+    let refused = "cuLaunchKernel:1:701,cuLaunchKernel:2:701,cuLaunchKernel:3:701";
+    in_child(&[("SOFTCUDA_FAIL", refused)], || {
+        let device = cuda(0);
+        let (main, side) = (device.new_stream().unwrap(), device.new_stream().unwrap());
+        let x = main.alloc::<f32>(8).unwrap();
+        main.fill(&x, -1.0).wait().unwrap();
+        let capture = || {
+            main.capture(|s| {
+                side.wait_stream(s).queued()?;
+                side.launch(kernels::relu(8, &x, &x), LaunchConfig::for_elements(8u32)).queued()?;
+                s.wait_stream(&side).queued()
+            })
+        };
+        let ([streams], ()) = calls_in([c"cuStreamCreateWithPriority"], || {
+            for _ in 0..3 {
+                let texts = [
+                    "capture on stream",
+                    "relu (tests/cuda_device/graphs.rs:",
+                    "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+                ];
+                says(&capture().unwrap_err(), ErrorKind::Driver, &texts);
+            }
+            let (graph, ()) = capture().unwrap();
+            graph.launch(&main).wait().unwrap();
+        });
+        assert_eq!(main.read(&x).wait().unwrap(), [0.0; 8]);
+        assert_eq!(streams, 2, "one capture's");
     });
 }

@@ -9,10 +9,10 @@
 //! 3. Each of the plan's streams is one of the driver's, of the same priority, which its kernels get; an edge is an event, recorded right behind the step it stands for. All
 //!    streams are joined to the first at the end, as the driver demands it also of those that did nothing.
 //! 4. A library works in memory of the graph's: in that of its handle it could meet what others put on the same stream later.
-//! 5. The streams of a capture go back to the pool as they came: nothing has run on them. After a capture that the driver broke they
-//!    do not, since nobody says what has become of them.
+//! 5. The streams of a capture go back to the pool as they came: nothing has run on them. One that the driver, asked after a capture that
+//!    failed, still captures does not.
 
-use super::api::{Answer, CUstream, opened};
+use super::api::{Answer, CUstream, opened, optional};
 use super::context::Context;
 use super::context::attribute::{CAPABILITY_MAJOR, CAPABILITY_MINOR};
 use super::events::PooledEvent;
@@ -24,7 +24,8 @@ use crate::kernel::{Arg, Args, Kernel, LaunchConfig, LibraryDriver, LibraryStrea
 use cudarc::driver::sys::{CUgraph, CUgraphExec};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::ffi::c_int;
+use std::sync::{Arc, OnceLock};
 
 /// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`.
 const THREAD_LOCAL: u32 = 1;
@@ -96,8 +97,12 @@ pub(super) fn instantiate(context: &'static Context, plan: &Plan) -> Result<Driv
         give_back(context, streams);
         return Err(error);
     }
-    let (graph, _events) = capture(context, plan, &functions, &raw)?;
+    let captured = capture(context, plan, &functions, &raw);
+    if captured.is_err() {
+        streams.retain(|stream| !is_captured(stream.stream));
+    }
     give_back(context, streams);
+    let (graph, _events) = captured?;
     let executable = graph.instantiate().map_err(|failed| context.driver_error(failed));
     drop(graph);
     drop(entered);
@@ -216,12 +221,28 @@ fn capture(
         .map_err(|failed| context.driver_error(failed))?;
     let enqueued = enqueue(context, plan, functions, streams, &mut events);
     let graph = end(origin).inspect_err(|_| {
-        // Should the first call not have ended it, this thread would be barred from what captures forbid.
-        let _ = end(origin);
+        // This thread would be barred from what captures forbid.
+        if is_captured(origin) {
+            let _ = end(origin);
+        }
     });
     enqueued?;
     let graph = graph.map_err(|failed| context.driver_error(failed))?;
     Ok((graph, events))
+}
+
+/// Whether the driver captures what is put on a stream.
+pub(super) fn is_captured(stream: CUstream) -> bool {
+    type IsCapturing = unsafe extern "C" fn(CUstream, *mut c_int) -> u32;
+    static IS_CAPTURING: OnceLock<Option<IsCapturing>> = OnceLock::new();
+    // SAFETY: cuStreamIsCapturing is declared so (cuda.h).
+    let entry = IS_CAPTURING.get_or_init(|| unsafe { optional("cuStreamIsCapturing") });
+    let mut status = 0;
+    entry.is_some_and(|is_capturing| {
+        // SAFETY: cuStreamIsCapturing takes a live stream and writes an int. It disturbs no capture.
+        let code = unsafe { is_capturing(stream, &raw mut status) };
+        code != 0 || status != 0
+    })
 }
 
 fn end(origin: CUstream) -> Answer<Graph> {

@@ -2,6 +2,7 @@
 
 use super::api::{CUstream, optional};
 use super::context::Context;
+use super::graph::is_captured;
 use super::software;
 use super::stream::CudaStream;
 use crate::driver::{DriverError, Launch};
@@ -57,20 +58,6 @@ pub(super) fn enqueue(library: &Library, launch: &Launch, to: &Target<'_>) -> Re
         offload::detach(move || report::which_ran(device.ordinal, &label, ticket, &site, by, why));
     }
     Ok(matches!(answer, LibraryAnswer::Enqueued(_)))
-}
-
-/// Whether the driver captures what is put on a stream.
-fn is_captured(stream: CUstream) -> bool {
-    type IsCapturing = unsafe extern "C" fn(CUstream, *mut c_int) -> u32;
-    static IS_CAPTURING: OnceLock<Option<IsCapturing>> = OnceLock::new();
-    // SAFETY: cuStreamIsCapturing is declared so (cuda.h).
-    let entry = IS_CAPTURING.get_or_init(|| unsafe { optional("cuStreamIsCapturing") });
-    let mut status = 0;
-    entry.is_some_and(|is_capturing| {
-        // SAFETY: cuStreamIsCapturing takes a live stream and writes an int. It disturbs no capture.
-        let code = unsafe { is_capturing(stream, &raw mut status) };
-        code != 0 || status != 0
-    })
 }
 
 impl LibraryDriver for CudaStream {
