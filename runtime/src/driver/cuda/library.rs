@@ -77,7 +77,8 @@ impl LibraryDriver for CudaStream {
     }
 }
 
-fn driver_version() -> i32 {
+/// The CUDA version that the driver library is for, 13010 for 13.1; 0 if it does not say.
+pub(super) fn driver_version() -> i32 {
     type GetVersion = unsafe extern "C" fn(*mut c_int) -> u32;
     static VERSION: OnceLock<i32> = OnceLock::new();
     *VERSION.get_or_init(|| {
