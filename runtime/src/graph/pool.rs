@@ -1,6 +1,8 @@
 //! The memory that ops of a capture allocate: blocks of the graph's own, handed to nobody else until the graph and all that was
 //! allocated in its capture are gone.
 //!
+//! It begins with segments that are cached and that nobody uses any more, where there are some of the length it needs.
+//!
 //! While the capture goes on, a block that is dropped serves what is captured next, if that comes after its uses **in the capture**.
 //! Afterwards nothing is allocated from here any more: each launch touches the blocks as captured, also those that are free.
 //!
