@@ -18,6 +18,7 @@ mod products;
 mod stand_in;
 
 use std::ffi::{CStr, c_char};
+use support::cuda;
 use support::software::in_child;
 use warpline::kernels::libraries::{Products, products};
 use warpline::prelude::*;
@@ -34,11 +35,6 @@ fn in_child_with_cublas<F: FnOnce()>(variables: &[(&str, &str)], body: F) -> Str
 fn library() -> String {
     let path = warpline_softcuda::cublas_library().expect("the library was built with this test");
     path.to_str().expect("a path in UTF-8").to_owned()
-}
-
-/// `cuda:n` of the default runtime.
-fn cuda(ordinal: u32) -> Device {
-    Device::open(&format!("cuda:{ordinal}")).unwrap()
 }
 
 /// How many products cuBLAS did, and how many our kernels.
@@ -68,6 +64,9 @@ fn matrix(shape: [usize; 2], salt: u32, device: &Device) -> Pending<Tensor> {
 struct Enqueued {
     handle: u64,
     stream: u64,
+    /// What the handle was lent to work in; 0: it has its own.
+    workspace: u64,
+    workspace_bytes: usize,
     math_mode: i32,
     reserved: u32,
 }

@@ -11,6 +11,8 @@ mod contexts;
 mod copies;
 #[path = "cuda_device/found.rs"]
 mod found;
+#[path = "cuda_device/graphs.rs"]
+mod graphs;
 #[path = "cuda_device/kernels.rs"]
 mod kernels;
 #[path = "cuda_device/pinned.rs"]
@@ -20,12 +22,7 @@ mod pools;
 #[path = "cuda_device/programs.rs"]
 mod programs;
 
-use warpline::prelude::*;
-
-/// A CUDA device of the default runtime.
-fn cuda(ordinal: u32) -> Device {
-    Device::open(&format!("cuda:{ordinal}")).unwrap()
-}
+use support::cuda;
 
 fn ramp(n: usize) -> Vec<f32> {
     (0..n).map(|i| i as f32).collect()

@@ -66,3 +66,29 @@ fn cuda_source_is_compiled_and_what_is_wrong_with_it_is_told() {
         );
     });
 }
+
+#[test]
+#[ignore = "needs NVRTC, where WARPLINE_NVRTC says"]
+fn an_nvrtc_that_is_newer_than_the_driver_is_passed_over_unless_it_is_named() {
+    let named = std::env::var("WARPLINE_NVRTC").unwrap();
+    // Where the loader finds it too.
+    let folders =
+        [warpline_softcuda::library_dir().unwrap(), std::path::Path::new(&named).with_file_name("")];
+    let path = std::env::join_paths(folders).unwrap();
+    for (driver, name, compiles) in [("12000", "", false), ("13090", "", true), ("12000", &named[..], true)] {
+        let compiled = if compiles { "1" } else { "0" };
+        let variables = [
+            ("LD_LIBRARY_PATH", path.to_str().unwrap()),
+            ("SOFTCUDA_DRIVER_VERSION", driver),
+            ("WARPLINE_NVRTC", name),
+            ("TEST_COMPILED", compiled),
+        ];
+        in_child(&variables, || {
+            let stream = support::cuda(0).new_stream().unwrap();
+            let y = stream.alloc::<f32>(1).unwrap();
+            // Without a compiler the software driver takes a kernel at its word.
+            let outcome = stream.launch(misspelt(1, &y), LaunchConfig::for_elements(1)).wait();
+            assert_eq!(outcome.is_err(), std::env::var("TEST_COMPILED").unwrap() == "1", "{outcome:?}");
+        });
+    }
+}

@@ -1,37 +1,33 @@
 //! When ops ran on a CUDA device, as the recorder hears it.
 
 mod support;
+#[path = "support/traces.rs"]
+mod traces;
 
 use cudarc::driver::result::memcpy_dtod_async;
+use support::cuda;
 use support::software::in_child;
-use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::util::SubscriberInitExt;
+use traces::{events, recording_all, written};
 use warpline::prelude::*;
 use warpline::trace::Recorder;
 use warpline::{reads, writes};
 
 /// Name, stream and times in microseconds of each op that has both.
 fn spans(recorder: &Recorder) -> Vec<(String, u64, f64, f64)> {
-    let mut json = Vec::new();
-    recorder.write(&mut json).unwrap();
-    let trace: serde_json::Value = serde_json::from_slice(&json).unwrap();
-    let events = trace["traceEvents"].as_array().unwrap().iter().filter(|event| event["ph"] == "X");
-    events
-        .map(|event| {
-            let (began, took) = (event["ts"].as_f64().unwrap(), event["dur"].as_f64().unwrap());
-            (event["name"].as_str().unwrap().to_owned(), event["tid"].as_u64().unwrap(), began, began + took)
-        })
-        .collect()
+    let trace = written(recorder);
+    let ops = events(&trace, "X").into_iter();
+    ops.map(|event| {
+        let (began, took) = (event["ts"].as_f64().unwrap(), event["dur"].as_f64().unwrap());
+        (event["name"].as_str().unwrap().to_owned(), event["tid"].as_u64().unwrap(), began, began + took)
+    })
+    .collect()
 }
 
 #[test]
 fn every_op_has_its_times_once_the_device_was_synchronized() {
     for completion in ["word", "event"] {
         in_child(&[("WARPLINE_COMPLETION", completion), ("SOFTCUDA_COPY_DELAY_US", "300")], || {
-            let recorder = Recorder::new();
-            tracing_subscriber::registry().with(recorder.layer()).init();
-            let runtime = Runtime::new().unwrap();
-            let device = runtime.device(DeviceId::Cuda(0)).unwrap();
+            let (recorder, device) = (recording_all(), cuda(0));
             let (a, b) = (device.new_stream().unwrap(), device.new_stream().unwrap());
             let x = a.alloc::<f32>(1000).unwrap();
             for round in 0..40 {
@@ -59,10 +55,7 @@ fn every_op_has_its_times_once_the_device_was_synchronized() {
 fn foreign_work_has_its_times_as_a_whole() {
     for completion in ["word", "event"] {
         in_child(&[("WARPLINE_COMPLETION", completion), ("SOFTCUDA_COPY_DELAY_US", "300")], || {
-            let recorder = Recorder::new();
-            tracing_subscriber::registry().with(recorder.layer()).init();
-            let runtime = Runtime::new().unwrap();
-            let device = runtime.device(DeviceId::Cuda(0)).unwrap();
+            let (recorder, device) = (recording_all(), cuda(0));
             let (stream, other) = (device.new_stream().unwrap(), device.new_stream().unwrap());
             let (x, y) = (stream.alloc::<f32>(64).unwrap(), stream.alloc::<f32>(64).unwrap());
             let z = other.alloc::<f32>(64).unwrap();
@@ -110,10 +103,7 @@ fn foreign_work_has_its_times_as_a_whole() {
 #[test]
 fn foreign_work_is_waited_for_although_somebody_traces() {
     in_child(&[], || {
-        let recorder = Recorder::new();
-        tracing_subscriber::registry().with(recorder.layer()).init();
-        let runtime = Runtime::new().unwrap();
-        let device = runtime.device(DeviceId::Cuda(0)).unwrap();
+        let (_recorder, device) = (recording_all(), cuda(0));
         let stream = device.new_stream().unwrap();
         let x = stream.alloc::<f32>(64).unwrap();
         stream.fill(&x, 0.0).wait().unwrap();

@@ -321,6 +321,28 @@ fn a_capture_gets_memory_that_is_cached_and_finished_with() {
 }
 
 #[test]
+fn captures_one_after_the_other_take_no_more_memory_than_one() {
+    let (_runtime, device, [s]) = streams(["s"]);
+    let x = s.alloc::<f32>(8).unwrap();
+    let mut reserved = Vec::new();
+    for round in 0..5 {
+        let (graph, y) = s
+            .capture(|s| {
+                let y = s.alloc::<f32>(1 << 20)?;
+                s.fill(&y, round as f32).queued()?;
+                s.copy(&y.slice(..8)?, &x).queued()?;
+                Ok(y)
+            })
+            .unwrap();
+        graph.launch(&s).wait().unwrap();
+        assert_eq!(s.read(&x).wait().unwrap(), [round as f32; 8]);
+        reserved.push(device.memory_stats().reserved_bytes);
+        drop((graph, y));
+    }
+    assert!(reserved.iter().all(|bytes| *bytes == reserved[0]), "{reserved:?}");
+}
+
+#[test]
 fn a_panic_in_a_graph_names_the_op_in_it() {
     let runtime = Runtime::builder().panic_in_twin(3).build().unwrap();
     let device = runtime.best_device().unwrap();

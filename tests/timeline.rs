@@ -1,22 +1,17 @@
 //! The picture: every op is in it, arrows lead from what is waited for to the wait, and any text may stand in it.
 
 mod support;
+#[path = "support/traces.rs"]
+mod traces;
 
 use roxmltree::{Document, Node};
 use serde_json::Value;
 use std::time::Duration;
 use support::block_on;
-use tracing_subscriber::layer::SubscriberExt as _;
+use traces::recorded;
 use warpline::ops::data::InMemory;
 use warpline::prelude::*;
 use warpline::trace::{HostTrack, Recorder, Timeline};
-
-fn recorded(f: impl FnOnce(&Recorder)) -> Recorder {
-    let recorder = Recorder::new();
-    let subscriber = tracing_subscriber::registry().with(recorder.layer());
-    tracing::subscriber::with_default(subscriber, || f(&recorder));
-    recorder
-}
 
 /// A device whose ops run on the thread that waits for them.
 fn seeded() -> (Runtime, Device) {

@@ -1,31 +1,21 @@
 //! The recorder: every op with its times, as JSON, one track a stream.
 
 mod support;
+#[path = "support/traces.rs"]
+mod traces;
 
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use support::runtime;
-use tracing_subscriber::layer::SubscriberExt as _;
+use traces::{events, recording_all, written};
 use warpline::prelude::*;
 use warpline::trace::Recorder;
 
 /// What `f` records when it runs on this thread, as the recorder writes it.
 fn recorded(f: impl FnOnce()) -> (Recorder, Value) {
-    let recorder = Recorder::new();
-    let subscriber = tracing_subscriber::registry().with(recorder.layer());
-    tracing::subscriber::with_default(subscriber, f);
+    let recorder = traces::recorded(|_| f());
     let trace = written(&recorder);
     (recorder, trace)
-}
-
-fn written(recorder: &Recorder) -> Value {
-    let mut json = Vec::new();
-    recorder.write(&mut json).unwrap();
-    serde_json::from_slice(&json).expect("valid JSON")
-}
-
-fn events<'a>(trace: &'a Value, phase: &str) -> Vec<&'a Value> {
-    trace["traceEvents"].as_array().unwrap().iter().filter(|event| event["ph"] == phase).collect()
 }
 
 /// Track number → the stream's label.
@@ -168,8 +158,7 @@ fn a_file_holds_what_write_writes() {
 
 #[test]
 fn work_of_other_threads_is_recorded_through_the_global_subscriber() {
-    let recorder = Recorder::new();
-    tracing::subscriber::set_global_default(tracing_subscriber::registry().with(recorder.layer())).unwrap();
+    let recorder = recording_all();
     let runtime = runtime(1);
     let device = runtime.device(DeviceId::Cpu(0)).unwrap();
     let streams: Vec<_> =

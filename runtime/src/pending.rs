@@ -33,9 +33,10 @@ pub struct Pending<T> {
 
 enum State<T> {
     Flight(Flight, Output<T>),
-    /// Several streams at once: resolved when all are, to the first error if there is one. Of no stream, with an error: what was
-    /// captured, which has a value and nothing to await.
+    /// Several streams at once: resolved when all are, to the first error if there is one.
     Many(Vec<Pending<()>>, Option<Error>, Output<T>),
+    /// Of a capture: it has a value, and nothing to await.
+    Captured(Step, Output<T>),
     Failed(Refusal),
     Taken,
 }
@@ -47,6 +48,14 @@ struct Flight {
     registration: Option<Registration>,
     /// Whether seeing it done counts as observing.
     observes: bool,
+}
+
+/// A step of a capture.
+#[derive(Clone)]
+struct Step {
+    core: Arc<StreamCore>,
+    /// Why nobody can await it.
+    nothing: Error,
 }
 
 enum Output<T> {
@@ -168,8 +177,9 @@ impl<T> Pending<T> {
 
     #[cold]
     #[inline(never)]
-    fn captured(core: &StreamCore, number: Ticket, output: Output<T>) -> Self {
-        Pending { state: State::Many(Vec::new(), Some(core.nothing_to_await(number)), output) }
+    fn captured(core: &Arc<StreamCore>, number: Ticket, output: Output<T>) -> Self {
+        let step = Step { core: core.clone(), nothing: core.nothing_to_await(number) };
+        Pending { state: State::Captured(step, output) }
     }
 
     pub(crate) fn refused_on(core: &Arc<StreamCore>, error: Error) -> Self {
@@ -209,10 +219,7 @@ impl<T> Pending<T> {
     pub fn query(&mut self) -> Result<bool> {
         match &mut self.state {
             State::Flight(flight, _) => flight.query(),
-            State::Many(parts, first, _) => {
-                if let Some(error) = first {
-                    return Err(error.clone());
-                }
+            State::Many(parts, ..) => {
                 // All of them, since each asks for the marker it needs.
                 let mut done = true;
                 for part in parts {
@@ -220,6 +227,7 @@ impl<T> Pending<T> {
                 }
                 Ok(done)
             }
+            State::Captured(step, _) => Err(step.nothing.clone()),
             State::Failed(refusal) => {
                 refusal.error.mark_seen();
                 Err(refusal.error.clone())
@@ -236,7 +244,7 @@ impl<T> Pending<T> {
             State::Many(parts, ..) => {
                 *parts = std::mem::take(parts).into_iter().map(Pending::unobserved).collect();
             }
-            State::Failed(_) | State::Taken => {}
+            State::Captured(..) | State::Failed(_) | State::Taken => {}
         }
         self
     }
@@ -258,6 +266,7 @@ impl Pending<()> {
         let state = match self.into_state() {
             State::Flight(flight, output) => State::Flight(flight, output.with(value)),
             State::Many(parts, first, output) => State::Many(parts, first, output.with(value)),
+            State::Captured(step, output) => State::Captured(step, output.with(value)),
             State::Failed(refusal) => State::Failed(refusal),
             State::Taken => State::Taken,
         };
@@ -272,7 +281,9 @@ impl<T: DeviceValue> Pending<T> {
     /// The refusal, if the call was refused. What the device does later shows up in what is awaited later.
     pub fn queued(self) -> Result<T> {
         match self.into_state() {
-            State::Flight(_, output) | State::Many(_, _, output) => output.known().or_else(|make| make()),
+            State::Flight(_, output) | State::Many(_, _, output) | State::Captured(_, output) => {
+                output.known().or_else(|make| make())
+            }
             State::Failed(refusal) => {
                 refusal.error.mark_seen();
                 Err(refusal.error)
@@ -304,7 +315,9 @@ impl<T: DeviceValue> Pending<T> {
     /// As [`into_operand`](Self::into_operand).
     pub fn as_operand(&self) -> Result<&T, Refusal> {
         match &self.state {
-            State::Flight(_, output) | State::Many(_, _, output) => Ok(output.look()),
+            State::Flight(_, output) | State::Many(_, _, output) | State::Captured(_, output) => {
+                Ok(output.look())
+            }
             State::Failed(refusal) => Err(refusal.again()),
             State::Taken => panic!("`Pending` used after it has resolved"),
         }
@@ -325,6 +338,9 @@ impl<T: DeviceValue> Pending<T> {
                 }
                 State::Many(parts, first, output) => {
                     Pending { state: State::Many(parts, first, output.replaced(value)) }
+                }
+                State::Captured(step, output) => {
+                    Pending { state: State::Captured(step, output.replaced(value)) }
                 }
                 _ => unreachable!("it has a value"),
             },
@@ -349,8 +365,8 @@ impl<T: DeviceValue> Pending<T> {
                 State::Flight(flight, _) => {
                     Pending { state: State::Flight(flight.looked_at(), Output::Value(value)) }
                 }
-                State::Many(_, first @ Some(_), _) => {
-                    Pending { state: State::Many(Vec::new(), first.clone(), Output::Value(value)) }
+                State::Captured(step, _) => {
+                    Pending { state: State::Captured(step.clone(), Output::Value(value)) }
                 }
                 // Of several streams: device values come of one.
                 _ => Pending::ready(value),
@@ -362,6 +378,7 @@ impl<T: DeviceValue> Pending<T> {
     fn looked_at_by<U>(&self, view: impl FnOnce(&T) -> Result<U, Refusal>) -> Result<U, Refusal> {
         view(self.as_operand()?).map_err(|refusal| match &self.state {
             State::Flight(flight, _) => Refusal { core: Some(flight.core.clone()), ..refusal },
+            State::Captured(step, _) if !refusal.captured => Refusal::of(&step.core, refusal.error),
             _ => refusal,
         })
     }
@@ -565,11 +582,14 @@ impl<T> Future for Pending<T> {
                 }
                 first.take().map_or(Ok(()), Err)
             }
+            State::Captured(step, _) => Err(step.nothing.clone()),
             State::Failed(refusal) => Err(refusal.error.clone()),
             State::Taken => panic!("`Pending` polled after it has resolved"),
         };
         let result = match std::mem::replace(&mut self.state, State::Taken) {
-            State::Flight(_, output) | State::Many(_, _, output) => done.and_then(|()| output.take()),
+            State::Flight(_, output) | State::Many(_, _, output) | State::Captured(_, output) => {
+                done.and_then(|()| output.take())
+            }
             State::Failed(refusal) => Err(refusal.error),
             State::Taken => unreachable!("looked at above"),
         };
@@ -609,7 +629,7 @@ impl<T> fmt::Debug for Pending<T> {
             State::Flight(flight, _) => {
                 write!(f, "Pending(ticket {} of {:?})", flight.place.ticket, flight.core)
             }
-            State::Many(_, Some(error), _) => write!(f, "Pending({error})"),
+            State::Captured(step, _) => write!(f, "Pending({})", step.nothing),
             State::Many(parts, ..) => write!(f, "Pending({} streams)", parts.len()),
             State::Failed(refusal) => write!(f, "Pending(refused: {})", refusal.error),
             State::Taken => f.write_str("Pending(resolved)"),

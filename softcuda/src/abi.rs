@@ -54,9 +54,19 @@ impl<T> Out<T> {
         Ok(())
     }
 
+    /// A place that a caller has named in a value: as with the others, it is null or valid for a write.
+    pub(crate) fn of(place: *mut T) -> Self {
+        Out(place)
+    }
+
     /// The same place, for a value whose type the caller has chosen by a number.
     pub(crate) fn cast<U>(self) -> Out<U> {
         Out(self.0.cast())
+    }
+
+    /// What the caller has put there, where it is read first.
+    pub(crate) fn given(&self) -> In<T> {
+        In(self.0.cast_const())
     }
 
     /// The bare pointer, for the few results that are arrays.

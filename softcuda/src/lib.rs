@@ -57,7 +57,8 @@
 //! before it has ended, on whatever stream that is. Its nodes run one after the other, and where no edge orders them a
 //! different order is taken by turns, so that a missing edge shows: an executable graph's first launch runs what was
 //! captured last as early as it can, its second runs branch after branch in the order of their capture, each further one
-//! mixes by its number and a seed. A node that waits for a word lets other branches pass, but nothing is promised to run
+//! mixes by its number and a seed. With `CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY` the priority of the stream that a
+//! node was captured on comes first, of copies and fills as of kernels. A node that waits for a word lets other branches pass, but nothing is promised to run
 //! at the same time.
 //!
 //! A graph keeps no memory alive. Addresses are looked up when a node runs: device or page-locked memory that has ended

@@ -213,7 +213,7 @@ impl Stream {
     #[inline]
     pub(crate) fn submit(&'static self, op: Op) -> Outcome<Option<u64>> {
         if self.is_capturing() {
-            let node = Arc::new(Node::new(op, self.context()));
+            let node = Arc::new(Node::new(op, self.context(), self.priority()));
             capture::add(self, node)?;
             return Ok(None);
         }

@@ -302,7 +302,7 @@ fn outcome(said: &str) -> &str {
 fn code_of(entry: &str) -> &'static str {
     match entry {
         "cuMemAlloc_v2" | "cuMemHostAlloc" | "cuStreamCreateWithPriority" | "cuEventCreate" => "2",
-        "cuModuleLoadData" => "218",
+        "cuModuleLoadDataEx" => "218",
         _ => "1",
     }
 }

@@ -587,6 +587,21 @@ contract! {
         assert_eq!(stream.synchronize().await.unwrap_err().kind(), ErrorKind::Shape, "nor is that lost");
     }
 
+    async fn a_refused_view_that_is_dropped_fails_the_capture_or_is_told_of_on_its_stream([device]) {
+        let stream = device.new_stream()?;
+        let fill = |s: &Stream| s.alloc::<f32>(4).map(|x| s.fill(&x, 1.0).with(x));
+        let error = stream.capture(|s| fill(s).map(|x| drop(x.view(|x| Ok(x.slice(..5)?))))).unwrap_err();
+        says(&error, ErrorKind::Shape, &["0..5 is not within 0..4"]);
+        stream.synchronize().await?;
+        let error = stream.capture(|s| fill(s).map(|x| drop(x.view_of(|x| Ok(x.slice(..6)?))))).unwrap_err();
+        says(&error, ErrorKind::Shape, &["0..6 is not within 0..4"]);
+        // Of a capture that is over.
+        let mut kept = None;
+        let (_graph, ()) = stream.capture(|s| fill(s).map(|x| kept = Some(x)))?;
+        drop(kept.unwrap().view(|x| Ok(x.slice(..7)?)));
+        says(&refused(stream.synchronize()).await, ErrorKind::Shape, &["0..7 is not within 0..4"]);
+    }
+
     async fn an_event_of_a_capture_keeps_no_memory([device]) {
         let (stream, other) = (device.new_stream()?, device.new_stream()?);
         let (graph, event) = stream.capture(|s| {

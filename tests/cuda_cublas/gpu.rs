@@ -117,3 +117,24 @@ fn a_layer_with_its_bias_by_cublas_is_that_of_the_twin() {
     }
     assert_eq!(ran(), (SHAPES.len() as u64, 0));
 }
+
+#[test]
+#[ignore = "needs a GPU and cuBLAS"]
+fn products_of_a_graph_are_those_of_the_calls() {
+    let device = cuda(0);
+    // The first is summed in parts, which takes memory to work in.
+    for [m, n, k] in [[64, 64, 1 << 14], [257, 129, 1025]] {
+        let launch = |stream: &Stream, [a, b, c]: [&Buffer<f32>; 3]| {
+            stream.launch(kernels::matmul(m, n, k, 0, 0, a, b, c), launch::product(m, n))
+        };
+        let by_call = product(&device, [m, n, k], launch);
+        let by_graph = product(&device, [m, n, k], |stream, operands| {
+            let (graph, ()) = stream.capture(|s| launch(s, operands)).unwrap();
+            assert!(graph.memory_bytes() >= 4 << 20, "what cuBLAS works in");
+            drop(graph.launch(stream));
+            graph.launch(stream)
+        });
+        close(&by_call, &by_graph, tolerance(k as usize));
+    }
+    assert_eq!(ran(), (4, 0));
+}

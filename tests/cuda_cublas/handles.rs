@@ -224,3 +224,64 @@ fn the_products_of_a_graph_are_cublas_on_each_of_its_streams() {
         assert_eq!(ran(), (2, 0), "a launch asks no library");
     });
 }
+
+#[test]
+fn products_of_a_graph_work_in_memory_of_the_graph_and_others_do_not() {
+    const WORKSPACE: usize = 4 << 20;
+    in_child_with_cublas(&[], || {
+        let device = cuda(0);
+        let (stream, side) = (device.new_stream().unwrap(), device.new_stream().unwrap());
+        let (one, two, out) = (three(&stream), three(&stream), stream.alloc::<f32>(WORKSPACE / 4).unwrap());
+        let capture = |s: &Stream| {
+            side.wait_stream(s).queued()?;
+            // As large as what a product works in, and free when the capture ends.
+            let scratch = s.alloc::<f32>(WORKSPACE / 4)?;
+            s.fill(&scratch, 1.0).queued()?;
+            multiply(s, &one).queued()?;
+            multiply(&side, &two).queued()?;
+            s.copy(&scratch, &out).queued()?;
+            s.wait_stream(&side).queued()
+        };
+        let (graph, ()) = stream.capture(capture).unwrap();
+        let (other, ()) = stream.capture(|s| graph.launch(s)).unwrap();
+        let mut places: Vec<_> = enqueued().iter().map(|one| (one.workspace, one.workspace_bytes)).collect();
+        assert!(places.iter().all(|place| place.0 != 0 && place.1 == WORKSPACE), "{places:?}");
+        places.sort_unstable();
+        places.dedup();
+        assert_eq!(places.len(), 4, "one for each stream of each graph: {places:?}");
+        assert!(graph.memory_bytes() >= 3 * WORKSPACE && other.memory_bytes() >= 2 * WORKSPACE);
+        assert_eq!(device.memory_stats().graph_bytes, graph.memory_bytes() + other.memory_bytes());
+        for _ in 0..4 {
+            for graph in [&graph, &other] {
+                drop(stream.fill(&out, 0.0));
+                graph.launch(&stream).wait().unwrap();
+                assert_eq!(stream.read(&out).wait().unwrap(), vec![1.0; WORKSPACE / 4]);
+            }
+        }
+        // On the driver's streams that the graphs were captured on, among others.
+        let streams = [(); 6].map(|()| device.new_stream().unwrap());
+        for stream in &streams {
+            drop(stream.wait_event(&side.record_event()));
+            multiply(stream, &three(stream)).wait().unwrap();
+        }
+        assert!(enqueued()[4..].iter().all(|one| one.workspace == 0));
+        drop((graph, other));
+        assert_eq!(device.memory_stats().graph_bytes, 0);
+    });
+}
+
+#[test]
+fn a_graph_whose_products_have_no_memory_to_work_in_is_refused() {
+    in_child_with_cublas(&[], || {
+        let runtime = Runtime::builder().memory_limit(6 << 20).build().unwrap();
+        let device = runtime.device(DeviceId::Cuda(0)).unwrap();
+        let stream = device.new_stream().unwrap();
+        let operands = three(&stream);
+        let (_graph, ()) = stream.capture(|s| multiply(s, &operands)).unwrap();
+        let error = stream.capture(|s| multiply(s, &operands)).unwrap_err();
+        let texts =
+            ["cuda:0 is out of memory: 4.0 MiB asked", "holders: 4.0 MiB from tests/cuda_cublas/handles.rs:"];
+        crate::support::says(&error, ErrorKind::OutOfMemory, &texts);
+        multiply(&stream, &operands).wait().unwrap();
+    });
+}

@@ -60,6 +60,12 @@ warpline::kernel! {
         cpu: |_x| (),
     }
 
+    /// Its PTX ends too early.
+    pub(crate) unsafe fn cut_off(x: &mut [f32]) {
+        ptx: ".version 8.1\n.target sm_70\n.address_size 64\n.visible .entry cut_off(.param .u64 x) {",
+        cpu: |_x| (),
+    }
+
     /// Its PTX has another parameter.
     pub(crate) unsafe fn other_parameters(n: u64, x: &mut [f32]) {
         ptx: ".version 8.1\n.target sm_70\n.address_size 64\n.visible .entry other_parameters(.param .u32 n, .param .u64 x) { ret; }",
@@ -188,7 +194,7 @@ fn kernels_of_one_text_share_a_module_and_its_variables() {
         let stream = cuda(0).new_stream().unwrap();
         let x = stream.alloc::<f32>(4).unwrap();
         drop(stream.write(&x, &ramp(4)));
-        let ([modules], ()) = calls_in([c"cuModuleLoadData"], || {
+        let ([modules], ()) = calls_in([c"cuModuleLoadDataEx"], || {
             for _ in 0..3 {
                 drop(stream.launch(scale_by_table(4, &x), LaunchConfig::for_elements(4u32)));
                 drop(stream.launch(count_calls(&x), LaunchConfig::for_elements(1u32)));
@@ -277,7 +283,15 @@ fn device_code_that_cannot_be_loaded_is_refused_and_the_device_goes_on() {
         };
         refused(
             no_image(&x),
-            &["no_image cannot be loaded: cuModuleLoadData answered CUDA_ERROR_INVALID_PTX"],
+            &["no_image cannot be loaded: cuModuleLoadDataEx answered CUDA_ERROR_INVALID_PTX"],
+        );
+        refused(
+            cut_off(&x),
+            &[
+                "cut_off cannot be loaded: cuModuleLoadDataEx answered CUDA_ERROR_INVALID_PTX",
+                "):\n",
+                "the device goes on",
+            ],
         );
         refused(
             other_parameters(1, &x),

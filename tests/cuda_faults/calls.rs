@@ -173,7 +173,7 @@ fn a_kernel_whose_device_code_takes_other_parameters_is_refused() {
 
 #[test]
 fn a_module_that_does_not_load_is_tried_again_with_the_next_launch() {
-    for plan in ["cuModuleLoadData:1:218", "cuModuleGetFunction:1:500"] {
+    for plan in ["cuModuleLoadDataEx:1:218", "cuModuleGetFunction:1:500"] {
         in_child(&[("SOFTCUDA_FAIL", plan)], || {
             let (_runtime, device) = cuda();
             let work = stream(&device, "work");
@@ -207,7 +207,7 @@ fn a_call_that_finds_the_context_dead_says_so_everywhere() {
     for plan in [
         "cuMemAlloc_v2:1:700:sticky",
         "cuMemHostAlloc:1:700:sticky",
-        "cuModuleLoadData:1:700:sticky",
+        "cuModuleLoadDataEx:1:700:sticky",
         "cuStreamWriteValue64_v2:2:700:sticky",
         "cuEventRecord:1:700:sticky",
     ] {

@@ -25,6 +25,11 @@ pub(crate) fn streams<const N: usize>(labels: [&str; N]) -> (Runtime, Device, [S
     (runtime, device, streams)
 }
 
+/// `cuda:n` of the default runtime.
+pub(crate) fn cuda(ordinal: u32) -> Device {
+    Device::open(&format!("cuda:{ordinal}")).expect("a CUDA device")
+}
+
 /// Waits until everything on `stream` is done without observing it.
 pub(crate) fn finish_unobserved(stream: &Stream) {
     while stream.completed() < stream.issued() {

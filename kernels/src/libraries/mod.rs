@@ -14,8 +14,9 @@
 //! `CUDA_PATH`, once a process, with the first product or [`Device::load`](warpline_runtime::Device::load), which may take a tenth of a
 //! second. A library newer than the driver is passed over; one that is named is taken at its word.
 //!
-//! In a graph, what runs a product is decided when the capture ends, and stays: launches ask nobody. What cuBLAS needs besides
-//! in a capture it takes by itself, as memory that no figure here counts.
+//! In a graph, what runs a product is decided when the capture ends, and stays: launches ask nobody. There cuBLAS works in memory of
+//! the graph, 4 MiB for each captured stream that has products, 32 MiB from Hopper on, which counts as such. What it takes besides, with
+//! a handle or where others capture a stream that they lent, no figure here counts.
 //!
 //! # Rounding
 //! The library adds in an order of its own, which depends on its version, the GPU and the shape; with a kernel of this crate

@@ -28,7 +28,7 @@ mod stamp;
 pub use health::Health;
 pub(crate) use panic::message_of;
 pub(crate) use plan::OF_ONE_DEVICE;
-pub use plan::{Plan, Step, Work};
+pub use plan::{Plan, PlanStream, Step, Work};
 pub use stamp::Stamp;
 
 use crate::device::DeviceId;
@@ -246,6 +246,15 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
     /// If there is none, or no modules here.
     fn global(&self, _kernel: &'static Kernel, _name: &str) -> Result<(DevicePtr, usize), DriverError> {
         Err(DriverError::Refused("the device has no modules".into()))
+    }
+
+    /// For each stream of `plan`, how many bytes libraries want there to work in: what [`instantiate`](Self::instantiate) then finds in
+    /// the plan, where it is more than 0.
+    ///
+    /// # Errors
+    /// If the device cannot say.
+    fn workspace_bytes(&self, plan: &Plan) -> Result<Vec<usize>, DriverError> {
+        Ok(vec![0; plan.streams.len()])
     }
 
     /// Makes a graph of `plan`, for [`Command::Graph`] on streams of this device. May take milliseconds. It is dropped when no work

@@ -3,8 +3,11 @@
 //! A plan's streams stand for those of the capture. Steps of one stream run one after the other; a wait orders what follows on
 //! its stream after a step of another. Nothing else is in order, so a driver may run two branches in any order or at once.
 
-use super::{Command, Copy, CopyKind, Fill, Launch};
+use super::{Command, Copy, CopyKind, Fill, Launch, Priority};
+use crate::kernel::Workspace;
 use crate::site::Site;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
 /// Why a copy between devices is not in a graph.
 pub(crate) const OF_ONE_DEVICE: &str =
@@ -13,11 +16,20 @@ pub(crate) const OF_ONE_DEVICE: &str =
 /// The work of a graph.
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// How many streams. The first, 0, is the one the capture began on: it comes before all others' first steps, and all their
-    /// steps come before its end.
-    pub streams: usize,
+    /// The first, 0, is the one the capture began on: it comes before all others' first steps, and all their steps come before its
+    /// end.
+    pub streams: Vec<PlanStream>,
     /// What they do, in the order in which it was recorded: nothing waits for a step further down.
     pub steps: Vec<Step>,
+}
+
+/// A stream of a plan.
+#[derive(Debug, Default)]
+pub struct PlanStream {
+    /// That of the stream it stands for.
+    pub priority: Priority,
+    /// Where libraries may work on this stream, if they asked for it. It is theirs for as long as there is a graph of the plan.
+    pub workspace: Option<Workspace>,
 }
 
 /// One step of a stream.
@@ -89,13 +101,25 @@ impl Step {
 
 impl Plan {
     /// Puts the steps of `other` at the end of a stream, given with the number of its last step: those of its first stream there, those
-    /// of its others on `sides`, streams with their last steps, all of which come before that end. There may become more of them.
+    /// of its others on `sides` of the same priority, streams with their last steps, all of which come before that end. There may
+    /// become more of them.
     pub(crate) fn append(&mut self, other: &Plan, end: (usize, u64), sides: &mut Vec<(usize, u64)>) {
-        while sides.len() + 1 < other.streams {
-            sides.push((self.streams, 0));
-            self.streams += 1;
+        // For each of its others, which of the sides it is: of those of its priority the next that none has.
+        let mut side_of = Vec::new();
+        let mut looked_at = [0; Priority::High as usize + 1];
+        for &PlanStream { priority, .. } in other.streams.iter().skip(1) {
+            let looked_at = &mut looked_at[priority as usize];
+            let fits = |at: &usize| self.streams[sides[*at].0].priority == priority;
+            let at = (*looked_at..sides.len()).find(fits).unwrap_or_else(|| {
+                sides.push((self.streams.len(), 0));
+                self.streams.push(PlanStream { priority, workspace: None });
+                sides.len() - 1
+            });
+            *looked_at = at + 1;
+            side_of.push(at);
         }
-        let before: Vec<(usize, u64)> = std::iter::once(end).chain(sides.iter().copied()).collect();
+        let sides_before = side_of.iter().map(|&at| sides[at]);
+        let before: Vec<(usize, u64)> = std::iter::once(end).chain(sides_before).collect();
         let stream = |inner: usize| before[inner].0;
         // Of a side, what is numbered 0 is where the graph began.
         let shifted = |inner: usize, of: u64| before[inner].1 + of;
@@ -108,7 +132,7 @@ impl Plan {
             };
             let number = shifted(step.stream, step.number);
             if step.stream > 0 {
-                sides[step.stream - 1].1 = number;
+                sides[side_of[step.stream - 1]].1 = number;
             }
             self.steps.push(Step { stream: stream(step.stream), number, site: step.site, work });
         }
@@ -117,49 +141,87 @@ impl Plan {
     /// The steps that run something, as indices, in an order that respects the waits: `choose` picks one of the streams, given by
     /// number in ascending order, that could go on.
     pub(crate) fn order(&self, mut choose: impl FnMut(&[usize]) -> usize) -> Vec<usize> {
-        let mut queues = vec![Vec::new(); self.streams];
-        for (at, step) in self.steps.iter().enumerate().rev() {
+        let mut going = Going::new(self);
+        let mut order = Vec::new();
+        while !going.free.is_empty() {
+            let stream = going.free.remove(choose(&going.free));
+            order.push(going.take(stream));
+        }
+        debug_assert!(going.queues.iter().all(Vec::is_empty), "steps wait for each other");
+        order
+    }
+}
+
+/// How far an order has come. A stream is looked at when it is new, after its own step, and when what it waits for is done: so each
+/// step and each wait costs the same however many streams there are.
+struct Going<'a> {
+    plan: &'a Plan,
+    /// What each stream has yet to do, its next step last.
+    queues: Vec<Vec<usize>>,
+    /// The number of each stream's last step.
+    done: Vec<u64>,
+    /// Who waits for a stream, and for which of its steps, the lowest first.
+    waiting: Vec<BinaryHeap<Reverse<(u64, usize)>>>,
+    /// The streams whose next step runs something, in ascending order.
+    free: Vec<usize>,
+}
+
+impl<'a> Going<'a> {
+    fn new(plan: &'a Plan) -> Self {
+        let mut queues = vec![Vec::new(); plan.streams.len()];
+        for (at, step) in plan.steps.iter().enumerate().rev() {
             queues[step.stream].push(at);
         }
-        let mut done = vec![0; self.streams];
-        let mut order = Vec::new();
-        loop {
-            let mut free = Vec::new();
-            for stream in 0..self.streams {
-                while let Some(&at) = queues[stream].last() {
-                    match self.steps[at].work {
-                        Work::Wait { stream: other, number } if done[other] >= number => {
-                            done[stream] = self.steps[at].number;
-                            queues[stream].pop();
-                        }
-                        Work::Wait { .. } => break,
-                        _ => {
-                            free.push(stream);
-                            break;
-                        }
-                    }
-                }
-            }
-            if free.is_empty() {
-                // A wait that was passed just now may have freed a stream that was looked at before.
-                if self.a_wait_is_over(&queues, &done) {
-                    continue;
-                }
-                debug_assert!(queues.iter().all(Vec::is_empty), "steps wait for each other");
-                return order;
-            }
-            let stream = free[choose(&free)];
-            let at = queues[stream].pop().expect("it has a step that can run");
-            done[stream] = self.steps[at].number;
-            order.push(at);
+        let streams = plan.streams.len();
+        let (done, waiting) = (vec![0; streams], vec![BinaryHeap::new(); streams]);
+        let mut going = Going { plan, queues, done, waiting, free: Vec::new() };
+        going.pass_waits((0..streams).collect());
+        going
+    }
+
+    /// The next step of a stream that could go on, which is done with it.
+    fn take(&mut self, stream: usize) -> usize {
+        let at = self.queues[stream].pop().expect("it has a step that can run");
+        self.done[stream] = self.plan.steps[at].number;
+        let mut streams = vec![stream];
+        self.release(stream, &mut streams);
+        self.pass_waits(streams);
+        at
+    }
+
+    /// Those that waited for where `stream` is now.
+    fn release(&mut self, stream: usize, streams: &mut Vec<usize>) {
+        let (done, waiting) = (self.done[stream], &mut self.waiting[stream]);
+        while let Some(&Reverse((number, who))) = waiting.peek()
+            && number <= done
+        {
+            waiting.pop();
+            streams.push(who);
         }
     }
 
-    fn a_wait_is_over(&self, queues: &[Vec<usize>], done: &[u64]) -> bool {
-        queues.iter().filter_map(|queue| queue.last()).any(|&at| match self.steps[at].work {
-            Work::Wait { stream, number } => done[stream] >= number,
-            _ => false,
-        })
+    /// Moves each of `streams`, and whoever waits for them, to the next step that runs something, or to a wait that is not over.
+    fn pass_waits(&mut self, mut streams: Vec<usize>) {
+        while let Some(stream) = streams.pop() {
+            while let Some(&at) = self.queues[stream].last() {
+                match self.plan.steps[at].work {
+                    Work::Wait { stream: other, number } if self.done[other] < number => {
+                        self.waiting[other].push(Reverse((number, stream)));
+                        break;
+                    }
+                    Work::Wait { .. } => {
+                        self.queues[stream].pop();
+                        self.done[stream] = self.plan.steps[at].number;
+                        self.release(stream, &mut streams);
+                    }
+                    _ => {
+                        let place = self.free.partition_point(|&free| free < stream);
+                        self.free.insert(place, stream);
+                        break;
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -186,7 +248,7 @@ mod tests {
             numbers[stream] += 1;
             steps.push(Step { stream, number: numbers[stream], site: Site::here(&"step"), work });
         }
-        Plan { streams, steps }
+        Plan { streams: (0..streams).map(|_| PlanStream::default()).collect(), steps }
     }
 
     /// Which steps have to come before which, by search.
@@ -217,17 +279,25 @@ mod tests {
             choices in proptest::collection::vec(0usize..100, 1..24),
         ) {
             let plan = plan(streams, &draws);
-            let mut turn = 0;
-            let order = plan.order(|free| {
-                turn += 1;
-                choices[turn % choices.len()] % free.len()
-            });
+            let before = before(&plan);
             let runs: Vec<usize> =
                 (0..plan.steps.len()).filter(|&at| !matches!(plan.steps[at].work, Work::Wait { .. })).collect();
+            let mut turn = 0;
+            let mut left: BTreeSet<usize> = runs.iter().copied().collect();
+            let order = plan.order(|free| {
+                // What comes after nothing that is left, of all streams.
+                let next = left.iter().filter(|&at| before[*at].is_disjoint(&left));
+                let could: BTreeSet<usize> = next.map(|&at| plan.steps[at].stream).collect();
+                assert_eq!(free, could.into_iter().collect::<Vec<_>>());
+                turn += 1;
+                let chosen = choices[turn % choices.len()] % free.len();
+                let at = *left.iter().find(|&&at| plan.steps[at].stream == free[chosen]).unwrap();
+                left.remove(&at);
+                chosen
+            });
             let mut sorted = order.clone();
             sorted.sort_unstable();
             prop_assert_eq!(&sorted, &runs);
-            let before = before(&plan);
             for (place, at) in order.iter().enumerate() {
                 for later in &order[place + 1..] {
                     prop_assert!(!before[*at].contains(later), "step {later} ran after {at}");
@@ -243,7 +313,7 @@ mod tests {
         let inner = plan(2, &[(1, Some(0)), (1, None), (0, None), (0, Some(1))]);
         let mut sides = Vec::new();
         outer.append(&inner, (1, 2), &mut sides);
-        assert_eq!((outer.streams, &sides[..]), (3, &[(2, 2)][..]));
+        assert_eq!((outer.streams.len(), &sides[..]), (3, &[(2, 2)][..]));
         let shown: Vec<_> = outer.steps[3..]
             .iter()
             .map(|step| match step.work {
@@ -254,10 +324,20 @@ mod tests {
         assert_eq!(shown, [(2, 1, Some((1, 2))), (2, 2, None), (1, 3, None), (1, 4, Some((2, 2)))]);
         // Once more, on the same streams.
         outer.append(&inner, (1, 4), &mut sides);
-        assert_eq!((outer.streams, &sides[..]), (3, &[(2, 4)][..]));
+        assert_eq!((outer.streams.len(), &sides[..]), (3, &[(2, 4)][..]));
+        // Another priority has streams of its own.
+        let mut urgent = plan(2, &[(1, Some(0)), (1, None), (0, Some(1))]);
+        urgent.streams[1].priority = Priority::High;
+        outer.append(&urgent, (1, 6), &mut sides);
+        let priorities: Vec<Priority> = outer.streams.iter().map(|stream| stream.priority).collect();
+        let normal = Priority::Normal;
+        assert_eq!(
+            (&priorities[..], &sides[..]),
+            (&[normal, normal, normal, Priority::High][..], &[(2, 4), (3, 2)][..])
+        );
         let before = before(&outer);
         let order = outer.order(|free| free.len() - 1);
-        assert_eq!(order.len(), 6);
+        assert_eq!(order.len(), 7);
         for (place, at) in order.iter().enumerate() {
             assert!(order[place + 1..].iter().all(|later| !before[*at].contains(later)));
         }

@@ -19,8 +19,10 @@
 
 use super::histories::Touched;
 use super::pool::GraphPool;
-use crate::driver::{Claim, Command, Plan, Step, Work};
+use crate::device::DeviceShared;
+use crate::driver::{Claim, Command, Plan, PlanStream, Step, Work};
 use crate::error::{Error, ErrorKind, Result};
+use crate::kernel::Workspace;
 use crate::memory::{Allocation, ReuseOrder};
 use crate::order::{
     self, Access, Asker, ByteRange, Clock, Conflict, Entered, Entry, Findings, Ledger, MAX_ACCESSES,
@@ -127,14 +129,17 @@ impl Capturing {
     /// What was captured, if the streams were joined and nothing went wrong unnoticed.
     pub(super) fn finish(self, site: Site) -> Result<Recorded> {
         let capture = self.0.clone();
-        {
-            let recording = capture.recording.lock();
+        let mut plan = {
+            let mut recording = capture.recording.lock();
             if let Some(error) = recording.refusals.iter().find(|error| !error.is_seen()) {
                 error.mark_seen();
                 return Err(error.clone());
             }
             recording.check_joined(site)?;
-        }
+            std::mem::take(&mut recording.plan)
+        };
+        // Before the blocks forget what the capture did to them.
+        capture.provide_workspaces(&mut plan, site)?;
         let histories = capture.pool.close();
         let touched = histories.map(super::histories::Histories::into_touched).unwrap_or_default();
         if touched.len() >= MAX_ACCESSES {
@@ -145,7 +150,6 @@ impl Capturing {
             return Err(Error::new(ErrorKind::InvalidArgument, format!("{site}: {why}")));
         }
         let mut recording = capture.recording.lock();
-        let plan = std::mem::take(&mut recording.plan);
         let keeps = std::mem::take(&mut recording.keeps);
         let claims = std::mem::take(&mut recording.claims);
         drop(recording);
@@ -258,8 +262,8 @@ impl Capture {
         core.ensure_open(site)?;
         let id = self.observed.admit().expect("a capture has fewer streams than a runtime");
         core.begin_capture(site, self.clone())?;
-        let (core, stream) = (core.clone(), recording.plan.streams);
-        recording.plan.streams += 1;
+        let (core, stream) = (core.clone(), recording.plan.streams.len());
+        recording.plan.streams.push(PlanStream { priority: core.priority, workspace: None });
         let (clock, sides) = (Clock::default(), Vec::new());
         let member = Member { core, stream, id, number: 0, newest_op: None, clock, sides };
         recording.members.push(member);
@@ -421,6 +425,24 @@ impl Capture {
             histories.born(&allocation, ledger);
         }
         Ok(allocation)
+    }
+
+    /// Allocates what libraries want to work in on the plan's streams: what no op of the capture ever has, as anything may be there at
+    /// any time of a launch.
+    fn provide_workspaces(&self, plan: &mut Plan, site: Site) -> Result<()> {
+        let DeviceShared { driver, memory, world, .. } = &*self.pool.device;
+        let wanted = driver.workspace_bytes(plan).map_err(|error| {
+            let core = self.recording.lock().members[0].core.clone();
+            core.refused(site, &error)
+        })?;
+        let nobody = self.observed.admit().expect("a capture has fewer streams than a runtime");
+        let order = CaptureOrder { clock: &Clock::default(), world };
+        for (stream, len_bytes) in plan.streams.iter_mut().zip(wanted).filter(|(_, wanted)| *wanted > 0) {
+            let grant = memory.alloc_in(self.pool.id, len_bytes, nobody, &order, site)?;
+            self.pool.keep(grant.block);
+            stream.workspace = Some(Workspace { ptr: grant.ptr, len_bytes });
+        }
+        Ok(())
     }
 
     /// Where a member stands.

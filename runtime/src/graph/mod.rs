@@ -134,9 +134,9 @@ impl Stream {
     ///
     /// # Errors
     /// `Captured` if a stream that came in was not joined back, or is captured already; what `f` returns; the refusal of a call in
-    /// `f` that nobody has looked at by the end; `InvalidArgument` if it touches more than 65 534 pieces of memory; `Driver` if the driver
-    /// cannot make the graph. Whatever it is, the streams are as before and what was
-    /// captured is forgotten.
+    /// `f` that nobody has looked at by the end; `InvalidArgument` if it touches more than 65 534 pieces of memory; `OutOfMemory` if there is
+    /// none for a library to work in, which products by cuBLAS want on each stream; `Driver` if the driver cannot make the graph.
+    /// Whatever it is, the streams are as before and what was captured is forgotten.
     ///
     /// # Panics
     /// If `f` does; the capture is over then.
@@ -178,7 +178,7 @@ impl Graph {
         let core = stream.core();
         let Recorded { plan, touched, keeps, claims: inner, pool } = recorded;
         let ops = plan.steps.iter().filter(|step: &&Step| !matches!(step.work, Work::Wait { .. })).count();
-        let streams = plan.streams;
+        let streams = plan.streams.len();
         let plan = Arc::new(plan);
         let executable = core.device.driver.instantiate(&plan).map_err(|error| core.refused(site, &error))?;
         let segments = core.device.memory.segments_of(pool.id);
@@ -218,7 +218,9 @@ impl Graph {
     /// The ops run one after the other. Under `Schedule::Seeded` the order of branches is drawn from the seed.
     ///
     /// # On a CUDA device
-    /// Branches run as the driver sees fit; the priorities of the captured streams do not count.
+    /// Branches run as the driver sees fit, which may run several at once. Each kernel has the priority of the stream that it was
+    /// captured on, whichever launches it; one of a graph that was launched in the capture, that of its own branch, or on that graph's
+    /// first stream that of the stream of the launch.
     ///
     /// # Errors
     /// In the `Pending`: as for any op. What reads the memory that it would have written fails with the same error.
@@ -279,7 +281,7 @@ impl Graph {
         self.0.streams
     }
 
-    /// Bytes of device memory that it holds for what was allocated in its capture.
+    /// Bytes of device memory that it holds for what was allocated in its capture, and for libraries to work in.
     pub fn memory_bytes(&self) -> usize {
         self.0.memory_bytes
     }

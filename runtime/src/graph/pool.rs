@@ -1,6 +1,8 @@
 //! The memory that ops of a capture allocate: blocks of the graph's own, handed to nobody else until the graph and all that was
 //! allocated in its capture are gone.
 //!
+//! It begins with segments that are cached and that nobody uses any more, where there are some of the length it needs.
+//!
 //! While the capture goes on, a block that is dropped serves what is captured next, if that comes after its uses **in the capture**.
 //! Afterwards nothing is allocated from here any more: each launch touches the blocks as captured, also those that are free.
 //!
@@ -26,7 +28,7 @@ pub(crate) struct GraphPool {
     pub(super) nobody: StreamId,
     /// While the capture goes on.
     pub(super) histories: Mutex<Option<Histories>>,
-    /// Blocks that nobody has any more, and who used them outside the capture.
+    /// Blocks that nobody has, or has any more, and who used them outside the capture.
     set_aside: Mutex<Vec<(BlockId, Vec<Use>)>>,
 }
 
@@ -44,6 +46,11 @@ impl GraphPool {
             self.device.memory.forget_uses(self.id);
         }
         histories.take()
+    }
+
+    /// Keeps a block that only launches use, until the pool goes.
+    pub(super) fn keep(&self, block: BlockId) {
+        self.set_aside.lock().push((block, Vec::new()));
     }
 
     /// Takes back a block of an allocation that is dropped.

@@ -5,6 +5,7 @@
 //! never asks.
 
 use super::{Arg, Kernel, LaunchConfig};
+use crate::driver::DevicePtr;
 use std::ffi::c_void;
 
 /// A library that may do a kernel's work on a CUDA device.
@@ -22,6 +23,9 @@ pub struct Library {
     /// what [`Device::load`](crate::Device::load) calls, every time; and on a stream, before a graph captures launches there. Not called
     /// while something is captured, unless by the user.
     pub prepare: fn(LibraryDevice, Option<LibraryStream>) -> Result<(), String>,
+    /// How much device memory it wants to work in on a stream that a graph is captured on, given the device and its compute capability:
+    /// what it is handed in [`LibraryCall::workspace`] there. What it took by itself in a capture would count nowhere.
+    pub workspace_bytes: fn(LibraryDevice, (u32, u32)) -> usize,
     /// The kernels that `enqueue` launches besides, which are loaded with this one.
     pub kernels: &'static [&'static Kernel],
 }
@@ -56,8 +60,20 @@ pub struct LibraryCall<'a> {
     pub stream: *mut c_void,
     /// The device that it is on.
     pub device: LibraryDevice,
+    /// Where it has to work in a graph, since the graph may run on other streams than this one: memory of the graph's, which nothing else
+    /// on the stream uses. None outside of graphs, and where it asked for none.
+    pub workspace: Option<Workspace>,
     /// What the driver does for a library.
     pub driver: &'a dyn LibraryDriver,
+}
+
+/// Device memory for a library to work in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Workspace {
+    /// Where it starts, a multiple of 512.
+    pub ptr: DevicePtr,
+    /// How much it is.
+    pub len_bytes: usize,
 }
 
 /// A device, as a [`Library`] sees it.
@@ -101,6 +117,7 @@ impl std::fmt::Debug for LibraryCall<'_> {
             .field("args", &self.args)
             .field("stream", &self.stream)
             .field("device", &self.device)
+            .field("workspace", &self.workspace)
             .finish_non_exhaustive()
     }
 }

@@ -11,7 +11,9 @@ mod ptx;
 
 pub use call::{IntoOperand, KernelCall, Operand, RawOperand};
 pub use config::LaunchConfig;
-pub use library::{Library, LibraryAnswer, LibraryCall, LibraryDevice, LibraryDriver, LibraryStream};
+pub use library::{
+    Library, LibraryAnswer, LibraryCall, LibraryDevice, LibraryDriver, LibraryStream, Workspace,
+};
 #[doc(hidden)]
 pub use macros::__private;
 pub use ptx::entry_params;

@@ -153,6 +153,15 @@ impl DeviceMemory {
             return Ok(Ok(grant));
         }
         loop {
+            // A graph's pool has nothing to begin with: were all of it new, captures would grow the device's memory one by one.
+            if request.pool != PoolId::DEFAULT {
+                let mut pool = self.pool.lock();
+                if let Some(Segment { address, len, .. }) =
+                    pool.give_up(request.segment_bytes(), &|used| order.is_over(used))
+                {
+                    return Ok(Ok(pool.grow(DevicePtr(address), len, request)));
+                }
+            }
             let exhausted = match self.take_segment(request)? {
                 Ok(grant) => return Ok(Ok(grant)),
                 Err(exhausted) => exhausted,

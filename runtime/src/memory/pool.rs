@@ -543,21 +543,7 @@ impl Pool {
     /// but a single one that suffices is preferred. The caller gives them to the driver.
     pub(super) fn give_back(&mut self, enough_bytes: usize, finished: &impl Fn(Use) -> bool) -> Vec<Segment> {
         self.spill(|_| true);
-        let mut idle: Vec<Segment> = Vec::new();
-        let segments: Vec<Segment> = self.blocks.segments().copied().collect();
-        for segment in segments {
-            // What is free in a graph's pool is touched by its next launch.
-            if self.blocks[segment.first].pool != PoolId::DEFAULT {
-                continue;
-            }
-            let free = self.blocks.along(segment.first).all(|at| {
-                let block = &self.blocks[at];
-                block.state == State::Shelved && block.uses.iter().all(|used| finished(*used))
-            });
-            if free {
-                idle.push(segment);
-            }
-        }
+        let mut idle: Vec<Segment> = self.idle(finished).collect();
         idle.sort_by_key(|segment| (std::cmp::Reverse(segment.len), segment.address));
         let single = idle.iter().rposition(|segment| segment.len >= enough_bytes);
         let mut given = Vec::new();
@@ -569,16 +555,39 @@ impl Pool {
             bytes += segment.len;
             given.push(segment);
         }
-        for segment in &given {
-            let mut at = segment.first;
-            while at != NONE {
-                self.shelf.remove(&Place::of(at, &self.blocks[at]));
-                at = self.blocks[at].right;
-            }
-            self.blocks.remove_segment(segment.first);
-        }
-        self.reserved -= bytes;
+        given.iter().for_each(|segment| self.forget(segment));
         given
+    }
+
+    /// As [`give_back`](Self::give_back), one segment of `len` bytes, for a graph's pool to begin with.
+    pub(super) fn give_up(&mut self, len: usize, finished: &impl Fn(Use) -> bool) -> Option<Segment> {
+        self.spill(|_| true);
+        let segment = self.idle(finished).find(|segment| segment.len == len)?;
+        self.forget(&segment);
+        Some(segment)
+    }
+
+    /// The segments of the default pool that are free with every use finished.
+    fn idle(&self, finished: &impl Fn(Use) -> bool) -> impl Iterator<Item = Segment> {
+        let is_idle = |segment: &&Segment| {
+            // What is free in a graph's pool is touched by its next launch.
+            self.blocks[segment.first].pool == PoolId::DEFAULT
+                && self.blocks.along(segment.first).all(|at| {
+                    let block = &self.blocks[at];
+                    block.state == State::Shelved && block.uses.iter().all(|used| finished(*used))
+                })
+        };
+        self.blocks.segments().filter(is_idle).copied()
+    }
+
+    fn forget(&mut self, segment: &Segment) {
+        let mut at = segment.first;
+        while at != NONE {
+            self.shelf.remove(&Place::of(at, &self.blocks[at]));
+            at = self.blocks[at].right;
+        }
+        self.blocks.remove_segment(segment.first);
+        self.reserved -= segment.len;
     }
 
     /// The segments of `pool`: addresses and lengths.

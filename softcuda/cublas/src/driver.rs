@@ -60,6 +60,7 @@ entry_points! {
     fn cuMemFree_v2(u64);
     fn cuModuleLoadData(*mut u64, *const c_void);
     fn cuModuleGetFunction(*mut u64, u64, *const c_char);
+    fn cuMemsetD8Async(u64, u8, usize, u64);
     fn cuLaunchKernel(u64, u32, u32, u32, u32, u32, u32, u32, u64, *mut *mut c_void, *mut *mut c_void);
     fn softcudaRegisterKernel(*const SoftKernel);
 }

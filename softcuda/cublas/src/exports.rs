@@ -1,7 +1,7 @@
 //! The C entry points.
 
 use crate::figures::{self, PRODUCTS, Product};
-use crate::gemm::Sgemm;
+use crate::gemm::{self, Sgemm};
 use crate::status::{Outcome, Status, refused};
 use crate::{handle, plan};
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -42,6 +42,23 @@ extern "C" fn cublasDestroy_v2(handle: u64) -> Status {
 #[allow(non_snake_case)]
 extern "C" fn cublasSetStream_v2(handle: u64, stream: u64) -> Status {
     enter("cublasSetStream_v2", || handle::set_stream(handle, stream))
+}
+
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+extern "C" fn cublasSetWorkspace_v2(handle: u64, workspace: u64, bytes: usize) -> Status {
+    enter("cublasSetWorkspace_v2", || {
+        if !workspace.is_multiple_of(256) {
+            return refused(
+                Status::INVALID_VALUE,
+                &format!("256 does not divide the workspace {workspace:#x}"),
+            );
+        }
+        handle::with(handle, |handle| {
+            handle.lent = Some((workspace, bytes));
+            Ok(())
+        })
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -101,9 +118,11 @@ extern "C" fn cublasSgemm_v2(
             if !sgemm.has_sound_pitches() {
                 return refused(Status::INVALID_VALUE, &format!("leading dimensions of {sizes:?}"));
             }
-            sgemm.launch(known.function, known.stream)?;
             let (stream, math_mode) = (known.stream, known.math_mode);
-            PRODUCTS.lock().push(Product { handle, stream, math_mode, reserved: 0 });
+            let (workspace, bytes) = known.lent.unwrap_or_default();
+            gemm::scribble(workspace, bytes, stream)?;
+            sgemm.launch(known.function, stream)?;
+            PRODUCTS.lock().push(Product { handle, stream, workspace, bytes, math_mode, reserved: 0 });
             Ok(())
         })
     })

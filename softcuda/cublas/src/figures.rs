@@ -4,10 +4,11 @@ use parking_lot::Mutex;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-const ENTRIES: [&CStr; 7] = [
+const ENTRIES: [&CStr; 8] = [
     c"cublasCreate_v2",
     c"cublasDestroy_v2",
     c"cublasSetStream_v2",
+    c"cublasSetWorkspace_v2",
     c"cublasSetMathMode",
     c"cublasSgemm_v2",
     c"cublasGetProperty",
@@ -37,6 +38,9 @@ pub(crate) fn calls(entry: &str) -> Option<u64> {
 pub(crate) struct Product {
     pub(crate) handle: u64,
     pub(crate) stream: u64,
+    /// What it was lent to work in; 0: it has its own.
+    pub(crate) workspace: u64,
+    pub(crate) bytes: usize,
     pub(crate) math_mode: i32,
     pub(crate) reserved: u32,
 }

@@ -70,6 +70,22 @@ impl Sgemm {
     }
 }
 
+/// Writes to both ends of memory that a handle was lent, so that it shows if somebody else has it.
+pub(crate) fn scribble(workspace: u64, bytes: usize, stream: u64) -> Outcome {
+    let end = bytes.min(256);
+    for at in [workspace, workspace + (bytes - end) as u64] {
+        // SAFETY: cuMemsetD8Async takes device memory, which it checks, and a live stream.
+        let code = if end > 0 { unsafe { (driver()?.cuMemsetD8Async)(at, 0xa5, end, stream) } } else { 0 };
+        if code != 0 {
+            return refused(
+                Status::EXECUTION_FAILED,
+                &format!("cuMemsetD8Async of the workspace answered {code}"),
+            );
+        }
+    }
+    Ok(())
+}
+
 /// Tells the driver of the kernel, and loads it into the current context: its function.
 pub(crate) fn load() -> Outcome<u64> {
     let driver = driver()?;

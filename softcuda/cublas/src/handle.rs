@@ -12,6 +12,8 @@ const WORKSPACE_BYTES: usize = 4096;
 pub(crate) struct Handle {
     context: u64,
     workspace: u64,
+    /// Where it was told to work instead, and how much that is.
+    pub(crate) lent: Option<(u64, usize)>,
     /// Of its kernel in that context.
     pub(crate) function: u64,
     pub(crate) stream: u64,
@@ -31,7 +33,8 @@ pub(crate) fn create() -> Outcome<u64> {
     if unsafe { (driver()?.cuMemAlloc_v2)(&raw mut workspace, WORKSPACE_BYTES) } != 0 {
         return refused(Status::ALLOC_FAILED, "the workspace was not allocated");
     }
-    let handle = Handle { context, workspace, function: gemm::load()?, stream: 0, math_mode: 0 };
+    let (function, lent) = (gemm::load()?, None);
+    let handle = Handle { context, workspace, lent, function, stream: 0, math_mode: 0 };
     let mut handles = HANDLES.lock();
     handles.push(Box::leak(Box::new(Mutex::new(Some(handle)))));
     Ok(handles.len() as u64)
@@ -74,6 +77,7 @@ pub(crate) fn set_stream(number: u64, stream: u64) -> Outcome {
             );
         }
         handle.stream = stream;
+        handle.lent = None;
         Ok(())
     })
 }

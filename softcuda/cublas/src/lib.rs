@@ -10,14 +10,15 @@
 //! # What it keeps to
 //! A handle belongs to the context that was current when it was made, and allocates device memory there, which breaks a capture.
 //! What a caller does wrong is said on stderr besides the status for it: a handle that was destroyed, or that two threads use at once,
-//! or whose context is not current; a stream of another context. With TF32 factors are rounded to it, so that tests see it.
+//! or whose context is not current; a stream of another context; a workspace that is not aligned. A product scribbles over the workspace
+//! that its handle was lent; setting the stream takes that away again. With TF32 factors are rounded to it, so that tests see it.
 //!
 //! # Settings and figures
 //! `SOFTCUBLAS_FAIL=name:nth:status,…`: the nth call of that entry point returns that status and does nothing else.
 //!
 //! ```c
 //! uint64_t softcublasCallCount(const char* entry_point);   // UINT64_MAX: there is none of that name
-//! typedef struct { uint64_t handle, stream; int32_t math_mode; uint32_t reserved; } SoftcublasProduct;
+//! typedef struct { uint64_t handle, stream, workspace, bytes; int32_t math_mode; uint32_t reserved; } SoftcublasProduct;
 //! size_t softcublasProducts(SoftcublasProduct* to, size_t room);   // the first so many products; how many there were
 //! ```
 

@@ -1,10 +1,10 @@
 //! Modules and functions.
 
-use crate::abi::{BlockToShared, CUdeviceptr, CUfunction, CUmodule, Out, Text};
+use crate::abi::{BlockToShared, CUdeviceptr, CUfunction, CUmodule, In, Out, Text};
 use crate::context;
 use crate::device::{MAX_THREADS, MULTIPROCESSORS, SHARED_OPTIN_BYTES};
 use crate::door::exports;
-use crate::errors::{Code, Outcome, refuse};
+use crate::errors::{Code, Failure, Outcome, refuse};
 use crate::launch::occupancy;
 use crate::module;
 use std::ffi::{c_char, c_int, c_void};
@@ -41,6 +41,29 @@ fn max_potential_block(
     block.set(best.1 as c_int)
 }
 
+/// `CU_JIT_ERROR_LOG_BUFFER` and `CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES`
+const ERROR_LOG: [c_int; 2] = [5, 6];
+
+/// Writes a line where the options say that a caller wants to read what is wrong, if they do.
+fn log_into(why: &str, count: usize, options: In<c_int>, values: Out<*mut c_void>) -> Outcome {
+    let mut places = [None; 2];
+    for index in 0..count {
+        let option = options.at(index)?;
+        if let Some(which) = ERROR_LOG.iter().position(|wanted| *wanted == option) {
+            places[which] = Some(index);
+        }
+    }
+    let [Some(buffer), Some(size)] = places else { return Ok(()) };
+    let given = values.given();
+    let (buffer, room) = (given.at(buffer)?.cast::<u8>(), given.at(size)?.addr());
+    let text = &why.as_bytes()[..why.len().min(room.saturating_sub(1))];
+    let buffer = Out::of(buffer);
+    for (index, byte) in text.iter().chain([&0]).take(room).enumerate() {
+        buffer.set_at(index, *byte)?;
+    }
+    values.set_at(size, std::ptr::without_provenance_mut(text.len() + 1))
+}
+
 exports! {
     fn cuModuleLoad(out: Out<CUmodule>, name: Text) {
         out.set(module::load_file(&name.get()?)?)
@@ -53,11 +76,15 @@ exports! {
     fn cuModuleLoadDataEx(
         out: Out<CUmodule>,
         image: *const c_char,
-        _option_count: u32,
-        _options: *mut c_int,
-        _values: *mut *mut c_void,
+        option_count: u32,
+        options: In<c_int>,
+        values: Out<*mut c_void>,
     ) {
-        out.set(module::load_data(image)?)
+        let loaded = module::load_data(image);
+        if let Err(Failure { why: Some(why), .. }) = &loaded {
+            log_into(why, option_count as usize, options, values)?;
+        }
+        out.set(loaded?)
     }
 
     fn cuModuleGetLoadingMode(mode: Out<c_int>) {

@@ -23,9 +23,10 @@ use std::sync::Arc;
 
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH`.
 const DEVICE_LAUNCH: u64 = 4;
-/// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH` and `…_USE_NODE_PRIORITY`: without effect, as no graph allocates and
-/// its nodes run one after the other.
-const HARMLESS: u64 = 1 | 8;
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`: without effect, as no graph allocates.
+const AUTO_FREE: u64 = 1;
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY`
+const BY_PRIORITY: u64 = 8;
 
 /// An executable graph.
 pub(crate) struct Exec {
@@ -37,6 +38,7 @@ pub(crate) struct Exec {
 struct State {
     /// None when it is destroyed.
     program: Option<Arc<Program>>,
+    by_priority: bool,
     launches: u64,
     /// The newest launch: its stream and ticket.
     last: Option<(&'static Stream, u64)>,
@@ -49,13 +51,14 @@ pub(crate) fn instantiate(handle: CUgraph, flags: u64) -> Outcome<CUgraphExec> {
     if flags == DEVICE_LAUNCH {
         refuse!(NOT_SUPPORTED, "graphs are not launched from the device");
     }
-    if flags & !HARMLESS != 0 {
+    if flags & !(AUTO_FREE | BY_PRIORITY) != 0 {
         refuse!(INVALID_VALUE, "flags {flags:#x}");
     }
     let program = Arc::new(graph_named(handle)?.program()?);
     program.check()?;
     let (index, exec) = EXECS.take(|index| Exec { index, state: Mutex::default() });
-    *exec.state.lock() = State { program: Some(program), ..State::default() };
+    *exec.state.lock() =
+        State { program: Some(program), by_priority: flags & BY_PRIORITY != 0, ..State::default() };
     Ok(CUgraphExec(EXECS.publish(index)))
 }
 
@@ -125,7 +128,8 @@ pub(crate) fn launch(handle: CUgraphExec, on: CUstream) -> Outcome {
         before.context().usable()?;
         stream.enqueue(Work::Wait { on: before, ticket })?;
     }
-    let run = Run::new(program, Order::of_launch(state.launches, plan::get().graph_seed));
+    let order = Order::of_launch(state.launches, plan::get().graph_seed, state.by_priority);
+    let run = Run::new(program, order);
     let ticket = stream.enqueue(Work::Graph(Box::new(run)))?;
     state.launches += 1;
     state.last = Some((stream, ticket));

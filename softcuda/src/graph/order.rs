@@ -6,11 +6,22 @@
 //! 2. the second stays on a branch as long as it goes on, and begins with what was captured first;
 //! 3. each further one is mixed, by its number and `SOFTCUDA_GRAPH_SEED`.
 //!
+//! Where the executable graph was made to use the priorities of its nodes, the more urgent go before all others.
+//!
 //! Two branches of one fork so run each before the other in the first two launches.
 
 /// The order of one launch.
 #[derive(Clone, Copy)]
-pub(crate) enum Order {
+pub(crate) struct Order {
+    of_equals: OfEquals,
+    by_priority: bool,
+}
+
+/// The place of a node among those that can start: the least goes first. The last part is the node.
+pub(crate) type Place = (i32, u64, usize);
+
+#[derive(Clone, Copy)]
+enum OfEquals {
     LastFirst,
     ByBranch,
     Mixed(u64),
@@ -18,22 +29,23 @@ pub(crate) enum Order {
 
 impl Order {
     /// The order of an executable graph's nth launch, from 0.
-    pub(crate) fn of_launch(nth: u64, seed: u64) -> Self {
-        match nth {
-            0 => Order::LastFirst,
-            1 => Order::ByBranch,
-            _ => Order::Mixed(mixed(seed).wrapping_add(nth)),
-        }
+    pub(crate) fn of_launch(nth: u64, seed: u64, by_priority: bool) -> Self {
+        let of_equals = match nth {
+            0 => OfEquals::LastFirst,
+            1 => OfEquals::ByBranch,
+            _ => OfEquals::Mixed(mixed(seed).wrapping_add(nth)),
+        };
+        Order { of_equals, by_priority }
     }
 
-    /// The place of a node among those that can start: the least goes first. `step` nodes have ended before it could.
-    pub(crate) fn place(self, node: usize, step: usize) -> (u64, usize) {
-        let first = match self {
-            Order::LastFirst => u64::MAX - node as u64,
-            Order::ByBranch => u64::MAX - step as u64,
-            Order::Mixed(seed) => mixed(mixed(seed) ^ node as u64),
+    /// The place of a node. `step` nodes have ended before it could start.
+    pub(crate) fn place(self, node: usize, priority: i32, step: usize) -> Place {
+        let first = match self.of_equals {
+            OfEquals::LastFirst => u64::MAX - node as u64,
+            OfEquals::ByBranch => u64::MAX - step as u64,
+            OfEquals::Mixed(seed) => mixed(mixed(seed) ^ node as u64),
         };
-        (first, node)
+        (if self.by_priority { priority } else { 0 }, first, node)
     }
 }
 

@@ -14,6 +14,8 @@ pub(crate) struct Node {
     pub(crate) op: Op,
     /// That of the stream it was captured on.
     pub(crate) context: &'static Context,
+    /// That of the stream too. The driver keeps it of kernels only.
+    pub(crate) priority: i32,
     pins: Vec<Pin>,
 }
 
@@ -29,9 +31,9 @@ pub(crate) struct Program {
 
 impl Node {
     /// Notes an operation, and which memory it names.
-    pub(crate) fn new(op: Op, context: &'static Context) -> Self {
+    pub(crate) fn new(op: Op, context: &'static Context, priority: i32) -> Self {
         let pins = op.addresses().into_iter().filter_map(Pin::on).collect();
-        Node { op, context, pins }
+        Node { op, context, priority, pins }
     }
 
     /// Whether it can start. `since` is when that was first asked.

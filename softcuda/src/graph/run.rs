@@ -4,7 +4,7 @@
 //! order decides; a node that waits for a word or for time lets the others pass. The stream has the launch at its front
 //! until nothing is left, so that the whole is one piece of its work.
 
-use super::order::Order;
+use super::order::{Order, Place};
 use super::program::{Node, Program};
 use crate::op::Op;
 use crate::work::{HostRange, Ready};
@@ -19,9 +19,9 @@ pub(crate) struct Run {
     /// For each node, how many that it runs after have not ended.
     missing: Vec<usize>,
     /// The nodes that can start, by place, and since when they are asked.
-    startable: BTreeMap<(u64, usize), Option<Instant>>,
+    startable: BTreeMap<Place, Option<Instant>>,
     /// What [`ready`](Self::ready) found, or what has begun.
-    chosen: Option<(u64, usize)>,
+    chosen: Option<Place>,
     ended: usize,
 }
 
@@ -30,7 +30,8 @@ impl Run {
     pub(crate) fn new(program: Arc<Program>, order: Order) -> Self {
         let missing: Vec<usize> = program.after.iter().map(Vec::len).collect();
         let first = missing.iter().enumerate().filter(|(_, missing)| **missing == 0);
-        let startable = first.map(|(node, _)| (order.place(node, 0), None)).collect();
+        let startable =
+            first.map(|(node, _)| (order.place(node, program.nodes[node].priority, 0), None)).collect();
         Run { program, order, missing, startable, chosen: None, ended: 0 }
     }
 
@@ -39,7 +40,7 @@ impl Run {
         self.chosen = None;
         let mut soonest: Option<Instant> = None;
         for (place, since) in &mut self.startable {
-            match self.program.nodes[place.1].ready(since) {
+            match self.program.nodes[place.2].ready(since) {
                 Ready::At(when) => soonest = Some(soonest.map_or(when, |sooner| sooner.min(when))),
                 ready => {
                     self.chosen = Some(*place);
@@ -52,24 +53,25 @@ impl Run {
 
     /// Whether the chosen node is a host function.
     pub(crate) fn is_call(&self) -> bool {
-        self.chosen.is_some_and(|(_, node)| matches!(self.program.nodes[node].op, Op::Call(_)))
+        self.chosen.is_some_and(|(.., node)| matches!(self.program.nodes[node].op, Op::Call(_)))
     }
 
     /// Begins the chosen node. None at the end of the launch.
     pub(crate) fn begin(&mut self) -> Option<Arc<Node>> {
         let place = self.chosen?;
         self.startable.remove(&place);
-        Some(Arc::clone(&self.program.nodes[place.1]))
+        Some(Arc::clone(&self.program.nodes[place.2]))
     }
 
     /// Notes that the node which had begun has ended.
     pub(crate) fn end(&mut self) {
-        let Some((_, node)) = self.chosen.take() else { return };
+        let Some((.., node)) = self.chosen.take() else { return };
         self.ended += 1;
         for next in &self.program.then[node] {
             self.missing[*next] -= 1;
             if self.missing[*next] == 0 {
-                self.startable.insert(self.order.place(*next, self.ended), None);
+                let priority = self.program.nodes[*next].priority;
+                self.startable.insert(self.order.place(*next, priority, self.ended), None);
             }
         }
     }

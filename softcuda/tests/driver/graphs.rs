@@ -218,6 +218,33 @@ fn branches_are_seen_in_both_orders_and_edges_hold() {
 }
 
 #[test]
+fn priorities_decide_where_the_graph_was_made_to_use_them() {
+    in_child(&[], || {
+        start();
+        let main = stream();
+        let sides = [0, -5, -1].map(|priority| {
+            let mut side = std::ptr::null_mut();
+            ok!(cuStreamCreateWithPriority(&mut side, 1, priority));
+            side
+        });
+        let graph = captured(main, || {
+            sides.iter().for_each(|side| wait(*side, main));
+            sides.iter().enumerate().for_each(|(number, side)| logged(*side, number));
+            sides.iter().for_each(|side| wait(main, *side));
+        });
+        for (flags, ordered) in [(0, false), (8, true)] {
+            let mut exec = std::ptr::null_mut();
+            ok!(cuGraphInstantiateWithFlags(&mut exec, graph, flags));
+            let orders = (0..8).map(|_| {
+                ok!(cuGraphLaunch(exec, main));
+                log_of(main)
+            });
+            assert_eq!(orders.collect::<Vec<_>>().iter().all(|order| order == &[1, 2, 0]), ordered);
+        }
+    });
+}
+
+#[test]
 fn a_seed_chooses_the_orders() {
     fn orders() -> Vec<Vec<usize>> {
         start();

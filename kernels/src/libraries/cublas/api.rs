@@ -4,6 +4,7 @@ use libloading::Library;
 use std::error::Error;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::Path;
+use warpline_runtime::kernel::Workspace;
 
 pub(super) type RawHandle = *mut c_void;
 
@@ -35,6 +36,7 @@ pub(super) struct Api {
     create: unsafe extern "C" fn(*mut RawHandle) -> c_int,
     destroy: unsafe extern "C" fn(RawHandle) -> c_int,
     set_stream: unsafe extern "C" fn(RawHandle, *mut c_void) -> c_int,
+    set_workspace: unsafe extern "C" fn(RawHandle, *mut c_void, usize) -> c_int,
     set_math_mode: unsafe extern "C" fn(RawHandle, c_int) -> c_int,
     sgemm: SgemmEntry,
     status_name: GetName,
@@ -96,6 +98,7 @@ impl Api {
             create: function!(b"cublasCreate_v2\0"),
             destroy: function!(b"cublasDestroy_v2\0"),
             set_stream: function!(b"cublasSetStream_v2\0"),
+            set_workspace: function!(b"cublasSetWorkspace_v2\0"),
             set_math_mode: function!(b"cublasSetMathMode\0"),
             sgemm: function!(b"cublasSgemm_v2\0"),
             status_name: function!(b"cublasGetStatusName\0"),
@@ -128,6 +131,18 @@ impl Api {
     pub(super) unsafe fn set_stream(&self, handle: RawHandle, stream: *mut c_void) -> Result<(), String> {
         // SAFETY: cublasSetStream takes what the caller vouches for.
         self.check("cublasSetStream", unsafe { (self.set_stream)(handle, stream) })
+    }
+
+    /// Until the stream is set again.
+    ///
+    /// # Safety
+    /// The handle lives and its context is current. One caller at a time has it. Nobody else uses the memory while what is enqueued with it
+    /// runs.
+    pub(super) unsafe fn set_workspace(&self, handle: RawHandle, workspace: Workspace) -> Result<(), String> {
+        let Workspace { ptr, len_bytes } = workspace;
+        // SAFETY: cublasSetWorkspace takes what the caller vouches for; 256 divides the address.
+        let status = unsafe { (self.set_workspace)(handle, ptr.0 as *mut c_void, len_bytes) };
+        self.check("cublasSetWorkspace", status)
     }
 
     /// # Safety

@@ -7,17 +7,22 @@
 //! 2. Making one allocates device memory and may wait for the device, which breaks a capture. For streams that a graph is captured
 //!    on they are made before ([`make`]). One that others have captured gets the spare, which [`keep_a_spare`] has made before, or none.
 //! 3. One caller at a time has a stream, and so its handle; the lock makes it certain.
+//! 4. In a graph a product works in memory of the graph. In that of the handle it would meet those of other graphs that were captured on
+//!    the same stream, and those that are put on that stream later; and what cuBLAS allocates in a capture is the driver's, a
+//!    piece for each graph, which nobody counts.
 
 use super::api::{Api, RawHandle};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
-use warpline_runtime::kernel::LibraryCall;
+use warpline_runtime::kernel::{LibraryCall, Workspace};
 
 pub(super) struct Handle {
     raw: RawHandle,
     /// What its math mode was last set to. It begins with f32.
     tf32: bool,
+    /// Where it was last told to work; none: in memory of its own.
+    workspace: Option<Workspace>,
 }
 
 // SAFETY: a cuBLAS handle may be used from any thread, one at a time.
@@ -25,7 +30,7 @@ unsafe impl Send for Handle {}
 
 impl Handle {
     fn create(api: &Api) -> Result<Self, String> {
-        Ok(Handle { raw: api.create()?, tf32: false })
+        Ok(Handle { raw: api.create()?, tf32: false, workspace: None })
     }
 
     pub(super) fn raw(&self) -> RawHandle {
@@ -38,6 +43,33 @@ impl Handle {
             unsafe { api.set_math_mode(self.raw, tf32) }?;
             self.tf32 = tf32;
         }
+        Ok(())
+    }
+}
+
+impl Handle {
+    /// Has the handle, whose stream that is, work in `workspace`, or in memory of its own.
+    ///
+    /// # Safety
+    /// The stream lives, and the context of both is current. The workspace is for the library alone for as long as what is enqueued
+    /// then may run.
+    pub(super) unsafe fn work_in(
+        &mut self,
+        api: &Api,
+        stream: *mut c_void,
+        workspace: Option<Workspace>,
+    ) -> Result<(), String> {
+        if self.workspace == workspace {
+            return Ok(());
+        }
+        match workspace {
+            // SAFETY: the handle lives, and the caller has it alone and vouches for the memory.
+            Some(workspace) => unsafe { api.set_workspace(self.raw, workspace) }?,
+            // Its stream set once more, it works in memory of its own again: so the manual of cublasSetStream has it.
+            // SAFETY: as above, and for the stream.
+            None => unsafe { api.set_stream(self.raw, stream) }?,
+        }
+        self.workspace = workspace;
         Ok(())
     }
 }

@@ -218,7 +218,9 @@ entry_points! {
     fn cuGraphLaunch(executable: sys::CUgraphExec, stream: CUstream);
     fn cuGraphExecDestroy(executable: sys::CUgraphExec);
     fn cuGraphDestroy(graph: sys::CUgraph);
-    fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void);
+    fn cuModuleLoadDataEx(
+        module: *mut CUmodule, image: *const c_void, options: c_uint, which: *mut c_int, values: *mut *mut c_void,
+    );
     fn cuModuleGetFunction(function: *mut CUfunction, module: CUmodule, name: *const c_char);
     fn cuModuleGetGlobal_v2(address: *mut CUdeviceptr, bytes: *mut usize, module: CUmodule, name: *const c_char);
     fn cuFuncGetAttribute(value: *mut c_int, attribute: c_int, function: CUfunction);

@@ -304,6 +304,10 @@ unsafe impl Driver for CudaDevice {
         loaded.inspect_err(|_| self.look_after())
     }
 
+    fn workspace_bytes(&self, plan: &Plan) -> Result<Vec<usize>, DriverError> {
+        graph::workspace_bytes(self.context, plan).inspect_err(|_| self.look_after())
+    }
+
     fn instantiate(&self, plan: &Arc<Plan>) -> Result<DriverGraph, DriverError> {
         graph::instantiate(self.context, plan).inspect_err(|_| self.look_after())
     }

@@ -10,7 +10,7 @@ use crate::driver::DriverError;
 use crate::kernel::{Kernel, LaunchConfig, ParamKind, Source, entry_params};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
-use std::ffi::{CString, c_void};
+use std::ffi::{CStr, CString, c_int, c_void};
 use std::sync::OnceLock;
 
 /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`
@@ -121,7 +121,7 @@ impl Functions {
         if let Some(Module(module)) = modules.get(&key) {
             return Ok(*module);
         }
-        let module = load_module(&image()?).map_err(|failed| failed.to_string())?;
+        let module = load_module(&image()?)?;
         modules.insert(key, Module(module));
         Ok(module)
     }
@@ -198,12 +198,32 @@ fn load_code(function: CUfunction) -> Answer<u32> {
 
 const NUL: &str = "its text holds a NUL";
 
+/// `CU_JIT_ERROR_LOG_BUFFER` and `CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES`
+const ERROR_LOG: [c_int; 2] = [5, 6];
+/// What is longer the driver cuts off.
+const LOG_BYTES: usize = 4096;
+
 /// Loads PTX text with its NUL, a cubin or a fatbin. The context is current.
-pub(super) fn load_module(image: &[u8]) -> Answer<CUmodule> {
+///
+/// # Errors
+/// What the driver answered, with what its compiler says about the text.
+fn load_module(image: &[u8]) -> Result<CUmodule, String> {
     let mut module = std::ptr::null_mut();
-    // SAFETY: cuModuleLoadData takes PTX text that ends with a NUL, or an image that says its own length, and copies it.
-    unsafe { opened().cuModuleLoadData(&raw mut module, image.as_ptr().cast::<c_void>()) }?;
-    Ok(module)
+    let (mut log, mut options) = ([0u8; LOG_BYTES], ERROR_LOG);
+    let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(LOG_BYTES)];
+    // SAFETY: cuModuleLoadDataEx takes PTX text that ends with a NUL, or an image that says its own length, and copies it. The options
+    // say where there is room for a log, and how much: in place of a pointer, which it overwrites.
+    let loaded = unsafe {
+        let (image, count) = (image.as_ptr().cast::<c_void>(), options.len() as u32);
+        opened().cuModuleLoadDataEx(&raw mut module, image, count, options.as_mut_ptr(), values.as_mut_ptr())
+    };
+    loaded.map(|()| module).map_err(|failed| {
+        let said = CStr::from_bytes_until_nul(&log).map_or_else(|_| "".into(), CStr::to_string_lossy);
+        match said.trim() {
+            "" => failed.to_string(),
+            said => format!("{failed}:\n{said}"),
+        }
+    })
 }
 
 fn check_params(kernel: &Kernel, text: &str) -> Result<(), DriverError> {

@@ -6,26 +6,31 @@
 //!    threads go on.
 //! 2. Everything that a capture forbids is done before it: kernels are loaded, shared memory is asked for, streams taken, libraries made
 //!    ready.
-//! 3. Each of the plan's streams is one of the driver's; an edge is an event, recorded right behind the step it stands for. All
+//! 3. Each of the plan's streams is one of the driver's, of the same priority, which its kernels get; an edge is an event, recorded right behind the step it stands for. All
 //!    streams are joined to the first at the end, as the driver demands it also of those that did nothing.
-//! 4. The streams of a capture go back to the pool as they came: nothing has run on them. After a capture that the driver broke they
-//!    do not, since nobody says what has become of them.
+//! 4. A library works in memory of the graph's: in that of its handle it could meet what others put on the same stream later.
+//! 5. The streams of a capture go back to the pool as they came: nothing has run on them. One that the driver, asked after a capture that
+//!    failed, still captures does not.
 
-use super::api::{Answer, CUstream, opened};
+use super::api::{Answer, CUstream, opened, optional};
 use super::context::Context;
+use super::context::attribute::{CAPABILITY_MAJOR, CAPABILITY_MINOR};
 use super::events::PooledEvent;
 use super::functions::{Function, no_such_shared};
 use super::raw_streams::RawStream;
 use super::{copy, launch, library};
-use crate::driver::{DriverError, DriverGraph, Launch, Plan, Priority, Step, Work};
-use crate::kernel::{Arg, Args, Kernel, LaunchConfig, LibraryDriver, LibraryStream};
+use crate::driver::{DriverError, DriverGraph, Launch, Plan, Step, Work};
+use crate::kernel::{Arg, Args, Kernel, LaunchConfig, LibraryDriver, LibraryStream, Workspace};
 use cudarc::driver::sys::{CUgraph, CUgraphExec};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::ffi::c_int;
+use std::sync::{Arc, OnceLock};
 
 /// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`.
 const THREAD_LOCAL: u32 = 1;
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY`: a kernel's is that of the stream it was captured on, not of the launching one.
+const USE_NODE_PRIORITY: u64 = 8;
 
 /// A graph that can be launched.
 #[derive(Debug)]
@@ -77,9 +82,9 @@ unsafe impl Send for Handle {}
 pub(super) fn instantiate(context: &'static Context, plan: &Plan) -> Result<DriverGraph, DriverError> {
     let entered = context.enter().map_err(|failed| context.driver_error(failed))?;
     let functions = functions(context, plan)?;
-    let mut streams = Vec::with_capacity(plan.streams);
-    for _ in 0..plan.streams {
-        match context.streams.take(context, Priority::Normal) {
+    let mut streams = Vec::with_capacity(plan.streams.len());
+    for stream in &plan.streams {
+        match context.streams.take(context, stream.priority) {
             Ok(stream) => streams.push(stream),
             Err(failed) => {
                 give_back(context, streams);
@@ -92,8 +97,12 @@ pub(super) fn instantiate(context: &'static Context, plan: &Plan) -> Result<Driv
         give_back(context, streams);
         return Err(error);
     }
-    let (graph, _events) = capture(context, plan, &functions, &raw)?;
+    let captured = capture(context, plan, &functions, &raw);
+    if captured.is_err() {
+        streams.retain(|stream| !is_captured(stream.stream));
+    }
     give_back(context, streams);
+    let (graph, _events) = captured?;
     let executable = graph.instantiate().map_err(|failed| context.driver_error(failed));
     drop(graph);
     drop(entered);
@@ -123,6 +132,21 @@ fn functions(context: &'static Context, plan: &Plan) -> Result<HashMap<usize, Fu
         }
     }
     Ok(functions)
+}
+
+/// What libraries want on each of the plan's streams, in bytes.
+pub(super) fn workspace_bytes(context: &Context, plan: &Plan) -> Result<Vec<usize>, DriverError> {
+    let number = |which| context.attribute(which).map_err(|failed| context.driver_error(failed));
+    let capability = (number(CAPABILITY_MAJOR)? as u32, number(CAPABILITY_MINOR)? as u32);
+    let device = library::device(context.ordinal);
+    let mut bytes = vec![0; plan.streams.len()];
+    for step in &plan.steps {
+        if let Work::Launch(Launch { kernel: Kernel { library: Some(library), .. }, .. }) = &step.work {
+            let wanted = (library.workspace_bytes)(device, capability);
+            bytes[step.stream] = wanted.max(bytes[step.stream]);
+        }
+    }
+    Ok(bytes)
 }
 
 /// Has libraries get ready on each stream that they will be asked to enqueue on.
@@ -171,7 +195,7 @@ impl Graph {
     fn instantiate(&self) -> Answer<CUgraphExec> {
         let mut executable = std::ptr::null_mut();
         // SAFETY: cuGraphInstantiateWithFlags takes a live graph and writes an executable one.
-        unsafe { opened().cuGraphInstantiateWithFlags(&raw mut executable, self.0, 0) }?;
+        unsafe { opened().cuGraphInstantiateWithFlags(&raw mut executable, self.0, USE_NODE_PRIORITY) }?;
         Ok(executable)
     }
 }
@@ -197,12 +221,28 @@ fn capture(
         .map_err(|failed| context.driver_error(failed))?;
     let enqueued = enqueue(context, plan, functions, streams, &mut events);
     let graph = end(origin).inspect_err(|_| {
-        // Should the first call not have ended it, this thread would be barred from what captures forbid.
-        let _ = end(origin);
+        // This thread would be barred from what captures forbid.
+        if is_captured(origin) {
+            let _ = end(origin);
+        }
     });
     enqueued?;
     let graph = graph.map_err(|failed| context.driver_error(failed))?;
     Ok((graph, events))
+}
+
+/// Whether the driver captures what is put on a stream.
+pub(super) fn is_captured(stream: CUstream) -> bool {
+    type IsCapturing = unsafe extern "C" fn(CUstream, *mut c_int) -> u32;
+    static IS_CAPTURING: OnceLock<Option<IsCapturing>> = OnceLock::new();
+    // SAFETY: cuStreamIsCapturing is declared so (cuda.h).
+    let entry = IS_CAPTURING.get_or_init(|| unsafe { optional("cuStreamIsCapturing") });
+    let mut status = 0;
+    entry.is_some_and(|is_capturing| {
+        // SAFETY: cuStreamIsCapturing takes a live stream and writes an int. It disturbs no capture.
+        let code = unsafe { is_capturing(stream, &raw mut status) };
+        code != 0 || status != 0
+    })
 }
 
 fn end(origin: CUstream) -> Answer<Graph> {
@@ -229,7 +269,8 @@ fn enqueue(
     }
     for step in &plan.steps {
         let stream = streams[step.stream];
-        perform(context, step, functions, stream, events).map_err(|error| told(step, error))?;
+        let workspace = plan.streams[step.stream].workspace;
+        perform(context, step, workspace, functions, stream, events).map_err(|error| told(step, error))?;
         let here = (step.stream, step.number);
         if waited.contains(&here) {
             events.insert(here, record(here)?);
@@ -248,6 +289,7 @@ fn enqueue(
 fn perform(
     context: &'static Context,
     step: &Step,
+    workspace: Option<Workspace>,
     functions: &HashMap<usize, Function>,
     stream: CUstream,
     events: &Events,
@@ -261,7 +303,7 @@ fn perform(
             if let Some(library) = launch.kernel.library {
                 let driver = &Captured { context, stream };
                 let (label, ticket, site) = ("of a graph", step.number, step.site);
-                let to = library::Target { context, stream, label, ticket, site, driver };
+                let to = library::Target { context, stream, label, ticket, site, workspace, driver };
                 if library::enqueue(library, launch, &to)? {
                     return Ok(());
                 }

@@ -48,8 +48,8 @@ fn with_params(launch: &Launch, function: Function, stream: CUstream, params: &m
     let ([gx, gy, gz], [bx, by, bz]) = (config.grid, config.block);
     if config.cluster.is_none() && !config.cooperative {
         // SAFETY: cuLaunchKernel takes a live function and stream of one context, and a pointer to each of the kernel's
-        // parameters, whose number and sizes were compared with the device code when it was loaded; they are read before it
-        // returns. A scalar's bytes stand at the lowest addresses of its eight.
+        // parameters, whose number and sizes were compared with the device code when it was loaded, or of an image are what
+        // the kernel's `unsafe` declaration promises; they are read before it returns. A scalar's bytes stand at the lowest addresses of its eight.
         return unsafe {
             opened().cuLaunchKernel(
                 function.raw,

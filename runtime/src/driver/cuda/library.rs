@@ -2,11 +2,13 @@
 
 use super::api::{CUstream, optional};
 use super::context::Context;
+use super::graph::is_captured;
 use super::software;
 use super::stream::CudaStream;
 use crate::driver::{DriverError, Launch};
 use crate::kernel::{
     Arg, Args, Kernel, LaunchConfig, Library, LibraryAnswer, LibraryCall, LibraryDevice, LibraryDriver,
+    Workspace,
 };
 use crate::site::Site;
 use crate::timeline::Ticket;
@@ -27,13 +29,15 @@ pub(super) struct Target<'a> {
     pub(super) label: &'a str,
     pub(super) ticket: Ticket,
     pub(super) site: Site,
+    pub(super) workspace: Option<Workspace>,
     pub(super) driver: &'a dyn LibraryDriver,
 }
 
 /// Asks `library` to enqueue `launch`; whether it did. The context is current.
 pub(super) fn enqueue(library: &Library, launch: &Launch, to: &Target<'_>) -> Result<bool, DriverError> {
     let device = device(to.context.ordinal);
-    let call = LibraryCall { args: &launch.args, stream: to.stream.cast(), device, driver: to.driver };
+    let Target { workspace, driver, .. } = *to;
+    let call = LibraryCall { args: &launch.args, stream: to.stream.cast(), device, workspace, driver };
     // SAFETY: `enqueue` needs arguments that fit and are valid on the stream, which `submit`'s caller vouches for, and the stream's
     // context current.
     let answer = unsafe { (library.enqueue)(&call) };
@@ -56,20 +60,6 @@ pub(super) fn enqueue(library: &Library, launch: &Launch, to: &Target<'_>) -> Re
     Ok(matches!(answer, LibraryAnswer::Enqueued(_)))
 }
 
-/// Whether the driver captures what is put on a stream.
-fn is_captured(stream: CUstream) -> bool {
-    type IsCapturing = unsafe extern "C" fn(CUstream, *mut c_int) -> u32;
-    static IS_CAPTURING: OnceLock<Option<IsCapturing>> = OnceLock::new();
-    // SAFETY: cuStreamIsCapturing is declared so (cuda.h).
-    let entry = IS_CAPTURING.get_or_init(|| unsafe { optional("cuStreamIsCapturing") });
-    let mut status = 0;
-    entry.is_some_and(|is_capturing| {
-        // SAFETY: cuStreamIsCapturing takes a live stream and writes an int. It disturbs no capture.
-        let code = unsafe { is_capturing(stream, &raw mut status) };
-        code != 0 || status != 0
-    })
-}
-
 impl LibraryDriver for CudaStream {
     /// Only where others capture a stream that they have lent: our captures are on streams of their own.
     fn is_capturing(&self) -> bool {
@@ -87,7 +77,8 @@ impl LibraryDriver for CudaStream {
     }
 }
 
-fn driver_version() -> i32 {
+/// The CUDA version that the driver library is for, 13010 for 13.1; 0 if it does not say.
+pub(super) fn driver_version() -> i32 {
     type GetVersion = unsafe extern "C" fn(*mut c_int) -> u32;
     static VERSION: OnceLock<i32> = OnceLock::new();
     *VERSION.get_or_init(|| {

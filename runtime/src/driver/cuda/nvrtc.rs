@@ -1,12 +1,15 @@
 //! CUDA C++ compiled when a kernel is first launched, by NVRTC where it is installed.
 //!
-//! The library is looked up here, by the names of both major versions that are in use, since cudarc knows one at a time.
-//! `WARPLINE_NVRTC` names a file to try first.
+//! The library is looked up here, by the names of both major versions that are in use, since cudarc knows one at a time. One that is
+//! newer than the driver is passed over: it makes PTX that the driver does not load. `WARPLINE_NVRTC` names a file to try first, which
+//! is taken at its word.
 
 use super::context::{Context, attribute};
+use super::library::driver_version;
 use libloading::Library;
+use std::error::Error;
 use std::ffi::{CString, c_char, c_int, c_void};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 type Program = *mut c_void;
@@ -30,34 +33,66 @@ struct Nvrtc {
     error_string: unsafe extern "C" fn(c_int) -> *const c_char,
     archs_count: unsafe extern "C" fn(*mut c_int) -> c_int,
     archs: unsafe extern "C" fn(*mut c_int) -> c_int,
+    /// As the driver says its own: 13010 is 13.1.
+    version: c_int,
     _library: Library,
 }
 
 type GetSize = unsafe extern "C" fn(Program, *mut usize) -> c_int;
 type GetText = unsafe extern "C" fn(Program, *mut c_char) -> c_int;
 
+const NAMES: [&str; 3] = ["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"];
+
 /// Where it is looked for, in order.
-fn candidates() -> Vec<PathBuf> {
-    let named = std::env::var_os("WARPLINE_NVRTC").map(PathBuf::from);
-    let names = ["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"];
+fn candidates() -> impl Iterator<Item = PathBuf> {
     let homes = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(std::env::var_os);
-    let in_homes = homes.flat_map(|home| names.map(|name| PathBuf::from(&home).join("lib64").join(name)));
-    named.into_iter().chain(names.map(PathBuf::from)).chain(in_homes).collect()
+    let in_homes = homes.flat_map(|home| NAMES.map(|name| PathBuf::from(&home).join("lib64").join(name)));
+    NAMES.map(PathBuf::from).into_iter().chain(in_homes)
 }
 
-fn nvrtc() -> Option<&'static Nvrtc> {
-    static NVRTC: OnceLock<Option<Nvrtc>> = OnceLock::new();
-    NVRTC
-        .get_or_init(|| {
-            // SAFETY: `Library::new` runs the library's initialisers: those of what is called NVRTC.
-            let library = candidates().iter().find_map(|path| unsafe { Library::new(path) }.ok())?;
-            // SAFETY: it is called NVRTC.
-            unsafe { Nvrtc::of(library) }.ok()
-        })
-        .as_ref()
+/// The library, or what was tried and what is wrong with each.
+fn nvrtc() -> Result<&'static Nvrtc, &'static str> {
+    static NVRTC: OnceLock<Result<Nvrtc, String>> = OnceLock::new();
+    let named = std::env::var_os("WARPLINE_NVRTC").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let found = NVRTC.get_or_init(|| search(named, candidates(), driver_version()));
+    found.as_ref().map_err(String::as_str)
+}
+
+fn search(
+    named: Option<PathBuf>,
+    candidates: impl IntoIterator<Item = PathBuf>,
+    driver_version: c_int,
+) -> Result<Nvrtc, String> {
+    let mut tried = Vec::new();
+    let named = named.into_iter().map(|path| (path, 0));
+    for (path, newest) in named.chain(candidates.into_iter().map(|path| (path, driver_version))) {
+        match Nvrtc::load(&path) {
+            Ok(nvrtc) if newest == 0 || nvrtc.version <= newest => return Ok(nvrtc),
+            Ok(nvrtc) => tried.push(format!(
+                "{} is of CUDA {}, and the driver is for {}",
+                path.display(),
+                version(nvrtc.version),
+                version(newest)
+            )),
+            Err(error) => tried.push(error.source().map_or_else(|| error.to_string(), ToString::to_string)),
+        }
+    }
+    Err(tried.join("; "))
+}
+
+/// `13.1` for 13010.
+fn version(number: c_int) -> String {
+    format!("{}.{}", number / 1000, number % 1000 / 10)
 }
 
 impl Nvrtc {
+    fn load(path: &Path) -> Result<Self, libloading::Error> {
+        // SAFETY: `Library::new` runs the library's initialisers: those of what is called NVRTC.
+        let library = unsafe { Library::new(path) }?;
+        // SAFETY: it is called NVRTC.
+        unsafe { Nvrtc::of(library) }
+    }
+
     /// # Safety
     /// `library` is NVRTC.
     unsafe fn of(library: Library) -> Result<Self, libloading::Error> {
@@ -67,7 +102,12 @@ impl Nvrtc {
                 *unsafe { library.get($name) }?
             };
         }
+        let get_version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int = function!(b"nvrtcVersion\0");
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: nvrtcVersion writes two ints.
+        let _ = unsafe { get_version(&raw mut major, &raw mut minor) };
         Ok(Nvrtc {
+            version: 1000 * major + 10 * minor,
             create: function!(b"nvrtcCreateProgram\0"),
             compile: function!(b"nvrtcCompileProgram\0"),
             ptx_size: function!(b"nvrtcGetPTXSize\0"),
@@ -122,7 +162,7 @@ impl Nvrtc {
 
 /// Whether NVRTC was found.
 pub(super) fn is_present() -> bool {
-    nvrtc().is_some()
+    nvrtc().is_ok()
 }
 
 /// The PTX of `source`, for `context`'s device, as kernel `name`'s.
@@ -130,12 +170,10 @@ pub(super) fn is_present() -> bool {
 /// # Errors
 /// Why there is none: NVRTC is missing, or what it says about the source.
 pub(super) fn compile(context: &Context, name: &str, source: &str) -> Result<String, String> {
-    let nvrtc = nvrtc().ok_or_else(|| {
-        let looked_for: Vec<_> = candidates().iter().map(|path| path.display().to_string()).collect();
+    let nvrtc = nvrtc().map_err(|tried| {
         format!(
-            "its device code is CUDA C++, and NVRTC, which compiles it, was not found: looked for {}; install it, set \
-             WARPLINE_NVRTC to where it is, or give the kernel ptx",
-            looked_for.join(", ")
+            "its device code is CUDA C++, and no NVRTC that could compile it was found: {tried}; install one, set WARPLINE_NVRTC to \
+             where it is, or give the kernel ptx"
         )
     })?;
     let number = |which| context.attribute(which).map_err(|failed| failed.to_string());
@@ -163,4 +201,24 @@ pub(super) fn compile(context: &Context, name: &str, source: &str) -> Result<Str
     // SAFETY: nvrtcDestroyProgram takes a live program, which is not used again.
     unsafe { (nvrtc.destroy)(&raw mut program) };
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_all_that_was_tried_it_is_said_what_is_wrong_with_it() {
+        // The second is there, and something else.
+        let paths = ["/nowhere/libnvrtc.so.13", "libc.so.6", "/nowhere/libnvrtc.so.12"].map(PathBuf::from);
+        let Err(tried) = search(Some("/nowhere/named".into()), paths, 12_040) else {
+            panic!("one was found")
+        };
+        let parts: Vec<_> = tried.split("; ").collect();
+        let expected =
+            ["/nowhere/named", "/nowhere/libnvrtc.so.13", "nvrtcVersion", "/nowhere/libnvrtc.so.12"];
+        assert_eq!(parts.len(), expected.len(), "{tried}");
+        assert!(parts.iter().zip(expected).all(|(part, text)| part.contains(text)), "{tried}");
+        assert_eq!([12_040, 13_010, 9_000].map(version), ["12.4", "13.1", "9.0"]);
+    }
 }

@@ -177,7 +177,7 @@ impl CudaStream {
         library::enqueue(
             library,
             launch,
-            &library::Target { context, stream, label, ticket, site, driver: self },
+            &library::Target { context, stream, label, ticket, site, workspace: None, driver: self },
         )
     }
 

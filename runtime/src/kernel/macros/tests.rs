@@ -62,6 +62,7 @@ fn accesses(kernel: &Kernel) -> Vec<(&'static str, Option<AccessMode>)> {
 static LIBRARY: Library = Library {
     enqueue: |_| LibraryAnswer::Declined { because: "it is of this test", is_news: false },
     prepare: |_, _| Ok(()),
+    workspace_bytes: |_, _| 0,
     kernels: &[&SAXPY],
 };
 
