@@ -27,12 +27,12 @@ pub(crate) struct Use {
 
 /// The empty clock is no allocation at all.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Clock(Option<Arc<Vec<Use>>>);
+pub(crate) struct Clock(Option<Arc<[Use]>>);
 
 impl Clock {
     #[inline]
     pub(crate) fn entries(&self) -> &[Use] {
-        self.0.as_deref().map_or(&[], Vec::as_slice)
+        self.0.as_deref().unwrap_or_default()
     }
 
     /// Up to where `stream` is before this clock's owner; `None` if no edge from it was ever stated.
@@ -102,7 +102,7 @@ impl Clock {
             }
             push(Use { stream, ticket });
         }
-        self.0 = if merged.is_empty() { None } else { Some(Arc::new(merged)) };
+        self.0 = if merged.is_empty() { None } else { Some(merged.into()) };
         true
     }
 }
@@ -116,7 +116,7 @@ mod tests {
     }
 
     fn clock(entries: &[(u64, u64)]) -> Clock {
-        Clock(Some(Arc::new(entries.iter().map(|&(s, t)| used(s, t)).collect())))
+        Clock(Some(entries.iter().map(|&(s, t)| used(s, t)).collect()))
     }
 
     #[test]
