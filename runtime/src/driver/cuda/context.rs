@@ -10,6 +10,7 @@
 //! 4. What a dead device may still be using is kept for good: nobody says when a copy that had begun has ended.
 
 use super::api::{self, Answer, CUcontext, CUdevice, CUstream, Failed, opened};
+use super::checks::Checks;
 use super::events::EventPool;
 use super::fault;
 use super::functions::Functions;
@@ -56,6 +57,7 @@ pub(crate) struct Context {
     pub(super) has_words: OnceLock<bool>,
     /// A stream that never captures and never gets work: asked whether the context lives.
     health_stream: CUstream,
+    pub(super) checks: Checks,
     pub(super) clock: Clock,
     dead: OnceLock<Failed>,
     dying: Mutex<()>,
@@ -145,6 +147,7 @@ impl Context {
             return Ok(context);
         }
         let context = Box::leak(Box::new(Self::open(ordinal).map_err(|failed| failed.to_string())?));
+        context.checks.start(context).map_err(|error| format!("its thread does not start: {error}"))?;
         contexts.insert(ordinal, context);
         drop(contexts);
         Ok(context)
@@ -179,6 +182,7 @@ impl Context {
             functions: Functions::default(),
             has_words: OnceLock::new(),
             health_stream,
+            checks: Checks::default(),
             clock: Clock::default(),
             dead: OnceLock::new(),
             dying: Mutex::new(()),
@@ -336,10 +340,11 @@ impl Context {
             health.wake_everybody();
         }
         let _ = self.died.set(Instant::now());
-        self.bereave();
+        // Asks the streams that wait for it, which the reactor does not.
+        self.checks.lives();
     }
 
-    /// Sees to the streams that wait for this dead device. Again and again, while somebody waits for them.
+    /// Sees to the streams that wait for this dead device. Again and again, while somebody waits for them. Calls the driver.
     pub(super) fn bereave(&self) {
         let (Some(fault), Some(died)) = (self.fault.get(), self.died.get()) else { return };
         let patience = died.elapsed() < IDLE_CHECK_AFTER;
