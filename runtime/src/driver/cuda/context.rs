@@ -23,7 +23,7 @@ use crate::driver::Health;
 use crate::error::Error;
 use crate::offload::{self, Duty};
 use crate::site::Site;
-use crate::timeline::{Keep, Ticket};
+use crate::timeline::{Keep, Ticket, Timeline};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int};
@@ -121,6 +121,12 @@ pub(super) fn device_count() -> Result<u32, String> {
     // SAFETY: cuDeviceGetCount writes one int.
     unsafe { api.cuDeviceGetCount(&raw mut count) }.map_err(|failed| failed.to_string())?;
     Ok(count as u32)
+}
+
+/// The stream that a timeline follows, of whatever device. None of a test's gate.
+pub(super) fn followed_by(timeline: &Arc<Timeline>) -> Option<Arc<Track>> {
+    let contexts: Vec<_> = CONTEXTS.lock().values().copied().collect();
+    contexts.into_iter().find_map(|context| context.followed_by(timeline))
 }
 
 impl Context {
@@ -264,6 +270,11 @@ impl Context {
     /// The streams that there are.
     pub(super) fn live_tracks(&self) -> Vec<Arc<Track>> {
         self.tracks.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// That of them which a timeline follows.
+    pub(super) fn followed_by(&self, timeline: &Arc<Timeline>) -> Option<Arc<Track>> {
+        self.live_tracks().into_iter().find(|track| track.is_followed_by(timeline))
     }
 
     /// Asks whether the context lives, and notes it if it does not.

@@ -227,26 +227,27 @@ impl CudaStream {
         if point.timeline.reached(point.ticket) {
             return Ok(());
         }
+        self.hold(point, ticket, site)
+    }
+
+    /// Holds the stream until the host finds that `point` is reached: a gate's, or that of a stream whose event could not be recorded.
+    #[cold]
+    fn hold(&self, point: &Point, ticket: Ticket, site: Site) -> Result<(), Refused> {
+        let awaited = super::context::followed_by(&point.timeline);
+        let elsewhere = awaited.as_ref().map(|track| track.context).filter(|context| !self.is_on(context));
+        elsewhere.map_or(Ok(()), alive)?;
         if self.context().has_words.get() == Some(&true) {
-            return Ok(self.gates.hold(
-                &self.track,
-                self.raw.stream,
-                ticket,
-                &point.timeline,
-                point.ticket,
-            )?);
+            self.gates.hold(&self.track, self.raw.stream, ticket, &point.timeline, point.ticket)?;
+        } else {
+            let (timeline, until) = (&point.timeline, point.ticket);
+            let waits =
+                self.gates.hold_by_call(self.context(), ticket, timeline, until, awaited.is_some())?;
+            self.call(waits, ticket, site)?;
         }
-        // Without memory operations a thread of the driver's waits.
-        let (timeline, until) = (point.timeline.clone(), point.ticket);
-        let opened = self.gates.without_word(ticket);
-        let blocked = HostFn(Box::new(move || {
-            let mut registration = None;
-            crate::block_on::block_on(std::future::poll_fn(|cx| {
-                timeline.register(until, cx.waker(), &mut registration)
-            }));
-            drop(opened);
-        }));
-        Ok(self.call(blocked, ticket, site)?)
+        if let Some(elsewhere) = elsewhere {
+            self.depend_on(elsewhere, point, ticket, site);
+        }
+        Ok(())
     }
 
     /// Ends a traced op, with a marker of its own and the reactor's attention.
@@ -265,14 +266,17 @@ impl CudaStream {
     #[inline]
     fn device_of(&self, event: &PooledEvent) -> Option<&'static Context> {
         let context = event.context();
-        (!std::ptr::eq(context, self.context())).then_some(context)
+        (!self.is_on(context)).then_some(context)
+    }
+
+    fn is_on(&self, context: &Context) -> bool {
+        std::ptr::eq(context, self.context())
     }
 
     #[cold]
     fn depend_on(&self, awaited: &'static Context, point: &Point, ticket: Ticket, site: Site) {
         // Streams wait for others of their runtime only, so it is the one health of that device.
-        let of_it = |track: &Arc<Track>| track.is_followed_by(&point.timeline);
-        let Some(followed) = awaited.live_tracks().into_iter().find(of_it) else { return };
+        let Some(followed) = awaited.followed_by(&point.timeline) else { return };
         let health = followed.health();
         self.track.depends_on(awaited);
         awaited.add_dependent(Dependent {
