@@ -175,7 +175,8 @@ impl Context {
         // SAFETY: cuStreamCreateWithPriority writes a stream.
         unsafe { api.cuStreamCreateWithPriority(&raw mut health_stream, NON_BLOCKING, 0) }?;
         let words = Words::default();
-        words.reserve();
+        // If it fails now, whoever takes the first word learns why.
+        let _ = words.grow();
         Ok(Context {
             ordinal,
             device,

@@ -84,7 +84,7 @@ impl Gates {
         until: Ticket,
     ) -> Answer {
         self.collect(track);
-        let word = track.context.words.take()?;
+        let word = track.context.words.take(track.context)?;
         // SAFETY: cuStreamWaitValue64 takes a live stream and an eight-byte aligned device address, the word's.
         unsafe { opened().cuStreamWaitValue64_v2(stream, word.device, 1, AT_LEAST) }
             .inspect_err(|_| track.context.words.give_back(word))?;
