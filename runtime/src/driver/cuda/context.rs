@@ -17,7 +17,7 @@ use super::functions::Functions;
 use super::mourning::Dependent;
 use super::raw_streams::RawStreams;
 use super::spans::Clock;
-use super::track::{IDLE_CHECK_AFTER, Track};
+use super::track::Track;
 use super::words::Words;
 use crate::driver::Health;
 use crate::error::Error;
@@ -29,7 +29,6 @@ use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::Instant;
 
 /// Device attributes by their numbers in `CUdevice_attribute` (cuda.h).
 pub(super) mod attribute {
@@ -63,7 +62,8 @@ pub(crate) struct Context {
     dying: Mutex<()>,
     /// The error that says so, set after `dead`.
     fault: OnceLock<Error>,
-    died: OnceLock<Instant>,
+    /// Set when who waits on it was woken.
+    buried: OnceLock<()>,
     healths: Mutex<Vec<Weak<Health>>>,
     pub(super) tracks: Mutex<Vec<Weak<Track>>>,
     /// What was in use when it died.
@@ -194,7 +194,7 @@ impl Context {
             dead: OnceLock::new(),
             dying: Mutex::new(()),
             fault: OnceLock::new(),
-            died: OnceLock::new(),
+            buried: OnceLock::new(),
             healths: Mutex::default(),
             tracks: Mutex::default(),
             graves: Mutex::default(),
@@ -351,17 +351,16 @@ impl Context {
         for health in healths {
             health.wake_everybody();
         }
-        let _ = self.died.set(Instant::now());
+        let _ = self.buried.set(());
         // Asks the streams that wait for it, which the reactor does not.
         self.checks.lives();
     }
 
     /// Sees to the streams that wait for this dead device. Again and again, while somebody waits for them. Calls the driver.
     pub(super) fn bereave(&self) {
-        let (Some(fault), Some(died)) = (self.fault.get(), self.died.get()) else { return };
-        let patience = died.elapsed() < IDLE_CHECK_AFTER;
+        let (Some(fault), Some(())) = (self.fault.get(), self.buried.get()) else { return };
         let mut dependents = std::mem::take(&mut *self.dependents.lock());
-        dependents.retain(|dependent| !dependent.bereave(fault, patience));
+        dependents.retain_mut(|dependent| !dependent.bereave(fault));
         if !dependents.is_empty() {
             self.dependents.lock().append(&mut dependents);
         }

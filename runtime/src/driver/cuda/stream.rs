@@ -214,7 +214,9 @@ impl CudaStream {
         if let Some(event) = &point.event {
             let event = event.downcast_ref::<PooledEvent>().expect("an event of this driver");
             let awaited = self.device_of(event);
-            awaited.map_or(Ok(()), alive)?;
+            if let Some(awaited) = awaited {
+                self.comes_to_wait(awaited, ticket)?;
+            }
             // SAFETY: cuStreamWaitEvent takes a live stream and a live event, of whatever context.
             unsafe { opened().cuStreamWaitEvent(self.raw.stream, event.raw(), 0) }.inspect_err(|_| {
                 let _ = awaited.map(Context::look_after);
@@ -235,7 +237,9 @@ impl CudaStream {
     fn hold(&self, point: &Point, ticket: Ticket, site: Site) -> Result<(), Refused> {
         let awaited = super::context::followed_by(&point.timeline);
         let elsewhere = awaited.as_ref().map(|track| track.context).filter(|context| !self.is_on(context));
-        elsewhere.map_or(Ok(()), alive)?;
+        if let Some(elsewhere) = elsewhere {
+            self.comes_to_wait(elsewhere, ticket)?;
+        }
         if self.context().has_words.get() == Some(&true) {
             self.gates.hold(&self.track, self.raw.stream, ticket, &point.timeline, point.ticket)?;
         } else {
@@ -273,8 +277,20 @@ impl CudaStream {
         std::ptr::eq(context, self.context())
     }
 
+    /// Before a wait for another device, which is to stand between two markers.
+    #[cold]
+    fn comes_to_wait(&self, awaited: &'static Context, ticket: Ticket) -> Result<(), Refused> {
+        alive(awaited)?;
+        Ok(self.track.mark(ticket - 1)?)
+    }
+
+    /// After it.
     #[cold]
     fn depend_on(&self, awaited: &'static Context, point: &Point, ticket: Ticket, site: Site) {
+        if let Err(failed) = self.track.mark(ticket) {
+            // Whoever needs the next one finds out.
+            self.context().note_death(failed, None);
+        }
         // Streams wait for others of their runtime only, so it is the one health of that device.
         let Some(followed) = awaited.followed_by(&point.timeline) else { return };
         let health = followed.health();
@@ -286,6 +302,7 @@ impl CudaStream {
             site,
             awaited: Arc::downgrade(&point.timeline),
             until: point.ticket,
+            stands_since: None,
         });
         // It may have failed before it knew of us.
         if awaited.fault().is_some() {
