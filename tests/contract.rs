@@ -77,7 +77,13 @@ fn the_contract_holds_on_the_software_cuda_driver() {
 
 #[test]
 fn the_contract_holds_on_the_software_cuda_driver_with_event_completion() {
-    support::software::run_cuda_tests(&[("WARPLINE_COMPLETION", "event")]);
+    let said =
+        support::software::cuda_tests_say(&[("WARPLINE_COMPLETION", "event"), ("SOFTCUDA_COUNTS", "1")]);
+    let calls = fault_sweep::counts(&said);
+    assert_eq!(
+        calls["cuStreamWriteValue64_v2"], 2,
+        "each device tests its words, and nothing else writes one"
+    );
 }
 
 #[test]
