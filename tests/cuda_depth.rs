@@ -140,3 +140,29 @@ fn polls_and_drops_of_what_waits_for_room_do_not_block() {
         });
     }
 }
+
+#[test]
+fn what_a_host_function_enqueues_is_refused_while_launches_behind_it_wait_for_room() {
+    for calls_come in [APART, TOGETHER] {
+        in_child(&[DEPTH, calls_come], || {
+            let (_runtime, device) = cuda();
+            let full = device.new_stream().unwrap();
+            let x = full.alloc::<f32>(4).unwrap();
+            let (go, goes) = std::sync::mpsc::channel();
+            let (mine, other) = (full.clone(), device.new_stream().unwrap());
+            let y = full.alloc::<f32>(4).unwrap();
+            let called = full.call(move || {
+                goes.recv().unwrap();
+                [mine.fill(&y, 1.0).queued().unwrap_err(), other.wait_stream(&mine).queued().unwrap_err()]
+            });
+            let filler = overfill(&full, &x);
+            go.send(()).unwrap();
+            for refused in called.wait().unwrap() {
+                assert_eq!(refused.kind(), ErrorKind::Driver, "{refused}");
+                assert!(refused.to_string().contains("a host function called it"), "{refused}");
+            }
+            filler.join().unwrap();
+            full.synchronize().wait().unwrap();
+        });
+    }
+}
