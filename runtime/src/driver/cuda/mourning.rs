@@ -31,7 +31,8 @@ pub(super) struct Dependent {
 impl Dependent {
     /// Whether the wait is not over, as far as that can be told.
     pub(super) fn still_waits(&self) -> bool {
-        self.held().is_some()
+        // Not if the awaited work is over: the device may die before the wait hears of it.
+        self.waiting.upgrade().is_some_and(|track| track.passed() < self.ticket)
     }
 
     /// Its device has died: whether it is settled what becomes of the wait. Calls the driver. That the awaited work is known to be
