@@ -77,7 +77,13 @@ fn the_contract_holds_on_the_software_cuda_driver() {
 
 #[test]
 fn the_contract_holds_on_the_software_cuda_driver_with_event_completion() {
-    support::software::run_cuda_tests(&[("WARPLINE_COMPLETION", "event")]);
+    let said =
+        support::software::cuda_tests_say(&[("WARPLINE_COMPLETION", "event"), ("SOFTCUDA_COUNTS", "1")]);
+    let calls = fault_sweep::counts(&said);
+    assert_eq!(
+        calls["cuStreamWriteValue64_v2"], 2,
+        "each device tests its words, and nothing else writes one"
+    );
 }
 
 #[test]
@@ -85,6 +91,14 @@ fn the_contract_holds_on_the_software_cuda_driver_at_low_latency_and_low_power()
     for wake_up in ["low-latency", "low-power"] {
         support::software::run_cuda_tests(&[("WARPLINE_WAKE_UP", wake_up)]);
     }
+}
+
+/// One test at a time too: where a call that frees memory waits for the device and others for that call, a test that holds a
+/// stream would wait for its neighbour.
+#[test]
+fn the_contract_holds_where_driver_calls_wait_for_each_other() {
+    let alone = [("SOFTCUDA_ONE_AT_A_TIME", "1"), ("SOFTCUDA_DEPTH", "1000"), ("RUST_TEST_THREADS", "1")];
+    support::software::run_cuda_tests(&alone);
 }
 
 #[test]

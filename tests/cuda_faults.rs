@@ -10,6 +10,8 @@ mod calls;
 mod completion;
 #[path = "cuda_faults/ends.rs"]
 mod ends;
+#[path = "cuda_faults/held.rs"]
+mod held;
 #[path = "cuda_faults/host_functions.rs"]
 mod host_functions;
 #[path = "cuda_faults/poisoned.rs"]

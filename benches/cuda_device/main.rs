@@ -16,6 +16,8 @@ mod kernels;
 mod latency;
 mod markers;
 mod matmul;
+mod pageable;
+mod peers;
 mod tasks;
 mod timed;
 
@@ -66,7 +68,7 @@ const WAKE_UPS: [(WakeUp, &str); 2] = [(WakeUp::LowLatency, "low latency"), (Wak
 
 type Part = (&'static str, fn(&Bench));
 
-const PARTS: [Part; 14] = [
+const PARTS: [Part; 16] = [
     ("await", latency::launch_and_await),
     ("wake", latency::kernel_end_to_wake),
     ("long", latency::a_long_kernel),
@@ -74,6 +76,8 @@ const PARTS: [Part; 14] = [
     ("enqueue", markers::enqueue),
     ("gap", markers::gap),
     ("bandwidth", copies::bandwidth),
+    ("pageable", pageable::both_ways),
+    ("peers", peers::copies),
     ("pipeline", copies::pipeline),
     ("alloc", copies::alloc),
     ("kernels", kernels::against_a_copy),
@@ -87,7 +91,7 @@ fn main() {
     // SAFETY: opens and closes libraries by the driver's names.
     let present = unsafe { cudarc::driver::sys::is_culib_present() };
     if !present || argument("--device").as_deref() == Some("software") {
-        software::find_it(&[]);
+        software::find_it(&[("SOFTCUDA_DEVICES", "2")]);
     }
     if let Some(case) = argument("--fault") {
         return faults::child(&case);

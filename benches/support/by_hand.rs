@@ -99,6 +99,27 @@ impl Raw {
         unsafe { std::slice::from_raw_parts_mut(host.cast(), len_bytes) }
     }
 
+    /// The context of another device, which was opened too.
+    pub fn of_device(self, ordinal: i32) -> Self {
+        let (mut device, mut context) = (0, std::ptr::null_mut());
+        // SAFETY: cuDeviceGet writes a device.
+        let code = unsafe { sys::cuDeviceGet(&raw mut device, ordinal) };
+        assert_eq!(code as u32, 0, "cuDeviceGet");
+        // SAFETY: cuDevicePrimaryCtxRetain writes a context, which is never let go.
+        let code = unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut context, device) };
+        assert_eq!(code as u32, 0, "cuDevicePrimaryCtxRetain");
+        Raw(context)
+    }
+
+    /// Memory of this context's device, whichever context is current; that one stays so.
+    pub fn memory_there(self, len_bytes: usize) -> u64 {
+        let before = Raw::of_this_thread();
+        self.bind();
+        let address = self.memory(len_bytes);
+        before.bind();
+        address
+    }
+
     pub fn memory(self, len_bytes: usize) -> u64 {
         // SAFETY: it is written before it is read.
         unsafe { result::malloc_sync(len_bytes) }.expect("memory")
@@ -152,6 +173,13 @@ impl RawStream {
     pub unsafe fn copy_in(self, to: u64, from: &[u8]) {
         // SAFETY: the caller vouches for it.
         unsafe { result::memcpy_htod_async(to, from, self.0) }.expect("it is taken");
+    }
+
+    /// Copies device memory of one context to that of another.
+    pub fn copy_across(self, to: (u64, Raw), from: (u64, Raw), len_bytes: usize) {
+        // SAFETY: callers pass device memory that is as long and stays, with its contexts.
+        let code = unsafe { sys::cuMemcpyPeerAsync(to.0, to.1.0, from.0, from.1.0, len_bytes, self.0) };
+        assert_eq!(code as u32, 0, "cuMemcpyPeerAsync");
     }
 
     /// Copies as many bytes out as `to` has, and waits for it.

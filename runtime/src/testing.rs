@@ -35,8 +35,12 @@ impl Drop for Gate {
 impl Stream {
     /// Holds what is enqueued from now on until the returned gate is opened. Takes a ticket.
     ///
+    /// On a CUDA device without stream memory operations a host function waits, and host functions of other streams may have to wait
+    /// for it.
+    ///
     /// # Errors
-    /// The stream is closed or its device has failed.
+    /// The stream is closed or its device has failed. `Driver` on a CUDA device without stream memory operations while another gate
+    /// is closed.
     #[track_caller]
     pub fn hold(&self) -> Result<Gate> {
         let gate = Gate { timeline: Arc::new(Timeline::new()) };

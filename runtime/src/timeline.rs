@@ -388,6 +388,23 @@ impl Timeline {
         }
     }
 
+    /// Like [`keep_until`](Self::keep_until), until the work of a ticket is over that was handed to the device before and may be
+    /// over now: register, fence, read the word. Lets go of `keep` alone, and may be called under a lock if dropping that may.
+    pub fn keep_until_over(&self, ticket: Ticket, keep: Keep) {
+        let mine = keep.clone();
+        self.keep_until(ticket, keep, Until::Over);
+        fence(Ordering::SeqCst);
+        if self.completed() < ticket {
+            return;
+        }
+        let mut waiting = self.waiting.lock();
+        let at = waiting.keeps.iter().position(|kept| Arc::ptr_eq(&kept.keep, &mine));
+        let unneeded = at.and_then(|at| waiting.keeps.remove(at));
+        self.interest.store(waiting.lowest(), Ordering::Release);
+        drop(waiting);
+        drop(unneeded);
+    }
+
     /// Takes back every `keep_until` of the newest ticket, which was refused before it reached the device. The caller drops
     /// them once it holds no lock.
     #[must_use]

@@ -8,6 +8,7 @@
 //! 4. Contexts are never recycled: there are few.
 
 use crate::abi::CUcontext;
+use crate::entries::Entry;
 use crate::errors::{Code, Outcome, refuse, say};
 use crate::event;
 use crate::memory;
@@ -15,7 +16,7 @@ use crate::module;
 use crate::plan;
 use crate::slab::Slab;
 use crate::stream::Stream;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::cell::{Cell, RefCell};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -37,6 +38,8 @@ pub(crate) struct Context {
     null: OnceLock<&'static Stream>,
     peers: Mutex<Vec<u32>>,
     limits: Mutex<[usize; 7]>,
+    /// Held during a call where they come one at a time.
+    turn: Mutex<()>,
 }
 
 static CONTEXTS: Slab<Context> = Slab::new(1);
@@ -84,6 +87,13 @@ pub(crate) fn current() -> Outcome<&'static Context> {
         None if handle == 0 => refuse!(INVALID_CONTEXT, "no context is current on this thread"),
         None => refuse!(CONTEXT_IS_DESTROYED, "the current context was destroyed"),
     }
+}
+
+/// Keeps other calls away from the current context until what is returned is dropped, if this one is to have it to itself.
+#[cold]
+pub(crate) fn take_turn(entry: Entry) -> Option<MutexGuard<'static, ()>> {
+    let context = current_if_any().filter(|_| entry.takes_its_turn())?;
+    Some(context.turn.lock())
 }
 
 /// The context a handle names.
@@ -230,6 +240,7 @@ impl Context {
             null: OnceLock::new(),
             peers: Mutex::default(),
             limits: Mutex::new([1024, 1 << 20, 8 << 20, 0, 0, 64, 0]),
+            turn: Mutex::default(),
         });
         context.handle.store(CONTEXTS.publish(index), Ordering::Release);
         context

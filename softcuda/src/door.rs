@@ -27,7 +27,10 @@ pub(crate) fn enter(entry: Entry, body: impl FnOnce() -> Outcome) -> Code {
             return told(entry, Code::NOT_PERMITTED, "called from a host function");
         }
     }
-    match catch_unwind(AssertUnwindSafe(body)) {
+    let turn = plan::get().one_at_a_time.then(|| context::take_turn(entry)).flatten();
+    let outcome = catch_unwind(AssertUnwindSafe(body));
+    drop(turn);
+    match outcome {
         Ok(Ok(())) => Code::SUCCESS,
         Ok(Err(Failure { code, why: None })) => code,
         Ok(Err(Failure { code, why: Some(why) })) => told(entry, code, &why),

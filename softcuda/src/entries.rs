@@ -174,4 +174,14 @@ impl Entry {
                 | Entry::softcudaRegisterKernel
         )
     }
+
+    /// Whether it needs the current context to itself where calls come one at a time: not if it asks about devices, if it is
+    /// about what is current on a thread, or if it waits for the device, as the driver then lets go of its locks.
+    pub(crate) fn takes_its_turn(self) -> bool {
+        let name = NAMES[self as usize];
+        let elsewhere = ["cuDevice", "cuCtxGetCurrent", "cuCtxSetCurrent", "cuCtxP", "softcuda"];
+        !self.works_always()
+            && !name.ends_with("Synchronize")
+            && !elsewhere.iter().any(|prefix| name.starts_with(prefix))
+    }
 }

@@ -134,6 +134,10 @@ pub(crate) fn record(handle: CUevent, on: CUstream) -> Outcome {
         }
         return Ok(());
     }
+    if !stream.is_capturing() {
+        // Before the lock, which a stamp takes that may stand in the way.
+        stream.make_room()?;
+    }
     let mut state = event.state.lock();
     state.record += 1;
     if stream.is_capturing() {
@@ -143,7 +147,7 @@ pub(crate) fn record(handle: CUevent, on: CUstream) -> Outcome {
     }
     let ticket = if event.has_timing() {
         // The stamp may run before the mark stands here, but not before this lock is left.
-        stream.enqueue(Work::Stamp { event, record: state.record })?
+        stream.enqueue_at_once(Work::Stamp { event, record: state.record })?
     } else {
         stream.mark()?
     };

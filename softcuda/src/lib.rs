@@ -40,8 +40,8 @@
 //! work. Page-locked memory that ends while queued work uses it poisons the context of that work. Host functions run one
 //! after the other on one thread.
 //!
-//! Streams that block take turns with the null stream as in CUDA; there is no per-thread default stream. Streams are
-//! unbounded: a launch never blocks for room. Two contexts on one device do not reach each other's memory. Managed memory,
+//! Streams that block take turns with the null stream as in CUDA; there is no per-thread default stream. Streams take any
+//! amount of work, unless `SOFTCUDA_DEPTH` bounds it as real ones do at about a thousand pieces. Two contexts on one device do not reach each other's memory. Managed memory,
 //! arrays, textures, virtual memory, IPC and profiling are not there, and neither are their symbols; nor are export tables.
 //!
 //! # Graphs
@@ -85,6 +85,8 @@
 //! | `SOFTCUDA_POISON_LAUNCH=nth[:code]` | the nth launch that executes poisons its context (with 700) |
 //! | `SOFTCUDA_LOSE_WRITE=nth` | the nth `cuStreamWriteValue` that executes stores nothing |
 //! | `SOFTCUDA_COPY_DELAY_US=n` | each asynchronous copy takes at least so long |
+//! | `SOFTCUDA_DEPTH=n` | what puts work on a stream, or records an event there, waits while `n` pieces of work on it are unfinished |
+//! | `SOFTCUDA_ONE_AT_A_TIME=1` | calls with the same current context wait for each other, also for one that waits for room or for memory to be idle. Those that wait for the device by their name do not, nor those that ask about devices or what is current |
 //! | `SOFTCUDA_GRAPH_SEED=n` | another order of nodes from an executable graph's third launch on (0) |
 //! | `SOFTCUDA_NO_MEMOPS=1` | no stream memory operations |
 //! | `SOFTCUDA_IMMEDIATE=1` | nothing runs: calls do their bookkeeping and return, words are stored at the call, events are complete at once; a launch of a graph stores its words and calls its host functions, in the order of their capture. For measuring what a host spends on its calls |

@@ -17,6 +17,8 @@ pub(crate) struct Plan {
     pub(crate) poison_launch: Option<(u64, Code)>,
     pub(crate) lose_write: Option<u64>,
     pub(crate) copy_delay: Option<Duration>,
+    pub(crate) depth: Option<u64>,
+    pub(crate) one_at_a_time: bool,
     pub(crate) graph_seed: u64,
     pub(crate) memops: bool,
     pub(crate) immediate: bool,
@@ -91,6 +93,9 @@ impl Plan {
                     text.parse().ok().map(|micros| Some(Duration::from_micros(micros)))
                 })
                 .filter(|delay| !delay.is_zero()),
+            depth: reader
+                .read("SOFTCUDA_DEPTH", None, |text| text.parse().ok().filter(|depth| *depth > 0).map(Some)),
+            one_at_a_time: reader.flag("SOFTCUDA_ONE_AT_A_TIME", false),
             graph_seed: reader.read("SOFTCUDA_GRAPH_SEED", 0, |text| text.parse().ok()),
             memops: !reader.flag("SOFTCUDA_NO_MEMOPS", false),
             immediate: reader.flag("SOFTCUDA_IMMEDIATE", false),
@@ -120,13 +125,22 @@ mod tests {
         assert_eq!(plan.devices, [0]);
         assert_eq!(plan.memory_bytes, 8 << 30);
         assert!(plan.peer && plan.memops && !plan.immediate && plan.copy_delay.is_none());
+        assert!(plan.depth.is_none() && !plan.one_at_a_time);
     }
 
     #[test]
     fn what_is_malformed_is_named() {
-        let (_, mistakes) =
-            plan(&[("SOFTCUDA_DEVICES", "two"), ("SOFTCUDA_PEER", "1"), ("SOFTCUDA_POISON_LAUNCH", "0")]);
-        assert_eq!(mistakes, ["SOFTCUDA_DEVICES=two is malformed", "SOFTCUDA_POISON_LAUNCH=0 is malformed"]);
+        let (_, mistakes) = plan(&[
+            ("SOFTCUDA_DEVICES", "two"),
+            ("SOFTCUDA_PEER", "1"),
+            ("SOFTCUDA_DEPTH", "0"),
+            ("SOFTCUDA_POISON_LAUNCH", "0"),
+        ]);
+        let variables = mistakes.iter().map(|mistake| mistake.split('=').next().unwrap());
+        assert_eq!(
+            variables.collect::<Vec<_>>(),
+            ["SOFTCUDA_DEVICES", "SOFTCUDA_POISON_LAUNCH", "SOFTCUDA_DEPTH"]
+        );
     }
 
     #[test]

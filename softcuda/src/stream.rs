@@ -20,6 +20,7 @@ use crate::device::PRIORITIES;
 use crate::errors::{Code, Outcome, refuse};
 use crate::graph::Node;
 use crate::op::Op;
+use crate::plan;
 use crate::slab::Slab;
 use crate::timer;
 use crate::work::{HostRange, Ready, Work};
@@ -220,9 +221,25 @@ impl Stream {
         self.enqueue(Work::Op(op)).map(Some)
     }
 
-    /// Puts work at the end of a stream that is not capturing. Its ticket.
+    /// Puts work at the end of a stream that is not capturing, once there is room. Its ticket.
     #[inline]
     pub(crate) fn enqueue(&'static self, work: Work) -> Outcome<u64> {
+        self.make_room()?;
+        self.enqueue_at_once(work)
+    }
+
+    /// Waits on the host until one piece of work more fits on the stream, where a plan says how many do.
+    #[inline]
+    pub(crate) fn make_room(&self) -> Outcome {
+        match plan::get().depth {
+            Some(depth) => self.wait((self.tail() + 1).saturating_sub(depth)),
+            None => Ok(()),
+        }
+    }
+
+    /// As [`enqueue`](Self::enqueue), for whoever has made room.
+    #[inline]
+    pub(crate) fn enqueue_at_once(&'static self, work: Work) -> Outcome<u64> {
         if self.is_blocking() {
             self.join_null_stream()?;
         }

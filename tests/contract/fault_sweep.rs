@@ -1,14 +1,16 @@
 //! Every entry point of the driver fails: the first, the middle and the last of its calls, each in a process of its own that runs
-//! a workload of a bit of everything.
+//! a workload of a bit of everything. How often some are called depends on how long things take: where the last call does not come
+//! in a run, one before it fails in the next. Each case is one where a call did fail.
 //!
 //! Whatever fails, nothing hangs and nothing panics; what comes back is right or an error; and when all is dropped nothing is in
 //! use, unless the device was lost.
 
 use crate::support::block_on;
 use crate::support::software::{cuda_tests_say, in_child};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use warpline::kernels;
 use warpline::prelude::*;
@@ -281,7 +283,7 @@ fn workload() {
 }
 
 /// Calls by entry point, as the software CUDA driver prints them.
-fn counts(said: &str) -> BTreeMap<String, u64> {
+pub(crate) fn counts(said: &str) -> BTreeMap<String, u64> {
     let count = |line: &str| {
         let (name, count) = line.rsplit(' ').next().and_then(|count| {
             let name = line.strip_suffix(count)?.trim_end().rsplit(' ').next()?;
@@ -324,8 +326,12 @@ fn whichever_call_fails_nothing_hangs_and_nothing_is_wrong() {
     let (done, rest) = outcome(&plain).split_once(" done; ").unwrap();
     assert_eq!(rest, "-", "without faults nothing fails");
     let calls = counts(&plain);
-    let missing: Vec<_> = counts(&cuda_tests_say(&[("SOFTCUDA_COUNTS", "1")]))
-        .into_keys()
+    // As the contract is run elsewhere too.
+    let settings =
+        [("SOFTCUDA_PEER", "1"), ("SOFTCUDA_PEER", "0"), ("WARPLINE_COMPLETION", "event"), library];
+    let missing: BTreeSet<_> = settings
+        .into_iter()
+        .flat_map(|setting| counts(&cuda_tests_say(&[("SOFTCUDA_COUNTS", "1"), setting])).into_keys())
         .filter(|entry| !calls.contains_key(entry) && !FOR_REFUSALS.contains(&entry.as_str()))
         .collect();
     assert!(missing.is_empty(), "the contract calls what the workload does not: {missing:?}");
@@ -335,29 +341,40 @@ fn whichever_call_fails_nothing_hangs_and_nothing_is_wrong() {
         let mut calls = vec![("first", 1), ("middle", most.div_ceil(2)), ("last", most)];
         calls.dedup_by_key(|(_, nth)| *nth);
         for (which, nth) in calls {
-            cases.push((entry, which, format!("{entry}:{nth}:{}", code_of(entry))));
+            cases.push((entry, which, nth, code_of(entry).to_owned()));
             if tells_of_faults(entry) {
-                cases.push((entry, which, format!("{entry}:{nth}:700:sticky")));
+                cases.push((entry, which, nth, "700:sticky".to_owned()));
             }
         }
     }
-    let next = Mutex::new(cases.iter());
+    let next = AtomicUsize::new(0);
     let outcomes = Mutex::new(BTreeMap::new());
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
                 loop {
-                    let Some((_, _, plan)) = next.lock().unwrap().next() else { return };
-                    let said = run(&[("SOFTCUDA_FAIL", plan), library]);
-                    outcomes.lock().unwrap().insert(plan.clone(), outcome(&said).to_owned());
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    let Some((entry, _, nth, code)) = cases.get(at) else { return };
+                    let mut nth = *nth;
+                    loop {
+                        let plan = format!("{entry}:{nth}:{code}");
+                        let said = run(&[("SOFTCUDA_FAIL", &plan), library]);
+                        if said.contains("fails as planned") {
+                            outcomes.lock().unwrap().insert(at, (nth, plan, outcome(&said).to_owned()));
+                            break;
+                        }
+                        assert!(nth > 1, "{entry} was called before, and now never");
+                        nth -= nth.div_ceil(8);
+                    }
                 }
             });
         }
     });
     println!("{} cases; without faults {done} ops are done", cases.len());
-    println!("{:<36} {:>6}  {:<8} plan and outcome", "entry point", "calls", "call");
+    println!("{:<36} {:>6}  {:<8} {:>6}  plan and outcome", "entry point", "calls", "call", "which");
     let outcomes = outcomes.into_inner().unwrap();
-    for (entry, which, plan) in &cases {
-        println!("{entry:<36} {:>6}  {which:<8} {plan}: {}", calls[*entry], outcomes[plan]);
+    for (at, (entry, which, ..)) in cases.iter().enumerate() {
+        let (nth, plan, outcome) = &outcomes[&at];
+        println!("{entry:<36} {:>6}  {which:<8} {nth:>6}  {plan}: {outcome}", calls[*entry]);
     }
 }

@@ -1,6 +1,6 @@
 //! Streams and events are the driver's dear things: they are pooled, and none is ever destroyed.
 
-use crate::support::raw::calls_in;
+use crate::support::raw::{calls, calls_in};
 use crate::support::software::in_child;
 use crate::{cuda, ramp};
 use cudarc::driver::sys;
@@ -173,5 +173,28 @@ fn times_are_taken_where_they_are_asked_for_alone() {
             ErrorKind::InvalidArgument,
             &["the later event has no time; record it with record_timed_event"],
         );
+    });
+}
+
+#[test]
+fn words_for_streams_are_page_locked_before_they_are_needed() {
+    in_child(&[], || {
+        let device = cuda(0);
+        let registered = || calls(c"cuMemHostRegister_v2");
+        let before = registered();
+        assert_eq!(before, 1, "with the device");
+        let mut streams: Vec<_> = (0..400).map(|_| device.new_stream().unwrap()).collect();
+        assert_eq!(registered(), before);
+        streams.extend((400..500).map(|_| device.new_stream().unwrap()));
+        // Nobody has needed it yet, and nobody asks meanwhile.
+        while registered() == before {
+            std::thread::yield_now();
+        }
+        streams.extend((500..900).map(|_| device.new_stream().unwrap()));
+        let gates: Vec<_> = streams.iter().map(|stream| stream.hold().unwrap()).collect();
+        drop(gates);
+        for stream in &streams {
+            assert_eq!(stream.call(|| 1).wait().unwrap(), 1);
+        }
     });
 }

@@ -127,23 +127,6 @@ fn a_wait_whose_event_cannot_be_made_recorded_or_waited_for_is_refused() {
     }
 }
 
-#[test]
-fn what_waits_for_an_event_that_was_not_recorded_is_held_by_the_host() {
-    in_child(&[("SOFTCUDA_FAIL", "cuEventRecord:1:1")], || {
-        let (_runtime, device) = cuda();
-        let (a, b) = (stream(&device, "a"), stream(&device, "b"));
-        let x = four(&a, 1.0);
-        let gate = a.hold().unwrap();
-        drop(a.fill(&x, 2.0));
-        let event = a.record_event();
-        drop(b.wait_event(&event));
-        let read = b.read(&x);
-        gate.open();
-        assert_eq!(read.wait().unwrap(), [2.0; 4], "nobody awaits the event, and the host sees to the wait");
-        says(&refusal(a.synchronize()), ErrorKind::Driver, &["record_event failed on cuda:0: cuEventRecord"]);
-    });
-}
-
 warpline::kernel! {
     pub(crate) unsafe fn one_parameter_less(n: u32, y: &mut [f32]) {
         ptx: ".version 8.1\n.target sm_70\n.address_size 64\n.visible .entry one_parameter_less(\n.param .u64 a\n)\n{\nret;\n}\n",

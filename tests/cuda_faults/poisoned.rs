@@ -237,6 +237,48 @@ fn a_stream_of_another_device_that_waits_for_the_lost_one_fails_with_its_device(
 }
 
 #[test]
+fn a_stream_that_waited_for_what_the_lost_device_did_in_time_goes_on() {
+    // A copy takes longer than a wait is given to end once its stream has come to it.
+    for completion in ["word", "event"] {
+        in_child(
+            &[SECOND_LAUNCH, ("SOFTCUDA_COPY_DELAY_US", "400000"), ("WARPLINE_COMPLETION", completion)],
+            || {
+                let (runtime, device) = cuda();
+                let next = runtime.device(DeviceId::Cuda(1)).unwrap();
+                let [compute, lost] = ["compute", "lost"].map(|label| stream(&device, label));
+                let [before, behind, clock] = ["before", "behind", "clock"].map(|label| stream(&next, label));
+                let (x, y) = (four(&compute, 1.0), four(&compute, 1.0));
+                let [u, v, w] = [&before, &behind, &clock].map(|stream| four(stream, 1.0));
+                let gate = compute.hold().unwrap();
+                let mut done = add_one(&compute, &x, &y);
+                let event = compute.record_event();
+                let busy = before.hold().unwrap();
+                drop(before.fill(&u, 2.0));
+                drop(before.wait_event(&event));
+                drop(before.fill(&u, 3.0));
+                let read_before = before.read(&u);
+                drop(behind.wait_event(&event));
+                let read_behind = behind.read(&v);
+                // What waits is awaited, so that the lost device is looked after for it.
+                let waiter = std::thread::spawn(move || read_before.wait());
+                gate.open();
+                while !done.query().unwrap() {
+                    std::thread::yield_now();
+                }
+                drop(lost.wait_stream(&compute));
+                refusal(add_one(&lost, &x, &y));
+                assert_eq!(read_behind.wait().unwrap(), [1.0; 4]);
+                assert_eq!(clock.read(&w).wait().unwrap(), [1.0; 4]);
+                assert!(next.fault().is_none());
+                busy.open();
+                assert_eq!(waiter.join().unwrap().unwrap(), [3.0; 4]);
+                assert!(next.fault().is_none());
+            },
+        );
+    }
+}
+
+#[test]
 fn a_copy_to_a_lost_device_is_refused_and_its_own_device_goes_on() {
     in_child(&[SECOND_LAUNCH], || {
         let (runtime, device) = cuda();

@@ -20,6 +20,7 @@ use crate::driver::{
 use crate::error::{Error, ErrorKind, Result};
 use crate::graph::Capture;
 use crate::hope::Hope;
+use crate::offload::{self, Duty};
 use crate::order::{Clock, MAX_TICKET, StreamId, Use};
 use crate::site::Site;
 use crate::sync::Lock;
@@ -119,7 +120,7 @@ impl State {
     #[cold]
     fn have_marked(&self) {
         let (core, ticket) = (self.core.clone(), self.issued);
-        crate::offload::detach(move || {
+        offload::detach(move || {
             if let Some(core) = core.upgrade() {
                 core.want_marker(ticket);
             }
@@ -257,12 +258,25 @@ impl StreamCore {
     /// the caller is the one that does.
     #[inline(always)]
     pub(crate) fn sit(&self, site: Site, turn: bool) -> Result<Seat<'_, State>> {
-        let seat = self.desk.sit();
+        let seat = match self.desk.try_sit() {
+            Some(seat) => seat,
+            None => self.sit_when_free().map_err(|error| self.refused(site, &error))?,
+        };
         if seat.closed || (seat.foreign.is_some() && !turn) || seat.issued >= MAX_TICKET {
             return self.sit_slowly(seat, site, turn);
         }
         self.device.ensure_open()?;
         Ok(seat)
+    }
+
+    /// Waits for the desk. Not in a host function of the driver's, which would refuse it then: who sits there may wait for room that
+    /// comes when the function is over.
+    #[cold]
+    fn sit_when_free(&self) -> Result<Seat<'_, State>, DriverError> {
+        if self.device.signalled && matches!(offload::duty(), Duty::Callback) {
+            return Err(DriverError::Refused(offload::FROM_CALLBACK.into()));
+        }
+        Ok(self.desk.sit())
     }
 
     #[cold]
@@ -429,9 +443,9 @@ impl StreamCore {
     /// Makes sure that a marker for `ticket` will be written, without waiting for the desk.
     #[inline]
     pub(crate) fn want_marker(self: &Arc<Self>, ticket: Ticket) {
-        if self.device.signalled && crate::offload::duty() != crate::offload::Duty::None {
+        if self.device.signalled && offload::duty() != Duty::None {
             let core = self.clone();
-            return crate::offload::run_where_it_may_block(move || core.desk.request(ticket));
+            return offload::run_where_it_may_block(move || core.desk.request(ticket));
         }
         self.desk.request(ticket);
     }
@@ -450,7 +464,8 @@ impl StreamCore {
 
     /// Where the stream stands, for others to wait for. The driver makes a mark unless `implied` says that nobody needs it.
     pub(crate) fn snapshot(&self, implied: impl FnOnce(Use) -> bool) -> Result<Snapshot, DriverError> {
-        self.snapshot_at(&self.desk.sit(), implied)
+        let seat = self.desk.try_sit().map_or_else(|| self.sit_when_free(), Ok)?;
+        self.snapshot_at(&seat, implied)
     }
 
     /// The same for who may also await it.

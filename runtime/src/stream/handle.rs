@@ -204,6 +204,7 @@ impl Stream {
     ///
     /// On a CUDA device it cannot enqueue, allocate or page-lock: the driver does not take calls from there, and they are refused
     /// as `Driver`. Send what follows to a task instead, or await this and enqueue it then.
+    /// Asking a stream where it stands (`query`, `synchronize`, `record_event`) may wait for who enqueues there: not from here.
     ///
     /// # Cancel safety
     /// Dropping the `Pending` drops the result; `f` is called all the same.

@@ -11,6 +11,7 @@ mod twins;
 
 mod capture;
 mod contexts;
+mod depth;
 mod devices;
 mod faults;
 mod graph_faults;

@@ -10,25 +10,25 @@
 //! 4. What a dead device may still be using is kept for good: nobody says when a copy that had begun has ended.
 
 use super::api::{self, Answer, CUcontext, CUdevice, CUstream, Failed, opened};
+use super::checks::Checks;
 use super::events::EventPool;
 use super::fault;
 use super::functions::Functions;
 use super::mourning::Dependent;
 use super::raw_streams::RawStreams;
 use super::spans::Clock;
-use super::track::{IDLE_CHECK_AFTER, Track};
+use super::track::Track;
 use super::words::Words;
 use crate::driver::Health;
 use crate::error::Error;
 use crate::offload::{self, Duty};
 use crate::site::Site;
-use crate::timeline::{Keep, Ticket};
+use crate::timeline::{Keep, Ticket, Timeline};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::Instant;
 
 /// Device attributes by their numbers in `CUdevice_attribute` (cuda.h).
 pub(super) mod attribute {
@@ -56,12 +56,14 @@ pub(crate) struct Context {
     pub(super) has_words: OnceLock<bool>,
     /// A stream that never captures and never gets work: asked whether the context lives.
     health_stream: CUstream,
+    pub(super) checks: Checks,
     pub(super) clock: Clock,
     dead: OnceLock<Failed>,
     dying: Mutex<()>,
     /// The error that says so, set after `dead`.
     fault: OnceLock<Error>,
-    died: OnceLock<Instant>,
+    /// Set when who waits on it was woken.
+    buried: OnceLock<()>,
     healths: Mutex<Vec<Weak<Health>>>,
     pub(super) tracks: Mutex<Vec<Weak<Track>>>,
     /// What was in use when it died.
@@ -121,6 +123,12 @@ pub(super) fn device_count() -> Result<u32, String> {
     Ok(count as u32)
 }
 
+/// The stream that a timeline follows, of whatever device. None of a test's gate.
+pub(super) fn followed_by(timeline: &Arc<Timeline>) -> Option<Arc<Track>> {
+    let contexts: Vec<_> = CONTEXTS.lock().values().copied().collect();
+    contexts.into_iter().find_map(|context| context.followed_by(timeline))
+}
+
 impl Context {
     /// The context of device `ordinal`, opened with the first call.
     pub(super) fn of(ordinal: u32) -> Result<&'static Context, String> {
@@ -145,6 +153,7 @@ impl Context {
             return Ok(context);
         }
         let context = Box::leak(Box::new(Self::open(ordinal).map_err(|failed| failed.to_string())?));
+        context.checks.start(context).map_err(|error| format!("its thread does not start: {error}"))?;
         contexts.insert(ordinal, context);
         drop(contexts);
         Ok(context)
@@ -166,7 +175,8 @@ impl Context {
         // SAFETY: cuStreamCreateWithPriority writes a stream.
         unsafe { api.cuStreamCreateWithPriority(&raw mut health_stream, NON_BLOCKING, 0) }?;
         let words = Words::default();
-        words.reserve();
+        // If it fails now, whoever takes the first word learns why.
+        let _ = words.grow();
         Ok(Context {
             ordinal,
             device,
@@ -179,11 +189,12 @@ impl Context {
             functions: Functions::default(),
             has_words: OnceLock::new(),
             health_stream,
+            checks: Checks::default(),
             clock: Clock::default(),
             dead: OnceLock::new(),
             dying: Mutex::new(()),
             fault: OnceLock::new(),
-            died: OnceLock::new(),
+            buried: OnceLock::new(),
             healths: Mutex::default(),
             tracks: Mutex::default(),
             graves: Mutex::default(),
@@ -262,6 +273,11 @@ impl Context {
         self.tracks.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
+    /// That of them which a timeline follows.
+    pub(super) fn followed_by(&self, timeline: &Arc<Timeline>) -> Option<Arc<Track>> {
+        self.live_tracks().into_iter().find(|track| track.is_followed_by(timeline))
+    }
+
     /// Asks whether the context lives, and notes it if it does not.
     pub(super) fn look_after(&'static self) -> Answer {
         self.ask().inspect_err(|failed| {
@@ -335,16 +351,16 @@ impl Context {
         for health in healths {
             health.wake_everybody();
         }
-        let _ = self.died.set(Instant::now());
-        self.bereave();
+        let _ = self.buried.set(());
+        // Asks the streams that wait for it, which the reactor does not.
+        self.checks.lives();
     }
 
-    /// Sees to the streams that wait for this dead device. Again and again, while somebody waits for them.
+    /// Sees to the streams that wait for this dead device. Again and again, while somebody waits for them. Calls the driver.
     pub(super) fn bereave(&self) {
-        let (Some(fault), Some(died)) = (self.fault.get(), self.died.get()) else { return };
-        let patience = died.elapsed() < IDLE_CHECK_AFTER;
+        let (Some(fault), Some(())) = (self.fault.get(), self.buried.get()) else { return };
         let mut dependents = std::mem::take(&mut *self.dependents.lock());
-        dependents.retain(|dependent| !dependent.bereave(fault, patience));
+        dependents.retain_mut(|dependent| !dependent.bereave(fault));
         if !dependents.is_empty() {
             self.dependents.lock().append(&mut dependents);
         }

@@ -1,21 +1,32 @@
 //! Holding a stream until the host lets it go: the one use of a wait for a value in memory.
 //!
-//! Order between streams is never made so. A stream that waits for a value may hold up what the driver put behind it, and the
-//! driver does not know what it waits for; a test that holds a stream wants just that.
+//! Order between streams is not made so, but where an event could not be recorded. A stream that waits for a value may hold up what
+//! the driver put behind it, and the driver does not know what it waits for; a test that holds a stream wants just that.
+//!
+//! # When one opens
+//! A gate is kept by the timeline that it waits for until the work of a ticket is over. So it opens when the ticket is reached, and on
+//! a stream that was given up when nothing of it runs any more; never because somebody was woken to learn that it failed. On a device
+//! that died it stays closed: nobody says what still runs there.
+//!
+//! # Without memory operations
+//! A host function waits. The driver may have one thread for all of them, which that one then keeps from all others: so there is one
+//! such gate at a time, and nothing is held so that others' host functions might have to release.
 
 use super::api::{Answer, CUstream, opened};
+use super::context::Context;
 use super::track::Track;
 use super::words::Word;
+use crate::driver::{DriverError, HostFn};
 use crate::timeline::{Ticket, Timeline};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Wake, Waker};
+use std::sync::mpsc::{Sender, channel};
 
 /// `CU_STREAM_WAIT_VALUE_GEQ`
 const AT_LEAST: u32 = 0;
 
-/// Words that streams wait for, and until which ticket.
+/// Gates on a stream, and the tickets of their waits.
 #[derive(Debug, Default)]
 pub(super) struct Gates(Mutex<Vec<(Ticket, Arc<Gate>)>>);
 
@@ -26,24 +37,39 @@ struct Gate {
     open: AtomicBool,
 }
 
-impl Wake for Gate {
-    fn wake(self: Arc<Self>) {
-        // Once: the word may be another gate's as soon as it was written.
-        if !self.open.swap(true, Ordering::Relaxed)
-            && let Some(word) = self.word
-        {
+/// Opens a gate by being dropped.
+#[derive(Debug)]
+struct Opens {
+    gate: Arc<Gate>,
+    /// What the host function of a gate without a word listens to, which hears that this is gone.
+    _listener: Option<Sender<()>>,
+}
+
+impl Drop for Opens {
+    fn drop(&mut self) {
+        self.gate.open.store(true, Ordering::Relaxed);
+        // Last: the word may be another gate's as soon as it was written.
+        if let Some(word) = self.gate.word {
             word.host.store(1, Ordering::Release);
         }
     }
 }
 
-/// Opens a gate that has no word.
-#[derive(Debug)]
-pub(super) struct Opens(Arc<Gate>);
+/// Whether a gate keeps the driver's thread for host functions.
+static HOST_THREAD_IS_KEPT: AtomicBool = AtomicBool::new(false);
 
-impl Drop for Opens {
+/// Keeps it until this is dropped.
+struct KeepsHostThread;
+
+impl KeepsHostThread {
+    fn unless_another_does() -> Option<Self> {
+        (!HOST_THREAD_IS_KEPT.swap(true, Ordering::Relaxed)).then_some(KeepsHostThread)
+    }
+}
+
+impl Drop for KeepsHostThread {
     fn drop(&mut self) {
-        self.0.open.store(true, Ordering::Relaxed);
+        HOST_THREAD_IS_KEPT.store(false, Ordering::Relaxed);
     }
 }
 
@@ -58,25 +84,56 @@ impl Gates {
         until: Ticket,
     ) -> Answer {
         self.collect(track);
-        let word = track.context.words.take()?;
-        let gate = Arc::new(Gate { word: Some(word), open: AtomicBool::new(false) });
+        let word = track.context.words.take(track.context)?;
         // SAFETY: cuStreamWaitValue64 takes a live stream and an eight-byte aligned device address, the word's.
         unsafe { opened().cuStreamWaitValue64_v2(stream, word.device, 1, AT_LEAST) }
             .inspect_err(|_| track.context.words.give_back(word))?;
-        if timeline.register(until, &Waker::from(gate.clone()), &mut None).is_ready() {
-            gate.clone().wake();
-        }
-        self.0.lock().push((ticket, gate));
+        let gate = self.add(ticket, Some(word));
+        timeline.keep_until_over(until, Arc::new(Opens { gate, _listener: None }));
         Ok(())
     }
 
-    /// A gate that others hold the stream with, and open by dropping the returned value.
-    pub(super) fn without_word(&self, ticket: Ticket) -> Opens {
-        let gate = Arc::new(Gate { word: None, open: AtomicBool::new(false) });
-        let mut gates = self.0.lock();
-        gates.retain(|(_, gate)| gate.word.is_some() || !gate.open.load(Ordering::Relaxed));
-        gates.push((ticket, gate.clone()));
-        Opens(gate)
+    /// The same by a host function, to be put on the stream with that ticket.
+    ///
+    /// # Errors
+    /// The gate would never open, or another one would not.
+    pub(super) fn hold_by_call(
+        &self,
+        context: &Context,
+        ticket: Ticket,
+        timeline: &Timeline,
+        until: Ticket,
+        of_a_stream: bool,
+    ) -> Result<HostFn, DriverError> {
+        let refused = |why: &str| {
+            let ordinal = context.ordinal;
+            DriverError::Refused(format!("cuda:{ordinal} has no stream memory operations, {why}"))
+        };
+        if of_a_stream {
+            return Err(refused(
+                "and the event that it would wait for could not be recorded; record another, or await it on the host",
+            ));
+        }
+        let Some(keeps) = KeepsHostThread::unless_another_does() else {
+            return Err(refused(
+                "so a gate keeps the driver's thread for host functions, which another closed one has already; open that first",
+            ));
+        };
+        self.0.lock().retain(|(_, gate)| gate.word.is_some() || !gate.open.load(Ordering::Relaxed));
+        let gate = self.add(ticket, None);
+        let (listener, opens) = channel();
+        timeline.keep_until_over(until, Arc::new(Opens { gate, _listener: Some(listener) }));
+        Ok(HostFn(Box::new(move || {
+            let _keeps = keeps;
+            // Nothing is ever sent: it ends when the other side does.
+            let _ = opens.recv();
+        })))
+    }
+
+    fn add(&self, ticket: Ticket, word: Option<Word>) -> Arc<Gate> {
+        let gate = Arc::new(Gate { word, open: AtomicBool::new(false) });
+        self.0.lock().push((ticket, gate.clone()));
+        gate
     }
 
     /// Gives the words back that the device has passed.
@@ -92,7 +149,7 @@ impl Gates {
         });
     }
 
-    /// The tickets of gates that are not open.
+    /// How many are not open.
     pub(super) fn closed(&self) -> usize {
         self.0.lock().iter().filter(|(_, gate)| !gate.open.load(Ordering::Relaxed)).count()
     }

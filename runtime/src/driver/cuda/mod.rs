@@ -10,8 +10,8 @@
 //! fails its test at the start, markers are events that the reactor asks ([`track`]).
 //!
 //! # Faults
-//! After a sticky error words stand still. The reactor asks each device it waits for whether its context lives; each call that
-//! fails says so too ([`context`]). The first such answer ends the device for the process ([`fault`]).
+//! After a sticky error words stand still. The reactor has each device that it waits for asked whether its context lives
+//! ([`checks`]); each call that fails says so too ([`context`]). The first such answer ends the device for the process ([`fault`]).
 //!
 //! # Tracing
 //! While somebody listens, each op stands between two timed events and is told of when it is over ([`spans`]). A profiler is told
@@ -22,6 +22,7 @@
 //! `modules`, `shared` and `peers`, which only first uses take, and under `draining`, whose query does not block.
 
 mod api;
+mod checks;
 mod context;
 mod copy;
 mod device;

@@ -1,14 +1,18 @@
 //! A stream that waits for work of another device, and what becomes of it if that device dies: it would wait for ever, or go on
 //! as if the work had been done. So its own device fails too, in the runtime that stated the edge, and with it who waits for
 //! that.
+//!
+//! Not if the work was done: then the wait ends, as soon as the stream comes to it. Such a wait stands between two markers, so that
+//! a stream which is still busy with what comes before, or already with what comes behind, is not taken for one that waits.
 
 use super::reactor;
-use super::track::Track;
+use super::track::{IDLE_CHECK_AFTER, Track};
 use crate::driver::Health;
 use crate::error::Error;
 use crate::site::Site;
 use crate::timeline::{Ticket, Timeline};
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 /// A wait for another device's work.
 #[derive(Debug)]
@@ -20,26 +24,33 @@ pub(super) struct Dependent {
     pub(super) health: Arc<Health>,
     pub(super) awaited: Weak<Timeline>,
     pub(super) until: Ticket,
+    /// Since when it is known to stand at its wait, although the work was done.
+    pub(super) stands_since: Option<Instant>,
 }
 
 impl Dependent {
     /// Whether the wait is not over, as far as that can be told.
     pub(super) fn still_waits(&self) -> bool {
-        self.held().is_some()
+        // Not if the awaited work is over: the device may die before the wait hears of it.
+        self.waiting.upgrade().is_some_and(|track| track.passed() < self.ticket)
     }
 
-    /// Its device has died: what becomes of the wait? Calls the driver. That the word says the awaited work is over does not mean
-    /// that the wait is: the device may have died between the two. Then the waiting stream has some `patience`.
-    pub(super) fn bereave(&self, why: &Error, patience: bool) -> bool {
-        let Some(track) = self.waiting.upgrade().filter(|track| track.passed() < self.ticket) else {
-            return true;
-        };
-        if track.is_idle().unwrap_or(true) {
+    /// Its device has died: whether it is settled what becomes of the wait. Calls the driver. That the awaited work is known to be
+    /// over does not mean that the wait is: the device may have died between the two. So a stream that has come to its wait has
+    /// some patience.
+    pub(super) fn bereave(&mut self, why: &Error) -> bool {
+        let Some(track) = self.waiting.upgrade() else { return true };
+        if track.ask_events().is_err() || track.passed() >= self.ticket || track.is_idle().unwrap_or(true) {
             return true;
         }
-        let reached = self.awaited.upgrade().is_some_and(|awaited| awaited.reached(self.until));
-        if reached && patience {
-            return false;
+        if self.awaited.upgrade().is_some_and(|awaited| awaited.reached(self.until)) {
+            if track.passed() + 1 < self.ticket {
+                // It is not there yet.
+                return false;
+            }
+            if self.stands_since.get_or_insert_with(Instant::now).elapsed() < IDLE_CHECK_AFTER {
+                return false;
+            }
         }
         self.fail(&track, why);
         true

@@ -29,8 +29,8 @@ impl RawStream {
     }
 
     /// Somebody else's stream with a word of ours. The context is current.
-    pub(super) fn lent(context: &Context, stream: *mut c_void) -> Answer<Self> {
-        Ok(RawStream { stream: stream.cast(), word: context.words.take()?, written: 0, priority: 0 })
+    pub(super) fn lent(context: &'static Context, stream: *mut c_void) -> Answer<Self> {
+        Ok(RawStream { stream: stream.cast(), word: context.words.take(context)?, written: 0, priority: 0 })
     }
 }
 
@@ -62,7 +62,7 @@ impl RawStreams {
     }
 
     /// A stream on which nothing is unfinished. `context` is the one whose streams these are, and is current.
-    pub(super) fn take(&self, context: &Context, priority: Priority) -> Answer<RawStream> {
+    pub(super) fn take(&self, context: &'static Context, priority: Priority) -> Answer<RawStream> {
         let priority = self.number(priority);
         self.collect()?;
         let mut idle = self.idle.lock();
@@ -70,7 +70,7 @@ impl RawStreams {
             return Ok(idle.swap_remove(at));
         }
         drop(idle);
-        let word = context.words.take()?;
+        let word = context.words.take(context)?;
         let mut stream = std::ptr::null_mut();
         // SAFETY: cuStreamCreateWithPriority writes a stream.
         unsafe { opened().cuStreamCreateWithPriority(&raw mut stream, NON_BLOCKING, priority) }

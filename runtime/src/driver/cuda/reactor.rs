@@ -2,9 +2,10 @@
 //!
 //! # Rules
 //! 1. It looks after the streams that were handed to it, until nothing waits on their timelines; with none it sleeps.
-//! 2. It never makes a driver call that can block: it asks events, streams and contexts whether they are done.
-//! 3. While nothing moves on a device, it asks every two milliseconds whether the context lives, each device by itself, so that
-//!    traffic on one does not put off the check of another; also of devices whose work is waited for on the device. After a
+//! 2. It calls the driver only where markers are events, and for who traces: those are asked whether they are done. All else is
+//!    left to a thread of the device ([`checks`](super::checks)), since the driver may not answer while a launch waits for room.
+//! 3. While nothing moves on a device, it has asked every two milliseconds whether the context lives, each device by itself, so
+//!    that traffic on one does not put off the check of another; also of devices whose work is waited for on the device. After a
 //!    sticky error the words stand still for ever.
 //! 4. A stream that does not move for a quarter of a second is asked whether it is idle: then the write of its word was lost.
 //! 5. A stream that was given up is asked every two milliseconds; when it is idle, what it kept is let go.
@@ -193,35 +194,13 @@ impl Checks {
             let seen = self.seen(context, now);
             if now.saturating_duration_since(*seen) >= HEALTH_EVERY {
                 *seen = now;
-                if context.look_after().is_err() {
-                    context.bereave();
-                }
+                context.checks.lives();
             }
         }
-        let context = each.track.context;
-        if each.timeline.fault().is_some() {
-            // Nothing is put on it any more.
-            if now.saturating_duration_since(each.quiet_since) >= HEALTH_EVERY {
-                each.quiet_since = now;
-                match each.track.is_idle() {
-                    Ok(true) => each.timeline.abandon(),
-                    Ok(false) => {}
-                    Err(failed) => {
-                        context.note_death(failed, None);
-                    }
-                }
-            }
-            return;
-        }
-        if now.saturating_duration_since(each.quiet_since) >= IDLE_CHECK_AFTER {
+        let patience = if each.timeline.fault().is_some() { HEALTH_EVERY } else { IDLE_CHECK_AFTER };
+        if now.saturating_duration_since(each.quiet_since) >= patience {
             each.quiet_since = now;
-            match each.track.heal_if_idle() {
-                Ok(true) => crate::report::completion_word_lost(each.track.label()),
-                Ok(false) => {}
-                Err(failed) => {
-                    context.note_death(failed, None);
-                }
-            }
+            each.track.context.checks.idle(&each.track, &each.timeline);
         }
     }
 }

@@ -214,7 +214,9 @@ impl CudaStream {
         if let Some(event) = &point.event {
             let event = event.downcast_ref::<PooledEvent>().expect("an event of this driver");
             let awaited = self.device_of(event);
-            awaited.map_or(Ok(()), alive)?;
+            if let Some(awaited) = awaited {
+                self.comes_to_wait(awaited, ticket)?;
+            }
             // SAFETY: cuStreamWaitEvent takes a live stream and a live event, of whatever context.
             unsafe { opened().cuStreamWaitEvent(self.raw.stream, event.raw(), 0) }.inspect_err(|_| {
                 let _ = awaited.map(Context::look_after);
@@ -227,26 +229,29 @@ impl CudaStream {
         if point.timeline.reached(point.ticket) {
             return Ok(());
         }
-        if self.context().has_words.get() == Some(&true) {
-            return Ok(self.gates.hold(
-                &self.track,
-                self.raw.stream,
-                ticket,
-                &point.timeline,
-                point.ticket,
-            )?);
+        self.hold(point, ticket, site)
+    }
+
+    /// Holds the stream until the host finds that `point` is reached: a gate's, or that of a stream whose event could not be recorded.
+    #[cold]
+    fn hold(&self, point: &Point, ticket: Ticket, site: Site) -> Result<(), Refused> {
+        let awaited = super::context::followed_by(&point.timeline);
+        let elsewhere = awaited.as_ref().map(|track| track.context).filter(|context| !self.is_on(context));
+        if let Some(elsewhere) = elsewhere {
+            self.comes_to_wait(elsewhere, ticket)?;
         }
-        // Without memory operations a thread of the driver's waits.
-        let (timeline, until) = (point.timeline.clone(), point.ticket);
-        let opened = self.gates.without_word(ticket);
-        let blocked = HostFn(Box::new(move || {
-            let mut registration = None;
-            crate::block_on::block_on(std::future::poll_fn(|cx| {
-                timeline.register(until, cx.waker(), &mut registration)
-            }));
-            drop(opened);
-        }));
-        Ok(self.call(blocked, ticket, site)?)
+        if self.context().has_words.get() == Some(&true) {
+            self.gates.hold(&self.track, self.raw.stream, ticket, &point.timeline, point.ticket)?;
+        } else {
+            let (timeline, until) = (&point.timeline, point.ticket);
+            let waits =
+                self.gates.hold_by_call(self.context(), ticket, timeline, until, awaited.is_some())?;
+            self.call(waits, ticket, site)?;
+        }
+        if let Some(elsewhere) = elsewhere {
+            self.depend_on(elsewhere, point, ticket, site);
+        }
+        Ok(())
     }
 
     /// Ends a traced op, with a marker of its own and the reactor's attention.
@@ -265,14 +270,29 @@ impl CudaStream {
     #[inline]
     fn device_of(&self, event: &PooledEvent) -> Option<&'static Context> {
         let context = event.context();
-        (!std::ptr::eq(context, self.context())).then_some(context)
+        (!self.is_on(context)).then_some(context)
     }
 
+    fn is_on(&self, context: &Context) -> bool {
+        std::ptr::eq(context, self.context())
+    }
+
+    /// Before a wait for another device, which is to stand between two markers.
+    #[cold]
+    fn comes_to_wait(&self, awaited: &'static Context, ticket: Ticket) -> Result<(), Refused> {
+        alive(awaited)?;
+        Ok(self.track.mark(ticket - 1)?)
+    }
+
+    /// After it.
     #[cold]
     fn depend_on(&self, awaited: &'static Context, point: &Point, ticket: Ticket, site: Site) {
+        if let Err(failed) = self.track.mark(ticket) {
+            // Whoever needs the next one finds out.
+            self.context().note_death(failed, None);
+        }
         // Streams wait for others of their runtime only, so it is the one health of that device.
-        let of_it = |track: &Arc<Track>| track.is_followed_by(&point.timeline);
-        let Some(followed) = awaited.live_tracks().into_iter().find(of_it) else { return };
+        let Some(followed) = awaited.followed_by(&point.timeline) else { return };
         let health = followed.health();
         self.track.depends_on(awaited);
         awaited.add_dependent(Dependent {
@@ -282,6 +302,7 @@ impl CudaStream {
             site,
             awaited: Arc::downgrade(&point.timeline),
             until: point.ticket,
+            stands_since: None,
         });
         // It may have failed before it knew of us.
         if awaited.fault().is_some() {

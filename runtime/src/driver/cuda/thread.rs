@@ -1,8 +1,8 @@
-//! What the reactor's thread asks of the system: to wake on time, and to be allowed on every core.
+//! What the threads that look after devices ask of the system: to wake on time, and to be allowed on every core.
 
 use crate::offload::{self, Duty};
 
-/// Called by the reactor, once.
+/// Called by the reactor and by each device's thread, once.
 ///
 /// A thread starts with the affinity of whoever starts it. If that is a worker pinned to a core, the reactor would spin on that
 /// worker's core; so it asks for all of them, and the system takes those that the process may use. Timer slack, 50 µs by

@@ -1,17 +1,25 @@
 //! Completion words: numbers in page-locked host memory that the device writes and the host reads.
 //!
-//! Each is a cache line of its own, eight-byte aligned, in pages of ours that are registered with the driver as portable and
+//! Each is a cache line of its own, eight-byte aligned, in memory of ours that is registered with the driver as portable and
 //! mapped, and never unmapped or unregistered: the reactor may still read a word while the process ends.
+//!
+//! Registering may wait for the whole context, and who takes a word may be about to hold a stream. So there are enough for most
+//! programs from the start, and when few are left another thread registers more.
 
 use super::api::{Answer, CUdeviceptr, opened};
+use super::context::Context;
+use crate::offload;
 use parking_lot::Mutex;
 use std::ffi::c_void;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Apart far enough that neither the device's writes nor the reactor's reads share a line: two lines, since processors fetch
 /// neighbours in pairs.
 const STRIDE_BYTES: usize = 128;
-const PAGE_BYTES: usize = 4096;
+/// What is registered at once: 512 words.
+const BLOCK_BYTES: usize = 64 << 10;
+/// When so few are left, more are registered.
+const FEW: usize = 64;
 /// `CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP`
 const PORTABLE_AND_MAPPED: u32 = 1 | 2;
 
@@ -26,51 +34,63 @@ pub(super) struct Word {
 #[derive(Debug, Default)]
 pub(super) struct Words {
     free: Mutex<Vec<Word>>,
+    growing: AtomicBool,
 }
 
 #[repr(C, align(4096))]
-struct Page([u8; PAGE_BYTES]);
+struct Block([u8; BLOCK_BYTES]);
 
 impl Words {
-    /// Registers a page ahead, so that the first streams and gates need not: it may wait for the whole context. The context is
-    /// current.
-    pub(super) fn reserve(&self) {
-        if let Ok(word) = self.take() {
-            self.give_back(word);
+    /// An unused word. The context, whose words these are, is current.
+    pub(super) fn take(&self, context: &'static Context) -> Answer<Word> {
+        loop {
+            let mut free = self.free.lock();
+            let word = free.pop();
+            let few = free.len() < FEW;
+            drop(free);
+            let Some(word) = word else {
+                // Faster than the other thread.
+                self.grow()?;
+                continue;
+            };
+            if few && !self.growing.swap(true, Ordering::Relaxed) {
+                offload::detach(move || {
+                    // Where it fails, who finds none left learns why.
+                    let _ = context.enter().and_then(|_entered| context.words.grow());
+                    context.words.growing.store(false, Ordering::Relaxed);
+                });
+            }
+            return Ok(word);
         }
     }
 
-    /// An unused word. The context is current.
-    pub(super) fn take(&self) -> Answer<Word> {
-        if let Some(word) = self.free.lock().pop() {
-            return Ok(word);
-        }
-        let page: *mut u8 = Box::into_raw(Box::new(Page([0; PAGE_BYTES]))).cast();
+    /// Registers more. The context is current.
+    pub(super) fn grow(&self) -> Answer {
+        let block: *mut u8 = Box::into_raw(Box::new(Block([0; BLOCK_BYTES]))).cast();
         let api = opened();
-        // SAFETY: cuMemHostRegister needs memory that stays until it is unregistered; the page is never freed.
+        // SAFETY: cuMemHostRegister needs memory that stays until it is unregistered; the block is never freed.
         let registered =
-            unsafe { api.cuMemHostRegister_v2(page.cast::<c_void>(), PAGE_BYTES, PORTABLE_AND_MAPPED) };
+            unsafe { api.cuMemHostRegister_v2(block.cast::<c_void>(), BLOCK_BYTES, PORTABLE_AND_MAPPED) };
         // SAFETY: `from_raw` takes back what `into_raw` gave; the driver did not take it.
-        registered.inspect_err(|_| drop(unsafe { Box::from_raw(page.cast::<Page>()) }))?;
+        registered.inspect_err(|_| drop(unsafe { Box::from_raw(block.cast::<Block>()) }))?;
         let mut device = 0;
         // SAFETY: cuMemHostGetDevicePointer takes registered, mapped memory and writes one address.
-        let address = unsafe { api.cuMemHostGetDevicePointer_v2(&raw mut device, page.cast::<c_void>(), 0) };
+        let address = unsafe { api.cuMemHostGetDevicePointer_v2(&raw mut device, block.cast::<c_void>(), 0) };
         address.inspect_err(|_| {
             // SAFETY: cuMemHostUnregister takes registered memory; nothing of it was used.
-            if unsafe { api.cuMemHostUnregister(page.cast::<c_void>()) }.is_ok() {
+            if unsafe { api.cuMemHostUnregister(block.cast::<c_void>()) }.is_ok() {
                 // SAFETY: as above.
-                drop(unsafe { Box::from_raw(page.cast::<Page>()) });
+                drop(unsafe { Box::from_raw(block.cast::<Block>()) });
             }
         })?;
         let word = |offset: usize| Word {
-            // SAFETY: the word lies in the page, is aligned and zero, lives for ever, and is touched atomically alone; the
+            // SAFETY: the word lies in the block, is aligned and zero, lives for ever, and is touched atomically alone; the
             // device's writes are atomic at eight bytes.
-            host: unsafe { &*page.add(offset).cast::<AtomicU64>() },
+            host: unsafe { &*block.add(offset).cast::<AtomicU64>() },
             device: device + offset as CUdeviceptr,
         };
-        let mut free = self.free.lock();
-        free.extend((STRIDE_BYTES..PAGE_BYTES).step_by(STRIDE_BYTES).map(word));
-        Ok(word(0))
+        self.free.lock().extend((0..BLOCK_BYTES).step_by(STRIDE_BYTES).map(word));
+        Ok(())
     }
 
     /// Gives a word back that the device will not write any more. Its owner has set it to zero.

@@ -1,0 +1,56 @@
+//! Copies from memory that is not page-locked, which we stage and the driver stages by itself.
+
+use crate::support::measure::short;
+use crate::support::{interleave, ns, ratio};
+use crate::{Bench, open};
+use warpline::WakeUp;
+
+/// A slice to the device and back to a `Vec`, awaited copy by copy, against the driver's calls on the same kind of memory.
+pub(crate) fn both_ways(bench: &Bench) {
+    let (_runtime, device, raw) = open(WakeUp::Balanced);
+    let stream = device.new_stream().expect("a stream");
+    for mib in if bench.options.quick { [1, 4] } else { [1, 64] } {
+        let len_bytes = mib << 20;
+        let times = if mib < 8 { bench.options.scaled(200) } else { bench.options.scaled(20) };
+        let buffer = stream.alloc::<u8>(len_bytes).expect("memory");
+        stream.fill(&buffer, 1).wait().expect("it runs");
+        let (theirs, memory) = (raw.stream(), raw.memory(len_bytes));
+        let (host, mut back) = (vec![1u8; len_bytes], vec![0u8; len_bytes]);
+        let gigabytes = |ns: f64| len_bytes as f64 / ns;
+        let repeat = |copy: &mut dyn FnMut()| gigabytes(ns(times, || (0..times).for_each(|_| copy())));
+        let [to_device, to_device_by_hand, to_host, to_host_by_hand] = interleave(
+            bench.options.rounds(11),
+            [
+                &mut || repeat(&mut || stream.write(&buffer, &host).wait().expect("it runs")),
+                &mut || {
+                    repeat(&mut || {
+                        // SAFETY: both stay; they are used by nobody else.
+                        unsafe { theirs.copy_in(memory, &host) };
+                        theirs.synchronize();
+                    })
+                },
+                &mut || {
+                    repeat(&mut || {
+                        std::hint::black_box(stream.read(&buffer).wait().expect("it runs"));
+                    })
+                },
+                &mut || repeat(&mut || theirs.copy_out(&mut back, memory)),
+            ],
+        );
+        for (way, ours, by_hand) in [
+            ("slice to device", to_device, to_device_by_hand),
+            ("device to a new Vec", to_host, to_host_by_hand),
+        ] {
+            let against = ratio(&ours, &by_hand);
+            bench.table.row(
+                &format!("{way}, pageable, {mib} MiB, awaited each, GB/s"),
+                &short(ours.median()),
+                &format!("{} by the driver's calls", short(by_hand.median())),
+                &short(against.median()),
+                &against.spread(),
+                "",
+                None,
+            );
+        }
+    }
+}
