@@ -260,7 +260,10 @@ impl StreamCore {
     pub(crate) fn sit(&self, site: Site, turn: bool) -> Result<Seat<'_, State>> {
         let seat = match self.desk.try_sit() {
             Some(seat) => seat,
-            None => self.sit_when_free().map_err(|error| self.refused(site, &error))?,
+            None => match self.sit_when_free() {
+                Ok(seat) => seat,
+                Err(error) => return Err(self.refused(site, &error)),
+            },
         };
         if seat.closed || (seat.foreign.is_some() && !turn) || seat.issued >= MAX_TICKET {
             return self.sit_slowly(seat, site, turn);
