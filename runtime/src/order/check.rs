@@ -190,14 +190,16 @@ fn check_apart<A: Access>(
         let access = &accesses[usize::from(at)];
         let writes = access.mode().writes();
         let mut page = open(access.ledger(), writes, entry.asker.lane);
-        let did = if writes { Did::Write } else { Did::Read };
-        if entry.strictness != Strictness::Skip
-            && let Some((ticket, site)) =
-                page.renew(entry.used(), did, access.range(), entry.site, |earlier| {
-                    passes(earlier, access.range(), &entry.asker)
-                        && !(writes && access.range().covers(&earlier.range))
-                })
-        {
+        let renewed = match (entry.strictness, writes) {
+            (Strictness::Skip, _) => None,
+            (_, false) => page.renew::<false>(entry.used(), access.range(), entry.site, |earlier| {
+                passes(earlier, access.range(), &entry.asker)
+            }),
+            (_, true) => page.renew::<true>(entry.used(), access.range(), entry.site, |earlier| {
+                passes(earlier, access.range(), &entry.asker) && !access.range().covers(&earlier.range)
+            }),
+        };
+        if let Some((ticket, site)) = renewed {
             entered.renewed.push((at, ticket, site));
         } else if !check_and_enter_one(at, access, &mut page, entry, entered) {
             drop(page);

@@ -198,10 +198,9 @@ impl Book {
     /// `None` if there is no such record, or one that it would replace, or one of another stream that does not `pass`, or some of
     /// the memory was not written: then it takes the long way.
     #[inline]
-    pub(crate) fn renew(
+    pub(crate) fn renew<const WRITES: bool>(
         &mut self,
         used: Use,
-        did: Did,
         range: &ByteRange,
         site: &Site,
         passes: impl Fn(&Record) -> bool,
@@ -209,16 +208,17 @@ impl Book {
         if self.has_failed() {
             return None;
         }
+        let did = if WRITES { Did::Write } else { Did::Read };
         let mut same = None;
         for record in &mut self.records {
             if record.used.stream != used.stream {
                 // What another stream read does not concern one that reads.
-                if (did == Did::Write || record.did != Did::Read) && !passes(record) {
+                if (WRITES || record.did != Did::Read) && !passes(record) {
                     return None;
                 }
             } else if record.did == did && record.range == *range {
                 same = Some(record);
-            } else if did == Did::Write && range.covers(&record.range) {
+            } else if WRITES && range.covers(&record.range) {
                 return None;
             }
         }
