@@ -63,6 +63,13 @@ impl Set {
 
 fn main() {
     let options = Options::from_command_line();
+    // For a profiler: so many ops on so many streams, and nothing else.
+    if let Some((streams, ops)) = &options.only {
+        let (_runtime, device) = support::cpu();
+        let set = Set::new(&device, streams.parse().expect("a number of streams"));
+        set.run(&device, *ops as usize, 20, &mut Random(7));
+        return;
+    }
     let table = Table::new("streams: ten thousand live streams (ns an op)");
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let many = 10_000;

@@ -139,7 +139,8 @@ impl From<Error> for Refusal {
 }
 
 impl<T> Pending<T> {
-    #[inline]
+    /// Always inline, as is `flight`: passed through memory, a place costs as much again as an atomic operation.
+    #[inline(always)]
     pub(crate) fn value(core: &Arc<StreamCore>, place: Result<Place>, value: T) -> Self {
         match place {
             Ok(place) => Self::flight(core, place, Output::Value(value)),
@@ -158,7 +159,7 @@ impl<T> Pending<T> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn flight(core: &Arc<StreamCore>, place: Place, output: Output<T>) -> Self {
         if place.captured {
             return Self::captured(core, place.ticket, output);

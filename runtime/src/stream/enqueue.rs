@@ -173,6 +173,7 @@ impl StreamCore {
         // Declared before the seat, so that it is dropped after it: giving room back wakes who waits for it.
         let permit;
         let mut seat = self.sit(op.site, op.turn)?;
+        seat.stated.prefetch();
         permit = if op.without_permit { None } else { self.permit(op.site)? };
         let mut entered = Entered::default();
         loop {

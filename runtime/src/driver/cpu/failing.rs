@@ -55,10 +55,10 @@ impl CpuStream {
             return None;
         }
         let is_wait = |work: &&Submission| matches!(work.command, Command::Wait(_));
-        let (point, oldest, count) = self.strand.peek(|queue| {
-            let head = queue.front()?;
+        let (point, oldest, count) = self.strand.peek(|queued| {
+            let head = queued.clone().next()?;
             let Command::Wait(point) = &head.command else { return None };
-            let ops = queue.iter().filter(|work| !is_wait(work));
+            let ops = queued.filter(|work| !is_wait(work));
             let oldest = ops.clone().next().unwrap_or(head).site;
             Some((point.clone(), oldest, ops.count().max(1)))
         })?;

@@ -280,7 +280,7 @@ impl Seeded {
 
 /// Whether a queued strand can go on.
 fn head(stream: &CpuStream) -> Head {
-    stream.strand.peek(|queue| match queue.front() {
+    stream.strand.peek(|mut queued| match queued.next() {
         Some(work) => match &work.command {
             Command::Wait(point) if !point.timeline.reached(point.ticket) => {
                 match stream.wait_is_in_vain(work, point) {

@@ -30,10 +30,13 @@
 //! * *Work is pushed while the strand is parked or ready*: it goes to the end; somebody is coming, or will.
 
 use crate::sync::{AtomicBool, Lock, Ordering};
-use std::collections::VecDeque;
+use std::collections::{VecDeque, vec_deque};
+use std::option;
 
-/// How many entries a deque may have room for and still be kept for reuse.
+/// How many entries a worker's deque may have room for and still be kept for reuse.
 const KEEP_CAPACITY: usize = 1024;
+/// For how many entries an idle strand may keep room, besides the head. So many are moved one by one.
+const FEW: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -51,15 +54,26 @@ pub(crate) struct Strand<T> {
 }
 
 struct Inbox<T> {
+    /// What comes before `queue`, in place: an op on a stream that had none takes no memory, which another thread would free.
+    head: Option<T>,
     queue: VecDeque<T>,
     state: State,
+}
+
+/// What is queued, from the head on.
+pub(crate) type Queued<'a, T> = std::iter::Chain<option::Iter<'a, T>, vec_deque::Iter<'a, T>>;
+
+impl<T> Inbox<T> {
+    fn is_empty(&self) -> bool {
+        self.head.is_none() && self.queue.is_empty()
+    }
 }
 
 impl<T> Strand<T> {
     /// Empty and idle.
     pub(crate) fn new() -> Self {
         Strand {
-            inbox: Lock::new(Inbox { queue: VecDeque::new(), state: State::Idle }),
+            inbox: Lock::new(Inbox { head: None, queue: VecDeque::new(), state: State::Idle }),
             arrived: AtomicBool::new(false),
         }
     }
@@ -69,7 +83,11 @@ impl<T> Strand<T> {
     #[must_use]
     pub(crate) fn push(&self, work: T) -> bool {
         let mut inbox = self.inbox.lock();
-        inbox.queue.push_back(work);
+        if inbox.is_empty() {
+            inbox.head = Some(work);
+        } else {
+            inbox.queue.push_back(work);
+        }
         self.arrived.store(true, Ordering::Relaxed);
         let send = inbox.state == State::Idle; // weaken: send-only-to-idle
         if send {
@@ -91,15 +109,19 @@ impl<T> Strand<T> {
         self.arrived.load(Ordering::Relaxed)
     }
 
-    /// By the owner, with an empty `batch`: swaps everything queued into it. `false`: there was nothing, the strand is idle, and
-    /// the caller no longer owns it. An idle strand keeps no room.
+    /// By the owner, with an empty `batch`: moves everything queued into it. `false`: there was nothing, the strand is idle, and
+    /// the caller no longer owns it. An idle strand keeps room for a few: to make it on one thread and free it on another for each op
+    /// would have both wait for the allocator.
     #[must_use]
     pub(crate) fn take(&self, batch: &mut VecDeque<T>) -> bool {
         debug_assert!(batch.is_empty());
         let mut inbox = self.inbox.lock();
         debug_assert_eq!(inbox.state, State::Running);
-        if inbox.queue.is_empty() {
+        if inbox.is_empty() {
             inbox.state = State::Idle;
+            if inbox.queue.capacity() <= FEW {
+                return false;
+            }
             let room = std::mem::take(&mut inbox.queue);
             drop(inbox);
             if room.capacity() > batch.capacity() && room.capacity() <= KEEP_CAPACITY {
@@ -108,8 +130,17 @@ impl<T> Strand<T> {
             return false;
         }
         self.arrived.store(false, Ordering::Relaxed);
+        let head = inbox.head.take();
+        if inbox.queue.len() <= FEW {
+            batch.extend(head);
+            batch.append(&mut inbox.queue);
+            return true;
+        }
         std::mem::swap(&mut inbox.queue, batch);
         drop(inbox);
+        if let Some(head) = head {
+            batch.push_front(head);
+        }
         true
     }
 
@@ -127,6 +158,7 @@ impl<T> Strand<T> {
         let mut inbox = self.inbox.lock();
         debug_assert_eq!(inbox.state, State::Running);
         debug_assert!(!rest.is_empty());
+        rest.extend(inbox.head.take());
         rest.append(&mut inbox.queue);
         std::mem::swap(&mut inbox.queue, rest);
         inbox.state = state;
@@ -144,26 +176,30 @@ impl<T> Strand<T> {
     }
 
     /// Looks at what is queued and not taken, under the lock: `look` runs nothing and drops nothing.
-    pub(crate) fn peek<R>(&self, look: impl FnOnce(&VecDeque<T>) -> R) -> R {
-        look(&self.inbox.lock().queue)
+    pub(crate) fn peek<R>(&self, look: impl FnOnce(Queued<'_, T>) -> R) -> R {
+        let inbox = self.inbox.lock();
+        look(inbox.head.iter().chain(&inbox.queue))
     }
 
     /// Takes the head of a ready strand without taking the token: for schedules that run one op at a time under their own
     /// lock, where being in their list of ready strands is the token.
     pub(crate) fn pop(&self) -> Option<T> {
-        self.inbox.lock().queue.pop_front()
+        let mut inbox = self.inbox.lock();
+        inbox.head.take().or_else(|| inbox.queue.pop_front())
     }
 
     /// Takes everything of a ready strand, like [`pop`](Self::pop).
     pub(crate) fn pop_all(&self) -> VecDeque<T> {
-        std::mem::take(&mut self.inbox.lock().queue)
+        let mut inbox = self.inbox.lock();
+        let head = inbox.head.take();
+        head.into_iter().chain(std::mem::take(&mut inbox.queue)).collect()
     }
 
     /// Makes a ready strand idle if it is empty; whether it is.
     #[must_use]
     pub(crate) fn rest_if_empty(&self) -> bool {
         let mut inbox = self.inbox.lock();
-        if inbox.queue.is_empty() {
+        if inbox.is_empty() {
             inbox.state = State::Idle;
             inbox.queue = VecDeque::new();
             return true;

@@ -149,6 +149,9 @@ impl CpuStream {
     /// pause between looks lets a few ops gather. If nobody lingers yet it goes on lingering here, with the token in hand: who
     /// pushes next sends the strand nowhere and unparks nobody.
     fn let_work_gather(&self, pool: &Pool, waiting: &mut Waiting) {
+        if pool.is_behind() {
+            return;
+        }
         for _ in 0..LOOKS_BEFORE_IDLE {
             for _ in 0..SPINS_BETWEEN_LOOKS {
                 std::hint::spin_loop();

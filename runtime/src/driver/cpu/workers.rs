@@ -19,6 +19,9 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
+/// How many ready strands are a backlog.
+const BACKLOG: usize = 16;
+
 pub(super) struct Pool {
     pub(super) idle: Idle,
     /// High, normal, low.
@@ -75,6 +78,12 @@ impl Pool {
     #[inline]
     pub(super) fn has_work(&self) -> bool {
         self.lanes.iter().any(|lane| !lane.receive.is_empty())
+    }
+
+    /// Whether so many strands are ready that no worker should wait for more work on one of them.
+    #[inline]
+    pub(super) fn is_behind(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.receive.len() > BACKLOG)
     }
 
     fn pop(&self) -> Option<Arc<CpuStream>> {
