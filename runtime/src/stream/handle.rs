@@ -86,6 +86,7 @@ impl Stream {
     /// # Errors
     /// `OutOfMemory`, with the numbers and the largest holders; `Fault` or `ShutDown` when the device takes no more work.
     #[track_caller]
+    #[inline]
     pub fn alloc<T: Element>(&self, len: usize) -> Result<Buffer<T>> {
         self.alloc_at(Site::here(&"alloc"), len)
     }
@@ -94,35 +95,12 @@ impl Stream {
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc).
+    #[inline]
     pub fn alloc_at<T: Element>(&self, site: Site, len: usize) -> Result<Buffer<T>> {
-        let core = self.core();
-        core.ensure_open(site)?;
-        let len_bytes = len.checked_mul(size_of::<T>()).ok_or_else(|| {
-            Error::new(
-                crate::ErrorKind::OutOfMemory,
-                format!("alloc of {len} elements of {} bytes is more than can be addressed", size_of::<T>()),
-            )
-        })?;
-        if core.is_captured()
-            && let Some(capture) = core.capture(site)?
-        {
-            return Ok(Buffer::new(capture.alloc(core, site, len_bytes)?, len));
-        }
-        let grant = core.device.memory.alloc(len_bytes, core.id, &**core, site).map_err(|error| {
-            // What refused the memory may have shown that the device has failed.
-            match error.kind() {
-                ErrorKind::Driver => core.device.ensure_open().err().unwrap_or(error),
-                _ => error,
-            }
-        })?;
-        let ticket = match grant.wait {
-            None => core.allocation_ticket(site),
-            Some(used) => core.wait_for_block(site, used),
+        let Some(len_bytes) = len.checked_mul(size_of::<T>()) else {
+            return Err(too_long(len, size_of::<T>()));
         };
-        let ticket = ticket.inspect_err(|_| core.device.memory.free(grant.block, &[]))?;
-        let used = Use { stream: core.id, ticket };
-        let allocation = Allocation::new(core.device.clone(), &grant, len_bytes, used, site);
-        Ok(Buffer::new(Arc::new(allocation), len))
+        Ok(Buffer::new(self.core().alloc(site, len_bytes)?, len))
     }
 
     /// Launches a kernel.
@@ -224,7 +202,39 @@ impl Stream {
     }
 }
 
+#[cold]
+fn too_long(len: usize, element_bytes: usize) -> Error {
+    Error::new(
+        ErrorKind::OutOfMemory,
+        format!("alloc of {len} elements of {element_bytes} bytes is more than can be addressed"),
+    )
+}
+
 impl StreamCore {
+    fn alloc(self: &Arc<Self>, site: Site, len_bytes: usize) -> Result<Arc<Allocation>> {
+        self.ensure_open(site)?;
+        if self.is_captured()
+            && let Some(capture) = self.capture(site)?
+        {
+            return capture.alloc(self, site, len_bytes);
+        }
+        let memory = &self.device.memory;
+        let grant = memory.alloc(len_bytes, self.id, &**self, site).map_err(|error| {
+            // What refused the memory may have shown that the device has failed.
+            match error.kind() {
+                ErrorKind::Driver => self.device.ensure_open().err().unwrap_or(error),
+                _ => error,
+            }
+        })?;
+        let ticket = match grant.wait {
+            None => self.allocation_ticket(site),
+            Some(used) => self.wait_for_block(site, used),
+        };
+        let ticket = ticket.inspect_err(|_| memory.free(grant.block, &[]))?;
+        let used = Use { stream: self.id, ticket };
+        Ok(Arc::new(Allocation::new(self.device.clone(), &grant, len_bytes, used, site)))
+    }
+
     /// The refusal of a kernel call by itself, with the place it was launched from.
     #[cold]
     fn refused_call(&self, site: Site, kernel: &str, error: &Error) -> Error {

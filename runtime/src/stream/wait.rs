@@ -137,7 +137,7 @@ impl Stream {
 const ASKED: &str = "the stream is being captured, and nothing of that runs; ask for a launch of the graph";
 
 impl StreamCore {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn wait_stream(self: &Arc<Self>, site: Site, other: &Arc<StreamCore>) -> Result<super::Place> {
         if self.is_captured() || other.is_captured() {
             let there = other.capture(site)?;
@@ -148,8 +148,9 @@ impl StreamCore {
         self.wait_for_stream(site, other)
     }
 
-    /// The same for where the other stream itself stands, whoever captures it.
-    #[inline]
+    /// The same for where the other stream itself stands, whoever captures it. Always inline up to where it is clear that there is
+    /// nothing to do, so that the place stays in registers.
+    #[inline(always)]
     fn wait_for_stream(self: &Arc<Self>, site: Site, other: &Arc<StreamCore>) -> Result<super::Place> {
         // `issued` first, `version` after: a version that is as new as the ticket.
         let issued = other.issued();
@@ -160,6 +161,11 @@ impl StreamCore {
                 return Ok(super::Place::at(seat.issued, seat.stated.clone()));
             }
         }
+        self.wait_for_stream_now(site, other)
+    }
+
+    #[inline(never)]
+    fn wait_for_stream_now(self: &Arc<Self>, site: Site, other: &Arc<StreamCore>) -> Result<super::Place> {
         self.check_can_wait(site, other)?;
         // Let go of before it changes, so that it need not be copied.
         let known = self.known.lock().clone();
