@@ -207,6 +207,36 @@ mod tests {
     }
 
     #[test]
+    fn what_threads_observe_at_once_of_the_same_streams_is_all_there_and_never_goes_back() {
+        let table = Observed::default();
+        let streams: Vec<StreamId> = (0..3 * GROUP).map(|_| table.admit().unwrap()).collect();
+        let clock = |ticket: Ticket, from: usize| {
+            let mut clock = Clock::default();
+            for &stream in streams[from..].iter().step_by(7) {
+                clock.merge(StreamId(u64::MAX), Use { stream, ticket }, &Clock::default(), |_| false);
+            }
+            clock
+        };
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (table, streams, clock) = (&table, &streams, &clock);
+                scope.spawn(move || {
+                    for ticket in 0..50 {
+                        let (used, clock) = (Use { stream: streams[thread], ticket }, clock(ticket, thread));
+                        table.observe(used, &clock);
+                        // Another thread may be further on, never behind.
+                        assert!(clock.entries().iter().all(|&used| table.covers(used)) && table.covers(used));
+                    }
+                });
+            }
+        });
+        for (at, &stream) in streams.iter().enumerate() {
+            let seen = at % 7 < 4 || at < 4;
+            assert_eq!(table.newest(stream), seen.then_some(49), "{at}");
+        }
+    }
+
+    #[test]
     fn a_slot_that_used_up_its_generations_is_left_alone() {
         let table = Observed::default();
         let mut last = table.admit().unwrap();
