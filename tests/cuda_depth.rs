@@ -166,3 +166,35 @@ fn what_a_host_function_enqueues_is_refused_while_launches_behind_it_wait_for_ro
         });
     }
 }
+
+#[test]
+fn a_stream_that_waits_for_a_device_that_died_fails_although_launches_behind_the_wait_have_no_room() {
+    for calls_come in [APART, TOGETHER] {
+        in_child(&[DEPTH, calls_come, ("SOFTCUDA_POISON_LAUNCH", "2")], || {
+            let (runtime, device) = cuda();
+            let next = runtime.device(DeviceId::Cuda(1)).unwrap();
+            let (a, b) = (device.new_stream().unwrap(), next.new_stream().unwrap());
+            let (x, y) = (a.alloc::<f32>(4).unwrap(), a.alloc::<f32>(4).unwrap());
+            let z = b.alloc::<f32>(4).unwrap();
+            let launch = || {
+                a.launch(warpline::kernels::relu(4, &x, &y), LaunchConfig::for_elements(4u32))
+                    .queued()
+                    .unwrap();
+            };
+            a.fill(&x, 1.0).queued().unwrap();
+            launch();
+            let gate = a.hold().unwrap();
+            launch();
+            b.wait_stream(&a).queued().unwrap();
+            let read = b.fill(&z, 1.0);
+            let waiter = std::thread::spawn(move || read.wait());
+            let _stuck = overfill(&b, &z);
+            gate.open();
+            let error = waiter.join().unwrap().unwrap_err();
+            assert!(error.to_string().contains("it waits for work that will not run"), "{error}");
+            // A thread is in the driver, and stays there.
+            // SAFETY: _exit ends the process at once.
+            unsafe { libc::_exit(0) }
+        });
+    }
+}

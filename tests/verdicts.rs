@@ -319,8 +319,8 @@ fn the_same_missing_edge_in_the_other_three_modes() {
     }
 }
 
-#[test]
-fn warn_tells_of_the_operands_in_their_order() {
+/// What is warned of while `program` runs on two streams, `a` and `b`, in `warn` mode.
+fn warnings(program: impl FnOnce(&Stream, &Stream)) -> Vec<String> {
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<String>>>);
     impl tracing::field::Visit for Lines {
@@ -340,6 +340,15 @@ fn warn_tells_of_the_operands_in_their_order() {
         let runtime = Runtime::builder().order(OrderMode::Warn).build().unwrap();
         let device = runtime.device(DeviceId::Cpu(0)).unwrap();
         let [a, b] = ["a", "b"].map(|label| device.stream().label(label).build().unwrap());
+        program(&a, &b);
+        device.synchronize().wait().unwrap();
+    });
+    std::mem::take(&mut *lines.0.lock().unwrap())
+}
+
+#[test]
+fn warn_tells_of_the_operands_in_their_order() {
+    let lines = warnings(|a, b| {
         let (x, y) = (a.alloc::<f32>(8).unwrap(), a.alloc::<f32>(8).unwrap());
         a.fill(&x, 1.0);
         a.write(&y, &[1.0; 8]);
@@ -347,13 +356,27 @@ fn warn_tells_of_the_operands_in_their_order() {
         // Wherever their memory lies, one of the two has it the other way round.
         b.launch(kernels::add(8, 8, &x, &y, &z), LaunchConfig::for_elements(8u32));
         b.launch(kernels::add(8, 8, &y, &x, &z), LaunchConfig::for_elements(8u32));
-        device.synchronize().wait().unwrap();
     });
-    let lines = lines.0.lock().unwrap();
     assert_eq!(lines.len(), 4, "{lines:?}");
     for (line, earlier) in lines.iter().zip(["fill", "write", "write", "fill"]) {
         assert!(line.contains(&format!("reads memory that {earlier} on stream")), "{lines:?}");
     }
+}
+
+#[test]
+fn warn_does_not_forget_what_an_op_was_let_pass() {
+    let lines = warnings(|a, b| {
+        let x = a.alloc::<f32>(8).unwrap();
+        a.fill(&x, 1.0);
+        b.wait_stream(a);
+        let read = b.read(&x);
+        // Each of these may overwrite what is being read, the second as much as the first.
+        a.fill(&x, 2.0);
+        a.fill(&x, 3.0);
+        drop(read);
+    });
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(lines.iter().all(|line| line.contains("writes memory that read on stream \"b\"")), "{lines:?}");
 }
 
 #[test]

@@ -64,7 +64,8 @@ impl Unparker {
 /// A model of code around a lock has loom's own; `models/raw_lock.rs` is that of the lock.
 pub(crate) type Lock<T> = Mutex<T>;
 
-/// Of a pair of which one is heavy, both are as if sequentially consistent.
+/// Of a pair of which one is heavy, both are as if sequentially consistent. Between two light ones the runtime's promise nothing: that no
+/// protocol relies on two is for whoever reads it, since these do not show it.
 pub(crate) fn light_fence() {
     fence(Ordering::SeqCst);
 }
@@ -76,27 +77,60 @@ pub(crate) fn heavy_fence() {
 /// Sleepers of one lock.
 #[derive(Debug)]
 pub(crate) struct Parking {
-    asleep: loom::sync::Mutex<()>,
+    beds: loom::sync::Mutex<Beds>,
     woken: loom::sync::Condvar,
+}
+
+/// How many sleep, of how many that is over, and of how many of those with the lock.
+#[derive(Debug, Default)]
+struct Beds {
+    asleep: usize,
+    to_try: usize,
+    with_lock: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Woken {
+    ToTry,
+    WithLock,
 }
 
 impl Default for Parking {
     fn default() -> Self {
-        Parking { asleep: loom::sync::Mutex::new(()), woken: loom::sync::Condvar::new() }
+        Parking { beds: loom::sync::Mutex::new(Beds::default()), woken: loom::sync::Condvar::new() }
     }
 }
 
 impl Parking {
-    pub(crate) fn sleep_if(&self, still: impl Fn() -> bool) {
-        let asleep = self.asleep.lock().expect("no model panics under a lock");
-        if still() {
-            drop(self.woken.wait(asleep).expect("no model panics under a lock"));
+    pub(crate) fn sleep_if(&self, still: impl Fn() -> bool) -> Woken {
+        let mut beds = self.beds.lock().expect("no model panics under a lock");
+        if !still() {
+            return Woken::ToTry;
         }
+        beds.asleep += 1;
+        while beds.to_try + beds.with_lock == 0 {
+            beds = self.woken.wait(beds).expect("no model panics under a lock");
+        }
+        if beds.with_lock > 0 {
+            beds.with_lock -= 1;
+            return Woken::WithLock;
+        }
+        beds.to_try -= 1;
+        Woken::ToTry
     }
 
-    pub(crate) fn wake_one(&self) {
-        let _asleep = self.asleep.lock().expect("no model panics under a lock");
+    pub(crate) fn wake_one(&self, woken: Woken) -> bool {
+        let mut beds = self.beds.lock().expect("no model panics under a lock");
+        if beds.asleep == 0 {
+            return false;
+        }
+        beds.asleep -= 1;
+        match woken {
+            Woken::ToTry => beds.to_try += 1,
+            Woken::WithLock => beds.with_lock += 1,
+        }
         self.woken.notify_one();
+        true
     }
 }
 

@@ -246,7 +246,11 @@ impl Book {
                         && record.range.covers(&old.range)
                 }
                 (Did::Read, _) => false,
-                _ => record.range.covers(&old.range),
+                // In `warn` mode also what it is not ordered after has been let pass, and is not forgotten.
+                _ => {
+                    record.range.covers(&old.range)
+                        && (old.used.stream == record.used.stream || stated.covers(old.used))
+                }
             };
             let drop = replaced || observed.covers(old.used);
             if drop {

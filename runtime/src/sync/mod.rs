@@ -10,7 +10,7 @@ mod raw_lock;
 
 pub(crate) use asymmetric::{heavy_fence, light_fence, make_light};
 pub(crate) use crossbeam_utils::sync::{Parker, Unparker};
-pub(crate) use parking::{Parking, spin_until};
+pub(crate) use parking::{Parking, Woken, spin_until};
 pub(crate) use parking_lot::{Mutex, MutexGuard};
 pub(crate) use std::sync::Arc;
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
@@ -27,8 +27,12 @@ pub(crate) type LockGuard<'a, T> = lock_api::MutexGuard<'a, RawLock, T>;
 // `raw_lock.rs`).
 unsafe impl RawMutex for RawLock {
     #[allow(clippy::declare_interior_mutable_const, reason = "the trait has it so")]
-    const INIT: RawLock =
-        RawLock { held: AtomicBool::new(false), waiting: AtomicU32::new(0), parking: Parking::new() };
+    const INIT: RawLock = RawLock {
+        held: AtomicBool::new(false),
+        waiting: AtomicU32::new(0),
+        starving: AtomicBool::new(false),
+        parking: Parking::new(),
+    };
     type GuardMarker = GuardNoSend;
 
     #[inline]
@@ -88,6 +92,29 @@ mod tests {
             });
             assert_eq!(*count.lock(), 80_000);
         }
+    }
+
+    #[test]
+    fn who_takes_it_again_at_once_leaves_some_to_others() {
+        // Without handing over the other gets it a few times in as many rounds, if at all.
+        let (lock, ended) = (Lock::new(0u32), AtomicBool::new(false));
+        let began = std::sync::Barrier::new(2);
+        let mut rounds = 0;
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                began.wait();
+                (0..50).for_each(|_| *lock.lock() += 1);
+                ended.store(true, Ordering::Relaxed);
+            });
+            began.wait();
+            while !ended.load(Ordering::Relaxed) && rounds < 100_000 {
+                let _held = lock.lock();
+                (0..100).for_each(|_| thread::yield_now());
+                rounds += 1;
+            }
+        });
+        assert_eq!(*lock.lock(), 50);
+        assert!(rounds < 10_000, "{rounds} rounds until the other had it 50 times");
     }
 
     #[test]

@@ -10,15 +10,20 @@
 //! holder's does, the sleeper's look finds the lock released, or held by a third party, of whom the same can be said. If the sleeper's does, the holder
 //! sees that somebody waits. Looking and falling asleep is one step for whoever wakes (`Parking`), so the wake-up is not lost between the two.
 //!
-//! A woken sleeper takes its chance with everybody else: locks are held for well under a microsecond, or for a driver call.
+//! # Fairness
+//! A woken sleeper takes its chance with everybody else, which serves locks that are held for well under a microsecond. A lock that
+//! is held for a driver call, and taken again at once by who enqueues in a loop, would be gone each time. So whoever was woken in vain says
+//! that it **starves**, and the next holder hands the lock to a sleeper instead of releasing it.
 
-use crate::sync::{AtomicBool, AtomicU32, Ordering, Parking, heavy_fence, light_fence, spin_until};
+use crate::sync::{AtomicBool, AtomicU32, Ordering, Parking, Woken, heavy_fence, light_fence, spin_until};
 
 #[derive(Debug, Default)]
 pub(crate) struct RawLock {
     pub(super) held: AtomicBool,
     /// How many sleep or are about to.
     pub(super) waiting: AtomicU32,
+    /// A hint: somebody was woken in vain.
+    pub(super) starving: AtomicBool,
     pub(super) parking: Parking,
 }
 
@@ -44,8 +49,15 @@ impl RawLock {
         }
         self.waiting.fetch_add(1, Ordering::Relaxed);
         heavy_fence(); // weaken: say-then-look
+        let mut woken = false;
         while !taken() {
-            self.parking.sleep_if(|| !self.is_free());
+            if woken {
+                self.starving.store(true, Ordering::Relaxed);
+            }
+            if self.parking.sleep_if(|| !self.is_free()) == Woken::WithLock {
+                break;
+            }
+            woken = true;
         }
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
@@ -58,6 +70,9 @@ impl RawLock {
     /// By the holder.
     #[inline]
     pub(crate) fn unlock(&self) {
+        if self.starving.load(Ordering::Relaxed) && self.hand_over() {
+            return;
+        }
         self.held.store(false, Ordering::Release);
         light_fence(); // weaken: release-then-look
         if self.waiting.load(Ordering::Relaxed) != 0 {
@@ -67,6 +82,13 @@ impl RawLock {
 
     #[cold]
     fn wake_one(&self) {
-        self.parking.wake_one();
+        self.parking.wake_one(Woken::ToTry);
+    }
+
+    /// Gives the lock, still held, to a sleeper, if there is one.
+    #[cold]
+    fn hand_over(&self) -> bool {
+        self.starving.store(false, Ordering::Relaxed);
+        self.parking.wake_one(Woken::WithLock)
     }
 }

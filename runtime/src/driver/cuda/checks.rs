@@ -77,6 +77,10 @@ impl Checks {
 }
 
 fn look_at(context: &'static Context, track: &Track, timeline: &Timeline) {
+    if track.borrowed {
+        // A lost write is found by who polls; what it keeps if it was given up stays kept.
+        return;
+    }
     let looked = if timeline.fault().is_some() {
         // Nothing is put on it any more.
         track.is_idle().map(|idle| {

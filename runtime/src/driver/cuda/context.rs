@@ -285,7 +285,8 @@ impl Context {
         })
     }
 
-    /// Asks the driver whether the context lives. Never blocks, and does not touch a stream that might capture.
+    /// Asks the driver whether the context lives. Does not touch a stream that might capture, nor wait for one; but calls of a context
+    /// may wait for each other, and this one for a launch that waits for room.
     pub(super) fn ask(&self) -> Answer {
         if let Some(failed) = self.death() {
             return Err(failed);

@@ -35,15 +35,25 @@ impl Dependent {
         self.waiting.upgrade().is_some_and(|track| track.passed() < self.ticket)
     }
 
-    /// Its device has died: whether it is settled what becomes of the wait. Calls the driver. That the awaited work is known to be
+    /// Its device has died: whether it is settled what becomes of the wait. May call the driver. That the awaited work is known to be
     /// over does not mean that the wait is: the device may have died between the two. So a stream that has come to its wait has
     /// some patience.
     pub(super) fn bereave(&mut self, why: &Error) -> bool {
         let Some(track) = self.waiting.upgrade() else { return true };
-        if track.ask_events().is_err() || track.passed() >= self.ticket || track.is_idle().unwrap_or(true) {
+        if track.passed() >= self.ticket {
             return true;
         }
-        if self.awaited.upgrade().is_some_and(|awaited| awaited.reached(self.until)) {
+        let reached = self.awaited.upgrade().is_some_and(|awaited| awaited.reached(self.until));
+        // Words say by themselves how far a stream is. So if the work was not done nobody is asked: the call might wait for a launch
+        // that waits for room behind this very wait.
+        if (reached || track.is_marked_by_events())
+            && (track.ask_events().is_err()
+                || track.passed() >= self.ticket
+                || !track.borrowed && track.is_idle().unwrap_or(true))
+        {
+            return true;
+        }
+        if reached {
             if track.passed() + 1 < self.ticket {
                 // It is not there yet.
                 return false;

@@ -45,7 +45,6 @@ pub(super) struct CudaStream {
     timeline: Arc<Timeline>,
     raw: RawStream,
     /// Whether it is somebody else's, lent to us.
-    borrowed: bool,
     gates: Gates,
     submitted: AtomicU64,
     functions: UnsafeCell<[(usize, Option<Function>); REMEMBERED]>,
@@ -83,6 +82,7 @@ impl CudaStream {
             label: options.label.clone(),
             health,
             stream: raw.stream,
+            borrowed: options.borrowed.is_some(),
             word: raw.word,
             base: raw.written,
             wake_up: completing.wake_up,
@@ -93,7 +93,6 @@ impl CudaStream {
             track: Track::new(parts, &timeline),
             timeline,
             raw,
-            borrowed: options.borrowed.is_some(),
             gates: Gates::default(),
             submitted: AtomicU64::new(0),
             functions: UnsafeCell::new([(0, None); REMEMBERED]),
@@ -516,7 +515,7 @@ impl Drop for CudaStream {
         let mut raw = self.raw.taken();
         raw.written = self.track.value(self.track.marked());
         self.gates.collect(&self.track);
-        if self.borrowed {
+        if self.track.borrowed {
             // The word alone is ours. If its last write has come, nothing writes it any more.
             if raw.word.host.load(Ordering::Acquire) == raw.written {
                 self.track.word_goes();

@@ -1,8 +1,11 @@
 //! What the reactor and pollers need to know of a stream: how far the device says it is, and which timeline follows.
 //!
 //! # Who may touch what, when
-//! * The word is written by the device alone; `healed` only grows, by the reactor and by who asks, where no word says it: with
-//!   event completion, where a write was lost, and when a borrowed stream gives its word away. Tickets are the word less `base`: the word goes on counting when the stream is leased again.
+//! * The word is written by the device alone; `healed` only grows, by the reactor, the device's thread and by who asks, where no word
+//!   says it: with event completion, where a write was lost, and when a borrowed stream gives its word away. Tickets are the word
+//!   less `base`: the word goes on counting when the stream is leased again.
+//! * The raw stream is used by who holds a handle of it. The device's thread, which holds none, asks about streams that are never
+//!   destroyed, and so about no **borrowed** one: its owner may have destroyed it by the time the thread comes to it.
 //! * `marked` is written at the stream's desk.
 //! * `events` are pushed at the desk, and popped under a lock that is held while the oldest is asked: of two who ask, one waits.
 //!   An event's query does not block.
@@ -39,6 +42,8 @@ pub(super) struct Track {
     /// Of the runtime's device.
     health: Arc<Health>,
     stream: CUstream,
+    /// Whether the stream is somebody else's.
+    pub(super) borrowed: bool,
     word: Word,
     base: u64,
     pub(super) wake_up: WakeUp,
@@ -71,6 +76,7 @@ pub(super) struct Parts {
     pub(super) label: Arc<str>,
     pub(super) health: Arc<Health>,
     pub(super) stream: CUstream,
+    pub(super) borrowed: bool,
     pub(super) word: Word,
     pub(super) base: u64,
     pub(super) wake_up: WakeUp,
@@ -87,6 +93,7 @@ impl Track {
             label: parts.label,
             health: parts.health,
             stream: parts.stream,
+            borrowed: parts.borrowed,
             word: parts.word,
             base: parts.base,
             wake_up: parts.wake_up,
@@ -171,7 +178,7 @@ impl Track {
         Ok(())
     }
 
-    /// By the reactor: `ticket` is reached, although no word says so.
+    /// `ticket` is reached, although no word says so.
     fn heal(&self, ticket: Ticket) {
         self.healed.fetch_max(ticket, Ordering::Release);
     }
@@ -181,11 +188,12 @@ impl Track {
         self.heal(self.passed());
     }
 
-    /// By the reactor, when nothing has moved for long: whether the stream is idle although the word does not say so, because a
-    /// write was lost. Its markers are events from then on.
+    /// When nothing has moved for long: whether the stream is idle although the word does not say so, because a write was lost.
+    /// Its markers are events from then on.
     pub(super) fn heal_if_idle(&self) -> Answer<bool> {
         let marked = self.marked();
-        if !self.is_idle()? || self.passed() >= marked {
+        // Where all is over nobody is asked: who lent the stream may have taken it back.
+        if self.passed() >= marked || !self.is_idle()? || self.passed() >= marked {
             return Ok(false);
         }
         self.by_events.store(true, Ordering::Relaxed);
@@ -193,10 +201,16 @@ impl Track {
         Ok(true)
     }
 
+    /// Whether its markers are events, which say nothing by themselves.
+    pub(super) fn is_marked_by_events(&self) -> bool {
+        self.by_events.load(Ordering::Relaxed)
+    }
+
     /// Whether everything on the stream is over.
     pub(super) fn is_idle(&self) -> Answer<bool> {
         let _entered = self.context.enter()?;
-        // SAFETY: cuStreamQuery takes a live stream; streams are never destroyed.
+        // SAFETY: cuStreamQuery takes a live stream. Ours are never destroyed; one that was borrowed lives while not all of its
+        // markers were passed, or somebody holds a handle of it: who calls this for such a one sees to that.
         match unsafe { opened().cuStreamQuery(self.stream) } {
             Ok(()) => Ok(true),
             Err(failed) if failed.is_not_ready() => Ok(false),
