@@ -29,30 +29,41 @@ impl Queue {
         self.idle.bring()
     }
 
-    fn sleep(&self, me: usize, parker: &Parker) {
-        if let Bed::Made(_) = self.idle.make_bed(me, parker.unparker(), || self.has_work()) {
-            parker.park();
-            self.idle.leave_bed(me);
+    fn look_again(&self) {
+        if self.has_work() {
+            self.idle.bring();
         }
     }
 
-    /// The steps of `workers.rs`, until `count` items were taken.
-    fn work(&self, me: usize, count: usize, lingers: bool) {
+    /// The steps of `workers.rs`, until `count` items were taken. Taking the last gets it busy for good.
+    fn work(&self, me: usize, count: usize, attends: bool) {
         let parker = Parker::new();
-        let mut taken = 0;
+        let (mut taken, mut attentive, mut is_up) = (0, false, false);
         while taken < count {
             if self.take() {
                 taken += 1;
+                if std::mem::take(&mut attentive) {
+                    self.idle.stop_attending();
+                    self.look_again();
+                } else if std::mem::take(&mut is_up) {
+                    self.look_again();
+                }
                 continue;
             }
-            if lingers && self.idle.start_lingering() {
-                let found = self.has_work();
-                self.idle.stop_lingering();
-                if found {
+            attentive = attentive || (attends && self.idle.attend());
+            if attentive {
+                if self.has_work() {
                     continue;
                 }
+                attentive = false;
+                self.idle.stop_attending();
             }
-            self.sleep(me, &parker);
+            is_up = true;
+            if let Bed::Made(_) = self.idle.make_bed(me, parker.unparker(), || self.has_work()) {
+                parker.park();
+                attentive = attends && self.idle.attend();
+                self.idle.leave_bed(me);
+            }
         }
     }
 }
@@ -74,7 +85,7 @@ fn a_worker_that_parks_does_not_miss_work() {
 
 #[test]
 #[cfg_attr(debug_assertions, ignore = "takes minutes without optimization: ci/loom runs it")]
-fn a_lingerer_that_gives_up_does_not_miss_work() {
+fn an_attentive_worker_that_gives_up_does_not_miss_work() {
     loom::model(|| {
         let queue = Queue::new(0);
         let worker = thread::spawn({
@@ -86,29 +97,27 @@ fn a_lingerer_that_gives_up_does_not_miss_work() {
     });
 }
 
-/// The lingerer takes one item and is busy for good; the second must find the other worker.
+/// The attentive one takes an item and is busy for good; the second must find the other worker.
 #[test]
 #[cfg_attr(debug_assertions, ignore = "takes minutes without optimization: ci/loom runs it")]
-fn work_that_counted_on_the_lingerer_is_passed_on_when_it_gets_busy() {
+fn work_that_counted_on_the_attentive_one_is_passed_on_when_it_gets_busy() {
     loom::model(|| {
         let queue = Queue::new(1);
-        assert!(queue.idle.start_lingering());
+        assert!(queue.idle.attend());
         let other = thread::spawn({
             let queue = queue.clone();
             move || queue.work(1, 1, false)
         });
-        let lingerer = thread::spawn({
+        let attentive = thread::spawn({
             let queue = queue.clone();
             move || {
                 queue.take();
-                queue.idle.stop_lingering();
-                if queue.has_work() {
-                    queue.idle.bring();
-                }
+                queue.idle.stop_attending();
+                queue.look_again();
             }
         });
         queue.put();
-        lingerer.join().unwrap();
+        attentive.join().unwrap();
         other.join().unwrap();
     });
 }
@@ -116,12 +125,23 @@ fn work_that_counted_on_the_lingerer_is_passed_on_when_it_gets_busy() {
 #[test]
 #[cfg_attr(debug_assertions, ignore = "takes minutes without optimization: ci/loom runs it")]
 fn two_workers_and_two_items_leave_nobody_asleep() {
-    loom::model(|| {
+    two_workers_and_two_items(false);
+}
+
+/// As above, and who is woken becomes attentive.
+#[test]
+#[cfg_attr(debug_assertions, ignore = "takes minutes without optimization: ci/loom runs it")]
+fn two_attentive_workers_and_two_items_leave_nobody_asleep() {
+    two_workers_and_two_items(true);
+}
+
+fn two_workers_and_two_items(attends: bool) {
+    loom::model(move || {
         let queue = Queue::new(0);
         let workers = [0, 1].map(|me| {
             thread::spawn({
                 let queue = queue.clone();
-                move || queue.work(me, 1, false)
+                move || queue.work(me, 1, attends)
             })
         });
         queue.put();

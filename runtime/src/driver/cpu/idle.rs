@@ -1,25 +1,29 @@
 //! How workers without work wait, and how new work finds one of them.
 //!
-//! Waiting has two stages. **One** worker at a time lingers: it spins for some microseconds, so that work for an idle
-//! device is picked up without a system call on either side. Everybody else parks and costs nothing.
+//! **One** worker at a time is attentive: it looks at the run queues again within microseconds, because it spins there for a
+//! while, or because all it runs meanwhile is known to be quick. So work for an idle device is picked up without a system call
+//! on either side, and a stream that only waits for a small copy wakes nobody. Everybody else who has no work parks and costs
+//! nothing.
 //!
 //! # The protocol
-//! Whoever brings work: **put it into the run queue, fence, look** at `lingering`, then at `parked`. If somebody lingers,
-//! that is enough. If nobody does and somebody is parked, one is unparked. If neither, every worker is busy, or on its way
-//! here (or does not exist yet: the caller's affair).
+//! Whoever brings work: **put it into the run queue, fence, look** at `attentive`, then at `waking`, then at `parked`. If
+//! somebody is attentive or on its way out of bed, that is enough. If not and somebody is parked, one is unparked. If neither,
+//! every worker is busy, or on its way here (or does not exist yet: the caller's affair).
 //!
-//! Whoever has no work: to stop lingering, **clear `lingering`, fence, look** at the run queues; to park, **enter the list
-//! of sleepers and raise `parked`, fence, look** at the run queues.
+//! Whoever stops being attentive: **clear `attentive`, fence, look** at the run queues. Whoever parks: **enter the list of
+//! sleepers and raise `parked`, fence, look** at the run queues. Whoever gets up: **leave `waking`, fence, look** at the run
+//! queues.
 //!
 //! # Why nothing is lost
 //! Both sides write, fence and read what the other wrote; the fences are totally ordered. If the bringer's is first, the
-//! waiter's look sees the work. If the waiter's is first, the bringer sees that nobody lingers any more, or that somebody
-//! is parked. A lingerer that goes on to park passes two such points, and each is enough for the work that was brought
-//! before it.
+//! other's look sees the work. If the other's is first, the bringer sees that nobody is attentive or getting up any more, or
+//! that somebody is parked. Who passes several such points looks after each, and each is enough for the work that was
+//! brought before it.
 //!
 //! # Why nothing stays alone with a busy worker
-//! Work brought while somebody lingers wakes nobody. So a worker that comes out of waiting and takes something looks again,
-//! and if there is more, brings that in its turn: each worker woken so wakes at most one further.
+//! Work brought while somebody is attentive or getting up wakes nobody. So who stops being attentive to run something that
+//! may take long, and who gets up and takes something without becoming attentive, looks again, and if there is more, brings
+//! that in its turn: each worker woken so wakes at most one further.
 //!
 //! # Lock order
 //! `sleepers` is a leaf: nothing is acquired, run or unparked under it.
@@ -28,10 +32,10 @@ use crate::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, Unparker, fence};
 
 /// Who waits.
 pub(crate) struct Idle {
-    lingering: AtomicBool,
+    attentive: AtomicBool,
     /// The length of `sleepers`, readable without the lock.
     parked: AtomicUsize,
-    /// Those that were taken out of the list to be woken and have not left it by themselves yet. Changes under the lock.
+    /// Those that were taken out of the list to be woken and are not up yet. Changes under the lock.
     waking: AtomicUsize,
     sleepers: Mutex<Vec<(usize, Unparker)>>,
 }
@@ -39,7 +43,7 @@ pub(crate) struct Idle {
 /// What became of newly brought work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Brought {
-    /// Somebody lingers and will see it, or somebody was unparked.
+    /// Somebody is attentive or getting up and will see it, or somebody was unparked.
     Seen,
     /// Nobody waits.
     NobodyWaits,
@@ -57,7 +61,7 @@ pub(crate) enum Bed {
 impl Idle {
     pub(crate) fn new() -> Self {
         Idle {
-            lingering: AtomicBool::new(false),
+            attentive: AtomicBool::new(false),
             parked: AtomicUsize::new(0),
             waking: AtomicUsize::new(0),
             sleepers: Mutex::new(Vec::new()),
@@ -68,7 +72,7 @@ impl Idle {
     #[inline]
     pub(crate) fn bring(&self) -> Brought {
         fence(Ordering::SeqCst); // weaken: bring-then-look
-        if self.lingering.load(Ordering::Relaxed) {
+        if self.attentive.load(Ordering::Relaxed) || self.waking.load(Ordering::Relaxed) > 0 {
             return Brought::Seen;
         }
         if self.parked.load(Ordering::Relaxed) == 0 {
@@ -93,16 +97,18 @@ impl Idle {
         }
     }
 
-    /// Becomes the one who lingers, if nobody does.
+    /// Becomes the one who is attentive, if nobody is.
     #[inline]
-    pub(crate) fn start_lingering(&self) -> bool {
-        !self.lingering.load(Ordering::Relaxed) && !self.lingering.swap(true, Ordering::AcqRel)
+    pub(crate) fn attend(&self) -> bool {
+        let become_it =
+            || self.attentive.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        !self.attentive.load(Ordering::Relaxed) && become_it()
     }
 
-    /// By the lingerer: stops. It has to look at the run queues once more after this.
+    /// By the attentive one: is so no longer. It has to look at the run queues once more after this.
     #[inline]
-    pub(crate) fn stop_lingering(&self) {
-        self.lingering.store(false, Ordering::Release);
+    pub(crate) fn stop_attending(&self) {
+        self.attentive.store(false, Ordering::Release);
         fence(Ordering::SeqCst); // weaken: stop-then-look
     }
 
@@ -132,8 +138,8 @@ impl Idle {
         alive > self.parked.load(Ordering::Relaxed) + self.waking.load(Ordering::Relaxed)
     }
 
-    /// Leaves the list by oneself. Whoever was taken out meanwhile finds one unpark too many the next time it parks: it looks
-    /// again for nothing, once.
+    /// Gets up, taken out of the list or by oneself, and has to look at the run queues after this. Whoever was taken out but not
+    /// woken by it finds one unpark too many the next time it parks: it looks again for nothing, once.
     pub(crate) fn leave_bed(&self, worker: usize) {
         let mut sleepers = self.sleepers.lock();
         let before = sleepers.len();
@@ -143,6 +149,8 @@ impl Idle {
             self.waking.fetch_sub(1, Ordering::Relaxed);
         }
         self.parked.store(sleepers.len(), Ordering::Relaxed);
+        drop(sleepers);
+        fence(Ordering::SeqCst); // weaken: get-up-then-look
     }
 
     /// Unparks everybody.

@@ -14,7 +14,7 @@ use super::backend::{Device, Runner};
 use super::execute::execute;
 use super::failing::drop_quietly;
 use super::replay::Replay;
-use super::workers::{Pool, Waiting};
+use super::workers::{Attention, Pool};
 use crate::driver::{Command, DriverError, DriverEvent, DriverStream, Point, StreamOptions, Submission};
 use crate::driver::{Priority, cpu::strand::Strand};
 use crate::error::{Error, ErrorKind};
@@ -73,21 +73,28 @@ impl CpuStream {
 
     /// Runs the strand until it is idle, parked, or has had its turn. `batch` is the worker's spare deque, empty before and
     /// after.
-    pub(super) fn run(self: Arc<Self>, batch: &mut VecDeque<Submission>, pool: &Pool, waiting: &mut Waiting) {
+    pub(super) fn run(
+        self: Arc<Self>,
+        batch: &mut VecDeque<Submission>,
+        pool: &Pool,
+        attention: &mut Attention,
+    ) {
         self.strand.begin();
         let mut left = OPS_PER_TURN;
         let mut ran_some = false;
+        let mut wakes = false;
         loop {
             if ran_some {
-                self.let_work_gather(pool, waiting);
+                if std::mem::take(&mut wakes) {
+                    // Who was woken may have been put on this very core, where it would wait for the spinning below to end.
+                    std::thread::yield_now();
+                }
+                self.let_work_gather(pool, attention);
             }
             if !self.strand.take(batch) {
                 return;
             }
             ran_some = true;
-            if std::mem::take(&mut waiting.lingering) {
-                pool.stop_lingering(&self.device.backend);
-            }
             while let Some(head) = batch.front_mut() {
                 if let Some(cause) = self.device.health.fault() {
                     self.purge(batch, cause);
@@ -115,6 +122,7 @@ impl CpuStream {
                     }
                     return;
                 }
+                attention.spend_on(&head.command, pool, &self.device.backend);
                 let ticket = head.ticket;
                 let claimed = head.claims.is_some();
                 let outcome = self.run_op(head);
@@ -125,7 +133,10 @@ impl CpuStream {
                     self.device.backend.claims.release(self.number).into_iter().for_each(Wake::wake);
                 }
                 match outcome {
-                    Ok(()) => self.timeline.complete(ticket),
+                    Ok(()) => {
+                        wakes |= self.timeline.is_wanted();
+                        self.timeline.complete(ticket);
+                    }
                     Err(error) => {
                         self.device.fail(error);
                         // The op and what is behind it.
@@ -146,9 +157,9 @@ impl CpuStream {
     }
 
     /// Waits for work to arrive. An owner that looked at once would meet the enqueuing host at the inbox's lock for every op; the
-    /// pause between looks lets a few ops gather. If nobody lingers yet it goes on lingering here, with the token in hand: who
-    /// pushes next sends the strand nowhere and unparks nobody.
-    fn let_work_gather(&self, pool: &Pool, waiting: &mut Waiting) {
+    /// pause between looks lets a few ops gather. If nobody is attentive yet it lingers here, with the token in hand: who pushes
+    /// next sends the strand nowhere and unparks nobody.
+    fn let_work_gather(&self, pool: &Pool, attention: &mut Attention) {
         if pool.is_behind() {
             return;
         }
@@ -160,14 +171,7 @@ impl CpuStream {
                 return;
             }
         }
-        waiting.lingering = waiting.lingering || pool.idle.start_lingering();
-        if waiting.lingering {
-            waiting.patience.found_none();
-            pool.linger(waiting.patience.limit(), || self.strand.seems_to_have_work());
-            if self.strand.seems_to_have_work() {
-                waiting.patience.found_work();
-            }
-        }
+        attention.linger(pool, || self.strand.seems_to_have_work());
     }
 
     /// Parks first, asks to be woken second, looks third: see [`Strand`].

@@ -24,7 +24,10 @@ struct Lane {
 
 impl Rig {
     fn with(schedule: Schedule, devices: &[DeviceOptions]) -> Self {
-        let backend = CpuBackend::new(BackendOptions { schedule, ..BackendOptions::default() });
+        Self::of(CpuBackend::new(BackendOptions { schedule, ..BackendOptions::default() }), devices)
+    }
+
+    fn of(backend: Arc<CpuBackend>, devices: &[DeviceOptions]) -> Self {
         let devices = devices.iter().zip(0..).map(|(options, ordinal)| {
             let health = Arc::new(Health::default());
             (backend.device(ordinal, health.clone(), options.clone()), health)
@@ -497,6 +500,27 @@ fn shutting_down_runs_what_can_run_and_reports_what_is_held_at_a_gate() {
             })
         };
         assert!(refused.is_err());
+    }
+}
+
+/// What is brought while a worker is attentive wakes nobody, so that worker has to send somebody once it gets busy.
+#[test]
+fn a_function_that_waits_for_another_stream_does_not_keep_that_one_from_running() {
+    let options = BackendOptions { threads: Some(2), ..BackendOptions::default() };
+    let rig = Rig::of(CpuBackend::new(options), &[DeviceOptions::default()]);
+    let (a, b) = (rig.lane("a"), rig.lane("b"));
+    for round in 0..3000 {
+        let (send, receive) = mpsc::channel();
+        for _ in 0..round % 7 {
+            a.submit_as(&"stamp", Command::Stamp(Arc::default()), None);
+        }
+        let waits = a.call(move || receive.recv().unwrap());
+        if round % 3 == 0 {
+            std::thread::yield_now();
+        }
+        let sends = b.call(move || send.send(()).unwrap());
+        assert!(a.finish(&waits, rig.health(0)));
+        assert!(b.finish(&sends, rig.health(0)));
     }
 }
 

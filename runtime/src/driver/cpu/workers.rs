@@ -12,7 +12,7 @@
 use super::backend::CpuBackend;
 use super::idle::{Bed, Brought, Idle};
 use super::stream::CpuStream;
-use crate::driver::Priority;
+use crate::driver::{Command, Priority};
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering, Parker, fence};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use std::collections::VecDeque;
@@ -104,10 +104,10 @@ impl Pool {
         self.alive.load(Ordering::Relaxed)
     }
 
-    /// By the lingerer, who has found something: what came meanwhile woke nobody, so somebody else is sent for it.
+    /// By the attentive one, who has got busy: what came meanwhile woke nobody, so somebody else is sent for it.
     #[inline]
-    pub(super) fn stop_lingering(&self, backend: &Arc<CpuBackend>) {
-        self.idle.stop_lingering();
+    pub(super) fn stop_attending(&self, backend: &Arc<CpuBackend>) {
+        self.idle.stop_attending();
         if self.has_work() {
             self.bring(backend);
         }
@@ -141,7 +141,7 @@ impl Pool {
     }
 
     /// Spins until there is work, or `also` says so; `false` if it took longer than `limit`.
-    pub(super) fn linger(&self, limit: Duration, also: impl Fn() -> bool) -> bool {
+    fn linger(&self, limit: Duration, also: impl Fn() -> bool) -> bool {
         let start = Instant::now();
         loop {
             for _ in 0..64 {
@@ -159,18 +159,73 @@ impl Pool {
     }
 }
 
-/// A worker's waiting for work.
-pub(super) struct Waiting {
-    /// Whether this worker is the one who lingers.
-    pub(super) lingering: bool,
-    pub(super) patience: Patience,
+/// How a worker looks after the run queues.
+pub(super) struct Attention {
+    /// Whether this worker is the attentive one.
+    on: bool,
+    /// What it may still run before it stops being so.
+    left_bytes: usize,
+    patience: Patience,
+}
+
+impl Attention {
+    /// What the attentive one may copy and fill since it last found the run queues empty: some ten microseconds' worth. Who
+    /// was woken for the ops behind would come no sooner.
+    const QUICK_BYTES: usize = 128 << 10;
+    /// What an op costs besides its bytes.
+    const OP_BYTES: usize = 1 << 10;
+
+    fn new(most: Duration) -> Self {
+        Attention { on: false, left_bytes: 0, patience: Patience::new(most) }
+    }
+
+    /// By a worker that has no work: becomes attentive, if nobody is.
+    #[inline]
+    pub(super) fn pay(&mut self, pool: &Pool) -> bool {
+        self.on = self.on || pool.idle.attend();
+        self.left_bytes = Self::QUICK_BYTES;
+        self.on
+    }
+
+    /// Spins for a while until there is work, or `also` says so, with the right to do so if nobody else has it.
+    pub(super) fn linger(&mut self, pool: &Pool, also: impl Fn() -> bool) {
+        if self.pay(pool) {
+            self.patience.found_none();
+            pool.linger(self.patience.limit(), &also);
+            if also() {
+                self.patience.found_work();
+            }
+        }
+    }
+
+    /// Before `command` is run: stops being attentive, unless that is quick.
+    #[inline]
+    pub(super) fn spend_on(&mut self, command: &Command, pool: &Pool, backend: &Arc<CpuBackend>) {
+        if !self.on {
+            return;
+        }
+        let bytes = match command {
+            Command::Copy(_) | Command::Fill(_) => Some(command.bytes()),
+            Command::Wait(_) | Command::Stamp(_) | Command::Foreign => Some(0),
+            // A kernel's length is its own affair, and a function may wait for another stream.
+            Command::Launch(_) | Command::Call(_) | Command::Graph(_) => None,
+        };
+        let left = bytes.and_then(|bytes| self.left_bytes.checked_sub(bytes as usize + Self::OP_BYTES));
+        match left {
+            Some(left) => self.left_bytes = left,
+            None => {
+                self.on = false;
+                pool.stop_attending(backend);
+            }
+        }
+    }
 }
 
 /// How long lingering is likely to be worth it: somewhat longer than work lately took to come, as far as it came within the time
 /// that a worker lingers at most.
 ///
 /// Work that comes later than that is not waited for: lingering in vain takes a core from whoever is about to bring the work.
-pub(super) struct Patience {
+struct Patience {
     most: Duration,
     /// The longest of the latest waits that were short, fading.
     lately: Duration,
@@ -185,11 +240,11 @@ impl Patience {
         Patience { most, lately: most, since: None }
     }
 
-    pub(super) fn found_none(&mut self) {
+    fn found_none(&mut self) {
         self.since.get_or_insert_with(Instant::now);
     }
 
-    pub(super) fn found_work(&mut self) {
+    fn found_work(&mut self) {
         let Some(since) = self.since.take() else { return };
         let waited = since.elapsed();
         self.lately = self.lately * 7 / 8;
@@ -198,7 +253,7 @@ impl Patience {
         }
     }
 
-    pub(super) fn limit(&self) -> Duration {
+    fn limit(&self) -> Duration {
         (Self::LEAST + self.lately * 2).min(self.most)
     }
 }
@@ -208,18 +263,16 @@ fn work(backend: &Arc<CpuBackend>, me: usize) {
     let pool = backend.pool().expect("only a backend with a pool starts workers");
     let parker = Parker::new();
     let mut batch = VecDeque::new();
-    let mut waiting = Waiting { lingering: false, patience: Patience::new(pool.linger) };
-    let mut waited = true;
+    let mut attention = Attention::new(pool.linger);
+    let mut is_up = true;
     loop {
         if let Some(stream) = pool.pop() {
-            waiting.patience.found_work();
-            if std::mem::take(&mut waiting.lingering) {
-                pool.stop_lingering(backend);
-            } else if std::mem::take(&mut waited) && pool.has_work() {
+            attention.patience.found_work();
+            if std::mem::take(&mut is_up) && !attention.on && pool.has_work() {
                 pool.bring(backend);
             }
             let again = stream.clone();
-            let ran = catch_unwind(AssertUnwindSafe(|| stream.run(&mut batch, pool, &mut waiting)));
+            let ran = catch_unwind(AssertUnwindSafe(|| stream.run(&mut batch, pool, &mut attention)));
             if ran.is_err() {
                 // Not a twin or host function, whose panics are caught where they run: a `tracing` subscriber, say. What the
                 // op did is unknown, so its device cannot go on; this worker and the other devices can.
@@ -229,16 +282,15 @@ fn work(backend: &Arc<CpuBackend>, me: usize) {
             }
             continue;
         }
-        waiting.patience.found_none();
-        waiting.lingering = waiting.lingering || pool.idle.start_lingering();
-        if waiting.lingering {
-            if pool.linger(waiting.patience.limit(), || false) {
+        attention.patience.found_none();
+        if attention.pay(pool) {
+            if pool.linger(attention.patience.limit(), || false) {
                 continue;
             }
-            waiting.lingering = false;
-            pool.idle.stop_lingering();
+            attention.on = false;
+            pool.idle.stop_attending();
         }
-        waited = true;
+        is_up = true;
         let Bed::Made(in_bed) = pool.idle.make_bed(me, parker.unparker(), || pool.has_work()) else {
             continue;
         };
@@ -258,6 +310,8 @@ fn work(backend: &Arc<CpuBackend>, me: usize) {
             }
         }
         parker.park();
+        // What was brought meanwhile woke nobody else. It is looked for below and, once this worker gets busy, again.
+        attention.pay(pool);
         pool.idle.leave_bed(me);
     }
     pool.alive.fetch_sub(1, Ordering::AcqRel);
