@@ -1,7 +1,7 @@
 //! How much of the time that loading and computing can share they do share: the training of `examples/digits`, against its parts
 //! alone, in turn.
 //!
-//! Each round measures loading, copying and computing alone and then trains for some epochs, so that all meet the same machine. The
+//! Each round measures loading, copying and computing alone and then trains as the example does, so that all meet the same machine. The
 //! share gained is (sum − overlapped) / (sum − bound), where the sum is that of the three and the bound the larger of loading
 //! and copying together and computing.
 //!
@@ -32,8 +32,6 @@ use support::measure::short;
 use support::{Options, Sample, Table};
 use train::{Settings, Training};
 use warpline::{Result, Tensor};
-
-const EPOCHS: usize = 20;
 
 /// What reading a batch takes while the same epochs' steps go on from another thread, on batches of the first.
 async fn loading_beside_steps(training: &Training, settings: &Settings) -> Result<Duration> {
@@ -85,8 +83,8 @@ fn main() -> Result<()> {
         [(); 7].map(|()| Sample::default());
     tokio.block_on(async {
         for round in 0..=options.rounds(31) {
-            let epochs = options.scaled(EPOCHS) as u64;
-            let settings = Settings { epochs, ..Settings::default() };
+            let mut settings = Settings::default();
+            settings.epochs = options.scaled(settings.epochs as usize) as u64;
             let training = Training::new(&device, &settings)?;
             let alone = Alone::measure(&training, &settings).await?;
             let load_beside = loading_beside_steps(&Training::new(&device, &settings)?, &settings).await?;
