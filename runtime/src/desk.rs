@@ -27,10 +27,12 @@ pub(crate) trait Serve {
     fn serve(&mut self, ticket: u64);
 }
 
+/// In this order, so that what `state` begins with lies beside what is looked at when it is left.
+#[repr(C)]
 pub(crate) struct Desk<S> {
-    state: Lock<S>,
-    requested: AtomicU64,
     serves: bool,
+    requested: AtomicU64,
+    state: Lock<S>,
 }
 
 impl<S: Serve> Desk<S> {

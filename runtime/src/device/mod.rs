@@ -127,11 +127,17 @@ impl DeviceShared {
 
     /// Memory was freed that streams besides the allocating one (the first) have used last: when those uses are over has to
     /// become known without anybody awaiting them.
+    #[inline]
     pub(crate) fn want_progress(&self, uses: &[Use]) {
-        if !self.signalled || uses.len() < 2 {
-            return;
+        if self.signalled
+            && let [_, others @ ..] = uses
+        {
+            self.want_markers(others);
         }
-        for used in &uses[1..] {
+    }
+
+    fn want_markers(&self, uses: &[Use]) {
+        for used in uses {
             if let Some(core) = self.world.stream(used.stream) {
                 core.want_marker(used.ticket);
             }

@@ -52,30 +52,37 @@ pub(crate) struct Record {
 pub(crate) type Records = SmallVec<[Record; 2]>;
 pub(crate) type Uses = SmallVec<[Use; 2]>;
 
+/// In this order, here and in [`Book`], so that what every op looks at lies together.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Ledger {
-    main: Lock<Book>,
     lanes: OnceLock<Box<[CachePadded<Lock<Book>>; LANES]>>,
+    main: Lock<Book>,
 }
 
 /// The main book or a lane: both are written in alike.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(crate) struct Book {
-    records: Records,
-    uses: Uses,
-    /// Bytes that a refused write did not write. A lane has none: who reads such bytes reads in the main book.
-    failed: Vec<(ByteRange, Error)>,
+    waited: u8,
     /// The main book: whether it is shared out. A lane: whether it is active.
     shared: bool,
-    waited: u8,
+    /// Bytes that a refused write did not write. A lane has none: who reads such bytes reads in the main book.
+    failed: Option<Box<Failed>>,
+    uses: Uses,
+    records: Records,
 }
+
+/// Bytes, and the error of the write that left them as they were. Never empty: what is rare takes one word of a book.
+#[derive(Debug, Default)]
+struct Failed(Vec<(ByteRange, Error)>);
 
 /// An opened ledger: its main book, or a lane.
 pub(crate) type Page<'a> = LockGuard<'a, Book>;
 
 impl Ledger {
     /// The history of memory that `site` allocated on a stream whose last ticket was `used`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new(used: Use, len_bytes: u64, site: Site) -> Self {
         let mut book = Book::default();
         book.records.push(Record {
@@ -113,7 +120,7 @@ impl Ledger {
     fn open_contended(&self, lane: usize) -> Page<'_> {
         let mut book = self.main.lock();
         book.waited += 1;
-        if book.waited < PATIENCE || !book.failed.is_empty() {
+        if book.waited < PATIENCE || book.has_failed() {
             return book;
         }
         let lanes = self.lanes.get_or_init(Box::default);
@@ -160,7 +167,7 @@ impl Ledger {
     }
 
     /// The newest ticket of each stream that used it, when nobody else can use it any more.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn last_uses(&mut self) -> &[Use] {
         if self.main.get_mut().shared {
             drop(self.open());
@@ -284,28 +291,30 @@ impl Book {
     }
 }
 
-#[cold]
-fn failed_in<'a>(failed: &'a [(ByteRange, Error)], range: &ByteRange) -> Option<&'a Error> {
-    failed.iter().find(|(at, _)| at.overlaps(range)).map(|(_, error)| error)
+impl Failed {
+    #[cold]
+    fn on(&self, range: &ByteRange) -> Option<&Error> {
+        self.0.iter().find(|(at, _)| at.overlaps(range)).map(|(_, error)| error)
+    }
 }
 
 impl Book {
     /// Whether a refused write did not write some of it.
     #[inline]
     pub(crate) fn has_failed(&self) -> bool {
-        !self.failed.is_empty()
+        self.failed.is_some()
     }
 
     /// The error that an earlier refused write left on these bytes.
     #[inline]
     pub(crate) fn failed(&self, range: &ByteRange) -> Option<&Error> {
-        if self.failed.is_empty() { None } else { failed_in(&self.failed, range) }
+        self.failed.as_ref().and_then(|failed| failed.on(range))
     }
 
     /// `range` has been overwritten: what an earlier refused write left there no longer matters.
     #[inline]
     pub(crate) fn overwrite(&mut self, range: &ByteRange) {
-        if !self.failed.is_empty() {
+        if self.has_failed() {
             self.clear_failed(range);
         }
     }
@@ -323,14 +332,14 @@ impl Book {
     /// Marks bytes that a refused write did not write.
     pub(crate) fn mark_failed(&mut self, range: ByteRange, error: &Error) {
         self.clear_failed(&range);
-        self.failed.push((range, error.clone()));
+        self.failed.get_or_insert_default().0.push((range, error.clone()));
     }
 
     /// Takes the marks off `range`.
     #[cold]
     pub(crate) fn clear_failed(&mut self, range: &ByteRange) {
         let mut left = Vec::new();
-        for (at, error) in self.failed.drain(..) {
+        for (at, error) in self.failed.take().into_iter().flat_map(|failed| failed.0) {
             if range.covers(&at) {
                 continue;
             }
@@ -339,7 +348,7 @@ impl Book {
                 None => left.push((at, error)),
             }
         }
-        self.failed = left;
+        self.failed = (!left.is_empty()).then(|| Box::new(Failed(left)));
     }
 
     /// How many records and uses it holds, for figures.

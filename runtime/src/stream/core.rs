@@ -37,18 +37,28 @@ use tokio::sync::Semaphore;
 /// At the latest after this many tickets a marker is written, so that what waits silently (freed blocks, buffers) is served.
 const MARKER_EVERY: u64 = 64;
 
+/// What every op touches comes first and lies together, here and in [`State`]: among thousands of streams each line of it has to be
+/// fetched.
+#[repr(C)]
 pub(crate) struct StreamCore {
     pub(crate) id: StreamId,
     pub(crate) device: Arc<DeviceShared>,
-    pub(crate) label: Arc<str>,
-    pub(crate) priority: Priority,
     pub(crate) timeline: Arc<Timeline>,
-    pub(crate) desk: Desk<State>,
-    pub(crate) known: Lock<Clock>,
-    issued: AtomicU64,
-    version: AtomicU64,
+    /// Whether it is being captured, and by which capture: written by that capture's thread.
+    pub(super) captured: AtomicBool,
+    /// As `State::closed`, for those who do not sit down.
+    closed: AtomicBool,
     /// Whether a wait was elided since the last ticket: the stream then stands at a place that no ticket names.
     elided: AtomicBool,
+    /// Whether waiting a moment in `poll` has been worth it lately.
+    pub(crate) hope: Hope,
+    pub(crate) priority: Priority,
+    issued: AtomicU64,
+    /// As many permits as ops may be in flight.
+    pub(crate) room: Option<(Arc<Semaphore>, usize)>,
+    pub(crate) desk: Desk<State>,
+    version: AtomicU64,
+    pub(crate) known: Lock<Clock>,
     /// The newest ticket that a `Pending` was made for. Only kept where markers are written.
     held: AtomicU64,
     /// That ticket, if its `Pending` was dropped or passed on.
@@ -57,36 +67,30 @@ pub(crate) struct StreamCore {
     stood_at: AtomicU64,
     /// The first error nobody was told of.
     unseen: Mutex<Option<Error>>,
-    /// As many permits as ops may be in flight.
-    pub(crate) room: Option<(Arc<Semaphore>, usize)>,
-    /// As `State::closed`, for those who do not sit down.
-    closed: AtomicBool,
-    /// Whether waiting a moment in `poll` has been worth it lately.
-    pub(crate) hope: Hope,
-    /// Whether it is being captured, and by which capture: written by that capture's thread.
-    pub(super) captured: AtomicBool,
     pub(super) capture: Mutex<Option<Arc<Capture>>>,
     /// What is let go once the stream is closed and drained: a lease's permit.
     then: Mutex<Option<Box<dyn Any + Send>>>,
+    pub(crate) label: Arc<str>,
 }
 
 /// What only the one at the desk touches.
+#[repr(C)]
 pub(crate) struct State {
-    core: Weak<StreamCore>,
-    pub(crate) raw: Arc<dyn DriverStream>,
     pub(crate) issued: Ticket,
-    marked: Ticket,
     pub(crate) stated: Clock,
-    closed: bool,
-    /// What was kept for a submission that the driver refused, to be dropped by whoever leaves the desk.
-    pub(crate) forgotten: Option<Released>,
+    pub(crate) raw: Arc<dyn DriverStream>,
     /// The thread doing foreign work on this stream.
     pub(crate) foreign: Option<ThreadId>,
+    closed: bool,
+    marked: Ticket,
     /// The first ticket of that work; 0: it has none yet.
     pub(crate) foreign_from: Ticket,
+    core: Weak<StreamCore>,
     /// The latest waits: stream, its ticket, its version. Asking for the same again is nothing to do.
     waited: [(StreamId, Ticket, u64); 4],
     waited_at: usize,
+    /// What was kept for a submission that the driver refused, to be dropped by whoever leaves the desk.
+    pub(crate) forgotten: Option<Released>,
 }
 
 impl Serve for State {

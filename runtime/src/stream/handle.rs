@@ -25,10 +25,14 @@ use std::sync::Arc;
 ///
 /// When the last handle is gone the stream closes; what was put on it still runs.
 #[derive(Clone)]
-pub struct Stream(Arc<Closing>);
+pub struct Stream {
+    /// Also in `closing`, which would be one more line to fetch for each op.
+    core: Arc<StreamCore>,
+    _closing: Arc<Closing>,
+}
 
 /// Closes the stream when the last handle is dropped.
-pub(crate) struct Closing(pub(crate) Arc<StreamCore>);
+struct Closing(Arc<StreamCore>);
 
 impl Drop for Closing {
     fn drop(&mut self) {
@@ -39,12 +43,12 @@ impl Drop for Closing {
 
 impl Stream {
     pub(crate) fn new(core: Arc<StreamCore>) -> Self {
-        Stream(Arc::new(Closing(core)))
+        Stream { _closing: Arc::new(Closing(core.clone())), core }
     }
 
     #[inline]
     pub(crate) fn core(&self) -> &Arc<StreamCore> {
-        &self.0.0
+        &self.core
     }
 
     /// The device it belongs to.
@@ -232,7 +236,7 @@ impl StreamCore {
         };
         let ticket = ticket.inspect_err(|_| memory.free(grant.block, &[]))?;
         let used = Use { stream: self.id, ticket };
-        Ok(Arc::new(Allocation::new(self.device.clone(), &grant, len_bytes, used, site)))
+        Ok(Allocation::new(self.device.clone(), &grant, len_bytes, used, site))
     }
 
     /// The refusal of a kernel call by itself, with the place it was launched from.

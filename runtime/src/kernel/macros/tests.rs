@@ -20,7 +20,7 @@ impl<T: Element> Memory<T> {
     fn of(elements: &mut [T]) -> Self {
         let len_bytes = size_of_val(elements);
         Memory {
-            allocation: Arc::new(Allocation::over_host(DevicePtr(elements.as_mut_ptr() as u64), len_bytes)),
+            allocation: Allocation::over_host(DevicePtr(elements.as_mut_ptr() as u64), len_bytes),
             range: ByteRange::contiguous(0, len_bytes as u64),
             _elements: PhantomData,
         }
