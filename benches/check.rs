@@ -8,10 +8,10 @@
 mod support;
 
 use std::hint::black_box;
-use std::sync::{Arc, Barrier};
+use std::sync::Arc;
 use support::measure::{difference, short};
 use support::{
-    ONE, Options, Sample, Table, instructions, interleave, ns, null_driver, touch_none, touch_three,
+    ONE, Options, Table, TwoThreads, instructions, interleave, ns, null_driver, touch_none, touch_three,
 };
 use warpline::driver::{Command, DriverStream, Launch, Submission};
 use warpline::kernel::Args;
@@ -111,30 +111,6 @@ fn rounds_of(ops: &[Op], times: usize) {
     }
 }
 
-/// Two threads, each with its own stream, against one thread that does the work of one of them: how much more gets done.
-fn two_threads(ops: &[Op], times: usize) -> (f64, f64) {
-    let one = ns(times, || (0..times).for_each(|_| ops[0].launch()));
-    let barrier = Barrier::new(3);
-    let two = std::thread::scope(|scope| {
-        let threads: Vec<_> = ops[..2]
-            .iter()
-            .map(|op| {
-                let barrier = &barrier;
-                scope.spawn(move || {
-                    (0..1_000).for_each(|_| op.launch());
-                    barrier.wait();
-                    ns(times, || (0..times).for_each(|_| op.launch()))
-                })
-            })
-            .collect();
-        barrier.wait();
-        let took: Vec<f64> = threads.into_iter().map(|thread| thread.join().expect("it ends")).collect();
-        // The slower of the two, for twice the ops.
-        took[0].max(took[1]) / 2.0
-    });
-    (one, two)
-}
-
 fn main() {
     let options = Options::from_command_line();
     let (_runtime, device, _) = null_driver::runtime(false, true);
@@ -208,23 +184,12 @@ fn main() {
     for (name, ops, reach) in
         [("reading the same two weights", weights(&device), 1.5), ("private buffers", private(&device), 1.7)]
     {
-        let (mut one, mut two) = (Sample::default(), Sample::default());
-        for round in 0..=options.rounds(9) {
-            let (a, b) = two_threads(&ops, times);
-            if round > 0 {
-                one.0.push(a);
-                two.0.push(b);
-            }
-        }
-        let gain = support::ratio(&one, &two);
-        table.row(
-            &format!("two threads on two streams, {name}, ns an op"),
-            &short(two.median()),
-            &format!("{} one thread", short(one.median())),
-            &short(gain.median()),
-            &gain.spread(),
-            &format!("≥ {reach} ×"),
-            Some(gain.median() >= reach),
+        let rounds = options.rounds(9);
+        let step = |op: &&Op| (0..1_000).for_each(|_| op.launch());
+        TwoThreads::measure(rounds, 1_000, |thread| &ops[thread], step).print(
+            &table,
+            &format!("two threads on two streams, {name}"),
+            reach,
         );
     }
 }

@@ -14,12 +14,12 @@ use std::ffi::{CStr, CString, c_void};
 use std::future::Future;
 use std::hint::black_box;
 use std::pin::Pin;
-use std::sync::{Arc, Barrier};
+use std::sync::Arc;
 use std::task::{Context, Waker};
 use support::gpu_kernels::{TOUCH_TWO, touch_two};
 use support::measure::{cpu_ns, difference, short};
 use support::software::{self, Counts, entry_point};
-use support::{ONE, Options, Sample, Table, instructions, ns, ratio};
+use support::{ONE, Options, Sample, Table, TwoThreads, instructions, ns, ratio};
 use warpline::prelude::*;
 
 const LEN: usize = 1024;
@@ -382,24 +382,6 @@ fn repeat(name: &str, times: usize, ours: &Ours, hand: &ByHand, rivals: &mut [Ri
     }
 }
 
-/// Two threads, each with its own stream, against one thread that does the work of one of them: how much more gets done, by
-/// this clock.
-fn two_threads(device: &Device, times: usize, clock: impl Fn(&mut dyn FnMut()) -> f64 + Sync) -> f64 {
-    let one = Ours::new(device);
-    let one = clock(&mut || (0..times).for_each(|_| drop(one.launch())));
-    let barrier = Barrier::new(2);
-    let took: Vec<f64> = std::thread::scope(|scope| {
-        let work = || {
-            let ours = Ours::new(device);
-            barrier.wait();
-            clock(&mut || (0..times).for_each(|_| drop(ours.launch())))
-        };
-        let threads = [scope.spawn(work), scope.spawn(work)];
-        threads.into_iter().map(|thread| thread.join().expect("it ends")).collect()
-    });
-    2.0 * one / took[0].max(took[1])
-}
-
 fn main() {
     // Valgrind has no addresses for a device as large as the software driver's usual one.
     software::find_it(&[("SOFTCUDA_IMMEDIATE", "1"), ("SOFTCUDA_MEMORY", "67108864")]);
@@ -553,20 +535,10 @@ fn main() {
         }
     }
 
-    let (mut gains, mut by_cpu) = (Sample::default(), Sample::default());
-    for _ in 0..options.rounds(9) {
-        gains.0.push(two_threads(&device, bench.times, |work| ns(bench.times, work)));
-        by_cpu.0.push(two_threads(&device, bench.times, |work| cpu_ns(bench.times, work)));
-    }
-    table.row(
-        "two threads on two streams against one",
-        &short(gains.median()),
-        "",
-        "",
-        &gains.spread(),
-        "≥ 1.7 ×",
-        Some(gains.median() >= 1.7),
+    let step = |ours: &Ours| (0..1_000).for_each(|_| drop(ours.launch()));
+    TwoThreads::measure(options.rounds(9), 1_000, |_| Ours::new(&device), step).print(
+        &table,
+        "two threads on two streams",
+        1.7,
     );
-    // Where other work has the cores: what the threads take of each other, as far as they run at the same time.
-    table.row("the same, by processor time", &short(by_cpu.median()), "", "", &by_cpu.spread(), "", None);
 }

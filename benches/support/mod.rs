@@ -11,8 +11,10 @@ pub mod null_driver;
 pub mod perceptron;
 pub mod process;
 pub mod software;
+pub mod two_threads;
 
 pub use measure::{Options, Sample, Table, interleave, ns, ratio};
+pub use two_threads::TwoThreads;
 
 use warpline::kernel::LaunchConfig;
 use warpline::prelude::*;
