@@ -1,6 +1,6 @@
 //! Interleaved rounds, medians, and the table.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What the command line asks for.
 #[derive(Clone, Debug)]
@@ -91,16 +91,18 @@ pub fn ns(times: usize, work: impl FnOnce()) -> f64 {
 
 /// Nanoseconds an iteration of the processor's time of this thread: for work that never sleeps, on a machine that others share.
 pub fn cpu_ns(times: usize, work: impl FnOnce()) -> f64 {
-    let now = || {
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: `clock_gettime` writes one `timespec`.
-        let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-        assert_eq!(result, 0, "a thread has a clock");
-        time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
-    };
-    let start = now();
+    let start = cpu_time();
     work();
-    (now() - start) / times as f64
+    (cpu_time() - start).as_nanos() as f64 / times as f64
+}
+
+/// The processor's time of this thread so far.
+pub fn cpu_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `clock_gettime` writes one `timespec`.
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    assert_eq!(result, 0, "a thread has a clock");
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 pub fn short(value: f64) -> String {

@@ -4,7 +4,8 @@
 //! measured could help. Each thread is measured alone as well, because a core of a machine that others share may be half as fast
 //! as its neighbour. Both go on until the time is over, and what is compared is the work they did.
 
-use super::{Sample, Table, measure::short};
+use super::measure::{cpu_time, short};
+use super::{Sample, Table};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -100,14 +101,6 @@ fn speed(ops: usize, step: impl Fn()) -> Speed {
         wall: done as f64 / start.elapsed().as_nanos() as f64,
         cpu: done as f64 / (cpu_time() - cpu).as_nanos() as f64,
     }
-}
-
-fn cpu_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `clock_gettime` writes one `timespec`.
-    let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    assert_eq!(result, 0, "a thread has a clock");
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// The cores that this process may use.
