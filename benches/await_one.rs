@@ -63,7 +63,10 @@ impl Executor {
 /// Nanoseconds an await, and what the process used for it.
 #[derive(Default)]
 struct Figures {
+    /// Of rounds, the mean.
     ns: Sample,
+    /// Of awaits one by one, where a pause leaves the time to look at the clock.
+    each_ns: Sample,
     cpu_ns: Sample,
     switches: Sample,
 }
@@ -78,7 +81,11 @@ impl Figures {
             }
             let start = Instant::now();
             each().await;
-            total += start.elapsed();
+            let took = start.elapsed();
+            total += took;
+            if !pause.is_zero() {
+                self.each_ns.0.push(took.as_nanos() as f64);
+            }
         }
         let used = Usage::now().since(&before);
         self.cpu_ns.0.push(used.cpu.as_nanos() as f64 / times as f64);
@@ -131,6 +138,18 @@ fn main() {
                 "ratio ≤ 1.0",
                 Some(ratio.median() <= 1.0),
             );
+            if !pause.is_zero() {
+                let (ours, rival) = (mine.each_ns.median(), theirs.each_ns.median());
+                table.row(
+                    &format!("the same, the median await ({when}), ns"),
+                    &short(ours),
+                    &short(rival),
+                    &short(ours / rival),
+                    "",
+                    "",
+                    None,
+                );
+            }
             table.row(
                 &format!("the same, CPU time ({when}), ns"),
                 &short(mine.cpu_ns.median()),
