@@ -5,11 +5,12 @@
 //! against loom's.
 
 mod asymmetric;
+mod parker;
 mod parking;
 mod raw_lock;
 
 pub(crate) use asymmetric::{heavy_fence, light_fence, make_light};
-pub(crate) use crossbeam_utils::sync::{Parker, Unparker};
+pub(crate) use parker::{Parker, Unparker};
 pub(crate) use parking::{Parking, Woken, spin_until};
 pub(crate) use parking_lot::{Mutex, MutexGuard};
 pub(crate) use std::sync::Arc;
