@@ -36,8 +36,10 @@ use train::{Progress, Settings, Training};
 use warpline::prelude::*;
 use warpline::trace::Recorder;
 
-/// Steps in the picture, from the middle of the training.
-const DRAWN_STEPS: usize = 6;
+/// So many steps' time is in the picture, from the middle of the training.
+const DRAWN_STEPS: u32 = 6;
+/// Batches come in groups. The picture begins at one, among so many steps.
+const LOOKED_AT_STEPS: usize = 64;
 
 #[derive(Parser)]
 #[command(about = "Trains a small network on handwritten digits, loading and computing at the same time")]
@@ -52,16 +54,16 @@ struct Options {
     #[arg(long, conflicts_with = "device")]
     disable_cuda: bool,
     /// Passes over the data.
-    #[arg(long, default_value_t = Settings::default().epochs, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(long, allow_negative_numbers = true, default_value_t = Settings::default().epochs, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     epochs: u64,
     /// Rows in a batch.
-    #[arg(long, default_value_t = Settings::default().batch_size as u32, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    #[arg(long, allow_negative_numbers = true, default_value_t = Settings::default().batch_size as u32, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     batch_size: u32,
     /// Of the first weights and of the order of the rows.
-    #[arg(long, default_value_t = Settings::default().seed)]
+    #[arg(long, allow_negative_numbers = true, default_value_t = Settings::default().seed)]
     seed: u64,
     /// Batches that are read and copied ahead.
-    #[arg(long, default_value_t = Settings::default().prefetch as u32, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, allow_negative_numbers = true, default_value_t = Settings::default().prefetch as u32, value_parser = clap::value_parser!(u32).range(1..=1024))]
     prefetch: u32,
     /// Captures the training step as a graph, and launches that.
     #[arg(long)]
@@ -88,6 +90,17 @@ fn can_be_written(path: &Path) -> anyhow::Result<()> {
     opened.map(drop).with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// What is written is not what is read, and not written twice.
+fn one_file_each(options: &Options) -> anyhow::Result<()> {
+    let named = [Some(&options.file), options.trace.as_ref(), options.save.as_ref()];
+    let mut real: Vec<_> = named.into_iter().flatten().filter_map(|path| path.canonicalize().ok()).collect();
+    real.sort();
+    if let Some([twice, _]) = real.array_windows().find(|[one, other]| one == other) {
+        anyhow::bail!("{} is named twice; the data, --trace and --save take a file each", twice.display());
+    }
+    Ok(())
+}
+
 #[tokio::main]
 async fn main() -> ExitCode {
     match run(Options::parse()).await {
@@ -107,6 +120,7 @@ async fn run(options: Options) -> anyhow::Result<()> {
     for path in options.trace.iter().chain(&options.save) {
         can_be_written(path)?;
     }
+    one_file_each(&options)?;
     let device = match options.device {
         Some(id) => Device::open(&id.to_string())?,
         None if options.disable_cuda => Device::open("cpu")?,
@@ -132,8 +146,9 @@ async fn run(options: Options) -> anyhow::Result<()> {
 
     device.reset_peak_memory_stats();
     let mut show = Show::new(&settings, recorder.as_ref());
+    let began = Instant::now();
     let steps = training.run(&settings, |progress| show.tell(progress)).await?;
-    let a_step = show.a_step(steps);
+    let a_step = began.elapsed() / steps.max(1) as u32;
     show.bar.finish_and_clear();
     let (memory, pinned) = (device.memory_stats(), device.pinned_stats());
 
@@ -173,8 +188,6 @@ async fn run(options: Options) -> anyhow::Result<()> {
 struct Show<'a> {
     bar: ProgressBar,
     loss: f32,
-    /// When the first step was enqueued. What comes before is filling the shuffle buffer.
-    began: Option<Instant>,
     recorder: Option<&'a Recorder>,
     steps: Vec<Duration>,
 }
@@ -182,21 +195,15 @@ struct Show<'a> {
 impl<'a> Show<'a> {
     fn new(settings: &Settings, recorder: Option<&'a Recorder>) -> Self {
         // It shows itself on a terminal only.
-        let bar = ProgressBar::new(settings.epochs);
+        let bar = ProgressBar::new(settings.epochs).with_message("no loss yet");
         let style = ProgressStyle::with_template("{bar:40} epoch {pos} of {len}, {msg}, {eta} to go");
         bar.set_style(style.expect("the template is a good one"));
-        Show { bar, loss: f32::NAN, began: None, recorder, steps: Vec::new() }
-    }
-
-    /// What one of `steps` steps took from the first one on.
-    fn a_step(&self, steps: u64) -> Duration {
-        self.began.map_or(Duration::ZERO, |began| began.elapsed()) / steps.max(1) as u32
+        Show { bar, loss: f32::NAN, recorder, steps: Vec::new() }
     }
 
     fn tell(&mut self, progress: Progress) {
         match progress {
             Progress::Step => {
-                self.began.get_or_insert_with(Instant::now);
                 self.steps.extend(self.recorder.map(Recorder::elapsed));
             }
             Progress::Loss { epoch, loss } => {
@@ -216,14 +223,25 @@ fn draw(recorder: &Recorder, path: &Path, show: &Show<'_>) -> std::io::Result<St
         return Ok(all);
     }
     let timeline = recorder.timeline().title("Training on handwritten digits");
-    let middle = show.steps.get(show.steps.len() / 2..).and_then(|steps| steps.get(..=DRAWN_STEPS));
-    match middle {
-        Some([from, .., to]) if path.extension().is_some_and(|extension| extension == "svg") => {
-            timeline.between(*from, *to).write_file(path)?;
-            Ok(format!("{DRAWN_STEPS} steps"))
+    match window(&show.steps) {
+        Some((from, to)) if path.extension().is_some_and(|extension| extension == "svg") => {
+            timeline.between(from, to).write_file(path)?;
+            Ok(format!("{} µs in the middle", (to - from).as_micros()))
         }
         _ => timeline.write_file(path).map(|()| all),
     }
+}
+
+/// From when to when the picture shows what happened, given when each step was enqueued: some steps' time from where a group of
+/// batches arrived, for which the host had waited. So it shows them copied, and the steps on them.
+fn window(steps: &[Duration]) -> Option<(Duration, Duration)> {
+    let a_step = (*steps.last()? - *steps.first()?) / steps.len() as u32;
+    let end = steps.len().saturating_sub(DRAWN_STEPS as usize);
+    let middle = end / 2;
+    let arrived =
+        (middle + 1..end.min(middle + LOOKED_AT_STEPS)).max_by_key(|&at| steps[at] - steps[at - 1])?;
+    let from = steps[arrived].saturating_sub(a_step);
+    Some((from, from + a_step * DRAWN_STEPS))
 }
 
 fn print_overlap(alone: &Alone, overlapped: Duration) {
@@ -239,7 +257,7 @@ fn print_overlap(alone: &Alone, overlapped: Duration) {
     );
     if !(0.0..=100.0).contains(&gained) {
         println!(
-            "(outside 0 to 100: too few steps, or other work on these cores while one or the other was measured)"
+            "(outside 0 to 100: too few steps, too few batches ahead, one core alone, or other work on the cores meanwhile)"
         );
     }
 }
