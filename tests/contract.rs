@@ -93,12 +93,18 @@ fn the_contract_holds_on_the_software_cuda_driver_at_low_latency_and_low_power()
     }
 }
 
-/// One test at a time too: where a call that frees memory waits for the device and others for that call, a test that holds a
-/// stream would wait for its neighbour.
+/// Side by side: where a call that frees memory waits for the device and others for that call, a test that holds a stream must not
+/// wait for its neighbour, whose runtime ends.
 #[test]
 fn the_contract_holds_where_driver_calls_wait_for_each_other() {
-    let alone = [("SOFTCUDA_ONE_AT_A_TIME", "1"), ("SOFTCUDA_DEPTH", "1000"), ("RUST_TEST_THREADS", "1")];
-    support::software::run_cuda_tests(&alone);
+    for completion in ["word", "event"] {
+        support::software::run_cuda_tests(&[
+            ("SOFTCUDA_ONE_AT_A_TIME", "1"),
+            ("SOFTCUDA_DEPTH", "1000"),
+            ("RUST_TEST_THREADS", "4"),
+            ("WARPLINE_COMPLETION", completion),
+        ]);
+    }
 }
 
 #[test]

@@ -13,6 +13,8 @@ mod copies;
 mod found;
 #[path = "cuda_device/graphs.rs"]
 mod graphs;
+#[path = "cuda_device/held.rs"]
+mod held;
 #[path = "cuda_device/kernels.rs"]
 mod kernels;
 #[path = "cuda_device/pinned.rs"]

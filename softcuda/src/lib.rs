@@ -86,7 +86,7 @@
 //! | `SOFTCUDA_LOSE_WRITE=nth` | the nth `cuStreamWriteValue` that executes stores nothing |
 //! | `SOFTCUDA_COPY_DELAY_US=n` | each asynchronous copy takes at least so long |
 //! | `SOFTCUDA_DEPTH=n` | what puts work on a stream, or records an event there, waits while `n` pieces of work on it are unfinished |
-//! | `SOFTCUDA_ONE_AT_A_TIME=1` | calls with the same current context wait for each other, also for one that waits for room or for memory to be idle. Those that wait for the device by their name do not, nor those that ask about devices or what is current |
+//! | `SOFTCUDA_ONE_AT_A_TIME=1` | calls with the same current context wait for each other, also for one that waits for room or for memory to be idle. Those that wait for the device by their name do not, nor those that ask about devices or what is current. So a stream that the host holds hangs for ever if memory is freed meanwhile and who would let it go calls first |
 //! | `SOFTCUDA_GRAPH_SEED=n` | another order of nodes from an executable graph's third launch on (0) |
 //! | `SOFTCUDA_NO_MEMOPS=1` | no stream memory operations |
 //! | `SOFTCUDA_IMMEDIATE=1` | nothing runs: calls do their bookkeeping and return, words are stored at the call, events are complete at once; a launch of a graph stores its words and calls its host functions, in the order of their capture. For measuring what a host spends on its calls |

@@ -282,7 +282,7 @@ impl Device {
     }
 
     /// Gives cached memory that nothing uses back to the system: how many bytes. Live buffers are not touched, so this does not
-    /// raise what the program itself can use.
+    /// raise what the program itself can use. May wait for what is on a CUDA device.
     pub fn empty_cache(&self) -> usize {
         let device = self.0.memory.empty_cache(|used| self.0.world.is_finished(used));
         device + self.0.pinned.empty()

@@ -159,11 +159,20 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
     /// unfinished or will be submitted.
     unsafe fn free(&self, ptr: DevicePtr, len_bytes: usize);
 
+    /// As [`free`](Self::free), but nobody waits for the memory, so that it may be put off.
+    ///
+    /// # Safety
+    /// As for `free`.
+    unsafe fn free_in_time(&self, ptr: DevicePtr, len_bytes: usize) {
+        // SAFETY: the caller vouches for it.
+        unsafe { self.free(ptr, len_bytes) };
+    }
+
     /// `len_bytes` of host memory that the device can copy to and from while the host goes on, aligned to 64 bytes, all
     /// zero. May take milliseconds.
     fn alloc_host(&self, len_bytes: usize) -> Result<*mut u8, DriverError>;
 
-    /// Gives host memory back.
+    /// Gives host memory back, perhaps later.
     ///
     /// # Safety
     /// `ptr` came from [`alloc_host`](Self::alloc_host) of this driver with the same length, and no work that touches it is

@@ -171,7 +171,11 @@ impl DeviceMemory {
                 let last = self.pool.lock().find(request, order, true);
                 return Ok(last.ok_or(exhausted));
             }
-            self.free_segments(given);
+            // Now, as the next round asks for it.
+            self.free_segments(given, |driver, segment| {
+                // SAFETY: as `free_segments` says.
+                unsafe { driver.free(DevicePtr(segment.address), segment.len) };
+            });
         }
     }
 
@@ -206,18 +210,16 @@ impl DeviceMemory {
         Ok(Err(exhausted))
     }
 
-    fn free_segments(&self, segments: Vec<Segment>) {
+    /// Has `free` give segments back to the driver: with `Driver::free` or `Driver::free_in_time`, which need an allocation of
+    /// this driver with its length, and no use unfinished or to come. Segments are made from `Driver::alloc` alone, and the pool
+    /// forgot these: no block of them was live, none can be handed out again, and `finished` held for every use of every one.
+    fn free_segments(&self, segments: Vec<Segment>, free: fn(&dyn Driver, Segment)) {
         if segments.is_empty() {
             return;
         }
         let driver = self.driver.clone();
         crate::offload::run_where_it_may_block(move || {
-            for segment in segments {
-                // SAFETY: `Driver::free` needs an allocation of this driver with its length, and no use unfinished or to come.
-                // Segments are made from `Driver::alloc` alone, and the pool forgot this one: no block of it was live, none can
-                // be handed out again, and `finished` held for every use of every one.
-                unsafe { driver.free(DevicePtr(segment.address), segment.len) };
-            }
+            segments.into_iter().for_each(|segment| free(&*driver, segment));
         });
     }
 
@@ -286,7 +288,10 @@ impl DeviceMemory {
         let _growing = self.growing.lock();
         let given = self.pool.lock().give_back(usize::MAX, &finished);
         let bytes = given.iter().map(|segment| segment.len).sum();
-        self.free_segments(given);
+        self.free_segments(given, |driver, segment| {
+            // SAFETY: as `free_segments` says.
+            unsafe { driver.free_in_time(DevicePtr(segment.address), segment.len) };
+        });
         bytes
     }
 

@@ -3,6 +3,7 @@
 use super::api::{Answer, Failed, opened};
 use super::context::{Context, attribute};
 use super::functions::most_shared_bytes;
+use super::gate::free_unless_held;
 use super::stream::{Completing, CudaStream};
 use super::{graph, library, nvtx, reactor};
 use crate::device::DeviceId;
@@ -182,6 +183,18 @@ unsafe impl Driver for CudaDevice {
         });
     }
 
+    unsafe fn free_in_time(&self, ptr: DevicePtr, _len_bytes: usize) {
+        let context = self.context;
+        offload::run_where_it_may_block(move || {
+            let free = move || {
+                let _entered = context.enter()?;
+                // SAFETY: cuMemFree takes an address that cuMemAlloc gave; the caller vouches for it.
+                unsafe { opened().cuMemFree_v2(ptr.0) }
+            };
+            free_unless_held(context, Box::new(free));
+        });
+    }
+
     fn alloc_host(&self, len_bytes: usize) -> Result<*mut u8, DriverError> {
         let mut address: *mut c_void = std::ptr::null_mut();
         let allocated = self.context.enter().and_then(|_entered| {
@@ -196,18 +209,14 @@ unsafe impl Driver for CudaDevice {
     }
 
     unsafe fn free_host(&self, ptr: *mut u8, _len_bytes: usize) {
-        if crate::process::is_ending() {
-            return;
-        }
         let (context, address) = (self.context, ptr as usize);
         offload::run_where_it_may_block(move || {
-            let freed = context.enter().and_then(|_entered| {
+            let free = move || {
+                let _entered = context.enter()?;
                 // SAFETY: cuMemFreeHost takes an address that cuMemHostAlloc gave; the caller vouches for it.
                 unsafe { opened().cuMemFreeHost(address as *mut c_void) }
-            });
-            if let Err(failed) = freed {
-                context.note_death(failed, None);
-            }
+            };
+            free_unless_held(context, Box::new(free));
         });
     }
 

@@ -8,6 +8,11 @@
 //! a stream that was given up when nothing of it runs any more; never because somebody was woken to learn that it failed. On a device
 //! that died it stays closed: nobody says what still runs there.
 //!
+//! # What waits for the whole device
+//! Freeing does, at the driver, and others' calls may wait for it meanwhile. A gate that is closed may need just such a call before it
+//! opens: so what is freed while a stream is held, whichever runtime's and device's, is freed when none is ([`Held`]), and no gate
+//! closes while the driver frees. Not so what an allocation needs to have freed: it waits for the gates.
+//!
 //! # Without memory operations
 //! A host function waits. The driver may have one thread for all of them, which that one then keeps from all others: so there is one
 //! such gate at a time, and nothing is held so that others' host functions might have to release.
@@ -17,6 +22,7 @@ use super::context::Context;
 use super::track::Track;
 use super::words::Word;
 use crate::driver::{DriverError, HostFn};
+use crate::offload;
 use crate::timeline::{Ticket, Timeline};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -43,6 +49,8 @@ struct Opens {
     gate: Arc<Gate>,
     /// What the host function of a gate without a word listens to, which hears that this is gone.
     _listener: Option<Sender<()>>,
+    /// Dropped after the gate was opened.
+    _closed: Closed,
 }
 
 impl Drop for Opens {
@@ -52,6 +60,62 @@ impl Drop for Opens {
         if let Some(word) = self.gate.word {
             word.host.store(1, Ordering::Release);
         }
+    }
+}
+
+/// The closed gates of all devices, as one's streams wait for another's, and what is to be freed when there is none.
+struct Held {
+    gates: usize,
+    put_off: Vec<(&'static Context, Free)>,
+}
+
+type Free = Box<dyn FnOnce() -> Answer + Send>;
+
+/// Locked while the driver frees, too.
+static HELD: Mutex<Held> = Mutex::new(Held { gates: 0, put_off: Vec::new() });
+
+/// A gate that is closed, until this is dropped.
+#[derive(Debug)]
+struct Closed(());
+
+impl Closed {
+    /// Waits for what is being freed.
+    fn new() -> Self {
+        HELD.lock().gates += 1;
+        Closed(())
+    }
+}
+
+impl Drop for Closed {
+    /// Waits for nobody: nothing is being freed while there is one.
+    fn drop(&mut self) {
+        let mut held = HELD.lock();
+        held.gates -= 1;
+        if held.gates > 0 || held.put_off.is_empty() {
+            return;
+        }
+        let put_off = std::mem::take(&mut held.put_off);
+        drop(held);
+        offload::detach(move || {
+            put_off.into_iter().for_each(|(context, free)| free_unless_held(context, free))
+        });
+    }
+}
+
+/// Calls `free`, which may wait for all that is on the context's device, when no gate is closed: now or on a thread that may block.
+pub(super) fn free_unless_held(context: &'static Context, free: Free) {
+    if crate::process::is_ending() {
+        return;
+    }
+    let mut held = HELD.lock();
+    if held.gates > 0 {
+        held.put_off.push((context, free));
+        return;
+    }
+    let freed = free();
+    drop(held);
+    if let Err(failed) = freed {
+        context.note_death(failed, None);
     }
 }
 
@@ -84,12 +148,13 @@ impl Gates {
         until: Ticket,
     ) -> Answer {
         self.collect(track);
+        let closed = Closed::new();
         let word = track.context.words.take(track.context)?;
         // SAFETY: cuStreamWaitValue64 takes a live stream and an eight-byte aligned device address, the word's.
         unsafe { opened().cuStreamWaitValue64_v2(stream, word.device, 1, AT_LEAST) }
             .inspect_err(|_| track.context.words.give_back(word))?;
         let gate = self.add(ticket, Some(word));
-        timeline.keep_until_over(until, Arc::new(Opens { gate, _listener: None }));
+        timeline.keep_until_over(until, Arc::new(Opens { gate, _listener: None, _closed: closed }));
         Ok(())
     }
 
@@ -120,9 +185,10 @@ impl Gates {
             ));
         };
         self.0.lock().retain(|(_, gate)| gate.word.is_some() || !gate.open.load(Ordering::Relaxed));
+        let closed = Closed::new();
         let gate = self.add(ticket, None);
         let (listener, opens) = channel();
-        timeline.keep_until_over(until, Arc::new(Opens { gate, _listener: Some(listener) }));
+        timeline.keep_until_over(until, Arc::new(Opens { gate, _listener: Some(listener), _closed: closed }));
         Ok(HostFn(Box::new(move || {
             let _keeps = keeps;
             // Nothing is ever sent: it ends when the other side does.

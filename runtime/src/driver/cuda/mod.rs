@@ -18,8 +18,9 @@
 //! of each op while it is enqueued ([`nvtx`]).
 //!
 //! # Lock order
-//! stream's desk → `modules`, `shared`, `peers`, pools, `tracks` (each alone). The driver is called under the desk, under
-//! `modules`, `shared` and `peers`, which only first uses take, and under `draining`, whose query does not block.
+//! stream's desk → `modules`, `shared`, `peers`, `HELD`, pools, `tracks` (each alone). The driver is called under the desk, under
+//! `modules`, `shared` and `peers`, which only first uses take, under `HELD` while memory is freed, for which only gates wait, and
+//! under `draining`, whose query does not block.
 
 mod api;
 mod checks;

@@ -1,0 +1,65 @@
+//! Freeing waits for the whole device at the driver, and others' calls perhaps for it. A stream that a gate holds is to keep nobody
+//! from dropping what is his, and what is dropped is to keep nobody from the gate.
+
+use crate::support::raw::calls;
+use crate::support::software::in_child;
+use warpline::prelude::*;
+
+/// A device and its runtime, which no other has.
+fn cuda() -> (Runtime, Device) {
+    let runtime = Runtime::new().unwrap();
+    let device = runtime.device(DeviceId::Cuda(0)).unwrap();
+    (runtime, device)
+}
+
+#[test]
+fn a_device_may_be_dropped_while_a_stream_of_another_runtime_is_held() {
+    for calls_come_one_at_a_time in ["0", "1"] {
+        in_child(&[("SOFTCUDA_ONE_AT_A_TIME", calls_come_one_at_a_time)], || {
+            let freed = || [c"cuMemFree_v2", c"cuMemFreeHost"].map(calls);
+            let (_runtime, device) = cuda();
+            let (held, longer) = (device.new_stream().unwrap(), device.new_stream().unwrap());
+            let x = held.alloc::<f32>(4).unwrap();
+            let (runtime, ending) = cuda();
+            let stream = ending.new_stream().unwrap();
+            drop((stream.alloc::<f32>(4).unwrap(), ending.pinned_blocking::<f32>(4).unwrap()));
+            stream.synchronize().wait().unwrap();
+            drop(stream);
+            let (gate, last) = (held.hold().unwrap(), longer.hold().unwrap());
+            let before = freed();
+            drop((runtime, ending));
+            // Freed here, it would have waited for the gates.
+            let filled = held.fill(&x, 1.0);
+            gate.open();
+            filled.wait().unwrap();
+            assert_eq!(freed(), before, "one is closed yet");
+            last.open();
+            while freed().iter().zip(before).any(|(now, before)| *now == before) {
+                std::thread::yield_now();
+            }
+            assert_eq!(held.read(&x).wait().unwrap(), [1.0; 4]);
+        });
+    }
+}
+
+#[test]
+fn a_cache_is_emptied_when_no_gate_is_closed() {
+    in_child(&[("SOFTCUDA_ONE_AT_A_TIME", "1")], || {
+        let (_runtime, device) = cuda();
+        let (held, other) = (device.new_stream().unwrap(), device.new_stream().unwrap());
+        drop(other.alloc::<f32>(4).unwrap());
+        let free_bytes = || device.free_bytes().unwrap();
+        let full = free_bytes();
+        let gate = held.hold().unwrap();
+        let given = device.empty_cache();
+        assert!(given > 0);
+        let y = other.alloc::<f32>(4).unwrap();
+        drop(other.fill(&y, 1.0));
+        gate.open();
+        held.synchronize().wait().unwrap();
+        while free_bytes() < full {
+            std::thread::yield_now();
+        }
+        assert_eq!(other.read(&y).wait().unwrap(), [1.0; 4]);
+    });
+}
