@@ -181,6 +181,31 @@ fn any_label_and_title_is_text_and_nothing_else() {
 }
 
 #[test]
+fn a_window_at_waits_shows_what_waited_and_for_what() {
+    let recorder = recorded(|_| {
+        let (_runtime, device) = seeded();
+        let (a, b) = (device.new_stream().unwrap(), device.new_stream().unwrap());
+        let steps = |n: u64| (0..n).for_each(|_| a.call(|| ()).wait().unwrap());
+        steps(200);
+        for _ in 0..3 {
+            a.call(|| ());
+            b.wait_stream(&a);
+            b.call(|| ());
+        }
+        device.synchronize().wait().unwrap();
+        steps(200);
+    });
+    let edges = |svg: &str| svg.matches(r#"class="edge""#).count() - 1; // without the legend's
+    let shown = svg(recorder.timeline().at_waits(Duration::from_millis(50)));
+    assert!((1..=3).contains(&edges(&shown)), "{shown}");
+    let nothing_waits = recorded(|_| {
+        let (_runtime, device) = seeded();
+        device.new_stream().unwrap().call(|| ()).wait().unwrap();
+    });
+    let _is_drawn = svg(nothing_waits.timeline().at_waits(Duration::from_millis(50)));
+}
+
+#[test]
 fn a_window_shows_what_ran_in_it() {
     let mut window = (Duration::ZERO, Duration::ZERO);
     let recorder = recorded(|recorder| {

@@ -38,8 +38,6 @@ use warpline::trace::Recorder;
 
 /// So many steps' time is in the picture, from the middle of the training.
 const DRAWN_STEPS: u32 = 6;
-/// Batches come in groups. The picture begins at one, among so many steps.
-const LOOKED_AT_STEPS: usize = 64;
 
 #[derive(Parser)]
 #[command(about = "Trains a small network on handwritten digits, loading and computing at the same time")]
@@ -145,7 +143,7 @@ async fn run(options: Options) -> anyhow::Result<()> {
     println!("accuracy {:.2} % before training", percent(guessed));
 
     device.reset_peak_memory_stats();
-    let mut show = Show::new(&settings, recorder.as_ref());
+    let mut show = Show::new(&settings);
     let began = Instant::now();
     let steps = training.run(&settings, |progress| show.tell(progress)).await?;
     let a_step = began.elapsed() / steps.max(1) as u32;
@@ -164,7 +162,7 @@ async fn run(options: Options) -> anyhow::Result<()> {
         // A GPU tells when an op ran after it has.
         device.synchronize().await?;
         let drawn =
-            draw(recorder, path, &show).with_context(|| format!("cannot write {}", path.display()))?;
+            draw(recorder, path, a_step).with_context(|| format!("cannot write {}", path.display()))?;
         println!("trace of {drawn} in {}", path.display());
     }
     let alone = Alone::measure(&training, &settings).await?;
@@ -184,28 +182,24 @@ async fn run(options: Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A progress bar, the latest loss, and when each step was enqueued if that is recorded.
-struct Show<'a> {
+/// A progress bar and the latest loss.
+struct Show {
     bar: ProgressBar,
     loss: f32,
-    recorder: Option<&'a Recorder>,
-    steps: Vec<Duration>,
 }
 
-impl<'a> Show<'a> {
-    fn new(settings: &Settings, recorder: Option<&'a Recorder>) -> Self {
+impl Show {
+    fn new(settings: &Settings) -> Self {
         // It shows itself on a terminal only.
         let bar = ProgressBar::new(settings.epochs).with_message("no loss yet");
         let style = ProgressStyle::with_template("{bar:40} epoch {pos} of {len}, {msg}, {eta} to go");
         bar.set_style(style.expect("the template is a good one"));
-        Show { bar, loss: f32::NAN, recorder, steps: Vec::new() }
+        Show { bar, loss: f32::NAN }
     }
 
     fn tell(&mut self, progress: Progress) {
         match progress {
-            Progress::Step => {
-                self.steps.extend(self.recorder.map(Recorder::elapsed));
-            }
+            Progress::Step => {}
             Progress::Loss { epoch, loss } => {
                 self.loss = loss;
                 self.bar.set_position(epoch + 1);
@@ -216,32 +210,19 @@ impl<'a> Show<'a> {
 }
 
 /// What was drawn: everything, but for a picture, which shows a few steps.
-fn draw(recorder: &Recorder, path: &Path, show: &Show<'_>) -> std::io::Result<String> {
+fn draw(recorder: &Recorder, path: &Path, a_step: Duration) -> std::io::Result<String> {
     let all = format!("{} ops", recorder.len());
     if path.extension().is_some_and(|extension| extension == "json") {
         recorder.write_file(path)?;
         return Ok(all);
     }
     let timeline = recorder.timeline().title("Training on handwritten digits");
-    match window(&show.steps) {
-        Some((from, to)) if path.extension().is_some_and(|extension| extension == "svg") => {
-            timeline.between(from, to).write_file(path)?;
-            Ok(format!("{} µs in the middle", (to - from).as_micros()))
-        }
-        _ => timeline.write_file(path).map(|()| all),
+    if path.extension().is_some_and(|extension| extension == "svg") {
+        let length = a_step * DRAWN_STEPS;
+        timeline.at_waits(length).write_file(path)?;
+        return Ok(format!("{} µs in the middle", length.as_micros()));
     }
-}
-
-/// From when to when the picture shows what happened, given when each step was enqueued: some steps' time from where a group of
-/// batches arrived, for which the host had waited. So it shows them copied, and the steps on them.
-fn window(steps: &[Duration]) -> Option<(Duration, Duration)> {
-    let a_step = (*steps.last()? - *steps.first()?) / steps.len() as u32;
-    let end = steps.len().saturating_sub(DRAWN_STEPS as usize);
-    let middle = end / 2;
-    let arrived =
-        (middle + 1..end.min(middle + LOOKED_AT_STEPS)).max_by_key(|&at| steps[at] - steps[at - 1])?;
-    let from = steps[arrived].saturating_sub(a_step);
-    Some((from, from + a_step * DRAWN_STEPS))
+    timeline.write_file(path).map(|()| all)
 }
 
 fn print_overlap(alone: &Alone, overlapped: Duration) {

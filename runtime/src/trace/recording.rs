@@ -45,6 +45,22 @@ impl Recording {
         self.tracks.values().map(|track| track.ops.len()).sum()
     }
 
+    /// When what was waited for ended, and when the wait did, by the former: of waits for another stream.
+    pub(super) fn waits(&self) -> Vec<(u64, u64)> {
+        let ended =
+            |track: &Track, ticket: &u64| track.ops.get(ticket).and_then(Op::ran).map(|(_, ended)| ended);
+        let mut waits = Vec::new();
+        for (key, track) in &self.tracks {
+            waits.extend(track.ops.iter().filter_map(|(ticket, op)| {
+                let (stream, awaited) = op.waits_for?;
+                let source = self.tracks.get(&TrackKey { stream, ..*key })?;
+                Some((ended(source, &awaited)?, ended(track, ticket)?))
+            }));
+        }
+        waits.sort_unstable();
+        waits
+    }
+
     pub(super) fn shared(&mut self, text: &str) -> Arc<str> {
         if let Some(shared) = self.texts.get(text) {
             return shared.clone();

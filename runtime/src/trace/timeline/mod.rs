@@ -52,6 +52,27 @@ impl Timeline {
         self
     }
 
+    /// Only so much of the recording's time, where in its middle half most waits of one stream for another ended, with what they
+    /// had waited for. If there was none, the middle.
+    pub fn at_waits(mut self, length: Duration) -> Self {
+        let length = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
+        let (first, last) = whole(&self.recording);
+        let quarter = (last - first) / 4;
+        let waits = self.recording.waits();
+        let from = |ended: u64| ended.saturating_sub(length / 8);
+        let shown = |ended: u64| {
+            let to = from(ended).saturating_add(length);
+            let after = waits.partition_point(|(other, _)| *other < from(ended));
+            let near = waits[after..].iter().take_while(|(other, _)| *other <= to);
+            near.filter(|(_, waited)| *waited <= to).count()
+        };
+        let middle = waits.iter().map(|(ended, _)| *ended);
+        let middle = middle.filter(|ended| (first + quarter..=last - quarter).contains(ended));
+        let from = middle.max_by_key(|ended| shown(*ended)).map_or(first + (last - first) / 2, from);
+        self.window = Some((from, from.saturating_add(length)));
+        self
+    }
+
     /// Writes it to a file: an SVG if its name ends in `.svg`, a page to zoom in if in `.html`.
     ///
     /// # Errors
