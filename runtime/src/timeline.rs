@@ -271,6 +271,12 @@ impl Timeline {
     /// Only the owner of this stream's progress calls this, with growing tickets, and while it holds no lock.
     #[inline]
     pub fn complete(&self, ticket: Ticket) {
+        self.complete_by(ticket, Released::run);
+    }
+
+    /// Like [`complete`](Self::complete), but has `run` run what wakes and lets go once the ticket counts as reached.
+    #[inline]
+    pub fn complete_by(&self, ticket: Ticket, run: impl FnOnce(Released)) {
         // What is kept for a ticket was registered before its work was submitted, so it is seen without a fence.
         if self.interest.load(Ordering::Relaxed) <= ticket {
             self.let_go(ticket);
@@ -278,7 +284,7 @@ impl Timeline {
         self.completed.store(ticket, Ordering::Release);
         fence(Ordering::SeqCst); // weaken: complete-then-look
         if self.interest.load(Ordering::Relaxed) <= ticket {
-            self.release(ticket);
+            run(self.collect(ticket));
         }
     }
 
@@ -309,6 +315,7 @@ impl Timeline {
         Released { keeps, wakers: Vec::new() }.run();
     }
 
+    #[cold]
     fn collect(&self, ticket: Ticket) -> Released {
         let mut waiting = self.waiting.lock();
         let later = waiting.wakers.split_off(&Registration { ticket: ticket + 1, sequence: 0 });
@@ -481,6 +488,12 @@ pub struct Released {
 }
 
 impl Released {
+    /// Whether all that running it does is to wake wakers made as `waker` was. May say no where they are.
+    pub fn only_wakes(&self, waker: &Waker) -> bool {
+        let is_alike = |other: &Waker| std::ptr::eq(other.vtable(), waker.vtable());
+        self.keeps.is_empty() && self.wakers.iter().all(is_alike)
+    }
+
     /// Drops what was kept, then wakes each waiter; a panic in one does not keep the others asleep.
     pub fn run(self) {
         // Kept values first: who is woken may look whether its buffer has been let go.

@@ -24,6 +24,8 @@
 //! Work brought while somebody is attentive or getting up wakes nobody. So who stops being attentive to run something that
 //! may take long, and who gets up and takes something without becoming attentive, looks again, and if there is more, brings
 //! that in its turn: each worker woken so wakes at most one further.
+//! Wakers of users and values that they gave are among what may take long, or wait for that very work: nobody is attentive
+//! while it runs or drops them.
 //!
 //! # Lock order
 //! `sleepers` is a leaf: nothing is acquired, run or unparked under it.

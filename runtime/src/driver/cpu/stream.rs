@@ -79,6 +79,7 @@ impl CpuStream {
         pool: &Pool,
         attention: &mut Attention,
     ) {
+        let backend = &self.device.backend;
         self.strand.begin();
         let mut left = OPS_PER_TURN;
         let mut ran_some = false;
@@ -97,12 +98,14 @@ impl CpuStream {
             ran_some = true;
             while let Some(head) = batch.front_mut() {
                 if let Some(cause) = self.device.health.fault() {
+                    attention.stop(pool, backend);
                     self.purge(batch, cause);
                     break;
                 }
                 match &head.command {
                     Command::Wait(point) if !point.timeline.reached(point.ticket) => {
                         if let Some(error) = self.wait_is_in_vain(head, point) {
+                            attention.stop(pool, backend);
                             self.device.fail(error);
                             continue;
                         }
@@ -112,17 +115,17 @@ impl CpuStream {
                     _ => {}
                 }
                 if let Some(claims) = &head.claims
-                    && !self.device.backend.claims.try_claim(self.number, claims)
+                    && !backend.claims.try_claim(self.number, claims)
                 {
                     let claims = claims.clone();
                     self.strand.park(batch);
-                    let asked = self.device.backend.claims.wait(&claims, self.clone());
+                    let asked = backend.claims.wait(&claims, self.clone());
                     if !asked || self.device.health.fault().is_some() {
                         self.wake_by_ref();
                     }
                     return;
                 }
-                attention.spend_on(&head.command, pool, &self.device.backend);
+                attention.spend_on(&head.command, pool, backend);
                 let ticket = head.ticket;
                 let claimed = head.claims.is_some();
                 let outcome = self.run_op(head);
@@ -130,14 +133,21 @@ impl CpuStream {
                     batch.pop_front();
                 }
                 if claimed {
-                    self.device.backend.claims.release(self.number).into_iter().for_each(Wake::wake);
+                    backend.claims.release(self.number).into_iter().for_each(Wake::wake);
                 }
                 match outcome {
                     Ok(()) => {
                         wakes |= self.timeline.is_wanted();
-                        self.timeline.complete(ticket);
+                        self.timeline.complete_by(ticket, |released| {
+                            if released.only_wakes(&self.waker()) {
+                                released.run();
+                            } else {
+                                attention.aside(pool, backend, || released.run());
+                            }
+                        });
                     }
                     Err(error) => {
+                        attention.stop(pool, backend);
                         self.device.fail(error);
                         // The op and what is behind it.
                         self.purge(batch, self.device.health.fault().expect("it has just failed"));
@@ -174,10 +184,16 @@ impl CpuStream {
         attention.linger(pool, || self.strand.seems_to_have_work());
     }
 
+    /// Never inlined, so that all of them are alike by [`Released::only_wakes`](crate::timeline::Released::only_wakes).
+    #[inline(never)]
+    fn waker(self: &Arc<Self>) -> Waker {
+        Waker::from(self.clone())
+    }
+
     /// Parks first, asks to be woken second, looks third: see [`Strand`].
     fn park_at(self: Arc<Self>, point: &Point, batch: &mut VecDeque<Submission>) {
         self.strand.park(batch);
-        let waker = Waker::from(self.clone());
+        let waker = self.waker();
         let reached = point.timeline.register(point.ticket, &waker, &mut None).is_ready();
         let look_again = reached
             || self.device.health.fault().is_some()

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::driver::{Claim, Command, Health, HostFn, Launch, Point, Submission};
-use crate::error::ErrorKind;
+use crate::error::{Error, ErrorKind};
 use crate::kernel::{Arg, Args, Kernel, LaunchConfig, Source};
 use crate::order::ByteRange;
 use crate::sync::{AtomicU64, Mutex, Ordering};
@@ -506,8 +506,7 @@ fn shutting_down_runs_what_can_run_and_reports_what_is_held_at_a_gate() {
 /// What is brought while a worker is attentive wakes nobody, so that worker has to send somebody once it gets busy.
 #[test]
 fn a_function_that_waits_for_another_stream_does_not_keep_that_one_from_running() {
-    let options = BackendOptions { threads: Some(2), ..BackendOptions::default() };
-    let rig = Rig::of(CpuBackend::new(options), &[DeviceOptions::default()]);
+    let Some(rig) = two_workers() else { return };
     let (a, b) = (rig.lane("a"), rig.lane("b"));
     for round in 0..3000 {
         let (send, receive) = mpsc::channel();
@@ -522,6 +521,87 @@ fn a_function_that_waits_for_another_stream_does_not_keep_that_one_from_running(
         assert!(a.finish(&waits, rig.health(0)));
         assert!(b.finish(&sends, rig.health(0)));
     }
+}
+
+/// Whoever runs something of its user's is not attentive meanwhile: a waker, and a function that is dropped unrun.
+#[test]
+fn a_waker_that_waits_for_another_stream_does_not_keep_that_one_from_running() {
+    let Some(rig) = two_workers() else { return };
+    let (a, b) = (rig.lane("a"), rig.lane("b"));
+    for _ in 0..200 {
+        let gate = gate();
+        a.wait(&gate);
+        all_are_asleep(&rig);
+        let done = a.submit_as(&"stamp", Command::Stamp(Arc::default()), None);
+        let (met, waker) = Meets::new();
+        assert!(done.timeline.register(done.ticket, &Waker::from(waker), &mut None).is_pending());
+        open(&gate);
+        met.meet(&b);
+        assert!(a.finish(&done, rig.health(0)));
+    }
+}
+
+#[test]
+fn a_dropped_function_that_waits_for_another_stream_does_not_keep_that_one_from_running() {
+    for _ in 0..50 {
+        let Some(rig) = two_workers() else { return };
+        let (a, b) = (rig.lane("a"), rig.lane_on(1, "b"));
+        let (gate, (met, meets)) = (gate(), Meets::new());
+        a.wait(&gate);
+        a.call(move || drop(meets));
+        all_are_asleep(&rig);
+        rig.devices[0].0.0.fail(Error::new(ErrorKind::Fault, "the test asked for it"));
+        assert!(b.finish(&met.meet(&b), rig.health(1)));
+    }
+}
+
+/// Two workers and two devices, if the machine has the cores.
+fn two_workers() -> Option<Rig> {
+    let options = BackendOptions { threads: Some(2), ..BackendOptions::default() };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    (cores > 1)
+        .then(|| Rig::of(CpuBackend::new(options), &[DeviceOptions::default(), DeviceOptions::default()]))
+}
+
+/// Whoever gets up after this becomes attentive.
+fn all_are_asleep(rig: &Rig) {
+    while rig.backend.pool().unwrap().is_awake() {
+        std::thread::yield_now();
+    }
+}
+
+/// Woken or dropped, it says so and waits for an answer.
+struct Meets(Mutex<Option<(mpsc::Sender<()>, mpsc::Receiver<()>)>>);
+struct Met(mpsc::Receiver<()>, mpsc::Sender<()>);
+
+impl Meets {
+    fn new() -> (Met, Arc<Self>) {
+        let (say, heard) = mpsc::channel();
+        let (answer, answered) = mpsc::channel();
+        (Met(heard, answer), Arc::new(Meets(Mutex::new(Some((say, answered))))))
+    }
+}
+
+impl Met {
+    /// Waits for it, and has `lane` answer.
+    fn meet(self, lane: &Lane) -> Point {
+        let Met(heard, answer) = self;
+        heard.recv().unwrap();
+        lane.call(move || answer.send(()).unwrap())
+    }
+}
+
+impl Drop for Meets {
+    fn drop(&mut self) {
+        if let Some((say, answered)) = self.0.lock().take() {
+            say.send(()).unwrap();
+            answered.recv().unwrap();
+        }
+    }
+}
+
+impl Wake for Meets {
+    fn wake(self: Arc<Self>) {}
 }
 
 #[test]

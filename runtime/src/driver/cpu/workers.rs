@@ -198,6 +198,22 @@ impl Attention {
         }
     }
 
+    /// Before something that may take long, or wait for other streams.
+    #[inline]
+    pub(super) fn stop(&mut self, pool: &Pool, backend: &Arc<CpuBackend>) {
+        if std::mem::take(&mut self.on) {
+            pool.stop_attending(backend);
+        }
+    }
+
+    /// Runs something that may take long, or wait for other streams, but mostly does not: is not attentive meanwhile.
+    pub(super) fn aside(&mut self, pool: &Pool, backend: &Arc<CpuBackend>, run: impl FnOnce()) {
+        let was_on = self.on;
+        self.stop(pool, backend);
+        run();
+        self.on = was_on && pool.idle.attend();
+    }
+
     /// Before `command` is run: stops being attentive, unless that is quick.
     #[inline]
     pub(super) fn spend_on(&mut self, command: &Command, pool: &Pool, backend: &Arc<CpuBackend>) {
@@ -213,10 +229,7 @@ impl Attention {
         let left = bytes.and_then(|bytes| self.left_bytes.checked_sub(bytes as usize + Self::OP_BYTES));
         match left {
             Some(left) => self.left_bytes = left,
-            None => {
-                self.on = false;
-                pool.stop_attending(backend);
-            }
+            None => self.stop(pool, backend),
         }
     }
 }
@@ -276,6 +289,7 @@ fn work(backend: &Arc<CpuBackend>, me: usize) {
             if ran.is_err() {
                 // Not a twin or host function, whose panics are caught where they run: a `tracing` subscriber, say. What the
                 // op did is unknown, so its device cannot go on; this worker and the other devices can.
+                attention.stop(pool, backend);
                 again.device.fail(again.broken());
                 let _ = catch_unwind(AssertUnwindSafe(|| again.give_up(&mut batch)));
                 batch.clear();
