@@ -26,7 +26,7 @@ use std::sync::Arc;
 /// When the last handle is gone the stream closes; what was put on it still runs.
 #[derive(Clone)]
 pub struct Stream {
-    /// Also in `closing`, which would be one more line to fetch for each op.
+    /// Also in `_closing`, which would be one more line to fetch for each op.
     core: Arc<StreamCore>,
     _closing: Arc<Closing>,
 }
