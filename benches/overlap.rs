@@ -26,7 +26,6 @@ mod train;
 
 use futures::TryStreamExt;
 use measure::Alone;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use support::measure::short;
 use support::{Options, Sample, Table};
@@ -43,14 +42,17 @@ async fn loading_beside_steps(training: &Training, settings: &Settings) -> Resul
     }
     copy.synchronize().await?;
 
-    // Epochs that have been begun.
-    let begun = AtomicU64::new(0);
-    let read = || {
+    // A word for each epoch that is begun.
+    let (begins, begun) = std::sync::mpsc::channel();
+    let read = move || {
         let mut reading = settings.training(copy)?.epochs(0..settings.epochs);
         // Not in a tokio runtime, so that this thread does the reading.
         futures::executor::block_on(async {
+            let mut newest = None;
             while let Some(batch) = reading.try_next().await? {
-                begun.store(batch.epoch + 1, Ordering::Relaxed);
+                if newest.replace(batch.epoch) != Some(batch.epoch) {
+                    let _ = begins.send(());
+                }
             }
             Result::Ok(())
         })?;
@@ -59,10 +61,7 @@ async fn loading_beside_steps(training: &Training, settings: &Settings) -> Resul
     std::thread::scope(|threads| {
         let reader = threads.spawn(read);
         let mut steps = steps::Steps::new(model, compute, settings);
-        for epoch in 0..settings.epochs {
-            while begun.load(Ordering::Relaxed) <= epoch && !reader.is_finished() {
-                std::thread::sleep(Duration::from_micros(100));
-            }
+        for () in begun {
             for (x, labels) in &batches {
                 compute.enter(|| steps.step(x, labels))?;
             }
