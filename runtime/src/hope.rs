@@ -1,26 +1,23 @@
 //! Whether waiting a moment for something is worth it, going by how it went before.
 //!
-//! A few attempts in a row that fail end it for a while; one that succeeds renews it. Nothing depends on the answer but time, so
-//! threads may overwrite each other's.
+//! Where a few more attempts fail than succeed, that ends it for a while; so nothing comes of it where about half of them fail.
+//! Nothing depends on the answer but time, so threads may overwrite each other's.
 
-use std::sync::atomic::{AtomicI8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI16, Ordering::Relaxed};
 
-/// So many attempts may fail one after the other.
-const ATTEMPTS: i8 = 4;
-/// So many occasions are let pass after that.
-const PAUSE: i8 = 64;
-
+/// So many more `ATTEMPTS` than succeed may fail; so many occasions are let pass (`PAUSE`) after that.
+///
 /// Above 0: attempts left. Else: minus the occasions to let pass.
 #[derive(Debug)]
-pub(crate) struct Hope(AtomicI8);
+pub(crate) struct Hope<const ATTEMPTS: i16, const PAUSE: i16>(AtomicI16);
 
-impl Default for Hope {
+impl<const ATTEMPTS: i16, const PAUSE: i16> Default for Hope<ATTEMPTS, PAUSE> {
     fn default() -> Self {
-        Hope(AtomicI8::new(ATTEMPTS))
+        Hope(AtomicI16::new(ATTEMPTS))
     }
 }
 
-impl Hope {
+impl<const ATTEMPTS: i16, const PAUSE: i16> Hope<ATTEMPTS, PAUSE> {
     /// Whether to try this time.
     #[inline]
     pub(crate) fn tries(&self) -> bool {
@@ -31,14 +28,13 @@ impl Hope {
         now > 0
     }
 
-    /// How an attempt went.
+    /// How an attempt went: 1 for one that succeeded, -1 for one that did not, less for one that was dear.
     #[inline]
-    pub(crate) fn learn(&self, succeeded: bool) {
+    pub(crate) fn learn(&self, gained: i16) {
         let now = self.0.load(Relaxed);
-        let next = match (succeeded, now) {
-            (true, _) => ATTEMPTS,
-            (false, ..=1) => -PAUSE,
-            (false, _) => now - 1,
+        let next = match now + gained {
+            ..=0 => 1 - PAUSE,
+            left => left.min(ATTEMPTS),
         };
         if next != now {
             self.0.store(next, Relaxed);
@@ -50,23 +46,25 @@ impl Hope {
 mod tests {
     use super::*;
 
-    #[test]
-    fn failures_in_a_row_end_it_for_a_while_and_a_success_renews_it() {
-        let hope = Hope::default();
+    /// How many of 10 000 occasions are taken where the attempts that `fails` names fail.
+    fn taken(fails: impl Fn(usize) -> bool) -> usize {
+        let hope = Hope::<4, 64>::default();
         let mut attempts = 0;
-        for _ in 0..200 {
+        for _ in 0..10_000 {
             if hope.tries() {
                 attempts += 1;
-                hope.learn(false);
+                hope.learn(if fails(attempts) { -1 } else { 1 });
             }
         }
-        assert_eq!(attempts, 4 + 2, "four, and one after each pause");
-        while !hope.tries() {}
-        hope.learn(true);
-        for _ in 0..3 {
-            assert!(hope.tries());
-            hope.learn(false);
-        }
-        assert!(hope.tries());
+        attempts
+    }
+
+    #[test]
+    fn what_mostly_fails_is_seldom_tried_and_what_mostly_succeeds_always() {
+        assert_eq!(taken(|_| true), 4 + (10_000 - 4) / 65, "four, and one after each pause of 64");
+        assert_eq!(taken(|_| false), 10_000);
+        assert_eq!(taken(|attempt| attempt % 3 == 0), 10_000);
+        assert!(taken(|attempt| attempt % 2 == 0) > 9_000);
+        assert!(taken(|attempt| attempt % 3 != 0) < 500);
     }
 }

@@ -1,6 +1,8 @@
 //! Work in flight, as a future.
 
+use crate::driver::Linger;
 use crate::error::{Error, Result};
+use crate::hope::Hope;
 use crate::memory::Buffer;
 use crate::stream::{Place, Stream, StreamCore};
 use crate::timeline::{Registration, Ticket};
@@ -488,36 +490,57 @@ impl Flight {
     }
 
     /// Looks again, since the device may have been through before the marker was asked for, and for as long as the driver says that it is
-    /// worth: always where the runtime was told so, else for what comes next, as long as that succeeds.
+    /// worth: always where the runtime was told so, else for what comes next, as long as that mostly succeeds.
     fn look_a_while(&self) -> Result<bool> {
-        let core = &*self.core;
-        if core.device.signalled {
-            return Ok(self.look()? || self.spin(core.device.driver.spins_for())?);
+        let device = &*self.core.device;
+        if device.signalled {
+            return Ok(self.look()?
+                || match device.driver.lingers() {
+                    Linger::Spin(limit) => self.linger(limit, std::hint::spin_loop)?.0,
+                    Linger::No | Linger::LetRun(_) => false,
+                });
         }
         if !self.is_next() {
             return Ok(false);
         }
-        let spins_for = core.device.driver.spins_for();
-        if spins_for.is_zero() || !core.hope.tries() {
+        match device.driver.lingers() {
+            Linger::No => Ok(false),
+            Linger::Spin(limit) => self.linger_in(&self.core.spins, limit, std::hint::spin_loop),
+            Linger::LetRun(limit) => self.linger_in(&device.lets_run, limit, std::thread::yield_now),
+        }
+    }
+
+    fn linger_in<const ATTEMPTS: i16, const PAUSE: i16>(
+        &self,
+        hope: &Hope<ATTEMPTS, PAUSE>,
+        limit: Duration,
+        pause: fn(),
+    ) -> Result<bool> {
+        if !hope.tries() {
             return Ok(false);
         }
-        let done = self.spin(spins_for)?;
-        core.hope.learn(done);
+        self.core.timeline.await_awake(self.place.ticket);
+        let (done, took) = self.linger(limit, pause)?;
+        hope.learn(match done {
+            // Somebody else had the processor.
+            _ if took > limit * 4 => -3,
+            true => 1,
+            false => -1,
+        });
         Ok(done)
     }
 
-    fn spin(&self, spins_for: Duration) -> Result<bool> {
-        if spins_for.is_zero() {
-            return Ok(false);
-        }
+    /// Pauses until it is done or `limit` is over; how long that took.
+    fn linger(&self, limit: Duration, pause: fn()) -> Result<(bool, Duration)> {
         let since = Instant::now();
-        while since.elapsed() < spins_for {
-            std::hint::spin_loop();
-            if self.look()? {
-                return Ok(true);
+        loop {
+            pause();
+            let done = self.look()?;
+            let took = since.elapsed();
+            if done || took >= limit {
+                return Ok((done, took));
             }
         }
-        Ok(false)
     }
 
     fn query(&mut self) -> Result<bool> {

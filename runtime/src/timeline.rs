@@ -67,6 +67,8 @@ pub trait Progress: Send + Sync {
 pub struct Timeline {
     completed: AtomicU64,
     interest: AtomicU64,
+    /// A few beyond the newest ticket that a host thread waited for awake. A hint.
+    awaited_awake: AtomicU64,
     waiting: Mutex<Waiting>,
     /// Held by who completes, where several may.
     completing: AtomicBool,
@@ -158,6 +160,7 @@ impl Timeline {
         Timeline {
             completed: AtomicU64::new(0),
             interest: AtomicU64::new(u64::MAX),
+            awaited_awake: AtomicU64::new(0),
             waiting: Mutex::new(Waiting::default()),
             completing: AtomicBool::new(false),
             progress: OnceLock::new(),
@@ -242,6 +245,20 @@ impl Timeline {
     /// Whether anything waits or is kept.
     pub fn is_wanted(&self) -> bool {
         self.interest.load(Ordering::Relaxed) != u64::MAX
+    }
+
+    /// A host thread is about to wait, without going to sleep, until `ticket` is reached: what it brings next, it brings then.
+    #[inline]
+    pub fn await_awake(&self, ticket: Ticket) {
+        const FEW: Ticket = 8;
+        self.awaited_awake.store(ticket + FEW, Ordering::Relaxed);
+    }
+
+    /// Whether a host thread so waits for `ticket`, or did for one of the few before it: it does not say so where its first look finds
+    /// the ticket reached. May miss it.
+    #[inline]
+    pub fn is_awaited_awake(&self, ticket: Ticket) -> bool {
+        self.awaited_awake.load(Ordering::Relaxed) > ticket
     }
 
     /// Says that tickets which are not reached never will be, although the device goes on: the stream was given up. Whoever waits
@@ -488,6 +505,11 @@ pub struct Released {
 }
 
 impl Released {
+    /// Whether somebody is waiting.
+    pub fn wakes(&self) -> bool {
+        !self.wakers.is_empty()
+    }
+
     /// Whether all that running it does is to wake wakers made as `waker` was. May say no where they are.
     pub fn only_wakes(&self, waker: &Waker) -> bool {
         let is_alike = |other: &Waker| std::ptr::eq(other.vtable(), waker.vtable());

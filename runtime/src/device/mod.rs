@@ -8,6 +8,7 @@ pub use id::DeviceId;
 
 use crate::driver::{Completion, DeviceProperties, Driver, DriverError, Health};
 use crate::error::{Error, ErrorKind, Result};
+use crate::hope::Hope;
 use crate::kernel::{Kernel, LaunchConfig};
 use crate::memory::{Buffer, DeviceMemory, MemoryStats, PinnedBytes, PinnedPool, PinnedStats};
 use crate::order::Use;
@@ -34,6 +35,8 @@ pub(crate) struct DeviceShared {
     /// Whether markers have to be written for tickets to complete.
     pub(crate) signalled: bool,
     pub(crate) runs_in_turns: bool,
+    /// Whether a poll that let others run has had its processor back soon: where others want it too, an attempt costs milliseconds.
+    pub(crate) lets_run: Hope<8, 1024>,
     pub(crate) foreign_turns: ForeignTurns,
     default_stream: Mutex<Option<Stream>>,
     generator: Generator,
@@ -54,6 +57,7 @@ impl DeviceShared {
             pinned: PinnedPool::new(driver.clone(), pinned_cap_bytes),
             signalled: driver.completion() == Completion::Signalled,
             runs_in_turns: driver.runs_in_turns(),
+            lets_run: Hope::default(),
             driver,
             health,
             foreign_turns: ForeignTurns::default(),

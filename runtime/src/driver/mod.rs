@@ -84,6 +84,17 @@ pub enum WakeUp {
     LowLatency,
 }
 
+/// How a poll waits for a moment, and for how long at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Linger {
+    /// Not at all.
+    No,
+    /// It spins: what it waits for runs, elsewhere.
+    Spin(Duration),
+    /// It lets other threads run: what it waits for may be waiting for this very processor.
+    LetRun(Duration),
+}
+
 /// How urgently a stream's work is picked when several streams could run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
@@ -143,9 +154,9 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
         timeline: Arc<Timeline>,
     ) -> Result<Arc<dyn DriverStream>, DriverError>;
 
-    /// How long a poll of something unfinished may spin before it gives its thread up: asked at each such poll.
-    fn spins_for(&self) -> Duration {
-        Duration::ZERO
+    /// How a poll of something unfinished may wait for it before it gives its thread up: asked at each such poll.
+    fn lingers(&self) -> Linger {
+        Linger::No
     }
 
     /// `len_bytes` of device memory, aligned to 256 bytes at least. All zero where the host reads it in place, as on the CPU

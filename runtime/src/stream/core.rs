@@ -50,8 +50,8 @@ pub(crate) struct StreamCore {
     closed: AtomicBool,
     /// Whether a wait was elided since the last ticket: the stream then stands at a place that no ticket names.
     elided: AtomicBool,
-    /// Whether waiting a moment in `poll` has been worth it lately.
-    pub(crate) hope: Hope,
+    /// Whether spinning a moment in `poll` has been worth it lately.
+    pub(crate) spins: Hope<4, 64>,
     pub(crate) priority: Priority,
     issued: AtomicU64,
     /// As many permits as ops may be in flight.
@@ -228,7 +228,7 @@ impl StreamCore {
             unseen: Mutex::default(),
             room: settings.max_in_flight.map(|most| (Arc::new(Semaphore::new(most)), most)),
             closed: AtomicBool::new(false),
-            hope: Hope::default(),
+            spins: Hope::default(),
             captured: AtomicBool::new(false),
             capture: Mutex::new(None),
             then: Mutex::new(settings.then),

@@ -140,6 +140,11 @@ impl Idle {
         alive > self.parked.load(Ordering::Relaxed) + self.waking.load(Ordering::Relaxed)
     }
 
+    /// Whether a worker was woken and is not up yet.
+    pub(crate) fn somebody_gets_up(&self) -> bool {
+        self.waking.load(Ordering::Relaxed) > 0
+    }
+
     /// Gets up, taken out of the list or by oneself, and has to look at the run queues after this. Whoever was taken out but not
     /// woken by it finds one unpark too many the next time it parks: it looks again for nothing, once.
     pub(crate) fn leave_bed(&self, worker: usize) {

@@ -46,7 +46,7 @@ pub use fault_plan::FaultPlan;
 
 use crate::device::DeviceId;
 use crate::driver::{
-    Completion, DeviceProperties, DevicePtr, Driver, DriverError, DriverGraph, DriverStream, Plan,
+    Completion, DeviceProperties, DevicePtr, Driver, DriverError, DriverGraph, DriverStream, Linger, Plan,
     StreamOptions,
 };
 use crate::site::Site;
@@ -59,6 +59,8 @@ use stream::CpuStream;
 
 /// How long a poll waits for an op that is about to run.
 const SPIN: Duration = Duration::from_micros(2);
+/// How long it waits for one that a worker was woken for: about as long as that takes, and running it.
+const GETTING_UP: Duration = Duration::from_micros(20);
 
 /// Who runs the work of the CPU devices, and in which order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -141,10 +143,12 @@ unsafe impl Driver for CpuDriver {
     }
 
     /// Going to sleep and being woken takes ten times as long as a small op, so the host waits a moment for one that runs at once.
-    fn spins_for(&self) -> Duration {
+    fn lingers(&self) -> Linger {
         match &self.0.backend.runner {
-            Runner::Threads(pool) if pool.is_awake() => SPIN,
-            _ => Duration::ZERO,
+            Runner::Threads(pool) if pool.is_awake() => Linger::Spin(SPIN),
+            // The scheduler likes to put who is woken where the waking thread runs, and has it wait there.
+            Runner::Threads(pool) if pool.idle.somebody_gets_up() => Linger::LetRun(GETTING_UP),
+            _ => Linger::No,
         }
     }
 

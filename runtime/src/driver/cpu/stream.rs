@@ -83,14 +83,15 @@ impl CpuStream {
         self.strand.begin();
         let mut left = OPS_PER_TURN;
         let mut ran_some = false;
-        let mut wakes = false;
+        // Whether somebody may want this very core, and whether somebody waits for the newest op before it enqueues the next.
+        let (mut gives_way, mut awaited) = (false, false);
         loop {
             if ran_some {
-                if std::mem::take(&mut wakes) {
-                    // Who was woken may have been put on this very core, where it would wait for the spinning below to end.
+                if std::mem::take(&mut gives_way) {
+                    // Who was woken may have been put here, where it would wait for the spinning below to end.
                     std::thread::yield_now();
                 }
-                self.let_work_gather(pool, attention);
+                self.look_out(awaited, pool, attention);
             }
             if !self.strand.take(batch) {
                 return;
@@ -137,8 +138,12 @@ impl CpuStream {
                 }
                 match outcome {
                     Ok(()) => {
-                        wakes |= self.timeline.is_wanted();
+                        awaited = self.timeline.is_awaited_awake(ticket);
+                        // Who brought the first op since this worker slept, and waits awake, may have let it run here.
+                        let let_us_run = attention.is_first() && awaited;
+                        gives_way |= let_us_run || self.timeline.is_wanted();
                         self.timeline.complete_by(ticket, |released| {
+                            awaited |= released.wakes();
                             if released.only_wakes(&self.waker()) {
                                 released.run();
                             } else {
@@ -167,15 +172,18 @@ impl CpuStream {
     }
 
     /// Waits for work to arrive. An owner that looked at once would meet the enqueuing host at the inbox's lock for every op; the
-    /// pause between looks lets a few ops gather. If nobody is attentive yet it lingers here, with the token in hand: who pushes
-    /// next sends the strand nowhere and unparks nobody.
-    fn let_work_gather(&self, pool: &Pool, attention: &mut Attention) {
+    /// pause between looks lets a few ops gather, but where the host awaits one before it enqueues the next (`awaited`). If nobody
+    /// is attentive yet it lingers here, with the token in hand: who pushes next sends the strand nowhere and unparks nobody.
+    fn look_out(&self, awaited: bool, pool: &Pool, attention: &mut Attention) {
         if pool.is_behind() {
             return;
         }
         for _ in 0..LOOKS_BEFORE_IDLE {
             for _ in 0..SPINS_BETWEEN_LOOKS {
                 std::hint::spin_loop();
+                if awaited && self.strand.seems_to_have_work() {
+                    return;
+                }
             }
             if self.strand.seems_to_have_work() || pool.has_work() {
                 return;

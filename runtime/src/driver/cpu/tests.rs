@@ -1,7 +1,7 @@
 //! The CPU device as a driver: what a stream layer may rely on, under both schedules.
 
 use super::*;
-use crate::driver::{Claim, Command, Health, HostFn, Launch, Point, Submission};
+use crate::driver::{Claim, Command, Health, HostFn, Launch, Point, Priority, Submission};
 use crate::error::{Error, ErrorKind};
 use crate::kernel::{Arg, Args, Kernel, LaunchConfig, Source};
 use crate::order::ByteRange;
@@ -45,10 +45,13 @@ impl Rig {
     }
 
     fn lane_on(&self, device: usize, label: &str) -> Lane {
+        self.lane_with(device, StreamOptions { label: label.into(), ..StreamOptions::default() })
+    }
+
+    fn lane_with(&self, device: usize, options: StreamOptions) -> Lane {
         let (driver, health) = &self.devices[device];
         let timeline = Arc::new(Timeline::new());
         health.watch(&timeline);
-        let options = StreamOptions { label: label.into(), ..StreamOptions::default() };
         let handle = driver.new_stream(&options, timeline.clone()).unwrap();
         Lane { driver: driver.clone(), handle, timeline, next: AtomicU64::new(1) }
     }
@@ -218,6 +221,55 @@ fn pollers_on_several_threads_share_the_turns() {
             });
         }
     });
+}
+
+#[test]
+fn every_ready_strand_is_counted_once() {
+    let rig = Rig::new(Schedule::Threads);
+    let lane_of = |priority| rig.lane_with(0, StreamOptions { priority, ..StreamOptions::default() });
+    let lanes = [Priority::High, Priority::Normal, Priority::Low].map(lane_of);
+    std::thread::scope(|scope| {
+        for lane in &lanes {
+            scope.spawn(|| {
+                for _ in 0..2_000 {
+                    let done = lane.call(|| {});
+                    assert!(lane.finish(&done, rig.health(0)));
+                }
+            });
+        }
+    });
+    assert!(!rig.backend.pool().unwrap().has_work());
+}
+
+#[test]
+fn a_poll_waits_in_the_way_that_the_workers_are_in() {
+    let rig = Rig::new(Schedule::Threads);
+    let lane = rig.lane("a");
+    let done = lane.call(|| {});
+    assert!(lane.finish(&done, rig.health(0)));
+    all_are_asleep(&rig);
+    assert_eq!(lane.driver.lingers(), Linger::No);
+    let (entered, is_in) = mpsc::channel();
+    let (open, opened) = mpsc::channel::<()>();
+    let held = lane.call(move || {
+        entered.send(()).unwrap();
+        opened.recv().unwrap();
+    });
+    // Being woken, or up already.
+    assert_ne!(lane.driver.lingers(), Linger::No);
+    is_in.recv().unwrap();
+    assert_eq!(lane.driver.lingers(), Linger::Spin(SPIN));
+    open.send(()).unwrap();
+    assert!(lane.finish(&held, rig.health(0)));
+}
+
+#[test]
+fn who_waits_awake_is_taken_to_do_so_for_a_few_tickets_more() {
+    let timeline = Timeline::new();
+    assert!(!timeline.is_awaited_awake(1));
+    timeline.await_awake(3);
+    assert!(timeline.is_awaited_awake(3) && timeline.is_awaited_awake(5));
+    assert!(!timeline.is_awaited_awake(100));
 }
 
 #[test]

@@ -21,14 +21,21 @@ use std::time::{Duration, Instant};
 
 /// How many ready strands are a backlog.
 const BACKLOG: usize = 16;
+/// How long a worker spins before it yields. Longer than who has little patience spins at all: on a busy machine yielding takes
+/// milliseconds, where who goes to sleep is woken at once.
+const BEFORE_YIELD: Duration = Duration::from_micros(4);
 
+/// What is looked at by who gets up, and by who wakes, lies together: they find nothing in their caches.
+#[repr(C)]
 pub(super) struct Pool {
     pub(super) idle: Idle,
+    alive: AtomicUsize,
+    /// How many strands of each lane nobody is taking yet: counted up once one is there, and down before one is taken.
+    ready: [AtomicUsize; 3],
     /// High, normal, low.
     lanes: [Lane; 3],
     limit: usize,
     linger: Duration,
-    alive: AtomicUsize,
     numbered: AtomicUsize,
     closing: AtomicBool,
     finished: AtomicBool,
@@ -47,10 +54,11 @@ impl Pool {
         };
         Pool {
             idle: Idle::new(),
+            alive: AtomicUsize::new(0),
+            ready: [const { AtomicUsize::new(0) }; 3],
             lanes: [lane(), lane(), lane()],
             limit,
             linger,
-            alive: AtomicUsize::new(0),
             numbered: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
             finished: AtomicBool::new(false),
@@ -65,6 +73,7 @@ impl Pool {
             Priority::Low => 2,
         };
         self.lanes[lane].send.send(stream).expect("the pool holds the receiving end");
+        self.ready[lane].fetch_add(1, Ordering::Release);
         self.bring(backend);
     }
 
@@ -77,20 +86,22 @@ impl Pool {
     /// Whether a strand is ready to be run.
     #[inline]
     pub(super) fn has_work(&self) -> bool {
-        self.lanes.iter().any(|lane| !lane.receive.is_empty())
+        self.ready.iter().any(|ready| ready.load(Ordering::Relaxed) > 0)
     }
 
     /// Whether so many strands are ready that no worker should wait for more work on one of them.
     #[inline]
     pub(super) fn is_behind(&self) -> bool {
-        self.lanes.iter().any(|lane| lane.receive.len() > BACKLOG)
+        self.ready.iter().any(|ready| ready.load(Ordering::Relaxed) > BACKLOG)
     }
 
     fn pop(&self) -> Option<Arc<CpuStream>> {
-        self.lanes
-            .iter()
-            .filter(|lane| !lane.receive.is_empty())
-            .find_map(|lane| lane.receive.try_recv().ok())
+        let one_fewer = |ready: usize| ready.checked_sub(1);
+        let lane = self.ready.iter().position(|ready| {
+            ready.load(Ordering::Relaxed) > 0
+                && ready.fetch_update(Ordering::Acquire, Ordering::Relaxed, one_fewer).is_ok()
+        })?;
+        Some(self.lanes[lane].receive.try_recv().expect("who counts a strand down has one coming"))
     }
 
     /// Whether a worker is awake: it runs something, or lingers.
@@ -143,6 +154,7 @@ impl Pool {
     /// Spins until there is work, or `also` says so; `false` if it took longer than `limit`.
     fn linger(&self, limit: Duration, also: impl Fn() -> bool) -> bool {
         let start = Instant::now();
+        let mut here_since = start;
         loop {
             for _ in 0..64 {
                 if also() || self.has_work() {
@@ -150,11 +162,15 @@ impl Pool {
                 }
                 std::hint::spin_loop();
             }
-            if start.elapsed() > limit {
+            let now = Instant::now();
+            if now - start > limit {
                 return false;
             }
-            // Somebody who is about to bring work may want this very core.
-            std::thread::yield_now();
+            if now - here_since > BEFORE_YIELD {
+                // Somebody who is about to bring work may want this very core.
+                std::thread::yield_now();
+                here_since = Instant::now();
+            }
         }
     }
 }
@@ -166,6 +182,8 @@ pub(super) struct Attention {
     /// What it may still run before it stops being so.
     left_bytes: usize,
     patience: Patience,
+    /// Whether this worker has run no op yet since it got up.
+    just_up: bool,
 }
 
 impl Attention {
@@ -176,7 +194,7 @@ impl Attention {
     const OP_BYTES: usize = 1 << 10;
 
     fn new(most: Duration) -> Self {
-        Attention { on: false, left_bytes: 0, patience: Patience::new(most) }
+        Attention { on: false, left_bytes: 0, patience: Patience::new(most), just_up: true }
     }
 
     /// By a worker that has no work: becomes attentive, if nobody is.
@@ -196,6 +214,12 @@ impl Attention {
                 self.patience.found_work();
             }
         }
+    }
+
+    /// Whether this is the first op since this worker got up.
+    #[inline]
+    pub(super) fn is_first(&mut self) -> bool {
+        std::mem::take(&mut self.just_up)
     }
 
     /// Before something that may take long, or wait for other streams.
@@ -326,6 +350,7 @@ fn work(backend: &Arc<CpuBackend>, me: usize) {
         parker.park();
         // What was brought meanwhile woke nobody else. It is looked for below and, once this worker gets busy, again.
         attention.pay(pool);
+        attention.just_up = true;
         pool.idle.leave_bed(me);
     }
     pool.alive.fetch_sub(1, Ordering::AcqRel);

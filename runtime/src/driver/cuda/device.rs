@@ -9,7 +9,7 @@ use super::{graph, library, nvtx, reactor};
 use crate::device::DeviceId;
 use crate::driver::{
     Completion, DeviceProperties, DevicePtr, Driver, DriverError, DriverEvent, DriverGraph, DriverStream,
-    Health, Plan, StreamOptions, WakeUp,
+    Health, Linger, Plan, StreamOptions, WakeUp,
 };
 use crate::error::{Error, ErrorKind};
 use crate::kernel::{Kernel, LaunchConfig};
@@ -139,8 +139,12 @@ unsafe impl Driver for CudaDevice {
         Completion::Signalled
     }
 
-    fn spins_for(&self) -> Duration {
-        if self.completing.wake_up == WakeUp::LowLatency { LOW_LATENCY_SPIN } else { Duration::ZERO }
+    fn lingers(&self) -> Linger {
+        if self.completing.wake_up == WakeUp::LowLatency {
+            Linger::Spin(LOW_LATENCY_SPIN)
+        } else {
+            Linger::No
+        }
     }
 
     fn new_stream(
