@@ -1,5 +1,5 @@
 //! One op enqueued and awaited from a task while the device is idle, over and over, against a worker thread that waits for work
-//! as ours do.
+//! as long as ours at most do.
 //!
 //! The rival: a thread that takes boxed closures from a crossbeam channel, spins for 50 µs when it is empty and blocks then,
 //! and answers through a tokio oneshot. Both are awaited by the same executor. CPU time and context switches are those of

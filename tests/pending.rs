@@ -265,6 +265,48 @@ fn joins_resolve_on_the_multi_thread_runtime() {
     });
 }
 
+/// A runtime with one thread, and a task on it that counts how often it ran.
+fn with_a_sibling() -> (tokio::runtime::Runtime, Arc<AtomicU32>) {
+    let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let ran = Arc::new(AtomicU32::new(0));
+    let counted = ran.clone();
+    tokio.spawn(async move {
+        loop {
+            counted.fetch_add(1, Ordering::SeqCst);
+            tokio::task::yield_now().await;
+        }
+    });
+    (tokio, ran)
+}
+
+#[test]
+fn awaits_of_what_is_done_let_other_tasks_run() {
+    let (_runtime, _, [stream]) = streams(["s"]);
+    let (tokio, ran) = with_a_sibling();
+    within_a_minute(move || {
+        tokio.block_on(async {
+            for _ in 0..10_000 {
+                stream.synchronize().await.unwrap();
+            }
+        });
+        assert!(ran.load(Ordering::SeqCst) > 3, "of 10 000 awaits, each ready at once");
+    });
+}
+
+#[test]
+fn blocking_inside_a_task_goes_on_where_its_budget_is_used_up() {
+    let (_runtime, _, [stream]) = streams(["s"]);
+    let (tokio, _ran) = with_a_sibling();
+    within_a_minute(move || {
+        tokio.block_on(async {
+            for _ in 0..3_000 {
+                stream.synchronize().wait().unwrap();
+                block_on(async { stream.synchronize().await }).unwrap();
+            }
+        });
+    });
+}
+
 #[test]
 fn joins_resolve_on_the_futures_executor() {
     let (_runtime, device, []) = streams([]);

@@ -1,13 +1,13 @@
 //! Whether waiting a moment for something is worth it, going by how it went before.
 //!
-//! Where a few more attempts fail than succeed, that ends it for a while; so nothing comes of it where about half of them fail.
+//! Where a few more attempts fail than succeed, that ends it for a while: what mostly fails is seldom tried.
 //! Nothing depends on the answer but time, so threads may overwrite each other's.
 
 use std::sync::atomic::{AtomicI16, Ordering::Relaxed};
 
 /// So many more `ATTEMPTS` than succeed may fail; so many occasions are let pass (`PAUSE`) after that.
 ///
-/// Above 0: attempts left. Else: minus the occasions to let pass.
+/// Above 0: attempts left. Else: this one and minus so many occasions are let pass.
 #[derive(Debug)]
 pub(crate) struct Hope<const ATTEMPTS: i16, const PAUSE: i16>(AtomicI16);
 
@@ -66,5 +66,10 @@ mod tests {
         assert_eq!(taken(|attempt| attempt % 3 == 0), 10_000);
         assert!(taken(|attempt| attempt % 2 == 0) > 9_000);
         assert!(taken(|attempt| attempt % 3 != 0) < 500);
+        let hope = Hope::<4, 64>::default();
+        hope.learn(-3);
+        assert!(hope.tries());
+        hope.learn(-3);
+        assert_eq!((0..100).position(|_| hope.tries()), Some(64), "a dear failure counts thrice");
     }
 }

@@ -6,12 +6,14 @@ use crate::hope::Hope;
 use crate::memory::Buffer;
 use crate::stream::{Place, Stream, StreamCore};
 use crate::timeline::{Registration, Ticket};
+use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
+use tokio::task::coop;
 
 /// The result of a call on a stream: work that is already enqueued, and its value once the device has done it.
 ///
@@ -22,6 +24,13 @@ use std::time::{Duration, Instant};
 /// Dropping it detaches the work. Nothing is cancelled and nothing blocks; what the device still uses (a pinned buffer in a
 /// copy) stays with the runtime until the op is over. In `select!` or under a timeout a `&mut Pending` can be polled again
 /// later.
+///
+/// # What a poll costs its executor
+/// On the CPU device a poll of what is about to be done may wait for it, for some microseconds at most where nobody else wants
+/// the processor, since going to sleep and being woken takes longer; where that mostly fails it is not tried. On CUDA a poll does so
+/// only with [`WakeUp::LowLatency`](crate::driver::WakeUp::LowLatency). A task that always finds its work done still lets other
+/// tasks of tokio's run now and then, by tokio's own [budget](tokio::task::coop). To look without either, there is
+/// [`query`](Self::query).
 ///
 /// # Errors
 /// A refused call resolves to its error at once. If it is dropped without anybody having seen that error, the error is
@@ -50,6 +59,8 @@ struct Flight {
     registration: Option<Registration>,
     /// Whether seeing it done counts as observing.
     observes: bool,
+    /// Whether it was done and let other tasks run first.
+    has_yielded: bool,
 }
 
 /// A step of a capture.
@@ -172,7 +183,7 @@ impl<T> Pending<T> {
         // Made where it stays: it is large.
         Pending {
             state: State::Flight(
-                Flight { core: core.clone(), place, registration: None, observes: true },
+                Flight { core: core.clone(), place, registration: None, observes: true, has_yielded: false },
                 output,
             ),
         }
@@ -480,7 +491,8 @@ impl Flight {
     /// marker, or that of a newer one, away.
     fn looked_at(&self) -> Self {
         let place = Place { exact: false, ..self.place.clone() };
-        Flight { core: self.core.clone(), place, registration: None, observes: self.observes }
+        let core = self.core.clone();
+        Flight { core, place, registration: None, observes: self.observes, has_yielded: false }
     }
 
     /// Whether nothing is ahead of it, so that it runs now or soon.
@@ -535,8 +547,8 @@ impl Flight {
         let since = Instant::now();
         loop {
             pause();
-            let done = self.look()?;
             let took = since.elapsed();
+            let done = self.look()?;
             if done || took >= limit {
                 return Ok((done, took));
             }
@@ -560,25 +572,54 @@ impl Flight {
         Ok(false)
     }
 
+    #[inline]
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         if self.look()? {
-            return Poll::Ready(Ok(()));
+            return self.done(cx);
         }
         self.core.want_marker(self.place.ticket);
         if self.look_a_while()? {
-            return Poll::Ready(Ok(()));
+            return self.done(cx);
         }
         let registered = self.core.timeline.register(self.place.ticket, cx.waker(), &mut self.registration);
         // A turn comes after registering: who finds nothing to run is woken when there is something.
         let ran = self.core.device.runs_in_turns && registered.is_pending() && self.core.device.driver.turn();
         // Done, or the device failed while we registered: either way, look again.
         if self.look()? {
-            return Poll::Ready(Ok(()));
+            return self.done(cx);
         }
         if ran {
             cx.waker().wake_by_ref();
         }
         Poll::Pending
+    }
+
+    /// Ready, but that other tasks run first where tokio's budget says so. Taking of that costs as much as all else of a poll, so it
+    /// is done for one in a few.
+    #[inline]
+    fn done(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        const FEW: u8 = 8;
+        thread_local!(static DONE: Cell<u8> = const { Cell::new(0) });
+        let done = DONE.get();
+        DONE.set(done.wrapping_add(1));
+        if done.is_multiple_of(FEW) && self.yields(cx) {
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Whether other tasks shall run first. Once only, and by a wake-up that comes at once: who blocks inside a task polls again
+    /// without a new budget.
+    #[cold]
+    fn yields(&mut self, cx: &mut Context<'_>) -> bool {
+        if coop::has_budget_remaining() {
+            let _ = pin!(coop::consume_budget()).poll(cx);
+            return false;
+        }
+        if !self.has_yielded {
+            cx.waker().wake_by_ref();
+        }
+        !std::mem::replace(&mut self.has_yielded, true)
     }
 }
 

@@ -10,6 +10,7 @@
 //!   `completing`: a poller that does not get it registers, and the reactor looks at what is registered until it is reached.
 //! * `waiting` is behind its own lock, which is never held while a waker runs, a waker is dropped, or a kept value is
 //!   dropped: any of these may run user code that comes back to this same timeline.
+//! * `awaited_awake` is a hint that anybody writes and the owner reads; nothing depends on it but time.
 //! * `interest` is the lowest ticket anything in `waiting` waits for (`u64::MAX`: nothing). It is written under the
 //!   lock and read without it, so that finishing a ticket nobody waits for takes no lock.
 //!
@@ -251,7 +252,10 @@ impl Timeline {
     #[inline]
     pub fn await_awake(&self, ticket: Ticket) {
         const FEW: Ticket = 8;
-        self.awaited_awake.store(ticket + FEW, Ordering::Relaxed);
+        // Not each time: the line is the worker's too.
+        if self.awaited_awake.load(Ordering::Relaxed) < ticket + FEW / 2 {
+            self.awaited_awake.store(ticket + FEW, Ordering::Relaxed);
+        }
     }
 
     /// Whether a host thread so waits for `ticket`, or did for one of the few before it: it does not say so where its first look finds

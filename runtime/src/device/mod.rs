@@ -35,7 +35,8 @@ pub(crate) struct DeviceShared {
     /// Whether markers have to be written for tickets to complete.
     pub(crate) signalled: bool,
     pub(crate) runs_in_turns: bool,
-    /// Whether a poll that let others run has had its processor back soon: where others want it too, an attempt costs milliseconds.
+    /// Whether letting others run for a moment in `poll` has been worth it lately: where others want the processor too, it costs
+    /// milliseconds.
     pub(crate) lets_run: Hope<8, 1024>,
     pub(crate) foreign_turns: ForeignTurns,
     default_stream: Mutex<Option<Stream>>,

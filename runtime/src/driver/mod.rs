@@ -84,7 +84,7 @@ pub enum WakeUp {
     LowLatency,
 }
 
-/// How a poll waits for a moment, and for how long at most.
+/// How a poll waits for a moment, and after how long it gives up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Linger {
     /// Not at all.

@@ -60,6 +60,17 @@ pub(crate) enum Bed {
     Left,
 }
 
+/// How many are awake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rest {
+    /// A worker runs something, or lingers.
+    Awake,
+    /// One was woken and is not up yet.
+    GettingUp,
+    /// All sleep, or none was started yet.
+    Asleep,
+}
+
 impl Idle {
     pub(crate) fn new() -> Self {
         Idle {
@@ -135,14 +146,14 @@ impl Idle {
         Bed::Made(others)
     }
 
-    /// Whether one of `alive` workers is awake, so that new work begins at once.
-    pub(crate) fn somebody_is_awake(&self, alive: usize) -> bool {
-        alive > self.parked.load(Ordering::Relaxed) + self.waking.load(Ordering::Relaxed)
-    }
-
-    /// Whether a worker was woken and is not up yet.
-    pub(crate) fn somebody_gets_up(&self) -> bool {
-        self.waking.load(Ordering::Relaxed) > 0
+    /// Whether new work begins at once, going by `alive` workers.
+    pub(crate) fn rest(&self, alive: usize) -> Rest {
+        let (parked, waking) = (self.parked.load(Ordering::Relaxed), self.waking.load(Ordering::Relaxed));
+        match alive > parked + waking {
+            true => Rest::Awake,
+            false if waking > 0 => Rest::GettingUp,
+            false => Rest::Asleep,
+        }
     }
 
     /// Gets up, taken out of the list or by oneself, and has to look at the run queues after this. Whoever was taken out but not

@@ -53,6 +53,7 @@ use crate::site::Site;
 use crate::sync::Arc;
 use crate::timeline::{Ticket, Timeline};
 use backend::{Device, Runner};
+use idle::Rest;
 use std::fmt;
 use std::time::Duration;
 use stream::CpuStream;
@@ -145,10 +146,13 @@ unsafe impl Driver for CpuDriver {
     /// Going to sleep and being woken takes ten times as long as a small op, so the host waits a moment for one that runs at once.
     fn lingers(&self) -> Linger {
         match &self.0.backend.runner {
-            Runner::Threads(pool) if pool.is_awake() => Linger::Spin(SPIN),
-            // The scheduler likes to put who is woken where the waking thread runs, and has it wait there.
-            Runner::Threads(pool) if pool.idle.somebody_gets_up() => Linger::LetRun(GETTING_UP),
-            _ => Linger::No,
+            Runner::Threads(pool) => match pool.rest() {
+                Rest::Awake => Linger::Spin(SPIN),
+                // The scheduler likes to put who is woken where the waking thread runs, and has it wait there.
+                Rest::GettingUp => Linger::LetRun(GETTING_UP),
+                Rest::Asleep => Linger::No,
+            },
+            Runner::Seeded(_) => Linger::No,
         }
     }
 

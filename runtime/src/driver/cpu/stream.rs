@@ -140,13 +140,13 @@ impl CpuStream {
                     Ok(()) => {
                         awaited = self.timeline.is_awaited_awake(ticket);
                         // Who brought the first op since this worker slept, and waits awake, may have let it run here.
-                        let let_us_run = attention.is_first() && awaited;
+                        let let_us_run = attention.take_first() && awaited;
                         gives_way |= let_us_run || self.timeline.is_wanted();
                         self.timeline.complete_by(ticket, |released| {
-                            awaited |= released.wakes();
                             if released.only_wakes(&self.waker()) {
                                 released.run();
                             } else {
+                                awaited |= released.wakes();
                                 attention.aside(pool, backend, || released.run());
                             }
                         });

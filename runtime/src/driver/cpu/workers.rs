@@ -10,7 +10,7 @@
 //! shutdown) starts a worker as the first work did.
 
 use super::backend::CpuBackend;
-use super::idle::{Bed, Brought, Idle};
+use super::idle::{Bed, Brought, Idle, Rest};
 use super::stream::CpuStream;
 use crate::driver::{Command, Priority};
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering, Parker, fence};
@@ -25,7 +25,7 @@ const BACKLOG: usize = 16;
 /// milliseconds, where who goes to sleep is woken at once.
 const BEFORE_YIELD: Duration = Duration::from_micros(4);
 
-/// What is looked at by who gets up, and by who wakes, lies together: they find nothing in their caches.
+/// What is looked at by who gets up, and by who wakes, comes first: they find little in their caches.
 #[repr(C)]
 pub(super) struct Pool {
     pub(super) idle: Idle,
@@ -104,9 +104,15 @@ impl Pool {
         Some(self.lanes[lane].receive.try_recv().expect("who counts a strand down has one coming"))
     }
 
-    /// Whether a worker is awake: it runs something, or lingers.
-    pub(super) fn is_awake(&self) -> bool {
-        self.idle.somebody_is_awake(self.alive.load(Ordering::Relaxed))
+    /// Whether a worker is awake.
+    pub(super) fn rest(&self) -> Rest {
+        self.idle.rest(self.alive.load(Ordering::Relaxed))
+    }
+
+    /// Whether no strand is in a lane, counted or not: who has just put one there may not have counted it yet, and another's, that it
+    /// was put before, was taken in its place.
+    fn lanes_are_empty(&self) -> bool {
+        self.lanes.iter().all(|lane| lane.receive.is_empty())
     }
 
     /// How many threads there are, for tests.
@@ -216,9 +222,9 @@ impl Attention {
         }
     }
 
-    /// Whether this is the first op since this worker got up.
+    /// By a worker that has run an op: whether it was the first since it got up.
     #[inline]
-    pub(super) fn is_first(&mut self) -> bool {
+    pub(super) fn take_first(&mut self) -> bool {
         std::mem::take(&mut self.just_up)
     }
 
@@ -335,7 +341,7 @@ fn work(backend: &Arc<CpuBackend>, me: usize) {
         if pool.closing.load(Ordering::Acquire) {
             if in_bed == pool.alive.load(Ordering::Acquire) {
                 pool.idle.leave_bed(me);
-                if backend.report_stuck() || pool.has_work() {
+                if !pool.lanes_are_empty() || backend.report_stuck() || pool.has_work() {
                     continue;
                 }
                 pool.finished.store(true, Ordering::Release);
