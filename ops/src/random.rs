@@ -1,4 +1,5 @@
-//! Random numbers: Philox4x32-10 as cuRAND documents it, the same for a seed on every device and thread count.
+//! Random numbers: Philox4x32-10 as cuRAND documents it, the same for a seed on any number of threads and on every device, but for the
+//! last bits of normal ones, whose logarithm, sine and cosine are each device's own.
 
 use crate::launch;
 use warpline_kernels::{self as kernels, launch::elements};

@@ -6,7 +6,7 @@
 //! | `histories` | what captured ops do to memory, apart from what has happened to it |
 //! | `pool` | the memory that they allocate |
 //!
-//! What a driver makes of it is its own business: [`Plan`](crate::driver::Plan).
+//! What a driver makes of it is its own business: [`Plan`].
 
 mod capture;
 mod histories;
