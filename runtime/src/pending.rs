@@ -26,11 +26,9 @@ use tokio::task::coop;
 /// later.
 ///
 /// # What a poll costs its executor
-/// On the CPU device a poll of what is about to be done may wait for it, for some microseconds at most where nobody else wants
-/// the processor, since going to sleep and being woken takes longer; where that mostly fails it is not tried. On CUDA a poll does so
-/// only with [`WakeUp::LowLatency`](crate::driver::WakeUp::LowLatency). A task that always finds its work done still lets other
-/// tasks of tokio's run now and then, by tokio's own [budget](tokio::task::coop). To look without either, there is
-/// [`query`](Self::query).
+/// On the CPU device a poll of what is about to be done may wait for it, for microseconds where nobody else wants the processor: going
+/// to sleep takes longer. On CUDA it does so only with [`WakeUp::LowLatency`](crate::driver::WakeUp::LowLatency). A task that always
+/// finds its work done lets others run now and then, by tokio's [budget](tokio::task::coop). [`query`](Self::query) does neither.
 ///
 /// # Errors
 /// A refused call resolves to its error at once. If it is dropped without anybody having seen that error, the error is
@@ -506,11 +504,11 @@ impl Flight {
     fn look_a_while(&self) -> Result<bool> {
         let device = &*self.core.device;
         if device.signalled {
-            return Ok(self.look()?
-                || match device.driver.lingers() {
-                    Linger::Spin(limit) => self.linger(limit, std::hint::spin_loop)?.0,
-                    Linger::No | Linger::LetRun(_) => false,
-                });
+            return Ok(match device.driver.lingers() {
+                _ if self.look()? => true,
+                Linger::Spin(limit) => self.linger(limit, std::hint::spin_loop)?.0,
+                Linger::No | Linger::LetRun(_) => false,
+            });
         }
         if !self.is_next() {
             return Ok(false);
@@ -600,8 +598,7 @@ impl Flight {
     fn done(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         const FEW: u8 = 8;
         thread_local!(static DONE: Cell<u8> = const { Cell::new(0) });
-        let done = DONE.get();
-        DONE.set(done.wrapping_add(1));
+        let done = DONE.replace(DONE.get().wrapping_add(1));
         if done.is_multiple_of(FEW) && self.yields(cx) {
             return Poll::Pending;
         }
