@@ -74,6 +74,11 @@ pub(crate) fn heavy_fence() {
     fence(Ordering::SeqCst);
 }
 
+/// Everywhere but on x86, where it follows from what comes before it.
+pub(crate) fn fence_after_rmw() {
+    fence(Ordering::SeqCst);
+}
+
 /// Sleepers of one lock.
 #[derive(Debug)]
 pub(crate) struct Parking {

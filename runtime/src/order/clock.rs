@@ -2,6 +2,7 @@
 //!
 //! Sparse and sorted by stream. A clock is shared by reference count and copied when it changes, which only waits do.
 
+use crate::sync::Lines;
 use crate::timeline::Ticket;
 use std::fmt;
 use std::sync::Arc;
@@ -35,11 +36,11 @@ impl Clock {
         self.0.as_deref().unwrap_or_default()
     }
 
-    /// Has its first line fetched, for who will soon clone it: one of many streams is rarely in the cache.
+    /// Has its beginning fetched, for who will soon clone it.
     #[inline]
-    pub(crate) fn prefetch(&self) {
+    pub(crate) fn fetch(&self) {
         if let Some(entries) = &self.0 {
-            crate::sync::prefetch(Arc::as_ptr(entries).cast::<u8>());
+            Lines::of(entries).fetch_to_write::<1>();
         }
     }
 

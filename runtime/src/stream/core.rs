@@ -23,7 +23,7 @@ use crate::hope::Hope;
 use crate::offload::{self, Duty};
 use crate::order::{Clock, MAX_TICKET, StreamId, Use};
 use crate::site::Site;
-use crate::sync::Lock;
+use crate::sync::{Lines, Lock};
 use crate::timeline::{Released, Ticket, Timeline};
 use crate::trace::event::{self, Traced};
 use parking_lot::Mutex;
@@ -44,6 +44,8 @@ pub(crate) struct StreamCore {
     pub(crate) id: StreamId,
     pub(crate) device: Arc<DeviceShared>,
     pub(crate) timeline: Arc<Timeline>,
+    /// Where the driver's stream lies.
+    driver_side: Lines,
     /// Whether it is being captured, and by which capture: written by that capture's thread.
     pub(super) captured: AtomicBool,
     /// As `State::closed`, for those who do not sit down.
@@ -199,6 +201,7 @@ impl StreamCore {
             device.refused(&"new_stream", &error)
         })?;
         device.health.watch(&timeline);
+        let driver_side = Lines::of(&raw);
         let state = |core: &Weak<StreamCore>| State {
             core: core.clone(),
             raw,
@@ -217,6 +220,7 @@ impl StreamCore {
             label,
             priority: settings.priority,
             timeline,
+            driver_side,
             desk: Desk::new(state(core), device.signalled),
             known: Lock::default(),
             issued: AtomicU64::new(0),
@@ -236,6 +240,19 @@ impl StreamCore {
         });
         core.device.world.join(&core);
         Ok(core)
+    }
+
+    /// Has fetched what an op, which is about to come, touches of the stream.
+    #[inline]
+    pub(crate) fn fetch(self: &Arc<Self>) {
+        Lines::of(self).fetch_to_write::<4>();
+    }
+
+    /// The same of the driver's stream, which a worker wrote to last. After whatever else is to be fetched: it waits for the stream
+    /// itself.
+    #[inline]
+    pub(crate) fn fetch_driver_side(&self) {
+        self.driver_side.fetch_to_write::<6>();
     }
 
     /// Spreads streams over the lanes of shared ledgers.

@@ -10,6 +10,7 @@ use crate::order::{
     OrderMode, Refused, Strictness, Use, check_and_enter, mark_failed, overlap_within,
 };
 use crate::site::Site;
+use crate::sync::Lines;
 use crate::timeline::{Keep, Until};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -17,6 +18,8 @@ use tokio::sync::OwnedSemaphorePermit;
 
 /// The most operands of one op.
 const MAX_OPERANDS: usize = 255;
+/// The histories of so many operands are fetched at once: more lines than a processor waits for at a time.
+const FETCHED: usize = 4;
 
 /// One operand of an op.
 #[derive(Clone, Copy)]
@@ -136,6 +139,12 @@ impl StreamCore {
         op: &mut Op<'_, A>,
         command: impl FnOnce() -> Command,
     ) -> Result<Place> {
+        self.fetch();
+        for touch in op.touches.iter().take(FETCHED) {
+            // Not to be written: who only reads leaves the lines with others that do.
+            Lines::of(touch.allocation()).fetch::<{ Lines::in_one::<Allocation>() }>();
+        }
+        self.fetch_driver_side();
         if self.is_captured() {
             match self.capture(op.site) {
                 Ok(Some(capture)) => return capture.enqueue(self, op, command).map(Place::captured),
@@ -173,7 +182,7 @@ impl StreamCore {
         // Declared before the seat, so that it is dropped after it: giving room back wakes who waits for it.
         let permit;
         let mut seat = self.sit(op.site, op.turn)?;
-        seat.stated.prefetch();
+        seat.stated.fetch();
         permit = if op.without_permit { None } else { self.permit(op.site)? };
         let mut entered = Entered::default();
         loop {

@@ -7,12 +7,14 @@
 mod asymmetric;
 mod parker;
 mod parking;
+mod prefetch;
 mod raw_lock;
 
 pub(crate) use asymmetric::{heavy_fence, light_fence, make_light};
 pub(crate) use parker::{Parker, Unparker};
 pub(crate) use parking::{Parking, Woken, spin_until};
 pub(crate) use parking_lot::{Mutex, MutexGuard};
+pub(crate) use prefetch::Lines;
 pub(crate) use std::sync::Arc;
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
@@ -52,17 +54,14 @@ unsafe impl RawMutex for RawLock {
     }
 }
 
-/// Has the line at `address` fetched, wherever it is, without waiting for it.
+/// A sequentially consistent fence where, since this thread's last store, there was an atomic read-modify-write or another such fence. On
+/// x86 either has been the fence already, and this keeps the compiler alone from moving things.
 #[inline]
-pub(crate) fn prefetch(address: *const u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch is a hint and touches nothing; the instruction is part of every x86-64.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(address.cast());
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = address;
+pub(crate) fn fence_after_rmw() {
+    #[cfg(target_arch = "x86_64")]
+    std::sync::atomic::compiler_fence(Ordering::SeqCst);
+    #[cfg(not(target_arch = "x86_64"))]
+    fence(Ordering::SeqCst);
 }
 
 #[cfg(test)]

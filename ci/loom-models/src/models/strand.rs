@@ -47,9 +47,9 @@ impl Stream {
     /// The run queue: whoever is told to send the strand somewhere runs it at once. The production owner in `stream.rs`
     /// takes these same steps.
     fn run(self: &Arc<Self>) {
-        self.strand.begin();
         let mut batch = VecDeque::new();
-        while self.strand.take(&mut batch) {
+        self.strand.begin(&mut batch);
+        loop {
             while let Some(head) = batch.front().copied() {
                 match head {
                     Work::Wait(ticket) if !self.gate.reached(ticket) => {
@@ -68,6 +68,9 @@ impl Stream {
                     }
                 }
                 batch.pop_front();
+            }
+            if !self.strand.take(&mut batch) {
+                return;
             }
         }
     }

@@ -6,7 +6,7 @@
 //! nothing.
 //!
 //! # The protocol
-//! Whoever brings work: **put it into the run queue, fence, look** at `attentive`, then at `waking`, then at `parked`. If
+//! Whoever brings work: **put it into the run queue and count it, fence, look** at `attentive`, then at `waking`, then at `parked`. If
 //! somebody is attentive or on its way out of bed, that is enough. If not and somebody is parked, one is unparked. If neither,
 //! every worker is busy, or on its way here (or does not exist yet: the caller's affair).
 //!
@@ -30,9 +30,10 @@
 //! # Lock order
 //! `sleepers` is a leaf: nothing is acquired, run or unparked under it.
 
-use crate::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, Unparker, fence};
+use crate::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, Unparker, fence, fence_after_rmw};
 
 /// Who waits.
+#[repr(C)]
 pub(crate) struct Idle {
     attentive: AtomicBool,
     /// The length of `sleepers`, readable without the lock.
@@ -81,10 +82,10 @@ impl Idle {
         }
     }
 
-    /// Work has been put into a run queue.
+    /// Work has been put into a run queue, and counted there by a read-modify-write, or seen there behind a fence.
     #[inline]
     pub(crate) fn bring(&self) -> Brought {
-        fence(Ordering::SeqCst); // weaken: bring-then-look
+        fence_after_rmw(); // weaken: bring-then-look
         if self.attentive.load(Ordering::Relaxed) || self.waking.load(Ordering::Relaxed) > 0 {
             return Brought::Seen;
         }

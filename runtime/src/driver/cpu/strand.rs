@@ -29,7 +29,7 @@
 //! * *The parker calls `wake` although another owner ran the strand and it is now parked at a later op*: a spurious wake.
 //! * *Work is pushed while the strand is parked or ready*: it goes to the end; somebody is coming, or will.
 
-use crate::sync::{AtomicBool, Lock, Ordering};
+use crate::sync::{AtomicBool, Lock, LockGuard, Ordering};
 use std::collections::{VecDeque, vec_deque};
 use std::option;
 
@@ -47,17 +47,19 @@ enum State {
 }
 
 /// The queue and its state.
+#[repr(C)]
 pub(crate) struct Strand<T> {
-    inbox: Lock<Inbox<T>>,
     /// A hint, written under the lock and read without: the inbox is not empty.
     arrived: AtomicBool,
+    inbox: Lock<Inbox<T>>,
 }
 
+#[repr(C)]
 struct Inbox<T> {
+    state: State,
+    queue: VecDeque<T>,
     /// What comes before `queue`, in place: an op on a stream that had none takes no memory, which another thread would free.
     head: Option<T>,
-    queue: VecDeque<T>,
-    state: State,
 }
 
 /// What is queued, from the head on.
@@ -96,11 +98,13 @@ impl<T> Strand<T> {
         send
     }
 
-    /// Takes the running token: called by whoever got the strand from a run queue.
-    pub(crate) fn begin(&self) {
+    /// Takes the running token, and moves everything queued into the empty `batch`: called by whoever got the strand from a run
+    /// queue.
+    pub(crate) fn begin(&self, batch: &mut VecDeque<T>) {
         let mut inbox = self.inbox.lock();
         assert_eq!(inbox.state, State::Ready, "a strand has one owner");
         inbox.state = State::Running;
+        self.empty(inbox, batch);
     }
 
     /// Whether work seems to have arrived since the last [`take`](Self::take).
@@ -114,7 +118,6 @@ impl<T> Strand<T> {
     /// would have both wait for the allocator.
     #[must_use]
     pub(crate) fn take(&self, batch: &mut VecDeque<T>) -> bool {
-        debug_assert!(batch.is_empty());
         let mut inbox = self.inbox.lock();
         debug_assert_eq!(inbox.state, State::Running);
         if inbox.is_empty() {
@@ -129,19 +132,25 @@ impl<T> Strand<T> {
             }
             return false;
         }
+        self.empty(inbox, batch);
+        true
+    }
+
+    #[inline]
+    fn empty(&self, mut inbox: LockGuard<'_, Inbox<T>>, batch: &mut VecDeque<T>) {
+        debug_assert!(batch.is_empty());
         self.arrived.store(false, Ordering::Relaxed);
         let head = inbox.head.take();
         if inbox.queue.len() <= FEW {
             batch.extend(head);
             batch.append(&mut inbox.queue);
-            return true;
+            return;
         }
         std::mem::swap(&mut inbox.queue, batch);
         drop(inbox);
         if let Some(head) = head {
             batch.push_front(head);
         }
-        true
     }
 
     /// By the owner: puts the unrun rest back and parks. The caller no longer owns the strand.

@@ -36,17 +36,19 @@ const LOOKS_BEFORE_IDLE: u32 = 4;
 /// The pause before each look.
 const SPINS_BETWEEN_LOOKS: u32 = 32;
 
+/// What every op touches comes first and lies together.
+#[repr(C)]
 pub(super) struct CpuStream {
     me: Weak<CpuStream>,
     pub(super) device: Arc<Device>,
+    pub(super) timeline: Arc<Timeline>,
+    pub(super) priority: Priority,
+    pub(super) strand: Strand<Submission>,
+    /// Counts the streams of the backend.
+    pub(super) number: u64,
     pub(super) label: Arc<str>,
     key: u64,
     runtime: u64,
-    /// Counts the streams of the backend.
-    pub(super) number: u64,
-    pub(super) priority: Priority,
-    pub(super) timeline: Arc<Timeline>,
-    pub(super) strand: Strand<Submission>,
 }
 
 impl CpuStream {
@@ -74,29 +76,17 @@ impl CpuStream {
     /// Runs the strand until it is idle, parked, or has had its turn. `batch` is the worker's spare deque, empty before and
     /// after.
     pub(super) fn run(
-        self: Arc<Self>,
+        self: &Arc<Self>,
         batch: &mut VecDeque<Submission>,
         pool: &Pool,
         attention: &mut Attention,
     ) {
         let backend = &self.device.backend;
-        self.strand.begin();
         let mut left = OPS_PER_TURN;
-        let mut ran_some = false;
         // Whether somebody may want this very core, and whether somebody waits for the newest op before it enqueues the next.
         let (mut gives_way, mut awaited) = (false, false);
+        self.strand.begin(batch);
         loop {
-            if ran_some {
-                if std::mem::take(&mut gives_way) {
-                    // Who was woken may have been put here, where it would wait for the spinning below to end.
-                    std::thread::yield_now();
-                }
-                self.look_out(awaited, pool, attention);
-            }
-            if !self.strand.take(batch) {
-                return;
-            }
-            ran_some = true;
             while let Some(head) = batch.front_mut() {
                 if let Some(cause) = self.device.health.fault() {
                     attention.stop(pool, backend);
@@ -168,6 +158,14 @@ impl CpuStream {
                     }
                 }
             }
+            if std::mem::take(&mut gives_way) {
+                // Who was woken may have been put here, where it would wait for the spinning below to end.
+                std::thread::yield_now();
+            }
+            self.look_out(awaited, pool, attention);
+            if !self.strand.take(batch) {
+                return;
+            }
         }
     }
 
@@ -199,7 +197,7 @@ impl CpuStream {
     }
 
     /// Parks first, asks to be woken second, looks third: see [`Strand`].
-    fn park_at(self: Arc<Self>, point: &Point, batch: &mut VecDeque<Submission>) {
+    fn park_at(self: &Arc<Self>, point: &Point, batch: &mut VecDeque<Submission>) {
         self.strand.park(batch);
         let waker = self.waker();
         let reached = point.timeline.register(point.ticket, &waker, &mut None).is_ready();
@@ -292,24 +290,33 @@ impl CpuStream {
         self.timeline.wake_all();
     }
 
+    /// Its own handle, at the price of one atomic addition: `Weak::upgrade` reads first, and so fetches the line twice.
+    #[inline]
+    fn me(&self) -> Arc<Self> {
+        let me = self.me.as_ptr();
+        // SAFETY: a `CpuStream` is made by `new` alone, in the `Arc` that `me` is of, and nobody who borrows it is
+        // without a reference to that.
+        unsafe {
+            Arc::increment_strong_count(me);
+            Arc::from_raw(me)
+        }
+    }
+
     /// Sends the strand, which has just become ready, to a run queue.
-    fn schedule(self: Arc<Self>) {
-        let backend = self.device.backend.clone();
-        backend.schedule(self);
+    fn schedule(self: &Arc<Self>) {
+        self.device.backend.schedule(self.clone());
     }
 }
 
 /// A strand is woken by what it waits for: it becomes ready, and a worker is sent.
 impl Wake for CpuStream {
     fn wake(self: Arc<Self>) {
-        if self.strand.wake() {
-            self.schedule();
-        }
+        self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
         if self.strand.wake() {
-            self.clone().schedule();
+            self.schedule();
         }
     }
 }
@@ -318,10 +325,8 @@ impl Wake for CpuStream {
 unsafe impl DriverStream for CpuStream {
     unsafe fn submit(&self, work: Submission) -> Result<(), DriverError> {
         self.device.accepts_work()?;
-        if self.strand.push(work)
-            && let Some(me) = self.me.upgrade()
-        {
-            me.schedule();
+        if self.strand.push(work) {
+            self.device.backend.schedule(self.me());
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use super::backend::CpuBackend;
 use super::idle::{Bed, Brought, Idle, Rest};
 use super::stream::CpuStream;
 use crate::driver::{Command, Priority};
-use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering, Parker, fence};
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Lines, Ordering, Parker, fence};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,13 +25,13 @@ const BACKLOG: usize = 16;
 /// milliseconds, where who goes to sleep is woken at once.
 const BEFORE_YIELD: Duration = Duration::from_micros(4);
 
-/// What is looked at by who gets up, and by who wakes, comes first: they find little in their caches.
-#[repr(C)]
+/// What is looked at by who gets up, by who wakes and by who brings work comes first, in one line: they find little in their caches.
+#[repr(C, align(64))]
 pub(super) struct Pool {
-    pub(super) idle: Idle,
-    alive: AtomicUsize,
     /// How many strands of each lane nobody is taking yet: counted up once one is there, and down before one is taken.
     ready: [AtomicUsize; 3],
+    pub(super) idle: Idle,
+    alive: AtomicUsize,
     /// High, normal, low.
     lanes: [Lane; 3],
     limit: usize,
@@ -310,18 +310,18 @@ fn work(backend: &Arc<CpuBackend>, me: usize) {
     let mut is_up = true;
     loop {
         if let Some(stream) = pool.pop() {
+            Lines::of(&stream).fetch_to_write::<{ Lines::in_one::<CpuStream>() }>();
             attention.patience.found_work();
             if std::mem::take(&mut is_up) && !attention.on && pool.has_work() {
                 pool.bring(backend);
             }
-            let again = stream.clone();
             let ran = catch_unwind(AssertUnwindSafe(|| stream.run(&mut batch, pool, &mut attention)));
             if ran.is_err() {
                 // Not a twin or host function, whose panics are caught where they run: a `tracing` subscriber, say. What the
                 // op did is unknown, so its device cannot go on; this worker and the other devices can.
                 attention.stop(pool, backend);
-                again.device.fail(again.broken());
-                let _ = catch_unwind(AssertUnwindSafe(|| again.give_up(&mut batch)));
+                stream.device.fail(stream.broken());
+                let _ = catch_unwind(AssertUnwindSafe(|| stream.give_up(&mut batch)));
                 batch.clear();
             }
             continue;
