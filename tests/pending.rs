@@ -121,6 +121,24 @@ fn a_dropped_pending_deregisters_its_waker() {
 }
 
 #[test]
+fn a_synchronize_of_a_device_with_many_streams_waits_for_one_at_a_time() {
+    let (_runtime, device, _) = streams::<0>([]);
+    let streams: Vec<_> = (0..50).map(|_| device.new_stream().unwrap()).collect();
+    let gates: Vec<_> = streams.iter().map(|stream| stream.hold().unwrap()).collect();
+    let mut all = device.synchronize();
+    let counting = Arc::new(Counting::default());
+    for (gate, stream) in gates.into_iter().zip(&streams) {
+        assert_pending!(poll_with(&mut all, &counting));
+        assert_eq!(Arc::strong_count(&counting), 2, "one registration, whatever the number of streams");
+        gate.open();
+        everybody_is_woken(stream);
+    }
+    assert!(counting.woken() >= 1);
+    assert_ready_ok!(poll_with(&mut all, &counting));
+    assert_eq!(Arc::strong_count(&counting), 1);
+}
+
+#[test]
 fn a_synchronize_of_the_device_wakes_for_its_last_stream() {
     let (_runtime, device, [a, b]) = streams(["a", "b"]);
     let gates = [a.hold().unwrap(), b.hold().unwrap()];
@@ -130,8 +148,8 @@ fn a_synchronize_of_the_device_wakes_for_its_last_stream() {
         assert_pending!(task.poll());
         gate.open();
         everybody_is_woken(stream);
-        assert!(task.is_woken());
     }
+    assert!(task.is_woken());
     assert_ready_ok!(task.poll());
 }
 

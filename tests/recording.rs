@@ -362,6 +362,24 @@ fn an_op_after_a_failed_driver_call_takes_the_ticket_that_was_not_used() {
 }
 
 #[test]
+fn a_synchronize_of_the_device_asks_for_all_markers_at_once() {
+    let (_runtime, device, driver, [a, b, idle]) = recorded(["a", "b", "idle"]);
+    let (x, y) = (a.alloc::<f32>(64).unwrap(), b.alloc::<f32>(64).unwrap());
+    drop((a.fill(&x, 1.0), b.fill(&y, 1.0)));
+    driver.take();
+    let mut all = tokio_test::task::spawn(device.synchronize());
+    assert!(all.poll().is_pending());
+    assert!(all.poll().is_pending());
+    let mut asked = driver.take();
+    asked.sort_by_key(|call| format!("{call:?}"));
+    assert_eq!(asked, [signal("a", 1), signal("b", 1)], "and nothing of a stream with no work");
+    driver.reach_markers();
+    assert!(all.is_woken() && all.poll().is_ready());
+    assert_eq!(driver.take(), []);
+    drop(idle);
+}
+
+#[test]
 fn memory_of_unfinished_work_is_not_given_back_to_the_driver() {
     let (_runtime, device, driver, [s, other]) = recorded(["s", "other"]);
     let x = s.alloc::<f32>(8 << 20).unwrap();

@@ -47,19 +47,17 @@ enum State {
 }
 
 /// The queue and its state.
-#[repr(C)]
 pub(crate) struct Strand<T> {
+    inbox: Lock<Inbox<T>>,
     /// A hint, written under the lock and read without: the inbox is not empty.
     arrived: AtomicBool,
-    inbox: Lock<Inbox<T>>,
 }
 
-#[repr(C)]
 struct Inbox<T> {
-    state: State,
-    queue: VecDeque<T>,
     /// What comes before `queue`, in place: an op on a stream that had none takes no memory, which another thread would free.
     head: Option<T>,
+    queue: VecDeque<T>,
+    state: State,
 }
 
 /// What is queued, from the head on.

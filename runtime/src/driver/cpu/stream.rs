@@ -36,19 +36,20 @@ const LOOKS_BEFORE_IDLE: u32 = 4;
 /// The pause before each look.
 const SPINS_BETWEEN_LOOKS: u32 = 32;
 
-/// What every op touches comes first and lies together.
+/// What every op reads comes first and lies together. What is seldom looked at keeps it apart from the strand, where the host writes
+/// while an owner reads.
 #[repr(C)]
 pub(super) struct CpuStream {
     me: Weak<CpuStream>,
     pub(super) device: Arc<Device>,
     pub(super) timeline: Arc<Timeline>,
-    pub(super) priority: Priority,
-    pub(super) strand: Strand<Submission>,
     /// Counts the streams of the backend.
     pub(super) number: u64,
-    pub(super) label: Arc<str>,
+    pub(super) priority: Priority,
     key: u64,
     runtime: u64,
+    pub(super) label: Arc<str>,
+    pub(super) strand: Strand<Submission>,
 }
 
 impl CpuStream {

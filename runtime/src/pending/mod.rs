@@ -1,19 +1,24 @@
 //! Work in flight, as a future.
 
-use crate::driver::Linger;
+mod flight;
+mod many;
+mod output;
+mod refusal;
+
+pub use refusal::Refusal;
+
 use crate::error::{Error, Result};
-use crate::hope::Hope;
 use crate::memory::Buffer;
-use crate::stream::{Place, Stream, StreamCore};
-use crate::timeline::{Registration, Ticket};
-use std::cell::Cell;
+use crate::stream::{Place, StreamCore};
+use crate::timeline::Ticket;
+use flight::Flight;
+use many::Many;
+use output::Output;
 use std::fmt;
 use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
-use tokio::task::coop;
 
 /// The result of a call on a stream: work that is already enqueued, and its value once the device has done it.
 ///
@@ -42,23 +47,11 @@ pub struct Pending<T> {
 
 enum State<T> {
     Flight(Flight, Output<T>),
-    /// Several streams at once: resolved when all are, to the first error if there is one.
-    Many(Vec<Pending<()>>, Option<Error>, Output<T>),
+    Many(Many, Output<T>),
     /// Of a capture: it has a value, and nothing to await.
     Captured(Step, Output<T>),
     Failed(Refusal),
     Taken,
-}
-
-/// What is waited for.
-struct Flight {
-    core: Arc<StreamCore>,
-    place: Place,
-    registration: Option<Registration>,
-    /// Whether seeing it done counts as observing.
-    observes: bool,
-    /// Whether it was done and let other tasks run first.
-    has_yielded: bool,
 }
 
 /// A step of a capture.
@@ -67,15 +60,6 @@ struct Step {
     core: Arc<StreamCore>,
     /// Why nobody can await it.
     nothing: Error,
-}
-
-enum Output<T> {
-    /// Known when the op was enqueued.
-    Value(T),
-    /// Known when the op was enqueued, but there is something to look at when it is done.
-    Checked(T, Box<dyn FnOnce() -> Result<()> + Send>),
-    /// Made when the op is done.
-    Later(Box<dyn FnOnce() -> Result<T> + Send>),
 }
 
 // Nothing in it is pinned.
@@ -101,53 +85,6 @@ impl DeviceValue for () {
 impl<T: crate::Element> DeviceValue for Buffer<T> {}
 /// What one op made, both parts.
 impl<A: DeviceValue, B: DeviceValue> DeviceValue for (A, B) {}
-
-/// A refusal on its way from one `Pending` to that of an op which would have used its value.
-///
-/// The error follows the data: whoever passes it on has not looked at it, so it does not count as seen until the last
-/// `Pending` is awaited, and one that is dropped says so on the stream that refused first.
-#[derive(Debug)]
-#[must_use = "an error that nobody passes on is lost"]
-pub struct Refusal {
-    error: Error,
-    core: Option<Arc<StreamCore>>,
-    /// Whether a capture sees to it that somebody is told.
-    captured: bool,
-}
-
-impl Refusal {
-    /// The refusal of a call that would have gone on `stream`.
-    pub fn on(stream: &Stream, error: Error) -> Self {
-        Refusal::of(stream.core(), error)
-    }
-
-    fn of(core: &Arc<StreamCore>, error: Error) -> Self {
-        let captured = core.note_refusal(&error);
-        Refusal { error, core: Some(core.clone()), captured }
-    }
-
-    /// The same refusal, which `stream` tells of if no other stream does.
-    pub fn or_on(self, stream: &Stream) -> Self {
-        if self.core.is_some() { self } else { Refusal::of(stream.core(), self.error) }
-    }
-
-    /// Why.
-    pub fn error(&self) -> &Error {
-        &self.error
-    }
-
-    /// A `Pending` that fails with it.
-    pub fn pass_on<T>(self) -> Pending<T> {
-        Pending { state: State::Failed(self) }
-    }
-}
-
-/// Of a call that was refused before it reached a stream.
-impl From<Error> for Refusal {
-    fn from(error: Error) -> Self {
-        Refusal { error, core: None, captured: false }
-    }
-}
 
 impl<T> Pending<T> {
     /// Always inline, as is `flight`: passed through memory, a place costs as much again as an atomic operation.
@@ -209,7 +146,14 @@ impl<T> Pending<T> {
     }
 
     pub(crate) fn many(parts: Vec<Pending<()>>, value: T) -> Self {
-        Pending { state: State::Many(parts, None, Output::Value(value)) }
+        Pending { state: State::Many(Many::new(parts), Output::Value(value)) }
+    }
+
+    /// Has it seen to that its end will be known, for who will poll it later.
+    fn ask(&self) {
+        if let State::Flight(flight, _) = &self.state {
+            flight.ask();
+        }
     }
 
     fn into_state(mut self) -> State<T> {
@@ -231,14 +175,7 @@ impl<T> Pending<T> {
     pub fn query(&mut self) -> Result<bool> {
         match &mut self.state {
             State::Flight(flight, _) => flight.query(),
-            State::Many(parts, ..) => {
-                // All of them, since each asks for the marker it needs.
-                let mut done = true;
-                for part in parts {
-                    done &= part.query()?;
-                }
-                Ok(done)
-            }
+            State::Many(many, _) => many.query(),
             State::Captured(step, _) => Err(step.nothing.clone()),
             State::Failed(refusal) => {
                 refusal.error.mark_seen();
@@ -253,9 +190,7 @@ impl<T> Pending<T> {
     pub fn unobserved(mut self) -> Self {
         match &mut self.state {
             State::Flight(flight, _) => flight.observes = false,
-            State::Many(parts, ..) => {
-                *parts = std::mem::take(parts).into_iter().map(Pending::unobserved).collect();
-            }
+            State::Many(many, _) => many.unobserve(),
             State::Captured(..) | State::Failed(_) | State::Taken => {}
         }
         self
@@ -277,7 +212,7 @@ impl Pending<()> {
     pub fn with<T>(self, value: T) -> Pending<T> {
         let state = match self.into_state() {
             State::Flight(flight, output) => State::Flight(flight, output.with(value)),
-            State::Many(parts, first, output) => State::Many(parts, first, output.with(value)),
+            State::Many(many, output) => State::Many(many, output.with(value)),
             State::Captured(step, output) => State::Captured(step, output.with(value)),
             State::Failed(refusal) => State::Failed(refusal),
             State::Taken => State::Taken,
@@ -293,7 +228,7 @@ impl<T: DeviceValue> Pending<T> {
     /// The refusal, if the call was refused. What the device does later shows up in what is awaited later.
     pub fn queued(self) -> Result<T> {
         match self.into_state() {
-            State::Flight(_, output) | State::Many(_, _, output) | State::Captured(_, output) => {
+            State::Flight(_, output) | State::Many(_, output) | State::Captured(_, output) => {
                 output.known().or_else(|make| make())
             }
             State::Failed(refusal) => {
@@ -327,7 +262,7 @@ impl<T: DeviceValue> Pending<T> {
     /// As [`into_operand`](Self::into_operand).
     pub fn as_operand(&self) -> Result<&T, Refusal> {
         match &self.state {
-            State::Flight(_, output) | State::Many(_, _, output) | State::Captured(_, output) => {
+            State::Flight(_, output) | State::Many(_, output) | State::Captured(_, output) => {
                 Ok(output.look())
             }
             State::Failed(refusal) => Err(refusal.again()),
@@ -348,9 +283,7 @@ impl<T: DeviceValue> Pending<T> {
                 State::Flight(flight, output) => {
                     Pending { state: State::Flight(flight, output.replaced(value)) }
                 }
-                State::Many(parts, first, output) => {
-                    Pending { state: State::Many(parts, first, output.replaced(value)) }
-                }
+                State::Many(many, output) => Pending { state: State::Many(many, output.replaced(value)) },
                 State::Captured(step, output) => {
                     Pending { state: State::Captured(step, output.replaced(value)) }
                 }
@@ -396,230 +329,6 @@ impl<T: DeviceValue> Pending<T> {
     }
 }
 
-impl Refusal {
-    /// The same refusal, which both would report.
-    fn again(&self) -> Self {
-        Refusal { error: self.error.clone(), core: self.core.clone(), captured: self.captured }
-    }
-}
-
-/// What an output that is not known yet is made by.
-type Make<T> = Box<dyn FnOnce() -> Result<T> + Send>;
-
-impl<T> Output<T> {
-    /// Once the work is done.
-    fn take(self) -> Result<T> {
-        match self {
-            Output::Value(value) => Ok(value),
-            Output::Checked(value, check) => check().map(|()| value),
-            Output::Later(make) => make(),
-        }
-    }
-
-    /// The same with another value.
-    fn replaced<U>(self, value: U) -> Output<U> {
-        match self {
-            Output::Checked(_, check) => Output::Checked(value, check),
-            Output::Value(_) | Output::Later(_) => Output::Value(value),
-        }
-    }
-}
-
-impl<T: DeviceValue> Output<T> {
-    /// Before the work is done. Where it is `()`, what `make` looks at is there when the work is done, not now.
-    fn known(self) -> Result<T, Make<T>> {
-        match self {
-            Output::Value(value) | Output::Checked(value, _) => Ok(value),
-            Output::Later(make) => T::at_once().cloned().ok_or(make),
-        }
-    }
-
-    fn look(&self) -> &T {
-        match self {
-            Output::Value(value) | Output::Checked(value, _) => value,
-            Output::Later(_) => T::at_once().expect("a value that is made later says nothing about the work"),
-        }
-    }
-}
-
-impl Output<()> {
-    fn with<T>(self, value: T) -> Output<T> {
-        match self {
-            Output::Value(()) => Output::Value(value),
-            Output::Checked((), check) | Output::Later(check) => Output::Checked(value, check),
-        }
-    }
-}
-
-impl Flight {
-    /// Done, failed, or `false`.
-    #[inline]
-    fn look(&self) -> Result<bool> {
-        if self.core.timeline.settle(self.place.ticket) {
-            self.observe();
-            return Ok(true);
-        }
-        if crate::process::is_forked() {
-            return Err(crate::process::forked());
-        }
-        match self.core.device.health.fault().or_else(|| self.core.timeline.fault()) {
-            Some(fault) => self.look_at_fault(fault),
-            None => Ok(false),
-        }
-    }
-
-    #[cold]
-    fn look_at_fault(&self, fault: &Error) -> Result<bool> {
-        // It may have been reached just before the device failed.
-        if self.core.timeline.settle(self.place.ticket) {
-            self.observe();
-            return Ok(true);
-        }
-        Err(fault.clone())
-    }
-
-    #[inline]
-    fn observe(&self) {
-        if self.observes {
-            self.core.observe(&self.place);
-        }
-    }
-
-    /// The same place for a view. It is held by the `Pending` that is looked at: what becomes of the view must not take its
-    /// marker, or that of a newer one, away.
-    fn looked_at(&self) -> Self {
-        let place = Place { exact: false, ..self.place.clone() };
-        let core = self.core.clone();
-        Flight { core, place, registration: None, observes: self.observes, has_yielded: false }
-    }
-
-    /// Whether nothing is ahead of it, so that it runs now or soon.
-    #[inline]
-    fn is_next(&self) -> bool {
-        self.core.timeline.newest() + 1 >= self.place.ticket
-    }
-
-    /// Looks again, since the device may have been through before the marker was asked for, and for as long as the driver says that it is
-    /// worth: always where the runtime was told so, else for what comes next, as long as that mostly succeeds.
-    fn look_a_while(&self) -> Result<bool> {
-        let device = &*self.core.device;
-        if device.signalled {
-            return Ok(match device.driver.lingers() {
-                _ if self.look()? => true,
-                Linger::Spin(limit) => self.linger(limit, std::hint::spin_loop)?.0,
-                Linger::No | Linger::LetRun(_) => false,
-            });
-        }
-        if !self.is_next() {
-            return Ok(false);
-        }
-        match device.driver.lingers() {
-            Linger::No => Ok(false),
-            Linger::Spin(limit) => self.linger_in(&self.core.spins, limit, std::hint::spin_loop),
-            Linger::LetRun(limit) => self.linger_in(&device.lets_run, limit, std::thread::yield_now),
-        }
-    }
-
-    fn linger_in<const ATTEMPTS: i16, const PAUSE: i16>(
-        &self,
-        hope: &Hope<ATTEMPTS, PAUSE>,
-        limit: Duration,
-        pause: fn(),
-    ) -> Result<bool> {
-        if !hope.tries() {
-            return Ok(false);
-        }
-        self.core.timeline.await_awake(self.place.ticket);
-        let (done, took) = self.linger(limit, pause)?;
-        hope.learn(match done {
-            // Somebody else had the processor.
-            _ if took > limit * 4 => -3,
-            true => 1,
-            false => -1,
-        });
-        Ok(done)
-    }
-
-    /// Pauses until it is done or `limit` is over; how long that took.
-    fn linger(&self, limit: Duration, pause: fn()) -> Result<(bool, Duration)> {
-        let since = Instant::now();
-        loop {
-            pause();
-            let took = since.elapsed();
-            let done = self.look()?;
-            if done || took >= limit {
-                return Ok((done, took));
-            }
-        }
-    }
-
-    fn query(&mut self) -> Result<bool> {
-        if self.look()? {
-            return Ok(true);
-        }
-        self.core.want_marker(self.place.ticket);
-        if self.core.device.signalled {
-            // Nobody may be waiting, so that nobody else looks.
-            self.core.timeline.ask();
-            return self.look();
-        }
-        if self.core.device.runs_in_turns {
-            self.core.device.driver.turn();
-            return self.look();
-        }
-        Ok(false)
-    }
-
-    #[inline]
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        if self.look()? {
-            return self.done(cx);
-        }
-        self.core.want_marker(self.place.ticket);
-        if self.look_a_while()? {
-            return self.done(cx);
-        }
-        let registered = self.core.timeline.register(self.place.ticket, cx.waker(), &mut self.registration);
-        // A turn comes after registering: who finds nothing to run is woken when there is something.
-        let ran = self.core.device.runs_in_turns && registered.is_pending() && self.core.device.driver.turn();
-        // Done, or the device failed while we registered: either way, look again.
-        if self.look()? {
-            return self.done(cx);
-        }
-        if ran {
-            cx.waker().wake_by_ref();
-        }
-        Poll::Pending
-    }
-
-    /// Ready, but that other tasks run first where tokio's budget says so. Taking of that costs as much as all else of a poll, so it
-    /// is done for one in a few.
-    #[inline]
-    fn done(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        const FEW: u8 = 8;
-        thread_local!(static DONE: Cell<u8> = const { Cell::new(0) });
-        let done = DONE.replace(DONE.get().wrapping_add(1));
-        if done.is_multiple_of(FEW) && self.yields(cx) {
-            return Poll::Pending;
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    /// Whether other tasks shall run first. Once only, and by a wake-up that comes at once: who blocks inside a task polls again
-    /// without a new budget.
-    #[cold]
-    fn yields(&mut self, cx: &mut Context<'_>) -> bool {
-        if coop::has_budget_remaining() {
-            let _ = pin!(coop::consume_budget()).poll(cx);
-            return false;
-        }
-        if !self.has_yielded {
-            cx.waker().wake_by_ref();
-        }
-        !std::mem::replace(&mut self.has_yielded, true)
-    }
-}
-
 impl<T> Future for Pending<T> {
     type Output = Result<T>;
 
@@ -630,26 +339,16 @@ impl<T> Future for Pending<T> {
                 Poll::Ready(done) => done,
                 Poll::Pending => return Poll::Pending,
             },
-            State::Many(parts, first, _) => {
-                parts.retain_mut(|part| match Pin::new(part).poll(cx) {
-                    Poll::Pending => true,
-                    Poll::Ready(Ok(())) => false,
-                    Poll::Ready(Err(error)) => {
-                        first.get_or_insert(error);
-                        false
-                    }
-                });
-                if !parts.is_empty() {
-                    return Poll::Pending;
-                }
-                first.take().map_or(Ok(()), Err)
-            }
+            State::Many(many, _) => match many.poll(cx) {
+                Poll::Ready(done) => done,
+                Poll::Pending => return Poll::Pending,
+            },
             State::Captured(step, _) => Err(step.nothing.clone()),
             State::Failed(refusal) => Err(refusal.error.clone()),
             State::Taken => panic!("`Pending` polled after it has resolved"),
         };
         let result = match std::mem::replace(&mut self.state, State::Taken) {
-            State::Flight(_, output) | State::Many(_, _, output) | State::Captured(_, output) => {
+            State::Flight(_, output) | State::Many(_, output) | State::Captured(_, output) => {
                 done.and_then(|()| output.take())
             }
             State::Failed(refusal) => Err(refusal.error),
@@ -659,18 +358,6 @@ impl<T> Future for Pending<T> {
             error.mark_seen();
         }
         Poll::Ready(result)
-    }
-}
-
-impl Drop for Flight {
-    #[inline]
-    fn drop(&mut self) {
-        if self.registration.is_some() {
-            self.core.timeline.deregister(&mut self.registration);
-        }
-        if self.place.exact {
-            self.core.let_go(self.place.ticket);
-        }
     }
 }
 
@@ -692,7 +379,7 @@ impl<T> fmt::Debug for Pending<T> {
                 write!(f, "Pending(ticket {} of {:?})", flight.place.ticket, flight.core)
             }
             State::Captured(step, _) => write!(f, "Pending({})", step.nothing),
-            State::Many(parts, ..) => write!(f, "Pending({} streams)", parts.len()),
+            State::Many(many, _) => write!(f, "Pending({} streams)", many.len()),
             State::Failed(refusal) => write!(f, "Pending(refused: {})", refusal.error),
             State::Taken => f.write_str("Pending(resolved)"),
         }

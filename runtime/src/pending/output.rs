@@ -1,0 +1,61 @@
+//! What comes of a call once its work is done.
+
+use super::DeviceValue;
+use crate::error::Result;
+
+pub(super) enum Output<T> {
+    /// Known when the op was enqueued.
+    Value(T),
+    /// Known when the op was enqueued, but there is something to look at when it is done.
+    Checked(T, Box<dyn FnOnce() -> Result<()> + Send>),
+    /// Made when the op is done.
+    Later(Box<dyn FnOnce() -> Result<T> + Send>),
+}
+
+/// What an output that is not known yet is made by.
+pub(super) type Make<T> = Box<dyn FnOnce() -> Result<T> + Send>;
+
+impl<T> Output<T> {
+    /// Once the work is done.
+    pub(super) fn take(self) -> Result<T> {
+        match self {
+            Output::Value(value) => Ok(value),
+            Output::Checked(value, check) => check().map(|()| value),
+            Output::Later(make) => make(),
+        }
+    }
+
+    /// The same with another value.
+    pub(super) fn replaced<U>(self, value: U) -> Output<U> {
+        match self {
+            Output::Checked(_, check) => Output::Checked(value, check),
+            Output::Value(_) | Output::Later(_) => Output::Value(value),
+        }
+    }
+}
+
+impl<T: DeviceValue> Output<T> {
+    /// Before the work is done. Where it is `()`, what `make` looks at is there when the work is done, not now.
+    pub(super) fn known(self) -> Result<T, Make<T>> {
+        match self {
+            Output::Value(value) | Output::Checked(value, _) => Ok(value),
+            Output::Later(make) => T::at_once().cloned().ok_or(make),
+        }
+    }
+
+    pub(super) fn look(&self) -> &T {
+        match self {
+            Output::Value(value) | Output::Checked(value, _) => value,
+            Output::Later(_) => T::at_once().expect("a value that is made later says nothing about the work"),
+        }
+    }
+}
+
+impl Output<()> {
+    pub(super) fn with<T>(self, value: T) -> Output<T> {
+        match self {
+            Output::Value(()) => Output::Value(value),
+            Output::Checked((), check) | Output::Later(check) => Output::Checked(value, check),
+        }
+    }
+}
