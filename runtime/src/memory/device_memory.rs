@@ -263,7 +263,7 @@ impl DeviceMemory {
 
     /// Takes a block back. `uses`: the newest ticket of each stream that used it since it was allocated, the
     /// allocating stream's too; none: nobody did.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn free(&self, block: BlockId, uses: &[Use]) {
         self.pool.lock().free(block, uses);
     }

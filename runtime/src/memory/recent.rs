@@ -67,7 +67,7 @@ impl Recent {
     }
 
     /// Puts a block on top of its list. Returns the head of a list that had to go, chained by `below`, or `NONE`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push(&mut self, stream: StreamId, units: u32, block: u32, blocks: &mut Blocks) -> u32 {
         let set = set_of(stream, units);
         let lists = &mut self.sets[set].0;
