@@ -134,9 +134,10 @@ impl Runtime {
                     )
                 }
                 DeviceId::Cpu(n) => format!(
-                    "there is no {id}: this runtime has {cpus} CPU device{}; build it with cpu_devices({})",
+                    "there is no {id}: this runtime has {cpus} CPU device{}; build it with cpu_devices({more}), or set \
+                     WARPLINE_CPU_DEVICES={more} where it is built from the environment",
                     if cpus == 1 { "" } else { "s" },
-                    n + 1
+                    more = u64::from(n) + 1,
                 ),
             },
         ))

@@ -109,8 +109,8 @@ impl Pool {
         self.idle.rest(self.alive.load(Ordering::Relaxed))
     }
 
-    /// Whether no strand is in a lane, counted or not: who has just put one there may not have counted it yet, and another's, that it
-    /// was put before, was taken in its place.
+    /// Whether no strand is in a lane, counted or not. A strand is put there first and counted second, and whoever counts one down takes
+    /// what comes first, which may be one that is not counted yet: then its own is still there when the counts are at zero.
     fn lanes_are_empty(&self) -> bool {
         self.lanes.iter().all(|lane| lane.receive.is_empty())
     }

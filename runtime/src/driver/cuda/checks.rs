@@ -2,8 +2,8 @@
 //!
 //! Such questions do not wait for work, and still may not come back soon: a launch that waits for room in the driver's queue can
 //! hold the locks of its context for as long as a kernel takes, or for as long as a gate is closed. Whoever asked would wait with
-//! it. So the reactor does not ask: it leaves the question here and goes on reading words, and one device's thread never keeps
-//! another's from asking.
+//! it. So the reactor does not ask: it leaves the question here and goes on reading words. A device's thread asks about its own device, and
+//! about a stream of another's only where that waits for work of one that died.
 
 use super::context::Context;
 use super::track::Track;
