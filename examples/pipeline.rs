@@ -22,7 +22,6 @@ use csv::{ByteRecord, ReaderBuilder};
 use flate2::read::MultiGzDecoder;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -48,11 +47,11 @@ struct Options {
     #[arg(long)]
     device: Option<String>,
     /// Rows in a batch.
-    #[arg(long, default_value = "128")]
-    batch_rows: NonZeroUsize,
+    #[arg(long, allow_negative_numbers = true, default_value = "128", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    batch_rows: u32,
     /// Device buffers that batches take turns in.
-    #[arg(long, default_value = "3")]
-    slots: NonZeroUsize,
+    #[arg(long, allow_negative_numbers = true, default_value = "3", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    slots: u32,
     /// Writes what the streams did: a picture (.svg), one to zoom in (.html) or Perfetto JSON (.json).
     #[arg(long, value_name = "FILE", value_parser = trace_file)]
     trace: Option<PathBuf>,
@@ -189,12 +188,11 @@ impl Pipeline {
     fn new(device: &Device, options: &Options) -> warpline::Result<Self> {
         let copy = device.stream().label("copy").build()?;
         let compute = device.stream().label("compute").build()?;
-        let len = options.batch_rows.get() * COLUMNS;
+        let len = options.batch_rows as usize * COLUMNS;
         let slot = || Ok(Slot { device: copy.alloc(len)?, sent: None, used: copy.record_event() });
-        let slots = (0..options.slots.get()).map(|_| slot()).collect::<warpline::Result<_>>()?;
+        let slots = (0..options.slots).map(|_| slot()).collect::<warpline::Result<_>>()?;
         // One more than slots: something to read into while every slot's copy is in flight.
-        let spare =
-            (0..=options.slots.get()).map(|_| device.pinned_blocking(len)).collect::<Result<_, _>>()?;
+        let spare = (0..=options.slots).map(|_| device.pinned_blocking(len)).collect::<Result<_, _>>()?;
         let loading = Arc::new(HostTrack::new("loading"));
         Ok(Pipeline {
             file: options.file.clone(),
