@@ -3,6 +3,7 @@
 use crate::support::software::in_child;
 use crate::support::{refusal, says, within_a_minute};
 use crate::{add_one, cuda, four, query_until_done, stream};
+use futures::FutureExt as _;
 use std::future::Future;
 use warpline::prelude::*;
 
@@ -81,6 +82,28 @@ fn without_memory_operations_events_are_asked() {
         gate.open();
         done.wait().unwrap();
         assert_eq!(work.read(&y).wait().unwrap(), [2.0; 4]);
+    });
+}
+
+#[test]
+fn a_synchronize_of_the_device_has_all_streams_looked_after_from_the_first_poll_on() {
+    in_child(&[("WARPLINE_COMPLETION", "event")], || {
+        let (_runtime, device) = cuda();
+        let streams = ["a", "b", "c"].map(|label| stream(&device, label));
+        let gate = streams[0].hold().unwrap();
+        for behind in &streams[1..] {
+            drop(behind.wait_stream(&streams[0]));
+        }
+        streams.iter().for_each(|stream| drop(stream.call(|| ())));
+        let mut all = device.synchronize();
+        assert!((&mut all).now_or_never().is_none());
+        gate.open();
+        within_a_minute(move || {
+            while streams.iter().any(|stream| stream.completed() < stream.issued()) {
+                std::thread::yield_now();
+            }
+            all.wait().unwrap();
+        });
     });
 }
 

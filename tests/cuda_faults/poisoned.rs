@@ -301,3 +301,27 @@ fn a_copy_to_a_lost_device_is_refused_and_its_own_device_goes_on() {
         assert!(next.fault().is_none());
     });
 }
+
+#[test]
+fn a_device_is_synchronized_although_one_of_its_streams_waits_for_the_lost_one_and_the_others_for_that() {
+    // Whichever of the two the device's `synchronize` waits for first.
+    for first in ["waiting", "behind"] {
+        in_child(&[SECOND_LAUNCH, ("WARPLINE_TEST_FIRST", first)], || {
+            let (runtime, device) = cuda();
+            let next = runtime.device(DeviceId::Cuda(1)).unwrap();
+            let compute = stream(&device, "compute");
+            let [one, other] = ["one", "other"].map(|label| stream(&next, label));
+            let waits_first = std::env::var("WARPLINE_TEST_FIRST").unwrap() == "waiting";
+            let (waiting, behind) = if waits_first { (one, other) } else { (other, one) };
+            let (x, y) = (four(&compute, 1.0), four(&compute, 1.0));
+            add_one(&compute, &x, &y).wait().unwrap();
+            let gate = compute.hold().unwrap();
+            drop(add_one(&compute, &x, &y));
+            drop((waiting.wait_event(&compute.record_event()), waiting.call(|| ())));
+            drop((behind.wait_stream(&waiting), behind.call(|| ())));
+            let all = next.synchronize();
+            gate.open();
+            within_a_minute(|| says(&refusal(all), ErrorKind::Fault, &["cuda:0 failed"]));
+        });
+    }
+}

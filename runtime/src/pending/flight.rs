@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tokio::task::coop;
 
@@ -126,10 +126,16 @@ impl Flight {
         }
     }
 
-    /// Has its end made known, unless it is over.
-    pub(super) fn ask(&self) {
-        if !self.core.timeline.reached(self.place.ticket) {
-            self.core.want_marker(self.place.ticket);
+    /// Has its end made known, unless it is over or never comes, and on a device that does not tell of it by itself has it looked
+    /// after, for who will poll later: what the stream waits for may die, and its end may have to be asked for.
+    pub(super) fn ask(&mut self) {
+        if !matches!(self.look(), Ok(false)) {
+            return;
+        }
+        self.core.want_marker(self.place.ticket);
+        if self.core.device.signalled {
+            let nobody = Waker::noop();
+            let _ = self.core.timeline.register(self.place.ticket, nobody, &mut self.registration);
         }
     }
 

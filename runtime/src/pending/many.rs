@@ -43,7 +43,7 @@ impl Many {
 
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         if !std::mem::replace(&mut self.asked, true) {
-            self.left.iter().for_each(Pending::ask);
+            self.left.iter_mut().rev().for_each(Pending::ask);
         }
         while let Some(part) = self.left.last_mut() {
             match Pin::new(part).poll(cx) {

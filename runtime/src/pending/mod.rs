@@ -150,8 +150,8 @@ impl<T> Pending<T> {
     }
 
     /// Has it seen to that its end will be known, for who will poll it later.
-    fn ask(&self) {
-        if let State::Flight(flight, _) = &self.state {
+    fn ask(&mut self) {
+        if let State::Flight(flight, _) = &mut self.state {
             flight.ask();
         }
     }
