@@ -58,9 +58,9 @@ unsafe impl RawMutex for RawLock {
 /// x86 either has been the fence already, and this keeps the compiler alone from moving things.
 #[inline]
 pub(crate) fn fence_after_rmw() {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
     std::sync::atomic::compiler_fence(Ordering::SeqCst);
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     fence(Ordering::SeqCst);
 }
 
