@@ -139,6 +139,29 @@ fn a_synchronize_of_a_device_with_many_streams_waits_for_one_at_a_time() {
 }
 
 #[test]
+fn a_synchronize_of_the_device_takes_one_error_and_leaves_the_others_with_their_streams() {
+    let (_runtime, device, [a, b, c]) = streams(["a", "b", "c"]);
+    let held = a.hold().unwrap();
+    let (x, y) = (a.alloc::<f32>(4).unwrap(), a.alloc::<f32>(4).unwrap());
+    for (stream, buffer) in [(&b, &x), (&c, &y)] {
+        // Nobody looks at it.
+        drop(stream.fill(buffer, 1.0));
+    }
+    let mut given_up = task::spawn(device.synchronize());
+    assert_pending!(given_up.poll());
+    drop(given_up);
+    let mut all = task::spawn(device.synchronize());
+    assert_pending!(all.poll());
+    held.open();
+    everybody_is_woken(&a);
+    let first = assert_ready!(all.poll()).unwrap_err();
+    assert_eq!(first.kind(), ErrorKind::Unordered);
+    let of_each = [&b, &c].map(|stream| stream.synchronize().wait());
+    assert_eq!(of_each.iter().filter(|of_it| of_it.is_err()).count(), 1, "{first} and {of_each:?}");
+    assert!(device.synchronize().wait().is_ok(), "each is told of once");
+}
+
+#[test]
 fn a_synchronize_of_the_device_wakes_for_its_last_stream() {
     let (_runtime, device, [a, b]) = streams(["a", "b"]);
     let gates = [a.hold().unwrap(), b.hold().unwrap()];

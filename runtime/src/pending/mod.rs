@@ -329,30 +329,42 @@ impl<T: DeviceValue> Pending<T> {
     }
 }
 
+impl<T> Pending<T> {
+    /// Whether the work is over, without what comes of it.
+    #[inline]
+    fn poll_work(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        match &mut self.state {
+            State::Flight(flight, _) => flight.poll(cx),
+            State::Many(many, _) => many.poll(cx),
+            State::Captured(step, _) => Poll::Ready(Err(step.nothing.clone())),
+            State::Failed(refusal) => Poll::Ready(Err(refusal.error.clone())),
+            State::Taken => panic!("`Pending` polled after it has resolved"),
+        }
+    }
+
+    /// What comes of it, once the work is done.
+    #[inline]
+    fn take(&mut self) -> Result<T> {
+        match std::mem::replace(&mut self.state, State::Taken) {
+            State::Flight(_, output) | State::Many(_, output) | State::Captured(_, output) => output.take(),
+            State::Failed(refusal) => Err(refusal.error),
+            State::Taken => unreachable!("it was polled before"),
+        }
+    }
+}
+
 impl<T> Future for Pending<T> {
     type Output = Result<T>;
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
-        let done = match &mut self.state {
-            State::Flight(flight, _) => match flight.poll(cx) {
-                Poll::Ready(done) => done,
-                Poll::Pending => return Poll::Pending,
-            },
-            State::Many(many, _) => match many.poll(cx) {
-                Poll::Ready(done) => done,
-                Poll::Pending => return Poll::Pending,
-            },
-            State::Captured(step, _) => Err(step.nothing.clone()),
-            State::Failed(refusal) => Err(refusal.error.clone()),
-            State::Taken => panic!("`Pending` polled after it has resolved"),
-        };
-        let result = match std::mem::replace(&mut self.state, State::Taken) {
-            State::Flight(_, output) | State::Many(_, output) | State::Captured(_, output) => {
-                done.and_then(|()| output.take())
+        let Poll::Ready(done) = self.poll_work(cx) else { return Poll::Pending };
+        let result = match done {
+            Ok(()) => self.take(),
+            Err(error) => {
+                self.state = State::Taken;
+                Err(error)
             }
-            State::Failed(refusal) => Err(refusal.error),
-            State::Taken => unreachable!("looked at above"),
         };
         if let Err(error) = &result {
             error.mark_seen();

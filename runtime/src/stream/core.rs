@@ -252,7 +252,14 @@ impl StreamCore {
     /// itself.
     #[inline]
     pub(crate) fn fetch_driver_side(&self) {
-        self.driver_side.fetch_to_write::<6>();
+        /// As many as the CPU device's has.
+        const LINES: usize = 6;
+        self.driver_side.fetch_to_write::<LINES>();
+    }
+
+    /// Has all of the stream fetched, which another is about to wait for.
+    pub(crate) fn fetch_whole(self: &Arc<Self>) {
+        Lines::of(self).fetch_to_write::<{ Lines::in_one::<StreamCore>() }>();
     }
 
     /// Spreads streams over the lanes of shared ledgers.

@@ -166,7 +166,7 @@ impl StreamCore {
 
     #[inline(never)]
     fn wait_for_stream_now(self: &Arc<Self>, site: Site, other: &Arc<StreamCore>) -> Result<super::Place> {
-        other.fetch();
+        other.fetch_whole();
         self.check_can_wait(site, other)?;
         // Let go of before it changes, so that it need not be copied.
         let known = self.known.lock().clone();

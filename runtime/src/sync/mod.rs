@@ -54,8 +54,8 @@ unsafe impl RawMutex for RawLock {
     }
 }
 
-/// A sequentially consistent fence where, since this thread's last store, there was an atomic read-modify-write or another such fence. On
-/// x86 either has been the fence already, and this keeps the compiler alone from moving things.
+/// A sequentially consistent fence where, since this thread's last store that others look at, there was an atomic read-modify-write or
+/// another such fence. On x86 either has been the fence already, and this keeps the compiler alone from moving things.
 #[inline]
 pub(crate) fn fence_after_rmw() {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

