@@ -325,3 +325,28 @@ fn a_device_is_synchronized_although_one_of_its_streams_waits_for_the_lost_one_a
         });
     }
 }
+
+#[test]
+fn who_awaits_a_stream_behind_one_that_waits_for_the_lost_device_learns_of_it() {
+    // The last of three devices depends on the lost one through the second, or through a stream of its own that nobody awaits.
+    for through in ["stream", "device"] {
+        in_child(&[SECOND_LAUNCH, ("SOFTCUDA_DEVICES", "3"), ("WARPLINE_TEST_THROUGH", through)], || {
+            let (runtime, device) = cuda();
+            let (second, third) =
+                (runtime.device(DeviceId::Cuda(1)).unwrap(), runtime.device(DeviceId::Cuda(2)).unwrap());
+            let through_device = std::env::var("WARPLINE_TEST_THROUGH").unwrap() == "device";
+            let compute = stream(&device, "compute");
+            let waiting = stream(if through_device { &second } else { &third }, "waiting");
+            let behind = stream(&third, "behind");
+            let (x, y) = (four(&compute, 1.0), four(&compute, 1.0));
+            add_one(&compute, &x, &y).wait().unwrap();
+            let gate = compute.hold().unwrap();
+            drop(add_one(&compute, &x, &y));
+            drop((waiting.wait_event(&compute.record_event()), waiting.call(|| ())));
+            drop((behind.wait_stream(&waiting), behind.call(|| ())));
+            let awaited = behind.synchronize();
+            gate.open();
+            within_a_minute(|| says(&refusal(awaited), ErrorKind::Fault, &["cuda:0 failed"]));
+        });
+    }
+}

@@ -11,6 +11,7 @@
 
 use super::api::{self, Answer, CUcontext, CUdevice, CUstream, Failed, opened};
 use super::checks::Checks;
+use super::depends::DependsOn;
 use super::events::EventPool;
 use super::fault;
 use super::functions::Functions;
@@ -70,6 +71,7 @@ pub(crate) struct Context {
     graves: Mutex<Vec<Keep>>,
     /// Streams of other devices that wait for work of this one.
     dependents: Mutex<Vec<Dependent>>,
+    pub(super) depends_on: DependsOn,
     peers: Mutex<BTreeMap<u32, bool>>,
     /// Whether each op is waited for, as `CUDA_LAUNCH_BLOCKING=1` asks.
     pub(super) blocking: bool,
@@ -199,6 +201,7 @@ impl Context {
             tracks: Mutex::default(),
             graves: Mutex::default(),
             dependents: Mutex::default(),
+            depends_on: DependsOn::default(),
             peers: Mutex::default(),
             blocking: std::env::var("CUDA_LAUNCH_BLOCKING").is_ok_and(|on| on == "1"),
             waited_for: Mutex::default(),

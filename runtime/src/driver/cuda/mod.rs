@@ -26,6 +26,7 @@ mod api;
 mod checks;
 mod context;
 mod copy;
+mod depends;
 mod device;
 mod events;
 mod fault;

@@ -190,7 +190,7 @@ impl Checks {
     }
 
     fn look(&mut self, each: &mut Watched, now: Instant) {
-        for context in each.track.devices() {
+        for context in each.track.context.devices() {
             let seen = self.seen(context, now);
             if now.saturating_duration_since(*seen) >= HEALTH_EVERY {
                 *seen = now;

@@ -293,7 +293,7 @@ impl CudaStream {
         // Streams wait for others of their runtime only, so it is the one health of that device.
         let Some(followed) = awaited.followed_by(&point.timeline) else { return };
         let health = followed.health();
-        self.track.depends_on(awaited);
+        self.context().depends_on.add(awaited);
         awaited.add_dependent(Dependent {
             health: health.clone(),
             waiting: Arc::downgrade(&self.track),

@@ -27,7 +27,6 @@ use crate::error::Error;
 use crate::site::Site;
 use crate::timeline::{Keep, Progress, Ticket, Timeline};
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -61,8 +60,6 @@ pub(super) struct Track {
     jobs: Mutex<Vec<Weak<Job>>>,
     asked: Mutex<Option<Asked>>,
     pub(super) spans: Spans,
-    /// Other devices whose work it waits or waited for.
-    depends_on: Mutex<SmallVec<[&'static Context; 2]>>,
 }
 
 // SAFETY: the raw handle is the driver's, which may be used from any thread.
@@ -108,7 +105,6 @@ impl Track {
             jobs: Mutex::default(),
             asked: Mutex::default(),
             spans: parts.spans,
-            depends_on: Mutex::default(),
         });
         timeline.follow(track.clone());
         let mut tracks = track.context.tracks.lock();
@@ -252,19 +248,6 @@ impl Track {
         self.context.fail_dependents(&self.health, &error);
     }
 
-    /// It waits for work of that device, which is to be looked after while somebody waits for this.
-    pub(super) fn depends_on(&self, context: &'static Context) {
-        let mut depends_on = self.depends_on.lock();
-        if !depends_on.iter().any(|known| std::ptr::eq(*known, context)) {
-            depends_on.push(context);
-        }
-    }
-
-    /// The devices that have to live for it to go on: its own first.
-    pub(super) fn devices(&self) -> impl Iterator<Item = &'static Context> + use<> {
-        std::iter::once(self.context).chain(self.depends_on.lock().clone())
-    }
-
     /// For somebody who asks again and again: the context may have died, or a write been lost, and nobody else looks.
     fn ask_word(&self) -> Answer {
         let now = Instant::now();
@@ -347,7 +330,7 @@ impl Progress for Track {
         if let Err(failed) = asked {
             self.context.note_death(failed, None);
         }
-        for other in self.devices().skip(1) {
+        for other in self.context.devices().into_iter().skip(1) {
             if other.look_after().is_err() {
                 other.bereave();
             }
