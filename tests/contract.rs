@@ -20,6 +20,8 @@ mod host_functions;
 mod kernels;
 #[path = "contract/peers.rs"]
 mod peers;
+#[path = "contract/positions.rs"]
+mod positions;
 #[path = "contract/streams.rs"]
 mod streams;
 #[path = "contract/tensors.rs"]

@@ -107,7 +107,7 @@ fn a_wait_for_what_the_host_knows_to_be_done_makes_no_call() {
     assert_eq!(driver.take(), []);
     assert!(filled.query().unwrap());
     drop(b.fill(&x, 2.0));
-    assert_eq!(driver.take(), [submit("b", 1, "fill")]);
+    assert_eq!(driver.take(), [submit("b", 2, "fill")], "the wait took a ticket");
 }
 
 #[test]

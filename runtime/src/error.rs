@@ -1,10 +1,12 @@
 //! The one error type: what failed, why with both numbers, and what to do.
 
 use crate::memory::{Pinned, PinnedBytes};
-use crate::order::Conflict;
+use crate::order::{Conflict, Mark};
+use crate::site::Site;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 use std::any::Any;
 use std::fmt;
+use std::sync::OnceLock;
 
 /// The result of anything that can be refused or fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -58,8 +60,16 @@ pub enum ErrorKind {
 #[derive(Clone)]
 pub struct Error {
     cause: Arc<Cause>,
-    /// What the refused call was given. Not part of the cause, which other ops may share.
-    given: Option<Arc<Mutex<Option<Given>>>>,
+    /// What belongs to the one refused call. Not part of the cause, which other ops may share.
+    own: Option<Arc<Mutex<Own>>>,
+}
+
+/// What belongs to one refused call.
+#[derive(Default)]
+struct Own {
+    given: Option<Given>,
+    /// The marks on what it would have written, which end when somebody looks at the error.
+    marks: Vec<std::sync::Arc<Mark>>,
 }
 
 /// Memory of the host that is handed back.
@@ -73,6 +83,9 @@ struct Cause {
     kind: ErrorKind,
     message: String,
     conflicts: Vec<Conflict>,
+    /// The refusal that this one comes from.
+    origin: Option<Error>,
+    site: OnceLock<Site>,
     seen: AtomicBool,
 }
 
@@ -89,8 +102,22 @@ impl Error {
         message: impl Into<String>,
         conflicts: Vec<Conflict>,
     ) -> Self {
-        let cause = Cause { kind, message: message.into(), conflicts, seen: AtomicBool::new(false) };
-        Error { cause: Arc::new(cause), given: None }
+        Self::of(kind, message.into(), conflicts, None)
+    }
+
+    /// The error of an op that would have read what an earlier one was refused to write.
+    pub(crate) fn inherited(op: &dyn fmt::Display, earlier: &Error) -> Self {
+        let origin = earlier.cause.origin.as_ref().unwrap_or(earlier).without_own();
+        let message = format!(
+            "{op} reads memory that was not written, because an earlier op was refused: {origin}; overwrite that memory, or \
+             take what is in it with accept_contents()"
+        );
+        Self::of(origin.kind(), message, Vec::new(), Some(origin))
+    }
+
+    fn of(kind: ErrorKind, message: String, conflicts: Vec<Conflict>, origin: Option<Error>) -> Self {
+        let (site, seen) = (OnceLock::new(), AtomicBool::new(false));
+        Error { cause: Arc::new(Cause { kind, message, conflicts, origin, site, seen }), own: None }
     }
 
     /// Which sort of failure this is.
@@ -101,6 +128,20 @@ impl Error {
     /// Every unordered earlier use the refused op ran into; empty for other kinds.
     pub fn conflicts(&self) -> &[Conflict] {
         &self.cause.conflicts
+    }
+
+    /// Whether the op was refused because it would have read what an earlier op, which was refused, did
+    /// not write. That refusal is this error's [`source`](std::error::Error::source).
+    ///
+    /// Looking at an inherited error does not settle the earlier one: the memory stays refused until the
+    /// earlier op's `Pending` is awaited, the memory is overwritten, or its contents are accepted.
+    pub fn is_inherited(&self) -> bool {
+        self.cause.origin.is_some()
+    }
+
+    /// The op that was refused and the line that called it. `None` if the error is not that of one op.
+    pub fn site(&self) -> Option<Site> {
+        self.cause.site.get().copied()
     }
 
     /// The pinned buffer that the refused copy was given, once: `None` if there was none, if it was taken before, or
@@ -123,11 +164,11 @@ impl Error {
 
     /// What `take` makes of what there is, which stays if it makes nothing of it.
     fn hand_back<R>(self, take: impl FnOnce(Given) -> Result<R, Given>) -> Option<R> {
-        let mut given = self.given.as_ref()?.lock();
-        match take(given.take()?) {
+        let mut own = self.own.as_ref()?.lock();
+        match take(own.given.take()?) {
             Ok(taken) => Some(taken),
             Err(other) => {
-                *given = Some(other);
+                own.given = Some(other);
                 None
             }
         }
@@ -141,13 +182,36 @@ impl Error {
         self.with(Given::Vec(Box::new(elements)))
     }
 
-    fn with(self, given: Given) -> Self {
-        Error { given: Some(Arc::new(Mutex::new(Some(given)))), ..self }
+    fn with(mut self, given: Given) -> Self {
+        self.own.get_or_insert_default().lock().given = Some(given);
+        self
     }
 
-    /// Says that somebody has been told: it was awaited, or passed on to what depends on it.
+    /// The same error, which looking at ends `mark`.
+    pub(crate) fn with_mark(mut self, mark: std::sync::Arc<Mark>) -> Self {
+        self.own.get_or_insert_default().lock().marks.push(mark);
+        self
+    }
+
+    /// The same error for another call that fails with it.
+    pub(crate) fn without_own(&self) -> Self {
+        Error { cause: self.cause.clone(), own: None }
+    }
+
+    /// Notes which op was refused, unless it is the error of a device, which many ops share.
+    pub(crate) fn at(self, site: Site) -> Self {
+        if !matches!(self.kind(), ErrorKind::Fault | ErrorKind::ShutDown | ErrorKind::Forked) {
+            let _ = self.cause.site.set(site);
+        }
+        self
+    }
+
+    /// Notes that the program has looked at the error of this very call.
     pub(crate) fn mark_seen(&self) {
         self.cause.seen.store(true, Ordering::Relaxed);
+        if let Some(own) = &self.own {
+            own.lock().marks.drain(..).for_each(|mark| mark.see());
+        }
     }
 
     pub(crate) fn is_seen(&self) -> bool {
@@ -167,4 +231,8 @@ impl fmt::Debug for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.cause.origin.as_ref().map(|origin| origin as _)
+    }
+}

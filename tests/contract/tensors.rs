@@ -160,9 +160,6 @@ contract! {
         }
         says(&refused(t.to_vec::<f32>()).await, ErrorKind::Shape, &["to_vec on", advice]);
         says(&t.buffer::<f32>().unwrap_err(), ErrorKind::Shape, &[advice]);
-        // What a refused op would have written is marked until somebody deals with it.
-        refused(x.sum()).await;
-        x.buffer::<f32>()?.accept_contents();
         let copy = t.contiguous().await?;
         assert!(!copy.shares_memory(&x) && copy.is_contiguous());
         assert_eq!(copy.to_vec::<f32>().await?, [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
@@ -198,37 +195,78 @@ contract! {
         assert_eq!(n.zero_().to_vec::<i64>().await?, [0; 3]);
     }
 
-    async fn a_refused_op_in_place_marks_what_it_would_have_written([device]) {
+    async fn wrong_arguments_leave_what_was_there_as_it_was([device]) {
+        let x = Tensor::ones([2, 2], &device).queued()?;
+        let fails: [fn(&Tensor, &Device) -> Pending<Tensor>; 4] = [
+            |x, device| x.add_(Tensor::zeros([3], device)),
+            |x, device| x.copy_(Tensor::zeros([3], device)),
+            |x, device| x.add_(Tensor::full([2, 2], 1, device)),
+            |x, _| x.sgd_(x, x, 0.1, 0.9),
+        ];
+        for fail in fails {
+            drop(fail(&x, &device));
+            assert_eq!(x.sum().item::<f32>().await?, 4.0);
+        }
+        refused(device.default_stream()?.synchronize()).await;
+    }
+
+    async fn a_refused_op_in_place_marks_what_it_would_have_written_until_it_is_looked_at([device]) {
+        let side = device.stream().label("side").build()?;
         let x = Tensor::zeros([2, 2], &device).queued()?;
-        let error = refused(x.add_(Tensor::zeros([3], &device))).await;
-        says(&refused(x.sum()).await, ErrorKind::Shape, &[&error.to_string()]);
-        assert_eq!(x.fill_(1.0).sum().item::<f32>().await?, 4.0);
+        let marked = async |x: &Tensor| {
+            let error = refused(side.enter(|| x.sum())).await;
+            assert!(error.is_inherited(), "{error}");
+            let line = ["sum on stream \"side\" (tests/contract/tensors.rs:", "add_ on stream \"side\" (tests/contract/tensors.rs:"];
+            says(&error, ErrorKind::Unordered, &line);
+            x.sum().item::<f32>().await
+        };
+        let add = side.enter(|| x.add_(1.0));
+        side.wait_stream(&device.default_stream()?);
+        assert_eq!(marked(&x).await?, 0.0, "the default stream carries no mark");
+        refused(add).await;
+        assert_eq!(side.enter(|| x.sum().item::<f32>()).await?, 0.0, "somebody has looked at the error");
+
+        x.fill_(0.0).queued()?;
+        drop(side.enter(|| x.add_(1.0)));
+        side.wait_stream(&device.default_stream()?);
+        assert_eq!(marked(&x).await?, 0.0);
+        x.accept_contents();
+        assert_eq!(side.enter(|| x.sum().item::<f32>()).await?, 0.0);
+        refused(side.synchronize()).await;
     }
 
     async fn an_op_in_place_with_a_refused_operand_marks_what_it_would_have_written([device]) {
+        let side = device.new_stream()?;
         let w = Tensor::ones([4], &device).queued()?;
         let v = Tensor::ones([4], &device).queued()?;
-        let bad = w.reshape([7]);
+        let bad = side.enter(|| w.add(1.0));
         let text = bad.as_operand().unwrap_err().error().to_string();
         let marked = async |tensor: &Tensor| {
-            says(&refused(tensor.to_vec::<f32>()).await, ErrorKind::Shape, &[&text]);
+            let error = refused(tensor.to_vec::<f32>()).await;
+            assert!(error.is_inherited(), "{error}");
+            says(&error, ErrorKind::Unordered, &["to_vec on stream \"default\"", &text]);
             tensor.fill_(1.0).await
         };
         type InPlace = fn(&Tensor, &Pending<Tensor>) -> Pending<Tensor>;
         let ops: [InPlace; 4] =
             [|w, bad| w.add_(bad), |w, bad| w.mul_(bad), |w, bad| w.copy_(bad), |w, bad| w.sgd_(w, bad, 0.1, 0.9)];
         for op in ops {
-            says(&refused(op(&w, &bad)).await, ErrorKind::Shape, &[&text]);
+            drop(op(&w, &bad));
             marked(&w).await?;
+            says(&refused(op(&w, &bad)).await, ErrorKind::Unordered, &[&text]);
+            assert_eq!(w.to_vec::<f32>().await?, [1.0; 4], "looking at the error of the op itself ends its mark");
         }
-        says(&refused(w.sgd_(&bad, &v, 0.1, 0.9)).await, ErrorKind::Shape, &[&text]);
+        drop(w.sgd_(&bad, &v, 0.1, 0.9));
         marked(&w).await?;
         marked(&v).await?;
-        says(&refused((&bad).sgd_(&bad, &v, 0.1, 0.9)).await, ErrorKind::Shape, &[&text]);
+        drop((&bad).sgd_(&bad, &v, 0.1, 0.9));
         marked(&v).await?;
-        says(&refused((&bad).sgd_(&w, &bad, 0.1, 0.9)).await, ErrorKind::Shape, &[&text]);
+        says(&refused((&bad).sgd_(&w, &bad, 0.1, 0.9)).await, ErrorKind::Unordered, &[&text]);
         refused(w.add(&bad)).await;
         assert_eq!(w.to_vec::<f32>().await?, [1.0; 4], "not in place");
+        drop(w.add_(&bad));
+        refused(bad).await;
+        marked(&w).await?;
     }
 
     async fn a_copy_of_a_tensor_onto_itself_does_nothing([device]) {

@@ -44,7 +44,13 @@ fn a_product_that_fails_may_have_begun_and_keeps_its_ticket_and_its_memory() {
         let error = refusal(stream.launch(call, LaunchConfig::linear(1, 256)));
         says(&error, ErrorKind::Driver, &["CUBLAS_STATUS_INTERNAL_ERROR"]);
         assert_eq!(stream.issued(), before + 1);
-        assert_eq!(refusal(stream.read(&c)).to_string(), error.to_string());
+        let other = device.new_stream().unwrap();
+        drop(other.wait_stream(&stream));
+        for reader in [&stream, &other] {
+            let inherited = refusal(reader.read(&c));
+            assert!(inherited.is_inherited(), "{inherited}");
+            says(&inherited, ErrorKind::Driver, &[&error.to_string()]);
+        }
         stream.fill(&c, 2.0).wait().unwrap();
         assert_eq!(stream.read(&c).wait().unwrap(), [2.0; 16]);
     });

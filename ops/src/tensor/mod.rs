@@ -154,6 +154,11 @@ impl Tensor {
         })
     }
 
+    /// Takes what is in the memory as it is, after a write to it was refused: [`Buffer::accept_contents`].
+    pub fn accept_contents(&self) {
+        with_buffer!(&self.storage, buffer => buffer.accept_contents());
+    }
+
     fn not_contiguous(&self) -> String {
         format!(
             "the tensor is a transposed view of shape {}, and only matmul and linear take that; call .contiguous() on it, \

@@ -462,6 +462,17 @@ pub struct Submission {
     pub claims: Option<Box<[Claim]>>,
 }
 
+impl Submission {
+    /// The newest ticket that is reached when it is over.
+    #[inline]
+    pub fn reaches(&self) -> Ticket {
+        match self.command {
+            Command::Edge(_) => self.ticket - 1,
+            _ => self.ticket,
+        }
+    }
+}
+
 /// Bytes that a piece of work touches, by absolute address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
@@ -484,6 +495,11 @@ pub enum Command {
     Graph(DriverGraph),
     /// Hold the stream until another timeline has got somewhere.
     Wait(Point),
+    /// The same for the work that comes next, whose ticket this has. It does not reach that ticket, and where it is submitted,
+    /// that work follows or its ticket goes to other work.
+    Edge(Point),
+    /// Nothing: a wait whose order holds already takes its ticket.
+    Elided,
     /// Call a host function in stream order.
     Call(HostFn),
     /// Note the time at which the stream gets here.
@@ -500,10 +516,18 @@ impl Command {
             Command::Fill(_) => "fill",
             Command::Launch(_) => "kernel",
             Command::Graph(_) => "graph",
-            Command::Wait(_) => "wait",
+            Command::Wait(_) | Command::Edge(_) | Command::Elided => "wait",
             Command::Call(_) => "call",
             Command::Stamp(_) => "stamp",
             Command::Foreign => "foreign",
+        }
+    }
+
+    /// What holds the stream, if it is a wait.
+    pub fn holds_until(&self) -> Option<&Point> {
+        match self {
+            Command::Wait(point) | Command::Edge(point) => Some(point),
+            _ => None,
         }
     }
 
@@ -515,6 +539,8 @@ impl Command {
             Command::Launch(launch) => launch.bytes(),
             Command::Graph(_)
             | Command::Wait(_)
+            | Command::Edge(_)
+            | Command::Elided
             | Command::Call(_)
             | Command::Stamp(_)
             | Command::Foreign => 0,

@@ -82,7 +82,9 @@ impl Work {
             Command::Stamp(_) => {
                 Err("an event has one time, and a graph runs again and again; time its launches")
             }
-            Command::Wait(_) => Err("it waits for what is not in the graph; wait before a launch"),
+            Command::Wait(_) | Command::Edge(_) | Command::Elided => {
+                Err("it waits for what is not in the graph; wait before a launch")
+            }
             Command::Foreign => Err("nobody knows what foreign work enqueues; do it between launches"),
         }
     }

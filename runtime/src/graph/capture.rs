@@ -11,7 +11,8 @@
 //! 4. Every wait between members is kept: it is what makes branches, and where the device that replays them stands is not known.
 //! 5. What cannot be repeated is refused: host functions, copies to the host, foreign work, timed events, waits for streams outside,
 //!    and asking what is done.
-//! 6. A call that is refused is not in the graph. If nobody looks at its refusal until the end, the capture fails with it.
+//! 6. A call that is refused is not in the graph and leaves no mark on memory: nothing of a capture has run. If nobody looks at its
+//!    refusal until the end, the capture fails with it.
 //! 7. A graph that is launched in a capture is its steps, on the stream of the launch and on further streams of the plan.
 //!
 //! # Lock order
@@ -25,8 +26,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::Workspace;
 use crate::memory::{Allocation, ReuseOrder};
 use crate::order::{
-    self, Access, Asker, ByteRange, Clock, Conflict, Entered, Entry, Findings, Ledger, MAX_ACCESSES,
-    Observed, Refused, StreamId, Strictness, Use, check_and_enter,
+    self, Access, Asker, Clock, Conflict, Entered, Entry, Findings, Ledger, MAX_ACCESSES, Marks, Observed,
+    Refused, StreamId, Strictness, Use, check_and_enter,
 };
 use crate::site::Site;
 use crate::stream::{InMemory, Op, Place, Snapshot, StreamCore};
@@ -294,7 +295,7 @@ impl Capture {
         let histories = self.pool.close();
         drop((recording, members, histories));
         let device = &self.pool.device;
-        device.world.observed.retire(self.pool.nobody, &Clock::default());
+        device.world.observed.retire(self.pool.nobody);
         device.world.forget_capture(self.pool.nobody);
         let _ = CAPTURES.try_with(|captures| {
             captures.borrow_mut().retain(|capture| !std::ptr::eq(&**capture, self));
@@ -309,7 +310,7 @@ impl Capture {
         op: &mut Op<'_, A>,
         command: impl FnOnce() -> Command,
     ) -> Result<Ticket> {
-        self.try_enqueue(core, op, command).inspect_err(|error| self.mark_failed(op.touches, error))
+        self.try_enqueue(core, op, command).map_err(|error| error.at(op.site))
     }
 
     fn try_enqueue<A: InMemory>(
@@ -344,14 +345,16 @@ impl Capture {
         let histories = guard.as_mut().expect("the capture goes on");
         let touches = op.touches.iter().map(|touch| (touch.allocation(), *touch.range(), touch.mode()));
         let operands = histories.operands(touches.clone());
-        let asker =
-            Asker { stream: id, lane: 0, stated: &recording.members[at].clock, observed: &self.observed };
+        let (stated, marks) = (&recording.members[at].clock, &Marks::default());
+        let asker = Asker { stream: id, lane: 0, stated, observed: &self.observed, marks, ensured: &[] };
         let strictness = Strictness::of(mode);
         let entry = Entry { asker, ticket: number, site: &op.site, strictness };
         let checked = check_and_enter(&operands, None, &entry, &mut entered);
         match checked {
             Ok(()) => {}
-            Err(Refused::Failed(error)) => return Err(error),
+            Err(Refused::Marked(_) | Refused::Needs(_)) => {
+                unreachable!("captured ops leave no marks, and a member stays open")
+            }
             Err(Refused::Unordered(findings)) => {
                 let conflicts = recording.conflicts(core, op.site, &operands, &findings);
                 return Err(Error::with_conflicts(
@@ -392,15 +395,6 @@ impl Capture {
         Ok(number)
     }
 
-    /// Marks what a refused op would have written, for what is captured after it.
-    pub(crate) fn mark_failed<A: InMemory>(&self, touches: &[A], error: &Error) {
-        let mut histories = self.pool.histories.lock();
-        if let Some(histories) = histories.as_mut() {
-            let touches = touches.iter().map(|touch| (touch.allocation(), *touch.range(), touch.mode()));
-            order::mark_failed(&histories.operands(touches), error);
-        }
-    }
-
     /// Memory of the graph's own.
     pub(crate) fn alloc(&self, core: &StreamCore, site: Site, len_bytes: usize) -> Result<Arc<Allocation>> {
         let (id, number, clock) = {
@@ -420,7 +414,7 @@ impl Capture {
             outside,
             site,
         ));
-        let ledger = Ledger::new(Use { stream: id, ticket: number }, len_bytes as u64, site);
+        let ledger = Ledger::new(Use { stream: id, ticket: number }, None, len_bytes as u64, site);
         if let Some(histories) = self.pool.histories.lock().as_mut() {
             histories.born(&allocation, ledger);
         }
@@ -458,6 +452,7 @@ impl Capture {
             version: 0,
             stated: member.clock.clone(),
             known: Clock::default(),
+            marks: Marks::default(),
             event: None,
             capture: Some(Arc::downgrade(self)),
         }
@@ -553,15 +548,6 @@ impl Recording {
 /// The captures of this thread, innermost last. One that is at its end captures nothing.
 fn captures() -> Vec<Arc<Capture>> {
     CAPTURES.try_with(|captures| captures.borrow().clone()).unwrap_or_default()
-}
-
-/// [`Buffer::accept_contents`](crate::Buffer::accept_contents) in what this thread captures.
-pub(crate) fn accept_contents(allocation: &Allocation, range: &ByteRange) {
-    for capture in captures() {
-        if let Some(histories) = &*capture.pool.histories.lock() {
-            histories.accept(allocation, range);
-        }
-    }
 }
 
 /// [`Stream::wait_for`](crate::Stream::wait_for) where this thread captures: `None` if no capture has to do with it.

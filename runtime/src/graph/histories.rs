@@ -110,13 +110,6 @@ impl Histories {
         Some(history.ledger.open().uses().to_vec())
     }
 
-    /// Takes the marks of refused writes in the capture off `range`.
-    pub(super) fn accept(&self, allocation: &Allocation, range: &ByteRange) {
-        if let Some(history) = self.by_address.get(&address(allocation)) {
-            history.ledger.open().clear_failed(range);
-        }
-    }
-
     /// What launches touch, of the memory that is still there, in the order in which the capture met it.
     pub(super) fn into_touched(self) -> Vec<Touched> {
         let mut histories: Vec<History> = self.by_address.into_values().collect();

@@ -12,7 +12,7 @@ mod capture;
 mod histories;
 mod pool;
 
-pub(crate) use capture::{Capture, accept_contents, captured, wait_for};
+pub(crate) use capture::{Capture, captured, wait_for};
 pub(crate) use pool::GraphPool;
 
 use crate::device::{Device, DeviceShared};
@@ -223,7 +223,7 @@ impl Graph {
     /// first stream that of the stream of the launch.
     ///
     /// # Errors
-    /// In the `Pending`: as for any op. What reads the memory that it would have written fails with the same error.
+    /// In the `Pending`: as for any op.
     #[track_caller]
     pub fn launch(&self, stream: &Stream) -> Pending<()> {
         let site = Site::here(&"graph");
@@ -249,8 +249,7 @@ impl Graph {
                     if core.device.id == graph.device.id { " of another runtime" } else { "" },
                 ),
             );
-            core.mark_failed(&touches, &error);
-            return Pending::refused_on(core, error);
+            return Pending::refused_on(core, error.at(site));
         }
         let mut op = Op::new("graph", site, &touches);
         op.of_many = true;

@@ -50,7 +50,7 @@ impl Allocation {
         debug_assert!(len_bytes <= grant.len_bytes);
         let place = Arc::new(MaybeUninit::<Self>::uninit());
         let inside = Arc::as_ptr(&place).cast_mut();
-        let ledger = Ledger::new(used, len_bytes as u64, site);
+        let ledger = Ledger::new(used, grant.wait, len_bytes as u64, site);
         let new = Allocation { device, ptr: grant.ptr, len_bytes, ledger, home: Home::Pool(grant.block) };
         // SAFETY: nobody else knows the place, and it is initialized by this. It was there before the value, so that this is made in
         // it: to make it first and move it, some 300 bytes, takes a tenth of an allocation's time.
@@ -69,7 +69,7 @@ impl Allocation {
         used: Use,
         site: Site,
     ) -> Self {
-        let ledger = Ledger::new(used, len_bytes as u64, site);
+        let ledger = Ledger::new(used, None, len_bytes as u64, site);
         Allocation { device, ptr: grant.ptr, len_bytes, ledger, home: Home::Graph(pool, grant.block) }
     }
 
@@ -82,7 +82,7 @@ impl Allocation {
         site: Site,
         owner: Keep,
     ) -> Self {
-        let ledger = Ledger::new(used, len_bytes as u64, site);
+        let ledger = Ledger::new(used, None, len_bytes as u64, site);
         Allocation { device, ptr, len_bytes, ledger, home: Home::Owner(owner) }
     }
 }

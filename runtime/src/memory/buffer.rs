@@ -144,13 +144,18 @@ impl<T: Element> Buffer<T> {
         Ok(self.view(start, self.rows, end - start, self.pitch))
     }
 
-    /// Accepts what is in the memory as it is, after a write to it was refused.
+    /// Takes what is in the memory as it is, after a write to it was refused.
     ///
-    /// A refused write marks the bytes it would have written, and what reads them fails with the same error until they are
-    /// overwritten. A caller that has dealt with the refusal and wants the old contents takes the mark off with this.
+    /// A refused write leaves a mark on the bytes that it would have written. Ops that read them fail with an
+    /// inherited error ([`Error::is_inherited`]) on the stream that was refused and on streams that have since
+    /// waited for it. The mark ends when the refused call's own `Pending` is awaited, when a `synchronize`
+    /// returns that error, when the bytes are overwritten, or here. Work on other streams is not affected.
+    ///
+    /// Where bytes may have changed, because the driver did a part of the work or foreign work failed, and in
+    /// [`OrderMode::Wait`](crate::OrderMode::Wait), ops of all streams fail until the bytes are overwritten
+    /// or accepted.
     pub fn accept_contents(&self) {
-        crate::graph::accept_contents(&self.allocation, &self.range());
-        self.allocation.ledger.open().clear_failed(&self.range());
+        self.allocation.ledger.open().clear_marks(&self.range());
     }
 
     fn not_contiguous(&self, what: &str, instead: &str) -> Error {

@@ -63,7 +63,7 @@ impl DeviceMemory {
     /// `len_bytes`, rounded up to 512, for `stream`, which `order` answers for. Zero bytes are served as 512, so every
     /// allocation has an address of its own.
     ///
-    /// The caller holds the stream, so that its clock does not change meanwhile, and makes it wait for `Grant::wait`.
+    /// The caller sees to it that `Grant::wait` is waited for.
     #[inline]
     pub(crate) fn alloc(
         &self,

@@ -2,7 +2,7 @@
 //!
 //! # The rule
 //! A free block keeps the newest ticket of each stream that used it. It is handed out only if each of these is **before**
-//! the allocating stream (its own, or covered by its known clock), or **finished**, or **waited for** by that stream before
+//! the allocating stream (its own, or covered by its known clock), or **finished**, or **waited for** by each stream before
 //! it touches the block ([`Grant::wait`]).
 //!
 //! # The ladder
@@ -97,8 +97,8 @@ pub(crate) struct Grant {
     pub(crate) block: BlockId,
     /// At least what was asked for.
     pub(crate) len_bytes: usize,
-    /// What the stream has to wait for before it, or anything ordered after it, touches the block. Whoever frees the block
-    /// without having waited must not name a use by the allocating stream.
+    /// What each stream has to wait for before it touches the block. If the block is freed and the allocating stream has not
+    /// touched it, the allocation itself is no use of it.
     pub(crate) wait: Option<Use>,
 }
 

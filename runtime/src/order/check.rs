@@ -6,14 +6,15 @@
 
 use super::clock::{Clock, StreamId, Use};
 use super::ledger::{Book, Did, Ledger, Page, Record};
+use super::marks::{Mark, Marks};
 use super::mode::OrderMode;
 use super::observed::Observed;
 use super::range::ByteRange;
-use crate::error::Error;
 use crate::kernel::AccessMode;
 use crate::site::Site;
 use crate::timeline::Ticket;
 use arrayvec::ArrayVec;
+use std::sync::Arc;
 
 /// One operand, as the check sees it: read where the op keeps it, since copying operands costs as much as checking them.
 pub(crate) trait Access {
@@ -29,12 +30,20 @@ pub(crate) struct Asker<'a> {
     pub(crate) lane: usize,
     pub(crate) stated: &'a Clock,
     pub(crate) observed: &'a Observed,
+    /// What its stream carries.
+    pub(crate) marks: &'a Marks,
+    /// What the runtime itself has put before the op, or found to be over.
+    pub(crate) ensured: &'a [Use],
 }
 
 impl Asker<'_> {
     #[inline]
     fn is_after(&self, earlier: Use) -> bool {
         self.stated.covers(earlier) || self.observed.covers(earlier)
+    }
+
+    fn is_ensured(&self, earlier: Use) -> bool {
+        self.ensured.iter().any(|used| used.stream == earlier.stream && used.ticket >= earlier.ticket)
     }
 }
 
@@ -74,10 +83,13 @@ pub(crate) type Findings = Vec<Finding>;
 /// Why an op was not entered.
 #[derive(Debug)]
 pub(crate) enum Refused {
-    /// What it reads was never written, because of this error.
-    Failed(Error),
+    /// What it reads was never written, because of this refusal.
+    Marked(Arc<Mark>),
     /// Uses that it is not ordered after: all of them.
     Unordered(Findings),
+    /// Uses that the runtime has to put before it: by streams that are closed, which no program can name
+    /// any more, and what its memory was used for before it was allocated.
+    Needs(Vec<Use>),
 }
 
 /// What an entered op replaced, to be put back if the driver refuses it.
@@ -88,6 +100,8 @@ pub(crate) struct Entered {
     /// Records that are gone: of which access.
     removed: Vec<(At, Record)>,
     pub(crate) findings: Findings,
+    /// Whether it overwrites bytes that are marked.
+    pub(crate) unmarks: bool,
 }
 
 /// The most accesses of one op: a graph has those of all its ops.
@@ -224,7 +238,7 @@ fn check_and_enter_one(
     entry: &Entry<'_>,
     entered: &mut Entered,
 ) -> bool {
-    if page.has_failed() {
+    if !page.is_plain() {
         return false;
     }
     check(at, access, page, entry, &mut entered.findings);
@@ -254,18 +268,35 @@ fn check_together<A: Access>(
     entered: &mut Entered,
 ) -> Result<(), Refused> {
     let (mut pages, page_of) = open_all(accesses, entry.asker.lane);
+    let asker = &entry.asker;
+    let mut needs: Vec<Use> = Vec::new();
+    for page in &mut pages {
+        page.drop_ended_marks();
+        needs.extend(page.behind().filter(|behind| !asker.is_ensured(*behind)));
+    }
     for (at, access) in accesses.iter().enumerate() {
         let page = &pages[usize::from(page_of[at])];
         if access.mode().reads()
-            && let Some(error) = page.failed(access.range())
+            && let Some(mark) = page.mark_on(access.range(), asker.marks)
         {
             entered.findings.clear();
-            return Err(Refused::Failed(error.clone()));
+            return Err(Refused::Marked(mark));
         }
+        entered.unmarks |= page.is_marked(access.range()) && overwrites(accesses, access);
         check(at as At, access, page, entry, &mut entered.findings);
     }
+    // A stream that is closed has no handle that a program could wait for.
+    entered.findings.retain(|finding| {
+        let by_closed = asker.observed.is_closed(finding.earlier.used.stream);
+        needs.extend(by_closed.then_some(finding.earlier.used));
+        !by_closed
+    });
     if !entered.findings.is_empty() && entry.strictness == Strictness::Refuse {
         return Err(Refused::Unordered(std::mem::take(&mut entered.findings)));
+    }
+    if !needs.is_empty() {
+        *entered = Entered::default();
+        return Err(Refused::Needs(needs));
     }
     for (at, access) in accesses.iter().enumerate() {
         enter(at as At, access, &mut pages[usize::from(page_of[at])], entry, entered);
@@ -305,7 +336,11 @@ fn check(at: At, access: &impl Access, page: &Book, entry: &Entry<'_>, findings:
     }
     for earlier in page.records() {
         let concerned = writes || earlier.did != Did::Read;
-        if concerned && earlier.used.stream != asker.stream && !passes(earlier, range, asker) {
+        if concerned
+            && earlier.used.stream != asker.stream
+            && !passes(earlier, range, asker)
+            && !asker.is_ensured(earlier.used)
+        {
             findings.push(Finding { access: at.into(), earlier: *earlier });
         }
     }
@@ -314,9 +349,6 @@ fn check(at: At, access: &impl Access, page: &Book, entry: &Entry<'_>, findings:
 /// Enters an access the long way.
 fn enter(at: At, access: &impl Access, page: &mut Book, entry: &Entry<'_>, entered: &mut Entered) {
     let (mode, range, asker) = (access.mode(), access.range(), &entry.asker);
-    if mode.writes() {
-        page.overwrite(range);
-    }
     if entry.strictness != Strictness::Skip && !range.is_empty() {
         let did = if mode.writes() { Did::Write } else { Did::Read };
         let record = Record { used: entry.used(), range: *range, did, site: *entry.site };
@@ -342,11 +374,27 @@ fn undo_in(page: &mut Book, mine: impl Fn(At) -> bool, entry: &Entry<'_>, entere
     page.undo(used, renewed, removed.map(|(_, old)| *old));
 }
 
-/// Marks what a refused op would have written.
+/// Whether what was in the bytes of `access` is lost without the op having read it.
+fn overwrites<A: Access>(accesses: &[A], access: &A) -> bool {
+    let reads_it = |other: &A| {
+        other.mode().reads() && address(other) == address(access) && other.range().overlaps(access.range())
+    };
+    access.mode().writes() && !accesses.iter().any(reads_it)
+}
+
+/// Takes the marks off what an op, which the driver has taken, overwrites.
 #[cold]
-pub(crate) fn mark_failed<A: Access>(accesses: &[A], error: &Error) {
-    for access in accesses.iter().filter(|access| access.mode().writes() && !access.range().is_empty()) {
-        access.ledger().open().mark_failed(*access.range(), error);
+pub(crate) fn overwritten<A: Access>(accesses: &[A]) {
+    for access in accesses.iter().filter(|access| overwrites(accesses, access)) {
+        access.ledger().open().clear_marks(access.range());
+    }
+}
+
+/// Puts `mark` on what a refused op would have written.
+#[cold]
+pub(crate) fn mark<A: Access>(written: &[&A], mark: &Arc<Mark>, everybodys: bool) {
+    for access in written {
+        access.ledger().open().mark(*access.range(), mark, everybodys);
     }
 }
 

@@ -60,6 +60,28 @@ impl Clock {
         self.get(used.stream).is_some_and(|ticket| ticket >= used.ticket)
     }
 
+    /// Whether merging `point` and what was before it would change nothing. As for [`merge`](Self::merge),
+    /// `owner`'s entries and those that are `over` do not count.
+    pub(crate) fn implies(
+        &self,
+        owner: StreamId,
+        point: Use,
+        before: &Clock,
+        over: impl Fn(Use) -> bool,
+    ) -> bool {
+        let superfluous = |entry: &Use| entry.stream == owner || over(*entry);
+        self.implies_all(before, superfluous) && (superfluous(&point) || self.covers(point))
+    }
+
+    fn implies_all(&self, before: &Clock, superfluous: impl Fn(&Use) -> bool) -> bool {
+        let mut mine = self.entries().iter().peekable();
+        // Both lists are sorted, so one walk through ours is enough for all of theirs.
+        before.entries().iter().filter(|entry| !superfluous(entry)).all(|entry| {
+            while mine.next_if(|mine| mine.stream < entry.stream).is_some() {}
+            mine.peek().is_some_and(|mine| mine.stream == entry.stream && mine.ticket >= entry.ticket)
+        })
+    }
+
     /// Merges `point` and what was before it, by maximum. `owner`'s own entry is left out, and so is what is before everything
     /// anyway (`over`: observed by the host, or of a stream that is gone), which keeps clocks short. Whether anything changed.
     pub(crate) fn merge(
@@ -70,13 +92,7 @@ impl Clock {
         over: impl Fn(Use) -> bool,
     ) -> bool {
         let superfluous = |entry: &Use| entry.stream == owner || over(*entry);
-        let mut mine = self.entries().iter();
-        let mut implied = |entry: &Use| {
-            let same = mine.by_ref().find(|mine| mine.stream >= entry.stream);
-            same.is_some_and(|mine| mine.stream == entry.stream && mine.ticket >= entry.ticket)
-        };
-        // Both lists are sorted, so one walk through ours is enough for all of theirs.
-        let all_implied = before.entries().iter().filter(|entry| !superfluous(entry)).all(&mut implied);
+        let all_implied = self.implies_all(before, superfluous);
         if all_implied && (superfluous(&point) || self.covers(point)) {
             return false;
         }

@@ -13,24 +13,26 @@
 //!
 //! # What is kept
 //! A new write removes every record that it covers: it is ordered after them, and what comes after it is ordered
-//! after them too. A new read removes reads that it covers and is ordered after. A record the host has observed is before
+//! after them too. A new read removes reads of its stream that it covers. A record the host has observed is before
 //! everything and goes at the next opportunity; so do all records of a stream that is gone. What remains is bounded by
 //! live streams times distinct ranges.
 
 use super::clock::{Clock, StreamId, Use};
+use super::marks::{Mark, Marks, OnBytes};
 use super::observed::Observed;
 use super::range::ByteRange;
-use crate::error::Error;
 use crate::site::Site;
 use crate::sync::{Lock, LockGuard};
 use crate::timeline::Ticket;
 use crossbeam_utils::CachePadded;
 use smallvec::SmallVec;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 const LANES: usize = 8;
 /// How many waiting readers it takes until a book is shared out.
 const PATIENCE: u8 = 2;
+/// The most pieces that a mark's bytes are kept in.
+const MOST_PIECES: usize = 64;
 
 /// What an earlier op did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,23 +69,82 @@ pub(crate) struct Book {
     waited: u8,
     /// The main book: whether it is shared out. A lane: whether it is active.
     shared: bool,
-    /// Bytes that a refused write did not write. A lane has none: who reads such bytes reads in the main book.
-    failed: Option<Box<Failed>>,
+    /// Whether a stream that has since closed and drained has left `uses`.
+    outlived: bool,
+    /// A lane has none: ops on memory that has it open the main book.
+    rare: Option<Box<Rare>>,
     uses: Uses,
     records: Records,
 }
 
-/// Bytes, and the error of the write that left them as they were. Never empty: what is rare takes one word of a book.
+/// What few allocations have, and what takes every op on them the long way. One word of a book.
 #[derive(Debug, Default)]
-struct Failed(Vec<(ByteRange, Error)>);
+struct Rare {
+    marks: Vec<MarkedBytes>,
+    behind: Option<Behind>,
+}
+
+/// What the memory was last used for before it was allocated, if that was not over. Each stream has to be
+/// after it before it touches the memory, see [`Ledger::new`].
+#[derive(Debug)]
+struct Behind {
+    used: Use,
+    /// The allocation, which is not after it.
+    allocated: Use,
+}
+
+/// Bytes that a refused write did not write.
+#[derive(Debug)]
+struct MarkedBytes {
+    /// Disjoint, and not empty.
+    pieces: Vec<ByteRange>,
+    mark: OnBytes,
+}
+
+impl MarkedBytes {
+    fn overlaps(&self, range: &ByteRange) -> bool {
+        self.pieces.iter().any(|piece| piece.overlaps(range))
+    }
+
+    /// Takes `range` out. Bytes stay marked, to be on the safe side, where that would make too many pieces.
+    fn cut(&mut self, range: &ByteRange) {
+        let mut left = Vec::with_capacity(self.pieces.len());
+        for piece in &self.pieces {
+            match piece.minus(range) {
+                Some(pieces) => left.extend(pieces),
+                None => left.push(*piece),
+            }
+        }
+        if left.len() <= MOST_PIECES {
+            self.pieces = left;
+        }
+    }
+
+    fn add(&mut self, range: ByteRange) {
+        if self.pieces.iter().any(|piece| piece.covers(&range)) {
+            return;
+        }
+        self.pieces.retain(|piece| !range.covers(piece));
+        self.pieces.push(range);
+        if self.pieces.len() > MOST_PIECES {
+            let from = self.pieces.iter().map(ByteRange::offset).min().unwrap_or_default();
+            let to = self.pieces.iter().map(ByteRange::end).max().unwrap_or_default();
+            self.pieces = vec![ByteRange::contiguous(from, to - from)];
+        }
+    }
+}
 
 /// An opened ledger: its main book, or a lane.
 pub(crate) type Page<'a> = LockGuard<'a, Book>;
 
 impl Ledger {
     /// The history of memory that `site` allocated on a stream whose last ticket was `used`.
+    ///
+    /// `behind`: what the memory was used for before, if the stream is not after it. It is not the
+    /// program's business, so it is in no verdict: whichever stream touches the memory first is made to
+    /// wait for it.
     #[inline(always)]
-    pub(crate) fn new(used: Use, len_bytes: u64, site: Site) -> Self {
+    pub(crate) fn new(used: Use, behind: Option<Use>, len_bytes: u64, site: Site) -> Self {
         let mut book = Book::default();
         book.records.push(Record {
             used,
@@ -91,8 +152,11 @@ impl Ledger {
             did: Did::Allocate,
             site,
         });
-        // Whatever the block was used for before, the allocating stream is after it at this very ticket.
         book.uses.push(used);
+        if let Some(behind) = behind {
+            let behind = Some(Behind { used: behind, allocated: used });
+            book.rare = Some(Box::new(Rare { marks: Vec::new(), behind }));
+        }
         Ledger { main: Lock::new(book), lanes: OnceLock::new() }
     }
 
@@ -120,7 +184,7 @@ impl Ledger {
     fn open_contended(&self, lane: usize) -> Page<'_> {
         let mut book = self.main.lock();
         book.waited += 1;
-        if book.waited < PATIENCE || book.has_failed() {
+        if book.waited < PATIENCE || !book.is_plain() {
             return book;
         }
         let lanes = self.lanes.get_or_init(Box::default);
@@ -159,34 +223,36 @@ impl Ledger {
                 });
                 book.records.push(read);
             }
+            book.outlived |= lane.outlived;
             for used in std::mem::take(&mut lane.uses) {
-                note(&mut book.uses, used, |_| false);
+                note(&mut book.uses, used);
             }
         }
         book.shared = false;
     }
 
-    /// The newest ticket of each stream that used it, when nobody else can use it any more.
+    /// The newest ticket of each stream that used it, when nobody else can use it any more. Its allocation is
+    /// one of them if the allocating stream was after all earlier uses.
     #[inline(always)]
     pub(crate) fn last_uses(&mut self) -> &[Use] {
         if self.main.get_mut().shared {
             drop(self.open());
         }
-        &self.main.get_mut().uses
+        let book = self.main.get_mut();
+        if let Some(Behind { allocated, .. }) = book.rare.as_ref().and_then(|rare| rare.behind.as_ref()) {
+            book.uses.retain(|used| used != allocated);
+        }
+        &book.uses
     }
 }
 
-/// Keeps the newest ticket of each stream. Streams that are gone are dropped when the list would grow.
+/// Keeps the newest ticket of each stream.
 #[inline]
-fn note(uses: &mut Uses, used: Use, gone: impl Fn(StreamId) -> bool) {
-    if let Some(entry) = uses.iter_mut().find(|entry| entry.stream == used.stream) {
-        entry.ticket = entry.ticket.max(used.ticket);
-        return;
+fn note(uses: &mut Uses, used: Use) {
+    match uses.iter_mut().find(|entry| entry.stream == used.stream) {
+        Some(entry) => entry.ticket = entry.ticket.max(used.ticket),
+        None => uses.push(used),
     }
-    if uses.len() == uses.capacity() {
-        uses.retain(|entry| !gone(entry.stream));
-    }
-    uses.push(used);
 }
 
 impl Book {
@@ -198,7 +264,18 @@ impl Book {
     /// Notes that `used` touches this memory, whatever the check says.
     #[inline]
     pub(crate) fn note_use(&mut self, used: Use, observed: &Observed) {
-        note(&mut self.uses, used, |stream| observed.is_gone(stream));
+        if self.uses.len() == self.uses.capacity() {
+            self.forget_gone(observed);
+        }
+        note(&mut self.uses, used);
+    }
+
+    /// Drops the uses of streams that are gone, when the list would grow.
+    #[cold]
+    fn forget_gone(&mut self, observed: &Observed) {
+        let before = self.uses.len();
+        self.uses.retain(|entry| !observed.is_gone(entry.stream));
+        self.outlived |= self.uses.len() < before;
     }
 
     /// Enters the same access by the same stream again: its record becomes newer, and no other changes. Returns what it said before.
@@ -212,7 +289,7 @@ impl Book {
         site: &Site,
         passes: impl Fn(&Record) -> bool,
     ) -> Option<(Ticket, Site)> {
-        if self.has_failed() {
+        if !self.is_plain() {
             return None;
         }
         let did = if WRITES { Did::Write } else { Did::Read };
@@ -248,9 +325,10 @@ impl Book {
             let replaced = match (record.did, old.did) {
                 // Of this same op: a range read and written.
                 _ if old.used == record.used => false,
+                // Another stream's read stays although it may be covered: `renew` would not look at it, and which of the
+                // two an op goes through may be a matter of luck.
                 (Did::Read, Did::Read) => {
-                    (old.used.stream == record.used.stream || stated.covers(old.used))
-                        && record.range.covers(&old.range)
+                    old.used.stream == record.used.stream && record.range.covers(&old.range)
                 }
                 (Did::Read, _) => false,
                 // In `warn` mode also what it is not ordered after has been let pass, and is not forgotten.
@@ -291,64 +369,109 @@ impl Book {
     }
 }
 
-impl Failed {
+/// Marks, and what the memory was used for before.
+impl Book {
+    /// Whether there are neither marks nor earlier uses to look at.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.rare.is_none()
+    }
+
+    fn marks(&self) -> &[MarkedBytes] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.marks)
+    }
+
+    /// Changes the marks, and drops those that have ended.
     #[cold]
-    fn on(&self, range: &ByteRange) -> Option<&Error> {
-        self.0.iter().find(|(at, _)| at.overlaps(range)).map(|(_, error)| error)
+    fn change_marks(&mut self, change: impl FnOnce(&mut Vec<MarkedBytes>)) {
+        let rare = self.rare.get_or_insert_default();
+        change(&mut rare.marks);
+        rare.marks.retain(|marked| !marked.pieces.is_empty() && marked.mark.live().is_some());
+        self.drop_if_plain();
+    }
+
+    fn drop_if_plain(&mut self) {
+        if self.rare.as_ref().is_some_and(|rare| rare.marks.is_empty() && rare.behind.is_none()) {
+            self.rare = None;
+        }
+    }
+
+    /// Drops the marks that have ended.
+    pub(crate) fn drop_ended_marks(&mut self) {
+        if !self.is_plain() {
+            self.change_marks(|_| ());
+        }
+    }
+
+    /// The mark that keeps work which carries `marks` from reading these bytes.
+    pub(crate) fn mark_on(&self, range: &ByteRange, marks: &Marks) -> Option<Arc<Mark>> {
+        let on_them = |marked: &&MarkedBytes| marked.overlaps(range);
+        self.marks().iter().filter(on_them).find_map(|marked| marked.mark.concerns(marks))
+    }
+
+    /// Whether some of these bytes are marked.
+    pub(crate) fn is_marked(&self, range: &ByteRange) -> bool {
+        self.marks().iter().any(|marked| marked.overlaps(range))
+    }
+
+    /// Marks bytes that a refused write did not write.
+    pub(crate) fn mark(&mut self, range: ByteRange, mark: &Arc<Mark>, everybodys: bool) {
+        self.change_marks(|marks| {
+            if everybodys {
+                // It does as much as those before it, and lasts as long.
+                marks
+                    .iter_mut()
+                    .filter(|marked| marked.mark.is_everybodys())
+                    .for_each(|marked| marked.cut(&range));
+            }
+            match marks.iter_mut().find(|marked| marked.mark.is(mark)) {
+                Some(marked) => marked.add(range),
+                None => marks.push(MarkedBytes { pieces: vec![range], mark: OnBytes::new(mark, everybodys) }),
+            }
+        });
+    }
+
+    /// Takes all marks off `range`: it was overwritten, or its contents were accepted.
+    pub(crate) fn clear_marks(&mut self, range: &ByteRange) {
+        if !self.is_plain() {
+            self.change_marks(|marks| marks.iter_mut().for_each(|marked| marked.cut(range)));
+        }
+    }
+
+    /// The streams whose refused writes have left marks.
+    pub(crate) fn marked_by(&self) -> impl Iterator<Item = StreamId> {
+        self.marks().iter().filter_map(|marked| Some(marked.mark.live()?.origin()))
+    }
+
+    /// What the memory was used for before it was allocated, if that is not known to be over.
+    #[inline]
+    pub(crate) fn behind(&self) -> Option<Use> {
+        self.rare.as_ref()?.behind.as_ref().map(|behind| behind.used)
+    }
+
+    /// What the memory was used for before is over.
+    pub(crate) fn clear_behind(&mut self) {
+        if let Some(rare) = &mut self.rare {
+            rare.behind = None;
+            self.drop_if_plain();
+        }
     }
 }
 
 impl Book {
-    /// Whether a refused write did not write some of it.
-    #[inline]
-    pub(crate) fn has_failed(&self) -> bool {
-        self.failed.is_some()
-    }
-
-    /// The error that an earlier refused write left on these bytes.
-    #[inline]
-    pub(crate) fn failed(&self, range: &ByteRange) -> Option<&Error> {
-        self.failed.as_ref().and_then(|failed| failed.on(range))
-    }
-
-    /// `range` has been overwritten: what an earlier refused write left there no longer matters.
-    #[inline]
-    pub(crate) fn overwrite(&mut self, range: &ByteRange) {
-        if self.has_failed() {
-            self.clear_failed(range);
-        }
-    }
-
     /// The newest ticket of each stream that used the memory.
     pub(crate) fn uses(&self) -> &[Use] {
         &self.uses
     }
 
+    /// Whether a stream that has since closed and drained used it and has left [`uses`](Self::uses).
+    pub(crate) fn outlived(&self) -> bool {
+        self.outlived
+    }
+
     /// Forgets what was done to the memory, but not who used it: there is nothing in it that an op could come too early for.
     pub(crate) fn forget_accesses(&mut self) {
         self.records.clear();
-    }
-
-    /// Marks bytes that a refused write did not write.
-    pub(crate) fn mark_failed(&mut self, range: ByteRange, error: &Error) {
-        self.clear_failed(&range);
-        self.failed.get_or_insert_default().0.push((range, error.clone()));
-    }
-
-    /// Takes the marks off `range`.
-    #[cold]
-    pub(crate) fn clear_failed(&mut self, range: &ByteRange) {
-        let mut left = Vec::new();
-        for (at, error) in self.failed.take().into_iter().flat_map(|failed| failed.0) {
-            if range.covers(&at) {
-                continue;
-            }
-            match at.minus(range) {
-                Some(pieces) => left.extend(pieces.map(|piece| (piece, error.clone()))),
-                None => left.push((at, error)),
-            }
-        }
-        self.failed = (!left.is_empty()).then(|| Box::new(Failed(left)));
     }
 
     /// How many records and uses it holds, for figures.

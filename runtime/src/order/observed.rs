@@ -3,12 +3,14 @@
 //! # Rules
 //! * A stream's id is the number of its slot and the slot's generation. Ids are not used again; slots are, by the next
 //!   generation, and a slot that has been through all its generations is left alone.
-//! * A slot is one word: the generation that owns it, and one past the newest observed ticket ("end": 0 says that nothing
-//!   is observed; ticket 0, a stream's creation, can be). So every question is one load.
+//! * A slot is one word: the generation that owns it, whether its stream is closed, and one past the newest observed ticket
+//!   ("end": 0 says that nothing is observed; ticket 0, a stream's creation, can be). So every question is one load.
 //! * A word is changed only under the lock of its group of 64, so that many are changed for the price of one atomic
 //!   read-modify-write: look at the generation and the end, then store. A late observation of a stream that is gone finds another
 //!   generation, and does not fall upon its successor. Nothing else is locked meanwhile.
-//! * A stream that is closed and drained is before everything: its slot is in a later generation.
+//! * A stream that is closed and drained is **gone**, and before everything: its slot is in a later
+//!   generation. When that happens is a matter of luck, so no verdict depends on it: a verdict asks
+//!   whether a stream [is closed](Observed::is_closed), which only the program decides.
 
 use super::clock::{Clock, StreamId, Use};
 use crate::sync::{Lock, LockGuard};
@@ -23,10 +25,11 @@ const CHUNK: usize = 1 << 9;
 /// Slots that share a lock.
 const GROUP: usize = 64;
 const GENERATION_BITS: u32 = 16;
-const END_BITS: u32 = 64 - GENERATION_BITS;
-const END_MASK: u64 = (1 << END_BITS) - 1;
+const GENERATION_SHIFT: u32 = 64 - GENERATION_BITS;
+const CLOSED: u64 = 1 << (GENERATION_SHIFT - 1);
+const END_MASK: u64 = CLOSED - 1;
 
-/// The most tickets a stream can take: 2^48 - 2, nine years of a million a second.
+/// The most tickets a stream can take: 2^47 - 2, four years of a million a second.
 pub(crate) const MAX_TICKET: Ticket = END_MASK - 1;
 
 pub(crate) struct Observed {
@@ -108,21 +111,41 @@ impl Observed {
         Some(StreamId(at as u64))
     }
 
-    /// Says that the stream is closed and everything on it done, after `clock`, its last stated one. From here on it is
-    /// before everything.
-    pub(crate) fn retire(&self, id: StreamId, clock: &Clock) {
-        self.observe_all(clock.entries().iter().copied());
+    /// Says that nothing more comes on the stream.
+    pub(crate) fn close(&self, id: StreamId) {
+        let Some(word) = self.word(id) else { return };
+        let _changing = self.change(id);
+        let now = word.load(Ordering::Acquire);
+        if now >> GENERATION_SHIFT == id.generation() {
+            word.store(now | CLOSED, Ordering::Release);
+        }
+    }
+
+    /// Says that the stream is closed and everything on it done. From here on it is before everything.
+    ///
+    /// What the stream itself had waited for is not: that it is done now is luck, and the program never
+    /// saw it.
+    pub(crate) fn retire(&self, id: StreamId) {
         let Some(word) = self.word(id) else { return };
         let next = id.generation() + 1;
         let changing = self.change(id);
         if next >> GENERATION_BITS != 0 {
             // The last generation keeps its slot for ever, as one that has been seen to the end.
-            word.store(id.generation() << END_BITS | END_MASK, Ordering::Release);
+            word.store(id.generation() << GENERATION_SHIFT | CLOSED | END_MASK, Ordering::Release);
             return;
         }
-        word.store(next << END_BITS, Ordering::Release);
+        word.store(next << GENERATION_SHIFT, Ordering::Release);
         drop(changing);
         self.free.lock().ids.push(StreamId(next << SLOT_BITS | id.slot() as u64));
+    }
+
+    /// Whether the stream is closed, drained or not.
+    #[inline]
+    pub(crate) fn is_closed(&self, id: StreamId) -> bool {
+        self.word(id).is_none_or(|word| {
+            let word = word.load(Ordering::Acquire);
+            word >> GENERATION_SHIFT != id.generation() || word & CLOSED != 0
+        })
     }
 
     /// Whether the stream is closed and drained.
@@ -130,7 +153,7 @@ impl Observed {
     pub(crate) fn is_gone(&self, id: StreamId) -> bool {
         self.word(id).is_none_or(|word| {
             let word = word.load(Ordering::Acquire);
-            word >> END_BITS != id.generation() || word & END_MASK == END_MASK
+            word >> GENERATION_SHIFT != id.generation() || word & END_MASK == END_MASK
         })
     }
 
@@ -139,7 +162,7 @@ impl Observed {
     pub(crate) fn covers(&self, used: Use) -> bool {
         let Some(word) = self.word(used.stream) else { return true };
         let word = word.load(Ordering::Acquire);
-        word >> END_BITS != used.stream.generation() || word & END_MASK > used.ticket
+        word >> GENERATION_SHIFT != used.stream.generation() || word & END_MASK > used.ticket
     }
 
     /// The newest observed ticket of a stream that is not gone, for messages.
@@ -172,7 +195,8 @@ impl Observed {
                 }
             }
             let Some(word) = self.word(used.stream) else { continue };
-            word.store(used.stream.generation() << END_BITS | (used.ticket + 1), Ordering::Release);
+            let rest = word.load(Ordering::Relaxed) & !END_MASK;
+            word.store(rest | (used.ticket + 1), Ordering::Release);
         }
     }
 
@@ -194,7 +218,7 @@ mod tests {
         assert!(!table.covers(used) && !table.is_gone(first));
         table.observe(Use { ticket: 2, ..used }, &Clock::default());
         assert!(!table.covers(used) && table.covers(Use { ticket: 2, ..used }));
-        table.retire(first, &Clock::default());
+        table.retire(first);
         assert!(table.covers(used) && table.is_gone(first));
         let second = table.admit().unwrap();
         assert_ne!(first, second);
@@ -204,6 +228,21 @@ mod tests {
             !table.covers(Use { stream: second, ticket: 0 }),
             "a late observation fell upon the successor"
         );
+    }
+
+    #[test]
+    fn a_closed_stream_is_only_observed_as_far_as_the_host_has_seen_it() {
+        let table = Observed::default();
+        let stream = table.admit().unwrap();
+        table.observe(Use { stream, ticket: 2 }, &Clock::default());
+        table.close(stream);
+        assert!(table.is_closed(stream) && !table.is_gone(stream));
+        assert!(!table.covers(Use { stream, ticket: 3 }));
+        table.observe(Use { stream, ticket: 3 }, &Clock::default());
+        assert!(table.is_closed(stream) && table.covers(Use { stream, ticket: 3 }));
+        table.retire(stream);
+        assert!(table.is_closed(stream) && table.is_gone(stream));
+        assert!(!table.is_closed(table.admit().unwrap()), "the slot's next stream is open");
     }
 
     #[test]
@@ -241,7 +280,7 @@ mod tests {
         let table = Observed::default();
         let mut last = table.admit().unwrap();
         for _ in 0..(1 << GENERATION_BITS) {
-            table.retire(last, &Clock::default());
+            table.retire(last);
             let next = table.admit().unwrap();
             assert!(table.covers(Use { stream: last, ticket: MAX_TICKET }));
             assert!(!table.covers(Use { stream: next, ticket: 0 }));

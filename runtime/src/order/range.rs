@@ -3,6 +3,8 @@
 //! The whole of a buffer is one run, rows of a matrix are one run, columns are one run per row. Whether two ranges share
 //! a byte is decided exactly, because in `deny` mode the verdict is what keeps the slices handed to twins disjoint.
 
+use smallvec::SmallVec;
+
 /// `count` runs of `len` bytes, the first at `offset`, each `stride` bytes after the one before.
 ///
 /// Normal form: an empty range is all zeros but the offset; a range of one run, or of runs that touch, has `count` 1.
@@ -137,16 +139,112 @@ impl ByteRange {
         offset >= start && offset + len <= start + self.len
     }
 
-    /// What is left of a contiguous range after taking `hole` out, as up to two pieces. `None` where the answer would not be
-    /// contiguous pieces.
-    pub fn minus(&self, hole: &Self) -> Option<impl Iterator<Item = ByteRange> + use<>> {
-        if !self.is_contiguous() || !hole.is_contiguous() {
+    /// Returns what is left of the range after taking `hole` out, as disjoint ranges. `None` where that
+    /// takes more ranges than are worth keeping: two strides that do not fit each other, over many rows.
+    pub(crate) fn minus(&self, hole: &Self) -> Option<Pieces> {
+        let mut left = Pieces::new();
+        if !self.overlaps(hole) {
+            left.extend((!self.is_empty()).then_some(*self));
+        } else if self.is_contiguous() {
+            self.run_minus(hole, &mut left);
+        } else if hole.is_contiguous() {
+            self.rows_minus_run(hole, &mut left);
+        } else if self.stride == hole.stride {
+            self.rows_minus_rows(hole, &mut left);
+        } else if self.count <= FEW_ROWS {
+            for (offset, len) in self.runs() {
+                left.extend(Self::contiguous(offset, len).minus(hole)?);
+            }
+        } else if hole.count <= FEW_ROWS {
+            left.push(*self);
+            for (offset, len) in hole.runs() {
+                let run = Self::contiguous(offset, len);
+                left =
+                    left.iter().map(|piece| piece.minus(&run)).collect::<Option<Vec<_>>>()?.concat().into();
+            }
+        } else {
             return None;
         }
+        Some(left)
+    }
+
+    /// One run without the runs of `hole`, which overlaps it: what is before them, the gaps, what is
+    /// after.
+    fn run_minus(&self, hole: &Self, left: &mut Pieces) {
         let (start, end) = (self.offset, self.end());
-        let (from, to) = (hole.offset.clamp(start, end), hole.end().clamp(start, end));
-        let pieces = [(start, from), (to, end)];
-        Some(pieces.into_iter().filter(|(a, b)| a < b).map(|(a, b)| ByteRange::contiguous(a, b - a)))
+        // The first run that ends behind our start and the last that starts before our end.
+        let first = match start.checked_sub(hole.offset + hole.len) {
+            Some(behind) => behind / hole.stride + 1,
+            None => 0,
+        };
+        let last = ((end - 1 - hole.offset) / hole.stride).min(hole.count - 1);
+        let run = |at: u64| hole.offset + at * hole.stride;
+        push(left, start, run(first).saturating_sub(start), 0, 1);
+        push(left, run(first) + hole.len, hole.stride - hole.len, hole.stride, last - first);
+        push(left, run(last) + hole.len, end.saturating_sub(run(last) + hole.len), 0, 1);
+    }
+
+    /// Several runs without one, which overlaps them: those before it, the parts of the runs that it cuts,
+    /// those behind it.
+    fn rows_minus_run(&self, hole: &Self, left: &mut Pieces) {
+        let (from, to) = (hole.offset, hole.end());
+        let run = |at: u64| self.offset + at * self.stride;
+        // Runs that end before it, and the first that starts behind it.
+        let before = match from.checked_sub(self.offset + self.len) {
+            Some(behind) => (behind / self.stride + 1).min(self.count),
+            None => 0,
+        };
+        let behind = match to.checked_sub(self.offset) {
+            Some(reach) => reach.div_ceil(self.stride).min(self.count),
+            None => 0,
+        };
+        push(left, self.offset, self.len, self.stride, before);
+        if before < behind {
+            let (first, last) = (run(before), run(behind - 1));
+            push(left, first, from.saturating_sub(first), 0, 1);
+            push(left, to.max(last), (last + self.len).saturating_sub(to.max(last)), 0, 1);
+        }
+        push(left, run(behind), self.len, self.stride, self.count - behind);
+    }
+
+    /// Rows without rows of the same stride. In the coordinates of our rows a run of `hole` lies at
+    /// `phase` in its row and may reach into the next one, so rows fall into at most five groups that are
+    /// cut alike.
+    fn rows_minus_rows(&self, hole: &Self, left: &mut Pieces) {
+        let stride = i128::from(self.stride);
+        let distance = i128::from(hole.offset) - i128::from(self.offset);
+        let (row, phase) = (distance.div_euclid(stride), distance.rem_euclid(stride) as u64);
+        let spill = (phase + hole.len).saturating_sub(self.stride);
+        let rows = i128::from(self.count);
+        let has_run = |at: i128| row <= at && at < row + i128::from(hole.count);
+        let mut cuts =
+            [0, row, row + 1, row + i128::from(hole.count), row + i128::from(hole.count) + 1, rows]
+                .map(|cut| cut.clamp(0, rows));
+        cuts.sort_unstable();
+        for group in cuts.windows(2).filter(|group| group[0] < group[1]) {
+            let begin = if has_run(group[0] - 1) { spill } else { 0 };
+            let (stop, resume) = match has_run(group[0]) {
+                true => (phase, phase + hole.len),
+                false => (self.len, self.len),
+            };
+            let (first, count) = (self.offset + group[0] as u64 * self.stride, (group[1] - group[0]) as u64);
+            push(left, first + begin, stop.min(self.len).saturating_sub(begin), self.stride, count);
+            let resume = resume.max(begin);
+            push(left, first + resume, self.len.saturating_sub(resume), self.stride, count);
+        }
+    }
+}
+
+/// What is left of a range: disjoint ranges.
+pub(crate) type Pieces = SmallVec<[ByteRange; 4]>;
+
+/// So many rows are taken one by one where two strides do not fit each other.
+const FEW_ROWS: u64 = 16;
+
+/// Adds `count` runs of `len` bytes, unless there is nothing in them.
+fn push(left: &mut Pieces, offset: u64, len: u64, stride: u64, count: u64) {
+    if len > 0 && count > 0 {
+        left.push(ByteRange::strided(offset, len, stride.max(len), count));
     }
 }
 
@@ -179,11 +277,23 @@ mod tests {
             if a.is_contiguous() {
                 prop_assert_eq!(a.covers(&b), set_b.is_subset(&set_a));
             }
-            if let Some(rest) = a.minus(&b) {
-                let rest: BTreeSet<u64> = rest.flat_map(|piece| bytes(&piece)).collect();
-                prop_assert_eq!(rest, &set_a - &set_b);
-            }
+            let rest = a.minus(&b).expect("few rows");
+            prop_assert_eq!(rest.iter().map(|piece| piece.len_bytes()).sum::<u64>(), (&set_a - &set_b).len() as u64);
+            let rest: BTreeSet<u64> = rest.iter().flat_map(bytes).collect();
+            prop_assert_eq!(rest, &set_a - &set_b);
         }
+    }
+
+    #[test]
+    fn taking_columns_out_of_many_rows_leaves_few_pieces() {
+        let whole = ByteRange::contiguous(0, 16 * 100_000);
+        let (left, right) = (ByteRange::strided(0, 8, 16, 100_000), ByteRange::strided(8, 8, 16, 100_000));
+        let rest = whole.minus(&left).unwrap();
+        assert_eq!(rest.len(), 2, "the gaps, and what is behind the last column");
+        assert!(rest.iter().all(|piece| piece.minus(&right).unwrap().is_empty()));
+        assert_eq!(right.minus(&right).unwrap()[..], []);
+        let other = ByteRange::strided(0, 5, 24, 50_000);
+        assert_eq!(left.minus(&other), None, "two strides that do not fit");
     }
 
     #[test]

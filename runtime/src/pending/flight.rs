@@ -61,7 +61,7 @@ impl Flight {
     /// The same place for a view. It is held by the `Pending` that is looked at: what becomes of the view must not take its
     /// marker, or that of a newer one, away.
     pub(super) fn looked_at(&self) -> Self {
-        let place = Place { exact: false, ..self.place.clone() };
+        let place = Place { holds: false, ..self.place.clone() };
         let core = self.core.clone();
         Flight { core, place, registration: None, observes: self.observes, has_yielded: false }
     }
@@ -212,7 +212,7 @@ impl Drop for Flight {
         if self.registration.is_some() {
             self.core.timeline.deregister(&mut self.registration);
         }
-        if self.place.exact {
+        if self.place.holds {
             self.core.let_go(self.place.ticket);
         }
     }

@@ -23,7 +23,8 @@ use std::task::{Context, Poll};
 /// The result of a call on a stream: work that is already enqueued, and its value once the device has done it.
 ///
 /// Like a `JoinHandle`: the work is on its stream whether or not this is polled. Awaiting **observes**: the host has then
-/// seen the op and everything ordered before it, and later ops on any stream count as after them.
+/// seen the op and everything ordered before it, and later ops on any stream count as after them. Observing hands no refusals
+/// on: what a stream was refused to write concerns that stream and those that wait for it.
 ///
 /// # Cancel safety
 /// Dropping it detaches the work. Nothing is cancelled and nothing blocks; what the device still uses (a pinned buffer in a
@@ -37,7 +38,9 @@ use std::task::{Context, Poll};
 ///
 /// # Errors
 /// A refused call resolves to its error at once. If it is dropped without anybody having seen that error, the error is
-/// logged, and the first such is returned by the stream's next `synchronize()`.
+/// logged, and the first such is returned by the stream's next `synchronize()`. Until either, ops that read what the call would
+/// have written fail with an inherited error ([`Error::is_inherited`]) on its stream and on streams that waited for it. Errors of
+/// the arguments (shapes, types, devices) leave memory as it was for everybody.
 ///
 /// # Panics
 /// If polled again after it has resolved.
@@ -112,7 +115,7 @@ impl<T> Pending<T> {
         if place.captured {
             return Self::captured(core, place.ticket, output);
         }
-        if place.exact {
+        if place.holds {
             core.hold(place.ticket);
         }
         // Made where it stays: it is large.

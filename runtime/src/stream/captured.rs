@@ -1,10 +1,8 @@
 //! A stream that is being captured: who may, and what becomes of its waits.
 
 use super::core::{Place, Snapshot, StreamCore};
-use super::enqueue::InMemory;
 use crate::error::{Error, ErrorKind, Result};
 use crate::graph::{Capture, captured};
-use crate::order;
 use crate::site::Site;
 use std::fmt;
 use std::sync::Arc;
@@ -57,15 +55,6 @@ impl StreamCore {
         match capture {
             Some(capture) if !capture.is_here() => Err(captured(site, self, ELSEWHERE)),
             capture => Ok(capture),
-        }
-    }
-
-    /// Marks what a refused op would have written, where it would have written it.
-    pub(crate) fn mark_failed<A: InMemory>(&self, touches: &[A], error: &Error) {
-        let capture = self.capture.lock().clone().filter(|capture| capture.is_here());
-        match capture {
-            Some(capture) => capture.mark_failed(touches, error),
-            None => order::mark_failed(touches, error),
         }
     }
 

@@ -166,20 +166,20 @@ impl Stream {
     /// # Errors
     /// As [`write`](Self::write).
     pub fn write_at<T: Element>(&self, site: Site, buffer: &Buffer<T>, host: &[T]) -> Pending<()> {
-        let staged = match self.core().device.pinned_bytes(size_of_val(host)) {
-            Ok(bytes) => {
-                let mut staged = Pinned::<T>::new(bytes, host.len());
-                staged.copy_from_slice(host);
-                staged
-            }
-            Err(error) => return Pending::refused_on(self.core(), error),
-        };
-        let src = staged.as_ptr() as u64;
         let touches =
             [Touch { allocation: buffer.allocation(), range: buffer.range(), mode: AccessMode::Write }];
         let mut op = Op::new("copy", site, &touches);
-        op.refused = self.same_len(site, host.len(), buffer.len()).err();
-        op.keep = Some(Arc::new(staged));
+        let mut src = 0;
+        let staged = self.same_len(site, host.len(), buffer.len());
+        match staged.and_then(|()| self.core().device.pinned_bytes(size_of_val(host))) {
+            Ok(bytes) => {
+                let mut staged = Pinned::<T>::new(bytes, host.len());
+                staged.copy_from_slice(host);
+                src = staged.as_ptr() as u64;
+                op.keep = Some(Arc::new(staged));
+            }
+            Err(error) => op.refused = Some(error),
+        }
         let place =
             self.core().enqueue(&mut op, || Command::Copy(host_copy(CopyKind::HostToDevice, src, buffer)));
         Pending::value(self.core(), place, ())

@@ -12,6 +12,7 @@
 //! # Lock order
 //! desk → ledgers, by address → known → waiting. Never two desks at once. The pool's lock is taken with no desk held.
 
+use super::enqueue::InMemory;
 use crate::desk::{Desk, Seat, Serve};
 use crate::device::DeviceShared;
 use crate::driver::{
@@ -21,12 +22,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::graph::Capture;
 use crate::hope::Hope;
 use crate::offload::{self, Duty};
-use crate::order::{Clock, MAX_TICKET, StreamId, Use};
+use crate::order::{self, Clock, MAX_TICKET, Mark, Marks, OrderMode, StreamId, Use, leaves_a_mark};
 use crate::site::Site;
 use crate::sync::{Lines, Lock};
 use crate::timeline::{Released, Ticket, Timeline};
 use crate::trace::event::{self, Traced};
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use std::any::Any;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -50,8 +52,6 @@ pub(crate) struct StreamCore {
     pub(super) captured: AtomicBool,
     /// As `State::closed`, for those who do not sit down.
     closed: AtomicBool,
-    /// Whether a wait was elided since the last ticket: the stream then stands at a place that no ticket names.
-    elided: AtomicBool,
     /// Whether spinning a moment in `poll` has been worth it lately.
     pub(crate) spins: Hope<4, 64>,
     pub(crate) priority: Priority,
@@ -80,6 +80,7 @@ pub(crate) struct StreamCore {
 pub(crate) struct State {
     pub(crate) issued: Ticket,
     pub(crate) stated: Clock,
+    pub(crate) marks: Marks,
     pub(crate) raw: Arc<dyn DriverStream>,
     /// The thread doing foreign work on this stream.
     pub(crate) foreign: Option<ThreadId>,
@@ -138,10 +139,10 @@ impl State {
 #[derive(Clone)]
 pub(crate) struct Place {
     pub(crate) ticket: Ticket,
-    /// The stated clock there.
+    /// The stated clock there. It changes with tickets alone, so the ticket says which it is.
     pub(crate) clock: Clock,
-    /// Whether the clock is that of the op with this ticket, so that whoever has observed the ticket has observed the clock.
-    pub(crate) exact: bool,
+    /// Whether it is that of the call which took the ticket, so that a `Pending` of it keeps the ticket's marker due.
+    pub(crate) holds: bool,
     /// Whether it is in a capture, where nothing runs: the ticket is the number of a step there.
     pub(crate) captured: bool,
 }
@@ -149,7 +150,7 @@ pub(crate) struct Place {
 impl Place {
     #[inline]
     pub(crate) fn at(ticket: Ticket, clock: Clock) -> Self {
-        Place { ticket, clock, exact: false, captured: false }
+        Place { ticket, clock, holds: false, captured: false }
     }
 
     pub(crate) fn captured(number: Ticket) -> Self {
@@ -165,6 +166,7 @@ pub(crate) struct Snapshot {
     pub(crate) version: u64,
     pub(crate) stated: Clock,
     pub(crate) known: Clock,
+    pub(crate) marks: Marks,
     pub(crate) event: Option<DriverEvent>,
     /// The capture it is a place in; then stream, ticket and clock are of that. It may have ended.
     pub(crate) capture: Option<Weak<Capture>>,
@@ -197,7 +199,7 @@ impl StreamCore {
             borrowed: settings.borrowed,
         };
         let raw = device.driver.new_stream(&options, timeline.clone()).map_err(|error| {
-            world.observed.retire(id, &Clock::default());
+            world.observed.retire(id);
             device.refused(&"new_stream", &error)
         })?;
         device.health.watch(&timeline);
@@ -208,6 +210,7 @@ impl StreamCore {
             issued: 0,
             marked: 0,
             stated: Clock::default(),
+            marks: Marks::default(),
             closed: false,
             forgotten: None,
             foreign: None,
@@ -225,7 +228,6 @@ impl StreamCore {
             known: Lock::default(),
             issued: AtomicU64::new(0),
             version: AtomicU64::new(0),
-            elided: AtomicBool::new(false),
             held: AtomicU64::new(0),
             let_go: AtomicU64::new(0),
             stood_at: AtomicU64::new(0),
@@ -405,13 +407,35 @@ impl StreamCore {
         if state.foreign.is_some() && state.foreign_from == 0 {
             state.foreign_from = ticket;
         }
-        self.elided.store(false, Ordering::Relaxed);
         self.issued.store(ticket, Ordering::Release);
         if self.device.signalled && (kept || ticket - state.marked >= MARKER_EVERY) && state.foreign.is_none()
         {
             state.mark();
         }
         submitted.map(|()| ticket)
+    }
+
+    /// Has the driver wait for `from` before the next ticket's work, which has to follow in this sitting: the
+    /// wait takes no ticket. Where the runtime puts such an edge is a matter of luck, and tickets are not.
+    ///
+    /// The edge is known from that ticket on: the caller merges it then ([`know`](Self::know)).
+    #[cold]
+    pub(super) fn submit_edge(&self, state: &mut State, site: Site, point: Point) -> Result<(), DriverError> {
+        if point.timeline.reached(point.ticket) {
+            return Ok(());
+        }
+        let (ticket, command) = (state.issued + 1, Command::Edge(point));
+        // SAFETY: a wait names no address.
+        unsafe { state.raw.submit(Submission { ticket, site, command, claims: None }) }
+    }
+
+    /// The newest ticket's work is after `from` by an edge of the runtime's own.
+    #[cold]
+    pub(super) fn know(&self, from: &Snapshot) {
+        let over = |used| self.device.world.observed.covers(used);
+        if self.known.lock().merge(self.id, from.used, &from.known, over) {
+            self.version.fetch_add(1, Ordering::Release);
+        }
     }
 
     /// Called after the desk was left by one who has put something on the stream: what is told to others may run their code.
@@ -428,11 +452,11 @@ impl StreamCore {
         }
     }
 
-    /// [`submitted`](Self::submitted) for a wait for `from`, if it took a ticket.
+    /// [`submitted`](Self::submitted) for a wait for `from`, if the driver got one.
     #[inline]
     pub(crate) fn waited(&self, site: Site, place: Result<Place>, from: Use) -> Result<Place> {
         let place = place?;
-        if place.exact {
+        if place.holds {
             self.submitted(site, place.ticket, || ("wait", 0));
             event::op_waits(place.ticket, from, || (self.device.world.number, self.id.0));
         }
@@ -521,6 +545,7 @@ impl StreamCore {
             version: self.version(),
             stated: seat.stated.clone(),
             known: self.known.lock().clone(),
+            marks: seat.marks.clone(),
             event,
             capture: None,
         })
@@ -532,67 +557,106 @@ impl StreamCore {
         state.waited.contains(&place)
     }
 
-    /// Orders what follows on this stream after `from`. `stated` says whether the user asked for it or the runtime.
+    /// Orders what follows on this stream after `from`, because the program says so.
     ///
-    /// Elided (no driver call, no ticket) if `from` is done, or if this stream's known clock implies it.
-    pub(crate) fn wait_at(
-        &self,
-        state: &mut State,
-        site: Site,
-        from: &Snapshot,
-        stated: bool,
-    ) -> Result<Place> {
-        let mut exact = false;
-        if from.used.stream != self.id {
-            let implied = self.known.lock().covers(from.used);
-            if !implied && !from.timeline.reached(from.used.ticket) {
-                if from.event.is_none() && self.device.signalled {
-                    // The driver made no mark, so the host will see to it, once it knows.
-                    if let Some(other) = self.device.world.stream(from.used.stream) {
-                        other.want_marker(from.used.ticket);
-                    }
-                }
-                let point = Point {
-                    timeline: from.timeline.clone(),
-                    ticket: from.used.ticket,
-                    event: from.event.clone(),
-                };
+    /// It takes a ticket if it changes the stated clock, which the program alone decides. Whether the driver
+    /// gets a wait is another matter: not if `from` is done, or if this stream's known clock implies it. A
+    /// wait for a stream that is closed changes no clock, and takes a ticket each time.
+    pub(crate) fn wait_at(&self, state: &mut State, site: Site, from: &Snapshot) -> Result<Place> {
+        if from.used.stream == self.id {
+            return Ok(Place::at(state.issued, state.stated.clone()));
+        }
+        let observed = &self.device.world.observed;
+        let is_closed = observed.is_closed(from.used.stream);
+        let settled = |used: Use| observed.covers(used) || observed.is_closed(used.stream);
+        let mut holds = false;
+        if is_closed || !state.stated.implies(self.id, from.used, &from.stated, settled) {
+            let done = observed.covers(from.used)
+                || self.known.lock().covers(from.used)
+                || from.timeline.reached(from.used.ticket);
+            if done {
+                self.take_ticket(state, site).map_err(|error| self.refused(site, &error))?;
+            } else {
+                let point = self.point_at(from);
                 self.submit(state, site, || Command::Wait(point), None, false)
                     .map_err(|error| self.refused(site, &error))?;
-                exact = true;
-            }
-            let over = |used| self.device.world.observed.covers(used);
-            let mut changed = self.known.lock().merge(self.id, from.used, &from.known, over);
-            if stated {
-                changed |= state.stated.merge(self.id, from.used, &from.stated, over);
-                let at = state.waited_at;
-                state.waited[at] = (from.used.stream, from.used.ticket, from.version);
-                state.waited_at = (at + 1) % state.waited.len();
-            }
-            if changed {
-                self.version.fetch_add(1, Ordering::Release);
-                self.elided.store(!exact, Ordering::Relaxed);
+                holds = true;
             }
         }
-        Ok(Place { exact, ..Place::at(state.issued, state.stated.clone()) })
+        let over = |used| observed.covers(used);
+        let mut changed = self.known.lock().merge(self.id, from.used, &from.known, over);
+        changed |= state.stated.merge(self.id, from.used, &from.stated, settled);
+        changed |= state.marks.merge(&from.marks);
+        let at = state.waited_at;
+        state.waited[at] = (from.used.stream, from.used.ticket, from.version);
+        state.waited_at = (at + 1) % state.waited.len();
+        if changed {
+            self.version.fetch_add(1, Ordering::Release);
+        }
+        Ok(Place { holds, ..Place::at(state.issued, state.stated.clone()) })
     }
 
-    /// The ticket an allocation counts at: the last one taken.
-    ///
-    /// Whether a wait takes a ticket depends on what happens to be finished, and a verdict must not. So where one was elided
-    /// since, the allocation takes the ticket that the wait did not.
-    #[inline]
-    pub(crate) fn allocation_ticket(&self, site: Site) -> Result<Ticket> {
-        if !self.elided.load(Ordering::Relaxed) {
-            return Ok(self.issued());
+    /// What the driver is to wait for, of a place that is not reached.
+    pub(super) fn point_at(&self, from: &Snapshot) -> Point {
+        if from.event.is_none() && self.device.signalled {
+            // The driver made no mark, so the host will see to it, once it knows.
+            if let Some(other) = self.device.world.stream(from.used.stream) {
+                other.want_marker(from.used.ticket);
+            }
         }
-        let mut seat = self.sit(site, false)?;
-        let nothing = Point { timeline: self.timeline.clone(), ticket: 0, event: None };
-        let submitted = self.submit(&mut seat, site, || Command::Wait(nothing), None, false);
+        Point { timeline: from.timeline.clone(), ticket: from.used.ticket, event: from.event.clone() }
+    }
+
+    /// Takes a ticket for a wait whose order holds already. A device that counts for itself learns nothing
+    /// of it: the next marker stands for it too.
+    pub(super) fn take_ticket(&self, state: &mut State, site: Site) -> Result<(), DriverError> {
+        if !self.device.signalled {
+            return self.submit(state, site, || Command::Elided, None, false).map(drop);
+        }
+        state.issued += 1;
+        self.issued.store(state.issued, Ordering::Release);
+        Ok(())
+    }
+
+    /// Whether it takes no more work.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Marks what a refused call on this stream would have written, if such an error leaves a mark, and
+    /// returns the error that ends the mark when it is looked at. `everybodys`: whether the bytes may have
+    /// changed, so that nobody is to read them.
+    #[cold]
+    pub(crate) fn mark<A: InMemory>(&self, touches: &[A], error: Error, everybodys: bool) -> Error {
+        if self.is_captured() {
+            // A refused step of a capture fails the capture.
+            return error;
+        }
+        let written = |touch: &&A| touch.mode().writes() && !touch.range().is_empty();
+        let mut written: SmallVec<[&A; 2]> = touches.iter().filter(written).collect();
+        if error.kind() == ErrorKind::Fault {
+            // Nobody reads the memory of a device that has failed. What its op was to write elsewhere may have changed.
+            written.retain(|touch| !Arc::ptr_eq(&touch.allocation().device, &self.device));
+            order::mark(&written, &Mark::new(self.id, &error), true);
+            return error;
+        }
+        if written.is_empty() || !leaves_a_mark(error.kind()) {
+            return error;
+        }
+        if everybodys || self.device.world.mode == OrderMode::Wait {
+            order::mark(&written, &Mark::new(self.id, &error), true);
+            return error;
+        }
+        let Ok(mut seat) = self.desk.try_sit().map_or_else(|| self.sit_when_free(), Ok) else { return error };
+        if seat.closed {
+            return error;
+        }
+        let mark = seat.marks.mark_for(self.id, &error);
+        order::mark(&written, &mark, false);
+        seat.marks.add(mark.clone());
+        self.version.fetch_add(1, Ordering::Release);
         drop(seat);
-        let ticket = submitted.map_err(|error| self.refused(site, &error))?;
-        self.submitted(site, ticket, || ("wait", 0));
-        Ok(ticket)
+        error.with_mark(mark)
     }
 
     /// The host has seen that this stream is past `place`.
@@ -600,7 +664,8 @@ impl StreamCore {
     pub(crate) fn observe(&self, place: &Place) {
         let used = Use { stream: self.id, ticket: place.ticket };
         let observed = &self.device.world.observed;
-        if !(place.exact && observed.covers(used)) {
+        // A stream that is gone counts as covered, and what it had waited for was not observed with that.
+        if !observed.covers(used) || self.is_closed() {
             observed.observe(used, &place.clock);
         }
     }
@@ -621,15 +686,19 @@ impl StreamCore {
         self.unseen.lock().take().filter(|error| !error.is_seen())
     }
 
-    /// No more work comes. Once what is there has run, the stream is before everything.
+    /// No more work comes. What is there counts as ordered before whatever touches its memory from here on:
+    /// no program can name the stream any more, so the runtime adds the edges. Once it has run, the stream
+    /// is before everything.
     pub(crate) fn close(self: &Arc<Self>) {
         let mut seat = self.desk.sit();
         if std::mem::replace(&mut seat.closed, true) {
             return;
         }
         self.closed.store(true, Ordering::Release);
+        self.device.world.observed.close(self.id);
         let last = seat.issued;
-        drop(seat);
+        let marks = std::mem::take(&mut seat.marks);
+        drop((seat, marks));
         self.unseen.lock().take();
         if self.timeline.settle(last) {
             self.retire();
@@ -641,8 +710,7 @@ impl StreamCore {
 
     /// Everything on the closed stream is over, or nothing of it will run any more: it is before everything.
     fn retire(&self) {
-        let stated = self.desk.sit().stated.clone();
-        self.device.world.observed.retire(self.id, &stated);
+        self.device.world.observed.retire(self.id);
         self.device.world.leave(self.id);
         let then = self.then.lock().take();
         drop(then);

@@ -1,17 +1,18 @@
 //! From an op with its accesses to a ticket: shape rules, room, order check, driver call, in that order and in one sitting.
 
-use super::core::{Place, State, StreamCore};
-use crate::driver::{Claim, Command, DriverError, Plan};
+use super::core::{Place, Snapshot, State, StreamCore};
+use crate::driver::{Claim, Command, DriverError, Plan, Point};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::{AccessMode, Operand};
 use crate::memory::Allocation;
 use crate::order::{
     self, Access, Apart, Asker, ByteRange, Conflict, Entered, Entry, Findings, Ledger, MAX_ACCESSES,
-    OrderMode, Refused, Strictness, Use, check_and_enter, mark_failed, overlap_within,
+    OrderMode, Refused, Strictness, Use, check_and_enter, overlap_within,
 };
 use crate::site::Site;
 use crate::sync::Lines;
 use crate::timeline::{Keep, Until};
+use crate::trace::event;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
@@ -94,8 +95,6 @@ pub(crate) struct Op<'a, A = Touch<'a>> {
     pub(crate) peers: bool,
     /// Whether the calling thread has the stream's turn for foreign work.
     pub(crate) turn: bool,
-    /// Whether it counts as in flight where that is limited.
-    pub(crate) without_permit: bool,
     /// Why it is refused already.
     pub(crate) refused: Option<Error>,
     /// Held until it has run.
@@ -108,6 +107,10 @@ pub(crate) struct Op<'a, A = Touch<'a>> {
     pub(crate) plan: Option<&'a Plan>,
     /// What it touches besides, by absolute address, where the order check does not keep ops apart.
     pub(crate) claims: &'a [Claim],
+    /// What the driver is to wait for right before it.
+    pub(crate) gate: Option<Point>,
+    /// Set where the driver did a part of it and failed.
+    pub(super) halfway: bool,
 }
 
 impl<'a, A: InMemory> Op<'a, A> {
@@ -120,19 +123,28 @@ impl<'a, A: InMemory> Op<'a, A> {
             in_place: false,
             peers: false,
             turn: false,
-            without_permit: false,
             refused: None,
             keep: None,
             moved: 0,
             of_many: false,
             plan: None,
             claims: &[],
+            gate: None,
+            halfway: false,
         }
     }
 }
 
+/// Edges of the runtime's own before one op.
+#[derive(Default)]
+struct Edges {
+    from: SmallVec<[Snapshot; 1]>,
+    /// What they, or luck, put before the op.
+    ensured: SmallVec<[Use; 2]>,
+}
+
 impl StreamCore {
-    /// Puts an op on the stream. A refusal marks what the op would have written and changes nothing else.
+    /// Puts an op on the stream. A refusal may mark what the op would have written and changes nothing else.
     #[inline]
     pub(crate) fn enqueue<A: InMemory>(
         self: &Arc<Self>,
@@ -149,13 +161,13 @@ impl StreamCore {
             match self.capture(op.site) {
                 Ok(Some(capture)) => return capture.enqueue(self, op, command).map(Place::captured),
                 Ok(None) => {}
-                Err(error) => return Err(not_written(op.touches, error)),
+                Err(error) => return Err(self.not_written(op, error)),
             }
         }
         // Nothing borrows the result, so that a place stays in registers.
         let place = match self.try_enqueue(op, command) {
             Ok(place) => place,
-            Err(error) => return Err(not_written(op.touches, error)),
+            Err(error) => return Err(self.not_written(op, error)),
         };
         self.submitted(op.site, place.ticket, || {
             let touched = || op.touches.iter().map(|touch| touch.range().len_bytes()).sum();
@@ -183,35 +195,34 @@ impl StreamCore {
         let permit;
         let mut seat = self.sit(op.site, op.turn)?;
         seat.stated.fetch();
-        permit = if op.without_permit { None } else { self.permit(op.site)? };
+        permit = self.permit(op.site)?;
         let mut entered = Entered::default();
+        let mut edges = Edges::default();
         loop {
-            let asker =
-                Asker { stream: self.id, lane: self.lane(), stated: &seat.stated, observed: &world.observed };
-            let entry = Entry { asker, ticket: seat.issued + 1, site: &op.site, strictness };
-            let findings = match check_and_enter(accesses, apart, &entry, &mut entered) {
+            let State { stated, marks, issued, .. } = &*seat;
+            let (stream, lane, observed, ensured) =
+                (self.id, self.lane(), &world.observed, &edges.ensured[..]);
+            let asker = Asker { stream, lane, stated, observed, marks, ensured };
+            let entry = Entry { asker, ticket: issued + 1, site: &op.site, strictness };
+            let needs = match check_and_enter(accesses, apart, &entry, &mut entered) {
                 Ok(()) => break,
-                Err(Refused::Failed(error)) => return Err(error),
-                Err(Refused::Unordered(findings)) => findings,
-            };
-            if world.mode == OrderMode::Deny {
-                drop(seat);
-                return Err(self.unordered(op.site, accesses, &findings));
-            }
-            // `wait`: what the known clock does not imply either needs an edge of ours.
-            let known = self.known.lock().clone();
-            if findings.iter().all(|finding| known.covers(finding.earlier.used)) {
-                let entry = Entry { asker: Asker { stated: &known, ..asker }, ..entry };
-                match check_and_enter(accesses, apart, &entry, &mut entered) {
-                    Ok(()) => break,
-                    Err(Refused::Failed(error)) => return Err(error),
-                    Err(Refused::Unordered(_)) => continue,
+                Err(Refused::Marked(mark)) => {
+                    return Err(Error::inherited(&op.site.on(&self.label), mark.error()));
                 }
+                Err(Refused::Unordered(findings)) if world.mode == OrderMode::Deny => {
+                    drop(seat);
+                    return Err(self.unordered(op.site, accesses, &findings));
+                }
+                Err(Refused::Unordered(findings)) => self.edges_for(op.site, accesses, findings)?,
+                Err(Refused::Needs(needs)) => needs,
+            };
+            if self.ensure(accesses, &needs, &mut edges) {
+                drop(seat);
+                self.insert_edges(op.site, &needs, &mut edges)?;
+                seat = self.sit(op.site, op.turn)?;
             }
-            drop(seat);
-            self.insert_edges(op.site, op.turn, &findings, || self.unordered(op.site, accesses, &findings))?;
-            seat = self.sit(op.site, op.turn)?;
         }
+        let has_edges = !edges.from.is_empty();
         let claims = (world.mode != OrderMode::Deny).then(|| claims(op));
         let ticket = seat.issued + 1;
         let mut kept = false;
@@ -223,10 +234,25 @@ impl StreamCore {
             self.timeline.keep_until(ticket, Arc::new(permit), Until::Reached);
             kept = true;
         }
-        if let Err(error) = self.submit(&mut seat, op.site, command, claims, kept) {
-            if !matches!(error, DriverError::Halfway(_)) {
-                let (lane, observed) = (self.lane(), &world.observed);
-                let asker = Asker { stream: self.id, lane, stated: &seat.stated, observed };
+        let led = if has_edges || op.gate.is_some() {
+            self.submit_edges(&mut seat, op.site, &edges, op.gate.take(), kept)
+        } else {
+            Ok(())
+        };
+        let unmarks = entered.unmarks;
+        let submitted = match led {
+            Ok(()) => self.submit(&mut seat, op.site, command, claims, kept),
+            Err(error) => Err(error),
+        };
+        if has_edges && seat.issued == ticket {
+            edges.from.iter().for_each(|from| self.know(from));
+        }
+        if let Err(error) = submitted {
+            op.halfway = matches!(error, DriverError::Halfway(_));
+            if !op.halfway {
+                let State { stated, marks, .. } = &*seat;
+                let (stream, lane, observed) = (self.id, self.lane(), &world.observed);
+                let asker = Asker { stream, lane, stated, observed, marks, ensured: &[] };
                 order::undo(accesses, &Entry { asker, ticket, site: &op.site, strictness }, entered);
             }
             let forgotten = seat.forgotten.take();
@@ -234,10 +260,18 @@ impl StreamCore {
             forgotten.unwrap_or_default().run();
             return Err(self.refused(op.site, &error));
         }
-        let place = Place { exact: true, ..Place::at(ticket, seat.stated.clone()) };
+        if unmarks {
+            order::overwritten(accesses);
+        }
+        let place = Place { holds: true, ..Place::at(ticket, seat.stated.clone()) };
         drop(seat);
         if !entered.findings.is_empty() {
             self.warn_of(op.site, accesses, &entered.findings);
+        }
+        if has_edges {
+            edges.from.iter().for_each(|from| {
+                event::op_waits(ticket, from.used, || (self.device.world.number, self.id.0));
+            });
         }
         Ok(place)
     }
@@ -356,36 +390,90 @@ impl StreamCore {
         }
     }
 
-    /// Waits on the device for every stream in `findings`.
+    /// In `wait` mode: the uses that edges are needed from, if there can be edges from all.
     #[cold]
-    fn insert_edges(
-        self: &Arc<Self>,
-        site: Site,
-        turn: bool,
-        findings: &Findings,
-        refusal: impl FnOnce() -> Error,
-    ) -> Result<()> {
-        let mut streams: SmallVec<[Use; 4]> = SmallVec::new();
-        for used in findings.iter().map(|finding| finding.earlier.used) {
-            if !streams.iter().any(|other| other.stream == used.stream) {
-                streams.push(used);
+    fn edges_for<A: Access>(&self, site: Site, accesses: &[A], findings: Findings) -> Result<Vec<Use>> {
+        let world = &self.device.world;
+        let possible = |used: Use| match world.stream(used.stream) {
+            // Waiting for a device that has failed would take this one along.
+            Some(other) => self.can_wait_for(&other) && other.device.health.fault().is_none(),
+            // Gone since: then it is before everything.
+            None => world.observed.is_gone(used.stream),
+        };
+        if findings.iter().all(|finding| possible(finding.earlier.used)) {
+            return Ok(findings.iter().map(|finding| finding.earlier.used).collect());
+        }
+        Err(self.unordered(site, accesses, &findings))
+    }
+
+    /// Notes which of `needs` hold already: by the known clock, or because they are over. Whether any is
+    /// left.
+    #[cold]
+    fn ensure<A: Access>(&self, accesses: &[A], needs: &[Use], edges: &mut Edges) -> bool {
+        let world = &self.device.world;
+        let known = self.known.lock().clone();
+        let mut some_are_left = false;
+        for used in needs {
+            let over = world.is_finished(*used);
+            if over {
+                let behind = |access: &&A| access.ledger().open().behind() == Some(*used);
+                accesses.iter().filter(behind).for_each(|access| access.ledger().open().clear_behind());
+            }
+            if over || known.covers(*used) {
+                edges.ensured.push(*used);
+            } else {
+                some_are_left = true;
             }
         }
-        for used in streams {
-            let other = match self.device.world.stream(used.stream) {
-                // Waiting for a device that has failed would take this one along.
-                Some(other) if self.can_wait_for(&other) && other.device.health.fault().is_none() => other,
+        some_are_left
+    }
+
+    /// Notes where the streams of `needs` stand, for the op to wait for. No desk is held.
+    #[cold]
+    fn insert_edges(&self, site: Site, needs: &[Use], edges: &mut Edges) -> Result<()> {
+        let world = &self.device.world;
+        for used in needs {
+            let covers = |by: &Use| by.stream == used.stream && by.ticket >= used.ticket;
+            if edges.ensured.iter().any(covers) {
+                continue;
+            }
+            let Some(other) = world.stream(used.stream) else {
                 // Gone since: then it is before everything.
-                None if self.device.world.observed.is_gone(used.stream) => continue,
-                _ => return Err(refusal()),
+                edges.ensured.push(*used);
+                continue;
             };
-            let snapshot = other.snapshot(|_| false).map_err(|error| self.refused(site, &error))?;
-            let mut seat = self.sit(site, turn)?;
-            let place = self.wait_at(&mut seat, site, &snapshot, false);
-            drop(seat);
-            self.waited(site, place, snapshot.used)?;
+            if let Some(fault) = other.device.health.fault() {
+                // What it would wait for never comes.
+                return Err(fault.clone());
+            }
+            let from = other.snapshot(|_| false).map_err(|error| self.refused(site, &error))?;
+            edges.ensured.push(from.used);
+            edges.from.push(from);
         }
         Ok(())
+    }
+
+    #[cold]
+    fn submit_edges(
+        &self,
+        state: &mut State,
+        site: Site,
+        edges: &Edges,
+        gate: Option<Point>,
+        kept: bool,
+    ) -> Result<(), DriverError> {
+        let mut points = edges.from.iter().map(|from| self.point_at(from)).chain(gate);
+        points.try_for_each(|point| self.submit_edge(state, site, point)).inspect_err(|_| {
+            if kept {
+                state.forgotten = Some(self.timeline.forget_keeps(state.issued + 1));
+            }
+        })
+    }
+
+    /// Marks what a refused op would have written, and notes which op it was.
+    #[cold]
+    fn not_written<A: InMemory>(&self, op: &Op<'_, A>, error: Error) -> Error {
+        self.mark(op.touches, error.at(op.site), op.halfway)
     }
 
     /// Whether a device-side edge from `other` is possible: same runtime, same backend.
@@ -393,13 +481,6 @@ impl StreamCore {
         Arc::ptr_eq(&self.device.world, &other.device.world)
             && std::mem::discriminant(&self.device.id) == std::mem::discriminant(&other.device.id)
     }
-}
-
-/// Marks what a refused op would have written.
-#[cold]
-fn not_written<A: Access>(touches: &[A], error: Error) -> Error {
-    mark_failed(touches, &error);
-    error
 }
 
 /// The absolute bytes each operand touches.
@@ -426,7 +507,7 @@ impl StreamCore {
     }
 
     /// Waits for a place on another stream that was noted before.
-    pub(crate) fn wait_snapshot(self: &Arc<Self>, site: Site, from: &super::core::Snapshot) -> Result<Place> {
+    pub(crate) fn wait_snapshot(self: &Arc<Self>, site: Site, from: &Snapshot) -> Result<Place> {
         if self.is_captured() || from.capture.is_some() {
             let there =
                 from.capture.as_ref().map(|capture| capture.upgrade().filter(|there| !there.has_ended()));
@@ -444,10 +525,11 @@ impl StreamCore {
         }
         let mut seat = self.sit(site, false)?;
         let state: &mut State = &mut seat;
-        if self.waited_lately(state, (from.used.stream, from.used.ticket, from.version)) {
+        let place = (from.used.stream, from.used.ticket, from.version);
+        if self.waited_lately(state, place) && !self.device.world.observed.is_closed(from.used.stream) {
             return Ok(Place::at(state.issued, state.stated.clone()));
         }
-        let place = self.wait_at(state, site, from, true);
+        let place = self.wait_at(state, site, from);
         drop(seat);
         self.waited(site, place, from.used)
     }

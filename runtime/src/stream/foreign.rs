@@ -18,7 +18,6 @@ use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::kernel::AccessMode;
 use crate::memory::Buffer;
-use crate::order::mark_failed;
 use crate::pending::{Pending, Refusal};
 use crate::site::Site;
 use crate::timeline::Timeline;
@@ -79,13 +78,11 @@ pub fn writes<'a, T: Element>(buffers: impl IntoIterator<Item = &'a Buffer<T>>) 
 }
 
 impl Stream {
-    /// The refusal of a call before it became an op, where it would have written: what reads that memory fails with the same
-    /// error until it is overwritten. `why` may be the refusal of an operand.
+    /// The refusal of a call before it became an op, where it would have written: unless it is an error of the arguments, it marks
+    /// that memory as a refused op does. `why` may be the refusal of an operand.
     #[cold]
     pub fn refuse_writes(&self, why: impl Into<Refusal>, writes: Declared<'_>) -> Refusal {
-        let refusal = why.into().or_on(self);
-        self.core().mark_failed(&writes.0, refusal.error());
-        refusal
+        why.into().or_on(self).map(|error| self.core().mark(&writes.0, error, false))
     }
 }
 
@@ -205,10 +202,8 @@ impl Stream {
         let touches = reads.and(writes).0;
         let core = self.core();
         const WHY: &str = "the stream is being captured, and nobody knows what foreign work enqueues; do it between launches";
-        let begun = core
-            .refuse_captured(site, WHY)
-            .and_then(|()| core.capture(site))
-            .inspect_err(|error| core.mark_failed(&touches, error));
+        let begun = core.refuse_captured(site, WHY).and_then(|()| core.capture(site));
+        let begun = begun.map_err(|error| core.mark(&touches, error.at(site), false));
         let place = begun.and_then(|_| Turn::begin(core, site)).and_then(|turn| match turn.native.clone() {
             Some(native) => turn.enqueue_native(site, &touches, native, f),
             None => turn.enqueue(site, &touches, f),
@@ -244,7 +239,8 @@ impl<'a> Turn<'a> {
         native: Native,
         f: impl FnOnce(&mut RawStream),
     ) -> Result<Place> {
-        let current = native.stream.make_current().map_err(|error| self.refused(site, touches, &error))?;
+        let current =
+            native.stream.make_current().map_err(|error| self.refused(site, touches, &error, false))?;
         let mut op = Op { turn: true, ..Op::new("foreign", site, touches) };
         let place = self.core.enqueue(&mut op, || Command::Foreign)?;
         let enqueuing = native.stream.foreign_begins(place.ticket, site);
@@ -264,26 +260,24 @@ impl<'a> Turn<'a> {
         place: Place,
     ) -> Result<Place> {
         match failed {
-            Some(error) => Err(self.refused(site, touches, &error)),
+            // Some of it may be on the stream.
+            Some(error) => Err(self.refused(site, touches, &error, true)),
             None => Ok(place),
         }
     }
 
     #[cold]
-    fn refused(&self, site: Site, touches: &[Touch<'_>], error: &DriverError) -> Error {
-        let error = self.core.refused(site, error);
-        mark_failed(touches, &error);
-        error
+    fn refused(&self, site: Site, touches: &[Touch<'_>], error: &DriverError, everybodys: bool) -> Error {
+        let error = self.core.refused(site, error).at(site);
+        self.core.mark(touches, error, everybodys)
     }
 
     fn enqueue(self, site: Site, touches: &[Touch<'_>], f: impl FnOnce(&mut RawStream)) -> Result<Place> {
         let gate = Point { timeline: self.gate.clone(), ticket: 1, event: None };
-        let in_turn = |kind, touches| Op { turn: true, ..Op::new(kind, site, touches) };
-        self.core
-            .enqueue(&mut Op { without_permit: true, ..in_turn("wait", &[]) }, || Command::Wait(gate))?;
+        let mut op = Op { turn: true, gate: Some(gate), ..Op::new("call", site, touches) };
         let calls = Arc::new(Mutex::new(Vec::new()));
         let run = calls.clone();
-        let place = self.core.enqueue(&mut in_turn("call", touches), || {
+        let place = self.core.enqueue(&mut op, || {
             Command::Call(HostFn(Box::new(move || {
                 let calls: Vec<HostCall> = std::mem::take(&mut *run.lock());
                 calls.into_iter().for_each(|call| call());

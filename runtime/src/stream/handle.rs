@@ -230,12 +230,9 @@ impl StreamCore {
                 _ => error,
             }
         })?;
-        let ticket = match grant.wait {
-            None => self.allocation_ticket(site),
-            Some(used) => self.wait_for_block(site, used),
-        };
-        let ticket = ticket.inspect_err(|_| memory.free(grant.block, &[]))?;
-        let used = Use { stream: self.id, ticket };
+        // It counts at the last ticket taken. Asked for after the grant: an edge that the grant relies on is
+        // known before its ticket is issued, but not the other way round.
+        let used = Use { stream: self.id, ticket: self.issued() };
         Ok(Allocation::new(self.device.clone(), &grant, len_bytes, used, site))
     }
 

@@ -65,7 +65,7 @@ impl Stream {
                 ),
             ));
         };
-        let used = Use { stream: core.id, ticket: core.allocation_ticket(site)? };
+        let used = Use { stream: core.id, ticket: core.issued() };
         let ptr = DevicePtr(address);
         let owner = Arc::new(Owner(Some(Box::new(owner))));
         let allocation = Allocation::lent(core.device.clone(), ptr, len_bytes, used, site, owner);
@@ -122,7 +122,7 @@ impl Stream {
                 ),
             ));
         }
-        let used = Use { stream: core.id, ticket: core.allocation_ticket(site)? };
+        let used = Use { stream: core.id, ticket: core.issued() };
         let allocation = Allocation::lent(core.device.clone(), ptr, bytes, used, site, Arc::new(()));
         Ok(Buffer::new(Arc::new(allocation), bytes / size_of::<T>()))
     }

@@ -7,10 +7,9 @@ use crate::element::Element;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::memory::{Allocation, Buffer, ReuseOrder};
-use crate::order::Use;
+use crate::order::{StreamId, Use};
 use crate::pending::Pending;
 use crate::site::Site;
-use crate::timeline::Ticket;
 use std::sync::Arc;
 
 /// What [`Stream::wait_for`] takes: a buffer, or what holds one.
@@ -35,7 +34,9 @@ impl Stream {
     /// Takes effect when called. What it returns may be awaited to see that this stream has come so far.
     ///
     /// # Ordering
-    /// Transitive: what `other` had waited for before counts too. If the order is implied already, nothing is enqueued.
+    /// Transitive: what `other` had waited for before counts too. It takes a ticket if it orders something anew. If the order is
+    /// implied already, nothing is enqueued. This stream takes over the refused writes that `other` carries: reading what they did
+    /// not write fails here too ([`Error::is_inherited`]).
     ///
     /// # Errors
     /// In the `Pending`: the streams belong to different runtimes or backends, the stream is closed, the device has failed.
@@ -63,7 +64,8 @@ impl Stream {
     /// Orders what is enqueued on this stream from now on after every use of this memory so far: for streams one cannot name.
     ///
     /// # Ordering
-    /// The edge is taken from where each of those streams stands now. Of memory that this thread captures work on, the uses in the
+    /// The edge is taken from where each of those streams stands now. A stream whose write was refused counts as one that used the
+    /// memory, unless it is closed. Of memory that this thread captures work on, the uses in the
     /// capture count, and this stream comes into it.
     ///
     /// # Errors
@@ -75,20 +77,7 @@ impl Stream {
         if let Some(place) = crate::graph::wait_for(core, site, memory.memory().0) {
             return Pending::value(core, place, ());
         }
-        let uses: Vec<Use> = memory.memory().0.ledger.open().uses().to_vec();
-        let mut place = Ok(core.here());
-        for used in uses {
-            if used.stream == core.id {
-                continue;
-            }
-            // A stream that is gone is before everything.
-            let Some(other) = core.device.world.stream(used.stream) else { continue };
-            place = core.wait_for_stream(site, &other);
-            if place.is_err() {
-                break;
-            }
-        }
-        Pending::value(core, place, ())
+        Pending::value(core, core.wait_for_uses(site, memory.memory().0), ())
     }
 
     /// Marks where this stream stands.
@@ -157,7 +146,8 @@ impl StreamCore {
         let version = other.version();
         {
             let seat = self.sit(site, false)?;
-            if Arc::ptr_eq(self, other) || self.waited_lately(&seat, (other.id, issued, version)) {
+            let lately = || !other.is_closed() && self.waited_lately(&seat, (other.id, issued, version));
+            if Arc::ptr_eq(self, other) || lately() {
                 return Ok(super::Place::at(seat.issued, seat.stated.clone()));
             }
         }
@@ -191,14 +181,55 @@ impl StreamCore {
         ))
     }
 
-    /// The allocator handed out a block whose last use elsewhere this stream has to wait for: an edge of the runtime's own.
-    pub(crate) fn wait_for_block(self: &Arc<Self>, site: Site, used: Use) -> Result<Ticket> {
-        let Some(other) = self.device.world.stream(used.stream) else { return Ok(self.issued()) };
-        let snapshot = other.snapshot(|_| false).map_err(|error| self.refused(site, &error))?;
+    /// Waits for every stream that used this memory, or was refused to write it, and still is open; then for
+    /// those that are closed, which nobody can wait for by name.
+    fn wait_for_uses(self: &Arc<Self>, site: Site, allocation: &Allocation) -> Result<super::Place> {
+        let world = &*self.device.world;
+        let (users, marked_by, mut some_are_closed): (Vec<StreamId>, Vec<StreamId>, bool) = {
+            let book = allocation.ledger.open();
+            let users = book.uses().iter().map(|used| used.stream).collect();
+            (users, book.marked_by().collect(), book.outlived())
+        };
+        let (mut place, mut closed) = (self.here(), Vec::new());
+        for id in users.into_iter().filter(|id| *id != self.id) {
+            match world.stream(id) {
+                Some(other) if !world.observed.is_closed(id) => place = self.wait_for_stream(site, &other)?,
+                other => {
+                    some_are_closed = true;
+                    closed.extend(other);
+                }
+            }
+        }
+        for other in marked_by.into_iter().filter_map(|id| world.stream(id)) {
+            if !other.is_closed() {
+                place = self.wait_for_stream(site, &other)?;
+            }
+        }
+        if some_are_closed { self.wait_for_closed(site, &closed) } else { Ok(place) }
+    }
+
+    /// Orders what follows after streams that are closed: those of them that have not drained. Takes a
+    /// ticket whether there are any or not.
+    #[cold]
+    fn wait_for_closed(self: &Arc<Self>, site: Site, closed: &[Arc<StreamCore>]) -> Result<super::Place> {
+        let refused = |error| self.refused(site, &error);
+        let mut edges = Vec::with_capacity(closed.len());
+        for other in closed.iter().filter(|other| self.can_wait_for(other)) {
+            edges.push(other.snapshot(|_| false).map_err(refused)?);
+        }
         let mut seat = self.sit(site, false)?;
-        let place = self.wait_at(&mut seat, site, &snapshot, false);
-        drop(seat);
-        Ok(self.waited(site, place, snapshot.used)?.ticket)
+        for from in &edges {
+            self.submit_edge(&mut seat, site, self.point_at(from)).map_err(refused)?;
+        }
+        // Behind edges it is work, so that who awaits it waits for them.
+        let taken = if edges.is_empty() {
+            self.take_ticket(&mut seat, site)
+        } else {
+            self.submit(&mut seat, site, || Command::Elided, None, false).map(drop)
+        };
+        taken.map_err(refused)?;
+        edges.iter().for_each(|from| self.know(from));
+        Ok(super::Place::at(seat.issued, seat.stated.clone()))
     }
 
     pub(crate) fn synchronize(self: &Arc<Self>) -> Pending<()> {

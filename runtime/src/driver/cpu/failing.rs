@@ -54,10 +54,12 @@ impl CpuStream {
         if self.device.health.fault().is_some() {
             return None;
         }
-        let is_wait = |work: &&Submission| matches!(work.command, Command::Wait(_));
+        let is_wait = |work: &&Submission| {
+            matches!(work.command, Command::Wait(_) | Command::Edge(_) | Command::Elided)
+        };
         let (point, oldest, count) = self.strand.peek(|queued| {
             let head = queued.clone().next()?;
-            let Command::Wait(point) = &head.command else { return None };
+            let point = head.command.holds_until()?;
             let ops = queued.filter(|work| !is_wait(work));
             let oldest = ops.clone().next().unwrap_or(head).site;
             Some((point.clone(), oldest, ops.count().max(1)))

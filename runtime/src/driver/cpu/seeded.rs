@@ -28,7 +28,7 @@ use super::backend::CpuBackend;
 use super::choose::Chooser;
 use super::failing::drop_quietly;
 use super::stream::CpuStream;
-use crate::driver::{Command, Point, Submission};
+use crate::driver::{Point, Submission};
 use crate::error::Error;
 use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, fence};
 use crate::timeline::{Registration, Released, Ticket};
@@ -205,8 +205,12 @@ impl Seeded {
     fn run(&self, turn: &mut Turn, at: usize) -> Outcome {
         let stream = turn.queued[at].stream.clone();
         let mut work = stream.strand.pop().expect("a queued strand has work");
-        let ticket = work.ticket;
-        self.note(Step { device: stream.device.id, stream: stream.label.clone(), ticket, site: work.site });
+        let ticket = work.reaches();
+        // An edge is no step of the program.
+        if ticket == work.ticket {
+            let (device, stream, site) = (stream.device.id, stream.label.clone(), work.site);
+            self.note(Step { device, stream, ticket, site });
+        }
         let outcome = stream.run_op(&mut work);
         if stream.strand.rest_if_empty() {
             turn.queued.remove(at);
@@ -281,8 +285,8 @@ impl Seeded {
 /// Whether a queued strand can go on.
 fn head(stream: &CpuStream) -> Head {
     stream.strand.peek(|mut queued| match queued.next() {
-        Some(work) => match &work.command {
-            Command::Wait(point) if !point.timeline.reached(point.ticket) => {
+        Some(work) => match work.command.holds_until() {
+            Some(point) if !point.timeline.reached(point.ticket) => {
                 match stream.wait_is_in_vain(work, point) {
                     Some(error) => Head::InVain(error),
                     None => Head::Held(point.clone()),

@@ -94,8 +94,8 @@ impl CpuStream {
                     self.purge(batch, cause);
                     break;
                 }
-                match &head.command {
-                    Command::Wait(point) if !point.timeline.reached(point.ticket) => {
+                match head.command.holds_until() {
+                    Some(point) if !point.timeline.reached(point.ticket) => {
                         if let Some(error) = self.wait_is_in_vain(head, point) {
                             attention.stop(pool, backend);
                             self.device.fail(error);
@@ -118,7 +118,7 @@ impl CpuStream {
                     return;
                 }
                 attention.spend_on(&head.command, pool, backend);
-                let ticket = head.ticket;
+                let ticket = head.reaches();
                 let claimed = head.claims.is_some();
                 let outcome = self.run_op(head);
                 if outcome.is_ok() {
@@ -217,6 +217,9 @@ impl CpuStream {
         let (ticket, site) = (*ticket, *site);
         let is_launch = matches!(command, Command::Launch(_));
         let planned = self.device.fault_plan.as_ref();
+        if matches!(command, Command::Edge(_) | Command::Elided) {
+            return Ok(());
+        }
         if let Some(planned) = planned
             && !matches!(command, Command::Wait(_))
             && planned.fails_this_op()

@@ -252,7 +252,9 @@ impl Attention {
         }
         let bytes = match command {
             Command::Copy(_) | Command::Fill(_) => Some(command.bytes()),
-            Command::Wait(_) | Command::Stamp(_) | Command::Foreign => Some(0),
+            Command::Wait(_) | Command::Edge(_) | Command::Elided | Command::Stamp(_) | Command::Foreign => {
+                Some(0)
+            }
             // A kernel's length is its own affair, and a function may wait for another stream.
             Command::Launch(_) | Command::Call(_) | Command::Graph(_) => None,
         };

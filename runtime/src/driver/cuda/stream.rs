@@ -145,7 +145,9 @@ impl CudaStream {
                     Err(failed.into())
                 }
             },
-            Command::Wait(point) => self.wait(&point, ticket, site),
+            Command::Wait(point) => self.wait(&point, ticket, site, true),
+            Command::Edge(point) => self.wait(&point, ticket, site, false),
+            Command::Elided => Ok(()),
             Command::Call(function) => Ok(self.call(function, ticket, site)?),
             Command::Stamp(stamp) => {
                 stamp.mark(Arc::new(self.context().timed_events.record(self.context(), stream)?));
@@ -209,7 +211,9 @@ impl CudaStream {
         Ok(function)
     }
 
-    fn wait(&self, point: &Point, ticket: Ticket, site: Site) -> Result<(), Refused> {
+    /// `is_op`: whether the wait is all of its ticket's work. Else that work follows, and only the marker behind it says that the
+    /// wait is over.
+    fn wait(&self, point: &Point, ticket: Ticket, site: Site, is_op: bool) -> Result<(), Refused> {
         if let Some(event) = &point.event {
             let event = event.downcast_ref::<PooledEvent>().expect("an event of this driver");
             let awaited = self.device_of(event);
@@ -221,19 +225,19 @@ impl CudaStream {
                 let _ = awaited.map(Context::look_after);
             })?;
             if let Some(awaited) = awaited {
-                self.depend_on(awaited, point, ticket, site);
+                self.depend_on(awaited, point, ticket, site, is_op);
             }
             return Ok(());
         }
         if point.timeline.reached(point.ticket) {
             return Ok(());
         }
-        self.hold(point, ticket, site)
+        self.hold(point, ticket, site, is_op)
     }
 
     /// Holds the stream until the host finds that `point` is reached: a gate's, or that of a stream whose event could not be recorded.
     #[cold]
-    fn hold(&self, point: &Point, ticket: Ticket, site: Site) -> Result<(), Refused> {
+    fn hold(&self, point: &Point, ticket: Ticket, site: Site, is_op: bool) -> Result<(), Refused> {
         let awaited = super::context::followed_by(&point.timeline);
         let elsewhere = awaited.as_ref().map(|track| track.context).filter(|context| !self.is_on(context));
         if let Some(elsewhere) = elsewhere {
@@ -248,7 +252,7 @@ impl CudaStream {
             self.call(waits, ticket, site)?;
         }
         if let Some(elsewhere) = elsewhere {
-            self.depend_on(elsewhere, point, ticket, site);
+            self.depend_on(elsewhere, point, ticket, site, is_op);
         }
         Ok(())
     }
@@ -285,8 +289,8 @@ impl CudaStream {
 
     /// After it.
     #[cold]
-    fn depend_on(&self, awaited: &'static Context, point: &Point, ticket: Ticket, site: Site) {
-        if let Err(failed) = self.track.mark(ticket) {
+    fn depend_on(&self, awaited: &'static Context, point: &Point, ticket: Ticket, site: Site, is_op: bool) {
+        if is_op && let Err(failed) = self.track.mark(ticket) {
             // Whoever needs the next one finds out.
             self.context().note_death(failed, None);
         }
@@ -409,6 +413,7 @@ unsafe impl DriverStream for CudaStream {
     #[inline]
     unsafe fn submit(&self, work: Submission) -> Result<(), DriverError> {
         let (ticket, site) = (work.ticket, work.site);
+        let is_edge = matches!(work.command, Command::Edge(_));
         if let Some(error) = self.timeline.fault() {
             host_fn::drop_elsewhere(work.command);
             return Err(DriverError::Refused(error.to_string()));
@@ -422,7 +427,7 @@ unsafe impl DriverStream for CudaStream {
         };
         // Foreign work is enqueued after this, in a turn of its own.
         let (begun, _range) = match &work.command {
-            Command::Foreign => (None, None),
+            Command::Foreign | Command::Edge(_) | Command::Elided => (None, None),
             command => (
                 Spans::begin(self.context(), self.raw.stream, command),
                 nvtx::range(site, self.track.label(), ticket),
@@ -442,6 +447,9 @@ unsafe impl DriverStream for CudaStream {
         };
         let performed = performed.map_err(|why| self.refused(why, ticket, site));
         if !matches!(performed, Ok(()) | Err(DriverError::Halfway(_))) {
+            return performed;
+        }
+        if is_edge {
             return performed;
         }
         self.track.recent.note(ticket, site);

@@ -1,0 +1,200 @@
+//! Marks of refused writes: which bytes were not written, and whose work is not to read them.
+//!
+//! A well-formed write that is refused leaves bytes that are not what the program takes them for. The
+//! refusal becomes a mark on those bytes, and the stream that was refused **carries** it.
+//!
+//! # Rules
+//! 1. An op fails if it reads marked bytes and its stream carries the mark. Work of other streams is not
+//!    touched: for them the bytes are what they were.
+//! 2. A stated wait hands on what the other stream carries at the place that is waited for. Observing on
+//!    the host hands nothing on.
+//! 3. A mark ends when the `Pending` of its own call was looked at, or a `synchronize` returned that
+//!    error; when everything it covers was overwritten, accepted or freed; and when no stream carries it.
+//!    A closed stream carries nothing. Looking at an inherited error ends only the marks of the op that
+//!    inherited it.
+//! 4. A mark for **everybody** needs no carrier, and looking at the error does not end it: the bytes may
+//!    have changed (work that stopped halfway, foreign work that failed, a copy from a device that failed;
+//!    and every refusal in `wait` mode, where edges that the runtime adds hand nothing on).
+//! 5. Errors of the arguments make no marks ([`leaves_a_mark`]).
+//!
+//! A stream has at most [`MOST`] marks of its own. Further refusals join its last mark, which then ends
+//! only with its bytes.
+//!
+//! # Who holds what
+//! Streams and errors hold marks; ledgers hold bytes and, but for everybody's marks, a weak reference. So
+//! a mark that nobody carries leaves the ledgers when they are looked at next, and a mark without bytes
+//! leaves the streams with their next change.
+
+use super::clock::StreamId;
+use crate::error::{Error, ErrorKind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+/// The most marks of its own that a stream keeps apart.
+const MOST: usize = 64;
+
+/// Whether a write that was refused for such a reason leaves a mark. Errors of the arguments do not: the
+/// call could never have worked, and what existed before it is what it was.
+pub(crate) fn leaves_a_mark(kind: ErrorKind) -> bool {
+    match kind {
+        ErrorKind::Unordered | ErrorKind::OutOfMemory | ErrorKind::Full | ErrorKind::Driver => true,
+        ErrorKind::Overlap
+        | ErrorKind::Shape
+        | ErrorKind::DTypeMismatch
+        | ErrorKind::DeviceMismatch
+        | ErrorKind::NoSuchDevice
+        | ErrorKind::InvalidName
+        | ErrorKind::InvalidArgument
+        | ErrorKind::Unsupported
+        | ErrorKind::Data => false,
+        // The call came from where, or while, the stream takes none.
+        ErrorKind::Reentrant | ErrorKind::Captured => false,
+        // Nothing runs after these on the same stream or device.
+        ErrorKind::Closed | ErrorKind::Fault | ErrorKind::ShutDown | ErrorKind::Forked => false,
+    }
+}
+
+/// A refused write.
+#[derive(Debug)]
+pub(crate) struct Mark {
+    origin: StreamId,
+    error: Error,
+    /// Whether refusals that were one too many have joined it, so that no single `Pending` ends it.
+    joined: AtomicBool,
+    seen: AtomicBool,
+    /// In how many ledgers it has bytes.
+    places: AtomicUsize,
+}
+
+impl Mark {
+    /// The mark of a write on `origin` that was refused with `error`.
+    pub(crate) fn new(origin: StreamId, error: &Error) -> Arc<Self> {
+        Arc::new(Mark {
+            origin,
+            error: error.without_own(),
+            joined: AtomicBool::new(false),
+            seen: AtomicBool::new(false),
+            places: AtomicUsize::new(0),
+        })
+    }
+
+    /// The refusal.
+    pub(crate) fn error(&self) -> &Error {
+        &self.error
+    }
+
+    /// The stream that was refused.
+    pub(crate) fn origin(&self) -> StreamId {
+        self.origin
+    }
+
+    /// Somebody has looked at the error of the call itself.
+    pub(crate) fn see(&self) {
+        self.seen.store(true, Ordering::Release);
+    }
+
+    fn has_ended(&self) -> bool {
+        self.seen.load(Ordering::Acquire) && !self.joined.load(Ordering::Acquire)
+    }
+}
+
+/// The marks that a stream carries. The empty set is no allocation; a set is shared and copied when it
+/// changes, which only refusals and waits for marked streams do.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Marks(Option<Arc<[Arc<Mark>]>>);
+
+impl Marks {
+    fn entries(&self) -> &[Arc<Mark>] {
+        self.0.as_deref().unwrap_or_default()
+    }
+
+    fn carries(&self, mark: &Mark) -> bool {
+        let address = std::ptr::from_ref(mark);
+        self.entries().binary_search_by_key(&address, Arc::as_ptr).is_ok()
+    }
+
+    fn set(&mut self, mut entries: Vec<Arc<Mark>>) {
+        entries.retain(|mark| !mark.has_ended() && mark.places.load(Ordering::Acquire) > 0);
+        entries.sort_unstable_by_key(Arc::as_ptr);
+        entries.dedup_by_key(|mark| Arc::as_ptr(mark));
+        self.0 = (!entries.is_empty()).then(|| entries.into());
+    }
+
+    /// Takes over what another stream carries. Whether there was anything new.
+    pub(crate) fn merge(&mut self, other: &Marks) -> bool {
+        let new = |mark: &&Arc<Mark>| !mark.has_ended() && !self.carries(mark);
+        let new: Vec<_> = other.entries().iter().filter(new).cloned().collect();
+        if new.is_empty() {
+            return false;
+        }
+        self.set(self.entries().iter().cloned().chain(new).collect());
+        true
+    }
+
+    /// The mark that a refusal on `origin` with `error` gets: its own, or the one that what is too many
+    /// joins. It has to get its bytes, and then to be [added](Self::add).
+    pub(crate) fn mark_for(&self, origin: StreamId, error: &Error) -> Arc<Mark> {
+        let own = |mark: &&Arc<Mark>| mark.origin == origin && !mark.has_ended();
+        if self.entries().iter().filter(own).count() < MOST {
+            return Mark::new(origin, error);
+        }
+        let joins = self.entries().iter().filter(own).find(|mark| mark.joined.load(Ordering::Relaxed));
+        let mark = joins.or_else(|| self.entries().iter().rfind(own)).expect("there are so many").clone();
+        mark.joined.store(true, Ordering::Release);
+        mark
+    }
+
+    pub(crate) fn add(&mut self, mark: Arc<Mark>) {
+        self.set(self.entries().iter().cloned().chain([mark]).collect());
+    }
+}
+
+/// A mark on bytes of one allocation.
+#[derive(Debug)]
+pub(super) enum OnBytes {
+    Carried(Weak<Mark>),
+    Everybodys(Arc<Mark>),
+}
+
+impl OnBytes {
+    pub(super) fn new(mark: &Arc<Mark>, everybodys: bool) -> Self {
+        mark.places.fetch_add(1, Ordering::Release);
+        if everybodys { OnBytes::Everybodys(mark.clone()) } else { OnBytes::Carried(Arc::downgrade(mark)) }
+    }
+
+    pub(super) fn is(&self, mark: &Arc<Mark>) -> bool {
+        match self {
+            OnBytes::Carried(own) => std::ptr::eq(own.as_ptr(), Arc::as_ptr(mark)),
+            OnBytes::Everybodys(own) => Arc::ptr_eq(own, mark),
+        }
+    }
+
+    pub(super) fn is_everybodys(&self) -> bool {
+        matches!(self, OnBytes::Everybodys(_))
+    }
+
+    /// The mark, unless it has ended.
+    pub(super) fn live(&self) -> Option<Arc<Mark>> {
+        match self {
+            OnBytes::Carried(mark) => mark.upgrade().filter(|mark| !mark.has_ended()),
+            OnBytes::Everybodys(mark) => Some(mark.clone()),
+        }
+    }
+
+    /// The mark, if it keeps work from reading that carries `marks`.
+    pub(super) fn concerns(&self, marks: &Marks) -> Option<Arc<Mark>> {
+        self.live().filter(|mark| self.is_everybodys() || marks.carries(mark))
+    }
+}
+
+impl Drop for OnBytes {
+    fn drop(&mut self) {
+        let mark = match self {
+            OnBytes::Carried(mark) => mark.upgrade(),
+            OnBytes::Everybodys(mark) => Some(mark.clone()),
+        };
+        if let Some(mark) = mark {
+            mark.places.fetch_sub(1, Ordering::Release);
+        }
+    }
+}

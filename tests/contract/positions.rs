@@ -1,0 +1,200 @@
+//! Tickets, and where allocations and closed streams stand: the program decides, not the device's speed.
+//!
+//! Each program runs twice: with work that has long finished, and with work that is held back meanwhile.
+
+use crate::contract;
+use warpline::prelude::*;
+use warpline::testing::Gate;
+
+/// 12 MiB: the smallest blocks that have a segment of their own.
+const LARGE: usize = 3 << 20;
+
+/// Whether the work in question has finished when the program goes on.
+const SPEEDS: [bool; 2] = [true, false];
+
+/// Lets the stream finish unless it is slow, without observing it: then a gate holds what is there.
+async fn run_dry(stream: &Stream, gate: Gate, fast: bool) -> warpline::Result<Option<Gate>> {
+    if fast {
+        gate.open();
+        stream.record_event().synchronize().unobserved().await?;
+        return Ok(None);
+    }
+    Ok(Some(gate))
+}
+
+contract! {
+    async fn an_allocation_counts_behind_a_wait_whether_that_had_to_wait_or_not([device]) {
+        let mut seen = Vec::new();
+        for fast in SPEEDS {
+            let [s, t, u] = [device.new_stream()?, device.new_stream()?, device.new_stream()?];
+            let gate = u.hold()?;
+            let gate = run_dry(&u, gate, fast).await?;
+            let waited = s.wait_stream(&u);
+            drop(gate);
+            waited.await?;
+            let x = s.alloc::<u32>(8)?;
+            t.fill(&x, 1).await?;
+            seen.push((s.issued(), t.issued()));
+        }
+        assert_eq!(seen, [(1, 1); 2]);
+    }
+
+    async fn an_event_between_a_wait_and_an_allocation_covers_both([device]) {
+        let mut seen = Vec::new();
+        for fast in SPEEDS {
+            let [s, t, u] = [device.new_stream()?, device.new_stream()?, device.new_stream()?];
+            let gate = u.hold()?;
+            let gate = run_dry(&u, gate, fast).await?;
+            s.wait_stream(&u);
+            let event = s.record_event();
+            let x = s.alloc::<u32>(8)?;
+            t.wait_event(&event);
+            let filled = t.fill(&x, 1);
+            drop(gate);
+            filled.await?;
+            seen.push((s.issued(), t.issued()));
+        }
+        assert_eq!(seen, [(1, 2); 2]);
+    }
+
+    async fn memory_that_is_still_in_use_elsewhere_changes_no_verdict_and_is_waited_for([device]) {
+        let mut seen = Vec::new();
+        for fast in SPEEDS {
+            device.empty_cache();
+            let [s, t, v] = [device.new_stream()?, device.new_stream()?, device.new_stream()?];
+            let cached = [v.alloc::<u32>(LARGE)?, v.alloc::<u32>(LARGE)?];
+            let gate = v.hold()?;
+            cached.iter().for_each(|x| drop(v.fill(x, 7)));
+            let addresses = cached.each_ref().map(|x| x.device_ptr().0);
+            drop(cached);
+            let gate = run_dry(&v, gate, fast).await?;
+            s.synchronize().await?;
+            let x = s.alloc::<u32>(LARGE)?;
+            assert!(addresses.contains(&x.device_ptr().0), "the allocator had memory to hand out again");
+            let tickets = s.issued();
+            drop(t.fill(&x, 1));
+            let mut filled = t.record_event().synchronize();
+            if !fast {
+                assert!(!filled.query()?, "it waits for what the memory was used for before");
+            }
+            drop(gate);
+            filled.await?;
+            s.wait_stream(&v).await?;
+            assert_eq!(s.read(&x.slice(LARGE - 8..)?).await?, [1; 8]);
+            seen.push((tickets, t.issued()));
+        }
+        assert_eq!(seen, [(0, 1); 2]);
+    }
+
+    async fn a_wait_for_what_the_host_has_observed_takes_no_ticket([device]) {
+        let [a, b, c] = [device.new_stream()?, device.new_stream()?, device.new_stream()?];
+        let x = a.alloc::<u32>(8)?;
+        drop(a.fill(&x, 1));
+        drop(b.wait_stream(&a));
+        b.fill(&x, 2).await?;
+        c.wait_stream(&a).await?;
+        assert_eq!((a.issued(), b.issued(), c.issued()), (1, 2, 0));
+    }
+
+    async fn what_a_closed_stream_did_comes_before_whatever_touches_its_memory([device]) {
+        let pool = device.stream_pool(4);
+        let mut seen = Vec::new();
+        for fast in SPEEDS {
+            let (lease, t) = (pool.lease().await?, device.new_stream()?);
+            let (x, y) = (t.alloc::<u32>(8)?, t.alloc::<u32>(8)?);
+            drop((t.fill(&x, 1), t.fill(&y, 1)));
+            lease.wait_stream(&t);
+            let gate = lease.hold()?;
+            drop((lease.fill(&x, 2), lease.copy(&x, &y)));
+            let id = lease.id();
+            let gate = run_dry(&lease, gate, fast).await?;
+            drop(lease);
+            let read = t.read(&x);
+            drop(t.fill(&y, 3));
+            let mut behind = t.record_event().synchronize();
+            if !fast {
+                assert!(!behind.query()?, "an edge was added");
+            }
+            drop(gate);
+            behind.await?;
+            assert_eq!((read.await?, t.read(&y).await?), (vec![2; 8], vec![3; 8]));
+            assert_ne!(id, t.id());
+            seen.push(t.issued());
+        }
+        assert_eq!(seen, [5; 2]);
+    }
+
+    async fn a_wait_for_memory_waits_for_closed_streams_too_and_takes_one_ticket([device]) {
+        let mut seen = Vec::new();
+        for fast in SPEEDS {
+            let [one, two, t] = [device.new_stream()?, device.new_stream()?, device.new_stream()?];
+            let x = one.alloc::<u32>(8)?;
+            let mut gates = vec![one.hold()?];
+            drop(one.fill(&x, 1));
+            two.wait_stream(&one);
+            drop(two.read(&x));
+            if fast {
+                gates.drain(..).for_each(Gate::open);
+                two.record_event().synchronize().unobserved().await?;
+            }
+            drop((one, two));
+            let mut waited = t.wait_for(&x);
+            let done = waited.query()?;
+            assert!(fast || !done);
+            drop(gates);
+            waited.await?;
+            assert_eq!(t.read(&x).await?, [1; 8]);
+            seen.push(t.issued());
+        }
+        assert_eq!(seen, [2; 2]);
+    }
+
+    async fn what_a_closed_stream_had_waited_for_is_not_ordered_by_its_end([device]) {
+        for fast in SPEEDS {
+            let [s, t, lease] = [device.new_stream()?, device.new_stream()?, device.new_stream()?];
+            let x = s.alloc::<u32>(8)?;
+            let gate = s.hold()?;
+            drop(s.fill(&x, 1));
+            lease.wait_stream(&s);
+            let gate = run_dry(&s, gate, fast).await?;
+            if fast {
+                lease.record_event().synchronize().unobserved().await?;
+            }
+            drop(lease);
+            assert_eq!(crate::refused(t.read(&x)).await.kind(), ErrorKind::Unordered);
+            drop(gate);
+        }
+    }
+
+    async fn foreign_work_takes_one_ticket_and_a_refused_one_none([device]) {
+        let [s, t] = [device.new_stream()?, device.new_stream()?];
+        let x = s.alloc::<u32>(8)?;
+        drop(s.fill(&x, 1));
+        let nothing: [&Buffer<u32>; 0] = [];
+        let foreign = |stream: &Stream| {
+            // SAFETY: the closure enqueues nothing.
+            unsafe { stream.external(warpline::reads([&x]), warpline::writes(nothing), |_| ()) }
+        };
+        assert_eq!(crate::refused(foreign(&t)).await.kind(), ErrorKind::Unordered);
+        foreign(&s).await?;
+        assert_eq!((s.issued(), t.issued()), (2, 0));
+    }
+}
+
+#[test]
+fn every_order_mode_runs_what_touches_a_closed_streams_memory_after_it() {
+    for order in [OrderMode::Deny, OrderMode::Warn, OrderMode::Wait] {
+        let builder = warpline::Runtime::builder().order(order);
+        warpline::testing::for_each_seed_on(builder, 0..40, |devices| async move {
+            let [lease, t] = [devices[0].new_stream()?, devices[0].new_stream()?];
+            let x = t.alloc::<u32>(8)?;
+            lease.wait_stream(&t);
+            for value in 1..5 {
+                drop(lease.fill(&x, value));
+            }
+            drop(lease);
+            assert_eq!(t.read(&x).await?, [4; 8]);
+            Ok(())
+        });
+    }
+}

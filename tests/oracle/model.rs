@@ -1,0 +1,272 @@
+//! The slow side: what is ordered after what, by graph search, and which stream carries which refusal.
+//!
+//! It knows no clocks and no pruned histories, and nothing of what is finished.
+
+use std::collections::{BTreeMap, BTreeSet};
+use warpline::StreamId;
+
+/// A point of the execution. It is after those that [`Graph::add`] was given.
+pub(crate) type Point = usize;
+
+#[derive(Default)]
+pub(crate) struct Graph {
+    before: Vec<Vec<Point>>,
+}
+
+impl Graph {
+    pub(crate) fn add(&mut self, before: Vec<Point>) -> Point {
+        self.before.push(before);
+        self.before.len() - 1
+    }
+
+    pub(crate) fn add_edge(&mut self, from: Point, to: Point) {
+        self.before[to].push(from);
+    }
+
+    /// Everything at or before the given points.
+    pub(crate) fn past(&self, of: &[Point]) -> BTreeSet<Point> {
+        let mut past = BTreeSet::new();
+        let mut open = of.to_vec();
+        while let Some(point) = open.pop() {
+            if past.insert(point) {
+                open.extend(&self.before[point]);
+            }
+        }
+        past
+    }
+}
+
+/// Numbers the refusals.
+pub(crate) type Refused = usize;
+pub(crate) type Bytes = BTreeSet<usize>;
+
+/// Where a stream stands: its newest point, and the refusals that it carries.
+#[derive(Clone)]
+pub(crate) struct Stand {
+    pub(crate) stream: StreamId,
+    pub(crate) point: Point,
+    pub(crate) carries: BTreeSet<Refused>,
+}
+
+struct Stream {
+    stand: Stand,
+    /// Its tickets: each op takes one, and each wait that orders it after something new.
+    issued: u64,
+    is_open: bool,
+    /// The first refusal that nobody was told of.
+    unseen: Option<Refused>,
+}
+
+struct Access {
+    point: Point,
+    bytes: Bytes,
+    writes: bool,
+    stream: StreamId,
+}
+
+struct Mark {
+    by: StreamId,
+    buffer: u64,
+    bytes: Bytes,
+    /// Whether it concerns streams that do not carry it.
+    everybodys: bool,
+}
+
+#[derive(Default)]
+pub(crate) struct Model {
+    graph: Graph,
+    streams: BTreeMap<StreamId, Stream>,
+    /// What the host has observed.
+    host: Point,
+    /// By buffer; buffers that are dropped leave.
+    accesses: BTreeMap<u64, Vec<Access>>,
+    marks: BTreeMap<Refused, Vec<Mark>>,
+    refusals: usize,
+}
+
+/// What an op does to one buffer.
+#[derive(Clone, Debug)]
+pub(crate) struct Touch {
+    pub(crate) buffer: u64,
+    pub(crate) bytes: Bytes,
+    pub(crate) reads: bool,
+    pub(crate) writes: bool,
+}
+
+impl Model {
+    pub(crate) fn new() -> Self {
+        let mut model = Model::default();
+        model.host = model.graph.add(vec![]);
+        model
+    }
+
+    pub(crate) fn open(&mut self, stream: StreamId) {
+        let point = self.graph.add(vec![]);
+        let stand = Stand { stream, point, carries: BTreeSet::new() };
+        self.streams.insert(stream, Stream { stand, issued: 0, is_open: true, unseen: None });
+    }
+
+    /// Nothing more comes on it. What it did is no conflict from here on, and nobody gets what it carries.
+    pub(crate) fn close(&mut self, stream: StreamId) {
+        let closed = self.streams.get_mut(&stream).unwrap();
+        closed.is_open = false;
+        closed.stand.carries.clear();
+    }
+
+    pub(crate) fn stand(&self, stream: StreamId) -> Stand {
+        self.streams[&stream].stand.clone()
+    }
+
+    pub(crate) fn issued(&self, stream: StreamId) -> u64 {
+        self.streams[&stream].issued
+    }
+
+    /// The streams that an op of `stream` would not be ordered after.
+    pub(crate) fn conflicts(&self, stream: StreamId, touches: &[Touch]) -> BTreeSet<StreamId> {
+        let past = self.graph.past(&[self.streams[&stream].stand.point, self.host]);
+        let of = |touch: &Touch| -> Vec<StreamId> {
+            let accesses = &self.accesses[&touch.buffer];
+            // What a closed stream overwrote is before it, and so before everything that touches those bytes.
+            let overwritten: Vec<(&Bytes, BTreeSet<Point>)> = accesses
+                .iter()
+                .filter(|later| later.writes && !self.streams[&later.stream].is_open)
+                .map(|later| (&later.bytes, self.graph.past(&[later.point])))
+                .collect();
+            let concerned = accesses
+                .iter()
+                .filter(|earlier| earlier.writes || touch.writes)
+                .filter(|earlier| !earlier.bytes.is_disjoint(&touch.bytes))
+                .filter(|earlier| !past.contains(&earlier.point) && self.streams[&earlier.stream].is_open)
+                .filter(|earlier| {
+                    !overwritten.iter().any(|(bytes, past)| {
+                        past.contains(&earlier.point) && bytes.is_superset(&earlier.bytes)
+                    })
+                });
+            concerned.map(|earlier| earlier.stream).collect()
+        };
+        touches.iter().flat_map(of).collect()
+    }
+
+    /// Whether an op of `stream` would read what a refused write did not write.
+    pub(crate) fn inherits(&self, stream: StreamId, touches: &[Touch]) -> bool {
+        let carries = &self.streams[&stream].stand.carries;
+        touches.iter().filter(|touch| touch.reads).any(|touch| {
+            self.marks.iter().any(|(refused, marks)| {
+                marks.iter().any(|mark| {
+                    mark.buffer == touch.buffer
+                        && !mark.bytes.is_disjoint(&touch.bytes)
+                        && (mark.everybodys || carries.contains(refused))
+                })
+            })
+        })
+    }
+
+    /// An op is accepted.
+    pub(crate) fn op(&mut self, stream: StreamId, touches: &[Touch]) -> Point {
+        let at = self.streams.get_mut(&stream).unwrap();
+        let point = self.graph.add(vec![at.stand.point, self.host]);
+        at.stand.point = point;
+        at.issued += 1;
+        for Touch { buffer, bytes, writes, reads } in touches {
+            let access = Access { point, bytes: bytes.clone(), writes: *writes, stream };
+            self.accesses.get_mut(buffer).unwrap().push(access);
+            if *writes && !reads {
+                let on_it = self.marks.values_mut().flatten().filter(|mark| mark.buffer == *buffer);
+                on_it.for_each(|mark| mark.bytes = &mark.bytes - bytes);
+            }
+        }
+        point
+    }
+
+    /// A write is refused, or everybody's bytes may have changed.
+    pub(crate) fn refuse(&mut self, stream: StreamId, touches: &[Touch], everybodys: bool) -> Refused {
+        self.refusals += 1;
+        let written = touches.iter().filter(|touch| touch.writes);
+        let mark = |touch: &Touch| {
+            let (buffer, bytes) = (touch.buffer, touch.bytes.clone());
+            Mark { by: stream, buffer, bytes, everybodys }
+        };
+        self.marks.insert(self.refusals, written.map(mark).collect());
+        if !everybodys {
+            self.streams.get_mut(&stream).unwrap().stand.carries.insert(self.refusals);
+        }
+        self.refusals
+    }
+
+    /// The program looks at the error of the refused call itself.
+    pub(crate) fn see(&mut self, refused: Refused) {
+        if let Some(marks) = self.marks.get_mut(&refused) {
+            marks.retain(|mark| mark.everybodys);
+        }
+    }
+
+    /// The refused call was dropped without a look at its error.
+    pub(crate) fn drop_unseen(&mut self, stream: StreamId, refused: Refused) {
+        self.streams.get_mut(&stream).unwrap().unseen.get_or_insert(refused);
+    }
+
+    /// A `synchronize` of the stream has resolved: the refusal that it returns.
+    pub(crate) fn synchronized(&mut self, stream: StreamId) -> Option<Refused> {
+        let refused = self.streams.get_mut(&stream).unwrap().unseen.take()?;
+        self.see(refused);
+        Some(refused)
+    }
+
+    pub(crate) fn accept(&mut self, buffer: u64, bytes: &Bytes) {
+        for mark in self.marks.values_mut().flatten().filter(|mark| mark.buffer == buffer) {
+            mark.bytes = &mark.bytes - bytes;
+        }
+    }
+
+    /// A wait on `stream` for a place. It takes a ticket if it orders something anew, or if the other
+    /// stream is closed.
+    pub(crate) fn wait(&mut self, stream: StreamId, from: &Stand) {
+        if from.stream == stream {
+            return;
+        }
+        let is_open = self.streams[&from.stream].is_open;
+        let at = self.streams.get_mut(&stream).unwrap();
+        if !is_open || !self.graph.past(&[at.stand.point, self.host]).contains(&from.point) {
+            at.stand.point = self.graph.add(vec![at.stand.point, from.point]);
+            at.issued += 1;
+        }
+        at.stand.carries.extend(&from.carries);
+    }
+
+    /// A wait for every stream that used the buffer or was refused to write it, in that order. Those that are
+    /// closed take one ticket together.
+    pub(crate) fn wait_for(&mut self, stream: StreamId, buffer: u64) {
+        let mut users: Vec<StreamId> = self.accesses[&buffer].iter().map(|access| access.stream).collect();
+        let some_are_closed = users.iter().any(|user| !self.streams[user].is_open);
+        let marks = self.marks.values().flatten();
+        let on_it = marks.filter(|mark| mark.buffer == buffer && !mark.bytes.is_empty());
+        users.extend(on_it.map(|mark| mark.by));
+        for user in users {
+            if self.streams[&user].is_open {
+                let from = self.stand(user);
+                self.wait(stream, &from);
+            }
+        }
+        if some_are_closed {
+            let at = self.streams.get_mut(&stream).unwrap();
+            at.stand.point = self.graph.add(vec![at.stand.point]);
+            at.issued += 1;
+        }
+    }
+
+    pub(crate) fn observe(&mut self, point: Point) {
+        self.host = self.graph.add(vec![self.host, point]);
+    }
+
+    /// An allocation counts where its stream stands.
+    pub(crate) fn allocate(&mut self, stream: StreamId, buffer: u64, bytes: usize) {
+        let point = self.streams[&stream].stand.point;
+        let access = Access { point, bytes: (0..bytes).collect(), writes: true, stream };
+        self.accesses.insert(buffer, vec![access]);
+    }
+
+    pub(crate) fn free(&mut self, buffer: u64) {
+        self.accesses.remove(&buffer);
+        self.marks.values_mut().for_each(|marks| marks.retain(|mark| mark.buffer != buffer));
+    }
+}
