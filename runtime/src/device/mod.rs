@@ -340,15 +340,16 @@ impl Device {
     /// `warpline-kernels` it finds cuBLAS and makes a handle for one stream that has none.
     ///
     /// # On the CPU device
-    /// There is nothing to load.
+    /// There is nothing to load; device code is compared with its declaration.
     ///
     /// # Errors
-    /// `Driver` with the first that cannot be loaded; those before it are.
+    /// The first that cannot be loaded; those before it are. `InvalidArgument` if its device code
+    /// differs from its declaration, `Driver` if the driver refuses it.
     pub fn load(&self, kernels: impl IntoIterator<Item = &'static Kernel>) -> Result<()> {
-        let mut kernels = kernels.into_iter();
-        kernels
-            .try_for_each(|kernel| self.0.driver.load(kernel))
-            .map_err(|error| self.0.refused(&"load", &error))
+        kernels.into_iter().try_for_each(|kernel| {
+            kernel.check_device_code()?;
+            self.0.driver.load(kernel).map_err(|error| self.0.refused(&"load", &error))
+        })
     }
 
     /// Why the device takes no more work, if it has failed.

@@ -26,10 +26,13 @@
 ///   They are evaluated on the host for every call; with the first that does not hold the launch is refused, and nothing
 ///   runs. Braces stand inside parentheses. A `write` parameter promises that the whole operand is overwritten, so a
 ///   condition should fix its length.
-/// - `cuda`, `ptx` and `image` are the device code, as text of CUDA C++ or PTX or as the bytes of a cubin or a fatbin: a kernel
-///   with this name, `extern "C"`, that takes the scalars by value and the slices as pointers, without their lengths. CUDA C++
-///   has to be compiled to be launched on a GPU; kernels with the same text share one module. Left out, the kernel runs on the
-///   CPU device only.
+/// - `cuda`, `ptx` and `image` are the device code, as text of CUDA C++ or PTX or as the bytes of a
+///   cubin or a fatbin: a kernel with this name, `extern "C"`, that takes the scalars by value and
+///   the slices as pointers, without their lengths. CUDA C++ has to be compiled to be launched on a
+///   GPU; kernels with the same text share one module. Left out, the kernel runs on the CPU device
+///   only. The first launch on any device compares the entry of PTX with the declaration: its name,
+///   and the number and sizes of its parameters. A kernel that differs is refused, on the CPU
+///   device too.
 /// - `library` is a `static` [`Library`](crate::kernel::Library), which a CUDA device asks at each launch whether it does the work
 ///   in place of the device code. It keeps the same promise.
 /// - `cpu` is the twin, the kernel's form on the CPU device: a closure or function of all parameters, called once a launch.
@@ -308,6 +311,7 @@ macro_rules! __kernel {
         fn __safe_twin() -> fn($($twin)*) {
             $cpu
         }
+        static __COMPARED: $crate::kernel::Compared = $crate::kernel::Compared::not_yet();
         $crate::kernel::Kernel {
             name: stringify!($name),
             params: &[$($params)*],
@@ -315,6 +319,7 @@ macro_rules! __kernel {
             source: $source,
             library: $library,
             twin: __twin,
+            compared: &__COMPARED,
         }
     }};
 }

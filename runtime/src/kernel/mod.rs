@@ -5,12 +5,17 @@
 
 mod call;
 mod config;
+mod device_code;
 mod library;
 mod macros;
 mod ptx;
 
 pub use call::{IntoOperand, KernelCall, Operand, RawOperand};
 pub use config::LaunchConfig;
+#[doc(hidden)]
+pub use device_code::Compared;
+#[cfg(feature = "cuda")]
+pub(crate) use device_code::difference_in_ptx;
 pub use library::{
     Library, LibraryAnswer, LibraryCall, LibraryDevice, LibraryDriver, LibraryStream, Workspace,
 };
@@ -89,8 +94,8 @@ pub enum Source {
     Cuda(&'static str),
     /// PTX text, which the driver compiles for its GPU when the kernel is first launched there.
     Ptx(&'static str),
-    /// A cubin or a fatbin: machine code for one or several generations of GPUs. What parameters it takes is not compared with the
-    /// declaration, as it is for PTX.
+    /// A cubin or a fatbin: machine code for one or several generations of GPUs. Unlike PTX it is
+    /// not compared with the declaration.
     Image(&'static [u8]),
     /// The CPU device only.
     None,
@@ -110,6 +115,8 @@ pub struct Kernel {
     pub library: Option<&'static Library>,
     /// Its CPU form.
     pub twin: Twin,
+    #[doc(hidden)]
+    pub compared: &'static Compared,
 }
 
 /// The CPU form of a kernel.

@@ -110,8 +110,9 @@ impl Stream {
     /// Launches a kernel.
     ///
     /// # Errors
-    /// In the `Pending`: what the kernel's `where` demands does not hold, an operand is on another device or strided, operands
-    /// overlap, an earlier use is not ordered before this one, the device has failed.
+    /// In the `Pending`: the kernel's device code differs from its declaration, what its `where`
+    /// demands does not hold, an operand is on another device or strided, operands overlap, an
+    /// earlier use is not ordered before this one, the device has failed.
     ///
     /// # On the CPU device
     /// The kernel's twin runs once, whatever the configuration says.
@@ -137,7 +138,7 @@ impl Stream {
         let mut op = Op::new("kernel", site, &call.operands[..]);
         op.in_place = kernel.in_place;
         op.refused = match &call.failed {
-            None => config.check(kernel.name).err(),
+            None => kernel.check_device_code().and_then(|()| config.check(kernel.name)).err(),
             Some(error) => Some(error.clone()),
         }
         .map(|error| self.core().refused_call(op.site, kernel.name, &error));
