@@ -26,11 +26,11 @@ warpline::kernel! {
         cpu: |_, _| (),
     }
 
-    /// Has another parameter on the device than here.
+    /// Lacks a parameter on the device, as only a compiler sees.
     unsafe fn short_of_one(n: u32, write y: &mut [f32])
     where n as usize <= y.len()
     {
-        cuda: "extern \"C\" __global__ void short_of_one(float* y) { y[0] = 1; }",
+        cuda: "#define PARAMS float* y\nextern \"C\" __global__ void short_of_one(PARAMS) { y[0] = 1; }",
         cpu: |_, _| (),
     }
 }

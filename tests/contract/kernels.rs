@@ -36,6 +36,18 @@ warpline::kernel! {
         cpu: |y| y[0] = 1.0,
     }
 
+    /// Takes its parameters in another order in CUDA C++.
+    unsafe fn in_another_order(n: u64, y: &mut [f32]) {
+        cuda: "extern \"C\" __global__ void in_another_order(float* y, unsigned long long n) {}",
+        cpu: |n, y| y[0] = n as f32,
+    }
+
+    /// Has another name in CUDA C++.
+    unsafe fn misnamed_in_cuda(y: &mut [f32]) {
+        cuda: "extern \"C\" __global__ void misnomer(float* y) {}",
+        cpu: |y| y[0] = 1.0,
+    }
+
     /// Has no kernel in its device code.
     unsafe fn without_entry(y: &mut [f32]) {
         ptx: ".version 8.1\n.target sm_70\n.address_size 64\n",
@@ -149,7 +161,7 @@ contract! {
         assert_eq!(stream.issued(), 0);
     }
 
-    async fn a_kernel_whose_ptx_differs_from_its_declaration_is_refused_everywhere([device]) {
+    async fn a_kernel_whose_device_code_differs_from_its_declaration_is_refused_everywhere([device]) {
         let stream = device.stream().label("s").build()?;
         let y = stream.alloc::<f32>(8)?;
         let config = LaunchConfig::for_elements(8u32);
@@ -173,6 +185,16 @@ contract! {
                 without_entry(&y),
                 "without_entry on stream \"s\" (tests/contract/kernels.rs:LINE): its PTX has no entry; declare the kernel \
                  extern \"C\" and __global__",
+            ),
+            (
+                in_another_order(1, &y),
+                "in_another_order on stream \"s\" (tests/contract/kernels.rs:LINE): parameter 1 of 2 is declared as \
+                 \"n: u64\" and is \"float* y\" in its CUDA C++; make them the same",
+            ),
+            (
+                misnamed_in_cuda(&y),
+                "misnamed_in_cuda on stream \"s\" (tests/contract/kernels.rs:LINE): its CUDA C++ has no kernel \
+                 misnamed_in_cuda, only misnomer; give both the same name",
             ),
         ] {
             let line = line!() + 1;

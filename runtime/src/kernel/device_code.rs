@@ -4,6 +4,7 @@
 //! device code that a GPU would refuse, and by the CUDA driver, which loads code without a launch
 //! as well.
 
+use super::cuda_text::difference_in_cuda;
 use super::ptx::{entry_names, entry_params};
 use super::{Kernel, ParamKind, Source};
 use crate::error::{Error, ErrorKind, Result};
@@ -38,7 +39,8 @@ impl Kernel {
     fn compare_device_code(&self) -> Result<()> {
         let difference = match self.source {
             Source::Ptx(text) => difference_in_ptx(self, text),
-            Source::Cuda(_) | Source::Image(_) | Source::None => None,
+            Source::Cuda(text) => difference_in_cuda(self, text),
+            Source::Image(_) | Source::None => None,
         };
         match difference {
             Some(why) => Err(Error::new(ErrorKind::InvalidArgument, format!("{}: {why}", self.name))),

@@ -30,9 +30,12 @@
 ///   cubin or a fatbin: a kernel with this name, `extern "C"`, that takes the scalars by value and
 ///   the slices as pointers, without their lengths. CUDA C++ has to be compiled to be launched on a
 ///   GPU; kernels with the same text share one module. Left out, the kernel runs on the CPU device
-///   only. The first launch on any device compares the entry of PTX with the declaration: its name,
-///   and the number and sizes of its parameters. A kernel that differs is refused, on the CPU
-///   device too.
+///   only.
+/// - The first launch of a kernel on any device, the CPU device too, compares the device code with
+///   the declaration and refuses a kernel where they differ. Of PTX it compares the entry's name
+///   and the number and sizes of its parameters. Of CUDA C++ it compares the kernel's name, the
+///   number of its parameters, which of them are pointers, and the sizes of builtin types, unless a
+///   macro or an include is in the way. Images are not compared.
 /// - `library` is a `static` [`Library`](crate::kernel::Library), which a CUDA device asks at each launch whether it does the work
 ///   in place of the device code. It keeps the same promise.
 /// - `cpu` is the twin, the kernel's form on the CPU device: a closure or function of all parameters, called once a launch.

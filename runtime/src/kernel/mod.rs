@@ -5,6 +5,7 @@
 
 mod call;
 mod config;
+mod cuda_text;
 mod device_code;
 mod library;
 mod macros;
@@ -64,6 +65,21 @@ pub struct Param {
     pub name: &'static str,
     /// Its type.
     pub kind: ParamKind,
+}
+
+/// Formats the parameter as its declaration has it: `n: u32`, `x: &[f32]`, `write y: &mut [f32]`.
+impl std::fmt::Display for Param {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = self.name;
+        match self.kind {
+            ParamKind::Scalar { element, .. } => write!(f, "{name}: {element}"),
+            ParamKind::Slice { element, access, .. } => match access {
+                AccessMode::Read => write!(f, "{name}: &[{element}]"),
+                AccessMode::ReadWrite => write!(f, "{name}: &mut [{element}]"),
+                AccessMode::Write => write!(f, "write {name}: &mut [{element}]"),
+            },
+        }
+    }
 }
 
 /// What a parameter is.
