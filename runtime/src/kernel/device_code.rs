@@ -52,6 +52,31 @@ impl Kernel {
     }
 }
 
+#[cfg(all(feature = "cuda", feature = "test-util"))]
+impl Kernel {
+    /// Compares the device code with the declaration, after compiling it if it is CUDA C++.
+    pub(crate) fn check_compiled(&self) -> Result<()> {
+        let error = |kind, why: &str| Err(Error::new(kind, format!("{}: {why}", self.name)));
+        match self.source {
+            Source::Ptx(_) => self.compare_device_code(),
+            Source::Cuda(text) => {
+                let ptx = crate::driver::cuda::compile_for_newest(self.name, text)?;
+                match difference_in_ptx(self, &ptx) {
+                    Some(why) => error(ErrorKind::InvalidArgument, &why),
+                    None => self.compare_device_code(),
+                }
+            }
+            Source::Image(_) => error(
+                ErrorKind::Unsupported,
+                "its device code is an image, which does not say what parameters it takes; give the kernel cuda or ptx",
+            ),
+            Source::None => {
+                error(ErrorKind::InvalidArgument, "it has no device code to check; give it cuda or ptx")
+            }
+        }
+    }
+}
+
 /// Says how the entry of `kernel` in this PTX differs from the declaration, and what to do about it.
 pub(crate) fn difference_in_ptx(kernel: &Kernel, ptx: &str) -> Option<String> {
     let name = kernel.name;

@@ -35,7 +35,7 @@
 ///   the declaration and refuses a kernel where they differ. Of PTX it compares the entry's name
 ///   and the number and sizes of its parameters. Of CUDA C++ it compares the kernel's name, the
 ///   number of its parameters, which of them are pointers, and the sizes of builtin types, unless a
-///   macro or an include is in the way. Images are not compared.
+///   macro or an include is in the way: `testing::check_cuda` compiles it. Images are not compared.
 /// - `library` is a `static` [`Library`](crate::kernel::Library), which a CUDA device asks at each launch whether it does the work
 ///   in place of the device code. It keeps the same promise.
 /// - `cpu` is the twin, the kernel's form on the CPU device: a closure or function of all parameters, called once a launch.
