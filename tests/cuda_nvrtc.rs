@@ -68,7 +68,7 @@ fn device_code_is_checked_without_a_compiler_where_none_is_needed() {
         (
             &IN_PTX,
             ErrorKind::InvalidArgument,
-            "in_ptx: it is declared with 1 parameters of [8] bytes and its PTX has 1 of [4]; make them the same",
+            "in_ptx: its parameters have [8] bytes in the declaration and [4] in its PTX; make them the same",
         ),
         (
             &IN_AN_IMAGE,
@@ -114,13 +114,11 @@ fn cuda_source_is_checked_without_a_device() {
         ),
         (
             &SHORT_OF_ONE,
-            &[
-                "it is declared with 2 parameters of [4, 8] bytes and its PTX has 1 of [8]; make them the same",
-            ],
+            &["its parameters have [4, 8] bytes in the declaration and [8] in its PTX; make them the same"],
         ),
         (
             &TAKES_A_NUMBER,
-            &["parameter 1 of 1 is declared as \"write y: &mut [f32]\" and is \"unsigned long long y\""],
+            &["parameter 1 of 1 is \"write y: &mut [f32]\" in the declaration and \"unsigned long long y\""],
         ),
     ] {
         says(&check_cuda(kernel).unwrap_err(), ErrorKind::InvalidArgument, parts);
@@ -152,9 +150,7 @@ fn cuda_source_is_compiled_and_what_is_wrong_with_it_is_told() {
         says(
             &refusal(stream.launch(short_of_one(1, &y), config)),
             ErrorKind::Driver,
-            &[
-                "it is declared with 2 parameters of [4, 8] bytes and its PTX has 1 of [8]; make them the same",
-            ],
+            &["its parameters have [4, 8] bytes in the declaration and [8] in its PTX; make them the same"],
         );
     });
 }

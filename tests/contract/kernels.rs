@@ -168,13 +168,13 @@ contract! {
         for (call, text) in [
             (
                 one_parameter_less(1, &y),
-                "one_parameter_less on stream \"s\" (tests/contract/kernels.rs:LINE): it is declared with 2 parameters of \
-                 [4, 8] bytes and its PTX has 1 of [8]; make them the same",
+                "one_parameter_less on stream \"s\" (tests/contract/kernels.rs:LINE): its parameters have [4, 8] bytes in \
+                 the declaration and [8] in its PTX; make them the same",
             ),
             (
                 another_size(1, &y),
-                "another_size on stream \"s\" (tests/contract/kernels.rs:LINE): it is declared with 2 parameters of \
-                 [8, 8] bytes and its PTX has 2 of [4, 8]; make them the same",
+                "another_size on stream \"s\" (tests/contract/kernels.rs:LINE): its parameters have [8, 8] bytes in \
+                 the declaration and [4, 8] in its PTX; make them the same",
             ),
             (
                 misnamed(&y),
@@ -188,8 +188,8 @@ contract! {
             ),
             (
                 in_another_order(1, &y),
-                "in_another_order on stream \"s\" (tests/contract/kernels.rs:LINE): parameter 1 of 2 is declared as \
-                 \"n: u64\" and is \"float* y\" in its CUDA C++; make them the same",
+                "in_another_order on stream \"s\" (tests/contract/kernels.rs:LINE): parameter 1 of 2 is \
+                 \"n: u64\" in the declaration and \"float* y\" in its CUDA C++; make them the same",
             ),
             (
                 misnamed_in_cuda(&y),
@@ -212,7 +212,7 @@ contract! {
     }
 
     async fn a_kernel_whose_ptx_differs_from_its_declaration_is_not_loaded([device]) {
-        let text = "it is declared with 2 parameters of [4, 8] bytes and its PTX has 1 of [8]; make them the same";
+        let text = "its parameters have [4, 8] bytes in the declaration and [8] in its PTX; make them the same";
         let error = device.load([&kernels::AXPY, &ONE_PARAMETER_LESS]).unwrap_err();
         says(&error, ErrorKind::InvalidArgument, &["one_parameter_less: ", text]);
         if matches!(device.id(), DeviceId::Cuda(_)) {

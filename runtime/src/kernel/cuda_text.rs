@@ -62,7 +62,7 @@ fn first_difference(kernel: &Kernel, head: &Head<'_>) -> Option<String> {
     let (ours, theirs) = (kernel.params, &head.params[..]);
     if ours.len() != theirs.len() {
         return Some(format!(
-            "it is declared with {} parameters and its CUDA C++ takes {}; make them the same",
+            "it has {} parameters in the declaration and {} in its CUDA C++; make them the same",
             ours.len(),
             theirs.len(),
         ));
@@ -70,7 +70,7 @@ fn first_difference(kernel: &Kernel, head: &Head<'_>) -> Option<String> {
     let (at, (ours, theirs)) =
         ours.iter().zip(theirs).enumerate().find(|(_, (ours, theirs))| !theirs.passed.fits(ours))?;
     Some(format!(
-        "parameter {} of {} is declared as \"{ours}\" and is \"{}\" in its CUDA C++; make them the same",
+        "parameter {} of {} is \"{ours}\" in the declaration and \"{}\" in its CUDA C++; make them the same",
         at + 1,
         kernel.params.len(),
         theirs.text.split_whitespace().collect::<Vec<_>>().join(" "),

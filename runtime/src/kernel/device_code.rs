@@ -95,9 +95,7 @@ pub(crate) fn difference_in_ptx(kernel: &Kernel, ptx: &str) -> Option<String> {
     let ours: Vec<usize> = kernel.params.iter().map(|param| param.kind.bytes_on_device()).collect();
     (ours != declared).then(|| {
         format!(
-            "it is declared with {} parameters of {ours:?} bytes and its PTX has {} of {declared:?}; make them the same",
-            ours.len(),
-            declared.len()
+            "its parameters have {ours:?} bytes in the declaration and {declared:?} in its PTX; make them the same"
         )
     })
 }

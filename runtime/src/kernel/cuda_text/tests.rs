@@ -135,32 +135,32 @@ fn text_without_such_a_kernel_is_objected_to() {
 #[test]
 fn other_parameters_are_objected_to() {
     for (params, difference) in [
-        ("", "it is declared with 4 parameters and its CUDA C++ takes 0"),
-        ("void", "it is declared with 4 parameters and its CUDA C++ takes 0"),
-        ("float a, const float* x, float* y", "it is declared with 4 parameters and its CUDA C++ takes 3"),
+        ("", "it has 4 parameters in the declaration and 0 in its CUDA C++"),
+        ("void", "it has 4 parameters in the declaration and 0 in its CUDA C++"),
+        ("float a, const float* x, float* y", "it has 4 parameters in the declaration and 3 in its CUDA C++"),
         (
             "unsigned n, float a, const float* x, float* y, int incy",
-            "it is declared with 4 parameters and its CUDA C++ takes 5",
+            "it has 4 parameters in the declaration and 5 in its CUDA C++",
         ),
         (
             "unsigned n, const  float*\n x, float a, float* y",
-            "parameter 2 of 4 is declared as \"a: f32\" and is \"const float* x\" in its CUDA C++",
+            "parameter 2 of 4 is \"a: f32\" in the declaration and \"const float* x\" in its CUDA C++",
         ),
         (
             "unsigned n, float a, float x, float* y",
-            "parameter 3 of 4 is declared as \"x: &[f32]\" and is \"float x\" in its CUDA C++",
+            "parameter 3 of 4 is \"x: &[f32]\" in the declaration and \"float x\" in its CUDA C++",
         ),
         (
             "unsigned n, float a, const float* x, unsigned long long y",
-            "parameter 4 of 4 is declared as \"write y: &mut [f32]\" and is \"unsigned long long y\" in its CUDA C++",
+            "parameter 4 of 4 is \"write y: &mut [f32]\" in the declaration and \"unsigned long long y\" in its CUDA C++",
         ),
         (
             "unsigned long long n, float a, const float* x, float* y",
-            "parameter 1 of 4 is declared as \"n: u32\" and is \"unsigned long long n\" in its CUDA C++",
+            "parameter 1 of 4 is \"n: u32\" in the declaration and \"unsigned long long n\" in its CUDA C++",
         ),
         (
             "unsigned n, double a, const float* x, float* y",
-            "parameter 2 of 4 is declared as \"a: f32\" and is \"double a\" in its CUDA C++",
+            "parameter 2 of 4 is \"a: f32\" in the declaration and \"double a\" in its CUDA C++",
         ),
     ] {
         let text = format!("extern \"C\" __global__ void saxpy({params}) {{ int local; }}");
@@ -169,5 +169,5 @@ fn other_parameters_are_objected_to() {
     }
     // Neither of two heads fits.
     let text = "#if 0\nextern \"C\" __global__ void saxpy(float* y)\n#else\nextern \"C\" __global__ void saxpy(int n)\n#endif\n{}";
-    assert!(difference_in_cuda(&SAXPY, text).is_some_and(|difference| difference.contains("takes 1")));
+    assert!(difference_in_cuda(&SAXPY, text).is_some_and(|difference| difference.contains("and 1 in its")));
 }
