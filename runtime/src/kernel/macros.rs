@@ -1,8 +1,10 @@
 //! The `kernel!` macro.
 //!
-//! `kernel!` takes one declaration after the other apart from what follows it and hands it to `__kernel!`, which reads it in
-//! steps, each with its own tag: `@where` and `@condition` find the body, `@item`, `@body` and `@library` read it, `@params` turns each
-//! parameter into what it is in every place it shows up, `@emit` writes the function and `@descriptor` the descriptor.
+//! `kernel!` takes one declaration after the other apart from what follows it and hands it to
+//! `__kernel!`, which reads it in steps, each with its own tag: `@where` and `@condition` find the
+//! body, `@body` reads its keys in any order, `@params` turns each parameter into what it is in
+//! every place it shows up, `@emit` writes the function and `@descriptor` the descriptor. An arm
+//! without a step after it says what is missing.
 
 /// Declares kernels: each becomes a function that makes a [`KernelCall`](crate::kernel::KernelCall).
 ///
@@ -14,6 +16,8 @@
 ///     cpu: |name, …| body,
 /// }
 /// ```
+///
+/// The keys of the body stand in any order.
 ///
 /// | parameter            | the call takes                    | the kernel            | the twin gets |
 /// |----------------------|-----------------------------------|-----------------------|---------------|
@@ -84,11 +88,33 @@
 #[macro_export]
 macro_rules! kernel {
     () => {};
-    ($(#[$attr:meta])* $vis:vis in_place unsafe fn $name:ident ($($params:tt)*) $($rest:tt)+) => {
-        $crate::__kernel! { @where ([$(#[$attr])*] [$vis] in_place $name ($($params)*)) $($rest)+ }
+    ($(#[$attr:meta])* $vis:vis in_place unsafe fn $name:ident ($($params:tt)*) $($rest:tt)*) => {
+        $crate::__kernel! { @where ([$(#[$attr])*] [$vis] in_place $name ($($params)*)) $($rest)* }
     };
-    ($(#[$attr:meta])* $vis:vis unsafe fn $name:ident ($($params:tt)*) $($rest:tt)+) => {
-        $crate::__kernel! { @where ([$(#[$attr])*] [$vis] disjoint $name ($($params)*)) $($rest)+ }
+    ($(#[$attr:meta])* $vis:vis unsafe fn $name:ident ($($params:tt)*) $($rest:tt)*) => {
+        $crate::__kernel! { @where ([$(#[$attr])*] [$vis] disjoint $name ($($params)*)) $($rest)* }
+    };
+    // Goes on as if it were there, so that there is one error and not one for each use as well.
+    ($(#[$attr:meta])* $vis:vis in_place fn $name:ident ($($params:tt)*) $($rest:tt)*) => {
+        compile_error!(concat!(
+            "kernel `", stringify!($name), "` is not declared `unsafe`: that is the promise that its device code touches \
+             only its operands; write `in_place unsafe fn ", stringify!($name), "`"
+        ));
+        $crate::__kernel! { @where ([$(#[$attr])*] [$vis] in_place $name ($($params)*)) $($rest)* }
+    };
+    ($(#[$attr:meta])* $vis:vis fn $name:ident ($($params:tt)*) $($rest:tt)*) => {
+        compile_error!(concat!(
+            "kernel `", stringify!($name), "` is not declared `unsafe`: that is the promise that its device code touches \
+             only its operands; write `unsafe fn ", stringify!($name), "`"
+        ));
+        $crate::__kernel! { @where ([$(#[$attr])*] [$vis] disjoint $name ($($params)*)) $($rest)* }
+    };
+    ($($other:tt)+) => {
+        compile_error!(concat!(
+            "a kernel is declared as `[in_place] unsafe fn name(parameters) [where conditions] { … cpu: … }`, not as `",
+            stringify!($($other)+),
+            "`"
+        ));
     };
 }
 
@@ -99,54 +125,108 @@ macro_rules! __kernel {
         $crate::__kernel! { @condition $head [] $($rest)+ }
     };
     (@where $head:tt { $($body:tt)* } $($rest:tt)*) => {
-        $crate::__kernel! { @item $head [] { $($body)* } }
+        $crate::__kernel! { @body $head [] [] [] [] [] { $($body)* } }
         $crate::kernel! { $($rest)* }
+    };
+    (@where ($attrs:tt $vis:tt $mode:ident $name:ident $params:tt) $($other:tt)*) => {
+        compile_error!(concat!(
+            "the parameters of kernel `", stringify!($name), "` are followed by `where` or by its body, not by `",
+            stringify!($($other)*), "`; write `{ cpu: … }` with its form for the CPU device"
+        ));
     };
 
     // The condition ends at the first braces. Three tokens a step keep long ones far from the recursion limit.
     (@condition $head:tt [$($condition:tt)*] { $($body:tt)* } $($rest:tt)*) => {
-        $crate::__kernel! { @item $head [$($condition)*] { $($body)* } }
+        $crate::__kernel! { @body $head [$($condition)*] [] [] [] [] { $($body)* } }
         $crate::kernel! { $($rest)* }
     };
     (@condition $head:tt [$($condition:tt)*] $a:tt { $($body:tt)* } $($rest:tt)*) => {
-        $crate::__kernel! { @item $head [$($condition)* $a] { $($body)* } }
+        $crate::__kernel! { @body $head [$($condition)* $a] [] [] [] [] { $($body)* } }
         $crate::kernel! { $($rest)* }
     };
     (@condition $head:tt [$($condition:tt)*] $a:tt $b:tt { $($body:tt)* } $($rest:tt)*) => {
-        $crate::__kernel! { @item $head [$($condition)* $a $b] { $($body)* } }
+        $crate::__kernel! { @body $head [$($condition)* $a $b] [] [] [] [] { $($body)* } }
         $crate::kernel! { $($rest)* }
     };
     (@condition $head:tt [$($condition:tt)*] $a:tt $b:tt $c:tt $($rest:tt)+) => {
         $crate::__kernel! { @condition $head [$($condition)* $a $b $c] $($rest)+ }
     };
-
-    (@item $head:tt $condition:tt { descriptor: $descriptor:ident, $($body:tt)* }) => {
-        $crate::__kernel! { @body $head $condition [$descriptor] { $($body)* } }
-    };
-    (@item $head:tt $condition:tt { $($body:tt)* }) => {
-        $crate::__kernel! { @body $head $condition [] { $($body)* } }
-    };
-
-    (@body $head:tt $condition:tt $descriptor:tt { cuda: $text:expr, $($rest:tt)* }) => {
-        $crate::__kernel! { @library $head $condition $descriptor [$crate::kernel::Source::Cuda($text)] $($rest)* }
-    };
-    (@body $head:tt $condition:tt $descriptor:tt { ptx: $text:expr, $($rest:tt)* }) => {
-        $crate::__kernel! { @library $head $condition $descriptor [$crate::kernel::Source::Ptx($text)] $($rest)* }
-    };
-    (@body $head:tt $condition:tt $descriptor:tt { image: $bytes:expr, $($rest:tt)* }) => {
-        $crate::__kernel! { @library $head $condition $descriptor [$crate::kernel::Source::Image($bytes)] $($rest)* }
-    };
-    (@body $head:tt $condition:tt $descriptor:tt { $($rest:tt)* }) => {
-        $crate::__kernel! { @library $head $condition $descriptor [$crate::kernel::Source::None] $($rest)* }
+    (@condition ($attrs:tt $vis:tt $mode:ident $name:ident $params:tt) $($other:tt)*) => {
+        compile_error!(concat!(
+            "kernel `", stringify!($name), "` has no body behind its `where`; write `{ cpu: … }` with its form for the CPU \
+             device"
+        ));
     };
 
-    (@library $head:tt $condition:tt $descriptor:tt [$source:expr] library: $library:expr, cpu: $cpu:expr $(,)?) => {
+    // Each key fills a place that was empty: descriptor, device code, library, CPU form.
+    (@body $head:tt $condition:tt [] $source:tt $library:tt $cpu:tt
+        { descriptor: $descriptor:ident $(, $($rest:tt)*)? }
+    ) => {
+        $crate::__kernel! { @body $head $condition [$descriptor] $source $library $cpu { $($($rest)*)? } }
+    };
+    (@body $head:tt $condition:tt $descriptor:tt [] $library:tt $cpu:tt
+        { cuda: $text:expr $(, $($rest:tt)*)? }
+    ) => {
         $crate::__kernel! {
-            @open $head $condition $descriptor [$source, ::core::option::Option::Some($library)] [$cpu]
+            @body $head $condition $descriptor [$crate::kernel::Source::Cuda($text)] $library $cpu { $($($rest)*)? }
         }
     };
-    (@library $head:tt $condition:tt $descriptor:tt [$source:expr] cpu: $cpu:expr $(,)?) => {
-        $crate::__kernel! { @open $head $condition $descriptor [$source, ::core::option::Option::None] [$cpu] }
+    (@body $head:tt $condition:tt $descriptor:tt [] $library:tt $cpu:tt
+        { ptx: $text:expr $(, $($rest:tt)*)? }
+    ) => {
+        $crate::__kernel! {
+            @body $head $condition $descriptor [$crate::kernel::Source::Ptx($text)] $library $cpu { $($($rest)*)? }
+        }
+    };
+    (@body $head:tt $condition:tt $descriptor:tt [] $library:tt $cpu:tt
+        { image: $bytes:expr $(, $($rest:tt)*)? }
+    ) => {
+        $crate::__kernel! {
+            @body $head $condition $descriptor [$crate::kernel::Source::Image($bytes)] $library $cpu { $($($rest)*)? }
+        }
+    };
+    (@body $head:tt $condition:tt $descriptor:tt $source:tt [] $cpu:tt
+        { library: $library:expr $(, $($rest:tt)*)? }
+    ) => {
+        $crate::__kernel! {
+            @body $head $condition $descriptor $source [::core::option::Option::Some($library)] $cpu { $($($rest)*)? }
+        }
+    };
+    (@body $head:tt $condition:tt $descriptor:tt $source:tt $library:tt []
+        { cpu: $cpu:expr $(, $($rest:tt)*)? }
+    ) => {
+        $crate::__kernel! { @body $head $condition $descriptor $source $library [$cpu] { $($($rest)*)? } }
+    };
+    // At the end, what was left out.
+    (@body $head:tt $condition:tt $descriptor:tt [] $library:tt $cpu:tt {}) => {
+        $crate::__kernel! {
+            @body $head $condition $descriptor [$crate::kernel::Source::None] $library $cpu {}
+        }
+    };
+    (@body $head:tt $condition:tt $descriptor:tt $source:tt [] $cpu:tt {}) => {
+        $crate::__kernel! {
+            @body $head $condition $descriptor $source [::core::option::Option::None] $cpu {}
+        }
+    };
+    (@body $head:tt $condition:tt $descriptor:tt [$source:expr] [$library:expr] [$cpu:expr] {}) => {
+        $crate::__kernel! { @open $head $condition $descriptor [$source, $library] [$cpu] }
+    };
+    (@body ($attrs:tt $vis:tt $mode:ident $name:ident $params:tt) $condition:tt
+        $descriptor:tt $source:tt $library:tt [] {}
+    ) => {
+        compile_error!(concat!(
+            "kernel `", stringify!($name), "` has no `cpu`, its form for the CPU device; write `cpu: |…| …`, a closure or \
+             function of all parameters"
+        ));
+    };
+    (@body ($attrs:tt $vis:tt $mode:ident $name:ident $params:tt) $condition:tt
+        $descriptor:tt $source:tt $library:tt $cpu:tt { $($other:tt)+ }
+    ) => {
+        compile_error!(concat!(
+            "kernel `", stringify!($name), "` cannot have `", stringify!($($other)+), "`; write each of `descriptor: NAME`, \
+             `cuda: text` or `ptx: text` or `image: bytes`, `library: &LIBRARY` and `cpu: |…| …` once at most, with commas \
+             between"
+        ));
     };
 
     (@open ($attrs:tt $vis:tt $mode:ident $name:ident ($($params:tt)*))
@@ -326,6 +406,27 @@ macro_rules! __kernel {
         }
     }};
 }
+
+/// Declarations that do not compile, each for what it lacks.
+///
+/// ```compile_fail
+/// warpline_runtime::kernel! { fn negate(y: &mut [f32]) { cpu: |y| y[0] = -y[0] } }
+/// ```
+///
+/// ```compile_fail
+/// warpline_runtime::kernel! { in_place fn negate(y: &mut [f32]) { cpu: |y| y[0].set(-y[0].get()) }
+/// }
+/// ```
+///
+/// ```compile_fail
+/// warpline_runtime::kernel! { unsafe fn negate(y: &mut [f32]) { descriptor: NEGATE } }
+/// ```
+///
+/// ```compile_fail
+/// warpline_runtime::kernel! { unsafe fn negate(y: &mut [f32]) { cpu: |y| (), cuda: "", ptx: "" } }
+/// ```
+#[cfg(doctest)]
+struct Refused;
 
 /// What the macro's expansion calls. Not for anybody else.
 #[doc(hidden)]
