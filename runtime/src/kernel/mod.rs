@@ -21,7 +21,7 @@ pub use library::{
     Library, LibraryAnswer, LibraryCall, LibraryDevice, LibraryDriver, LibraryStream, Workspace,
 };
 #[doc(hidden)]
-pub use macros::__private;
+pub use macros::expansion as __private;
 pub use ptx::entry_params;
 
 use crate::element::Element;
