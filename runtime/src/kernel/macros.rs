@@ -52,9 +52,10 @@
 /// The function has the declared name, visibility and attributes, and is safe to call.
 ///
 /// # Safety
-/// `unsafe` is the promise that, for every launch configuration, all scalars and all lengths that pass the `where`, the
-/// device code touches only its operands, within their length, as their parameters say. A kernel that cannot promise this is
-/// launched with `launch_unchecked`, which leaves the promise to each launch. The twin is safe code and promises nothing.
+/// `unsafe` is the promise that, for every launch configuration, all scalars and all lengths that
+/// pass the `where`, the device code touches only its operands, within their length, as their
+/// parameters say. A call of the function is safe, so device code that cannot promise this is not
+/// to be declared here. The twin is safe code and promises nothing.
 ///
 /// # Examples
 /// ```
