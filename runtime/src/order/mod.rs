@@ -21,7 +21,7 @@ pub(crate) use check::{
 pub use clock::StreamId;
 pub(crate) use clock::{Clock, Use};
 pub use conflict::Conflict;
-pub(crate) use conflict::describe;
+pub(crate) use conflict::{Named, describe, wait_call};
 pub(crate) use ledger::Ledger;
 pub use mode::OrderMode;
 pub(crate) use observed::{MAX_TICKET, Observed};

@@ -21,7 +21,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::graph::Capture;
 use crate::hope::Hope;
 use crate::offload::{self, Duty};
-use crate::order::{Clock, MAX_TICKET, StreamId, Use};
+use crate::order::{Clock, MAX_TICKET, Named, StreamId, Use};
 use crate::site::Site;
 use crate::sync::{Lines, Lock};
 use crate::timeline::{Released, Ticket, Timeline};
@@ -240,6 +240,10 @@ impl StreamCore {
         });
         core.device.world.join(&core);
         Ok(core)
+    }
+
+    pub(crate) fn name(&self) -> Named {
+        Named { label: self.label.clone(), device: self.device.id, id: self.id }
     }
 
     /// Has fetched what an op, which is about to come, touches of the stream.

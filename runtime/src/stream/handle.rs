@@ -56,7 +56,8 @@ impl Stream {
         Device::of(self.core().device.clone())
     }
 
-    /// Its identity: never used for another stream of the same runtime.
+    /// Its identity: never used for another stream of the same runtime. Errors add it, as its
+    /// `Debug` has it, where two streams have the same label.
     pub fn id(&self) -> StreamId {
         self.core().id
     }
