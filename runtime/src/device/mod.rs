@@ -19,6 +19,7 @@ use crate::world::World;
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A device of a runtime. A cheap handle; all clones are the same device.
 #[derive(Clone)]
@@ -40,6 +41,8 @@ pub(crate) struct DeviceShared {
     pub(crate) lets_run: Hope<8, 1024>,
     pub(crate) foreign_turns: ForeignTurns,
     default_stream: Mutex<Option<Stream>>,
+    /// Streams that were made without a label.
+    unlabelled: AtomicU64,
     generator: Generator,
 }
 
@@ -63,8 +66,15 @@ impl DeviceShared {
             health,
             foreign_turns: ForeignTurns::default(),
             default_stream: Mutex::new(None),
+            unlabelled: AtomicU64::new(0),
             generator: Generator::default(),
         })
+    }
+
+    /// Returns a label for a stream that was given none: `stream 1` for the first.
+    pub(crate) fn next_label(&self) -> Arc<str> {
+        let before = self.unlabelled.fetch_add(1, Ordering::Relaxed);
+        format!("stream {}", before + 1).into()
     }
 
     /// Whether the device takes work.

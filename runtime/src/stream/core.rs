@@ -187,7 +187,7 @@ impl StreamCore {
         let id = world.observed.admit().ok_or_else(|| {
             Error::new(ErrorKind::OutOfMemory, format!("{}: 1048576 streams are live; drop some", device.id))
         })?;
-        let label = settings.label.unwrap_or_else(|| format!("stream {}", id.0).into());
+        let label = settings.label.unwrap_or_else(|| device.next_label());
         let timeline = Arc::new(Timeline::new());
         let options = StreamOptions {
             label: label.clone(),

@@ -272,7 +272,8 @@ pub struct StreamBuilder {
 }
 
 impl StreamBuilder {
-    /// The name in errors and traces.
+    /// The name in errors and traces. Streams without one are `stream 1`, `stream 2` and on,
+    /// counted for each device.
     pub fn label(mut self, label: impl Into<Arc<str>>) -> Self {
         self.settings.label = Some(label.into());
         self
