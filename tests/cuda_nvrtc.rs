@@ -1,16 +1,20 @@
-//! Kernels whose device code is CUDA C++: compiled when they are first launched, where there is NVRTC.
+//! Kernels whose device code is CUDA C++: compiled when they are first launched or checked, where
+//! there is NVRTC.
+#![cfg(feature = "cuda")]
 
 mod support;
 
 use support::software::in_child;
 use support::{refusal, says};
 use warpline::prelude::*;
+use warpline::testing::check_cuda;
 
 warpline::kernel! {
     /// y ← 2·x for `n` elements.
     unsafe fn twice(n: u32, x: &[f32], write y: &mut [f32])
     where n as usize <= x.len(), n as usize <= y.len()
     {
+        descriptor: TWICE,
         cuda: "extern \"C\" __global__ void twice(unsigned n, const float* x, float* y) {
             unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
             if (i < n) y[i] = 2 * x[i];
@@ -22,16 +26,102 @@ warpline::kernel! {
     unsafe fn misspelt(n: u32, write y: &mut [f32])
     where n as usize <= y.len()
     {
+        descriptor: MISSPELT,
         cuda: "extern \"C\" __global__ void misspelt(unsigned n, float* y) {\n    y[0] = nn;\n}",
         cpu: |_, _| (),
     }
 
-    /// Has another parameter on the device than here.
+    /// Lacks a parameter on the device, as only a compiler sees.
     unsafe fn short_of_one(n: u32, write y: &mut [f32])
     where n as usize <= y.len()
     {
-        cuda: "extern \"C\" __global__ void short_of_one(float* y) { y[0] = 1; }",
+        descriptor: SHORT_OF_ONE,
+        cuda: "#define PARAMS float* y\nextern \"C\" __global__ void short_of_one(PARAMS) { y[0] = 1; }",
         cpu: |_, _| (),
+    }
+
+    /// Takes an address as a number, which is as long.
+    unsafe fn takes_a_number(write y: &mut [f32]) {
+        descriptor: TAKES_A_NUMBER,
+        cuda: "extern \"C\" __global__ void takes_a_number(unsigned long long y) {}",
+        cpu: |_| (),
+    }
+
+    unsafe fn in_ptx(write y: &mut [f32]) {
+        descriptor: IN_PTX,
+        ptx: ".visible .entry in_ptx(.param .u32 y) { ret; }",
+        cpu: |_| (),
+    }
+
+    unsafe fn in_an_image(write y: &mut [f32]) {
+        descriptor: IN_AN_IMAGE,
+        image: b"\x7fELF",
+        cpu: |_| (),
+    }
+
+    unsafe fn on_the_cpu_alone(write y: &mut [f32]) { descriptor: ON_THE_CPU_ALONE, cpu: |_| () }
+}
+
+#[test]
+fn device_code_is_checked_without_a_compiler_where_none_is_needed() {
+    for (kernel, kind, text) in [
+        (
+            &IN_PTX,
+            ErrorKind::InvalidArgument,
+            "in_ptx: its parameters have [8] bytes in the declaration and [4] in its PTX; make them the same",
+        ),
+        (
+            &IN_AN_IMAGE,
+            ErrorKind::Unsupported,
+            "in_an_image: its device code is an image, which does not say what parameters it takes; give the kernel cuda or ptx",
+        ),
+        (
+            &ON_THE_CPU_ALONE,
+            ErrorKind::InvalidArgument,
+            "on_the_cpu_alone: it has no device code to check; give it cuda or ptx",
+        ),
+    ] {
+        let error = check_cuda(kernel).unwrap_err();
+        assert_eq!((error.kind(), error.to_string()), (kind, text.to_owned()));
+    }
+    check_cuda(&warpline::kernels::SUM).unwrap();
+}
+
+#[test]
+fn a_check_without_nvrtc_says_where_it_was_looked_for() {
+    // Whatever is installed is newer than this driver.
+    let variables = [("SOFTCUDA_DRIVER_VERSION", "1000"), ("WARPLINE_NVRTC", "/nowhere/libnvrtc.so.12")];
+    in_child(&variables, || {
+        let parts = [
+            "twice: its device code is CUDA C++, and no NVRTC that could compile it was found: /nowhere/libnvrtc.so.12: ",
+            "install one, set WARPLINE_NVRTC to where it is, or give the kernel ptx",
+        ];
+        says(&check_cuda(&TWICE).unwrap_err(), ErrorKind::Unsupported, &parts);
+    });
+}
+
+#[test]
+#[ignore = "needs NVRTC, where WARPLINE_NVRTC says"]
+fn cuda_source_is_checked_without_a_device() {
+    check_cuda(&TWICE).unwrap();
+    for (kernel, parts) in [
+        (
+            &MISSPELT,
+            &[
+                "misspelt: NVRTC answered NVRTC_ERROR_COMPILATION",
+                "misspelt.cu(2): error: identifier \"nn\" is undefined",
+            ][..],
+        ),
+        (
+            &SHORT_OF_ONE,
+            &["its parameters have [4, 8] bytes in the declaration and [8] in its PTX; make them the same"],
+        ),
+        (
+            &TAKES_A_NUMBER,
+            &["parameter 1 of 1 is \"write y: &mut [f32]\" in the declaration and \"unsigned long long y\""],
+        ),
+    ] {
+        says(&check_cuda(kernel).unwrap_err(), ErrorKind::InvalidArgument, parts);
     }
 }
 
@@ -60,9 +150,7 @@ fn cuda_source_is_compiled_and_what_is_wrong_with_it_is_told() {
         says(
             &refusal(stream.launch(short_of_one(1, &y), config)),
             ErrorKind::Driver,
-            &[
-                "it is declared with 2 parameters of [4, 8] bytes and its PTX has 1 of [8]; make them the same",
-            ],
+            &["its parameters have [4, 8] bytes in the declaration and [8] in its PTX; make them the same"],
         );
     });
 }

@@ -3,7 +3,7 @@
 mod support;
 
 use std::sync::{Arc, Barrier, Mutex};
-use support::{finish_unobserved, refusal, streams, unordered};
+use support::{finish_unobserved, refusal, runtime, streams, unordered};
 use tracing_subscriber::layer::SubscriberExt;
 use warpline::prelude::*;
 use warpline::{OrderMode, kernels};
@@ -32,8 +32,46 @@ fn a_refusal_names_streams_that_have_no_label_of_their_own() {
     let (writer, side) = (device.new_stream().unwrap(), device.new_stream().unwrap());
     let x = writer.alloc::<f32>(100).unwrap();
     let text = unordered(side.read(&x)).to_string();
-    let names = format!("on stream \"{}\" for stream \"{}\" before it", side.label(), writer.label());
-    assert!(text.contains(&format!("call wait_stream {names}")), "{text}");
+    let call = "call wait_stream on stream \"stream 2\" for stream \"stream 1\" before it";
+    assert!(text.contains(call), "{text}");
+}
+
+#[test]
+fn streams_of_one_label_are_told_apart_by_device_and_id() {
+    let (_runtime, device, [writer, side]) = streams(["copy", "copy"]);
+    let x = writer.alloc::<f32>(100).unwrap();
+    let text = unordered(side.read(&x)).to_string();
+    let call = format!(
+        "call wait_stream on stream \"copy\" (cpu:0, {:?}) for stream \"copy\" (cpu:0, {:?}) before it",
+        side.id(),
+        writer.id()
+    );
+    assert!(text.contains(&call), "{text}");
+
+    let pool = device.stream_pool(2);
+    drop(pool.try_lease().unwrap());
+    let [writer, side] = [(); 2].map(|()| pool.try_lease().unwrap().unwrap());
+    assert!(format!("{:?}", [writer.id(), side.id()]).ends_with(".1, s3]"), "{writer:?}");
+    let x = writer.alloc::<f32>(100).unwrap();
+    let text = unordered(side.read(&x)).to_string();
+    assert!(text.contains("stream \"lease\" (cpu:0, s3) for stream \"lease\" (cpu:0, s2.1)"), "{text}");
+}
+
+#[test]
+fn the_default_streams_of_two_devices_are_told_apart() {
+    let runtime = runtime(2);
+    let [one, two] = [0, 1].map(|n| runtime.device(DeviceId::Cpu(n)).unwrap().default_stream().unwrap());
+    let (x, y) = (one.alloc::<f32>(8).unwrap(), two.alloc::<f32>(8).unwrap());
+    drop(one.fill(&x, 1.0));
+    let text = unordered(two.copy_peer(&x, &y)).to_string();
+    let call = format!(
+        "call wait_stream on stream \"default\" (cpu:1, {:?}) for stream \"default\" (cpu:0, {:?}) before it",
+        two.id(),
+        one.id()
+    );
+    assert!(text.contains(&call), "{text}");
+    drop(two.wait_stream(&one));
+    two.copy_peer(&x, &y).wait().unwrap();
 }
 
 #[test]

@@ -1,9 +1,12 @@
-//! For tests of pipelines: gates that hold a stream, and every interleaving a seed can draw.
+//! For tests of pipelines: gates that hold a stream, every interleaving a seed can draw, and checks
+//! of kernels' device code.
 
 use crate::device::Device;
 use crate::driver::cpu::Schedule;
 use crate::driver::{Command, Point};
 use crate::error::Result;
+#[cfg(feature = "cuda")]
+use crate::kernel::Kernel;
 use crate::runtime::{Runtime, RuntimeBuilder};
 use crate::site::Site;
 use crate::stream::Stream;
@@ -51,6 +54,38 @@ impl Stream {
         self.core().enqueue_plain("wait", Site::here(&"hold"), || Command::Wait(point))?;
         Ok(gate)
     }
+}
+
+/// Compiles a kernel's CUDA C++ and compares it with the declaration. Needs NVRTC, and no GPU.
+///
+/// It notices errors that the comparison at the first launch leaves to the compiler, such as a
+/// misspelt name or parameters behind a macro. The text is compiled for the newest GPUs that NVRTC
+/// knows. PTX is compared without being compiled.
+///
+/// # Errors
+/// - `InvalidArgument`: the text does not compile, with what NVRTC says, or differs from the
+///   declaration, or the kernel has no device code.
+/// - `Unsupported`: NVRTC was not found, or the device code is an image.
+///
+/// # Examples
+/// ```no_run
+/// warpline_runtime::kernel! {
+///     unsafe fn negate(n: u32, y: &mut [f32]) where n as usize <= y.len() {
+///         descriptor: NEGATE,
+///         cuda: "extern \"C\" __global__ void negate(unsigned n, float* y) {
+///             unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+///             if (i < n) y[i] = -y[i];
+///         }",
+///         cpu: |n, y| y[..n as usize].iter_mut().for_each(|y| *y = -*y),
+///     }
+/// }
+///
+/// warpline_runtime::testing::check_cuda(&NEGATE)?;
+/// # Ok::<(), warpline_runtime::Error>(())
+/// ```
+#[cfg(feature = "cuda")]
+pub fn check_cuda(kernel: &'static Kernel) -> Result<()> {
+    kernel.check_compiled()
 }
 
 /// Runs `pipeline` once for each seed, each time on `cpu:0` of a runtime of its own whose schedule the seed draws.

@@ -1,6 +1,6 @@
 //! What the devices of one runtime share: the order mode, what the host has observed, and which streams there are.
 
-use crate::order::{Observed, OrderMode, StreamId, Use};
+use crate::order::{Named, Observed, OrderMode, StreamId, Use};
 use crate::site::Site;
 use crate::stream::StreamCore;
 use crate::timeline::Timeline;
@@ -15,8 +15,8 @@ pub(crate) struct World {
     pub(crate) mode: OrderMode,
     pub(crate) observed: Observed,
     streams: RwLock<HashMap<StreamId, Member>>,
-    /// Identities that stand for the streams of captures, and the labels of those.
-    captures: Mutex<HashMap<StreamId, Arc<str>>>,
+    /// The names of identities that stand for the streams of captures.
+    captures: Mutex<HashMap<StreamId, Named>>,
     warned: Mutex<HashSet<(Site, Site)>>,
     shut_down: AtomicBool,
 }
@@ -54,19 +54,20 @@ impl World {
         self.streams.read().get(&id)?.core.upgrade()
     }
 
-    /// Gives an identity that no stream has a label for errors, until [`forget_capture`](Self::forget_capture).
-    pub(crate) fn name_capture(&self, id: StreamId, label: &Arc<str>) {
-        self.captures.lock().insert(id, label.clone());
+    /// Gives an identity that no stream has a name for errors, until
+    /// [`forget_capture`](Self::forget_capture).
+    pub(crate) fn name_capture(&self, name: Named) {
+        self.captures.lock().insert(name.id, name);
     }
 
     pub(crate) fn forget_capture(&self, id: StreamId) {
         self.captures.lock().remove(&id);
     }
 
-    /// A stream's label, also of one that is gone.
-    pub(crate) fn label(&self, id: StreamId) -> Arc<str> {
+    /// A stream's name; `None` if it is gone.
+    pub(crate) fn name(&self, id: StreamId) -> Option<Named> {
         let of_capture = || self.captures.lock().get(&id).cloned();
-        self.stream(id).map(|core| core.label.clone()).or_else(of_capture).unwrap_or_else(|| "closed".into())
+        self.stream(id).map(|core| core.name()).or_else(of_capture)
     }
 
     pub(crate) fn streams(&self) -> Vec<Arc<StreamCore>> {

@@ -276,6 +276,18 @@ contract! {
         ]);
     }
 
+    async fn a_stream_that_was_not_joined_is_told_apart_from_one_of_its_label([device]) {
+        let [stream, side] = ["copy", "copy"].map(|label| device.stream().label(label).build());
+        let (stream, side) = (stream?, side?);
+        let x = stream.alloc::<f32>(8)?;
+        let error = stream.capture(|s| {
+            drop(side.wait_stream(s));
+            drop(side.fill(&x, 1.0));
+        }).unwrap_err();
+        let [first, other] = [stream.id(), side.id()].map(|id| format!("stream \"copy\" ({device}, {id:?})"));
+        says(&error, ErrorKind::Captured, &[&format!("; call wait_stream on {first} for {other} after that")]);
+    }
+
     async fn a_launch_is_checked_as_one_op_with_all_that_it_touches([device]) {
         let [a, b] = ["a", "b"].map(|label| device.stream().label(label).build());
         let (a, b) = (a?, b?);

@@ -16,7 +16,51 @@ warpline::kernel! {
         }",
         cpu: |n, a, x, y| for i in 0..n as usize { y[i] += a * (x[i] * x[i]) },
     }
+
+    /// Lacks a parameter in device code.
+    unsafe fn one_parameter_less(n: u32, y: &mut [f32]) {
+        descriptor: ONE_PARAMETER_LESS,
+        ptx: TWO_ENTRIES,
+        cpu: |n, y| y[0] = n as f32,
+    }
+
+    /// Takes a number of another size in device code.
+    unsafe fn another_size(n: u64, y: &mut [f32]) {
+        ptx: TWO_ENTRIES,
+        cpu: |n, y| y[0] = n as f32,
+    }
+
+    /// Has another name in device code.
+    unsafe fn misnamed(y: &mut [f32]) {
+        ptx: TWO_ENTRIES,
+        cpu: |y| y[0] = 1.0,
+    }
+
+    /// Takes its parameters in another order in CUDA C++.
+    unsafe fn in_another_order(n: u64, y: &mut [f32]) {
+        cuda: "extern \"C\" __global__ void in_another_order(float* y, unsigned long long n) {}",
+        cpu: |n, y| y[0] = n as f32,
+    }
+
+    /// Has another name in CUDA C++.
+    unsafe fn misnamed_in_cuda(y: &mut [f32]) {
+        cuda: "extern \"C\" __global__ void misnomer(float* y) {}",
+        cpu: |y| y[0] = 1.0,
+    }
+
+    /// Has no kernel in its device code.
+    unsafe fn without_entry(y: &mut [f32]) {
+        ptx: ".version 8.1\n.target sm_70\n.address_size 64\n",
+        cpu: |y| y[0] = 1.0,
+    }
 }
+
+const TWO_ENTRIES: &str = ".version 8.1
+.target sm_70
+.address_size 64
+.visible .entry one_parameter_less(.param .u64 y) { ret; }
+.visible .entry another_size(.param .u32 n, .param .u64 y) { ret; }
+";
 
 fn ramp(n: usize) -> Vec<f32> {
     (0..n).map(|i| i as f32).collect()
@@ -115,5 +159,65 @@ contract! {
             says(&error, ErrorKind::DeviceMismatch, &[&format!("{op} {place}"), &devices]);
         }
         assert_eq!(stream.issued(), 0);
+    }
+
+    async fn a_kernel_whose_device_code_differs_from_its_declaration_is_refused_everywhere([device]) {
+        let stream = device.stream().label("s").build()?;
+        let y = stream.alloc::<f32>(8)?;
+        let config = LaunchConfig::for_elements(8u32);
+        for (call, text) in [
+            (
+                one_parameter_less(1, &y),
+                "one_parameter_less on stream \"s\" (tests/contract/kernels.rs:LINE): its parameters have [4, 8] bytes in \
+                 the declaration and [8] in its PTX; make them the same",
+            ),
+            (
+                another_size(1, &y),
+                "another_size on stream \"s\" (tests/contract/kernels.rs:LINE): its parameters have [8, 8] bytes in \
+                 the declaration and [4, 8] in its PTX; make them the same",
+            ),
+            (
+                misnamed(&y),
+                "misnamed on stream \"s\" (tests/contract/kernels.rs:LINE): its PTX has no entry misnamed, only \
+                 one_parameter_less, another_size; give both the same name, and declare the one in device code extern \"C\"",
+            ),
+            (
+                without_entry(&y),
+                "without_entry on stream \"s\" (tests/contract/kernels.rs:LINE): its PTX has no entry; declare the kernel \
+                 extern \"C\" and __global__",
+            ),
+            (
+                in_another_order(1, &y),
+                "in_another_order on stream \"s\" (tests/contract/kernels.rs:LINE): parameter 1 of 2 is \
+                 \"n: u64\" in the declaration and \"float* y\" in its CUDA C++; make them the same",
+            ),
+            (
+                misnamed_in_cuda(&y),
+                "misnamed_in_cuda on stream \"s\" (tests/contract/kernels.rs:LINE): its CUDA C++ has no kernel \
+                 misnamed_in_cuda, only misnomer; give both the same name",
+            ),
+        ] {
+            let line = line!() + 1;
+            let error = refused(stream.launch(call, config)).await;
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert_eq!(error.to_string(), text.replace("LINE", &line.to_string()));
+            y.accept_contents();
+        }
+        says(
+            &refused(stream.launch(one_parameter_less(1, &y), config)).await,
+            ErrorKind::InvalidArgument,
+            &["make them the same"],
+        );
+        assert_eq!(stream.issued(), 0);
+    }
+
+    async fn a_kernel_whose_ptx_differs_from_its_declaration_is_not_loaded([device]) {
+        let text = "its parameters have [4, 8] bytes in the declaration and [8] in its PTX; make them the same";
+        let error = device.load([&kernels::AXPY, &ONE_PARAMETER_LESS]).unwrap_err();
+        says(&error, ErrorKind::InvalidArgument, &["one_parameter_less: ", text]);
+        if matches!(device.id(), DeviceId::Cuda(_)) {
+            let error = device.suggest_config(&ONE_PARAMETER_LESS, 8, 0).unwrap_err();
+            says(&error, ErrorKind::Driver, &["one_parameter_less cannot be loaded: ", text]);
+        }
     }
 }

@@ -66,12 +66,6 @@ warpline::kernel! {
         cpu: |_x| (),
     }
 
-    /// Its PTX has another parameter.
-    pub(crate) unsafe fn other_parameters(n: u64, x: &mut [f32]) {
-        ptx: ".version 8.1\n.target sm_70\n.address_size 64\n.visible .entry other_parameters(.param .u32 n, .param .u64 x) { ret; }",
-        cpu: |_n, _x| (),
-    }
-
     /// Has no device code.
     pub(crate) unsafe fn cpu_only(x: &mut [f32]) {
         descriptor: CPU_ONLY,
@@ -291,12 +285,6 @@ fn device_code_that_cannot_be_loaded_is_refused_and_the_device_goes_on() {
                 "cut_off cannot be loaded: cuModuleLoadDataEx answered CUDA_ERROR_INVALID_PTX",
                 "):\n",
                 "the device goes on",
-            ],
-        );
-        refused(
-            other_parameters(1, &x),
-            &[
-                "other_parameters cannot be loaded: it is declared with 2 parameters of [8, 8] bytes and its PTX has 2 of [4, 8]",
             ],
         );
         refused(

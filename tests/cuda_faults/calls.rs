@@ -127,33 +127,6 @@ fn a_wait_whose_event_cannot_be_made_recorded_or_waited_for_is_refused() {
     }
 }
 
-warpline::kernel! {
-    pub(crate) unsafe fn one_parameter_less(n: u32, y: &mut [f32]) {
-        ptx: ".version 8.1\n.target sm_70\n.address_size 64\n.visible .entry one_parameter_less(\n.param .u64 a\n)\n{\nret;\n}\n",
-        cpu: |n, y| y[0] = n as f32,
-    }
-}
-
-#[test]
-fn a_kernel_whose_device_code_takes_other_parameters_is_refused() {
-    in_child(&[], || {
-        let (_runtime, device) = cuda();
-        let work = stream(&device, "work");
-        let x = four(&work, 1.0);
-        says(
-            &refusal(work.launch(one_parameter_less(1, &x), FOUR)),
-            ErrorKind::Driver,
-            &[
-                "one_parameter_less cannot be loaded",
-                "with 2 parameters of [4, 8] bytes",
-                "its PTX has 1 of [8]",
-                "make them the same",
-            ],
-        );
-        assert_eq!(four(&work, 2.0).len(), 4);
-    });
-}
-
 #[test]
 fn a_module_that_does_not_load_is_tried_again_with_the_next_launch() {
     for plan in ["cuModuleLoadDataEx:1:218", "cuModuleGetFunction:1:500"] {

@@ -19,6 +19,7 @@ use crate::world::World;
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A device of a runtime. A cheap handle; all clones are the same device.
 #[derive(Clone)]
@@ -40,6 +41,8 @@ pub(crate) struct DeviceShared {
     pub(crate) lets_run: Hope<8, 1024>,
     pub(crate) foreign_turns: ForeignTurns,
     default_stream: Mutex<Option<Stream>>,
+    /// Streams that were made without a label.
+    unlabelled: AtomicU64,
     generator: Generator,
 }
 
@@ -63,8 +66,15 @@ impl DeviceShared {
             health,
             foreign_turns: ForeignTurns::default(),
             default_stream: Mutex::new(None),
+            unlabelled: AtomicU64::new(0),
             generator: Generator::default(),
         })
+    }
+
+    /// Returns a label for a stream that was given none: `stream 1` for the first.
+    pub(crate) fn next_label(&self) -> Arc<str> {
+        let before = self.unlabelled.fetch_add(1, Ordering::Relaxed);
+        format!("stream {}", before + 1).into()
     }
 
     /// Whether the device takes work.
@@ -340,15 +350,16 @@ impl Device {
     /// `warpline-kernels` it finds cuBLAS and makes a handle for one stream that has none.
     ///
     /// # On the CPU device
-    /// There is nothing to load.
+    /// There is nothing to load; device code is compared with its declaration.
     ///
     /// # Errors
-    /// `Driver` with the first that cannot be loaded; those before it are.
+    /// The first that cannot be loaded; those before it are. `InvalidArgument` if its device code
+    /// differs from its declaration, `Driver` if the driver refuses it.
     pub fn load(&self, kernels: impl IntoIterator<Item = &'static Kernel>) -> Result<()> {
-        let mut kernels = kernels.into_iter();
-        kernels
-            .try_for_each(|kernel| self.0.driver.load(kernel))
-            .map_err(|error| self.0.refused(&"load", &error))
+        kernels.into_iter().try_for_each(|kernel| {
+            kernel.check_device_code()?;
+            self.0.driver.load(kernel).map_err(|error| self.0.refused(&"load", &error))
+        })
     }
 
     /// Why the device takes no more work, if it has failed.

@@ -26,8 +26,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::Workspace;
 use crate::memory::{Allocation, ReuseOrder};
 use crate::order::{
-    self, Access, Asker, Clock, Conflict, Entered, Entry, Findings, Ledger, MAX_ACCESSES, Marks, Observed,
-    Refused, StreamId, Strictness, Use, check_and_enter,
+    self, Access, Asker, Clock, Conflict, Entered, Entry, Findings, Ledger, MAX_ACCESSES, Marks, Named,
+    Observed, Refused, StreamId, Strictness, Use, check_and_enter,
 };
 use crate::site::Site;
 use crate::stream::{InMemory, Op, Place, Snapshot, StreamCore};
@@ -111,7 +111,7 @@ impl Capturing {
         let nobody = world.observed.admit().ok_or_else(|| {
             Error::new(ErrorKind::OutOfMemory, format!("{site}: 1048576 streams are live; drop some"))
         })?;
-        world.name_capture(nobody, &core.label);
+        world.name_capture(Named { id: nobody, ..core.name() });
         let capture = Arc::new(Capture {
             thread: std::thread::current().id(),
             pool: GraphPool::new(core.device.clone(), nobody),
@@ -176,21 +176,15 @@ impl Recording {
                 && !first.clock.covers(Use { stream: side.id, ticket })
             {
                 let why = format!(
-                    "stream \"{}\" came in and was not joined back, its last op is {op}; call {}.wait_stream(&{}) after that",
+                    "stream \"{}\" came in and was not joined back, its last op is {op}; {} after that",
                     side.core.label,
-                    name(&first.core.label),
-                    name(&side.core.label)
+                    order::wait_call(&first.core.name(), &side.core.name())
                 );
                 return Err(captured(site, &first.core, &why));
             }
         }
         Ok(())
     }
-}
-
-/// A label where it can stand for the variable.
-fn name(label: &str) -> &str {
-    if label.chars().all(|c| c.is_alphanumeric() || c == '_') { label } else { "stream" }
 }
 
 /// What an op puts into the plan.
@@ -532,11 +526,11 @@ impl Recording {
             Conflict {
                 op,
                 writes: operands[finding.access].mode().writes(),
-                on: core.label.clone(),
+                on: core.name(),
                 earlier: finding.earlier.site,
                 did: finding.earlier.did,
-                earlier_on: earlier.label.clone(),
-                used: Use { stream: earlier.id, ..used },
+                earlier_on: earlier.name(),
+                ticket: used.ticket,
                 observed: None,
                 captured: true,
             }

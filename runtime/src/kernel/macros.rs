@@ -1,8 +1,10 @@
 //! The `kernel!` macro.
 //!
-//! `kernel!` takes one declaration after the other apart from what follows it and hands it to `__kernel!`, which reads it in
-//! steps, each with its own tag: `@where` and `@condition` find the body, `@item`, `@body` and `@library` read it, `@params` turns each
-//! parameter into what it is in every place it shows up, `@emit` writes the function and `@descriptor` the descriptor.
+//! `kernel!` takes one declaration after the other apart from what follows it and hands it to
+//! `__kernel!`, which reads it in steps, each with its own tag: `@where` and `@condition` find the
+//! body, `@body` reads its keys in any order, `@params` turns each parameter into what it is in
+//! every place it shows up, `@emit` writes the function and `@descriptor` the descriptor. An arm
+//! without a step after it says what is missing.
 
 /// Declares kernels: each becomes a function that makes a [`KernelCall`](crate::kernel::KernelCall).
 ///
@@ -15,6 +17,8 @@
 /// }
 /// ```
 ///
+/// The keys of the body stand in any order.
+///
 /// | parameter            | the call takes                    | the kernel            | the twin gets |
 /// |----------------------|-----------------------------------|-----------------------|---------------|
 /// | `a: T`               | `T`, an [`Element`](crate::Element) | gets the value      | `T`           |
@@ -26,10 +30,16 @@
 ///   They are evaluated on the host for every call; with the first that does not hold the launch is refused, and nothing
 ///   runs. Braces stand inside parentheses. A `write` parameter promises that the whole operand is overwritten, so a
 ///   condition should fix its length.
-/// - `cuda`, `ptx` and `image` are the device code, as text of CUDA C++ or PTX or as the bytes of a cubin or a fatbin: a kernel
-///   with this name, `extern "C"`, that takes the scalars by value and the slices as pointers, without their lengths. CUDA C++
-///   has to be compiled to be launched on a GPU; kernels with the same text share one module. Left out, the kernel runs on the
-///   CPU device only.
+/// - `cuda`, `ptx` and `image` are the device code, as text of CUDA C++ or PTX or as the bytes of a
+///   cubin or a fatbin: a kernel with this name, `extern "C"`, that takes the scalars by value and
+///   the slices as pointers, without their lengths. CUDA C++ has to be compiled to be launched on a
+///   GPU; kernels with the same text share one module. Left out, the kernel runs on the CPU device
+///   only.
+/// - The first launch of a kernel on any device, the CPU device too, compares the device code with
+///   the declaration and refuses a kernel where they differ. Of PTX it compares the entry's name
+///   and the number and sizes of its parameters. Of CUDA C++ it compares the kernel's name, the
+///   number of its parameters, which of them are pointers, and the sizes of builtin types, unless a
+///   macro or an include is in the way: `testing::check_cuda` compiles it. Images are not compared.
 /// - `library` is a `static` [`Library`](crate::kernel::Library), which a CUDA device asks at each launch whether it does the work
 ///   in place of the device code. It keeps the same promise.
 /// - `cpu` is the twin, the kernel's form on the CPU device: a closure or function of all parameters, called once a launch.
@@ -42,9 +52,10 @@
 /// The function has the declared name, visibility and attributes, and is safe to call.
 ///
 /// # Safety
-/// `unsafe` is the promise that, for every launch configuration, all scalars and all lengths that pass the `where`, the
-/// device code touches only its operands, within their length, as their parameters say. A kernel that cannot promise this is
-/// launched with `launch_unchecked`, which leaves the promise to each launch. The twin is safe code and promises nothing.
+/// `unsafe` is the promise that, for every launch configuration, all scalars and all lengths that
+/// pass the `where`, the device code touches only its operands, within their length, as their
+/// parameters say. A call of the function is safe, so device code that cannot promise this is not
+/// to be declared here. The twin is safe code and promises nothing.
 ///
 /// # Examples
 /// ```
@@ -78,11 +89,33 @@
 #[macro_export]
 macro_rules! kernel {
     () => {};
-    ($(#[$attr:meta])* $vis:vis in_place unsafe fn $name:ident ($($params:tt)*) $($rest:tt)+) => {
-        $crate::__kernel! { @where ([$(#[$attr])*] [$vis] in_place $name ($($params)*)) $($rest)+ }
+    ($(#[$attr:meta])* $vis:vis in_place unsafe fn $name:ident ($($params:tt)*) $($rest:tt)*) => {
+        $crate::__kernel! { @where ([$(#[$attr])*] [$vis] in_place $name ($($params)*)) $($rest)* }
     };
-    ($(#[$attr:meta])* $vis:vis unsafe fn $name:ident ($($params:tt)*) $($rest:tt)+) => {
-        $crate::__kernel! { @where ([$(#[$attr])*] [$vis] disjoint $name ($($params)*)) $($rest)+ }
+    ($(#[$attr:meta])* $vis:vis unsafe fn $name:ident ($($params:tt)*) $($rest:tt)*) => {
+        $crate::__kernel! { @where ([$(#[$attr])*] [$vis] disjoint $name ($($params)*)) $($rest)* }
+    };
+    // Goes on as if it were there, so that there is one error and not one for each use as well.
+    ($(#[$attr:meta])* $vis:vis in_place fn $name:ident ($($params:tt)*) $($rest:tt)*) => {
+        compile_error!(concat!(
+            "kernel `", stringify!($name), "` is not declared `unsafe`: that is the promise that its device code touches \
+             only its operands; write `in_place unsafe fn ", stringify!($name), "`"
+        ));
+        $crate::__kernel! { @where ([$(#[$attr])*] [$vis] in_place $name ($($params)*)) $($rest)* }
+    };
+    ($(#[$attr:meta])* $vis:vis fn $name:ident ($($params:tt)*) $($rest:tt)*) => {
+        compile_error!(concat!(
+            "kernel `", stringify!($name), "` is not declared `unsafe`: that is the promise that its device code touches \
+             only its operands; write `unsafe fn ", stringify!($name), "`"
+        ));
+        $crate::__kernel! { @where ([$(#[$attr])*] [$vis] disjoint $name ($($params)*)) $($rest)* }
+    };
+    ($($other:tt)+) => {
+        compile_error!(concat!(
+            "a kernel is declared as `[in_place] unsafe fn name(parameters) [where conditions] { … cpu: … }`, not as `",
+            stringify!($($other)+),
+            "`"
+        ));
     };
 }
 
@@ -93,54 +126,108 @@ macro_rules! __kernel {
         $crate::__kernel! { @condition $head [] $($rest)+ }
     };
     (@where $head:tt { $($body:tt)* } $($rest:tt)*) => {
-        $crate::__kernel! { @item $head [] { $($body)* } }
+        $crate::__kernel! { @body $head [] [] [] [] [] { $($body)* } }
         $crate::kernel! { $($rest)* }
+    };
+    (@where ($attrs:tt $vis:tt $mode:ident $name:ident $params:tt) $($other:tt)*) => {
+        compile_error!(concat!(
+            "the parameters of kernel `", stringify!($name), "` are followed by `where` or by its body, not by `",
+            stringify!($($other)*), "`; write `{ cpu: … }` with its form for the CPU device"
+        ));
     };
 
     // The condition ends at the first braces. Three tokens a step keep long ones far from the recursion limit.
     (@condition $head:tt [$($condition:tt)*] { $($body:tt)* } $($rest:tt)*) => {
-        $crate::__kernel! { @item $head [$($condition)*] { $($body)* } }
+        $crate::__kernel! { @body $head [$($condition)*] [] [] [] [] { $($body)* } }
         $crate::kernel! { $($rest)* }
     };
     (@condition $head:tt [$($condition:tt)*] $a:tt { $($body:tt)* } $($rest:tt)*) => {
-        $crate::__kernel! { @item $head [$($condition)* $a] { $($body)* } }
+        $crate::__kernel! { @body $head [$($condition)* $a] [] [] [] [] { $($body)* } }
         $crate::kernel! { $($rest)* }
     };
     (@condition $head:tt [$($condition:tt)*] $a:tt $b:tt { $($body:tt)* } $($rest:tt)*) => {
-        $crate::__kernel! { @item $head [$($condition)* $a $b] { $($body)* } }
+        $crate::__kernel! { @body $head [$($condition)* $a $b] [] [] [] [] { $($body)* } }
         $crate::kernel! { $($rest)* }
     };
     (@condition $head:tt [$($condition:tt)*] $a:tt $b:tt $c:tt $($rest:tt)+) => {
         $crate::__kernel! { @condition $head [$($condition)* $a $b $c] $($rest)+ }
     };
-
-    (@item $head:tt $condition:tt { descriptor: $descriptor:ident, $($body:tt)* }) => {
-        $crate::__kernel! { @body $head $condition [$descriptor] { $($body)* } }
-    };
-    (@item $head:tt $condition:tt { $($body:tt)* }) => {
-        $crate::__kernel! { @body $head $condition [] { $($body)* } }
-    };
-
-    (@body $head:tt $condition:tt $descriptor:tt { cuda: $text:expr, $($rest:tt)* }) => {
-        $crate::__kernel! { @library $head $condition $descriptor [$crate::kernel::Source::Cuda($text)] $($rest)* }
-    };
-    (@body $head:tt $condition:tt $descriptor:tt { ptx: $text:expr, $($rest:tt)* }) => {
-        $crate::__kernel! { @library $head $condition $descriptor [$crate::kernel::Source::Ptx($text)] $($rest)* }
-    };
-    (@body $head:tt $condition:tt $descriptor:tt { image: $bytes:expr, $($rest:tt)* }) => {
-        $crate::__kernel! { @library $head $condition $descriptor [$crate::kernel::Source::Image($bytes)] $($rest)* }
-    };
-    (@body $head:tt $condition:tt $descriptor:tt { $($rest:tt)* }) => {
-        $crate::__kernel! { @library $head $condition $descriptor [$crate::kernel::Source::None] $($rest)* }
+    (@condition ($attrs:tt $vis:tt $mode:ident $name:ident $params:tt) $($other:tt)*) => {
+        compile_error!(concat!(
+            "kernel `", stringify!($name), "` has no body behind its `where`; write `{ cpu: … }` with its form for the CPU \
+             device"
+        ));
     };
 
-    (@library $head:tt $condition:tt $descriptor:tt [$source:expr] library: $library:expr, cpu: $cpu:expr $(,)?) => {
+    // Each key fills a place that was empty: descriptor, device code, library, CPU form.
+    (@body $head:tt $condition:tt [] $source:tt $library:tt $cpu:tt
+        { descriptor: $descriptor:ident $(, $($rest:tt)*)? }
+    ) => {
+        $crate::__kernel! { @body $head $condition [$descriptor] $source $library $cpu { $($($rest)*)? } }
+    };
+    (@body $head:tt $condition:tt $descriptor:tt [] $library:tt $cpu:tt
+        { cuda: $text:expr $(, $($rest:tt)*)? }
+    ) => {
         $crate::__kernel! {
-            @open $head $condition $descriptor [$source, ::core::option::Option::Some($library)] [$cpu]
+            @body $head $condition $descriptor [$crate::kernel::Source::Cuda($text)] $library $cpu { $($($rest)*)? }
         }
     };
-    (@library $head:tt $condition:tt $descriptor:tt [$source:expr] cpu: $cpu:expr $(,)?) => {
-        $crate::__kernel! { @open $head $condition $descriptor [$source, ::core::option::Option::None] [$cpu] }
+    (@body $head:tt $condition:tt $descriptor:tt [] $library:tt $cpu:tt
+        { ptx: $text:expr $(, $($rest:tt)*)? }
+    ) => {
+        $crate::__kernel! {
+            @body $head $condition $descriptor [$crate::kernel::Source::Ptx($text)] $library $cpu { $($($rest)*)? }
+        }
+    };
+    (@body $head:tt $condition:tt $descriptor:tt [] $library:tt $cpu:tt
+        { image: $bytes:expr $(, $($rest:tt)*)? }
+    ) => {
+        $crate::__kernel! {
+            @body $head $condition $descriptor [$crate::kernel::Source::Image($bytes)] $library $cpu { $($($rest)*)? }
+        }
+    };
+    (@body $head:tt $condition:tt $descriptor:tt $source:tt [] $cpu:tt
+        { library: $library:expr $(, $($rest:tt)*)? }
+    ) => {
+        $crate::__kernel! {
+            @body $head $condition $descriptor $source [::core::option::Option::Some($library)] $cpu { $($($rest)*)? }
+        }
+    };
+    (@body $head:tt $condition:tt $descriptor:tt $source:tt $library:tt []
+        { cpu: $cpu:expr $(, $($rest:tt)*)? }
+    ) => {
+        $crate::__kernel! { @body $head $condition $descriptor $source $library [$cpu] { $($($rest)*)? } }
+    };
+    // At the end, what was left out.
+    (@body $head:tt $condition:tt $descriptor:tt [] $library:tt $cpu:tt {}) => {
+        $crate::__kernel! {
+            @body $head $condition $descriptor [$crate::kernel::Source::None] $library $cpu {}
+        }
+    };
+    (@body $head:tt $condition:tt $descriptor:tt $source:tt [] $cpu:tt {}) => {
+        $crate::__kernel! {
+            @body $head $condition $descriptor $source [::core::option::Option::None] $cpu {}
+        }
+    };
+    (@body $head:tt $condition:tt $descriptor:tt [$source:expr] [$library:expr] [$cpu:expr] {}) => {
+        $crate::__kernel! { @open $head $condition $descriptor [$source, $library] [$cpu] }
+    };
+    (@body ($attrs:tt $vis:tt $mode:ident $name:ident $params:tt) $condition:tt
+        $descriptor:tt $source:tt $library:tt [] {}
+    ) => {
+        compile_error!(concat!(
+            "kernel `", stringify!($name), "` has no `cpu`, its form for the CPU device; write `cpu: |…| …`, a closure or \
+             function of all parameters"
+        ));
+    };
+    (@body ($attrs:tt $vis:tt $mode:ident $name:ident $params:tt) $condition:tt
+        $descriptor:tt $source:tt $library:tt $cpu:tt { $($other:tt)+ }
+    ) => {
+        compile_error!(concat!(
+            "kernel `", stringify!($name), "` cannot have `", stringify!($($other)+), "`; write each of `descriptor: NAME`, \
+             `cuda: text` or `ptx: text` or `image: bytes`, `library: &LIBRARY` and `cpu: |…| …` once at most, with commas \
+             between"
+        ));
     };
 
     (@open ($attrs:tt $vis:tt $mode:ident $name:ident ($($params:tt)*))
@@ -308,6 +395,7 @@ macro_rules! __kernel {
         fn __safe_twin() -> fn($($twin)*) {
             $cpu
         }
+        static __COMPARED: $crate::kernel::Compared = $crate::kernel::Compared::not_yet();
         $crate::kernel::Kernel {
             name: stringify!($name),
             params: &[$($params)*],
@@ -315,136 +403,33 @@ macro_rules! __kernel {
             source: $source,
             library: $library,
             twin: __twin,
+            compared: &__COMPARED,
         }
     }};
 }
 
-/// What the macro's expansion calls. Not for anybody else.
+/// Declarations that do not compile, each for what it lacks.
+///
+/// ```compile_fail
+/// warpline_runtime::kernel! { fn negate(y: &mut [f32]) { cpu: |y| y[0] = -y[0] } }
+/// ```
+///
+/// ```compile_fail
+/// warpline_runtime::kernel! { in_place fn negate(y: &mut [f32]) { cpu: |y| y[0].set(-y[0].get()) }
+/// }
+/// ```
+///
+/// ```compile_fail
+/// warpline_runtime::kernel! { unsafe fn negate(y: &mut [f32]) { descriptor: NEGATE } }
+/// ```
+///
+/// ```compile_fail
+/// warpline_runtime::kernel! { unsafe fn negate(y: &mut [f32]) { cpu: |y| (), cuda: "", ptx: "" } }
+/// ```
+#[cfg(doctest)]
+struct Refused;
+
 #[doc(hidden)]
-pub mod __private {
-    use crate::element::Element;
-    use crate::error::Error;
-    use crate::kernel::{AccessMode, Arg, Kernel, KernelCall, Operand, Param, ParamKind, RawOperand, call};
-    use std::fmt;
-
-    pub const fn scalar_param<T: Element>(name: &'static str) -> Param {
-        Param { name, kind: ParamKind::Scalar { element: T::NAME, bytes: size_of::<T>() } }
-    }
-
-    pub const fn slice_param<T: Element>(name: &'static str, access: AccessMode) -> Param {
-        Param { name, kind: ParamKind::Slice { element: T::NAME, element_bytes: size_of::<T>(), access } }
-    }
-
-    #[inline]
-    pub fn slice_arg<T: Element>(operand: &RawOperand<'_, T>) -> Arg {
-        operand.arg()
-    }
-
-    #[inline]
-    pub fn operand<'a, T: Element>(operand: RawOperand<'a, T>, access: AccessMode) -> Operand<'a> {
-        operand.with_access(access)
-    }
-
-    /// # Safety
-    /// `args` fit the kernel's parameters, and `operands` are its slice parameters in order, with their access.
-    #[inline]
-    pub unsafe fn call<'a, const ARGS: usize, const OPERANDS: usize>(
-        kernel: &'static Kernel,
-        args: [Arg; ARGS],
-        operands: [Operand<'a>; OPERANDS],
-        failed: Option<Error>,
-    ) -> KernelCall<'a> {
-        // SAFETY: the same rules, kept by the caller.
-        unsafe { KernelCall::new(kernel, args, operands, failed) }
-    }
-
-    #[inline]
-    pub fn strided_operand<const OPERANDS: usize>(
-        kernel: &'static Kernel,
-        operands: [Operand<'_>; OPERANDS],
-    ) -> Option<Error> {
-        call::strided_operand(kernel, operands)
-    }
-
-    #[cold]
-    pub fn does_not_hold(kernel: &Kernel, condition: &str, values: &[(&str, &dyn fmt::Debug)]) -> Error {
-        call::does_not_hold(kernel, condition, values)
-    }
-
-    #[cold]
-    #[inline(never)]
-    pub fn wrong_arguments(kernel: &str, len: usize) -> ! {
-        panic!("{kernel} was given {len} arguments, which its parameters do not take")
-    }
-
-    /// The slices of twins whose written operands overlap nothing.
-    pub mod disjoint {
-        use crate::element::Element;
-        use crate::kernel::Arg;
-
-        pub const IN_PLACE: bool = false;
-        pub type Read<'a, T> = &'a [T];
-        pub type ReadWrite<'a, T> = &'a mut [T];
-        pub type Write<'a, T> = &'a mut [T];
-
-        /// # Safety
-        /// The argument is the address and length of elements that can be read, and that nobody writes, during `'a`.
-        #[inline]
-        pub unsafe fn shared<'a, T: Element>(arg: &Arg) -> &'a [T] {
-            if arg.len == 0 {
-                return &[];
-            }
-            // SAFETY: from_raw_parts needs initialised, aligned elements that nobody writes during 'a. The caller vouches;
-            // any bytes are a `T`.
-            unsafe { std::slice::from_raw_parts(arg.bits as *const T, arg.len as usize) }
-        }
-
-        /// # Safety
-        /// The argument is the address and length of elements that nobody else touches during `'a`.
-        #[inline]
-        pub unsafe fn unique<'a, T: Element>(arg: &Arg) -> &'a mut [T] {
-            if arg.len == 0 {
-                return &mut [];
-            }
-            // SAFETY: from_raw_parts_mut needs initialised, aligned elements that nobody else touches during 'a. The caller
-            // vouches; any bytes are a `T`.
-            unsafe { std::slice::from_raw_parts_mut(arg.bits as *mut T, arg.len as usize) }
-        }
-    }
-
-    /// The slices of twins whose written operands may be other operands.
-    pub mod in_place {
-        use crate::element::Element;
-        use crate::kernel::Arg;
-        use std::cell::Cell;
-
-        pub const IN_PLACE: bool = true;
-        pub type Read<'a, T> = &'a [Cell<T>];
-        pub type ReadWrite<'a, T> = &'a [Cell<T>];
-        pub type Write<'a, T> = &'a [Cell<T>];
-
-        /// # Safety
-        /// The argument is the address and length of elements that can be read during `'a`, and that nobody but holders of
-        /// such cells on this thread writes.
-        #[inline]
-        pub unsafe fn shared<'a, T: Element>(arg: &Arg) -> &'a [Cell<T>] {
-            if arg.len == 0 {
-                return &[];
-            }
-            // SAFETY: from_raw_parts needs initialised, aligned elements; `Cell<T>` is laid out as `T`, and cells may be
-            // written through other cells of this thread. The caller vouches for the rest; any bytes are a `T`.
-            unsafe { std::slice::from_raw_parts(arg.bits as *const Cell<T>, arg.len as usize) }
-        }
-
-        /// # Safety
-        /// As for [`shared`], and the elements can be written.
-        #[inline]
-        pub unsafe fn unique<'a, T: Element>(arg: &Arg) -> &'a [Cell<T>] {
-            // SAFETY: the same rules, kept by the caller.
-            unsafe { shared(arg) }
-        }
-    }
-}
-
+pub mod expansion;
 #[cfg(test)]
 mod tests;

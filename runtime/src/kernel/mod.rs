@@ -5,17 +5,23 @@
 
 mod call;
 mod config;
+mod cuda_text;
+mod device_code;
 mod library;
 mod macros;
 mod ptx;
 
 pub use call::{IntoOperand, KernelCall, Operand, RawOperand};
 pub use config::LaunchConfig;
+#[doc(hidden)]
+pub use device_code::Compared;
+#[cfg(feature = "cuda")]
+pub(crate) use device_code::difference_in_ptx;
 pub use library::{
     Library, LibraryAnswer, LibraryCall, LibraryDevice, LibraryDriver, LibraryStream, Workspace,
 };
 #[doc(hidden)]
-pub use macros::__private;
+pub use macros::expansion as __private;
 pub use ptx::entry_params;
 
 use crate::element::Element;
@@ -61,6 +67,21 @@ pub struct Param {
     pub kind: ParamKind,
 }
 
+/// Formats the parameter as its declaration has it: `n: u32`, `x: &[f32]`, `write y: &mut [f32]`.
+impl std::fmt::Display for Param {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = self.name;
+        match self.kind {
+            ParamKind::Scalar { element, .. } => write!(f, "{name}: {element}"),
+            ParamKind::Slice { element, access, .. } => match access {
+                AccessMode::Read => write!(f, "{name}: &[{element}]"),
+                AccessMode::ReadWrite => write!(f, "{name}: &mut [{element}]"),
+                AccessMode::Write => write!(f, "write {name}: &mut [{element}]"),
+            },
+        }
+    }
+}
+
 /// What a parameter is.
 #[derive(Clone, Copy, Debug)]
 pub enum ParamKind {
@@ -89,8 +110,8 @@ pub enum Source {
     Cuda(&'static str),
     /// PTX text, which the driver compiles for its GPU when the kernel is first launched there.
     Ptx(&'static str),
-    /// A cubin or a fatbin: machine code for one or several generations of GPUs. What parameters it takes is not compared with the
-    /// declaration, as it is for PTX.
+    /// A cubin or a fatbin: machine code for one or several generations of GPUs. Unlike PTX it is
+    /// not compared with the declaration.
     Image(&'static [u8]),
     /// The CPU device only.
     None,
@@ -110,6 +131,8 @@ pub struct Kernel {
     pub library: Option<&'static Library>,
     /// Its CPU form.
     pub twin: Twin,
+    #[doc(hidden)]
+    pub compared: &'static Compared,
 }
 
 /// The CPU form of a kernel.

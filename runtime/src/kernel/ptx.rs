@@ -15,12 +15,7 @@
 /// ```
 pub fn entry_params(ptx: &str, name: &str) -> Option<Vec<usize>> {
     let text = without_comments(ptx);
-    let mut tokens = Tokens(&text);
-    loop {
-        if tokens.next()? == ".entry" && tokens.next()? == name {
-            break;
-        }
-    }
+    let mut tokens = entries(&text).find_map(|mut tokens| (tokens.next()? == name).then_some(tokens))?;
     // An entry without parameters may leave out the parentheses.
     if tokens.next()? != "(" {
         return Some(Vec::new());
@@ -34,6 +29,17 @@ pub fn entry_params(ptx: &str, name: &str) -> Option<Vec<usize>> {
             _ => return None,
         }
     }
+}
+
+/// The names of all entries, in order.
+pub(super) fn entry_names(ptx: &str) -> Vec<String> {
+    entries(&without_comments(ptx)).filter_map(|mut tokens| tokens.next().map(str::to_owned)).collect()
+}
+
+/// The text behind each `.entry` of a text without comments, from the entry's name on.
+fn entries(text: &str) -> impl Iterator<Item = Tokens<'_>> {
+    let behind = text.match_indices(".entry").map(|(at, word)| &text[at + word.len()..]);
+    behind.filter(|rest| rest.starts_with(char::is_whitespace)).map(Tokens)
 }
 
 /// The size of the parameter whose `.param` has been read, up to and with its name and the sizes of its array.
@@ -120,7 +126,7 @@ impl<'a> Tokens<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::entry_params;
+    use super::{entry_names, entry_params};
 
     /// As NVRTC writes it.
     const TWO: &str = "
@@ -160,6 +166,8 @@ mod tests {
         assert_eq!(entry_params(TWO, "axp"), None);
         assert_eq!(entry_params(TWO, "entry"), None);
         assert_eq!(entry_params("", "axpy"), None);
+        assert_eq!(entry_names(TWO), ["axpy", "axpy_"]);
+        assert_eq!(entry_names(".entryway k() // .entry l()"), [""; 0]);
     }
 
     #[test]

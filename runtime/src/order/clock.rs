@@ -11,9 +11,13 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamId(pub(crate) u64);
 
+/// Formats the number of its slot, and behind a point how many streams had the slot before: `s3`,
+/// `s3.1`.
 impl fmt::Debug for StreamId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "s{}", self.0)
+        let (slot, generation) = self.parts();
+        write!(f, "s{slot}")?;
+        if generation == 0 { Ok(()) } else { write!(f, ".{generation}") }
     }
 }
 

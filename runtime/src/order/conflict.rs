@@ -1,22 +1,59 @@
 //! How a refusal reads.
 
-use super::clock::{StreamId, Use};
+use super::clock::StreamId;
 use super::ledger::Did;
+use crate::device::DeviceId;
 use crate::site::Site;
 use crate::timeline::Ticket;
 use std::fmt;
 use std::sync::Arc;
+
+/// A stream as errors name it.
+#[derive(Clone, Debug)]
+pub(crate) struct Named {
+    pub(crate) label: Arc<str>,
+    pub(crate) device: DeviceId,
+    pub(crate) id: StreamId,
+}
+
+impl Named {
+    /// Says whether the label can stand for the variable.
+    fn is_variable(&self) -> bool {
+        self.label.starts_with(|c: char| c.is_alphabetic() || c == '_')
+            && self.label.chars().all(|c| c.is_alphanumeric() || c == '_')
+    }
+
+    /// The label, with the device and the id where `other` has the same.
+    fn beside(&self, other: &Named) -> impl fmt::Display {
+        let Named { label, device, id } = self;
+        let alike = *label == other.label;
+        fmt::from_fn(move |f| {
+            write!(f, "stream \"{label}\"")?;
+            if alike { write!(f, " ({device}, {id:?})") } else { Ok(()) }
+        })
+    }
+}
+
+/// The call that orders what comes on `waiter` after what is on `other`.
+pub(crate) fn wait_call(waiter: &Named, other: &Named) -> impl fmt::Display {
+    fmt::from_fn(move |f| {
+        if waiter.label != other.label && waiter.is_variable() && other.is_variable() {
+            return write!(f, "call {}.wait_stream(&{})", waiter.label, other.label);
+        }
+        write!(f, "call wait_stream on {} for {}", waiter.beside(other), other.beside(waiter))
+    })
+}
 
 /// One earlier use of memory that a refused op is not ordered after.
 #[derive(Clone, Debug)]
 pub struct Conflict {
     pub(crate) op: Site,
     pub(crate) writes: bool,
-    pub(crate) on: Arc<str>,
+    pub(crate) on: Named,
     pub(crate) earlier: Site,
     pub(crate) did: Did,
-    pub(crate) earlier_on: Arc<str>,
-    pub(crate) used: Use,
+    pub(crate) earlier_on: Named,
+    pub(crate) ticket: Ticket,
     pub(crate) observed: Option<Ticket>,
     /// Whether both ops are of one capture.
     pub(crate) captured: bool,
@@ -35,17 +72,17 @@ impl Conflict {
 
     /// The label of the stream the earlier op is on.
     pub fn earlier_stream(&self) -> &str {
-        &self.earlier_on
+        &self.earlier_on.label
     }
 
     /// That stream's id.
     pub fn earlier_stream_id(&self) -> StreamId {
-        self.used.stream
+        self.earlier_on.id
     }
 
     /// The earlier op's ticket; in a capture its number there.
     pub fn ticket(&self) -> Ticket {
-        self.used.ticket
+        self.ticket
     }
 
     /// How far the host had observed the earlier op's stream.
@@ -65,28 +102,19 @@ impl fmt::Display for Conflict {
         };
         write!(
             f,
-            "{} {verb} memory that {} {did}, and no edge orders them; ",
-            op.on(&self.on),
-            earlier.on(&self.earlier_on),
+            "{} {verb} memory that {} {did}, and no edge orders them; {} before it",
+            op.on(&self.on.label),
+            earlier.on(&self.earlier_on.label),
+            wait_call(&self.on, &self.earlier_on),
         )?;
-        let is_name = |label: &str| label.chars().all(|c| c.is_alphanumeric() || c == '_');
-        if is_name(&self.on) && is_name(&self.earlier_on) {
-            write!(f, "call {}.wait_stream(&{}) before it", self.on, self.earlier_on)?;
-        } else {
-            write!(
-                f,
-                "call wait_stream on stream \"{}\" for stream \"{}\" before it",
-                self.on, self.earlier_on
-            )?;
-        }
         if self.captured {
             return f.write_str(" (both are being captured)");
         }
         match self.observed {
             Some(seen) => {
-                write!(f, " (its ticket is {}, the host has observed {seen})", self.used.ticket)
+                write!(f, " (its ticket is {}, the host has observed {seen})", self.ticket)
             }
-            None => write!(f, " (its ticket is {}, the host has observed none)", self.used.ticket),
+            None => write!(f, " (its ticket is {}, the host has observed none)", self.ticket),
         }
     }
 }

@@ -23,7 +23,7 @@ pub(crate) use check::{
 pub use clock::StreamId;
 pub(crate) use clock::{Clock, Use};
 pub use conflict::Conflict;
-pub(crate) use conflict::describe;
+pub(crate) use conflict::{Named, describe, wait_call};
 pub(crate) use ledger::Ledger;
 pub(crate) use marks::{Mark, Marks, leaves_a_mark};
 pub use mode::OrderMode;

@@ -80,6 +80,10 @@ impl StreamId {
     fn generation(self) -> u64 {
         self.0 >> SLOT_BITS
     }
+
+    pub(super) fn parts(self) -> (usize, u64) {
+        (self.slot(), self.generation())
+    }
 }
 
 impl Observed {

@@ -22,7 +22,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::graph::Capture;
 use crate::hope::Hope;
 use crate::offload::{self, Duty};
-use crate::order::{self, Clock, MAX_TICKET, Mark, Marks, OrderMode, StreamId, Use, leaves_a_mark};
+use crate::order::{self, Clock, MAX_TICKET, Mark, Marks, Named, OrderMode, StreamId, Use, leaves_a_mark};
 use crate::site::Site;
 use crate::sync::{Lines, Lock};
 use crate::timeline::{Released, Ticket, Timeline};
@@ -189,7 +189,7 @@ impl StreamCore {
         let id = world.observed.admit().ok_or_else(|| {
             Error::new(ErrorKind::OutOfMemory, format!("{}: 1048576 streams are live; drop some", device.id))
         })?;
-        let label = settings.label.unwrap_or_else(|| format!("stream {}", id.0).into());
+        let label = settings.label.unwrap_or_else(|| device.next_label());
         let timeline = Arc::new(Timeline::new());
         let options = StreamOptions {
             label: label.clone(),
@@ -242,6 +242,10 @@ impl StreamCore {
         });
         core.device.world.join(&core);
         Ok(core)
+    }
+
+    pub(crate) fn name(&self) -> Named {
+        Named { label: self.label.clone(), device: self.device.id, id: self.id }
     }
 
     /// Has fetched what an op, which is about to come, touches of the stream.

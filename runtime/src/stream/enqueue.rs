@@ -6,8 +6,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::{AccessMode, Operand};
 use crate::memory::Allocation;
 use crate::order::{
-    self, Access, Apart, Asker, ByteRange, Conflict, Entered, Entry, Findings, Ledger, MAX_ACCESSES,
-    OrderMode, Refused, Strictness, Use, check_and_enter, overlap_within,
+    self, Access, Apart, Asker, ByteRange, Conflict, Entered, Entry, Finding, Findings, Ledger, MAX_ACCESSES,
+    Named, OrderMode, Refused, Strictness, Use, check_and_enter, overlap_within,
 };
 use crate::site::Site;
 use crate::sync::Lines;
@@ -359,20 +359,22 @@ impl StreamCore {
     #[cold]
     fn conflicts<A: Access>(&self, op: Site, accesses: &[A], findings: &Findings) -> Vec<Conflict> {
         let world = &self.device.world;
-        findings
-            .iter()
-            .map(|finding| Conflict {
+        let conflict = |finding: &Finding| {
+            let Use { stream: id, ticket } = finding.earlier.used;
+            let gone = || Named { label: "closed".into(), device: self.device.id, id };
+            Conflict {
                 op,
                 writes: accesses[finding.access].mode().writes(),
-                on: self.label.clone(),
+                on: self.name(),
                 earlier: finding.earlier.site,
                 did: finding.earlier.did,
-                earlier_on: world.label(finding.earlier.used.stream),
-                used: finding.earlier.used,
-                observed: world.observed.newest(finding.earlier.used.stream),
+                earlier_on: world.name(id).unwrap_or_else(gone),
+                ticket,
+                observed: world.observed.newest(id),
                 captured: false,
-            })
-            .collect()
+            }
+        };
+        findings.iter().map(conflict).collect()
     }
 
     #[cold]

@@ -56,7 +56,8 @@ impl Stream {
         Device::of(self.core().device.clone())
     }
 
-    /// Its identity: never used for another stream of the same runtime.
+    /// Its identity: never used for another stream of the same runtime. Errors add it, as its
+    /// `Debug` has it, where two streams have the same label.
     pub fn id(&self) -> StreamId {
         self.core().id
     }
@@ -110,8 +111,9 @@ impl Stream {
     /// Launches a kernel.
     ///
     /// # Errors
-    /// In the `Pending`: what the kernel's `where` demands does not hold, an operand is on another device or strided, operands
-    /// overlap, an earlier use is not ordered before this one, the device has failed.
+    /// In the `Pending`: the kernel's device code differs from its declaration, what its `where`
+    /// demands does not hold, an operand is on another device or strided, operands overlap, an
+    /// earlier use is not ordered before this one, the device has failed.
     ///
     /// # On the CPU device
     /// The kernel's twin runs once, whatever the configuration says.
@@ -137,7 +139,7 @@ impl Stream {
         let mut op = Op::new("kernel", site, &call.operands[..]);
         op.in_place = kernel.in_place;
         op.refused = match &call.failed {
-            None => config.check(kernel.name).err(),
+            None => kernel.check_device_code().and_then(|()| config.check(kernel.name)).err(),
             Some(error) => Some(error.clone()),
         }
         .map(|error| self.core().refused_call(op.site, kernel.name, &error));
@@ -267,7 +269,8 @@ pub struct StreamBuilder {
 }
 
 impl StreamBuilder {
-    /// The name in errors and traces.
+    /// The name in errors and traces. Streams without one are `stream 1`, `stream 2` and on,
+    /// counted for each device.
     pub fn label(mut self, label: impl Into<Arc<str>>) -> Self {
         self.settings.label = Some(label.into());
         self

@@ -7,7 +7,7 @@ use super::api::{Answer, CUfunction, CUmodule, Failed, opened, optional};
 use super::context::{Context, attribute};
 use super::{nvrtc, software};
 use crate::driver::DriverError;
-use crate::kernel::{Kernel, LaunchConfig, ParamKind, Source, entry_params};
+use crate::kernel::{Kernel, LaunchConfig, Source, difference_in_ptx};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_int, c_void};
@@ -75,9 +75,10 @@ impl Functions {
     fn load(&self, context: &Context, kernel: &'static Kernel) -> Result<Function, DriverError> {
         software::register(kernel)?;
         let refused = |why: String| DriverError::Refused(format!("{} cannot be loaded: {why}", kernel.name));
+        let agrees = |ptx: &str| difference_in_ptx(kernel, ptx).map_or(Ok(()), |why| Err(refused(why)));
         let module = match kernel.source {
             Source::Ptx(text) => {
-                check_params(kernel, text)?;
+                agrees(text)?;
                 let image =
                     || CString::new(text).map(CString::into_bytes_with_nul).map_err(|_| NUL.to_owned());
                 self.module(text.as_ptr() as usize, image).map_err(refused)?
@@ -93,7 +94,7 @@ impl Functions {
                 } else {
                     nvrtc::compile(context, kernel.name, source).map_err(refused)?
                 };
-                check_params(kernel, &text)?;
+                agrees(&text)?;
                 let image =
                     || CString::new(text).map(CString::into_bytes_with_nul).map_err(|_| NUL.to_owned());
                 self.module(std::ptr::from_ref(kernel) as usize, image).map_err(refused)?
@@ -224,34 +225,6 @@ fn load_module(image: &[u8]) -> Result<CUmodule, String> {
             said => format!("{failed}:\n{said}"),
         }
     })
-}
-
-fn check_params(kernel: &Kernel, text: &str) -> Result<(), DriverError> {
-    let declared = entry_params(text, kernel.name).ok_or_else(|| {
-        DriverError::Refused(format!(
-            "{0} cannot be loaded: its PTX has no entry {0}; declare it extern \"C\" and __global__",
-            kernel.name
-        ))
-    })?;
-    let ours: Vec<usize> = kernel.params.iter().map(|param| bytes_of(param.kind)).collect();
-    if ours == declared {
-        return Ok(());
-    }
-    Err(DriverError::Refused(format!(
-        "{} cannot be loaded: it is declared with {} parameters of {ours:?} bytes and its PTX has {} of {declared:?}; make \
-         them the same",
-        kernel.name,
-        ours.len(),
-        declared.len()
-    )))
-}
-
-/// The bytes of a parameter in device code: a slice is its address.
-pub(super) const fn bytes_of(kind: ParamKind) -> usize {
-    match kind {
-        ParamKind::Scalar { bytes, .. } => bytes,
-        ParamKind::Slice { .. } => 8,
-    }
 }
 
 /// Why `failed` came of asking for so much dynamic shared memory, with both numbers.

@@ -53,3 +53,5 @@ mod words;
 
 pub(crate) use device::{CudaDevice, CudaOptions};
 pub use device::{device_count, is_available};
+#[cfg(feature = "test-util")]
+pub(crate) use nvrtc::compile_for_newest;

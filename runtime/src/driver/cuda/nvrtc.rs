@@ -1,4 +1,5 @@
-//! CUDA C++ compiled when a kernel is first launched, by NVRTC where it is installed.
+//! CUDA C++ compiled when a kernel is first launched, or checked by a test, by NVRTC where it is
+//! installed.
 //!
 //! The library is looked up here, by the names of both major versions that are in use, since cudarc knows one at a time. One that is
 //! newer than the driver is passed over: it makes PTX that the driver does not load. `WARPLINE_NVRTC` names a file to try first, which
@@ -122,19 +123,19 @@ impl Nvrtc {
         })
     }
 
-    /// The newest virtual architecture that both NVRTC and the device know.
-    fn arch_for(&self, capability: i32) -> i32 {
+    /// The virtual architectures that NVRTC compiles for; none if it does not say.
+    fn archs(&self) -> Vec<c_int> {
         let mut count = 0;
         // SAFETY: nvrtcGetNumSupportedArchs writes an int.
         if unsafe { (self.archs_count)(&raw mut count) } != 0 {
-            return capability;
+            return Vec::new();
         }
         let mut archs = vec![0; count.max(0) as usize];
         // SAFETY: nvrtcGetSupportedArchs writes as many ints.
         if unsafe { (self.archs)(archs.as_mut_ptr()) } != 0 {
-            return capability;
+            return Vec::new();
         }
-        archs.into_iter().filter(|&arch| arch <= capability).max().unwrap_or(capability)
+        archs
     }
 
     fn text(&self, program: Program, size: GetSize, text: GetText) -> String {
@@ -158,49 +159,80 @@ impl Nvrtc {
         // SAFETY: as said, it is a string with its NUL.
         unsafe { std::ffi::CStr::from_ptr(text) }.to_string_lossy().into_owned()
     }
+
+    /// Compiles `source`, the text of kernel `name`, to PTX for this virtual architecture.
+    fn compile(&self, arch: c_int, name: &str, source: &str) -> Result<String, String> {
+        let option = CString::new(format!("--gpu-architecture=compute_{arch}")).expect("text without NUL");
+        let text = CString::new(source).map_err(|_| "its CUDA C++ holds a NUL".to_owned())?;
+        let file = CString::new(format!("{name}.cu")).expect("an identifier");
+        let mut program = std::ptr::null_mut();
+        // SAFETY: nvrtcCreateProgram reads two strings and writes a program.
+        let created = unsafe {
+            (self.create)(
+                &raw mut program,
+                text.as_ptr(),
+                file.as_ptr(),
+                0,
+                std::ptr::null(),
+                std::ptr::null(),
+            )
+        };
+        if created != 0 {
+            return Err(format!("NVRTC answered {}", self.error(created)));
+        }
+        // SAFETY: nvrtcCompileProgram takes a live program and as many strings as it is told.
+        let compiled = unsafe { (self.compile)(program, 1, &option.as_ptr()) };
+        let result = if compiled == 0 {
+            Ok(self.text(program, self.ptx_size, self.ptx))
+        } else {
+            let log = self.text(program, self.log_size, self.log);
+            Err(format!("NVRTC answered {}:\n{}", self.error(compiled), log.trim_end()))
+        };
+        // SAFETY: nvrtcDestroyProgram takes a live program, which is not used again.
+        unsafe { (self.destroy)(&raw mut program) };
+        result
+    }
 }
 
-/// Whether NVRTC was found.
+/// Says whether NVRTC was found.
 pub(super) fn is_present() -> bool {
     nvrtc().is_ok()
 }
 
-/// The PTX of `source`, for `context`'s device, as kernel `name`'s.
+/// Compiles `source`, the text of kernel `name`, to PTX for `context`'s device.
 ///
 /// # Errors
 /// Why there is none: NVRTC is missing, or what it says about the source.
 pub(super) fn compile(context: &Context, name: &str, source: &str) -> Result<String, String> {
-    let nvrtc = nvrtc().map_err(|tried| {
+    let nvrtc = installed()?;
+    let number = |which| context.attribute(which).map_err(|failed| failed.to_string());
+    let capability = number(attribute::CAPABILITY_MAJOR)? * 10 + number(attribute::CAPABILITY_MINOR)?;
+    let known = nvrtc.archs().into_iter().filter(|&arch| arch <= capability).max();
+    nvrtc.compile(known.unwrap_or(capability), name, source)
+}
+
+/// Compiles `source`, the text of kernel `name`, to PTX for the newest devices that NVRTC knows.
+/// Needs no device.
+///
+/// # Errors
+/// `Unsupported` if NVRTC is missing, `InvalidArgument` with what it says about the source.
+#[cfg(feature = "test-util")]
+pub(crate) fn compile_for_newest(name: &str, source: &str) -> crate::Result<String> {
+    use crate::{Error, ErrorKind};
+    let error = |kind| move |why: String| Error::new(kind, format!("{name}: {why}"));
+    let nvrtc = installed().map_err(error(ErrorKind::Unsupported))?;
+    // Where it does not say, one that every version of it knows.
+    let arch = nvrtc.archs().into_iter().max().unwrap_or(75);
+    nvrtc.compile(arch, name, source).map_err(error(ErrorKind::InvalidArgument))
+}
+
+fn installed() -> Result<&'static Nvrtc, String> {
+    nvrtc().map_err(|tried| {
         format!(
             "its device code is CUDA C++, and no NVRTC that could compile it was found: {tried}; install one, set WARPLINE_NVRTC to \
              where it is, or give the kernel ptx"
         )
-    })?;
-    let number = |which| context.attribute(which).map_err(|failed| failed.to_string());
-    let capability = number(attribute::CAPABILITY_MAJOR)? * 10 + number(attribute::CAPABILITY_MINOR)?;
-    let option = CString::new(format!("--gpu-architecture=compute_{}", nvrtc.arch_for(capability)));
-    let option = option.expect("text without NUL");
-    let text = CString::new(source).map_err(|_| "its CUDA C++ holds a NUL".to_owned())?;
-    let file = CString::new(format!("{name}.cu")).expect("an identifier");
-    let mut program = std::ptr::null_mut();
-    // SAFETY: nvrtcCreateProgram reads two strings and writes a program.
-    let created = unsafe {
-        (nvrtc.create)(&raw mut program, text.as_ptr(), file.as_ptr(), 0, std::ptr::null(), std::ptr::null())
-    };
-    if created != 0 {
-        return Err(format!("NVRTC answered {}", nvrtc.error(created)));
-    }
-    // SAFETY: nvrtcCompileProgram takes a live program and as many strings as it is told.
-    let compiled = unsafe { (nvrtc.compile)(program, 1, &option.as_ptr()) };
-    let result = if compiled == 0 {
-        Ok(nvrtc.text(program, nvrtc.ptx_size, nvrtc.ptx))
-    } else {
-        let log = nvrtc.text(program, nvrtc.log_size, nvrtc.log);
-        Err(format!("NVRTC answered {}:\n{}", nvrtc.error(compiled), log.trim_end()))
-    };
-    // SAFETY: nvrtcDestroyProgram takes a live program, which is not used again.
-    unsafe { (nvrtc.destroy)(&raw mut program) };
-    result
+    })
 }
 
 #[cfg(test)]

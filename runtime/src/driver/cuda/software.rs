@@ -5,7 +5,6 @@
 //! has, so that a CPU form gets slices of the right length; a real driver is given nothing but the kernel's own.
 
 use super::api::optional;
-use super::functions::bytes_of;
 use crate::driver::DriverError;
 use crate::kernel::{Arg, Args, Kernel, ParamKind};
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -107,7 +106,7 @@ unsafe extern "C" fn call(
         .enumerate()
         .map(|(i, each)| {
             let mut bits = [0u8; 8];
-            let bytes = bytes_of(each.kind);
+            let bytes = each.kind.bytes_on_device();
             // SAFETY: a parameter has at least its bytes, at most eight.
             unsafe { std::ptr::copy_nonoverlapping(param(i), bits.as_mut_ptr(), bytes) };
             let len = match each.kind {
@@ -139,7 +138,7 @@ pub(super) fn skeleton(kernel: &Kernel) -> String {
         format!(".version 8.1\n.target sm_70\n.address_size 64\n\n.visible .entry {}(", kernel.name);
     for (i, param) in kernel.params.iter().enumerate() {
         let comma = if i == 0 { "" } else { "," };
-        let bits = bytes_of(param.kind) * 8;
+        let bits = param.kind.bytes_on_device() * 8;
         let _ = write!(text, "{comma}\n\t.param .u{bits} {}_param_{i}", kernel.name);
     }
     text += "\n)\n{\n\tret;\n}\n";

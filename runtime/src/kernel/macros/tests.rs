@@ -148,6 +148,43 @@ fn a_twin_gets_the_call_s_scalars_and_slices() {
     run(nothing());
 }
 
+crate::kernel! {
+    unsafe fn backwards(write y: &mut [u8], x: &[u8])
+    where x.len() == y.len()
+    {
+        cpu: |y, x| y.copy_from_slice(x),
+        library: &LIBRARY,
+        ptx: "backwards",
+        descriptor: BACKWARDS,
+    }
+
+    unsafe fn middle_first(y: &mut [u8]) {
+        image: &[7, 7],
+        cpu: |y| y[0] = 1,
+        descriptor: MIDDLE_FIRST
+    }
+
+    unsafe fn cpu_before_cuda(y: &mut [u8]) { cpu: |y| y[0] += 1, cuda: "cpu_before_cuda" }
+}
+
+#[test]
+fn the_keys_of_a_body_stand_in_any_order() {
+    let (mut x, mut y) = (*b"warp", [0; 4]);
+    run(backwards(&Memory::of(&mut y), &Memory::of(&mut x)));
+    assert_eq!(&y, b"warp");
+    assert!(matches!(BACKWARDS.source, Source::Ptx("backwards")));
+    assert!(BACKWARDS.library.is_some_and(|library| std::ptr::eq(library, &LIBRARY)));
+
+    run(middle_first(&Memory::of(&mut y)));
+    assert!(matches!(MIDDLE_FIRST.source, Source::Image([7, 7])));
+
+    let of = Memory::of(&mut y);
+    let call = cpu_before_cuda(&of);
+    assert!(matches!(call.kernel().source, Source::Cuda("cpu_before_cuda")));
+    run(call);
+    assert_eq!(&y, b"\x02arp");
+}
+
 #[test]
 fn an_operand_may_be_a_part_of_its_allocation() {
     let (mut x, mut y) = ([1.0, 2.0, 3.0, 4.0], [0.0; 4]);

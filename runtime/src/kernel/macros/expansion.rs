@@ -1,0 +1,124 @@
+//! Functions and types that an expansion of `kernel!` names. Not for any other caller.
+
+use crate::element::Element;
+use crate::error::Error;
+use crate::kernel::{AccessMode, Arg, Kernel, KernelCall, Operand, Param, ParamKind, RawOperand, call};
+use std::fmt;
+
+pub const fn scalar_param<T: Element>(name: &'static str) -> Param {
+    Param { name, kind: ParamKind::Scalar { element: T::NAME, bytes: size_of::<T>() } }
+}
+
+pub const fn slice_param<T: Element>(name: &'static str, access: AccessMode) -> Param {
+    Param { name, kind: ParamKind::Slice { element: T::NAME, element_bytes: size_of::<T>(), access } }
+}
+
+#[inline]
+pub fn slice_arg<T: Element>(operand: &RawOperand<'_, T>) -> Arg {
+    operand.arg()
+}
+
+#[inline]
+pub fn operand<'a, T: Element>(operand: RawOperand<'a, T>, access: AccessMode) -> Operand<'a> {
+    operand.with_access(access)
+}
+
+/// # Safety
+/// `args` fit the kernel's parameters, and `operands` are its slice parameters in order, with their access.
+#[inline]
+pub unsafe fn call<'a, const ARGS: usize, const OPERANDS: usize>(
+    kernel: &'static Kernel,
+    args: [Arg; ARGS],
+    operands: [Operand<'a>; OPERANDS],
+    failed: Option<Error>,
+) -> KernelCall<'a> {
+    // SAFETY: the same rules, kept by the caller.
+    unsafe { KernelCall::new(kernel, args, operands, failed) }
+}
+
+#[inline]
+pub fn strided_operand<const OPERANDS: usize>(
+    kernel: &'static Kernel,
+    operands: [Operand<'_>; OPERANDS],
+) -> Option<Error> {
+    call::strided_operand(kernel, operands)
+}
+
+#[cold]
+pub fn does_not_hold(kernel: &Kernel, condition: &str, values: &[(&str, &dyn fmt::Debug)]) -> Error {
+    call::does_not_hold(kernel, condition, values)
+}
+
+#[cold]
+#[inline(never)]
+pub fn wrong_arguments(kernel: &str, len: usize) -> ! {
+    panic!("{kernel} was given {len} arguments, which its parameters do not take")
+}
+
+/// The slices of twins whose written operands overlap nothing.
+pub mod disjoint {
+    use crate::element::Element;
+    use crate::kernel::Arg;
+
+    pub const IN_PLACE: bool = false;
+    pub type Read<'a, T> = &'a [T];
+    pub type ReadWrite<'a, T> = &'a mut [T];
+    pub type Write<'a, T> = &'a mut [T];
+
+    /// # Safety
+    /// The argument is the address and length of elements that can be read, and that nobody writes, during `'a`.
+    #[inline]
+    pub unsafe fn shared<'a, T: Element>(arg: &Arg) -> &'a [T] {
+        if arg.len == 0 {
+            return &[];
+        }
+        // SAFETY: from_raw_parts needs initialised, aligned elements that nobody writes during 'a. The caller vouches;
+        // any bytes are a `T`.
+        unsafe { std::slice::from_raw_parts(arg.bits as *const T, arg.len as usize) }
+    }
+
+    /// # Safety
+    /// The argument is the address and length of elements that nobody else touches during `'a`.
+    #[inline]
+    pub unsafe fn unique<'a, T: Element>(arg: &Arg) -> &'a mut [T] {
+        if arg.len == 0 {
+            return &mut [];
+        }
+        // SAFETY: from_raw_parts_mut needs initialised, aligned elements that nobody else touches during 'a. The caller
+        // vouches; any bytes are a `T`.
+        unsafe { std::slice::from_raw_parts_mut(arg.bits as *mut T, arg.len as usize) }
+    }
+}
+
+/// The slices of twins whose written operands may be other operands.
+pub mod in_place {
+    use crate::element::Element;
+    use crate::kernel::Arg;
+    use std::cell::Cell;
+
+    pub const IN_PLACE: bool = true;
+    pub type Read<'a, T> = &'a [Cell<T>];
+    pub type ReadWrite<'a, T> = &'a [Cell<T>];
+    pub type Write<'a, T> = &'a [Cell<T>];
+
+    /// # Safety
+    /// The argument is the address and length of elements that can be read during `'a`, and that nobody but holders of
+    /// such cells on this thread writes.
+    #[inline]
+    pub unsafe fn shared<'a, T: Element>(arg: &Arg) -> &'a [Cell<T>] {
+        if arg.len == 0 {
+            return &[];
+        }
+        // SAFETY: from_raw_parts needs initialised, aligned elements; `Cell<T>` is laid out as `T`, and cells may be
+        // written through other cells of this thread. The caller vouches for the rest; any bytes are a `T`.
+        unsafe { std::slice::from_raw_parts(arg.bits as *const Cell<T>, arg.len as usize) }
+    }
+
+    /// # Safety
+    /// As for [`shared`], and the elements can be written.
+    #[inline]
+    pub unsafe fn unique<'a, T: Element>(arg: &Arg) -> &'a [Cell<T>] {
+        // SAFETY: the same rules, kept by the caller.
+        unsafe { shared(arg) }
+    }
+}
