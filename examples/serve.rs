@@ -70,7 +70,7 @@ impl Service {
     fn new(device: Device, streams: usize) -> warpline::Result<Self> {
         let loader = device.stream().label("loader").build()?;
         let model = Model::load(&loader, &[0.0, 10.0, 20.0, 30.0], &[1.0, 2.0, 4.0, 8.0])?;
-        let pool = device.stream_pool(streams).label("request");
+        let pool = device.stream_pool(streams)?.label("request");
         Ok(Service { device, pool, loader, model: RwLock::new(model) })
     }
 

@@ -75,7 +75,7 @@ fn a_pipeline_that_waits_for_ever_is_reported() {
     assert_eq!(behind_a_gate, format!("seed 7: {STUCK}"));
     let in_a_lease_queue = panic_of(|| {
         for_each_seed([8], |device| async move {
-            let pool = device.stream_pool(1);
+            let pool = device.stream_pool(1).unwrap();
             let _held = pool.lease().await?;
             pool.lease().await.map(drop)
         });

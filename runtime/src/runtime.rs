@@ -323,7 +323,7 @@ impl RuntimeBuilder {
 
     /// How many worker threads the CPU devices share; by default as many as there are cores.
     pub fn workers(mut self, threads: usize) -> Self {
-        self.workers = Some(threads.max(1));
+        self.workers = Some(threads);
         self
     }
 
@@ -390,18 +390,32 @@ impl RuntimeBuilder {
         self
     }
 
+    fn refuse_zeros(&self) -> Result<()> {
+        let zeros = [
+            ("cpu_devices", self.cpu_devices == 0),
+            ("workers", self.workers == Some(0)),
+            ("memory_limit", self.memory_limit_bytes == Some(0)),
+            ("pinned_cap", self.pinned_cap_bytes == 0),
+            ("fail_op", self.fault_plan.fail_op == Some(0)),
+            ("panic_in_twin", self.fault_plan.panic_in_twin == Some(0)),
+            ("refuse_allocation", self.refuse_allocation == Some(0)),
+        ];
+        let Some((what, _)) = zeros.iter().find(|(_, is_zero)| *is_zero) else { return Ok(()) };
+        Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!(
+                "a runtime cannot be built: {what} is 0, and at least 1 is needed; do not call {what} to get its default"
+            ),
+        ))
+    }
+
     /// The runtime. Threads are started when there is work.
     ///
     /// # Errors
-    /// `InvalidArgument` if it is to have no device.
+    /// `InvalidArgument` if a number is 0.
     pub fn build(self) -> Result<Runtime> {
         crate::process::watch();
-        if self.cpu_devices == 0 {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                "a runtime of 0 devices: ask for at least 1 with cpu_devices",
-            ));
-        }
+        self.refuse_zeros()?;
         let world = World::new(self.order);
         let cpu = CpuBackend::new(BackendOptions {
             threads: self.workers,

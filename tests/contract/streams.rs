@@ -228,7 +228,7 @@ contract! {
     }
 
     async fn clones_of_a_lease_are_refused_as_closed_once_it_has_ended([device]) {
-        let pool = device.stream_pool(1).label("request");
+        let pool = device.stream_pool(1)?.label("request");
         let lease = pool.lease().await?;
         let clone = Stream::clone(&lease);
         let x = lease.alloc::<f32>(4)?;

@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use std::ffi::c_void;
 use std::fmt;
 use std::sync::Arc;
+use tokio::sync::Semaphore;
 
 /// A stream: a linear sequence of work on one device. A cheap handle; all clones are the same stream.
 ///
@@ -284,7 +285,7 @@ impl StreamBuilder {
 
     /// At most `ops` in flight: [`Stream::room`] hands out permits, and an op beyond them is refused as `Full`.
     pub fn max_in_flight(mut self, ops: usize) -> Self {
-        self.settings.max_in_flight = Some(ops.max(1));
+        self.settings.max_in_flight = Some(ops.min(Semaphore::MAX_PERMITS));
         self
     }
 
@@ -312,9 +313,19 @@ impl StreamBuilder {
     /// The stream.
     ///
     /// # Errors
-    /// `Fault` or `ShutDown` when the device takes no more work; `Driver` if the driver refuses; `Unsupported` or
-    /// `InvalidArgument` of [`borrow_raw`](Self::borrow_raw).
+    /// `Fault` or `ShutDown` when the device takes no more work; `Driver` if the driver refuses; `InvalidArgument` if
+    /// [`max_in_flight`](Self::max_in_flight) is 0; `Unsupported` or `InvalidArgument` of [`borrow_raw`](Self::borrow_raw).
     pub fn build(self) -> Result<Stream> {
+        if self.settings.max_in_flight == Some(0) {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "a stream of {} cannot be built: max_in_flight is 0, and at least 1 is needed; do not call max_in_flight \
+                     for a stream without a limit",
+                    self.device
+                ),
+            ));
+        }
         if self.settings.borrowed.is_some() && !matches!(self.device.id(), DeviceId::Cuda(_)) {
             return Err(Error::new(
                 crate::ErrorKind::Unsupported,
