@@ -31,6 +31,7 @@ mod sync;
 pub mod testing;
 mod timeline;
 pub mod trace;
+mod unwind;
 mod world;
 
 #[doc(hidden)]
