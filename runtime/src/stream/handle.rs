@@ -82,6 +82,32 @@ impl Stream {
         self.core().completed()
     }
 
+    /// Returns how many ops were enqueued here and are not done yet. Waits and events that took a ticket count as ops.
+    ///
+    /// Looking at it is not observing: use [`query`](Self::query) for that. It may be too high by what is done meanwhile, and it
+    /// falls if it is asked again and again: the call has the device report its progress, or run an op where it
+    /// [runs in turns](Device::runs_in_turns). What is in flight on a device that fails stays in flight.
+    pub fn in_flight(&self) -> u64 {
+        let core = self.core();
+        let device = &core.device;
+        let count = || {
+            // In this order: a ticket is taken before it completes.
+            let completed = core.completed();
+            core.issued().saturating_sub(completed)
+        };
+        if count() == 0 {
+            return 0;
+        }
+        if device.signalled {
+            core.want_marker(core.issued());
+            core.timeline.ask();
+        }
+        if device.runs_in_turns {
+            device.driver.turn();
+        }
+        count()
+    }
+
     /// Allocates `len` elements in the order of this stream. Their contents are unspecified.
     ///
     /// # Ordering
