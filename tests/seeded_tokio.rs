@@ -2,7 +2,6 @@
 
 mod support;
 
-use futures::TryStreamExt;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
@@ -111,7 +110,8 @@ fn a_loader_reads_for_a_task() {
         let task = tokio::spawn(async move {
             let mut batches = Loader::new(dataset).batch_size(8).on(&copy).build()?;
             let mut total = 0.0;
-            while let Some(batch) = batches.try_next().await? {
+            while let Some(batch) = batches.next().await {
+                let batch = batch?;
                 drop(compute.wait_event(&batch.copied));
                 total += compute.enter(|| batch.x.sum().item::<f32>()).await?;
             }
