@@ -24,7 +24,7 @@ fn main() {
     let [a, b] = [(); 2].map(|()| owner.alloc::<f32>(1024).expect("4 KiB"));
     owner.fill(&a, 1.0);
     owner.fill(&b, 2.0);
-    let pool = device.stream_pool(POOL);
+    let pool = device.stream_pool(POOL).unwrap();
     let figures = |name: &str| {
         let (resident, live) = (resident_kib(), counting::live_bytes() / 1024);
         let memory = device.memory_stats();

@@ -8,6 +8,14 @@
 //! cargo run --example cancel
 //! ```
 //! The gate (`stream.hold()`, from the feature `test-util`) stands for a slow device, so that nothing here depends on time.
+//!
+//! Outside this repository it needs:
+//!
+//! ```toml
+//! [dependencies]
+//! tokio = { version = "1", features = ["full"] }
+//! warpline = { path = "../warpline", features = ["test-util"] }
+//! ```
 
 use std::future::pending;
 use std::time::Duration;

@@ -5,6 +5,14 @@
 //! ```
 //! Calling enqueues, awaiting observes: each call puts work on a stream and returns at once. `.queued()?` says "go on, I want to
 //! know only that it was accepted"; `.await?` says "I want to see the result".
+//!
+//! Outside this repository it needs:
+//!
+//! ```toml
+//! [dependencies]
+//! tokio = { version = "1", features = ["full"] }
+//! warpline = { path = "../warpline" }
+//! ```
 
 use warpline::ops::{axpy, fill, normal_, relu, sum};
 use warpline::prelude::*;

@@ -6,6 +6,14 @@
 //! ```sh
 //! cargo run --example ordering
 //! ```
+//!
+//! Outside this repository it needs:
+//!
+//! ```toml
+//! [dependencies]
+//! tokio = { version = "1", features = ["full"] }
+//! warpline = { path = "../warpline", features = ["test-util"] }
+//! ```
 
 use std::cell::RefCell;
 use warpline::ops::{fill, normal_, sum};

@@ -15,6 +15,19 @@
 //!   gzip, CSV → pinned ──────→ copy_into(slot) ─ wait_event ─→ step(slot)
 //!            ↑ sent.await ───────┘    ↑────────── wait_event ────┘
 //! ```
+//!
+//! Outside this repository it needs:
+//!
+//! ```toml
+//! [dependencies]
+//! anyhow = "1"
+//! clap = { version = "4", features = ["derive"] }
+//! csv = "1"
+//! flate2 = "1"
+//! tokio = { version = "1", features = ["full"] }
+//! tracing-subscriber = "0.3"
+//! warpline = { path = "../warpline" }
+//! ```
 
 use anyhow::{Context, ensure};
 use clap::Parser;

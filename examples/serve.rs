@@ -10,6 +10,17 @@
 //!
 //! The order check is in `deny` mode: the model's buffers are written once, before anybody knows them, and each request waits
 //! on the device for those writes (`wait_for`). A new model is new buffers, so there is nothing that a request could race with.
+//!
+//! Outside this repository it needs:
+//!
+//! ```toml
+//! [dependencies]
+//! anyhow = "1"
+//! axum = "0.8"
+//! clap = { version = "4", features = ["derive"] }
+//! tokio = { version = "1", features = ["full"] }
+//! warpline = { path = "../warpline" }
+//! ```
 
 use anyhow::Context;
 use axum::extract::State;
@@ -70,7 +81,7 @@ impl Service {
     fn new(device: Device, streams: usize) -> warpline::Result<Self> {
         let loader = device.stream().label("loader").build()?;
         let model = Model::load(&loader, &[0.0, 10.0, 20.0, 30.0], &[1.0, 2.0, 4.0, 8.0])?;
-        let pool = device.stream_pool(streams).label("request");
+        let pool = device.stream_pool(streams)?.label("request");
         Ok(Service { device, pool, loader, model: RwLock::new(model) })
     }
 
@@ -171,9 +182,10 @@ async fn self_test(service: &Service, address: SocketAddr) -> anyhow::Result<()>
     assert_eq!((status, &*why), (400, "\"three\" is not a number"));
     println!("mistakes: {status} {why}");
 
-    // The next model is on its way to the device and does not arrive: the gate holds it.
+    // The next model is on its way to the device and does not arrive: a call in front of it waits for a message.
     drained(&service.pool).await?;
-    let gate = service.loader.hold()?;
+    let (arrive, arrived) = std::sync::mpsc::channel::<()>();
+    let late = service.loader.call(move || arrived.recv().is_ok());
     *service.model.write().expect("nobody panics with it") =
         Model::load(&service.loader, &[0.0; 4], &[1.0; 4])?;
     for _ in 0..service.pool.size() {
@@ -185,7 +197,8 @@ async fn self_test(service: &Service, address: SocketAddr) -> anyhow::Result<()>
     assert_eq!(status, 503, "{why}");
     println!("every stream is busy: {status} {why}");
 
-    gate.open();
+    drop(arrive);
+    late.await?;
     assert_eq!(ask(address, PATIENT, "1,2,3,4").await?, (200, "1,2,3,4".to_owned()));
     println!("the model is there: answered with it");
     Ok(())

@@ -141,4 +141,6 @@ fn a_file_without_a_row_to_keep_or_a_column_to_read_is_refused_when_the_loader_i
     }
     let error = Loader::new(Csv::new(DIGITS, 65).label_column(65)).on(&copy).build().unwrap_err();
     says(&error, ErrorKind::InvalidArgument, &["digits.csv.gz", "column 65 of 65"]);
+    let error = Loader::new(Csv::new(DIGITS, 65).classes(0)).on(&copy).build().unwrap_err();
+    says(&error, ErrorKind::InvalidArgument, &["digits.csv.gz: classes is 0, and at least 1 is needed"]);
 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use support::recording::Recording;
 use support::{block_on, refusal, runtime, says, streams, unordered};
 use warpline::prelude::*;
-use warpline::{OrderMode, Schedule, kernels, reads, writes};
+use warpline::{OrderMode, Schedule, kernels, ops, reads, writes};
 
 // What each refusal says. `Unordered` is in verdicts.rs, views in contract/views.rs, faults in faults.rs.
 
@@ -193,11 +193,6 @@ fn what_is_no_device_name_is_refused_with_what_is() {
 #[test]
 fn settings_that_make_no_sense_are_refused() {
     says(
-        &Runtime::builder().cpu_devices(0).build().unwrap_err(),
-        ErrorKind::InvalidArgument,
-        &["a runtime of 0 devices: ask for at least 1 with cpu_devices"],
-    );
-    says(
         &OrderMode::from_str("strict").unwrap_err(),
         ErrorKind::InvalidArgument,
         &["\"strict\" is not an order mode: expected deny, warn, wait or off"],
@@ -211,6 +206,47 @@ fn settings_that_make_no_sense_are_refused() {
         );
     }
     assert_eq!(Schedule::from_str("seeded:7").unwrap(), Schedule::Seeded(7));
+}
+
+#[test]
+fn a_zero_that_makes_no_sense_is_refused_where_it_is_given() {
+    let (_runtime, device, []) = streams([]);
+    let refused = |error: Error, text: &str| says(&error, ErrorKind::InvalidArgument, &[text]);
+    let builder = Runtime::builder;
+    for (what, zero) in [
+        ("cpu_devices", builder().cpu_devices(0)),
+        ("workers", builder().workers(0)),
+        ("memory_limit", builder().memory_limit(0)),
+        ("pinned_cap", builder().pinned_cap(0)),
+        ("fail_op", builder().fail_op(0)),
+        ("panic_in_twin", builder().panic_in_twin(0)),
+        ("refuse_allocation", builder().refuse_allocation(0)),
+    ] {
+        let text = format!(
+            "a runtime cannot be built: {what} is 0, and at least 1 is needed; do not call {what} to get its default"
+        );
+        refused(zero.build().unwrap_err(), &text);
+    }
+    refused(
+        device.stream_pool(0).unwrap_err(),
+        "stream_pool on cpu:0: its size is 0, and at least 1 is needed",
+    );
+    refused(
+        device.stream().max_in_flight(0).build().unwrap_err(),
+        "a stream of cpu:0 cannot be built: max_in_flight is 0, and at least 1 is needed",
+    );
+    refused(
+        ops::ColumnMoments::new(0, &device).unwrap_err(),
+        "ColumnMoments: the number of columns is 0, and at least 1 is needed",
+    );
+}
+
+#[test]
+fn limits_may_be_as_large_as_a_number_can_be() {
+    let (_runtime, device, []) = streams([]);
+    let stream = device.stream().max_in_flight(usize::MAX).build().unwrap();
+    stream.alloc::<f32>(1).unwrap();
+    assert!(device.stream_pool(usize::MAX).unwrap().try_lease().unwrap().is_some());
 }
 
 #[test]
@@ -266,7 +302,7 @@ fn a_runtime_that_is_gone_says_to_keep_it() {
         device.new_stream().unwrap_err(),
         device.default_stream().unwrap_err(),
         device.alloc::<f32>(4).unwrap_err(),
-        device.stream_pool(1).try_lease().unwrap_err(),
+        device.stream_pool(1).unwrap().try_lease().unwrap_err(),
     ] {
         says(&error, ErrorKind::ShutDown, &[text]);
     }

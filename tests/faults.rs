@@ -68,7 +68,7 @@ fn a_panic_in_a_host_function_is_named_with_what_it_said() {
 fn later_calls_fail_at_once_with_the_same_cause() {
     let (_runtime, device, stream) = one_stream(Runtime::builder());
     let other = device.stream().label("other").max_in_flight(1).build().unwrap();
-    let pool = device.stream_pool(2);
+    let pool = device.stream_pool(2).unwrap();
     let lease = block_on(pool.lease()).unwrap();
     let x = stream.alloc::<f32>(4).unwrap();
     stream.fill(&x, 1.0).wait().unwrap();
@@ -341,7 +341,7 @@ fn who_waits_for_room_learns_of_the_fault() {
 fn who_waits_for_a_lease_learns_of_the_fault() {
     within_a_minute(|| {
         let (_runtime, device, failing) = one_stream(Runtime::builder());
-        let pool = device.stream_pool(1);
+        let pool = device.stream_pool(1).unwrap();
         let lease = block_on(pool.lease()).unwrap();
         let gate = lease.hold().unwrap();
         drop(lease);

@@ -377,7 +377,7 @@ fn what_a_task_holds_across_an_await_is_send_and_static() {
     can_be_shared::<Error>();
     let (_runtime, device, [stream]) = streams(["s"]);
     let x = stream.alloc::<f32>(4).unwrap();
-    let pool = device.stream_pool(1);
+    let pool = device.stream_pool(1).unwrap();
     let inner = stream.clone();
     this_can_be_spawned(&stream.scope(move || async move { inner.read(&x).await }));
     this_can_be_spawned(&device.scope(|| async { Device::current() }));

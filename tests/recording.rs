@@ -226,7 +226,7 @@ fn freeing_memory_that_another_stream_used_last_asks_that_stream_for_a_marker() 
 #[test]
 fn a_closing_lease_gets_a_marker_and_is_free_when_that_is_reached() {
     let (_runtime, device, driver, []) = recorded([]);
-    let pool = device.stream_pool(1);
+    let pool = device.stream_pool(1).unwrap();
     let lease = block_on(pool.lease()).unwrap();
     let x = lease.alloc::<f32>(64).unwrap();
     drop(lease.fill(&x, 1.0));

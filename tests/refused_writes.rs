@@ -68,7 +68,7 @@ fn attacked() -> (Runtime, Device, Buffer<f32>, StreamPool, Stream) {
     let (runtime, device, [serving]) = streams(["serving"]);
     let weights = serving.alloc::<f32>(4).unwrap();
     drop(serving.fill(&weights, 1.0));
-    let pool = device.stream_pool(4);
+    let pool = device.stream_pool(4).unwrap();
     (runtime, device, weights, pool, serving)
 }
 
@@ -434,7 +434,7 @@ fn memory_that_is_freed_takes_its_marks_along() {
 #[test]
 fn nothing_passes_from_one_lease_to_the_next() {
     let (_runtime, device, [owner]) = streams(["owner"]);
-    let pool = device.stream_pool(1);
+    let pool = device.stream_pool(1).unwrap();
     let x = owner.alloc::<f32>(8).unwrap();
     drop(owner.fill(&x, 1.0));
     let first = block_on(pool.lease()).unwrap();
@@ -455,7 +455,7 @@ fn nothing_passes_from_one_lease_to_the_next() {
 fn one_clients_refused_op_fails_nobody_else() {
     let (_runtime, device, [serving]) = streams(["serving"]);
     let weights = serving.alloc::<f32>(64).unwrap();
-    let pool = device.stream_pool(8);
+    let pool = device.stream_pool(8).unwrap();
     let answer = |states_its_order: bool| {
         let lease = block_on(pool.lease())?;
         if states_its_order {

@@ -179,7 +179,7 @@ fn an_allocation_is_not_tied_to_a_failed_device() {
 #[test]
 fn a_closed_lease_allocates_nothing() {
     let (_runtime, device, []) = support::streams([]);
-    let lease = device.stream_pool(1).try_lease().unwrap().unwrap();
+    let lease = device.stream_pool(1).unwrap().try_lease().unwrap().unwrap();
     let stream = Stream::clone(&lease);
     drop(lease);
     says(

@@ -5,6 +5,7 @@ mod support;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use support::streams;
 use warpline::prelude::*;
 use warpline::testing::{for_each_seed, for_each_seed_on};
@@ -62,27 +63,71 @@ fn panic_of(f: impl FnOnce()) -> String {
 }
 
 const STUCK: &str = "it waits for something that cannot happen: no op can run and nothing wakes it";
+const NOT_ITS_OWN: &str = "its devices have nothing left to do, so it waits for a device of another runtime, as Device::best() and \
+     Device::open() are of the default one (use the device that it is given), for another thread, for a task or timer of \
+     tokio's (use for_each_seed_tokio), or for a lease or lock that it holds itself";
 
 #[test]
 fn a_pipeline_that_waits_for_ever_is_reported() {
     let behind_a_gate = panic_of(|| {
         for_each_seed([7], |device| async move {
-            let stream = device.new_stream()?;
-            let _gate = stream.hold()?;
-            stream.call(|| ()).await
+            let held = device.stream().label("held").build()?;
+            let behind = device.stream().label("behind").build()?;
+            let _gate = held.hold()?;
+            drop(behind.wait_stream(&held));
+            behind.call(|| ()).await
         });
     });
-    assert_eq!(behind_a_gate, format!("seed 7: {STUCK}"));
+    let at = format!("seed 7: {STUCK}; stream \"held\" of cpu:0 is held by hold (tests/seeded.rs:");
+    assert!(behind_a_gate.starts_with(&at), "{behind_a_gate}");
+    assert!(!behind_a_gate.contains("\"behind\""), "it will follow when the gate opens: {behind_a_gate}");
+    assert!(behind_a_gate.ends_with("; open the gate before awaiting what is behind it"), "{behind_a_gate}");
     let in_a_lease_queue = panic_of(|| {
         for_each_seed([8], |device| async move {
-            let pool = device.stream_pool(1);
+            let pool = device.stream_pool(1).unwrap();
             let _held = pool.lease().await?;
             pool.lease().await.map(drop)
         });
     });
-    assert_eq!(in_a_lease_queue, format!("seed 8: {STUCK}"));
+    assert_eq!(in_a_lease_queue, format!("seed 8: {STUCK}; {NOT_ITS_OWN}"));
     let for_nothing = panic_of(|| for_each_seed([9], |_| std::future::pending()));
-    assert_eq!(for_nothing, format!("seed 9: {STUCK}"));
+    assert_eq!(for_nothing, format!("seed 9: {STUCK}; {NOT_ITS_OWN}"));
+}
+
+#[test]
+fn a_pipeline_that_waits_for_a_device_of_the_default_runtime_is_told_so() {
+    let text = panic_of(|| {
+        for_each_seed([10], |_| async {
+            let stream = Device::best()?.new_stream()?;
+            let _gate = stream.hold()?; // So that its worker thread cannot be there first.
+            stream.call(|| ()).await
+        });
+    });
+    assert_eq!(text, format!("seed 10: {STUCK}; {NOT_ITS_OWN}"));
+}
+
+#[test]
+fn a_pipeline_that_needs_tokio_is_sent_to_the_harness_that_has_it() {
+    let texts = [
+        panic_of(|| {
+            for_each_seed([11], |_| async {
+                tokio::spawn(async {}).await.unwrap();
+                Ok(())
+            });
+        }),
+        panic_of(|| {
+            for_each_seed([11], |_| async {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                Ok(())
+            });
+        }),
+    ];
+    for text in texts {
+        assert_eq!(
+            text,
+            "seed 11: it uses tokio's tasks or timers, and for_each_seed runs none; use for_each_seed_tokio"
+        );
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use warpline::prelude::*;
 fn the_place_of_a_lease_is_free_only_when_its_work_is_over() {
     let runtime = Runtime::builder().schedule(Schedule::Seeded(1)).build().unwrap();
     let device = runtime.device(DeviceId::Cpu(0)).unwrap();
-    let pool = device.stream_pool(2);
+    let pool = device.stream_pool(2).unwrap();
     let lease = pool.try_lease().unwrap().unwrap();
     let gate = lease.hold().unwrap();
     drop(lease);

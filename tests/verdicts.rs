@@ -48,7 +48,7 @@ fn streams_of_one_label_are_told_apart_by_device_and_id() {
     );
     assert!(text.contains(&call), "{text}");
 
-    let pool = device.stream_pool(2);
+    let pool = device.stream_pool(2).unwrap();
     drop(pool.try_lease().unwrap());
     let [writer, side] = [(); 2].map(|()| pool.try_lease().unwrap().unwrap());
     assert!(format!("{:?}", [writer.id(), side.id()]).ends_with(".1, s3]"), "{writer:?}");

@@ -27,6 +27,7 @@ pub fn find_it(settings: &[(&str, &str)]) {
         "CUDA_VISIBLE_DEVICES",
         "CUDA_LAUNCH_BLOCKING",
         "WARPLINE_COMPLETION",
+        "WARPLINE_CPU_DEVICES",
         "WARPLINE_CUBLAS",
         "WARPLINE_WAKE_UP",
     ] {

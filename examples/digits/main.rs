@@ -15,6 +15,20 @@
 //! `--trace` draws what the streams did: as a page to zoom in (`.html`), as a picture of a few steps (`.svg`), or for
 //! <https://ui.perfetto.dev> (`.json`). `--save` writes the weights under the names that PyTorch's
 //! `Sequential(Linear(64, 128), ReLU(), Linear(128, 10))` has for them.
+//!
+//! Outside this repository it needs:
+//!
+//! ```toml
+//! [dependencies]
+//! anyhow = "1"
+//! clap = { version = "4", features = ["derive"] }
+//! futures = "0.3"
+//! indicatif = "0.18"
+//! safetensors = "0.7"
+//! tokio = { version = "1", features = ["full"] }
+//! tracing-subscriber = "0.3"
+//! warpline = { path = "../warpline" }
+//! ```
 
 mod measure;
 mod model;

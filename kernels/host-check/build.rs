@@ -1,10 +1,14 @@
 //! Compiles `kernels/cuda/*.cu` as C++, and lists the kernels in them.
+//!
+//! Where there is no C++ compiler it compiles nothing and sets the cfg `without_cpp`, by which every test is ignored.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::{env, fs};
 
 fn main() {
+    println!("cargo::rustc-check-cfg=cfg(without_cpp)");
     // Elsewhere the crate is empty.
     if env::var("CARGO_CFG_TARGET_OS").is_ok_and(|os| os != "linux") {
         return;
@@ -15,8 +19,15 @@ fn main() {
     println!("cargo::rerun-if-changed={}", cuda.display());
     println!("cargo::rerun-if-changed={}", host.display());
 
-    let mut build = cc::Build::new();
-    build.cpp(true).std("c++17").opt_level(2).warnings(true).include(&host).include(&cuda);
+    let Some(mut build) = compiler() else {
+        println!("cargo::rustc-cfg=without_cpp");
+        println!("cargo::warning=the tests of host-check are ignored: they need a C++ compiler");
+        // A file that never exists: the next build looks for a compiler again.
+        println!("cargo::rerun-if-changed={}", out.join("compiler").display());
+        fs::write(out.join("kernels.rs"), table(&[])).expect("OUT_DIR can be written");
+        return;
+    };
+    build.std("c++17").opt_level(2).warnings(true).include(&host).include(&cuda);
     // Arithmetic as the sources have it, on every processor; and what is undefined on the device too kills the test.
     build.flag("-ffp-contract=off").flag("-Wno-unknown-pragmas").flag_if_supported("-Wno-clobbered");
     build
@@ -41,6 +52,22 @@ fn main() {
     }
     build.compile("kernels_on_the_host");
     fs::write(out.join("kernels.rs"), table(&names)).expect("OUT_DIR can be written");
+}
+
+/// The C++ compiler that the environment names or is called `c++`, or else the first of the usual ones that runs.
+fn compiler() -> Option<cc::Build> {
+    let runs = |path: &Path| {
+        let asked = Command::new(path).arg("--version").output();
+        asked.is_ok_and(|answer| answer.status.success())
+    };
+    let mut build = cc::Build::new();
+    build.cpp(true);
+    if build.try_get_compiler().is_ok_and(|named| runs(named.path())) {
+        return Some(build);
+    }
+    let usual = ["g++", "clang++"].into_iter().find(|name| runs(Path::new(name)))?;
+    build.compiler(usual);
+    Some(build)
 }
 
 fn sources(folder: &Path) -> Vec<PathBuf> {

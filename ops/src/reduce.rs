@@ -3,7 +3,7 @@
 use crate::sum::{Over, enqueue_sum};
 use crate::{launch, stream_of};
 use warpline_kernels::{self as kernels, launch::columns, launch::elements};
-use warpline_runtime::{Buffer, Device, Pending, Result, Site};
+use warpline_runtime::{Buffer, Device, Error, ErrorKind, Pending, Result, Site};
 
 /// The sum of all elements, 0 if there are none, read back to the host.
 ///
@@ -54,9 +54,13 @@ impl ColumnMoments {
     /// For `cols` columns, on the current stream of `device`.
     ///
     /// # Errors
-    /// As `Stream::alloc`.
+    /// `InvalidArgument` if `cols` is 0; and as `Stream::alloc`.
     #[track_caller]
     pub fn new(cols: usize, device: &Device) -> Result<Self> {
+        if cols == 0 {
+            let why = "ColumnMoments: the number of columns is 0, and at least 1 is needed; pass how many numbers a row has";
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
         Ok(ColumnMoments { seen: 0, means: device.alloc(cols)?, squares: device.alloc(cols)? })
     }
 

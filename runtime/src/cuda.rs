@@ -18,8 +18,9 @@
 //! | `CUDA_VISIBLE_DEVICES` | the driver's: which devices, numbered anew in that order |
 //! | `CUDA_LAUNCH_BLOCKING=1` | each op is waited for, so that an error names the op that it came of |
 //! | `WARPLINE_COMPLETION` | `word`: the device writes its progress to host memory, where it can; `event`: events are asked |
-//! | `WARPLINE_WAKE_UP` | `low-power`, `balanced`, `low-latency`: [`WakeUp`] of runtimes made by [`Runtime::new`] |
+//! | `WARPLINE_WAKE_UP` | `low-power`, `balanced`, `low-latency`: [`WakeUp`] |
 //!
+//! The last two are read by [`Runtime::new`] and [`RuntimeBuilder::from_env`], not by [`Runtime::builder`].
 //! `WARPLINE_CUBLAS` and `WARPLINE_ALLOW_TF32` are the crate `warpline-kernels`'s (`kernels::libraries`), `WARPLINE_NVRTC` says where NVRTC
 //! is for kernels of CUDA C++.
 //!
@@ -30,7 +31,9 @@
 //! [`Device::best`]: crate::Device::best
 //! [`Device::open`]: crate::Device::open
 //! [`WakeUp`]: crate::WakeUp
+//! [`Runtime::builder`]: crate::Runtime::builder
 //! [`Runtime::new`]: crate::Runtime::new
+//! [`RuntimeBuilder::from_env`]: crate::RuntimeBuilder::from_env
 //! [`Stream::external`]: crate::Stream::external
 //! [`StreamBuilder::borrow_raw`]: crate::StreamBuilder::borrow_raw
 //! [`Stream::borrow_memory`]: crate::Stream::borrow_memory

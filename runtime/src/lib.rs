@@ -2,6 +2,7 @@
 //!
 //! Users see this crate through the `warpline` facade. Data flows one way: user code → op (states its accesses) → stream
 //! (ticket) → order check → driver → timeline → waker → [`Pending`].
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod block_on;
 #[cfg(feature = "cuda")]
@@ -30,6 +31,7 @@ mod sync;
 pub mod testing;
 mod timeline;
 pub mod trace;
+mod unwind;
 mod world;
 
 #[doc(hidden)]

@@ -1,5 +1,7 @@
 //! Runtimes: what owns devices and decides how they behave.
 
+mod environment;
+
 use crate::device::{Device, DeviceId, DeviceShared};
 #[cfg(feature = "cuda")]
 use crate::driver::WakeUp;
@@ -49,7 +51,7 @@ impl FromStr for WakeUp {
             "low-latency" => Ok(WakeUp::LowLatency),
             _ => Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("\"{text}\" is not a way to wake up: expected low-power, balanced or low-latency"),
+                format!("\"{text}\" is not a wake-up mode; expected low-power, balanced or low-latency"),
             )),
         }
     }
@@ -77,19 +79,21 @@ struct Inner {
 }
 
 impl Runtime {
-    /// What a runtime can be told.
+    /// Returns the default settings, to be changed before [`build`](RuntimeBuilder::build).
+    ///
+    /// Reads no environment variable, so a runtime that is built from them is the same everywhere.
+    /// [`RuntimeBuilder::from_env`] starts from the settings that [`Runtime::new`] has.
     pub fn builder() -> RuntimeBuilder {
         RuntimeBuilder::default()
     }
 
-    /// A runtime with the defaults, which environment variables can set: `WARPLINE_ORDER` (deny, warn, wait, off),
-    /// `WARPLINE_SCHEDULE` (threads, seeded:N), `WARPLINE_CPU_DEVICES`, `WARPLINE_WAKE_UP` (low-power, balanced, low-latency),
-    /// and, in every runtime, `WARPLINE_COMPLETION` (word, event).
+    /// Makes a runtime with the settings that environment variables ask for, and the defaults otherwise:
+    /// [`RuntimeBuilder::from_env`] lists them.
     ///
     /// # Errors
-    /// `InvalidArgument` if a variable cannot be understood.
+    /// As [`RuntimeBuilder::from_env`].
     pub fn new() -> Result<Runtime> {
-        RuntimeBuilder::from_environment()?.build()
+        RuntimeBuilder::from_env()?.build()
     }
 
     /// The process's default runtime, made at first use as by [`Runtime::new`].
@@ -311,26 +315,6 @@ impl Default for RuntimeBuilder {
 }
 
 impl RuntimeBuilder {
-    fn from_environment() -> Result<Self> {
-        fn set<T: FromStr>(name: &str, slot: &mut T) -> Result<()>
-        where
-            T::Err: fmt::Display,
-        {
-            let Ok(text) = std::env::var(name) else { return Ok(()) };
-            *slot = text
-                .parse()
-                .map_err(|error| Error::new(ErrorKind::InvalidArgument, format!("{name}={text}: {error}")))?;
-            Ok(())
-        }
-        let mut builder = Self::default();
-        set("WARPLINE_ORDER", &mut builder.order)?;
-        set("WARPLINE_SCHEDULE", &mut builder.schedule)?;
-        set("WARPLINE_CPU_DEVICES", &mut builder.cpu_devices)?;
-        #[cfg(feature = "cuda")]
-        set("WARPLINE_WAKE_UP", &mut builder.cuda.wake_up)?;
-        Ok(builder)
-    }
-
     /// How many CPU devices: `cpu:0` is the host's own, the others stand in for GPUs. 1 by default.
     pub fn cpu_devices(mut self, devices: u32) -> Self {
         self.cpu_devices = devices;
@@ -339,7 +323,7 @@ impl RuntimeBuilder {
 
     /// How many worker threads the CPU devices share; by default as many as there are cores.
     pub fn workers(mut self, threads: usize) -> Self {
-        self.workers = Some(threads.max(1));
+        self.workers = Some(threads);
         self
     }
 
@@ -378,7 +362,7 @@ impl RuntimeBuilder {
     /// Has CUDA devices tell their progress by events that are asked, also where they could write it to host memory: for drivers on
     /// which that does not work although they say so, and to compare the two. Each wake-up costs some driver calls more.
     ///
-    /// `WARPLINE_COMPLETION=event` does the same for every runtime.
+    /// `WARPLINE_COMPLETION=event` does the same for runtimes made [from the environment](Self::from_env).
     #[cfg(feature = "cuda")]
     pub fn complete_by_events(mut self) -> Self {
         self.cuda.by_events = true;
@@ -406,29 +390,32 @@ impl RuntimeBuilder {
         self
     }
 
+    fn refuse_zeros(&self) -> Result<()> {
+        let zeros = [
+            ("cpu_devices", self.cpu_devices == 0),
+            ("workers", self.workers == Some(0)),
+            ("memory_limit", self.memory_limit_bytes == Some(0)),
+            ("pinned_cap", self.pinned_cap_bytes == 0),
+            ("fail_op", self.fault_plan.fail_op == Some(0)),
+            ("panic_in_twin", self.fault_plan.panic_in_twin == Some(0)),
+            ("refuse_allocation", self.refuse_allocation == Some(0)),
+        ];
+        let Some((what, _)) = zeros.iter().find(|(_, is_zero)| *is_zero) else { return Ok(()) };
+        Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!(
+                "a runtime cannot be built: {what} is 0, and at least 1 is needed; do not call {what} to get its default"
+            ),
+        ))
+    }
+
     /// The runtime. Threads are started when there is work.
     ///
     /// # Errors
-    /// `InvalidArgument` if it is to have no device, or `WARPLINE_COMPLETION` is neither `word` nor `event`.
-    pub fn build(#[cfg_attr(not(feature = "cuda"), allow(unused_mut))] mut self) -> Result<Runtime> {
+    /// `InvalidArgument` if a number is 0.
+    pub fn build(self) -> Result<Runtime> {
         crate::process::watch();
-        #[cfg(feature = "cuda")]
-        match std::env::var("WARPLINE_COMPLETION").as_deref() {
-            Err(_) | Ok("word") => {}
-            Ok("event") => self.cuda.by_events = true,
-            Ok(other) => {
-                return Err(Error::new(
-                    ErrorKind::InvalidArgument,
-                    format!("WARPLINE_COMPLETION={other}: expected word or event"),
-                ));
-            }
-        }
-        if self.cpu_devices == 0 {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                "a runtime of 0 devices: ask for at least 1 with cpu_devices",
-            ));
-        }
+        self.refuse_zeros()?;
         let world = World::new(self.order);
         let cpu = CpuBackend::new(BackendOptions {
             threads: self.workers,

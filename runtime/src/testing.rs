@@ -1,60 +1,70 @@
-//! For tests of pipelines: gates that hold a stream, every interleaving a seed can draw, and checks
-//! of kernels' device code.
+//! Helpers for tests of pipelines: gates that hold a stream, and runs of one pipeline under many interleavings, and
+//! checks of kernels' device code.
+//!
+//! In the feature `test-util`, for `[dev-dependencies]`. Planned faults are methods of [`RuntimeBuilder`], such as
+//! [`fail_op`](RuntimeBuilder::fail_op).
+//!
+//! # Which one to use
+//! | the code under test | |
+//! |---|---|
+//! | awaits ops, channels, `join!` and `select!` of the `futures` crate | [`for_each_seed`] |
+//! | also spawns tokio tasks, or uses tokio's timeouts, sleeps and intervals | [`for_each_seed_tokio`] |
+//! | needs several devices, another order mode or a planned fault | [`for_each_seed_on`], [`for_each_seed_tokio_on`] |
+//! | has to see a slow device | [`Stream::hold`], in any test |
+//!
+//! Each runs the pipeline once for each seed, on CPU devices with [`Schedule::Seeded`]: no thread runs ops, and the seed decides
+//! which op of which stream runs next. The same seed gives the same interleaving every time, so a failure can be repeated by
+//! passing its seed alone.
+//!
+//! # What a pipeline can wait for
+//! The work of the devices that it is given, and what its own futures and tasks do. Nothing else is driven by the seed: a device
+//! of another runtime ([`Device::best`] is the default runtime's), another thread, a socket. A run in which no op is left that
+//! could run, and nothing is woken, is reported instead of hanging.
+//!
+//! # Inside `#[tokio::test]`
+//! A runtime with `Schedule::Seeded` also works in an ordinary async test, one seed at a time:
+//!
+//! ```
+//! # use warpline_runtime::{DeviceId, Result, Runtime, Schedule};
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<()> { // #[tokio::test(start_paused = true)]
+//! let runtime = Runtime::builder().schedule(Schedule::Seeded(7)).build()?;
+//! let device = runtime.device(DeviceId::Cpu(0))?;
+//! let stream = device.new_stream()?;
+//! let gate = stream.hold()?;
+//! let mut slow = stream.call(|| 5);
+//! let deadline = std::time::Duration::from_millis(20);
+//! assert!(tokio::time::timeout(deadline, &mut slow).await.is_err()); // without 20 ms of waiting
+//! gate.open();
+//! assert_eq!(slow.await?, 5);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Ops then run in polls and queries alone: what was dropped without being awaited runs when something else of the runtime is
+//! polled. A test that waits for something that cannot happen hangs.
+
+mod gate;
+mod in_tokio;
+
+pub use gate::Gate;
+pub use in_tokio::{for_each_seed_tokio, for_each_seed_tokio_on};
 
 use crate::device::Device;
 use crate::driver::cpu::Schedule;
-use crate::driver::{Command, Point};
 use crate::error::Result;
 #[cfg(feature = "cuda")]
 use crate::kernel::Kernel;
 use crate::runtime::{Runtime, RuntimeBuilder};
-use crate::site::Site;
+#[cfg(doc)]
 use crate::stream::Stream;
-use crate::timeline::Timeline;
+use std::any::Any;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
-
-/// Holds a stream until it is opened. Dropping it opens it.
-#[derive(Debug)]
-pub struct Gate {
-    timeline: Arc<Timeline>,
-}
-
-impl Gate {
-    /// Lets the stream go on.
-    pub fn open(self) {}
-}
-
-impl Drop for Gate {
-    fn drop(&mut self) {
-        self.timeline.complete(1);
-    }
-}
-
-impl Stream {
-    /// Holds what is enqueued from now on until the returned gate is opened. Takes a ticket.
-    ///
-    /// CUDA frees memory by waiting for the whole device. What runtimes and caches give back while a gate of the process is closed is
-    /// freed when none is, but an allocation that needs cached memory given back waits for the gates.
-    ///
-    /// On a CUDA device without stream memory operations a host function waits, and host functions of other streams may have to wait
-    /// for it.
-    ///
-    /// # Errors
-    /// The stream is closed or its device has failed. `Driver` on a CUDA device without stream memory operations while another gate
-    /// is closed.
-    #[track_caller]
-    pub fn hold(&self) -> Result<Gate> {
-        let gate = Gate { timeline: Arc::new(Timeline::new()) };
-        let point = Point { timeline: gate.timeline.clone(), ticket: 1, event: None };
-        self.core().enqueue_plain("wait", Site::here(&"hold"), || Command::Wait(point))?;
-        Ok(gate)
-    }
-}
 
 /// Compiles a kernel's CUDA C++ and compares it with the declaration. Needs NVRTC, and no GPU.
 ///
@@ -90,8 +100,9 @@ pub fn check_cuda(kernel: &'static Kernel) -> Result<()> {
 
 /// Runs `pipeline` once for each seed, each time on `cpu:0` of a runtime of its own whose schedule the seed draws.
 ///
-/// The pipeline is run by a one-threaded executor; work that it detached is drained at its end. It must not wait for other
-/// threads or clocks. Use [`for_each_seed_on`] for more devices or another order mode.
+/// The pipeline is run by a one-threaded executor; work that it detached is drained at its end. The [module docs](self) say
+/// what it can wait for. Use [`for_each_seed_on`] for more devices or another order mode, and [`for_each_seed_tokio`] for
+/// code that needs tokio's tasks and timers.
 ///
 /// # Panics
 /// If the pipeline panics, fails, waits for something that cannot happen, or leaves the device failed: after printing the
@@ -116,15 +127,31 @@ pub fn for_each_seed_on<F, Fut>(
     F: FnMut(Vec<Device>) -> Fut,
     Fut: Future<Output = Result<()>>,
 {
+    run_each(builder, seeds, |runtime| drive(runtime, pipeline(runtime.devices())));
+}
+
+/// Calls `drive` with a runtime for each seed, and reports what went wrong with the seed and the interleaving.
+fn run_each(
+    builder: RuntimeBuilder,
+    seeds: impl IntoIterator<Item = u64>,
+    mut drive: impl FnMut(&Runtime) -> Result<Result<()>, String>,
+) {
     for seed in seeds {
         let runtime = match builder.clone().schedule(Schedule::Seeded(seed)).build() {
             Ok(runtime) => runtime,
             Err(error) => panic!("{error}"),
         };
-        let outcome = catch_unwind(AssertUnwindSafe(|| run(&runtime, pipeline(runtime.devices()))));
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            drive(&runtime)?.map_err(|error| error.to_string())?;
+            drain(&runtime)
+        }));
         let why = match &outcome {
             Ok(Ok(())) => continue,
             Ok(Err(why)) => why.clone(),
+            Err(panic) if is_without_tokio(&**panic) => {
+                "it uses tokio's tasks or timers, and for_each_seed runs none; use for_each_seed_tokio"
+                    .to_owned()
+            }
             Err(_) => "it panicked".to_owned(),
         };
         eprintln!("seed {seed}: {why}; the interleaving was:");
@@ -135,19 +162,26 @@ pub fn for_each_seed_on<F, Fut>(
             );
         }
         match outcome {
-            Err(panic) => resume_unwind(panic),
-            Ok(_) => panic!("seed {seed}: {why}"),
+            Err(panic) if !is_without_tokio(&*panic) => resume_unwind(panic),
+            _ => panic!("seed {seed}: {why}"),
         }
     }
 }
 
-fn run<Fut: Future<Output = Result<()>>>(runtime: &Runtime, pipeline: Fut) -> Result<(), String> {
-    drive(runtime, pipeline)?.map_err(|error| error.to_string())?;
+/// Runs what the pipeline detached.
+fn drain(runtime: &Runtime) -> Result<(), String> {
     while runtime.devices().iter().any(|device| device.shared().driver.turn()) {}
     match runtime.devices().iter().find_map(Device::fault) {
         Some(fault) => Err(format!("detached work failed: {fault}")),
         None => Ok(()),
     }
+}
+
+/// Whether this is the panic of a tokio function that was called outside a tokio runtime.
+fn is_without_tokio(panic: &(dyn Any + Send)) -> bool {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    text.is_some_and(|text| text.contains("must be called from the context of a Tokio"))
 }
 
 struct Woken(AtomicBool);
@@ -158,7 +192,7 @@ impl Wake for Woken {
     }
 }
 
-/// Polls until it is ready. If nobody has woken it and no op can run, it never will be.
+/// Polls until it is ready. If nothing has woken it and no op can run, it never will be.
 fn drive<F: Future>(runtime: &Runtime, future: F) -> Result<F::Output, String> {
     let mut future = pin!(future);
     let woken = Arc::new(Woken(AtomicBool::new(false)));
@@ -173,9 +207,23 @@ fn drive<F: Future>(runtime: &Runtime, future: F) -> Result<F::Output, String> {
         }
         let ran = runtime.devices().iter().any(|device| device.shared().driver.turn());
         if !ran && !woken.0.swap(false, Ordering::AcqRel) {
-            return Err(
-                "it waits for something that cannot happen: no op can run and nothing wakes it".to_owned()
-            );
+            let tokio = "for a task or timer of tokio's (use for_each_seed_tokio), ";
+            return Err(stuck(runtime, "no op can run and nothing wakes it", tokio));
         }
     }
+}
+
+/// The report on a pipeline that can never end: which stream is held or, if none is, what else it may wait for.
+fn stuck(runtime: &Runtime, state: &str, tokio: &str) -> String {
+    let held = runtime.cpu().map(|cpu| cpu.held()).unwrap_or_default();
+    let why = if held.is_empty() {
+        format!(
+            "its devices have nothing left to do, so it waits for a device of another runtime, as Device::best() and \
+             Device::open() are of the default one (use the device that it is given), for another thread, {tokio}or for a \
+             lease or lock that it holds itself"
+        )
+    } else {
+        format!("{}; open the gate before awaiting what is behind it", held.join(", "))
+    };
+    format!("it waits for something that cannot happen: {state}; {why}")
 }

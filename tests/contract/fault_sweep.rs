@@ -214,7 +214,7 @@ fn between_devices(tally: &mut Tally, a: &Stream, c: &Stream) {
 }
 
 fn what_is_closed_and_dropped(tally: &mut Tally, device: &Device) {
-    let pool = device.stream_pool(1);
+    let pool = device.stream_pool(1).unwrap();
     for n in 0..3 {
         let Some(lease) = tally.see(block_on(pool.lease())) else { continue };
         let gate = lease.hold();

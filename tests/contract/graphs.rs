@@ -405,7 +405,7 @@ contract! {
 
     async fn a_lease_that_ends_in_a_capture_takes_no_more([device]) {
         let stream = device.new_stream()?;
-        let pool = device.stream_pool(1);
+        let pool = device.stream_pool(1)?;
         let x = stream.alloc::<f32>(8)?;
         let (graph, errors) = stream.capture(|s| {
             let lease = pool.try_lease()?.expect("nobody has one");

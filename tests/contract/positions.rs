@@ -97,7 +97,7 @@ contract! {
     }
 
     async fn what_a_closed_stream_did_comes_before_whatever_touches_its_memory([device]) {
-        let pool = device.stream_pool(4);
+        let pool = device.stream_pool(4)?;
         let mut seen = Vec::new();
         for fast in SPEEDS {
             let (lease, t) = (pool.lease().await?, device.new_stream()?);

@@ -155,6 +155,31 @@ contract! {
         assert_eq!(op.await?, 5);
     }
 
+    async fn in_flight_counts_what_is_not_done_and_falls_without_an_await([device]) {
+        let stream = device.new_stream()?;
+        assert_eq!(stream.in_flight(), 0);
+        let gate = stream.hold()?;
+        for _ in 0..3 {
+            drop(stream.call(|| ()));
+        }
+        assert_eq!(stream.in_flight(), 4, "the gate and three calls");
+        assert_eq!(stream.issued() - stream.completed(), 4);
+        gate.open();
+        while stream.in_flight() > 0 {
+            std::thread::yield_now();
+        }
+    }
+
+    async fn in_flight_is_no_observation([device]) {
+        let (a, b) = (device.new_stream()?, device.new_stream()?);
+        let x = a.alloc::<f32>(8)?;
+        drop(a.fill(&x, 1.0));
+        while a.in_flight() > 0 {
+            std::thread::yield_now();
+        }
+        says(&refused(b.read(&x)).await, ErrorKind::Unordered, &["no edge orders them"]);
+    }
+
     async fn a_true_query_orders_like_an_await([device]) {
         let (a, b) = (device.new_stream()?, device.new_stream()?);
         let x = a.alloc::<f32>(8)?;
@@ -232,7 +257,7 @@ contract! {
     }
 
     async fn clones_of_a_lease_are_refused_as_closed_once_it_has_ended([device]) {
-        let pool = device.stream_pool(1).label("request");
+        let pool = device.stream_pool(1)?.label("request");
         let lease = pool.lease().await?;
         let clone = Stream::clone(&lease);
         let x = lease.alloc::<f32>(4)?;

@@ -116,6 +116,38 @@ contract! {
         says(&refused(cube.t()).await, ErrorKind::Shape, &["t (", "3 dimensions, shape [2, 2, 2], and t takes at most 2; reshape"]);
     }
 
+    async fn pinned_memory_becomes_a_tensor_and_comes_back([device]) {
+        let (copy, compute) = (device.new_stream()?, device.new_stream()?);
+        let mut host = device.pinned::<f32>(6).await?;
+        host.copy_from_slice(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+        let address = host.as_ptr();
+        let (x, sent) = Tensor::from_pinned(host, [2, 3], &copy)?;
+        assert_eq!((x.shape(), x.dtype()), (&[2, 3][..], DType::F32));
+        let unordered = refused(compute.enter(|| x.to_pinned::<f32>())).await;
+        says(&unordered, ErrorKind::Unordered, &["to_pinned on", "that from_pinned on", "call", "wait_stream"]);
+        drop(compute.wait_stream(&copy));
+        let doubled = compute.enter(|| x.mul(2.0).to_pinned::<f32>()).await?;
+        assert_eq!(*doubled, [2.0, 4.0, 6.0, 8.0, 10.0, 12.0]);
+        let host = sent.await?;
+        assert_eq!((host.as_ptr(), host.len()), (address, 6));
+
+        let labels = Tensor::full([2], 7i64, &device);
+        assert_eq!(*labels.to_pinned::<i64>().await?, [7, 7]);
+        says(&refused(x.t().to_pinned::<f32>()).await, ErrorKind::Shape, &["to_pinned on", "transposed view"]);
+        says(&refused(x.to_pinned::<i64>()).await, ErrorKind::DTypeMismatch, &["to_pinned on", "is f32"]);
+    }
+
+    async fn a_refused_pinned_buffer_is_inside_the_error([device]) {
+        let stream = device.stream().label("s").build()?;
+        let host = device.pinned::<f32>(6).await?;
+        let address = host.as_ptr();
+        let line = here(1);
+        let error = Tensor::from_pinned(host, [2, 2], &stream).unwrap_err();
+        let text = format!("from_pinned on stream \"s\" {line}: 6 elements do not make the shape [2, 2]");
+        says(&error, ErrorKind::Shape, &[&text]);
+        assert_eq!(error.into_buffer::<f32>().map(|host| host.as_ptr()), Some(address));
+    }
+
     async fn types_that_do_not_fit_are_refused_with_both([device]) {
         let x = tensor(&[1.0], [1], &device).await?;
         let n = Tensor::full([1], 7, &device).await?;

@@ -168,20 +168,3 @@ fn properties_say_whether_the_device_writes_its_progress() {
         assert!(said.contains("no completion words; events are asked instead"), "{said}");
     });
 }
-
-#[test]
-fn an_unknown_way_of_completing_is_an_error_of_every_runtime() {
-    in_child(&[("WARPLINE_COMPLETION", "nonsense")], || {
-        let text = "WARPLINE_COMPLETION=nonsense: expected word or event";
-        says(&Device::open("cuda:0").unwrap_err(), ErrorKind::InvalidArgument, &[text]);
-        says(&Runtime::builder().build().unwrap_err(), ErrorKind::InvalidArgument, &[text]);
-    });
-}
-
-#[test]
-fn an_unknown_way_to_wake_up_is_an_error_of_the_default_runtime() {
-    in_child(&[("WARPLINE_WAKE_UP", "soon")], || {
-        let text = "WARPLINE_WAKE_UP=soon: \"soon\" is not a way to wake up: expected low-power, balanced or low-latency";
-        says(&Device::open("cpu").unwrap_err(), ErrorKind::InvalidArgument, &[text]);
-    });
-}

@@ -70,7 +70,7 @@ fn a_thousand_streams_with_work_each() {
 /// Requests as a service has them: most are answered, some are given up, one is aborted.
 async fn service() -> Result<()> {
     let device = Device::open("cuda:0")?;
-    let pool = device.stream_pool(4);
+    let pool = device.stream_pool(4).unwrap();
     let request = |i: usize| {
         let (pool, device) = (pool.clone(), device.clone());
         async move {

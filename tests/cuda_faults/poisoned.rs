@@ -18,7 +18,7 @@ fn a_poisoned_launch_fails_everything_of_the_device_and_nothing_else() {
             let compute = stream(&device, "compute");
             let (x, y) = (four(&compute, 1.0), four(&compute, 2.0));
             let host = device.pinned_blocking::<f32>(4).unwrap();
-            let pool = device.stream_pool(1);
+            let pool = device.stream_pool(1).unwrap();
             let lease = block_on(pool.lease()).unwrap();
             let limited = device.stream().max_in_flight(1).build().unwrap();
             let bystanders = [stream(&next, "next"), stream(&cpu, "cpu")];

@@ -17,6 +17,7 @@ fn test_binary(variables: &[(&str, &str)]) -> Command {
         "NVTX_INJECTION64_PATH",
         "WARPLINE_ALLOW_TF32",
         "WARPLINE_COMPLETION",
+        "WARPLINE_CPU_DEVICES",
         "WARPLINE_CUBLAS",
         "WARPLINE_ORDER",
         "WARPLINE_SCHEDULE",

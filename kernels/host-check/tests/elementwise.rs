@@ -29,6 +29,7 @@ fn integers(n: usize, salt: i64) -> Vec<i64> {
 }
 
 #[test]
+#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn sums_differences_and_products() {
     compare(|n, [a, b, c]| {
         let (x, y, z) = (awkward(n, 1), awkward(n, 2), vec![9.0f32; n]);
@@ -52,6 +53,7 @@ fn sums_differences_and_products() {
 }
 
 #[test]
+#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn sums_differences_and_products_of_integers() {
     compare(|n, offsets| {
         let [a, b, c] = offsets.map(|offset| offset % 2);
@@ -74,6 +76,7 @@ fn sums_differences_and_products_of_integers() {
 }
 
 #[test]
+#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn an_operand_is_repeated_along_the_other() {
     let large = LARGE / 33;
     for (rows, period) in [(0, 3), (7, 1), (33, 1), (2, 3), (9, 4), (5, 7), (31, 33), (large, 33), (7, large)]
@@ -106,6 +109,7 @@ fn an_operand_is_repeated_along_the_other() {
 }
 
 #[test]
+#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn axpy_sgd_and_rectifiers() {
     compare(|n, [a, b, c]| {
         let (x, y, z) = (awkward(n, 1), awkward(n, 2), awkward(n, 3));
@@ -126,6 +130,7 @@ fn axpy_sgd_and_rectifiers() {
 }
 
 #[test]
+#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn columns_are_standardized_by_their_own_scales() {
     for (rows, cols) in [(0, 0), (0, 4), (4, 0), (1, 1), (9, 65), (100, 7), (30_303, 33)] {
         let all = if rows < 1000 {

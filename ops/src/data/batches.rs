@@ -4,8 +4,8 @@ use super::ahead::Ahead;
 use super::batch::{Batch, Sent, send};
 use super::loader::Plan;
 use super::reader::{Loaded, Reader};
-use futures::Stream;
-use futures::stream::FusedStream;
+use futures::stream::{FusedStream, Next};
+use futures::{Stream, StreamExt};
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
@@ -102,6 +102,36 @@ impl Batches {
     /// epoch begins with waiting for a full buffer.
     pub fn epochs(&self, epochs: Range<u64>) -> Batches {
         Batches::new(self.plan.clone(), epochs)
+    }
+
+    /// Waits for the next batch: `None` after the last one, and after an error.
+    ///
+    /// The same as `StreamExt::next` of the crate `futures`, without importing it.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing: the batch comes at the next call.
+    ///
+    /// # Errors
+    /// As the type says; nothing comes after an error.
+    ///
+    /// # Examples
+    /// ```
+    /// # use warpline_ops::data::{InMemory, Loader};
+    /// # fn main() -> warpline_runtime::Result<()> {
+    /// # futures::executor::block_on(async {
+    /// let mut batches = Loader::new(InMemory::new(1, vec![0.5; 5], vec![0; 5])?).batch_size(2).build()?;
+    /// let mut rows = 0;
+    /// while let Some(batch) = batches.next().await {
+    ///     rows += batch?.rows;
+    /// }
+    /// assert_eq!(rows, 5);
+    /// # Ok(())
+    /// # })
+    /// # }
+    /// ```
+    #[expect(clippy::should_implement_trait, reason = "it is the name that `futures` has for it")]
+    pub fn next(&mut self) -> Next<'_, Self> {
+        StreamExt::next(self)
     }
 
     /// The figures so far.

@@ -99,6 +99,14 @@ impl Dataset for Csv {
                 ),
             ));
         }
+        if self.labels.as_ref().is_some_and(Range::is_empty) {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "{path}: classes is 0, and at least 1 is needed; do not call classes to take any integer for a label"
+                ),
+            ));
+        }
         let opened = decoded(&self.path).map_err(|error| {
             Error::new(ErrorKind::Data, format!("cannot open {path}: {error}; check the path"))
         })?;

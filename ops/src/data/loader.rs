@@ -12,7 +12,6 @@ use warpline_runtime::{Device, Error, ErrorKind, Result, Stream};
 ///
 /// # Examples
 /// ```
-/// use futures::TryStreamExt;
 /// use warpline_ops::TensorOps;
 /// use warpline_ops::data::{InMemory, Loader};
 /// # use warpline_runtime::{Device, Result};
@@ -26,7 +25,8 @@ use warpline_runtime::{Device, Error, ErrorKind, Result, Stream};
 /// let mut sums = Vec::new();
 /// for epoch in 0..2 {
 ///     let mut batches = loader.epoch(epoch);
-///     while let Some(batch) = batches.try_next().await? {
+///     while let Some(batch) = batches.next().await {
+///         let batch = batch?;
 ///         compute.wait_event(&batch.copied); // this batch's copy; the next ones go on
 ///         sums.push(compute.enter(|| batch.x.sum().item::<f32>()));
 ///     }

@@ -2,9 +2,9 @@
 
 use super::call::{Call, Outcome};
 use super::{DType, Shape, Storage, Tensor, TensorElement, TensorOps};
-use warpline_runtime::{Buffer, Device, Error, ErrorKind, Pending, Refusal, Result};
+use warpline_runtime::{Buffer, Device, Error, ErrorKind, Pending, Pinned, Refusal, Result, Site, Stream};
 
-/// Each allocates on the current stream of `device`.
+/// Each allocates on the current stream of `device`, if none is given.
 ///
 /// # Errors
 /// In the `Pending`: `OutOfMemory`; `Fault` or `ShutDown` if the device takes no more work.
@@ -55,6 +55,61 @@ impl Tensor {
         device: &Device,
     ) -> Pending<Tensor> {
         from_host(host, shape.into(), device).unwrap_or_else(Refusal::pass_on)
+    }
+
+    /// Allocates the tensor on `stream` and enqueues the copy of `host`, its elements in row-major order, there. The pinned buffer
+    /// comes back from the `Pending` when the copy is done, as from [`Stream::copy_to_device`].
+    ///
+    /// # Ordering
+    /// `stream` writes the tensor: another stream that uses it needs an edge from this one.
+    ///
+    /// # Cancel safety
+    /// If the `Pending` is dropped, the buffer goes back to its pool when the copy is done.
+    ///
+    /// # Errors
+    /// `Shape` if `shape` has not as many elements; `OutOfMemory` and such at once. The buffer is inside:
+    /// [`Error::into_buffer`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use warpline_ops::{Tensor, TensorOps};
+    /// # use warpline_runtime::Device;
+    /// # fn main() -> warpline_runtime::Result<()> {
+    /// # futures::executor::block_on(async {
+    /// let device = Device::best()?;
+    /// let (copy, compute) = (device.new_stream()?, device.new_stream()?);
+    /// let mut host = device.pinned::<f32>(4).await?;
+    /// host.copy_from_slice(&[1.0, 2.0, 3.0, 4.0]);
+    ///
+    /// let (x, sent) = Tensor::from_pinned(host, [2, 2], &copy)?;
+    /// compute.wait_stream(&copy);
+    /// let doubled = compute.enter(|| x.mul(2.0).to_pinned::<f32>()).await?;
+    /// assert_eq!(*doubled, [2.0, 4.0, 6.0, 8.0]);
+    /// let host = sent.await?; // for the next batch
+    /// # drop(host);
+    /// # Ok(())
+    /// # })
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn from_pinned<T: TensorElement>(
+        host: Pinned<T>,
+        shape: impl Into<Shape>,
+        stream: &Stream,
+    ) -> Result<(Tensor, Pending<Pinned<T>>)> {
+        let (shape, site) = (shape.into(), Site::here(&"from_pinned"));
+        if shape.elements() != Some(host.len()) {
+            let (op, location, label) = (site.op(), site.location, stream.label());
+            let why = format!(
+                "{op} on stream \"{label}\" ({}:{}): {} elements do not make the shape {shape}; pass one with as many",
+                location.file(),
+                location.line(),
+                host.len()
+            );
+            return Err(host.into_error(Error::new(ErrorKind::Shape, why)));
+        }
+        let (buffer, sent) = stream.copy_to_device_at(site, host)?;
+        Ok((Tensor::over(buffer, shape), sent))
     }
 
     /// The elements of `buffer`, whose memory it shares.

@@ -6,7 +6,7 @@ use super::operand::{OperandOrScalar, TensorOperand};
 use super::{Shape, Tensor, TensorElement, create, loss, matmul, random, read, reduce, sgd, view};
 use std::borrow::Borrow;
 use std::panic::Location;
-use warpline_runtime::{Generator, Pending, Refusal};
+use warpline_runtime::{Generator, Pending, Pinned, Refusal};
 
 /// The tensor an operand stands for; where it was refused, the method returns its error. `$first` is the first operand.
 macro_rules! held {
@@ -294,6 +294,14 @@ pub trait TensorOps: TensorOperand {
     fn to_vec<T: TensorElement>(self) -> Pending<Vec<T>> {
         let x = held!(self);
         read::to_vec(x.borrow()).unwrap_or_else(Refusal::pass_on)
+    }
+
+    /// Copies the elements into pinned memory of the host, in row-major order: without the copy into a vector that
+    /// [`to_vec`](Self::to_vec) ends with, and ready for [`Tensor::from_pinned`].
+    #[track_caller]
+    fn to_pinned<T: TensorElement>(self) -> Pending<Pinned<T>> {
+        let x = held!(self);
+        read::to_pinned(x.borrow()).unwrap_or_else(Refusal::pass_on)
     }
 
     /// The only element, read back to the host.

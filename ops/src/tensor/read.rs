@@ -3,13 +3,20 @@
 use super::call::{Call, Outcome};
 use super::{Storage, Tensor, TensorElement};
 use warpline_kernels::{self as kernels, launch};
-use warpline_runtime::ErrorKind;
+use warpline_runtime::{ErrorKind, Pinned};
 
 /// The elements of `x`.
 #[track_caller]
 pub(super) fn to_vec<T: TensorElement>(x: &Tensor) -> Outcome<Vec<T>> {
     let call = Call::new(&"to_vec", &x.device())?;
     Ok(call.stream().read_at(call.site(), call.operand::<T>(x)?))
+}
+
+/// The elements of `x`, in pinned memory.
+#[track_caller]
+pub(super) fn to_pinned<T: TensorElement>(x: &Tensor) -> Outcome<Pinned<T>> {
+    let call = Call::new(&"to_pinned", &x.device())?;
+    Ok(call.stream().copy_to_host_at(call.site(), call.operand::<T>(x)?))
 }
 
 /// The only element of `x`.

@@ -254,7 +254,10 @@ impl Device {
     }
 
     /// A pool that leases at most `size` streams at a time.
-    pub fn stream_pool(&self, size: usize) -> StreamPool {
+    ///
+    /// # Errors
+    /// `InvalidArgument` if `size` is 0.
+    pub fn stream_pool(&self, size: usize) -> Result<StreamPool> {
         StreamPool::new(self.clone(), size)
     }
 

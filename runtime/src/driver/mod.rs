@@ -70,8 +70,8 @@ pub enum Completion {
 /// costs little, and is seen late by a sixteenth of what it took. What is said here is how long it spins before. If runtimes say
 /// different things, the most eager of those that wait for something counts. The CPU device wakes who waits by itself.
 ///
-/// Set by [`RuntimeBuilder::wake_up`](crate::RuntimeBuilder::wake_up) or, where [`Runtime::new`](crate::Runtime::new) makes the
-/// runtime, by `WARPLINE_WAKE_UP`.
+/// Set by [`RuntimeBuilder::wake_up`](crate::RuntimeBuilder::wake_up) or, in a runtime made
+/// [from the environment](crate::RuntimeBuilder::from_env), by `WARPLINE_WAKE_UP`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WakeUp {
     /// Never spins: wake-ups are late by 50 µs or more, and cost least.

@@ -383,6 +383,12 @@ impl<T: Element> Pinned<T> {
         bytes
     }
 
+    /// Returns `error` with this buffer inside, where [`Error::into_buffer`] finds it: for ops of your own that refuse a buffer
+    /// they were given.
+    pub fn into_error(self, error: Error) -> Error {
+        error.with_buffer(self.into_bytes())
+    }
+
     /// Keeps the first `len` elements, for a last batch that is shorter; nothing if it holds no more than that.
     ///
     /// The memory stays what it was, and its next owner gets all of it.

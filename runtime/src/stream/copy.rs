@@ -29,10 +29,21 @@ impl Stream {
     /// `OutOfMemory` and such at once, with the buffer inside: [`Error::into_buffer`].
     #[track_caller]
     pub fn copy_to_device<T: Element>(&self, host: Pinned<T>) -> Result<(Buffer<T>, Pending<Pinned<T>>)> {
-        let site = Site::here(&"copy_to_device");
-        let buffer = match self.alloc(host.len()) {
+        self.copy_to_device_at(Site::here(&"copy_to_device"), host)
+    }
+
+    /// Like [`copy_to_device`](Self::copy_to_device), under the name and line in `site`: for ops that copy what the host has.
+    ///
+    /// # Errors
+    /// As [`copy_to_device`](Self::copy_to_device).
+    pub fn copy_to_device_at<T: Element>(
+        &self,
+        site: Site,
+        host: Pinned<T>,
+    ) -> Result<(Buffer<T>, Pending<Pinned<T>>)> {
+        let buffer = match self.alloc_at(Site::at(&"alloc", site.location), host.len()) {
             Ok(buffer) => buffer,
-            Err(error) => return Err(error.with_buffer(host.into_bytes())),
+            Err(error) => return Err(host.into_error(error)),
         };
         let sent = self.copy_in(site, &buffer, host);
         Ok((buffer, sent))
@@ -92,7 +103,14 @@ impl Stream {
     /// In the `Pending`; `OutOfMemory` if the pinned pool is at its cap.
     #[track_caller]
     pub fn copy_to_host<T: Element>(&self, buffer: &Buffer<T>) -> Pending<Pinned<T>> {
-        let site = Site::here(&"copy_to_host");
+        self.copy_to_host_at(Site::here(&"copy_to_host"), buffer)
+    }
+
+    /// Like [`copy_to_host`](Self::copy_to_host), under the name and line in `site`: for ops that read.
+    ///
+    /// # Errors
+    /// As [`copy_to_host`](Self::copy_to_host).
+    pub fn copy_to_host_at<T: Element>(&self, site: Site, buffer: &Buffer<T>) -> Pending<Pinned<T>> {
         match self.copy_out(site, buffer) {
             Ok((place, slot)) => Pending::later(self.core(), place, move || Ok(take(&slot))),
             Err(error) => Pending::refused_on(self.core(), error),

@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use std::ffi::c_void;
 use std::fmt;
 use std::sync::Arc;
+use tokio::sync::Semaphore;
 
 /// A stream: a linear sequence of work on one device. A cheap handle; all clones are the same stream.
 ///
@@ -80,6 +81,32 @@ impl Stream {
     /// The newest ticket that is done. Looking at it is not observing: use [`query`](Self::query) for that.
     pub fn completed(&self) -> Ticket {
         self.core().completed()
+    }
+
+    /// Returns how many ops were enqueued here and are not done yet. Waits and events that took a ticket count as ops.
+    ///
+    /// Looking at it is not observing: use [`query`](Self::query) for that. It may be too high by what is done meanwhile, and it
+    /// falls if it is asked again and again: the call has the device report its progress, or run an op where it
+    /// [runs in turns](Device::runs_in_turns). What is in flight on a device that fails stays in flight.
+    pub fn in_flight(&self) -> u64 {
+        let core = self.core();
+        let device = &core.device;
+        let count = || {
+            // In this order: a ticket is taken before it completes.
+            let completed = core.completed();
+            core.issued().saturating_sub(completed)
+        };
+        if count() == 0 {
+            return 0;
+        }
+        if device.signalled {
+            core.want_marker(core.issued());
+            core.timeline.ask();
+        }
+        if device.runs_in_turns {
+            device.driver.turn();
+        }
+        count()
     }
 
     /// Allocates `len` elements in the order of this stream. Their contents are unspecified.
@@ -284,7 +311,7 @@ impl StreamBuilder {
 
     /// At most `ops` in flight: [`Stream::room`] hands out permits, and an op beyond them is refused as `Full`.
     pub fn max_in_flight(mut self, ops: usize) -> Self {
-        self.settings.max_in_flight = Some(ops.max(1));
+        self.settings.max_in_flight = Some(ops.min(Semaphore::MAX_PERMITS));
         self
     }
 
@@ -312,9 +339,19 @@ impl StreamBuilder {
     /// The stream.
     ///
     /// # Errors
-    /// `Fault` or `ShutDown` when the device takes no more work; `Driver` if the driver refuses; `Unsupported` or
-    /// `InvalidArgument` of [`borrow_raw`](Self::borrow_raw).
+    /// `Fault` or `ShutDown` when the device takes no more work; `Driver` if the driver refuses; `InvalidArgument` if
+    /// [`max_in_flight`](Self::max_in_flight) is 0; `Unsupported` or `InvalidArgument` of [`borrow_raw`](Self::borrow_raw).
     pub fn build(self) -> Result<Stream> {
+        if self.settings.max_in_flight == Some(0) {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "a stream of {} cannot be built: max_in_flight is 0, and at least 1 is needed; do not call max_in_flight \
+                     for a stream without a limit",
+                    self.device
+                ),
+            ));
+        }
         if self.settings.borrowed.is_some() && !matches!(self.device.id(), DeviceId::Cuda(_)) {
             return Err(Error::new(
                 crate::ErrorKind::Unsupported,

@@ -4,7 +4,7 @@ use super::core::{Settings, StreamCore};
 use super::handle::Stream;
 use crate::device::Device;
 use crate::driver::Priority;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use std::ops::Deref;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
@@ -22,15 +22,24 @@ pub struct StreamPool {
 }
 
 impl StreamPool {
-    pub(crate) fn new(device: Device, size: usize) -> Self {
-        let size = size.clamp(1, Semaphore::MAX_PERMITS);
-        StreamPool {
+    pub(crate) fn new(device: Device, size: usize) -> Result<Self> {
+        if size == 0 {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "stream_pool on {device}: its size is 0, and at least 1 is needed; pass how many streams may be leased \
+                     at a time"
+                ),
+            ));
+        }
+        let size = size.min(Semaphore::MAX_PERMITS);
+        Ok(StreamPool {
             device,
             room: Arc::new(Semaphore::new(size)),
             size,
             label: "lease".into(),
             priority: Priority::Normal,
-        }
+        })
     }
 
     /// The name its streams have in errors and traces; "lease" if none is given.

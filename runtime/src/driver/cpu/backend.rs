@@ -73,6 +73,26 @@ impl CpuBackend {
         }
     }
 
+    /// Under a seeded schedule: has the seed decide how far the device is ahead of the tasks that wait for it.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn draw_for_tasks(&self) {
+        if let Runner::Seeded(seeded) = &self.runner {
+            seeded.draw_for_tasks();
+        }
+    }
+
+    /// The streams that wait for something outside this backend, such as a gate, and the calls that made them wait.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn held(&self) -> Vec<String> {
+        let mut streams = self.homes.streams(None);
+        streams.sort_by_key(|stream| stream.number);
+        let held = |stream: &Arc<CpuStream>| {
+            let site = stream.held_at()?;
+            Some(format!("stream \"{}\" of {} is held by {site}", stream.label, stream.device.id))
+        };
+        streams.iter().filter_map(held).collect()
+    }
+
     pub(super) fn pool(&self) -> Option<&Pool> {
         match &self.runner {
             Runner::Threads(pool) => Some(pool),

@@ -21,6 +21,14 @@ pub(super) struct Chooser {
     change_every: u64,
     /// Streams that were dropped below all others in this epoch, the later the lower.
     demoted: HashMap<u64, u64>,
+    tasks: Option<Tasks>,
+}
+
+/// How much of the time is for the tasks of an executor, which otherwise run a device's op in every poll.
+struct Tasks {
+    random: SplitMix,
+    /// So many polls of eight run nothing: from none, a device that is always ahead, to six.
+    eighths: u64,
 }
 
 /// The generator of Steele, Lea and Flood ("Fast Splittable Pseudorandom Number Generators", 2014).
@@ -40,7 +48,20 @@ impl Chooser {
     pub(super) fn new(seed: u64) -> Self {
         let mut random = SplitMix(seed);
         let change_every = 4 << (random.next() % 4);
-        Chooser { random, seed, epoch: 0, steps: 0, change_every, demoted: HashMap::new() }
+        Chooser { random, seed, epoch: 0, steps: 0, change_every, demoted: HashMap::new(), tasks: None }
+    }
+
+    /// Has the seed decide as well whether a poll runs an op, or leaves that to a later one.
+    #[cfg(feature = "test-util")]
+    pub(super) fn draw_for_tasks(&mut self) {
+        let mut random = SplitMix(!self.seed);
+        let eighths = random.next() % 7;
+        self.tasks = Some(Tasks { random, eighths });
+    }
+
+    /// Whether the tasks go on before the next op runs. Never for good.
+    pub(super) fn is_turn_of_tasks(&mut self) -> bool {
+        self.tasks.as_mut().is_some_and(|tasks| tasks.random.next() % 8 < tasks.eighths)
     }
 
     /// A stream's priority in this epoch.

@@ -80,6 +80,19 @@ impl CpuStream {
     }
 }
 
+#[cfg(feature = "test-util")]
+impl CpuStream {
+    /// The wait that the stream stands at, if nothing of this backend can end it: a gate's.
+    pub(super) fn held_at(&self) -> Option<Site> {
+        let (point, site) = self.strand.peek(|mut queued| match queued.next() {
+            Some(Submission { command: Command::Wait(point), site, .. }) => Some((point.clone(), *site)),
+            _ => None,
+        })?;
+        let foreign = matches!(self.device.backend.homes.fate(&point.timeline), Fate::Foreign);
+        (foreign && !point.timeline.reached(point.ticket)).then_some(site)
+    }
+}
+
 /// Drops work that will not run. Host functions own user values, whose drop may panic.
 #[cold]
 pub(super) fn drop_quietly(work: VecDeque<Submission>) {

@@ -55,6 +55,8 @@ enum Outcome {
     Ran(Released, VecDeque<Submission>),
     Failed(Arc<CpuStream>, Error, VecDeque<Submission>),
     Purged(Vec<(Arc<CpuStream>, VecDeque<Submission>)>),
+    /// An op could run, and the seed lets the executor's tasks go on first.
+    LeftToTasks,
     Nothing,
 }
 
@@ -103,6 +105,12 @@ impl Seeded {
         self.steps.lock().iter().cloned().collect()
     }
 
+    /// Has the seed decide at each turn whether an op runs or the tasks of an executor go on, who take turns when they are polled.
+    #[cfg(feature = "test-util")]
+    pub(super) fn draw_for_tasks(&self) {
+        self.turn.lock().chooser.draw_for_tasks();
+    }
+
     /// Runs one op; whether there was one.
     pub(super) fn turn(&self) -> bool {
         let Some(turn) = self.try_turn() else { return false };
@@ -134,6 +142,7 @@ impl Seeded {
                 }
                 return self.try_turn().is_some_and(|turn| self.step(turn));
             }
+            Outcome::LeftToTasks => return true,
             Outcome::Ran(released, work) => {
                 drop_quietly(work);
                 released.run();
@@ -179,6 +188,9 @@ impl Seeded {
                 }
             }
             if !free.is_empty() {
+                if turn.chooser.is_turn_of_tasks() {
+                    return Outcome::LeftToTasks;
+                }
                 let numbers: Vec<_> = free.iter().map(|at| turn.queued[*at].stream.number).collect();
                 let at = free[turn.chooser.choose(&numbers)];
                 return self.run(turn, at);

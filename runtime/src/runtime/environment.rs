@@ -1,0 +1,138 @@
+//! Reads a runtime's settings from environment variables.
+//!
+//! The one place that reads them for [`Runtime::new`](super::Runtime::new) and the default runtime.
+
+use super::RuntimeBuilder;
+use crate::error::{Error, ErrorKind, Result};
+use std::ffi::OsString;
+use std::num::NonZero;
+
+impl RuntimeBuilder {
+    /// Returns the settings that the environment asks for, and the defaults where it asks for nothing.
+    ///
+    /// [`Runtime::new`](crate::Runtime::new) and the default runtime are built from these. A method called afterwards overrides
+    /// what a variable says.
+    ///
+    /// | variable | values | sets |
+    /// |---|---|---|
+    /// | `WARPLINE_ORDER` | `deny`, `warn`, `wait`, `off` | [`order`](Self::order) |
+    /// | `WARPLINE_SCHEDULE` | `threads`, `seeded:N` | [`schedule`](Self::schedule) |
+    /// | `WARPLINE_CPU_DEVICES` | 1 or more | [`cpu_devices`](Self::cpu_devices) |
+    /// | `WARPLINE_WAKE_UP` | `low-power`, `balanced`, `low-latency` | `wake_up` of CUDA devices |
+    /// | `WARPLINE_COMPLETION` | `word`, `event` | `event` is `complete_by_events` of CUDA devices |
+    ///
+    /// The last two are read in builds with the feature `cuda`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if a variable has another value; the error names the variable, its value and what is expected.
+    ///
+    /// # Examples
+    /// ```
+    /// use warpline_runtime::{OrderMode, RuntimeBuilder};
+    ///
+    /// # fn main() -> warpline_runtime::Result<()> {
+    /// let runtime = RuntimeBuilder::from_env()?.cpu_devices(2).build()?;
+    /// assert_eq!(runtime.order(), OrderMode::Deny); // unless WARPLINE_ORDER says otherwise
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn from_env() -> Result<Self> {
+        Self::from_variables(|name| std::env::var_os(name))
+    }
+
+    fn from_variables(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
+        let mut builder = Self::default();
+        let order = "deny, warn, wait or off";
+        set(&variable, "WARPLINE_ORDER", order, &mut builder.order, |text| text.parse().ok())?;
+        let schedule = "threads or seeded:N";
+        set(&variable, "WARPLINE_SCHEDULE", schedule, &mut builder.schedule, |text| text.parse().ok())?;
+        let devices = "a number of devices, 1 or more";
+        set(&variable, "WARPLINE_CPU_DEVICES", devices, &mut builder.cpu_devices, |text| {
+            text.parse::<NonZero<u32>>().ok().map(NonZero::get)
+        })?;
+        #[cfg(feature = "cuda")]
+        {
+            let wake_up = "low-power, balanced or low-latency";
+            set(&variable, "WARPLINE_WAKE_UP", wake_up, &mut builder.cuda.wake_up, |text| text.parse().ok())?;
+            set(&variable, "WARPLINE_COMPLETION", "word or event", &mut builder.cuda.by_events, |text| {
+                match text {
+                    "word" => Some(false),
+                    "event" => Some(true),
+                    _ => None,
+                }
+            })?;
+        }
+        Ok(builder)
+    }
+}
+
+/// Sets `slot` to what `parse` makes of the variable, and leaves it alone if there is no such variable.
+fn set<T>(
+    variable: impl Fn(&str) -> Option<OsString>,
+    name: &str,
+    expected: &str,
+    slot: &mut T,
+    parse: impl FnOnce(&str) -> Option<T>,
+) -> Result<()> {
+    let Some(value) = variable(name) else { return Ok(()) };
+    *slot = value.to_str().and_then(parse).ok_or_else(|| {
+        let why = format!("{name} is \"{}\"; expected {expected}", value.display());
+        Error::new(ErrorKind::InvalidArgument, why)
+    })?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{OrderMode, Schedule};
+
+    fn with(name: &'static str, value: impl Into<OsString>) -> Result<RuntimeBuilder> {
+        let value = value.into();
+        RuntimeBuilder::from_variables(|asked| (asked == name).then(|| value.clone()))
+    }
+
+    #[test]
+    fn each_variable_sets_what_it_names() {
+        assert_eq!(with("WARPLINE_ORDER", "warn").unwrap().order, OrderMode::Warn);
+        assert_eq!(with("WARPLINE_SCHEDULE", "seeded:7").unwrap().schedule, Schedule::Seeded(7));
+        assert_eq!(with("WARPLINE_CPU_DEVICES", "3").unwrap().cpu_devices, 3);
+        #[cfg(feature = "cuda")]
+        {
+            let wake_up = with("WARPLINE_WAKE_UP", "low-latency").unwrap().cuda.wake_up;
+            assert_eq!(wake_up, crate::WakeUp::LowLatency);
+            assert!(with("WARPLINE_COMPLETION", "event").unwrap().cuda.by_events);
+        }
+    }
+
+    #[test]
+    fn an_unknown_value_is_an_error_that_says_what_is_expected() {
+        let says = |name, value: &str, text: &str| {
+            let error = with(name, value).unwrap_err();
+            assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::InvalidArgument, text));
+        };
+        says("WARPLINE_ORDER", "denny", "WARPLINE_ORDER is \"denny\"; expected deny, warn, wait or off");
+        says("WARPLINE_ORDER", "", "WARPLINE_ORDER is \"\"; expected deny, warn, wait or off");
+        says("WARPLINE_SCHEDULE", "seed:1", "WARPLINE_SCHEDULE is \"seed:1\"; expected threads or seeded:N");
+        for devices in ["0", "two"] {
+            let text =
+                format!("WARPLINE_CPU_DEVICES is \"{devices}\"; expected a number of devices, 1 or more");
+            says("WARPLINE_CPU_DEVICES", devices, &text);
+        }
+        #[cfg(feature = "cuda")]
+        {
+            let text = "WARPLINE_WAKE_UP is \"soon\"; expected low-power, balanced or low-latency";
+            says("WARPLINE_WAKE_UP", "soon", text);
+            let text = "WARPLINE_COMPLETION is \"nonsense\"; expected word or event";
+            says("WARPLINE_COMPLETION", "nonsense", text);
+        }
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_value_that_is_no_utf8_is_an_error_as_well() {
+        use std::os::unix::ffi::OsStringExt;
+        let error = with("WARPLINE_ORDER", OsString::from_vec(b"de\xffny".to_vec())).unwrap_err();
+        assert_eq!(error.to_string(), "WARPLINE_ORDER is \"de\u{fffd}ny\"; expected deny, warn, wait or off");
+    }
+}

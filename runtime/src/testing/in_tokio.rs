@@ -1,0 +1,133 @@
+//! Seeded runs inside a tokio runtime of one thread, whose clock stands still while anything can run.
+//!
+//! # What happens when
+//! 1. The tasks that were woken run. Where one polls an op, the seed decides whether an op of some stream runs first, or the
+//!    tasks go on.
+//! 2. When none is left, tokio is about to park, and calls [`Idle::run_one`]: one op runs, and the tasks that it woke are next.
+//! 3. When no op can run either, tokio moves its paused clock to the next timer. One of these is ours, a day ahead: if it is
+//!    reached, nothing else is going to happen.
+
+use super::{run_each, stuck};
+use crate::device::Device;
+use crate::error::Result;
+use crate::runtime::{Runtime, RuntimeBuilder};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+/// A pipeline that has not ended after this long on the paused clock never will.
+const A_DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Like [`for_each_seed`](super::for_each_seed), inside a tokio runtime: for code that spawns tasks, sleeps or has timeouts.
+///
+/// Each seed has a current-thread runtime of its own, with a paused clock. The clock moves when no task and no op can run, and
+/// then at once to the next timer, so nothing takes time. A device is therefore faster than any timer; hold a stream with
+/// [`Stream::hold`](crate::Stream::hold) to see a deadline pass. Tasks that are left at the pipeline's end are dropped, as in
+/// `#[tokio::test]`, and work that was detached is drained.
+///
+/// Call it from a plain `#[test]`. What no seed decides makes a run hard to repeat: `tokio::select!` polls its branches in a
+/// random order unless it is `biased;`, `spawn_blocking` uses threads, and sockets are the system's (`tokio::io::duplex` is
+/// not).
+///
+/// # Panics
+/// As [`for_each_seed`](super::for_each_seed). A pipeline that has not ended after a day on the paused clock waits for something
+/// that cannot happen.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use tokio::time::timeout;
+/// use warpline_runtime::testing::for_each_seed_tokio;
+///
+/// for_each_seed_tokio(0..20, |device| async move {
+///     let stream = device.new_stream()?;
+///     let gate = stream.hold()?;
+///     let mut answer = stream.call(|| 42);
+///     let impatient = tokio::spawn(async move {
+///         let late = timeout(Duration::from_secs(5), &mut answer).await.is_err();
+///         (late, answer.await)
+///     });
+///     tokio::time::sleep(Duration::from_secs(6)).await;
+///     gate.open();
+///     let (late, answer) = impatient.await.unwrap();
+///     assert!(late);
+///     assert_eq!(answer?, 42);
+///     Ok(())
+/// });
+/// ```
+pub fn for_each_seed_tokio<F, Fut>(seeds: impl IntoIterator<Item = u64>, mut pipeline: F)
+where
+    F: FnMut(Device) -> Fut,
+    Fut: Future<Output = Result<()>>,
+{
+    for_each_seed_tokio_on(Runtime::builder(), seeds, |devices| pipeline(devices[0].clone()));
+}
+
+/// Like [`for_each_seed_tokio`], with runtimes made by `builder`, whose schedule is replaced; the pipeline gets all their devices.
+///
+/// # Panics
+/// As `for_each_seed_tokio`.
+pub fn for_each_seed_tokio_on<F, Fut>(
+    builder: RuntimeBuilder,
+    seeds: impl IntoIterator<Item = u64>,
+    mut pipeline: F,
+) where
+    F: FnMut(Vec<Device>) -> Fut,
+    Fut: Future<Output = Result<()>>,
+{
+    run_each(builder, seeds, |runtime| drive(runtime, &mut pipeline));
+}
+
+fn drive<F, Fut>(runtime: &Runtime, pipeline: &mut F) -> Result<Result<()>, String>
+where
+    F: FnMut(Vec<Device>) -> Fut,
+    Fut: Future<Output = Result<()>>,
+{
+    if let Some(cpu) = runtime.cpu() {
+        cpu.draw_for_tasks();
+    }
+    let idle = Arc::new(Idle { devices: runtime.devices(), root: OnceLock::new() });
+    let at_park = idle.clone();
+    let tokio = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .on_thread_park(move || at_park.run_one())
+        .build()
+        .map_err(|error| format!("no tokio runtime could be made: {error}"))?;
+    tokio.block_on(async {
+        // Called in here, since it may spawn before its first await.
+        let mut pipeline = pin!(pipeline(runtime.devices()));
+        let mut a_day = pin!(tokio::time::sleep(A_DAY));
+        poll_fn(|cx| {
+            idle.root.get_or_init(|| cx.waker().clone());
+            if let Poll::Ready(output) = pipeline.as_mut().poll(cx) {
+                return Poll::Ready(Ok(output));
+            }
+            a_day
+                .as_mut()
+                .poll(cx)
+                .map(|()| Err(stuck(runtime, "it has not ended after a day on the paused clock", "")))
+        })
+        .await
+    })
+}
+
+/// What is done when every task waits.
+struct Idle {
+    devices: Vec<Device>,
+    /// Wakes the pipeline, which keeps tokio from parking and from moving its clock.
+    root: OnceLock<Waker>,
+}
+
+impl Idle {
+    /// Runs one op if one can run, and has tokio look for tasks again.
+    fn run_one(&self) {
+        if self.devices.iter().any(|device| device.shared().driver.turn())
+            && let Some(root) = self.root.get()
+        {
+            root.wake_by_ref();
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! The types that can be used inside `catch_unwind` and after it.
+//!
+//! The compiler cannot derive this where a lock, a driver or a closure is inside. It holds for every handle: no caller's code runs
+//! under a lock of this crate, so a panic of the caller finds each call either done or not begun.
+
+use crate::element::Element;
+use crate::graph::Graph;
+use crate::memory::{Buffer, Pinned};
+use crate::pending::{Pending, Refusal};
+use crate::stream::{Declared, MemoryRef, Permit, Stream, StreamBuilder, StreamLease, StreamPool};
+use crate::timeline::Timeline;
+use crate::trace::HostTrack;
+#[cfg(feature = "trace")]
+use crate::trace::Recorder;
+use crate::{Device, Error, Event, Generator, Runtime};
+use std::panic::{RefUnwindSafe, UnwindSafe};
+
+macro_rules! unwind_safe {
+    ($($({$($generics:tt)*})? $type:ty),* $(,)?) => {$(
+        impl $(<$($generics)*>)? UnwindSafe for $type {}
+        impl $(<$($generics)*>)? RefUnwindSafe for $type {}
+    )*};
+}
+
+unwind_safe! {
+    {T: Element} Buffer<T>,
+    Declared<'_>,
+    Device,
+    Error,
+    Event,
+    Generator,
+    Graph,
+    HostTrack,
+    MemoryRef<'_>,
+    {T} Pending<T>,
+    Permit,
+    {T: Element} Pinned<T>,
+    Refusal,
+    Runtime,
+    Stream,
+    StreamBuilder,
+    StreamLease,
+    StreamPool,
+    Timeline,
+}
+
+#[cfg(feature = "trace")]
+unwind_safe!(Recorder);
