@@ -156,8 +156,8 @@ impl DeviceShared {
 
 impl Drop for DeviceShared {
     fn drop(&mut self) {
-        // Buffers and streams hold the device, a closed stream until it is drained or given up, and a copy between devices holds
-        // both. So nothing can touch its memory any more.
+        // Buffers and streams hold the device, a closed stream until it is drained or given up, and a copy by another device's
+        // stream holds it too. So nothing can touch its memory any more.
         self.memory.empty_cache(|_| true);
     }
 }

@@ -207,8 +207,14 @@ impl Stream {
         self.copy_between(site, source, destination, false)
     }
 
-    /// Copies `source` to `destination`, which may be on another device, in the order of this stream alone: the edges to other
-    /// streams are yours to state.
+    /// Copies `source` to `destination`, each of which may be on any device of the stream's runtime and backend.
+    ///
+    /// The copy runs in the order of this stream, which may be on the source's device (a push), on the destination's (a pull) or on a
+    /// third one. Both devices stay open until it has finished.
+    ///
+    /// # Ordering
+    /// Stated as for any other op: the stream has to be ordered after the last write of `source` and the last use of `destination`,
+    /// and their next users after it.
     ///
     /// # Errors
     /// In the `Pending`.
@@ -224,11 +230,13 @@ impl Stream {
         destination: &Buffer<T>,
         peers: bool,
     ) -> Pending<()> {
-        let there = destination.allocation().device.id;
-        let kind = if source.allocation().device.id == there {
-            CopyKind::DeviceToDevice
+        let here = &self.core().device;
+        let ends = [source.allocation(), destination.allocation()].map(|end| &end.device);
+        let leaves = ends.iter().any(|end| !Arc::ptr_eq(end, here));
+        let kind = if leaves {
+            CopyKind::Peer { source: ends[0].id, destination: ends[1].id }
         } else {
-            CopyKind::Peer { destination: there }
+            CopyKind::DeviceToDevice
         };
         let touches = [
             Touch { allocation: source.allocation(), range: source.range(), mode: AccessMode::Read },
@@ -240,10 +248,9 @@ impl Stream {
         ];
         let mut op = Op::new("copy", site, &touches);
         op.peers = peers;
-        if !Arc::ptr_eq(&source.allocation().device, &destination.allocation().device) {
+        if leaves {
             // A stream keeps its own device for what is in flight, and only that one.
-            let both = (source.allocation().device.clone(), destination.allocation().device.clone());
-            op.keep = Some(Arc::new(both));
+            op.keep = Some(Arc::new(ends.map(Arc::clone)));
         }
         let copy = device_copy(&site.on(self.label()), kind, source, destination);
         let place = match copy {
