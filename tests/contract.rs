@@ -26,6 +26,8 @@ mod streams;
 mod tensors;
 #[path = "contract/views.rs"]
 mod views;
+#[path = "contract/zeroing.rs"]
+mod zeroing;
 
 use std::future::Future;
 use warpline::prelude::*;

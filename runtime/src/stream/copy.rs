@@ -268,7 +268,8 @@ impl Stream {
 }
 
 impl Device {
-    /// Page-locked host memory for `len` elements, from the device's pool. Contents are unspecified.
+    /// Page-locked host memory for `len` elements, from the device's pool. Contents are unspecified, or all zero with
+    /// [`zero_on_free`](crate::RuntimeBuilder::zero_on_free).
     ///
     /// Growing the pool can take milliseconds, which then pass on a thread of the runtime, not on the executor's.
     ///
@@ -285,7 +286,14 @@ impl Device {
             }
             _ => device.pinned_bytes(len_bytes)?,
         };
-        Ok(Pinned::new(bytes, len))
+        let pinned = Pinned::new(bytes, len);
+        if !device.zero_on_free {
+            Ok(pinned)
+        } else if len_bytes > ZEROED_AT_ONCE_BYTES && !device.runs_in_turns {
+            Ok(crate::offload::run(move || zeroed(pinned)).await)
+        } else {
+            Ok(zeroed(pinned))
+        }
     }
 
     /// Page-locks memory that is there already, so that copies from it overlap with work as from [`pinned`](Self::pinned).
@@ -326,8 +334,18 @@ impl Device {
     /// # Errors
     /// As `pinned`.
     pub fn pinned_blocking<T: Element>(&self, len: usize) -> Result<Pinned<T>> {
-        Ok(Pinned::new(self.shared().pinned_bytes(host_bytes::<T>(len)?)?, len))
+        let device = self.shared();
+        let pinned = Pinned::new(device.pinned_bytes(host_bytes::<T>(len)?)?, len);
+        Ok(if device.zero_on_free { zeroed(pinned) } else { pinned })
     }
+}
+
+/// What takes an executor's thread no longer than some tens of microseconds.
+const ZEROED_AT_ONCE_BYTES: usize = 1 << 20;
+
+fn zeroed<T: Element>(mut pinned: Pinned<T>) -> Pinned<T> {
+    pinned.fill(T::zeroed());
+    pinned
 }
 
 fn host_bytes<T: Element>(len: usize) -> Result<usize> {
