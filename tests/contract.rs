@@ -28,6 +28,8 @@ mod streams;
 mod tensors;
 #[path = "contract/views.rs"]
 mod views;
+#[path = "contract/zeroing.rs"]
+mod zeroing;
 
 use std::future::Future;
 use warpline::prelude::*;
@@ -71,19 +73,25 @@ macro_rules! contract {
 }
 pub(crate) use contract;
 
+/// As many devices as the test with the most of them takes.
+const DEVICES: (&str, &str) = ("SOFTCUDA_DEVICES", "3");
+
 /// The tests that need a CUDA device need no GPU: the software CUDA driver runs the same calls.
 #[test]
 fn the_contract_holds_on_the_software_cuda_driver() {
-    support::software::run_cuda_tests(&[]);
+    support::software::run_cuda_tests(&[DEVICES]);
 }
 
 #[test]
 fn the_contract_holds_on_the_software_cuda_driver_with_event_completion() {
-    let said =
-        support::software::cuda_tests_say(&[("WARPLINE_COMPLETION", "event"), ("SOFTCUDA_COUNTS", "1")]);
+    let said = support::software::cuda_tests_say(&[
+        DEVICES,
+        ("WARPLINE_COMPLETION", "event"),
+        ("SOFTCUDA_COUNTS", "1"),
+    ]);
     let calls = fault_sweep::counts(&said);
     assert_eq!(
-        calls["cuStreamWriteValue64_v2"], 2,
+        calls["cuStreamWriteValue64_v2"], 3,
         "each device tests its words, and nothing else writes one"
     );
 }
@@ -91,7 +99,7 @@ fn the_contract_holds_on_the_software_cuda_driver_with_event_completion() {
 #[test]
 fn the_contract_holds_on_the_software_cuda_driver_at_low_latency_and_low_power() {
     for wake_up in ["low-latency", "low-power"] {
-        support::software::run_cuda_tests(&[("WARPLINE_WAKE_UP", wake_up)]);
+        support::software::run_cuda_tests(&[DEVICES, ("WARPLINE_WAKE_UP", wake_up)]);
     }
 }
 
@@ -101,6 +109,7 @@ fn the_contract_holds_on_the_software_cuda_driver_at_low_latency_and_low_power()
 fn the_contract_holds_where_driver_calls_wait_for_each_other() {
     for completion in ["word", "event"] {
         support::software::run_cuda_tests(&[
+            DEVICES,
             ("SOFTCUDA_ONE_AT_A_TIME", "1"),
             ("SOFTCUDA_DEPTH", "1000"),
             ("RUST_TEST_THREADS", "4"),
@@ -111,13 +120,16 @@ fn the_contract_holds_where_driver_calls_wait_for_each_other() {
 
 #[test]
 fn the_contract_holds_where_devices_cannot_reach_each_other() {
-    support::software::run_cuda_tests(&[("SOFTCUDA_PEER", "0")]);
+    support::software::run_cuda_tests(&[DEVICES, ("SOFTCUDA_PEER", "0")]);
 }
 
 #[test]
 fn the_contract_holds_where_a_library_makes_the_products() {
     let library = warpline_softcuda::cublas_library().expect("the library was built with this test");
-    support::software::run_cuda_tests(&[("WARPLINE_CUBLAS", library.to_str().expect("a path in UTF-8"))]);
+    support::software::run_cuda_tests(&[
+        DEVICES,
+        ("WARPLINE_CUBLAS", library.to_str().expect("a path in UTF-8")),
+    ]);
 }
 
 fn on_threads<const N: usize, Fut: Future<Output = Result<()>>>(

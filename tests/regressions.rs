@@ -36,6 +36,22 @@ fn a_copy_between_devices_holds_the_memory_of_both() {
 }
 
 #[test]
+fn a_copy_within_another_device_holds_its_memory() {
+    within_a_minute(|| {
+        let (runtime, [here, there]) = two_devices(Runtime::builder());
+        let (stream, other) = (here.new_stream().unwrap(), there.new_stream().unwrap());
+        let [x, y] = [(); 2].map(|()| other.alloc::<f32>(4 << 20).unwrap());
+        other.fill(&x, 1.5).wait().unwrap();
+        let gate = stream.hold().unwrap();
+        let copied = stream.copy_peer(&x, &y);
+        drop((x, y, other, there, runtime));
+        gate.open();
+        // Into memory that was unmapped it would be the end of this process.
+        copied.wait().unwrap();
+    });
+}
+
+#[test]
 fn a_failed_op_is_never_ok_because_the_next_one_ran() {
     struct QueriesWhenDropped(Stream);
     impl Drop for QueriesWhenDropped {

@@ -43,7 +43,7 @@ pub(crate) enum End {
     Host(usize),
     /// Device memory, of the stream's context or one that it reaches.
     Device(u64),
-    /// Device memory of that context, for copies between peers.
+    /// Device memory of exactly that context, for copies between peers.
     Of(&'static Context, u64),
     /// Whatever is at the address.
     Any(u64),
@@ -64,21 +64,21 @@ enum Memory {
 
 impl End {
     fn place(self, context: &Context, extent: usize, side: &str) -> Outcome<Place> {
-        let device =
-            |context: &Context, address| match memory::device_range(context, address, extent, Asker::Call) {
-                Ok(translated) => {
-                    let locked = translated as u64 == address;
-                    Ok(Place {
-                        address: translated,
-                        memory: if locked { Memory::Locked } else { Memory::Device },
-                    })
-                }
-                Err(bad) => refuse!(INVALID_VALUE, "the {side}, {extent} bytes at {address:#x}, {bad}"),
-            };
+        let device = |address, range| match range {
+            Ok(translated) => {
+                let locked = translated as u64 == address;
+                Ok(Place {
+                    address: translated,
+                    memory: if locked { Memory::Locked } else { Memory::Device },
+                })
+            }
+            Err(bad) => refuse!(INVALID_VALUE, "the {side}, {extent} bytes at {address:#x}, {bad}"),
+        };
+        let reached = |address| memory::device_range(context, address, extent, Asker::Call);
         match self {
-            End::Device(address) => device(context, address),
-            End::Of(context, address) => device(context, address),
-            End::Any(address) if memory::is_device_address(address) => device(context, address),
+            End::Device(address) => device(address, reached(address)),
+            End::Of(owner, address) => device(address, memory::own_range(owner, address, extent)),
+            End::Any(address) if memory::is_device_address(address) => device(address, reached(address)),
             End::Host(address) if memory::is_device_address(address as u64) => {
                 refuse!(INVALID_VALUE, "the {side}, {address:#x}, is a device address, not a host's")
             }

@@ -273,6 +273,8 @@ pub(crate) enum Bad {
     TooLong(u64),
     /// It is of a context without access.
     NoAccess,
+    /// It is not of the context that was named for it: the devices of the two.
+    OfAnother { owner: u32, named: u32 },
 }
 
 impl std::fmt::Display for Bad {
@@ -281,6 +283,9 @@ impl std::fmt::Display for Bad {
             Bad::Nowhere => f.write_str("is in no live allocation"),
             Bad::TooLong(rest) => write!(f, "has {rest} bytes left in its allocation"),
             Bad::NoAccess => f.write_str("is of a context that this one has no peer access to"),
+            Bad::OfAnother { owner, named } => {
+                write!(f, "is of a context on device {owner}, and the call names one on device {named}")
+            }
         }
     }
 }
@@ -303,16 +308,36 @@ pub(crate) fn device_range(context: &Context, address: u64, len: usize, asker: A
             false => Err(Bad::Nowhere),
         };
     }
+    let (allocation, translated) = live_range(space, address, len, asker)?;
+    if !context.reaches(allocation.context.load(Ordering::Acquire)) {
+        return Err(Bad::NoAccess);
+    }
+    Ok(translated)
+}
+
+/// The host address of `len` bytes of device memory that `context` itself has.
+pub(crate) fn own_range(context: &Context, address: u64, len: usize) -> Result<usize, Bad> {
+    let Some(space) = SPACE.get() else { return Err(Bad::Nowhere) };
+    let (allocation, translated) = live_range(space, address, len, Asker::Call)?;
+    match allocation.context.load(Ordering::Acquire) {
+        owner if owner == context.index => Ok(translated),
+        owner => Err(Bad::OfAnother { owner: context::at(owner).device, named: context.device }),
+    }
+}
+
+fn live_range(
+    space: &Space,
+    address: u64,
+    len: usize,
+    asker: Asker,
+) -> Result<(&'static Allocation, usize), Bad> {
     let found = space.find(address).filter(|allocation| asker == Asker::Work || allocation.is_live());
     let Some(allocation) = found else { return Err(Bad::Nowhere) };
     let rest = allocation.start() + allocation.len() - address;
     if len as u64 > rest {
         return Err(Bad::TooLong(rest));
     }
-    if !context.reaches(allocation.context.load(Ordering::Acquire)) {
-        return Err(Bad::NoAccess);
-    }
-    Ok((address + space.span) as usize)
+    Ok((allocation, (address + space.span) as usize))
 }
 
 #[cfg(test)]

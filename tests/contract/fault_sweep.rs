@@ -210,6 +210,13 @@ fn between_devices(tally: &mut Tally, a: &Stream, c: &Stream) {
     drop(c.wait_stream(a));
     tally.is(c.read(&y).wait(), vec![3.0; 12]);
     tally.is(c.read(&z).wait(), vec![3.0; 8]);
+    // Back by the other end's stream, then within that end by this stream.
+    drop(c.copy_peer(&y, &x));
+    drop(a.wait_stream(c));
+    tally.is(a.read(&x).wait(), vec![3.0; 12]);
+    drop(a.copy_peer(&y.slice(..8).unwrap(), &z));
+    drop(c.wait_stream(a));
+    tally.is(c.read(&z).wait(), vec![3.0; 8]);
     tally.pending(a.synchronize());
 }
 

@@ -2,13 +2,57 @@
 
 use crate::support::says;
 use crate::{contract, refused};
+use warpline::Result;
 use warpline::prelude::*;
 
 fn ramp(n: usize) -> Vec<f32> {
     (0..n).map(|i| i as f32).collect()
 }
 
+/// Has a stream of `on` copy memory of `from` to memory of `to`, once for each shape that the two ends can have.
+async fn copied(on: &Device, from: &Device, to: &Device) -> Result<()> {
+    let (stream, source, destination) = (on.new_stream()?, from.new_stream()?, to.new_stream()?);
+    for (from_columns, to_columns) in [(false, false), (true, false), (false, true), (true, true)] {
+        let x = source.alloc::<f32>(24)?;
+        let y = destination.alloc::<f32>(24)?;
+        drop((source.write(&x, &ramp(24)), destination.fill(&y, -1.0)));
+        let part = |of: &Buffer<f32>, columns| match columns {
+            true => of.as_matrix(4)?.columns(1..4),
+            false => of.slice(0..12),
+        };
+        drop((stream.wait_stream(&source), stream.wait_stream(&destination)));
+        drop(stream.copy_peer(&part(&x, from_columns)?, &part(&y, to_columns)?));
+        drop(destination.wait_stream(&stream));
+        let mut expected = vec![-1.0; 24];
+        let places = |columns: bool| {
+            (0..24).filter(move |i| if columns { (1..4).contains(&(i % 6)) } else { *i < 12 })
+        };
+        for (from, to) in places(from_columns).zip(places(to_columns)) {
+            expected[to] = from as f32;
+        }
+        let placed = format!("on {on}, from {from} to {to}, columns: {from_columns} to {to_columns}");
+        assert_eq!(destination.read(&y).await?, expected, "{placed}");
+    }
+    Ok(())
+}
+
 contract! {
+    async fn copy_peer_takes_every_placement([one, two]) {
+        for on in [&one, &two] {
+            for from in [&one, &two] {
+                for to in [&one, &two] {
+                    copied(on, from, to).await?;
+                }
+            }
+        }
+    }
+
+    async fn a_stream_of_a_third_device_copies_between_two([one, two, third]) {
+        copied(&third, &one, &two).await?;
+        copied(&third, &two, &one).await?;
+        copied(&third, &two, &two).await?;
+    }
+
     async fn copy_peer_with_its_edges_moves_the_elements([one, two]) {
         let (source, destination) = (one.new_stream()?, two.new_stream()?);
         let (x, y) = (source.alloc::<f32>(100)?, destination.alloc::<f32>(100)?);

@@ -181,6 +181,34 @@ fn matrices_cross_devices_that_do_not_reach_each_other() {
 }
 
 #[test]
+fn a_copy_holds_the_devices_that_are_not_its_streams() {
+    in_child(&[("SOFTCUDA_DEVICES", "3")], || {
+        for (from, to) in [(0, 2), (1, 2), (1, 1)] {
+            let runtime = Runtime::new().unwrap();
+            let [on, from, to] = [0, from, to].map(|n| runtime.device(DeviceId::Cuda(n)).unwrap());
+            let stream = on.new_stream().unwrap();
+            let (source, destination) = (from.new_stream().unwrap(), to.new_stream().unwrap());
+            let (x, y) = (source.alloc::<f32>(1 << 20).unwrap(), destination.alloc::<f32>(1 << 20).unwrap());
+            source.fill(&x, 2.0).wait().unwrap();
+            destination.fill(&y, 0.0).wait().unwrap();
+            let (open, opened) = std::sync::mpsc::channel();
+            drop(stream.call(move || opened.recv()));
+            let copied = stream.copy_peer(&x, &y);
+            let freed = calls(c"cuMemFree_v2");
+            drop((x, y, source, destination, from, to, on, runtime));
+            assert_eq!(calls(c"cuMemFree_v2"), freed, "the copy has not run");
+            open.send(()).unwrap();
+            copied.wait().unwrap();
+            drop(stream);
+            // By the thread that finds the copy finished.
+            while calls(c"cuMemFree_v2") < calls(c"cuMemAlloc_v2") {
+                std::thread::yield_now();
+            }
+        }
+    });
+}
+
+#[test]
 fn access_that_somebody_else_enabled_is_no_error() {
     in_child(&[], || {
         let [one, two] = [cuda(0), cuda(1)];

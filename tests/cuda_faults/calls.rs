@@ -39,6 +39,26 @@ fn a_launch_that_the_driver_refuses_leaves_ticket_and_history_as_they_were() {
 }
 
 #[test]
+fn memory_whose_zeroing_is_refused_is_not_handed_out() {
+    in_child(&[("SOFTCUDA_FAIL", "cuMemsetD8Async:2:1")], || {
+        let runtime = Runtime::builder().zero_on_free(true).build().unwrap();
+        let device = runtime.device(DeviceId::Cuda(0)).unwrap();
+        let stream = stream(&device, "work");
+        let secret = stream.alloc::<f32>(100).unwrap();
+        stream.fill(&secret, 5.0).wait().unwrap();
+        drop(secret);
+        says(
+            &stream.alloc::<f32>(100).unwrap_err(),
+            ErrorKind::Driver,
+            &["alloc on stream \"work\" (tests/cuda_faults/calls.rs:", "cuMemsetD8Async answered", "goes on"],
+        );
+        assert_eq!(device.memory_stats().allocated_bytes, 0);
+        let fresh = stream.alloc::<f32>(100).unwrap();
+        assert_eq!(stream.read(&fresh).wait().unwrap(), [0.0; 100]);
+    });
+}
+
+#[test]
 fn a_fill_that_stops_halfway_keeps_its_ticket_and_its_memory() {
     in_child(&[("SOFTCUDA_FAIL", "cuMemsetD2D32Async:2:1")], || {
         let (_runtime, device) = cuda();

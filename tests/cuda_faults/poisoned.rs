@@ -290,16 +290,46 @@ fn a_copy_to_a_lost_device_is_refused_and_its_own_device_goes_on() {
         add_one(&lost, &x, &y).wait().unwrap();
         let event = lost.record_event();
         refusal(add_one(&lost, &x, &y));
-        says(
-            &refusal(mine.copy_peer(&z, &w)),
-            ErrorKind::Driver,
-            &["it needs cuda:0, which failed", "cuda:1", "goes on"],
-        );
+        for (from, to) in [(&z, &w), (&w, &z), (&w, &y)] {
+            says(
+                &refusal(mine.copy_peer(from, to)),
+                ErrorKind::Driver,
+                &["it needs cuda:0, which failed", "cuda:1", "goes on"],
+            );
+        }
         drop(mine.wait_event(&event));
         drop(mine.fill(&z, 4.0));
         assert_eq!(mine.read(&z).wait().unwrap(), [4.0; 4]);
         assert!(next.fault().is_none());
     });
+}
+
+#[test]
+fn a_copy_that_finds_another_device_lost_ends_that_one_alone() {
+    // Which end of the copy is on the lost device.
+    for end in ["source", "destination", "both"] {
+        in_child(&[SECOND_LAUNCH, ("WARPLINE_TEST_END", end)], || {
+            let (runtime, device) = cuda();
+            let next = runtime.device(DeviceId::Cuda(1)).unwrap();
+            let (lost, mine) = (stream(&device, "lost"), stream(&next, "mine"));
+            let (x, y, z) = (four(&lost, 1.0), four(&lost, 1.0), four(&mine, 2.0));
+            let (v, w) = (four(&lost, 1.0), four(&lost, 1.0));
+            lost.synchronize().wait().unwrap();
+            add_one(&lost, &x, &y).wait().unwrap();
+            // Nobody awaits it, so nobody but the copies learns what becomes of it.
+            drop(add_one(&lost, &x, &y));
+            let end = std::env::var("WARPLINE_TEST_END").unwrap();
+            let copy = || match end.as_str() {
+                "source" => mine.copy_peer(&v, &z),
+                "destination" => mine.copy_peer(&z, &v),
+                _ => mine.copy_peer(&v, &w),
+            };
+            while copy().queued().is_ok() {}
+            assert!(device.fault().is_some());
+            mine.fill(&z, 4.0).wait().unwrap();
+            assert!(next.fault().is_none());
+        });
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::driver::{Completion, DeviceProperties, Driver, DriverError, Health};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hope::Hope;
 use crate::kernel::{Kernel, LaunchConfig};
-use crate::memory::{Buffer, DeviceMemory, MemoryStats, PinnedBytes, PinnedPool, PinnedStats};
+use crate::memory::{Buffer, DeviceMemory, MemoryOptions, MemoryStats, PinnedBytes, PinnedPool, PinnedStats};
 use crate::order::Use;
 use crate::pending::Pending;
 use crate::runtime::Runtime;
@@ -40,6 +40,8 @@ pub(crate) struct DeviceShared {
     /// milliseconds.
     pub(crate) lets_run: Hope<8, 1024>,
     pub(crate) foreign_turns: ForeignTurns,
+    /// Whether every allocation is zeroed before it is handed out.
+    pub(crate) zero_on_free: bool,
     default_stream: Mutex<Option<Stream>>,
     /// Streams that were made without a label.
     unlabelled: AtomicU64,
@@ -51,20 +53,20 @@ impl DeviceShared {
         world: Arc<World>,
         driver: Arc<dyn Driver>,
         health: Arc<Health>,
-        memory_limit_bytes: Option<usize>,
-        pinned_cap_bytes: usize,
+        options: MemoryOptions,
     ) -> Arc<Self> {
         Arc::new(DeviceShared {
             id: driver.id(),
             world,
-            memory: DeviceMemory::new(driver.clone(), memory_limit_bytes),
-            pinned: PinnedPool::new(driver.clone(), pinned_cap_bytes),
+            memory: DeviceMemory::new(driver.clone(), options.limit_bytes),
+            pinned: PinnedPool::new(driver.clone(), options.pinned_cap_bytes),
             signalled: driver.completion() == Completion::Signalled,
             runs_in_turns: driver.runs_in_turns(),
             lets_run: Hope::default(),
             driver,
             health,
             foreign_turns: ForeignTurns::default(),
+            zero_on_free: options.zero_on_free,
             default_stream: Mutex::new(None),
             unlabelled: AtomicU64::new(0),
             generator: Generator::default(),
@@ -166,8 +168,8 @@ impl DeviceShared {
 
 impl Drop for DeviceShared {
     fn drop(&mut self) {
-        // Buffers and streams hold the device, a closed stream until it is drained or given up, and a copy between devices holds
-        // both. So nothing can touch its memory any more.
+        // Buffers and streams hold the device, a closed stream until it is drained or given up, and a copy by another device's
+        // stream holds it too. So nothing can touch its memory any more.
         self.memory.empty_cache(|_| true);
     }
 }
@@ -268,6 +270,15 @@ impl Device {
     #[track_caller]
     pub fn alloc<T: crate::Element>(&self, len: usize) -> Result<Buffer<T>> {
         Stream::current(self)?.alloc(len)
+    }
+
+    /// Allocates `len` elements on the current stream and zeroes them.
+    ///
+    /// # Errors
+    /// As [`Stream::alloc_zeroed`].
+    #[track_caller]
+    pub fn alloc_zeroed<T: crate::Element>(&self, len: usize) -> Result<Buffer<T>> {
+        Stream::current(self)?.alloc_zeroed(len)
     }
 
     /// Resolves when everything enqueued so far on every stream of this device is done.

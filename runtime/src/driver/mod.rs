@@ -557,9 +557,11 @@ pub enum CopyKind {
     DeviceToHost,
     /// Within a device.
     DeviceToDevice,
-    /// Between two devices of one backend.
+    /// Between devices of one backend, or within one that is not the stream's.
     Peer {
-        /// The other end. The stream's own device is the source.
+        /// The device that `src` is on.
+        source: DeviceId,
+        /// The device that `dst` is on.
         destination: DeviceId,
     },
 }

@@ -48,7 +48,7 @@ pub struct Step {
 /// What a step does: what can be done again and again.
 #[derive(Clone, Debug)]
 pub enum Work {
-    /// Moves bytes, but none to the host or to another device.
+    /// Moves bytes, but none to the host, nor to or from another device.
     Copy(Copy),
     /// Repeats a pattern.
     Fill(Fill),

@@ -164,7 +164,7 @@ impl Stream {
     pub fn capture<R: CaptureOutput>(&self, f: impl FnOnce(&Stream) -> R) -> Result<(Graph, R::Value)> {
         let site = Site::here(&"capture");
         // Before the capture begins, so that it is nobody's graph's.
-        let own = self.alloc_at::<u8>(site, 1)?.allocation().clone();
+        let own = self.core().alloc_unspecified(site, 1)?;
         own.ledger.open().forget_accesses();
         let capturing = Capturing::begin(self.core(), site)?;
         let value = self.enter(|| f(self)).into_captured()?;

@@ -19,7 +19,24 @@ mod test_driver;
 pub(crate) use allocation::Allocation;
 pub use buffer::{Buffer, HistorySizes};
 pub(crate) use device_memory::DeviceMemory;
-pub(crate) use pinned::{DEFAULT_CAP_BYTES, PinnedBytes, PinnedPool};
 pub use pinned::{Pinned, PinnedStats};
+pub(crate) use pinned::{PinnedBytes, PinnedPool};
 pub(crate) use pool::{BlockId, Grant, PoolId, ReuseOrder};
 pub use stats::{MemoryStats, Served};
+
+/// How much memory a device may hold, and what a new owner finds in it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MemoryOptions {
+    /// The most device memory, in bytes.
+    pub(crate) limit_bytes: Option<usize>,
+    /// The most pinned memory, in bytes.
+    pub(crate) pinned_cap_bytes: usize,
+    /// Whether every allocation is zeroed before it is handed out.
+    pub(crate) zero_on_free: bool,
+}
+
+impl Default for MemoryOptions {
+    fn default() -> Self {
+        MemoryOptions { limit_bytes: None, pinned_cap_bytes: pinned::DEFAULT_CAP_BYTES, zero_on_free: false }
+    }
+}

@@ -349,7 +349,8 @@ impl fmt::Debug for PinnedBytes {
 /// A buffer of `len` elements in page-locked host memory, which a device copies to and from while the host goes on.
 ///
 /// It derefs to a slice. A copy takes it by value and gives it back when awaited; dropped, its memory is recycled. What a
-/// new buffer contains is unspecified: zeros, or what an earlier one left.
+/// new buffer contains is unspecified: zeros, or what an earlier one left. With
+/// [`zero_on_free`](crate::RuntimeBuilder::zero_on_free) it is zeros.
 pub struct Pinned<T: Element> {
     bytes: PinnedBytes,
     len: usize,

@@ -225,8 +225,14 @@ impl Stream {
         self.copy_between(site, source, destination, false)
     }
 
-    /// Copies `source` to `destination`, which may be on another device, in the order of this stream alone: the edges to other
-    /// streams are yours to state.
+    /// Copies `source` to `destination`, each of which may be on any device of the stream's runtime and backend.
+    ///
+    /// The copy runs in the order of this stream, which may be on the source's device (a push), on the destination's (a pull) or on a
+    /// third one. Both devices stay open until it has finished.
+    ///
+    /// # Ordering
+    /// Stated as for any other op: the stream has to be ordered after the last write of `source` and the last use of `destination`,
+    /// and their next users after it.
     ///
     /// # Errors
     /// In the `Pending`.
@@ -242,11 +248,13 @@ impl Stream {
         destination: &Buffer<T>,
         peers: bool,
     ) -> Pending<()> {
-        let there = destination.allocation().device.id;
-        let kind = if source.allocation().device.id == there {
-            CopyKind::DeviceToDevice
+        let here = &self.core().device;
+        let ends = [source.allocation(), destination.allocation()].map(|end| &end.device);
+        let leaves = ends.iter().any(|end| !Arc::ptr_eq(end, here));
+        let kind = if leaves {
+            CopyKind::Peer { source: ends[0].id, destination: ends[1].id }
         } else {
-            CopyKind::Peer { destination: there }
+            CopyKind::DeviceToDevice
         };
         let touches = [
             Touch { allocation: source.allocation(), range: source.range(), mode: AccessMode::Read },
@@ -258,10 +266,9 @@ impl Stream {
         ];
         let mut op = Op::new("copy", site, &touches);
         op.peers = peers;
-        if !Arc::ptr_eq(&source.allocation().device, &destination.allocation().device) {
+        if leaves {
             // A stream keeps its own device for what is in flight, and only that one.
-            let both = (source.allocation().device.clone(), destination.allocation().device.clone());
-            op.keep = Some(Arc::new(both));
+            op.keep = Some(Arc::new(ends.map(Arc::clone)));
         }
         let copy = device_copy(&site.on(self.label()), kind, source, destination);
         let place = match copy {
@@ -279,7 +286,8 @@ impl Stream {
 }
 
 impl Device {
-    /// Page-locked host memory for `len` elements, from the device's pool. Contents are unspecified.
+    /// Page-locked host memory for `len` elements, from the device's pool. Contents are unspecified, or all zero with
+    /// [`zero_on_free`](crate::RuntimeBuilder::zero_on_free).
     ///
     /// Growing the pool can take milliseconds, which then pass on a thread of the runtime, not on the executor's.
     ///
@@ -296,7 +304,14 @@ impl Device {
             }
             _ => device.pinned_bytes(len_bytes)?,
         };
-        Ok(Pinned::new(bytes, len))
+        let pinned = Pinned::new(bytes, len);
+        if !device.zero_on_free {
+            Ok(pinned)
+        } else if len_bytes > ZEROED_AT_ONCE_BYTES && !device.runs_in_turns {
+            Ok(crate::offload::run(move || zeroed(pinned)).await)
+        } else {
+            Ok(zeroed(pinned))
+        }
     }
 
     /// Page-locks memory that is there already, so that copies from it overlap with work as from [`pinned`](Self::pinned).
@@ -337,8 +352,18 @@ impl Device {
     /// # Errors
     /// As `pinned`.
     pub fn pinned_blocking<T: Element>(&self, len: usize) -> Result<Pinned<T>> {
-        Ok(Pinned::new(self.shared().pinned_bytes(host_bytes::<T>(len)?)?, len))
+        let device = self.shared();
+        let pinned = Pinned::new(device.pinned_bytes(host_bytes::<T>(len)?)?, len);
+        Ok(if device.zero_on_free { zeroed(pinned) } else { pinned })
     }
+}
+
+/// What takes an executor's thread no longer than some tens of microseconds.
+const ZEROED_AT_ONCE_BYTES: usize = 1 << 20;
+
+fn zeroed<T: Element>(mut pinned: Pinned<T>) -> Pinned<T> {
+    pinned.fill(T::zeroed());
+    pinned
 }
 
 fn host_bytes<T: Element>(len: usize) -> Result<usize> {

@@ -95,6 +95,8 @@ pub(crate) struct Op<'a, A = Touch<'a>> {
     pub(crate) peers: bool,
     /// Whether the calling thread has the stream's turn for foreign work.
     pub(crate) turn: bool,
+    /// Whether it takes no room on a stream that limits what is in flight.
+    pub(crate) without_permit: bool,
     /// Why it is refused already.
     pub(crate) refused: Option<Error>,
     /// Held until it has run.
@@ -123,6 +125,7 @@ impl<'a, A: InMemory> Op<'a, A> {
             in_place: false,
             peers: false,
             turn: false,
+            without_permit: false,
             refused: None,
             keep: None,
             moved: 0,
@@ -195,7 +198,7 @@ impl StreamCore {
         let permit;
         let mut seat = self.sit(op.site, op.turn)?;
         seat.stated.fetch();
-        permit = self.permit(op.site)?;
+        permit = if op.without_permit { None } else { self.permit(op.site)? };
         let mut entered = Entered::default();
         let mut edges = Edges::default();
         loop {

@@ -1,5 +1,6 @@
 //! Streams: linear sequences of work on one device.
 
+mod alloc;
 mod captured;
 mod copy;
 mod core;

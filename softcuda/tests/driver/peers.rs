@@ -29,6 +29,28 @@ fn another_device_is_reached_directly_only_with_access() {
 }
 
 #[test]
+fn a_copy_between_peers_names_the_context_of_each_end() {
+    let said = in_child(&[("SOFTCUDA_DEVICES", "3")], || {
+        let first = start_on(0);
+        let x = upload(&[1.0, 2.0]);
+        let second = start_on(1);
+        let y = upload(&[0.0; 2]);
+        ok!(cuCtxEnablePeerAccess(first, 0));
+        let third = start_on(2);
+        let stream = stream();
+        for (of_y, of_x) in [(second, second), (first, first), (second, third), (third, first)] {
+            assert_eq!(cu!(cuMemcpyPeerAsync(y, of_y, x, of_x, 8, stream)), INVALID_VALUE);
+        }
+        ok!(cuMemcpyPeerAsync(y, second, x, first, 8, stream));
+        ok!(cuMemcpyPeerAsync(y + 4, second, y, second, 4, stream));
+        ok!(cuStreamSynchronize(stream));
+        ok!(cuCtxSetCurrent(second));
+        assert_eq!(floats::<2>(y), [1.0, 1.0]);
+    });
+    assert!(said.contains("is of a context on device 0, and the call names one on device 1"), "{said}");
+}
+
+#[test]
 fn a_kernel_on_another_devices_memory_faults_without_access() {
     let said = in_child(&[("SOFTCUDA_DEVICES", "2")], || {
         let first = start_on(0);

@@ -7,47 +7,66 @@ use cudarc::driver::sys;
 use cudarc::driver::sys::CUmemorytype::{CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST};
 use std::ffi::c_void;
 
-/// Enqueues `copy`, of at least one byte. The context, which is that of `stream`, is current. `peer`: the other device's, for
-/// copies between devices.
-pub(super) fn copy(copy: &Copy, context: &Context, peer: Option<&Context>, stream: CUstream) -> Answer {
+/// Enqueues `copy`, of at least one byte, within the device of `stream` or between it and the host. The device's context is current.
+pub(super) fn copy(copy: &Copy, stream: CUstream) -> Answer {
     let api = opened();
-    let one_run =
-        copy.height == 1 || (copy.src_pitch == copy.width_bytes && copy.dst_pitch == copy.width_bytes);
+    if !is_one_run(copy) {
+        let copy = rows_within(copy);
+        // SAFETY: cuMemcpy2DAsync takes rows inside live memory of the kinds it names; the host's is page-locked and kept
+        // until the ticket is reached. The description lives until the call returns.
+        return unsafe { api.cuMemcpy2DAsync_v2(&raw const copy, stream) };
+    }
     let bytes = copy.width_bytes * copy.height;
-    match (copy.kind, peer) {
-        (CopyKind::Peer { .. }, Some(peer)) if !std::ptr::eq(peer, context) => {
-            context.enable_peer(peer)?;
-            if one_run {
-                // SAFETY: cuMemcpyPeerAsync takes device memory of both contexts. Where the devices cannot reach each other it
-                // goes through the host by itself.
-                return unsafe {
-                    api.cuMemcpyPeerAsync(copy.dst, peer.raw(), copy.src, context.raw(), bytes, stream)
-                };
-            }
-            let copy = rows_between(copy, context, peer);
-            // SAFETY: as above; the description lives until the call returns.
-            unsafe { api.cuMemcpy3DPeerAsync(&raw const copy, stream) }
-        }
-        _ if !one_run => {
-            let copy = rows_within(copy);
-            // SAFETY: cuMemcpy2DAsync takes rows inside live memory of the kinds it names; the host's is page-locked and kept
-            // until the ticket is reached. The description lives until the call returns.
-            unsafe { api.cuMemcpy2DAsync_v2(&raw const copy, stream) }
-        }
-        (CopyKind::HostToDevice, _) => {
+    match copy.kind {
+        CopyKind::HostToDevice => {
             // SAFETY: cuMemcpyHtoDAsync needs the host's memory valid until the copy ends: it is kept until the ticket is
             // reached, and it is page-locked.
             unsafe { api.cuMemcpyHtoDAsync_v2(copy.dst, copy.src as *const c_void, bytes, stream) }
         }
-        (CopyKind::DeviceToHost, _) => {
+        CopyKind::DeviceToHost => {
             // SAFETY: as for the other way.
             unsafe { api.cuMemcpyDtoHAsync_v2(copy.dst as *mut c_void, copy.src, bytes, stream) }
         }
-        (CopyKind::DeviceToDevice | CopyKind::Peer { .. }, _) => {
+        CopyKind::DeviceToDevice => {
             // SAFETY: cuMemcpyDtoDAsync takes live device memory of the context.
             unsafe { api.cuMemcpyDtoDAsync_v2(copy.dst, copy.src, bytes, stream) }
         }
+        CopyKind::Peer { .. } => unreachable!("`copy_peer` enqueues copies that touch other devices"),
     }
+}
+
+/// Enqueues `copy`, of at least one byte, from `source`'s memory to `destination`'s, on a stream of `context`, which is current and may
+/// be either of them or neither.
+pub(super) fn copy_peer(
+    copy: &Copy,
+    context: &Context,
+    source: &Context,
+    destination: &Context,
+    stream: CUstream,
+) -> Answer {
+    let api = opened();
+    for end in [source, destination] {
+        // It is the stream's device that copies.
+        if !std::ptr::eq(end, context) {
+            context.enable_peer(end)?;
+        }
+    }
+    if is_one_run(copy) {
+        let bytes = copy.width_bytes * copy.height;
+        // SAFETY: cuMemcpyPeerAsync takes live device memory of the contexts named with it, and a stream of any context. Where
+        // devices cannot reach each other it goes through the host by itself.
+        return unsafe {
+            api.cuMemcpyPeerAsync(copy.dst, destination.raw(), copy.src, source.raw(), bytes, stream)
+        };
+    }
+    let copy = rows_between(copy, source, destination);
+    // SAFETY: as above; the description lives until the call returns.
+    unsafe { api.cuMemcpy3DPeerAsync(&raw const copy, stream) }
+}
+
+/// Whether its rows follow each other without gaps on both sides.
+fn is_one_run(copy: &Copy) -> bool {
+    copy.height == 1 || (copy.src_pitch == copy.width_bytes && copy.dst_pitch == copy.width_bytes)
 }
 
 fn rows_within(copy: &Copy) -> sys::CUDA_MEMCPY2D {
@@ -80,7 +99,7 @@ fn rows_within(copy: &Copy) -> sys::CUDA_MEMCPY2D {
     }
 }
 
-fn rows_between(copy: &Copy, context: &Context, peer: &Context) -> sys::CUDA_MEMCPY3D_PEER {
+fn rows_between(copy: &Copy, source: &Context, destination: &Context) -> sys::CUDA_MEMCPY3D_PEER {
     let nowhere = std::ptr::null_mut();
     sys::CUDA_MEMCPY3D_PEER {
         srcXInBytes: 0,
@@ -91,7 +110,7 @@ fn rows_between(copy: &Copy, context: &Context, peer: &Context) -> sys::CUDA_MEM
         srcHost: std::ptr::null(),
         srcDevice: copy.src,
         srcArray: nowhere,
-        srcContext: context.raw(),
+        srcContext: source.raw(),
         srcPitch: copy.src_pitch,
         srcHeight: copy.height,
         dstXInBytes: 0,
@@ -102,7 +121,7 @@ fn rows_between(copy: &Copy, context: &Context, peer: &Context) -> sys::CUDA_MEM
         dstHost: std::ptr::null_mut(),
         dstDevice: copy.dst,
         dstArray: nowhere,
-        dstContext: peer.raw(),
+        dstContext: destination.raw(),
         dstPitch: copy.dst_pitch,
         dstHeight: copy.height,
         WidthInBytes: copy.width_bytes,

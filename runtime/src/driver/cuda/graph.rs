@@ -296,7 +296,7 @@ fn perform(
 ) -> Result<(), DriverError> {
     let done = match &step.work {
         Work::Copy(copy) if copy.width_bytes == 0 || copy.height == 0 => Ok(()),
-        Work::Copy(copy) => copy::copy(copy, context, None, stream),
+        Work::Copy(copy) => copy::copy(copy, stream),
         Work::Fill(fill) if fill.width_bytes == 0 || fill.height == 0 => Ok(()),
         Work::Fill(fill) => copy::fill(fill, stream).map_err(|(_, failed)| failed),
         Work::Launch(launch) => {

@@ -20,9 +20,10 @@ use super::raw_streams::RawStream;
 use super::spans::{Begun, Spans};
 use super::track::{Parts, Track};
 use super::{copy, fault, host_fn, launch, library, nvtx, reactor};
+use crate::device::DeviceId;
 use crate::driver::{
-    Command, CopyKind, DriverError, DriverEvent, DriverStream, Health, HostFn, Launch, Point, RawHandle,
-    StreamOptions, Submission, WakeUp,
+    Command, Copy, CopyKind, DriverError, DriverEvent, DriverStream, Health, HostFn, Launch, Point,
+    RawHandle, StreamOptions, Submission, WakeUp,
 };
 use crate::error::{Error, ErrorKind};
 use crate::kernel::{Kernel, Library};
@@ -121,20 +122,10 @@ impl CudaStream {
                 Ok(graph.downcast_ref::<Executable>().expect("a graph of this driver").launch(stream)?)
             }
             Command::Copy(copy) if copy.width_bytes == 0 || copy.height == 0 => Ok(()),
-            Command::Copy(copy) => {
-                let peer = match copy.kind {
-                    CopyKind::Peer { destination } => {
-                        let peer = Context::of(destination.ordinal()).map_err(DriverError::Refused)?;
-                        alive(peer)?;
-                        Some(peer)
-                    }
-                    _ => None,
-                };
-                copy::copy(&copy, self.context(), peer, stream).inspect_err(|_| {
-                    let _ = peer.map(Context::look_after);
-                })?;
-                Ok(())
-            }
+            Command::Copy(copy) => match copy.kind {
+                CopyKind::Peer { source, destination } => self.copy_peer(&copy, source, destination),
+                _ => Ok(copy::copy(&copy, stream)?),
+            },
             Command::Fill(fill) if fill.width_bytes == 0 || fill.height == 0 => Ok(()),
             Command::Fill(fill) => match copy::fill(&fill, stream) {
                 Ok(()) => Ok(()),
@@ -155,6 +146,22 @@ impl CudaStream {
             }
             Command::Foreign => Ok(()),
         }
+    }
+
+    /// Copies where an end or both are on other devices. Whose error a call answers with is not known: each device is asked.
+    #[cold]
+    fn copy_peer(&self, copy: &Copy, source: DeviceId, destination: DeviceId) -> Result<(), Refused> {
+        let [source, destination] =
+            [source, destination].map(|id| Context::of(id.ordinal()).map_err(DriverError::Refused));
+        let (source, destination) = (source?, destination?);
+        let others = || [source, destination].into_iter().filter(|end| !self.is_on(end));
+        others().try_for_each(alive)?;
+        copy::copy_peer(copy, self.context(), source, destination, self.raw.stream).inspect_err(|_| {
+            for end in others() {
+                let _ = end.look_after();
+            }
+        })?;
+        Ok(())
     }
 
     #[inline]
