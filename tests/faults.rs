@@ -50,17 +50,22 @@ fn a_panic_in_a_twin_is_named_like_any_fault() {
 }
 
 #[test]
-fn a_panic_in_a_host_function_is_named_with_what_it_said() {
+fn a_panic_of_a_host_function_is_named_with_what_it_said_and_ends_no_device() {
     for (panic, said) in [
-        ((|| panic!("a static text")) as fn(), "panicked: a static text"),
-        (|| panic!("a number: {}", std::hint::black_box(5)), "panicked: a number: 5"),
-        (|| std::panic::panic_any(5), "panicked: a value that is not text"),
+        ((|| panic!("a static text")) as fn(), "a static text"),
+        (|| panic!("a number: {}", std::hint::black_box(5)), "a number: 5"),
+        (|| std::panic::panic_any(5), "a value that is not text"),
     ] {
-        let (_runtime, _, stream) = one_stream(Runtime::builder());
+        let (_runtime, device, stream) = one_stream(Runtime::builder());
         let line = line!() + 1;
         let error = refusal(stream.call(panic));
-        let place = format!("call failed on stream \"work\" at ticket 1 (tests/faults.rs:{line}): {said}");
-        says(&error, ErrorKind::Fault, &[&place, ACCEPTS_NO_MORE]);
+        let place = format!(
+            "call on stream \"work\" (tests/faults.rs:{line}) panicked at ticket 1: {said}; the device is still usable"
+        );
+        says(&error, ErrorKind::Panicked, &[&place]);
+        assert_eq!(error.site().expect("the call").op(), "call");
+        assert!(device.fault().is_none());
+        assert_eq!(stream.call(|| 5).wait().unwrap(), 5);
     }
 }
 
@@ -72,7 +77,7 @@ fn later_calls_fail_at_once_with_the_same_cause() {
     let lease = block_on(pool.lease()).unwrap();
     let x = stream.alloc::<f32>(4).unwrap();
     stream.fill(&x, 1.0).wait().unwrap();
-    let cause = refusal(stream.call(|| panic!("on purpose"))).to_string();
+    let cause = refusal(support::break_device(&stream)).to_string();
     let host = device.pinned_blocking::<f32>(4).expect("host memory is not the device's");
     for error in [
         refusal(stream.fill(&x, 2.0)),
@@ -101,7 +106,7 @@ fn memory_of_a_failed_device_is_not_handed_out_again() {
     let reserved = device.memory_stats().reserved_bytes;
     let gate = stream.hold().unwrap();
     drop(stream.fill(&x, 1.0));
-    drop(stream.call(|| panic!("on purpose")));
+    drop(support::break_device(&stream));
     let unfinished = stream.fill(&x, 2.0);
     gate.open();
     assert_eq!(refusal(unfinished).kind(), ErrorKind::Fault);
@@ -115,7 +120,7 @@ fn pinned_buffers_of_work_that_never_ran_are_let_go() {
     let (_runtime, device, stream) = one_stream(Runtime::builder());
     let x = stream.alloc::<f32>(1000).unwrap();
     let gate = stream.hold().unwrap();
-    drop(stream.call(|| panic!("on purpose")));
+    drop(support::break_device(&stream));
     drop(stream.copy_into(&x, device.pinned_blocking::<f32>(1000).unwrap()));
     let awaited = stream.copy_into(&x, device.pinned_blocking::<f32>(1000).unwrap());
     gate.open();
@@ -149,7 +154,7 @@ fn a_thousand_waiting_tasks_learn_of_the_fault() {
         while polled.load(Ordering::SeqCst) < 1000 {
             std::thread::yield_now();
         }
-        let cause = stream.call(|| panic!("on purpose"));
+        let cause = support::break_device(&stream);
         gate.open();
         let cause = refusal(cause).to_string();
         executor.block_on(async {
@@ -171,7 +176,7 @@ fn another_runtime_and_another_device_go_on() {
     let x = healthy.alloc::<f32>(4).unwrap();
     let gate = healthy.hold().unwrap();
     let held = healthy.fill(&x, 1.0);
-    refusal(failing.call(|| panic!("on purpose")));
+    refusal(support::break_device(&failing));
     gate.open();
     held.wait().unwrap();
     assert_eq!(healthy.read(&x).wait().unwrap(), [1.0; 4]);
@@ -188,7 +193,7 @@ fn a_stream_that_waits_for_work_of_a_failed_device_says_so() {
         let failing = one.stream().label("failing").build().unwrap();
         let waiting = two.stream().label("waiting").build().unwrap();
         let gate = failing.hold().unwrap();
-        drop(failing.call(|| panic!("on purpose")));
+        drop(support::break_device(&failing));
         drop(failing.call(|| ()));
         drop(waiting.wait_stream(&failing));
         let op = waiting.call(|| ());
@@ -326,7 +331,7 @@ fn who_waits_for_room_learns_of_the_fault() {
         let gate = stream.hold().unwrap();
         let mut room = Box::pin(stream.room());
         assert!(tokio_test::task::spawn(&mut room).poll().is_pending());
-        let cause = refusal(failing.call(|| panic!("on purpose"))).to_string();
+        let cause = refusal(support::break_device(&failing)).to_string();
         // Room that comes free because the held op was dropped may be handed out; an op within it is refused all the same.
         let error = match block_on(room) {
             Ok(permit) => permit.enter(|| refusal(stream.call(|| ()))),
@@ -347,7 +352,7 @@ fn who_waits_for_a_lease_learns_of_the_fault() {
         drop(lease);
         let mut next = Box::pin(pool.lease());
         assert!(tokio_test::task::spawn(&mut next).poll().is_pending());
-        let cause = refusal(failing.call(|| panic!("on purpose"))).to_string();
+        let cause = refusal(support::break_device(&failing)).to_string();
         assert_eq!(block_on(next).unwrap_err().to_string(), cause);
         drop(gate);
     });
@@ -373,7 +378,7 @@ fn an_aborted_task_and_a_panicking_waker_keep_nobody_from_learning_of_the_fault(
             let [aborted, waiting] = [(); 2].map(|()| tokio::spawn(stream.synchronize()));
             aborted.abort();
             assert!(aborted.await.is_err());
-            let cause = failing.call(|| panic!("on purpose")).await.unwrap_err();
+            let cause = support::break_device(&failing).await.unwrap_err();
             assert_eq!(waiting.await.unwrap().unwrap_err().to_string(), cause.to_string());
         });
         assert_eq!(refusal(first).kind(), ErrorKind::Fault);
@@ -394,7 +399,7 @@ fn a_value_that_panics_when_it_is_dropped_unrun_harms_nobody() {
     within_a_minute(|| {
         let (_runtime, _, stream) = one_stream(Runtime::builder());
         let gate = stream.hold().unwrap();
-        drop(stream.call(|| panic!("on purpose")));
+        drop(support::break_device(&stream));
         let bomb = Bomb;
         drop(stream.call(move || std::mem::forget(bomb)));
         let last = stream.call(|| ());

@@ -140,7 +140,7 @@ fn a_panicking_waker_of_a_failed_device_leaves_the_worker_to_the_others() {
         let waker = Waker::from(Arc::new(Panics));
         let mut room = pin!(limited.room());
         assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-        refusal(failing.new_stream().unwrap().call(|| panic!("on purpose")));
+        refusal(support::break_device(&failing.new_stream().unwrap()));
         assert_eq!(healthy.new_stream().unwrap().call(|| 7).wait().unwrap(), 7);
         drop(gate);
     });
@@ -155,7 +155,7 @@ fn memory_last_used_by_a_closed_stream_of_a_failed_device_can_be_used_again() {
             let (x, y) = (stream.alloc::<f32>(1024).unwrap(), other.alloc::<f32>(1024).unwrap());
             stream.fill(&x, 1.0).wait().unwrap();
             let gate = other.hold().unwrap();
-            drop(other.call(|| panic!("on purpose")));
+            drop(support::break_device(&other));
             let copied = other.copy_peer(&x, &y);
             drop(other);
             gate.open();
@@ -176,7 +176,7 @@ fn an_allocation_is_not_tied_to_a_failed_device() {
         let (x, y) = (stream.alloc::<f32>(len).unwrap(), other.alloc::<f32>(len).unwrap());
         stream.fill(&x, 1.0).wait().unwrap();
         let gate = other.hold().unwrap();
-        drop(other.call(|| panic!("on purpose")));
+        drop(support::break_device(&other));
         let copied = other.copy_peer(&x, &y);
         gate.open();
         refusal(copied);

@@ -2,6 +2,7 @@
 
 use crate::memory::{Pinned, PinnedBytes};
 use crate::order::{Conflict, Mark};
+use crate::panics::Panicked;
 use crate::site::Site;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 use std::any::Any;
@@ -44,6 +45,8 @@ pub enum ErrorKind {
     Captured,
     /// The driver refused this one call; the device goes on.
     Driver,
+    /// A host function panicked, or the work comes after one that did.
+    Panicked,
     /// The device failed and accepts no more work.
     Fault,
     /// The runtime was shut down before the op could run.
@@ -70,6 +73,8 @@ struct Own {
     given: Option<Given>,
     /// The marks on what it would have written, which end when somebody looks at the error.
     marks: Vec<std::sync::Arc<Mark>>,
+    /// The panic that it is the error of, which ends in the same way.
+    panic: Option<std::sync::Arc<Panicked>>,
 }
 
 /// Memory of the host that is handed back.
@@ -107,12 +112,23 @@ impl Error {
 
     /// The error of an op that would have read what an earlier one was refused to write.
     pub(crate) fn inherited(op: &dyn fmt::Display, earlier: &Error) -> Self {
-        let origin = earlier.cause.origin.as_ref().unwrap_or(earlier).without_own();
+        let origin = earlier.origin();
         let message = format!(
             "{op} reads memory that was not written, because an earlier op was refused: {origin}; overwrite that memory, or \
              take what is in it with accept_contents()"
         );
+        Self::following(origin, message)
+    }
+
+    /// An error that comes from an earlier one.
+    pub(crate) fn following(earlier: &Error, message: String) -> Self {
+        let origin = earlier.origin().without_own();
         Self::of(origin.kind(), message, Vec::new(), Some(origin))
+    }
+
+    /// The first error of those that this one comes from.
+    fn origin(&self) -> &Error {
+        self.cause.origin.as_ref().unwrap_or(self)
     }
 
     fn of(kind: ErrorKind, message: String, conflicts: Vec<Conflict>, origin: Option<Error>) -> Self {
@@ -130,11 +146,12 @@ impl Error {
         &self.cause.conflicts
     }
 
-    /// Whether the op was refused because it would have read what an earlier op, which was refused, did
-    /// not write. That refusal is this error's [`source`](std::error::Error::source).
+    /// Whether it comes from the error of an earlier op, which is its [`source`](std::error::Error::source):
+    /// the op would have read what that one was refused to write, or comes after a host function that
+    /// panicked.
     ///
-    /// Looking at an inherited error does not settle the earlier one: the memory stays refused until the
-    /// earlier op's `Pending` is awaited, the memory is overwritten, or its contents are accepted.
+    /// Looking at an inherited error does not settle the earlier one. It lasts until the earlier op's
+    /// `Pending` is awaited, or the memory is overwritten or its contents are accepted.
     pub fn is_inherited(&self) -> bool {
         self.cause.origin.is_some()
     }
@@ -193,6 +210,12 @@ impl Error {
         self
     }
 
+    /// The same error, which looking at ends `panic`.
+    pub(crate) fn with_panic(mut self, panic: std::sync::Arc<Panicked>) -> Self {
+        self.own.get_or_insert_default().lock().panic = Some(panic);
+        self
+    }
+
     /// The same error for another call that fails with it.
     pub(crate) fn without_own(&self) -> Self {
         Error { cause: self.cause.clone(), own: None }
@@ -210,7 +233,11 @@ impl Error {
     pub(crate) fn mark_seen(&self) {
         self.cause.seen.store(true, Ordering::Relaxed);
         if let Some(own) = &self.own {
-            own.lock().marks.drain(..).for_each(|mark| mark.see());
+            let mut own = own.lock();
+            own.marks.drain(..).for_each(|mark| mark.see());
+            if let Some(panic) = own.panic.take() {
+                panic.see();
+            }
         }
     }
 

@@ -19,6 +19,7 @@ pub mod kernel;
 mod memory;
 mod offload;
 mod order;
+mod panics;
 mod pending;
 mod process;
 mod report;

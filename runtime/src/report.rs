@@ -10,7 +10,7 @@ pub(crate) fn waker_panicked() {
 }
 
 pub(crate) fn error_not_awaited(stream: &str, error: &Error) {
-    tracing::error!(target: "warpline", stream, %error, "a refused call was dropped without its error being looked at");
+    tracing::error!(target: "warpline", stream, %error, "a call was refused or has failed, and nobody looked at its error");
 }
 
 pub(crate) fn unordered(conflict: &Conflict) {

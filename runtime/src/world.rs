@@ -1,6 +1,7 @@
 //! What the devices of one runtime share: the order mode, what the host has observed, and which streams there are.
 
 use crate::order::{Named, Observed, OrderMode, StreamId, Use};
+use crate::panics::Panics;
 use crate::site::Site;
 use crate::stream::StreamCore;
 use crate::timeline::Timeline;
@@ -18,6 +19,7 @@ pub(crate) struct World {
     /// The names of identities that stand for the streams of captures.
     captures: Mutex<HashMap<StreamId, Named>>,
     warned: Mutex<HashSet<(Site, Site)>>,
+    pub(crate) panics: Panics,
     shut_down: AtomicBool,
 }
 
@@ -37,6 +39,7 @@ impl World {
             streams: RwLock::default(),
             captures: Mutex::default(),
             warned: Mutex::default(),
+            panics: Panics::default(),
             shut_down: AtomicBool::new(false),
         })
     }

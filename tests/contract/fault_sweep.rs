@@ -340,7 +340,9 @@ fn whichever_call_fails_nothing_hangs_and_nothing_is_wrong() {
         [("SOFTCUDA_PEER", "1"), ("SOFTCUDA_PEER", "0"), ("WARPLINE_COMPLETION", "event"), library];
     let missing: BTreeSet<_> = settings
         .into_iter()
-        .flat_map(|setting| counts(&cuda_tests_say(&[("SOFTCUDA_COUNTS", "1"), setting])).into_keys())
+        .flat_map(|setting| {
+            counts(&cuda_tests_say(&[crate::DEVICES, ("SOFTCUDA_COUNTS", "1"), setting])).into_keys()
+        })
         .filter(|entry| !calls.contains_key(entry) && !FOR_REFUSALS.contains(&entry.as_str()))
         .collect();
     assert!(missing.is_empty(), "the contract calls what the workload does not: {missing:?}");

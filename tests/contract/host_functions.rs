@@ -1,6 +1,7 @@
 //! Host functions in stream order.
 
-use crate::contract;
+use crate::support::says;
+use crate::{contract, refused};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use warpline::prelude::*;
@@ -25,6 +26,67 @@ contract! {
         assert_eq!(stream.call(|| "text".to_owned()).await?, "text");
         let failed: Result<(), String> = stream.call(|| Err("mine".to_owned())).await?;
         assert_eq!(failed.unwrap_err(), "mine", "an error of the function's own is a value like any other");
+    }
+
+    async fn a_panic_fails_its_call_and_what_was_put_after_it([device]) {
+        let stream = device.stream().label("work").build()?;
+        let [after, beside] = [device.new_stream()?, device.new_stream()?];
+        let x = stream.alloc::<f32>(4)?;
+        drop(stream.fill(&x, 1.0));
+        let before = stream.read(&x);
+        let gate = stream.hold()?;
+        let panicked = stream.call(|| -> u32 { panic!("on purpose") });
+        let filled = stream.fill(&x, 2.0);
+        drop(after.wait_stream(&stream));
+        let behind = after.read(&x);
+        let looked_at_late = stream.read(&x);
+        let event = after.record_event();
+        gate.open();
+
+        assert_eq!((before.await?, beside.call(|| 5).await?), (vec![1.0; 4], 5));
+        for error in [
+            refused(filled).await,
+            refused(behind).await,
+            refused(event.synchronize()).await,
+            refused(after.synchronize()).await,
+            refused(stream.call(|| ())).await,
+        ] {
+            assert!(error.is_inherited(), "{error}");
+            says(&error, ErrorKind::Panicked, &["comes after a host function that panicked: call on stream \"work\" ("]);
+        }
+        let error = refused(panicked).await;
+        says(&error, ErrorKind::Panicked, &["call on stream \"work\" (tests/contract/host_functions.rs:", "panicked at ticket 4: on purpose"]);
+        assert!(!error.is_inherited());
+
+        assert!(refused(looked_at_late).await.is_inherited(), "it was enqueued before anybody looked");
+        assert_eq!(stream.read(&x).await?, [2.0; 4]);
+        drop(after.wait_stream(&stream));
+        assert_eq!(after.read(&x).await?, [2.0; 4]);
+        assert!(device.fault().is_none());
+    }
+
+    async fn a_panic_that_nobody_awaits_is_returned_by_synchronize_once([device]) {
+        let stream = device.new_stream()?;
+        let early = stream.call(|| panic!("early"));
+        stream.record_event().synchronize().await.unwrap_err();
+        drop(early);
+        drop(stream.call(|| panic!("late")));
+        let error = refused(stream.synchronize()).await;
+        says(&error, ErrorKind::Panicked, &["early"]);
+        assert!(!error.is_inherited());
+        stream.synchronize().await?;
+    }
+
+    async fn a_synchronize_returns_a_panic_whose_call_is_still_held_and_so_ends_it([device]) {
+        let stream = device.new_stream()?;
+        let panicked = stream.call(|| panic!("on purpose"));
+        let before = stream.call(|| 5);
+        let error = refused(stream.synchronize()).await;
+        assert!(!error.is_inherited(), "{error}");
+        stream.synchronize().await?;
+        assert_eq!(stream.call(|| 6).await?, 6);
+        assert!(refused(before).await.is_inherited());
+        assert_eq!(refused(panicked).await.kind(), ErrorKind::Panicked);
     }
 
     async fn it_is_called_also_when_nobody_waits_for_it([device]) {

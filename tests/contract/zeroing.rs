@@ -8,7 +8,7 @@ const SECRET: u8 = 0xa5;
 
 /// The same device in a runtime that zeroes what it hands out.
 fn zeroing(device: &Device) -> Result<(Runtime, Device)> {
-    let mut builder = Runtime::builder().zero_on_free(true);
+    let mut builder = warpline::RuntimeBuilder::from_env()?.zero_on_free(true);
     if device.runs_in_turns() {
         builder = builder.schedule(Schedule::Seeded(1));
     }

@@ -5,9 +5,10 @@ use crate::support::{refusal, says, within_a_minute};
 use crate::{cuda, four, stream};
 use std::sync::Arc;
 use warpline::prelude::*;
+use warpline::{reads, writes};
 
 #[test]
-fn a_panic_fails_the_device_of_its_runtime_and_nothing_behind_it_says_ok() {
+fn a_panic_in_foreign_work_fails_the_device_of_its_runtime_and_nothing_behind_it_says_ok() {
     for completion in ["word", "event"] {
         in_child(&[("WARPLINE_COMPLETION", completion)], || {
             let (_runtime, device) = cuda();
@@ -18,8 +19,11 @@ fn a_panic_fails_the_device_of_its_runtime_and_nothing_behind_it_says_ok() {
             let (_held, last) = (Arc::new(()), Arc::new(()));
             let gate = stream.hold().unwrap();
             let before = stream.read(&x);
-            let line = line!() + 1;
-            let panicked = stream.call(|| -> u32 { panic!("on purpose") });
+            let line = line!() + 2;
+            // SAFETY: it touches no device memory.
+            let panicked = unsafe {
+                stream.external(reads([&x; 0]), writes([&x; 0]), |raw| raw.call(|| panic!("on purpose")))
+            };
             drop(stream.fill(&x, 2.0));
             let read = stream.read(&x);
             drop(stream.copy_into(&x, host));
@@ -41,7 +45,7 @@ fn a_panic_fails_the_device_of_its_runtime_and_nothing_behind_it_says_ok() {
                 }
             });
             let place = format!(
-                "call failed on stream \"work\" at ticket 4 (tests/cuda_faults/host_functions.rs:{line}): panicked: on purpose; \
+                "external failed on stream \"work\" at ticket 4 (tests/cuda_faults/host_functions.rs:{line}): panicked: on purpose; \
                  cuda:0 accepts no more work in this runtime"
             );
             let cause = refusal(panicked);

@@ -46,6 +46,19 @@ pub(crate) fn refusal<T: std::fmt::Debug>(pending: Pending<T>) -> Error {
     }
 }
 
+warpline::kernel! {
+    unsafe fn fails(y: &mut [u8]) {
+        cuda: "extern \"C\" __global__ void fails(unsigned char* y) {}",
+        cpu: |_y| panic!("on purpose"),
+    }
+}
+
+/// Enqueues a kernel that takes its device along.
+pub(crate) fn break_device(stream: &Stream) -> Pending<()> {
+    let y = stream.alloc::<u8>(1).expect("memory");
+    stream.launch(fails(&y), LaunchConfig::linear(1, 1))
+}
+
 /// Checks that `pending` was refused for want of an edge.
 #[track_caller]
 pub(crate) fn unordered<T: std::fmt::Debug>(pending: Pending<T>) -> Error {

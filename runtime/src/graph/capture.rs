@@ -302,7 +302,7 @@ impl Capture {
         &self,
         core: &Arc<StreamCore>,
         op: &mut Op<'_, A>,
-        command: impl FnOnce() -> Command,
+        command: impl FnOnce(Ticket) -> Command,
     ) -> Result<Ticket> {
         self.try_enqueue(core, op, command).map_err(|error| error.at(op.site))
     }
@@ -311,7 +311,7 @@ impl Capture {
         &self,
         core: &Arc<StreamCore>,
         op: &mut Op<'_, A>,
-        command: impl FnOnce() -> Command,
+        command: impl FnOnce(Ticket) -> Command,
     ) -> Result<Ticket> {
         if let Some(error) = op.refused.take() {
             return Err(error);
@@ -324,7 +324,7 @@ impl Capture {
         }
         let work = match op.plan {
             Some(graph) => What::Steps(graph),
-            None => What::One(Work::of(command()).map_err(|why| captured(op.site, core, why))?),
+            None => What::One(Work::of(command(0)).map_err(|why| captured(op.site, core, why))?),
         };
         let mut recording = self.recording.lock();
         let at = recording.find(core).expect("a captured stream is a member of its capture");

@@ -256,7 +256,7 @@ impl Graph {
         op.plan = Some(&graph.plan);
         op.claims = &graph.claims;
         op.keep = Some(self.0.clone());
-        let place = core.enqueue(&mut op, || Command::Graph(graph.executable.clone()));
+        let place = core.enqueue(&mut op, |_| Command::Graph(graph.executable.clone()));
         Pending::value(core, place, ())
     }
 

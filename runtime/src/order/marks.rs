@@ -46,6 +46,7 @@ pub(crate) fn leaves_a_mark(kind: ErrorKind) -> bool {
         | ErrorKind::InvalidName
         | ErrorKind::InvalidArgument
         | ErrorKind::Unsupported
+        | ErrorKind::Panicked
         | ErrorKind::Data => false,
         // The call came from where, or while, the stream takes none.
         ErrorKind::Reentrant | ErrorKind::Captured => false,

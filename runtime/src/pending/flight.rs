@@ -3,6 +3,7 @@
 use crate::driver::Linger;
 use crate::error::{Error, Result};
 use crate::hope::Hope;
+use crate::panics::Epoch;
 use crate::stream::{Place, StreamCore};
 use crate::timeline::Registration;
 use std::cell::Cell;
@@ -13,6 +14,17 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tokio::task::coop;
 
+/// What a place has to do with panics of host functions that come before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Panics {
+    /// It fails with them.
+    FailIt,
+    /// The same, but that its own is the result of its call.
+    EarlierFailIt,
+    /// Its result says what there is to say.
+    AreItsResult,
+}
+
 /// What is waited for.
 pub(super) struct Flight {
     pub(super) core: Arc<StreamCore>,
@@ -20,6 +32,10 @@ pub(super) struct Flight {
     pub(super) registration: Option<Registration>,
     /// Whether seeing it done counts as observing.
     pub(super) observes: bool,
+    /// What it has to do with panics of host functions.
+    pub(super) panics: Panics,
+    /// When it was called.
+    pub(super) epoch: Epoch,
     /// Whether it was done and let other tasks run first.
     pub(super) has_yielded: bool,
 }
@@ -29,8 +45,7 @@ impl Flight {
     #[inline]
     fn look(&self) -> Result<bool> {
         if self.core.timeline.settle(self.place.ticket) {
-            self.observe();
-            return Ok(true);
+            return self.is_done();
         }
         if crate::process::is_forked() {
             return Err(crate::process::forked());
@@ -45,17 +60,24 @@ impl Flight {
     fn look_at_fault(&self, fault: &Error) -> Result<bool> {
         // It may have been reached just before the device failed.
         if self.core.timeline.settle(self.place.ticket) {
-            self.observe();
-            return Ok(true);
+            return self.is_done();
         }
         Err(fault.clone())
     }
 
+    /// Observes it, unless it comes after a panic.
     #[inline]
-    fn observe(&self) {
+    fn is_done(&self) -> Result<bool> {
+        if self.panics != Panics::AreItsResult
+            && let Some(error) =
+                self.core.panic_before(&self.place, self.epoch, self.panics == Panics::EarlierFailIt)
+        {
+            return Err(error);
+        }
         if self.observes {
             self.core.observe(&self.place);
         }
+        Ok(true)
     }
 
     /// The same place for a view. It is held by the `Pending` that is looked at: what becomes of the view must not take its
@@ -63,7 +85,8 @@ impl Flight {
     pub(super) fn looked_at(&self) -> Self {
         let place = Place { holds: false, ..self.place.clone() };
         let core = self.core.clone();
-        Flight { core, place, registration: None, observes: self.observes, has_yielded: false }
+        let Flight { observes, panics, epoch, .. } = *self;
+        Flight { core, place, registration: None, observes, panics, epoch, has_yielded: false }
     }
 
     /// Whether nothing is ahead of it, so that it runs now or soon.

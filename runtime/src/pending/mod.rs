@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::memory::Buffer;
 use crate::stream::{Place, StreamCore};
 use crate::timeline::Ticket;
-use flight::Flight;
+use flight::{Flight, Panics};
 use many::Many;
 use output::Output;
 use std::fmt;
@@ -110,6 +110,31 @@ impl<T> Pending<T> {
         }
     }
 
+    /// The result of a host function, whose own panic `make` returns.
+    pub(crate) fn of_call(
+        core: &Arc<StreamCore>,
+        place: Result<Place>,
+        make: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Self {
+        Self::later(core, place, make).with_panics(Panics::EarlierFailIt)
+    }
+
+    /// Of a place whose `make` says which panics there were.
+    pub(crate) fn of_synchronize(
+        core: &Arc<StreamCore>,
+        place: Place,
+        make: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Self {
+        Self::later(core, Ok(place), make).with_panics(Panics::AreItsResult)
+    }
+
+    fn with_panics(mut self, panics: Panics) -> Self {
+        if let State::Flight(flight, _) = &mut self.state {
+            flight.panics = panics;
+        }
+        self
+    }
+
     #[inline(always)]
     fn flight(core: &Arc<StreamCore>, place: Place, output: Output<T>) -> Self {
         if place.captured {
@@ -121,7 +146,15 @@ impl<T> Pending<T> {
         // Made where it stays: it is large.
         Pending {
             state: State::Flight(
-                Flight { core: core.clone(), place, registration: None, observes: true, has_yielded: false },
+                Flight {
+                    core: core.clone(),
+                    place,
+                    registration: None,
+                    observes: true,
+                    panics: Panics::FailIt,
+                    epoch: core.device.world.panics.epoch(),
+                    has_yielded: false,
+                },
                 output,
             ),
         }

@@ -124,7 +124,7 @@ impl StreamCore {
             pattern: 0,
             pattern_bytes: 1,
         };
-        self.enqueue(&mut op, || Command::Fill(fill)).map(drop)
+        self.enqueue(&mut op, |_| Command::Fill(fill)).map(drop)
     }
 
     /// Memory that holds whatever its last owner left.

@@ -71,7 +71,7 @@ impl Stream {
         op.refused = self.same_len(site, len, buffer.len()).err();
         op.keep = Some(slot.clone());
         let place =
-            self.core().enqueue(&mut op, || Command::Copy(host_copy(CopyKind::HostToDevice, src, buffer)));
+            self.core().enqueue(&mut op, |_| Command::Copy(host_copy(CopyKind::HostToDevice, src, buffer)));
         let place = place.map_err(|error| match slot.lock().take() {
             Some(bytes) => error.with_buffer(bytes),
             None => error,
@@ -93,7 +93,7 @@ impl Stream {
         op.refused = self.same_len(site, host.len(), buffer.len()).err();
         op.keep = Some(host.clone());
         let place =
-            self.core().enqueue(&mut op, || Command::Copy(host_copy(CopyKind::HostToDevice, src, buffer)));
+            self.core().enqueue(&mut op, |_| Command::Copy(host_copy(CopyKind::HostToDevice, src, buffer)));
         Pending::value(self.core(), place, ())
     }
 
@@ -166,7 +166,7 @@ impl Stream {
         let mut op = Op::new("copy", site, &touches);
         op.keep = Some(slot.clone());
         let place =
-            self.core().enqueue(&mut op, || Command::Copy(host_copy(CopyKind::DeviceToHost, dst, buffer)));
+            self.core().enqueue(&mut op, |_| Command::Copy(host_copy(CopyKind::DeviceToHost, dst, buffer)));
         Ok((place, slot))
     }
 
@@ -199,7 +199,7 @@ impl Stream {
             Err(error) => op.refused = Some(error),
         }
         let place =
-            self.core().enqueue(&mut op, || Command::Copy(host_copy(CopyKind::HostToDevice, src, buffer)));
+            self.core().enqueue(&mut op, |_| Command::Copy(host_copy(CopyKind::HostToDevice, src, buffer)));
         Pending::value(self.core(), place, ())
     }
 
@@ -274,11 +274,11 @@ impl Stream {
         let place = match copy {
             Ok(copy) => {
                 op.moved = (copy.width_bytes * copy.height) as u64;
-                self.core().enqueue(&mut op, || Command::Copy(copy))
+                self.core().enqueue(&mut op, |_| Command::Copy(copy))
             }
             Err(error) => {
                 op.refused = Some(error);
-                self.core().enqueue(&mut op, || unreachable!("a refused op has no command"))
+                self.core().enqueue(&mut op, |_| unreachable!("a refused op has no command"))
             }
         };
         Pending::value(self.core(), place, ())

@@ -23,6 +23,7 @@ use crate::graph::Capture;
 use crate::hope::Hope;
 use crate::offload::{self, Duty};
 use crate::order::{self, Clock, MAX_TICKET, Mark, Marks, Named, OrderMode, StreamId, Use, leaves_a_mark};
+use crate::panics::{Epoch, Reached};
 use crate::site::Site;
 use crate::sync::{Lines, Lock};
 use crate::timeline::{Released, Ticket, Timeline};
@@ -387,7 +388,7 @@ impl StreamCore {
         &self,
         state: &mut State,
         site: Site,
-        command: impl FnOnce() -> Command,
+        command: impl FnOnce(Ticket) -> Command,
         claims: Option<Box<[crate::driver::Claim]>>,
         kept: bool,
     ) -> Result<Ticket, DriverError> {
@@ -398,7 +399,8 @@ impl StreamCore {
         // driver before the uses noted for this ticket are over; host addresses from pinned blocks, which `keeps` holds.
         // Collisions: the order check has passed in `deny`, and `claims` says what is touched in every other mode.
         // Made where it is handed over: a command is large.
-        let submitted = unsafe { state.raw.submit(Submission { ticket, site, command: command(), claims }) };
+        let submitted =
+            unsafe { state.raw.submit(Submission { ticket, site, command: command(ticket), claims }) };
         if let Err(error) = &submitted
             && !matches!(error, DriverError::Halfway(_))
         {
@@ -582,7 +584,7 @@ impl StreamCore {
                 self.take_ticket(state, site).map_err(|error| self.refused(site, &error))?;
             } else {
                 let point = self.point_at(from);
-                self.submit(state, site, || Command::Wait(point), None, false)
+                self.submit(state, site, |_| Command::Wait(point), None, false)
                     .map_err(|error| self.refused(site, &error))?;
                 holds = true;
             }
@@ -615,7 +617,7 @@ impl StreamCore {
     /// of it: the next marker stands for it too.
     pub(super) fn take_ticket(&self, state: &mut State, site: Site) -> Result<(), DriverError> {
         if !self.device.signalled {
-            return self.submit(state, site, || Command::Elided, None, false).map(drop);
+            return self.submit(state, site, |_| Command::Elided, None, false).map(drop);
         }
         state.issued += 1;
         self.issued.store(state.issued, Ordering::Release);
@@ -661,6 +663,13 @@ impl StreamCore {
         self.version.fetch_add(1, Ordering::Release);
         drop(seat);
         error.with_mark(mark)
+    }
+
+    /// The error of a place that comes after a host function which panicked.
+    #[inline]
+    pub(crate) fn panic_before(&self, place: &Place, epoch: Epoch, is_call: bool) -> Option<Error> {
+        let Place { ticket, clock, .. } = place;
+        self.device.world.panics.before(self, &Reached { ticket: *ticket, clock, epoch, is_call })
     }
 
     /// The host has seen that this stream is past `place`.

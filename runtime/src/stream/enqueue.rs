@@ -11,7 +11,7 @@ use crate::order::{
 };
 use crate::site::Site;
 use crate::sync::Lines;
-use crate::timeline::{Keep, Until};
+use crate::timeline::{Keep, Ticket, Until};
 use crate::trace::event;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -152,7 +152,7 @@ impl StreamCore {
     pub(crate) fn enqueue<A: InMemory>(
         self: &Arc<Self>,
         op: &mut Op<'_, A>,
-        command: impl FnOnce() -> Command,
+        command: impl FnOnce(Ticket) -> Command,
     ) -> Result<Place> {
         self.fetch();
         for touch in op.touches.iter().take(FETCHED) {
@@ -183,7 +183,7 @@ impl StreamCore {
     fn try_enqueue<A: InMemory>(
         self: &Arc<Self>,
         op: &mut Op<'_, A>,
-        command: impl FnOnce() -> Command,
+        command: impl FnOnce(Ticket) -> Command,
     ) -> Result<Place> {
         if let Some(error) = op.refused.take() {
             return Err(error);
@@ -506,7 +506,7 @@ impl StreamCore {
         self: &Arc<Self>,
         kind: &'static str,
         site: Site,
-        command: impl FnOnce() -> Command,
+        command: impl FnOnce(Ticket) -> Command,
     ) -> Result<Place> {
         self.enqueue(&mut Op::<Touch<'_>>::new(kind, site, &[]), command)
     }

@@ -242,7 +242,7 @@ impl<'a> Turn<'a> {
         let current =
             native.stream.make_current().map_err(|error| self.refused(site, touches, &error, false))?;
         let mut op = Op { turn: true, ..Op::new("foreign", site, touches) };
-        let place = self.core.enqueue(&mut op, || Command::Foreign)?;
+        let place = self.core.enqueue(&mut op, |_| Command::Foreign)?;
         let enqueuing = native.stream.foreign_begins(place.ticket, site);
         let mut raw = RawStream::new(self.core, site, Some(native));
         f(&mut raw);
@@ -277,7 +277,7 @@ impl<'a> Turn<'a> {
         let mut op = Op { turn: true, gate: Some(gate), ..Op::new("call", site, touches) };
         let calls = Arc::new(Mutex::new(Vec::new()));
         let run = calls.clone();
-        let place = self.core.enqueue(&mut op, || {
+        let place = self.core.enqueue(&mut op, |_| {
             Command::Call(HostFn(Box::new(move || {
                 let calls: Vec<HostCall> = std::mem::take(&mut *run.lock());
                 calls.into_iter().for_each(|call| call());

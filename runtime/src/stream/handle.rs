@@ -3,7 +3,7 @@
 use super::core::{Settings, StreamCore};
 use super::enqueue::{Op, Touch};
 use crate::device::{Device, DeviceId};
-use crate::driver::{Command, Fill, HostFn, Launch, Priority, RawHandle};
+use crate::driver::{Command, Fill, Launch, Priority, RawHandle};
 use crate::element::Element;
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::{AccessMode, KernelCall, LaunchConfig};
@@ -12,7 +12,6 @@ use crate::order::StreamId;
 use crate::pending::Pending;
 use crate::site::Site;
 use crate::timeline::Ticket;
-use parking_lot::Mutex;
 use std::ffi::c_void;
 use std::fmt;
 use std::sync::Arc;
@@ -144,7 +143,7 @@ impl Stream {
             Some(error) => Some(error.clone()),
         }
         .map(|error| self.core().refused_call(op.site, kernel.name, &error));
-        let place = self.core().enqueue(&mut op, || {
+        let place = self.core().enqueue(&mut op, |_| {
             Command::Launch(Launch { kernel, config, args: std::mem::take(&mut call.args) })
         });
         Pending::value(self.core(), place, ())
@@ -177,35 +176,8 @@ impl Stream {
         };
         let touches =
             [Touch { allocation: buffer.allocation(), range: buffer.range(), mode: AccessMode::Write }];
-        let place = self.core().enqueue(&mut Op::new("fill", site, &touches), || Command::Fill(fill));
+        let place = self.core().enqueue(&mut Op::new("fill", site, &touches), |_| Command::Fill(fill));
         Pending::value(self.core(), place, ())
-    }
-
-    /// Calls `f` in stream order: after everything enqueued before, before everything enqueued after.
-    ///
-    /// It runs on a thread of the driver and holds up what is behind it on this stream, and may hold up host functions of other
-    /// streams. It must not wait for work of the same device. It may drop streams, buffers and `Pending`s. A panic in it is a
-    /// fault of the device.
-    ///
-    /// On a CUDA device it cannot enqueue, allocate or page-lock: the driver does not take calls from there, and they are refused
-    /// as `Driver`. Send what follows to a task instead, or await this and enqueue it then.
-    /// Asking a stream where it stands (`query`, `synchronize`, `record_event`) may wait for who enqueues there: not from here.
-    ///
-    /// # Cancel safety
-    /// Dropping the `Pending` drops the result; `f` is called all the same.
-    #[track_caller]
-    pub fn call<R: Send + 'static>(&self, f: impl FnOnce() -> R + Send + 'static) -> Pending<R> {
-        let result = Arc::new(Mutex::new(None));
-        let slot = result.clone();
-        let place = self.core().enqueue_plain("call", Site::here(&"call"), || {
-            Command::Call(HostFn(Box::new(move || {
-                let value = f();
-                *slot.lock() = Some(value);
-            })))
-        });
-        Pending::later(self.core(), place, move || {
-            Ok(result.lock().take().expect("a host function whose ticket is reached has returned"))
-        })
     }
 }
 

@@ -1,6 +1,7 @@
 //! Streams: linear sequences of work on one device.
 
 mod alloc;
+mod call;
 mod captured;
 mod copy;
 mod core;

@@ -94,7 +94,7 @@ impl Stream {
     pub fn record_timed_event(&self) -> Result<Event> {
         let stamp = Arc::new(Stamp::default());
         let command = stamp.clone();
-        self.core().enqueue_plain("stamp", Site::here(&"record_timed_event"), || Command::Stamp(command))?;
+        self.core().enqueue_plain("stamp", Site::here(&"record_timed_event"), |_| Command::Stamp(command))?;
         Ok(Event::record(self.core(), Some(stamp)))
     }
 
@@ -225,7 +225,7 @@ impl StreamCore {
         let taken = if edges.is_empty() {
             self.take_ticket(&mut seat, site)
         } else {
-            self.submit(&mut seat, site, || Command::Elided, None, false).map(drop)
+            self.submit(&mut seat, site, |_| Command::Elided, None, false).map(drop)
         };
         taken.map_err(refused)?;
         edges.iter().for_each(|from| self.know(from));
@@ -233,10 +233,14 @@ impl StreamCore {
     }
 
     pub(crate) fn synchronize(self: &Arc<Self>) -> Pending<()> {
-        let core = self.clone();
-        Pending::later(self, Ok(self.here()), move || {
+        let (core, place) = (self.clone(), self.here());
+        let here = place.clone();
+        Pending::of_synchronize(self, place, move || {
             core.device.confirm()?;
-            core.take_unseen().map_or(Ok(()), Err)
+            let panics = &core.device.world.panics;
+            let epoch = panics.epoch();
+            let (unseen, panicked) = (core.take_unseen(), panics.end_on(core.id, here.ticket));
+            unseen.or(panicked).or_else(|| core.panic_before(&here, epoch, false)).map_or(Ok(()), Err)
         })
     }
 }

@@ -40,7 +40,7 @@ impl Stream {
     pub fn hold(&self) -> Result<Gate> {
         let gate = Gate { timeline: Arc::new(Timeline::new()) };
         let point = Point { timeline: gate.timeline.clone(), ticket: 1, event: None };
-        self.core().enqueue_plain("wait", Site::here(&"hold"), || Command::Wait(point))?;
+        self.core().enqueue_plain("wait", Site::here(&"hold"), |_| Command::Wait(point))?;
         Ok(gate)
     }
 }

@@ -1,0 +1,114 @@
+//! Host functions in stream order, and what becomes of their results and panics.
+//!
+//! The result goes through a slot that the function and the `Pending` share. Whoever comes second finds what
+//! the first left: a `Pending` that is dropped leaves word that nobody will look, so that a panic is told
+//! in another way.
+
+use super::core::StreamCore;
+use super::handle::Stream;
+use crate::driver::{Command, HostFn, message_of};
+use crate::error::Result;
+use crate::panics;
+use crate::pending::Pending;
+use crate::site::Site;
+use parking_lot::Mutex;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Weak};
+
+/// What a host function has come to.
+enum Outcome<R> {
+    Unknown,
+    Known(Result<R>),
+    /// Not known yet, and nobody will look.
+    Abandoned,
+}
+
+type Slot<R> = Arc<Mutex<Outcome<R>>>;
+
+/// The half of the slot that the `Pending` has.
+struct Looks<R> {
+    slot: Slot<R>,
+    core: Arc<StreamCore>,
+}
+
+impl<R> Looks<R> {
+    fn look(self) -> Result<R> {
+        match std::mem::replace(&mut *self.slot.lock(), Outcome::Abandoned) {
+            Outcome::Known(result) => result,
+            Outcome::Unknown | Outcome::Abandoned => {
+                unreachable!(
+                    "a host function whose ticket is reached has come to an end, and is looked at once"
+                )
+            }
+        }
+    }
+}
+
+impl<R> Drop for Looks<R> {
+    fn drop(&mut self) {
+        let outcome = std::mem::replace(&mut *self.slot.lock(), Outcome::Abandoned);
+        if let Outcome::Known(Err(error)) = outcome {
+            self.core.note_unseen(&error);
+        }
+    }
+}
+
+/// The `Pending` was dropped before the function came to an end.
+fn nobody_looks<R>(result: Result<R>, core: &Weak<StreamCore>) {
+    match result {
+        // The value is its user's, and so is a panic of its drop.
+        Ok(value) => {
+            if catch_unwind(AssertUnwindSafe(|| drop(value))).is_err() {
+                crate::report::drop_panicked();
+            }
+        }
+        Err(error) => {
+            if let Some(core) = core.upgrade() {
+                core.note_unseen(&error);
+            }
+        }
+    }
+}
+
+impl Stream {
+    /// Calls `f` in stream order: after everything enqueued before, before everything enqueued after.
+    ///
+    /// It runs on a thread of the driver and holds up what is behind it on this stream, and may hold up host functions of other
+    /// streams. It must not wait for work of the same device. It may drop streams, buffers and `Pending`s.
+    ///
+    /// On a CUDA device it cannot enqueue, allocate or page-lock: the driver does not take calls from there, and they are refused
+    /// as `Driver`. Send what follows to a task instead, or await this and enqueue it then.
+    /// Asking a stream where it stands (`query`, `synchronize`, `record_event`) may wait for who enqueues there: not from here.
+    ///
+    /// # Cancel safety
+    /// Dropping the `Pending` drops the result; `f` is called all the same.
+    ///
+    /// # Errors
+    /// `Panicked` if `f` panics. The device is still usable, and what is behind `f` on the stream runs. Awaiting that fails as well,
+    /// with an inherited error, and so does awaiting work of streams that waited for it, as far as it was enqueued before this
+    /// `Pending` was awaited or a `synchronize` of this stream returned the panic.
+    #[track_caller]
+    pub fn call<R: Send + 'static>(&self, f: impl FnOnce() -> R + Send + 'static) -> Pending<R> {
+        let (site, core) = (Site::here(&"call"), self.core());
+        let slot: Slot<R> = Arc::new(Mutex::new(Outcome::Unknown));
+        let looks = Looks { slot: slot.clone(), core: core.clone() };
+        let place = core.enqueue_plain("call", site, |ticket| {
+            let (weak, id, label, world) =
+                (Arc::downgrade(core), core.id, core.label.clone(), core.device.world.clone());
+            Command::Call(HostFn(Box::new(move || {
+                let result = catch_unwind(AssertUnwindSafe(f)).map_err(|panic| {
+                    let error = panics::error_of(&site.on(&label), ticket, &message_of(panic));
+                    world.panics.note(id, ticket, error.at(site))
+                });
+                let mut outcome = slot.lock();
+                if !matches!(*outcome, Outcome::Abandoned) {
+                    *outcome = Outcome::Known(result);
+                    return;
+                }
+                drop(outcome);
+                nobody_looks(result, &weak);
+            })))
+        });
+        Pending::of_call(core, place, move || looks.look())
+    }
+}
