@@ -91,6 +91,18 @@ fn memory_beyond_the_limit_is_refused_with_the_numbers_and_the_largest_holders()
 }
 
 #[test]
+fn a_device_without_a_limit_names_no_free_memory() {
+    let (_runtime, _, [stream]) = streams(["s"]);
+    says(
+        &stream.alloc::<f32>(1 << 59).unwrap_err(),
+        ErrorKind::OutOfMemory,
+        &[
+            "cpu:0 is out of memory: 2.0 EiB asked, more than the system gives (0 B in use, 0 B cached); drop tensors",
+        ],
+    );
+}
+
+#[test]
 fn more_elements_than_can_be_addressed_are_out_of_memory() {
     let (_runtime, _, [stream]) = streams(["s"]);
     says(
