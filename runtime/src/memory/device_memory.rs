@@ -196,10 +196,9 @@ impl DeviceMemory {
                 Err(DriverError::OutOfMemory(free)) => exhausted = Exhausted::Driver(free),
                 Err(DriverError::Refused(why) | DriverError::Halfway(why)) => {
                     let message = format!(
-                        "{} gave no memory: {} asked for {}: {why}",
+                        "{} gave no memory: {} asked: {why}",
                         self.driver.id(),
-                        ByteSize(request.size),
-                        request.site
+                        ByteSize(request.size)
                     );
                     return Err(Error::new(ErrorKind::Driver, message));
                 }

@@ -140,7 +140,9 @@ impl Stream {
     }
 
     fn copy_out<T: Element>(&self, site: Site, buffer: &Buffer<T>) -> Result<(Result<super::Place>, Slot)> {
-        let host = Pinned::<T>::new(self.core().device.pinned_bytes(buffer.len_bytes())?, buffer.len());
+        let host = self.core().device.pinned_bytes(buffer.len_bytes());
+        let host = host.map_err(|error| self.core().unserved(site, error))?;
+        let host = Pinned::<T>::new(host, buffer.len());
         let dst = host.as_ptr() as u64;
         let slot: Slot = Arc::new(Mutex::new(Some(host.into_bytes())));
         let touches =
@@ -172,7 +174,7 @@ impl Stream {
                 staged.copy_from_slice(host);
                 staged
             }
-            Err(error) => return Pending::refused_on(self.core(), error),
+            Err(error) => return Pending::refused_on(self.core(), self.core().unserved(site, error)),
         };
         let src = staged.as_ptr() as u64;
         let touches =

@@ -103,7 +103,7 @@ impl Stream {
     #[inline]
     pub fn alloc_at<T: Element>(&self, site: Site, len: usize) -> Result<Buffer<T>> {
         let Some(len_bytes) = len.checked_mul(size_of::<T>()) else {
-            return Err(too_long(len, size_of::<T>()));
+            return Err(self.core().too_long(site, len, size_of::<T>()));
         };
         Ok(Buffer::new(self.core().alloc(site, len_bytes)?, len))
     }
@@ -208,14 +208,6 @@ impl Stream {
     }
 }
 
-#[cold]
-fn too_long(len: usize, element_bytes: usize) -> Error {
-    Error::new(
-        ErrorKind::OutOfMemory,
-        format!("alloc of {len} elements of {element_bytes} bytes is more than can be addressed"),
-    )
-}
-
 impl StreamCore {
     fn alloc(self: &Arc<Self>, site: Site, len_bytes: usize) -> Result<Arc<Allocation>> {
         self.ensure_open(site)?;
@@ -231,7 +223,8 @@ impl StreamCore {
                 ErrorKind::Driver => self.device.ensure_open().err().unwrap_or(error),
                 _ => error,
             }
-        })?;
+        });
+        let grant = grant.map_err(|error| self.unserved(site, error))?;
         let ticket = match grant.wait {
             None => self.allocation_ticket(site),
             Some(used) => self.wait_for_block(site, used),
@@ -239,6 +232,25 @@ impl StreamCore {
         let ticket = ticket.inspect_err(|_| memory.free(grant.block, &[]))?;
         let used = Use { stream: self.id, ticket };
         Ok(Allocation::new(self.device.clone(), &grant, len_bytes, used, site))
+    }
+
+    #[cold]
+    fn too_long(&self, site: Site, len: usize, element_bytes: usize) -> Error {
+        let why =
+            format!("{len} elements of {element_bytes} bytes are more than can be addressed; allocate fewer");
+        Error::new(ErrorKind::OutOfMemory, format!("{}: {why}", site.on(&self.label)))
+    }
+
+    /// The refusal of an op that got no memory, with its place. That of a device that takes no more
+    /// work stays as it is.
+    #[cold]
+    pub(crate) fn unserved(&self, site: Site, error: Error) -> Error {
+        match error.kind() {
+            ErrorKind::OutOfMemory | ErrorKind::Driver => {
+                Error::new(error.kind(), format!("{}: {error}", site.on(&self.label)))
+            }
+            _ => error,
+        }
     }
 
     /// The refusal of a kernel call by itself, with the place it was launched from.
