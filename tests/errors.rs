@@ -70,12 +70,13 @@ fn memory_beyond_the_limit_is_refused_with_the_numbers_and_the_largest_holders()
     let device = runtime.device(DeviceId::Cpu(0)).unwrap();
     let stream = device.new_stream().unwrap();
     let held = stream.alloc::<f32>(1 << 20).unwrap();
-    let error = stream.alloc::<f32>(4 << 20).unwrap_err();
+    let (error, line) = (stream.alloc::<f32>(4 << 20).unwrap_err(), line!());
     says(
         &error,
         ErrorKind::OutOfMemory,
         &[
-            "cpu:0 is out of memory: 16.0 MiB asked, 4.0 MiB free of the limit of 8.0 MiB (4.0 MiB in use, ",
+            &format!("alloc on stream \"stream 1\" (tests/errors.rs:{line}): cpu:0 is out of memory: "),
+            "16.0 MiB asked, 4.0 MiB free of the limit of 8.0 MiB (4.0 MiB in use, ",
             "largest holders: 4.0 MiB from tests/errors.rs:",
             "; drop tensors or lower the batch size",
         ],
@@ -91,12 +92,27 @@ fn memory_beyond_the_limit_is_refused_with_the_numbers_and_the_largest_holders()
 }
 
 #[test]
+fn a_device_without_a_limit_names_no_free_memory() {
+    let (_runtime, _, [stream]) = streams(["s"]);
+    says(
+        &stream.alloc::<f32>(1 << 59).unwrap_err(),
+        ErrorKind::OutOfMemory,
+        &[
+            "cpu:0 is out of memory: 2.0 EiB asked, more than the system gives (0 B in use, 0 B cached); drop tensors",
+        ],
+    );
+}
+
+#[test]
 fn more_elements_than_can_be_addressed_are_out_of_memory() {
     let (_runtime, _, [stream]) = streams(["s"]);
     says(
         &stream.alloc::<f64>(usize::MAX).unwrap_err(),
         ErrorKind::OutOfMemory,
-        &["alloc of 18446744073709551615 elements of 8 bytes is more than can be addressed"],
+        &[
+            "alloc on stream \"s\" (tests/errors.rs:",
+            "): 18446744073709551615 elements of 8 bytes are more than can be addressed; allocate fewer",
+        ],
     );
     says(
         &stream.alloc::<u8>(usize::MAX).unwrap_err(),
@@ -129,9 +145,10 @@ fn pinned_memory_beyond_its_cap_is_refused_with_both_numbers() {
     let host = device.pinned_blocking::<u8>(300 << 10).unwrap();
     let text = "the pinned memory of cpu:0 is at its cap: 600 KiB asked, 512 KiB in use of 1.0 MiB; drop pinned buffers or \
                 await the copies that hold them, or raise the cap";
-    says(&refusal(stream.read(&x)), ErrorKind::OutOfMemory, &[text]);
-    says(&refusal(stream.copy_to_host(&x)), ErrorKind::OutOfMemory, &[text]);
-    says(&refusal(stream.write(&x, &[0; 600 << 10])), ErrorKind::OutOfMemory, &[text]);
+    let on = |op| format!("{op} on stream \"stream 1\" (tests/errors.rs:");
+    says(&refusal(stream.read(&x)), ErrorKind::OutOfMemory, &[&on("read"), text]);
+    says(&refusal(stream.copy_to_host(&x)), ErrorKind::OutOfMemory, &[&on("copy_to_host"), text]);
+    says(&refusal(stream.write(&x, &[0; 600 << 10])), ErrorKind::OutOfMemory, &[&on("write"), text]);
     says(&device.pinned_blocking::<u8>(600 << 10).unwrap_err(), ErrorKind::OutOfMemory, &[text]);
     says(&block_on(device.pinned::<u8>(600 << 10)).unwrap_err(), ErrorKind::OutOfMemory, &[text]);
     drop(host);

@@ -316,7 +316,11 @@ fn a_capture_gets_memory_that_is_cached_and_finished_with() {
     graph.launch(&s).wait().unwrap();
     assert_eq!(s.read_one(&x.slice(7..8).unwrap()).wait().unwrap(), 2);
     let error = s.capture(|s| s.alloc::<u8>(7 << 20)).unwrap_err();
-    says(&error, ErrorKind::OutOfMemory, &["free of the limit of 8.0 MiB", "in use"]);
+    says(
+        &error,
+        ErrorKind::OutOfMemory,
+        &["alloc on stream \"stream 1\" (tests/graphs.rs:", "free of the limit of 8.0 MiB", "in use"],
+    );
     assert!(!error.to_string().contains("not finished with"), "{error}");
 }
 

@@ -153,17 +153,26 @@ contract! {
         let n = Tensor::full([1], 7, &device).await?;
         for (pending, text) in [
             (n.relu(), "relu on stream \"default\" ("),
-            (x.add(&n), "a tensor of shape [1] is i64, and the op takes f32 there; make it of f32"),
-            (n.mul(&x), "a tensor of shape [1] is f32, and the op takes i64 there; make it of i64"),
+            (
+                x.add(&n),
+                "a tensor of shape [1] is i64, and the op takes f32 there; there is no conversion on the device: read it with \
+                 to_vec::<i64>() and make one of f32 elements with Tensor::from_host",
+            ),
+            (n.mul(&x), "read it with to_vec::<f32>() and make one of i64 elements with Tensor::from_host"),
             (n.add(1.0), "the tensor is i64 and the scalar f32; pass one of i64"),
-            (x.fill_(1), "fill_ on stream"),
+            (x.fill_(1), "the tensor is f32 and the value i64; pass one of f32"),
             (x.copy_(&n), "copy_ on stream"),
         ] {
             says(&refused(pending).await, ErrorKind::DTypeMismatch, &[text]);
         }
-        says(&refused(n.item::<f32>()).await, ErrorKind::DTypeMismatch, &["item on", "is i64, and the op takes f32"]);
-        says(&n.buffer::<f32>().unwrap_err(), ErrorKind::DTypeMismatch, &["buffer: the tensor is i64, f32 was asked for"]);
+        let asked = |op| format!("the tensor is i64, and f32 was asked for; call {op}::<i64>()");
+        says(&refused(n.item::<f32>()).await, ErrorKind::DTypeMismatch, &["item on", &asked("item")]);
+        says(&refused(n.to_vec::<f32>()).await, ErrorKind::DTypeMismatch, &["to_vec on", &asked("to_vec")]);
+        says(&n.buffer::<f32>().unwrap_err(), ErrorKind::DTypeMismatch, &["buffer: ", &asked("buffer")]);
         x.zero_().await?;
+        // The way out that the first error names.
+        let converted: Vec<f32> = n.to_vec::<i64>().await?.iter().map(|&n| n as f32).collect();
+        assert_eq!(x.add(Tensor::from_host(&converted, [1], &device)).to_vec::<f32>().await?, [7.0]);
         Tensor::ones([1], &device).copy_(&x).await?;
     }
 

@@ -74,13 +74,24 @@ impl<'a> Call<'a> {
     }
 
     #[cold]
-    pub(super) fn wrong_dtype(&self, tensor: &Tensor, wanted: DType) -> Refusal {
+    fn wrong_dtype(&self, tensor: &Tensor, wanted: DType) -> Refusal {
+        let (shape, dtype) = (&tensor.shape, tensor.dtype());
         let why = format!(
-            "a tensor of shape {} is {}, and the op takes {wanted} there; make it of {wanted}",
-            tensor.shape,
-            tensor.dtype()
+            "a tensor of shape {shape} is {dtype}, and the op takes {wanted} there; there is no conversion on the device: read it with \
+             to_vec::<{dtype}>() and make one of {wanted} elements with Tensor::from_host"
         );
         self.refuse(ErrorKind::DTypeMismatch, &why)
+    }
+
+    /// Refuses to read the elements of `tensor` as `T` if they are of another type.
+    #[inline]
+    pub(super) fn read_as<T: TensorElement>(&self, tensor: &Tensor) -> Result<(), Refusal> {
+        let (dtype, asked, op) = (tensor.dtype(), T::DTYPE, self.site.op());
+        if dtype == asked {
+            return Ok(());
+        }
+        let why = format!("the tensor is {dtype}, and {asked} was asked for; call {op}::<{dtype}>()");
+        Err(self.refuse(ErrorKind::DTypeMismatch, &why))
     }
 
     /// Says that `one` and `other` should have one shape, if they do not.

@@ -185,6 +185,11 @@ fn from_host<T: TensorElement>(host: &[T], shape: Shape, device: &Device) -> Out
 #[track_caller]
 pub(super) fn fill_with<T: TensorElement>(op: &'static &'static str, x: &Tensor, value: T) -> Outcome {
     let call = Call::in_place(op, [x])?;
+    let (tensor, other) = (x.dtype(), T::DTYPE);
+    if tensor != other {
+        let why = format!("the tensor is {tensor} and the value {other}; pass one of {tensor}");
+        return Err(call.refuse(ErrorKind::DTypeMismatch, &why));
+    }
     let filled = call.stream().fill_at(call.site(), call.operand::<T>(x)?, value);
     Ok(filled.with(x.clone()))
 }

@@ -148,8 +148,8 @@ impl Tensor {
             return Err(Error::new(ErrorKind::Shape, format!("buffer: {}", self.not_contiguous())));
         }
         T::buffer(&self.storage).ok_or_else(|| {
-            let why =
-                format!("the tensor is {}, {} was asked for; ask for what it is", self.dtype(), T::DTYPE);
+            let (dtype, asked) = (self.dtype(), T::DTYPE);
+            let why = format!("the tensor is {dtype}, and {asked} was asked for; call buffer::<{dtype}>()");
             Error::new(ErrorKind::DTypeMismatch, format!("buffer: {why}"))
         })
     }

@@ -9,6 +9,7 @@ use warpline_runtime::{ErrorKind, Pinned};
 #[track_caller]
 pub(super) fn to_vec<T: TensorElement>(x: &Tensor) -> Outcome<Vec<T>> {
     let call = Call::new(&"to_vec", &x.device())?;
+    call.read_as::<T>(x)?;
     Ok(call.stream().read_at(call.site(), call.operand::<T>(x)?))
 }
 
@@ -23,6 +24,7 @@ pub(super) fn to_pinned<T: TensorElement>(x: &Tensor) -> Outcome<Pinned<T>> {
 #[track_caller]
 pub(super) fn item<T: TensorElement>(x: &Tensor) -> Outcome<T> {
     let call = Call::new(&"item", &x.device())?;
+    call.read_as::<T>(x)?;
     if x.len() != 1 {
         let why =
             format!("the tensor has {} elements, shape {}, and item takes 1; use to_vec", x.len(), x.shape);

@@ -112,7 +112,7 @@ impl DeviceShared {
             return cause;
         }
         let kind = match error {
-            DriverError::OutOfMemory { .. } => ErrorKind::OutOfMemory,
+            DriverError::OutOfMemory(_) => ErrorKind::OutOfMemory,
             DriverError::Refused(_) | DriverError::Halfway(_) => ErrorKind::Driver,
         };
         Error::new(kind, format!("{what} failed on {}: {error}; the device goes on", self.id))

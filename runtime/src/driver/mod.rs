@@ -107,16 +107,20 @@ pub enum Priority {
     High,
 }
 
+/// The memory of a device when it could not give more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FreeMemory {
+    /// Bytes that could still be had.
+    pub free_bytes: usize,
+    /// Bytes of the device in all.
+    pub total_bytes: usize,
+}
+
 /// Why a driver call failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DriverError {
-    /// No memory of that size.
-    OutOfMemory {
-        /// Bytes that could still be had, as far as the driver knows.
-        free_bytes: usize,
-        /// Bytes of the device in all.
-        total_bytes: usize,
-    },
+    /// No memory of that size, and how much there is where the driver knows.
+    OutOfMemory(Option<FreeMemory>),
     /// Anything else: the driver's own name of the error and, if it has one, a sentence.
     Refused(String),
     /// As `Refused`, of a submission that needs several driver calls and got through the first: its ticket is taken.
@@ -126,7 +130,8 @@ pub enum DriverError {
 impl fmt::Display for DriverError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            DriverError::OutOfMemory { free_bytes, total_bytes } => {
+            DriverError::OutOfMemory(None) => f.write_str("out of memory"),
+            DriverError::OutOfMemory(Some(FreeMemory { free_bytes, total_bytes })) => {
                 write!(f, "out of memory, {free_bytes} bytes free of {total_bytes}")
             }
             DriverError::Refused(why) | DriverError::Halfway(why) => f.write_str(why),

@@ -398,7 +398,8 @@ impl Capture {
         };
         let memory = &core.device.memory;
         let order = CaptureOrder { clock: &clock, world: &core.device.world };
-        let grant = memory.alloc_in(self.pool.id, len_bytes, id, &order, site)?;
+        let grant = memory.alloc_in(self.pool.id, len_bytes, id, &order, site);
+        let grant = grant.map_err(|error| core.unserved(site, error))?;
         let outside = Use { stream: self.pool.nobody, ticket: 1 };
         let allocation = Arc::new(Allocation::of_graph(
             self.pool.clone(),
@@ -419,14 +420,13 @@ impl Capture {
     /// any time of a launch.
     fn provide_workspaces(&self, plan: &mut Plan, site: Site) -> Result<()> {
         let DeviceShared { driver, memory, world, .. } = &*self.pool.device;
-        let wanted = driver.workspace_bytes(plan).map_err(|error| {
-            let core = self.recording.lock().members[0].core.clone();
-            core.refused(site, &error)
-        })?;
+        let core = self.recording.lock().members[0].core.clone();
+        let wanted = driver.workspace_bytes(plan).map_err(|error| core.refused(site, &error))?;
         let nobody = self.observed.admit().expect("a capture has fewer streams than a runtime");
         let order = CaptureOrder { clock: &Clock::default(), world };
         for (stream, len_bytes) in plan.streams.iter_mut().zip(wanted).filter(|(_, wanted)| *wanted > 0) {
-            let grant = memory.alloc_in(self.pool.id, len_bytes, nobody, &order, site)?;
+            let grant = memory.alloc_in(self.pool.id, len_bytes, nobody, &order, site);
+            let grant = grant.map_err(|error| core.unserved(site, error))?;
             self.pool.keep(grant.block);
             stream.workspace = Some(Workspace { ptr: grant.ptr, len_bytes });
         }

@@ -17,7 +17,7 @@
 use super::blocks::Segment;
 use super::pool::{BlockId, Grant, Pool, PoolId, Request, ReuseOrder, UNIT_BYTES, units};
 use super::stats::{ByteSize, MemoryStats};
-use crate::driver::{DevicePtr, Driver, DriverError};
+use crate::driver::{DevicePtr, Driver, DriverError, FreeMemory};
 use crate::error::{Error, ErrorKind};
 use crate::order::{StreamId, Use};
 use crate::site::Site;
@@ -42,7 +42,7 @@ pub(crate) struct DeviceMemory {
 
 /// Why there is no more memory.
 enum Exhausted {
-    Driver { free: usize, total: usize },
+    Driver(Option<FreeMemory>),
     Limit { free: usize, limit: usize },
     Plan,
     Absurd,
@@ -193,15 +193,12 @@ impl DeviceMemory {
                     tracing::debug!(target: "warpline", device = %self.driver.id(), len_bytes = len, "device memory grew");
                     return Ok(Ok(self.pool.lock().grow(ptr, len, request)));
                 }
-                Err(DriverError::OutOfMemory { free_bytes, total_bytes }) => {
-                    exhausted = Exhausted::Driver { free: free_bytes, total: total_bytes };
-                }
+                Err(DriverError::OutOfMemory(free)) => exhausted = Exhausted::Driver(free),
                 Err(DriverError::Refused(why) | DriverError::Halfway(why)) => {
                     let message = format!(
-                        "{} gave no memory: {} asked for {}: {why}",
+                        "{} gave no memory: {} asked: {why}",
                         self.driver.id(),
-                        ByteSize(request.size),
-                        request.site
+                        ByteSize(request.size)
                     );
                     return Err(Error::new(ErrorKind::Driver, message));
                 }
@@ -235,7 +232,10 @@ impl DeviceMemory {
         let (device, asked) = (self.driver.id(), ByteSize(len_bytes));
         let mut text = format!("{device} is out of memory: {asked} asked, ");
         text += &match exhausted {
-            Exhausted::Driver { free, total } => format!("{} free of {}", ByteSize(free), ByteSize(total)),
+            Exhausted::Driver(Some(FreeMemory { free_bytes, total_bytes })) => {
+                format!("{} free of {}", ByteSize(free_bytes), ByteSize(total_bytes))
+            }
+            Exhausted::Driver(None) => "more than the system gives".into(),
             Exhausted::Limit { free, limit } => {
                 format!("{} free of the limit of {}", ByteSize(free), ByteSize(limit))
             }

@@ -148,7 +148,7 @@ impl PinnedPool {
         self.free(evicted);
 
         let mut answer = self.driver.alloc_host(len);
-        if matches!(answer, Err(DriverError::OutOfMemory { .. })) {
+        if matches!(answer, Err(DriverError::OutOfMemory(_))) {
             let evicted = self.state.lock().evict(0);
             self.free(evicted);
             answer = self.driver.alloc_host(len);
@@ -170,7 +170,7 @@ impl PinnedPool {
                 let held = state.stats.allocated_bytes;
                 drop(state);
                 let kind = match why {
-                    DriverError::OutOfMemory { .. } => ErrorKind::OutOfMemory,
+                    DriverError::OutOfMemory(_) => ErrorKind::OutOfMemory,
                     DriverError::Refused(_) | DriverError::Halfway(_) => ErrorKind::Driver,
                 };
                 let message = format!(

@@ -1,7 +1,7 @@
 //! A driver with memory and nothing else, for the tests of this module.
 
 use crate::device::DeviceId;
-use crate::driver::{Completion, DevicePtr, Driver, DriverError, DriverStream, StreamOptions};
+use crate::driver::{Completion, DevicePtr, Driver, DriverError, DriverStream, FreeMemory, StreamOptions};
 use crate::timeline::Timeline;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -66,7 +66,8 @@ unsafe impl Driver for TestDriver {
         let mut state = self.state.lock();
         let free_bytes = self.total - state.held.values().sum::<usize>();
         if len_bytes > free_bytes {
-            return Err(DriverError::OutOfMemory { free_bytes, total_bytes: self.total });
+            let free = FreeMemory { free_bytes, total_bytes: self.total };
+            return Err(DriverError::OutOfMemory(Some(free)));
         }
         let address = state.next;
         state.next += len_bytes as u64 + 512;
@@ -82,10 +83,9 @@ unsafe impl Driver for TestDriver {
     fn alloc_host(&self, len_bytes: usize) -> Result<*mut u8, DriverError> {
         let mut state = self.state.lock();
         if len_bytes > self.total - state.host_bytes {
-            return Err(DriverError::OutOfMemory {
-                free_bytes: self.total - state.host_bytes,
-                total_bytes: self.total,
-            });
+            let free_bytes = self.total - state.host_bytes;
+            let free = FreeMemory { free_bytes, total_bytes: self.total };
+            return Err(DriverError::OutOfMemory(Some(free)));
         }
         // Over-long by a line, so that an aligned block is inside.
         let mut memory = vec![[0_u64; 8]; len_bytes / 64 + 2];

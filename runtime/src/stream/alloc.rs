@@ -71,7 +71,8 @@ impl Stream {
     /// # Errors
     /// As [`alloc_zeroed`](Self::alloc_zeroed).
     pub fn alloc_zeroed_at<T: Element>(&self, site: Site, len: usize) -> Result<Buffer<T>> {
-        Ok(Buffer::new(self.core().alloc(site, bytes_of::<T>(len)?, true)?, len))
+        let core = self.core();
+        Ok(Buffer::new(core.alloc(site, core.bytes_of::<T>(site, len)?, true)?, len))
     }
 
     /// As [`alloc`](Self::alloc), under the name and line in `site`: for ops that allocate what they return.
@@ -80,24 +81,36 @@ impl Stream {
     /// As [`alloc`](Self::alloc).
     #[inline]
     pub fn alloc_at<T: Element>(&self, site: Site, len: usize) -> Result<Buffer<T>> {
-        Ok(Buffer::new(self.core().alloc(site, bytes_of::<T>(len)?, false)?, len))
+        let core = self.core();
+        Ok(Buffer::new(core.alloc(site, core.bytes_of::<T>(site, len)?, false)?, len))
     }
 }
 
-#[inline]
-fn bytes_of<T: Element>(len: usize) -> Result<usize> {
-    len.checked_mul(size_of::<T>()).ok_or_else(|| too_long(len, size_of::<T>()))
-}
-
-#[cold]
-fn too_long(len: usize, element_bytes: usize) -> Error {
-    Error::new(
-        ErrorKind::OutOfMemory,
-        format!("alloc of {len} elements of {element_bytes} bytes is more than can be addressed"),
-    )
-}
-
 impl StreamCore {
+    #[inline]
+    fn bytes_of<T: Element>(&self, site: Site, len: usize) -> Result<usize> {
+        len.checked_mul(size_of::<T>()).ok_or_else(|| self.too_long(site, len, size_of::<T>()))
+    }
+
+    #[cold]
+    fn too_long(&self, site: Site, len: usize, element_bytes: usize) -> Error {
+        let why =
+            format!("{len} elements of {element_bytes} bytes are more than can be addressed; allocate fewer");
+        Error::new(ErrorKind::OutOfMemory, format!("{}: {why}", site.on(&self.label)))
+    }
+
+    /// The refusal of an op that got no memory, with its place. That of a device that takes no more
+    /// work stays as it is.
+    #[cold]
+    pub(crate) fn unserved(&self, site: Site, error: Error) -> Error {
+        match error.kind() {
+            ErrorKind::OutOfMemory | ErrorKind::Driver => {
+                Error::new(error.kind(), format!("{}: {error}", site.on(&self.label)))
+            }
+            _ => error,
+        }
+    }
+
     /// Memory that is zeroed first if `zeroed` says so, or if the runtime zeroes every allocation.
     #[inline]
     fn alloc(self: &Arc<Self>, site: Site, len_bytes: usize, zeroed: bool) -> Result<Arc<Allocation>> {
@@ -146,7 +159,8 @@ impl StreamCore {
                 ErrorKind::Driver => self.device.ensure_open().err().unwrap_or(error),
                 _ => error,
             }
-        })?;
+        });
+        let grant = grant.map_err(|error| self.unserved(site, error))?;
         // It counts at the last ticket taken. Asked for after the grant: an edge that the grant relies on is
         // known before its ticket is issued, but not the other way round.
         let used = Use { stream: self.id, ticket: self.issued() };

@@ -158,7 +158,9 @@ impl Stream {
     }
 
     fn copy_out<T: Element>(&self, site: Site, buffer: &Buffer<T>) -> Result<(Result<super::Place>, Slot)> {
-        let host = Pinned::<T>::new(self.core().device.pinned_bytes(buffer.len_bytes())?, buffer.len());
+        let host = self.core().device.pinned_bytes(buffer.len_bytes());
+        let host = host.map_err(|error| self.core().unserved(site, error))?;
+        let host = Pinned::<T>::new(host, buffer.len());
         let dst = host.as_ptr() as u64;
         let slot: Slot = Arc::new(Mutex::new(Some(host.into_bytes())));
         let touches =
@@ -196,7 +198,7 @@ impl Stream {
                 src = staged.as_ptr() as u64;
                 op.keep = Some(Arc::new(staged));
             }
-            Err(error) => op.refused = Some(error),
+            Err(error) => op.refused = Some(self.core().unserved(site, error)),
         }
         let place =
             self.core().enqueue(&mut op, |_| Command::Copy(host_copy(CopyKind::HostToDevice, src, buffer)));

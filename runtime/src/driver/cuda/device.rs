@@ -9,7 +9,7 @@ use super::{graph, library, nvtx, reactor};
 use crate::device::DeviceId;
 use crate::driver::{
     Completion, DeviceProperties, DevicePtr, Driver, DriverError, DriverEvent, DriverGraph, DriverStream,
-    Health, Linger, Plan, StreamOptions, WakeUp,
+    FreeMemory, Health, Linger, Plan, StreamOptions, WakeUp,
 };
 use crate::error::{Error, ErrorKind};
 use crate::kernel::{Kernel, LaunchConfig};
@@ -115,8 +115,8 @@ impl Context {
         if failed.code != Failed::OUT_OF_MEMORY {
             return DriverError::Refused(failed.to_string());
         }
-        let (free_bytes, total_bytes) = self.memory().unwrap_or((0, 0));
-        DriverError::OutOfMemory { free_bytes, total_bytes }
+        let memory = self.memory().map(|(free_bytes, total_bytes)| FreeMemory { free_bytes, total_bytes });
+        DriverError::OutOfMemory(memory.ok())
     }
 
     /// Free bytes and all bytes.

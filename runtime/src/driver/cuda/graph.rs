@@ -324,7 +324,7 @@ fn perform(
 #[cold]
 fn told(step: &Step, error: DriverError) -> DriverError {
     match error {
-        DriverError::OutOfMemory { .. } => error,
+        DriverError::OutOfMemory(_) => error,
         DriverError::Refused(why) | DriverError::Halfway(why) => {
             DriverError::Refused(format!("{} in it: {why}", step.site))
         }
