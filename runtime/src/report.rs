@@ -1,17 +1,44 @@
-//! What is said through `tracing` when there is nobody to return it to.
+//! What is said through `tracing` when there is nobody to return it to, or, where no subscriber listens, on
+//! standard error if it would be lost otherwise.
 
 use crate::error::Error;
 use crate::order::Conflict;
 #[cfg(feature = "cuda")]
 use crate::{site::Site, timeline::Ticket};
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
 
 pub(crate) fn waker_panicked() {
     tracing::error!(target: "warpline", "a task's waker panicked; the other waiters were woken");
 }
 
-pub(crate) fn error_not_awaited(stream: &str, error: &Error) {
+/// Tells of an error that its caller dropped: the first of those that a stream has not returned since.
+/// Without a subscriber it is a line on standard error, once for each line of the program.
+pub(crate) fn error_not_awaited(stream: &str, error: &Error, is_first: bool) {
+    if !tracing::dispatcher::has_been_set() {
+        return print_once(error);
+    }
+    if !is_first {
+        return;
+    }
     tracing::error!(target: "warpline", stream, %error, "a call was refused or has failed, and nobody looked at its error");
 }
+
+/// The most lines of a program that are told apart.
+const MOST_LINES: usize = 1024;
+
+fn print_once(error: &Error) {
+    static PRINTED: Mutex<BTreeSet<Line>> = Mutex::new(BTreeSet::new());
+    let line = error.site().map(|site| (site.op(), site.location.file(), site.location.line()));
+    let mut printed = PRINTED.lock();
+    if printed.len() < MOST_LINES && printed.insert(line) {
+        drop(printed);
+        eprintln!("warpline: nobody looked at this error, and there is no tracing subscriber: {error}");
+    }
+}
+
+/// An op and a line of the program.
+type Line = Option<(&'static str, &'static str, u32)>;
 
 pub(crate) fn unordered(conflict: &Conflict) {
     tracing::warn!(target: "warpline", "{conflict}");

@@ -38,7 +38,8 @@ use std::task::{Context, Poll};
 ///
 /// # Errors
 /// A refused call resolves to its error at once. If it is dropped without anybody having seen that error, the error is
-/// logged, and the first such is returned by the stream's next `synchronize()`. Until either, ops that read what the call would
+/// reported, and the first such is returned by the stream's next `synchronize()`. The report is a `tracing` event; where no
+/// subscriber is set it is a line on standard error, once for each line of the program. Until either, ops that read what the call would
 /// have written fail with an inherited error ([`Error::is_inherited`]) on its stream and on streams that waited for it. Errors of
 /// the arguments (shapes, types, devices) leave memory as it was for everybody.
 ///

@@ -683,15 +683,16 @@ impl StreamCore {
         }
     }
 
-    /// Keeps the first error nobody was told of, for the next `synchronize`, and logs it.
+    /// Keeps the first error nobody was told of, for the next `synchronize`, and reports it.
     #[cold]
     pub(crate) fn note_unseen(&self, error: &Error) {
         let mut unseen = self.unseen.lock();
-        if unseen.as_ref().is_none_or(Error::is_seen) {
+        let is_first = unseen.as_ref().is_none_or(Error::is_seen);
+        if is_first {
             *unseen = Some(error.clone());
-            drop(unseen);
-            crate::report::error_not_awaited(&self.label, error);
         }
+        drop(unseen);
+        crate::report::error_not_awaited(&self.label, error, is_first);
     }
 
     /// The error to be returned once by `synchronize`.
