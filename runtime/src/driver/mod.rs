@@ -646,7 +646,8 @@ impl fmt::Debug for Point {
     }
 }
 
-/// A closure called once, in stream order, on a thread of the driver's choosing. A panic in it is a fault of the device.
+/// A closure called once, in stream order, on a thread of the driver's choosing. A panic that comes out of it is a fault of the
+/// device: that of foreign work.
 pub struct HostFn(pub Box<dyn FnOnce() + Send>);
 
 impl fmt::Debug for HostFn {
