@@ -14,6 +14,7 @@ mod threads;
 
 use model::{Bytes, Model, Point, Stand, Touch};
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use support::recording::Recording;
@@ -488,27 +489,35 @@ fn is_of_another_device<T: std::fmt::Debug>(pending: Pending<T>) {
     assert_eq!(pending.wait().unwrap_err().kind(), ErrorKind::DeviceMismatch);
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 10_000, failure_persistence: None, ..ProptestConfig::default() })]
+/// Runs so many random programs on what `run` makes.
+fn on_random_programs(cases: u32, run: impl Fn() -> Run) {
+    let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
+    let programs = proptest::collection::vec(step(), 1..60);
+    let outcome = TestRunner::new(config).run(&programs, |program| {
+        let mut run = run();
+        program.iter().for_each(|step| run.step(step));
+        Ok(())
+    });
+    outcome.unwrap_or_else(|failure| panic!("{failure}"));
+}
 
-    #[test]
-    fn verdicts_agree_with_a_search_through_the_whole_past(
-        program in proptest::collection::vec(step(), 1..60)
-    ) {
-        let mut run = Run::recorded();
-        for step in &program {
-            run.step(step);
-        }
-    }
+#[test]
+fn verdicts_agree_with_a_search_through_the_whole_past() {
+    on_random_programs(10_000, Run::recorded);
+}
 
-    #[test]
-    fn verdicts_do_not_depend_on_how_fast_the_device_is(
-        program in proptest::collection::vec(step(), 1..60)
-    ) {
-        let runtime = Runtime::builder().cpu_devices(DEVICES as u32).build().unwrap();
-        let mut run = Run::real(runtime, DeviceId::Cpu);
-        for step in &program {
-            run.step(step);
-        }
+#[test]
+fn verdicts_do_not_depend_on_how_fast_the_device_is() {
+    on_random_programs(3_000, || {
+        Run::real(Runtime::builder().cpu_devices(DEVICES as u32).build().unwrap(), DeviceId::Cpu)
+    });
+}
+
+#[test]
+fn verdicts_are_the_same_on_the_software_cuda_driver() {
+    for completion in ["word", "event"] {
+        support::software::in_child(&[("WARPLINE_COMPLETION", completion)], || {
+            on_random_programs(500, || Run::real(Runtime::new().unwrap(), DeviceId::Cuda));
+        });
     }
 }
