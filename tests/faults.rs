@@ -203,7 +203,7 @@ fn a_stream_that_waits_for_work_of_a_failed_device_says_so() {
             ErrorKind::Fault,
             &[
                 "wait_stream failed on stream \"waiting\" at ticket 1",
-                "it waits for work that will not run: call failed on",
+                "it waits for work that will not run: fails failed on",
             ],
         );
     });

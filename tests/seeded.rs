@@ -189,11 +189,18 @@ fn detached_work_is_drained_before_the_next_seed() {
 fn detached_work_that_fails_is_reported() {
     let text = panic_of(|| {
         for_each_seed([4], |device| async move {
+            drop(device.default_stream()?.call(|| panic!("on purpose")));
+            Ok(())
+        });
+    });
+    assert!(text.starts_with("seed 4: detached work failed: call on stream \"default\""), "{text}");
+    let text = panic_of(|| {
+        for_each_seed([4], |device| async move {
             drop(support::break_device(&device.default_stream()?));
             Ok(())
         });
     });
-    assert!(text.starts_with("seed 4: detached work failed: call failed on stream \"default\""), "{text}");
+    assert!(text.starts_with("seed 4: detached work failed: fails failed on stream \"default\""), "{text}");
 }
 
 #[test]

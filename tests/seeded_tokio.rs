@@ -194,10 +194,7 @@ fn a_pipeline_that_fails_is_reported_with_its_seed() {
             Ok(())
         });
     });
-    assert!(
-        detached.starts_with("seed 5: detached work failed: call failed on stream \"default\""),
-        "{detached}"
-    );
+    assert!(detached.starts_with("seed 5: detached work failed: call on stream \"default\""), "{detached}");
     let panic = panic_of(|| for_each_seed_tokio([6], |_| async { panic!("on purpose") }));
     assert_eq!(panic, "on purpose");
 }

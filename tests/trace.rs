@@ -140,7 +140,7 @@ fn refused_ops_are_not_in_it_and_ops_that_did_not_run_have_no_bar() {
     assert_eq!(recorder.len(), 3, "the refused one was never on a stream");
     let names: Vec<_> =
         events(&trace, "X").iter().map(|op| op["name"].as_str().unwrap().to_owned()).collect();
-    assert_eq!(names, ["fill", "call"], "the last one never began");
+    assert_eq!(names, ["fill", "fails"], "the last one never began");
 }
 
 #[test]

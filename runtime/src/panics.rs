@@ -126,6 +126,12 @@ impl Panics {
         Some(Error::following(origin, message))
     }
 
+    /// The first panic that nobody has looked at.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn unseen(&self) -> Option<Error> {
+        self.latest.lock().iter().find(|panicked| !panicked.is_seen()).map(|panicked| panicked.error.clone())
+    }
+
     /// A `synchronize` of `stream` has got to `ticket`: ends the panics up to there, and returns the first.
     pub(crate) fn end_on(&self, stream: StreamId, ticket: Ticket) -> Option<Error> {
         if !self.some.load(Ordering::Acquire) {

@@ -105,7 +105,7 @@ pub fn check_cuda(kernel: &'static Kernel) -> Result<()> {
 /// code that needs tokio's tasks and timers.
 ///
 /// # Panics
-/// If the pipeline panics, fails, waits for something that cannot happen, or leaves the device failed: after printing the
+/// If the pipeline panics, fails, waits for something that cannot happen, leaves the device failed, or detaches a host function that panics: after printing the
 /// seed and the interleaving that led there.
 pub fn for_each_seed<F, Fut>(seeds: impl IntoIterator<Item = u64>, mut pipeline: F)
 where
@@ -171,7 +171,9 @@ fn run_each(
 /// Runs what the pipeline detached.
 fn drain(runtime: &Runtime) -> Result<(), String> {
     while runtime.devices().iter().any(|device| device.shared().driver.turn()) {}
-    match runtime.devices().iter().find_map(Device::fault) {
+    let devices = runtime.devices();
+    let panicked = || devices.first()?.shared().world.panics.unseen();
+    match devices.iter().find_map(Device::fault).or_else(panicked) {
         Some(fault) => Err(format!("detached work failed: {fault}")),
         None => Ok(()),
     }

@@ -19,7 +19,7 @@ fn a_panic_in_foreign_work_fails_the_device_of_its_runtime_and_nothing_behind_it
             let (_held, last) = (Arc::new(()), Arc::new(()));
             let gate = stream.hold().unwrap();
             let before = stream.read(&x);
-            let line = line!() + 2;
+            let line = line!() + 3;
             // SAFETY: it touches no device memory.
             let panicked = unsafe {
                 stream.external(reads([&x; 0]), writes([&x; 0]), |raw| raw.call(|| panic!("on purpose")))

@@ -285,12 +285,12 @@ fn a_copy_to_a_lost_device_is_refused_and_its_own_device_goes_on() {
         let next = runtime.device(DeviceId::Cuda(1)).unwrap();
         let (lost, mine) = (stream(&device, "lost"), stream(&next, "mine"));
         let (x, y, z) = (four(&lost, 1.0), four(&lost, 1.0), four(&mine, 2.0));
-        let w = four(&lost, 1.0);
+        let (v, w) = (four(&lost, 1.0), four(&lost, 1.0));
         mine.copy_peer(&z, &w).wait().unwrap();
         add_one(&lost, &x, &y).wait().unwrap();
         let event = lost.record_event();
         refusal(add_one(&lost, &x, &y));
-        for (from, to) in [(&z, &w), (&w, &z), (&w, &y)] {
+        for (from, to) in [(&z, &w), (&w, &z), (&w, &v)] {
             says(
                 &refusal(mine.copy_peer(from, to)),
                 ErrorKind::Driver,
