@@ -105,8 +105,8 @@ pub fn check_cuda(kernel: &'static Kernel) -> Result<()> {
 /// code that needs tokio's tasks and timers.
 ///
 /// # Panics
-/// If the pipeline panics, fails, waits for something that cannot happen, leaves the device failed, or detaches a host function that panics: after printing the
-/// seed and the interleaving that led there.
+/// If the pipeline panics, fails, waits for something that cannot happen, leaves the device failed, or detaches a host function
+/// that panics: after printing the seed and the interleaving that led there.
 pub fn for_each_seed<F, Fut>(seeds: impl IntoIterator<Item = u64>, mut pipeline: F)
 where
     F: FnMut(Device) -> Fut,
