@@ -182,7 +182,8 @@ async fn self_test(service: &Service, address: SocketAddr) -> anyhow::Result<()>
     assert_eq!((status, &*why), (400, "\"three\" is not a number"));
     println!("mistakes: {status} {why}");
 
-    // The next model is on its way to the device and does not arrive: a call in front of it waits for a message.
+    // The next model is on its way to the device and does not arrive: a call in front of it waits
+    // for a message.
     drained(&service.pool).await?;
     let (arrive, arrived) = std::sync::mpsc::channel::<()>();
     let late = service.loader.call(move || arrived.recv().is_ok());

@@ -1,4 +1,5 @@
-//! Which runtimes obey environment variables: those of `new` and `from_env` and the default one, and no other.
+//! Which runtimes obey environment variables: those of `new` and `from_env` and the default one,
+//! and no other.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! Seeded runs inside tokio: tasks and timers take part, the clock moves when nothing else can, and nothing hangs.
+//! Seeded runs inside tokio: tasks and timers take part, the clock moves when nothing else can, and
+//! nothing hangs.
 
 mod support;
 

@@ -1,6 +1,7 @@
 //! Compiles `kernels/cuda/*.cu` as C++, and lists the kernels in them.
 //!
-//! Where there is no C++ compiler it compiles nothing and sets the cfg `without_cpp`, by which every test is ignored.
+//! Where there is no C++ compiler it compiles nothing and sets the cfg `without_cpp`, by which
+//! every test is ignored.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -54,7 +55,8 @@ fn main() {
     fs::write(out.join("kernels.rs"), table(&names)).expect("OUT_DIR can be written");
 }
 
-/// The C++ compiler that the environment names or is called `c++`, or else the first of the usual ones that runs.
+/// The C++ compiler that the environment names or is called `c++`, or else the first of the usual
+/// ones that runs.
 fn compiler() -> Option<cc::Build> {
     let runs = |path: &Path| {
         let asked = Command::new(path).arg("--version").output();

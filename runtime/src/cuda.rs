@@ -20,9 +20,10 @@
 //! | `WARPLINE_COMPLETION` | `word`: the device writes its progress to host memory, where it can; `event`: events are asked |
 //! | `WARPLINE_WAKE_UP` | `low-power`, `balanced`, `low-latency`: [`WakeUp`] |
 //!
-//! The last two are read by [`Runtime::new`] and [`RuntimeBuilder::from_env`], not by [`Runtime::builder`].
-//! `WARPLINE_CUBLAS` and `WARPLINE_ALLOW_TF32` are the crate `warpline-kernels`'s (`kernels::libraries`), `WARPLINE_NVRTC` says where NVRTC
-//! is for kernels of CUDA C++.
+//! The last two are read by [`Runtime::new`] and [`RuntimeBuilder::from_env`], not by
+//! [`Runtime::builder`]. `WARPLINE_CUBLAS` and `WARPLINE_ALLOW_TF32` are the crate
+//! `warpline-kernels`'s (`kernels::libraries`), `WARPLINE_NVRTC` says where NVRTC is for kernels of
+//! CUDA C++.
 //!
 //! # Other code
 //! [`Stream::external`] lets other code enqueue on a stream of ours, [`StreamBuilder::borrow_raw`] puts our work on a stream of

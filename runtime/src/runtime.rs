@@ -87,8 +87,8 @@ impl Runtime {
         RuntimeBuilder::default()
     }
 
-    /// Makes a runtime with the settings that environment variables ask for, and the defaults otherwise:
-    /// [`RuntimeBuilder::from_env`] lists them.
+    /// Makes a runtime with the settings that environment variables ask for, and the defaults
+    /// otherwise: [`RuntimeBuilder::from_env`] lists them.
     ///
     /// # Errors
     /// As [`RuntimeBuilder::from_env`].
@@ -382,7 +382,8 @@ impl RuntimeBuilder {
     /// Has CUDA devices tell their progress by events that are asked, also where they could write it to host memory: for drivers on
     /// which that does not work although they say so, and to compare the two. Each wake-up costs some driver calls more.
     ///
-    /// `WARPLINE_COMPLETION=event` does the same for runtimes made [from the environment](Self::from_env).
+    /// `WARPLINE_COMPLETION=event` does the same for runtimes made [from the
+    /// environment](Self::from_env).
     #[cfg(feature = "cuda")]
     pub fn complete_by_events(mut self) -> Self {
         self.cuda.by_events = true;

@@ -1,8 +1,8 @@
-//! Helpers for tests of pipelines: gates that hold a stream, and runs of one pipeline under many interleavings, and
-//! checks of kernels' device code.
+//! Helpers for tests of pipelines: gates that hold a stream, runs of one pipeline under many
+//! interleavings, and checks of kernels' device code.
 //!
-//! In the feature `test-util`, for `[dev-dependencies]`. Planned faults are methods of [`RuntimeBuilder`], such as
-//! [`fail_op`](RuntimeBuilder::fail_op).
+//! In the feature `test-util`, for `[dev-dependencies]`. Planned faults are methods of
+//! [`RuntimeBuilder`], such as [`fail_op`](RuntimeBuilder::fail_op).
 //!
 //! # Which one to use
 //! | the code under test | |
@@ -12,14 +12,15 @@
 //! | needs several devices, another order mode or a planned fault | [`for_each_seed_on`], [`for_each_seed_tokio_on`] |
 //! | has to see a slow device | [`Stream::hold`], in any test |
 //!
-//! Each runs the pipeline once for each seed, on CPU devices with [`Schedule::Seeded`]: no thread runs ops, and the seed decides
-//! which op of which stream runs next. The same seed gives the same interleaving every time, so a failure can be repeated by
-//! passing its seed alone.
+//! Each runs the pipeline once for each seed, on CPU devices with [`Schedule::Seeded`]: no thread
+//! runs ops, and the seed decides which op of which stream runs next. The same seed gives the same
+//! interleaving every time, so a failure can be repeated by passing its seed alone.
 //!
 //! # What a pipeline can wait for
-//! The work of the devices that it is given, and what its own futures and tasks do. Nothing else is driven by the seed: a device
-//! of another runtime ([`Device::best`] is the default runtime's), another thread, a socket. A run in which no op is left that
-//! could run, and nothing is woken, is reported instead of hanging.
+//! The work of the devices that it is given, and what its own futures and tasks do. Nothing else is
+//! driven by the seed: a device of another runtime ([`Device::best`] is the default runtime's),
+//! another thread, a socket. A run in which no op is left that could run, and nothing is woken, is
+//! reported instead of hanging.
 //!
 //! # Inside `#[tokio::test]`
 //! A runtime with `Schedule::Seeded` also works in an ordinary async test, one seed at a time:
@@ -41,8 +42,9 @@
 //! # }
 //! ```
 //!
-//! Ops then run in polls and queries alone: what was dropped without being awaited runs when something else of the runtime is
-//! polled. A test that waits for something that cannot happen hangs.
+//! Ops then run in polls and queries alone: what was dropped without being awaited runs when
+//! something else of the runtime is polled. A test that waits for something that cannot happen
+//! hangs.
 
 mod gate;
 mod in_tokio;
@@ -100,13 +102,14 @@ pub fn check_cuda(kernel: &'static Kernel) -> Result<()> {
 
 /// Runs `pipeline` once for each seed, each time on `cpu:0` of a runtime of its own whose schedule the seed draws.
 ///
-/// The pipeline is run by a one-threaded executor; work that it detached is drained at its end. The [module docs](self) say
-/// what it can wait for. Use [`for_each_seed_on`] for more devices or another order mode, and [`for_each_seed_tokio`] for
-/// code that needs tokio's tasks and timers.
+/// The pipeline is run by a one-threaded executor; work that it detached is drained at its end. The
+/// [module docs](self) say what it can wait for. Use [`for_each_seed_on`] for more devices or
+/// another order mode, and [`for_each_seed_tokio`] for code that needs tokio's tasks and timers.
 ///
 /// # Panics
-/// If the pipeline panics, fails, waits for something that cannot happen, leaves the device failed, or detaches a host function
-/// that panics: after printing the seed and the interleaving that led there.
+/// If the pipeline panics, fails, waits for something that cannot happen, leaves the device failed,
+/// or detaches a host function that panics: after printing the seed and the interleaving that led
+/// there.
 pub fn for_each_seed<F, Fut>(seeds: impl IntoIterator<Item = u64>, mut pipeline: F)
 where
     F: FnMut(Device) -> Fut,
@@ -130,7 +133,8 @@ pub fn for_each_seed_on<F, Fut>(
     run_each(builder, seeds, |runtime| drive(runtime, pipeline(runtime.devices())));
 }
 
-/// Calls `drive` with a runtime for each seed, and reports what went wrong with the seed and the interleaving.
+/// Calls `drive` with a runtime for each seed, and reports what went wrong with the seed and the
+/// interleaving.
 fn run_each(
     builder: RuntimeBuilder,
     seeds: impl IntoIterator<Item = u64>,
@@ -215,7 +219,8 @@ fn drive<F: Future>(runtime: &Runtime, future: F) -> Result<F::Output, String> {
     }
 }
 
-/// The report on a pipeline that can never end: which stream is held or, if none is, what else it may wait for.
+/// The report on a pipeline that can never end: which stream is held or, if none is, what else it
+/// may wait for.
 fn stuck(runtime: &Runtime, state: &str, tokio: &str) -> String {
     let held = runtime.cpu().map(|cpu| cpu.held()).unwrap_or_default();
     let why = if held.is_empty() {

@@ -1,7 +1,8 @@
 //! The types that can be used inside `catch_unwind` and after it.
 //!
-//! The compiler cannot derive this where a lock, a driver or a closure is inside. It holds for every handle: no caller's code runs
-//! under a lock of this crate, so a panic of the caller finds each call either done or not begun.
+//! The compiler cannot derive this where a lock, a driver or a closure is inside. It holds for
+//! every handle: no caller's code runs under a lock of this crate, so a panic of the caller finds
+//! each call either done or not begun.
 
 use crate::element::Element;
 use crate::graph::Graph;

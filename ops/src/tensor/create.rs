@@ -57,8 +57,9 @@ impl Tensor {
         from_host(host, shape.into(), device).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// Allocates the tensor on `stream` and enqueues the copy of `host`, its elements in row-major order, there. The pinned buffer
-    /// comes back from the `Pending` when the copy is done, as from [`Stream::copy_to_device`].
+    /// Allocates the tensor on `stream` and enqueues the copy of `host`, its elements in row-major
+    /// order, there. The pinned buffer comes back from the `Pending` when the copy is done, as from
+    /// [`Stream::copy_to_device`].
     ///
     /// # Ordering
     /// `stream` writes the tensor: another stream that uses it needs an edge from this one.
@@ -67,8 +68,8 @@ impl Tensor {
     /// If the `Pending` is dropped, the buffer goes back to its pool when the copy is done.
     ///
     /// # Errors
-    /// `Shape` if `shape` has not as many elements; `OutOfMemory` and such at once. The buffer is inside:
-    /// [`Error::into_buffer`].
+    /// `Shape` if `shape` has not as many elements; `OutOfMemory` and such at once. The buffer is
+    /// inside: [`Error::into_buffer`].
     ///
     /// # Examples
     /// ```

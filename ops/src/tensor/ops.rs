@@ -296,8 +296,9 @@ pub trait TensorOps: TensorOperand {
         read::to_vec(x.borrow()).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// Copies the elements into pinned memory of the host, in row-major order: without the copy into a vector that
-    /// [`to_vec`](Self::to_vec) ends with, and ready for [`Tensor::from_pinned`].
+    /// Copies the elements into pinned memory of the host, in row-major order: without the copy
+    /// into a vector that [`to_vec`](Self::to_vec) ends with, and ready for
+    /// [`Tensor::from_pinned`].
     #[track_caller]
     fn to_pinned<T: TensorElement>(self) -> Pending<Pinned<T>> {
         let x = held!(self);

@@ -384,8 +384,8 @@ impl<T: Element> Pinned<T> {
         bytes
     }
 
-    /// Returns `error` with this buffer inside, where [`Error::into_buffer`] finds it: for ops of your own that refuse a buffer
-    /// they were given.
+    /// Returns `error` with this buffer inside, where [`Error::into_buffer`] finds it: for ops of
+    /// your own that refuse a buffer they were given.
     pub fn into_error(self, error: Error) -> Error {
         error.with_buffer(self.into_bytes())
     }

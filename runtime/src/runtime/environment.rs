@@ -8,10 +8,11 @@ use std::ffi::OsString;
 use std::num::NonZero;
 
 impl RuntimeBuilder {
-    /// Returns the settings that the environment asks for, and the defaults where it asks for nothing.
+    /// Returns the settings that the environment asks for, and the defaults where it asks for
+    /// nothing.
     ///
-    /// [`Runtime::new`](crate::Runtime::new) and the default runtime are built from these. A method called afterwards overrides
-    /// what a variable says.
+    /// [`Runtime::new`](crate::Runtime::new) and the default runtime are built from these. A method
+    /// called afterwards overrides what a variable says.
     ///
     /// | variable | values | sets |
     /// |---|---|---|
@@ -24,7 +25,8 @@ impl RuntimeBuilder {
     /// The last two are read in builds with the feature `cuda`.
     ///
     /// # Errors
-    /// `InvalidArgument` if a variable has another value; the error names the variable, its value and what is expected.
+    /// `InvalidArgument` if a variable has another value; the error names the variable, its value
+    /// and what is expected.
     ///
     /// # Examples
     /// ```
@@ -66,7 +68,8 @@ impl RuntimeBuilder {
     }
 }
 
-/// Sets `slot` to what `parse` makes of the variable, and leaves it alone if there is no such variable.
+/// Sets `slot` to what `parse` makes of the variable, and leaves it alone if there is no such
+/// variable.
 fn set<T>(
     variable: impl Fn(&str) -> Option<OsString>,
     name: &str,

@@ -32,7 +32,8 @@ impl Stream {
         self.copy_to_device_at(Site::here(&"copy_to_device"), host)
     }
 
-    /// Like [`copy_to_device`](Self::copy_to_device), under the name and line in `site`: for ops that copy what the host has.
+    /// Like [`copy_to_device`](Self::copy_to_device), under the name and line in `site`: for ops
+    /// that copy what the host has.
     ///
     /// # Errors
     /// As [`copy_to_device`](Self::copy_to_device).
@@ -106,7 +107,8 @@ impl Stream {
         self.copy_to_host_at(Site::here(&"copy_to_host"), buffer)
     }
 
-    /// Like [`copy_to_host`](Self::copy_to_host), under the name and line in `site`: for ops that read.
+    /// Like [`copy_to_host`](Self::copy_to_host), under the name and line in `site`: for ops that
+    /// read.
     ///
     /// # Errors
     /// As [`copy_to_host`](Self::copy_to_host).

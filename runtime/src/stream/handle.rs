@@ -82,11 +82,13 @@ impl Stream {
         self.core().completed()
     }
 
-    /// Returns how many ops were enqueued here and are not done yet. Waits and events that took a ticket count as ops.
+    /// Returns how many ops were enqueued here and are not done yet. Waits and events that took a
+    /// ticket count as ops.
     ///
-    /// Looking at it is not observing: use [`query`](Self::query) for that. It may be too high by what is done meanwhile, and it
-    /// falls if it is asked again and again: the call has the device report its progress, or run an op where it
-    /// [runs in turns](Device::runs_in_turns). What is in flight on a device that fails stays in flight.
+    /// Looking at it is not observing: use [`query`](Self::query) for that. It may be too high by
+    /// what is done meanwhile, and it falls if it is asked again and again: the call has the device
+    /// report its progress, or run an op where it [runs in turns](Device::runs_in_turns). What is
+    /// in flight on a device that fails stays in flight.
     pub fn in_flight(&self) -> u64 {
         let core = self.core();
         let device = &core.device;
@@ -256,8 +258,9 @@ impl StreamBuilder {
     /// The stream.
     ///
     /// # Errors
-    /// `Fault` or `ShutDown` when the device takes no more work; `Driver` if the driver refuses; `InvalidArgument` if
-    /// [`max_in_flight`](Self::max_in_flight) is 0; `Unsupported` or `InvalidArgument` of [`borrow_raw`](Self::borrow_raw).
+    /// `Fault` or `ShutDown` when the device takes no more work; `Driver` if the driver refuses;
+    /// `InvalidArgument` if [`max_in_flight`](Self::max_in_flight) is 0; `Unsupported` or
+    /// `InvalidArgument` of [`borrow_raw`](Self::borrow_raw).
     pub fn build(self) -> Result<Stream> {
         if self.settings.max_in_flight == Some(0) {
             return Err(Error::new(

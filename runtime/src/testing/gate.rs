@@ -27,15 +27,16 @@ impl Drop for Gate {
 impl Stream {
     /// Holds what is enqueued from now on until the returned gate is opened. Takes a ticket.
     ///
-    /// CUDA frees memory by waiting for the whole device. What runtimes and caches give back while a gate of the process is closed is
-    /// freed when none is, but an allocation that needs cached memory given back waits for the gates.
+    /// CUDA frees memory by waiting for the whole device. What runtimes and caches give back while
+    /// a gate of the process is closed is freed when none is, but an allocation that needs cached
+    /// memory given back waits for the gates.
     ///
-    /// On a CUDA device without stream memory operations a host function waits, and host functions of other streams may have to wait
-    /// for it.
+    /// On a CUDA device without stream memory operations a host function waits, and host functions
+    /// of other streams may have to wait for it.
     ///
     /// # Errors
-    /// The stream is closed or its device has failed. `Driver` on a CUDA device without stream memory operations while another gate
-    /// is closed.
+    /// The stream is closed or its device has failed. `Driver` on a CUDA device without stream
+    /// memory operations while another gate is closed.
     #[track_caller]
     pub fn hold(&self) -> Result<Gate> {
         let gate = Gate { timeline: Arc::new(Timeline::new()) };

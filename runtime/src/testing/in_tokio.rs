@@ -1,11 +1,13 @@
-//! Seeded runs inside a tokio runtime of one thread, whose clock stands still while anything can run.
+//! Seeded runs inside a tokio runtime of one thread, whose clock stands still while anything can
+//! run.
 //!
 //! # What happens when
-//! 1. The tasks that were woken run. Where one polls an op, the seed decides whether an op of some stream runs first, or the
-//!    tasks go on.
-//! 2. When none is left, tokio is about to park, and calls [`Idle::run_one`]: one op runs, and the tasks that it woke are next.
-//! 3. When no op can run either, tokio moves its paused clock to the next timer. One of these is ours, a day ahead: if it is
-//!    reached, nothing else is going to happen.
+//! 1. The tasks that were woken run. Where one polls an op, the seed decides whether an op of some
+//!    stream runs first, or the tasks go on.
+//! 2. When none is left, tokio is about to park, and calls [`Idle::run_one`]: one op runs, and the
+//!    tasks that it woke are next.
+//! 3. When no op can run either, tokio moves its paused clock to the next timer. One of these is
+//!    ours, a day ahead: if it is reached, nothing else is going to happen.
 
 use super::{run_each, stuck};
 use crate::device::Device;
@@ -20,20 +22,22 @@ use std::time::Duration;
 /// A pipeline that has not ended after this long on the paused clock never will.
 const A_DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Like [`for_each_seed`](super::for_each_seed), inside a tokio runtime: for code that spawns tasks, sleeps or has timeouts.
+/// Like [`for_each_seed`](super::for_each_seed), inside a tokio runtime: for code that spawns
+/// tasks, sleeps or has timeouts.
 ///
-/// Each seed has a current-thread runtime of its own, with a paused clock. The clock moves when no task and no op can run, and
-/// then at once to the next timer, so nothing takes time. A device is therefore faster than any timer; hold a stream with
-/// [`Stream::hold`](crate::Stream::hold) to see a deadline pass. Tasks that are left at the pipeline's end are dropped, as in
-/// `#[tokio::test]`, and work that was detached is drained.
+/// Each seed has a current-thread runtime of its own, with a paused clock. The clock moves when no
+/// task and no op can run, and then at once to the next timer, so nothing takes time. A device is
+/// therefore faster than any timer; hold a stream with [`Stream::hold`](crate::Stream::hold) to see
+/// a deadline pass. Tasks that are left at the pipeline's end are dropped, as in `#[tokio::test]`,
+/// and work that was detached is drained.
 ///
-/// Call it from a plain `#[test]`. What no seed decides makes a run hard to repeat: `tokio::select!` polls its branches in a
-/// random order unless it is `biased;`, `spawn_blocking` uses threads, and sockets are the system's (`tokio::io::duplex` is
-/// not).
+/// Call it from a plain `#[test]`. What no seed decides makes a run hard to repeat:
+/// `tokio::select!` polls its branches in a random order unless it is `biased;`, `spawn_blocking`
+/// uses threads, and sockets are the system's (`tokio::io::duplex` is not).
 ///
 /// # Panics
-/// As [`for_each_seed`](super::for_each_seed). A pipeline that has not ended after a day on the paused clock waits for something
-/// that cannot happen.
+/// As [`for_each_seed`](super::for_each_seed). A pipeline that has not ended after a day on the
+/// paused clock waits for something that cannot happen.
 ///
 /// # Examples
 /// ```
@@ -65,7 +69,8 @@ where
     for_each_seed_tokio_on(Runtime::builder(), seeds, |devices| pipeline(devices[0].clone()));
 }
 
-/// Like [`for_each_seed_tokio`], with runtimes made by `builder`, whose schedule is replaced; the pipeline gets all their devices.
+/// Like [`for_each_seed_tokio`], with runtimes made by `builder`, whose schedule is replaced; the
+/// pipeline gets all their devices.
 ///
 /// # Panics
 /// As `for_each_seed_tokio`.

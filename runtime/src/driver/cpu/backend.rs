@@ -73,7 +73,8 @@ impl CpuBackend {
         }
     }
 
-    /// Under a seeded schedule: has the seed decide how far the device is ahead of the tasks that wait for it.
+    /// Under a seeded schedule: has the seed decide how far the device is ahead of the tasks that
+    /// wait for it.
     #[cfg(feature = "test-util")]
     pub(crate) fn draw_for_tasks(&self) {
         if let Runner::Seeded(seeded) = &self.runner {
@@ -81,7 +82,8 @@ impl CpuBackend {
         }
     }
 
-    /// The streams that wait for something outside this backend, such as a gate, and the calls that made them wait.
+    /// The streams that wait for something outside this backend, such as a gate, and the calls that
+    /// made them wait.
     #[cfg(feature = "test-util")]
     pub(crate) fn held(&self) -> Vec<String> {
         let mut streams = self.homes.streams(None);

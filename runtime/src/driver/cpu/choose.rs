@@ -24,7 +24,8 @@ pub(super) struct Chooser {
     tasks: Option<Tasks>,
 }
 
-/// How much of the time is for the tasks of an executor, which otherwise run a device's op in every poll.
+/// How much of the time is for the tasks of an executor, which otherwise run a device's op in every
+/// poll.
 struct Tasks {
     random: SplitMix,
     /// So many polls of eight run nothing: from none, a device that is always ahead, to six.
