@@ -514,6 +514,14 @@ pub enum Command {
 }
 
 impl Command {
+    /// Drops what was not enqueued, which may own anything of its user's, where no desk is held.
+    #[cold]
+    pub(crate) fn drop_elsewhere(self) {
+        if let Command::Call(function) = self {
+            crate::offload::detach(move || drop(function));
+        }
+    }
+
     /// What sort of work it is, in one word, for traces.
     pub fn kind(&self) -> &'static str {
         match self {

@@ -328,7 +328,10 @@ impl Wake for CpuStream {
 // SAFETY: the strand has one owner, who runs ops in submission order and completes each after it has run.
 unsafe impl DriverStream for CpuStream {
     unsafe fn submit(&self, work: Submission) -> Result<(), DriverError> {
-        self.device.accepts_work()?;
+        if let Err(error) = self.device.accepts_work() {
+            work.command.drop_elsewhere();
+            return Err(error);
+        }
         if self.strand.push(work) {
             self.device.backend.schedule(self.me());
         }

@@ -671,6 +671,29 @@ fn workers_leave_after_a_shutdown() {
 }
 
 #[test]
+fn a_refused_host_function_is_dropped_by_another_thread() {
+    struct Tells(mpsc::Sender<std::thread::ThreadId>);
+    impl Drop for Tells {
+        fn drop(&mut self) {
+            self.0.send(std::thread::current().id()).unwrap();
+        }
+    }
+    for schedule in BOTH {
+        let rig = Rig::new(schedule);
+        let lane = rig.lane("a");
+        rig.devices[0].0.shut_down();
+        let (tell, told) = mpsc::channel();
+        let tells = Tells(tell);
+        let command = Command::Call(HostFn(Box::new(move || drop(tells))));
+        let work = Submission { ticket: 1, site: Site::here(&"call"), command, claims: None };
+        // SAFETY: the command names no memory.
+        assert!(unsafe { lane.handle.submit(work) }.is_err());
+        // Its stream's desk is held here, and what it owns may sit down there.
+        assert_ne!(told.recv().unwrap(), std::thread::current().id());
+    }
+}
+
+#[test]
 fn dropping_the_driver_and_every_handle_frees_the_backend() {
     for schedule in BOTH {
         let rig = Rig::new(schedule);

@@ -7,7 +7,7 @@
 use super::api::{Answer, CUstream, opened};
 use super::reactor;
 use super::track::Track;
-use crate::driver::{Command, HostFn};
+use crate::driver::HostFn;
 use crate::error::{Error, ErrorKind};
 use crate::offload::{self, Duty};
 use crate::site::Site;
@@ -36,14 +36,6 @@ impl Job {
     pub(super) fn forget(&self) {
         let function = self.function.lock().take();
         let _ = catch_unwind(AssertUnwindSafe(|| drop(function)));
-    }
-}
-
-/// Drops what was not enqueued, which may own anything of its user's, where no desk is held.
-#[cold]
-pub(super) fn drop_elsewhere(command: Command) {
-    if let Command::Call(function) = command {
-        offload::detach(move || drop(function));
     }
 }
 

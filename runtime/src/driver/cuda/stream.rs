@@ -422,13 +422,13 @@ unsafe impl DriverStream for CudaStream {
         let (ticket, site) = (work.ticket, work.site);
         let is_edge = matches!(work.command, Command::Edge(_));
         if let Some(error) = self.timeline.fault() {
-            host_fn::drop_elsewhere(work.command);
+            work.command.drop_elsewhere();
             return Err(DriverError::Refused(error.to_string()));
         }
         let entered = match self.context().enter() {
             Ok(entered) => entered,
             Err(failed) => {
-                host_fn::drop_elsewhere(work.command);
+                work.command.drop_elsewhere();
                 return Err(self.refused(Refused::Call(failed), ticket, site));
             }
         };
