@@ -324,7 +324,7 @@ impl Device {
         self.0.runs_in_turns
     }
 
-    /// What sort of device it is: its name, its memory, what it can do. Asks the driver, which takes some microseconds.
+    /// What sort of device it is: its name, its memory, what it can do.
     pub fn properties(&self) -> DeviceProperties {
         self.0.driver.properties()
     }

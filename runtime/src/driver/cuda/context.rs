@@ -20,7 +20,7 @@ use super::raw_streams::RawStreams;
 use super::spans::Clock;
 use super::track::Track;
 use super::words::Words;
-use crate::driver::Health;
+use crate::driver::{DeviceProperties, Health};
 use crate::error::Error;
 use crate::offload::{self, Duty};
 use crate::site::Site;
@@ -55,6 +55,8 @@ pub(crate) struct Context {
     pub(super) functions: Functions,
     /// Whether the completion words passed their self-test.
     pub(super) has_words: OnceLock<bool>,
+    /// What does not change about the device.
+    pub(super) properties: OnceLock<DeviceProperties>,
     /// A stream that never captures and never gets work: asked whether the context lives.
     health_stream: CUstream,
     pub(super) checks: Checks,
@@ -190,6 +192,7 @@ impl Context {
             streams: RawStreams::new()?,
             functions: Functions::default(),
             has_words: OnceLock::new(),
+            properties: OnceLock::new(),
             health_stream,
             checks: Checks::default(),
             clock: Clock::default(),

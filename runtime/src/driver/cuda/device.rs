@@ -71,6 +71,8 @@ impl CudaDevice {
         if let Some(failed) = context.death() {
             return Err(no_such_device(format!("it has failed in this process: {failed}")));
         }
+        // Now, since a host function cannot ask the driver, and may want them.
+        context.properties.get_or_init(|| properties(context));
         context.watch(&health);
         let completing = Completing { wake_up: options.wake_up, by_events: options.by_events || !words };
         Ok(CudaDevice { context, health, completing, streams: Mutex::default() })
@@ -84,6 +86,29 @@ impl CudaDevice {
     /// After an error that came as a text.
     fn look_after(&self) {
         let _ = self.context.look_after();
+    }
+}
+
+/// What does not change about a device.
+fn properties(context: &Context) -> DeviceProperties {
+    let attribute = |number| context.attribute(number).unwrap_or(0);
+    let mut uuid = cudarc::driver::sys::CUuuid { bytes: [0; 16] };
+    // SAFETY: cuDeviceGetUuid writes sixteen bytes.
+    let has_uuid = unsafe { opened().cuDeviceGetUuid_v2(&raw mut uuid, context.device) }.is_ok();
+    let mut total_bytes = 0;
+    // SAFETY: cuDeviceTotalMem writes a size.
+    let _ = unsafe { opened().cuDeviceTotalMem_v2(&raw mut total_bytes, context.device) };
+    DeviceProperties {
+        total_bytes,
+        uuid: has_uuid.then(|| uuid.bytes.map(|byte| byte as u8)),
+        compute_capability: Some((
+            attribute(attribute::CAPABILITY_MAJOR) as u32,
+            attribute(attribute::CAPABILITY_MINOR) as u32,
+        )),
+        multiprocessors: attribute(attribute::MULTIPROCESSORS) as u32,
+        shared_bytes_per_block: most_shared_bytes(context).unwrap_or(0) as u32,
+        cooperative_launch: attribute(attribute::COOPERATIVE_LAUNCH) != 0,
+        ..DeviceProperties::unknown(context.name.clone())
     }
 }
 
@@ -267,26 +292,8 @@ unsafe impl Driver for CudaDevice {
     }
 
     fn properties(&self) -> DeviceProperties {
-        let attribute = |number| self.context.attribute(number).unwrap_or(0);
-        let mut uuid = cudarc::driver::sys::CUuuid { bytes: [0; 16] };
-        // SAFETY: cuDeviceGetUuid writes sixteen bytes.
-        let has_uuid = unsafe { opened().cuDeviceGetUuid_v2(&raw mut uuid, self.context.device) }.is_ok();
-        let mut total_bytes = 0;
-        // SAFETY: cuDeviceTotalMem writes a size.
-        let _ = unsafe { opened().cuDeviceTotalMem_v2(&raw mut total_bytes, self.context.device) };
-        DeviceProperties {
-            name: self.context.name.clone(),
-            total_bytes,
-            uuid: has_uuid.then(|| uuid.bytes.map(|byte| byte as u8)),
-            compute_capability: Some((
-                attribute(attribute::CAPABILITY_MAJOR) as u32,
-                attribute(attribute::CAPABILITY_MINOR) as u32,
-            )),
-            multiprocessors: attribute(attribute::MULTIPROCESSORS) as u32,
-            shared_bytes_per_block: most_shared_bytes(self.context).unwrap_or(0) as u32,
-            cooperative_launch: attribute(attribute::COOPERATIVE_LAUNCH) != 0,
-            completion_words: !self.completing.by_events,
-        }
+        let properties = self.context.properties.get_or_init(|| properties(self.context));
+        DeviceProperties { completion_words: !self.completing.by_events, ..properties.clone() }
     }
 
     fn free_bytes(&self) -> Option<usize> {
