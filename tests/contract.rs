@@ -22,6 +22,8 @@ mod kernels;
 mod peers;
 #[path = "contract/positions.rs"]
 mod positions;
+#[path = "contract/reentry.rs"]
+mod reentry;
 #[path = "contract/streams.rs"]
 mod streams;
 #[path = "contract/tensors.rs"]

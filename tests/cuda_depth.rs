@@ -153,18 +153,55 @@ fn what_a_host_function_enqueues_is_refused_while_launches_behind_it_wait_for_ro
             let y = full.alloc::<f32>(4).unwrap();
             let called = full.call(move || {
                 goes.recv().unwrap();
-                [mine.fill(&y, 1.0).queued().unwrap_err(), other.wait_stream(&mine).queued().unwrap_err()]
+                [
+                    mine.fill(&y, 1.0).queued().unwrap_err(),
+                    other.wait_stream(&mine).queued().unwrap_err(),
+                    other.wait_for(&y).queued().unwrap_err(),
+                    other.wait_event(&mine.record_event()).queued().unwrap_err(),
+                    mine.synchronize().wait().unwrap_err(),
+                    mine.query().unwrap_err(),
+                ]
             });
             let filler = overfill(&full, &x);
             go.send(()).unwrap();
             for refused in called.wait().unwrap() {
-                assert_eq!(refused.kind(), ErrorKind::Driver, "{refused}");
+                assert_eq!(refused.kind(), ErrorKind::Reentrant, "{refused}");
                 assert!(refused.to_string().contains("a host function called it"), "{refused}");
             }
             filler.join().unwrap();
             full.synchronize().wait().unwrap();
         });
     }
+}
+
+#[test]
+fn a_host_function_is_refused_while_a_launch_behind_it_is_waited_for() {
+    in_child(&[("CUDA_LAUNCH_BLOCKING", "1")], || {
+        let (_runtime, device) = cuda();
+        let stream = device.new_stream().unwrap();
+        let x = stream.alloc::<f32>(4).unwrap();
+        let (go, goes) = std::sync::mpsc::channel();
+        let mine = stream.clone();
+        let called = stream.call(move || {
+            goes.recv().unwrap();
+            [
+                mine.call(|| ()).queued().unwrap_err(),
+                mine.query().unwrap_err(),
+                mine.record_event().query().unwrap_err(),
+            ]
+        });
+        let (behind, waits) = (stream.clone(), calls(c"cuStreamSynchronize"));
+        let filled = std::thread::spawn(move || behind.fill(&x, 1.0).wait());
+        // It waits for the function at the stream's desk.
+        while calls(c"cuStreamSynchronize") == waits {
+            std::thread::yield_now();
+        }
+        go.send(()).unwrap();
+        for refused in called.wait().unwrap() {
+            assert_eq!(refused.kind(), ErrorKind::Reentrant, "{refused}");
+        }
+        filled.join().unwrap().unwrap();
+    });
 }
 
 #[test]

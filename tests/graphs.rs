@@ -417,3 +417,26 @@ fn a_graph_is_one_submission_and_no_wait_in_it_is_elided() {
         &["capture on stream \"s\" (tests/graphs.rs:", "CUDA_ERROR_NOT_SUPPORTED"],
     );
 }
+
+#[test]
+fn a_host_function_that_a_poll_runs_in_a_capture_puts_nothing_into_the_graph() {
+    within_a_minute(|| {
+        let runtime = Runtime::builder().schedule(Schedule::Seeded(1)).build().unwrap();
+        let device = runtime.device(DeviceId::Cpu(0)).unwrap();
+        let [stream, other, side] = [(); 3].map(|()| device.new_stream().unwrap());
+        let x = stream.alloc::<f32>(4).unwrap();
+        let (captured, joined) = (stream.clone(), side.clone());
+        let mut called = other.call(move || {
+            [captured.fill(&x, 1.0).queued(), joined.wait_stream(&captured).queued()].map(Result::unwrap_err)
+        });
+        let (graph, ()) = stream
+            .capture(|s| {
+                side.wait_stream(s).queued()?;
+                while !called.query()? {}
+                s.wait_stream(&side).queued()
+            })
+            .unwrap();
+        assert!(graph.is_empty());
+        assert_eq!(called.wait().unwrap().map(|error| error.kind()), [ErrorKind::Reentrant; 2]);
+    });
+}

@@ -4,7 +4,6 @@ mod support;
 
 use std::process::Command;
 use support::streams;
-use warpline::prelude::*;
 
 /// Set in the child process, whose standard error is looked at.
 const CHILD: &str = "WARPLINE_TEST_UNSEEN";

@@ -47,12 +47,6 @@ impl<S: Serve> Desk<S> {
         Seat { desk: self, state: Some(self.state.lock()) }
     }
 
-    /// Sits down if nobody sits there.
-    #[inline]
-    pub(crate) fn try_sit(&self) -> Option<Seat<'_, S>> {
-        self.state.try_lock().map(|state| Seat { desk: self, state: Some(state) })
-    }
-
     /// Leaves a request for `ticket`, and serves it at once if the desk is free.
     pub(crate) fn request(&self, ticket: u64) {
         if !self.serves {

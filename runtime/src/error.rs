@@ -38,7 +38,8 @@ pub enum ErrorKind {
     Full,
     /// The lease has ended or the runtime is shut down.
     Closed,
-    /// The thread that holds a stream's turn for foreign work enqueued on that same stream.
+    /// Code that the runtime calls asked for what would have to wait for that code: a host function or a kernel's CPU form that
+    /// enqueued, allocated or waited, a waker that blocked, foreign work that enqueued on the stream whose turn it has.
     Reentrant,
     /// A call that a graph cannot hold, or on a stream that is being captured elsewhere; or the work was captured, so that there is
     /// nothing to await.

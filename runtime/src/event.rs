@@ -3,6 +3,7 @@
 use crate::driver::Stamp;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pending::Pending;
+use crate::reentry;
 use crate::site::Site;
 use crate::stream::{Place, Snapshot, StreamCore};
 use crate::timeline::Ticket;
@@ -18,36 +19,42 @@ use std::time::Duration;
 #[derive(Clone)]
 pub struct Event {
     core: Arc<StreamCore>,
-    snapshot: Arc<Snapshot>,
+    /// The place, or why it was not marked.
+    snapshot: Result<Arc<Snapshot>>,
     stamp: Option<Arc<Stamp>>,
 }
 
 impl Event {
+    #[track_caller]
     pub(crate) fn record(core: &Arc<StreamCore>, stamp: Option<Arc<Stamp>>) -> Self {
+        let site = Site::here(&"record_event");
+        if let Err(error) = core.may_ask(site) {
+            return Event { core: core.clone(), snapshot: Err(error), stamp };
+        }
         // Of a stream that another thread captures, it marks where that stream itself stands.
-        let capture = core.capture(Site::here(&"record_event")).ok().flatten();
+        let capture = core.capture(site).ok().flatten();
         if let Some(capture) = capture {
-            return Event { core: core.clone(), snapshot: Arc::new(capture.snapshot(core)), stamp };
+            return Event { core: core.clone(), snapshot: Ok(Arc::new(capture.snapshot(core))), stamp };
         }
         let snapshot = core.snapshot_to_await(|_| false).unwrap_or_else(|error| {
             // The driver could make no mark. Whoever waits for this place waits for its ticket; the failure is the device's.
             core.note_unseen(&core.device.refused(&"record_event", &error));
             core.snapshot_to_await(|_| true).expect("without a mark nothing can be refused")
         });
-        Event { core: core.clone(), snapshot: Arc::new(snapshot), stamp }
+        Event { core: core.clone(), snapshot: Ok(Arc::new(snapshot)), stamp }
     }
 
     pub(crate) fn core(&self) -> &Arc<StreamCore> {
         &self.core
     }
 
-    pub(crate) fn snapshot(&self) -> &Snapshot {
-        &self.snapshot
+    pub(crate) fn snapshot(&self) -> Result<&Snapshot> {
+        self.snapshot.as_deref().map_err(Clone::clone)
     }
 
-    /// The last ticket before it.
+    /// The last ticket before it; 0 if it was refused.
     pub fn ticket(&self) -> Ticket {
-        self.snapshot.used.ticket
+        self.snapshot.as_ref().map_or(0, |snapshot| snapshot.used.ticket)
     }
 
     /// Whether the stream has passed it. A `true` counts as having observed it.
@@ -63,11 +70,11 @@ impl Event {
     /// # Errors
     /// The device has failed.
     pub fn synchronize(&self) -> Pending<()> {
-        if self.snapshot.capture.is_some() {
-            return Pending::refused_on(&self.core, self.core.nothing_to_await(0));
-        }
-        let place = Place::at(self.snapshot.used.ticket, self.snapshot.stated.clone());
-        Pending::value(&self.core, Ok(place), ())
+        let place = self.snapshot().and_then(|snapshot| match snapshot.capture {
+            Some(_) => Err(self.core.nothing_to_await(0)),
+            None => Ok(Place::at(snapshot.used.ticket, snapshot.stated.clone())),
+        });
+        Pending::value(&self.core, place, ())
     }
 
     /// The time between two timed events that have both been passed; zero if `earlier` was passed after `self`.
@@ -75,6 +82,7 @@ impl Event {
     /// # Errors
     /// `InvalidArgument` if one was recorded without timing or has not been passed yet.
     pub fn elapsed_since(&self, earlier: &Event) -> Result<Duration> {
+        reentry::may_ask(&"elapsed_since")?;
         let (end, start) = (self.passed_stamp("later")?, earlier.passed_stamp("earlier")?);
         if let (Some(end), Some(start)) = (end.time(), start.time()) {
             return Ok(end.saturating_duration_since(start));

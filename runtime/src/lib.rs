@@ -22,6 +22,7 @@ mod order;
 mod panics;
 mod pending;
 mod process;
+mod reentry;
 mod report;
 mod runtime;
 mod scope;

@@ -66,10 +66,6 @@ pub(crate) enum Duty {
     Callback,
 }
 
-/// Why a host function is refused what would call the driver.
-pub(crate) const FROM_CALLBACK: &str =
-    "a host function called it, which must not enqueue or allocate; do it before, or after awaiting";
-
 thread_local! {
     static DUTY: Cell<Duty> = const { Cell::new(Duty::None) };
 }

@@ -12,6 +12,7 @@ use crate::driver::{Driver, Health};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::MemoryOptions;
 use crate::order::OrderMode;
+use crate::reentry;
 use crate::world::World;
 #[cfg(feature = "cuda")]
 use parking_lot::Mutex;
@@ -119,7 +120,7 @@ impl Runtime {
     /// A device by its id, or by its name with `"cpu:1".parse()?`. Never falls back to another.
     ///
     /// # Errors
-    /// `NoSuchDevice`, with what is missing.
+    /// `NoSuchDevice`, with what is missing; `Reentrant` if a host function would open a CUDA device.
     pub fn device(&self, id: DeviceId) -> Result<Device> {
         if let Some(shared) = self.inner.devices.iter().find(|device| device.id == id) {
             return Ok(Device::of(shared.clone()));
@@ -155,8 +156,9 @@ impl Runtime {
     /// All CUDA devices that the driver shows, opened; none where there is no driver.
     ///
     /// # Errors
-    /// `NoSuchDevice` if one cannot be opened.
+    /// `NoSuchDevice` if one cannot be opened; `Reentrant` in a host function.
     pub fn cuda_devices(&self) -> Result<Vec<Device>> {
+        reentry::may_ask(&"cuda_devices")?;
         #[cfg(feature = "cuda")]
         let count = crate::driver::cuda::device_count().unwrap_or(0);
         #[cfg(not(feature = "cuda"))]
@@ -232,6 +234,7 @@ impl CudaDevices {
         if let Some(device) = opened.get(&ordinal) {
             return Ok(device.clone());
         }
+        reentry::may_ask(&format_args!("opening {}", DeviceId::Cuda(ordinal)))?;
         let health = Arc::new(Health::default());
         let driver = Arc::new(CudaDevice::open(ordinal, health.clone(), self.options)?);
         let device = DeviceShared::new(world.clone(), driver, health, self.memory);

@@ -36,6 +36,7 @@
 //! stream → allocation → **waiting**. Nothing is acquired under it.
 
 use crate::error::Error;
+use crate::reentry::{self, Caller};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, fence};
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
@@ -522,6 +523,7 @@ impl Released {
 
     /// Drops what was kept, then wakes each waiter; a panic in one does not keep the others asleep.
     pub fn run(self) {
+        let _calling = reentry::calling(Caller::Waker);
         // Kept values first: who is woken may look whether its buffer has been let go.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(self.keeps)));
         for waker in self.wakers {

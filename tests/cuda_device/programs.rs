@@ -299,10 +299,9 @@ fn a_host_function_that_enqueues_is_refused_and_nothing_else_is_lost() {
             (filled, more, pinned)
         });
         let (filled, more, pinned) = outcome.wait().unwrap();
-        let why =
-            "a host function called it, which must not enqueue or allocate; do it before, or after awaiting";
+        let why = "a host function called it, and the device waits for that";
         for error in [filled.unwrap_err(), more.unwrap_err(), pinned.unwrap_err()] {
-            says(&error, ErrorKind::Driver, &[why]);
+            says(&error, ErrorKind::Reentrant, &[why]);
         }
         held.wait().unwrap();
         x.accept_contents();

@@ -36,6 +36,19 @@ mod error {
     pub struct Error;
 }
 
+/// Stands in for what the runtime notes of the code that it calls: no model asks.
+mod reentry {
+    pub(crate) enum Caller {
+        Waker,
+    }
+
+    pub(crate) struct Calling;
+
+    pub(crate) fn calling(_caller: Caller) -> Calling {
+        Calling
+    }
+}
+
 /// Stands in for the runtime's reports: in a model nothing may go wrong.
 mod report {
     pub(crate) fn waker_panicked() {

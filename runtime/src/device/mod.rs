@@ -13,6 +13,7 @@ use crate::kernel::{Kernel, LaunchConfig};
 use crate::memory::{Buffer, DeviceMemory, MemoryOptions, MemoryStats, PinnedBytes, PinnedPool, PinnedStats};
 use crate::order::Use;
 use crate::pending::Pending;
+use crate::reentry;
 use crate::runtime::Runtime;
 use crate::stream::{ForeignTurns, Settings, Stream, StreamBuilder, StreamCore, StreamPool};
 use crate::world::World;
@@ -286,6 +287,9 @@ impl Device {
     /// # Errors
     /// As [`Stream::synchronize`]; of several errors, the first.
     pub fn synchronize(&self) -> Pending<()> {
+        if let Err(error) = reentry::may_ask(&"synchronize") {
+            return Pending::refused(error);
+        }
         let streams = self.0.world.streams();
         let parts = streams
             .iter()
@@ -329,7 +333,8 @@ impl Device {
         self.0.driver.properties()
     }
 
-    /// Bytes of device memory that nobody has, this process or another; `None` if the driver does not know, as of the CPU device.
+    /// Bytes of device memory that nobody has, this process or another; `None` if the driver does not know, as of the CPU device, or
+    /// cannot be asked, as in a host function.
     ///
     /// What the device's allocator has cached is not among them: see [`memory_stats`](Self::memory_stats).
     pub fn free_bytes(&self) -> Option<usize> {
@@ -353,6 +358,7 @@ impl Device {
         elements: u64,
         shared_bytes: u32,
     ) -> Result<LaunchConfig> {
+        reentry::may_ask(&"suggest_config")?;
         self.0
             .driver
             .suggest(kernel, elements, shared_bytes)
@@ -370,6 +376,7 @@ impl Device {
     /// The first that cannot be loaded; those before it are. `InvalidArgument` if its device code
     /// differs from its declaration, `Driver` if the driver refuses it.
     pub fn load(&self, kernels: impl IntoIterator<Item = &'static Kernel>) -> Result<()> {
+        reentry::may_ask(&"load")?;
         kernels.into_iter().try_for_each(|kernel| {
             kernel.check_device_code()?;
             self.0.driver.load(kernel).map_err(|error| self.0.refused(&"load", &error))

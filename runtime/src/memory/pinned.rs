@@ -15,6 +15,7 @@ use super::stats::ByteSize;
 use crate::driver::{Driver, DriverError};
 use crate::element::Element;
 use crate::error::{Error, ErrorKind};
+use crate::reentry;
 use parking_lot::Mutex;
 use std::any::{Any, TypeId};
 use std::collections::BTreeMap;
@@ -128,11 +129,13 @@ impl PinnedPool {
     /// A cached block or one from the driver, which may take milliseconds.
     ///
     /// # Errors
-    /// `OutOfMemory` if the buffers in use leave too little of the cap, or the driver has no memory.
+    /// `OutOfMemory` if the buffers in use leave too little of the cap, or the driver has no memory; `Reentrant` if a host function
+    /// would have the driver asked.
     pub(crate) fn take(self: &Arc<Self>, len_bytes: usize) -> Result<PinnedBytes, Error> {
         if let Some(bytes) = self.try_take(len_bytes) {
             return Ok(bytes);
         }
+        reentry::may_ask(&"pinned")?;
         let Some(len) = block_len(len_bytes) else { return Err(self.over_cap(len_bytes)) };
         let mut state = self.state.lock();
         let cap = state.stats.cap_bytes;
@@ -203,6 +206,7 @@ impl PinnedPool {
     /// # Errors
     /// `Driver` if the driver does not take it.
     pub(crate) fn register<T: Element>(self: &Arc<Self>, elements: &mut Vec<T>) -> Result<Pinned<T>, Error> {
+        reentry::may_ask(&"pin")?;
         let (len, len_bytes) = (elements.len(), size_of_val(&**elements));
         let ptr = NonNull::from(elements.as_mut_slice()).cast::<u8>();
         let mut owner = None;

@@ -4,6 +4,7 @@ use crate::driver::Linger;
 use crate::error::{Error, Result};
 use crate::hope::Hope;
 use crate::panics::Epoch;
+use crate::reentry;
 use crate::stream::{Place, StreamCore};
 use crate::timeline::Registration;
 use std::cell::Cell;
@@ -196,7 +197,7 @@ impl Flight {
             return self.done(cx);
         }
         if ran {
-            cx.waker().wake_by_ref();
+            reentry::wake(cx.waker());
         }
         Poll::Pending
     }
@@ -223,7 +224,7 @@ impl Flight {
             return false;
         }
         if !self.has_yielded {
-            cx.waker().wake_by_ref();
+            reentry::wake(cx.waker());
         }
         !std::mem::replace(&mut self.has_yielded, true)
     }

@@ -9,6 +9,7 @@ pub use refusal::Refusal;
 
 use crate::error::{Error, Result};
 use crate::memory::Buffer;
+use crate::reentry;
 use crate::stream::{Place, StreamCore};
 use crate::timeline::Ticket;
 use flight::{Flight, Panics};
@@ -208,8 +209,11 @@ impl<T> Pending<T> {
     /// Whether it would resolve now. A `true` counts as having observed the op.
     ///
     /// # Errors
-    /// What awaiting would return, if the call was refused or the device has failed.
+    /// What awaiting would return, if the call was refused or the device has failed; `Reentrant` in a host function.
     pub fn query(&mut self) -> Result<bool> {
+        if reentry::holds_a_device() && matches!(self.state, State::Flight(..) | State::Many(..)) {
+            return Err(reentry::refused(&"query"));
+        }
         match &mut self.state {
             State::Flight(flight, _) => flight.query(),
             State::Many(many, _) => many.query(),
@@ -238,8 +242,11 @@ impl<T> Pending<T> {
     /// For programs without an executor. Inside one it would block the executor's thread: await it there.
     ///
     /// # Errors
-    /// What awaiting returns.
+    /// What awaiting returns; `Reentrant` in a host function or a waker, which the work may be waiting for.
     pub fn wait(self) -> Result<T> {
+        if !reentry::may_block() && matches!(self.state, State::Flight(..) | State::Many(..)) {
+            return Err(reentry::refused(&"wait"));
+        }
         crate::block_on::block_on(self)
     }
 }

@@ -74,11 +74,12 @@ impl Stream {
     /// Calls `f` in stream order: after everything enqueued before, before everything enqueued after.
     ///
     /// It runs on a thread of the driver and holds up what is behind it on this stream, and may hold up host functions of other
-    /// streams. It must not wait for work of the same device. It may drop streams, buffers and `Pending`s.
+    /// streams.
     ///
-    /// On a CUDA device it cannot enqueue, allocate or page-lock: the driver does not take calls from there, and they are refused
-    /// as `Driver`. Send what follows to a task instead, or await this and enqueue it then.
-    /// Asking a stream where it stands (`query`, `synchronize`, `record_event`) may wait for who enqueues there: not from here.
+    /// Inside, whatever may need the device is refused as `Reentrant`: enqueuing, allocating, page-locking, making streams, asking a
+    /// stream where it stands, and blocking on a `Pending`, of any device. The CUDA driver takes no calls from there, and the other
+    /// devices go by the same rule. Send what follows to a task, or await this and enqueue it then. It may drop streams, buffers,
+    /// `Pending`s and the rest, poll, and look at what asks nobody.
     ///
     /// # Cancel safety
     /// Dropping the `Pending` drops the result; `f` is called all the same.

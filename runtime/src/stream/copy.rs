@@ -9,6 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::AccessMode;
 use crate::memory::{Buffer, Pinned, PinnedBytes};
 use crate::pending::Pending;
+use crate::reentry;
 use crate::site::Site;
 use parking_lot::Mutex;
 use std::fmt;
@@ -302,6 +303,7 @@ impl Device {
         let len_bytes = host_bytes::<T>(len)?;
         let bytes = match device.pinned.try_take(len_bytes) {
             Some(bytes) if !crate::process::is_forked() => bytes,
+            None if reentry::holds_a_device() => return Err(reentry::refused(&"pinned")),
             None if !device.runs_in_turns && !crate::process::is_forked() => {
                 let device = device.clone();
                 crate::offload::run(move || device.pinned_bytes(len_bytes)).await?

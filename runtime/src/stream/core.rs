@@ -24,6 +24,7 @@ use crate::hope::Hope;
 use crate::offload::{self, Duty};
 use crate::order::{self, Clock, MAX_TICKET, Mark, Marks, Named, OrderMode, StreamId, Use, leaves_a_mark};
 use crate::panics::{Epoch, Reached};
+use crate::reentry;
 use crate::site::Site;
 use crate::sync::{Lines, Lock};
 use crate::timeline::{Released, Ticket, Timeline};
@@ -185,6 +186,7 @@ pub(crate) struct Settings {
 
 impl StreamCore {
     pub(crate) fn new(device: Arc<DeviceShared>, settings: Settings) -> Result<Arc<Self>> {
+        reentry::may_ask(&"new_stream")?;
         device.ensure_open()?;
         let world = &device.world;
         let id = world.observed.admit().ok_or_else(|| {
@@ -293,13 +295,8 @@ impl StreamCore {
     /// the caller is the one that does.
     #[inline(always)]
     pub(crate) fn sit(&self, site: Site, turn: bool) -> Result<Seat<'_, State>> {
-        let seat = match self.desk.try_sit() {
-            Some(seat) => seat,
-            None => match self.sit_when_free() {
-                Ok(seat) => seat,
-                Err(error) => return Err(self.refused(site, &error)),
-            },
-        };
+        self.may_ask(site)?;
+        let seat = self.desk.sit();
         if seat.closed || (seat.foreign.is_some() && !turn) || seat.issued >= MAX_TICKET {
             return self.sit_slowly(seat, site, turn);
         }
@@ -307,14 +304,10 @@ impl StreamCore {
         Ok(seat)
     }
 
-    /// Waits for the desk. Not in a host function of the driver's, which would refuse it then: who sits there may wait for room that
-    /// comes when the function is over.
-    #[cold]
-    fn sit_when_free(&self) -> Result<Seat<'_, State>, DriverError> {
-        if self.device.signalled && matches!(offload::duty(), Duty::Callback) {
-            return Err(DriverError::Refused(offload::FROM_CALLBACK.into()));
-        }
-        Ok(self.desk.sit())
+    /// Refuses code that a device waits for: the one at the desk may wait for room that comes when that code has returned.
+    #[inline]
+    pub(crate) fn may_ask(&self, site: Site) -> Result<()> {
+        if reentry::holds_a_device() { Err(reentry::refused(&site.on(&self.label))) } else { Ok(()) }
     }
 
     #[cold]
@@ -350,6 +343,7 @@ impl StreamCore {
     /// Whether the stream takes allocations: it is open and the device works.
     #[inline]
     pub(crate) fn ensure_open(&self, site: Site) -> Result<()> {
+        self.may_ask(site)?;
         if self.closed.load(Ordering::Acquire) {
             return Err(self.closed_error(site));
         }
@@ -525,8 +519,7 @@ impl StreamCore {
 
     /// Where the stream stands, for others to wait for. The driver makes a mark unless `implied` says that nobody needs it.
     pub(crate) fn snapshot(&self, implied: impl FnOnce(Use) -> bool) -> Result<Snapshot, DriverError> {
-        let seat = self.desk.try_sit().map_or_else(|| self.sit_when_free(), Ok)?;
-        self.snapshot_at(&seat, implied)
+        self.snapshot_at(&self.desk.sit(), implied)
     }
 
     /// The same for who may also await it.
@@ -653,7 +646,10 @@ impl StreamCore {
             order::mark(&written, &Mark::new(self.id, &error), true);
             return error;
         }
-        let Ok(mut seat) = self.desk.try_sit().map_or_else(|| self.sit_when_free(), Ok) else { return error };
+        if reentry::holds_a_device() {
+            return error;
+        }
+        let mut seat = self.desk.sit();
         if seat.closed {
             return error;
         }

@@ -7,7 +7,9 @@ use crate::element::Element;
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::Kernel;
 use crate::memory::{Allocation, Buffer};
+use crate::offload;
 use crate::order::Use;
+use crate::reentry::{self, Caller};
 use crate::site::Site;
 use std::any::Any;
 use std::sync::Arc;
@@ -21,7 +23,8 @@ impl Stream {
     ///
     /// # Cancel safety
     /// Dropping the buffer never waits. If uses of it are in flight, `owner` is dropped when they are over, on a thread of the
-    /// runtime, where it may call the driver and may block.
+    /// runtime, where it may call the driver and may block. So it is if a host function drops the buffer; with
+    /// [`Schedule::Seeded`](crate::driver::cpu::Schedule::Seeded) that drop is part of the function.
     ///
     /// # Safety
     /// `address` is that of `len` elements in memory of this stream's device, aligned for them; it stays theirs for as long as
@@ -67,19 +70,32 @@ impl Stream {
         };
         let used = Use { stream: core.id, ticket: core.issued() };
         let ptr = DevicePtr(address);
-        let owner = Arc::new(Owner(Some(Box::new(owner))));
+        let owner: Option<Box<dyn Any + Send + Sync>> = Some(Box::new(owner));
+        let owner = Arc::new(Owner { owner, runs_in_turns: core.device.runs_in_turns });
         let allocation = Allocation::lent(core.device.clone(), ptr, len_bytes, used, site, owner);
         Ok(Buffer::new(Arc::new(allocation), len))
     }
 }
 
 /// Whose memory it is: dropped where that may block, since it may call the driver.
-struct Owner(Option<Box<dyn Any + Send + Sync>>);
+struct Owner {
+    owner: Option<Box<dyn Any + Send + Sync>>,
+    runs_in_turns: bool,
+}
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        let owner = self.0.take();
-        crate::offload::run_where_it_may_block(move || drop(owner));
+        let owner = self.owner.take();
+        match reentry::caller() {
+            Caller::User => drop(owner),
+            _ if !self.runs_in_turns => offload::detach(move || drop(owner)),
+            // A schedule without threads has none to send it to, and to block in a poll is to poll again.
+            Caller::Waker => {
+                let _calling = reentry::calling(Caller::User);
+                drop(owner);
+            }
+            Caller::HostFunction | Caller::Twin => drop(owner),
+        }
     }
 }
 
@@ -100,6 +116,7 @@ impl Stream {
     pub fn global<T: Element>(&self, kernel: &'static Kernel, name: &str) -> Result<Buffer<T>> {
         let site = Site::here(&"global");
         let core = self.core();
+        core.may_ask(site)?;
         if !matches!(core.device.id, DeviceId::Cuda(_)) {
             let text = format!(
                 "{}: {} has no modules; pass a buffer to the kernel",

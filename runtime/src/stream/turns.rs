@@ -8,6 +8,7 @@
 use super::core::StreamCore;
 use crate::error::Result;
 use crate::order::MAX_TICKET;
+use crate::reentry;
 use crate::timeline::{Registration, Timeline};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -40,7 +41,7 @@ pub(super) async fn watching<F: Future>(
         let _ = timeline.register(MAX_TICKET, cx.waker(), registration);
         core.device.ensure_open()?;
         if core.device.runs_in_turns && core.device.driver.turn() {
-            cx.waker().wake_by_ref();
+            reentry::wake(cx.waker());
         }
         Poll::Pending
     })

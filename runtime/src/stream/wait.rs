@@ -57,7 +57,7 @@ impl Stream {
         let place = self
             .core()
             .check_can_wait(site, event.core())
-            .and_then(|()| self.core().wait_snapshot(site, event.snapshot()));
+            .and_then(|()| self.core().wait_snapshot(site, event.snapshot()?));
         Pending::value(self.core(), place, ())
     }
 
@@ -77,10 +77,16 @@ impl Stream {
         if let Some(place) = crate::graph::wait_for(core, site, memory.memory().0) {
             return Pending::value(core, place, ());
         }
+        if let Err(error) = core.may_ask(site) {
+            return Pending::refused_on(core, error);
+        }
         Pending::value(core, core.wait_for_uses(site, memory.memory().0), ())
     }
 
     /// Marks where this stream stands.
+    ///
+    /// # Errors
+    /// In what is asked of the event: `Reentrant` if a host function or a kernel's CPU form recorded it.
     #[track_caller]
     pub fn record_event(&self) -> Event {
         Event::record(self.core(), None)
@@ -101,24 +107,27 @@ impl Stream {
     /// Whether everything enqueued so far is done. A `true` counts as having observed it.
     ///
     /// # Errors
-    /// The device has failed.
+    /// The device has failed; `Reentrant` in a host function.
     #[track_caller]
     pub fn query(&self) -> Result<bool> {
-        self.core().refuse_captured(Site::here(&"query"), ASKED)?;
+        let site = Site::here(&"query");
+        self.core().may_ask(site)?;
+        self.core().refuse_captured(site, ASKED)?;
         Pending::value(self.core(), Ok(self.core().here()), ()).query()
     }
 
     /// Resolves when everything enqueued so far is done, whatever is enqueued meanwhile.
     ///
     /// # Errors
-    /// The device has failed; or an earlier call on this stream was refused and nobody has looked at its `Pending`: the first
+    /// The device has failed; `Reentrant` in a host function; or an earlier call on this stream was refused and nobody has looked at its `Pending`: the first
     /// such error, once.
     #[track_caller]
     pub fn synchronize(&self) -> Pending<()> {
-        if let Err(error) = self.core().refuse_captured(Site::here(&"synchronize"), ASKED) {
-            return Pending::refused_on(self.core(), error);
+        let (core, site) = (self.core(), Site::here(&"synchronize"));
+        if let Err(error) = core.may_ask(site).and_then(|()| core.refuse_captured(site, ASKED)) {
+            return Pending::refused_on(core, error);
         }
-        self.core().synchronize()
+        core.synchronize()
     }
 }
 

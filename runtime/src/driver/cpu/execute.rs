@@ -5,6 +5,7 @@
 use super::replay::{Replay, replay};
 use crate::driver::{Command, Copy, Fill};
 use crate::kernel::{Arg, Twin};
+use crate::reentry::{self, Caller};
 use std::time::Instant;
 
 /// Carries a command out on this thread, once; `replaying` says how, if it is a graph. A panic in a twin or a host function passes
@@ -27,6 +28,7 @@ pub(super) unsafe fn execute(command: &mut Command, replaying: &Replay<'_>) {
         Command::Fill(fill) => unsafe { fill_rows(fill) },
         Command::Call(function) => {
             let function = std::mem::replace(&mut function.0, Box::new(|| {}));
+            let _calling = reentry::calling(Caller::HostFunction);
             function();
         }
         // SAFETY: `replay` needs of each step what our caller promises of all of them.
@@ -44,6 +46,7 @@ pub(super) unsafe fn execute(command: &mut Command, replaying: &Replay<'_>) {
 /// That of [`Twin`].
 #[inline]
 pub(super) unsafe fn call_twin(twin: Twin, args: &[Arg]) {
+    let _calling = reentry::calling(Caller::Twin);
     // SAFETY: the caller keeps the twin's rule.
     unsafe { twin(args) }
 }

@@ -305,6 +305,7 @@ impl Patience {
 
 /// A worker's life.
 fn work(backend: &Arc<CpuBackend>, me: usize) {
+    crate::reentry::become_awaited();
     let pool = backend.pool().expect("only a backend with a pool starts workers");
     let parker = Parker::new();
     let mut batch = VecDeque::new();

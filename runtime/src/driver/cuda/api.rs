@@ -83,7 +83,7 @@ impl Failed {
 impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if *self == Self::IN_HOST_FUNCTION {
-            return f.write_str(crate::offload::FROM_CALLBACK);
+            return f.write_str("a host function called it, and the driver takes no calls from there");
         }
         write!(f, "{} answered {}", self.call, self.name())?;
         match self.text(|api| api.cuGetErrorString) {

@@ -13,7 +13,8 @@ use crate::driver::{
 };
 use crate::error::{Error, ErrorKind};
 use crate::kernel::{Kernel, LaunchConfig};
-use crate::offload;
+use crate::offload::{self, Duty};
+use crate::reentry;
 use crate::timeline::Timeline;
 use parking_lot::Mutex;
 use std::ffi::c_void;
@@ -71,7 +72,7 @@ impl CudaDevice {
         if let Some(failed) = context.death() {
             return Err(no_such_device(format!("it has failed in this process: {failed}")));
         }
-        // Now, since a host function cannot ask the driver, and may want them.
+        // Now, since a host function may want them later, which cannot ask the driver.
         context.properties.get_or_init(|| properties(context));
         context.watch(&health);
         let completing = Completing { wake_up: options.wake_up, by_events: options.by_events || !words };
@@ -282,11 +283,13 @@ unsafe impl Driver for CudaDevice {
     }
 
     fn confirm(&self) -> Result<(), DriverError> {
-        if crate::trace::event::listened_to() {
+        if offload::duty() != Duty::Callback && crate::trace::event::listened_to() {
             let streams: Vec<_> = self.streams.lock().iter().filter_map(Weak::upgrade).collect();
             streams.iter().for_each(|stream| stream.track.tell_spans());
         }
-        self.context.ask().map_err(|failed| self.driver_error(failed))?;
+        if offload::duty() != Duty::Callback {
+            self.context.ask().map_err(|failed| self.driver_error(failed))?;
+        }
         // A host function may have failed it while the context lives.
         self.health.fault().map_or(Ok(()), |fault| Err(DriverError::Refused(fault.to_string())))
     }
@@ -373,15 +376,16 @@ unsafe impl Driver for CudaDevice {
     }
 }
 
-/// Whether a CUDA driver with a device was found.
+/// Whether a CUDA driver with a device was found. Not in a host function, which cannot ask the driver.
 pub fn is_available() -> bool {
-    super::context::device_count().is_ok_and(|count| count > 0)
+    device_count().is_ok_and(|count| count > 0)
 }
 
 /// How many devices the CUDA driver shows, or why there are none.
 ///
 /// # Errors
-/// [`NoSuchDevice`](ErrorKind::NoSuchDevice), with what was looked for.
+/// [`NoSuchDevice`](ErrorKind::NoSuchDevice), with what was looked for; [`Reentrant`](ErrorKind::Reentrant) in a host function.
 pub fn device_count() -> Result<u32, Error> {
+    reentry::may_ask(&"device_count")?;
     super::context::device_count().map_err(|why| Error::new(ErrorKind::NoSuchDevice, why))
 }

@@ -10,6 +10,7 @@ use super::track::Track;
 use crate::driver::HostFn;
 use crate::error::{Error, ErrorKind};
 use crate::offload::{self, Duty};
+use crate::reentry::{self, Caller};
 use crate::site::Site;
 use crate::timeline::Ticket;
 use parking_lot::Mutex;
@@ -68,7 +69,9 @@ unsafe extern "C" fn call(data: *mut c_void) {
     let job = unsafe { Arc::from_raw(data.cast_const().cast::<Job>()) };
     let Some(HostFn(function)) = job.function.lock().take() else { return };
     let before = offload::set_duty(Duty::Callback);
+    let calling = reentry::calling(Caller::HostFunction);
     let outcome = catch_unwind(AssertUnwindSafe(function));
+    drop(calling);
     offload::set_duty(before);
     let Err(panic) = outcome else { return };
     let why = crate::driver::message_of(panic);

@@ -7,6 +7,8 @@
 use super::api::optional;
 use crate::driver::DriverError;
 use crate::kernel::{Arg, Args, Kernel, ParamKind};
+use crate::offload::{self, Duty};
+use crate::reentry::{self, Caller};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -120,9 +122,14 @@ unsafe extern "C" fn call(
             Arg { bits: u64::from_ne_bytes(bits), len }
         })
         .collect();
+    let calling = reentry::calling(Caller::Twin);
+    // What it drops must not wait for a launch that waits for room behind it.
+    let duty = offload::set_duty(Duty::Callback);
     // SAFETY: the arguments are those of a launch of this kernel, whose memory the software driver has checked and keeps apart
     // as streams order it: the twin's rules are kept as they are on the CPU device.
     let done = catch_unwind(AssertUnwindSafe(|| unsafe { (kernel.twin)(&args) }));
+    offload::set_duty(duty);
+    drop(calling);
     match done {
         Ok(()) => 0,
         Err(panic) => {

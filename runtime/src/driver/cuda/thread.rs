@@ -9,6 +9,7 @@ use crate::offload::{self, Duty};
 /// default, is time that the system may add to each of its sleeps.
 pub(super) fn become_reactor() {
     offload::set_duty(Duty::Reactor);
+    crate::reentry::become_awaited();
     #[cfg(target_os = "linux")]
     {
         // SAFETY: an all-zero CPU set is a valid, empty one.
