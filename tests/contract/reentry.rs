@@ -541,3 +541,34 @@ fn a_subscriber_does_not_block_the_one_worker() {
         stream.synchronize().wait().unwrap();
     });
 }
+
+/// A waker that enqueues on a stream whose turn for foreign work another thread has.
+fn meet_a_turn(device: &Device) {
+    let (stream, other) = (device.new_stream().unwrap(), device.new_stream().unwrap());
+    let gate = other.hold().unwrap();
+    let mut awaited = other.call(|| ());
+    let (answer, answered) = channel();
+    let enqueues = stream.clone();
+    let waker = Calls::new(Box::new(move || answer.send(polled(enqueues.call(|| ()))).unwrap()));
+    let waker = Waker::from(Arc::new(waker));
+    assert!(pin!(&mut awaited).poll(&mut Context::from_waker(&waker)).is_pending());
+    let none: [&Buffer<f32>; 0] = [];
+    // SAFETY: nothing is enqueued.
+    let done = unsafe {
+        stream.external(reads(none), writes(none), |_| {
+            gate.open();
+            assert_eq!(answered.recv().unwrap(), Some(ErrorKind::Reentrant));
+        })
+    };
+    done.wait().unwrap();
+    awaited.wait().unwrap();
+}
+
+#[test]
+fn a_waker_does_not_wait_for_another_threads_turn() {
+    in_child(&[], || {
+        let one_worker = Runtime::builder().workers(1).build().unwrap();
+        meet_a_turn(&one_worker.device(DeviceId::Cpu(0)).unwrap());
+        meet_a_turn(&one_worker.device(DeviceId::Cuda(0)).unwrap());
+    });
+}

@@ -328,6 +328,16 @@ impl StreamCore {
                     ),
                 ));
             }
+            if !reentry::may_block() {
+                return Err(Error::new(
+                    ErrorKind::Reentrant,
+                    format!(
+                        "{}: another thread holds the stream's turn for foreign work, and a waker must not wait for it; \
+                         enqueue in a task",
+                        site.on(&self.label)
+                    ),
+                ));
+            }
             let turns = self.device.foreign_turns.ended();
             drop(seat);
             self.device.foreign_turns.wait_for_more_than(turns);
