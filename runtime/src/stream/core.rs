@@ -7,6 +7,7 @@
 //!   is held.
 //! * `issued` and `version` are written at the desk and read by anybody; `version` first, `issued` after, so that who sees a
 //!   ticket sees every change of the clock that came before it.
+//! * The marks that a stream carries are changed at its desk, and cleared when it closes.
 //! * No user code, waker or twin runs while any of these is held.
 //!
 //! # Lock order

@@ -12,7 +12,6 @@ use crate::order::{
 use crate::site::Site;
 use crate::sync::Lines;
 use crate::timeline::{Keep, Ticket, Until};
-use crate::trace::event;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
@@ -270,11 +269,6 @@ impl StreamCore {
         drop(seat);
         if !entered.findings.is_empty() {
             self.warn_of(op.site, accesses, &entered.findings);
-        }
-        if has_edges {
-            edges.from.iter().for_each(|from| {
-                event::op_waits(ticket, from.used, || (self.device.world.number, self.id.0));
-            });
         }
         Ok(place)
     }
