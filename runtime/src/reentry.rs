@@ -1,4 +1,4 @@
-//! What code that the runtime calls may ask of the runtime.
+//! The rules for code that the runtime calls: what it may ask of the runtime.
 //!
 //! A device waits for a host function or a kernel's CPU form to return, and the CUDA driver takes no calls from a host function. So
 //! neither may wait for a device, nor call anything that might. A waker runs where progress is noticed: on the reactor, on a

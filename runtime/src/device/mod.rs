@@ -41,7 +41,7 @@ pub(crate) struct DeviceShared {
     /// milliseconds.
     pub(crate) lets_run: Hope<8, 1024>,
     pub(crate) foreign_turns: ForeignTurns,
-    /// Whether every allocation is zeroed before it is handed out.
+    /// Set if every allocation is zeroed before it is handed out.
     pub(crate) zero_on_free: bool,
     default_stream: Mutex<Option<Stream>>,
     /// Streams that were made without a label.

@@ -31,7 +31,7 @@ pub(crate) struct MemoryOptions {
     pub(crate) limit_bytes: Option<usize>,
     /// The most pinned memory, in bytes.
     pub(crate) pinned_cap_bytes: usize,
-    /// Whether every allocation is zeroed before it is handed out.
+    /// Set if every allocation is zeroed before it is handed out.
     pub(crate) zero_on_free: bool,
 }
 

@@ -1,7 +1,7 @@
 //! Allocating device memory in the order of a stream.
 //!
 //! # What fresh memory holds
-//! Whatever its last owner left, unless it is zeroed: by [`Stream::alloc_zeroed`], or for every allocation of a runtime by
+//! It holds whatever its last owner left, unless it is zeroed: by [`Stream::alloc_zeroed`], or for every allocation of a runtime by
 //! [`zero_on_free`](crate::RuntimeBuilder::zero_on_free).
 //!
 //! Zeroing is a fill: the first op on the memory, on the allocating stream, entered in the memory's history like any other. So
@@ -66,7 +66,7 @@ impl Stream {
         self.alloc_zeroed_at(Site::here(&"alloc_zeroed"), len)
     }
 
-    /// As [`alloc_zeroed`](Self::alloc_zeroed), under the name and line in `site`: for ops that allocate what they add to.
+    /// Allocates like [`alloc_zeroed`](Self::alloc_zeroed), under the name and line in `site`: for ops that allocate what they add to.
     ///
     /// # Errors
     /// As [`alloc_zeroed`](Self::alloc_zeroed).

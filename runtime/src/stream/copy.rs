@@ -364,7 +364,7 @@ impl Device {
     }
 }
 
-/// What takes an executor's thread no longer than some tens of microseconds.
+/// The most bytes that are zeroed on an executor's thread, which takes some tens of microseconds.
 const ZEROED_AT_ONCE_BYTES: usize = 1 << 20;
 
 fn zeroed<T: Element>(mut pinned: Pinned<T>) -> Pinned<T> {

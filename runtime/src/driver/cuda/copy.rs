@@ -64,7 +64,7 @@ pub(super) fn copy_peer(
     unsafe { api.cuMemcpy3DPeerAsync(&raw const copy, stream) }
 }
 
-/// Whether its rows follow each other without gaps on both sides.
+/// Returns whether its rows follow each other without gaps on both sides.
 fn is_one_run(copy: &Copy) -> bool {
     copy.height == 1 || (copy.src_pitch == copy.width_bytes && copy.dst_pitch == copy.width_bytes)
 }

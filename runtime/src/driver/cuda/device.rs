@@ -90,7 +90,7 @@ impl CudaDevice {
     }
 }
 
-/// What does not change about a device.
+/// Reads those of a device's properties that never change.
 fn properties(context: &Context) -> DeviceProperties {
     let attribute = |number| context.attribute(number).unwrap_or(0);
     let mut uuid = cudarc::driver::sys::CUuuid { bytes: [0; 16] };
