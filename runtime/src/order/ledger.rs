@@ -225,7 +225,10 @@ impl Ledger {
             }
             book.outlived |= lane.outlived;
             for used in std::mem::take(&mut lane.uses) {
-                note(&mut book.uses, used);
+                match book.uses.iter_mut().find(|entry| entry.stream == used.stream) {
+                    Some(entry) => entry.ticket = entry.ticket.max(used.ticket),
+                    None => book.uses.push(used),
+                }
             }
         }
         book.shared = false;
@@ -246,15 +249,6 @@ impl Ledger {
     }
 }
 
-/// Keeps the newest ticket of each stream.
-#[inline]
-fn note(uses: &mut Uses, used: Use) {
-    match uses.iter_mut().find(|entry| entry.stream == used.stream) {
-        Some(entry) => entry.ticket = entry.ticket.max(used.ticket),
-        None => uses.push(used),
-    }
-}
-
 impl Book {
     #[inline]
     pub(crate) fn records(&self) -> &[Record] {
@@ -264,18 +258,22 @@ impl Book {
     /// Notes that `used` touches this memory, whatever the check says.
     #[inline]
     pub(crate) fn note_use(&mut self, used: Use, observed: &Observed) {
-        if self.uses.len() == self.uses.capacity() {
-            self.forget_gone(observed);
+        if let Some(entry) = self.uses.iter_mut().find(|entry| entry.stream == used.stream) {
+            entry.ticket = entry.ticket.max(used.ticket);
+        } else {
+            self.note_first_use(used, observed);
         }
-        note(&mut self.uses, used);
     }
 
-    /// Drops the uses of streams that are gone, when the list would grow.
+    /// Drops the uses of streams that are gone, if the list would grow.
     #[cold]
-    fn forget_gone(&mut self, observed: &Observed) {
+    fn note_first_use(&mut self, used: Use, observed: &Observed) {
         let before = self.uses.len();
-        self.uses.retain(|entry| !observed.is_gone(entry.stream));
-        self.outlived |= self.uses.len() < before;
+        if before == self.uses.capacity() {
+            self.uses.retain(|entry| !observed.is_gone(entry.stream));
+            self.outlived |= self.uses.len() < before;
+        }
+        self.uses.push(used);
     }
 
     /// Enters the same access by the same stream again: its record becomes newer, and no other changes. Returns what it said before.
