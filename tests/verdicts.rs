@@ -436,3 +436,26 @@ fn whether_a_wait_was_elided_changes_no_verdict() {
         }
     }
 }
+
+#[test]
+fn ops_of_several_steps_are_refused_with_the_error_of_the_step() {
+    let (_runtime, device, [side]) = streams(["side"]);
+    for n in [100, 100_000] {
+        let x = Tensor::zeros([n], &device).queued().unwrap();
+        let rows = Tensor::zeros([n / 10, 10], &device).queued().unwrap();
+        let labels = Tensor::full([n / 10], 0, &device).queued().unwrap();
+        side.enter(|| {
+            let buffer = x.buffer::<f32>().unwrap();
+            for error in [
+                refusal(warpline::ops::sum(buffer)),
+                refusal(x.sum()),
+                refusal(x.mean()),
+                refusal(rows.cross_entropy(&labels)),
+            ] {
+                assert_eq!(error.kind(), ErrorKind::Unordered);
+                assert!(!error.is_inherited(), "{error}");
+            }
+        });
+    }
+    side.synchronize().wait().expect("nothing was dropped unseen");
+}

@@ -19,12 +19,10 @@ pub fn sum(x: &Buffer<f32>) -> Pending<f32> {
         Ok((stream, total, summed))
     };
     match enqueue() {
-        Ok((stream, total, summed)) => {
-            let read = stream.read_one(&total);
-            // If the sum was refused, the read fails with its error.
-            drop(summed);
-            read
-        }
+        Ok((stream, total, summed)) => match summed.into_operand() {
+            Ok(()) => stream.read_one(&total),
+            Err(refusal) => refusal.pass_on(),
+        },
         Err(error) => Pending::refused(error),
     }
 }

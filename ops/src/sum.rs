@@ -35,10 +35,10 @@ pub(crate) fn enqueue_sum(
     let sums = stream.alloc_at::<f32>(Site::at(&"alloc", site.location), runs as usize)?;
     let divisor = if over == Over::All { n as f32 } else { 1.0 };
     let of_runs = stream.launch_at(site, kernels::sum_runs(n, x, &sums), launch::runs(runs));
-    let whole = stream.launch_at(site, kernels::sum_tree(runs, divisor, &sums, total), launch::one_block());
-    // If the first step was refused, the second fails with its error.
-    drop(of_runs);
-    Ok(whole)
+    Ok(match of_runs.into_operand() {
+        Ok(()) => stream.launch_at(site, kernels::sum_tree(runs, divisor, &sums, total), launch::one_block()),
+        Err(refusal) => refusal.pass_on(),
+    })
 }
 
 #[cfg(test)]

@@ -27,11 +27,8 @@ pub(super) fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Outcome<(Tensor
     } else {
         let losses = call.scratch::<f64>(rows)?;
         let kernel = kernels::cross_entropy_rows(height, width, from, classes, &losses, &grad);
-        let each = call.launch(kernel, launch::rows(height), ());
-        let all = call.launch(kernels::cross_entropy_mean(height, &losses, &loss), launch::one_block(), ());
-        // If the first step was refused, the second fails with its error.
-        drop(each);
-        all
+        call.launch(kernel, launch::rows(height), ()).into_operand()?;
+        call.launch(kernels::cross_entropy_mean(height, &losses, &loss), launch::one_block(), ())
     };
     Ok(done.with((Tensor::over(loss, shape), Tensor::over(grad, logits.shape.clone()))))
 }
