@@ -75,7 +75,7 @@ macro_rules! contract {
 }
 pub(crate) use contract;
 
-/// As many devices as the test with the most of them takes.
+/// The devices of the test that takes the most of them.
 const DEVICES: (&str, &str) = ("SOFTCUDA_DEVICES", "3");
 
 /// The tests that need a CUDA device need no GPU: the software CUDA driver runs the same calls.

@@ -359,7 +359,7 @@ fn a_failed_driver_call_says_what_the_driver_said_and_leaves_no_trace() {
     assert!(device.fault().is_none());
 }
 
-// Who is told.
+// Reports of errors.
 
 #[test]
 fn an_error_nobody_saw_is_returned_by_the_next_synchronize_and_only_by_that() {

@@ -1,9 +1,10 @@
 //! The order check against a slow oracle: happens-before by graph search over everything that was recorded.
 //!
-//! The oracle (`oracle/model.rs`) knows no clocks, tickets or pruned histories. It keeps every accepted access, an edge for
-//! everything that orders, and looks for a path; and it keeps who carries which refusal. Over the recording driver it is up to the
-//! program what is finished, and with it which waits reach the driver and when closed streams are gone; over the CPU device that is
-//! luck. The oracle does not look at it, so no verdict may depend on it, and no ticket either.
+//! The oracle (`oracle/model.rs`) knows no clocks, tickets or pruned histories. It keeps every
+//! accepted access, an edge for everything that orders, and looks for a path; and it keeps who
+//! carries which refusal. Over the recording driver it is up to the program what is finished, and
+//! with it which waits reach the driver and when closed streams are gone; over the CPU device that
+//! is luck. The oracle does not look at it, so no verdict may depend on it, and no ticket either.
 
 mod support;
 
@@ -54,7 +55,7 @@ impl Part {
     }
 }
 
-/// What becomes of the error of an op that is refused.
+/// How the program treats the error of an op that is refused.
 #[derive(Clone, Copy, Debug)]
 enum Refusal {
     LookedAt,
@@ -190,7 +191,7 @@ struct Run {
     _runtime: Runtime,
 }
 
-/// What becomes of a call in the runtime, before the oracle is asked.
+/// The runtime's answer to a call.
 enum Verdict {
     Accepted,
     Refused(Error),
@@ -254,8 +255,8 @@ impl Run {
         Touch { buffer: self.buffers[buffer].name, bytes: part.bytes(), reads, writes }
     }
 
-    /// Compares the verdict of an op with the oracle's, and enters there what came of it. The point of an
-    /// op that was accepted.
+    /// Compares the verdict of an op with the oracle's, and enters there what came of it. The point
+    /// of an op that was accepted.
     fn judge(
         &mut self,
         stream: usize,
@@ -291,7 +292,7 @@ impl Run {
         }
     }
 
-    /// The same of a call, whose error is looked at or not.
+    /// Judges a call, whose error is looked at or not.
     fn judge_pending(&mut self, stream: usize, pending: Pending<()>, touches: &[Touch], refusal: Refusal) {
         if pending.ticket().is_some() {
             let point = self.judge(stream, Verdict::Accepted, touches, refusal).unwrap();
@@ -309,7 +310,8 @@ impl Run {
         self.judge(stream, Verdict::Refused(error), touches, refusal);
     }
 
-    /// Whether an op of `stream` on this buffer is refused because it is on another device, as it has to be.
+    /// Returns whether an op of `stream` on this buffer is refused because it is on another device,
+    /// as it has to be.
     fn is_elsewhere(&self, stream: usize, buffer: usize) -> bool {
         Self::device_of(stream) != self.buffers[buffer].device
     }
@@ -326,7 +328,7 @@ impl Run {
         self.model.observe(point);
     }
 
-    /// What is there gets done, where somebody has to see to that.
+    /// Completes the work that is enqueued, where the test has to do so.
     fn progress(&self) {
         if let Some(driver) = &self.driver {
             driver.reach_markers();

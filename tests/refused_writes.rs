@@ -1,4 +1,4 @@
-//! What becomes of memory that a refused write did not write: whose work fails, and until when.
+//! Memory that a refused write did not write: whose work fails, and until when.
 
 mod support;
 

@@ -38,8 +38,9 @@ pub enum ErrorKind {
     Full,
     /// The lease has ended or the runtime is shut down.
     Closed,
-    /// Code that the runtime calls asked for what would have to wait for that code: a host function or a kernel's CPU form that
-    /// enqueued, allocated or waited, a waker that blocked, foreign work that enqueued on the stream whose turn it has.
+    /// Code that the runtime calls asked for what would have to wait for that code: a host function
+    /// or a kernel's CPU form that enqueued, allocated or waited, a waker that blocked, foreign
+    /// work that enqueued on the stream whose turn it has.
     Reentrant,
     /// A call that a graph cannot hold, or on a stream that is being captured elsewhere; or the work was captured, so that there is
     /// nothing to await.
@@ -64,11 +65,11 @@ pub enum ErrorKind {
 #[derive(Clone)]
 pub struct Error {
     cause: Arc<Cause>,
-    /// What belongs to the one refused call. Not part of the cause, which other ops may share.
+    /// The part that belongs to the one refused call. Other ops may share the cause.
     own: Option<Arc<Mutex<Own>>>,
 }
 
-/// What belongs to one refused call.
+/// The part of an error that belongs to one refused call.
 #[derive(Default)]
 struct Own {
     given: Option<Given>,
@@ -147,17 +148,18 @@ impl Error {
         &self.cause.conflicts
     }
 
-    /// Whether it comes from the error of an earlier op, which is its [`source`](std::error::Error::source):
-    /// the op would have read what that one was refused to write, or comes after a host function that
-    /// panicked.
+    /// Returns whether it comes from the error of an earlier op, its
+    /// [`source`](std::error::Error::source): the op would have read what that one was refused to
+    /// write, or comes after a host function that panicked.
     ///
-    /// Looking at an inherited error does not settle the earlier one. It lasts until the earlier op's
-    /// `Pending` is awaited, or the memory is overwritten or its contents are accepted.
+    /// Looking at an inherited error does not settle the earlier one. It lasts until the earlier
+    /// op's `Pending` is awaited, or the memory is overwritten or its contents are accepted.
     pub fn is_inherited(&self) -> bool {
         self.cause.origin.is_some()
     }
 
-    /// The op that was refused and the line that called it. `None` if the error is not that of one op.
+    /// The op that was refused and the line that called it. `None` if the error is not that of one
+    /// op.
     pub fn site(&self) -> Option<Site> {
         self.cause.site.get().copied()
     }
@@ -205,19 +207,19 @@ impl Error {
         self
     }
 
-    /// The same error, which looking at ends `mark`.
+    /// Returns the error with `mark`, which ends when the program looks at the error.
     pub(crate) fn with_mark(mut self, mark: std::sync::Arc<Mark>) -> Self {
         self.own.get_or_insert_default().lock().marks.push(mark);
         self
     }
 
-    /// The same error, which looking at ends `panic`.
+    /// Returns the error with `panic`, which ends when the program looks at the error.
     pub(crate) fn with_panic(mut self, panic: std::sync::Arc<Panicked>) -> Self {
         self.own.get_or_insert_default().lock().panic = Some(panic);
         self
     }
 
-    /// The same error for another call that fails with it.
+    /// Returns the error for another call that fails with it.
     pub(crate) fn without_own(&self) -> Self {
         Error { cause: self.cause.clone(), own: None }
     }

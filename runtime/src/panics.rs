@@ -1,20 +1,22 @@
 //! Host functions that panicked, and whose results come after them.
 //!
-//! A panic of a [`Stream::call`](crate::Stream::call) stays with its op, as that of a task stays in its
-//! `JoinHandle`. The device is still usable, and what is queued behind the function runs. But the program
-//! has put that work after the function, so awaiting it fails.
+//! A panic of a [`Stream::call`](crate::Stream::call) stays with its op, as that of a task stays in
+//! its `JoinHandle`. The device is still usable, and what is queued behind the function runs. But
+//! the program has put that work after the function, so awaiting it fails.
 //!
 //! # Rules
-//! 1. A panic fails the `Pending` of its own call, and those of places that stated order puts after it:
-//!    later tickets of its stream, and places on other streams whose stated clock covers its ticket.
-//! 2. It ends when its own `Pending` is looked at, and with the next `synchronize` of its stream, which
-//!    returns it. Calls from then on are not concerned; `Pending`s from before still are. A closed stream
-//!    hands nothing on.
+//! 1. A panic fails the `Pending` of its own call, and those of places that stated order puts after
+//!    it: later tickets of its stream, and places on other streams whose stated clock covers its
+//!    ticket.
+//! 2. It ends when its own `Pending` is looked at, and with the next `synchronize` of its stream,
+//!    which returns it. Calls from then on are not concerned; `Pending`s from before still are. A
+//!    closed stream hands nothing on.
 //! 3. A place that fails so is not observed, so observing hands nothing on.
-//! 4. Nothing is refused: what a panic is worth to later ops is for those to find out who await them.
+//! 4. Nothing is refused: what a panic is worth to later ops is for those to find out who await
+//!    them.
 //!
-//! *Why an epoch and not a ticket says what came before a look?* The clock of another stream keeps the
-//! ticket that it waited for, also where the host has seen past that since.
+//! *Why an epoch and not a ticket says what came before a look?* The clock of another stream keeps
+//! the ticket that it waited for, also where the host has seen past that since.
 
 use crate::error::{Error, ErrorKind};
 use crate::order::{Clock, StreamId};
@@ -62,14 +64,14 @@ pub(crate) struct Reached<'a> {
     pub(crate) clock: &'a Clock,
     /// When the call that asks was made.
     pub(crate) epoch: Epoch,
-    /// Whether it is the place of a host function, whose own panic is its result.
+    /// True if it is the place of a host function, whose own panic is its result.
     pub(crate) is_call: bool,
 }
 
 /// The panics of a runtime.
 #[derive(Debug, Default)]
 pub(crate) struct Panics {
-    /// Whether there are any: read by every look at work that is done.
+    /// True if there are any: read by every look at work that is done.
     some: AtomicBool,
     epoch: Arc<AtomicU64>,
     latest: Mutex<VecDeque<Arc<Panicked>>>,
@@ -81,8 +83,8 @@ impl Panics {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Notes that the host function with ticket `at` panicked, before that ticket is reached. Returns the
-    /// error of its own `Pending`, which ends it when it is looked at.
+    /// Notes that the host function with ticket `at` panicked, before that ticket is reached.
+    /// Returns the error of its own `Pending`, which ends it when it is looked at.
     pub(crate) fn note(&self, stream: StreamId, at: Ticket, error: Error) -> Error {
         let (seen_in, epoch) = (AtomicU64::new(Epoch::MAX), self.epoch.clone());
         let panicked = Arc::new(Panicked { stream, at, seen_in, epoch, error: error.clone() });
@@ -132,7 +134,8 @@ impl Panics {
         self.latest.lock().iter().find(|panicked| !panicked.is_seen()).map(|panicked| panicked.error.clone())
     }
 
-    /// A `synchronize` of `stream` has got to `ticket`: ends the panics up to there, and returns the first.
+    /// A `synchronize` of `stream` has got to `ticket`: ends the panics up to there, and returns
+    /// the first.
     pub(crate) fn end_on(&self, stream: StreamId, ticket: Ticket) -> Option<Error> {
         if !self.some.load(Ordering::Acquire) {
             return None;

@@ -1,9 +1,10 @@
 //! The rules for code that the runtime calls: what it may ask of the runtime.
 //!
-//! A device waits for a host function or a kernel's CPU form to return, and the CUDA driver takes no calls from a host function. So
-//! neither may wait for a device, nor call anything that might. A waker runs where progress is noticed: on the reactor, on a
-//! worker, in a poll. It may enqueue, but must not block that thread. The rules are the same on every device, although the CPU
-//! device could allow more: what works on one works on all.
+//! A device waits for a host function or a kernel's CPU form to return, and the CUDA driver takes
+//! no calls from a host function. So neither may wait for a device, nor call anything that might. A
+//! waker runs where progress is noticed: on the reactor, on a worker, in a poll. It may enqueue,
+//! but must not block that thread. The rules are the same on every device, although the CPU device
+//! could allow more: what works on one works on all.
 //!
 //! | called by the runtime | enqueue, allocate, make streams, ask a stream | block on a `Pending` | poll, drop |
 //! |---|---|---|---|
@@ -12,7 +13,7 @@
 //! | waker, or other code on a thread of the runtime | yes | refused | yes |
 //! | drop of the owner of lent memory | yes | yes | yes |
 //!
-//! What is refused is an error of kind `Reentrant`, wherever the call is about: any stream, device or runtime.
+//! A refusal is an error of kind `Reentrant`, whatever stream, device or runtime the call is about.
 //! `tests/contract/reentry.rs` holds every public method against this table.
 
 use crate::error::{Error, ErrorKind, Result};
@@ -55,8 +56,8 @@ impl Drop for Calling {
     }
 }
 
-/// Marks what this thread is about to call, until the returned value is dropped. A waker that is called by what a host function
-/// does is still part of the function.
+/// Marks what this thread is about to call, until the returned value is dropped. A waker that is
+/// called by what a host function does is still part of the function.
 #[inline]
 pub(crate) fn calling(caller: Caller) -> Calling {
     let before = CALLER.get();

@@ -1,4 +1,4 @@
-//! What is said through `tracing` when there is nobody to return it to, or, where no subscriber listens, on
+//! Reports of errors that cannot be returned: through `tracing` or, where no subscriber is set, on
 //! standard error if it would be lost otherwise.
 
 use crate::error::Error;
@@ -12,8 +12,8 @@ pub(crate) fn waker_panicked() {
     tracing::error!(target: "warpline", "a task's waker panicked; the other waiters were woken");
 }
 
-/// Tells of an error that its caller dropped: the first of those that a stream has not returned since.
-/// Without a subscriber it is a line on standard error, once for each line of the program.
+/// Tells of an error that its caller dropped: the first of those that a stream has not returned
+/// since. Without a subscriber it is a line on standard error, once for each line of the program.
 pub(crate) fn error_not_awaited(stream: &str, error: &Error, is_first: bool) {
     if !tracing::dispatcher::has_been_set() {
         return print_once(error);

@@ -120,7 +120,8 @@ impl Runtime {
     /// A device by its id, or by its name with `"cpu:1".parse()?`. Never falls back to another.
     ///
     /// # Errors
-    /// `NoSuchDevice`, with what is missing; `Reentrant` if a host function would open a CUDA device.
+    /// `NoSuchDevice`, with what is missing; `Reentrant` if a host function would open a CUDA
+    /// device.
     pub fn device(&self, id: DeviceId) -> Result<Device> {
         if let Some(shared) = self.inner.devices.iter().find(|device| device.id == id) {
             return Ok(Device::of(shared.clone()));
@@ -353,22 +354,25 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Zeroes device and pinned memory before an allocation hands it out, so that no owner sees what an earlier one left there: for
-    /// services that hold the data of several tenants. Off by default.
+    /// Zeroes device and pinned memory before an allocation hands it out, so that no owner sees
+    /// what an earlier one left there: for services that hold the data of several tenants. Off by
+    /// default.
     ///
-    /// Every `alloc` then is an [`alloc_zeroed`](crate::Stream::alloc_zeroed), that of tensors and other ops too, and a buffer from
-    /// [`Device::pinned`] is all zeros. This holds for memory that was split, joined or given back to the driver and asked for again,
-    /// and for what a graph allocates, at each launch.
+    /// Every `alloc` then is an [`alloc_zeroed`](crate::Stream::alloc_zeroed), that of tensors and
+    /// other ops too, and a buffer from [`Device::pinned`] is all zeros. This holds for memory that
+    /// was split, joined or given back to the driver and asked for again, and for what a graph
+    /// allocates, at each launch.
     ///
     /// # What it does not promise
-    /// Free memory keeps its contents until it is handed out again. With [`OrderMode::Warn`] and [`OrderMode::Off`] an op that no edge
-    /// orders after the allocation may run before the zeroing. Code that goes by raw addresses sees what is next to its buffer.
-    /// What is not the runtime's own, such as memory that it borrows, is left as it is.
+    /// Free memory keeps its contents until it is handed out again. With [`OrderMode::Warn`] and
+    /// [`OrderMode::Off`] an op that no edge orders after the allocation may run before the
+    /// zeroing. Code that goes by raw addresses sees what is next to its buffer. Memory that the
+    /// runtime borrows is left as it is.
     ///
     /// # Cost
-    /// A fill of the device for each allocation, which is an op: on a CUDA device a driver call of some microseconds, and the time
-    /// to write the memory once. Pinned memory is written by the host, more than 1 MiB of it on a thread of the runtime
-    /// if the caller awaits it.
+    /// A fill of the device for each allocation, which is an op: on a CUDA device a driver call of
+    /// some microseconds, and the time to write the memory once. Pinned memory is written by the
+    /// host, more than 1 MiB of it on a thread of the runtime if the caller awaits it.
     pub fn zero_on_free(mut self, zero: bool) -> Self {
         self.memory.zero_on_free = zero;
         self

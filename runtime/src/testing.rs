@@ -183,7 +183,7 @@ fn drain(runtime: &Runtime) -> Result<(), String> {
     }
 }
 
-/// Whether this is the panic of a tokio function that was called outside a tokio runtime.
+/// Returns whether this is the panic of a tokio function that was called outside a tokio runtime.
 fn is_without_tokio(panic: &(dyn Any + Send)) -> bool {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());

@@ -9,7 +9,8 @@ fn ramp(n: usize) -> Vec<f32> {
     (0..n).map(|i| i as f32).collect()
 }
 
-/// Has a stream of `on` copy memory of `from` to memory of `to`, once for each shape that the two ends can have.
+/// Copies memory of `from` to memory of `to` on a stream of `on`, once for each shape of the two
+/// ends.
 async fn copied(on: &Device, from: &Device, to: &Device) -> Result<()> {
     let (stream, source, destination) = (on.new_stream()?, from.new_stream()?, to.new_stream()?);
     for (from_columns, to_columns) in [(false, false), (true, false), (false, true), (true, true)] {

@@ -1,6 +1,8 @@
-//! Tickets, and where allocations and closed streams stand: the program decides, not the device's speed.
+//! Tickets, and where allocations and closed streams stand: the program decides, not the device's
+//! speed.
 //!
-//! Each program runs twice: with work that has long finished, and with work that is held back meanwhile.
+//! Each program runs twice: with work that has long finished, and with work that is held back
+//! meanwhile.
 
 use crate::contract;
 use warpline::prelude::*;
@@ -9,7 +11,7 @@ use warpline::testing::Gate;
 /// 12 MiB: the smallest blocks that have a segment of their own.
 const LARGE: usize = 3 << 20;
 
-/// Whether the work in question has finished when the program goes on.
+/// True if the work in question has finished when the program goes on.
 const SPEEDS: [bool; 2] = [true, false];
 
 /// Lets the stream finish unless it is slow, without observing it: then a gate holds what is there.

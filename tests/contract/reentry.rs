@@ -1,7 +1,9 @@
-//! What code that the runtime calls may ask of it: every public method, from every such caller, on every backend.
+//! Requests by code that the runtime calls: every public method, from every such caller, on every
+//! backend.
 //!
-//! [`METHODS`] says of each method by which rule it goes, and [`Rule::says`] what that means for each caller. Every cell is tried, about
-//! the stream that the caller holds up and about another one. A cell that hangs ends its process: its name is the last line.
+//! [`METHODS`] says of each method by which rule it goes, and [`Rule::says`] what that means for
+//! each caller. Every cell is tried, about the stream that the caller holds up and about another
+//! one. A cell that hangs ends its process: its name is the last line.
 
 use crate::support;
 use crate::support::software::in_child;
@@ -30,7 +32,7 @@ enum Caller {
 const CALLERS: [Caller; 5] =
     [Caller::HostFunction, Caller::Captured, Caller::Twin, Caller::Waker, Caller::Owner];
 
-/// What a method may come to.
+/// The expected outcome of a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
     /// Nothing that waits: looks, polls, drops.
@@ -54,7 +56,7 @@ impl Rule {
     }
 }
 
-/// What a call came to.
+/// The outcome of a call.
 type Seen = Option<ErrorKind>;
 
 fn of<T>(result: Result<T>) -> Seen {
@@ -69,7 +71,8 @@ fn polled<T>(future: impl Future<Output = Result<T>>) -> Seen {
     }
 }
 
-/// What methods are called on. All of it belongs to the stream that the call is about, or was made before.
+/// The values that methods are called on. All belong to the stream that the call is about, or were
+/// made before.
 struct Kit {
     device: Device,
     stream: Stream,
@@ -83,7 +86,7 @@ struct Kit {
     parts: Mutex<Parts>,
 }
 
-/// What methods use up.
+/// Values that methods use up.
 #[derive(Default)]
 struct Parts {
     host: Option<Pinned<f32>>,
@@ -306,8 +309,8 @@ impl Wake for Calls {
     }
 }
 
-/// Puts something on the stream that calls `probe` when it runs, and has `behind` put the next thing there; what has to be kept until
-/// the first has run.
+/// Puts something on the stream that calls `probe` when it runs, and has `behind` put the next
+/// thing there; what has to be kept until the first has run.
 ///
 /// Nothing that `CUDA_LAUNCH_BLOCKING` waits for, but the launch.
 fn put(

@@ -1,4 +1,4 @@
-//! What a new owner finds in memory that others had.
+//! The contents that a new owner finds in memory that others had.
 
 use crate::contract;
 use warpline::Result;
@@ -6,7 +6,7 @@ use warpline::prelude::*;
 
 const SECRET: u8 = 0xa5;
 
-/// The same device in a runtime that zeroes what it hands out.
+/// Opens the device in a runtime that zeroes the memory it hands out.
 fn zeroing(device: &Device) -> Result<(Runtime, Device)> {
     let mut builder = warpline::RuntimeBuilder::from_env()?.zero_on_free(true);
     if device.runs_in_turns() {
@@ -17,7 +17,8 @@ fn zeroing(device: &Device) -> Result<(Runtime, Device)> {
     Ok((runtime, device))
 }
 
-/// Leaves secrets in a block of that many bytes, which is free when this returns. The device may not have written them yet.
+/// Leaves secrets in a block of that many bytes, which is free when this returns. The device may
+/// not have written them yet.
 fn leave(stream: &Stream, len: usize) -> Result<()> {
     stream.fill(&stream.alloc::<u8>(len)?, SECRET).queued()
 }

@@ -1,4 +1,5 @@
-//! The slow side: what is ordered after what, by graph search, and which stream carries which refusal.
+//! The slow side: what is ordered after what, by graph search, and which stream carries which
+//! refusal.
 //!
 //! It knows no clocks and no pruned histories, and nothing of what is finished.
 
@@ -68,7 +69,7 @@ struct Mark {
     by: StreamId,
     buffer: u64,
     bytes: Bytes,
-    /// Whether it concerns streams that do not carry it.
+    /// True if it concerns streams that do not carry it.
     everybodys: bool,
 }
 
@@ -76,7 +77,7 @@ struct Mark {
 pub(crate) struct Model {
     graph: Graph,
     streams: BTreeMap<StreamId, Stream>,
-    /// What the host has observed.
+    /// The newest point that the host has observed.
     host: Point,
     /// By buffer; buffers that are dropped leave.
     accesses: BTreeMap<u64, Vec<Access>>,
@@ -84,7 +85,7 @@ pub(crate) struct Model {
     refusals: usize,
 }
 
-/// What an op does to one buffer.
+/// An op's access to one buffer.
 #[derive(Clone, Debug)]
 pub(crate) struct Touch {
     pub(crate) buffer: u64,
@@ -106,7 +107,8 @@ impl Model {
         self.streams.insert(stream, Stream { stand, issued: 0, is_open: true, unseen: None });
     }
 
-    /// Nothing more comes on it. What it did is no conflict from here on, and nobody gets what it carries.
+    /// Nothing more comes on it. What it did is no conflict from here on, and nobody gets what it
+    /// carries.
     pub(crate) fn close(&mut self, stream: StreamId) {
         let closed = self.streams.get_mut(&stream).unwrap();
         closed.is_open = false;
@@ -126,7 +128,8 @@ impl Model {
         let past = self.graph.past(&[self.streams[&stream].stand.point, self.host]);
         let of = |touch: &Touch| -> Vec<StreamId> {
             let accesses = &self.accesses[&touch.buffer];
-            // What a closed stream overwrote is before it, and so before everything that touches those bytes.
+            // A closed stream's write is after what it overwrote, and before everything that
+            // touches those bytes.
             let overwritten: Vec<(&Bytes, BTreeSet<Point>)> = accesses
                 .iter()
                 .filter(|later| later.writes && !self.streams[&later.stream].is_open)
@@ -147,7 +150,7 @@ impl Model {
         touches.iter().flat_map(of).collect()
     }
 
-    /// Whether an op of `stream` would read what a refused write did not write.
+    /// Returns whether an op of `stream` would read what a refused write did not write.
     pub(crate) fn inherits(&self, stream: StreamId, touches: &[Touch]) -> bool {
         let carries = &self.streams[&stream].stand.carries;
         touches.iter().filter(|touch| touch.reads).any(|touch| {
@@ -218,8 +221,8 @@ impl Model {
         }
     }
 
-    /// A wait on `stream` for a place. It takes a ticket if it orders something anew, or if the other
-    /// stream is closed.
+    /// A wait on `stream` for a place. It takes a ticket if it orders something anew, or if the
+    /// other stream is closed.
     pub(crate) fn wait(&mut self, stream: StreamId, from: &Stand) {
         if from.stream == stream {
             return;
@@ -233,8 +236,8 @@ impl Model {
         at.stand.carries.extend(&from.carries);
     }
 
-    /// A wait for every stream that used the buffer or was refused to write it, in that order. Those that are
-    /// closed take one ticket together.
+    /// A wait for every stream that used the buffer or was refused to write it, in that order.
+    /// Those that are closed take one ticket together.
     pub(crate) fn wait_for(&mut self, stream: StreamId, buffer: u64) {
         let mut users: Vec<StreamId> = self.accesses[&buffer].iter().map(|access| access.stream).collect();
         let some_are_closed = users.iter().any(|user| !self.streams[user].is_open);

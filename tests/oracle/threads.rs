@@ -1,12 +1,13 @@
-//! Real threads, whose verdicts depend on how they interleave: whatever was accepted has to be ordered.
+//! Real threads, whose verdicts depend on how they interleave: whatever was accepted has to be
+//! ordered.
 
 use super::model::Graph;
 use super::support;
 use std::collections::HashMap;
 use warpline::prelude::*;
 
-/// Threads that state no order at all: of two accesses to the same bytes, one a write, from two streams, at most one can have
-/// been accepted.
+/// Threads that state no order at all: of two accesses to the same bytes, one a write, from two
+/// streams, at most one can have been accepted.
 #[test]
 fn threads_without_edges_never_both_get_conflicting_accesses() {
     for round in 0..300_u64 {
@@ -62,8 +63,9 @@ enum Did {
     Waited(usize),
 }
 
-/// Threads that hand each other events. Of two conflicting accesses that were both accepted, one has to be before the other along
-/// program order and the edges from a recorded event to a wait for it.
+/// Threads that hand each other events. Of two conflicting accesses that were both accepted, one
+/// has to be before the other along program order and the edges from a recorded event to a wait for
+/// it.
 #[test]
 fn threads_that_pass_events_are_only_accepted_along_the_edges_they_stated() {
     use std::sync::Mutex;
@@ -136,7 +138,8 @@ fn threads_that_pass_events_are_only_accepted_along_the_edges_they_stated() {
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
 
-        // One point for each step, after the one before it on its thread and, for a wait, after the recording.
+        // One point for each step, after the one before it on its thread and, for a wait, after the
+        // recording.
         let mut graph = Graph::default();
         let mut recorded = HashMap::new();
         let (mut waits, mut ops) = (Vec::new(), Vec::new());

@@ -47,7 +47,7 @@ struct RecordingStream {
     track: Arc<Track>,
 }
 
-/// So that the driver can hand itself to its streams, under the id of one of its devices.
+/// Lets the driver hand itself to its streams, under the id of one of its devices.
 #[derive(Debug)]
 struct Handle(Arc<Recording>, DeviceId);
 
@@ -57,7 +57,7 @@ impl Recording {
         Self::runtime_of(order, 1)
     }
 
-    /// The same with so many devices, `cuda:0` and on.
+    /// Makes the same with several devices, `cuda:0` and on.
     pub(crate) fn runtime_of(order: OrderMode, devices: u32) -> (Runtime, Arc<Recording>) {
         let recording = Arc::new(Recording {
             calls: Mutex::default(),

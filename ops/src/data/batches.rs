@@ -106,7 +106,7 @@ impl Batches {
 
     /// Waits for the next batch: `None` after the last one, and after an error.
     ///
-    /// The same as `StreamExt::next` of the crate `futures`, without importing it.
+    /// Does what `StreamExt::next` of the crate `futures` does, without importing it.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing: the batch comes at the next call.

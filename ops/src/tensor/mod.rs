@@ -154,7 +154,8 @@ impl Tensor {
         })
     }
 
-    /// Takes what is in the memory as it is, after a write to it was refused: [`Buffer::accept_contents`].
+    /// Takes what is in the memory as it is, after a write to it was refused:
+    /// [`Buffer::accept_contents`].
     pub fn accept_contents(&self) {
         with_buffer!(&self.storage, buffer => buffer.accept_contents());
     }

@@ -169,8 +169,8 @@ impl DeviceShared {
 
 impl Drop for DeviceShared {
     fn drop(&mut self) {
-        // Buffers and streams hold the device, a closed stream until it is drained or given up, and a copy by another device's
-        // stream holds it too. So nothing can touch its memory any more.
+        // Buffers and streams hold the device, a closed stream until it is drained or given up, and
+        // a copy by another device's stream holds it too. So nothing can touch its memory any more.
         self.memory.empty_cache(|_| true);
     }
 }
@@ -328,13 +328,13 @@ impl Device {
         self.0.runs_in_turns
     }
 
-    /// What sort of device it is: its name, its memory, what it can do.
+    /// Returns its name, its memory and its abilities.
     pub fn properties(&self) -> DeviceProperties {
         self.0.driver.properties()
     }
 
-    /// Bytes of device memory that nobody has, this process or another; `None` if the driver does not know, as of the CPU device, or
-    /// cannot be asked, as in a host function.
+    /// Bytes of device memory that nobody has, this process or another; `None` if the driver does
+    /// not know, as of the CPU device, or cannot be asked, as in a host function.
     ///
     /// What the device's allocator has cached is not among them: see [`memory_stats`](Self::memory_stats).
     pub fn free_bytes(&self) -> Option<usize> {

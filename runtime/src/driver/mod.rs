@@ -500,8 +500,8 @@ pub enum Command {
     Graph(DriverGraph),
     /// Hold the stream until another timeline has got somewhere.
     Wait(Point),
-    /// The same for the work that comes next, whose ticket this has. It does not reach that ticket, and where it is submitted,
-    /// that work follows or its ticket goes to other work.
+    /// The same for the work that comes next, whose ticket this has. It does not reach that ticket,
+    /// and where it is submitted, that work follows or its ticket goes to other work.
     Edge(Point),
     /// Nothing: a wait whose order holds already takes its ticket.
     Elided,
@@ -536,7 +536,7 @@ impl Command {
         }
     }
 
-    /// What holds the stream, if it is a wait.
+    /// Returns the place that a wait holds the stream for.
     pub fn holds_until(&self) -> Option<&Point> {
         match self {
             Command::Wait(point) | Command::Edge(point) => Some(point),
@@ -654,8 +654,8 @@ impl fmt::Debug for Point {
     }
 }
 
-/// A closure called once, in stream order, on a thread of the driver's choosing. A panic that comes out of it is a fault of the
-/// device: that of foreign work.
+/// A closure called once, in stream order, on a thread of the driver's choosing. A panic that comes
+/// out of it is a fault of the device: that of foreign work.
 pub struct HostFn(pub Box<dyn FnOnce() + Send>);
 
 impl fmt::Debug for HostFn {

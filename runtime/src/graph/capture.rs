@@ -11,8 +11,8 @@
 //! 4. Every wait between members is kept: it is what makes branches, and where the device that replays them stands is not known.
 //! 5. What cannot be repeated is refused: host functions, copies to the host, foreign work, timed events, waits for streams outside,
 //!    and asking what is done.
-//! 6. A call that is refused is not in the graph and leaves no mark on memory: nothing of a capture has run. If nobody looks at its
-//!    refusal until the end, the capture fails with it.
+//! 6. A call that is refused is not in the graph and leaves no mark on memory: nothing of a capture
+//!    has run. If nobody looks at its refusal until the end, the capture fails with it.
 //! 7. A graph that is launched in a capture is its steps, on the stream of the launch and on further streams of the plan.
 //!
 //! # Lock order

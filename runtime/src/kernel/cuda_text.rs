@@ -94,7 +94,7 @@ enum Passed {
     Pointer,
     /// A value of so many bytes.
     Value(usize),
-    /// As a type that has a name of its own.
+    /// Returns it as a type that has a name of its own.
     Unknown,
 }
 
@@ -184,7 +184,7 @@ impl Token<'_> {
 /// Text in tokens, apart from its comments.
 struct Code<'a> {
     text: &'a str,
-    /// Those of directives are left out, but for their `#`.
+    /// Directives are left out, but for their `#`.
     tokens: Vec<Token<'a>>,
     /// The tokens of all directives.
     directives: Vec<Token<'a>>,

@@ -77,7 +77,8 @@ impl Kernel {
     }
 }
 
-/// Says how the entry of `kernel` in this PTX differs from the declaration, and what to do about it.
+/// Says how the entry of `kernel` in this PTX differs from the declaration, and what to do about
+/// it.
 pub(crate) fn difference_in_ptx(kernel: &Kernel, ptx: &str) -> Option<String> {
     let name = kernel.name;
     let Some(declared) = entry_params(ptx, name) else {

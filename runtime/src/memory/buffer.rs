@@ -146,14 +146,15 @@ impl<T: Element> Buffer<T> {
 
     /// Takes what is in the memory as it is, after a write to it was refused.
     ///
-    /// A refused write leaves a mark on the bytes that it would have written. Ops that read them fail with an
-    /// inherited error ([`Error::is_inherited`]) on the stream that was refused and on streams that have since
-    /// waited for it. The mark ends when the refused call's own `Pending` is awaited, when a `synchronize`
-    /// returns that error, when the bytes are overwritten, or here. Work on other streams is not affected.
+    /// A refused write leaves a mark on the bytes that it would have written. Ops that read them
+    /// fail with an inherited error ([`Error::is_inherited`]) on the stream that was refused and on
+    /// streams that have since waited for it. The mark ends when the refused call's own `Pending`
+    /// is awaited, when a `synchronize` returns that error, when the bytes are overwritten, or
+    /// here. Work on other streams is not affected.
     ///
-    /// Where bytes may have changed, because the driver did a part of the work or foreign work failed, and in
-    /// [`OrderMode::Wait`](crate::OrderMode::Wait), ops of all streams fail until the bytes are overwritten
-    /// or accepted.
+    /// Where bytes may have changed, because the driver did a part of the work or foreign work
+    /// failed, and in [`OrderMode::Wait`](crate::OrderMode::Wait), ops of all streams fail until
+    /// the bytes are overwritten or accepted.
     pub fn accept_contents(&self) {
         self.allocation.ledger.open().clear_marks(&self.range());
     }

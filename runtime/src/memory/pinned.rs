@@ -129,8 +129,8 @@ impl PinnedPool {
     /// A cached block or one from the driver, which may take milliseconds.
     ///
     /// # Errors
-    /// `OutOfMemory` if the buffers in use leave too little of the cap, or the driver has no memory; `Reentrant` if a host function
-    /// would have the driver asked.
+    /// `OutOfMemory` if the buffers in use leave too little of the cap, or the driver has no
+    /// memory; `Reentrant` if a host function would have the driver asked.
     pub(crate) fn take(self: &Arc<Self>, len_bytes: usize) -> Result<PinnedBytes, Error> {
         if let Some(bytes) = self.try_take(len_bytes) {
             return Ok(bytes);

@@ -1,9 +1,9 @@
 //! Which block an allocation gets. Pure: it knows addresses, lengths, streams and tickets, and no driver.
 //!
 //! # The rule
-//! A free block keeps the newest ticket of each stream that used it. It is handed out only if each of these is **before**
-//! the allocating stream (its own, or covered by its known clock), or **finished**, or **waited for** by each stream before
-//! it touches the block ([`Grant::wait`]).
+//! A free block keeps the newest ticket of each stream that used it. It is handed out only if each
+//! of these is **before** the allocating stream (its own, or covered by its known clock), or
+//! **finished**, or **waited for** by each stream before it touches the block ([`Grant::wait`]).
 //!
 //! # The ladder
 //! 1. The block of that very size which the stream itself freed last ([`Recent`]): no question asked.
@@ -97,8 +97,8 @@ pub(crate) struct Grant {
     pub(crate) block: BlockId,
     /// At least what was asked for.
     pub(crate) len_bytes: usize,
-    /// What each stream has to wait for before it touches the block. If the block is freed and the allocating stream has not
-    /// touched it, the allocation itself is no use of it.
+    /// A use that each stream has to wait for before it touches the block. If the block is freed
+    /// and the allocating stream has not touched it, the allocation itself is no use of it.
     pub(crate) wait: Option<Use>,
 }
 

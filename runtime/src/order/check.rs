@@ -30,9 +30,9 @@ pub(crate) struct Asker<'a> {
     pub(crate) lane: usize,
     pub(crate) stated: &'a Clock,
     pub(crate) observed: &'a Observed,
-    /// What its stream carries.
+    /// The marks that its stream carries.
     pub(crate) marks: &'a Marks,
-    /// What the runtime itself has put before the op, or found to be over.
+    /// Uses that the runtime itself has put before the op, or found to be finished.
     pub(crate) ensured: &'a [Use],
 }
 
@@ -83,12 +83,12 @@ pub(crate) type Findings = Vec<Finding>;
 /// Why an op was not entered.
 #[derive(Debug)]
 pub(crate) enum Refused {
-    /// What it reads was never written, because of this refusal.
+    /// It reads memory that was never written, because of this refusal.
     Marked(Arc<Mark>),
     /// Uses that it is not ordered after: all of them.
     Unordered(Findings),
-    /// Uses that the runtime has to put before it: by streams that are closed, which no program can name
-    /// any more, and what its memory was used for before it was allocated.
+    /// Uses that the runtime has to put before it: by streams that are closed, which no program can
+    /// name any more, and what its memory was used for before it was allocated.
     Needs(Vec<Use>),
 }
 
@@ -100,7 +100,7 @@ pub(crate) struct Entered {
     /// Records that are gone: of which access.
     removed: Vec<(At, Record)>,
     pub(crate) findings: Findings,
-    /// Whether it overwrites bytes that are marked.
+    /// True if it overwrites bytes that are marked.
     pub(crate) unmarks: bool,
 }
 
@@ -374,7 +374,7 @@ fn undo_in(page: &mut Book, mine: impl Fn(At) -> bool, entry: &Entry<'_>, entere
     page.undo(used, renewed, removed.map(|(_, old)| *old));
 }
 
-/// Whether what was in the bytes of `access` is lost without the op having read it.
+/// Returns whether what was in the bytes of `access` is lost without the op having read it.
 fn overwrites<A: Access>(accesses: &[A], access: &A) -> bool {
     let reads_it = |other: &A| {
         other.mode().reads() && address(other) == address(access) && other.range().overlaps(access.range())

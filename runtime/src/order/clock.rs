@@ -64,8 +64,8 @@ impl Clock {
         self.get(used.stream).is_some_and(|ticket| ticket >= used.ticket)
     }
 
-    /// Whether merging `point` and what was before it would change nothing. As for [`merge`](Self::merge),
-    /// `owner`'s entries and those that are `over` do not count.
+    /// Returns whether merging `point` and what was before it would change nothing. As for
+    /// [`merge`](Self::merge), `owner`'s entries and those that are `over` do not count.
     pub(crate) fn implies(
         &self,
         owner: StreamId,

@@ -12,10 +12,10 @@
 //! 4. Several ledgers are opened in the order of their addresses. (`check.rs`)
 //!
 //! # What is kept
-//! A new write removes every record that it covers: it is ordered after them, and what comes after it is ordered
-//! after them too. A new read removes reads of its stream that it covers. A record the host has observed is before
-//! everything and goes at the next opportunity; so do all records of a stream that is gone. What remains is bounded by
-//! live streams times distinct ranges.
+//! A new write removes every record that it covers: it is ordered after them, and what comes after
+//! it is ordered after them too. A new read removes reads of its stream that it covers. A record
+//! the host has observed is before everything and goes at the next opportunity; so do all records
+//! of a stream that is gone. What remains is bounded by live streams times distinct ranges.
 
 use super::clock::{Clock, StreamId, Use};
 use super::marks::{Mark, Marks, OnBytes};
@@ -69,7 +69,7 @@ pub(crate) struct Book {
     waited: u8,
     /// The main book: whether it is shared out. A lane: whether it is active.
     shared: bool,
-    /// Whether a stream that has since closed and drained has left `uses`.
+    /// True if a stream that has since closed and drained has left `uses`.
     outlived: bool,
     /// A lane has none: ops on memory that has it open the main book.
     rare: Option<Box<Rare>>,
@@ -77,15 +77,15 @@ pub(crate) struct Book {
     records: Records,
 }
 
-/// What few allocations have, and what takes every op on them the long way. One word of a book.
+/// State that few allocations have. It takes every op on them the long way, and one word of a book.
 #[derive(Debug, Default)]
 struct Rare {
     marks: Vec<MarkedBytes>,
     behind: Option<Behind>,
 }
 
-/// What the memory was last used for before it was allocated, if that was not over. Each stream has to be
-/// after it before it touches the memory, see [`Ledger::new`].
+/// The last use of the memory before it was allocated, if that had not finished. Each stream has to
+/// be after it before it touches the memory, see [`Ledger::new`].
 #[derive(Debug)]
 struct Behind {
     used: Use,
@@ -106,7 +106,8 @@ impl MarkedBytes {
         self.pieces.iter().any(|piece| piece.overlaps(range))
     }
 
-    /// Takes `range` out. Bytes stay marked, to be on the safe side, where that would make too many pieces.
+    /// Takes `range` out. Bytes stay marked, to be on the safe side, where that would make too many
+    /// pieces.
     fn cut(&mut self, range: &ByteRange) {
         let mut left = Vec::with_capacity(self.pieces.len());
         for piece in &self.pieces {
@@ -141,8 +142,8 @@ impl Ledger {
     /// The history of memory that `site` allocated on a stream whose last ticket was `used`.
     ///
     /// `behind`: what the memory was used for before, if the stream is not after it. It is not the
-    /// program's business, so it is in no verdict: whichever stream touches the memory first is made to
-    /// wait for it.
+    /// program's business, so it is in no verdict: whichever stream touches the memory first is
+    /// made to wait for it.
     #[inline(always)]
     pub(crate) fn new(used: Use, behind: Option<Use>, len_bytes: u64, site: Site) -> Self {
         let mut book = Book::default();
@@ -234,8 +235,8 @@ impl Ledger {
         book.shared = false;
     }
 
-    /// The newest ticket of each stream that used it, when nobody else can use it any more. Its allocation is
-    /// one of them if the allocating stream was after all earlier uses.
+    /// The newest ticket of each stream that used it, when nobody else can use it any more. Its
+    /// allocation is one of them if the allocating stream was after all earlier uses.
     #[inline(always)]
     pub(crate) fn last_uses(&mut self) -> &[Use] {
         if self.main.get_mut().shared {
@@ -323,8 +324,8 @@ impl Book {
             let replaced = match (record.did, old.did) {
                 // Of this same op: a range read and written.
                 _ if old.used == record.used => false,
-                // Another stream's read stays although it may be covered: `renew` would not look at it, and which of the
-                // two an op goes through may be a matter of luck.
+                // Another stream's read stays although it may be covered: `renew` would not look at
+                // it, and which of the two an op goes through may be a matter of luck.
                 (Did::Read, Did::Read) => {
                     old.used.stream == record.used.stream && record.range.covers(&old.range)
                 }
@@ -369,7 +370,7 @@ impl Book {
 
 /// Marks, and what the memory was used for before.
 impl Book {
-    /// Whether there are neither marks nor earlier uses to look at.
+    /// Returns whether there are neither marks nor earlier uses to look at.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.rare.is_none()
@@ -407,7 +408,7 @@ impl Book {
         self.marks().iter().filter(on_them).find_map(|marked| marked.mark.concerns(marks))
     }
 
-    /// Whether some of these bytes are marked.
+    /// Returns whether some of these bytes are marked.
     pub(crate) fn is_marked(&self, range: &ByteRange) -> bool {
         self.marks().iter().any(|marked| marked.overlaps(range))
     }
@@ -441,13 +442,14 @@ impl Book {
         self.marks().iter().filter_map(|marked| Some(marked.mark.live()?.origin()))
     }
 
-    /// What the memory was used for before it was allocated, if that is not known to be over.
+    /// Returns the last use of the memory before it was allocated, unless that is known to have
+    /// finished.
     #[inline]
     pub(crate) fn behind(&self) -> Option<Use> {
         self.rare.as_ref()?.behind.as_ref().map(|behind| behind.used)
     }
 
-    /// What the memory was used for before is over.
+    /// Notes that the last use before the allocation has finished.
     pub(crate) fn clear_behind(&mut self) {
         if let Some(rare) = &mut self.rare {
             rare.behind = None;
@@ -462,7 +464,8 @@ impl Book {
         &self.uses
     }
 
-    /// Whether a stream that has since closed and drained used it and has left [`uses`](Self::uses).
+    /// Returns whether a stream that has since closed and drained used it and has left
+    /// [`uses`](Self::uses).
     pub(crate) fn outlived(&self) -> bool {
         self.outlived
     }

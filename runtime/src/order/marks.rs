@@ -1,29 +1,30 @@
 //! Marks of refused writes: which bytes were not written, and whose work is not to read them.
 //!
-//! A well-formed write that is refused leaves bytes that are not what the program takes them for. The
-//! refusal becomes a mark on those bytes, and the stream that was refused **carries** it.
+//! A well-formed write that is refused leaves bytes that are not what the program takes them for.
+//! The refusal becomes a mark on those bytes, and the stream that was refused **carries** it.
 //!
 //! # Rules
-//! 1. An op fails if it reads marked bytes and its stream carries the mark. Work of other streams is not
-//!    touched: for them the bytes are what they were.
-//! 2. A stated wait hands on what the other stream carries at the place that is waited for. Observing on
-//!    the host hands nothing on.
-//! 3. A mark ends when the `Pending` of its own call was looked at, or a `synchronize` returned that
-//!    error; when everything it covers was overwritten, accepted or freed; and when no stream carries it.
-//!    A closed stream carries nothing. Looking at an inherited error ends only the marks of the op that
-//!    inherited it.
-//! 4. A mark for **everybody** needs no carrier, and looking at the error does not end it: the bytes may
-//!    have changed (work that stopped halfway, foreign work that failed, a copy from a device that failed;
-//!    and every refusal in `wait` mode, where edges that the runtime adds hand nothing on).
+//! 1. An op fails if it reads marked bytes and its stream carries the mark. Work of other streams
+//!    is not touched: for them the bytes are what they were.
+//! 2. A stated wait hands on what the other stream carries at the place that is waited for.
+//!    Observing on the host hands nothing on.
+//! 3. A mark ends when the `Pending` of its own call was looked at, or a `synchronize` returned
+//!    that error; when everything it covers was overwritten, accepted or freed; and when no stream
+//!    carries it. A closed stream carries nothing. Looking at an inherited error ends only the
+//!    marks of the op that inherited it.
+//! 4. A mark for **everybody** needs no carrier, and looking at the error does not end it: the
+//!    bytes may have changed (work that stopped halfway, foreign work that failed, a copy from a
+//!    device that failed; and every refusal in `wait` mode, where edges that the runtime adds hand
+//!    nothing on).
 //! 5. Errors of the arguments make no marks ([`leaves_a_mark`]).
 //!
-//! A stream has at most [`MOST`] marks of its own. Further refusals join its last mark, which then ends
-//! only with its bytes.
+//! A stream has at most [`MOST`] marks of its own. Further refusals join its last mark, which then
+//! ends only with its bytes.
 //!
 //! # Who holds what
-//! Streams and errors hold marks; ledgers hold bytes and, but for everybody's marks, a weak reference. So
-//! a mark that nobody carries leaves the ledgers when they are looked at next, and a mark without bytes
-//! leaves the streams with their next change.
+//! Streams and errors hold marks; ledgers hold bytes and, but for everybody's marks, a weak
+//! reference. So a mark that nobody carries leaves the ledgers when they are looked at next, and a
+//! mark without bytes leaves the streams with their next change.
 
 use super::clock::StreamId;
 use crate::error::{Error, ErrorKind};
@@ -33,8 +34,8 @@ use std::sync::{Arc, Weak};
 /// The most marks of its own that a stream keeps apart.
 const MOST: usize = 64;
 
-/// Whether a write that was refused for such a reason leaves a mark. Errors of the arguments do not: the
-/// call could never have worked, and what existed before it is what it was.
+/// Returns whether a write that was refused for such a reason leaves a mark. Errors of the
+/// arguments do not: the call could never have worked, and what existed before it is what it was.
 pub(crate) fn leaves_a_mark(kind: ErrorKind) -> bool {
     match kind {
         ErrorKind::Unordered | ErrorKind::OutOfMemory | ErrorKind::Full | ErrorKind::Driver => true,
@@ -60,7 +61,7 @@ pub(crate) fn leaves_a_mark(kind: ErrorKind) -> bool {
 pub(crate) struct Mark {
     origin: StreamId,
     error: Error,
-    /// Whether refusals that were one too many have joined it, so that no single `Pending` ends it.
+    /// True if refusals that were one too many have joined it, so that no single `Pending` ends it.
     joined: AtomicBool,
     seen: AtomicBool,
     /// In how many ledgers it has bytes.
@@ -99,8 +100,8 @@ impl Mark {
     }
 }
 
-/// The marks that a stream carries. The empty set is no allocation; a set is shared and copied when it
-/// changes, which only refusals and waits for marked streams do.
+/// The marks that a stream carries. The empty set is no allocation; a set is shared and copied when
+/// it changes, which only refusals and waits for marked streams do.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Marks(Option<Arc<[Arc<Mark>]>>);
 
@@ -132,8 +133,8 @@ impl Marks {
         true
     }
 
-    /// The mark that a refusal on `origin` with `error` gets: its own, or the one that what is too many
-    /// joins. It has to get its bytes, and then to be [added](Self::add).
+    /// The mark that a refusal on `origin` with `error` gets: its own, or the one that what is too
+    /// many joins. It has to get its bytes, and then to be [added](Self::add).
     pub(crate) fn mark_for(&self, origin: StreamId, error: &Error) -> Arc<Mark> {
         let own = |mark: &&Arc<Mark>| mark.origin == origin && !mark.has_ended();
         if self.entries().iter().filter(own).count() < MOST {

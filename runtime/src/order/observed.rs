@@ -3,8 +3,9 @@
 //! # Rules
 //! * A stream's id is the number of its slot and the slot's generation. Ids are not used again; slots are, by the next
 //!   generation, and a slot that has been through all its generations is left alone.
-//! * A slot is one word: the generation that owns it, whether its stream is closed, and one past the newest observed ticket
-//!   ("end": 0 says that nothing is observed; ticket 0, a stream's creation, can be). So every question is one load.
+//! * A slot is one word: the generation that owns it, whether its stream is closed, and one past
+//!   the newest observed ticket ("end": 0 says that nothing is observed; ticket 0, a stream's
+//!   creation, can be). So every question is one load.
 //! * A word is changed only under the lock of its group of 64, so that many are changed for the price of one atomic
 //!   read-modify-write: look at the generation and the end, then store. A late observation of a stream that is gone finds another
 //!   generation, and does not fall upon its successor. Nothing else is locked meanwhile.
@@ -125,10 +126,11 @@ impl Observed {
         }
     }
 
-    /// Says that the stream is closed and everything on it done. From here on it is before everything.
+    /// Says that the stream is closed and everything on it done. From here on it is before
+    /// everything.
     ///
-    /// What the stream itself had waited for is not: that it is done now is luck, and the program never
-    /// saw it.
+    /// What the stream itself had waited for is not: that it is done now is luck, and the program
+    /// never saw it.
     pub(crate) fn retire(&self, id: StreamId) {
         let Some(word) = self.word(id) else { return };
         let next = id.generation() + 1;
@@ -143,7 +145,7 @@ impl Observed {
         self.free.lock().ids.push(StreamId(next << SLOT_BITS | id.slot() as u64));
     }
 
-    /// Whether the stream is closed, drained or not.
+    /// Returns whether the stream is closed, drained or not.
     #[inline]
     pub(crate) fn is_closed(&self, id: StreamId) -> bool {
         self.word(id).is_none_or(|word| {

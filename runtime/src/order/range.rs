@@ -139,8 +139,9 @@ impl ByteRange {
         offset >= start && offset + len <= start + self.len
     }
 
-    /// Returns what is left of the range after taking `hole` out, as disjoint ranges. `None` where that
-    /// takes more ranges than are worth keeping: two strides that do not fit each other, over many rows.
+    /// Returns what is left of the range after taking `hole` out, as disjoint ranges. `None` where
+    /// that takes more ranges than are worth keeping: two strides that do not fit each other, over
+    /// many rows.
     pub(crate) fn minus(&self, hole: &Self) -> Option<Pieces> {
         let mut left = Pieces::new();
         if !self.overlaps(hole) {
@@ -168,8 +169,8 @@ impl ByteRange {
         Some(left)
     }
 
-    /// One run without the runs of `hole`, which overlaps it: what is before them, the gaps, what is
-    /// after.
+    /// One run without the runs of `hole`, which overlaps it: what is before them, the gaps, what
+    /// is after.
     fn run_minus(&self, hole: &Self, left: &mut Pieces) {
         let (start, end) = (self.offset, self.end());
         // The first run that ends behind our start and the last that starts before our end.
@@ -184,8 +185,8 @@ impl ByteRange {
         push(left, run(last) + hole.len, end.saturating_sub(run(last) + hole.len), 0, 1);
     }
 
-    /// Several runs without one, which overlaps them: those before it, the parts of the runs that it cuts,
-    /// those behind it.
+    /// Several runs without one, which overlaps them: those before it, the parts of the runs that
+    /// it cuts, those behind it.
     fn rows_minus_run(&self, hole: &Self, left: &mut Pieces) {
         let (from, to) = (hole.offset, hole.end());
         let run = |at: u64| self.offset + at * self.stride;
@@ -208,8 +209,8 @@ impl ByteRange {
     }
 
     /// Rows without rows of the same stride. In the coordinates of our rows a run of `hole` lies at
-    /// `phase` in its row and may reach into the next one, so rows fall into at most five groups that are
-    /// cut alike.
+    /// `phase` in its row and may reach into the next one, so rows fall into at most five groups
+    /// that are cut alike.
     fn rows_minus_rows(&self, hole: &Self, left: &mut Pieces) {
         let stride = i128::from(self.stride);
         let distance = i128::from(hole.offset) - i128::from(self.offset);
@@ -235,10 +236,10 @@ impl ByteRange {
     }
 }
 
-/// What is left of a range: disjoint ranges.
+/// The rest of a range, as disjoint ranges.
 pub(crate) type Pieces = SmallVec<[ByteRange; 4]>;
 
-/// So many rows are taken one by one where two strides do not fit each other.
+/// The most rows that are taken one by one where two strides do not fit each other.
 const FEW_ROWS: u64 = 16;
 
 /// Adds `count` runs of `len` bytes, unless there is nothing in them.

@@ -15,12 +15,12 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tokio::task::coop;
 
-/// What a place has to do with panics of host functions that come before it.
+/// How panics of earlier host functions concern a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Panics {
     /// It fails with them.
     FailIt,
-    /// The same, but that its own is the result of its call.
+    /// It fails with earlier ones. Its own is the result of its call.
     EarlierFailIt,
     /// Its result says what there is to say.
     AreItsResult,
@@ -33,7 +33,7 @@ pub(super) struct Flight {
     pub(super) registration: Option<Registration>,
     /// Whether seeing it done counts as observing.
     pub(super) observes: bool,
-    /// What it has to do with panics of host functions.
+    /// How panics of host functions concern it.
     pub(super) panics: Panics,
     /// When it was called.
     pub(super) epoch: Epoch,

@@ -23,9 +23,10 @@ use std::task::{Context, Poll};
 
 /// The result of a call on a stream: work that is already enqueued, and its value once the device has done it.
 ///
-/// Like a `JoinHandle`: the work is on its stream whether or not this is polled. Awaiting **observes**: the host has then
-/// seen the op and everything ordered before it, and later ops on any stream count as after them. Observing hands no refusals
-/// on: what a stream was refused to write concerns that stream and those that wait for it.
+/// Like a `JoinHandle`: the work is on its stream whether or not this is polled. Awaiting
+/// **observes**: the host has then seen the op and everything ordered before it, and later ops on
+/// any stream count as after them. Observing hands no refusals on: what a stream was refused to
+/// write concerns that stream and those that wait for it.
 ///
 /// # Cancel safety
 /// Dropping it detaches the work. Nothing is cancelled and nothing blocks; what the device still uses (a pinned buffer in a
@@ -38,11 +39,13 @@ use std::task::{Context, Poll};
 /// finds its work done lets others run now and then, by tokio's [budget](tokio::task::coop). [`query`](Self::query) does neither.
 ///
 /// # Errors
-/// A refused call resolves to its error at once. If it is dropped without anybody having seen that error, the error is
-/// reported, and the first such is returned by the stream's next `synchronize()`. The report is a `tracing` event; where no
-/// subscriber is set it is a line on standard error, once for each line of the program. Until either, ops that read what the call would
-/// have written fail with an inherited error ([`Error::is_inherited`]) on its stream and on streams that waited for it. Errors of
-/// the arguments (shapes, types, devices) leave memory as it was for everybody.
+/// A refused call resolves to its error at once. If it is dropped without anybody having seen that
+/// error, the error is reported, and the first such is returned by the stream's next
+/// `synchronize()`. The report is a `tracing` event; where no subscriber is set it is a line on
+/// standard error, once for each line of the program. Until either, ops that read what the call
+/// would have written fail with an inherited error ([`Error::is_inherited`]) on its stream and on
+/// streams that waited for it. Errors of the arguments (shapes, types, devices) leave memory as it
+/// was for everybody.
 ///
 /// # Panics
 /// If polled again after it has resolved.
@@ -209,7 +212,8 @@ impl<T> Pending<T> {
     /// Whether it would resolve now. A `true` counts as having observed the op.
     ///
     /// # Errors
-    /// What awaiting would return, if the call was refused or the device has failed; `Reentrant` in a host function.
+    /// What awaiting would return, if the call was refused or the device has failed; `Reentrant` in
+    /// a host function.
     pub fn query(&mut self) -> Result<bool> {
         if reentry::holds_a_device() && matches!(self.state, State::Flight(..) | State::Many(..)) {
             return Err(reentry::refused(&"query"));
@@ -242,7 +246,8 @@ impl<T> Pending<T> {
     /// For programs without an executor. Inside one it would block the executor's thread: await it there.
     ///
     /// # Errors
-    /// What awaiting returns; `Reentrant` in a host function or a waker, which the work may be waiting for.
+    /// What awaiting returns; `Reentrant` in a host function or a waker, which the work may be
+    /// waiting for.
     pub fn wait(self) -> Result<T> {
         if !reentry::may_block() && matches!(self.state, State::Flight(..) | State::Many(..)) {
             return Err(reentry::refused(&"wait"));

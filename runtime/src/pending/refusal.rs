@@ -39,13 +39,13 @@ impl Refusal {
         &self.error
     }
 
-    /// The same refusal with what `change` makes of its error.
+    /// Returns the refusal with the error that `change` makes of its own.
     pub(crate) fn map(self, change: impl FnOnce(Error) -> Error) -> Self {
         Refusal { error: change(self.error), ..self }
     }
 
-    /// The same refusal for another op. Looking at that op's error settles what that op would have written,
-    /// and not what this one would have.
+    /// Returns the refusal for another op. Looking at that op's error settles what that op would
+    /// have written, and not what this one would have.
     pub(super) fn again(&self) -> Self {
         Refusal { error: self.error.without_own(), core: self.core.clone(), captured: self.captured }
     }

@@ -1,18 +1,21 @@
 //! Allocating device memory in the order of a stream.
 //!
 //! # What fresh memory holds
-//! It holds whatever its last owner left, unless it is zeroed: by [`Stream::alloc_zeroed`], or for every allocation of a runtime by
-//! [`zero_on_free`](crate::RuntimeBuilder::zero_on_free).
+//! It holds whatever its last owner left, unless it is zeroed: by [`Stream::alloc_zeroed`], or for
+//! every allocation of a runtime by [`zero_on_free`](crate::RuntimeBuilder::zero_on_free).
 //!
-//! Zeroing is a fill: the first op on the memory, on the allocating stream, entered in the memory's history like any other. So
-//! everything that may touch the memory is ordered after the fill, and the fill after every use by earlier owners, on whatever
-//! stream: the allocator hands nothing else out, or the fill waits for it as any first op on the memory does. In a capture the fill is a step of the graph, and each launch zeroes the memory again.
-//! If the fill is refused, so is the allocation; its block was shown to nobody, and the next allocation of it is zeroed.
+//! Zeroing is a fill: the first op on the memory, on the allocating stream, entered in the memory's
+//! history like any other. So everything that may touch the memory is ordered after the fill, and
+//! the fill after every use by earlier owners, on whatever stream: the allocator hands nothing else
+//! out, or the fill waits for it as any first op on the memory does. In a capture the fill is a
+//! step of the graph, and each launch zeroes the memory again. If the fill is refused, so is the
+//! allocation; its block was shown to nobody, and the next allocation of it is zeroed.
 //!
-//! *Why at the allocation and not when the memory is freed?* Memory is freed by drops, on any thread: on the reactor, or in a host
-//! function, where nothing can be enqueued, and with uses in flight on several streams, which a fill would have to wait for. An
-//! allocation has a stream and an error to return. A free block therefore keeps its contents until an allocation takes it. A split
-//! or joined block needs no bookkeeping: what is handed out is zeroed, however it came about.
+//! *Why at the allocation and not when the memory is freed?* Memory is freed by drops, on any
+//! thread: on the reactor, or in a host function, where nothing can be enqueued, and with uses in
+//! flight on several streams, which a fill would have to wait for. An allocation has a stream and
+//! an error to return. A free block therefore keeps its contents until an allocation takes it. A
+//! split or joined block needs no bookkeeping: what is handed out is zeroed, however it came about.
 
 use super::core::StreamCore;
 use super::enqueue::{Op, Touch};
@@ -27,29 +30,34 @@ use crate::site::Site;
 use std::sync::Arc;
 
 impl Stream {
-    /// Allocates `len` elements in the order of this stream. Their contents are unspecified: perhaps what an earlier owner left.
+    /// Allocates `len` elements in the order of this stream. Their contents are unspecified:
+    /// perhaps what an earlier owner left.
     ///
     /// # Ordering
-    /// The memory may have been freed by an op that is still ahead on this stream. Another stream that wants to use it first
-    /// needs an edge from this one.
+    /// The memory may have been freed by an op that is still ahead on this stream. Another stream
+    /// that wants to use it first needs an edge from this one.
     ///
     /// # Errors
-    /// `OutOfMemory`, with the numbers and the largest holders; `Fault` or `ShutDown` when the device takes no more work.
+    /// `OutOfMemory`, with the numbers and the largest holders; `Fault` or `ShutDown` when the
+    /// device takes no more work.
     #[track_caller]
     #[inline]
     pub fn alloc<T: Element>(&self, len: usize) -> Result<Buffer<T>> {
         self.alloc_at(Site::here(&"alloc"), len)
     }
 
-    /// Allocates `len` elements in the order of this stream and zeroes them: a fill, as the first op on the memory.
+    /// Allocates `len` elements in the order of this stream and zeroes them: a fill, as the first
+    /// op on the memory.
     ///
     /// # Ordering
-    /// As [`alloc`](Self::alloc); another stream needs an edge from this one also where the host has observed all that was enqueued
-    /// before. In a capture each launch of the graph zeroes the memory again.
+    /// As [`alloc`](Self::alloc); another stream needs an edge from this one also where the host
+    /// has observed all that was enqueued before. In a capture each launch of the graph zeroes the
+    /// memory again.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc), and those of an op that is refused. Where [`max_in_flight`](crate::StreamBuilder::max_in_flight)
-    /// limits the stream, the fill is not counted.
+    /// As [`alloc`](Self::alloc), and those of an op that is refused. Where
+    /// [`max_in_flight`](crate::StreamBuilder::max_in_flight) limits the stream, the fill is not
+    /// counted.
     ///
     /// # Examples
     /// ```
@@ -66,7 +74,8 @@ impl Stream {
         self.alloc_zeroed_at(Site::here(&"alloc_zeroed"), len)
     }
 
-    /// Allocates like [`alloc_zeroed`](Self::alloc_zeroed), under the name and line in `site`: for ops that allocate what they add to.
+    /// Allocates like [`alloc_zeroed`](Self::alloc_zeroed), under the name and line in `site`: for
+    /// ops that allocate what they add to.
     ///
     /// # Errors
     /// As [`alloc_zeroed`](Self::alloc_zeroed).
@@ -75,7 +84,8 @@ impl Stream {
         Ok(Buffer::new(core.alloc(site, core.bytes_of::<T>(site, len)?, true)?, len))
     }
 
-    /// As [`alloc`](Self::alloc), under the name and line in `site`: for ops that allocate what they return.
+    /// As [`alloc`](Self::alloc), under the name and line in `site`: for ops that allocate what
+    /// they return.
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc).
@@ -161,8 +171,8 @@ impl StreamCore {
             }
         });
         let grant = grant.map_err(|error| self.unserved(site, error))?;
-        // It counts at the last ticket taken. Asked for after the grant: an edge that the grant relies on is
-        // known before its ticket is issued, but not the other way round.
+        // It counts at the last ticket taken. Asked for after the grant: an edge that the grant
+        // relies on is known before its ticket is issued, but not the other way round.
         let used = Use { stream: self.id, ticket: self.issued() };
         Ok(Allocation::new(self.device.clone(), &grant, len_bytes, used, site))
     }

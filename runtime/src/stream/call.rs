@@ -1,8 +1,8 @@
 //! Host functions in stream order, and what becomes of their results and panics.
 //!
-//! The result goes through a slot that the function and the `Pending` share. Whoever comes second finds what
-//! the first left: a `Pending` that is dropped leaves word that nobody will look, so that a panic is told
-//! in another way.
+//! The result goes through a slot that the function and the `Pending` share. Whoever comes second
+//! finds what the first left: a `Pending` that is dropped leaves word that nobody will look, so
+//! that a panic is told in another way.
 
 use super::core::StreamCore;
 use super::handle::Stream;
@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 
-/// What a host function has come to.
+/// The outcome of a host function.
 enum Outcome<R> {
     Unknown,
     Known(Result<R>),
@@ -71,23 +71,26 @@ fn nobody_looks<R>(result: Result<R>, core: &Weak<StreamCore>) {
 }
 
 impl Stream {
-    /// Calls `f` in stream order: after everything enqueued before, before everything enqueued after.
+    /// Calls `f` in stream order: after everything enqueued before, before everything enqueued
+    /// after.
     ///
-    /// It runs on a thread of the driver and holds up what is behind it on this stream, and may hold up host functions of other
-    /// streams.
+    /// It runs on a thread of the driver and holds up what is behind it on this stream, and may
+    /// hold up host functions of other streams.
     ///
-    /// Inside, whatever may need the device is refused as `Reentrant`: enqueuing, allocating, page-locking, making streams, asking a
-    /// stream where it stands, and blocking on a `Pending`, of any device. The CUDA driver takes no calls from there, and the other
-    /// devices go by the same rule. Send what follows to a task, or await this and enqueue it then. It may drop streams, buffers,
-    /// `Pending`s and the rest, poll, and look at what asks nobody.
+    /// Inside, whatever may need the device is refused as `Reentrant`: enqueuing, allocating,
+    /// page-locking, making streams, asking a stream where it stands, and blocking on a `Pending`,
+    /// of any device. The CUDA driver takes no calls from there, and the other devices go by the
+    /// same rule. Send what follows to a task, or await this and enqueue it then. It may drop
+    /// streams, buffers, `Pending`s and the rest, poll, and look at what asks nobody.
     ///
     /// # Cancel safety
     /// Dropping the `Pending` drops the result; `f` is called all the same.
     ///
     /// # Errors
-    /// `Panicked` if `f` panics. The device is still usable, and what is behind `f` on the stream runs. Awaiting that fails as well,
-    /// with an inherited error, and so does awaiting work of streams that waited for it, as far as it was enqueued before this
-    /// `Pending` was awaited or a `synchronize` of this stream returned the panic.
+    /// `Panicked` if `f` panics. The device is still usable, and what is behind `f` on the stream
+    /// runs. Awaiting that fails as well, with an inherited error, and so does awaiting work of
+    /// streams that waited for it, as far as it was enqueued before this `Pending` was awaited or a
+    /// `synchronize` of this stream returned the panic.
     #[track_caller]
     pub fn call<R: Send + 'static>(&self, f: impl FnOnce() -> R + Send + 'static) -> Pending<R> {
         let (site, core) = (Site::here(&"call"), self.core());

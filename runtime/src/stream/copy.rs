@@ -230,14 +230,15 @@ impl Stream {
         self.copy_between(site, source, destination, false)
     }
 
-    /// Copies `source` to `destination`, each of which may be on any device of the stream's runtime and backend.
+    /// Copies `source` to `destination`, each of which may be on any device of the stream's runtime
+    /// and backend.
     ///
-    /// The copy runs in the order of this stream, which may be on the source's device (a push), on the destination's (a pull) or on a
-    /// third one. Both devices stay open until it has finished.
+    /// The copy runs in the order of this stream, which may be on the source's device (a push), on
+    /// the destination's (a pull) or on a third one. Both devices stay open until it has finished.
     ///
     /// # Ordering
-    /// Stated as for any other op: the stream has to be ordered after the last write of `source` and the last use of `destination`,
-    /// and their next users after it.
+    /// Stated as for any other op: the stream has to be ordered after the last write of `source`
+    /// and the last use of `destination`, and their next users after it.
     ///
     /// # Errors
     /// In the `Pending`.
@@ -291,8 +292,8 @@ impl Stream {
 }
 
 impl Device {
-    /// Page-locked host memory for `len` elements, from the device's pool. Contents are unspecified, or all zero with
-    /// [`zero_on_free`](crate::RuntimeBuilder::zero_on_free).
+    /// Page-locked host memory for `len` elements, from the device's pool. Contents are
+    /// unspecified, or all zero with [`zero_on_free`](crate::RuntimeBuilder::zero_on_free).
     ///
     /// Growing the pool can take milliseconds, which then pass on a thread of the runtime, not on the executor's.
     ///

@@ -144,7 +144,8 @@ pub(crate) struct Place {
     pub(crate) ticket: Ticket,
     /// The stated clock there. It changes with tickets alone, so the ticket says which it is.
     pub(crate) clock: Clock,
-    /// Whether it is that of the call which took the ticket, so that a `Pending` of it keeps the ticket's marker due.
+    /// True if it is that of the call which took the ticket, so that a `Pending` of it keeps the
+    /// ticket's marker due.
     pub(crate) holds: bool,
     /// Whether it is in a capture, where nothing runs: the ticket is the number of a step there.
     pub(crate) captured: bool,
@@ -305,7 +306,8 @@ impl StreamCore {
         Ok(seat)
     }
 
-    /// Refuses code that a device waits for: the one at the desk may wait for room that comes when that code has returned.
+    /// Refuses code that a device waits for: the one at the desk may wait for room that comes when
+    /// that code has returned.
     #[inline]
     pub(crate) fn may_ask(&self, site: Site) -> Result<()> {
         if reentry::holds_a_device() { Err(reentry::refused(&site.on(&self.label))) } else { Ok(()) }
@@ -426,8 +428,9 @@ impl StreamCore {
         submitted.map(|()| ticket)
     }
 
-    /// Has the driver wait for `from` before the next ticket's work, which has to follow in this sitting: the
-    /// wait takes no ticket. Where the runtime puts such an edge is a matter of luck, and tickets are not.
+    /// Makes the driver wait for `from` before the next ticket's work, which has to follow in this
+    /// sitting: the wait takes no ticket. Where the runtime puts such an edge is a matter of luck,
+    /// and tickets are not.
     ///
     /// The edge is known from that ticket on: the caller merges it then ([`know`](Self::know)).
     #[cold]
@@ -569,9 +572,10 @@ impl StreamCore {
 
     /// Orders what follows on this stream after `from`, because the program says so.
     ///
-    /// It takes a ticket if it changes the stated clock, which the program alone decides. Whether the driver
-    /// gets a wait is another matter: not if `from` is done, or if this stream's known clock implies it. A
-    /// wait for a stream that is closed changes no clock, and takes a ticket each time.
+    /// It takes a ticket if it changes the stated clock, which the program alone decides. Whether
+    /// the driver gets a wait is another matter: not if `from` is done, or if this stream's known
+    /// clock implies it. A wait for a stream that is closed changes no clock, and takes a ticket
+    /// each time.
     pub(crate) fn wait_at(&self, state: &mut State, site: Site, from: &Snapshot) -> Result<Place> {
         if from.used.stream == self.id {
             return Ok(Place::at(state.issued, state.stated.clone()));
@@ -606,7 +610,7 @@ impl StreamCore {
         Ok(Place { holds, ..Place::at(state.issued, state.stated.clone()) })
     }
 
-    /// What the driver is to wait for, of a place that is not reached.
+    /// Returns the point that the driver waits for, of a place that is not reached.
     pub(super) fn point_at(&self, from: &Snapshot) -> Point {
         if from.event.is_none() && self.device.signalled {
             // The driver made no mark, so the host will see to it, once it knows.
@@ -617,8 +621,8 @@ impl StreamCore {
         Point { timeline: from.timeline.clone(), ticket: from.used.ticket, event: from.event.clone() }
     }
 
-    /// Takes a ticket for a wait whose order holds already. A device that counts for itself learns nothing
-    /// of it: the next marker stands for it too.
+    /// Takes a ticket for a wait whose order holds already. A device that counts for itself learns
+    /// nothing of it: the next marker stands for it too.
     pub(super) fn take_ticket(&self, state: &mut State, site: Site) -> Result<(), DriverError> {
         if !self.device.signalled {
             return self.submit(state, site, |_| Command::Elided, None, false).map(drop);
@@ -628,14 +632,14 @@ impl StreamCore {
         Ok(())
     }
 
-    /// Whether it takes no more work.
+    /// Returns whether it takes no more work.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Marks what a refused call on this stream would have written, if such an error leaves a mark, and
-    /// returns the error that ends the mark when it is looked at. `everybodys`: whether the bytes may have
-    /// changed, so that nobody is to read them.
+    /// Marks what a refused call on this stream would have written, if such an error leaves a mark,
+    /// and returns the error that ends the mark when it is looked at. `everybodys`: whether the
+    /// bytes may have changed, so that nobody is to read them.
     #[cold]
     pub(crate) fn mark<A: InMemory>(&self, touches: &[A], error: Error, everybodys: bool) -> Error {
         if self.is_captured() {
@@ -645,7 +649,8 @@ impl StreamCore {
         let written = |touch: &&A| touch.mode().writes() && !touch.range().is_empty();
         let mut written: SmallVec<[&A; 2]> = touches.iter().filter(written).collect();
         if error.kind() == ErrorKind::Fault {
-            // Nobody reads the memory of a device that has failed. What its op was to write elsewhere may have changed.
+            // Nobody reads the memory of a device that has failed. What its op was to write
+            // elsewhere may have changed.
             written.retain(|touch| !Arc::ptr_eq(&touch.allocation().device, &self.device));
             order::mark(&written, &Mark::new(self.id, &error), true);
             return error;
@@ -684,7 +689,8 @@ impl StreamCore {
     pub(crate) fn observe(&self, place: &Place) {
         let used = Use { stream: self.id, ticket: place.ticket };
         let observed = &self.device.world.observed;
-        // A stream that is gone counts as covered, and what it had waited for was not observed with that.
+        // A stream that is gone counts as covered, and what it had waited for was not observed with
+        // that.
         if !observed.covers(used) || self.is_closed() {
             observed.observe(used, &place.clock);
         }
@@ -707,9 +713,9 @@ impl StreamCore {
         self.unseen.lock().take().filter(|error| !error.is_seen())
     }
 
-    /// No more work comes. What is there counts as ordered before whatever touches its memory from here on:
-    /// no program can name the stream any more, so the runtime adds the edges. Once it has run, the stream
-    /// is before everything.
+    /// No more work comes. What is there counts as ordered before whatever touches its memory from
+    /// here on: no program can name the stream any more, so the runtime adds the edges. Once it has
+    /// run, the stream is before everything.
     pub(crate) fn close(self: &Arc<Self>) {
         let mut seat = self.desk.sit();
         if std::mem::replace(&mut seat.closed, true) {

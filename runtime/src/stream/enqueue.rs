@@ -94,7 +94,7 @@ pub(crate) struct Op<'a, A = Touch<'a>> {
     pub(crate) peers: bool,
     /// Whether the calling thread has the stream's turn for foreign work.
     pub(crate) turn: bool,
-    /// Whether it takes no room on a stream that limits what is in flight.
+    /// True if it takes no room on a stream that limits what is in flight.
     pub(crate) without_permit: bool,
     /// Why it is refused already.
     pub(crate) refused: Option<Error>,
@@ -108,7 +108,7 @@ pub(crate) struct Op<'a, A = Touch<'a>> {
     pub(crate) plan: Option<&'a Plan>,
     /// What it touches besides, by absolute address, where the order check does not keep ops apart.
     pub(crate) claims: &'a [Claim],
-    /// What the driver is to wait for right before it.
+    /// A point that the driver waits for right before it.
     pub(crate) gate: Option<Point>,
     /// Set where the driver did a part of it and failed.
     pub(super) halfway: bool,
@@ -141,12 +141,13 @@ impl<'a, A: InMemory> Op<'a, A> {
 #[derive(Default)]
 struct Edges {
     from: SmallVec<[Snapshot; 1]>,
-    /// What they, or luck, put before the op.
+    /// Uses that they, or luck, put before the op.
     ensured: SmallVec<[Use; 2]>,
 }
 
 impl StreamCore {
-    /// Puts an op on the stream. A refusal may mark what the op would have written and changes nothing else.
+    /// Puts an op on the stream. A refusal may mark what the op would have written and changes
+    /// nothing else.
     #[inline]
     pub(crate) fn enqueue<A: InMemory>(
         self: &Arc<Self>,
@@ -405,8 +406,8 @@ impl StreamCore {
         Err(self.unordered(site, accesses, &findings))
     }
 
-    /// Notes which of `needs` hold already: by the known clock, or because they are over. Whether any is
-    /// left.
+    /// Notes which of `needs` hold already: by the known clock, or because they are over. Whether
+    /// any is left.
     #[cold]
     fn ensure<A: Access>(&self, accesses: &[A], needs: &[Use], edges: &mut Edges) -> bool {
         let world = &self.device.world;

@@ -78,8 +78,9 @@ pub fn writes<'a, T: Element>(buffers: impl IntoIterator<Item = &'a Buffer<T>>) 
 }
 
 impl Stream {
-    /// The refusal of a call before it became an op, where it would have written: unless it is an error of the arguments, it marks
-    /// that memory as a refused op does. `why` may be the refusal of an operand.
+    /// The refusal of a call before it became an op, where it would have written: unless it is an
+    /// error of the arguments, it marks that memory as a refused op does. `why` may be the refusal
+    /// of an operand.
     #[cold]
     pub fn refuse_writes(&self, why: impl Into<Refusal>, writes: Declared<'_>) -> Refusal {
         why.into().or_on(self).map(|error| self.core().mark(&writes.0, error, false))

@@ -22,9 +22,11 @@ impl Stream {
     /// the device's [`memory_stats`](crate::Device::memory_stats).
     ///
     /// # Cancel safety
-    /// Dropping the buffer never waits. If uses of it are in flight, `owner` is dropped when they are over, on a thread of the
-    /// runtime, where it may call the driver and may block. So it is if a host function drops the buffer; with
-    /// [`Schedule::Seeded`](crate::driver::cpu::Schedule::Seeded) that drop is part of the function.
+    /// Dropping the buffer never waits. If uses of it are in flight, `owner` is dropped when they
+    /// are over, on a thread of the runtime, where it may call the driver and may block. So it is
+    /// if a host function drops the buffer; with
+    /// [`Schedule::Seeded`](crate::driver::cpu::Schedule::Seeded) that drop is part of the
+    /// function.
     ///
     /// # Safety
     /// `address` is that of `len` elements in memory of this stream's device, aligned for them; it stays theirs for as long as
@@ -89,7 +91,8 @@ impl Drop for Owner {
         match reentry::caller() {
             Caller::User => drop(owner),
             _ if !self.runs_in_turns => offload::detach(move || drop(owner)),
-            // A schedule without threads has none to send it to, and to block in a poll is to poll again.
+            // A schedule without threads has none to send it to, and to block in a poll is to poll
+            // again.
             Caller::Waker => {
                 let _calling = reentry::calling(Caller::User);
                 drop(owner);

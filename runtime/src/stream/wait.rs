@@ -34,9 +34,10 @@ impl Stream {
     /// Takes effect when called. What it returns may be awaited to see that this stream has come so far.
     ///
     /// # Ordering
-    /// Transitive: what `other` had waited for before counts too. It takes a ticket if it orders something anew. If the order is
-    /// implied already, nothing is enqueued. This stream takes over the refused writes that `other` carries: reading what they did
-    /// not write fails here too ([`Error::is_inherited`]).
+    /// Transitive: what `other` had waited for before counts too. It takes a ticket if it orders
+    /// something anew. If the order is implied already, nothing is enqueued. This stream takes over
+    /// the refused writes that `other` carries: reading what they did not write fails here too
+    /// ([`Error::is_inherited`]).
     ///
     /// # Errors
     /// In the `Pending`: the streams belong to different runtimes or backends, the stream is closed, the device has failed.
@@ -64,9 +65,9 @@ impl Stream {
     /// Orders what is enqueued on this stream from now on after every use of this memory so far: for streams one cannot name.
     ///
     /// # Ordering
-    /// The edge is taken from where each of those streams stands now. A stream whose write was refused counts as one that used the
-    /// memory, unless it is closed. Of memory that this thread captures work on, the uses in the
-    /// capture count, and this stream comes into it.
+    /// The edge is taken from where each of those streams stands now. A stream whose write was
+    /// refused counts as one that used the memory, unless it is closed. Of memory that this thread
+    /// captures work on, the uses in the capture count, and this stream comes into it.
     ///
     /// # Errors
     /// As [`wait_stream`](Self::wait_stream).
@@ -86,7 +87,8 @@ impl Stream {
     /// Marks where this stream stands.
     ///
     /// # Errors
-    /// In what is asked of the event: `Reentrant` if a host function or a kernel's CPU form recorded it.
+    /// In what is asked of the event: `Reentrant` if a host function or a kernel's CPU form
+    /// recorded it.
     #[track_caller]
     pub fn record_event(&self) -> Event {
         Event::record(self.core(), None)
@@ -119,8 +121,8 @@ impl Stream {
     /// Resolves when everything enqueued so far is done, whatever is enqueued meanwhile.
     ///
     /// # Errors
-    /// The device has failed; `Reentrant` in a host function; or an earlier call on this stream was refused and nobody has looked at its `Pending`: the first
-    /// such error, once.
+    /// The device has failed; `Reentrant` in a host function; or an earlier call on this stream was
+    /// refused and nobody has looked at its `Pending`: the first such error, once.
     #[track_caller]
     pub fn synchronize(&self) -> Pending<()> {
         let (core, site) = (self.core(), Site::here(&"synchronize"));
@@ -190,8 +192,8 @@ impl StreamCore {
         ))
     }
 
-    /// Waits for every stream that used this memory, or was refused to write it, and still is open; then for
-    /// those that are closed, which nobody can wait for by name.
+    /// Waits for every stream that used this memory, or was refused to write it, and still is open;
+    /// then for those that are closed, which nobody can wait for by name.
     fn wait_for_uses(self: &Arc<Self>, site: Site, allocation: &Allocation) -> Result<super::Place> {
         let world = &*self.device.world;
         let (users, marked_by, mut some_are_closed): (Vec<StreamId>, Vec<StreamId>, bool) = {
@@ -217,8 +219,8 @@ impl StreamCore {
         if some_are_closed { self.wait_for_closed(site, &closed) } else { Ok(place) }
     }
 
-    /// Orders what follows after streams that are closed: those of them that have not drained. Takes a
-    /// ticket whether there are any or not.
+    /// Orders what follows after streams that are closed: those of them that have not drained.
+    /// Takes a ticket whether there are any or not.
     #[cold]
     fn wait_for_closed(self: &Arc<Self>, site: Site, closed: &[Arc<StreamCore>]) -> Result<super::Place> {
         let refused = |error| self.refused(site, &error);

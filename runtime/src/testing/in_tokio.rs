@@ -119,7 +119,7 @@ where
     })
 }
 
-/// What is done when every task waits.
+/// Runs an op when every task waits.
 struct Idle {
     devices: Vec<Device>,
     /// Wakes the pipeline, which keeps tokio from parking and from moving its clock.

@@ -28,7 +28,8 @@ pub(super) struct Chooser {
 /// poll.
 struct Tasks {
     random: SplitMix,
-    /// So many polls of eight run nothing: from none, a device that is always ahead, to six.
+    /// The number of polls of eight that run nothing: from none, a device that is always ahead, to
+    /// six.
     eighths: u64,
 }
 
@@ -52,7 +53,7 @@ impl Chooser {
         Chooser { random, seed, epoch: 0, steps: 0, change_every, demoted: HashMap::new(), tasks: None }
     }
 
-    /// Has the seed decide as well whether a poll runs an op, or leaves that to a later one.
+    /// Lets the seed decide as well whether a poll runs an op or leaves that to a later one.
     #[cfg(feature = "test-util")]
     pub(super) fn draw_for_tasks(&mut self) {
         let mut random = SplitMix(!self.seed);
@@ -60,7 +61,7 @@ impl Chooser {
         self.tasks = Some(Tasks { random, eighths });
     }
 
-    /// Whether the tasks go on before the next op runs. Never for good.
+    /// Returns whether the tasks go on before the next op runs. Never for good.
     pub(super) fn is_turn_of_tasks(&mut self) -> bool {
         self.tasks.as_mut().is_some_and(|tasks| tasks.random.next() % 8 < tasks.eighths)
     }

@@ -139,7 +139,7 @@ mod tests {
         }
     }
 
-    /// What the system says of the pages that `address` lies in, as in proc_pid_smaps(5).
+    /// Returns the system's entry for the pages that `address` lies in, as in proc_pid_smaps(5).
     #[cfg(all(target_os = "linux", not(miri)))]
     fn page_flags(address: usize) -> String {
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();

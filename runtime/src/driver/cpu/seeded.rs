@@ -105,7 +105,7 @@ impl Seeded {
         self.steps.lock().iter().cloned().collect()
     }
 
-    /// Has the seed decide at each turn whether an op runs or the tasks of an executor go on, who
+    /// Lets the seed decide at each turn whether an op runs or the tasks of an executor go on, who
     /// take turns when they are polled.
     #[cfg(feature = "test-util")]
     pub(super) fn draw_for_tasks(&self) {

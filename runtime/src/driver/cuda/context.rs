@@ -55,7 +55,7 @@ pub(crate) struct Context {
     pub(super) functions: Functions,
     /// Whether the completion words passed their self-test.
     pub(super) has_words: OnceLock<bool>,
-    /// Those of the device's properties that never change.
+    /// The device's properties that never change.
     pub(super) properties: OnceLock<DeviceProperties>,
     /// A stream that never captures and never gets work: asked whether the context lives.
     health_stream: CUstream,

@@ -7,13 +7,15 @@ use cudarc::driver::sys;
 use cudarc::driver::sys::CUmemorytype::{CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST};
 use std::ffi::c_void;
 
-/// Enqueues `copy`, of at least one byte, within the device of `stream` or between it and the host. The device's context is current.
+/// Enqueues `copy`, of at least one byte, within the device of `stream` or between it and the host.
+/// The device's context is current.
 pub(super) fn copy(copy: &Copy, stream: CUstream) -> Answer {
     let api = opened();
     if !is_one_run(copy) {
         let copy = rows_within(copy);
-        // SAFETY: cuMemcpy2DAsync takes rows inside live memory of the kinds it names; the host's is page-locked and kept
-        // until the ticket is reached. The description lives until the call returns.
+        // SAFETY: cuMemcpy2DAsync takes rows inside live memory of the kinds it names; the host's
+        // is page-locked and kept until the ticket is reached. The description lives until the call
+        // returns.
         return unsafe { api.cuMemcpy2DAsync_v2(&raw const copy, stream) };
     }
     let bytes = copy.width_bytes * copy.height;
@@ -35,8 +37,8 @@ pub(super) fn copy(copy: &Copy, stream: CUstream) -> Answer {
     }
 }
 
-/// Enqueues `copy`, of at least one byte, from `source`'s memory to `destination`'s, on a stream of `context`, which is current and may
-/// be either of them or neither.
+/// Enqueues `copy`, of at least one byte, from `source`'s memory to `destination`'s, on a stream of
+/// `context`, which is current and may be either of them or neither.
 pub(super) fn copy_peer(
     copy: &Copy,
     context: &Context,
@@ -53,8 +55,9 @@ pub(super) fn copy_peer(
     }
     if is_one_run(copy) {
         let bytes = copy.width_bytes * copy.height;
-        // SAFETY: cuMemcpyPeerAsync takes live device memory of the contexts named with it, and a stream of any context. Where
-        // devices cannot reach each other it goes through the host by itself.
+        // SAFETY: cuMemcpyPeerAsync takes live device memory of the contexts named with it, and a
+        // stream of any context. Where devices cannot reach each other it goes through the host by
+        // itself.
         return unsafe {
             api.cuMemcpyPeerAsync(copy.dst, destination.raw(), copy.src, source.raw(), bytes, stream)
         };

@@ -376,7 +376,8 @@ unsafe impl Driver for CudaDevice {
     }
 }
 
-/// Whether a CUDA driver with a device was found. Not in a host function, which cannot ask the driver.
+/// Returns whether a CUDA driver with a device was found. Not in a host function, which cannot ask
+/// the driver.
 pub fn is_available() -> bool {
     device_count().is_ok_and(|count| count > 0)
 }
@@ -384,7 +385,8 @@ pub fn is_available() -> bool {
 /// How many devices the CUDA driver shows, or why there are none.
 ///
 /// # Errors
-/// [`NoSuchDevice`](ErrorKind::NoSuchDevice), with what was looked for; [`Reentrant`](ErrorKind::Reentrant) in a host function.
+/// [`NoSuchDevice`](ErrorKind::NoSuchDevice), with what was looked for;
+/// [`Reentrant`](ErrorKind::Reentrant) in a host function.
 pub fn device_count() -> Result<u32, Error> {
     reentry::may_ask(&"device_count")?;
     super::context::device_count().map_err(|why| Error::new(ErrorKind::NoSuchDevice, why))

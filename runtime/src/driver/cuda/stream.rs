@@ -148,7 +148,8 @@ impl CudaStream {
         }
     }
 
-    /// Copies where an end or both are on other devices. Whose error a call answers with is not known: each device is asked.
+    /// Copies where an end or both are on other devices. Whose error a call answers with is not
+    /// known: each device is asked.
     #[cold]
     fn copy_peer(&self, copy: &Copy, source: DeviceId, destination: DeviceId) -> Result<(), Refused> {
         let [source, destination] =
@@ -218,8 +219,8 @@ impl CudaStream {
         Ok(function)
     }
 
-    /// `is_op`: whether the wait is all of its ticket's work. Else that work follows, and only the marker behind it says that the
-    /// wait is over.
+    /// `is_op`: whether the wait is all of its ticket's work. Else that work follows, and only the
+    /// marker behind it says that the wait is over.
     fn wait(&self, point: &Point, ticket: Ticket, site: Site, is_op: bool) -> Result<(), Refused> {
         if let Some(event) = &point.event {
             let event = event.downcast_ref::<PooledEvent>().expect("an event of this driver");

@@ -24,7 +24,8 @@ pub fn operand<'a, T: Element>(operand: RawOperand<'a, T>, access: AccessMode) -
 }
 
 /// # Safety
-/// `args` fit the kernel's parameters, and `operands` are its slice parameters in order, with their access.
+/// `args` fit the kernel's parameters, and `operands` are its slice parameters in order, with their
+/// access.
 #[inline]
 pub unsafe fn call<'a, const ARGS: usize, const OPERANDS: usize>(
     kernel: &'static Kernel,
@@ -66,14 +67,15 @@ pub mod disjoint {
     pub type Write<'a, T> = &'a mut [T];
 
     /// # Safety
-    /// The argument is the address and length of elements that can be read, and that nobody writes, during `'a`.
+    /// The argument is the address and length of elements that can be read, and that nobody writes,
+    /// during `'a`.
     #[inline]
     pub unsafe fn shared<'a, T: Element>(arg: &Arg) -> &'a [T] {
         if arg.len == 0 {
             return &[];
         }
-        // SAFETY: from_raw_parts needs initialised, aligned elements that nobody writes during 'a. The caller vouches;
-        // any bytes are a `T`.
+        // SAFETY: from_raw_parts needs initialised, aligned elements that nobody writes during 'a.
+        // The caller vouches; any bytes are a `T`.
         unsafe { std::slice::from_raw_parts(arg.bits as *const T, arg.len as usize) }
     }
 
@@ -84,8 +86,8 @@ pub mod disjoint {
         if arg.len == 0 {
             return &mut [];
         }
-        // SAFETY: from_raw_parts_mut needs initialised, aligned elements that nobody else touches during 'a. The caller
-        // vouches; any bytes are a `T`.
+        // SAFETY: from_raw_parts_mut needs initialised, aligned elements that nobody else touches
+        // during 'a. The caller vouches; any bytes are a `T`.
         unsafe { std::slice::from_raw_parts_mut(arg.bits as *mut T, arg.len as usize) }
     }
 }
@@ -102,15 +104,16 @@ pub mod in_place {
     pub type Write<'a, T> = &'a [Cell<T>];
 
     /// # Safety
-    /// The argument is the address and length of elements that can be read during `'a`, and that nobody but holders of
-    /// such cells on this thread writes.
+    /// The argument is the address and length of elements that can be read during `'a`, and that
+    /// nobody but holders of such cells on this thread writes.
     #[inline]
     pub unsafe fn shared<'a, T: Element>(arg: &Arg) -> &'a [Cell<T>] {
         if arg.len == 0 {
             return &[];
         }
-        // SAFETY: from_raw_parts needs initialised, aligned elements; `Cell<T>` is laid out as `T`, and cells may be
-        // written through other cells of this thread. The caller vouches for the rest; any bytes are a `T`.
+        // SAFETY: from_raw_parts needs initialised, aligned elements; `Cell<T>` is laid out as `T`,
+        // and cells may be written through other cells of this thread. The caller vouches for the
+        // rest; any bytes are a `T`.
         unsafe { std::slice::from_raw_parts(arg.bits as *const Cell<T>, arg.len as usize) }
     }
 

@@ -18,10 +18,11 @@ use std::time::Duration;
 
 /// A picture of what was recorded: everything, or a window of it. Made by [`Recorder::timeline`](super::Recorder::timeline).
 ///
-/// Each stream is a row, under its device; work of the host comes first. A bar is an op from its start to its end, with its name,
-/// time and source line as a tooltip; ops too narrow to be seen are drawn together. An arrow leads from the end of the op that was
-/// waited for to the end of the wait, and the time that a wait held its stream is hatched. A wait whose order
-/// held already is not drawn.
+/// Each stream is a row, under its device; work of the host comes first. A bar is an op from its
+/// start to its end, with its name, time and source line as a tooltip; ops too narrow to be seen
+/// are drawn together. An arrow leads from the end of the op that was waited for to the end of the
+/// wait, and the time that a wait held its stream is hatched. A wait whose order held already is
+/// not drawn.
 ///
 /// The file needs nothing else to be looked at. It holds every op of the window as JSON: in the SVG's `<metadata>`, in the page's
 /// `<script type="application/json">`.
