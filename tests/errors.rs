@@ -395,7 +395,7 @@ fn an_error_that_was_awaited_queried_or_passed_on_is_not_returned_again() {
 }
 
 #[test]
-fn of_several_errors_nobody_saw_the_first_is_returned() {
+fn of_several_errors_nobody_saw_each_synchronize_returns_one() {
     let (_runtime, _, [owner, other]) = streams(["owner", "other"]);
     let x = owner.alloc::<f32>(8).unwrap();
     drop(owner.fill(&x, 1.0));
@@ -406,6 +406,7 @@ fn of_several_errors_nobody_saw_the_first_is_returned() {
         ErrorKind::Shape,
         &["write on stream \"", "3 elements on the host, 8 on the device"],
     );
+    says(&refusal(other.synchronize()), ErrorKind::Unordered, &["fill on stream \"other\""]);
     other.synchronize().wait().unwrap();
 }
 

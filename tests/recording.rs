@@ -396,3 +396,24 @@ fn memory_of_unfinished_work_is_not_given_back_to_the_driver() {
     assert_eq!(device.empty_cache(), 32 << 20);
     assert_eq!(driver.take(), [Call::Free { len_bytes: 32 << 20 }]);
 }
+
+#[test]
+fn a_block_whose_edge_was_refused_is_still_in_use_elsewhere() {
+    const LARGE: usize = 12 << 20;
+    let (_runtime, _, driver, [s, v]) = recorded(["s", "v"]);
+    let y = s.alloc::<u8>(64).unwrap();
+    let cached = [(); 2].map(|()| v.alloc::<u8>(LARGE).unwrap());
+    cached.iter().for_each(|x| drop(v.fill(x, 7)));
+    drop(cached);
+    let x = s.alloc::<u8>(LARGE).unwrap();
+    drop(s.fill(&y, 1));
+    driver.refuse_next();
+    assert_eq!(s.fill(&x, 1).wait().unwrap_err().kind(), ErrorKind::Driver, "the edge was refused");
+    drop(x);
+    let x = s.alloc::<u8>(LARGE).unwrap();
+    driver.take();
+    drop(s.fill(&x, 2));
+    let calls = driver.take();
+    let is_edge = |call: &Call| matches!(call, Call::Submit { what: "edge", .. });
+    assert!(calls.iter().any(is_edge), "v still writes there: {calls:?}");
+}

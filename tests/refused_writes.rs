@@ -32,7 +32,7 @@ fn an_inherited_error_names_both_lines_and_the_way_out() {
                 "copy on stream \"other\" (tests/refused_writes.rs:{reading}) reads memory that was not written"
             ),
             &format!("an earlier op was refused: fill on stream \"other\" (tests/refused_writes.rs:{line})"),
-            "; overwrite that memory, or take what is in it with accept_contents()",
+            "; to go on, await that op's Pending, overwrite the memory, or accept what is in it with accept_contents()",
         ],
     );
     assert_eq!(error.site().expect("the op that failed").location.line(), reading);
@@ -208,6 +208,27 @@ fn refusals_beyond_the_most_marks_of_a_stream_end_only_with_their_bytes() {
     assert_eq!(owner.read(&x).wait().unwrap(), [1.0; 400]);
     drop(other.fill(&x, 3.0));
     assert_eq!(other.read(&x).wait().unwrap(), [3.0; 400]);
+}
+
+#[test]
+fn a_stream_that_waits_for_many_careless_ones_does_not_collect_their_marks() {
+    let (_runtime, device, weights, pool, serving) = attacked();
+    let waits = device.new_stream().unwrap();
+    drop(waits.wait_stream(&serving));
+    for _ in 0..300 {
+        let careless = pool.try_lease().unwrap().expect("the others have ended");
+        drop(careless.fill(&weights, 666.0));
+        drop(waits.wait_stream(&careless));
+        drop(careless);
+        support::finish_unobserved(&waits);
+    }
+    assert!(weights.bookkeeping().marks <= 65, "{:?}", weights.bookkeeping());
+    inherited(waits.read(&weights));
+    assert_eq!(serving.read(&weights).wait().unwrap(), [1.0; 4]);
+    drop(serving.fill(&weights, 2.0));
+    drop(waits.wait_stream(&serving));
+    assert_eq!(waits.read(&weights).wait().unwrap(), [2.0; 4]);
+    assert_eq!(weights.bookkeeping().marks, 0);
 }
 
 #[test]

@@ -49,7 +49,9 @@ pub enum ErrorKind {
     Driver,
     /// A host function panicked, or the work comes after one that did.
     Panicked,
-    /// The device failed and accepts no more work.
+    /// The device failed and accepts no more work in its runtime. A CPU device works again in a new
+    /// [`Runtime`](crate::Runtime); a CUDA device that the driver has given up does not in this
+    /// process.
     Fault,
     /// The runtime was shut down before the op could run.
     ShutDown,
@@ -116,8 +118,8 @@ impl Error {
     pub(crate) fn inherited(op: &dyn fmt::Display, earlier: &Error) -> Self {
         let origin = earlier.origin();
         let message = format!(
-            "{op} reads memory that was not written, because an earlier op was refused: {origin}; overwrite that memory, or \
-             take what is in it with accept_contents()"
+            "{op} reads memory that was not written, because an earlier op was refused: {origin}; to go on, await that \
+             op's Pending, overwrite the memory, or accept what is in it with accept_contents()"
         );
         Self::following(origin, message)
     }

@@ -8,9 +8,9 @@
 //! 1. A panic fails the `Pending` of its own call, and those of places that stated order puts after
 //!    it: later tickets of its stream, and places on other streams whose stated clock covers its
 //!    ticket.
-//! 2. It ends when its own `Pending` is looked at, and with the next `synchronize` of its stream,
-//!    which returns it. Calls from then on are not concerned; `Pending`s from before still are. A
-//!    closed stream hands nothing on.
+//! 2. It ends when its own `Pending` is looked at, or when a `synchronize` of its stream returns
+//!    it. Calls from then on are not concerned; `Pending`s from before still are. A closed stream
+//!    hands nothing on to streams that wait later.
 //! 3. A place that fails so is not observed, so observing hands nothing on.
 //! 4. Nothing is refused: what a panic is worth to later ops is for those to find out who await
 //!    them.
@@ -25,9 +25,9 @@ use crate::timeline::Ticket;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The most panics that a runtime remembers; the oldest goes first.
+/// The most panics that a runtime remembers. The oldest goes first, and counts as looked at.
 const MOST: usize = 256;
 
 /// Counts looks at panics.
@@ -40,16 +40,28 @@ pub(crate) struct Panicked {
     at: Ticket,
     /// The epoch that ended when the program looked at it; `Epoch::MAX`: it has not.
     seen_in: AtomicU64,
-    epoch: Arc<AtomicU64>,
+    counts: Arc<Counts>,
     error: Error,
+}
+
+/// What tells without a lock that no panic concerns a place.
+#[derive(Debug, Default)]
+struct Counts {
+    epoch: AtomicU64,
+    /// Panics that nobody has looked at.
+    unseen: AtomicU64,
+    /// One past the newest epoch in which a panic was looked at.
+    seen_before: AtomicU64,
 }
 
 impl Panicked {
     /// The program has looked at the panic itself.
     pub(crate) fn see(&self) {
-        if !self.is_seen() {
-            let ends = self.epoch.fetch_add(1, Ordering::AcqRel);
-            self.seen_in.fetch_min(ends, Ordering::AcqRel);
+        let ends = self.counts.epoch.fetch_add(1, Ordering::AcqRel);
+        let unseen = Epoch::MAX;
+        if self.seen_in.compare_exchange(unseen, ends, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            self.counts.seen_before.fetch_max(ends + 1, Ordering::AcqRel);
+            self.counts.unseen.fetch_sub(1, Ordering::AcqRel);
         }
     }
 
@@ -58,49 +70,61 @@ impl Panicked {
     }
 }
 
+/// How panics of host functions concern a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Concern {
+    /// It fails with those that come before it.
+    All,
+    /// The same but its own: it is the place of a call, whose result says that.
+    Earlier,
+    /// It fails with those of other streams: it is that of a `synchronize`, which returns its
+    /// stream's.
+    OfOthers,
+}
+
 /// A place as a panic sees it.
 pub(crate) struct Reached<'a> {
     pub(crate) ticket: Ticket,
     pub(crate) clock: &'a Clock,
     /// When the call that asks was made.
     pub(crate) epoch: Epoch,
-    /// True if it is the place of a host function, whose own panic is its result.
-    pub(crate) is_call: bool,
+    pub(crate) concern: Concern,
 }
 
 /// The panics of a runtime.
 #[derive(Debug, Default)]
 pub(crate) struct Panics {
-    /// True if there are any: read by every look at work that is done.
-    some: AtomicBool,
-    epoch: Arc<AtomicU64>,
+    counts: Arc<Counts>,
     latest: Mutex<VecDeque<Arc<Panicked>>>,
 }
 
 impl Panics {
     #[inline]
     pub(crate) fn epoch(&self) -> Epoch {
-        self.epoch.load(Ordering::Acquire)
+        self.counts.epoch.load(Ordering::Acquire)
     }
 
     /// Notes that the host function with ticket `at` panicked, before that ticket is reached.
     /// Returns the error of its own `Pending`, which ends it when it is looked at.
     pub(crate) fn note(&self, stream: StreamId, at: Ticket, error: Error) -> Error {
-        let (seen_in, epoch) = (AtomicU64::new(Epoch::MAX), self.epoch.clone());
-        let panicked = Arc::new(Panicked { stream, at, seen_in, epoch, error: error.clone() });
+        let (seen_in, counts) = (AtomicU64::new(Epoch::MAX), self.counts.clone());
+        let panicked = Arc::new(Panicked { stream, at, seen_in, counts, error: error.clone() });
         let mut latest = self.latest.lock();
-        if latest.len() == MOST {
-            latest.pop_front();
+        if latest.len() == MOST
+            && let Some(oldest) = latest.pop_front()
+        {
+            oldest.see();
         }
         latest.push_back(panicked.clone());
-        self.some.store(true, Ordering::Release);
+        self.counts.unseen.fetch_add(1, Ordering::AcqRel);
         error.with_panic(panicked)
     }
 
     /// The error of a place on `stream` that comes after a panic.
     #[inline]
     pub(crate) fn before(&self, stream: &StreamCore, reached: &Reached<'_>) -> Option<Error> {
-        if !self.some.load(Ordering::Acquire) {
+        let Counts { unseen, seen_before, .. } = &*self.counts;
+        if unseen.load(Ordering::Acquire) == 0 && seen_before.load(Ordering::Acquire) <= reached.epoch {
             return None;
         }
         self.search(stream, reached)
@@ -110,12 +134,13 @@ impl Panics {
     fn search(&self, stream: &StreamCore, reached: &Reached<'_>) -> Option<Error> {
         let latest = self.latest.lock();
         let comes_after = |panicked: &&Arc<Panicked>| {
-            let is_before = if panicked.stream != stream.id {
-                reached.clock.get(panicked.stream).is_some_and(|ticket| panicked.at <= ticket)
-            } else if reached.is_call {
-                panicked.at < reached.ticket
-            } else {
-                panicked.at <= reached.ticket
+            let is_before = match reached.concern {
+                _ if panicked.stream != stream.id => {
+                    reached.clock.get(panicked.stream).is_some_and(|ticket| panicked.at <= ticket)
+                }
+                Concern::All => panicked.at <= reached.ticket,
+                Concern::Earlier => panicked.at < reached.ticket,
+                Concern::OfOthers => false,
             };
             is_before && reached.epoch <= panicked.seen_in.load(Ordering::Acquire)
         };
@@ -134,20 +159,19 @@ impl Panics {
         self.latest.lock().iter().find(|panicked| !panicked.is_seen()).map(|panicked| panicked.error.clone())
     }
 
-    /// A `synchronize` of `stream` has got to `ticket`: ends the panics up to there, and returns
-    /// the first.
+    /// Ends the first live panic on `stream` up to `ticket`, for a `synchronize` there, which
+    /// returns it.
     pub(crate) fn end_on(&self, stream: StreamId, ticket: Ticket) -> Option<Error> {
-        if !self.some.load(Ordering::Acquire) {
+        if self.counts.unseen.load(Ordering::Acquire) == 0 {
             return None;
         }
         let latest = self.latest.lock();
         let live = |panicked: &&Arc<Panicked>| {
             panicked.stream == stream && panicked.at <= ticket && !panicked.is_seen()
         };
-        let ended: Vec<_> = latest.iter().filter(live).cloned().collect();
-        drop(latest);
-        ended.iter().for_each(|panicked| panicked.see());
-        ended.first().map(|panicked| panicked.error.clone())
+        let ended = latest.iter().find(live)?;
+        ended.see();
+        Some(ended.error.clone())
     }
 }
 

@@ -40,7 +40,12 @@ fn print_once(error: &Error) {
 /// An op and a line of the program.
 type Line = Option<(&'static str, &'static str, u32)>;
 
+/// Warns of a missing edge: once for each pair of lines, which the caller sees to. Without a
+/// subscriber it is a line on standard error.
 pub(crate) fn unordered(conflict: &Conflict) {
+    if !tracing::dispatcher::has_been_set() {
+        return eprintln!("warpline: {conflict}");
+    }
     tracing::warn!(target: "warpline", "{conflict}");
 }
 

@@ -77,7 +77,8 @@ use std::task::{Context, Poll, Wake, Waker};
 /// # Errors
 /// - `InvalidArgument`: the text does not compile, with what NVRTC says, or differs from the
 ///   declaration, or the kernel has no device code.
-/// - `Unsupported`: NVRTC was not found, or the device code is an image.
+/// - `Unsupported`: NVRTC was not found, and the comparison that needs no compiler found nothing;
+///   or the device code is an image.
 ///
 /// # Examples
 /// ```no_run

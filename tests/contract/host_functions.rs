@@ -74,6 +74,7 @@ contract! {
         let error = refused(stream.synchronize()).await;
         says(&error, ErrorKind::Panicked, &["early"]);
         assert!(!error.is_inherited());
+        says(&refused(stream.synchronize()).await, ErrorKind::Panicked, &["late"]);
         stream.synchronize().await?;
     }
 
@@ -87,6 +88,16 @@ contract! {
         assert_eq!(stream.call(|| 6).await?, 6);
         assert!(refused(before).await.is_inherited());
         assert_eq!(refused(panicked).await.kind(), ErrorKind::Panicked);
+    }
+
+    async fn a_synchronize_that_fails_with_anothers_panic_observes_nothing([device]) {
+        let [s, t, v] = [device.new_stream()?, device.new_stream()?, device.new_stream()?];
+        let panicked = s.call(|| panic!("on purpose"));
+        drop(t.wait_stream(&s));
+        assert!(refused(t.synchronize()).await.is_inherited());
+        drop(v.wait_stream(&s));
+        assert!(refused(v.call(|| ())).await.is_inherited());
+        refused(panicked).await;
     }
 
     async fn it_is_called_also_when_nobody_waits_for_it([device]) {

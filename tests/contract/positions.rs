@@ -168,6 +168,106 @@ contract! {
         }
     }
 
+    async fn awaiting_an_op_waits_for_nothing_that_comes_behind_it([device]) {
+        // Each puts something before the next op, so that the marker of the awaited one has to come
+        // first.
+        type Between = fn(&Stream, &Stream) -> Option<Pending<()>>;
+        let betweens: [Between; 4] = [
+            |_, _| None,
+            |stream, idle| {
+                drop(stream.wait_stream(idle));
+                None
+            },
+            |stream, idle| Some(stream.wait_stream(idle)),
+            |stream, _| Some(stream.record_event().synchronize()),
+        ];
+        for between in betweens {
+            for by_edge in [false, true] {
+                let [stream, idle, slow] = [device.new_stream()?, device.new_stream()?, device.new_stream()?];
+                let (x, y) = (stream.alloc::<u32>(8)?, stream.alloc::<u32>(8)?);
+                drop(slow.wait_stream(&stream));
+                let awaited = stream.fill(&x, 1);
+                let also = between(&stream, &idle);
+                let gate = slow.hold()?;
+                drop(slow.fill(&y, 1));
+                if by_edge {
+                    // Nobody can name it any more: the runtime adds the edge.
+                    drop(slow);
+                } else {
+                    drop(stream.wait_stream(&slow));
+                }
+                drop(stream.fill(&y, 2));
+                awaited.await?;
+                if let Some(also) = also {
+                    also.await?;
+                }
+                gate.open();
+                assert_eq!(stream.read(&y).await?, [2; 8]);
+            }
+        }
+    }
+
+    async fn awaiting_an_op_does_not_wait_for_memory_that_a_later_one_gets([device]) {
+        device.empty_cache();
+        let [s, v] = [device.new_stream()?, device.new_stream()?];
+        let y = s.alloc::<u32>(8)?;
+        let cached = [v.alloc::<u32>(LARGE)?, v.alloc::<u32>(LARGE)?];
+        let gate = v.hold()?;
+        cached.iter().for_each(|x| drop(v.fill(x, 7)));
+        drop(cached);
+        let awaited = s.fill(&y, 2);
+        let x = s.alloc::<u32>(LARGE)?;
+        drop(s.fill(&x, 2));
+        awaited.await?;
+        gate.open();
+        s.synchronize().await?;
+    }
+
+    async fn a_wait_during_foreign_work_takes_over_no_edge_of_it([device]) {
+        let [closed, s, t] = [device.new_stream()?, device.new_stream()?, device.new_stream()?];
+        let (x, y) = (closed.alloc::<u32>(8)?, closed.alloc::<u32>(8)?);
+        let gate = closed.hold()?;
+        drop((closed.fill(&x, 1), closed.fill(&y, 1)));
+        drop(closed);
+        let nothing: [&Buffer<u32>; 0] = [];
+        let mut filled = None;
+        // SAFETY: the closure enqueues nothing on `s`.
+        let foreign = unsafe {
+            s.external(warpline::reads(nothing), warpline::writes([&x]), |_| {
+                drop(t.wait_stream(&s));
+                filled = Some(t.fill(&y, 2));
+            })
+        };
+        let mut filled = filled.expect("the closure was called");
+        assert!(!filled.query()?, "it comes after what the closed stream does");
+        gate.open();
+        filled.await?;
+        foreign.await?;
+        assert_eq!(t.read(&y).await?, [2; 8]);
+    }
+
+    async fn memory_of_foreign_work_in_the_making_is_refused_to_its_thread([device]) {
+        let [s, t] = [device.new_stream()?, device.new_stream()?];
+        let x = s.alloc::<u32>(8)?;
+        let nothing: [&Buffer<u32>; 0] = [];
+        let (mut lease, mut filled) = (None, None);
+        let pool = device.stream_pool(1)?;
+        lease.replace(pool.lease().await?);
+        let stream = lease.as_deref().expect("it was leased").clone();
+        drop(stream.wait_stream(&s));
+        // SAFETY: the closure enqueues nothing.
+        let foreign = unsafe {
+            stream.external(warpline::reads(nothing), warpline::writes([&x]), |_| {
+                lease = None;
+                filled = Some(t.fill(&x, 2));
+            })
+        };
+        let error = crate::refused(filled.expect("the closure was called")).await;
+        assert_eq!(error.kind(), ErrorKind::Reentrant, "{error}");
+        drop(foreign);
+        assert!(t.fill(&x, 2).await.is_ok());
+    }
+
     async fn foreign_work_takes_one_ticket_and_a_refused_one_none([device]) {
         let [s, t] = [device.new_stream()?, device.new_stream()?];
         let x = s.alloc::<u32>(8)?;

@@ -58,8 +58,8 @@ fn refused<T>(refusal: Refusal, first: &Tensor, in_place: &[&Tensor]) -> Pending
 /// In the `Pending`. That of an operand that was refused; `Shape`, `DTypeMismatch` and
 /// `DeviceMismatch` where operands do not fit, transposed views among them except in
 /// [`matmul`](Self::matmul) and [`linear`](Self::linear); `Unordered` where an edge is missing;
-/// `OutOfMemory`, `Fault` and `ShutDown`. What an op in place was refused to write for other
-/// reasons than its arguments fails those who read it on its stream, see [`Pending`].
+/// `OutOfMemory`, `Fault` and `ShutDown`. If an op in place is refused for another reason than its
+/// arguments, ops on its stream that read the tensor fail too, see [`Pending`].
 pub trait TensorOps: TensorOperand {
     /// Their sum. `other` is a number, or has the shape of this one or of its last dimensions: a row \[n\] is added to each row
     /// of \[m, n\], one element to all. i64 wraps around.

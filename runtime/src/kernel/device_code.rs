@@ -60,10 +60,12 @@ impl Kernel {
         match self.source {
             Source::Ptx(_) => self.compare_device_code(),
             Source::Cuda(text) => {
+                // First, as it needs no compiler.
+                self.compare_device_code()?;
                 let ptx = crate::driver::cuda::compile_for_newest(self.name, text)?;
                 match difference_in_ptx(self, &ptx) {
                     Some(why) => error(ErrorKind::InvalidArgument, &why),
-                    None => self.compare_device_code(),
+                    None => Ok(()),
                 }
             }
             Source::Image(_) => error(

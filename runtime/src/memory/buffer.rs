@@ -28,12 +28,13 @@ pub struct Buffer<T: Element> {
     element: PhantomData<fn() -> T>,
 }
 
-/// Sizes of a history: of the check's records, and of the newest uses by stream.
+/// Sizes of a history: of the check's records, the newest uses by stream, and the marks.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct HistorySizes {
     pub records: usize,
     pub uses: usize,
+    pub marks: usize,
 }
 
 impl<T: Element> Buffer<T> {
@@ -74,8 +75,8 @@ impl<T: Element> Buffer<T> {
     /// Sizes of the memory's history, for tests and figures.
     #[doc(hidden)]
     pub fn bookkeeping(&self) -> HistorySizes {
-        let (records, uses) = self.allocation.ledger.open().lens();
-        HistorySizes { records, uses }
+        let (records, uses, marks) = self.allocation.ledger.open().lens();
+        HistorySizes { records, uses, marks }
     }
 
     /// Whether both are views of one allocation.
@@ -144,7 +145,7 @@ impl<T: Element> Buffer<T> {
         Ok(self.view(start, self.rows, end - start, self.pitch))
     }
 
-    /// Takes what is in the memory as it is, after a write to it was refused.
+    /// Accepts the present contents of the memory after a write to it was refused.
     ///
     /// A refused write leaves a mark on the bytes that it would have written. Ops that read them
     /// fail with an inherited error ([`Error::is_inherited`]) on the stream that was refused and on

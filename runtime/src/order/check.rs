@@ -102,6 +102,8 @@ pub(crate) struct Entered {
     pub(crate) findings: Findings,
     /// True if it overwrites bytes that are marked.
     pub(crate) unmarks: bool,
+    /// The stream's newest use until then, by page: where the memory may still be in use elsewhere.
+    used_before: Vec<(usize, Option<Ticket>)>,
 }
 
 /// The most accesses of one op: a graph has those of all its ops.
@@ -301,7 +303,10 @@ fn check_together<A: Access>(
     for (at, access) in accesses.iter().enumerate() {
         enter(at as At, access, &mut pages[usize::from(page_of[at])], entry, entered);
     }
-    for page in &mut pages {
+    for (at, page) in pages.iter_mut().enumerate() {
+        if page.behind().is_some() {
+            entered.used_before.push((at, page.use_by(entry.asker.stream)));
+        }
         page.note_use(entry.used(), entry.asker.observed);
     }
     Ok(())
@@ -362,7 +367,8 @@ pub(crate) fn undo<A: Access>(accesses: &[A], entry: &Entry<'_>, entered: Entere
     let (mut pages, page_of) = open_all(accesses, entry.asker.lane);
     for (page_at, page) in pages.iter_mut().enumerate() {
         undo_in(page, |at| usize::from(page_of[usize::from(at)]) == page_at, entry, &entered);
-        page.forget_use(entry.used());
+        let before = entered.used_before.iter().find(|(at, _)| *at == page_at).map(|(_, before)| *before);
+        page.forget_use(entry.used(), before);
     }
 }
 

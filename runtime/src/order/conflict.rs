@@ -112,9 +112,9 @@ impl fmt::Display for Conflict {
         }
         match self.observed {
             Some(seen) => {
-                write!(f, " (its ticket is {}, the host has observed {seen})", self.ticket)
+                write!(f, " (the earlier op has ticket {}, the host has observed {seen})", self.ticket)
             }
-            None => write!(f, " (its ticket is {}, the host has observed none)", self.ticket),
+            None => write!(f, " (the earlier op has ticket {}, the host has observed none)", self.ticket),
         }
     }
 }

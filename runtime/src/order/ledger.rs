@@ -18,7 +18,7 @@
 //! of a stream that is gone. What remains is bounded by live streams times distinct ranges.
 
 use super::clock::{Clock, StreamId, Use};
-use super::marks::{Mark, Marks, OnBytes};
+use super::marks::{MOST, Mark, Marks, OnBytes, join};
 use super::observed::Observed;
 use super::range::ByteRange;
 use crate::site::Site;
@@ -359,13 +359,36 @@ impl Book {
         self.records.extend(removed);
     }
 
-    /// Takes back that `used` was noted.
-    pub(crate) fn forget_use(&mut self, used: Use) {
-        if let Some(entry) = self.uses.iter_mut().find(|entry| entry.stream == used.stream) {
+    /// Takes back that `used` was noted. `before`: the stream's newest use until then, where that
+    /// matters to the ticket: the memory counts as used by the allocation alone, or by ops too.
+    pub(crate) fn forget_use(&mut self, used: Use, before: Option<Option<Ticket>>) {
+        let Some(at) = self.uses.iter().position(|entry| entry.stream == used.stream) else { return };
+        match before {
+            Some(Some(ticket)) => self.uses[at].ticket = ticket,
+            Some(None) => drop(self.uses.remove(at)),
             // The stream's last real ticket: at least as new as what stood here.
-            entry.ticket = entry.ticket.min(used.ticket - 1);
+            None => self.uses[at].ticket = self.uses[at].ticket.min(used.ticket - 1),
         }
     }
+
+    /// The newest use by a stream.
+    pub(crate) fn use_by(&self, stream: StreamId) -> Option<Ticket> {
+        self.uses.iter().find(|entry| entry.stream == stream).map(|entry| entry.ticket)
+    }
+}
+
+/// Makes one of the marks that streams carry.
+#[cold]
+fn join_marks(marks: &mut Vec<MarkedBytes>) {
+    let (carried, mut left): (Vec<_>, Vec<_>) =
+        marks.drain(..).partition(|marked| !marked.mark.is_everybodys());
+    let live: Vec<_> = carried.iter().filter_map(|marked| marked.mark.live()).collect();
+    if let Some(one) = join(&live) {
+        let mut joined = MarkedBytes { pieces: Vec::new(), mark: OnBytes::new(&one, false) };
+        carried.iter().flat_map(|marked| &marked.pieces).for_each(|piece| joined.add(*piece));
+        left.push(joined);
+    }
+    *marks = left;
 }
 
 /// Marks, and what the memory was used for before.
@@ -386,6 +409,9 @@ impl Book {
         let rare = self.rare.get_or_insert_default();
         change(&mut rare.marks);
         rare.marks.retain(|marked| !marked.pieces.is_empty() && marked.mark.live().is_some());
+        if rare.marks.len() > MOST {
+            join_marks(&mut rare.marks);
+        }
         self.drop_if_plain();
     }
 
@@ -470,13 +496,14 @@ impl Book {
         self.outlived
     }
 
-    /// Forgets what was done to the memory, but not who used it: there is nothing in it that an op could come too early for.
+    /// Forgets what was done to the memory, but not who used it: there is nothing in it that an op
+    /// could come too early for.
     pub(crate) fn forget_accesses(&mut self) {
         self.records.clear();
     }
 
-    /// How many records and uses it holds, for figures.
-    pub(crate) fn lens(&self) -> (usize, usize) {
-        (self.records.len(), self.uses.len())
+    /// How many records, uses and marks it holds, for figures.
+    pub(crate) fn lens(&self) -> (usize, usize, usize) {
+        (self.records.len(), self.uses.len(), self.marks().len())
     }
 }

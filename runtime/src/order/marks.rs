@@ -18,8 +18,10 @@
 //!    nothing on).
 //! 5. Errors of the arguments make no marks ([`leaves_a_mark`]).
 //!
-//! A stream has at most [`MOST`] marks of its own. Further refusals join its last mark, which then
-//! ends only with its bytes.
+//! A stream has at most [`MOST`] marks of its own, and memory at most about as many on it. Beyond
+//! that marks **join**: they are one mark then, with the bytes and the carriers of all, that ends
+//! only with its bytes. So a stream that was refused once may fail where another was, but never the
+//! other way round.
 //!
 //! # Who holds what
 //! Streams and errors hold marks; ledgers hold bytes and, but for everybody's marks, a weak
@@ -29,10 +31,10 @@
 use super::clock::StreamId;
 use crate::error::{Error, ErrorKind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
-/// The most marks of its own that a stream keeps apart.
-const MOST: usize = 64;
+/// The most marks that are kept apart: by a stream of its own, and on one allocation.
+pub(super) const MOST: usize = 64;
 
 /// Returns whether a write that was refused for such a reason leaves a mark. Errors of the
 /// arguments do not: the call could never have worked, and what existed before it is what it was.
@@ -63,6 +65,8 @@ pub(crate) struct Mark {
     error: Error,
     /// True if refusals that were one too many have joined it, so that no single `Pending` ends it.
     joined: AtomicBool,
+    /// The mark that it has joined.
+    into: OnceLock<Arc<Mark>>,
     seen: AtomicBool,
     /// In how many ledgers it has bytes.
     places: AtomicUsize,
@@ -75,6 +79,7 @@ impl Mark {
             origin,
             error: error.without_own(),
             joined: AtomicBool::new(false),
+            into: OnceLock::new(),
             seen: AtomicBool::new(false),
             places: AtomicUsize::new(0),
         })
@@ -95,8 +100,17 @@ impl Mark {
         self.seen.store(true, Ordering::Release);
     }
 
+    /// The mark that it is one with.
+    fn root(self: &Arc<Self>) -> &Arc<Self> {
+        let mut mark = self;
+        while let Some(into) = mark.into.get() {
+            mark = into;
+        }
+        mark
+    }
+
     fn has_ended(&self) -> bool {
-        self.seen.load(Ordering::Acquire) && !self.joined.load(Ordering::Acquire)
+        self.seen.load(Ordering::Acquire) && !self.joined.load(Ordering::Acquire) && self.into.get().is_none()
     }
 }
 
@@ -110,12 +124,12 @@ impl Marks {
         self.0.as_deref().unwrap_or_default()
     }
 
-    fn carries(&self, mark: &Mark) -> bool {
-        let address = std::ptr::from_ref(mark);
-        self.entries().binary_search_by_key(&address, Arc::as_ptr).is_ok()
+    fn carries(&self, mark: &Arc<Mark>) -> bool {
+        self.entries().iter().any(|entry| Arc::ptr_eq(entry.root(), mark.root()))
     }
 
     fn set(&mut self, mut entries: Vec<Arc<Mark>>) {
+        entries.iter_mut().for_each(|mark| *mark = mark.root().clone());
         entries.retain(|mark| !mark.has_ended() && mark.places.load(Ordering::Acquire) > 0);
         entries.sort_unstable_by_key(Arc::as_ptr);
         entries.dedup_by_key(|mark| Arc::as_ptr(mark));
@@ -186,6 +200,26 @@ impl OnBytes {
     /// The mark, if it keeps work from reading that carries `marks`.
     pub(super) fn concerns(&self, marks: &Marks) -> Option<Arc<Mark>> {
         self.live().filter(|mark| self.is_everybodys() || marks.carries(mark))
+    }
+}
+
+/// Makes one mark of several that are carried, on the bytes of one allocation. `None` if there are
+/// none.
+///
+/// A mark joins one at a lower address, once. So there is no circle, also where two allocations
+/// have their marks joined at a time.
+pub(super) fn join(marks: &[Arc<Mark>]) -> Option<Arc<Mark>> {
+    loop {
+        let first = marks.iter().map(Mark::root).min_by_key(|mark| Arc::as_ptr(mark))?.clone();
+        first.joined.store(true, Ordering::Release);
+        let joins = |mark: &Arc<Mark>| {
+            let root = mark.root();
+            Arc::ptr_eq(root, &first) || root.into.set(first.clone()).is_ok()
+        };
+        // Where another thread was first, a mark has another root now.
+        if marks.iter().all(joins) {
+            return Some(first);
+        }
     }
 }
 

@@ -9,7 +9,8 @@ pub enum OrderMode {
     /// Refuse the op.
     #[default]
     Deny,
-    /// Say so once for each pair of source lines, and run it.
+    /// Warn once for each pair of source lines, and run it. The warning is a `tracing` event, or a
+    /// line on standard error where no subscriber is set.
     Warn,
     /// Insert the missing edge and run it.
     Wait,

@@ -3,7 +3,7 @@
 use crate::driver::Linger;
 use crate::error::{Error, Result};
 use crate::hope::Hope;
-use crate::panics::Epoch;
+use crate::panics::{Concern, Epoch};
 use crate::reentry;
 use crate::stream::{Place, StreamCore};
 use crate::timeline::Registration;
@@ -15,17 +15,6 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tokio::task::coop;
 
-/// How panics of earlier host functions concern a place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Panics {
-    /// It fails with them.
-    FailIt,
-    /// It fails with earlier ones. Its own is the result of its call.
-    EarlierFailIt,
-    /// Its result says what there is to say.
-    AreItsResult,
-}
-
 /// What is waited for.
 pub(super) struct Flight {
     pub(super) core: Arc<StreamCore>,
@@ -34,7 +23,7 @@ pub(super) struct Flight {
     /// Whether seeing it done counts as observing.
     pub(super) observes: bool,
     /// How panics of host functions concern it.
-    pub(super) panics: Panics,
+    pub(super) panics: Concern,
     /// When it was called.
     pub(super) epoch: Epoch,
     /// Whether it was done and let other tasks run first.
@@ -66,17 +55,15 @@ impl Flight {
         Err(fault.clone())
     }
 
-    /// Observes it, unless it comes after a panic.
+    /// Observes it, unless it comes after a panic. A `synchronize` says so itself, after its
+    /// stream's own errors.
     #[inline]
     fn is_done(&self) -> Result<bool> {
-        if self.panics != Panics::AreItsResult
-            && let Some(error) =
-                self.core.panic_before(&self.place, self.epoch, self.panics == Panics::EarlierFailIt)
-        {
-            return Err(error);
-        }
-        if self.observes {
-            self.core.observe(&self.place);
+        match self.core.panic_before(&self.place, self.epoch, self.panics) {
+            Some(error) if self.panics != Concern::OfOthers => return Err(error),
+            Some(_) => {}
+            None if self.observes => self.core.observe(&self.place),
+            None => {}
         }
         Ok(true)
     }

@@ -9,10 +9,11 @@ pub use refusal::Refusal;
 
 use crate::error::{Error, Result};
 use crate::memory::Buffer;
+use crate::panics::Concern;
 use crate::reentry;
 use crate::stream::{Place, StreamCore};
 use crate::timeline::Ticket;
-use flight::{Flight, Panics};
+use flight::Flight;
 use many::Many;
 use output::Output;
 use std::fmt;
@@ -42,10 +43,10 @@ use std::task::{Context, Poll};
 /// A refused call resolves to its error at once. If it is dropped without anybody having seen that
 /// error, the error is reported, and the first such is returned by the stream's next
 /// `synchronize()`. The report is a `tracing` event; where no subscriber is set it is a line on
-/// standard error, once for each line of the program. Until either, ops that read what the call
-/// would have written fail with an inherited error ([`Error::is_inherited`]) on its stream and on
-/// streams that waited for it. Errors of the arguments (shapes, types, devices) leave memory as it
-/// was for everybody.
+/// standard error, once for each line of the program. Until one of these, ops that read what the
+/// call would have written fail with an inherited error ([`Error::is_inherited`]) on its stream and
+/// on streams that waited for it. Errors of the arguments (shapes, types, devices), and of calls
+/// from where none are taken (`Reentrant`), leave memory as it was for everybody.
 ///
 /// # Panics
 /// If polled again after it has resolved.
@@ -121,7 +122,7 @@ impl<T> Pending<T> {
         place: Result<Place>,
         make: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Self {
-        Self::later(core, place, make).with_panics(Panics::EarlierFailIt)
+        Self::later(core, place, make).with_panics(Concern::Earlier)
     }
 
     /// Of a place whose `make` says which panics there were.
@@ -130,10 +131,10 @@ impl<T> Pending<T> {
         place: Place,
         make: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Self {
-        Self::later(core, Ok(place), make).with_panics(Panics::AreItsResult)
+        Self::later(core, Ok(place), make).with_panics(Concern::OfOthers)
     }
 
-    fn with_panics(mut self, panics: Panics) -> Self {
+    fn with_panics(mut self, panics: Concern) -> Self {
         if let State::Flight(flight, _) = &mut self.state {
             flight.panics = panics;
         }
@@ -156,7 +157,7 @@ impl<T> Pending<T> {
                     place,
                     registration: None,
                     observes: true,
-                    panics: Panics::FailIt,
+                    panics: Concern::All,
                     epoch: core.device.world.panics.epoch(),
                     has_yielded: false,
                 },

@@ -171,8 +171,9 @@ impl StreamCore {
             }
         });
         let grant = grant.map_err(|error| self.unserved(site, error))?;
-        // It counts at the last ticket taken. Asked for after the grant: an edge that the grant
-        // relies on is known before its ticket is issued, but not the other way round.
+        // It counts at the last ticket taken, which is read after the grant. An edge becomes known
+        // after its ticket was issued, so this ticket is as new as any edge that the grant relies
+        // on.
         let used = Use { stream: self.id, ticket: self.issued() };
         Ok(Allocation::new(self.device.clone(), &grant, len_bytes, used, site))
     }

@@ -81,7 +81,9 @@ impl Stream {
     /// page-locking, making streams, asking a stream where it stands, and blocking on a `Pending`,
     /// of any device. The CUDA driver takes no calls from there, and the other devices go by the
     /// same rule. Send what follows to a task, or await this and enqueue it then. It may drop
-    /// streams, buffers, `Pending`s and the rest, poll, and look at what asks nobody.
+    /// streams, buffers, `Pending`s and the rest, poll, and look at what asks nobody. Another
+    /// executor's `block_on` is a poll to this library: it is not noticed there, and may wait for
+    /// ever.
     ///
     /// # Cancel safety
     /// Dropping the `Pending` drops the result; `f` is called all the same.
@@ -90,7 +92,8 @@ impl Stream {
     /// `Panicked` if `f` panics. The device is still usable, and what is behind `f` on the stream
     /// runs. Awaiting that fails as well, with an inherited error, and so does awaiting work of
     /// streams that waited for it, as far as it was enqueued before this `Pending` was awaited or a
-    /// `synchronize` of this stream returned the panic.
+    /// `synchronize` of this stream returned the panic. So a function that may panic is better off
+    /// on a lease than on a stream that clients share.
     #[track_caller]
     pub fn call<R: Send + 'static>(&self, f: impl FnOnce() -> R + Send + 'static) -> Pending<R> {
         let (site, core) = (Site::here(&"call"), self.core());

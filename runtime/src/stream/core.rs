@@ -5,8 +5,7 @@
 //!   order. `poll` and `drop` never wait for it: all they want is a marker, and they leave the request (`desk.rs`).
 //! * `known` has a lock of its own, because the allocator reads it while it holds the pool. It is written only while the desk
 //!   is held.
-//! * `issued` and `version` are written at the desk and read by anybody; `version` first, `issued` after, so that who sees a
-//!   ticket sees every change of the clock that came before it.
+//! * `issued` and `version` are written at the desk and read by anybody.
 //! * The marks that a stream carries are changed at its desk, and cleared when it closes.
 //! * No user code, waker or twin runs while any of these is held.
 //!
@@ -24,7 +23,7 @@ use crate::graph::Capture;
 use crate::hope::Hope;
 use crate::offload::{self, Duty};
 use crate::order::{self, Clock, MAX_TICKET, Mark, Marks, Named, OrderMode, StreamId, Use, leaves_a_mark};
-use crate::panics::{Epoch, Reached};
+use crate::panics::{Concern, Epoch, Reached};
 use crate::reentry;
 use crate::site::Site;
 use crate::sync::{Lines, Lock};
@@ -33,6 +32,7 @@ use crate::trace::event::{self, Traced};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::any::Any;
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -41,6 +41,8 @@ use tokio::sync::Semaphore;
 
 /// At the latest after this many tickets a marker is written, so that what waits silently (freed blocks, buffers) is served.
 const MARKER_EVERY: u64 = 64;
+/// The most errors that a stream keeps for `synchronize`.
+const MOST_UNSEEN: usize = 64;
 
 /// What every op touches comes first and lies together, here and in [`State`]: among thousands of streams each line of it has to be
 /// fetched.
@@ -70,8 +72,8 @@ pub(crate) struct StreamCore {
     let_go: AtomicU64,
     /// The newest ticket that an event or a `synchronize` stands at. Only kept where markers are written.
     stood_at: AtomicU64,
-    /// The first error nobody was told of.
-    unseen: Mutex<Option<Error>>,
+    /// Errors that nobody was told of, oldest first.
+    unseen: Mutex<VecDeque<Error>>,
     pub(super) capture: Mutex<Option<Arc<Capture>>>,
     /// What is let go once the stream is closed and drained: a lease's permit.
     then: Mutex<Option<Box<dyn Any + Send>>>,
@@ -160,6 +162,13 @@ impl Place {
     pub(crate) fn captured(number: Ticket) -> Self {
         Place { captured: true, ..Place::at(number, Clock::default()) }
     }
+}
+
+/// What a wait has come to.
+pub(crate) struct Waited {
+    pub(crate) place: Place,
+    /// Whether the driver got a wait: not where the order held already.
+    pub(crate) by_driver: bool,
 }
 
 /// Everything a wait needs to know about the other stream.
@@ -320,37 +329,48 @@ impl StreamCore {
         site: Site,
         turn: bool,
     ) -> Result<Seat<'a, State>> {
-        while let Some(thread) = seat.foreign.filter(|_| !turn) {
-            if thread == std::thread::current().id() {
-                return Err(Error::new(
-                    ErrorKind::Reentrant,
-                    format!(
-                        "{}: this thread holds the stream's turn for foreign work; enqueue \
-                         through the raw stream it was given, or after it returns",
-                        site.on(&self.label)
-                    ),
-                ));
-            }
-            if !reentry::may_block() {
-                return Err(Error::new(
-                    ErrorKind::Reentrant,
-                    format!(
-                        "{}: another thread holds the stream's turn for foreign work, and a waker must not wait for it; \
-                         enqueue in a task",
-                        site.on(&self.label)
-                    ),
-                ));
-            }
-            let turns = self.device.foreign_turns.ended();
-            drop(seat);
-            self.device.foreign_turns.wait_for_more_than(turns);
-            seat = self.desk.sit();
+        if !turn {
+            seat = self.wait_for_turn(seat, site)?;
         }
         if seat.closed || seat.issued >= MAX_TICKET {
             return Err(self.closed_error(site));
         }
         self.device.ensure_open()?;
         Ok(seat)
+    }
+
+    /// Waits until nobody does foreign work here.
+    ///
+    /// # Errors
+    /// `Reentrant` if this thread does, or must not wait.
+    #[cold]
+    fn wait_for_turn<'a>(&'a self, mut seat: Seat<'a, State>, site: Site) -> Result<Seat<'a, State>> {
+        while let Some(thread) = seat.foreign {
+            let why = if thread == std::thread::current().id() {
+                "this thread holds the stream's turn for foreign work; enqueue through the raw stream it was given, or after it \
+                 returns"
+            } else if !reentry::may_block() {
+                "another thread holds the stream's turn for foreign work, and a waker must not wait for it; enqueue in a task"
+            } else {
+                let turns = self.device.foreign_turns.ended();
+                drop(seat);
+                self.device.foreign_turns.wait_for_more_than(turns);
+                seat = self.desk.sit();
+                continue;
+            };
+            return Err(Error::new(ErrorKind::Reentrant, format!("{}: {why}", site.on(&self.label))));
+        }
+        Ok(seat)
+    }
+
+    /// Where the stream stands, behind foreign work that is being enqueued.
+    ///
+    /// # Errors
+    /// As [`wait_for_turn`](Self::wait_for_turn), and those of the driver.
+    #[cold]
+    pub(crate) fn snapshot_behind_turns(&self, site: Site) -> Result<Snapshot> {
+        let seat = self.wait_for_turn(self.desk.sit(), site)?;
+        self.snapshot_at(&seat, |_| false).map_err(|error| self.refused(site, &error))
     }
 
     /// Whether the stream takes allocations: it is open and the device works.
@@ -438,6 +458,8 @@ impl StreamCore {
         if point.timeline.reached(point.ticket) {
             return Ok(());
         }
+        // Whoever awaits the newest ticket does not wait for the edge.
+        self.before_submit(state);
         let (ticket, command) = (state.issued + 1, Command::Edge(point));
         // SAFETY: a wait names no address.
         unsafe { state.raw.submit(Submission { ticket, site, command, claims: None }) }
@@ -468,9 +490,9 @@ impl StreamCore {
 
     /// [`submitted`](Self::submitted) for a wait for `from`, if the driver got one.
     #[inline]
-    pub(crate) fn waited(&self, site: Site, place: Result<Place>, from: Use) -> Result<Place> {
-        let place = place?;
-        if place.holds {
+    pub(crate) fn waited(&self, site: Site, waited: Result<Waited>, from: Use) -> Result<Place> {
+        let Waited { place, by_driver } = waited?;
+        if by_driver {
             self.submitted(site, place.ticket, || ("wait", 0));
             event::op_waits(place.ticket, from, || (self.device.world.number, self.id.0));
         }
@@ -550,6 +572,8 @@ impl StreamCore {
         // What is marked during foreign work stands before it: nobody knows how much of it is on the stream yet.
         let ticket = if seat.foreign_from == 0 { seat.issued } else { seat.foreign_from - 1 };
         let used = Use { stream: self.id, ticket };
+        // Edges of the runtime's own before foreign work are behind that place.
+        let known = if seat.foreign_from == 0 { self.known.lock().clone() } else { Clock::default() };
         let event =
             if self.timeline.reached(used.ticket) || implied(used) { None } else { seat.raw.record()? };
         Ok(Snapshot {
@@ -557,7 +581,7 @@ impl StreamCore {
             used,
             version: self.version(),
             stated: seat.stated.clone(),
-            known: self.known.lock().clone(),
+            known,
             marks: seat.marks.clone(),
             event,
             capture: None,
@@ -576,14 +600,15 @@ impl StreamCore {
     /// the driver gets a wait is another matter: not if `from` is done, or if this stream's known
     /// clock implies it. A wait for a stream that is closed changes no clock, and takes a ticket
     /// each time.
-    pub(crate) fn wait_at(&self, state: &mut State, site: Site, from: &Snapshot) -> Result<Place> {
+    pub(crate) fn wait_at(&self, state: &mut State, site: Site, from: &Snapshot) -> Result<Waited> {
         if from.used.stream == self.id {
-            return Ok(Place::at(state.issued, state.stated.clone()));
+            let place = Place::at(state.issued, state.stated.clone());
+            return Ok(Waited { place, by_driver: false });
         }
         let observed = &self.device.world.observed;
         let is_closed = observed.is_closed(from.used.stream);
         let settled = |used: Use| observed.covers(used) || observed.is_closed(used.stream);
-        let mut holds = false;
+        let (mut holds, mut by_driver) = (false, false);
         if is_closed || !state.stated.implies(self.id, from.used, &from.stated, settled) {
             let done = observed.covers(from.used)
                 || self.known.lock().covers(from.used)
@@ -594,8 +619,9 @@ impl StreamCore {
                 let point = self.point_at(from);
                 self.submit(state, site, |_| Command::Wait(point), None, false)
                     .map_err(|error| self.refused(site, &error))?;
-                holds = true;
+                by_driver = true;
             }
+            holds = true;
         }
         let over = |used| observed.covers(used);
         let mut changed = self.known.lock().merge(self.id, from.used, &from.known, over);
@@ -607,7 +633,8 @@ impl StreamCore {
         if changed {
             self.version.fetch_add(1, Ordering::Release);
         }
-        Ok(Place { holds, ..Place::at(state.issued, state.stated.clone()) })
+        let place = Place { holds, ..Place::at(state.issued, state.stated.clone()) };
+        Ok(Waited { place, by_driver })
     }
 
     /// Returns the point that the driver waits for, of a place that is not reached.
@@ -627,6 +654,7 @@ impl StreamCore {
         if !self.device.signalled {
             return self.submit(state, site, |_| Command::Elided, None, false).map(drop);
         }
+        self.before_submit(state);
         state.issued += 1;
         self.issued.store(state.issued, Ordering::Release);
         Ok(())
@@ -679,9 +707,9 @@ impl StreamCore {
 
     /// The error of a place that comes after a host function which panicked.
     #[inline]
-    pub(crate) fn panic_before(&self, place: &Place, epoch: Epoch, is_call: bool) -> Option<Error> {
+    pub(crate) fn panic_before(&self, place: &Place, epoch: Epoch, concern: Concern) -> Option<Error> {
         let Place { ticket, clock, .. } = place;
-        self.device.world.panics.before(self, &Reached { ticket: *ticket, clock, epoch, is_call })
+        self.device.world.panics.before(self, &Reached { ticket: *ticket, clock, epoch, concern })
     }
 
     /// The host has seen that this stream is past `place`.
@@ -696,21 +724,25 @@ impl StreamCore {
         }
     }
 
-    /// Keeps the first error nobody was told of, for the next `synchronize`, and reports it.
+    /// Keeps an error that nobody was told of for a `synchronize`, and reports it. Of too many the
+    /// newest are reported alone.
     #[cold]
     pub(crate) fn note_unseen(&self, error: &Error) {
         let mut unseen = self.unseen.lock();
-        let is_first = unseen.as_ref().is_none_or(Error::is_seen);
-        if is_first {
-            *unseen = Some(error.clone());
+        unseen.retain(|error| !error.is_seen());
+        let is_first = unseen.is_empty();
+        if unseen.len() < MOST_UNSEEN {
+            unseen.push_back(error.clone());
         }
         drop(unseen);
         crate::report::error_not_awaited(&self.label, error, is_first);
     }
 
-    /// The error to be returned once by `synchronize`.
+    /// The oldest of them, to be returned once by `synchronize`.
     pub(crate) fn take_unseen(&self) -> Option<Error> {
-        self.unseen.lock().take().filter(|error| !error.is_seen())
+        let mut unseen = self.unseen.lock();
+        unseen.retain(|error| !error.is_seen());
+        unseen.pop_front()
     }
 
     /// No more work comes. What is there counts as ordered before whatever touches its memory from
@@ -726,7 +758,8 @@ impl StreamCore {
         let last = seat.issued;
         let marks = std::mem::take(&mut seat.marks);
         drop((seat, marks));
-        self.unseen.lock().take();
+        let unseen = std::mem::take(&mut *self.unseen.lock());
+        drop(unseen);
         if self.timeline.settle(last) {
             self.retire();
         } else {

@@ -322,12 +322,14 @@ impl StreamCore {
         if peers && same_runtime && std::mem::discriminant(&here) == std::mem::discriminant(&there) {
             return Ok(());
         }
-        let what = if same_runtime { String::new() } else { " of another runtime".to_owned() };
+        let (what, remedy) = match same_runtime {
+            true => ("", "copy it over with copy_peer first"),
+            false => (" of another runtime", "read it on the host, and write it here"),
+        };
         Err(Error::new(
             ErrorKind::DeviceMismatch,
             format!(
-                "{}: the stream is on {here} and an operand is on {there}{what}; copy it over with \
-                 copy_peer first",
+                "{}: the stream is on {here} and an operand is on {there}{what}; {remedy}",
                 site.on(&self.label),
             ),
         ))
@@ -446,7 +448,7 @@ impl StreamCore {
                 // What it would wait for never comes.
                 return Err(fault.clone());
             }
-            let from = other.snapshot(|_| false).map_err(|error| self.refused(site, &error))?;
+            let from = other.snapshot_behind_turns(site)?;
             edges.ensured.push(from.used);
             edges.from.push(from);
         }

@@ -8,6 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::memory::{Allocation, Buffer, ReuseOrder};
 use crate::order::{StreamId, Use};
+use crate::panics::Concern;
 use crate::pending::Pending;
 use crate::site::Site;
 use std::sync::Arc;
@@ -35,9 +36,9 @@ impl Stream {
     ///
     /// # Ordering
     /// Transitive: what `other` had waited for before counts too. It takes a ticket if it orders
-    /// something anew. If the order is implied already, nothing is enqueued. This stream takes over
-    /// the refused writes that `other` carries: reading what they did not write fails here too
-    /// ([`Error::is_inherited`]).
+    /// something anew. If the order is implied already, nothing is enqueued. Refused writes that
+    /// `other` carries concern this stream from then on: ops that read what those writes left out
+    /// fail here too ([`Error::is_inherited`]).
     ///
     /// # Errors
     /// In the `Pending`: the streams belong to different runtimes or backends, the stream is closed, the device has failed.
@@ -240,7 +241,7 @@ impl StreamCore {
         };
         taken.map_err(refused)?;
         edges.iter().for_each(|from| self.know(from));
-        Ok(super::Place::at(seat.issued, seat.stated.clone()))
+        Ok(super::Place { holds: true, ..super::Place::at(seat.issued, seat.stated.clone()) })
     }
 
     pub(crate) fn synchronize(self: &Arc<Self>) -> Pending<()> {
@@ -250,8 +251,9 @@ impl StreamCore {
             core.device.confirm()?;
             let panics = &core.device.world.panics;
             let epoch = panics.epoch();
-            let (unseen, panicked) = (core.take_unseen(), panics.end_on(core.id, here.ticket));
-            unseen.or(panicked).or_else(|| core.panic_before(&here, epoch, false)).map_or(Ok(()), Err)
+            let panicked = || panics.end_on(core.id, here.ticket);
+            let follows = || core.panic_before(&here, epoch, Concern::OfOthers);
+            core.take_unseen().or_else(panicked).or_else(follows).map_or(Ok(()), Err)
         })
     }
 }
