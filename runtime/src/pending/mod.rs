@@ -41,12 +41,12 @@ use std::task::{Context, Poll};
 ///
 /// # Errors
 /// A refused call resolves to its error at once. If it is dropped without anybody having seen that
-/// error, the error is reported, and the first such is returned by the stream's next
-/// `synchronize()`. The report is a `tracing` event; where no subscriber is set it is a line on
-/// standard error, once for each line of the program. Until one of these, ops that read what the
-/// call would have written fail with an inherited error ([`Error::is_inherited`]) on its stream and
-/// on streams that waited for it. Errors of the arguments (shapes, types, devices), and of calls
-/// from where none are taken (`Reentrant`), leave memory as it was for everybody.
+/// error, the error is reported, and returned by a `synchronize()` of the stream, one at a time.
+/// The report is a `tracing` event; where no subscriber is set it is a line on standard error, once
+/// for each line of the program. Until one of these, ops that read what the call would have written
+/// fail with an inherited error ([`Error::is_inherited`]) on its stream and on streams that waited
+/// for it. Errors of the arguments (shapes, types, devices), and of calls from where none are taken
+/// (`Reentrant`), leave memory as it was for everybody.
 ///
 /// # Panics
 /// If polled again after it has resolved.

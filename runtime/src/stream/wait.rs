@@ -123,7 +123,8 @@ impl Stream {
     ///
     /// # Errors
     /// The device has failed; `Reentrant` in a host function; or an earlier call on this stream was
-    /// refused and nobody has looked at its `Pending`: the first such error, once.
+    /// refused and nobody has looked at its `Pending`: the oldest such error. Each is returned
+    /// once, so call it again until it succeeds.
     #[track_caller]
     pub fn synchronize(&self) -> Pending<()> {
         let (core, site) = (self.core(), Site::here(&"synchronize"));
