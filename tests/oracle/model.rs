@@ -3,7 +3,7 @@
 //!
 //! It knows no clocks and no pruned histories, and nothing of what is finished.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use warpline::StreamId;
 
 /// A point of the execution. It is after those that [`Graph::add`] was given.
@@ -54,8 +54,8 @@ struct Stream {
     /// Its tickets: each op takes one, and each wait that orders it after something new.
     issued: u64,
     is_open: bool,
-    /// The first refusal that nobody was told of.
-    unseen: Option<Refused>,
+    /// The refusals that nobody was told of, oldest first.
+    unseen: VecDeque<Refused>,
 }
 
 struct Access {
@@ -104,7 +104,7 @@ impl Model {
     pub(crate) fn open(&mut self, stream: StreamId) {
         let point = self.graph.add(vec![]);
         let stand = Stand { stream, point, carries: BTreeSet::new() };
-        self.streams.insert(stream, Stream { stand, issued: 0, is_open: true, unseen: None });
+        self.streams.insert(stream, Stream { stand, issued: 0, is_open: true, unseen: VecDeque::new() });
     }
 
     /// Nothing more comes on it. What it did is no conflict from here on, and nobody gets what it
@@ -205,12 +205,12 @@ impl Model {
 
     /// The refused call was dropped without a look at its error.
     pub(crate) fn drop_unseen(&mut self, stream: StreamId, refused: Refused) {
-        self.streams.get_mut(&stream).unwrap().unseen.get_or_insert(refused);
+        self.streams.get_mut(&stream).unwrap().unseen.push_back(refused);
     }
 
     /// A `synchronize` of the stream has resolved: the refusal that it returns.
     pub(crate) fn synchronized(&mut self, stream: StreamId) -> Option<Refused> {
-        let refused = self.streams.get_mut(&stream).unwrap().unseen.take()?;
+        let refused = self.streams.get_mut(&stream).unwrap().unseen.pop_front()?;
         self.see(refused);
         Some(refused)
     }
