@@ -16,7 +16,7 @@ use super::enqueue::InMemory;
 use crate::desk::{Desk, Seat, Serve};
 use crate::device::DeviceShared;
 use crate::driver::{
-    Command, DriverError, DriverEvent, DriverStream, Point, Priority, RawHandle, StreamOptions, Submission,
+    Command, DriverError, DriverEvent, DriverStream, Priority, RawHandle, StreamOptions, Submission,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::graph::Capture;
@@ -60,11 +60,11 @@ pub(crate) struct StreamCore {
     /// Whether spinning a moment in `poll` has been worth it lately.
     pub(crate) spins: Hope<4, 64>,
     pub(crate) priority: Priority,
-    issued: AtomicU64,
+    pub(super) issued: AtomicU64,
     /// As many permits as ops may be in flight.
     pub(crate) room: Option<(Arc<Semaphore>, usize)>,
     pub(crate) desk: Desk<State>,
-    version: AtomicU64,
+    pub(super) version: AtomicU64,
     pub(crate) known: Lock<Clock>,
     /// The newest ticket that a `Pending` was made for. Only kept where markers are written.
     held: AtomicU64,
@@ -95,8 +95,8 @@ pub(crate) struct State {
     pub(crate) foreign_from: Ticket,
     core: Weak<StreamCore>,
     /// The latest waits: stream, its ticket, its version. Asking for the same again is nothing to do.
-    waited: [(StreamId, Ticket, u64); 4],
-    waited_at: usize,
+    pub(super) waited: [(StreamId, Ticket, u64); 4],
+    pub(super) waited_at: usize,
     /// What was kept for a submission that the driver refused, to be dropped by whoever leaves the desk.
     pub(crate) forgotten: Option<Released>,
 }
@@ -162,13 +162,6 @@ impl Place {
     pub(crate) fn captured(number: Ticket) -> Self {
         Place { captured: true, ..Place::at(number, Clock::default()) }
     }
-}
-
-/// What a wait has come to.
-pub(crate) struct Waited {
-    pub(crate) place: Place,
-    /// Whether the driver got a wait: not where the order held already.
-    pub(crate) by_driver: bool,
 }
 
 /// Everything a wait needs to know about the other stream.
@@ -448,32 +441,6 @@ impl StreamCore {
         submitted.map(|()| ticket)
     }
 
-    /// Makes the driver wait for `from` before the next ticket's work, which has to follow in this
-    /// sitting: the wait takes no ticket. Where the runtime puts such an edge is a matter of luck,
-    /// and tickets are not.
-    ///
-    /// The edge is known from that ticket on: the caller merges it then ([`know`](Self::know)).
-    #[cold]
-    pub(super) fn submit_edge(&self, state: &mut State, site: Site, point: Point) -> Result<(), DriverError> {
-        if point.timeline.reached(point.ticket) {
-            return Ok(());
-        }
-        // Whoever awaits the newest ticket does not wait for the edge.
-        self.before_submit(state);
-        let (ticket, command) = (state.issued + 1, Command::Edge(point));
-        // SAFETY: a wait names no address.
-        unsafe { state.raw.submit(Submission { ticket, site, command, claims: None }) }
-    }
-
-    /// The newest ticket's work is after `from` by an edge of the runtime's own.
-    #[cold]
-    pub(super) fn know(&self, from: &Snapshot) {
-        let over = |used| self.device.world.observed.covers(used);
-        if self.known.lock().merge(self.id, from.used, &from.known, over) {
-            self.version.fetch_add(1, Ordering::Release);
-        }
-    }
-
     /// Called after the desk was left by one who has put something on the stream: what is told to others may run their code.
     /// `what`: the command's kind, and the bytes it moves or touches.
     #[inline]
@@ -486,17 +453,6 @@ impl StreamCore {
         if self.device.runs_in_turns {
             self.device.driver.after_submit();
         }
-    }
-
-    /// [`submitted`](Self::submitted) for a wait for `from`, if the driver got one.
-    #[inline]
-    pub(crate) fn waited(&self, site: Site, waited: Result<Waited>, from: Use) -> Result<Place> {
-        let Waited { place, by_driver } = waited?;
-        if by_driver {
-            self.submitted(site, place.ticket, || ("wait", 0));
-            event::op_waits(place.ticket, from, || (self.device.world.number, self.id.0));
-        }
-        Ok(place)
     }
 
     /// The `Pending` of this ticket is held by somebody.
@@ -586,78 +542,6 @@ impl StreamCore {
             event,
             capture: None,
         })
-    }
-
-    /// Whether waiting for that very place was asked for lately.
-    #[inline]
-    pub(crate) fn waited_lately(&self, state: &State, place: (StreamId, Ticket, u64)) -> bool {
-        state.waited.contains(&place)
-    }
-
-    /// Orders what follows on this stream after `from`, because the program says so.
-    ///
-    /// It takes a ticket if it changes the stated clock, which the program alone decides. Whether
-    /// the driver gets a wait is another matter: not if `from` is done, or if this stream's known
-    /// clock implies it. A wait for a stream that is closed changes no clock, and takes a ticket
-    /// each time.
-    pub(crate) fn wait_at(&self, state: &mut State, site: Site, from: &Snapshot) -> Result<Waited> {
-        if from.used.stream == self.id {
-            let place = Place::at(state.issued, state.stated.clone());
-            return Ok(Waited { place, by_driver: false });
-        }
-        let observed = &self.device.world.observed;
-        let is_closed = observed.is_closed(from.used.stream);
-        let settled = |used: Use| observed.covers(used) || observed.is_closed(used.stream);
-        let (mut holds, mut by_driver) = (false, false);
-        if is_closed || !state.stated.implies(self.id, from.used, &from.stated, settled) {
-            let done = observed.covers(from.used)
-                || self.known.lock().covers(from.used)
-                || from.timeline.reached(from.used.ticket);
-            if done {
-                self.take_ticket(state, site).map_err(|error| self.refused(site, &error))?;
-            } else {
-                let point = self.point_at(from);
-                self.submit(state, site, |_| Command::Wait(point), None, false)
-                    .map_err(|error| self.refused(site, &error))?;
-                by_driver = true;
-            }
-            holds = true;
-        }
-        let over = |used| observed.covers(used);
-        let mut changed = self.known.lock().merge(self.id, from.used, &from.known, over);
-        changed |= state.stated.merge(self.id, from.used, &from.stated, settled);
-        changed |= state.marks.merge(&from.marks);
-        let at = state.waited_at;
-        state.waited[at] = (from.used.stream, from.used.ticket, from.version);
-        state.waited_at = (at + 1) % state.waited.len();
-        if changed {
-            self.version.fetch_add(1, Ordering::Release);
-        }
-        let place = Place { holds, ..Place::at(state.issued, state.stated.clone()) };
-        Ok(Waited { place, by_driver })
-    }
-
-    /// Returns the point that the driver waits for, of a place that is not reached.
-    pub(super) fn point_at(&self, from: &Snapshot) -> Point {
-        if from.event.is_none() && self.device.signalled {
-            // The driver made no mark, so the host will see to it, once it knows.
-            if let Some(other) = self.device.world.stream(from.used.stream) {
-                other.want_marker(from.used.ticket);
-            }
-        }
-        Point { timeline: from.timeline.clone(), ticket: from.used.ticket, event: from.event.clone() }
-    }
-
-    /// Takes a ticket for a wait whose order holds already. A device that counts for itself learns
-    /// nothing of it: the next marker stands for it too.
-    pub(super) fn take_ticket(&self, state: &mut State, site: Site) -> Result<(), DriverError> {
-        if !self.device.signalled {
-            return self.submit(state, site, |_| Command::Elided, None, false).map(drop);
-        }
-        self.before_submit(state);
-        state.issued += 1;
-        self.issued.store(state.issued, Ordering::Release);
-        Ok(())
     }
 
     /// Returns whether it takes no more work.

@@ -5,6 +5,7 @@ mod call;
 mod captured;
 mod copy;
 mod core;
+mod edges;
 mod enqueue;
 mod foreign;
 mod handle;
