@@ -500,8 +500,8 @@ pub enum Command {
     Graph(DriverGraph),
     /// Hold the stream until another timeline has got somewhere.
     Wait(Point),
-    /// The same for the work that comes next, whose ticket this has. It does not reach that ticket,
-    /// and where it is submitted, that work follows or its ticket goes to other work.
+    /// Hold the work that comes next, whose ticket this has. It does not reach that ticket, and where it
+    /// is submitted, that work follows or its ticket goes to other work.
     Edge(Point),
     /// Nothing: a wait whose order holds already takes its ticket.
     Elided,
