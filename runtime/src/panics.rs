@@ -44,7 +44,7 @@ pub(crate) struct Panicked {
     error: Error,
 }
 
-/// What tells without a lock that no panic concerns a place.
+/// Counters that tell without a lock that no panic concerns a place.
 #[derive(Debug, Default)]
 struct Counts {
     epoch: AtomicU64,
@@ -75,7 +75,7 @@ impl Panicked {
 pub(crate) enum Concern {
     /// It fails with those that come before it.
     All,
-    /// The same but its own: it is the place of a call, whose result says that.
+    /// It fails with earlier ones but its own: it is the place of a call, whose result says that.
     Earlier,
     /// It fails with those of other streams: it is that of a `synchronize`, which returns its
     /// stream's.

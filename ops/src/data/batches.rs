@@ -112,7 +112,7 @@ impl Batches {
     /// Dropping the future loses nothing: the batch comes at the next call.
     ///
     /// # Errors
-    /// As the type says; nothing comes after an error.
+    /// Those of the dataset and the device; nothing comes after an error.
     ///
     /// # Examples
     /// ```

@@ -129,8 +129,8 @@ impl Observed {
     /// Says that the stream is closed and everything on it done. From here on it is before
     /// everything.
     ///
-    /// What the stream itself had waited for is not: that it is done now is luck, and the program
-    /// never saw it.
+    /// The work that the stream itself had waited for is not: that it has finished is luck, and the
+    /// program never saw it.
     pub(crate) fn retire(&self, id: StreamId) {
         let Some(word) = self.word(id) else { return };
         let next = id.generation() + 1;

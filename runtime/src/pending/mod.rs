@@ -213,8 +213,8 @@ impl<T> Pending<T> {
     /// Whether it would resolve now. A `true` counts as having observed the op.
     ///
     /// # Errors
-    /// What awaiting would return, if the call was refused or the device has failed; `Reentrant` in
-    /// a host function.
+    /// The error that awaiting would return, if the call was refused or the device has failed;
+    /// `Reentrant` in a host function.
     pub fn query(&mut self) -> Result<bool> {
         if reentry::holds_a_device() && matches!(self.state, State::Flight(..) | State::Many(..)) {
             return Err(reentry::refused(&"query"));
@@ -247,8 +247,8 @@ impl<T> Pending<T> {
     /// For programs without an executor. Inside one it would block the executor's thread: await it there.
     ///
     /// # Errors
-    /// What awaiting returns; `Reentrant` in a host function or a waker, which the work may be
-    /// waiting for.
+    /// The error that awaiting returns; `Reentrant` in a host function or a waker, which the work
+    /// may be waiting for.
     pub fn wait(self) -> Result<T> {
         if !reentry::may_block() && matches!(self.state, State::Flight(..) | State::Many(..)) {
             return Err(reentry::refused(&"wait"));

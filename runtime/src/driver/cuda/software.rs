@@ -123,7 +123,7 @@ unsafe extern "C" fn call(
         })
         .collect();
     let calling = reentry::calling(Caller::Twin);
-    // What it drops must not wait for a launch that waits for room behind it.
+    // Its drops must not wait for a launch that waits for room behind it.
     let duty = offload::set_duty(Duty::Callback);
     // SAFETY: the arguments are those of a launch of this kernel, whose memory the software driver has checked and keeps apart
     // as streams order it: the twin's rules are kept as they are on the CPU device.

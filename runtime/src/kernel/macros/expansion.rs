@@ -118,7 +118,7 @@ pub mod in_place {
     }
 
     /// # Safety
-    /// As for [`shared`], and the elements can be written.
+    /// Returns the elements as [`shared`] does, to be written too.
     #[inline]
     pub unsafe fn unique<'a, T: Element>(arg: &Arg) -> &'a [Cell<T>] {
         // SAFETY: the same rules, kept by the caller.
