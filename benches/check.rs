@@ -47,8 +47,12 @@ impl Bare {
     fn launch(&mut self, op: &Op) {
         let call = touch_three(0.5, &op.a, &op.b, &op.c);
         self.issued += 1;
-        let launch =
-            Launch { kernel: call.kernel(), config: black_box(ONE), args: Args::from_slice(call.args()) };
+        let launch = Launch {
+            kernel: call.kernel(),
+            config: black_box(ONE),
+            args: Args::from_slice(call.args()),
+            workspace: None,
+        };
         let (site, command) = (Site::here(&call.kernel().name), Command::Launch(launch));
         // SAFETY: `submit` needs addresses that are valid while the work runs; this driver runs nothing.
         let _ =

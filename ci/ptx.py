@@ -14,14 +14,18 @@ NVIDIA = Path(sysconfig.get_path("purelib"), "nvidia")
 # IEEE arithmetic as on the host: denormals are kept, quotients and roots are rounded right, and a product is rounded before it
 # is added to something unless the source says fmaf.
 OPTIONS = [
-    "--gpu-architecture=compute_70",
     "--std=c++17",
     "--fmad=false",
     "--ftz=false",
     "--prec-div=true",
     "--prec-sqrt=true",
 ]
-ARCHITECTURES = ["sm_75", "sm_80", "sm_90", "sm_100"]
+# The architectures that each target's text is assembled for. Without sm_62, where two kernels spill:
+# its one board, the Jetson TX2, stayed at CUDA 10.2.
+TARGETS = {
+    "sm_60": ["sm_60", "sm_61"],
+    "sm_70": ["sm_70", "sm_75", "sm_80", "sm_90", "sm_100", "sm_120"],
+}
 
 
 class Nvrtc:
@@ -41,15 +45,16 @@ class Nvrtc:
         self.call(f"nvrtcGet{what}", program, text)
         return text.value.decode()
 
-    def compile(self, source, headers):
-        """PTX. Sources go in under their bare names, so no path gets into the result."""
+    def compile(self, source, headers, target):
+        """PTX for a target. Sources go in under their bare names, so no path gets into the result."""
         names = [header.name.encode() for header in headers]
         texts = [header.read_bytes() for header in headers]
         strings = lambda items: (ctypes.c_char_p * len(items))(*items)
         program = ctypes.c_void_p()
         self.call("nvrtcCreateProgram", ctypes.byref(program), source.read_bytes(), source.name.encode(),
                   len(headers), strings(texts), strings(names))
-        options = [option.encode() for option in OPTIONS]
+        architecture = f"--gpu-architecture={target.replace('sm', 'compute')}"
+        options = [option.encode() for option in [architecture, *OPTIONS]]
         code = self.lib.nvrtcCompileProgram(program, len(options), strings(options))
         log = self.text(program, "ProgramLog")
         if code != 0 or log.strip():
@@ -69,13 +74,16 @@ def without_unused(ptx):
 def compile_all(to):
     nvrtc = Nvrtc()
     headers = sorted(SOURCES.glob("*.cuh"))
-    for source in sorted(SOURCES.glob("*.cu")):
-        (to / source.with_suffix(".ptx").name).write_text(nvrtc.compile(source, headers))
+    for target in TARGETS:
+        (to / target).mkdir(parents=True, exist_ok=True)
+        for source in sorted(SOURCES.glob("*.cu")):
+            text = nvrtc.compile(source, headers, target)
+            (to / target / source.with_suffix(".ptx").name).write_text(text)
 
 
 def differences(made):
     """Names of files that are not the same in `made` and in the repository."""
-    names = {path.name for folder in (made, COMMITTED) for path in folder.glob("*.ptx")}
+    names = {str(path.relative_to(folder)) for folder in (made, COMMITTED) for path in folder.rglob("*.ptx")}
     text = lambda path: path.read_text() if path.exists() else None
     return sorted(name for name in names if text(made / name) != text(COMMITTED / name))
 
@@ -100,14 +108,16 @@ def check():
         if stale:
             sys.exit(f"ci/ptx: not what kernels/cuda gives: {', '.join(stale)}; run ci/ptx and commit kernels/ptx")
         rows, spilling = {}, []
-        for architecture in ARCHITECTURES:
-            for ptx in sorted(scratch.glob("*.ptx")):
-                for kernel, registers, shared, memory in assemble(ptx, architecture, scratch):
-                    rows.setdefault(kernel, []).append(f"{registers:4} {shared:6}")
-                    if memory:
-                        spilling.append(f"{kernel} on {architecture} ({memory} bytes)")
+        for target, architectures in TARGETS.items():
+            for architecture in architectures:
+                for ptx in sorted((scratch / target).glob("*.ptx")):
+                    for kernel, registers, shared, memory in assemble(ptx, architecture, scratch):
+                        rows.setdefault(kernel, []).append(f"{registers:4} {shared:6}")
+                        if memory:
+                            spilling.append(f"{kernel} on {architecture} ({memory} bytes)")
+    every = [architecture for architectures in TARGETS.values() for architecture in architectures]
     print("Registers a thread and bytes of shared memory a block")
-    print(f"{'':20}" + "".join(f"{architecture:>14}" for architecture in ARCHITECTURES))
+    print(f"{'':20}" + "".join(f"{architecture:>14}" for architecture in every))
     for kernel, cells in sorted(rows.items()):
         print(f"{kernel:20}" + "".join(f"{cell:>14}" for cell in cells))
     if spilling:
@@ -119,7 +129,7 @@ if __name__ == "__main__":
         check()
     elif not sys.argv[1:]:
         COMMITTED.mkdir(exist_ok=True)
-        for old in COMMITTED.glob("*.ptx"):
+        for old in COMMITTED.rglob("*.ptx"):
             old.unlink()
         compile_all(COMMITTED)
     else:

@@ -105,6 +105,31 @@ fn the_contract_holds_on_the_software_cuda_driver_at_low_latency_and_low_power()
     }
 }
 
+/// Tests that hold more than one stream at once.
+const SEVERAL_GATES: [&str; 6] = [
+    "streams::an_event_is_a_future_of_its_place",
+    "streams::synchronize_of_a_device_covers_exactly_what_its_streams_had_before",
+    "streams::synchronize_of_a_stream_covers_exactly_what_was_enqueued_before",
+    "streams::wait_event_covers_what_came_before_the_record_and_nothing_later",
+    "streams::wait_for_orders_a_stream_after_every_user_of_the_memory",
+    "streams::wait_stream_covers_what_was_enqueued_before_it_and_nothing_later",
+];
+
+#[test]
+fn the_contract_holds_where_the_driver_registers_no_memory() {
+    // Gates are host functions then, and one of those at a time may wait.
+    let one_at_a_time = ("RUST_TEST_THREADS", "1");
+    support::software::run_cuda_tests_but(
+        &SEVERAL_GATES,
+        &[DEVICES, ("SOFTCUDA_NO_REGISTER", "1"), one_at_a_time],
+    );
+}
+
+#[test]
+fn the_contract_holds_where_a_fault_is_seen_by_its_stream_first() {
+    support::software::run_cuda_tests(&[DEVICES, ("SOFTCUDA_FAULT_SEEN", "stream")]);
+}
+
 /// Side by side: where a call that frees memory waits for the device and others for that call, a test that holds a stream must not
 /// wait for its neighbour, whose runtime ends.
 #[test]

@@ -27,13 +27,14 @@ const IMMEDIATE: [(&str, &str); 1] = [("SOFTCUDA_IMMEDIATE", "1")];
 /// As a test that holds a stream needs it.
 const ASYNCHRONOUS: [(&str, &str); 0] = [];
 
-/// Calls of the software driver so far, by entry point.
+/// Calls of the software driver by this thread so far, by entry point: not those of the thread that
+/// asks whether the device lives.
 fn count(entry: &CStr) -> u64 {
     // SAFETY: the library is loaded, since a device was opened; the name is one that only this library exports.
     let count = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
     assert!(!count.is_null(), "no driver library is loaded");
     // SAFETY: as above.
-    let count = unsafe { libc::dlsym(count, c"softcudaCallCount".as_ptr()) };
+    let count = unsafe { libc::dlsym(count, c"softcudaThreadCallCount".as_ptr()) };
     assert!(!count.is_null(), "it is not the software CUDA driver");
     // SAFETY: who exports this name declares it so.
     let count: unsafe extern "C" fn(*const c_char) -> u64 = unsafe { std::mem::transmute(count) };
@@ -43,7 +44,7 @@ fn count(entry: &CStr) -> u64 {
     calls
 }
 
-/// Every call that enqueues, asks, creates or allocates, and not that of the context check.
+/// Every call that enqueues, asks, creates or allocates.
 const CALLS: [&CStr; 17] = [
     c"cuLaunchKernel",
     c"cuLaunchKernelEx",

@@ -12,6 +12,8 @@ mod failures;
 mod gpu;
 #[path = "cuda_cublas/handles.rs"]
 mod handles;
+#[path = "cuda_cublas/memory.rs"]
+mod memory;
 #[path = "cuda_cublas/products.rs"]
 mod products;
 #[path = "cuda_cublas/stand_in.rs"]

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Waker};
 use std::thread::JoinHandle;
-use support::raw::calls;
+use support::raw::{calls, calls_of_others};
 use support::software::in_child;
 use warpline::prelude::*;
 
@@ -62,14 +62,13 @@ fn a_launch_that_waits_for_room_keeps_nobody_from_waking() {
             let x = full.alloc::<f32>(4).unwrap();
             let (gate, theirs) = (full.hold().unwrap(), other.hold().unwrap());
             let mut op = other.call(|| 3);
+            let asked = || calls_of_others(c"cuThreadExchangeStreamCaptureMode");
+            let before = asked();
             assert!(!poll_once(&mut op));
             let filler = overfill(&full, &x);
             let waiter = std::thread::spawn(move || op.wait().unwrap());
-            // Who asks whether the device lives has time to do so, and may have to wait for the answer.
-            let asked = calls(c"cuStreamQuery");
-            let mut patience = 100_000;
-            while calls(c"cuStreamQuery") == asked && patience > 0 {
-                patience -= 1;
+            // Somebody asks whether the device lives, and may have to wait for the answer.
+            while asked() == before {
                 std::thread::yield_now();
             }
             theirs.open();

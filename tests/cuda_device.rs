@@ -15,6 +15,8 @@ mod found;
 mod graphs;
 #[path = "cuda_device/held.rs"]
 mod held;
+#[path = "cuda_device/held_back.rs"]
+mod held_back;
 #[path = "cuda_device/kernels.rs"]
 mod kernels;
 #[path = "cuda_device/pinned.rs"]

@@ -6,6 +6,8 @@ mod support;
 
 #[path = "cuda_faults/calls.rs"]
 mod calls;
+#[path = "cuda_faults/codes.rs"]
+mod codes;
 #[path = "cuda_faults/completion.rs"]
 mod completion;
 #[path = "cuda_faults/ends.rs"]

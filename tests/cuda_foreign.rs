@@ -7,6 +7,8 @@ mod support;
 
 #[path = "cuda_foreign/borrowed.rs"]
 mod borrowed;
+#[path = "cuda_foreign/captured.rs"]
+mod captured;
 #[path = "cuda_foreign/cublas.rs"]
 mod cublas;
 #[path = "cuda_foreign/external.rs"]

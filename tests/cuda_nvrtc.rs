@@ -128,7 +128,8 @@ fn cuda_source_is_checked_without_a_device() {
 #[test]
 #[ignore = "needs NVRTC, where WARPLINE_NVRTC says"]
 fn cuda_source_is_compiled_and_what_is_wrong_with_it_is_told() {
-    in_child(&[], || {
+    // The driver is as new as any NVRTC.
+    in_child(&[("SOFTCUDA_DRIVER_VERSION", "13090")], || {
         let runtime = Runtime::new().unwrap();
         let device = runtime.device(DeviceId::Cuda(0)).unwrap();
         let stream = device.new_stream().unwrap();
@@ -163,7 +164,9 @@ fn an_nvrtc_that_is_newer_than_the_driver_is_passed_over_unless_it_is_named() {
     let folders =
         [warpline_softcuda::library_dir().unwrap(), std::path::Path::new(&named).with_file_name("")];
     let path = std::env::join_paths(folders).unwrap();
-    for (driver, name, compiles) in [("12000", "", false), ("13090", "", true), ("12000", &named[..], true)] {
+    // The child comes by here too, where another one may be named, or none.
+    let fits = std::env::var_os("TEST_COMPILED").is_none() && nvrtc_version() == (12, 0);
+    for (driver, name, compiles) in [("12000", "", fits), ("13090", "", true), ("12000", &named[..], true)] {
         let compiled = if compiles { "1" } else { "0" };
         let variables = [
             ("LD_LIBRARY_PATH", path.to_str().unwrap()),
@@ -179,4 +182,65 @@ fn an_nvrtc_that_is_newer_than_the_driver_is_passed_over_unless_it_is_named() {
             assert_eq!(outcome.is_err(), std::env::var("TEST_COMPILED").unwrap() == "1", "{outcome:?}");
         });
     }
+}
+
+#[test]
+#[ignore = "needs NVRTC, where WARPLINE_NVRTC says"]
+fn what_an_nvrtc_newer_than_the_driver_makes_is_refused_with_both_versions() {
+    in_child(&[("SOFTCUDA_DRIVER_VERSION", "12000")], || {
+        let stream = support::cuda(0).new_stream().unwrap();
+        let (x, y) = (stream.alloc::<f32>(4).unwrap(), stream.alloc::<f32>(4).unwrap());
+        drop(stream.fill(&x, 1.0));
+        let done = stream.launch(twice(4, &x, &y), LaunchConfig::for_elements(4)).wait();
+        if nvrtc_version() == (12, 0) {
+            done.unwrap();
+            return;
+        }
+        let parts = [
+            "twice cannot be loaded: its PTX is of version ",
+            "and this one is for CUDA 12.0; update the driver, or compile it with CUDA 12.0 or older",
+            "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+        ];
+        says(&done.unwrap_err(), ErrorKind::Driver, &parts);
+    });
+}
+
+#[test]
+#[ignore = "needs NVRTC, where WARPLINE_NVRTC says"]
+fn a_device_that_nvrtc_no_longer_knows_is_named_with_its_capability() {
+    let variables = [("SOFTCUDA_DRIVER_VERSION", "13090"), ("SOFTCUDA_CAPABILITY", "6.1")];
+    in_child(&variables, || {
+        let stream = support::cuda(0).new_stream().unwrap();
+        let (x, y) = (stream.alloc::<f32>(4).unwrap(), stream.alloc::<f32>(4).unwrap());
+        drop(stream.fill(&x, 1.0));
+        let done = stream.launch(twice(4, &x, &y), LaunchConfig::for_elements(4)).wait();
+        if nvrtc_version().0 < 13 {
+            done.unwrap();
+            return;
+        }
+        let parts = [
+            "twice cannot be loaded: NVRTC 13.",
+            " compiles for compute capability 7.5 and newer, and cuda:0 (software CUDA driver (not a GPU)) has 6.1; set \
+             WARPLINE_NVRTC to an older one, or give the kernel ptx",
+        ];
+        says(&done.unwrap_err(), ErrorKind::Driver, &parts);
+    });
+}
+
+/// The version of the NVRTC that is named.
+fn nvrtc_version() -> (i32, i32) {
+    let path = std::ffi::CString::new(std::env::var("WARPLINE_NVRTC").unwrap()).unwrap();
+    // SAFETY: the library's initialisers are NVRTC's own.
+    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY) };
+    assert!(!library.is_null(), "{path:?} is no library");
+    // SAFETY: dlsym takes a library that is open and a name.
+    let function = unsafe { libc::dlsym(library, c"nvrtcVersion".as_ptr()) };
+    assert!(!function.is_null(), "{path:?} is no NVRTC");
+    type Version = unsafe extern "C" fn(*mut i32, *mut i32) -> i32;
+    // SAFETY: nvrtcVersion has this type (nvrtc.h).
+    let version = unsafe { std::mem::transmute::<*mut libc::c_void, Version>(function) };
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: it writes two ints.
+    unsafe { version(&raw mut major, &raw mut minor) };
+    (major, minor)
 }

@@ -57,6 +57,7 @@ fn stream(label: &str) -> Stream {
 fn each_op_is_a_range_while_it_is_enqueued() {
     let threads = profiled("ops", "warpline", || {
         let stream = stream("work");
+        support::cache_pinned(&stream.device());
         let x = stream.alloc::<f32>(64).unwrap();
         stream.fill(&x, 1.0).wait().unwrap();
         let config = LaunchConfig::linear(1, 64);

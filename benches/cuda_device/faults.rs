@@ -20,7 +20,9 @@ const NOWHERE: u64 = 0x10;
 pub(crate) fn all(bench: &Bench) {
     for (case, fault) in [("illegal", "an illegal address"), ("trap", "a trap")] {
         let answer = run(&format!("{case}-by-hand"));
-        bench.table.note(&format!("behind {fault}, by hand: word, host function, codes"), &answer);
+        bench
+            .table
+            .note(&format!("behind {fault}, by hand: word, host function, codes in this order"), &answer);
         let mut late = Sample::default();
         let mut answer = String::new();
         for _ in 0..bench.options.rounds(9) {
@@ -78,7 +80,7 @@ pub(crate) fn child(case: &str) {
 fn by_hand(fault: &str) {
     static CALLED: AtomicU64 = AtomicU64::new(0);
     let (_runtime, device, raw) = open(WakeUp::Balanced);
-    let (mine, word) = (raw.stream(), raw.word());
+    let (mine, idle, word, event) = (raw.stream(), raw.stream(), raw.word(), raw.event());
     let (text, kernel) = if fault == "trap" { (TRAP, &TRAP_NOW) } else { (ILLEGAL, &ILLEGAL_ADDRESS) };
     // The software driver has to be told of it.
     device.suggest_config(kernel, 1, 0).expect("it loads");
@@ -86,10 +88,17 @@ fn by_hand(fault: &str) {
     let (written, called) = (mine.write(word, 7), mine.count_up(&CALLED));
     // What is asked is whether something never comes: there is nothing to wait for but time.
     std::thread::sleep(Duration::from_millis(200));
-    let query = mine.query();
+    // The idle stream first: whether it learns of a fault by itself is what is asked, and a call on
+    // the faulted stream may tell it.
+    let alone = [idle.query(), idle.record(event), event.query(), idle.query()];
+    let (faulted, afterwards) = (mine.query(), idle.query());
     let moved = if word.host.load(Ordering::Acquire) == 7 { "written" } else { "not written" };
     let ran = if CALLED.load(Ordering::SeqCst) == 1 { "called" } else { "not called" };
-    println!("fault: {moved}, {ran}; enqueued with {written} and {called}, query {query}");
+    let [query, record, of_event, again] = alone;
+    println!(
+        "fault: {moved}, {ran}; enqueued with {written} and {called}; an idle stream's query {query}, its event record {record}, \
+         that event's query {of_event}, its query {again}; the faulted stream's query {faulted}, then the idle one's {afterwards}"
+    );
 }
 
 /// How long it takes until who awaits the op has its error, from the end of the kernel before it.

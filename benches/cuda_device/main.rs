@@ -8,8 +8,10 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod context;
 mod copies;
 mod digits;
+mod exits;
 mod faults;
 mod graph;
 mod kernels;
@@ -18,6 +20,7 @@ mod markers;
 mod matmul;
 mod pageable;
 mod peers;
+mod stale;
 mod tasks;
 mod timed;
 
@@ -36,7 +39,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Whether a reach is met, where that means something.
+    /// Returns true if a reach is met, where that means something.
     fn verdict(&self, met: bool) -> Option<bool> {
         self.on_gpu.then_some(met)
     }
@@ -68,7 +71,7 @@ const WAKE_UPS: [(WakeUp, &str); 2] = [(WakeUp::LowLatency, "low latency"), (Wak
 
 type Part = (&'static str, fn(&Bench));
 
-const PARTS: [Part; 16] = [
+const PARTS: [Part; 19] = [
     ("await", latency::launch_and_await),
     ("wake", latency::kernel_end_to_wake),
     ("long", latency::a_long_kernel),
@@ -84,6 +87,9 @@ const PARTS: [Part; 16] = [
     ("matmul", matmul::against_cublas),
     ("graph", graph::against_launches),
     ("digits", digits::training),
+    ("context", context::set_and_restored),
+    ("stale", stale::words_behind_copies),
+    ("exits", exits::with_a_live_reactor),
     ("faults", faults::all),
 ];
 
@@ -95,6 +101,9 @@ fn main() {
     }
     if let Some(case) = argument("--fault") {
         return faults::child(&case);
+    }
+    if let Some(way) = argument("--exit") {
+        return exits::child(&way);
     }
     let options = Options::from_command_line();
     let asked: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();

@@ -53,6 +53,17 @@ impl Raw {
         Raw(result::ctx::get_current().expect("a driver").expect("a context is current"))
     }
 
+    /// The thread's current context, if there is one.
+    pub fn current() -> Option<Self> {
+        result::ctx::get_current().expect("a driver").map(Raw)
+    }
+
+    /// Leaves this thread without a context.
+    pub fn none() {
+        // SAFETY: cuCtxSetCurrent takes a context or null.
+        unsafe { result::ctx::set_current(std::ptr::null_mut()) }.expect("nothing is current");
+    }
+
     /// On another thread.
     pub fn bind(self) {
         // SAFETY: the context is the device's primary one, which lives as long as the process.
@@ -126,6 +137,13 @@ impl Raw {
     }
 }
 
+impl RawEvent {
+    pub fn query(self) -> u32 {
+        // SAFETY: the event lives.
+        unsafe { sys::cuEventQuery(self.0) as u32 }
+    }
+}
+
 impl RawStream {
     /// One block of 32 threads. The parameters are the kernel's; what follows them only the software driver reads.
     pub fn launch(self, kernel: RawKernel, params: &mut [u64]) {
@@ -180,6 +198,22 @@ impl RawStream {
         // SAFETY: callers pass device memory that is as long and stays, with its contexts.
         let code = unsafe { sys::cuMemcpyPeerAsync(to.0, to.1.0, from.0, from.1.0, len_bytes, self.0) };
         assert_eq!(code as u32, 0, "cuMemcpyPeerAsync");
+    }
+
+    /// Fills `len` elements of four bytes.
+    pub fn fill(self, to: u64, value: u32, len: usize) {
+        // SAFETY: callers pass device memory that is as long and stays.
+        let code = unsafe { sys::cuMemsetD32Async(to, value, len, self.0) };
+        assert_eq!(code as u32, 0, "cuMemsetD32Async");
+    }
+
+    /// Begins to copy as many bytes out as `to` has.
+    ///
+    /// # Safety
+    /// Both stay until the copy is over, and `to` is not looked at before.
+    pub unsafe fn begin_copy_out(self, to: &mut [u8], from: u64) {
+        // SAFETY: the caller vouches for it.
+        unsafe { result::memcpy_dtoh_async(to, from, self.0) }.expect("it is taken");
     }
 
     /// Copies as many bytes out as `to` has, and waits for it.

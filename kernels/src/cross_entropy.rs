@@ -6,7 +6,8 @@
 //! (softmax(x) − \[c = l\]) / m. Taking the maximum off keeps exp within range without changing either (Goodfellow, Bengio and
 //! Courville, "Deep Learning", MIT Press 2016, section 4.1).
 
-const PTX: &str = include_str!("../ptx/cross_entropy.ptx");
+const SM_60: &str = include_str!("../ptx/sm_60/cross_entropy.ptx");
+const SM_70: &str = include_str!("../ptx/sm_70/cross_entropy.ptx");
 
 warpline_runtime::kernel! {
     /// loss\[0\] ← the mean over the rows of the cross entropy, grad ← its gradient with respect to `logits`.
@@ -23,7 +24,7 @@ warpline_runtime::kernel! {
         && logits.len() == grad.len()
     {
         descriptor: CROSS_ENTROPY,
-        ptx: PTX,
+        ptx: [SM_60, SM_70],
         cpu: |rows, cols, logits, labels, loss, grad| {
             let mut total = 0.0;
             each_row(rows, cols, logits, labels, grad, |_, loss| total += loss);
@@ -42,7 +43,7 @@ warpline_runtime::kernel! {
         && logits.len() == grad.len()
     {
         descriptor: CROSS_ENTROPY_ROWS,
-        ptx: PTX,
+        ptx: [SM_60, SM_70],
         cpu: |rows, cols, logits, labels, losses, grad| {
             each_row(rows, cols, logits, labels, grad, |r, loss| losses[r] = loss)
         },
@@ -54,7 +55,7 @@ warpline_runtime::kernel! {
     where rows == losses.len() as u64 && loss.len() == 1
     {
         descriptor: CROSS_ENTROPY_MEAN,
-        ptx: PTX,
+        ptx: [SM_60, SM_70],
         cpu: |rows, losses, loss| loss[0] = (losses.iter().fold(0.0, |sum, x| sum + x) / rows as f64) as f32,
     }
 }

@@ -5,10 +5,13 @@
 //! Lengths are `u64` and are checked against the operands at every call; matrices are row-major and dense.
 //!
 //! # Device code
-//! `cuda/` has a file of CUDA C++ for each file here, and `ptx/` what `ci/ptx` compiles from it with NVRTC 12.1: PTX 8.1 for
-//! `compute_70`, which drivers from 530 on turn into code for Volta and everything since. The text is in the descriptors, so
-//! neither a compiler nor a file is needed at run time. ptxas assembles it without spills for `sm_75`, `sm_80`, `sm_90` and
-//! `sm_100`, and `host-check` compiles the same sources for the host and compares them with the twins.
+//! `cuda/` has a file of CUDA C++ for each file here, and `ptx/` what `ci/ptx` compiles from it
+//! with NVRTC 12.0: PTX 8.0, which drivers for CUDA 12.0 and newer (525 and newer) turn into
+//! machine code. There are two texts of each, for `sm_60`, which Pascal gets, and for `sm_70`,
+//! which Volta and everything since gets. They are in the descriptors, so neither a compiler nor a
+//! file is needed at run time. ptxas assembles them without spills for architectures from `sm_60`
+//! to `sm_120`, and `host-check` compiles the same sources for the host and compares them with the
+//! twins.
 //!
 //! Products of matrices have a library form as well, cuBLAS: see [`libraries`].
 //!
@@ -25,13 +28,13 @@ mod column_sums;
 mod columns;
 mod count_equal;
 mod cross_entropy;
+mod elementwise;
 mod gemm;
 pub mod launch;
 pub mod libraries;
 mod linear;
 mod matmul;
 mod mean;
-mod mul;
 mod philox;
 mod philox_normal;
 mod philox_uniform;
@@ -39,14 +42,11 @@ mod relu;
 mod relu_backward;
 mod sgd;
 mod standardize;
-mod sub;
 mod sum;
 mod threads;
 mod transpose;
 
-pub use add::{
-    ADD, ADD_I64, ADD_IN_PLACE, ADD_SCALAR, ADD_SCALAR_I64, add, add_, add_i64, add_scalar, add_scalar_i64,
-};
+pub use add::{ADD_IN_PLACE, add_};
 pub use argmax::{ARGMAX, argmax};
 pub use axpy::{AXPY, axpy};
 pub use column_moments::{COLUMN_MOMENTS, column_moments};
@@ -57,10 +57,13 @@ pub use cross_entropy::{
     CROSS_ENTROPY, CROSS_ENTROPY_MEAN, CROSS_ENTROPY_ROWS, cross_entropy, cross_entropy_mean,
     cross_entropy_rows,
 };
+pub use elementwise::{
+    ADD, ADD_I64, ADD_SCALAR, ADD_SCALAR_I64, MUL, MUL_I64, MUL_SCALAR, MUL_SCALAR_I64, SUB, SUB_I64, add,
+    add_i64, add_scalar, add_scalar_i64, mul, mul_i64, mul_scalar, mul_scalar_i64, sub, sub_i64,
+};
 pub use linear::{LINEAR, linear};
 pub use matmul::{MATMUL, matmul};
 pub use mean::{MEAN, mean};
-pub use mul::{MUL, MUL_I64, MUL_SCALAR, MUL_SCALAR_I64, mul, mul_i64, mul_scalar, mul_scalar_i64};
 pub use philox::philox4x32_10;
 pub use philox_normal::{PHILOX_NORMAL, philox_normal};
 pub use philox_uniform::{PHILOX_UNIFORM, philox_uniform};
@@ -68,7 +71,6 @@ pub use relu::{RELU, relu};
 pub use relu_backward::{RELU_BACKWARD, relu_backward};
 pub use sgd::{SGD, sgd};
 pub use standardize::{STANDARDIZE, standardize};
-pub use sub::{SUB, SUB_I64, sub, sub_i64};
 pub use sum::{SUM, SUM_RUN, SUM_RUNS, SUM_TREE, sum, sum_runs, sum_tree};
 pub use transpose::{TRANSPOSE, TRANSPOSE_I64, transpose, transpose_i64};
 
@@ -122,12 +124,17 @@ mod tests {
     #[test]
     fn every_kernel_takes_on_the_device_what_its_descriptor_says() {
         for kernel in super::ALL {
-            let Source::Ptx(ptx) = kernel.source else { panic!("{} has no PTX", kernel.name) };
-            let expected = kernel.params.iter().map(|param| match param.kind {
+            let Source::Ptx(texts) = kernel.source else { panic!("{} has no PTX", kernel.name) };
+            let sizes = kernel.params.iter().map(|param| match param.kind {
                 ParamKind::Scalar { bytes, .. } => bytes,
                 ParamKind::Slice { .. } => size_of::<u64>(),
             });
-            assert_eq!(entry_params(ptx, kernel.name), Some(expected.collect()), "{}", kernel.name);
+            let expected: Vec<_> = sizes.collect();
+            assert_eq!(texts.len(), 2, "{}", kernel.name);
+            for (text, target) in texts.iter().zip(["sm_60", "sm_70"]) {
+                assert_eq!(entry_params(text, kernel.name).as_ref(), Some(&expected), "{}", kernel.name);
+                assert!(text.contains(&format!("\n.version 8.0\n.target {target}\n")), "{}", kernel.name);
+            }
         }
     }
 

@@ -19,7 +19,7 @@ warpline_runtime::kernel! {
         && m.saturating_mul(n) == y.len() as u64
     {
         descriptor: LINEAR,
-        ptx: include_str!("../ptx/linear.ptx"),
+        ptx: [include_str!("../ptx/sm_60/linear.ptx"), include_str!("../ptx/sm_70/linear.ptx")],
         library: &cublas::LINEAR,
         cpu: |m, n, k, w_transposed, x, w, bias, y| {
             if y.is_empty() {

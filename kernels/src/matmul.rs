@@ -18,7 +18,7 @@ warpline_runtime::kernel! {
         && m.saturating_mul(n) == c.len() as u64
     {
         descriptor: MATMUL,
-        ptx: include_str!("../ptx/matmul.ptx"),
+        ptx: [include_str!("../ptx/sm_60/matmul.ptx"), include_str!("../ptx/sm_70/matmul.ptx")],
         library: &cublas::MATMUL,
         cpu: |m, n, k, a_transposed, b_transposed, a, b, c| {
             let a = Operand { elements: a, transposed: a_transposed != 0 };

@@ -22,7 +22,7 @@ warpline_runtime::kernel! {
     where n == y.len() as u64
     {
         descriptor: PHILOX_NORMAL,
-        ptx: include_str!("../ptx/philox_normal.ptx"),
+        ptx: [include_str!("../ptx/sm_60/philox_normal.ptx"), include_str!("../ptx/sm_70/philox_normal.ptx")],
         cpu: |_, seed, subsequence, offset, mean, deviation, y| {
             fill(seed, subsequence, offset, y, |[a, b, c, d]| {
                 let ([a, b], [c, d]) = (box_muller(a, b), box_muller(c, d));

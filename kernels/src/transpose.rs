@@ -2,7 +2,8 @@
 //!
 //! Reads 4 bytes and writes 4 bytes an element of f32, twice that of i64.
 
-const PTX: &str = include_str!("../ptx/transpose.ptx");
+const SM_60: &str = include_str!("../ptx/sm_60/transpose.ptx");
+const SM_70: &str = include_str!("../ptx/sm_70/transpose.ptx");
 
 warpline_runtime::kernel! {
     /// y\[c, r\] ← x\[r, c\], with `x` of `rows` × `cols`, both row-major and dense.
@@ -10,7 +11,7 @@ warpline_runtime::kernel! {
     where rows.saturating_mul(cols) == x.len() as u64 && x.len() == y.len()
     {
         descriptor: TRANSPOSE,
-        ptx: PTX,
+        ptx: [SM_60, SM_70],
         cpu: |rows, cols, x, y| transposed(rows as usize, cols as usize, x, y),
     }
 
@@ -19,7 +20,7 @@ warpline_runtime::kernel! {
     where rows.saturating_mul(cols) == x.len() as u64 && x.len() == y.len()
     {
         descriptor: TRANSPOSE_I64,
-        ptx: PTX,
+        ptx: [SM_60, SM_70],
         cpu: |rows, cols, x, y| transposed(rows as usize, cols as usize, x, y),
     }
 }

@@ -11,14 +11,15 @@
 //! 3. Serving happens under the lock, in order of getting up.
 //!
 //! # Why none is lost
-//! The leaver: *leave, heavy fence, try the lock*. The sitter: *serve, unlock, light fence, look again; if there is something, try
-//! the lock, and start over*. Say the leaver's try fails because the sitter still holds the lock. Then, in the order of
-//! the two fences: if the leaver's is first, the sitter's look after unlocking sees the request. If the sitter's is
-//! first, its unlock came before the leaver's try, which then failed because of a third party, who is a sitter too and
-//! whose own unlock is still to come. A sitter whose second try fails leaves the request to the holder by the same
-//! argument.
+//! The leaver: *leave, fence, try the lock*. The sitter: *serve, unlock, fence, look again; if
+//! there is something, try the lock, and start over*. Say the leaver's try fails because the sitter
+//! still holds the lock. Then, in the order of the two fences: if the leaver's is first, the
+//! sitter's look after unlocking sees the request. If the sitter's is first, its unlock came before
+//! the leaver's try, which then failed because of a third party, who is a sitter too and whose own
+//! unlock is still to come. A sitter whose second try fails leaves the request to the holder by the
+//! same argument.
 
-use crate::sync::{AtomicU64, Lock, LockGuard, Ordering, heavy_fence, light_fence};
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, fence};
 use std::ops::{Deref, DerefMut};
 
 /// What sits behind a [`Desk`].
@@ -32,13 +33,13 @@ pub(crate) trait Serve {
 pub(crate) struct Desk<S> {
     serves: bool,
     requested: AtomicU64,
-    state: Lock<S>,
+    state: Mutex<S>,
 }
 
 impl<S: Serve> Desk<S> {
     /// `serves`: whether requests can come at all; without them leaving the desk costs one branch.
     pub(crate) fn new(state: S, serves: bool) -> Self {
-        Desk { state: Lock::new(state), requested: AtomicU64::new(0), serves }
+        Desk { state: Mutex::new(state), requested: AtomicU64::new(0), serves }
     }
 
     /// Waits for the desk.
@@ -59,14 +60,14 @@ impl<S: Serve> Desk<S> {
             return;
         }
         self.requested.fetch_max(ticket, Ordering::AcqRel);
-        heavy_fence(); // weaken: leave-then-try
+        fence(Ordering::SeqCst); // weaken: leave-then-try
         if let Some(state) = self.state.try_lock() {
             drop(Seat { desk: self, state: Some(state) });
         }
     }
 
     #[inline]
-    fn get_up<'a>(&'a self, mut state: LockGuard<'a, S>) {
+    fn get_up<'a>(&'a self, mut state: MutexGuard<'a, S>) {
         loop {
             // What this look misses is found by the next, behind the fence.
             if self.requested.load(Ordering::Relaxed) != 0 {
@@ -76,7 +77,7 @@ impl<S: Serve> Desk<S> {
                 }
             }
             drop(state);
-            light_fence(); // weaken: unlock-then-look
+            fence(Ordering::SeqCst); // weaken: unlock-then-look
             if self.requested.load(Ordering::Relaxed) == 0 {
                 return;
             }
@@ -91,7 +92,7 @@ impl<S: Serve> Desk<S> {
 /// The place at a [`Desk`]: getting up serves what was left there meanwhile.
 pub(crate) struct Seat<'a, S: Serve> {
     desk: &'a Desk<S>,
-    state: Option<LockGuard<'a, S>>,
+    state: Option<MutexGuard<'a, S>>,
 }
 
 impl<S: Serve> Deref for Seat<'_, S> {

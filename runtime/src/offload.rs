@@ -1,50 +1,99 @@
 //! Calls that may take milliseconds, or that the calling thread must not make, on a thread that no executor owns.
 //!
-//! One thread a process, made at the first such call and asleep between them.
+//! Each thread is made at its first call and sleeps between them. A device's `warpline-pin`
+//! page-locks host memory and hands over the work that waited for it: both may wait for all work of
+//! that device, and so of no other. `warpline-host`, one a process, does the rest. A thread may be
+//! waiting for that which would otherwise let a device continue.
 //!
 //! There are threads that are not to call the driver at all: one that others wait for, and one on which the driver forbids it.
 //! Both drop what users left with them, and with it perhaps the last of a stream or of a device. They are **barred**: what would
 //! call the driver there is done here.
 
+use crate::device::DeviceId;
 use crossbeam_channel::Sender;
+use parking_lot::Mutex;
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-static JOBS: OnceLock<Sender<Job>> = OnceLock::new();
+/// The jobs of a thread.
+#[derive(Clone)]
+struct Worker(Sender<Job>);
 
-fn jobs() -> &'static Sender<Job> {
-    JOBS.get_or_init(|| {
+static HOST: OnceLock<Worker> = OnceLock::new();
+static PIN: Mutex<BTreeMap<DeviceId, Worker>> = Mutex::new(BTreeMap::new());
+
+impl Worker {
+    fn start(name: &str, duty: Duty) -> Self {
         let (sender, receiver) = crossbeam_channel::unbounded::<Job>();
         std::thread::Builder::new()
-            .name("warpline-host".into())
-            .spawn(move || receiver.into_iter().for_each(run_job))
+            .name(name.into())
+            .spawn(move || {
+                set_duty(duty);
+                receiver.into_iter().for_each(run_job);
+            })
             .expect("a thread can be started");
-        sender
-    })
+        Worker(sender)
+    }
+
+    fn host() -> &'static Self {
+        HOST.get_or_init(|| Worker::start("warpline-host", Duty::None))
+    }
+
+    fn pin(device: DeviceId) -> Self {
+        PIN.lock().entry(device).or_insert_with(|| Worker::start("warpline-pin", Duty::PageLocking)).clone()
+    }
+
+    fn take(&self, f: impl FnOnce() + Send + 'static) {
+        self.0.send(Box::new(f)).expect("the thread lives as long as the process");
+    }
 }
 
 /// What panics here belongs to others, who are told of it by what they do not get.
 fn run_job(job: Job) {
+    let Some(_inside) = crate::process::enter_driver() else {
+        // Not even dropped: what it owns may call the driver.
+        std::mem::forget(job);
+        return;
+    };
     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
         crate::report::drop_panicked();
     }
 }
 
-/// Calls `f` on that thread.
+/// Calls `f` on `warpline-host`.
 pub(crate) async fn run<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> R {
+    answer_of(Worker::host(), f).await
+}
+
+/// Calls `f`, which page-locks memory, on the device's `warpline-pin`.
+pub(crate) async fn run_pinning<R: Send + 'static>(
+    device: DeviceId,
+    f: impl FnOnce() -> R + Send + 'static,
+) -> R {
+    answer_of(&Worker::pin(device), f).await
+}
+
+async fn answer_of<R: Send + 'static>(worker: &Worker, f: impl FnOnce() -> R + Send + 'static) -> R {
     let (answer, answered) = tokio::sync::oneshot::channel();
-    detach(move || {
+    worker.take(move || {
         // The asker may have gone away; then nobody wants the answer.
         let _ = answer.send(f());
     });
     answered.await.expect("the job answers or panics")
 }
 
-/// Calls `f` on that thread, and nobody waits for it.
+/// Calls `f` on `warpline-host`, and nobody waits for it.
 pub(crate) fn detach(f: impl FnOnce() + Send + 'static) {
-    jobs().send(Box::new(f)).expect("the thread lives as long as the process");
+    Worker::host().take(f);
+}
+
+/// Calls `f`, which page-locks memory or hands over work that waited for that, on the device's
+/// `warpline-pin`, and nobody waits for it.
+pub(crate) fn pin(device: DeviceId, f: impl FnOnce() + Send + 'static) {
+    Worker::pin(device).take(f);
 }
 
 /// What a thread of ours or a driver's must not do.
@@ -64,6 +113,16 @@ pub(crate) enum Duty {
         expect(dead_code, reason = "only drivers that call host functions themselves")
     )]
     Callback,
+    /// Drop or call what is a user's: that may wait for work which this thread is to hand over.
+    PageLocking,
+}
+
+impl Duty {
+    /// Returns whether the thread must not call the driver.
+    #[inline]
+    pub(crate) fn is_barred(self) -> bool {
+        matches!(self, Duty::Reactor | Duty::Callback)
+    }
 }
 
 thread_local! {
@@ -77,15 +136,11 @@ pub(crate) fn duty() -> Duty {
 }
 
 /// Says what the calling thread is; what it was.
-#[cfg(feature = "cuda")]
 pub(crate) fn set_duty(duty: Duty) -> Duty {
     DUTY.replace(duty)
 }
 
 /// Calls `f`, which may block: here, or where it holds up nobody.
 pub(crate) fn run_where_it_may_block(f: impl FnOnce() + Send + 'static) {
-    match duty() {
-        Duty::None => f(),
-        Duty::Reactor | Duty::Callback => detach(f),
-    }
+    if duty().is_barred() { detach(f) } else { f() }
 }

@@ -1,13 +1,19 @@
 //! What becomes of the process: whether it was forked, and whether it ends.
 
 use crate::error::{Error, ErrorKind};
-use std::sync::Once;
-use std::sync::atomic::{AtomicBool, Ordering};
+use crate::exit::{Exit, Inside};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Once, OnceLock};
+use std::time::{Duration, Instant};
 
 static FORKED: AtomicBool = AtomicBool::new(false);
-static ENDING: AtomicBool = AtomicBool::new(false);
+static EXIT: Exit = Exit { ending: AtomicBool::new(false), inside: AtomicUsize::new(0) };
 
-/// Has the system tell us. Called when a runtime is made.
+/// How long the exit handler waits for calls of our threads. They take microseconds, but for those
+/// that page-lock memory.
+const LONGEST_WAIT: Duration = Duration::from_millis(100);
+
+/// Registers for forks and for the end of the process. Called when a runtime is made.
 pub(crate) fn watch() {
     static ONCE: Once = Once::new();
     #[cfg(unix)]
@@ -15,15 +21,39 @@ pub(crate) fn watch() {
         extern "C" fn in_child() {
             FORKED.store(true, Ordering::Relaxed);
         }
-        extern "C" fn at_exit() {
-            ENDING.store(true, Ordering::Relaxed);
-        }
         // SAFETY: pthread_atfork takes functions that may run in the child of a fork; this one stores a flag. If it is not
         // taken, forks go unnoticed.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-        // SAFETY: atexit takes a function that may run while the process ends; this one stores a flag.
-        unsafe { libc::atexit(at_exit) };
+        end_before_the_libraries();
     });
+}
+
+/// Registers our exit handler, which then runs before those that were registered until now:
+/// handlers run in reverse order. Called whenever a library was loaded or initialised that may have
+/// registered one.
+pub(crate) fn end_before_the_libraries() {
+    #[cfg(unix)]
+    {
+        extern "C" fn at_exit() {
+            // The handler is registered several times; together they wait so long.
+            static SINCE: OnceLock<Instant> = OnceLock::new();
+            EXIT.begin();
+            let since = *SINCE.get_or_init(Instant::now);
+            // In the child of a fork our threads are counted and not there.
+            while !EXIT.is_clear() && !is_forked() && since.elapsed() < LONGEST_WAIT {
+                std::thread::yield_now();
+            }
+        }
+        // SAFETY: atexit takes a function that may run while the process ends, more than once; this
+        // one touches statics that are never dropped.
+        unsafe { libc::atexit(at_exit) };
+    }
+}
+
+/// Lets a thread of ours call the driver until the returned value is dropped. None if the process
+/// is ending.
+pub(crate) fn enter_driver() -> Option<Inside<'static>> {
+    EXIT.enter()
 }
 
 /// Whether this is the child of a fork, where neither the workers nor the driver's threads are.
@@ -33,9 +63,10 @@ pub(crate) fn is_forked() -> bool {
 }
 
 /// Whether the driver may be tearing itself down, so that nothing is to be given back to it. Also in the child of a fork.
+#[inline]
 #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only drivers that tear themselves down"))]
 pub(crate) fn is_ending() -> bool {
-    ENDING.load(Ordering::Relaxed) || is_forked()
+    EXIT.is_ending() || is_forked()
 }
 
 /// The error of everything that is asked of a device in the child of a fork.

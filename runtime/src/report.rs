@@ -7,6 +7,7 @@ use crate::order::Conflict;
 use crate::{site::Site, timeline::Ticket};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) fn waker_panicked() {
     tracing::error!(target: "warpline", "a task's waker panicked; the other waiters were woken");
@@ -49,8 +50,17 @@ pub(crate) fn unordered(conflict: &Conflict) {
     tracing::warn!(target: "warpline", "{conflict}");
 }
 
-pub(crate) fn fell_back(missing: &Error) {
-    tracing::info!(target: "warpline", %missing, "using cpu:0");
+/// Tells of the CPU device in place of a GPU: aloud where the machine has one, or has a driver that
+/// does not say so.
+pub(crate) fn fell_back(missing: &Error, is_expected: bool) {
+    static PRINTED: AtomicBool = AtomicBool::new(false);
+    if is_expected {
+        tracing::info!(target: "warpline", %missing, "using cpu:0");
+    } else if tracing::dispatcher::has_been_set() {
+        tracing::warn!(target: "warpline", %missing, "using cpu:0");
+    } else if !PRINTED.swap(true, Ordering::Relaxed) {
+        eprintln!("warpline: using cpu:0: {missing}");
+    }
 }
 
 #[cfg(feature = "cuda")]

@@ -106,13 +106,20 @@ impl Runtime {
         DEFAULT.get_or_init(Runtime::new).as_ref().map_err(Clone::clone)
     }
 
-    /// `cuda:0` where there is one, else `cpu:0`, and then a `tracing` event says why.
+    /// `cuda:0`, or `cpu:0` with a `tracing` event that says why. Where the machine has no driver,
+    /// or the driver shows no device, the event is of level `INFO`. Where `cuda:0` cannot be used
+    /// (its driver is too old, cannot be loaded or does not start, or the device cannot be opened)
+    /// it is a warning, and without a subscriber a line on standard error, once a process.
     ///
     /// # Errors
-    /// If there is no device at all.
+    /// `NoSuchDevice` if the runtime has no CPU device either.
     pub fn best_device(&self) -> Result<Device> {
         self.device(DeviceId::Cuda(0)).or_else(|missing| {
-            crate::report::fell_back(&missing);
+            #[cfg(feature = "cuda")]
+            let is_expected = crate::driver::cuda::is_absent();
+            #[cfg(not(feature = "cuda"))]
+            let is_expected = true;
+            crate::report::fell_back(&missing, is_expected);
             self.device(DeviceId::Cpu(0))
         })
     }
@@ -154,14 +161,19 @@ impl Runtime {
         self.inner.all().into_iter().map(Device::of).collect()
     }
 
-    /// All CUDA devices that the driver shows, opened; none where there is no driver.
+    /// All CUDA devices that the driver shows, opened. None where the machine has no
+    /// `libcuda.so.1`, or the driver shows no device.
     ///
     /// # Errors
-    /// `NoSuchDevice` if one cannot be opened; `Reentrant` in a host function.
+    /// `NoSuchDevice` if there is a driver that cannot be used (too old, cannot be loaded, does not
+    /// start), or if one of the devices cannot be opened; `Reentrant` in a host function.
     pub fn cuda_devices(&self) -> Result<Vec<Device>> {
         reentry::may_ask(&"cuda_devices")?;
         #[cfg(feature = "cuda")]
-        let count = crate::driver::cuda::device_count().unwrap_or(0);
+        let count = match crate::driver::cuda::device_count() {
+            Err(_) if crate::driver::cuda::is_absent() => 0,
+            count => count?,
+        };
         #[cfg(not(feature = "cuda"))]
         let count = 0;
         (0..count).map(|ordinal| self.device(DeviceId::Cuda(ordinal))).collect()

@@ -10,7 +10,6 @@
 //!   `completing`: a poller that does not get it registers, and the reactor looks at what is registered until it is reached.
 //! * `waiting` is behind its own lock, which is never held while a waker runs, a waker is dropped, or a kept value is
 //!   dropped: any of these may run user code that comes back to this same timeline.
-//! * `awaited_awake` is a hint that anybody writes and the owner reads; nothing depends on it but time.
 //! * `interest` is the lowest ticket anything in `waiting` waits for (`u64::MAX`: nothing). It is written under the
 //!   lock and read without it, so that finishing a ticket nobody waits for takes no lock.
 //!
@@ -69,8 +68,6 @@ pub trait Progress: Send + Sync {
 pub struct Timeline {
     completed: AtomicU64,
     interest: AtomicU64,
-    /// A few beyond the newest ticket that a host thread waited for awake. A hint.
-    awaited_awake: AtomicU64,
     waiting: Mutex<Waiting>,
     /// Held by who completes, where several may.
     completing: AtomicBool,
@@ -162,7 +159,6 @@ impl Timeline {
         Timeline {
             completed: AtomicU64::new(0),
             interest: AtomicU64::new(u64::MAX),
-            awaited_awake: AtomicU64::new(0),
             waiting: Mutex::new(Waiting::default()),
             completing: AtomicBool::new(false),
             progress: OnceLock::new(),
@@ -247,23 +243,6 @@ impl Timeline {
     /// Whether anything waits or is kept.
     pub fn is_wanted(&self) -> bool {
         self.interest.load(Ordering::Relaxed) != u64::MAX
-    }
-
-    /// A host thread is about to wait, without going to sleep, until `ticket` is reached: what it brings next, it brings then.
-    #[inline]
-    pub fn await_awake(&self, ticket: Ticket) {
-        const FEW: Ticket = 8;
-        // Not each time: the line is the worker's too.
-        if self.awaited_awake.load(Ordering::Relaxed) < ticket + FEW / 2 {
-            self.awaited_awake.store(ticket + FEW, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether a host thread so waits for `ticket`, or did for one of the few before it: it does not say so where its first look finds
-    /// the ticket reached. May miss it.
-    #[inline]
-    pub fn is_awaited_awake(&self, ticket: Ticket) -> bool {
-        self.awaited_awake.load(Ordering::Relaxed) > ticket
     }
 
     /// Says that tickets which are not reached never will be, although the device goes on: the stream was given up. Whoever waits

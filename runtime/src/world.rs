@@ -31,7 +31,6 @@ struct Member {
 impl World {
     pub(crate) fn new(mode: OrderMode) -> Arc<Self> {
         static WORLDS: AtomicU64 = AtomicU64::new(0);
-        crate::sync::make_light();
         Arc::new(World {
             number: WORLDS.fetch_add(1, Ordering::Relaxed) + 1,
             mode,

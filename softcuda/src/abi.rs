@@ -190,6 +190,14 @@ pub(crate) struct Memcpy2D {
     pub(crate) height: usize,
 }
 
+/// `CUmemLocation`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct MemLocation {
+    pub(crate) kind: u32,
+    pub(crate) id: c_int,
+}
+
 /// One end of a `CUDA_MEMCPY3D_PEER`: the structure has the source's fields, then the destination's.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -250,6 +258,7 @@ pub(crate) struct GraphUpdate {
 
 const _: () = {
     assert!(size_of::<GraphUpdate>() == 24);
+    assert!(size_of::<MemLocation>() == 8);
     assert!(size_of::<Memcpy2D>() == 128);
     assert!(size_of::<PeerEnd>() == 88);
     assert!(size_of::<Memcpy3DPeer>() == 200);

@@ -7,9 +7,17 @@
 //! 2. An event recorded inside is the nodes in `after` of its stream at that time. A stream comes in by waiting for one;
 //!    inside, waiting adds the event's nodes to those of the stream.
 //! 3. A stream that came in must be joined back before the end: the origin waits, itself or through others, for all nodes.
-//! 4. A query or a synchronisation of a capturing stream, or of its context, breaks the capture. So does a call that
-//!    could disturb one (an allocation, a query of an event), by the thread that captures in thread-local mode, by any
-//!    thread in global mode; `cuThreadExchangeStreamCaptureMode` changes how a thread is treated.
+//! 4. A query or a synchronization of a capturing stream or of its context breaks the capture,
+//!    whatever the modes. So does one of the null stream if the capturing stream is blocking (CUDA
+//!    programming guide, "Prohibited and Unhandled Operations").
+//! 5. A potentially unsafe call breaks a capture that is global, on any thread, and one that is not
+//!    relaxed on the capturing thread. A thread in thread-local mode breaks its own captures only,
+//!    a thread in relaxed mode none (cuda.h, `cuThreadExchangeStreamCaptureMode`).
+//! 6. cuda.h has no list of such calls. These are known: allocating, freeing and page-locking
+//!    memory, synchronous copies and fills, queries and synchronizations of events (pytorch
+//!    #104555, #105182, #148594), loading modules, unloading them (rocm-systems #11698), settings
+//!    of memory pools (cccl #11360). No document speaks of those in
+//!    [`Entry::may_be_unsafe`](crate::entries::Entry::may_be_unsafe).
 
 use crate::abi::{CUgraph, CUgraphNode, CUstream};
 use crate::context::Context;
@@ -249,7 +257,7 @@ pub(crate) fn refuse_on(stream: &Stream) -> Outcome {
 
 /// Refuses what cannot be asked of a context with capturing streams, and breaks their captures.
 pub(crate) fn refuse_on_context(context: &Context) -> Outcome {
-    refuse_if(|capture| std::ptr::eq(capture.origin.context(), context))
+    refuse_if(|capture| capture.streams.iter().any(|inside| std::ptr::eq(inside.stream.context(), context)))
 }
 
 /// Refuses a call that could disturb a capture that this thread has to mind, and breaks that capture.

@@ -1,15 +1,19 @@
 //! Contexts, the current one of each thread, and how one is poisoned.
 //!
 //! # Rules
-//! 1. A poisoned context stays poisoned: the first code wins, and every call that needs the context returns it.
+//! 1. A poisoned context stays poisoned: the first code wins, and every call that needs the context
+//!    returns it. With `SOFTCUDA_FAULT_SEEN=stream` that begins when a call has reported the fault:
+//!    a call that names the faulted stream, puts work on a stream, or waits for work that cannot
+//!    end. Until then other calls answer as if nothing had happened.
 //! 2. Nothing queued runs any more once the code is set; what was running ends. Whoever waits on the host is woken.
 //! 3. A primary context keeps its slot and its poison over release and retain, as a fault outlives everything but the
 //!    process.
 //! 4. Contexts are never recycled: there are few.
 
 use crate::abi::CUcontext;
+use crate::connection::Connection;
 use crate::entries::Entry;
-use crate::errors::{Code, Outcome, refuse, say};
+use crate::errors::{Code, Outcome, refuse, say, thread_name};
 use crate::event;
 use crate::memory;
 use crate::module;
@@ -19,7 +23,7 @@ use crate::stream::Stream;
 use parking_lot::{Mutex, MutexGuard};
 use std::cell::{Cell, RefCell};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// A context.
 pub(crate) struct Context {
@@ -34,7 +38,13 @@ pub(crate) struct Context {
     handle: AtomicU64,
     active: AtomicBool,
     poison: AtomicU32,
+    /// True once every call returns that code.
+    seen: AtomicBool,
     streams: Mutex<Vec<&'static Stream>>,
+    /// The hardware queues that its streams share; none if each has its own.
+    connections: Box<[Connection]>,
+    /// Streams that were given a connection.
+    connected: AtomicUsize,
     null: OnceLock<&'static Stream>,
     peers: Mutex<Vec<u32>>,
     limits: Mutex<[usize; 7]>,
@@ -236,7 +246,10 @@ impl Context {
             handle: AtomicU64::new(0),
             active: AtomicBool::new(true),
             poison: AtomicU32::new(0),
+            seen: AtomicBool::new(false),
             streams: Mutex::default(),
+            connections: (0..plan::get().connections).map(|_| Connection::default()).collect(),
+            connected: AtomicUsize::new(0),
             null: OnceLock::new(),
             peers: Mutex::default(),
             limits: Mutex::new([1024, 1 << 20, 8 << 20, 0, 0, 64, 0]),
@@ -263,7 +276,9 @@ impl Context {
     /// An error unless calls on it can do something.
     #[inline]
     pub(crate) fn usable(&self) -> Outcome {
-        if let Some(code) = self.poisoned() {
+        if let Some(code) = self.poisoned()
+            && self.seen.load(Ordering::Acquire)
+        {
             return Err(code.into());
         }
         if !self.active.load(Ordering::Acquire) {
@@ -272,8 +287,24 @@ impl Context {
         Ok(())
     }
 
-    /// Poisons it for good.
+    /// Returns an error unless calls can use the context, and reports a fault that no call has
+    /// reported so far.
+    #[inline]
+    pub(crate) fn report(&self) -> Outcome {
+        if self.poisoned().is_some() {
+            self.seen.store(true, Ordering::Release);
+        }
+        self.usable()
+    }
+
+    /// Poisons it for good; every call returns the code.
     pub(crate) fn poison(&self, code: Code, why: &str) {
+        self.lose(code, why, true);
+    }
+
+    /// Poisons it for good. With `seen` every call returns the code, otherwise only after one has
+    /// reported it.
+    pub(crate) fn lose(&self, code: Code, why: &str, seen: bool) {
         static POISONING: Mutex<()> = Mutex::new(());
         let poisoning = POISONING.lock();
         if self.poisoned().is_some() {
@@ -281,6 +312,7 @@ impl Context {
         }
         // Before anybody can find out, and perhaps end the process.
         say(&format!("device {}: {}: {why}; the context is lost", self.device, code.name()));
+        self.seen.store(seen, Ordering::Release);
         self.poison.store(code.0, Ordering::Release);
         drop(poisoning);
         for stream in self.streams() {
@@ -291,6 +323,20 @@ impl Context {
     /// Its streams, the null stream included, and those destroyed that still have work.
     pub(crate) fn streams(&self) -> Vec<&'static Stream> {
         self.streams.lock().clone()
+    }
+
+    /// The number of the connection for one more stream, by turns.
+    pub(crate) fn next_connection(&self) -> usize {
+        match self.connections.len() {
+            0 => 0,
+            len => self.connected.fetch_add(1, Ordering::Relaxed) % len,
+        }
+    }
+
+    /// The connection of a number; none if each stream has its own.
+    #[inline]
+    pub(crate) fn connection(&self, number: usize) -> Option<&Connection> {
+        self.connections.get(number)
     }
 
     pub(crate) fn add_stream(&self, stream: &'static Stream) {
@@ -319,7 +365,18 @@ impl Context {
                 stream.wait_until_done()?;
             }
         }
-        self.usable()
+        self.report()
+    }
+
+    /// Waits for its work if the plan makes allocations and loading wait.
+    pub(crate) fn synchronize_if_asked(&self, call: &str) -> Outcome {
+        if !plan::get().alloc_waits {
+            return Ok(());
+        }
+        if !self.streams().iter().all(|stream| stream.is_idle()) {
+            say(&format!("{call} waits for the device on thread {}", thread_name()));
+        }
+        self.synchronize()
     }
 
     /// Waits for its work and gives back all that is in it.

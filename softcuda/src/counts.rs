@@ -72,6 +72,11 @@ pub(crate) fn all() -> [u64; NAMES.len()] {
     std::array::from_fn(|entry| sums[entry] - blocks.at_reset[entry])
 }
 
+/// A number that grows by one with each call of the calling thread. It begins at any number.
+pub(crate) fn of_this_thread(index: usize) -> u64 {
+    MINE.get().unwrap_or_else(lease).0[index].load(Relaxed)
+}
+
 /// Starts again from zero.
 pub(crate) fn reset() {
     let mut blocks = BLOCKS.lock();
@@ -96,5 +101,15 @@ mod tests {
             std::thread::spawn(|| count(Entry::cuCtxGetFlags)).join().unwrap();
         }
         assert_eq!(all()[Entry::cuCtxGetFlags as usize] - before, 3);
+    }
+
+    #[test]
+    fn a_thread_is_told_of_its_own_calls() {
+        let entry = Entry::cuCtxGetApiVersion;
+        let before = of_this_thread(entry as usize);
+        std::thread::spawn(move || count(entry)).join().unwrap();
+        assert_eq!(of_this_thread(entry as usize), before);
+        count(entry);
+        assert_eq!(of_this_thread(entry as usize), before + 1);
     }
 }

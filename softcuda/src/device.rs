@@ -59,10 +59,15 @@ pub(crate) fn bus_id(device: u32) -> String {
     format!("0000:{:02X}:00.0", physical(device) + 1)
 }
 
+/// Returns whether blocks may be launched in clusters.
+pub(crate) fn has_clusters() -> bool {
+    plan::get().capability >= (9, 0)
+}
+
 /// The value of a `CUdevice_attribute`. What a device like this would not have is 0.
 pub(crate) fn attribute(device: u32, attribute: i32) -> Outcome<i32> {
     let plan = plan::get();
-    let memops = plan.memops as i32;
+    let (memops, register) = (plan.memops as i32, plan.register as i32);
     Ok(match attribute {
         1 => MAX_THREADS as i32,
         2..=4 => MAX_BLOCK[attribute as usize - 2] as i32,
@@ -83,12 +88,15 @@ pub(crate) fn attribute(device: u32, attribute: i32) -> Outcome<i32> {
         39 => THREADS_PER_MULTIPROCESSOR as i32,
         40 => 2,
         51 => 32,
-        // Compute capability 8.0.
-        75 => 8,
-        76 => 0,
+        75 => plan.capability.0 as i32,
+        76 => plan.capability.1 as i32,
         81 => 100 << 10,
-        // Host pointers of registered memory as device pointers, cooperative launches, host registration, memory pools.
-        91 | 95 | 99 | 115 => 1,
+        // Managed memory, which host and device may access at the same time.
+        83 | 89 => 1,
+        // Host pointers of registered memory as device pointers, host registration.
+        91 | 99 => register,
+        // Cooperative launches, memory pools.
+        95 | 115 => 1,
         // Stream memory operations: version 1 (the bare entry points) is not there.
         92..=94 => 0,
         122 => memops,
@@ -96,6 +104,7 @@ pub(crate) fn attribute(device: u32, attribute: i32) -> Outcome<i32> {
         97 => SHARED_OPTIN_BYTES as i32,
         106 => 32,
         111 => 1024,
+        120 => has_clusters() as i32,
         _ if (1..=150).contains(&attribute) => 0,
         _ => return Err(Code::INVALID_VALUE.into()),
     })

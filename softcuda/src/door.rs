@@ -1,31 +1,43 @@
 //! The door that every exported function goes through: it counts the call, lets a plan fail it, keeps panics from crossing
 //! into C, and says on stderr what a caller did wrong.
 
+use crate::capture;
 use crate::context;
 use crate::counts;
+use crate::ending;
 use crate::entries::{Entry, NAMES};
 use crate::errors::{Code, Failure, Outcome, say};
 use crate::plan;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether `cuInit` has succeeded.
+/// True from the first `cuInit` that succeeds until the process [ends](ending).
 pub(crate) static INITIALISED: AtomicBool = AtomicBool::new(false);
 
 /// Runs the inside of an entry point.
 #[inline]
 pub(crate) fn enter(entry: Entry, body: impl FnOnce() -> Outcome) -> Code {
     counts::count(entry);
+    if plan::get().is_stub {
+        return Code::STUB_LIBRARY;
+    }
     if let Some(code) = plan::get().failures.planned(entry) {
         return planned(entry, code);
     }
     if !entry.works_always() {
         if !INITIALISED.load(Ordering::Acquire) {
-            return Code::NOT_INITIALIZED;
+            return if ending::has_ended() { ending::late(entry) } else { Code::NOT_INITIALIZED };
         }
         if context::in_host_function() {
             return told(entry, Code::NOT_PERMITTED, "called from a host function");
         }
+    }
+    if plan::get().capture_strict
+        && capture::any()
+        && entry.may_be_unsafe()
+        && let Err(Failure { code, why }) = capture::refuse_unsafe()
+    {
+        return told(entry, code, &why.unwrap_or_default());
     }
     let turn = plan::get().one_at_a_time.then(|| context::take_turn(entry)).flatten();
     let outcome = catch_unwind(AssertUnwindSafe(body));

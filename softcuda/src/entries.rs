@@ -150,6 +150,13 @@ entries! {
     cuMemsetD16_v2
     cuMemsetD32_v2
     cuMemGetAddressRange_v2
+    cuMemAllocManaged
+    cuStreamAttachMemAsync
+    cuMemPrefetchAsync
+    cuMemPrefetchAsync_v2
+    cuMemAdvise
+    cuMemAdvise_v2
+    cuPointerGetAttributes
     cuModuleGetLoadingMode
     cuFuncLoad
     cuDevicePrimaryCtxSetFlags_v2
@@ -172,6 +179,24 @@ impl Entry {
                 | Entry::cuGetErrorName
                 | Entry::cuGetErrorString
                 | Entry::softcudaRegisterKernel
+        )
+    }
+
+    /// Returns true for calls that count as potentially unsafe if `SOFTCUDA_CAPTURE_STRICT` is set.
+    pub(crate) fn may_be_unsafe(self) -> bool {
+        matches!(
+            self,
+            Entry::cuStreamQuery
+                | Entry::cuStreamSynchronize
+                | Entry::cuStreamCreate
+                | Entry::cuStreamCreateWithPriority
+                | Entry::cuStreamDestroy_v2
+                | Entry::cuEventElapsedTime
+                | Entry::cuEventElapsedTime_v2
+                | Entry::cuMemGetInfo_v2
+                | Entry::cuMemPoolTrimTo
+                | Entry::cuModuleGetFunction
+                | Entry::cuFuncLoad
         )
     }
 

@@ -189,6 +189,7 @@ pub(crate) fn wait(on: CUstream, handle: CUevent, flags: u32) -> Outcome {
         );
     }
     if !source.reached(ticket) && !std::ptr::eq(source, stream) {
+        source.report_own_fault()?;
         stream.enqueue(Work::Wait { on: source, ticket })?;
     }
     Ok(())
@@ -197,7 +198,10 @@ pub(crate) fn wait(on: CUstream, handle: CUevent, flags: u32) -> Outcome {
 /// Whether the moment has come.
 pub(crate) fn query(handle: CUevent) -> Outcome {
     match named(handle)?.mark()? {
-        Some((source, ticket)) if !source.reached(ticket) => Err(Code::NOT_READY.into()),
+        Some((source, ticket)) if !source.reached(ticket) => {
+            source.report_own_fault()?;
+            Err(Code::NOT_READY.into())
+        }
         _ => Ok(()),
     }
 }
@@ -263,7 +267,10 @@ impl Event {
             refuse!(INVALID_HANDLE, "the event was never recorded");
         }
         match (state.time, state.mark) {
-            (_, Some((source, ticket))) if !source.reached(ticket) => Err(Code::NOT_READY.into()),
+            (_, Some((source, ticket))) if !source.reached(ticket) => {
+                source.report_own_fault()?;
+                Err(Code::NOT_READY.into())
+            }
             (Some(time), _) => Ok(time),
             (None, _) => Err(Code::NOT_READY.into()),
         }

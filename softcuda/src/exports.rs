@@ -7,6 +7,7 @@ mod events;
 mod fills;
 mod graphs;
 mod launches;
+mod managed;
 mod memory;
 mod modules;
 mod own;

@@ -67,8 +67,12 @@ impl Failures {
 /// Whether the launch that is about to execute poisons its context, and with what.
 pub(crate) fn poisoned_launch() -> Option<Code> {
     static LAUNCHES: AtomicU64 = AtomicU64::new(0);
-    let (nth, code) = plan::get().poison_launch?;
-    (LAUNCHES.fetch_add(1, Relaxed) + 1 == nth).then_some(code)
+    let poisons = &plan::get().poison_launch;
+    if poisons.is_empty() {
+        return None;
+    }
+    let launch = LAUNCHES.fetch_add(1, Relaxed) + 1;
+    poisons.iter().find(|(nth, _)| *nth == launch).map(|(_, code)| *code)
 }
 
 /// Whether the write that is about to execute is lost.

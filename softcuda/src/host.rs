@@ -9,10 +9,12 @@
 //!    queued or running work touches it, that is said on stderr, the stream's context is poisoned, and the call returns
 //!    when nothing that runs touches it.
 //! 3. Memory that this library made is given back to the system; memory that was registered is left alone.
+//! 4. Managed memory is in the list as well: what it is besides stands in `managed.rs`.
 
 use crate::context::{self, Context};
 use crate::errors::{Code, Outcome, refuse, say};
 use crate::memory;
+use crate::plan;
 use crate::stream;
 use crate::work::HostRange;
 use parking_lot::Mutex;
@@ -34,10 +36,20 @@ pub(crate) struct Locked {
     /// What it was made with.
     pub(crate) flags: u32,
     context: u32,
-    /// Whether this library made it.
-    made: bool,
+    origin: Origin,
     /// A number that no other memory has or had.
     serial: u64,
+}
+
+/// The origin of a range, which decides how it ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// `cuMemHostAlloc`.
+    Made,
+    /// `cuMemHostRegister`: the caller's memory.
+    Registered,
+    /// `cuMemAllocManaged`.
+    Managed,
 }
 
 static RANGES: Mutex<Vec<Locked>> = Mutex::new(Vec::new());
@@ -96,11 +108,15 @@ fn look_up(ranges: &[Locked], address: usize, len: usize) -> Kind {
 impl Locked {
     /// Whether it is page-locked for a context.
     fn serves(self, context: &Context) -> bool {
-        self.made || self.flags & PORTABLE != 0 || self.context == context.index
+        self.origin != Origin::Registered || self.flags & PORTABLE != 0 || self.context == context.index
     }
 
     fn is_mapped(self) -> bool {
-        self.made || self.flags & DEVICE_MAP != 0
+        self.origin != Origin::Registered || self.flags & DEVICE_MAP != 0
+    }
+
+    pub(crate) fn is_managed(self) -> bool {
+        self.origin == Origin::Managed
     }
 
     fn range(self) -> HostRange {
@@ -142,6 +158,12 @@ pub(crate) fn allocate(len: usize, flags: u32) -> Outcome<*mut c_void> {
     if len == 0 || flags & !7 != 0 {
         refuse!(INVALID_VALUE, "{len} bytes, flags {flags:#x}");
     }
+    context.synchronize_if_asked("cuMemHostAlloc")?;
+    make(context, len, flags, Origin::Made)
+}
+
+/// Makes a range of the system's memory, all zero.
+pub(crate) fn make(context: &Context, len: usize, flags: u32, origin: Origin) -> Outcome<*mut c_void> {
     // SAFETY: a new private mapping at an address of the system's choice.
     let start = unsafe {
         libc::mmap(
@@ -161,7 +183,7 @@ pub(crate) fn allocate(len: usize, flags: u32) -> Outcome<*mut c_void> {
         len,
         flags,
         context: context.index,
-        made: true,
+        origin,
         serial: memory::new_serial(),
     })?;
     Ok(start)
@@ -173,36 +195,48 @@ pub(crate) fn register(start: usize, len: usize, flags: u32) -> Outcome {
     if start == 0 || len == 0 || flags & !15 != 0 || start.checked_add(len).is_none() {
         refuse!(INVALID_VALUE, "{len} bytes at {start:#x}, flags {flags:#x}");
     }
-    add(Locked { start, len, flags, context: context.index, made: false, serial: memory::new_serial() })
+    if !plan::get().register {
+        refuse!(NOT_SUPPORTED, "SOFTCUDA_NO_REGISTER or SOFTCUDA_CONFIDENTIAL is set");
+    }
+    context.synchronize_if_asked("cuMemHostRegister")?;
+    let (context, serial) = (context.index, memory::new_serial());
+    add(Locked { start, len, flags, context, origin: Origin::Registered, serial })
 }
 
 /// Gives back memory that [`allocate`] made.
 pub(crate) fn free(start: usize) -> Outcome {
     context::current()?;
-    let range = remove(start, true)?;
-    unmap(range);
+    end(start, Origin::Made)
+}
+
+/// Gives back memory that [`make`] made.
+pub(crate) fn end(start: usize, origin: Origin) -> Outcome {
+    unmap(remove(start, origin)?);
     Ok(())
 }
 
 /// Ends what [`register`] began.
 pub(crate) fn unregister(start: usize) -> Outcome {
     context::current()?;
-    remove(start, false).map(drop)
+    remove(start, Origin::Registered).map(drop)
 }
 
-fn remove(start: usize, made: bool) -> Outcome<Locked> {
+fn remove(start: usize, origin: Origin) -> Outcome<Locked> {
     let range = {
         let mut ranges = RANGES.lock();
         let found = ranges.binary_search_by_key(&start, |range| range.start);
         match found {
-            Ok(place) if ranges[place].made == made => {
+            Ok(place) if ranges[place].origin == origin => {
                 VERSION.fetch_add(1, Ordering::Release);
                 ranges.remove(place)
             }
-            _ if made => {
-                refuse!(INVALID_VALUE, "{start:#x} was not made by cuMemHostAlloc or cuMemAllocHost")
-            }
-            _ => refuse!(HOST_MEMORY_NOT_REGISTERED, "{start:#x} is not registered"),
+            _ => match origin {
+                Origin::Made => {
+                    refuse!(INVALID_VALUE, "{start:#x} was not made by cuMemHostAlloc or cuMemAllocHost")
+                }
+                Origin::Managed => refuse!(INVALID_VALUE, "{start:#x} was not made by cuMemAllocManaged"),
+                Origin::Registered => refuse!(HOST_MEMORY_NOT_REGISTERED, "{start:#x} is not registered"),
+            },
         }
     };
     punish_users(range.range());
@@ -218,7 +252,7 @@ fn punish_users(range: HostRange) {
                 "page-locked memory at {:#x}, {} bytes, ended while queued work still uses it",
                 range.start, range.len
             );
-            context.poison(Code::ILLEGAL_ADDRESS, &why);
+            stream.fault(Code::ILLEGAL_ADDRESS, &why);
         }
         stream.wait_until_untouched(range);
     }
@@ -241,7 +275,7 @@ pub(crate) fn free_all(context: &Context) {
     };
     for range in ended {
         punish_users(range.range());
-        if range.made {
+        if range.origin != Origin::Registered {
             unmap(range);
         }
     }
@@ -259,6 +293,9 @@ pub(crate) fn serial(address: usize) -> Option<u64> {
 pub(crate) fn device_pointer(address: usize) -> Outcome<u64> {
     let context = context::current()?;
     match find(address, 1) {
+        Kind::Locked(range) if range.is_managed() => {
+            refuse!(INVALID_VALUE, "{address:#x} is managed memory, whose address is the same on devices")
+        }
         Kind::Locked(range) if range.serves(context) && range.is_mapped() => Ok(address as u64),
         Kind::Locked(_) => refuse!(INVALID_VALUE, "{address:#x} is not mapped for this context"),
         _ => refuse!(INVALID_VALUE, "{address:#x} is not page-locked"),
@@ -269,15 +306,28 @@ pub(crate) fn device_pointer(address: usize) -> Outcome<u64> {
 pub(crate) fn flags(address: usize) -> Outcome<u32> {
     context::current()?;
     match find(address, 1) {
-        Kind::Locked(range) => Ok(range.flags),
+        Kind::Locked(range) if !range.is_managed() => Ok(range.flags),
         _ => refuse!(INVALID_VALUE, "{address:#x} is not page-locked"),
     }
 }
 
-/// The whole range that an address lies in: start, length, and the context.
-pub(crate) fn whole(address: usize) -> Option<(usize, usize, &'static Context)> {
+/// The whole range that an address lies in.
+pub(crate) struct Whole {
+    pub(crate) start: usize,
+    pub(crate) len: usize,
+    pub(crate) context: &'static Context,
+    pub(crate) is_managed: bool,
+}
+
+/// The whole range that an address lies in.
+pub(crate) fn whole(address: usize) -> Option<Whole> {
     match find(address, 1) {
-        Kind::Locked(range) => Some((range.start, range.len, context::at(range.context))),
+        Kind::Locked(range) => Some(Whole {
+            start: range.start,
+            len: range.len,
+            context: context::at(range.context),
+            is_managed: range.is_managed(),
+        }),
         _ => None,
     }
 }
@@ -287,7 +337,7 @@ mod tests {
     use super::*;
 
     fn locked(start: usize, len: usize) -> Locked {
-        Locked { start, len, flags: 0, context: 0, made: false, serial: 0 }
+        Locked { start, len, flags: 0, context: 0, origin: Origin::Registered, serial: 0 }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use crate::abi::{CUfunction, CUstream, In, LaunchAttribute};
 use crate::context::Context;
 use crate::device::{
     MAX_BLOCK, MAX_GRID, MAX_THREADS, MULTIPROCESSORS, SHARED_OPTIN_BYTES, THREADS_PER_MULTIPROCESSOR,
+    has_clusters,
 };
 use crate::errors::{Code, Outcome, refuse};
 use crate::faults;
@@ -87,13 +88,23 @@ fn check_shape(function: &Function, shape: &LaunchShape) -> Outcome {
     if !within(&shape.grid, &MAX_GRID) || !within(&shape.block, &MAX_BLOCK) || threads > MAX_THREADS as u64 {
         refuse!(INVALID_VALUE, "a grid of {:?} blocks of {:?} threads", shape.grid, shape.block);
     }
+    if threads > function.max_threads() as u64 {
+        refuse!(
+            INVALID_VALUE,
+            "{threads} threads a block, where the PTX says {} at most",
+            function.max_threads()
+        );
+    }
+    if let Some(required) = function.required_threads().filter(|required| *required != shape.block) {
+        refuse!(INVALID_VALUE, "blocks of {:?} threads, where the PTX says {required:?}", shape.block);
+    }
     let most = function.max_shared.load(Relaxed);
     if shape.shared_bytes > most {
         refuse!(
             INVALID_VALUE,
             "{} bytes of shared memory, where the function may have {most}; cuFuncSetAttribute raises that to {}",
             shape.shared_bytes,
-            SHARED_OPTIN_BYTES
+            SHARED_OPTIN_BYTES - function.static_shared()
         );
     }
     Ok(())
@@ -111,6 +122,10 @@ pub(crate) fn check_attributes(
         let LaunchAttribute { id, value, .. } = attributes.at(index)?;
         match id {
             2 if value[0] != 0 => check_cooperative(function, shape)?,
+            4 if !has_clusters() => {
+                let (major, minor) = plan::get().capability;
+                refuse!(NOT_SUPPORTED, "clusters on a device of compute capability {major}.{minor}");
+            }
             4 => {
                 let cluster: u64 = value[..3].iter().map(|axis| *axis as u64).product();
                 let divides =
@@ -147,11 +162,11 @@ pub(crate) fn occupancy(function: &Function, threads: u32, shared_bytes: usize) 
     if threads == 0 || shared_bytes > function.max_shared.load(Relaxed) as usize {
         return Err(Code::INVALID_VALUE.into());
     }
-    if threads > MAX_THREADS {
+    if threads > function.max_threads() {
         return Ok(0);
     }
     let by_threads = THREADS_PER_MULTIPROCESSOR / threads.next_multiple_of(32);
-    let by_shared = SHARED_OPTIN_BYTES / (shared_bytes.max(1) as u32);
+    let by_shared = SHARED_OPTIN_BYTES / (function.static_shared() + shared_bytes as u32).max(1);
     Ok(by_threads.min(by_shared).min(32))
 }
 

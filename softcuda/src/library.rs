@@ -3,6 +3,7 @@
 use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// A folder with `libcuda.so` and `libcuda.so.1`, to be put on `LD_LIBRARY_PATH` of a child process.
 ///
@@ -16,11 +17,35 @@ pub fn library_dir() -> io::Result<PathBuf> {
     folder_of("libwarpline_softcuda.so", "softcuda", &["libcuda.so", "libcuda.so.1"])
 }
 
+/// A folder as a CUDA toolkit has it for linking, `stubs`, with a `libcuda.so` whose every call
+/// answers `CUDA_ERROR_STUB_LIBRARY`.
+///
+/// # Errors
+/// Returns a path under the rules of [`library_dir`].
+pub fn stubs_dir() -> io::Result<PathBuf> {
+    folder_of("libwarpline_softcuda.so", "stubs", &["libcuda.so"])
+}
+
+/// Returns whether this library was loaded from a folder of that name.
+pub(crate) fn is_stub() -> bool {
+    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: dladdr takes any address and writes what it knows of it.
+    let known = unsafe { libc::dladdr(is_stub as *const libc::c_void, info.as_mut_ptr()) };
+    // SAFETY: zeros are valid, and dladdr wrote the rest.
+    let file = unsafe { info.assume_init() }.dli_fname;
+    if known == 0 || file.is_null() {
+        return false;
+    }
+    // SAFETY: `from_ptr` needs a string that lives: it is the loader's own.
+    let file = unsafe { std::ffi::CStr::from_ptr(file) }.to_string_lossy();
+    Path::new(&*file).parent().is_some_and(|folder| folder.ends_with("stubs"))
+}
+
 /// A stand-in's `libcublas.so.12`, in a folder of its own, likewise: for a package that has `warpline-softcublas` as a
 /// dev-dependency.
 ///
 /// # Errors
-/// As for [`library_dir`].
+/// Returns a path under the rules of [`library_dir`].
 pub fn cublas_library() -> io::Result<PathBuf> {
     const NAME: &str = "libcublas.so.12";
     Ok(folder_of("libwarpline_softcublas.so", "softcublas", &[NAME])?.join(NAME))
@@ -51,7 +76,10 @@ fn link(library: &Path, place: &Path) -> io::Result<()> {
     if std::fs::read_link(place).is_ok_and(|target| target == library) {
         return Ok(());
     }
-    let fresh = place.with_extension(format!("new-{}", std::process::id()));
+    static LINKS: AtomicU32 = AtomicU32::new(0);
+    // A name for each call: several threads of a process may be here at once.
+    let name = format!("new-{}-{}", std::process::id(), LINKS.fetch_add(1, Relaxed));
+    let fresh = place.with_extension(name);
     let _ = std::fs::remove_file(&fresh);
     symlink(library, &fresh)?;
     std::fs::rename(&fresh, place)

@@ -2,6 +2,7 @@
 
 use crate::abi::{CUdeviceptr, CUstream};
 use crate::errors::{Outcome, refuse};
+use crate::managed;
 use crate::memory::{self, Asker};
 use crate::op::{Compare, Op, Word};
 use crate::plan;
@@ -17,6 +18,15 @@ fn word(stream: &Stream, address: CUdeviceptr, value: u64, wide: bool) -> Outcom
     let bytes = if wide { 8 } else { 4 };
     if !address.is_multiple_of(bytes) {
         refuse!(INVALID_VALUE, "{address:#x} is not aligned to {bytes}");
+    }
+    if plan::get().confidential && !memory::is_device_address(address) {
+        refuse!(INVALID_VALUE, "{address:#x} is page-locked, so managed, as SOFTCUDA_CONFIDENTIAL is set");
+    }
+    if managed::has(address) {
+        refuse!(
+            INVALID_VALUE,
+            "the word at {address:#x} is managed memory, which these operations do not take"
+        );
     }
     match memory::device_range(stream.context(), address, bytes as usize, Asker::Call) {
         Ok(behind) => Ok(Word { address: behind, value, wide }),

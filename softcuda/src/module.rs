@@ -6,8 +6,10 @@ use crate::device::{MAX_THREADS, SHARED_BYTES, SHARED_OPTIN_BYTES};
 use crate::errors::{Code, Outcome, refuse};
 use crate::kernel::{self, Kernel, Name};
 use crate::memory::{self, Asker};
-use crate::ptx::{self, Ptx};
+use crate::plan;
+use crate::ptx::{self, Entry, Ptx};
 use crate::slab::Slab;
+use crate::target::Version;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char};
@@ -31,8 +33,8 @@ pub(crate) struct Function {
     /// Its name, with a nul.
     pub(crate) name: CString,
     twin: &'static Name,
-    /// The parameters' bytes as the PTX has them.
-    sizes: Option<Vec<usize>>,
+    /// The declaration in the PTX; none of an image's.
+    declared: Option<Entry>,
     /// The newest registration that was compared with them.
     compared: AtomicU32,
     /// Shared memory that a launch may ask for.
@@ -76,15 +78,39 @@ pub(crate) fn load_file(name: &str) -> Outcome<CUmodule> {
 fn loading() -> Outcome<&'static Context> {
     let context = context::current()?;
     crate::capture::refuse_unsafe()?;
+    context.synchronize_if_asked("loading a module")?;
     Ok(context)
 }
 
 fn load_text(context: &'static Context, text: &[u8]) -> Outcome<CUmodule> {
     let parsed = std::str::from_utf8(text).map_err(|error| error.to_string()).and_then(ptx::parse);
-    match parsed {
-        Ok(ptx) => new_module(context, Some(ptx)),
+    let ptx = match parsed {
+        Ok(ptx) => ptx,
         Err(why) => refuse!(INVALID_PTX, "{why}"),
+    };
+    let (newest, capability) = (Version::newest_of(plan::get().driver_version), plan::get().capability);
+    if ptx.version > newest {
+        refuse!(
+            UNSUPPORTED_PTX_VERSION,
+            "Unsupported .version {}; current version is '{newest}'",
+            ptx.version
+        );
     }
+    if !ptx.target.runs_on(capability) {
+        refuse!(
+            NO_BINARY_FOR_GPU,
+            "SM version specified by .target is higher than default SM version assumed"
+        );
+    }
+    let shared = ptx.entries.iter().find(|(_, entry)| entry.shared_bytes > SHARED_BYTES);
+    if let Some((name, entry)) = shared {
+        let bytes = entry.shared_bytes;
+        refuse!(
+            INVALID_PTX,
+            "Entry function '{name}' uses too much shared data ({bytes:#x} bytes, {SHARED_BYTES:#x} max)"
+        );
+    }
+    new_module(context, Some(ptx))
 }
 
 fn new_module(context: &'static Context, ptx: Option<Ptx>) -> Outcome<CUmodule> {
@@ -122,6 +148,7 @@ fn known(handle: CUmodule) -> Outcome<&'static Module> {
 /// Unloads a module, with its functions and variables, once the context's work is done.
 pub(crate) fn unload(handle: CUmodule) -> Outcome {
     let module = known(handle)?;
+    crate::capture::refuse_unsafe()?;
     context::at(module.context).synchronize()?;
     if MODULES.revoke(handle.0).is_none() {
         refuse!(INVALID_HANDLE, "the module is destroyed");
@@ -158,14 +185,17 @@ impl Module {
 pub(crate) fn get_function(handle: CUmodule, name: &str) -> Outcome<CUfunction> {
     let module = known(handle)?;
     let twin = kernel::named(name);
-    let sizes = match &module.ptx {
+    let declared = match &module.ptx {
         Some(ptx) => match ptx.entries.get(name) {
-            Some(sizes) => Some(sizes.clone()),
+            Some(entry) => Some(entry.clone()),
             None => return Err(Code::NOT_FOUND.into()),
         },
         None if twin.newest().is_some() => None,
         None => refuse!(NOT_FOUND, "an image has the kernels that are registered, and {name} is not"),
     };
+    if !module.functions.lock().contains_key(name) {
+        context::at(module.context).synchronize_if_asked("cuModuleGetFunction")?;
+    }
     let mut functions = module.functions.lock();
     if let Some(known) = functions.get(name) {
         if let Some(function) = FUNCTIONS.get(*known) {
@@ -173,13 +203,14 @@ pub(crate) fn get_function(handle: CUmodule, name: &str) -> Outcome<CUfunction> 
         }
         return Ok(CUfunction(*known));
     }
+    let static_bytes = declared.as_ref().map_or(0, |entry| entry.shared_bytes);
     let function = Function {
         context: module.context,
         name: CString::new(name).map_err(|_| Code::INVALID_VALUE)?,
         twin,
-        sizes,
+        declared,
         compared: AtomicU32::new(0),
-        max_shared: AtomicU32::new(SHARED_BYTES),
+        max_shared: AtomicU32::new(SHARED_BYTES - static_bytes),
         carveout: AtomicI32::new(-1),
     };
     function.kernel()?;
@@ -217,21 +248,39 @@ impl Function {
 
     #[cold]
     fn compare(&self, kernel: &Kernel) -> Outcome {
-        match &self.sizes {
-            Some(sizes) if !kernel.sizes().eq(sizes.iter().copied()) => refuse!(
+        match &self.declared {
+            Some(entry) if !kernel.sizes().eq(entry.params.iter().copied()) => refuse!(
                 INVALID_IMAGE,
-                "kernel {} has parameters of {sizes:?} bytes in the PTX and of {:?} in its registration",
+                "kernel {} has parameters of {:?} bytes in the PTX and of {:?} in its registration",
                 kernel.name,
+                entry.params,
                 kernel.sizes().collect::<Vec<_>>()
             ),
             _ => Ok(()),
         }
     }
 
+    /// Its static shared memory, in bytes.
+    pub(crate) fn static_shared(&self) -> u32 {
+        self.declared.as_ref().map_or(0, |entry| entry.shared_bytes)
+    }
+
+    /// Threads a block at most.
+    pub(crate) fn max_threads(&self) -> u32 {
+        let limits = |entry: &Entry| entry.threads.map(|axes| axes.iter().product()).or(entry.max_threads);
+        self.declared.as_ref().and_then(limits).map_or(MAX_THREADS, |most| most.min(MAX_THREADS))
+    }
+
+    /// The threads that its blocks must have along each axis, if it says so.
+    pub(crate) fn required_threads(&self) -> Option<[u32; 3]> {
+        self.declared.as_ref().and_then(|entry| entry.threads)
+    }
+
     /// The offset and size of a parameter.
     pub(crate) fn param(&self, index: usize) -> Outcome<(usize, usize)> {
         let registered = self.kernel()?.map(|kernel| kernel.sizes().collect());
-        let sizes: Vec<usize> = self.sizes.clone().or(registered).ok_or(Code::INVALID_VALUE)?;
+        let declared = self.declared.as_ref().map(|entry| entry.params.clone());
+        let sizes: Vec<usize> = declared.or(registered).ok_or(Code::INVALID_VALUE)?;
         let mut offset = 0usize;
         for (at, size) in sizes.iter().enumerate() {
             let align = if size.is_power_of_two() { (*size).min(16) } else { 8 };
@@ -247,8 +296,9 @@ impl Function {
     /// A `CUfunction_attribute`.
     pub(crate) fn attribute(&self, attribute: i32) -> Outcome<i32> {
         Ok(match attribute {
-            0 => MAX_THREADS as i32,
-            1..=3 | 7 => 0,
+            0 => self.max_threads() as i32,
+            1 => self.static_shared() as i32,
+            2 | 3 | 7 => 0,
             4 => 32,
             5 | 6 => 80,
             8 => self.max_shared.load(Relaxed) as i32,
@@ -261,7 +311,9 @@ impl Function {
     /// Sets one of those that can be set.
     pub(crate) fn set_attribute(&self, attribute: i32, value: i32) -> Outcome {
         match (attribute, value) {
-            (8, 0..) if value as u32 <= SHARED_OPTIN_BYTES => self.max_shared.store(value as u32, Relaxed),
+            (8, 0..) if value as u32 <= SHARED_OPTIN_BYTES - self.static_shared() => {
+                self.max_shared.store(value as u32, Relaxed);
+            }
             (9, -1..=100) => self.carveout.store(value, Relaxed),
             (10..=15, _) => {}
             _ => refuse!(INVALID_VALUE, "function attribute {attribute} cannot be {value}"),

@@ -125,7 +125,7 @@ impl Op {
                 let Some(delay) = plan::get().copy_delay else { return Ready::Now };
                 let now = Instant::now();
                 let due = *since.get_or_insert(now) + delay;
-                if now < due { Ready::At(due) } else { Ready::Now }
+                if now < due { Ready::Underway(due) } else { Ready::Now }
             }
             Op::Call(_) => Ready::OnHostThread,
             _ => Ready::Now,

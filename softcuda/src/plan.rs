@@ -1,5 +1,6 @@
 //! What the environment asks for, read once, at the first call.
 
+use crate::ending::LateCalls;
 use crate::errors::Code;
 use crate::faults::Failures;
 pub(crate) use crate::faults::Planned;
@@ -14,16 +15,28 @@ pub(crate) struct Plan {
     pub(crate) memory_bytes: u64,
     pub(crate) peer: bool,
     pub(crate) failures: Failures,
-    pub(crate) poison_launch: Option<(u64, Code)>,
+    /// Which launches poison their context, and with what.
+    pub(crate) poison_launch: Vec<(u64, Code)>,
+    pub(crate) fault_seen_by_stream: bool,
     pub(crate) lose_write: Option<u64>,
     pub(crate) copy_delay: Option<Duration>,
     pub(crate) depth: Option<u64>,
+    /// The number of hardware queues that the streams of a context share; 0 if each has its own.
+    pub(crate) connections: usize,
     pub(crate) one_at_a_time: bool,
+    pub(crate) alloc_waits: bool,
     pub(crate) graph_seed: u64,
+    pub(crate) capture_strict: bool,
     pub(crate) memops: bool,
+    pub(crate) register: bool,
+    pub(crate) confidential: bool,
     pub(crate) immediate: bool,
     pub(crate) counts: bool,
+    pub(crate) late_calls: LateCalls,
     pub(crate) driver_version: i32,
+    pub(crate) capability: (u32, u32),
+    /// Set where it was loaded as a toolkit's stub.
+    pub(crate) is_stub: bool,
 }
 
 static PLAN: OnceLock<Plan> = OnceLock::new();
@@ -69,10 +82,18 @@ impl Reader<'_> {
     }
 }
 
+/// Reads `nth[:code]`.
+fn poison(text: &str) -> Option<(u64, Code)> {
+    let (nth, code) = text.split_once(':').unwrap_or((text, "700"));
+    let nth = nth.parse().ok().filter(|nth| *nth > 0)?;
+    Some((nth, Code(code.parse().ok().filter(|code| (1..=9999).contains(code))?)))
+}
+
 impl Plan {
     /// The plan that variables ask for, and what is wrong with them.
     fn read(variable: &dyn Fn(&str) -> Option<String>) -> (Plan, Vec<String>) {
         let mut reader = Reader { variable, mistakes: Vec::new() };
+        let confidential = reader.flag("SOFTCUDA_CONFIDENTIAL", false);
         let count = reader.read("SOFTCUDA_DEVICES", 1, |text| text.parse().ok().filter(|count| *count <= 16));
         let plan = Plan {
             devices: visible_devices(variable("CUDA_VISIBLE_DEVICES").as_deref(), count),
@@ -81,10 +102,12 @@ impl Plan {
             }),
             peer: reader.flag("SOFTCUDA_PEER", true),
             failures: reader.read("SOFTCUDA_FAIL", Failures::default(), Failures::parse),
-            poison_launch: reader.read("SOFTCUDA_POISON_LAUNCH", None, |text| {
-                let (nth, code) = text.split_once(':').unwrap_or((text, "700"));
-                let nth = nth.parse().ok().filter(|nth| *nth > 0)?;
-                Some(Some((nth, Code(code.parse().ok().filter(|code| *code > 0)?))))
+            poison_launch: reader
+                .read("SOFTCUDA_POISON_LAUNCH", Vec::new(), |text| text.split(',').map(poison).collect()),
+            fault_seen_by_stream: reader.read("SOFTCUDA_FAULT_SEEN", false, |text| match text {
+                "stream" => Some(true),
+                "context" | "" => Some(false),
+                _ => None,
             }),
             lose_write: reader
                 .read("SOFTCUDA_LOSE_WRITE", None, |text| text.parse().ok().filter(|nth| *nth > 0).map(Some)),
@@ -95,14 +118,27 @@ impl Plan {
                 .filter(|delay| !delay.is_zero()),
             depth: reader
                 .read("SOFTCUDA_DEPTH", None, |text| text.parse().ok().filter(|depth| *depth > 0).map(Some)),
+            connections: reader.read("SOFTCUDA_CONNECTIONS", 0, |text| {
+                text.parse().ok().filter(|count| (1..=32).contains(count))
+            }),
             one_at_a_time: reader.flag("SOFTCUDA_ONE_AT_A_TIME", false),
+            alloc_waits: reader.flag("SOFTCUDA_ALLOC_WAITS", false),
             graph_seed: reader.read("SOFTCUDA_GRAPH_SEED", 0, |text| text.parse().ok()),
+            capture_strict: reader.flag("SOFTCUDA_CAPTURE_STRICT", false),
             memops: !reader.flag("SOFTCUDA_NO_MEMOPS", false),
+            register: !reader.flag("SOFTCUDA_NO_REGISTER", false) && !confidential,
+            confidential,
             immediate: reader.flag("SOFTCUDA_IMMEDIATE", false),
             counts: reader.flag("SOFTCUDA_COUNTS", false),
+            late_calls: reader.read("SOFTCUDA_LATE_CALLS", LateCalls::Count, LateCalls::parse),
             driver_version: reader.read("SOFTCUDA_DRIVER_VERSION", 12040, |text| {
                 text.parse().ok().filter(|version| *version >= 1000)
             }),
+            capability: reader.read("SOFTCUDA_CAPABILITY", (8, 0), |text| {
+                let (major, minor) = text.split_once('.')?;
+                Some((major.parse().ok()?, minor.parse().ok().filter(|minor| *minor < 10)?))
+            }),
+            is_stub: crate::library::is_stub(),
         };
         (plan, reader.mistakes)
     }
@@ -135,18 +171,21 @@ mod tests {
             ("SOFTCUDA_PEER", "1"),
             ("SOFTCUDA_DEPTH", "0"),
             ("SOFTCUDA_POISON_LAUNCH", "0"),
+            ("SOFTCUDA_CAPABILITY", "9"),
         ]);
         let variables = mistakes.iter().map(|mistake| mistake.split('=').next().unwrap());
         assert_eq!(
             variables.collect::<Vec<_>>(),
-            ["SOFTCUDA_DEVICES", "SOFTCUDA_POISON_LAUNCH", "SOFTCUDA_DEPTH"]
+            ["SOFTCUDA_DEVICES", "SOFTCUDA_POISON_LAUNCH", "SOFTCUDA_DEPTH", "SOFTCUDA_CAPABILITY"]
         );
     }
 
     #[test]
     fn a_poisoned_launch_has_a_code() {
-        assert_eq!(plan(&[("SOFTCUDA_POISON_LAUNCH", "3")]).0.poison_launch, Some((3, Code(700))));
-        assert_eq!(plan(&[("SOFTCUDA_POISON_LAUNCH", "3:719")]).0.poison_launch, Some((3, Code(719))));
+        let poisons = |text| plan(&[("SOFTCUDA_POISON_LAUNCH", text)]).0.poison_launch;
+        assert_eq!(poisons("3"), [(3, Code(700))]);
+        assert_eq!(poisons("3:719,5:9999"), [(3, Code(719)), (5, Code(9999))]);
+        assert_eq!(plan(&[("SOFTCUDA_POISON_LAUNCH", "3:10000")]).1.len(), 1);
     }
 
     #[test]

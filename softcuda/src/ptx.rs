@@ -1,17 +1,34 @@
-//! The declarations in PTX text: entries with their parameters, and global variables.
+//! The declarations in PTX text: its version and target, entries with their parameters and limits,
+//! and global variables.
 //!
-//! The bodies of functions are skipped. What is read is the grammar of the PTX manual's chapters on kernel parameters and
-//! state spaces, as far as compilers write it.
+//! Of the bodies of functions only the shared variables are read. What is read is the grammar of
+//! the PTX manual's chapters on kernel parameters, performance-tuning directives and state spaces,
+//! as far as compilers write it.
 
+use crate::target::{Target, Version};
 use std::collections::BTreeMap;
 
 /// What a module declares.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Ptx {
-    /// Each entry's parameters, in order, in bytes.
-    pub(crate) entries: BTreeMap<String, Vec<usize>>,
+    pub(crate) version: Version,
+    pub(crate) target: Target,
+    pub(crate) entries: BTreeMap<String, Entry>,
     /// Each visible global variable.
     pub(crate) globals: BTreeMap<String, Global>,
+}
+
+/// An entry: a function that can be launched.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Entry {
+    /// Its parameters, in order, in bytes.
+    pub(crate) params: Vec<usize>,
+    /// `.maxntid`: the threads of a block at most, which is the product of its numbers.
+    pub(crate) max_threads: Option<u32>,
+    /// `.reqntid`: the threads of a block along each axis.
+    pub(crate) threads: Option<[u32; 3]>,
+    /// Bytes of the shared variables that its body declares or names.
+    pub(crate) shared_bytes: u32,
 }
 
 /// A variable in global or constant memory.
@@ -29,13 +46,16 @@ pub(crate) fn parse(text: &str) -> Result<Ptx, String> {
     if tokens.next() != Some(".version") {
         return Err("it does not begin with .version".into());
     }
-    tokens.next().filter(|version| version.starts_with(|c: char| c.is_ascii_digit())).ok_or("no version")?;
-    let mut target = false;
+    ptx.version = tokens.next().and_then(Version::parse).ok_or("no version")?;
+    let mut target = None;
+    // Shared variables of the module, which count for the entries whose bodies name them.
+    let mut shared = BTreeMap::new();
+    let mut external = false;
     while let Some(token) = tokens.next() {
+        let declared_elsewhere = std::mem::replace(&mut external, token == ".extern");
         match token {
             ".target" => {
-                target = true;
-                tokens.next();
+                target = Some(tokens.next().and_then(Target::parse).ok_or("no target that is known")?);
                 while tokens.peek() == Some(",") {
                     tokens.next();
                     tokens.next();
@@ -47,9 +67,11 @@ pub(crate) fn parse(text: &str) -> Result<Ptx, String> {
                 }
             }
             ".visible" | ".extern" | ".weak" | ".common" => {}
-            ".entry" => entry(&mut tokens, &mut ptx)?,
+            ".entry" => entry(&mut tokens, &shared, &mut ptx)?,
             ".func" => function(&mut tokens)?,
             ".global" | ".const" => global(&mut tokens, &mut ptx)?,
+            // Declared elsewhere, it is the dynamic shared memory.
+            ".shared" if !declared_elsewhere => shared.extend([shared_variable(&mut tokens)?]),
             ".shared" | ".tex" | ".file" | ".pragma" | ".alias" => tokens.skip_declaration()?,
             ".section" => {
                 tokens.until("{")?;
@@ -60,9 +82,7 @@ pub(crate) fn parse(text: &str) -> Result<Ptx, String> {
             _ => return Err(format!("{token:?} where a declaration was expected")),
         }
     }
-    if !target {
-        return Err("it has no .target".into());
-    }
+    ptx.target = target.ok_or("it has no .target")?;
     Ok(ptx)
 }
 
@@ -126,6 +146,19 @@ impl<'a> Tokens<'a> {
     fn number(&mut self) -> Result<usize, String> {
         let token = self.next().unwrap_or("the end");
         token.parse().map_err(|_| format!("{token:?} where a number was expected"))
+    }
+
+    /// One to three numbers with commas between; those left out are 1.
+    fn triple(&mut self) -> Result<[u32; 3], String> {
+        let mut numbers = [1; 3];
+        for number in &mut numbers {
+            *number = self.number()? as u32;
+            if self.peek() != Some(",") {
+                break;
+            }
+            self.next();
+        }
+        Ok(numbers)
     }
 
     /// Skips up to and with a token.
@@ -211,9 +244,17 @@ fn declarator<'a>(tokens: &mut Tokens<'a>) -> Result<(usize, &'a str, Option<usi
     Ok((bytes, name, count))
 }
 
-fn entry(tokens: &mut Tokens<'_>, ptx: &mut Ptx) -> Result<(), String> {
+/// A shared variable whose `.shared` has been read: its name and its bytes.
+fn shared_variable(tokens: &mut Tokens<'_>) -> Result<(String, u32), String> {
+    let (element, name, count) = declarator(tokens)?;
+    tokens.expect(";")?;
+    Ok((name.to_owned(), (element * count.unwrap_or(1)) as u32))
+}
+
+fn entry(tokens: &mut Tokens<'_>, shared: &BTreeMap<String, u32>, ptx: &mut Ptx) -> Result<(), String> {
     let name = tokens.name()?.to_owned();
-    let mut params = Vec::new();
+    let mut entry = Entry::default();
+    let params = &mut entry.params;
     if tokens.peek() == Some("(") {
         tokens.next();
         if tokens.peek() == Some(")") {
@@ -233,12 +274,14 @@ fn entry(tokens: &mut Tokens<'_>, ptx: &mut Ptx) -> Result<(), String> {
             }
         }
     }
-    // Limits such as .maxntid stand before the body; a declaration has none.
+    // Limits stand before the body; a declaration has none.
     while let Some(token) = tokens.next() {
         match token {
+            ".maxntid" => entry.max_threads = Some(tokens.triple()?.iter().product()),
+            ".reqntid" => entry.threads = Some(tokens.triple()?),
             "{" => {
-                tokens.skip_braces()?;
-                ptx.entries.insert(name, params);
+                entry.shared_bytes = shared_in_body(tokens, shared)?;
+                ptx.entries.insert(name, entry);
                 return Ok(());
             }
             ";" => return Ok(()),
@@ -246,6 +289,22 @@ fn entry(tokens: &mut Tokens<'_>, ptx: &mut Ptx) -> Result<(), String> {
         }
     }
     Err(format!("{name} has no body"))
+}
+
+/// Skips the body whose brace was just read. The bytes of the shared variables that it declares,
+/// and of those of the module that it names.
+fn shared_in_body(tokens: &mut Tokens<'_>, shared: &BTreeMap<String, u32>) -> Result<u32, String> {
+    let (mut depth, mut bytes, mut named) = (1, 0, BTreeMap::new());
+    while depth > 0 {
+        match tokens.next() {
+            Some("{") => depth += 1,
+            Some("}") => depth -= 1,
+            Some(".shared") => bytes += shared_variable(tokens)?.1,
+            Some(word) => drop(shared.get(word).and_then(|bytes| named.insert(word, *bytes))),
+            None => return Err("a brace is not closed".into()),
+        }
+    }
+    Ok(bytes + named.values().sum::<u32>())
 }
 
 fn function(tokens: &mut Tokens<'_>) -> Result<(), String> {
@@ -334,9 +393,30 @@ mod tests {
              \t{ .reg .b16 t; }\n\t@%p1 bra $L__BB0_2;\n\tret;\n}\n.entry none()\n{ ret; }\n.entry bare { ret; }",
         )
         .unwrap();
-        assert_eq!(ptx.entries["saxpy"], [4, 8, 24, 2]);
-        assert_eq!(ptx.entries["none"], [0usize; 0]);
-        assert_eq!(ptx.entries["bare"], [0usize; 0]);
+        assert_eq!(ptx.entries["saxpy"].params, [4, 8, 24, 2]);
+        assert_eq!((ptx.entries["saxpy"].max_threads, ptx.entries["saxpy"].threads), (Some(256), None));
+        assert_eq!(ptx.entries["none"].params, [0usize; 0]);
+        assert_eq!(ptx.entries["bare"].params, [0usize; 0]);
+    }
+
+    #[test]
+    fn the_head_says_which_drivers_and_devices_take_the_text() {
+        let ptx = parsed("").unwrap();
+        assert_eq!((ptx.version, ptx.target), (Version(8, 1), Target::parse("sm_70").unwrap()));
+    }
+
+    #[test]
+    fn limits_and_shared_variables_belong_to_their_entries() {
+        let ptx = parsed(
+            ".shared .align 4 .b8 of_the_module[400];\n.extern .shared .align 16 .b8 dynamic[];\n\
+             .visible .entry a()\n.reqntid 32, 2\n{\n\t.shared .align 8 .f64 own[4];\n\t{ .shared .u32 one; }\n\
+             \tmov.u32 %r1, dynamic; ld.shared.u32 %r2, [own];\n}\n\
+             .visible .entry b()\n.maxntid 1024\n{ mov.u32 %r1, of_the_module; mov.u32 %r2, of_the_module; }",
+        )
+        .unwrap();
+        let (a, b) = (&ptx.entries["a"], &ptx.entries["b"]);
+        assert_eq!((a.threads, a.max_threads, a.shared_bytes), (Some([32, 2, 1]), None, 36));
+        assert_eq!((b.threads, b.max_threads, b.shared_bytes), (None, Some(1024), 400));
     }
 
     #[test]
@@ -370,7 +450,15 @@ mod tests {
 
     #[test]
     fn what_is_not_ptx_is_refused() {
-        for text in ["", "hello", ".version", ".version 8.1\n", ".version 8.1\n.target sm_70\nhello"] {
+        for text in [
+            "",
+            "hello",
+            ".version",
+            ".version eight\n.target sm_70\n",
+            ".version 8.1\n",
+            ".version 8.1\n.target volta\n",
+            ".version 8.1\n.target sm_70\nhello",
+        ] {
             assert!(parse(text).is_err(), "{text:?}");
         }
         for body in [

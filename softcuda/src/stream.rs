@@ -4,8 +4,9 @@
 //! that is all an event keeps.
 //!
 //! # Rules
-//! 1. A stream with work is *scheduled*: exactly one of a run queue, a worker, the timer, the host-function thread or
-//!    another stream's list of waiters has it. Only who has it looks at the front of the queue.
+//! 1. A stream with work is *scheduled*: exactly one of a run queue, a worker, the timer, the
+//!    host-function thread, its connection or another stream's list of waiters has it. Only the
+//!    holder looks at the front of the queue.
 //! 2. `completed` grows under the queue's lock; whoever finds a ticket not reached under that lock may leave a request
 //!    there and will be heard.
 //! 3. No two queues are locked at once, and nothing is executed or dropped under a lock.
@@ -15,6 +16,7 @@
 
 use crate::abi::{CUcontext, CUstream};
 use crate::capture;
+use crate::connection::Connection;
 use crate::context::{self, Context};
 use crate::device::PRIORITIES;
 use crate::errors::{Code, Outcome, refuse};
@@ -28,7 +30,7 @@ use crate::worker;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 /// `CU_STREAM_NON_BLOCKING`.
@@ -48,6 +50,10 @@ pub(crate) struct Stream {
     priority: AtomicI32,
     /// The capture it is part of, 0 if none.
     pub(crate) capture: AtomicU64,
+    /// The number of its connection in its context.
+    connection: AtomicUsize,
+    /// True once its work has poisoned the context.
+    faulted: AtomicBool,
     submitted: AtomicU64,
     completed: AtomicU64,
     queue: Mutex<Queue>,
@@ -60,6 +66,8 @@ struct Queue {
     scheduled: bool,
     /// Page-locked memory that the running work touches.
     running: Vec<HostRange>,
+    /// True if the front has left the connection.
+    left: bool,
     /// When the front was first asked whether it can start.
     since: Option<Instant>,
     /// Streams to be scheduled when a ticket is reached.
@@ -89,13 +97,18 @@ pub(crate) fn create(flags: u32, priority: i32) -> Outcome<CUstream> {
 pub(crate) fn named(handle: CUstream) -> Outcome<&'static Stream> {
     let current = context::current()?;
     match handle.0 {
-        0 | 1 => Ok(current.null_stream()),
+        0 | 1 => {
+            let stream = current.null_stream();
+            stream.report_own_fault()?;
+            Ok(stream)
+        }
         2 => refuse!(NOT_SUPPORTED, "there are no per-thread default streams here"),
         _ => {
             let stream = known(handle)?;
             if stream.context.load(Ordering::Relaxed) != current.index {
                 stream.context().usable()?;
             }
+            stream.report_own_fault()?;
             Ok(stream)
         }
     }
@@ -142,12 +155,16 @@ impl Stream {
             flags: AtomicU32::new(0),
             priority: AtomicI32::new(0),
             capture: AtomicU64::new(0),
+            connection: AtomicUsize::new(0),
+            faulted: AtomicBool::new(false),
             submitted: AtomicU64::new(0),
             completed: AtomicU64::new(0),
             queue: Mutex::default(),
             done: Condvar::new(),
         });
         stream.context.store(context.index, Ordering::Relaxed);
+        stream.connection.store(context.next_connection(), Ordering::Relaxed);
+        stream.faulted.store(false, Ordering::Relaxed);
         stream.flags.store(flags, Ordering::Relaxed);
         stream.priority.store(priority, Ordering::Relaxed);
         context.add_stream(stream);
@@ -163,6 +180,12 @@ impl Stream {
     #[inline]
     pub(crate) fn context(&self) -> &'static Context {
         context::at(self.context.load(Ordering::Relaxed))
+    }
+
+    /// The hardware queue that it shares with other streams, if a plan sets their number.
+    #[inline]
+    fn connection(&self) -> Option<&'static Connection> {
+        self.context().connection(self.connection.load(Ordering::Relaxed))
     }
 
     pub(crate) fn context_handle(&self) -> CUcontext {
@@ -240,6 +263,7 @@ impl Stream {
     /// As [`enqueue`](Self::enqueue), for whoever has made room.
     #[inline]
     pub(crate) fn enqueue_at_once(&'static self, work: Work) -> Outcome<u64> {
+        self.context().report()?;
         if self.is_blocking() {
             self.join_null_stream()?;
         }
@@ -248,6 +272,7 @@ impl Stream {
 
     /// The moment after all that was enqueued, for an event.
     pub(crate) fn mark(&'static self) -> Outcome<u64> {
+        self.context().report()?;
         if self.is_blocking() {
             self.join_null_stream()?;
         }
@@ -259,6 +284,9 @@ impl Stream {
         let ticket = self.submitted.load(Ordering::Relaxed) + 1;
         self.submitted.store(ticket, Ordering::Release);
         queue.items.push_back(work);
+        if let Some(connection) = self.connection() {
+            connection.push(self);
+        }
         let idle = !std::mem::replace(&mut queue.scheduled, true);
         drop(queue);
         if idle {
@@ -277,16 +305,25 @@ impl Stream {
             }
             return Ok(());
         }
+        self.refuse_if_captures_are_behind()?;
         for stream in context.streams() {
-            if stream.is_blocking() && !std::ptr::eq(stream, self) {
-                if stream.is_capturing() {
-                    capture::invalidate(stream);
-                    refuse!(STREAM_CAPTURE_IMPLICIT, "the null stream would wait for a capturing stream");
-                }
-                if !stream.is_idle() {
-                    self.push(Work::Wait { on: stream, ticket: stream.tail() });
-                }
+            if stream.is_blocking() && !std::ptr::eq(stream, self) && !stream.is_idle() {
+                self.push(Work::Wait { on: stream, ticket: stream.tail() });
             }
+        }
+        Ok(())
+    }
+
+    /// Refuses a call on the null stream while streams that it waits for are capturing, and breaks
+    /// their captures.
+    pub(crate) fn refuse_if_captures_are_behind(&self) -> Outcome {
+        if !capture::any() || !self.is_null() {
+            return Ok(());
+        }
+        let streams = self.context().streams().into_iter();
+        let capturing = streams.filter(|stream| stream.is_blocking() && stream.is_capturing());
+        if capturing.inspect(|stream| capture::invalidate(stream)).count() > 0 {
+            refuse!(STREAM_CAPTURE_IMPLICIT, "the null stream would wait for a capturing stream");
         }
         Ok(())
     }
@@ -311,6 +348,12 @@ impl Stream {
                 }
                 return;
             };
+            if !queue_now.left
+                && let Some(connection) = self.connection()
+                && !connection.is_turn_of(self)
+            {
+                return;
+            }
             match front.ready(&mut queue_now.since) {
                 Ready::Now => {}
                 Ready::After(on, ticket) => {
@@ -319,6 +362,12 @@ impl Stream {
                         return;
                     }
                     continue;
+                }
+                Ready::Underway(when) => {
+                    let next = self.leave_connection(queue_now);
+                    drop(queue);
+                    next.into_iter().for_each(worker::schedule);
+                    return timer::schedule_at(when, self);
                 }
                 Ready::At(when) => {
                     drop(queue);
@@ -334,6 +383,14 @@ impl Stream {
         worker::schedule(self);
     }
 
+    /// Lets the front leave the connection, unless it has. Returns a parked stream for the caller
+    /// to schedule.
+    #[must_use]
+    fn leave_connection(&self, queue: &mut Queue) -> Option<&'static Stream> {
+        let connection = self.connection()?;
+        if std::mem::replace(&mut queue.left, true) { None } else { connection.leave() }
+    }
+
     /// When to look at the front again, if it only waits for time or a word. Called by the timer, which has the stream.
     pub(crate) fn pause(&self) -> Option<Instant> {
         let queue = &mut *self.queue.lock();
@@ -342,7 +399,7 @@ impl Stream {
             return None;
         }
         match queue.items.front_mut()?.ready(&mut queue.since) {
-            Ready::At(when) => Some(when),
+            Ready::At(when) | Ready::Underway(when) => Some(when),
             _ => None,
         }
     }
@@ -373,8 +430,10 @@ impl Stream {
         drop(queue);
         if let Err(fault) = node.execute() {
             // The node's own context, and that of the stream that can never end its work.
-            node.context.poison(fault.code, &fault.why);
-            self.context().poison(fault.code, &fault.why);
+            if !std::ptr::eq(node.context, self.context()) {
+                node.context.poison(fault.code, &fault.why);
+            }
+            self.fault(fault.code, &fault.why);
         }
         let mut queue = self.queue.lock();
         queue.running.clear();
@@ -388,12 +447,15 @@ impl Stream {
 
     fn run_whole(&'static self, mut queue: parking_lot::MutexGuard<'_, Queue>) {
         let Some(work) = queue.items.pop_front() else { return };
+        let next = self.leave_connection(&mut queue);
+        queue.left = false;
         queue.running = work.host_ranges();
         queue.since = None;
         drop(queue);
+        next.into_iter().for_each(worker::schedule);
         let context = self.context();
         if let Err(fault) = work.execute(context) {
-            context.poison(fault.code, &fault.why);
+            self.fault(fault.code, &fault.why);
         }
         let mut queue = self.queue.lock();
         queue.running.clear();
@@ -426,7 +488,7 @@ impl Stream {
         if !self.reached(ticket) {
             let mut queue = self.queue.lock();
             while !self.reached(ticket) {
-                self.context().usable()?;
+                self.context().report()?;
                 queue.watchers += 1;
                 self.done.wait(&mut queue);
                 queue.watchers -= 1;
@@ -438,6 +500,18 @@ impl Stream {
     /// Waits on the host for all that was enqueued.
     pub(crate) fn wait_until_done(&self) -> Outcome {
         self.wait(self.tail())
+    }
+
+    /// Poisons the context because of this stream's work.
+    pub(crate) fn fault(&self, code: Code, why: &str) {
+        self.faulted.store(true, Ordering::Release);
+        self.context().lose(code, why, !plan::get().fault_seen_by_stream);
+    }
+
+    /// Reports the context's fault if it is of this stream's work.
+    #[inline]
+    pub(crate) fn report_own_fault(&self) -> Outcome {
+        if self.faulted.load(Ordering::Acquire) { self.context().report() } else { Ok(()) }
     }
 
     /// Wakes the hosts that wait, because the context was lost.

@@ -51,6 +51,8 @@ pub(crate) enum Ready {
     After(&'static Stream, u64),
     /// Not before then; look again.
     At(Instant),
+    /// It has started, and takes until then.
+    Underway(Instant),
     /// On the thread for host functions.
     OnHostThread,
 }

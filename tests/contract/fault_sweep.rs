@@ -6,11 +6,15 @@
 //! use, unless the device was lost.
 
 use crate::support::block_on;
+use crate::support::raw::calls;
 use crate::support::software::{cuda_tests_say, in_child};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use warpline::kernels;
 use warpline::prelude::*;
@@ -116,11 +120,19 @@ fn on_one_device(tally: &mut Tally, device: &Device, a: &Stream, b: &Stream) {
     drop(a.fill(&x, 6.0));
     let event = a.record_event();
     drop(b.wait_event(&event));
-    let read = b.read(&x);
+    let mut read = b.read(&x);
+    let mut early = None;
     if let Some(gate) = tally.see(gate) {
+        // What takes long has the device asked whether it lives.
+        let asked = || calls(c"cuEventRecordWithFlags");
+        let before = asked();
+        while asked() == before && early.is_none() {
+            early = poll_once(&mut read);
+            std::thread::yield_now();
+        }
         gate.open();
     }
-    tally.is(read.wait(), vec![6.0; 8]);
+    tally.is(early.unwrap_or_else(|| read.wait()), vec![6.0; 8]);
     tally.see(event.query().map(drop));
 
     fills(tally, a, 7u8);
@@ -259,6 +271,13 @@ fn and_nothing_is_in_use(device: &Device) {
     }
 }
 
+fn poll_once<T>(pending: &mut Pending<T>) -> Option<Result<T>> {
+    match Pin::new(pending).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => Some(result),
+        Poll::Pending => None,
+    }
+}
+
 /// The whole of it; prints what came of it.
 fn workload() {
     // SAFETY: a timer whose signal ends the process, should it hang.
@@ -309,6 +328,20 @@ fn outcome(said: &str) -> &str {
         .unwrap_or_else(|| panic!("no outcome:\n{said}"))
 }
 
+/// Fails if the contract, as it is run elsewhere, makes calls that are not among `calls`.
+fn nothing_is_left_out(calls: &BTreeMap<String, u64>, library: (&str, &str)) {
+    let settings =
+        [("SOFTCUDA_PEER", "1"), ("SOFTCUDA_PEER", "0"), ("WARPLINE_COMPLETION", "event"), library];
+    let missing: BTreeSet<_> = settings
+        .into_iter()
+        .flat_map(|setting| {
+            counts(&cuda_tests_say(&[crate::DEVICES, ("SOFTCUDA_COUNTS", "1"), setting])).into_keys()
+        })
+        .filter(|entry| !calls.contains_key(entry) && !FOR_REFUSALS.contains(&entry.as_str()))
+        .collect();
+    assert!(missing.is_empty(), "the contract calls what the workload does not: {missing:?}");
+}
+
 /// What this entry point may answer when nothing is lost.
 fn code_of(entry: &str) -> &'static str {
     match entry {
@@ -333,20 +366,17 @@ fn whichever_call_fails_nothing_hangs_and_nothing_is_wrong() {
     let library = ("WARPLINE_CUBLAS", library.to_str().expect("a path in UTF-8"));
     let plain = run(&[("SOFTCUDA_COUNTS", "1"), library]);
     let (done, rest) = outcome(&plain).split_once(" done; ").unwrap();
-    assert_eq!(rest, "-", "without faults nothing fails");
+    // Where the driver registers no memory, that is refused, and so is a second gate at one time.
+    if !["SOFTCUDA_NO_REGISTER", "SOFTCUDA_CONFIDENTIAL"].iter().any(|name| std::env::var_os(name).is_some())
+    {
+        assert_eq!(rest, "-", "without faults nothing fails");
+    }
     let calls = counts(&plain);
-    // As the contract is run elsewhere too.
-    let settings =
-        [("SOFTCUDA_PEER", "1"), ("SOFTCUDA_PEER", "0"), ("WARPLINE_COMPLETION", "event"), library];
-    let missing: BTreeSet<_> = settings
-        .into_iter()
-        .flat_map(|setting| {
-            counts(&cuda_tests_say(&[crate::DEVICES, ("SOFTCUDA_COUNTS", "1"), setting])).into_keys()
-        })
-        .filter(|entry| !calls.contains_key(entry) && !FOR_REFUSALS.contains(&entry.as_str()))
-        .collect();
-    assert!(missing.is_empty(), "the contract calls what the workload does not: {missing:?}");
-
+    // That is the same whatever the driver punishes, and in the contract some tests hold up their
+    // neighbours.
+    if !std::env::vars().any(|(name, _)| name.starts_with("SOFTCUDA_")) {
+        nothing_is_left_out(&calls, library);
+    }
     let mut cases = Vec::new();
     for (entry, &most) in &calls {
         let mut calls = vec![("first", 1), ("middle", most.div_ceil(2)), ("last", most)];

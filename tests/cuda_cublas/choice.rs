@@ -98,6 +98,8 @@ fn a_library_that_is_named_and_not_there_is_an_error_of_each_product_and_of_a_lo
             "cannot be loaded",
             "\"off\" for none",
         ];
+        // What is held back has its ticket when it is refused.
+        crate::support::cache_pinned(&cuda(0));
         let before = cuda(0).default_stream().unwrap().issued();
         for _ in 0..2 {
             let error = refusal(multiply());

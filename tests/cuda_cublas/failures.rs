@@ -57,25 +57,38 @@ fn a_product_that_fails_may_have_begun_and_keeps_its_ticket_and_its_memory() {
 }
 
 #[test]
-fn a_handle_that_cannot_be_made_leaves_no_trace_and_the_next_product_makes_one() {
-    for (entry, status) in [("cublasCreate_v2", "ALLOC_FAILED"), ("cublasSetStream_v2", "INVALID_VALUE")] {
-        let plan = if entry == "cublasCreate_v2" { "cublasCreate_v2:1:3" } else { "cublasSetStream_v2:1:7" };
-        in_child_with_cublas(&[("SOFTCUBLAS_FAIL", plan), ("TEST_STATUS", status)], || {
-            let device = cuda(0);
-            let [a, b] = factors(&device);
-            let before = Stream::current(&device).unwrap().issued();
-            let status = std::env::var("TEST_STATUS").unwrap();
-            let error = refusal(a.matmul(&b));
-            says(&error, ErrorKind::Driver, &["cuBLAS 12.0.0 answered CUBLAS_STATUS_", &status]);
-            assert_eq!(
-                error.to_string().contains("WARPLINE_CUBLAS=off does without it"),
-                status == "ALLOC_FAILED"
-            );
-            assert_eq!(Stream::current(&device).unwrap().issued(), before);
-            a.matmul(&b).wait().unwrap();
-            assert_eq!(calls(c"cublasCreate_v2"), 2);
-            assert_eq!(ran(), (1, 0));
-        });
+fn a_call_that_fails_before_the_product_leaves_no_trace_and_the_next_product_works() {
+    let plans = [
+        ("cublasCreate_v2:1:15", "CUBLAS_STATUS_NOT_SUPPORTED; WARPLINE_CUBLAS=off does without it", "2"),
+        (
+            "cublasSetStream_v2:1:7",
+            "cublasSetStream of cuBLAS 12.0.0 answered CUBLAS_STATUS_INVALID_VALUE",
+            "1",
+        ),
+        ("cublasSetWorkspace_v2:1:7", "cublasSetWorkspace of cuBLAS 12.0.0 answered", "1"),
+        ("cublasSetMathMode:1:7", "cublasSetMathMode of cuBLAS 12.0.0 answered", "1"),
+    ];
+    for (plan, says_so, made) in plans {
+        in_child_with_cublas(
+            &[("SOFTCUBLAS_FAIL", plan), ("TEST_SAYS", says_so), ("TEST_MADE", made)],
+            || {
+                let variable = |name| std::env::var(name).unwrap();
+                let device = cuda(0);
+                crate::support::cache_pinned(&device);
+                let [a, b] = factors(&device);
+                let before = Stream::current(&device).unwrap().issued();
+                let error = refusal(a.matmul(&b));
+                says(
+                    &error,
+                    ErrorKind::Driver,
+                    &["matmul on stream \"default\"", &variable("TEST_SAYS"), "the device goes on"],
+                );
+                assert_eq!(Stream::current(&device).unwrap().issued(), before);
+                a.matmul(&b).wait().unwrap();
+                assert_eq!(calls(c"cublasCreate_v2"), variable("TEST_MADE").parse().unwrap());
+                assert_eq!(ran(), (1, 0));
+            },
+        );
     }
 }
 

@@ -1,22 +1,19 @@
-//! A handle a stream, and none that would break a capture.
+//! Handles: how many are made, which call has one, and the memory that a product works in.
 
-use crate::support::raw::{primary_context, set_current_context};
 use crate::{calls, cuda, enqueued, in_child_with_cublas, ran, values};
-use cudarc::driver::{CudaContext, sys};
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
+use std::collections::BTreeSet;
 use warpline::kernels::{self, LINEAR, MATMUL, launch};
 use warpline::prelude::*;
 
-const N: u64 = 8;
+pub(crate) const N: u64 = 8;
 
 /// A product of two 8 × 8 matrices on a stream, which nobody awaits.
 #[track_caller]
-fn multiply(stream: &Stream, [a, b, c]: &[Buffer<f32>; 3]) -> Pending<()> {
+pub(crate) fn multiply(stream: &Stream, [a, b, c]: &[Buffer<f32>; 3]) -> Pending<()> {
     stream.launch(kernels::matmul(N, N, N, 0, 0, a, b, c), launch::product(N, N))
 }
 
-fn three(stream: &Stream) -> [Buffer<f32>; 3] {
+pub(crate) fn three(stream: &Stream) -> [Buffer<f32>; 3] {
     [1, 2, 3].map(|salt| {
         let buffer = stream.alloc::<f32>((N * N) as usize).unwrap();
         drop(stream.write(&buffer, &values((N * N) as usize, salt)));
@@ -25,28 +22,82 @@ fn three(stream: &Stream) -> [Buffer<f32>; 3] {
 }
 
 #[test]
-fn each_stream_has_one_handle_and_keeps_it_for_whoever_gets_the_stream_next() {
+fn a_product_on_each_of_32_streams_fits_a_device_of_1_gib() {
+    in_child_with_cublas(&[("SOFTCUDA_MEMORY", "1073741824")], || {
+        let device = cuda(0);
+        let streams = [(); 32].map(|()| device.new_stream().unwrap());
+        for stream in &streams {
+            let operands = three(stream);
+            multiply(stream, &operands).wait().unwrap();
+        }
+        assert_eq!((ran(), calls(c"cublasCreate_v2")), ((32, 0), 1));
+    });
+}
+
+#[test]
+fn one_handle_serves_streams_in_flight_and_each_works_in_memory_of_its_own() {
     in_child_with_cublas(&[], || {
         let device = cuda(0);
-        for _ in 0..3 {
-            let streams = [(); 3].map(|()| device.new_stream().unwrap());
-            for _ in 0..2 {
-                for stream in &streams {
-                    let operands = three(stream);
-                    drop(multiply(stream, &operands));
-                }
-            }
-            streams.iter().for_each(|stream| stream.synchronize().wait().unwrap());
+        let streams = [(); 3].map(|()| device.new_stream().unwrap());
+        let operands = streams.each_ref().map(three);
+        // Products behind a copy that is held back would be enqueued by another thread.
+        device.synchronize().wait().unwrap();
+        let products = || {
+            let products = streams.iter().zip(&operands).cycle().take(6);
+            products.for_each(|(stream, operands)| drop(multiply(stream, operands)));
+        };
+        products();
+        device.synchronize().wait().unwrap();
+        let gates = streams.each_ref().map(|stream| stream.hold().unwrap());
+        products();
+        drop(gates);
+        device.synchronize().wait().unwrap();
+        let in_flight = &enqueued()[6..];
+        assert_eq!(in_flight.len(), 6);
+        let places: BTreeSet<_> =
+            in_flight.iter().map(|product| (product.stream, product.workspace)).collect();
+        let workspaces: BTreeSet<_> = in_flight.iter().map(|product| product.workspace).collect();
+        assert_eq!((places.len(), workspaces.len()), (3, 3), "{in_flight:?}");
+        assert!(in_flight.iter().all(|product| product.workspace_bytes == 4 << 20), "{in_flight:?}");
+        assert_eq!((calls(c"cublasCreate_v2"), calls(c"cublasDestroy_v2")), (1, 0));
+        let [a, b, c] = [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]];
+        for (i, (stream, operands)) in streams.iter().zip(&operands).enumerate() {
+            let [x, y] = [a, b, c][i];
+            drop(stream.fill(&operands[0], x));
+            drop(stream.fill(&operands[1], y));
+            drop(multiply(stream, operands));
+            assert_eq!(stream.read(&operands[2]).wait().unwrap(), [x * y * N as f32; (N * N) as usize]);
         }
-        let used = enqueued();
-        assert_eq!(used.len(), 18);
-        let streams_of = used.iter().fold(BTreeMap::<_, BTreeSet<_>>::new(), |mut streams, product| {
-            streams.entry(product.handle).or_default().insert(product.stream);
-            streams
+    });
+}
+
+#[test]
+fn a_product_that_waits_for_room_holds_up_no_product_of_another_stream() {
+    in_child_with_cublas(&[("SOFTCUDA_DEPTH", "100")], || {
+        let device = cuda(0);
+        let (full, other) = (device.new_stream().unwrap(), device.new_stream().unwrap());
+        let (theirs, ours) = (three(&full), three(&other));
+        device.load([&MATMUL]).unwrap();
+        device.synchronize().wait().unwrap();
+        let gate = full.hold().unwrap();
+        let stream = full.clone();
+        let filler = std::thread::spawn(move || {
+            for _ in 0..40 {
+                multiply(&stream, &theirs).queued().unwrap();
+            }
         });
-        assert!(streams_of.values().all(|streams| streams.len() == 1), "{streams_of:?}");
-        assert_eq!((streams_of.len(), calls(c"cublasCreate_v2"), calls(c"cublasSetStream_v2")), (3, 3, 3));
-        assert_eq!(calls(c"cublasDestroy_v2"), 0);
+        // A product is three pieces of work, two fills of its workspace and the kernel: with the
+        // gate, 33 fill the stream's hundred places. The next one is in the library, with its
+        // handle, and stays there.
+        while calls(c"cublasSgemm_v2") < 34 {
+            std::thread::yield_now();
+        }
+        multiply(&other, &ours).wait().unwrap();
+        assert!(!filler.is_finished());
+        gate.open();
+        filler.join().unwrap();
+        full.synchronize().wait().unwrap();
+        assert_eq!((ran(), calls(c"cublasCreate_v2")), ((41, 0), 2));
     });
 }
 
@@ -75,10 +126,8 @@ fn loading_the_kernels_makes_the_handle_that_the_first_product_takes() {
         let operands = three(&stream);
         multiply(&stream, &operands).wait().unwrap();
         assert_eq!(calls(c"cublasCreate_v2"), 1);
-        device.load([&MATMUL]).unwrap();
-        assert_eq!(calls(c"cublasCreate_v2"), 2, "for the next one");
-        device.load([&LINEAR]).unwrap();
-        assert_eq!(calls(c"cublasCreate_v2"), 2);
+        device.load([&MATMUL, &LINEAR]).unwrap();
+        assert_eq!(calls(c"cublasCreate_v2"), 1, "it is free again");
     });
 }
 
@@ -111,7 +160,7 @@ fn many_threads_multiply_on_streams_of_their_own_and_each_gets_its_product() {
 }
 
 #[test]
-fn many_threads_that_share_one_stream_share_its_handle() {
+fn many_threads_that_share_one_stream_take_turns_with_one_handle() {
     in_child_with_cublas(&[], || {
         let device = cuda(0);
         let stream = device.new_stream().unwrap();
@@ -141,59 +190,6 @@ fn work_on_other_streams_is_ordered_with_products_as_with_kernels() {
     });
 }
 
-/// Keeps a value until the process ends.
-fn keep(value: impl Send + 'static) {
-    static KEPT: Mutex<Vec<Box<dyn std::any::Any + Send>>> = Mutex::new(Vec::new());
-    KEPT.lock().unwrap().push(Box::new(value));
-}
-
-/// Captures what `f` does with a stream of ours on a raw one. The capture has to end well.
-fn captured(device: &Device, f: impl FnOnce(&Stream)) {
-    let context = CudaContext::new(0).unwrap();
-    let theirs = context.new_stream().unwrap();
-    // SAFETY: their stream is of the device's primary context and lives until the end.
-    let stream = unsafe { device.stream().borrow_raw(theirs.cu_stream().cast()) }.build().unwrap();
-    set_current_context(primary_context(0));
-    let (mode, mut graph) = (sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED, std::ptr::null_mut());
-    // SAFETY: a live stream.
-    unsafe { sys::cuStreamBeginCapture_v2(theirs.cu_stream(), mode) }.result().unwrap();
-    f(&stream);
-    // SAFETY: a stream that is being captured; it writes a graph.
-    unsafe { sys::cuStreamEndCapture(theirs.cu_stream(), &raw mut graph) }.result().unwrap();
-    assert!(!graph.is_null());
-    // What was captured does not run, so nothing of the stream ends.
-    keep((stream, theirs, context));
-}
-
-#[test]
-fn a_capture_takes_the_handle_that_a_load_has_made() {
-    in_child_with_cublas(&[], || {
-        let device = cuda(0);
-        device.load([&MATMUL]).unwrap();
-        let operands = three(&device.default_stream().unwrap());
-        device.synchronize().wait().unwrap();
-        captured(&device, |stream| {
-            (0..3).for_each(|_| drop(multiply(stream, &operands)));
-        });
-        assert_eq!((ran(), calls(c"cublasCreate_v2")), ((3, 0), 1));
-        keep(operands);
-    });
-}
-
-#[test]
-fn a_capture_for_which_there_is_no_handle_gets_our_kernel_and_stays_whole() {
-    in_child_with_cublas(&[], || {
-        let device = cuda(0);
-        device.load([&MATMUL]).unwrap();
-        let stream = device.default_stream().unwrap();
-        let operands = three(&stream);
-        multiply(&stream, &operands).wait().unwrap();
-        captured(&device, |stream| drop(multiply(stream, &operands)));
-        assert_eq!((ran(), calls(c"cublasCreate_v2")), ((1, 1), 1));
-        keep(operands);
-    });
-}
-
 #[test]
 fn the_products_of_a_graph_are_cublas_on_each_of_its_streams() {
     in_child_with_cublas(&[], || {
@@ -209,6 +205,7 @@ fn the_products_of_a_graph_are_cublas_on_each_of_its_streams() {
             })
             .unwrap();
         assert_eq!(ran(), (2, 0), "both were captured as cuBLAS's");
+        assert_eq!(calls(c"cublasCreate_v2"), 1);
         for factor in [1.0, 2.0, 3.0] {
             for [a, _, c] in [&one, &two] {
                 drop(stream.fill(a, factor));
@@ -222,6 +219,8 @@ fn the_products_of_a_graph_are_cublas_on_each_of_its_streams() {
             }
         }
         assert_eq!(ran(), (2, 0), "a launch asks no library");
+        multiply(&stream, &one).wait().unwrap();
+        assert_eq!(calls(c"cublasCreate_v2"), 1, "the capture has put it back");
     });
 }
 
@@ -264,7 +263,11 @@ fn products_of_a_graph_work_in_memory_of_the_graph_and_others_do_not() {
             drop(stream.wait_event(&side.record_event()));
             multiply(stream, &three(stream)).wait().unwrap();
         }
-        assert!(enqueued()[4..].iter().all(|one| one.workspace == 0));
+        let others = &enqueued()[4..];
+        assert!(
+            others.iter().all(|one| !places.contains(&(one.workspace, one.workspace_bytes))),
+            "{others:?}"
+        );
         drop((graph, other));
         assert_eq!(device.memory_stats().graph_bytes, 0);
     });

@@ -138,3 +138,24 @@ fn a_closure_that_changes_the_current_context_does_not_change_the_callers() {
         assert_eq!(current_context(), other);
     });
 }
+
+#[test]
+fn a_thread_without_a_context_is_left_without_one_unless_the_device_is_the_first() {
+    in_child(&[], || {
+        let use_device = |ordinal| {
+            std::thread::spawn(move || {
+                let stream = cuda(ordinal).new_stream().unwrap();
+                let x = stream.alloc::<f32>(8).unwrap();
+                stream.fill(&x, 1.0).wait().unwrap();
+                assert_eq!(stream.read(&x).wait().unwrap(), [1.0; 8]);
+                current_context() as usize
+            })
+            .join()
+            .unwrap()
+        };
+        // The CUDA runtime would take another device's context for a choice of the thread.
+        assert_eq!(use_device(1), 0);
+        // That of device 0 is what it would choose itself.
+        assert_eq!(use_device(0), primary_context(0) as usize);
+    });
+}

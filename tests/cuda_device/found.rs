@@ -47,17 +47,100 @@ fn without_a_driver_cuda_is_an_error_that_says_what_was_looked_for_and_best_is_t
             println!("the loader finds a driver of this machine's: nothing to see here");
             return;
         }
-        let asked = ["no NVIDIA driver was found: looked for libcuda.so, libcuda.so.1", empty];
+        let asked = ["no NVIDIA driver was found: looked for libcuda.so.1 where the loader looks", empty];
         assert!(!warpline::cuda::is_available());
         says(&warpline::cuda::device_count().unwrap_err(), ErrorKind::NoSuchDevice, &asked);
         let error = Device::open("cuda:0").unwrap_err();
         says(&error, ErrorKind::NoSuchDevice, &asked);
-        says(&error, ErrorKind::NoSuchDevice, &["there is no cuda:0: ", "; \"cpu\" needs nothing"]);
+        says(&error, ErrorKind::NoSuchDevice, &["there is no cuda:0: ", "; \"cpu\" needs no GPU"]);
         assert_eq!(Device::all_cuda().unwrap(), []);
         let (device, said) = lines_of(|| Device::best().unwrap());
         assert_eq!(device.id(), DeviceId::Cpu(0));
         assert!(said.contains("using cpu:0") && said.contains("no NVIDIA driver was found"), "{said}");
         assert_eq!(device.new_stream().unwrap().call(|| 7).wait().unwrap(), 7);
+    });
+}
+
+#[test]
+fn a_toolkits_stub_does_not_stand_in_the_drivers_way() {
+    let folders = [warpline_softcuda::stubs_dir().unwrap(), warpline_softcuda::library_dir().unwrap()];
+    let path = std::env::join_paths(folders).unwrap();
+    in_child(&[("LD_LIBRARY_PATH", path.to_str().unwrap())], || {
+        let stream = cuda(0).new_stream().unwrap();
+        let x = stream.alloc::<f32>(4).unwrap();
+        drop(stream.fill(&x, 1.5));
+        assert_eq!(stream.read(&x).wait().unwrap(), [1.5; 4]);
+    });
+}
+
+#[test]
+fn a_stub_that_bears_the_drivers_name_is_named_in_the_error() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("toolkit/stubs");
+    std::fs::create_dir_all(&folder).unwrap();
+    let stub = folder.join("libcuda.so.1");
+    let _ = std::fs::remove_file(&stub);
+    std::os::unix::fs::symlink(warpline_softcuda::stubs_dir().unwrap().join("libcuda.so"), &stub).unwrap();
+    in_child(&[("LD_LIBRARY_PATH", folder.to_str().unwrap())], || {
+        let file = std::env::var("LD_LIBRARY_PATH").unwrap() + "/libcuda.so.1";
+        let parts = [
+            "there is no cuda:0: the libcuda.so.1 that the loader finds, ",
+            &file,
+            ", is a CUDA toolkit's stub, which serves for linking alone; take its folder off LD_LIBRARY_PATH",
+        ];
+        says(&Device::open("cuda:0").unwrap_err(), ErrorKind::NoSuchDevice, &parts);
+    });
+}
+
+#[test]
+fn a_driver_that_is_too_old_is_refused_with_both_versions() {
+    in_child(&[("SOFTCUDA_DRIVER_VERSION", "11080")], || {
+        let asked = [
+            "there is no cuda:0: the NVIDIA driver is for CUDA 11.8; Warpline needs one for CUDA 12.0 (525) or newer; update \
+             it",
+            "\"cpu\" needs no GPU",
+        ];
+        says(&Device::open("cuda:0").unwrap_err(), ErrorKind::NoSuchDevice, &asked);
+        assert!(!warpline::cuda::is_available());
+        let (device, said) = lines_of(|| Device::best().unwrap());
+        assert_eq!(device.id(), DeviceId::Cpu(0));
+        assert!(said.contains("the NVIDIA driver is for CUDA 11.8"), "{said}");
+        says(
+            &Device::all_cuda().unwrap_err(),
+            ErrorKind::NoSuchDevice,
+            &["the NVIDIA driver is for CUDA 11.8"],
+        );
+    });
+}
+
+#[test]
+fn best_says_once_on_stderr_that_it_is_not_the_gpu() {
+    let said = in_child(&[("SOFTCUDA_DRIVER_VERSION", "11080")], || {
+        (0..3).for_each(|_| assert_eq!(Device::best().unwrap().id(), DeviceId::Cpu(0)));
+    });
+    let line = "warpline: using cpu:0: there is no cuda:0: the NVIDIA driver is for CUDA 11.8";
+    assert_eq!(said.matches(line).count(), 1, "{said}");
+}
+
+#[test]
+fn best_says_nothing_on_stderr_where_devices_are_hidden() {
+    let said = in_child(&[("CUDA_VISIBLE_DEVICES", "")], || {
+        assert_eq!(Device::best().unwrap().id(), DeviceId::Cpu(0));
+        assert_eq!(Device::all_cuda().unwrap(), []);
+    });
+    assert!(!said.contains("warpline:"), "{said}");
+}
+
+#[test]
+fn a_device_that_is_too_old_is_refused_with_both_capabilities() {
+    in_child(&[("SOFTCUDA_CAPABILITY", "5.2")], || {
+        let asked = [
+            "there is no cuda:1: cuda:1 (software CUDA driver (not a GPU)) has compute capability 5.2; Warpline needs 6.0 \
+             (Pascal) or newer; use another device",
+        ];
+        says(&Device::open("cuda:1").unwrap_err(), ErrorKind::NoSuchDevice, &asked);
+        let (device, said) = lines_of(|| Device::best().unwrap());
+        assert_eq!(device.id(), DeviceId::Cpu(0));
+        assert!(said.contains("has compute capability 5.2"), "{said}");
     });
 }
 
@@ -79,7 +162,7 @@ fn where_there_is_a_driver_best_is_the_first_gpu() {
 fn a_number_that_no_device_has_is_an_error_that_says_how_many_there_are() {
     in_child(&[], || {
         let text =
-            "there is no cuda:5: the NVIDIA driver shows 2 devices, cuda:0 to cuda:1; \"cpu\" needs nothing";
+            "there is no cuda:5: the NVIDIA driver shows 2 devices, cuda:0 to cuda:1; \"cpu\" needs no GPU";
         says(&Device::open("cuda:5").unwrap_err(), ErrorKind::NoSuchDevice, &[text]);
     });
 }

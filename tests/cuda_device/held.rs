@@ -1,6 +1,7 @@
 //! Freeing waits for the whole device at the driver, and others' calls perhaps for it. A stream that a gate holds is to keep nobody
 //! from dropping what is his, and what is dropped is to keep nobody from the gate.
 
+use crate::support::block_on;
 use crate::support::raw::calls;
 use crate::support::software::in_child;
 use warpline::prelude::*;
@@ -40,6 +41,28 @@ fn a_device_may_be_dropped_while_a_stream_of_another_runtime_is_held() {
             assert_eq!(held.read(&x).wait().unwrap(), [1.0; 4]);
         });
     }
+}
+
+#[test]
+fn nothing_is_page_locked_ahead_of_need_while_a_stream_is_held() {
+    in_child(&[], || {
+        let (_runtime, device) = cuda();
+        let held = device.new_stream().unwrap();
+        let page_locked = || calls(c"cuMemHostAlloc");
+        // The thread that makes blocks ahead makes this one too, after what it was asked before.
+        let ask_for = |bytes: usize| drop(block_on(device.pinned::<u8>(bytes)).unwrap());
+        let first = device.pinned_blocking::<u8>(4096).unwrap();
+        ask_for(8 << 20);
+        drop(first);
+        let gate = held.hold().unwrap();
+        let before = page_locked();
+        let cached = [(); 2].map(|()| device.pinned_blocking::<u8>(4096).unwrap());
+        ask_for(16 << 20);
+        assert_eq!(page_locked() - before, 1, "those that somebody asked for");
+        gate.open();
+        held.synchronize().wait().unwrap();
+        drop(cached);
+    });
 }
 
 #[test]

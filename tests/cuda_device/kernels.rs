@@ -66,6 +66,25 @@ warpline::kernel! {
         cpu: |_x| (),
     }
 
+    /// Its PTX is for newer drivers than the software one says it is.
+    pub(crate) unsafe fn of_a_newer_isa(x: &mut [f32]) {
+        ptx: ".version 8.7\n.target sm_70\n.address_size 64\n.visible .entry of_a_newer_isa(.param .u64 x) { ret; }",
+        cpu: |_x| (),
+    }
+
+    /// Its blocks have 64 threads at most.
+    pub(crate) unsafe fn of_small_blocks(x: &mut [f32]) {
+        ptx: ".version 8.0\n.target sm_60\n.address_size 64\n\
+              .visible .entry of_small_blocks(.param .u64 x)\n.maxntid 64\n{ ret; }",
+        cpu: |x| x[0] += 1.0,
+    }
+
+    /// Its PTX is for newer devices.
+    pub(crate) unsafe fn for_a_newer_device(x: &mut [f32]) {
+        ptx: ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry for_a_newer_device(.param .u64 x) { ret; }",
+        cpu: |_x| (),
+    }
+
     /// Has no device code.
     pub(crate) unsafe fn cpu_only(x: &mut [f32]) {
         descriptor: CPU_ONLY,
@@ -109,8 +128,99 @@ fn shared_memory_above_48_kib_is_asked_for_once() {
 }
 
 #[test]
-fn clusters_and_cooperative_launches_reach_the_driver_and_bad_ones_are_refused() {
+fn the_crates_kernels_load_on_the_oldest_driver_and_the_oldest_device() {
+    for capability in ["6.0", "6.1", "7.0"] {
+        let variables = [
+            ("SOFTCUDA_DRIVER_VERSION", "12000"),
+            ("SOFTCUDA_CAPABILITY", capability),
+            ("TEST_CAPABILITY", capability),
+        ];
+        in_child(&variables, || {
+            let device = cuda(0);
+            let (major, minor) = device.properties().compute_capability.unwrap();
+            assert_eq!(format!("{major}.{minor}"), std::env::var("TEST_CAPABILITY").unwrap());
+            device.load(kernels::ALL.iter().copied()).unwrap();
+            let stream = device.new_stream().unwrap();
+            let x = stream.alloc::<f32>(8).unwrap();
+            drop(stream.fill(&x, -1.0));
+            stream.launch(kernels::relu(8, &x, &x), LaunchConfig::for_elements(8u32)).wait().unwrap();
+            assert_eq!(stream.read(&x).wait().unwrap(), [0.0; 8]);
+        });
+    }
+}
+
+#[test]
+fn ptx_that_the_driver_or_the_device_is_too_old_for_is_refused_with_the_versions() {
+    in_child(&[("SOFTCUDA_DRIVER_VERSION", "12040")], || {
+        let stream = cuda(0).new_stream().unwrap();
+        let x = stream.alloc::<f32>(4).unwrap();
+        let config = LaunchConfig::for_elements(4u32);
+        let refused = |call, parts: &[&str]| {
+            says(&stream.launch(call, config).wait().unwrap_err(), ErrorKind::Driver, parts);
+            x.accept_contents();
+        };
+        refused(
+            of_a_newer_isa(&x),
+            &[
+                "of_a_newer_isa cannot be loaded: its PTX is of version 8.7, which needs a driver for CUDA 12.8 or newer, and this \
+                 one is for CUDA 12.4; update the driver, or compile it with CUDA 12.4 or older",
+                "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+                "the device goes on",
+            ],
+        );
+        refused(
+            for_a_newer_device(&x),
+            &[
+                "for_a_newer_device cannot be loaded: its PTX is for sm_90, and cuda:0 (software CUDA driver (not a GPU)) has \
+                 compute capability 8.0; compile it for compute_80 or older",
+                "the device goes on",
+            ],
+        );
+    });
+}
+
+#[test]
+fn blocks_larger_than_the_device_code_takes_are_refused_with_both_numbers() {
     in_child(&[], || {
+        let stream = cuda(0).new_stream().unwrap();
+        let x = stream.alloc::<f32>(64).unwrap();
+        drop(stream.fill(&x, 1.0));
+        stream.launch(of_small_blocks(&x), LaunchConfig::linear(1, 64)).wait().unwrap();
+        says(
+            &stream.launch(of_small_blocks(&x), LaunchConfig::linear(1, 65)).wait().unwrap_err(),
+            ErrorKind::Driver,
+            &["blocks of 65 threads, and its device code takes 64 at most on cuda:0; launch smaller ones"],
+        );
+        x.accept_contents();
+        assert_eq!(stream.read(&x).wait().unwrap()[0], 2.0);
+    });
+}
+
+#[test]
+fn clusters_are_refused_below_compute_capability_9() {
+    in_child(&[("SOFTCUDA_CAPABILITY", "8.9")], || {
+        let stream = cuda(0).new_stream().unwrap();
+        let x = stream.alloc::<f32>(64).unwrap();
+        let config = LaunchConfig::linear(4, 16).with_cluster([2, 1, 1]);
+        says(
+            &stream.launch(kernels::relu(64, &x, &x), config).wait().unwrap_err(),
+            ErrorKind::Driver,
+            &[
+                "relu on stream",
+                "clusters of blocks need compute capability 9.0, and cuda:0 (software CUDA driver (not a GPU)) has 8.9; launch it \
+                 without clusters",
+            ],
+        );
+        // The mark of the refused write is not the capture's.
+        x.accept_contents();
+        let captured = stream.capture(|s| s.launch(kernels::relu(64, &x, &x), config).queued());
+        says(&captured.unwrap_err(), ErrorKind::Driver, &["clusters of blocks need compute capability 9.0"]);
+    });
+}
+
+#[test]
+fn clusters_and_cooperative_launches_reach_the_driver_and_bad_ones_are_refused() {
+    in_child(&[("SOFTCUDA_CAPABILITY", "9.0")], || {
         let stream = cuda(0).new_stream().unwrap();
         let x = stream.alloc::<f32>(4096).unwrap();
         drop(stream.fill(&x, -1.0));
@@ -187,7 +297,8 @@ fn kernels_of_one_text_share_a_module_and_its_variables() {
     in_child(&[], || {
         let stream = cuda(0).new_stream().unwrap();
         let x = stream.alloc::<f32>(4).unwrap();
-        drop(stream.write(&x, &ramp(4)));
+        // Awaited, so that nothing is held back for the memory that it was staged in.
+        stream.write(&x, &ramp(4)).wait().unwrap();
         let ([modules], ()) = calls_in([c"cuModuleLoadDataEx"], || {
             for _ in 0..3 {
                 drop(stream.launch(scale_by_table(4, &x), LaunchConfig::for_elements(4u32)));

@@ -116,7 +116,9 @@ fn memory_that_the_driver_does_not_give_is_asked_for_again_later() {
             } else {
                 work.alloc::<f32>(1 << 20).unwrap_err()
             };
-            says(&error, ErrorKind::OutOfMemory, &["cuda:0", " free of 8"]);
+            let numbers =
+                if error.to_string().contains("pinned") { "16 B asked, 0 B in use" } else { " free of 8" };
+            says(&error, ErrorKind::OutOfMemory, &["cuda:0", numbers]);
             let x = four(&work, 2.0);
             assert_eq!(work.read(&x).wait().unwrap(), [2.0; 4]);
         });
@@ -125,7 +127,7 @@ fn memory_that_the_driver_does_not_give_is_asked_for_again_later() {
 
 #[test]
 fn a_wait_whose_event_cannot_be_made_recorded_or_waited_for_is_refused() {
-    for plan in ["cuEventCreate:1:304", "cuEventRecord:1:1", "cuStreamWaitEvent:1:1"] {
+    for plan in ["cuEventCreate:2:304", "cuEventRecord:1:1", "cuStreamWaitEvent:1:1"] {
         in_child(&[("SOFTCUDA_FAIL", plan)], || {
             let (_runtime, device) = cuda();
             let (a, b) = (stream(&device, "a"), stream(&device, "b"));
@@ -167,15 +169,37 @@ fn a_module_that_does_not_load_is_tried_again_with_the_next_launch() {
 }
 
 #[test]
-fn a_sticky_code_from_a_healthy_context_ends_nothing() {
-    in_child(&[("SOFTCUDA_FAIL", "cuMemcpyHtoDAsync_v2:1:700")], || {
-        let (_runtime, device) = cuda();
-        let work = stream(&device, "work");
-        let x = four(&work, 1.0);
-        assert_eq!(refusal(work.write(&x, &[2.0; 4])).kind(), ErrorKind::Driver);
-        work.write(&x, &[3.0; 4]).wait().unwrap();
-        assert_eq!(work.read(&x).wait().unwrap(), [3.0; 4]);
-    });
+fn a_fault_is_believed_from_a_call_that_touches_one_device_and_from_no_other() {
+    for (call, code, is_dead) in [
+        ("cuMemcpyHtoDAsync_v2", 700, true),
+        ("cuMemcpyHtoDAsync_v2", 911, true),
+        ("cuMemcpyHtoDAsync_v2", 709, false),
+        ("cuMemcpyHtoDAsync_v2", 4711, false),
+        ("cuMemcpyPeerAsync", 700, false),
+    ] {
+        let (plan, is_dead) = (format!("{call}:1:{code}"), if is_dead { "1" } else { "0" });
+        in_child(&[("SOFTCUDA_FAIL", &plan), ("WARPLINE_TEST_IS_DEAD", is_dead)], || {
+            let (runtime, device) = cuda();
+            let next = runtime.device(DeviceId::Cuda(1)).unwrap();
+            let work = stream(&device, "work");
+            crate::support::cache_pinned(&device);
+            let (x, y) = (four(&work, 1.0), four(&work, 1.0));
+            let z = four(&stream(&next, "next"), 1.0);
+            let errors = [work.write(&x, &[2.0; 4]), work.copy_peer(&y, &z)].map(Pending::wait);
+            if std::env::var("WARPLINE_TEST_IS_DEAD").unwrap() == "1" {
+                for error in errors.map(Result::unwrap_err) {
+                    assert_eq!(error.kind(), ErrorKind::Fault, "{error}");
+                }
+                assert!(device.fault().is_some());
+            } else {
+                let errors: Vec<_> = errors.into_iter().filter_map(Result::err).collect();
+                assert!(matches!(&errors[..], [error] if error.kind() == ErrorKind::Driver), "{errors:?}");
+                work.write(&x, &[3.0; 4]).wait().unwrap();
+                assert_eq!(work.read(&x).wait().unwrap(), [3.0; 4]);
+            }
+            assert!(next.fault().is_none());
+        });
+    }
 }
 
 #[test]

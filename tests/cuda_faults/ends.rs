@@ -131,3 +131,24 @@ fn a_process_may_end_while_work_is_in_flight_and_buffers_are_held() {
         assert!(!said.contains("cuMemFree") && !said.contains("cuMemHostUnregister"), "{said}");
     }
 }
+
+#[test]
+fn nobody_calls_the_driver_after_its_exit_handler_has_begun() {
+    for completion in ["word", "event"] {
+        for _ in 0..10 {
+            in_child(&[("WARPLINE_COMPLETION", completion), ("SOFTCUDA_LATE_CALLS", "abort")], || {
+                static KEPT: OnceLock<(Runtime, warpline::testing::Gate, Buffer<f32>)> = OnceLock::new();
+                let (runtime, device) = cuda();
+                let [held, busy] = ["held", "busy"].map(|label| stream(&device, label));
+                let x = four(&held, 1.0);
+                let gate = held.hold().unwrap();
+                // While these are awaited, the device is asked again and again.
+                for stream in [held, busy] {
+                    let done = stream.call(|| ());
+                    std::thread::spawn(move || done.wait());
+                }
+                assert!(KEPT.set((runtime, gate, x)).is_ok());
+            });
+        }
+    }
+}

@@ -80,7 +80,7 @@ fn without_memory_operations_there_is_one_gate_at_a_time() {
         says(
             &b.hold().unwrap_err(),
             ErrorKind::Driver,
-            &["hold on stream \"b\"", "cuda:0 has no stream memory operations", "open that first"],
+            &["hold on stream \"b\"", "cuda:0 has no memory that a stream could wait for", "open that first"],
         );
         let y = four(&b, 3.0);
         assert_eq!(b.read(&y).wait().unwrap(), [3.0; 4], "it goes on");

@@ -105,14 +105,27 @@ fn the_cpu_device_has_no_raw_streams_to_borrow() {
 }
 
 #[test]
-fn a_stream_that_is_null_is_not_borrowed() {
+fn default_streams_and_those_of_other_contexts_are_not_borrowed() {
     in_child(&[], || {
+        for (stream, why) in
+            [(0, "the null stream"), (1, "the null stream"), (2, "another one on each thread")]
+        {
+            let stream = std::ptr::without_provenance_mut(stream);
+            // SAFETY: it is refused.
+            let error = unsafe { cuda(0).stream().borrow_raw(stream) }.build().unwrap_err();
+            says(
+                &error,
+                ErrorKind::InvalidArgument,
+                &["borrow_raw: ", why, "pass one made with cuStreamCreate"],
+            );
+        }
+        let elsewhere = CudaContext::new(1).unwrap().new_stream().unwrap();
         // SAFETY: it is refused.
-        let error = unsafe { cuda(0).stream().borrow_raw(std::ptr::null_mut()) }.build().unwrap_err();
+        let error = unsafe { cuda(0).stream().borrow_raw(elsewhere.cu_stream().cast()) }.build().unwrap_err();
         says(
             &error,
-            ErrorKind::InvalidArgument,
-            &["borrow_raw: the null stream", "pass one made with cuStreamCreate"],
+            ErrorKind::Driver,
+            &["another context than the primary one of cuda:0", "its own device"],
         );
     });
 }

@@ -46,12 +46,12 @@ fn a_kernel_that_cudarc_loads_runs_on_the_raw_stream() {
         let other = stream.alloc::<f32>(8).unwrap();
         drop(stream.fill(&other, 1.0));
         stream.launch(kernels::relu(8, &other, &other), LaunchConfig::linear(1, 32)).wait().unwrap();
-        let Source::Ptx(ptx) = kernels::RELU.source else { panic!("it comes as PTX") };
+        let Source::Ptx([_, ptx]) = kernels::RELU.source else { panic!("it comes as PTX") };
         // SAFETY: the kernel gets its own parameters, and behind them, for the software driver, how many elements each slice has;
         // it writes `x`, which lives.
         let done = unsafe {
             stream.external(nothing(), writes([&x]), |raw| {
-                let text = CString::new(ptx).unwrap();
+                let text = CString::new(*ptx).unwrap();
                 let module = result::module::load_data(text.as_ptr().cast()).unwrap();
                 let function = result::module::get_function(module, c"relu".to_owned()).unwrap();
                 let (mut n, mut from, mut to) = (64u64, x.device_ptr().0, x.device_ptr().0);

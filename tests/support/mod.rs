@@ -7,6 +7,7 @@ pub(crate) mod recording;
 pub(crate) mod software;
 
 use std::future::Future;
+use std::io::Write;
 use std::panic::resume_unwind;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
@@ -28,6 +29,12 @@ pub(crate) fn streams<const N: usize>(labels: [&str; N]) -> (Runtime, Device, [S
 /// `cuda:n` of the default runtime.
 pub(crate) fn cuda(ordinal: u32) -> Device {
     Device::open(&format!("cuda:{ordinal}")).expect("a CUDA device")
+}
+
+/// Has `device` keep page-locked memory for eight short copies at once, so that none of them is
+/// held back.
+pub(crate) fn cache_pinned(device: &Device) {
+    drop([(); 8].map(|()| device.pinned_blocking::<u8>(4096).expect("pinned memory")));
 }
 
 /// Waits until everything on `stream` is done without observing it.
@@ -77,14 +84,20 @@ pub(crate) fn says(error: &Error, kind: ErrorKind, parts: &[&str]) {
     }
 }
 
-/// Calls `f` on a thread of its own and panics if that takes more than a minute: for what must not hang.
+/// Calls `f` on a thread of its own and ends the process if that takes more than a minute: for what
+/// must not hang. Other tests of the process use the same devices, and would wait a minute each.
 #[track_caller]
 pub(crate) fn within_a_minute<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> R {
     let (done, outcome) = channel();
     let thread = std::thread::spawn(move || drop(done.send(f())));
     match outcome.recv_timeout(Duration::from_secs(60)) {
         Ok(value) => value,
-        Err(RecvTimeoutError::Timeout) => panic!("it hangs"),
+        Err(RecvTimeoutError::Timeout) => {
+            let name = std::thread::current().name().unwrap_or("a test").to_owned();
+            // Not by a macro, whose output is the test's and ends with it.
+            let _ = writeln!(std::io::stderr(), "{name} hangs");
+            std::process::abort()
+        }
         Err(RecvTimeoutError::Disconnected) => resume_unwind(thread.join().expect_err("it sent nothing")),
     }
 }

@@ -6,10 +6,27 @@ use std::ffi::{CStr, c_char};
 /// How often an entry point of the software CUDA driver was called.
 #[track_caller]
 pub(crate) fn calls(entry_point: &CStr) -> u64 {
+    count(c"softcudaCallCount", entry_point)
+}
+
+/// A number that grows with the calls of that entry point which the calling thread makes.
+#[track_caller]
+fn calls_of_this_thread(entry_point: &CStr) -> u64 {
+    count(c"softcudaThreadCallCount", entry_point)
+}
+
+/// A number that grows with the calls that all other threads make.
+#[track_caller]
+pub(crate) fn calls_of_others(entry_point: &CStr) -> u64 {
+    calls(entry_point).wrapping_sub(calls_of_this_thread(entry_point))
+}
+
+#[track_caller]
+fn count(counter: &CStr, entry_point: &CStr) -> u64 {
     type Count = unsafe extern "C" fn(*const c_char) -> u64;
-    // SAFETY: the software CUDA driver declares it so.
+    // SAFETY: the software CUDA driver declares both so.
     let count =
-        unsafe { sys::culib().get::<Count>(b"softcudaCallCount\0") }.expect("the software CUDA driver");
+        unsafe { sys::culib().get::<Count>(counter.to_bytes_with_nul()) }.expect("the software CUDA driver");
     // SAFETY: it takes a string that ends with a NUL.
     let calls = unsafe { count(entry_point.as_ptr()) };
     assert_ne!(calls, u64::MAX, "no entry point is called {entry_point:?}");
@@ -19,9 +36,23 @@ pub(crate) fn calls(entry_point: &CStr) -> u64 {
 /// How often each of them is called in `f`.
 #[track_caller]
 pub(crate) fn calls_in<const N: usize, R>(entry_points: [&CStr; N], f: impl FnOnce() -> R) -> ([u64; N], R) {
-    let before = entry_points.map(calls);
+    grown(|| entry_points.map(calls), f)
+}
+
+/// The same of calls that the calling thread makes: not those of a thread that asks whether the
+/// device lives.
+#[track_caller]
+pub(crate) fn own_calls_in<const N: usize, R>(
+    entry_points: [&CStr; N],
+    f: impl FnOnce() -> R,
+) -> ([u64; N], R) {
+    grown(|| entry_points.map(calls_of_this_thread), f)
+}
+
+fn grown<const N: usize, R>(counts: impl Fn() -> [u64; N], f: impl FnOnce() -> R) -> ([u64; N], R) {
+    let before = counts();
     let result = f();
-    let mut after = entry_points.map(calls);
+    let mut after = counts();
     after.iter_mut().zip(before).for_each(|(after, before)| *after -= before);
     (after, result)
 }

@@ -4,10 +4,10 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use warpline::driver::{
     Command, Completion, DevicePtr, Driver, DriverError, DriverEvent, DriverGraph, DriverStream, Health,
-    Plan, Step, StreamOptions, Submission, Work,
+    Plan, RawHandle, Step, StreamOptions, Submission, Work,
 };
 use warpline::{DeviceId, OrderMode, Runtime, Ticket, Timeline};
 
@@ -30,6 +30,22 @@ pub(crate) struct Recording {
     plans: Mutex<Vec<Vec<String>>>,
     refuse_graphs: AtomicBool,
     completion: Completion,
+    pinning: Option<Pinning>,
+}
+
+/// Page-locking that takes until the test allows it.
+#[derive(Debug, Default)]
+struct Pinning {
+    state: Mutex<Locks>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Locks {
+    allowed: usize,
+    refused: usize,
+    /// The threads that asked, in order.
+    by: Vec<String>,
 }
 
 /// What one stream was told.
@@ -59,6 +75,16 @@ impl Recording {
 
     /// Makes the same with several devices, `cuda:0` and on.
     pub(crate) fn runtime_of(order: OrderMode, devices: u32) -> (Runtime, Arc<Recording>) {
+        Self::runtime_with(order, devices, None)
+    }
+
+    /// Makes a runtime of `cuda:0` and `cuda:1`, whose page-locked memory is slow: it comes with
+    /// [`allow_pinning`](Self::allow_pinning).
+    pub(crate) fn runtime_with_slow_pinning(order: OrderMode) -> (Runtime, Arc<Recording>) {
+        Self::runtime_with(order, 2, Some(Pinning::default()))
+    }
+
+    fn runtime_with(order: OrderMode, devices: u32, pinning: Option<Pinning>) -> (Runtime, Arc<Recording>) {
         let recording = Arc::new(Recording {
             calls: Mutex::default(),
             streams: Mutex::default(),
@@ -67,6 +93,7 @@ impl Recording {
             plans: Mutex::default(),
             refuse_graphs: AtomicBool::new(false),
             completion: Completion::Signalled,
+            pinning,
         });
         let device = |ordinal| -> (Arc<dyn Driver>, _) {
             let handle = Handle(recording.clone(), DeviceId::Cuda(ordinal));
@@ -87,6 +114,34 @@ impl Recording {
     /// The next submission is refused.
     pub(crate) fn refuse_next(&self) {
         self.refuse_next.store(true, Ordering::Relaxed);
+    }
+
+    /// So many blocks more of page-locked memory come.
+    pub(crate) fn allow_pinning(&self, blocks: usize) {
+        let pinning = self.pinning.as_ref().expect("pinning is slow");
+        pinning.state.lock().unwrap().allowed += blocks;
+        pinning.changed.notify_all();
+    }
+
+    /// The next block of page-locked memory is refused: when it is asked for, and once more when
+    /// the pool has given back what it had.
+    pub(crate) fn refuse_pinning(&self) {
+        let pinning = self.pinning.as_ref().expect("pinning is slow");
+        pinning.state.lock().unwrap().refused += 2;
+        pinning.changed.notify_all();
+    }
+
+    /// The threads that page-locked memory so far, those that still wait for it included.
+    pub(crate) fn pinned_by(&self) -> Vec<String> {
+        self.pinning.as_ref().expect("pinning is slow").state.lock().unwrap().by.clone()
+    }
+
+    /// Yields until so many calls were recorded since they were last taken, and takes them.
+    pub(crate) fn take_when(&self, calls: usize) -> Vec<Call> {
+        while self.calls().len() < calls {
+            std::thread::yield_now();
+        }
+        self.take()
     }
 
     /// Graphs are refused from now on.
@@ -150,7 +205,21 @@ unsafe impl Driver for Handle {
         self.0.calls().push(Call::Free { len_bytes });
     }
 
+    fn host_memory_is_slow(&self) -> bool {
+        self.0.pinning.is_some()
+    }
+
     fn alloc_host(&self, len_bytes: usize) -> Result<*mut u8, DriverError> {
+        if let Some(pinning) = &self.0.pinning {
+            let mut locks = pinning.state.lock().unwrap();
+            locks.by.push(std::thread::current().name().unwrap_or("a thread").to_owned());
+            locks = pinning.changed.wait_while(locks, |locks| locks.allowed + locks.refused == 0).unwrap();
+            if locks.refused > 0 {
+                locks.refused -= 1;
+                return Err(DriverError::OutOfMemory(None));
+            }
+            locks.allowed -= 1;
+        }
         let layout = Layout::from_size_align(len_bytes.max(1), 4096).expect("a valid layout");
         // SAFETY: `alloc_zeroed` needs a layout of non-zero size, which `max(1)` makes it.
         Ok(unsafe { alloc_zeroed(layout) })
@@ -209,6 +278,11 @@ unsafe impl DriverStream for RecordingStream {
         assert!(ticket > before);
         self.track.submitted.fetch_max(ticket, Ordering::Relaxed);
         self.driver.calls().push(Call::Signal { stream: self.track.label.clone(), ticket });
+    }
+
+    fn raw(&self) -> Option<RawHandle> {
+        // Where foreign work is told apart from host functions.
+        self.driver.pinning.is_some().then(|| RawHandle::new(std::ptr::dangling_mut::<u8>()))
     }
 
     fn record(&self) -> Result<Option<DriverEvent>, DriverError> {

@@ -9,14 +9,14 @@
 #[path = "../../../runtime/src/desk.rs"]
 mod desk;
 #[cfg(test)]
+#[path = "../../../runtime/src/exit.rs"]
+mod exit;
+#[cfg(test)]
 #[path = "../../../runtime/src/driver/health.rs"]
 mod health;
 #[cfg(test)]
 #[path = "../../../runtime/src/driver/cpu/idle.rs"]
 mod idle;
-#[cfg(test)]
-#[path = "../../../runtime/src/sync/raw_lock.rs"]
-mod raw_lock;
 #[cfg(test)]
 #[path = "../../../runtime/src/driver/cpu/strand.rs"]
 mod strand;
@@ -59,9 +59,9 @@ mod report {
 #[cfg(test)]
 mod models {
     mod desk;
+    mod exit;
     mod following;
     mod idle;
-    mod raw_lock;
     mod strand;
     mod timeline;
 }

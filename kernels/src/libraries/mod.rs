@@ -14,9 +14,20 @@
 //! `CUDA_PATH`, once a process, with the first product or [`Device::load`](warpline_runtime::Device::load), which may take a tenth of a
 //! second. A library newer than the driver is passed over; one that is named is taken at its word.
 //!
-//! In a graph, what runs a product is decided when the capture ends, and stays: launches ask nobody. There cuBLAS works in memory of
-//! the graph, 4 MiB for each captured stream that has products, 32 MiB from Hopper on, which counts as such. What it takes besides, with
-//! a handle or where others capture a stream that they lent, no figure here counts.
+//! # Device memory
+//! cuBLAS works in memory of the device's allocator, 4 MiB for each stream that has products in
+//! flight, 32 MiB from Hopper on, and 16 KiB where there is no more. It counts in the device's
+//! figures, other allocations get it afterwards, and
+//! [`empty_cache`](warpline_runtime::Device::empty_cache) gives it back. In a graph it is memory of
+//! the graph, for each captured stream that has products.
+//!
+//! Besides, cuBLAS has about 60 MB for each of its handles, which no figure here counts. There are
+//! as many as threads that enqueued products at the same time. `empty_cache` destroys those that
+//! nobody uses, and so does an allocation that finds no memory. Where there is no memory for one
+//! the kernels here run.
+//!
+//! In a graph, what runs a product is decided when the capture ends, and stays: launches ask
+//! nobody.
 //!
 //! # Rounding
 //! The library adds in an order of its own, which depends on its version, the GPU and the shape; with a kernel of this crate

@@ -112,7 +112,7 @@ impl Batches {
     /// Dropping the future loses nothing: the batch comes at the next call.
     ///
     /// # Errors
-    /// Those of the dataset and the device; nothing comes after an error.
+    /// The errors of the dataset and the device; nothing comes after one.
     ///
     /// # Examples
     /// ```

@@ -44,7 +44,8 @@ impl Tensor {
         full(&"full", shape.into(), value, device)
     }
 
-    /// The elements of `host` in row-major order. They are copied to pinned memory before this returns.
+    /// The elements of `host` in row-major order. They are copied before this returns, as by
+    /// [`Stream::write`](warpline_runtime::Stream::write).
     ///
     /// # Errors
     /// Also `Shape` if `shape` has not as many elements; `OutOfMemory` if the pinned pool is at its cap.

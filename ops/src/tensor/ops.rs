@@ -290,7 +290,10 @@ pub trait TensorOps: TensorOperand {
         read::contiguous(x.borrow()).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// The elements, read back to the host in row-major order.
+    /// The elements, read back to the host in row-major order. On a CUDA device they pass through
+    /// page-locked memory of the device's pool; where none is cached, another thread makes some
+    /// before the copy. The error is `OutOfMemory` if the pool's cap (`RuntimeBuilder::pinned_cap`)
+    /// or the machine has no room.
     #[track_caller]
     fn to_vec<T: TensorElement>(self) -> Pending<Vec<T>> {
         let x = held!(self);
@@ -306,7 +309,8 @@ pub trait TensorOps: TensorOperand {
         read::to_pinned(x.borrow()).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// The only element, read back to the host.
+    /// The only element, read back to the host as [`to_vec`](Self::to_vec) does it, with its
+    /// errors. `Shape` if the tensor does not have exactly one element.
     #[track_caller]
     fn item<T: TensorElement>(self) -> Pending<T> {
         let x = held!(self);

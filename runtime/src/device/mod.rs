@@ -8,7 +8,6 @@ pub use id::DeviceId;
 
 use crate::driver::{Completion, DeviceProperties, Driver, DriverError, Health};
 use crate::error::{Error, ErrorKind, Result};
-use crate::hope::Hope;
 use crate::kernel::{Kernel, LaunchConfig};
 use crate::memory::{Buffer, DeviceMemory, MemoryOptions, MemoryStats, PinnedBytes, PinnedPool, PinnedStats};
 use crate::order::Use;
@@ -37,9 +36,6 @@ pub(crate) struct DeviceShared {
     /// Whether markers have to be written for tickets to complete.
     pub(crate) signalled: bool,
     pub(crate) runs_in_turns: bool,
-    /// Whether letting others run for a moment in `poll` has been worth it lately: where others want the processor too, it costs
-    /// milliseconds.
-    pub(crate) lets_run: Hope<8, 1024>,
     pub(crate) foreign_turns: ForeignTurns,
     /// Set if every allocation is zeroed before it is handed out.
     pub(crate) zero_on_free: bool,
@@ -63,7 +59,6 @@ impl DeviceShared {
             pinned: PinnedPool::new(driver.clone(), options.pinned_cap_bytes),
             signalled: driver.completion() == Completion::Signalled,
             runs_in_turns: driver.runs_in_turns(),
-            lets_run: Hope::default(),
             driver,
             health,
             foreign_turns: ForeignTurns::default(),
@@ -115,8 +110,25 @@ impl DeviceShared {
         let kind = match error {
             DriverError::OutOfMemory(_) => ErrorKind::OutOfMemory,
             DriverError::Refused(_) | DriverError::Halfway(_) => ErrorKind::Driver,
+            DriverError::Captured(why) => {
+                return Error::new(ErrorKind::Captured, format!("{what} is refused: {why}"));
+            }
         };
         Error::new(kind, format!("{what} failed on {}: {error}; the device goes on", self.id))
+    }
+
+    /// Asks the driver. If it has no memory, gives cached memory back and asks once more.
+    pub(crate) fn with_room<T>(
+        &self,
+        ask: impl Fn(&dyn Driver) -> Result<T, DriverError>,
+    ) -> Result<T, DriverError> {
+        match ask(&*self.driver) {
+            Err(DriverError::OutOfMemory(_)) => {
+                self.memory.make_room(|used| self.world.is_finished(used));
+                ask(&*self.driver)
+            }
+            answer => answer,
+        }
     }
 
     /// Page-locked memory from the pool.
@@ -190,10 +202,11 @@ impl Device {
         &self.0
     }
 
-    /// The best device of the default runtime: `cuda:0` where there is one, else `cpu:0`, and then a `tracing` event says why.
+    /// [`Runtime::best_device`] of the default runtime: `cuda:0`, or `cpu:0` and a warning where
+    /// there is a driver that cannot be used.
     ///
     /// # Errors
-    /// If no device can be opened.
+    /// The errors of [`Runtime::default_runtime`] and of [`Runtime::best_device`].
     pub fn best() -> Result<Device> {
         Runtime::default_runtime()?.best_device()
     }
@@ -206,10 +219,10 @@ impl Device {
         Runtime::default_runtime()?.device(name.parse()?)
     }
 
-    /// All CUDA devices of the default runtime; none where there is no driver.
+    /// [`Runtime::cuda_devices`] of the default runtime: none where there is no driver.
     ///
     /// # Errors
-    /// As [`Runtime::cuda_devices`].
+    /// The errors of [`Runtime::default_runtime`] and of [`Runtime::cuda_devices`].
     pub fn all_cuda() -> Result<Vec<Device>> {
         Runtime::default_runtime()?.cuda_devices()
     }
@@ -316,6 +329,9 @@ impl Device {
 
     /// Gives cached memory that nothing uses back to the system: how many bytes. Live buffers are not touched, so this does not
     /// raise what the program itself can use. May wait for what is on a CUDA device.
+    ///
+    /// There it also destroys the handles of libraries that no call uses, whose memory is not in
+    /// that figure.
     pub fn empty_cache(&self) -> usize {
         let device = self.0.memory.empty_cache(|used| self.0.world.is_finished(used));
         device + self.0.pinned.empty()
@@ -367,7 +383,7 @@ impl Device {
 
     /// Loads kernels now. A kernel is loaded with its first launch otherwise, which takes milliseconds then, and on a GPU may
     /// wait until everything on the device is done. So do what libraries need that work for a kernel: with the products of
-    /// `warpline-kernels` it finds cuBLAS and makes a handle for one stream that has none.
+    /// `warpline-kernels` it finds cuBLAS and makes a handle, if the device has none that is free.
     ///
     /// # On the CPU device
     /// There is nothing to load; device code is compared with its declaration.

@@ -32,13 +32,14 @@ pub use plan::{Plan, PlanStream, Step, Work};
 pub use stamp::Stamp;
 
 use crate::device::DeviceId;
-use crate::kernel::{Arg, Args, Kernel, LaunchConfig, Param, ParamKind};
+use crate::kernel::{Arg, Args, Kernel, LaunchConfig, Param, ParamKind, Workspace};
 use crate::order::ByteRange;
 use crate::site::Site;
 use crate::timeline::{Ticket, Timeline};
 use std::any::Any;
 use std::ffi::c_void;
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -84,26 +85,16 @@ pub enum WakeUp {
     LowLatency,
 }
 
-/// How a poll waits for a moment, and after how long it gives up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Linger {
-    /// Not at all.
-    No,
-    /// It spins: what it waits for runs, elsewhere.
-    Spin(Duration),
-    /// It lets other threads run: what it waits for may be waiting for this very processor.
-    LetRun(Duration),
-}
-
 /// How urgently a stream's work is picked when several streams could run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
-    /// After the others.
+    /// Below the priority that other libraries' streams have by default. On CUDA devices that have
+    /// no lower one, which are most, the same as `Normal`.
     Low,
-    /// The default.
+    /// The priority that other libraries' streams have by default: 0 on CUDA devices.
     #[default]
     Normal,
-    /// Before the others.
+    /// The highest that the device has.
     High,
 }
 
@@ -125,6 +116,8 @@ pub enum DriverError {
     Refused(String),
     /// As `Refused`, of a submission that needs several driver calls and got through the first: its ticket is taken.
     Halfway(String),
+    /// The stream is being captured by somebody else.
+    Captured(String),
 }
 
 impl fmt::Display for DriverError {
@@ -134,7 +127,9 @@ impl fmt::Display for DriverError {
             DriverError::OutOfMemory(Some(FreeMemory { free_bytes, total_bytes })) => {
                 write!(f, "out of memory, {free_bytes} bytes free of {total_bytes}")
             }
-            DriverError::Refused(why) | DriverError::Halfway(why) => f.write_str(why),
+            DriverError::Refused(why) | DriverError::Halfway(why) | DriverError::Captured(why) => {
+                f.write_str(why)
+            }
         }
     }
 }
@@ -159,11 +154,6 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
         timeline: Arc<Timeline>,
     ) -> Result<Arc<dyn DriverStream>, DriverError>;
 
-    /// How a poll of something unfinished may wait for it before it gives its thread up: asked at each such poll.
-    fn lingers(&self) -> Linger {
-        Linger::No
-    }
-
     /// `len_bytes` of device memory, aligned to 256 bytes at least. All zero where the host reads it in place, as on the CPU
     /// device; else its contents are unspecified until they are written.
     fn alloc(&self, len_bytes: usize) -> Result<DevicePtr, DriverError>;
@@ -187,6 +177,18 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
     /// `len_bytes` of host memory that the device can copy to and from while the host goes on, aligned to 64 bytes, all
     /// zero. May take milliseconds.
     fn alloc_host(&self, len_bytes: usize) -> Result<*mut u8, DriverError>;
+
+    /// Returns whether [`alloc_host`](Self::alloc_host) takes so long that nobody is to wait for
+    /// it: pools keep some ahead then, and work that needs more is held back.
+    fn host_memory_is_slow(&self) -> bool {
+        false
+    }
+
+    /// [`alloc_host`](Self::alloc_host) before somebody needs the memory. Returns `None` if asking
+    /// now could hold up who lets the device continue.
+    fn alloc_host_ahead(&self, len_bytes: usize) -> Option<Result<*mut u8, DriverError>> {
+        Some(self.alloc_host(len_bytes))
+    }
 
     /// Gives host memory back, perhaps later.
     ///
@@ -263,6 +265,22 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
     /// If it cannot be loaded.
     fn load(&self, _kernel: &'static Kernel) -> Result<(), DriverError> {
         Ok(())
+    }
+
+    /// Gets the library form of `kernel` ready for a launch, outside of graphs. Returns how many
+    /// bytes it works in, at least and at best; `None` if no library is asked on this device.
+    ///
+    /// # Errors
+    /// If the library cannot be used. [`OutOfMemory`](DriverError::OutOfMemory) if it could with
+    /// more memory.
+    fn ready_library(&self, _kernel: &'static Kernel) -> Result<Option<RangeInclusive<usize>>, DriverError> {
+        Ok(None)
+    }
+
+    /// Gives back device memory that the driver keeps for libraries and nobody uses, perhaps later.
+    /// Returns true if there is more free memory now.
+    fn release_idle(&self) -> bool {
+        false
     }
 
     /// Where a variable of the module that `kernel` is in stands, and how many bytes it has.
@@ -403,9 +421,10 @@ pub unsafe trait DriverStream: Send + Sync + fmt::Debug + 'static {
     /// Puts work at the end of the stream.
     ///
     /// # Safety
-    /// Every address the command names is valid for its length, for the access the command makes, until the ticket is
-    /// reached; nothing else touches written bytes meanwhile, nor writes read ones, unless `claims` says how to find out;
-    /// a launch's arguments fit its kernel's parameters.
+    /// Every address the command names is valid for its length, for the access the command makes,
+    /// until the ticket is reached; an address of the host's lies in memory that [`CopyKind`] asks
+    /// for; nothing else touches written bytes meanwhile, nor writes read ones, unless `claims`
+    /// says how to find out; a launch's arguments fit its kernel's parameters.
     unsafe fn submit(&self, work: Submission) -> Result<(), DriverError>;
 
     /// Advances the timeline to `ticket` once everything submitted so far is done. Only for `Completion::Signalled`.
@@ -414,6 +433,13 @@ pub unsafe trait DriverStream: Send + Sync + fmt::Debug + 'static {
     /// Whether the calling thread may [`signal`](Self::signal): not from a host function that the driver itself is calling.
     fn may_signal(&self) -> bool {
         true
+    }
+
+    /// Waits for a moment, without giving the thread up, until `ticket` is reached: where the
+    /// driver knows that this takes less time than sleeping and being woken. Returns whether it is
+    /// reached. For a poll that would sleep otherwise.
+    fn wait_briefly(&self, _ticket: Ticket) -> bool {
+        false
     }
 
     /// Marks the stream's present end for [`Command::Wait`] on another stream, if the driver needs a mark: one that waits on
@@ -437,6 +463,20 @@ pub unsafe trait DriverStream: Send + Sync + fmt::Debug + 'static {
     /// who trace.
     fn foreign_begins(&self, _ticket: Ticket, _site: Site) -> Box<dyn Any> {
         Box::new(())
+    }
+
+    /// Returns true if each op gets its marker when it is submitted, because a later one might not
+    /// be possible.
+    fn marks_every_op(&self) -> bool {
+        false
+    }
+
+    /// Says that the turn of foreign work ends.
+    ///
+    /// # Errors
+    /// If the work has left the stream so that it is of no more use; it was given up then.
+    fn foreign_ends(&self) -> Result<(), DriverError> {
+        Ok(())
     }
 
     /// Puts a host function at the stream's present end, for foreign work: it belongs to the newest ticket.
@@ -500,8 +540,8 @@ pub enum Command {
     Graph(DriverGraph),
     /// Hold the stream until another timeline has got somewhere.
     Wait(Point),
-    /// Hold the work that comes next, whose ticket this has. It does not reach that ticket, and where it
-    /// is submitted, that work follows or its ticket goes to other work.
+    /// Hold the work that comes next, whose ticket this has. It does not reach that ticket, and
+    /// where it is submitted, that work follows or its ticket goes to other work.
     Edge(Point),
     /// Nothing: a wait whose order holds already takes its ticket.
     Elided,
@@ -564,9 +604,10 @@ impl Command {
 /// Which way bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyKind {
-    /// Pinned host memory to the device.
+    /// Host memory to the device. A driver of the same backend gave or registered that memory, so
+    /// that the device may copy it while the host continues.
     HostToDevice,
-    /// The device to pinned host memory.
+    /// The device to host memory of the same sort.
     DeviceToHost,
     /// Within a device.
     DeviceToDevice,
@@ -624,6 +665,9 @@ pub struct Launch {
     pub config: LaunchConfig,
     /// One for each of the kernel's parameters.
     pub args: Args,
+    /// Memory that the kernel's library may work in, if it is asked. In a graph that of the plan's
+    /// stream counts. In a box, since few launches have one and a command is to stay small.
+    pub workspace: Option<Box<Workspace>>,
 }
 
 impl Launch {

@@ -143,20 +143,20 @@ impl Plan {
     /// The steps that run something, as indices, in an order that respects the waits: `choose` picks one of the streams, given by
     /// number in ascending order, that could go on.
     pub(crate) fn order(&self, mut choose: impl FnMut(&[usize]) -> usize) -> Vec<usize> {
-        let mut going = Going::new(self);
+        let mut progress = Progress::new(self);
         let mut order = Vec::new();
-        while !going.free.is_empty() {
-            let stream = going.free.remove(choose(&going.free));
-            order.push(going.take(stream));
+        while !progress.free.is_empty() {
+            let stream = progress.free.remove(choose(&progress.free));
+            order.push(progress.take(stream));
         }
-        debug_assert!(going.queues.iter().all(Vec::is_empty), "steps wait for each other");
+        debug_assert!(progress.queues.iter().all(Vec::is_empty), "steps wait for each other");
         order
     }
 }
 
 /// How far an order has come. A stream is looked at when it is new, after its own step, and when what it waits for is done: so each
 /// step and each wait costs the same however many streams there are.
-struct Going<'a> {
+struct Progress<'a> {
     plan: &'a Plan,
     /// What each stream has yet to do, its next step last.
     queues: Vec<Vec<usize>>,
@@ -168,7 +168,7 @@ struct Going<'a> {
     free: Vec<usize>,
 }
 
-impl<'a> Going<'a> {
+impl<'a> Progress<'a> {
     fn new(plan: &'a Plan) -> Self {
         let mut queues = vec![Vec::new(); plan.streams.len()];
         for (at, step) in plan.steps.iter().enumerate().rev() {
@@ -176,9 +176,9 @@ impl<'a> Going<'a> {
         }
         let streams = plan.streams.len();
         let (done, waiting) = (vec![0; streams], vec![BinaryHeap::new(); streams]);
-        let mut going = Going { plan, queues, done, waiting, free: Vec::new() };
-        going.pass_waits((0..streams).collect());
-        going
+        let mut progress = Progress { plan, queues, done, waiting, free: Vec::new() };
+        progress.pass_waits((0..streams).collect());
+        progress
     }
 
     /// The next step of a stream that could go on, which is done with it.

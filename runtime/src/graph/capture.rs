@@ -448,6 +448,7 @@ impl Capture {
             known: Clock::default(),
             marks: Marks::default(),
             event: None,
+            coming: None,
             capture: Some(Arc::downgrade(self)),
         }
     }

@@ -180,7 +180,8 @@ impl Graph {
         let ops = plan.steps.iter().filter(|step: &&Step| !matches!(step.work, Work::Wait { .. })).count();
         let streams = plan.streams.len();
         let plan = Arc::new(plan);
-        let executable = core.device.driver.instantiate(&plan).map_err(|error| core.refused(site, &error))?;
+        let executable = core.device.with_room(|driver| driver.instantiate(&plan));
+        let executable = executable.map_err(|error| core.refused(site, &error))?;
         let segments = core.device.memory.segments_of(pool.id);
         let memory_bytes = segments.iter().map(|(_, len)| len).sum();
         let whole = |(ptr, len): (crate::driver::DevicePtr, usize)| {

@@ -38,7 +38,7 @@ impl Kernel {
     #[cold]
     fn compare_device_code(&self) -> Result<()> {
         let difference = match self.source {
-            Source::Ptx(text) => difference_in_ptx(self, text),
+            Source::Ptx(texts) => texts.iter().find_map(|text| difference_in_ptx(self, text)),
             Source::Cuda(text) => difference_in_cuda(self, text),
             Source::Image(_) | Source::None => None,
         };

@@ -11,23 +11,63 @@ use std::ffi::c_void;
 /// A library that may do a kernel's work on a CUDA device.
 #[derive(Clone, Copy, Debug)]
 pub struct Library {
+    /// The library itself, which several kernels may share.
+    pub provider: &'static LibraryProvider,
     /// Enqueues the work of one launch on its stream, or leaves it to the kernel's device code.
     ///
     /// Called with the stream's turn held, like the driver: it takes no lock that is held while others wait, and tells nobody.
     ///
     /// # Safety
-    /// The arguments fit the kernel's parameters, and what they name is valid, for the access that its declaration says, for work
-    /// that is enqueued on the call's stream now. The stream lives and belongs to the device's primary context, which is current.
+    /// The arguments fit the kernel's parameters, and what they name is valid, for the access that
+    /// its declaration says, for work that is enqueued on the call's stream now. The stream lives
+    /// and belongs to the device's primary context, which is current. The handle, if there is one,
+    /// is of the kernel's provider and that context, and no other call has it. The workspace is
+    /// used by nothing else before the enqueued work has run.
     pub enqueue: unsafe fn(&LibraryCall<'_>) -> LibraryAnswer,
-    /// Gets ready on a device, whose primary context is current, so that the next first launch on a stream does not have to:
-    /// what [`Device::load`](crate::Device::load) calls, every time; and on a stream, before a graph captures launches there. Not called
-    /// while something is captured, unless by the user.
-    pub prepare: fn(LibraryDevice, Option<LibraryStream>) -> Result<(), String>,
-    /// How much device memory it wants to work in on a stream that a graph is captured on, given the device and its compute capability:
-    /// what it is handed in [`LibraryCall::workspace`] there. What it took by itself in a capture would count nowhere.
-    pub workspace_bytes: fn(LibraryDevice, (u32, u32)) -> usize,
     /// The kernels that `enqueue` launches besides, which are loaded with this one.
     pub kernels: &'static [&'static Kernel],
+}
+
+/// The part of a library that its kernels share: handles, and memory to work in.
+///
+/// The runtime decides when handles are made and destroyed, and which call has one.
+#[derive(Clone, Copy, Debug)]
+pub struct LibraryProvider {
+    /// Returns how many bytes of device memory a call works in at best, given the device and its
+    /// compute capability; 0 if the library is not used there. An error fails each op that asks for
+    /// the library.
+    pub workspace_bytes: fn(LibraryDevice, (u32, u32)) -> Result<usize, String>,
+    /// The bytes that a call works in at least: what it gets where memory is short.
+    pub least_workspace_bytes: usize,
+    /// Makes a handle on a device that the library is used on, whose primary context is current.
+    /// May take milliseconds, allocate device memory and wait for the device.
+    pub make: fn(LibraryDevice) -> Result<LibraryHandle, NoHandle>,
+    /// Destroys a handle. May wait for the device.
+    ///
+    /// # Safety
+    /// The handle was made by `make`, its context is current, and nobody uses it again.
+    pub destroy: unsafe fn(LibraryHandle),
+}
+
+/// A handle that a library's calls are made with, such as a `cublasHandle_t`. One call at a time
+/// has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LibraryHandle(pub *mut c_void);
+
+// SAFETY: a number here. `LibraryProvider::make` gives handles that any thread may use, one at a
+// time.
+unsafe impl Send for LibraryHandle {}
+
+/// The reason for which a handle was not made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoHandle {
+    /// There may have been too little device memory for it. With more it may work.
+    NoMemory,
+    /// The library's answer, which it gives where there is too little device memory and for other
+    /// reasons. It counts as the first until it comes again, with 256 MiB of the device free.
+    PerhapsNoMemory(String),
+    /// The library cannot be used, for this reason.
+    Failed(String),
 }
 
 /// What became of a launch that a [`Library`] was asked for.
@@ -39,7 +79,8 @@ pub enum LibraryAnswer {
     Declined {
         /// Why, for traces.
         because: &'static str,
-        /// Whether whoever set the machine up should hear of it: a library was not found. At most once a process.
+        /// True if the program's operator should hear of it: a library was not found, say. At most
+        /// once a process and reason.
         is_news: bool,
     },
     /// The op fails.
@@ -60,8 +101,11 @@ pub struct LibraryCall<'a> {
     pub stream: *mut c_void,
     /// The device that it is on.
     pub device: LibraryDevice,
-    /// Where it has to work in a graph, since the graph may run on other streams than this one: memory of the graph's, which nothing else
-    /// on the stream uses. None outside of graphs, and where it asked for none.
+    /// A handle of the library for this call. None where it is not used, and where none was free
+    /// and none could be made.
+    pub handle: Option<LibraryHandle>,
+    /// Device memory for this call to work in: in a graph memory of the graph's, else of the op's.
+    /// None where the library is not used, and where there was not enough memory.
     pub workspace: Option<Workspace>,
     /// What the driver does for a library.
     pub driver: &'a dyn LibraryDriver,
@@ -87,15 +131,8 @@ pub struct LibraryDevice {
     pub is_software: bool,
 }
 
-/// A `CUstream` to get ready for, which lives for as long as the process.
-#[derive(Clone, Copy, Debug)]
-pub struct LibraryStream(pub *mut c_void);
-
 /// What the driver does for a library in the middle of a launch.
 pub trait LibraryDriver {
-    /// Whether the stream is being captured: what is enqueued becomes part of a graph, and what would allocate breaks the capture.
-    fn is_capturing(&self) -> bool;
-
     /// Puts a kernel's device code on the stream, as a part of the same op.
     ///
     /// # Safety
@@ -117,7 +154,14 @@ impl std::fmt::Debug for LibraryCall<'_> {
             .field("args", &self.args)
             .field("stream", &self.stream)
             .field("device", &self.device)
+            .field("handle", &self.handle)
             .field("workspace", &self.workspace)
             .finish_non_exhaustive()
     }
+}
+
+/// Keeps threads of the runtime out of the driver before a library that was just loaded tears
+/// itself down at exit. To be called after each load.
+pub fn loaded_a_library() {
+    crate::process::end_before_the_libraries();
 }

@@ -11,7 +11,7 @@
 /// ```text
 /// #[attributes] vis [in_place] unsafe fn name(parameter, …) [where condition, …] {
 ///     [descriptor: NAME,]
-///     [cuda: text, | ptx: text, | image: bytes,]
+///     [cuda: text, | ptx: text, | ptx: [text, …], | image: bytes,]
 ///     [library: &LIBRARY,]
 ///     cpu: |name, …| body,
 /// }
@@ -33,8 +33,9 @@
 /// - `cuda`, `ptx` and `image` are the device code, as text of CUDA C++ or PTX or as the bytes of a
 ///   cubin or a fatbin: a kernel with this name, `extern "C"`, that takes the scalars by value and
 ///   the slices as pointers, without their lengths. CUDA C++ has to be compiled to be launched on a
-///   GPU; kernels with the same text share one module. Left out, the kernel runs on the CPU device
-///   only.
+///   GPU; kernels with the same text share one module. Several texts of PTX are for several
+///   targets, such as `sm_60` and `sm_80`: each device loads the newest that it runs. Left out, the
+///   kernel runs on the CPU device only.
 /// - The first launch of a kernel on any device, the CPU device too, compares the device code with
 ///   the declaration and refuses a kernel where they differ. Of PTX it compares the entry's name
 ///   and the number and sizes of its parameters. Of CUDA C++ it compares the kernel's name, the
@@ -173,10 +174,18 @@ macro_rules! __kernel {
         }
     };
     (@body $head:tt $condition:tt $descriptor:tt [] $library:tt $cpu:tt
+        { ptx: [$($text:expr),+ $(,)?] $(, $($rest:tt)*)? }
+    ) => {
+        $crate::__kernel! {
+            @body $head $condition $descriptor [$crate::kernel::Source::Ptx(&[$($text),+])] $library $cpu
+            { $($($rest)*)? }
+        }
+    };
+    (@body $head:tt $condition:tt $descriptor:tt [] $library:tt $cpu:tt
         { ptx: $text:expr $(, $($rest:tt)*)? }
     ) => {
         $crate::__kernel! {
-            @body $head $condition $descriptor [$crate::kernel::Source::Ptx($text)] $library $cpu { $($($rest)*)? }
+            @body $head $condition $descriptor [$crate::kernel::Source::Ptx(&[$text])] $library $cpu { $($($rest)*)? }
         }
     };
     (@body $head:tt $condition:tt $descriptor:tt [] $library:tt $cpu:tt

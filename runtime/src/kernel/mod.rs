@@ -18,11 +18,14 @@ pub use device_code::Compared;
 #[cfg(feature = "cuda")]
 pub(crate) use device_code::difference_in_ptx;
 pub use library::{
-    Library, LibraryAnswer, LibraryCall, LibraryDevice, LibraryDriver, LibraryStream, Workspace,
+    Library, LibraryAnswer, LibraryCall, LibraryDevice, LibraryDriver, LibraryHandle, LibraryProvider,
+    NoHandle, Workspace, loaded_a_library,
 };
 #[doc(hidden)]
 pub use macros::expansion as __private;
 pub use ptx::entry_params;
+#[cfg(feature = "cuda")]
+pub(crate) use ptx::{Target, head};
 
 use crate::element::Element;
 use smallvec::SmallVec;
@@ -108,8 +111,9 @@ pub enum ParamKind {
 pub enum Source {
     /// CUDA C++ text, compiled by NVRTC when it is first launched on a CUDA device.
     Cuda(&'static str),
-    /// PTX text, which the driver compiles for its GPU when the kernel is first launched there.
-    Ptx(&'static str),
+    /// PTX text, which the driver compiles for its GPU when the kernel is first launched there:
+    /// one, or one each for several targets, of which a device gets the newest that it runs.
+    Ptx(&'static [&'static str]),
     /// A cubin or a fatbin: machine code for one or several generations of GPUs. Unlike PTX it is
     /// not compared with the declaration.
     Image(&'static [u8]),

@@ -1,6 +1,69 @@
-//! Reads from PTX text what parameters a kernel takes.
+//! Reads from PTX text what parameters a kernel takes, and which drivers and devices the text is
+//! for.
 //!
-//! Enough of the grammar for the head of an entry: PTX ISA 8.1, "Kernel Function Parameters" and ".entry".
+//! Enough of the grammar for the heads of a module and of an entry: PTX ISA 8.0, "PTX Module
+//! Directives", "Kernel Function Parameters" and ".entry".
+
+#[cfg(feature = "cuda")]
+use std::fmt;
+
+/// The directives at the top of a PTX text.
+#[cfg(feature = "cuda")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    /// Major and minor number of its PTX ISA.
+    pub(crate) version: (u32, u32),
+    pub(crate) target: Target,
+}
+
+/// The GPU architecture of a PTX text: `sm_70`, or `sm_90a` and `sm_100f`, which run on fewer
+/// devices.
+#[cfg(feature = "cuda")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Target {
+    pub(crate) major: u32,
+    pub(crate) minor: u32,
+    suffix: Option<char>,
+}
+
+#[cfg(feature = "cuda")]
+impl Target {
+    fn parse(word: &str) -> Option<Self> {
+        let number = word.strip_prefix("sm_")?;
+        let suffix = number.chars().last().filter(|last| matches!(last, 'a' | 'f'));
+        let number: u32 = number.strip_suffix(['a', 'f']).unwrap_or(number).parse().ok()?;
+        Some(Target { major: number / 10, minor: number % 10, suffix })
+    }
+
+    /// Returns whether a device of this compute capability runs it. PTX ISA, ".target": text for an
+    /// architecture runs on all later ones, with `a` on that one alone, with `f` on those of its
+    /// family.
+    pub(crate) fn runs_on(self, (major, minor): (u32, u32)) -> bool {
+        match self.suffix {
+            Some('a') => (self.major, self.minor) == (major, minor),
+            Some(_) => self.major == major && self.minor <= minor,
+            None => (self.major, self.minor) <= (major, minor),
+        }
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sm_{}{}", self.major * 10 + self.minor, self.suffix.map_or(String::new(), String::from))
+    }
+}
+
+/// The head of a PTX text; `None` if this cannot read it.
+#[cfg(feature = "cuda")]
+pub(crate) fn head(ptx: &str) -> Option<Head> {
+    let text = without_comments(ptx);
+    let mut words = text.split_whitespace();
+    let mut behind = |directive| words.find(|word| *word == directive).and_then(|_| words.next());
+    let (major, minor) = behind(".version")?.split_once('.')?;
+    let target = Target::parse(behind(".target")?.trim_end_matches(','))?;
+    Some(Head { version: (major.parse().ok()?, minor.parse().ok()?), target })
+}
 
 /// The sizes in bytes of the parameters of the entry `name`, in order; `None` if `ptx` has no such entry, or has one that this
 /// cannot read. A pointer is 8 bytes, as is whatever else is 64 bits wide.
@@ -126,6 +189,8 @@ impl<'a> Tokens<'a> {
 
 #[cfg(test)]
 mod tests {
+    #[cfg(feature = "cuda")]
+    use super::{Head, Target, head};
     use super::{entry_names, entry_params};
 
     /// As NVRTC writes it.
@@ -227,5 +292,24 @@ mod tests {
         ] {
             assert_eq!(entry_params(&format!(".entry k{head}"), "k"), None, "{head}");
         }
+    }
+
+    #[cfg(feature = "cuda")]
+    #[test]
+    fn the_head_of_a_text_says_its_version_and_target() {
+        let at_the_top = "//\n// .version 1.0\n.version 8.0\n.target sm_70\n.address_size 64\n";
+        let target = |text| Target::parse(text).unwrap();
+        assert_eq!(head(at_the_top), Some(Head { version: (8, 0), target: target("sm_70") }));
+        assert_eq!(head(".version 8.7\n.target sm_100f, debug\n").unwrap().target.to_string(), "sm_100f");
+        assert_eq!(["", ".version 8.0", ".version 8\n.target sm_70"].map(head), [None; 3]);
+    }
+
+    #[cfg(feature = "cuda")]
+    #[test]
+    fn text_for_an_architecture_runs_on_that_one_and_later_ones() {
+        let runs = |text: &str, capability| Target::parse(text).unwrap().runs_on(capability);
+        assert!(runs("sm_60", (6, 1)) && runs("sm_70", (12, 0)) && !runs("sm_70", (6, 1)));
+        assert!(runs("sm_90a", (9, 0)) && !runs("sm_90a", (10, 0)));
+        assert!(runs("sm_100f", (10, 3)) && !runs("sm_100f", (12, 0)));
     }
 }

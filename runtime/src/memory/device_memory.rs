@@ -6,7 +6,7 @@
 //! 1. Freeing takes one lock, and neither calls the driver nor waits.
 //! 2. Memory goes back to the driver only when its last uses are finished.
 //!
-//! # Lock order
+//! # Mutex order
 //! stream → `growing` → `pool`. `growing` is held across driver calls, so that threads which all miss do not each take a
 //! segment, and the limit is exact; `pool` is not, so hits and frees go on meanwhile.
 //!
@@ -21,8 +21,7 @@ use crate::driver::{DevicePtr, Driver, DriverError, FreeMemory};
 use crate::error::{Error, ErrorKind};
 use crate::order::{StreamId, Use};
 use crate::site::Site;
-use crate::sync::{Lock, LockGuard};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -32,7 +31,7 @@ const HOLDERS: usize = 3;
 /// The stream-ordered caching allocator of one device.
 #[derive(Debug)]
 pub(crate) struct DeviceMemory {
-    pool: Lock<Pool>,
+    pool: Mutex<Pool>,
     growing: Mutex<()>,
     driver: Arc<dyn Driver>,
     limit_bytes: Option<usize>,
@@ -52,7 +51,7 @@ impl DeviceMemory {
     /// Nothing is taken from the driver before it is needed, and never more than `limit_bytes`.
     pub(crate) fn new(driver: Arc<dyn Driver>, limit_bytes: Option<usize>) -> Self {
         DeviceMemory {
-            pool: Lock::new(Pool::new()),
+            pool: Mutex::new(Pool::new()),
             growing: Mutex::new(()),
             driver,
             limit_bytes,
@@ -116,7 +115,7 @@ impl DeviceMemory {
     #[cold]
     fn find<'a>(
         &'a self,
-        mut pool: LockGuard<'a, Pool>,
+        mut pool: MutexGuard<'a, Pool>,
         len_bytes: usize,
         id: PoolId,
         stream: StreamId,
@@ -168,8 +167,15 @@ impl DeviceMemory {
             };
             let given = self.pool.lock().give_back(request.size, &|used| order.is_over(used));
             if given.is_empty() {
-                let last = self.pool.lock().find(request, order, true);
-                return Ok(last.ok_or(exhausted));
+                if let Some(last) = self.pool.lock().find(request, order, true) {
+                    return Ok(Ok(last));
+                }
+                if let Exhausted::Driver(_) = exhausted
+                    && self.driver.release_idle()
+                {
+                    continue;
+                }
+                return Ok(Err(exhausted));
             }
             // Now, as the next round asks for it.
             self.free_segments(given, |driver, segment| {
@@ -194,7 +200,7 @@ impl DeviceMemory {
                     return Ok(Ok(self.pool.lock().grow(ptr, len, request)));
                 }
                 Err(DriverError::OutOfMemory(free)) => exhausted = Exhausted::Driver(free),
-                Err(DriverError::Refused(why) | DriverError::Halfway(why)) => {
+                Err(DriverError::Refused(why) | DriverError::Halfway(why) | DriverError::Captured(why)) => {
                     let message = format!(
                         "{} gave no memory: {} asked: {why}",
                         self.driver.id(),
@@ -283,15 +289,31 @@ impl DeviceMemory {
         self.pool.lock().reset_peak();
     }
 
-    /// Gives every segment without a live block, and with no unfinished use, back to the driver; how many bytes.
+    /// Gives every segment without a live block, and with no unfinished use, back to the driver,
+    /// and has the driver give back what it keeps for libraries; how many bytes the segments have.
     pub(crate) fn empty_cache(&self, finished: impl Fn(Use) -> bool) -> usize {
-        let _growing = self.growing.lock();
-        let given = self.pool.lock().give_back(usize::MAX, &finished);
-        let bytes = given.iter().map(|segment| segment.len).sum();
-        self.free_segments(given, |driver, segment| {
+        let bytes = self.give_all_back(finished, |driver, segment| {
             // SAFETY: as `free_segments` says.
             unsafe { driver.free_in_time(DevicePtr(segment.address), segment.len) };
         });
+        self.driver.release_idle();
+        bytes
+    }
+
+    /// Gives back the segments that [`empty_cache`](Self::empty_cache) would, without delay: a
+    /// call of the driver needs the memory.
+    pub(crate) fn make_room(&self, finished: impl Fn(Use) -> bool) {
+        self.give_all_back(finished, |driver, segment| {
+            // SAFETY: as `free_segments` says.
+            unsafe { driver.free(DevicePtr(segment.address), segment.len) };
+        });
+    }
+
+    fn give_all_back(&self, finished: impl Fn(Use) -> bool, free: fn(&dyn Driver, Segment)) -> usize {
+        let _growing = self.growing.lock();
+        let given = self.pool.lock().give_back(usize::MAX, &finished);
+        let bytes = given.iter().map(|segment| segment.len).sum();
+        self.free_segments(given, free);
         bytes
     }
 

@@ -19,9 +19,11 @@ mod test_driver;
 pub(crate) use allocation::Allocation;
 pub use buffer::{Buffer, HistorySizes};
 pub(crate) use device_memory::DeviceMemory;
+pub(crate) use pinned::{HostEnd, PinnedBytes, PinnedPool, Promise};
 pub use pinned::{Pinned, PinnedStats};
-pub(crate) use pinned::{PinnedBytes, PinnedPool};
 pub(crate) use pool::{BlockId, Grant, PoolId, ReuseOrder};
+#[cfg_attr(not(feature = "cuda"), expect(unused_imports, reason = "only CUDA's driver speaks of sizes"))]
+pub(crate) use stats::ByteSize;
 pub use stats::{MemoryStats, Served};
 
 /// How much memory a device may hold, and what a new owner finds in it.

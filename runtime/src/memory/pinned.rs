@@ -9,16 +9,32 @@
 //! it, into what its timeline keeps, and lets go only when the device is done: a block that comes back here is used by
 //! nobody. Each holds its pool, so the pool ends after the last block.
 //!
+//! # Who asks the driver when
+//! Where that takes long ([`Driver::host_memory_is_slow`]), a short block is made **ahead** of need
+//! whenever the last cached one of its length was taken: so there is one more of each length than
+//! were ever in use at once, and the lengths together are 2 MiB. It is made by `warpline-pin`, as
+//! long as the cap allows and not while a stream is held, whose gate the driver might wait for. A
+//! request that finds nothing cached gets a [`Promise`]: the cap has been asked and room set aside,
+//! so that a refusal comes at once, and the driver is asked when the promise is kept, on a thread
+//! that may wait.
+//!
 //! Contents of recycled memory are whatever was there: initialised, as the driver zeroed it at first, and plain data.
+//!
+//! # Which devices may copy it
+//! A GPU copies page-locked memory alone while the host continues, and memory of a CPU device is
+//! not page-locked. CUDA's is allocated and registered as portable, so that it is page-locked for
+//! every context of the process; a CPU device reads and writes any memory. The address for a copy
+//! comes as a [`HostEnd`], which [`PinnedBytes::end_for`] alone makes.
 
 use super::stats::ByteSize;
+use crate::device::DeviceId;
 use crate::driver::{Driver, DriverError};
 use crate::element::Element;
 use crate::error::{Error, ErrorKind};
-use crate::reentry;
-use parking_lot::Mutex;
+use crate::{offload, reentry};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::any::{Any, TypeId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -30,6 +46,9 @@ pub(crate) const DEFAULT_CAP_BYTES: usize = 4 << 30;
 
 const LEAST_BYTES: usize = 4 << 10;
 const COARSE_BYTES: usize = 1 << 20;
+/// The longest block that is made ahead of need. Longer ones would take as much RAM again as the
+/// program uses.
+const AHEAD_BYTES: usize = COARSE_BYTES;
 /// The driver's promise, and that of a buffer of no length.
 const ALIGN_BYTES: usize = 64;
 
@@ -62,12 +81,18 @@ pub struct PinnedStats {
 pub(crate) struct PinnedPool {
     driver: Arc<dyn Driver>,
     state: Mutex<State>,
+    /// Signalled when a block was made ahead, or could not be.
+    grown: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
     /// By length, last in first out. A length that was cached once keeps its empty list.
     cached: BTreeMap<usize, Vec<HostBlock>>,
+    /// The lengths of which a block is to be made ahead.
+    wanted: BTreeSet<usize>,
+    /// The length of the block that is being made ahead; 0: none is.
+    growing: usize,
     /// `reserved_bytes` includes what is being asked from the driver just now.
     stats: PinnedStats,
 }
@@ -79,6 +104,11 @@ struct HostBlock(NonNull<u8>);
 // SAFETY: an address in host memory, valid on every thread, owned by whoever has the value.
 unsafe impl Send for HostBlock {}
 
+fn not_null(ptr: *mut u8) -> Result<HostBlock, DriverError> {
+    let block = NonNull::new(ptr).map(HostBlock);
+    block.ok_or_else(|| DriverError::Refused("null instead of host memory".into()))
+}
+
 impl State {
     fn cached(&mut self, len: usize) -> Option<(HostBlock, usize)> {
         // Powers of two exactly; of the coarse ones the tightest that is not wasteful.
@@ -87,9 +117,23 @@ impl State {
         Some((list.pop()?, found))
     }
 
-    fn lend(&mut self, len: usize) {
+    /// Notes that a block of that length goes to a user. Returns whether another has to be made
+    /// ahead.
+    fn lend(&mut self, len: usize, ahead: bool) -> bool {
         self.stats.allocated_bytes += len;
         self.stats.peak_allocated_bytes = self.stats.peak_allocated_bytes.max(self.stats.allocated_bytes);
+        ahead
+            && len <= AHEAD_BYTES
+            && self.cached.get(&len).is_none_or(Vec::is_empty)
+            && self.wanted.insert(len)
+    }
+
+    fn reserve(&mut self, len: usize) {
+        self.stats.reserved_bytes += len;
+    }
+
+    fn note_peak(&mut self) {
+        self.stats.peak_reserved_bytes = self.stats.peak_reserved_bytes.max(self.stats.reserved_bytes);
     }
 
     /// Takes cached blocks out, the longest first, until no more than `at_most` bytes are reserved.
@@ -110,7 +154,11 @@ impl State {
 impl PinnedPool {
     pub(crate) fn new(driver: Arc<dyn Driver>, cap_bytes: usize) -> Arc<Self> {
         let stats = PinnedStats { cap_bytes, ..PinnedStats::default() };
-        Arc::new(PinnedPool { driver, state: Mutex::new(State { cached: BTreeMap::new(), stats }) })
+        Arc::new(PinnedPool {
+            driver,
+            state: Mutex::new(State { stats, ..State::default() }),
+            grown: Condvar::new(),
+        })
     }
 
     /// A cached block, if one fits. Never calls the driver.
@@ -121,9 +169,51 @@ impl PinnedPool {
         let len = block_len(len_bytes)?;
         let mut state = self.state.lock();
         let (block, len) = state.cached(len)?;
-        state.lend(len);
+        Some(self.lend(state, block, len, len_bytes))
+    }
+
+    /// Hands a block out, and has another made where it was the last of its length.
+    fn lend(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State>,
+        block: HostBlock,
+        len: usize,
+        len_bytes: usize,
+    ) -> PinnedBytes {
+        let wants_another = state.lend(len, self.driver.host_memory_is_slow());
         drop(state);
-        Some(self.bytes(block, len, len_bytes))
+        if wants_another {
+            let pool = self.clone();
+            offload::pin(self.driver.id(), move || pool.grow(len));
+        }
+        self.bytes(block, len, len_bytes)
+    }
+
+    /// Makes a block ahead of need, unless one came back or the cap leaves no room.
+    #[cold]
+    fn grow(&self, len: usize) {
+        let mut state = self.state.lock();
+        state.wanted.remove(&len);
+        let is_there = state.cached.get(&len).is_some_and(|list| !list.is_empty());
+        if is_there || state.stats.reserved_bytes.saturating_add(len) > state.stats.cap_bytes {
+            return;
+        }
+        state.reserve(len);
+        state.growing = len;
+        drop(state);
+        let made = self.driver.alloc_host_ahead(len).map(|made| made.and_then(not_null));
+        let mut state = self.state.lock();
+        state.growing = 0;
+        match made {
+            Some(Ok(block)) => {
+                state.note_peak();
+                state.cached.entry(len).or_default().push(block);
+            }
+            // No caller waits for this block. The next copy that needs one gets the error.
+            Some(Err(_)) | None => state.stats.reserved_bytes -= len,
+        }
+        drop(state);
+        self.grown.notify_all();
     }
 
     /// A cached block or one from the driver, which may take milliseconds.
@@ -136,66 +226,61 @@ impl PinnedPool {
             return Ok(bytes);
         }
         reentry::may_ask(&"pinned")?;
-        let Some(len) = block_len(len_bytes) else { return Err(self.over_cap(len_bytes)) };
+        self.promise(len_bytes)?.keep()
+    }
+
+    /// Sets room aside for a block that the driver has yet to give. Never calls the driver.
+    ///
+    /// # Errors
+    /// `OutOfMemory` if the buffers in use leave too little of the cap.
+    pub(crate) fn promise(self: &Arc<Self>, len_bytes: usize) -> Result<Promise, Error> {
+        let Some(len) = block_len(len_bytes) else {
+            return Err(self.over_cap(len_bytes, self.stats().allocated_bytes));
+        };
         let mut state = self.state.lock();
         let cap = state.stats.cap_bytes;
         let cached: usize = state.cached.iter().map(|(len, list)| len * list.len()).sum();
-        let held = state.stats.reserved_bytes - cached;
+        // A block that is made ahead will be cached, and gives way then.
+        let held = state.stats.reserved_bytes - cached - state.growing;
         if len > cap.saturating_sub(held) {
             drop(state);
-            return Err(self.over_cap(len_bytes));
+            return Err(self.over_cap(len_bytes, held));
         }
         let evicted = state.evict(cap - len);
-        state.stats.reserved_bytes += len;
+        state.reserve(len);
         drop(state);
-        self.free(evicted);
+        Ok(Promise { pool: self.clone(), len, len_bytes, evicted })
+    }
 
-        let mut answer = self.driver.alloc_host(len);
-        if matches!(answer, Err(DriverError::OutOfMemory(_))) {
-            let evicted = self.state.lock().evict(0);
-            self.free(evicted);
-            answer = self.driver.alloc_host(len);
-        }
-        let block = answer.and_then(|ptr| {
-            NonNull::new(ptr).ok_or_else(|| DriverError::Refused("null instead of host memory".into()))
-        });
-        let mut state = self.state.lock();
-        match block {
-            Ok(block) => {
-                state.stats.peak_reserved_bytes =
-                    state.stats.peak_reserved_bytes.max(state.stats.reserved_bytes);
-                state.lend(len);
-                drop(state);
-                Ok(self.bytes(HostBlock(block), len, len_bytes))
-            }
-            Err(why) => {
-                state.stats.reserved_bytes -= len;
-                let held = state.stats.allocated_bytes;
-                drop(state);
-                let kind = match why {
-                    DriverError::OutOfMemory(_) => ErrorKind::OutOfMemory,
-                    DriverError::Refused(_) | DriverError::Halfway(_) => ErrorKind::Driver,
-                };
-                let message = format!(
-                    "{} gave no pinned memory: {} asked, {} in use: {why}; drop pinned buffers or use smaller ones",
-                    self.driver.id(),
-                    ByteSize(len_bytes),
-                    ByteSize(held)
-                );
-                Err(Error::new(kind, message))
-            }
-        }
+    fn ask(&self, len: usize) -> Result<HostBlock, DriverError> {
+        self.driver.alloc_host(len).and_then(not_null)
     }
 
     #[cold]
-    fn over_cap(&self, len_bytes: usize) -> Error {
+    fn not_given(&self, len_bytes: usize, held: usize, why: &DriverError) -> Error {
+        let kind = match why {
+            DriverError::OutOfMemory(_) => ErrorKind::OutOfMemory,
+            _ => ErrorKind::Driver,
+        };
+        let message = format!(
+            "{} gave no pinned memory: {} asked, {} in use: {why}; drop pinned buffers or use smaller ones",
+            self.driver.id(),
+            ByteSize(len_bytes),
+            ByteSize(held)
+        );
+        Error::new(kind, message)
+    }
+
+    /// `held`: in use, or being made for a copy.
+    #[cold]
+    fn over_cap(&self, len_bytes: usize, held: usize) -> Error {
         let stats = self.stats();
         let message = format!(
             "the pinned memory of {} is at its cap: {} asked, {} in use of {}; drop pinned buffers or await the copies \
              that hold them, or raise the cap",
             self.driver.id(),
             ByteSize(len_bytes),
-            ByteSize(stats.allocated_bytes),
+            ByteSize(held),
             ByteSize(stats.cap_bytes)
         );
         Error::new(ErrorKind::OutOfMemory, message)
@@ -251,7 +336,7 @@ impl PinnedPool {
             return;
         }
         let driver = self.driver.clone();
-        crate::offload::run_where_it_may_block(move || {
+        offload::run_where_it_may_block(move || {
             for (HostBlock(ptr), len) in blocks {
                 // SAFETY: `Driver::free_host` needs an allocation of this driver with its length, and no work that touches it. It
                 // was cached under its length, and a block is cached only after its owner, which a copy in flight keeps, was
@@ -266,6 +351,71 @@ impl Drop for PinnedPool {
     fn drop(&mut self) {
         // Every `PinnedBytes` holds the pool: all blocks are cached.
         self.empty();
+    }
+}
+
+/// Room in a pool for one block. Dropping it gives the room back.
+#[derive(Debug)]
+pub(crate) struct Promise {
+    pool: Arc<PinnedPool>,
+    len: usize,
+    len_bytes: usize,
+    /// The blocks that have to go back to the driver first.
+    evicted: Vec<(HostBlock, usize)>,
+}
+
+impl Promise {
+    /// Gets the block: from the driver, which may take milliseconds, unless one came back
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// `OutOfMemory` or `Driver` if the driver gives none.
+    pub(crate) fn keep(mut self) -> Result<PinnedBytes, Error> {
+        let (pool, len, len_bytes) = (self.pool.clone(), self.len, self.len_bytes);
+        let mut state = pool.state.lock();
+        while state.growing > 0 && state.stats.reserved_bytes > state.stats.cap_bytes {
+            pool.grown.wait(&mut state);
+        }
+        if let Some((block, len)) = state.cached(len) {
+            drop(state);
+            // Before the block counts as used, so that the figures never count both.
+            drop(self);
+            return Ok(pool.lend(pool.state.lock(), block, len, len_bytes));
+        }
+        let cap = state.stats.cap_bytes;
+        self.evicted.extend(state.evict(cap));
+        drop(state);
+        pool.free(std::mem::take(&mut self.evicted));
+        let mut answer = pool.ask(len);
+        if matches!(answer, Err(DriverError::OutOfMemory(_))) {
+            let evicted = pool.state.lock().evict(0);
+            pool.free(evicted);
+            answer = pool.ask(len);
+        }
+        match answer {
+            Ok(block) => {
+                // The room is the block's from here on.
+                self.len = 0;
+                let mut state = pool.state.lock();
+                state.note_peak();
+                Ok(pool.lend(state, block, len, len_bytes))
+            }
+            Err(why) => {
+                drop(self);
+                Err(pool.not_given(len_bytes, pool.stats().allocated_bytes, &why))
+            }
+        }
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        let mut state = self.pool.state.lock();
+        state.stats.reserved_bytes -= self.len;
+        for (block, len) in self.evicted.drain(..) {
+            state.reserve(len);
+            state.cached.entry(len).or_default().push(block);
+        }
     }
 }
 
@@ -292,6 +442,35 @@ pub(crate) struct PinnedBytes {
 unsafe impl Send for PinnedBytes {}
 // SAFETY: through a shared reference it can only be asked for its address and lengths.
 unsafe impl Sync for PinnedBytes {}
+
+/// The host's end of a copy: the start of memory that the copying device may read and write while
+/// the host continues.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HostEnd(u64);
+
+impl HostEnd {
+    #[inline]
+    pub(crate) fn address(self) -> u64 {
+        self.0
+    }
+}
+
+impl PinnedBytes {
+    /// Returns the host's end of copies by `device`, unless the memory is not page-locked for it.
+    #[inline]
+    pub(crate) fn end_for(&self, device: DeviceId) -> Option<HostEnd> {
+        let serves = match device {
+            DeviceId::Cpu(_) => true,
+            DeviceId::Cuda(_) => matches!(self.locked_by(), DeviceId::Cuda(_)),
+        };
+        serves.then_some(HostEnd(self.ptr.as_ptr() as u64))
+    }
+
+    /// The device from whose pool it came, or that page-locked it.
+    pub(crate) fn locked_by(&self) -> DeviceId {
+        self.pool.driver.id()
+    }
+}
 
 #[cfg(test)]
 impl PinnedBytes {
@@ -329,7 +508,7 @@ impl Drop for PinnedBytes {
         if let Some(owner) = self.owner.take() {
             let registered =
                 Registered { driver: self.pool.driver.clone(), block: HostBlock(self.ptr), owner };
-            crate::offload::run_where_it_may_block(move || registered.end());
+            offload::run_where_it_may_block(move || registered.end());
         }
         if self.block_len == 0 {
             return;
@@ -386,6 +565,10 @@ impl<T: Element> Pinned<T> {
         let mut bytes = self.bytes;
         bytes.elements = Some((TypeId::of::<T>(), T::NAME, self.len));
         bytes
+    }
+
+    pub(crate) fn bytes(&self) -> &PinnedBytes {
+        &self.bytes
     }
 
     /// Returns `error` with this buffer inside, where [`Error::into_buffer`] finds it: for ops of
@@ -555,5 +738,65 @@ mod tests {
         assert_eq!(driver.host_bytes(), 4 << 10);
         std::thread::spawn(move || drop(bytes)).join().unwrap();
         assert_eq!(driver.host_bytes(), 0);
+    }
+
+    #[test]
+    fn a_promise_sets_room_aside_until_it_is_dropped_or_kept() {
+        let (driver, pool) = pool(16 << 10);
+        drop(pool.take(8 << 10).unwrap());
+        let promise = pool.promise(12 << 10).unwrap();
+        assert_eq!((pool.stats().reserved_bytes, driver.host_bytes()), (16 << 10, 8 << 10));
+        assert!(pool.try_take(8 << 10).is_none(), "what gives way is not lent");
+        assert_eq!(pool.promise(1).unwrap_err().kind(), ErrorKind::OutOfMemory);
+        drop(promise);
+        assert_eq!(pool.stats().reserved_bytes, 8 << 10);
+        assert!(pool.try_take(8 << 10).is_some(), "what gave way is back");
+        let kept = pool.promise(12 << 10).unwrap().keep().unwrap();
+        assert_eq!((kept.len_bytes(), driver.host_bytes()), (12 << 10, 16 << 10));
+        assert_eq!((pool.stats().allocated_bytes, pool.stats().peak_reserved_bytes), (16 << 10, 16 << 10));
+        drop(kept);
+        assert_eq!((pool.empty(), driver.host_bytes()), (16 << 10, 0));
+    }
+
+    #[test]
+    fn a_promise_is_kept_with_a_block_that_came_back_meanwhile() {
+        let (driver, pool) = pool(1 << 20);
+        let first = pool.take(8 << 10).unwrap();
+        let address = first.as_ptr();
+        let promise = pool.promise(8 << 10).unwrap();
+        drop(first);
+        assert_eq!(promise.keep().unwrap().as_ptr(), address);
+        assert_eq!((pool.stats().reserved_bytes, driver.host_bytes()), (8 << 10, 8 << 10));
+    }
+
+    /// Waits until `warpline-pin` has done what it was given.
+    fn grown() {
+        crate::block_on::block_on(offload::run_pinning(crate::DeviceId::Cpu(0), || ()));
+    }
+
+    #[test]
+    fn short_blocks_are_made_ahead_of_need_within_the_cap() {
+        let driver = TestDriver::slow();
+        let pool = PinnedPool::new(driver.clone(), (6 << 20) + (16 << 10));
+        let first = pool.take(4 << 10).unwrap();
+        grown();
+        assert_eq!(driver.host_bytes(), 8 << 10);
+        let second = pool.try_take(4 << 10).expect("it was made ahead");
+        grown();
+        assert_eq!(driver.host_bytes(), 12 << 10);
+        drop((first, second));
+        for _ in 0..10 {
+            drop(pool.take(4 << 10).unwrap());
+        }
+        grown();
+        assert_eq!(driver.host_bytes(), 12 << 10, "one more than were ever in use at once");
+        let _long = pool.take(2 << 20).unwrap();
+        grown();
+        assert_eq!(driver.host_bytes(), (2 << 20) + (12 << 10), "none of that length");
+        let _rest = pool.take(4 << 20).unwrap();
+        let _last = pool.take(16 << 10).unwrap();
+        grown();
+        assert_eq!(driver.host_bytes(), (6 << 20) + (16 << 10), "the cap leaves no room for another");
+        assert!(pool.stats().peak_reserved_bytes <= pool.stats().cap_bytes);
     }
 }

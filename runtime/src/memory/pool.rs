@@ -19,8 +19,9 @@
 //!    while the other is read, as double buffering wants; with two queued it waits (on the device, the host goes on), so a loop
 //!    that never synchronizes stays bounded. *Why behind the same stream*: a wait ties two streams together that the program
 //!    did not tie; streams that each hold one block do not do that to a third one.
-//! 5. Outside, in [`DeviceMemory`](super::DeviceMemory): more memory from the driver; then giving cached memory back and
-//!    trying again; then rung 4 whatever is queued.
+//! 5. Outside, in [`DeviceMemory`](super::DeviceMemory): more memory from the driver; then giving
+//!    cached memory back and trying again; then rung 4 whatever is queued; then having the driver
+//!    give back what it keeps for libraries.
 //!
 //! A split piece inherits the uses of the whole; joined blocks have the union.
 //!

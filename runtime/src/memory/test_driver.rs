@@ -11,6 +11,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct TestDriver {
     total: usize,
+    slow: bool,
     state: Mutex<State>,
 }
 
@@ -25,7 +26,17 @@ struct State {
 
 impl TestDriver {
     pub(crate) fn new(total: usize) -> Arc<Self> {
-        Arc::new(TestDriver { total, state: Mutex::new(State { next: 512, ..State::default() }) })
+        Arc::new(TestDriver {
+            total,
+            slow: false,
+            state: Mutex::new(State { next: 512, ..State::default() }),
+        })
+    }
+
+    /// One whose host memory counts as slow.
+    pub(crate) fn slow() -> Arc<Self> {
+        let state = Mutex::new(State { next: 512, ..State::default() });
+        Arc::new(TestDriver { total: usize::MAX, slow: true, state })
     }
 
     pub(crate) fn device_bytes(&self) -> usize {
@@ -78,6 +89,10 @@ unsafe impl Driver for TestDriver {
 
     unsafe fn free(&self, ptr: DevicePtr, len_bytes: usize) {
         assert_eq!(self.state.lock().held.remove(&ptr.0), Some(len_bytes), "freed as it was allocated");
+    }
+
+    fn host_memory_is_slow(&self) -> bool {
+        self.slow
     }
 
     fn alloc_host(&self, len_bytes: usize) -> Result<*mut u8, DriverError> {

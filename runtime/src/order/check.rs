@@ -381,7 +381,7 @@ fn undo_in(page: &mut Book, mine: impl Fn(At) -> bool, entry: &Entry<'_>, entere
 }
 
 /// Returns whether what was in the bytes of `access` is lost without the op having read it.
-fn overwrites<A: Access>(accesses: &[A], access: &A) -> bool {
+pub(crate) fn overwrites<A: Access>(accesses: &[A], access: &A) -> bool {
     let reads_it = |other: &A| {
         other.mode().reads() && address(other) == address(access) && other.range().overlaps(access.range())
     };
@@ -393,6 +393,14 @@ fn overwrites<A: Access>(accesses: &[A], access: &A) -> bool {
 pub(crate) fn overwritten<A: Access>(accesses: &[A]) {
     for access in accesses.iter().filter(|access| overwrites(accesses, access)) {
         access.ledger().open().clear_marks(access.range());
+    }
+}
+
+/// Takes those of `marks` off what an op, which the driver has taken, overwrites.
+#[cold]
+pub(crate) fn overwritten_of<A: Access>(accesses: &[A], marks: &Marks) {
+    for access in accesses.iter().filter(|access| overwrites(accesses, access)) {
+        access.ledger().open().clear_marks_of(access.range(), marks);
     }
 }
 

@@ -2,7 +2,6 @@
 //!
 //! Sparse and sorted by stream. A clock is shared by reference count and copied when it changes, which only waits do.
 
-use crate::sync::Lines;
 use crate::timeline::Ticket;
 use std::fmt;
 use std::sync::Arc;
@@ -38,14 +37,6 @@ impl Clock {
     #[inline]
     pub(crate) fn entries(&self) -> &[Use] {
         self.0.as_deref().unwrap_or_default()
-    }
-
-    /// Has its beginning fetched, for who will soon clone it.
-    #[inline]
-    pub(crate) fn fetch(&self) {
-        if let Some(entries) = &self.0 {
-            Lines::of(entries).fetch_to_write::<1>();
-        }
     }
 
     /// Up to where `stream` is before this clock's owner; `None` if no edge from it was ever stated.

@@ -22,9 +22,9 @@ use super::marks::{MOST, Mark, Marks, OnBytes, join};
 use super::observed::Observed;
 use super::range::ByteRange;
 use crate::site::Site;
-use crate::sync::{Lock, LockGuard};
 use crate::timeline::Ticket;
 use crossbeam_utils::CachePadded;
+use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use std::sync::{Arc, OnceLock};
 
@@ -58,8 +58,8 @@ pub(crate) type Uses = SmallVec<[Use; 2]>;
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Ledger {
-    lanes: OnceLock<Box<[CachePadded<Lock<Book>>; LANES]>>,
-    main: Lock<Book>,
+    lanes: OnceLock<Box<[CachePadded<Mutex<Book>>; LANES]>>,
+    main: Mutex<Book>,
 }
 
 /// The main book or a lane: both are written in alike.
@@ -136,7 +136,7 @@ impl MarkedBytes {
 }
 
 /// An opened ledger: its main book, or a lane.
-pub(crate) type Page<'a> = LockGuard<'a, Book>;
+pub(crate) type Page<'a> = MutexGuard<'a, Book>;
 
 impl Ledger {
     /// The history of memory that `site` allocated on a stream whose last ticket was `used`.
@@ -158,12 +158,12 @@ impl Ledger {
             let behind = Some(Behind { used: behind, allocated: used });
             book.rare = Some(Box::new(Rare { marks: Vec::new(), behind }));
         }
-        Ledger { main: Lock::new(book), lanes: OnceLock::new() }
+        Ledger { main: Mutex::new(book), lanes: OnceLock::new() }
     }
 
     /// The history of memory of which nothing is known.
     pub(crate) fn unknown() -> Self {
-        Ledger { main: Lock::new(Book::default()), lanes: OnceLock::new() }
+        Ledger { main: Mutex::new(Book::default()), lanes: OnceLock::new() }
     }
 
     /// Opens it for an op that reads only. `lane` spreads streams over lanes.
@@ -460,6 +460,16 @@ impl Book {
     pub(crate) fn clear_marks(&mut self, range: &ByteRange) {
         if !self.is_plain() {
             self.change_marks(|marks| marks.iter_mut().for_each(|marked| marked.cut(range)));
+        }
+    }
+
+    /// Takes those of `marks` off `range`: it was overwritten.
+    pub(crate) fn clear_marks_of(&mut self, range: &ByteRange, of: &Marks) {
+        if !self.is_plain() {
+            self.change_marks(|marks| {
+                let of_them = marks.iter_mut().filter(|marked| marked.mark.is_one_of(of));
+                of_them.for_each(|marked| marked.cut(range));
+            });
         }
     }
 

@@ -41,6 +41,8 @@ pub(super) const MOST: usize = 64;
 pub(crate) fn leaves_a_mark(kind: ErrorKind) -> bool {
     match kind {
         ErrorKind::Unordered | ErrorKind::OutOfMemory | ErrorKind::Full | ErrorKind::Driver => true,
+        // The owner of a borrowed stream captures it. A step of a capture of ours never comes here.
+        ErrorKind::Captured => true,
         ErrorKind::Overlap
         | ErrorKind::Shape
         | ErrorKind::DTypeMismatch
@@ -51,8 +53,8 @@ pub(crate) fn leaves_a_mark(kind: ErrorKind) -> bool {
         | ErrorKind::Unsupported
         | ErrorKind::Panicked
         | ErrorKind::Data => false,
-        // The call came from where, or while, the stream takes none.
-        ErrorKind::Reentrant | ErrorKind::Captured => false,
+        // The call came from where the stream takes none.
+        ErrorKind::Reentrant => false,
         // Nothing runs after these on the same stream or device.
         ErrorKind::Closed | ErrorKind::Fault | ErrorKind::ShutDown | ErrorKind::Forked => false,
     }
@@ -195,6 +197,10 @@ impl OnBytes {
             OnBytes::Carried(mark) => mark.upgrade().filter(|mark| !mark.has_ended()),
             OnBytes::Everybodys(mark) => Some(mark.clone()),
         }
+    }
+
+    pub(super) fn is_one_of(&self, marks: &Marks) -> bool {
+        self.live().is_some_and(|mark| marks.carries(&mark))
     }
 
     /// The mark, if it keeps work from reading that carries `marks`.

@@ -18,7 +18,7 @@ mod range;
 
 pub(crate) use check::{
     Access, Apart, Asker, Entered, Entry, Finding, Findings, MAX_ACCESSES, Refused, Strictness, apart,
-    check_and_enter, mark, overlap_within, overwritten, undo,
+    check_and_enter, mark, overlap_within, overwrites, overwritten, overwritten_of, undo,
 };
 pub use clock::StreamId;
 pub(crate) use clock::{Clock, Use};

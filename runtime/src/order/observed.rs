@@ -14,9 +14,8 @@
 //!   whether a stream [is closed](Observed::is_closed), which only the program decides.
 
 use super::clock::{Clock, StreamId, Use};
-use crate::sync::{Lock, LockGuard};
 use crate::timeline::Ticket;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -41,14 +40,14 @@ pub(crate) struct Observed {
 
 struct Chunk {
     words: [AtomicU64; CHUNK],
-    changing: [Lock<()>; CHUNK / GROUP],
+    changing: [Mutex<()>; CHUNK / GROUP],
 }
 
 impl Chunk {
     fn new() -> Box<Self> {
         Box::new(Chunk {
             words: [const { AtomicU64::new(0) }; CHUNK],
-            changing: [const { Lock::new(()) }; CHUNK / GROUP],
+            changing: [const { Mutex::new(()) }; CHUNK / GROUP],
         })
     }
 }
@@ -96,7 +95,7 @@ impl Observed {
 
     /// The right to change words of the group that `id`'s is in.
     #[inline]
-    fn change(&self, id: StreamId) -> Option<LockGuard<'_, ()>> {
+    fn change(&self, id: StreamId) -> Option<MutexGuard<'_, ()>> {
         let at = id.slot();
         self.chunks[at / CHUNK].get().map(|chunk| chunk.changing[at % CHUNK / GROUP].lock())
     }

@@ -1,6 +1,6 @@
-//! Work in flight, as a future.
+//! Work in awaited, as a future.
 
-mod flight;
+mod awaited;
 mod many;
 mod output;
 mod refusal;
@@ -13,7 +13,7 @@ use crate::panics::Concern;
 use crate::reentry;
 use crate::stream::{Place, StreamCore};
 use crate::timeline::Ticket;
-use flight::Flight;
+use awaited::Awaited;
 use many::Many;
 use output::Output;
 use std::fmt;
@@ -55,7 +55,7 @@ pub struct Pending<T> {
 }
 
 enum State<T> {
-    Flight(Flight, Output<T>),
+    Place(Awaited, Output<T>),
     Many(Many, Output<T>),
     /// Of a capture: it has a value, and nothing to await.
     Captured(Step, Output<T>),
@@ -96,11 +96,12 @@ impl<T: crate::Element> DeviceValue for Buffer<T> {}
 impl<A: DeviceValue, B: DeviceValue> DeviceValue for (A, B) {}
 
 impl<T> Pending<T> {
-    /// Always inline, as is `flight`: passed through memory, a place costs as much again as an atomic operation.
+    /// Always inline, as is `awaited`: passed through memory, a place costs as much again as an
+    /// atomic operation.
     #[inline(always)]
     pub(crate) fn value(core: &Arc<StreamCore>, place: Result<Place>, value: T) -> Self {
         match place {
-            Ok(place) => Self::flight(core, place, Output::Value(value)),
+            Ok(place) => Self::awaited(core, place, Output::Value(value)),
             Err(error) => Self::refused_on(core, error),
         }
     }
@@ -111,7 +112,7 @@ impl<T> Pending<T> {
         make: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Self {
         match place {
-            Ok(place) => Self::flight(core, place, Output::Later(Box::new(make))),
+            Ok(place) => Self::awaited(core, place, Output::Later(Box::new(make))),
             Err(error) => Self::refused_on(core, error),
         }
     }
@@ -135,14 +136,14 @@ impl<T> Pending<T> {
     }
 
     fn with_panics(mut self, panics: Concern) -> Self {
-        if let State::Flight(flight, _) = &mut self.state {
-            flight.panics = panics;
+        if let State::Place(awaited, _) = &mut self.state {
+            awaited.panics = panics;
         }
         self
     }
 
     #[inline(always)]
-    fn flight(core: &Arc<StreamCore>, place: Place, output: Output<T>) -> Self {
+    fn awaited(core: &Arc<StreamCore>, place: Place, output: Output<T>) -> Self {
         if place.captured {
             return Self::captured(core, place.ticket, output);
         }
@@ -151,9 +152,10 @@ impl<T> Pending<T> {
         }
         // Made where it stays: it is large.
         Pending {
-            state: State::Flight(
-                Flight {
+            state: State::Place(
+                Awaited {
                     core: core.clone(),
+                    is_of_call: place.holds,
                     place,
                     registration: None,
                     observes: true,
@@ -193,8 +195,8 @@ impl<T> Pending<T> {
 
     /// Has it seen to that its end will be known, for who will poll it later.
     fn ask(&mut self) {
-        if let State::Flight(flight, _) = &mut self.state {
-            flight.ask();
+        if let State::Place(awaited, _) = &mut self.state {
+            awaited.ask();
         }
     }
 
@@ -205,7 +207,7 @@ impl<T> Pending<T> {
     /// The ticket it waits for; `None` if the call was refused or it has resolved.
     pub fn ticket(&self) -> Option<Ticket> {
         match &self.state {
-            State::Flight(flight, _) => Some(flight.place.ticket),
+            State::Place(awaited, _) => Some(awaited.place.ticket),
             _ => None,
         }
     }
@@ -216,11 +218,11 @@ impl<T> Pending<T> {
     /// The error that awaiting would return, if the call was refused or the device has failed;
     /// `Reentrant` in a host function.
     pub fn query(&mut self) -> Result<bool> {
-        if reentry::holds_a_device() && matches!(self.state, State::Flight(..) | State::Many(..)) {
+        if reentry::holds_a_device() && matches!(self.state, State::Place(..) | State::Many(..)) {
             return Err(reentry::refused(&"query"));
         }
         match &mut self.state {
-            State::Flight(flight, _) => flight.query(),
+            State::Place(awaited, _) => awaited.query(),
             State::Many(many, _) => many.query(),
             State::Captured(step, _) => Err(step.nothing.clone()),
             State::Failed(refusal) => {
@@ -235,7 +237,7 @@ impl<T> Pending<T> {
     /// it happens to look must not decide which of the program's ops pass the order check.
     pub fn unobserved(mut self) -> Self {
         match &mut self.state {
-            State::Flight(flight, _) => flight.observes = false,
+            State::Place(awaited, _) => awaited.observes = false,
             State::Many(many, _) => many.unobserve(),
             State::Captured(..) | State::Failed(_) | State::Taken => {}
         }
@@ -250,7 +252,7 @@ impl<T> Pending<T> {
     /// The error that awaiting returns; `Reentrant` in a host function or a waker, which the work
     /// may be waiting for.
     pub fn wait(self) -> Result<T> {
-        if !reentry::may_block() && matches!(self.state, State::Flight(..) | State::Many(..)) {
+        if !reentry::may_block() && matches!(self.state, State::Place(..) | State::Many(..)) {
             return Err(reentry::refused(&"wait"));
         }
         crate::block_on::block_on(self)
@@ -261,7 +263,7 @@ impl Pending<()> {
     /// The same work with `value` as what comes of it: for ops that return what they wrote.
     pub fn with<T>(self, value: T) -> Pending<T> {
         let state = match self.into_state() {
-            State::Flight(flight, output) => State::Flight(flight, output.with(value)),
+            State::Place(awaited, output) => State::Place(awaited, output.with(value)),
             State::Many(many, output) => State::Many(many, output.with(value)),
             State::Captured(step, output) => State::Captured(step, output.with(value)),
             State::Failed(refusal) => State::Failed(refusal),
@@ -278,7 +280,7 @@ impl<T: DeviceValue> Pending<T> {
     /// The refusal, if the call was refused. What the device does later shows up in what is awaited later.
     pub fn queued(self) -> Result<T> {
         match self.into_state() {
-            State::Flight(_, output) | State::Many(_, output) | State::Captured(_, output) => {
+            State::Place(_, output) | State::Many(_, output) | State::Captured(_, output) => {
                 output.known().or_else(|make| make())
             }
             State::Failed(refusal) => {
@@ -312,7 +314,7 @@ impl<T: DeviceValue> Pending<T> {
     /// As [`into_operand`](Self::into_operand).
     pub fn as_operand(&self) -> Result<&T, Refusal> {
         match &self.state {
-            State::Flight(_, output) | State::Many(_, output) | State::Captured(_, output) => {
+            State::Place(_, output) | State::Many(_, output) | State::Captured(_, output) => {
                 Ok(output.look())
             }
             State::Failed(refusal) => Err(refusal.again()),
@@ -330,8 +332,8 @@ impl<T: DeviceValue> Pending<T> {
     pub fn view<U: DeviceValue>(self, view: impl FnOnce(&T) -> Result<U, Refusal>) -> Pending<U> {
         match self.looked_at_by(view) {
             Ok(value) => match self.into_state() {
-                State::Flight(flight, output) => {
-                    Pending { state: State::Flight(flight, output.replaced(value)) }
+                State::Place(awaited, output) => {
+                    Pending { state: State::Place(awaited, output.replaced(value)) }
                 }
                 State::Many(many, output) => Pending { state: State::Many(many, output.replaced(value)) },
                 State::Captured(step, output) => {
@@ -357,8 +359,8 @@ impl<T: DeviceValue> Pending<T> {
     pub fn view_of<U: DeviceValue>(&self, view: impl FnOnce(&T) -> Result<U, Refusal>) -> Pending<U> {
         match self.looked_at_by(view) {
             Ok(value) => match &self.state {
-                State::Flight(flight, _) => {
-                    Pending { state: State::Flight(flight.looked_at(), Output::Value(value)) }
+                State::Place(awaited, _) => {
+                    Pending { state: State::Place(awaited.looked_at(), Output::Value(value)) }
                 }
                 State::Captured(step, _) => {
                     Pending { state: State::Captured(step.clone(), Output::Value(value)) }
@@ -372,7 +374,7 @@ impl<T: DeviceValue> Pending<T> {
 
     fn looked_at_by<U>(&self, view: impl FnOnce(&T) -> Result<U, Refusal>) -> Result<U, Refusal> {
         view(self.as_operand()?).map_err(|refusal| match &self.state {
-            State::Flight(flight, _) => Refusal { core: Some(flight.core.clone()), ..refusal },
+            State::Place(awaited, _) => Refusal { core: Some(awaited.core.clone()), ..refusal },
             State::Captured(step, _) if !refusal.captured => Refusal::of(&step.core, refusal.error),
             _ => refusal,
         })
@@ -384,7 +386,7 @@ impl<T> Pending<T> {
     #[inline]
     fn poll_work(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         match &mut self.state {
-            State::Flight(flight, _) => flight.poll(cx),
+            State::Place(awaited, _) => awaited.poll(cx),
             State::Many(many, _) => many.poll(cx),
             State::Captured(step, _) => Poll::Ready(Err(step.nothing.clone())),
             State::Failed(refusal) => Poll::Ready(Err(refusal.error.clone())),
@@ -396,7 +398,7 @@ impl<T> Pending<T> {
     #[inline]
     fn take(&mut self) -> Result<T> {
         match std::mem::replace(&mut self.state, State::Taken) {
-            State::Flight(_, output) | State::Many(_, output) | State::Captured(_, output) => output.take(),
+            State::Place(_, output) | State::Many(_, output) | State::Captured(_, output) => output.take(),
             State::Failed(refusal) => Err(refusal.error),
             State::Taken => unreachable!("it was polled before"),
         }
@@ -437,8 +439,8 @@ impl<T> Drop for Pending<T> {
 impl<T> fmt::Debug for Pending<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.state {
-            State::Flight(flight, _) => {
-                write!(f, "Pending(ticket {} of {:?})", flight.place.ticket, flight.core)
+            State::Place(awaited, _) => {
+                write!(f, "Pending(ticket {} of {:?})", awaited.place.ticket, awaited.core)
             }
             State::Captured(step, _) => write!(f, "Pending({})", step.nothing),
             State::Many(many, _) => write!(f, "Pending({} streams)", many.len()),

@@ -1,22 +1,41 @@
 //! Copies. The operation owns the pinned buffer while the device uses it and gives it back in its result.
+//!
+//! # Rule
+//! The driver gets host memory that its device may copy while the host continues, and no other: an
+//! address for [`host_copy`] is a [`HostEnd`]. Memory that is page-locked for another backend is
+//! refused, and handed back.
 
+use super::core::StreamCore;
 use super::enqueue::{Op, Touch};
 use super::handle::Stream;
+use super::held::{self, After, Staging};
 use crate::device::Device;
 use crate::driver::{Command, Copy, CopyKind};
 use crate::element::Element;
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::AccessMode;
-use crate::memory::{Buffer, Pinned, PinnedBytes};
+use crate::memory::{Buffer, HostEnd, Pinned, PinnedBytes, Promise};
 use crate::pending::Pending;
-use crate::reentry;
 use crate::site::Site;
+use crate::{offload, reentry};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
 
 /// A pinned buffer in flight. The runtime holds one reference until the ticket is reached, the `Pending` the other.
 type Slot = Arc<Mutex<Option<PinnedBytes>>>;
+
+/// The host's end of a copy: there, or yet to be made.
+enum HostSide {
+    There(HostEnd),
+    Coming(Arc<Staging>),
+}
+
+/// Pinned memory for a copy.
+enum StagingMemory {
+    There(PinnedBytes),
+    Promised(Promise),
+}
 
 impl Stream {
     /// Allocates device memory on this stream and copies `host` there.
@@ -28,6 +47,8 @@ impl Stream {
     ///
     /// # Errors
     /// `OutOfMemory` and such at once, with the buffer inside: [`Error::into_buffer`].
+    /// `DeviceMismatch` if the stream is on a CUDA device and the buffer a CPU device's, which is
+    /// not page-locked: [`write`](Self::write) stages such memory.
     #[track_caller]
     pub fn copy_to_device<T: Element>(&self, host: Pinned<T>) -> Result<(Buffer<T>, Pending<Pinned<T>>)> {
         self.copy_to_device_at(Site::here(&"copy_to_device"), host)
@@ -43,6 +64,9 @@ impl Stream {
         site: Site,
         host: Pinned<T>,
     ) -> Result<(Buffer<T>, Pending<Pinned<T>>)> {
+        if let Err(error) = self.host_end(site, host.bytes()) {
+            return Err(host.into_error(error.at(site)));
+        }
         let buffer = match self.alloc_at(Site::at(&"alloc", site.location), host.len()) {
             Ok(buffer) => buffer,
             Err(error) => return Err(host.into_error(error)),
@@ -57,23 +81,27 @@ impl Stream {
     /// As [`copy_to_device`](Self::copy_to_device).
     ///
     /// # Errors
-    /// In the `Pending`, with the buffer inside: [`Error::into_buffer`].
+    /// In the `Pending`, with the buffer inside: [`Error::into_buffer`]. `DeviceMismatch` as
+    /// [`copy_to_device`](Self::copy_to_device).
     #[track_caller]
     pub fn copy_into<T: Element>(&self, buffer: &Buffer<T>, host: Pinned<T>) -> Pending<Pinned<T>> {
         self.copy_in(Site::here(&"copy_into"), buffer, host)
     }
 
     fn copy_in<T: Element>(&self, site: Site, buffer: &Buffer<T>, host: Pinned<T>) -> Pending<Pinned<T>> {
-        let len = host.len();
-        let src = host.as_ptr() as u64;
+        let end = self.host_end(site, host.bytes());
+        let same_len = self.same_len(site, host.len(), buffer.len());
         let slot: Slot = Arc::new(Mutex::new(Some(host.into_bytes())));
         let touches =
             [Touch { allocation: buffer.allocation(), range: buffer.range(), mode: AccessMode::Write }];
         let mut op = Op::new("copy", site, &touches);
-        op.refused = self.same_len(site, len, buffer.len()).err();
         op.keep = Some(slot.clone());
-        let place =
-            self.core().enqueue(&mut op, |_| Command::Copy(host_copy(CopyKind::HostToDevice, src, buffer)));
+        let place = self.enqueue_copy(
+            &mut op,
+            same_len.and(end).map(HostSide::There),
+            CopyKind::HostToDevice,
+            buffer,
+        );
         let place = place.map_err(|error| match slot.lock().take() {
             Some(bytes) => error.with_buffer(bytes),
             None => error,
@@ -81,28 +109,33 @@ impl Stream {
         Pending::later(self.core(), place, move || Ok(take(&slot)))
     }
 
-    /// Copies a pinned buffer that others read too, for instance to several devices.
+    /// Copies a pinned buffer that others read too, for instance to several devices. One that a
+    /// CUDA device page-locked serves all CUDA and CPU devices.
     ///
     /// # Errors
-    /// In the `Pending`.
+    /// In the `Pending`; `DeviceMismatch` as [`copy_to_device`](Self::copy_to_device).
     #[track_caller]
     pub fn copy_from_shared<T: Element>(&self, buffer: &Buffer<T>, host: &Arc<Pinned<T>>) -> Pending<()> {
         let site = Site::here(&"copy_from_shared");
-        let src = host.as_ptr() as u64;
+        let same_len = self.same_len(site, host.len(), buffer.len());
+        let end = same_len.and_then(|()| self.host_end(site, host.bytes()));
         let touches =
             [Touch { allocation: buffer.allocation(), range: buffer.range(), mode: AccessMode::Write }];
         let mut op = Op::new("copy", site, &touches);
-        op.refused = self.same_len(site, host.len(), buffer.len()).err();
         op.keep = Some(host.clone());
-        let place =
-            self.core().enqueue(&mut op, |_| Command::Copy(host_copy(CopyKind::HostToDevice, src, buffer)));
+        let place = self.enqueue_copy(&mut op, end.map(HostSide::There), CopyKind::HostToDevice, buffer);
         Pending::value(self.core(), place, ())
     }
 
     /// Copies `buffer` into pinned memory, which the `Pending` yields when it is filled.
     ///
+    /// Where the pool has no such memory, the call does not wait for it: a thread of the runtime
+    /// has the driver make it, and this copy and what is behind it on the stream are handed to the
+    /// driver after that. On a [borrowed](crate::StreamBuilder::borrow_raw) stream the call waits.
+    ///
     /// # Errors
-    /// In the `Pending`; `OutOfMemory` if the pinned pool is at its cap.
+    /// In the `Pending`; `OutOfMemory` if the pinned pool is at its cap, or the driver has no
+    /// memory.
     #[track_caller]
     pub fn copy_to_host<T: Element>(&self, buffer: &Buffer<T>) -> Pending<Pinned<T>> {
         self.copy_to_host_at(Site::here(&"copy_to_host"), buffer)
@@ -120,7 +153,7 @@ impl Stream {
         }
     }
 
-    /// Reads `buffer` into a vector, through pinned memory.
+    /// Reads `buffer` into a vector, through pinned memory as [`copy_to_host`](Self::copy_to_host).
     ///
     /// # Errors
     /// As [`copy_to_host`](Self::copy_to_host).
@@ -161,24 +194,24 @@ impl Stream {
     }
 
     fn copy_out<T: Element>(&self, site: Site, buffer: &Buffer<T>) -> Result<(Result<super::Place>, Slot)> {
-        let host = self.core().device.pinned_bytes(buffer.len_bytes());
-        let host = host.map_err(|error| self.core().unserved(site, error))?;
-        let host = Pinned::<T>::new(host, buffer.len());
-        let dst = host.as_ptr() as u64;
-        let slot: Slot = Arc::new(Mutex::new(Some(host.into_bytes())));
+        let memory = self.staging_memory(site, buffer.len_bytes())?;
+        let (len, slot) = (buffer.len(), Slot::default());
         let touches =
             [Touch { allocation: buffer.allocation(), range: buffer.range(), mode: AccessMode::Read }];
         let mut op = Op::new("copy", site, &touches);
         op.keep = Some(slot.clone());
-        let place =
-            self.core().enqueue(&mut op, |_| Command::Copy(host_copy(CopyKind::DeviceToHost, dst, buffer)));
+        let mine = slot.clone();
+        let fill = move |bytes| *mine.lock() = Some(Pinned::<T>::new(bytes, len).into_bytes());
+        let place = self.enqueue_staged(&mut op, memory, CopyKind::DeviceToHost, buffer, fill);
         Ok((place, slot))
     }
 
-    /// Copies a pageable slice into `buffer`. The slice is staged: copied into pinned memory before this returns.
+    /// Copies a pageable slice into `buffer`. The slice is copied before this returns: into pinned
+    /// memory, or where the pool has none into memory that is not, until the runtime has some, as
+    /// [`copy_to_host`](Self::copy_to_host) says.
     ///
     /// # Errors
-    /// In the `Pending`; `OutOfMemory` if the pinned pool is at its cap.
+    /// As [`copy_to_host`](Self::copy_to_host).
     #[track_caller]
     pub fn write<T: Element>(&self, buffer: &Buffer<T>, host: &[T]) -> Pending<()> {
         self.write_at(Site::here(&"write"), buffer, host)
@@ -192,19 +225,32 @@ impl Stream {
         let touches =
             [Touch { allocation: buffer.allocation(), range: buffer.range(), mode: AccessMode::Write }];
         let mut op = Op::new("copy", site, &touches);
-        let mut src = 0;
-        let staged = self.same_len(site, host.len(), buffer.len());
-        match staged.and_then(|()| self.core().device.pinned_bytes(size_of_val(host))) {
-            Ok(bytes) => {
-                let mut staged = Pinned::<T>::new(bytes, host.len());
-                staged.copy_from_slice(host);
-                src = staged.as_ptr() as u64;
-                op.keep = Some(Arc::new(staged));
+        let memory = self.same_len(site, host.len(), buffer.len());
+        let place = match memory.and_then(|()| self.staging_memory(site, size_of_val(host))) {
+            Err(error) => self.enqueue_copy(&mut op, Err(error), CopyKind::HostToDevice, buffer),
+            Ok(memory) => {
+                let slot = Slot::default();
+                op.keep = Some(slot.clone());
+                let filled = move |bytes, host: &[T]| {
+                    let mut staged = Pinned::<T>::new(bytes, host.len());
+                    staged.copy_from_slice(host);
+                    *slot.lock() = Some(staged.into_bytes());
+                };
+                match memory {
+                    StagingMemory::There(bytes) => {
+                        let end = self.host_end(site, &bytes).map(HostSide::There);
+                        filled(bytes, host);
+                        self.enqueue_copy(&mut op, end, CopyKind::HostToDevice, buffer)
+                    }
+                    // The borrow ends with this call.
+                    StagingMemory::Promised(_) => {
+                        let host = host.to_vec();
+                        let fill = move |bytes| filled(bytes, &host);
+                        self.enqueue_staged(&mut op, memory, CopyKind::HostToDevice, buffer, fill)
+                    }
+                }
             }
-            Err(error) => op.refused = Some(self.core().unserved(site, error)),
-        }
-        let place =
-            self.core().enqueue(&mut op, |_| Command::Copy(host_copy(CopyKind::HostToDevice, src, buffer)));
+        };
         Pending::value(self.core(), place, ())
     }
 
@@ -302,20 +348,23 @@ impl Device {
     pub async fn pinned<T: Element>(&self, len: usize) -> Result<Pinned<T>> {
         let device = self.shared();
         let len_bytes = host_bytes::<T>(len)?;
+        if crate::process::is_forked() {
+            return Err(crate::process::forked());
+        }
         let bytes = match device.pinned.try_take(len_bytes) {
-            Some(bytes) if !crate::process::is_forked() => bytes,
+            Some(bytes) => bytes,
             None if reentry::holds_a_device() => return Err(reentry::refused(&"pinned")),
-            None if !device.runs_in_turns && !crate::process::is_forked() => {
+            None if !device.runs_in_turns => {
                 let device = device.clone();
-                crate::offload::run(move || device.pinned_bytes(len_bytes)).await?
+                offload::run_pinning(device.id, move || device.pinned_bytes(len_bytes)).await?
             }
-            _ => device.pinned_bytes(len_bytes)?,
+            None => device.pinned_bytes(len_bytes)?,
         };
         let pinned = Pinned::new(bytes, len);
         if !device.zero_on_free {
             Ok(pinned)
         } else if len_bytes > ZEROED_AT_ONCE_BYTES && !device.runs_in_turns {
-            Ok(crate::offload::run(move || zeroed(pinned)).await)
+            Ok(offload::run(move || zeroed(pinned)).await)
         } else {
             Ok(zeroed(pinned))
         }
@@ -388,6 +437,84 @@ fn take<T: Element>(slot: &Slot) -> Pinned<T> {
 }
 
 impl Stream {
+    /// Gets pinned memory for a copy by this stream: a block where one is cached, or where the
+    /// stream cannot wait for one on the host; else the promise of one.
+    fn staging_memory(&self, site: Site, len_bytes: usize) -> Result<StagingMemory> {
+        let (core, device) = (self.core(), &self.core().device);
+        let memory = device.with_pinned(|pool| match pool.try_take(len_bytes) {
+            Some(bytes) => Ok(StagingMemory::There(bytes)),
+            None if core.can_hold_back() => {
+                reentry::may_ask(&"pinned")?;
+                pool.promise(len_bytes).map(StagingMemory::Promised)
+            }
+            None => pool.take(len_bytes).map(StagingMemory::There),
+        });
+        memory.map_err(|error| core.unserved(site, error))
+    }
+
+    /// Enqueues a copy through that memory, which `fill` gets before the copy runs: now, or on
+    /// `warpline-pin` when it was made.
+    fn enqueue_staged<T: Element>(
+        &self,
+        op: &mut Op<'_>,
+        memory: StagingMemory,
+        kind: CopyKind,
+        buffer: &Buffer<T>,
+        fill: impl FnOnce(PinnedBytes) + Send + 'static,
+    ) -> Result<super::Place> {
+        let site = op.site;
+        let promise = match memory {
+            StagingMemory::There(bytes) => {
+                let end = self.host_end(site, &bytes).map(HostSide::There);
+                fill(bytes);
+                return self.enqueue_copy(op, end, kind, buffer);
+            }
+            StagingMemory::Promised(promise) => promise,
+        };
+        let staging = Arc::<Staging>::default();
+        let place = self.enqueue_copy(op, Ok(HostSide::Coming(staging.clone())), kind, buffer)?;
+        let stream = self.core().clone();
+        offload::pin(stream.device.id, move || {
+            let bytes = stream.device.with_pinned(|_| promise.keep());
+            let end = bytes.map_err(|error| stream.unserved(site, error)).and_then(|bytes| {
+                let end = stream.host_end(site, &bytes)?;
+                fill(bytes);
+                Ok(end)
+            });
+            staging.set(end);
+            held::hand_over(stream);
+        });
+        Ok(place)
+    }
+
+    /// Enqueues a copy between the host and `buffer`, or refuses it where there is no end at the
+    /// host.
+    fn enqueue_copy<T: Element>(
+        &self,
+        op: &mut Op<'_>,
+        host: Result<HostSide>,
+        kind: CopyKind,
+        buffer: &Buffer<T>,
+    ) -> Result<super::Place> {
+        match host {
+            Ok(HostSide::There(end)) => {
+                self.core().enqueue(op, |_| Command::Copy(host_copy(kind, Some(end), buffer)))
+            }
+            Ok(HostSide::Coming(staging)) => {
+                op.after = Some(After::Memory(staging));
+                self.core().enqueue(op, |_| Command::Copy(host_copy(kind, None, buffer)))
+            }
+            Err(error) => {
+                op.refused = Some(error);
+                self.core().enqueue(op, |_| unreachable!("a refused op has no command"))
+            }
+        }
+    }
+
+    fn host_end(&self, site: Site, host: &PinnedBytes) -> Result<HostEnd> {
+        self.core().host_end(site, host)
+    }
+
     fn same_len(&self, site: Site, host: usize, device: usize) -> Result<()> {
         if host == device {
             return Ok(());
@@ -402,8 +529,38 @@ impl Stream {
     }
 }
 
-/// Between contiguous host memory and a buffer.
-fn host_copy<T: Element>(kind: CopyKind, host: u64, buffer: &Buffer<T>) -> Copy {
+impl StreamCore {
+    /// Returns whether a copy may be held back until there is memory for it. What is called on a
+    /// borrowed stream is on the driver's stream when the call returns, since its owner may use
+    /// that next. What is captured is no work yet.
+    fn can_hold_back(&self) -> bool {
+        self.device.signalled
+            && self.device.driver.host_memory_is_slow()
+            && !self.borrowed
+            && !self.is_captured()
+    }
+
+    /// The host's end of a copy by this stream's device.
+    fn host_end(&self, site: Site, host: &PinnedBytes) -> Result<HostEnd> {
+        let here = self.device.id;
+        host.end_for(here).ok_or_else(|| {
+            Error::new(
+                ErrorKind::DeviceMismatch,
+                format!(
+                    "{}: the pinned buffer is {}'s and not page-locked, and {here} copies from and to page-locked memory; \
+                     get it from pinned() of a CUDA device, or stage it with write()",
+                    site.on(&self.label),
+                    host.locked_by(),
+                ),
+            )
+        })
+    }
+}
+
+/// Between contiguous host memory and a buffer. Without the host's end, which is set later, it is
+/// at 0.
+fn host_copy<T: Element>(kind: CopyKind, host: Option<HostEnd>, buffer: &Buffer<T>) -> Copy {
+    let host = host.map_or(0, HostEnd::address);
     let (height, width_bytes, pitch) = buffer.runs();
     let device = buffer.address();
     match kind {

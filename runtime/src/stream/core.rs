@@ -9,10 +9,12 @@
 //! * The marks that a stream carries are changed at its desk, and cleared when it closes.
 //! * No user code, waker or twin runs while any of these is held.
 //!
-//! # Lock order
+//! # Mutex order
 //! desk → ledgers, by address → known → waiting. Never two desks at once. The pool's lock is taken with no desk held.
 
 use super::enqueue::InMemory;
+use super::held::{Coming, HeldBack};
+use super::late::Late;
 use crate::desk::{Desk, Seat, Serve};
 use crate::device::DeviceShared;
 use crate::driver::{
@@ -20,13 +22,11 @@ use crate::driver::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::graph::Capture;
-use crate::hope::Hope;
 use crate::offload::{self, Duty};
 use crate::order::{self, Clock, MAX_TICKET, Mark, Marks, Named, OrderMode, StreamId, Use, leaves_a_mark};
 use crate::panics::{Concern, Epoch, Reached};
 use crate::reentry;
 use crate::site::Site;
-use crate::sync::{Lines, Lock};
 use crate::timeline::{Released, Ticket, Timeline};
 use crate::trace::event::{self, Traced};
 use parking_lot::Mutex;
@@ -34,7 +34,7 @@ use smallvec::SmallVec;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::ThreadId;
 use tokio::sync::Semaphore;
@@ -51,21 +51,21 @@ pub(crate) struct StreamCore {
     pub(crate) id: StreamId,
     pub(crate) device: Arc<DeviceShared>,
     pub(crate) timeline: Arc<Timeline>,
-    /// Where the driver's stream lies.
-    driver_side: Lines,
+    /// The stream at the driver, for what needs no desk.
+    pub(crate) driver: Arc<dyn DriverStream>,
     /// Whether it is being captured, and by which capture: written by that capture's thread.
     pub(super) captured: AtomicBool,
     /// As `State::closed`, for those who do not sit down.
     closed: AtomicBool,
-    /// Whether spinning a moment in `poll` has been worth it lately.
-    pub(crate) spins: Hope<4, 64>,
+    /// A hint that `late` has entries, or may soon have some (`late.rs`).
+    pub(super) late_matters: AtomicU8,
     pub(crate) priority: Priority,
     pub(super) issued: AtomicU64,
     /// As many permits as ops may be in flight.
     pub(crate) room: Option<(Arc<Semaphore>, usize)>,
     pub(crate) desk: Desk<State>,
     pub(super) version: AtomicU64,
-    pub(crate) known: Lock<Clock>,
+    pub(crate) known: Mutex<Clock>,
     /// The newest ticket that a `Pending` was made for. Only kept where markers are written.
     held: AtomicU64,
     /// That ticket, if its `Pending` was dropped or passed on.
@@ -75,6 +75,10 @@ pub(crate) struct StreamCore {
     /// Errors that nobody was told of, oldest first.
     unseen: Mutex<VecDeque<Error>>,
     pub(super) capture: Mutex<Option<Arc<Capture>>>,
+    /// Refusals that came after the call.
+    pub(super) late: Late,
+    /// True if the driver's stream is borrowed: its owner may use it when a call has returned.
+    pub(super) borrowed: bool,
     /// What is let go once the stream is closed and drained: a lease's permit.
     then: Mutex<Option<Box<dyn Any + Send>>>,
     pub(crate) label: Arc<str>,
@@ -91,14 +95,18 @@ pub(crate) struct State {
     pub(crate) foreign: Option<ThreadId>,
     closed: bool,
     marked: Ticket,
+    /// Work that the driver does not have yet, because its first item is not ready.
+    pub(super) held: Option<Box<HeldBack>>,
     /// The first ticket of that work; 0: it has none yet.
     pub(crate) foreign_from: Ticket,
-    core: Weak<StreamCore>,
+    pub(super) core: Weak<StreamCore>,
     /// The latest waits: stream, its ticket, its version. Asking for the same again is nothing to do.
     pub(super) waited: [(StreamId, Ticket, u64); 4],
     pub(super) waited_at: usize,
     /// What was kept for a submission that the driver refused, to be dropped by whoever leaves the desk.
     pub(crate) forgotten: Option<Released>,
+    /// Why what was accepted never got to the driver, and nothing more does.
+    pub(super) lost: Option<DriverError>,
 }
 
 impl Serve for State {
@@ -119,10 +127,12 @@ impl State {
     }
 
     fn mark(&mut self) {
-        if !self.raw.may_signal() {
-            return self.have_marked();
+        if !self.puts_marker_off() {
+            if !self.raw.may_signal() {
+                return self.have_marked();
+            }
+            self.raw.signal(self.issued);
         }
-        self.raw.signal(self.issued);
         self.marked = self.issued;
     }
 }
@@ -174,6 +184,8 @@ pub(crate) struct Snapshot {
     pub(crate) known: Clock,
     pub(crate) marks: Marks,
     pub(crate) event: Option<DriverEvent>,
+    /// The driver's mark that is made once the work before it was handed over.
+    pub(crate) coming: Option<Arc<Coming>>,
     /// The capture it is a place in; then stream, ticket and clock are of that. It may have ended.
     pub(crate) capture: Option<Weak<Capture>>,
 }
@@ -192,6 +204,7 @@ impl StreamCore {
     pub(crate) fn new(device: Arc<DeviceShared>, settings: Settings) -> Result<Arc<Self>> {
         reentry::may_ask(&"new_stream")?;
         device.ensure_open()?;
+        let borrowed = settings.borrowed.is_some();
         let world = &device.world;
         let id = world.observed.admit().ok_or_else(|| {
             Error::new(ErrorKind::OutOfMemory, format!("{}: 1048576 streams are live; drop some", device.id))
@@ -210,7 +223,7 @@ impl StreamCore {
             device.refused(&"new_stream", &error)
         })?;
         device.health.watch(&timeline);
-        let driver_side = Lines::of(&raw);
+        let driver = raw.clone();
         let state = |core: &Weak<StreamCore>| State {
             core: core.clone(),
             raw,
@@ -220,6 +233,8 @@ impl StreamCore {
             marks: Marks::default(),
             closed: false,
             forgotten: None,
+            held: None,
+            lost: None,
             foreign: None,
             foreign_from: 0,
             waited: [(id, u64::MAX, 0); 4],
@@ -230,18 +245,20 @@ impl StreamCore {
             label,
             priority: settings.priority,
             timeline,
-            driver_side,
+            driver,
             desk: Desk::new(state(core), device.signalled),
-            known: Lock::default(),
+            known: Mutex::default(),
             issued: AtomicU64::new(0),
             version: AtomicU64::new(0),
             held: AtomicU64::new(0),
             let_go: AtomicU64::new(0),
             stood_at: AtomicU64::new(0),
             unseen: Mutex::default(),
+            late_matters: AtomicU8::new(0),
+            late: Late::default(),
+            borrowed,
             room: settings.max_in_flight.map(|most| (Arc::new(Semaphore::new(most)), most)),
             closed: AtomicBool::new(false),
-            spins: Hope::default(),
             captured: AtomicBool::new(false),
             capture: Mutex::new(None),
             then: Mutex::new(settings.then),
@@ -253,26 +270,6 @@ impl StreamCore {
 
     pub(crate) fn name(&self) -> Named {
         Named { label: self.label.clone(), device: self.device.id, id: self.id }
-    }
-
-    /// Has fetched what an op, which is about to come, touches of the stream.
-    #[inline]
-    pub(crate) fn fetch(self: &Arc<Self>) {
-        Lines::of(self).fetch_to_write::<4>();
-    }
-
-    /// The same of the driver's stream, which a worker wrote to last. After whatever else is to be fetched: it waits for the stream
-    /// itself.
-    #[inline]
-    pub(crate) fn fetch_driver_side(&self) {
-        /// As many as the CPU device's has.
-        const LINES: usize = 6;
-        self.driver_side.fetch_to_write::<LINES>();
-    }
-
-    /// Has all of the stream fetched, which another is about to wait for.
-    pub(crate) fn fetch_whole(self: &Arc<Self>) {
-        Lines::of(self).fetch_to_write::<{ Lines::in_one::<StreamCore>() }>();
     }
 
     /// Spreads streams over the lanes of shared ledgers.
@@ -362,8 +359,8 @@ impl StreamCore {
     /// As [`wait_for_turn`](Self::wait_for_turn), and those of the driver.
     #[cold]
     pub(crate) fn snapshot_behind_turns(&self, site: Site) -> Result<Snapshot> {
-        let seat = self.wait_for_turn(self.desk.sit(), site)?;
-        self.snapshot_at(&seat, |_| false).map_err(|error| self.refused(site, &error))
+        let mut seat = self.wait_for_turn(self.desk.sit(), site)?;
+        self.snapshot_at(&mut seat, |_| false).map_err(|error| self.refused(site, &error))
     }
 
     /// Whether the stream takes allocations: it is open and the device works.
@@ -414,13 +411,22 @@ impl StreamCore {
     ) -> Result<Ticket, DriverError> {
         self.before_submit(state);
         let ticket = state.issued + 1;
-        // SAFETY: `submit` asks that every address is valid for its access until the ticket is reached, and that accesses do
-        // not collide. Device addresses come from `Allocation`s, whose blocks the allocator gives to nobody and back to no
-        // driver before the uses noted for this ticket are over; host addresses from pinned blocks, which `keeps` holds.
-        // Collisions: the order check has passed in `deny`, and `claims` says what is touched in every other mode.
         // Made where it is handed over: a command is large.
-        let submitted =
-            unsafe { state.raw.submit(Submission { ticket, site, command: command(ticket), claims }) };
+        let submitted = match &mut state.held {
+            // SAFETY: `submit` asks that every address is valid for its access until the ticket is
+            // reached, and that accesses do not collide. Device addresses come from `Allocation`s,
+            // whose blocks the allocator gives to nobody and back to no driver before the uses
+            // noted for this ticket are over; host addresses from pinned blocks, which `keeps`
+            // holds, and whose backend `HostEnd` stands for. Collisions: the order check has passed
+            // in `deny`, and `claims` says what is touched in every other mode.
+            None => unsafe {
+                state.raw.submit(Submission { ticket, site, command: command(ticket), claims })
+            },
+            Some(held) => {
+                held.submit(Submission { ticket, site, command: command(ticket), claims });
+                Ok(())
+            }
+        };
         if let Err(error) = &submitted
             && !matches!(error, DriverError::Halfway(_))
         {
@@ -490,7 +496,7 @@ impl StreamCore {
     /// Makes sure that a marker for `ticket` will be written, without waiting for the desk.
     #[inline]
     pub(crate) fn want_marker(self: &Arc<Self>, ticket: Ticket) {
-        if self.device.signalled && offload::duty() != Duty::None {
+        if self.device.signalled && offload::duty().is_barred() {
             let core = self.clone();
             return offload::run_where_it_may_block(move || core.desk.request(ticket));
         }
@@ -511,7 +517,7 @@ impl StreamCore {
 
     /// Where the stream stands, for others to wait for. The driver makes a mark unless `implied` says that nobody needs it.
     pub(crate) fn snapshot(&self, implied: impl FnOnce(Use) -> bool) -> Result<Snapshot, DriverError> {
-        self.snapshot_at(&self.desk.sit(), implied)
+        self.snapshot_at(&mut self.desk.sit(), implied)
     }
 
     /// The same for who may also await it.
@@ -519,19 +525,29 @@ impl StreamCore {
         &self,
         implied: impl FnOnce(Use) -> bool,
     ) -> Result<Snapshot, DriverError> {
-        let seat = self.desk.sit();
+        let mut seat = self.desk.sit();
         self.stand_at(seat.issued);
-        self.snapshot_at(&seat, implied)
+        self.snapshot_at(&mut seat, implied)
     }
 
-    fn snapshot_at(&self, seat: &State, implied: impl FnOnce(Use) -> bool) -> Result<Snapshot, DriverError> {
+    fn snapshot_at(
+        &self,
+        seat: &mut State,
+        implied: impl FnOnce(Use) -> bool,
+    ) -> Result<Snapshot, DriverError> {
         // What is marked during foreign work stands before it: nobody knows how much of it is on the stream yet.
         let ticket = if seat.foreign_from == 0 { seat.issued } else { seat.foreign_from - 1 };
         let used = Use { stream: self.id, ticket };
         // Edges of the runtime's own before foreign work are behind that place.
         let known = if seat.foreign_from == 0 { self.known.lock().clone() } else { Clock::default() };
-        let event =
-            if self.timeline.reached(used.ticket) || implied(used) { None } else { seat.raw.record()? };
+        let (mut event, mut coming) = (None, None);
+        if !self.timeline.reached(used.ticket) && !implied(used) {
+            match (&mut seat.held, &seat.lost) {
+                (_, Some(why)) => return Err(why.clone()),
+                (Some(held), None) => coming = Some(held.record()),
+                (None, None) => event = seat.raw.record()?,
+            }
+        }
         Ok(Snapshot {
             timeline: self.timeline.clone(),
             used,
@@ -540,6 +556,7 @@ impl StreamCore {
             known,
             marks: seat.marks.clone(),
             event,
+            coming,
             capture: None,
         })
     }
@@ -619,7 +636,10 @@ impl StreamCore {
             unseen.push_back(error.clone());
         }
         drop(unseen);
-        crate::report::error_not_awaited(&self.label, error, is_first);
+        let (label, error) = (self.label.clone(), error.clone());
+        let report = move || crate::report::error_not_awaited(&label, &error, is_first);
+        // A subscriber may wait for what that thread is to hand over.
+        if offload::duty() == Duty::PageLocking { offload::detach(report) } else { report() }
     }
 
     /// The oldest of them, to be returned once by `synchronize`.

@@ -1,15 +1,16 @@
-//! Waits as the stream's driver and clocks see them: those that the program states, and edges of the
-//! runtime's own.
+//! Waits as the stream's driver and clocks see them: those that the program states, and edges of
+//! the runtime's own.
 //!
 //! # Rules
-//! 1. A stated wait takes a ticket if it changes the stated clock, whether the driver has to wait or
-//!    not. Nothing else about it is the program's business.
+//! 1. A stated wait takes a ticket if it changes the stated clock, whether the driver has to wait
+//!    or not. Nothing else about it is the program's business.
 //! 2. An edge of the runtime's own takes no ticket. It is part of the op that follows in the same
 //!    sitting, and known from that op's ticket on.
-//! 3. Whatever the driver gets here, the marker of the ticket before comes first if somebody holds it:
-//!    awaiting that ticket waits for nothing behind it.
+//! 3. Whatever the driver gets here, the marker of the ticket before comes first if somebody holds
+//!    it: awaiting that ticket waits for nothing behind it.
 
 use super::core::{Place, Snapshot, State, StreamCore};
+use super::held::After;
 use crate::driver::{Command, DriverError, Point, Submission};
 use crate::error::Result;
 use crate::order::{StreamId, Use};
@@ -54,7 +55,7 @@ impl StreamCore {
             if done {
                 self.take_ticket(state, site).map_err(|error| self.refused(site, &error))?;
             } else {
-                let point = self.point_at(from);
+                let point = self.point_of(state, from).map_err(|error| self.refused(site, &error))?;
                 self.submit(state, site, |_| Command::Wait(point), None, false)
                     .map_err(|error| self.refused(site, &error))?;
                 by_driver = true;
@@ -65,6 +66,9 @@ impl StreamCore {
         let mut changed = self.known.lock().merge(self.id, from.used, &from.known, over);
         changed |= state.stated.merge(self.id, from.used, &from.stated, settled);
         changed |= state.marks.merge(&from.marks);
+        if let Some(coming) = &from.coming {
+            changed |= coming.hand_marks_to(&mut state.marks);
+        }
         let at = state.waited_at;
         state.waited[at] = (from.used.stream, from.used.ticket, from.version);
         state.waited_at = (at + 1) % state.waited.len();
@@ -75,9 +79,29 @@ impl StreamCore {
         Ok(Waited { place, by_driver })
     }
 
-    /// Returns the point that the driver waits for, of a place that is not reached.
-    pub(super) fn point_at(&self, from: &Snapshot) -> Point {
-        if from.event.is_none() && self.device.signalled {
+    /// Returns the point that the driver waits for, of a place that is not reached. What is
+    /// submitted next has to be the wait for it: that is held back if the mark there is yet to be
+    /// made.
+    fn point_of(&self, state: &mut State, from: &Snapshot) -> Result<Point, DriverError> {
+        if from.event.is_none()
+            && from.coming.is_none()
+            && let Some(why) = from.timeline.fault()
+        {
+            // Nobody would find that it is over.
+            return Err(DriverError::Refused(why.to_string()));
+        }
+        let mut point = self.point_at(from);
+        if let Some(coming) = &from.coming {
+            match coming.or_follow(&state.core) {
+                Some(event) => point.event = event?,
+                None => state.hold_back(self, After::Event(coming.clone())),
+            }
+        }
+        Ok(point)
+    }
+
+    fn point_at(&self, from: &Snapshot) -> Point {
+        if from.event.is_none() && from.coming.is_none() && self.device.signalled {
             // The driver made no mark, so the host will see to it, once it knows.
             if let Some(other) = self.device.world.stream(from.used.stream) {
                 other.want_marker(from.used.ticket);
@@ -86,10 +110,10 @@ impl StreamCore {
         Point { timeline: from.timeline.clone(), ticket: from.used.ticket, event: from.event.clone() }
     }
 
-    /// Takes a ticket for a wait whose order holds already. A device that counts for itself learns
-    /// nothing of it: the next marker stands for it too.
+    /// Takes a ticket for a wait whose order holds already. A device that counts for itself is not
+    /// notified: the next marker stands for it too, unless each op has its own.
     pub(super) fn take_ticket(&self, state: &mut State, site: Site) -> Result<(), DriverError> {
-        if !self.device.signalled {
+        if !self.device.signalled || state.raw.marks_every_op() {
             return self.submit(state, site, |_| Command::Elided, None, false).map(drop);
         }
         self.before_submit(state);
@@ -104,15 +128,35 @@ impl StreamCore {
     ///
     /// The edge is known from that ticket on: the caller merges it then ([`know`](Self::know)).
     #[cold]
-    pub(super) fn submit_edge(&self, state: &mut State, site: Site, point: Point) -> Result<(), DriverError> {
-        if point.timeline.reached(point.ticket) {
+    pub(super) fn submit_edge(
+        &self,
+        state: &mut State,
+        site: Site,
+        from: &Snapshot,
+    ) -> Result<(), DriverError> {
+        if from.timeline.reached(from.used.ticket) {
+            return Ok(());
+        }
+        let point = self.point_of(state, from)?;
+        self.submit_gate(state, site, point)
+    }
+
+    /// Like [`submit_edge`](Self::submit_edge), for a point that the host opens.
+    #[cold]
+    pub(super) fn submit_gate(&self, state: &mut State, site: Site, point: Point) -> Result<(), DriverError> {
+        if state.held.is_none() && point.timeline.reached(point.ticket) {
             return Ok(());
         }
         // Whoever awaits the newest ticket does not wait for the edge.
         self.before_submit(state);
         let (ticket, command) = (state.issued + 1, Command::Edge(point));
+        let submission = Submission { ticket, site, command, claims: None };
+        if let Some(held) = &mut state.held {
+            held.submit(submission);
+            return Ok(());
+        }
         // SAFETY: a wait names no address.
-        unsafe { state.raw.submit(Submission { ticket, site, command, claims: None }) }
+        unsafe { state.raw.submit(submission) }
     }
 
     /// The newest ticket's work is after `from` by an edge of the runtime's own.

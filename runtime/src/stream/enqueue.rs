@@ -1,6 +1,7 @@
 //! From an op with its accesses to a ticket: shape rules, room, order check, driver call, in that order and in one sitting.
 
 use super::core::{Place, Snapshot, State, StreamCore};
+use super::held::After;
 use crate::driver::{Claim, Command, DriverError, Plan, Point};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::{AccessMode, Operand};
@@ -10,7 +11,6 @@ use crate::order::{
     Named, OrderMode, Refused, Strictness, Use, check_and_enter, overlap_within,
 };
 use crate::site::Site;
-use crate::sync::Lines;
 use crate::timeline::{Keep, Ticket, Until};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -18,8 +18,6 @@ use tokio::sync::OwnedSemaphorePermit;
 
 /// The most operands of one op.
 const MAX_OPERANDS: usize = 255;
-/// The histories of so many operands are fetched at once: more lines than a processor waits for at a time.
-const FETCHED: usize = 4;
 
 /// One operand of an op.
 #[derive(Clone, Copy)]
@@ -110,6 +108,8 @@ pub(crate) struct Op<'a, A = Touch<'a>> {
     pub(crate) claims: &'a [Claim],
     /// A point that the driver waits for right before it.
     pub(crate) gate: Option<Point>,
+    /// The reason to hold it back.
+    pub(crate) after: Option<After>,
     /// Set where the driver did a part of it and failed.
     pub(super) halfway: bool,
 }
@@ -132,6 +132,7 @@ impl<'a, A: InMemory> Op<'a, A> {
             plan: None,
             claims: &[],
             gate: None,
+            after: None,
             halfway: false,
         }
     }
@@ -154,12 +155,6 @@ impl StreamCore {
         op: &mut Op<'_, A>,
         command: impl FnOnce(Ticket) -> Command,
     ) -> Result<Place> {
-        self.fetch();
-        for touch in op.touches.iter().take(FETCHED) {
-            // Not to be written: who only reads leaves the lines with others that do.
-            Lines::of(touch.allocation()).fetch::<{ Lines::in_one::<Allocation>() }>();
-        }
-        self.fetch_driver_side();
         if self.is_captured() {
             match self.capture(op.site) {
                 Ok(Some(capture)) => return capture.enqueue(self, op, command).map(Place::captured),
@@ -197,7 +192,6 @@ impl StreamCore {
         // Declared before the seat, so that it is dropped after it: giving room back wakes who waits for it.
         let permit;
         let mut seat = self.sit(op.site, op.turn)?;
-        seat.stated.fetch();
         permit = if op.without_permit { None } else { self.permit(op.site)? };
         let mut entered = Entered::default();
         let mut edges = Edges::default();
@@ -221,7 +215,7 @@ impl StreamCore {
             };
             if self.ensure(accesses, &needs, &mut edges) {
                 drop(seat);
-                self.insert_edges(op.site, &needs, &mut edges)?;
+                self.insert_edges(op.site, op.turn, &needs, &mut edges)?;
                 seat = self.sit(op.site, op.turn)?;
             }
         }
@@ -244,7 +238,12 @@ impl StreamCore {
         };
         let unmarks = entered.unmarks;
         let submitted = match led {
-            Ok(()) => self.submit(&mut seat, op.site, command, claims, kept),
+            Ok(()) => {
+                if let Some(after) = op.after.take() {
+                    seat.hold_back(self, after);
+                }
+                self.submit(&mut seat, op.site, command, claims, kept)
+            }
             Err(error) => Err(error),
         };
         if has_edges && seat.issued == ticket {
@@ -262,6 +261,9 @@ impl StreamCore {
             drop(seat);
             forgotten.unwrap_or_default().run();
             return Err(self.refused(op.site, &error));
+        }
+        if let Some(held) = &mut seat.held {
+            held.touches(accesses);
         }
         if unmarks {
             order::overwritten(accesses);
@@ -432,7 +434,7 @@ impl StreamCore {
 
     /// Notes where the streams of `needs` stand, for the op to wait for. No desk is held.
     #[cold]
-    fn insert_edges(&self, site: Site, needs: &[Use], edges: &mut Edges) -> Result<()> {
+    fn insert_edges(&self, site: Site, turn: bool, needs: &[Use], edges: &mut Edges) -> Result<()> {
         let world = &self.device.world;
         for used in needs {
             let covers = |by: &Use| by.stream == used.stream && by.ticket >= used.ticket;
@@ -449,6 +451,11 @@ impl StreamCore {
                 return Err(fault.clone());
             }
             let from = other.snapshot_behind_turns(site)?;
+            if let Some(coming) = &from.coming
+                && (turn || self.borrowed)
+            {
+                self.wait_for_event(site, coming)?;
+            }
             edges.ensured.push(from.used);
             edges.from.push(from);
         }
@@ -464,8 +471,11 @@ impl StreamCore {
         gate: Option<Point>,
         kept: bool,
     ) -> Result<(), DriverError> {
-        let mut points = edges.from.iter().map(|from| self.point_at(from)).chain(gate);
-        points.try_for_each(|point| self.submit_edge(state, site, point)).inspect_err(|_| {
+        let mut led = edges.from.iter().try_for_each(|from| self.submit_edge(state, site, from));
+        if let (Ok(()), Some(point)) = (&led, gate) {
+            led = self.submit_gate(state, site, point);
+        }
+        led.inspect_err(|_| {
             if kept {
                 state.forgotten = Some(self.timeline.forget_keeps(state.issued + 1));
             }
@@ -525,6 +535,7 @@ impl StreamCore {
                 return Ok(place);
             }
         }
+        self.wait_if_borrowed(site, from)?;
         let mut seat = self.sit(site, false)?;
         let state: &mut State = &mut seat;
         let place = (from.used.stream, from.used.ticket, from.version);

@@ -25,7 +25,7 @@ use parking_lot::{Condvar, Mutex};
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// Says that a turn has ended.
+/// Says that a turn has ended, or that a stream holds nothing back any more.
 #[derive(Debug, Default)]
 pub(crate) struct ForeignTurns {
     ended: Mutex<u64>,
@@ -44,7 +44,7 @@ impl ForeignTurns {
         }
     }
 
-    fn end(&self) {
+    pub(super) fn end(&self) {
         *self.ended.lock() += 1;
         self.changed.notify_all();
     }
@@ -152,8 +152,9 @@ impl Stream {
     /// [`RawStream::fail`].
     ///
     /// # Ordering
-    /// The work is one op at the stream's end. An event recorded while `f` runs, and a wait for this stream called then, stand
-    /// before it.
+    /// The work is one op at the stream's end. An event recorded while `f` runs, and a wait for
+    /// this stream called then, stand before it. Where a copy before it waits for page-locked
+    /// memory ([`Stream::copy_to_host`]), the call waits for that.
     ///
     /// # Cancel safety
     /// Dropping the `Pending` detaches the work. If `f` panics the turn ends, what it has enqueued runs, and the panic goes on.
@@ -167,7 +168,8 @@ impl Stream {
     /// is declared as written, and is valid to run after `f` has returned.
     ///
     /// # Errors
-    /// In the `Pending`: as for any op, and what [`RawStream::fail`] was told.
+    /// In the `Pending`: as for any op, and what [`RawStream::fail`] was told. `Captured` if `f`
+    /// leaves the stream capturing: the stream takes nothing more.
     ///
     /// # Examples
     /// On a GPU, with the driver's own functions through cudarc or with a library such as cuBLAS; on the CPU device by hand:
@@ -223,6 +225,11 @@ struct Turn<'a> {
 impl<'a> Turn<'a> {
     fn begin(core: &'a Arc<StreamCore>, site: Site) -> Result<Self> {
         let mut seat = core.sit(site, false)?;
+        while seat.held.is_some() {
+            drop(seat);
+            core.wait_until_handed_over(site)?;
+            seat = core.sit(site, false)?;
+        }
         // What is there already may be awaited while the turn goes on, however long it does.
         if core.device.signalled {
             seat.mark_newest();
@@ -247,9 +254,10 @@ impl<'a> Turn<'a> {
         let enqueuing = native.stream.foreign_begins(place.ticket, site);
         let mut raw = RawStream::new(self.core, site, Some(native));
         f(&mut raw);
+        let ended = self.native.as_ref().map_or(Ok(()), |native| native.stream.foreign_ends());
         drop(enqueuing);
         drop(current);
-        self.outcome(site, touches, raw.failed, place)
+        self.outcome(site, touches, raw.failed.or(ended.err()), place)
     }
 
     /// The place of the work, unless some of it could not be enqueued.

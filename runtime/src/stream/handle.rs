@@ -138,15 +138,19 @@ impl Stream {
     #[inline]
     fn launch_call(&self, site: Site, call: &mut KernelCall<'_>, config: LaunchConfig) -> Pending<()> {
         let kernel = call.kernel;
-        let mut op = Op::new("kernel", site, &call.operands[..]);
-        op.in_place = kernel.in_place;
-        op.refused = match &call.failed {
+        let refused = match &call.failed {
             None => kernel.check_device_code().and_then(|()| config.check(kernel.name)).err(),
             Some(error) => Some(error.clone()),
         }
-        .map(|error| self.core().refused_call(op.site, kernel.name, &error));
+        .map(|error| self.core().refused_call(site, kernel.name, &error));
+        if kernel.library.is_some() {
+            return self.launch_with_library(site, call, config, refused);
+        }
+        let mut op = Op::new("kernel", site, &call.operands[..]);
+        (op.in_place, op.refused) = (kernel.in_place, refused);
         let place = self.core().enqueue(&mut op, |_| {
-            Command::Launch(Launch { kernel, config, args: std::mem::take(&mut call.args) })
+            let args = std::mem::take(&mut call.args);
+            Command::Launch(Launch { kernel, config, args, workspace: None })
         });
         Pending::value(self.core(), place, ())
     }
@@ -234,22 +238,42 @@ impl StreamBuilder {
         self
     }
 
-    /// Works on somebody else's stream instead of one of ours: a `CUstream` of another library.
+    /// Works on another library's stream, a `CUstream`, instead of one of ours.
     ///
-    /// What that library enqueues there is not known here: it has to be declared as [`Stream::external`] does, or to touch no
-    /// memory of ours.
+    /// What that library enqueues there is not known here: it has to be declared as
+    /// [`Stream::external`] does, or to touch no memory of ours. The stream gets a marker with each
+    /// op, an 8-byte write to a word of ours or an event. It is never destroyed here, and its
+    /// [`priority`](Self::priority) stays what it is. Two `Stream`s over one raw stream are two
+    /// streams to the order check: state edges between them, which cost little.
+    ///
+    /// Default streams are not borrowed: neither the null stream, which cudarc's `default_stream`
+    /// and PyTorch's are, nor the per-thread one. Have the other library make a stream.
+    ///
+    /// # While the owner captures it
+    /// What is put on the stream is refused as `Captured`, since it would not run: ops, foreign
+    /// work, gates, and its own waits. Its memory counts as not written, as after any refusal. What
+    /// was enqueued before the capture can be awaited, and other streams can wait for it. The
+    /// owner's capture stays as it is.
+    ///
+    /// # Blocking
+    /// What is called on the stream is on the raw stream when the call returns. So a copy that
+    /// finds no page-locked memory makes some on the calling thread, which takes milliseconds and
+    /// may wait for all work of the device.
+    /// [`Device::pinned_blocking`](crate::Device::pinned_blocking) for as many buffers as copies
+    /// need, dropped again, fills the pool before.
     ///
     /// # Safety
-    /// `stream` is a live stream of this device's primary context, and stays so until everything that was enqueued through the
-    /// returned `Stream` and its clones is over.
-    ///
-    /// The stream gets markers besides, each an 8-byte write to a word of ours, and is not destroyed. [`priority`](Self::priority)
-    /// is its maker's. Two `Stream`s over one raw stream are two streams to the order check: state edges between them, which cost
-    /// nothing much.
+    /// `stream` is a live stream of this device's primary context, and stays so until everything
+    /// that was enqueued through the returned `Stream` and its clones is over. No capture of it
+    /// begins while another thread enqueues through the returned `Stream`; polling and awaiting may
+    /// go on.
     ///
     /// # On the CPU device
-    /// There are no raw streams: [`build`](Self::build) is refused as `Unsupported`. The null stream is refused as
-    /// `InvalidArgument`: it would wait for every stream that others made to block.
+    /// There are no raw streams: [`build`](Self::build) is refused as `Unsupported`.
+    ///
+    /// # Errors
+    /// From [`build`](Self::build): `InvalidArgument` for a default stream; `Driver` for a stream
+    /// of another context.
     pub unsafe fn borrow_raw(mut self, stream: *mut c_void) -> Self {
         self.settings.borrowed = Some(RawHandle::new(stream));
         self
@@ -281,10 +305,15 @@ impl StreamBuilder {
                 ),
             ));
         }
-        if self.settings.borrowed.is_some_and(|raw| raw.as_ptr().is_null()) {
+        // CU_STREAM_LEGACY and CU_STREAM_PER_THREAD of cuda.h.
+        if let Some(number @ 0..=2) = self.settings.borrowed.map(|raw| raw.as_ptr() as usize) {
+            let why = match number {
+                2 => "the per-thread default stream is another one on each thread",
+                _ => "the null stream is in order with every stream that blocks",
+            };
             return Err(Error::new(
                 crate::ErrorKind::InvalidArgument,
-                "borrow_raw: the null stream is in order with every stream that blocks; pass one made with cuStreamCreate",
+                format!("borrow_raw: {why}; pass one made with cuStreamCreate"),
             ));
         }
         Ok(Stream::new(StreamCore::new(self.device.shared().clone(), self.settings)?))

@@ -7,7 +7,7 @@ use crate::element::Element;
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::Kernel;
 use crate::memory::{Allocation, Buffer};
-use crate::offload;
+use crate::offload::{self, Duty};
 use crate::order::Use;
 use crate::reentry::{self, Caller};
 use crate::site::Site;
@@ -89,7 +89,7 @@ impl Drop for Owner {
     fn drop(&mut self) {
         let owner = self.owner.take();
         match reentry::caller() {
-            Caller::User => drop(owner),
+            Caller::User if offload::duty() != Duty::PageLocking => drop(owner),
             _ if !self.runs_in_turns => offload::detach(move || drop(owner)),
             // A schedule without threads has none to send it to, and to block in a poll is to poll
             // again.
@@ -97,7 +97,7 @@ impl Drop for Owner {
                 let _calling = reentry::calling(Caller::User);
                 drop(owner);
             }
-            Caller::HostFunction | Caller::Twin => drop(owner),
+            Caller::User | Caller::HostFunction | Caller::Twin => drop(owner),
         }
     }
 }

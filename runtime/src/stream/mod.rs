@@ -9,10 +9,14 @@ mod edges;
 mod enqueue;
 mod foreign;
 mod handle;
+mod held;
+mod late;
 mod lease;
 mod lend;
+mod library;
 mod room;
 mod turns;
+mod unwritten;
 mod wait;
 
 pub(crate) use self::core::{Place, Settings, Snapshot, StreamCore};

@@ -169,7 +169,6 @@ impl StreamCore {
 
     #[inline(never)]
     fn wait_for_stream_now(self: &Arc<Self>, site: Site, other: &Arc<StreamCore>) -> Result<super::Place> {
-        other.fetch_whole();
         self.check_can_wait(site, other)?;
         // Let go of before it changes, so that it need not be copied.
         let known = self.known.lock().clone();
@@ -228,11 +227,13 @@ impl StreamCore {
         let refused = |error| self.refused(site, &error);
         let mut edges = Vec::with_capacity(closed.len());
         for other in closed.iter().filter(|other| self.can_wait_for(other)) {
-            edges.push(other.snapshot(|_| false).map_err(refused)?);
+            let from = other.snapshot(|_| false).map_err(refused)?;
+            self.wait_if_borrowed(site, &from)?;
+            edges.push(from);
         }
         let mut seat = self.sit(site, false)?;
         for from in &edges {
-            self.submit_edge(&mut seat, site, self.point_at(from)).map_err(refused)?;
+            self.submit_edge(&mut seat, site, from).map_err(refused)?;
         }
         // Behind edges it is work, so that who awaits it waits for them.
         let taken = if edges.is_empty() {

@@ -108,7 +108,7 @@ pub(crate) fn load() -> Outcome<u64> {
         .map(|(i, param)| format!(".param .u{} softcublas_sgemm_param_{i}", 8 * param.bytes))
         .collect();
     let text = format!(
-        ".version 8.1\n.target sm_70\n.address_size 64\n\n.visible .entry softcublas_sgemm(\n{}\n)\n{{\n\tret;\n}}\n\0",
+        ".version 8.0\n.target sm_60\n.address_size 64\n\n.visible .entry softcublas_sgemm(\n{}\n)\n{{\n\tret;\n}}\n\0",
         declared.join(",\n")
     );
     let (mut module, mut function) = (0, 0);

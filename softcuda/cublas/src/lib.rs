@@ -8,10 +8,13 @@
 //! [`cublas_library`](../warpline_softcuda/fn.cublas_library.html) says where the built library is.
 //!
 //! # What it keeps to
-//! A handle belongs to the context that was current when it was made, and allocates device memory there, which breaks a capture.
-//! What a caller does wrong is said on stderr besides the status for it: a handle that was destroyed, or that two threads use at once,
-//! or whose context is not current; a stream of another context; a workspace that is not aligned. A product scribbles over the workspace
-//! that its handle was lent; setting the stream takes that away again. With TF32 factors are rounded to it, so that tests see it.
+//! A handle belongs to the context that was current when it was made, and allocates 60 MiB of
+//! device memory there, which breaks a capture. Destroying it gives them back and waits for all
+//! work of the context. What a caller does wrong is said on stderr besides the status for it: a
+//! handle that was destroyed, or that two threads use at once, or whose context is not current; a
+//! stream of another context; a workspace that is not aligned. A product scribbles over the
+//! workspace that its handle was lent; setting the stream takes that away again. With TF32 factors
+//! are rounded to it, so that tests see it.
 //!
 //! # Settings and figures
 //! `SOFTCUBLAS_FAIL=name:nth:status,…`: the nth call of that entry point returns that status and does nothing else.

@@ -29,7 +29,7 @@ fn offset(x_bytes: usize, y: usize, pitch: usize) -> Option<usize> {
 /// Copies between devices need no peer access: each end is its own context's.
 fn peer(context: CUcontext, address: CUdeviceptr) -> Outcome<End> {
     let context = if context.0 == 0 { context::current()? } else { context::named(context)? };
-    context.usable()?;
+    context.report()?;
     Ok(End::Of(context, address))
 }
 

@@ -3,18 +3,17 @@
 use crate::abi::{CUdevice, In, Out, Uuid, put_text};
 use crate::device;
 use crate::door::{INITIALISED, exports};
+use crate::entries::Entry;
 use crate::errors::{Code, refuse, say};
-use crate::{counts, memory, plan};
+use crate::{ending, memory, plan};
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::Once;
 use std::sync::atomic::Ordering;
-
-extern "C" fn print_counts() {
-    counts::print();
-}
 
 exports! {
     fn cuInit(flags: u32) {
+        if ending::has_ended() {
+            return Err(ending::late(Entry::cuInit).into());
+        }
         if flags != 0 {
             refuse!(INVALID_VALUE, "flags {flags:#x}");
         }
@@ -26,13 +25,7 @@ exports! {
             return Err(Code::NO_DEVICE.into());
         }
         memory::init()?;
-        static AT_EXIT: Once = Once::new();
-        if plan::get().counts {
-            AT_EXIT.call_once(|| {
-                // SAFETY: registers a function of this library, which stays loaded.
-                let _ = unsafe { libc::atexit(print_counts) };
-            });
-        }
+        ending::register();
         INITIALISED.store(true, Ordering::Release);
         Ok(())
     }

@@ -5,8 +5,9 @@ use crate::abi::{
 };
 use crate::door::exports;
 use crate::errors::{Code, Outcome, refuse};
+use crate::host::Whole;
 use crate::work::Work;
-use crate::{capture, context, device, host, memory, pool, stream};
+use crate::{capture, context, device, host, managed, memory, plan, pool, stream};
 use std::ffi::{c_int, c_void};
 
 /// What there is to say about an address.
@@ -17,6 +18,7 @@ struct About {
     start: u64,
     len: usize,
     host: Option<u64>,
+    is_managed: bool,
 }
 
 fn about(address: u64) -> Outcome<About> {
@@ -27,20 +29,55 @@ fn about(address: u64) -> Outcome<About> {
         start,
         len,
         host,
+        is_managed: false,
     };
     if let Some(allocation) = memory::find(address) {
         let (start, len) = (allocation.start(), allocation.len() as usize);
         return Ok(found(allocation.context(), MEMORY_DEVICE, start, len, None));
     }
     match host::whole(address as usize) {
-        Some((start, len, context)) => Ok(found(context, MEMORY_HOST, start as u64, len, Some(address))),
+        Some(Whole { start, len, context, is_managed }) => {
+            let kind = if is_managed { MEMORY_DEVICE } else { MEMORY_HOST };
+            Ok(About { is_managed, ..found(context, kind, start as u64, len, Some(address)) })
+        }
         None => Err(Code::INVALID_VALUE.into()),
+    }
+}
+
+fn tell(about: &About, attribute: c_int, address: u64, out: Out<c_void>) -> Outcome {
+    match attribute {
+        1 => out.cast().set(about.context),
+        2 => out.cast().set(about.kind),
+        3 => out.cast().set(address),
+        4 => match about.host {
+            Some(host) => out.cast().set(host),
+            None => Err(Code::INVALID_VALUE.into()),
+        },
+        7 | 11 => out.cast().set(about.start),
+        // Page-locked memory is managed too where the device cannot reach the host's.
+        8 => out.cast().set((about.is_managed || about.host.is_some() && plan::get().confidential) as u8),
+        9 => out.cast().set(about.device),
+        12 => out.cast().set(about.len),
+        13 => out.cast().set(1u8),
+        _ => refuse!(NOT_SUPPORTED, "pointer attribute {attribute}"),
+    }
+}
+
+/// The answer for an address that is none of the driver's: null, or 0.
+fn tell_nothing(attribute: c_int, out: Out<c_void>) -> Outcome {
+    match attribute {
+        1 | 3 | 4 | 7 | 11 | 12 => out.cast().set(0u64),
+        2 | 9 => out.cast().set(0u32),
+        _ => out.cast().set(0u8),
     }
 }
 
 fn free(address: CUdeviceptr, in_order_of: Option<CUstream>) -> Outcome {
     let current = context::current()?;
     if address == 0 {
+        return Ok(());
+    }
+    if in_order_of.is_none() && managed::free(address)? {
         return Ok(());
     }
     let allocation = memory::to_free(address)?;
@@ -53,7 +90,7 @@ fn free(address: CUdeviceptr, in_order_of: Option<CUstream>) -> Outcome {
             let stream = stream::named(on)?;
             capture::refuse_uncaptured(stream, "the end of an allocation")?;
             ended()?;
-            if crate::plan::get().immediate {
+            if plan::get().immediate {
                 memory::release(allocation);
                 return Ok(());
             }
@@ -77,6 +114,7 @@ exports! {
     fn cuMemAlloc_v2(out: Out<CUdeviceptr>, bytes: usize) {
         let context = context::current()?;
         capture::refuse_unsafe()?;
+        context.synchronize_if_asked("cuMemAlloc")?;
         out.set(memory::allocate(context, bytes)?)
     }
 
@@ -108,6 +146,7 @@ exports! {
     }
 
     fn cuMemPoolGetAttribute(pool: CUmemoryPool, attribute: c_int, value: Out<c_void>) {
+        capture::refuse_unsafe()?;
         match pool::attribute(pool, attribute)? {
             flag if attribute <= 3 => value.cast().set(flag as c_int),
             bytes => value.cast().set(bytes),
@@ -115,6 +154,7 @@ exports! {
     }
 
     fn cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: c_int, value: In<c_int>) {
+        capture::refuse_unsafe()?;
         match attribute {
             1..=3 => pool::set_attribute(pool, attribute, value.get()? as u64),
             _ => pool::set_attribute(pool, attribute, value.cast().get()?),
@@ -188,21 +228,21 @@ exports! {
 
     fn cuPointerGetAttribute(out: Out<c_void>, attribute: c_int, address: CUdeviceptr) {
         context::current()?;
-        let about = about(address)?;
-        match attribute {
-            1 => out.cast().set(about.context),
-            2 => out.cast().set(about.kind),
-            3 => out.cast().set(address),
-            4 => match about.host {
-                Some(host) => out.cast().set(host),
-                None => Err(Code::INVALID_VALUE.into()),
-            },
-            7 | 11 => out.cast().set(about.start),
-            8 => out.cast().set(0u8),
-            9 => out.cast().set(about.device),
-            12 => out.cast().set(about.len),
-            13 => out.cast().set(1u8),
-            _ => refuse!(NOT_SUPPORTED, "pointer attribute {attribute}"),
+        tell(&about(address)?, attribute, address, out)
+    }
+
+    fn cuPointerGetAttributes(count: u32, attributes: In<c_int>, out: In<*mut c_void>, address: CUdeviceptr) {
+        context::current()?;
+        // Of an address that is none of the driver's the call succeeds, and answers null.
+        let about = about(address).ok();
+        for index in 0..count as usize {
+            let (attribute, place) = (attributes.at(index)?, Out::of(out.at(index)?));
+            match &about {
+                Some(About { host: None, .. }) if attribute == 4 => place.cast().set(0u64)?,
+                Some(about) => tell(about, attribute, address, place)?,
+                None => tell_nothing(attribute, place)?,
+            }
         }
+        Ok(())
     }
 }

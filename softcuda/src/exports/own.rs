@@ -3,6 +3,7 @@
 use crate::abi::{In, Text};
 use crate::counts;
 use crate::door::exports;
+use crate::ending;
 use crate::entries::Entry;
 use crate::kernel::{Registration, register};
 
@@ -17,6 +18,19 @@ exports! {
 extern "C" fn softcudaCallCount(entry_point: Text) -> u64 {
     let index = entry_point.get().ok().and_then(|name| Entry::index_of(&name));
     index.map_or(u64::MAX, |index| counts::all()[index])
+}
+
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+extern "C" fn softcudaThreadCallCount(entry_point: Text) -> u64 {
+    let index = entry_point.get().ok().and_then(|name| Entry::index_of(&name));
+    index.map_or(u64::MAX, counts::of_this_thread)
+}
+
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+extern "C" fn softcudaLateCalls() -> u64 {
+    ending::late_calls()
 }
 
 #[unsafe(no_mangle)]

@@ -22,12 +22,14 @@ exports! {
     fn cuStreamQuery(stream: CUstream) {
         let stream = stream::named(stream)?;
         capture::refuse_on(stream)?;
+        stream.refuse_if_captures_are_behind()?;
         stream.query()
     }
 
     fn cuStreamSynchronize(stream: CUstream) {
         let stream = stream::named(stream)?;
         capture::refuse_on(stream)?;
+        stream.refuse_if_captures_are_behind()?;
         stream.wait_until_done()
     }
 

@@ -125,7 +125,7 @@ pub(crate) fn launch(handle: CUgraphExec, on: CUstream) -> Outcome {
         && !std::ptr::eq(before, stream)
         && !before.reached(ticket)
     {
-        before.context().usable()?;
+        before.context().report()?;
         stream.enqueue(Work::Wait { on: before, ticket })?;
     }
     let order = Order::of_launch(state.launches, plan::get().graph_seed, state.by_priority);

@@ -41,7 +41,9 @@ impl Run {
         let mut soonest: Option<Instant> = None;
         for (place, since) in &mut self.startable {
             match self.program.nodes[place.2].ready(since) {
-                Ready::At(when) => soonest = Some(soonest.map_or(when, |sooner| sooner.min(when))),
+                Ready::At(when) | Ready::Underway(when) => {
+                    soonest = Some(soonest.map_or(when, |sooner| sooner.min(when)));
+                }
                 ready => {
                     self.chosen = Some(*place);
                     return ready;

@@ -3,6 +3,7 @@
 use crate::raw::*;
 use crate::support::in_child;
 use crate::twins::*;
+use cudarc::driver::sys::{CUfunction, CUstream};
 use std::ffi::{c_int, c_void};
 
 #[test]
@@ -139,9 +140,117 @@ fn a_launch_must_fit_the_device() {
     });
 }
 
+/// Text with this head, whose kernel has these directives before its body and this body.
+fn text(version: &str, target: &str, directives: &str, body: &str) -> String {
+    format!(
+        ".version {version}\n.target {target}\n.address_size 64\n.visible .entry add(.param .u64 x, .param .f32 a, .param .u32 n)\n\
+         {directives}\n{{\n{body}\nret;\n}}\n"
+    )
+}
+
+#[test]
+fn text_of_a_newer_isa_than_the_driver_s_is_refused() {
+    let said = in_child(&[("SOFTCUDA_DRIVER_VERSION", "12000")], || {
+        start();
+        assert_eq!(register("add", &ADD_PARAMS, 0, add), 0);
+        assert!(function(&text("8.0", "sm_70", "", ""), "add").is_ok());
+        assert!(function(&text("7.8", "sm_70", "", ""), "add").is_ok());
+        assert_eq!(function(&text("8.1", "sm_70", "", ""), "add"), Err(UNSUPPORTED_PTX_VERSION));
+    });
+    assert!(said.contains("Unsupported .version 8.1; current version is '8.0'"), "{said}");
+}
+
+#[test]
+fn text_for_a_newer_device_is_refused() {
+    let said = in_child(&[("SOFTCUDA_CAPABILITY", "6.1")], || {
+        start();
+        let mut minor = 0;
+        let attribute = cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR;
+        ok!(cuDeviceGetAttribute(&mut minor, attribute, 0));
+        assert_eq!(minor, 1);
+        assert_eq!(register("add", &ADD_PARAMS, 0, add), 0);
+        assert!(function(&text("8.0", "sm_60", "", ""), "add").is_ok());
+        assert_eq!(function(&text("8.0", "sm_70", "", ""), "add"), Err(NO_BINARY_FOR_GPU));
+    });
+    assert!(said.contains("SM version specified by .target is higher"), "{said}");
+}
+
+#[test]
+fn a_launch_keeps_the_limits_of_its_text() {
+    in_child(&[], || {
+        start();
+        assert_eq!(register("add", &ADD_PARAMS, 0, add), 0);
+        let (stream, mut x) = (stream(), upload(&[0.0]));
+        let (mut a, mut n) = (1f32, 1u32);
+        let mut params: [*mut c_void; 3] = [(&raw mut x).cast(), (&raw mut a).cast(), (&raw mut n).cast()];
+        let mut launch = |kernel, block: [u32; 3], shared: u32| {
+            let [bx, by, bz] = block;
+            let params = params.as_mut_ptr();
+            cu!(cuLaunchKernel(kernel, 1, 1, 1, bx, by, bz, shared, stream, params, std::ptr::null_mut()))
+        };
+        let most = function(&text("8.0", "sm_70", ".maxntid 64, 2, 1", ""), "add").unwrap();
+        assert_eq!(launch(most, [1, 128, 1], 0), 0, "it is the product that counts");
+        assert_eq!(launch(most, [129, 1, 1], 0), INVALID_VALUE);
+        let exact = function(&text("8.0", "sm_70", ".reqntid 32", ""), "add").unwrap();
+        assert_eq!(launch(exact, [32, 1, 1], 0), 0);
+        assert_eq!(launch(exact, [16, 1, 1], 0), INVALID_VALUE);
+        let threads = cudarc::driver::sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK;
+        let mut value = 0;
+        ok!(cuFuncGetAttribute(&mut value, threads, most));
+        assert_eq!(value, 128);
+
+        let body = ".shared .align 4 .b8 own[40960];";
+        let shared = function(&text("8.0", "sm_70", "", body), "add").unwrap();
+        assert_eq!(launch(shared, [1, 1, 1], 8 << 10), 0);
+        assert_eq!(launch(shared, [1, 1, 1], (8 << 10) + 1), INVALID_VALUE, "both count");
+        let more = cudarc::driver::sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        assert_eq!(cu!(cuFuncSetAttribute(shared, more, 60 << 10)), INVALID_VALUE, "of 99 KiB 40 are static");
+        ok!(cuFuncSetAttribute(shared, more, 59 << 10));
+        assert_eq!(launch(shared, [1, 1, 1], 59 << 10), 0);
+        let too_much = ".shared .align 4 .b8 own[49156];";
+        assert_eq!(function(&text("8.0", "sm_70", "", too_much), "add"), Err(INVALID_PTX));
+        ok!(cuStreamSynchronize(stream));
+    });
+}
+
+#[test]
+fn clusters_need_compute_capability_9() {
+    in_child(&[], || {
+        start();
+        assert_eq!(register("add", &ADD_PARAMS, 0, add), 0);
+        assert_eq!(cluster_launch(function(ADD, "add").unwrap(), stream()), NOT_SUPPORTED);
+    });
+}
+
+/// Launches `add` on one cluster of one block.
+fn cluster_launch(kernel: CUfunction, stream: CUstream) -> u32 {
+    use cudarc::driver::sys::{
+        CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchConfig,
+    };
+    let (mut x, mut a, mut n) = (upload(&[0.0]), 1f32, 1u32);
+    let mut params: [*mut c_void; 3] = [(&raw mut x).cast(), (&raw mut a).cast(), (&raw mut n).cast()];
+    let mut pad = [0; 64];
+    (pad[0], pad[4], pad[8]) = (1, 1, 1);
+    let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+    let mut attribute = CUlaunchAttribute { id, pad: [0; 4], value: CUlaunchAttributeValue { pad } };
+    let config = CUlaunchConfig {
+        gridDimX: 1,
+        gridDimY: 1,
+        gridDimZ: 1,
+        blockDimX: 1,
+        blockDimY: 1,
+        blockDimZ: 1,
+        sharedMemBytes: 0,
+        hStream: stream,
+        attrs: &mut attribute,
+        numAttrs: 1,
+    };
+    cu!(cuLaunchKernelEx(&config, kernel, params.as_mut_ptr(), std::ptr::null_mut()))
+}
+
 #[test]
 fn launch_attributes_are_held_against_the_device() {
-    in_child(&[], || {
+    in_child(&[("SOFTCUDA_CAPABILITY", "9.0")], || {
         use cudarc::driver::sys::{
             CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchConfig,
         };

@@ -9,15 +9,23 @@ mod support;
 #[path = "../support/twins.rs"]
 mod twins;
 
+mod allocation_waits;
 mod capture;
+mod capture_modes;
+mod connections;
 mod contexts;
 mod depth;
 mod devices;
+mod ending;
 mod faults;
+mod faults_seen;
 mod graph_faults;
 mod graphs;
 mod immediate;
 mod kernels;
+mod lent;
+mod managed;
 mod memory;
 mod order;
 mod peers;
+mod registration;

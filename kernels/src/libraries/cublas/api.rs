@@ -4,10 +4,14 @@ use libloading::Library;
 use std::error::Error;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::Path;
-use warpline_runtime::kernel::Workspace;
+use warpline_runtime::kernel::{NoHandle, Workspace};
 
 pub(super) type RawHandle = *mut c_void;
 
+/// `CUBLAS_STATUS_NOT_INITIALIZED`
+const NOT_INITIALIZED: c_int = 1;
+/// `CUBLAS_STATUS_ALLOC_FAILED`
+const ALLOC_FAILED: c_int = 3;
 /// `CUBLAS_DEFAULT_MATH`: f32 throughout.
 const DEFAULT_MATH: c_int = 0;
 /// `CUBLAS_TF32_TENSOR_OP_MATH`
@@ -49,7 +53,7 @@ pub(super) struct Api {
     _library: Library,
 }
 
-/// What the loader said, which names the file or the symbol.
+/// The loader's message, which names the file or the symbol.
 fn why(error: &libloading::Error) -> String {
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
@@ -72,6 +76,7 @@ impl Api {
     pub(super) fn load(path: &Path) -> Result<Self, String> {
         // SAFETY: `Library::new` runs the library's initialisers: those of what is called cuBLAS.
         let library = unsafe { Library::new(path) }.map_err(|error| why(&error))?;
+        warpline_runtime::kernel::loaded_a_library();
         // SAFETY: it is called cuBLAS.
         unsafe { Api::of(library) }
     }
@@ -110,13 +115,21 @@ impl Api {
         })
     }
 
-    /// A handle on the current context. Allocates device memory, and may wait for the device.
-    pub(super) fn create(&self) -> Result<RawHandle, String> {
+    /// Makes a handle on the current context. Allocates device memory, and may wait for the device.
+    pub(super) fn create(&self) -> Result<RawHandle, NoHandle> {
         let mut handle = std::ptr::null_mut();
         // SAFETY: cublasCreate writes a handle.
         let status = unsafe { (self.create)(&raw mut handle) };
-        let advise = |why| format!("{why}; WARPLINE_CUBLAS=off does without it");
-        self.check("cublasCreate", status).map(|()| handle).map_err(advise)
+        self.check("cublasCreate", status).map(|()| handle).map_err(|why| {
+            let why = format!("{why}; WARPLINE_CUBLAS=off does without it");
+            match status {
+                ALLOC_FAILED => NoHandle::NoMemory,
+                // The answer also where there is too little memory (tensorflow #9489,
+                // lm-evaluation-harness #1689).
+                NOT_INITIALIZED => NoHandle::PerhapsNoMemory(why),
+                _ => NoHandle::Failed(why),
+            }
+        })
     }
 
     /// # Safety
@@ -126,6 +139,8 @@ impl Api {
         let _ = unsafe { (self.destroy)(handle) };
     }
 
+    /// Puts the handle on a stream, and takes its workspace away.
+    ///
     /// # Safety
     /// The handle and the stream live and are of the current context. One caller at a time has the handle.
     pub(super) unsafe fn set_stream(&self, handle: RawHandle, stream: *mut c_void) -> Result<(), String> {
@@ -133,7 +148,7 @@ impl Api {
         self.check("cublasSetStream", unsafe { (self.set_stream)(handle, stream) })
     }
 
-    /// Until the stream is set again.
+    /// Gives the handle a workspace, until the stream is set again.
     ///
     /// # Safety
     /// The handle lives and its context is current. One caller at a time has it. Nobody else uses the memory while what is enqueued with it

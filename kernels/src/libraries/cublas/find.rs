@@ -33,10 +33,16 @@ pub(super) fn is_news() -> bool {
     NEWS.load(Ordering::Relaxed) && NEWS.swap(false, Ordering::Relaxed)
 }
 
+static FOUND: OnceLock<Found> = OnceLock::new();
+
 /// The library of this process. All its devices have one driver.
 pub(super) fn found(device: LibraryDevice) -> &'static Found {
-    static FOUND: OnceLock<Found> = OnceLock::new();
     FOUND.get_or_init(|| look(std::env::var_os(VARIABLE), device))
+}
+
+/// The outcome of the search, if there was one.
+pub(super) fn known() -> Option<&'static Found> {
+    FOUND.get()
 }
 
 fn look(named: Option<OsString>, device: LibraryDevice) -> Found {

@@ -8,44 +8,57 @@
 
 mod api;
 mod find;
-mod handles;
 
-use self::api::Sgemm;
+use self::api::{Api, Sgemm};
 use self::find::Found;
 use super::{BY_CUBLAS, BY_KERNELS};
-use crate::add::ADD;
+use crate::elementwise::ADD;
 use crate::launch::elements;
 use std::ffi::c_int;
-use std::sync::atomic::Ordering;
-use warpline_runtime::kernel::{Arg, Library, LibraryAnswer, LibraryCall, LibraryDevice, LibraryStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use warpline_runtime::kernel::{
+    Arg, Library, LibraryAnswer, LibraryCall, LibraryDevice, LibraryHandle, LibraryProvider, NoHandle,
+};
 
 /// Of `matmul`.
-pub(crate) static MATMUL: Library = Library { enqueue: matmul, prepare, workspace_bytes, kernels: &[] };
+pub(crate) static MATMUL: Library = Library { provider: &CUBLAS, enqueue: matmul, kernels: &[] };
 /// Of `linear`.
-pub(crate) static LINEAR: Library = Library { enqueue: linear, prepare, workspace_bytes, kernels: &[&ADD] };
+pub(crate) static LINEAR: Library = Library { provider: &CUBLAS, enqueue: linear, kernels: &[&ADD] };
 
-fn prepare(device: LibraryDevice, stream: Option<LibraryStream>) -> Result<(), String> {
+/// The manual of cublasSetWorkspace says that 16 KiB are enough for every call, and that more lets
+/// it choose faster ways.
+static CUBLAS: LibraryProvider =
+    LibraryProvider { workspace_bytes, least_workspace_bytes: 16 << 10, make, destroy };
+
+/// The size that the manual of cublasSetWorkspace recommends: 32 MiB from Hopper on, and 4 MiB
+/// before.
+fn workspace_bytes(device: LibraryDevice, (major, _): (u32, u32)) -> Result<usize, String> {
     match find::found(device) {
-        Found::Library(api) => match stream {
-            Some(LibraryStream(stream)) => handles::make(api, device.ordinal, stream),
-            None => handles::keep_a_spare(api, device.ordinal),
-        },
-        Found::Nothing { .. } => Ok(()),
+        Found::Library(_) if major >= 9 => Ok(32 << 20),
+        Found::Library(_) => Ok(4 << 20),
+        Found::Nothing { .. } => Ok(0),
         Found::Refused(why) => Err(why.clone()),
     }
 }
 
-/// What the manual of cublasSetWorkspace recommends: 32 MiB from Hopper on, and 4 MiB before. With less, faster products are left out.
-fn workspace_bytes(device: LibraryDevice, (major, _): (u32, u32)) -> usize {
+fn make(device: LibraryDevice) -> Result<LibraryHandle, NoHandle> {
+    library(device).create().map(LibraryHandle)
+}
+
+/// # Safety
+/// Keeps the rules of [`LibraryProvider::destroy`].
+unsafe fn destroy(LibraryHandle(handle): LibraryHandle) {
+    if let Some(Found::Library(api)) = find::known() {
+        // SAFETY: the caller vouches for it.
+        unsafe { api.destroy(handle) };
+    }
+}
+
+/// The library that handles are made of.
+fn library(device: LibraryDevice) -> &'static Api {
     match find::found(device) {
-        Found::Library(_) => {
-            if major >= 9 {
-                32 << 20
-            } else {
-                4 << 20
-            }
-        }
-        Found::Nothing { .. } | Found::Refused(_) => 0,
+        Found::Library(api) => api,
+        Found::Nothing { .. } | Found::Refused(_) => unreachable!("it asks for no workspace"),
     }
 }
 
@@ -130,23 +143,21 @@ impl Product {
             Ok(tf32) => tf32,
             Err(why) => return failed(why.to_owned(), false),
         };
-        let handle = match handles::of_stream(api, call) {
-            Ok(Some(handle)) => handle,
-            Ok(None) => {
-                return declined(
-                    "the stream is being captured and had no cuBLAS handle: load the kernel before",
-                );
-            }
-            Err(why) => return failed(why, false),
+        let (Some(LibraryHandle(handle)), Some(workspace)) = (call.handle, call.workspace) else {
+            return too_little(call);
         };
-        let mut handle = handle.lock();
-        let set = handle.set_tf32(api, tf32);
-        // SAFETY: the call's stream is that of the handle, and the caller vouches for both and for the workspace.
-        if let Err(why) = set.and_then(|()| unsafe { handle.work_in(api, call.stream, call.workspace) }) {
+        // SAFETY: the caller vouches that handle and stream live and are of the current context,
+        // and that this call has them alone.
+        let set = unsafe { api.set_stream(handle, call.stream) };
+        // Behind the stream, which takes a workspace away.
+        // SAFETY: as above, and for the workspace.
+        let set = set.and_then(|()| unsafe { api.set_workspace(handle, workspace) });
+        // SAFETY: as above.
+        if let Err(why) = set.and_then(|()| unsafe { api.set_math_mode(handle, tf32) }) {
             return failed(why, false);
         }
         // SAFETY: the operands have the sizes that `sgemm` was made of; the caller vouches for the rest.
-        match unsafe { api.sgemm(handle.raw(), &sgemm) } {
+        match unsafe { api.sgemm(handle, &sgemm) } {
             Ok(()) => LibraryAnswer::Enqueued(if tf32 { &api.sgemm_tf32 } else { &api.sgemm_f32 }),
             // Some products are several kernels.
             Err(why) => failed(why, true),
@@ -167,6 +178,20 @@ impl Product {
             to: self.c,
             to_pitch: n,
         })
+    }
+}
+
+/// The answer to a call without a handle or without a workspace. The second is news, since it is
+/// slower until memory is freed.
+#[cold]
+fn too_little(call: &LibraryCall<'_>) -> LibraryAnswer {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if call.workspace.is_some() {
+        return declined("no cuBLAS handle was free, and none could be made");
+    }
+    LibraryAnswer::Declined {
+        because: "there was too little device memory for a cuBLAS handle and its workspace",
+        is_news: !TOLD.swap(true, Ordering::Relaxed),
     }
 }
 

@@ -1,11 +1,12 @@
 //! What the devices of one runtime share, and what the streams of one device share.
 
+use super::awake::Yields;
 use super::claims::Claims;
 use super::fault_plan::Planned;
-use super::homes::Homes;
 use super::memory::Memory;
 use super::seeded::Seeded;
 use super::stream::CpuStream;
+use super::timelines::Timelines;
 use super::workers::Pool;
 use super::{BackendOptions, CpuDriver, DeviceOptions, Schedule, Step};
 use crate::device::DeviceId;
@@ -18,7 +19,7 @@ use std::sync::Weak;
 /// What the CPU devices of one runtime share.
 pub struct CpuBackend {
     pub(super) runner: Runner,
-    pub(super) homes: Homes,
+    pub(super) timelines: Timelines,
     pub(super) claims: Claims<Arc<CpuStream>>,
     streams_made: AtomicU64,
     open_devices: AtomicUsize,
@@ -40,7 +41,7 @@ impl CpuBackend {
                 Schedule::Threads => Runner::Threads(Pool::new(threads, options.linger)),
                 Schedule::Seeded(seed) => Runner::Seeded(Seeded::new(me.clone(), seed)),
             },
-            homes: Homes::default(),
+            timelines: Timelines::default(),
             claims: Claims::new(),
             streams_made: AtomicU64::new(0),
             open_devices: AtomicUsize::new(0),
@@ -61,6 +62,7 @@ impl CpuBackend {
             backend: self.clone(),
             fault_plan: options.fault_plan.map(Planned::new),
             memory: Memory::new(options.total_bytes),
+            yields: Yields::default(),
             closing: AtomicBool::new(false),
         })))
     }
@@ -86,7 +88,7 @@ impl CpuBackend {
     /// made them wait.
     #[cfg(feature = "test-util")]
     pub(crate) fn held(&self) -> Vec<String> {
-        let mut streams = self.homes.streams(None);
+        let mut streams = self.timelines.streams(None);
         streams.sort_by_key(|stream| stream.number);
         let held = |stream: &Arc<CpuStream>| {
             let site = stream.held_at()?;
@@ -121,7 +123,7 @@ impl CpuBackend {
     /// Called at a shutdown when nothing can run.
     pub(super) fn report_stuck(&self) -> bool {
         let mut any = false;
-        for stream in self.homes.streams(None) {
+        for stream in self.timelines.streams(None) {
             if let Some(error) = stream.stuck() {
                 any = true;
                 stream.device.fail(error);
@@ -133,7 +135,7 @@ impl CpuBackend {
     /// There is no thread to run anything: fails every device that has a stream.
     #[cold]
     pub(super) fn fail_all(&self, why: &std::io::Error) {
-        for stream in self.homes.streams(None) {
+        for stream in self.timelines.streams(None) {
             let device = &stream.device;
             if device.health.fault().is_none() {
                 let message =
@@ -174,6 +176,7 @@ pub(super) struct Device {
     pub(super) backend: Arc<CpuBackend>,
     pub(super) fault_plan: Option<Planned>,
     pub(super) memory: Memory,
+    pub(super) yields: Yields,
     closing: AtomicBool,
 }
 
@@ -200,7 +203,7 @@ impl Device {
     #[cold]
     pub(super) fn fail(&self, error: Error) {
         self.health.fail(error);
-        for stream in self.backend.homes.streams(Some(self.id)) {
+        for stream in self.backend.timelines.streams(Some(self.id)) {
             std::task::Wake::wake(stream);
         }
         self.backend.something_changed();

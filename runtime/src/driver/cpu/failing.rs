@@ -1,7 +1,7 @@
 //! What a stream says when its work cannot go on, and how it drops that work.
 
-use super::homes::Fate;
 use super::stream::CpuStream;
+use super::timelines::Fate;
 use crate::driver::{Command, Point, Submission};
 use crate::error::{Error, ErrorKind};
 use crate::site::Site;
@@ -41,7 +41,7 @@ impl CpuStream {
 
     /// The error, if what `wait` waits for will never come because its device has failed.
     pub(super) fn wait_is_in_vain(&self, wait: &Submission, point: &Point) -> Option<Error> {
-        let cause = self.device.backend.homes.cause_of_death(&point.timeline)?;
+        let cause = self.device.backend.timelines.cause_of_death(&point.timeline)?;
         if point.timeline.reached(point.ticket) {
             return None;
         }
@@ -64,7 +64,7 @@ impl CpuStream {
             let oldest = ops.clone().next().unwrap_or(head).site;
             Some((point.clone(), oldest, ops.count().max(1)))
         })?;
-        let foreign = matches!(self.device.backend.homes.fate(&point.timeline), Fate::Foreign);
+        let foreign = matches!(self.device.backend.timelines.fate(&point.timeline), Fate::Foreign);
         if !foreign || point.timeline.reached(point.ticket) {
             return None;
         }
@@ -88,7 +88,7 @@ impl CpuStream {
             Some(Submission { command: Command::Wait(point), site, .. }) => Some((point.clone(), *site)),
             _ => None,
         })?;
-        let foreign = matches!(self.device.backend.homes.fate(&point.timeline), Fate::Foreign);
+        let foreign = matches!(self.device.backend.timelines.fate(&point.timeline), Fate::Foreign);
         (foreign && !point.timeline.reached(point.ticket)).then_some(site)
     }
 }

@@ -4,8 +4,9 @@
 //! threads runs the strands ([`Schedule::Threads`]) or whoever polls does, in an order drawn from a seed
 //! ([`Schedule::Seeded`]). It checks nothing: shapes, ranges and order have been checked before.
 //!
-//! All devices made from one [`CpuBackend`] share its workers, its address space, and so its claim table. A fault stays on its
-//! device; only a stream that waits for work which such a fault has undone takes its own device with it (see `homes`).
+//! All devices made from one [`CpuBackend`] share its workers, its address space, and so its claim
+//! table. A fault stays on its device; only a stream that waits for work which such a fault has
+//! undone takes its own device with it (see `timelines`).
 //!
 //! | file | idea |
 //! |---|---|
@@ -15,27 +16,28 @@
 //! | `seeded`, `choose` | the schedule without threads, and who goes next in it |
 //! | `backend` | what devices share, and what the streams of a device share |
 //! | `claims` | keeping unordered ops apart |
-//! | `homes` | whose a timeline is, and what became of it |
+//! | `timelines` | whose a timeline is, and what became of it |
 //! | `execute`, `replay`, `memory` | what commands and graphs do, and to what |
 //! | `fault_plan` | faults on request |
 //!
 //! # Lock order
-//! turn (only ever tried) → strand's inbox → homes. Every other lock here is a leaf. Ops, wakers and drops of user values run
-//! under none but the turn.
+//! turn (only ever tried) → strand's inbox → timelines. Every other lock here is a leaf. Ops,
+//! wakers and drops of user values run under none but the turn.
 
+mod awake;
 mod backend;
 mod choose;
 mod claims;
 mod execute;
 mod failing;
 mod fault_plan;
-mod homes;
 mod idle;
 mod memory;
 mod replay;
 mod seeded;
 mod strand;
 mod stream;
+mod timelines;
 mod workers;
 
 #[cfg(test)]
@@ -46,22 +48,16 @@ pub use fault_plan::FaultPlan;
 
 use crate::device::DeviceId;
 use crate::driver::{
-    Completion, DeviceProperties, DevicePtr, Driver, DriverError, DriverGraph, DriverStream, Linger, Plan,
+    Completion, DeviceProperties, DevicePtr, Driver, DriverError, DriverGraph, DriverStream, Plan,
     StreamOptions,
 };
 use crate::site::Site;
 use crate::sync::Arc;
 use crate::timeline::{Ticket, Timeline};
 use backend::{Device, Runner};
-use idle::Rest;
 use std::fmt;
 use std::time::Duration;
 use stream::CpuStream;
-
-/// How long a poll waits for an op that is about to run.
-const SPIN: Duration = Duration::from_micros(2);
-/// How long it waits for one that a worker was woken for: about as long as that takes, and running it.
-const GETTING_UP: Duration = Duration::from_micros(20);
 
 /// Who runs the work of the CPU devices, and in which order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -141,19 +137,6 @@ unsafe impl Driver for CpuDriver {
         self.0.accepts_work()?;
         let number = self.0.backend.next_stream_number();
         Ok(CpuStream::new(self.0.clone(), options, timeline, number))
-    }
-
-    /// Going to sleep and being woken takes ten times as long as a small op, so the host waits a moment for one that runs at once.
-    fn lingers(&self) -> Linger {
-        match &self.0.backend.runner {
-            Runner::Threads(pool) => match pool.rest() {
-                Rest::Awake => Linger::Spin(SPIN),
-                // The scheduler likes to put who is woken where the waking thread runs, and has it wait there.
-                Rest::GettingUp => Linger::LetRun(GETTING_UP),
-                Rest::Asleep => Linger::No,
-            },
-            Runner::Seeded(_) => Linger::No,
-        }
     }
 
     fn properties(&self) -> DeviceProperties {

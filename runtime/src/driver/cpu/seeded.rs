@@ -271,7 +271,7 @@ impl Seeded {
     #[cold]
     fn wake_pollers(&self) {
         let Some(backend) = self.backend.upgrade() else { return };
-        for stream in backend.homes.streams(None) {
+        for stream in backend.timelines.streams(None) {
             stream.timeline.wake_all();
         }
     }

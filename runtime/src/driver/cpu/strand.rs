@@ -29,7 +29,7 @@
 //! * *The parker calls `wake` although another owner ran the strand and it is now parked at a later op*: a spurious wake.
 //! * *Work is pushed while the strand is parked or ready*: it goes to the end; somebody is coming, or will.
 
-use crate::sync::{AtomicBool, Lock, LockGuard, Ordering};
+use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering};
 use std::collections::{VecDeque, vec_deque};
 use std::option;
 
@@ -48,7 +48,7 @@ enum State {
 
 /// The queue and its state.
 pub(crate) struct Strand<T> {
-    inbox: Lock<Inbox<T>>,
+    inbox: Mutex<Inbox<T>>,
     /// A hint, written under the lock and read without: the inbox is not empty.
     arrived: AtomicBool,
 }
@@ -73,7 +73,7 @@ impl<T> Strand<T> {
     /// Empty and idle.
     pub(crate) fn new() -> Self {
         Strand {
-            inbox: Lock::new(Inbox { head: None, queue: VecDeque::new(), state: State::Idle }),
+            inbox: Mutex::new(Inbox { head: None, queue: VecDeque::new(), state: State::Idle }),
             arrived: AtomicBool::new(false),
         }
     }
@@ -135,7 +135,7 @@ impl<T> Strand<T> {
     }
 
     #[inline]
-    fn empty(&self, mut inbox: LockGuard<'_, Inbox<T>>, batch: &mut VecDeque<T>) {
+    fn empty(&self, mut inbox: MutexGuard<'_, Inbox<T>>, batch: &mut VecDeque<T>) {
         debug_assert!(batch.is_empty());
         self.arrived.store(false, Ordering::Relaxed);
         let head = inbox.head.take();

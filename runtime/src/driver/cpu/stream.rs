@@ -10,6 +10,7 @@
 //! 5. The stream's handle may be dropped at any time: whoever will run the strand (a run queue, a timeline it waits for, the
 //!    claim table) holds the stream.
 
+use super::awake::Awake;
 use super::backend::{Device, Runner};
 use super::execute::execute;
 use super::failing::drop_quietly;
@@ -46,6 +47,7 @@ pub(super) struct CpuStream {
     /// Counts the streams of the backend.
     pub(super) number: u64,
     pub(super) priority: Priority,
+    awake: Awake,
     key: u64,
     runtime: u64,
     pub(super) label: Arc<str>,
@@ -68,9 +70,10 @@ impl CpuStream {
             number,
             priority: options.priority,
             timeline,
+            awake: Awake::default(),
             strand: Strand::new(),
         });
-        stream.device.backend.homes.enter(stream.device.id, &stream.timeline, stream.me.clone());
+        stream.device.backend.timelines.enter(stream.device.id, &stream.timeline, stream.me.clone());
         stream
     }
 
@@ -129,7 +132,7 @@ impl CpuStream {
                 }
                 match outcome {
                     Ok(()) => {
-                        awaited = self.timeline.is_awaited_awake(ticket);
+                        awaited = self.awake.is_awaited(ticket);
                         // Who brought the first op since this worker slept, and waits awake, may have let it run here.
                         let let_us_run = attention.take_first() && awaited;
                         gives_way |= let_us_run || self.timeline.is_wanted();
@@ -204,7 +207,7 @@ impl CpuStream {
         let reached = point.timeline.register(point.ticket, &waker, &mut None).is_ready();
         let look_again = reached
             || self.device.health.fault().is_some()
-            || self.device.backend.homes.cause_of_death(&point.timeline).is_some();
+            || self.device.backend.timelines.cause_of_death(&point.timeline).is_some();
         if look_again {
             self.wake_by_ref();
         }
@@ -290,7 +293,7 @@ impl CpuStream {
     /// By the owner, after the queued work was dropped.
     pub(super) fn bury(&self, cause: &Error) {
         self.timeline.abandon();
-        self.device.backend.homes.mark_dead(&self.timeline, cause);
+        self.device.backend.timelines.mark_dead(&self.timeline, cause);
         self.timeline.wake_all();
     }
 
@@ -340,6 +343,15 @@ unsafe impl DriverStream for CpuStream {
 
     fn signal(&self, _ticket: Ticket) {}
 
+    fn wait_briefly(&self, ticket: Ticket) -> bool {
+        match &self.device.backend.runner {
+            Runner::Threads(pool) => {
+                self.awake.wait(&self.timeline, ticket, pool.rest(), &self.device.yields)
+            }
+            Runner::Seeded(_) => false,
+        }
+    }
+
     fn record(&self) -> Result<Option<DriverEvent>, DriverError> {
         Ok(None)
     }
@@ -347,7 +359,7 @@ unsafe impl DriverStream for CpuStream {
 
 impl Drop for CpuStream {
     fn drop(&mut self) {
-        self.device.backend.homes.leave(&self.timeline);
+        self.device.backend.timelines.leave(&self.timeline);
     }
 }
 

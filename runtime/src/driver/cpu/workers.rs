@@ -13,7 +13,7 @@ use super::backend::CpuBackend;
 use super::idle::{Bed, Brought, Idle, Rest};
 use super::stream::CpuStream;
 use crate::driver::{Command, Priority};
-use crate::sync::{Arc, AtomicBool, AtomicUsize, Lines, Ordering, Parker, fence};
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering, Parker, fence};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -313,7 +313,6 @@ fn work(backend: &Arc<CpuBackend>, me: usize) {
     let mut is_up = true;
     loop {
         if let Some(stream) = pool.pop() {
-            Lines::of(&stream).fetch_to_write::<{ Lines::in_one::<CpuStream>() }>();
             attention.patience.found_work();
             if std::mem::take(&mut is_up) && !attention.on && pool.has_work() {
                 pool.bring(backend);

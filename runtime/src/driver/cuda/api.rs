@@ -1,9 +1,12 @@
 //! The driver library: found, its entry points looked up once, and the only shape of a call.
 //!
-//! cudarc finds and opens the library and declares its types. Entry points are looked up here, all at once, so that a driver
-//! that lacks one is an error when the first device is opened and not a panic in the middle of a program. Return codes stay
-//! numbers: a newer driver may answer with one that no header of today names.
+//! cudarc declares the library's types, and [`loader`] opens it. Entry points are looked up here,
+//! all at once, so that a driver that lacks one is an error when the first device is opened and not
+//! a panic in the middle of a program. Return codes stay numbers: a newer driver may answer with
+//! one that no header of today names.
 
+use super::library::driver_version;
+use super::{loader, requirements};
 use cudarc::driver::sys;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
@@ -25,6 +28,9 @@ impl Failed {
     pub(super) const OUT_OF_MEMORY: u32 = 2;
     /// What is asked of the driver in the child of a fork, where it is not asked.
     pub(super) const FORKED: Failed = Failed { call: "cuCtxGetCurrent", code: 3 };
+    const STUB_LIBRARY: u32 = 34;
+    /// The answer to every call while the process ends: the driver is not asked.
+    pub(super) const ENDING: Failed = Failed { call: "", code: 4 };
     const NO_DEVICE: u32 = 100;
     const NOT_FOUND: u32 = 500;
     const PEER_ACCESS_ALREADY_ENABLED: u32 = 704;
@@ -32,6 +38,11 @@ impl Failed {
     /// The driver was not called: it would be from a host function that it is calling. It may answer so itself
     /// (`CUDA_ERROR_NOT_PERMITTED`), says its description of `cuLaunchHostFunc`, but need not.
     pub(super) const IN_HOST_FUNCTION: Failed = Failed { call: "", code: 800 };
+
+    #[cfg(test)]
+    pub(super) const fn of(call: &'static str, code: u32) -> Self {
+        Failed { call, code }
+    }
 
     /// Of a question that was asked for long enough.
     pub(super) const fn not_ready(call: &'static str) -> Self {
@@ -54,14 +65,6 @@ impl Failed {
         self.code == Self::PEER_ACCESS_ALREADY_ENABLED
     }
 
-    /// Whether the context is dead: every call on it fails from here on.
-    ///
-    /// The codes are those of which the CUDA Driver API's description of `CUresult` says that the process must be ended to
-    /// continue using CUDA, uncorrectable memory errors, and a context that is destroyed under us.
-    pub(super) fn is_sticky(self) -> bool {
-        matches!(self.code, 4 | 201 | 214 | 220 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 721 | 999)
-    }
-
     /// `CUDA_ERROR_ILLEGAL_ADDRESS`, or the number where the driver has no name for it.
     pub(super) fn name(self) -> String {
         self.text(|api| api.cuGetErrorName).unwrap_or_else(|| format!("CUDA error {}", self.code))
@@ -82,6 +85,9 @@ impl Failed {
 
 impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Self::ENDING {
+            return f.write_str("the process is ending, and the driver with it");
+        }
         if *self == Self::IN_HOST_FUNCTION {
             return f.write_str("a host function called it, and the driver takes no calls from there");
         }
@@ -199,6 +205,7 @@ entry_points! {
     fn cuStreamWaitValue64_v2(stream: CUstream, address: CUdeviceptr, value: u64, flags: c_uint);
     fn cuEventCreate(event: *mut CUevent, flags: c_uint);
     fn cuEventRecord(event: CUevent, stream: CUstream);
+    fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: c_uint);
     fn cuEventQuery(event: CUevent);
     fn cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent);
     fn cuLaunchKernel(
@@ -212,6 +219,9 @@ entry_points! {
         extra: *mut *mut c_void,
     );
     fn cuLaunchHostFunc(stream: CUstream, function: HostFunction, data: *mut c_void);
+    fn cuStreamGetCtx(stream: CUstream, context: *mut CUcontext);
+    fn cuStreamIsCapturing(stream: CUstream, status: *mut c_int);
+    fn cuThreadExchangeStreamCaptureMode(mode: *mut c_uint);
     fn cuStreamBeginCapture_v2(stream: CUstream, mode: c_uint);
     fn cuStreamEndCapture(stream: CUstream, graph: *mut sys::CUgraph);
     fn cuGraphInstantiateWithFlags(executable: *mut sys::CUgraphExec, graph: sys::CUgraph, flags: u64);
@@ -233,32 +243,44 @@ entry_points! {
 
 /// Whether the library has an entry point of that name.
 fn has(name: &str) -> bool {
-    // SAFETY: `culib` needs the library to be there, which `open` has asked; the symbol is looked up and not used.
-    unsafe { sys::culib().get::<*const c_void>(name.as_bytes()).is_ok() }
+    // SAFETY: the symbol is looked up and not used.
+    unsafe { loader::entry_point::<*const c_void>(name) }.is_some()
 }
 
 /// # Safety
 /// The library has it, and it is of type `F`.
 unsafe fn entry_point<F: Copy>(name: &str) -> F {
-    // SAFETY: the caller vouches for the type; the library is never closed, so the pointer stays good.
-    *unsafe { sys::culib().get::<F>(name.as_bytes()) }.expect("looked for before")
+    // SAFETY: the caller vouches for the type.
+    unsafe { loader::entry_point(name) }.expect("looked for before")
 }
 
-/// An optional entry point: of drivers that are new enough, or of the software CUDA driver.
+/// An optional entry point: of drivers that are new enough, or of the software CUDA driver. Also of
+/// a driver that is not initialised.
 ///
 /// # Safety
 /// If the library has it, it is of type `F`.
 pub(super) unsafe fn optional<F: Copy>(name: &str) -> Option<F> {
-    api().ok()?;
-    // SAFETY: the caller vouches for the type; `api` has found the library, which is never closed.
-    has(name).then(|| unsafe { entry_point(name) })
+    // SAFETY: the caller vouches for the type.
+    unsafe { loader::entry_point(name) }
 }
 
-static API: OnceLock<Result<Api, String>> = OnceLock::new();
+static API: OnceLock<Result<Api, Unusable>> = OnceLock::new();
+
+/// The reason for which no CUDA device can be used.
+struct Unusable {
+    why: String,
+    /// The machine has no driver, or shows no device: as is usual where nobody wants one.
+    is_absent: bool,
+}
 
 /// The library's entry points, or why there are none.
 pub(super) fn api() -> Result<&'static Api, &'static str> {
-    API.get_or_init(open).as_ref().map_err(String::as_str)
+    API.get_or_init(open).as_ref().map_err(|unusable| unusable.why.as_str())
+}
+
+/// Returns true if there is no driver, or it has no device to show.
+pub(super) fn is_absent() -> bool {
+    API.get_or_init(open).as_ref().is_err_and(|unusable| unusable.is_absent)
 }
 
 /// The same where a device was opened, so that it is there.
@@ -271,28 +293,23 @@ pub(super) fn opened() -> &'static Api {
 }
 
 #[cold]
-fn open() -> Result<Api, String> {
-    // SAFETY: `is_culib_present` opens and closes libraries by the driver's names, whose initialisers are the driver's own.
-    if !unsafe { sys::is_culib_present() } {
-        let path = match std::env::var("LD_LIBRARY_PATH") {
-            Ok(path) if !path.is_empty() => format!("LD_LIBRARY_PATH, which is {path}"),
-            _ => "LD_LIBRARY_PATH, which is not set".to_owned(),
-        };
-        return Err(format!(
-            "no NVIDIA driver was found: looked for libcuda.so, libcuda.so.1 and the like where the loader looks, and in \
-             {path}; install the driver or say there where it is"
-        ));
-    }
+fn open() -> Result<Api, Unusable> {
+    let broken = |why| Unusable { why, is_absent: false };
+    loader::driver()
+        .map_err(|missing| Unusable { why: missing.why.clone(), is_absent: missing.is_absent })?;
+    requirements::check_driver(driver_version()).map_err(broken)?;
     let api = Api::look_up().map_err(|missing| {
-        format!(
+        broken(format!(
             "the NVIDIA driver that was found is too old: it lacks {}; install one for CUDA 12 or newer",
             missing.join(", ")
-        )
+        ))
     })?;
     // SAFETY: cuInit may be called at any time, with 0.
-    match unsafe { api.cuInit(0) } {
+    let initialised = unsafe { api.cuInit(0) };
+    crate::process::end_before_the_libraries();
+    match initialised {
         Ok(()) => Ok(api),
-        Err(failed) => Err(not_initialised(failed, &api)),
+        Err(failed) => Err(Unusable { why: not_initialised(failed, &api), is_absent: failed.is_no_device() }),
     }
 }
 
@@ -305,6 +322,13 @@ fn not_initialised(failed: Failed, api: &Api) -> String {
             ),
             Err(_) => "the NVIDIA driver finds no device in this machine".to_owned(),
         };
+    }
+    if failed.code == Failed::STUB_LIBRARY {
+        let file = loader::driver_file().map_or(String::new(), |file| format!(", {},", file.display()));
+        return format!(
+            "the libcuda.so.1 that the loader finds{file} is a CUDA toolkit's stub, which serves for linking alone; take its \
+             folder off LD_LIBRARY_PATH"
+        );
     }
     let mut text = std::ptr::null();
     // SAFETY: cuGetErrorName writes a pointer to a static string, or null.

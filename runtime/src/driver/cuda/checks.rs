@@ -24,6 +24,8 @@ pub(super) struct Checks {
 struct Questions {
     /// Does the context live?
     lives: bool,
+    /// Does this stream, which stands still, answer properly?
+    stalled: Option<Arc<Track>>,
     /// Are these streams, of whose work nothing has been seen to end for long, idle?
     idle: Vec<(Arc<Track>, Arc<Timeline>)>,
 }
@@ -36,9 +38,15 @@ impl Checks {
         Ok(())
     }
 
-    /// Has the context looked after, and those who wait for it seen to if it is dead.
-    pub(super) fn lives(&self) {
-        self.questions.lock().lives = true;
+    /// Asks the context, and handles the streams that wait for it if it is dead. `stalled`:
+    /// one of its streams, to be asked as well; a fault may show there alone.
+    pub(super) fn lives(&self, stalled: Option<Arc<Track>>) {
+        let mut questions = self.questions.lock();
+        questions.lives = true;
+        if stalled.is_some() {
+            questions.stalled = stalled;
+        }
+        drop(questions);
         self.bell.notify_one();
     }
 
@@ -64,12 +72,14 @@ impl Checks {
         // It lets go of what tickets kept, and frees are calls that block.
         super::thread::become_reactor();
         loop {
-            let Questions { lives, idle } = self.next();
+            let Questions { lives, stalled, idle } = self.next();
+            let Some(_inside) = crate::process::enter_driver() else { return };
             // A subscriber who is told of what was found may panic.
             let _ = catch_unwind(AssertUnwindSafe(|| {
                 if lives && context.look_after().is_err() {
-                    context.bereave();
+                    context.settle_dependents();
                 }
+                stalled.iter().for_each(|track| track.ask_stalled());
                 idle.iter().for_each(|(track, timeline)| look_at(context, track, timeline));
             }));
         }
@@ -96,6 +106,6 @@ fn look_at(context: &'static Context, track: &Track, timeline: &Timeline) {
         })
     };
     if let Err(failed) = looked {
-        context.note_death(failed, None);
+        context.note_failure(failed);
     }
 }

@@ -3,19 +3,25 @@
 //! # Rules
 //! 1. A context is opened once a process and never let go: at exit the driver tears down by itself, and what is still in use
 //!    then is none of ours.
-//! 2. Every call into the driver happens inside [`Context::enter`]: drops run on threads without a current context, and the
-//!    caller's context is put back. A thread that had none keeps this one.
-//! 3. A sticky error ends the context for the process: each runtime's [`Health`] learns of it, and whoever waits is woken. A call
-//!    that touches two devices answers with the error of either, so the context is asked before it is given up.
+//! 2. Every call into the driver happens inside [`Context::enter`]: drops run on threads without a
+//!    current context, and the caller's context is restored. A thread that had none keeps that of
+//!    device 0, which is what the CUDA runtime would choose for it, and saves two calls an op.
+//! 3. A fault ends the context for the process: each runtime's [`Health`] learns of it, and all
+//!    waiters are woken. A call that touches two devices answers with the error of either, and many
+//!    codes may mean anything ([`diagnosis`](super::diagnosis)): then the context is asked, on a
+//!    stream of its own, before it is given up.
 //! 4. What a dead device may still be using is kept for good: nobody says when a copy that had begun has ended.
 
-use super::api::{self, Answer, CUcontext, CUdevice, CUstream, Failed, opened};
+use super::api::{self, Answer, Api, CUcontext, CUdevice, CUevent, CUstream, Failed, opened};
+use super::capturing::{Lent, Relaxed};
 use super::checks::Checks;
+use super::dependents::Dependent;
 use super::depends::DependsOn;
-use super::events::EventPool;
+use super::diagnosis::{ASKED_EVERY, Doubt, LONGEST_DOUBT, Meaning};
+use super::events::{DISABLE_TIMING, EventPool};
 use super::fault;
 use super::functions::Functions;
-use super::mourning::Dependent;
+use super::handles::Handles;
 use super::raw_streams::RawStreams;
 use super::spans::Clock;
 use super::track::Track;
@@ -28,8 +34,10 @@ use crate::timeline::{Keep, Ticket, Timeline};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int};
+use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Instant;
 
 /// Device attributes by their numbers in `CUdevice_attribute` (cuda.h).
 pub(super) mod attribute {
@@ -52,13 +60,18 @@ pub(crate) struct Context {
     pub(super) events: EventPool,
     pub(super) timed_events: EventPool,
     pub(super) streams: RawStreams,
+    pub(super) lent: Lent,
     pub(super) functions: Functions,
+    pub(super) handles: Handles,
     /// Whether the completion words passed their self-test.
     pub(super) has_words: OnceLock<bool>,
     /// The device's properties that never change.
     pub(super) properties: OnceLock<DeviceProperties>,
     /// A stream that never captures and never gets work: asked whether the context lives.
     health_stream: CUstream,
+    /// The event that is recorded there.
+    health_event: CUevent,
+    doubt: Mutex<Doubt>,
     pub(super) checks: Checks,
     pub(super) clock: Clock,
     dead: OnceLock<Failed>,
@@ -66,11 +79,11 @@ pub(crate) struct Context {
     /// The error that says so, set after `dead`.
     fault: OnceLock<Error>,
     /// Set when who waits on it was woken.
-    buried: OnceLock<()>,
+    has_woken: OnceLock<()>,
     healths: Mutex<Vec<Weak<Health>>>,
     pub(super) tracks: Mutex<Vec<Weak<Track>>>,
     /// What was in use when it died.
-    graves: Mutex<Vec<Keep>>,
+    never_freed: Mutex<Vec<Keep>>,
     /// Streams of other devices that wait for work of this one.
     dependents: Mutex<Vec<Dependent>>,
     pub(super) depends_on: DependsOn,
@@ -89,6 +102,14 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 static CONTEXTS: Mutex<BTreeMap<u32, &'static Context>> = Mutex::new(BTreeMap::new());
+
+/// The state of a context as far as a failed call tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Alive,
+    Unclear,
+    Dead,
+}
 
 /// A context that is current until this is dropped.
 pub(super) struct Entered {
@@ -147,6 +168,7 @@ impl Context {
             return Err(format!(
                 "the NVIDIA driver shows {count} device{}{hidden}",
                 match count {
+                    0 => "s".to_owned(),
                     1 => ", cuda:0".to_owned(),
                     _ => format!("s, cuda:0 to cuda:{}", count - 1),
                 }
@@ -156,6 +178,7 @@ impl Context {
         if let Some(context) = contexts.get(&ordinal) {
             return Ok(context);
         }
+        super::requirements::check_device(ordinal)?;
         let context = Box::leak(Box::new(Self::open(ordinal).map_err(|failed| failed.to_string())?));
         context.checks.start(context).map_err(|error| format!("its thread does not start: {error}"))?;
         contexts.insert(ordinal, context);
@@ -165,6 +188,7 @@ impl Context {
 
     fn open(ordinal: u32) -> Answer<Context> {
         let api = opened();
+        let _relaxed = Relaxed::new();
         let (mut device, mut raw, mut before) = (0, std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: cuDeviceGet writes a device; the ordinal is below the count.
         unsafe { api.cuDeviceGet(&raw mut device, ordinal as c_int) }?;
@@ -174,10 +198,14 @@ impl Context {
         unsafe { api.cuCtxGetCurrent(&raw mut before) }?;
         // SAFETY: cuCtxSetCurrent takes a live context: it was just retained.
         unsafe { api.cuCtxSetCurrent(raw) }?;
-        let _entered = Entered { restore: (!before.is_null() && before != raw).then_some(before) };
+        let is_noticed = before != raw && (!before.is_null() || ordinal != 0);
+        let _entered = Entered { restore: is_noticed.then_some(before) };
         let mut health_stream = std::ptr::null_mut();
         // SAFETY: cuStreamCreateWithPriority writes a stream.
         unsafe { api.cuStreamCreateWithPriority(&raw mut health_stream, NON_BLOCKING, 0) }?;
+        let mut health_event = std::ptr::null_mut();
+        // SAFETY: cuEventCreate writes an event.
+        unsafe { api.cuEventCreate(&raw mut health_event, DISABLE_TIMING) }?;
         let words = Words::default();
         // If it fails now, whoever takes the first word learns why.
         let _ = words.grow();
@@ -190,19 +218,23 @@ impl Context {
             events: EventPool::untimed(),
             timed_events: EventPool::timed(),
             streams: RawStreams::new()?,
+            lent: Lent::default(),
             functions: Functions::default(),
+            handles: Handles::default(),
             has_words: OnceLock::new(),
             properties: OnceLock::new(),
             health_stream,
+            health_event,
+            doubt: Mutex::default(),
             checks: Checks::default(),
             clock: Clock::default(),
             dead: OnceLock::new(),
             dying: Mutex::new(()),
             fault: OnceLock::new(),
-            buried: OnceLock::new(),
+            has_woken: OnceLock::new(),
             healths: Mutex::default(),
             tracks: Mutex::default(),
-            graves: Mutex::default(),
+            never_freed: Mutex::default(),
             dependents: Mutex::default(),
             depends_on: DependsOn::default(),
             peers: Mutex::default(),
@@ -212,25 +244,44 @@ impl Context {
         })
     }
 
+    /// Like [`enter`](Self::enter), for calls that may be unsafe while others capture.
+    pub(super) fn enter_relaxed(&self) -> Answer<(Relaxed, Entered)> {
+        let entered = self.enter()?;
+        Ok((Relaxed::new(), entered))
+    }
+
     /// Makes the context current on this thread until the returned value is dropped.
     #[inline]
     pub(super) fn enter(&self) -> Answer<Entered> {
         if offload::duty() == Duty::Callback {
             return Err(Failed::IN_HOST_FUNCTION);
         }
-        if crate::process::is_forked() {
-            return Err(Failed::FORKED);
+        if crate::process::is_ending() {
+            return Err(if crate::process::is_forked() { Failed::FORKED } else { Failed::ENDING });
         }
         let api = opened();
         let mut before = std::ptr::null_mut();
         // SAFETY: cuCtxGetCurrent writes a context or null.
-        unsafe { api.cuCtxGetCurrent(&raw mut before) }?;
+        if unsafe { api.cuCtxGetCurrent(&raw mut before) }.is_err() {
+            // The current context has failed, and may be another device's. It is not worth
+            // restoring. SAFETY: cuCtxSetCurrent takes a live context: this one is never let go.
+            unsafe { api.cuCtxSetCurrent(self.raw) }?;
+            return Ok(Entered { restore: None });
+        }
         if before == self.raw {
             return Ok(Entered { restore: None });
         }
         // SAFETY: cuCtxSetCurrent takes a live context: this one is never let go.
         unsafe { api.cuCtxSetCurrent(self.raw) }?;
-        Ok(Entered { restore: (!before.is_null()).then_some(before) })
+        Ok(Entered { restore: self.is_noticed(before).then_some(before) })
+    }
+
+    /// Returns true if a thread on which `before` was current would notice that this context is
+    /// current afterwards. The CUDA runtime takes the current context for the thread's device, and
+    /// device 0 where there is none (CUDA programming guide, "Driver API", "Interoperability
+    /// between Runtime and Driver APIs").
+    fn is_noticed(&self, before: CUcontext) -> bool {
+        !before.is_null() || self.ordinal != 0
     }
 
     /// A stream that never gets work.
@@ -287,49 +338,129 @@ impl Context {
     /// Asks whether the context lives, and notes it if it does not.
     pub(super) fn look_after(&'static self) -> Answer {
         self.ask().inspect_err(|failed| {
-            self.note_death(*failed, None);
+            self.believe(*failed, None);
         })
     }
 
-    /// Asks the driver whether the context lives. Does not touch a stream that might capture, nor wait for one; but calls of a context
-    /// may wait for each other, and this one for a launch that waits for room.
-    pub(super) fn ask(&self) -> Answer {
+    /// Asks the driver whether the context lives, on a stream that never gets work. An error that
+    /// says nothing about the device is no answer, and so no error here.
+    ///
+    /// Does not touch a stream that might capture, nor wait for one; but calls of a context may
+    /// wait for each other, and this one for a launch that waits for room.
+    pub(super) fn ask(&'static self) -> Answer {
+        self.ask_by(|api| {
+            // SAFETY: cuStreamQuery takes a live stream: this one is never destroyed.
+            unsafe { api.cuStreamQuery(self.health_stream) }?;
+            // Nothing says that a query of an empty stream looks for faults; work that is put there
+            // does. Not again while the last one is on its way: the stream may share a hardware
+            // queue with one that is held. SAFETY: cuEventRecordWithFlags takes a live event and a
+            // live stream of one context: neither is ever destroyed. By this entry point, so that
+            // who counts or traces calls can tell a question from the program's events.
+            unsafe { api.cuEventRecordWithFlags(self.health_event, self.health_stream, 0) }
+        })
+    }
+
+    /// The cheap half of [`ask`](Self::ask), for a caller whose own work has completed.
+    pub(super) fn query(&self) -> Answer {
+        // SAFETY: cuStreamQuery takes a live stream: this one is never destroyed.
+        self.ask_by(|api| unsafe { api.cuStreamQuery(self.health_stream) })
+    }
+
+    fn ask_by(&self, question: impl FnOnce(&Api) -> Answer) -> Answer {
         if let Some(failed) = self.death() {
             return Err(failed);
         }
-        let _entered = self.enter()?;
-        // SAFETY: cuStreamQuery takes a live stream: this one is never destroyed.
-        match unsafe { opened().cuStreamQuery(self.health_stream) } {
-            Err(failed) if !failed.is_not_ready() => Err(failed),
-            _ => Ok(()),
+        match self.enter_relaxed().and_then(|_entered| question(opened())) {
+            Err(failed) if failed.meaning() != Meaning::Innocent => Err(failed),
+            answer => {
+                if answer.is_ok() {
+                    self.doubt.lock().ends();
+                }
+                Ok(())
+            }
         }
     }
 
-    /// Notes that the context is dead, if this code says so and the driver does not deny it: every runtime's health is told, and
-    /// nobody is woken yet, since the caller may hold a lock; the reactor wakes them. `culprit`: the op, if it is known which.
-    /// Whether the context is dead.
+    /// Takes note of a call that failed, and asks the context if that leaves it in doubt. Returns
+    /// whether it is known to be dead. Does not wait for a doubt to end.
     #[cold]
-    pub(super) fn note_death(&'static self, failed: Failed, culprit: Option<&dyn std::fmt::Display>) -> bool {
-        if !failed.is_sticky() {
-            return false;
+    pub(super) fn note_failure(&'static self, failed: Failed) -> bool {
+        self.judge(failed, None) == Verdict::Dead
+    }
+
+    /// Like [`note_failure`](Self::note_failure), but waits for a doubt to end, a quarter of a
+    /// second at most. `culprit`: the op, if it is known which.
+    #[cold]
+    pub(super) fn is_killed_by(&'static self, failed: Failed, culprit: Option<&dyn Display>) -> bool {
+        let since = Instant::now();
+        loop {
+            match self.judge(failed, culprit) {
+                Verdict::Dead => return true,
+                // Between two questions to a device that may be dead; a call to a healthy one never
+                // comes here.
+                Verdict::Unclear if since.elapsed() < LONGEST_DOUBT => std::thread::sleep(ASKED_EVERY),
+                _ => return false,
+            }
         }
-        // Of two who find out, the second goes on when everybody has been told.
+    }
+
+    fn judge(&'static self, failed: Failed, culprit: Option<&dyn Display>) -> Verdict {
+        if self.is_dead() {
+            return Verdict::Dead;
+        }
+        match failed.meaning() {
+            Meaning::Innocent => Verdict::Alive,
+            Meaning::Fault if !failed.may_be_anothers() => self.believe(failed, culprit),
+            _ => self.ask().map_or_else(|answer| self.believe(answer, culprit), |()| Verdict::Alive),
+        }
+    }
+
+    /// Takes note of an error that can only be this context's own.
+    fn believe(&'static self, failed: Failed, culprit: Option<&dyn Display>) -> Verdict {
+        if self.is_dead() {
+            return Verdict::Dead;
+        }
+        let is_dead = match failed.meaning() {
+            Meaning::Innocent => return Verdict::Alive,
+            Meaning::Fault => true,
+            Meaning::Unclear => self.doubt.lock().deepens(Instant::now(), self.completed()),
+        };
+        if !is_dead {
+            return Verdict::Unclear;
+        }
+        self.note_death(failed, culprit);
+        Verdict::Dead
+    }
+
+    /// A number that grows when work of the device completes. It falls when a stream is dropped.
+    pub(super) fn completed(&self) -> u64 {
+        self.live_tracks().iter().map(|track| track.passed()).sum()
+    }
+
+    /// Returns true if the context is known to be dead, once every runtime has been notified.
+    fn is_dead(&self) -> bool {
+        self.death().is_some() && {
+            drop(self.dying.lock());
+            true
+        }
+    }
+
+    /// Notes that the context is dead: every runtime's health is told, and nobody is woken yet,
+    /// since the caller may hold a lock; the reactor wakes them.
+    #[cold]
+    fn note_death(&'static self, failed: Failed, culprit: Option<&dyn Display>) {
         let _dying = self.dying.lock();
-        if self.death().is_some() {
-            return true;
+        if self.dead.set(failed).is_err() {
+            return;
         }
-        // The error may be that of another device which the call touched.
-        let Some(failed) = self.ask().err().filter(|failed| failed.is_sticky()) else { return false };
-        let _ = self.dead.set(failed);
         let waited_for = self.only_waited_for();
-        let culprit = culprit.or(waited_for.as_ref().map(|op| op as &dyn std::fmt::Display));
+        let culprit = culprit.or(waited_for.as_ref().map(|op| op as &dyn Display));
         let fault = fault::error(self.ordinal, failed, culprit, &self.live_tracks());
         let fault = self.fault.get_or_init(|| fault);
         for health in self.healths.lock().iter().filter_map(Weak::upgrade) {
             health.note(fault.clone());
         }
         super::reactor::bury(self);
-        true
     }
 
     /// Where each op is waited for: this one is, until the returned value is dropped.
@@ -349,25 +480,25 @@ impl Context {
     }
 
     /// By the reactor, after [`note_death`](Self::note_death): nothing of the context starts any more.
-    pub(super) fn wake_mourners(&self) {
+    pub(super) fn fail_and_wake(&self) {
         for track in self.live_tracks() {
             let kept = track.abandon();
-            self.graves.lock().extend(kept);
+            self.never_freed.lock().extend(kept);
         }
         let healths: Vec<_> = self.healths.lock().iter().filter_map(Weak::upgrade).collect();
         for health in healths {
             health.wake_everybody();
         }
-        let _ = self.buried.set(());
+        let _ = self.has_woken.set(());
         // Asks the streams that wait for it, which the reactor does not.
-        self.checks.lives();
+        self.checks.lives(None);
     }
 
     /// Sees to the streams that wait for this dead device. Again and again, while somebody waits for them. Calls the driver.
-    pub(super) fn bereave(&self) {
-        let (Some(fault), Some(())) = (self.fault.get(), self.buried.get()) else { return };
+    pub(super) fn settle_dependents(&self) {
+        let (Some(fault), Some(())) = (self.fault.get(), self.has_woken.get()) else { return };
         let mut dependents = std::mem::take(&mut *self.dependents.lock());
-        dependents.retain_mut(|dependent| !dependent.bereave(fault));
+        dependents.retain_mut(|dependent| !dependent.settle(fault));
         if !dependents.is_empty() {
             self.dependents.lock().append(&mut dependents);
         }
@@ -377,7 +508,7 @@ impl Context {
     pub(super) fn fail_dependents(&self, health: &Arc<Health>, why: &Error) {
         let theirs = |dependent: &mut Dependent| Arc::ptr_eq(&dependent.health, health);
         let dependents: Vec<_> = self.dependents.lock().extract_if(.., theirs).collect();
-        dependents.iter().for_each(|dependent| dependent.mourn(why));
+        dependents.iter().for_each(|dependent| dependent.fail_if_it_waits(why));
     }
 
     /// `dependent` waits for work of this device.
@@ -399,10 +530,10 @@ impl Context {
         // SAFETY: cuDeviceCanAccessPeer writes one int.
         unsafe { opened().cuDeviceCanAccessPeer(&raw mut can, self.device, peer.device) }?;
         if can != 0 {
-            let _entered = self.enter()?;
+            let _entered = self.enter_relaxed()?;
             // SAFETY: cuCtxEnablePeerAccess takes a live context.
             match unsafe { opened().cuCtxEnablePeerAccess(peer.raw, 0) } {
-                Err(failed) if failed.is_sticky() => return Err(failed),
+                Err(failed) if failed.is_fault() => return Err(failed),
                 // A device has only so many peers; copies to the others go through the host.
                 Err(failed) if !failed.is_enabled_already() => can = 0,
                 _ => {}
@@ -421,7 +552,7 @@ impl Context {
 /// `CU_STREAM_NON_BLOCKING`: no order with the null stream.
 pub(super) const NON_BLOCKING: u32 = 1;
 
-fn name_of(device: CUdevice) -> Answer<String> {
+pub(super) fn name_of(device: CUdevice) -> Answer<String> {
     let mut bytes = [0u8; 256];
     // SAFETY: cuDeviceGetName writes a string of at most that length with its NUL.
     unsafe { opened().cuDeviceGetName(bytes.as_mut_ptr().cast::<c_char>(), bytes.len() as c_int, device) }?;

@@ -13,16 +13,17 @@ pub(super) fn copy(copy: &Copy, stream: CUstream) -> Answer {
     let api = opened();
     if !is_one_run(copy) {
         let copy = rows_within(copy);
-        // SAFETY: cuMemcpy2DAsync takes rows inside live memory of the kinds it names; the host's
-        // is page-locked and kept until the ticket is reached. The description lives until the call
-        // returns.
+        // SAFETY: cuMemcpy2DAsync takes rows inside live memory of the kinds it names. The host's
+        // was page-locked by this backend, which `submit`'s caller vouches for (`HostEnd`), and is
+        // kept until the ticket is reached. The description lives until the call returns.
         return unsafe { api.cuMemcpy2DAsync_v2(&raw const copy, stream) };
     }
     let bytes = copy.width_bytes * copy.height;
     match copy.kind {
         CopyKind::HostToDevice => {
-            // SAFETY: cuMemcpyHtoDAsync needs the host's memory valid until the copy ends: it is kept until the ticket is
-            // reached, and it is page-locked.
+            // SAFETY: cuMemcpyHtoDAsync needs the host's memory valid until the copy ends: it is
+            // kept until the ticket is reached, which is after the copy, since this backend
+            // page-locked it: `submit`'s caller vouches for both (`HostEnd`).
             unsafe { api.cuMemcpyHtoDAsync_v2(copy.dst, copy.src as *const c_void, bytes, stream) }
         }
         CopyKind::DeviceToHost => {

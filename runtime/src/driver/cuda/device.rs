@@ -1,15 +1,15 @@
 //! A CUDA device of one runtime.
 
-use super::api::{Answer, Failed, opened};
+use super::api::{Answer, CUstream, Failed, opened};
 use super::context::{Context, attribute};
 use super::functions::most_shared_bytes;
-use super::gate::free_unless_held;
+use super::gate::{ahead_unless_held, free_unless_held};
 use super::stream::{Completing, CudaStream};
-use super::{graph, library, nvtx, reactor};
+use super::{graph, handles, library, nvtx, reactor};
 use crate::device::DeviceId;
 use crate::driver::{
     Completion, DeviceProperties, DevicePtr, Driver, DriverError, DriverEvent, DriverGraph, DriverStream,
-    FreeMemory, Health, Linger, Plan, StreamOptions, WakeUp,
+    FreeMemory, Health, Plan, StreamOptions, WakeUp,
 };
 use crate::error::{Error, ErrorKind};
 use crate::kernel::{Kernel, LaunchConfig};
@@ -18,6 +18,7 @@ use crate::reentry;
 use crate::timeline::Timeline;
 use parking_lot::Mutex;
 use std::ffi::c_void;
+use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -26,8 +27,6 @@ use std::time::{Duration, Instant};
 const PORTABLE: u32 = 1;
 /// How long the completion word may take in its self-test.
 const SELF_TEST: Duration = Duration::from_secs(1);
-/// How long a poll may spin with [`WakeUp::LowLatency`]: about a small kernel and its word.
-const LOW_LATENCY_SPIN: Duration = Duration::from_micros(20);
 
 #[derive(Debug)]
 pub(crate) struct CudaDevice {
@@ -51,15 +50,18 @@ impl CudaDevice {
         let no_such_device = |why: String| {
             Error::new(
                 ErrorKind::NoSuchDevice,
-                format!("there is no {}: {why}; \"cpu\" needs nothing", DeviceId::Cuda(ordinal)),
+                format!("there is no {}: {why}; \"cpu\" needs no GPU", DeviceId::Cuda(ordinal)),
             )
+        };
+        let has_failed = |failed: Failed| {
+            format!("it has failed in this process: {failed}; start the process again to use it")
         };
         reactor::start()
             .map_err(|error| no_such_device(format!("its reactor thread does not start: {error}")))?;
         nvtx::start();
         let context = Context::of(ordinal).map_err(no_such_device)?;
         if let Some(failed) = context.death() {
-            return Err(no_such_device(format!("it has failed in this process: {failed}")));
+            return Err(no_such_device(has_failed(failed)));
         }
         let words = *context.has_words.get_or_init(|| {
             let works = self_test(context);
@@ -68,9 +70,10 @@ impl CudaDevice {
             }
             works.unwrap_or(false)
         });
-        let _ = context.look_after();
-        if let Some(failed) = context.death() {
-            return Err(no_such_device(format!("it has failed in this process: {failed}")));
+        if let Err(failed) = context.query()
+            && context.is_killed_by(failed, None)
+        {
+            return Err(no_such_device(has_failed(failed)));
         }
         // Now, since a host function may want them later, which cannot ask the driver.
         context.properties.get_or_init(|| properties(context));
@@ -80,8 +83,27 @@ impl CudaDevice {
     }
 
     fn driver_error(&self, failed: Failed) -> DriverError {
-        self.context.note_death(failed, None);
+        self.context.is_killed_by(failed, None);
         self.context.driver_error(failed)
+    }
+
+    /// Refuses another library's stream that is of another context.
+    fn belongs_here(&self, stream: CUstream) -> Result<(), DriverError> {
+        let mut context = std::ptr::null_mut();
+        let asked = self.context.enter().and_then(|_entered| {
+            // SAFETY: cuStreamGetCtx takes a live stream, as `borrow_raw` demands, and writes a
+            // context.
+            unsafe { opened().cuStreamGetCtx(stream, &raw mut context) }
+        });
+        asked.map_err(|failed| self.driver_error(failed))?;
+        if context == self.context.raw() {
+            return Ok(());
+        }
+        Err(DriverError::Refused(format!(
+            "the stream that borrow_raw was given is of another context than the primary one of cuda:{}; pass one that was \
+             made there, or borrow it on its own device",
+            self.context.ordinal
+        )))
     }
 
     /// After an error that came as a text.
@@ -118,13 +140,17 @@ fn self_test(context: &'static Context) -> Answer<bool> {
     if context.attribute(attribute::STREAM_MEMORY_OPERATIONS_64)? == 0 {
         return Ok(false);
     }
-    let _entered = context.enter()?;
+    let _entered = context.enter_relaxed()?;
     let mut raw = context.streams.take(context, crate::driver::Priority::Normal)?;
+    let Some(word) = raw.word else {
+        // Why there is none.
+        return context.words.take(context).map(|_| false);
+    };
     raw.written += 1;
     // SAFETY: cuStreamWriteValue64 takes a live stream and an eight-byte aligned device address, the word's.
-    unsafe { opened().cuStreamWriteValue64_v2(raw.stream, raw.word.device, raw.written, 0) }?;
+    unsafe { opened().cuStreamWriteValue64_v2(raw.stream, word.device, raw.written, 0) }?;
     let since = Instant::now();
-    while raw.word.host.load(Ordering::Acquire) != raw.written {
+    while word.host.load(Ordering::Acquire) != raw.written {
         if since.elapsed() > SELF_TEST {
             // The stream is not given back: the write may come yet.
             return Ok(false);
@@ -138,16 +164,21 @@ fn self_test(context: &'static Context) -> Answer<bool> {
 impl Context {
     /// What a failed call is for those above the seam.
     pub(super) fn driver_error(&self, failed: Failed) -> DriverError {
-        if failed.code != Failed::OUT_OF_MEMORY {
-            return DriverError::Refused(failed.to_string());
+        match failed.code {
+            Failed::OUT_OF_MEMORY => self.out_of_memory(),
+            _ => DriverError::Refused(failed.to_string()),
         }
+    }
+
+    /// The error of a call that found no memory, with how much there is.
+    pub(super) fn out_of_memory(&self) -> DriverError {
         let memory = self.memory().map(|(free_bytes, total_bytes)| FreeMemory { free_bytes, total_bytes });
         DriverError::OutOfMemory(memory.ok())
     }
 
     /// Free bytes and all bytes.
     fn memory(&self) -> Answer<(usize, usize)> {
-        let _entered = self.enter()?;
+        let _entered = self.enter_relaxed()?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: cuMemGetInfo writes two sizes.
         unsafe { opened().cuMemGetInfo_v2(&raw mut free, &raw mut total) }?;
@@ -165,19 +196,14 @@ unsafe impl Driver for CudaDevice {
         Completion::Signalled
     }
 
-    fn lingers(&self) -> Linger {
-        if self.completing.wake_up == WakeUp::LowLatency {
-            Linger::Spin(LOW_LATENCY_SPIN)
-        } else {
-            Linger::No
-        }
-    }
-
     fn new_stream(
         &self,
         options: &StreamOptions,
         timeline: Arc<Timeline>,
     ) -> Result<Arc<dyn DriverStream>, DriverError> {
+        if let Some(lent) = options.borrowed {
+            self.belongs_here(lent.as_ptr().cast())?;
+        }
         let stream = CudaStream::new(self.context, self.health.clone(), self.completing, options, timeline);
         let stream = Arc::new(stream.map_err(|failed| self.driver_error(failed))?);
         let mut streams = self.streams.lock();
@@ -190,7 +216,7 @@ unsafe impl Driver for CudaDevice {
 
     fn alloc(&self, len_bytes: usize) -> Result<DevicePtr, DriverError> {
         let mut address = 0;
-        let allocated = self.context.enter().and_then(|_entered| {
+        let allocated = self.context.enter_relaxed().and_then(|_entered| {
             // SAFETY: cuMemAlloc writes an address.
             unsafe { opened().cuMemAlloc_v2(&raw mut address, len_bytes) }
         });
@@ -203,12 +229,12 @@ unsafe impl Driver for CudaDevice {
         }
         let context = self.context;
         offload::run_where_it_may_block(move || {
-            let freed = context.enter().and_then(|_entered| {
+            let freed = context.enter_relaxed().and_then(|_entered| {
                 // SAFETY: cuMemFree takes an address that cuMemAlloc gave; the caller vouches for it.
                 unsafe { opened().cuMemFree_v2(ptr.0) }
             });
             if let Err(failed) = freed {
-                context.note_death(failed, None);
+                context.note_failure(failed);
             }
         });
     }
@@ -217,7 +243,7 @@ unsafe impl Driver for CudaDevice {
         let context = self.context;
         offload::run_where_it_may_block(move || {
             let free = move || {
-                let _entered = context.enter()?;
+                let _entered = context.enter_relaxed()?;
                 // SAFETY: cuMemFree takes an address that cuMemAlloc gave; the caller vouches for it.
                 unsafe { opened().cuMemFree_v2(ptr.0) }
             };
@@ -227,22 +253,36 @@ unsafe impl Driver for CudaDevice {
 
     fn alloc_host(&self, len_bytes: usize) -> Result<*mut u8, DriverError> {
         let mut address: *mut c_void = std::ptr::null_mut();
-        let allocated = self.context.enter().and_then(|_entered| {
+        let allocated = self.context.enter_relaxed().and_then(|_entered| {
             // SAFETY: cuMemHostAlloc writes an address.
             unsafe { opened().cuMemHostAlloc(&raw mut address, len_bytes.max(1), PORTABLE) }
         });
-        allocated.map_err(|failed| self.driver_error(failed))?;
+        allocated.map_err(|failed| match self.driver_error(failed) {
+            // The free device memory is beside the point.
+            DriverError::OutOfMemory(_) => DriverError::OutOfMemory(None),
+            error => error,
+        })?;
         let address = address.cast::<u8>();
         // SAFETY: the memory is ours and that long.
         unsafe { address.write_bytes(0, len_bytes) };
         Ok(address)
     }
 
+    /// With `CUDA_LAUNCH_BLOCKING` every op is waited for anyway, and the one that failed is to be
+    /// the one that was called.
+    fn host_memory_is_slow(&self) -> bool {
+        !self.context.blocking
+    }
+
+    fn alloc_host_ahead(&self, len_bytes: usize) -> Option<Result<*mut u8, DriverError>> {
+        ahead_unless_held(|| self.alloc_host(len_bytes))
+    }
+
     unsafe fn free_host(&self, ptr: *mut u8, _len_bytes: usize) {
         let (context, address) = (self.context, ptr as usize);
         offload::run_where_it_may_block(move || {
             let free = move || {
-                let _entered = context.enter()?;
+                let _entered = context.enter_relaxed()?;
                 // SAFETY: cuMemFreeHost takes an address that cuMemHostAlloc gave; the caller vouches for it.
                 unsafe { opened().cuMemFreeHost(address as *mut c_void) }
             };
@@ -251,7 +291,7 @@ unsafe impl Driver for CudaDevice {
     }
 
     unsafe fn register_host(&self, ptr: *mut u8, len_bytes: usize) -> Result<(), DriverError> {
-        let registered = self.context.enter().and_then(|_entered| {
+        let registered = self.context.enter_relaxed().and_then(|_entered| {
             // SAFETY: cuMemHostRegister takes memory that stays until it is unregistered; the caller vouches for it.
             unsafe { opened().cuMemHostRegister_v2(ptr.cast::<c_void>(), len_bytes, PORTABLE) }
         });
@@ -262,7 +302,7 @@ unsafe impl Driver for CudaDevice {
         if crate::process::is_ending() {
             return Ok(());
         }
-        let done = self.context.enter().and_then(|_entered| {
+        let done = self.context.enter_relaxed().and_then(|_entered| {
             // SAFETY: cuMemHostUnregister takes memory that is registered and in no copy; the caller vouches for it.
             unsafe { opened().cuMemHostUnregister(ptr.cast::<c_void>()) }
         });
@@ -274,7 +314,7 @@ unsafe impl Driver for CudaDevice {
             event.downcast_ref::<super::events::PooledEvent>().expect("an event of this driver").raw()
         };
         let mut milliseconds = 0.0f32;
-        let measured = self.context.enter().and_then(|_entered| {
+        let measured = self.context.enter_relaxed().and_then(|_entered| {
             // SAFETY: cuEventElapsedTime takes two live, recorded events and writes a float.
             unsafe { opened().cuEventElapsedTime(&raw mut milliseconds, event(earlier), event(later)) }
         });
@@ -288,7 +328,7 @@ unsafe impl Driver for CudaDevice {
             streams.iter().for_each(|stream| stream.track.tell_spans());
         }
         if offload::duty() != Duty::Callback {
-            self.context.ask().map_err(|failed| self.driver_error(failed))?;
+            self.context.query().map_err(|failed| self.driver_error(failed))?;
         }
         // A host function may have failed it while the context lives.
         self.health.fault().map_or(Ok(()), |fault| Err(DriverError::Refused(fault.to_string())))
@@ -309,22 +349,31 @@ unsafe impl Driver for CudaDevice {
         elements: u64,
         shared_bytes: u32,
     ) -> Result<LaunchConfig, DriverError> {
-        let _entered = self.context.enter().map_err(|failed| self.driver_error(failed))?;
+        let _entered = self.context.enter_relaxed().map_err(|failed| self.driver_error(failed))?;
         let config = self.context.functions.suggest(self.context, kernel, elements, shared_bytes);
         config.inspect_err(|_| self.look_after())
     }
 
     fn load(&self, kernel: &'static Kernel) -> Result<(), DriverError> {
-        let _entered = self.context.enter().map_err(|failed| self.driver_error(failed))?;
+        let _entered = self.context.enter_relaxed().map_err(|failed| self.driver_error(failed))?;
         let load = |kernel| self.context.functions.of(self.context, kernel).map(drop);
         let loaded = load(kernel).and_then(|()| match kernel.library {
             None => Ok(()),
             Some(library) => {
                 library.kernels.iter().try_for_each(|kernel| load(kernel))?;
-                (library.prepare)(library::device(self.context.ordinal), None).map_err(DriverError::Refused)
+                library::ready(self.context, library.provider).map(drop)
             }
         });
         loaded.inspect_err(|_| self.look_after())
+    }
+
+    fn ready_library(&self, kernel: &'static Kernel) -> Result<Option<RangeInclusive<usize>>, DriverError> {
+        let Some(library) = kernel.library else { return Ok(None) };
+        library::ready(self.context, library.provider).inspect_err(|_| self.look_after())
+    }
+
+    fn release_idle(&self) -> bool {
+        handles::release(self.context)
     }
 
     fn workspace_bytes(&self, plan: &Plan) -> Result<Vec<usize>, DriverError> {
@@ -336,7 +385,7 @@ unsafe impl Driver for CudaDevice {
     }
 
     fn global(&self, kernel: &'static Kernel, name: &str) -> Result<(DevicePtr, usize), DriverError> {
-        let _entered = self.context.enter().map_err(|failed| self.driver_error(failed))?;
+        let _entered = self.context.enter_relaxed().map_err(|failed| self.driver_error(failed))?;
         let module = self.context.functions.module_of(self.context, kernel);
         let module = module.inspect_err(|_| self.look_after())?;
         let text = std::ffi::CString::new(name)
@@ -390,4 +439,9 @@ pub fn is_available() -> bool {
 pub fn device_count() -> Result<u32, Error> {
     reentry::may_ask(&"device_count")?;
     super::context::device_count().map_err(|why| Error::new(ErrorKind::NoSuchDevice, why))
+}
+
+/// Returns true if the machine has no driver, or the driver has no device to show.
+pub(crate) fn is_absent() -> bool {
+    super::api::is_absent()
 }

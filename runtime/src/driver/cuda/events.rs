@@ -2,11 +2,12 @@
 //! the record they saw.
 
 use super::api::{Answer, CUevent, CUstream, opened};
+use super::capturing::Relaxed;
 use super::context::Context;
 use parking_lot::Mutex;
 
 /// `CU_EVENT_DISABLE_TIMING`: an event that takes no time stamp costs a tenth.
-const DISABLE_TIMING: u32 = 2;
+pub(super) const DISABLE_TIMING: u32 = 2;
 
 #[derive(Debug)]
 pub(super) struct EventPool {
@@ -34,7 +35,7 @@ impl EventPool {
         let event = match self.free.lock().pop() {
             Some(SendEvent(event)) => event,
             None => {
-                let mut event = std::ptr::null_mut();
+                let (_relaxed, mut event) = (Relaxed::new(), std::ptr::null_mut());
                 // SAFETY: cuEventCreate writes an event.
                 unsafe { opened().cuEventCreate(&raw mut event, self.flags) }?;
                 event
@@ -72,7 +73,7 @@ impl PooledEvent {
 
     /// Whether the stream has passed it.
     pub(super) fn query(&self) -> Answer<bool> {
-        let _entered = self.context.enter()?;
+        let _entered = self.context.enter_relaxed()?;
         // SAFETY: cuEventQuery takes a live event.
         match unsafe { opened().cuEventQuery(self.event) } {
             Ok(()) => Ok(true),

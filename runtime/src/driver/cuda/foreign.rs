@@ -46,7 +46,7 @@ impl Drop for Enqueuing {
             .enter()
             .and_then(|_entered| self.track.spans.end(context, self.stream, begun, self.ticket, self.site));
         if let Err(failed) = ended {
-            context.note_death(failed, None);
+            context.note_failure(failed);
         }
         fence(Ordering::SeqCst);
         self.track.wanted();

@@ -4,8 +4,9 @@
 //! is launched, since a launch with others would read past the arguments.
 
 use super::api::{Answer, CUfunction, CUmodule, Failed, opened, optional};
+use super::capturing::Relaxed;
 use super::context::{Context, attribute};
-use super::{nvrtc, software};
+use super::{nvrtc, requirements, software};
 use crate::driver::DriverError;
 use crate::kernel::{Kernel, LaunchConfig, Source, difference_in_ptx};
 use parking_lot::{Mutex, RwLock};
@@ -73,15 +74,16 @@ impl Functions {
 
     #[cold]
     fn load(&self, context: &Context, kernel: &'static Kernel) -> Result<Function, DriverError> {
+        let _relaxed = Relaxed::new();
         software::register(kernel)?;
         let refused = |why: String| DriverError::Refused(format!("{} cannot be loaded: {why}", kernel.name));
         let agrees = |ptx: &str| difference_in_ptx(kernel, ptx).map_or(Ok(()), |why| Err(refused(why)));
         let module = match kernel.source {
-            Source::Ptx(text) => {
+            Source::Ptx(texts) => {
+                let capability = requirements::capability(context).map_err(refused)?;
+                let text = requirements::choose(texts, capability).map_err(|why| refused(why.to_owned()))?;
                 agrees(text)?;
-                let image =
-                    || CString::new(text).map(CString::into_bytes_with_nul).map_err(|_| NUL.to_owned());
-                self.module(text.as_ptr() as usize, image).map_err(refused)?
+                self.text_module(context, text.as_ptr() as usize, text).map_err(refused)?
             }
             Source::Image(bytes) => {
                 // The driver is told no length: what is no image, or is cut off, has to end somewhere.
@@ -95,9 +97,7 @@ impl Functions {
                     nvrtc::compile(context, kernel.name, source).map_err(refused)?
                 };
                 agrees(&text)?;
-                let image =
-                    || CString::new(text).map(CString::into_bytes_with_nul).map_err(|_| NUL.to_owned());
-                self.module(std::ptr::from_ref(kernel) as usize, image).map_err(refused)?
+                self.text_module(context, std::ptr::from_ref(kernel) as usize, &text).map_err(refused)?
             }
             Source::None => {
                 return Err(refused("it has no device code, only a CPU form".to_owned()));
@@ -111,6 +111,13 @@ impl Functions {
         let static_bytes = load_code(function).map_err(|failed| refused(failed.to_string()))?;
         let shared_without_asking = SHARED_WITHOUT_ASKING.saturating_sub(static_bytes);
         Ok(Function { raw: function, module, shared_without_asking })
+    }
+
+    /// The module of this PTX text. What the driver refuses because it or the device is too old is
+    /// explained.
+    fn text_module(&self, context: &Context, key: usize, text: &str) -> Result<CUmodule, String> {
+        let image = || CString::new(text).map(CString::into_bytes_with_nul).map_err(|_| NUL.to_owned());
+        self.module(key, image).map_err(|refused| requirements::explain(context, text, refused))
     }
 
     fn module(

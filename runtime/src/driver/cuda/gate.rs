@@ -9,9 +9,14 @@
 //! that died it stays closed: nobody says what still runs there.
 //!
 //! # What waits for the whole device
-//! Freeing does, at the driver, and others' calls may wait for it meanwhile. A gate that is closed may need just such a call before it
-//! opens: so what is freed while a stream is held, whichever runtime's and device's, is freed when none is ([`Held`]), and no gate
-//! closes while the driver frees. Not so what an allocation needs to have freed: it waits for the gates.
+//! Freeing does, at the driver, and page-locking may; others' calls may wait for both meanwhile. A
+//! gate that is closed may need just such a call before it opens. So while a stream is held,
+//! whichever runtime's and device's, nothing is freed until none is ([`Held`]), and nothing is
+//! page-locked ahead of need; and no gate closes while the driver frees. One that would close while
+//! the driver page-locks ahead of need waits for that, a tenth of a second at most: it may be
+//! waiting for work that the caller lets continue. Not so what is needed: an allocation that has to
+//! have memory freed and a copy that finds no page-locked memory ask the driver, which may wait for
+//! the gates.
 //!
 //! # Without memory operations
 //! A host function waits. The driver may have one thread for all of them, which that one then keeps from all others: so there is one
@@ -24,10 +29,11 @@ use super::words::Word;
 use crate::driver::{DriverError, HostFn};
 use crate::offload;
 use crate::timeline::{Ticket, Timeline};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
 
 /// `CU_STREAM_WAIT_VALUE_GEQ`
 const AT_LEAST: u32 = 0;
@@ -66,22 +72,37 @@ impl Drop for Opens {
 /// The closed gates of all devices, as one's streams wait for another's, and what is to be freed when there is none.
 struct Held {
     gates: usize,
+    /// The number of threads that page-lock ahead of need.
+    page_locking: usize,
     put_off: Vec<(&'static Context, Free)>,
 }
 
 type Free = Box<dyn FnOnce() -> Answer + Send>;
 
 /// Locked while the driver frees, too.
-static HELD: Mutex<Held> = Mutex::new(Held { gates: 0, put_off: Vec::new() });
+static HELD: Mutex<Held> = Mutex::new(Held { gates: 0, page_locking: 0, put_off: Vec::new() });
+/// Signalled when `page_locking` becomes less.
+static PAGE_LOCKED: Condvar = Condvar::new();
+/// How long a gate waits before it closes.
+const LONGEST_PAGE_LOCKING: Duration = Duration::from_millis(100);
+
+/// Returns true if a gate of the process is closed.
+pub(super) fn is_one_closed() -> bool {
+    // While memory is being freed there is none.
+    HELD.try_lock().is_some_and(|held| held.gates > 0)
+}
 
 /// A gate that is closed, until this is dropped.
 #[derive(Debug)]
 struct Closed(());
 
 impl Closed {
-    /// Waits for what is being freed.
+    /// Waits for what is being freed, and for a while for what is being page-locked.
     fn new() -> Self {
-        HELD.lock().gates += 1;
+        let mut held = HELD.lock();
+        let until = Instant::now() + LONGEST_PAGE_LOCKING;
+        let _ = PAGE_LOCKED.wait_while_until(&mut held, |held| held.page_locking > 0, until);
+        held.gates += 1;
         Closed(())
     }
 }
@@ -115,8 +136,21 @@ pub(super) fn free_unless_held(context: &'static Context, free: Free) {
     let freed = free();
     drop(held);
     if let Err(failed) = freed {
-        context.note_death(failed, None);
+        context.note_failure(failed);
     }
+}
+
+/// Calls `page_lock`, which may wait for all that is on a device and which nobody needs yet, unless
+/// a gate is closed or memory is being freed: perhaps another device's, which this one waits for in
+/// nothing.
+pub(super) fn ahead_unless_held<R>(page_lock: impl FnOnce() -> R) -> Option<R> {
+    let mut held = HELD.try_lock().filter(|held| held.gates == 0)?;
+    held.page_locking += 1;
+    drop(held);
+    let page_locked = page_lock();
+    HELD.lock().page_locking -= 1;
+    PAGE_LOCKED.notify_all();
+    Some(page_locked)
 }
 
 /// Whether a gate keeps the driver's thread for host functions.
@@ -148,8 +182,9 @@ impl Gates {
         until: Ticket,
     ) -> Answer {
         self.collect(track);
-        let closed = Closed::new();
+        // Before the gate is closed, since it may have more words made.
         let word = track.context.words.take(track.context)?;
+        let closed = Closed::new();
         // SAFETY: cuStreamWaitValue64 takes a live stream and an eight-byte aligned device address, the word's.
         unsafe { opened().cuStreamWaitValue64_v2(stream, word.device, 1, AT_LEAST) }
             .inspect_err(|_| track.context.words.give_back(word))?;
@@ -172,7 +207,7 @@ impl Gates {
     ) -> Result<HostFn, DriverError> {
         let refused = |why: &str| {
             let ordinal = context.ordinal;
-            DriverError::Refused(format!("cuda:{ordinal} has no stream memory operations, {why}"))
+            DriverError::Refused(format!("cuda:{ordinal} has no memory that a stream could wait for, {why}"))
         };
         if of_a_stream {
             return Err(refused(

@@ -8,24 +8,26 @@
 //!    ready.
 //! 3. Each of the plan's streams is one of the driver's, of the same priority, which its kernels get; an edge is an event, recorded right behind the step it stands for. All
 //!    streams are joined to the first at the end, as the driver demands it also of those that did nothing.
-//! 4. A library works in memory of the graph's: in that of its handle it could meet what others put on the same stream later.
+//! 4. A library works in memory of the graph's, which nobody else uses between launches, with a
+//!    handle that is reserved before the capture.
 //! 5. The streams of a capture go back to the pool as they came: nothing has run on them. One that the driver, asked after a capture that
 //!    failed, still captures does not.
 
-use super::api::{Answer, CUstream, opened, optional};
+use super::api::{Answer, CUstream, opened};
+use super::capturing::{Relaxed, is_captured};
 use super::context::Context;
-use super::context::attribute::{CAPABILITY_MAJOR, CAPABILITY_MINOR};
 use super::events::PooledEvent;
 use super::functions::{Function, no_such_shared};
+use super::handles::{Handles, Reserved};
 use super::raw_streams::RawStream;
-use super::{copy, launch, library};
+use super::{copy, launch, library, requirements};
 use crate::driver::{DriverError, DriverGraph, Launch, Plan, Step, Work};
-use crate::kernel::{Arg, Args, Kernel, LaunchConfig, LibraryDriver, LibraryStream, Workspace};
+use crate::kernel::{Arg, Args, Kernel, LaunchConfig, LibraryDriver, Workspace};
 use cudarc::driver::sys::{CUgraph, CUgraphExec};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
-use std::ffi::c_int;
-use std::sync::{Arc, OnceLock};
+
+use std::sync::Arc;
 
 /// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`.
 const THREAD_LOCAL: u32 = 1;
@@ -63,7 +65,7 @@ impl Drop for Executable {
         let (context, raw) = (self.context, Handle(self.raw));
         crate::offload::run_where_it_may_block(move || {
             let Handle(raw) = { raw };
-            if let Ok(_entered) = context.enter() {
+            if let Ok(_entered) = context.enter_relaxed() {
                 // SAFETY: cuGraphExecDestroy takes a graph that nobody uses any more: this was the last holder, and the timeline
                 // of a launch holds it.
                 let _ = unsafe { opened().cuGraphExecDestroy(raw) };
@@ -93,13 +95,21 @@ pub(super) fn instantiate(context: &'static Context, plan: &Plan) -> Result<Driv
         }
     }
     let raw: Vec<CUstream> = streams.iter().map(|stream| stream.stream).collect();
-    if let Err(error) = prepare(context, plan, &raw) {
-        give_back(context, streams);
-        return Err(error);
-    }
-    let captured = capture(context, plan, &functions, &raw);
+    let relaxed = Relaxed::new();
+    let reserved = reserve(context, plan);
+    // Not during our own capture: what must not be called then is to be found.
+    drop(relaxed);
+    let reserved = match reserved {
+        Ok(reserved) => reserved,
+        Err(error) => {
+            give_back(context, streams);
+            return Err(error);
+        }
+    };
+    let captured = capture(context, plan, &functions, &raw, &reserved.handles);
+    drop(reserved);
     if captured.is_err() {
-        streams.retain(|stream| !is_captured(stream.stream));
+        streams.retain(|stream| is_captured(stream.stream) == Ok(false));
     }
     give_back(context, streams);
     let (graph, _events) = captured?;
@@ -121,7 +131,7 @@ fn functions(context: &'static Context, plan: &Plan) -> Result<HashMap<usize, Fu
         let at = |error| told(step, error);
         let function = context.functions.of(context, kernel).map_err(at)?;
         context.functions.allow_shared(function, config.shared_bytes).map_err(|failed| {
-            at(match failed.is_sticky() {
+            at(match failed.is_fault() {
                 true => context.driver_error(failed),
                 false => no_such_shared(context, kernel, config.shared_bytes, failed),
             })
@@ -136,29 +146,29 @@ fn functions(context: &'static Context, plan: &Plan) -> Result<HashMap<usize, Fu
 
 /// What libraries want on each of the plan's streams, in bytes.
 pub(super) fn workspace_bytes(context: &Context, plan: &Plan) -> Result<Vec<usize>, DriverError> {
-    let number = |which| context.attribute(which).map_err(|failed| context.driver_error(failed));
-    let capability = (number(CAPABILITY_MAJOR)? as u32, number(CAPABILITY_MINOR)? as u32);
-    let device = library::device(context.ordinal);
     let mut bytes = vec![0; plan.streams.len()];
     for step in &plan.steps {
         if let Work::Launch(Launch { kernel: Kernel { library: Some(library), .. }, .. }) = &step.work {
-            let wanted = (library.workspace_bytes)(device, capability);
+            let wanted = library::workspace_bytes(context, library.provider);
+            let wanted = wanted.map_err(|error| told(step, error))?.map_or(0, |wanted| *wanted.end());
             bytes[step.stream] = wanted.max(bytes[step.stream]);
         }
     }
     Ok(bytes)
 }
 
-/// Has libraries get ready on each stream that they will be asked to enqueue on.
-fn prepare(context: &'static Context, plan: &Plan, streams: &[CUstream]) -> Result<(), DriverError> {
-    let device = library::device(context.ordinal);
+/// Reserves a handle of each library that will be asked. The steps are enqueued one after the
+/// other, so one serves all streams.
+fn reserve(context: &'static Context, plan: &Plan) -> Result<Reserved, DriverError> {
+    let reserved = Reserved::none(context);
     for step in &plan.steps {
-        if let Work::Launch(Launch { kernel: Kernel { library: Some(library), .. }, .. }) = &step.work {
-            let stream = LibraryStream(streams[step.stream].cast());
-            (library.prepare)(device, Some(stream)).map_err(|why| told(step, DriverError::Refused(why)))?;
+        if let Work::Launch(Launch { kernel: Kernel { library: Some(library), .. }, .. }) = &step.work
+            && plan.streams[step.stream].workspace.is_some()
+        {
+            reserved.add(library.provider).map_err(|error| told(step, error))?;
         }
     }
-    Ok(())
+    Ok(reserved)
 }
 
 /// A stream that is captured, as a library sees it.
@@ -168,10 +178,6 @@ struct Captured {
 }
 
 impl LibraryDriver for Captured {
-    fn is_capturing(&self) -> bool {
-        true
-    }
-
     unsafe fn launch(
         &self,
         kernel: &'static Kernel,
@@ -180,7 +186,7 @@ impl LibraryDriver for Captured {
     ) -> Result<(), String> {
         // Loaded before.
         let function = self.context.functions.of(self.context, kernel).map_err(|error| error.to_string())?;
-        let launch = Launch { kernel, config, args: Args::from_slice(args) };
+        let launch = Launch { kernel, config, args: Args::from_slice(args), workspace: None };
         launch::launch(&launch, function, self.stream).map_err(|failed| failed.to_string())
     }
 }
@@ -193,7 +199,7 @@ struct Graph(CUgraph);
 
 impl Graph {
     fn instantiate(&self) -> Answer<CUgraphExec> {
-        let mut executable = std::ptr::null_mut();
+        let (_relaxed, mut executable) = (Relaxed::new(), std::ptr::null_mut());
         // SAFETY: cuGraphInstantiateWithFlags takes a live graph and writes an executable one.
         unsafe { opened().cuGraphInstantiateWithFlags(&raw mut executable, self.0, USE_NODE_PRIORITY) }?;
         Ok(executable)
@@ -202,6 +208,7 @@ impl Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
+        let _relaxed = Relaxed::new();
         // SAFETY: cuGraphDestroy takes a live graph; executables made of it are their own.
         let _ = unsafe { opened().cuGraphDestroy(self.0) };
     }
@@ -213,36 +220,23 @@ fn capture(
     plan: &Plan,
     functions: &HashMap<usize, Function>,
     streams: &[CUstream],
+    handles: &Handles,
 ) -> Result<(Graph, Events), DriverError> {
     let mut events = Events::new();
     let origin = streams[0];
     // SAFETY: cuStreamBeginCapture takes a live stream that is not captured.
     unsafe { opened().cuStreamBeginCapture_v2(origin, THREAD_LOCAL) }
         .map_err(|failed| context.driver_error(failed))?;
-    let enqueued = enqueue(context, plan, functions, streams, &mut events);
+    let enqueued = enqueue(context, plan, functions, streams, handles, &mut events);
     let graph = end(origin).inspect_err(|_| {
         // This thread would be barred from what captures forbid.
-        if is_captured(origin) {
+        if is_captured(origin) != Ok(false) {
             let _ = end(origin);
         }
     });
     enqueued?;
     let graph = graph.map_err(|failed| context.driver_error(failed))?;
     Ok((graph, events))
-}
-
-/// Whether the driver captures what is put on a stream.
-pub(super) fn is_captured(stream: CUstream) -> bool {
-    type IsCapturing = unsafe extern "C" fn(CUstream, *mut c_int) -> u32;
-    static IS_CAPTURING: OnceLock<Option<IsCapturing>> = OnceLock::new();
-    // SAFETY: cuStreamIsCapturing is declared so (cuda.h).
-    let entry = IS_CAPTURING.get_or_init(|| unsafe { optional("cuStreamIsCapturing") });
-    let mut status = 0;
-    entry.is_some_and(|is_capturing| {
-        // SAFETY: cuStreamIsCapturing takes a live stream and writes an int. It disturbs no capture.
-        let code = unsafe { is_capturing(stream, &raw mut status) };
-        code != 0 || status != 0
-    })
 }
 
 fn end(origin: CUstream) -> Answer<Graph> {
@@ -258,6 +252,7 @@ fn enqueue(
     plan: &Plan,
     functions: &HashMap<usize, Function>,
     streams: &[CUstream],
+    handles: &Handles,
     events: &mut Events,
 ) -> Result<(), DriverError> {
     let waited: HashSet<(usize, u64)> = plan.steps.iter().filter_map(Step::waits_for).collect();
@@ -269,8 +264,8 @@ fn enqueue(
     }
     for step in &plan.steps {
         let stream = streams[step.stream];
-        let workspace = plan.streams[step.stream].workspace;
-        perform(context, step, workspace, functions, stream, events).map_err(|error| told(step, error))?;
+        let library = (plan.streams[step.stream].workspace, handles);
+        perform(context, step, library, functions, stream, events).map_err(|error| told(step, error))?;
         let here = (step.stream, step.number);
         if waited.contains(&here) {
             events.insert(here, record(here)?);
@@ -289,7 +284,7 @@ fn enqueue(
 fn perform(
     context: &'static Context,
     step: &Step,
-    workspace: Option<Workspace>,
+    (workspace, handles): (Option<Workspace>, &Handles),
     functions: &HashMap<usize, Function>,
     stream: CUstream,
     events: &Events,
@@ -303,13 +298,29 @@ fn perform(
             if let Some(library) = launch.kernel.library {
                 let driver = &Captured { context, stream };
                 let (label, ticket, site) = ("of a graph", step.number, step.site);
-                let to = library::Target { context, stream, label, ticket, site, workspace, driver };
+                let (stream, may_make) = (stream.cast(), false);
+                let to = library::Target {
+                    context,
+                    stream,
+                    label,
+                    ticket,
+                    site,
+                    workspace,
+                    handles,
+                    may_make,
+                    driver,
+                };
                 if library::enqueue(library, launch, &to)? {
                     return Ok(());
                 }
             }
             let function = functions[&(std::ptr::from_ref(launch.kernel) as usize)];
-            launch::launch(launch, function, stream)
+            launch::launch(launch, function, stream).map(Ok).or_else(|failed| {
+                match requirements::explain_launch(context, &launch.config, function, failed) {
+                    Some(why) => Err(DriverError::Refused(why)),
+                    None => Ok(Err(failed)),
+                }
+            })?
         }
         Work::Wait { stream: other, number } => {
             let event = &events[&(*other, *number)];
@@ -325,7 +336,7 @@ fn perform(
 fn told(step: &Step, error: DriverError) -> DriverError {
     match error {
         DriverError::OutOfMemory(_) => error,
-        DriverError::Refused(why) | DriverError::Halfway(why) => {
+        DriverError::Refused(why) | DriverError::Halfway(why) | DriverError::Captured(why) => {
             DriverError::Refused(format!("{} in it: {why}", step.site))
         }
     }

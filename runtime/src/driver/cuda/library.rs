@@ -1,19 +1,21 @@
 //! The library forms of kernels: asked at each launch of a kernel that has one, and told of through `tracing`.
 
-use super::api::{CUstream, optional};
+use super::api::optional;
+use super::capturing::Relaxed;
 use super::context::Context;
-use super::graph::is_captured;
+use super::handles::{self, Handles};
 use super::software;
 use super::stream::CudaStream;
 use crate::driver::{DriverError, Launch};
 use crate::kernel::{
     Arg, Args, Kernel, LaunchConfig, Library, LibraryAnswer, LibraryCall, LibraryDevice, LibraryDriver,
-    Workspace,
+    LibraryHandle, LibraryProvider, Workspace,
 };
 use crate::site::Site;
 use crate::timeline::Ticket;
 use crate::{offload, report};
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
+use std::ops::RangeInclusive;
 use std::sync::OnceLock;
 use tracing::level_filters::LevelFilter;
 
@@ -22,25 +24,81 @@ pub(super) fn device(ordinal: u32) -> LibraryDevice {
     LibraryDevice { ordinal, driver_version: driver_version(), is_software: software::is_present() }
 }
 
+/// Returns how many bytes a call works in, at least and at best; `None` if the library is not used
+/// on this device.
+pub(super) fn workspace_bytes(
+    context: &Context,
+    provider: &LibraryProvider,
+) -> Result<Option<RangeInclusive<usize>>, DriverError> {
+    let properties = context.properties.get();
+    let capability = properties.and_then(|properties| properties.compute_capability).unwrap_or_default();
+    let best = (provider.workspace_bytes)(device(context.ordinal), capability);
+    let best = best.map_err(DriverError::Refused)?;
+    Ok((best > 0).then(|| provider.least_workspace_bytes.min(best)..=best))
+}
+
+/// Gets a library ready for a call outside of graphs; returns the same as [`workspace_bytes`].
+pub(super) fn ready(
+    context: &Context,
+    provider: &'static LibraryProvider,
+) -> Result<Option<RangeInclusive<usize>>, DriverError> {
+    let bytes = workspace_bytes(context, provider)?;
+    if bytes.is_some() {
+        handles::ready(context, provider)?;
+    }
+    Ok(bytes)
+}
+
 /// Where a launch goes.
 pub(super) struct Target<'a> {
     pub(super) context: &'static Context,
-    pub(super) stream: CUstream,
+    pub(super) stream: *mut c_void,
     pub(super) label: &'a str,
     pub(super) ticket: Ticket,
     pub(super) site: Site,
     pub(super) workspace: Option<Workspace>,
+    /// The pools that its handle comes from.
+    pub(super) handles: &'a Handles,
+    /// True if a handle may be made where none is free: the stream is not being captured.
+    pub(super) may_make: bool,
     pub(super) driver: &'a dyn LibraryDriver,
+}
+
+impl Target<'_> {
+    /// A handle for this call alone.
+    fn handle(&self, provider: &'static LibraryProvider) -> Result<Option<LibraryHandle>, DriverError> {
+        if self.workspace.is_none() {
+            return Ok(None);
+        }
+        if let Some(handle) = self.handles.take(provider) {
+            return Ok(Some(handle));
+        }
+        if !self.may_make {
+            return Ok(None);
+        }
+        match handles::make(self.context, provider) {
+            Ok(handle) => Ok(Some(handle)),
+            Err(DriverError::OutOfMemory(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
 }
 
 /// Asks `library` to enqueue `launch`; whether it did. The context is current.
 pub(super) fn enqueue(library: &Library, launch: &Launch, to: &Target<'_>) -> Result<bool, DriverError> {
-    let device = device(to.context.ordinal);
-    let Target { workspace, driver, .. } = *to;
-    let call = LibraryCall { args: &launch.args, stream: to.stream.cast(), device, workspace, driver };
-    // SAFETY: `enqueue` needs arguments that fit and are valid on the stream, which `submit`'s caller vouches for, and the stream's
-    // context current.
+    let (device, provider) = (device(to.context.ordinal), library.provider);
+    let handle = to.handle(provider)?;
+    let Target { stream, workspace, driver, .. } = *to;
+    let call = LibraryCall { args: &launch.args, stream, device, handle, workspace, driver };
+    // A library may make calls that are unsafe while others capture.
+    let _relaxed = to.may_make.then(Relaxed::new);
+    // SAFETY: `enqueue` needs arguments that fit and are valid on the stream, and a workspace that
+    // is the call's alone, which `submit`'s caller vouches for, and the stream's context current.
+    // The handle was made by this provider for this context, and is in no pool.
     let answer = unsafe { (library.enqueue)(&call) };
+    if let Some(handle) = handle {
+        to.handles.put(provider, handle);
+    }
     let (by, why) = match answer {
         LibraryAnswer::Enqueued(by) => (by, ""),
         LibraryAnswer::Declined { because, is_news } => {
@@ -61,18 +119,13 @@ pub(super) fn enqueue(library: &Library, launch: &Launch, to: &Target<'_>) -> Re
 }
 
 impl LibraryDriver for CudaStream {
-    /// Only where others capture a stream that they have lent: our captures are on streams of their own.
-    fn is_capturing(&self) -> bool {
-        is_captured(self.raw_stream())
-    }
-
     unsafe fn launch(
         &self,
         kernel: &'static Kernel,
         config: LaunchConfig,
         args: &[Arg],
     ) -> Result<(), String> {
-        let launch = Launch { kernel, config, args: Args::from_slice(args) };
+        let launch = Launch { kernel, config, args: Args::from_slice(args), workspace: None };
         self.launch_kernel(&launch).map_err(|refused| refused.to_string())
     }
 }

@@ -10,39 +10,47 @@
 //! fails its test at the start, markers are events that the reactor asks ([`track`]).
 //!
 //! # Faults
-//! After a sticky error words stand still. The reactor has each device that it waits for asked whether its context lives
-//! ([`checks`]); each call that fails says so too ([`context`]). The first such answer ends the device for the process ([`fault`]).
+//! After a sticky error words stand still. The reactor has each device that it waits for asked
+//! whether its context lives ([`checks`]); each call that fails says so too ([`context`]). What an
+//! answer means is decided in one place ([`diagnosis`]). A dead context ends the device for the
+//! process ([`fault`]).
 //!
 //! # Tracing
 //! While somebody listens, each op stands between two timed events and is told of when it is over ([`spans`]). A profiler is told
 //! of each op while it is enqueued ([`nvtx`]).
 //!
 //! # Lock order
-//! stream's desk → `modules`, `shared`, `peers`, `HELD`, pools, `tracks` (each alone). The driver is called under the desk, under
-//! `modules`, `shared` and `peers`, which only first uses take, under `HELD` while memory is freed, for which only gates wait, and
+//! stream's desk → `modules`, `shared`, `peers`, `HELD`, pools, `tracks` (each alone); `HELD` →
+//! those of `handles`. The driver is called under the desk, under `modules`, `shared` and `peers`,
+//! which only first uses take, under `HELD` while memory is freed, for which only gates wait, and
 //! under `draining`, whose query does not block.
 
 mod api;
+mod capturing;
 mod checks;
 mod context;
 mod copy;
+mod dependents;
 mod depends;
 mod device;
+mod diagnosis;
 mod events;
 mod fault;
 mod foreign;
 mod functions;
 mod gate;
 mod graph;
+mod handles;
 mod host_fn;
 mod launch;
 mod library;
-mod mourning;
+mod loader;
 mod nvrtc;
 mod nvtx;
 mod raw_streams;
 mod reactor;
 mod recent;
+mod requirements;
 mod software;
 mod spans;
 mod stream;
@@ -51,7 +59,7 @@ mod track;
 mod watch;
 mod words;
 
-pub(crate) use device::{CudaDevice, CudaOptions};
+pub(crate) use device::{CudaDevice, CudaOptions, is_absent};
 pub use device::{device_count, is_available};
 #[cfg(feature = "test-util")]
 pub(crate) use nvrtc::compile_for_newest;

@@ -5,10 +5,11 @@
 //! newer than the driver is passed over: it makes PTX that the driver does not load. `WARPLINE_NVRTC` names a file to try first, which
 //! is taken at its word.
 
-use super::context::{Context, attribute};
+use super::context::Context;
 use super::library::driver_version;
+use super::loader;
+use super::requirements::{capability, cuda_version};
 use libloading::Library;
-use std::error::Error;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -42,7 +43,8 @@ struct Nvrtc {
 type GetSize = unsafe extern "C" fn(Program, *mut usize) -> c_int;
 type GetText = unsafe extern "C" fn(Program, *mut c_char) -> c_int;
 
-const NAMES: [&str; 3] = ["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"];
+/// The name without a version comes last: a toolkit's stub has it.
+const NAMES: [&str; 3] = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"];
 
 /// Where it is looked for, in order.
 fn candidates() -> impl Iterator<Item = PathBuf> {
@@ -72,43 +74,48 @@ fn search(
             Ok(nvrtc) => tried.push(format!(
                 "{} is of CUDA {}, and the driver is for {}",
                 path.display(),
-                version(nvrtc.version),
-                version(newest)
+                cuda_version(nvrtc.version),
+                cuda_version(newest)
             )),
-            Err(error) => tried.push(error.source().map_or_else(|| error.to_string(), ToString::to_string)),
+            Err(error) => tried.push(error),
         }
     }
     Err(tried.join("; "))
 }
 
-/// `13.1` for 13010.
-fn version(number: c_int) -> String {
-    format!("{}.{}", number / 1000, number % 1000 / 10)
+/// The version that NVRTC says it has. A toolkit's stub answers with an error, or not at all.
+fn checked_version(code: c_int, major: c_int, minor: c_int, path: &Path) -> Result<c_int, String> {
+    if code == 0 && major > 0 {
+        return Ok(1000 * major + 10 * minor);
+    }
+    Err(format!(
+        "{} does not say its version (nvrtcVersion answered {code}), as a CUDA toolkit's stub",
+        path.display()
+    ))
 }
 
 impl Nvrtc {
-    fn load(path: &Path) -> Result<Self, libloading::Error> {
-        // SAFETY: `Library::new` runs the library's initialisers: those of what is called NVRTC.
-        let library = unsafe { Library::new(path) }?;
+    fn load(path: &Path) -> Result<Self, String> {
+        let library = loader::open(path)?;
         // SAFETY: it is called NVRTC.
-        unsafe { Nvrtc::of(library) }
+        unsafe { Nvrtc::of(library, path) }
     }
 
     /// # Safety
     /// `library` is NVRTC.
-    unsafe fn of(library: Library) -> Result<Self, libloading::Error> {
+    unsafe fn of(library: Library, path: &Path) -> Result<Self, String> {
         macro_rules! function {
             ($name:literal) => {
                 // SAFETY: the caller vouches that the functions have nvrtc.h's types.
-                *unsafe { library.get($name) }?
+                *unsafe { library.get($name) }.map_err(|error| loader::why(&error))?
             };
         }
         let get_version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int = function!(b"nvrtcVersion\0");
         let (mut major, mut minor) = (0, 0);
         // SAFETY: nvrtcVersion writes two ints.
-        let _ = unsafe { get_version(&raw mut major, &raw mut minor) };
+        let code = unsafe { get_version(&raw mut major, &raw mut minor) };
         Ok(Nvrtc {
-            version: 1000 * major + 10 * minor,
+            version: checked_version(code, major, minor, path)?,
             create: function!(b"nvrtcCreateProgram\0"),
             compile: function!(b"nvrtcCompileProgram\0"),
             ptx_size: function!(b"nvrtcGetPTXSize\0"),
@@ -205,10 +212,22 @@ pub(super) fn is_present() -> bool {
 /// Why there is none: NVRTC is missing, or what it says about the source.
 pub(super) fn compile(context: &Context, name: &str, source: &str) -> Result<String, String> {
     let nvrtc = installed()?;
-    let number = |which| context.attribute(which).map_err(|failed| failed.to_string());
-    let capability = number(attribute::CAPABILITY_MAJOR)? * 10 + number(attribute::CAPABILITY_MINOR)?;
-    let known = nvrtc.archs().into_iter().filter(|&arch| arch <= capability).max();
-    nvrtc.compile(known.unwrap_or(capability), name, source)
+    let (major, minor) = capability(context)?;
+    let ours = (major * 10 + minor) as c_int;
+    let archs = nvrtc.archs();
+    if let Some(&oldest) = archs.iter().min().filter(|oldest| **oldest > ours) {
+        return Err(format!(
+            "NVRTC {} compiles for compute capability {}.{} and newer, and cuda:{} ({}) has {major}.{minor}; set \
+             WARPLINE_NVRTC to an older one, or give the kernel ptx",
+            cuda_version(nvrtc.version),
+            oldest / 10,
+            oldest % 10,
+            context.ordinal,
+            context.name
+        ));
+    }
+    let known = archs.into_iter().filter(|&arch| arch <= ours).max();
+    nvrtc.compile(known.unwrap_or(ours), name, source)
 }
 
 /// Compiles `source`, the text of kernel `name`, to PTX for the newest devices that NVRTC knows.
@@ -240,6 +259,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_stub_is_passed_over_and_comes_after_the_real_ones() {
+        let path = Path::new("/toolkit/lib64/stubs/libnvrtc.so");
+        assert_eq!(checked_version(0, 12, 4, path), Ok(12_040));
+        for (code, major) in [(0, 0), (11, 0), (11, 12)] {
+            let why = checked_version(code, major, 0, path).unwrap_err();
+            assert!(why.contains("stubs/libnvrtc.so does not say its version"), "{why}");
+        }
+        let names: Vec<_> = candidates().take(NAMES.len()).collect();
+        assert_eq!(names.last().unwrap(), Path::new("libnvrtc.so"));
+    }
+
+    #[test]
     fn of_all_that_was_tried_it_is_said_what_is_wrong_with_it() {
         // The second is there, and something else.
         let paths = ["/nowhere/libnvrtc.so.13", "libc.so.6", "/nowhere/libnvrtc.so.12"].map(PathBuf::from);
@@ -251,6 +282,6 @@ mod tests {
             ["/nowhere/named", "/nowhere/libnvrtc.so.13", "nvrtcVersion", "/nowhere/libnvrtc.so.12"];
         assert_eq!(parts.len(), expected.len(), "{tried}");
         assert!(parts.iter().zip(expected).all(|(part, text)| part.contains(text)), "{tried}");
-        assert_eq!([12_040, 13_010, 9_000].map(version), ["12.4", "13.1", "9.0"]);
+        assert_eq!([12_040, 13_010, 9_000].map(cuda_version), ["12.4", "13.1", "9.0"]);
     }
 }

@@ -3,6 +3,7 @@
 //! A stream comes with its completion word, which only grows: who leases it counts from where the last one stopped.
 
 use super::api::{Answer, CUstream, opened};
+use super::capturing::Relaxed;
 use super::context::{Context, NON_BLOCKING};
 use super::events::PooledEvent;
 use super::words::Word;
@@ -13,7 +14,8 @@ use std::ffi::c_void;
 #[derive(Debug)]
 pub(super) struct RawStream {
     pub(super) stream: CUstream,
-    pub(super) word: Word,
+    /// None where the driver registers no memory.
+    pub(super) word: Option<Word>,
     /// The newest value that was or will be written to the word.
     pub(super) written: u64,
     priority: i32,
@@ -28,9 +30,11 @@ impl RawStream {
         RawStream { ..*self }
     }
 
-    /// Somebody else's stream with a word of ours. The context is current.
-    pub(super) fn lent(context: &'static Context, stream: *mut c_void) -> Answer<Self> {
-        Ok(RawStream { stream: stream.cast(), word: context.words.take(context)?, written: 0, priority: 0 })
+    /// Another library's stream with a word of ours. The context is current.
+    pub(super) fn lent(context: &'static Context, stream: *mut c_void) -> Self {
+        let stream = stream.cast();
+        let (word, written) = context.lent.take(context, stream);
+        RawStream { stream, word, written, priority: 0 }
     }
 }
 
@@ -42,6 +46,13 @@ pub(super) struct RawStreams {
     idle: Mutex<Vec<RawStream>>,
     /// Those given back with work unfinished, and what says that it is over.
     draining: Mutex<Vec<(RawStream, PooledEvent)>>,
+}
+
+impl Context {
+    /// A word for a stream. None if the driver gives none: the stream's markers are events then.
+    pub(super) fn word(&'static self) -> Option<Word> {
+        if self.has_words.get() == Some(&false) { None } else { self.words.take(self).ok() }
+    }
 }
 
 impl RawStreams {
@@ -56,7 +67,8 @@ impl RawStreams {
     fn number(&self, priority: Priority) -> i32 {
         match priority {
             Priority::Low => self.least,
-            Priority::Normal => i32::midpoint(self.least, self.greatest),
+            // The priority of streams which everybody else makes.
+            Priority::Normal => 0,
             Priority::High => self.greatest,
         }
     }
@@ -70,11 +82,16 @@ impl RawStreams {
             return Ok(idle.swap_remove(at));
         }
         drop(idle);
-        let word = context.words.take(context)?;
-        let mut stream = std::ptr::null_mut();
+        let word = context.word();
+        let (_relaxed, mut stream) = (Relaxed::new(), std::ptr::null_mut());
         // SAFETY: cuStreamCreateWithPriority writes a stream.
-        unsafe { opened().cuStreamCreateWithPriority(&raw mut stream, NON_BLOCKING, priority) }
-            .inspect_err(|_| context.words.give_back(word))?;
+        unsafe { opened().cuStreamCreateWithPriority(&raw mut stream, NON_BLOCKING, priority) }.inspect_err(
+            |_| {
+                if let Some(word) = word {
+                    context.words.give_back(word);
+                }
+            },
+        )?;
         Ok(RawStream { stream, word, written: 0, priority })
     }
 

@@ -4,12 +4,15 @@
 //! 1. It looks after the streams that were handed to it, until nothing waits on their timelines; with none it sleeps.
 //! 2. It calls the driver only where markers are events, and for who traces: those are asked whether they are done. All else is
 //!    left to a thread of the device ([`checks`](super::checks)), since the driver may not answer while a launch waits for room.
-//! 3. While nothing moves on a device, it has asked every two milliseconds whether the context lives, each device by itself, so
-//!    that traffic on one does not put off the check of another; also of devices whose work is waited for on the device. After a
-//!    sticky error the words stand still for ever.
+//! 3. While nothing moves on a device, it has asked every two milliseconds whether the context
+//!    lives, and one of the streams that stand still, alternately; each device by itself, so that
+//!    traffic on one does not put off the check of another; also of devices whose work is waited
+//!    for on the device. After a sticky error the words stand still for ever.
 //! 4. A stream that does not move for a quarter of a second is asked whether it is idle: then the write of its word was lost.
 //! 5. A stream that was given up is asked every two milliseconds; when it is idle, what it kept is let go.
-//! 6. It outlives what others' code does to it: what it tells subscribers and wakers may panic.
+//! 6. It calls the driver only where the process is not ending (`exit.rs`), and so do the threads
+//!    of the devices.
+//! 7. It outlives what others' code does to it: what it tells subscribers and wakers may panic.
 //!
 //! # How long it sleeps
 //! After something moved or was handed over it spins, then yields, then sleeps a sixteenth of the time that nothing has happened,
@@ -17,6 +20,7 @@
 //! sixteenth of its own wait, however long others have been waited for. A stream handed over ends a sleep.
 
 use super::context::Context;
+use super::diagnosis::ASKED_EVERY;
 use super::track::{IDLE_CHECK_AFTER, Track};
 use crate::driver::{Health, WakeUp};
 use crate::timeline::{Progress, Timeline};
@@ -26,12 +30,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-const HEALTH_EVERY: Duration = Duration::from_millis(2);
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
 enum Command {
     Watch(Arc<Track>),
-    Bury(&'static Context),
+    Died(&'static Context),
     Wake(Arc<Health>),
     WakeTimeline(Arc<Timeline>),
 }
@@ -64,7 +67,7 @@ pub(super) fn watch(track: Arc<Track>) {
 
 /// A context was noted as dead: who waits on it is to be woken.
 pub(super) fn bury(context: &'static Context) {
-    send(Command::Bury(context));
+    send(Command::Died(context));
 }
 
 /// A device was noted as failed: who waits on it is to be woken.
@@ -112,8 +115,11 @@ fn attend(commands: &Receiver<Command>, watched: &mut Vec<Watched>, checks: &mut
         let now = Instant::now();
         let mut moved = false;
         watched.retain_mut(|each| {
-            if let Err(failed) = each.track.ask_events() {
-                each.track.context.note_death(failed, None);
+            if each.track.is_marked_by_events()
+                && let Some(_inside) = crate::process::enter_driver()
+                && let Err(failed) = each.track.ask_events()
+            {
+                each.track.context.note_failure(failed);
             }
             if each.track.has_failed() {
                 each.timeline.let_pass(each.track.passed());
@@ -125,16 +131,16 @@ fn attend(commands: &Receiver<Command>, watched: &mut Vec<Watched>, checks: &mut
                 checks.moved(each.track.context, now);
                 moved = true;
             }
-            if !each.track.spans.is_empty() {
+            if !each.track.spans.is_empty()
+                && let Some(_inside) = crate::process::enter_driver()
+            {
                 each.track.tell_spans();
             }
             !each.track.rest(&each.timeline)
         });
-        if !moved || now.saturating_duration_since(looked_at) >= HEALTH_EVERY {
+        if !moved || now.saturating_duration_since(looked_at) >= ASKED_EVERY {
             looked_at = now;
-            for each in &mut *watched {
-                checks.look(each, now);
-            }
+            checks.look(watched, now);
         }
         if moved {
             quiet_since = now;
@@ -162,46 +168,76 @@ fn take(command: Command, watched: &mut Vec<Watched>, now: Instant) {
             // Without a timeline nobody waits, and what was traced is told as far as it is known.
             match track.timeline() {
                 Some(timeline) => watched.push(Watched { track, timeline, quiet_since: now }),
-                None => track.tell_spans(),
+                None => {
+                    if let Some(_inside) = crate::process::enter_driver() {
+                        track.tell_spans();
+                    }
+                }
             }
         }
-        Command::Bury(context) => context.wake_mourners(),
+        Command::Died(context) => context.fail_and_wake(),
         Command::Wake(health) => health.wake_everybody(),
         Command::WakeTimeline(timeline) => timeline.wake_all(),
     }
 }
 
-/// When each device was last seen to live.
+/// The devices whose work is awaited.
 #[derive(Default)]
-struct Checks(Vec<(&'static Context, Instant)>);
+struct Checks(Vec<Checked>);
+
+struct Checked {
+    context: &'static Context,
+    /// When work of it last completed, or when it was last asked.
+    since: Instant,
+    /// How many of its streams have been asked.
+    asked: usize,
+}
 
 impl Checks {
-    fn seen(&mut self, context: &'static Context, now: Instant) -> &mut Instant {
-        let at = self.0.iter().position(|(known, _)| std::ptr::eq(*known, context));
+    fn of(&mut self, context: &'static Context, now: Instant) -> &mut Checked {
+        let at = self.0.iter().position(|known| std::ptr::eq(known.context, context));
         let at = at.unwrap_or_else(|| {
-            self.0.push((context, now));
+            self.0.push(Checked { context, since: now, asked: 0 });
             self.0.len() - 1
         });
-        &mut self.0[at].1
+        &mut self.0[at]
     }
 
     fn moved(&mut self, context: &'static Context, now: Instant) {
-        *self.seen(context, now) = now;
+        self.of(context, now).since = now;
     }
 
-    fn look(&mut self, each: &mut Watched, now: Instant) {
-        for context in each.track.context.devices() {
-            let seen = self.seen(context, now);
-            if now.saturating_duration_since(*seen) >= HEALTH_EVERY {
-                *seen = now;
-                context.checks.lives();
+    fn look(&mut self, watched: &mut [Watched], now: Instant) {
+        for at in 0..watched.len() {
+            for context in watched[at].track.context.devices() {
+                let checked = self.of(context, now);
+                if now.saturating_duration_since(checked.since) >= ASKED_EVERY {
+                    checked.since = now;
+                    context.checks.lives(checked.next_of(watched));
+                }
             }
         }
-        let patience = if each.timeline.fault().is_some() { HEALTH_EVERY } else { IDLE_CHECK_AFTER };
-        if now.saturating_duration_since(each.quiet_since) >= patience {
-            each.quiet_since = now;
-            each.track.context.checks.idle(&each.track, &each.timeline);
+        for each in watched {
+            let patience = if each.timeline.fault().is_some() { ASKED_EVERY } else { IDLE_CHECK_AFTER };
+            if now.saturating_duration_since(each.quiet_since) >= patience {
+                each.quiet_since = now;
+                each.track.context.checks.idle(&each.track, &each.timeline);
+            }
         }
+    }
+}
+
+impl Checked {
+    /// The next of the device's watched streams in turn. None that was borrowed: its owner may have
+    /// destroyed it.
+    fn next_of(&mut self, watched: &[Watched]) -> Option<Arc<Track>> {
+        let tracks = || {
+            let tracks = watched.iter().map(|each| &each.track);
+            tracks.filter(|track| std::ptr::eq(track.context, self.context) && !track.borrowed)
+        };
+        let track = tracks().nth(self.asked.checked_rem(tracks().count())?).cloned();
+        self.asked += 1;
+        track
     }
 }
 

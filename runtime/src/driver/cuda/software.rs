@@ -142,7 +142,7 @@ unsafe extern "C" fn call(
 /// A module with an entry of this kernel's parameters and nothing in it, for a kernel whose CUDA C++ nobody compiles here.
 pub(super) fn skeleton(kernel: &Kernel) -> String {
     let mut text =
-        format!(".version 8.1\n.target sm_70\n.address_size 64\n\n.visible .entry {}(", kernel.name);
+        format!(".version 8.0\n.target sm_60\n.address_size 64\n\n.visible .entry {}(", kernel.name);
     for (i, param) in kernel.params.iter().enumerate() {
         let comma = if i == 0 { "" } else { "," };
         let bits = param.kind.bytes_on_device() * 8;

@@ -211,7 +211,7 @@ impl Spans {
             let Some(span) = waiting.pop_front_if(|span| span.ticket <= reached) else { return Ok(()) };
             self.count.store(waiting.len(), Ordering::Relaxed);
             drop(waiting);
-            let entered = context.enter()?;
+            let entered = context.enter_relaxed()?;
             let begin = context.clock.time_of(context, context.idle_stream(), &span.begin)?;
             let end = after(begin, elapsed(&span.begin, &span.end)?.max(0));
             drop(entered);

@@ -8,18 +8,19 @@
 //!    What it keeps is let go when it is idle.
 //! 4. Dropping gives the raw stream back; work on it still runs, and the next lease begins after it.
 
-use super::api::{Answer, CUstream, Failed, opened};
+use super::api::{Answer, Failed, opened};
+use super::capturing::{LEFT_CAPTURING, OWNER_CAPTURES, Relaxed, is_captured};
 use super::context::Context;
+use super::dependents::Dependent;
 use super::events::PooledEvent;
 use super::foreign::Enqueuing;
 use super::functions::{Function, no_such_shared};
 use super::gate::Gates;
 use super::graph::Executable;
-use super::mourning::Dependent;
 use super::raw_streams::RawStream;
 use super::spans::{Begun, Spans};
 use super::track::{Parts, Track};
-use super::{copy, fault, host_fn, launch, library, nvtx, reactor};
+use super::{copy, fault, host_fn, launch, library, nvtx, reactor, requirements};
 use crate::device::DeviceId;
 use crate::driver::{
     Command, Copy, CopyKind, DriverError, DriverEvent, DriverStream, Health, HostFn, Launch, Point,
@@ -35,11 +36,14 @@ use std::cell::UnsafeCell;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::time::{Duration, Instant};
 
 /// Kernels that a stream remembers, so that a launch takes no lock to find its function.
 const REMEMBERED: usize = 8;
 /// How often a stream looks whether so much is in flight that the driver's queue may be full: it takes about a thousand.
 const DEPTH: u64 = 1024;
+/// How long a poll spins with [`WakeUp::LowLatency`]: about a small kernel and its word.
+const LOW_LATENCY_SPIN: Duration = Duration::from_micros(20);
 
 pub(super) struct CudaStream {
     pub(super) track: Arc<Track>,
@@ -74,7 +78,7 @@ impl CudaStream {
     ) -> Answer<Self> {
         let entered = context.enter()?;
         let raw = match options.borrowed {
-            Some(lent) => RawStream::lent(context, lent.as_ptr())?,
+            Some(lent) => RawStream::lent(context, lent.as_ptr()),
             None => context.streams.take(context, options.priority)?,
         };
         drop(entered);
@@ -105,10 +109,6 @@ impl CudaStream {
         self.gates.closed()
     }
 
-    pub(super) fn raw_stream(&self) -> CUstream {
-        self.raw.stream
-    }
-
     fn context(&self) -> &'static Context {
         self.track.context
     }
@@ -130,7 +130,7 @@ impl CudaStream {
             Command::Fill(fill) => match copy::fill(&fill, stream) {
                 Ok(()) => Ok(()),
                 Err((enqueued, failed)) => {
-                    if enqueued > 0 && !self.context().note_death(failed, None) {
+                    if enqueued > 0 && !self.context().is_killed_by(failed, None) {
                         return Err(DriverError::Halfway(failed.to_string()).into());
                     }
                     Err(failed.into())
@@ -182,11 +182,24 @@ impl CudaStream {
         ticket: Ticket,
         site: Site,
     ) -> Result<bool, DriverError> {
-        let (context, stream, label) = (self.context(), self.raw.stream, self.track.label());
+        let (context, label, workspace) =
+            (self.context(), self.track.label(), launch.workspace.as_deref().copied());
+        let (stream, handles) = (self.raw.stream.cast(), &context.handles);
         library::enqueue(
             library,
             launch,
-            &library::Target { context, stream, label, ticket, site, workspace: None, driver: self },
+            &library::Target {
+                context,
+                stream,
+                label,
+                ticket,
+                site,
+                workspace,
+                handles,
+                // One that was lent and is captured has refused the op before.
+                may_make: true,
+                driver: self,
+            },
         )
     }
 
@@ -196,12 +209,15 @@ impl CudaStream {
         let function = self.function(launch.kernel)?;
         let bytes = launch.config.shared_bytes;
         if let Err(failed) = self.context().functions.allow_shared(function, bytes) {
-            if failed.is_sticky() {
+            if failed.is_fault() {
                 return Err(failed.into());
             }
             return Err(no_such_shared(self.context(), launch.kernel, bytes, failed).into());
         }
-        Ok(launch::launch(launch, function, self.raw.stream)?)
+        launch::launch(launch, function, self.raw.stream).map_err(|failed| {
+            let why = requirements::explain_launch(self.context(), &launch.config, function, failed);
+            why.map_or(failed.into(), |why| DriverError::Refused(why).into())
+        })
     }
 
     #[inline]
@@ -271,7 +287,7 @@ impl CudaStream {
         let spans = &self.track.spans;
         let traced = spans.end(self.context(), self.raw.stream, begun, ticket, site);
         if let Err(failed) = traced.and_then(|()| self.track.mark(ticket)) {
-            self.context().note_death(failed, None);
+            self.context().note_failure(failed);
         }
         fence(Ordering::SeqCst);
         self.track.wanted();
@@ -300,7 +316,7 @@ impl CudaStream {
     fn depend_on(&self, awaited: &'static Context, point: &Point, ticket: Ticket, site: Site, is_op: bool) {
         if is_op && let Err(failed) = self.track.mark(ticket) {
             // Whoever needs the next one finds out.
-            self.context().note_death(failed, None);
+            self.context().note_failure(failed);
         }
         // Streams wait for others of their runtime only, so it is the one health of that device.
         let Some(followed) = awaited.followed_by(&point.timeline) else { return };
@@ -314,10 +330,11 @@ impl CudaStream {
             awaited: Arc::downgrade(&point.timeline),
             until: point.ticket,
             stands_since: None,
+            completed: 0,
         });
         // It may have failed before it knew of us.
         if awaited.fault().is_some() {
-            awaited.bereave();
+            awaited.settle_dependents();
         } else if let Some(why) = health.fault() {
             awaited.fail_dependents(health, why);
         }
@@ -331,13 +348,14 @@ impl CudaStream {
     /// the stream.
     #[cold]
     fn block(&self, ticket: Ticket, site: Site) -> Result<(), DriverError> {
+        let _relaxed = Relaxed::new();
         // SAFETY: cuStreamSynchronize takes a live stream.
         match unsafe { opened().cuStreamSynchronize(self.raw.stream) } {
-            Err(failed) if failed.is_sticky() => {
+            Err(failed) => {
                 let error = self.refused(Refused::Call(failed), ticket, site);
                 if self.context().death().is_some() { Err(error) } else { Ok(()) }
             }
-            _ => Ok(()),
+            Ok(()) => Ok(()),
         }
     }
 
@@ -353,7 +371,7 @@ impl CudaStream {
             Refused::Call(failed) => {
                 // Found at this call; it is this op's only if each is waited for.
                 let op = context.blocking.then(|| fault::named(site, self.track.label(), ticket));
-                context.note_death(failed, op.as_ref().map(|op| op as &dyn fmt::Display));
+                context.is_killed_by(failed, op.as_ref().map(|op| op as &dyn fmt::Display));
                 context.driver_error(failed)
             }
         }
@@ -362,7 +380,7 @@ impl CudaStream {
     /// The marker of `ticket` could not be enqueued.
     #[cold]
     fn give_up(&self, ticket: Ticket, failed: Failed) {
-        if crate::process::is_forked() || self.context().note_death(failed, None) {
+        if crate::process::is_forked() || self.context().is_killed_by(failed, None) {
             return;
         }
         let error = Error::new(
@@ -422,6 +440,7 @@ unsafe impl DriverStream for CudaStream {
     unsafe fn submit(&self, work: Submission) -> Result<(), DriverError> {
         let (ticket, site) = (work.ticket, work.site);
         let is_edge = matches!(work.command, Command::Edge(_));
+        let is_foreign = matches!(work.command, Command::Foreign);
         if let Some(error) = self.timeline.fault() {
             work.command.drop_elsewhere();
             return Err(DriverError::Refused(error.to_string()));
@@ -433,6 +452,17 @@ unsafe impl DriverStream for CudaStream {
                 return Err(self.refused(Refused::Call(failed), ticket, site));
             }
         };
+        if self.track.borrowed {
+            let refused = match is_captured(self.raw.stream) {
+                Ok(false) => None,
+                Ok(true) => Some(DriverError::Captured(OWNER_CAPTURES.into()).into()),
+                Err(failed) => Some(Refused::Call(failed)),
+            };
+            if let Some(refused) = refused {
+                work.command.drop_elsewhere();
+                return Err(self.refused(refused, ticket, site));
+            }
+        }
         // Foreign work is enqueued after this, in a turn of its own.
         let (begun, _range) = match &work.command {
             Command::Foreign | Command::Edge(_) | Command::Elided => (None, None),
@@ -468,6 +498,12 @@ unsafe impl DriverStream for CudaStream {
         if waited_for {
             self.block(ticket, site)?;
         }
+        if self.track.borrowed
+            && !is_foreign
+            && let Err(failed) = self.track.mark(ticket)
+        {
+            self.give_up(ticket, failed);
+        }
         drop(entered);
         if ticket.is_multiple_of(DEPTH) && ticket - self.track.passed() >= DEPTH {
             let (first, label) = (self.context().tell_of_full_queue(), self.track.label().to_owned());
@@ -479,6 +515,9 @@ unsafe impl DriverStream for CudaStream {
 
     #[inline]
     fn signal(&self, ticket: Ticket) {
+        if self.track.may_be_captured() && self.timeline.fault().is_some() {
+            return;
+        }
         let marked = self.context().enter().and_then(|_entered| self.track.mark(ticket));
         if let Err(failed) = marked {
             self.give_up(ticket, failed);
@@ -486,15 +525,36 @@ unsafe impl DriverStream for CudaStream {
     }
 
     #[inline]
+    fn wait_briefly(&self, ticket: Ticket) -> bool {
+        // The device may have been through before the marker was asked for.
+        if self.timeline.settle(ticket) || self.track.wake_up != WakeUp::LowLatency {
+            return self.timeline.reached(ticket);
+        }
+        let since = Instant::now();
+        while since.elapsed() < LOW_LATENCY_SPIN {
+            std::hint::spin_loop();
+            if self.timeline.settle(ticket) {
+                return true;
+            }
+        }
+        false
+    }
+
     fn may_signal(&self) -> bool {
         offload::duty() != Duty::Callback
     }
 
     fn record(&self) -> Result<Option<DriverEvent>, DriverError> {
         let context = self.context();
-        let recorded = context.enter().and_then(|_entered| context.events.record(context, self.raw.stream));
-        recorded.map(|event| Some(Arc::new(event) as DriverEvent)).map_err(|failed| {
-            context.note_death(failed, None);
+        let recorded = context.enter().and_then(|_entered| {
+            if self.track.borrowed && is_captured(self.raw.stream)? {
+                // The host holds what waits for this place.
+                return Ok(None);
+            }
+            context.events.record(context, self.raw.stream).map(Some)
+        });
+        recorded.map(|event| event.map(|event| Arc::new(event) as DriverEvent)).map_err(|failed| {
+            context.is_killed_by(failed, None);
             context.driver_error(failed)
         })
     }
@@ -512,11 +572,29 @@ unsafe impl DriverStream for CudaStream {
         Box::new(Enqueuing::begin(&self.track, self.raw.stream, ticket, site))
     }
 
+    fn marks_every_op(&self) -> bool {
+        self.track.borrowed
+    }
+
+    fn foreign_ends(&self) -> Result<(), DriverError> {
+        let stream = self.raw.stream;
+        // A stream that does not answer has failed otherwise, which its marker will tell.
+        if !self.context().enter().is_ok_and(|_entered| is_captured(stream) == Ok(true)) {
+            return Ok(());
+        }
+        self.track.is_left_capturing();
+        let error = DriverError::Captured(LEFT_CAPTURING.into());
+        let what = format!("stream \"{}\" of cuda:{}: {error}", self.track.label(), self.context().ordinal);
+        self.timeline.give_up(Error::new(ErrorKind::Captured, what));
+        reactor::wake_timeline(self.timeline.clone());
+        Err(error)
+    }
+
     fn call_now(&self, site: Site, function: HostFn) -> Result<(), DriverError> {
         let context = self.context();
         let ticket = self.submitted.load(Ordering::Relaxed);
         context.enter().and_then(|_entered| self.call(function, ticket, site)).map_err(|failed| {
-            context.note_death(failed, None);
+            context.is_killed_by(failed, None);
             context.driver_error(failed)
         })
     }
@@ -532,11 +610,13 @@ impl Drop for CudaStream {
         raw.written = self.track.value(self.track.marked());
         self.gates.collect(&self.track);
         if self.track.borrowed {
-            // The word alone is ours. If its last write has come, nothing writes it any more.
-            if raw.word.host.load(Ordering::Acquire) == raw.written {
+            // The word alone is ours. If its last write has arrived, the stream's next borrower
+            // continues with it.
+            if let Some(word) = raw.word
+                && word.host.load(Ordering::Acquire) == raw.written
+            {
                 self.track.word_goes();
-                raw.word.host.store(0, Ordering::Relaxed);
-                context.words.give_back(raw.word);
+                context.lent.give_back(raw.stream, word, raw.written);
             }
             return;
         }

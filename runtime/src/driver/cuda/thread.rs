@@ -1,5 +1,6 @@
 //! What the threads that look after devices ask of the system: to wake on time, and to be allowed on every core.
 
+use super::capturing;
 use crate::offload::{self, Duty};
 
 /// Called by the reactor and by each device's thread, once.
@@ -10,6 +11,7 @@ use crate::offload::{self, Duty};
 pub(super) fn become_reactor() {
     offload::set_duty(Duty::Reactor);
     crate::reentry::become_awaited();
+    capturing::become_ours();
     #[cfg(target_os = "linux")]
     {
         // SAFETY: an all-zero CPU set is a valid, empty one.

@@ -14,7 +14,9 @@
 //!   go of what was kept, and does not count as **reached**.
 
 use super::api::{Answer, CUstream, opened};
+use super::capturing::is_captured;
 use super::context::Context;
+use super::diagnosis::{ASKED_EVERY, Doubt, Meaning};
 use super::events::PooledEvent;
 use super::host_fn::Job;
 use super::reactor;
@@ -23,7 +25,7 @@ use super::spans::Spans;
 use super::watch::Watch;
 use super::words::Word;
 use crate::driver::{Health, WakeUp};
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::site::Site;
 use crate::timeline::{Keep, Progress, Ticket, Timeline};
 use parking_lot::Mutex;
@@ -43,7 +45,7 @@ pub(super) struct Track {
     stream: CUstream,
     /// Whether the stream is somebody else's.
     pub(super) borrowed: bool,
-    word: Word,
+    word: Option<Word>,
     base: u64,
     pub(super) wake_up: WakeUp,
     /// Whether markers are events.
@@ -52,6 +54,7 @@ pub(super) struct Track {
     watch: Watch,
     marked: AtomicU64,
     healed: AtomicU64,
+    left_capturing: AtomicBool,
     /// The first ticket that never counts as reached, whatever the device passes.
     failed_from: AtomicU64,
     events: Mutex<VecDeque<(Ticket, PooledEvent)>>,
@@ -59,6 +62,8 @@ pub(super) struct Track {
     /// Host functions that were not called yet, perhaps: dropped if the context dies.
     jobs: Mutex<Vec<Weak<Job>>>,
     asked: Mutex<Option<Asked>>,
+    /// Improper answers that it gave while it stood still.
+    doubt: Mutex<Doubt>,
     pub(super) spans: Spans,
 }
 
@@ -74,7 +79,7 @@ pub(super) struct Parts {
     pub(super) health: Arc<Health>,
     pub(super) stream: CUstream,
     pub(super) borrowed: bool,
-    pub(super) word: Word,
+    pub(super) word: Option<Word>,
     pub(super) base: u64,
     pub(super) wake_up: WakeUp,
     pub(super) by_events: bool,
@@ -94,16 +99,18 @@ impl Track {
             word: parts.word,
             base: parts.base,
             wake_up: parts.wake_up,
-            by_events: AtomicBool::new(parts.by_events),
+            by_events: AtomicBool::new(parts.by_events || parts.word.is_none()),
             timeline: Arc::downgrade(timeline),
             watch: Watch::new(),
             marked: AtomicU64::new(0),
             healed: AtomicU64::new(0),
+            left_capturing: AtomicBool::new(false),
             failed_from: AtomicU64::new(u64::MAX),
             events: Mutex::default(),
             recent: Recent::new(),
             jobs: Mutex::default(),
             asked: Mutex::default(),
+            doubt: Mutex::default(),
             spans: parts.spans,
         });
         timeline.follow(track.clone());
@@ -145,11 +152,10 @@ impl Track {
             // A traced op has its marker already.
             return Ok(());
         }
-        if self.by_events.load(Ordering::Relaxed) {
-            return self.mark_by_event(ticket);
-        }
+        let word = self.word.filter(|_| !self.by_events.load(Ordering::Relaxed));
+        let Some(word) = word else { return self.mark_by_event(ticket) };
         // SAFETY: cuStreamWriteValue64 takes a live stream and an eight-byte aligned device address, the word's.
-        unsafe { opened().cuStreamWriteValue64_v2(self.stream, self.word.device, self.value(ticket), 0) }?;
+        unsafe { opened().cuStreamWriteValue64_v2(self.stream, word.device, self.value(ticket), 0) }?;
         self.marked.store(ticket, Ordering::Release);
         Ok(())
     }
@@ -202,9 +208,22 @@ impl Track {
         self.by_events.load(Ordering::Relaxed)
     }
 
+    /// Foreign work has left the stream capturing.
+    pub(super) fn is_left_capturing(&self) {
+        self.left_capturing.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns true if other code may have it captured.
+    pub(super) fn may_be_captured(&self) -> bool {
+        self.borrowed || self.left_capturing.load(Ordering::Relaxed)
+    }
+
     /// Whether everything on the stream is over.
     pub(super) fn is_idle(&self) -> Answer<bool> {
-        let _entered = self.context.enter()?;
+        let _entered = self.context.enter_relaxed()?;
+        if self.may_be_captured() && is_captured(self.stream)? {
+            return Ok(false);
+        }
         // SAFETY: cuStreamQuery takes a live stream. Ours are never destroyed; one that was borrowed lives while not all of its
         // markers were passed, or somebody holds a handle of it: who calls this for such a one sees to that.
         match unsafe { opened().cuStreamQuery(self.stream) } {
@@ -217,7 +236,7 @@ impl Track {
     /// How far the device is.
     #[inline]
     pub(super) fn passed(&self) -> Ticket {
-        let word = self.word.host.load(Ordering::Acquire).saturating_sub(self.base);
+        let word = self.word.map_or(0, |word| word.host.load(Ordering::Acquire).saturating_sub(self.base));
         word.max(self.healed.load(Ordering::Acquire))
     }
 
@@ -248,24 +267,69 @@ impl Track {
         self.context.fail_dependents(&self.health, &error);
     }
 
-    /// For somebody who asks again and again: the context may have died, or a write been lost, and nobody else looks.
-    fn ask_word(&self) -> Answer {
+    /// For a caller that asks again and again while the reactor may not look: the context may have
+    /// died, or a write been lost. The device's thread asks, since the driver may not answer while
+    /// a launch waits for room.
+    fn ask_device(&self) {
         let now = Instant::now();
         let reached = self.reached();
         let mut slot = self.asked.lock();
-        let asked = slot.get_or_insert(Asked { reached, since: now });
+        let asked = slot.get_or_insert(Asked { reached, since: now, last: now });
         if asked.reached != reached {
-            *asked = Asked { reached, since: now };
+            *asked = Asked { reached, since: now, last: now };
         }
-        if now - asked.since < IDLE_CHECK_AFTER {
-            return Ok(());
+        if now - asked.last < ASKED_EVERY {
+            return;
         }
-        asked.since = now;
+        asked.last = now;
+        let stands_long = now - asked.since >= IDLE_CHECK_AFTER;
+        if stands_long {
+            asked.since = now;
+        }
         drop(slot);
-        if self.heal_if_idle()? {
-            crate::report::completion_word_lost(&self.label);
+        let me = self.me.upgrade().filter(|_| !self.borrowed);
+        for other in self.context.devices().into_iter().skip(1) {
+            other.checks.lives(None);
         }
-        Ok(())
+        self.context.checks.lives(me.clone());
+        if !stands_long || self.by_events.load(Ordering::Relaxed) {
+            return;
+        }
+        match (me, self.timeline()) {
+            (Some(me), Some(timeline)) => self.context.checks.idle(&me, &timeline),
+            // Its owner has not destroyed it: the caller holds a handle of it.
+            _ => match self.heal_if_idle() {
+                Ok(true) => crate::report::completion_word_lost(&self.label),
+                Ok(false) => {}
+                Err(failed) => {
+                    self.context.note_failure(failed);
+                }
+            },
+        }
+    }
+
+    /// By the device's thread, of a stream that stands still and is not borrowed: an error that it
+    /// answers is the context's, or if the context denies it, ends this stream alone.
+    pub(super) fn ask_stalled(&self) {
+        let failed = match self.is_idle() {
+            Err(failed) if failed.meaning() != Meaning::Innocent => failed,
+            _ => return self.doubt.lock().ends(),
+        };
+        if self.context.note_failure(failed) || !self.doubt.lock().deepens(Instant::now(), self.passed()) {
+            return;
+        }
+        if let Some(timeline) = self.timeline() {
+            timeline.give_up(Error::new(
+                ErrorKind::Driver,
+                format!(
+                    "stream \"{}\" of cuda:{} was given up after ticket {}: it reports no progress: {failed}; use another stream",
+                    self.label,
+                    self.context.ordinal,
+                    self.passed()
+                ),
+            ));
+            reactor::wake_timeline(timeline);
+        }
     }
 
     /// The ops that the device has not said it is past, as far as they are noted, oldest first.
@@ -302,7 +366,7 @@ impl Track {
         match told {
             Ok(Ok(())) => {}
             Ok(Err(failed)) => {
-                self.context.note_death(failed, None);
+                self.context.note_failure(failed);
             }
             Err(_) => crate::report::subscriber_panicked(),
         }
@@ -322,19 +386,18 @@ pub(super) const IDLE_CHECK_AFTER: Duration = Duration::from_millis(250);
 struct Asked {
     reached: Ticket,
     since: Instant,
+    /// When the device was last asked.
+    last: Instant,
 }
 
 impl Progress for Track {
     fn ask(&self) {
-        let asked = if self.by_events.load(Ordering::Relaxed) { self.ask_events() } else { self.ask_word() };
-        if let Err(failed) = asked {
-            self.context.note_death(failed, None);
+        if self.by_events.load(Ordering::Relaxed)
+            && let Err(failed) = self.ask_events()
+        {
+            self.context.note_failure(failed);
         }
-        for other in self.context.devices().into_iter().skip(1) {
-            if other.look_after().is_err() {
-                other.bereave();
-            }
-        }
+        self.ask_device();
     }
 
     #[inline]

@@ -7,7 +7,10 @@
 //! programs from the start, and when few are left another thread registers more.
 
 use super::api::{Answer, CUdeviceptr, opened};
+use super::capturing::Relaxed;
 use super::context::Context;
+use super::gate::ahead_unless_held;
+use crate::device::DeviceId;
 use crate::offload;
 use parking_lot::Mutex;
 use std::ffi::c_void;
@@ -54,9 +57,10 @@ impl Words {
                 continue;
             };
             if few && !self.growing.swap(true, Ordering::Relaxed) {
-                offload::detach(move || {
-                    // Where it fails, who finds none left learns why.
-                    let _ = context.enter().and_then(|_entered| context.words.grow());
+                offload::pin(DeviceId::Cuda(context.ordinal), move || {
+                    // Where it fails, who finds none left learns why. Where it is not done because
+                    // a gate is closed, the next that takes a word asks again.
+                    let _ = ahead_unless_held(|| context.enter().and_then(|_entered| context.words.grow()));
                     context.words.growing.store(false, Ordering::Relaxed);
                 });
             }
@@ -66,6 +70,7 @@ impl Words {
 
     /// Registers more. The context is current.
     pub(super) fn grow(&self) -> Answer {
+        let _relaxed = Relaxed::new();
         let block: *mut u8 = Box::into_raw(Box::new(Block([0; BLOCK_BYTES]))).cast();
         let api = opened();
         // SAFETY: cuMemHostRegister needs memory that stays until it is unregistered; the block is never freed.

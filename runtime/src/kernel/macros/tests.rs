@@ -2,7 +2,8 @@ use crate::driver::DevicePtr;
 use crate::element::Element;
 use crate::error::ErrorKind;
 use crate::kernel::{
-    AccessMode, Arg, IntoOperand, Kernel, KernelCall, Library, LibraryAnswer, ParamKind, RawOperand, Source,
+    AccessMode, Arg, IntoOperand, Kernel, KernelCall, Library, LibraryAnswer, LibraryProvider, NoHandle,
+    ParamKind, RawOperand, Source,
 };
 use crate::memory::Allocation;
 use crate::order::ByteRange;
@@ -59,10 +60,16 @@ fn accesses(kernel: &Kernel) -> Vec<(&'static str, Option<AccessMode>)> {
     kernel.params.iter().map(|param| (param.name, access(param.kind))).collect()
 }
 
+static PROVIDER: LibraryProvider = LibraryProvider {
+    workspace_bytes: |_, _| Ok(0),
+    least_workspace_bytes: 0,
+    make: |_| Err(NoHandle::NoMemory),
+    destroy: |_| (),
+};
+
 static LIBRARY: Library = Library {
+    provider: &PROVIDER,
     enqueue: |_| LibraryAnswer::Declined { because: "it is of this test", is_news: false },
-    prepare: |_, _| Ok(()),
-    workspace_bytes: |_, _| 0,
     kernels: &[&SAXPY],
 };
 
@@ -164,6 +171,12 @@ crate::kernel! {
         descriptor: MIDDLE_FIRST
     }
 
+    unsafe fn for_two_targets(y: &mut [u8]) {
+        ptx: ["one", concat!("t", "wo"),],
+        cpu: |y| y[0] = 1,
+        descriptor: FOR_TWO_TARGETS,
+    }
+
     unsafe fn cpu_before_cuda(y: &mut [u8]) { cpu: |y| y[0] += 1, cuda: "cpu_before_cuda" }
 }
 
@@ -172,11 +185,13 @@ fn the_keys_of_a_body_stand_in_any_order() {
     let (mut x, mut y) = (*b"warp", [0; 4]);
     run(backwards(&Memory::of(&mut y), &Memory::of(&mut x)));
     assert_eq!(&y, b"warp");
-    assert!(matches!(BACKWARDS.source, Source::Ptx("backwards")));
+    assert!(matches!(BACKWARDS.source, Source::Ptx(["backwards"])));
     assert!(BACKWARDS.library.is_some_and(|library| std::ptr::eq(library, &LIBRARY)));
 
     run(middle_first(&Memory::of(&mut y)));
     assert!(matches!(MIDDLE_FIRST.source, Source::Image([7, 7])));
+    run(for_two_targets(&Memory::of(&mut y)));
+    assert!(matches!(FOR_TWO_TARGETS.source, Source::Ptx(["one", "two"])));
 
     let of = Memory::of(&mut y);
     let call = cpu_before_cuda(&of);
@@ -218,7 +233,7 @@ fn the_descriptor_says_what_was_declared() {
     assert_eq!(accesses(&SAXPY), [("n", None), ("a", None), ("x", Some(Read)), ("y", Some(ReadWrite))]);
     assert_eq!(accesses(&REVERSED), [("y", Some(Write)), ("x", Some(Read))]);
     assert!(matches!(SAXPY.source, Source::Cuda(text) if text.contains("__global__")));
-    assert!(matches!(REVERSED.source, Source::Ptx(text) if text.contains("the_descriptor_says")));
+    assert!(matches!(REVERSED.source, Source::Ptx([text]) if text.contains("the_descriptor_says")));
     assert!(matches!(ADD.source, Source::None));
     assert!(REVERSED.library.is_some_and(|library| std::ptr::eq(library, &LIBRARY)));
     assert!(SAXPY.library.is_none() && ADD.library.is_none());

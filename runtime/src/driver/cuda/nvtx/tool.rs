@@ -6,7 +6,7 @@
 //! profiler writes its own functions into the slots. What it leaves empty is not called. Names and numbers are those of nvtxTypes.h
 //! and nvToolsExt.h.
 
-use libloading::Library;
+use super::super::loader;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -199,14 +199,13 @@ pub(super) fn attach(name: &'static CStr) -> Result<Option<Domain>, String> {
     // "./." is the protocol's word for none.
     let named = std::env::var_os("NVTX_INJECTION64_PATH").filter(|path| !path.is_empty() && path != "./.");
     let Some(path) = named.map(PathBuf::from) else { return Ok(None) };
-    let why = |error: libloading::Error| format!("NVTX_INJECTION64_PATH is {}: {error}", path.display());
-    // SAFETY: `Library::new` runs the library's initialisers: those of what the environment names as a profiler.
-    let library = unsafe { Library::new(&path) }.map_err(why)?;
+    let why = |error: String| format!("NVTX_INJECTION64_PATH is {}: {error}", path.display());
+    let library = loader::open(&path).map_err(why)?;
     // SAFETY: a library named so has this function with the type that nvtxTypes.h gives it.
     let initialize = unsafe {
         library.get::<unsafe extern "C" fn(GetExportTable) -> c_int>(b"InitializeInjectionNvtx2\0")
     };
-    let initialize = *initialize.map_err(why)?;
+    let initialize = *initialize.map_err(|error| why(loader::why(&error)))?;
     // SAFETY: InitializeInjectionNvtx2 takes a function that gives out NVTX's tables.
     if unsafe { initialize(export_table) } == 0 {
         // It does not want to take part, and is unloaded as NVTX does it.

@@ -1,0 +1,101 @@
+//! Ends of the process while the reactor lives: whether libcuda's own end and our threads get in
+//! each other's way.
+
+use crate::Bench;
+use crate::open;
+use crate::support::ONE;
+use crate::support::gpu_kernels::busy;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus, Output, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use warpline::WakeUp;
+
+/// Children at a time.
+const AT_ONCE: usize = 8;
+/// A child that hangs is ended after so many seconds.
+const WATCHDOG_SECONDS: u32 = 20;
+/// How a child ends.
+const WAYS: [&str; 3] = ["returns", "exits", "exits-elsewhere"];
+
+/// A quarter of a thousand ends: the kit runs this four times.
+pub(crate) fn with_a_live_reactor(bench: &Bench) {
+    let ends = bench.options.scaled(250);
+    let (next, bad) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= ends {
+                        break;
+                    }
+                    let way = WAYS[number % WAYS.len()];
+                    let output = start(way);
+                    if !output.status.success() {
+                        bad.lock().expect("no panic").push(told(way, &output));
+                    }
+                }
+            });
+        }
+    });
+    let bad = bad.into_inner().expect("no panic");
+    let first = bad.first().map_or(String::new(), |first| format!(", the first: {first}"));
+    bench.table.row(
+        "processes that end while work is awaited: abnormal exits",
+        &format!("{} of {ends}{first}", bad.len()),
+        "",
+        "",
+        "",
+        "0",
+        Some(bad.is_empty()),
+    );
+    if !bad.is_empty() {
+        std::process::exit(1);
+    }
+}
+
+fn start(way: &str) -> Output {
+    let mut command = Command::new(std::env::current_exe().expect("a bench has an executable"));
+    command.args(["--exit", way]).stdin(Stdio::null()).output().expect("it starts")
+}
+
+fn told(way: &str, output: &Output) -> String {
+    let said = String::from_utf8_lossy(&output.stderr);
+    let by =
+        |status: ExitStatus| status.signal().map_or(status.to_string(), |signal| format!("signal {signal}"));
+    format!("{way}: {}: {}", by(output.status), said.lines().last().unwrap_or("it said nothing"))
+}
+
+/// Ends the process in this way while a thread awaits work and streams and buffers are held.
+pub(crate) fn child(way: &str) {
+    // SAFETY: a timer whose signal ends the process, should it hang.
+    unsafe { libc::alarm(WATCHDOG_SECONDS) };
+    let (runtime, device, _) = open(WakeUp::Balanced);
+    let (awaited, held) = (device.new_stream().expect("a stream"), device.new_stream().expect("a stream"));
+    let buffer = held.alloc::<f32>(1 << 20).expect("memory");
+    drop(held.fill(&buffer, 1.0));
+    let (send, started) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        loop {
+            let pending = awaited.launch(busy(300_000), ONE);
+            let _ = send.send(());
+            // At the end of the process it may be refused.
+            let _ = pending.wait();
+        }
+    });
+    started.recv_timeout(Duration::from_secs(10)).expect("the other thread has launched");
+    // Nothing is dropped: the runtime lives when the process ends.
+    std::mem::forget((runtime, device, held, buffer));
+    match way {
+        "returns" => {}
+        "exits" => std::process::exit(0),
+        _ => {
+            std::thread::spawn(|| std::process::exit(0));
+            loop {
+                std::thread::park();
+            }
+        }
+    }
+}

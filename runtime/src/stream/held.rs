@@ -1,0 +1,494 @@
+//! Work that a stream holds back on the host, because what comes first there is not ready yet.
+//!
+//! A copy whose page-locked memory has yet to be made is checked and takes its ticket when it is
+//! called, as any op. The driver gets it when the memory exists, and until then it gets nothing
+//! else of that stream either: the rest queues up behind the copy.
+//!
+//! # Rules
+//! 1. The queue is part of the stream's `State`: only the one at the desk touches it. While there
+//!    is one, whatever would be a driver call at that desk (a submission, a marker, an event) goes
+//!    to its end. So ticket order is the order at the driver.
+//! 2. The devices' threads `warpline-pin` alone hand queues over, and no call of a user waits for
+//!    that, but for those that have to be on the driver's stream when they return: foreign work,
+//!    and what goes on a borrowed stream, whose owner may use it next.
+//! 3. An event that is recorded behind held-back work is [`Coming`]. A stream that waits for one
+//!    holds back too, until the event is recorded. A gate on the device would keep that busy, and
+//!    page-locking may wait until the device is idle.
+//! 4. What the driver refuses when it is handed over has its ticket already. It is a **late**
+//!    refusal (`late.rs`): it fails the op's own `Pending` and marks its bytes as any refusal does,
+//!    and what is held back behind it and reads them is refused as well (`unwritten.rs`). Markers
+//!    go on, so that its ticket is reached.
+//! 5. A wait that cannot be handed over gives its stream up: later work was accepted because of it.
+//!    Nothing more of that stream reaches the driver, and whoever waits for a place on it that was
+//!    not reached is refused, or given up with it.
+//!
+//! What is held back takes memory of the host and is not limited by the driver's queue. Where that
+//! matters a limit of the stream's own does it (`room.rs`), which counts what is held back as in
+//! flight.
+//!
+//! # Why nothing is waited for in a circle
+//! The first item of a queue waits for memory, or for an event that stands in the queue of another
+//! stream. A stream can wait only for what was recorded before, so the events that queues wait for
+//! are in the order in which they were recorded, and the first of them waits for memory. That
+//! comes, or is refused, as soon as the driver answers: nothing that is held back has been
+//! enqueued, so no stream waits on the device for it.
+//!
+//! # Lock order
+//! A desk → [`Coming`], late refusals, the ledgers. Never two desks: streams that follow are handed
+//! over after the desk was left, and so is dropped what may run code of others or give memory back.
+
+use super::core::{Snapshot, State, StreamCore};
+use super::enqueue::InMemory;
+use super::unwritten::{Touched, Unwritten};
+use crate::driver::{Command, Copy, CopyKind, DriverError, DriverEvent, Submission};
+use crate::error::{Error, ErrorKind, Result};
+use crate::memory::{Allocation, HostEnd};
+use crate::order::{self, Mark, Marks, OrderMode, leaves_a_mark};
+use crate::site::Site;
+use crate::timeline::Ticket;
+use crate::{offload, reentry};
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock, Weak};
+
+/// A stream's work that the driver does not have yet. Empty only while it is made or handed over.
+#[derive(Default)]
+pub(crate) struct HeldBack {
+    queue: VecDeque<Item>,
+    /// The wait of the next submission.
+    after: Option<After>,
+    /// Memory that late refusals before the next item left unwritten.
+    unwritten: Unwritten,
+}
+
+/// A driver call that is put off.
+enum Item {
+    Work(Box<Work>),
+    Marker(Ticket),
+    Event(Arc<Coming>),
+}
+
+struct Work {
+    submission: Submission,
+    after: Option<After>,
+    touches: Vec<Touched<Weak<Allocation>>>,
+}
+
+/// The part of a submission that has to be ready before it can be handed over.
+pub(crate) enum After {
+    /// The host's end of a copy.
+    Memory(Arc<Staging>),
+    /// The event of a wait.
+    Event(Arc<Coming>),
+}
+
+impl After {
+    fn is_ready(&self) -> bool {
+        match self {
+            After::Memory(staging) => staging.0.get().is_some(),
+            After::Event(coming) => coming.inner.lock().recorded.is_some(),
+        }
+    }
+}
+
+/// The host's end of a copy, once there is one, or why there is none.
+#[derive(Default)]
+pub(crate) struct Staging(OnceLock<Result<HostEnd>>);
+
+impl Staging {
+    pub(crate) fn set(&self, end: Result<HostEnd>) {
+        let _ = self.0.set(end);
+    }
+}
+
+/// An event that is recorded once the work before it was handed over.
+#[derive(Default)]
+pub(crate) struct Coming {
+    inner: Mutex<Recording>,
+    recorded: Condvar,
+}
+
+#[derive(Default)]
+struct Recording {
+    recorded: Option<Result<Recorded, DriverError>>,
+    /// The streams that hold back because of it. They have something else that hands them over, or
+    /// this does.
+    followers: Vec<Arc<StreamCore>>,
+}
+
+#[derive(Clone)]
+struct Recorded {
+    event: Option<DriverEvent>,
+    /// Memory that was not written before it although that was called.
+    unwritten: Unwritten,
+}
+
+impl Coming {
+    /// Returns the event if it was recorded. If not, the stream is handed over when it is.
+    pub(super) fn or_follow(
+        &self,
+        stream: &Weak<StreamCore>,
+    ) -> Option<Result<Option<DriverEvent>, DriverError>> {
+        let mut inner = self.inner.lock();
+        if let Some(recorded) = &inner.recorded {
+            return Some(recorded.clone().map(|recorded| recorded.event));
+        }
+        inner.followers.extend(stream.upgrade());
+        None
+    }
+
+    /// Has `marks` carry what late refusals before it left, once it was recorded.
+    pub(super) fn hand_marks_to(&self, marks: &mut Marks) -> bool {
+        match &self.inner.lock().recorded {
+            Some(Ok(recorded)) => marks.merge(&recorded.unwritten.marks),
+            _ => false,
+        }
+    }
+
+    /// Blocks until it was recorded, or could not be.
+    fn wait(&self) {
+        let mut inner = self.inner.lock();
+        while inner.recorded.is_none() {
+            self.recorded.wait(&mut inner);
+        }
+    }
+
+    /// Returns who follows.
+    fn fill(&self, recorded: Result<Recorded, DriverError>) -> Vec<Arc<StreamCore>> {
+        let mut inner = self.inner.lock();
+        inner.recorded = Some(recorded);
+        let followers = std::mem::take(&mut inner.followers);
+        drop(inner);
+        self.recorded.notify_all();
+        followers
+    }
+
+    fn get(&self) -> Result<Recorded, DriverError> {
+        let recorded = self.inner.lock().recorded.clone();
+        recorded.unwrap_or_else(|| Err(DriverError::Refused("its event was not recorded".into())))
+    }
+}
+
+impl State {
+    /// Has the next submission, and what comes behind it, wait for `after`.
+    #[cold]
+    pub(super) fn hold_back(&mut self, core: &StreamCore, after: After) {
+        if self.held.is_none() {
+            // Earlier work does not depend on this copy's memory, so awaiting it must not either.
+            self.mark_newest();
+            core.late_begins();
+        }
+        self.held.get_or_insert_default().after = Some(after);
+    }
+
+    /// Puts a marker of the newest ticket off, if something is held back.
+    #[inline]
+    pub(super) fn puts_marker_off(&mut self) -> bool {
+        let Some(held) = &mut self.held else { return false };
+        held.queue.push_back(Item::Marker(self.issued));
+        true
+    }
+}
+
+impl HeldBack {
+    /// Puts a submission off.
+    #[cold]
+    pub(super) fn submit(&mut self, submission: Submission) {
+        let after = self.after.take();
+        self.queue.push_back(Item::Work(Box::new(Work { submission, after, touches: Vec::new() })));
+    }
+
+    /// Notes what the newest submission touches.
+    #[cold]
+    pub(super) fn touches<A: InMemory>(&mut self, touches: &[A]) {
+        if let Some(Item::Work(work)) = self.queue.iter_mut().rfind(|item| matches!(item, Item::Work(_))) {
+            work.touches = touches
+                .iter()
+                .map(|touch| Touched {
+                    allocation: Arc::downgrade(touch.allocation()),
+                    range: *touch.range(),
+                    mode: touch.mode(),
+                })
+                .collect();
+        }
+    }
+
+    /// Puts an event off that marks the queue's end.
+    #[cold]
+    pub(super) fn record(&mut self) -> Arc<Coming> {
+        if let Some(Item::Event(coming)) = self.queue.back() {
+            return coming.clone();
+        }
+        let coming = Arc::<Coming>::default();
+        self.queue.push_back(Item::Event(coming.clone()));
+        coming
+    }
+
+    fn next(&mut self) -> Option<Item> {
+        let is_ready = match self.queue.front()? {
+            Item::Work(work) => work.after.as_ref().is_none_or(After::is_ready),
+            Item::Marker(_) | Item::Event(_) => true,
+        };
+        if is_ready { self.queue.pop_front() } else { None }
+    }
+}
+
+/// Work for after the desk was left.
+#[derive(Default)]
+struct Left {
+    followers: Vec<Arc<StreamCore>>,
+    /// It may be the last that holds it.
+    memory: Vec<Touched<Arc<Allocation>>>,
+    unseen: Vec<Error>,
+    gave_up: bool,
+}
+
+/// Hands over what is ready on `core`, then on the streams that waited for events there. By
+/// `warpline-pin`.
+pub(super) fn hand_over(core: Arc<StreamCore>) {
+    let mut cores = vec![core];
+    while let Some(core) = cores.pop() {
+        cores.extend(core.hand_over_what_is_ready());
+    }
+}
+
+impl StreamCore {
+    fn hand_over_what_is_ready(&self) -> Vec<Arc<StreamCore>> {
+        let mut left = Left::default();
+        let mut seat = self.desk.sit();
+        let Some(mut held) = seat.held.take() else { return Vec::new() };
+        while let Some(item) = held.next() {
+            match item {
+                Item::Marker(ticket) => seat.raw.signal(ticket),
+                Item::Event(coming) => {
+                    let unwritten = held.unwritten.clone();
+                    let recorded = seat.raw.record().map(|event| Recorded { event, unwritten });
+                    left.followers.extend(coming.fill(recorded));
+                }
+                Item::Work(work) => self.hand_over_work(&mut seat, &mut held, *work, &mut left),
+            }
+        }
+        let is_over = held.queue.is_empty();
+        if is_over {
+            self.late_ends();
+        } else {
+            seat.held = Some(held);
+        }
+        drop(seat);
+        if is_over {
+            self.device.foreign_turns.end();
+        }
+        if left.gave_up {
+            self.timeline.wake_all();
+        }
+        let Left { followers, memory, unseen, gave_up: _ } = left;
+        // Subscribers are notified, and owners of lent memory may be dropped: a panic there is not
+        // to keep the followers waiting.
+        let told = catch_unwind(AssertUnwindSafe(|| {
+            drop(memory);
+            unseen.iter().for_each(|error| self.note_unseen(error));
+        }));
+        if told.is_err() {
+            offload::detach(crate::report::drop_panicked);
+        }
+        followers
+    }
+
+    fn hand_over_work(&self, seat: &mut State, held: &mut HeldBack, work: Work, left: &mut Left) {
+        let Work { mut submission, after, touches } = work;
+        let (ticket, site) = (submission.ticket, submission.site);
+        let touches = touches.into_iter().filter_map(|Touched { allocation, range, mode }| {
+            Some(Touched { allocation: allocation.upgrade()?, range, mode })
+        });
+        let touches: Vec<_> = touches.collect();
+        let is_edge = matches!(submission.command, Command::Edge(_));
+        let is_wait = submission.command.holds_until().is_some();
+        let ready = match after {
+            None => Ok(()),
+            Some(After::Memory(staging)) => match (staging.0.get(), &mut submission.command) {
+                (Some(Ok(end)), Command::Copy(copy)) => {
+                    set_host_end(copy, *end);
+                    Ok(())
+                }
+                (Some(Err(error)), _) => Err(error.clone()),
+                _ => unreachable!("only copies wait for memory, and this is ready"),
+            },
+            Some(After::Event(coming)) => match (coming.get(), &mut submission.command) {
+                (Ok(recorded), Command::Wait(point) | Command::Edge(point)) => {
+                    held.unwritten.merge(&recorded.unwritten);
+                    if !is_edge && seat.marks.merge(&recorded.unwritten.marks) {
+                        self.version.fetch_add(1, Ordering::Release);
+                    }
+                    point.event = recorded.event;
+                    Ok(())
+                }
+                (Err(error), _) => Err(self.refused(site, &error)),
+                _ => unreachable!("only waits wait for events"),
+            },
+        };
+        let ready = ready.and_then(|()| match held.unwritten.read_by(&touches) {
+            Some(earlier) => Err(Error::inherited(&site.on(&self.label), earlier)),
+            None => Ok(()),
+        });
+        let mut halfway = false;
+        let submitted = match ready {
+            Ok(()) => {
+                // SAFETY: as in `StreamCore::submit`, which put it off: the uses noted for the
+                // ticket and `keeps` are in place since then, and a host address that it did not
+                // have yet is that of a `HostEnd`.
+                let submitted = unsafe { seat.raw.submit(submission) };
+                submitted.map_err(|error| {
+                    halfway = matches!(error, DriverError::Halfway(_));
+                    self.refused(site, &error)
+                })
+            }
+            Err(error) => {
+                submission.command.drop_elsewhere();
+                Err(error)
+            }
+        };
+        match submitted {
+            Ok(()) => held.unwritten.overwritten_by(&touches),
+            Err(error) if is_wait => self.give_up_waiting(seat, held, site, &error, left),
+            Err(error) => {
+                let error = self.mark_late(seat, held, &touches, error.at(site), halfway);
+                let is_fault = error.kind() == ErrorKind::Fault;
+                let unseen = self.refuse_late(ticket, error);
+                // A fault is every op's, and reported by the device.
+                left.unseen.extend(unseen.filter(|_| !is_fault));
+            }
+        }
+        left.memory.extend(touches);
+    }
+
+    /// Marks what a late refusal left unwritten, and returns the error that ends the mark when it
+    /// is looked at.
+    #[cold]
+    fn mark_late(
+        &self,
+        seat: &mut State,
+        held: &mut HeldBack,
+        touches: &[Touched<Arc<Allocation>>],
+        error: Error,
+        halfway: bool,
+    ) -> Error {
+        let mut written: Vec<_> =
+            touches.iter().filter(|touch| touch.mode.writes() && !touch.range.is_empty()).collect();
+        if error.kind() == ErrorKind::Fault {
+            // As in `StreamCore::mark`: nobody reads the memory of a device that has failed.
+            written.retain(|touch| !Arc::ptr_eq(&touch.allocation.device, &self.device));
+            order::mark(&written, &Mark::new(self.id, &error), true);
+            return error;
+        }
+        if written.is_empty() || !leaves_a_mark(error.kind()) {
+            return error;
+        }
+        held.unwritten.add(&written, &error);
+        // A closed stream carries no marks.
+        if halfway || self.is_closed() || self.device.world.mode == OrderMode::Wait {
+            let mark = Mark::new(self.id, &error);
+            order::mark(&written, &mark, true);
+            held.unwritten.add_mark(mark);
+            return error;
+        }
+        let mark = seat.marks.mark_for(self.id, &error);
+        order::mark(&written, &mark, false);
+        seat.marks.add(mark.clone());
+        held.unwritten.add_mark(mark.clone());
+        self.version.fetch_add(1, Ordering::Release);
+        error.with_mark(mark)
+    }
+
+    /// Rule 5.
+    #[cold]
+    fn give_up_waiting(
+        &self,
+        seat: &mut State,
+        held: &mut HeldBack,
+        site: Site,
+        error: &Error,
+        left: &mut Left,
+    ) {
+        let text = format!(
+            "stream \"{}\" of {} was given up: {site} could not be enqueued, which later work relies on: {error}; use another \
+             stream",
+            self.label, self.device.id
+        );
+        for item in held.queue.drain(..) {
+            match item {
+                Item::Work(work) => work.submission.command.drop_elsewhere(),
+                Item::Event(coming) => {
+                    left.followers.extend(coming.fill(Err(DriverError::Refused(text.clone()))));
+                }
+                Item::Marker(_) => {}
+            }
+        }
+        seat.lost = Some(DriverError::Refused(text.clone()));
+        self.timeline.give_up(Error::new(ErrorKind::Driver, text));
+        left.gave_up = true;
+    }
+
+    /// Waits until nothing is held back on this stream, for a call that leaves work on the driver's
+    /// stream itself. Called while no desk is held.
+    ///
+    /// # Errors
+    /// `Reentrant` if this thread must not wait.
+    pub(super) fn wait_until_handed_over(&self, site: Site) -> Result<()> {
+        loop {
+            let turns = self.device.foreign_turns.ended();
+            if self.desk.sit().held.is_none() {
+                return Ok(());
+            }
+            self.may_wait_for_memory(site)?;
+            self.device.foreign_turns.wait_for_more_than(turns);
+        }
+    }
+
+    /// Where this stream cannot hold a wait for `from` back, waits until the event there was
+    /// recorded. Called while no desk is held.
+    ///
+    /// # Errors
+    /// `Reentrant` if this thread must not wait.
+    #[inline]
+    pub(super) fn wait_if_borrowed(&self, site: Site, from: &Snapshot) -> Result<()> {
+        match &from.coming {
+            Some(coming) if self.borrowed => self.wait_for_event(site, coming),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until that event was recorded, or could not be. Called while no desk is held.
+    ///
+    /// # Errors
+    /// `Reentrant` if this thread must not wait.
+    #[cold]
+    pub(super) fn wait_for_event(&self, site: Site, coming: &Coming) -> Result<()> {
+        self.may_wait_for_memory(site)?;
+        coming.wait();
+        Ok(())
+    }
+
+    #[cold]
+    fn may_wait_for_memory(&self, site: Site) -> Result<()> {
+        if reentry::may_block() {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Reentrant,
+            format!(
+                "{}: work before it waits for page-locked memory, and a waker must not wait for that; enqueue in a task",
+                site.on(&self.label)
+            ),
+        ))
+    }
+}
+
+fn set_host_end(copy: &mut Copy, end: HostEnd) {
+    match copy.kind {
+        CopyKind::HostToDevice => copy.src = end.address(),
+        CopyKind::DeviceToHost => copy.dst = end.address(),
+        CopyKind::DeviceToDevice | CopyKind::Peer { .. } => unreachable!("neither end is the host's"),
+    }
+}

@@ -1,0 +1,107 @@
+//! Refusals of ops that the driver got after the call (`held.rs`), and the `Pending`s that are to
+//! fail with them.
+//!
+//! # Rules
+//! 1. The refusal of a ticket fails the `Pending` of its own call when that is looked at, once the
+//!    stream is past the ticket.
+//! 2. If that `Pending` is gone, before or after the refusal, and nobody has looked at the error,
+//!    the stream reports it as one that nobody has seen.
+//! 3. Where nothing was held back lately there is nothing to look up: one load tells
+//!    (`StreamCore::late_matters`).
+//!
+//! That word is set at the desk before the first ticket that may be refused late is known to
+//! anybody, and cleared when nothing is held back and no refusal is left. So whoever has the
+//! `Pending` of such a ticket sees it set. It changes under the entries' lock.
+
+use super::core::StreamCore;
+use crate::error::Error;
+use crate::timeline::Ticket;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+/// The values of `StreamCore::late_matters`.
+const NOTHING: u8 = 0;
+/// There are refusals.
+const REFUSED: u8 = 1;
+/// Something is held back, so that there may be more.
+const HOLDS: u8 = 2;
+
+/// By ticket. The lock is a leaf.
+#[derive(Default)]
+pub(super) struct Late(Mutex<BTreeMap<Ticket, Entry>>);
+
+enum Entry {
+    /// The `Pending` is gone, and the driver has not had the op yet, perhaps.
+    Dropped,
+    Refused(Error),
+}
+
+impl StreamCore {
+    /// Something is held back from now on.
+    pub(super) fn late_begins(&self) {
+        let entries = self.late.0.lock();
+        self.late_matters.store(HOLDS, Ordering::Release);
+        drop(entries);
+    }
+
+    /// Nothing is held back any more.
+    pub(super) fn late_ends(&self) {
+        let mut entries = self.late.0.lock();
+        entries.retain(|_, entry| matches!(entry, Entry::Refused(_)));
+        self.late_matters.store(if entries.is_empty() { NOTHING } else { REFUSED }, Ordering::Release);
+    }
+
+    /// Notes a refusal. Returns the error if nobody will look at it.
+    #[must_use]
+    pub(super) fn refuse_late(&self, ticket: Ticket, error: Error) -> Option<Error> {
+        let mut entries = self.late.0.lock();
+        if let Some(Entry::Dropped) = entries.remove(&ticket) {
+            return Some(error);
+        }
+        entries.insert(ticket, Entry::Refused(error));
+        None
+    }
+
+    /// Returns the refusal of `ticket`, for its own `Pending`, which has thereby looked at it.
+    #[inline]
+    pub(crate) fn late_refusal(&self, ticket: Ticket) -> Option<Error> {
+        if self.late_matters.load(Ordering::Acquire) == NOTHING { None } else { self.find_late(ticket) }
+    }
+
+    #[cold]
+    fn find_late(&self, ticket: Ticket) -> Option<Error> {
+        match self.late.0.lock().get(&ticket) {
+            Some(Entry::Refused(error)) => {
+                error.mark_seen();
+                Some(error.clone())
+            }
+            _ => None,
+        }
+    }
+
+    /// The `Pending` of `ticket` is gone: reports a refusal that nobody has looked at.
+    #[inline]
+    pub(crate) fn drop_late(&self, ticket: Ticket) {
+        if self.late_matters.load(Ordering::Acquire) != NOTHING {
+            self.note_dropped(ticket);
+        }
+    }
+
+    #[cold]
+    fn note_dropped(&self, ticket: Ticket) {
+        let reached = self.timeline.reached(ticket);
+        let mut entries = self.late.0.lock();
+        let refusal = entries.remove(&ticket);
+        match self.late_matters.load(Ordering::Relaxed) {
+            HOLDS if refusal.is_none() && !reached => drop(entries.insert(ticket, Entry::Dropped)),
+            REFUSED if entries.is_empty() => self.late_matters.store(NOTHING, Ordering::Release),
+            _ => {}
+        }
+        drop(entries);
+        match refusal {
+            Some(Entry::Refused(error)) if !error.is_seen() => self.note_unseen(&error),
+            _ => {}
+        }
+    }
+}
