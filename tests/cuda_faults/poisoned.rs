@@ -234,7 +234,17 @@ fn a_stream_of_another_device_that_waits_for_the_lost_one_fails_with_its_device(
             &[&place, "cuda:0 failed", "cuda:1 accepts no more work in this runtime"],
         );
         assert_eq!(refusal(waiting.call(|| ())).kind(), ErrorKind::Fault);
-        assert_eq!(untouched.new_stream().unwrap().call(|| 3).wait().unwrap(), 3, "the context lives");
+        let other = untouched.new_stream().unwrap();
+        assert_eq!(other.call(|| 3).wait().unwrap(), 3, "the context lives");
+
+        // The driver would wait for the stream that stands, and not return.
+        let u = four(&other, 1.0);
+        assert_eq!(other.read(&u).wait().unwrap(), [1.0; 4]);
+        drop(u);
+        assert!(untouched.empty_cache() > 0);
+        next.empty_cache();
+        let registered = untouched.pin(vec![2.0f32; 4]).unwrap();
+        drop(registered);
     });
 }
 

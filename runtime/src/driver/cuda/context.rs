@@ -87,6 +87,8 @@ pub(crate) struct Context {
     /// Streams of other devices that wait for work of this one.
     dependents: Mutex<Vec<Dependent>>,
     pub(super) depends_on: DependsOn,
+    /// Its own streams that stand at a wait for a device that failed, and the tickets of those waits.
+    standing: Mutex<Vec<(Arc<Track>, Ticket)>>,
     peers: Mutex<BTreeMap<u32, bool>>,
     /// Whether each op is waited for, as `CUDA_LAUNCH_BLOCKING=1` asks.
     pub(super) blocking: bool,
@@ -237,6 +239,7 @@ impl Context {
             never_freed: Mutex::default(),
             dependents: Mutex::default(),
             depends_on: DependsOn::default(),
+            standing: Mutex::default(),
             peers: Mutex::default(),
             blocking: std::env::var("CUDA_LAUNCH_BLOCKING").is_ok_and(|on| on == "1"),
             waited_for: Mutex::default(),
@@ -518,6 +521,22 @@ impl Context {
             dependents.retain(Dependent::still_waits);
         }
         dependents.push(dependent);
+    }
+
+    /// `track`, of this device, stands at the wait with that ticket, perhaps for ever.
+    pub(super) fn note_standing(&self, track: Arc<Track>, ticket: Ticket) {
+        self.standing.lock().push((track, ticket));
+    }
+
+    /// Returns true if a stream of it stands at a wait for a device that failed. Then a call that
+    /// waits for everything on the device would not return, whichever runtime makes it.
+    pub(super) fn has_standing_stream(&self) -> bool {
+        let mut standing = self.standing.lock();
+        let over: Vec<_> = standing.extract_if(.., |(track, ticket)| track.passed() >= *ticket).collect();
+        let some = !standing.is_empty();
+        drop(standing);
+        drop(over);
+        some
     }
 
     /// Lets this device's kernels and copies reach the memory of `peer` directly, if the machine can: asked and enabled once.

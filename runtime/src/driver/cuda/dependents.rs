@@ -86,7 +86,9 @@ impl Dependent {
         }
     }
 
-    fn fail(&self, track: &Track, why: &Error) {
+    fn fail(&self, track: &Arc<Track>, why: &Error) {
+        // First: who learns of the error may free memory.
+        track.context.note_standing(track.clone(), self.ticket);
         let error = Error::new(
             why.kind(),
             format!(

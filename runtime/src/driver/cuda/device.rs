@@ -224,10 +224,10 @@ unsafe impl Driver for CudaDevice {
     }
 
     unsafe fn free(&self, ptr: DevicePtr, _len_bytes: usize) {
-        if crate::process::is_ending() {
+        let context = self.context;
+        if crate::process::is_ending() || context.has_standing_stream() {
             return;
         }
-        let context = self.context;
         offload::run_where_it_may_block(move || {
             let freed = context.enter_relaxed().and_then(|_entered| {
                 // SAFETY: cuMemFree takes an address that cuMemAlloc gave; the caller vouches for it.
@@ -301,6 +301,12 @@ unsafe impl Driver for CudaDevice {
     unsafe fn unregister_host(&self, ptr: *mut u8) -> Result<(), DriverError> {
         if crate::process::is_ending() {
             return Ok(());
+        }
+        if self.context.has_standing_stream() {
+            return Err(DriverError::Refused(format!(
+                "{} has a stream that waits for a device that failed, and this call would wait for it",
+                self.id()
+            )));
         }
         let done = self.context.enter_relaxed().and_then(|_entered| {
             // SAFETY: cuMemHostUnregister takes memory that is registered and in no copy; the caller vouches for it.

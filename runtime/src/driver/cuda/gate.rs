@@ -18,6 +18,10 @@
 //! have memory freed and a copy that finds no page-locked memory ask the driver, which may wait for
 //! the gates.
 //!
+//! On a device with a stream that waits for another device, which died, that wait never ends. So
+//! there nothing is freed any more. Who frees when the other dies waits for ever: nobody can end
+//! the call.
+//!
 //! # Without memory operations
 //! A host function waits. The driver may have one thread for all of them, which that one then keeps from all others: so there is one
 //! such gate at a time, and nothing is held so that others' host functions might have to release.
@@ -124,8 +128,9 @@ impl Drop for Closed {
 }
 
 /// Calls `free`, which may wait for all that is on the context's device, when no gate is closed: now or on a thread that may block.
+/// Never where that would not return; what was to be freed stays.
 pub(super) fn free_unless_held(context: &'static Context, free: Free) {
-    if crate::process::is_ending() {
+    if crate::process::is_ending() || context.has_standing_stream() {
         return;
     }
     let mut held = HELD.lock();
