@@ -7,11 +7,9 @@ mod support;
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Waker};
 use std::thread::JoinHandle;
-use support::raw::{calls, calls_of_others};
+use support::raw::{calls, calls_of_others, waits_for_room};
 use support::software::in_child;
 use warpline::prelude::*;
 
@@ -29,22 +27,16 @@ fn cuda() -> (Runtime, Device) {
 /// Puts more on a stream that is held than fits, on a thread of its own. Returns when that thread waits for room.
 fn overfill(stream: &Stream, x: &Buffer<f32>) -> JoinHandle<()> {
     let (stream, x) = (stream.clone(), x.clone());
-    let enqueued = Arc::new(AtomicU64::new(0));
-    let counts = enqueued.clone();
+    let before = waits_for_room();
     let filler = std::thread::spawn(move || {
         for _ in 0..300 {
             stream.fill(&x, 1.0).queued().unwrap();
-            counts.fetch_add(1, Ordering::SeqCst);
         }
     });
-    let (mut before, mut unchanged) = (0, 0);
-    while unchanged < 1000 {
-        let now = enqueued.load(Ordering::SeqCst);
-        unchanged = if now >= 60 && now == before { unchanged + 1 } else { 0 };
-        before = now;
+    while waits_for_room() == before {
+        assert!(!filler.is_finished(), "all of it fit");
         std::thread::yield_now();
     }
-    assert!(before < 100, "{before} fit");
     filler
 }
 
@@ -191,7 +183,7 @@ fn a_host_function_is_refused_while_a_launch_behind_it_is_waited_for() {
         });
         let (behind, waits) = (stream.clone(), calls(c"cuStreamSynchronize"));
         let filled = std::thread::spawn(move || behind.fill(&x, 1.0).wait());
-        // It waits for the function at the stream's desk.
+        // It waits for the function under the stream's lock.
         while calls(c"cuStreamSynchronize") == waits {
             std::thread::yield_now();
         }

@@ -56,6 +56,12 @@ static CONTEXTS: Slab<Context> = Slab::new(1);
 
 /// The primary contexts and how often each is retained.
 static PRIMARIES: Mutex<Vec<(&'static Context, u64)>> = Mutex::new(Vec::new());
+/// The number of streams that calls have waited for because they wait for the whole device.
+static WAITS: AtomicU64 = AtomicU64::new(0);
+
+pub(crate) fn waits_for_device() -> u64 {
+    WAITS.load(Ordering::Relaxed)
+}
 
 thread_local! {
     static TOP: Cell<u64> = const { Cell::new(0) };
@@ -362,6 +368,9 @@ impl Context {
     pub(crate) fn synchronize(&self) -> Outcome {
         if !plan::get().immediate {
             for stream in self.streams() {
+                if !stream.is_idle() {
+                    WAITS.fetch_add(1, Ordering::Relaxed);
+                }
                 stream.wait_until_done()?;
             }
         }

@@ -28,6 +28,8 @@
 //! int softcudaRegisterKernel(const SoftcudaKernel* kernel);   // a CUresult; copies all but user
 //! uint64_t softcudaCallCount(const char* entry_point);        // UINT64_MAX: there is none of that name
 //! uint64_t softcudaThreadCallCount(const char* entry_point);  // grows with the calling thread's calls alone
+//! uint64_t softcudaWaitsForRoom(void);                         // grows with calls that find a stream full
+//! uint64_t softcudaWaitsForDevice(void);                       // grows with those that begin to wait for a device
 //! uint64_t softcudaLateCalls(void);                            // after the exit handler
 //! void softcudaResetCounts(void);
 //! void softcudaPrintCounts(void);                              // to stderr

@@ -79,6 +79,12 @@ struct Queue {
 }
 
 static STREAMS: Slab<Stream> = Slab::new(2);
+/// The number of calls that have found a stream full.
+static WITHOUT_ROOM: AtomicU64 = AtomicU64::new(0);
+
+pub(crate) fn waits_for_room() -> u64 {
+    WITHOUT_ROOM.load(Ordering::Relaxed)
+}
 
 /// A new stream of the current context.
 pub(crate) fn create(flags: u32, priority: i32) -> Outcome<CUstream> {
@@ -255,7 +261,13 @@ impl Stream {
     #[inline]
     pub(crate) fn make_room(&self) -> Outcome {
         match plan::get().depth {
-            Some(depth) => self.wait((self.tail() + 1).saturating_sub(depth)),
+            Some(depth) => {
+                let room = (self.tail() + 1).saturating_sub(depth);
+                if !self.reached(room) {
+                    WITHOUT_ROOM.fetch_add(1, Ordering::Relaxed);
+                }
+                self.wait(room)
+            }
             None => Ok(()),
         }
     }

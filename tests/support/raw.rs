@@ -21,6 +21,28 @@ pub(crate) fn calls_of_others(entry_point: &CStr) -> u64 {
     calls(entry_point).wrapping_sub(calls_of_this_thread(entry_point))
 }
 
+/// A number that grows with each call that finds a stream full.
+#[track_caller]
+pub(crate) fn waits_for_room() -> u64 {
+    number(c"softcudaWaitsForRoom")
+}
+
+/// A number that grows when a call begins to wait for a whole device.
+#[track_caller]
+pub(crate) fn waits_for_device() -> u64 {
+    number(c"softcudaWaitsForDevice")
+}
+
+#[track_caller]
+fn number(name: &CStr) -> u64 {
+    type Number = unsafe extern "C" fn() -> u64;
+    // SAFETY: the software CUDA driver declares these so.
+    let number =
+        unsafe { sys::culib().get::<Number>(name.to_bytes_with_nul()) }.expect("the software CUDA driver");
+    // SAFETY: it takes nothing.
+    unsafe { number() }
+}
+
 #[track_caller]
 fn count(counter: &CStr, entry_point: &CStr) -> u64 {
     type Count = unsafe extern "C" fn(*const c_char) -> u64;

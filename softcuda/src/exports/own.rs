@@ -1,11 +1,13 @@
 //! What this library has beyond the driver's API.
 
 use crate::abi::{In, Text};
+use crate::context;
 use crate::counts;
 use crate::door::exports;
 use crate::ending;
 use crate::entries::Entry;
 use crate::kernel::{Registration, register};
+use crate::stream;
 
 exports! {
     fn softcudaRegisterKernel(kernel: In<Registration>) {
@@ -25,6 +27,18 @@ extern "C" fn softcudaCallCount(entry_point: Text) -> u64 {
 extern "C" fn softcudaThreadCallCount(entry_point: Text) -> u64 {
     let index = entry_point.get().ok().and_then(|name| Entry::index_of(&name));
     index.map_or(u64::MAX, counts::of_this_thread)
+}
+
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+extern "C" fn softcudaWaitsForRoom() -> u64 {
+    stream::waits_for_room()
+}
+
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+extern "C" fn softcudaWaitsForDevice() -> u64 {
+    context::waits_for_device()
 }
 
 #[unsafe(no_mangle)]
