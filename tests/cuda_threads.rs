@@ -102,7 +102,7 @@ fn the_last_holder_of_a_device_may_be_let_go_by_the_reactor() {
     });
 }
 
-/// Asks a stream something when it is dropped, which sits down at its desk.
+/// Asks a stream something when it is dropped, which takes its lock.
 struct AsksWhenDropped(Stream, std::sync::mpsc::Sender<()>);
 
 impl Drop for AsksWhenDropped {

@@ -7,7 +7,7 @@
 mod block_on;
 #[cfg(feature = "cuda")]
 pub mod cuda;
-mod desk;
+mod delegation;
 mod device;
 pub mod driver;
 mod element;

@@ -60,7 +60,7 @@ pub trait Progress: Send + Sync {
     fn ask(&self) {}
 
     /// Something waits on the timeline: somebody has to look at [`reached`](Self::reached) until nothing does. Called while no
-    /// lock is held but, for kept values, the stream's desk.
+    /// lock is held but, for kept values, the stream's.
     fn wanted(&self);
 }
 
@@ -108,7 +108,7 @@ pub enum Until {
     Reached,
 }
 
-/// Where a waker sits in a timeline's waiting list.
+/// Where a waker is in a timeline's waiting list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Registration {
     ticket: Ticket,

@@ -6,8 +6,8 @@
 #![allow(dead_code, unused_imports, missing_docs, unreachable_pub)]
 
 #[cfg(test)]
-#[path = "../../../runtime/src/desk.rs"]
-mod desk;
+#[path = "../../../runtime/src/delegation.rs"]
+mod delegation;
 #[cfg(test)]
 #[path = "../../../runtime/src/exit.rs"]
 mod exit;
@@ -58,7 +58,7 @@ mod report {
 
 #[cfg(test)]
 mod models {
-    mod desk;
+    mod delegation;
     mod exit;
     mod following;
     mod idle;

@@ -554,7 +554,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// Drops what was not enqueued, which may own anything of its user's, where no desk is held.
+    /// Drops what was not enqueued, which may own anything of its user's, where no stream's lock is held.
     #[cold]
     pub(crate) fn drop_elsewhere(self) {
         if let Command::Call(function) = self {

@@ -18,19 +18,19 @@
 //! # Lock order
 //! `recording` → `GraphPool::histories` → ledgers, the allocator's pool → nothing. Neither allocations nor user values are dropped under them.
 
-use super::histories::Touched;
+use super::histories::Traced;
 use super::pool::GraphPool;
 use crate::device::DeviceShared;
 use crate::driver::{Claim, Command, Plan, PlanStream, Step, Work};
 use crate::error::{Error, ErrorKind, Result};
-use crate::kernel::Workspace;
+use crate::kernel::{Operand, OwnedOperand, Workspace};
 use crate::memory::{Allocation, ReuseOrder};
 use crate::order::{
     self, Access, Asker, Clock, Conflict, Entered, Entry, Findings, Ledger, MAX_ACCESSES, Marks, Named,
     Observed, Refused, StreamId, Strictness, Use, check_and_enter,
 };
 use crate::site::Site;
-use crate::stream::{InMemory, Op, Place, Snapshot, StreamCore};
+use crate::stream::{Op, Place, Snapshot, StreamCore};
 use crate::timeline::{Keep, Ticket};
 use crate::world::World;
 use parking_lot::Mutex;
@@ -80,7 +80,7 @@ struct Member {
 /// What a capture leaves.
 pub(super) struct Recorded {
     pub(super) plan: Plan,
-    pub(super) touched: Vec<Touched>,
+    pub(super) touched: Vec<OwnedOperand<Arc<Allocation>>>,
     pub(super) keeps: Vec<Keep>,
     pub(super) claims: Vec<Claim>,
     pub(super) pool: Arc<GraphPool>,
@@ -298,19 +298,19 @@ impl Capture {
 
     /// Writes an op down. Returns the number of its step.
     #[inline(never)]
-    pub(crate) fn enqueue<A: InMemory>(
+    pub(crate) fn enqueue(
         &self,
         core: &Arc<StreamCore>,
-        op: &mut Op<'_, A>,
+        op: &mut Op<'_>,
         command: impl FnOnce(Ticket) -> Command,
     ) -> Result<Ticket> {
         self.try_enqueue(core, op, command).map_err(|error| error.at(op.site))
     }
 
-    fn try_enqueue<A: InMemory>(
+    fn try_enqueue(
         &self,
         core: &Arc<StreamCore>,
-        op: &mut Op<'_, A>,
+        op: &mut Op<'_>,
         command: impl FnOnce(Ticket) -> Command,
     ) -> Result<Ticket> {
         if let Some(error) = op.refused.take() {
@@ -318,8 +318,8 @@ impl Capture {
         }
         core.ensure_open(op.site)?;
         core.check_shape(op, false)?;
-        let elsewhere = |touch: &A| !Arc::ptr_eq(&touch.allocation().device, &core.device);
-        if op.touches.iter().any(elsewhere) {
+        let elsewhere = |operand: &Operand<'_>| !Arc::ptr_eq(&operand.allocation.device, &core.device);
+        if op.operands.iter().any(elsewhere) {
             return Err(captured(op.site, core, crate::driver::OF_ONE_DEVICE));
         }
         let work = match op.plan {
@@ -337,8 +337,7 @@ impl Capture {
         let mut entered = Entered::default();
         let mut guard = self.pool.histories.lock();
         let histories = guard.as_mut().expect("the capture goes on");
-        let touches = op.touches.iter().map(|touch| (touch.allocation(), *touch.range(), touch.mode()));
-        let operands = histories.operands(touches.clone());
+        let operands = histories.traced(op.operands);
         let (stated, marks) = (&recording.members[at].clock, &Marks::default());
         let asker = Asker { stream: id, lane: 0, stated, observed: &self.observed, marks, ensured: &[] };
         let strictness = Strictness::of(mode);
@@ -361,9 +360,10 @@ impl Capture {
         let warnings = recording.conflicts(core, op.site, &operands, &entered.findings);
         drop(operands);
         // What it reads was there before it wrote.
-        let (reads, writes): (Vec<_>, Vec<_>) = touches.partition(|(.., mode)| mode.reads());
+        let (reads, writes): (Vec<&Operand<'_>>, Vec<_>) =
+            op.operands.iter().partition(|operand| operand.access.reads());
         let all = reads.into_iter().chain(writes);
-        all.for_each(|(allocation, range, mode)| histories.add(allocation, range, mode));
+        all.for_each(|operand| histories.add(operand.allocation, operand.range, operand.access));
         match work {
             What::One(work) => recording.plan.steps.push(Step { stream, number, site: op.site, work }),
             What::Steps(graph) => {
@@ -513,11 +513,11 @@ impl Capture {
 }
 
 impl Recording {
-    fn conflicts<A: Access>(
+    fn conflicts(
         &self,
         core: &StreamCore,
         op: Site,
-        operands: &[A],
+        operands: &[Traced<'_>],
         findings: &Findings,
     ) -> Vec<Conflict> {
         let conflict = |finding: &order::Finding| {

@@ -4,7 +4,7 @@
 //! Memory is named by the address of its `Allocation`. One from outside is kept here, and so stays; one that was born in the capture
 //! leaves when it is dropped, and its block is free for what is captured next.
 
-use crate::kernel::AccessMode;
+use crate::kernel::{AccessMode, Operand, OwnedOperand};
 use crate::memory::Allocation;
 use crate::order::{Access, ByteRange, Ledger, Use};
 use std::collections::HashMap;
@@ -31,22 +31,14 @@ enum Memory {
     Inside(Weak<Allocation>),
 }
 
-/// Memory that each launch of a graph touches, and how.
-#[derive(Clone)]
-pub(super) struct Touched {
-    pub(super) allocation: Arc<Allocation>,
-    pub(super) range: ByteRange,
-    pub(super) mode: AccessMode,
-}
-
-/// One operand of an op that is captured.
-pub(super) struct Operand<'a> {
+/// An operand of a captured op, with its memory's history in the capture.
+pub(super) struct Traced<'a> {
     ledger: &'a Ledger,
     range: ByteRange,
     mode: AccessMode,
 }
 
-impl Access for Operand<'_> {
+impl Access for Traced<'_> {
     fn ledger(&self) -> &Ledger {
         self.ledger
     }
@@ -82,17 +74,19 @@ impl Histories {
     }
 
     /// The operands of an op, each with its memory's history in this capture.
-    pub(super) fn operands<'t>(
-        &mut self,
-        touches: impl Iterator<Item = (&'t Arc<Allocation>, ByteRange, AccessMode)> + Clone,
-    ) -> Vec<Operand<'_>> {
-        for (allocation, ..) in touches.clone() {
+    pub(super) fn traced(&mut self, operands: &[Operand<'_>]) -> Vec<Traced<'_>> {
+        for &Operand { allocation, .. } in operands {
             if !self.by_address.contains_key(&address(allocation)) {
                 self.enter(allocation, || Memory::Outside(allocation.clone()), Ledger::unknown());
             }
         }
         let of = |allocation: &Arc<Allocation>| &self.by_address[&address(allocation)].ledger;
-        touches.map(|(allocation, range, mode)| Operand { ledger: of(allocation), range, mode }).collect()
+        let traced = |operand: &Operand<'_>| Traced {
+            ledger: of(operand.allocation),
+            range: operand.range,
+            mode: operand.access,
+        };
+        operands.iter().map(traced).collect()
     }
 
     /// Adds an op's access to what a launch does.
@@ -111,7 +105,7 @@ impl Histories {
     }
 
     /// What launches touch, of the memory that is still there, in the order in which the capture met it.
-    pub(super) fn into_touched(self) -> Vec<Touched> {
+    pub(super) fn into_touched(self) -> Vec<OwnedOperand<Arc<Allocation>>> {
         let mut histories: Vec<History> = self.by_address.into_values().collect();
         histories.sort_unstable_by_key(|history| history.met);
         let touched = histories.into_iter().flat_map(|mut history| {
@@ -125,7 +119,8 @@ impl Histories {
                 }),
             };
             let of = |allocation: Arc<Allocation>| {
-                let touched = |(range, mode)| Touched { allocation: allocation.clone(), range, mode };
+                let touched =
+                    |(range, access)| OwnedOperand { allocation: allocation.clone(), range, access };
                 history.accesses.into_iter().map(touched).collect::<Vec<_>>()
             };
             allocation.map(of).unwrap_or_default()

@@ -18,15 +18,14 @@ pub(crate) use pool::GraphPool;
 use crate::device::{Device, DeviceShared};
 use crate::driver::{Claim, Command, DriverGraph, Plan, Step, Work};
 use crate::error::{Error, ErrorKind, Result};
-use crate::kernel::AccessMode;
+use crate::kernel::{AccessMode, Operand, OwnedOperand};
 use crate::memory::Allocation;
 use crate::order::ByteRange;
 use crate::pending::{DeviceValue, Pending};
 use crate::site::Site;
-use crate::stream::{Op, Stream, Touch};
+use crate::stream::{Op, Stream};
 use crate::timeline::Keep;
 use capture::{Capturing, Recorded};
-use histories::Touched;
 use std::fmt;
 use std::sync::Arc;
 
@@ -48,7 +47,7 @@ struct Captured {
     streams: usize,
     /// Stands for the memory of the pool: each launch writes it.
     own: Arc<Allocation>,
-    touched: Vec<Touched>,
+    touched: Vec<OwnedOperand<Arc<Allocation>>>,
     /// The memory of the pool, and of those of graphs that are part of it.
     claims: Vec<Claim>,
     /// Of the pool alone.
@@ -229,13 +228,13 @@ impl Graph {
     pub fn launch(&self, stream: &Stream) -> Pending<()> {
         let site = Site::here(&"graph");
         let graph = &*self.0;
-        let own =
-            Touch { allocation: &graph.own, range: ByteRange::contiguous(0, 1), mode: AccessMode::Write };
-        let mut touches = Vec::with_capacity(graph.touched.len() + 1);
-        touches.push(own);
-        touches.extend(graph.touched.iter().map(|touched| {
-            let Touched { allocation, range, mode } = touched;
-            Touch { allocation, range: *range, mode: *mode }
+        let range = ByteRange::contiguous(0, 1);
+        let own = Operand { allocation: &graph.own, range, access: AccessMode::Write };
+        let mut operands = Vec::with_capacity(graph.touched.len() + 1);
+        operands.push(own);
+        operands.extend(graph.touched.iter().map(|touched| {
+            let OwnedOperand { allocation, range, access } = touched;
+            Operand { allocation, range: *range, access: *access }
         }));
         let core = stream.core();
         if !Arc::ptr_eq(&core.device, &graph.device) {
@@ -252,7 +251,7 @@ impl Graph {
             );
             return Pending::refused_on(core, error.at(site));
         }
-        let mut op = Op::new("graph", site, &touches);
+        let mut op = Op::new("graph", site, &operands);
         op.of_many = true;
         op.plan = Some(&graph.plan);
         op.claims = &graph.claims;

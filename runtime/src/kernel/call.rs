@@ -4,137 +4,10 @@
 //! that they are contiguous and that the `where` holds. A failed check is kept in the call and refused at the launch, so
 //! that calls can be written in one expression. Making a call of up to six operands and six arguments allocates nothing.
 
-use super::{AccessMode, Arg, Args, Kernel, ParamKind};
-use crate::driver::DevicePtr;
-use crate::element::Element;
+use super::{Arg, Args, Kernel, Operand, ParamKind};
 use crate::error::{Error, ErrorKind};
-use crate::memory::Allocation;
-use crate::order::ByteRange;
 use smallvec::SmallVec;
 use std::fmt;
-use std::marker::PhantomData;
-use std::sync::Arc;
-
-/// Something that a kernel can take where its declaration says `&[T]` or `&mut [T]`.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be passed where the kernel takes a slice of `{T}`",
-    note = "pass a reference to device memory of that element type, such as `&Buffer<{T}>`"
-)]
-pub trait IntoOperand<'a, T: Element> {
-    /// Which memory it is.
-    fn into_operand(self) -> RawOperand<'a, T>;
-}
-
-/// Elements of device memory, before it is known what a kernel does with them.
-#[derive(Debug)]
-pub struct RawOperand<'a, T> {
-    allocation: &'a Arc<Allocation>,
-    range: ByteRange,
-    len: usize,
-    _element: PhantomData<fn() -> T>,
-}
-
-impl<T> Clone for RawOperand<'_, T> {
-    #[inline]
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for RawOperand<'_, T> {}
-
-impl<'a, T: Element> RawOperand<'a, T> {
-    /// The elements in `range`, by bytes from the start of `allocation`: inside it, and each run whole, aligned elements.
-    #[inline]
-    #[allow(dead_code, reason = "buffers make operands")]
-    pub(crate) fn new(allocation: &'a Arc<Allocation>, range: ByteRange) -> Self {
-        debug_assert!(range.end() <= allocation.len_bytes as u64);
-        debug_assert!(range.runs().all(|(offset, len)| {
-            (offset | len).is_multiple_of(size_of::<T>() as u64)
-                && (allocation.ptr.0 + offset).is_multiple_of(align_of::<T>() as u64)
-        }));
-        let len = range.len_bytes() as usize / size_of::<T>();
-        RawOperand { allocation, range, len, _element: PhantomData }
-    }
-
-    /// Elements.
-    #[inline]
-    pub const fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether it has no elements.
-    #[inline]
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// The argument that a kernel gets: where the first element is, and how many there are.
-    #[inline]
-    pub(super) fn arg(&self) -> Arg {
-        Arg::slice(self.allocation.ptr.offset(self.range.offset()).0, self.len)
-    }
-
-    /// The operand of a kernel that accesses it so.
-    #[inline]
-    pub(super) const fn with_access(self, access: AccessMode) -> Operand<'a> {
-        Operand { allocation: self.allocation, range: self.range, len: self.len, access }
-    }
-}
-
-impl<'a, T: Element> IntoOperand<'a, T> for RawOperand<'a, T> {
-    #[inline]
-    fn into_operand(self) -> RawOperand<'a, T> {
-        self
-    }
-}
-
-/// Device memory that a call touches, and how.
-#[derive(Clone, Copy, Debug)]
-pub struct Operand<'a> {
-    pub(crate) allocation: &'a Arc<Allocation>,
-    pub(crate) range: ByteRange,
-    pub(crate) len: usize,
-    pub(crate) access: AccessMode,
-}
-
-impl Operand<'_> {
-    /// The address of its first byte.
-    #[inline]
-    pub fn address(&self) -> DevicePtr {
-        self.allocation.ptr.offset(self.range.offset())
-    }
-
-    /// Which bytes of its allocation it is.
-    #[inline]
-    pub const fn range(&self) -> ByteRange {
-        self.range
-    }
-
-    /// What the kernel does with it.
-    #[inline]
-    pub const fn access(&self) -> AccessMode {
-        self.access
-    }
-
-    /// Elements.
-    #[inline]
-    pub const fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether it has no elements.
-    #[inline]
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Whether it is one run of memory, as kernels take it.
-    #[inline]
-    pub const fn is_contiguous(&self) -> bool {
-        self.range.is_contiguous()
-    }
-}
 
 /// A kernel with its arguments, to be launched on a stream.
 ///
@@ -208,6 +81,7 @@ pub(super) fn strided_operand<const N: usize>(
 fn refuse_strided<const N: usize>(kernel: &Kernel, operands: [Operand<'_>; N]) -> Option<Error> {
     let slices = kernel.params.iter().filter(|param| matches!(param.kind, ParamKind::Slice { .. }));
     let (param, operand) = slices.zip(&operands).find(|(_, operand)| !operand.is_contiguous())?;
+    let ParamKind::Slice { element_bytes, .. } = param.kind else { return None };
     let rows = operand.range.runs().count();
     Some(Error::new(
         ErrorKind::Shape,
@@ -216,7 +90,7 @@ fn refuse_strided<const N: usize>(kernel: &Kernel, operands: [Operand<'_>; N]) -
              copy it first",
             kernel.name,
             param.name,
-            operand.len / rows,
+            operand.range.len_bytes() as usize / element_bytes / rows,
         ),
     ))
 }

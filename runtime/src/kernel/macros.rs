@@ -82,8 +82,8 @@
 /// # warpline_runtime::kernel! {
 /// #     pub unsafe fn negate(y: &mut [f32]) { cpu: |y| y.iter_mut().for_each(|y| *y = -*y) }
 /// # }
-/// use warpline_runtime::kernel::RawOperand;
-/// fn negated(y: RawOperand<'_, f64>) {
+/// use warpline_runtime::kernel::Elements;
+/// fn negated(y: Elements<'_, f64>) {
 ///     let _ = negate(y);
 /// }
 /// ```

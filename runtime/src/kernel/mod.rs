@@ -9,9 +9,10 @@ mod cuda_text;
 mod device_code;
 mod library;
 mod macros;
+mod operand;
 mod ptx;
 
-pub use call::{IntoOperand, KernelCall, Operand, RawOperand};
+pub use call::KernelCall;
 pub use config::LaunchConfig;
 #[doc(hidden)]
 pub use device_code::Compared;
@@ -23,6 +24,8 @@ pub use library::{
 };
 #[doc(hidden)]
 pub use macros::expansion as __private;
+pub(crate) use operand::OwnedOperand;
+pub use operand::{Elements, IntoOperand, Operand};
 pub use ptx::entry_params;
 #[cfg(feature = "cuda")]
 pub(crate) use ptx::{Target, head};

@@ -4,7 +4,7 @@ use super::Allocation;
 use crate::device::Device;
 use crate::element::Element;
 use crate::error::{Error, ErrorKind, Result};
-use crate::kernel::{IntoOperand, RawOperand};
+use crate::kernel::{AccessMode, Elements, IntoOperand, Operand};
 use crate::order::ByteRange;
 use std::fmt;
 use std::marker::PhantomData;
@@ -223,10 +223,18 @@ fn bounds(range: impl RangeBounds<usize>, len: usize, what: &str) -> Result<(usi
     Ok((start, end))
 }
 
+impl<T: Element> Buffer<T> {
+    /// What an op that accesses it so touches.
+    #[inline]
+    pub(crate) fn operand(&self, access: AccessMode) -> Operand<'_> {
+        Operand { allocation: &self.allocation, range: self.range(), access }
+    }
+}
+
 impl<'a, T: Element> IntoOperand<'a, T> for &'a Buffer<T> {
     #[inline]
-    fn into_operand(self) -> RawOperand<'a, T> {
-        RawOperand::new(&self.allocation, self.range())
+    fn into_operand(self) -> Elements<'a, T> {
+        Elements::new(&self.allocation, self.range())
     }
 }
 

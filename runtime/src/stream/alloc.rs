@@ -18,12 +18,12 @@
 //! split or joined block needs no bookkeeping: what is handed out is zeroed, however it came about.
 
 use super::core::StreamCore;
-use super::enqueue::{Op, Touch};
+use super::enqueue::Op;
 use super::handle::Stream;
 use crate::driver::{Command, Fill};
 use crate::element::Element;
 use crate::error::{Error, ErrorKind, Result};
-use crate::kernel::AccessMode;
+use crate::kernel::{AccessMode, Operand};
 use crate::memory::{Allocation, Buffer};
 use crate::order::{ByteRange, Use};
 use crate::site::Site;
@@ -135,8 +135,8 @@ impl StreamCore {
     fn zero(self: &Arc<Self>, site: Site, allocation: &Arc<Allocation>) -> Result<()> {
         let len_bytes = allocation.len_bytes;
         let range = ByteRange::contiguous(0, len_bytes as u64);
-        let touches = [Touch { allocation, range, mode: AccessMode::Write }];
-        let mut op = Op::new("fill", site, &touches);
+        let operands = [Operand { allocation, range, access: AccessMode::Write }];
+        let mut op = Op::new("fill", site, &operands);
         // It belongs to the allocation, which takes no room.
         op.without_permit = true;
         let fill = Fill {

@@ -6,7 +6,7 @@
 //! refused, and handed back.
 
 use super::core::StreamCore;
-use super::enqueue::{Op, Touch};
+use super::enqueue::Op;
 use super::handle::Stream;
 use super::held::{self, After, Staging};
 use crate::device::Device;
@@ -92,9 +92,8 @@ impl Stream {
         let end = self.host_end(site, host.bytes());
         let same_len = self.same_len(site, host.len(), buffer.len());
         let slot: Slot = Arc::new(Mutex::new(Some(host.into_bytes())));
-        let touches =
-            [Touch { allocation: buffer.allocation(), range: buffer.range(), mode: AccessMode::Write }];
-        let mut op = Op::new("copy", site, &touches);
+        let operands = [buffer.operand(AccessMode::Write)];
+        let mut op = Op::new("copy", site, &operands);
         op.keep = Some(slot.clone());
         let place = self.enqueue_copy(
             &mut op,
@@ -119,9 +118,8 @@ impl Stream {
         let site = Site::here(&"copy_from_shared");
         let same_len = self.same_len(site, host.len(), buffer.len());
         let end = same_len.and_then(|()| self.host_end(site, host.bytes()));
-        let touches =
-            [Touch { allocation: buffer.allocation(), range: buffer.range(), mode: AccessMode::Write }];
-        let mut op = Op::new("copy", site, &touches);
+        let operands = [buffer.operand(AccessMode::Write)];
+        let mut op = Op::new("copy", site, &operands);
         op.keep = Some(host.clone());
         let place = self.enqueue_copy(&mut op, end.map(HostSide::There), CopyKind::HostToDevice, buffer);
         Pending::value(self.core(), place, ())
@@ -196,9 +194,8 @@ impl Stream {
     fn copy_out<T: Element>(&self, site: Site, buffer: &Buffer<T>) -> Result<(Result<super::Place>, Slot)> {
         let memory = self.staging_memory(site, buffer.len_bytes())?;
         let (len, slot) = (buffer.len(), Slot::default());
-        let touches =
-            [Touch { allocation: buffer.allocation(), range: buffer.range(), mode: AccessMode::Read }];
-        let mut op = Op::new("copy", site, &touches);
+        let operands = [buffer.operand(AccessMode::Read)];
+        let mut op = Op::new("copy", site, &operands);
         op.keep = Some(slot.clone());
         let mine = slot.clone();
         let fill = move |bytes| *mine.lock() = Some(Pinned::<T>::new(bytes, len).into_bytes());
@@ -222,9 +219,8 @@ impl Stream {
     /// # Errors
     /// As [`write`](Self::write).
     pub fn write_at<T: Element>(&self, site: Site, buffer: &Buffer<T>, host: &[T]) -> Pending<()> {
-        let touches =
-            [Touch { allocation: buffer.allocation(), range: buffer.range(), mode: AccessMode::Write }];
-        let mut op = Op::new("copy", site, &touches);
+        let operands = [buffer.operand(AccessMode::Write)];
+        let mut op = Op::new("copy", site, &operands);
         let memory = self.same_len(site, host.len(), buffer.len());
         let place = match memory.and_then(|()| self.staging_memory(site, size_of_val(host))) {
             Err(error) => self.enqueue_copy(&mut op, Err(error), CopyKind::HostToDevice, buffer),
@@ -308,15 +304,8 @@ impl Stream {
         } else {
             CopyKind::DeviceToDevice
         };
-        let touches = [
-            Touch { allocation: source.allocation(), range: source.range(), mode: AccessMode::Read },
-            Touch {
-                allocation: destination.allocation(),
-                range: destination.range(),
-                mode: AccessMode::Write,
-            },
-        ];
-        let mut op = Op::new("copy", site, &touches);
+        let operands = [source.operand(AccessMode::Read), destination.operand(AccessMode::Write)];
+        let mut op = Op::new("copy", site, &operands);
         op.peers = peers;
         if leaves {
             // A stream keeps its own device for what is in flight, and only that one.

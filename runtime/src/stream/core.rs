@@ -1,27 +1,27 @@
 //! A stream's state, and the one way onto it.
 //!
 //! # Who may touch what, when
-//! * `desk` is the stream's one lock. It is held across "next ticket, check, driver call", so that ticket order is enqueue
-//!   order. `poll` and `drop` never wait for it: all they want is a marker, and they leave the request (`desk.rs`).
-//! * `known` has a lock of its own, because the allocator reads it while it holds the pool. It is written only while the desk
+//! * `state` is behind the stream's one lock. It is held across "next ticket, check, driver call", so that ticket order is enqueue
+//!   order. `poll` and `drop` never wait for it: all they want is a marker, and they delegate that (`delegation.rs`).
+//! * `known` has a lock of its own, because the allocator reads it while it holds the pool. It is written only while the lock
 //!   is held.
-//! * `issued` and `version` are written at the desk and read by anybody.
-//! * The marks that a stream carries are changed at its desk, and cleared when it closes.
+//! * `issued` and `version` are written under the lock and read by anybody.
+//! * The marks that a stream carries are changed under its lock, and cleared when it closes.
 //! * No user code, waker or twin runs while any of these is held.
 //!
 //! # Mutex order
-//! desk → ledgers, by address → known → waiting. Never two desks at once. The pool's lock is taken with no desk held.
+//! lock of the stream → ledgers, by address → known → waiting. Never those of two streams at once. The pool's lock is taken with none held.
 
-use super::enqueue::InMemory;
 use super::held::{Coming, HeldBack};
 use super::late::Late;
-use crate::desk::{Desk, Seat, Serve};
+use crate::delegation::{DelegationLock, Locked, Serve};
 use crate::device::DeviceShared;
 use crate::driver::{
     Command, DriverError, DriverEvent, DriverStream, Priority, RawHandle, StreamOptions, Submission,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::graph::Capture;
+use crate::kernel::Operand;
 use crate::offload::{self, Duty};
 use crate::order::{self, Clock, MAX_TICKET, Mark, Marks, Named, OrderMode, StreamId, Use, leaves_a_mark};
 use crate::panics::{Concern, Epoch, Reached};
@@ -51,11 +51,11 @@ pub(crate) struct StreamCore {
     pub(crate) id: StreamId,
     pub(crate) device: Arc<DeviceShared>,
     pub(crate) timeline: Arc<Timeline>,
-    /// The stream at the driver, for what needs no desk.
+    /// The stream at the driver, for what needs no lock.
     pub(crate) driver: Arc<dyn DriverStream>,
     /// Whether it is being captured, and by which capture: written by that capture's thread.
     pub(super) captured: AtomicBool,
-    /// As `State::closed`, for those who do not sit down.
+    /// As `State::closed`, for those who do not take the lock.
     closed: AtomicBool,
     /// A hint that `late` has entries, or may soon have some (`late.rs`).
     pub(super) late_matters: AtomicU8,
@@ -63,7 +63,7 @@ pub(crate) struct StreamCore {
     pub(super) issued: AtomicU64,
     /// As many permits as ops may be in flight.
     pub(crate) room: Option<(Arc<Semaphore>, usize)>,
-    pub(crate) desk: Desk<State>,
+    pub(crate) state: DelegationLock<State>,
     pub(super) version: AtomicU64,
     pub(crate) known: Mutex<Clock>,
     /// The newest ticket that a `Pending` was made for. Only kept where markers are written.
@@ -84,7 +84,7 @@ pub(crate) struct StreamCore {
     pub(crate) label: Arc<str>,
 }
 
-/// What only the one at the desk touches.
+/// What the stream's lock guards.
 #[repr(C)]
 pub(crate) struct State {
     pub(crate) issued: Ticket,
@@ -103,7 +103,7 @@ pub(crate) struct State {
     /// The latest waits: stream, its ticket, its version. Asking for the same again is nothing to do.
     pub(super) waited: [(StreamId, Ticket, u64); 4],
     pub(super) waited_at: usize,
-    /// What was kept for a submission that the driver refused, to be dropped by whoever leaves the desk.
+    /// What was kept for a submission that the driver refused, to be dropped by whoever lets go of the lock.
     pub(crate) forgotten: Option<Released>,
     /// Why what was accepted never got to the driver, and nothing more does.
     pub(super) lost: Option<DriverError>,
@@ -246,7 +246,7 @@ impl StreamCore {
             priority: settings.priority,
             timeline,
             driver,
-            desk: Desk::new(state(core), device.signalled),
+            state: DelegationLock::new(state(core), device.signalled),
             known: Mutex::default(),
             issued: AtomicU64::new(0),
             version: AtomicU64::new(0),
@@ -295,17 +295,17 @@ impl StreamCore {
     /// Sits down to enqueue something: the stream is open, the device works, and nobody does foreign work here. `turn`: whether
     /// the caller is the one that does.
     #[inline(always)]
-    pub(crate) fn sit(&self, site: Site, turn: bool) -> Result<Seat<'_, State>> {
+    pub(crate) fn lock(&self, site: Site, turn: bool) -> Result<Locked<'_, State>> {
         self.may_ask(site)?;
-        let seat = self.desk.sit();
-        if seat.closed || (seat.foreign.is_some() && !turn) || seat.issued >= MAX_TICKET {
-            return self.sit_slowly(seat, site, turn);
+        let state = self.state.lock();
+        if state.closed || (state.foreign.is_some() && !turn) || state.issued >= MAX_TICKET {
+            return self.lock_slowly(state, site, turn);
         }
         self.device.ensure_open()?;
-        Ok(seat)
+        Ok(state)
     }
 
-    /// Refuses code that a device waits for: the one at the desk may wait for room that comes when
+    /// Refuses code that a device waits for: who holds the stream's lock may wait for room that comes when
     /// that code has returned.
     #[inline]
     pub(crate) fn may_ask(&self, site: Site) -> Result<()> {
@@ -313,20 +313,20 @@ impl StreamCore {
     }
 
     #[cold]
-    fn sit_slowly<'a>(
+    fn lock_slowly<'a>(
         &'a self,
-        mut seat: Seat<'a, State>,
+        mut state: Locked<'a, State>,
         site: Site,
         turn: bool,
-    ) -> Result<Seat<'a, State>> {
+    ) -> Result<Locked<'a, State>> {
         if !turn {
-            seat = self.wait_for_turn(seat, site)?;
+            state = self.wait_for_turn(state, site)?;
         }
-        if seat.closed || seat.issued >= MAX_TICKET {
+        if state.closed || state.issued >= MAX_TICKET {
             return Err(self.closed_error(site));
         }
         self.device.ensure_open()?;
-        Ok(seat)
+        Ok(state)
     }
 
     /// Waits until nobody does foreign work here.
@@ -334,8 +334,8 @@ impl StreamCore {
     /// # Errors
     /// `Reentrant` if this thread does, or must not wait.
     #[cold]
-    fn wait_for_turn<'a>(&'a self, mut seat: Seat<'a, State>, site: Site) -> Result<Seat<'a, State>> {
-        while let Some(thread) = seat.foreign {
+    fn wait_for_turn<'a>(&'a self, mut state: Locked<'a, State>, site: Site) -> Result<Locked<'a, State>> {
+        while let Some(thread) = state.foreign {
             let why = if thread == std::thread::current().id() {
                 "this thread holds the stream's turn for foreign work; enqueue through the raw stream it was given, or after it \
                  returns"
@@ -343,14 +343,14 @@ impl StreamCore {
                 "another thread holds the stream's turn for foreign work, and a waker must not wait for it; enqueue in a task"
             } else {
                 let turns = self.device.foreign_turns.ended();
-                drop(seat);
+                drop(state);
                 self.device.foreign_turns.wait_for_more_than(turns);
-                seat = self.desk.sit();
+                state = self.state.lock();
                 continue;
             };
             return Err(Error::new(ErrorKind::Reentrant, format!("{}: {why}", site.on(&self.label))));
         }
-        Ok(seat)
+        Ok(state)
     }
 
     /// Where the stream stands, behind foreign work that is being enqueued.
@@ -359,8 +359,8 @@ impl StreamCore {
     /// As [`wait_for_turn`](Self::wait_for_turn), and those of the driver.
     #[cold]
     pub(crate) fn snapshot_behind_turns(&self, site: Site) -> Result<Snapshot> {
-        let mut seat = self.wait_for_turn(self.desk.sit(), site)?;
-        self.snapshot_at(&mut seat, |_| false).map_err(|error| self.refused(site, &error))
+        let mut state = self.wait_for_turn(self.state.lock(), site)?;
+        self.snapshot_at(&mut state, |_| false).map_err(|error| self.refused(site, &error))
     }
 
     /// Whether the stream takes allocations: it is open and the device works.
@@ -447,7 +447,7 @@ impl StreamCore {
         submitted.map(|()| ticket)
     }
 
-    /// Called after the desk was left by one who has put something on the stream: what is told to others may run their code.
+    /// Called after the lock was let go by one who has put something on the stream: what is told to others may run their code.
     /// `what`: the command's kind, and the bytes it moves or touches.
     #[inline]
     pub(crate) fn submitted(&self, site: Site, ticket: Ticket, what: impl FnOnce() -> (&'static str, u64)) {
@@ -493,31 +493,31 @@ impl StreamCore {
         self.held.load(Ordering::Relaxed) == ticket && self.let_go.load(Ordering::Relaxed) != ticket
     }
 
-    /// Makes sure that a marker for `ticket` will be written, without waiting for the desk.
+    /// Makes sure that a marker for `ticket` will be written, without waiting for the stream's lock.
     #[inline]
     pub(crate) fn want_marker(self: &Arc<Self>, ticket: Ticket) {
         if self.device.signalled && offload::duty().is_barred() {
             let core = self.clone();
-            return offload::run_where_it_may_block(move || core.desk.request(ticket));
+            return offload::run_where_it_may_block(move || core.state.delegate(ticket));
         }
-        self.desk.request(ticket);
+        self.state.delegate(ticket);
     }
 
     /// Entries of both clocks, for figures.
     pub(crate) fn clock_len(&self) -> usize {
-        self.desk.sit().stated.entries().len() + self.known.lock().entries().len()
+        self.state.lock().stated.entries().len() + self.known.lock().entries().len()
     }
 
     /// Where the stream stands, for an await of everything so far.
     pub(crate) fn here(&self) -> Place {
-        let seat = self.desk.sit();
-        self.stand_at(seat.issued);
-        Place::at(seat.issued, seat.stated.clone())
+        let state = self.state.lock();
+        self.stand_at(state.issued);
+        Place::at(state.issued, state.stated.clone())
     }
 
     /// Where the stream stands, for others to wait for. The driver makes a mark unless `implied` says that nobody needs it.
     pub(crate) fn snapshot(&self, implied: impl FnOnce(Use) -> bool) -> Result<Snapshot, DriverError> {
-        self.snapshot_at(&mut self.desk.sit(), implied)
+        self.snapshot_at(&mut self.state.lock(), implied)
     }
 
     /// The same for who may also await it.
@@ -525,36 +525,36 @@ impl StreamCore {
         &self,
         implied: impl FnOnce(Use) -> bool,
     ) -> Result<Snapshot, DriverError> {
-        let mut seat = self.desk.sit();
-        self.stand_at(seat.issued);
-        self.snapshot_at(&mut seat, implied)
+        let mut state = self.state.lock();
+        self.stand_at(state.issued);
+        self.snapshot_at(&mut state, implied)
     }
 
     fn snapshot_at(
         &self,
-        seat: &mut State,
+        state: &mut State,
         implied: impl FnOnce(Use) -> bool,
     ) -> Result<Snapshot, DriverError> {
         // What is marked during foreign work stands before it: nobody knows how much of it is on the stream yet.
-        let ticket = if seat.foreign_from == 0 { seat.issued } else { seat.foreign_from - 1 };
+        let ticket = if state.foreign_from == 0 { state.issued } else { state.foreign_from - 1 };
         let used = Use { stream: self.id, ticket };
         // Edges of the runtime's own before foreign work are behind that place.
-        let known = if seat.foreign_from == 0 { self.known.lock().clone() } else { Clock::default() };
+        let known = if state.foreign_from == 0 { self.known.lock().clone() } else { Clock::default() };
         let (mut event, mut coming) = (None, None);
         if !self.timeline.reached(used.ticket) && !implied(used) {
-            match (&mut seat.held, &seat.lost) {
+            match (&mut state.held, &state.lost) {
                 (_, Some(why)) => return Err(why.clone()),
                 (Some(held), None) => coming = Some(held.record()),
-                (None, None) => event = seat.raw.record()?,
+                (None, None) => event = state.raw.record()?,
             }
         }
         Ok(Snapshot {
             timeline: self.timeline.clone(),
             used,
             version: self.version(),
-            stated: seat.stated.clone(),
+            stated: state.stated.clone(),
             known,
-            marks: seat.marks.clone(),
+            marks: state.marks.clone(),
             event,
             coming,
             capture: None,
@@ -570,17 +570,17 @@ impl StreamCore {
     /// and returns the error that ends the mark when it is looked at. `everybodys`: whether the
     /// bytes may have changed, so that nobody is to read them.
     #[cold]
-    pub(crate) fn mark<A: InMemory>(&self, touches: &[A], error: Error, everybodys: bool) -> Error {
+    pub(crate) fn mark(&self, operands: &[Operand<'_>], error: Error, everybodys: bool) -> Error {
         if self.is_captured() {
             // A refused step of a capture fails the capture.
             return error;
         }
-        let written = |touch: &&A| touch.mode().writes() && !touch.range().is_empty();
-        let mut written: SmallVec<[&A; 2]> = touches.iter().filter(written).collect();
+        let written = |operand: &&Operand<'_>| operand.access.writes() && !operand.range.is_empty();
+        let mut written: SmallVec<[&Operand<'_>; 2]> = operands.iter().filter(written).collect();
         if error.kind() == ErrorKind::Fault {
             // Nobody reads the memory of a device that has failed. What its op was to write
             // elsewhere may have changed.
-            written.retain(|touch| !Arc::ptr_eq(&touch.allocation().device, &self.device));
+            written.retain(|operand| !Arc::ptr_eq(&operand.allocation.device, &self.device));
             order::mark(&written, &Mark::new(self.id, &error), true);
             return error;
         }
@@ -594,15 +594,15 @@ impl StreamCore {
         if reentry::holds_a_device() {
             return error;
         }
-        let mut seat = self.desk.sit();
-        if seat.closed {
+        let mut state = self.state.lock();
+        if state.closed {
             return error;
         }
-        let mark = seat.marks.mark_for(self.id, &error);
+        let mark = state.marks.mark_for(self.id, &error);
         order::mark(&written, &mark, false);
-        seat.marks.add(mark.clone());
+        state.marks.add(mark.clone());
         self.version.fetch_add(1, Ordering::Release);
-        drop(seat);
+        drop(state);
         error.with_mark(mark)
     }
 
@@ -653,15 +653,15 @@ impl StreamCore {
     /// here on: no program can name the stream any more, so the runtime adds the edges. Once it has
     /// run, the stream is before everything.
     pub(crate) fn close(self: &Arc<Self>) {
-        let mut seat = self.desk.sit();
-        if std::mem::replace(&mut seat.closed, true) {
+        let mut state = self.state.lock();
+        if std::mem::replace(&mut state.closed, true) {
             return;
         }
         self.closed.store(true, Ordering::Release);
         self.device.world.observed.close(self.id);
-        let last = seat.issued;
-        let marks = std::mem::take(&mut seat.marks);
-        drop((seat, marks));
+        let last = state.issued;
+        let marks = std::mem::take(&mut state.marks);
+        drop((state, marks));
         let unseen = std::mem::take(&mut *self.unseen.lock());
         drop(unseen);
         if self.timeline.settle(last) {

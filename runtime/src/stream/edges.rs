@@ -5,7 +5,7 @@
 //! 1. A stated wait takes a ticket if it changes the stated clock, whether the driver has to wait
 //!    or not. Nothing else about it is the program's business.
 //! 2. An edge of the runtime's own takes no ticket. It is part of the op that follows in the same
-//!    sitting, and known from that op's ticket on.
+//!    holding of the lock, and known from that op's ticket on.
 //! 3. Whatever the driver gets here, the marker of the ticket before comes first if somebody holds
 //!    it: awaiting that ticket waits for nothing behind it.
 
@@ -123,7 +123,7 @@ impl StreamCore {
     }
 
     /// Makes the driver wait for `from` before the next ticket's work, which has to follow in this
-    /// sitting: the wait takes no ticket. Where the runtime puts such an edge is a matter of luck,
+    /// holding of the lock: the wait takes no ticket. Where the runtime puts such an edge is a matter of luck,
     /// and tickets are not.
     ///
     /// The edge is known from that ticket on: the caller merges it then ([`know`](Self::know)).

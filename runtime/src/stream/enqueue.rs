@@ -1,14 +1,14 @@
-//! From an op with its accesses to a ticket: shape rules, room, order check, driver call, in that order and in one sitting.
+//! From an op with its accesses to a ticket: shape rules, room, order check, driver call, in that order and under one lock.
 
 use super::core::{Place, Snapshot, State, StreamCore};
 use super::held::After;
 use crate::driver::{Claim, Command, DriverError, Plan, Point};
 use crate::error::{Error, ErrorKind, Result};
-use crate::kernel::{AccessMode, Operand};
+use crate::kernel::Operand;
 use crate::memory::Allocation;
 use crate::order::{
-    self, Access, Apart, Asker, ByteRange, Conflict, Entered, Entry, Finding, Findings, Ledger, MAX_ACCESSES,
-    Named, OrderMode, Refused, Strictness, Use, check_and_enter, overlap_within,
+    self, Access, Apart, Asker, Conflict, Entered, Entry, Finding, Findings, MAX_ACCESSES, Named, OrderMode,
+    Refused, Strictness, Use, check_and_enter, overlap_within,
 };
 use crate::site::Site;
 use crate::timeline::{Keep, Ticket, Until};
@@ -19,73 +19,12 @@ use tokio::sync::OwnedSemaphorePermit;
 /// The most operands of one op.
 const MAX_OPERANDS: usize = 255;
 
-/// One operand of an op.
-#[derive(Clone, Copy)]
-pub(crate) struct Touch<'a> {
-    pub(crate) allocation: &'a Arc<Allocation>,
-    pub(crate) range: ByteRange,
-    pub(crate) mode: AccessMode,
-}
-
-impl Access for Touch<'_> {
-    #[inline]
-    fn ledger(&self) -> &Ledger {
-        &self.allocation.ledger
-    }
-
-    #[inline]
-    fn range(&self) -> &ByteRange {
-        &self.range
-    }
-
-    #[inline]
-    fn mode(&self) -> AccessMode {
-        self.mode
-    }
-}
-
-impl Access for Operand<'_> {
-    #[inline]
-    fn ledger(&self) -> &Ledger {
-        &self.allocation.ledger
-    }
-
-    #[inline]
-    fn range(&self) -> &ByteRange {
-        &self.range
-    }
-
-    #[inline]
-    fn mode(&self) -> AccessMode {
-        self.access
-    }
-}
-
-/// What operands are besides an access: a place in some device's memory.
-pub(crate) trait InMemory: Access {
-    fn allocation(&self) -> &Arc<Allocation>;
-}
-
-impl InMemory for Touch<'_> {
-    #[inline]
-    fn allocation(&self) -> &Arc<Allocation> {
-        self.allocation
-    }
-}
-
-impl InMemory for Operand<'_> {
-    #[inline]
-    fn allocation(&self) -> &Arc<Allocation> {
-        self.allocation
-    }
-}
-
 /// An op about to be enqueued.
-pub(crate) struct Op<'a, A = Touch<'a>> {
+pub(crate) struct Op<'a> {
     /// `Command::kind`, for traces.
     pub(crate) kind: &'static str,
     pub(crate) site: Site,
-    pub(crate) touches: &'a [A],
+    pub(crate) operands: &'a [Operand<'a>],
     /// Whether a written operand may be exactly another operand.
     pub(crate) in_place: bool,
     /// Whether operands may be on other devices of the same backend: peer copies.
@@ -114,13 +53,13 @@ pub(crate) struct Op<'a, A = Touch<'a>> {
     pub(super) halfway: bool,
 }
 
-impl<'a, A: InMemory> Op<'a, A> {
+impl<'a> Op<'a> {
     #[inline]
-    pub(crate) fn new(kind: &'static str, site: Site, touches: &'a [A]) -> Self {
+    pub(crate) fn new(kind: &'static str, site: Site, operands: &'a [Operand<'a>]) -> Self {
         Op {
             kind,
             site,
-            touches,
+            operands,
             in_place: false,
             peers: false,
             turn: false,
@@ -150,9 +89,9 @@ impl StreamCore {
     /// Puts an op on the stream. A refusal may mark what the op would have written and changes
     /// nothing else.
     #[inline]
-    pub(crate) fn enqueue<A: InMemory>(
+    pub(crate) fn enqueue(
         self: &Arc<Self>,
-        op: &mut Op<'_, A>,
+        op: &mut Op<'_>,
         command: impl FnOnce(Ticket) -> Command,
     ) -> Result<Place> {
         if self.is_captured() {
@@ -168,35 +107,35 @@ impl StreamCore {
             Err(error) => return Err(self.not_written(op, error)),
         };
         self.submitted(op.site, place.ticket, || {
-            let touched = || op.touches.iter().map(|touch| touch.range().len_bytes()).sum();
+            let touched = || op.operands.iter().map(|operand| operand.range.len_bytes()).sum();
             (op.kind, if op.moved > 0 { op.moved } else { touched() })
         });
         Ok(place)
     }
 
     #[inline]
-    fn try_enqueue<A: InMemory>(
+    fn try_enqueue(
         self: &Arc<Self>,
-        op: &mut Op<'_, A>,
+        op: &mut Op<'_>,
         command: impl FnOnce(Ticket) -> Command,
     ) -> Result<Place> {
         if let Some(error) = op.refused.take() {
             return Err(error);
         }
-        let accesses = op.touches;
+        let accesses = op.operands;
         let mut order = Apart::new();
         let apart = order::apart(accesses, &mut order).then_some(&order);
         self.check_shape(op, apart.is_some())?;
         let world = &*self.device.world;
         let strictness = Strictness::of(world.mode);
-        // Declared before the seat, so that it is dropped after it: giving room back wakes who waits for it.
+        // Declared before the lock is taken, so that it is dropped after it is let go: giving room back wakes who waits for it.
         let permit;
-        let mut seat = self.sit(op.site, op.turn)?;
+        let mut state = self.lock(op.site, op.turn)?;
         permit = if op.without_permit { None } else { self.permit(op.site)? };
         let mut entered = Entered::default();
         let mut edges = Edges::default();
         loop {
-            let State { stated, marks, issued, .. } = &*seat;
+            let State { stated, marks, issued, .. } = &*state;
             let (stream, lane, observed, ensured) =
                 (self.id, self.lane(), &world.observed, &edges.ensured[..]);
             let asker = Asker { stream, lane, stated, observed, marks, ensured };
@@ -207,21 +146,21 @@ impl StreamCore {
                     return Err(Error::inherited(&op.site.on(&self.label), mark.error()));
                 }
                 Err(Refused::Unordered(findings)) if world.mode == OrderMode::Deny => {
-                    drop(seat);
+                    drop(state);
                     return Err(self.unordered(op.site, accesses, &findings));
                 }
                 Err(Refused::Unordered(findings)) => self.edges_for(op.site, accesses, findings)?,
                 Err(Refused::Needs(needs)) => needs,
             };
             if self.ensure(accesses, &needs, &mut edges) {
-                drop(seat);
+                drop(state);
                 self.insert_edges(op.site, op.turn, &needs, &mut edges)?;
-                seat = self.sit(op.site, op.turn)?;
+                state = self.lock(op.site, op.turn)?;
             }
         }
         let has_edges = !edges.from.is_empty();
         let claims = (world.mode != OrderMode::Deny).then(|| claims(op));
-        let ticket = seat.issued + 1;
+        let ticket = state.issued + 1;
         let mut kept = false;
         if let Some(keep) = op.keep.take() {
             self.timeline.keep_until(ticket, keep, Until::Over);
@@ -232,7 +171,7 @@ impl StreamCore {
             kept = true;
         }
         let led = if has_edges || op.gate.is_some() {
-            self.submit_edges(&mut seat, op.site, &edges, op.gate.take(), kept)
+            self.submit_edges(&mut state, op.site, &edges, op.gate.take(), kept)
         } else {
             Ok(())
         };
@@ -240,36 +179,36 @@ impl StreamCore {
         let submitted = match led {
             Ok(()) => {
                 if let Some(after) = op.after.take() {
-                    seat.hold_back(self, after);
+                    state.hold_back(self, after);
                 }
-                self.submit(&mut seat, op.site, command, claims, kept)
+                self.submit(&mut state, op.site, command, claims, kept)
             }
             Err(error) => Err(error),
         };
-        if has_edges && seat.issued == ticket {
+        if has_edges && state.issued == ticket {
             edges.from.iter().for_each(|from| self.know(from));
         }
         if let Err(error) = submitted {
             op.halfway = matches!(error, DriverError::Halfway(_));
             if !op.halfway {
-                let State { stated, marks, .. } = &*seat;
+                let State { stated, marks, .. } = &*state;
                 let (stream, lane, observed) = (self.id, self.lane(), &world.observed);
                 let asker = Asker { stream, lane, stated, observed, marks, ensured: &[] };
                 order::undo(accesses, &Entry { asker, ticket, site: &op.site, strictness }, entered);
             }
-            let forgotten = seat.forgotten.take();
-            drop(seat);
+            let forgotten = state.forgotten.take();
+            drop(state);
             forgotten.unwrap_or_default().run();
             return Err(self.refused(op.site, &error));
         }
-        if let Some(held) = &mut seat.held {
-            held.touches(accesses);
+        if let Some(held) = &mut state.held {
+            held.note_operands(accesses);
         }
         if unmarks {
             order::overwritten(accesses);
         }
-        let place = Place { holds: true, ..Place::at(ticket, seat.stated.clone()) };
-        drop(seat);
+        let place = Place { holds: true, ..Place::at(ticket, state.stated.clone()) };
+        drop(state);
         if !entered.findings.is_empty() {
             self.warn_of(op.site, accesses, &entered.findings);
         }
@@ -277,11 +216,11 @@ impl StreamCore {
     }
 
     #[inline]
-    pub(crate) fn check_shape<A: InMemory>(&self, op: &Op<'_, A>, apart: bool) -> Result<()> {
-        let accesses = op.touches;
-        for touch in accesses {
-            if !Arc::ptr_eq(&touch.allocation().device, &self.device) {
-                self.check_device(op.site, op.peers, touch.allocation())?;
+    pub(crate) fn check_shape(&self, op: &Op<'_>, apart: bool) -> Result<()> {
+        let accesses = op.operands;
+        for operand in accesses {
+            if !Arc::ptr_eq(&operand.allocation.device, &self.device) {
+                self.check_device(op.site, op.peers, operand.allocation)?;
             }
         }
         let most = if op.of_many { MAX_ACCESSES } else { MAX_OPERANDS };
@@ -295,7 +234,7 @@ impl StreamCore {
             && !op.of_many
             && let Some((one, two)) = overlap_within(accesses, op.in_place)
         {
-            let (a, b) = (accesses[one].range(), accesses[two].range());
+            let (a, b) = (accesses[one].range, accesses[two].range);
             return Err(Error::new(
                 ErrorKind::Overlap,
                 format!(
@@ -359,7 +298,7 @@ impl StreamCore {
     }
 
     #[cold]
-    fn conflicts<A: Access>(&self, op: Site, accesses: &[A], findings: &Findings) -> Vec<Conflict> {
+    fn conflicts(&self, op: Site, accesses: &[Operand<'_>], findings: &Findings) -> Vec<Conflict> {
         let world = &self.device.world;
         let conflict = |finding: &Finding| {
             let Use { stream: id, ticket } = finding.earlier.used;
@@ -380,13 +319,13 @@ impl StreamCore {
     }
 
     #[cold]
-    fn unordered<A: Access>(&self, op: Site, accesses: &[A], findings: &Findings) -> Error {
+    fn unordered(&self, op: Site, accesses: &[Operand<'_>], findings: &Findings) -> Error {
         let conflicts = self.conflicts(op, accesses, findings);
         Error::with_conflicts(ErrorKind::Unordered, order::describe(&conflicts), conflicts)
     }
 
     #[cold]
-    fn warn_of<A: Access>(&self, op: Site, accesses: &[A], findings: &Findings) {
+    fn warn_of(&self, op: Site, accesses: &[Operand<'_>], findings: &Findings) {
         for conflict in self.conflicts(op, accesses, findings) {
             if self.device.world.warns_first(conflict.earlier(), op) {
                 crate::report::unordered(&conflict);
@@ -396,7 +335,7 @@ impl StreamCore {
 
     /// In `wait` mode: the uses that edges are needed from, if there can be edges from all.
     #[cold]
-    fn edges_for<A: Access>(&self, site: Site, accesses: &[A], findings: Findings) -> Result<Vec<Use>> {
+    fn edges_for(&self, site: Site, accesses: &[Operand<'_>], findings: Findings) -> Result<Vec<Use>> {
         let world = &self.device.world;
         let possible = |used: Use| match world.stream(used.stream) {
             // Waiting for a device that has failed would take this one along.
@@ -413,14 +352,14 @@ impl StreamCore {
     /// Notes which of `needs` hold already: by the known clock, or because they are over. Whether
     /// any is left.
     #[cold]
-    fn ensure<A: Access>(&self, accesses: &[A], needs: &[Use], edges: &mut Edges) -> bool {
+    fn ensure(&self, accesses: &[Operand<'_>], needs: &[Use], edges: &mut Edges) -> bool {
         let world = &self.device.world;
         let known = self.known.lock().clone();
         let mut some_are_left = false;
         for used in needs {
             let over = world.is_finished(*used);
             if over {
-                let behind = |access: &&A| access.ledger().open().behind() == Some(*used);
+                let behind = |access: &&Operand<'_>| access.ledger().open().behind() == Some(*used);
                 accesses.iter().filter(behind).for_each(|access| access.ledger().open().clear_behind());
             }
             if over || known.covers(*used) {
@@ -432,7 +371,7 @@ impl StreamCore {
         some_are_left
     }
 
-    /// Notes where the streams of `needs` stand, for the op to wait for. No desk is held.
+    /// Notes where the streams of `needs` stand, for the op to wait for. No stream's lock is held.
     #[cold]
     fn insert_edges(&self, site: Site, turn: bool, needs: &[Use], edges: &mut Edges) -> Result<()> {
         let world = &self.device.world;
@@ -484,8 +423,8 @@ impl StreamCore {
 
     /// Marks what a refused op would have written, and notes which op it was.
     #[cold]
-    fn not_written<A: InMemory>(&self, op: &Op<'_, A>, error: Error) -> Error {
-        self.mark(op.touches, error.at(op.site), op.halfway)
+    fn not_written(&self, op: &Op<'_>, error: Error) -> Error {
+        self.mark(op.operands, error.at(op.site), op.halfway)
     }
 
     /// Whether a device-side edge from `other` is possible: same runtime, same backend.
@@ -497,16 +436,16 @@ impl StreamCore {
 
 /// The absolute bytes each operand touches.
 #[cold]
-fn claims<A: InMemory>(op: &Op<'_, A>) -> Box<[Claim]> {
-    let claim = |touch: &A| Claim {
-        range: touch.range().shifted(touch.allocation().ptr.0),
-        exclusive: touch.mode().writes(),
+fn claims(op: &Op<'_>) -> Box<[Claim]> {
+    let claim = |operand: &Operand<'_>| Claim {
+        range: operand.range.shifted(operand.allocation.ptr.0),
+        exclusive: operand.access.writes(),
     };
-    let touched = op.touches.iter().filter(|touch| !touch.range().is_empty()).map(claim);
+    let touched = op.operands.iter().filter(|operand| !operand.range.is_empty()).map(claim);
     touched.chain(op.claims.iter().copied()).collect()
 }
 
-/// The state at the desk, for what enqueues without operands.
+/// The state under the lock, for what enqueues without operands.
 impl StreamCore {
     /// Puts something that touches no device memory on the stream: a host function, a time stamp.
     pub(crate) fn enqueue_plain(
@@ -515,7 +454,7 @@ impl StreamCore {
         site: Site,
         command: impl FnOnce(Ticket) -> Command,
     ) -> Result<Place> {
-        self.enqueue(&mut Op::<Touch<'_>>::new(kind, site, &[]), command)
+        self.enqueue(&mut Op::new(kind, site, &[]), command)
     }
 
     /// Waits for a place on another stream that was noted before.
@@ -536,14 +475,14 @@ impl StreamCore {
             }
         }
         self.wait_if_borrowed(site, from)?;
-        let mut seat = self.sit(site, false)?;
-        let state: &mut State = &mut seat;
+        let mut locked = self.lock(site, false)?;
+        let state: &mut State = &mut locked;
         let place = (from.used.stream, from.used.ticket, from.version);
         if self.waited_lately(state, place) && !self.device.world.observed.is_closed(from.used.stream) {
             return Ok(Place::at(state.issued, state.stated.clone()));
         }
         let place = self.wait_at(state, site, from);
-        drop(seat);
+        drop(locked);
         self.waited(site, place, from.used)
     }
 }

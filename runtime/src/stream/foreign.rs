@@ -1,6 +1,6 @@
 //! Work that others put on a stream, declared by what it reads and writes.
 //!
-//! The turn is not the desk's lock, since the closure is user code: the desk notes which thread has the turn, others that
+//! The turn is not the stream's lock, since the closure is user code: the stream notes which thread has the turn, others that
 //! want to enqueue wait for it to end, and the same thread coming back is an error instead of a deadlock. `poll` and
 //! `drop` are not concerned.
 //!
@@ -10,13 +10,13 @@
 //! op) keeps the op from running until the closure has returned.
 
 use super::core::{Place, StreamCore};
-use super::enqueue::{Op, Touch};
+use super::enqueue::Op;
 use super::handle::Stream;
 use crate::device::DeviceId;
 use crate::driver::{Command, DriverError, DriverStream, HostFn, Point, RawHandle};
 use crate::element::Element;
 use crate::error::{Error, Result};
-use crate::kernel::AccessMode;
+use crate::kernel::{AccessMode, Operand};
 use crate::memory::Buffer;
 use crate::pending::{Pending, Refusal};
 use crate::site::Site;
@@ -51,12 +51,11 @@ impl ForeignTurns {
 }
 
 /// What foreign work touches, by [`reads`] and [`writes`].
-pub struct Declared<'a>(Vec<Touch<'a>>);
+pub struct Declared<'a>(Vec<Operand<'a>>);
 
 impl<'a> Declared<'a> {
     fn new<T: Element>(buffers: impl IntoIterator<Item = &'a Buffer<T>>, mode: AccessMode) -> Self {
-        let touch =
-            |buffer: &'a Buffer<T>| Touch { allocation: buffer.allocation(), range: buffer.range(), mode };
+        let touch = |buffer: &'a Buffer<T>| buffer.operand(mode);
         Declared(buffers.into_iter().map(touch).collect())
     }
 
@@ -202,14 +201,14 @@ impl Stream {
         f: impl FnOnce(&mut RawStream),
     ) -> Pending<()> {
         let site = Site::here(&"external");
-        let touches = reads.and(writes).0;
+        let operands = reads.and(writes).0;
         let core = self.core();
         const WHY: &str = "the stream is being captured, and nobody knows what foreign work enqueues; do it between launches";
         let begun = core.refuse_captured(site, WHY).and_then(|()| core.capture(site));
-        let begun = begun.map_err(|error| core.mark(&touches, error.at(site), false));
+        let begun = begun.map_err(|error| core.mark(&operands, error.at(site), false));
         let place = begun.and_then(|_| Turn::begin(core, site)).and_then(|turn| match turn.native.clone() {
-            Some(native) => turn.enqueue_native(site, &touches, native, f),
-            None => turn.enqueue(site, &touches, f),
+            Some(native) => turn.enqueue_native(site, &operands, native, f),
+            None => turn.enqueue(site, &operands, f),
         });
         Pending::value(core, place, ())
     }
@@ -224,32 +223,32 @@ struct Turn<'a> {
 
 impl<'a> Turn<'a> {
     fn begin(core: &'a Arc<StreamCore>, site: Site) -> Result<Self> {
-        let mut seat = core.sit(site, false)?;
-        while seat.held.is_some() {
-            drop(seat);
+        let mut state = core.lock(site, false)?;
+        while state.held.is_some() {
+            drop(state);
             core.wait_until_handed_over(site)?;
-            seat = core.sit(site, false)?;
+            state = core.lock(site, false)?;
         }
         // What is there already may be awaited while the turn goes on, however long it does.
         if core.device.signalled {
-            seat.mark_newest();
+            state.mark_newest();
         }
-        seat.foreign = Some(std::thread::current().id());
-        let native = seat.raw.raw().map(|handle| Native { stream: seat.raw.clone(), handle });
-        drop(seat);
+        state.foreign = Some(std::thread::current().id());
+        let native = state.raw.raw().map(|handle| Native { stream: state.raw.clone(), handle });
+        drop(state);
         Ok(Turn { core, gate: Arc::new(Timeline::new()), native })
     }
 
     fn enqueue_native(
         self,
         site: Site,
-        touches: &[Touch<'_>],
+        operands: &[Operand<'_>],
         native: Native,
         f: impl FnOnce(&mut RawStream),
     ) -> Result<Place> {
         let current =
-            native.stream.make_current().map_err(|error| self.refused(site, touches, &error, false))?;
-        let mut op = Op { turn: true, ..Op::new("foreign", site, touches) };
+            native.stream.make_current().map_err(|error| self.refused(site, operands, &error, false))?;
+        let mut op = Op { turn: true, ..Op::new("foreign", site, operands) };
         let place = self.core.enqueue(&mut op, |_| Command::Foreign)?;
         let enqueuing = native.stream.foreign_begins(place.ticket, site);
         let mut raw = RawStream::new(self.core, site, Some(native));
@@ -257,33 +256,33 @@ impl<'a> Turn<'a> {
         let ended = self.native.as_ref().map_or(Ok(()), |native| native.stream.foreign_ends());
         drop(enqueuing);
         drop(current);
-        self.outcome(site, touches, raw.failed.or(ended.err()), place)
+        self.outcome(site, operands, raw.failed.or(ended.err()), place)
     }
 
     /// The place of the work, unless some of it could not be enqueued.
     fn outcome(
         &self,
         site: Site,
-        touches: &[Touch<'_>],
+        operands: &[Operand<'_>],
         failed: Option<DriverError>,
         place: Place,
     ) -> Result<Place> {
         match failed {
             // Some of it may be on the stream.
-            Some(error) => Err(self.refused(site, touches, &error, true)),
+            Some(error) => Err(self.refused(site, operands, &error, true)),
             None => Ok(place),
         }
     }
 
     #[cold]
-    fn refused(&self, site: Site, touches: &[Touch<'_>], error: &DriverError, everybodys: bool) -> Error {
+    fn refused(&self, site: Site, operands: &[Operand<'_>], error: &DriverError, everybodys: bool) -> Error {
         let error = self.core.refused(site, error).at(site);
-        self.core.mark(touches, error, everybodys)
+        self.core.mark(operands, error, everybodys)
     }
 
-    fn enqueue(self, site: Site, touches: &[Touch<'_>], f: impl FnOnce(&mut RawStream)) -> Result<Place> {
+    fn enqueue(self, site: Site, operands: &[Operand<'_>], f: impl FnOnce(&mut RawStream)) -> Result<Place> {
         let gate = Point { timeline: self.gate.clone(), ticket: 1, event: None };
-        let mut op = Op { turn: true, gate: Some(gate), ..Op::new("call", site, touches) };
+        let mut op = Op { turn: true, gate: Some(gate), ..Op::new("call", site, operands) };
         let calls = Arc::new(Mutex::new(Vec::new()));
         let run = calls.clone();
         let place = self.core.enqueue(&mut op, |_| {
@@ -295,18 +294,18 @@ impl<'a> Turn<'a> {
         let mut raw = RawStream::new(self.core, site, None);
         f(&mut raw);
         *calls.lock() = raw.calls;
-        self.outcome(site, touches, raw.failed, place)
+        self.outcome(site, operands, raw.failed, place)
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut seat = self.core.desk.sit();
-        (seat.foreign, seat.foreign_from) = (None, 0);
+        let mut state = self.core.state.lock();
+        (state.foreign, state.foreign_from) = (None, 0);
         if self.native.is_some() {
-            seat.mark_newest();
+            state.mark_newest();
         }
-        drop(seat);
+        drop(state);
         self.core.device.foreign_turns.end();
         self.gate.complete(1);
     }

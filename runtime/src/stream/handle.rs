@@ -1,7 +1,7 @@
 //! The handle users hold, and what can be put on a stream besides copies and waits.
 
 use super::core::{Settings, StreamCore};
-use super::enqueue::{Op, Touch};
+use super::enqueue::Op;
 use crate::device::{Device, DeviceId};
 use crate::driver::{Command, Fill, Launch, Priority, RawHandle};
 use crate::element::Element;
@@ -180,9 +180,8 @@ impl Stream {
             pattern: u64::from_le_bytes(pattern),
             pattern_bytes: size_of::<T>() as u8,
         };
-        let touches =
-            [Touch { allocation: buffer.allocation(), range: buffer.range(), mode: AccessMode::Write }];
-        let place = self.core().enqueue(&mut Op::new("fill", site, &touches), |_| Command::Fill(fill));
+        let operands = [buffer.operand(AccessMode::Write)];
+        let place = self.core().enqueue(&mut Op::new("fill", site, &operands), |_| Command::Fill(fill));
         Pending::value(self.core(), place, ())
     }
 }

@@ -5,8 +5,8 @@
 //! else of that stream either: the rest queues up behind the copy.
 //!
 //! # Rules
-//! 1. The queue is part of the stream's `State`: only the one at the desk touches it. While there
-//!    is one, whatever would be a driver call at that desk (a submission, a marker, an event) goes
+//! 1. The queue is part of the stream's `State`: only who holds its lock touches it. While there
+//!    is one, whatever would be a driver call under that lock (a submission, a marker, an event) goes
 //!    to its end. So ticket order is the order at the driver.
 //! 2. The devices' threads `warpline-pin` alone hand queues over, and no call of a user waits for
 //!    that, but for those that have to be on the driver's stream when they return: foreign work,
@@ -34,14 +34,14 @@
 //! enqueued, so no stream waits on the device for it.
 //!
 //! # Lock order
-//! A desk → [`Coming`], late refusals, the ledgers. Never two desks: streams that follow are handed
-//! over after the desk was left, and so is dropped what may run code of others or give memory back.
+//! A stream's lock → [`Coming`], late refusals, the ledgers. Never two streams': those that follow are handed
+//! over after it was let go, and so is dropped what may run code of others or give memory back.
 
 use super::core::{Snapshot, State, StreamCore};
-use super::enqueue::InMemory;
-use super::unwritten::{Touched, Unwritten};
+use super::unwritten::Unwritten;
 use crate::driver::{Command, Copy, CopyKind, DriverError, DriverEvent, Submission};
 use crate::error::{Error, ErrorKind, Result};
+use crate::kernel::{Operand, OwnedOperand};
 use crate::memory::{Allocation, HostEnd};
 use crate::order::{self, Mark, Marks, OrderMode, leaves_a_mark};
 use crate::site::Site;
@@ -73,7 +73,7 @@ enum Item {
 struct Work {
     submission: Submission,
     after: Option<After>,
-    touches: Vec<Touched<Weak<Allocation>>>,
+    operands: Vec<OwnedOperand<Weak<Allocation>>>,
 }
 
 /// The part of a submission that has to be ready before it can be handed over.
@@ -197,21 +197,18 @@ impl HeldBack {
     #[cold]
     pub(super) fn submit(&mut self, submission: Submission) {
         let after = self.after.take();
-        self.queue.push_back(Item::Work(Box::new(Work { submission, after, touches: Vec::new() })));
+        self.queue.push_back(Item::Work(Box::new(Work { submission, after, operands: Vec::new() })));
     }
 
-    /// Notes what the newest submission touches.
+    /// Notes the operands of the newest submission.
     #[cold]
-    pub(super) fn touches<A: InMemory>(&mut self, touches: &[A]) {
+    pub(super) fn note_operands(&mut self, operands: &[Operand<'_>]) {
         if let Some(Item::Work(work)) = self.queue.iter_mut().rfind(|item| matches!(item, Item::Work(_))) {
-            work.touches = touches
-                .iter()
-                .map(|touch| Touched {
-                    allocation: Arc::downgrade(touch.allocation()),
-                    range: *touch.range(),
-                    mode: touch.mode(),
-                })
-                .collect();
+            let owned = |operand: &Operand<'_>| {
+                let Operand { allocation, range, access } = *operand;
+                OwnedOperand { allocation: Arc::downgrade(allocation), range, access }
+            };
+            work.operands = operands.iter().map(owned).collect();
         }
     }
 
@@ -235,12 +232,12 @@ impl HeldBack {
     }
 }
 
-/// Work for after the desk was left.
+/// Work for after the stream's lock was let go.
 #[derive(Default)]
 struct Left {
     followers: Vec<Arc<StreamCore>>,
     /// It may be the last that holds it.
-    memory: Vec<Touched<Arc<Allocation>>>,
+    memory: Vec<OwnedOperand<Arc<Allocation>>>,
     unseen: Vec<Error>,
     gave_up: bool,
 }
@@ -257,26 +254,26 @@ pub(super) fn hand_over(core: Arc<StreamCore>) {
 impl StreamCore {
     fn hand_over_what_is_ready(&self) -> Vec<Arc<StreamCore>> {
         let mut left = Left::default();
-        let mut seat = self.desk.sit();
-        let Some(mut held) = seat.held.take() else { return Vec::new() };
+        let mut state = self.state.lock();
+        let Some(mut held) = state.held.take() else { return Vec::new() };
         while let Some(item) = held.next() {
             match item {
-                Item::Marker(ticket) => seat.raw.signal(ticket),
+                Item::Marker(ticket) => state.raw.signal(ticket),
                 Item::Event(coming) => {
                     let unwritten = held.unwritten.clone();
-                    let recorded = seat.raw.record().map(|event| Recorded { event, unwritten });
+                    let recorded = state.raw.record().map(|event| Recorded { event, unwritten });
                     left.followers.extend(coming.fill(recorded));
                 }
-                Item::Work(work) => self.hand_over_work(&mut seat, &mut held, *work, &mut left),
+                Item::Work(work) => self.hand_over_work(&mut state, &mut held, *work, &mut left),
             }
         }
         let is_over = held.queue.is_empty();
         if is_over {
             self.late_ends();
         } else {
-            seat.held = Some(held);
+            state.held = Some(held);
         }
-        drop(seat);
+        drop(state);
         if is_over {
             self.device.foreign_turns.end();
         }
@@ -296,13 +293,13 @@ impl StreamCore {
         followers
     }
 
-    fn hand_over_work(&self, seat: &mut State, held: &mut HeldBack, work: Work, left: &mut Left) {
-        let Work { mut submission, after, touches } = work;
+    fn hand_over_work(&self, state: &mut State, held: &mut HeldBack, work: Work, left: &mut Left) {
+        let Work { mut submission, after, operands } = work;
         let (ticket, site) = (submission.ticket, submission.site);
-        let touches = touches.into_iter().filter_map(|Touched { allocation, range, mode }| {
-            Some(Touched { allocation: allocation.upgrade()?, range, mode })
+        let operands = operands.into_iter().filter_map(|OwnedOperand { allocation, range, access }| {
+            Some(OwnedOperand { allocation: allocation.upgrade()?, range, access })
         });
-        let touches: Vec<_> = touches.collect();
+        let operands: Vec<_> = operands.collect();
         let is_edge = matches!(submission.command, Command::Edge(_));
         let is_wait = submission.command.holds_until().is_some();
         let ready = match after {
@@ -318,7 +315,7 @@ impl StreamCore {
             Some(After::Event(coming)) => match (coming.get(), &mut submission.command) {
                 (Ok(recorded), Command::Wait(point) | Command::Edge(point)) => {
                     held.unwritten.merge(&recorded.unwritten);
-                    if !is_edge && seat.marks.merge(&recorded.unwritten.marks) {
+                    if !is_edge && state.marks.merge(&recorded.unwritten.marks) {
                         self.version.fetch_add(1, Ordering::Release);
                     }
                     point.event = recorded.event;
@@ -328,7 +325,7 @@ impl StreamCore {
                 _ => unreachable!("only waits wait for events"),
             },
         };
-        let ready = ready.and_then(|()| match held.unwritten.read_by(&touches) {
+        let ready = ready.and_then(|()| match held.unwritten.read_by(&operands) {
             Some(earlier) => Err(Error::inherited(&site.on(&self.label), earlier)),
             None => Ok(()),
         });
@@ -338,7 +335,7 @@ impl StreamCore {
                 // SAFETY: as in `StreamCore::submit`, which put it off: the uses noted for the
                 // ticket and `keeps` are in place since then, and a host address that it did not
                 // have yet is that of a `HostEnd`.
-                let submitted = unsafe { seat.raw.submit(submission) };
+                let submitted = unsafe { state.raw.submit(submission) };
                 submitted.map_err(|error| {
                     halfway = matches!(error, DriverError::Halfway(_));
                     self.refused(site, &error)
@@ -350,17 +347,17 @@ impl StreamCore {
             }
         };
         match submitted {
-            Ok(()) => held.unwritten.overwritten_by(&touches),
-            Err(error) if is_wait => self.give_up_waiting(seat, held, site, &error, left),
+            Ok(()) => held.unwritten.overwritten_by(&operands),
+            Err(error) if is_wait => self.give_up_waiting(state, held, site, &error, left),
             Err(error) => {
-                let error = self.mark_late(seat, held, &touches, error.at(site), halfway);
+                let error = self.mark_late(state, held, &operands, error.at(site), halfway);
                 let is_fault = error.kind() == ErrorKind::Fault;
                 let unseen = self.refuse_late(ticket, error);
                 // A fault is every op's, and reported by the device.
                 left.unseen.extend(unseen.filter(|_| !is_fault));
             }
         }
-        left.memory.extend(touches);
+        left.memory.extend(operands);
     }
 
     /// Marks what a late refusal left unwritten, and returns the error that ends the mark when it
@@ -368,14 +365,14 @@ impl StreamCore {
     #[cold]
     fn mark_late(
         &self,
-        seat: &mut State,
+        state: &mut State,
         held: &mut HeldBack,
-        touches: &[Touched<Arc<Allocation>>],
+        operands: &[OwnedOperand<Arc<Allocation>>],
         error: Error,
         halfway: bool,
     ) -> Error {
         let mut written: Vec<_> =
-            touches.iter().filter(|touch| touch.mode.writes() && !touch.range.is_empty()).collect();
+            operands.iter().filter(|operand| operand.access.writes() && !operand.range.is_empty()).collect();
         if error.kind() == ErrorKind::Fault {
             // As in `StreamCore::mark`: nobody reads the memory of a device that has failed.
             written.retain(|touch| !Arc::ptr_eq(&touch.allocation.device, &self.device));
@@ -393,9 +390,9 @@ impl StreamCore {
             held.unwritten.add_mark(mark);
             return error;
         }
-        let mark = seat.marks.mark_for(self.id, &error);
+        let mark = state.marks.mark_for(self.id, &error);
         order::mark(&written, &mark, false);
-        seat.marks.add(mark.clone());
+        state.marks.add(mark.clone());
         held.unwritten.add_mark(mark.clone());
         self.version.fetch_add(1, Ordering::Release);
         error.with_mark(mark)
@@ -405,7 +402,7 @@ impl StreamCore {
     #[cold]
     fn give_up_waiting(
         &self,
-        seat: &mut State,
+        state: &mut State,
         held: &mut HeldBack,
         site: Site,
         error: &Error,
@@ -425,20 +422,20 @@ impl StreamCore {
                 Item::Marker(_) => {}
             }
         }
-        seat.lost = Some(DriverError::Refused(text.clone()));
+        state.lost = Some(DriverError::Refused(text.clone()));
         self.timeline.give_up(Error::new(ErrorKind::Driver, text));
         left.gave_up = true;
     }
 
     /// Waits until nothing is held back on this stream, for a call that leaves work on the driver's
-    /// stream itself. Called while no desk is held.
+    /// stream itself. Called while no stream's lock is held.
     ///
     /// # Errors
     /// `Reentrant` if this thread must not wait.
     pub(super) fn wait_until_handed_over(&self, site: Site) -> Result<()> {
         loop {
             let turns = self.device.foreign_turns.ended();
-            if self.desk.sit().held.is_none() {
+            if self.state.lock().held.is_none() {
                 return Ok(());
             }
             self.may_wait_for_memory(site)?;
@@ -447,7 +444,7 @@ impl StreamCore {
     }
 
     /// Where this stream cannot hold a wait for `from` back, waits until the event there was
-    /// recorded. Called while no desk is held.
+    /// recorded. Called while no stream's lock is held.
     ///
     /// # Errors
     /// `Reentrant` if this thread must not wait.
@@ -459,7 +456,7 @@ impl StreamCore {
         }
     }
 
-    /// Waits until that event was recorded, or could not be. Called while no desk is held.
+    /// Waits until that event was recorded, or could not be. Called while no stream's lock is held.
     ///
     /// # Errors
     /// `Reentrant` if this thread must not wait.

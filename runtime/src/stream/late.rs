@@ -9,7 +9,7 @@
 //! 3. Where nothing was held back lately there is nothing to look up: one load tells
 //!    (`StreamCore::late_matters`).
 //!
-//! That word is set at the desk before the first ticket that may be refused late is known to
+//! That word is set under the stream's lock before the first ticket that may be refused late is known to
 //! anybody, and cleared when nothing is held back and no refusal is left. So whoever has the
 //! `Pending` of such a ticket sees it set. It changes under the entries' lock.
 

@@ -42,8 +42,8 @@ impl Stream {
         let mut operands: SmallVec<[Operand<'_>; 6]> = call.operands.iter().copied().collect();
         let moved = operands.iter().map(|operand| operand.range.len_bytes()).sum();
         operands.extend(memory.as_ref().map(|allocation| {
-            let (len, access) = (allocation.len_bytes, AccessMode::Write);
-            Operand { allocation, range: ByteRange::contiguous(0, len as u64), len, access }
+            let range = ByteRange::contiguous(0, allocation.len_bytes as u64);
+            Operand { allocation, range, access: AccessMode::Write }
         }));
         let workspace = memory
             .as_ref()

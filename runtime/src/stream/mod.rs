@@ -20,7 +20,7 @@ mod unwritten;
 mod wait;
 
 pub(crate) use self::core::{Place, Settings, Snapshot, StreamCore};
-pub(crate) use enqueue::{InMemory, Op, Touch};
+pub(crate) use enqueue::Op;
 pub(crate) use foreign::ForeignTurns;
 pub use foreign::{Declared, RawStream, reads, writes};
 pub use handle::{Stream, StreamBuilder};

@@ -5,31 +5,10 @@
 //! bytes along, to streams that wait as well, until something overwrites them.
 
 use crate::error::Error;
-use crate::kernel::AccessMode;
+use crate::kernel::OwnedOperand;
 use crate::memory::Allocation;
-use crate::order::{self, Access, ByteRange, Ledger, Mark, Marks};
+use crate::order::{self, ByteRange, Mark, Marks};
 use std::sync::{Arc, Weak};
-
-/// An operand of held-back work. Until that is handed over it does not keep the memory alive.
-pub(super) struct Touched<A> {
-    pub(super) allocation: A,
-    pub(super) range: ByteRange,
-    pub(super) mode: AccessMode,
-}
-
-impl Access for Touched<Arc<Allocation>> {
-    fn ledger(&self) -> &Ledger {
-        &self.allocation.ledger
-    }
-
-    fn range(&self) -> &ByteRange {
-        &self.range
-    }
-
-    fn mode(&self) -> AccessMode {
-        self.mode
-    }
-}
 
 /// Bytes that were not written, and the marks on them.
 #[derive(Clone, Default)]
@@ -46,17 +25,17 @@ struct Piece {
 }
 
 impl Piece {
-    fn is_of(&self, touch: &Touched<Arc<Allocation>>) -> bool {
-        std::ptr::eq(self.allocation.as_ptr(), Arc::as_ptr(&touch.allocation))
+    fn is_of(&self, operand: &OwnedOperand<Arc<Allocation>>) -> bool {
+        std::ptr::eq(self.allocation.as_ptr(), Arc::as_ptr(&operand.allocation))
     }
 }
 
 impl Unwritten {
     /// Adds what an op that was refused with `error` would have written.
-    pub(super) fn add(&mut self, written: &[&Touched<Arc<Allocation>>], error: &Error) {
-        self.pieces.extend(written.iter().map(|touch| Piece {
-            allocation: Arc::downgrade(&touch.allocation),
-            range: touch.range,
+    pub(super) fn add(&mut self, written: &[&OwnedOperand<Arc<Allocation>>], error: &Error) {
+        self.pieces.extend(written.iter().map(|operand| Piece {
+            allocation: Arc::downgrade(&operand.allocation),
+            range: operand.range,
             error: error.without_own(),
         }));
     }
@@ -66,23 +45,23 @@ impl Unwritten {
     }
 
     /// Why such an op would read what was not written, if it would.
-    pub(super) fn read_by(&self, touches: &[Touched<Arc<Allocation>>]) -> Option<&Error> {
+    pub(super) fn read_by(&self, operands: &[OwnedOperand<Arc<Allocation>>]) -> Option<&Error> {
         let reads = |piece: &&Piece| {
-            let mut reads = touches.iter().filter(|touch| touch.mode.reads());
-            reads.any(|touch| piece.is_of(touch) && piece.range.overlaps(&touch.range))
+            let mut reads = operands.iter().filter(|operand| operand.access.reads());
+            reads.any(|operand| piece.is_of(operand) && piece.range.overlaps(&operand.range))
         };
         self.pieces.iter().find(reads).map(|piece| &piece.error)
     }
 
     /// Such an op was handed over.
-    pub(super) fn overwritten_by(&mut self, touches: &[Touched<Arc<Allocation>>]) {
+    pub(super) fn overwritten_by(&mut self, operands: &[OwnedOperand<Arc<Allocation>>]) {
         if self.pieces.is_empty() {
             return;
         }
-        for touch in touches.iter().filter(|touch| order::overwrites(touches, touch)) {
+        for operand in operands.iter().filter(|operand| order::overwrites(operands, operand)) {
             for piece in std::mem::take(&mut self.pieces) {
                 // Where too many pieces would be left, all of it stays, to be on the safe side.
-                match piece.range.minus(&touch.range).filter(|_| piece.is_of(touch)) {
+                match piece.range.minus(&operand.range).filter(|_| piece.is_of(operand)) {
                     Some(left) => {
                         self.pieces.extend(left.into_iter().map(|range| Piece { range, ..piece.clone() }));
                     }
@@ -90,7 +69,7 @@ impl Unwritten {
                 }
             }
         }
-        order::overwritten_of(touches, &self.marks);
+        order::overwritten_of(operands, &self.marks);
     }
 
     /// Takes over what was not written before a place that is waited for.

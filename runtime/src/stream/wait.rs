@@ -158,10 +158,10 @@ impl StreamCore {
         let issued = other.issued();
         let version = other.version();
         {
-            let seat = self.sit(site, false)?;
-            let lately = || !other.is_closed() && self.waited_lately(&seat, (other.id, issued, version));
+            let state = self.lock(site, false)?;
+            let lately = || !other.is_closed() && self.waited_lately(&state, (other.id, issued, version));
             if Arc::ptr_eq(self, other) || lately() {
-                return Ok(super::Place::at(seat.issued, seat.stated.clone()));
+                return Ok(super::Place::at(state.issued, state.stated.clone()));
             }
         }
         self.wait_for_stream_now(site, other)
@@ -231,19 +231,19 @@ impl StreamCore {
             self.wait_if_borrowed(site, &from)?;
             edges.push(from);
         }
-        let mut seat = self.sit(site, false)?;
+        let mut state = self.lock(site, false)?;
         for from in &edges {
-            self.submit_edge(&mut seat, site, from).map_err(refused)?;
+            self.submit_edge(&mut state, site, from).map_err(refused)?;
         }
         // Behind edges it is work, so that who awaits it waits for them.
         let taken = if edges.is_empty() {
-            self.take_ticket(&mut seat, site)
+            self.take_ticket(&mut state, site)
         } else {
-            self.submit(&mut seat, site, |_| Command::Elided, None, false).map(drop)
+            self.submit(&mut state, site, |_| Command::Elided, None, false).map(drop)
         };
         taken.map_err(refused)?;
         edges.iter().for_each(|from| self.know(from));
-        Ok(super::Place { holds: true, ..super::Place::at(seat.issued, seat.stated.clone()) })
+        Ok(super::Place { holds: true, ..super::Place::at(state.issued, state.stated.clone()) })
     }
 
     pub(crate) fn synchronize(self: &Arc<Self>) -> Pending<()> {

@@ -1,6 +1,6 @@
-//! A request left at the desk is served by somebody.
+//! A request to a lock's holder is served by somebody.
 
-use crate::desk::{Desk, Serve};
+use crate::delegation::{DelegationLock, Serve};
 use crate::sync::{Arc, AtomicU64, Ordering};
 use loom::thread;
 
@@ -14,36 +14,36 @@ impl Serve for Clerk {
 
 #[test]
 #[cfg_attr(debug_assertions, ignore = "takes minutes without optimization: ci/loom runs it")]
-fn a_request_is_served_by_the_sitter_or_by_who_left_it() {
+fn a_request_is_served_by_the_holder_or_by_who_asked() {
     loom::model(|| {
         let served = Arc::new(AtomicU64::new(0));
-        let desk = Arc::new(Desk::new(Clerk(served.clone()), true));
-        let sitter = thread::spawn({
-            let desk = desk.clone();
-            move || drop(desk.sit())
+        let lock = Arc::new(DelegationLock::new(Clerk(served.clone()), true));
+        let holder = thread::spawn({
+            let lock = lock.clone();
+            move || drop(lock.lock())
         });
-        desk.request(1);
-        sitter.join().unwrap();
+        lock.delegate(1);
+        holder.join().unwrap();
         assert_eq!(served.load(Ordering::Acquire), 1, "the request is lost");
     });
 }
 
 #[test]
 #[cfg_attr(debug_assertions, ignore = "takes minutes without optimization: ci/loom runs it")]
-fn two_requests_and_a_sitter_lose_none() {
+fn two_requests_and_a_holder_lose_none() {
     loom::model(|| {
         let served = Arc::new(AtomicU64::new(0));
-        let desk = Arc::new(Desk::new(Clerk(served.clone()), true));
-        let sitter = thread::spawn({
-            let desk = desk.clone();
-            move || drop(desk.sit())
+        let lock = Arc::new(DelegationLock::new(Clerk(served.clone()), true));
+        let holder = thread::spawn({
+            let lock = lock.clone();
+            move || drop(lock.lock())
         });
         let other = thread::spawn({
-            let desk = desk.clone();
-            move || desk.request(2)
+            let lock = lock.clone();
+            move || lock.delegate(2)
         });
-        desk.request(1);
-        sitter.join().unwrap();
+        lock.delegate(1);
+        holder.join().unwrap();
         other.join().unwrap();
         assert_eq!(served.load(Ordering::Acquire), 2, "a request is lost");
     });

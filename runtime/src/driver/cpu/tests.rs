@@ -681,7 +681,7 @@ fn a_refused_host_function_is_dropped_by_another_thread() {
         let work = Submission { ticket: 1, site: Site::here(&"call"), command, claims: None };
         // SAFETY: the command names no memory.
         assert!(unsafe { lane.handle.submit(work) }.is_err());
-        // Its stream's desk is held here, and what it owns may sit down there.
+        // Its stream's lock is held here, and what it owns may take it.
         assert_ne!(told.recv().unwrap(), std::thread::current().id());
     }
 }

@@ -11,8 +11,8 @@
 //!    may come only after a call on another stream: to wait for the handle there would be a
 //!    deadlock. Where none is free one is made.
 //! 3. Making one allocates, takes milliseconds and may wait for the device, and it breaks a
-//!    capture. So [`ready`] makes a device's first before the op sits down at its stream's desk,
-//!    and a graph reserves one before its capture begins ([`Reserved`]). More are made at the desk,
+//!    capture. So [`ready`] makes a device's first before the op takes its stream's lock,
+//!    and a graph reserves one before its capture begins ([`Reserved`]). More are made under that lock,
 //!    where calls meet that are made at one time; on a stream that is being captured the kernel's
 //!    own code runs instead, and so it does where there is no memory for a handle.
 //! 4. Each call sets its stream and then its workspace, in that order: `cublasSetStream` takes the
@@ -27,7 +27,7 @@
 //!    while the process ends.
 //!
 //! # Lock order
-//! desk → pools; `making` → pools; `growing` → `HELD` → pools. The lock of the pools is a leaf: no
+//! a stream's lock → pools; `making` → pools; `growing` → `HELD` → pools. The lock of the pools is a leaf: no
 //! call of a library or of the driver is made under it. `making` is held while the library makes a
 //! handle, by threads that hold nothing and would have to wait as long for one of their own.
 
@@ -52,7 +52,7 @@ const PLENTY_BYTES: usize = 256 << 20;
 #[derive(Debug, Default)]
 pub(super) struct Handles {
     pools: Mutex<Vec<Pool>>,
-    /// Held while the first handle is made, with no desk held.
+    /// Held while the first handle is made, with no stream's lock held.
     making: Mutex<()>,
 }
 

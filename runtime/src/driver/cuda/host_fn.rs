@@ -1,7 +1,7 @@
 //! Host functions in stream order: called by a thread of the driver's, which may not call the driver.
 //!
 //! A function, and the drop of what it owns, may still let go of streams and buffers. What that needs of the driver is done by
-//! another thread: markers by whom the desk is handed to ([`DriverStream::may_signal`](crate::driver::DriverStream)), the end of
+//! another thread: markers by who holds the stream's lock ([`DriverStream::may_signal`](crate::driver::DriverStream)), the end of
 //! memory by `offload`. What else would reach the driver from here is refused ([`Context::enter`](super::context::Context)).
 
 use super::api::{Answer, CUstream, opened};

@@ -103,7 +103,7 @@ pub(super) fn enqueue(library: &Library, launch: &Launch, to: &Target<'_>) -> Re
         LibraryAnswer::Enqueued(by) => (by, ""),
         LibraryAnswer::Declined { because, is_news } => {
             if is_news && LevelFilter::current() >= LevelFilter::INFO {
-                // Subscribers are not to run at the desk.
+                // Subscribers are not to run under a stream's lock.
                 offload::detach(move || report::no_library(because));
             }
             (launch.kernel.name, because)

@@ -20,8 +20,8 @@
 //! of each op while it is enqueued ([`nvtx`]).
 //!
 //! # Lock order
-//! stream's desk → `modules`, `shared`, `peers`, `HELD`, pools, `tracks` (each alone); `HELD` →
-//! those of `handles`. The driver is called under the desk, under `modules`, `shared` and `peers`,
+//! stream's lock → `modules`, `shared`, `peers`, `HELD`, pools, `tracks` (each alone); `HELD` →
+//! those of `handles`. The driver is called under a stream's lock, under `modules`, `shared` and `peers`,
 //! which only first uses take, under `HELD` while memory is freed, for which only gates wait, and
 //! under `draining`, whose query does not block.
 

@@ -1,6 +1,6 @@
 //! The latest ops of a stream, for the error that a device fault makes.
 //!
-//! Written at the stream's desk, by one at a time and without a lock: a launch may block in the driver while the reactor asks.
+//! Written under the stream's lock, and read without one: a launch may block in the driver while the reactor asks.
 //! An entry's ticket is cleared before the entry changes and set after it; who reads looks at the ticket before and after, and
 //! leaves out what changed meanwhile.
 
@@ -34,7 +34,7 @@ impl Recent {
         Recent { entries: Box::new(std::array::from_fn(|_| entry())) }
     }
 
-    /// By the one at the desk.
+    /// By who holds the stream's lock.
     #[inline]
     pub(super) fn note(&self, ticket: Ticket, site: Site) {
         let entry = &self.entries[ticket as usize % LEN];

@@ -159,7 +159,7 @@ impl Spans {
         }
     }
 
-    /// Before an op's call, at the desk with the context current. `None` if nobody listens.
+    /// Before an op's call, under the stream's lock with the context current. `None` if nobody listens.
     #[inline]
     pub(super) fn begin(context: &'static Context, stream: CUstream, command: &Command) -> Option<Begun> {
         if event::listened_to() { Self::begin_traced(context, stream, command).ok() } else { None }

@@ -1,4 +1,4 @@
-//! A CUDA stream: submissions become driver calls at the stream's desk, and markers tell how far the device is.
+//! A CUDA stream: submissions become driver calls under the stream's lock, and markers tell how far the device is.
 //!
 //! # Rules
 //! 1. A submission is one driver call, or none where there is nothing to do (fills of eight bytes may be more); a marker is one
@@ -507,7 +507,7 @@ unsafe impl DriverStream for CudaStream {
         drop(entered);
         if ticket.is_multiple_of(DEPTH) && ticket - self.track.passed() >= DEPTH {
             let (first, label) = (self.context().tell_of_full_queue(), self.track.label().to_owned());
-            // Subscribers are not to run at the desk.
+            // Subscribers are not to run under a stream's lock.
             crate::offload::detach(move || crate::report::queue_is_full(first, &label));
         }
         performed

@@ -6,8 +6,8 @@
 //!   less `base`: the word goes on counting when the stream is leased again.
 //! * The raw stream is used by who holds a handle of it. The device's thread, which holds none, asks about streams that are never
 //!   destroyed, and so about no **borrowed** one: its owner may have destroyed it by the time the thread comes to it.
-//! * `marked` is written at the stream's desk.
-//! * `events` are pushed at the desk, and popped under a lock that is held while the oldest is asked: of two who ask, one waits.
+//! * `marked` is written under the stream's lock.
+//! * `events` are pushed under that lock, and popped under a lock that is held while the oldest is asked: of two who ask, one waits.
 //!   An event's query does not block.
 //! * `failed_from` is lowered by a host function that panicked, before it returns, so before anything behind it runs: who sees
 //!   the word pass a ticket sees the limit that holds for it. The device goes on behind the function; what it has **passed** lets
@@ -145,7 +145,7 @@ impl Track {
         self.base + ticket
     }
 
-    /// Enqueues the marker of `ticket`, the stream's newest: at the desk, with the context current.
+    /// Enqueues the marker of `ticket`, the stream's newest: under its lock, with the context current.
     #[inline]
     pub(super) fn mark(&self, ticket: Ticket) -> Answer {
         if self.marked.load(Ordering::Relaxed) >= ticket {

@@ -2,7 +2,7 @@
 
 use crate::element::Element;
 use crate::error::Error;
-use crate::kernel::{AccessMode, Arg, Kernel, KernelCall, Operand, Param, ParamKind, RawOperand, call};
+use crate::kernel::{AccessMode, Arg, Elements, Kernel, KernelCall, Operand, Param, ParamKind, call};
 use std::fmt;
 
 pub const fn scalar_param<T: Element>(name: &'static str) -> Param {
@@ -14,12 +14,12 @@ pub const fn slice_param<T: Element>(name: &'static str, access: AccessMode) -> 
 }
 
 #[inline]
-pub fn slice_arg<T: Element>(operand: &RawOperand<'_, T>) -> Arg {
+pub fn slice_arg<T: Element>(operand: &Elements<'_, T>) -> Arg {
     operand.arg()
 }
 
 #[inline]
-pub fn operand<'a, T: Element>(operand: RawOperand<'a, T>, access: AccessMode) -> Operand<'a> {
+pub fn operand<'a, T: Element>(operand: Elements<'a, T>, access: AccessMode) -> Operand<'a> {
     operand.with_access(access)
 }
 

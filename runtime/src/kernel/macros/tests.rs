@@ -2,8 +2,8 @@ use crate::driver::DevicePtr;
 use crate::element::Element;
 use crate::error::ErrorKind;
 use crate::kernel::{
-    AccessMode, Arg, IntoOperand, Kernel, KernelCall, Library, LibraryAnswer, LibraryProvider, NoHandle,
-    ParamKind, RawOperand, Source,
+    AccessMode, Arg, Elements, IntoOperand, Kernel, KernelCall, Library, LibraryAnswer, LibraryProvider,
+    NoHandle, ParamKind, Source,
 };
 use crate::memory::Allocation;
 use crate::order::ByteRange;
@@ -33,8 +33,8 @@ impl<T: Element> Memory<T> {
 }
 
 impl<'a, T: Element> IntoOperand<'a, T> for &'a Memory<T> {
-    fn into_operand(self) -> RawOperand<'a, T> {
-        RawOperand::new(&self.allocation, self.range)
+    fn into_operand(self) -> Elements<'a, T> {
+        Elements::new(&self.allocation, self.range)
     }
 }
 
@@ -257,7 +257,7 @@ fn the_operands_are_the_slice_parameters_in_order() {
     let (to, from) = (Memory::of(&mut y), Memory::of(&mut x));
     let call = reversed(&to, &from);
     let [y, x] = call.operands() else { panic!("{call:?}") };
-    assert_eq!((y.access(), y.len(), y.address()), (AccessMode::Write, 3, to.allocation.ptr));
+    assert_eq!((y.access(), y.range(), y.address()), (AccessMode::Write, to.range, to.allocation.ptr));
     assert_eq!((x.access(), x.range(), x.address()), (AccessMode::Read, from.range, from.allocation.ptr));
     assert_eq!(call.args(), [Arg::slice(y.address().0, 3), Arg::slice(x.address().0, 3)]);
 }
