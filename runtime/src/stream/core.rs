@@ -127,6 +127,10 @@ impl State {
     }
 
     fn mark(&mut self) {
+        // Ops that were never enqueued would count as reached.
+        if self.lost.is_some() {
+            return;
+        }
         if !self.puts_marker_off() {
             if !self.raw.may_signal() {
                 return self.have_marked();
