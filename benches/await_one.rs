@@ -3,7 +3,7 @@
 //!
 //! The rival: a thread that takes boxed closures from a crossbeam channel, spins for 50 µs when it is empty and blocks then,
 //! and answers through a tokio oneshot. Both are awaited by the same executor. CPU time and context switches are those of
-//! the whole process. A pause between awaits, longer than the linger, shows the price of waking a parked worker.
+//! the whole process. A pause between awaits, longer than it stays awake, shows the price of waking a parked worker.
 
 mod support;
 
@@ -20,12 +20,12 @@ fn rival_worker() -> (crossbeam_channel::Sender<Work>, std::thread::JoinHandle<(
         loop {
             let start = Instant::now();
             let mut found = None;
-            'linger: while start.elapsed() < Duration::from_micros(50) {
+            'awake: while start.elapsed() < Duration::from_micros(50) {
                 for _ in 0..64 {
                     match receive.try_recv() {
                         Ok(work) => {
                             found = Some(work);
-                            break 'linger;
+                            break 'awake;
                         }
                         Err(crossbeam_channel::TryRecvError::Disconnected) => return,
                         Err(crossbeam_channel::TryRecvError::Empty) => std::hint::spin_loop(),
@@ -132,7 +132,7 @@ fn main() {
             table.row(
                 &format!("enqueue and await, {by}, {when}, ns"),
                 &short(mine.ns.median()),
-                &format!("{} lingering worker and oneshot", short(theirs.ns.median())),
+                &format!("{} awake worker and oneshot", short(theirs.ns.median())),
                 &short(ratio.median()),
                 &ratio.spread(),
                 "ratio ≤ 1.0",

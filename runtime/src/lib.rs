@@ -4,6 +4,7 @@
 //! (ticket) → order check → driver → timeline → waker → [`Pending`].
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod background;
 mod block_on;
 #[cfg(feature = "cuda")]
 pub mod cuda;
@@ -17,7 +18,6 @@ mod exit;
 mod graph;
 pub mod kernel;
 mod memory;
-mod offload;
 mod order;
 mod panics;
 mod pending;
@@ -34,7 +34,6 @@ pub mod testing;
 mod timeline;
 pub mod trace;
 mod unwind;
-mod world;
 
 #[doc(hidden)]
 pub use device::Bookkeeping;

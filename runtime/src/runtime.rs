@@ -1,6 +1,9 @@
 //! Runtimes: what owns devices and decides how they behave.
 
 mod environment;
+mod shared;
+
+pub(crate) use shared::RuntimeShared;
 
 use crate::device::{Device, DeviceId, DeviceShared};
 #[cfg(feature = "cuda")]
@@ -13,7 +16,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::memory::MemoryOptions;
 use crate::order::OrderMode;
 use crate::reentry;
-use crate::world::World;
 #[cfg(feature = "cuda")]
 use parking_lot::Mutex;
 #[cfg(feature = "cuda")]
@@ -70,7 +72,7 @@ pub struct Runtime {
 }
 
 struct Inner {
-    world: Arc<World>,
+    shared: Arc<RuntimeShared>,
     /// The CPU devices, by ordinal.
     devices: Vec<Arc<DeviceShared>>,
     #[cfg(feature = "cuda")]
@@ -135,7 +137,7 @@ impl Runtime {
         }
         #[cfg(feature = "cuda")]
         if let DeviceId::Cuda(ordinal) = id {
-            return self.inner.cuda.device(&self.inner.world, ordinal).map(Device::of);
+            return self.inner.cuda.device(&self.inner.shared, ordinal).map(Device::of);
         }
         let cpus = self.inner.devices.len();
         Err(Error::new(
@@ -181,7 +183,7 @@ impl Runtime {
 
     /// What the order check does here.
     pub fn order(&self) -> OrderMode {
-        self.inner.world.mode
+        self.inner.shared.mode
     }
 
     /// Takes no more work, and resolves when what was enqueued is over.
@@ -206,18 +208,18 @@ impl Runtime {
     /// A runtime over other drivers, for tests of what is above the seam.
     #[doc(hidden)]
     pub fn over(drivers: Vec<(Arc<dyn Driver>, Arc<Health>)>, order: OrderMode) -> Runtime {
-        let world = World::new(order);
+        let shared = RuntimeShared::new(order);
         let devices = drivers
             .into_iter()
             .map(|(driver, health)| {
-                DeviceShared::new(world.clone(), driver, health, MemoryOptions::default())
+                DeviceShared::new(shared.clone(), driver, health, MemoryOptions::default())
             })
             .collect();
         Runtime {
             inner: Arc::new(Inner {
                 #[cfg(feature = "cuda")]
                 cuda: CudaDevices::default(),
-                world,
+                shared,
                 devices,
                 #[cfg(feature = "test-util")]
                 cpu: None,
@@ -238,7 +240,7 @@ struct CudaDevices {
 
 #[cfg(feature = "cuda")]
 impl CudaDevices {
-    fn device(&self, world: &Arc<World>, ordinal: u32) -> Result<Arc<DeviceShared>> {
+    fn device(&self, shared: &Arc<RuntimeShared>, ordinal: u32) -> Result<Arc<DeviceShared>> {
         // First: in a forked child the lock may be held by a thread that is not there.
         if crate::process::is_forked() {
             return Err(crate::process::forked());
@@ -250,7 +252,7 @@ impl CudaDevices {
         reentry::may_ask(&format_args!("opening {}", DeviceId::Cuda(ordinal)))?;
         let health = Arc::new(Health::default());
         let driver = Arc::new(CudaDevice::open(ordinal, health.clone(), self.options)?);
-        let device = DeviceShared::new(world.clone(), driver, health, self.memory);
+        let device = DeviceShared::new(shared.clone(), driver, health, self.memory);
         if let Some(nth) = self.refuse_allocation {
             device.memory.refuse_allocation(nth);
         }
@@ -272,10 +274,10 @@ impl Inner {
 
     fn stop(&self) {
         // The child of a fork has none of the threads that would let go of their locks.
-        if self.world.is_shut_down() || crate::process::is_forked() {
+        if self.shared.is_shut_down() || crate::process::is_forked() {
             return;
         }
-        self.world.shut_down();
+        self.shared.shut_down();
         // The default streams are held by their devices, which they hold themselves.
         let devices = self.all();
         let defaults: Vec<_> = devices.iter().map(|device| device.take_default_stream()).collect();
@@ -456,7 +458,7 @@ impl RuntimeBuilder {
     pub fn build(self) -> Result<Runtime> {
         crate::process::watch();
         self.refuse_zeros()?;
-        let world = World::new(self.order);
+        let shared = RuntimeShared::new(self.order);
         let cpu = CpuBackend::new(BackendOptions {
             threads: self.workers,
             schedule: self.schedule,
@@ -467,7 +469,7 @@ impl RuntimeBuilder {
                 let health = Arc::new(Health::default());
                 let options = DeviceOptions { fault_plan: Some(self.fault_plan), ..DeviceOptions::default() };
                 let driver = cpu.device(ordinal, health.clone(), options);
-                let device = DeviceShared::new(world.clone(), driver, health, self.memory);
+                let device = DeviceShared::new(shared.clone(), driver, health, self.memory);
                 if let Some(nth) = self.refuse_allocation {
                     device.memory.refuse_allocation(nth);
                 }
@@ -483,7 +485,7 @@ impl RuntimeBuilder {
                     memory: self.memory,
                     refuse_allocation: self.refuse_allocation,
                 },
-                world,
+                shared,
                 devices,
                 #[cfg(feature = "test-util")]
                 cpu: Some(cpu),

@@ -177,7 +177,7 @@ fn run_each(
 fn drain(runtime: &Runtime) -> Result<(), String> {
     while runtime.devices().iter().any(|device| device.shared().driver.turn()) {}
     let devices = runtime.devices();
-    let panicked = || devices.first()?.shared().world.panics.unseen();
+    let panicked = || devices.first()?.shared().runtime.panics.unseen();
     match devices.iter().find_map(Device::fault).or_else(panicked) {
         Some(fault) => Err(format!("detached work failed: {fault}")),
         None => Ok(()),

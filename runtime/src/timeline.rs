@@ -81,7 +81,7 @@ struct Waiting {
     /// In ticket order.
     keeps: VecDeque<Kept>,
     /// The ticket whose completer is letting go of what was kept: as good as kept until that is done. `u64::MAX`: none.
-    going: Ticket,
+    releasing: Ticket,
     sequence: u64,
     abandoned: bool,
 }
@@ -89,7 +89,7 @@ struct Waiting {
 impl Default for Waiting {
     fn default() -> Self {
         let (wakers, keeps) = (BTreeMap::new(), VecDeque::new());
-        Waiting { wakers, keeps, going: Ticket::MAX, sequence: 0, abandoned: false }
+        Waiting { wakers, keeps, releasing: Ticket::MAX, sequence: 0, abandoned: false }
     }
 }
 
@@ -119,7 +119,7 @@ impl Waiting {
     fn lowest(&self) -> u64 {
         let waker = self.wakers.first_key_value().map_or(u64::MAX, |(at, _)| at.ticket);
         let keep = self.keeps.front().map_or(u64::MAX, |kept| kept.ticket);
-        waker.min(keep).min(self.going)
+        waker.min(keep).min(self.releasing)
     }
 
     /// Mostly at the end: only what is kept for a ticket that was taken a while ago goes before others.
@@ -212,7 +212,7 @@ impl Timeline {
         if reached < ticket {
             return false;
         }
-        // Nothing is kept up to there: that was entered before the work was submitted, and counts (`going`) until it was let go, which
+        // Nothing is kept up to there: that was entered before the work was submitted, and counts (`releasing`) until it was let go, which
         // the release of `interest` makes seen. Nobody waits whom the reactor would not find.
         if self.interest.load(Ordering::Acquire) > reached {
             return true;
@@ -311,7 +311,7 @@ impl Timeline {
     fn let_go(&self, ticket: Ticket) {
         let mut waiting = self.waiting.lock();
         let keeps = waiting.take_keeps(ticket, false);
-        waiting.going = ticket;
+        waiting.releasing = ticket;
         drop(waiting);
         Released { keeps, wakers: Vec::new() }.run();
     }
@@ -322,8 +322,8 @@ impl Timeline {
         let later = waiting.wakers.split_off(&Registration { ticket: ticket + 1, sequence: 0 });
         let wakers = std::mem::replace(&mut waiting.wakers, later);
         let keeps = waiting.take_keeps(ticket, true);
-        if waiting.going <= ticket {
-            waiting.going = Ticket::MAX;
+        if waiting.releasing <= ticket {
+            waiting.releasing = Ticket::MAX;
         }
         self.interest.store(waiting.lowest(), Ordering::Release);
         drop(waiting);

@@ -14,8 +14,8 @@ use crate::order::Use;
 use crate::pending::Pending;
 use crate::reentry;
 use crate::runtime::Runtime;
+use crate::runtime::RuntimeShared;
 use crate::stream::{ForeignTurns, Settings, Stream, StreamBuilder, StreamCore, StreamPool};
-use crate::world::World;
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub struct Device(Arc<DeviceShared>);
 /// What a device's streams, buffers and handles have in common.
 pub(crate) struct DeviceShared {
     pub(crate) id: DeviceId,
-    pub(crate) world: Arc<World>,
+    pub(crate) runtime: Arc<RuntimeShared>,
     pub(crate) driver: Arc<dyn Driver>,
     pub(crate) health: Arc<Health>,
     pub(crate) memory: DeviceMemory,
@@ -47,14 +47,14 @@ pub(crate) struct DeviceShared {
 
 impl DeviceShared {
     pub(crate) fn new(
-        world: Arc<World>,
+        runtime: Arc<RuntimeShared>,
         driver: Arc<dyn Driver>,
         health: Arc<Health>,
         options: MemoryOptions,
     ) -> Arc<Self> {
         Arc::new(DeviceShared {
             id: driver.id(),
-            world,
+            runtime,
             memory: DeviceMemory::new(driver.clone(), options.limit_bytes),
             pinned: PinnedPool::new(driver.clone(), options.pinned_cap_bytes),
             signalled: driver.completion() == Completion::Signalled,
@@ -84,7 +84,7 @@ impl DeviceShared {
         if let Some(fault) = self.health.fault() {
             return Err(fault.clone());
         }
-        if self.world.is_shut_down() {
+        if self.runtime.is_shut_down() {
             return Err(self.shut_down_error());
         }
         Ok(())
@@ -124,7 +124,7 @@ impl DeviceShared {
     ) -> Result<T, DriverError> {
         match ask(&*self.driver) {
             Err(DriverError::OutOfMemory(_)) => {
-                self.memory.make_room(|used| self.world.is_finished(used));
+                self.memory.make_room(|used| self.runtime.is_finished(used));
                 ask(&*self.driver)
             }
             answer => answer,
@@ -168,7 +168,7 @@ impl DeviceShared {
 
     fn want_markers(&self, uses: &[Use]) {
         for used in uses {
-            if let Some(core) = self.world.stream(used.stream) {
+            if let Some(core) = self.runtime.stream(used.stream) {
                 core.want_marker(used.ticket);
             }
         }
@@ -303,7 +303,7 @@ impl Device {
         if let Err(error) = reentry::may_ask(&"synchronize") {
             return Pending::refused(error);
         }
-        let streams = self.0.world.streams();
+        let streams = self.0.runtime.streams();
         let parts = streams
             .iter()
             .filter(|core| Arc::ptr_eq(&core.device, &self.0))
@@ -333,7 +333,7 @@ impl Device {
     /// There it also destroys the handles of libraries that no call uses, whose memory is not in
     /// that figure.
     pub fn empty_cache(&self) -> usize {
-        let device = self.0.memory.empty_cache(|used| self.0.world.is_finished(used));
+        let device = self.0.memory.empty_cache(|used| self.0.runtime.is_finished(used));
         device + self.0.pinned.empty()
     }
 
@@ -407,10 +407,10 @@ impl Device {
     /// Sizes of the runtime's own books, for tests and figures.
     #[doc(hidden)]
     pub fn bookkeeping(&self) -> Bookkeeping {
-        let clocks = self.0.world.streams().iter().map(|core| core.clock_len()).collect::<Vec<_>>();
+        let clocks = self.0.runtime.streams().iter().map(|core| core.clock_len()).collect::<Vec<_>>();
         Bookkeeping {
-            live_streams: self.0.world.live_streams(),
-            stream_slots: self.0.world.observed.slots_used(),
+            live_streams: self.0.runtime.live_streams(),
+            stream_slots: self.0.runtime.observed.slots_used(),
             clock_entries: clocks.iter().sum(),
             longest_clock: clocks.iter().copied().max().unwrap_or(0),
             memory_blocks: self.0.memory.blocks(),

@@ -558,7 +558,7 @@ impl Command {
     #[cold]
     pub(crate) fn drop_elsewhere(self) {
         if let Command::Call(function) = self {
-            crate::offload::detach(move || drop(function));
+            crate::background::detach(move || drop(function));
         }
     }
 

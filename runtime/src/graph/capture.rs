@@ -29,10 +29,10 @@ use crate::order::{
     self, Access, Asker, Clock, Conflict, Entered, Entry, Findings, Ledger, MAX_ACCESSES, Marks, Named,
     Observed, Refused, StreamId, Strictness, Use, check_and_enter,
 };
+use crate::runtime::RuntimeShared;
 use crate::site::Site;
 use crate::stream::{Op, Place, Snapshot, StreamCore};
 use crate::timeline::{Keep, Ticket};
-use crate::world::World;
 use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -107,11 +107,11 @@ impl Capturing {
         if core.capture(site)?.is_some() {
             return Err(captured(site, core, "the stream is being captured already; end that first"));
         }
-        let world = &core.device.world;
-        let nobody = world.observed.admit().ok_or_else(|| {
+        let runtime = &core.device.runtime;
+        let nobody = runtime.observed.admit().ok_or_else(|| {
             Error::new(ErrorKind::OutOfMemory, format!("{site}: 1048576 streams are live; drop some"))
         })?;
-        world.name_capture(Named { id: nobody, ..core.name() });
+        runtime.name_capture(Named { id: nobody, ..core.name() });
         let capture = Arc::new(Capture {
             thread: std::thread::current().id(),
             pool: GraphPool::new(core.device.clone(), nobody),
@@ -216,7 +216,7 @@ pub(crate) fn captured(site: Site, core: &StreamCore, why: &str) -> Error {
 /// Reuse of blocks within a capture: what comes after what there.
 struct CaptureOrder<'a> {
     clock: &'a Clock,
-    world: &'a World,
+    runtime: &'a RuntimeShared,
 }
 
 impl ReuseOrder for CaptureOrder<'_> {
@@ -229,7 +229,7 @@ impl ReuseOrder for CaptureOrder<'_> {
     }
 
     fn is_over(&self, used: Use) -> bool {
-        self.world.is_finished(used)
+        self.runtime.is_finished(used)
     }
 
     fn can_wait(&self, _used: Use) -> bool {
@@ -289,8 +289,8 @@ impl Capture {
         let histories = self.pool.close();
         drop((recording, members, histories));
         let device = &self.pool.device;
-        device.world.observed.retire(self.pool.nobody);
-        device.world.forget_capture(self.pool.nobody);
+        device.runtime.observed.retire(self.pool.nobody);
+        device.runtime.forget_capture(self.pool.nobody);
         let _ = CAPTURES.try_with(|captures| {
             captures.borrow_mut().retain(|capture| !std::ptr::eq(&**capture, self));
         });
@@ -333,13 +333,13 @@ impl Capture {
         if number == before {
             return Ok(number);
         }
-        let mode = core.device.world.mode;
+        let mode = core.device.runtime.mode;
         let mut entered = Entered::default();
         let mut guard = self.pool.histories.lock();
         let histories = guard.as_mut().expect("the capture goes on");
         let operands = histories.traced(op.operands);
         let (stated, marks) = (&recording.members[at].clock, &Marks::default());
-        let asker = Asker { stream: id, lane: 0, stated, observed: &self.observed, marks, ensured: &[] };
+        let asker = Asker { stream: id, shard: 0, stated, observed: &self.observed, marks, ensured: &[] };
         let strictness = Strictness::of(mode);
         let entry = Entry { asker, ticket: number, site: &op.site, strictness };
         let checked = check_and_enter(&operands, None, &entry, &mut entered);
@@ -382,7 +382,7 @@ impl Capture {
         (member.number, member.newest_op) = (number, Some((number, op.site)));
         drop((guard, recording));
         for conflict in warnings {
-            if core.device.world.warns_first(conflict.earlier(), op.site) {
+            if core.device.runtime.warns_first(conflict.earlier(), op.site) {
                 crate::report::unordered(&conflict);
             }
         }
@@ -397,7 +397,7 @@ impl Capture {
             (member.id, member.number, member.clock.clone())
         };
         let memory = &core.device.memory;
-        let order = CaptureOrder { clock: &clock, world: &core.device.world };
+        let order = CaptureOrder { clock: &clock, runtime: &core.device.runtime };
         let grant = memory.alloc_in(self.pool.id, len_bytes, id, &order, site);
         let grant = grant.map_err(|error| core.unserved(site, error))?;
         let outside = Use { stream: self.pool.nobody, ticket: 1 };
@@ -419,11 +419,11 @@ impl Capture {
     /// Allocates what libraries want to work in on the plan's streams: what no op of the capture ever has, as anything may be there at
     /// any time of a launch.
     fn provide_workspaces(&self, plan: &mut Plan, site: Site) -> Result<()> {
-        let DeviceShared { driver, memory, world, .. } = &*self.pool.device;
+        let DeviceShared { driver, memory, runtime, .. } = &*self.pool.device;
         let core = self.recording.lock().members[0].core.clone();
         let wanted = driver.workspace_bytes(plan).map_err(|error| core.refused(site, &error))?;
         let nobody = self.observed.admit().expect("a capture has fewer streams than a runtime");
-        let order = CaptureOrder { clock: &Clock::default(), world };
+        let order = CaptureOrder { clock: &Clock::default(), runtime };
         for (stream, len_bytes) in plan.streams.iter_mut().zip(wanted).filter(|(_, wanted)| *wanted > 0) {
             let grant = memory.alloc_in(self.pool.id, len_bytes, nobody, &order, site);
             let grant = grant.map_err(|error| core.unserved(site, error))?;

@@ -101,7 +101,7 @@ impl Drop for Allocation {
             }
             Home::Owner(owner) => {
                 for used in self.ledger.last_uses() {
-                    if let Some(core) = self.device.world.stream(used.stream)
+                    if let Some(core) = self.device.runtime.stream(used.stream)
                         && !core.timeline.reached(used.ticket)
                     {
                         core.timeline.keep_until_last(used.ticket, owner.clone());

@@ -221,7 +221,7 @@ impl DeviceMemory {
             return;
         }
         let driver = self.driver.clone();
-        crate::offload::run_where_it_may_block(move || {
+        crate::background::run_where_it_may_block(move || {
             segments.into_iter().for_each(|segment| free(&*driver, segment));
         });
     }

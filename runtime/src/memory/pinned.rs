@@ -31,7 +31,7 @@ use crate::device::DeviceId;
 use crate::driver::{Driver, DriverError};
 use crate::element::Element;
 use crate::error::{Error, ErrorKind};
-use crate::{offload, reentry};
+use crate::{background, reentry};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::any::{Any, TypeId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -184,7 +184,7 @@ impl PinnedPool {
         drop(state);
         if wants_another {
             let pool = self.clone();
-            offload::pin(self.driver.id(), move || pool.grow(len));
+            background::pin(self.driver.id(), move || pool.grow(len));
         }
         self.bytes(block, len, len_bytes)
     }
@@ -336,7 +336,7 @@ impl PinnedPool {
             return;
         }
         let driver = self.driver.clone();
-        offload::run_where_it_may_block(move || {
+        background::run_where_it_may_block(move || {
             for (HostBlock(ptr), len) in blocks {
                 // SAFETY: `Driver::free_host` needs an allocation of this driver with its length, and no work that touches it. It
                 // was cached under its length, and a block is cached only after its owner, which a copy in flight keeps, was
@@ -508,7 +508,7 @@ impl Drop for PinnedBytes {
         if let Some(owner) = self.owner.take() {
             let registered =
                 Registered { driver: self.pool.driver.clone(), block: HostBlock(self.ptr), owner };
-            offload::run_where_it_may_block(move || registered.end());
+            background::run_where_it_may_block(move || registered.end());
         }
         if self.block_len == 0 {
             return;
@@ -771,7 +771,7 @@ mod tests {
 
     /// Waits until `warpline-pin` has done what it was given.
     fn grown() {
-        crate::block_on::block_on(offload::run_pinning(crate::DeviceId::Cpu(0), || ()));
+        crate::block_on::block_on(background::run_pinning(crate::DeviceId::Cpu(0), || ()));
     }
 
     #[test]

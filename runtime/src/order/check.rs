@@ -27,7 +27,7 @@ pub(crate) trait Access {
 #[derive(Clone, Copy)]
 pub(crate) struct Asker<'a> {
     pub(crate) stream: StreamId,
-    pub(crate) lane: usize,
+    pub(crate) shard: usize,
     pub(crate) stated: &'a Clock,
     pub(crate) observed: &'a Observed,
     /// The marks that its stream carries.
@@ -116,7 +116,7 @@ type At = u16;
 const FEW: usize = 8;
 
 /// Few accesses, each with a ledger of its own, in the order of the ledgers' addresses.
-pub(crate) type Apart = ArrayVec<(usize, At), FEW>;
+pub(crate) type Disjoint = ArrayVec<(usize, At), FEW>;
 
 /// An op that would be entered.
 #[derive(Clone, Copy)]
@@ -142,7 +142,7 @@ fn address(access: &impl Access) -> usize {
 /// Whether there are few accesses, each with a ledger of its own; `order`, empty before, gets the order in which to open
 /// them.
 #[inline]
-pub(crate) fn apart<A: Access>(accesses: &[A], order: &mut Apart) -> bool {
+pub(crate) fn disjoint<A: Access>(accesses: &[A], order: &mut Disjoint) -> bool {
     if accesses.len() > FEW {
         return false;
     }
@@ -163,16 +163,16 @@ pub(crate) fn apart<A: Access>(accesses: &[A], order: &mut Apart) -> bool {
 }
 
 #[inline]
-fn open(ledger: &Ledger, writes: bool, lane: usize) -> Page<'_> {
-    if writes { ledger.open() } else { ledger.open_to_read(lane) }
+fn open(ledger: &Ledger, writes: bool, shard: usize) -> Page<'_> {
+    if writes { ledger.open() } else { ledger.open_to_read(shard) }
 }
 
-/// Checks all accesses of an op, and enters them if they pass. `order` is what [`apart`] says of them. `entered`, empty
+/// Checks all accesses of an op, and enters them if they pass. `order` is what [`disjoint`] says of them. `entered`, empty
 /// before, gets what has to be known to take that back.
 #[inline]
 pub(crate) fn check_and_enter<A: Access>(
     accesses: &[A],
-    order: Option<&Apart>,
+    order: Option<&Disjoint>,
     entry: &Entry<'_>,
     entered: &mut Entered,
 ) -> Result<(), Refused> {
@@ -183,7 +183,7 @@ pub(crate) fn check_and_enter<A: Access>(
             && entered.findings.is_empty()
     );
     match order {
-        Some(order) => check_apart(accesses, order, entry, entered),
+        Some(order) => check_disjoint(accesses, order, entry, entered),
         None => check_together(accesses, entry, entered),
     }
 }
@@ -195,9 +195,9 @@ pub(crate) fn check_and_enter<A: Access>(
 /// ledgers are closed, so where one does not pass, the records of those before it are taken back, and the op goes the long way,
 /// which finds all there is to say against it. Who used the memory is noted once all have passed.
 #[inline]
-fn check_apart<A: Access>(
+fn check_disjoint<A: Access>(
     accesses: &[A],
-    order: &Apart,
+    order: &Disjoint,
     entry: &Entry<'_>,
     entered: &mut Entered,
 ) -> Result<(), Refused> {
@@ -205,7 +205,7 @@ fn check_apart<A: Access>(
     for &(_, at) in order {
         let access = &accesses[usize::from(at)];
         let writes = access.mode().writes();
-        let mut page = open(access.ledger(), writes, entry.asker.lane);
+        let mut page = open(access.ledger(), writes, entry.asker.shard);
         let renewed = match (entry.strictness, writes) {
             (Strictness::Skip, _) => None,
             (_, false) => page.renew::<false>(entry.used(), access.range(), entry.site, |earlier| {
@@ -254,7 +254,7 @@ fn check_and_enter_one(
 /// Takes back what was entered in `pages`, which are the first of `order`.
 #[cold]
 #[inline(never)]
-fn take_back(order: &Apart, pages: &mut [Page<'_>], entry: &Entry<'_>, entered: &mut Entered) {
+fn take_back(order: &Disjoint, pages: &mut [Page<'_>], entry: &Entry<'_>, entered: &mut Entered) {
     let entered = std::mem::take(entered);
     for (&(_, at), page) in order.iter().zip(pages) {
         undo_in(page, |other| other == at, entry, &entered);
@@ -269,7 +269,7 @@ fn check_together<A: Access>(
     entry: &Entry<'_>,
     entered: &mut Entered,
 ) -> Result<(), Refused> {
-    let (mut pages, page_of) = open_all(accesses, entry.asker.lane);
+    let (mut pages, page_of) = open_all(accesses, entry.asker.shard);
     let asker = &entry.asker;
     let mut needs: Vec<Use> = Vec::new();
     for page in &mut pages {
@@ -313,7 +313,7 @@ fn check_together<A: Access>(
 }
 
 /// Opens the ledgers, each once, in the order of their addresses; and says which page is whose.
-fn open_all<A: Access>(accesses: &[A], lane: usize) -> (Vec<Page<'_>>, Vec<At>) {
+fn open_all<A: Access>(accesses: &[A], shard: usize) -> (Vec<Page<'_>>, Vec<At>) {
     let mut sorted: Vec<usize> = (0..accesses.len()).collect();
     sorted.sort_by_key(|&at| address(&accesses[at]));
     let mut page_of = vec![0; accesses.len()];
@@ -321,7 +321,7 @@ fn open_all<A: Access>(accesses: &[A], lane: usize) -> (Vec<Page<'_>>, Vec<At>) 
     for same in sorted.chunk_by(|&a, &b| address(&accesses[a]) == address(&accesses[b])) {
         let writes = same.iter().any(|&at| accesses[at].mode().writes());
         same.iter().for_each(|&at| page_of[at] = pages.len() as At);
-        pages.push(open(accesses[same[0]].ledger(), writes, lane));
+        pages.push(open(accesses[same[0]].ledger(), writes, shard));
     }
     (pages, page_of)
 }
@@ -364,7 +364,7 @@ fn enter(at: At, access: &impl Access, page: &mut Book, entry: &Entry<'_>, enter
 /// Takes an entered op back whose driver call failed.
 #[cold]
 pub(crate) fn undo<A: Access>(accesses: &[A], entry: &Entry<'_>, entered: Entered) {
-    let (mut pages, page_of) = open_all(accesses, entry.asker.lane);
+    let (mut pages, page_of) = open_all(accesses, entry.asker.shard);
     for (page_at, page) in pages.iter_mut().enumerate() {
         undo_in(page, |at| usize::from(page_of[usize::from(at)]) == page_at, entry, &entered);
         let before = entered.used_before.iter().find(|(at, _)| *at == page_at).map(|(_, before)| *before);

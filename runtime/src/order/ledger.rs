@@ -2,13 +2,13 @@
 //!
 //! # Who may touch what, when
 //! A ledger is a *book* behind one lock. Reading the same weights from many threads would make that lock's cache line
-//! wander between cores, so a book that readers keep waiting for is **shared out**: each of eight *lanes* gets a copy
-//! of the writes, and a reader then locks only the lane of its stream and enters its reads there. The first exclusive
-//! opening (a write, a wait for all uses, an error mark) collects the lanes' reads and closes them again.
+//! wander between cores, so a book that readers keep waiting for is **sharded**: each of eight *shards* gets a copy
+//! of the writes, and a reader then locks only the shard of its stream and enters its reads there. The first exclusive
+//! opening (a write, a wait for all uses, an error mark) collects the shards' reads and closes them again.
 //!
-//! 1. `main` is locked before any lane of the same ledger; a reader that holds a lane never asks for `main`.
-//! 2. A lane is active exactly while `book.shared`; both change under `main` and that lane's lock.
-//! 3. While shared, the book's writes do not change, so each lane's copy is true.
+//! 1. `main` is locked before any shard of the same ledger; a reader that holds a shard never asks for `main`.
+//! 2. A shard is active exactly while `book.sharded`; both change under `main` and that shard's lock.
+//! 3. While sharded, the book's writes do not change, so each shard's copy is true.
 //! 4. Several ledgers are opened in the order of their addresses. (`check.rs`)
 //!
 //! # What is kept
@@ -28,8 +28,8 @@ use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use std::sync::{Arc, OnceLock};
 
-const LANES: usize = 8;
-/// How many waiting readers it takes until a book is shared out.
+const SHARDS: usize = 8;
+/// How many waiting readers it takes until a book is sharded.
 const PATIENCE: u8 = 2;
 /// The most pieces that a mark's bytes are kept in.
 const MOST_PIECES: usize = 64;
@@ -58,20 +58,20 @@ pub(crate) type Uses = SmallVec<[Use; 2]>;
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Ledger {
-    lanes: OnceLock<Box<[CachePadded<Mutex<Book>>; LANES]>>,
+    shards: OnceLock<Box<[CachePadded<Mutex<Book>>; SHARDS]>>,
     main: Mutex<Book>,
 }
 
-/// The main book or a lane: both are written in alike.
+/// The main book or a shard: both are written in alike.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Book {
     waited: u8,
-    /// The main book: whether it is shared out. A lane: whether it is active.
-    shared: bool,
+    /// The main book: whether it is sharded. A shard: whether it is active.
+    sharded: bool,
     /// True if a stream that has since closed and drained has left `uses`.
     outlived: bool,
-    /// A lane has none: ops on memory that has it open the main book.
+    /// A shard has none: ops on memory that has it open the main book.
     rare: Option<Box<Rare>>,
     uses: Uses,
     records: Records,
@@ -135,7 +135,7 @@ impl MarkedBytes {
     }
 }
 
-/// An opened ledger: its main book, or a lane.
+/// An opened ledger: its main book, or a shard.
 pub(crate) type Page<'a> = MutexGuard<'a, Book>;
 
 impl Ledger {
@@ -158,47 +158,47 @@ impl Ledger {
             let behind = Some(Behind { used: behind, allocated: used });
             book.rare = Some(Box::new(Rare { marks: Vec::new(), behind }));
         }
-        Ledger { main: Mutex::new(book), lanes: OnceLock::new() }
+        Ledger { main: Mutex::new(book), shards: OnceLock::new() }
     }
 
     /// The history of memory of which nothing is known.
     pub(crate) fn unknown() -> Self {
-        Ledger { main: Mutex::new(Book::default()), lanes: OnceLock::new() }
+        Ledger { main: Mutex::new(Book::default()), shards: OnceLock::new() }
     }
 
-    /// Opens it for an op that reads only. `lane` spreads streams over lanes.
+    /// Opens it for an op that reads only. `shard` spreads streams over shards.
     #[inline]
-    pub(crate) fn open_to_read(&self, lane: usize) -> Page<'_> {
-        if let Some(lanes) = self.lanes.get() {
-            let lane = lanes[lane % LANES].lock();
-            if lane.shared {
-                return lane;
+    pub(crate) fn open_to_read(&self, shard: usize) -> Page<'_> {
+        if let Some(shards) = self.shards.get() {
+            let shard = shards[shard % SHARDS].lock();
+            if shard.sharded {
+                return shard;
             }
         }
         match self.main.try_lock() {
             Some(book) => book,
-            None => self.open_contended(lane),
+            None => self.open_contended(shard),
         }
     }
 
     #[cold]
-    fn open_contended(&self, lane: usize) -> Page<'_> {
+    fn open_contended(&self, shard: usize) -> Page<'_> {
         let mut book = self.main.lock();
         book.waited += 1;
         if book.waited < PATIENCE || !book.is_plain() {
             return book;
         }
-        let lanes = self.lanes.get_or_init(Box::default);
-        if !book.shared {
-            book.shared = true;
-            for lane in lanes.iter() {
-                let mut lane = lane.lock();
-                lane.shared = true;
-                lane.records =
+        let shards = self.shards.get_or_init(Box::default);
+        if !book.sharded {
+            book.sharded = true;
+            for shard in shards.iter() {
+                let mut shard = shard.lock();
+                shard.sharded = true;
+                shard.records =
                     book.records.iter().filter(|record| record.did != Did::Read).copied().collect();
             }
         }
-        lanes[lane % LANES].lock()
+        shards[shard % SHARDS].lock()
     }
 
     /// Opens it for anything.
@@ -206,7 +206,7 @@ impl Ledger {
     pub(crate) fn open(&self) -> Page<'_> {
         let mut book = self.main.lock();
         book.waited = 0;
-        if book.shared {
+        if book.sharded {
             self.collect(&mut book);
         }
         book
@@ -214,32 +214,33 @@ impl Ledger {
 
     #[cold]
     fn collect(&self, book: &mut Book) {
-        for lane in self.lanes.get().into_iter().flat_map(|lanes| lanes.iter()) {
-            let mut lane = lane.lock();
-            lane.shared = false;
-            for read in std::mem::take(&mut lane.records).into_iter().filter(|record| record.did == Did::Read)
+        for shard in self.shards.get().into_iter().flat_map(|shards| shards.iter()) {
+            let mut shard = shard.lock();
+            shard.sharded = false;
+            for read in
+                std::mem::take(&mut shard.records).into_iter().filter(|record| record.did == Did::Read)
             {
                 book.records.retain(|old| {
                     old.did != Did::Read || old.used.stream != read.used.stream || old.range != read.range
                 });
                 book.records.push(read);
             }
-            book.outlived |= lane.outlived;
-            for used in std::mem::take(&mut lane.uses) {
+            book.outlived |= shard.outlived;
+            for used in std::mem::take(&mut shard.uses) {
                 match book.uses.iter_mut().find(|entry| entry.stream == used.stream) {
                     Some(entry) => entry.ticket = entry.ticket.max(used.ticket),
                     None => book.uses.push(used),
                 }
             }
         }
-        book.shared = false;
+        book.sharded = false;
     }
 
     /// The newest ticket of each stream that used it, when nobody else can use it any more. Its
     /// allocation is one of them if the allocating stream was after all earlier uses.
     #[inline(always)]
     pub(crate) fn last_uses(&mut self) -> &[Use] {
-        if self.main.get_mut().shared {
+        if self.main.get_mut().sharded {
             drop(self.open());
         }
         let book = self.main.get_mut();

@@ -17,8 +17,8 @@ mod observed;
 mod range;
 
 pub(crate) use check::{
-    Access, Apart, Asker, Entered, Entry, Finding, Findings, MAX_ACCESSES, Refused, Strictness, apart,
-    check_and_enter, mark, overlap_within, overwrites, overwritten, overwritten_of, undo,
+    Access, Asker, Disjoint, Entered, Entry, Finding, Findings, MAX_ACCESSES, Refused, Strictness,
+    check_and_enter, disjoint, mark, overlap_within, overwrites, overwritten, overwritten_of, undo,
 };
 pub use clock::StreamId;
 pub(crate) use clock::{Clock, Use};

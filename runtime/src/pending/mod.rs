@@ -160,7 +160,7 @@ impl<T> Pending<T> {
                     registration: None,
                     observes: true,
                     panics: Concern::All,
-                    epoch: core.device.world.panics.epoch(),
+                    epoch: core.device.runtime.panics.epoch(),
                     has_yielded: false,
                 },
                 output,

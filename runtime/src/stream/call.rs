@@ -100,12 +100,12 @@ impl Stream {
         let slot: Slot<R> = Arc::new(Mutex::new(Outcome::Unknown));
         let looks = Looks { slot: slot.clone(), core: core.clone() };
         let place = core.enqueue_plain("call", site, |ticket| {
-            let (weak, id, label, world) =
-                (Arc::downgrade(core), core.id, core.label.clone(), core.device.world.clone());
+            let (weak, id, label, runtime) =
+                (Arc::downgrade(core), core.id, core.label.clone(), core.device.runtime.clone());
             Command::Call(HostFn(Box::new(move || {
                 let result = catch_unwind(AssertUnwindSafe(f)).map_err(|panic| {
                     let error = panics::error_of(&site.on(&label), ticket, &message_of(panic));
-                    world.panics.note(id, ticket, error.at(site))
+                    runtime.panics.note(id, ticket, error.at(site))
                 });
                 let mut outcome = slot.lock();
                 if !matches!(*outcome, Outcome::Abandoned) {

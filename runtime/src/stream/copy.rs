@@ -17,7 +17,7 @@ use crate::kernel::AccessMode;
 use crate::memory::{Buffer, HostEnd, Pinned, PinnedBytes, Promise};
 use crate::pending::Pending;
 use crate::site::Site;
-use crate::{offload, reentry};
+use crate::{background, reentry};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
@@ -345,7 +345,7 @@ impl Device {
             None if reentry::holds_a_device() => return Err(reentry::refused(&"pinned")),
             None if !device.runs_in_turns => {
                 let device = device.clone();
-                offload::run_pinning(device.id, move || device.pinned_bytes(len_bytes)).await?
+                background::run_pinning(device.id, move || device.pinned_bytes(len_bytes)).await?
             }
             None => device.pinned_bytes(len_bytes)?,
         };
@@ -353,7 +353,7 @@ impl Device {
         if !device.zero_on_free {
             Ok(pinned)
         } else if len_bytes > ZEROED_AT_ONCE_BYTES && !device.runs_in_turns {
-            Ok(offload::run(move || zeroed(pinned)).await)
+            Ok(background::run(move || zeroed(pinned)).await)
         } else {
             Ok(zeroed(pinned))
         }
@@ -463,7 +463,7 @@ impl Stream {
         let staging = Arc::<Staging>::default();
         let place = self.enqueue_copy(op, Ok(HostSide::Coming(staging.clone())), kind, buffer)?;
         let stream = self.core().clone();
-        offload::pin(stream.device.id, move || {
+        background::pin(stream.device.id, move || {
             let bytes = stream.device.with_pinned(|_| promise.keep());
             let end = bytes.map_err(|error| stream.unserved(site, error)).and_then(|bytes| {
                 let end = stream.host_end(site, &bytes)?;

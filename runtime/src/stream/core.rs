@@ -14,6 +14,7 @@
 
 use super::held::{Coming, HeldBack};
 use super::late::Late;
+use crate::background::{self, Duty};
 use crate::delegation::{DelegationLock, Locked, Serve};
 use crate::device::DeviceShared;
 use crate::driver::{
@@ -22,7 +23,6 @@ use crate::driver::{
 use crate::error::{Error, ErrorKind, Result};
 use crate::graph::Capture;
 use crate::kernel::Operand;
-use crate::offload::{self, Duty};
 use crate::order::{self, Clock, MAX_TICKET, Mark, Marks, Named, OrderMode, StreamId, Use, leaves_a_mark};
 use crate::panics::{Concern, Epoch, Reached};
 use crate::reentry;
@@ -146,7 +146,7 @@ impl State {
     #[cold]
     fn have_marked(&self) {
         let (core, ticket) = (self.core.clone(), self.issued);
-        offload::detach(move || {
+        background::detach(move || {
             if let Some(core) = core.upgrade() {
                 core.want_marker(ticket);
             }
@@ -209,8 +209,8 @@ impl StreamCore {
         reentry::may_ask(&"new_stream")?;
         device.ensure_open()?;
         let borrowed = settings.borrowed.is_some();
-        let world = &device.world;
-        let id = world.observed.admit().ok_or_else(|| {
+        let runtime = &device.runtime;
+        let id = runtime.observed.admit().ok_or_else(|| {
             Error::new(ErrorKind::OutOfMemory, format!("{}: 1048576 streams are live; drop some", device.id))
         })?;
         let label = settings.label.unwrap_or_else(|| device.next_label());
@@ -219,11 +219,11 @@ impl StreamCore {
             label: label.clone(),
             priority: settings.priority,
             key: id.0,
-            runtime: world.number,
+            runtime: runtime.number,
             borrowed: settings.borrowed,
         };
         let raw = device.driver.new_stream(&options, timeline.clone()).map_err(|error| {
-            world.observed.retire(id);
+            runtime.observed.retire(id);
             device.refused(&"new_stream", &error)
         })?;
         device.health.watch(&timeline);
@@ -268,7 +268,7 @@ impl StreamCore {
             then: Mutex::new(settings.then),
             device,
         });
-        core.device.world.join(&core);
+        core.device.runtime.join(&core);
         Ok(core)
     }
 
@@ -276,9 +276,9 @@ impl StreamCore {
         Named { label: self.label.clone(), device: self.device.id, id: self.id }
     }
 
-    /// Spreads streams over the lanes of shared ledgers.
+    /// Spreads streams over the shards of shared ledgers.
     #[inline]
-    pub(crate) fn lane(&self) -> usize {
+    pub(crate) fn shard(&self) -> usize {
         self.id.0 as usize
     }
 
@@ -457,7 +457,7 @@ impl StreamCore {
     pub(crate) fn submitted(&self, site: Site, ticket: Ticket, what: impl FnOnce() -> (&'static str, u64)) {
         event::op_enqueued(ticket, &site, || {
             let (kind, bytes) = what();
-            let (runtime, device) = (self.device.world.number, self.device.id);
+            let (runtime, device) = (self.device.runtime.number, self.device.id);
             Traced { runtime, device, label: &self.label, stream_key: self.id.0, kind, bytes }
         });
         if self.device.runs_in_turns {
@@ -500,9 +500,9 @@ impl StreamCore {
     /// Makes sure that a marker for `ticket` will be written, without waiting for the stream's lock.
     #[inline]
     pub(crate) fn want_marker(self: &Arc<Self>, ticket: Ticket) {
-        if self.device.signalled && offload::duty().is_barred() {
+        if self.device.signalled && background::duty().is_barred() {
             let core = self.clone();
-            return offload::run_where_it_may_block(move || core.state.delegate(ticket));
+            return background::run_where_it_may_block(move || core.state.delegate(ticket));
         }
         self.state.delegate(ticket);
     }
@@ -591,7 +591,7 @@ impl StreamCore {
         if written.is_empty() || !leaves_a_mark(error.kind()) {
             return error;
         }
-        if everybodys || self.device.world.mode == OrderMode::Wait {
+        if everybodys || self.device.runtime.mode == OrderMode::Wait {
             order::mark(&written, &Mark::new(self.id, &error), true);
             return error;
         }
@@ -614,14 +614,14 @@ impl StreamCore {
     #[inline]
     pub(crate) fn panic_before(&self, place: &Place, epoch: Epoch, concern: Concern) -> Option<Error> {
         let Place { ticket, clock, .. } = place;
-        self.device.world.panics.before(self, &Reached { ticket: *ticket, clock, epoch, concern })
+        self.device.runtime.panics.before(self, &Reached { ticket: *ticket, clock, epoch, concern })
     }
 
     /// The host has seen that this stream is past `place`.
     #[inline]
     pub(crate) fn observe(&self, place: &Place) {
         let used = Use { stream: self.id, ticket: place.ticket };
-        let observed = &self.device.world.observed;
+        let observed = &self.device.runtime.observed;
         // A stream that is gone counts as covered, and what it had waited for was not observed with
         // that.
         if !observed.covers(used) || self.is_closed() {
@@ -643,7 +643,7 @@ impl StreamCore {
         let (label, error) = (self.label.clone(), error.clone());
         let report = move || crate::report::error_not_awaited(&label, &error, is_first);
         // A subscriber may wait for what that thread is to hand over.
-        if offload::duty() == Duty::PageLocking { offload::detach(report) } else { report() }
+        if background::duty() == Duty::PageLocking { background::detach(report) } else { report() }
     }
 
     /// The oldest of them, to be returned once by `synchronize`.
@@ -662,7 +662,7 @@ impl StreamCore {
             return;
         }
         self.closed.store(true, Ordering::Release);
-        self.device.world.observed.close(self.id);
+        self.device.runtime.observed.close(self.id);
         let last = state.issued;
         let marks = std::mem::take(&mut state.marks);
         drop((state, marks));
@@ -678,8 +678,8 @@ impl StreamCore {
 
     /// Everything on the closed stream is over, or nothing of it will run any more: it is before everything.
     fn retire(&self) {
-        self.device.world.observed.retire(self.id);
-        self.device.world.leave(self.id);
+        self.device.runtime.observed.retire(self.id);
+        self.device.runtime.leave(self.id);
         let then = self.then.lock().take();
         drop(then);
     }

@@ -44,7 +44,7 @@ impl StreamCore {
             let place = Place::at(state.issued, state.stated.clone());
             return Ok(Waited { place, by_driver: false });
         }
-        let observed = &self.device.world.observed;
+        let observed = &self.device.runtime.observed;
         let is_closed = observed.is_closed(from.used.stream);
         let settled = |used: Use| observed.covers(used) || observed.is_closed(used.stream);
         let (mut holds, mut by_driver) = (false, false);
@@ -103,7 +103,7 @@ impl StreamCore {
     fn point_at(&self, from: &Snapshot) -> Point {
         if from.event.is_none() && from.coming.is_none() && self.device.signalled {
             // The driver made no mark, so the host will see to it, once it knows.
-            if let Some(other) = self.device.world.stream(from.used.stream) {
+            if let Some(other) = self.device.runtime.stream(from.used.stream) {
                 other.want_marker(from.used.ticket);
             }
         }
@@ -162,7 +162,7 @@ impl StreamCore {
     /// The newest ticket's work is after `from` by an edge of the runtime's own.
     #[cold]
     pub(super) fn know(&self, from: &Snapshot) {
-        let over = |used| self.device.world.observed.covers(used);
+        let over = |used| self.device.runtime.observed.covers(used);
         if self.known.lock().merge(self.id, from.used, &from.known, over) {
             self.version.fetch_add(1, Ordering::Release);
         }
@@ -174,7 +174,7 @@ impl StreamCore {
         let Waited { place, by_driver } = waited?;
         if by_driver {
             self.submitted(site, place.ticket, || ("wait", 0));
-            event::op_waits(place.ticket, from, || (self.device.world.number, self.id.0));
+            event::op_waits(place.ticket, from, || (self.device.runtime.number, self.id.0));
         }
         Ok(place)
     }

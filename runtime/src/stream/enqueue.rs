@@ -7,8 +7,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::Operand;
 use crate::memory::Allocation;
 use crate::order::{
-    self, Access, Apart, Asker, Conflict, Entered, Entry, Finding, Findings, MAX_ACCESSES, Named, OrderMode,
-    Refused, Strictness, Use, check_and_enter, overlap_within,
+    self, Access, Asker, Conflict, Disjoint, Entered, Entry, Finding, Findings, MAX_ACCESSES, Named,
+    OrderMode, Refused, Strictness, Use, check_and_enter, overlap_within,
 };
 use crate::site::Site;
 use crate::timeline::{Keep, Ticket, Until};
@@ -123,11 +123,11 @@ impl StreamCore {
             return Err(error);
         }
         let accesses = op.operands;
-        let mut order = Apart::new();
-        let apart = order::apart(accesses, &mut order).then_some(&order);
-        self.check_shape(op, apart.is_some())?;
-        let world = &*self.device.world;
-        let strictness = Strictness::of(world.mode);
+        let mut order = Disjoint::new();
+        let disjoint = order::disjoint(accesses, &mut order).then_some(&order);
+        self.check_shape(op, disjoint.is_some())?;
+        let runtime = &*self.device.runtime;
+        let strictness = Strictness::of(runtime.mode);
         // Declared before the lock is taken, so that it is dropped after it is let go: giving room back wakes who waits for it.
         let permit;
         let mut state = self.lock(op.site, op.turn)?;
@@ -136,16 +136,16 @@ impl StreamCore {
         let mut edges = Edges::default();
         loop {
             let State { stated, marks, issued, .. } = &*state;
-            let (stream, lane, observed, ensured) =
-                (self.id, self.lane(), &world.observed, &edges.ensured[..]);
-            let asker = Asker { stream, lane, stated, observed, marks, ensured };
+            let (stream, shard, observed, ensured) =
+                (self.id, self.shard(), &runtime.observed, &edges.ensured[..]);
+            let asker = Asker { stream, shard, stated, observed, marks, ensured };
             let entry = Entry { asker, ticket: issued + 1, site: &op.site, strictness };
-            let needs = match check_and_enter(accesses, apart, &entry, &mut entered) {
+            let needs = match check_and_enter(accesses, disjoint, &entry, &mut entered) {
                 Ok(()) => break,
                 Err(Refused::Marked(mark)) => {
                     return Err(Error::inherited(&op.site.on(&self.label), mark.error()));
                 }
-                Err(Refused::Unordered(findings)) if world.mode == OrderMode::Deny => {
+                Err(Refused::Unordered(findings)) if runtime.mode == OrderMode::Deny => {
                     drop(state);
                     return Err(self.unordered(op.site, accesses, &findings));
                 }
@@ -159,7 +159,7 @@ impl StreamCore {
             }
         }
         let has_edges = !edges.from.is_empty();
-        let claims = (world.mode != OrderMode::Deny).then(|| claims(op));
+        let claims = (runtime.mode != OrderMode::Deny).then(|| claims(op));
         let ticket = state.issued + 1;
         let mut kept = false;
         if let Some(keep) = op.keep.take() {
@@ -192,8 +192,8 @@ impl StreamCore {
             op.halfway = matches!(error, DriverError::Halfway(_));
             if !op.halfway {
                 let State { stated, marks, .. } = &*state;
-                let (stream, lane, observed) = (self.id, self.lane(), &world.observed);
-                let asker = Asker { stream, lane, stated, observed, marks, ensured: &[] };
+                let (stream, shard, observed) = (self.id, self.shard(), &runtime.observed);
+                let asker = Asker { stream, shard, stated, observed, marks, ensured: &[] };
                 order::undo(accesses, &Entry { asker, ticket, site: &op.site, strictness }, entered);
             }
             let forgotten = state.forgotten.take();
@@ -216,7 +216,7 @@ impl StreamCore {
     }
 
     #[inline]
-    pub(crate) fn check_shape(&self, op: &Op<'_>, apart: bool) -> Result<()> {
+    pub(crate) fn check_shape(&self, op: &Op<'_>, disjoint: bool) -> Result<()> {
         let accesses = op.operands;
         for operand in accesses {
             if !Arc::ptr_eq(&operand.allocation.device, &self.device) {
@@ -230,7 +230,7 @@ impl StreamCore {
                 format!("{}: {} operands, and an op takes {most}; split it", op.site, accesses.len()),
             ));
         }
-        if !apart
+        if !disjoint
             && !op.of_many
             && let Some((one, two)) = overlap_within(accesses, op.in_place)
         {
@@ -259,7 +259,7 @@ impl StreamCore {
     #[cold]
     fn check_device(&self, site: Site, peers: bool, allocation: &Allocation) -> Result<()> {
         let (here, there) = (self.device.id, allocation.device.id);
-        let same_runtime = Arc::ptr_eq(&self.device.world, &allocation.device.world);
+        let same_runtime = Arc::ptr_eq(&self.device.runtime, &allocation.device.runtime);
         if peers && same_runtime && std::mem::discriminant(&here) == std::mem::discriminant(&there) {
             return Ok(());
         }
@@ -299,7 +299,7 @@ impl StreamCore {
 
     #[cold]
     fn conflicts(&self, op: Site, accesses: &[Operand<'_>], findings: &Findings) -> Vec<Conflict> {
-        let world = &self.device.world;
+        let runtime = &self.device.runtime;
         let conflict = |finding: &Finding| {
             let Use { stream: id, ticket } = finding.earlier.used;
             let gone = || Named { label: "closed".into(), device: self.device.id, id };
@@ -309,9 +309,9 @@ impl StreamCore {
                 on: self.name(),
                 earlier: finding.earlier.site,
                 did: finding.earlier.did,
-                earlier_on: world.name(id).unwrap_or_else(gone),
+                earlier_on: runtime.name(id).unwrap_or_else(gone),
                 ticket,
-                observed: world.observed.newest(id),
+                observed: runtime.observed.newest(id),
                 captured: false,
             }
         };
@@ -327,7 +327,7 @@ impl StreamCore {
     #[cold]
     fn warn_of(&self, op: Site, accesses: &[Operand<'_>], findings: &Findings) {
         for conflict in self.conflicts(op, accesses, findings) {
-            if self.device.world.warns_first(conflict.earlier(), op) {
+            if self.device.runtime.warns_first(conflict.earlier(), op) {
                 crate::report::unordered(&conflict);
             }
         }
@@ -336,12 +336,12 @@ impl StreamCore {
     /// In `wait` mode: the uses that edges are needed from, if there can be edges from all.
     #[cold]
     fn edges_for(&self, site: Site, accesses: &[Operand<'_>], findings: Findings) -> Result<Vec<Use>> {
-        let world = &self.device.world;
-        let possible = |used: Use| match world.stream(used.stream) {
+        let runtime = &self.device.runtime;
+        let possible = |used: Use| match runtime.stream(used.stream) {
             // Waiting for a device that has failed would take this one along.
             Some(other) => self.can_wait_for(&other) && other.device.health.fault().is_none(),
             // Gone since: then it is before everything.
-            None => world.observed.is_gone(used.stream),
+            None => runtime.observed.is_gone(used.stream),
         };
         if findings.iter().all(|finding| possible(finding.earlier.used)) {
             return Ok(findings.iter().map(|finding| finding.earlier.used).collect());
@@ -353,11 +353,11 @@ impl StreamCore {
     /// any is left.
     #[cold]
     fn ensure(&self, accesses: &[Operand<'_>], needs: &[Use], edges: &mut Edges) -> bool {
-        let world = &self.device.world;
+        let runtime = &self.device.runtime;
         let known = self.known.lock().clone();
         let mut some_are_left = false;
         for used in needs {
-            let over = world.is_finished(*used);
+            let over = runtime.is_finished(*used);
             if over {
                 let behind = |access: &&Operand<'_>| access.ledger().open().behind() == Some(*used);
                 accesses.iter().filter(behind).for_each(|access| access.ledger().open().clear_behind());
@@ -374,13 +374,13 @@ impl StreamCore {
     /// Notes where the streams of `needs` stand, for the op to wait for. No stream's lock is held.
     #[cold]
     fn insert_edges(&self, site: Site, turn: bool, needs: &[Use], edges: &mut Edges) -> Result<()> {
-        let world = &self.device.world;
+        let runtime = &self.device.runtime;
         for used in needs {
             let covers = |by: &Use| by.stream == used.stream && by.ticket >= used.ticket;
             if edges.ensured.iter().any(covers) {
                 continue;
             }
-            let Some(other) = world.stream(used.stream) else {
+            let Some(other) = runtime.stream(used.stream) else {
                 // Gone since: then it is before everything.
                 edges.ensured.push(*used);
                 continue;
@@ -429,7 +429,7 @@ impl StreamCore {
 
     /// Whether a device-side edge from `other` is possible: same runtime, same backend.
     pub(crate) fn can_wait_for(&self, other: &StreamCore) -> bool {
-        Arc::ptr_eq(&self.device.world, &other.device.world)
+        Arc::ptr_eq(&self.device.runtime, &other.device.runtime)
             && std::mem::discriminant(&self.device.id) == std::mem::discriminant(&other.device.id)
     }
 }
@@ -478,7 +478,7 @@ impl StreamCore {
         let mut locked = self.lock(site, false)?;
         let state: &mut State = &mut locked;
         let place = (from.used.stream, from.used.ticket, from.version);
-        if self.waited_lately(state, place) && !self.device.world.observed.is_closed(from.used.stream) {
+        if self.waited_lately(state, place) && !self.device.runtime.observed.is_closed(from.used.stream) {
             return Ok(Place::at(state.issued, state.stated.clone()));
         }
         let place = self.wait_at(state, site, from);

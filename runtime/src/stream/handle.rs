@@ -37,7 +37,7 @@ struct Closing(Arc<StreamCore>);
 impl Drop for Closing {
     fn drop(&mut self) {
         let core = self.0.clone();
-        crate::offload::run_where_it_may_block(move || core.close());
+        crate::background::run_where_it_may_block(move || core.close());
     }
 }
 

@@ -46,7 +46,7 @@ use crate::memory::{Allocation, HostEnd};
 use crate::order::{self, Mark, Marks, OrderMode, leaves_a_mark};
 use crate::site::Site;
 use crate::timeline::Ticket;
-use crate::{offload, reentry};
+use crate::{background, reentry};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -288,7 +288,7 @@ impl StreamCore {
             unseen.iter().for_each(|error| self.note_unseen(error));
         }));
         if told.is_err() {
-            offload::detach(crate::report::drop_panicked);
+            background::detach(crate::report::drop_panicked);
         }
         followers
     }
@@ -384,7 +384,7 @@ impl StreamCore {
         }
         held.unwritten.add(&written, &error);
         // A closed stream carries no marks.
-        if halfway || self.is_closed() || self.device.world.mode == OrderMode::Wait {
+        if halfway || self.is_closed() || self.device.runtime.mode == OrderMode::Wait {
             let mark = Mark::new(self.id, &error);
             order::mark(&written, &mark, true);
             held.unwritten.add_mark(mark);

@@ -130,6 +130,6 @@ impl Deref for StreamLease {
 impl Drop for StreamLease {
     fn drop(&mut self) {
         let core = self.stream.core().clone();
-        crate::offload::run_where_it_may_block(move || core.close());
+        crate::background::run_where_it_may_block(move || core.close());
     }
 }

@@ -1,13 +1,13 @@
 //! Memory that others made, and the addresses of ours.
 
 use super::handle::Stream;
+use crate::background::{self, Duty};
 use crate::device::DeviceId;
 use crate::driver::DevicePtr;
 use crate::element::Element;
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::Kernel;
 use crate::memory::{Allocation, Buffer};
-use crate::offload::{self, Duty};
 use crate::order::Use;
 use crate::reentry::{self, Caller};
 use crate::site::Site;
@@ -89,8 +89,8 @@ impl Drop for Owner {
     fn drop(&mut self) {
         let owner = self.owner.take();
         match reentry::caller() {
-            Caller::User if offload::duty() != Duty::PageLocking => drop(owner),
-            _ if !self.runs_in_turns => offload::detach(move || drop(owner)),
+            Caller::User if background::duty() != Duty::PageLocking => drop(owner),
+            _ if !self.runs_in_turns => background::detach(move || drop(owner)),
             // A schedule without threads has none to send it to, and to block in a poll is to poll
             // again.
             Caller::Waker => {

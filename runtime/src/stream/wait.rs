@@ -196,7 +196,7 @@ impl StreamCore {
     /// Waits for every stream that used this memory, or was refused to write it, and still is open;
     /// then for those that are closed, which nobody can wait for by name.
     fn wait_for_uses(self: &Arc<Self>, site: Site, allocation: &Allocation) -> Result<super::Place> {
-        let world = &*self.device.world;
+        let runtime = &*self.device.runtime;
         let (users, marked_by, mut some_are_closed): (Vec<StreamId>, Vec<StreamId>, bool) = {
             let book = allocation.ledger.open();
             let users = book.uses().iter().map(|used| used.stream).collect();
@@ -204,15 +204,17 @@ impl StreamCore {
         };
         let (mut place, mut closed) = (self.here(), Vec::new());
         for id in users.into_iter().filter(|id| *id != self.id) {
-            match world.stream(id) {
-                Some(other) if !world.observed.is_closed(id) => place = self.wait_for_stream(site, &other)?,
+            match runtime.stream(id) {
+                Some(other) if !runtime.observed.is_closed(id) => {
+                    place = self.wait_for_stream(site, &other)?
+                }
                 other => {
                     some_are_closed = true;
                     closed.extend(other);
                 }
             }
         }
-        for other in marked_by.into_iter().filter_map(|id| world.stream(id)) {
+        for other in marked_by.into_iter().filter_map(|id| runtime.stream(id)) {
             if !other.is_closed() {
                 place = self.wait_for_stream(site, &other)?;
             }
@@ -251,7 +253,7 @@ impl StreamCore {
         let here = place.clone();
         Pending::of_synchronize(self, place, move || {
             core.device.confirm()?;
-            let panics = &core.device.world.panics;
+            let panics = &core.device.runtime.panics;
             let epoch = panics.epoch();
             let panicked = || panics.end_on(core.id, here.ticket);
             let follows = || core.panic_before(&here, epoch, Concern::OfOthers);
@@ -266,10 +268,10 @@ impl ReuseOrder for StreamCore {
     }
 
     fn finished(&self, used: Use) -> bool {
-        self.device.world.is_finished(used)
+        self.device.runtime.is_finished(used)
     }
 
     fn can_wait(&self, used: Use) -> bool {
-        self.device.world.stream(used.stream).is_none_or(|other| other.device.health.fault().is_none())
+        self.device.runtime.stream(used.stream).is_none_or(|other| other.device.health.fault().is_none())
     }
 }

@@ -38,7 +38,7 @@ impl CpuBackend {
         let threads = options.threads.unwrap_or(cores).clamp(1, cores);
         Arc::new_cyclic(|me: &Weak<Self>| CpuBackend {
             runner: match options.schedule {
-                Schedule::Threads => Runner::Threads(Pool::new(threads, options.linger)),
+                Schedule::Threads => Runner::Threads(Pool::new(threads, options.awake_for)),
                 Schedule::Seeded(seed) => Runner::Seeded(Seeded::new(me.clone(), seed)),
             },
             timelines: Timelines::default(),

@@ -64,7 +64,7 @@ pub(crate) enum Bed {
 /// How many are awake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rest {
-    /// A worker runs something, or lingers.
+    /// A worker runs something, or stays awake.
     Awake,
     /// One was woken and is not up yet.
     GettingUp,

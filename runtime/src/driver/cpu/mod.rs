@@ -78,12 +78,12 @@ pub struct BackendOptions {
     /// The most worker threads; `None`, or more than that: as many as the machine has cores.
     pub threads: Option<usize>,
     /// How long one idle worker spins before it parks.
-    pub linger: Duration,
+    pub awake_for: Duration,
 }
 
 impl Default for BackendOptions {
     fn default() -> Self {
-        BackendOptions { schedule: Schedule::default(), threads: None, linger: Duration::from_micros(50) }
+        BackendOptions { schedule: Schedule::default(), threads: None, awake_for: Duration::from_micros(50) }
     }
 }
 

@@ -175,7 +175,7 @@ impl CpuStream {
 
     /// Waits for work to arrive. An owner that looked at once would meet the enqueuing host at the inbox's lock for every op; the
     /// pause between looks lets a few ops gather, but where the host awaits one before it enqueues the next (`awaited`). If nobody
-    /// is attentive yet it lingers here, with the token in hand: who pushes next sends the strand nowhere and unparks nobody.
+    /// is attentive yet it stays awake here, with the token in hand: who pushes next sends the strand nowhere and unparks nobody.
     fn look_out(&self, awaited: bool, pool: &Pool, attention: &mut Attention) {
         if pool.is_behind() {
             return;
@@ -191,7 +191,7 @@ impl CpuStream {
                 return;
             }
         }
-        attention.linger(pool, || self.strand.seems_to_have_work());
+        attention.stay_awake(pool, || self.strand.seems_to_have_work());
     }
 
     /// Never inlined, so that all of them are alike by [`Released::only_wakes`](crate::timeline::Released::only_wakes).

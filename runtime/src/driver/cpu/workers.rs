@@ -35,7 +35,7 @@ pub(super) struct Pool {
     /// High, normal, low.
     lanes: [Lane; 3],
     limit: usize,
-    linger: Duration,
+    awake_for: Duration,
     numbered: AtomicUsize,
     closing: AtomicBool,
     finished: AtomicBool,
@@ -47,7 +47,7 @@ struct Lane {
 }
 
 impl Pool {
-    pub(super) fn new(limit: usize, linger: Duration) -> Self {
+    pub(super) fn new(limit: usize, awake_for: Duration) -> Self {
         let lane = || {
             let (send, receive) = unbounded();
             Lane { send, receive }
@@ -58,7 +58,7 @@ impl Pool {
             ready: [const { AtomicUsize::new(0) }; 3],
             lanes: [lane(), lane(), lane()],
             limit,
-            linger,
+            awake_for,
             numbered: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
             finished: AtomicBool::new(false),
@@ -158,7 +158,7 @@ impl Pool {
     }
 
     /// Spins until there is work, or `also` says so; `false` if it took longer than `limit`.
-    fn linger(&self, limit: Duration, also: impl Fn() -> bool) -> bool {
+    fn stay_awake(&self, limit: Duration, also: impl Fn() -> bool) -> bool {
         let start = Instant::now();
         let mut here_since = start;
         loop {
@@ -212,10 +212,10 @@ impl Attention {
     }
 
     /// Spins for a while until there is work, or `also` says so, with the right to do so if nobody else has it.
-    pub(super) fn linger(&mut self, pool: &Pool, also: impl Fn() -> bool) {
+    pub(super) fn stay_awake(&mut self, pool: &Pool, also: impl Fn() -> bool) {
         if self.pay(pool) {
             self.patience.found_none();
-            pool.linger(self.patience.limit(), &also);
+            pool.stay_awake(self.patience.limit(), &also);
             if also() {
                 self.patience.found_work();
             }
@@ -266,10 +266,10 @@ impl Attention {
     }
 }
 
-/// How long lingering is likely to be worth it: somewhat longer than work lately took to come, as far as it came within the time
-/// that a worker lingers at most.
+/// How long staying awake is likely to be worth it: somewhat longer than work lately took to come, as far as it came within the time
+/// that a worker stays awake at most.
 ///
-/// Work that comes later than that is not waited for: lingering in vain takes a core from whoever is about to bring the work.
+/// Work that comes later than that is not waited for: staying awake in vain takes a core from whoever is about to bring the work.
 struct Patience {
     most: Duration,
     /// The longest of the latest waits that were short, fading.
@@ -309,7 +309,7 @@ fn work(backend: &Arc<CpuBackend>, me: usize) {
     let pool = backend.pool().expect("only a backend with a pool starts workers");
     let parker = Parker::new();
     let mut batch = VecDeque::new();
-    let mut attention = Attention::new(pool.linger);
+    let mut attention = Attention::new(pool.awake_for);
     let mut is_up = true;
     loop {
         if let Some(stream) = pool.pop() {
@@ -330,7 +330,7 @@ fn work(backend: &Arc<CpuBackend>, me: usize) {
         }
         attention.patience.found_none();
         if attention.pay(pool) {
-            if pool.linger(attention.patience.limit(), || false) {
+            if pool.stay_awake(attention.patience.limit(), || false) {
                 continue;
             }
             attention.on = false;

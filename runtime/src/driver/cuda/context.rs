@@ -26,9 +26,9 @@ use super::raw_streams::RawStreams;
 use super::spans::Clock;
 use super::track::Track;
 use super::words::Words;
+use crate::background::{self, Duty};
 use crate::driver::{DeviceProperties, Health};
 use crate::error::Error;
-use crate::offload::{self, Duty};
 use crate::site::Site;
 use crate::timeline::{Keep, Ticket, Timeline};
 use parking_lot::Mutex;
@@ -256,7 +256,7 @@ impl Context {
     /// Makes the context current on this thread until the returned value is dropped.
     #[inline]
     pub(super) fn enter(&self) -> Answer<Entered> {
-        if offload::duty() == Duty::Callback {
+        if background::duty() == Duty::Callback {
             return Err(Failed::IN_HOST_FUNCTION);
         }
         if crate::process::is_ending() {

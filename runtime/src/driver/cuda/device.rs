@@ -6,6 +6,7 @@ use super::functions::most_shared_bytes;
 use super::gate::{ahead_unless_held, free_unless_held};
 use super::stream::{Completing, CudaStream};
 use super::{graph, handles, library, nvtx, reactor};
+use crate::background::{self, Duty};
 use crate::device::DeviceId;
 use crate::driver::{
     Completion, DeviceProperties, DevicePtr, Driver, DriverError, DriverEvent, DriverGraph, DriverStream,
@@ -13,7 +14,6 @@ use crate::driver::{
 };
 use crate::error::{Error, ErrorKind};
 use crate::kernel::{Kernel, LaunchConfig};
-use crate::offload::{self, Duty};
 use crate::reentry;
 use crate::timeline::Timeline;
 use parking_lot::Mutex;
@@ -228,7 +228,7 @@ unsafe impl Driver for CudaDevice {
         if crate::process::is_ending() || context.has_standing_stream() {
             return;
         }
-        offload::run_where_it_may_block(move || {
+        background::run_where_it_may_block(move || {
             let freed = context.enter_relaxed().and_then(|_entered| {
                 // SAFETY: cuMemFree takes an address that cuMemAlloc gave; the caller vouches for it.
                 unsafe { opened().cuMemFree_v2(ptr.0) }
@@ -241,7 +241,7 @@ unsafe impl Driver for CudaDevice {
 
     unsafe fn free_in_time(&self, ptr: DevicePtr, _len_bytes: usize) {
         let context = self.context;
-        offload::run_where_it_may_block(move || {
+        background::run_where_it_may_block(move || {
             let free = move || {
                 let _entered = context.enter_relaxed()?;
                 // SAFETY: cuMemFree takes an address that cuMemAlloc gave; the caller vouches for it.
@@ -280,7 +280,7 @@ unsafe impl Driver for CudaDevice {
 
     unsafe fn free_host(&self, ptr: *mut u8, _len_bytes: usize) {
         let (context, address) = (self.context, ptr as usize);
-        offload::run_where_it_may_block(move || {
+        background::run_where_it_may_block(move || {
             let free = move || {
                 let _entered = context.enter_relaxed()?;
                 // SAFETY: cuMemFreeHost takes an address that cuMemHostAlloc gave; the caller vouches for it.
@@ -329,11 +329,11 @@ unsafe impl Driver for CudaDevice {
     }
 
     fn confirm(&self) -> Result<(), DriverError> {
-        if offload::duty() != Duty::Callback && crate::trace::event::listened_to() {
+        if background::duty() != Duty::Callback && crate::trace::event::listened_to() {
             let streams: Vec<_> = self.streams.lock().iter().filter_map(Weak::upgrade).collect();
             streams.iter().for_each(|stream| stream.track.tell_spans());
         }
-        if offload::duty() != Duty::Callback {
+        if background::duty() != Duty::Callback {
             self.context.query().map_err(|failed| self.driver_error(failed))?;
         }
         // A host function may have failed it while the context lives.

@@ -30,8 +30,8 @@ use super::api::{Answer, CUstream, opened};
 use super::context::Context;
 use super::track::Track;
 use super::words::Word;
+use crate::background;
 use crate::driver::{DriverError, HostFn};
-use crate::offload;
 use crate::timeline::{Ticket, Timeline};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -121,7 +121,7 @@ impl Drop for Closed {
         }
         let put_off = std::mem::take(&mut held.put_off);
         drop(held);
-        offload::detach(move || {
+        background::detach(move || {
             put_off.into_iter().for_each(|(context, free)| free_unless_held(context, free))
         });
     }

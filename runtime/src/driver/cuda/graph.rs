@@ -63,7 +63,7 @@ impl Drop for Executable {
             return;
         }
         let (context, raw) = (self.context, Handle(self.raw));
-        crate::offload::run_where_it_may_block(move || {
+        crate::background::run_where_it_may_block(move || {
             let Handle(raw) = { raw };
             if let Ok(_entered) = context.enter_relaxed() {
                 // SAFETY: cuGraphExecDestroy takes a graph that nobody uses any more: this was the last holder, and the timeline

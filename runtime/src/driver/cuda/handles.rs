@@ -36,10 +36,10 @@ use super::capturing::Relaxed;
 use super::context::Context;
 use super::gate::free_unless_held;
 use super::library;
+use crate::background;
 use crate::driver::{DriverError, FreeMemory};
 use crate::kernel::{LibraryHandle, LibraryProvider, NoHandle};
 use crate::memory::ByteSize;
-use crate::offload;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -173,7 +173,7 @@ pub(super) fn release(context: &'static Context) -> bool {
         }
         Ok(())
     };
-    offload::run_where_it_may_block(move || free_unless_held(context, Box::new(destroy)));
+    background::run_where_it_may_block(move || free_unless_held(context, Box::new(destroy)));
     destroyed.load(Ordering::Relaxed)
 }
 

@@ -2,14 +2,14 @@
 //!
 //! A function, and the drop of what it owns, may still let go of streams and buffers. What that needs of the driver is done by
 //! another thread: markers by who holds the stream's lock ([`DriverStream::may_signal`](crate::driver::DriverStream)), the end of
-//! memory by `offload`. What else would reach the driver from here is refused ([`Context::enter`](super::context::Context)).
+//! memory by `background`. What else would reach the driver from here is refused ([`Context::enter`](super::context::Context)).
 
 use super::api::{Answer, CUstream, opened};
 use super::reactor;
 use super::track::Track;
+use crate::background::{self, Duty};
 use crate::driver::HostFn;
 use crate::error::{Error, ErrorKind};
-use crate::offload::{self, Duty};
 use crate::reentry::{self, Caller};
 use crate::site::Site;
 use crate::timeline::Ticket;
@@ -58,7 +58,7 @@ pub(super) fn enqueue(
         Err(_) => {
             // SAFETY: `from_raw` takes back what `into_raw` gave; the driver did not take it.
             drop(unsafe { Arc::from_raw(data) });
-            offload::detach(move || job.forget());
+            background::detach(move || job.forget());
         }
     }
     launched
@@ -68,11 +68,11 @@ unsafe extern "C" fn call(data: *mut c_void) {
     // SAFETY: `data` is the reference that `enqueue` gave away; the driver calls once.
     let job = unsafe { Arc::from_raw(data.cast_const().cast::<Job>()) };
     let Some(HostFn(function)) = job.function.lock().take() else { return };
-    let before = offload::set_duty(Duty::Callback);
+    let before = background::set_duty(Duty::Callback);
     let calling = reentry::calling(Caller::HostFunction);
     let outcome = catch_unwind(AssertUnwindSafe(function));
     drop(calling);
-    offload::set_duty(before);
+    background::set_duty(before);
     let Err(panic) = outcome else { return };
     let why = crate::driver::message_of(panic);
     let error = Error::new(

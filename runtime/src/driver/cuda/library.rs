@@ -13,7 +13,7 @@ use crate::kernel::{
 };
 use crate::site::Site;
 use crate::timeline::Ticket;
-use crate::{offload, report};
+use crate::{background, report};
 use std::ffi::{c_int, c_void};
 use std::ops::RangeInclusive;
 use std::sync::OnceLock;
@@ -104,7 +104,7 @@ pub(super) fn enqueue(library: &Library, launch: &Launch, to: &Target<'_>) -> Re
         LibraryAnswer::Declined { because, is_news } => {
             if is_news && LevelFilter::current() >= LevelFilter::INFO {
                 // Subscribers are not to run under a stream's lock.
-                offload::detach(move || report::no_library(because));
+                background::detach(move || report::no_library(because));
             }
             (launch.kernel.name, because)
         }
@@ -113,7 +113,7 @@ pub(super) fn enqueue(library: &Library, launch: &Launch, to: &Target<'_>) -> Re
     };
     if LevelFilter::current() >= LevelFilter::DEBUG {
         let (label, ticket, site) = (to.label.to_owned(), to.ticket, to.site);
-        offload::detach(move || report::which_ran(device.ordinal, &label, ticket, &site, by, why));
+        background::detach(move || report::which_ran(device.ordinal, &label, ticket, &site, by, why));
     }
     Ok(matches!(answer, LibraryAnswer::Enqueued(_)))
 }

@@ -5,9 +5,9 @@
 //! has, so that a CPU form gets slices of the right length; a real driver is given nothing but the kernel's own.
 
 use super::api::optional;
+use crate::background::{self, Duty};
 use crate::driver::DriverError;
 use crate::kernel::{Arg, Args, Kernel, ParamKind};
-use crate::offload::{self, Duty};
 use crate::reentry::{self, Caller};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::fmt::Write;
@@ -124,11 +124,11 @@ unsafe extern "C" fn call(
         .collect();
     let calling = reentry::calling(Caller::Twin);
     // Its drops must not wait for a launch that waits for room behind it.
-    let duty = offload::set_duty(Duty::Callback);
+    let duty = background::set_duty(Duty::Callback);
     // SAFETY: the arguments are those of a launch of this kernel, whose memory the software driver has checked and keeps apart
     // as streams order it: the twin's rules are kept as they are on the CPU device.
     let done = catch_unwind(AssertUnwindSafe(|| unsafe { (kernel.twin)(&args) }));
-    offload::set_duty(duty);
+    background::set_duty(duty);
     drop(calling);
     match done {
         Ok(()) => 0,

@@ -21,6 +21,7 @@ use super::raw_streams::RawStream;
 use super::spans::{Begun, Spans};
 use super::track::{Parts, Track};
 use super::{copy, fault, host_fn, launch, library, nvtx, reactor, requirements};
+use crate::background::{self, Duty};
 use crate::device::DeviceId;
 use crate::driver::{
     Command, Copy, CopyKind, DriverError, DriverEvent, DriverStream, Health, HostFn, Launch, Point,
@@ -28,7 +29,6 @@ use crate::driver::{
 };
 use crate::error::{Error, ErrorKind};
 use crate::kernel::{Kernel, Library};
-use crate::offload::{self, Duty};
 use crate::site::Site;
 use crate::timeline::{Progress, Ticket, Timeline};
 use std::any::Any;
@@ -508,7 +508,7 @@ unsafe impl DriverStream for CudaStream {
         if ticket.is_multiple_of(DEPTH) && ticket - self.track.passed() >= DEPTH {
             let (first, label) = (self.context().tell_of_full_queue(), self.track.label().to_owned());
             // Subscribers are not to run under a stream's lock.
-            crate::offload::detach(move || crate::report::queue_is_full(first, &label));
+            crate::background::detach(move || crate::report::queue_is_full(first, &label));
         }
         performed
     }
@@ -541,7 +541,7 @@ unsafe impl DriverStream for CudaStream {
     }
 
     fn may_signal(&self) -> bool {
-        offload::duty() != Duty::Callback
+        background::duty() != Duty::Callback
     }
 
     fn record(&self) -> Result<Option<DriverEvent>, DriverError> {
@@ -623,7 +623,7 @@ impl Drop for CudaStream {
         let submitted = self.submitted.load(Ordering::Relaxed);
         let until = if self.track.passed() >= submitted {
             None
-        } else if offload::duty() == Duty::Callback {
+        } else if background::duty() == Duty::Callback {
             // Dropped by a host function: nobody gets it again.
             return;
         } else {

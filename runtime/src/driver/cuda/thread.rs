@@ -1,7 +1,7 @@
 //! What the threads that look after devices ask of the system: to wake on time, and to be allowed on every core.
 
 use super::capturing;
-use crate::offload::{self, Duty};
+use crate::background::{self, Duty};
 
 /// Called by the reactor and by each device's thread, once.
 ///
@@ -9,7 +9,7 @@ use crate::offload::{self, Duty};
 /// worker's core; so it asks for all of them, and the system takes those that the process may use. Timer slack, 50 µs by
 /// default, is time that the system may add to each of its sleeps.
 pub(super) fn become_reactor() {
-    offload::set_duty(Duty::Reactor);
+    background::set_duty(Duty::Reactor);
     crate::reentry::become_awaited();
     capturing::become_ours();
     #[cfg(target_os = "linux")]

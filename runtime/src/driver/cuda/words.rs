@@ -10,8 +10,8 @@ use super::api::{Answer, CUdeviceptr, opened};
 use super::capturing::Relaxed;
 use super::context::Context;
 use super::gate::ahead_unless_held;
+use crate::background;
 use crate::device::DeviceId;
-use crate::offload;
 use parking_lot::Mutex;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -57,7 +57,7 @@ impl Words {
                 continue;
             };
             if few && !self.growing.swap(true, Ordering::Relaxed) {
-                offload::pin(DeviceId::Cuda(context.ordinal), move || {
+                background::pin(DeviceId::Cuda(context.ordinal), move || {
                     // Where it fails, who finds none left learns why. Where it is not done because
                     // a gate is closed, the next that takes a word asks again.
                     let _ = ahead_unless_held(|| context.enter().and_then(|_entered| context.words.grow()));

@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-pub(crate) struct World {
+pub(crate) struct RuntimeShared {
     /// Tells runtimes of this process apart in traces; the first is 1.
     pub(crate) number: u64,
     pub(crate) mode: OrderMode,
@@ -28,11 +28,11 @@ struct Member {
     timeline: Arc<Timeline>,
 }
 
-impl World {
+impl RuntimeShared {
     pub(crate) fn new(mode: OrderMode) -> Arc<Self> {
-        static WORLDS: AtomicU64 = AtomicU64::new(0);
-        Arc::new(World {
-            number: WORLDS.fetch_add(1, Ordering::Relaxed) + 1,
+        static RUNTIMES: AtomicU64 = AtomicU64::new(0);
+        Arc::new(RuntimeShared {
+            number: RUNTIMES.fetch_add(1, Ordering::Relaxed) + 1,
             mode,
             observed: Observed::default(),
             streams: RwLock::default(),
@@ -107,8 +107,8 @@ impl World {
     }
 }
 
-impl std::fmt::Debug for World {
+impl std::fmt::Debug for RuntimeShared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("World").field("mode", &self.mode).finish_non_exhaustive()
+        f.debug_struct("RuntimeShared").field("mode", &self.mode).finish_non_exhaustive()
     }
 }
