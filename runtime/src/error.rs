@@ -1,9 +1,9 @@
 //! The one error type: what failed, why with both numbers, and what to do.
 
 use crate::memory::{Pinned, PinnedBytes};
+use crate::order::Site;
 use crate::order::{Conflict, Mark};
 use crate::panics::Panicked;
-use crate::site::Site;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 use std::any::Any;
 use std::fmt;

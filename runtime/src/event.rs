@@ -2,9 +2,9 @@
 
 use crate::driver::Stamp;
 use crate::error::{Error, ErrorKind, Result};
+use crate::order::Site;
 use crate::pending::Pending;
 use crate::reentry;
-use crate::site::Site;
 use crate::stream::{Place, Snapshot, StreamCore};
 use crate::timeline::Ticket;
 use std::fmt;

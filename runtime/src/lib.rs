@@ -26,7 +26,6 @@ mod reentry;
 mod report;
 mod runtime;
 mod scope;
-mod site;
 mod stream;
 mod sync;
 #[cfg(feature = "test-util")]
@@ -47,11 +46,10 @@ pub use graph::{CaptureOutput, Graph};
 #[doc(hidden)]
 pub use memory::HistorySizes;
 pub use memory::{Buffer, MemoryStats, Pinned, PinnedStats, Served};
-pub use order::{ByteRange, Conflict, OrderMode, StreamId};
+pub use order::{ByteRange, Conflict, OrderMode, Site, StreamId};
 pub use pending::{DeviceValue, Pending, Refusal};
 pub use runtime::{Runtime, RuntimeBuilder};
 pub use scope::{InCurrentStream, Scope};
-pub use site::Site;
 pub use stream::{
     Declared, HoldsMemory, MemoryRef, Permit, RawStream, Stream, StreamBuilder, StreamLease, StreamPool,
     reads, writes,

@@ -4,7 +4,7 @@
 use crate::error::Error;
 use crate::order::Conflict;
 #[cfg(feature = "cuda")]
-use crate::{site::Site, timeline::Ticket};
+use crate::order::{Site, Ticket};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};

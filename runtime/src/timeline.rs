@@ -44,8 +44,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 use std::task::{Poll, Waker};
 
-/// A number on a stream's timeline: the `n`th piece of work that was put there. The first is 1.
-pub type Ticket = u64;
+pub use crate::order::Ticket;
 
 /// Something that has to stay alive until a ticket is reached: a host buffer the device still reads or writes.
 pub type Keep = Arc<dyn Any + Send + Sync>;

@@ -34,7 +34,7 @@ pub use stamp::Stamp;
 use crate::device::DeviceId;
 use crate::kernel::{Arg, Args, Kernel, LaunchConfig, Param, ParamKind, Workspace};
 use crate::order::ByteRange;
-use crate::site::Site;
+use crate::order::Site;
 use crate::timeline::{Ticket, Timeline};
 use std::any::Any;
 use std::ffi::c_void;

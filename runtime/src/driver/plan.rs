@@ -5,7 +5,7 @@
 
 use super::{Command, Copy, CopyKind, Fill, Launch, Priority};
 use crate::kernel::Workspace;
-use crate::site::Site;
+use crate::order::Site;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 

@@ -25,12 +25,12 @@ use crate::driver::{Claim, Command, Plan, PlanStream, Step, Work};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::{Operand, OwnedOperand, Workspace};
 use crate::memory::{Allocation, ReuseOrder};
+use crate::order::Site;
 use crate::order::{
     self, Access, Asker, Clock, Conflict, Entered, Entry, Findings, Ledger, MAX_ACCESSES, Marks, Named,
-    Observed, Refused, StreamId, Strictness, Use, check_and_enter,
+    Observed, Refused, StreamId, Use, check_and_enter,
 };
 use crate::runtime::RuntimeShared;
-use crate::site::Site;
 use crate::stream::{Op, Place, Snapshot, StreamCore};
 use crate::timeline::{Keep, Ticket};
 use parking_lot::Mutex;
@@ -340,7 +340,7 @@ impl Capture {
         let operands = histories.traced(op.operands);
         let (stated, marks) = (&recording.members[at].clock, &Marks::default());
         let asker = Asker { stream: id, shard: 0, stated, observed: &self.observed, marks, ensured: &[] };
-        let strictness = Strictness::of(mode);
+        let strictness = mode.strictness();
         let entry = Entry { asker, ticket: number, site: &op.site, strictness };
         let checked = check_and_enter(&operands, None, &entry, &mut entered);
         match checked {
@@ -524,17 +524,8 @@ impl Recording {
             let used = finding.earlier.used;
             let earlier = self.members.iter().find(|member| member.id == used.stream);
             let earlier = &earlier.expect("what is found was done by a member").core;
-            Conflict {
-                op,
-                writes: operands[finding.access].mode().writes(),
-                on: core.name(),
-                earlier: finding.earlier.site,
-                did: finding.earlier.did,
-                earlier_on: earlier.name(),
-                ticket: used.ticket,
-                observed: None,
-                captured: true,
-            }
+            let writes = operands[finding.access].mode().writes();
+            Conflict::new(core.name(), op, writes, earlier.name(), &finding.earlier).in_capture()
         };
         findings.iter().map(conflict).collect()
     }

@@ -5,8 +5,8 @@
 #![forbid(unsafe_code)]
 
 use super::pool::PoolId;
+use crate::order::Site;
 use crate::order::{StreamId, Use};
-use crate::site::Site;
 use smallvec::SmallVec;
 use std::ops::{Index, IndexMut};
 
@@ -153,7 +153,7 @@ impl Blocks {
             right: NONE,
             below: NONE,
             asked_units: 0,
-            stream: StreamId(0),
+            stream: StreamId::from_number(0),
             uses: Uses::new(),
             used: false,
             freed: 0,
@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     fn used(stream: u64, ticket: u64) -> Use {
-        Use { stream: StreamId(stream), ticket }
+        Use { stream: StreamId::from_number(stream), ticket }
     }
 
     fn lengths(blocks: &Blocks, first: u32) -> Vec<(u64, usize)> {
@@ -290,7 +290,7 @@ mod tests {
         let rest = blocks.split(first, 50);
         blocks[first].uses = Uses::from_slice(&[used(1, 5), used(2, 9)]);
         blocks[rest].uses = Uses::from_slice(&[used(3, 1), used(1, 7)]);
-        blocks.join_right(first, |used| used.stream == StreamId(3));
+        blocks.join_right(first, |used| used.stream == StreamId::from_number(3));
         assert_eq!(blocks[first].uses.as_slice(), [used(1, 7), used(2, 9)]);
     }
 

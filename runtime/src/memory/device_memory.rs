@@ -19,8 +19,8 @@ use super::pool::{BlockId, Grant, Pool, PoolId, Request, ReuseOrder, UNIT_BYTES,
 use super::stats::{ByteSize, MemoryStats};
 use crate::driver::{DevicePtr, Driver, DriverError, FreeMemory};
 use crate::error::{Error, ErrorKind};
+use crate::order::Site;
 use crate::order::{StreamId, Use};
-use crate::site::Site;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -5,8 +5,8 @@
 
 use super::test_driver::TestDriver;
 use super::{BlockId, DeviceMemory, Grant, ReuseOrder};
+use crate::order::Site;
 use crate::order::{StreamId, Use};
-use crate::site::Site;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -112,12 +112,12 @@ struct Answers<'a>(&'a [Stream], StreamId);
 impl ReuseOrder for Answers<'_> {
     fn after(&self, used: Use) -> bool {
         assert_ne!(used.stream, self.1, "the pool knows a stream's own order");
-        let clock = self.0[self.1.0 as usize].clocks.last().unwrap();
+        let clock = self.0[self.1.number() as usize].clocks.last().unwrap();
         clock.get(&used.stream).is_some_and(|&ticket| ticket >= used.ticket)
     }
 
     fn finished(&self, used: Use) -> bool {
-        self.0[used.stream.0 as usize].completed >= used.ticket
+        self.0[used.stream.number() as usize].completed >= used.ticket
     }
 }
 
@@ -141,7 +141,7 @@ impl World {
 
     fn open(&mut self) -> StreamId {
         self.streams.push(Stream { clocks: vec![BTreeMap::new()], ..Stream::default() });
-        StreamId(self.streams.len() as u64 - 1)
+        StreamId::from_number(self.streams.len() as u64 - 1)
     }
 
     fn slot(&self, slot: u8) -> StreamId {
@@ -149,19 +149,19 @@ impl World {
     }
 
     fn last(&self, stream: StreamId) -> u64 {
-        self.streams[stream.0 as usize].ops.len() as u64
+        self.streams[stream.number() as usize].ops.len() as u64
     }
 
     fn enqueue(&mut self, stream: StreamId, wait: Option<Use>) -> u64 {
-        let mut clock = self.streams[stream.0 as usize].clocks.last().unwrap().clone();
+        let mut clock = self.streams[stream.number() as usize].clocks.last().unwrap().clone();
         if let Some(wait) = wait {
-            let before = &self.streams[wait.stream.0 as usize].clocks[wait.ticket as usize];
+            let before = &self.streams[wait.stream.number() as usize].clocks[wait.ticket as usize];
             for (&stream, &ticket) in before.iter().chain([(&wait.stream, &wait.ticket)]) {
                 let entry = clock.entry(stream).or_insert(ticket);
                 *entry = ticket.max(*entry);
             }
         }
-        let stream = &mut self.streams[stream.0 as usize];
+        let stream = &mut self.streams[stream.number() as usize];
         stream.ops.push(wait);
         stream.clocks.push(clock);
         stream.ops.len() as u64
@@ -172,7 +172,7 @@ impl World {
         let at = self.streams[stream].completed as usize;
         let Some(op) = self.streams[stream].ops.get(at) else { return false };
         if let Some(wait) = op
-            && self.streams[wait.stream.0 as usize].completed < wait.ticket
+            && self.streams[wait.stream.number() as usize].completed < wait.ticket
         {
             return false;
         }
@@ -181,7 +181,7 @@ impl World {
     }
 
     fn done(&self, used: Use) -> bool {
-        self.streams[used.stream.0 as usize].completed >= used.ticket
+        self.streams[used.stream.number() as usize].completed >= used.ticket
     }
 
     /// Whether `used` is done, or before whatever `stream` does next: by search.
@@ -195,11 +195,11 @@ impl World {
             if point.stream == used.stream && point.ticket >= used.ticket {
                 return true;
             }
-            let reached = &mut seen[point.stream.0 as usize];
+            let reached = &mut seen[point.stream.number() as usize];
             let from = *reached;
             *reached = point.ticket.max(from);
             for ticket in from..point.ticket {
-                todo.extend(self.streams[point.stream.0 as usize].ops[ticket as usize]);
+                todo.extend(self.streams[point.stream.number() as usize].ops[ticket as usize]);
             }
         }
         false
@@ -289,7 +289,8 @@ impl World {
     fn empty_cache(&mut self) {
         let before = self.driver.device_bytes();
         let streams = &self.streams;
-        let given = self.memory.empty_cache(|used| streams[used.stream.0 as usize].completed >= used.ticket);
+        let given =
+            self.memory.empty_cache(|used| streams[used.stream.number() as usize].completed >= used.ticket);
         assert_eq!(self.driver.device_bytes() + given, before);
     }
 

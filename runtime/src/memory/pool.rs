@@ -35,8 +35,8 @@ use super::blocks::{Block, Blocks, Class, NONE, Segment, State, Uses, unite};
 use super::recent::Recent;
 use super::stats::{MemoryStats, Served};
 use crate::driver::DevicePtr;
+use crate::order::Site;
 use crate::order::{StreamId, Use};
-use crate::site::Site;
 use std::collections::BTreeSet;
 use std::panic::Location;
 

@@ -40,13 +40,13 @@ impl std::fmt::Debug for Recent {
 
 #[inline]
 fn set_of(stream: StreamId, units: u32) -> usize {
-    let key = stream.0.rotate_left(32) ^ u64::from(units);
+    let key = stream.number().rotate_left(32) ^ u64::from(units);
     (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - SETS.trailing_zeros())) as usize
 }
 
 impl Recent {
     pub(super) fn new() -> Self {
-        let empty = Set([List { stream: StreamId(0), units: 0, head: NONE }; WAYS]);
+        let empty = Set([List { stream: StreamId::from_number(0), units: 0, head: NONE }; WAYS]);
         Recent { sets: Box::new([empty; SETS]), filled: [0; SETS * WAYS / 64], turn: 0 }
     }
 
@@ -129,11 +129,11 @@ mod tests {
     #[test]
     fn last_in_is_first_out_for_the_same_stream_and_size_only() {
         let (mut recent, mut blocks) = (Recent::new(), blocks(3));
-        let s = StreamId(7);
+        let s = StreamId::from_number(7);
         for block in 0..3 {
             assert_eq!(recent.push(s, 8, block, &mut blocks), NONE);
         }
-        assert_eq!(recent.pop(StreamId(8), 8, &blocks), None);
+        assert_eq!(recent.pop(StreamId::from_number(8), 8, &blocks), None);
         assert_eq!(recent.pop(s, 9, &blocks), None);
         assert_eq!([(); 4].map(|()| recent.pop(s, 8, &blocks)), [Some(2), Some(1), Some(0), None]);
         assert_eq!(recent.spill(|_| true), None);
@@ -150,7 +150,7 @@ mod tests {
             }
         };
         for block in 0..10_000 {
-            let evicted = recent.push(StreamId(u64::from(block)), 8, block, &mut blocks);
+            let evicted = recent.push(StreamId::from_number(u64::from(block)), 8, block, &mut blocks);
             count(evicted, &blocks);
         }
         while let Some(head) = recent.spill(|_| true) {

@@ -1,8 +1,8 @@
 //! What the devices of one runtime share: the order mode, what the host has observed, and which streams there are.
 
+use crate::order::Site;
 use crate::order::{Named, Observed, OrderMode, StreamId, Use};
 use crate::panics::Panics;
-use crate::site::Site;
 use crate::stream::StreamCore;
 use crate::timeline::Timeline;
 use parking_lot::{Mutex, RwLock};

@@ -25,8 +25,8 @@ use crate::element::Element;
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::{AccessMode, Operand};
 use crate::memory::{Allocation, Buffer};
+use crate::order::Site;
 use crate::order::{ByteRange, Use};
-use crate::site::Site;
 use std::sync::Arc;
 
 impl Stream {

@@ -3,7 +3,7 @@
 use super::core::{Place, Snapshot, StreamCore};
 use crate::error::{Error, ErrorKind, Result};
 use crate::graph::{Capture, captured};
-use crate::site::Site;
+use crate::order::Site;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

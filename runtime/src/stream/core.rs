@@ -23,10 +23,10 @@ use crate::driver::{
 use crate::error::{Error, ErrorKind, Result};
 use crate::graph::Capture;
 use crate::kernel::Operand;
+use crate::order::Site;
 use crate::order::{self, Clock, MAX_TICKET, Mark, Marks, Named, OrderMode, StreamId, Use, leaves_a_mark};
 use crate::panics::{Concern, Epoch, Reached};
 use crate::reentry;
-use crate::site::Site;
 use crate::timeline::{Released, Ticket, Timeline};
 use crate::trace::event::{self, Traced};
 use parking_lot::Mutex;
@@ -218,7 +218,7 @@ impl StreamCore {
         let options = StreamOptions {
             label: label.clone(),
             priority: settings.priority,
-            key: id.0,
+            key: id.number(),
             runtime: runtime.number,
             borrowed: settings.borrowed,
         };
@@ -273,13 +273,13 @@ impl StreamCore {
     }
 
     pub(crate) fn name(&self) -> Named {
-        Named { label: self.label.clone(), device: self.device.id, id: self.id }
+        Named { label: self.label.clone(), device: self.device.id.to_string().into(), id: self.id }
     }
 
     /// Spreads streams over the shards of shared ledgers.
     #[inline]
     pub(crate) fn shard(&self) -> usize {
-        self.id.0 as usize
+        self.id.number() as usize
     }
 
     #[inline]
@@ -458,7 +458,7 @@ impl StreamCore {
         event::op_enqueued(ticket, &site, || {
             let (kind, bytes) = what();
             let (runtime, device) = (self.device.runtime.number, self.device.id);
-            Traced { runtime, device, label: &self.label, stream_key: self.id.0, kind, bytes }
+            Traced { runtime, device, label: &self.label, stream_key: self.id.number(), kind, bytes }
         });
         if self.device.runs_in_turns {
             self.device.driver.after_submit();
@@ -585,14 +585,14 @@ impl StreamCore {
             // Nobody reads the memory of a device that has failed. What its op was to write
             // elsewhere may have changed.
             written.retain(|operand| !Arc::ptr_eq(&operand.allocation.device, &self.device));
-            order::mark(&written, &Mark::new(self.id, &error), true);
+            order::mark(&written, &Mark::new(self.id, order::cause(&error)), true);
             return error;
         }
         if written.is_empty() || !leaves_a_mark(error.kind()) {
             return error;
         }
         if everybodys || self.device.runtime.mode == OrderMode::Wait {
-            order::mark(&written, &Mark::new(self.id, &error), true);
+            order::mark(&written, &Mark::new(self.id, order::cause(&error)), true);
             return error;
         }
         if reentry::holds_a_device() {
@@ -602,7 +602,7 @@ impl StreamCore {
         if state.closed {
             return error;
         }
-        let mark = state.marks.mark_for(self.id, &error);
+        let mark = state.marks.mark_for(self.id, order::cause(&error));
         order::mark(&written, &mark, false);
         state.marks.add(mark.clone());
         self.version.fetch_add(1, Ordering::Release);

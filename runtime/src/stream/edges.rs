@@ -13,8 +13,8 @@ use super::core::{Place, Snapshot, State, StreamCore};
 use super::held::After;
 use crate::driver::{Command, DriverError, Point, Submission};
 use crate::error::Result;
+use crate::order::Site;
 use crate::order::{StreamId, Use};
-use crate::site::Site;
 use crate::timeline::Ticket;
 use crate::trace::event;
 use std::sync::atomic::Ordering;
@@ -174,7 +174,7 @@ impl StreamCore {
         let Waited { place, by_driver } = waited?;
         if by_driver {
             self.submitted(site, place.ticket, || ("wait", 0));
-            event::op_waits(place.ticket, from, || (self.device.runtime.number, self.id.0));
+            event::op_waits(place.ticket, from, || (self.device.runtime.number, self.id.number()));
         }
         Ok(place)
     }

@@ -6,11 +6,11 @@ use crate::driver::{Claim, Command, DriverError, Plan, Point};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::Operand;
 use crate::memory::Allocation;
+use crate::order::Site;
 use crate::order::{
     self, Access, Asker, Conflict, Disjoint, Entered, Entry, Finding, Findings, MAX_ACCESSES, Named,
-    OrderMode, Refused, Strictness, Use, check_and_enter, overlap_within,
+    OrderMode, Refused, Use, check_and_enter, overlap_within,
 };
-use crate::site::Site;
 use crate::timeline::{Keep, Ticket, Until};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -127,7 +127,7 @@ impl StreamCore {
         let disjoint = order::disjoint(accesses, &mut order).then_some(&order);
         self.check_shape(op, disjoint.is_some())?;
         let runtime = &*self.device.runtime;
-        let strictness = Strictness::of(runtime.mode);
+        let strictness = runtime.mode.strictness();
         // Declared before the lock is taken, so that it is dropped after it is let go: giving room back wakes who waits for it.
         let permit;
         let mut state = self.lock(op.site, op.turn)?;
@@ -143,7 +143,7 @@ impl StreamCore {
             let needs = match check_and_enter(accesses, disjoint, &entry, &mut entered) {
                 Ok(()) => break,
                 Err(Refused::Marked(mark)) => {
-                    return Err(Error::inherited(&op.site.on(&self.label), mark.error()));
+                    return Err(Error::inherited(&op.site.on(&self.label), order::refusal(&mark)));
                 }
                 Err(Refused::Unordered(findings)) if runtime.mode == OrderMode::Deny => {
                     drop(state);
@@ -301,19 +301,12 @@ impl StreamCore {
     fn conflicts(&self, op: Site, accesses: &[Operand<'_>], findings: &Findings) -> Vec<Conflict> {
         let runtime = &self.device.runtime;
         let conflict = |finding: &Finding| {
-            let Use { stream: id, ticket } = finding.earlier.used;
-            let gone = || Named { label: "closed".into(), device: self.device.id, id };
-            Conflict {
-                op,
-                writes: accesses[finding.access].mode().writes(),
-                on: self.name(),
-                earlier: finding.earlier.site,
-                did: finding.earlier.did,
-                earlier_on: runtime.name(id).unwrap_or_else(gone),
-                ticket,
-                observed: runtime.observed.newest(id),
-                captured: false,
-            }
+            let id = finding.earlier.used.stream;
+            let gone = || Named { label: "closed".into(), device: self.device.id.to_string().into(), id };
+            let (writes, there) =
+                (accesses[finding.access].access.writes(), runtime.name(id).unwrap_or_else(gone));
+            Conflict::new(self.name(), op, writes, there, &finding.earlier)
+                .observed_until(runtime.observed.newest(id))
         };
         findings.iter().map(conflict).collect()
     }

@@ -43,8 +43,8 @@ use crate::driver::{Command, Copy, CopyKind, DriverError, DriverEvent, Submissio
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::{Operand, OwnedOperand};
 use crate::memory::{Allocation, HostEnd};
+use crate::order::Site;
 use crate::order::{self, Mark, Marks, OrderMode, leaves_a_mark};
-use crate::site::Site;
 use crate::timeline::Ticket;
 use crate::{background, reentry};
 use parking_lot::{Condvar, Mutex};
@@ -376,7 +376,7 @@ impl StreamCore {
         if error.kind() == ErrorKind::Fault {
             // As in `StreamCore::mark`: nobody reads the memory of a device that has failed.
             written.retain(|touch| !Arc::ptr_eq(&touch.allocation.device, &self.device));
-            order::mark(&written, &Mark::new(self.id, &error), true);
+            order::mark(&written, &Mark::new(self.id, order::cause(&error)), true);
             return error;
         }
         if written.is_empty() || !leaves_a_mark(error.kind()) {
@@ -385,12 +385,12 @@ impl StreamCore {
         held.unwritten.add(&written, &error);
         // A closed stream carries no marks.
         if halfway || self.is_closed() || self.device.runtime.mode == OrderMode::Wait {
-            let mark = Mark::new(self.id, &error);
+            let mark = Mark::new(self.id, order::cause(&error));
             order::mark(&written, &mark, true);
             held.unwritten.add_mark(mark);
             return error;
         }
-        let mark = state.marks.mark_for(self.id, &error);
+        let mark = state.marks.mark_for(self.id, order::cause(&error));
         order::mark(&written, &mark, false);
         state.marks.add(mark.clone());
         held.unwritten.add_mark(mark.clone());

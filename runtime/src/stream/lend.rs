@@ -8,9 +8,9 @@ use crate::element::Element;
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::Kernel;
 use crate::memory::{Allocation, Buffer};
+use crate::order::Site;
 use crate::order::Use;
 use crate::reentry::{self, Caller};
-use crate::site::Site;
 use std::any::Any;
 use std::sync::Arc;
 

@@ -17,8 +17,8 @@ use crate::error::{Error, Result};
 use crate::kernel::{AccessMode, Kernel, KernelCall, LaunchConfig, Operand, Workspace};
 use crate::memory::Allocation;
 use crate::order::ByteRange;
+use crate::order::Site;
 use crate::pending::Pending;
-use crate::site::Site;
 use smallvec::SmallVec;
 use std::sync::Arc;
 

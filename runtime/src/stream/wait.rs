@@ -7,10 +7,10 @@ use crate::element::Element;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::memory::{Allocation, Buffer, ReuseOrder};
+use crate::order::Site;
 use crate::order::{StreamId, Use};
 use crate::panics::Concern;
 use crate::pending::Pending;
-use crate::site::Site;
 use std::sync::Arc;
 
 /// What [`Stream::wait_for`] takes: a buffer, or what holds one.

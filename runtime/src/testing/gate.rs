@@ -2,7 +2,7 @@
 
 use crate::driver::{Command, Point};
 use crate::error::Result;
-use crate::site::Site;
+use crate::order::Site;
 use crate::stream::Stream;
 use crate::timeline::Timeline;
 use std::sync::Arc;

@@ -4,8 +4,8 @@
 //! event itself is made in a cold function.
 
 use crate::device::DeviceId;
+use crate::order::Site;
 use crate::order::Use;
-use crate::site::Site;
 use crate::timeline::Ticket;
 #[cfg(any(feature = "cuda", feature = "trace"))]
 use std::cell::Cell;
@@ -149,7 +149,7 @@ pub(crate) fn op_waits(ticket: Ticket, from: Use, stream: impl FnOnce() -> (u64,
             runtime,
             stream_key,
             ticket,
-            from_stream_key = from.stream.0,
+            from_stream_key = from.stream.number(),
             from_ticket = from.ticket,
         );
     }

@@ -4,7 +4,7 @@ use super::stream::CpuStream;
 use super::timelines::Fate;
 use crate::driver::{Command, Point, Submission};
 use crate::error::{Error, ErrorKind};
-use crate::site::Site;
+use crate::order::Site;
 use crate::timeline::Ticket;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};

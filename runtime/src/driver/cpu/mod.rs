@@ -51,7 +51,7 @@ use crate::driver::{
     Completion, DeviceProperties, DevicePtr, Driver, DriverError, DriverGraph, DriverStream, Plan,
     StreamOptions,
 };
-use crate::site::Site;
+use crate::order::Site;
 use crate::sync::Arc;
 use crate::timeline::{Ticket, Timeline};
 use backend::{Device, Runner};

@@ -6,7 +6,7 @@
 use super::choose::Chooser;
 use super::execute::{call_twin, copy_rows, fill_rows};
 use crate::driver::{DriverGraph, Plan, Step, Work};
-use crate::site::Site;
+use crate::order::Site;
 use std::cell::Cell;
 
 /// How a graph's steps run.

@@ -29,7 +29,7 @@ use super::words::Words;
 use crate::background::{self, Duty};
 use crate::driver::{DeviceProperties, Health};
 use crate::error::Error;
-use crate::site::Site;
+use crate::order::Site;
 use crate::timeline::{Keep, Ticket, Timeline};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;

@@ -9,7 +9,7 @@ use super::track::{IDLE_CHECK_AFTER, Track};
 use super::{gate, reactor};
 use crate::driver::Health;
 use crate::error::Error;
-use crate::site::Site;
+use crate::order::Site;
 use crate::timeline::{Ticket, Timeline};
 use std::sync::{Arc, Weak};
 use std::time::Instant;

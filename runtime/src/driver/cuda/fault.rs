@@ -3,7 +3,7 @@
 use super::api::Failed;
 use super::track::Track;
 use crate::error::{Error, ErrorKind};
-use crate::site::Site;
+use crate::order::Site;
 use crate::timeline::Ticket;
 use std::fmt::{Display, Write};
 use std::sync::Arc;

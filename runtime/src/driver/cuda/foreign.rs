@@ -8,7 +8,7 @@ use super::nvtx::{self, Range};
 use super::spans::{Begun, Spans};
 use super::track::Track;
 use crate::driver::Command;
-use crate::site::Site;
+use crate::order::Site;
 use crate::timeline::{Progress, Ticket};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};

@@ -11,7 +11,7 @@ use crate::kernel::{
     Arg, Args, Kernel, LaunchConfig, Library, LibraryAnswer, LibraryCall, LibraryDevice, LibraryDriver,
     LibraryHandle, LibraryProvider, Workspace,
 };
-use crate::site::Site;
+use crate::order::Site;
 use crate::timeline::Ticket;
 use crate::{background, report};
 use std::ffi::{c_int, c_void};

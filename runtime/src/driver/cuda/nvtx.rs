@@ -10,7 +10,7 @@
 
 mod tool;
 
-use crate::site::Site;
+use crate::order::Site;
 use crate::timeline::Ticket;
 use std::marker::PhantomData;
 use std::sync::{Once, OnceLock};

@@ -4,7 +4,7 @@
 //! An entry's ticket is cleared before the entry changes and set after it; who reads looks at the ticket before and after, and
 //! leaves out what changed meanwhile.
 
-use crate::site::Site;
+use crate::order::Site;
 use crate::timeline::Ticket;
 use std::panic::Location;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};

@@ -8,7 +8,7 @@ use super::api::{Answer, CUstream, Failed, opened};
 use super::context::Context;
 use super::events::PooledEvent;
 use crate::driver::Command;
-use crate::site::Site;
+use crate::order::Site;
 use crate::timeline::Ticket;
 use crate::trace::event::{self, Traced};
 use parking_lot::{Mutex, ReentrantMutex};

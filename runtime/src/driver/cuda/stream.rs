@@ -29,7 +29,7 @@ use crate::driver::{
 };
 use crate::error::{Error, ErrorKind};
 use crate::kernel::{Kernel, Library};
-use crate::site::Site;
+use crate::order::Site;
 use crate::timeline::{Progress, Ticket, Timeline};
 use std::any::Any;
 use std::cell::UnsafeCell;

@@ -26,7 +26,7 @@ use super::watch::Watch;
 use super::words::Word;
 use crate::driver::{Health, WakeUp};
 use crate::error::{Error, ErrorKind};
-use crate::site::Site;
+use crate::order::Site;
 use crate::timeline::{Keep, Progress, Ticket, Timeline};
 use parking_lot::Mutex;
 use std::collections::VecDeque;

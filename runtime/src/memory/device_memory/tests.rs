@@ -39,9 +39,9 @@ fn finished(stream: StreamId) -> Known {
     Known { finished: HashSet::from([stream]), ..Known::default() }
 }
 
-const A: StreamId = StreamId(1);
-const B: StreamId = StreamId(2);
-const C: StreamId = StreamId(3);
+const A: StreamId = StreamId::from_number(1);
+const B: StreamId = StreamId::from_number(2);
+const C: StreamId = StreamId::from_number(3);
 
 fn at(stream: StreamId, ticket: u64) -> Use {
     Use { stream, ticket }
@@ -342,9 +342,9 @@ fn peaks_stay_until_they_are_reset() {
 fn ten_thousand_streams_that_came_and_went_leave_one_segment() {
     let (driver, memory) = memory(usize::MAX);
     for stream in 1..10_000 {
-        let order = finished(StreamId(stream - 1));
-        let block = get(&memory, 4 * KIB, StreamId(stream), &order);
-        memory.free(block.block, &[at(StreamId(stream), 1)]);
+        let order = finished(StreamId::from_number(stream - 1));
+        let block = get(&memory, 4 * KIB, StreamId::from_number(stream), &order);
+        memory.free(block.block, &[at(StreamId::from_number(stream), 1)]);
     }
     assert_eq!(driver.calls(), 1);
     assert!(memory.stats().cached_blocks <= 513);
@@ -360,10 +360,10 @@ fn threads_that_allocate_at_once_never_share_a_block() {
             scope.spawn(move || {
                 for round in 0..2000 {
                     let len = [4 * KIB, 64 * KIB, 3 * MIB][round % 3];
-                    let grant = get(memory, len, StreamId(thread), &nothing());
+                    let grant = get(memory, len, StreamId::from_number(thread), &nothing());
                     assert!(held.lock().insert(grant.ptr));
                     held.lock().remove(&grant.ptr);
-                    memory.free(grant.block, &[at(StreamId(thread), round as u64)]);
+                    memory.free(grant.block, &[at(StreamId::from_number(thread), round as u64)]);
                 }
             });
         }
@@ -436,8 +436,8 @@ fn ways_other_than_the_fast_one_in_nanoseconds() {
 
         let start = std::time::Instant::now();
         for stream in 100..10_100 {
-            let grant = memory.alloc(4 * KIB, StreamId(stream), &order, site).unwrap();
-            memory.free(grant.block, &[at(StreamId(stream), 1)]);
+            let grant = memory.alloc(4 * KIB, StreamId::from_number(stream), &order, site).unwrap();
+            memory.free(grant.block, &[at(StreamId::from_number(stream), 1)]);
         }
         report("   ten thousand streams, none finished", 10_000, start);
         println!("   {:?}", memory.stats());

@@ -34,13 +34,12 @@ impl Site {
     }
 
     /// The op's name, where it stands.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn name(&self) -> &'static &'static str {
+    pub fn name(&self) -> &'static &'static str {
         self.op
     }
 
     /// The op on its stream, as errors begin: `sum on stream "side" (src/main.rs:31)`.
-    pub(crate) fn on(self, stream_label: &str) -> impl fmt::Display {
+    pub fn on(self, stream_label: &str) -> impl fmt::Display {
         let (file, line) = (self.location.file(), self.location.line());
         fmt::from_fn(move |f| write!(f, "{} on stream \"{stream_label}\" ({file}:{line})", self.op))
     }

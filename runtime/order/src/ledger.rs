@@ -17,12 +17,12 @@
 //! the host has observed is before everything and goes at the next opportunity; so do all records
 //! of a stream that is gone. What remains is bounded by live streams times distinct ranges.
 
+use super::clock::Ticket;
 use super::clock::{Clock, StreamId, Use};
 use super::marks::{MOST, Mark, Marks, OnBytes, join};
 use super::observed::Observed;
 use super::range::ByteRange;
-use crate::site::Site;
-use crate::timeline::Ticket;
+use super::site::Site;
 use crossbeam_utils::CachePadded;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
@@ -36,19 +36,26 @@ const MOST_PIECES: usize = 64;
 
 /// What an earlier op did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Did {
+pub enum Did {
+    /// The memory is new.
     Allocate,
+    /// It was read.
     Read,
+    /// It was written, and perhaps read.
     Write,
 }
 
 /// One earlier use.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Record {
-    pub(crate) used: Use,
-    pub(crate) range: ByteRange,
-    pub(crate) did: Did,
-    pub(crate) site: Site,
+pub struct Record {
+    /// By which op.
+    pub used: Use,
+    /// Of which bytes.
+    pub range: ByteRange,
+    /// What it was.
+    pub did: Did,
+    /// The op's name and line.
+    pub site: Site,
 }
 
 pub(crate) type Records = SmallVec<[Record; 2]>;
@@ -57,7 +64,7 @@ pub(crate) type Uses = SmallVec<[Use; 2]>;
 /// In this order, here and in [`Book`], so that what every op looks at lies together.
 #[derive(Debug)]
 #[repr(C)]
-pub(crate) struct Ledger {
+pub struct Ledger {
     shards: OnceLock<Box<[CachePadded<Mutex<Book>>; SHARDS]>>,
     main: Mutex<Book>,
 }
@@ -65,7 +72,7 @@ pub(crate) struct Ledger {
 /// The main book or a shard: both are written in alike.
 #[derive(Debug, Default)]
 #[repr(C)]
-pub(crate) struct Book {
+pub struct Book {
     waited: u8,
     /// The main book: whether it is sharded. A shard: whether it is active.
     sharded: bool,
@@ -145,7 +152,7 @@ impl Ledger {
     /// program's business, so it is in no verdict: whichever stream touches the memory first is
     /// made to wait for it.
     #[inline(always)]
-    pub(crate) fn new(used: Use, behind: Option<Use>, len_bytes: u64, site: Site) -> Self {
+    pub fn new(used: Use, behind: Option<Use>, len_bytes: u64, site: Site) -> Self {
         let mut book = Book::default();
         book.records.push(Record {
             used,
@@ -162,13 +169,13 @@ impl Ledger {
     }
 
     /// The history of memory of which nothing is known.
-    pub(crate) fn unknown() -> Self {
+    pub fn unknown() -> Self {
         Ledger { main: Mutex::new(Book::default()), shards: OnceLock::new() }
     }
 
     /// Opens it for an op that reads only. `shard` spreads streams over shards.
     #[inline]
-    pub(crate) fn open_to_read(&self, shard: usize) -> Page<'_> {
+    pub fn open_to_read(&self, shard: usize) -> Page<'_> {
         if let Some(shards) = self.shards.get() {
             let shard = shards[shard % SHARDS].lock();
             if shard.sharded {
@@ -203,7 +210,7 @@ impl Ledger {
 
     /// Opens it for anything.
     #[inline]
-    pub(crate) fn open(&self) -> Page<'_> {
+    pub fn open(&self) -> Page<'_> {
         let mut book = self.main.lock();
         book.waited = 0;
         if book.sharded {
@@ -239,7 +246,7 @@ impl Ledger {
     /// The newest ticket of each stream that used it, when nobody else can use it any more. Its
     /// allocation is one of them if the allocating stream was after all earlier uses.
     #[inline(always)]
-    pub(crate) fn last_uses(&mut self) -> &[Use] {
+    pub fn last_uses(&mut self) -> &[Use] {
         if self.main.get_mut().sharded {
             drop(self.open());
         }
@@ -253,13 +260,13 @@ impl Ledger {
 
 impl Book {
     #[inline]
-    pub(crate) fn records(&self) -> &[Record] {
+    pub fn records(&self) -> &[Record] {
         &self.records
     }
 
     /// Notes that `used` touches this memory, whatever the check says.
     #[inline]
-    pub(crate) fn note_use(&mut self, used: Use, observed: &Observed) {
+    pub fn note_use(&mut self, used: Use, observed: &Observed) {
         if let Some(entry) = self.uses.iter_mut().find(|entry| entry.stream == used.stream) {
             entry.ticket = entry.ticket.max(used.ticket);
         } else {
@@ -282,7 +289,7 @@ impl Book {
     /// `None` if there is no such record, or one that it would replace, or one of another stream that does not `pass`, or some of
     /// the memory was not written: then it takes the long way.
     #[inline]
-    pub(crate) fn renew<const WRITES: bool>(
+    pub fn renew<const WRITES: bool>(
         &mut self,
         used: Use,
         range: &ByteRange,
@@ -314,7 +321,7 @@ impl Book {
     }
 
     /// Enters an access that has passed the check; `removed` gets the records it makes superfluous.
-    pub(crate) fn enter(
+    pub fn enter(
         &mut self,
         record: Record,
         stated: &Clock,
@@ -347,7 +354,7 @@ impl Book {
     }
 
     /// Takes back what [`renew`](Self::renew) or [`enter`](Self::enter) did.
-    pub(crate) fn undo(
+    pub fn undo(
         &mut self,
         used: Use,
         renewed: Option<(Ticket, Site)>,
@@ -362,7 +369,7 @@ impl Book {
 
     /// Takes back that `used` was noted. `before`: the stream's newest use until then, where that
     /// matters to the ticket: the memory counts as used by the allocation alone, or by ops too.
-    pub(crate) fn forget_use(&mut self, used: Use, before: Option<Option<Ticket>>) {
+    pub fn forget_use(&mut self, used: Use, before: Option<Option<Ticket>>) {
         let Some(at) = self.uses.iter().position(|entry| entry.stream == used.stream) else { return };
         match before {
             Some(Some(ticket)) => self.uses[at].ticket = ticket,
@@ -373,7 +380,7 @@ impl Book {
     }
 
     /// The newest use by a stream.
-    pub(crate) fn use_by(&self, stream: StreamId) -> Option<Ticket> {
+    pub fn use_by(&self, stream: StreamId) -> Option<Ticket> {
         self.uses.iter().find(|entry| entry.stream == stream).map(|entry| entry.ticket)
     }
 }
@@ -396,7 +403,7 @@ fn join_marks(marks: &mut Vec<MarkedBytes>) {
 impl Book {
     /// Returns whether there are neither marks nor earlier uses to look at.
     #[inline]
-    pub(crate) fn is_plain(&self) -> bool {
+    pub fn is_plain(&self) -> bool {
         self.rare.is_none()
     }
 
@@ -423,25 +430,25 @@ impl Book {
     }
 
     /// Drops the marks that have ended.
-    pub(crate) fn drop_ended_marks(&mut self) {
+    pub fn drop_ended_marks(&mut self) {
         if !self.is_plain() {
             self.change_marks(|_| ());
         }
     }
 
     /// The mark that keeps work which carries `marks` from reading these bytes.
-    pub(crate) fn mark_on(&self, range: &ByteRange, marks: &Marks) -> Option<Arc<Mark>> {
+    pub fn mark_on(&self, range: &ByteRange, marks: &Marks) -> Option<Arc<Mark>> {
         let on_them = |marked: &&MarkedBytes| marked.overlaps(range);
         self.marks().iter().filter(on_them).find_map(|marked| marked.mark.concerns(marks))
     }
 
     /// Returns whether some of these bytes are marked.
-    pub(crate) fn is_marked(&self, range: &ByteRange) -> bool {
+    pub fn is_marked(&self, range: &ByteRange) -> bool {
         self.marks().iter().any(|marked| marked.overlaps(range))
     }
 
     /// Marks bytes that a refused write did not write.
-    pub(crate) fn mark(&mut self, range: ByteRange, mark: &Arc<Mark>, everybodys: bool) {
+    pub fn mark(&mut self, range: ByteRange, mark: &Arc<Mark>, everybodys: bool) {
         self.change_marks(|marks| {
             if everybodys {
                 // It does as much as those before it, and lasts as long.
@@ -458,14 +465,14 @@ impl Book {
     }
 
     /// Takes all marks off `range`: it was overwritten, or its contents were accepted.
-    pub(crate) fn clear_marks(&mut self, range: &ByteRange) {
+    pub fn clear_marks(&mut self, range: &ByteRange) {
         if !self.is_plain() {
             self.change_marks(|marks| marks.iter_mut().for_each(|marked| marked.cut(range)));
         }
     }
 
     /// Takes those of `marks` off `range`: it was overwritten.
-    pub(crate) fn clear_marks_of(&mut self, range: &ByteRange, of: &Marks) {
+    pub fn clear_marks_of(&mut self, range: &ByteRange, of: &Marks) {
         if !self.is_plain() {
             self.change_marks(|marks| {
                 let of_them = marks.iter_mut().filter(|marked| marked.mark.is_one_of(of));
@@ -475,19 +482,19 @@ impl Book {
     }
 
     /// The streams whose refused writes have left marks.
-    pub(crate) fn marked_by(&self) -> impl Iterator<Item = StreamId> {
+    pub fn marked_by(&self) -> impl Iterator<Item = StreamId> {
         self.marks().iter().filter_map(|marked| Some(marked.mark.live()?.origin()))
     }
 
     /// Returns the last use of the memory before it was allocated, unless that is known to have
     /// finished.
     #[inline]
-    pub(crate) fn behind(&self) -> Option<Use> {
+    pub fn behind(&self) -> Option<Use> {
         self.rare.as_ref()?.behind.as_ref().map(|behind| behind.used)
     }
 
     /// Notes that the last use before the allocation has finished.
-    pub(crate) fn clear_behind(&mut self) {
+    pub fn clear_behind(&mut self) {
         if let Some(rare) = &mut self.rare {
             rare.behind = None;
             self.drop_if_plain();
@@ -497,24 +504,24 @@ impl Book {
 
 impl Book {
     /// The newest ticket of each stream that used the memory.
-    pub(crate) fn uses(&self) -> &[Use] {
+    pub fn uses(&self) -> &[Use] {
         &self.uses
     }
 
     /// Returns whether a stream that has since closed and drained used it and has left
     /// [`uses`](Self::uses).
-    pub(crate) fn outlived(&self) -> bool {
+    pub fn outlived(&self) -> bool {
         self.outlived
     }
 
     /// Forgets what was done to the memory, but not who used it: there is nothing in it that an op
     /// could come too early for.
-    pub(crate) fn forget_accesses(&mut self) {
+    pub fn forget_accesses(&mut self) {
         self.records.clear();
     }
 
     /// How many records, uses and marks it holds, for figures.
-    pub(crate) fn lens(&self) -> (usize, usize, usize) {
+    pub fn lens(&self) -> (usize, usize, usize) {
         (self.records.len(), self.uses.len(), self.marks().len())
     }
 }

@@ -16,7 +16,7 @@
 //!    bytes may have changed (work that stopped halfway, foreign work that failed, a copy from a
 //!    device that failed; and every refusal in `wait` mode, where edges that the runtime adds hand
 //!    nothing on).
-//! 5. Errors of the arguments make no marks ([`leaves_a_mark`]).
+//! 5. Errors of the arguments make no marks; which those are says who marks.
 //!
 //! A stream has at most [`MOST`] marks of its own, and memory at most about as many on it. Beyond
 //! that marks **join**: they are one mark then, with the bytes and the carriers of all, that ends
@@ -29,42 +29,21 @@
 //! mark without bytes leaves the streams with their next change.
 
 use super::clock::StreamId;
-use crate::error::{Error, ErrorKind};
+use std::error::Error;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// The most marks that are kept apart: by a stream of its own, and on one allocation.
 pub(super) const MOST: usize = 64;
 
-/// Returns whether a write that was refused for such a reason leaves a mark. Errors of the
-/// arguments do not: the call could never have worked, and what existed before it is what it was.
-pub(crate) fn leaves_a_mark(kind: ErrorKind) -> bool {
-    match kind {
-        ErrorKind::Unordered | ErrorKind::OutOfMemory | ErrorKind::Full | ErrorKind::Driver => true,
-        // The owner of a borrowed stream captures it. A step of a capture of ours never comes here.
-        ErrorKind::Captured => true,
-        ErrorKind::Overlap
-        | ErrorKind::Shape
-        | ErrorKind::DTypeMismatch
-        | ErrorKind::DeviceMismatch
-        | ErrorKind::NoSuchDevice
-        | ErrorKind::InvalidName
-        | ErrorKind::InvalidArgument
-        | ErrorKind::Unsupported
-        | ErrorKind::Panicked
-        | ErrorKind::Data => false,
-        // The call came from where the stream takes none.
-        ErrorKind::Reentrant => false,
-        // Nothing runs after these on the same stream or device.
-        ErrorKind::Closed | ErrorKind::Fault | ErrorKind::ShutDown | ErrorKind::Forked => false,
-    }
-}
+/// Why a write was refused, in the words of who refused it.
+pub type Cause = Arc<dyn Error + Send + Sync>;
 
 /// A refused write.
 #[derive(Debug)]
-pub(crate) struct Mark {
+pub struct Mark {
     origin: StreamId,
-    error: Error,
+    cause: Cause,
     /// True if refusals that were one too many have joined it, so that no single `Pending` ends it.
     joined: AtomicBool,
     /// The mark that it has joined.
@@ -75,11 +54,11 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    /// The mark of a write on `origin` that was refused with `error`.
-    pub(crate) fn new(origin: StreamId, error: &Error) -> Arc<Self> {
+    /// The mark of a write on `origin` that was refused for that reason.
+    pub fn new(origin: StreamId, cause: Cause) -> Arc<Self> {
         Arc::new(Mark {
             origin,
-            error: error.without_own(),
+            cause,
             joined: AtomicBool::new(false),
             into: OnceLock::new(),
             seen: AtomicBool::new(false),
@@ -88,17 +67,17 @@ impl Mark {
     }
 
     /// The refusal.
-    pub(crate) fn error(&self) -> &Error {
-        &self.error
+    pub fn cause(&self) -> &Cause {
+        &self.cause
     }
 
     /// The stream that was refused.
-    pub(crate) fn origin(&self) -> StreamId {
+    pub fn origin(&self) -> StreamId {
         self.origin
     }
 
     /// Somebody has looked at the error of the call itself.
-    pub(crate) fn see(&self) {
+    pub fn see(&self) {
         self.seen.store(true, Ordering::Release);
     }
 
@@ -119,7 +98,7 @@ impl Mark {
 /// The marks that a stream carries. The empty set is no allocation; a set is shared and copied when
 /// it changes, which only refusals and waits for marked streams do.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Marks(Option<Arc<[Arc<Mark>]>>);
+pub struct Marks(Option<Arc<[Arc<Mark>]>>);
 
 impl Marks {
     fn entries(&self) -> &[Arc<Mark>] {
@@ -139,7 +118,7 @@ impl Marks {
     }
 
     /// Takes over what another stream carries. Whether there was anything new.
-    pub(crate) fn merge(&mut self, other: &Marks) -> bool {
+    pub fn merge(&mut self, other: &Marks) -> bool {
         let new = |mark: &&Arc<Mark>| !mark.has_ended() && !self.carries(mark);
         let new: Vec<_> = other.entries().iter().filter(new).cloned().collect();
         if new.is_empty() {
@@ -149,12 +128,12 @@ impl Marks {
         true
     }
 
-    /// The mark that a refusal on `origin` with `error` gets: its own, or the one that what is too
+    /// The mark that a refusal on `origin` gets: its own, or the one that what is too
     /// many joins. It has to get its bytes, and then to be [added](Self::add).
-    pub(crate) fn mark_for(&self, origin: StreamId, error: &Error) -> Arc<Mark> {
+    pub fn mark_for(&self, origin: StreamId, cause: Cause) -> Arc<Mark> {
         let own = |mark: &&Arc<Mark>| mark.origin == origin && !mark.has_ended();
         if self.entries().iter().filter(own).count() < MOST {
-            return Mark::new(origin, error);
+            return Mark::new(origin, cause);
         }
         let joins = self.entries().iter().filter(own).find(|mark| mark.joined.load(Ordering::Relaxed));
         let mark = joins.or_else(|| self.entries().iter().rfind(own)).expect("there are so many").clone();
@@ -162,7 +141,8 @@ impl Marks {
         mark
     }
 
-    pub(crate) fn add(&mut self, mark: Arc<Mark>) {
+    /// Carries `mark` too.
+    pub fn add(&mut self, mark: Arc<Mark>) {
         self.set(self.entries().iter().cloned().chain([mark]).collect());
     }
 }

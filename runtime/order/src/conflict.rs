@@ -1,19 +1,21 @@
 //! How a refusal reads.
 
 use super::clock::StreamId;
-use super::ledger::Did;
-use crate::device::DeviceId;
-use crate::site::Site;
-use crate::timeline::Ticket;
+use super::clock::Ticket;
+use super::ledger::{Did, Record};
+use super::site::Site;
 use std::fmt;
 use std::sync::Arc;
 
 /// A stream as errors name it.
 #[derive(Clone, Debug)]
-pub(crate) struct Named {
-    pub(crate) label: Arc<str>,
-    pub(crate) device: DeviceId,
-    pub(crate) id: StreamId,
+pub struct Named {
+    /// What its owner calls it.
+    pub label: Arc<str>,
+    /// The name of its device.
+    pub device: Arc<str>,
+    /// Which it is, where two have one label.
+    pub id: StreamId,
 }
 
 impl Named {
@@ -35,7 +37,7 @@ impl Named {
 }
 
 /// The call that orders what comes on `waiter` after what is on `other`.
-pub(crate) fn wait_call(waiter: &Named, other: &Named) -> impl fmt::Display {
+pub fn wait_call(waiter: &Named, other: &Named) -> impl fmt::Display {
     fmt::from_fn(move |f| {
         if waiter.label != other.label && waiter.is_variable() && other.is_variable() {
             return write!(f, "call {}.wait_stream(&{})", waiter.label, other.label);
@@ -47,19 +49,39 @@ pub(crate) fn wait_call(waiter: &Named, other: &Named) -> impl fmt::Display {
 /// One earlier use of memory that a refused op is not ordered after.
 #[derive(Clone, Debug)]
 pub struct Conflict {
-    pub(crate) op: Site,
-    pub(crate) writes: bool,
-    pub(crate) on: Named,
-    pub(crate) earlier: Site,
-    pub(crate) did: Did,
-    pub(crate) earlier_on: Named,
-    pub(crate) ticket: Ticket,
-    pub(crate) observed: Option<Ticket>,
+    op: Site,
+    writes: bool,
+    on: Named,
+    earlier: Site,
+    did: Did,
+    earlier_on: Named,
+    ticket: Ticket,
+    observed: Option<Ticket>,
     /// Whether both ops are of one capture.
-    pub(crate) captured: bool,
+    captured: bool,
 }
 
 impl Conflict {
+    /// `op`, on the stream `on`, is not ordered after `earlier`, on `earlier_on`.
+    #[doc(hidden)]
+    pub fn new(on: Named, op: Site, writes: bool, earlier_on: Named, earlier: &Record) -> Self {
+        let Record { used, did, site, .. } = *earlier;
+        let ticket = used.ticket;
+        Conflict { op, writes, on, earlier: site, did, earlier_on, ticket, observed: None, captured: false }
+    }
+
+    /// How far the host has observed the earlier op's stream.
+    #[doc(hidden)]
+    pub fn observed_until(self, observed: Option<Ticket>) -> Self {
+        Conflict { observed, ..self }
+    }
+
+    /// Both ops are of one capture.
+    #[doc(hidden)]
+    pub fn in_capture(self) -> Self {
+        Conflict { captured: true, ..self }
+    }
+
     /// The op that was refused.
     pub fn op(&self) -> Site {
         self.op
@@ -120,7 +142,7 @@ impl fmt::Display for Conflict {
 }
 
 /// All conflicts of one op as one text: the first in full, then the others.
-pub(crate) fn describe(conflicts: &[Conflict]) -> String {
+pub fn describe(conflicts: &[Conflict]) -> String {
     let mut text = conflicts[0].to_string();
     if conflicts.len() > 1 {
         text.push_str(&format!("; and {} more:", conflicts.len() - 1));

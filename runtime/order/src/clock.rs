@@ -2,13 +2,29 @@
 //!
 //! Sparse and sorted by stream. A clock is shared by reference count and copied when it changes, which only waits do.
 
-use crate::timeline::Ticket;
 use std::fmt;
 use std::sync::Arc;
+
+/// The number of an op or wait on its stream: 1 is the first, and each is one more than the one before.
+pub type Ticket = u64;
 
 /// A stream's identity. Never used again, also when the stream comes from a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamId(pub(crate) u64);
+
+impl StreamId {
+    /// The stream with that number. Only who keeps a table of streams makes one.
+    #[doc(hidden)]
+    pub const fn from_number(number: u64) -> Self {
+        StreamId(number)
+    }
+
+    /// Its number.
+    #[doc(hidden)]
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+}
 
 /// Formats the number of its slot, and behind a point how many streams had the slot before: `s3`,
 /// `s3.1`.
@@ -22,26 +38,27 @@ impl fmt::Debug for StreamId {
 
 /// "Stream so-and-so, up to ticket n."
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Use {
+pub struct Use {
     /// Which stream.
-    pub(crate) stream: StreamId,
+    pub stream: StreamId,
     /// The newest ticket.
-    pub(crate) ticket: Ticket,
+    pub ticket: Ticket,
 }
 
 /// The empty clock is no allocation at all.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Clock(Option<Arc<[Use]>>);
+pub struct Clock(Option<Arc<[Use]>>);
 
 impl Clock {
+    /// One for each stream, in the order of their ids.
     #[inline]
-    pub(crate) fn entries(&self) -> &[Use] {
+    pub fn entries(&self) -> &[Use] {
         self.0.as_deref().unwrap_or_default()
     }
 
     /// Up to where `stream` is before this clock's owner; `None` if no edge from it was ever stated.
     #[inline]
-    pub(crate) fn get(&self, stream: StreamId) -> Option<Ticket> {
+    pub fn get(&self, stream: StreamId) -> Option<Ticket> {
         let entries = self.entries();
         if entries.len() <= 8 {
             return entries.iter().find(|entry| entry.stream == stream).map(|entry| entry.ticket);
@@ -51,19 +68,13 @@ impl Clock {
 
     /// Whether `used` is before this clock's owner.
     #[inline]
-    pub(crate) fn covers(&self, used: Use) -> bool {
+    pub fn covers(&self, used: Use) -> bool {
         self.get(used.stream).is_some_and(|ticket| ticket >= used.ticket)
     }
 
     /// Returns whether merging `point` and what was before it would change nothing. As for
     /// [`merge`](Self::merge), `owner`'s entries and those that are `over` do not count.
-    pub(crate) fn implies(
-        &self,
-        owner: StreamId,
-        point: Use,
-        before: &Clock,
-        over: impl Fn(Use) -> bool,
-    ) -> bool {
+    pub fn implies(&self, owner: StreamId, point: Use, before: &Clock, over: impl Fn(Use) -> bool) -> bool {
         let superfluous = |entry: &Use| entry.stream == owner || over(*entry);
         self.implies_all(before, superfluous) && (superfluous(&point) || self.covers(point))
     }
@@ -79,13 +90,7 @@ impl Clock {
 
     /// Merges `point` and what was before it, by maximum. `owner`'s own entry is left out, and so is what is before everything
     /// anyway (`over`: observed by the host, or of a stream that is gone), which keeps clocks short. Whether anything changed.
-    pub(crate) fn merge(
-        &mut self,
-        owner: StreamId,
-        point: Use,
-        before: &Clock,
-        over: impl Fn(Use) -> bool,
-    ) -> bool {
+    pub fn merge(&mut self, owner: StreamId, point: Use, before: &Clock, over: impl Fn(Use) -> bool) -> bool {
         let superfluous = |entry: &Use| entry.stream == owner || over(*entry);
         let all_implied = self.implies_all(before, superfluous);
         if all_implied && (superfluous(&point) || self.covers(point)) {

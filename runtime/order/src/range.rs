@@ -142,7 +142,7 @@ impl ByteRange {
     /// Returns what is left of the range after taking `hole` out, as disjoint ranges. `None` where
     /// that takes more ranges than are worth keeping: two strides that do not fit each other, over
     /// many rows.
-    pub(crate) fn minus(&self, hole: &Self) -> Option<Pieces> {
+    pub fn minus(&self, hole: &Self) -> Option<Pieces> {
         let mut left = Pieces::new();
         if !self.overlaps(hole) {
             left.extend((!self.is_empty()).then_some(*self));

@@ -1,31 +1,33 @@
-//! The order check: which op may touch which bytes after which. Pure: it knows no driver and no stream, only numbers.
+//! The order check of Warpline: which op may touch which bytes after which. Pure: it knows no driver and no stream, only numbers.
 //!
-//! * [`clock`](self): what is before a stream, as a vector clock;
+//! A part of the [`warpline`](https://docs.rs/warpline) crate, which is what programs use.
+//!
+//! * `clock`: what is before a stream, as a vector clock;
 //! * `observed`: what is before everything, because the host has seen it;
 //! * `range`: which bytes; `ledger`: what was done to an allocation; `check`: one op against all of that;
 //! * `marks`: which bytes a refused write did not write, and whose work is not to read them;
 //! * `conflict`: the refusal as text.
 #![forbid(unsafe_code)]
 
+mod access;
 mod check;
 mod clock;
 mod conflict;
 mod ledger;
 mod marks;
-mod mode;
 mod observed;
 mod range;
+mod site;
 
-pub(crate) use check::{
+pub use access::AccessMode;
+pub use check::{
     Access, Asker, Disjoint, Entered, Entry, Finding, Findings, MAX_ACCESSES, Refused, Strictness,
     check_and_enter, disjoint, mark, overlap_within, overwrites, overwritten, overwritten_of, undo,
 };
-pub use clock::StreamId;
-pub(crate) use clock::{Clock, Use};
-pub use conflict::Conflict;
-pub(crate) use conflict::{Named, describe, wait_call};
-pub(crate) use ledger::Ledger;
-pub(crate) use marks::{Mark, Marks, leaves_a_mark};
-pub use mode::OrderMode;
-pub(crate) use observed::{MAX_TICKET, Observed};
+pub use clock::{Clock, StreamId, Ticket, Use};
+pub use conflict::{Conflict, Named, describe, wait_call};
+pub use ledger::{Did, Ledger, Record};
+pub use marks::{Cause, Mark, Marks};
+pub use observed::{MAX_TICKET, Observed};
 pub use range::ByteRange;
+pub use site::Site;

@@ -4,36 +4,42 @@
 //! is entered, then they are closed. So of two ops that cross (one reads X and writes Y, the other reads Y and writes X)
 //! one comes first entirely, and the other sees it. A refused op has entered nothing.
 
+use super::access::AccessMode;
+use super::clock::Ticket;
 use super::clock::{Clock, StreamId, Use};
 use super::ledger::{Book, Did, Ledger, Page, Record};
 use super::marks::{Mark, Marks};
-use super::mode::OrderMode;
 use super::observed::Observed;
 use super::range::ByteRange;
-use crate::kernel::AccessMode;
-use crate::site::Site;
-use crate::timeline::Ticket;
+use super::site::Site;
 use arrayvec::ArrayVec;
 use std::sync::Arc;
 
 /// One operand, as the check sees it: read where the op keeps it, since copying operands costs as much as checking them.
-pub(crate) trait Access {
+pub trait Access {
+    /// The history of its memory.
     fn ledger(&self) -> &Ledger;
+    /// Which bytes of that.
     fn range(&self) -> &ByteRange;
+    /// What the op does with them.
     fn mode(&self) -> AccessMode;
 }
 
 /// Who wants to do it, and what comes before.
 #[derive(Clone, Copy)]
-pub(crate) struct Asker<'a> {
-    pub(crate) stream: StreamId,
-    pub(crate) shard: usize,
-    pub(crate) stated: &'a Clock,
-    pub(crate) observed: &'a Observed,
+pub struct Asker<'a> {
+    /// Its stream.
+    pub stream: StreamId,
+    /// Which shard of a history it reads in, modulo their number.
+    pub shard: usize,
+    /// What is before its stream by stated edges.
+    pub stated: &'a Clock,
+    /// What is before everything.
+    pub observed: &'a Observed,
     /// The marks that its stream carries.
-    pub(crate) marks: &'a Marks,
+    pub marks: &'a Marks,
     /// Uses that the runtime itself has put before the op, or found to be finished.
-    pub(crate) ensured: &'a [Use],
+    pub ensured: &'a [Use],
 }
 
 impl Asker<'_> {
@@ -49,7 +55,7 @@ impl Asker<'_> {
 
 /// How strictly.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Strictness {
+pub enum Strictness {
     /// An unordered use refuses the op.
     Refuse,
     /// Unordered uses are found, and the op is entered all the same.
@@ -58,31 +64,21 @@ pub(crate) enum Strictness {
     Skip,
 }
 
-impl Strictness {
-    /// That of a first look. With `Wait` the missing edges are put in, where they can be, and it is looked again.
-    #[inline]
-    pub(crate) fn of(mode: OrderMode) -> Self {
-        match mode {
-            OrderMode::Deny | OrderMode::Wait => Strictness::Refuse,
-            OrderMode::Warn => Strictness::Find,
-            OrderMode::Off => Strictness::Skip,
-        }
-    }
-}
-
 /// An earlier use that is not ordered before the op.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Finding {
+pub struct Finding {
     /// Which operand.
-    pub(crate) access: usize,
-    pub(crate) earlier: Record,
+    pub access: usize,
+    /// What the earlier use was.
+    pub earlier: Record,
 }
 
-pub(crate) type Findings = Vec<Finding>;
+/// All earlier uses that one op is not ordered after.
+pub type Findings = Vec<Finding>;
 
 /// Why an op was not entered.
 #[derive(Debug)]
-pub(crate) enum Refused {
+pub enum Refused {
     /// It reads memory that was never written, because of this refusal.
     Marked(Arc<Mark>),
     /// Uses that it is not ordered after: all of them.
@@ -94,20 +90,21 @@ pub(crate) enum Refused {
 
 /// What an entered op replaced, to be put back if the driver refuses it.
 #[derive(Default)]
-pub(crate) struct Entered {
+pub struct Entered {
     /// Records that only became newer: of which access, and what they said.
     renewed: ArrayVec<(At, Ticket, Site), FEW>,
     /// Records that are gone: of which access.
     removed: Vec<(At, Record)>,
-    pub(crate) findings: Findings,
+    /// What was found although it was entered.
+    pub findings: Findings,
     /// True if it overwrites bytes that are marked.
-    pub(crate) unmarks: bool,
+    pub unmarks: bool,
     /// The stream's newest use until then, by page: where the memory may still be in use elsewhere.
     used_before: Vec<(usize, Option<Ticket>)>,
 }
 
 /// The most accesses of one op: a graph has those of all its ops.
-pub(crate) const MAX_ACCESSES: usize = At::MAX as usize;
+pub const MAX_ACCESSES: usize = At::MAX as usize;
 
 /// Which access of an op.
 type At = u16;
@@ -116,15 +113,19 @@ type At = u16;
 const FEW: usize = 8;
 
 /// Few accesses, each with a ledger of its own, in the order of the ledgers' addresses.
-pub(crate) type Disjoint = ArrayVec<(usize, At), FEW>;
+pub type Disjoint = ArrayVec<(usize, At), FEW>;
 
 /// An op that would be entered.
 #[derive(Clone, Copy)]
-pub(crate) struct Entry<'a> {
-    pub(crate) asker: Asker<'a>,
-    pub(crate) ticket: Ticket,
-    pub(crate) site: &'a Site,
-    pub(crate) strictness: Strictness,
+pub struct Entry<'a> {
+    /// Who would do it.
+    pub asker: Asker<'a>,
+    /// Its number on its stream.
+    pub ticket: Ticket,
+    /// Its name and line.
+    pub site: &'a Site,
+    /// How strictly it is checked.
+    pub strictness: Strictness,
 }
 
 impl Entry<'_> {
@@ -142,7 +143,7 @@ fn address(access: &impl Access) -> usize {
 /// Whether there are few accesses, each with a ledger of its own; `order`, empty before, gets the order in which to open
 /// them.
 #[inline]
-pub(crate) fn disjoint<A: Access>(accesses: &[A], order: &mut Disjoint) -> bool {
+pub fn disjoint<A: Access>(accesses: &[A], order: &mut Disjoint) -> bool {
     if accesses.len() > FEW {
         return false;
     }
@@ -170,7 +171,7 @@ fn open(ledger: &Ledger, writes: bool, shard: usize) -> Page<'_> {
 /// Checks all accesses of an op, and enters them if they pass. `order` is what [`disjoint`] says of them. `entered`, empty
 /// before, gets what has to be known to take that back.
 #[inline]
-pub(crate) fn check_and_enter<A: Access>(
+pub fn check_and_enter<A: Access>(
     accesses: &[A],
     order: Option<&Disjoint>,
     entry: &Entry<'_>,
@@ -363,7 +364,7 @@ fn enter(at: At, access: &impl Access, page: &mut Book, entry: &Entry<'_>, enter
 
 /// Takes an entered op back whose driver call failed.
 #[cold]
-pub(crate) fn undo<A: Access>(accesses: &[A], entry: &Entry<'_>, entered: Entered) {
+pub fn undo<A: Access>(accesses: &[A], entry: &Entry<'_>, entered: Entered) {
     let (mut pages, page_of) = open_all(accesses, entry.asker.shard);
     for (page_at, page) in pages.iter_mut().enumerate() {
         undo_in(page, |at| usize::from(page_of[usize::from(at)]) == page_at, entry, &entered);
@@ -381,7 +382,7 @@ fn undo_in(page: &mut Book, mine: impl Fn(At) -> bool, entry: &Entry<'_>, entere
 }
 
 /// Returns whether what was in the bytes of `access` is lost without the op having read it.
-pub(crate) fn overwrites<A: Access>(accesses: &[A], access: &A) -> bool {
+pub fn overwrites<A: Access>(accesses: &[A], access: &A) -> bool {
     let reads_it = |other: &A| {
         other.mode().reads() && address(other) == address(access) && other.range().overlaps(access.range())
     };
@@ -390,7 +391,7 @@ pub(crate) fn overwrites<A: Access>(accesses: &[A], access: &A) -> bool {
 
 /// Takes the marks off what an op, which the driver has taken, overwrites.
 #[cold]
-pub(crate) fn overwritten<A: Access>(accesses: &[A]) {
+pub fn overwritten<A: Access>(accesses: &[A]) {
     for access in accesses.iter().filter(|access| overwrites(accesses, access)) {
         access.ledger().open().clear_marks(access.range());
     }
@@ -398,7 +399,7 @@ pub(crate) fn overwritten<A: Access>(accesses: &[A]) {
 
 /// Takes those of `marks` off what an op, which the driver has taken, overwrites.
 #[cold]
-pub(crate) fn overwritten_of<A: Access>(accesses: &[A], marks: &Marks) {
+pub fn overwritten_of<A: Access>(accesses: &[A], marks: &Marks) {
     for access in accesses.iter().filter(|access| overwrites(accesses, access)) {
         access.ledger().open().clear_marks_of(access.range(), marks);
     }
@@ -406,7 +407,7 @@ pub(crate) fn overwritten_of<A: Access>(accesses: &[A], marks: &Marks) {
 
 /// Puts `mark` on what a refused op would have written.
 #[cold]
-pub(crate) fn mark<A: Access>(written: &[&A], mark: &Arc<Mark>, everybodys: bool) {
+pub fn mark<A: Access>(written: &[&A], mark: &Arc<Mark>, everybodys: bool) {
     for access in written {
         access.ledger().open().mark(*access.range(), mark, everybodys);
     }
@@ -414,7 +415,7 @@ pub(crate) fn mark<A: Access>(written: &[&A], mark: &Arc<Mark>, everybodys: bool
 
 /// Two operands of one op that share bytes although one is written; identical ones pass if `in_place`.
 #[inline]
-pub(crate) fn overlap_within<A: Access>(accesses: &[A], in_place: bool) -> Option<(usize, usize)> {
+pub fn overlap_within<A: Access>(accesses: &[A], in_place: bool) -> Option<(usize, usize)> {
     for (at, access) in accesses.iter().enumerate().skip(1) {
         for (before, other) in accesses[..at].iter().enumerate() {
             if std::ptr::eq(access.ledger(), other.ledger())

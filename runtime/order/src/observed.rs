@@ -13,8 +13,8 @@
 //!   generation. When that happens is a matter of luck, so no verdict depends on it: a verdict asks
 //!   whether a stream [is closed](Observed::is_closed), which only the program decides.
 
+use super::clock::Ticket;
 use super::clock::{Clock, StreamId, Use};
-use crate::timeline::Ticket;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,9 +30,10 @@ const CLOSED: u64 = 1 << (GENERATION_SHIFT - 1);
 const END_MASK: u64 = CLOSED - 1;
 
 /// The most tickets a stream can take: 2^47 - 2, four years of a million a second.
-pub(crate) const MAX_TICKET: Ticket = END_MASK - 1;
+pub const MAX_TICKET: Ticket = END_MASK - 1;
 
-pub(crate) struct Observed {
+/// The table. A stream is entered with [`admit`](Self::admit).
+pub struct Observed {
     /// Chunks are made when first needed and stay.
     chunks: Box<[OnceLock<Box<Chunk>>]>,
     free: Mutex<Free>,
@@ -101,7 +102,7 @@ impl Observed {
     }
 
     /// An id for a new stream; `None` if there are 2^20 live ones.
-    pub(crate) fn admit(&self) -> Option<StreamId> {
+    pub fn admit(&self) -> Option<StreamId> {
         let mut free = self.free.lock();
         if let Some(id) = free.ids.pop() {
             return Some(id);
@@ -116,7 +117,7 @@ impl Observed {
     }
 
     /// Says that nothing more comes on the stream.
-    pub(crate) fn close(&self, id: StreamId) {
+    pub fn close(&self, id: StreamId) {
         let Some(word) = self.word(id) else { return };
         let _changing = self.change(id);
         let now = word.load(Ordering::Acquire);
@@ -130,7 +131,7 @@ impl Observed {
     ///
     /// The work that the stream itself had waited for is not: that it has finished is luck, and the
     /// program never saw it.
-    pub(crate) fn retire(&self, id: StreamId) {
+    pub fn retire(&self, id: StreamId) {
         let Some(word) = self.word(id) else { return };
         let next = id.generation() + 1;
         let changing = self.change(id);
@@ -146,7 +147,7 @@ impl Observed {
 
     /// Returns whether the stream is closed, drained or not.
     #[inline]
-    pub(crate) fn is_closed(&self, id: StreamId) -> bool {
+    pub fn is_closed(&self, id: StreamId) -> bool {
         self.word(id).is_none_or(|word| {
             let word = word.load(Ordering::Acquire);
             word >> GENERATION_SHIFT != id.generation() || word & CLOSED != 0
@@ -155,7 +156,7 @@ impl Observed {
 
     /// Whether the stream is closed and drained.
     #[inline]
-    pub(crate) fn is_gone(&self, id: StreamId) -> bool {
+    pub fn is_gone(&self, id: StreamId) -> bool {
         self.word(id).is_none_or(|word| {
             let word = word.load(Ordering::Acquire);
             word >> GENERATION_SHIFT != id.generation() || word & END_MASK == END_MASK
@@ -164,20 +165,20 @@ impl Observed {
 
     /// Whether the host has observed `used`.
     #[inline]
-    pub(crate) fn covers(&self, used: Use) -> bool {
+    pub fn covers(&self, used: Use) -> bool {
         let Some(word) = self.word(used.stream) else { return true };
         let word = word.load(Ordering::Acquire);
         word >> GENERATION_SHIFT != used.stream.generation() || word & END_MASK > used.ticket
     }
 
     /// The newest observed ticket of a stream that is not gone, for messages.
-    pub(crate) fn newest(&self, stream: StreamId) -> Option<Ticket> {
+    pub fn newest(&self, stream: StreamId) -> Option<Ticket> {
         (self.word(stream)?.load(Ordering::Acquire) & END_MASK).checked_sub(1)
     }
 
     /// The host has seen `used` done, and with it everything in `clock`, the stated clock of that very op.
     #[inline]
-    pub(crate) fn observe(&self, used: Use, clock: &Clock) {
+    pub fn observe(&self, used: Use, clock: &Clock) {
         // What came before is published before the op itself: who sees the op sees its past.
         self.observe_all(clock.entries().iter().copied().chain([used]));
     }
@@ -206,7 +207,7 @@ impl Observed {
     }
 
     /// Slots ever used, for figures.
-    pub(crate) fn slots_used(&self) -> usize {
+    pub fn slots_used(&self) -> usize {
         self.free.lock().slots_used
     }
 }

@@ -1,0 +1,31 @@
+//! What an op does with memory.
+
+/// What an op does with an operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AccessMode {
+    /// Reads it.
+    Read,
+    /// Overwrites all of it without looking at what was there.
+    Write,
+    /// Reads and writes it, or writes parts of it.
+    ReadWrite,
+}
+
+impl AccessMode {
+    /// Whether it changes memory.
+    #[inline]
+    pub const fn writes(self) -> bool {
+        !matches!(self, AccessMode::Read)
+    }
+
+    /// Whether it depends on what was there.
+    #[inline]
+    pub const fn reads(self) -> bool {
+        !matches!(self, AccessMode::Write)
+    }
+
+    /// The word used in error messages: "wrote" or "read".
+    pub const fn past_tense(self) -> &'static str {
+        if self.writes() { "wrote" } else { "read" }
+    }
+}
