@@ -29,6 +29,7 @@
 //! mark without bytes leaves the streams with their next change.
 
 use super::clock::StreamId;
+use std::collections::HashSet;
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -112,8 +113,9 @@ impl Marks {
     fn set(&mut self, mut entries: Vec<Arc<Mark>>) {
         entries.iter_mut().for_each(|mark| *mark = mark.root().clone());
         entries.retain(|mark| !mark.has_ended() && mark.places.load(Ordering::Acquire) > 0);
-        entries.sort_unstable_by_key(Arc::as_ptr);
-        entries.dedup_by_key(|mark| Arc::as_ptr(mark));
+        // In the order in which they came, so that which of them others join is no matter of luck.
+        let mut seen = HashSet::with_capacity(entries.len());
+        entries.retain(|mark| seen.insert(Arc::as_ptr(mark)));
         self.0 = (!entries.is_empty()).then(|| entries.into());
     }
 
