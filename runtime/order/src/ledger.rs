@@ -61,7 +61,8 @@ pub struct Record {
 pub(crate) type Records = SmallVec<[Record; 2]>;
 pub(crate) type Uses = SmallVec<[Use; 2]>;
 
-/// In this order, here and in [`Book`], so that what every op looks at lies together.
+/// The history of one allocation. It is opened to be looked at or written in.
+// In this order, here and in `Book`, so that what every op looks at lies together.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Ledger {
