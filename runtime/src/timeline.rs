@@ -22,7 +22,7 @@
 //! `completing`; each looks at `interest` after its own store.
 //!
 //! Who follows a device says that it waits ([`Progress::wanted`]) after its fence, so that the reactor, which clears its mark,
-//! fences and looks at `interest` before it turns away, sees either the interest or the new mark (`driver/cuda/watch.rs`).
+//! fences and looks at `interest` before it turns away, sees either the interest or the new mark (`driver/cuda/completion/watch.rs`).
 //!
 //! # Situations that look dangerous
 //! * *A waker is dropped by its `Pending` while the completer collects it*: both hold the lock to touch the map, and a

@@ -27,7 +27,7 @@ mod sync;
 mod timeline;
 
 #[cfg(test)]
-#[path = "../../../runtime/src/driver/cuda/watch.rs"]
+#[path = "../../../runtime/src/driver/cuda/completion/watch.rs"]
 mod watch;
 
 /// Stands in for the runtime's error type.

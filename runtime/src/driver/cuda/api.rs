@@ -5,68 +5,69 @@
 //! a panic in the middle of a program. Return codes stay numbers: a newer driver may answer with
 //! one that no header of today names.
 
-use super::library::driver_version;
-use super::{loader, requirements};
+use super::loader;
+use super::modules::library::driver_version;
+use super::requirements;
 use cudarc::driver::sys;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
 use std::sync::OnceLock;
 
-pub(super) use sys::{CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUmodule, CUstream};
+pub(crate) use sys::{CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUmodule, CUstream};
 
 /// A failed driver call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Failed {
+pub(crate) struct Failed {
     /// The entry point.
-    pub(super) call: &'static str,
-    pub(super) code: u32,
+    pub(crate) call: &'static str,
+    pub(crate) code: u32,
 }
 
-pub(super) type Answer<T = ()> = Result<T, Failed>;
+pub(crate) type Answer<T = ()> = Result<T, Failed>;
 
 impl Failed {
-    pub(super) const OUT_OF_MEMORY: u32 = 2;
+    pub(crate) const OUT_OF_MEMORY: u32 = 2;
     /// What is asked of the driver in the child of a fork, where it is not asked.
-    pub(super) const FORKED: Failed = Failed { call: "cuCtxGetCurrent", code: 3 };
+    pub(crate) const FORKED: Failed = Failed { call: "cuCtxGetCurrent", code: 3 };
     const STUB_LIBRARY: u32 = 34;
     /// The answer to every call while the process ends: the driver is not asked.
-    pub(super) const ENDING: Failed = Failed { call: "", code: 4 };
+    pub(crate) const ENDING: Failed = Failed { call: "", code: 4 };
     const NO_DEVICE: u32 = 100;
     const NOT_FOUND: u32 = 500;
     const PEER_ACCESS_ALREADY_ENABLED: u32 = 704;
     const NOT_READY: u32 = 600;
     /// The driver was not called: it would be from a host function that it is calling. It may answer so itself
     /// (`CUDA_ERROR_NOT_PERMITTED`), says its description of `cuLaunchHostFunc`, but need not.
-    pub(super) const IN_HOST_FUNCTION: Failed = Failed { call: "", code: 800 };
+    pub(crate) const IN_HOST_FUNCTION: Failed = Failed { call: "", code: 800 };
 
     #[cfg(test)]
-    pub(super) const fn of(call: &'static str, code: u32) -> Self {
+    pub(crate) const fn of(call: &'static str, code: u32) -> Self {
         Failed { call, code }
     }
 
     /// Of a question that was asked for long enough.
-    pub(super) const fn not_ready(call: &'static str) -> Self {
+    pub(crate) const fn not_ready(call: &'static str) -> Self {
         Failed { call, code: Self::NOT_READY }
     }
 
-    pub(super) fn is_not_ready(self) -> bool {
+    pub(crate) fn is_not_ready(self) -> bool {
         self.code == Self::NOT_READY
     }
 
-    pub(super) fn is_not_found(self) -> bool {
+    pub(crate) fn is_not_found(self) -> bool {
         self.code == Self::NOT_FOUND
     }
 
-    pub(super) fn is_no_device(self) -> bool {
+    pub(crate) fn is_no_device(self) -> bool {
         self.code == Self::NO_DEVICE
     }
 
-    pub(super) fn is_enabled_already(self) -> bool {
+    pub(crate) fn is_enabled_already(self) -> bool {
         self.code == Self::PEER_ACCESS_ALREADY_ENABLED
     }
 
     /// `CUDA_ERROR_ILLEGAL_ADDRESS`, or the number where the driver has no name for it.
-    pub(super) fn name(self) -> String {
+    pub(crate) fn name(self) -> String {
         self.text(|api| api.cuGetErrorName).unwrap_or_else(|| format!("CUDA error {}", self.code))
     }
 
@@ -107,7 +108,7 @@ macro_rules! entry_points {
     ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?);)*) => {
         /// The entry points.
         #[allow(non_snake_case, reason = "they are called so")]
-        pub(super) struct Api {
+        pub(crate) struct Api {
             cuGetErrorName: GetText,
             cuGetErrorString: GetText,
             $($name: unsafe extern "C" fn($($type),*) -> u32,)*
@@ -144,7 +145,7 @@ macro_rules! entry_points {
                 /// As the CUDA Driver API has it.
                 #[allow(non_snake_case, clippy::too_many_arguments, reason = "as the driver has it")]
                 #[inline]
-                pub(super) unsafe fn $name(&self, $($argument: $type),*) -> Answer {
+                pub(crate) unsafe fn $name(&self, $($argument: $type),*) -> Answer {
                     // SAFETY: the caller keeps the rules of this entry point.
                     let code = unsafe { (self.$name)($($argument),*) };
                     if code == 0 { Ok(()) } else { Err(Failed { call: stringify!($name), code }) }
@@ -259,7 +260,7 @@ unsafe fn entry_point<F: Copy>(name: &str) -> F {
 ///
 /// # Safety
 /// If the library has it, it is of type `F`.
-pub(super) unsafe fn optional<F: Copy>(name: &str) -> Option<F> {
+pub(crate) unsafe fn optional<F: Copy>(name: &str) -> Option<F> {
     // SAFETY: the caller vouches for the type.
     unsafe { loader::entry_point(name) }
 }
@@ -274,18 +275,18 @@ struct Unusable {
 }
 
 /// The library's entry points, or why there are none.
-pub(super) fn api() -> Result<&'static Api, &'static str> {
+pub(crate) fn api() -> Result<&'static Api, &'static str> {
     API.get_or_init(open).as_ref().map_err(|unusable| unusable.why.as_str())
 }
 
 /// Returns true if there is no driver, or it has no device to show.
-pub(super) fn is_absent() -> bool {
+pub(crate) fn is_absent() -> bool {
     API.get_or_init(open).as_ref().is_err_and(|unusable| unusable.is_absent)
 }
 
 /// The same where a device was opened, so that it is there.
 #[inline]
-pub(super) fn opened() -> &'static Api {
+pub(crate) fn opened() -> &'static Api {
     match API.get() {
         Some(Ok(api)) => api,
         _ => unreachable!("a device was opened"),

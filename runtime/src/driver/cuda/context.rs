@@ -8,24 +8,24 @@
 //!    device 0, which is what the CUDA runtime would choose for it, and saves two calls an op.
 //! 3. A fault ends the context for the process: each runtime's [`Health`] learns of it, and all
 //!    waiters are woken. A call that touches two devices answers with the error of either, and many
-//!    codes may mean anything ([`diagnosis`](super::diagnosis)): then the context is asked, on a
+//!    codes may mean anything ([`diagnosis`](super::faults::diagnosis)): then the context is asked, on a
 //!    stream of its own, before it is given up.
 //! 4. What a dead device may still be using is kept for good: nobody says when a copy that had begun has ended.
 
 use super::api::{self, Answer, Api, CUcontext, CUdevice, CUevent, CUstream, Failed, opened};
-use super::capturing::{Lent, Relaxed};
-use super::checks::Checks;
-use super::dependents::Dependent;
-use super::depends::DependsOn;
-use super::diagnosis::{ASKED_EVERY, Doubt, LONGEST_DOUBT, Meaning};
-use super::events::{DISABLE_TIMING, EventPool};
-use super::fault;
-use super::functions::Functions;
-use super::handles::Handles;
+use super::completion::events::{DISABLE_TIMING, EventPool};
+use super::completion::track::Track;
+use super::completion::words::Words;
+use super::faults::checks::Checks;
+use super::faults::dependents::Dependent;
+use super::faults::depends::DependsOn;
+use super::faults::diagnosis::{ASKED_EVERY, Doubt, LONGEST_DOUBT, Meaning};
+use super::faults::fault;
+use super::modules::functions::Functions;
+use super::modules::handles::Handles;
+use super::profiling::spans::Clock;
 use super::raw_streams::RawStreams;
-use super::spans::Clock;
-use super::track::Track;
-use super::words::Words;
+use super::work::capturing::{Lent, Relaxed};
 use crate::background::{self, Duty};
 use crate::driver::{DeviceProperties, Health};
 use crate::error::Error;
@@ -40,40 +40,40 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
 /// Device attributes by their numbers in `CUdevice_attribute` (cuda.h).
-pub(super) mod attribute {
-    pub(in super::super) const MULTIPROCESSORS: i32 = 16;
-    pub(in super::super) const CAPABILITY_MAJOR: i32 = 75;
-    pub(in super::super) const CAPABILITY_MINOR: i32 = 76;
-    pub(in super::super) const COOPERATIVE_LAUNCH: i32 = 95;
-    pub(in super::super) const SHARED_PER_BLOCK_OPTIN: i32 = 97;
+pub(crate) mod attribute {
+    pub(crate) const MULTIPROCESSORS: i32 = 16;
+    pub(crate) const CAPABILITY_MAJOR: i32 = 75;
+    pub(crate) const CAPABILITY_MINOR: i32 = 76;
+    pub(crate) const COOPERATIVE_LAUNCH: i32 = 95;
+    pub(crate) const SHARED_PER_BLOCK_OPTIN: i32 = 97;
     /// Of the `_v2` stream memory operations.
-    pub(in super::super) const STREAM_MEMORY_OPERATIONS_64: i32 = 122;
+    pub(crate) const STREAM_MEMORY_OPERATIONS_64: i32 = 122;
 }
 
 #[derive(Debug)]
 pub(crate) struct Context {
-    pub(super) ordinal: u32,
-    pub(super) device: CUdevice,
+    pub(crate) ordinal: u32,
+    pub(crate) device: CUdevice,
     raw: CUcontext,
-    pub(super) name: String,
-    pub(super) words: Words,
-    pub(super) events: EventPool,
-    pub(super) timed_events: EventPool,
-    pub(super) streams: RawStreams,
-    pub(super) lent: Lent,
-    pub(super) functions: Functions,
-    pub(super) handles: Handles,
+    pub(crate) name: String,
+    pub(crate) words: Words,
+    pub(crate) events: EventPool,
+    pub(crate) timed_events: EventPool,
+    pub(crate) streams: RawStreams,
+    pub(crate) lent: Lent,
+    pub(crate) functions: Functions,
+    pub(crate) handles: Handles,
     /// Whether the completion words passed their self-test.
-    pub(super) has_words: OnceLock<bool>,
+    pub(crate) has_words: OnceLock<bool>,
     /// The device's properties that never change.
-    pub(super) properties: OnceLock<DeviceProperties>,
+    pub(crate) properties: OnceLock<DeviceProperties>,
     /// A stream that never captures and never gets work: asked whether the context lives.
     health_stream: CUstream,
     /// The event that is recorded there.
     health_event: CUevent,
     doubt: Mutex<Doubt>,
-    pub(super) checks: Checks,
-    pub(super) clock: Clock,
+    pub(crate) checks: Checks,
+    pub(crate) clock: Clock,
     dead: OnceLock<Failed>,
     dying: Mutex<()>,
     /// The error that says so, set after `dead`.
@@ -81,21 +81,21 @@ pub(crate) struct Context {
     /// Set when who waits on it was woken.
     has_woken: OnceLock<()>,
     healths: Mutex<Vec<Weak<Health>>>,
-    pub(super) tracks: Mutex<Vec<Weak<Track>>>,
+    pub(crate) tracks: Mutex<Vec<Weak<Track>>>,
     /// What was in use when it died.
     never_freed: Mutex<Vec<Keep>>,
     /// Streams of other devices that wait for work of this one.
     dependents: Mutex<Vec<Dependent>>,
-    pub(super) depends_on: DependsOn,
+    pub(crate) depends_on: DependsOn,
     /// Its own streams that stand at a wait for a device that failed, and the tickets of those waits.
     standing: Mutex<Vec<(Arc<Track>, Ticket)>>,
     peers: Mutex<BTreeMap<u32, bool>>,
     /// Whether each op is waited for, as `CUDA_LAUNCH_BLOCKING=1` asks.
-    pub(super) blocking: bool,
+    pub(crate) blocking: bool,
     /// The ops that are waited for just now, where each is.
     waited_for: Mutex<Vec<(Arc<str>, Ticket, Site)>>,
     /// Whether a launch has been told of that blocked because the driver's queue was full.
-    pub(super) told_of_full_queue: AtomicBool,
+    pub(crate) told_of_full_queue: AtomicBool,
 }
 
 // SAFETY: the raw handles are the driver's, which may be used from any thread.
@@ -114,7 +114,7 @@ enum Verdict {
 }
 
 /// A context that is current until this is dropped.
-pub(super) struct Entered {
+pub(crate) struct Entered {
     restore: Option<CUcontext>,
 }
 
@@ -142,7 +142,7 @@ impl Drop for WaitedFor<'_> {
 }
 
 /// How many devices the driver shows.
-pub(super) fn device_count() -> Result<u32, String> {
+pub(crate) fn device_count() -> Result<u32, String> {
     let api = api::api()?;
     let mut count = 0;
     // SAFETY: cuDeviceGetCount writes one int.
@@ -151,14 +151,14 @@ pub(super) fn device_count() -> Result<u32, String> {
 }
 
 /// The stream that a timeline follows, of whatever device. None of a test's gate.
-pub(super) fn followed_by(timeline: &Arc<Timeline>) -> Option<Arc<Track>> {
+pub(crate) fn followed_by(timeline: &Arc<Timeline>) -> Option<Arc<Track>> {
     let contexts: Vec<_> = CONTEXTS.lock().values().copied().collect();
     contexts.into_iter().find_map(|context| context.followed_by(timeline))
 }
 
 impl Context {
     /// The context of device `ordinal`, opened with the first call.
-    pub(super) fn of(ordinal: u32) -> Result<&'static Context, String> {
+    pub(crate) fn of(ordinal: u32) -> Result<&'static Context, String> {
         if let Some(context) = CONTEXTS.lock().get(&ordinal) {
             return Ok(context);
         }
@@ -248,14 +248,14 @@ impl Context {
     }
 
     /// Like [`enter`](Self::enter), for calls that may be unsafe while others capture.
-    pub(super) fn enter_relaxed(&self) -> Answer<(Relaxed, Entered)> {
+    pub(crate) fn enter_relaxed(&self) -> Answer<(Relaxed, Entered)> {
         let entered = self.enter()?;
         Ok((Relaxed::new(), entered))
     }
 
     /// Makes the context current on this thread until the returned value is dropped.
     #[inline]
-    pub(super) fn enter(&self) -> Answer<Entered> {
+    pub(crate) fn enter(&self) -> Answer<Entered> {
         if background::duty() == Duty::Callback {
             return Err(Failed::IN_HOST_FUNCTION);
         }
@@ -288,16 +288,16 @@ impl Context {
     }
 
     /// A stream that never gets work.
-    pub(super) fn idle_stream(&self) -> CUstream {
+    pub(crate) fn idle_stream(&self) -> CUstream {
         self.health_stream
     }
 
-    pub(super) fn raw(&self) -> CUcontext {
+    pub(crate) fn raw(&self) -> CUcontext {
         self.raw
     }
 
     /// An attribute of the device by its number.
-    pub(super) fn attribute(&self, number: i32) -> Answer<i32> {
+    pub(crate) fn attribute(&self, number: i32) -> Answer<i32> {
         if crate::process::is_forked() {
             return Err(Failed::FORKED);
         }
@@ -308,7 +308,7 @@ impl Context {
     }
 
     /// A runtime wants to know when the context dies, or that it has.
-    pub(super) fn watch(&self, health: &Arc<Health>) {
+    pub(crate) fn watch(&self, health: &Arc<Health>) {
         let mut healths = self.healths.lock();
         healths.retain(|health| health.strong_count() > 0);
         healths.push(Arc::downgrade(health));
@@ -319,27 +319,27 @@ impl Context {
     }
 
     /// The error that killed it.
-    pub(super) fn death(&self) -> Option<Failed> {
+    pub(crate) fn death(&self) -> Option<Failed> {
         self.dead.get().copied()
     }
 
     /// As [`death`](Self::death), in the words of the fault.
-    pub(super) fn fault(&self) -> Option<&Error> {
+    pub(crate) fn fault(&self) -> Option<&Error> {
         self.fault.get()
     }
 
     /// The streams that there are.
-    pub(super) fn live_tracks(&self) -> Vec<Arc<Track>> {
+    pub(crate) fn live_tracks(&self) -> Vec<Arc<Track>> {
         self.tracks.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
     /// That of them which a timeline follows.
-    pub(super) fn followed_by(&self, timeline: &Arc<Timeline>) -> Option<Arc<Track>> {
+    pub(crate) fn followed_by(&self, timeline: &Arc<Timeline>) -> Option<Arc<Track>> {
         self.live_tracks().into_iter().find(|track| track.is_followed_by(timeline))
     }
 
     /// Asks whether the context lives, and notes it if it does not.
-    pub(super) fn look_after(&'static self) -> Answer {
+    pub(crate) fn look_after(&'static self) -> Answer {
         self.ask().inspect_err(|failed| {
             self.believe(*failed, None);
         })
@@ -350,7 +350,7 @@ impl Context {
     ///
     /// Does not touch a stream that might capture, nor wait for one; but calls of a context may
     /// wait for each other, and this one for a launch that waits for room.
-    pub(super) fn ask(&'static self) -> Answer {
+    pub(crate) fn ask(&'static self) -> Answer {
         self.ask_by(|api| {
             // SAFETY: cuStreamQuery takes a live stream: this one is never destroyed.
             unsafe { api.cuStreamQuery(self.health_stream) }?;
@@ -364,7 +364,7 @@ impl Context {
     }
 
     /// The cheap half of [`ask`](Self::ask), for a caller whose own work has completed.
-    pub(super) fn query(&self) -> Answer {
+    pub(crate) fn query(&self) -> Answer {
         // SAFETY: cuStreamQuery takes a live stream: this one is never destroyed.
         self.ask_by(|api| unsafe { api.cuStreamQuery(self.health_stream) })
     }
@@ -387,14 +387,14 @@ impl Context {
     /// Takes note of a call that failed, and asks the context if that leaves it in doubt. Returns
     /// whether it is known to be dead. Does not wait for a doubt to end.
     #[cold]
-    pub(super) fn note_failure(&'static self, failed: Failed) -> bool {
+    pub(crate) fn note_failure(&'static self, failed: Failed) -> bool {
         self.judge(failed, None) == Verdict::Dead
     }
 
     /// Like [`note_failure`](Self::note_failure), but waits for a doubt to end, a quarter of a
     /// second at most. `culprit`: the op, if it is known which.
     #[cold]
-    pub(super) fn is_killed_by(&'static self, failed: Failed, culprit: Option<&dyn Display>) -> bool {
+    pub(crate) fn is_killed_by(&'static self, failed: Failed, culprit: Option<&dyn Display>) -> bool {
         let since = Instant::now();
         loop {
             match self.judge(failed, culprit) {
@@ -436,7 +436,7 @@ impl Context {
     }
 
     /// A number that grows when work of the device completes. It falls when a stream is dropped.
-    pub(super) fn completed(&self) -> u64 {
+    pub(crate) fn completed(&self) -> u64 {
         self.live_tracks().iter().map(|track| track.passed()).sum()
     }
 
@@ -463,12 +463,12 @@ impl Context {
         for health in self.healths.lock().iter().filter_map(Weak::upgrade) {
             health.note(fault.clone());
         }
-        super::reactor::bury(self);
+        super::completion::reactor::bury(self);
     }
 
     /// Where each op is waited for: this one is, until the returned value is dropped.
     #[cold]
-    pub(super) fn wait_for(&self, label: &str, ticket: Ticket, site: Site) -> impl Drop {
+    pub(crate) fn wait_for(&self, label: &str, ticket: Ticket, site: Site) -> impl Drop {
         let op = (Arc::from(label), ticket, site);
         self.waited_for.lock().push(Clone::clone(&op));
         WaitedFor { context: self, op }
@@ -483,7 +483,7 @@ impl Context {
     }
 
     /// By the reactor, after [`note_death`](Self::note_death): nothing of the context starts any more.
-    pub(super) fn fail_and_wake(&self) {
+    pub(crate) fn fail_and_wake(&self) {
         for track in self.live_tracks() {
             let kept = track.abandon();
             self.never_freed.lock().extend(kept);
@@ -498,7 +498,7 @@ impl Context {
     }
 
     /// Sees to the streams that wait for this dead device. Again and again, while somebody waits for them. Calls the driver.
-    pub(super) fn settle_dependents(&self) {
+    pub(crate) fn settle_dependents(&self) {
         let (Some(fault), Some(())) = (self.fault.get(), self.has_woken.get()) else { return };
         let mut dependents = std::mem::take(&mut *self.dependents.lock());
         dependents.retain_mut(|dependent| !dependent.settle(fault));
@@ -508,14 +508,14 @@ impl Context {
     }
 
     /// This device has failed in the runtime whose health that is.
-    pub(super) fn fail_dependents(&self, health: &Arc<Health>, why: &Error) {
+    pub(crate) fn fail_dependents(&self, health: &Arc<Health>, why: &Error) {
         let theirs = |dependent: &mut Dependent| Arc::ptr_eq(&dependent.health, health);
         let dependents: Vec<_> = self.dependents.lock().extract_if(.., theirs).collect();
         dependents.iter().for_each(|dependent| dependent.fail_if_it_waits(why));
     }
 
     /// `dependent` waits for work of this device.
-    pub(super) fn add_dependent(&self, dependent: Dependent) {
+    pub(crate) fn add_dependent(&self, dependent: Dependent) {
         let mut dependents = self.dependents.lock();
         if dependents.len() == dependents.capacity() {
             dependents.retain(Dependent::still_waits);
@@ -524,13 +524,13 @@ impl Context {
     }
 
     /// `track`, of this device, stands at the wait with that ticket, perhaps for ever.
-    pub(super) fn note_standing(&self, track: Arc<Track>, ticket: Ticket) {
+    pub(crate) fn note_standing(&self, track: Arc<Track>, ticket: Ticket) {
         self.standing.lock().push((track, ticket));
     }
 
     /// Returns true if a stream of it stands at a wait for a device that failed. Then a call that
     /// waits for everything on the device would not return, whichever runtime makes it.
-    pub(super) fn has_standing_stream(&self) -> bool {
+    pub(crate) fn has_standing_stream(&self) -> bool {
         let mut standing = self.standing.lock();
         let over: Vec<_> = standing.extract_if(.., |(track, ticket)| track.passed() >= *ticket).collect();
         let some = !standing.is_empty();
@@ -540,7 +540,7 @@ impl Context {
     }
 
     /// Lets this device's kernels and copies reach the memory of `peer` directly, if the machine can: asked and enabled once.
-    pub(super) fn enable_peer(&self, peer: &Context) -> Answer<bool> {
+    pub(crate) fn enable_peer(&self, peer: &Context) -> Answer<bool> {
         let mut peers = self.peers.lock();
         if let Some(&can) = peers.get(&peer.ordinal) {
             return Ok(can);
@@ -563,15 +563,15 @@ impl Context {
     }
 
     /// Says once that a launch had to wait for room in the driver's queue.
-    pub(super) fn tell_of_full_queue(&self) -> bool {
+    pub(crate) fn tell_of_full_queue(&self) -> bool {
         !self.told_of_full_queue.swap(true, Ordering::Relaxed)
     }
 }
 
 /// `CU_STREAM_NON_BLOCKING`: no order with the null stream.
-pub(super) const NON_BLOCKING: u32 = 1;
+pub(crate) const NON_BLOCKING: u32 = 1;
 
-pub(super) fn name_of(device: CUdevice) -> Answer<String> {
+pub(crate) fn name_of(device: CUdevice) -> Answer<String> {
     let mut bytes = [0u8; 256];
     // SAFETY: cuDeviceGetName writes a string of at most that length with its NUL.
     unsafe { opened().cuDeviceGetName(bytes.as_mut_ptr().cast::<c_char>(), bytes.len() as c_int, device) }?;

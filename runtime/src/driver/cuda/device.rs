@@ -1,11 +1,15 @@
 //! A CUDA device of one runtime.
 
 use super::api::{Answer, CUstream, Failed, opened};
+use super::completion::reactor;
 use super::context::{Context, attribute};
-use super::functions::most_shared_bytes;
-use super::gate::{ahead_unless_held, free_unless_held};
+use super::modules::functions::most_shared_bytes;
+use super::modules::handles;
+use super::modules::library;
+use super::profiling::nvtx;
 use super::stream::{Completing, CudaStream};
-use super::{graph, handles, library, nvtx, reactor};
+use super::work::gate::{ahead_unless_held, free_unless_held};
+use super::work::graph;
 use crate::background::{self, Duty};
 use crate::device::DeviceId;
 use crate::driver::{
@@ -163,7 +167,7 @@ fn self_test(context: &'static Context) -> Answer<bool> {
 
 impl Context {
     /// What a failed call is for those above the seam.
-    pub(super) fn driver_error(&self, failed: Failed) -> DriverError {
+    pub(crate) fn driver_error(&self, failed: Failed) -> DriverError {
         match failed.code {
             Failed::OUT_OF_MEMORY => self.out_of_memory(),
             _ => DriverError::Refused(failed.to_string()),
@@ -171,7 +175,7 @@ impl Context {
     }
 
     /// The error of a call that found no memory, with how much there is.
-    pub(super) fn out_of_memory(&self) -> DriverError {
+    pub(crate) fn out_of_memory(&self) -> DriverError {
         let memory = self.memory().map(|(free_bytes, total_bytes)| FreeMemory { free_bytes, total_bytes });
         DriverError::OutOfMemory(memory.ok())
     }
@@ -317,7 +321,10 @@ unsafe impl Driver for CudaDevice {
 
     fn elapsed(&self, earlier: &DriverEvent, later: &DriverEvent) -> Result<Duration, DriverError> {
         let event = |event: &DriverEvent| {
-            event.downcast_ref::<super::events::PooledEvent>().expect("an event of this driver").raw()
+            event
+                .downcast_ref::<super::completion::events::PooledEvent>()
+                .expect("an event of this driver")
+                .raw()
         };
         let mut milliseconds = 0.0f32;
         let measured = self.context.enter_relaxed().and_then(|_entered| {

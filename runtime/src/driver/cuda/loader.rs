@@ -25,7 +25,7 @@ const DRIVER: &str = "nvcuda.dll";
 ///
 /// # Errors
 /// The loader's message, which names the file.
-pub(super) fn open(path: &Path) -> Result<Library, String> {
+pub(crate) fn open(path: &Path) -> Result<Library, String> {
     // SAFETY: `Library::new` runs the library's initialisers: those of NVIDIA's libraries and of
     // what the environment names.
     let library = unsafe { Library::new(path) }.map_err(|error| why(&error));
@@ -34,19 +34,19 @@ pub(super) fn open(path: &Path) -> Result<Library, String> {
 }
 
 /// The loader's message, which names the file or the symbol.
-pub(super) fn why(error: &libloading::Error) -> String {
+pub(crate) fn why(error: &libloading::Error) -> String {
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 /// The reason for which there is no driver library.
-pub(super) struct Missing {
-    pub(super) why: String,
+pub(crate) struct Missing {
+    pub(crate) why: String,
     /// There is no file of that name. Else there is one that cannot be loaded.
-    pub(super) is_absent: bool,
+    pub(crate) is_absent: bool,
 }
 
 /// The driver library, or why there is none.
-pub(super) fn driver() -> Result<&'static Library, &'static Missing> {
+pub(crate) fn driver() -> Result<&'static Library, &'static Missing> {
     static LIBRARY: OnceLock<Result<Library, Missing>> = OnceLock::new();
     let library = LIBRARY.get_or_init(|| {
         open(Path::new(DRIVER)).map_err(|why| {
@@ -76,14 +76,14 @@ fn not_found(why: &str) -> String {
 ///
 /// # Safety
 /// If the driver has it, it is of type `F`.
-pub(super) unsafe fn entry_point<F: Copy>(name: &str) -> Option<F> {
+pub(crate) unsafe fn entry_point<F: Copy>(name: &str) -> Option<F> {
     // SAFETY: the caller vouches for the type; the library is never closed, so the pointer stays
     // good.
     unsafe { driver().ok()?.get::<F>(name.as_bytes()) }.ok().map(|symbol| *symbol)
 }
 
 /// The file that the driver was loaded from, where the system says.
-pub(super) fn driver_file() -> Option<PathBuf> {
+pub(crate) fn driver_file() -> Option<PathBuf> {
     // SAFETY: the entry point is only looked at.
     let address = unsafe { entry_point::<*const c_void>("cuInit") }?;
     file_of(address)

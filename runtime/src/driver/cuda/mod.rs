@@ -5,19 +5,19 @@
 //!
 //! # How a ticket completes
 //! Ops are numbered as on every device, and nothing tells when one is over. Where somebody has to know, a **marker** is put behind
-//! it: the device writes the ticket's number to a word in host memory ([`words`]). Pollers look at the word themselves; who
-//! registers is woken by the reactor, a thread that reads words ([`reactor`]). Where the device cannot write words, or the word
-//! fails its test at the start, markers are events that the reactor asks ([`track`]).
+//! it: the device writes the ticket's number to a word in host memory ([`completion::words`]). Pollers look at the word themselves; who
+//! registers is woken by the reactor, a thread that reads words ([`completion::reactor`]). Where the device cannot write words, or the word
+//! fails its test at the start, markers are events that the reactor asks ([`completion::track`]).
 //!
 //! # Faults
 //! After a sticky error words stand still. The reactor has each device that it waits for asked
-//! whether its context lives ([`checks`]); each call that fails says so too ([`context`]). What an
-//! answer means is decided in one place ([`diagnosis`]). A dead context ends the device for the
-//! process ([`fault`]).
+//! whether its context lives ([`faults::checks`]); each call that fails says so too ([`context`]). What an
+//! answer means is decided in one place ([`faults::diagnosis`]). A dead context ends the device for the
+//! process ([`faults::fault`]).
 //!
 //! # Tracing
-//! While somebody listens, each op stands between two timed events and is told of when it is over ([`spans`]). A profiler is told
-//! of each op while it is enqueued ([`nvtx`]).
+//! While somebody listens, each op stands between two timed events and is told of when it is over ([`profiling::spans`]). A profiler is told
+//! of each op while it is enqueued ([`profiling::nvtx`]).
 //!
 //! # Lock order
 //! stream's lock → `modules`, `shared`, `peers`, `HELD`, pools, `tracks` (each alone); `HELD` →
@@ -26,40 +26,20 @@
 //! under `draining`, whose query does not block.
 
 mod api;
-mod capturing;
-mod checks;
+mod completion;
 mod context;
-mod copy;
-mod dependents;
-mod depends;
 mod device;
-mod diagnosis;
-mod events;
-mod fault;
-mod foreign;
-mod functions;
-mod gate;
-mod graph;
-mod handles;
-mod host_fn;
-mod launch;
-mod library;
+mod faults;
 mod loader;
-mod nvrtc;
-mod nvtx;
+mod modules;
+mod profiling;
 mod raw_streams;
-mod reactor;
-mod recent;
 mod requirements;
-mod software;
-mod spans;
 mod stream;
 mod thread;
-mod track;
-mod watch;
-mod words;
+mod work;
 
 pub(crate) use device::{CudaDevice, CudaOptions, is_absent};
 pub use device::{device_count, is_available};
 #[cfg(feature = "test-util")]
-pub(crate) use nvrtc::compile_for_newest;
+pub(crate) use modules::nvrtc::compile_for_newest;

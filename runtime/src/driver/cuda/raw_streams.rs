@@ -3,21 +3,21 @@
 //! A stream comes with its completion word, which only grows: who leases it counts from where the last one stopped.
 
 use super::api::{Answer, CUstream, opened};
-use super::capturing::Relaxed;
+use super::completion::events::PooledEvent;
+use super::completion::words::Word;
 use super::context::{Context, NON_BLOCKING};
-use super::events::PooledEvent;
-use super::words::Word;
+use super::work::capturing::Relaxed;
 use crate::driver::Priority;
 use parking_lot::Mutex;
 use std::ffi::c_void;
 
 #[derive(Debug)]
-pub(super) struct RawStream {
-    pub(super) stream: CUstream,
+pub(crate) struct RawStream {
+    pub(crate) stream: CUstream,
     /// None where the driver registers no memory.
-    pub(super) word: Option<Word>,
+    pub(crate) word: Option<Word>,
     /// The newest value that was or will be written to the word.
-    pub(super) written: u64,
+    pub(crate) written: u64,
     priority: i32,
 }
 
@@ -26,12 +26,12 @@ unsafe impl Send for RawStream {}
 
 impl RawStream {
     /// The same, to be given back while this one is being dropped.
-    pub(super) fn taken(&self) -> Self {
+    pub(crate) fn taken(&self) -> Self {
         RawStream { ..*self }
     }
 
     /// Another library's stream with a word of ours. The context is current.
-    pub(super) fn lent(context: &'static Context, stream: *mut c_void) -> Self {
+    pub(crate) fn lent(context: &'static Context, stream: *mut c_void) -> Self {
         let stream = stream.cast();
         let (word, written) = context.lent.take(context, stream);
         RawStream { stream, word, written, priority: 0 }
@@ -39,7 +39,7 @@ impl RawStream {
 }
 
 #[derive(Debug)]
-pub(super) struct RawStreams {
+pub(crate) struct RawStreams {
     /// The numbers of the lowest and the highest priority; the higher is the smaller number.
     least: i32,
     greatest: i32,
@@ -50,14 +50,14 @@ pub(super) struct RawStreams {
 
 impl Context {
     /// A word for a stream. None if the driver gives none: the stream's markers are events then.
-    pub(super) fn word(&'static self) -> Option<Word> {
+    pub(crate) fn word(&'static self) -> Option<Word> {
         if self.has_words.get() == Some(&false) { None } else { self.words.take(self).ok() }
     }
 }
 
 impl RawStreams {
     /// The context is current.
-    pub(super) fn new() -> Answer<Self> {
+    pub(crate) fn new() -> Answer<Self> {
         let (mut least, mut greatest) = (0, 0);
         // SAFETY: cuCtxGetStreamPriorityRange writes two ints.
         unsafe { opened().cuCtxGetStreamPriorityRange(&raw mut least, &raw mut greatest) }?;
@@ -74,7 +74,7 @@ impl RawStreams {
     }
 
     /// A stream on which nothing is unfinished. `context` is the one whose streams these are, and is current.
-    pub(super) fn take(&self, context: &'static Context, priority: Priority) -> Answer<RawStream> {
+    pub(crate) fn take(&self, context: &'static Context, priority: Priority) -> Answer<RawStream> {
         let priority = self.number(priority);
         self.collect()?;
         let mut idle = self.idle.lock();
@@ -111,7 +111,7 @@ impl RawStreams {
     }
 
     /// Takes a stream back. `until`: what stands for its unfinished work, if it has some.
-    pub(super) fn give_back(&self, raw: RawStream, until: Option<PooledEvent>) {
+    pub(crate) fn give_back(&self, raw: RawStream, until: Option<PooledEvent>) {
         match until {
             None => self.idle.lock().push(raw),
             Some(event) => self.draining.lock().push((raw, event)),

@@ -8,8 +8,8 @@
 
 use super::api::{Failed, opened};
 use super::context::{Context, attribute, name_of};
-use super::functions::Function;
-use super::library::driver_version;
+use super::modules::functions::Function;
+use super::modules::library::driver_version;
 use crate::kernel::{LaunchConfig, Target, head};
 use std::ffi::c_int;
 
@@ -25,13 +25,13 @@ const MAX_THREADS: c_int = 0;
 const CLUSTERS: (u32, u32) = (9, 0);
 
 /// `13.1` for 13010.
-pub(super) fn cuda_version(number: c_int) -> String {
+pub(crate) fn cuda_version(number: c_int) -> String {
     format!("{}.{}", number / 1000, number % 1000 / 10)
 }
 
 /// Refuses a driver for a CUDA version before 12.0. One that does not say its version, which is 0,
 /// is taken.
-pub(super) fn check_driver(version: c_int) -> Result<(), String> {
+pub(crate) fn check_driver(version: c_int) -> Result<(), String> {
     let (oldest, branch) = DRIVER;
     if version == 0 || version >= oldest {
         return Ok(());
@@ -45,7 +45,7 @@ pub(super) fn check_driver(version: c_int) -> Result<(), String> {
 
 /// Refuses a device of a generation before Pascal. The driver is initialised, and has a device of
 /// that ordinal.
-pub(super) fn check_device(ordinal: u32) -> Result<(), String> {
+pub(crate) fn check_device(ordinal: u32) -> Result<(), String> {
     let mut device = 0;
     // SAFETY: cuDeviceGet writes a device; the ordinal is below the count.
     unsafe { opened().cuDeviceGet(&raw mut device, ordinal as c_int) }
@@ -70,14 +70,14 @@ pub(super) fn check_device(ordinal: u32) -> Result<(), String> {
 }
 
 /// The compute capability of a device, (9, 0) for Hopper's.
-pub(super) fn capability(context: &Context) -> Result<(u32, u32), String> {
+pub(crate) fn capability(context: &Context) -> Result<(u32, u32), String> {
     let number = |which| context.attribute(which).map_err(|failed| failed.to_string());
     Ok((number(attribute::CAPABILITY_MAJOR)? as u32, number(attribute::CAPABILITY_MINOR)? as u32))
 }
 
 /// Chooses the text for the newest target that a device runs. Where it runs none of them, or none
 /// says its target, that is the first, and the driver says what is wrong with it.
-pub(super) fn choose(
+pub(crate) fn choose(
     texts: &'static [&'static str],
     capability: (u32, u32),
 ) -> Result<&'static str, &'static str> {
@@ -88,7 +88,7 @@ pub(super) fn choose(
 
 /// Puts the reason in front of `refused`, the driver's answer to loading `ptx`, where the driver or
 /// the device is too old for it.
-pub(super) fn explain(context: &Context, ptx: &str, refused: String) -> String {
+pub(crate) fn explain(context: &Context, ptx: &str, refused: String) -> String {
     let (Some(head), Ok(capability)) = (head(ptx), capability(context)) else { return refused };
     let reason = too_new_for_the_driver(head.version, driver_version())
         .or_else(|| too_new_for_the_device(head.target, capability, context));
@@ -134,7 +134,7 @@ fn too_new_for_the_device(target: Target, capability: (u32, u32), context: &Cont
 /// Explains why the driver refused a launch, where the device has no clusters or the kernel takes
 /// only smaller blocks.
 #[cold]
-pub(super) fn explain_launch(
+pub(crate) fn explain_launch(
     context: &Context,
     config: &LaunchConfig,
     function: Function,

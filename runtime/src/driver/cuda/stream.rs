@@ -9,18 +9,25 @@
 //! 4. Dropping gives the raw stream back; work on it still runs, and the next lease begins after it.
 
 use super::api::{Answer, Failed, opened};
-use super::capturing::{LEFT_CAPTURING, OWNER_CAPTURES, Relaxed, is_captured};
+use super::completion::events::PooledEvent;
+use super::completion::reactor;
+use super::completion::track::{Parts, Track};
 use super::context::Context;
-use super::dependents::Dependent;
-use super::events::PooledEvent;
-use super::foreign::Enqueuing;
-use super::functions::{Function, no_such_shared};
-use super::gate::Gates;
-use super::graph::Executable;
+use super::faults::dependents::Dependent;
+use super::faults::fault;
+use super::modules::functions::{Function, no_such_shared};
+use super::modules::library;
+use super::profiling::nvtx;
+use super::profiling::spans::{Begun, Spans};
 use super::raw_streams::RawStream;
-use super::spans::{Begun, Spans};
-use super::track::{Parts, Track};
-use super::{copy, fault, host_fn, launch, library, nvtx, reactor, requirements};
+use super::requirements;
+use super::work::capturing::{LEFT_CAPTURING, OWNER_CAPTURES, Relaxed, is_captured};
+use super::work::copy;
+use super::work::foreign::Enqueuing;
+use super::work::gate::Gates;
+use super::work::graph::Executable;
+use super::work::host_fn;
+use super::work::launch;
 use crate::background::{self, Duty};
 use crate::device::DeviceId;
 use crate::driver::{
@@ -45,8 +52,8 @@ const DEPTH: u64 = 1024;
 /// How long a poll spins with [`WakeUp::LowLatency`]: about a small kernel and its word.
 const LOW_LATENCY_SPIN: Duration = Duration::from_micros(20);
 
-pub(super) struct CudaStream {
-    pub(super) track: Arc<Track>,
+pub(crate) struct CudaStream {
+    pub(crate) track: Arc<Track>,
     timeline: Arc<Timeline>,
     raw: RawStream,
     /// Whether it is somebody else's, lent to us.
@@ -62,14 +69,14 @@ unsafe impl Sync for CudaStream {}
 
 /// How a stream's markers are written and how eagerly they are looked for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Completing {
-    pub(super) wake_up: WakeUp,
-    pub(super) by_events: bool,
+pub(crate) struct Completing {
+    pub(crate) wake_up: WakeUp,
+    pub(crate) by_events: bool,
 }
 
 impl CudaStream {
     /// A stream of `context`, from its pool or borrowed, whose progress goes to `timeline`.
-    pub(super) fn new(
+    pub(crate) fn new(
         context: &'static Context,
         health: Arc<Health>,
         completing: Completing,
@@ -105,7 +112,7 @@ impl CudaStream {
     }
 
     /// Gates on it that nobody has opened.
-    pub(super) fn closed_gates(&self) -> usize {
+    pub(crate) fn closed_gates(&self) -> usize {
         self.gates.closed()
     }
 
@@ -205,7 +212,7 @@ impl CudaStream {
 
     /// Enqueues the kernel's device code.
     #[inline]
-    pub(super) fn launch_kernel(&self, launch: &Launch) -> Result<(), Refused> {
+    pub(crate) fn launch_kernel(&self, launch: &Launch) -> Result<(), Refused> {
         let function = self.function(launch.kernel)?;
         let bytes = launch.config.shared_bytes;
         if let Err(failed) = self.context().functions.allow_shared(function, bytes) {
@@ -408,7 +415,7 @@ fn alive(context: &'static Context) -> Result<(), DriverError> {
 }
 
 /// Why a command was not performed.
-pub(super) enum Refused {
+pub(crate) enum Refused {
     Call(Failed),
     Other(DriverError),
 }

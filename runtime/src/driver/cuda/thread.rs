@@ -1,6 +1,6 @@
 //! What the threads that look after devices ask of the system: to wake on time, and to be allowed on every core.
 
-use super::capturing;
+use super::work::capturing;
 use crate::background::{self, Duty};
 
 /// Called by the reactor and by each device's thread, once.
@@ -8,7 +8,7 @@ use crate::background::{self, Duty};
 /// A thread starts with the affinity of whoever starts it. If that is a worker pinned to a core, the reactor would spin on that
 /// worker's core; so it asks for all of them, and the system takes those that the process may use. Timer slack, 50 µs by
 /// default, is time that the system may add to each of its sleeps.
-pub(super) fn become_reactor() {
+pub(crate) fn become_reactor() {
     background::set_duty(Duty::Reactor);
     crate::reentry::become_awaited();
     capturing::become_ours();

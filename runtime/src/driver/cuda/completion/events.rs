@@ -1,16 +1,16 @@
 //! Pooled events. An event that goes back to its pool may be recorded again at once: waits that were issued for it stand for
 //! the record they saw.
 
-use super::api::{Answer, CUevent, CUstream, opened};
-use super::capturing::Relaxed;
-use super::context::Context;
+use crate::driver::cuda::api::{Answer, CUevent, CUstream, opened};
+use crate::driver::cuda::context::Context;
+use crate::driver::cuda::work::capturing::Relaxed;
 use parking_lot::Mutex;
 
 /// `CU_EVENT_DISABLE_TIMING`: an event that takes no time stamp costs a tenth.
-pub(super) const DISABLE_TIMING: u32 = 2;
+pub(crate) const DISABLE_TIMING: u32 = 2;
 
 #[derive(Debug)]
-pub(super) struct EventPool {
+pub(crate) struct EventPool {
     free: Mutex<Vec<SendEvent>>,
     flags: u32,
 }
@@ -22,16 +22,16 @@ struct SendEvent(CUevent);
 unsafe impl Send for SendEvent {}
 
 impl EventPool {
-    pub(super) const fn untimed() -> Self {
+    pub(crate) const fn untimed() -> Self {
         EventPool { free: Mutex::new(Vec::new()), flags: DISABLE_TIMING }
     }
 
-    pub(super) const fn timed() -> Self {
+    pub(crate) const fn timed() -> Self {
         EventPool { free: Mutex::new(Vec::new()), flags: 0 }
     }
 
     /// Records an event at the present end of `stream`. `context`, whose pool this is and whose stream, is current.
-    pub(super) fn record(&'static self, context: &'static Context, stream: CUstream) -> Answer<PooledEvent> {
+    pub(crate) fn record(&'static self, context: &'static Context, stream: CUstream) -> Answer<PooledEvent> {
         let event = match self.free.lock().pop() {
             Some(SendEvent(event)) => event,
             None => {
@@ -50,7 +50,7 @@ impl EventPool {
 
 /// A recorded event; goes back to its pool when dropped.
 #[derive(Debug)]
-pub(super) struct PooledEvent {
+pub(crate) struct PooledEvent {
     context: &'static Context,
     pool: &'static EventPool,
     event: CUevent,
@@ -62,17 +62,17 @@ unsafe impl Send for PooledEvent {}
 unsafe impl Sync for PooledEvent {}
 
 impl PooledEvent {
-    pub(super) fn raw(&self) -> CUevent {
+    pub(crate) fn raw(&self) -> CUevent {
         self.event
     }
 
     /// Where it was recorded.
-    pub(super) fn context(&self) -> &'static Context {
+    pub(crate) fn context(&self) -> &'static Context {
         self.context
     }
 
     /// Whether the stream has passed it.
-    pub(super) fn query(&self) -> Answer<bool> {
+    pub(crate) fn query(&self) -> Answer<bool> {
         let _entered = self.context.enter_relaxed()?;
         // SAFETY: cuEventQuery takes a live event.
         match unsafe { opened().cuEventQuery(self.event) } {

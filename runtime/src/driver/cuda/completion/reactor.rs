@@ -3,7 +3,7 @@
 //! # Rules
 //! 1. It looks after the streams that were handed to it, until nothing waits on their timelines; with none it sleeps.
 //! 2. It calls the driver only where markers are events, and for who traces: those are asked whether they are done. All else is
-//!    left to a thread of the device ([`checks`](super::checks)), since the driver may not answer while a launch waits for room.
+//!    left to a thread of the device ([`checks`](crate::driver::cuda::faults::checks)), since the driver may not answer while a launch waits for room.
 //! 3. While nothing moves on a device, it has asked every two milliseconds whether the context
 //!    lives, and one of the streams that stand still, alternately; each device by itself, so that
 //!    traffic on one does not put off the check of another; also of devices whose work is waited
@@ -19,9 +19,9 @@
 //! at most a millisecond. So short work is seen at once, long work costs little, and the wake of a stream is late by at most a
 //! sixteenth of its own wait, however long others have been waited for. A stream handed over ends a sleep.
 
-use super::context::Context;
-use super::diagnosis::ASKED_EVERY;
 use super::track::{IDLE_CHECK_AFTER, Track};
+use crate::driver::cuda::context::Context;
+use crate::driver::cuda::faults::diagnosis::ASKED_EVERY;
 use crate::driver::{Health, WakeUp};
 use crate::timeline::{Progress, Timeline};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
@@ -43,7 +43,7 @@ static REACTOR: OnceLock<Sender<Command>> = OnceLock::new();
 static STARTING: Mutex<()> = Mutex::new(());
 
 /// Starts the thread, unless it runs.
-pub(super) fn start() -> std::io::Result<()> {
+pub(crate) fn start() -> std::io::Result<()> {
     let _starting = STARTING.lock();
     if REACTOR.get().is_some() {
         return Ok(());
@@ -61,22 +61,22 @@ fn send(command: Command) {
 }
 
 /// Hands a stream over.
-pub(super) fn watch(track: Arc<Track>) {
+pub(crate) fn watch(track: Arc<Track>) {
     send(Command::Watch(track));
 }
 
 /// A context was noted as dead: who waits on it is to be woken.
-pub(super) fn bury(context: &'static Context) {
+pub(crate) fn bury(context: &'static Context) {
     send(Command::Died(context));
 }
 
 /// A device was noted as failed: who waits on it is to be woken.
-pub(super) fn wake(health: Arc<Health>) {
+pub(crate) fn wake(health: Arc<Health>) {
     send(Command::Wake(health));
 }
 
 /// A stream was given up: who waits on it is to be woken.
-pub(super) fn wake_timeline(timeline: Arc<Timeline>) {
+pub(crate) fn wake_timeline(timeline: Arc<Timeline>) {
     send(Command::WakeTimeline(timeline));
 }
 
@@ -88,7 +88,7 @@ struct Watched {
 }
 
 fn run(commands: &Receiver<Command>) {
-    super::thread::become_reactor();
+    crate::driver::cuda::thread::become_reactor();
     // It drops what tickets kept, and frees are calls that block.
     let (mut watched, mut checks) = (Vec::new(), Checks::default());
     // Wakers' panics are caught where they are called; a subscriber's, who is told of them, is not.

@@ -13,17 +13,17 @@
 //!   the word pass a ticket sees the limit that holds for it. The device goes on behind the function; what it has **passed** lets
 //!   go of what was kept, and does not count as **reached**.
 
-use super::api::{Answer, CUstream, opened};
-use super::capturing::is_captured;
-use super::context::Context;
-use super::diagnosis::{ASKED_EVERY, Doubt, Meaning};
 use super::events::PooledEvent;
-use super::host_fn::Job;
 use super::reactor;
-use super::recent::Recent;
-use super::spans::Spans;
 use super::watch::Watch;
 use super::words::Word;
+use crate::driver::cuda::api::{Answer, CUstream, opened};
+use crate::driver::cuda::context::Context;
+use crate::driver::cuda::faults::diagnosis::{ASKED_EVERY, Doubt, Meaning};
+use crate::driver::cuda::faults::recent::Recent;
+use crate::driver::cuda::profiling::spans::Spans;
+use crate::driver::cuda::work::capturing::is_captured;
+use crate::driver::cuda::work::host_fn::Job;
 use crate::driver::{Health, WakeUp};
 use crate::error::{Error, ErrorKind};
 use crate::order::Site;
@@ -36,18 +36,18 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 #[derive(Debug)]
-pub(super) struct Track {
+pub(crate) struct Track {
     me: Weak<Track>,
-    pub(super) context: &'static Context,
+    pub(crate) context: &'static Context,
     label: Arc<str>,
     /// Of the runtime's device.
     health: Arc<Health>,
     stream: CUstream,
     /// Whether the stream is somebody else's.
-    pub(super) borrowed: bool,
+    pub(crate) borrowed: bool,
     word: Option<Word>,
     base: u64,
-    pub(super) wake_up: WakeUp,
+    pub(crate) wake_up: WakeUp,
     /// Whether markers are events.
     by_events: AtomicBool,
     timeline: Weak<Timeline>,
@@ -58,13 +58,13 @@ pub(super) struct Track {
     /// The first ticket that never counts as reached, whatever the device passes.
     failed_from: AtomicU64,
     events: Mutex<VecDeque<(Ticket, PooledEvent)>>,
-    pub(super) recent: Recent,
+    pub(crate) recent: Recent,
     /// Host functions that were not called yet, perhaps: dropped if the context dies.
     jobs: Mutex<Vec<Weak<Job>>>,
     asked: Mutex<Option<Asked>>,
     /// Improper answers that it gave while it stood still.
     doubt: Mutex<Doubt>,
-    pub(super) spans: Spans,
+    pub(crate) spans: Spans,
 }
 
 // SAFETY: the raw handle is the driver's, which may be used from any thread.
@@ -73,22 +73,22 @@ unsafe impl Send for Track {}
 unsafe impl Sync for Track {}
 
 /// What a track is made of.
-pub(super) struct Parts {
-    pub(super) context: &'static Context,
-    pub(super) label: Arc<str>,
-    pub(super) health: Arc<Health>,
-    pub(super) stream: CUstream,
-    pub(super) borrowed: bool,
-    pub(super) word: Option<Word>,
-    pub(super) base: u64,
-    pub(super) wake_up: WakeUp,
-    pub(super) by_events: bool,
-    pub(super) spans: Spans,
+pub(crate) struct Parts {
+    pub(crate) context: &'static Context,
+    pub(crate) label: Arc<str>,
+    pub(crate) health: Arc<Health>,
+    pub(crate) stream: CUstream,
+    pub(crate) borrowed: bool,
+    pub(crate) word: Option<Word>,
+    pub(crate) base: u64,
+    pub(crate) wake_up: WakeUp,
+    pub(crate) by_events: bool,
+    pub(crate) spans: Spans,
 }
 
 impl Track {
     /// A track that `timeline` follows from now on.
-    pub(super) fn new(parts: Parts, timeline: &Arc<Timeline>) -> Arc<Self> {
+    pub(crate) fn new(parts: Parts, timeline: &Arc<Timeline>) -> Arc<Self> {
         let track = Arc::new_cyclic(|me| Track {
             me: me.clone(),
             context: parts.context,
@@ -123,31 +123,31 @@ impl Track {
         track
     }
 
-    pub(super) fn label(&self) -> &str {
+    pub(crate) fn label(&self) -> &str {
         &self.label
     }
 
-    pub(super) fn timeline(&self) -> Option<Arc<Timeline>> {
+    pub(crate) fn timeline(&self) -> Option<Arc<Timeline>> {
         self.timeline.upgrade()
     }
 
     /// Whether that is the timeline which follows it.
-    pub(super) fn is_followed_by(&self, timeline: &Arc<Timeline>) -> bool {
+    pub(crate) fn is_followed_by(&self, timeline: &Arc<Timeline>) -> bool {
         std::ptr::eq(self.timeline.as_ptr(), Arc::as_ptr(timeline))
     }
 
-    pub(super) fn marked(&self) -> Ticket {
+    pub(crate) fn marked(&self) -> Ticket {
         self.marked.load(Ordering::Acquire)
     }
 
     /// The value that says that `ticket` is reached.
-    pub(super) fn value(&self, ticket: Ticket) -> u64 {
+    pub(crate) fn value(&self, ticket: Ticket) -> u64 {
         self.base + ticket
     }
 
     /// Enqueues the marker of `ticket`, the stream's newest: under its lock, with the context current.
     #[inline]
-    pub(super) fn mark(&self, ticket: Ticket) -> Answer {
+    pub(crate) fn mark(&self, ticket: Ticket) -> Answer {
         if self.marked.load(Ordering::Relaxed) >= ticket {
             // A traced op has its marker already.
             return Ok(());
@@ -168,7 +168,7 @@ impl Track {
     }
 
     /// By the reactor, or somebody who asks again and again: looks at the oldest markers that are events.
-    pub(super) fn ask_events(&self) -> Answer {
+    pub(crate) fn ask_events(&self) -> Answer {
         let mut events = self.events.lock();
         while let Some((ticket, event)) = events.front() {
             if !event.query()? {
@@ -186,13 +186,13 @@ impl Track {
     }
 
     /// The word is given away: what it says now is all that will be said.
-    pub(super) fn word_goes(&self) {
+    pub(crate) fn word_goes(&self) {
         self.heal(self.passed());
     }
 
     /// When nothing has moved for long: whether the stream is idle although the word does not say so, because a write was lost.
     /// Its markers are events from then on.
-    pub(super) fn heal_if_idle(&self) -> Answer<bool> {
+    pub(crate) fn heal_if_idle(&self) -> Answer<bool> {
         let marked = self.marked();
         // Where all is over nobody is asked: who lent the stream may have taken it back.
         if self.passed() >= marked || !self.is_idle()? || self.passed() >= marked {
@@ -204,22 +204,22 @@ impl Track {
     }
 
     /// Whether its markers are events, which say nothing by themselves.
-    pub(super) fn is_marked_by_events(&self) -> bool {
+    pub(crate) fn is_marked_by_events(&self) -> bool {
         self.by_events.load(Ordering::Relaxed)
     }
 
     /// Foreign work has left the stream capturing.
-    pub(super) fn is_left_capturing(&self) {
+    pub(crate) fn is_left_capturing(&self) {
         self.left_capturing.store(true, Ordering::Relaxed);
     }
 
     /// Returns true if other code may have it captured.
-    pub(super) fn may_be_captured(&self) -> bool {
+    pub(crate) fn may_be_captured(&self) -> bool {
         self.borrowed || self.left_capturing.load(Ordering::Relaxed)
     }
 
     /// Whether everything on the stream is over.
-    pub(super) fn is_idle(&self) -> Answer<bool> {
+    pub(crate) fn is_idle(&self) -> Answer<bool> {
         let _entered = self.context.enter_relaxed()?;
         if self.may_be_captured() && is_captured(self.stream)? {
             return Ok(false);
@@ -235,13 +235,13 @@ impl Track {
 
     /// How far the device is.
     #[inline]
-    pub(super) fn passed(&self) -> Ticket {
+    pub(crate) fn passed(&self) -> Ticket {
         let word = self.word.map_or(0, |word| word.host.load(Ordering::Acquire).saturating_sub(self.base));
         word.max(self.healed.load(Ordering::Acquire))
     }
 
     /// Whether the device may pass tickets that do not count as reached.
-    pub(super) fn has_failed(&self) -> bool {
+    pub(crate) fn has_failed(&self) -> bool {
         self.failed_from.load(Ordering::Acquire) != u64::MAX
     }
 
@@ -250,13 +250,13 @@ impl Track {
         self.failed_from.fetch_min(ticket, Ordering::AcqRel);
     }
 
-    pub(super) fn health(&self) -> &Arc<Health> {
+    pub(crate) fn health(&self) -> &Arc<Health> {
         &self.health
     }
 
     /// `ticket` has failed, and with it the runtime's device: no stream of it counts what it passes from now on. Those who wait
     /// are to be woken.
-    pub(super) fn fail_device(&self, ticket: Ticket, error: Error) {
+    pub(crate) fn fail_device(&self, ticket: Ticket, error: Error) {
         self.health.note(error.clone());
         self.fail_at(ticket);
         for track in self.context.live_tracks() {
@@ -310,7 +310,7 @@ impl Track {
 
     /// By the device's thread, of a stream that stands still and is not borrowed: an error that it
     /// answers is the context's, or if the context denies it, ends this stream alone.
-    pub(super) fn ask_stalled(&self) {
+    pub(crate) fn ask_stalled(&self) {
         let failed = match self.is_idle() {
             Err(failed) if failed.meaning() != Meaning::Innocent => failed,
             _ => return self.doubt.lock().ends(),
@@ -333,11 +333,11 @@ impl Track {
     }
 
     /// The ops that the device has not said it is past, as far as they are noted, oldest first.
-    pub(super) fn unfinished(&self) -> Vec<(Ticket, Site)> {
+    pub(crate) fn unfinished(&self) -> Vec<(Ticket, Site)> {
         self.recent.after(self.passed())
     }
 
-    pub(super) fn holds_job(&self, job: &Arc<Job>) {
+    pub(crate) fn holds_job(&self, job: &Arc<Job>) {
         let mut jobs = self.jobs.lock();
         if jobs.len() == jobs.capacity() {
             jobs.retain(|job| job.strong_count() > 0);
@@ -349,7 +349,7 @@ impl Track {
     /// that a copy which has started may be using, since a dead device does not say when that ends, and what the driver holds
     /// pointers to.
     #[must_use]
-    pub(super) fn abandon(&self) -> Vec<Keep> {
+    pub(crate) fn abandon(&self) -> Vec<Keep> {
         self.spans.forget();
         let jobs = std::mem::take(&mut *self.jobs.lock());
         let jobs: Vec<Arc<Job>> = jobs.iter().filter_map(Weak::upgrade).collect();
@@ -360,7 +360,7 @@ impl Track {
     }
 
     /// Tells of traced ops that the device is past. Called while no lock is held.
-    pub(super) fn tell_spans(&self) {
+    pub(crate) fn tell_spans(&self) {
         let told =
             catch_unwind(AssertUnwindSafe(|| self.spans.tell(self.context, &self.label, self.reached())));
         match told {
@@ -373,13 +373,13 @@ impl Track {
     }
 
     /// By the reactor: whether it may turn away.
-    pub(super) fn rest(&self, timeline: &Timeline) -> bool {
+    pub(crate) fn rest(&self, timeline: &Timeline) -> bool {
         self.watch.rest(|| timeline.is_wanted() || !self.spans.is_empty())
     }
 }
 
 /// How long a stream may stand still before it is asked whether it is idle.
-pub(super) const IDLE_CHECK_AFTER: Duration = Duration::from_millis(250);
+pub(crate) const IDLE_CHECK_AFTER: Duration = Duration::from_millis(250);
 
 /// Since when somebody who asks has found the stream where it is.
 #[derive(Debug)]

@@ -6,12 +6,12 @@
 //! Registering may wait for the whole context, and who takes a word may be about to hold a stream. So there are enough for most
 //! programs from the start, and when few are left another thread registers more.
 
-use super::api::{Answer, CUdeviceptr, opened};
-use super::capturing::Relaxed;
-use super::context::Context;
-use super::gate::ahead_unless_held;
 use crate::background;
 use crate::device::DeviceId;
+use crate::driver::cuda::api::{Answer, CUdeviceptr, opened};
+use crate::driver::cuda::context::Context;
+use crate::driver::cuda::work::capturing::Relaxed;
+use crate::driver::cuda::work::gate::ahead_unless_held;
 use parking_lot::Mutex;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,14 +28,14 @@ const PORTABLE_AND_MAPPED: u32 = 1 | 2;
 
 /// One word, as both sides see it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Word {
-    pub(super) host: &'static AtomicU64,
-    pub(super) device: CUdeviceptr,
+pub(crate) struct Word {
+    pub(crate) host: &'static AtomicU64,
+    pub(crate) device: CUdeviceptr,
 }
 
 /// A context's unused words. Zero when they come from here.
 #[derive(Debug, Default)]
-pub(super) struct Words {
+pub(crate) struct Words {
     free: Mutex<Vec<Word>>,
     growing: AtomicBool,
 }
@@ -45,7 +45,7 @@ struct Block([u8; BLOCK_BYTES]);
 
 impl Words {
     /// An unused word. The context, whose words these are, is current.
-    pub(super) fn take(&self, context: &'static Context) -> Answer<Word> {
+    pub(crate) fn take(&self, context: &'static Context) -> Answer<Word> {
         loop {
             let mut free = self.free.lock();
             let word = free.pop();
@@ -69,7 +69,7 @@ impl Words {
     }
 
     /// Registers more. The context is current.
-    pub(super) fn grow(&self) -> Answer {
+    pub(crate) fn grow(&self) -> Answer {
         let _relaxed = Relaxed::new();
         let block: *mut u8 = Box::into_raw(Box::new(Block([0; BLOCK_BYTES]))).cast();
         let api = opened();
@@ -99,7 +99,7 @@ impl Words {
     }
 
     /// Gives a word back that the device will not write any more. Its owner has set it to zero.
-    pub(super) fn give_back(&self, word: Word) {
+    pub(crate) fn give_back(&self, word: Word) {
         self.free.lock().push(word);
     }
 }

@@ -5,8 +5,8 @@
 //! it. So the reactor does not ask: it leaves the question here and goes on reading words. A device's thread asks about its own device, and
 //! about a stream of another's only where that waits for work of one that died.
 
-use super::context::Context;
-use super::track::Track;
+use crate::driver::cuda::completion::track::Track;
+use crate::driver::cuda::context::Context;
 use crate::timeline::Timeline;
 use parking_lot::{Condvar, Mutex};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// Where a context's questions are left, each once. Not a channel: whoever listens to one spins for a while before it sleeps, and
 /// here that would cost more than the questions.
 #[derive(Debug, Default)]
-pub(super) struct Checks {
+pub(crate) struct Checks {
     questions: Mutex<Questions>,
     bell: Condvar,
 }
@@ -32,7 +32,7 @@ struct Questions {
 
 impl Checks {
     /// Starts the thread that answers. Once a context.
-    pub(super) fn start(&'static self, context: &'static Context) -> std::io::Result<()> {
+    pub(crate) fn start(&'static self, context: &'static Context) -> std::io::Result<()> {
         let name = format!("warpline-cuda{}", context.ordinal);
         std::thread::Builder::new().name(name).spawn(move || self.answer(context))?;
         Ok(())
@@ -40,7 +40,7 @@ impl Checks {
 
     /// Asks the context, and handles the streams that wait for it if it is dead. `stalled`:
     /// one of its streams, to be asked as well; a fault may show there alone.
-    pub(super) fn lives(&self, stalled: Option<Arc<Track>>) {
+    pub(crate) fn lives(&self, stalled: Option<Arc<Track>>) {
         let mut questions = self.questions.lock();
         questions.lives = true;
         if stalled.is_some() {
@@ -51,7 +51,7 @@ impl Checks {
     }
 
     /// Has a stream looked after that stands still.
-    pub(super) fn idle(&self, track: &Arc<Track>, timeline: &Arc<Timeline>) {
+    pub(crate) fn idle(&self, track: &Arc<Track>, timeline: &Arc<Timeline>) {
         let mut questions = self.questions.lock();
         if !questions.idle.iter().any(|(asked, _)| Arc::ptr_eq(asked, track)) {
             questions.idle.push((track.clone(), timeline.clone()));
@@ -70,7 +70,7 @@ impl Checks {
 
     fn answer(&self, context: &'static Context) {
         // It lets go of what tickets kept, and frees are calls that block.
-        super::thread::become_reactor();
+        crate::driver::cuda::thread::become_reactor();
         loop {
             let Questions { lives, stalled, idle } = self.next();
             let Some(_inside) = crate::process::enter_driver() else { return };

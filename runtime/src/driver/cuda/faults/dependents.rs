@@ -5,9 +5,10 @@
 //! Not if the work was done: then the wait ends, as soon as the stream comes to it. Such a wait stands between two markers, so that
 //! a stream which is still busy with what comes before, or already with what comes behind, is not taken for one that waits.
 
-use super::track::{IDLE_CHECK_AFTER, Track};
-use super::{gate, reactor};
 use crate::driver::Health;
+use crate::driver::cuda::completion::reactor;
+use crate::driver::cuda::completion::track::{IDLE_CHECK_AFTER, Track};
+use crate::driver::cuda::work::gate;
 use crate::error::Error;
 use crate::order::Site;
 use crate::timeline::{Ticket, Timeline};
@@ -16,24 +17,24 @@ use std::time::Instant;
 
 /// A wait for another device's work.
 #[derive(Debug)]
-pub(super) struct Dependent {
-    pub(super) waiting: Weak<Track>,
-    pub(super) ticket: Ticket,
-    pub(super) site: Site,
+pub(crate) struct Dependent {
+    pub(crate) waiting: Weak<Track>,
+    pub(crate) ticket: Ticket,
+    pub(crate) site: Site,
     /// Of the device that it waits for, in the same runtime.
-    pub(super) health: Arc<Health>,
-    pub(super) awaited: Weak<Timeline>,
-    pub(super) until: Ticket,
+    pub(crate) health: Arc<Health>,
+    pub(crate) awaited: Weak<Timeline>,
+    pub(crate) until: Ticket,
     /// Since when it is known to stand at its wait, although the work was done, with nothing else
     /// of its device completing and no gate closed.
-    pub(super) stands_since: Option<Instant>,
+    pub(crate) stands_since: Option<Instant>,
     /// How much its device had completed then.
-    pub(super) completed: u64,
+    pub(crate) completed: u64,
 }
 
 impl Dependent {
     /// Whether the wait is not over, as far as that can be told.
-    pub(super) fn still_waits(&self) -> bool {
+    pub(crate) fn still_waits(&self) -> bool {
         // Not if the awaited work is over: the device may die before the wait hears of it.
         self.waiting.upgrade().is_some_and(|track| track.passed() < self.ticket)
     }
@@ -41,7 +42,7 @@ impl Dependent {
     /// Its device has died: whether it is settled what becomes of the wait. May call the driver. That the awaited work is known to be
     /// over does not mean that the wait is: the device may have died between the two. So a stream that has come to its wait has
     /// some patience.
-    pub(super) fn settle(&mut self, why: &Error) -> bool {
+    pub(crate) fn settle(&mut self, why: &Error) -> bool {
         let Some(track) = self.waiting.upgrade() else { return true };
         if track.passed() >= self.ticket {
             return true;
@@ -80,7 +81,7 @@ impl Dependent {
     }
 
     /// The device that it waits for has failed and goes on with what it has. Calls no driver.
-    pub(super) fn fail_if_it_waits(&self, why: &Error) {
+    pub(crate) fn fail_if_it_waits(&self, why: &Error) {
         if let Some(track) = self.held() {
             self.fail(&track, why);
         }

@@ -4,17 +4,17 @@
 //! other device dies, and somebody may wait for either. So it is kept by device, and for ever: a wait that is over costs a question now
 //! and then, a wait that nobody remembers costs whoever waits behind it the news.
 
-use super::context::Context;
+use crate::driver::cuda::context::Context;
 use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};
 use std::fmt;
 
 /// The other devices whose work one waits or waited for.
 #[derive(Default)]
-pub(super) struct DependsOn(Mutex<Vec<&'static Context>>);
+pub(crate) struct DependsOn(Mutex<Vec<&'static Context>>);
 
 impl DependsOn {
-    pub(super) fn add(&self, other: &'static Context) {
+    pub(crate) fn add(&self, other: &'static Context) {
         let mut others = self.0.lock();
         if !others.iter().any(|known| std::ptr::eq(*known, other)) {
             others.push(other);
@@ -24,7 +24,7 @@ impl DependsOn {
 
 impl Context {
     /// The devices that have to live for its work to go on: its own first, then those that it waits for, then those that they do.
-    pub(super) fn devices(&'static self) -> SmallVec<[&'static Context; 2]> {
+    pub(crate) fn devices(&'static self) -> SmallVec<[&'static Context; 2]> {
         let mut devices: SmallVec<[&'static Context; 2]> = smallvec![self];
         let mut at = 0;
         while let Some(device) = devices.get(at) {

@@ -13,11 +13,11 @@
 //! No answer of a driver therefore leaves a task waiting for ever: a device that does not answer
 //! properly is found dead.
 
-use super::api::Failed;
+use crate::driver::cuda::api::Failed;
 use std::time::{Duration, Instant};
 
 /// How often a device is asked while something waits for it and nothing completes.
-pub(super) const ASKED_EVERY: Duration = Duration::from_millis(2);
+pub(crate) const ASKED_EVERY: Duration = Duration::from_millis(2);
 /// How long a stream without work has to answer errors before its device counts as dead.
 const DOUBT_LASTS: Duration = Duration::from_millis(100);
 /// How many such answers it takes at least: two that are far apart may have nothing to do with each
@@ -25,11 +25,11 @@ const DOUBT_LASTS: Duration = Duration::from_millis(100);
 const ANSWERS: u32 = 10;
 /// How long a caller whose call failed waits for the doubt to end. Longer than the doubt lasts,
 /// since a device that still completes work begins it anew.
-pub(super) const LONGEST_DOUBT: Duration = Duration::from_millis(250);
+pub(crate) const LONGEST_DOUBT: Duration = Duration::from_millis(250);
 
 /// The meaning of a code for the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Meaning {
+pub(crate) enum Meaning {
     Innocent,
     Fault,
     Unclear,
@@ -38,7 +38,7 @@ pub(super) enum Meaning {
 impl Failed {
     /// Returns the meaning of the code for the device; sources: the descriptions of `CUresult` in
     /// cuda.h 13.0.
-    pub(super) fn meaning(self) -> Meaning {
+    pub(crate) fn meaning(self) -> Meaning {
         match self.code {
             // Success and not ready; out of memory; not initialized, also in the child of a fork;
             // the process is ending; not permitted, as in a host function; and what captures
@@ -53,14 +53,14 @@ impl Failed {
     }
 
     /// Returns true if the device is lost by it.
-    pub(super) fn is_fault(self) -> bool {
+    pub(crate) fn is_fault(self) -> bool {
         self.meaning() == Meaning::Fault
     }
 
     /// Returns true if the error may be that of another device, which the call touches as well: one
     /// that it names, one whose context was current before, or every one, where memory is mapped
     /// for all of them.
-    pub(super) fn may_be_anothers(self) -> bool {
+    pub(crate) fn may_be_anothers(self) -> bool {
         matches!(
             self.call,
             "cuStreamWaitEvent"
@@ -81,7 +81,7 @@ impl Failed {
 
 /// Unclear answers of one stream that have not been contradicted.
 #[derive(Debug, Default)]
-pub(super) struct Doubt(Option<Unclear>);
+pub(crate) struct Doubt(Option<Unclear>);
 
 #[derive(Debug)]
 struct Unclear {
@@ -93,7 +93,7 @@ struct Unclear {
 impl Doubt {
     /// Takes note of an unclear answer at `now`, when so much had `completed`. Returns whether the
     /// doubt has lasted long enough.
-    pub(super) fn deepens(&mut self, now: Instant, completed: u64) -> bool {
+    pub(crate) fn deepens(&mut self, now: Instant, completed: u64) -> bool {
         let unclear = self.0.get_or_insert(Unclear { since: now, answers: 0, completed });
         if completed > unclear.completed {
             (unclear.since, unclear.answers) = (now, 0);
@@ -105,7 +105,7 @@ impl Doubt {
     }
 
     /// Takes note of a proper answer.
-    pub(super) fn ends(&mut self) {
+    pub(crate) fn ends(&mut self) {
         self.0 = None;
     }
 }

@@ -1,7 +1,7 @@
 //! The error that a dead context makes: which op it was, or which it may have been.
 
-use super::api::Failed;
-use super::track::Track;
+use crate::driver::cuda::api::Failed;
+use crate::driver::cuda::completion::track::Track;
 use crate::error::{Error, ErrorKind};
 use crate::order::Site;
 use crate::timeline::Ticket;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 const OPS_NAMED: usize = 8;
 
 /// `culprit`: the op by [`named`], if it is known which. Else every op after its stream's last completed marker may have been it.
-pub(super) fn error(
+pub(crate) fn error(
     ordinal: u32,
     failed: Failed,
     culprit: Option<&dyn Display>,
@@ -34,7 +34,7 @@ pub(super) fn error(
 }
 
 /// The op that failed, as such errors begin: `saxpy failed on stream "compute" at ticket 41 (src/step.rs:88)`.
-pub(super) fn named(site: Site, label: &str, ticket: Ticket) -> String {
+pub(crate) fn named(site: Site, label: &str, ticket: Ticket) -> String {
     let (file, line) = (site.location.file(), site.location.line());
     format!("{} failed on stream \"{label}\" at ticket {ticket} ({file}:{line})", site.op())
 }

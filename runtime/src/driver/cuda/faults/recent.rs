@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
 const LEN: usize = 128;
 
 #[derive(Debug)]
-pub(super) struct Recent {
+pub(crate) struct Recent {
     entries: Box<[Entry; LEN]>,
 }
 
@@ -25,7 +25,7 @@ struct Entry {
 }
 
 impl Recent {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let entry = || Entry {
             ticket: AtomicU64::new(0),
             op: AtomicPtr::new(std::ptr::null_mut()),
@@ -36,7 +36,7 @@ impl Recent {
 
     /// By who holds the stream's lock.
     #[inline]
-    pub(super) fn note(&self, ticket: Ticket, site: Site) {
+    pub(crate) fn note(&self, ticket: Ticket, site: Site) {
         let entry = &self.entries[ticket as usize % LEN];
         entry.ticket.store(0, Ordering::Relaxed);
         fence(Ordering::Release);
@@ -46,7 +46,7 @@ impl Recent {
     }
 
     /// The ops after ticket `done` that are still noted, oldest first.
-    pub(super) fn after(&self, done: Ticket) -> Vec<(Ticket, Site)> {
+    pub(crate) fn after(&self, done: Ticket) -> Vec<(Ticket, Site)> {
         let mut ops: Vec<_> = self.entries.iter().filter_map(|entry| entry.read(done)).collect();
         ops.sort_unstable_by_key(|(ticket, _)| *ticket);
         ops

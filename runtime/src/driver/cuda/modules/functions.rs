@@ -3,11 +3,13 @@
 //! A kernel is loaded with its first launch and stays. Its parameters are compared with those its PTX declares before anything
 //! is launched, since a launch with others would read past the arguments.
 
-use super::api::{Answer, CUfunction, CUmodule, Failed, opened, optional};
-use super::capturing::Relaxed;
-use super::context::{Context, attribute};
-use super::{nvrtc, requirements, software};
+use super::nvrtc;
+use super::software;
 use crate::driver::DriverError;
+use crate::driver::cuda::api::{Answer, CUfunction, CUmodule, Failed, opened, optional};
+use crate::driver::cuda::context::{Context, attribute};
+use crate::driver::cuda::requirements;
+use crate::driver::cuda::work::capturing::Relaxed;
 use crate::kernel::{Kernel, LaunchConfig, Source, difference_in_ptx};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
@@ -23,8 +25,8 @@ const SHARED_WITHOUT_ASKING: u32 = 48 << 10;
 
 /// A loaded kernel.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Function {
-    pub(super) raw: CUfunction,
+pub(crate) struct Function {
+    pub(crate) raw: CUfunction,
     module: CUmodule,
     /// Dynamic, in bytes.
     shared_without_asking: u32,
@@ -36,7 +38,7 @@ unsafe impl Send for Function {}
 unsafe impl Sync for Function {}
 
 #[derive(Debug, Default)]
-pub(super) struct Functions {
+pub(crate) struct Functions {
     /// By the kernel's address.
     loaded: RwLock<HashMap<usize, Function>>,
     /// Modules by the address of their text: several kernels may share one.
@@ -53,7 +55,7 @@ unsafe impl Send for Module {}
 
 impl Functions {
     /// The device function of `kernel`. The context is current.
-    pub(super) fn of(&self, context: &Context, kernel: &'static Kernel) -> Result<Function, DriverError> {
+    pub(crate) fn of(&self, context: &Context, kernel: &'static Kernel) -> Result<Function, DriverError> {
         let key = std::ptr::from_ref(kernel) as usize;
         if let Some(function) = self.loaded.read().get(&key) {
             return Ok(*function);
@@ -64,7 +66,7 @@ impl Functions {
     }
 
     /// The module that `kernel` is in. The context is current.
-    pub(super) fn module_of(
+    pub(crate) fn module_of(
         &self,
         context: &Context,
         kernel: &'static Kernel,
@@ -136,7 +138,7 @@ impl Functions {
 
     /// Lets `function` be launched with this much dynamic shared memory. The context is current.
     #[inline]
-    pub(super) fn allow_shared(&self, function: Function, bytes: u32) -> Answer {
+    pub(crate) fn allow_shared(&self, function: Function, bytes: u32) -> Answer {
         if bytes <= function.shared_without_asking { Ok(()) } else { self.ask_for_shared(function, bytes) }
     }
 
@@ -154,7 +156,7 @@ impl Functions {
 
     /// The block size that keeps the device busiest, by the driver's occupancy calculator, and as many blocks as `elements`
     /// need, no more than fill the device in one wave.
-    pub(super) fn suggest(
+    pub(crate) fn suggest(
         &self,
         context: &Context,
         kernel: &'static Kernel,
@@ -236,7 +238,7 @@ fn load_module(image: &[u8]) -> Result<CUmodule, String> {
 
 /// Why `failed` came of asking for so much dynamic shared memory, with both numbers.
 #[cold]
-pub(super) fn no_such_shared(context: &Context, kernel: &Kernel, bytes: u32, failed: Failed) -> DriverError {
+pub(crate) fn no_such_shared(context: &Context, kernel: &Kernel, bytes: u32, failed: Failed) -> DriverError {
     match most_shared_bytes(context) {
         Ok(most) if i64::from(bytes) > i64::from(most) => DriverError::Refused(format!(
             "{bytes} bytes of dynamic shared memory a block, and a block has at most {most} on cuda:{}; ask for less",
@@ -250,6 +252,6 @@ pub(super) fn no_such_shared(context: &Context, kernel: &Kernel, bytes: u32, fai
 }
 
 /// The most dynamic shared memory that a block of this device can ask for.
-pub(super) fn most_shared_bytes(context: &Context) -> Answer<i32> {
+pub(crate) fn most_shared_bytes(context: &Context) -> Answer<i32> {
     context.attribute(attribute::SHARED_PER_BLOCK_OPTIN)
 }

@@ -31,12 +31,12 @@
 //! call of a library or of the driver is made under it. `making` is held while the library makes a
 //! handle, by threads that hold nothing and would have to wait as long for one of their own.
 
-use super::api::Answer;
-use super::capturing::Relaxed;
-use super::context::Context;
-use super::gate::free_unless_held;
 use super::library;
 use crate::background;
+use crate::driver::cuda::api::Answer;
+use crate::driver::cuda::context::Context;
+use crate::driver::cuda::work::capturing::Relaxed;
+use crate::driver::cuda::work::gate::free_unless_held;
 use crate::driver::{DriverError, FreeMemory};
 use crate::kernel::{LibraryHandle, LibraryProvider, NoHandle};
 use crate::memory::ByteSize;
@@ -50,7 +50,7 @@ const PLENTY_BYTES: usize = 256 << 20;
 
 /// The handles of a device. Those that no call has are in its pools.
 #[derive(Debug, Default)]
-pub(super) struct Handles {
+pub(crate) struct Handles {
     pools: Mutex<Vec<Pool>>,
     /// Held while the first handle is made, with no stream's lock held.
     making: Mutex<()>,
@@ -87,11 +87,11 @@ impl Handles {
     }
 
     /// Takes the handle that was put back last.
-    pub(super) fn take(&self, provider: &'static LibraryProvider) -> Option<LibraryHandle> {
+    pub(crate) fn take(&self, provider: &'static LibraryProvider) -> Option<LibraryHandle> {
         self.with(provider, |pool| pool.free.pop())
     }
 
-    pub(super) fn put(&self, provider: &'static LibraryProvider, handle: LibraryHandle) {
+    pub(crate) fn put(&self, provider: &'static LibraryProvider, handle: LibraryHandle) {
         self.with(provider, |pool| pool.free.push(handle));
     }
 
@@ -110,7 +110,7 @@ impl Handles {
 }
 
 /// Makes the device's first handle, if it has none.
-pub(super) fn ready(context: &Context, provider: &'static LibraryProvider) -> Result<(), DriverError> {
+pub(crate) fn ready(context: &Context, provider: &'static LibraryProvider) -> Result<(), DriverError> {
     let handles = &context.handles;
     if handles.have_some(provider) {
         return Ok(());
@@ -125,7 +125,7 @@ pub(super) fn ready(context: &Context, provider: &'static LibraryProvider) -> Re
 }
 
 /// Makes a handle. The context is current.
-pub(super) fn make(
+pub(crate) fn make(
     context: &Context,
     provider: &'static LibraryProvider,
 ) -> Result<LibraryHandle, DriverError> {
@@ -152,7 +152,7 @@ pub(super) fn make(
 
 /// Destroys the handles that no call has, now or when no gate is closed. Returns true if one was
 /// destroyed.
-pub(super) fn release(context: &'static Context) -> bool {
+pub(crate) fn release(context: &'static Context) -> bool {
     if context.handles.pools.lock().iter().all(|pool| pool.free.is_empty()) {
         return false;
     }
@@ -179,18 +179,18 @@ pub(super) fn release(context: &'static Context) -> bool {
 
 /// A handle for each library that a graph asks while it is captured. They go back to the device's
 /// pools with this.
-pub(super) struct Reserved {
+pub(crate) struct Reserved {
     context: &'static Context,
-    pub(super) handles: Handles,
+    pub(crate) handles: Handles,
 }
 
 impl Reserved {
-    pub(super) fn none(context: &'static Context) -> Self {
+    pub(crate) fn none(context: &'static Context) -> Self {
         Reserved { context, handles: Handles::default() }
     }
 
     /// Adds one of `provider`, if there is none yet. The context is current.
-    pub(super) fn add(&self, provider: &'static LibraryProvider) -> Result<(), DriverError> {
+    pub(crate) fn add(&self, provider: &'static LibraryProvider) -> Result<(), DriverError> {
         if self.handles.have_some(provider) {
             return Ok(());
         }

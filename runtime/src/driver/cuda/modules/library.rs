@@ -1,11 +1,11 @@
 //! The library forms of kernels: asked at each launch of a kernel that has one, and told of through `tracing`.
 
-use super::api::optional;
-use super::capturing::Relaxed;
-use super::context::Context;
 use super::handles::{self, Handles};
 use super::software;
-use super::stream::CudaStream;
+use crate::driver::cuda::api::optional;
+use crate::driver::cuda::context::Context;
+use crate::driver::cuda::stream::CudaStream;
+use crate::driver::cuda::work::capturing::Relaxed;
 use crate::driver::{DriverError, Launch};
 use crate::kernel::{
     Arg, Args, Kernel, LaunchConfig, Library, LibraryAnswer, LibraryCall, LibraryDevice, LibraryDriver,
@@ -20,13 +20,13 @@ use std::sync::OnceLock;
 use tracing::level_filters::LevelFilter;
 
 /// What the device is for libraries.
-pub(super) fn device(ordinal: u32) -> LibraryDevice {
+pub(crate) fn device(ordinal: u32) -> LibraryDevice {
     LibraryDevice { ordinal, driver_version: driver_version(), is_software: software::is_present() }
 }
 
 /// Returns how many bytes a call works in, at least and at best; `None` if the library is not used
 /// on this device.
-pub(super) fn workspace_bytes(
+pub(crate) fn workspace_bytes(
     context: &Context,
     provider: &LibraryProvider,
 ) -> Result<Option<RangeInclusive<usize>>, DriverError> {
@@ -38,7 +38,7 @@ pub(super) fn workspace_bytes(
 }
 
 /// Gets a library ready for a call outside of graphs; returns the same as [`workspace_bytes`].
-pub(super) fn ready(
+pub(crate) fn ready(
     context: &Context,
     provider: &'static LibraryProvider,
 ) -> Result<Option<RangeInclusive<usize>>, DriverError> {
@@ -50,18 +50,18 @@ pub(super) fn ready(
 }
 
 /// Where a launch goes.
-pub(super) struct Target<'a> {
-    pub(super) context: &'static Context,
-    pub(super) stream: *mut c_void,
-    pub(super) label: &'a str,
-    pub(super) ticket: Ticket,
-    pub(super) site: Site,
-    pub(super) workspace: Option<Workspace>,
+pub(crate) struct Target<'a> {
+    pub(crate) context: &'static Context,
+    pub(crate) stream: *mut c_void,
+    pub(crate) label: &'a str,
+    pub(crate) ticket: Ticket,
+    pub(crate) site: Site,
+    pub(crate) workspace: Option<Workspace>,
     /// The pools that its handle comes from.
-    pub(super) handles: &'a Handles,
+    pub(crate) handles: &'a Handles,
     /// True if a handle may be made where none is free: the stream is not being captured.
-    pub(super) may_make: bool,
-    pub(super) driver: &'a dyn LibraryDriver,
+    pub(crate) may_make: bool,
+    pub(crate) driver: &'a dyn LibraryDriver,
 }
 
 impl Target<'_> {
@@ -85,7 +85,7 @@ impl Target<'_> {
 }
 
 /// Asks `library` to enqueue `launch`; whether it did. The context is current.
-pub(super) fn enqueue(library: &Library, launch: &Launch, to: &Target<'_>) -> Result<bool, DriverError> {
+pub(crate) fn enqueue(library: &Library, launch: &Launch, to: &Target<'_>) -> Result<bool, DriverError> {
     let (device, provider) = (device(to.context.ordinal), library.provider);
     let handle = to.handle(provider)?;
     let Target { stream, workspace, driver, .. } = *to;
@@ -131,7 +131,7 @@ impl LibraryDriver for CudaStream {
 }
 
 /// The CUDA version that the driver library is for, 13010 for 13.1; 0 if it does not say.
-pub(super) fn driver_version() -> i32 {
+pub(crate) fn driver_version() -> i32 {
     type GetVersion = unsafe extern "C" fn(*mut c_int) -> u32;
     static VERSION: OnceLock<i32> = OnceLock::new();
     *VERSION.get_or_init(|| {

@@ -5,10 +5,10 @@
 //! newer than the driver is passed over: it makes PTX that the driver does not load. `WARPLINE_NVRTC` names a file to try first, which
 //! is taken at its word.
 
-use super::context::Context;
 use super::library::driver_version;
-use super::loader;
-use super::requirements::{capability, cuda_version};
+use crate::driver::cuda::context::Context;
+use crate::driver::cuda::loader;
+use crate::driver::cuda::requirements::{capability, cuda_version};
 use libloading::Library;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
@@ -202,7 +202,7 @@ impl Nvrtc {
 }
 
 /// Says whether NVRTC was found.
-pub(super) fn is_present() -> bool {
+pub(crate) fn is_present() -> bool {
     nvrtc().is_ok()
 }
 
@@ -210,7 +210,7 @@ pub(super) fn is_present() -> bool {
 ///
 /// # Errors
 /// Why there is none: NVRTC is missing, or what it says about the source.
-pub(super) fn compile(context: &Context, name: &str, source: &str) -> Result<String, String> {
+pub(crate) fn compile(context: &Context, name: &str, source: &str) -> Result<String, String> {
     let nvrtc = installed()?;
     let (major, minor) = capability(context)?;
     let ours = (major * 10 + minor) as c_int;

@@ -4,9 +4,9 @@
 //! `kernelParams` alone, as they reach a device. Behind a kernel's own parameters come, for it only, how many elements each slice
 //! has, so that a CPU form gets slices of the right length; a real driver is given nothing but the kernel's own.
 
-use super::api::optional;
 use crate::background::{self, Duty};
 use crate::driver::DriverError;
+use crate::driver::cuda::api::optional;
 use crate::kernel::{Arg, Args, Kernel, ParamKind};
 use crate::reentry::{self, Caller};
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -52,12 +52,12 @@ fn door() -> Option<Register> {
 
 /// Whether it is the software CUDA driver that was found.
 #[inline]
-pub(super) fn is_present() -> bool {
+pub(crate) fn is_present() -> bool {
     door().is_some()
 }
 
 /// Tells it of `kernel`, if it is there.
-pub(super) fn register(kernel: &'static Kernel) -> Result<(), DriverError> {
+pub(crate) fn register(kernel: &'static Kernel) -> Result<(), DriverError> {
     let Some(register) = door() else { return Ok(()) };
     let name = CString::new(kernel.name).expect("an identifier");
     let params: Vec<SoftParam> = kernel.params.iter().map(|param| soft_param(param.kind)).collect();
@@ -140,7 +140,7 @@ unsafe extern "C" fn call(
 }
 
 /// A module with an entry of this kernel's parameters and nothing in it, for a kernel whose CUDA C++ nobody compiles here.
-pub(super) fn skeleton(kernel: &Kernel) -> String {
+pub(crate) fn skeleton(kernel: &Kernel) -> String {
     let mut text =
         format!(".version 8.0\n.target sm_60\n.address_size 64\n\n.visible .entry {}(", kernel.name);
     for (i, param) in kernel.params.iter().enumerate() {

@@ -19,7 +19,7 @@ use tool::Domain;
 static DOMAIN: OnceLock<Domain> = OnceLock::new();
 
 /// Lets a profiler take part that wants to.
-pub(super) fn start() {
+pub(crate) fn start() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| match tool::attach(c"warpline") {
         Ok(Some(domain)) => DOMAIN.set(domain).unwrap_or_else(|_| unreachable!("it is set once")),
@@ -30,12 +30,12 @@ pub(super) fn start() {
 
 /// Begins the range of an op on the stream of that label. `None` if nobody profiles.
 #[inline]
-pub(super) fn range(site: Site, label: &str, ticket: Ticket) -> Option<Range> {
+pub(crate) fn range(site: Site, label: &str, ticket: Ticket) -> Option<Range> {
     DOMAIN.get().map(|domain| Range::begin(domain, site, label, ticket))
 }
 
 /// The range of an op, on the thread that began it, until this is dropped.
-pub(super) struct Range {
+pub(crate) struct Range {
     domain: &'static Domain,
     of_this_thread: PhantomData<*const ()>,
 }

@@ -4,10 +4,10 @@
 //! longer. The device's times are put on the host's clock through an event that was recorded while nothing ran, and are as good
 //! as the host sees that event: a few microseconds. Where other threads take its core meanwhile it looks again.
 
-use super::api::{Answer, CUstream, Failed, opened};
-use super::context::Context;
-use super::events::PooledEvent;
 use crate::driver::Command;
+use crate::driver::cuda::api::{Answer, CUstream, Failed, opened};
+use crate::driver::cuda::completion::events::PooledEvent;
+use crate::driver::cuda::context::Context;
 use crate::order::Site;
 use crate::timeline::Ticket;
 use crate::trace::event::{self, Traced};
@@ -64,7 +64,7 @@ impl Base {
 
 /// A context's clock.
 #[derive(Debug, Default)]
-pub(super) struct Clock(Mutex<Option<Base>>);
+pub(crate) struct Clock(Mutex<Option<Base>>);
 
 impl Clock {
     /// Makes sure that there is a base before what it will measure. The context is current.
@@ -131,9 +131,9 @@ struct Span {
 
 /// Whose ops they are.
 #[derive(Debug)]
-pub(super) struct Spans {
-    pub(super) runtime: u64,
-    pub(super) stream_key: u64,
+pub(crate) struct Spans {
+    pub(crate) runtime: u64,
+    pub(crate) stream_key: u64,
     waiting: Mutex<VecDeque<Span>>,
     /// Held while spans are told, so that who finds none left knows that all were heard. A subscriber may come back.
     telling: ReentrantMutex<()>,
@@ -142,14 +142,14 @@ pub(super) struct Spans {
 }
 
 /// An op that is being put on its stream.
-pub(super) struct Begun {
+pub(crate) struct Begun {
     kind: &'static str,
     bytes: u64,
     begin: PooledEvent,
 }
 
 impl Spans {
-    pub(super) fn new(runtime: u64, stream_key: u64) -> Self {
+    pub(crate) fn new(runtime: u64, stream_key: u64) -> Self {
         Spans {
             runtime,
             stream_key,
@@ -161,7 +161,7 @@ impl Spans {
 
     /// Before an op's call, under the stream's lock with the context current. `None` if nobody listens.
     #[inline]
-    pub(super) fn begin(context: &'static Context, stream: CUstream, command: &Command) -> Option<Begun> {
+    pub(crate) fn begin(context: &'static Context, stream: CUstream, command: &Command) -> Option<Begun> {
         if event::listened_to() { Self::begin_traced(context, stream, command).ok() } else { None }
     }
 
@@ -174,7 +174,7 @@ impl Spans {
 
     /// After the op's call. Somebody has to tell it when the device is past it.
     #[cold]
-    pub(super) fn end(
+    pub(crate) fn end(
         &self,
         context: &'static Context,
         stream: CUstream,
@@ -191,12 +191,12 @@ impl Spans {
     }
 
     #[inline]
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.count.load(Ordering::Relaxed) == 0
     }
 
     /// Leaves those untold that no device will finish.
-    pub(super) fn forget(&self) {
+    pub(crate) fn forget(&self) {
         let untold = std::mem::take(&mut *self.waiting.lock());
         self.count.store(0, Ordering::Relaxed);
         drop(untold);
@@ -204,7 +204,7 @@ impl Spans {
 
     /// Tells of the ops that the device is past, and waits for others who do. Called while no lock is held: subscribers run, under
     /// none but that of the telling itself.
-    pub(super) fn tell(&self, context: &'static Context, label: &Arc<str>, reached: Ticket) -> Answer {
+    pub(crate) fn tell(&self, context: &'static Context, label: &Arc<str>, reached: Ticket) -> Answer {
         let _telling = self.telling.lock();
         loop {
             let mut waiting = self.waiting.lock();

@@ -23,21 +23,21 @@
 //! meanwhile: threads of ours from their first such call on, others for the time of the call.
 //! Launches, copies, and records are safe, and so no op pays for this.
 
-use super::api::{Answer, CUstream, opened};
-use super::context::Context;
-use super::words::Word;
+use crate::driver::cuda::api::{Answer, CUstream, opened};
+use crate::driver::cuda::completion::words::Word;
+use crate::driver::cuda::context::Context;
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint};
 
 /// The end of an error's sentence.
-pub(super) const OWNER_CAPTURES: &str = "the stream's owner is capturing it, and what is put on it would not run; enqueue before the capture \
+pub(crate) const OWNER_CAPTURES: &str = "the stream's owner is capturing it, and what is put on it would not run; enqueue before the capture \
      begins or after it has ended";
-pub(super) const LEFT_CAPTURING: &str = "the foreign work has left it capturing, and nothing of it runs; end the capture before the closure returns, and use another stream";
+pub(crate) const LEFT_CAPTURING: &str = "the foreign work has left it capturing, and nothing of it runs; end the capture before the closure returns, and use another stream";
 
 /// Asks whether the driver captures what is put on a stream.
-pub(super) fn is_captured(stream: CUstream) -> Answer<bool> {
+pub(crate) fn is_captured(stream: CUstream) -> Answer<bool> {
     let mut status: c_int = 0;
     // SAFETY: cuStreamIsCapturing takes a live stream and writes an int. It disturbs no capture.
     unsafe { opened().cuStreamIsCapturing(stream, &raw mut status) }?;
@@ -47,17 +47,17 @@ pub(super) fn is_captured(stream: CUstream) -> Answer<bool> {
 /// Words of borrowed streams that nobody borrows at present, by the stream, each with what was last
 /// written to it.
 #[derive(Debug, Default)]
-pub(super) struct Lent(Mutex<BTreeMap<usize, Vec<(Word, u64)>>>);
+pub(crate) struct Lent(Mutex<BTreeMap<usize, Vec<(Word, u64)>>>);
 
 impl Lent {
     /// The word of a stream and what was last written to it. The context is current.
-    pub(super) fn take(&self, context: &'static Context, stream: CUstream) -> (Option<Word>, u64) {
+    pub(crate) fn take(&self, context: &'static Context, stream: CUstream) -> (Option<Word>, u64) {
         let known = self.0.lock().get_mut(&(stream as usize)).and_then(Vec::pop);
         known.map_or_else(|| (context.word(), 0), |(word, written)| (Some(word), written))
     }
 
     /// Takes a word back, whose last write has arrived.
-    pub(super) fn give_back(&self, stream: CUstream, word: Word, written: u64) {
+    pub(crate) fn give_back(&self, stream: CUstream, word: Word, written: u64) {
         self.0.lock().entry(stream as usize).or_default().push((word, written));
     }
 }
@@ -77,17 +77,17 @@ thread_local! {
 }
 
 /// Says that the calling thread is one of ours, on which nobody captures.
-pub(super) fn become_ours() {
+pub(crate) fn become_ours() {
     THREAD.set(Thread::Ours);
 }
 
 /// Keeps the calling thread's calls out of other threads' captures, until it is dropped.
-pub(super) struct Relaxed {
+pub(crate) struct Relaxed {
     before: Option<c_uint>,
 }
 
 impl Relaxed {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let thread = THREAD.get();
         if thread == Thread::OursAndRelaxed {
             return Relaxed { before: None };

@@ -1,7 +1,7 @@
 //! Copies and fills as driver calls.
 
-use super::api::{Answer, CUdeviceptr, CUstream, Failed, opened};
-use super::context::Context;
+use crate::driver::cuda::api::{Answer, CUdeviceptr, CUstream, Failed, opened};
+use crate::driver::cuda::context::Context;
 use crate::driver::{Copy, CopyKind, Fill};
 use cudarc::driver::sys;
 use cudarc::driver::sys::CUmemorytype::{CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST};
@@ -9,7 +9,7 @@ use std::ffi::c_void;
 
 /// Enqueues `copy`, of at least one byte, within the device of `stream` or between it and the host.
 /// The device's context is current.
-pub(super) fn copy(copy: &Copy, stream: CUstream) -> Answer {
+pub(crate) fn copy(copy: &Copy, stream: CUstream) -> Answer {
     let api = opened();
     if !is_one_run(copy) {
         let copy = rows_within(copy);
@@ -40,7 +40,7 @@ pub(super) fn copy(copy: &Copy, stream: CUstream) -> Answer {
 
 /// Enqueues `copy`, of at least one byte, from `source`'s memory to `destination`'s, on a stream of
 /// `context`, which is current and may be either of them or neither.
-pub(super) fn copy_peer(
+pub(crate) fn copy_peer(
     copy: &Copy,
     context: &Context,
     source: &Context,
@@ -140,7 +140,7 @@ fn rows_between(copy: &Copy, source: &Context, destination: &Context) -> sys::CU
 ///
 /// # Errors
 /// How many fills were enqueued, and why not the next.
-pub(super) fn fill(fill: &Fill, stream: CUstream) -> Result<(), (usize, Failed)> {
+pub(crate) fn fill(fill: &Fill, stream: CUstream) -> Result<(), (usize, Failed)> {
     let (mut width, mut bytes, pattern) = (fill.width_bytes, usize::from(fill.pattern_bytes), fill.pattern);
     let one_run = fill.height == 1 || fill.pitch == fill.width_bytes;
     let (low, high) = (pattern as u32, (pattern >> 32) as u32);

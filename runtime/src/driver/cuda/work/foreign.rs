@@ -3,18 +3,18 @@
 //! The turn has the stream to itself, so between the two events stands what was enqueued in it and nothing else. It ends before
 //! its marker is written: when the ticket is reached both events were passed.
 
-use super::api::CUstream;
-use super::nvtx::{self, Range};
-use super::spans::{Begun, Spans};
-use super::track::Track;
 use crate::driver::Command;
+use crate::driver::cuda::api::CUstream;
+use crate::driver::cuda::completion::track::Track;
+use crate::driver::cuda::profiling::nvtx::{self, Range};
+use crate::driver::cuda::profiling::spans::{Begun, Spans};
 use crate::order::Site;
 use crate::timeline::{Progress, Ticket};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 /// Foreign work that is being enqueued by this thread, until it is dropped.
-pub(super) struct Enqueuing {
+pub(crate) struct Enqueuing {
     track: Arc<Track>,
     stream: CUstream,
     ticket: Ticket,
@@ -25,7 +25,7 @@ pub(super) struct Enqueuing {
 
 impl Enqueuing {
     /// After the op's submission, with the context current.
-    pub(super) fn begin(track: &Arc<Track>, stream: CUstream, ticket: Ticket, site: Site) -> Self {
+    pub(crate) fn begin(track: &Arc<Track>, stream: CUstream, ticket: Ticket, site: Site) -> Self {
         Enqueuing {
             track: track.clone(),
             stream,

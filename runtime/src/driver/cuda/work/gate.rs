@@ -26,11 +26,11 @@
 //! A host function waits. The driver may have one thread for all of them, which that one then keeps from all others: so there is one
 //! such gate at a time, and nothing is held so that others' host functions might have to release.
 
-use super::api::{Answer, CUstream, opened};
-use super::context::Context;
-use super::track::Track;
-use super::words::Word;
 use crate::background;
+use crate::driver::cuda::api::{Answer, CUstream, opened};
+use crate::driver::cuda::completion::track::Track;
+use crate::driver::cuda::completion::words::Word;
+use crate::driver::cuda::context::Context;
 use crate::driver::{DriverError, HostFn};
 use crate::timeline::{Ticket, Timeline};
 use parking_lot::{Condvar, Mutex};
@@ -44,7 +44,7 @@ const AT_LEAST: u32 = 0;
 
 /// Gates on a stream, and the tickets of their waits.
 #[derive(Debug, Default)]
-pub(super) struct Gates(Mutex<Vec<(Ticket, Arc<Gate>)>>);
+pub(crate) struct Gates(Mutex<Vec<(Ticket, Arc<Gate>)>>);
 
 #[derive(Debug)]
 struct Gate {
@@ -91,7 +91,7 @@ static PAGE_LOCKED: Condvar = Condvar::new();
 const LONGEST_PAGE_LOCKING: Duration = Duration::from_millis(100);
 
 /// Returns true if a gate of the process is closed.
-pub(super) fn is_one_closed() -> bool {
+pub(crate) fn is_one_closed() -> bool {
     // While memory is being freed there is none.
     HELD.try_lock().is_some_and(|held| held.gates > 0)
 }
@@ -129,7 +129,7 @@ impl Drop for Closed {
 
 /// Calls `free`, which may wait for all that is on the context's device, when no gate is closed: now or on a thread that may block.
 /// Never where that would not return; what was to be freed stays.
-pub(super) fn free_unless_held(context: &'static Context, free: Free) {
+pub(crate) fn free_unless_held(context: &'static Context, free: Free) {
     if crate::process::is_ending() || context.has_standing_stream() {
         return;
     }
@@ -148,7 +148,7 @@ pub(super) fn free_unless_held(context: &'static Context, free: Free) {
 /// Calls `page_lock`, which may wait for all that is on a device and which nobody needs yet, unless
 /// a gate is closed or memory is being freed: perhaps another device's, which this one waits for in
 /// nothing.
-pub(super) fn ahead_unless_held<R>(page_lock: impl FnOnce() -> R) -> Option<R> {
+pub(crate) fn ahead_unless_held<R>(page_lock: impl FnOnce() -> R) -> Option<R> {
     let mut held = HELD.try_lock().filter(|held| held.gates == 0)?;
     held.page_locking += 1;
     drop(held);
@@ -178,7 +178,7 @@ impl Drop for KeepsHostThread {
 
 impl Gates {
     /// Holds `stream` until `timeline` has reached `until`. The context is current; `ticket` is that of the wait.
-    pub(super) fn hold(
+    pub(crate) fn hold(
         &self,
         track: &Track,
         stream: CUstream,
@@ -202,7 +202,7 @@ impl Gates {
     ///
     /// # Errors
     /// The gate would never open, or another one would not.
-    pub(super) fn hold_by_call(
+    pub(crate) fn hold_by_call(
         &self,
         context: &Context,
         ticket: Ticket,
@@ -243,7 +243,7 @@ impl Gates {
     }
 
     /// Gives the words back that the device has passed.
-    pub(super) fn collect(&self, track: &Track) {
+    pub(crate) fn collect(&self, track: &Track) {
         let passed = track.passed();
         self.0.lock().retain(|(ticket, gate)| {
             let over = *ticket <= passed && gate.open.load(Ordering::Relaxed);
@@ -256,7 +256,7 @@ impl Gates {
     }
 
     /// How many are not open.
-    pub(super) fn closed(&self) -> usize {
+    pub(crate) fn closed(&self) -> usize {
         self.0.lock().iter().filter(|(_, gate)| !gate.open.load(Ordering::Relaxed)).count()
     }
 }

@@ -13,14 +13,17 @@
 //! 5. The streams of a capture go back to the pool as they came: nothing has run on them. One that the driver, asked after a capture that
 //!    failed, still captures does not.
 
-use super::api::{Answer, CUstream, opened};
 use super::capturing::{Relaxed, is_captured};
-use super::context::Context;
-use super::events::PooledEvent;
-use super::functions::{Function, no_such_shared};
-use super::handles::{Handles, Reserved};
-use super::raw_streams::RawStream;
-use super::{copy, launch, library, requirements};
+use super::copy;
+use super::launch;
+use crate::driver::cuda::api::{Answer, CUstream, opened};
+use crate::driver::cuda::completion::events::PooledEvent;
+use crate::driver::cuda::context::Context;
+use crate::driver::cuda::modules::functions::{Function, no_such_shared};
+use crate::driver::cuda::modules::handles::{Handles, Reserved};
+use crate::driver::cuda::modules::library;
+use crate::driver::cuda::raw_streams::RawStream;
+use crate::driver::cuda::requirements;
 use crate::driver::{DriverError, DriverGraph, Launch, Plan, Step, Work};
 use crate::kernel::{Arg, Args, Kernel, LaunchConfig, LibraryDriver, Workspace};
 use cudarc::driver::sys::{CUgraph, CUgraphExec};
@@ -36,7 +39,7 @@ const USE_NODE_PRIORITY: u64 = 8;
 
 /// A graph that can be launched.
 #[derive(Debug)]
-pub(super) struct Executable {
+pub(crate) struct Executable {
     context: &'static Context,
     raw: CUgraphExec,
     /// The driver does not promise that two threads may launch one graph at once, and without the order check they may want to.
@@ -50,7 +53,7 @@ unsafe impl Sync for Executable {}
 
 impl Executable {
     /// Launches it. Its context is current.
-    pub(super) fn launch(&self, stream: CUstream) -> Answer {
+    pub(crate) fn launch(&self, stream: CUstream) -> Answer {
         let _launching = self.launching.lock();
         // SAFETY: cuGraphLaunch takes a live graph and a live stream of one context.
         unsafe { opened().cuGraphLaunch(self.raw, stream) }
@@ -81,7 +84,7 @@ struct Handle(CUgraphExec);
 unsafe impl Send for Handle {}
 
 /// Makes a graph of a plan.
-pub(super) fn instantiate(context: &'static Context, plan: &Plan) -> Result<DriverGraph, DriverError> {
+pub(crate) fn instantiate(context: &'static Context, plan: &Plan) -> Result<DriverGraph, DriverError> {
     let entered = context.enter().map_err(|failed| context.driver_error(failed))?;
     let functions = functions(context, plan)?;
     let mut streams = Vec::with_capacity(plan.streams.len());
@@ -145,7 +148,7 @@ fn functions(context: &'static Context, plan: &Plan) -> Result<HashMap<usize, Fu
 }
 
 /// What libraries want on each of the plan's streams, in bytes.
-pub(super) fn workspace_bytes(context: &Context, plan: &Plan) -> Result<Vec<usize>, DriverError> {
+pub(crate) fn workspace_bytes(context: &Context, plan: &Plan) -> Result<Vec<usize>, DriverError> {
     let mut bytes = vec![0; plan.streams.len()];
     for step in &plan.steps {
         if let Work::Launch(Launch { kernel: Kernel { library: Some(library), .. }, .. }) = &step.work {

@@ -2,13 +2,13 @@
 //!
 //! A function, and the drop of what it owns, may still let go of streams and buffers. What that needs of the driver is done by
 //! another thread: markers by who holds the stream's lock ([`DriverStream::may_signal`](crate::driver::DriverStream)), the end of
-//! memory by `background`. What else would reach the driver from here is refused ([`Context::enter`](super::context::Context)).
+//! memory by `background`. What else would reach the driver from here is refused ([`Context::enter`](crate::driver::cuda::context::Context)).
 
-use super::api::{Answer, CUstream, opened};
-use super::reactor;
-use super::track::Track;
 use crate::background::{self, Duty};
 use crate::driver::HostFn;
+use crate::driver::cuda::api::{Answer, CUstream, opened};
+use crate::driver::cuda::completion::reactor;
+use crate::driver::cuda::completion::track::Track;
 use crate::error::{Error, ErrorKind};
 use crate::order::Site;
 use crate::reentry::{self, Caller};
@@ -19,7 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// A host function on its way. The driver holds one reference until it has called it, which it never does on a dead context.
-pub(super) struct Job {
+pub(crate) struct Job {
     function: Mutex<Option<HostFn>>,
     track: Arc<Track>,
     site: Site,
@@ -34,14 +34,14 @@ impl std::fmt::Debug for Job {
 
 impl Job {
     /// Drops the function uncalled.
-    pub(super) fn forget(&self) {
+    pub(crate) fn forget(&self) {
         let function = self.function.lock().take();
         let _ = catch_unwind(AssertUnwindSafe(|| drop(function)));
     }
 }
 
 /// Enqueues `function`. The context is current.
-pub(super) fn enqueue(
+pub(crate) fn enqueue(
     stream: CUstream,
     track: &Arc<Track>,
     site: Site,
@@ -79,7 +79,7 @@ unsafe extern "C" fn call(data: *mut c_void) {
         ErrorKind::Fault,
         format!(
             "{}: panicked: {why}; cuda:{} accepts no more work in this runtime",
-            super::fault::named(job.site, job.track.label(), job.ticket),
+            crate::driver::cuda::faults::fault::named(job.site, job.track.label(), job.ticket),
             job.track.context.ordinal
         ),
     );

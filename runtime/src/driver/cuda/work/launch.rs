@@ -1,9 +1,9 @@
 //! A launch: arguments by reference, and the attributes that only some launches have.
 
-use super::api::{Answer, CUstream, opened};
-use super::functions::Function;
-use super::software;
 use crate::driver::Launch;
+use crate::driver::cuda::api::{Answer, CUstream, opened};
+use crate::driver::cuda::modules::functions::Function;
+use crate::driver::cuda::modules::software;
 use crate::kernel::ParamKind;
 use cudarc::driver::sys;
 use smallvec::SmallVec;
@@ -14,7 +14,7 @@ const FEW: usize = 8;
 
 /// Enqueues it. The context is current, and dynamic shared memory was allowed.
 #[inline]
-pub(super) fn launch(launch: &Launch, function: Function, stream: CUstream) -> Answer {
+pub(crate) fn launch(launch: &Launch, function: Function, stream: CUstream) -> Answer {
     let args = &launch.args[..];
     if args.len() <= FEW {
         let mut few = [std::ptr::null_mut(); 2 * FEW];

@@ -6,7 +6,7 @@
 //! profiler writes its own functions into the slots. What it leaves empty is not called. Names and numbers are those of nvtxTypes.h
 //! and nvToolsExt.h.
 
-use super::super::loader;
+use crate::driver::cuda::loader;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt::Display;
 use std::path::PathBuf;
