@@ -8,6 +8,7 @@
 //! * `marks`: which bytes a refused write did not write, and whose work is not to read them;
 //! * `conflict`: the refusal as text.
 #![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod access;
 mod check;

@@ -6,38 +6,27 @@
 //! 2. Every call into the driver happens inside [`Context::enter`]: drops run on threads without a
 //!    current context, and the caller's context is restored. A thread that had none keeps that of
 //!    device 0, which is what the CUDA runtime would choose for it, and saves two calls an op.
-//! 3. A fault ends the context for the process: each runtime's [`Health`] learns of it, and all
-//!    waiters are woken. A call that touches two devices answers with the error of either, and many
-//!    codes may mean anything ([`diagnosis`](super::faults::diagnosis)): then the context is asked, on a
-//!    stream of its own, before it is given up.
-//! 4. What a dead device may still be using is kept for good: nobody says when a copy that had begun has ended.
 
-use super::api::{self, Answer, Api, CUcontext, CUdevice, CUevent, CUstream, Failed, opened};
-use super::completion::events::{DISABLE_TIMING, EventPool};
+use super::api::{self, Answer, CUcontext, CUdevice, CUstream, Failed, opened};
+use super::completion::events::EventPool;
 use super::completion::track::Track;
 use super::completion::words::Words;
 use super::faults::checks::Checks;
-use super::faults::dependents::Dependent;
 use super::faults::depends::DependsOn;
-use super::faults::diagnosis::{ASKED_EVERY, Doubt, LONGEST_DOUBT, Meaning};
-use super::faults::fault;
+use super::faults::life::Life;
 use super::modules::functions::Functions;
 use super::modules::handles::Handles;
 use super::profiling::spans::Clock;
 use super::raw_streams::RawStreams;
 use super::work::capturing::{Lent, Relaxed};
 use crate::background::{self, Duty};
-use crate::driver::{DeviceProperties, Health};
-use crate::error::Error;
-use crate::order::Site;
-use crate::timeline::{Keep, Ticket, Timeline};
+use crate::driver::DeviceProperties;
+use crate::timeline::Timeline;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int};
-use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::Instant;
 
 /// Device attributes by their numbers in `CUdevice_attribute` (cuda.h).
 pub(crate) mod attribute {
@@ -67,33 +56,14 @@ pub(crate) struct Context {
     pub(crate) has_words: OnceLock<bool>,
     /// The device's properties that never change.
     pub(crate) properties: OnceLock<DeviceProperties>,
-    /// A stream that never captures and never gets work: asked whether the context lives.
-    health_stream: CUstream,
-    /// The event that is recorded there.
-    health_event: CUevent,
-    doubt: Mutex<Doubt>,
+    pub(crate) life: Life,
     pub(crate) checks: Checks,
     pub(crate) clock: Clock,
-    dead: OnceLock<Failed>,
-    dying: Mutex<()>,
-    /// The error that says so, set after `dead`.
-    fault: OnceLock<Error>,
-    /// Set when who waits on it was woken.
-    has_woken: OnceLock<()>,
-    healths: Mutex<Vec<Weak<Health>>>,
     pub(crate) tracks: Mutex<Vec<Weak<Track>>>,
-    /// What was in use when it died.
-    never_freed: Mutex<Vec<Keep>>,
-    /// Streams of other devices that wait for work of this one.
-    dependents: Mutex<Vec<Dependent>>,
     pub(crate) depends_on: DependsOn,
-    /// Its own streams that stand at a wait for a device that failed, and the tickets of those waits.
-    standing: Mutex<Vec<(Arc<Track>, Ticket)>>,
     peers: Mutex<BTreeMap<u32, bool>>,
     /// Whether each op is waited for, as `CUDA_LAUNCH_BLOCKING=1` asks.
     pub(crate) blocking: bool,
-    /// The ops that are waited for just now, where each is.
-    waited_for: Mutex<Vec<(Arc<str>, Ticket, Site)>>,
     /// Whether a launch has been told of that blocked because the driver's queue was full.
     pub(crate) told_of_full_queue: AtomicBool,
 }
@@ -104,14 +74,6 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 static CONTEXTS: Mutex<BTreeMap<u32, &'static Context>> = Mutex::new(BTreeMap::new());
-
-/// The state of a context as far as a failed call tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    Alive,
-    Unclear,
-    Dead,
-}
 
 /// A context that is current until this is dropped.
 pub(crate) struct Entered {
@@ -126,18 +88,6 @@ impl Drop for Entered {
             // nothing to put back.
             let _ = unsafe { opened().cuCtxSetCurrent(before) };
         }
-    }
-}
-
-/// An op that is waited for, until this is dropped.
-struct WaitedFor<'a> {
-    context: &'a Context,
-    op: (Arc<str>, Ticket, Site),
-}
-
-impl Drop for WaitedFor<'_> {
-    fn drop(&mut self) {
-        self.context.waited_for.lock().retain(|op| *op != self.op);
     }
 }
 
@@ -202,12 +152,7 @@ impl Context {
         unsafe { api.cuCtxSetCurrent(raw) }?;
         let is_noticed = before != raw && (!before.is_null() || ordinal != 0);
         let _entered = Entered { restore: is_noticed.then_some(before) };
-        let mut health_stream = std::ptr::null_mut();
-        // SAFETY: cuStreamCreateWithPriority writes a stream.
-        unsafe { api.cuStreamCreateWithPriority(&raw mut health_stream, NON_BLOCKING, 0) }?;
-        let mut health_event = std::ptr::null_mut();
-        // SAFETY: cuEventCreate writes an event.
-        unsafe { api.cuEventCreate(&raw mut health_event, DISABLE_TIMING) }?;
+        let life = Life::begin()?;
         let words = Words::default();
         // If it fails now, whoever takes the first word learns why.
         let _ = words.grow();
@@ -225,24 +170,13 @@ impl Context {
             handles: Handles::default(),
             has_words: OnceLock::new(),
             properties: OnceLock::new(),
-            health_stream,
-            health_event,
-            doubt: Mutex::default(),
+            life,
             checks: Checks::default(),
             clock: Clock::default(),
-            dead: OnceLock::new(),
-            dying: Mutex::new(()),
-            fault: OnceLock::new(),
-            has_woken: OnceLock::new(),
-            healths: Mutex::default(),
             tracks: Mutex::default(),
-            never_freed: Mutex::default(),
-            dependents: Mutex::default(),
             depends_on: DependsOn::default(),
-            standing: Mutex::default(),
             peers: Mutex::default(),
             blocking: std::env::var("CUDA_LAUNCH_BLOCKING").is_ok_and(|on| on == "1"),
-            waited_for: Mutex::default(),
             told_of_full_queue: AtomicBool::new(false),
         })
     }
@@ -289,7 +223,7 @@ impl Context {
 
     /// A stream that never gets work.
     pub(crate) fn idle_stream(&self) -> CUstream {
-        self.health_stream
+        self.life.stream
     }
 
     pub(crate) fn raw(&self) -> CUcontext {
@@ -307,27 +241,6 @@ impl Context {
         Ok(value)
     }
 
-    /// A runtime wants to know when the context dies, or that it has.
-    pub(crate) fn watch(&self, health: &Arc<Health>) {
-        let mut healths = self.healths.lock();
-        healths.retain(|health| health.strong_count() > 0);
-        healths.push(Arc::downgrade(health));
-        drop(healths);
-        if let Some(fault) = self.fault.get() {
-            health.note(fault.clone());
-        }
-    }
-
-    /// The error that killed it.
-    pub(crate) fn death(&self) -> Option<Failed> {
-        self.dead.get().copied()
-    }
-
-    /// As [`death`](Self::death), in the words of the fault.
-    pub(crate) fn fault(&self) -> Option<&Error> {
-        self.fault.get()
-    }
-
     /// The streams that there are.
     pub(crate) fn live_tracks(&self) -> Vec<Arc<Track>> {
         self.tracks.lock().iter().filter_map(Weak::upgrade).collect()
@@ -338,205 +251,9 @@ impl Context {
         self.live_tracks().into_iter().find(|track| track.is_followed_by(timeline))
     }
 
-    /// Asks whether the context lives, and notes it if it does not.
-    pub(crate) fn look_after(&'static self) -> Answer {
-        self.ask().inspect_err(|failed| {
-            self.believe(*failed, None);
-        })
-    }
-
-    /// Asks the driver whether the context lives, on a stream that never gets work. An error that
-    /// says nothing about the device is no answer, and so no error here.
-    ///
-    /// Does not touch a stream that might capture, nor wait for one; but calls of a context may
-    /// wait for each other, and this one for a launch that waits for room.
-    pub(crate) fn ask(&'static self) -> Answer {
-        self.ask_by(|api| {
-            // SAFETY: cuStreamQuery takes a live stream: this one is never destroyed.
-            unsafe { api.cuStreamQuery(self.health_stream) }?;
-            // Nothing says that a query of an empty stream looks for faults; work that is put there
-            // does. Not again while the last one is on its way: the stream may share a hardware
-            // queue with one that is held. SAFETY: cuEventRecordWithFlags takes a live event and a
-            // live stream of one context: neither is ever destroyed. By this entry point, so that
-            // who counts or traces calls can tell a question from the program's events.
-            unsafe { api.cuEventRecordWithFlags(self.health_event, self.health_stream, 0) }
-        })
-    }
-
-    /// The cheap half of [`ask`](Self::ask), for a caller whose own work has completed.
-    pub(crate) fn query(&self) -> Answer {
-        // SAFETY: cuStreamQuery takes a live stream: this one is never destroyed.
-        self.ask_by(|api| unsafe { api.cuStreamQuery(self.health_stream) })
-    }
-
-    fn ask_by(&self, question: impl FnOnce(&Api) -> Answer) -> Answer {
-        if let Some(failed) = self.death() {
-            return Err(failed);
-        }
-        match self.enter_relaxed().and_then(|_entered| question(opened())) {
-            Err(failed) if failed.meaning() != Meaning::Innocent => Err(failed),
-            answer => {
-                if answer.is_ok() {
-                    self.doubt.lock().ends();
-                }
-                Ok(())
-            }
-        }
-    }
-
-    /// Takes note of a call that failed, and asks the context if that leaves it in doubt. Returns
-    /// whether it is known to be dead. Does not wait for a doubt to end.
-    #[cold]
-    pub(crate) fn note_failure(&'static self, failed: Failed) -> bool {
-        self.judge(failed, None) == Verdict::Dead
-    }
-
-    /// Like [`note_failure`](Self::note_failure), but waits for a doubt to end, a quarter of a
-    /// second at most. `culprit`: the op, if it is known which.
-    #[cold]
-    pub(crate) fn is_killed_by(&'static self, failed: Failed, culprit: Option<&dyn Display>) -> bool {
-        let since = Instant::now();
-        loop {
-            match self.judge(failed, culprit) {
-                Verdict::Dead => return true,
-                // Between two questions to a device that may be dead; a call to a healthy one never
-                // comes here.
-                Verdict::Unclear if since.elapsed() < LONGEST_DOUBT => std::thread::sleep(ASKED_EVERY),
-                _ => return false,
-            }
-        }
-    }
-
-    fn judge(&'static self, failed: Failed, culprit: Option<&dyn Display>) -> Verdict {
-        if self.is_dead() {
-            return Verdict::Dead;
-        }
-        match failed.meaning() {
-            Meaning::Innocent => Verdict::Alive,
-            Meaning::Fault if !failed.may_be_anothers() => self.believe(failed, culprit),
-            _ => self.ask().map_or_else(|answer| self.believe(answer, culprit), |()| Verdict::Alive),
-        }
-    }
-
-    /// Takes note of an error that can only be this context's own.
-    fn believe(&'static self, failed: Failed, culprit: Option<&dyn Display>) -> Verdict {
-        if self.is_dead() {
-            return Verdict::Dead;
-        }
-        let is_dead = match failed.meaning() {
-            Meaning::Innocent => return Verdict::Alive,
-            Meaning::Fault => true,
-            Meaning::Unclear => self.doubt.lock().deepens(Instant::now(), self.completed()),
-        };
-        if !is_dead {
-            return Verdict::Unclear;
-        }
-        self.note_death(failed, culprit);
-        Verdict::Dead
-    }
-
     /// A number that grows when work of the device completes. It falls when a stream is dropped.
     pub(crate) fn completed(&self) -> u64 {
         self.live_tracks().iter().map(|track| track.passed()).sum()
-    }
-
-    /// Returns true if the context is known to be dead, once every runtime has been notified.
-    fn is_dead(&self) -> bool {
-        self.death().is_some() && {
-            drop(self.dying.lock());
-            true
-        }
-    }
-
-    /// Notes that the context is dead: every runtime's health is told, and nobody is woken yet,
-    /// since the caller may hold a lock; the reactor wakes them.
-    #[cold]
-    fn note_death(&'static self, failed: Failed, culprit: Option<&dyn Display>) {
-        let _dying = self.dying.lock();
-        if self.dead.set(failed).is_err() {
-            return;
-        }
-        let waited_for = self.only_waited_for();
-        let culprit = culprit.or(waited_for.as_ref().map(|op| op as &dyn Display));
-        let fault = fault::error(self.ordinal, failed, culprit, &self.live_tracks());
-        let fault = self.fault.get_or_init(|| fault);
-        for health in self.healths.lock().iter().filter_map(Weak::upgrade) {
-            health.note(fault.clone());
-        }
-        super::completion::reactor::bury(self);
-    }
-
-    /// Where each op is waited for: this one is, until the returned value is dropped.
-    #[cold]
-    pub(crate) fn wait_for(&self, label: &str, ticket: Ticket, site: Site) -> impl Drop {
-        let op = (Arc::from(label), ticket, site);
-        self.waited_for.lock().push(Clone::clone(&op));
-        WaitedFor { context: self, op }
-    }
-
-    /// Where each op is waited for, the one that is, unless there are several.
-    fn only_waited_for(&self) -> Option<String> {
-        match &self.waited_for.lock()[..] {
-            [(label, ticket, site)] => Some(fault::named(*site, label, *ticket)),
-            _ => None,
-        }
-    }
-
-    /// By the reactor, after [`note_death`](Self::note_death): nothing of the context starts any more.
-    pub(crate) fn fail_and_wake(&self) {
-        for track in self.live_tracks() {
-            let kept = track.abandon();
-            self.never_freed.lock().extend(kept);
-        }
-        let healths: Vec<_> = self.healths.lock().iter().filter_map(Weak::upgrade).collect();
-        for health in healths {
-            health.wake_everybody();
-        }
-        let _ = self.has_woken.set(());
-        // Asks the streams that wait for it, which the reactor does not.
-        self.checks.lives(None);
-    }
-
-    /// Sees to the streams that wait for this dead device. Again and again, while somebody waits for them. Calls the driver.
-    pub(crate) fn settle_dependents(&self) {
-        let (Some(fault), Some(())) = (self.fault.get(), self.has_woken.get()) else { return };
-        let mut dependents = std::mem::take(&mut *self.dependents.lock());
-        dependents.retain_mut(|dependent| !dependent.settle(fault));
-        if !dependents.is_empty() {
-            self.dependents.lock().append(&mut dependents);
-        }
-    }
-
-    /// This device has failed in the runtime whose health that is.
-    pub(crate) fn fail_dependents(&self, health: &Arc<Health>, why: &Error) {
-        let theirs = |dependent: &mut Dependent| Arc::ptr_eq(&dependent.health, health);
-        let dependents: Vec<_> = self.dependents.lock().extract_if(.., theirs).collect();
-        dependents.iter().for_each(|dependent| dependent.fail_if_it_waits(why));
-    }
-
-    /// `dependent` waits for work of this device.
-    pub(crate) fn add_dependent(&self, dependent: Dependent) {
-        let mut dependents = self.dependents.lock();
-        if dependents.len() == dependents.capacity() {
-            dependents.retain(Dependent::still_waits);
-        }
-        dependents.push(dependent);
-    }
-
-    /// `track`, of this device, stands at the wait with that ticket, perhaps for ever.
-    pub(crate) fn note_standing(&self, track: Arc<Track>, ticket: Ticket) {
-        self.standing.lock().push((track, ticket));
-    }
-
-    /// Returns true if a stream of it stands at a wait for a device that failed. Then a call that
-    /// waits for everything on the device would not return, whichever runtime makes it.
-    pub(crate) fn has_standing_stream(&self) -> bool {
-        let mut standing = self.standing.lock();
-        let over: Vec<_> = standing.extract_if(.., |(track, ticket)| track.passed() >= *ticket).collect();
-        let some = !standing.is_empty();
-        drop(standing);
-        drop(over);
-        some
     }
 
     /// Lets this device's kernels and copies reach the memory of `peer` directly, if the machine can: asked and enabled once.

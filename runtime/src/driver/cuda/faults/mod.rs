@@ -5,4 +5,5 @@ pub(crate) mod dependents;
 pub(crate) mod depends;
 pub(crate) mod diagnosis;
 pub(crate) mod fault;
+pub(crate) mod life;
 pub(crate) mod recent;
