@@ -17,95 +17,37 @@
 //! 5. A device that fails for good says so once through [`Health::fail`], runs nothing more, and then lets go of what
 //!    its timelines keep ([`Timeline::abandon`]) once nothing running can touch it.
 
+mod command;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 mod health;
 mod panic;
 mod plan;
+mod properties;
 mod stamp;
 
+pub use command::{
+    Claim, Command, Copy, CopyKind, DriverEvent, DriverGraph, Fill, HostFn, Launch, Point, Submission,
+};
 pub use health::Health;
 pub(crate) use panic::message_of;
 pub(crate) use plan::OF_ONE_DEVICE;
 pub use plan::{Plan, PlanStream, Step, Work};
+pub use properties::{
+    Completion, DeviceProperties, DevicePtr, FreeMemory, Priority, RawHandle, StreamOptions, WakeUp,
+};
 pub use stamp::Stamp;
 
 use crate::device::DeviceId;
-use crate::kernel::{Arg, Args, Kernel, LaunchConfig, Param, ParamKind, Workspace};
-use crate::order::ByteRange;
+use crate::kernel::{Kernel, LaunchConfig};
 use crate::order::Site;
 use crate::timeline::{Ticket, Timeline};
 use std::any::Any;
-use std::ffi::c_void;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// An address in a device's memory. On the CPU device it is the host address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct DevicePtr(pub u64);
-
-impl DevicePtr {
-    /// The address `bytes` further on.
-    #[inline]
-    pub const fn offset(self, bytes: u64) -> Self {
-        DevicePtr(self.0 + bytes)
-    }
-}
-
-/// How a driver lets tickets become complete.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Completion {
-    /// The driver completes each ticket by itself.
-    EveryOp,
-    /// Only tickets that [`DriverStream::signal`] was called for.
-    Signalled,
-}
-
-/// How eagerly the host looks for what a device that signals has done: what a wake-up may cost against what it may be late by.
-///
-/// One thread a process, the reactor, looks for all CUDA devices, and sleeps where nothing is awaited. While something is, it spins,
-/// then yields, then sleeps for a sixteenth of the time that nothing has happened, at most a millisecond: work that takes long
-/// costs little, and is seen late by a sixteenth of what it took. What is said here is how long it spins before. If runtimes say
-/// different things, the most eager of those that wait for something counts. The CPU device wakes who waits by itself.
-///
-/// Set by [`RuntimeBuilder::wake_up`](crate::RuntimeBuilder::wake_up) or, in a runtime made
-/// [from the environment](crate::RuntimeBuilder::from_env), by `WARPLINE_WAKE_UP`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum WakeUp {
-    /// Never spins: wake-ups are late by 50 µs or more, and cost least.
-    LowPower,
-    /// Spins for 20 µs after something happened, then sleeps for ever longer times.
-    #[default]
-    Balanced,
-    /// Spins for 200 µs after something happened, and for 20 µs in each `poll` of something unfinished: takes a core while
-    /// something is awaited.
-    LowLatency,
-}
-
-/// How urgently a stream's work is picked when several streams could run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Priority {
-    /// Below the priority that other libraries' streams have by default. On CUDA devices that have
-    /// no lower one, which are most, the same as `Normal`.
-    Low,
-    /// The priority that other libraries' streams have by default: 0 on CUDA devices.
-    #[default]
-    Normal,
-    /// The highest that the device has.
-    High,
-}
-
-/// The memory of a device when it could not give more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FreeMemory {
-    /// Bytes that could still be had.
-    pub free_bytes: usize,
-    /// Bytes of the device in all.
-    pub total_bytes: usize,
-}
 
 /// Why a driver call failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -337,82 +279,6 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
     fn shut_down(&self);
 }
 
-/// What a stream is made with.
-#[derive(Clone, Debug, Default)]
-pub struct StreamOptions {
-    /// The name in errors and traces.
-    pub label: Arc<str>,
-    /// How urgent it is.
-    pub priority: Priority,
-    /// The stream's public number, for traces.
-    pub key: u64,
-    /// The number of its runtime in this process, for traces.
-    pub runtime: u64,
-    /// Somebody else's stream to work on, which lives for as long as this one.
-    pub borrowed: Option<RawHandle>,
-}
-
-/// A driver's own handle of a stream: a `CUstream`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RawHandle(*mut c_void);
-
-// SAFETY: it is a number until the driver gets it, and drivers take streams from any thread.
-unsafe impl Send for RawHandle {}
-// SAFETY: as above.
-unsafe impl Sync for RawHandle {}
-
-impl RawHandle {
-    /// A handle of this value.
-    pub fn new<T>(handle: *mut T) -> Self {
-        RawHandle(handle.cast())
-    }
-
-    /// Its value.
-    pub fn as_ptr(self) -> *mut c_void {
-        self.0
-    }
-}
-
-/// What sort of device one is, from [`Device::properties`](crate::Device::properties).
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct DeviceProperties {
-    /// Its name, as its maker has it: `NVIDIA L4`. The same for devices of one model.
-    pub name: String,
-    /// Its memory, in bytes; 0 if that is not known, as of the CPU device.
-    pub total_bytes: usize,
-    /// What tells it from others, whatever `CUDA_VISIBLE_DEVICES` numbers it as; `nvidia-smi -L` shows it. None of a CPU device.
-    pub uuid: Option<[u8; 16]>,
-    /// The compute capability of a GPU, major and minor: (9, 0) is Hopper's.
-    pub compute_capability: Option<(u32, u32)>,
-    /// Streaming multiprocessors of a GPU, worker threads else.
-    pub multiprocessors: u32,
-    /// The most dynamic shared memory that a launch can ask for, in bytes a block
-    /// ([`LaunchConfig::with_shared_bytes`](crate::kernel::LaunchConfig::with_shared_bytes)).
-    pub shared_bytes_per_block: u32,
-    /// Whether all blocks of a launch can wait for each other
-    /// ([`LaunchConfig::cooperatively`](crate::kernel::LaunchConfig::cooperatively)).
-    pub cooperative_launch: bool,
-    /// Whether the device writes its progress to host memory by itself; else events are asked, which costs more for each wake-up.
-    pub completion_words: bool,
-}
-
-impl DeviceProperties {
-    /// Those of a device of which nothing is known but its name.
-    pub fn unknown(name: String) -> Self {
-        DeviceProperties {
-            name,
-            total_bytes: 0,
-            uuid: None,
-            compute_capability: None,
-            multiprocessors: 0,
-            shared_bytes_per_block: 0,
-            cooperative_launch: false,
-            completion_words: false,
-        }
-    }
-}
-
 /// One stream of a device.
 ///
 /// # Safety
@@ -485,225 +351,5 @@ pub unsafe trait DriverStream: Send + Sync + fmt::Debug + 'static {
     /// If the driver does not take it, or has no raw streams.
     fn call_now(&self, _site: Site, _function: HostFn) -> Result<(), DriverError> {
         Err(DriverError::Refused("the device has no raw streams".into()))
-    }
-}
-
-/// A driver's own mark on a stream.
-pub type DriverEvent = Arc<dyn Any + Send + Sync>;
-
-/// What a driver made of a [`Plan`].
-pub type DriverGraph = Arc<dyn Any + Send + Sync>;
-
-/// One piece of work.
-#[derive(Debug)]
-pub struct Submission {
-    /// Its place on the stream.
-    pub ticket: Ticket,
-    /// What it is called and who asked for it.
-    pub site: Site,
-    /// What to do.
-    pub command: Command,
-    /// The bytes it touches, where the order check does not vouch for them (every mode but `deny`).
-    pub claims: Option<Box<[Claim]>>,
-}
-
-impl Submission {
-    /// The newest ticket that is reached when it is over.
-    #[inline]
-    pub fn reaches(&self) -> Ticket {
-        match self.command {
-            Command::Edge(_) => self.ticket - 1,
-            _ => self.ticket,
-        }
-    }
-}
-
-/// Bytes that a piece of work touches, by absolute address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claim {
-    /// Which bytes: offsets are addresses.
-    pub range: ByteRange,
-    /// Whether they are written.
-    pub exclusive: bool,
-}
-
-/// What a stream can do.
-#[derive(Debug)]
-pub enum Command {
-    /// Move bytes.
-    Copy(Copy),
-    /// Repeat a pattern.
-    Fill(Fill),
-    /// Run a kernel.
-    Launch(Launch),
-    /// Run all of a graph. The same one again runs after that.
-    Graph(DriverGraph),
-    /// Hold the stream until another timeline has got somewhere.
-    Wait(Point),
-    /// Hold the work that comes next, whose ticket this has. It does not reach that ticket, and
-    /// where it is submitted, that work follows or its ticket goes to other work.
-    Edge(Point),
-    /// Nothing: a wait whose order holds already takes its ticket.
-    Elided,
-    /// Call a host function in stream order.
-    Call(HostFn),
-    /// Note the time at which the stream gets here.
-    Stamp(Arc<Stamp>),
-    /// Nothing: others enqueue what this ticket stands for, on the raw stream.
-    Foreign,
-}
-
-impl Command {
-    /// Drops what was not enqueued, which may own anything of its user's, where no stream's lock is held.
-    #[cold]
-    pub(crate) fn drop_elsewhere(self) {
-        if let Command::Call(function) = self {
-            crate::background::detach(move || drop(function));
-        }
-    }
-
-    /// What sort of work it is, in one word, for traces.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Command::Copy(_) => "copy",
-            Command::Fill(_) => "fill",
-            Command::Launch(_) => "kernel",
-            Command::Graph(_) => "graph",
-            Command::Wait(_) | Command::Edge(_) | Command::Elided => "wait",
-            Command::Call(_) => "call",
-            Command::Stamp(_) => "stamp",
-            Command::Foreign => "foreign",
-        }
-    }
-
-    /// Returns the place that a wait holds the stream for.
-    pub fn holds_until(&self) -> Option<&Point> {
-        match self {
-            Command::Wait(point) | Command::Edge(point) => Some(point),
-            _ => None,
-        }
-    }
-
-    /// Bytes moved or touched, for traces.
-    pub fn bytes(&self) -> u64 {
-        match self {
-            Command::Copy(copy) => (copy.width_bytes * copy.height) as u64,
-            Command::Fill(fill) => (fill.width_bytes * fill.height) as u64,
-            Command::Launch(launch) => launch.bytes(),
-            Command::Graph(_)
-            | Command::Wait(_)
-            | Command::Edge(_)
-            | Command::Elided
-            | Command::Call(_)
-            | Command::Stamp(_)
-            | Command::Foreign => 0,
-        }
-    }
-}
-
-/// Which way bytes go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CopyKind {
-    /// Host memory to the device. A driver of the same backend gave or registered that memory, so
-    /// that the device may copy it while the host continues.
-    HostToDevice,
-    /// The device to host memory of the same sort.
-    DeviceToHost,
-    /// Within a device.
-    DeviceToDevice,
-    /// Between devices of one backend, or within one that is not the stream's.
-    Peer {
-        /// The device that `src` is on.
-        source: DeviceId,
-        /// The device that `dst` is on.
-        destination: DeviceId,
-    },
-}
-
-/// `height` rows of `width_bytes`; the pitches are the bytes between the starts of rows.
-#[derive(Clone, Copy, Debug)]
-pub struct Copy {
-    /// Which way.
-    pub kind: CopyKind,
-    /// First byte read.
-    pub src: u64,
-    /// Bytes between rows read.
-    pub src_pitch: usize,
-    /// First byte written.
-    pub dst: u64,
-    /// Bytes between rows written.
-    pub dst_pitch: usize,
-    /// Bytes a row.
-    pub width_bytes: usize,
-    /// Rows.
-    pub height: usize,
-}
-
-/// `height` rows of `width_bytes`, filled with the low `pattern_bytes` (1, 2, 4 or 8) of `pattern`, little-endian.
-#[derive(Clone, Copy, Debug)]
-pub struct Fill {
-    /// First byte written.
-    pub dst: DevicePtr,
-    /// Bytes between rows.
-    pub pitch: usize,
-    /// Bytes a row: a multiple of `pattern_bytes`.
-    pub width_bytes: usize,
-    /// Rows.
-    pub height: usize,
-    /// What is repeated.
-    pub pattern: u64,
-    /// How much of it.
-    pub pattern_bytes: u8,
-}
-
-/// A kernel with its arguments.
-#[derive(Clone, Debug)]
-pub struct Launch {
-    /// Which kernel.
-    pub kernel: &'static Kernel,
-    /// Grid, block, shared memory.
-    pub config: LaunchConfig,
-    /// One for each of the kernel's parameters.
-    pub args: Args,
-    /// Memory that the kernel's library may work in, if it is asked. In a graph that of the plan's
-    /// stream counts. In a box, since few launches have one and a command is to stay small.
-    pub workspace: Option<Box<Workspace>>,
-}
-
-impl Launch {
-    /// Bytes of all operands.
-    fn bytes(&self) -> u64 {
-        let bytes = |(param, arg): (&Param, &Arg)| match param.kind {
-            ParamKind::Slice { element_bytes, .. } => arg.len * element_bytes as u64,
-            ParamKind::Scalar { .. } => 0,
-        };
-        self.kernel.params.iter().zip(&self.args).map(bytes).sum()
-    }
-}
-
-/// A place on another timeline.
-#[derive(Clone)]
-pub struct Point {
-    /// Whose progress is waited for.
-    pub timeline: Arc<Timeline>,
-    /// How far it has to be.
-    pub ticket: Ticket,
-    /// The driver's mark there, if it made one.
-    pub event: Option<DriverEvent>,
-}
-
-impl fmt::Debug for Point {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Point").field("ticket", &self.ticket).finish_non_exhaustive()
-    }
-}
-
-/// A closure called once, in stream order, on a thread of the driver's choosing. A panic that comes
-/// out of it is a fault of the device: that of foreign work.
-pub struct HostFn(pub Box<dyn FnOnce() + Send>);
-
-impl fmt::Debug for HostFn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("HostFn")
     }
 }

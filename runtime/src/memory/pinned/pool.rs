@@ -1,0 +1,403 @@
+//! The blocks of page-locked memory of one device.
+
+use super::{NOWHERE, Pinned, PinnedBytes};
+use crate::driver::{Driver, DriverError};
+use crate::element::Element;
+use crate::error::{Error, ErrorKind};
+use crate::memory::stats::ByteSize;
+use crate::{background, reentry};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// What a pool may hold unless told otherwise.
+pub(crate) const DEFAULT_CAP_BYTES: usize = 4 << 30;
+
+const LEAST_BYTES: usize = 4 << 10;
+const COARSE_BYTES: usize = 1 << 20;
+/// The longest block that is made ahead of need. Longer ones would take as much RAM again as the
+/// program uses.
+const AHEAD_BYTES: usize = COARSE_BYTES;
+/// The driver's promise, and that of a buffer of no length.
+pub(super) const ALIGN_BYTES: usize = 64;
+
+/// The length of the block that serves `len_bytes`; `None` if there cannot be one.
+fn block_len(len_bytes: usize) -> Option<usize> {
+    if len_bytes <= COARSE_BYTES {
+        return Some(len_bytes.next_power_of_two().max(LEAST_BYTES));
+    }
+    len_bytes.checked_next_multiple_of(COARSE_BYTES).filter(|&len| isize::try_from(len).is_ok())
+}
+
+/// The page-locked memory of one device: in use, cached, and the peaks of both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PinnedStats {
+    /// Bytes of buffers in use, each at the length of its block.
+    pub allocated_bytes: usize,
+    /// The most `allocated_bytes` has been.
+    pub peak_allocated_bytes: usize,
+    /// Bytes page-locked: in use and cached.
+    pub reserved_bytes: usize,
+    /// The most `reserved_bytes` has been.
+    pub peak_reserved_bytes: usize,
+    /// The most `reserved_bytes` may be.
+    pub cap_bytes: usize,
+}
+
+/// A caching pool of page-locked host memory.
+#[derive(Debug)]
+pub(crate) struct PinnedPool {
+    driver: Arc<dyn Driver>,
+    state: Mutex<State>,
+    /// Signalled when a block was made ahead, or could not be.
+    grown: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// By length, last in first out. A length that was cached once keeps its empty list.
+    cached: BTreeMap<usize, Vec<HostBlock>>,
+    /// The lengths of which a block is to be made ahead.
+    wanted: BTreeSet<usize>,
+    /// The length of the block that is being made ahead; 0: none is.
+    growing: usize,
+    /// `reserved_bytes` includes what is being asked from the driver just now.
+    stats: PinnedStats,
+}
+
+/// The start of a block of host memory that nobody uses.
+#[derive(Debug)]
+pub(super) struct HostBlock(pub(super) NonNull<u8>);
+
+// SAFETY: an address in host memory, valid on every thread, owned by whoever has the value.
+unsafe impl Send for HostBlock {}
+
+fn not_null(ptr: *mut u8) -> Result<HostBlock, DriverError> {
+    let block = NonNull::new(ptr).map(HostBlock);
+    block.ok_or_else(|| DriverError::Refused("null instead of host memory".into()))
+}
+
+impl State {
+    fn cached(&mut self, len: usize) -> Option<(HostBlock, usize)> {
+        // Powers of two exactly; of the coarse ones the tightest that is not wasteful.
+        let most = if len > COARSE_BYTES { len + len / 4 } else { len };
+        let (&found, list) = self.cached.range_mut(len..=most).find(|(_, list)| !list.is_empty())?;
+        Some((list.pop()?, found))
+    }
+
+    /// Notes that a block of that length goes to a user. Returns whether another has to be made
+    /// ahead.
+    fn lend(&mut self, len: usize, ahead: bool) -> bool {
+        self.stats.allocated_bytes += len;
+        self.stats.peak_allocated_bytes = self.stats.peak_allocated_bytes.max(self.stats.allocated_bytes);
+        ahead
+            && len <= AHEAD_BYTES
+            && self.cached.get(&len).is_none_or(Vec::is_empty)
+            && self.wanted.insert(len)
+    }
+
+    fn reserve(&mut self, len: usize) {
+        self.stats.reserved_bytes += len;
+    }
+
+    fn note_peak(&mut self) {
+        self.stats.peak_reserved_bytes = self.stats.peak_reserved_bytes.max(self.stats.reserved_bytes);
+    }
+
+    /// Takes cached blocks out, the longest first, until no more than `at_most` bytes are reserved.
+    fn evict(&mut self, at_most: usize) -> Vec<(HostBlock, usize)> {
+        let mut evicted = Vec::new();
+        for (&len, list) in self.cached.iter_mut().rev() {
+            while self.stats.reserved_bytes > at_most {
+                let Some(block) = list.pop() else { break };
+                self.stats.reserved_bytes -= len;
+                evicted.push((block, len));
+            }
+        }
+        self.cached.retain(|_, list| !list.is_empty());
+        evicted
+    }
+}
+
+impl PinnedPool {
+    pub(crate) fn new(driver: Arc<dyn Driver>, cap_bytes: usize) -> Arc<Self> {
+        let stats = PinnedStats { cap_bytes, ..PinnedStats::default() };
+        Arc::new(PinnedPool {
+            driver,
+            state: Mutex::new(State { stats, ..State::default() }),
+            grown: Condvar::new(),
+        })
+    }
+
+    /// A cached block, if one fits. Never calls the driver.
+    pub(crate) fn try_take(self: &Arc<Self>, len_bytes: usize) -> Option<PinnedBytes> {
+        if len_bytes == 0 {
+            return Some(self.bytes(HostBlock(NonNull::without_provenance(NOWHERE)), 0, 0));
+        }
+        let len = block_len(len_bytes)?;
+        let mut state = self.state.lock();
+        let (block, len) = state.cached(len)?;
+        Some(self.lend(state, block, len, len_bytes))
+    }
+
+    /// Hands a block out, and has another made where it was the last of its length.
+    fn lend(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State>,
+        block: HostBlock,
+        len: usize,
+        len_bytes: usize,
+    ) -> PinnedBytes {
+        let wants_another = state.lend(len, self.driver.host_memory_is_slow());
+        drop(state);
+        if wants_another {
+            let pool = self.clone();
+            background::pin(self.driver.id(), move || pool.grow(len));
+        }
+        self.bytes(block, len, len_bytes)
+    }
+
+    /// Makes a block ahead of need, unless one came back or the cap leaves no room.
+    #[cold]
+    fn grow(&self, len: usize) {
+        let mut state = self.state.lock();
+        state.wanted.remove(&len);
+        let is_there = state.cached.get(&len).is_some_and(|list| !list.is_empty());
+        if is_there || state.stats.reserved_bytes.saturating_add(len) > state.stats.cap_bytes {
+            return;
+        }
+        state.reserve(len);
+        state.growing = len;
+        drop(state);
+        let made = self.driver.alloc_host_ahead(len).map(|made| made.and_then(not_null));
+        let mut state = self.state.lock();
+        state.growing = 0;
+        match made {
+            Some(Ok(block)) => {
+                state.note_peak();
+                state.cached.entry(len).or_default().push(block);
+            }
+            // No caller waits for this block. The next copy that needs one gets the error.
+            Some(Err(_)) | None => state.stats.reserved_bytes -= len,
+        }
+        drop(state);
+        self.grown.notify_all();
+    }
+
+    /// A cached block or one from the driver, which may take milliseconds.
+    ///
+    /// # Errors
+    /// `OutOfMemory` if the buffers in use leave too little of the cap, or the driver has no
+    /// memory; `Reentrant` if a host function would have the driver asked.
+    pub(crate) fn take(self: &Arc<Self>, len_bytes: usize) -> Result<PinnedBytes, Error> {
+        if let Some(bytes) = self.try_take(len_bytes) {
+            return Ok(bytes);
+        }
+        reentry::may_ask(&"pinned")?;
+        self.promise(len_bytes)?.keep()
+    }
+
+    /// Sets room aside for a block that the driver has yet to give. Never calls the driver.
+    ///
+    /// # Errors
+    /// `OutOfMemory` if the buffers in use leave too little of the cap.
+    pub(crate) fn promise(self: &Arc<Self>, len_bytes: usize) -> Result<Promise, Error> {
+        let Some(len) = block_len(len_bytes) else {
+            return Err(self.over_cap(len_bytes, self.stats().allocated_bytes));
+        };
+        let mut state = self.state.lock();
+        let cap = state.stats.cap_bytes;
+        let cached: usize = state.cached.iter().map(|(len, list)| len * list.len()).sum();
+        // A block that is made ahead will be cached, and gives way then.
+        let held = state.stats.reserved_bytes - cached - state.growing;
+        if len > cap.saturating_sub(held) {
+            drop(state);
+            return Err(self.over_cap(len_bytes, held));
+        }
+        let evicted = state.evict(cap - len);
+        state.reserve(len);
+        drop(state);
+        Ok(Promise { pool: self.clone(), len, len_bytes, evicted })
+    }
+
+    fn ask(&self, len: usize) -> Result<HostBlock, DriverError> {
+        self.driver.alloc_host(len).and_then(not_null)
+    }
+
+    #[cold]
+    fn not_given(&self, len_bytes: usize, held: usize, why: &DriverError) -> Error {
+        let kind = match why {
+            DriverError::OutOfMemory(_) => ErrorKind::OutOfMemory,
+            _ => ErrorKind::Driver,
+        };
+        let message = format!(
+            "{} gave no pinned memory: {} asked, {} in use: {why}; drop pinned buffers or use smaller ones",
+            self.driver.id(),
+            ByteSize(len_bytes),
+            ByteSize(held)
+        );
+        Error::new(kind, message)
+    }
+
+    /// `held`: in use, or being made for a copy.
+    #[cold]
+    fn over_cap(&self, len_bytes: usize, held: usize) -> Error {
+        let stats = self.stats();
+        let message = format!(
+            "the pinned memory of {} is at its cap: {} asked, {} in use of {}; drop pinned buffers or await the copies \
+             that hold them, or raise the cap",
+            self.driver.id(),
+            ByteSize(len_bytes),
+            ByteSize(held),
+            ByteSize(stats.cap_bytes)
+        );
+        Error::new(ErrorKind::OutOfMemory, message)
+    }
+
+    /// Page-locks memory that somebody else allocated, and takes it unless it is refused. It is not counted among the pool's.
+    ///
+    /// # Errors
+    /// `Driver` if the driver does not take it.
+    pub(crate) fn register<T: Element>(self: &Arc<Self>, elements: &mut Vec<T>) -> Result<Pinned<T>, Error> {
+        reentry::may_ask(&"pin")?;
+        let (len, len_bytes) = (elements.len(), size_of_val(&**elements));
+        let ptr = NonNull::from(elements.as_mut_slice()).cast::<u8>();
+        let mut owner = None;
+        if len_bytes > 0 {
+            // SAFETY: `Driver::register_host` needs memory that stays until it is unregistered: the vector's, which is dropped
+            // after that and not touched meanwhile.
+            unsafe { self.driver.register_host(ptr.as_ptr(), len_bytes) }.map_err(|why| {
+                let bytes = ByteSize(len_bytes);
+                let message = format!(
+                    "{} did not page-lock {bytes}: {why}; use a buffer from pinned() and copy into it",
+                    self.driver.id()
+                );
+                Error::new(ErrorKind::Driver, message)
+            })?;
+            owner = Some(Box::new(std::mem::take(elements)) as Box<dyn Any + Send>);
+        }
+        Ok(Pinned::new(
+            PinnedBytes { ptr, block_len: 0, len_bytes, elements: None, owner, pool: self.clone() },
+            len,
+        ))
+    }
+
+    /// The figures now.
+    pub(crate) fn stats(&self) -> PinnedStats {
+        self.state.lock().stats
+    }
+
+    /// Gives every cached block back to the driver; how many bytes.
+    pub(crate) fn empty(&self) -> usize {
+        let evicted = self.state.lock().evict(0);
+        let bytes = evicted.iter().map(|(_, len)| len).sum();
+        self.free(evicted);
+        bytes
+    }
+
+    /// Whose memory it is.
+    pub(super) fn driver(&self) -> &Arc<dyn Driver> {
+        &self.driver
+    }
+
+    /// Takes a block back that nobody uses any more.
+    pub(super) fn take_back(&self, block: HostBlock, block_len: usize) {
+        let mut state = self.state.lock();
+        state.stats.allocated_bytes -= block_len;
+        state.cached.entry(block_len).or_default().push(block);
+    }
+
+    fn bytes(self: &Arc<Self>, block: HostBlock, block_len: usize, len_bytes: usize) -> PinnedBytes {
+        PinnedBytes { ptr: block.0, block_len, len_bytes, elements: None, owner: None, pool: self.clone() }
+    }
+
+    fn free(&self, blocks: Vec<(HostBlock, usize)>) {
+        if blocks.is_empty() {
+            return;
+        }
+        let driver = self.driver.clone();
+        background::run_where_it_may_block(move || {
+            for (HostBlock(ptr), len) in blocks {
+                // SAFETY: `Driver::free_host` needs an allocation of this driver with its length, and no work that touches it. It
+                // was cached under its length, and a block is cached only after its owner, which a copy in flight keeps, was
+                // dropped.
+                unsafe { driver.free_host(ptr.as_ptr(), len) };
+            }
+        });
+    }
+}
+
+impl Drop for PinnedPool {
+    fn drop(&mut self) {
+        // Every `PinnedBytes` holds the pool: all blocks are cached.
+        self.empty();
+    }
+}
+
+/// Room in a pool for one block. Dropping it gives the room back.
+#[derive(Debug)]
+pub(crate) struct Promise {
+    pool: Arc<PinnedPool>,
+    len: usize,
+    len_bytes: usize,
+    /// The blocks that have to go back to the driver first.
+    evicted: Vec<(HostBlock, usize)>,
+}
+
+impl Promise {
+    /// Gets the block: from the driver, which may take milliseconds, unless one came back
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// `OutOfMemory` or `Driver` if the driver gives none.
+    pub(crate) fn keep(mut self) -> Result<PinnedBytes, Error> {
+        let (pool, len, len_bytes) = (self.pool.clone(), self.len, self.len_bytes);
+        let mut state = pool.state.lock();
+        while state.growing > 0 && state.stats.reserved_bytes > state.stats.cap_bytes {
+            pool.grown.wait(&mut state);
+        }
+        if let Some((block, len)) = state.cached(len) {
+            drop(state);
+            // Before the block counts as used, so that the figures never count both.
+            drop(self);
+            return Ok(pool.lend(pool.state.lock(), block, len, len_bytes));
+        }
+        let cap = state.stats.cap_bytes;
+        self.evicted.extend(state.evict(cap));
+        drop(state);
+        pool.free(std::mem::take(&mut self.evicted));
+        let mut answer = pool.ask(len);
+        if matches!(answer, Err(DriverError::OutOfMemory(_))) {
+            let evicted = pool.state.lock().evict(0);
+            pool.free(evicted);
+            answer = pool.ask(len);
+        }
+        match answer {
+            Ok(block) => {
+                // The room is the block's from here on.
+                self.len = 0;
+                let mut state = pool.state.lock();
+                state.note_peak();
+                Ok(pool.lend(state, block, len, len_bytes))
+            }
+            Err(why) => {
+                drop(self);
+                Err(pool.not_given(len_bytes, pool.stats().allocated_bytes, &why))
+            }
+        }
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        let mut state = self.pool.state.lock();
+        state.stats.reserved_bytes -= self.len;
+        for (block, len) in self.evicted.drain(..) {
+            state.reserve(len);
+            state.cached.entry(len).or_default().push(block);
+        }
+    }
+}

@@ -1,0 +1,164 @@
+use super::super::test_driver::TestDriver;
+use super::*;
+use crate::error::ErrorKind;
+
+fn pool(cap: usize) -> (Arc<TestDriver>, Arc<PinnedPool>) {
+    let driver = TestDriver::new(usize::MAX);
+    (driver.clone(), PinnedPool::new(driver, cap))
+}
+
+#[test]
+fn a_dropped_buffer_serves_the_next_one_of_its_size() {
+    let (driver, pool) = pool(1 << 20);
+    assert!(pool.try_take(5000).is_none());
+    let first = pool.take(5000).unwrap();
+    let address = first.as_ptr();
+    assert_eq!(first.len_bytes(), 5000);
+    drop(first);
+    assert!(pool.try_take(9000).is_none());
+    assert_eq!(pool.try_take(8192).unwrap().as_ptr(), address);
+    let stats = pool.stats();
+    assert_eq!((stats.allocated_bytes, stats.reserved_bytes), (0, 8192));
+    assert_eq!((stats.peak_allocated_bytes, stats.peak_reserved_bytes), (8192, 8192));
+    assert_eq!((pool.empty(), driver.host_bytes(), pool.stats().reserved_bytes), (8192, 0, 0));
+}
+
+#[test]
+fn long_blocks_are_not_doubled_and_serve_requests_a_little_shorter() {
+    let (_, pool) = pool(64 << 20);
+    drop(pool.take((9 << 20) + 1).unwrap());
+    assert_eq!(pool.stats().reserved_bytes, 10 << 20);
+    assert!(pool.try_take(8 << 20).is_some());
+    assert!(pool.try_take(7 << 20).is_none());
+}
+
+#[test]
+fn the_cap_counts_live_buffers_and_says_both_numbers() {
+    let (_, pool) = pool(16 << 10);
+    let _held = pool.take(8 << 10).unwrap();
+    let error = pool.take(9 << 10).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+    assert_eq!(
+        error.to_string(),
+        "the pinned memory of cpu:0 is at its cap: 9.0 KiB asked, 8.0 KiB in use of 16.0 KiB; drop pinned buffers or \
+         await the copies that hold them, or raise the cap"
+    );
+    assert_eq!(pool.stats().reserved_bytes, 8 << 10);
+    assert_eq!(pool.take(usize::MAX).unwrap_err().kind(), ErrorKind::OutOfMemory);
+}
+
+#[test]
+fn cached_blocks_of_other_sizes_make_room_before_the_cap_is_an_error() {
+    let (driver, pool) = pool(16 << 10);
+    drop([pool.take(8 << 10).unwrap(), pool.take(4 << 10).unwrap()]);
+    let whole = pool.take(16 << 10).unwrap();
+    assert_eq!((driver.host_bytes(), whole.len_bytes()), (16 << 10, 16 << 10));
+}
+
+#[test]
+fn a_driver_without_host_memory_is_an_error_that_leaves_the_figures_alone() {
+    let driver = TestDriver::new(4 << 10);
+    let pool = PinnedPool::new(driver, 1 << 20);
+    let _held = pool.take(4 << 10).unwrap();
+    let error = pool.take(8 << 10).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+    assert!(error.to_string().starts_with("cpu:0 gave no pinned memory: 8.0 KiB asked, 4.0 KiB in use"));
+    assert_eq!((pool.stats().reserved_bytes, pool.stats().peak_reserved_bytes), (4 << 10, 4 << 10));
+}
+
+#[test]
+fn elements_survive_the_way_through_bytes_and_other_types_are_refused() {
+    let (_, pool) = pool(1 << 20);
+    let mut buffer = Pinned::<f32>::new(pool.take(12).unwrap(), 3);
+    buffer.copy_from_slice(&[1.0, 2.0, 3.0]);
+    let bytes = Pinned::<i32>::from_bytes(buffer.into_bytes()).unwrap_err();
+    let buffer = Pinned::<f32>::from_bytes(bytes).unwrap();
+    assert_eq!(*buffer, [1.0, 2.0, 3.0]);
+    assert_eq!(format!("{buffer:?}"), "Pinned<f32>(len 3)");
+    assert!(Pinned::<u8>::from_bytes(pool.take(1).unwrap()).is_err());
+}
+
+#[test]
+fn a_buffer_of_no_length_needs_no_memory() {
+    let (driver, pool) = pool(0);
+    let mut empty = Pinned::<f64>::new(pool.take(0).unwrap(), 0);
+    assert!(empty.is_empty() && empty.iter_mut().next().is_none() && empty.as_ptr().is_aligned());
+    assert_eq!((driver.host_bytes(), pool.stats().reserved_bytes), (0, 0));
+}
+
+#[test]
+#[should_panic(expected = "4 elements of f32 do not fit in 15 bytes")]
+fn more_elements_than_fit_are_refused() {
+    let (_, pool) = pool(1 << 20);
+    let _ = Pinned::<f32>::new(pool.take(15).unwrap(), 4);
+}
+
+#[test]
+fn the_pool_outlives_its_handle_until_the_last_buffer_is_back() {
+    let (driver, pool) = pool(1 << 20);
+    let bytes = pool.take(1).unwrap();
+    drop(pool);
+    assert_eq!(driver.host_bytes(), 4 << 10);
+    std::thread::spawn(move || drop(bytes)).join().unwrap();
+    assert_eq!(driver.host_bytes(), 0);
+}
+
+#[test]
+fn a_promise_sets_room_aside_until_it_is_dropped_or_kept() {
+    let (driver, pool) = pool(16 << 10);
+    drop(pool.take(8 << 10).unwrap());
+    let promise = pool.promise(12 << 10).unwrap();
+    assert_eq!((pool.stats().reserved_bytes, driver.host_bytes()), (16 << 10, 8 << 10));
+    assert!(pool.try_take(8 << 10).is_none(), "what gives way is not lent");
+    assert_eq!(pool.promise(1).unwrap_err().kind(), ErrorKind::OutOfMemory);
+    drop(promise);
+    assert_eq!(pool.stats().reserved_bytes, 8 << 10);
+    assert!(pool.try_take(8 << 10).is_some(), "what gave way is back");
+    let kept = pool.promise(12 << 10).unwrap().keep().unwrap();
+    assert_eq!((kept.len_bytes(), driver.host_bytes()), (12 << 10, 16 << 10));
+    assert_eq!((pool.stats().allocated_bytes, pool.stats().peak_reserved_bytes), (16 << 10, 16 << 10));
+    drop(kept);
+    assert_eq!((pool.empty(), driver.host_bytes()), (16 << 10, 0));
+}
+
+#[test]
+fn a_promise_is_kept_with_a_block_that_came_back_meanwhile() {
+    let (driver, pool) = pool(1 << 20);
+    let first = pool.take(8 << 10).unwrap();
+    let address = first.as_ptr();
+    let promise = pool.promise(8 << 10).unwrap();
+    drop(first);
+    assert_eq!(promise.keep().unwrap().as_ptr(), address);
+    assert_eq!((pool.stats().reserved_bytes, driver.host_bytes()), (8 << 10, 8 << 10));
+}
+
+/// Waits until `warpline-pin` has done what it was given.
+fn grown() {
+    crate::block_on::block_on(background::run_pinning(crate::DeviceId::Cpu(0), || ()));
+}
+
+#[test]
+fn short_blocks_are_made_ahead_of_need_within_the_cap() {
+    let driver = TestDriver::slow();
+    let pool = PinnedPool::new(driver.clone(), (6 << 20) + (16 << 10));
+    let first = pool.take(4 << 10).unwrap();
+    grown();
+    assert_eq!(driver.host_bytes(), 8 << 10);
+    let second = pool.try_take(4 << 10).expect("it was made ahead");
+    grown();
+    assert_eq!(driver.host_bytes(), 12 << 10);
+    drop((first, second));
+    for _ in 0..10 {
+        drop(pool.take(4 << 10).unwrap());
+    }
+    grown();
+    assert_eq!(driver.host_bytes(), 12 << 10, "one more than were ever in use at once");
+    let _long = pool.take(2 << 20).unwrap();
+    grown();
+    assert_eq!(driver.host_bytes(), (2 << 20) + (12 << 10), "none of that length");
+    let _rest = pool.take(4 << 20).unwrap();
+    let _last = pool.take(16 << 10).unwrap();
+    grown();
+    assert_eq!(driver.host_bytes(), (6 << 20) + (16 << 10), "the cap leaves no room for another");
+    assert!(pool.stats().peak_reserved_bytes <= pool.stats().cap_bytes);
+}
