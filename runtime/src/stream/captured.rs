@@ -1,6 +1,7 @@
 //! A stream that is being captured: who may, and what becomes of its waits.
 
-use super::core::{Place, Snapshot, StreamCore};
+use super::core::StreamCore;
+use super::place::{Place, Snapshot};
 use crate::error::{Error, ErrorKind, Result};
 use crate::graph::{Capture, captured};
 use crate::order::Site;

@@ -12,25 +12,21 @@
 //! # Mutex order
 //! lock of the stream → ledgers, by address → known → waiting. Never those of two streams at once. The pool's lock is taken with none held.
 
-use super::held::{Coming, HeldBack};
+use super::held::HeldBack;
 use super::late::Late;
-use crate::background::{self, Duty};
-use crate::delegation::{DelegationLock, Locked, Serve};
+use super::place::Place;
+use crate::delegation::{DelegationLock, Locked};
 use crate::device::DeviceShared;
-use crate::driver::{
-    Command, DriverError, DriverEvent, DriverStream, Priority, RawHandle, StreamOptions, Submission,
-};
+use crate::driver::{Command, DriverError, DriverStream, Priority, RawHandle, StreamOptions, Submission};
 use crate::error::{Error, ErrorKind, Result};
 use crate::graph::Capture;
-use crate::kernel::Operand;
 use crate::order::Site;
-use crate::order::{self, Clock, MAX_TICKET, Mark, Marks, Named, OrderMode, StreamId, Use, leaves_a_mark};
+use crate::order::{Clock, MAX_TICKET, Marks, Named, StreamId, Use};
 use crate::panics::{Concern, Epoch, Reached};
 use crate::reentry;
 use crate::timeline::{Released, Ticket, Timeline};
 use crate::trace::event::{self, Traced};
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
@@ -41,9 +37,6 @@ use tokio::sync::Semaphore;
 
 /// At the latest after this many tickets a marker is written, so that what waits silently (freed blocks, buffers) is served.
 const MARKER_EVERY: u64 = 64;
-/// The most errors that a stream keeps for `synchronize`.
-const MOST_UNSEEN: usize = 64;
-
 /// What every op touches comes first and lies together, here and in [`State`]: among thousands of streams each line of it has to be
 /// fetched.
 #[repr(C)]
@@ -67,13 +60,13 @@ pub(crate) struct StreamCore {
     pub(super) version: AtomicU64,
     pub(crate) known: Mutex<Clock>,
     /// The newest ticket that a `Pending` was made for. Only kept where markers are written.
-    held: AtomicU64,
+    pub(super) held: AtomicU64,
     /// That ticket, if its `Pending` was dropped or passed on.
-    let_go: AtomicU64,
+    pub(super) let_go: AtomicU64,
     /// The newest ticket that an event or a `synchronize` stands at. Only kept where markers are written.
-    stood_at: AtomicU64,
+    pub(super) stood_at: AtomicU64,
     /// Errors that nobody was told of, oldest first.
-    unseen: Mutex<VecDeque<Error>>,
+    pub(super) unseen: Mutex<VecDeque<Error>>,
     pub(super) capture: Mutex<Option<Arc<Capture>>>,
     /// Refusals that came after the call.
     pub(super) late: Late,
@@ -93,8 +86,8 @@ pub(crate) struct State {
     pub(crate) raw: Arc<dyn DriverStream>,
     /// The thread doing foreign work on this stream.
     pub(crate) foreign: Option<ThreadId>,
-    closed: bool,
-    marked: Ticket,
+    pub(super) closed: bool,
+    pub(super) marked: Ticket,
     /// Work that the driver does not have yet, because its first item is not ready.
     pub(super) held: Option<Box<HeldBack>>,
     /// The first ticket of that work; 0: it has none yet.
@@ -107,91 +100,6 @@ pub(crate) struct State {
     pub(crate) forgotten: Option<Released>,
     /// Why what was accepted never got to the driver, and nothing more does.
     pub(super) lost: Option<DriverError>,
-}
-
-impl Serve for State {
-    fn serve(&mut self, ticket: Ticket) {
-        // Foreign work in the making belongs to the newest ticket: its turn ends with a marker.
-        if ticket > self.marked && self.marked < self.issued && self.foreign.is_none() {
-            self.mark();
-        }
-    }
-}
-
-impl State {
-    /// Makes sure that everything so far has a marker.
-    pub(crate) fn mark_newest(&mut self) {
-        if self.marked < self.issued {
-            self.mark();
-        }
-    }
-
-    fn mark(&mut self) {
-        // Ops that were never enqueued would count as reached.
-        if self.lost.is_some() {
-            return;
-        }
-        if !self.puts_marker_off() {
-            if !self.raw.may_signal() {
-                return self.have_marked();
-            }
-            self.raw.signal(self.issued);
-        }
-        self.marked = self.issued;
-    }
-}
-
-impl State {
-    /// Leaves the marker to a thread that may write it.
-    #[cold]
-    fn have_marked(&self) {
-        let (core, ticket) = (self.core.clone(), self.issued);
-        background::detach(move || {
-            if let Some(core) = core.upgrade() {
-                core.want_marker(ticket);
-            }
-        });
-    }
-}
-
-/// A place on a stream with what came before it.
-#[derive(Clone)]
-pub(crate) struct Place {
-    pub(crate) ticket: Ticket,
-    /// The stated clock there. It changes with tickets alone, so the ticket says which it is.
-    pub(crate) clock: Clock,
-    /// True if it is that of the call which took the ticket, so that a `Pending` of it keeps the
-    /// ticket's marker due.
-    pub(crate) holds: bool,
-    /// Whether it is in a capture, where nothing runs: the ticket is the number of a step there.
-    pub(crate) captured: bool,
-}
-
-impl Place {
-    #[inline]
-    pub(crate) fn at(ticket: Ticket, clock: Clock) -> Self {
-        Place { ticket, clock, holds: false, captured: false }
-    }
-
-    pub(crate) fn captured(number: Ticket) -> Self {
-        Place { captured: true, ..Place::at(number, Clock::default()) }
-    }
-}
-
-/// Everything a wait needs to know about the other stream.
-#[derive(Clone)]
-pub(crate) struct Snapshot {
-    pub(crate) timeline: Arc<Timeline>,
-    pub(crate) used: Use,
-    pub(crate) version: u64,
-    pub(crate) stated: Clock,
-    pub(crate) known: Clock,
-    pub(crate) marks: Marks,
-    pub(crate) event: Option<DriverEvent>,
-    /// The driver's mark that is made once the work before it was handed over.
-    pub(crate) coming: Option<Arc<Coming>>,
-    /// The capture it is a place in; then stream, ticket and clock are of that. It may have ended.
-    pub(crate) capture: Option<Weak<Capture>>,
 }
 
 /// What makes a stream.
@@ -338,7 +246,11 @@ impl StreamCore {
     /// # Errors
     /// `Reentrant` if this thread does, or must not wait.
     #[cold]
-    fn wait_for_turn<'a>(&'a self, mut state: Locked<'a, State>, site: Site) -> Result<Locked<'a, State>> {
+    pub(super) fn wait_for_turn<'a>(
+        &'a self,
+        mut state: Locked<'a, State>,
+        site: Site,
+    ) -> Result<Locked<'a, State>> {
         while let Some(thread) = state.foreign {
             let why = if thread == std::thread::current().id() {
                 "this thread holds the stream's turn for foreign work; enqueue through the raw stream it was given, or after it \
@@ -357,16 +269,6 @@ impl StreamCore {
         Ok(state)
     }
 
-    /// Where the stream stands, behind foreign work that is being enqueued.
-    ///
-    /// # Errors
-    /// As [`wait_for_turn`](Self::wait_for_turn), and those of the driver.
-    #[cold]
-    pub(crate) fn snapshot_behind_turns(&self, site: Site) -> Result<Snapshot> {
-        let mut state = self.wait_for_turn(self.state.lock(), site)?;
-        self.snapshot_at(&mut state, |_| false).map_err(|error| self.refused(site, &error))
-    }
-
     /// Whether the stream takes allocations: it is open and the device works.
     #[inline]
     pub(crate) fn ensure_open(&self, site: Site) -> Result<()> {
@@ -375,19 +277,6 @@ impl StreamCore {
             return Err(self.closed_error(site));
         }
         self.device.ensure_open()
-    }
-
-    #[cold]
-    fn closed_error(&self, site: Site) -> Error {
-        let text =
-            format!("{}: the stream is closed, its lease has ended; lease another", site.on(&self.label));
-        Error::new(ErrorKind::Closed, text)
-    }
-
-    /// The driver did not take `site`'s work.
-    #[cold]
-    pub(crate) fn refused(&self, site: Site, error: &DriverError) -> Error {
-        self.device.refused(&site.on(&self.label), error)
     }
 
     /// What the next ticket's `Pending` will need, should it be held.
@@ -465,149 +354,14 @@ impl StreamCore {
         }
     }
 
-    /// The `Pending` of this ticket is held by somebody.
-    #[inline]
-    pub(crate) fn hold(&self, ticket: Ticket) {
-        if self.device.signalled {
-            self.held.store(ticket, Ordering::Relaxed);
-        }
-    }
-
-    /// An event or a `synchronize` stands for everything up to this ticket, and is not to wait for what comes after it.
-    pub(crate) fn stand_at(&self, ticket: Ticket) {
-        if self.device.signalled {
-            self.stood_at.store(ticket, Ordering::Relaxed);
-        }
-    }
-
-    /// The `Pending` of this ticket was dropped or passed on.
-    ///
-    /// A mark of its own, which nobody has to exchange: should it name another ticket because two threads come here at once, a
-    /// marker is written that nobody needs, and none is left out.
-    #[inline]
-    pub(crate) fn let_go(&self, ticket: Ticket) {
-        if self.device.signalled && self.held.load(Ordering::Relaxed) == ticket {
-            self.let_go.store(ticket, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether the `Pending` of this ticket, the newest, is held.
-    #[inline]
-    fn is_held(&self, ticket: Ticket) -> bool {
-        self.held.load(Ordering::Relaxed) == ticket && self.let_go.load(Ordering::Relaxed) != ticket
-    }
-
-    /// Makes sure that a marker for `ticket` will be written, without waiting for the stream's lock.
-    #[inline]
-    pub(crate) fn want_marker(self: &Arc<Self>, ticket: Ticket) {
-        if self.device.signalled && background::duty().is_barred() {
-            let core = self.clone();
-            return background::run_where_it_may_block(move || core.state.delegate(ticket));
-        }
-        self.state.delegate(ticket);
-    }
-
     /// Entries of both clocks, for figures.
     pub(crate) fn clock_len(&self) -> usize {
         self.state.lock().stated.entries().len() + self.known.lock().entries().len()
     }
 
-    /// Where the stream stands, for an await of everything so far.
-    pub(crate) fn here(&self) -> Place {
-        let state = self.state.lock();
-        self.stand_at(state.issued);
-        Place::at(state.issued, state.stated.clone())
-    }
-
-    /// Where the stream stands, for others to wait for. The driver makes a mark unless `implied` says that nobody needs it.
-    pub(crate) fn snapshot(&self, implied: impl FnOnce(Use) -> bool) -> Result<Snapshot, DriverError> {
-        self.snapshot_at(&mut self.state.lock(), implied)
-    }
-
-    /// The same for who may also await it.
-    pub(crate) fn snapshot_to_await(
-        &self,
-        implied: impl FnOnce(Use) -> bool,
-    ) -> Result<Snapshot, DriverError> {
-        let mut state = self.state.lock();
-        self.stand_at(state.issued);
-        self.snapshot_at(&mut state, implied)
-    }
-
-    fn snapshot_at(
-        &self,
-        state: &mut State,
-        implied: impl FnOnce(Use) -> bool,
-    ) -> Result<Snapshot, DriverError> {
-        // What is marked during foreign work stands before it: nobody knows how much of it is on the stream yet.
-        let ticket = if state.foreign_from == 0 { state.issued } else { state.foreign_from - 1 };
-        let used = Use { stream: self.id, ticket };
-        // Edges of the runtime's own before foreign work are behind that place.
-        let known = if state.foreign_from == 0 { self.known.lock().clone() } else { Clock::default() };
-        let (mut event, mut coming) = (None, None);
-        if !self.timeline.reached(used.ticket) && !implied(used) {
-            match (&mut state.held, &state.lost) {
-                (_, Some(why)) => return Err(why.clone()),
-                (Some(held), None) => coming = Some(held.record()),
-                (None, None) => event = state.raw.record()?,
-            }
-        }
-        Ok(Snapshot {
-            timeline: self.timeline.clone(),
-            used,
-            version: self.version(),
-            stated: state.stated.clone(),
-            known,
-            marks: state.marks.clone(),
-            event,
-            coming,
-            capture: None,
-        })
-    }
-
     /// Returns whether it takes no more work.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
-    }
-
-    /// Marks what a refused call on this stream would have written, if such an error leaves a mark,
-    /// and returns the error that ends the mark when it is looked at. `everybodys`: whether the
-    /// bytes may have changed, so that nobody is to read them.
-    #[cold]
-    pub(crate) fn mark(&self, operands: &[Operand<'_>], error: Error, everybodys: bool) -> Error {
-        if self.is_captured() {
-            // A refused step of a capture fails the capture.
-            return error;
-        }
-        let written = |operand: &&Operand<'_>| operand.access.writes() && !operand.range.is_empty();
-        let mut written: SmallVec<[&Operand<'_>; 2]> = operands.iter().filter(written).collect();
-        if error.kind() == ErrorKind::Fault {
-            // Nobody reads the memory of a device that has failed. What its op was to write
-            // elsewhere may have changed.
-            written.retain(|operand| !Arc::ptr_eq(&operand.allocation.device, &self.device));
-            order::mark(&written, &Mark::new(self.id, order::cause(&error)), true);
-            return error;
-        }
-        if written.is_empty() || !leaves_a_mark(error.kind()) {
-            return error;
-        }
-        if everybodys || self.device.runtime.mode == OrderMode::Wait {
-            order::mark(&written, &Mark::new(self.id, order::cause(&error)), true);
-            return error;
-        }
-        if reentry::holds_a_device() {
-            return error;
-        }
-        let mut state = self.state.lock();
-        if state.closed {
-            return error;
-        }
-        let mark = state.marks.mark_for(self.id, order::cause(&error));
-        order::mark(&written, &mark, false);
-        state.marks.add(mark.clone());
-        self.version.fetch_add(1, Ordering::Release);
-        drop(state);
-        error.with_mark(mark)
     }
 
     /// The error of a place that comes after a host function which panicked.
@@ -627,30 +381,6 @@ impl StreamCore {
         if !observed.covers(used) || self.is_closed() {
             observed.observe(used, &place.clock);
         }
-    }
-
-    /// Keeps an error that nobody was told of for a `synchronize`, and reports it. Of too many the
-    /// newest are reported alone.
-    #[cold]
-    pub(crate) fn note_unseen(&self, error: &Error) {
-        let mut unseen = self.unseen.lock();
-        unseen.retain(|error| !error.is_seen());
-        let is_first = unseen.is_empty();
-        if unseen.len() < MOST_UNSEEN {
-            unseen.push_back(error.clone());
-        }
-        drop(unseen);
-        let (label, error) = (self.label.clone(), error.clone());
-        let report = move || crate::report::error_not_awaited(&label, &error, is_first);
-        // A subscriber may wait for what that thread is to hand over.
-        if background::duty() == Duty::PageLocking { background::detach(report) } else { report() }
-    }
-
-    /// The oldest of them, to be returned once by `synchronize`.
-    pub(crate) fn take_unseen(&self) -> Option<Error> {
-        let mut unseen = self.unseen.lock();
-        unseen.retain(|error| !error.is_seen());
-        unseen.pop_front()
     }
 
     /// No more work comes. What is there counts as ordered before whatever touches its memory from

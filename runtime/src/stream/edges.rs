@@ -9,8 +9,9 @@
 //! 3. Whatever the driver gets here, the marker of the ticket before comes first if somebody holds
 //!    it: awaiting that ticket waits for nothing behind it.
 
-use super::core::{Place, Snapshot, State, StreamCore};
+use super::core::{State, StreamCore};
 use super::held::After;
+use super::place::{Place, Snapshot};
 use crate::driver::{Command, DriverError, Point, Submission};
 use crate::error::Result;
 use crate::order::Site;

@@ -1,7 +1,8 @@
 //! From an op with its accesses to a ticket: shape rules, room, order check, driver call, in that order and under one lock.
 
-use super::core::{Place, Snapshot, State, StreamCore};
+use super::core::{State, StreamCore};
 use super::held::After;
+use super::place::{Place, Snapshot};
 use crate::driver::{Claim, Command, DriverError, Plan, Point};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::Operand;

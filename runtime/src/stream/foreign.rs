@@ -9,9 +9,10 @@
 //! meanwhile, also by another stream's wait for this one, stands before the work. On the CPU device foreign work is host functions, collected by the closure and run as one op; a gate (a timeline of its own, waited for just before the
 //! op) keeps the op from running until the closure has returned.
 
-use super::core::{Place, StreamCore};
+use super::core::StreamCore;
 use super::enqueue::Op;
 use super::handle::Stream;
+use super::place::Place;
 use crate::device::DeviceId;
 use crate::driver::{Command, DriverError, DriverStream, HostFn, Point, RawHandle};
 use crate::element::Element;

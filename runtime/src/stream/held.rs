@@ -37,7 +37,8 @@
 //! A stream's lock → [`Coming`], late refusals, the ledgers. Never two streams': those that follow are handed
 //! over after it was let go, and so is dropped what may run code of others or give memory back.
 
-use super::core::{Snapshot, State, StreamCore};
+use super::core::{State, StreamCore};
+use super::place::Snapshot;
 use super::unwritten::Unwritten;
 use crate::driver::{Command, Copy, CopyKind, DriverError, DriverEvent, Submission};
 use crate::error::{Error, ErrorKind, Result};

@@ -1,0 +1,115 @@
+//! Places on a stream: what is awaited, and what others wait for.
+
+use super::core::{State, StreamCore};
+use super::held::Coming;
+use crate::driver::{DriverError, DriverEvent};
+use crate::error::Result;
+use crate::graph::Capture;
+use crate::order::{Clock, Marks, Site, Use};
+use crate::timeline::{Ticket, Timeline};
+use std::sync::{Arc, Weak};
+
+/// A place on a stream with what came before it.
+#[derive(Clone)]
+pub(crate) struct Place {
+    pub(crate) ticket: Ticket,
+    /// The stated clock there. It changes with tickets alone, so the ticket says which it is.
+    pub(crate) clock: Clock,
+    /// True if it is that of the call which took the ticket, so that a `Pending` of it keeps the
+    /// ticket's marker due.
+    pub(crate) holds: bool,
+    /// Whether it is in a capture, where nothing runs: the ticket is the number of a step there.
+    pub(crate) captured: bool,
+}
+
+impl Place {
+    #[inline]
+    pub(crate) fn at(ticket: Ticket, clock: Clock) -> Self {
+        Place { ticket, clock, holds: false, captured: false }
+    }
+
+    pub(crate) fn captured(number: Ticket) -> Self {
+        Place { captured: true, ..Place::at(number, Clock::default()) }
+    }
+}
+
+/// Everything a wait needs to know about the other stream.
+#[derive(Clone)]
+pub(crate) struct Snapshot {
+    pub(crate) timeline: Arc<Timeline>,
+    pub(crate) used: Use,
+    pub(crate) version: u64,
+    pub(crate) stated: Clock,
+    pub(crate) known: Clock,
+    pub(crate) marks: Marks,
+    pub(crate) event: Option<DriverEvent>,
+    /// The driver's mark that is made once the work before it was handed over.
+    pub(crate) coming: Option<Arc<Coming>>,
+    /// The capture it is a place in; then stream, ticket and clock are of that. It may have ended.
+    pub(crate) capture: Option<Weak<Capture>>,
+}
+
+impl StreamCore {
+    /// Where the stream stands, behind foreign work that is being enqueued.
+    ///
+    /// # Errors
+    /// As [`wait_for_turn`](Self::wait_for_turn), and those of the driver.
+    #[cold]
+    pub(crate) fn snapshot_behind_turns(&self, site: Site) -> Result<Snapshot> {
+        let mut state = self.wait_for_turn(self.state.lock(), site)?;
+        self.snapshot_at(&mut state, |_| false).map_err(|error| self.refused(site, &error))
+    }
+
+    /// Where the stream stands, for an await of everything so far.
+    pub(crate) fn here(&self) -> Place {
+        let state = self.state.lock();
+        self.stand_at(state.issued);
+        Place::at(state.issued, state.stated.clone())
+    }
+
+    /// Where the stream stands, for others to wait for. The driver makes a mark unless `implied` says that nobody needs it.
+    pub(crate) fn snapshot(&self, implied: impl FnOnce(Use) -> bool) -> Result<Snapshot, DriverError> {
+        self.snapshot_at(&mut self.state.lock(), implied)
+    }
+
+    /// The same for who may also await it.
+    pub(crate) fn snapshot_to_await(
+        &self,
+        implied: impl FnOnce(Use) -> bool,
+    ) -> Result<Snapshot, DriverError> {
+        let mut state = self.state.lock();
+        self.stand_at(state.issued);
+        self.snapshot_at(&mut state, implied)
+    }
+
+    fn snapshot_at(
+        &self,
+        state: &mut State,
+        implied: impl FnOnce(Use) -> bool,
+    ) -> Result<Snapshot, DriverError> {
+        // What is marked during foreign work stands before it: nobody knows how much of it is on the stream yet.
+        let ticket = if state.foreign_from == 0 { state.issued } else { state.foreign_from - 1 };
+        let used = Use { stream: self.id, ticket };
+        // Edges of the runtime's own before foreign work are behind that place.
+        let known = if state.foreign_from == 0 { self.known.lock().clone() } else { Clock::default() };
+        let (mut event, mut coming) = (None, None);
+        if !self.timeline.reached(used.ticket) && !implied(used) {
+            match (&mut state.held, &state.lost) {
+                (_, Some(why)) => return Err(why.clone()),
+                (Some(held), None) => coming = Some(held.record()),
+                (None, None) => event = state.raw.record()?,
+            }
+        }
+        Ok(Snapshot {
+            timeline: self.timeline.clone(),
+            used,
+            version: self.version(),
+            stated: state.stated.clone(),
+            known,
+            marks: state.marks.clone(),
+            event,
+            coming,
+            capture: None,
+        })
+    }
+}

@@ -1,0 +1,94 @@
+//! What a refusal leaves behind: its error, marks on what was not written, and errors that nobody looked at.
+
+use super::core::StreamCore;
+use crate::background::{self, Duty};
+use crate::driver::DriverError;
+use crate::error::{Error, ErrorKind};
+use crate::kernel::Operand;
+use crate::order::{self, Mark, OrderMode, Site, leaves_a_mark};
+use crate::reentry;
+use smallvec::SmallVec;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The most errors that a stream keeps for `synchronize`.
+const MOST_UNSEEN: usize = 64;
+
+impl StreamCore {
+    #[cold]
+    pub(super) fn closed_error(&self, site: Site) -> Error {
+        let text =
+            format!("{}: the stream is closed, its lease has ended; lease another", site.on(&self.label));
+        Error::new(ErrorKind::Closed, text)
+    }
+
+    /// The driver did not take `site`'s work.
+    #[cold]
+    pub(crate) fn refused(&self, site: Site, error: &DriverError) -> Error {
+        self.device.refused(&site.on(&self.label), error)
+    }
+
+    /// Marks what a refused call on this stream would have written, if such an error leaves a mark,
+    /// and returns the error that ends the mark when it is looked at. `everybodys`: whether the
+    /// bytes may have changed, so that nobody is to read them.
+    #[cold]
+    pub(crate) fn mark(&self, operands: &[Operand<'_>], error: Error, everybodys: bool) -> Error {
+        if self.is_captured() {
+            // A refused step of a capture fails the capture.
+            return error;
+        }
+        let written = |operand: &&Operand<'_>| operand.access.writes() && !operand.range.is_empty();
+        let mut written: SmallVec<[&Operand<'_>; 2]> = operands.iter().filter(written).collect();
+        if error.kind() == ErrorKind::Fault {
+            // Nobody reads the memory of a device that has failed. What its op was to write
+            // elsewhere may have changed.
+            written.retain(|operand| !Arc::ptr_eq(&operand.allocation.device, &self.device));
+            order::mark(&written, &Mark::new(self.id, order::cause(&error)), true);
+            return error;
+        }
+        if written.is_empty() || !leaves_a_mark(error.kind()) {
+            return error;
+        }
+        if everybodys || self.device.runtime.mode == OrderMode::Wait {
+            order::mark(&written, &Mark::new(self.id, order::cause(&error)), true);
+            return error;
+        }
+        if reentry::holds_a_device() {
+            return error;
+        }
+        let mut state = self.state.lock();
+        if state.closed {
+            return error;
+        }
+        let mark = state.marks.mark_for(self.id, order::cause(&error));
+        order::mark(&written, &mark, false);
+        state.marks.add(mark.clone());
+        self.version.fetch_add(1, Ordering::Release);
+        drop(state);
+        error.with_mark(mark)
+    }
+
+    /// Keeps an error that nobody was told of for a `synchronize`, and reports it. Of too many the
+    /// newest are reported alone.
+    #[cold]
+    pub(crate) fn note_unseen(&self, error: &Error) {
+        let mut unseen = self.unseen.lock();
+        unseen.retain(|error| !error.is_seen());
+        let is_first = unseen.is_empty();
+        if unseen.len() < MOST_UNSEEN {
+            unseen.push_back(error.clone());
+        }
+        drop(unseen);
+        let (label, error) = (self.label.clone(), error.clone());
+        let report = move || crate::report::error_not_awaited(&label, &error, is_first);
+        // A subscriber may wait for what that thread is to hand over.
+        if background::duty() == Duty::PageLocking { background::detach(report) } else { report() }
+    }
+
+    /// The oldest of them, to be returned once by `synchronize`.
+    pub(crate) fn take_unseen(&self) -> Option<Error> {
+        let mut unseen = self.unseen.lock();
+        unseen.retain(|error| !error.is_seen());
+        unseen.pop_front()
+    }
+}
