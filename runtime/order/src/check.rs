@@ -5,9 +5,10 @@
 //! one comes first entirely, and the other sees it. A refused op has entered nothing.
 
 use super::access::AccessMode;
+use super::book::{Book, Did, Record};
 use super::clock::Ticket;
 use super::clock::{Clock, StreamId, Use};
-use super::ledger::{Book, Did, Ledger, Page, Record};
+use super::ledger::{Ledger, Page};
 use super::marks::{Mark, Marks};
 use super::observed::Observed;
 use super::range::ByteRange;

@@ -1,8 +1,8 @@
 //! How a refusal reads.
 
+use super::book::{Did, Record};
 use super::clock::StreamId;
 use super::clock::Ticket;
-use super::ledger::{Did, Record};
 use super::site::Site;
 use std::fmt;
 use std::sync::Arc;
