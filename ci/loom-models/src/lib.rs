@@ -23,7 +23,7 @@ mod strand;
 #[cfg(test)]
 mod sync;
 #[cfg(test)]
-#[path = "../../../runtime/src/timeline.rs"]
+#[path = "../../../runtime/src/timeline/mod.rs"]
 mod timeline;
 
 #[cfg(test)]

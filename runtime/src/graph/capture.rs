@@ -18,8 +18,8 @@
 //! # Lock order
 //! `recording` → `GraphPool::histories` → ledgers, the allocator's pool → nothing. Neither allocations nor user values are dropped under them.
 
-use super::histories::Traced;
 use super::pool::GraphPool;
+use super::recording::{Member, Recording};
 use crate::device::DeviceShared;
 use crate::driver::{Claim, Command, Plan, PlanStream, Step, Work};
 use crate::error::{Error, ErrorKind, Result};
@@ -27,8 +27,8 @@ use crate::kernel::{Operand, OwnedOperand, Workspace};
 use crate::memory::{Allocation, ReuseOrder};
 use crate::order::Site;
 use crate::order::{
-    self, Access, Asker, Clock, Conflict, Entered, Entry, Findings, Ledger, MAX_ACCESSES, Marks, Named,
-    Observed, Refused, StreamId, Use, check_and_enter,
+    self, Asker, Clock, Entered, Entry, Ledger, MAX_ACCESSES, Marks, Named, Observed, Refused, Use,
+    check_and_enter,
 };
 use crate::runtime::RuntimeShared;
 use crate::stream::{Op, Place, Snapshot, StreamCore};
@@ -44,37 +44,6 @@ pub(crate) struct Capture {
     /// The members' identities. Nothing is ever observed in it.
     observed: Observed,
     recording: Mutex<Recording>,
-}
-
-#[derive(Default)]
-struct Recording {
-    members: Vec<Member>,
-    plan: Plan,
-    /// What ops have to have for as long as they run again.
-    keeps: Vec<Keep>,
-    /// What graphs that are part of it claim besides what they touch.
-    claims: Vec<Claim>,
-    /// The refusals of calls by its thread, which are not in the graph.
-    refusals: Vec<Error>,
-    ended: bool,
-}
-
-/// A stream that is captured.
-struct Member {
-    core: Arc<StreamCore>,
-    /// Which stream of the plan it is.
-    stream: usize,
-    /// Its identity in the capture.
-    id: StreamId,
-    /// Its newest step.
-    number: Ticket,
-    /// Its newest op.
-    newest_op: Option<(Ticket, Site)>,
-    /// What is before its next step.
-    clock: Clock,
-    /// The plan's streams for branches of graphs that were launched on it, and the newest step of each. They are joined to it, so that the
-    /// next graph can have them.
-    sides: Vec<(usize, Ticket)>,
 }
 
 /// What a capture leaves.
@@ -155,35 +124,6 @@ impl Capturing {
         let claims = std::mem::take(&mut recording.claims);
         drop(recording);
         Ok(Recorded { plan, touched, keeps, claims, pool: capture.pool.clone() })
-    }
-}
-
-impl Recording {
-    fn find(&self, core: &StreamCore) -> Option<usize> {
-        self.members.iter().position(|member| std::ptr::eq(&*member.core, core))
-    }
-
-    fn of(&mut self, core: &StreamCore) -> &mut Member {
-        let at = self.find(core).expect("a captured stream is a member of its capture");
-        &mut self.members[at]
-    }
-
-    /// Whether the first stream is after all that was captured on the others.
-    fn check_joined(&self, site: Site) -> Result<()> {
-        let Some((first, others)) = self.members.split_first() else { return Ok(()) };
-        for side in others {
-            if let Some((ticket, op)) = side.newest_op
-                && !first.clock.covers(Use { stream: side.id, ticket })
-            {
-                let why = format!(
-                    "stream \"{}\" came in and was not joined back, its last op is {op}; {} after that",
-                    side.core.label,
-                    order::wait_call(&first.core.name(), &side.core.name())
-                );
-                return Err(captured(site, &first.core, &why));
-            }
-        }
-        Ok(())
     }
 }
 
@@ -509,25 +449,6 @@ impl Capture {
     /// Notes a refusal: unless somebody looks at it until the end, the capture fails with it.
     pub(crate) fn note_refusal(&self, error: &Error) {
         self.recording.lock().refusals.push(error.clone());
-    }
-}
-
-impl Recording {
-    fn conflicts(
-        &self,
-        core: &StreamCore,
-        op: Site,
-        operands: &[Traced<'_>],
-        findings: &Findings,
-    ) -> Vec<Conflict> {
-        let conflict = |finding: &order::Finding| {
-            let used = finding.earlier.used;
-            let earlier = self.members.iter().find(|member| member.id == used.stream);
-            let earlier = &earlier.expect("what is found was done by a member").core;
-            let writes = operands[finding.access].mode().writes();
-            Conflict::new(core.name(), op, writes, earlier.name(), &finding.earlier).in_capture()
-        };
-        findings.iter().map(conflict).collect()
     }
 }
 

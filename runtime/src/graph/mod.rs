@@ -11,6 +11,7 @@
 mod capture;
 mod histories;
 mod pool;
+mod recording;
 
 pub(crate) use capture::{Capture, captured, wait_for};
 pub(crate) use pool::GraphPool;

@@ -1,6 +1,6 @@
 //! The one door to atomics and locks.
 //!
-//! `timeline.rs`, `delegation.rs`, `exit.rs`, `driver/health.rs`,
+//! `timeline/`, `delegation.rs`, `exit.rs`, `driver/health.rs`,
 //! `driver/cpu/strand.rs`, `driver/cpu/idle.rs` and `driver/cuda/completion/watch.rs` name their primitives
 //! only through this module, so that `ci/loom-models` can compile the same files against loom's.
 

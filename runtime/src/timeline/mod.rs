@@ -34,17 +34,18 @@
 //! # Lock order
 //! stream → allocation → **waiting**. Nothing is acquired under it.
 
+mod released;
+
 use crate::error::Error;
-use crate::reentry::{self, Caller};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, fence};
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 use std::task::{Poll, Waker};
 
 pub use crate::order::Ticket;
+pub(crate) use released::Released;
 
 /// Something that has to stay alive until a ticket is reached: a host buffer the device still reads or writes.
 pub type Keep = Arc<dyn Any + Send + Sync>;
@@ -477,39 +478,6 @@ impl Timeline {
     pub fn waiting_len(&self) -> (usize, usize) {
         let waiting = self.waiting.lock();
         (waiting.wakers.len(), waiting.keeps.len())
-    }
-}
-
-/// What a finished ticket lets go of: dropped and woken by [`run`](Self::run), outside every lock.
-#[derive(Default)]
-pub struct Released {
-    keeps: Vec<Keep>,
-    wakers: Vec<Waker>,
-}
-
-impl Released {
-    /// Whether somebody is waiting.
-    pub fn wakes(&self) -> bool {
-        !self.wakers.is_empty()
-    }
-
-    /// Whether all that running it does is to wake wakers made as `waker` was. May say no where they are.
-    pub fn only_wakes(&self, waker: &Waker) -> bool {
-        let is_alike = |other: &Waker| std::ptr::eq(other.vtable(), waker.vtable());
-        self.keeps.is_empty() && self.wakers.iter().all(is_alike)
-    }
-
-    /// Drops what was kept, then wakes each waiter; a panic in one does not keep the others asleep.
-    pub fn run(self) {
-        let _calling = reentry::calling(Caller::Waker);
-        // Kept values first: who is woken may look whether its buffer has been let go.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(self.keeps)));
-        for waker in self.wakers {
-            if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
-                // Who is told of it may panic too, and the others are to be woken.
-                let _ = catch_unwind(crate::report::waker_panicked);
-            }
-        }
     }
 }
 
