@@ -31,14 +31,19 @@
 //! are kept: an allocation that was given back unused is as unfinished as before.
 #![forbid(unsafe_code)]
 
-use super::blocks::{Block, Blocks, Class, NONE, Segment, State, Uses, unite};
+mod figures;
+mod reuse;
+mod segments;
+
+use super::blocks::{Block, Blocks, Class, NONE, State, unite};
 use super::recent::Recent;
-use super::stats::{MemoryStats, Served};
+use super::stats::Served;
 use crate::driver::DevicePtr;
 use crate::order::Site;
 use crate::order::{StreamId, Use};
+pub(crate) use reuse::ReuseOrder;
+use reuse::{Rung, Verdict, judge};
 use std::collections::BTreeSet;
-use std::panic::Location;
 
 /// Lengths are multiples of it, and so are addresses.
 pub(super) const UNIT_BYTES: usize = 512;
@@ -51,30 +56,6 @@ const MIDDLE_SEGMENT_BYTES: usize = 20 << 20;
 const LARGE_UNIT_BYTES: usize = 2 << 20;
 /// How many blocks with uses are looked at where one without would do.
 const LOOKS: usize = 32;
-
-/// What the allocating stream knows about the order of others.
-///
-/// Reuse is as safe as these answers are true. They are asked for under the pool's lock: a few loads, no allocation of this
-/// device, no lock that is held around one.
-pub(crate) trait ReuseOrder {
-    /// Whether `used` is before whatever the allocating stream does next, by its known clock. Not asked about the stream's
-    /// own uses.
-    fn after(&self, used: Use) -> bool;
-
-    /// Whether `used` is done, or its stream is gone.
-    fn finished(&self, used: Use) -> bool;
-
-    /// The same of cached memory of the default pool, whichever pool the allocation is for.
-    fn is_over(&self, used: Use) -> bool {
-        self.finished(used)
-    }
-
-    /// Whether the allocating stream could wait for `used`: not if its device has failed and it will never come.
-    fn can_wait(&self, used: Use) -> bool {
-        let _ = used;
-        true
-    }
-}
 
 /// Whose memory a block is: pools never exchange blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -161,45 +142,6 @@ impl Place {
     }
 }
 
-enum Verdict {
-    Ready(Rung),
-    AfterOne(Use),
-    No,
-}
-
-#[derive(Clone, Copy)]
-enum Rung {
-    Own,
-    Ordered,
-    Finished,
-    Merged,
-    Waited,
-    Grown,
-}
-
-/// What keeps `stream` from having a block with these uses. Forgets uses found finished.
-fn judge(uses: &mut Uses, stream: StreamId, order: &impl ReuseOrder) -> Verdict {
-    let (mut rung, mut pending) = (Rung::Own, None);
-    let mut at = 0;
-    while let Some(&used) = uses.get(at) {
-        if used.stream == stream {
-        } else if order.after(used) {
-            rung = Rung::Ordered;
-        } else if order.finished(used) {
-            uses.swap_remove(at);
-            continue;
-        } else if !order.can_wait(used) || pending.replace(used).is_some() {
-            return Verdict::No;
-        }
-        at += 1;
-    }
-    match pending {
-        Some(used) => Verdict::AfterOne(used),
-        None if uses.is_empty() => Verdict::Ready(Rung::Finished),
-        None => Verdict::Ready(rung),
-    }
-}
-
 /// The blocks of a device.
 #[derive(Debug)]
 pub(super) struct Pool {
@@ -274,11 +216,6 @@ impl Pool {
     #[inline]
     pub(super) fn count_allocation(&mut self) {
         self.asked += 1;
-    }
-
-    /// Live and free ones.
-    pub(super) fn block_count(&self) -> usize {
-        self.blocks.len()
     }
 
     /// Whether a fault plan refuses the allocation counted last.
@@ -540,142 +477,6 @@ impl Pool {
         let right = self.blocks[at].right;
         self.shelf.remove(&Place::of(right, &self.blocks[right]));
         self.blocks.join_right(at, finished);
-    }
-
-    /// Forgets free segments of the default pool whose every use is finished, until they come to `enough_bytes`; the largest ones first,
-    /// but a single one that suffices is preferred. The caller gives them to the driver.
-    pub(super) fn give_back(&mut self, enough_bytes: usize, finished: &impl Fn(Use) -> bool) -> Vec<Segment> {
-        self.spill(|_| true);
-        let mut idle: Vec<Segment> = self.idle(finished).collect();
-        idle.sort_by_key(|segment| (std::cmp::Reverse(segment.len), segment.address));
-        let single = idle.iter().rposition(|segment| segment.len >= enough_bytes);
-        let mut given = Vec::new();
-        let mut bytes = 0;
-        for segment in idle.drain(single.unwrap_or(0)..) {
-            if bytes >= enough_bytes {
-                break;
-            }
-            bytes += segment.len;
-            given.push(segment);
-        }
-        given.iter().for_each(|segment| self.forget(segment));
-        given
-    }
-
-    /// As [`give_back`](Self::give_back), one segment of `len` bytes, for a graph's pool to begin with.
-    pub(super) fn give_up(&mut self, len: usize, finished: &impl Fn(Use) -> bool) -> Option<Segment> {
-        self.spill(|_| true);
-        let segment = self.idle(finished).find(|segment| segment.len == len)?;
-        self.forget(&segment);
-        Some(segment)
-    }
-
-    /// The segments of the default pool that are free with every use finished.
-    fn idle(&self, finished: &impl Fn(Use) -> bool) -> impl Iterator<Item = Segment> {
-        let is_idle = |segment: &&Segment| {
-            // What is free in a graph's pool is touched by its next launch.
-            self.blocks[segment.first].pool == PoolId::DEFAULT
-                && self.blocks.along(segment.first).all(|at| {
-                    let block = &self.blocks[at];
-                    block.state == State::Shelved && block.uses.iter().all(|used| finished(*used))
-                })
-        };
-        self.blocks.segments().filter(is_idle).copied()
-    }
-
-    fn forget(&mut self, segment: &Segment) {
-        let mut at = segment.first;
-        while at != NONE {
-            self.shelf.remove(&Place::of(at, &self.blocks[at]));
-            at = self.blocks[at].right;
-        }
-        self.blocks.remove_segment(segment.first);
-        self.reserved -= segment.len;
-    }
-
-    /// The segments of `pool`: addresses and lengths.
-    pub(super) fn segments_of(&self, pool: PoolId) -> Vec<(DevicePtr, usize)> {
-        let of_it = self.blocks.segments().filter(|segment| self.blocks[segment.first].pool == pool);
-        of_it.map(|segment| (DevicePtr(segment.address), segment.len)).collect()
-    }
-
-    /// Forgets who used the blocks of `pool`: they were recorded, and nothing has run.
-    pub(super) fn forget_uses(&mut self, pool: PoolId) {
-        for index in self.blocks_of(pool) {
-            self.blocks[index].uses.clear();
-        }
-    }
-
-    /// Makes the blocks of `pool`, which are all free, blocks for everybody.
-    pub(super) fn dissolve(&mut self, pool: PoolId) {
-        for index in self.blocks_of(pool) {
-            debug_assert!(self.blocks[index].state == State::Shelved, "a pool in use was dissolved");
-            self.shelf.remove(&Place::of(index, &self.blocks[index]));
-            self.blocks[index].pool = PoolId::DEFAULT;
-            self.shelve(index);
-        }
-    }
-
-    fn blocks_of(&self, pool: PoolId) -> Vec<u32> {
-        let of_it = self.blocks.segments().filter(|segment| self.blocks[segment.first].pool == pool);
-        of_it.flat_map(|segment| self.blocks.along(segment.first)).collect()
-    }
-
-    pub(super) fn reserved(&self) -> usize {
-        self.reserved
-    }
-
-    /// Bytes of graphs' segments that nobody has, and that nobody else gets.
-    pub(super) fn free_bytes_of_graphs(&self) -> usize {
-        let free = |block: &&Block| block.pool != PoolId::DEFAULT && block.state != State::Live;
-        self.blocks.iter().filter(free).map(|block| block.len).sum()
-    }
-
-    /// Bytes of the segments that are graphs'.
-    fn graph_bytes(&self) -> usize {
-        let graphs = |segment: &&Segment| self.blocks[segment.first].pool != PoolId::DEFAULT;
-        self.blocks.segments().filter(graphs).map(|segment| segment.len).sum()
-    }
-
-    pub(super) fn stats(&self) -> MemoryStats {
-        MemoryStats {
-            allocated_bytes: self.allocated,
-            peak_allocated_bytes: self.peak_allocated,
-            reserved_bytes: self.reserved,
-            peak_reserved_bytes: self.peak_reserved,
-            live_blocks: self.live,
-            cached_blocks: self.blocks.len() - self.live,
-            segments: self.blocks.segment_count(),
-            graph_bytes: self.graph_bytes(),
-            served: self.served,
-        }
-    }
-
-    pub(super) fn reset_peak(&mut self) {
-        self.peak_allocated = self.allocated;
-        self.peak_reserved = self.reserved;
-    }
-
-    /// The lines that hold the most live memory, with how much, largest first.
-    pub(super) fn largest_holders(&self, at_most: usize) -> Vec<(usize, &'static Location<'static>)> {
-        let mut holders: Vec<(usize, &'static Location<'static>)> = Vec::new();
-        let mut by_line = std::collections::HashMap::new();
-        for block in self.blocks.iter().filter(|block| block.state == State::Live) {
-            if let Some(site) = block.site {
-                *by_line.entry(site.location).or_insert(0) += block.len;
-            }
-        }
-        holders.extend(by_line.into_iter().map(|(line, bytes)| (bytes, line)));
-        holders.sort_by_key(|&(bytes, line)| (std::cmp::Reverse(bytes), line.file(), line.line()));
-        holders.truncate(at_most);
-        holders
-    }
-
-    /// Bytes of cached blocks that somebody is not finished with.
-    pub(super) fn unfinished_bytes(&self, finished: &impl Fn(Use) -> bool) -> usize {
-        let free =
-            self.blocks.iter().filter(|block| block.state != State::Live && block.pool == PoolId::DEFAULT);
-        free.filter(|block| block.uses.iter().any(|used| !finished(*used))).map(|block| block.len).sum()
     }
 }
 

@@ -1,0 +1,95 @@
+//! Segments that go back: to the driver, or from a graph's pool to that of everybody.
+
+use super::{Place, Pool, PoolId};
+use crate::driver::DevicePtr;
+use crate::memory::blocks::{NONE, Segment, State};
+use crate::order::Use;
+
+impl Pool {
+    /// Forgets free segments of the default pool whose every use is finished, until they come to `enough_bytes`; the largest ones first,
+    /// but a single one that suffices is preferred. The caller gives them to the driver.
+    pub(in crate::memory) fn give_back(
+        &mut self,
+        enough_bytes: usize,
+        finished: &impl Fn(Use) -> bool,
+    ) -> Vec<Segment> {
+        self.spill(|_| true);
+        let mut idle: Vec<Segment> = self.idle(finished).collect();
+        idle.sort_by_key(|segment| (std::cmp::Reverse(segment.len), segment.address));
+        let single = idle.iter().rposition(|segment| segment.len >= enough_bytes);
+        let mut given = Vec::new();
+        let mut bytes = 0;
+        for segment in idle.drain(single.unwrap_or(0)..) {
+            if bytes >= enough_bytes {
+                break;
+            }
+            bytes += segment.len;
+            given.push(segment);
+        }
+        given.iter().for_each(|segment| self.forget(segment));
+        given
+    }
+
+    /// As [`give_back`](Self::give_back), one segment of `len` bytes, for a graph's pool to begin with.
+    pub(in crate::memory) fn give_up(
+        &mut self,
+        len: usize,
+        finished: &impl Fn(Use) -> bool,
+    ) -> Option<Segment> {
+        self.spill(|_| true);
+        let segment = self.idle(finished).find(|segment| segment.len == len)?;
+        self.forget(&segment);
+        Some(segment)
+    }
+
+    /// The segments of the default pool that are free with every use finished.
+    fn idle(&self, finished: &impl Fn(Use) -> bool) -> impl Iterator<Item = Segment> {
+        let is_idle = |segment: &&Segment| {
+            // What is free in a graph's pool is touched by its next launch.
+            self.blocks[segment.first].pool == PoolId::DEFAULT
+                && self.blocks.along(segment.first).all(|at| {
+                    let block = &self.blocks[at];
+                    block.state == State::Shelved && block.uses.iter().all(|used| finished(*used))
+                })
+        };
+        self.blocks.segments().filter(is_idle).copied()
+    }
+
+    fn forget(&mut self, segment: &Segment) {
+        let mut at = segment.first;
+        while at != NONE {
+            self.shelf.remove(&Place::of(at, &self.blocks[at]));
+            at = self.blocks[at].right;
+        }
+        self.blocks.remove_segment(segment.first);
+        self.reserved -= segment.len;
+    }
+
+    /// The segments of `pool`: addresses and lengths.
+    pub(in crate::memory) fn segments_of(&self, pool: PoolId) -> Vec<(DevicePtr, usize)> {
+        let of_it = self.blocks.segments().filter(|segment| self.blocks[segment.first].pool == pool);
+        of_it.map(|segment| (DevicePtr(segment.address), segment.len)).collect()
+    }
+
+    /// Forgets who used the blocks of `pool`: they were recorded, and nothing has run.
+    pub(in crate::memory) fn forget_uses(&mut self, pool: PoolId) {
+        for index in self.blocks_of(pool) {
+            self.blocks[index].uses.clear();
+        }
+    }
+
+    /// Makes the blocks of `pool`, which are all free, blocks for everybody.
+    pub(in crate::memory) fn dissolve(&mut self, pool: PoolId) {
+        for index in self.blocks_of(pool) {
+            debug_assert!(self.blocks[index].state == State::Shelved, "a pool in use was dissolved");
+            self.shelf.remove(&Place::of(index, &self.blocks[index]));
+            self.blocks[index].pool = PoolId::DEFAULT;
+            self.shelve(index);
+        }
+    }
+
+    fn blocks_of(&self, pool: PoolId) -> Vec<u32> {
+        let of_it = self.blocks.segments().filter(|segment| self.blocks[segment.first].pool == pool);
+        of_it.flat_map(|segment| self.blocks.along(segment.first)).collect()
+    }
+}
