@@ -8,13 +8,10 @@
 //!    What it keeps is let go when it is idle.
 //! 4. Dropping gives the raw stream back; work on it still runs, and the next lease begins after it.
 
-use super::api::{Answer, Failed, opened};
-use super::completion::events::PooledEvent;
+use super::api::{Answer, opened};
 use super::completion::reactor;
 use super::completion::track::{Parts, Track};
 use super::context::Context;
-use super::faults::dependents::Dependent;
-use super::faults::fault;
 use super::modules::functions::{Function, no_such_shared};
 use super::modules::library;
 use super::profiling::nvtx;
@@ -28,11 +25,13 @@ use super::work::gate::Gates;
 use super::work::graph::Executable;
 use super::work::host_fn;
 use super::work::launch;
+use super::work::refused::Refused;
+use super::work::wait::alive;
 use crate::background::{self, Duty};
 use crate::device::DeviceId;
 use crate::driver::{
-    Command, Copy, CopyKind, DriverError, DriverEvent, DriverStream, Health, HostFn, Launch, Point,
-    RawHandle, StreamOptions, Submission, WakeUp,
+    Command, Copy, CopyKind, DriverError, DriverEvent, DriverStream, Health, HostFn, Launch, RawHandle,
+    StreamOptions, Submission, WakeUp,
 };
 use crate::error::{Error, ErrorKind};
 use crate::kernel::{Kernel, Library};
@@ -54,10 +53,9 @@ const LOW_LATENCY_SPIN: Duration = Duration::from_micros(20);
 
 pub(crate) struct CudaStream {
     pub(crate) track: Arc<Track>,
-    timeline: Arc<Timeline>,
-    raw: RawStream,
-    /// Whether it is somebody else's, lent to us.
-    gates: Gates,
+    pub(crate) timeline: Arc<Timeline>,
+    pub(crate) raw: RawStream,
+    pub(crate) gates: Gates,
     submitted: AtomicU64,
     functions: UnsafeCell<[(usize, Option<Function>); REMEMBERED]>,
 }
@@ -116,7 +114,7 @@ impl CudaStream {
         self.gates.closed()
     }
 
-    fn context(&self) -> &'static Context {
+    pub(crate) fn context(&self) -> &'static Context {
         self.track.context
     }
 
@@ -242,52 +240,6 @@ impl CudaStream {
         Ok(function)
     }
 
-    /// `is_op`: whether the wait is all of its ticket's work. Else that work follows, and only the
-    /// marker behind it says that the wait is over.
-    fn wait(&self, point: &Point, ticket: Ticket, site: Site, is_op: bool) -> Result<(), Refused> {
-        if let Some(event) = &point.event {
-            let event = event.downcast_ref::<PooledEvent>().expect("an event of this driver");
-            let awaited = self.device_of(event);
-            if let Some(awaited) = awaited {
-                self.comes_to_wait(awaited, ticket)?;
-            }
-            // SAFETY: cuStreamWaitEvent takes a live stream and a live event, of whatever context.
-            unsafe { opened().cuStreamWaitEvent(self.raw.stream, event.raw(), 0) }.inspect_err(|_| {
-                let _ = awaited.map(Context::look_after);
-            })?;
-            if let Some(awaited) = awaited {
-                self.depend_on(awaited, point, ticket, site, is_op);
-            }
-            return Ok(());
-        }
-        if point.timeline.reached(point.ticket) {
-            return Ok(());
-        }
-        self.hold(point, ticket, site, is_op)
-    }
-
-    /// Holds the stream until the host finds that `point` is reached: a gate's, or that of a stream whose event could not be recorded.
-    #[cold]
-    fn hold(&self, point: &Point, ticket: Ticket, site: Site, is_op: bool) -> Result<(), Refused> {
-        let awaited = super::context::followed_by(&point.timeline);
-        let elsewhere = awaited.as_ref().map(|track| track.context).filter(|context| !self.is_on(context));
-        if let Some(elsewhere) = elsewhere {
-            self.comes_to_wait(elsewhere, ticket)?;
-        }
-        if self.context().has_words.get() == Some(&true) {
-            self.gates.hold(&self.track, self.raw.stream, ticket, &point.timeline, point.ticket)?;
-        } else {
-            let (timeline, until) = (&point.timeline, point.ticket);
-            let waits =
-                self.gates.hold_by_call(self.context(), ticket, timeline, until, awaited.is_some())?;
-            self.call(waits, ticket, site)?;
-        }
-        if let Some(elsewhere) = elsewhere {
-            self.depend_on(elsewhere, point, ticket, site, is_op);
-        }
-        Ok(())
-    }
-
     /// Ends a traced op, with a marker of its own and the reactor's attention.
     #[cold]
     fn trace(&self, begun: Begun, ticket: Ticket, site: Site) {
@@ -300,54 +252,7 @@ impl CudaStream {
         self.track.wanted();
     }
 
-    /// The device whose event that is, if it is another.
-    #[inline]
-    fn device_of(&self, event: &PooledEvent) -> Option<&'static Context> {
-        let context = event.context();
-        (!self.is_on(context)).then_some(context)
-    }
-
-    fn is_on(&self, context: &Context) -> bool {
-        std::ptr::eq(context, self.context())
-    }
-
-    /// Before a wait for another device, which is to stand between two markers.
-    #[cold]
-    fn comes_to_wait(&self, awaited: &'static Context, ticket: Ticket) -> Result<(), Refused> {
-        alive(awaited)?;
-        Ok(self.track.mark(ticket - 1)?)
-    }
-
-    /// After it.
-    #[cold]
-    fn depend_on(&self, awaited: &'static Context, point: &Point, ticket: Ticket, site: Site, is_op: bool) {
-        if is_op && let Err(failed) = self.track.mark(ticket) {
-            // Whoever needs the next one finds out.
-            self.context().note_failure(failed);
-        }
-        // Streams wait for others of their runtime only, so it is the one health of that device.
-        let Some(followed) = awaited.followed_by(&point.timeline) else { return };
-        let health = followed.health();
-        self.context().depends_on.add(awaited);
-        awaited.add_dependent(Dependent {
-            health: health.clone(),
-            waiting: Arc::downgrade(&self.track),
-            ticket,
-            site,
-            awaited: Arc::downgrade(&point.timeline),
-            until: point.ticket,
-            stands_since: None,
-            completed: 0,
-        });
-        // It may have failed before it knew of us.
-        if awaited.fault().is_some() {
-            awaited.settle_dependents();
-        } else if let Some(why) = health.fault() {
-            awaited.fail_dependents(health, why);
-        }
-    }
-
-    fn call(&self, function: HostFn, ticket: Ticket, site: Site) -> Answer {
+    pub(crate) fn call(&self, function: HostFn, ticket: Ticket, site: Site) -> Answer {
         host_fn::enqueue(self.raw.stream, &self.track, site, ticket, function)
     }
 
@@ -364,80 +269,6 @@ impl CudaStream {
             }
             Ok(()) => Ok(()),
         }
-    }
-
-    #[cold]
-    fn refused(&self, refused: Refused, ticket: Ticket, site: Site) -> DriverError {
-        let context = self.context();
-        match refused {
-            Refused::Other(error) => {
-                // Whoever says so in a text may have found the context dead.
-                let _ = context.look_after();
-                error
-            }
-            Refused::Call(failed) => {
-                // Found at this call; it is this op's only if each is waited for.
-                let op = context.blocking.then(|| fault::named(site, self.track.label(), ticket));
-                context.is_killed_by(failed, op.as_ref().map(|op| op as &dyn fmt::Display));
-                context.driver_error(failed)
-            }
-        }
-    }
-
-    /// The marker of `ticket` could not be enqueued.
-    #[cold]
-    fn give_up(&self, ticket: Ticket, failed: Failed) {
-        if crate::process::is_forked() || self.context().is_killed_by(failed, None) {
-            return;
-        }
-        let error = Error::new(
-            ErrorKind::Driver,
-            format!(
-                "stream \"{}\" of cuda:{} was given up at ticket {ticket}: the marker that tells its end could not be \
-                 enqueued: {failed}; use another stream",
-                self.track.label(),
-                self.context().ordinal
-            ),
-        );
-        self.timeline.give_up(error);
-        reactor::wake_timeline(self.timeline.clone());
-    }
-}
-
-/// Refuses what needs a device that has failed.
-fn alive(context: &'static Context) -> Result<(), DriverError> {
-    match context.fault() {
-        None => Ok(()),
-        Some(fault) => {
-            Err(DriverError::Refused(format!("it needs cuda:{}, which failed: {fault}", context.ordinal)))
-        }
-    }
-}
-
-/// Why a command was not performed.
-pub(crate) enum Refused {
-    Call(Failed),
-    Other(DriverError),
-}
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Refused::Call(failed) => failed.fmt(f),
-            Refused::Other(error) => error.fmt(f),
-        }
-    }
-}
-
-impl From<Failed> for Refused {
-    fn from(failed: Failed) -> Self {
-        Refused::Call(failed)
-    }
-}
-
-impl From<DriverError> for Refused {
-    fn from(error: DriverError) -> Self {
-        Refused::Other(error)
     }
 }
 

@@ -7,3 +7,5 @@ pub(crate) mod gate;
 pub(crate) mod graph;
 pub(crate) mod host_fn;
 pub(crate) mod launch;
+pub(crate) mod refused;
+pub(crate) mod wait;
