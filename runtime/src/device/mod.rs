@@ -2,6 +2,7 @@
 
 mod generator;
 mod id;
+mod pinned;
 
 pub use generator::{Draw, Generator};
 pub use id::DeviceId;

@@ -20,7 +20,7 @@ impl DevicePtr {
 pub enum Completion {
     /// The driver completes each ticket by itself.
     EveryOp,
-    /// Only tickets that [`DriverStream::signal`] was called for.
+    /// Only tickets that [`DriverStream::signal`](super::DriverStream::signal) was called for.
     Signalled,
 }
 

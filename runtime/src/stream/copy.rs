@@ -5,37 +5,21 @@
 //! address for [`host_copy`] is a [`HostEnd`]. Memory that is page-locked for another backend is
 //! refused, and handed back.
 
-use super::core::StreamCore;
 use super::enqueue::Op;
 use super::handle::Stream;
-use super::held::{self, After, Staging};
-use crate::device::Device;
-use crate::driver::{Command, Copy, CopyKind};
+use super::staged::{HostSide, StagingMemory, device_copy};
+use crate::driver::{Command, CopyKind};
 use crate::element::Element;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::kernel::AccessMode;
-use crate::memory::{Buffer, HostEnd, Pinned, PinnedBytes, Promise};
+use crate::memory::{Buffer, Pinned, PinnedBytes};
 use crate::order::Site;
 use crate::pending::Pending;
-use crate::{background, reentry};
 use parking_lot::Mutex;
-use std::fmt;
 use std::sync::Arc;
 
 /// A pinned buffer in flight. The runtime holds one reference until the ticket is reached, the `Pending` the other.
 type Slot = Arc<Mutex<Option<PinnedBytes>>>;
-
-/// The host's end of a copy: there, or yet to be made.
-enum HostSide {
-    There(HostEnd),
-    Coming(Arc<Staging>),
-}
-
-/// Pinned memory for a copy.
-enum StagingMemory {
-    There(PinnedBytes),
-    Promised(Promise),
-}
 
 impl Stream {
     /// Allocates device memory on this stream and copies `host` there.
@@ -46,7 +30,7 @@ impl Stream {
     /// If the `Pending` is dropped, the buffer goes back to its pool when the copy is done.
     ///
     /// # Errors
-    /// `OutOfMemory` and such at once, with the buffer inside: [`Error::into_buffer`].
+    /// `OutOfMemory` and such at once, with the buffer inside: [`Error::into_buffer`](crate::Error::into_buffer).
     /// `DeviceMismatch` if the stream is on a CUDA device and the buffer a CPU device's, which is
     /// not page-locked: [`write`](Self::write) stages such memory.
     #[track_caller]
@@ -81,7 +65,7 @@ impl Stream {
     /// As [`copy_to_device`](Self::copy_to_device).
     ///
     /// # Errors
-    /// In the `Pending`, with the buffer inside: [`Error::into_buffer`]. `DeviceMismatch` as
+    /// In the `Pending`, with the buffer inside: [`Error::into_buffer`](crate::Error::into_buffer). `DeviceMismatch` as
     /// [`copy_to_device`](Self::copy_to_device).
     #[track_caller]
     pub fn copy_into<T: Element>(&self, buffer: &Buffer<T>, host: Pinned<T>) -> Pending<Pinned<T>> {
@@ -326,294 +310,7 @@ impl Stream {
     }
 }
 
-impl Device {
-    /// Page-locked host memory for `len` elements, from the device's pool. Contents are
-    /// unspecified, or all zero with [`zero_on_free`](crate::RuntimeBuilder::zero_on_free).
-    ///
-    /// Growing the pool can take milliseconds, which then pass on a thread of the runtime, not on the executor's.
-    ///
-    /// # Errors
-    /// `OutOfMemory` if the pool is at its cap.
-    pub async fn pinned<T: Element>(&self, len: usize) -> Result<Pinned<T>> {
-        let device = self.shared();
-        let len_bytes = host_bytes::<T>(len)?;
-        if crate::process::is_forked() {
-            return Err(crate::process::forked());
-        }
-        let bytes = match device.pinned.try_take(len_bytes) {
-            Some(bytes) => bytes,
-            None if reentry::holds_a_device() => return Err(reentry::refused(&"pinned")),
-            None if !device.runs_in_turns => {
-                let device = device.clone();
-                background::run_pinning(device.id, move || device.pinned_bytes(len_bytes)).await?
-            }
-            None => device.pinned_bytes(len_bytes)?,
-        };
-        let pinned = Pinned::new(bytes, len);
-        if !device.zero_on_free {
-            Ok(pinned)
-        } else if len_bytes > ZEROED_AT_ONCE_BYTES && !device.runs_in_turns {
-            Ok(background::run(move || zeroed(pinned)).await)
-        } else {
-            Ok(zeroed(pinned))
-        }
-    }
-
-    /// Page-locks memory that is there already, so that copies from it overlap with work as from [`pinned`](Self::pinned).
-    ///
-    /// For data that is used again and again: page-locking takes milliseconds, on the calling thread, and so does the end of it
-    /// when the buffer is dropped. The memory does not go to the pool, nor count in its figures. Drivers lock whole pages: for
-    /// less than some tens of KiB, a buffer from the pool is the better one.
-    ///
-    /// # Cancel safety
-    /// It stays locked, and the vector alive, until nobody holds the buffer and the last copy is over, whoever waits for it.
-    ///
-    /// # On the CPU device
-    /// There is nothing to lock.
-    ///
-    /// # Errors
-    /// `Driver` if the driver does not take it: parts of it are page-locked already, or the system allows no more. The vector is
-    /// inside: [`Error::into_vec`].
-    ///
-    /// # Examples
-    /// ```
-    /// # fn main() -> warpline_runtime::Result<()> {
-    /// # let runtime = warpline_runtime::Runtime::builder().build()?;
-    /// # let device = runtime.device("cpu".parse()?)?;
-    /// # let stream = device.new_stream()?;
-    /// let table = device.pin(vec![0.5f32; 1 << 20])?;
-    /// let x = stream.alloc::<f32>(table.len())?;
-    /// let table = stream.copy_into(&x, table).wait()?; // as from any pinned buffer
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn pin<T: Element>(&self, mut elements: Vec<T>) -> Result<Pinned<T>> {
-        let pinned = self.shared().with_pinned(|pool| pool.register(&mut elements));
-        pinned.map_err(|error| error.with_vec(elements))
-    }
-
-    /// Like [`pinned`](Self::pinned), on the calling thread.
-    ///
-    /// # Errors
-    /// As `pinned`.
-    pub fn pinned_blocking<T: Element>(&self, len: usize) -> Result<Pinned<T>> {
-        let device = self.shared();
-        let pinned = Pinned::new(device.pinned_bytes(host_bytes::<T>(len)?)?, len);
-        Ok(if device.zero_on_free { zeroed(pinned) } else { pinned })
-    }
-}
-
-/// The most bytes that are zeroed on an executor's thread, which takes some tens of microseconds.
-const ZEROED_AT_ONCE_BYTES: usize = 1 << 20;
-
-fn zeroed<T: Element>(mut pinned: Pinned<T>) -> Pinned<T> {
-    pinned.fill(T::zeroed());
-    pinned
-}
-
-fn host_bytes<T: Element>(len: usize) -> Result<usize> {
-    len.checked_mul(size_of::<T>()).ok_or_else(|| {
-        Error::new(
-            ErrorKind::OutOfMemory,
-            format!("pinned: {len} elements of {} bytes are more than can be addressed", size_of::<T>()),
-        )
-    })
-}
-
 fn take<T: Element>(slot: &Slot) -> Pinned<T> {
     let bytes = slot.lock().take().expect("only the `Pending` takes the buffer, once");
     Pinned::from_bytes(bytes).unwrap_or_else(|_| unreachable!("the buffer was made with this element type"))
-}
-
-impl Stream {
-    /// Gets pinned memory for a copy by this stream: a block where one is cached, or where the
-    /// stream cannot wait for one on the host; else the promise of one.
-    fn staging_memory(&self, site: Site, len_bytes: usize) -> Result<StagingMemory> {
-        let (core, device) = (self.core(), &self.core().device);
-        let memory = device.with_pinned(|pool| match pool.try_take(len_bytes) {
-            Some(bytes) => Ok(StagingMemory::There(bytes)),
-            None if core.can_hold_back() => {
-                reentry::may_ask(&"pinned")?;
-                pool.promise(len_bytes).map(StagingMemory::Promised)
-            }
-            None => pool.take(len_bytes).map(StagingMemory::There),
-        });
-        memory.map_err(|error| core.unserved(site, error))
-    }
-
-    /// Enqueues a copy through that memory, which `fill` gets before the copy runs: now, or on
-    /// `warpline-pin` when it was made.
-    fn enqueue_staged<T: Element>(
-        &self,
-        op: &mut Op<'_>,
-        memory: StagingMemory,
-        kind: CopyKind,
-        buffer: &Buffer<T>,
-        fill: impl FnOnce(PinnedBytes) + Send + 'static,
-    ) -> Result<super::Place> {
-        let site = op.site;
-        let promise = match memory {
-            StagingMemory::There(bytes) => {
-                let end = self.host_end(site, &bytes).map(HostSide::There);
-                fill(bytes);
-                return self.enqueue_copy(op, end, kind, buffer);
-            }
-            StagingMemory::Promised(promise) => promise,
-        };
-        let staging = Arc::<Staging>::default();
-        let place = self.enqueue_copy(op, Ok(HostSide::Coming(staging.clone())), kind, buffer)?;
-        let stream = self.core().clone();
-        background::pin(stream.device.id, move || {
-            let bytes = stream.device.with_pinned(|_| promise.keep());
-            let end = bytes.map_err(|error| stream.unserved(site, error)).and_then(|bytes| {
-                let end = stream.host_end(site, &bytes)?;
-                fill(bytes);
-                Ok(end)
-            });
-            staging.set(end);
-            held::hand_over(stream);
-        });
-        Ok(place)
-    }
-
-    /// Enqueues a copy between the host and `buffer`, or refuses it where there is no end at the
-    /// host.
-    fn enqueue_copy<T: Element>(
-        &self,
-        op: &mut Op<'_>,
-        host: Result<HostSide>,
-        kind: CopyKind,
-        buffer: &Buffer<T>,
-    ) -> Result<super::Place> {
-        match host {
-            Ok(HostSide::There(end)) => {
-                self.core().enqueue(op, |_| Command::Copy(host_copy(kind, Some(end), buffer)))
-            }
-            Ok(HostSide::Coming(staging)) => {
-                op.after = Some(After::Memory(staging));
-                self.core().enqueue(op, |_| Command::Copy(host_copy(kind, None, buffer)))
-            }
-            Err(error) => {
-                op.refused = Some(error);
-                self.core().enqueue(op, |_| unreachable!("a refused op has no command"))
-            }
-        }
-    }
-
-    fn host_end(&self, site: Site, host: &PinnedBytes) -> Result<HostEnd> {
-        self.core().host_end(site, host)
-    }
-
-    fn same_len(&self, site: Site, host: usize, device: usize) -> Result<()> {
-        if host == device {
-            return Ok(());
-        }
-        Err(Error::new(
-            ErrorKind::Shape,
-            format!(
-                "{}: {host} elements on the host, {device} on the device; take a slice of the longer one",
-                site.on(self.label())
-            ),
-        ))
-    }
-}
-
-impl StreamCore {
-    /// Returns whether a copy may be held back until there is memory for it. What is called on a
-    /// borrowed stream is on the driver's stream when the call returns, since its owner may use
-    /// that next. What is captured is no work yet.
-    fn can_hold_back(&self) -> bool {
-        self.device.signalled
-            && self.device.driver.host_memory_is_slow()
-            && !self.borrowed
-            && !self.is_captured()
-    }
-
-    /// The host's end of a copy by this stream's device.
-    fn host_end(&self, site: Site, host: &PinnedBytes) -> Result<HostEnd> {
-        let here = self.device.id;
-        host.end_for(here).ok_or_else(|| {
-            Error::new(
-                ErrorKind::DeviceMismatch,
-                format!(
-                    "{}: the pinned buffer is {}'s and not page-locked, and {here} copies from and to page-locked memory; \
-                     get it from pinned() of a CUDA device, or stage it with write()",
-                    site.on(&self.label),
-                    host.locked_by(),
-                ),
-            )
-        })
-    }
-}
-
-/// Between contiguous host memory and a buffer. Without the host's end, which is set later, it is
-/// at 0.
-fn host_copy<T: Element>(kind: CopyKind, host: Option<HostEnd>, buffer: &Buffer<T>) -> Copy {
-    let host = host.map_or(0, HostEnd::address);
-    let (height, width_bytes, pitch) = buffer.runs();
-    let device = buffer.address();
-    match kind {
-        CopyKind::DeviceToHost => Copy {
-            kind,
-            src: device,
-            src_pitch: pitch,
-            dst: host,
-            dst_pitch: width_bytes,
-            width_bytes,
-            height,
-        },
-        _ => Copy {
-            kind,
-            src: host,
-            src_pitch: width_bytes,
-            dst: device,
-            dst_pitch: pitch,
-            width_bytes,
-            height,
-        },
-    }
-}
-
-/// Between two buffers: one of them contiguous, or both with the same rows.
-fn device_copy<T: Element>(
-    site: &dyn fmt::Display,
-    kind: CopyKind,
-    source: &Buffer<T>,
-    destination: &Buffer<T>,
-) -> Result<Copy> {
-    if source.len() != destination.len() {
-        return Err(Error::new(
-            ErrorKind::Shape,
-            format!(
-                "{site}: the source has {} elements and the destination {}; take a slice of the longer one",
-                source.len(),
-                destination.len()
-            ),
-        ));
-    }
-    let (src_rows, src_width, src_pitch) = source.runs();
-    let (dst_rows, dst_width, dst_pitch) = destination.runs();
-    let (height, width_bytes, src_pitch, dst_pitch) = match (src_rows, dst_rows) {
-        (1, _) => (dst_rows, dst_width, dst_width, dst_pitch),
-        (_, 1) => (src_rows, src_width, src_pitch, src_width),
-        _ if src_rows == dst_rows => (src_rows, src_width, src_pitch, dst_pitch),
-        _ => {
-            return Err(Error::new(
-                ErrorKind::Shape,
-                format!(
-                    "{site}: the source is a strided view of {src_rows} rows and the destination one of {dst_rows}; copy \
-                     through contiguous memory"
-                ),
-            ));
-        }
-    };
-    Ok(Copy {
-        kind,
-        src: source.address(),
-        src_pitch,
-        dst: destination.address(),
-        dst_pitch,
-        width_bytes,
-        height,
-    })
 }

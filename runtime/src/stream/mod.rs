@@ -18,6 +18,7 @@ mod markers;
 mod place;
 mod refusals;
 mod room;
+mod staged;
 mod turns;
 mod unwritten;
 mod wait;

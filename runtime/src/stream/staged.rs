@@ -1,0 +1,219 @@
+//! How a copy between host and device is put on a stream: now, or when its page-locked memory is there.
+
+use super::core::StreamCore;
+use super::enqueue::Op;
+use super::handle::Stream;
+use super::held::{self, After, Staging};
+use crate::driver::{Command, Copy, CopyKind};
+use crate::element::Element;
+use crate::error::{Error, ErrorKind, Result};
+use crate::memory::{Buffer, HostEnd, PinnedBytes, Promise};
+use crate::order::Site;
+use crate::{background, reentry};
+use std::fmt;
+use std::sync::Arc;
+
+/// The host's end of a copy: there, or yet to be made.
+pub(super) enum HostSide {
+    There(HostEnd),
+    Coming(Arc<Staging>),
+}
+
+/// Pinned memory for a copy.
+pub(super) enum StagingMemory {
+    There(PinnedBytes),
+    Promised(Promise),
+}
+
+impl Stream {
+    /// Gets pinned memory for a copy by this stream: a block where one is cached, or where the
+    /// stream cannot wait for one on the host; else the promise of one.
+    pub(super) fn staging_memory(&self, site: Site, len_bytes: usize) -> Result<StagingMemory> {
+        let (core, device) = (self.core(), &self.core().device);
+        let memory = device.with_pinned(|pool| match pool.try_take(len_bytes) {
+            Some(bytes) => Ok(StagingMemory::There(bytes)),
+            None if core.can_hold_back() => {
+                reentry::may_ask(&"pinned")?;
+                pool.promise(len_bytes).map(StagingMemory::Promised)
+            }
+            None => pool.take(len_bytes).map(StagingMemory::There),
+        });
+        memory.map_err(|error| core.unserved(site, error))
+    }
+
+    /// Enqueues a copy through that memory, which `fill` gets before the copy runs: now, or on
+    /// `warpline-pin` when it was made.
+    pub(super) fn enqueue_staged<T: Element>(
+        &self,
+        op: &mut Op<'_>,
+        memory: StagingMemory,
+        kind: CopyKind,
+        buffer: &Buffer<T>,
+        fill: impl FnOnce(PinnedBytes) + Send + 'static,
+    ) -> Result<super::Place> {
+        let site = op.site;
+        let promise = match memory {
+            StagingMemory::There(bytes) => {
+                let end = self.host_end(site, &bytes).map(HostSide::There);
+                fill(bytes);
+                return self.enqueue_copy(op, end, kind, buffer);
+            }
+            StagingMemory::Promised(promise) => promise,
+        };
+        let staging = Arc::<Staging>::default();
+        let place = self.enqueue_copy(op, Ok(HostSide::Coming(staging.clone())), kind, buffer)?;
+        let stream = self.core().clone();
+        background::pin(stream.device.id, move || {
+            let bytes = stream.device.with_pinned(|_| promise.keep());
+            let end = bytes.map_err(|error| stream.unserved(site, error)).and_then(|bytes| {
+                let end = stream.host_end(site, &bytes)?;
+                fill(bytes);
+                Ok(end)
+            });
+            staging.set(end);
+            held::hand_over(stream);
+        });
+        Ok(place)
+    }
+
+    /// Enqueues a copy between the host and `buffer`, or refuses it where there is no end at the
+    /// host.
+    pub(super) fn enqueue_copy<T: Element>(
+        &self,
+        op: &mut Op<'_>,
+        host: Result<HostSide>,
+        kind: CopyKind,
+        buffer: &Buffer<T>,
+    ) -> Result<super::Place> {
+        match host {
+            Ok(HostSide::There(end)) => {
+                self.core().enqueue(op, |_| Command::Copy(host_copy(kind, Some(end), buffer)))
+            }
+            Ok(HostSide::Coming(staging)) => {
+                op.after = Some(After::Memory(staging));
+                self.core().enqueue(op, |_| Command::Copy(host_copy(kind, None, buffer)))
+            }
+            Err(error) => {
+                op.refused = Some(error);
+                self.core().enqueue(op, |_| unreachable!("a refused op has no command"))
+            }
+        }
+    }
+
+    pub(super) fn host_end(&self, site: Site, host: &PinnedBytes) -> Result<HostEnd> {
+        self.core().host_end(site, host)
+    }
+
+    pub(super) fn same_len(&self, site: Site, host: usize, device: usize) -> Result<()> {
+        if host == device {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Shape,
+            format!(
+                "{}: {host} elements on the host, {device} on the device; take a slice of the longer one",
+                site.on(self.label())
+            ),
+        ))
+    }
+}
+
+impl StreamCore {
+    /// Returns whether a copy may be held back until there is memory for it. What is called on a
+    /// borrowed stream is on the driver's stream when the call returns, since its owner may use
+    /// that next. What is captured is no work yet.
+    pub(super) fn can_hold_back(&self) -> bool {
+        self.device.signalled
+            && self.device.driver.host_memory_is_slow()
+            && !self.borrowed
+            && !self.is_captured()
+    }
+
+    /// The host's end of a copy by this stream's device.
+    pub(super) fn host_end(&self, site: Site, host: &PinnedBytes) -> Result<HostEnd> {
+        let here = self.device.id;
+        host.end_for(here).ok_or_else(|| {
+            Error::new(
+                ErrorKind::DeviceMismatch,
+                format!(
+                    "{}: the pinned buffer is {}'s and not page-locked, and {here} copies from and to page-locked memory; \
+                     get it from pinned() of a CUDA device, or stage it with write()",
+                    site.on(&self.label),
+                    host.locked_by(),
+                ),
+            )
+        })
+    }
+}
+
+/// Between contiguous host memory and a buffer. Without the host's end, which is set later, it is
+/// at 0.
+pub(super) fn host_copy<T: Element>(kind: CopyKind, host: Option<HostEnd>, buffer: &Buffer<T>) -> Copy {
+    let host = host.map_or(0, HostEnd::address);
+    let (height, width_bytes, pitch) = buffer.runs();
+    let device = buffer.address();
+    match kind {
+        CopyKind::DeviceToHost => Copy {
+            kind,
+            src: device,
+            src_pitch: pitch,
+            dst: host,
+            dst_pitch: width_bytes,
+            width_bytes,
+            height,
+        },
+        _ => Copy {
+            kind,
+            src: host,
+            src_pitch: width_bytes,
+            dst: device,
+            dst_pitch: pitch,
+            width_bytes,
+            height,
+        },
+    }
+}
+
+/// Between two buffers: one of them contiguous, or both with the same rows.
+pub(super) fn device_copy<T: Element>(
+    site: &dyn fmt::Display,
+    kind: CopyKind,
+    source: &Buffer<T>,
+    destination: &Buffer<T>,
+) -> Result<Copy> {
+    if source.len() != destination.len() {
+        return Err(Error::new(
+            ErrorKind::Shape,
+            format!(
+                "{site}: the source has {} elements and the destination {}; take a slice of the longer one",
+                source.len(),
+                destination.len()
+            ),
+        ));
+    }
+    let (src_rows, src_width, src_pitch) = source.runs();
+    let (dst_rows, dst_width, dst_pitch) = destination.runs();
+    let (height, width_bytes, src_pitch, dst_pitch) = match (src_rows, dst_rows) {
+        (1, _) => (dst_rows, dst_width, dst_width, dst_pitch),
+        (_, 1) => (src_rows, src_width, src_pitch, src_width),
+        _ if src_rows == dst_rows => (src_rows, src_width, src_pitch, dst_pitch),
+        _ => {
+            return Err(Error::new(
+                ErrorKind::Shape,
+                format!(
+                    "{site}: the source is a strided view of {src_rows} rows and the destination one of {dst_rows}; copy \
+                     through contiguous memory"
+                ),
+            ));
+        }
+    };
+    Ok(Copy {
+        kind,
+        src: source.address(),
+        src_pitch,
+        dst: destination.address(),
+        dst_pitch,
+        width_bytes,
+        height,
+    })
+}
