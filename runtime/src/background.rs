@@ -9,7 +9,7 @@
 //! Both drop what users left with them, and with it perhaps the last of a stream or of a device. They are **barred**: what would
 //! call the driver there is done here.
 
-use crate::device::DeviceId;
+use crate::device_id::DeviceId;
 use crossbeam_channel::Sender;
 use parking_lot::Mutex;
 use std::cell::Cell;

@@ -1,13 +1,10 @@
 //! The one error type: what failed, why with both numbers, and what to do.
 
-use crate::memory::{Pinned, PinnedBytes};
-use crate::order::Site;
-use crate::order::{Conflict, Mark};
-use crate::panics::Panicked;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 use std::any::Any;
 use std::fmt;
 use std::sync::OnceLock;
+use warpline_order::{Conflict, Site};
 
 /// The result of anything that can be refused or fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -74,18 +71,20 @@ pub struct Error {
 /// The part of an error that belongs to one refused call.
 #[derive(Default)]
 struct Own {
+    /// Memory of the host that is handed back.
     given: Option<Given>,
-    /// The marks on what it would have written, which end when somebody looks at the error.
-    marks: Vec<std::sync::Arc<Mark>>,
-    /// The panic that it is the error of, which ends in the same way.
-    panic: Option<std::sync::Arc<Panicked>>,
+    /// What ends when somebody looks at the error: the marks on what its call would have written,
+    /// the panic that it is the error of.
+    unseen: Vec<std::sync::Arc<dyn Unseen>>,
 }
 
-/// Memory of the host that is handed back.
-enum Given {
-    Pinned(PinnedBytes),
-    /// A `Vec` of some type of elements.
-    Vec(Box<dyn Any + Send>),
+/// Something that a refused call was given, recovered by the type that put it in.
+pub(crate) type Given = Box<dyn Any + Send>;
+
+/// Something that lasts until the program has looked at an error.
+pub(crate) trait Unseen: Send + Sync {
+    /// The program has.
+    fn see(&self);
 }
 
 struct Cause {
@@ -166,26 +165,14 @@ impl Error {
         self.cause.site.get().copied()
     }
 
-    /// The pinned buffer that the refused copy was given, once: `None` if there was none, if it was taken before, or
-    /// if it holds another element type.
-    pub fn into_buffer<T: crate::Element>(self) -> Option<Pinned<T>> {
-        self.hand_back(|given| match given {
-            Given::Pinned(bytes) => Pinned::from_bytes(bytes).map_err(Given::Pinned),
-            other => Err(other),
-        })
-    }
-
     /// The vector that the refused [`Device::pin`](crate::Device::pin) was given, once: `None` if there was none, if it was taken
     /// before, or if it holds another element type.
     pub fn into_vec<T: crate::Element>(self) -> Option<Vec<T>> {
-        self.hand_back(|given| match given {
-            Given::Vec(elements) => elements.downcast().map(|elements| *elements).map_err(Given::Vec),
-            other => Err(other),
-        })
+        self.hand_back(|given| given.downcast().map(|elements| *elements))
     }
 
     /// What `take` makes of what there is, which stays if it makes nothing of it.
-    fn hand_back<R>(self, take: impl FnOnce(Given) -> Result<R, Given>) -> Option<R> {
+    pub(crate) fn hand_back<R>(self, take: impl FnOnce(Given) -> Result<R, Given>) -> Option<R> {
         let mut own = self.own.as_ref()?.lock();
         match take(own.given.take()?) {
             Ok(taken) => Some(taken),
@@ -196,28 +183,15 @@ impl Error {
         }
     }
 
-    pub(crate) fn with_buffer(self, bytes: PinnedBytes) -> Self {
-        self.with(Given::Pinned(bytes))
-    }
-
-    pub(crate) fn with_vec<T: crate::Element>(self, elements: Vec<T>) -> Self {
-        self.with(Given::Vec(Box::new(elements)))
-    }
-
-    fn with(mut self, given: Given) -> Self {
+    /// Returns the error with what its call was given inside.
+    pub(crate) fn with(mut self, given: Given) -> Self {
         self.own.get_or_insert_default().lock().given = Some(given);
         self
     }
 
-    /// Returns the error with `mark`, which ends when the program looks at the error.
-    pub(crate) fn with_mark(mut self, mark: std::sync::Arc<Mark>) -> Self {
-        self.own.get_or_insert_default().lock().marks.push(mark);
-        self
-    }
-
-    /// Returns the error with `panic`, which ends when the program looks at the error.
-    pub(crate) fn with_panic(mut self, panic: std::sync::Arc<Panicked>) -> Self {
-        self.own.get_or_insert_default().lock().panic = Some(panic);
+    /// Returns the error with something that ends when the program looks at it.
+    pub(crate) fn ending(mut self, unseen: std::sync::Arc<dyn Unseen>) -> Self {
+        self.own.get_or_insert_default().lock().unseen.push(unseen);
         self
     }
 
@@ -238,11 +212,7 @@ impl Error {
     pub(crate) fn mark_seen(&self) {
         self.cause.seen.store(true, Ordering::Relaxed);
         if let Some(own) = &self.own {
-            let mut own = own.lock();
-            own.marks.drain(..).for_each(|mark| mark.see());
-            if let Some(panic) = own.panic.take() {
-                panic.see();
-            }
+            own.lock().unseen.drain(..).for_each(|unseen| unseen.see());
         }
     }
 

@@ -6,10 +6,13 @@
 
 mod background;
 mod block_on;
+mod byte_size;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 mod delegation;
 mod device;
+mod device_id;
+mod device_ptr;
 pub mod driver;
 mod element;
 mod error;

@@ -1,6 +1,6 @@
 //! The order check as this crate uses it: its modes, and errors as the causes of marks.
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Unseen};
 use std::str::FromStr;
 use std::sync::Arc;
 pub(crate) use warpline_order::{
@@ -51,6 +51,12 @@ impl OrderMode {
             OrderMode::Warn => Strictness::Find,
             OrderMode::Off => Strictness::Skip,
         }
+    }
+}
+
+impl Unseen for Mark {
+    fn see(&self) {
+        Mark::see(self);
     }
 }
 

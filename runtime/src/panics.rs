@@ -18,7 +18,7 @@
 //! *Why an epoch and not a ticket says what came before a look?* The clock of another stream keeps
 //! the ticket that it waited for, also where the host has seen past that since.
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Unseen};
 use crate::order::{Clock, StreamId};
 use crate::stream::StreamCore;
 use crate::timeline::Ticket;
@@ -54,9 +54,8 @@ struct Counts {
     seen_before: AtomicU64,
 }
 
-impl Panicked {
-    /// The program has looked at the panic itself.
-    pub(crate) fn see(&self) {
+impl Unseen for Panicked {
+    fn see(&self) {
         let ends = self.counts.epoch.fetch_add(1, Ordering::AcqRel);
         let unseen = Epoch::MAX;
         if self.seen_in.compare_exchange(unseen, ends, Ordering::AcqRel, Ordering::Acquire).is_ok() {
@@ -64,7 +63,9 @@ impl Panicked {
             self.counts.unseen.fetch_sub(1, Ordering::AcqRel);
         }
     }
+}
 
+impl Panicked {
     fn is_seen(&self) -> bool {
         self.seen_in.load(Ordering::Acquire) != Epoch::MAX
     }
@@ -117,7 +118,7 @@ impl Panics {
         }
         latest.push_back(panicked.clone());
         self.counts.unseen.fetch_add(1, Ordering::AcqRel);
-        error.with_panic(panicked)
+        error.ending(panicked)
     }
 
     /// The error of a place on `stream` that comes after a panic.

@@ -98,7 +98,7 @@ use std::task::{Context, Poll, Wake, Waker};
 /// ```
 #[cfg(feature = "cuda")]
 pub fn check_cuda(kernel: &'static Kernel) -> Result<()> {
-    kernel.check_compiled()
+    kernel.check_compiled(crate::driver::cuda::compile_for_newest)
 }
 
 /// Runs `pipeline` once for each seed, each time on `cpu:0` of a runtime of its own whose schedule the seed draws.

@@ -1,11 +1,10 @@
 //! Devices: where memory and streams belong.
 
 mod generator;
-mod id;
 mod pinned;
 
+pub use crate::device_id::DeviceId;
 pub use generator::{Draw, Generator};
-pub use id::DeviceId;
 
 use crate::driver::{Completion, DeviceProperties, Driver, DriverError, Health};
 use crate::error::{Error, ErrorKind, Result};

@@ -69,7 +69,7 @@ impl Device {
     /// ```
     pub fn pin<T: Element>(&self, mut elements: Vec<T>) -> Result<Pinned<T>> {
         let pinned = self.shared().with_pinned(|pool| pool.register(&mut elements));
-        pinned.map_err(|error| error.with_vec(elements))
+        pinned.map_err(|error| error.with(Box::new(elements)))
     }
 
     /// Like [`pinned`](Self::pinned), on the calling thread.

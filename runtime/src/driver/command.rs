@@ -1,7 +1,7 @@
 //! What a stream is told to do.
 
 use super::{DevicePtr, Stamp};
-use crate::device::DeviceId;
+use crate::device_id::DeviceId;
 use crate::kernel::{Arg, Args, Kernel, LaunchConfig, Param, ParamKind, Workspace};
 use crate::order::{ByteRange, Site};
 use crate::timeline::{Ticket, Timeline};

@@ -27,6 +27,7 @@ mod plan;
 mod properties;
 mod stamp;
 
+pub use crate::device_ptr::DevicePtr;
 pub use command::{
     Claim, Command, Copy, CopyKind, DriverEvent, DriverGraph, Fill, HostFn, Launch, Point, Submission,
 };
@@ -34,12 +35,10 @@ pub use health::Health;
 pub(crate) use panic::message_of;
 pub(crate) use plan::OF_ONE_DEVICE;
 pub use plan::{Plan, PlanStream, Step, Work};
-pub use properties::{
-    Completion, DeviceProperties, DevicePtr, FreeMemory, Priority, RawHandle, StreamOptions, WakeUp,
-};
+pub use properties::{Completion, DeviceProperties, FreeMemory, Priority, RawHandle, StreamOptions, WakeUp};
 pub use stamp::Stamp;
 
-use crate::device::DeviceId;
+use crate::device_id::DeviceId;
 use crate::kernel::{Kernel, LaunchConfig};
 use crate::order::Site;
 use crate::timeline::{Ticket, Timeline};

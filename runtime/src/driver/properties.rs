@@ -3,18 +3,6 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// An address in a device's memory. On the CPU device it is the host address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct DevicePtr(pub u64);
-
-impl DevicePtr {
-    /// The address `bytes` further on.
-    #[inline]
-    pub const fn offset(self, bytes: u64) -> Self {
-        DevicePtr(self.0 + bytes)
-    }
-}
-
 /// How a driver lets tickets become complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion {

@@ -23,8 +23,9 @@ use super::recording::{Member, Recording};
 use crate::device::DeviceShared;
 use crate::driver::{Claim, Command, Plan, PlanStream, Step, Work};
 use crate::error::{Error, ErrorKind, Result};
-use crate::kernel::{Operand, OwnedOperand, Workspace};
+use crate::kernel::Workspace;
 use crate::memory::{Allocation, ReuseOrder};
+use crate::memory::{Operand, OwnedOperand};
 use crate::order::Site;
 use crate::order::{
     self, Asker, Clock, Entered, Entry, Ledger, MAX_ACCESSES, Marks, Named, Observed, Refused, Use,

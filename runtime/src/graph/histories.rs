@@ -4,8 +4,9 @@
 //! Memory is named by the address of its `Allocation`. One from outside is kept here, and so stays; one that was born in the capture
 //! leaves when it is dropped, and its block is free for what is captured next.
 
-use crate::kernel::{AccessMode, Operand, OwnedOperand};
 use crate::memory::Allocation;
+use crate::memory::{Operand, OwnedOperand};
+use crate::order::AccessMode;
 use crate::order::{Access, ByteRange, Ledger, Use};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};

@@ -54,15 +54,16 @@ impl Kernel {
 
 #[cfg(all(feature = "cuda", feature = "test-util"))]
 impl Kernel {
-    /// Compares the device code with the declaration, after compiling it if it is CUDA C++.
-    pub(crate) fn check_compiled(&self) -> Result<()> {
+    /// Compares the device code with the declaration, after `compile` has made PTX of it if it is CUDA C++: of a kernel's name and
+    /// its text.
+    pub(crate) fn check_compiled(&self, compile: impl FnOnce(&str, &str) -> Result<String>) -> Result<()> {
         let error = |kind, why: &str| Err(Error::new(kind, format!("{}: {why}", self.name)));
         match self.source {
             Source::Ptx(_) => self.compare_device_code(),
             Source::Cuda(text) => {
                 // First, as it needs no compiler.
                 self.compare_device_code()?;
-                let ptx = crate::driver::cuda::compile_for_newest(self.name, text)?;
+                let ptx = compile(self.name, text)?;
                 match difference_in_ptx(self, &ptx) {
                     Some(why) => error(ErrorKind::InvalidArgument, &why),
                     None => Ok(()),

@@ -5,7 +5,7 @@
 //! never asks.
 
 use super::{Arg, Kernel, LaunchConfig};
-use crate::driver::DevicePtr;
+use crate::device_ptr::DevicePtr;
 use std::ffi::c_void;
 
 /// A library that may do a kernel's work on a CUDA device.

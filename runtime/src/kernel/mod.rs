@@ -9,9 +9,9 @@ mod cuda_text;
 mod device_code;
 mod library;
 mod macros;
-mod operand;
 mod ptx;
 
+pub use crate::memory::{Elements, IntoOperand, Operand};
 pub use crate::order::AccessMode;
 pub use call::KernelCall;
 pub use config::LaunchConfig;
@@ -25,8 +25,6 @@ pub use library::{
 };
 #[doc(hidden)]
 pub use macros::expansion as __private;
-pub(crate) use operand::OwnedOperand;
-pub use operand::{Elements, IntoOperand, Operand};
 pub use ptx::entry_params;
 #[cfg(feature = "cuda")]
 pub(crate) use ptx::{Target, head};

@@ -1,10 +1,11 @@
 //! A region of device memory, as users hold it.
 
 use super::Allocation;
+use super::{Elements, IntoOperand, Operand};
 use crate::device::Device;
 use crate::element::Element;
 use crate::error::{Error, ErrorKind, Result};
-use crate::kernel::{AccessMode, Elements, IntoOperand, Operand};
+use crate::order::AccessMode;
 use crate::order::ByteRange;
 use std::fmt;
 use std::marker::PhantomData;

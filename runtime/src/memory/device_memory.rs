@@ -16,7 +16,8 @@
 
 use super::blocks::Segment;
 use super::pool::{BlockId, Grant, Pool, PoolId, Request, ReuseOrder, UNIT_BYTES, units};
-use super::stats::{ByteSize, MemoryStats};
+use super::stats::MemoryStats;
+use crate::byte_size::ByteSize;
 use crate::driver::{DevicePtr, Driver, DriverError, FreeMemory};
 use crate::error::{Error, ErrorKind};
 use crate::order::Site;

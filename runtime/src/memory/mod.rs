@@ -1,12 +1,13 @@
 //! Device and host memory.
 //!
-//! * `allocation`, `buffer`: what users hold; `pinned`: page-locked host memory;
+//! * `allocation`, `buffer`: what users hold; `operand`: which of it an op touches, and how; `pinned`: page-locked host memory;
 //! * `device_memory`: a device's allocator, over the pure `pool` with its `blocks` and fast lists (`recent`).
 
 mod allocation;
 mod blocks;
 mod buffer;
 mod device_memory;
+mod operand;
 #[cfg(test)]
 mod oracle;
 mod pinned;
@@ -19,11 +20,11 @@ mod test_driver;
 pub(crate) use allocation::Allocation;
 pub use buffer::{Buffer, HistorySizes};
 pub(crate) use device_memory::DeviceMemory;
+pub(crate) use operand::OwnedOperand;
+pub use operand::{Elements, IntoOperand, Operand};
 pub(crate) use pinned::{HostEnd, PinnedBytes, PinnedPool, Promise};
 pub use pinned::{Pinned, PinnedStats};
 pub(crate) use pool::{BlockId, Grant, PoolId, ReuseOrder};
-#[cfg_attr(not(feature = "cuda"), expect(unused_imports, reason = "only CUDA's driver speaks of sizes"))]
-pub(crate) use stats::ByteSize;
 pub use stats::{MemoryStats, Served};
 
 /// How much memory a device may hold, and what a new owner finds in it.

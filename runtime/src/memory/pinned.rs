@@ -29,10 +29,10 @@
 mod pool;
 
 use crate::background;
-use crate::device::DeviceId;
+use crate::device_id::DeviceId;
 use crate::driver::Driver;
 use crate::element::Element;
-use crate::error::Error;
+use crate::error::{Error, Given};
 use parking_lot::Mutex;
 pub use pool::PinnedStats;
 use pool::{ALIGN_BYTES, HostBlock};
@@ -197,7 +197,7 @@ impl<T: Element> Pinned<T> {
     /// Returns `error` with this buffer inside, where [`Error::into_buffer`] finds it: for ops of
     /// your own that refuse a buffer they were given.
     pub fn into_error(self, error: Error) -> Error {
-        error.with_buffer(self.into_bytes())
+        error.with(Box::new(self.into_bytes()))
     }
 
     /// Keeps the first `len` elements, for a last batch that is shorter; nothing if it holds no more than that.
@@ -223,6 +223,17 @@ impl<T: Element> Pinned<T> {
     #[inline]
     pub fn as_ptr(&self) -> *const T {
         self.bytes.ptr.as_ptr().cast_const().cast()
+    }
+}
+
+impl Error {
+    /// The pinned buffer that the refused copy was given, once: `None` if there was none, if it was taken before, or
+    /// if it holds another element type.
+    pub fn into_buffer<T: crate::Element>(self) -> Option<Pinned<T>> {
+        self.hand_back(|given| {
+            let bytes = given.downcast::<PinnedBytes>()?;
+            Pinned::from_bytes(*bytes).map_err(|bytes| Box::new(bytes) as Given)
+        })
     }
 }
 

@@ -1,6 +1,6 @@
 //! A driver with memory and nothing else, for the tests of this module.
 
-use crate::device::DeviceId;
+use crate::device_id::DeviceId;
 use crate::driver::{Completion, DevicePtr, Driver, DriverError, DriverStream, FreeMemory, StreamOptions};
 use crate::timeline::Timeline;
 use parking_lot::Mutex;

@@ -11,8 +11,8 @@ use super::staged::{HostSide, StagingMemory, device_copy};
 use crate::driver::{Command, CopyKind};
 use crate::element::Element;
 use crate::error::Result;
-use crate::kernel::AccessMode;
 use crate::memory::{Buffer, Pinned, PinnedBytes};
+use crate::order::AccessMode;
 use crate::order::Site;
 use crate::pending::Pending;
 use parking_lot::Mutex;
@@ -86,7 +86,7 @@ impl Stream {
             buffer,
         );
         let place = place.map_err(|error| match slot.lock().take() {
-            Some(bytes) => error.with_buffer(bytes),
+            Some(bytes) => error.with(Box::new(bytes)),
             None => error,
         });
         Pending::later(self.core(), place, move || Ok(take(&slot)))

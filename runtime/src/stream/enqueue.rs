@@ -5,8 +5,8 @@ use super::held::After;
 use super::place::{Place, Snapshot};
 use crate::driver::{Claim, Command, DriverError, Plan, Point};
 use crate::error::{Error, ErrorKind, Result};
-use crate::kernel::Operand;
 use crate::memory::Allocation;
+use crate::memory::Operand;
 use crate::order::Site;
 use crate::order::{
     self, Access, Asker, Conflict, Disjoint, Entered, Entry, Finding, Findings, MAX_ACCESSES, Named,

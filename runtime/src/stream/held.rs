@@ -42,8 +42,8 @@ use super::place::Snapshot;
 use super::unwritten::Unwritten;
 use crate::driver::{Command, Copy, CopyKind, DriverError, DriverEvent, Submission};
 use crate::error::{Error, ErrorKind, Result};
-use crate::kernel::{Operand, OwnedOperand};
 use crate::memory::{Allocation, HostEnd};
+use crate::memory::{Operand, OwnedOperand};
 use crate::order::Site;
 use crate::order::{self, Mark, Marks, OrderMode, leaves_a_mark};
 use crate::timeline::Ticket;
@@ -396,7 +396,7 @@ impl StreamCore {
         state.marks.add(mark.clone());
         held.unwritten.add_mark(mark.clone());
         self.version.fetch_add(1, Ordering::Release);
-        error.with_mark(mark)
+        error.ending(mark)
     }
 
     /// Rule 5.

@@ -4,7 +4,7 @@ use super::core::StreamCore;
 use crate::background::{self, Duty};
 use crate::driver::DriverError;
 use crate::error::{Error, ErrorKind};
-use crate::kernel::Operand;
+use crate::memory::Operand;
 use crate::order::{self, Mark, OrderMode, Site, leaves_a_mark};
 use crate::reentry;
 use smallvec::SmallVec;
@@ -65,7 +65,7 @@ impl StreamCore {
         state.marks.add(mark.clone());
         self.version.fetch_add(1, Ordering::Release);
         drop(state);
-        error.with_mark(mark)
+        error.ending(mark)
     }
 
     /// Keeps an error that nobody was told of for a `synchronize`, and reports it. Of too many the

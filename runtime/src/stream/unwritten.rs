@@ -5,8 +5,8 @@
 //! bytes along, to streams that wait as well, until something overwrites them.
 
 use crate::error::Error;
-use crate::kernel::OwnedOperand;
 use crate::memory::Allocation;
+use crate::memory::OwnedOperand;
 use crate::order::{self, ByteRange, Mark, Marks};
 use std::sync::{Arc, Weak};
 

@@ -9,7 +9,7 @@ use super::stream::CpuStream;
 use super::timelines::Timelines;
 use super::workers::Pool;
 use super::{BackendOptions, CpuDriver, DeviceOptions, Schedule, Step};
-use crate::device::DeviceId;
+use crate::device_id::DeviceId;
 use crate::driver::{DriverError, Health};
 use crate::error::{Error, ErrorKind};
 use crate::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Ordering};

@@ -46,7 +46,7 @@ mod tests;
 pub use backend::CpuBackend;
 pub use fault_plan::FaultPlan;
 
-use crate::device::DeviceId;
+use crate::device_id::DeviceId;
 use crate::driver::{
     Completion, DeviceProperties, DevicePtr, Driver, DriverError, DriverGraph, DriverStream, Plan,
     StreamOptions,

@@ -12,7 +12,7 @@
 //! 3. The lock is a leaf; no stream is dropped under it, because that takes it again.
 
 use super::stream::CpuStream;
-use crate::device::DeviceId;
+use crate::device_id::DeviceId;
 use crate::error::Error;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 use crate::timeline::Timeline;

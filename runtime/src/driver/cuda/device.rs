@@ -11,7 +11,7 @@ use super::stream::{Completing, CudaStream};
 use super::work::gate::{ahead_unless_held, free_unless_held};
 use super::work::graph;
 use crate::background::{self, Duty};
-use crate::device::DeviceId;
+use crate::device_id::DeviceId;
 use crate::driver::{
     Completion, DeviceProperties, DevicePtr, Driver, DriverError, DriverEvent, DriverGraph, DriverStream,
     FreeMemory, Health, Plan, StreamOptions, WakeUp,

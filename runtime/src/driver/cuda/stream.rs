@@ -28,7 +28,7 @@ use super::work::launch;
 use super::work::refused::Refused;
 use super::work::wait::alive;
 use crate::background::{self, Duty};
-use crate::device::DeviceId;
+use crate::device_id::DeviceId;
 use crate::driver::{
     Command, Copy, CopyKind, DriverError, DriverEvent, DriverStream, Health, HostFn, Launch, RawHandle,
     StreamOptions, Submission, WakeUp,

@@ -15,7 +15,7 @@ pub const fn slice_param<T: Element>(name: &'static str, access: AccessMode) -> 
 
 #[inline]
 pub fn slice_arg<T: Element>(operand: &Elements<'_, T>) -> Arg {
-    operand.arg()
+    Arg::slice(operand.address().0, operand.len())
 }
 
 #[inline]

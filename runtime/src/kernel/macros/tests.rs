@@ -1,4 +1,4 @@
-use crate::driver::DevicePtr;
+use crate::device_ptr::DevicePtr;
 use crate::element::Element;
 use crate::error::ErrorKind;
 use crate::kernel::{

@@ -1,10 +1,10 @@
 //! The blocks of page-locked memory of one device.
 
 use super::{NOWHERE, Pinned, PinnedBytes};
+use crate::byte_size::ByteSize;
 use crate::driver::{Driver, DriverError};
 use crate::element::Element;
 use crate::error::{Error, ErrorKind};
-use crate::memory::stats::ByteSize;
 use crate::{background, reentry};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::any::Any;

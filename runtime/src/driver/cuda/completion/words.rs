@@ -7,7 +7,7 @@
 //! programs from the start, and when few are left another thread registers more.
 
 use crate::background;
-use crate::device::DeviceId;
+use crate::device_id::DeviceId;
 use crate::driver::cuda::api::{Answer, CUdeviceptr, opened};
 use crate::driver::cuda::context::Context;
 use crate::driver::cuda::work::capturing::Relaxed;

@@ -33,13 +33,13 @@
 
 use super::library;
 use crate::background;
+use crate::byte_size::ByteSize;
 use crate::driver::cuda::api::Answer;
 use crate::driver::cuda::context::Context;
 use crate::driver::cuda::work::capturing::Relaxed;
 use crate::driver::cuda::work::gate::free_unless_held;
 use crate::driver::{DriverError, FreeMemory};
 use crate::kernel::{LibraryHandle, LibraryProvider, NoHandle};
-use crate::memory::ByteSize;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

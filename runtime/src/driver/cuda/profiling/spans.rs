@@ -217,7 +217,7 @@ impl Spans {
             drop(entered);
             let traced = || Traced {
                 runtime: self.runtime,
-                device: crate::device::DeviceId::Cuda(context.ordinal),
+                device: crate::device_id::DeviceId::Cuda(context.ordinal),
                 label,
                 stream_key: self.stream_key,
                 kind: span.kind,

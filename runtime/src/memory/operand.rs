@@ -1,10 +1,9 @@
 //! Operands: device memory that an op touches, and how.
 
-use super::{AccessMode, Arg};
+use super::Allocation;
 use crate::driver::DevicePtr;
 use crate::element::Element;
-use crate::memory::Allocation;
-use crate::order::{Access, ByteRange, Ledger};
+use crate::order::{Access, AccessMode, ByteRange, Ledger};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -134,10 +133,10 @@ impl<'a, T: Element> Elements<'a, T> {
         self.len == 0
     }
 
-    /// The argument that a kernel gets: where the first element is, and how many there are.
+    /// The address of its first byte.
     #[inline]
-    pub(super) fn arg(&self) -> Arg {
-        Arg::slice(self.allocation.ptr.offset(self.range.offset()).0, self.len)
+    pub(crate) fn address(&self) -> DevicePtr {
+        self.allocation.ptr.offset(self.range.offset())
     }
 
     /// The operand of an op that accesses it so.

@@ -1,0 +1,13 @@
+//! Addresses in devices' memory.
+
+/// An address in a device's memory. On the CPU device it is the host address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DevicePtr(pub u64);
+
+impl DevicePtr {
+    /// The address `bytes` further on.
+    #[inline]
+    pub const fn offset(self, bytes: u64) -> Self {
+        DevicePtr(self.0 + bytes)
+    }
+}
