@@ -3,7 +3,7 @@
 //! Target `warpline::op`, level `TRACE`. Where nobody listens at that level, a step costs one load and one branch; the
 //! event itself is made in a cold function.
 
-use crate::device::DeviceId;
+use crate::device_id::DeviceId;
 use crate::order::Site;
 use crate::order::Use;
 use crate::timeline::Ticket;
