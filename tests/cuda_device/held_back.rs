@@ -49,6 +49,7 @@ impl Busy {
         let before = waits_for_device();
         self.0.send(()).unwrap();
         while waits_for_device() == before {
+            assert!(!self.1.is_finished(), "the device is idle");
             std::thread::yield_now();
         }
         self.1
@@ -213,7 +214,9 @@ fn a_device_that_dies_fails_what_is_held_back() {
         within_a_minute(|| {
             let [device, second] = [cuda(0), cuda(1)];
             let (stream, x) = filled(&device, 1000);
-            let (far, y) = filled(&second, 1000);
+            let (other, y) = filled(&second, 1000);
+            let far = second.new_stream().unwrap();
+            drop(far.wait_stream(&other));
             let dies = device.new_stream().unwrap();
             let z = dies.alloc::<f32>(1000).unwrap();
             dies.fill(&z, 1.0).wait().unwrap();
@@ -224,6 +227,9 @@ fn a_device_that_dies_fails_what_is_held_back() {
             let frees = busy.keep_the_driver();
             let (read, written) = (stream.read(&x), stream.write(&x, &ramp(1000)));
             drop(far.wait_stream(&stream));
+            let kept = other.alloc::<f32>(8).unwrap();
+            drop(far.wait_stream(&other));
+            drop(far.fill(&kept, 2.0));
             let behind = far.fill(&y, 2.0);
             gate.open();
             for error in [poisoned.wait().unwrap_err(), read.wait().unwrap_err(), written.wait().unwrap_err()]
@@ -240,6 +246,17 @@ fn a_device_that_dies_fails_what_is_held_back() {
             // SAFETY: the context lives as long as the process.
             unsafe { sys::cuCtxSynchronize() }.result().unwrap();
             assert!(behind.wait().is_err(), "it was never enqueued");
+            // Nor does its memory count as written once the stream is gone.
+            let streams = second.bookkeeping().live_streams;
+            drop(far);
+            while second.bookkeeping().live_streams == streams {
+                std::thread::yield_now();
+            }
+            says(
+                &other.read(&kept).wait().unwrap_err(),
+                ErrorKind::Driver,
+                &["reads memory that was not written", "given up"],
+            );
             drop(frees);
         });
     });

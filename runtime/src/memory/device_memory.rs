@@ -166,7 +166,11 @@ impl DeviceMemory {
                 Ok(grant) => return Ok(Ok(grant)),
                 Err(exhausted) => exhausted,
             };
-            let given = self.pool.lock().give_back(request.size, &|used| order.is_over(used));
+            let given = if self.driver.can_free() {
+                self.pool.lock().give_back(request.size, &|used| order.is_over(used))
+            } else {
+                Vec::new()
+            };
             if given.is_empty() {
                 if let Some(last) = self.pool.lock().find(request, order, true) {
                     return Ok(Ok(last));
@@ -311,6 +315,9 @@ impl DeviceMemory {
     }
 
     fn give_all_back(&self, finished: impl Fn(Use) -> bool, free: fn(&dyn Driver, Segment)) -> usize {
+        if !self.driver.can_free() {
+            return 0;
+        }
         let _growing = self.growing.lock();
         let given = self.pool.lock().give_back(usize::MAX, &finished);
         let bytes = given.iter().map(|segment| segment.len).sum();

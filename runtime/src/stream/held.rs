@@ -414,17 +414,33 @@ impl StreamCore {
              stream",
             self.label, self.device.id
         );
+        let error = Error::new(ErrorKind::Driver, text.clone());
+        let mark = Mark::new(self.id, order::cause(&error));
         for item in held.queue.drain(..) {
             match item {
-                Item::Work(work) => work.submission.command.drop_elsewhere(),
+                Item::Work(work) => {
+                    // Everybody's: the stream counts as over once it is idle, and others go on.
+                    let upgraded =
+                        |OwnedOperand { allocation, range, access }: OwnedOperand<Weak<Allocation>>| {
+                            Some(OwnedOperand { allocation: allocation.upgrade()?, range, access })
+                        };
+                    let operands: Vec<_> = work.operands.into_iter().filter_map(upgraded).collect();
+                    let writes = |operand: &&OwnedOperand<Arc<Allocation>>| {
+                        operand.access.writes() && !operand.range.is_empty()
+                    };
+                    order::mark(&operands.iter().filter(writes).collect::<Vec<_>>(), &mark, true);
+                    left.memory.extend(operands);
+                    work.submission.command.drop_elsewhere();
+                }
                 Item::Event(coming) => {
                     left.followers.extend(coming.fill(Err(DriverError::Refused(text.clone()))));
                 }
                 Item::Marker(_) => {}
             }
         }
-        state.lost = Some(DriverError::Refused(text.clone()));
-        self.timeline.give_up(Error::new(ErrorKind::Driver, text));
+        state.lost = Some(DriverError::Refused(text));
+        left.unseen.push(error.clone());
+        self.timeline.give_up(error);
         left.gave_up = true;
     }
 

@@ -229,18 +229,26 @@ unsafe impl Driver for CudaDevice {
 
     unsafe fn free(&self, ptr: DevicePtr, _len_bytes: usize) {
         let context = self.context;
-        if crate::process::is_ending() || context.has_standing_stream() {
+        if crate::process::is_ending() {
             return;
         }
         background::run_where_it_may_block(move || {
-            let freed = context.enter_relaxed().and_then(|_entered| {
+            let free = move || {
+                let _entered = context.enter_relaxed()?;
                 // SAFETY: cuMemFree takes an address that cuMemAlloc gave; the caller vouches for it.
                 unsafe { opened().cuMemFree_v2(ptr.0) }
-            });
-            if let Err(failed) = freed {
+            };
+            if context.has_standing_stream() {
+                return free_unless_held(context, Box::new(free));
+            }
+            if let Err(failed) = free() {
                 context.note_failure(failed);
             }
         });
+    }
+
+    fn can_free(&self) -> bool {
+        !self.context.has_standing_stream()
     }
 
     unsafe fn free_in_time(&self, ptr: DevicePtr, _len_bytes: usize) {
@@ -279,7 +287,7 @@ unsafe impl Driver for CudaDevice {
     }
 
     fn alloc_host_ahead(&self, len_bytes: usize) -> Option<Result<*mut u8, DriverError>> {
-        ahead_unless_held(|| self.alloc_host(len_bytes))
+        ahead_unless_held(self.context, || self.alloc_host(len_bytes))
     }
 
     unsafe fn free_host(&self, ptr: *mut u8, _len_bytes: usize) {

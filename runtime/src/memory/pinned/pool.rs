@@ -208,16 +208,18 @@ impl PinnedPool {
         let Some(len) = block_len(len_bytes) else {
             return Err(self.over_cap(len_bytes, self.stats().allocated_bytes));
         };
+        let can_free = self.driver.can_free();
         let mut state = self.state.lock();
         let cap = state.stats.cap_bytes;
-        let cached: usize = state.cached.iter().map(|(len, list)| len * list.len()).sum();
+        // What of it could give way.
+        let cached = if can_free { state.cached.iter().map(|(len, list)| len * list.len()).sum() } else { 0 };
         // A block that is made ahead will be cached, and gives way then.
         let held = state.stats.reserved_bytes - cached - state.growing;
         if len > cap.saturating_sub(held) {
             drop(state);
             return Err(self.over_cap(len_bytes, held));
         }
-        let evicted = state.evict(cap - len);
+        let evicted = if can_free { state.evict(cap - len) } else { Vec::new() };
         state.reserve(len);
         drop(state);
         Ok(Promise { pool: self.clone(), len, len_bytes, evicted })
@@ -292,6 +294,9 @@ impl PinnedPool {
 
     /// Gives every cached block back to the driver; how many bytes.
     pub(crate) fn empty(&self) -> usize {
+        if !self.driver.can_free() {
+            return 0;
+        }
         let evicted = self.state.lock().evict(0);
         let bytes = evicted.iter().map(|(_, len)| len).sum();
         self.free(evicted);

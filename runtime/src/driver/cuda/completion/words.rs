@@ -60,7 +60,9 @@ impl Words {
                 background::pin(DeviceId::Cuda(context.ordinal), move || {
                     // Where it fails, who finds none left learns why. Where it is not done because
                     // a gate is closed, the next that takes a word asks again.
-                    let _ = ahead_unless_held(|| context.enter().and_then(|_entered| context.words.grow()));
+                    let _ = ahead_unless_held(context, || {
+                        context.enter().and_then(|_entered| context.words.grow())
+                    });
                     context.words.growing.store(false, Ordering::Relaxed);
                 });
             }

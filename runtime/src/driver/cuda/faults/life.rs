@@ -235,6 +235,8 @@ impl Context {
         let culprit = culprit.or(waited_for.as_ref().map(|op| op as &dyn Display));
         let fault = fault::error(self.ordinal, failed, culprit, &self.live_tracks());
         let fault = self.life.fault.get_or_init(|| fault);
+        // First: who learns of the error may free memory.
+        self.note_waiting_as_standing();
         for health in self.life.healths.lock().iter().filter_map(Weak::upgrade) {
             health.note(fault.clone());
         }
@@ -296,6 +298,20 @@ impl Context {
             dependents.retain(Dependent::still_waits);
         }
         dependents.push(dependent);
+        drop(dependents);
+        if self.death().is_some() {
+            self.note_waiting_as_standing();
+        }
+    }
+
+    /// This device has died: what waits for it may stand for ever, also before anybody has settled
+    /// what becomes of it.
+    fn note_waiting_as_standing(&self) {
+        let waiting = |dependent: &Dependent| Some((dependent.waiting.upgrade()?, dependent.ticket));
+        let waiting: Vec<_> = self.life.dependents.lock().iter().filter_map(waiting).collect();
+        for (track, ticket) in waiting {
+            track.context.note_standing(track.clone(), ticket);
+        }
     }
 
     /// `track`, of this device, stands at the wait with that ticket, perhaps for ever.

@@ -18,9 +18,9 @@
 //! have memory freed and a copy that finds no page-locked memory ask the driver, which may wait for
 //! the gates.
 //!
-//! On a device with a stream that waits for another device, which died, that wait never ends. So
-//! there nothing is freed any more. Who frees when the other dies waits for ever: nobody can end
-//! the call.
+//! On a device with a stream that waits for another device, which died, that wait may never end. So
+//! there nothing is freed while such a stream stands, and the pools keep what they have. Who frees
+//! when the other dies waits for ever, and keeps `HELD`: nobody can end the call.
 //!
 //! # Without memory operations
 //! A host function waits. The driver may have one thread for all of them, which that one then keeps from all others: so there is one
@@ -128,27 +128,32 @@ impl Drop for Closed {
 }
 
 /// Calls `free`, which may wait for all that is on the context's device, when no gate is closed: now or on a thread that may block.
-/// Never where that would not return; what was to be freed stays.
+/// Put off where that would not return, until something of the context is freed and it would.
 pub(crate) fn free_unless_held(context: &'static Context, free: Free) {
-    if crate::process::is_ending() || context.has_standing_stream() {
+    if crate::process::is_ending() {
         return;
     }
     let mut held = HELD.lock();
-    if held.gates > 0 {
+    if held.gates > 0 || context.has_standing_stream() {
         held.put_off.push((context, free));
         return;
     }
-    let freed = free();
+    let due = held.put_off.extract_if(.., |(of, _)| std::ptr::eq(*of, context));
+    let due: Vec<Free> = due.map(|(_, free)| free).collect();
+    let freed = due.into_iter().chain([free]).fold(Ok(()), |freed: Answer, free| freed.and(free()));
     drop(held);
     if let Err(failed) = freed {
         context.note_failure(failed);
     }
 }
 
-/// Calls `page_lock`, which may wait for all that is on a device and which nobody needs yet, unless
-/// a gate is closed or memory is being freed: perhaps another device's, which this one waits for in
-/// nothing.
-pub(crate) fn ahead_unless_held<R>(page_lock: impl FnOnce() -> R) -> Option<R> {
+/// Calls `page_lock`, which may wait for all that is on the context's device and which nobody needs
+/// yet, unless it would wait for ever, a gate is closed or memory is being freed: perhaps another
+/// device's, which this one waits for in nothing.
+pub(crate) fn ahead_unless_held<R>(context: &Context, page_lock: impl FnOnce() -> R) -> Option<R> {
+    if context.has_standing_stream() {
+        return None;
+    }
     let mut held = HELD.try_lock().filter(|held| held.gates == 0)?;
     held.page_locking += 1;
     drop(held);
