@@ -140,9 +140,9 @@ pub(crate) fn free_unless_held(context: &'static Context, free: Free) {
     }
     let due = held.put_off.extract_if(.., |(of, _)| std::ptr::eq(*of, context));
     let due: Vec<Free> = due.map(|(_, free)| free).collect();
-    let freed = due.into_iter().chain([free]).fold(Ok(()), |freed: Answer, free| freed.and(free()));
+    let answers: Vec<Answer> = due.into_iter().chain([free]).map(|free| free()).collect();
     drop(held);
-    if let Err(failed) = freed {
+    for failed in answers.into_iter().filter_map(Result::err) {
         context.note_failure(failed);
     }
 }
