@@ -3,7 +3,8 @@
 //!
 //! The rival: a thread that takes boxed closures from a crossbeam channel, spins for 50 µs when it is empty and blocks then,
 //! and answers through a tokio oneshot. Both are awaited by the same executor. CPU time and context switches are those of
-//! the whole process. A pause between awaits, longer than it stays awake, shows the price of waking a parked worker.
+//! the whole process. A pause between awaits, longer than it stays awake, shows the price of waking
+//! a parked worker.
 
 mod support;
 

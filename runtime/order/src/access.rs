@@ -1,6 +1,6 @@
-//! What an op does with memory.
+//! Access modes: how an op uses memory.
 
-/// What an op does with an operand.
+/// How an op uses an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AccessMode {
     /// Reads it.
@@ -12,13 +12,13 @@ pub enum AccessMode {
 }
 
 impl AccessMode {
-    /// Whether it changes memory.
+    /// Returns whether it changes memory.
     #[inline]
     pub const fn writes(self) -> bool {
         !matches!(self, AccessMode::Read)
     }
 
-    /// Whether it depends on what was there.
+    /// Returns whether it depends on what was there.
     #[inline]
     pub const fn reads(self) -> bool {
         !matches!(self, AccessMode::Write)

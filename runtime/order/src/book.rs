@@ -1,4 +1,4 @@
-//! What a history says: records of accesses, the newest use of each stream, and marks.
+//! The contents of a history: records of accesses, the newest use of each stream, and marks.
 //!
 //! # What is kept
 //! A new write removes every record that it covers: it is ordered after them, and what comes after
@@ -35,7 +35,7 @@ pub struct Record {
     pub used: Use,
     /// Of which bytes.
     pub range: ByteRange,
-    /// What it was.
+    /// The kind of use.
     pub did: Did,
     /// The op's name and line.
     pub site: Site,
@@ -118,7 +118,7 @@ impl MarkedBytes {
 }
 
 impl Book {
-    /// As [`Ledger::new`](super::Ledger::new).
+    /// Begins a history, as [`Ledger::new`](super::Ledger::new) says.
     #[inline(always)]
     pub(crate) fn new(used: Use, behind: Option<Use>, len_bytes: u64, site: Site) -> Self {
         let mut book = Book::default();
@@ -385,7 +385,7 @@ impl Book {
         &self.uses
     }
 
-    /// As [`Ledger::last_uses`](super::Ledger::last_uses).
+    /// The uses that [`Ledger::last_uses`](super::Ledger::last_uses) returns.
     #[inline(always)]
     pub(crate) fn last_uses(&mut self) -> &[Use] {
         if let Some(Behind { allocated, .. }) = self.rare.as_ref().and_then(|rare| rare.behind.as_ref()) {

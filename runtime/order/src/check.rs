@@ -22,7 +22,7 @@ pub trait Access {
     fn ledger(&self) -> &Ledger;
     /// Which bytes of that.
     fn range(&self) -> &ByteRange;
-    /// What the op does with them.
+    /// How the op uses them.
     fn mode(&self) -> AccessMode;
 }
 

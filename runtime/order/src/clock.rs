@@ -5,7 +5,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// The number of an op or wait on its stream: 1 is the first, and each is one more than the one before.
+/// The number of an op or wait on its stream: 1 is the first, and each is one more than the one
+/// before.
 pub type Ticket = u64;
 
 /// A stream's identity. Never used again, also when the stream comes from a pool.

@@ -106,7 +106,7 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
     /// unfinished or will be submitted.
     unsafe fn free(&self, ptr: DevicePtr, len_bytes: usize);
 
-    /// Whether a call that frees would return. While it would not, what is freed all the same is
+    /// Returns whether a call that frees would return. While it would not, what is freed all the same is
     /// kept, and the pools above give nothing back.
     fn can_free(&self) -> bool {
         true
