@@ -88,7 +88,7 @@ fn memory_beyond_the_limit_is_refused_with_the_numbers_and_the_largest_holders()
     let address = host.as_ptr();
     let error = stream.copy_to_device(host).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutOfMemory);
-    assert_eq!(error.into_buffer::<f32>().expect("the buffer comes back").as_ptr(), address);
+    assert_eq!(Pinned::<f32>::from_error(error).expect("the buffer comes back").as_ptr(), address);
 }
 
 #[test]
@@ -353,7 +353,7 @@ fn a_failed_driver_call_says_what_the_driver_said_and_leaves_no_trace() {
     driver.refuse_next();
     let error = refusal(a.copy_into(&x, host));
     says(&error, ErrorKind::Driver, &text);
-    assert_eq!(error.into_buffer::<f32>().expect("the buffer").as_ptr(), address);
+    assert_eq!(Pinned::<f32>::from_error(error).expect("the buffer").as_ptr(), address);
     assert_eq!(a.issued(), 2);
     unordered(b.fill(&x, 1.0));
     assert!(device.fault().is_none());

@@ -1,146 +1,35 @@
-//! Calls that may take milliseconds, or that the calling thread must not make, on a thread that no executor owns.
-//!
-//! Each thread is made at its first call and sleeps between them. A device's `warpline-pin`
-//! page-locks host memory and hands over the work that waited for it: both may wait for all work of
-//! that device, and so of no other. `warpline-host`, one a process, does the rest. A thread may be
-//! waiting for that which would otherwise let a device continue.
-//!
-//! There are threads that are not to call the driver at all: one that others wait for, and one on which the driver forbids it.
-//! Both drop what users left with them, and with it perhaps the last of a stream or of a device. They are **barred**: what would
-//! call the driver there is done here.
+//! Calls in the background whose answers are awaited.
 
-use crate::device_id::DeviceId;
-use crossbeam_channel::Sender;
-use parking_lot::Mutex;
-use std::cell::Cell;
-use std::collections::BTreeMap;
-use std::sync::OnceLock;
-
-type Job = Box<dyn FnOnce() + Send>;
-
-/// The jobs of a thread.
-#[derive(Clone)]
-struct Worker(Sender<Job>);
-
-static HOST: OnceLock<Worker> = OnceLock::new();
-static PIN: Mutex<BTreeMap<DeviceId, Worker>> = Mutex::new(BTreeMap::new());
-
-impl Worker {
-    fn start(name: &str, duty: Duty) -> Self {
-        let (sender, receiver) = crossbeam_channel::unbounded::<Job>();
-        std::thread::Builder::new()
-            .name(name.into())
-            .spawn(move || {
-                set_duty(duty);
-                receiver.into_iter().for_each(run_job);
-            })
-            .expect("a thread can be started");
-        Worker(sender)
-    }
-
-    fn host() -> &'static Self {
-        HOST.get_or_init(|| Worker::start("warpline-host", Duty::None))
-    }
-
-    fn pin(device: DeviceId) -> Self {
-        PIN.lock().entry(device).or_insert_with(|| Worker::start("warpline-pin", Duty::PageLocking)).clone()
-    }
-
-    fn take(&self, f: impl FnOnce() + Send + 'static) {
-        self.0.send(Box::new(f)).expect("the thread lives as long as the process");
-    }
-}
-
-/// What panics here belongs to others, who are told of it by what they do not get.
-fn run_job(job: Job) {
-    let Some(_inside) = crate::process::enter_driver() else {
-        // Not even dropped: what it owns may call the driver.
-        std::mem::forget(job);
-        return;
-    };
-    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
-        crate::report::drop_panicked();
-    }
-}
+use std::future::Future;
+use tokio::sync::oneshot;
+use warpline_driver::DeviceId;
+pub(crate) use warpline_driver::background::{Duty, detach, duty, pin, run_where_it_may_block};
 
 /// Calls `f` on `warpline-host`.
-pub(crate) async fn run<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> R {
-    answer_of(Worker::host(), f).await
+pub(crate) fn run<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> impl Future<Output = R> {
+    let (job, answer) = answering(f);
+    detach(job);
+    answer
 }
 
 /// Calls `f`, which page-locks memory, on the device's `warpline-pin`.
-pub(crate) async fn run_pinning<R: Send + 'static>(
+pub(crate) fn run_pinning<R: Send + 'static>(
     device: DeviceId,
     f: impl FnOnce() -> R + Send + 'static,
-) -> R {
-    answer_of(&Worker::pin(device), f).await
+) -> impl Future<Output = R> {
+    let (job, answer) = answering(f);
+    pin(device, job);
+    answer
 }
 
-async fn answer_of<R: Send + 'static>(worker: &Worker, f: impl FnOnce() -> R + Send + 'static) -> R {
-    let (answer, answered) = tokio::sync::oneshot::channel();
-    worker.take(move || {
+/// The job that calls `f`, and what it answers.
+fn answering<R: Send + 'static>(
+    f: impl FnOnce() -> R + Send + 'static,
+) -> (impl FnOnce() + Send + 'static, impl Future<Output = R>) {
+    let (answer, answered) = oneshot::channel();
+    let job = move || {
         // The asker may have gone away; then nobody wants the answer.
         let _ = answer.send(f());
-    });
-    answered.await.expect("the job answers or panics")
-}
-
-/// Calls `f` on `warpline-host`, and nobody waits for it.
-pub(crate) fn detach(f: impl FnOnce() + Send + 'static) {
-    Worker::host().take(f);
-}
-
-/// Calls `f`, which page-locks memory or hands over work that waited for that, on the device's
-/// `warpline-pin`, and nobody waits for it.
-pub(crate) fn pin(device: DeviceId, f: impl FnOnce() + Send + 'static) {
-    Worker::pin(device).take(f);
-}
-
-/// What a thread of ours or a driver's must not do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Duty {
-    /// Nothing: it is a user's.
-    None,
-    /// Block: others wait for it.
-    #[cfg_attr(
-        not(feature = "cuda"),
-        expect(dead_code, reason = "only drivers whose progress somebody watches")
-    )]
-    Reactor,
-    /// Call the driver, which is calling it.
-    #[cfg_attr(
-        not(feature = "cuda"),
-        expect(dead_code, reason = "only drivers that call host functions themselves")
-    )]
-    Callback,
-    /// Drop or call what is a user's: that may wait for work which this thread is to hand over.
-    PageLocking,
-}
-
-impl Duty {
-    /// Returns whether the thread must not call the driver.
-    #[inline]
-    pub(crate) fn is_barred(self) -> bool {
-        matches!(self, Duty::Reactor | Duty::Callback)
-    }
-}
-
-thread_local! {
-    static DUTY: Cell<Duty> = const { Cell::new(Duty::None) };
-}
-
-/// What the calling thread is.
-#[inline]
-pub(crate) fn duty() -> Duty {
-    DUTY.get()
-}
-
-/// Says what the calling thread is; what it was.
-pub(crate) fn set_duty(duty: Duty) -> Duty {
-    DUTY.replace(duty)
-}
-
-/// Calls `f`, which may block: here, or where it holds up nobody.
-pub(crate) fn run_where_it_may_block(f: impl FnOnce() + Send + 'static) {
-    if duty().is_barred() { detach(f) } else { f() }
+    };
+    (job, async { answered.await.expect("the job answers or panics") })
 }

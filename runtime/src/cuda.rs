@@ -41,4 +41,4 @@
 //! [`Buffer::device_ptr`]: crate::Buffer::device_ptr
 //! [`Stream::global`]: crate::Stream::global
 
-pub use crate::driver::cuda::{device_count, is_available};
+pub use warpline_cuda::{device_count, is_available};

@@ -1,16 +1,14 @@
 //! Events: points on a stream's timeline.
 
-use crate::driver::Stamp;
-use crate::error::{Error, ErrorKind, Result};
 use crate::order::Site;
 use crate::pending::Pending;
-use crate::reentry;
 use crate::stream::{Place, Snapshot, StreamCore};
-use crate::timeline::Ticket;
 use std::fmt;
 use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Duration;
+use warpline_driver::timeline::Ticket;
+use warpline_driver::{Error, ErrorKind, Result, Stamp, reentry};
 
 /// A point on a stream's timeline: everything enqueued before it was recorded.
 ///

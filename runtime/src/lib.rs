@@ -6,44 +6,30 @@
 
 mod background;
 mod block_on;
-mod byte_size;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 mod delegation;
 mod device;
-mod device_id;
-mod device_ptr;
 pub mod driver;
-mod element;
-mod error;
 mod event;
-mod exit;
 mod graph;
 pub mod kernel;
 mod memory;
 mod order;
 mod panics;
 mod pending;
-mod process;
-mod reentry;
 mod report;
 mod runtime;
 mod scope;
 mod stream;
-mod sync;
 #[cfg(feature = "test-util")]
 pub mod testing;
-mod timeline;
 pub mod trace;
 mod unwind;
 
 #[doc(hidden)]
 pub use device::Bookkeeping;
-pub use device::{Device, DeviceId, Draw, Generator};
-pub use driver::cpu::Schedule;
-pub use driver::{DeviceProperties, Priority, WakeUp};
-pub use element::Element;
-pub use error::{Error, ErrorKind, Result};
+pub use device::{Device, Draw, Generator};
 pub use event::Event;
 pub use graph::{CaptureOutput, Graph};
 #[doc(hidden)]
@@ -57,4 +43,9 @@ pub use stream::{
     Declared, HoldsMemory, MemoryRef, Permit, RawStream, Stream, StreamBuilder, StreamLease, StreamPool,
     reads, writes,
 };
-pub use timeline::{Keep, Ticket, Timeline};
+pub use warpline_cpu::Schedule;
+use warpline_driver::sync;
+pub use warpline_driver::timeline::Keep;
+pub use warpline_driver::{
+    DeviceId, DeviceProperties, Element, Error, ErrorKind, Priority, Result, Ticket, Timeline, WakeUp,
+};

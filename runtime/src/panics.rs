@@ -18,14 +18,15 @@
 //! *Why an epoch and not a ticket says what came before a look?* The clock of another stream keeps
 //! the ticket that it waited for, also where the host has seen past that since.
 
-use crate::error::{Error, ErrorKind, Unseen};
 use crate::order::{Clock, StreamId};
 use crate::stream::StreamCore;
-use crate::timeline::Ticket;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use warpline_driver::internal::{ErrorParts, Unseen};
+use warpline_driver::timeline::Ticket;
+use warpline_driver::{Error, ErrorKind};
 
 /// The most panics that a runtime remembers. The oldest goes first, and counts as looked at.
 const MOST: usize = 256;

@@ -5,60 +5,21 @@ mod shared;
 
 pub(crate) use shared::RuntimeShared;
 
-use crate::device::{Device, DeviceId, DeviceShared};
-#[cfg(feature = "cuda")]
-use crate::driver::WakeUp;
-use crate::driver::cpu::{BackendOptions, CpuBackend, DeviceOptions, FaultPlan, Schedule};
-#[cfg(feature = "cuda")]
-use crate::driver::cuda::{CudaDevice, CudaOptions};
-use crate::driver::{Driver, Health};
-use crate::error::{Error, ErrorKind, Result};
+use crate::device::{Device, DeviceShared};
 use crate::memory::MemoryOptions;
 use crate::order::OrderMode;
-use crate::reentry;
 #[cfg(feature = "cuda")]
 use parking_lot::Mutex;
 #[cfg(feature = "cuda")]
 use std::collections::BTreeMap;
 use std::fmt;
-use std::str::FromStr;
 use std::sync::{Arc, OnceLock};
-
-impl FromStr for Schedule {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let seed = |text: &str| text.parse().ok().map(Schedule::Seeded);
-        match text.split_once(':') {
-            None if text == "threads" => Some(Schedule::Threads),
-            Some(("seeded", n)) => seed(n),
-            _ => None,
-        }
-        .ok_or_else(|| {
-            Error::new(
-                ErrorKind::InvalidArgument,
-                format!("\"{text}\" is not a schedule: expected threads or seeded:N"),
-            )
-        })
-    }
-}
-
+use warpline_cpu::{BackendOptions, CpuBackend, DeviceOptions, FaultPlan, Schedule};
 #[cfg(feature = "cuda")]
-impl FromStr for WakeUp {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "low-power" => Ok(WakeUp::LowPower),
-            "balanced" => Ok(WakeUp::Balanced),
-            "low-latency" => Ok(WakeUp::LowLatency),
-            _ => Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!("\"{text}\" is not a wake-up mode; expected low-power, balanced or low-latency"),
-            )),
-        }
-    }
-}
+use warpline_cuda::{CudaDevice, CudaOptions};
+#[cfg(feature = "cuda")]
+use warpline_driver::WakeUp;
+use warpline_driver::{DeviceId, Driver, Error, ErrorKind, Health, Result, reentry};
 
 /// Owns devices. Its [`Device`] handles can be kept anywhere; they take work for as long as this value lives.
 ///
@@ -73,7 +34,7 @@ pub struct Runtime {
 
 struct Inner {
     shared: Arc<RuntimeShared>,
-    /// The CPU devices, by ordinal.
+    /// The CPU devices, by ordinal, and those of other drivers.
     devices: Vec<Arc<DeviceShared>>,
     #[cfg(feature = "cuda")]
     cuda: CudaDevices,
@@ -118,7 +79,7 @@ impl Runtime {
     pub fn best_device(&self) -> Result<Device> {
         self.device(DeviceId::Cuda(0)).or_else(|missing| {
             #[cfg(feature = "cuda")]
-            let is_expected = crate::driver::cuda::is_absent();
+            let is_expected = warpline_cuda::is_absent();
             #[cfg(not(feature = "cuda"))]
             let is_expected = true;
             crate::report::fell_back(&missing, is_expected);
@@ -139,7 +100,7 @@ impl Runtime {
         if let DeviceId::Cuda(ordinal) = id {
             return self.inner.cuda.device(&self.inner.shared, ordinal).map(Device::of);
         }
-        let cpus = self.inner.devices.len();
+        let cpus = self.inner.devices.iter().filter(|device| matches!(device.id, DeviceId::Cpu(_))).count();
         Err(Error::new(
             ErrorKind::NoSuchDevice,
             match id {
@@ -154,11 +115,13 @@ impl Runtime {
                     if cpus == 1 { "" } else { "s" },
                     more = u64::from(n) + 1,
                 ),
+                _ => format!("there is no {id} in this runtime; build it with the driver of {id}"),
             },
         ))
     }
 
-    /// The CPU devices and the CUDA devices that were opened, in order.
+    /// The CPU devices, those of [other drivers](RuntimeBuilder::driver), and the CUDA devices that
+    /// were opened, in order.
     pub fn devices(&self) -> Vec<Device> {
         self.inner.all().into_iter().map(Device::of).collect()
     }
@@ -172,8 +135,8 @@ impl Runtime {
     pub fn cuda_devices(&self) -> Result<Vec<Device>> {
         reentry::may_ask(&"cuda_devices")?;
         #[cfg(feature = "cuda")]
-        let count = match crate::driver::cuda::device_count() {
-            Err(_) if crate::driver::cuda::is_absent() => 0,
+        let count = match warpline_cuda::device_count() {
+            Err(_) if warpline_cuda::is_absent() => 0,
             count => count?,
         };
         #[cfg(not(feature = "cuda"))]
@@ -242,8 +205,8 @@ struct CudaDevices {
 impl CudaDevices {
     fn device(&self, shared: &Arc<RuntimeShared>, ordinal: u32) -> Result<Arc<DeviceShared>> {
         // First: in a forked child the lock may be held by a thread that is not there.
-        if crate::process::is_forked() {
-            return Err(crate::process::forked());
+        if warpline_driver::process::is_forked() {
+            return Err(warpline_driver::process::forked());
         }
         let mut opened = self.opened.lock();
         if let Some(device) = opened.get(&ordinal) {
@@ -274,7 +237,7 @@ impl Inner {
 
     fn stop(&self) {
         // The child of a fork has none of the threads that would let go of their locks.
-        if self.shared.is_shut_down() || crate::process::is_forked() {
+        if self.shared.is_shut_down() || warpline_driver::process::is_forked() {
             return;
         }
         self.shared.shut_down();
@@ -311,8 +274,21 @@ pub struct RuntimeBuilder {
     memory: MemoryOptions,
     fault_plan: FaultPlan,
     refuse_allocation: Option<u64>,
+    drivers: Vec<OpenDriver>,
     #[cfg(feature = "cuda")]
     cuda: CudaOptions,
+}
+
+/// Opens a device of a driver that is not ours, which tells its failures to the `Health`.
+#[derive(Clone)]
+struct OpenDriver(Arc<OpenFn>);
+
+type OpenFn = dyn Fn(Arc<Health>) -> Result<Arc<dyn Driver>> + Send + Sync;
+
+impl fmt::Debug for OpenDriver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OpenDriver")
+    }
 }
 
 impl Default for RuntimeBuilder {
@@ -325,6 +301,7 @@ impl Default for RuntimeBuilder {
             memory: MemoryOptions::default(),
             fault_plan: FaultPlan::default(),
             refuse_allocation: None,
+            drivers: Vec::new(),
             #[cfg(feature = "cuda")]
             cuda: CudaOptions::default(),
         }
@@ -335,6 +312,19 @@ impl RuntimeBuilder {
     /// How many CPU devices: `cpu:0` is the host's own, the others stand in for GPUs. 1 by default.
     pub fn cpu_devices(mut self, devices: u32) -> Self {
         self.cpu_devices = devices;
+        self
+    }
+
+    /// Adds a device of a driver of your own: an implementation of [`Driver`](crate::driver::Driver),
+    /// whose id is a [`DeviceId::Other`].
+    ///
+    /// [`build`](Self::build) calls `open`, once for each runtime, with the [`Health`] through which
+    /// the driver says that its device has failed.
+    pub fn driver<D: Driver>(
+        mut self,
+        open: impl Fn(Arc<Health>) -> Result<D> + Send + Sync + 'static,
+    ) -> Self {
+        self.drivers.push(OpenDriver(Arc::new(move |health| Ok(Arc::new(open(health)?)))));
         self
     }
 
@@ -454,9 +444,10 @@ impl RuntimeBuilder {
     /// The runtime. Threads are started when there is work.
     ///
     /// # Errors
-    /// `InvalidArgument` if a number is 0.
+    /// `InvalidArgument` if a number is 0, or if a [driver](Self::driver)'s device has the id of
+    /// another one, or of one of ours; those of opening drivers.
     pub fn build(self) -> Result<Runtime> {
-        crate::process::watch();
+        warpline_driver::process::watch();
         self.refuse_zeros()?;
         let shared = RuntimeShared::new(self.order);
         let cpu = CpuBackend::new(BackendOptions {
@@ -464,18 +455,25 @@ impl RuntimeBuilder {
             schedule: self.schedule,
             ..BackendOptions::default()
         });
-        let devices = (0..self.cpu_devices)
-            .map(|ordinal| {
-                let health = Arc::new(Health::default());
-                let options = DeviceOptions { fault_plan: Some(self.fault_plan), ..DeviceOptions::default() };
-                let driver = cpu.device(ordinal, health.clone(), options);
-                let device = DeviceShared::new(shared.clone(), driver, health, self.memory);
-                if let Some(nth) = self.refuse_allocation {
-                    device.memory.refuse_allocation(nth);
-                }
-                device
-            })
-            .collect();
+        let device = |driver, health| {
+            let device = DeviceShared::new(shared.clone(), driver, health, self.memory);
+            if let Some(nth) = self.refuse_allocation {
+                device.memory.refuse_allocation(nth);
+            }
+            device
+        };
+        let cpus = (0..self.cpu_devices).map(|ordinal| {
+            let health = Arc::new(Health::default());
+            let options = DeviceOptions { fault_plan: Some(self.fault_plan), ..DeviceOptions::default() };
+            device(cpu.device(ordinal, health.clone(), options), health)
+        });
+        let mut devices: Vec<Arc<DeviceShared>> = cpus.collect();
+        for OpenDriver(open) in &self.drivers {
+            let health = Arc::new(Health::default());
+            let driver = open(health.clone())?;
+            refuse_taken_id(driver.id(), &devices)?;
+            devices.push(device(driver, health));
+        }
         Ok(Runtime {
             inner: Arc::new(Inner {
                 #[cfg(feature = "cuda")]
@@ -492,4 +490,19 @@ impl RuntimeBuilder {
             }),
         })
     }
+}
+
+/// Refuses the id of a driver's device if it is one of ours, or if the runtime has it already.
+fn refuse_taken_id(id: DeviceId, devices: &[Arc<DeviceShared>]) -> Result<()> {
+    let why = match id {
+        DeviceId::Other { backend: "cpu" | "cuda", .. } | DeviceId::Cpu(_) | DeviceId::Cuda(_) => {
+            "the backend is one of warpline's own; use another name in DeviceId::Other"
+        }
+        _ if devices.iter().any(|device| device.id == id) => {
+            "the runtime has a device of that id already; use another ordinal"
+        }
+        _ => return Ok(()),
+    };
+    let text = format!("a runtime cannot be built: a driver's device is called {id}, and {why}");
+    Err(Error::new(ErrorKind::InvalidArgument, text))
 }

@@ -53,8 +53,6 @@ pub use gate::Gate;
 pub use in_tokio::{for_each_seed_tokio, for_each_seed_tokio_on};
 
 use crate::device::Device;
-use crate::driver::cpu::Schedule;
-use crate::error::Result;
 #[cfg(feature = "cuda")]
 use crate::kernel::Kernel;
 use crate::runtime::{Runtime, RuntimeBuilder};
@@ -67,6 +65,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
+use warpline_cpu::Schedule;
+use warpline_driver::Result;
 
 /// Compiles a kernel's CUDA C++ and compares it with the declaration. Needs NVRTC, and no GPU.
 ///
@@ -98,7 +98,7 @@ use std::task::{Context, Poll, Wake, Waker};
 /// ```
 #[cfg(feature = "cuda")]
 pub fn check_cuda(kernel: &'static Kernel) -> Result<()> {
-    kernel.check_compiled(crate::driver::cuda::compile_for_newest)
+    kernel.check_compiled(warpline_cuda::compile_for_newest)
 }
 
 /// Runs `pipeline` once for each seed, each time on `cpu:0` of a runtime of its own whose schedule the seed draws.

@@ -2,19 +2,15 @@
 //!
 //! The compiler cannot derive this where a lock, a driver or a closure is inside. It holds for
 //! every handle: no caller's code runs under a lock of this crate, so a panic of the caller finds
-//! each call either done or not begun.
+//! each call either done or not begun. What opens a driver is called by `build` alone.
 
-use crate::element::Element;
 use crate::graph::Graph;
 use crate::memory::{Buffer, Pinned};
 use crate::pending::{Pending, Refusal};
 use crate::stream::{Declared, MemoryRef, Permit, Stream, StreamBuilder, StreamLease, StreamPool};
-use crate::timeline::Timeline;
-use crate::trace::HostTrack;
-#[cfg(feature = "trace")]
-use crate::trace::Recorder;
-use crate::{Device, Error, Event, Generator, Runtime};
+use crate::{Device, Event, Generator, Runtime, RuntimeBuilder};
 use std::panic::{RefUnwindSafe, UnwindSafe};
+use warpline_driver::Element;
 
 macro_rules! unwind_safe {
     ($($({$($generics:tt)*})? $type:ty),* $(,)?) => {$(
@@ -27,23 +23,18 @@ unwind_safe! {
     {T: Element} Buffer<T>,
     Declared<'_>,
     Device,
-    Error,
     Event,
     Generator,
     Graph,
-    HostTrack,
     MemoryRef<'_>,
     {T} Pending<T>,
     Permit,
     {T: Element} Pinned<T>,
     Refusal,
     Runtime,
+    RuntimeBuilder,
     Stream,
     StreamBuilder,
     StreamLease,
     StreamPool,
-    Timeline,
 }
-
-#[cfg(feature = "trace")]
-unwind_safe!(Recorder);

@@ -213,14 +213,14 @@ contract! {
         let unordered = refused(other.copy_into(&x, host)).await;
         assert_eq!(unordered.kind(), ErrorKind::Unordered);
         let another = unordered.clone();
-        let host = unordered.into_buffer::<f32>().expect("the buffer");
+        let host = Pinned::<f32>::from_error(unordered).expect("the buffer");
         assert_eq!((host.as_ptr(), &host[..]), (address, &ramp(100)[..]));
-        assert!(another.into_buffer::<f32>().is_none(), "it is handed back once");
+        assert!(Pinned::<f32>::from_error(another).is_none(), "it is handed back once");
 
         let shape = refused(other.copy_into(&x.slice(..3)?, host)).await;
-        assert!(shape.clone().into_buffer::<f64>().is_none(), "it holds f32");
-        let host = shape.into_buffer::<f32>().expect("asking for the wrong type lost nothing");
+        assert!(Pinned::<f64>::from_error(shape.clone()).is_none(), "it holds f32");
+        let host = Pinned::<f32>::from_error(shape).expect("asking for the wrong type lost nothing");
         assert_eq!(host.as_ptr(), address);
-        assert!(refused(other.read(&x)).await.into_buffer::<f32>().is_none(), "a read was given none");
+        assert!(Pinned::<f32>::from_error(refused(other.read(&x)).await).is_none(), "a read was given none");
     }
 }

@@ -145,7 +145,7 @@ contract! {
         let error = Tensor::from_pinned(host, [2, 2], &stream).unwrap_err();
         let text = format!("from_pinned on stream \"s\" {line}: 6 elements do not make the shape [2, 2]");
         says(&error, ErrorKind::Shape, &[&text]);
-        assert_eq!(error.into_buffer::<f32>().map(|host| host.as_ptr()), Some(address));
+        assert_eq!(Pinned::<f32>::from_error(error).map(|host| host.as_ptr()), Some(address));
     }
 
     async fn types_that_do_not_fit_are_refused_with_both([device]) {

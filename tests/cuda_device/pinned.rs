@@ -130,7 +130,7 @@ fn memory_that_is_registered_already_is_refused_and_handed_back() {
             ],
         );
         assert!(refused.clone().into_vec::<u32>().is_none(), "it holds f32");
-        assert!(refused.clone().into_buffer::<f32>().is_none(), "it is no pinned buffer");
+        assert!(Pinned::<f32>::from_error(refused.clone()).is_none(), "it is no pinned buffer");
         let vector = refused.clone().into_vec::<f32>().expect("asking for something else lost nothing");
         assert_eq!((vector.as_ptr().cast_mut().cast(), &vector[..]), (address, &ramp(10_000)[..]));
         assert!(refused.into_vec::<f32>().is_none(), "it is handed back once");
@@ -186,7 +186,7 @@ fn memory_of_a_cpu_device_is_refused_by_copies_on_cuda_and_handed_back() {
         ];
         let back = |error: &Error, address: *const f32| {
             says(error, ErrorKind::DeviceMismatch, &parts);
-            let host = error.clone().into_buffer::<f32>().expect("the buffer is inside");
+            let host = Pinned::<f32>::from_error(error.clone()).expect("the buffer is inside");
             assert_eq!(host.as_ptr(), address);
             host
         };

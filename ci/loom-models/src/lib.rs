@@ -1,6 +1,6 @@
-//! Loom models of the lock-free parts of `warpline-runtime`, on the production source itself.
+//! Loom models of the lock-free parts of the crates under `runtime/`, on the production source itself.
 //!
-//! The modules below are the runtime's files, compiled against `sync` from here instead of the runtime's. The models are
+//! The modules below are their files, compiled against `sync` from here instead of that of `warpline-driver`. The models are
 //! tests; `ci/loom` runs them, and with `--weakened` shows that each fence they rely on is needed.
 
 #![allow(dead_code, unused_imports, missing_docs, unreachable_pub)]
@@ -9,37 +9,33 @@
 #[path = "../../../runtime/src/delegation.rs"]
 mod delegation;
 #[cfg(test)]
-#[path = "../../../runtime/src/exit.rs"]
+#[path = "../../../runtime/driver/src/exit.rs"]
 mod exit;
 #[cfg(test)]
-#[path = "../../../runtime/src/driver/health.rs"]
+#[path = "../../../runtime/driver/src/health.rs"]
 mod health;
 #[cfg(test)]
-#[path = "../../../runtime/src/driver/cpu/idle.rs"]
+#[path = "../../../runtime/cpu/src/idle.rs"]
 mod idle;
 #[cfg(test)]
-#[path = "../../../runtime/src/driver/cpu/strand.rs"]
+#[path = "../../../runtime/cpu/src/strand.rs"]
 mod strand;
 #[cfg(test)]
 mod sync;
 #[cfg(test)]
-#[path = "../../../runtime/src/timeline/mod.rs"]
+#[path = "../../../runtime/driver/src/timeline/mod.rs"]
 mod timeline;
 
 #[cfg(test)]
-#[path = "../../../runtime/src/driver/cuda/completion/watch.rs"]
+#[path = "../../../runtime/cuda/src/completion/watch.rs"]
 mod watch;
 
-/// Stands in for the runtime's error type.
-mod error {
-    #[derive(Debug)]
-    pub struct Error;
-}
+/// Stands in for the error type.
+#[derive(Debug)]
+pub struct Error;
 
-/// Stands in for the order check: a ticket is a number.
-mod order {
-    pub type Ticket = u64;
-}
+/// A ticket, as the order check has it.
+pub type Ticket = u64;
 
 /// Stands in for what the runtime notes of the code that it calls: no model asks.
 mod reentry {

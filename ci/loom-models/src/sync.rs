@@ -34,7 +34,7 @@ pub(crate) struct Parker(Unparker);
 pub(crate) struct Unparker(Arc<(loom::sync::Mutex<bool>, loom::sync::Condvar)>);
 
 impl Parker {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn here() -> Self {
         Parker(Unparker(Arc::new((loom::sync::Mutex::new(false), loom::sync::Condvar::new()))))
     }
 

@@ -70,7 +70,7 @@ impl Tensor {
     ///
     /// # Errors
     /// `Shape` if `shape` has not as many elements; `OutOfMemory` and such at once. The buffer is
-    /// inside: [`Error::into_buffer`].
+    /// inside: [`Pinned::from_error`].
     ///
     /// # Examples
     /// ```

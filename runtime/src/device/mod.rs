@@ -3,16 +3,15 @@
 mod generator;
 mod pinned;
 
-pub use crate::device_id::DeviceId;
 pub use generator::{Draw, Generator};
+use warpline_driver::{
+    Completion, DeviceId, DeviceProperties, Driver, DriverError, Error, ErrorKind, Health, Result, reentry,
+};
 
-use crate::driver::{Completion, DeviceProperties, Driver, DriverError, Health};
-use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::{Kernel, LaunchConfig};
 use crate::memory::{Buffer, DeviceMemory, MemoryOptions, MemoryStats, PinnedBytes, PinnedPool, PinnedStats};
 use crate::order::Use;
 use crate::pending::Pending;
-use crate::reentry;
 use crate::runtime::Runtime;
 use crate::runtime::RuntimeShared;
 use crate::stream::{ForeignTurns, Settings, Stream, StreamBuilder, StreamCore, StreamPool};
@@ -78,8 +77,8 @@ impl DeviceShared {
     /// Whether the device takes work.
     #[inline]
     pub(crate) fn ensure_open(&self) -> Result<()> {
-        if crate::process::is_forked() {
-            return Err(crate::process::forked());
+        if warpline_driver::process::is_forked() {
+            return Err(warpline_driver::process::forked());
         }
         if let Some(fault) = self.health.fault() {
             return Err(fault.clone());
@@ -138,8 +137,8 @@ impl DeviceShared {
 
     /// What `f` gets from the pool, which may find out what has become of the device.
     pub(crate) fn with_pinned<T>(&self, f: impl FnOnce(&Arc<PinnedPool>) -> Result<T>) -> Result<T> {
-        if crate::process::is_forked() {
-            return Err(crate::process::forked());
+        if warpline_driver::process::is_forked() {
+            return Err(warpline_driver::process::forked());
         }
         f(&self.pinned).map_err(|error| match error.kind() {
             ErrorKind::Driver => self.ensure_open().err().unwrap_or(error),

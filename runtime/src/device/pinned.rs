@@ -1,10 +1,10 @@
 //! Page-locked host memory of a device, for its users.
 
 use super::Device;
-use crate::element::Element;
-use crate::error::{Error, ErrorKind, Result};
+use crate::background;
 use crate::memory::Pinned;
-use crate::{background, reentry};
+use warpline_driver::internal::ErrorParts;
+use warpline_driver::{Element, Error, ErrorKind, Result, reentry};
 
 impl Device {
     /// Page-locked host memory for `len` elements, from the device's pool. Contents are
@@ -17,8 +17,8 @@ impl Device {
     pub async fn pinned<T: Element>(&self, len: usize) -> Result<Pinned<T>> {
         let device = self.shared();
         let len_bytes = host_bytes::<T>(len)?;
-        if crate::process::is_forked() {
-            return Err(crate::process::forked());
+        if warpline_driver::process::is_forked() {
+            return Err(warpline_driver::process::forked());
         }
         let bytes = match device.pinned.try_take(len_bytes) {
             Some(bytes) => bytes,

@@ -21,8 +21,6 @@
 use super::pool::GraphPool;
 use super::recording::{Member, Recording};
 use crate::device::DeviceShared;
-use crate::driver::{Claim, Command, Plan, PlanStream, Step, Work};
-use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::Workspace;
 use crate::memory::{Allocation, ReuseOrder};
 use crate::memory::{Operand, OwnedOperand};
@@ -33,11 +31,13 @@ use crate::order::{
 };
 use crate::runtime::RuntimeShared;
 use crate::stream::{Op, Place, Snapshot, StreamCore};
-use crate::timeline::{Keep, Ticket};
 use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::thread::ThreadId;
+use warpline_driver::internal::ErrorParts;
+use warpline_driver::timeline::{Keep, Ticket};
+use warpline_driver::{Claim, Command, Error, ErrorKind, Plan, PlanStream, Result, Step, Work};
 
 pub(crate) struct Capture {
     thread: ThreadId,
@@ -261,7 +261,7 @@ impl Capture {
         core.check_shape(op, false)?;
         let elsewhere = |operand: &Operand<'_>| !Arc::ptr_eq(&operand.allocation.device, &core.device);
         if op.operands.iter().any(elsewhere) {
-            return Err(captured(op.site, core, crate::driver::OF_ONE_DEVICE));
+            return Err(captured(op.site, core, warpline_driver::OF_ONE_DEVICE));
         }
         let work = match op.plan {
             Some(graph) => What::Steps(graph),

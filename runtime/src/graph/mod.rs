@@ -17,8 +17,6 @@ pub(crate) use capture::{Capture, captured, wait_for};
 pub(crate) use pool::GraphPool;
 
 use crate::device::{Device, DeviceShared};
-use crate::driver::{Claim, Command, DriverGraph, Plan, Step, Work};
-use crate::error::{Error, ErrorKind, Result};
 use crate::memory::Allocation;
 use crate::memory::{Operand, OwnedOperand};
 use crate::order::AccessMode;
@@ -26,10 +24,12 @@ use crate::order::ByteRange;
 use crate::order::Site;
 use crate::pending::{DeviceValue, Pending};
 use crate::stream::{Op, Stream};
-use crate::timeline::Keep;
 use capture::{Capturing, Recorded};
 use std::fmt;
 use std::sync::Arc;
+use warpline_driver::internal::ErrorParts;
+use warpline_driver::timeline::Keep;
+use warpline_driver::{Claim, Command, DriverGraph, Error, ErrorKind, Plan, Result, Step, Work};
 
 /// Ops that were captured on a stream, to be launched as one, as often as one likes: [`Stream::capture`].
 ///
@@ -185,7 +185,7 @@ impl Graph {
         let executable = executable.map_err(|error| core.refused(site, &error))?;
         let segments = core.device.memory.segments_of(pool.id);
         let memory_bytes = segments.iter().map(|(_, len)| len).sum();
-        let whole = |(ptr, len): (crate::driver::DevicePtr, usize)| {
+        let whole = |(ptr, len): (warpline_driver::DevicePtr, usize)| {
             ByteRange::contiguous(0, len as u64).shifted(ptr.0)
         };
         let own_claims = segments.into_iter().map(|segment| Claim { range: whole(segment), exclusive: true });

@@ -2,12 +2,11 @@
 
 use super::capture::captured;
 use super::histories::Traced;
-use crate::driver::{Claim, Plan};
-use crate::error::{Error, Result};
 use crate::order::{self, Access, Clock, Conflict, Findings, Site, StreamId, Use};
 use crate::stream::StreamCore;
-use crate::timeline::{Keep, Ticket};
 use std::sync::Arc;
+use warpline_driver::timeline::{Keep, Ticket};
+use warpline_driver::{Claim, Error, Plan, Result};
 
 #[derive(Default)]
 pub(super) struct Recording {

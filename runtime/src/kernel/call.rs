@@ -5,9 +5,9 @@
 //! that calls can be written in one expression. Making a call of up to six operands and six arguments allocates nothing.
 
 use super::{Arg, Args, Kernel, Operand, ParamKind};
-use crate::error::{Error, ErrorKind};
 use smallvec::SmallVec;
 use std::fmt;
+use warpline_driver::{Error, ErrorKind};
 
 /// A kernel with its arguments, to be launched on a stream.
 ///

@@ -296,7 +296,7 @@ macro_rules! __kernel {
             signature [$($signature)* $x: $element,]
             names [$($names)* $x]
             twin [$($twin)* $element,]
-            params [$($params)* $crate::kernel::__private::scalar_param::<$element>(stringify!($x)),]
+            params [$($params)* $crate::kernel::Param::scalar::<$element>(stringify!($x)),]
             args [$($args)* $crate::kernel::Arg::scalar::<$element>($x),]
             values [$($values)* (stringify!($x), &$x),]
             scalars [$($scalars)* ($x $element)]
@@ -324,7 +324,7 @@ macro_rules! __kernel {
             signature [$($signature)* $x: impl $crate::kernel::IntoOperand<$a, $element>,]
             names [$($names)* $x]
             twin [$($twin)* $crate::kernel::__private::$mode::$access<'_, $element>,]
-            params [$($params)* $crate::kernel::__private::slice_param::<$element>(
+            params [$($params)* $crate::kernel::Param::slice::<$element>(
                 stringify!($x), $crate::kernel::AccessMode::$access
             ),]
             args [$($args)* $crate::kernel::__private::slice_arg(&$x),]

@@ -8,13 +8,13 @@
 
 use super::{BlockId, Grant};
 use crate::device::DeviceShared;
-use crate::driver::DevicePtr;
 use crate::graph::GraphPool;
 use crate::order::Site;
 use crate::order::{Ledger, Use};
-use crate::timeline::Keep;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
+use warpline_driver::DevicePtr;
+use warpline_driver::timeline::Keep;
 
 /// Device memory with its history.
 #[derive(Debug)]

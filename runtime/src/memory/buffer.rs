@@ -3,14 +3,13 @@
 use super::Allocation;
 use super::{Elements, IntoOperand, Operand};
 use crate::device::Device;
-use crate::element::Element;
-use crate::error::{Error, ErrorKind, Result};
 use crate::order::AccessMode;
 use crate::order::ByteRange;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
+use warpline_driver::{Element, Error, ErrorKind, Result};
 
 /// Elements of type `T` in a device's memory: all of an allocation, or a view of part of it.
 ///

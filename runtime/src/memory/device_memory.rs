@@ -17,14 +17,12 @@
 use super::blocks::Segment;
 use super::pool::{BlockId, Grant, Pool, PoolId, Request, ReuseOrder, UNIT_BYTES, units};
 use super::stats::MemoryStats;
-use crate::byte_size::ByteSize;
-use crate::driver::{DevicePtr, Driver, DriverError, FreeMemory};
-use crate::error::{Error, ErrorKind};
 use crate::order::Site;
 use crate::order::{StreamId, Use};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use warpline_driver::{ByteSize, DevicePtr, Driver, DriverError, Error, ErrorKind, FreeMemory};
 
 /// How many of the largest holders an error names.
 const HOLDERS: usize = 3;

@@ -1,11 +1,10 @@
 //! Operands: device memory that an op touches, and how.
 
 use super::Allocation;
-use crate::driver::DevicePtr;
-use crate::element::Element;
 use crate::order::{Access, AccessMode, ByteRange, Ledger};
 use std::marker::PhantomData;
 use std::sync::Arc;
+use warpline_driver::{DevicePtr, Element};
 
 /// Device memory that an op touches, and how.
 #[derive(Clone, Copy, Debug)]

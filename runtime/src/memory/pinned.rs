@@ -29,10 +29,6 @@
 mod pool;
 
 use crate::background;
-use crate::device_id::DeviceId;
-use crate::driver::Driver;
-use crate::element::Element;
-use crate::error::{Error, Given};
 use parking_lot::Mutex;
 pub use pool::PinnedStats;
 use pool::{ALIGN_BYTES, HostBlock};
@@ -43,6 +39,8 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use warpline_driver::internal::{ErrorParts, Given};
+use warpline_driver::{DeviceId, Driver, Element, Error};
 
 /// Memory that its driver did not unregister: the device may still reach it, so it is not given back.
 static STILL_REACHABLE: Mutex<Vec<Box<dyn Any + Send>>> = Mutex::new(Vec::new());
@@ -84,10 +82,8 @@ impl PinnedBytes {
     /// Returns the host's end of copies by `device`, unless the memory is not page-locked for it.
     #[inline]
     pub(crate) fn end_for(&self, device: DeviceId) -> Option<HostEnd> {
-        let serves = match device {
-            DeviceId::Cpu(_) => true,
-            DeviceId::Cuda(_) => matches!(self.locked_by(), DeviceId::Cuda(_)),
-        };
+        // A CPU device copies from any memory of the host.
+        let serves = matches!(device, DeviceId::Cpu(_)) || self.locked_by().backend() == device.backend();
         serves.then_some(HostEnd(self.ptr.as_ptr() as u64))
     }
 
@@ -194,8 +190,17 @@ impl<T: Element> Pinned<T> {
         &self.bytes
     }
 
-    /// Returns `error` with this buffer inside, where [`Error::into_buffer`] finds it: for ops of
-    /// your own that refuse a buffer they were given.
+    /// The buffer that a refused copy was given, out of its error, once: `None` if there was none,
+    /// if it was taken before, or if it holds another element type.
+    pub fn from_error(error: Error) -> Option<Self> {
+        error.hand_back(|given| {
+            let bytes = given.downcast::<PinnedBytes>()?;
+            Pinned::from_bytes(*bytes).map_err(|bytes| Box::new(bytes) as Given)
+        })
+    }
+
+    /// Returns `error` with this buffer inside, where [`from_error`](Self::from_error) finds it: for
+    /// ops of your own that refuse a buffer they were given.
     pub fn into_error(self, error: Error) -> Error {
         error.with(Box::new(self.into_bytes()))
     }
@@ -223,17 +228,6 @@ impl<T: Element> Pinned<T> {
     #[inline]
     pub fn as_ptr(&self) -> *const T {
         self.bytes.ptr.as_ptr().cast_const().cast()
-    }
-}
-
-impl Error {
-    /// The pinned buffer that the refused copy was given, once: `None` if there was none, if it was taken before, or
-    /// if it holds another element type.
-    pub fn into_buffer<T: crate::Element>(self) -> Option<Pinned<T>> {
-        self.hand_back(|given| {
-            let bytes = given.downcast::<PinnedBytes>()?;
-            Pinned::from_bytes(*bytes).map_err(|bytes| Box::new(bytes) as Given)
-        })
     }
 }
 

@@ -38,12 +38,12 @@ mod segments;
 use super::blocks::{Block, Blocks, Class, NONE, State, unite};
 use super::recent::Recent;
 use super::stats::Served;
-use crate::driver::DevicePtr;
 use crate::order::Site;
 use crate::order::{StreamId, Use};
 pub(crate) use reuse::ReuseOrder;
 use reuse::{Rung, Verdict, judge};
 use std::collections::BTreeSet;
+use warpline_driver::DevicePtr;
 
 /// Lengths are multiples of it, and so are addresses.
 pub(super) const UNIT_BYTES: usize = 512;

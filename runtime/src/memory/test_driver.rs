@@ -1,11 +1,12 @@
 //! A driver with memory and nothing else, for the tests of this module.
 
-use crate::device_id::DeviceId;
-use crate::driver::{Completion, DevicePtr, Driver, DriverError, DriverStream, FreeMemory, StreamOptions};
-use crate::timeline::Timeline;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use warpline_driver::timeline::Timeline;
+use warpline_driver::{
+    Completion, DeviceId, DevicePtr, Driver, DriverError, DriverStream, FreeMemory, StreamOptions,
+};
 
 /// Device addresses are made up and never reused; host memory is real.
 #[derive(Debug)]

@@ -1,16 +1,15 @@
 //! A place on a stream that somebody waits for.
 
-use crate::error::{Error, Result};
 use crate::panics::{Concern, Epoch};
-use crate::reentry;
 use crate::stream::{Place, StreamCore};
-use crate::timeline::Registration;
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use tokio::task::coop;
+use warpline_driver::timeline::Registration;
+use warpline_driver::{Error, Result, reentry};
 
 /// What is waited for.
 pub(super) struct Awaited {
@@ -37,8 +36,8 @@ impl Awaited {
         if self.core.timeline.settle(self.place.ticket) {
             return self.is_done();
         }
-        if crate::process::is_forked() {
-            return Err(crate::process::forked());
+        if warpline_driver::process::is_forked() {
+            return Err(warpline_driver::process::forked());
         }
         match self.core.device.health.fault().or_else(|| self.core.timeline.fault()) {
             Some(fault) => self.look_at_fault(fault),

@@ -1,8 +1,8 @@
 //! Several streams waited for at once.
 
 use super::Pending;
-use crate::error::{Error, Result};
 use std::task::{Context, Poll};
+use warpline_driver::{Error, Result};
 
 /// Resolved when all of them are, to the first error if there is one.
 ///

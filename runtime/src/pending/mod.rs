@@ -7,12 +7,9 @@ mod refusal;
 
 pub use refusal::Refusal;
 
-use crate::error::{Error, Result};
 use crate::memory::Buffer;
 use crate::panics::Concern;
-use crate::reentry;
 use crate::stream::{Place, StreamCore};
-use crate::timeline::Ticket;
 use awaited::Awaited;
 use many::Many;
 use output::Output;
@@ -21,6 +18,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use warpline_driver::internal::ErrorParts;
+use warpline_driver::timeline::Ticket;
+use warpline_driver::{Error, Result, reentry};
 
 /// The result of a call on a stream: work that is already enqueued, and its value once the device has done it.
 ///
@@ -36,7 +36,7 @@ use std::task::{Context, Poll};
 ///
 /// # What a poll costs its executor
 /// On the CPU device a poll of what is about to be done may wait for it, for microseconds where nobody else wants the processor: going
-/// to sleep takes longer. On CUDA it does so only with [`WakeUp::LowLatency`](crate::driver::WakeUp::LowLatency). A task that always
+/// to sleep takes longer. On CUDA it does so only with [`WakeUp::LowLatency`](warpline_driver::WakeUp::LowLatency). A task that always
 /// finds its work done lets others run now and then, by tokio's [budget](tokio::task::coop). [`query`](Self::query) does neither.
 ///
 /// # Errors

@@ -1,7 +1,7 @@
 //! What comes of a call once its work is done.
 
 use super::DeviceValue;
-use crate::error::Result;
+use warpline_driver::Result;
 
 pub(super) enum Output<T> {
     /// Known when the op was enqueued.

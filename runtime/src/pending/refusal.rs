@@ -1,9 +1,10 @@
 //! The error of a refused call, on its way to who awaits something.
 
 use super::{Pending, State};
-use crate::error::Error;
 use crate::stream::{Stream, StreamCore};
 use std::sync::Arc;
+use warpline_driver::Error;
+use warpline_driver::internal::ErrorParts;
 
 /// A refusal on its way from one `Pending` to that of an op which would have used its value.
 ///

@@ -3,9 +3,9 @@
 //! The one place that reads them for [`Runtime::new`](super::Runtime::new) and the default runtime.
 
 use super::RuntimeBuilder;
-use crate::error::{Error, ErrorKind, Result};
 use std::ffi::OsString;
 use std::num::NonZero;
+use warpline_driver::{Error, ErrorKind, Result};
 
 impl RuntimeBuilder {
     /// Returns the settings that the environment asks for, and the defaults where it asks for

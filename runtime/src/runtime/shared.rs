@@ -4,11 +4,11 @@ use crate::order::Site;
 use crate::order::{Named, Observed, OrderMode, StreamId, Use};
 use crate::panics::Panics;
 use crate::stream::StreamCore;
-use crate::timeline::Timeline;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use warpline_driver::timeline::Timeline;
 
 pub(crate) struct RuntimeShared {
     /// Tells runtimes of this process apart in traces; the first is 1.

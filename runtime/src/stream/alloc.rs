@@ -20,15 +20,13 @@
 use super::core::StreamCore;
 use super::enqueue::Op;
 use super::handle::Stream;
-use crate::driver::{Command, Fill};
-use crate::element::Element;
-use crate::error::{Error, ErrorKind, Result};
 use crate::memory::Operand;
 use crate::memory::{Allocation, Buffer};
 use crate::order::AccessMode;
 use crate::order::Site;
 use crate::order::{ByteRange, Use};
 use std::sync::Arc;
+use warpline_driver::{Command, Element, Error, ErrorKind, Fill, Result};
 
 impl Stream {
     /// Allocates `len` elements in the order of this stream. Their contents are unspecified:

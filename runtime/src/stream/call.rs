@@ -6,14 +6,14 @@
 
 use super::core::StreamCore;
 use super::handle::Stream;
-use crate::driver::{Command, HostFn, message_of};
-use crate::error::Result;
 use crate::order::Site;
 use crate::panics;
 use crate::pending::Pending;
 use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
+use warpline_driver::internal::ErrorParts;
+use warpline_driver::{Command, HostFn, Result, message_of};
 
 /// The outcome of a host function.
 enum Outcome<R> {
@@ -59,7 +59,7 @@ fn nobody_looks<R>(result: Result<R>, core: &Weak<StreamCore>) {
         // The value is its user's, and so is a panic of its drop.
         Ok(value) => {
             if catch_unwind(AssertUnwindSafe(|| drop(value))).is_err() {
-                crate::report::drop_panicked();
+                warpline_driver::report::drop_panicked();
             }
         }
         Err(error) => {

@@ -2,12 +2,12 @@
 
 use super::core::StreamCore;
 use super::place::{Place, Snapshot};
-use crate::error::{Error, ErrorKind, Result};
 use crate::graph::{Capture, captured};
 use crate::order::Site;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use warpline_driver::{Error, ErrorKind, Result};
 
 /// Why a stream that another capture of this thread has is not taken.
 const TWICE: &str = "the wait would join two captures; a stream can be in one";

@@ -8,15 +8,14 @@
 use super::enqueue::Op;
 use super::handle::Stream;
 use super::staged::{HostSide, StagingMemory, device_copy};
-use crate::driver::{Command, CopyKind};
-use crate::element::Element;
-use crate::error::Result;
 use crate::memory::{Buffer, Pinned, PinnedBytes};
 use crate::order::AccessMode;
 use crate::order::Site;
 use crate::pending::Pending;
 use parking_lot::Mutex;
 use std::sync::Arc;
+use warpline_driver::internal::ErrorParts;
+use warpline_driver::{Command, CopyKind, Element, Result};
 
 /// A pinned buffer in flight. The runtime holds one reference until the ticket is reached, the `Pending` the other.
 type Slot = Arc<Mutex<Option<PinnedBytes>>>;
@@ -30,7 +29,7 @@ impl Stream {
     /// If the `Pending` is dropped, the buffer goes back to its pool when the copy is done.
     ///
     /// # Errors
-    /// `OutOfMemory` and such at once, with the buffer inside: [`Error::into_buffer`](crate::Error::into_buffer).
+    /// `OutOfMemory` and such at once, with the buffer inside: [`Pinned::from_error`](crate::Pinned::from_error).
     /// `DeviceMismatch` if the stream is on a CUDA device and the buffer a CPU device's, which is
     /// not page-locked: [`write`](Self::write) stages such memory.
     #[track_caller]
@@ -65,7 +64,7 @@ impl Stream {
     /// As [`copy_to_device`](Self::copy_to_device).
     ///
     /// # Errors
-    /// In the `Pending`, with the buffer inside: [`Error::into_buffer`](crate::Error::into_buffer). `DeviceMismatch` as
+    /// In the `Pending`, with the buffer inside: [`Pinned::from_error`](crate::Pinned::from_error). `DeviceMismatch` as
     /// [`copy_to_device`](Self::copy_to_device).
     #[track_caller]
     pub fn copy_into<T: Element>(&self, buffer: &Buffer<T>, host: Pinned<T>) -> Pending<Pinned<T>> {

@@ -17,15 +17,10 @@ use super::late::Late;
 use super::place::Place;
 use crate::delegation::{DelegationLock, Locked};
 use crate::device::DeviceShared;
-use crate::driver::{Command, DriverError, DriverStream, Priority, RawHandle, StreamOptions, Submission};
-use crate::error::{Error, ErrorKind, Result};
 use crate::graph::Capture;
 use crate::order::Site;
 use crate::order::{Clock, MAX_TICKET, Marks, Named, StreamId, Use};
 use crate::panics::{Concern, Epoch, Reached};
-use crate::reentry;
-use crate::timeline::{Released, Ticket, Timeline};
-use crate::trace::event::{self, Traced};
 use parking_lot::Mutex;
 use std::any::Any;
 use std::collections::VecDeque;
@@ -34,6 +29,12 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::ThreadId;
 use tokio::sync::Semaphore;
+use warpline_driver::op_events::{self, Traced};
+use warpline_driver::timeline::{Released, Ticket, Timeline};
+use warpline_driver::{
+    Command, DriverError, DriverStream, Error, ErrorKind, Priority, RawHandle, Result, StreamOptions,
+    Submission, reentry,
+};
 
 /// At the latest after this many tickets a marker is written, so that what waits silently (freed blocks, buffers) is served.
 const MARKER_EVERY: u64 = 64;
@@ -299,7 +300,7 @@ impl StreamCore {
         state: &mut State,
         site: Site,
         command: impl FnOnce(Ticket) -> Command,
-        claims: Option<Box<[crate::driver::Claim]>>,
+        claims: Option<Box<[warpline_driver::Claim]>>,
         kept: bool,
     ) -> Result<Ticket, DriverError> {
         self.before_submit(state);
@@ -344,7 +345,7 @@ impl StreamCore {
     /// `what`: the command's kind, and the bytes it moves or touches.
     #[inline]
     pub(crate) fn submitted(&self, site: Site, ticket: Ticket, what: impl FnOnce() -> (&'static str, u64)) {
-        event::op_enqueued(ticket, &site, || {
+        op_events::op_enqueued(ticket, &site, || {
             let (kind, bytes) = what();
             let (runtime, device) = (self.device.runtime.number, self.device.id);
             Traced { runtime, device, label: &self.label, stream_key: self.id.number(), kind, bytes }

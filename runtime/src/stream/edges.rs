@@ -12,13 +12,11 @@
 use super::core::{State, StreamCore};
 use super::held::After;
 use super::place::{Place, Snapshot};
-use crate::driver::{Command, DriverError, Point, Submission};
-use crate::error::Result;
 use crate::order::Site;
 use crate::order::{StreamId, Use};
-use crate::timeline::Ticket;
-use crate::trace::event;
 use std::sync::atomic::Ordering;
+use warpline_driver::timeline::Ticket;
+use warpline_driver::{Command, DriverError, Point, Result, Submission, op_events};
 
 /// The outcome of a wait.
 pub(crate) struct Waited {
@@ -175,7 +173,7 @@ impl StreamCore {
         let Waited { place, by_driver } = waited?;
         if by_driver {
             self.submitted(site, place.ticket, || ("wait", 0));
-            event::op_waits(place.ticket, from, || (self.device.runtime.number, self.id.number()));
+            op_events::op_waits(place.ticket, from, || (self.device.runtime.number, self.id.number()));
         }
         Ok(place)
     }

@@ -3,8 +3,6 @@
 use super::core::{State, StreamCore};
 use super::held::After;
 use super::place::{Place, Snapshot};
-use crate::driver::{Claim, Command, DriverError, Plan, Point};
-use crate::error::{Error, ErrorKind, Result};
 use crate::memory::Allocation;
 use crate::memory::Operand;
 use crate::order::Site;
@@ -12,10 +10,12 @@ use crate::order::{
     self, Access, Asker, Conflict, Disjoint, Entered, Entry, Finding, Findings, MAX_ACCESSES, Named,
     OrderMode, Refused, Use, check_and_enter, overlap_within,
 };
-use crate::timeline::{Keep, Ticket, Until};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
+use warpline_driver::internal::ErrorParts;
+use warpline_driver::timeline::{Keep, Ticket, Until};
+use warpline_driver::{Claim, Command, DriverError, Error, ErrorKind, Plan, Point, Result};
 
 /// The most operands of one op.
 const MAX_OPERANDS: usize = 255;
@@ -261,7 +261,7 @@ impl StreamCore {
     fn check_device(&self, site: Site, peers: bool, allocation: &Allocation) -> Result<()> {
         let (here, there) = (self.device.id, allocation.device.id);
         let same_runtime = Arc::ptr_eq(&self.device.runtime, &allocation.device.runtime);
-        if peers && same_runtime && std::mem::discriminant(&here) == std::mem::discriminant(&there) {
+        if peers && same_runtime && here.backend() == there.backend() {
             return Ok(());
         }
         let (what, remedy) = match same_runtime {
@@ -424,7 +424,7 @@ impl StreamCore {
     /// Whether a device-side edge from `other` is possible: same runtime, same backend.
     pub(crate) fn can_wait_for(&self, other: &StreamCore) -> bool {
         Arc::ptr_eq(&self.device.runtime, &other.device.runtime)
-            && std::mem::discriminant(&self.device.id) == std::mem::discriminant(&other.device.id)
+            && self.device.id.backend() == other.device.id.backend()
     }
 }
 

@@ -13,19 +13,19 @@ use super::core::StreamCore;
 use super::enqueue::Op;
 use super::handle::Stream;
 use super::place::Place;
-use crate::device::DeviceId;
-use crate::driver::{Command, DriverError, DriverStream, HostFn, Point, RawHandle};
-use crate::element::Element;
-use crate::error::{Error, Result};
 use crate::memory::Buffer;
 use crate::memory::Operand;
 use crate::order::AccessMode;
 use crate::order::Site;
 use crate::pending::{Pending, Refusal};
-use crate::timeline::Timeline;
 use parking_lot::{Condvar, Mutex};
 use std::ffi::c_void;
 use std::sync::Arc;
+use warpline_driver::internal::ErrorParts;
+use warpline_driver::timeline::Timeline;
+use warpline_driver::{
+    Command, DeviceId, DriverError, DriverStream, Element, Error, HostFn, Point, RawHandle, Result,
+};
 
 /// Says that a turn has ended, or that a stream holds nothing back any more.
 #[derive(Debug, Default)]

@@ -2,20 +2,20 @@
 
 use super::core::{Settings, StreamCore};
 use super::enqueue::Op;
-use crate::device::{Device, DeviceId};
-use crate::driver::{Command, Fill, Launch, Priority, RawHandle};
-use crate::element::Element;
-use crate::error::{Error, ErrorKind, Result};
+use crate::device::Device;
 use crate::kernel::{AccessMode, KernelCall, LaunchConfig};
 use crate::memory::Buffer;
 use crate::order::Site;
 use crate::order::StreamId;
 use crate::pending::Pending;
-use crate::timeline::Ticket;
 use std::ffi::c_void;
 use std::fmt;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
+use warpline_driver::timeline::Ticket;
+use warpline_driver::{
+    Command, DeviceId, Element, Error, ErrorKind, Fill, Launch, Priority, RawHandle, Result,
+};
 
 /// A stream: a linear sequence of work on one device. A cheap handle; all clones are the same stream.
 ///
@@ -173,7 +173,7 @@ impl Stream {
         pattern[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&value));
         let (height, width_bytes, pitch) = buffer.runs();
         let fill = Fill {
-            dst: crate::driver::DevicePtr(buffer.address()),
+            dst: warpline_driver::DevicePtr(buffer.address()),
             pitch,
             width_bytes,
             height,

@@ -40,19 +40,21 @@
 use super::core::{State, StreamCore};
 use super::place::Snapshot;
 use super::unwritten::Unwritten;
-use crate::driver::{Command, Copy, CopyKind, DriverError, DriverEvent, Submission};
-use crate::error::{Error, ErrorKind, Result};
+use crate::background;
 use crate::memory::{Allocation, HostEnd};
 use crate::memory::{Operand, OwnedOperand};
 use crate::order::Site;
 use crate::order::{self, Mark, Marks, OrderMode, leaves_a_mark};
-use crate::timeline::Ticket;
-use crate::{background, reentry};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
+use warpline_driver::internal::ErrorParts;
+use warpline_driver::timeline::Ticket;
+use warpline_driver::{
+    Command, Copy, CopyKind, DriverError, DriverEvent, Error, ErrorKind, Result, Submission, reentry,
+};
 
 /// A stream's work that the driver does not have yet. Empty only while it is made or handed over.
 #[derive(Default)]
@@ -289,7 +291,7 @@ impl StreamCore {
             unseen.iter().for_each(|error| self.note_unseen(error));
         }));
         if told.is_err() {
-            background::detach(crate::report::drop_panicked);
+            background::detach(warpline_driver::report::drop_panicked);
         }
         followers
     }

@@ -14,11 +14,12 @@
 //! `Pending` of such a ticket sees it set. It changes under the entries' lock.
 
 use super::core::StreamCore;
-use crate::error::Error;
-use crate::timeline::Ticket;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
+use warpline_driver::Error;
+use warpline_driver::internal::ErrorParts;
+use warpline_driver::timeline::Ticket;
 
 /// The values of `StreamCore::late_matters`.
 const NOTHING: u8 = 0;

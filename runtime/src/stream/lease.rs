@@ -3,11 +3,10 @@
 use super::core::{Settings, StreamCore};
 use super::handle::Stream;
 use crate::device::Device;
-use crate::driver::Priority;
-use crate::error::{Error, ErrorKind, Result};
 use std::ops::Deref;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
+use warpline_driver::{Error, ErrorKind, Priority, Result};
 
 /// A bounded pool of streams on one device, handed out one owner at a time, in the order in which they were asked for.
 ///

@@ -2,17 +2,14 @@
 
 use super::handle::Stream;
 use crate::background::{self, Duty};
-use crate::device::DeviceId;
-use crate::driver::DevicePtr;
-use crate::element::Element;
-use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::Kernel;
 use crate::memory::{Allocation, Buffer};
 use crate::order::Site;
 use crate::order::Use;
-use crate::reentry::{self, Caller};
 use std::any::Any;
 use std::sync::Arc;
+use warpline_driver::reentry::{self, Caller};
+use warpline_driver::{DeviceId, DevicePtr, Element, Error, ErrorKind, Result};
 
 impl Stream {
     /// A buffer over device memory that somebody else allocated. `owner` is dropped once nobody holds the buffer or a view of it
@@ -25,7 +22,7 @@ impl Stream {
     /// Dropping the buffer never waits. If uses of it are in flight, `owner` is dropped when they
     /// are over, on a thread of the runtime, where it may call the driver and may block. So it is
     /// if a host function drops the buffer; with
-    /// [`Schedule::Seeded`](crate::driver::cpu::Schedule::Seeded) that drop is part of the
+    /// [`Schedule::Seeded`](warpline_cpu::Schedule::Seeded) that drop is part of the
     /// function.
     ///
     /// # Safety

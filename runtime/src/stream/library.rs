@@ -12,8 +12,6 @@
 use super::core::StreamCore;
 use super::enqueue::Op;
 use super::handle::Stream;
-use crate::driver::{Command, DriverError, Launch};
-use crate::error::{Error, Result};
 use crate::kernel::{AccessMode, Kernel, KernelCall, LaunchConfig, Operand, Workspace};
 use crate::memory::Allocation;
 use crate::order::ByteRange;
@@ -21,6 +19,7 @@ use crate::order::Site;
 use crate::pending::Pending;
 use smallvec::SmallVec;
 use std::sync::Arc;
+use warpline_driver::{Command, DriverError, Error, Launch, Result};
 
 impl Stream {
     /// Launches a kernel that has a library form. `refused`: why it cannot be launched.

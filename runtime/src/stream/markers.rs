@@ -3,9 +3,9 @@
 use super::core::{State, StreamCore};
 use crate::background;
 use crate::delegation::Serve;
-use crate::timeline::Ticket;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use warpline_driver::timeline::Ticket;
 
 impl Serve for State {
     fn serve(&mut self, ticket: Ticket) {

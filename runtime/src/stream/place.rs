@@ -2,12 +2,11 @@
 
 use super::core::{State, StreamCore};
 use super::held::Coming;
-use crate::driver::{DriverError, DriverEvent};
-use crate::error::Result;
 use crate::graph::Capture;
 use crate::order::{Clock, Marks, Site, Use};
-use crate::timeline::{Ticket, Timeline};
 use std::sync::{Arc, Weak};
+use warpline_driver::timeline::{Ticket, Timeline};
+use warpline_driver::{DriverError, DriverEvent, Result};
 
 /// A place on a stream with what came before it.
 #[derive(Clone)]

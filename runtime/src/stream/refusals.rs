@@ -2,14 +2,13 @@
 
 use super::core::StreamCore;
 use crate::background::{self, Duty};
-use crate::driver::DriverError;
-use crate::error::{Error, ErrorKind};
 use crate::memory::Operand;
 use crate::order::{self, Mark, OrderMode, Site, leaves_a_mark};
-use crate::reentry;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use warpline_driver::internal::ErrorParts;
+use warpline_driver::{DriverError, Error, ErrorKind, reentry};
 
 /// The most errors that a stream keeps for `synchronize`.
 const MOST_UNSEEN: usize = 64;

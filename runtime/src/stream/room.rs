@@ -4,8 +4,8 @@
 //! also holds pinned buffers. So room comes back exactly when work is done, in the order in which it was asked for.
 
 use super::handle::Stream;
-use crate::error::{Error, ErrorKind, Result};
 use tokio::sync::OwnedSemaphorePermit;
+use warpline_driver::{Error, ErrorKind, Result};
 
 /// Room for one op on a stream, see [`Stream::room`]. Dropping it unused gives the room back.
 #[derive(Debug)]

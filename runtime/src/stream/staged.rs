@@ -4,14 +4,12 @@ use super::core::StreamCore;
 use super::enqueue::Op;
 use super::handle::Stream;
 use super::held::{self, After, Staging};
-use crate::driver::{Command, Copy, CopyKind};
-use crate::element::Element;
-use crate::error::{Error, ErrorKind, Result};
+use crate::background;
 use crate::memory::{Buffer, HostEnd, PinnedBytes, Promise};
 use crate::order::Site;
-use crate::{background, reentry};
 use std::fmt;
 use std::sync::Arc;
+use warpline_driver::{Command, Copy, CopyKind, Element, Error, ErrorKind, Result, reentry};
 
 /// The host's end of a copy: there, or yet to be made.
 pub(super) enum HostSide {

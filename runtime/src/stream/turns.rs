@@ -6,14 +6,13 @@
 //! observed by it.
 
 use super::core::StreamCore;
-use crate::error::Result;
 use crate::order::MAX_TICKET;
-use crate::reentry;
-use crate::timeline::{Registration, Timeline};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
+use warpline_driver::timeline::{Registration, Timeline};
+use warpline_driver::{Result, reentry};
 
 struct Sleeper<'a> {
     timeline: &'a Timeline,

@@ -4,11 +4,12 @@
 //! it. What was called before cannot know of it, and was accepted: so each hand-over carries the
 //! bytes along, to streams that wait as well, until something overwrites them.
 
-use crate::error::Error;
 use crate::memory::Allocation;
 use crate::memory::OwnedOperand;
 use crate::order::{self, ByteRange, Mark, Marks};
 use std::sync::{Arc, Weak};
+use warpline_driver::Error;
+use warpline_driver::internal::ErrorParts;
 
 /// Bytes that were not written, and the marks on them.
 #[derive(Clone, Default)]

@@ -2,9 +2,6 @@
 
 use super::core::StreamCore;
 use super::handle::Stream;
-use crate::driver::{Command, Stamp};
-use crate::element::Element;
-use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::memory::{Allocation, Buffer, ReuseOrder};
 use crate::order::Site;
@@ -12,6 +9,7 @@ use crate::order::{StreamId, Use};
 use crate::panics::Concern;
 use crate::pending::Pending;
 use std::sync::Arc;
+use warpline_driver::{Command, Element, Error, ErrorKind, Result, Stamp};
 
 /// What [`Stream::wait_for`] takes: a buffer, or what holds one.
 pub trait HoldsMemory {

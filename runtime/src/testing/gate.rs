@@ -1,11 +1,10 @@
 //! Gates: a stream stands still until the test says so.
 
-use crate::driver::{Command, Point};
-use crate::error::Result;
 use crate::order::Site;
 use crate::stream::Stream;
-use crate::timeline::Timeline;
 use std::sync::Arc;
+use warpline_driver::timeline::Timeline;
+use warpline_driver::{Command, Point, Result};
 
 /// Holds a stream until it is opened. Dropping it opens it.
 #[derive(Debug)]

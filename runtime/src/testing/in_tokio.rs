@@ -11,13 +11,13 @@
 
 use super::{run_each, stuck};
 use crate::device::Device;
-use crate::error::Result;
 use crate::runtime::{Runtime, RuntimeBuilder};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Poll, Waker};
 use std::time::Duration;
+use warpline_driver::Result;
 
 /// A pipeline that has not ended after this long on the paused clock never will.
 const A_DAY: Duration = Duration::from_secs(24 * 60 * 60);

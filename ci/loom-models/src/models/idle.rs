@@ -37,7 +37,7 @@ impl Queue {
 
     /// The steps of `workers.rs`, until `count` items were taken. Taking the last gets it busy for good.
     fn work(&self, me: usize, count: usize, attends: bool) {
-        let parker = Parker::new();
+        let parker = Parker::here();
         let (mut taken, mut attentive, mut is_up) = (0, false, false);
         while taken < count {
             if self.take() {

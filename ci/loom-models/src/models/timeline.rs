@@ -1,6 +1,6 @@
 //! A waiter is woken or sees the word; a kept value is let go once.
 
-use crate::error::Error;
+use crate::Error;
 use crate::health::Health;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 use crate::timeline::{Timeline, Until};

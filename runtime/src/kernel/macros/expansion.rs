@@ -1,17 +1,8 @@
 //! Functions and types that an expansion of `kernel!` names. Not for any other caller.
 
-use crate::element::Element;
-use crate::error::Error;
-use crate::kernel::{AccessMode, Arg, Elements, Kernel, KernelCall, Operand, Param, ParamKind, call};
+use crate::kernel::{AccessMode, Arg, Elements, Kernel, KernelCall, Operand, call};
 use std::fmt;
-
-pub const fn scalar_param<T: Element>(name: &'static str) -> Param {
-    Param { name, kind: ParamKind::Scalar { element: T::NAME, bytes: size_of::<T>() } }
-}
-
-pub const fn slice_param<T: Element>(name: &'static str, access: AccessMode) -> Param {
-    Param { name, kind: ParamKind::Slice { element: T::NAME, element_bytes: size_of::<T>(), access } }
-}
+use warpline_driver::{Element, Error};
 
 #[inline]
 pub fn slice_arg<T: Element>(operand: &Elements<'_, T>) -> Arg {
@@ -58,8 +49,8 @@ pub fn wrong_arguments(kernel: &str, len: usize) -> ! {
 
 /// The slices of twins whose written operands overlap nothing.
 pub mod disjoint {
-    use crate::element::Element;
     use crate::kernel::Arg;
+    use warpline_driver::Element;
 
     pub const IN_PLACE: bool = false;
     pub type Read<'a, T> = &'a [T];
@@ -94,9 +85,9 @@ pub mod disjoint {
 
 /// The slices of twins whose written operands may be other operands.
 pub mod in_place {
-    use crate::element::Element;
     use crate::kernel::Arg;
     use std::cell::Cell;
+    use warpline_driver::Element;
 
     pub const IN_PLACE: bool = true;
     pub type Read<'a, T> = &'a [Cell<T>];

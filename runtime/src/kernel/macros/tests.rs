@@ -1,6 +1,3 @@
-use crate::device_ptr::DevicePtr;
-use crate::element::Element;
-use crate::error::ErrorKind;
 use crate::kernel::{
     AccessMode, Arg, Elements, IntoOperand, Kernel, KernelCall, Library, LibraryAnswer, LibraryProvider,
     NoHandle, ParamKind, Source,
@@ -9,6 +6,7 @@ use crate::memory::Allocation;
 use crate::order::ByteRange;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use warpline_driver::{DevicePtr, Element, ErrorKind};
 
 /// Host memory that passes for device memory. Its view takes the bytes of `range`.
 struct Memory<T> {

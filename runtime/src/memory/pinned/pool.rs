@@ -1,16 +1,13 @@
 //! The blocks of page-locked memory of one device.
 
 use super::{NOWHERE, Pinned, PinnedBytes};
-use crate::byte_size::ByteSize;
-use crate::driver::{Driver, DriverError};
-use crate::element::Element;
-use crate::error::{Error, ErrorKind};
-use crate::{background, reentry};
+use crate::background;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use warpline_driver::{ByteSize, Driver, DriverError, Element, Error, ErrorKind, reentry};
 
 /// What a pool may hold unless told otherwise.
 pub(crate) const DEFAULT_CAP_BYTES: usize = 4 << 30;

@@ -1,6 +1,6 @@
 use super::super::test_driver::TestDriver;
 use super::*;
-use crate::error::ErrorKind;
+use warpline_driver::ErrorKind;
 
 fn pool(cap: usize) -> (Arc<TestDriver>, Arc<PinnedPool>) {
     let driver = TestDriver::new(usize::MAX);

@@ -1,9 +1,9 @@
 //! Segments that go back: to the driver, or from a graph's pool to that of everybody.
 
 use super::{Place, Pool, PoolId};
-use crate::driver::DevicePtr;
 use crate::memory::blocks::{NONE, Segment, State};
 use crate::order::Use;
+use warpline_driver::DevicePtr;
 
 impl Pool {
     /// Forgets free segments of the default pool whose every use is finished, until they come to `enough_bytes`; the largest ones first,

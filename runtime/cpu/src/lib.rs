@@ -1,0 +1,225 @@
+//! The CPU device: a real asynchronous device that needs nothing installed.
+//!
+//! Submitting returns before the work has run. Each stream is a serial queue, a strand, and either a small pool of
+//! threads runs the strands ([`Schedule::Threads`]) or whoever polls does, in an order drawn from a seed
+//! ([`Schedule::Seeded`]). It checks nothing: shapes, ranges and order have been checked before.
+//!
+//! All devices made from one [`CpuBackend`] share its workers, its address space, and so its claim
+//! table. A fault stays on its device; only a stream that waits for work which such a fault has
+//! undone takes its own device with it (see `timelines`).
+//!
+//! | file | idea |
+//! |---|---|
+//! | `strand` | a queue with at most one owner: who may run it, who has to be sent |
+//! | `stream`, `failing` | what an owner does: run, park, purge; what it says when it cannot go on |
+//! | `workers`, `idle` | the threads, and how they wait |
+//! | `seeded`, `choose` | the schedule without threads, and who goes next in it |
+//! | `backend` | what devices share, and what the streams of a device share |
+//! | `claims` | keeping unordered ops apart |
+//! | `timelines` | whose a timeline is, and what became of it |
+//! | `execute`, `replay`, `memory` | what commands and graphs do, and to what |
+//! | `fault_plan` | faults on request |
+//!
+//! # Lock order
+//! turn (only ever tried) → strand's inbox → timelines. Every other lock here is a leaf. Ops,
+//! wakers and drops of user values run under none but the turn.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod awake;
+mod backend;
+mod choose;
+mod claims;
+mod execute;
+mod failing;
+mod fault_plan;
+mod idle;
+mod memory;
+mod replay;
+mod report;
+mod seeded;
+mod strand;
+mod stream;
+mod timelines;
+mod workers;
+
+#[cfg(test)]
+mod tests;
+
+use warpline_driver::timeline::{Ticket, Timeline};
+use warpline_driver::{
+    Completion, DeviceId, DeviceProperties, DevicePtr, Driver, DriverError, DriverGraph, DriverStream, Error,
+    ErrorKind, Plan, Site, StreamOptions, sync,
+};
+
+pub use backend::CpuBackend;
+pub use fault_plan::FaultPlan;
+
+use crate::sync::Arc;
+use backend::{Device, Runner};
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+use stream::CpuStream;
+
+/// Who runs the work of the CPU devices, and in which order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Schedule {
+    /// Worker threads, as fast as the machine goes.
+    #[default]
+    Threads,
+    /// No threads: each poll or query of something pending runs at most one op, of a stream chosen by this seed. The same seed
+    /// and the same program give the same interleaving.
+    Seeded(u64),
+}
+
+impl FromStr for Schedule {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let seed = |text: &str| text.parse().ok().map(Schedule::Seeded);
+        match text.split_once(':') {
+            None if text == "threads" => Some(Schedule::Threads),
+            Some(("seeded", n)) => seed(n),
+            _ => None,
+        }
+        .ok_or_else(|| {
+            Error::new(
+                ErrorKind::InvalidArgument,
+                format!("\"{text}\" is not a schedule: expected threads or seeded:N"),
+            )
+        })
+    }
+}
+
+/// What the devices of a backend share.
+#[derive(Clone, Debug)]
+pub struct BackendOptions {
+    /// Who runs the work.
+    pub schedule: Schedule,
+    /// The most worker threads; `None`, or more than that: as many as the machine has cores.
+    pub threads: Option<usize>,
+    /// How long one idle worker spins before it parks.
+    pub awake_for: Duration,
+}
+
+impl Default for BackendOptions {
+    fn default() -> Self {
+        BackendOptions { schedule: Schedule::default(), threads: None, awake_for: Duration::from_micros(50) }
+    }
+}
+
+/// What is particular to one device.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceOptions {
+    /// How much device memory there is; `None`: as much as the system gives.
+    pub total_bytes: Option<usize>,
+    /// Faults on request.
+    pub fault_plan: Option<FaultPlan>,
+}
+
+/// One step of a seeded schedule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The device.
+    pub device: DeviceId,
+    /// The stream's label.
+    pub stream: Arc<str>,
+    /// The op's ticket.
+    pub ticket: Ticket,
+    /// The op.
+    pub site: Site,
+}
+
+/// One CPU device. Dropping it shuts it down.
+pub struct CpuDriver(Arc<Device>);
+
+impl CpuDriver {
+    /// The backend it shares with the other devices of its runtime.
+    pub fn backend(&self) -> &Arc<CpuBackend> {
+        &self.0.backend
+    }
+}
+
+// SAFETY: memory is the system allocator's, each block handed out once; streams keep order (`strand.rs`).
+unsafe impl Driver for CpuDriver {
+    fn id(&self) -> DeviceId {
+        self.0.id
+    }
+
+    fn completion(&self) -> Completion {
+        Completion::EveryOp
+    }
+
+    fn new_stream(
+        &self,
+        options: &StreamOptions,
+        timeline: Arc<Timeline>,
+    ) -> Result<Arc<dyn DriverStream>, DriverError> {
+        self.0.accepts_work()?;
+        let number = self.0.backend.next_stream_number();
+        Ok(CpuStream::new(self.0.clone(), options, timeline, number))
+    }
+
+    fn properties(&self) -> DeviceProperties {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let mut properties = DeviceProperties::unknown(format!("{}, on the host's processor", self.0.id));
+        properties.multiprocessors = cores as u32;
+        properties
+    }
+
+    fn alloc(&self, len_bytes: usize) -> Result<DevicePtr, DriverError> {
+        self.0.memory.alloc(len_bytes).map(|ptr| DevicePtr(ptr.expose_provenance() as u64))
+    }
+
+    unsafe fn free(&self, ptr: DevicePtr, len_bytes: usize) {
+        let ptr = std::ptr::with_exposed_provenance_mut(ptr.0 as usize);
+        // SAFETY: `Memory::free` needs a block that `alloc` gave with this length and that is not in use: our caller's
+        // promise.
+        unsafe { self.0.memory.free(ptr, len_bytes) }
+    }
+
+    fn alloc_host(&self, len_bytes: usize) -> Result<*mut u8, DriverError> {
+        let refused = || DriverError::Refused(format!("no {len_bytes} bytes of host memory"));
+        memory::zeroed(len_bytes, memory::HOST_ALIGN).ok_or_else(refused)
+    }
+
+    unsafe fn free_host(&self, ptr: *mut u8, len_bytes: usize) {
+        // SAFETY: `release` needs a block of `zeroed` with these numbers that is not in use: our caller's promise.
+        unsafe { memory::release(ptr, len_bytes, memory::HOST_ALIGN) }
+    }
+
+    fn instantiate(&self, plan: &Arc<Plan>) -> Result<DriverGraph, DriverError> {
+        Ok(plan.clone())
+    }
+
+    fn turn(&self) -> bool {
+        match &self.0.backend.runner {
+            Runner::Threads(_) => false,
+            Runner::Seeded(seeded) => seeded.turn(),
+        }
+    }
+
+    fn runs_in_turns(&self) -> bool {
+        matches!(self.0.backend.runner, Runner::Seeded(_))
+    }
+
+    fn after_submit(&self) {
+        self.0.backend.something_changed();
+    }
+
+    fn shut_down(&self) {
+        self.0.close();
+    }
+}
+
+impl Drop for CpuDriver {
+    fn drop(&mut self) {
+        self.shut_down();
+    }
+}
+
+impl fmt::Debug for CpuDriver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CpuDriver").field("id", &self.0.id).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,196 @@
+//! The CPU device's memory: zeroed, aligned, and optionally limited.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use warpline_driver::{DriverError, FreeMemory};
+
+/// Alignment of device memory.
+pub(super) const DEVICE_ALIGN: usize = 512;
+/// Alignment of host memory: a page.
+pub(super) const HOST_ALIGN: usize = 4096;
+
+/// How much of a device's memory is in use.
+#[derive(Debug)]
+pub(super) struct Memory {
+    total_bytes: Option<usize>,
+    used_bytes: AtomicUsize,
+}
+
+impl Memory {
+    /// `total_bytes`: the limit, `None` for as much as the system gives.
+    pub(super) fn new(total_bytes: Option<usize>) -> Self {
+        Memory { total_bytes, used_bytes: AtomicUsize::new(0) }
+    }
+
+    fn out_of_memory(&self, used: usize) -> DriverError {
+        let free =
+            |total_bytes: usize| FreeMemory { free_bytes: total_bytes.saturating_sub(used), total_bytes };
+        DriverError::OutOfMemory(self.total_bytes.map(free))
+    }
+
+    /// Takes memory that counts against the limit.
+    pub(super) fn alloc(&self, len_bytes: usize) -> Result<*mut u8, DriverError> {
+        let most = self.total_bytes.unwrap_or(usize::MAX);
+        let room = |used: usize| used.checked_add(len_bytes).filter(|sum| *sum <= most);
+        self.used_bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, room)
+            .map_err(|used| self.out_of_memory(used))?;
+        zeroed(len_bytes, DEVICE_ALIGN).ok_or_else(|| {
+            let used = self.used_bytes.fetch_sub(len_bytes, Ordering::Relaxed) - len_bytes;
+            self.out_of_memory(used)
+        })
+    }
+
+    /// Gives it back.
+    ///
+    /// # Safety
+    /// `ptr` came from [`alloc`](Self::alloc) with the same length and is not used any more.
+    pub(super) unsafe fn free(&self, ptr: *mut u8, len_bytes: usize) {
+        // SAFETY: `release` needs a block of `zeroed` with the same numbers; the caller vouches for it.
+        unsafe { release(ptr, len_bytes, DEVICE_ALIGN) };
+        self.used_bytes.fetch_sub(len_bytes, Ordering::Relaxed);
+    }
+}
+
+/// Blocks of at least this length ask for huge pages. The first touch of a small page takes longer
+/// than copying it, and a pipeline touches several blocks first where a sequential program touches
+/// one.
+const LARGE_BYTES: usize = 4 << 20;
+/// A huge page, on x86-64 and on arm64 with small pages of 4 KiB.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// The alignment of a block, `align` or more: huge pages of a large block begin where it begins.
+fn alignment(len_bytes: usize, align: usize) -> usize {
+    if len_bytes < LARGE_BYTES { align } else { align.max(HUGE_PAGE_BYTES) }
+}
+
+/// Room for the start address, and for moving up to a multiple of `align`.
+fn layout(len_bytes: usize, align: usize) -> Option<Layout> {
+    Layout::from_size_align(len_bytes.checked_add(align)?, HEADER).ok()
+}
+
+const HEADER: usize = size_of::<usize>();
+
+/// Asks for huge pages for the whole ones among `len_bytes` from `block` on. A system that has none
+/// goes on with small ones.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn ask_for_huge_pages(block: *mut u8, len_bytes: usize) {
+    if len_bytes >= LARGE_BYTES {
+        let whole = len_bytes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+        // SAFETY: MADV_HUGEPAGE needs nothing but a range of pages, and changes no contents.
+        // `block` is aligned to huge pages, and the range is within its allocation.
+        unsafe { libc::madvise(block.cast(), whole, libc::MADV_HUGEPAGE) };
+    }
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+fn ask_for_huge_pages(_block: *mut u8, _len_bytes: usize) {}
+
+/// `len_bytes` of zeroes from a multiple of `align` on, or `None`.
+///
+/// The system is asked for a little more with a small alignment, because that is how large blocks come as untouched pages;
+/// with a large alignment the standard library would write every byte. The word before the block is its true start.
+pub(super) fn zeroed(len_bytes: usize, align: usize) -> Option<*mut u8> {
+    let align = alignment(len_bytes, align);
+    let layout = layout(len_bytes, align)?;
+    // SAFETY: `alloc_zeroed` needs a layout that is not empty; `align` is added to the length.
+    let start = unsafe { alloc_zeroed(layout) };
+    if start.is_null() {
+        return None;
+    }
+    // At least `HEADER` and at most `align` bytes on: `start` is a multiple of `HEADER`.
+    let block = start.map_addr(|address| (address + HEADER).next_multiple_of(align));
+    // SAFETY: the word before `block` lies in the allocation, is aligned, and belongs to nobody else.
+    unsafe { block.cast::<*mut u8>().sub(1).write(start) };
+    ask_for_huge_pages(block, len_bytes);
+    Some(block)
+}
+
+/// Gives a block back.
+///
+/// # Safety
+/// `block` came from [`zeroed`] with the same numbers and is not used any more.
+pub(super) unsafe fn release(block: *mut u8, len_bytes: usize, align: usize) {
+    let layout =
+        layout(len_bytes, alignment(len_bytes, align)).expect("the block was allocated with this layout");
+    // SAFETY: `zeroed` wrote the start there.
+    let start = unsafe { block.cast::<*mut u8>().sub(1).read() };
+    // SAFETY: `start` was allocated with this very layout; the caller no longer uses it.
+    unsafe { dealloc(start, layout) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_aligned_and_zero() {
+        for len in [0, 1, 511, 512, 513, 100_000, 5 << 20] {
+            for align in [DEVICE_ALIGN, HOST_ALIGN] {
+                let block = zeroed(len, align).unwrap();
+                assert_eq!(block.addr() % align, 0);
+                // SAFETY: `len` bytes were allocated, and they are zeroed.
+                let bytes = unsafe { std::slice::from_raw_parts_mut(block, len) };
+                assert!(bytes.iter().all(|byte| *byte == 0));
+                bytes.fill(7);
+                // SAFETY: it came from `zeroed` with these numbers.
+                unsafe { release(block, len, align) };
+            }
+        }
+    }
+
+    /// Returns the system's entry for the pages that `address` lies in, as in proc_pid_smaps(5).
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn page_flags(address: usize) -> String {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut within = false;
+        for line in maps.lines() {
+            let word = line.split(' ').next().unwrap();
+            if let Some((from, to)) = word.split_once('-') {
+                let [from, to] = [from, to].map(|text| usize::from_str_radix(text, 16).unwrap());
+                within = (from..to).contains(&address);
+            } else if within && word == "VmFlags:" {
+                return line.to_owned();
+            }
+        }
+        panic!("{address:x} is not mapped");
+    }
+
+    #[test]
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn large_blocks_ask_for_huge_pages_where_the_system_has_them() {
+        let has_them = std::path::Path::new("/sys/kernel/mm/transparent_hugepage/enabled").exists();
+        for len in [LARGE_BYTES, LARGE_BYTES + 12_345, 3 * LARGE_BYTES] {
+            let block = zeroed(len, HOST_ALIGN).unwrap();
+            let last_whole = block.addr() + (len / HUGE_PAGE_BYTES - 1) * HUGE_PAGE_BYTES;
+            for address in [block.addr(), last_whole] {
+                let asked = page_flags(address).split(' ').any(|flag| flag == "hg");
+                assert_eq!(asked, has_them, "{len} bytes");
+            }
+            assert_eq!(block.addr() % HUGE_PAGE_BYTES, 0);
+            // SAFETY: it came from `zeroed` with these numbers.
+            unsafe { release(block, len, HOST_ALIGN) };
+        }
+    }
+
+    #[test]
+    fn the_limit_is_said_with_both_numbers() {
+        let memory = Memory::new(Some(1000));
+        let block = memory.alloc(600).unwrap();
+        let memory_left = FreeMemory { free_bytes: 400, total_bytes: 1000 };
+        assert_eq!(memory.alloc(401), Err(DriverError::OutOfMemory(Some(memory_left))));
+        // SAFETY: it came from `alloc` with this length.
+        unsafe { memory.free(block, 600) };
+        let block = memory.alloc(1000).unwrap();
+        // SAFETY: as above.
+        unsafe { memory.free(block, 1000) };
+    }
+
+    #[test]
+    fn an_absurd_length_is_out_of_memory() {
+        let memory = Memory::new(None);
+        for len_bytes in [usize::MAX - 100, isize::MAX as usize - 5000] {
+            assert_eq!(memory.alloc(len_bytes), Err(DriverError::OutOfMemory(None)));
+        }
+    }
+}

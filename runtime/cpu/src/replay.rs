@@ -1,0 +1,63 @@
+//! A graph on the CPU device: its plan, whose steps run one after the other as one op of a stream.
+//!
+//! With threads in the order in which they were captured. A seeded schedule draws an order that the plan's waits allow, anew for each
+//! launch, so that a wait that was forgotten shows.
+
+use super::choose::Chooser;
+use super::execute::{call_twin, copy_rows, fill_rows};
+use std::cell::Cell;
+use warpline_driver::{DriverGraph, Plan, Site, Step, Work};
+
+/// How a graph's steps run.
+#[derive(Default)]
+pub(super) struct Replay<'a> {
+    /// What the order of branches is drawn from; none: they run as captured.
+    pub(super) seed: Option<u64>,
+    /// Called before each kernel: a fault plan may want a panic there.
+    pub(super) before_kernel: Option<&'a dyn Fn()>,
+    /// The step that runs.
+    pub(super) at: Cell<Option<Site>>,
+}
+
+/// Runs all steps of a graph.
+///
+/// # Safety
+/// That of [`execute`](super::execute::execute), for each step.
+pub(super) unsafe fn replay(graph: &DriverGraph, how: &Replay<'_>) {
+    let plan = graph.downcast_ref::<Plan>().expect("a graph of this driver");
+    match how.seed {
+        None => {
+            for step in &plan.steps {
+                // SAFETY: the caller promises it of each step, and steps were captured in an order that respects their waits.
+                unsafe { run(step, how) };
+            }
+        }
+        Some(seed) => {
+            let mut chooser = Chooser::new(seed);
+            let numbers = |free: &[usize]| free.iter().map(|&stream| stream as u64).collect::<Vec<_>>();
+            for at in plan.order(|free| chooser.choose(&numbers(free))) {
+                // SAFETY: as above; the order respects the waits.
+                unsafe { run(&plan.steps[at], how) };
+            }
+        }
+    }
+    how.at.set(None);
+}
+
+/// # Safety
+/// That of [`execute`](super::execute::execute).
+unsafe fn run(step: &Step, how: &Replay<'_>) {
+    how.at.set(Some(step.site));
+    match &step.work {
+        Work::Launch(launch) => {
+            how.before_kernel.inspect(|before| before());
+            // SAFETY: the caller keeps the twin's rule.
+            unsafe { call_twin(launch.kernel.twin, &launch.args) }
+        }
+        // SAFETY: the caller vouches for the rows.
+        Work::Copy(copy) => unsafe { copy_rows(copy) },
+        // SAFETY: as above.
+        Work::Fill(fill) => unsafe { fill_rows(fill) },
+        Work::Wait { .. } => {}
+    }
+}

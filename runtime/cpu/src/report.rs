@@ -1,0 +1,5 @@
+//! Reports of what nobody can be given, through `tracing`.
+
+pub(crate) fn worker_not_started(error: &std::io::Error) {
+    tracing::error!(target: "warpline", %error, "a worker thread of the cpu device could not be started");
+}

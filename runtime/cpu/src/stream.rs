@@ -1,0 +1,376 @@
+//! A CPU stream: a strand of submissions, the timeline it advances, and how an owner runs it.
+//!
+//! # Rules
+//! 1. Ops run in submission order, one at a time, by the strand's owner, who holds no lock meanwhile.
+//! 2. After each op, in this order: its claims are released, its ticket completes, waiters are woken.
+//! 3. Before each op the owner looks at the device's health. If the device has failed it **purges**: it drops everything
+//!    queued, lets go of what the timeline keeps, marks the stream dead and wakes who waits for it. Only the owner does so, so
+//!    nothing of the stream runs any more when its kept buffers are let go.
+//! 4. A panic in a twin or host function fails the device with an error that names the op. Its ticket never completes.
+//! 5. The stream's handle may be dropped at any time: whoever will run the strand (a run queue, a timeline it waits for, the
+//!    claim table) holds the stream.
+
+use super::awake::Awake;
+use super::backend::{Device, Runner};
+use super::execute::execute;
+use super::failing::drop_quietly;
+use super::replay::Replay;
+use super::workers::{Attention, Pool};
+use crate::strand::Strand;
+use crate::sync::Arc;
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Weak;
+use std::task::{Wake, Waker};
+use warpline_driver::op_events::{self, Traced};
+use warpline_driver::timeline::{Ticket, Timeline};
+use warpline_driver::{
+    Command, DriverError, DriverEvent, DriverStream, Error, ErrorKind, Point, Priority, StreamOptions,
+    Submission,
+};
+
+/// How many ops an owner runs before it lets other ready strands have a turn.
+const OPS_PER_TURN: u32 = 64;
+/// How often an owner that ran out of work looks again before the strand goes idle: long enough that a host which enqueues
+/// op after op mostly finds the strand running.
+const LOOKS_BEFORE_IDLE: u32 = 4;
+/// The pause before each look.
+const SPINS_BETWEEN_LOOKS: u32 = 32;
+
+/// What every op reads comes first and lies together. What is seldom looked at lies between it and the strand, where the host writes
+/// while an owner reads: with them side by side an op took a tenth longer.
+#[repr(C)]
+pub(super) struct CpuStream {
+    me: Weak<CpuStream>,
+    pub(super) device: Arc<Device>,
+    pub(super) timeline: Arc<Timeline>,
+    /// Counts the streams of the backend.
+    pub(super) number: u64,
+    pub(super) priority: Priority,
+    awake: Awake,
+    key: u64,
+    runtime: u64,
+    pub(super) label: Arc<str>,
+    pub(super) strand: Strand<Submission>,
+}
+
+impl CpuStream {
+    pub(super) fn new(
+        device: Arc<Device>,
+        options: &StreamOptions,
+        timeline: Arc<Timeline>,
+        number: u64,
+    ) -> Arc<Self> {
+        let stream = Arc::new_cyclic(|me| CpuStream {
+            me: me.clone(),
+            device,
+            label: options.label.clone(),
+            key: options.key,
+            runtime: options.runtime,
+            number,
+            priority: options.priority,
+            timeline,
+            awake: Awake::default(),
+            strand: Strand::new(),
+        });
+        stream.device.backend.timelines.enter(stream.device.id, &stream.timeline, stream.me.clone());
+        stream
+    }
+
+    /// Runs the strand until it is idle, parked, or has had its turn. `batch` is the worker's spare deque, empty before and
+    /// after.
+    pub(super) fn run(
+        self: &Arc<Self>,
+        batch: &mut VecDeque<Submission>,
+        pool: &Pool,
+        attention: &mut Attention,
+    ) {
+        let backend = &self.device.backend;
+        let mut left = OPS_PER_TURN;
+        // Whether somebody may want this very core, and whether somebody waits for the newest op before it enqueues the next.
+        let (mut gives_way, mut awaited) = (false, false);
+        self.strand.begin(batch);
+        loop {
+            while let Some(head) = batch.front_mut() {
+                if let Some(cause) = self.device.health.fault() {
+                    attention.stop(pool, backend);
+                    self.purge(batch, cause);
+                    break;
+                }
+                match head.command.holds_until() {
+                    Some(point) if !point.timeline.reached(point.ticket) => {
+                        if let Some(error) = self.wait_is_in_vain(head, point) {
+                            attention.stop(pool, backend);
+                            self.device.fail(error);
+                            continue;
+                        }
+                        let point = point.clone();
+                        return self.park_at(&point, batch);
+                    }
+                    _ => {}
+                }
+                if let Some(claims) = &head.claims
+                    && !backend.claims.try_claim(self.number, claims)
+                {
+                    let claims = claims.clone();
+                    self.strand.park(batch);
+                    let asked = backend.claims.wait(&claims, self.clone());
+                    if !asked || self.device.health.fault().is_some() {
+                        self.wake_by_ref();
+                    }
+                    return;
+                }
+                attention.spend_on(&head.command, pool, backend);
+                let ticket = head.reaches();
+                let claimed = head.claims.is_some();
+                let outcome = self.run_op(head);
+                if outcome.is_ok() {
+                    batch.pop_front();
+                }
+                if claimed {
+                    backend.claims.release(self.number).into_iter().for_each(Wake::wake);
+                }
+                match outcome {
+                    Ok(()) => {
+                        awaited = self.awake.is_awaited(ticket);
+                        // Who brought the first op since this worker slept, and waits awake, may have let it run here.
+                        let let_us_run = attention.take_first() && awaited;
+                        gives_way |= let_us_run || self.timeline.is_wanted();
+                        self.timeline.complete_by(ticket, |released| {
+                            if released.only_wakes(&self.waker()) {
+                                released.run();
+                            } else {
+                                awaited |= released.wakes();
+                                attention.aside(pool, backend, || released.run());
+                            }
+                        });
+                    }
+                    Err(error) => {
+                        attention.stop(pool, backend);
+                        self.device.fail(error);
+                        // The op and what is behind it.
+                        self.purge(batch, self.device.health.fault().expect("it has just failed"));
+                        break;
+                    }
+                }
+                left -= 1;
+                if left == 0 {
+                    left = OPS_PER_TURN;
+                    if !batch.is_empty() && pool.has_work() {
+                        self.strand.yield_turn(batch);
+                        return self.schedule();
+                    }
+                }
+            }
+            if std::mem::take(&mut gives_way) {
+                // Who was woken may have been put here, where it would wait for the spinning below to end.
+                std::thread::yield_now();
+            }
+            self.look_out(awaited, pool, attention);
+            if !self.strand.take(batch) {
+                return;
+            }
+        }
+    }
+
+    /// Waits for work to arrive. An owner that looked at once would meet the enqueuing host at the inbox's lock for every op; the
+    /// pause between looks lets a few ops gather, but where the host awaits one before it enqueues the next (`awaited`). If nobody
+    /// is attentive yet it stays awake here, with the token in hand: who pushes next sends the strand nowhere and unparks nobody.
+    fn look_out(&self, awaited: bool, pool: &Pool, attention: &mut Attention) {
+        if pool.is_behind() {
+            return;
+        }
+        for _ in 0..LOOKS_BEFORE_IDLE {
+            for _ in 0..SPINS_BETWEEN_LOOKS {
+                std::hint::spin_loop();
+                if awaited && self.strand.seems_to_have_work() {
+                    return;
+                }
+            }
+            if self.strand.seems_to_have_work() || pool.has_work() {
+                return;
+            }
+        }
+        attention.stay_awake(pool, || self.strand.seems_to_have_work());
+    }
+
+    /// Never inlined, so that all of them are alike by [`Released::only_wakes`](warpline_driver::timeline::Released::only_wakes).
+    #[inline(never)]
+    fn waker(self: &Arc<Self>) -> Waker {
+        Waker::from(self.clone())
+    }
+
+    /// Parks first, asks to be woken second, looks third: see [`Strand`].
+    fn park_at(self: &Arc<Self>, point: &Point, batch: &mut VecDeque<Submission>) {
+        self.strand.park(batch);
+        let waker = self.waker();
+        let reached = point.timeline.register(point.ticket, &waker, &mut None).is_ready();
+        let look_again = reached
+            || self.device.health.fault().is_some()
+            || self.device.backend.timelines.cause_of_death(&point.timeline).is_some();
+        if look_again {
+            self.wake_by_ref();
+        }
+    }
+
+    /// Runs one op on this thread; the error is the device's fault. The caller drops the op and completes the ticket.
+    #[inline]
+    pub(super) fn run_op(&self, work: &mut Submission) -> Result<(), Error> {
+        let Submission { ticket, site, command, .. } = work;
+        let (ticket, site) = (*ticket, *site);
+        let is_launch = matches!(command, Command::Launch(_));
+        let planned = self.device.fault_plan.as_ref();
+        if matches!(command, Command::Edge(_) | Command::Elided) {
+            return Ok(());
+        }
+        if let Some(planned) = planned
+            && !matches!(command, Command::Wait(_))
+            && planned.fails_this_op()
+        {
+            return Err(self.failure(ErrorKind::Fault, ticket, &site, "the fault plan asked for it"));
+        }
+        op_events::op_started(ticket, &site, || self.traced(command));
+        let before_kernel = || {
+            if let Some(planned) = planned
+                && planned.panics_in_this_twin()
+            {
+                panic!("the fault plan asked for it");
+            }
+        };
+        let replay = Replay {
+            seed: match (&*command, &self.device.backend.runner) {
+                (Command::Graph(_), Runner::Seeded(seeded)) => Some(seeded.seed_of(self.number, ticket)),
+                _ => None,
+            },
+            before_kernel: Some(&before_kernel),
+            at: Cell::new(None),
+        };
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            if is_launch {
+                before_kernel();
+            }
+            // SAFETY: `submit` was promised that what the command names is valid until its ticket is reached, and that
+            // nothing conflicts with it, or that claims say so: the caller holds them.
+            unsafe { execute(command, &replay) }
+        }));
+        op_events::op_finished(ticket, &site, || self.traced(command));
+        outcome.map_err(|panic| {
+            let inside = replay.at.get().map_or_else(String::new, |step| format!("{step} in it "));
+            let why = format!("{inside}panicked: {}", warpline_driver::message_of(panic));
+            self.failure(ErrorKind::Fault, ticket, &site, &why)
+        })
+    }
+
+    #[cold]
+    fn traced(&self, command: &Command) -> Traced<'_> {
+        Traced {
+            runtime: self.runtime,
+            device: self.device.id,
+            label: &self.label,
+            stream_key: self.key,
+            kind: command.kind(),
+            bytes: command.bytes(),
+        }
+    }
+
+    /// By the owner: drops what is in `batch` and lets go of what the timeline keeps. What was queued meanwhile comes with the
+    /// owner's next look.
+    #[cold]
+    fn purge(&self, batch: &mut VecDeque<Submission>, cause: &Error) {
+        drop_quietly(std::mem::take(batch));
+        self.bury(cause);
+    }
+
+    /// By the owner, whose run of the strand panicked, on a device that has failed.
+    pub(super) fn give_up(&self, batch: &mut VecDeque<Submission>) {
+        let cause = self.device.health.fault().expect("a panic of a run fails the device");
+        self.purge(batch, cause);
+        while !self.strand.rest_if_empty() {
+            drop_quietly(self.strand.pop_all());
+        }
+    }
+
+    /// By the owner, after the queued work was dropped.
+    pub(super) fn bury(&self, cause: &Error) {
+        self.timeline.abandon();
+        self.device.backend.timelines.mark_dead(&self.timeline, cause);
+        self.timeline.wake_all();
+    }
+
+    /// Its own handle, at the price of one atomic addition: `Weak::upgrade` reads first, and so fetches the line twice.
+    #[inline]
+    fn me(&self) -> Arc<Self> {
+        let me = self.me.as_ptr();
+        // SAFETY: a `CpuStream` is made by `new` alone, in the `Arc` that `me` is of, and nobody who borrows it is
+        // without a reference to that.
+        unsafe {
+            Arc::increment_strong_count(me);
+            Arc::from_raw(me)
+        }
+    }
+
+    /// Sends the strand, which has just become ready, to a run queue.
+    fn schedule(self: &Arc<Self>) {
+        self.device.backend.schedule(self.clone());
+    }
+}
+
+/// A strand is woken by what it waits for: it becomes ready, and a worker is sent.
+impl Wake for CpuStream {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if self.strand.wake() {
+            self.schedule();
+        }
+    }
+}
+
+// SAFETY: the strand has one owner, who runs ops in submission order and completes each after it has run.
+unsafe impl DriverStream for CpuStream {
+    unsafe fn submit(&self, work: Submission) -> Result<(), DriverError> {
+        if let Err(error) = self.device.accepts_work() {
+            work.command.drop_elsewhere();
+            return Err(error);
+        }
+        if self.strand.push(work) {
+            self.device.backend.schedule(self.me());
+        }
+        Ok(())
+    }
+
+    fn signal(&self, _ticket: Ticket) {}
+
+    fn wait_briefly(&self, ticket: Ticket) -> bool {
+        match &self.device.backend.runner {
+            Runner::Threads(pool) => {
+                self.awake.wait(&self.timeline, ticket, pool.rest(), &self.device.yields)
+            }
+            Runner::Seeded(_) => false,
+        }
+    }
+
+    fn record(&self) -> Result<Option<DriverEvent>, DriverError> {
+        Ok(None)
+    }
+}
+
+impl Drop for CpuStream {
+    fn drop(&mut self) {
+        self.device.backend.timelines.leave(&self.timeline);
+    }
+}
+
+impl fmt::Debug for CpuStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CpuStream")
+            .field("device", &self.device.id)
+            .field("label", &self.label)
+            .field("timeline", &self.timeline)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,344 @@
+//! The driver library: found, its entry points looked up once, and the only shape of a call.
+//!
+//! cudarc declares the library's types, and [`loader`] opens it. Entry points are looked up here,
+//! all at once, so that a driver that lacks one is an error when the first device is opened and not
+//! a panic in the middle of a program. Return codes stay numbers: a newer driver may answer with
+//! one that no header of today names.
+
+use super::loader;
+use super::modules::library::driver_version;
+use super::requirements;
+use cudarc::driver::sys;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::fmt;
+use std::sync::OnceLock;
+
+pub(crate) use sys::{CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUmodule, CUstream};
+
+/// A failed driver call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Failed {
+    /// The entry point.
+    pub(crate) call: &'static str,
+    pub(crate) code: u32,
+}
+
+pub(crate) type Answer<T = ()> = Result<T, Failed>;
+
+impl Failed {
+    pub(crate) const OUT_OF_MEMORY: u32 = 2;
+    /// What is asked of the driver in the child of a fork, where it is not asked.
+    pub(crate) const FORKED: Failed = Failed { call: "cuCtxGetCurrent", code: 3 };
+    const STUB_LIBRARY: u32 = 34;
+    /// The answer to every call while the process ends: the driver is not asked.
+    pub(crate) const ENDING: Failed = Failed { call: "", code: 4 };
+    const NO_DEVICE: u32 = 100;
+    const NOT_FOUND: u32 = 500;
+    const PEER_ACCESS_ALREADY_ENABLED: u32 = 704;
+    const NOT_READY: u32 = 600;
+    /// The driver was not called: it would be from a host function that it is calling. It may answer so itself
+    /// (`CUDA_ERROR_NOT_PERMITTED`), says its description of `cuLaunchHostFunc`, but need not.
+    pub(crate) const IN_HOST_FUNCTION: Failed = Failed { call: "", code: 800 };
+
+    #[cfg(test)]
+    pub(crate) const fn of(call: &'static str, code: u32) -> Self {
+        Failed { call, code }
+    }
+
+    /// Of a question that was asked for long enough.
+    pub(crate) const fn not_ready(call: &'static str) -> Self {
+        Failed { call, code: Self::NOT_READY }
+    }
+
+    pub(crate) fn is_not_ready(self) -> bool {
+        self.code == Self::NOT_READY
+    }
+
+    pub(crate) fn is_not_found(self) -> bool {
+        self.code == Self::NOT_FOUND
+    }
+
+    pub(crate) fn is_no_device(self) -> bool {
+        self.code == Self::NO_DEVICE
+    }
+
+    pub(crate) fn is_enabled_already(self) -> bool {
+        self.code == Self::PEER_ACCESS_ALREADY_ENABLED
+    }
+
+    /// `CUDA_ERROR_ILLEGAL_ADDRESS`, or the number where the driver has no name for it.
+    pub(crate) fn name(self) -> String {
+        self.text(|api| api.cuGetErrorName).unwrap_or_else(|| format!("CUDA error {}", self.code))
+    }
+
+    fn text(self, entry: impl Fn(&Api) -> GetText) -> Option<String> {
+        let api = api().ok()?;
+        let mut text = std::ptr::null();
+        // SAFETY: cuGetErrorName and cuGetErrorString write a pointer to a static string, or null for unknown codes.
+        let code = unsafe { entry(api)(self.code, &raw mut text) };
+        if code != 0 || text.is_null() {
+            return None;
+        }
+        // SAFETY: `from_ptr` needs a NUL-terminated string that lives: it is the driver's own, static.
+        Some(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+    }
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Self::ENDING {
+            return f.write_str("the process is ending, and the driver with it");
+        }
+        if *self == Self::IN_HOST_FUNCTION {
+            return f.write_str("a host function called it, and the driver takes no calls from there");
+        }
+        write!(f, "{} answered {}", self.call, self.name())?;
+        match self.text(|api| api.cuGetErrorString) {
+            Some(meaning) => write!(f, " ({meaning})"),
+            None => Ok(()),
+        }
+    }
+}
+
+type GetText = unsafe extern "C" fn(u32, *mut *const c_char) -> u32;
+type HostFunction = unsafe extern "C" fn(*mut c_void);
+
+/// Declares the table: `fn cuName(argument: Type, …);`.
+macro_rules! entry_points {
+    ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?);)*) => {
+        /// The entry points.
+        #[allow(non_snake_case, reason = "they are called so")]
+        pub(crate) struct Api {
+            cuGetErrorName: GetText,
+            cuGetErrorString: GetText,
+            $($name: unsafe extern "C" fn($($type),*) -> u32,)*
+        }
+
+        impl Api {
+            /// The names of those that the library lacks, if it does.
+            fn look_up() -> Result<Self, Vec<&'static str>> {
+                let mut missing = Vec::new();
+                $(if !has(stringify!($name)) { missing.push(stringify!($name)); })*
+                for name in ["cuGetErrorName", "cuGetErrorString"] {
+                    if !has(name) { missing.push(name); }
+                }
+                if !missing.is_empty() {
+                    return Err(missing);
+                }
+                Ok(Api {
+                    // SAFETY: the library's entry points have the types of the CUDA Driver API's headers, which the table
+                    // repeats.
+                    cuGetErrorName: unsafe { entry_point("cuGetErrorName") },
+                    // SAFETY: as above.
+                    cuGetErrorString: unsafe { entry_point("cuGetErrorString") },
+                    $(
+                        // SAFETY: as above.
+                        $name: unsafe { entry_point(stringify!($name)) },
+                    )*
+                })
+            }
+
+            $(
+                $(#[$doc])*
+                ///
+                /// # Safety
+                /// As the CUDA Driver API has it.
+                #[allow(non_snake_case, clippy::too_many_arguments, reason = "as the driver has it")]
+                #[inline]
+                pub(crate) unsafe fn $name(&self, $($argument: $type),*) -> Answer {
+                    // SAFETY: the caller keeps the rules of this entry point.
+                    let code = unsafe { (self.$name)($($argument),*) };
+                    if code == 0 { Ok(()) } else { Err(Failed { call: stringify!($name), code }) }
+                }
+            )*
+        }
+    };
+}
+
+entry_points! {
+    fn cuInit(flags: c_uint);
+    fn cuDeviceGetCount(count: *mut c_int);
+    fn cuDeviceGet(device: *mut CUdevice, ordinal: c_int);
+    fn cuDeviceGetName(name: *mut c_char, len: c_int, device: CUdevice);
+    fn cuDeviceGetUuid_v2(uuid: *mut sys::CUuuid, device: CUdevice);
+    fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice);
+    fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: CUdevice);
+    fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice);
+    fn cuDeviceCanAccessPeer(can: *mut c_int, device: CUdevice, peer: CUdevice);
+    fn cuCtxGetCurrent(context: *mut CUcontext);
+    fn cuCtxSetCurrent(context: CUcontext);
+    fn cuCtxEnablePeerAccess(peer: CUcontext, flags: c_uint);
+    fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int);
+    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
+    fn cuMemAlloc_v2(address: *mut CUdeviceptr, bytes: usize);
+    fn cuMemFree_v2(address: CUdeviceptr);
+    fn cuMemHostAlloc(address: *mut *mut c_void, bytes: usize, flags: c_uint);
+    fn cuMemFreeHost(address: *mut c_void);
+    fn cuMemHostRegister_v2(address: *mut c_void, bytes: usize, flags: c_uint);
+    fn cuMemHostUnregister(address: *mut c_void);
+    fn cuMemHostGetDevicePointer_v2(device: *mut CUdeviceptr, host: *mut c_void, flags: c_uint);
+    fn cuMemcpyHtoDAsync_v2(dst: CUdeviceptr, src: *const c_void, bytes: usize, stream: CUstream);
+    fn cuMemcpyDtoHAsync_v2(dst: *mut c_void, src: CUdeviceptr, bytes: usize, stream: CUstream);
+    fn cuMemcpyDtoDAsync_v2(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize, stream: CUstream);
+    fn cuMemcpy2DAsync_v2(copy: *const sys::CUDA_MEMCPY2D, stream: CUstream);
+    fn cuMemcpyPeerAsync(
+        dst: CUdeviceptr, dst_context: CUcontext, src: CUdeviceptr, src_context: CUcontext, bytes: usize,
+        stream: CUstream,
+    );
+    fn cuMemcpy3DPeerAsync(copy: *const sys::CUDA_MEMCPY3D_PEER, stream: CUstream);
+    fn cuMemsetD8Async(dst: CUdeviceptr, value: u8, elements: usize, stream: CUstream);
+    fn cuMemsetD16Async(dst: CUdeviceptr, value: u16, elements: usize, stream: CUstream);
+    fn cuMemsetD32Async(dst: CUdeviceptr, value: c_uint, elements: usize, stream: CUstream);
+    fn cuMemsetD2D8Async(
+        dst: CUdeviceptr, pitch: usize, value: u8, width: usize, height: usize, stream: CUstream,
+    );
+    fn cuMemsetD2D16Async(
+        dst: CUdeviceptr, pitch: usize, value: u16, width: usize, height: usize, stream: CUstream,
+    );
+    fn cuMemsetD2D32Async(
+        dst: CUdeviceptr, pitch: usize, value: c_uint, width: usize, height: usize, stream: CUstream,
+    );
+    fn cuStreamCreateWithPriority(stream: *mut CUstream, flags: c_uint, priority: c_int);
+    fn cuStreamQuery(stream: CUstream);
+    fn cuStreamSynchronize(stream: CUstream);
+    fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);
+    fn cuStreamWriteValue64_v2(stream: CUstream, address: CUdeviceptr, value: u64, flags: c_uint);
+    fn cuStreamWaitValue64_v2(stream: CUstream, address: CUdeviceptr, value: u64, flags: c_uint);
+    fn cuEventCreate(event: *mut CUevent, flags: c_uint);
+    fn cuEventRecord(event: CUevent, stream: CUstream);
+    fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: c_uint);
+    fn cuEventQuery(event: CUevent);
+    fn cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent);
+    fn cuLaunchKernel(
+        function: CUfunction,
+        grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
+        block_x: c_uint, block_y: c_uint, block_z: c_uint,
+        shared_bytes: c_uint, stream: CUstream, params: *mut *mut c_void, extra: *mut *mut c_void,
+    );
+    fn cuLaunchKernelEx(
+        config: *const sys::CUlaunchConfig, function: CUfunction, params: *mut *mut c_void,
+        extra: *mut *mut c_void,
+    );
+    fn cuLaunchHostFunc(stream: CUstream, function: HostFunction, data: *mut c_void);
+    fn cuStreamGetCtx(stream: CUstream, context: *mut CUcontext);
+    fn cuStreamIsCapturing(stream: CUstream, status: *mut c_int);
+    fn cuThreadExchangeStreamCaptureMode(mode: *mut c_uint);
+    fn cuStreamBeginCapture_v2(stream: CUstream, mode: c_uint);
+    fn cuStreamEndCapture(stream: CUstream, graph: *mut sys::CUgraph);
+    fn cuGraphInstantiateWithFlags(executable: *mut sys::CUgraphExec, graph: sys::CUgraph, flags: u64);
+    fn cuGraphLaunch(executable: sys::CUgraphExec, stream: CUstream);
+    fn cuGraphExecDestroy(executable: sys::CUgraphExec);
+    fn cuGraphDestroy(graph: sys::CUgraph);
+    fn cuModuleLoadDataEx(
+        module: *mut CUmodule, image: *const c_void, options: c_uint, which: *mut c_int, values: *mut *mut c_void,
+    );
+    fn cuModuleGetFunction(function: *mut CUfunction, module: CUmodule, name: *const c_char);
+    fn cuModuleGetGlobal_v2(address: *mut CUdeviceptr, bytes: *mut usize, module: CUmodule, name: *const c_char);
+    fn cuFuncGetAttribute(value: *mut c_int, attribute: c_int, function: CUfunction);
+    fn cuFuncSetAttribute(function: CUfunction, attribute: c_int, value: c_int);
+    fn cuOccupancyMaxPotentialBlockSize(
+        min_grid: *mut c_int, block: *mut c_int, function: CUfunction, shared_of_block: *const c_void,
+        shared_bytes: usize, block_limit: c_int,
+    );
+}
+
+/// Whether the library has an entry point of that name.
+fn has(name: &str) -> bool {
+    // SAFETY: the symbol is looked up and not used.
+    unsafe { loader::entry_point::<*const c_void>(name) }.is_some()
+}
+
+/// # Safety
+/// The library has it, and it is of type `F`.
+unsafe fn entry_point<F: Copy>(name: &str) -> F {
+    // SAFETY: the caller vouches for the type.
+    unsafe { loader::entry_point(name) }.expect("looked for before")
+}
+
+/// An optional entry point: of drivers that are new enough, or of the software CUDA driver. Also of
+/// a driver that is not initialised.
+///
+/// # Safety
+/// If the library has it, it is of type `F`.
+pub(crate) unsafe fn optional<F: Copy>(name: &str) -> Option<F> {
+    // SAFETY: the caller vouches for the type.
+    unsafe { loader::entry_point(name) }
+}
+
+static API: OnceLock<Result<Api, Unusable>> = OnceLock::new();
+
+/// The reason for which no CUDA device can be used.
+struct Unusable {
+    why: String,
+    /// The machine has no driver, or shows no device: as is usual where nobody wants one.
+    is_absent: bool,
+}
+
+/// The library's entry points, or why there are none.
+pub(crate) fn api() -> Result<&'static Api, &'static str> {
+    API.get_or_init(open).as_ref().map_err(|unusable| unusable.why.as_str())
+}
+
+/// Returns true if there is no driver, or it has no device to show.
+pub(crate) fn is_absent() -> bool {
+    API.get_or_init(open).as_ref().is_err_and(|unusable| unusable.is_absent)
+}
+
+/// The same where a device was opened, so that it is there.
+#[inline]
+pub(crate) fn opened() -> &'static Api {
+    match API.get() {
+        Some(Ok(api)) => api,
+        _ => unreachable!("a device was opened"),
+    }
+}
+
+#[cold]
+fn open() -> Result<Api, Unusable> {
+    let broken = |why| Unusable { why, is_absent: false };
+    loader::driver()
+        .map_err(|missing| Unusable { why: missing.why.clone(), is_absent: missing.is_absent })?;
+    requirements::check_driver(driver_version()).map_err(broken)?;
+    let api = Api::look_up().map_err(|missing| {
+        broken(format!(
+            "the NVIDIA driver that was found is too old: it lacks {}; install one for CUDA 12 or newer",
+            missing.join(", ")
+        ))
+    })?;
+    // SAFETY: cuInit may be called at any time, with 0.
+    let initialised = unsafe { api.cuInit(0) };
+    warpline_driver::process::end_before_the_libraries();
+    match initialised {
+        Ok(()) => Ok(api),
+        Err(failed) => Err(Unusable { why: not_initialised(failed, &api), is_absent: failed.is_no_device() }),
+    }
+}
+
+fn not_initialised(failed: Failed, api: &Api) -> String {
+    if failed.is_no_device() {
+        return match std::env::var("CUDA_VISIBLE_DEVICES") {
+            Ok(list) => format!(
+                "the NVIDIA driver shows no device, and CUDA_VISIBLE_DEVICES is \"{list}\"; an empty list or one that \
+                 begins with a number that no device has hides all of them"
+            ),
+            Err(_) => "the NVIDIA driver finds no device in this machine".to_owned(),
+        };
+    }
+    if failed.code == Failed::STUB_LIBRARY {
+        let file = loader::driver_file().map_or(String::new(), |file| format!(", {},", file.display()));
+        return format!(
+            "the libcuda.so.1 that the loader finds{file} is a CUDA toolkit's stub, which serves for linking alone; take its \
+             folder off LD_LIBRARY_PATH"
+        );
+    }
+    let mut text = std::ptr::null();
+    // SAFETY: cuGetErrorName writes a pointer to a static string, or null.
+    unsafe { (api.cuGetErrorName)(failed.code, &raw mut text) };
+    let name = if text.is_null() {
+        format!("error {}", failed.code)
+    } else {
+        // SAFETY: `from_ptr` needs a NUL-terminated string that lives: it is the driver's own, static.
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    };
+    format!("the NVIDIA driver does not start: cuInit answered {name}; see whether nvidia-smi works")
+}

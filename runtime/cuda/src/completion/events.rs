@@ -1,0 +1,90 @@
+//! Pooled events. An event that goes back to its pool may be recorded again at once: waits that were issued for it stand for
+//! the record they saw.
+
+use crate::api::{Answer, CUevent, CUstream, opened};
+use crate::context::Context;
+use crate::work::capturing::Relaxed;
+use parking_lot::Mutex;
+
+/// `CU_EVENT_DISABLE_TIMING`: an event that takes no time stamp costs a tenth.
+pub(crate) const DISABLE_TIMING: u32 = 2;
+
+#[derive(Debug)]
+pub(crate) struct EventPool {
+    free: Mutex<Vec<SendEvent>>,
+    flags: u32,
+}
+
+#[derive(Debug)]
+struct SendEvent(CUevent);
+
+// SAFETY: an event may be used from any thread.
+unsafe impl Send for SendEvent {}
+
+impl EventPool {
+    pub(crate) const fn untimed() -> Self {
+        EventPool { free: Mutex::new(Vec::new()), flags: DISABLE_TIMING }
+    }
+
+    pub(crate) const fn timed() -> Self {
+        EventPool { free: Mutex::new(Vec::new()), flags: 0 }
+    }
+
+    /// Records an event at the present end of `stream`. `context`, whose pool this is and whose stream, is current.
+    pub(crate) fn record(&'static self, context: &'static Context, stream: CUstream) -> Answer<PooledEvent> {
+        let event = match self.free.lock().pop() {
+            Some(SendEvent(event)) => event,
+            None => {
+                let (_relaxed, mut event) = (Relaxed::new(), std::ptr::null_mut());
+                // SAFETY: cuEventCreate writes an event.
+                unsafe { opened().cuEventCreate(&raw mut event, self.flags) }?;
+                event
+            }
+        };
+        let event = PooledEvent { context, pool: self, event };
+        // SAFETY: cuEventRecord takes a live event and a live stream of one context.
+        unsafe { opened().cuEventRecord(event.event, stream) }?;
+        Ok(event)
+    }
+}
+
+/// A recorded event; goes back to its pool when dropped.
+#[derive(Debug)]
+pub(crate) struct PooledEvent {
+    context: &'static Context,
+    pool: &'static EventPool,
+    event: CUevent,
+}
+
+// SAFETY: an event may be used from any thread.
+unsafe impl Send for PooledEvent {}
+// SAFETY: as above; waiting for it and asking it change nothing.
+unsafe impl Sync for PooledEvent {}
+
+impl PooledEvent {
+    pub(crate) fn raw(&self) -> CUevent {
+        self.event
+    }
+
+    /// Where it was recorded.
+    pub(crate) fn context(&self) -> &'static Context {
+        self.context
+    }
+
+    /// Whether the stream has passed it.
+    pub(crate) fn query(&self) -> Answer<bool> {
+        let _entered = self.context.enter_relaxed()?;
+        // SAFETY: cuEventQuery takes a live event.
+        match unsafe { opened().cuEventQuery(self.event) } {
+            Ok(()) => Ok(true),
+            Err(failed) if failed.is_not_ready() => Ok(false),
+            Err(failed) => Err(failed),
+        }
+    }
+}
+
+impl Drop for PooledEvent {
+    fn drop(&mut self) {
+        self.pool.free.lock().push(SendEvent(self.event));
+    }
+}

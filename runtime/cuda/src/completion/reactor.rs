@@ -1,0 +1,285 @@
+//! The thread that reads completion words and wakes who waits for them. One a process.
+//!
+//! # Rules
+//! 1. It looks after the streams that were handed to it, until nothing waits on their timelines; with none it sleeps.
+//! 2. It calls the driver only where markers are events, and for who traces: those are asked whether they are done. All else is
+//!    left to a thread of the device ([`checks`](crate::faults::checks)), since the driver may not answer while a launch waits for room.
+//! 3. While nothing moves on a device, it has asked every two milliseconds whether the context
+//!    lives, and one of the streams that stand still, alternately; each device by itself, so that
+//!    traffic on one does not put off the check of another; also of devices whose work is waited
+//!    for on the device. After a sticky error the words stand still for ever.
+//! 4. A stream that does not move for a quarter of a second is asked whether it is idle: then the write of its word was lost.
+//! 5. A stream that was given up is asked every two milliseconds; when it is idle, what it kept is let go.
+//! 6. It calls the driver only where the process is not ending (`exit.rs`), and so do the threads
+//!    of the devices.
+//! 7. It outlives what others' code does to it: what it tells subscribers and wakers may panic.
+//!
+//! # How long it sleeps
+//! After something moved or was handed over it spins, then yields, then sleeps a sixteenth of the time that nothing has happened,
+//! at most a millisecond. So short work is seen at once, long work costs little, and the wake of a stream is late by at most a
+//! sixteenth of its own wait, however long others have been waited for. A stream handed over ends a sleep.
+
+use super::track::{IDLE_CHECK_AFTER, Track};
+use crate::context::Context;
+use crate::faults::diagnosis::ASKED_EVERY;
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use parking_lot::Mutex;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+use warpline_driver::timeline::{Progress, Timeline};
+use warpline_driver::{Health, WakeUp};
+
+const LONGEST_SLEEP: Duration = Duration::from_millis(1);
+
+enum Command {
+    Watch(Arc<Track>),
+    Died(&'static Context),
+    Wake(Arc<Health>),
+    WakeTimeline(Arc<Timeline>),
+}
+
+static REACTOR: OnceLock<Sender<Command>> = OnceLock::new();
+static STARTING: Mutex<()> = Mutex::new(());
+
+/// Starts the thread, unless it runs.
+pub(crate) fn start() -> std::io::Result<()> {
+    let _starting = STARTING.lock();
+    if REACTOR.get().is_some() {
+        return Ok(());
+    }
+    let (sender, commands) = crossbeam_channel::unbounded();
+    std::thread::Builder::new().name("warpline-reactor".into()).spawn(move || run(&commands))?;
+    let _ = REACTOR.set(sender);
+    Ok(())
+}
+
+fn send(command: Command) {
+    if let Some(reactor) = REACTOR.get() {
+        let _ = reactor.send(command);
+    }
+}
+
+/// Hands a stream over.
+pub(crate) fn watch(track: Arc<Track>) {
+    send(Command::Watch(track));
+}
+
+/// A context was noted as dead: who waits on it is to be woken.
+pub(crate) fn bury(context: &'static Context) {
+    send(Command::Died(context));
+}
+
+/// A device was noted as failed: who waits on it is to be woken.
+pub(crate) fn wake(health: Arc<Health>) {
+    send(Command::Wake(health));
+}
+
+/// A stream was given up: who waits on it is to be woken.
+pub(crate) fn wake_timeline(timeline: Arc<Timeline>) {
+    send(Command::WakeTimeline(timeline));
+}
+
+struct Watched {
+    track: Arc<Track>,
+    timeline: Arc<Timeline>,
+    /// When the stream last moved, was handed over or was asked whether it is idle.
+    quiet_since: Instant,
+}
+
+fn run(commands: &Receiver<Command>) {
+    crate::thread::become_reactor();
+    // It drops what tickets kept, and frees are calls that block.
+    let (mut watched, mut checks) = (Vec::new(), Checks::default());
+    // Wakers' panics are caught where they are called; a subscriber's, who is told of them, is not.
+    while catch_unwind(AssertUnwindSafe(|| attend(commands, &mut watched, &mut checks))).is_err() {}
+}
+
+fn attend(commands: &Receiver<Command>, watched: &mut Vec<Watched>, checks: &mut Checks) {
+    let mut quiet_since = Instant::now();
+    let mut looked_at = quiet_since;
+    loop {
+        let mut next = if watched.is_empty() {
+            match commands.recv() {
+                Ok(command) => Some(command),
+                Err(_) => return,
+            }
+        } else {
+            commands.try_recv().ok()
+        };
+        while let Some(command) = next {
+            quiet_since = Instant::now();
+            take(command, watched, quiet_since);
+            next = commands.try_recv().ok();
+        }
+        let now = Instant::now();
+        let mut moved = false;
+        watched.retain_mut(|each| {
+            if each.track.is_marked_by_events()
+                && let Some(_inside) = warpline_driver::process::enter_driver()
+                && let Err(failed) = each.track.ask_events()
+            {
+                each.track.context.note_failure(failed);
+            }
+            if each.track.has_failed() {
+                each.timeline.let_pass(each.track.passed());
+            }
+            let reached = each.track.reached();
+            if reached > each.timeline.completed() {
+                each.timeline.complete_shared(reached);
+                each.quiet_since = now;
+                checks.moved(each.track.context, now);
+                moved = true;
+            }
+            if !each.track.spans.is_empty()
+                && let Some(_inside) = warpline_driver::process::enter_driver()
+            {
+                each.track.tell_spans();
+            }
+            !each.track.rest(&each.timeline)
+        });
+        if !moved || now.saturating_duration_since(looked_at) >= ASKED_EVERY {
+            looked_at = now;
+            checks.look(watched, now);
+        }
+        if moved {
+            quiet_since = now;
+            continue;
+        }
+        let eager = watched.iter().map(|each| each.track.wake_up).max().unwrap_or_default();
+        match pause(eager, now - quiet_since) {
+            Pause::Spin => std::hint::spin_loop(),
+            Pause::Yield => std::thread::yield_now(),
+            Pause::Sleep(time) => match commands.recv_timeout(time) {
+                Ok(command) => {
+                    quiet_since = Instant::now();
+                    take(command, watched, quiet_since);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            },
+        }
+    }
+}
+
+fn take(command: Command, watched: &mut Vec<Watched>, now: Instant) {
+    match command {
+        Command::Watch(track) => {
+            // Without a timeline nobody waits, and what was traced is told as far as it is known.
+            match track.timeline() {
+                Some(timeline) => watched.push(Watched { track, timeline, quiet_since: now }),
+                None => {
+                    if let Some(_inside) = warpline_driver::process::enter_driver() {
+                        track.tell_spans();
+                    }
+                }
+            }
+        }
+        Command::Died(context) => context.fail_and_wake(),
+        Command::Wake(health) => health.wake_everybody(),
+        Command::WakeTimeline(timeline) => timeline.wake_all(),
+    }
+}
+
+/// The devices whose work is awaited.
+#[derive(Default)]
+struct Checks(Vec<Checked>);
+
+struct Checked {
+    context: &'static Context,
+    /// When work of it last completed, or when it was last asked.
+    since: Instant,
+    /// How many of its streams have been asked.
+    asked: usize,
+}
+
+impl Checks {
+    fn of(&mut self, context: &'static Context, now: Instant) -> &mut Checked {
+        let at = self.0.iter().position(|known| std::ptr::eq(known.context, context));
+        let at = at.unwrap_or_else(|| {
+            self.0.push(Checked { context, since: now, asked: 0 });
+            self.0.len() - 1
+        });
+        &mut self.0[at]
+    }
+
+    fn moved(&mut self, context: &'static Context, now: Instant) {
+        self.of(context, now).since = now;
+    }
+
+    fn look(&mut self, watched: &mut [Watched], now: Instant) {
+        for at in 0..watched.len() {
+            for context in watched[at].track.context.devices() {
+                let checked = self.of(context, now);
+                if now.saturating_duration_since(checked.since) >= ASKED_EVERY {
+                    checked.since = now;
+                    context.checks.lives(checked.next_of(watched));
+                }
+            }
+        }
+        for each in watched {
+            let patience = if each.timeline.fault().is_some() { ASKED_EVERY } else { IDLE_CHECK_AFTER };
+            if now.saturating_duration_since(each.quiet_since) >= patience {
+                each.quiet_since = now;
+                each.track.context.checks.idle(&each.track, &each.timeline);
+            }
+        }
+    }
+}
+
+impl Checked {
+    /// The next of the device's watched streams in turn. None that was borrowed: its owner may have
+    /// destroyed it.
+    fn next_of(&mut self, watched: &[Watched]) -> Option<Arc<Track>> {
+        let tracks = || {
+            let tracks = watched.iter().map(|each| &each.track);
+            tracks.filter(|track| std::ptr::eq(track.context, self.context) && !track.borrowed)
+        };
+        let track = tracks().nth(self.asked.checked_rem(tracks().count())?).cloned();
+        self.asked += 1;
+        track
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Pause {
+    Spin,
+    Yield,
+    Sleep(Duration),
+}
+
+fn pause(eager: WakeUp, quiet: Duration) -> Pause {
+    let (spin, hand_on) = match eager {
+        WakeUp::LowLatency => (Duration::from_micros(200), Duration::from_micros(500)),
+        WakeUp::Balanced => (Duration::from_micros(20), Duration::from_micros(100)),
+        WakeUp::LowPower => (Duration::ZERO, Duration::ZERO),
+    };
+    if quiet < spin {
+        Pause::Spin
+    } else if quiet < hand_on {
+        Pause::Yield
+    } else {
+        let least = if eager == WakeUp::LowPower { Duration::from_micros(50) } else { Duration::ZERO };
+        Pause::Sleep((quiet / 16).clamp(least, LONGEST_SLEEP))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sleeps_are_a_sixteenth_of_the_wait_and_end_at_a_millisecond() {
+        let pause_after = |micros| pause(WakeUp::Balanced, Duration::from_micros(micros));
+        assert_eq!(pause_after(0), Pause::Spin);
+        assert_eq!(pause_after(50), Pause::Yield);
+        assert_eq!(pause_after(1600), Pause::Sleep(Duration::from_micros(100)));
+        assert_eq!(pause_after(1_000_000), Pause::Sleep(LONGEST_SLEEP));
+    }
+
+    #[test]
+    fn only_low_power_never_spins() {
+        assert_eq!(pause(WakeUp::LowPower, Duration::ZERO), Pause::Sleep(Duration::from_micros(50)));
+        assert_eq!(pause(WakeUp::LowLatency, Duration::from_micros(150)), Pause::Spin);
+    }
+}

@@ -1,0 +1,415 @@
+//! What the reactor and pollers need to know of a stream: how far the device says it is, and which timeline follows.
+//!
+//! # Who may touch what, when
+//! * The word is written by the device alone; `healed` only grows, by the reactor, the device's thread and by who asks, where no word
+//!   says it: with event completion, where a write was lost, and when a borrowed stream gives its word away. Tickets are the word
+//!   less `base`: the word goes on counting when the stream is leased again.
+//! * The raw stream is used by who holds a handle of it. The device's thread, which holds none, asks about streams that are never
+//!   destroyed, and so about no **borrowed** one: its owner may have destroyed it by the time the thread comes to it.
+//! * `marked` is written under the stream's lock.
+//! * `events` are pushed under that lock, and popped under a lock that is held while the oldest is asked: of two who ask, one waits.
+//!   An event's query does not block.
+//! * `failed_from` is lowered by a host function that panicked, before it returns, so before anything behind it runs: who sees
+//!   the word pass a ticket sees the limit that holds for it. The device goes on behind the function; what it has **passed** lets
+//!   go of what was kept, and does not count as **reached**.
+
+use super::events::PooledEvent;
+use super::reactor;
+use super::watch::Watch;
+use super::words::Word;
+use crate::api::{Answer, CUstream, opened};
+use crate::context::Context;
+use crate::faults::diagnosis::{ASKED_EVERY, Doubt, Meaning};
+use crate::faults::recent::Recent;
+use crate::profiling::spans::Spans;
+use crate::work::capturing::is_captured;
+use crate::work::host_fn::Job;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+use warpline_driver::timeline::{Keep, Progress, Ticket, Timeline};
+use warpline_driver::{Error, ErrorKind, Health, Site, WakeUp};
+
+#[derive(Debug)]
+pub(crate) struct Track {
+    me: Weak<Track>,
+    pub(crate) context: &'static Context,
+    label: Arc<str>,
+    /// Of the runtime's device.
+    health: Arc<Health>,
+    stream: CUstream,
+    /// Whether the stream is somebody else's.
+    pub(crate) borrowed: bool,
+    word: Option<Word>,
+    base: u64,
+    pub(crate) wake_up: WakeUp,
+    /// Whether markers are events.
+    by_events: AtomicBool,
+    timeline: Weak<Timeline>,
+    watch: Watch,
+    marked: AtomicU64,
+    healed: AtomicU64,
+    left_capturing: AtomicBool,
+    /// The first ticket that never counts as reached, whatever the device passes.
+    failed_from: AtomicU64,
+    events: Mutex<VecDeque<(Ticket, PooledEvent)>>,
+    pub(crate) recent: Recent,
+    /// Host functions that were not called yet, perhaps: dropped if the context dies.
+    jobs: Mutex<Vec<Weak<Job>>>,
+    asked: Mutex<Option<Asked>>,
+    /// Improper answers that it gave while it stood still.
+    doubt: Mutex<Doubt>,
+    pub(crate) spans: Spans,
+}
+
+// SAFETY: the raw handle is the driver's, which may be used from any thread.
+unsafe impl Send for Track {}
+// SAFETY: as above; the rest is atomic or behind locks.
+unsafe impl Sync for Track {}
+
+/// What a track is made of.
+pub(crate) struct Parts {
+    pub(crate) context: &'static Context,
+    pub(crate) label: Arc<str>,
+    pub(crate) health: Arc<Health>,
+    pub(crate) stream: CUstream,
+    pub(crate) borrowed: bool,
+    pub(crate) word: Option<Word>,
+    pub(crate) base: u64,
+    pub(crate) wake_up: WakeUp,
+    pub(crate) by_events: bool,
+    pub(crate) spans: Spans,
+}
+
+impl Track {
+    /// A track that `timeline` follows from now on.
+    pub(crate) fn new(parts: Parts, timeline: &Arc<Timeline>) -> Arc<Self> {
+        let track = Arc::new_cyclic(|me| Track {
+            me: me.clone(),
+            context: parts.context,
+            label: parts.label,
+            health: parts.health,
+            stream: parts.stream,
+            borrowed: parts.borrowed,
+            word: parts.word,
+            base: parts.base,
+            wake_up: parts.wake_up,
+            by_events: AtomicBool::new(parts.by_events || parts.word.is_none()),
+            timeline: Arc::downgrade(timeline),
+            watch: Watch::new(),
+            marked: AtomicU64::new(0),
+            healed: AtomicU64::new(0),
+            left_capturing: AtomicBool::new(false),
+            failed_from: AtomicU64::new(u64::MAX),
+            events: Mutex::default(),
+            recent: Recent::new(),
+            jobs: Mutex::default(),
+            asked: Mutex::default(),
+            doubt: Mutex::default(),
+            spans: parts.spans,
+        });
+        timeline.follow(track.clone());
+        let mut tracks = track.context.tracks.lock();
+        if tracks.len() == tracks.capacity() {
+            tracks.retain(|track| track.strong_count() > 0);
+        }
+        tracks.push(Arc::downgrade(&track));
+        drop(tracks);
+        track
+    }
+
+    pub(crate) fn label(&self) -> &str {
+        &self.label
+    }
+
+    pub(crate) fn timeline(&self) -> Option<Arc<Timeline>> {
+        self.timeline.upgrade()
+    }
+
+    /// Whether that is the timeline which follows it.
+    pub(crate) fn is_followed_by(&self, timeline: &Arc<Timeline>) -> bool {
+        std::ptr::eq(self.timeline.as_ptr(), Arc::as_ptr(timeline))
+    }
+
+    pub(crate) fn marked(&self) -> Ticket {
+        self.marked.load(Ordering::Acquire)
+    }
+
+    /// The value that says that `ticket` is reached.
+    pub(crate) fn value(&self, ticket: Ticket) -> u64 {
+        self.base + ticket
+    }
+
+    /// Enqueues the marker of `ticket`, the stream's newest: under its lock, with the context current.
+    #[inline]
+    pub(crate) fn mark(&self, ticket: Ticket) -> Answer {
+        if self.marked.load(Ordering::Relaxed) >= ticket {
+            // A traced op has its marker already.
+            return Ok(());
+        }
+        let word = self.word.filter(|_| !self.by_events.load(Ordering::Relaxed));
+        let Some(word) = word else { return self.mark_by_event(ticket) };
+        // SAFETY: cuStreamWriteValue64 takes a live stream and an eight-byte aligned device address, the word's.
+        unsafe { opened().cuStreamWriteValue64_v2(self.stream, word.device, self.value(ticket), 0) }?;
+        self.marked.store(ticket, Ordering::Release);
+        Ok(())
+    }
+
+    fn mark_by_event(&self, ticket: Ticket) -> Answer {
+        let event = self.context.events.record(self.context, self.stream)?;
+        self.events.lock().push_back((ticket, event));
+        self.marked.store(ticket, Ordering::Release);
+        Ok(())
+    }
+
+    /// By the reactor, or somebody who asks again and again: looks at the oldest markers that are events.
+    pub(crate) fn ask_events(&self) -> Answer {
+        let mut events = self.events.lock();
+        while let Some((ticket, event)) = events.front() {
+            if !event.query()? {
+                break;
+            }
+            self.heal(*ticket);
+            events.pop_front();
+        }
+        Ok(())
+    }
+
+    /// `ticket` is reached, although no word says so.
+    fn heal(&self, ticket: Ticket) {
+        self.healed.fetch_max(ticket, Ordering::Release);
+    }
+
+    /// The word is given away: what it says now is all that will be said.
+    pub(crate) fn word_goes(&self) {
+        self.heal(self.passed());
+    }
+
+    /// When nothing has moved for long: whether the stream is idle although the word does not say so, because a write was lost.
+    /// Its markers are events from then on.
+    pub(crate) fn heal_if_idle(&self) -> Answer<bool> {
+        let marked = self.marked();
+        // Where all is over nobody is asked: who lent the stream may have taken it back.
+        if self.passed() >= marked || !self.is_idle()? || self.passed() >= marked {
+            return Ok(false);
+        }
+        self.by_events.store(true, Ordering::Relaxed);
+        self.heal(marked);
+        Ok(true)
+    }
+
+    /// Whether its markers are events, which say nothing by themselves.
+    pub(crate) fn is_marked_by_events(&self) -> bool {
+        self.by_events.load(Ordering::Relaxed)
+    }
+
+    /// Foreign work has left the stream capturing.
+    pub(crate) fn is_left_capturing(&self) {
+        self.left_capturing.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns true if other code may have it captured.
+    pub(crate) fn may_be_captured(&self) -> bool {
+        self.borrowed || self.left_capturing.load(Ordering::Relaxed)
+    }
+
+    /// Whether everything on the stream is over.
+    pub(crate) fn is_idle(&self) -> Answer<bool> {
+        let _entered = self.context.enter_relaxed()?;
+        if self.may_be_captured() && is_captured(self.stream)? {
+            return Ok(false);
+        }
+        // SAFETY: cuStreamQuery takes a live stream. Ours are never destroyed; one that was borrowed lives while not all of its
+        // markers were passed, or somebody holds a handle of it: who calls this for such a one sees to that.
+        match unsafe { opened().cuStreamQuery(self.stream) } {
+            Ok(()) => Ok(true),
+            Err(failed) if failed.is_not_ready() => Ok(false),
+            Err(failed) => Err(failed),
+        }
+    }
+
+    /// How far the device is.
+    #[inline]
+    pub(crate) fn passed(&self) -> Ticket {
+        let word = self.word.map_or(0, |word| word.host.load(Ordering::Acquire).saturating_sub(self.base));
+        word.max(self.healed.load(Ordering::Acquire))
+    }
+
+    /// Whether the device may pass tickets that do not count as reached.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed_from.load(Ordering::Acquire) != u64::MAX
+    }
+
+    /// What is put on the stream from `ticket` on never counts as reached.
+    fn fail_at(&self, ticket: Ticket) {
+        self.failed_from.fetch_min(ticket, Ordering::AcqRel);
+    }
+
+    pub(crate) fn health(&self) -> &Arc<Health> {
+        &self.health
+    }
+
+    /// `ticket` has failed, and with it the runtime's device: no stream of it counts what it passes from now on. Those who wait
+    /// are to be woken.
+    pub(crate) fn fail_device(&self, ticket: Ticket, error: Error) {
+        self.health.note(error.clone());
+        self.fail_at(ticket);
+        for track in self.context.live_tracks() {
+            if Arc::ptr_eq(&track.health, &self.health) && !std::ptr::eq(&*track, self) {
+                track.fail_at(track.passed() + 1);
+            }
+        }
+        self.context.fail_dependents(&self.health, &error);
+    }
+
+    /// For a caller that asks again and again while the reactor may not look: the context may have
+    /// died, or a write been lost. The device's thread asks, since the driver may not answer while
+    /// a launch waits for room.
+    fn ask_device(&self) {
+        let now = Instant::now();
+        let reached = self.reached();
+        let mut slot = self.asked.lock();
+        let asked = slot.get_or_insert(Asked { reached, since: now, last: now });
+        if asked.reached != reached {
+            *asked = Asked { reached, since: now, last: now };
+        }
+        if now - asked.last < ASKED_EVERY {
+            return;
+        }
+        asked.last = now;
+        let stands_long = now - asked.since >= IDLE_CHECK_AFTER;
+        if stands_long {
+            asked.since = now;
+        }
+        drop(slot);
+        let me = self.me.upgrade().filter(|_| !self.borrowed);
+        for other in self.context.devices().into_iter().skip(1) {
+            other.checks.lives(None);
+        }
+        self.context.checks.lives(me.clone());
+        if !stands_long || self.by_events.load(Ordering::Relaxed) {
+            return;
+        }
+        match (me, self.timeline()) {
+            (Some(me), Some(timeline)) => self.context.checks.idle(&me, &timeline),
+            // Its owner has not destroyed it: the caller holds a handle of it.
+            _ => match self.heal_if_idle() {
+                Ok(true) => crate::report::completion_word_lost(&self.label),
+                Ok(false) => {}
+                Err(failed) => {
+                    self.context.note_failure(failed);
+                }
+            },
+        }
+    }
+
+    /// By the device's thread, of a stream that stands still and is not borrowed: an error that it
+    /// answers is the context's, or if the context denies it, ends this stream alone.
+    pub(crate) fn ask_stalled(&self) {
+        let failed = match self.is_idle() {
+            Err(failed) if failed.meaning() != Meaning::Innocent => failed,
+            _ => return self.doubt.lock().ends(),
+        };
+        if self.context.note_failure(failed) || !self.doubt.lock().deepens(Instant::now(), self.passed()) {
+            return;
+        }
+        if let Some(timeline) = self.timeline() {
+            timeline.give_up(Error::new(
+                ErrorKind::Driver,
+                format!(
+                    "stream \"{}\" of cuda:{} was given up after ticket {}: it reports no progress: {failed}; use another stream",
+                    self.label,
+                    self.context.ordinal,
+                    self.passed()
+                ),
+            ));
+            reactor::wake_timeline(timeline);
+        }
+    }
+
+    /// The ops that the device has not said it is past, as far as they are noted, oldest first.
+    pub(crate) fn unfinished(&self) -> Vec<(Ticket, Site)> {
+        self.recent.after(self.passed())
+    }
+
+    pub(crate) fn holds_job(&self, job: &Arc<Job>) {
+        let mut jobs = self.jobs.lock();
+        if jobs.len() == jobs.capacity() {
+            jobs.retain(|job| job.strong_count() > 0);
+        }
+        jobs.push(Arc::downgrade(job));
+    }
+
+    /// By the reactor, when the context is dead: nothing of the stream starts any more. What is to be kept for good: host memory
+    /// that a copy which has started may be using, since a dead device does not say when that ends, and what the driver holds
+    /// pointers to.
+    #[must_use]
+    pub(crate) fn abandon(&self) -> Vec<Keep> {
+        self.spans.forget();
+        let jobs = std::mem::take(&mut *self.jobs.lock());
+        let jobs: Vec<Arc<Job>> = jobs.iter().filter_map(Weak::upgrade).collect();
+        jobs.iter().for_each(|job| job.forget());
+        let mut kept = self.timeline().map_or_else(Vec::new, |timeline| timeline.abandon_dead());
+        kept.extend(jobs.into_iter().map(|job| job as Keep));
+        kept
+    }
+
+    /// Tells of traced ops that the device is past. Called while no lock is held.
+    pub(crate) fn tell_spans(&self) {
+        let told =
+            catch_unwind(AssertUnwindSafe(|| self.spans.tell(self.context, &self.label, self.reached())));
+        match told {
+            Ok(Ok(())) => {}
+            Ok(Err(failed)) => {
+                self.context.note_failure(failed);
+            }
+            Err(_) => crate::report::subscriber_panicked(),
+        }
+    }
+
+    /// By the reactor: whether it may turn away.
+    pub(crate) fn rest(&self, timeline: &Timeline) -> bool {
+        self.watch.rest(|| timeline.is_wanted() || !self.spans.is_empty())
+    }
+}
+
+/// How long a stream may stand still before it is asked whether it is idle.
+pub(crate) const IDLE_CHECK_AFTER: Duration = Duration::from_millis(250);
+
+/// Since when somebody who asks has found the stream where it is.
+#[derive(Debug)]
+struct Asked {
+    reached: Ticket,
+    since: Instant,
+    /// When the device was last asked.
+    last: Instant,
+}
+
+impl Progress for Track {
+    fn ask(&self) {
+        if self.by_events.load(Ordering::Relaxed)
+            && let Err(failed) = self.ask_events()
+        {
+            self.context.note_failure(failed);
+        }
+        self.ask_device();
+    }
+
+    #[inline]
+    fn reached(&self) -> Ticket {
+        let passed = self.passed();
+        passed.min(self.failed_from.load(Ordering::Acquire).saturating_sub(1))
+    }
+
+    #[inline]
+    fn wanted(&self) {
+        if self.watch.want()
+            && let Some(me) = self.me.upgrade()
+        {
+            reactor::watch(me);
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! A device's primary context, shared by the whole process.
+//!
+//! # Rules
+//! 1. A context is opened once a process and never let go: at exit the driver tears down by itself, and what is still in use
+//!    then is none of ours.
+//! 2. Every call into the driver happens inside [`Context::enter`]: drops run on threads without a
+//!    current context, and the caller's context is restored. A thread that had none keeps that of
+//!    device 0, which is what the CUDA runtime would choose for it, and saves two calls an op.
+
+use super::api::{self, Answer, CUcontext, CUdevice, CUstream, Failed, opened};
+use super::completion::events::EventPool;
+use super::completion::track::Track;
+use super::completion::words::Words;
+use super::faults::checks::Checks;
+use super::faults::depends::DependsOn;
+use super::faults::life::Life;
+use super::modules::functions::Functions;
+use super::modules::handles::Handles;
+use super::profiling::spans::Clock;
+use super::raw_streams::RawStreams;
+use super::work::capturing::{Lent, Relaxed};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::ffi::{c_char, c_int};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use warpline_driver::DeviceProperties;
+use warpline_driver::background::{self, Duty};
+use warpline_driver::timeline::Timeline;
+
+/// Device attributes by their numbers in `CUdevice_attribute` (cuda.h).
+pub(crate) mod attribute {
+    pub(crate) const MULTIPROCESSORS: i32 = 16;
+    pub(crate) const CAPABILITY_MAJOR: i32 = 75;
+    pub(crate) const CAPABILITY_MINOR: i32 = 76;
+    pub(crate) const COOPERATIVE_LAUNCH: i32 = 95;
+    pub(crate) const SHARED_PER_BLOCK_OPTIN: i32 = 97;
+    /// Of the `_v2` stream memory operations.
+    pub(crate) const STREAM_MEMORY_OPERATIONS_64: i32 = 122;
+}
+
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) ordinal: u32,
+    pub(crate) device: CUdevice,
+    raw: CUcontext,
+    pub(crate) name: String,
+    pub(crate) words: Words,
+    pub(crate) events: EventPool,
+    pub(crate) timed_events: EventPool,
+    pub(crate) streams: RawStreams,
+    pub(crate) lent: Lent,
+    pub(crate) functions: Functions,
+    pub(crate) handles: Handles,
+    /// Whether the completion words passed their self-test.
+    pub(crate) has_words: OnceLock<bool>,
+    /// The device's properties that never change.
+    pub(crate) properties: OnceLock<DeviceProperties>,
+    pub(crate) life: Life,
+    pub(crate) checks: Checks,
+    pub(crate) clock: Clock,
+    pub(crate) tracks: Mutex<Vec<Weak<Track>>>,
+    pub(crate) depends_on: DependsOn,
+    peers: Mutex<BTreeMap<u32, bool>>,
+    /// Whether each op is waited for, as `CUDA_LAUNCH_BLOCKING=1` asks.
+    pub(crate) blocking: bool,
+    /// Whether a launch has been told of that blocked because the driver's queue was full.
+    pub(crate) told_of_full_queue: AtomicBool,
+}
+
+// SAFETY: the raw handles are the driver's, which may be used from any thread.
+unsafe impl Send for Context {}
+// SAFETY: as above; what changes is behind locks.
+unsafe impl Sync for Context {}
+
+static CONTEXTS: Mutex<BTreeMap<u32, &'static Context>> = Mutex::new(BTreeMap::new());
+
+/// A context that is current until this is dropped.
+pub(crate) struct Entered {
+    restore: Option<CUcontext>,
+}
+
+impl Drop for Entered {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(before) = self.restore {
+            // SAFETY: cuCtxSetCurrent takes a context that lives: it was current when we came. If it has died since there is
+            // nothing to put back.
+            let _ = unsafe { opened().cuCtxSetCurrent(before) };
+        }
+    }
+}
+
+/// How many devices the driver shows.
+pub(crate) fn device_count() -> Result<u32, String> {
+    let api = api::api()?;
+    let mut count = 0;
+    // SAFETY: cuDeviceGetCount writes one int.
+    unsafe { api.cuDeviceGetCount(&raw mut count) }.map_err(|failed| failed.to_string())?;
+    Ok(count as u32)
+}
+
+/// The stream that a timeline follows, of whatever device. None of a test's gate.
+pub(crate) fn followed_by(timeline: &Arc<Timeline>) -> Option<Arc<Track>> {
+    let contexts: Vec<_> = CONTEXTS.lock().values().copied().collect();
+    contexts.into_iter().find_map(|context| context.followed_by(timeline))
+}
+
+impl Context {
+    /// The context of device `ordinal`, opened with the first call.
+    pub(crate) fn of(ordinal: u32) -> Result<&'static Context, String> {
+        if let Some(context) = CONTEXTS.lock().get(&ordinal) {
+            return Ok(context);
+        }
+        let count = device_count()?;
+        if ordinal >= count {
+            let hidden = std::env::var("CUDA_VISIBLE_DEVICES").map_or(String::new(), |list| {
+                format!(" (CUDA_VISIBLE_DEVICES is \"{list}\", which numbers the devices anew from 0)")
+            });
+            return Err(format!(
+                "the NVIDIA driver shows {count} device{}{hidden}",
+                match count {
+                    0 => "s".to_owned(),
+                    1 => ", cuda:0".to_owned(),
+                    _ => format!("s, cuda:0 to cuda:{}", count - 1),
+                }
+            ));
+        }
+        let mut contexts = CONTEXTS.lock();
+        if let Some(context) = contexts.get(&ordinal) {
+            return Ok(context);
+        }
+        super::requirements::check_device(ordinal)?;
+        let context = Box::leak(Box::new(Self::open(ordinal).map_err(|failed| failed.to_string())?));
+        context.checks.start(context).map_err(|error| format!("its thread does not start: {error}"))?;
+        contexts.insert(ordinal, context);
+        drop(contexts);
+        Ok(context)
+    }
+
+    fn open(ordinal: u32) -> Answer<Context> {
+        let api = opened();
+        let _relaxed = Relaxed::new();
+        let (mut device, mut raw, mut before) = (0, std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: cuDeviceGet writes a device; the ordinal is below the count.
+        unsafe { api.cuDeviceGet(&raw mut device, ordinal as c_int) }?;
+        // SAFETY: cuDevicePrimaryCtxRetain writes a context.
+        unsafe { api.cuDevicePrimaryCtxRetain(&raw mut raw, device) }?;
+        // SAFETY: cuCtxGetCurrent writes a context or null.
+        unsafe { api.cuCtxGetCurrent(&raw mut before) }?;
+        // SAFETY: cuCtxSetCurrent takes a live context: it was just retained.
+        unsafe { api.cuCtxSetCurrent(raw) }?;
+        let is_noticed = before != raw && (!before.is_null() || ordinal != 0);
+        let _entered = Entered { restore: is_noticed.then_some(before) };
+        let life = Life::begin()?;
+        let words = Words::default();
+        // If it fails now, whoever takes the first word learns why.
+        let _ = words.grow();
+        Ok(Context {
+            ordinal,
+            device,
+            raw,
+            name: name_of(device)?,
+            words,
+            events: EventPool::untimed(),
+            timed_events: EventPool::timed(),
+            streams: RawStreams::new()?,
+            lent: Lent::default(),
+            functions: Functions::default(),
+            handles: Handles::default(),
+            has_words: OnceLock::new(),
+            properties: OnceLock::new(),
+            life,
+            checks: Checks::default(),
+            clock: Clock::default(),
+            tracks: Mutex::default(),
+            depends_on: DependsOn::default(),
+            peers: Mutex::default(),
+            blocking: std::env::var("CUDA_LAUNCH_BLOCKING").is_ok_and(|on| on == "1"),
+            told_of_full_queue: AtomicBool::new(false),
+        })
+    }
+
+    /// Like [`enter`](Self::enter), for calls that may be unsafe while others capture.
+    pub(crate) fn enter_relaxed(&self) -> Answer<(Relaxed, Entered)> {
+        let entered = self.enter()?;
+        Ok((Relaxed::new(), entered))
+    }
+
+    /// Makes the context current on this thread until the returned value is dropped.
+    #[inline]
+    pub(crate) fn enter(&self) -> Answer<Entered> {
+        if background::duty() == Duty::Callback {
+            return Err(Failed::IN_HOST_FUNCTION);
+        }
+        if warpline_driver::process::is_ending() {
+            return Err(if warpline_driver::process::is_forked() { Failed::FORKED } else { Failed::ENDING });
+        }
+        let api = opened();
+        let mut before = std::ptr::null_mut();
+        // SAFETY: cuCtxGetCurrent writes a context or null.
+        if unsafe { api.cuCtxGetCurrent(&raw mut before) }.is_err() {
+            // The current context has failed, and may be another device's. It is not worth
+            // restoring. SAFETY: cuCtxSetCurrent takes a live context: this one is never let go.
+            unsafe { api.cuCtxSetCurrent(self.raw) }?;
+            return Ok(Entered { restore: None });
+        }
+        if before == self.raw {
+            return Ok(Entered { restore: None });
+        }
+        // SAFETY: cuCtxSetCurrent takes a live context: this one is never let go.
+        unsafe { api.cuCtxSetCurrent(self.raw) }?;
+        Ok(Entered { restore: self.is_noticed(before).then_some(before) })
+    }
+
+    /// Returns true if a thread on which `before` was current would notice that this context is
+    /// current afterwards. The CUDA runtime takes the current context for the thread's device, and
+    /// device 0 where there is none (CUDA programming guide, "Driver API", "Interoperability
+    /// between Runtime and Driver APIs").
+    fn is_noticed(&self, before: CUcontext) -> bool {
+        !before.is_null() || self.ordinal != 0
+    }
+
+    /// A stream that never gets work.
+    pub(crate) fn idle_stream(&self) -> CUstream {
+        self.life.stream
+    }
+
+    pub(crate) fn raw(&self) -> CUcontext {
+        self.raw
+    }
+
+    /// An attribute of the device by its number.
+    pub(crate) fn attribute(&self, number: i32) -> Answer<i32> {
+        if warpline_driver::process::is_forked() {
+            return Err(Failed::FORKED);
+        }
+        let mut value = 0;
+        // SAFETY: cuDeviceGetAttribute writes one int.
+        unsafe { opened().cuDeviceGetAttribute(&raw mut value, number, self.device) }?;
+        Ok(value)
+    }
+
+    /// The streams that there are.
+    pub(crate) fn live_tracks(&self) -> Vec<Arc<Track>> {
+        self.tracks.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// That of them which a timeline follows.
+    pub(crate) fn followed_by(&self, timeline: &Arc<Timeline>) -> Option<Arc<Track>> {
+        self.live_tracks().into_iter().find(|track| track.is_followed_by(timeline))
+    }
+
+    /// A number that grows when work of the device completes. It falls when a stream is dropped.
+    pub(crate) fn completed(&self) -> u64 {
+        self.live_tracks().iter().map(|track| track.passed()).sum()
+    }
+
+    /// Lets this device's kernels and copies reach the memory of `peer` directly, if the machine can: asked and enabled once.
+    pub(crate) fn enable_peer(&self, peer: &Context) -> Answer<bool> {
+        let mut peers = self.peers.lock();
+        if let Some(&can) = peers.get(&peer.ordinal) {
+            return Ok(can);
+        }
+        let mut can: c_int = 0;
+        // SAFETY: cuDeviceCanAccessPeer writes one int.
+        unsafe { opened().cuDeviceCanAccessPeer(&raw mut can, self.device, peer.device) }?;
+        if can != 0 {
+            let _entered = self.enter_relaxed()?;
+            // SAFETY: cuCtxEnablePeerAccess takes a live context.
+            match unsafe { opened().cuCtxEnablePeerAccess(peer.raw, 0) } {
+                Err(failed) if failed.is_fault() => return Err(failed),
+                // A device has only so many peers; copies to the others go through the host.
+                Err(failed) if !failed.is_enabled_already() => can = 0,
+                _ => {}
+            }
+        }
+        peers.insert(peer.ordinal, can != 0);
+        Ok(can != 0)
+    }
+
+    /// Says once that a launch had to wait for room in the driver's queue.
+    pub(crate) fn tell_of_full_queue(&self) -> bool {
+        !self.told_of_full_queue.swap(true, Ordering::Relaxed)
+    }
+}
+
+/// `CU_STREAM_NON_BLOCKING`: no order with the null stream.
+pub(crate) const NON_BLOCKING: u32 = 1;
+
+pub(crate) fn name_of(device: CUdevice) -> Answer<String> {
+    let mut bytes = [0u8; 256];
+    // SAFETY: cuDeviceGetName writes a string of at most that length with its NUL.
+    unsafe { opened().cuDeviceGetName(bytes.as_mut_ptr().cast::<c_char>(), bytes.len() as c_int, device) }?;
+    let len = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    Ok(String::from_utf8_lossy(&bytes[..len]).into_owned())
+}

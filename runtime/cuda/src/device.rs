@@ -1,0 +1,465 @@
+//! A CUDA device of one runtime.
+
+use super::api::{Answer, CUstream, Failed, opened};
+use super::completion::reactor;
+use super::context::{Context, attribute};
+use super::modules::functions::most_shared_bytes;
+use super::modules::handles;
+use super::modules::library;
+use super::profiling::nvtx;
+use super::stream::{Completing, CudaStream};
+use super::work::gate::{ahead_unless_held, free_unless_held};
+use super::work::graph;
+use parking_lot::Mutex;
+use std::ffi::c_void;
+use std::ops::RangeInclusive;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+use warpline_driver::background::{self, Duty};
+use warpline_driver::kernel::{Kernel, LaunchConfig};
+use warpline_driver::timeline::Timeline;
+use warpline_driver::{
+    Completion, DeviceId, DeviceProperties, DevicePtr, Driver, DriverError, DriverEvent, DriverGraph,
+    DriverStream, Error, ErrorKind, FreeMemory, Health, Plan, StreamOptions, WakeUp, reentry,
+};
+
+/// `CU_MEMHOSTALLOC_PORTABLE`: page-locked for every context.
+const PORTABLE: u32 = 1;
+/// How long the completion word may take in its self-test.
+const SELF_TEST: Duration = Duration::from_secs(1);
+
+/// A CUDA device of one runtime.
+#[derive(Debug)]
+pub struct CudaDevice {
+    context: &'static Context,
+    health: Arc<Health>,
+    completing: Completing,
+    streams: Mutex<Vec<Weak<CudaStream>>>,
+}
+
+/// What a CUDA device is opened with.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CudaOptions {
+    /// How eagerly the reactor looks.
+    pub wake_up: WakeUp,
+    /// Markers are events, also where words work.
+    pub by_events: bool,
+}
+
+impl CudaDevice {
+    /// Opens device `ordinal` for a runtime, which learns of its death through `health`.
+    pub fn open(ordinal: u32, health: Arc<Health>, options: CudaOptions) -> Result<CudaDevice, Error> {
+        let no_such_device = |why: String| {
+            Error::new(
+                ErrorKind::NoSuchDevice,
+                format!("there is no {}: {why}; \"cpu\" needs no GPU", DeviceId::Cuda(ordinal)),
+            )
+        };
+        let has_failed = |failed: Failed| {
+            format!("it has failed in this process: {failed}; start the process again to use it")
+        };
+        reactor::start()
+            .map_err(|error| no_such_device(format!("its reactor thread does not start: {error}")))?;
+        nvtx::start();
+        let context = Context::of(ordinal).map_err(no_such_device)?;
+        if let Some(failed) = context.death() {
+            return Err(no_such_device(has_failed(failed)));
+        }
+        let words = *context.has_words.get_or_init(|| {
+            let works = self_test(context);
+            if let Ok(false) | Err(_) = works {
+                crate::report::no_completion_words(ordinal, works.err().map(|failed| failed.to_string()));
+            }
+            works.unwrap_or(false)
+        });
+        if let Err(failed) = context.query()
+            && context.is_killed_by(failed, None)
+        {
+            return Err(no_such_device(has_failed(failed)));
+        }
+        // Now, since a host function may want them later, which cannot ask the driver.
+        context.properties.get_or_init(|| properties(context));
+        context.watch(&health);
+        let completing = Completing { wake_up: options.wake_up, by_events: options.by_events || !words };
+        Ok(CudaDevice { context, health, completing, streams: Mutex::default() })
+    }
+
+    fn driver_error(&self, failed: Failed) -> DriverError {
+        self.context.is_killed_by(failed, None);
+        self.context.driver_error(failed)
+    }
+
+    /// Refuses another library's stream that is of another context.
+    fn belongs_here(&self, stream: CUstream) -> Result<(), DriverError> {
+        let mut context = std::ptr::null_mut();
+        let asked = self.context.enter().and_then(|_entered| {
+            // SAFETY: cuStreamGetCtx takes a live stream, as `borrow_raw` demands, and writes a
+            // context.
+            unsafe { opened().cuStreamGetCtx(stream, &raw mut context) }
+        });
+        asked.map_err(|failed| self.driver_error(failed))?;
+        if context == self.context.raw() {
+            return Ok(());
+        }
+        Err(DriverError::Refused(format!(
+            "the stream that borrow_raw was given is of another context than the primary one of cuda:{}; pass one that was \
+             made there, or borrow it on its own device",
+            self.context.ordinal
+        )))
+    }
+
+    /// After an error that came as a text.
+    fn look_after(&self) {
+        let _ = self.context.look_after();
+    }
+}
+
+/// Reads those of a device's properties that never change.
+fn properties(context: &Context) -> DeviceProperties {
+    let attribute = |number| context.attribute(number).unwrap_or(0);
+    let mut uuid = cudarc::driver::sys::CUuuid { bytes: [0; 16] };
+    // SAFETY: cuDeviceGetUuid writes sixteen bytes.
+    let has_uuid = unsafe { opened().cuDeviceGetUuid_v2(&raw mut uuid, context.device) }.is_ok();
+    let mut total_bytes = 0;
+    // SAFETY: cuDeviceTotalMem writes a size.
+    let _ = unsafe { opened().cuDeviceTotalMem_v2(&raw mut total_bytes, context.device) };
+    let mut properties = DeviceProperties::unknown(context.name.clone());
+    properties.total_bytes = total_bytes;
+    properties.uuid = has_uuid.then(|| uuid.bytes.map(|byte| byte as u8));
+    properties.compute_capability =
+        Some((attribute(attribute::CAPABILITY_MAJOR) as u32, attribute(attribute::CAPABILITY_MINOR) as u32));
+    properties.multiprocessors = attribute(attribute::MULTIPROCESSORS) as u32;
+    properties.shared_bytes_per_block = most_shared_bytes(context).unwrap_or(0) as u32;
+    properties.cooperative_launch = attribute(attribute::COOPERATIVE_LAUNCH) != 0;
+    properties
+}
+
+/// Writes a word from a stream and sees whether it arrives.
+fn self_test(context: &'static Context) -> Answer<bool> {
+    if context.attribute(attribute::STREAM_MEMORY_OPERATIONS_64)? == 0 {
+        return Ok(false);
+    }
+    let _entered = context.enter_relaxed()?;
+    let mut raw = context.streams.take(context, warpline_driver::Priority::Normal)?;
+    let Some(word) = raw.word else {
+        // Why there is none.
+        return context.words.take(context).map(|_| false);
+    };
+    raw.written += 1;
+    // SAFETY: cuStreamWriteValue64 takes a live stream and an eight-byte aligned device address, the word's.
+    unsafe { opened().cuStreamWriteValue64_v2(raw.stream, word.device, raw.written, 0) }?;
+    let since = Instant::now();
+    while word.host.load(Ordering::Acquire) != raw.written {
+        if since.elapsed() > SELF_TEST {
+            // The stream is not given back: the write may come yet.
+            return Ok(false);
+        }
+        std::thread::yield_now();
+    }
+    context.streams.give_back(raw, None);
+    Ok(true)
+}
+
+impl Context {
+    /// What a failed call is for those above the seam.
+    pub(crate) fn driver_error(&self, failed: Failed) -> DriverError {
+        match failed.code {
+            Failed::OUT_OF_MEMORY => self.out_of_memory(),
+            _ => DriverError::Refused(failed.to_string()),
+        }
+    }
+
+    /// The error of a call that found no memory, with how much there is.
+    pub(crate) fn out_of_memory(&self) -> DriverError {
+        let memory = self.memory().map(|(free_bytes, total_bytes)| FreeMemory { free_bytes, total_bytes });
+        DriverError::OutOfMemory(memory.ok())
+    }
+
+    /// Free bytes and all bytes.
+    fn memory(&self) -> Answer<(usize, usize)> {
+        let _entered = self.enter_relaxed()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: cuMemGetInfo writes two sizes.
+        unsafe { opened().cuMemGetInfo_v2(&raw mut free, &raw mut total) }?;
+        Ok((free, total))
+    }
+}
+
+// SAFETY: device memory is the driver's, which gives none twice; host memory likewise, and zeroed.
+unsafe impl Driver for CudaDevice {
+    fn id(&self) -> DeviceId {
+        DeviceId::Cuda(self.context.ordinal)
+    }
+
+    fn completion(&self) -> Completion {
+        Completion::Signalled
+    }
+
+    fn new_stream(
+        &self,
+        options: &StreamOptions,
+        timeline: Arc<Timeline>,
+    ) -> Result<Arc<dyn DriverStream>, DriverError> {
+        if let Some(lent) = options.borrowed {
+            self.belongs_here(lent.as_ptr().cast())?;
+        }
+        let stream = CudaStream::new(self.context, self.health.clone(), self.completing, options, timeline);
+        let stream = Arc::new(stream.map_err(|failed| self.driver_error(failed))?);
+        let mut streams = self.streams.lock();
+        if streams.len() == streams.capacity() {
+            streams.retain(|stream| stream.strong_count() > 0);
+        }
+        streams.push(Arc::downgrade(&stream));
+        Ok(stream)
+    }
+
+    fn alloc(&self, len_bytes: usize) -> Result<DevicePtr, DriverError> {
+        let mut address = 0;
+        let allocated = self.context.enter_relaxed().and_then(|_entered| {
+            // SAFETY: cuMemAlloc writes an address.
+            unsafe { opened().cuMemAlloc_v2(&raw mut address, len_bytes) }
+        });
+        allocated.map(|()| DevicePtr(address)).map_err(|failed| self.driver_error(failed))
+    }
+
+    unsafe fn free(&self, ptr: DevicePtr, _len_bytes: usize) {
+        let context = self.context;
+        if warpline_driver::process::is_ending() {
+            return;
+        }
+        background::run_where_it_may_block(move || {
+            let free = move || {
+                let _entered = context.enter_relaxed()?;
+                // SAFETY: cuMemFree takes an address that cuMemAlloc gave; the caller vouches for it.
+                unsafe { opened().cuMemFree_v2(ptr.0) }
+            };
+            if context.has_standing_stream() {
+                return free_unless_held(context, Box::new(free));
+            }
+            if let Err(failed) = free() {
+                context.note_failure(failed);
+            }
+        });
+    }
+
+    fn can_free(&self) -> bool {
+        !self.context.has_standing_stream()
+    }
+
+    unsafe fn free_in_time(&self, ptr: DevicePtr, _len_bytes: usize) {
+        let context = self.context;
+        background::run_where_it_may_block(move || {
+            let free = move || {
+                let _entered = context.enter_relaxed()?;
+                // SAFETY: cuMemFree takes an address that cuMemAlloc gave; the caller vouches for it.
+                unsafe { opened().cuMemFree_v2(ptr.0) }
+            };
+            free_unless_held(context, Box::new(free));
+        });
+    }
+
+    fn alloc_host(&self, len_bytes: usize) -> Result<*mut u8, DriverError> {
+        let mut address: *mut c_void = std::ptr::null_mut();
+        let allocated = self.context.enter_relaxed().and_then(|_entered| {
+            // SAFETY: cuMemHostAlloc writes an address.
+            unsafe { opened().cuMemHostAlloc(&raw mut address, len_bytes.max(1), PORTABLE) }
+        });
+        allocated.map_err(|failed| match self.driver_error(failed) {
+            // The free device memory is beside the point.
+            DriverError::OutOfMemory(_) => DriverError::OutOfMemory(None),
+            error => error,
+        })?;
+        let address = address.cast::<u8>();
+        // SAFETY: the memory is ours and that long.
+        unsafe { address.write_bytes(0, len_bytes) };
+        Ok(address)
+    }
+
+    /// With `CUDA_LAUNCH_BLOCKING` every op is waited for anyway, and the one that failed is to be
+    /// the one that was called.
+    fn host_memory_is_slow(&self) -> bool {
+        !self.context.blocking
+    }
+
+    fn alloc_host_ahead(&self, len_bytes: usize) -> Option<Result<*mut u8, DriverError>> {
+        ahead_unless_held(self.context, || self.alloc_host(len_bytes))
+    }
+
+    unsafe fn free_host(&self, ptr: *mut u8, _len_bytes: usize) {
+        let (context, address) = (self.context, ptr as usize);
+        background::run_where_it_may_block(move || {
+            let free = move || {
+                let _entered = context.enter_relaxed()?;
+                // SAFETY: cuMemFreeHost takes an address that cuMemHostAlloc gave; the caller vouches for it.
+                unsafe { opened().cuMemFreeHost(address as *mut c_void) }
+            };
+            free_unless_held(context, Box::new(free));
+        });
+    }
+
+    unsafe fn register_host(&self, ptr: *mut u8, len_bytes: usize) -> Result<(), DriverError> {
+        let registered = self.context.enter_relaxed().and_then(|_entered| {
+            // SAFETY: cuMemHostRegister takes memory that stays until it is unregistered; the caller vouches for it.
+            unsafe { opened().cuMemHostRegister_v2(ptr.cast::<c_void>(), len_bytes, PORTABLE) }
+        });
+        registered.map_err(|failed| self.driver_error(failed))
+    }
+
+    unsafe fn unregister_host(&self, ptr: *mut u8) -> Result<(), DriverError> {
+        if warpline_driver::process::is_ending() {
+            return Ok(());
+        }
+        if self.context.has_standing_stream() {
+            return Err(DriverError::Refused(format!(
+                "{} has a stream that waits for a device that failed, and this call would wait for it",
+                self.id()
+            )));
+        }
+        let done = self.context.enter_relaxed().and_then(|_entered| {
+            // SAFETY: cuMemHostUnregister takes memory that is registered and in no copy; the caller vouches for it.
+            unsafe { opened().cuMemHostUnregister(ptr.cast::<c_void>()) }
+        });
+        done.map_err(|failed| self.driver_error(failed))
+    }
+
+    fn elapsed(&self, earlier: &DriverEvent, later: &DriverEvent) -> Result<Duration, DriverError> {
+        let event = |event: &DriverEvent| {
+            event
+                .downcast_ref::<super::completion::events::PooledEvent>()
+                .expect("an event of this driver")
+                .raw()
+        };
+        let mut milliseconds = 0.0f32;
+        let measured = self.context.enter_relaxed().and_then(|_entered| {
+            // SAFETY: cuEventElapsedTime takes two live, recorded events and writes a float.
+            unsafe { opened().cuEventElapsedTime(&raw mut milliseconds, event(earlier), event(later)) }
+        });
+        measured.map_err(|failed| self.driver_error(failed))?;
+        Ok(Duration::from_secs_f64((f64::from(milliseconds) / 1e3).max(0.0)))
+    }
+
+    fn confirm(&self) -> Result<(), DriverError> {
+        if background::duty() != Duty::Callback && warpline_driver::op_events::listened_to() {
+            let streams: Vec<_> = self.streams.lock().iter().filter_map(Weak::upgrade).collect();
+            streams.iter().for_each(|stream| stream.track.tell_spans());
+        }
+        if background::duty() != Duty::Callback {
+            self.context.query().map_err(|failed| self.driver_error(failed))?;
+        }
+        // A host function may have failed it while the context lives.
+        self.health.fault().map_or(Ok(()), |fault| Err(DriverError::Refused(fault.to_string())))
+    }
+
+    fn properties(&self) -> DeviceProperties {
+        let mut properties = self.context.properties.get_or_init(|| properties(self.context)).clone();
+        properties.completion_words = !self.completing.by_events;
+        properties
+    }
+
+    fn free_bytes(&self) -> Option<usize> {
+        self.context.memory().ok().map(|(free, _)| free)
+    }
+
+    fn suggest(
+        &self,
+        kernel: &'static Kernel,
+        elements: u64,
+        shared_bytes: u32,
+    ) -> Result<LaunchConfig, DriverError> {
+        let _entered = self.context.enter_relaxed().map_err(|failed| self.driver_error(failed))?;
+        let config = self.context.functions.suggest(self.context, kernel, elements, shared_bytes);
+        config.inspect_err(|_| self.look_after())
+    }
+
+    fn load(&self, kernel: &'static Kernel) -> Result<(), DriverError> {
+        let _entered = self.context.enter_relaxed().map_err(|failed| self.driver_error(failed))?;
+        let load = |kernel| self.context.functions.of(self.context, kernel).map(drop);
+        let loaded = load(kernel).and_then(|()| match kernel.library {
+            None => Ok(()),
+            Some(library) => {
+                library.kernels.iter().try_for_each(|kernel| load(kernel))?;
+                library::ready(self.context, library.provider).map(drop)
+            }
+        });
+        loaded.inspect_err(|_| self.look_after())
+    }
+
+    fn ready_library(&self, kernel: &'static Kernel) -> Result<Option<RangeInclusive<usize>>, DriverError> {
+        let Some(library) = kernel.library else { return Ok(None) };
+        library::ready(self.context, library.provider).inspect_err(|_| self.look_after())
+    }
+
+    fn release_idle(&self) -> bool {
+        handles::release(self.context)
+    }
+
+    fn workspace_bytes(&self, plan: &Plan) -> Result<Vec<usize>, DriverError> {
+        graph::workspace_bytes(self.context, plan).inspect_err(|_| self.look_after())
+    }
+
+    fn instantiate(&self, plan: &Arc<Plan>) -> Result<DriverGraph, DriverError> {
+        graph::instantiate(self.context, plan).inspect_err(|_| self.look_after())
+    }
+
+    fn global(&self, kernel: &'static Kernel, name: &str) -> Result<(DevicePtr, usize), DriverError> {
+        let _entered = self.context.enter_relaxed().map_err(|failed| self.driver_error(failed))?;
+        let module = self.context.functions.module_of(self.context, kernel);
+        let module = module.inspect_err(|_| self.look_after())?;
+        let text = std::ffi::CString::new(name)
+            .map_err(|_| DriverError::Refused(format!("{name:?} is no name of a variable")))?;
+        let (mut address, mut bytes) = (0, 0);
+        // SAFETY: cuModuleGetGlobal takes a live module and a string, and writes an address and a size.
+        unsafe { opened().cuModuleGetGlobal_v2(&raw mut address, &raw mut bytes, module, text.as_ptr()) }
+            .map_err(|failed| {
+                if failed.is_not_found() {
+                    return DriverError::Refused(format!(
+                        "the module of {} has no variable \"{name}\"; declare it extern \"C\", or pass the name that its PTX has",
+                        kernel.name
+                    ));
+                }
+                self.driver_error(failed)
+            })?;
+        Ok((DevicePtr(address), bytes))
+    }
+
+    fn streams_kept(&self) -> usize {
+        self.context.tracks.lock().len().max(self.streams.lock().len())
+    }
+
+    fn shut_down(&self) {
+        let streams: Vec<_> = self.streams.lock().iter().filter_map(Weak::upgrade).collect();
+        let Some(held) = streams.iter().find(|stream| stream.closed_gates() > 0) else { return };
+        let error = Error::new(
+            ErrorKind::ShutDown,
+            format!(
+                "the runtime was shut down with work in flight on stream \"{}\", held at a wait that nothing will release",
+                held.track.label()
+            ),
+        );
+        self.health.note(error.clone());
+        self.context.fail_dependents(&self.health, &error);
+        reactor::wake(self.health.clone());
+    }
+}
+
+/// Returns whether a CUDA driver with a device was found. Not in a host function, which cannot ask
+/// the driver.
+pub fn is_available() -> bool {
+    device_count().is_ok_and(|count| count > 0)
+}
+
+/// How many devices the CUDA driver shows, or why there are none.
+///
+/// # Errors
+/// [`NoSuchDevice`](ErrorKind::NoSuchDevice), with what was looked for;
+/// [`Reentrant`](ErrorKind::Reentrant) in a host function.
+pub fn device_count() -> Result<u32, Error> {
+    reentry::may_ask(&"device_count")?;
+    super::context::device_count().map_err(|why| Error::new(ErrorKind::NoSuchDevice, why))
+}
+
+/// Returns true if the machine has no driver, or the driver has no device to show.
+pub fn is_absent() -> bool {
+    super::api::is_absent()
+}

@@ -1,0 +1,162 @@
+//! The diagnosis of a device by the driver's answers.
+//!
+//! # Rules
+//! 1. A code whose description in cuda.h says that the process has to be relaunched is a **fault**.
+//!    From a call that touches one context it needs no confirmation.
+//! 2. Some codes say nothing about the device: that it is busy, out of memory, that the process is
+//!    ending, or that the call was made at the wrong moment of a capture. They are **innocent**,
+//!    whichever call answers them and however often.
+//! 3. Every other code **may** be the caller's mistake, another device's error, or a death that no
+//!    header of today names. It is believed only from a stream of ours on which nobody works, and
+//!    only if that stream goes on answering it while no work of the device completes ([`Doubt`]).
+//!
+//! No answer of a driver therefore leaves a task waiting for ever: a device that does not answer
+//! properly is found dead.
+
+use crate::api::Failed;
+use std::time::{Duration, Instant};
+
+/// How often a device is asked while something waits for it and nothing completes.
+pub(crate) const ASKED_EVERY: Duration = Duration::from_millis(2);
+/// How long a stream without work has to answer errors before its device counts as dead.
+const DOUBT_LASTS: Duration = Duration::from_millis(100);
+/// How many such answers it takes at least: two that are far apart may have nothing to do with each
+/// other.
+const ANSWERS: u32 = 10;
+/// How long a caller whose call failed waits for the doubt to end. Longer than the doubt lasts,
+/// since a device that still completes work begins it anew.
+pub(crate) const LONGEST_DOUBT: Duration = Duration::from_millis(250);
+
+/// The meaning of a code for the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    Innocent,
+    Fault,
+    Unclear,
+}
+
+impl Failed {
+    /// Returns the meaning of the code for the device; sources: the descriptions of `CUresult` in
+    /// cuda.h 13.0.
+    pub(crate) fn meaning(self) -> Meaning {
+        match self.code {
+            // Success and not ready; out of memory; not initialized, also in the child of a fork;
+            // the process is ending; not permitted, as in a host function; and what captures
+            // forbid.
+            0 | 600 | 2 | 3 | 4 | 800 | 900..=908 => Meaning::Innocent,
+            // Uncorrectable errors of memory and NVLink (214, 220); those that leave the process
+            // "in an inconsistent state" (226, 700, 702, 710, 714 to 719, 721, 911); a client that
+            // its MPS server has ended (810).
+            214 | 220 | 226 | 700 | 702 | 710 | 714..=719 | 721 | 810 | 911 => Meaning::Fault,
+            _ => Meaning::Unclear,
+        }
+    }
+
+    /// Returns true if the device is lost by it.
+    pub(crate) fn is_fault(self) -> bool {
+        self.meaning() == Meaning::Fault
+    }
+
+    /// Returns true if the error may be that of another device, which the call touches as well: one
+    /// that it names, one whose context was current before, or every one, where memory is mapped
+    /// for all of them.
+    pub(crate) fn may_be_anothers(self) -> bool {
+        matches!(
+            self.call,
+            "cuStreamWaitEvent"
+                | "cuMemcpyPeerAsync"
+                | "cuMemcpy3DPeerAsync"
+                | "cuCtxEnablePeerAccess"
+                | "cuCtxGetCurrent"
+                | "cuCtxSetCurrent"
+                | "cuMemHostAlloc"
+                | "cuMemFreeHost"
+                | "cuMemHostRegister_v2"
+                | "cuMemHostUnregister"
+                | "cuMemAlloc_v2"
+                | "cuMemFree_v2"
+        )
+    }
+}
+
+/// Unclear answers of one stream that have not been contradicted.
+#[derive(Debug, Default)]
+pub(crate) struct Doubt(Option<Unclear>);
+
+#[derive(Debug)]
+struct Unclear {
+    since: Instant,
+    answers: u32,
+    completed: u64,
+}
+
+impl Doubt {
+    /// Takes note of an unclear answer at `now`, when so much had `completed`. Returns whether the
+    /// doubt has lasted long enough.
+    pub(crate) fn deepens(&mut self, now: Instant, completed: u64) -> bool {
+        let unclear = self.0.get_or_insert(Unclear { since: now, answers: 0, completed });
+        if completed > unclear.completed {
+            (unclear.since, unclear.answers) = (now, 0);
+        }
+        // It falls when a stream is dropped.
+        unclear.completed = completed;
+        unclear.answers += 1;
+        unclear.answers >= ANSWERS && now.saturating_duration_since(unclear.since) >= DOUBT_LASTS
+    }
+
+    /// Takes note of a proper answer.
+    pub(crate) fn ends(&mut self) {
+        self.0 = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meaning(code: u32) -> Meaning {
+        Failed::of("cuStreamQuery", code).meaning()
+    }
+
+    #[test]
+    fn a_code_is_innocent_a_fault_or_unclear_whatever_its_number() {
+        for code in [0, 2, 3, 4, 600, 800, 900, 908] {
+            assert_eq!(meaning(code), Meaning::Innocent, "{code}");
+        }
+        for code in [214, 226, 700, 719, 810, 911] {
+            assert_eq!(meaning(code), Meaning::Fault, "{code}");
+        }
+        // An invalid context, one that is destroyed, "unknown", and numbers that have no name yet.
+        for code in [1, 46, 201, 225, 709, 899, 909, 999, 4711, u32::MAX] {
+            assert_eq!(meaning(code), Meaning::Unclear, "{code}");
+        }
+    }
+
+    /// Answers every two milliseconds from `since` on; how many milliseconds pass until the doubt
+    /// has lasted long enough.
+    fn lasts(doubt: &mut Doubt, since: Instant, completed: impl Fn(u64) -> u64) -> Option<u64> {
+        (0..500).map(|n| n * 2).find(|&ms| doubt.deepens(since + Duration::from_millis(ms), completed(ms)))
+    }
+
+    #[test]
+    fn a_doubt_that_nothing_contradicts_lasts_a_tenth_of_a_second() {
+        assert_eq!(lasts(&mut Doubt::default(), Instant::now(), |_| 7), Some(100));
+    }
+
+    #[test]
+    fn work_that_completes_begins_the_doubt_anew_and_streams_that_go_do_not() {
+        let now = Instant::now();
+        assert_eq!(lasts(&mut Doubt::default(), now, |ms| ms / 50), None);
+        assert_eq!(lasts(&mut Doubt::default(), now, |ms| u64::from(ms >= 60)), Some(160));
+        assert_eq!(lasts(&mut Doubt::default(), now, |ms| 1000 - ms), Some(100));
+    }
+
+    #[test]
+    fn a_proper_answer_ends_it_and_a_few_answers_are_not_enough() {
+        let (now, mut doubt) = (Instant::now(), Doubt::default());
+        assert!(!doubt.deepens(now, 0));
+        assert!(!doubt.deepens(now + Duration::from_secs(600), 0), "two answers, far apart");
+        doubt.ends();
+        assert_eq!(lasts(&mut doubt, now + Duration::from_secs(601), |_| 0), Some(100));
+    }
+}

@@ -1,0 +1,90 @@
+//! The latest ops of a stream, for the error that a device fault makes.
+//!
+//! Written under the stream's lock, and read without one: a launch may block in the driver while the reactor asks.
+//! An entry's ticket is cleared before the entry changes and set after it; who reads looks at the ticket before and after, and
+//! leaves out what changed meanwhile.
+
+use std::panic::Location;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
+use warpline_driver::Site;
+use warpline_driver::timeline::Ticket;
+
+/// More than the 64 ops that may come between two markers.
+const LEN: usize = 128;
+
+#[derive(Debug)]
+pub(crate) struct Recent {
+    entries: Box<[Entry; LEN]>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    ticket: AtomicU64,
+    op: AtomicPtr<&'static str>,
+    location: AtomicPtr<Location<'static>>,
+}
+
+impl Recent {
+    pub(crate) fn new() -> Self {
+        let entry = || Entry {
+            ticket: AtomicU64::new(0),
+            op: AtomicPtr::new(std::ptr::null_mut()),
+            location: AtomicPtr::new(std::ptr::null_mut()),
+        };
+        Recent { entries: Box::new(std::array::from_fn(|_| entry())) }
+    }
+
+    /// By who holds the stream's lock.
+    #[inline]
+    pub(crate) fn note(&self, ticket: Ticket, site: Site) {
+        let entry = &self.entries[ticket as usize % LEN];
+        entry.ticket.store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
+        entry.op.store(std::ptr::from_ref(site.name()).cast_mut(), Ordering::Relaxed);
+        entry.location.store(std::ptr::from_ref(site.location).cast_mut(), Ordering::Relaxed);
+        entry.ticket.store(ticket, Ordering::Release);
+    }
+
+    /// The ops after ticket `done` that are still noted, oldest first.
+    pub(crate) fn after(&self, done: Ticket) -> Vec<(Ticket, Site)> {
+        let mut ops: Vec<_> = self.entries.iter().filter_map(|entry| entry.read(done)).collect();
+        ops.sort_unstable_by_key(|(ticket, _)| *ticket);
+        ops
+    }
+}
+
+impl Entry {
+    fn read(&self, done: Ticket) -> Option<(Ticket, Site)> {
+        let ticket = self.ticket.load(Ordering::Acquire);
+        if ticket <= done {
+            return None;
+        }
+        let op = self.op.load(Ordering::Relaxed);
+        let location = self.location.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        if self.ticket.load(Ordering::Relaxed) != ticket {
+            return None;
+        }
+        // SAFETY: the pointers were made from `'static` references, and are of one entry, since its ticket was the same before and
+        // after and is never used twice.
+        Some((ticket, Site::at(unsafe { &*op }, unsafe { &*location })))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ops_after_a_ticket_come_oldest_first_and_old_ones_fall_out() {
+        let recent = Recent::new();
+        assert!(recent.after(0).is_empty());
+        for ticket in 1..=300 {
+            recent.note(ticket, Site::here(&"op"));
+        }
+        let tickets = |done| recent.after(done).into_iter().map(|(ticket, _)| ticket).collect::<Vec<_>>();
+        assert_eq!(tickets(0), (173..=300).collect::<Vec<_>>());
+        assert_eq!(tickets(298), [299, 300]);
+        assert_eq!(recent.after(299)[0].1.op(), "op");
+    }
+}

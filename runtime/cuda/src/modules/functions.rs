@@ -1,0 +1,257 @@
+//! Device code, loaded: a context's modules and the functions of kernels.
+//!
+//! A kernel is loaded with its first launch and stays. Its parameters are compared with those its PTX declares before anything
+//! is launched, since a launch with others would read past the arguments.
+
+use super::nvrtc;
+use super::software;
+use crate::api::{Answer, CUfunction, CUmodule, Failed, opened, optional};
+use crate::context::{Context, attribute};
+use crate::requirements;
+use crate::work::capturing::Relaxed;
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, c_int, c_void};
+use std::sync::OnceLock;
+use warpline_driver::DriverError;
+use warpline_driver::kernel::{Kernel, LaunchConfig, Source, difference_in_ptx};
+
+/// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`
+const MAX_DYNAMIC_SHARED_BYTES: i32 = 8;
+/// `CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES`
+const STATIC_SHARED_BYTES: i32 = 1;
+/// Shared memory, static and dynamic, that every launch may have.
+const SHARED_WITHOUT_ASKING: u32 = 48 << 10;
+
+/// A loaded kernel.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Function {
+    pub(crate) raw: CUfunction,
+    module: CUmodule,
+    /// Dynamic, in bytes.
+    shared_without_asking: u32,
+}
+
+// SAFETY: a function handle may be used from any thread.
+unsafe impl Send for Function {}
+// SAFETY: as above.
+unsafe impl Sync for Function {}
+
+#[derive(Debug, Default)]
+pub(crate) struct Functions {
+    /// By the kernel's address.
+    loaded: RwLock<HashMap<usize, Function>>,
+    /// Modules by the address of their text: several kernels may share one.
+    modules: Mutex<HashMap<usize, Module>>,
+    /// What dynamic shared memory was asked for, by function.
+    shared: Mutex<HashMap<usize, u32>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Module(CUmodule);
+
+// SAFETY: a module handle may be used from any thread.
+unsafe impl Send for Module {}
+
+impl Functions {
+    /// The device function of `kernel`. The context is current.
+    pub(crate) fn of(&self, context: &Context, kernel: &'static Kernel) -> Result<Function, DriverError> {
+        let key = std::ptr::from_ref(kernel) as usize;
+        if let Some(function) = self.loaded.read().get(&key) {
+            return Ok(*function);
+        }
+        let function = self.load(context, kernel)?;
+        self.loaded.write().insert(key, function);
+        Ok(function)
+    }
+
+    /// The module that `kernel` is in. The context is current.
+    pub(crate) fn module_of(
+        &self,
+        context: &Context,
+        kernel: &'static Kernel,
+    ) -> Result<CUmodule, DriverError> {
+        self.of(context, kernel).map(|function| function.module)
+    }
+
+    #[cold]
+    fn load(&self, context: &Context, kernel: &'static Kernel) -> Result<Function, DriverError> {
+        let _relaxed = Relaxed::new();
+        software::register(kernel)?;
+        let refused = |why: String| DriverError::Refused(format!("{} cannot be loaded: {why}", kernel.name));
+        let agrees = |ptx: &str| difference_in_ptx(kernel, ptx).map_or(Ok(()), |why| Err(refused(why)));
+        let module = match kernel.source {
+            Source::Ptx(texts) => {
+                let capability = requirements::capability(context).map_err(refused)?;
+                let text = requirements::choose(texts, capability).map_err(|why| refused(why.to_owned()))?;
+                agrees(text)?;
+                self.text_module(context, text.as_ptr() as usize, text).map_err(refused)?
+            }
+            Source::Image(bytes) => {
+                // The driver is told no length: what is no image, or is cut off, has to end somewhere.
+                let image = || Ok([bytes, &[0; 256]].concat());
+                self.module(bytes.as_ptr() as usize, image).map_err(refused)?
+            }
+            Source::Cuda(source) => {
+                let text = if software::is_present() && !nvrtc::is_present() {
+                    software::skeleton(kernel)
+                } else {
+                    nvrtc::compile(context, kernel.name, source).map_err(refused)?
+                };
+                agrees(&text)?;
+                self.text_module(context, std::ptr::from_ref(kernel) as usize, &text).map_err(refused)?
+            }
+            Source::None => {
+                return Err(refused("it has no device code, only a CPU form".to_owned()));
+            }
+        };
+        let name = CString::new(kernel.name).expect("an identifier");
+        let mut function = std::ptr::null_mut();
+        // SAFETY: cuModuleGetFunction takes a live module and a string, and writes a function.
+        unsafe { opened().cuModuleGetFunction(&raw mut function, module, name.as_ptr()) }
+            .map_err(|failed| refused(failed.to_string()))?;
+        let static_bytes = load_code(function).map_err(|failed| refused(failed.to_string()))?;
+        let shared_without_asking = SHARED_WITHOUT_ASKING.saturating_sub(static_bytes);
+        Ok(Function { raw: function, module, shared_without_asking })
+    }
+
+    /// The module of this PTX text. What the driver refuses because it or the device is too old is
+    /// explained.
+    fn text_module(&self, context: &Context, key: usize, text: &str) -> Result<CUmodule, String> {
+        let image = || CString::new(text).map(CString::into_bytes_with_nul).map_err(|_| NUL.to_owned());
+        self.module(key, image).map_err(|refused| requirements::explain(context, text, refused))
+    }
+
+    fn module(
+        &self,
+        key: usize,
+        image: impl FnOnce() -> Result<Vec<u8>, String>,
+    ) -> Result<CUmodule, String> {
+        let mut modules = self.modules.lock();
+        if let Some(Module(module)) = modules.get(&key) {
+            return Ok(*module);
+        }
+        let module = load_module(&image()?)?;
+        modules.insert(key, Module(module));
+        Ok(module)
+    }
+
+    /// Lets `function` be launched with this much dynamic shared memory. The context is current.
+    #[inline]
+    pub(crate) fn allow_shared(&self, function: Function, bytes: u32) -> Answer {
+        if bytes <= function.shared_without_asking { Ok(()) } else { self.ask_for_shared(function, bytes) }
+    }
+
+    #[cold]
+    fn ask_for_shared(&self, function: Function, bytes: u32) -> Answer {
+        let mut shared = self.shared.lock();
+        let allowed = shared.entry(function.raw as usize).or_insert(function.shared_without_asking);
+        if bytes > *allowed {
+            // SAFETY: cuFuncSetAttribute takes a live function.
+            unsafe { opened().cuFuncSetAttribute(function.raw, MAX_DYNAMIC_SHARED_BYTES, bytes as i32) }?;
+            *allowed = bytes;
+        }
+        Ok(())
+    }
+
+    /// The block size that keeps the device busiest, by the driver's occupancy calculator, and as many blocks as `elements`
+    /// need, no more than fill the device in one wave.
+    pub(crate) fn suggest(
+        &self,
+        context: &Context,
+        kernel: &'static Kernel,
+        elements: u64,
+        shared_bytes: u32,
+    ) -> Result<LaunchConfig, DriverError> {
+        let function = self.of(context, kernel)?;
+        self.allow_shared(function, shared_bytes)
+            .map_err(|failed| no_such_shared(context, kernel, shared_bytes, failed))?;
+        let (mut grid, mut block) = (0, 0);
+        // SAFETY: cuOccupancyMaxPotentialBlockSize takes a live function and writes two ints; without a function for the shared
+        // memory, the number counts.
+        unsafe {
+            opened().cuOccupancyMaxPotentialBlockSize(
+                &raw mut grid,
+                &raw mut block,
+                function.raw,
+                std::ptr::null(),
+                shared_bytes as usize,
+                0,
+            )
+        }
+        .map_err(|failed| DriverError::Refused(failed.to_string()))?;
+        let (grid, block) = (grid.max(1) as u64, block.max(1) as u32);
+        let needed = elements.div_ceil(u64::from(block)).max(1);
+        Ok(LaunchConfig::linear(needed.min(grid) as u32, block).with_shared_bytes(shared_bytes))
+    }
+}
+
+/// Has the driver load the function's code now. Drivers from 12.2 on put that off to the first launch, which then waits for the
+/// whole context to be idle, and for ever if a stream of it waits for the host. Those from 12.4 on have a call for it, and those
+/// before load what is asked for an attribute. Its static shared memory, in bytes.
+fn load_code(function: CUfunction) -> Answer<u32> {
+    type Load = unsafe extern "C" fn(CUfunction) -> u32;
+    static LOAD: OnceLock<Option<Load>> = OnceLock::new();
+    // SAFETY: cuFuncLoad is declared so (cuda.h 12.4).
+    if let Some(load) = LOAD.get_or_init(|| unsafe { optional("cuFuncLoad") }) {
+        // SAFETY: cuFuncLoad takes a live function of the current context.
+        let code = unsafe { load(function) };
+        if code != 0 {
+            return Err(Failed { call: "cuFuncLoad", code });
+        }
+    }
+    let mut bytes = 0;
+    // SAFETY: cuFuncGetAttribute takes a live function and writes an int.
+    unsafe { opened().cuFuncGetAttribute(&raw mut bytes, STATIC_SHARED_BYTES, function) }?;
+    Ok(bytes as u32)
+}
+
+const NUL: &str = "its text holds a NUL";
+
+/// `CU_JIT_ERROR_LOG_BUFFER` and `CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES`
+const ERROR_LOG: [c_int; 2] = [5, 6];
+/// What is longer the driver cuts off.
+const LOG_BYTES: usize = 4096;
+
+/// Loads PTX text with its NUL, a cubin or a fatbin. The context is current.
+///
+/// # Errors
+/// What the driver answered, with what its compiler says about the text.
+fn load_module(image: &[u8]) -> Result<CUmodule, String> {
+    let mut module = std::ptr::null_mut();
+    let (mut log, mut options) = ([0u8; LOG_BYTES], ERROR_LOG);
+    let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(LOG_BYTES)];
+    // SAFETY: cuModuleLoadDataEx takes PTX text that ends with a NUL, or an image that says its own length, and copies it. The options
+    // say where there is room for a log, and how much: in place of a pointer, which it overwrites.
+    let loaded = unsafe {
+        let (image, count) = (image.as_ptr().cast::<c_void>(), options.len() as u32);
+        opened().cuModuleLoadDataEx(&raw mut module, image, count, options.as_mut_ptr(), values.as_mut_ptr())
+    };
+    loaded.map(|()| module).map_err(|failed| {
+        let said = CStr::from_bytes_until_nul(&log).map_or_else(|_| "".into(), CStr::to_string_lossy);
+        match said.trim() {
+            "" => failed.to_string(),
+            said => format!("{failed}:\n{said}"),
+        }
+    })
+}
+
+/// Why `failed` came of asking for so much dynamic shared memory, with both numbers.
+#[cold]
+pub(crate) fn no_such_shared(context: &Context, kernel: &Kernel, bytes: u32, failed: Failed) -> DriverError {
+    match most_shared_bytes(context) {
+        Ok(most) if i64::from(bytes) > i64::from(most) => DriverError::Refused(format!(
+            "{bytes} bytes of dynamic shared memory a block, and a block has at most {most} on cuda:{}; ask for less",
+            context.ordinal
+        )),
+        _ => DriverError::Refused(format!(
+            "{} cannot have {bytes} bytes of dynamic shared memory a block: {failed}",
+            kernel.name
+        )),
+    }
+}
+
+/// The most dynamic shared memory that a block of this device can ask for.
+pub(crate) fn most_shared_bytes(context: &Context) -> Answer<i32> {
+    context.attribute(attribute::SHARED_PER_BLOCK_OPTIN)
+}

@@ -1,0 +1,213 @@
+//! Handles of libraries: which call has which, and when they are made and destroyed.
+//!
+//! A cuBLAS handle takes about 60 MB of device memory on recent GPUs (pika #1234), which no
+//! allocator counts. So there are as many as calls at one time, not as streams.
+//!
+//! # Rules
+//! 1. A call takes a handle out of its device's pool and puts it back when it returns. Meanwhile
+//!    nobody else has it: cuBLAS allows calls with one handle from several threads, but they share
+//!    the stream that it is set to (pytorch #6962).
+//! 2. Nobody waits for a handle. A call may block in the driver until its stream has room, and room
+//!    may come only after a call on another stream: to wait for the handle there would be a
+//!    deadlock. Where none is free one is made.
+//! 3. Making one allocates, takes milliseconds and may wait for the device, and it breaks a
+//!    capture. So [`ready`] makes a device's first before the op takes its stream's lock,
+//!    and a graph reserves one before its capture begins ([`Reserved`]). More are made under that lock,
+//!    where calls meet that are made at one time; on a stream that is being captured the kernel's
+//!    own code runs instead, and so it does where there is no memory for a handle.
+//! 4. Each call sets its stream and then its workspace, in that order: `cublasSetStream` takes the
+//!    workspace away. The workspace is memory of the op (`stream/library.rs`) or of the graph
+//!    (`graph/capture.rs`), so that work in flight on two streams shares none, as the manual asks
+//!    for where results are to be reproducible.
+//! 5. Destroying a handle waits for all work on the device: so says the manual of `cublasDestroy`.
+//!    It happens when an allocation finds no memory and when a cache is emptied ([`release`]), to
+//!    handles in the pool alone, where memory may be freed: on a thread that may block, and when no
+//!    gate is closed. While one is closed handles stay in the pool and may be used.
+//! 6. A handle of a device that died is not touched any more. Nor is any in the child of a fork, or
+//!    while the process ends.
+//!
+//! # Lock order
+//! a stream's lock → pools; `making` → pools; `growing` → `HELD` → pools. The lock of the pools is a leaf: no
+//! call of a library or of the driver is made under it. `making` is held while the library makes a
+//! handle, by threads that hold nothing and would have to wait as long for one of their own.
+
+use super::library;
+use crate::api::Answer;
+use crate::context::Context;
+use crate::work::capturing::Relaxed;
+use crate::work::gate::free_unless_held;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use warpline_driver::kernel::{LibraryHandle, LibraryProvider, NoHandle};
+use warpline_driver::{ByteSize, DriverError, FreeMemory, background};
+
+/// With so much free it was not the memory: four times what a handle takes, since the library also
+/// loads its code.
+const PLENTY_BYTES: usize = 256 << 20;
+
+/// The handles of a device. Those that no call has are in its pools.
+#[derive(Debug, Default)]
+pub(crate) struct Handles {
+    pools: Mutex<Vec<Pool>>,
+    /// Held while the first handle is made, with no stream's lock held.
+    making: Mutex<()>,
+}
+
+/// The handles of one library.
+#[derive(Debug)]
+struct Pool {
+    provider: &'static LibraryProvider,
+    free: Vec<LibraryHandle>,
+    /// The number of them, free or in a call.
+    made: usize,
+    /// The library made none, and did not say clearly why.
+    in_doubt: bool,
+}
+
+impl Pool {
+    /// Notes an answer that leaves it open whether memory was lacking. Returns whether it counts as
+    /// lacking whatever is free: what is cached was not given back yet, or the library does work.
+    fn is_first_doubt(&mut self) -> bool {
+        !std::mem::replace(&mut self.in_doubt, true) || self.made > 0
+    }
+}
+
+impl Handles {
+    fn with<T>(&self, provider: &'static LibraryProvider, f: impl FnOnce(&mut Pool) -> T) -> T {
+        let mut pools = self.pools.lock();
+        let at = pools.iter().position(|pool| std::ptr::eq(pool.provider, provider));
+        let at = at.unwrap_or_else(|| {
+            pools.push(Pool { provider, free: Vec::new(), made: 0, in_doubt: false });
+            pools.len() - 1
+        });
+        f(&mut pools[at])
+    }
+
+    /// Takes the handle that was put back last.
+    pub(crate) fn take(&self, provider: &'static LibraryProvider) -> Option<LibraryHandle> {
+        self.with(provider, |pool| pool.free.pop())
+    }
+
+    pub(crate) fn put(&self, provider: &'static LibraryProvider, handle: LibraryHandle) {
+        self.with(provider, |pool| pool.free.push(handle));
+    }
+
+    fn have_some(&self, provider: &'static LibraryProvider) -> bool {
+        self.with(provider, |pool| pool.made > 0)
+    }
+
+    /// Takes those that are free, to destroy them.
+    fn take_free(&self) -> Vec<(&'static LibraryProvider, Vec<LibraryHandle>)> {
+        let take = |pool: &mut Pool| {
+            pool.made -= pool.free.len();
+            (pool.provider, std::mem::take(&mut pool.free))
+        };
+        self.pools.lock().iter_mut().map(take).collect()
+    }
+}
+
+/// Makes the device's first handle, if it has none.
+pub(crate) fn ready(context: &Context, provider: &'static LibraryProvider) -> Result<(), DriverError> {
+    let handles = &context.handles;
+    if handles.have_some(provider) {
+        return Ok(());
+    }
+    let _making = handles.making.lock();
+    if handles.have_some(provider) {
+        return Ok(());
+    }
+    let _entered = context.enter().map_err(|failed| context.driver_error(failed))?;
+    handles.put(provider, make(context, provider)?);
+    Ok(())
+}
+
+/// Makes a handle. The context is current.
+pub(crate) fn make(
+    context: &Context,
+    provider: &'static LibraryProvider,
+) -> Result<LibraryHandle, DriverError> {
+    let _relaxed = Relaxed::new();
+    let made = (provider.make)(library::device(context.ordinal)).map_err(|why| match why {
+        NoHandle::NoMemory => context.out_of_memory(),
+        NoHandle::PerhapsNoMemory(why) => {
+            let is_first = context.handles.with(provider, Pool::is_first_doubt);
+            match context.out_of_memory() {
+                DriverError::OutOfMemory(Some(FreeMemory { free_bytes, .. }))
+                    if !is_first && free_bytes >= PLENTY_BYTES =>
+                {
+                    let free = ByteSize(free_bytes);
+                    DriverError::Refused(format!("{why}, with {free} of device memory free"))
+                }
+                error => error,
+            }
+        }
+        NoHandle::Failed(why) => DriverError::Refused(why),
+    })?;
+    context.handles.with(provider, |pool| pool.made += 1);
+    Ok(made)
+}
+
+/// Destroys the handles that no call has, now or when no gate is closed. Returns true if one was
+/// destroyed.
+pub(crate) fn release(context: &'static Context) -> bool {
+    if context.handles.pools.lock().iter().all(|pool| pool.free.is_empty()) {
+        return false;
+    }
+    let some = Arc::new(AtomicBool::new(false));
+    let destroyed = some.clone();
+    let destroy = move || -> Answer {
+        let _entered = context.enter_relaxed()?;
+        if context.death().is_some() {
+            return Ok(());
+        }
+        for (provider, handles) in context.handles.take_free() {
+            for handle in handles {
+                // SAFETY: `destroy` needs a handle that its library made and that nobody uses
+                // again: it was in a pool, and is out of it. Its context is current.
+                unsafe { (provider.destroy)(handle) };
+                some.store(true, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    };
+    background::run_where_it_may_block(move || free_unless_held(context, Box::new(destroy)));
+    destroyed.load(Ordering::Relaxed)
+}
+
+/// A handle for each library that a graph asks while it is captured. They go back to the device's
+/// pools with this.
+pub(crate) struct Reserved {
+    context: &'static Context,
+    pub(crate) handles: Handles,
+}
+
+impl Reserved {
+    pub(crate) fn none(context: &'static Context) -> Self {
+        Reserved { context, handles: Handles::default() }
+    }
+
+    /// Adds one of `provider`, if there is none yet. The context is current.
+    pub(crate) fn add(&self, provider: &'static LibraryProvider) -> Result<(), DriverError> {
+        if self.handles.have_some(provider) {
+            return Ok(());
+        }
+        let handle = match self.context.handles.take(provider) {
+            Some(handle) => handle,
+            None => make(self.context, provider)?,
+        };
+        self.handles.with(provider, |pool| {
+            pool.made += 1;
+            pool.free.push(handle);
+        });
+        Ok(())
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        for (provider, handles) in self.handles.take_free() {
+            handles.into_iter().for_each(|handle| self.context.handles.put(provider, handle));
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! The library forms of kernels: asked at each launch of a kernel that has one, and told of through `tracing`.
+
+use super::handles::{self, Handles};
+use super::software;
+use crate::api::optional;
+use crate::context::Context;
+use crate::report;
+use crate::stream::CudaStream;
+use crate::work::capturing::Relaxed;
+use std::ffi::{c_int, c_void};
+use std::ops::RangeInclusive;
+use std::sync::OnceLock;
+use tracing::level_filters::LevelFilter;
+use warpline_driver::kernel::{
+    Arg, Args, Kernel, LaunchConfig, Library, LibraryAnswer, LibraryCall, LibraryDevice, LibraryDriver,
+    LibraryHandle, LibraryProvider, Workspace,
+};
+use warpline_driver::timeline::Ticket;
+use warpline_driver::{DriverError, Launch, Site, background};
+
+/// What the device is for libraries.
+pub(crate) fn device(ordinal: u32) -> LibraryDevice {
+    LibraryDevice { ordinal, driver_version: driver_version(), is_software: software::is_present() }
+}
+
+/// Returns how many bytes a call works in, at least and at best; `None` if the library is not used
+/// on this device.
+pub(crate) fn workspace_bytes(
+    context: &Context,
+    provider: &LibraryProvider,
+) -> Result<Option<RangeInclusive<usize>>, DriverError> {
+    let properties = context.properties.get();
+    let capability = properties.and_then(|properties| properties.compute_capability).unwrap_or_default();
+    let best = (provider.workspace_bytes)(device(context.ordinal), capability);
+    let best = best.map_err(DriverError::Refused)?;
+    Ok((best > 0).then(|| provider.least_workspace_bytes.min(best)..=best))
+}
+
+/// Gets a library ready for a call outside of graphs; returns the same as [`workspace_bytes`].
+pub(crate) fn ready(
+    context: &Context,
+    provider: &'static LibraryProvider,
+) -> Result<Option<RangeInclusive<usize>>, DriverError> {
+    let bytes = workspace_bytes(context, provider)?;
+    if bytes.is_some() {
+        handles::ready(context, provider)?;
+    }
+    Ok(bytes)
+}
+
+/// Where a launch goes.
+pub(crate) struct Target<'a> {
+    pub(crate) context: &'static Context,
+    pub(crate) stream: *mut c_void,
+    pub(crate) label: &'a str,
+    pub(crate) ticket: Ticket,
+    pub(crate) site: Site,
+    pub(crate) workspace: Option<Workspace>,
+    /// The pools that its handle comes from.
+    pub(crate) handles: &'a Handles,
+    /// True if a handle may be made where none is free: the stream is not being captured.
+    pub(crate) may_make: bool,
+    pub(crate) driver: &'a dyn LibraryDriver,
+}
+
+impl Target<'_> {
+    /// A handle for this call alone.
+    fn handle(&self, provider: &'static LibraryProvider) -> Result<Option<LibraryHandle>, DriverError> {
+        if self.workspace.is_none() {
+            return Ok(None);
+        }
+        if let Some(handle) = self.handles.take(provider) {
+            return Ok(Some(handle));
+        }
+        if !self.may_make {
+            return Ok(None);
+        }
+        match handles::make(self.context, provider) {
+            Ok(handle) => Ok(Some(handle)),
+            Err(DriverError::OutOfMemory(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Asks `library` to enqueue `launch`; whether it did. The context is current.
+pub(crate) fn enqueue(library: &Library, launch: &Launch, to: &Target<'_>) -> Result<bool, DriverError> {
+    let (device, provider) = (device(to.context.ordinal), library.provider);
+    let handle = to.handle(provider)?;
+    let Target { stream, workspace, driver, .. } = *to;
+    let call = LibraryCall { args: &launch.args, stream, device, handle, workspace, driver };
+    // A library may make calls that are unsafe while others capture.
+    let _relaxed = to.may_make.then(Relaxed::new);
+    // SAFETY: `enqueue` needs arguments that fit and are valid on the stream, and a workspace that
+    // is the call's alone, which `submit`'s caller vouches for, and the stream's context current.
+    // The handle was made by this provider for this context, and is in no pool.
+    let answer = unsafe { (library.enqueue)(&call) };
+    if let Some(handle) = handle {
+        to.handles.put(provider, handle);
+    }
+    let (by, why) = match answer {
+        LibraryAnswer::Enqueued(by) => (by, ""),
+        LibraryAnswer::Declined { because, is_news } => {
+            if is_news && LevelFilter::current() >= LevelFilter::INFO {
+                // Subscribers are not to run under a stream's lock.
+                background::detach(move || report::no_library(because));
+            }
+            (launch.kernel.name, because)
+        }
+        LibraryAnswer::Failed { why, halfway: false } => return Err(DriverError::Refused(why)),
+        LibraryAnswer::Failed { why, halfway: true } => return Err(DriverError::Halfway(why)),
+    };
+    if LevelFilter::current() >= LevelFilter::DEBUG {
+        let (label, ticket, site) = (to.label.to_owned(), to.ticket, to.site);
+        background::detach(move || report::which_ran(device.ordinal, &label, ticket, &site, by, why));
+    }
+    Ok(matches!(answer, LibraryAnswer::Enqueued(_)))
+}
+
+impl LibraryDriver for CudaStream {
+    unsafe fn launch(
+        &self,
+        kernel: &'static Kernel,
+        config: LaunchConfig,
+        args: &[Arg],
+    ) -> Result<(), String> {
+        let launch = Launch { kernel, config, args: Args::from_slice(args), workspace: None };
+        self.launch_kernel(&launch).map_err(|refused| refused.to_string())
+    }
+}
+
+/// The CUDA version that the driver library is for, 13010 for 13.1; 0 if it does not say.
+pub(crate) fn driver_version() -> i32 {
+    type GetVersion = unsafe extern "C" fn(*mut c_int) -> u32;
+    static VERSION: OnceLock<i32> = OnceLock::new();
+    *VERSION.get_or_init(|| {
+        let mut version = 0;
+        // SAFETY: cuDriverGetVersion is declared so (cuda.h).
+        if let Some(get) = unsafe { optional::<GetVersion>("cuDriverGetVersion") } {
+            // SAFETY: cuDriverGetVersion writes an int.
+            let _ = unsafe { get(&raw mut version) };
+        }
+        version
+    })
+}

@@ -1,0 +1,286 @@
+//! CUDA C++ compiled when a kernel is first launched, or checked by a test, by NVRTC where it is
+//! installed.
+//!
+//! The library is looked up here, by the names of both major versions that are in use, since cudarc knows one at a time. One that is
+//! newer than the driver is passed over: it makes PTX that the driver does not load. `WARPLINE_NVRTC` names a file to try first, which
+//! is taken at its word.
+
+use super::library::driver_version;
+use crate::context::Context;
+use crate::loader;
+use crate::requirements::{capability, cuda_version};
+use libloading::Library;
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+type Program = *mut c_void;
+
+/// NVRTC's functions (nvrtc.h). Each returns 0 or an error's number.
+struct Nvrtc {
+    create: unsafe extern "C" fn(
+        *mut Program,
+        *const c_char,
+        *const c_char,
+        c_int,
+        *const *const c_char,
+        *const *const c_char,
+    ) -> c_int,
+    compile: unsafe extern "C" fn(Program, c_int, *const *const c_char) -> c_int,
+    ptx_size: GetSize,
+    ptx: GetText,
+    log_size: GetSize,
+    log: GetText,
+    destroy: unsafe extern "C" fn(*mut Program) -> c_int,
+    error_string: unsafe extern "C" fn(c_int) -> *const c_char,
+    archs_count: unsafe extern "C" fn(*mut c_int) -> c_int,
+    archs: unsafe extern "C" fn(*mut c_int) -> c_int,
+    /// As the driver says its own: 13010 is 13.1.
+    version: c_int,
+    _library: Library,
+}
+
+type GetSize = unsafe extern "C" fn(Program, *mut usize) -> c_int;
+type GetText = unsafe extern "C" fn(Program, *mut c_char) -> c_int;
+
+/// The name without a version comes last: a toolkit's stub has it.
+const NAMES: [&str; 3] = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"];
+
+/// Where it is looked for, in order.
+fn candidates() -> impl Iterator<Item = PathBuf> {
+    let homes = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(std::env::var_os);
+    let in_homes = homes.flat_map(|home| NAMES.map(|name| PathBuf::from(&home).join("lib64").join(name)));
+    NAMES.map(PathBuf::from).into_iter().chain(in_homes)
+}
+
+/// The library, or what was tried and what is wrong with each.
+fn nvrtc() -> Result<&'static Nvrtc, &'static str> {
+    static NVRTC: OnceLock<Result<Nvrtc, String>> = OnceLock::new();
+    let named = std::env::var_os("WARPLINE_NVRTC").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let found = NVRTC.get_or_init(|| search(named, candidates(), driver_version()));
+    found.as_ref().map_err(String::as_str)
+}
+
+fn search(
+    named: Option<PathBuf>,
+    candidates: impl IntoIterator<Item = PathBuf>,
+    driver_version: c_int,
+) -> Result<Nvrtc, String> {
+    let mut tried = Vec::new();
+    let named = named.into_iter().map(|path| (path, 0));
+    for (path, newest) in named.chain(candidates.into_iter().map(|path| (path, driver_version))) {
+        match Nvrtc::load(&path) {
+            Ok(nvrtc) if newest == 0 || nvrtc.version <= newest => return Ok(nvrtc),
+            Ok(nvrtc) => tried.push(format!(
+                "{} is of CUDA {}, and the driver is for {}",
+                path.display(),
+                cuda_version(nvrtc.version),
+                cuda_version(newest)
+            )),
+            Err(error) => tried.push(error),
+        }
+    }
+    Err(tried.join("; "))
+}
+
+/// The version that NVRTC says it has. A toolkit's stub answers with an error, or not at all.
+fn checked_version(code: c_int, major: c_int, minor: c_int, path: &Path) -> Result<c_int, String> {
+    if code == 0 && major > 0 {
+        return Ok(1000 * major + 10 * minor);
+    }
+    Err(format!(
+        "{} does not say its version (nvrtcVersion answered {code}), as a CUDA toolkit's stub",
+        path.display()
+    ))
+}
+
+impl Nvrtc {
+    fn load(path: &Path) -> Result<Self, String> {
+        let library = loader::open(path)?;
+        // SAFETY: it is called NVRTC.
+        unsafe { Nvrtc::of(library, path) }
+    }
+
+    /// # Safety
+    /// `library` is NVRTC.
+    unsafe fn of(library: Library, path: &Path) -> Result<Self, String> {
+        macro_rules! function {
+            ($name:literal) => {
+                // SAFETY: the caller vouches that the functions have nvrtc.h's types.
+                *unsafe { library.get($name) }.map_err(|error| loader::why(&error))?
+            };
+        }
+        let get_version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int = function!(b"nvrtcVersion\0");
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: nvrtcVersion writes two ints.
+        let code = unsafe { get_version(&raw mut major, &raw mut minor) };
+        Ok(Nvrtc {
+            version: checked_version(code, major, minor, path)?,
+            create: function!(b"nvrtcCreateProgram\0"),
+            compile: function!(b"nvrtcCompileProgram\0"),
+            ptx_size: function!(b"nvrtcGetPTXSize\0"),
+            ptx: function!(b"nvrtcGetPTX\0"),
+            log_size: function!(b"nvrtcGetProgramLogSize\0"),
+            log: function!(b"nvrtcGetProgramLog\0"),
+            destroy: function!(b"nvrtcDestroyProgram\0"),
+            error_string: function!(b"nvrtcGetErrorString\0"),
+            archs_count: function!(b"nvrtcGetNumSupportedArchs\0"),
+            archs: function!(b"nvrtcGetSupportedArchs\0"),
+            _library: library,
+        })
+    }
+
+    /// The virtual architectures that NVRTC compiles for; none if it does not say.
+    fn archs(&self) -> Vec<c_int> {
+        let mut count = 0;
+        // SAFETY: nvrtcGetNumSupportedArchs writes an int.
+        if unsafe { (self.archs_count)(&raw mut count) } != 0 {
+            return Vec::new();
+        }
+        let mut archs = vec![0; count.max(0) as usize];
+        // SAFETY: nvrtcGetSupportedArchs writes as many ints.
+        if unsafe { (self.archs)(archs.as_mut_ptr()) } != 0 {
+            return Vec::new();
+        }
+        archs
+    }
+
+    fn text(&self, program: Program, size: GetSize, text: GetText) -> String {
+        let mut len = 0;
+        // SAFETY: a live program; it writes a size, that of the text with its NUL.
+        if unsafe { size(program, &raw mut len) } != 0 || len == 0 {
+            return String::new();
+        }
+        let mut bytes = vec![0u8; len];
+        // SAFETY: a live program; it writes as many bytes.
+        if unsafe { text(program, bytes.as_mut_ptr().cast::<c_char>()) } != 0 {
+            return String::new();
+        }
+        bytes.truncate(bytes.iter().position(|&byte| byte == 0).unwrap_or(len));
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    fn error(&self, code: c_int) -> String {
+        // SAFETY: nvrtcGetErrorString returns a static string for every number.
+        let text = unsafe { (self.error_string)(code) };
+        // SAFETY: as said, it is a string with its NUL.
+        unsafe { std::ffi::CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    }
+
+    /// Compiles `source`, the text of kernel `name`, to PTX for this virtual architecture.
+    fn compile(&self, arch: c_int, name: &str, source: &str) -> Result<String, String> {
+        let option = CString::new(format!("--gpu-architecture=compute_{arch}")).expect("text without NUL");
+        let text = CString::new(source).map_err(|_| "its CUDA C++ holds a NUL".to_owned())?;
+        let file = CString::new(format!("{name}.cu")).expect("an identifier");
+        let mut program = std::ptr::null_mut();
+        // SAFETY: nvrtcCreateProgram reads two strings and writes a program.
+        let created = unsafe {
+            (self.create)(
+                &raw mut program,
+                text.as_ptr(),
+                file.as_ptr(),
+                0,
+                std::ptr::null(),
+                std::ptr::null(),
+            )
+        };
+        if created != 0 {
+            return Err(format!("NVRTC answered {}", self.error(created)));
+        }
+        // SAFETY: nvrtcCompileProgram takes a live program and as many strings as it is told.
+        let compiled = unsafe { (self.compile)(program, 1, &option.as_ptr()) };
+        let result = if compiled == 0 {
+            Ok(self.text(program, self.ptx_size, self.ptx))
+        } else {
+            let log = self.text(program, self.log_size, self.log);
+            Err(format!("NVRTC answered {}:\n{}", self.error(compiled), log.trim_end()))
+        };
+        // SAFETY: nvrtcDestroyProgram takes a live program, which is not used again.
+        unsafe { (self.destroy)(&raw mut program) };
+        result
+    }
+}
+
+/// Says whether NVRTC was found.
+pub(crate) fn is_present() -> bool {
+    nvrtc().is_ok()
+}
+
+/// Compiles `source`, the text of kernel `name`, to PTX for `context`'s device.
+///
+/// # Errors
+/// Why there is none: NVRTC is missing, or what it says about the source.
+pub(crate) fn compile(context: &Context, name: &str, source: &str) -> Result<String, String> {
+    let nvrtc = installed()?;
+    let (major, minor) = capability(context)?;
+    let ours = (major * 10 + minor) as c_int;
+    let archs = nvrtc.archs();
+    if let Some(&oldest) = archs.iter().min().filter(|oldest| **oldest > ours) {
+        return Err(format!(
+            "NVRTC {} compiles for compute capability {}.{} and newer, and cuda:{} ({}) has {major}.{minor}; set \
+             WARPLINE_NVRTC to an older one, or give the kernel ptx",
+            cuda_version(nvrtc.version),
+            oldest / 10,
+            oldest % 10,
+            context.ordinal,
+            context.name
+        ));
+    }
+    let known = archs.into_iter().filter(|&arch| arch <= ours).max();
+    nvrtc.compile(known.unwrap_or(ours), name, source)
+}
+
+/// Compiles `source`, the text of kernel `name`, to PTX for the newest devices that NVRTC knows.
+/// Needs no device.
+///
+/// # Errors
+/// `Unsupported` if NVRTC is missing, `InvalidArgument` with what it says about the source.
+pub fn compile_for_newest(name: &str, source: &str) -> warpline_driver::Result<String> {
+    use warpline_driver::{Error, ErrorKind};
+    let error = |kind| move |why: String| Error::new(kind, format!("{name}: {why}"));
+    let nvrtc = installed().map_err(error(ErrorKind::Unsupported))?;
+    // Where it does not say, one that every version of it knows.
+    let arch = nvrtc.archs().into_iter().max().unwrap_or(75);
+    nvrtc.compile(arch, name, source).map_err(error(ErrorKind::InvalidArgument))
+}
+
+fn installed() -> Result<&'static Nvrtc, String> {
+    nvrtc().map_err(|tried| {
+        format!(
+            "its device code is CUDA C++, and no NVRTC that could compile it was found: {tried}; install one, set WARPLINE_NVRTC to \
+             where it is, or give the kernel ptx"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stub_is_passed_over_and_comes_after_the_real_ones() {
+        let path = Path::new("/toolkit/lib64/stubs/libnvrtc.so");
+        assert_eq!(checked_version(0, 12, 4, path), Ok(12_040));
+        for (code, major) in [(0, 0), (11, 0), (11, 12)] {
+            let why = checked_version(code, major, 0, path).unwrap_err();
+            assert!(why.contains("stubs/libnvrtc.so does not say its version"), "{why}");
+        }
+        let names: Vec<_> = candidates().take(NAMES.len()).collect();
+        assert_eq!(names.last().unwrap(), Path::new("libnvrtc.so"));
+    }
+
+    #[test]
+    fn of_all_that_was_tried_it_is_said_what_is_wrong_with_it() {
+        // The second is there, and something else.
+        let paths = ["/nowhere/libnvrtc.so.13", "libc.so.6", "/nowhere/libnvrtc.so.12"].map(PathBuf::from);
+        let Err(tried) = search(Some("/nowhere/named".into()), paths, 12_040) else {
+            panic!("one was found")
+        };
+        let parts: Vec<_> = tried.split("; ").collect();
+        let expected =
+            ["/nowhere/named", "/nowhere/libnvrtc.so.13", "nvrtcVersion", "/nowhere/libnvrtc.so.12"];
+        assert_eq!(parts.len(), expected.len(), "{tried}");
+        assert!(parts.iter().zip(expected).all(|(part, text)| part.contains(text)), "{tried}");
+        assert_eq!([12_040, 13_010, 9_000].map(cuda_version), ["12.4", "13.1", "9.0"]);
+    }
+}

@@ -1,0 +1,153 @@
+//! The software CUDA driver, where it stands in for the real one: it runs the CPU forms of kernels.
+//!
+//! It says so by an entry point that no real driver has. Kernels are registered with it by name; arguments reach it through
+//! `kernelParams` alone, as they reach a device. Behind a kernel's own parameters come, for it only, how many elements each slice
+//! has, so that a CPU form gets slices of the right length; a real driver is given nothing but the kernel's own.
+
+use crate::api::optional;
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::fmt::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+use warpline_driver::DriverError;
+use warpline_driver::background::{self, Duty};
+use warpline_driver::kernel::{Arg, Args, Kernel, ParamKind};
+use warpline_driver::reentry::{self, Caller};
+
+#[repr(C)]
+struct SoftParam {
+    bytes: usize,
+    /// 0 a value, 1 a pointer that is read, 2 one that is written.
+    kind: u32,
+    element_bytes: u32,
+}
+
+#[repr(C)]
+struct SoftLaunch {
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared_bytes: u32,
+    reserved: u32,
+}
+
+type SoftTwin = unsafe extern "C" fn(*const *const c_void, *const SoftLaunch, *const c_void) -> c_int;
+
+#[repr(C)]
+struct SoftKernel {
+    name: *const c_char,
+    params: *const SoftParam,
+    param_count: usize,
+    extra_count: usize,
+    twin: SoftTwin,
+    user: *const c_void,
+}
+
+type Register = unsafe extern "C" fn(*const SoftKernel) -> c_int;
+
+fn door() -> Option<Register> {
+    static DOOR: OnceLock<Option<Register>> = OnceLock::new();
+    // SAFETY: who exports this name declares it so.
+    *DOOR.get_or_init(|| unsafe { optional("softcudaRegisterKernel") })
+}
+
+/// Whether it is the software CUDA driver that was found.
+#[inline]
+pub(crate) fn is_present() -> bool {
+    door().is_some()
+}
+
+/// Tells it of `kernel`, if it is there.
+pub(crate) fn register(kernel: &'static Kernel) -> Result<(), DriverError> {
+    let Some(register) = door() else { return Ok(()) };
+    let name = CString::new(kernel.name).expect("an identifier");
+    let params: Vec<SoftParam> = kernel.params.iter().map(|param| soft_param(param.kind)).collect();
+    let soft = SoftKernel {
+        name: name.as_ptr(),
+        params: params.as_ptr(),
+        param_count: params.len(),
+        extra_count: params.iter().filter(|param| param.kind > 0).count(),
+        twin: call,
+        user: std::ptr::from_ref(kernel).cast::<c_void>(),
+    };
+    // SAFETY: the entry point reads the description, whose parts live until it returns; `user` is static.
+    let code = unsafe { register(&raw const soft) };
+    if code == 0 {
+        return Ok(());
+    }
+    Err(DriverError::Refused(format!(
+        "{} cannot be registered with the software CUDA driver: error {code}",
+        kernel.name
+    )))
+}
+
+fn soft_param(kind: ParamKind) -> SoftParam {
+    match kind {
+        ParamKind::Scalar { bytes, .. } => SoftParam { bytes, kind: 0, element_bytes: 0 },
+        ParamKind::Slice { element_bytes, access, .. } => SoftParam {
+            bytes: 8,
+            kind: if access.writes() { 2 } else { 1 },
+            element_bytes: element_bytes as u32,
+        },
+    }
+}
+
+/// Runs the CPU form of the kernel that `user` is.
+unsafe extern "C" fn call(
+    params: *const *const c_void,
+    _launch: *const SoftLaunch,
+    user: *const c_void,
+) -> c_int {
+    // SAFETY: `user` is what `register` passed, a static kernel.
+    let kernel: &'static Kernel = unsafe { &*user.cast::<Kernel>() };
+    // SAFETY: there is a pointer for each parameter, to its bytes, and after them one for each slice, to its length.
+    let param = |i: usize| unsafe { *params.add(i) }.cast::<u8>();
+    let mut lens = kernel.params.len()..;
+    let args: Args = kernel
+        .params
+        .iter()
+        .enumerate()
+        .map(|(i, each)| {
+            let mut bits = [0u8; 8];
+            let bytes = each.kind.bytes_on_device();
+            // SAFETY: a parameter has at least its bytes, at most eight.
+            unsafe { std::ptr::copy_nonoverlapping(param(i), bits.as_mut_ptr(), bytes) };
+            let len = match each.kind {
+                ParamKind::Scalar { .. } => 0,
+                ParamKind::Slice { .. } => {
+                    let at = lens.next().expect("an endless range");
+                    // SAFETY: a length is eight bytes.
+                    unsafe { param(at).cast::<u64>().read_unaligned() }
+                }
+            };
+            Arg { bits: u64::from_ne_bytes(bits), len }
+        })
+        .collect();
+    let calling = reentry::calling(Caller::Twin);
+    // Its drops must not wait for a launch that waits for room behind it.
+    let duty = background::set_duty(Duty::Callback);
+    // SAFETY: the arguments are those of a launch of this kernel, whose memory the software driver has checked and keeps apart
+    // as streams order it: the twin's rules are kept as they are on the CPU device.
+    let done = catch_unwind(AssertUnwindSafe(|| unsafe { (kernel.twin)(&args) }));
+    background::set_duty(duty);
+    drop(calling);
+    match done {
+        Ok(()) => 0,
+        Err(panic) => {
+            crate::report::twin_panicked(kernel.name, &warpline_driver::message_of(panic));
+            1
+        }
+    }
+}
+
+/// A module with an entry of this kernel's parameters and nothing in it, for a kernel whose CUDA C++ nobody compiles here.
+pub(crate) fn skeleton(kernel: &Kernel) -> String {
+    let mut text =
+        format!(".version 8.0\n.target sm_60\n.address_size 64\n\n.visible .entry {}(", kernel.name);
+    for (i, param) in kernel.params.iter().enumerate() {
+        let comma = if i == 0 { "" } else { "," };
+        let bits = param.kind.bytes_on_device() * 8;
+        let _ = write!(text, "{comma}\n\t.param .u{bits} {}_param_{i}", kernel.name);
+    }
+    text += "\n)\n{\n\tret;\n}\n";
+    text
+}

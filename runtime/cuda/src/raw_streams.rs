@@ -1,0 +1,120 @@
+//! The driver's streams, pooled: none is ever destroyed, since one that is destroyed while others are torn down crashes.
+//!
+//! A stream comes with its completion word, which only grows: who leases it counts from where the last one stopped.
+
+use super::api::{Answer, CUstream, opened};
+use super::completion::events::PooledEvent;
+use super::completion::words::Word;
+use super::context::{Context, NON_BLOCKING};
+use super::work::capturing::Relaxed;
+use parking_lot::Mutex;
+use std::ffi::c_void;
+use warpline_driver::Priority;
+
+#[derive(Debug)]
+pub(crate) struct RawStream {
+    pub(crate) stream: CUstream,
+    /// None where the driver registers no memory.
+    pub(crate) word: Option<Word>,
+    /// The newest value that was or will be written to the word.
+    pub(crate) written: u64,
+    priority: i32,
+}
+
+// SAFETY: a stream may be used from any thread.
+unsafe impl Send for RawStream {}
+
+impl RawStream {
+    /// The same, to be given back while this one is being dropped.
+    pub(crate) fn taken(&self) -> Self {
+        RawStream { ..*self }
+    }
+
+    /// Another library's stream with a word of ours. The context is current.
+    pub(crate) fn lent(context: &'static Context, stream: *mut c_void) -> Self {
+        let stream = stream.cast();
+        let (word, written) = context.lent.take(context, stream);
+        RawStream { stream, word, written, priority: 0 }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct RawStreams {
+    /// The numbers of the lowest and the highest priority; the higher is the smaller number.
+    least: i32,
+    greatest: i32,
+    idle: Mutex<Vec<RawStream>>,
+    /// Those given back with work unfinished, and what says that it is over.
+    draining: Mutex<Vec<(RawStream, PooledEvent)>>,
+}
+
+impl Context {
+    /// A word for a stream. None if the driver gives none: the stream's markers are events then.
+    pub(crate) fn word(&'static self) -> Option<Word> {
+        if self.has_words.get() == Some(&false) { None } else { self.words.take(self).ok() }
+    }
+}
+
+impl RawStreams {
+    /// The context is current.
+    pub(crate) fn new() -> Answer<Self> {
+        let (mut least, mut greatest) = (0, 0);
+        // SAFETY: cuCtxGetStreamPriorityRange writes two ints.
+        unsafe { opened().cuCtxGetStreamPriorityRange(&raw mut least, &raw mut greatest) }?;
+        Ok(RawStreams { least, greatest, idle: Mutex::default(), draining: Mutex::default() })
+    }
+
+    fn number(&self, priority: Priority) -> i32 {
+        match priority {
+            Priority::Low => self.least,
+            // The priority of streams which everybody else makes.
+            Priority::Normal => 0,
+            Priority::High => self.greatest,
+        }
+    }
+
+    /// A stream on which nothing is unfinished. `context` is the one whose streams these are, and is current.
+    pub(crate) fn take(&self, context: &'static Context, priority: Priority) -> Answer<RawStream> {
+        let priority = self.number(priority);
+        self.collect()?;
+        let mut idle = self.idle.lock();
+        if let Some(at) = idle.iter().rposition(|raw| raw.priority == priority) {
+            return Ok(idle.swap_remove(at));
+        }
+        drop(idle);
+        let word = context.word();
+        let (_relaxed, mut stream) = (Relaxed::new(), std::ptr::null_mut());
+        // SAFETY: cuStreamCreateWithPriority writes a stream.
+        unsafe { opened().cuStreamCreateWithPriority(&raw mut stream, NON_BLOCKING, priority) }.inspect_err(
+            |_| {
+                if let Some(word) = word {
+                    context.words.give_back(word);
+                }
+            },
+        )?;
+        Ok(RawStream { stream, word, written: 0, priority })
+    }
+
+    /// Moves what has drained to the idle ones.
+    fn collect(&self) -> Answer {
+        let mut draining = self.draining.lock();
+        let mut at = 0;
+        while at < draining.len() {
+            if draining[at].1.query()? {
+                let (raw, _) = draining.swap_remove(at);
+                self.idle.lock().push(raw);
+            } else {
+                at += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a stream back. `until`: what stands for its unfinished work, if it has some.
+    pub(crate) fn give_back(&self, raw: RawStream, until: Option<PooledEvent>) {
+        match until {
+            None => self.idle.lock().push(raw),
+            Some(event) => self.draining.lock().push((raw, event)),
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Reports of what a CUDA device does differently, and why, through `tracing`.
+
+use warpline_driver::{Site, Ticket};
+
+pub(crate) fn no_completion_words(ordinal: u32, why: Option<String>) {
+    let why = why.unwrap_or_else(|| "the device does not write them, or not within a second".to_owned());
+    tracing::warn!(target: "warpline", device = ordinal, why, "no completion words; events are asked instead");
+}
+
+pub(crate) fn completion_word_lost(stream: &str) {
+    tracing::error!(target: "warpline", stream, "the stream is idle and its completion word does not say so; it completes by events now");
+}
+
+pub(crate) fn queue_is_full(first: bool, stream: &str) {
+    if first {
+        tracing::warn!(
+            target: "warpline",
+            stream,
+            "more than a thousand ops are in flight on one stream, about what the driver's queue takes; further calls block until it \
+             has room: limit the stream with max_in_flight and await room()"
+        );
+    }
+}
+
+pub(crate) fn no_profiler(why: &str) {
+    tracing::warn!(target: "warpline", why, "the profiler that is named cannot take part; it is shown no ranges of ops");
+}
+
+pub(crate) fn no_library(why: &str) {
+    tracing::info!(target: "warpline", why, "a library is not used; kernels of warpline's own run in its place");
+}
+
+/// What did the work of an op for which there is a library: the library, or the kernel of this name.
+pub(crate) fn which_ran(device: u32, stream: &str, ticket: Ticket, site: &Site, by: &str, why: &str) {
+    let (op, file, line) = (site.op(), site.location.file(), site.location.line());
+    tracing::debug!(target: "warpline", op, by, why, device, stream, ticket, file, line, "which ran");
+}
+
+pub(crate) fn subscriber_panicked() {
+    tracing::error!(target: "warpline", "a tracing subscriber panicked when it was told of an op");
+}
+
+pub(crate) fn twin_panicked(kernel: &str, why: &str) {
+    tracing::error!(target: "warpline", kernel, why, "the CPU form of a kernel panicked under the software CUDA driver");
+}

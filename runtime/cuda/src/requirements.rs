@@ -1,0 +1,204 @@
+//! The demands of device code on the driver and on the device: the oldest of both that are taken, and
+//! what to say where a kernel's code is too new for them.
+//!
+//! The kernels of this project come as PTX 8.0, which drivers for CUDA 12.0 load, with a text for
+//! `sm_60`. A driver below that would open devices and then refuse every kernel, and so would a
+//! device. Users' own code may ask for more: the driver is asked, and what it refuses is explained
+//! with the versions.
+
+use super::api::{Failed, opened};
+use super::context::{Context, attribute, name_of};
+use super::modules::functions::Function;
+use super::modules::library::driver_version;
+use std::ffi::c_int;
+use warpline_driver::kernel::{LaunchConfig, Target, head};
+
+/// The CUDA version of the oldest driver, and the first driver branch that has it (CUDA Toolkit
+/// Release Notes, "CUDA Toolkit and Corresponding Driver Versions").
+const DRIVER: (c_int, u32) = (12_000, 525);
+/// The compute capability of the oldest device: Pascal's.
+const DEVICE: (u32, u32) = (6, 0);
+/// `CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK`
+const MAX_THREADS: c_int = 0;
+/// The first compute capability with clusters of blocks (CUDA C++ Programming Guide, "Thread Block
+/// Clusters").
+const CLUSTERS: (u32, u32) = (9, 0);
+
+/// `13.1` for 13010.
+pub(crate) fn cuda_version(number: c_int) -> String {
+    format!("{}.{}", number / 1000, number % 1000 / 10)
+}
+
+/// Refuses a driver for a CUDA version before 12.0. One that does not say its version, which is 0,
+/// is taken.
+pub(crate) fn check_driver(version: c_int) -> Result<(), String> {
+    let (oldest, branch) = DRIVER;
+    if version == 0 || version >= oldest {
+        return Ok(());
+    }
+    Err(format!(
+        "the NVIDIA driver is for CUDA {}; Warpline needs one for CUDA {} ({branch}) or newer; update it",
+        cuda_version(version),
+        cuda_version(oldest)
+    ))
+}
+
+/// Refuses a device of a generation before Pascal. The driver is initialised, and has a device of
+/// that ordinal.
+pub(crate) fn check_device(ordinal: u32) -> Result<(), String> {
+    let mut device = 0;
+    // SAFETY: cuDeviceGet writes a device; the ordinal is below the count.
+    unsafe { opened().cuDeviceGet(&raw mut device, ordinal as c_int) }
+        .map_err(|failed| failed.to_string())?;
+    let number = |which| {
+        let mut value = 0;
+        // SAFETY: cuDeviceGetAttribute writes one int.
+        unsafe { opened().cuDeviceGetAttribute(&raw mut value, which, device) }
+            .map(|()| value as u32)
+            .map_err(|failed| failed.to_string())
+    };
+    let capability = (number(attribute::CAPABILITY_MAJOR)?, number(attribute::CAPABILITY_MINOR)?);
+    if capability >= DEVICE {
+        return Ok(());
+    }
+    let ((major, minor), (needed, dot)) = (capability, DEVICE);
+    let name = name_of(device).map_err(|failed| failed.to_string())?;
+    Err(format!(
+        "cuda:{ordinal} ({name}) has compute capability {major}.{minor}; Warpline needs {needed}.{dot} (Pascal) or newer; use \
+         another device"
+    ))
+}
+
+/// The compute capability of a device, (9, 0) for Hopper's.
+pub(crate) fn capability(context: &Context) -> Result<(u32, u32), String> {
+    let number = |which| context.attribute(which).map_err(|failed| failed.to_string());
+    Ok((number(attribute::CAPABILITY_MAJOR)? as u32, number(attribute::CAPABILITY_MINOR)? as u32))
+}
+
+/// Chooses the text for the newest target that a device runs. Where it runs none of them, or none
+/// says its target, that is the first, and the driver says what is wrong with it.
+pub(crate) fn choose(
+    texts: &'static [&'static str],
+    capability: (u32, u32),
+) -> Result<&'static str, &'static str> {
+    let targets = texts.iter().filter_map(|text| Some((head(text)?.target, *text)));
+    let runs = targets.filter(|(target, _)| target.runs_on(capability)).max_by_key(|(target, _)| *target);
+    runs.map(|(_, text)| text).or(texts.first().copied()).ok_or("it has no PTX text")
+}
+
+/// Puts the reason in front of `refused`, the driver's answer to loading `ptx`, where the driver or
+/// the device is too old for it.
+pub(crate) fn explain(context: &Context, ptx: &str, refused: String) -> String {
+    let (Some(head), Ok(capability)) = (head(ptx), capability(context)) else { return refused };
+    let reason = too_new_for_the_driver(head.version, driver_version())
+        .or_else(|| too_new_for_the_device(head.target, capability, context));
+    reason.map_or(refused.clone(), |reason| format!("{reason}: {refused}"))
+}
+
+fn too_new_for_the_driver((major, minor): (u32, u32), driver: c_int) -> Option<String> {
+    let needed = first_cuda_with((major, minor));
+    if driver == 0 || needed <= driver {
+        return None;
+    }
+    let (needed, driver) = (cuda_version(needed), cuda_version(driver));
+    Some(format!(
+        "its PTX is of version {major}.{minor}, which needs a driver for CUDA {needed} or newer, and this one is for CUDA \
+         {driver}; update the driver, or compile it with CUDA {driver} or older"
+    ))
+}
+
+/// The CUDA version whose drivers are the first to load a version of PTX, 12080 for 8.7; 0 before
+/// CUDA 11.
+///
+/// PTX ISA, "Release Notes", "PTX ISA Release History", as `cuda.bindings.utils` of cuda-python has
+/// it. CUDA 12.6 brought none.
+fn first_cuda_with(version: (u32, u32)) -> c_int {
+    match version {
+        (..=6, _) => 0,
+        (8, minor @ 6..) => 12_010 + 10 * minor as c_int,
+        (major, minor) => 1000 * (major as c_int + 4) + 10 * minor as c_int,
+    }
+}
+
+fn too_new_for_the_device(target: Target, capability: (u32, u32), context: &Context) -> Option<String> {
+    let (major, minor) = capability;
+    (!target.runs_on(capability)).then(|| {
+        format!(
+            "its PTX is for {target}, and cuda:{} ({}) has compute capability {major}.{minor}; compile it for \
+             compute_{major}{minor} or older",
+            context.ordinal, context.name
+        )
+    })
+}
+
+/// Explains why the driver refused a launch, where the device has no clusters or the kernel takes
+/// only smaller blocks.
+#[cold]
+pub(crate) fn explain_launch(
+    context: &Context,
+    config: &LaunchConfig,
+    function: Function,
+    failed: Failed,
+) -> Option<String> {
+    if failed.is_fault() || failed.code == Failed::OUT_OF_MEMORY {
+        return None;
+    }
+    let threads: u32 = config.block.iter().product();
+    if let Some(most) = max_threads(function).filter(|most| threads > *most) {
+        return Some(format!(
+            "blocks of {threads} threads, and its device code takes {most} at most on cuda:{}; launch smaller ones: {failed}",
+            context.ordinal
+        ));
+    }
+    config.cluster?;
+    let (major, minor) = capability(context).ok().filter(|capability| *capability < CLUSTERS)?;
+    Some(format!(
+        "clusters of blocks need compute capability {}.{}, and cuda:{} ({}) has {major}.{minor}; launch it without clusters",
+        CLUSTERS.0, CLUSTERS.1, context.ordinal, context.name
+    ))
+}
+
+/// Threads that a block of this function may have: what its code says with `.maxntid`, or its
+/// registers allow.
+fn max_threads(function: Function) -> Option<u32> {
+    let mut most = 0;
+    // SAFETY: cuFuncGetAttribute takes a live function and writes an int.
+    unsafe { opened().cuFuncGetAttribute(&raw mut most, MAX_THREADS, function.raw) }.ok()?;
+    Some(most as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drivers_from_525_on_are_taken() {
+        assert_eq!([0, 12_000, 13_010].map(check_driver), [const { Ok(()) }; 3]);
+        let text =
+            "the NVIDIA driver is for CUDA 11.8; Warpline needs one for CUDA 12.0 (525) or newer; update it";
+        assert_eq!(check_driver(11_080), Err(text.to_owned()));
+    }
+
+    #[test]
+    fn versions_of_ptx_come_with_versions_of_cuda() {
+        let first = [(6, 5), (7, 0), (7, 8), (8, 0), (8, 5), (8, 6), (8, 7), (8, 8), (9, 0), (9, 1)];
+        let expected = [0, 11_000, 11_080, 12_000, 12_050, 12_070, 12_080, 12_090, 13_000, 13_010];
+        assert_eq!(first.map(first_cuda_with), expected);
+        assert_eq!(too_new_for_the_driver((8, 0), 12_000), None);
+        assert_eq!(too_new_for_the_driver((9, 1), 0), None, "a driver that does not say");
+    }
+
+    #[test]
+    fn a_device_gets_the_newest_text_that_it_runs() {
+        const TEXTS: [&str; 4] = [
+            ".version 8.0\n.target sm_60\n",
+            ".version 8.0\n.target sm_90a\n",
+            ".version 8.0\n.target sm_70\n",
+            "no PTX",
+        ];
+        let chosen = [(6, 0), (6, 1), (7, 0), (8, 9), (9, 0), (10, 0)].map(|of| choose(&TEXTS, of));
+        assert_eq!(chosen, [0, 0, 2, 2, 1, 2].map(|index: usize| Ok(TEXTS[index])));
+        assert_eq!(choose(&TEXTS, (5, 2)), Ok(TEXTS[0]), "the driver says what is wrong");
+        assert_eq!(choose(&["no PTX"], (8, 0)), Ok("no PTX"));
+    }
+}

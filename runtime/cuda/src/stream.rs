@@ -1,0 +1,487 @@
+//! A CUDA stream: submissions become driver calls under the stream's lock, and markers tell how far the device is.
+//!
+//! # Rules
+//! 1. A submission is one driver call, or none where there is nothing to do (fills of eight bytes may be more); a marker is one
+//!    more.
+//! 2. A call that fails leaves nothing behind, and its ticket is free. A sticky error is the context's death.
+//! 3. A marker that fails leaves tickets that nobody would reach: the stream is given up with that error and takes nothing more.
+//!    What it keeps is let go when it is idle.
+//! 4. Dropping gives the raw stream back; work on it still runs, and the next lease begins after it.
+
+use super::api::{Answer, opened};
+use super::completion::reactor;
+use super::completion::track::{Parts, Track};
+use super::context::Context;
+use super::modules::functions::{Function, no_such_shared};
+use super::modules::library;
+use super::profiling::nvtx;
+use super::profiling::spans::{Begun, Spans};
+use super::raw_streams::RawStream;
+use super::requirements;
+use super::work::capturing::{LEFT_CAPTURING, OWNER_CAPTURES, Relaxed, is_captured};
+use super::work::copy;
+use super::work::foreign::Enqueuing;
+use super::work::gate::Gates;
+use super::work::graph::Executable;
+use super::work::host_fn;
+use super::work::launch;
+use super::work::refused::Refused;
+use super::work::wait::alive;
+use std::any::Any;
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::time::{Duration, Instant};
+use warpline_driver::background::{self, Duty};
+use warpline_driver::kernel::{Kernel, Library};
+use warpline_driver::timeline::{Progress, Ticket, Timeline};
+use warpline_driver::{
+    Command, Copy, CopyKind, DeviceId, DriverError, DriverEvent, DriverStream, Error, ErrorKind, Health,
+    HostFn, Launch, RawHandle, Site, StreamOptions, Submission, WakeUp,
+};
+
+/// Kernels that a stream remembers, so that a launch takes no lock to find its function.
+const REMEMBERED: usize = 8;
+/// How often a stream looks whether so much is in flight that the driver's queue may be full: it takes about a thousand.
+const DEPTH: u64 = 1024;
+/// How long a poll spins with [`WakeUp::LowLatency`]: about a small kernel and its word.
+const LOW_LATENCY_SPIN: Duration = Duration::from_micros(20);
+
+pub(crate) struct CudaStream {
+    pub(crate) track: Arc<Track>,
+    pub(crate) timeline: Arc<Timeline>,
+    pub(crate) raw: RawStream,
+    pub(crate) gates: Gates,
+    submitted: AtomicU64,
+    functions: UnsafeCell<[(usize, Option<Function>); REMEMBERED]>,
+}
+
+// SAFETY: the raw handle may be used from any thread; `functions` is touched by `submit` alone, which one caller at a time calls.
+unsafe impl Send for CudaStream {}
+// SAFETY: as above.
+unsafe impl Sync for CudaStream {}
+
+/// How a stream's markers are written and how eagerly they are looked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Completing {
+    pub(crate) wake_up: WakeUp,
+    pub(crate) by_events: bool,
+}
+
+impl CudaStream {
+    /// A stream of `context`, from its pool or borrowed, whose progress goes to `timeline`.
+    pub(crate) fn new(
+        context: &'static Context,
+        health: Arc<Health>,
+        completing: Completing,
+        options: &StreamOptions,
+        timeline: Arc<Timeline>,
+    ) -> Answer<Self> {
+        let entered = context.enter()?;
+        let raw = match options.borrowed {
+            Some(lent) => RawStream::lent(context, lent.as_ptr()),
+            None => context.streams.take(context, options.priority)?,
+        };
+        drop(entered);
+        let parts = Parts {
+            context,
+            label: options.label.clone(),
+            health,
+            stream: raw.stream,
+            borrowed: options.borrowed.is_some(),
+            word: raw.word,
+            base: raw.written,
+            wake_up: completing.wake_up,
+            by_events: completing.by_events,
+            spans: Spans::new(options.runtime, options.key),
+        };
+        Ok(CudaStream {
+            track: Track::new(parts, &timeline),
+            timeline,
+            raw,
+            gates: Gates::default(),
+            submitted: AtomicU64::new(0),
+            functions: UnsafeCell::new([(0, None); REMEMBERED]),
+        })
+    }
+
+    /// Gates on it that nobody has opened.
+    pub(crate) fn closed_gates(&self) -> usize {
+        self.gates.closed()
+    }
+
+    pub(crate) fn context(&self) -> &'static Context {
+        self.track.context
+    }
+
+    #[inline(never)]
+    fn perform(&self, command: Command, ticket: Ticket, site: Site) -> Result<(), Refused> {
+        let stream = self.raw.stream;
+        match command {
+            Command::Launch(launch) => self.launch(&launch, ticket, site),
+            Command::Graph(graph) => {
+                Ok(graph.downcast_ref::<Executable>().expect("a graph of this driver").launch(stream)?)
+            }
+            Command::Copy(copy) if copy.width_bytes == 0 || copy.height == 0 => Ok(()),
+            Command::Copy(copy) => match copy.kind {
+                CopyKind::Peer { source, destination } => self.copy_peer(&copy, source, destination),
+                _ => Ok(copy::copy(&copy, stream)?),
+            },
+            Command::Fill(fill) if fill.width_bytes == 0 || fill.height == 0 => Ok(()),
+            Command::Fill(fill) => match copy::fill(&fill, stream) {
+                Ok(()) => Ok(()),
+                Err((enqueued, failed)) => {
+                    if enqueued > 0 && !self.context().is_killed_by(failed, None) {
+                        return Err(DriverError::Halfway(failed.to_string()).into());
+                    }
+                    Err(failed.into())
+                }
+            },
+            Command::Wait(point) => self.wait(&point, ticket, site, true),
+            Command::Edge(point) => self.wait(&point, ticket, site, false),
+            Command::Elided => Ok(()),
+            Command::Call(function) => Ok(self.call(function, ticket, site)?),
+            Command::Stamp(stamp) => {
+                stamp.mark(Arc::new(self.context().timed_events.record(self.context(), stream)?));
+                Ok(())
+            }
+            Command::Foreign => Ok(()),
+        }
+    }
+
+    /// Copies where an end or both are on other devices. Whose error a call answers with is not
+    /// known: each device is asked.
+    #[cold]
+    fn copy_peer(&self, copy: &Copy, source: DeviceId, destination: DeviceId) -> Result<(), Refused> {
+        let [source, destination] =
+            [source, destination].map(|id| Context::of(id.ordinal()).map_err(DriverError::Refused));
+        let (source, destination) = (source?, destination?);
+        let others = || [source, destination].into_iter().filter(|end| !self.is_on(end));
+        others().try_for_each(alive)?;
+        copy::copy_peer(copy, self.context(), source, destination, self.raw.stream).inspect_err(|_| {
+            for end in others() {
+                let _ = end.look_after();
+            }
+        })?;
+        Ok(())
+    }
+
+    #[inline]
+    fn launch(&self, launch: &Launch, ticket: Ticket, site: Site) -> Result<(), Refused> {
+        if let Some(library) = launch.kernel.library
+            && self.ask(library, launch, ticket, site)?
+        {
+            return Ok(());
+        }
+        self.launch_kernel(launch)
+    }
+
+    fn ask(
+        &self,
+        library: &Library,
+        launch: &Launch,
+        ticket: Ticket,
+        site: Site,
+    ) -> Result<bool, DriverError> {
+        let (context, label, workspace) =
+            (self.context(), self.track.label(), launch.workspace.as_deref().copied());
+        let (stream, handles) = (self.raw.stream.cast(), &context.handles);
+        library::enqueue(
+            library,
+            launch,
+            &library::Target {
+                context,
+                stream,
+                label,
+                ticket,
+                site,
+                workspace,
+                handles,
+                // One that was lent and is captured has refused the op before.
+                may_make: true,
+                driver: self,
+            },
+        )
+    }
+
+    /// Enqueues the kernel's device code.
+    #[inline]
+    pub(crate) fn launch_kernel(&self, launch: &Launch) -> Result<(), Refused> {
+        let function = self.function(launch.kernel)?;
+        let bytes = launch.config.shared_bytes;
+        if let Err(failed) = self.context().functions.allow_shared(function, bytes) {
+            if failed.is_fault() {
+                return Err(failed.into());
+            }
+            return Err(no_such_shared(self.context(), launch.kernel, bytes, failed).into());
+        }
+        launch::launch(launch, function, self.raw.stream).map_err(|failed| {
+            let why = requirements::explain_launch(self.context(), &launch.config, function, failed);
+            why.map_or(failed.into(), |why| DriverError::Refused(why).into())
+        })
+    }
+
+    #[inline]
+    fn function(&self, kernel: &'static Kernel) -> Result<Function, DriverError> {
+        let key = std::ptr::from_ref(kernel) as usize;
+        // SAFETY: only `submit` comes here, and its contract is one caller at a time.
+        let slot = unsafe { &mut (*self.functions.get())[(key / align_of::<Kernel>()) % REMEMBERED] };
+        if let (known, Some(function)) = *slot
+            && known == key
+        {
+            return Ok(function);
+        }
+        let function = self.context().functions.of(self.context(), kernel)?;
+        *slot = (key, Some(function));
+        Ok(function)
+    }
+
+    /// Ends a traced op, with a marker of its own and the reactor's attention.
+    #[cold]
+    fn trace(&self, begun: Begun, ticket: Ticket, site: Site) {
+        let spans = &self.track.spans;
+        let traced = spans.end(self.context(), self.raw.stream, begun, ticket, site);
+        if let Err(failed) = traced.and_then(|()| self.track.mark(ticket)) {
+            self.context().note_failure(failed);
+        }
+        fence(Ordering::SeqCst);
+        self.track.wanted();
+    }
+
+    pub(crate) fn call(&self, function: HostFn, ticket: Ticket, site: Site) -> Answer {
+        host_fn::enqueue(self.raw.stream, &self.track, site, ticket, function)
+    }
+
+    /// Each op is waited for: what fails is this one. A call that fails for another reason says nothing of the op, which is on
+    /// the stream.
+    #[cold]
+    fn block(&self, ticket: Ticket, site: Site) -> Result<(), DriverError> {
+        let _relaxed = Relaxed::new();
+        // SAFETY: cuStreamSynchronize takes a live stream.
+        match unsafe { opened().cuStreamSynchronize(self.raw.stream) } {
+            Err(failed) => {
+                let error = self.refused(Refused::Call(failed), ticket, site);
+                if self.context().death().is_some() { Err(error) } else { Ok(()) }
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+}
+
+// SAFETY: the driver runs a stream's work in order, and the word is written behind it.
+unsafe impl DriverStream for CudaStream {
+    #[inline]
+    unsafe fn submit(&self, work: Submission) -> Result<(), DriverError> {
+        let (ticket, site) = (work.ticket, work.site);
+        let is_edge = matches!(work.command, Command::Edge(_));
+        let is_foreign = matches!(work.command, Command::Foreign);
+        if let Some(error) = self.timeline.fault() {
+            work.command.drop_elsewhere();
+            return Err(DriverError::Refused(error.to_string()));
+        }
+        let entered = match self.context().enter() {
+            Ok(entered) => entered,
+            Err(failed) => {
+                work.command.drop_elsewhere();
+                return Err(self.refused(Refused::Call(failed), ticket, site));
+            }
+        };
+        if self.track.borrowed {
+            let refused = match is_captured(self.raw.stream) {
+                Ok(false) => None,
+                Ok(true) => Some(DriverError::Captured(OWNER_CAPTURES.into()).into()),
+                Err(failed) => Some(Refused::Call(failed)),
+            };
+            if let Some(refused) = refused {
+                work.command.drop_elsewhere();
+                return Err(self.refused(refused, ticket, site));
+            }
+        }
+        // Foreign work is enqueued after this, in a turn of its own.
+        let (begun, _range) = match &work.command {
+            Command::Foreign | Command::Edge(_) | Command::Elided => (None, None),
+            command => (
+                Spans::begin(self.context(), self.raw.stream, command),
+                nvtx::range(site, self.track.label(), ticket),
+            ),
+        };
+        let waited_for = self.context().blocking
+            && matches!(
+                work.command,
+                Command::Launch(_) | Command::Graph(_) | Command::Copy(_) | Command::Fill(_)
+            );
+        // Noted before it starts, since others may find the context dead as soon as it has.
+        let _noted = waited_for.then(|| self.context().wait_for(self.track.label(), ticket, site));
+        let performed = match &work.command {
+            // Where it stands: it is large.
+            Command::Launch(launch) => self.launch(launch, ticket, site),
+            _ => self.perform(work.command, ticket, site),
+        };
+        let performed = performed.map_err(|why| self.refused(why, ticket, site));
+        if !matches!(performed, Ok(()) | Err(DriverError::Halfway(_))) {
+            return performed;
+        }
+        if is_edge {
+            return performed;
+        }
+        self.track.recent.note(ticket, site);
+        self.submitted.store(ticket, Ordering::Relaxed);
+        if let Some(begun) = begun {
+            self.trace(begun, ticket, site);
+        }
+        if waited_for {
+            self.block(ticket, site)?;
+        }
+        if self.track.borrowed
+            && !is_foreign
+            && let Err(failed) = self.track.mark(ticket)
+        {
+            self.give_up(ticket, failed);
+        }
+        drop(entered);
+        if ticket.is_multiple_of(DEPTH) && ticket - self.track.passed() >= DEPTH {
+            let (first, label) = (self.context().tell_of_full_queue(), self.track.label().to_owned());
+            // Subscribers are not to run under a stream's lock.
+            warpline_driver::background::detach(move || crate::report::queue_is_full(first, &label));
+        }
+        performed
+    }
+
+    #[inline]
+    fn signal(&self, ticket: Ticket) {
+        if self.track.may_be_captured() && self.timeline.fault().is_some() {
+            return;
+        }
+        let marked = self.context().enter().and_then(|_entered| self.track.mark(ticket));
+        if let Err(failed) = marked {
+            self.give_up(ticket, failed);
+        }
+    }
+
+    #[inline]
+    fn wait_briefly(&self, ticket: Ticket) -> bool {
+        // The device may have been through before the marker was asked for.
+        if self.timeline.settle(ticket) || self.track.wake_up != WakeUp::LowLatency {
+            return self.timeline.reached(ticket);
+        }
+        let since = Instant::now();
+        while since.elapsed() < LOW_LATENCY_SPIN {
+            std::hint::spin_loop();
+            if self.timeline.settle(ticket) {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn may_signal(&self) -> bool {
+        background::duty() != Duty::Callback
+    }
+
+    fn record(&self) -> Result<Option<DriverEvent>, DriverError> {
+        let context = self.context();
+        let recorded = context.enter().and_then(|_entered| {
+            if self.track.borrowed && is_captured(self.raw.stream)? {
+                // The host holds what waits for this place.
+                return Ok(None);
+            }
+            context.events.record(context, self.raw.stream).map(Some)
+        });
+        recorded.map(|event| event.map(|event| Arc::new(event) as DriverEvent)).map_err(|failed| {
+            context.is_killed_by(failed, None);
+            context.driver_error(failed)
+        })
+    }
+
+    fn raw(&self) -> Option<RawHandle> {
+        Some(RawHandle::new(self.raw.stream))
+    }
+
+    fn make_current(&self) -> Result<Box<dyn Any>, DriverError> {
+        let entered = self.context().enter().map_err(|failed| self.context().driver_error(failed))?;
+        Ok(Box::new(entered))
+    }
+
+    fn foreign_begins(&self, ticket: Ticket, site: Site) -> Box<dyn Any> {
+        Box::new(Enqueuing::begin(&self.track, self.raw.stream, ticket, site))
+    }
+
+    fn marks_every_op(&self) -> bool {
+        self.track.borrowed
+    }
+
+    fn foreign_ends(&self) -> Result<(), DriverError> {
+        let stream = self.raw.stream;
+        // A stream that does not answer has failed otherwise, which its marker will tell.
+        if !self.context().enter().is_ok_and(|_entered| is_captured(stream) == Ok(true)) {
+            return Ok(());
+        }
+        self.track.is_left_capturing();
+        let error = DriverError::Captured(LEFT_CAPTURING.into());
+        let what = format!("stream \"{}\" of cuda:{}: {error}", self.track.label(), self.context().ordinal);
+        self.timeline.give_up(Error::new(ErrorKind::Captured, what));
+        reactor::wake_timeline(self.timeline.clone());
+        Err(error)
+    }
+
+    fn call_now(&self, site: Site, function: HostFn) -> Result<(), DriverError> {
+        let context = self.context();
+        let ticket = self.submitted.load(Ordering::Relaxed);
+        context.enter().and_then(|_entered| self.call(function, ticket, site)).map_err(|failed| {
+            context.is_killed_by(failed, None);
+            context.driver_error(failed)
+        })
+    }
+}
+
+impl Drop for CudaStream {
+    fn drop(&mut self) {
+        let context = self.context();
+        if warpline_driver::process::is_ending()
+            || context.death().is_some()
+            || self.timeline.fault().is_some()
+        {
+            return;
+        }
+        let mut raw = self.raw.taken();
+        raw.written = self.track.value(self.track.marked());
+        self.gates.collect(&self.track);
+        if self.track.borrowed {
+            // The word alone is ours. If its last write has arrived, the stream's next borrower
+            // continues with it.
+            if let Some(word) = raw.word
+                && word.host.load(Ordering::Acquire) == raw.written
+            {
+                self.track.word_goes();
+                context.lent.give_back(raw.stream, word, raw.written);
+            }
+            return;
+        }
+        let submitted = self.submitted.load(Ordering::Relaxed);
+        let until = if self.track.passed() >= submitted {
+            None
+        } else if background::duty() == Duty::Callback {
+            // Dropped by a host function: nobody gets it again.
+            return;
+        } else {
+            let event = context.enter().and_then(|_entered| context.events.record(context, raw.stream));
+            match event {
+                Ok(event) => Some(event),
+                // Without knowing when it is idle, nobody gets it again.
+                Err(_) => return,
+            }
+        };
+        context.streams.give_back(raw, until);
+    }
+}
+
+impl fmt::Debug for CudaStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CudaStream")
+            .field("device", &self.context().ordinal)
+            .field("label", &self.track.label())
+            .field("timeline", &self.timeline)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,88 @@
+//! Host functions in stream order: called by a thread of the driver's, which may not call the driver.
+//!
+//! A function, and the drop of what it owns, may still let go of streams and buffers. What that needs of the driver is done by
+//! another thread: markers by who holds the stream's lock ([`DriverStream::may_signal`](warpline_driver::DriverStream)), the end of
+//! memory by `background`. What else would reach the driver from here is refused ([`Context::enter`](crate::context::Context)).
+
+use crate::api::{Answer, CUstream, opened};
+use crate::completion::reactor;
+use crate::completion::track::Track;
+use parking_lot::Mutex;
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use warpline_driver::background::{self, Duty};
+use warpline_driver::reentry::{self, Caller};
+use warpline_driver::timeline::Ticket;
+use warpline_driver::{Error, ErrorKind, HostFn, Site};
+
+/// A host function on its way. The driver holds one reference until it has called it, which it never does on a dead context.
+pub(crate) struct Job {
+    function: Mutex<Option<HostFn>>,
+    track: Arc<Track>,
+    site: Site,
+    ticket: Ticket,
+}
+
+impl std::fmt::Debug for Job {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Job({})", self.site)
+    }
+}
+
+impl Job {
+    /// Drops the function uncalled.
+    pub(crate) fn forget(&self) {
+        let function = self.function.lock().take();
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(function)));
+    }
+}
+
+/// Enqueues `function`. The context is current.
+pub(crate) fn enqueue(
+    stream: CUstream,
+    track: &Arc<Track>,
+    site: Site,
+    ticket: Ticket,
+    function: HostFn,
+) -> Answer {
+    let job = Arc::new(Job { function: Mutex::new(Some(function)), track: track.clone(), site, ticket });
+    let data = Arc::into_raw(job.clone());
+    // SAFETY: cuLaunchHostFunc takes a live stream and data that the function may use when it is called: a reference of its
+    // own.
+    let launched = unsafe { opened().cuLaunchHostFunc(stream, call, data.cast_mut().cast::<c_void>()) };
+    match launched {
+        Ok(()) => track.holds_job(&job),
+        Err(_) => {
+            // SAFETY: `from_raw` takes back what `into_raw` gave; the driver did not take it.
+            drop(unsafe { Arc::from_raw(data) });
+            background::detach(move || job.forget());
+        }
+    }
+    launched
+}
+
+unsafe extern "C" fn call(data: *mut c_void) {
+    // SAFETY: `data` is the reference that `enqueue` gave away; the driver calls once.
+    let job = unsafe { Arc::from_raw(data.cast_const().cast::<Job>()) };
+    let Some(HostFn(function)) = job.function.lock().take() else { return };
+    let before = background::set_duty(Duty::Callback);
+    let calling = reentry::calling(Caller::HostFunction);
+    let outcome = catch_unwind(AssertUnwindSafe(function));
+    drop(calling);
+    background::set_duty(before);
+    let Err(panic) = outcome else { return };
+    let why = warpline_driver::message_of(panic);
+    let error = Error::new(
+        ErrorKind::Fault,
+        format!(
+            "{}: panicked: {why}; cuda:{} accepts no more work in this runtime",
+            crate::faults::fault::named(job.site, job.track.label(), job.ticket),
+            job.track.context.ordinal
+        ),
+    );
+    // Before this returns: nothing that comes after the function has run yet, on whatever stream.
+    job.track.fail_device(job.ticket, error);
+    // Wakers are not for this thread: they may call the driver.
+    reactor::wake(job.track.health().clone());
+}

@@ -1,0 +1,123 @@
+//! Waits of one stream for another: by an event, and by a gate where none could be recorded.
+
+use super::refused::Refused;
+use crate::api::opened;
+use crate::completion::events::PooledEvent;
+use crate::context::{Context, followed_by};
+use crate::faults::dependents::Dependent;
+use crate::stream::CudaStream;
+use std::sync::Arc;
+use warpline_driver::timeline::Ticket;
+use warpline_driver::{DriverError, Point, Site};
+
+/// Refuses what needs a device that has failed.
+pub(crate) fn alive(context: &'static Context) -> Result<(), DriverError> {
+    match context.fault() {
+        None => Ok(()),
+        Some(fault) => {
+            Err(DriverError::Refused(format!("it needs cuda:{}, which failed: {fault}", context.ordinal)))
+        }
+    }
+}
+
+impl CudaStream {
+    /// `is_op`: whether the wait is all of its ticket's work. Else that work follows, and only the
+    /// marker behind it says that the wait is over.
+    pub(crate) fn wait(&self, point: &Point, ticket: Ticket, site: Site, is_op: bool) -> Result<(), Refused> {
+        if let Some(event) = &point.event {
+            let event = event.downcast_ref::<PooledEvent>().expect("an event of this driver");
+            let awaited = self.device_of(event);
+            if let Some(awaited) = awaited {
+                self.comes_to_wait(awaited, ticket)?;
+            }
+            // SAFETY: cuStreamWaitEvent takes a live stream and a live event, of whatever context.
+            unsafe { opened().cuStreamWaitEvent(self.raw.stream, event.raw(), 0) }.inspect_err(|_| {
+                let _ = awaited.map(Context::look_after);
+            })?;
+            if let Some(awaited) = awaited {
+                self.depend_on(awaited, point, ticket, site, is_op);
+            }
+            return Ok(());
+        }
+        if point.timeline.reached(point.ticket) {
+            return Ok(());
+        }
+        self.hold(point, ticket, site, is_op)
+    }
+
+    /// Holds the stream until the host finds that `point` is reached: a gate's, or that of a stream whose event could not be recorded.
+    #[cold]
+    pub(crate) fn hold(&self, point: &Point, ticket: Ticket, site: Site, is_op: bool) -> Result<(), Refused> {
+        let awaited = followed_by(&point.timeline);
+        let elsewhere = awaited.as_ref().map(|track| track.context).filter(|context| !self.is_on(context));
+        if let Some(elsewhere) = elsewhere {
+            self.comes_to_wait(elsewhere, ticket)?;
+        }
+        if self.context().has_words.get() == Some(&true) {
+            self.gates.hold(&self.track, self.raw.stream, ticket, &point.timeline, point.ticket)?;
+        } else {
+            let (timeline, until) = (&point.timeline, point.ticket);
+            let waits =
+                self.gates.hold_by_call(self.context(), ticket, timeline, until, awaited.is_some())?;
+            self.call(waits, ticket, site)?;
+        }
+        if let Some(elsewhere) = elsewhere {
+            self.depend_on(elsewhere, point, ticket, site, is_op);
+        }
+        Ok(())
+    }
+
+    /// The device whose event that is, if it is another.
+    #[inline]
+    pub(crate) fn device_of(&self, event: &PooledEvent) -> Option<&'static Context> {
+        let context = event.context();
+        (!self.is_on(context)).then_some(context)
+    }
+
+    pub(crate) fn is_on(&self, context: &Context) -> bool {
+        std::ptr::eq(context, self.context())
+    }
+
+    /// Before a wait for another device, which is to stand between two markers.
+    #[cold]
+    pub(crate) fn comes_to_wait(&self, awaited: &'static Context, ticket: Ticket) -> Result<(), Refused> {
+        alive(awaited)?;
+        Ok(self.track.mark(ticket - 1)?)
+    }
+
+    /// After it.
+    #[cold]
+    pub(crate) fn depend_on(
+        &self,
+        awaited: &'static Context,
+        point: &Point,
+        ticket: Ticket,
+        site: Site,
+        is_op: bool,
+    ) {
+        if is_op && let Err(failed) = self.track.mark(ticket) {
+            // Whoever needs the next one finds out.
+            self.context().note_failure(failed);
+        }
+        // Streams wait for others of their runtime only, so it is the one health of that device.
+        let Some(followed) = awaited.followed_by(&point.timeline) else { return };
+        let health = followed.health();
+        self.context().depends_on.add(awaited);
+        awaited.add_dependent(Dependent {
+            health: health.clone(),
+            waiting: Arc::downgrade(&self.track),
+            ticket,
+            site,
+            awaited: Arc::downgrade(&point.timeline),
+            until: point.ticket,
+            stands_since: None,
+            completed: 0,
+        });
+        // It may have failed before it knew of us.
+        if awaited.fault().is_some() {
+            awaited.settle_dependents();
+        } else if let Some(why) = health.fault() {
+            awaited.fail_dependents(health, why);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Device names: `cpu`, `cpu:1`, `cuda:0`.
+
+use crate::error::{Error, ErrorKind};
+use std::fmt;
+use std::str::FromStr;
+
+/// Which device: a backend and an ordinal. `cpu` is `cpu:0`, `cuda` is `cuda:0`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum DeviceId {
+    /// A CPU device. `cpu:0` is the host's own; `cpu:1` and on are virtual ones that stand in for GPUs.
+    Cpu(u32),
+    /// A CUDA device.
+    Cuda(u32),
+    /// A device of a driver that is not part of Warpline.
+    Other {
+        /// The name of its backend, which is in every error: `tpu` for `tpu:0`.
+        backend: &'static str,
+        /// Which of its devices.
+        ordinal: u32,
+    },
+}
+
+impl DeviceId {
+    /// The number behind the colon.
+    pub const fn ordinal(self) -> u32 {
+        match self {
+            DeviceId::Cpu(n) | DeviceId::Cuda(n) => n,
+            DeviceId::Other { ordinal, .. } => ordinal,
+        }
+    }
+
+    /// The name before the colon. Devices of one backend copy to each other, and use each other's
+    /// page-locked memory.
+    pub const fn backend(self) -> &'static str {
+        match self {
+            DeviceId::Cpu(_) => "cpu",
+            DeviceId::Cuda(_) => "cuda",
+            DeviceId::Other { backend, .. } => backend,
+        }
+    }
+}
+
+impl fmt::Display for DeviceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.backend(), self.ordinal())
+    }
+}
+
+impl FromStr for DeviceId {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let invalid = || {
+            Error::new(
+                ErrorKind::InvalidName,
+                format!("\"{text}\" is not a device: expected \"cpu\", \"cpu:N\", \"cuda\" or \"cuda:N\""),
+            )
+        };
+        let (backend, ordinal) = match text.split_once(':') {
+            // `parse` would also take "+1".
+            Some((backend, n)) if n.bytes().all(|b| b.is_ascii_digit()) => {
+                (backend, n.parse().map_err(|_| invalid())?)
+            }
+            Some(_) => return Err(invalid()),
+            None => (text, 0),
+        };
+        match backend {
+            "cpu" => Ok(DeviceId::Cpu(ordinal)),
+            "cuda" => Ok(DeviceId::Cuda(ordinal)),
+            _ => Err(invalid()),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Compares a kernel's device code with its declaration.
+//!
+//! Called by the first launch of a kernel on any device, so that tests on the CPU device notice
+//! device code that a GPU would refuse, and by the CUDA driver, which loads code without a launch
+//! as well.
+
+use super::cuda_text::difference_in_cuda;
+use super::ptx::{entry_names, entry_params};
+use super::{Kernel, ParamKind, Source};
+use crate::error::{Error, ErrorKind, Result};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Notes that a kernel's device code agrees with its declaration. Only [`kernel!`](crate::kernel!)
+/// makes one.
+///
+/// Not a field of [`Kernel`] itself, whose other fields constants may read.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Compared(AtomicBool);
+
+impl Compared {
+    #[doc(hidden)]
+    pub const fn not_yet() -> Self {
+        Compared(AtomicBool::new(false))
+    }
+}
+
+impl Kernel {
+    /// Compares the device code with the declaration, until it has agreed once.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) where they differ.
+    #[inline]
+    pub fn check_device_code(&self) -> Result<()> {
+        if self.compared.0.load(Ordering::Relaxed) { Ok(()) } else { self.compare_device_code() }
+    }
+
+    #[cold]
+    fn compare_device_code(&self) -> Result<()> {
+        let difference = match self.source {
+            Source::Ptx(texts) => texts.iter().find_map(|text| difference_in_ptx(self, text)),
+            Source::Cuda(text) => difference_in_cuda(self, text),
+            Source::Image(_) | Source::None => None,
+        };
+        match difference {
+            Some(why) => Err(Error::new(ErrorKind::InvalidArgument, format!("{}: {why}", self.name))),
+            None => {
+                self.compared.0.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+        }
+    }
+}
+impl Kernel {
+    /// Compares the device code with the declaration, after `compile` has made PTX of it if it is CUDA C++: of a kernel's name and
+    /// its text.
+    pub fn check_compiled(&self, compile: impl FnOnce(&str, &str) -> Result<String>) -> Result<()> {
+        let error = |kind, why: &str| Err(Error::new(kind, format!("{}: {why}", self.name)));
+        match self.source {
+            Source::Ptx(_) => self.compare_device_code(),
+            Source::Cuda(text) => {
+                // First, as it needs no compiler.
+                self.compare_device_code()?;
+                let ptx = compile(self.name, text)?;
+                match difference_in_ptx(self, &ptx) {
+                    Some(why) => error(ErrorKind::InvalidArgument, &why),
+                    None => Ok(()),
+                }
+            }
+            Source::Image(_) => error(
+                ErrorKind::Unsupported,
+                "its device code is an image, which does not say what parameters it takes; give the kernel cuda or ptx",
+            ),
+            Source::None => {
+                error(ErrorKind::InvalidArgument, "it has no device code to check; give it cuda or ptx")
+            }
+        }
+    }
+}
+
+/// Says how the entry of `kernel` in this PTX differs from the declaration, and what to do about
+/// it.
+pub fn difference_in_ptx(kernel: &Kernel, ptx: &str) -> Option<String> {
+    let name = kernel.name;
+    let Some(declared) = entry_params(ptx, name) else {
+        return Some(match &entry_names(ptx)[..] {
+            [] => "its PTX has no entry; declare the kernel extern \"C\" and __global__".to_owned(),
+            names if names.iter().any(|other| other == name) => {
+                format!("the parameters of {name} in its PTX cannot be read; declare scalars and pointers")
+            }
+            names => format!(
+                "its PTX has no entry {name}, only {}; give both the same name, and declare the one in device code extern \"C\"",
+                names.join(", ")
+            ),
+        });
+    };
+    let ours: Vec<usize> = kernel.params.iter().map(|param| param.kind.bytes_on_device()).collect();
+    (ours != declared).then(|| {
+        format!(
+            "its parameters have {ours:?} bytes in the declaration and {declared:?} in its PTX; make them the same"
+        )
+    })
+}
+
+impl ParamKind {
+    /// The size of the parameter in device code, where a slice is its address.
+    pub const fn bytes_on_device(self) -> usize {
+        match self {
+            ParamKind::Scalar { bytes, .. } => bytes,
+            ParamKind::Slice { .. } => 8,
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! What becomes of the process: whether it was forked, and whether it ends.
+
+use crate::error::{Error, ErrorKind};
+use crate::exit::{Exit, Inside};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Once, OnceLock};
+use std::time::{Duration, Instant};
+
+static FORKED: AtomicBool = AtomicBool::new(false);
+static EXIT: Exit = Exit { ending: AtomicBool::new(false), inside: AtomicUsize::new(0) };
+
+/// How long the exit handler waits for calls of our threads. They take microseconds, but for those
+/// that page-lock memory.
+const LONGEST_WAIT: Duration = Duration::from_millis(100);
+
+/// Registers for forks and for the end of the process. Called when a runtime is made.
+pub fn watch() {
+    static ONCE: Once = Once::new();
+    #[cfg(unix)]
+    ONCE.call_once(|| {
+        extern "C" fn in_child() {
+            FORKED.store(true, Ordering::Relaxed);
+        }
+        // SAFETY: pthread_atfork takes functions that may run in the child of a fork; this one stores a flag. If it is not
+        // taken, forks go unnoticed.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        end_before_the_libraries();
+    });
+}
+
+/// Registers our exit handler, which then runs before those that were registered until now:
+/// handlers run in reverse order. Called whenever a library was loaded or initialised that may have
+/// registered one.
+pub fn end_before_the_libraries() {
+    #[cfg(unix)]
+    {
+        extern "C" fn at_exit() {
+            // The handler is registered several times; together they wait so long.
+            static SINCE: OnceLock<Instant> = OnceLock::new();
+            EXIT.begin();
+            let since = *SINCE.get_or_init(Instant::now);
+            // In the child of a fork our threads are counted and not there.
+            while !EXIT.is_clear() && !is_forked() && since.elapsed() < LONGEST_WAIT {
+                std::thread::yield_now();
+            }
+        }
+        // SAFETY: atexit takes a function that may run while the process ends, more than once; this
+        // one touches statics that are never dropped.
+        unsafe { libc::atexit(at_exit) };
+    }
+}
+
+/// Lets a thread of ours call the driver until the returned value is dropped. None if the process
+/// is ending.
+pub fn enter_driver() -> Option<Inside<'static>> {
+    EXIT.enter()
+}
+
+/// Whether this is the child of a fork, where neither the workers nor the driver's threads are.
+#[inline]
+pub fn is_forked() -> bool {
+    FORKED.load(Ordering::Relaxed)
+}
+
+/// Whether the driver may be tearing itself down, so that nothing is to be given back to it. Also in the child of a fork.
+#[inline]
+pub fn is_ending() -> bool {
+    EXIT.is_ending() || is_forked()
+}
+
+/// The error of everything that is asked of a device in the child of a fork.
+#[cold]
+pub fn forked() -> Error {
+    Error::new(
+        ErrorKind::Forked,
+        "this process was forked from one that used warpline, and neither its threads nor its devices came along; start \
+         a new process instead (exec, or a spawn that does not fork), or fork before the first device is used",
+    )
+}

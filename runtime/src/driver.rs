@@ -1,0 +1,9 @@
+//! The seam between Warpline and a device: what a backend of your own implements.
+//!
+//! It is the crate `warpline-driver`, which is all that such a backend needs.
+
+pub use warpline_driver::{
+    Claim, Command, Completion, Copy, CopyKind, DeviceProperties, DevicePtr, Driver, DriverError,
+    DriverEvent, DriverGraph, DriverStream, Fill, FreeMemory, Health, HostFn, Launch, Plan, PlanStream,
+    Point, Priority, RawHandle, Stamp, Step, StreamOptions, Submission, WakeUp, Work,
+};

@@ -1,0 +1,13 @@
+//! A recorder of op events, and what it writes: Chrome/Perfetto trace JSON, and pictures.
+//!
+//! The events are those of the module `trace` of the `warpline` facade, through which users see this crate.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod json;
+mod perfetto;
+mod recorder;
+mod recording;
+mod timeline;
+
+pub use recorder::Recorder;
+pub use timeline::Timeline;

@@ -1,0 +1,214 @@
+//! Keeps what streams did, and writes it: as Chrome/Perfetto trace JSON, or as a picture.
+//!
+//! A [`tracing_subscriber::Layer`] that listens to the target `warpline::op`. Device time is between an op's start and end
+//! events.
+
+use super::perfetto;
+use super::recording::{Recording, TrackKey};
+use super::timeline::Timeline;
+use parking_lot::Mutex;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
+use warpline_driver::op_events::moment;
+
+/// Records every op of every stream while it is installed.
+///
+/// A cheap handle: install its layer and keep it to write the file. It keeps one record of about 260 bytes an
+/// op until it is dropped.
+///
+/// CUDA devices tell when an op ran once it is over: await `device.synchronize()` before writing, or the latest ops have no
+/// times.
+///
+/// # Examples
+/// ```
+/// use tracing_subscriber::layer::SubscriberExt;
+/// let recorder = warpline_trace::Recorder::new();
+/// let subscriber = tracing_subscriber::registry().with(recorder.layer());
+/// tracing::subscriber::with_default(subscriber, || { /* streams at work */ });
+/// let mut json = Vec::new();
+/// recorder.write(&mut json).unwrap();
+/// let mut picture = Vec::new();
+/// recorder.timeline().write_svg(&mut picture).unwrap();
+/// ```
+#[derive(Clone, Debug)]
+pub struct Recorder(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    began: Instant,
+    recording: Mutex<Recording>,
+}
+
+// No code of a caller runs under its lock.
+impl std::panic::UnwindSafe for Recorder {}
+impl std::panic::RefUnwindSafe for Recorder {}
+
+impl Default for Recorder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Recorder {
+    /// An empty recording whose time 0 is now.
+    pub fn new() -> Self {
+        Recorder(Arc::new(Shared { began: Instant::now(), recording: Mutex::default() }))
+    }
+
+    /// A recorder that is installed for the whole process: for programs that have no subscriber of their own.
+    ///
+    /// # Errors
+    /// If a global subscriber is set already; then add [`layer`](Self::layer) to that one.
+    pub fn install() -> Result<Self, tracing::subscriber::SetGlobalDefaultError> {
+        let recorder = Recorder::new();
+        let subscriber = tracing_subscriber::registry().with(recorder.layer());
+        tracing::subscriber::set_global_default(subscriber)?;
+        Ok(recorder)
+    }
+
+    /// The layer to add to a subscriber: it listens to ops alone and leaves other layers what they listen to.
+    pub fn layer<S: Subscriber + for<'a> LookupSpan<'a>>(&self) -> impl Layer<S> + use<S> {
+        self.clone().with_filter(filter_fn(|metadata| metadata.target() == TARGET))
+    }
+
+    /// Ops recorded so far.
+    pub fn len(&self) -> usize {
+        self.0.recording.lock().len()
+    }
+
+    /// Whether nothing was recorded.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The time now, as the recording counts it: to choose later what [`Timeline::between`] draws.
+    pub fn elapsed(&self) -> Duration {
+        self.0.began.elapsed()
+    }
+
+    /// Writes the trace to a file, as JSON.
+    ///
+    /// # Errors
+    /// Those of creating and writing the file.
+    pub fn write_file(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        let mut file = io::BufWriter::new(std::fs::File::create(path)?);
+        self.write(&mut file)?;
+        file.flush()
+    }
+
+    /// Writes the trace, as JSON.
+    ///
+    /// # Errors
+    /// Those of `to`.
+    pub fn write(&self, to: &mut impl Write) -> io::Result<()> {
+        perfetto::write(&self.copy(), to)
+    }
+
+    /// What was recorded so far, to be drawn.
+    pub fn timeline(&self) -> Timeline {
+        Timeline::new(self.copy())
+    }
+
+    /// Draws everything recorded so far into a file, whose name ends in `.svg` or `.html`.
+    ///
+    /// # Errors
+    /// `InvalidInput` if it ends otherwise; those of creating and writing the file.
+    pub fn write_timeline_file(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        self.timeline().write_file(path)
+    }
+
+    fn copy(&self) -> Recording {
+        self.0.recording.lock().clone()
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Recorder {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        if event.metadata().target() != TARGET {
+            return;
+        }
+        let now = moment().saturating_duration_since(self.0.began).as_nanos() as u64;
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let now = now.saturating_sub(fields.ago_ns);
+        let site = format!("{}:{}", fields.file, fields.line);
+        let mut recording = self.0.recording.lock();
+        let [name, kind, site] = [&fields.op, &fields.kind, &site].map(|text| recording.shared(text));
+        let track = recording.tracks.entry(fields.track).or_default();
+        let op = track.ops.entry(fields.ticket).or_default();
+        match fields.phase.as_str() {
+            "edge" => return op.waits_for = Some((fields.from_stream, fields.from_ticket)),
+            "start" => op.started = Some(now),
+            "end" => op.finished = Some(now),
+            // It is said after the fact: the device may have begun meanwhile.
+            _ => op.enqueued = Some(op.started.map_or(now, |started| started.min(now))),
+        }
+        if op.name.is_empty() {
+            (op.name, op.kind, op.site) = (name, kind, site);
+            (track.device, track.label) = (fields.device, fields.stream);
+        }
+        // The host knows only at the end.
+        op.bytes = fields.bytes;
+    }
+}
+
+const TARGET: &str = "warpline::op";
+
+#[derive(Default)]
+struct Fields {
+    phase: String,
+    track: TrackKey,
+    device: String,
+    stream: String,
+    ticket: u64,
+    op: String,
+    kind: String,
+    file: String,
+    line: u64,
+    bytes: u64,
+    from_stream: u64,
+    from_ticket: u64,
+    /// Of what is told afterwards.
+    ago_ns: u64,
+}
+
+impl Visit for Fields {
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        let slot = match field.name() {
+            "runtime" => &mut self.track.runtime,
+            "stream_key" => &mut self.track.stream,
+            "ticket" => &mut self.ticket,
+            "line" => &mut self.line,
+            "bytes" => &mut self.bytes,
+            "from_stream_key" => &mut self.from_stream,
+            "from_ticket" => &mut self.from_ticket,
+            "ago_ns" => &mut self.ago_ns,
+            _ => return,
+        };
+        *slot = value;
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        let slot = match field.name() {
+            "phase" => &mut self.phase,
+            "device" => &mut self.device,
+            "stream" => &mut self.stream,
+            "op" => &mut self.op,
+            "kind" => &mut self.kind,
+            "file" => &mut self.file,
+            _ => return,
+        };
+        *slot = value.to_owned();
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        self.record_str(field, &format!("{value:?}"));
+    }
+}
