@@ -1,5 +1,5 @@
-//! What every device does, one test a behaviour: on the CPU device with threads, on the CPU device with seeded schedules, and
-//! on CUDA, where the software CUDA driver stands in for a GPU.
+//! What every device does, one test a behaviour: on the CPU device with threads, on the CPU device with seeded schedules, on
+//! a driver written outside Warpline, and on CUDA, where the software CUDA driver stands in for a GPU.
 //!
 //! A test is an async function of one or more devices of one runtime. Whatever it does, at its end no device and no pinned
 //! memory may be in use that was not before.
@@ -18,6 +18,8 @@ mod graphs;
 mod host_functions;
 #[path = "contract/kernels.rs"]
 mod kernels;
+#[path = "contract/outside.rs"]
+mod outside;
 #[path = "contract/peers.rs"]
 mod peers;
 #[path = "contract/positions.rs"]
@@ -35,12 +37,13 @@ mod zeroing;
 
 use std::future::Future;
 use warpline::prelude::*;
-use warpline::{Result, testing};
+use warpline::{Result, RuntimeBuilder, testing};
+use warpline_outside_driver::{BACKEND, ThreadDevice};
 
 /// How many interleavings a test sees.
 const SEEDS: u64 = 12;
 
-/// Each function, once a backend: `mod name { threads, seeded, cuda }`.
+/// Each function, once a backend: `mod name { threads, seeded, outside, cuda }`.
 macro_rules! contract {
     ($($(#[$attr:meta])* async fn $name:ident([$($device:ident),+]) $body:block)*) => {$(
         $(#[$attr])*
@@ -63,6 +66,11 @@ macro_rules! contract {
             #[test]
             fn seeded() {
                 crate::seeded(body);
+            }
+
+            #[test]
+            fn outside() {
+                crate::on_outside_driver(body);
             }
 
             #[test]
@@ -167,6 +175,23 @@ fn on_threads<const N: usize, Fut: Future<Output = Result<()>>>(
         let devices = runtime.devices().try_into().expect("as many as were asked for");
         support::block_on(and_nothing_is_left(body, devices)).unwrap();
     });
+}
+
+fn on_outside_driver<const N: usize, Fut: Future<Output = Result<()>>>(
+    body: impl Fn([Device; N]) -> Fut + Send + 'static,
+) {
+    support::within_a_minute(|| {
+        let runtime = with_outside_devices(Runtime::builder(), N).build().unwrap();
+        let id = |n| DeviceId::Other { backend: BACKEND, ordinal: n as u32 };
+        let devices = std::array::from_fn(|n| runtime.device(id(n)).unwrap());
+        support::block_on(and_nothing_is_left(body, devices)).unwrap();
+    });
+}
+
+/// Adds `thread:0` and on.
+fn with_outside_devices(builder: RuntimeBuilder, devices: usize) -> RuntimeBuilder {
+    let add = |builder: RuntimeBuilder, n| builder.driver(move |health| Ok(ThreadDevice::open(n, health)));
+    (0..devices as u32).fold(builder, add)
 }
 
 fn seeded<const N: usize, Fut: Future<Output = Result<()>>>(body: impl Fn([Device; N]) -> Fut) {

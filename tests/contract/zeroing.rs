@@ -12,6 +12,9 @@ fn zeroing(device: &Device) -> Result<(Runtime, Device)> {
     if device.runs_in_turns() {
         builder = builder.schedule(Schedule::Seeded(1));
     }
+    if matches!(device.id(), DeviceId::Other { .. }) {
+        builder = crate::with_outside_devices(builder, 1);
+    }
     let runtime = builder.build()?;
     let device = runtime.device(device.id())?;
     Ok((runtime, device))

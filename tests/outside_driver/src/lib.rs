@@ -1,0 +1,139 @@
+//! A backend written against `warpline-driver` alone: a thread a stream, on the host's memory.
+//!
+//! It is as small as a backend can be that keeps the contract, and a start for one of your own. A real one enqueues where
+//! `stream.rs` runs.
+//!
+//! | file | what |
+//! |---|---|
+//! | `lib.rs` | the device: streams, memory, the end |
+//! | `stream.rs` | what a stream's thread does: run, wait, fail |
+//! | `work.rs` | what each command does to memory |
+
+mod stream;
+mod work;
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use stream::ThreadStream;
+use warpline_driver::{
+    Completion, DeviceId, DevicePtr, Driver, DriverError, DriverGraph, DriverStream, Health, Plan,
+    StreamOptions, Timeline,
+};
+
+/// The name of the backend: its devices are `thread:0` and on.
+pub const BACKEND: &str = "thread";
+
+/// What [`Driver::alloc`] asks for.
+const ALIGN: usize = 256;
+
+/// A device.
+#[derive(Debug)]
+pub struct ThreadDevice(Arc<Shared>);
+
+/// What a device and its streams have in common.
+#[derive(Debug)]
+struct Shared {
+    id: DeviceId,
+    health: Arc<Health>,
+    stopping: AtomicBool,
+    /// All streams that are not dropped. Nothing is called under the lock.
+    streams: Mutex<Vec<Weak<ThreadStream>>>,
+    /// Held by work that the order check does not vouch for: two such pieces may touch the same bytes.
+    unchecked: Mutex<()>,
+}
+
+impl ThreadDevice {
+    /// Opens `thread:ordinal`.
+    pub fn open(ordinal: u32, health: Arc<Health>) -> Self {
+        ThreadDevice(Arc::new(Shared {
+            id: DeviceId::Other { backend: BACKEND, ordinal },
+            health,
+            stopping: AtomicBool::new(false),
+            streams: Mutex::default(),
+            unchecked: Mutex::default(),
+        }))
+    }
+}
+
+impl Shared {
+    /// The streams that are there now.
+    fn streams(&self) -> Vec<Arc<ThreadStream>> {
+        let mut streams = self.streams.lock().expect("nobody panics under it");
+        streams.retain(|stream| stream.strong_count() > 0);
+        streams.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Has every stream look again at what has become of the device.
+    fn wake_streams(&self) {
+        self.streams().iter().for_each(|stream| stream.wake());
+    }
+}
+
+fn layout(len_bytes: usize) -> Result<Layout, DriverError> {
+    Layout::from_size_align(len_bytes.max(1), ALIGN).map_err(|_| DriverError::OutOfMemory(None))
+}
+
+fn alloc(len_bytes: usize) -> Result<*mut u8, DriverError> {
+    // SAFETY: alloc_zeroed needs a layout that is not empty.
+    let memory = unsafe { alloc_zeroed(layout(len_bytes)?) };
+    if memory.is_null() { Err(DriverError::OutOfMemory(None)) } else { Ok(memory) }
+}
+
+/// # Safety
+/// It came from [`alloc`] with the same length, and nobody uses it any more.
+unsafe fn free(memory: *mut u8, len_bytes: usize) {
+    let layout = layout(len_bytes).expect("it was allocated with it");
+    // SAFETY: dealloc needs what alloc_zeroed gave for this layout; the caller vouches for it.
+    unsafe { dealloc(memory, layout) };
+}
+
+// SAFETY: the contract asks for order on each stream, which its thread keeps, and for memory that nobody else has: the
+// host's allocator gives it.
+unsafe impl Driver for ThreadDevice {
+    fn id(&self) -> DeviceId {
+        self.0.id
+    }
+
+    fn completion(&self) -> Completion {
+        Completion::EveryOp
+    }
+
+    fn new_stream(
+        &self,
+        options: &StreamOptions,
+        timeline: Arc<Timeline>,
+    ) -> Result<Arc<dyn DriverStream>, DriverError> {
+        let stream = ThreadStream::start(self.0.clone(), options, timeline)
+            .map_err(|error| DriverError::Refused(format!("no thread for the stream: {error}")))?;
+        self.0.streams.lock().expect("nobody panics under it").push(Arc::downgrade(&stream));
+        Ok(stream)
+    }
+
+    fn alloc(&self, len_bytes: usize) -> Result<DevicePtr, DriverError> {
+        alloc(len_bytes).map(|memory| DevicePtr(memory.expose_provenance() as u64))
+    }
+
+    unsafe fn free(&self, ptr: DevicePtr, len_bytes: usize) {
+        // SAFETY: the caller's rule is that of `free`.
+        unsafe { free(std::ptr::with_exposed_provenance_mut(ptr.0 as usize), len_bytes) };
+    }
+
+    fn alloc_host(&self, len_bytes: usize) -> Result<*mut u8, DriverError> {
+        alloc(len_bytes)
+    }
+
+    unsafe fn free_host(&self, ptr: *mut u8, len_bytes: usize) {
+        // SAFETY: the caller's rule is that of `free`.
+        unsafe { free(ptr, len_bytes) };
+    }
+
+    fn instantiate(&self, plan: &Arc<Plan>) -> Result<DriverGraph, DriverError> {
+        Ok(plan.clone())
+    }
+
+    fn shut_down(&self) {
+        self.0.stopping.store(true, Ordering::SeqCst);
+        self.0.wake_streams();
+    }
+}

@@ -1,0 +1,189 @@
+//! A stream: a thread that takes one piece of work after the other.
+//!
+//! # Rules
+//! 1. A ticket is completed after its work, by the stream's thread, which holds no lock.
+//! 2. Before each piece of work the thread looks whether the device has failed. If it has, the thread drops what is queued,
+//!    and then lets go of what its timeline keeps: nothing of the stream runs any more.
+//! 3. A thread that waits registers first and looks second: at the timeline, at its device, and at whether the wait can end.
+
+use crate::Shared;
+use crate::work::run;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, Weak};
+use std::task::{Wake, Waker};
+use std::thread::{self, Thread};
+use warpline_driver::op_events::{self, Traced};
+use warpline_driver::{
+    Command, DriverError, DriverEvent, DriverStream, Error, ErrorKind, Point, Site, StreamOptions,
+    Submission, Ticket, Timeline, message_of, reentry, report,
+};
+
+/// The handle of a stream.
+#[derive(Debug)]
+pub(crate) struct ThreadStream {
+    shared: Arc<Shared>,
+    queue: Sender<Submission>,
+    thread: Thread,
+}
+
+/// What the thread of a stream has.
+struct Runner {
+    shared: Arc<Shared>,
+    options: StreamOptions,
+    timeline: Arc<Timeline>,
+}
+
+/// The timelines of all streams of this backend: one that waits for another timeline at the end waits for the host.
+static TIMELINES: Mutex<Vec<Weak<Timeline>>> = Mutex::new(Vec::new());
+
+impl ThreadStream {
+    pub(crate) fn start(
+        shared: Arc<Shared>,
+        options: &StreamOptions,
+        timeline: Arc<Timeline>,
+    ) -> std::io::Result<Arc<Self>> {
+        let mut timelines = TIMELINES.lock().expect("nobody panics under it");
+        timelines.retain(|timeline| timeline.strong_count() > 0);
+        timelines.push(Arc::downgrade(&timeline));
+        drop(timelines);
+        let (queue, queued) = channel();
+        let runner = Runner { shared: shared.clone(), options: options.clone(), timeline };
+        let thread = thread::Builder::new().name(options.label.to_string()).spawn(move || {
+            // Wakers run here, and others wait for this thread: code of theirs is not to block it.
+            reentry::become_awaited();
+            runner.run_all(&queued);
+        })?;
+        Ok(Arc::new(ThreadStream { shared, queue, thread: thread.thread().clone() }))
+    }
+
+    pub(crate) fn wake(&self) {
+        self.thread.unpark();
+    }
+}
+
+// SAFETY: one thread runs what was submitted in that order, and completes each ticket after its work.
+unsafe impl DriverStream for ThreadStream {
+    unsafe fn submit(&self, work: Submission) -> Result<(), DriverError> {
+        if let Some(fault) = self.shared.health.fault() {
+            work.command.drop_elsewhere();
+            return Err(DriverError::Refused(fault.to_string()));
+        }
+        self.queue.send(work).expect("the thread lives as long as this handle");
+        Ok(())
+    }
+
+    fn signal(&self, _ticket: Ticket) {}
+
+    fn record(&self) -> Result<Option<DriverEvent>, DriverError> {
+        // A wait looks at the timeline.
+        Ok(None)
+    }
+}
+
+impl Runner {
+    /// Runs what comes until the handle is dropped and the queue is empty.
+    fn run_all(&self, queued: &Receiver<Submission>) {
+        for work in queued {
+            if self.shared.health.fault().is_none() {
+                let Err(error) = self.run_one(work) else { continue };
+                self.shared.health.fail(error);
+                self.shared.wake_streams();
+            } else if catch_unwind(AssertUnwindSafe(|| drop(work))).is_err() {
+                report::drop_panicked();
+            }
+            // What is queued behind comes here as well, and is dropped unrun.
+            self.timeline.abandon();
+            self.timeline.wake_all();
+        }
+    }
+
+    /// The error is the device's fault.
+    fn run_one(&self, work: Submission) -> Result<(), Error> {
+        let (ticket, reaches, site) = (work.ticket, work.reaches(), work.site);
+        if let Some(point) = work.command.holds_until() {
+            self.wait(point, &site)?;
+        }
+        let (kind, bytes) = (work.command.kind(), work.command.bytes());
+        let traced = || Traced {
+            runtime: self.options.runtime,
+            device: self.shared.id,
+            label: &self.options.label,
+            stream_key: self.options.key,
+            kind,
+            bytes,
+        };
+        let is_silent = matches!(work.command, Command::Edge(_) | Command::Elided);
+        if !is_silent {
+            op_events::op_started(ticket, &site, traced);
+        }
+        let unchecked = work.claims.is_some();
+        let ran = catch_unwind(AssertUnwindSafe(|| {
+            let _alone = unchecked.then(|| self.shared.unchecked.lock());
+            // SAFETY: `submit` was promised that all this is valid until the ticket is reached, and that nothing conflicts
+            // with it, but for what is unchecked, which runs alone.
+            unsafe { run(work.command) }
+        }));
+        if !is_silent {
+            op_events::op_finished(ticket, &site, traced);
+        }
+        match ran {
+            Ok(()) => {
+                self.timeline.complete(reaches);
+                Ok(())
+            }
+            Err(panic) => Err(self.fault(&site, &format!("panicked: {}", message_of(panic)))),
+        }
+    }
+
+    fn fault(&self, site: &Site, why: &str) -> Error {
+        let (id, label) = (self.shared.id, &self.options.label);
+        let text = format!("{} {why}; {id} accepts no more work in this runtime", site.on(label));
+        Error::new(ErrorKind::Fault, text)
+    }
+
+    /// Holds the thread until `point` is reached.
+    fn wait(&self, point: &Point, site: &Site) -> Result<(), Error> {
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let mut registration = None;
+        while point.timeline.register(point.ticket, &waker, &mut registration).is_pending() {
+            if let Some(error) = self.is_in_vain(point, site) {
+                point.timeline.deregister(&mut registration);
+                return Err(error);
+            }
+            thread::park();
+        }
+        Ok(())
+    }
+
+    /// Why `point` will not be reached, if that is so.
+    fn is_in_vain(&self, point: &Point, site: &Site) -> Option<Error> {
+        if let Some(fault) = self.shared.health.fault().or(point.timeline.fault()) {
+            return Some(fault.clone());
+        }
+        if point.timeline.is_abandoned() {
+            return Some(self.fault(site, "waits for a stream whose device has failed"));
+        }
+        let is_ours = || {
+            let timelines = TIMELINES.lock().expect("nobody panics under it");
+            timelines.iter().any(|ours| std::ptr::eq(ours.as_ptr(), &raw const *point.timeline))
+        };
+        (self.shared.stopping.load(Ordering::SeqCst) && !is_ours()).then(|| {
+            let label = &self.options.label;
+            let text = format!(
+                "the runtime was shut down while {} was held at a wait that nothing will release",
+                site.on(label)
+            );
+            Error::new(ErrorKind::ShutDown, text)
+        })
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}

@@ -1,0 +1,83 @@
+//! What each command does to memory.
+
+use std::time::Instant;
+use warpline_driver::kernel::{Arg, Kernel};
+use warpline_driver::reentry::{self, Caller};
+use warpline_driver::{Command, Copy, Fill, Plan, Work};
+
+/// Carries a command out on this thread. A panic of code that is not ours passes through.
+///
+/// # Safety
+/// That of [`DriverStream::submit`](warpline_driver::DriverStream::submit), now.
+pub(crate) unsafe fn run(command: Command) {
+    match command {
+        // SAFETY: the caller's rule covers the rows.
+        Command::Copy(copy) => unsafe { copy_rows(&copy) },
+        // SAFETY: the caller's rule covers the rows.
+        Command::Fill(fill) => unsafe { fill_rows(&fill) },
+        // SAFETY: the caller's rule covers the arguments.
+        Command::Launch(launch) => unsafe { call_twin(launch.kernel, &launch.args) },
+        Command::Graph(graph) => {
+            let plan = graph.downcast_ref::<Plan>().expect("`instantiate` made it");
+            for step in &plan.steps {
+                // SAFETY: the caller's rule covers each step; a step waits for none further down.
+                unsafe { run_step(&step.work) };
+            }
+        }
+        Command::Call(function) => {
+            let _calling = reentry::calling(Caller::HostFunction);
+            (function.0)();
+        }
+        Command::Stamp(stamp) => stamp.set(Instant::now()),
+        Command::Wait(_) | Command::Edge(_) | Command::Elided | Command::Foreign => {}
+    }
+}
+
+/// # Safety
+/// That of [`run`].
+unsafe fn run_step(work: &Work) {
+    match work {
+        // SAFETY: as in `run`.
+        Work::Copy(copy) => unsafe { copy_rows(copy) },
+        // SAFETY: as in `run`.
+        Work::Fill(fill) => unsafe { fill_rows(fill) },
+        // SAFETY: as in `run`.
+        Work::Launch(launch) => unsafe { call_twin(launch.kernel, &launch.args) },
+        Work::Wait { .. } => {}
+    }
+}
+
+/// # Safety
+/// The arguments are what [`Twin`](warpline_driver::kernel::Twin) asks for.
+unsafe fn call_twin(kernel: &Kernel, args: &[Arg]) {
+    let _calling = reentry::calling(Caller::Twin);
+    // SAFETY: the caller keeps the twin's rule.
+    unsafe { (kernel.twin)(args) }
+}
+
+/// # Safety
+/// All rows can be read and written, and nobody else writes them meanwhile.
+unsafe fn copy_rows(copy: &Copy) {
+    for row in 0..copy.height {
+        let source = copy.src as usize + row * copy.src_pitch;
+        let destination = copy.dst as usize + row * copy.dst_pitch;
+        let source = std::ptr::with_exposed_provenance::<u8>(source);
+        let destination = std::ptr::with_exposed_provenance_mut::<u8>(destination);
+        // SAFETY: `copy` needs both rows valid for their length, which the caller vouches for.
+        unsafe { std::ptr::copy(source, destination, copy.width_bytes) };
+    }
+}
+
+/// # Safety
+/// All rows can be written, and nobody else touches them meanwhile.
+unsafe fn fill_rows(fill: &Fill) {
+    let pattern = &fill.pattern.to_le_bytes()[..usize::from(fill.pattern_bytes)];
+    for row in 0..fill.height {
+        let start = fill.dst.offset((row * fill.pitch) as u64).0 as usize;
+        let start = std::ptr::with_exposed_provenance_mut::<u8>(start);
+        for (at, byte) in pattern.iter().cycle().take(fill.width_bytes).enumerate() {
+            // SAFETY: `write` needs a byte of the row, which the caller vouches for.
+            unsafe { start.add(at).write(*byte) };
+        }
+    }
+}
