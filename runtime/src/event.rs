@@ -2,7 +2,7 @@
 
 use crate::order::Site;
 use crate::pending::Pending;
-use crate::stream::{Place, Snapshot, StreamCore};
+use crate::shared::{Place, Snapshot, StreamCore};
 use std::fmt;
 use std::future::IntoFuture;
 use std::sync::Arc;

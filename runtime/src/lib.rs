@@ -6,42 +6,46 @@
 
 mod background;
 mod block_on;
+mod buffer;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 mod delegation;
 mod device;
 pub mod driver;
 mod event;
+mod generator;
 mod graph;
 pub mod kernel;
 mod memory;
 mod order;
-mod panics;
 mod pending;
 mod report;
 mod runtime;
 mod scope;
+mod shared;
 mod stream;
 #[cfg(feature = "test-util")]
 pub mod testing;
 pub mod trace;
 mod unwind;
 
+pub use buffer::Buffer;
+#[doc(hidden)]
+pub use buffer::HistorySizes;
 #[doc(hidden)]
 pub use device::Bookkeeping;
-pub use device::{Device, Draw, Generator};
 pub use event::Event;
+pub use generator::{Draw, Generator};
 pub use graph::{CaptureOutput, Graph};
-#[doc(hidden)]
-pub use memory::HistorySizes;
-pub use memory::{Buffer, MemoryStats, Pinned, PinnedStats, Served};
+pub use memory::{MemoryStats, Pinned, PinnedStats, Served};
 pub use order::{ByteRange, Conflict, OrderMode, Site, StreamId};
 pub use pending::{DeviceValue, Pending, Refusal};
 pub use runtime::{Runtime, RuntimeBuilder};
 pub use scope::{InCurrentStream, Scope};
+pub use shared::{Device, Stream};
 pub use stream::{
-    Declared, HoldsMemory, MemoryRef, Permit, RawStream, Stream, StreamBuilder, StreamLease, StreamPool,
-    reads, writes,
+    Declared, HoldsMemory, MemoryRef, Permit, RawStream, StreamBuilder, StreamLease, StreamPool, reads,
+    writes,
 };
 pub use warpline_cpu::Schedule;
 use warpline_driver::sync;

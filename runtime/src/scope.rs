@@ -3,31 +3,29 @@
 //! A scope is a list on the thread, pushed for the time of one poll or one closure and popped by a guard, also when that
 //! panics. Between polls nothing of it is left on the thread, so a task may be polled anywhere.
 
-use crate::device::Device;
-use crate::order::StreamId;
-use crate::stream::Stream;
+use crate::shared::{Device, Stream};
 use pin_project::pin_project;
 use smallvec::{SmallVec, smallvec};
 use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use tokio::sync::OwnedSemaphorePermit;
 
-enum Entry {
+/// What is current.
+#[derive(Clone)]
+enum Current {
     Stream(Stream),
     Device(Device),
-    Permit(StreamId, Option<OwnedSemaphorePermit>),
 }
 
 thread_local! {
-    static ENTRIES: RefCell<Vec<Entry>> = const { RefCell::new(Vec::new()) };
+    static ENTRIES: RefCell<Vec<Current>> = const { RefCell::new(Vec::new()) };
 }
 
 struct Installed;
 
 impl Installed {
-    fn new(entry: Entry) -> Self {
+    fn new(entry: Current) -> Self {
         ENTRIES.with_borrow_mut(|entries| entries.push(entry));
         Installed
     }
@@ -45,7 +43,9 @@ impl Drop for Installed {
 pub(crate) fn stream_on(device: &Device) -> Option<Stream> {
     ENTRIES.with_borrow(|entries| {
         entries.iter().rev().find_map(|entry| match entry {
-            Entry::Stream(stream) if stream.core().device.id == device.id() && stream.device() == *device => {
+            Current::Stream(stream)
+                if stream.core().device.id == device.id() && stream.device() == *device =>
+            {
                 Some(stream.clone())
             }
             _ => None,
@@ -56,26 +56,11 @@ pub(crate) fn stream_on(device: &Device) -> Option<Stream> {
 /// The device of the innermost scope.
 pub(crate) fn device() -> Option<Device> {
     ENTRIES.with_borrow(|entries| {
-        entries.iter().rev().find_map(|entry| match entry {
-            Entry::Stream(stream) => Some(stream.device()),
-            Entry::Device(device) => Some(device.clone()),
-            Entry::Permit(..) => None,
+        entries.last().map(|entry| match entry {
+            Current::Stream(stream) => stream.device(),
+            Current::Device(device) => device.clone(),
         })
     })
-}
-
-pub(crate) fn take_permit(stream: StreamId) -> Option<OwnedSemaphorePermit> {
-    ENTRIES.with_borrow_mut(|entries| {
-        entries.iter_mut().rev().find_map(|entry| match entry {
-            Entry::Permit(id, permit) if *id == stream => permit.take(),
-            _ => None,
-        })
-    })
-}
-
-pub(crate) fn with_permit<R>(stream: StreamId, permit: OwnedSemaphorePermit, f: impl FnOnce() -> R) -> R {
-    let _installed = Installed::new(Entry::Permit(stream, Some(permit)));
-    f()
 }
 
 impl Stream {
@@ -92,7 +77,7 @@ impl Stream {
 
     /// Calls `f` with this stream, and its device, current.
     pub fn enter<R>(&self, f: impl FnOnce() -> R) -> R {
-        let _installed = Installed::new(Entry::Stream(self.clone()));
+        let _installed = Installed::new(Current::Stream(self.clone()));
         f()
     }
 
@@ -123,7 +108,7 @@ impl Device {
 
     /// Calls `f` with this device current. Within it, the current stream of each device stays what it was.
     pub fn enter<R>(&self, f: impl FnOnce() -> R) -> R {
-        let _installed = Installed::new(Entry::Device(self.clone()));
+        let _installed = Installed::new(Current::Device(self.clone()));
         f()
     }
 
@@ -140,31 +125,9 @@ impl Device {
     }
 }
 
-#[derive(Clone)]
-enum Current {
-    Stream(Stream),
-    Device(Device),
-}
-
-impl Current {
-    fn install(&self) -> Installed {
-        Installed::new(match self {
-            Current::Stream(stream) => Entry::Stream(stream.clone()),
-            Current::Device(device) => Entry::Device(device.clone()),
-        })
-    }
-}
-
 /// Everything that is current on this thread, outermost first.
 fn everything() -> Vec<Current> {
-    ENTRIES.with_borrow(|entries| {
-        let carried = |entry: &Entry| match entry {
-            Entry::Stream(stream) => Some(Current::Stream(stream.clone())),
-            Entry::Device(device) => Some(Current::Device(device.clone())),
-            Entry::Permit(..) => None,
-        };
-        entries.iter().filter_map(carried).collect()
-    })
+    ENTRIES.with_borrow(Clone::clone)
 }
 
 /// A future inside a scope, see [`Stream::scope`].
@@ -187,7 +150,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Fut::Output> {
         let mut this = self.project();
         // Popped in reverse, also if the poll panics.
-        let _installed: SmallVec<[Installed; 1]> = this.current.iter().map(Current::install).collect();
+        let _installed: SmallVec<[Installed; 1]> = this.current.iter().cloned().map(Installed::new).collect();
         if let Some(make) = this.make.take() {
             this.future.set(Some(make()));
         }

@@ -52,12 +52,12 @@ mod in_tokio;
 pub use gate::Gate;
 pub use in_tokio::{for_each_seed_tokio, for_each_seed_tokio_on};
 
-use crate::device::Device;
 #[cfg(feature = "cuda")]
 use crate::kernel::Kernel;
 use crate::runtime::{Runtime, RuntimeBuilder};
+use crate::shared::Device;
 #[cfg(doc)]
-use crate::stream::Stream;
+use crate::shared::Stream;
 use std::any::Any;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -4,10 +4,12 @@
 //! every handle: no caller's code runs under a lock of this crate, so a panic of the caller finds
 //! each call either done or not begun. What opens a driver is called by `build` alone.
 
+use crate::buffer::Buffer;
 use crate::graph::Graph;
-use crate::memory::{Buffer, Pinned};
+use crate::memory::Pinned;
 use crate::pending::{Pending, Refusal};
-use crate::stream::{Declared, MemoryRef, Permit, Stream, StreamBuilder, StreamLease, StreamPool};
+use crate::shared::Stream;
+use crate::stream::{Declared, MemoryRef, Permit, StreamBuilder, StreamLease, StreamPool};
 use crate::{Device, Event, Generator, Runtime, RuntimeBuilder};
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use warpline_driver::Element;

@@ -17,7 +17,7 @@
 //! | `backend` | what devices share, and what the streams of a device share |
 //! | `claims` | keeping unordered ops apart |
 //! | `timelines` | whose a timeline is, and what became of it |
-//! | `execute`, `replay`, `memory` | what commands and graphs do, and to what |
+//! | `execute`, `replay`, `bytes`, `memory` | what commands and graphs do, and to what |
 //! | `fault_plan` | faults on request |
 //!
 //! # Lock order
@@ -27,6 +27,7 @@
 
 mod awake;
 mod backend;
+mod bytes;
 mod choose;
 mod claims;
 mod execute;

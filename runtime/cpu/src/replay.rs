@@ -3,8 +3,8 @@
 //! With threads in the order in which they were captured. A seeded schedule draws an order that the plan's waits allow, anew for each
 //! launch, so that a wait that was forgotten shows.
 
+use super::bytes::{call_twin, copy_rows, fill_rows};
 use super::choose::Chooser;
-use super::execute::{call_twin, copy_rows, fill_rows};
 use std::cell::Cell;
 use warpline_driver::{DriverGraph, Plan, Site, Step, Work};
 

@@ -6,8 +6,7 @@
 
 use super::access::AccessMode;
 use super::book::{Book, Did, Record};
-use super::clock::Ticket;
-use super::clock::{Clock, StreamId, Use};
+use super::clock::{Clock, StreamId, Ticket, Use};
 use super::ledger::{Ledger, Page};
 use super::marks::{Mark, Marks};
 use super::observed::Observed;

@@ -1,8 +1,7 @@
 //! How a refusal reads.
 
 use super::book::{Did, Record};
-use super::clock::StreamId;
-use super::clock::Ticket;
+use super::clock::{StreamId, Ticket};
 use super::site::Site;
 use std::fmt;
 use std::sync::Arc;

@@ -13,8 +13,7 @@
 //!   generation. When that happens is a matter of luck, so no verdict depends on it: a verdict asks
 //!   whether a stream [is closed](Observed::is_closed), which only the program decides.
 
-use super::clock::Ticket;
-use super::clock::{Clock, StreamId, Use};
+use super::clock::{Clock, StreamId, Ticket, Use};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,8 +1,8 @@
 //! Page-locked host memory of a device, for its users.
 
-use super::Device;
 use crate::background;
 use crate::memory::Pinned;
+use crate::shared::Device;
 use warpline_driver::internal::ErrorParts;
 use warpline_driver::{Element, Error, ErrorKind, Result, reentry};
 

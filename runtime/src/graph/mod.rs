@@ -1,30 +1,13 @@
 //! Graphs: work that is captured once and launched as one op, again and again.
 //!
-//! | file | idea |
-//! |---|---|
-//! | `capture` | a capture in progress: who may, what is written down, what is refused |
-//! | `histories` | what captured ops do to memory, apart from what has happened to it |
-//! | `pool` | the memory that they allocate |
-//!
+//! A capture in progress is `shared/capture/`.
 //! What a driver makes of it is its own business: [`Plan`].
 
-mod capture;
-mod histories;
-mod pool;
-mod recording;
-
-pub(crate) use capture::{Capture, captured, wait_for};
-pub(crate) use pool::GraphPool;
-
-use crate::device::{Device, DeviceShared};
-use crate::memory::Allocation;
-use crate::memory::{Operand, OwnedOperand};
-use crate::order::AccessMode;
-use crate::order::ByteRange;
-use crate::order::Site;
+use crate::order::{AccessMode, ByteRange, Site};
 use crate::pending::{DeviceValue, Pending};
-use crate::stream::{Op, Stream};
-use capture::{Capturing, Recorded};
+use crate::shared::{
+    Allocation, Capturing, Device, DeviceShared, GraphPool, Op, Operand, OwnedOperand, Recorded, Stream,
+};
 use std::fmt;
 use std::sync::Arc;
 use warpline_driver::internal::ErrorParts;

@@ -6,7 +6,7 @@
 mod call;
 mod macros;
 
-pub use crate::memory::{Elements, IntoOperand, Operand};
+pub use crate::shared::{Elements, IntoOperand, Operand};
 pub use call::KernelCall;
 #[doc(hidden)]
 pub use macros::expansion as __private;

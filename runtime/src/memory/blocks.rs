@@ -5,8 +5,7 @@
 #![forbid(unsafe_code)]
 
 use super::pool::PoolId;
-use crate::order::Site;
-use crate::order::{StreamId, Use};
+use crate::order::{Site, StreamId, Use};
 use smallvec::SmallVec;
 use std::ops::{Index, IndexMut};
 

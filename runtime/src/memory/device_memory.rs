@@ -17,8 +17,7 @@
 use super::blocks::Segment;
 use super::pool::{BlockId, Grant, Pool, PoolId, Request, ReuseOrder, UNIT_BYTES, units};
 use super::stats::MemoryStats;
-use crate::order::Site;
-use crate::order::{StreamId, Use};
+use crate::order::{Site, StreamId, Use};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

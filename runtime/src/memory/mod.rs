@@ -1,13 +1,10 @@
 //! Device and host memory.
 //!
-//! * `allocation`, `buffer`: what users hold; `operand`: which of it an op touches, and how; `pinned`: page-locked host memory;
+//! * `pinned`: page-locked host memory, and its pool;
 //! * `device_memory`: a device's allocator, over the pure `pool` with its `blocks` and fast lists (`recent`).
 
-mod allocation;
 mod blocks;
-mod buffer;
 mod device_memory;
-mod operand;
 #[cfg(test)]
 mod oracle;
 mod pinned;
@@ -17,11 +14,7 @@ mod stats;
 #[cfg(test)]
 mod test_driver;
 
-pub(crate) use allocation::Allocation;
-pub use buffer::{Buffer, HistorySizes};
 pub(crate) use device_memory::DeviceMemory;
-pub(crate) use operand::OwnedOperand;
-pub use operand::{Elements, IntoOperand, Operand};
 pub(crate) use pinned::{HostEnd, PinnedBytes, PinnedPool, Promise};
 pub use pinned::{Pinned, PinnedStats};
 pub(crate) use pool::{BlockId, Grant, PoolId, ReuseOrder};

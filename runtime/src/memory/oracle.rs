@@ -5,8 +5,7 @@
 
 use super::test_driver::TestDriver;
 use super::{BlockId, DeviceMemory, Grant, ReuseOrder};
-use crate::order::Site;
-use crate::order::{StreamId, Use};
+use crate::order::{Site, StreamId, Use};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;

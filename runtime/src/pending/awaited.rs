@@ -1,7 +1,7 @@
 //! A place on a stream that somebody waits for.
 
-use crate::panics::{Concern, Epoch};
-use crate::stream::{Place, StreamCore};
+use crate::shared::panics::{Concern, Epoch};
+use crate::shared::{Place, StreamCore};
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;

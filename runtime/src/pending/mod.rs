@@ -7,9 +7,9 @@ mod refusal;
 
 pub use refusal::Refusal;
 
-use crate::memory::Buffer;
-use crate::panics::Concern;
-use crate::stream::{Place, StreamCore};
+use crate::buffer::Buffer;
+use crate::shared::panics::Concern;
+use crate::shared::{Place, StreamCore};
 use awaited::Awaited;
 use many::Many;
 use output::Output;

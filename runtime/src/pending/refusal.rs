@@ -1,7 +1,7 @@
 //! The error of a refused call, on its way to who awaits something.
 
 use super::{Pending, State};
-use crate::stream::{Stream, StreamCore};
+use crate::shared::{Stream, StreamCore};
 use std::sync::Arc;
 use warpline_driver::Error;
 use warpline_driver::internal::ErrorParts;

@@ -17,14 +17,9 @@
 //! an error to return. A free block therefore keeps its contents until an allocation takes it. A
 //! split or joined block needs no bookkeeping: what is handed out is zeroed, however it came about.
 
-use super::core::StreamCore;
-use super::enqueue::Op;
-use super::handle::Stream;
-use crate::memory::Operand;
-use crate::memory::{Allocation, Buffer};
-use crate::order::AccessMode;
-use crate::order::Site;
-use crate::order::{ByteRange, Use};
+use crate::buffer::Buffer;
+use crate::order::{AccessMode, ByteRange, Site, Use};
+use crate::shared::{Allocation, Op, Operand, Stream, StreamCore};
 use std::sync::Arc;
 use warpline_driver::{Command, Element, Error, ErrorKind, Fill, Result};
 

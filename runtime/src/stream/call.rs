@@ -4,11 +4,9 @@
 //! finds what the first left: a `Pending` that is dropped leaves word that nobody will look, so
 //! that a panic is told in another way.
 
-use super::core::StreamCore;
-use super::handle::Stream;
 use crate::order::Site;
-use crate::panics;
 use crate::pending::Pending;
+use crate::shared::{Stream, StreamCore, panics};
 use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};

@@ -5,13 +5,12 @@
 //! address for [`host_copy`] is a [`HostEnd`]. Memory that is page-locked for another backend is
 //! refused, and handed back.
 
-use super::enqueue::Op;
-use super::handle::Stream;
 use super::staged::{HostSide, StagingMemory, device_copy};
-use crate::memory::{Buffer, Pinned, PinnedBytes};
-use crate::order::AccessMode;
-use crate::order::Site;
+use crate::buffer::Buffer;
+use crate::memory::{Pinned, PinnedBytes};
+use crate::order::{AccessMode, Site};
 use crate::pending::Pending;
+use crate::shared::{Op, Place, Stream};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use warpline_driver::internal::ErrorParts;
@@ -174,7 +173,7 @@ impl Stream {
         }
     }
 
-    fn copy_out<T: Element>(&self, site: Site, buffer: &Buffer<T>) -> Result<(Result<super::Place>, Slot)> {
+    fn copy_out<T: Element>(&self, site: Site, buffer: &Buffer<T>) -> Result<(Result<Place>, Slot)> {
         let memory = self.staging_memory(site, buffer.len_bytes())?;
         let (len, slot) = (buffer.len(), Slot::default());
         let operands = [buffer.operand(AccessMode::Read)];

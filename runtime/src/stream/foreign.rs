@@ -9,16 +9,11 @@
 //! meanwhile, also by another stream's wait for this one, stands before the work. On the CPU device foreign work is host functions, collected by the closure and run as one op; a gate (a timeline of its own, waited for just before the
 //! op) keeps the op from running until the closure has returned.
 
-use super::core::StreamCore;
-use super::enqueue::Op;
-use super::handle::Stream;
-use super::place::Place;
-use crate::memory::Buffer;
-use crate::memory::Operand;
-use crate::order::AccessMode;
-use crate::order::Site;
+use crate::buffer::Buffer;
+use crate::order::{AccessMode, Site};
 use crate::pending::{Pending, Refusal};
-use parking_lot::{Condvar, Mutex};
+use crate::shared::{Op, Operand, Place, Stream, StreamCore};
+use parking_lot::Mutex;
 use std::ffi::c_void;
 use std::sync::Arc;
 use warpline_driver::internal::ErrorParts;
@@ -26,31 +21,6 @@ use warpline_driver::timeline::Timeline;
 use warpline_driver::{
     Command, DeviceId, DriverError, DriverStream, Element, Error, HostFn, Point, RawHandle, Result,
 };
-
-/// Says that a turn has ended, or that a stream holds nothing back any more.
-#[derive(Debug, Default)]
-pub(crate) struct ForeignTurns {
-    ended: Mutex<u64>,
-    changed: Condvar,
-}
-
-impl ForeignTurns {
-    pub(crate) fn ended(&self) -> u64 {
-        *self.ended.lock()
-    }
-
-    pub(crate) fn wait_for_more_than(&self, before: u64) {
-        let mut ended = self.ended.lock();
-        while *ended <= before {
-            self.changed.wait(&mut ended);
-        }
-    }
-
-    pub(super) fn end(&self) {
-        *self.ended.lock() += 1;
-        self.changed.notify_all();
-    }
-}
 
 /// What foreign work touches, by [`reads`] and [`writes`].
 pub struct Declared<'a>(Vec<Operand<'a>>);

@@ -1,8 +1,7 @@
 //! Exclusive leases of a bounded number of streams.
 
-use super::core::{Settings, StreamCore};
-use super::handle::Stream;
-use crate::device::Device;
+use crate::shared::stream::Settings;
+use crate::shared::{Device, Stream, StreamCore};
 use std::ops::Deref;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
@@ -78,7 +77,7 @@ impl StreamPool {
         let permit = if shared.runs_in_turns || shared.signalled {
             // Who holds the other leases may poll nothing. And a device that counts for itself may fail while a stream of it is
             // held, which it then gives back when it is let go.
-            super::turns::watching(self.device.default_stream()?.core(), acquire).await?
+            crate::shared::stream::watching(self.device.default_stream()?.core(), acquire).await?
         } else {
             acquire.await
         };

@@ -1,11 +1,10 @@
 //! Memory that others made, and the addresses of ours.
 
-use super::handle::Stream;
 use crate::background::{self, Duty};
+use crate::buffer::Buffer;
 use crate::kernel::Kernel;
-use crate::memory::{Allocation, Buffer};
-use crate::order::Site;
-use crate::order::Use;
+use crate::order::{Site, Use};
+use crate::shared::{Allocation, Stream};
 use std::any::Any;
 use std::sync::Arc;
 use warpline_driver::reentry::{self, Caller};

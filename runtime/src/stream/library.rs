@@ -9,14 +9,10 @@
 //! Where memory is short the workspace is smaller, which costs the library some of its faster ways.
 //! Where there is too little for that or for a handle, the kernel's own code runs.
 
-use super::core::StreamCore;
-use super::enqueue::Op;
-use super::handle::Stream;
 use crate::kernel::{AccessMode, Kernel, KernelCall, LaunchConfig, Operand, Workspace};
-use crate::memory::Allocation;
-use crate::order::ByteRange;
-use crate::order::Site;
+use crate::order::{ByteRange, Site};
 use crate::pending::Pending;
+use crate::shared::{Allocation, Op, Stream, StreamCore};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use warpline_driver::{Command, DriverError, Error, Launch, Result};

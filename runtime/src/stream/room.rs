@@ -3,7 +3,7 @@
 //! A permit is a semaphore's. An op takes one, and the timeline keeps it until the op's ticket is reached: the mechanism that
 //! also holds pinned buffers. So room comes back exactly when work is done, in the order in which it was asked for.
 
-use super::handle::Stream;
+use crate::shared::Stream;
 use tokio::sync::OwnedSemaphorePermit;
 use warpline_driver::{Error, ErrorKind, Result};
 
@@ -38,7 +38,7 @@ impl Stream {
         }
         core.want_marker(core.issued());
         let acquire = std::pin::pin!(room.clone().acquire_owned());
-        let permit = super::turns::watching(core, acquire).await?;
+        let permit = crate::shared::stream::watching(core, acquire).await?;
         Ok(Permit { stream: self.clone(), permit: permit.expect("the semaphore is never closed") })
     }
 }
@@ -48,7 +48,7 @@ impl Permit {
     pub fn enter<R>(self, f: impl FnOnce() -> R) -> R {
         let Permit { stream, permit } = self;
         let id = stream.id();
-        stream.enter(|| crate::scope::with_permit(id, permit, f))
+        stream.enter(|| crate::shared::stream::with_permit(id, permit, f))
     }
 
     /// The stream it is for.

@@ -1,12 +1,11 @@
 //! How a copy between host and device is put on a stream: now, or when its page-locked memory is there.
 
-use super::core::StreamCore;
-use super::enqueue::Op;
-use super::handle::Stream;
-use super::held::{self, After, Staging};
 use crate::background;
-use crate::memory::{Buffer, HostEnd, PinnedBytes, Promise};
+use crate::buffer::Buffer;
+use crate::memory::{HostEnd, PinnedBytes, Promise};
 use crate::order::Site;
+use crate::shared::stream::held::{self, After, Staging};
+use crate::shared::{Op, Place, Stream, StreamCore};
 use std::fmt;
 use std::sync::Arc;
 use warpline_driver::{Command, Copy, CopyKind, Element, Error, ErrorKind, Result, reentry};
@@ -48,7 +47,7 @@ impl Stream {
         kind: CopyKind,
         buffer: &Buffer<T>,
         fill: impl FnOnce(PinnedBytes) + Send + 'static,
-    ) -> Result<super::Place> {
+    ) -> Result<Place> {
         let site = op.site;
         let promise = match memory {
             StagingMemory::There(bytes) => {
@@ -82,7 +81,7 @@ impl Stream {
         host: Result<HostSide>,
         kind: CopyKind,
         buffer: &Buffer<T>,
-    ) -> Result<super::Place> {
+    ) -> Result<Place> {
         match host {
             Ok(HostSide::There(end)) => {
                 self.core().enqueue(op, |_| Command::Copy(host_copy(kind, Some(end), buffer)))

@@ -1,13 +1,12 @@
 //! Edges between streams, events, and the host's own waiting.
 
-use super::core::StreamCore;
-use super::handle::Stream;
+use crate::buffer::Buffer;
 use crate::event::Event;
-use crate::memory::{Allocation, Buffer, ReuseOrder};
-use crate::order::Site;
-use crate::order::{StreamId, Use};
-use crate::panics::Concern;
+use crate::memory::ReuseOrder;
+use crate::order::{Site, StreamId, Use};
 use crate::pending::Pending;
+use crate::shared::panics::Concern;
+use crate::shared::{Allocation, Place, Stream, StreamCore};
 use std::sync::Arc;
 use warpline_driver::{Command, Element, Error, ErrorKind, Result, Stamp};
 
@@ -74,7 +73,7 @@ impl Stream {
     pub fn wait_for(&self, memory: &impl HoldsMemory) -> Pending<()> {
         let site = Site::here(&"wait_for");
         let core = self.core();
-        if let Some(place) = crate::graph::wait_for(core, site, memory.memory().0) {
+        if let Some(place) = crate::shared::wait_for(core, site, memory.memory().0) {
             return Pending::value(core, place, ());
         }
         if let Err(error) = core.may_ask(site) {
@@ -138,7 +137,7 @@ const ASKED: &str = "the stream is being captured, and nothing of that runs; ask
 
 impl StreamCore {
     #[inline(always)]
-    pub(crate) fn wait_stream(self: &Arc<Self>, site: Site, other: &Arc<StreamCore>) -> Result<super::Place> {
+    pub(crate) fn wait_stream(self: &Arc<Self>, site: Site, other: &Arc<StreamCore>) -> Result<Place> {
         if self.is_captured() || other.is_captured() {
             let there = other.capture(site)?;
             if let Some(place) = self.wait_captured(site, there.as_ref(), |there| there.snapshot(other))? {
@@ -151,7 +150,7 @@ impl StreamCore {
     /// The same for where the other stream itself stands, whoever captures it. Always inline up to where it is clear that there is
     /// nothing to do, so that the place stays in registers.
     #[inline(always)]
-    fn wait_for_stream(self: &Arc<Self>, site: Site, other: &Arc<StreamCore>) -> Result<super::Place> {
+    fn wait_for_stream(self: &Arc<Self>, site: Site, other: &Arc<StreamCore>) -> Result<Place> {
         // `issued` first, `version` after: a version that is as new as the ticket.
         let issued = other.issued();
         let version = other.version();
@@ -159,14 +158,14 @@ impl StreamCore {
             let state = self.lock(site, false)?;
             let lately = || !other.is_closed() && self.waited_lately(&state, (other.id, issued, version));
             if Arc::ptr_eq(self, other) || lately() {
-                return Ok(super::Place::at(state.issued, state.stated.clone()));
+                return Ok(Place::at(state.issued, state.stated.clone()));
             }
         }
         self.wait_for_stream_now(site, other)
     }
 
     #[inline(never)]
-    fn wait_for_stream_now(self: &Arc<Self>, site: Site, other: &Arc<StreamCore>) -> Result<super::Place> {
+    fn wait_for_stream_now(self: &Arc<Self>, site: Site, other: &Arc<StreamCore>) -> Result<Place> {
         self.check_can_wait(site, other)?;
         // Let go of before it changes, so that it need not be copied.
         let known = self.known.lock().clone();
@@ -193,7 +192,7 @@ impl StreamCore {
 
     /// Waits for every stream that used this memory, or was refused to write it, and still is open;
     /// then for those that are closed, which nobody can wait for by name.
-    fn wait_for_uses(self: &Arc<Self>, site: Site, allocation: &Allocation) -> Result<super::Place> {
+    fn wait_for_uses(self: &Arc<Self>, site: Site, allocation: &Allocation) -> Result<Place> {
         let runtime = &*self.device.runtime;
         let (users, marked_by, mut some_are_closed): (Vec<StreamId>, Vec<StreamId>, bool) = {
             let book = allocation.ledger.open();
@@ -223,7 +222,7 @@ impl StreamCore {
     /// Orders what follows after streams that are closed: those of them that have not drained.
     /// Takes a ticket whether there are any or not.
     #[cold]
-    fn wait_for_closed(self: &Arc<Self>, site: Site, closed: &[Arc<StreamCore>]) -> Result<super::Place> {
+    fn wait_for_closed(self: &Arc<Self>, site: Site, closed: &[Arc<StreamCore>]) -> Result<Place> {
         let refused = |error| self.refused(site, &error);
         let mut edges = Vec::with_capacity(closed.len());
         for other in closed.iter().filter(|other| self.can_wait_for(other)) {
@@ -243,7 +242,7 @@ impl StreamCore {
         };
         taken.map_err(refused)?;
         edges.iter().for_each(|from| self.know(from));
-        Ok(super::Place { holds: true, ..super::Place::at(state.issued, state.stated.clone()) })
+        Ok(Place { holds: true, ..Place::at(state.issued, state.stated.clone()) })
     }
 
     pub(crate) fn synchronize(self: &Arc<Self>) -> Pending<()> {

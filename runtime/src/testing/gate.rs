@@ -1,7 +1,7 @@
 //! Gates: a stream stands still until the test says so.
 
 use crate::order::Site;
-use crate::stream::Stream;
+use crate::shared::Stream;
 use std::sync::Arc;
 use warpline_driver::timeline::Timeline;
 use warpline_driver::{Command, Point, Result};

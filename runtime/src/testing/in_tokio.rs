@@ -10,8 +10,8 @@
 //!    ours, a day ahead: if it is reached, nothing else is going to happen.
 
 use super::{run_each, stuck};
-use crate::device::Device;
 use crate::runtime::{Runtime, RuntimeBuilder};
+use crate::shared::Device;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};

@@ -2,8 +2,8 @@ use crate::kernel::{
     AccessMode, Arg, Elements, IntoOperand, Kernel, KernelCall, Library, LibraryAnswer, LibraryProvider,
     NoHandle, ParamKind, Source,
 };
-use crate::memory::Allocation;
 use crate::order::ByteRange;
+use crate::shared::Allocation;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use warpline_driver::{DevicePtr, Element, ErrorKind};

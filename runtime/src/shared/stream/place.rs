@@ -1,9 +1,9 @@
 //! Places on a stream: what is awaited, and what others wait for.
 
+use super::coming::Coming;
 use super::core::{State, StreamCore};
-use super::held::Coming;
-use crate::graph::Capture;
 use crate::order::{Clock, Marks, Site, Use};
+use crate::shared::Capture;
 use std::sync::{Arc, Weak};
 use warpline_driver::timeline::{Ticket, Timeline};
 use warpline_driver::{DriverError, DriverEvent, Result};
@@ -54,7 +54,7 @@ impl StreamCore {
     /// # Errors
     /// As [`wait_for_turn`](Self::wait_for_turn), and those of the driver.
     #[cold]
-    pub(crate) fn snapshot_behind_turns(&self, site: Site) -> Result<Snapshot> {
+    pub(super) fn snapshot_behind_turns(&self, site: Site) -> Result<Snapshot> {
         let mut state = self.wait_for_turn(self.state.lock(), site)?;
         self.snapshot_at(&mut state, |_| false).map_err(|error| self.refused(site, &error))
     }

@@ -3,13 +3,11 @@
 use super::core::{State, StreamCore};
 use super::held::After;
 use super::place::{Place, Snapshot};
-use crate::memory::Allocation;
-use crate::memory::Operand;
-use crate::order::Site;
 use crate::order::{
     self, Access, Asker, Conflict, Disjoint, Entered, Entry, Finding, Findings, MAX_ACCESSES, Named,
-    OrderMode, Refused, Use, check_and_enter, overlap_within,
+    OrderMode, Refused, Site, Use, check_and_enter, overlap_within,
 };
+use crate::shared::{Allocation, Operand};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
@@ -51,7 +49,7 @@ pub(crate) struct Op<'a> {
     /// The reason to hold it back.
     pub(crate) after: Option<After>,
     /// Set where the driver did a part of it and failed.
-    pub(super) halfway: bool,
+    pub(crate) halfway: bool,
 }
 
 impl<'a> Op<'a> {
@@ -281,7 +279,7 @@ impl StreamCore {
     #[inline]
     fn permit(self: &Arc<Self>, site: Site) -> Result<Option<OwnedSemaphorePermit>> {
         let Some((room, most)) = &self.room else { return Ok(None) };
-        if let Some(permit) = crate::scope::take_permit(self.id) {
+        if let Some(permit) = super::permits::take_permit(self.id) {
             return Ok(Some(permit));
         }
         room.clone().try_acquire_owned().map(Some).map_err(|_| {
@@ -457,7 +455,7 @@ impl StreamCore {
             let there =
                 from.capture.as_ref().map(|capture| capture.upgrade().filter(|there| !there.has_ended()));
             if let Some(None) = there {
-                return Err(crate::graph::captured(
+                return Err(crate::shared::captured(
                     site,
                     self,
                     "the event was recorded in a capture that has ended; record one after a launch",

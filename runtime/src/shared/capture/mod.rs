@@ -18,24 +18,27 @@
 //! # Lock order
 //! `recording` → `GraphPool::histories` → ledgers, the allocator's pool → nothing. Neither allocations nor user values are dropped under them.
 
-use super::pool::GraphPool;
-use super::recording::{Member, Recording};
-use crate::device::DeviceShared;
-use crate::kernel::Workspace;
-use crate::memory::{Allocation, ReuseOrder};
-use crate::memory::{Operand, OwnedOperand};
-use crate::order::Site;
+mod histories;
+mod pool;
+mod recording;
+
+pub(crate) use pool::GraphPool;
+
+use crate::memory::ReuseOrder;
 use crate::order::{
-    self, Asker, Clock, Entered, Entry, Ledger, MAX_ACCESSES, Marks, Named, Observed, Refused, Use,
+    self, Asker, Clock, Entered, Entry, Ledger, MAX_ACCESSES, Marks, Named, Observed, Refused, Site, Use,
     check_and_enter,
 };
-use crate::runtime::RuntimeShared;
-use crate::stream::{Op, Place, Snapshot, StreamCore};
+use crate::shared::{
+    Allocation, DeviceShared, Op, Operand, OwnedOperand, Place, RuntimeShared, Snapshot, StreamCore,
+};
 use parking_lot::Mutex;
+use recording::{Member, Recording};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::thread::ThreadId;
 use warpline_driver::internal::ErrorParts;
+use warpline_driver::kernel::Workspace;
 use warpline_driver::timeline::{Keep, Ticket};
 use warpline_driver::{Claim, Command, Error, ErrorKind, Plan, PlanStream, Result, Step, Work};
 
@@ -48,12 +51,12 @@ pub(crate) struct Capture {
 }
 
 /// What a capture leaves.
-pub(super) struct Recorded {
-    pub(super) plan: Plan,
-    pub(super) touched: Vec<OwnedOperand<Arc<Allocation>>>,
-    pub(super) keeps: Vec<Keep>,
-    pub(super) claims: Vec<Claim>,
-    pub(super) pool: Arc<GraphPool>,
+pub(crate) struct Recorded {
+    pub(crate) plan: Plan,
+    pub(crate) touched: Vec<OwnedOperand<Arc<Allocation>>>,
+    pub(crate) keeps: Vec<Keep>,
+    pub(crate) claims: Vec<Claim>,
+    pub(crate) pool: Arc<GraphPool>,
 }
 
 thread_local! {
@@ -62,7 +65,7 @@ thread_local! {
 }
 
 /// Ends its capture when it is dropped, whatever the closure did.
-pub(super) struct Capturing(Arc<Capture>);
+pub(crate) struct Capturing(Arc<Capture>);
 
 impl Drop for Capturing {
     fn drop(&mut self) {
@@ -72,7 +75,7 @@ impl Drop for Capturing {
 
 impl Capturing {
     /// Begins a capture on `core`.
-    pub(super) fn begin(core: &Arc<StreamCore>, site: Site) -> Result<Self> {
+    pub(crate) fn begin(core: &Arc<StreamCore>, site: Site) -> Result<Self> {
         core.ensure_open(site)?;
         if core.capture(site)?.is_some() {
             return Err(captured(site, core, "the stream is being captured already; end that first"));
@@ -98,7 +101,7 @@ impl Capturing {
     }
 
     /// What was captured, if the streams were joined and nothing went wrong unnoticed.
-    pub(super) fn finish(self, site: Site) -> Result<Recorded> {
+    pub(crate) fn finish(self, site: Site) -> Result<Recorded> {
         let capture = self.0.clone();
         let mut plan = {
             let mut recording = capture.recording.lock();
@@ -112,7 +115,7 @@ impl Capturing {
         // Before the blocks forget what the capture did to them.
         capture.provide_workspaces(&mut plan, site)?;
         let histories = capture.pool.close();
-        let touched = histories.map(super::histories::Histories::into_touched).unwrap_or_default();
+        let touched = histories.map(histories::Histories::into_touched).unwrap_or_default();
         if touched.len() >= MAX_ACCESSES {
             let (touched, most) = (touched.len(), MAX_ACCESSES - 1);
             let why = format!(

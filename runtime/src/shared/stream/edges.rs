@@ -12,8 +12,7 @@
 use super::core::{State, StreamCore};
 use super::held::After;
 use super::place::{Place, Snapshot};
-use crate::order::Site;
-use crate::order::{StreamId, Use};
+use crate::order::{Site, StreamId, Use};
 use std::sync::atomic::Ordering;
 use warpline_driver::timeline::Ticket;
 use warpline_driver::{Command, DriverError, Point, Result, Submission, op_events};
@@ -22,7 +21,7 @@ use warpline_driver::{Command, DriverError, Point, Result, Submission, op_events
 pub(crate) struct Waited {
     pub(crate) place: Place,
     /// True if the driver got a wait: not where the order held already.
-    pub(crate) by_driver: bool,
+    pub(super) by_driver: bool,
 }
 
 impl StreamCore {
@@ -38,7 +37,7 @@ impl StreamCore {
     /// the driver gets a wait is another matter: not if `from` is done, or if this stream's known
     /// clock implies it. A wait for a stream that is closed changes no clock, and takes a ticket
     /// each time.
-    pub(crate) fn wait_at(&self, state: &mut State, site: Site, from: &Snapshot) -> Result<Waited> {
+    pub(super) fn wait_at(&self, state: &mut State, site: Site, from: &Snapshot) -> Result<Waited> {
         if from.used.stream == self.id {
             let place = Place::at(state.issued, state.stated.clone());
             return Ok(Waited { place, by_driver: false });
@@ -111,7 +110,7 @@ impl StreamCore {
 
     /// Takes a ticket for a wait whose order holds already. A device that counts for itself is not
     /// notified: the next marker stands for it too, unless each op has its own.
-    pub(super) fn take_ticket(&self, state: &mut State, site: Site) -> Result<(), DriverError> {
+    pub(crate) fn take_ticket(&self, state: &mut State, site: Site) -> Result<(), DriverError> {
         if !self.device.signalled || state.raw.marks_every_op() {
             return self.submit(state, site, |_| Command::Elided, None, false).map(drop);
         }
@@ -127,7 +126,7 @@ impl StreamCore {
     ///
     /// The edge is known from that ticket on: the caller merges it then ([`know`](Self::know)).
     #[cold]
-    pub(super) fn submit_edge(
+    pub(crate) fn submit_edge(
         &self,
         state: &mut State,
         site: Site,
@@ -160,7 +159,7 @@ impl StreamCore {
 
     /// The newest ticket's work is after `from` by an edge of the runtime's own.
     #[cold]
-    pub(super) fn know(&self, from: &Snapshot) {
+    pub(crate) fn know(&self, from: &Snapshot) {
         let over = |used| self.device.runtime.observed.covers(used);
         if self.known.lock().merge(self.id, from.used, &from.known, over) {
             self.version.fetch_add(1, Ordering::Release);

@@ -13,19 +13,19 @@
 //! `histories` → a ledger, the allocator's pool, `set_aside`. Nothing is dropped under them.
 
 use super::histories::Histories;
-use crate::device::DeviceShared;
-use crate::memory::{Allocation, BlockId, PoolId};
+use crate::memory::{BlockId, PoolId};
 use crate::order::{StreamId, Use};
+use crate::shared::{Allocation, DeviceShared};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
 
 pub(crate) struct GraphPool {
-    pub(super) device: Arc<DeviceShared>,
-    pub(super) id: PoolId,
+    pub(crate) device: Arc<DeviceShared>,
+    pub(crate) id: PoolId,
     /// The stream on which memory of this pool counts as allocated while it is captured: one that nothing is ever ordered after, so
     /// that only ops of the capture may touch it.
-    pub(super) nobody: StreamId,
+    pub(crate) nobody: StreamId,
     /// While the capture goes on.
     pub(super) histories: Mutex<Option<Histories>>,
     /// Blocks that nobody has, or has any more, and who used them outside the capture.
@@ -33,7 +33,7 @@ pub(crate) struct GraphPool {
 }
 
 impl GraphPool {
-    pub(super) fn new(device: Arc<DeviceShared>, nobody: StreamId) -> Arc<Self> {
+    pub(crate) fn new(device: Arc<DeviceShared>, nobody: StreamId) -> Arc<Self> {
         let id = device.memory.new_pool();
         let histories = Mutex::new(Some(Histories::default()));
         Arc::new(GraphPool { device, id, nobody, histories, set_aside: Mutex::default() })
@@ -49,7 +49,7 @@ impl GraphPool {
     }
 
     /// Keeps a block that only launches use, until the pool goes.
-    pub(super) fn keep(&self, block: BlockId) {
+    pub(crate) fn keep(&self, block: BlockId) {
         self.set_aside.lock().push((block, Vec::new()));
     }
 

@@ -26,7 +26,7 @@ impl Drop for Sleeper<'_> {
 }
 
 /// Awaits `future`, or the failure of `core`'s device; takes turns meanwhile if the device runs in turns.
-pub(super) async fn watching<F: Future>(
+pub(crate) async fn watching<F: Future>(
     core: &Arc<StreamCore>,
     mut future: Pin<&mut F>,
 ) -> Result<F::Output> {

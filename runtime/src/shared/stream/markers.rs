@@ -24,7 +24,7 @@ impl State {
         }
     }
 
-    pub(super) fn mark(&mut self) {
+    pub(crate) fn mark(&mut self) {
         // Ops that were never enqueued would count as reached.
         if self.lost.is_some() {
             return;
@@ -60,7 +60,7 @@ impl StreamCore {
     }
 
     /// An event or a `synchronize` stands for everything up to this ticket, and is not to wait for what comes after it.
-    pub(crate) fn stand_at(&self, ticket: Ticket) {
+    pub(super) fn stand_at(&self, ticket: Ticket) {
         if self.device.signalled {
             self.stood_at.store(ticket, Ordering::Relaxed);
         }

@@ -2,8 +2,8 @@
 
 use super::core::StreamCore;
 use super::place::{Place, Snapshot};
-use crate::graph::{Capture, captured};
 use crate::order::Site;
+use crate::shared::{Capture, captured};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -6,11 +6,9 @@
 //!
 //! Memory may also be somebody else's, lent to us: then its owner is kept for as long as the device may be working on it.
 
-use super::{BlockId, Grant};
-use crate::device::DeviceShared;
-use crate::graph::GraphPool;
-use crate::order::Site;
-use crate::order::{Ledger, Use};
+use crate::memory::{BlockId, Grant};
+use crate::order::{Ledger, Site, Use};
+use crate::shared::{DeviceShared, GraphPool};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 use warpline_driver::DevicePtr;

@@ -19,7 +19,7 @@
 //! the ticket that it waited for, also where the host has seen past that since.
 
 use crate::order::{Clock, StreamId};
-use crate::stream::StreamCore;
+use crate::shared::StreamCore;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;

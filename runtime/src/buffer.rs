@@ -1,10 +1,7 @@
 //! A region of device memory, as users hold it.
 
-use super::Allocation;
-use super::{Elements, IntoOperand, Operand};
-use crate::device::Device;
-use crate::order::AccessMode;
-use crate::order::ByteRange;
+use crate::order::{AccessMode, ByteRange};
+use crate::shared::{Allocation, Device, Elements, IntoOperand, Operand};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};

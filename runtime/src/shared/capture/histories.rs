@@ -4,10 +4,8 @@
 //! Memory is named by the address of its `Allocation`. One from outside is kept here, and so stays; one that was born in the capture
 //! leaves when it is dropped, and its block is free for what is captured next.
 
-use crate::memory::Allocation;
-use crate::memory::{Operand, OwnedOperand};
-use crate::order::AccessMode;
-use crate::order::{Access, ByteRange, Ledger, Use};
+use crate::order::{Access, AccessMode, ByteRange, Ledger, Use};
+use crate::shared::{Allocation, Operand, OwnedOperand};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
@@ -33,7 +31,7 @@ enum Memory {
 }
 
 /// An operand of a captured op, with its memory's history in the capture.
-pub(super) struct Traced<'a> {
+pub(crate) struct Traced<'a> {
     ledger: &'a Ledger,
     range: ByteRange,
     mode: AccessMode,
@@ -70,7 +68,7 @@ impl Histories {
     }
 
     /// Memory born in the capture is dropped: who used it there.
-    pub(super) fn dropped(&mut self, allocation: &Allocation) -> Option<Ledger> {
+    pub(crate) fn dropped(&mut self, allocation: &Allocation) -> Option<Ledger> {
         self.by_address.remove(&address(allocation)).map(|history| history.ledger)
     }
 
@@ -91,7 +89,7 @@ impl Histories {
     }
 
     /// Adds an op's access to what a launch does.
-    pub(super) fn add(&mut self, allocation: &Allocation, range: ByteRange, mode: AccessMode) {
+    pub(crate) fn add(&mut self, allocation: &Allocation, range: ByteRange, mode: AccessMode) {
         if let Some(history) = self.by_address.get_mut(&address(allocation))
             && !range.is_empty()
         {

@@ -2,8 +2,8 @@
 
 use super::core::StreamCore;
 use crate::background::{self, Duty};
-use crate::memory::Operand;
 use crate::order::{self, Mark, OrderMode, Site, leaves_a_mark};
+use crate::shared::Operand;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

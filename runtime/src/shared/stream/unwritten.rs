@@ -4,9 +4,8 @@
 //! it. What was called before cannot know of it, and was accepted: so each hand-over carries the
 //! bytes along, to streams that wait as well, until something overwrites them.
 
-use crate::memory::Allocation;
-use crate::memory::OwnedOperand;
 use crate::order::{self, ByteRange, Mark, Marks};
+use crate::shared::{Allocation, OwnedOperand};
 use std::sync::{Arc, Weak};
 use warpline_driver::Error;
 use warpline_driver::internal::ErrorParts;
@@ -15,7 +14,7 @@ use warpline_driver::internal::ErrorParts;
 #[derive(Clone, Default)]
 pub(super) struct Unwritten {
     pieces: Vec<Piece>,
-    pub(super) marks: Marks,
+    pub(crate) marks: Marks,
 }
 
 #[derive(Clone)]
@@ -33,7 +32,7 @@ impl Piece {
 
 impl Unwritten {
     /// Adds what an op that was refused with `error` would have written.
-    pub(super) fn add(&mut self, written: &[&OwnedOperand<Arc<Allocation>>], error: &Error) {
+    pub(crate) fn add(&mut self, written: &[&OwnedOperand<Arc<Allocation>>], error: &Error) {
         self.pieces.extend(written.iter().map(|operand| Piece {
             allocation: Arc::downgrade(&operand.allocation),
             range: operand.range,
@@ -74,7 +73,7 @@ impl Unwritten {
     }
 
     /// Takes over what was not written before a place that is waited for.
-    pub(super) fn merge(&mut self, other: &Unwritten) {
+    pub(crate) fn merge(&mut self, other: &Unwritten) {
         self.pieces.extend_from_slice(&other.pieces);
         self.marks.merge(&other.marks);
     }

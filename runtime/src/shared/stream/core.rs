@@ -16,11 +16,9 @@ use super::held::HeldBack;
 use super::late::Late;
 use super::place::Place;
 use crate::delegation::{DelegationLock, Locked};
-use crate::device::DeviceShared;
-use crate::graph::Capture;
-use crate::order::Site;
-use crate::order::{Clock, MAX_TICKET, Marks, Named, StreamId, Use};
-use crate::panics::{Concern, Epoch, Reached};
+use crate::order::{Clock, MAX_TICKET, Marks, Named, Site, StreamId, Use};
+use crate::shared::panics::{Concern, Epoch, Reached};
+use crate::shared::{Capture, DeviceShared};
 use parking_lot::Mutex;
 use std::any::Any;
 use std::collections::VecDeque;
@@ -48,31 +46,31 @@ pub(crate) struct StreamCore {
     /// The stream at the driver, for what needs no lock.
     pub(crate) driver: Arc<dyn DriverStream>,
     /// Whether it is being captured, and by which capture: written by that capture's thread.
-    pub(super) captured: AtomicBool,
+    pub(crate) captured: AtomicBool,
     /// As `State::closed`, for those who do not take the lock.
     closed: AtomicBool,
     /// A hint that `late` has entries, or may soon have some (`late.rs`).
     pub(super) late_matters: AtomicU8,
     pub(crate) priority: Priority,
-    pub(super) issued: AtomicU64,
+    pub(crate) issued: AtomicU64,
     /// As many permits as ops may be in flight.
     pub(crate) room: Option<(Arc<Semaphore>, usize)>,
     pub(crate) state: DelegationLock<State>,
-    pub(super) version: AtomicU64,
+    pub(crate) version: AtomicU64,
     pub(crate) known: Mutex<Clock>,
     /// The newest ticket that a `Pending` was made for. Only kept where markers are written.
-    pub(super) held: AtomicU64,
+    pub(crate) held: AtomicU64,
     /// That ticket, if its `Pending` was dropped or passed on.
-    pub(super) let_go: AtomicU64,
+    pub(crate) let_go: AtomicU64,
     /// The newest ticket that an event or a `synchronize` stands at. Only kept where markers are written.
     pub(super) stood_at: AtomicU64,
     /// Errors that nobody was told of, oldest first.
-    pub(super) unseen: Mutex<VecDeque<Error>>,
-    pub(super) capture: Mutex<Option<Arc<Capture>>>,
+    pub(crate) unseen: Mutex<VecDeque<Error>>,
+    pub(crate) capture: Mutex<Option<Arc<Capture>>>,
     /// Refusals that came after the call.
     pub(super) late: Late,
     /// True if the driver's stream is borrowed: its owner may use it when a call has returned.
-    pub(super) borrowed: bool,
+    pub(crate) borrowed: bool,
     /// What is let go once the stream is closed and drained: a lease's permit.
     then: Mutex<Option<Box<dyn Any + Send>>>,
     pub(crate) label: Arc<str>,
@@ -87,20 +85,20 @@ pub(crate) struct State {
     pub(crate) raw: Arc<dyn DriverStream>,
     /// The thread doing foreign work on this stream.
     pub(crate) foreign: Option<ThreadId>,
-    pub(super) closed: bool,
-    pub(super) marked: Ticket,
+    pub(crate) closed: bool,
+    pub(crate) marked: Ticket,
     /// Work that the driver does not have yet, because its first item is not ready.
-    pub(super) held: Option<Box<HeldBack>>,
+    pub(crate) held: Option<Box<HeldBack>>,
     /// The first ticket of that work; 0: it has none yet.
     pub(crate) foreign_from: Ticket,
-    pub(super) core: Weak<StreamCore>,
+    pub(crate) core: Weak<StreamCore>,
     /// The latest waits: stream, its ticket, its version. Asking for the same again is nothing to do.
-    pub(super) waited: [(StreamId, Ticket, u64); 4],
+    pub(crate) waited: [(StreamId, Ticket, u64); 4],
     pub(super) waited_at: usize,
     /// What was kept for a submission that the driver refused, to be dropped by whoever lets go of the lock.
-    pub(crate) forgotten: Option<Released>,
+    pub(super) forgotten: Option<Released>,
     /// Why what was accepted never got to the driver, and nothing more does.
-    pub(super) lost: Option<DriverError>,
+    pub(crate) lost: Option<DriverError>,
 }
 
 /// What makes a stream.
@@ -282,7 +280,7 @@ impl StreamCore {
 
     /// What the next ticket's `Pending` will need, should it be held.
     #[inline]
-    pub(crate) fn before_submit(&self, state: &mut State) {
+    pub(super) fn before_submit(&self, state: &mut State) {
         if self.device.signalled
             && state.marked < state.issued
             && (self.is_held(state.issued) || self.stood_at.load(Ordering::Relaxed) == state.issued)
@@ -344,7 +342,7 @@ impl StreamCore {
     /// Called after the lock was let go by one who has put something on the stream: what is told to others may run their code.
     /// `what`: the command's kind, and the bytes it moves or touches.
     #[inline]
-    pub(crate) fn submitted(&self, site: Site, ticket: Ticket, what: impl FnOnce() -> (&'static str, u64)) {
+    pub(super) fn submitted(&self, site: Site, ticket: Ticket, what: impl FnOnce() -> (&'static str, u64)) {
         op_events::op_enqueued(ticket, &site, || {
             let (kind, bytes) = what();
             let (runtime, device) = (self.device.runtime.number, self.device.id);

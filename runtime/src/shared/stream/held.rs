@@ -37,24 +37,21 @@
 //! A stream's lock → [`Coming`], late refusals, the ledgers. Never two streams': those that follow are handed
 //! over after it was let go, and so is dropped what may run code of others or give memory back.
 
+use super::coming::{Coming, Recorded};
 use super::core::{State, StreamCore};
 use super::place::Snapshot;
 use super::unwritten::Unwritten;
 use crate::background;
-use crate::memory::{Allocation, HostEnd};
-use crate::memory::{Operand, OwnedOperand};
-use crate::order::Site;
-use crate::order::{self, Mark, Marks, OrderMode, leaves_a_mark};
-use parking_lot::{Condvar, Mutex};
+use crate::memory::HostEnd;
+use crate::order::{self, Mark, OrderMode, Site, leaves_a_mark};
+use crate::shared::{Allocation, Operand, OwnedOperand};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
 use warpline_driver::internal::ErrorParts;
 use warpline_driver::timeline::Ticket;
-use warpline_driver::{
-    Command, Copy, CopyKind, DriverError, DriverEvent, Error, ErrorKind, Result, Submission, reentry,
-};
+use warpline_driver::{Command, Copy, CopyKind, DriverError, Error, ErrorKind, Result, Submission, reentry};
 
 /// A stream's work that the driver does not have yet. Empty only while it is made or handed over.
 #[derive(Default)]
@@ -91,7 +88,7 @@ impl After {
     fn is_ready(&self) -> bool {
         match self {
             After::Memory(staging) => staging.0.get().is_some(),
-            After::Event(coming) => coming.inner.lock().recorded.is_some(),
+            After::Event(coming) => coming.is_recorded(),
         }
     }
 }
@@ -103,74 +100,6 @@ pub(crate) struct Staging(OnceLock<Result<HostEnd>>);
 impl Staging {
     pub(crate) fn set(&self, end: Result<HostEnd>) {
         let _ = self.0.set(end);
-    }
-}
-
-/// An event that is recorded once the work before it was handed over.
-#[derive(Default)]
-pub(crate) struct Coming {
-    inner: Mutex<Recording>,
-    recorded: Condvar,
-}
-
-#[derive(Default)]
-struct Recording {
-    recorded: Option<Result<Recorded, DriverError>>,
-    /// The streams that hold back because of it. They have something else that hands them over, or
-    /// this does.
-    followers: Vec<Arc<StreamCore>>,
-}
-
-#[derive(Clone)]
-struct Recorded {
-    event: Option<DriverEvent>,
-    /// Memory that was not written before it although that was called.
-    unwritten: Unwritten,
-}
-
-impl Coming {
-    /// Returns the event if it was recorded. If not, the stream is handed over when it is.
-    pub(super) fn or_follow(
-        &self,
-        stream: &Weak<StreamCore>,
-    ) -> Option<Result<Option<DriverEvent>, DriverError>> {
-        let mut inner = self.inner.lock();
-        if let Some(recorded) = &inner.recorded {
-            return Some(recorded.clone().map(|recorded| recorded.event));
-        }
-        inner.followers.extend(stream.upgrade());
-        None
-    }
-
-    /// Has `marks` carry what late refusals before it left, once it was recorded.
-    pub(super) fn hand_marks_to(&self, marks: &mut Marks) -> bool {
-        match &self.inner.lock().recorded {
-            Some(Ok(recorded)) => marks.merge(&recorded.unwritten.marks),
-            _ => false,
-        }
-    }
-
-    /// Blocks until it was recorded, or could not be.
-    fn wait(&self) {
-        let mut inner = self.inner.lock();
-        while inner.recorded.is_none() {
-            self.recorded.wait(&mut inner);
-        }
-    }
-
-    /// Returns who follows.
-    fn fill(&self, recorded: Result<Recorded, DriverError>) -> Vec<Arc<StreamCore>> {
-        let mut inner = self.inner.lock();
-        inner.recorded = Some(recorded);
-        let followers = std::mem::take(&mut inner.followers);
-        drop(inner);
-        self.recorded.notify_all();
-        followers
-    }
-
-    fn get(&self) -> Result<Recorded, DriverError> {
-        let recorded = self.inner.lock().recorded.clone();
-        recorded.unwrap_or_else(|| Err(DriverError::Refused("its event was not recorded".into())))
     }
 }
 
@@ -198,7 +127,7 @@ impl State {
 impl HeldBack {
     /// Puts a submission off.
     #[cold]
-    pub(super) fn submit(&mut self, submission: Submission) {
+    pub(crate) fn submit(&mut self, submission: Submission) {
         let after = self.after.take();
         self.queue.push_back(Item::Work(Box::new(Work { submission, after, operands: Vec::new() })));
     }
@@ -217,7 +146,7 @@ impl HeldBack {
 
     /// Puts an event off that marks the queue's end.
     #[cold]
-    pub(super) fn record(&mut self) -> Arc<Coming> {
+    pub(crate) fn record(&mut self) -> Arc<Coming> {
         if let Some(Item::Event(coming)) = self.queue.back() {
             return coming.clone();
         }
@@ -247,7 +176,7 @@ struct Left {
 
 /// Hands over what is ready on `core`, then on the streams that waited for events there. By
 /// `warpline-pin`.
-pub(super) fn hand_over(core: Arc<StreamCore>) {
+pub(crate) fn hand_over(core: Arc<StreamCore>) {
     let mut cores = vec![core];
     while let Some(core) = cores.pop() {
         cores.extend(core.hand_over_what_is_ready());
@@ -451,7 +380,7 @@ impl StreamCore {
     ///
     /// # Errors
     /// `Reentrant` if this thread must not wait.
-    pub(super) fn wait_until_handed_over(&self, site: Site) -> Result<()> {
+    pub(crate) fn wait_until_handed_over(&self, site: Site) -> Result<()> {
         loop {
             let turns = self.device.foreign_turns.ended();
             if self.state.lock().held.is_none() {
@@ -468,7 +397,7 @@ impl StreamCore {
     /// # Errors
     /// `Reentrant` if this thread must not wait.
     #[inline]
-    pub(super) fn wait_if_borrowed(&self, site: Site, from: &Snapshot) -> Result<()> {
+    pub(crate) fn wait_if_borrowed(&self, site: Site, from: &Snapshot) -> Result<()> {
         match &from.coming {
             Some(coming) if self.borrowed => self.wait_for_event(site, coming),
             _ => Ok(()),

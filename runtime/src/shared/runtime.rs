@@ -1,9 +1,8 @@
 //! What the devices of one runtime share: the order mode, what the host has observed, and which streams there are.
 
-use crate::order::Site;
-use crate::order::{Named, Observed, OrderMode, StreamId, Use};
-use crate::panics::Panics;
-use crate::stream::StreamCore;
+use crate::order::{Named, Observed, OrderMode, Site, StreamId, Use};
+use crate::shared::StreamCore;
+use crate::shared::panics::Panics;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,50 +1,50 @@
 //! What a capture has written down so far: its member streams, the plan, and what the plan's launches need.
 
-use super::capture::captured;
+use super::captured;
 use super::histories::Traced;
 use crate::order::{self, Access, Clock, Conflict, Findings, Site, StreamId, Use};
-use crate::stream::StreamCore;
+use crate::shared::StreamCore;
 use std::sync::Arc;
 use warpline_driver::timeline::{Keep, Ticket};
 use warpline_driver::{Claim, Error, Plan, Result};
 
 #[derive(Default)]
-pub(super) struct Recording {
+pub(crate) struct Recording {
     pub(super) members: Vec<Member>,
-    pub(super) plan: Plan,
+    pub(crate) plan: Plan,
     /// What ops have to have for as long as they run again.
-    pub(super) keeps: Vec<Keep>,
+    pub(crate) keeps: Vec<Keep>,
     /// What graphs that are part of it claim besides what they touch.
-    pub(super) claims: Vec<Claim>,
+    pub(crate) claims: Vec<Claim>,
     /// The refusals of calls by its thread, which are not in the graph.
-    pub(super) refusals: Vec<Error>,
-    pub(super) ended: bool,
+    pub(crate) refusals: Vec<Error>,
+    pub(crate) ended: bool,
 }
 
 /// A stream that is captured.
-pub(super) struct Member {
-    pub(super) core: Arc<StreamCore>,
+pub(crate) struct Member {
+    pub(crate) core: Arc<StreamCore>,
     /// Which stream of the plan it is.
-    pub(super) stream: usize,
+    pub(crate) stream: usize,
     /// Its identity in the capture.
-    pub(super) id: StreamId,
+    pub(crate) id: StreamId,
     /// Its newest step.
-    pub(super) number: Ticket,
+    pub(crate) number: Ticket,
     /// Its newest op.
     pub(super) newest_op: Option<(Ticket, Site)>,
     /// What is before its next step.
-    pub(super) clock: Clock,
+    pub(crate) clock: Clock,
     /// The plan's streams for branches of graphs that were launched on it, and the newest step of each. They are joined to it, so that the
     /// next graph can have them.
     pub(super) sides: Vec<(usize, Ticket)>,
 }
 
 impl Recording {
-    pub(super) fn find(&self, core: &StreamCore) -> Option<usize> {
+    pub(crate) fn find(&self, core: &StreamCore) -> Option<usize> {
         self.members.iter().position(|member| std::ptr::eq(&*member.core, core))
     }
 
-    pub(super) fn of(&mut self, core: &StreamCore) -> &mut Member {
+    pub(crate) fn of(&mut self, core: &StreamCore) -> &mut Member {
         let at = self.find(core).expect("a captured stream is a member of its capture");
         &mut self.members[at]
     }
@@ -67,7 +67,7 @@ impl Recording {
         Ok(())
     }
 
-    pub(super) fn conflicts(
+    pub(crate) fn conflicts(
         &self,
         core: &StreamCore,
         op: Site,

@@ -1,0 +1,130 @@
+//! What copies, fills and kernels do to memory.
+
+use warpline_driver::kernel::{Arg, Twin};
+use warpline_driver::reentry::{self, Caller};
+use warpline_driver::{Copy, Fill};
+
+/// # Safety
+/// That of [`Twin`].
+#[inline]
+pub(super) unsafe fn call_twin(twin: Twin, args: &[Arg]) {
+    let _calling = reentry::calling(Caller::Twin);
+    // SAFETY: the caller keeps the twin's rule.
+    unsafe { twin(args) }
+}
+
+/// # Safety
+/// All rows of the source are readable, all rows of the destination writable, and nobody else writes either meanwhile. They
+/// may overlap.
+pub(super) unsafe fn copy_rows(copy: &Copy) {
+    let Copy { src, src_pitch, dst, dst_pitch, width_bytes, height, .. } = *copy;
+    let (src, dst) = (src as *const u8, dst as *mut u8);
+    if width_bytes == 0 || height == 0 {
+        return;
+    }
+    if height == 1 || (src_pitch == width_bytes && dst_pitch == width_bytes) {
+        // SAFETY: `ptr::copy` needs both sides valid for the length; rows without gaps are one run, and the caller
+        // vouches for the rows.
+        unsafe { std::ptr::copy(src, dst, width_bytes * height) };
+        return;
+    }
+    for row in 0..height {
+        let from = src.wrapping_add(row * src_pitch);
+        let to = dst.wrapping_add(row * dst_pitch);
+        // SAFETY: as above, for this row.
+        unsafe { std::ptr::copy(from, to, width_bytes) };
+    }
+}
+
+/// # Safety
+/// All rows are writable, and nobody else touches them meanwhile.
+pub(super) unsafe fn fill_rows(fill: &Fill) {
+    let Fill { dst, pitch, width_bytes, height, pattern, pattern_bytes } = *fill;
+    let pattern = pattern.to_le_bytes();
+    let pattern = &pattern[..usize::from(pattern_bytes)];
+    let dst = dst.0 as *mut u8;
+    if width_bytes == 0 || height == 0 {
+        return;
+    }
+    let (row_bytes, rows) =
+        if pitch == width_bytes { (width_bytes * height, 1) } else { (width_bytes, height) };
+    for row in 0..rows {
+        let start = dst.wrapping_add(row * pitch);
+        // SAFETY: `from_raw_parts_mut` needs the row valid, initialized and ours alone: the caller vouches for it, and
+        // device memory is zeroed when it is first mapped.
+        let row = unsafe { std::slice::from_raw_parts_mut(start, row_bytes) };
+        repeat(row, pattern);
+    }
+}
+
+/// Fills `row` with copies of `pattern`, the last one cut off where the row ends.
+fn repeat(row: &mut [u8], pattern: &[u8]) {
+    if pattern.iter().all(|byte| *byte == pattern[0]) {
+        row.fill(pattern[0]);
+        return;
+    }
+    // Doubling: what is written is the source of the next, so that long rows go at the speed of a copy. Blocks stay
+    // small enough for the cache.
+    const BLOCK: usize = 16 * 1024;
+    let mut done = pattern.len().min(row.len());
+    row[..done].copy_from_slice(&pattern[..done]);
+    while done < row.len() {
+        let n = done.min(BLOCK).min(row.len() - done);
+        row.copy_within(..n, done);
+        done += n;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warpline_driver::{CopyKind, DevicePtr};
+
+    #[test]
+    fn copies_rows_with_pitches() {
+        let src: Vec<u8> = (0..20).collect();
+        let mut dst = vec![0u8; 12];
+        let copy = Copy {
+            kind: CopyKind::HostToDevice,
+            src: src.as_ptr() as u64,
+            src_pitch: 5,
+            dst: dst.as_mut_ptr() as u64,
+            dst_pitch: 3,
+            width_bytes: 2,
+            height: 4,
+        };
+        // SAFETY: both vectors hold four rows.
+        unsafe { copy_rows(&copy) };
+        assert_eq!(dst, [0, 1, 0, 5, 6, 0, 10, 11, 0, 15, 16, 0]);
+    }
+
+    #[test]
+    fn fills_with_every_pattern_width_and_leaves_the_gaps() {
+        for bytes in [1u8, 2, 4, 8] {
+            let mut dst = vec![0xEEu8; 40 * 3];
+            let pattern = 0x0807_0605_0403_0201u64;
+            let fill = Fill {
+                dst: DevicePtr(dst.as_mut_ptr() as u64),
+                pitch: 40,
+                width_bytes: 32,
+                height: 3,
+                pattern,
+                pattern_bytes: bytes,
+            };
+            // SAFETY: the vector holds three rows.
+            unsafe { fill_rows(&fill) };
+            for (i, byte) in dst.iter().enumerate() {
+                let column = i % 40;
+                let expected = if column < 32 { (column % usize::from(bytes)) as u8 + 1 } else { 0xEE };
+                assert_eq!(*byte, expected, "byte {i}, pattern of {bytes}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_fill_keeps_its_phase() {
+        let mut row = vec![0u8; 100_000];
+        repeat(&mut row, &[1, 2, 3, 4]);
+        assert!(row.iter().enumerate().all(|(i, byte)| usize::from(*byte) == i % 4 + 1));
+    }
+}

@@ -1,0 +1,262 @@
+//! What a runtime is built with.
+
+#[cfg(feature = "cuda")]
+use super::CudaDevices;
+use super::{Inner, Runtime};
+use crate::memory::MemoryOptions;
+use crate::order::OrderMode;
+use crate::shared::{DeviceShared, RuntimeShared};
+#[cfg(feature = "cuda")]
+use parking_lot::Mutex;
+use std::fmt;
+use std::sync::Arc;
+use warpline_cpu::{BackendOptions, CpuBackend, DeviceOptions, FaultPlan, Schedule};
+#[cfg(feature = "cuda")]
+use warpline_cuda::CudaOptions;
+#[cfg(feature = "cuda")]
+use warpline_driver::WakeUp;
+use warpline_driver::{DeviceId, Driver, Error, ErrorKind, Health, Result};
+
+/// Settings of a [`Runtime`].
+#[derive(Clone, Debug)]
+#[must_use = "`build` makes the runtime"]
+pub struct RuntimeBuilder {
+    pub(super) cpu_devices: u32,
+    workers: Option<usize>,
+    pub(super) schedule: Schedule,
+    pub(super) order: OrderMode,
+    memory: MemoryOptions,
+    fault_plan: FaultPlan,
+    refuse_allocation: Option<u64>,
+    drivers: Vec<OpenDriver>,
+    #[cfg(feature = "cuda")]
+    pub(super) cuda: CudaOptions,
+}
+
+/// Opens a device of a driver that is not ours, which tells its failures to the `Health`.
+#[derive(Clone)]
+struct OpenDriver(Arc<OpenFn>);
+
+type OpenFn = dyn Fn(Arc<Health>) -> Result<Arc<dyn Driver>> + Send + Sync;
+
+impl fmt::Debug for OpenDriver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OpenDriver")
+    }
+}
+
+impl Default for RuntimeBuilder {
+    fn default() -> Self {
+        RuntimeBuilder {
+            cpu_devices: 1,
+            workers: None,
+            schedule: Schedule::Threads,
+            order: OrderMode::Deny,
+            memory: MemoryOptions::default(),
+            fault_plan: FaultPlan::default(),
+            refuse_allocation: None,
+            drivers: Vec::new(),
+            #[cfg(feature = "cuda")]
+            cuda: CudaOptions::default(),
+        }
+    }
+}
+
+impl RuntimeBuilder {
+    /// How many CPU devices: `cpu:0` is the host's own, the others stand in for GPUs. 1 by default.
+    pub fn cpu_devices(mut self, devices: u32) -> Self {
+        self.cpu_devices = devices;
+        self
+    }
+
+    /// Adds a device of a driver of your own: an implementation of [`Driver`](crate::driver::Driver),
+    /// whose id is a [`DeviceId::Other`].
+    ///
+    /// [`build`](Self::build) calls `open`, once for each runtime, with the [`Health`] through which
+    /// the driver says that its device has failed.
+    pub fn driver<D: Driver>(
+        mut self,
+        open: impl Fn(Arc<Health>) -> Result<D> + Send + Sync + 'static,
+    ) -> Self {
+        self.drivers.push(OpenDriver(Arc::new(move |health| Ok(Arc::new(open(health)?)))));
+        self
+    }
+
+    /// How many worker threads the CPU devices share; by default as many as there are cores.
+    pub fn workers(mut self, threads: usize) -> Self {
+        self.workers = Some(threads);
+        self
+    }
+
+    /// How the CPU devices run what is ready.
+    pub fn schedule(mut self, schedule: Schedule) -> Self {
+        self.schedule = schedule;
+        self
+    }
+
+    /// What the order check does about a missing edge.
+    pub fn order(mut self, mode: OrderMode) -> Self {
+        self.order = mode;
+        self
+    }
+
+    /// The most device memory, in bytes, that each device holds.
+    pub fn memory_limit(mut self, bytes: usize) -> Self {
+        self.memory.limit_bytes = Some(bytes);
+        self
+    }
+
+    /// The most pinned host memory, in bytes, that each device holds. 4 GiB by default.
+    pub fn pinned_cap(mut self, bytes: usize) -> Self {
+        self.memory.pinned_cap_bytes = bytes;
+        self
+    }
+
+    /// Zeroes device and pinned memory before an allocation hands it out, so that no owner sees
+    /// what an earlier one left there: for services that hold the data of several tenants. Off by
+    /// default.
+    ///
+    /// Every `alloc` then is an [`alloc_zeroed`](crate::Stream::alloc_zeroed), that of tensors and
+    /// other ops too, and a buffer from [`Device::pinned`](crate::Device::pinned) is all zeros. This holds for memory that
+    /// was split, joined or given back to the driver and asked for again, and for what a graph
+    /// allocates, at each launch.
+    ///
+    /// # What it does not promise
+    /// Free memory keeps its contents until it is handed out again. With [`OrderMode::Warn`] and
+    /// [`OrderMode::Off`] an op that no edge orders after the allocation may run before the
+    /// zeroing. Code that goes by raw addresses sees what is next to its buffer. Memory that the
+    /// runtime borrows is left as it is.
+    ///
+    /// # Cost
+    /// A fill of the device for each allocation, which is an op: on a CUDA device a driver call of
+    /// some microseconds, and the time to write the memory once. Pinned memory is written by the
+    /// host, more than 1 MiB of it on a thread of the runtime if the caller awaits it.
+    pub fn zero_on_free(mut self, zero: bool) -> Self {
+        self.memory.zero_on_free = zero;
+        self
+    }
+
+    /// How eagerly the host looks for what CUDA devices have done: what a wake-up costs against how late it is.
+    /// [`WakeUp::Balanced`] by default.
+    #[cfg(feature = "cuda")]
+    pub fn wake_up(mut self, wake_up: WakeUp) -> Self {
+        self.cuda.wake_up = wake_up;
+        self
+    }
+
+    /// Has CUDA devices tell their progress by events that are asked, also where they could write it to host memory: for drivers on
+    /// which that does not work although they say so, and to compare the two. Each wake-up costs some driver calls more.
+    ///
+    /// `WARPLINE_COMPLETION=event` does the same for runtimes made [from the
+    /// environment](Self::from_env).
+    #[cfg(feature = "cuda")]
+    pub fn complete_by_events(mut self) -> Self {
+        self.cuda.by_events = true;
+        self
+    }
+
+    /// The `nth` op that runs on each CPU device (the first is 1) fails the device, as an illegal address would.
+    #[cfg(feature = "test-util")]
+    pub fn fail_op(mut self, nth: u64) -> Self {
+        self.fault_plan.fail_op = Some(nth);
+        self
+    }
+
+    /// The `nth` twin that runs on each CPU device (the first is 1) panics.
+    #[cfg(feature = "test-util")]
+    pub fn panic_in_twin(mut self, nth: u64) -> Self {
+        self.fault_plan.panic_in_twin = Some(nth);
+        self
+    }
+
+    /// The `nth` allocation on each device (the first is 1) is refused as out of memory.
+    #[cfg(feature = "test-util")]
+    pub fn refuse_allocation(mut self, nth: u64) -> Self {
+        self.refuse_allocation = Some(nth);
+        self
+    }
+
+    fn refuse_zeros(&self) -> Result<()> {
+        let zeros = [
+            ("cpu_devices", self.cpu_devices == 0),
+            ("workers", self.workers == Some(0)),
+            ("memory_limit", self.memory.limit_bytes == Some(0)),
+            ("pinned_cap", self.memory.pinned_cap_bytes == 0),
+            ("fail_op", self.fault_plan.fail_op == Some(0)),
+            ("panic_in_twin", self.fault_plan.panic_in_twin == Some(0)),
+            ("refuse_allocation", self.refuse_allocation == Some(0)),
+        ];
+        let Some((what, _)) = zeros.iter().find(|(_, is_zero)| *is_zero) else { return Ok(()) };
+        Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!(
+                "a runtime cannot be built: {what} is 0, and at least 1 is needed; do not call {what} to get its default"
+            ),
+        ))
+    }
+
+    /// The runtime. Threads are started when there is work.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if a number is 0, or if a [driver](Self::driver)'s device has the id of
+    /// another one, or of one of ours; those of opening drivers.
+    pub fn build(self) -> Result<Runtime> {
+        warpline_driver::process::watch();
+        self.refuse_zeros()?;
+        let shared = RuntimeShared::new(self.order);
+        let cpu = CpuBackend::new(BackendOptions {
+            threads: self.workers,
+            schedule: self.schedule,
+            ..BackendOptions::default()
+        });
+        let device = |driver, health| {
+            let device = DeviceShared::new(shared.clone(), driver, health, self.memory);
+            if let Some(nth) = self.refuse_allocation {
+                device.memory.refuse_allocation(nth);
+            }
+            device
+        };
+        let cpus = (0..self.cpu_devices).map(|ordinal| {
+            let health = Arc::new(Health::default());
+            let options = DeviceOptions { fault_plan: Some(self.fault_plan), ..DeviceOptions::default() };
+            device(cpu.device(ordinal, health.clone(), options), health)
+        });
+        let mut devices: Vec<Arc<DeviceShared>> = cpus.collect();
+        for OpenDriver(open) in &self.drivers {
+            let health = Arc::new(Health::default());
+            let driver = open(health.clone())?;
+            refuse_taken_id(driver.id(), &devices)?;
+            devices.push(device(driver, health));
+        }
+        Ok(Runtime {
+            inner: Arc::new(Inner {
+                #[cfg(feature = "cuda")]
+                cuda: CudaDevices {
+                    opened: Mutex::default(),
+                    options: self.cuda,
+                    memory: self.memory,
+                    refuse_allocation: self.refuse_allocation,
+                },
+                shared,
+                devices,
+                #[cfg(feature = "test-util")]
+                cpu: Some(cpu),
+            }),
+        })
+    }
+}
+
+/// Refuses the id of a driver's device if it is one of ours, or if the runtime has it already.
+fn refuse_taken_id(id: DeviceId, devices: &[Arc<DeviceShared>]) -> Result<()> {
+    let why = match id {
+        DeviceId::Other { backend: "cpu" | "cuda", .. } | DeviceId::Cpu(_) | DeviceId::Cuda(_) => {
+            "the backend is one of warpline's own; use another name in DeviceId::Other"
+        }
+        _ if devices.iter().any(|device| device.id == id) => {
+            "the runtime has a device of that id already; use another ordinal"
+        }
+        _ => return Ok(()),
+    };
+    let text = format!("a runtime cannot be built: a driver's device is called {id}, and {why}");
+    Err(Error::new(ErrorKind::InvalidArgument, text))
+}

@@ -1,0 +1,214 @@
+//! What a device's streams, buffers and handles share.
+
+use super::RuntimeShared;
+use super::stream::{ForeignTurns, Stream};
+use crate::generator::Generator;
+use crate::memory::{DeviceMemory, MemoryOptions, PinnedBytes, PinnedPool};
+use crate::order::Use;
+use parking_lot::Mutex;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use warpline_driver::{Completion, DeviceId, Driver, DriverError, Error, ErrorKind, Health, Result};
+
+/// A device of a runtime. A cheap handle; all clones are the same device.
+#[derive(Clone)]
+pub struct Device(Arc<DeviceShared>);
+
+/// What a device's streams, buffers and handles have in common.
+pub(crate) struct DeviceShared {
+    pub(crate) id: DeviceId,
+    pub(crate) runtime: Arc<RuntimeShared>,
+    pub(crate) driver: Arc<dyn Driver>,
+    pub(crate) health: Arc<Health>,
+    pub(crate) memory: DeviceMemory,
+    pub(crate) pinned: Arc<PinnedPool>,
+    /// Whether markers have to be written for tickets to complete.
+    pub(crate) signalled: bool,
+    pub(crate) runs_in_turns: bool,
+    pub(crate) foreign_turns: ForeignTurns,
+    /// Set if every allocation is zeroed before it is handed out.
+    pub(crate) zero_on_free: bool,
+    pub(crate) default_stream: Mutex<Option<Stream>>,
+    /// Streams that were made without a label.
+    unlabelled: AtomicU64,
+    pub(crate) generator: Generator,
+}
+
+impl DeviceShared {
+    pub(crate) fn new(
+        runtime: Arc<RuntimeShared>,
+        driver: Arc<dyn Driver>,
+        health: Arc<Health>,
+        options: MemoryOptions,
+    ) -> Arc<Self> {
+        Arc::new(DeviceShared {
+            id: driver.id(),
+            runtime,
+            memory: DeviceMemory::new(driver.clone(), options.limit_bytes),
+            pinned: PinnedPool::new(driver.clone(), options.pinned_cap_bytes),
+            signalled: driver.completion() == Completion::Signalled,
+            runs_in_turns: driver.runs_in_turns(),
+            driver,
+            health,
+            foreign_turns: ForeignTurns::default(),
+            zero_on_free: options.zero_on_free,
+            default_stream: Mutex::new(None),
+            unlabelled: AtomicU64::new(0),
+            generator: Generator::default(),
+        })
+    }
+
+    /// Returns a label for a stream that was given none: `stream 1` for the first.
+    pub(crate) fn next_label(&self) -> Arc<str> {
+        let before = self.unlabelled.fetch_add(1, Ordering::Relaxed);
+        format!("stream {}", before + 1).into()
+    }
+
+    /// Whether the device takes work.
+    #[inline]
+    pub(crate) fn ensure_open(&self) -> Result<()> {
+        if warpline_driver::process::is_forked() {
+            return Err(warpline_driver::process::forked());
+        }
+        if let Some(fault) = self.health.fault() {
+            return Err(fault.clone());
+        }
+        if self.runtime.is_shut_down() {
+            return Err(self.shut_down_error());
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn shut_down_error(&self) -> Error {
+        Error::new(
+            ErrorKind::ShutDown,
+            format!(
+                "{} takes no more work: its runtime was shut down; keep the Runtime alive for as long as it is used",
+                self.id
+            ),
+        )
+    }
+
+    /// A driver's refusal of one call: for what has become of the device meanwhile, if something has.
+    #[cold]
+    pub(crate) fn refused(&self, what: &dyn fmt::Display, error: &DriverError) -> Error {
+        if let Err(cause) = self.ensure_open() {
+            return cause;
+        }
+        let kind = match error {
+            DriverError::OutOfMemory(_) => ErrorKind::OutOfMemory,
+            DriverError::Refused(_) | DriverError::Halfway(_) => ErrorKind::Driver,
+            DriverError::Captured(why) => {
+                return Error::new(ErrorKind::Captured, format!("{what} is refused: {why}"));
+            }
+        };
+        Error::new(kind, format!("{what} failed on {}: {error}; the device goes on", self.id))
+    }
+
+    /// Asks the driver. If it has no memory, gives cached memory back and asks once more.
+    pub(crate) fn with_room<T>(
+        &self,
+        ask: impl Fn(&dyn Driver) -> Result<T, DriverError>,
+    ) -> Result<T, DriverError> {
+        match ask(&*self.driver) {
+            Err(DriverError::OutOfMemory(_)) => {
+                self.memory.make_room(|used| self.runtime.is_finished(used));
+                ask(&*self.driver)
+            }
+            answer => answer,
+        }
+    }
+
+    /// Page-locked memory from the pool.
+    pub(crate) fn pinned_bytes(&self, len_bytes: usize) -> Result<PinnedBytes> {
+        self.with_pinned(|pool| pool.take(len_bytes))
+    }
+
+    /// What `f` gets from the pool, which may find out what has become of the device.
+    pub(crate) fn with_pinned<T>(&self, f: impl FnOnce(&Arc<PinnedPool>) -> Result<T>) -> Result<T> {
+        if warpline_driver::process::is_forked() {
+            return Err(warpline_driver::process::forked());
+        }
+        f(&self.pinned).map_err(|error| match error.kind() {
+            ErrorKind::Driver => self.ensure_open().err().unwrap_or(error),
+            _ => error,
+        })
+    }
+
+    /// Before somebody is told that everything went well: whether the device still works.
+    pub(crate) fn confirm(&self) -> Result<()> {
+        match self.driver.confirm() {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.refused(&"synchronize", &error)),
+        }
+    }
+
+    /// Memory was freed that streams besides the allocating one (the first) have used last: when those uses are over has to
+    /// become known without anybody awaiting them.
+    #[inline]
+    pub(crate) fn want_progress(&self, uses: &[Use]) {
+        if self.signalled
+            && let [_, others @ ..] = uses
+        {
+            self.want_markers(others);
+        }
+    }
+
+    fn want_markers(&self, uses: &[Use]) {
+        for used in uses {
+            if let Some(core) = self.runtime.stream(used.stream) {
+                core.want_marker(used.ticket);
+            }
+        }
+    }
+
+    pub(crate) fn take_default_stream(&self) -> Option<Stream> {
+        self.default_stream.lock().take()
+    }
+}
+
+impl Drop for DeviceShared {
+    fn drop(&mut self) {
+        // Buffers and streams hold the device, a closed stream until it is drained or given up, and
+        // a copy by another device's stream holds it too. So nothing can touch its memory any more.
+        self.memory.empty_cache(|_| true);
+    }
+}
+
+impl fmt::Debug for DeviceShared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Device({})", self.id)
+    }
+}
+
+impl Device {
+    pub(crate) fn of(shared: Arc<DeviceShared>) -> Self {
+        Device(shared)
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<DeviceShared> {
+        &self.0
+    }
+}
+
+impl PartialEq for Device {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Device {}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Device({})", self.0.id)
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.id.fmt(f)
+    }
+}

@@ -1,0 +1,35 @@
+//! A stream's state, and the one way onto it.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `core` | what a stream is; its lock |
+//! | `enqueue` | from an op with its accesses to a ticket |
+//! | `edges`, `place`, `markers` | waits on the device, points on the timeline, and how they become known |
+//! | `refusals`, `unwritten`, `late` | what becomes of bytes whose write was refused, at once or later |
+//! | `held`, `coming` | what waits on the host for page-locked memory, and the events behind it |
+//! | `captured` | streams that a capture writes down |
+//! | `foreign_turns`, `permits`, `turns` | waiting for what is no ticket |
+
+mod captured;
+mod coming;
+mod core;
+mod edges;
+mod enqueue;
+mod foreign_turns;
+mod handle;
+pub(crate) mod held;
+mod late;
+mod markers;
+mod permits;
+mod place;
+mod refusals;
+mod turns;
+mod unwritten;
+
+pub(crate) use self::core::{Settings, StreamCore};
+pub(crate) use enqueue::Op;
+pub(crate) use foreign_turns::ForeignTurns;
+pub use handle::Stream;
+pub(crate) use permits::with_permit;
+pub(crate) use place::{Place, Snapshot};
+pub(crate) use turns::watching;

@@ -1,0 +1,35 @@
+//! Permits that a caller has brought along for ops on this thread.
+
+use crate::order::StreamId;
+use std::cell::RefCell;
+use tokio::sync::OwnedSemaphorePermit;
+
+type Brought = (StreamId, Option<OwnedSemaphorePermit>);
+
+thread_local! {
+    /// Innermost last.
+    static PERMITS: RefCell<Vec<Brought>> = const { RefCell::new(Vec::new()) };
+}
+
+struct Installed;
+
+impl Drop for Installed {
+    fn drop(&mut self) {
+        // Outside the borrow: a permit that comes back wakes who waits for one.
+        drop(PERMITS.with_borrow_mut(Vec::pop));
+    }
+}
+
+/// Calls `f`, whose first op on that stream takes the permit.
+pub(crate) fn with_permit<R>(stream: StreamId, permit: OwnedSemaphorePermit, f: impl FnOnce() -> R) -> R {
+    PERMITS.with_borrow_mut(|permits| permits.push((stream, Some(permit))));
+    let _installed = Installed;
+    f()
+}
+
+/// The innermost permit for that stream, if nobody has taken it.
+pub(super) fn take_permit(stream: StreamId) -> Option<OwnedSemaphorePermit> {
+    PERMITS.with_borrow_mut(|permits| {
+        permits.iter_mut().rev().find_map(|(id, permit)| if *id == stream { permit.take() } else { None })
+    })
+}
