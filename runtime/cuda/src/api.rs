@@ -6,8 +6,7 @@
 //! one that no header of today names.
 
 use super::loader;
-use super::modules::library::driver_version;
-use super::requirements;
+use super::versions;
 use cudarc::driver::sys;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
@@ -298,7 +297,7 @@ fn open() -> Result<Api, Unusable> {
     let broken = |why| Unusable { why, is_absent: false };
     loader::driver()
         .map_err(|missing| Unusable { why: missing.why.clone(), is_absent: missing.is_absent })?;
-    requirements::check_driver(driver_version()).map_err(broken)?;
+    versions::check_driver(driver_version()).map_err(broken)?;
     let api = Api::look_up().map_err(|missing| {
         broken(format!(
             "the NVIDIA driver that was found is too old: it lacks {}; install one for CUDA 12 or newer",
@@ -341,4 +340,19 @@ fn not_initialised(failed: Failed, api: &Api) -> String {
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     };
     format!("the NVIDIA driver does not start: cuInit answered {name}; see whether nvidia-smi works")
+}
+
+/// The CUDA version that the driver library is for, 13010 for 13.1; 0 if it does not say.
+pub(crate) fn driver_version() -> i32 {
+    type GetVersion = unsafe extern "C" fn(*mut c_int) -> u32;
+    static VERSION: OnceLock<i32> = OnceLock::new();
+    *VERSION.get_or_init(|| {
+        let mut version = 0;
+        // SAFETY: cuDriverGetVersion is declared so (cuda.h).
+        if let Some(get) = unsafe { optional::<GetVersion>("cuDriverGetVersion") } {
+            // SAFETY: cuDriverGetVersion writes an int.
+            let _ = unsafe { get(&raw mut version) };
+        }
+        version
+    })
 }

@@ -8,25 +8,23 @@
 //!    device 0, which is what the CUDA runtime would choose for it, and saves two calls an op.
 
 use super::api::{self, Answer, CUcontext, CUdevice, CUstream, Failed, opened};
-use super::completion::events::EventPool;
+use super::completion::Completion;
 use super::completion::track::Track;
-use super::completion::words::Words;
-use super::faults::checks::Checks;
-use super::faults::depends::DependsOn;
-use super::faults::life::Life;
-use super::modules::functions::Functions;
-use super::modules::handles::Handles;
+use super::faults::Faults;
+use super::modules::Modules;
 use super::profiling::spans::Clock;
-use super::raw_streams::RawStreams;
-use super::work::capturing::{Lent, Relaxed};
+use super::work::Queues;
+use super::work::capturing::Relaxed;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use warpline_driver::DeviceProperties;
 use warpline_driver::background::{self, Duty};
 use warpline_driver::timeline::Timeline;
+
+/// The compute capability of the oldest device: Pascal's. The kernels of this project have a text for `sm_60`.
+const DEVICE: (u32, u32) = (6, 0);
 
 /// Device attributes by their numbers in `CUdevice_attribute` (cuda.h).
 pub(crate) mod attribute {
@@ -45,27 +43,15 @@ pub(crate) struct Context {
     pub(crate) device: CUdevice,
     raw: CUcontext,
     pub(crate) name: String,
-    pub(crate) words: Words,
-    pub(crate) events: EventPool,
-    pub(crate) timed_events: EventPool,
-    pub(crate) streams: RawStreams,
-    pub(crate) lent: Lent,
-    pub(crate) functions: Functions,
-    pub(crate) handles: Handles,
-    /// Whether the completion words passed their self-test.
-    pub(crate) has_words: OnceLock<bool>,
+    pub(crate) completion: Completion,
+    pub(crate) faults: Faults,
+    pub(crate) work: Queues,
+    pub(crate) modules: Modules,
+    pub(crate) clock: Clock,
     /// The device's properties that never change.
     pub(crate) properties: OnceLock<DeviceProperties>,
-    pub(crate) life: Life,
-    pub(crate) checks: Checks,
-    pub(crate) clock: Clock,
-    pub(crate) tracks: Mutex<Vec<Weak<Track>>>,
-    pub(crate) depends_on: DependsOn,
-    peers: Mutex<BTreeMap<u32, bool>>,
     /// Whether each op is waited for, as `CUDA_LAUNCH_BLOCKING=1` asks.
     pub(crate) blocking: bool,
-    /// Whether a launch has been told of that blocked because the driver's queue was full.
-    pub(crate) told_of_full_queue: AtomicBool,
 }
 
 // SAFETY: the raw handles are the driver's, which may be used from any thread.
@@ -103,7 +89,7 @@ pub(crate) fn device_count() -> Result<u32, String> {
 /// The stream that a timeline follows, of whatever device. None of a test's gate.
 pub(crate) fn followed_by(timeline: &Arc<Timeline>) -> Option<Arc<Track>> {
     let contexts: Vec<_> = CONTEXTS.lock().values().copied().collect();
-    contexts.into_iter().find_map(|context| context.followed_by(timeline))
+    contexts.into_iter().find_map(|context| context.completion.followed_by(timeline))
 }
 
 impl Context {
@@ -130,9 +116,13 @@ impl Context {
         if let Some(context) = contexts.get(&ordinal) {
             return Ok(context);
         }
-        super::requirements::check_device(ordinal)?;
+        check_device(ordinal)?;
         let context = Box::leak(Box::new(Self::open(ordinal).map_err(|failed| failed.to_string())?));
-        context.checks.start(context).map_err(|error| format!("its thread does not start: {error}"))?;
+        context
+            .faults
+            .checks
+            .start(context)
+            .map_err(|error| format!("its thread does not start: {error}"))?;
         contexts.insert(ordinal, context);
         drop(contexts);
         Ok(context)
@@ -152,32 +142,19 @@ impl Context {
         unsafe { api.cuCtxSetCurrent(raw) }?;
         let is_noticed = before != raw && (!before.is_null() || ordinal != 0);
         let _entered = Entered { restore: is_noticed.then_some(before) };
-        let life = Life::begin()?;
-        let words = Words::default();
-        // If it fails now, whoever takes the first word learns why.
-        let _ = words.grow();
+        let faults = Faults::begin()?;
         Ok(Context {
             ordinal,
             device,
             raw,
             name: name_of(device)?,
-            words,
-            events: EventPool::untimed(),
-            timed_events: EventPool::timed(),
-            streams: RawStreams::new()?,
-            lent: Lent::default(),
-            functions: Functions::default(),
-            handles: Handles::default(),
-            has_words: OnceLock::new(),
-            properties: OnceLock::new(),
-            life,
-            checks: Checks::default(),
+            completion: Completion::default(),
+            faults,
+            work: Queues::new()?,
+            modules: Modules::default(),
             clock: Clock::default(),
-            tracks: Mutex::default(),
-            depends_on: DependsOn::default(),
-            peers: Mutex::default(),
+            properties: OnceLock::new(),
             blocking: std::env::var("CUDA_LAUNCH_BLOCKING").is_ok_and(|on| on == "1"),
-            told_of_full_queue: AtomicBool::new(false),
         })
     }
 
@@ -223,7 +200,7 @@ impl Context {
 
     /// A stream that never gets work.
     pub(crate) fn idle_stream(&self) -> CUstream {
-        self.life.stream
+        self.faults.life.stream
     }
 
     pub(crate) fn raw(&self) -> CUcontext {
@@ -240,49 +217,6 @@ impl Context {
         unsafe { opened().cuDeviceGetAttribute(&raw mut value, number, self.device) }?;
         Ok(value)
     }
-
-    /// The streams that there are.
-    pub(crate) fn live_tracks(&self) -> Vec<Arc<Track>> {
-        self.tracks.lock().iter().filter_map(Weak::upgrade).collect()
-    }
-
-    /// That of them which a timeline follows.
-    pub(crate) fn followed_by(&self, timeline: &Arc<Timeline>) -> Option<Arc<Track>> {
-        self.live_tracks().into_iter().find(|track| track.is_followed_by(timeline))
-    }
-
-    /// A number that grows when work of the device completes. It falls when a stream is dropped.
-    pub(crate) fn completed(&self) -> u64 {
-        self.live_tracks().iter().map(|track| track.passed()).sum()
-    }
-
-    /// Lets this device's kernels and copies reach the memory of `peer` directly, if the machine can: asked and enabled once.
-    pub(crate) fn enable_peer(&self, peer: &Context) -> Answer<bool> {
-        let mut peers = self.peers.lock();
-        if let Some(&can) = peers.get(&peer.ordinal) {
-            return Ok(can);
-        }
-        let mut can: c_int = 0;
-        // SAFETY: cuDeviceCanAccessPeer writes one int.
-        unsafe { opened().cuDeviceCanAccessPeer(&raw mut can, self.device, peer.device) }?;
-        if can != 0 {
-            let _entered = self.enter_relaxed()?;
-            // SAFETY: cuCtxEnablePeerAccess takes a live context.
-            match unsafe { opened().cuCtxEnablePeerAccess(peer.raw, 0) } {
-                Err(failed) if failed.is_fault() => return Err(failed),
-                // A device has only so many peers; copies to the others go through the host.
-                Err(failed) if !failed.is_enabled_already() => can = 0,
-                _ => {}
-            }
-        }
-        peers.insert(peer.ordinal, can != 0);
-        Ok(can != 0)
-    }
-
-    /// Says once that a launch had to wait for room in the driver's queue.
-    pub(crate) fn tell_of_full_queue(&self) -> bool {
-        !self.told_of_full_queue.swap(true, Ordering::Relaxed)
-    }
 }
 
 /// `CU_STREAM_NON_BLOCKING`: no order with the null stream.
@@ -294,4 +228,30 @@ pub(crate) fn name_of(device: CUdevice) -> Answer<String> {
     unsafe { opened().cuDeviceGetName(bytes.as_mut_ptr().cast::<c_char>(), bytes.len() as c_int, device) }?;
     let len = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
     Ok(String::from_utf8_lossy(&bytes[..len]).into_owned())
+}
+
+/// Refuses a device of a generation before Pascal. The driver is initialised, and has a device of
+/// that ordinal.
+fn check_device(ordinal: u32) -> Result<(), String> {
+    let mut device = 0;
+    // SAFETY: cuDeviceGet writes a device; the ordinal is below the count.
+    unsafe { opened().cuDeviceGet(&raw mut device, ordinal as c_int) }
+        .map_err(|failed| failed.to_string())?;
+    let number = |which| {
+        let mut value = 0;
+        // SAFETY: cuDeviceGetAttribute writes one int.
+        unsafe { opened().cuDeviceGetAttribute(&raw mut value, which, device) }
+            .map(|()| value as u32)
+            .map_err(|failed| failed.to_string())
+    };
+    let capability = (number(attribute::CAPABILITY_MAJOR)?, number(attribute::CAPABILITY_MINOR)?);
+    if capability >= DEVICE {
+        return Ok(());
+    }
+    let ((major, minor), (needed, dot)) = (capability, DEVICE);
+    let name = name_of(device).map_err(|failed| failed.to_string())?;
+    Err(format!(
+        "cuda:{ordinal} ({name}) has compute capability {major}.{minor}; Warpline needs {needed}.{dot} (Pascal) or newer; use \
+         another device"
+    ))
 }

@@ -65,7 +65,7 @@ impl CudaDevice {
         if let Some(failed) = context.death() {
             return Err(no_such_device(has_failed(failed)));
         }
-        let words = *context.has_words.get_or_init(|| {
+        let words = *context.completion.has_words.get_or_init(|| {
             let works = self_test(context);
             if let Ok(false) | Err(_) = works {
                 crate::report::no_completion_words(ordinal, works.err().map(|failed| failed.to_string()));
@@ -140,10 +140,10 @@ fn self_test(context: &'static Context) -> Answer<bool> {
         return Ok(false);
     }
     let _entered = context.enter_relaxed()?;
-    let mut raw = context.streams.take(context, warpline_driver::Priority::Normal)?;
+    let mut raw = context.work.streams.take(context, warpline_driver::Priority::Normal)?;
     let Some(word) = raw.word else {
         // Why there is none.
-        return context.words.take(context).map(|_| false);
+        return context.completion.words.take(context).map(|_| false);
     };
     raw.written += 1;
     // SAFETY: cuStreamWriteValue64 takes a live stream and an eight-byte aligned device address, the word's.
@@ -156,7 +156,7 @@ fn self_test(context: &'static Context) -> Answer<bool> {
         }
         std::thread::yield_now();
     }
-    context.streams.give_back(raw, None);
+    context.work.streams.give_back(raw, None);
     Ok(true)
 }
 
@@ -367,13 +367,13 @@ unsafe impl Driver for CudaDevice {
         shared_bytes: u32,
     ) -> Result<LaunchConfig, DriverError> {
         let _entered = self.context.enter_relaxed().map_err(|failed| self.driver_error(failed))?;
-        let config = self.context.functions.suggest(self.context, kernel, elements, shared_bytes);
+        let config = self.context.modules.functions.suggest(self.context, kernel, elements, shared_bytes);
         config.inspect_err(|_| self.look_after())
     }
 
     fn load(&self, kernel: &'static Kernel) -> Result<(), DriverError> {
         let _entered = self.context.enter_relaxed().map_err(|failed| self.driver_error(failed))?;
-        let load = |kernel| self.context.functions.of(self.context, kernel).map(drop);
+        let load = |kernel| self.context.modules.functions.of(self.context, kernel).map(drop);
         let loaded = load(kernel).and_then(|()| match kernel.library {
             None => Ok(()),
             Some(library) => {
@@ -403,7 +403,7 @@ unsafe impl Driver for CudaDevice {
 
     fn global(&self, kernel: &'static Kernel, name: &str) -> Result<(DevicePtr, usize), DriverError> {
         let _entered = self.context.enter_relaxed().map_err(|failed| self.driver_error(failed))?;
-        let module = self.context.functions.module_of(self.context, kernel);
+        let module = self.context.modules.functions.module_of(self.context, kernel);
         let module = module.inspect_err(|_| self.look_after())?;
         let text = std::ffi::CString::new(name)
             .map_err(|_| DriverError::Refused(format!("{name:?} is no name of a variable")))?;
@@ -423,7 +423,7 @@ unsafe impl Driver for CudaDevice {
     }
 
     fn streams_kept(&self) -> usize {
-        self.context.tracks.lock().len().max(self.streams.lock().len())
+        self.context.completion.tracks.lock().len().max(self.streams.lock().len())
     }
 
     fn shut_down(&self) {

@@ -34,11 +34,9 @@ mod faults;
 mod loader;
 mod modules;
 mod profiling;
-mod raw_streams;
 mod report;
-mod requirements;
 mod stream;
-mod thread;
+mod versions;
 mod work;
 
 pub use device::{CudaDevice, CudaOptions, device_count, is_absent, is_available};

@@ -88,7 +88,7 @@ struct Watched {
 }
 
 fn run(commands: &Receiver<Command>) {
-    crate::thread::become_reactor();
+    crate::completion::thread::become_reactor();
     // It drops what tickets kept, and frees are calls that block.
     let (mut watched, mut checks) = (Vec::new(), Checks::default());
     // Wakers' panics are caught where they are called; a subscriber's, who is told of them, is not.
@@ -213,7 +213,7 @@ impl Checks {
                 let checked = self.of(context, now);
                 if now.saturating_duration_since(checked.since) >= ASKED_EVERY {
                     checked.since = now;
-                    context.checks.lives(checked.next_of(watched));
+                    context.faults.checks.lives(checked.next_of(watched));
                 }
             }
         }
@@ -221,7 +221,7 @@ impl Checks {
             let patience = if each.timeline.fault().is_some() { ASKED_EVERY } else { IDLE_CHECK_AFTER };
             if now.saturating_duration_since(each.quiet_since) >= patience {
                 each.quiet_since = now;
-                each.track.context.checks.idle(&each.track, &each.timeline);
+                each.track.context.faults.checks.idle(&each.track, &each.timeline);
             }
         }
     }

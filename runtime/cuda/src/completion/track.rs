@@ -112,7 +112,7 @@ impl Track {
             spans: parts.spans,
         });
         timeline.follow(track.clone());
-        let mut tracks = track.context.tracks.lock();
+        let mut tracks = track.context.completion.tracks.lock();
         if tracks.len() == tracks.capacity() {
             tracks.retain(|track| track.strong_count() > 0);
         }
@@ -159,7 +159,7 @@ impl Track {
     }
 
     fn mark_by_event(&self, ticket: Ticket) -> Answer {
-        let event = self.context.events.record(self.context, self.stream)?;
+        let event = self.context.completion.events.record(self.context, self.stream)?;
         self.events.lock().push_back((ticket, event));
         self.marked.store(ticket, Ordering::Release);
         Ok(())
@@ -257,7 +257,7 @@ impl Track {
     pub(crate) fn fail_device(&self, ticket: Ticket, error: Error) {
         self.health.note(error.clone());
         self.fail_at(ticket);
-        for track in self.context.live_tracks() {
+        for track in self.context.completion.live_tracks() {
             if Arc::ptr_eq(&track.health, &self.health) && !std::ptr::eq(&*track, self) {
                 track.fail_at(track.passed() + 1);
             }
@@ -287,14 +287,14 @@ impl Track {
         drop(slot);
         let me = self.me.upgrade().filter(|_| !self.borrowed);
         for other in self.context.devices().into_iter().skip(1) {
-            other.checks.lives(None);
+            other.faults.checks.lives(None);
         }
-        self.context.checks.lives(me.clone());
+        self.context.faults.checks.lives(me.clone());
         if !stands_long || self.by_events.load(Ordering::Relaxed) {
             return;
         }
         match (me, self.timeline()) {
-            (Some(me), Some(timeline)) => self.context.checks.idle(&me, &timeline),
+            (Some(me), Some(timeline)) => self.context.faults.checks.idle(&me, &timeline),
             // Its owner has not destroyed it: the caller holds a handle of it.
             _ => match self.heal_if_idle() {
                 Ok(true) => crate::report::completion_word_lost(&self.label),

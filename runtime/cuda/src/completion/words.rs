@@ -60,9 +60,9 @@ impl Words {
                     // Where it fails, who finds none left learns why. Where it is not done because
                     // a gate is closed, the next that takes a word asks again.
                     let _ = ahead_unless_held(context, || {
-                        context.enter().and_then(|_entered| context.words.grow())
+                        context.enter().and_then(|_entered| context.completion.words.grow())
                     });
-                    context.words.growing.store(false, Ordering::Relaxed);
+                    context.completion.words.growing.store(false, Ordering::Relaxed);
                 });
             }
             return Ok(word);

@@ -70,7 +70,7 @@ impl Checks {
 
     fn answer(&self, context: &'static Context) {
         // It lets go of what tickets kept, and frees are calls that block.
-        crate::thread::become_reactor();
+        crate::completion::thread::become_reactor();
         loop {
             let Questions { lives, stalled, idle } = self.next();
             let Some(_inside) = warpline_driver::process::enter_driver() else { return };

@@ -61,7 +61,7 @@ impl Dependent {
                 return false;
             }
             // It may stand in a hardware queue behind another stream, which is busy or held.
-            let completed = track.context.completed();
+            let completed = track.context.completion.completed();
             if completed != self.completed || gate::is_one_closed() {
                 (self.completed, self.stands_since) = (completed, None);
             }

@@ -28,7 +28,7 @@ impl Context {
         let mut devices: SmallVec<[&'static Context; 2]> = smallvec![self];
         let mut at = 0;
         while let Some(device) = devices.get(at) {
-            let others = device.depends_on.0.lock();
+            let others = device.faults.depends_on.0.lock();
             let new =
                 others.iter().filter(|other| !devices.iter().any(|known| std::ptr::eq(*known, **other)));
             let new: Vec<_> = new.copied().collect();

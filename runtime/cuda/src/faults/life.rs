@@ -38,7 +38,7 @@ struct WaitedFor<'a> {
 
 impl Drop for WaitedFor<'_> {
     fn drop(&mut self) {
-        self.context.life.waited_for.lock().retain(|op| *op != self.op);
+        self.context.faults.life.waited_for.lock().retain(|op| *op != self.op);
     }
 }
 
@@ -97,23 +97,23 @@ impl Life {
 impl Context {
     /// A runtime wants to know when the context dies, or that it has.
     pub(crate) fn watch(&self, health: &Arc<Health>) {
-        let mut healths = self.life.healths.lock();
+        let mut healths = self.faults.life.healths.lock();
         healths.retain(|health| health.strong_count() > 0);
         healths.push(Arc::downgrade(health));
         drop(healths);
-        if let Some(fault) = self.life.fault.get() {
+        if let Some(fault) = self.faults.life.fault.get() {
             health.note(fault.clone());
         }
     }
 
     /// The error that killed it.
     pub(crate) fn death(&self) -> Option<Failed> {
-        self.life.dead.get().copied()
+        self.faults.life.dead.get().copied()
     }
 
     /// As [`death`](Self::death), in the words of the fault.
     pub(crate) fn fault(&self) -> Option<&Error> {
-        self.life.fault.get()
+        self.faults.life.fault.get()
     }
 
     /// Asks whether the context lives, and notes it if it does not.
@@ -131,20 +131,20 @@ impl Context {
     pub(crate) fn ask(&'static self) -> Answer {
         self.ask_by(|api| {
             // SAFETY: cuStreamQuery takes a live stream: this one is never destroyed.
-            unsafe { api.cuStreamQuery(self.life.stream) }?;
+            unsafe { api.cuStreamQuery(self.faults.life.stream) }?;
             // Nothing says that a query of an empty stream looks for faults; work that is put there
             // does. Not again while the last one is on its way: the stream may share a hardware
             // queue with one that is held. SAFETY: cuEventRecordWithFlags takes a live event and a
             // live stream of one context: neither is ever destroyed. By this entry point, so that
             // who counts or traces calls can tell a question from the program's events.
-            unsafe { api.cuEventRecordWithFlags(self.life.event, self.life.stream, 0) }
+            unsafe { api.cuEventRecordWithFlags(self.faults.life.event, self.faults.life.stream, 0) }
         })
     }
 
     /// The cheap half of [`ask`](Self::ask), for a caller whose own work has completed.
     pub(crate) fn query(&self) -> Answer {
         // SAFETY: cuStreamQuery takes a live stream: this one is never destroyed.
-        self.ask_by(|api| unsafe { api.cuStreamQuery(self.life.stream) })
+        self.ask_by(|api| unsafe { api.cuStreamQuery(self.faults.life.stream) })
     }
 
     fn ask_by(&self, question: impl FnOnce(&Api) -> Answer) -> Answer {
@@ -155,7 +155,7 @@ impl Context {
             Err(failed) if failed.meaning() != Meaning::Innocent => Err(failed),
             answer => {
                 if answer.is_ok() {
-                    self.life.doubt.lock().ends();
+                    self.faults.life.doubt.lock().ends();
                 }
                 Ok(())
             }
@@ -204,7 +204,9 @@ impl Context {
         let is_dead = match failed.meaning() {
             Meaning::Innocent => return Verdict::Alive,
             Meaning::Fault => true,
-            Meaning::Unclear => self.life.doubt.lock().deepens(Instant::now(), self.completed()),
+            Meaning::Unclear => {
+                self.faults.life.doubt.lock().deepens(Instant::now(), self.completion.completed())
+            }
         };
         if !is_dead {
             return Verdict::Unclear;
@@ -216,7 +218,7 @@ impl Context {
     /// Returns true if the context is known to be dead, once every runtime has been notified.
     fn is_dead(&self) -> bool {
         self.death().is_some() && {
-            drop(self.life.dying.lock());
+            drop(self.faults.life.dying.lock());
             true
         }
     }
@@ -225,17 +227,17 @@ impl Context {
     /// since the caller may hold a lock; the reactor wakes them.
     #[cold]
     fn note_death(&'static self, failed: Failed, culprit: Option<&dyn Display>) {
-        let _dying = self.life.dying.lock();
-        if self.life.dead.set(failed).is_err() {
+        let _dying = self.faults.life.dying.lock();
+        if self.faults.life.dead.set(failed).is_err() {
             return;
         }
         let waited_for = self.only_waited_for();
         let culprit = culprit.or(waited_for.as_ref().map(|op| op as &dyn Display));
-        let fault = fault::error(self.ordinal, failed, culprit, &self.live_tracks());
-        let fault = self.life.fault.get_or_init(|| fault);
+        let fault = fault::error(self.ordinal, failed, culprit, &self.completion.live_tracks());
+        let fault = self.faults.life.fault.get_or_init(|| fault);
         // First: who learns of the error may free memory.
         self.note_waiting_as_standing();
-        for health in self.life.healths.lock().iter().filter_map(Weak::upgrade) {
+        for health in self.faults.life.healths.lock().iter().filter_map(Weak::upgrade) {
             health.note(fault.clone());
         }
         reactor::bury(self);
@@ -245,13 +247,13 @@ impl Context {
     #[cold]
     pub(crate) fn wait_for(&self, label: &str, ticket: Ticket, site: Site) -> impl Drop {
         let op = (Arc::from(label), ticket, site);
-        self.life.waited_for.lock().push(Clone::clone(&op));
+        self.faults.life.waited_for.lock().push(Clone::clone(&op));
         WaitedFor { context: self, op }
     }
 
     /// Where each op is waited for, the one that is, unless there are several.
     fn only_waited_for(&self) -> Option<String> {
-        match &self.life.waited_for.lock()[..] {
+        match &self.faults.life.waited_for.lock()[..] {
             [(label, ticket, site)] => Some(fault::named(*site, label, *ticket)),
             _ => None,
         }
@@ -259,39 +261,41 @@ impl Context {
 
     /// By the reactor, after [`note_death`](Self::note_death): nothing of the context starts any more.
     pub(crate) fn fail_and_wake(&self) {
-        for track in self.live_tracks() {
+        for track in self.completion.live_tracks() {
             let kept = track.abandon();
-            self.life.never_freed.lock().extend(kept);
+            self.faults.life.never_freed.lock().extend(kept);
         }
-        let healths: Vec<_> = self.life.healths.lock().iter().filter_map(Weak::upgrade).collect();
+        let healths: Vec<_> = self.faults.life.healths.lock().iter().filter_map(Weak::upgrade).collect();
         for health in healths {
             health.wake_everybody();
         }
-        let _ = self.life.has_woken.set(());
+        let _ = self.faults.life.has_woken.set(());
         // Asks the streams that wait for it, which the reactor does not.
-        self.checks.lives(None);
+        self.faults.checks.lives(None);
     }
 
     /// Sees to the streams that wait for this dead device. Again and again, while somebody waits for them. Calls the driver.
     pub(crate) fn settle_dependents(&self) {
-        let (Some(fault), Some(())) = (self.life.fault.get(), self.life.has_woken.get()) else { return };
-        let mut dependents = std::mem::take(&mut *self.life.dependents.lock());
+        let (Some(fault), Some(())) = (self.faults.life.fault.get(), self.faults.life.has_woken.get()) else {
+            return;
+        };
+        let mut dependents = std::mem::take(&mut *self.faults.life.dependents.lock());
         dependents.retain_mut(|dependent| !dependent.settle(fault));
         if !dependents.is_empty() {
-            self.life.dependents.lock().append(&mut dependents);
+            self.faults.life.dependents.lock().append(&mut dependents);
         }
     }
 
     /// This device has failed in the runtime whose health that is.
     pub(crate) fn fail_dependents(&self, health: &Arc<Health>, why: &Error) {
         let theirs = |dependent: &mut Dependent| Arc::ptr_eq(&dependent.health, health);
-        let dependents: Vec<_> = self.life.dependents.lock().extract_if(.., theirs).collect();
+        let dependents: Vec<_> = self.faults.life.dependents.lock().extract_if(.., theirs).collect();
         dependents.iter().for_each(|dependent| dependent.fail_if_it_waits(why));
     }
 
     /// `dependent` waits for work of this device.
     pub(crate) fn add_dependent(&self, dependent: Dependent) {
-        let mut dependents = self.life.dependents.lock();
+        let mut dependents = self.faults.life.dependents.lock();
         if dependents.len() == dependents.capacity() {
             dependents.retain(Dependent::still_waits);
         }
@@ -306,7 +310,7 @@ impl Context {
     /// what becomes of it.
     fn note_waiting_as_standing(&self) {
         let waiting = |dependent: &Dependent| Some((dependent.waiting.upgrade()?, dependent.ticket));
-        let waiting: Vec<_> = self.life.dependents.lock().iter().filter_map(waiting).collect();
+        let waiting: Vec<_> = self.faults.life.dependents.lock().iter().filter_map(waiting).collect();
         for (track, ticket) in waiting {
             track.context.note_standing(track.clone(), ticket);
         }
@@ -314,13 +318,13 @@ impl Context {
 
     /// `track`, of this device, stands at the wait with that ticket, perhaps for ever.
     pub(crate) fn note_standing(&self, track: Arc<Track>, ticket: Ticket) {
-        self.life.standing.lock().push((track, ticket));
+        self.faults.life.standing.lock().push((track, ticket));
     }
 
     /// Returns true if a stream of it stands at a wait for a device that failed. Then a call that
     /// waits for everything on the device would not return, whichever runtime makes it.
     pub(crate) fn has_standing_stream(&self) -> bool {
-        let mut standing = self.life.standing.lock();
+        let mut standing = self.faults.life.standing.lock();
         let over: Vec<_> = standing.extract_if(.., |(track, ticket)| track.passed() >= *ticket).collect();
         let some = !standing.is_empty();
         drop(standing);

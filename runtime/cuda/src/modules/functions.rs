@@ -4,10 +4,10 @@
 //! is launched, since a launch with others would read past the arguments.
 
 use super::nvrtc;
+use super::requirements;
 use super::software;
 use crate::api::{Answer, CUfunction, CUmodule, Failed, opened, optional};
 use crate::context::{Context, attribute};
-use crate::requirements;
 use crate::work::capturing::Relaxed;
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;

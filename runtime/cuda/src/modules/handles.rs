@@ -17,7 +17,7 @@
 //!    own code runs instead, and so it does where there is no memory for a handle.
 //! 4. Each call sets its stream and then its workspace, in that order: `cublasSetStream` takes the
 //!    workspace away. The workspace is memory of the op (`stream/library.rs`) or of the graph
-//!    (`graph/capture.rs`), so that work in flight on two streams shares none, as the manual asks
+//!    (the runtime's captures), so that work in flight on two streams shares none, as the manual asks
 //!    for where results are to be reproducible.
 //! 5. Destroying a handle waits for all work on the device: so says the manual of `cublasDestroy`.
 //!    It happens when an allocation finds no memory and when a cache is emptied ([`release`]), to
@@ -109,7 +109,7 @@ impl Handles {
 
 /// Makes the device's first handle, if it has none.
 pub(crate) fn ready(context: &Context, provider: &'static LibraryProvider) -> Result<(), DriverError> {
-    let handles = &context.handles;
+    let handles = &context.modules.handles;
     if handles.have_some(provider) {
         return Ok(());
     }
@@ -131,7 +131,7 @@ pub(crate) fn make(
     let made = (provider.make)(library::device(context.ordinal)).map_err(|why| match why {
         NoHandle::NoMemory => context.out_of_memory(),
         NoHandle::PerhapsNoMemory(why) => {
-            let is_first = context.handles.with(provider, Pool::is_first_doubt);
+            let is_first = context.modules.handles.with(provider, Pool::is_first_doubt);
             match context.out_of_memory() {
                 DriverError::OutOfMemory(Some(FreeMemory { free_bytes, .. }))
                     if !is_first && free_bytes >= PLENTY_BYTES =>
@@ -144,14 +144,14 @@ pub(crate) fn make(
         }
         NoHandle::Failed(why) => DriverError::Refused(why),
     })?;
-    context.handles.with(provider, |pool| pool.made += 1);
+    context.modules.handles.with(provider, |pool| pool.made += 1);
     Ok(made)
 }
 
 /// Destroys the handles that no call has, now or when no gate is closed. Returns true if one was
 /// destroyed.
 pub(crate) fn release(context: &'static Context) -> bool {
-    if context.handles.pools.lock().iter().all(|pool| pool.free.is_empty()) {
+    if context.modules.handles.pools.lock().iter().all(|pool| pool.free.is_empty()) {
         return false;
     }
     let some = Arc::new(AtomicBool::new(false));
@@ -161,7 +161,7 @@ pub(crate) fn release(context: &'static Context) -> bool {
         if context.death().is_some() {
             return Ok(());
         }
-        for (provider, handles) in context.handles.take_free() {
+        for (provider, handles) in context.modules.handles.take_free() {
             for handle in handles {
                 // SAFETY: `destroy` needs a handle that its library made and that nobody uses
                 // again: it was in a pool, and is out of it. Its context is current.
@@ -192,7 +192,7 @@ impl Reserved {
         if self.handles.have_some(provider) {
             return Ok(());
         }
-        let handle = match self.context.handles.take(provider) {
+        let handle = match self.context.modules.handles.take(provider) {
             Some(handle) => handle,
             None => make(self.context, provider)?,
         };
@@ -207,7 +207,7 @@ impl Reserved {
 impl Drop for Reserved {
     fn drop(&mut self) {
         for (provider, handles) in self.handles.take_free() {
-            handles.into_iter().for_each(|handle| self.context.handles.put(provider, handle));
+            handles.into_iter().for_each(|handle| self.context.modules.handles.put(provider, handle));
         }
     }
 }

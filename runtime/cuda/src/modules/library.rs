@@ -2,18 +2,16 @@
 
 use super::handles::{self, Handles};
 use super::software;
-use crate::api::optional;
+use crate::api::driver_version;
 use crate::context::Context;
 use crate::report;
-use crate::stream::CudaStream;
 use crate::work::capturing::Relaxed;
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 use std::ops::RangeInclusive;
-use std::sync::OnceLock;
 use tracing::level_filters::LevelFilter;
 use warpline_driver::kernel::{
-    Arg, Args, Kernel, LaunchConfig, Library, LibraryAnswer, LibraryCall, LibraryDevice, LibraryDriver,
-    LibraryHandle, LibraryProvider, Workspace,
+    Library, LibraryAnswer, LibraryCall, LibraryDevice, LibraryDriver, LibraryHandle, LibraryProvider,
+    Workspace,
 };
 use warpline_driver::timeline::Ticket;
 use warpline_driver::{DriverError, Launch, Site, background};
@@ -115,31 +113,4 @@ pub(crate) fn enqueue(library: &Library, launch: &Launch, to: &Target<'_>) -> Re
         background::detach(move || report::which_ran(device.ordinal, &label, ticket, &site, by, why));
     }
     Ok(matches!(answer, LibraryAnswer::Enqueued(_)))
-}
-
-impl LibraryDriver for CudaStream {
-    unsafe fn launch(
-        &self,
-        kernel: &'static Kernel,
-        config: LaunchConfig,
-        args: &[Arg],
-    ) -> Result<(), String> {
-        let launch = Launch { kernel, config, args: Args::from_slice(args), workspace: None };
-        self.launch_kernel(&launch).map_err(|refused| refused.to_string())
-    }
-}
-
-/// The CUDA version that the driver library is for, 13010 for 13.1; 0 if it does not say.
-pub(crate) fn driver_version() -> i32 {
-    type GetVersion = unsafe extern "C" fn(*mut c_int) -> u32;
-    static VERSION: OnceLock<i32> = OnceLock::new();
-    *VERSION.get_or_init(|| {
-        let mut version = 0;
-        // SAFETY: cuDriverGetVersion is declared so (cuda.h).
-        if let Some(get) = unsafe { optional::<GetVersion>("cuDriverGetVersion") } {
-            // SAFETY: cuDriverGetVersion writes an int.
-            let _ = unsafe { get(&raw mut version) };
-        }
-        version
-    })
 }

@@ -4,4 +4,15 @@ pub(crate) mod functions;
 pub(crate) mod handles;
 pub(crate) mod library;
 pub(crate) mod nvrtc;
+pub(crate) mod requirements;
 pub(crate) mod software;
+
+use functions::Functions;
+use handles::Handles;
+
+/// What a context has loaded.
+#[derive(Debug, Default)]
+pub(crate) struct Modules {
+    pub(crate) functions: Functions,
+    pub(crate) handles: Handles,
+}

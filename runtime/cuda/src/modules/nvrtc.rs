@@ -5,10 +5,11 @@
 //! newer than the driver is passed over: it makes PTX that the driver does not load. `WARPLINE_NVRTC` names a file to try first, which
 //! is taken at its word.
 
-use super::library::driver_version;
+use super::requirements::capability;
+use crate::api::driver_version;
 use crate::context::Context;
 use crate::loader;
-use crate::requirements::{capability, cuda_version};
+use crate::versions::cuda_version;
 use libloading::Library;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};

@@ -105,7 +105,7 @@ fn elapsed(from: &PooledEvent, to: &PooledEvent) -> Answer<i64> {
 /// A timed event on a stream without work, passed; or none, if that takes longer than it should: on the device the stream may share
 /// a queue with one that is held.
 fn passed(context: &'static Context, idle: CUstream, within: Duration) -> Answer<PooledEvent> {
-    let event = context.timed_events.record(context, idle)?;
+    let event = context.completion.timed_events.record(context, idle)?;
     let since = Instant::now();
     while !event.query()? {
         if since.elapsed() > within {
@@ -167,7 +167,7 @@ impl Spans {
     #[cold]
     fn begin_traced(context: &'static Context, stream: CUstream, command: &Command) -> Answer<Begun> {
         context.clock.start(context, context.idle_stream())?;
-        let begin = context.timed_events.record(context, stream)?;
+        let begin = context.completion.timed_events.record(context, stream)?;
         Ok(Begun { kind: command.kind(), bytes: command.bytes(), begin })
     }
 
@@ -181,7 +181,7 @@ impl Spans {
         ticket: Ticket,
         site: Site,
     ) -> Answer {
-        let end = context.timed_events.record(context, stream)?;
+        let end = context.completion.timed_events.record(context, stream)?;
         let Begun { kind, bytes, begin } = begun;
         let mut waiting = self.waiting.lock();
         waiting.push_back(Span { ticket, site, kind, bytes, begin, end });

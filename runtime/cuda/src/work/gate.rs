@@ -192,11 +192,11 @@ impl Gates {
     ) -> Answer {
         self.collect(track);
         // Before the gate is closed, since it may have more words made.
-        let word = track.context.words.take(track.context)?;
+        let word = track.context.completion.words.take(track.context)?;
         let closed = Closed::new();
         // SAFETY: cuStreamWaitValue64 takes a live stream and an eight-byte aligned device address, the word's.
         unsafe { opened().cuStreamWaitValue64_v2(stream, word.device, 1, AT_LEAST) }
-            .inspect_err(|_| track.context.words.give_back(word))?;
+            .inspect_err(|_| track.context.completion.words.give_back(word))?;
         let gate = self.add(ticket, Some(word));
         timeline.keep_until_over(until, Arc::new(Opens { gate, _listener: None, _closed: closed }));
         Ok(())
@@ -253,7 +253,7 @@ impl Gates {
             let over = *ticket <= passed && gate.open.load(Ordering::Relaxed);
             if over && let Some(word) = gate.word {
                 word.host.store(0, Ordering::Relaxed);
-                track.context.words.give_back(word);
+                track.context.completion.words.give_back(word);
             }
             !over
         });

@@ -16,14 +16,14 @@
 use super::capturing::{Relaxed, is_captured};
 use super::copy;
 use super::launch;
+use super::raw_streams::RawStream;
 use crate::api::{Answer, CUstream, opened};
 use crate::completion::events::PooledEvent;
 use crate::context::Context;
 use crate::modules::functions::{Function, no_such_shared};
 use crate::modules::handles::{Handles, Reserved};
 use crate::modules::library;
-use crate::raw_streams::RawStream;
-use crate::requirements;
+use crate::modules::requirements;
 use cudarc::driver::sys::{CUgraph, CUgraphExec};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
@@ -89,7 +89,7 @@ pub(crate) fn instantiate(context: &'static Context, plan: &Plan) -> Result<Driv
     let functions = functions(context, plan)?;
     let mut streams = Vec::with_capacity(plan.streams.len());
     for stream in &plan.streams {
-        match context.streams.take(context, stream.priority) {
+        match context.work.streams.take(context, stream.priority) {
             Ok(stream) => streams.push(stream),
             Err(failed) => {
                 give_back(context, streams);
@@ -123,7 +123,7 @@ pub(crate) fn instantiate(context: &'static Context, plan: &Plan) -> Result<Driv
 }
 
 fn give_back(context: &Context, streams: Vec<RawStream>) {
-    streams.into_iter().for_each(|stream| context.streams.give_back(stream, None));
+    streams.into_iter().for_each(|stream| context.work.streams.give_back(stream, None));
 }
 
 /// The functions of all launches, ready to be launched as they are.
@@ -132,8 +132,8 @@ fn functions(context: &'static Context, plan: &Plan) -> Result<HashMap<usize, Fu
     for step in &plan.steps {
         let Work::Launch(Launch { kernel, config, .. }) = &step.work else { continue };
         let at = |error| told(step, error);
-        let function = context.functions.of(context, kernel).map_err(at)?;
-        context.functions.allow_shared(function, config.shared_bytes).map_err(|failed| {
+        let function = context.modules.functions.of(context, kernel).map_err(at)?;
+        context.modules.functions.allow_shared(function, config.shared_bytes).map_err(|failed| {
             at(match failed.is_fault() {
                 true => context.driver_error(failed),
                 false => no_such_shared(context, kernel, config.shared_bytes, failed),
@@ -141,7 +141,7 @@ fn functions(context: &'static Context, plan: &Plan) -> Result<HashMap<usize, Fu
         })?;
         functions.insert(std::ptr::from_ref::<Kernel>(kernel) as usize, function);
         for kernel in kernel.library.map_or(&[][..], |library| library.kernels) {
-            context.functions.of(context, kernel).map_err(at)?;
+            context.modules.functions.of(context, kernel).map_err(at)?;
         }
     }
     Ok(functions)
@@ -188,7 +188,8 @@ impl LibraryDriver for Captured {
         args: &[Arg],
     ) -> Result<(), String> {
         // Loaded before.
-        let function = self.context.functions.of(self.context, kernel).map_err(|error| error.to_string())?;
+        let function =
+            self.context.modules.functions.of(self.context, kernel).map_err(|error| error.to_string())?;
         let launch = Launch { kernel, config, args: Args::from_slice(args), workspace: None };
         launch::launch(&launch, function, self.stream).map_err(|failed| failed.to_string())
     }
@@ -260,7 +261,11 @@ fn enqueue(
 ) -> Result<(), DriverError> {
     let waited: HashSet<(usize, u64)> = plan.steps.iter().filter_map(Step::waits_for).collect();
     let record = |at: (usize, u64)| -> Result<PooledEvent, DriverError> {
-        context.events.record(context, streams[at.0]).map_err(|failed| context.driver_error(failed))
+        context
+            .completion
+            .events
+            .record(context, streams[at.0])
+            .map_err(|failed| context.driver_error(failed))
     };
     if waited.contains(&(0, 0)) {
         events.insert((0, 0), record((0, 0))?);

@@ -7,5 +7,38 @@ pub(crate) mod gate;
 pub(crate) mod graph;
 pub(crate) mod host_fn;
 pub(crate) mod launch;
-pub(crate) mod refused;
-pub(crate) mod wait;
+pub(crate) mod peers;
+pub(crate) mod raw_streams;
+
+use crate::api::Answer;
+use capturing::Lent;
+use peers::Peers;
+use raw_streams::RawStreams;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The driver's streams of a context, and what is known of them.
+#[derive(Debug)]
+pub(crate) struct Queues {
+    pub(crate) streams: RawStreams,
+    pub(crate) lent: Lent,
+    pub(crate) peers: Peers,
+    /// Whether a launch has been told of that blocked because the driver's queue was full.
+    told_of_full_queue: AtomicBool,
+}
+
+impl Queues {
+    /// Of the context that is current.
+    pub(crate) fn new() -> Answer<Self> {
+        Ok(Queues {
+            streams: RawStreams::new()?,
+            lent: Lent::default(),
+            peers: Peers::default(),
+            told_of_full_queue: AtomicBool::new(false),
+        })
+    }
+
+    /// Says once that a launch had to wait for room in the driver's queue.
+    pub(crate) fn tell_of_full_queue(&self) -> bool {
+        !self.told_of_full_queue.swap(true, Ordering::Relaxed)
+    }
+}

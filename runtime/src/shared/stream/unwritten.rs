@@ -1,6 +1,6 @@
 //! Memory that late refusals left unwritten, for the work that is held back behind them.
 //!
-//! Marks (`order/marks.rs`) serve what is called after a refusal, and end when somebody looks at
+//! Marks (`marks.rs` of the order check) serve what is called after a refusal, and end when somebody looks at
 //! it. What was called before cannot know of it, and was accepted: so each hand-over carries the
 //! bytes along, to streams that wait as well, until something overwrites them.
 

@@ -8,31 +8,34 @@
 //!    What it keeps is let go when it is idle.
 //! 4. Dropping gives the raw stream back; work on it still runs, and the next lease begins after it.
 
-use super::api::{Answer, opened};
-use super::completion::reactor;
-use super::completion::track::{Parts, Track};
-use super::context::Context;
-use super::modules::functions::{Function, no_such_shared};
-use super::modules::library;
-use super::profiling::nvtx;
-use super::profiling::spans::{Begun, Spans};
-use super::raw_streams::RawStream;
-use super::requirements;
-use super::work::capturing::{LEFT_CAPTURING, OWNER_CAPTURES, Relaxed, is_captured};
-use super::work::foreign::Enqueuing;
-use super::work::gate::Gates;
-use super::work::graph::Executable;
-use super::work::refused::Refused;
-use super::work::wait::alive;
-use super::work::{copy, host_fn, launch};
+mod library;
+mod refused;
+mod wait;
+
+use crate::api::{Answer, opened};
+use crate::completion::reactor;
+use crate::completion::track::{Parts, Track};
+use crate::context::Context;
+use crate::modules::functions::{Function, no_such_shared};
+use crate::modules::requirements;
+use crate::profiling::nvtx;
+use crate::profiling::spans::{Begun, Spans};
+use crate::work::capturing::{LEFT_CAPTURING, OWNER_CAPTURES, Relaxed, is_captured};
+use crate::work::foreign::Enqueuing;
+use crate::work::gate::Gates;
+use crate::work::graph::Executable;
+use crate::work::raw_streams::RawStream;
+use crate::work::{copy, host_fn, launch};
+use refused::Refused;
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
+use wait::alive;
 use warpline_driver::background::{self, Duty};
-use warpline_driver::kernel::{Kernel, Library};
+use warpline_driver::kernel::Kernel;
 use warpline_driver::timeline::{Progress, Ticket, Timeline};
 use warpline_driver::{
     Command, Copy, CopyKind, DeviceId, DriverError, DriverEvent, DriverStream, Error, ErrorKind, Health,
@@ -79,7 +82,7 @@ impl CudaStream {
         let entered = context.enter()?;
         let raw = match options.borrowed {
             Some(lent) => RawStream::lent(context, lent.as_ptr()),
-            None => context.streams.take(context, options.priority)?,
+            None => context.work.streams.take(context, options.priority)?,
         };
         drop(entered);
         let parts = Parts {
@@ -141,7 +144,7 @@ impl CudaStream {
             Command::Elided => Ok(()),
             Command::Call(function) => Ok(self.call(function, ticket, site)?),
             Command::Stamp(stamp) => {
-                stamp.mark(Arc::new(self.context().timed_events.record(self.context(), stream)?));
+                stamp.mark(Arc::new(self.context().completion.timed_events.record(self.context(), stream)?));
                 Ok(())
             }
             Command::Foreign => Ok(()),
@@ -175,40 +178,12 @@ impl CudaStream {
         self.launch_kernel(launch)
     }
 
-    fn ask(
-        &self,
-        library: &Library,
-        launch: &Launch,
-        ticket: Ticket,
-        site: Site,
-    ) -> Result<bool, DriverError> {
-        let (context, label, workspace) =
-            (self.context(), self.track.label(), launch.workspace.as_deref().copied());
-        let (stream, handles) = (self.raw.stream.cast(), &context.handles);
-        library::enqueue(
-            library,
-            launch,
-            &library::Target {
-                context,
-                stream,
-                label,
-                ticket,
-                site,
-                workspace,
-                handles,
-                // One that was lent and is captured has refused the op before.
-                may_make: true,
-                driver: self,
-            },
-        )
-    }
-
     /// Enqueues the kernel's device code.
     #[inline]
     pub(crate) fn launch_kernel(&self, launch: &Launch) -> Result<(), Refused> {
         let function = self.function(launch.kernel)?;
         let bytes = launch.config.shared_bytes;
-        if let Err(failed) = self.context().functions.allow_shared(function, bytes) {
+        if let Err(failed) = self.context().modules.functions.allow_shared(function, bytes) {
             if failed.is_fault() {
                 return Err(failed.into());
             }
@@ -230,7 +205,7 @@ impl CudaStream {
         {
             return Ok(function);
         }
-        let function = self.context().functions.of(self.context(), kernel)?;
+        let function = self.context().modules.functions.of(self.context(), kernel)?;
         *slot = (key, Some(function));
         Ok(function)
     }
@@ -339,7 +314,7 @@ unsafe impl DriverStream for CudaStream {
         }
         drop(entered);
         if ticket.is_multiple_of(DEPTH) && ticket - self.track.passed() >= DEPTH {
-            let (first, label) = (self.context().tell_of_full_queue(), self.track.label().to_owned());
+            let (first, label) = (self.context().work.tell_of_full_queue(), self.track.label().to_owned());
             // Subscribers are not to run under a stream's lock.
             warpline_driver::background::detach(move || crate::report::queue_is_full(first, &label));
         }
@@ -384,7 +359,7 @@ unsafe impl DriverStream for CudaStream {
                 // The host holds what waits for this place.
                 return Ok(None);
             }
-            context.events.record(context, self.raw.stream).map(Some)
+            context.completion.events.record(context, self.raw.stream).map(Some)
         });
         recorded.map(|event| event.map(|event| Arc::new(event) as DriverEvent)).map_err(|failed| {
             context.is_killed_by(failed, None);
@@ -452,7 +427,7 @@ impl Drop for CudaStream {
                 && word.host.load(Ordering::Acquire) == raw.written
             {
                 self.track.word_goes();
-                context.lent.give_back(raw.stream, word, raw.written);
+                context.work.lent.give_back(raw.stream, word, raw.written);
             }
             return;
         }
@@ -463,14 +438,15 @@ impl Drop for CudaStream {
             // Dropped by a host function: nobody gets it again.
             return;
         } else {
-            let event = context.enter().and_then(|_entered| context.events.record(context, raw.stream));
+            let event =
+                context.enter().and_then(|_entered| context.completion.events.record(context, raw.stream));
             match event {
                 Ok(event) => Some(event),
                 // Without knowing when it is idle, nobody gets it again.
                 Err(_) => return,
             }
         };
-        context.streams.give_back(raw, until);
+        context.work.streams.give_back(raw, until);
     }
 }
 

@@ -1,9 +1,9 @@
 //! Why work was not put on a stream, and what becomes of the stream.
 
+use super::CudaStream;
 use crate::api::Failed;
 use crate::completion::reactor;
 use crate::faults::fault;
-use crate::stream::CudaStream;
 use std::fmt;
 use warpline_driver::timeline::Ticket;
 use warpline_driver::{DriverError, Error, ErrorKind, Site};

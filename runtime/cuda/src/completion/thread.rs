@@ -1,6 +1,6 @@
 //! What the threads that look after devices ask of the system: to wake on time, and to be allowed on every core.
 
-use super::work::capturing;
+use crate::work::capturing;
 use warpline_driver::background::{self, Duty};
 
 /// Called by the reactor and by each device's thread, once.

@@ -2,11 +2,11 @@
 //!
 //! A stream comes with its completion word, which only grows: who leases it counts from where the last one stopped.
 
-use super::api::{Answer, CUstream, opened};
-use super::completion::events::PooledEvent;
-use super::completion::words::Word;
-use super::context::{Context, NON_BLOCKING};
-use super::work::capturing::Relaxed;
+use super::capturing::Relaxed;
+use crate::api::{Answer, CUstream, opened};
+use crate::completion::events::PooledEvent;
+use crate::completion::words::Word;
+use crate::context::{Context, NON_BLOCKING};
 use parking_lot::Mutex;
 use std::ffi::c_void;
 use warpline_driver::Priority;
@@ -33,7 +33,7 @@ impl RawStream {
     /// Another library's stream with a word of ours. The context is current.
     pub(crate) fn lent(context: &'static Context, stream: *mut c_void) -> Self {
         let stream = stream.cast();
-        let (word, written) = context.lent.take(context, stream);
+        let (word, written) = context.work.lent.take(context, stream);
         RawStream { stream, word, written, priority: 0 }
     }
 }
@@ -51,7 +51,11 @@ pub(crate) struct RawStreams {
 impl Context {
     /// A word for a stream. None if the driver gives none: the stream's markers are events then.
     pub(crate) fn word(&'static self) -> Option<Word> {
-        if self.has_words.get() == Some(&false) { None } else { self.words.take(self).ok() }
+        if self.completion.has_words.get() == Some(&false) {
+            None
+        } else {
+            self.completion.words.take(self).ok()
+        }
     }
 }
 
@@ -88,7 +92,7 @@ impl RawStreams {
         unsafe { opened().cuStreamCreateWithPriority(&raw mut stream, NON_BLOCKING, priority) }.inspect_err(
             |_| {
                 if let Some(word) = word {
-                    context.words.give_back(word);
+                    context.completion.words.give_back(word);
                 }
             },
         )?;

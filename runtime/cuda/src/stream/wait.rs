@@ -1,11 +1,11 @@
 //! Waits of one stream for another: by an event, and by a gate where none could be recorded.
 
+use super::CudaStream;
 use super::refused::Refused;
 use crate::api::opened;
 use crate::completion::events::PooledEvent;
 use crate::context::{Context, followed_by};
 use crate::faults::dependents::Dependent;
-use crate::stream::CudaStream;
 use std::sync::Arc;
 use warpline_driver::timeline::Ticket;
 use warpline_driver::{DriverError, Point, Site};
@@ -53,7 +53,7 @@ impl CudaStream {
         if let Some(elsewhere) = elsewhere {
             self.comes_to_wait(elsewhere, ticket)?;
         }
-        if self.context().has_words.get() == Some(&true) {
+        if self.context().completion.has_words.get() == Some(&true) {
             self.gates.hold(&self.track, self.raw.stream, ticket, &point.timeline, point.ticket)?;
         } else {
             let (timeline, until) = (&point.timeline, point.ticket);
@@ -100,9 +100,9 @@ impl CudaStream {
             self.context().note_failure(failed);
         }
         // Streams wait for others of their runtime only, so it is the one health of that device.
-        let Some(followed) = awaited.followed_by(&point.timeline) else { return };
+        let Some(followed) = awaited.completion.followed_by(&point.timeline) else { return };
         let health = followed.health();
-        self.context().depends_on.add(awaited);
+        self.context().faults.depends_on.add(awaited);
         awaited.add_dependent(Dependent {
             health: health.clone(),
             waiting: Arc::downgrade(&self.track),

@@ -1,73 +1,19 @@
-//! The demands of device code on the driver and on the device: the oldest of both that are taken, and
-//! what to say where a kernel's code is too new for them.
+//! The demands of device code on the driver and on the device, and what to say where a kernel's code is too new for them.
 //!
-//! The kernels of this project come as PTX 8.0, which drivers for CUDA 12.0 load, with a text for
-//! `sm_60`. A driver below that would open devices and then refuse every kernel, and so would a
-//! device. Users' own code may ask for more: the driver is asked, and what it refuses is explained
-//! with the versions.
+//! The driver is asked, and what it refuses is explained with the versions.
 
-use super::api::{Failed, opened};
-use super::context::{Context, attribute, name_of};
-use super::modules::functions::Function;
-use super::modules::library::driver_version;
+use super::functions::Function;
+use crate::api::{Failed, driver_version, opened};
+use crate::context::{Context, attribute};
+use crate::versions::cuda_version;
 use std::ffi::c_int;
 use warpline_driver::kernel::{LaunchConfig, Target, head};
 
-/// The CUDA version of the oldest driver, and the first driver branch that has it (CUDA Toolkit
-/// Release Notes, "CUDA Toolkit and Corresponding Driver Versions").
-const DRIVER: (c_int, u32) = (12_000, 525);
-/// The compute capability of the oldest device: Pascal's.
-const DEVICE: (u32, u32) = (6, 0);
 /// `CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK`
 const MAX_THREADS: c_int = 0;
 /// The first compute capability with clusters of blocks (CUDA C++ Programming Guide, "Thread Block
 /// Clusters").
 const CLUSTERS: (u32, u32) = (9, 0);
-
-/// `13.1` for 13010.
-pub(crate) fn cuda_version(number: c_int) -> String {
-    format!("{}.{}", number / 1000, number % 1000 / 10)
-}
-
-/// Refuses a driver for a CUDA version before 12.0. One that does not say its version, which is 0,
-/// is taken.
-pub(crate) fn check_driver(version: c_int) -> Result<(), String> {
-    let (oldest, branch) = DRIVER;
-    if version == 0 || version >= oldest {
-        return Ok(());
-    }
-    Err(format!(
-        "the NVIDIA driver is for CUDA {}; Warpline needs one for CUDA {} ({branch}) or newer; update it",
-        cuda_version(version),
-        cuda_version(oldest)
-    ))
-}
-
-/// Refuses a device of a generation before Pascal. The driver is initialised, and has a device of
-/// that ordinal.
-pub(crate) fn check_device(ordinal: u32) -> Result<(), String> {
-    let mut device = 0;
-    // SAFETY: cuDeviceGet writes a device; the ordinal is below the count.
-    unsafe { opened().cuDeviceGet(&raw mut device, ordinal as c_int) }
-        .map_err(|failed| failed.to_string())?;
-    let number = |which| {
-        let mut value = 0;
-        // SAFETY: cuDeviceGetAttribute writes one int.
-        unsafe { opened().cuDeviceGetAttribute(&raw mut value, which, device) }
-            .map(|()| value as u32)
-            .map_err(|failed| failed.to_string())
-    };
-    let capability = (number(attribute::CAPABILITY_MAJOR)?, number(attribute::CAPABILITY_MINOR)?);
-    if capability >= DEVICE {
-        return Ok(());
-    }
-    let ((major, minor), (needed, dot)) = (capability, DEVICE);
-    let name = name_of(device).map_err(|failed| failed.to_string())?;
-    Err(format!(
-        "cuda:{ordinal} ({name}) has compute capability {major}.{minor}; Warpline needs {needed}.{dot} (Pascal) or newer; use \
-         another device"
-    ))
-}
 
 /// The compute capability of a device, (9, 0) for Hopper's.
 pub(crate) fn capability(context: &Context) -> Result<(u32, u32), String> {
@@ -170,14 +116,6 @@ fn max_threads(function: Function) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn drivers_from_525_on_are_taken() {
-        assert_eq!([0, 12_000, 13_010].map(check_driver), [const { Ok(()) }; 3]);
-        let text =
-            "the NVIDIA driver is for CUDA 11.8; Warpline needs one for CUDA 12.0 (525) or newer; update it";
-        assert_eq!(check_driver(11_080), Err(text.to_owned()));
-    }
 
     #[test]
     fn versions_of_ptx_come_with_versions_of_cuda() {

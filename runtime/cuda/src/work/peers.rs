@@ -1,0 +1,36 @@
+//! Devices that reach each other's memory.
+
+use crate::api::{Answer, opened};
+use crate::context::Context;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::ffi::c_int;
+
+/// Whether a device reaches the memory of others, by their ordinals: asked once each.
+#[derive(Debug, Default)]
+pub(crate) struct Peers(Mutex<BTreeMap<u32, bool>>);
+
+impl Context {
+    /// Lets this device's kernels and copies reach the memory of `peer` directly, if the machine can: asked and enabled once.
+    pub(crate) fn enable_peer(&self, peer: &Context) -> Answer<bool> {
+        let mut peers = self.work.peers.0.lock();
+        if let Some(&can) = peers.get(&peer.ordinal) {
+            return Ok(can);
+        }
+        let mut can: c_int = 0;
+        // SAFETY: cuDeviceCanAccessPeer writes one int.
+        unsafe { opened().cuDeviceCanAccessPeer(&raw mut can, self.device, peer.device) }?;
+        if can != 0 {
+            let _entered = self.enter_relaxed()?;
+            // SAFETY: cuCtxEnablePeerAccess takes a live context.
+            match unsafe { opened().cuCtxEnablePeerAccess(peer.raw(), 0) } {
+                Err(failed) if failed.is_fault() => return Err(failed),
+                // A device has only so many peers; copies to the others go through the host.
+                Err(failed) if !failed.is_enabled_already() => can = 0,
+                _ => {}
+            }
+        }
+        peers.insert(peer.ordinal, can != 0);
+        Ok(can != 0)
+    }
+}
