@@ -1,8 +1,8 @@
 //! What a step costs where nothing overlaps: loading, copying and computing, each alone.
 
-use crate::model::Mlp;
-use crate::steps::Steps;
-use crate::train::{Settings, Training};
+use super::model::Mlp;
+use super::steps::Steps;
+use super::train::{Settings, Training};
 use futures::TryStreamExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

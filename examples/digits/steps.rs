@@ -1,7 +1,7 @@
 //! How a training step comes to the device: op by op, or as a graph that was captured once for its shape of batch.
 
-use crate::model::{Mlp, Sgd};
-use crate::train::Settings;
+use super::model::{Mlp, Sgd};
+use super::train::Settings;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use warpline::prelude::*;

@@ -1,7 +1,7 @@
 //! The training itself: batches come over a copy stream while a compute stream works on those before.
 
-use crate::model::{Mlp, Sgd};
-use crate::steps::Steps;
+use super::model::{Mlp, Sgd};
+use super::steps::Steps;
 use futures::{FutureExt, TryStreamExt};
 use std::collections::VecDeque;
 use std::path::PathBuf;

@@ -7,7 +7,7 @@
 
 use crate::support::block_on;
 use crate::support::raw::calls;
-use crate::support::software::{cuda_tests_say, in_child};
+use crate::support::software::{in_child, run_cuda_tests};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::future::Future;
@@ -335,7 +335,7 @@ fn nothing_is_left_out(calls: &BTreeMap<String, u64>, library: (&str, &str)) {
     let missing: BTreeSet<_> = settings
         .into_iter()
         .flat_map(|setting| {
-            counts(&cuda_tests_say(&[crate::DEVICES, ("SOFTCUDA_COUNTS", "1"), setting])).into_keys()
+            counts(&run_cuda_tests("", &[crate::DEVICES, ("SOFTCUDA_COUNTS", "1"), setting])).into_keys()
         })
         .filter(|entry| !calls.contains_key(entry) && !FOR_REFUSALS.contains(&entry.as_str()))
         .collect();

@@ -33,22 +33,17 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// Runs the tests of this binary that need a CUDA device, on the software CUDA driver with these variables.
+/// Runs the tests of a module of this binary that need a CUDA device, on the software CUDA driver with these variables;
+/// what they wrote. The module is the beginning of their names: `graphs::`, or nothing for all.
 #[track_caller]
-pub(crate) fn run_cuda_tests(variables: &[(&str, &str)]) {
-    run_cuda_tests_but(&[], variables);
+pub(crate) fn run_cuda_tests(module: &str, variables: &[(&str, &str)]) -> String {
+    run_cuda_tests_but(module, &[], variables)
 }
 
-/// As [`run_cuda_tests`]; what it wrote.
+/// As [`run_cuda_tests`], without those whose names have one of these in them.
 #[track_caller]
-pub(crate) fn cuda_tests_say(variables: &[(&str, &str)]) -> String {
-    run_cuda_tests_but(&[], variables)
-}
-
-/// Runs them as [`run_cuda_tests`] does, without those whose names begin so; returns what it wrote.
-#[track_caller]
-pub(crate) fn run_cuda_tests_but(skipped: &[&str], variables: &[(&str, &str)]) -> String {
-    let skip = skipped.iter().flat_map(|name| ["--skip", name]);
+pub(crate) fn run_cuda_tests_but(module: &str, skipped: &[&str], variables: &[(&str, &str)]) -> String {
+    let skip = [module].into_iter().chain(skipped.iter().flat_map(|name| ["--skip", name]));
     let list = ["--ignored", "--list", "--format=terse"].into_iter().chain(skip.clone());
     let list = test_binary(&[]).args(list).output().expect("it starts");
     let tests = text(&list).lines().filter(|line| line.ends_with(": test")).count();

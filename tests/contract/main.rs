@@ -1,0 +1,252 @@
+//! What every device does, one test a behaviour: on the CPU device with threads, on the CPU device with seeded schedules, on
+//! a driver written outside Warpline, and on CUDA, where the software CUDA driver stands in for a GPU.
+//!
+//! A test is an async function of one or more devices of one runtime. Whatever it does, at its end no device and no pinned
+//! memory may be in use that was not before.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod copies;
+mod external;
+mod fault_sweep;
+mod graphs;
+mod host_functions;
+mod kernels;
+mod outside;
+mod peers;
+mod positions;
+mod reentry;
+mod streams;
+mod tensors;
+mod views;
+mod zeroing;
+
+use std::future::Future;
+use warpline::prelude::*;
+use warpline::{Result, RuntimeBuilder, testing};
+use warpline_outside_driver::{BACKEND, ThreadDevice};
+
+/// How many interleavings a test sees.
+const SEEDS: u64 = 12;
+
+/// Each function, once a backend: `mod name { threads, seeded, outside, cuda }`.
+macro_rules! contract {
+    ($($(#[$attr:meta])* async fn $name:ident([$($device:ident),+]) $body:block)*) => {$(
+        $(#[$attr])*
+        mod $name {
+            #[allow(unused_imports, reason = "few tests use all of them")]
+            use super::*;
+
+            const DEVICES: usize = [$(stringify!($device)),+].len();
+
+            async fn body([$($device),+]: [Device; DEVICES]) -> warpline::Result<()> {
+                $body
+                Ok(())
+            }
+
+            #[test]
+            fn threads() {
+                crate::on_threads(body);
+            }
+
+            #[test]
+            fn seeded() {
+                crate::seeded(body);
+            }
+
+            #[test]
+            fn outside() {
+                crate::on_outside_driver(body);
+            }
+
+            #[test]
+            #[ignore = "needs a CUDA device"]
+            fn cuda() {
+                crate::on_cuda(body);
+            }
+        }
+    )*};
+}
+pub(crate) use contract;
+
+/// The devices of the test that takes the most of them.
+const DEVICES: (&str, &str) = ("SOFTCUDA_DEVICES", "3");
+
+/// The tests that need a CUDA device need no GPU: the software CUDA driver runs the same calls.
+#[test]
+fn the_contract_holds_on_the_software_cuda_driver() {
+    support::software::run_cuda_tests("", &[DEVICES]);
+}
+
+#[test]
+fn the_contract_holds_on_the_software_cuda_driver_with_event_completion() {
+    let said = support::software::run_cuda_tests(
+        "",
+        &[DEVICES, ("WARPLINE_COMPLETION", "event"), ("SOFTCUDA_COUNTS", "1")],
+    );
+    let calls = fault_sweep::counts(&said);
+    assert_eq!(
+        calls["cuStreamWriteValue64_v2"], 3,
+        "each device tests its words, and nothing else writes one"
+    );
+}
+
+#[test]
+fn the_contract_holds_on_the_software_cuda_driver_at_low_latency_and_low_power() {
+    for wake_up in ["low-latency", "low-power"] {
+        support::software::run_cuda_tests("", &[DEVICES, ("WARPLINE_WAKE_UP", wake_up)]);
+    }
+}
+
+/// Tests that hold more than one stream at once.
+const SEVERAL_GATES: [&str; 6] = [
+    "streams::an_event_is_a_future_of_its_place",
+    "streams::synchronize_of_a_device_covers_exactly_what_its_streams_had_before",
+    "streams::synchronize_of_a_stream_covers_exactly_what_was_enqueued_before",
+    "streams::wait_event_covers_what_came_before_the_record_and_nothing_later",
+    "streams::wait_for_orders_a_stream_after_every_user_of_the_memory",
+    "streams::wait_stream_covers_what_was_enqueued_before_it_and_nothing_later",
+];
+
+#[test]
+fn the_contract_holds_where_the_driver_registers_no_memory() {
+    // Gates are host functions then, and one of those at a time may wait.
+    let one_at_a_time = ("RUST_TEST_THREADS", "1");
+    support::software::run_cuda_tests_but(
+        "",
+        &SEVERAL_GATES,
+        &[DEVICES, ("SOFTCUDA_NO_REGISTER", "1"), one_at_a_time],
+    );
+}
+
+#[test]
+fn the_contract_holds_where_a_fault_is_seen_by_its_stream_first() {
+    support::software::run_cuda_tests("", &[DEVICES, ("SOFTCUDA_FAULT_SEEN", "stream")]);
+}
+
+/// Side by side: where a call that frees memory waits for the device and others for that call, a test that holds a stream must not
+/// wait for its neighbour, whose runtime ends.
+#[test]
+fn the_contract_holds_where_driver_calls_wait_for_each_other() {
+    for completion in ["word", "event"] {
+        support::software::run_cuda_tests(
+            "",
+            &[
+                DEVICES,
+                ("SOFTCUDA_ONE_AT_A_TIME", "1"),
+                ("SOFTCUDA_DEPTH", "1000"),
+                ("RUST_TEST_THREADS", "4"),
+                ("WARPLINE_COMPLETION", completion),
+            ],
+        );
+    }
+}
+
+#[test]
+fn the_contract_holds_where_devices_cannot_reach_each_other() {
+    support::software::run_cuda_tests("", &[DEVICES, ("SOFTCUDA_PEER", "0")]);
+}
+
+#[test]
+fn the_contract_holds_where_a_library_makes_the_products() {
+    let library = warpline_softcuda::cublas_library().expect("the library was built with this test");
+    support::software::run_cuda_tests(
+        "",
+        &[DEVICES, ("WARPLINE_CUBLAS", library.to_str().expect("a path in UTF-8"))],
+    );
+}
+
+fn on_threads<const N: usize, Fut: Future<Output = Result<()>>>(
+    body: impl Fn([Device; N]) -> Fut + Send + 'static,
+) {
+    support::within_a_minute(|| {
+        let runtime = support::runtime(N as u32);
+        let devices = runtime.devices().try_into().expect("as many as were asked for");
+        support::block_on(and_nothing_is_left(body, devices)).unwrap();
+    });
+}
+
+fn on_outside_driver<const N: usize, Fut: Future<Output = Result<()>>>(
+    body: impl Fn([Device; N]) -> Fut + Send + 'static,
+) {
+    support::within_a_minute(|| {
+        let runtime = with_outside_devices(Runtime::builder(), N).build().unwrap();
+        let id = |n| DeviceId::Other { backend: BACKEND, ordinal: n as u32 };
+        let devices = std::array::from_fn(|n| runtime.device(id(n)).unwrap());
+        support::block_on(and_nothing_is_left(body, devices)).unwrap();
+    });
+}
+
+/// Adds `thread:0` and on.
+fn with_outside_devices(builder: RuntimeBuilder, devices: usize) -> RuntimeBuilder {
+    let add = |builder: RuntimeBuilder, n| builder.driver(move |health| Ok(ThreadDevice::open(n, health)));
+    (0..devices as u32).fold(builder, add)
+}
+
+fn seeded<const N: usize, Fut: Future<Output = Result<()>>>(body: impl Fn([Device; N]) -> Fut) {
+    let builder = Runtime::builder().cpu_devices(N as u32);
+    testing::for_each_seed_on(builder, 0..SEEDS, |devices| {
+        and_nothing_is_left(&body, devices.try_into().expect("as many as were asked for"))
+    });
+}
+
+fn on_cuda<const N: usize, Fut: Future<Output = Result<()>>>(
+    body: impl Fn([Device; N]) -> Fut + Send + 'static,
+) {
+    support::within_a_minute(|| {
+        // Of a runtime of its own: tests that run beside it use memory too.
+        let runtime = Runtime::new().unwrap();
+        let devices = std::array::from_fn(|n| runtime.device(DeviceId::Cuda(n as u32)).unwrap());
+        devices.iter().for_each(|device: &Device| warm_up(device).unwrap());
+        support::block_on(and_nothing_is_left(body, devices)).unwrap();
+    });
+}
+
+/// Has the driver do what waits for the whole device before a test holds a stream: loading kernels, growing pools.
+fn warm_up(device: &Device) -> Result<()> {
+    device.load(warpline::kernels::ALL.iter().copied())?;
+    let pinned = [1 << 12, 1 << 16, 1 << 20].map(|len| [(); 4].map(|()| device.pinned_blocking::<u8>(len)));
+    let stream = device.new_stream()?;
+    let memory = [1 << 10, 4 << 20].map(|len| stream.alloc::<u8>(len));
+    drop((pinned, memory));
+    stream.synchronize().wait()
+}
+
+/// Runs `body`, lets the devices finish, and checks that no memory is in use that was not before.
+async fn and_nothing_is_left<const N: usize, Fut: Future<Output = Result<()>>>(
+    body: impl Fn([Device; N]) -> Fut,
+    devices: [Device; N],
+) -> Result<()> {
+    let in_use = || {
+        let bytes =
+            |device: &Device| (device.memory_stats().allocated_bytes, device.pinned_stats().allocated_bytes);
+        devices.iter().map(bytes).collect::<Vec<_>>()
+    };
+    let before = in_use();
+    body(devices.clone()).await?;
+    for device in &devices {
+        device.synchronize().await?;
+    }
+    assert_eq!(in_use(), before, "bytes of device and pinned memory in use, a pair a device");
+    Ok(())
+}
+
+/// The error that awaiting `pending` gives; it has to give one.
+#[track_caller]
+fn refused<T: std::fmt::Debug>(pending: Pending<T>) -> impl Future<Output = Error> {
+    let caller = std::panic::Location::caller();
+    async move {
+        match pending.await {
+            Ok(value) => panic!("{caller}: accepted, with {value:?}"),
+            Err(error) => error,
+        }
+    }
+}
+
+/// A pinned buffer with these elements.
+async fn pinned<T: warpline::Element>(device: &Device, elements: &[T]) -> Result<Pinned<T>> {
+    let mut host = device.pinned(elements.len()).await?;
+    host.copy_from_slice(elements);
+    Ok(host)
+}

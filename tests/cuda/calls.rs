@@ -1,0 +1,202 @@
+//! How many driver calls things take on a CUDA device: counted by the software CUDA driver, whose calls return at once here.
+#![cfg(feature = "cuda")]
+
+use crate::support::software::in_child;
+use std::ffi::{CStr, c_char};
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use warpline::prelude::*;
+
+warpline::kernel! {
+    /// y[0] ← k · x[0]
+    unsafe fn touch_two(k: f32, x: &[f32], y: &mut [f32])
+    where !x.is_empty(), !y.is_empty()
+    {
+        cuda: "extern \"C\" __global__ void touch_two(float k, const float* x, float* y) {
+            if (blockIdx.x + threadIdx.x == 0) y[0] = k * x[0];
+        }",
+        cpu: |k, x, y| y[0] = k * x[0],
+    }
+}
+
+const CONFIG: LaunchConfig = LaunchConfig::linear(1, 32);
+const IMMEDIATE: [(&str, &str); 1] = [("SOFTCUDA_IMMEDIATE", "1")];
+/// As a test that holds a stream needs it.
+const ASYNCHRONOUS: [(&str, &str); 0] = [];
+
+/// Calls of the software driver by this thread so far, by entry point: not those of the thread that
+/// asks whether the device lives.
+fn count(entry: &CStr) -> u64 {
+    // SAFETY: the library is loaded, since a device was opened; the name is one that only this library exports.
+    let count = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+    assert!(!count.is_null(), "no driver library is loaded");
+    // SAFETY: as above.
+    let count = unsafe { libc::dlsym(count, c"softcudaThreadCallCount".as_ptr()) };
+    assert!(!count.is_null(), "it is not the software CUDA driver");
+    // SAFETY: who exports this name declares it so.
+    let count: unsafe extern "C" fn(*const c_char) -> u64 = unsafe { std::mem::transmute(count) };
+    // SAFETY: the entry point reads a string.
+    let calls = unsafe { count(entry.as_ptr()) };
+    assert_ne!(calls, u64::MAX, "the driver has no {entry:?}");
+    calls
+}
+
+/// Every call that enqueues, asks, creates or allocates.
+const CALLS: [&CStr; 17] = [
+    c"cuLaunchKernel",
+    c"cuLaunchKernelEx",
+    c"cuStreamWriteValue64_v2",
+    c"cuStreamWaitValue64_v2",
+    c"cuEventRecord",
+    c"cuStreamWaitEvent",
+    c"cuEventCreate",
+    c"cuEventQuery",
+    c"cuEventDestroy_v2",
+    c"cuStreamQuery",
+    c"cuStreamSynchronize",
+    c"cuLaunchHostFunc",
+    c"cuMemAlloc_v2",
+    c"cuMemFree_v2",
+    c"cuMemsetD32Async",
+    c"cuCtxSetCurrent",
+    c"cuMemHostAlloc",
+];
+
+/// The calls that `work` makes, by name, and how often it checks which context is current.
+fn calls(work: impl FnOnce()) -> (Vec<(&'static str, u64)>, u64) {
+    let now = || (CALLS.map(count), count(c"cuCtxGetCurrent"));
+    let (before, checks_before) = now();
+    work();
+    let (after, checks) = now();
+    let made =
+        CALLS.iter().zip(after.iter().zip(before)).map(|(name, (after, before))| (*name, after - before));
+    let made = made.filter(|(_, calls)| *calls > 0);
+    (made.map(|(name, calls)| (name.to_str().expect("ASCII"), calls)).collect(), checks - checks_before)
+}
+
+/// A `deny` runtime, two streams, and two buffers of the first. Everything a first use loads is loaded.
+fn ready() -> (Runtime, [Stream; 2], [Buffer<f32>; 2]) {
+    let runtime = Runtime::builder().order(OrderMode::Deny).build().unwrap();
+    let device = runtime.device(DeviceId::Cuda(0)).unwrap();
+    let streams = [(); 2].map(|()| device.new_stream().unwrap());
+    let buffers = [(); 2].map(|()| {
+        let buffer = streams[0].alloc::<f32>(64).unwrap();
+        streams[0].fill(&buffer, 1.0).wait().unwrap();
+        buffer
+    });
+    streams[0].launch(touch_two(0.5, &buffers[0], &buffers[1]), CONFIG).wait().unwrap();
+    (runtime, streams, buffers)
+}
+
+/// Polls until it is done: nothing sleeps, so that nobody else makes driver calls.
+fn poll_to_the_end<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let mut context = Context::from_waker(Waker::noop());
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return output;
+        }
+    }
+}
+
+#[test]
+fn a_launch_is_one_driver_call_and_one_context_check() {
+    in_child(&IMMEDIATE, || {
+        let (_runtime, [stream, _], [x, y]) = ready();
+        let made = calls(|| drop(stream.launch(touch_two(0.5, &x, &y), CONFIG)));
+        assert_eq!(made, (vec![("cuLaunchKernel", 1)], 1));
+    });
+}
+
+#[test]
+fn launches_that_nobody_awaits_have_a_marker_every_64() {
+    in_child(&IMMEDIATE, || {
+        let (_runtime, [stream, _], [x, y]) = ready();
+        let made = calls(|| (0..640).for_each(|_| drop(stream.launch(touch_two(0.5, &x, &y), CONFIG))));
+        assert_eq!(made.0, [("cuLaunchKernel", 640), ("cuStreamWriteValue64_v2", 10)]);
+    });
+}
+
+#[test]
+fn a_kernel_awaited_when_done_is_a_launch_and_a_marker() {
+    in_child(&IMMEDIATE, || {
+        let (_runtime, [stream, _], [x, y]) = ready();
+        let made = calls(|| poll_to_the_end(stream.launch(touch_two(0.5, &x, &y), CONFIG)).unwrap());
+        assert_eq!(made, (vec![("cuLaunchKernel", 1), ("cuStreamWriteValue64_v2", 1)], 2));
+    });
+}
+
+#[test]
+fn ten_launches_awaited_once_are_ten_launches_and_one_marker() {
+    in_child(&IMMEDIATE, || {
+        let (_runtime, [stream, _], [x, y]) = ready();
+        let made = calls(|| {
+            (0..9).for_each(|_| drop(stream.launch(touch_two(0.5, &x, &y), CONFIG)));
+            poll_to_the_end(stream.launch(touch_two(0.5, &x, &y), CONFIG)).unwrap();
+        });
+        assert_eq!(made, (vec![("cuLaunchKernel", 10), ("cuStreamWriteValue64_v2", 1)], 11));
+    });
+}
+
+#[test]
+fn a_pending_that_is_held_has_its_marker_before_it_is_overtaken() {
+    in_child(&IMMEDIATE, || {
+        let (_runtime, [stream, _], [x, y]) = ready();
+        let mut held = None;
+        let made = calls(|| {
+            held = Some(stream.launch(touch_two(0.5, &x, &y), CONFIG));
+            drop(stream.launch(touch_two(0.5, &x, &y), CONFIG));
+            drop(stream.launch(touch_two(0.5, &x, &y), CONFIG));
+        });
+        assert_eq!(made.0, [("cuLaunchKernel", 3), ("cuStreamWriteValue64_v2", 1)]);
+        let made = calls(|| poll_to_the_end(held.take().unwrap()).unwrap());
+        assert_eq!(made, (vec![], 0), "its marker is there");
+    });
+}
+
+#[test]
+fn a_wait_is_a_record_and_a_wait_with_no_event_created() {
+    in_child(&IMMEDIATE, || {
+        let (_runtime, [stream, other], [x, y]) = ready();
+        let wait = || {
+            drop(stream.launch(touch_two(0.5, &x, &y), CONFIG));
+            drop(other.wait_stream(&stream));
+        };
+        // The first event is created; it goes back to its pool.
+        wait();
+        let made = calls(wait);
+        assert_eq!(made.0, [("cuLaunchKernel", 1), ("cuEventRecord", 1), ("cuStreamWaitEvent", 1)]);
+    });
+}
+
+#[test]
+fn a_wait_that_is_implied_is_no_call_at_all() {
+    in_child(&IMMEDIATE, || {
+        let (_runtime, [stream, other], [x, y]) = ready();
+        drop(stream.launch(touch_two(0.5, &x, &y), CONFIG));
+        drop(other.wait_stream(&stream));
+        assert_eq!(calls(|| drop(other.wait_stream(&stream))), (vec![], 0));
+        assert_eq!(calls(|| drop(stream.wait_stream(&stream))), (vec![], 0));
+    });
+}
+
+#[test]
+fn memory_that_the_cache_has_is_allocated_and_freed_without_a_call() {
+    in_child(&IMMEDIATE, || {
+        let (_runtime, [stream, _], _) = ready();
+        drop(stream.alloc::<u8>(4096).unwrap());
+        assert_eq!(calls(|| (0..100).for_each(|_| drop(stream.alloc::<u8>(4096).unwrap()))), (vec![], 0));
+    });
+}
+
+#[test]
+fn a_poll_of_what_is_done_and_seen_is_no_call() {
+    in_child(&ASYNCHRONOUS, || {
+        let (_runtime, [stream, _], [x, y]) = ready();
+        let first = stream.launch(touch_two(0.5, &x, &y), CONFIG);
+        drop(stream.launch(touch_two(0.5, &x, &y), CONFIG));
+        stream.synchronize().wait().unwrap();
+        assert_eq!(calls(|| poll_to_the_end(first).unwrap()), (vec![], 0));
+    });
+}

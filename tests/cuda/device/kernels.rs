@@ -1,0 +1,409 @@
+//! Device code: what a launch may ask for, variables of modules, images.
+
+use crate::device::{cuda, ramp};
+use crate::support::raw::calls_in;
+use crate::support::says;
+use crate::support::software::in_child;
+use warpline::kernels;
+use warpline::prelude::*;
+
+/// A module with two kernels and two variables.
+const SCALE_PTX: &str = "
+.version 8.1
+.target sm_70
+.address_size 64
+.visible .global .align 4 .f32 factors[4] = {1.5, 2.0, 0f40400000, 4.0};
+.visible .const .align 8 .u64 limit = 7;
+.visible .global .align 4 .f32 odd[3];
+.visible .entry scale_by_table(.param .u32 n, .param .u64 x) { ret; }
+.visible .entry count_calls(.param .u64 x) { ret; }
+";
+
+/// How a machine image begins; the software CUDA driver takes it at its word.
+const CUBIN: &[u8] = b"\x7fELF\x02\x01\x01\x33 of no machine";
+const FATBIN: &[u8] = b"\x50\xed\x55\xba of no machine";
+
+warpline::kernel! {
+    /// x[i] ← x[i] · 2.
+    pub(crate) unsafe fn scale_by_table(n: u32, x: &mut [f32])
+    where n as usize <= x.len()
+    {
+        descriptor: SCALE,
+        ptx: SCALE_PTX,
+        cpu: |n, x| x[..n as usize].iter_mut().for_each(|x| *x *= 2.0),
+    }
+
+    /// x[0] ← x[0] + 1.
+    pub(crate) unsafe fn count_calls(x: &mut [f32])
+    where !x.is_empty()
+    {
+        descriptor: COUNT,
+        ptx: SCALE_PTX,
+        cpu: |x| x[0] += 1.0,
+    }
+
+    /// x ← −x.
+    pub(crate) unsafe fn negate_image(x: &mut [f32]) {
+        image: CUBIN,
+        cpu: |x| x.iter_mut().for_each(|x| *x = -*x),
+    }
+
+    /// x ← x − 1.
+    pub(crate) unsafe fn decrement_image(x: &mut [f32]) {
+        image: FATBIN,
+        cpu: |x| x.iter_mut().for_each(|x| *x -= 1.0),
+    }
+
+    /// Says it is a machine image, and is not.
+    pub(crate) unsafe fn no_image(x: &mut [f32]) {
+        image: b"neither one nor the other",
+        cpu: |_x| (),
+    }
+
+    /// Its PTX ends too early.
+    pub(crate) unsafe fn cut_off(x: &mut [f32]) {
+        ptx: ".version 8.1\n.target sm_70\n.address_size 64\n.visible .entry cut_off(.param .u64 x) {",
+        cpu: |_x| (),
+    }
+
+    /// Its PTX is for newer drivers than the software one says it is.
+    pub(crate) unsafe fn of_a_newer_isa(x: &mut [f32]) {
+        ptx: ".version 8.7\n.target sm_70\n.address_size 64\n.visible .entry of_a_newer_isa(.param .u64 x) { ret; }",
+        cpu: |_x| (),
+    }
+
+    /// Its blocks have 64 threads at most.
+    pub(crate) unsafe fn of_small_blocks(x: &mut [f32]) {
+        ptx: ".version 8.0\n.target sm_60\n.address_size 64\n\
+              .visible .entry of_small_blocks(.param .u64 x)\n.maxntid 64\n{ ret; }",
+        cpu: |x| x[0] += 1.0,
+    }
+
+    /// Its PTX is for newer devices.
+    pub(crate) unsafe fn for_a_newer_device(x: &mut [f32]) {
+        ptx: ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry for_a_newer_device(.param .u64 x) { ret; }",
+        cpu: |_x| (),
+    }
+
+    /// Has no device code.
+    pub(crate) unsafe fn cpu_only(x: &mut [f32]) {
+        descriptor: CPU_ONLY,
+        cpu: |_x| (),
+    }
+}
+
+#[test]
+fn shared_memory_above_48_kib_is_asked_for_once() {
+    in_child(&[], || {
+        let device = cuda(0);
+        let stream = device.new_stream().unwrap();
+        let x = stream.alloc::<f32>(8).unwrap();
+        drop(stream.fill(&x, -1.0));
+        let with = |bytes: u32| LaunchConfig::for_elements(8u32).with_shared_bytes(bytes);
+        let launch = |bytes| stream.launch(kernels::relu(8, &x, &x), with(bytes));
+        let asked = |bytes: u32| {
+            let ([calls], done) = calls_in([c"cuFuncSetAttribute"], || launch(bytes));
+            done.wait().unwrap();
+            calls
+        };
+        assert_eq!(
+            [48 << 10, 64 << 10, 64 << 10, 50 << 10, 99 << 10, 99 << 10].map(asked),
+            [0, 1, 0, 0, 1, 0]
+        );
+        let most = device.properties().shared_bytes_per_block;
+        says(
+            &launch(most + 1).wait().unwrap_err(),
+            ErrorKind::Driver,
+            &[
+                "relu on stream",
+                "101377 bytes of dynamic shared memory a block",
+                "a block has at most 101376 on cuda:0",
+                "the device goes on",
+            ],
+        );
+        drop(stream.fill(&x, 1.0));
+        launch(0).wait().unwrap();
+        assert_eq!(stream.read(&x).wait().unwrap(), [1.0; 8]);
+    });
+}
+
+#[test]
+fn the_crates_kernels_load_on_the_oldest_driver_and_the_oldest_device() {
+    for capability in ["6.0", "6.1", "7.0"] {
+        let variables = [
+            ("SOFTCUDA_DRIVER_VERSION", "12000"),
+            ("SOFTCUDA_CAPABILITY", capability),
+            ("TEST_CAPABILITY", capability),
+        ];
+        in_child(&variables, || {
+            let device = cuda(0);
+            let (major, minor) = device.properties().compute_capability.unwrap();
+            assert_eq!(format!("{major}.{minor}"), std::env::var("TEST_CAPABILITY").unwrap());
+            device.load(kernels::ALL.iter().copied()).unwrap();
+            let stream = device.new_stream().unwrap();
+            let x = stream.alloc::<f32>(8).unwrap();
+            drop(stream.fill(&x, -1.0));
+            stream.launch(kernels::relu(8, &x, &x), LaunchConfig::for_elements(8u32)).wait().unwrap();
+            assert_eq!(stream.read(&x).wait().unwrap(), [0.0; 8]);
+        });
+    }
+}
+
+#[test]
+fn ptx_that_the_driver_or_the_device_is_too_old_for_is_refused_with_the_versions() {
+    in_child(&[("SOFTCUDA_DRIVER_VERSION", "12040")], || {
+        let stream = cuda(0).new_stream().unwrap();
+        let x = stream.alloc::<f32>(4).unwrap();
+        let config = LaunchConfig::for_elements(4u32);
+        let refused = |call, parts: &[&str]| {
+            says(&stream.launch(call, config).wait().unwrap_err(), ErrorKind::Driver, parts);
+            x.accept_contents();
+        };
+        refused(
+            of_a_newer_isa(&x),
+            &[
+                "of_a_newer_isa cannot be loaded: its PTX is of version 8.7, which needs a driver for CUDA 12.8 or newer, and this \
+                 one is for CUDA 12.4; update the driver, or compile it with CUDA 12.4 or older",
+                "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+                "the device goes on",
+            ],
+        );
+        refused(
+            for_a_newer_device(&x),
+            &[
+                "for_a_newer_device cannot be loaded: its PTX is for sm_90, and cuda:0 (software CUDA driver (not a GPU)) has \
+                 compute capability 8.0; compile it for compute_80 or older",
+                "the device goes on",
+            ],
+        );
+    });
+}
+
+#[test]
+fn blocks_larger_than_the_device_code_takes_are_refused_with_both_numbers() {
+    in_child(&[], || {
+        let stream = cuda(0).new_stream().unwrap();
+        let x = stream.alloc::<f32>(64).unwrap();
+        drop(stream.fill(&x, 1.0));
+        stream.launch(of_small_blocks(&x), LaunchConfig::linear(1, 64)).wait().unwrap();
+        says(
+            &stream.launch(of_small_blocks(&x), LaunchConfig::linear(1, 65)).wait().unwrap_err(),
+            ErrorKind::Driver,
+            &["blocks of 65 threads, and its device code takes 64 at most on cuda:0; launch smaller ones"],
+        );
+        x.accept_contents();
+        assert_eq!(stream.read(&x).wait().unwrap()[0], 2.0);
+    });
+}
+
+#[test]
+fn clusters_are_refused_below_compute_capability_9() {
+    in_child(&[("SOFTCUDA_CAPABILITY", "8.9")], || {
+        let stream = cuda(0).new_stream().unwrap();
+        let x = stream.alloc::<f32>(64).unwrap();
+        let config = LaunchConfig::linear(4, 16).with_cluster([2, 1, 1]);
+        says(
+            &stream.launch(kernels::relu(64, &x, &x), config).wait().unwrap_err(),
+            ErrorKind::Driver,
+            &[
+                "relu on stream",
+                "clusters of blocks need compute capability 9.0, and cuda:0 (software CUDA driver (not a GPU)) has 8.9; launch it \
+                 without clusters",
+            ],
+        );
+        // The mark of the refused write is not the capture's.
+        x.accept_contents();
+        let captured = stream.capture(|s| s.launch(kernels::relu(64, &x, &x), config).queued());
+        says(&captured.unwrap_err(), ErrorKind::Driver, &["clusters of blocks need compute capability 9.0"]);
+    });
+}
+
+#[test]
+fn clusters_and_cooperative_launches_reach_the_driver_and_bad_ones_are_refused() {
+    in_child(&[("SOFTCUDA_CAPABILITY", "9.0")], || {
+        let stream = cuda(0).new_stream().unwrap();
+        let x = stream.alloc::<f32>(4096).unwrap();
+        drop(stream.fill(&x, -1.0));
+        let launch = |config| stream.launch(kernels::relu(4096, &x, &x), config);
+        let counted = |config| {
+            let (calls, done) = calls_in([c"cuLaunchKernel", c"cuLaunchKernelEx"], || launch(config));
+            x.accept_contents();
+            done.wait().map(|()| calls)
+        };
+        let config = LaunchConfig::linear(16, 256);
+        assert_eq!(counted(config).unwrap(), [1, 0]);
+        assert_eq!(counted(config.with_cluster([4, 1, 1])).unwrap(), [0, 1]);
+        assert_eq!(counted(config.cooperatively()).unwrap(), [0, 1]);
+        assert_eq!(counted(config.with_cluster([2, 1, 1]).cooperatively()).unwrap(), [0, 1]);
+        says(
+            &counted(config.with_cluster([3, 1, 1])).unwrap_err(),
+            ErrorKind::InvalidArgument,
+            &["relu on stream", "clusters of [3, 1, 1] blocks do not make up a grid of [16, 1, 1]"],
+        );
+        says(
+            &counted(config.with_cluster([16, 1, 1])).unwrap_err(),
+            ErrorKind::InvalidArgument,
+            &["use 1 to 8 blocks that divide it"],
+        );
+        // More blocks than the device has at once: only the driver knows.
+        says(
+            &counted(LaunchConfig::linear(100_000, 1024).cooperatively()).unwrap_err(),
+            ErrorKind::Driver,
+            &["CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "the device goes on"],
+        );
+        assert_eq!(stream.read(&x).wait().unwrap(), [0.0; 4096]);
+    });
+}
+
+#[test]
+fn a_suggested_configuration_fills_the_device_and_no_more() {
+    in_child(&[], || {
+        let device = cuda(0);
+        let large = device.suggest_config(&kernels::RELU, 1 << 30, 0).unwrap();
+        let small = device.suggest_config(&kernels::RELU, 1000, 0).unwrap();
+        large.check("relu").unwrap();
+        assert_eq!(large.block, small.block);
+        assert_eq!(large.threads(), 16 * 2048, "as many threads as the multiprocessors run at once");
+        assert_eq!(small.grid[0], 1000u32.div_ceil(small.block[0]));
+        assert_eq!(device.suggest_config(&kernels::RELU, 0, 0).unwrap().grid, [1, 1, 1]);
+        let shared = device.suggest_config(&kernels::RELU, 1 << 30, 32 << 10).unwrap();
+        assert_eq!(shared.shared_bytes, 32 << 10);
+        let most = device.properties().shared_bytes_per_block;
+        let all = device.suggest_config(&kernels::RELU, 1 << 30, most).unwrap();
+        assert_eq!((all.shared_bytes, all.grid[0]), (most, 16), "one block a multiprocessor");
+        says(
+            &device.suggest_config(&kernels::RELU, 8, most + 1).unwrap_err(),
+            ErrorKind::Driver,
+            &[
+                "suggest_config failed on cuda:0: 101377 bytes of dynamic shared memory a block, and a block has at most 101376",
+            ],
+        );
+
+        let stream = device.new_stream().unwrap();
+        let x = stream.alloc::<f32>(1000).unwrap();
+        drop(stream.fill(&x, -2.0));
+        drop(stream.launch(kernels::relu(1000, &x, &x), small));
+        assert_eq!(stream.read(&x).wait().unwrap(), [0.0; 1000]);
+        says(
+            &device.suggest_config(&CPU_ONLY, 8, 0).unwrap_err(),
+            ErrorKind::Driver,
+            &["cpu_only cannot be loaded: it has no device code, only a CPU form"],
+        );
+    });
+}
+
+#[test]
+fn kernels_of_one_text_share_a_module_and_its_variables() {
+    in_child(&[], || {
+        let stream = cuda(0).new_stream().unwrap();
+        let x = stream.alloc::<f32>(4).unwrap();
+        // Awaited, so that nothing is held back for the memory that it was staged in.
+        stream.write(&x, &ramp(4)).wait().unwrap();
+        let ([modules], ()) = calls_in([c"cuModuleLoadDataEx"], || {
+            for _ in 0..3 {
+                drop(stream.launch(scale_by_table(4, &x), LaunchConfig::for_elements(4u32)));
+                drop(stream.launch(count_calls(&x), LaunchConfig::for_elements(1u32)));
+            }
+        });
+        assert_eq!(modules, 1);
+        assert_eq!(stream.read(&x).wait().unwrap(), [7.0, 8.0, 16.0, 24.0]);
+
+        let factors = stream.global::<f32>(&SCALE, "factors").unwrap();
+        assert_eq!(stream.read(&factors).wait().unwrap(), [1.5, 2.0, 3.0, 4.0]);
+        drop(stream.write(&factors, &[5.0, 6.0, 7.0, 8.0]));
+        let again = stream.global::<f32>(&COUNT, "factors").unwrap();
+        assert_eq!(again.device_ptr(), factors.device_ptr());
+        assert_eq!(stream.read(&again).wait().unwrap(), [5.0, 6.0, 7.0, 8.0]);
+        let limit = stream.global::<u64>(&SCALE, "limit").unwrap();
+        assert_eq!(stream.read(&limit).wait().unwrap(), [7]);
+
+        // To the order check it belongs to this stream, as memory that was allocated here does.
+        let other = stream.device().new_stream().unwrap();
+        drop(stream.fill(&factors, 1.0));
+        says(
+            &other.read(&factors).wait().unwrap_err(),
+            ErrorKind::Unordered,
+            &["reads memory that fill on stream"],
+        );
+        drop(other.wait_for(&factors));
+        assert_eq!(other.read(&factors).wait().unwrap(), [1.0; 4]);
+    });
+}
+
+#[test]
+fn a_variable_that_is_not_there_or_of_another_size_is_refused() {
+    in_child(&[], || {
+        let stream = cuda(0).stream().label("globals").build().unwrap();
+        says(
+            &stream.global::<f32>(&SCALE, "nothing").unwrap_err(),
+            ErrorKind::Driver,
+            &["global on stream \"globals\" (tests/cuda/device/kernels.rs:", "\"nothing\"", "scale_by_table"],
+        );
+        assert_eq!(stream.global::<u8>(&SCALE, "factors").unwrap().len(), 16);
+        says(
+            &stream.global::<u64>(&SCALE, "odd").unwrap_err(),
+            ErrorKind::Shape,
+            &["odd has 12 bytes, which are no whole number of u64 of 8 bytes; ask for its own type"],
+        );
+        says(
+            &stream.global::<f32>(&SCALE, "a\0b").unwrap_err(),
+            ErrorKind::Driver,
+            &["is no name of a variable"],
+        );
+    });
+}
+
+#[test]
+fn the_cpu_device_has_no_modules() {
+    let (_runtime, _, [stream]) = crate::support::streams(["host"]);
+    says(
+        &stream.global::<f32>(&SCALE, "factors").unwrap_err(),
+        ErrorKind::Unsupported,
+        &["global on stream \"host\"", "cpu:0 has no modules; pass a buffer to the kernel"],
+    );
+}
+
+#[test]
+fn machine_images_are_loaded_as_they_are() {
+    in_child(&[], || {
+        let stream = cuda(0).new_stream().unwrap();
+        let x = stream.alloc::<f32>(4).unwrap();
+        drop(stream.write(&x, &ramp(4)));
+        let config = LaunchConfig::for_elements(4u32);
+        drop(stream.launch(negate_image(&x), config));
+        drop(stream.launch(decrement_image(&x), config));
+        assert_eq!(stream.read(&x).wait().unwrap(), [-1.0, -2.0, -3.0, -4.0]);
+    });
+}
+
+#[test]
+fn device_code_that_cannot_be_loaded_is_refused_and_the_device_goes_on() {
+    in_child(&[], || {
+        let stream = cuda(0).new_stream().unwrap();
+        let x = stream.alloc::<f32>(4).unwrap();
+        let config = LaunchConfig::for_elements(4u32);
+        let refused = |call, parts: &[&str]| {
+            says(&stream.launch(call, config).wait().unwrap_err(), ErrorKind::Driver, parts);
+            x.accept_contents();
+        };
+        refused(
+            no_image(&x),
+            &["no_image cannot be loaded: cuModuleLoadDataEx answered CUDA_ERROR_INVALID_PTX"],
+        );
+        refused(
+            cut_off(&x),
+            &[
+                "cut_off cannot be loaded: cuModuleLoadDataEx answered CUDA_ERROR_INVALID_PTX",
+                "):\n",
+                "the device goes on",
+            ],
+        );
+        refused(
+            cpu_only(&x),
+            &["cpu_only cannot be loaded: it has no device code, only a CPU form", "the device goes on"],
+        );
+        assert_eq!(stream.issued(), 0);
+        drop(stream.fill(&x, 2.0));
+        assert_eq!(stream.read(&x).wait().unwrap(), [2.0; 4]);
+    });
+}

@@ -1,0 +1,98 @@
+//! Whatever code a dead context answers: every waiter gets an error, and the process can end.
+
+use crate::faults::{add_one, four, query_until_done, stream};
+use crate::support::software::in_child;
+use crate::support::{block_on, within_a_minute};
+use std::time::{Duration, Instant};
+use warpline::prelude::*;
+
+/// Devices of a child process, each of which gets a code of its own.
+const DEVICES: usize = 16;
+
+/// A code that takes longer to be believed would do so on every machine: a tenth of a second is
+/// meant.
+const NOTICED_WITHIN: Duration = Duration::from_secs(5);
+
+/// All codes up to 999 and one that no header names, but those that say nothing about a device.
+fn codes() -> Vec<u32> {
+    let innocent = |code: &u32| matches!(code, 2 | 3 | 4 | 600 | 800 | 900..=908);
+    (1..=999).filter(|code| !innocent(code)).chain([4711]).collect()
+}
+
+/// Launches once on every device, each of which a code kills, and waits for what comes of it.
+fn every_waiter_gets_an_error() {
+    let runtime = Runtime::new().unwrap();
+    let waiters: Vec<_> = (0..warpline::cuda::device_count().unwrap())
+        .map(|ordinal| {
+            let device = runtime.device(DeviceId::Cuda(ordinal)).unwrap();
+            std::thread::spawn(move || {
+                let [compute, side] = ["compute", "side"].map(|label| stream(&device, label));
+                let (x, y, z) = (four(&compute, 1.0), four(&compute, 1.0), four(&side, 1.0));
+                // Stands still with the device, and has done nothing wrong.
+                let gate = side.hold().unwrap();
+                let bystander = side.read(&z);
+                let launched = add_one(&compute, &x, &y);
+                let since = Instant::now();
+                let outcomes = match ordinal % 3 {
+                    0 => [launched.wait(), bystander.wait().map(drop)],
+                    1 => [block_on(launched), block_on(bystander).map(drop)],
+                    _ => [query_until_done(launched), query_until_done(bystander)],
+                };
+                let [error, bystander] = outcomes.map(Result::unwrap_err);
+                assert!(since.elapsed() < NOTICED_WITHIN, "{error}: after {:?}", since.elapsed());
+                assert!(matches!(error.kind(), ErrorKind::Fault | ErrorKind::Driver), "{error}");
+                assert_eq!(bystander.kind(), ErrorKind::Fault, "{bystander}");
+                assert_eq!(device.fault().unwrap().to_string(), bystander.to_string());
+                drop(gate);
+            })
+        })
+        .collect();
+    waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
+}
+
+/// Calls `run` with the settings that plan these codes, one a launch.
+fn planned(codes: &[u32], run: impl FnOnce(&[(&str, &str)])) {
+    let poisons: Vec<_> = codes.iter().enumerate().map(|(n, code)| format!("{}:{code}", n + 1)).collect();
+    let devices = codes.len().to_string();
+    run(&[("SOFTCUDA_POISON_LAUNCH", &poisons.join(",")), ("SOFTCUDA_DEVICES", &devices)]);
+}
+
+#[test]
+fn whatever_a_lost_context_answers_its_waiters_get_an_error_by_words() {
+    for codes in codes().chunks(DEVICES) {
+        planned(codes, |plan| {
+            let how = [("WARPLINE_COMPLETION", "word"), ("SOFTCUDA_FAULT_SEEN", "context")];
+            in_child(&[plan, &how].concat(), || within_a_minute(every_waiter_gets_an_error));
+        });
+    }
+}
+
+#[test]
+fn whatever_a_lost_stream_answers_its_waiters_get_an_error_by_words() {
+    for codes in codes().chunks(DEVICES) {
+        planned(codes, |plan| {
+            let how = [("WARPLINE_COMPLETION", "word"), ("SOFTCUDA_FAULT_SEEN", "stream")];
+            in_child(&[plan, &how].concat(), || within_a_minute(every_waiter_gets_an_error));
+        });
+    }
+}
+
+#[test]
+fn whatever_a_lost_context_answers_its_waiters_get_an_error_by_events() {
+    for codes in codes().chunks(DEVICES) {
+        planned(codes, |plan| {
+            let how = [("WARPLINE_COMPLETION", "event"), ("SOFTCUDA_FAULT_SEEN", "context")];
+            in_child(&[plan, &how].concat(), || within_a_minute(every_waiter_gets_an_error));
+        });
+    }
+}
+
+#[test]
+fn whatever_a_lost_stream_answers_its_waiters_get_an_error_by_events() {
+    for codes in codes().chunks(DEVICES) {
+        planned(codes, |plan| {
+            let how = [("WARPLINE_COMPLETION", "event"), ("SOFTCUDA_FAULT_SEEN", "stream")];
+            in_child(&[plan, &how].concat(), || within_a_minute(every_waiter_gets_an_error));
+        });
+    }
+}

@@ -1,0 +1,154 @@
+//! Runtimes that are dropped, processes that fork and processes that end.
+
+use crate::faults::{cuda, four, stream};
+use crate::support::software::in_child;
+use crate::support::{block_on, refusal, says, within_a_minute};
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+use warpline::prelude::*;
+
+#[test]
+fn a_runtime_dropped_with_a_closed_gate_resolves_what_the_gate_held() {
+    for memops in ["0", "1"] {
+        in_child(&[("SOFTCUDA_NO_MEMOPS", memops)], || {
+            within_a_minute(|| {
+                let (runtime, device) = cuda();
+                let work = stream(&device, "work");
+                let x = four(&work, 1.0);
+                let gate = work.hold().unwrap();
+                let (held, all) = (work.fill(&x, 2.0), device.synchronize());
+                drop(runtime);
+                let text = "the runtime was shut down with work in flight on stream \"work\", held at a wait that nothing will release";
+                says(&refusal(held), ErrorKind::ShutDown, &[text]);
+                says(&refusal(all), ErrorKind::ShutDown, &[text]);
+                gate.open();
+                assert_eq!(refusal(work.fill(&x, 1.0)).kind(), ErrorKind::ShutDown);
+            });
+        });
+    }
+}
+
+#[test]
+fn a_runtime_dropped_with_queued_work_lets_it_run() {
+    in_child(&[], || {
+        let (runtime, device) = cuda();
+        let work = stream(&device, "work");
+        let ops: Vec<_> = (0..1000).map(|n| work.call(move || n)).collect();
+        drop((runtime, device, work));
+        for (n, op) in ops.into_iter().enumerate() {
+            assert_eq!(op.wait().unwrap(), n);
+        }
+    });
+}
+
+/// Calls `f` in the child of a fork, which has to return within the watchdog's time and without a panic.
+fn in_fork(f: impl FnOnce()) {
+    // SAFETY: fork copies this thread alone; what the child does here is what warpline has to bear, and it ends by `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: alarms are not inherited; this one ends the process, should it hang.
+        unsafe { libc::alarm(20) };
+        let code = i32::from(catch_unwind(AssertUnwindSafe(f)).is_err());
+        // SAFETY: _exit ends the process at once.
+        unsafe { libc::_exit(code) };
+    }
+    let mut status = 0;
+    // SAFETY: waitpid waits for our child and writes one int.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "how the forked child ended");
+}
+
+#[test]
+fn in_the_child_of_a_fork_every_device_says_so_and_nothing_hangs() {
+    let said = in_child(&[], || {
+        let (runtime, device) = cuda();
+        let cpu = runtime.device(DeviceId::Cpu(0)).unwrap();
+        for device in [device.clone(), cpu] {
+            let (a, b) = (stream(&device, "a"), stream(&device, "b"));
+            let x = four(&a, 1.0);
+            let gate = a.hold().unwrap();
+            let before = a.fill(&x, 2.0);
+            let mut asked = a.synchronize();
+            let event = a.record_event();
+            in_fork(|| {
+                let forked = |error: Error| assert_eq!(error.kind(), ErrorKind::Forked, "{error}");
+                forked(refusal(before));
+                forked(asked.query().unwrap_err());
+                forked(refusal(a.fill(&x, 3.0)));
+                forked(refusal(b.wait_stream(&a)));
+                forked(refusal(b.wait_event(&event)));
+                forked(event.query().unwrap_err());
+                forked(refusal(a.read(&x)));
+                forked(a.alloc::<f32>(4).unwrap_err());
+                forked(device.new_stream().unwrap_err());
+                forked(block_on(device.pinned::<f32>(4)).unwrap_err());
+                forked(device.pinned_blocking::<f32>(4).unwrap_err());
+                let not_pinned = device.pin(vec![7.0f32; 4]).unwrap_err();
+                assert_eq!(not_pinned.clone().into_vec::<f32>().expect("it is handed back"), [7.0; 4]);
+                forked(not_pinned);
+                forked(refusal(a.record_event().synchronize()));
+                drop((a, b, x, event, device.clone()));
+                device.empty_cache();
+            });
+            gate.open();
+        }
+        in_fork(|| drop((runtime, device)));
+    });
+    assert!(!said.contains("softcuda: "), "{said}");
+}
+
+#[test]
+fn a_process_may_end_while_work_is_in_flight_and_buffers_are_held() {
+    for held in ["0", "1"] {
+        let said = in_child(
+            &[("SOFTCUDA_COPY_DELAY_US", "20000"), ("SOFTCUDA_COUNTS", "1"), ("WARPLINE_TEST_HELD", held)],
+            || {
+                static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+                type Held =
+                    (Buffer<f32>, Stream, Vec<Pending<()>>, Option<warpline::testing::Gate>, Pinned<f32>);
+                thread_local! {
+                    static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
+                }
+                let runtime = RUNTIME.get_or_init(|| Runtime::new().unwrap());
+                let device = runtime.device(DeviceId::Cuda(0)).unwrap();
+                let work = stream(&device, "work");
+                let x = four(&work, 1.0);
+                let gate =
+                    (std::env::var("WARPLINE_TEST_HELD").unwrap() == "1").then(|| work.hold().unwrap());
+                let pendings = (0..20).map(|_| work.write(&x, &[2.0; 4])).collect();
+                drop(work.copy_into(&x, device.pinned_blocking(4).unwrap()));
+                let host = device.pinned_blocking::<f32>(4).unwrap();
+                std::thread::spawn({
+                    let work = work.clone();
+                    move || while work.call(|| ()).wait().is_ok() {}
+                });
+                HELD.set(Some((x, work, pendings, gate, host)));
+            },
+        );
+        assert!(!said.contains("softcuda: "), "{said}");
+        assert!(said.contains("cuMemAlloc_v2 "), "{said}");
+        assert!(!said.contains("cuMemFree") && !said.contains("cuMemHostUnregister"), "{said}");
+    }
+}
+
+#[test]
+fn nobody_calls_the_driver_after_its_exit_handler_has_begun() {
+    for completion in ["word", "event"] {
+        for _ in 0..10 {
+            in_child(&[("WARPLINE_COMPLETION", completion), ("SOFTCUDA_LATE_CALLS", "abort")], || {
+                static KEPT: OnceLock<(Runtime, warpline::testing::Gate, Buffer<f32>)> = OnceLock::new();
+                let (runtime, device) = cuda();
+                let [held, busy] = ["held", "busy"].map(|label| stream(&device, label));
+                let x = four(&held, 1.0);
+                let gate = held.hold().unwrap();
+                // While these are awaited, the device is asked again and again.
+                for stream in [held, busy] {
+                    let done = stream.call(|| ());
+                    std::thread::spawn(move || done.wait());
+                }
+                assert!(KEPT.set((runtime, gate, x)).is_ok());
+            });
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! CUDA devices, on the software CUDA driver: each test in a process of its own, whose driver may be made mean.
+
+#[path = "../support/mod.rs"]
+mod support;
+#[path = "../support/traces.rs"]
+mod traces;
+
+mod calls;
+mod cublas;
+mod depth;
+mod device;
+mod faults;
+mod foreign;
+mod nvrtc;
+mod nvtx;
+mod threads;
+mod trace;

@@ -1,0 +1,244 @@
+//! Kernels whose device code is CUDA C++: compiled when they are first launched or checked, where
+//! there is NVRTC.
+#![cfg(feature = "cuda")]
+
+use crate::support::software::in_child;
+use crate::support::{refusal, says};
+use warpline::prelude::*;
+use warpline::testing::check_cuda;
+
+warpline::kernel! {
+    /// y ← 2·x for `n` elements.
+    unsafe fn twice(n: u32, x: &[f32], write y: &mut [f32])
+    where n as usize <= x.len(), n as usize <= y.len()
+    {
+        descriptor: TWICE,
+        cuda: "extern \"C\" __global__ void twice(unsigned n, const float* x, float* y) {
+            unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+            if (i < n) y[i] = 2 * x[i];
+        }",
+        cpu: |n, x, y| for i in 0..n as usize { y[i] = 2.0 * x[i] },
+    }
+
+    /// Does not compile.
+    unsafe fn misspelt(n: u32, write y: &mut [f32])
+    where n as usize <= y.len()
+    {
+        descriptor: MISSPELT,
+        cuda: "extern \"C\" __global__ void misspelt(unsigned n, float* y) {\n    y[0] = nn;\n}",
+        cpu: |_, _| (),
+    }
+
+    /// Lacks a parameter on the device, as only a compiler sees.
+    unsafe fn short_of_one(n: u32, write y: &mut [f32])
+    where n as usize <= y.len()
+    {
+        descriptor: SHORT_OF_ONE,
+        cuda: "#define PARAMS float* y\nextern \"C\" __global__ void short_of_one(PARAMS) { y[0] = 1; }",
+        cpu: |_, _| (),
+    }
+
+    /// Takes an address as a number, which is as long.
+    unsafe fn takes_a_number(write y: &mut [f32]) {
+        descriptor: TAKES_A_NUMBER,
+        cuda: "extern \"C\" __global__ void takes_a_number(unsigned long long y) {}",
+        cpu: |_| (),
+    }
+
+    unsafe fn in_ptx(write y: &mut [f32]) {
+        descriptor: IN_PTX,
+        ptx: ".visible .entry in_ptx(.param .u32 y) { ret; }",
+        cpu: |_| (),
+    }
+
+    unsafe fn in_an_image(write y: &mut [f32]) {
+        descriptor: IN_AN_IMAGE,
+        image: b"\x7fELF",
+        cpu: |_| (),
+    }
+
+    unsafe fn on_the_cpu_alone(write y: &mut [f32]) { descriptor: ON_THE_CPU_ALONE, cpu: |_| () }
+}
+
+#[test]
+fn device_code_is_checked_without_a_compiler_where_none_is_needed() {
+    for (kernel, kind, text) in [
+        (
+            &IN_PTX,
+            ErrorKind::InvalidArgument,
+            "in_ptx: its parameters have [8] bytes in the declaration and [4] in its PTX; make them the same",
+        ),
+        (
+            &IN_AN_IMAGE,
+            ErrorKind::Unsupported,
+            "in_an_image: its device code is an image, which does not say what parameters it takes; give the kernel cuda or ptx",
+        ),
+        (
+            &ON_THE_CPU_ALONE,
+            ErrorKind::InvalidArgument,
+            "on_the_cpu_alone: it has no device code to check; give it cuda or ptx",
+        ),
+    ] {
+        let error = check_cuda(kernel).unwrap_err();
+        assert_eq!((error.kind(), error.to_string()), (kind, text.to_owned()));
+    }
+    check_cuda(&warpline::kernels::SUM).unwrap();
+}
+
+#[test]
+fn a_check_without_nvrtc_says_where_it_was_looked_for() {
+    // Whatever is installed is newer than this driver.
+    let variables = [("SOFTCUDA_DRIVER_VERSION", "1000"), ("WARPLINE_NVRTC", "/nowhere/libnvrtc.so.12")];
+    in_child(&variables, || {
+        let parts = [
+            "twice: its device code is CUDA C++, and no NVRTC that could compile it was found: /nowhere/libnvrtc.so.12: ",
+            "install one, set WARPLINE_NVRTC to where it is, or give the kernel ptx",
+        ];
+        says(&check_cuda(&TWICE).unwrap_err(), ErrorKind::Unsupported, &parts);
+    });
+}
+
+#[test]
+#[ignore = "needs NVRTC, where WARPLINE_NVRTC says"]
+fn cuda_source_is_checked_without_a_device() {
+    check_cuda(&TWICE).unwrap();
+    for (kernel, parts) in [
+        (
+            &MISSPELT,
+            &[
+                "misspelt: NVRTC answered NVRTC_ERROR_COMPILATION",
+                "misspelt.cu(2): error: identifier \"nn\" is undefined",
+            ][..],
+        ),
+        (
+            &SHORT_OF_ONE,
+            &["its parameters have [4, 8] bytes in the declaration and [8] in its PTX; make them the same"],
+        ),
+        (
+            &TAKES_A_NUMBER,
+            &["parameter 1 of 1 is \"write y: &mut [f32]\" in the declaration and \"unsigned long long y\""],
+        ),
+    ] {
+        says(&check_cuda(kernel).unwrap_err(), ErrorKind::InvalidArgument, parts);
+    }
+}
+
+#[test]
+#[ignore = "needs NVRTC, where WARPLINE_NVRTC says"]
+fn cuda_source_is_compiled_and_what_is_wrong_with_it_is_told() {
+    // The driver is as new as any NVRTC.
+    in_child(&[("SOFTCUDA_DRIVER_VERSION", "13090")], || {
+        let runtime = Runtime::new().unwrap();
+        let device = runtime.device(DeviceId::Cuda(0)).unwrap();
+        let stream = device.new_stream().unwrap();
+        let (x, y) = (stream.alloc::<f32>(100).unwrap(), stream.alloc::<f32>(100).unwrap());
+        let config = LaunchConfig::for_elements(100);
+        drop(stream.fill(&x, 3.0));
+        drop(stream.launch(twice(100, &x, &y), config));
+        assert_eq!(stream.read(&y).wait().unwrap(), [6.0; 100]);
+        says(
+            &refusal(stream.launch(misspelt(1, &y), config)),
+            ErrorKind::Driver,
+            &[
+                "misspelt on stream",
+                "(tests/cuda/nvrtc.rs:",
+                "misspelt cannot be loaded: NVRTC answered NVRTC_ERROR_COMPILATION",
+                "misspelt.cu(2): error: identifier \"nn\" is undefined",
+            ],
+        );
+        says(
+            &refusal(stream.launch(short_of_one(1, &y), config)),
+            ErrorKind::Driver,
+            &["its parameters have [4, 8] bytes in the declaration and [8] in its PTX; make them the same"],
+        );
+    });
+}
+
+#[test]
+#[ignore = "needs NVRTC, where WARPLINE_NVRTC says"]
+fn an_nvrtc_that_is_newer_than_the_driver_is_passed_over_unless_it_is_named() {
+    let named = std::env::var("WARPLINE_NVRTC").unwrap();
+    // Where the loader finds it too.
+    let folders =
+        [warpline_softcuda::library_dir().unwrap(), std::path::Path::new(&named).with_file_name("")];
+    let path = std::env::join_paths(folders).unwrap();
+    // The child comes by here too, where another one may be named, or none.
+    let fits = std::env::var_os("TEST_COMPILED").is_none() && nvrtc_version() == (12, 0);
+    for (driver, name, compiles) in [("12000", "", fits), ("13090", "", true), ("12000", &named[..], true)] {
+        let compiled = if compiles { "1" } else { "0" };
+        let variables = [
+            ("LD_LIBRARY_PATH", path.to_str().unwrap()),
+            ("SOFTCUDA_DRIVER_VERSION", driver),
+            ("WARPLINE_NVRTC", name),
+            ("TEST_COMPILED", compiled),
+        ];
+        in_child(&variables, || {
+            let stream = crate::support::cuda(0).new_stream().unwrap();
+            let y = stream.alloc::<f32>(1).unwrap();
+            // Without a compiler the software driver takes a kernel at its word.
+            let outcome = stream.launch(misspelt(1, &y), LaunchConfig::for_elements(1)).wait();
+            assert_eq!(outcome.is_err(), std::env::var("TEST_COMPILED").unwrap() == "1", "{outcome:?}");
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs NVRTC, where WARPLINE_NVRTC says"]
+fn what_an_nvrtc_newer_than_the_driver_makes_is_refused_with_both_versions() {
+    in_child(&[("SOFTCUDA_DRIVER_VERSION", "12000")], || {
+        let stream = crate::support::cuda(0).new_stream().unwrap();
+        let (x, y) = (stream.alloc::<f32>(4).unwrap(), stream.alloc::<f32>(4).unwrap());
+        drop(stream.fill(&x, 1.0));
+        let done = stream.launch(twice(4, &x, &y), LaunchConfig::for_elements(4)).wait();
+        if nvrtc_version() == (12, 0) {
+            done.unwrap();
+            return;
+        }
+        let parts = [
+            "twice cannot be loaded: its PTX is of version ",
+            "and this one is for CUDA 12.0; update the driver, or compile it with CUDA 12.0 or older",
+            "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+        ];
+        says(&done.unwrap_err(), ErrorKind::Driver, &parts);
+    });
+}
+
+#[test]
+#[ignore = "needs NVRTC, where WARPLINE_NVRTC says"]
+fn a_device_that_nvrtc_no_longer_knows_is_named_with_its_capability() {
+    let variables = [("SOFTCUDA_DRIVER_VERSION", "13090"), ("SOFTCUDA_CAPABILITY", "6.1")];
+    in_child(&variables, || {
+        let stream = crate::support::cuda(0).new_stream().unwrap();
+        let (x, y) = (stream.alloc::<f32>(4).unwrap(), stream.alloc::<f32>(4).unwrap());
+        drop(stream.fill(&x, 1.0));
+        let done = stream.launch(twice(4, &x, &y), LaunchConfig::for_elements(4)).wait();
+        if nvrtc_version().0 < 13 {
+            done.unwrap();
+            return;
+        }
+        let parts = [
+            "twice cannot be loaded: NVRTC 13.",
+            " compiles for compute capability 7.5 and newer, and cuda:0 (software CUDA driver (not a GPU)) has 6.1; set \
+             WARPLINE_NVRTC to an older one, or give the kernel ptx",
+        ];
+        says(&done.unwrap_err(), ErrorKind::Driver, &parts);
+    });
+}
+
+/// The version of the NVRTC that is named.
+fn nvrtc_version() -> (i32, i32) {
+    let path = std::ffi::CString::new(std::env::var("WARPLINE_NVRTC").unwrap()).unwrap();
+    // SAFETY: the library's initialisers are NVRTC's own.
+    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY) };
+    assert!(!library.is_null(), "{path:?} is no library");
+    // SAFETY: dlsym takes a library that is open and a name.
+    let function = unsafe { libc::dlsym(library, c"nvrtcVersion".as_ptr()) };
+    assert!(!function.is_null(), "{path:?} is no NVRTC");
+    type Version = unsafe extern "C" fn(*mut i32, *mut i32) -> i32;
+    // SAFETY: nvrtcVersion has this type (nvrtc.h).
+    let version = unsafe { std::mem::transmute::<*mut libc::c_void, Version>(function) };
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: it writes two ints.
+    unsafe { version(&raw mut major, &raw mut minor) };
+    (major, minor)
+}

@@ -1,0 +1,125 @@
+//! Threads that may not call the CUDA driver, or not so that they block: host functions and the reactor. What they let go of
+//! is given back by others.
+
+use crate::support::software::in_child;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use warpline::prelude::*;
+
+fn cuda(ordinal: u32) -> (Runtime, Device) {
+    let runtime = Runtime::new().unwrap();
+    let device = runtime.device(DeviceId::Cuda(ordinal)).unwrap();
+    (runtime, device)
+}
+
+#[test]
+fn a_host_function_may_drop_memory_that_several_streams_used() {
+    in_child(&[], || {
+        let (_runtime, device) = cuda(0);
+        let (a, b, c) =
+            (device.new_stream().unwrap(), device.new_stream().unwrap(), device.new_stream().unwrap());
+        for _ in 0..20 {
+            let x = a.alloc::<f32>(100).unwrap();
+            drop(a.fill(&x, 1.0));
+            drop(b.wait_stream(&a));
+            let gate = b.hold().unwrap();
+            drop(b.fill(&x, 2.0));
+            // The last handle of x: when it is dropped somebody has to learn when b is through.
+            c.call(move || drop(x)).wait().unwrap();
+            gate.open();
+        }
+        device.synchronize().wait().unwrap();
+        assert_eq!(device.memory_stats().allocated_bytes, 0);
+        assert!(device.fault().is_none());
+        assert_eq!(device.empty_cache(), 2 << 20, "b is known to be through with all of them");
+    });
+}
+
+#[test]
+fn a_host_function_may_drop_page_locked_memory_and_streams() {
+    in_child(&[], || {
+        let (_runtime, device) = cuda(0);
+        let stream = device.new_stream().unwrap();
+        let pinned = device.pin(vec![1.0f32; 1000]).unwrap();
+        let other = device.new_stream().unwrap();
+        let gate = other.hold().unwrap();
+        drop(other.call(|| ()));
+        stream.call(move || drop((pinned, other))).wait().unwrap();
+        gate.open();
+        device.synchronize().wait().unwrap();
+        assert!(device.fault().is_none());
+    });
+}
+
+#[test]
+fn work_enqueued_from_a_host_function_is_refused_and_harms_nobody() {
+    in_child(&[], || {
+        let (_runtime, device) = cuda(0);
+        let (a, b) = (device.new_stream().unwrap(), device.new_stream().unwrap());
+        let inner = b.clone();
+        let refused = a.call(move || inner.call(|| ()).wait()).wait().unwrap().unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Reentrant, "{refused}");
+        assert!(refused.to_string().contains("a host function called it"), "{refused}");
+        assert_eq!(b.call(|| 5).wait().unwrap(), 5);
+    });
+}
+
+#[test]
+fn the_last_holder_of_a_device_may_be_let_go_by_the_reactor() {
+    in_child(&[], || {
+        let dropped = Arc::new(AtomicU32::new(0));
+        // Another runtime's work holds the same context up, as freeing memory would wait for.
+        let (_busy_runtime, busy) = cuda(0);
+        let busy_stream = busy.new_stream().unwrap();
+        let held = busy_stream.hold().unwrap();
+        let gates: Vec<_> = (0..3)
+            .map(|_| {
+                let (runtime, device) = cuda(0);
+                let stream = device.new_stream().unwrap();
+                let x = stream.alloc::<f32>(1 << 20).unwrap();
+                let gate = stream.hold().unwrap();
+                drop(stream.fill(&x, 1.0));
+                let count = dropped.clone();
+                drop(stream.call(move || count.fetch_add(1, Ordering::SeqCst)));
+                drop((x, stream));
+                // Gates that nobody opens end a runtime; this one is opened before.
+                gate.open();
+                drop(device);
+                runtime
+            })
+            .collect();
+        drop(gates);
+        held.open();
+        let mut others = busy_stream.call(|| ());
+        while !others.query().unwrap() {
+            std::thread::yield_now();
+        }
+        while dropped.load(Ordering::SeqCst) < 3 {
+            std::thread::yield_now();
+        }
+    });
+}
+
+/// Asks a stream something when it is dropped, which takes its lock.
+struct AsksWhenDropped(Stream, std::sync::mpsc::Sender<()>);
+
+impl Drop for AsksWhenDropped {
+    fn drop(&mut self) {
+        let _ = self.0.query();
+        let _ = self.1.send(());
+    }
+}
+
+#[test]
+fn a_refused_host_function_is_dropped_at_no_desk() {
+    in_child(&[("SOFTCUDA_FAIL", "cuLaunchHostFunc:1:1")], || {
+        let (_runtime, device) = cuda(0);
+        let stream = device.new_stream().unwrap();
+        let (dropped, was_dropped) = std::sync::mpsc::channel();
+        let owned = AsksWhenDropped(stream.clone(), dropped);
+        let refused = stream.call(move || drop(owned)).wait().unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Driver, "{refused}");
+        was_dropped.recv().unwrap();
+        assert_eq!(stream.call(|| 1).wait().unwrap(), 1);
+    });
+}

@@ -1,0 +1,11 @@
+//! What errors say, and what becomes of devices that fail.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod environment;
+mod faults;
+mod messages;
+mod panicking_subscriber;
+mod unseen;
+mod unwind;

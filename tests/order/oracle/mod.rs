@@ -1,0 +1,521 @@
+//! The order check against a slow oracle: happens-before by graph search over everything that was recorded.
+//!
+//! The oracle (`oracle/model.rs`) knows no clocks, tickets or pruned histories. It keeps every
+//! accepted access, an edge for everything that orders, and looks for a path; and it keeps who
+//! carries which refusal. Over the recording driver it is up to the program what is finished, and
+//! with it which waits reach the driver and when closed streams are gone; over the CPU device that
+//! is luck. The oracle does not look at it, so no verdict may depend on it, and no ticket either.
+
+mod model;
+mod threads;
+
+use crate::support::recording::Recording;
+use model::{Bytes, Model, Point, Stand, Touch};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use warpline::prelude::*;
+use warpline::{StreamId, reads, writes};
+
+const DEVICES: usize = 2;
+/// Half of them are of each device.
+const STREAMS: usize = 4;
+const BUFFERS: usize = 3;
+/// A buffer is a square matrix of bytes.
+const SIDE: usize = 4;
+const BYTES: usize = SIDE * SIDE;
+
+/// What a range of a buffer is made from.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    Slice(usize, usize),
+    Columns(usize, usize),
+}
+
+impl Part {
+    fn bytes(self) -> Bytes {
+        match self {
+            Part::Slice(a, b) => (a..b).collect(),
+            Part::Columns(a, b) => {
+                (0..SIDE).flat_map(|row| (a..b).map(move |column| row * SIDE + column)).collect()
+            }
+        }
+    }
+
+    fn of(self, buffer: &Buffer<u8>) -> Buffer<u8> {
+        match self {
+            Part::Slice(a, b) => buffer.slice(a..b).unwrap(),
+            Part::Columns(a, b) => buffer.as_matrix(SIDE).unwrap().columns(a..b).unwrap(),
+        }
+    }
+}
+
+/// How the program treats the error of an op that is refused.
+#[derive(Clone, Copy, Debug)]
+enum Refusal {
+    LookedAt,
+    Dropped,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Read {
+        stream: usize,
+        buffer: usize,
+        part: Part,
+    },
+    Write {
+        stream: usize,
+        buffer: usize,
+        part: Part,
+        refusal: Refusal,
+    },
+    /// Between whatever devices.
+    Copy {
+        stream: usize,
+        from: (usize, Part),
+        to: (usize, Part),
+        refusal: Refusal,
+    },
+    /// Foreign work, which may say that it could not be enqueued.
+    External {
+        stream: usize,
+        buffer: usize,
+        part: Part,
+        writes: bool,
+        fails: bool,
+        refusal: Refusal,
+    },
+    WaitStream {
+        stream: usize,
+        other: usize,
+    },
+    Record {
+        stream: usize,
+    },
+    WaitEvent {
+        stream: usize,
+        event: usize,
+    },
+    WaitFor {
+        stream: usize,
+        buffer: usize,
+    },
+    AwaitOp {
+        op: usize,
+    },
+    AwaitEvent {
+        event: usize,
+    },
+    Synchronize {
+        stream: usize,
+    },
+    Accept {
+        buffer: usize,
+        part: Part,
+    },
+    /// The device gets to the newest markers, without the host looking.
+    Progress,
+    /// The buffer is dropped and another allocated.
+    Replace {
+        stream: usize,
+        buffer: usize,
+    },
+    /// The stream is closed, and another takes its place. It drains with the next `Progress`.
+    Close {
+        stream: usize,
+    },
+}
+
+fn part() -> impl Strategy<Value = Part> {
+    let ends = |n: usize| (0..n, 0..n).prop_map(|(a, b)| (a.min(b), a.max(b) + 1));
+    prop_oneof![
+        ends(BYTES).prop_map(|(a, b)| Part::Slice(a, b)),
+        Just(Part::Slice(0, BYTES)),
+        ends(SIDE).prop_map(|(a, b)| Part::Columns(a, b)),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (stream, buffer, any) = (0..STREAMS, 0..BUFFERS, 0..64_usize);
+    let refusal = || prop_oneof![Just(Refusal::LookedAt), Just(Refusal::Dropped)];
+    prop_oneof![
+        4 => (stream.clone(), buffer.clone(), part())
+            .prop_map(|(stream, buffer, part)| Step::Read { stream, buffer, part }),
+        4 => (stream.clone(), buffer.clone(), part(), refusal())
+            .prop_map(|(stream, buffer, part, refusal)| Step::Write { stream, buffer, part, refusal }),
+        3 => (stream.clone(), buffer.clone(), part(), buffer.clone(), part(), refusal())
+            .prop_map(|(stream, a, p, b, q, refusal)| Step::Copy { stream, from: (a, p), to: (b, q), refusal }),
+        2 => (stream.clone(), buffer.clone(), part(), proptest::bool::ANY, 0..6, refusal())
+            .prop_map(|(stream, buffer, part, writes, fails, refusal)| {
+                Step::External { stream, buffer, part, writes, fails: fails == 0, refusal }
+            }),
+        4 => (stream.clone(), stream.clone()).prop_map(|(stream, other)| Step::WaitStream { stream, other }),
+        2 => stream.clone().prop_map(|stream| Step::Record { stream }),
+        2 => (stream.clone(), any.clone()).prop_map(|(stream, event)| Step::WaitEvent { stream, event }),
+        1 => (stream.clone(), buffer.clone()).prop_map(|(stream, buffer)| Step::WaitFor { stream, buffer }),
+        2 => any.clone().prop_map(|op| Step::AwaitOp { op }),
+        1 => any.prop_map(|event| Step::AwaitEvent { event }),
+        1 => stream.clone().prop_map(|stream| Step::Synchronize { stream }),
+        1 => (buffer.clone(), part()).prop_map(|(buffer, part)| Step::Accept { buffer, part }),
+        1 => Just(Step::Progress),
+        1 => (stream.clone(), buffer).prop_map(|(stream, buffer)| Step::Replace { stream, buffer }),
+        1 => stream.prop_map(|stream| Step::Close { stream }),
+    ]
+}
+
+/// A buffer, what the oracle calls it, and where it is.
+struct Memory {
+    buffer: Buffer<u8>,
+    name: u64,
+    device: usize,
+}
+
+/// Both sides of one program.
+struct Run {
+    // Streams and buffers go before the runtime they belong to.
+    streams: Vec<Stream>,
+    buffers: Vec<Memory>,
+    ops: Vec<(Pending<()>, Point)>,
+    events: Vec<(Event, Stand)>,
+    model: Model,
+    devices: Vec<Device>,
+    /// Finishes work when it is told to; others do when they like.
+    driver: Option<Arc<Recording>>,
+    allocated: u64,
+    _runtime: Runtime,
+}
+
+/// The runtime's answer to a call.
+enum Verdict {
+    Accepted,
+    Refused(Error),
+}
+
+impl Run {
+    /// Over the recording driver.
+    fn recorded() -> Self {
+        let (runtime, driver) = Recording::runtime_of(OrderMode::Deny, DEVICES as u32);
+        Self::new(runtime, Some(driver), DeviceId::Cuda)
+    }
+
+    /// Over devices that really run.
+    fn real(runtime: Runtime, id: fn(u32) -> DeviceId) -> Self {
+        Self::new(runtime, None, id)
+    }
+
+    fn new(runtime: Runtime, driver: Option<Arc<Recording>>, id: fn(u32) -> DeviceId) -> Self {
+        let devices = (0..DEVICES).map(|n| runtime.device(id(n as u32)).unwrap()).collect();
+        let mut run = Run {
+            streams: Vec::new(),
+            buffers: Vec::new(),
+            ops: Vec::new(),
+            events: Vec::new(),
+            model: Model::new(),
+            devices,
+            driver,
+            allocated: 0,
+            _runtime: runtime,
+        };
+        for at in 0..STREAMS {
+            let stream = run.make_stream(at);
+            run.streams.push(stream);
+        }
+        for stream in 0..BUFFERS {
+            let memory = run.allocate(stream);
+            run.buffers.push(memory);
+        }
+        run
+    }
+
+    fn device_of(stream: usize) -> usize {
+        stream % DEVICES
+    }
+
+    fn make_stream(&mut self, at: usize) -> Stream {
+        let stream = self.devices[Self::device_of(at)].new_stream().unwrap();
+        self.model.open(stream.id());
+        stream
+    }
+
+    fn allocate(&mut self, stream: usize) -> Memory {
+        self.allocated += 1;
+        let (name, device) = (self.allocated, Self::device_of(stream));
+        let buffer = self.streams[stream].alloc(BYTES).unwrap();
+        self.model.allocate(self.streams[stream].id(), name, BYTES);
+        Memory { buffer, name, device }
+    }
+
+    fn touch(&self, buffer: usize, part: Part, reads: bool, writes: bool) -> Touch {
+        Touch { buffer: self.buffers[buffer].name, bytes: part.bytes(), reads, writes }
+    }
+
+    /// Compares the verdict of an op with the oracle's, and enters there what came of it. The point
+    /// of an op that was accepted.
+    fn judge(
+        &mut self,
+        stream: usize,
+        verdict: Verdict,
+        touches: &[Touch],
+        refusal: Refusal,
+    ) -> Option<Point> {
+        let id = self.streams[stream].id();
+        let expected = self.model.conflicts(id, touches);
+        let inherits = self.model.inherits(id, touches);
+        match verdict {
+            Verdict::Accepted => {
+                assert!(!inherits, "accepted although it reads what was not written");
+                assert!(expected.is_empty(), "accepted although not after streams {expected:?}");
+                Some(self.model.op(id, touches))
+            }
+            Verdict::Refused(error) => {
+                assert_eq!(error.is_inherited(), inherits, "{error}");
+                assert!(inherits || error.kind() == ErrorKind::Unordered, "{error}");
+                let named: BTreeSet<StreamId> =
+                    error.conflicts().iter().map(|conflict| conflict.earlier_stream_id()).collect();
+                assert!(
+                    inherits || !named.is_empty() && named.is_subset(&expected),
+                    "{named:?} named, {expected:?} expected"
+                );
+                let refused = self.model.refuse(id, touches, false);
+                match refusal {
+                    Refusal::LookedAt => self.model.see(refused),
+                    Refusal::Dropped => self.model.drop_unseen(id, refused),
+                }
+                None
+            }
+        }
+    }
+
+    /// Judges a call, whose error is looked at or not.
+    fn judge_pending(&mut self, stream: usize, pending: Pending<()>, touches: &[Touch], refusal: Refusal) {
+        if pending.ticket().is_some() {
+            let point = self.judge(stream, Verdict::Accepted, touches, refusal).unwrap();
+            self.ops.push((pending, point));
+            return;
+        }
+        let error = match refusal {
+            Refusal::LookedAt => pending.queued().unwrap_err(),
+            Refusal::Dropped => {
+                let error = pending.as_operand().unwrap_err().error().clone();
+                drop(pending);
+                error
+            }
+        };
+        self.judge(stream, Verdict::Refused(error), touches, refusal);
+    }
+
+    /// Returns whether an op of `stream` on this buffer is refused because it is on another device,
+    /// as it has to be.
+    fn is_elsewhere(&self, stream: usize, buffer: usize) -> bool {
+        Self::device_of(stream) != self.buffers[buffer].device
+    }
+
+    fn observe(&mut self, mut pending: Pending<()>, point: Point) {
+        match &self.driver {
+            Some(driver) if !pending.query().unwrap() => {
+                driver.reach_markers();
+                assert!(pending.query().unwrap(), "a query asks for a marker");
+            }
+            Some(_) => {}
+            None => pending.wait().unwrap(),
+        }
+        self.model.observe(point);
+    }
+
+    /// Completes the work that is enqueued, where the test has to do so.
+    fn progress(&self) {
+        if let Some(driver) = &self.driver {
+            driver.reach_markers();
+        }
+    }
+
+    fn step(&mut self, step: &Step) {
+        match *step {
+            Step::Read { stream, buffer, part } => {
+                // A copy to the side would be a second operand; a host copy reads alone.
+                let read = self.streams[stream].copy_to_host(&part.of(&self.buffers[buffer].buffer));
+                if self.is_elsewhere(stream, buffer) {
+                    return is_of_another_device(read);
+                }
+                let pending = self.as_unit(stream, read);
+                let touches = [self.touch(buffer, part, true, false)];
+                self.judge_pending(stream, pending, &touches, Refusal::LookedAt);
+            }
+            Step::Write { stream, buffer, part, refusal } => {
+                let pending = self.streams[stream].fill(&part.of(&self.buffers[buffer].buffer), 1);
+                if self.is_elsewhere(stream, buffer) {
+                    return is_of_another_device(pending);
+                }
+                let touches = [self.touch(buffer, part, false, true)];
+                self.judge_pending(stream, pending, &touches, refusal);
+            }
+            Step::Copy { stream, from, to, refusal } => {
+                let view = |(buffer, part): (usize, Part)| part.of(&self.buffers[buffer].buffer);
+                let (source, target) = (view(from), view(to));
+                if source.len() != target.len() || !source.is_contiguous() && !target.is_contiguous() {
+                    return;
+                }
+                let pending = self.streams[stream].copy_peer(&source, &target);
+                if from.0 == to.0 && !from.1.bytes().is_disjoint(&to.1.bytes()) {
+                    assert_eq!(pending.queued().unwrap_err().kind(), ErrorKind::Overlap);
+                    return;
+                }
+                let touches = [self.touch(from.0, from.1, true, false), self.touch(to.0, to.1, false, true)];
+                self.judge_pending(stream, pending, &touches, refusal);
+            }
+            Step::External { stream, buffer, part, writes: writing, fails, refusal } => {
+                self.external(stream, buffer, part, writing, fails, refusal);
+            }
+            Step::WaitStream { stream, other } => {
+                self.streams[stream].wait_stream(&self.streams[other]);
+                let from = self.model.stand(self.streams[other].id());
+                self.model.wait(self.streams[stream].id(), &from);
+            }
+            Step::Record { stream } => {
+                let stand = self.model.stand(self.streams[stream].id());
+                self.events.push((self.streams[stream].record_event(), stand));
+            }
+            Step::WaitEvent { stream, event } => {
+                let Some((event, from)) = self.pick(event) else { return };
+                self.streams[stream].wait_event(&event);
+                self.model.wait(self.streams[stream].id(), &from);
+            }
+            Step::WaitFor { stream, buffer } => {
+                self.streams[stream].wait_for(&self.buffers[buffer].buffer);
+                self.model.wait_for(self.streams[stream].id(), self.buffers[buffer].name);
+            }
+            Step::AwaitOp { op } => {
+                if self.ops.is_empty() {
+                    return;
+                }
+                let (pending, point) = self.ops.swap_remove(op % self.ops.len());
+                self.observe(pending, point);
+            }
+            Step::AwaitEvent { event } => {
+                let Some((event, from)) = self.pick(event) else { return };
+                self.observe(event.synchronize(), from.point);
+            }
+            Step::Synchronize { stream } => {
+                let mut pending = self.streams[stream].synchronize();
+                if self.driver.is_some() && !pending.query().unwrap() {
+                    self.progress();
+                }
+                let returned = pending.wait();
+                let id = self.streams[stream].id();
+                self.model.observe(self.model.stand(id).point);
+                assert_eq!(returned.is_err(), self.model.synchronized(id).is_some(), "{returned:?}");
+            }
+            Step::Accept { buffer, part } => {
+                part.of(&self.buffers[buffer].buffer).accept_contents();
+                self.model.accept(self.buffers[buffer].name, &part.bytes());
+            }
+            Step::Progress => self.progress(),
+            Step::Replace { stream, buffer } => {
+                let new = self.allocate(stream);
+                let old = std::mem::replace(&mut self.buffers[buffer], new);
+                self.model.free(old.name);
+            }
+            Step::Close { stream } => {
+                self.model.close(self.streams[stream].id());
+                let new = self.make_stream(stream);
+                drop(std::mem::replace(&mut self.streams[stream], new));
+            }
+        }
+        for stream in &self.streams {
+            assert_eq!(stream.issued(), self.model.issued(stream.id()), "tickets of {stream:?}");
+        }
+    }
+
+    fn external(
+        &mut self,
+        stream: usize,
+        buffer: usize,
+        part: Part,
+        writing: bool,
+        fails: bool,
+        refusal: Refusal,
+    ) {
+        let (view, nothing) = (part.of(&self.buffers[buffer].buffer), [] as [&Buffer<u8>; 0]);
+        let declared = match writing {
+            true => (reads(nothing), writes([&view])),
+            false => (reads([&view]), writes(nothing)),
+        };
+        let mut called = false;
+        // SAFETY: the closure enqueues nothing.
+        let pending = unsafe {
+            self.streams[stream].external(declared.0, declared.1, |raw| {
+                called = true;
+                if fails {
+                    raw.fail("it says so");
+                }
+            })
+        };
+        if self.is_elsewhere(stream, buffer) {
+            return is_of_another_device(pending);
+        }
+        let touches = [self.touch(buffer, part, true, writing)];
+        if called && fails {
+            self.judge(stream, Verdict::Accepted, &touches, refusal);
+            let refused = self.model.refuse(self.streams[stream].id(), &touches, true);
+            match refusal {
+                Refusal::LookedAt => assert_eq!(pending.queued().unwrap_err().kind(), ErrorKind::Driver),
+                Refusal::Dropped => self.model.drop_unseen(self.streams[stream].id(), refused),
+            }
+        } else {
+            assert_eq!(called, pending.ticket().is_some());
+            self.judge_pending(stream, pending, &touches, refusal);
+        }
+    }
+
+    fn pick(&self, event: usize) -> Option<(Event, Stand)> {
+        (!self.events.is_empty()).then(|| self.events[event % self.events.len()].clone())
+    }
+
+    /// The `Pending` of the same ticket without the buffer in it.
+    fn as_unit(&self, stream: usize, read: Pending<Pinned<u8>>) -> Pending<()> {
+        match read.ticket() {
+            // An event at the very place: nothing was enqueued in between.
+            Some(_) => self.streams[stream].record_event().synchronize(),
+            None => Pending::refused(read.wait().unwrap_err()),
+        }
+    }
+}
+
+fn is_of_another_device<T: std::fmt::Debug>(pending: Pending<T>) {
+    assert_eq!(pending.wait().unwrap_err().kind(), ErrorKind::DeviceMismatch);
+}
+
+/// Runs so many random programs on what `run` makes.
+fn on_random_programs(cases: u32, run: impl Fn() -> Run) {
+    let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
+    let programs = proptest::collection::vec(step(), 1..60);
+    let outcome = TestRunner::new(config).run(&programs, |program| {
+        let mut run = run();
+        program.iter().for_each(|step| run.step(step));
+        Ok(())
+    });
+    outcome.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+#[test]
+fn verdicts_agree_with_a_search_through_the_whole_past() {
+    on_random_programs(10_000, Run::recorded);
+}
+
+#[test]
+fn verdicts_do_not_depend_on_how_fast_the_device_is() {
+    on_random_programs(3_000, || {
+        Run::real(Runtime::builder().cpu_devices(DEVICES as u32).build().unwrap(), DeviceId::Cpu)
+    });
+}
+
+#[test]
+fn verdicts_are_the_same_on_the_software_cuda_driver() {
+    for completion in ["word", "event"] {
+        crate::support::software::in_child(&[("WARPLINE_COMPLETION", completion)], || {
+            on_random_programs(500, || Run::real(Runtime::new().unwrap(), DeviceId::Cuda));
+        });
+    }
+}

@@ -1,0 +1,652 @@
+//! Copies that find no page-locked memory: nobody waits for it, and everything keeps its order.
+//! Seen by a driver that writes down what it is told, and whose page-locked memory comes when the
+//! test allows it.
+
+use crate::support::recording::{Call, Recording};
+use crate::support::{refusal, says, within_a_minute};
+use std::future::Future;
+use std::ops::Deref;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use tokio_test::{assert_pending, assert_ready_ok, task};
+use warpline::prelude::*;
+use warpline::{OrderMode, kernels, reads, writes};
+
+/// Elements of a buffer whose block is never made ahead of need: 2 MiB.
+const LONG: usize = 1 << 19;
+/// Elements of one whose block is.
+const SHORT: usize = 64;
+
+/// Two devices of a recording driver with slow page-locking, which comes to an end with the test.
+struct Slow {
+    _runtime: Runtime,
+    device: Device,
+    other: Device,
+    driver: Arc<Recording>,
+}
+
+impl Slow {
+    fn new() -> Self {
+        let (runtime, driver) = Recording::runtime_with_slow_pinning(OrderMode::Deny);
+        let [device, other] = [0, 1].map(|n| runtime.device(DeviceId::Cuda(n)).unwrap());
+        Slow { _runtime: runtime, device, other, driver }
+    }
+
+    fn streams<const N: usize>(&self, labels: [&str; N]) -> [Stream; N] {
+        labels.map(|label| self.device.stream().label(label).build().unwrap())
+    }
+
+    /// A buffer that `stream` has filled, at the driver and observed.
+    fn filled(&self, stream: &Stream, len: usize) -> Buffer<f32> {
+        let x = stream.alloc::<f32>(len).unwrap();
+        let mut filled = task::spawn(stream.fill(&x, 1.0));
+        assert_pending!(filled.poll());
+        self.driver.reach_markers();
+        assert_ready_ok!(filled.poll());
+        self.driver.take();
+        x
+    }
+
+    /// Waits for the result while the device gets to each marker.
+    fn finish<T>(&self, pending: Pending<T>) -> Result<T, Error> {
+        let mut pending = task::spawn(pending);
+        loop {
+            if let std::task::Poll::Ready(result) = pending.poll() {
+                return result;
+            }
+            self.driver.reach_markers();
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Deref for Slow {
+    type Target = Recording;
+    fn deref(&self) -> &Recording {
+        &self.driver
+    }
+}
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        // One thread page-locks for all tests of the process.
+        self.driver.allow_pinning(1000);
+    }
+}
+
+fn submit(stream: &str, ticket: u64, what: &'static str) -> Call {
+    Call::Submit { stream: stream.into(), ticket, what }
+}
+
+fn signal(stream: &str, ticket: u64) -> Call {
+    Call::Signal { stream: stream.into(), ticket }
+}
+
+fn record(stream: &str) -> Call {
+    Call::Record { stream: stream.into() }
+}
+
+#[test]
+fn a_read_without_memory_returns_at_once_and_keeps_its_place() {
+    let slow = Slow::new();
+    let [a] = slow.streams(["a"]);
+    let x = slow.filled(&a, LONG);
+    let read = a.read(&x);
+    let filled = a.fill(&x, 2.0);
+    assert_eq!(
+        (read.ticket(), filled.ticket(), a.issued()),
+        (Some(2), Some(3), 3),
+        "tickets are the program's"
+    );
+    let mut read = task::spawn(read);
+    assert_pending!(read.poll());
+    assert_eq!(slow.take(), [], "the driver has nothing yet");
+    slow.allow_pinning(1);
+    assert_eq!(slow.take_when(3), [submit("a", 2, "read"), signal("a", 2), submit("a", 3, "fill")]);
+    assert_eq!(slow.pinned_by(), ["warpline-pin"]);
+    slow.reach_marker("a");
+    assert_eq!(assert_ready_ok!(read.poll()).len(), LONG);
+    drop(a.fill(&x, 3.0));
+    assert_eq!(slow.take(), [signal("a", 3), submit("a", 4, "fill")], "nothing is held back any more");
+    slow.finish(filled).unwrap();
+}
+
+#[test]
+fn what_is_written_is_copied_when_the_call_returns() {
+    let slow = Slow::new();
+    let [a] = slow.streams(["a"]);
+    let x = slow.filled(&a, LONG);
+    let mut host = vec![5.0f32; LONG];
+    let written = a.write(&x, &host);
+    host.fill(-1.0);
+    drop(host);
+    assert_eq!(slow.take(), []);
+    slow.allow_pinning(1);
+    assert_eq!(slow.take_when(2), [submit("a", 2, "write"), signal("a", 2)]);
+    slow.finish(written).unwrap();
+    assert_eq!(slow.device.pinned_stats().allocated_bytes, 0, "the memory is back in its pool");
+    // Recycled memory is what was copied to it.
+    assert_eq!(slow.device.pinned_blocking::<f32>(LONG).unwrap()[LONG - 1], 5.0);
+}
+
+#[test]
+fn what_is_before_a_held_back_copy_does_not_wait_for_it() {
+    let slow = Slow::new();
+    let [a] = slow.streams(["a"]);
+    let x = slow.filled(&a, LONG);
+    let mut filled = task::spawn(a.fill(&x, 2.0));
+    let read = a.read(&x);
+    assert_pending!(filled.poll());
+    assert_eq!(slow.take(), [submit("a", 2, "fill"), signal("a", 2)]);
+    slow.reach_marker("a");
+    assert_ready_ok!(filled.poll());
+    slow.allow_pinning(1);
+    slow.finish(read).unwrap();
+}
+
+#[test]
+fn a_stream_that_waits_for_a_held_back_copy_is_held_back_on_the_host() {
+    let slow = Slow::new();
+    let [a, b, c] = slow.streams(["a", "b", "c"]);
+    let (x, y) = (slow.filled(&a, LONG), slow.filled(&b, SHORT));
+    let written = a.write(&x, &vec![1.0; LONG]);
+    drop(b.wait_stream(&a));
+    drop(b.launch(
+        kernels::relu(SHORT as u64, &x.slice(..SHORT).unwrap(), &y),
+        LaunchConfig::for_elements(64u32),
+    ));
+    drop(c.wait_stream(&b));
+    let on_c = c.fill(&y, 3.0);
+    // One that waits for nothing goes on.
+    let [d] = slow.streams(["d"]);
+    let z = slow_alloc(&d);
+    drop(d.fill(&z, 1.0));
+    assert_eq!(slow.take_when(1), [submit("d", 1, "fill")]);
+    slow.allow_pinning(1);
+    let calls = slow.take_when(8);
+    let of = |label: &str| -> Vec<&Call> {
+        let is_of = |call: &&Call| match call {
+            Call::Submit { stream, .. } | Call::Signal { stream, .. } | Call::Record { stream } => {
+                stream == label
+            }
+            _ => false,
+        };
+        calls.iter().filter(is_of).collect()
+    };
+    assert_eq!(of("a"), [&submit("a", 2, "write"), &signal("a", 2), &record("a")]);
+    assert_eq!(of("b"), [&submit("b", 2, "wait"), &submit("b", 3, "relu"), &record("b")]);
+    assert_eq!(of("c")[..2], [&submit("c", 1, "wait"), &submit("c", 2, "fill")]);
+    let at = |call: &Call| calls.iter().position(|other| other == call).unwrap();
+    assert!(at(&record("a")) < at(&submit("b", 2, "wait")) && at(&record("b")) < at(&submit("c", 1, "wait")));
+    slow.finish(on_c).unwrap();
+    slow.finish(written).unwrap();
+}
+
+fn slow_alloc(stream: &Stream) -> Buffer<f32> {
+    stream.alloc::<f32>(SHORT).unwrap()
+}
+
+#[test]
+fn an_event_recorded_behind_a_held_back_copy_stands_behind_it() {
+    let slow = Slow::new();
+    let [a, b, c] = slow.streams(["a", "b", "c"]);
+    let x = slow.filled(&a, LONG);
+    let read = a.read(&x);
+    let event = a.record_event();
+    assert_eq!(event.ticket(), 2);
+    let mut passed = task::spawn(event.synchronize());
+    assert_pending!(passed.poll());
+    drop(b.wait_event(&event));
+    assert_eq!(slow.take(), []);
+    slow.allow_pinning(1);
+    let calls = slow.take_when(4);
+    assert_eq!(calls, [submit("a", 2, "read"), signal("a", 2), record("a"), submit("b", 1, "wait")]);
+    // Later it is an event like any other.
+    drop(c.wait_event(&event));
+    assert_eq!(slow.take(), [submit("c", 1, "wait")]);
+    slow.reach_markers();
+    assert_ready_ok!(passed.poll());
+    slow.finish(read).unwrap();
+}
+
+#[test]
+fn copies_of_one_stream_wait_for_their_memory_in_order() {
+    let slow = Slow::new();
+    let [a] = slow.streams(["a"]);
+    let x = slow.filled(&a, LONG);
+    let reads = [a.read(&x), a.read(&x), a.read(&x)];
+    slow.allow_pinning(2);
+    assert_eq!(
+        slow.take_when(4),
+        [submit("a", 2, "read"), signal("a", 2), submit("a", 3, "read"), signal("a", 3)]
+    );
+    slow.allow_pinning(1);
+    assert_eq!(slow.take_when(2), [submit("a", 4, "read"), signal("a", 4)]);
+    for read in reads {
+        slow.finish(read).unwrap();
+    }
+}
+
+#[test]
+fn a_read_that_gets_no_memory_fails_alone() {
+    let slow = Slow::new();
+    let [a] = slow.streams(["a"]);
+    let x = slow.filled(&a, LONG);
+    let read = a.read(&x);
+    let filled = a.fill(&x, 2.0);
+    slow.refuse_pinning();
+    let error = slow.finish(read).unwrap_err();
+    says(
+        &error,
+        ErrorKind::OutOfMemory,
+        &["read on stream \"a\"", "cuda:0 gave no pinned memory: 2.0 MiB asked"],
+    );
+    assert_eq!(error.site().unwrap().op(), "read");
+    slow.finish(filled).unwrap();
+    let submitted: Vec<_> =
+        slow.take().into_iter().filter(|call| matches!(call, Call::Submit { .. })).collect();
+    assert_eq!(submitted, [submit("a", 3, "fill")]);
+    assert_eq!(slow.device.pinned_stats().reserved_bytes, 0);
+    slow.allow_pinning(1);
+    slow.finish(a.read(&x)).unwrap();
+    slow.finish(a.synchronize()).unwrap();
+}
+
+#[test]
+fn the_owner_of_lent_memory_may_wait_for_what_is_held_back() {
+    struct Waits(Arc<Mutex<Option<Pending<Vec<f32>>>>>, Sender<usize>);
+    impl Drop for Waits {
+        fn drop(&mut self) {
+            let read = self.0.lock().unwrap().take().expect("a read");
+            self.1.send(read.wait().unwrap().len()).unwrap();
+        }
+    }
+    let slow = Slow::new();
+    let [a, b] = slow.streams(["a", "b"]);
+    let x = slow.filled(&a, LONG);
+    let (sender, len) = channel();
+    let read = Arc::<Mutex<_>>::default();
+    // SAFETY: `x` is as long, outlives what is lent, and is not used meanwhile; the recording
+    // driver touches no memory.
+    let lent = unsafe { a.borrow_memory(x.device_ptr().0, LONG, Waits(read.clone(), sender)) }.unwrap();
+    drop(a.write(&lent, &vec![1.0_f32; LONG]));
+    let y = slow.filled(&b, LONG);
+    *read.lock().unwrap() = Some(b.read(&y));
+    drop(lent);
+    // The write fails, and what is lent ends with it.
+    slow.refuse_pinning();
+    slow.allow_pinning(1);
+    let len = within_a_minute(move || {
+        loop {
+            if let Ok(len) = len.try_recv() {
+                return len;
+            }
+            slow.reach_markers();
+            std::thread::yield_now();
+        }
+    });
+    assert_eq!(len, LONG);
+}
+
+#[test]
+fn what_reads_a_write_that_got_no_memory_fails_with_it() {
+    let slow = Slow::new();
+    let [a, b] = slow.streams(["a", "b"]);
+    let (x, y) = (slow.filled(&a, LONG), slow.filled(&a, SHORT));
+    let part = x.slice(..SHORT).unwrap();
+    let relu = |stream: &Stream, from: &Buffer<f32>, to: &Buffer<f32>| {
+        stream.launch(kernels::relu(SHORT as u64, from, to), LaunchConfig::for_elements(64u32))
+    };
+    let written = a.write(&x, &vec![1.0; LONG]);
+    // It reads what is not written, and what reads its result does so too, on another stream as
+    // well.
+    let direct = relu(&a, &part, &y);
+    drop(b.wait_stream(&a));
+    let far = relu(&b, &y, &y);
+    let untouched = a.fill(&x.slice(SHORT..).unwrap(), 7.0);
+    slow.refuse_pinning();
+    for pending in [direct, far] {
+        let inherited = slow.finish(pending).unwrap_err();
+        assert!(inherited.is_inherited(), "{inherited}");
+        says(
+            &inherited,
+            ErrorKind::OutOfMemory,
+            &["reads memory that was not written", "gave no pinned memory"],
+        );
+    }
+    slow.finish(untouched).unwrap();
+    // So does what is called now, where the streams were ordered, until somebody looks at the error
+    // itself.
+    let z = [slow_alloc(&a), slow_alloc(&b)];
+    assert!(refusal(relu(&a, &part, &z[0])).is_inherited());
+    assert!(refusal(relu(&b, &part, &z[1])).is_inherited());
+    let error = slow.finish(written).unwrap_err();
+    assert!(!error.is_inherited());
+    slow.finish(relu(&a, &part, &z[0])).unwrap();
+    slow.finish(relu(&b, &part, &z[1])).unwrap();
+    let unseen = slow.finish(a.synchronize());
+    assert!(unseen.is_ok(), "every error was looked at: {unseen:?}");
+}
+
+#[test]
+fn what_is_overwritten_behind_a_write_that_got_no_memory_is_read() {
+    let slow = Slow::new();
+    let [a, b] = slow.streams(["a", "b"]);
+    let x = slow.filled(&a, LONG);
+    drop(a.write(&x, &vec![1.0; LONG]));
+    let half = [x.slice(..LONG / 2).unwrap(), x.slice(LONG / 2..).unwrap()];
+    drop(a.fill(&half[0], 2.0));
+    drop(b.wait_stream(&a));
+    let [y, z] = [0, 1].map(|_| b.alloc::<f32>(LONG / 2).unwrap());
+    let (read, unwritten) = (b.copy(&half[0], &y), b.copy(&half[1], &z));
+    slow.refuse_pinning();
+    slow.finish(read).unwrap();
+    assert!(refusal_of(&slow, unwritten).is_inherited());
+    // What is called now finds it so too.
+    slow.finish(b.copy(&half[0], &y)).unwrap();
+    assert!(refusal(b.copy(&half[1], &z)).is_inherited());
+    says(&refusal_of(&slow, a.synchronize()), ErrorKind::OutOfMemory, &["write on stream \"a\""]);
+    slow.finish(b.copy(&half[1], &z)).unwrap();
+}
+
+#[test]
+fn an_op_that_the_driver_refuses_late_fails_its_own_pending() {
+    let slow = Slow::new();
+    let [a] = slow.streams(["a"]);
+    let (x, y) = (slow.filled(&a, LONG), slow.filled(&a, SHORT));
+    let read = a.read(&x);
+    let refused = a.fill(&y, 1.0);
+    let reader = a.copy(&y, &x.slice(..SHORT).unwrap());
+    let other = a.fill(&x.slice(SHORT..).unwrap(), 1.0);
+    // The copy's memory is refused, so the fill is what the driver gets first.
+    slow.refuse_next();
+    slow.refuse_pinning();
+    drop(refusal_of(&slow, read));
+    let error = refusal_of(&slow, refused);
+    says(&error, ErrorKind::Driver, &["fill on stream \"a\"", "CUDA_ERROR_INVALID_VALUE"]);
+    assert!(refusal_of(&slow, reader).is_inherited());
+    slow.finish(other).unwrap();
+}
+
+fn refusal_of<T: std::fmt::Debug>(slow: &Slow, pending: Pending<T>) -> Error {
+    slow.finish(pending).expect_err("it was refused")
+}
+
+#[test]
+fn a_late_refusal_that_nobody_awaits_is_returned_by_synchronize() {
+    let slow = Slow::new();
+    let [a] = slow.streams(["a"]);
+    let x = slow.filled(&a, LONG);
+    // Dropped before the refusal, and after it.
+    drop(a.read(&x));
+    let late = a.read(&x);
+    slow.refuse_pinning();
+    slow.refuse_pinning();
+    while slow.pinned_by().len() < 2 {
+        std::thread::yield_now();
+    }
+    let end = a.fill(&x, 1.0);
+    slow.finish(end).unwrap();
+    drop(late);
+    let sites: Vec<_> = (0..2).map(|_| refusal_of(&slow, a.synchronize()).site().unwrap().op()).collect();
+    assert_eq!(sites, ["read", "read"]);
+    slow.finish(a.synchronize()).unwrap();
+}
+
+#[test]
+fn a_dropped_pending_gives_its_memory_back_when_the_copy_is_over() {
+    let slow = Slow::new();
+    let [a] = slow.streams(["a"]);
+    let x = slow.filled(&a, LONG);
+    drop(a.read(&x));
+    drop(a.write(&x, &vec![1.0; LONG]));
+    slow.allow_pinning(2);
+    let calls = slow.take_when(4);
+    assert_eq!(calls[..2], [submit("a", 2, "read"), signal("a", 2)]);
+    assert_eq!(slow.device.pinned_stats().allocated_bytes, 4 << 20, "the device has both");
+    slow.reach_markers();
+    assert_eq!(slow.device.pinned_stats().allocated_bytes, 0);
+}
+
+#[test]
+fn the_cap_is_asked_when_the_copy_is_called() {
+    let slow = Slow::new();
+    let [a] = slow.streams(["a"]);
+    let x = slow.filled(&a, LONG);
+    let most = slow.device.pinned_stats().cap_bytes / (LONG * 4);
+    let reads: Vec<_> = (0..most).map(|_| a.read(&x)).collect();
+    assert_eq!(slow.device.pinned_stats().reserved_bytes, slow.device.pinned_stats().cap_bytes);
+    says(&refusal(a.read(&x)), ErrorKind::OutOfMemory, &["the pinned memory of cuda:0 is at its cap"]);
+    for _ in 0..most {
+        slow.refuse_pinning();
+    }
+    for read in reads {
+        says(&refusal_of(&slow, read), ErrorKind::OutOfMemory, &["gave no pinned memory"]);
+    }
+    assert_eq!(slow.device.pinned_stats().reserved_bytes, 0);
+}
+
+#[test]
+fn a_stream_that_is_closed_meanwhile_runs_what_it_holds_back() {
+    let slow = Slow::new();
+    let [a, b] = slow.streams(["a", "b"]);
+    let x = slow.filled(&a, LONG);
+    let live = slow.device.bookkeeping().live_streams;
+    let read = a.read(&x);
+    drop(a);
+    // What it does counts as before whatever touches its memory from then on.
+    let filled = b.fill(&x, 2.0);
+    assert_eq!(slow.take(), []);
+    slow.allow_pinning(1);
+    let calls = slow.take_when(5);
+    assert_eq!(calls[..3], [submit("a", 2, "read"), signal("a", 2), record("a")]);
+    assert_eq!(calls[3..5], [submit("b", 1, "edge"), submit("b", 1, "fill")]);
+    slow.finish(read).unwrap();
+    slow.finish(filled).unwrap();
+    assert_eq!(slow.device.bookkeeping().live_streams, live - 1, "it has retired");
+}
+
+#[test]
+fn a_capture_takes_no_part_in_it() {
+    let slow = Slow::new();
+    let [a] = slow.streams(["a"]);
+    let x = slow.filled(&a, LONG);
+    let read = a.read(&x);
+    slow.allow_pinning(1);
+    slow.finish(read).unwrap();
+    slow.device.empty_cache();
+    slow.allow_pinning(1);
+    let name = std::thread::current().name().unwrap().to_owned();
+    let (graph, ()) = a.capture(|a| drop(a.write(&x, &vec![1.0; LONG]))).unwrap();
+    assert_eq!(slow.pinned_by()[1], name, "what is captured is there when the capture ends");
+    // A launch is held back as any op.
+    slow.take();
+    let read = a.read(&x);
+    let launched = graph.launch(&a);
+    assert_eq!(slow.take(), []);
+    slow.allow_pinning(1);
+    assert_eq!(slow.take_when(3)[2], submit("a", 4, "graph"));
+    slow.finish(launched).unwrap();
+    slow.finish(read).unwrap();
+}
+
+#[test]
+fn foreign_work_waits_until_what_is_before_it_is_at_the_driver() {
+    within_a_minute(|| {
+        let slow = Slow::new();
+        let [a] = slow.streams(["a"]);
+        let x = slow.filled(&a, LONG);
+        let read = a.read(&x);
+        let driver = slow.driver.clone();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // SAFETY: it enqueues nothing.
+                let done = unsafe {
+                    a.external(reads::<f32>([]), writes([&x]), |_| {
+                        assert_eq!(driver.take()[..2], [submit("a", 2, "read"), signal("a", 2)]);
+                    })
+                };
+                slow.finish(done).unwrap();
+            });
+            slow.allow_pinning(1);
+        });
+        slow.finish(read).unwrap();
+    });
+}
+
+#[test]
+fn a_waker_does_not_wait_for_memory() {
+    struct Enqueues(Stream, Buffer<f32>, std::sync::Mutex<Option<Error>>);
+    impl std::task::Wake for Enqueues {
+        fn wake(self: Arc<Self>) {
+            // SAFETY: it enqueues nothing.
+            let done = unsafe { self.0.external(reads::<f32>([]), writes([&self.1]), |_| ()) };
+            *self.2.lock().unwrap() = Some(refusal(done));
+        }
+    }
+    let slow = Slow::new();
+    let [a, b] = slow.streams(["a", "b"]);
+    let (x, y) = (slow.filled(&a, LONG), slow.filled(&b, SHORT));
+    let read = a.read(&x);
+    let enqueues = Arc::new(Enqueues(a.clone(), x.clone(), std::sync::Mutex::default()));
+    let waker = enqueues.clone().into();
+    let mut filled = b.fill(&y, 1.0);
+    assert!(std::pin::Pin::new(&mut filled).poll(&mut std::task::Context::from_waker(&waker)).is_pending());
+    slow.reach_marker("b");
+    let error = enqueues.2.lock().unwrap().take().expect("the waker was called");
+    says(&error, ErrorKind::Reentrant, &["waits for page-locked memory, and a waker must not wait for that"]);
+    slow.allow_pinning(1);
+    slow.finish(read).unwrap();
+}
+
+#[test]
+fn a_borrowed_stream_has_everything_when_the_call_returns() {
+    let slow = Slow::new();
+    let [a] = slow.streams(["a"]);
+    let x = slow.filled(&a, LONG);
+    let raw = std::ptr::dangling_mut::<u64>().cast();
+    // SAFETY: the recording driver does nothing with it.
+    let borrowed = unsafe { slow.device.stream().label("lent").borrow_raw(raw) }.build().unwrap();
+    slow.allow_pinning(1);
+    let read = borrowed.read(&x);
+    assert_eq!(slow.take(), [submit("lent", 1, "read"), signal("lent", 1)]);
+    assert_ne!(slow.pinned_by(), ["warpline-pin"], "its owner may use it as soon as the call has returned");
+    slow.finish(read).unwrap();
+    slow.device.empty_cache();
+    slow.take();
+    // A wait for what is held back elsewhere is there too.
+    let held = a.write(&x, &vec![1.0; LONG]);
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| drop(borrowed.wait_stream(&a)));
+        slow.allow_pinning(1);
+        waits.join().unwrap();
+    });
+    let calls = slow.take();
+    assert_eq!(calls, [submit("a", 2, "write"), signal("a", 2), record("a"), submit("lent", 2, "wait")]);
+    slow.finish(held).unwrap();
+}
+
+#[test]
+fn a_copy_from_another_device_waits_for_what_is_held_back_there() {
+    let slow = Slow::new();
+    let [a] = slow.streams(["a"]);
+    let b = slow.other.stream().label("b").build().unwrap();
+    let (x, y) = (slow.filled(&a, LONG), b.alloc::<f32>(LONG).unwrap());
+    let written = a.write(&x, &vec![1.0; LONG]);
+    drop(b.wait_stream(&a));
+    let copied = b.copy_peer(&x, &y);
+    slow.take();
+    slow.refuse_pinning();
+    drop(refusal_of(&slow, written));
+    assert!(refusal_of(&slow, copied).is_inherited());
+}
+
+#[test]
+fn a_block_is_made_ahead_whenever_the_last_one_is_taken() {
+    let slow = Slow::new();
+    let [a] = slow.streams(["a"]);
+    let x = slow.filled(&a, SHORT);
+    slow.allow_pinning(2);
+    // Held, since a block that comes back is as good as one that is made.
+    let first = slow.finish(a.copy_to_host(&x)).unwrap();
+    let until_reserved = |bytes| {
+        while slow.device.pinned_stats().peak_reserved_bytes < bytes {
+            std::thread::yield_now();
+        }
+    };
+    until_reserved(8 << 10);
+    slow.take();
+    let second = a.copy_to_host(&x);
+    assert_eq!(slow.take(), [submit("a", 3, "copy_to_host"), signal("a", 3)], "it is not held back");
+    slow.allow_pinning(1);
+    until_reserved(12 << 10);
+    drop((first, slow.finish(second).unwrap()));
+    for _ in 0..20 {
+        slow.finish(a.read(&x)).unwrap();
+    }
+    assert_eq!(slow.pinned_by(), ["warpline-pin"; 3], "one more than were ever in use at once");
+}
+
+#[test]
+fn a_stream_whose_wait_cannot_be_handed_over_is_given_up_and_so_is_who_waits_for_it() {
+    let slow = Slow::new();
+    let [a, b, c, d] = slow.streams(["a", "b", "c", "d"]);
+    let (x, y) = (slow.filled(&a, LONG), slow.filled(&b, SHORT));
+    let read = a.read(&x);
+    drop(b.wait_stream(&a));
+    let on_b = b.fill(&y, 1.0);
+    drop(c.wait_stream(&b));
+    let on_c = c.fill(&y, 2.0);
+    slow.refuse_next();
+    // The copy of `a` is refused without the driver, so the wait of `b` is what that gets first.
+    slow.refuse_pinning();
+    says(
+        &refusal_of(&slow, on_b),
+        ErrorKind::Driver,
+        &["stream \"b\" of cuda:0 was given up", "wait_stream"],
+    );
+    says(
+        &refusal_of(&slow, on_c),
+        ErrorKind::Driver,
+        &["stream \"c\" of cuda:0 was given up", "stream \"b\""],
+    );
+    drop(refusal_of(&slow, read));
+    says(&refusal(d.wait_stream(&c)), ErrorKind::Driver, &["stream \"c\" of cuda:0 was given up"]);
+    says(
+        &refusal(d.wait_event(&b.record_event())),
+        ErrorKind::Driver,
+        &["stream \"b\" of cuda:0 was given up"],
+    );
+    slow.finish(a.fill(&x, 1.0)).unwrap();
+    slow.finish(d.fill(&x.slice(..0).unwrap(), 1.0)).unwrap();
+}
+
+#[test]
+fn a_view_of_what_was_not_written_fails_too() {
+    let slow = Slow::new();
+    let device = &slow.device;
+    let stream = device.new_stream().unwrap();
+    let (tensor, view) = stream.enter(|| {
+        let tensor = warpline::Tensor::from_host(&vec![1.0f32; LONG], [LONG], device);
+        let view = warpline::TensorOps::reshape(&tensor, [2, LONG / 2]);
+        (tensor, view)
+    });
+    slow.refuse_pinning();
+    says(&refusal_of(&slow, view), ErrorKind::OutOfMemory, &["from_host"]);
+    says(&refusal_of(&slow, tensor), ErrorKind::OutOfMemory, &["from_host"]);
+}
+
+#[test]
+fn what_a_closed_stream_could_not_write_is_not_read_as_if_it_were_written() {
+    let slow = Slow::new();
+    let [a, b] = slow.streams(["a", "b"]);
+    let x = slow.filled(&a, LONG);
+    let y = b.alloc::<f32>(LONG).unwrap();
+    drop(a.write(&x, &vec![5.0; LONG]));
+    drop(a);
+    slow.refuse_pinning();
+    slow.take_when(1);
+    slow.reach_markers();
+    let error = slow.finish(b.copy(&x, &y)).unwrap_err();
+    assert!(error.is_inherited(), "{error}");
+}

@@ -1,0 +1,685 @@
+//! The loader: the same batches however it runs, bounded memory, and an end to everything.
+
+use crate::support::{block_on, runtime, says, streams, within_a_minute};
+use futures::stream::FusedStream as _;
+use futures::{FutureExt as _, TryStreamExt as _};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use warpline::Result;
+use warpline::ops::data::{Batches, Dataset, InMemory, Rows};
+use warpline::prelude::*;
+use warpline::testing::for_each_seed;
+
+/// Row i is `[i, -i]` with label i.
+fn counting(rows: usize) -> InMemory {
+    let labels: Vec<_> = (0..rows as i64).collect();
+    let x = labels.iter().flat_map(|&label| [label as f32, -label as f32]).collect();
+    InMemory::new(2, x, labels).unwrap()
+}
+
+/// A dataset made by `row`, called with the row's index; features are two copies of it.
+struct Calls<F>(Arc<F>);
+
+impl<F: Fn(u64) -> Result<Option<i64>> + Send + Sync + 'static> Dataset for Calls<F> {
+    fn features(&self) -> usize {
+        2
+    }
+
+    fn open(&self) -> Result<Box<dyn Rows>> {
+        Ok(Box::new(CallRows(self.0.clone(), 0)))
+    }
+}
+
+struct CallRows<F>(Arc<F>, u64);
+
+impl<F: Fn(u64) -> Result<Option<i64>> + Send + Sync> Rows for CallRows<F> {
+    fn next_row(&mut self, features: &mut [f32]) -> Result<Option<i64>> {
+        features.fill(self.1 as f32);
+        self.1 += 1;
+        (self.0)(self.1 - 1)
+    }
+}
+
+fn calls<F: Fn(u64) -> Result<Option<i64>> + Send + Sync + 'static>(row: F) -> Calls<F> {
+    Calls(Arc::new(row))
+}
+
+/// The labels of each batch, read on another stream than the one that copied them. Features have to belong to them.
+async fn labels(mut batches: Batches) -> Result<Vec<Vec<i64>>> {
+    let mut all = Vec::new();
+    let mut at = (0, 0);
+    while let Some(batch) = batches.try_next().await? {
+        at = (batch.epoch, if batch.epoch == at.0 { at.1 } else { 0 });
+        let compute = batch.x.device().new_stream()?;
+        compute.wait_event(&batch.copied);
+        let (x, labels) = compute.enter(|| (batch.x.to_vec::<f32>(), batch.labels.to_vec::<i64>()));
+        let (index, rows) = (batch.index, batch.rows);
+        drop(batch);
+        let (x, labels) = (x.await?, labels.await?);
+        let expected: Vec<_> = labels.iter().flat_map(|&label| [label as f32, -label as f32]).collect();
+        assert_eq!((x, labels.len(), index), (expected, rows, at.1));
+        at.1 += 1;
+        all.push(labels);
+    }
+    assert_eq!(batches.stats().rows, all.iter().map(|batch| batch.len() as u64).sum::<u64>());
+    assert_eq!(batches.stats().batches, all.len() as u64);
+    Ok(all)
+}
+
+fn tokio(threads: usize) -> tokio::runtime::Runtime {
+    match threads {
+        1 => tokio::runtime::Builder::new_current_thread().build().unwrap(),
+        _ => tokio::runtime::Builder::new_multi_thread().worker_threads(threads).build().unwrap(),
+    }
+}
+
+#[test]
+fn batches_are_the_rows_in_order_with_a_shorter_one_at_the_end() {
+    let (_runtime, _, [copy]) = streams(["copy"]);
+    let loader = Loader::new(counting(10)).batch_size(4).on(&copy);
+    let all = block_on(labels(loader.clone().build().unwrap())).unwrap();
+    assert_eq!(all, [vec![0, 1, 2, 3], vec![4, 5, 6, 7], vec![8, 9]]);
+    let whole = block_on(labels(loader.drop_last(true).build().unwrap())).unwrap();
+    assert_eq!(whole, [vec![0, 1, 2, 3], vec![4, 5, 6, 7]]);
+}
+
+#[test]
+fn every_executor_and_every_seed_gives_the_same_batches() {
+    let loader = |copy: &Stream| {
+        Loader::new(counting(103)).batch_size(8).shuffle(5).shuffle_capacity(20).prefetch(3).on(copy).build()
+    };
+    let (_runtime, _, [copy]) = streams(["copy"]);
+    let expected: Vec<_> =
+        (0..3).map(|epoch| block_on(labels(loader(&copy).unwrap().epoch(epoch))).unwrap()).collect();
+    assert_ne!(expected[0], expected[1]);
+    let mut sorted = expected[0].concat();
+    sorted.sort_unstable();
+    assert_eq!(sorted, (0..103).collect::<Vec<_>>());
+
+    for threads in [1, 4] {
+        let batches = loader(&copy).unwrap();
+        for epoch in [2, 0, 1] {
+            let got = tokio(threads).block_on(labels(batches.epoch(epoch))).unwrap();
+            assert_eq!(got, expected[epoch as usize], "{threads} threads, epoch {epoch}");
+        }
+        let got = tokio(threads).block_on(labels(batches.epochs(0..3))).unwrap();
+        assert_eq!(got, expected.concat(), "{threads} threads, one epoch after the other");
+    }
+    let inside_tokio = tokio(1);
+    for_each_seed(0..20, |device| {
+        let (expected, inside) = (&expected[1], inside_tokio.enter());
+        async move {
+            let batches = loader(&device.new_stream()?)?.epoch(1);
+            assert_eq!(&labels(batches).await?, expected);
+            drop(inside);
+            Ok(())
+        }
+    });
+}
+
+#[test]
+fn epochs_say_which_they_are_and_drop_their_own_rest() {
+    let (_runtime, _, [copy]) = streams(["copy"]);
+    for shuffled in [false, true] {
+        let mut loader = Loader::new(counting(10)).batch_size(4).drop_last(true).on(&copy);
+        if shuffled {
+            loader = loader.shuffle(1).shuffle_capacity(3);
+        }
+        let batches: Vec<_> = block_on(loader.build().unwrap().epochs(5..8).try_collect()).unwrap();
+        let places: Vec<_> = batches.iter().map(|batch| (batch.epoch, batch.index, batch.rows)).collect();
+        assert_eq!(places, [(5, 0, 4), (5, 1, 4), (6, 0, 4), (6, 1, 4), (7, 0, 4), (7, 1, 4)]);
+    }
+    let none: Vec<_> =
+        block_on(Loader::new(counting(10)).on(&copy).build().unwrap().epochs(3..3).try_collect::<Vec<_>>())
+            .unwrap();
+    assert!(none.is_empty());
+    let last = Loader::new(counting(10)).shuffle(1).on(&copy).build().unwrap().epoch(u64::MAX - 1);
+    let last: Vec<_> = block_on(last.try_collect()).unwrap();
+    assert_eq!(last.iter().map(|batch| batch.epoch).collect::<Vec<_>>(), [u64::MAX - 1]);
+}
+
+#[test]
+fn while_one_epochs_buffer_runs_empty_the_next_ones_fills() {
+    // Rows read in all, at each batch: the dataset has 100 rows and the buffer holds 40.
+    let read = Arc::new(AtomicU64::new(0));
+    let count = read.clone();
+    let dataset = calls(move |row| {
+        Ok((row < 100).then(|| {
+            count.fetch_add(1, Ordering::Relaxed);
+            row as i64
+        }))
+    });
+    let (_runtime, _, [copy]) = streams(["copy"]);
+    let loader = Loader::new(dataset).batch_size(10).prefetch(1).shuffle(3).shuffle_capacity(40).on(&copy);
+    let mut batches = loader.build().unwrap().epochs(0..3);
+    let mut before = 0;
+    let mut reads = Vec::new();
+    while let Some(batch) = block_on(batches.try_next()).unwrap() {
+        let now = read.load(Ordering::Relaxed);
+        reads.push((batch.epoch, now - before));
+        before = now;
+    }
+    // Inline, a poll reads as much as memory came back for: two batches' worth at most, and never a buffer full.
+    assert!(reads[1..].iter().all(|&(_, rows)| rows <= 21), "{reads:?}");
+}
+
+#[test]
+fn an_error_ahead_of_its_epoch_waits_for_it() {
+    let opened = Arc::new(AtomicUsize::new(0));
+    let broken = opened.clone();
+    let dataset = calls(move |row| {
+        if row == 0 {
+            broken.fetch_add(1, Ordering::Relaxed);
+        }
+        // Looked at when it was built, read once, and broken the next time.
+        if broken.load(Ordering::Relaxed) > 2 {
+            return Err(Error::new(ErrorKind::Data, "row 0 is broken"));
+        }
+        Ok((row < 50).then_some(row as i64))
+    });
+    let (_runtime, _, [copy]) = streams(["copy"]);
+    let loader = Loader::new(dataset).batch_size(10).shuffle(3).shuffle_capacity(30).on(&copy);
+    let mut batches = loader.build().unwrap().epochs(0..2);
+    for index in 0..5 {
+        let batch = block_on(batches.try_next()).unwrap().unwrap();
+        assert_eq!((batch.epoch, batch.index, batch.rows), (0, index, 10));
+    }
+    let error = block_on(batches.try_next()).unwrap_err();
+    says(&error, ErrorKind::Data, &["row 0 is broken"]);
+    assert_eq!(opened.load(Ordering::Relaxed), 3);
+}
+
+#[test]
+fn a_batch_that_no_edge_orders_is_refused_under_every_seed() {
+    for_each_seed(0..20, |device| async move {
+        let (copy, compute) = (device.stream().label("copy").build()?, device.new_stream()?);
+        let mut batches = Loader::new(counting(64)).batch_size(8).prefetch(2).on(&copy).build()?;
+        while let Some(batch) = batches.try_next().await? {
+            let error = compute.enter(|| batch.x.sum().item::<f32>()).await.unwrap_err();
+            says(&error, ErrorKind::Unordered, &["\"copy\"", "wait_stream"]);
+            compute.wait_event(&batch.copied);
+            compute.enter(|| batch.x.sum().item::<f32>()).await?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn with_each_batchs_own_edge_verdicts_are_the_same_at_any_speed_of_the_reader() {
+    let (_runtime, _, [copy, compute]) = streams(["copy", "compute"]);
+    let verdicts = move |slow: bool| {
+        let (go, wait) = channel();
+        let wait = Mutex::new(wait);
+        // A slow reader reads a batch only when the verdicts on the one before it were given.
+        let dataset = calls(move |row| {
+            if slow && row > 0 && row % 4 == 0 {
+                wait.lock().unwrap().recv().unwrap();
+            }
+            Ok((row < 40).then_some(row as i64))
+        });
+        let mut batches = Loader::new(dataset).batch_size(4).prefetch(4).on(&copy).build().unwrap();
+        tokio(2).block_on(async {
+            let mut accepted = Vec::new();
+            while let Some(batch) = batches.try_next().await.unwrap() {
+                let sum = || compute.enter(|| batch.x.sum().item::<f32>());
+                let without = sum().await.is_ok();
+                compute.wait_event(&batch.copied);
+                accepted.push((without, sum().await.is_ok()));
+                // A fast one has ended.
+                let _ = go.send(());
+            }
+            accepted
+        })
+    };
+    within_a_minute(move || {
+        for slow in [false, true] {
+            assert_eq!(verdicts(slow), [(false, true); 10], "slow: {slow}");
+        }
+    });
+}
+
+#[test]
+fn the_next_batches_arrive_while_a_step_is_held() {
+    let (_runtime, _, [copy, compute]) = streams(["copy", "compute"]);
+    within_a_minute(move || {
+        tokio(2).block_on(async {
+            let mut batches = Loader::new(counting(100)).batch_size(4).prefetch(3).on(&copy).build().unwrap();
+            let first = batches.try_next().await.unwrap().unwrap();
+            compute.wait_event(&first.copied);
+            let gate = compute.hold().unwrap();
+            let mut step = compute.enter(|| first.x.sum().item::<f32>());
+            // Each is read and copied while the step of the first has not begun.
+            for _ in 0..10 {
+                batches.try_next().await.unwrap().unwrap().copied.await.unwrap();
+            }
+            assert!(!step.query().unwrap());
+            gate.open();
+            assert_eq!(step.await.unwrap(), 0.0);
+        });
+    });
+}
+
+#[test]
+fn the_reader_is_never_further_ahead_than_asked_for() {
+    const BATCH: u64 = 4;
+    for prefetch in [1, 3] {
+        let (_runtime, device, [copy]) = streams(["copy"]);
+        let asked = Arc::new(AtomicU64::new(0));
+        let (told, rows) = channel();
+        let (told, seen) = (Mutex::new(told), asked.clone());
+        let dataset = calls(move |row| {
+            let (batch, yielded) = (row / BATCH, seen.load(Ordering::SeqCst));
+            assert!(batch <= yielded + prefetch, "batch {batch} is read when {yielded} were yielded");
+            told.lock().unwrap().send(row).unwrap();
+            Ok((row < 100).then_some(0))
+        });
+        let mut batches = Loader::new(dataset)
+            .batch_size(BATCH as usize)
+            .prefetch(prefetch as usize)
+            .on(&copy)
+            .build()
+            .unwrap();
+        rows.recv().unwrap(); // `build` looks at one
+        let gate = copy.hold().unwrap();
+        tokio(2).block_on(async {
+            let first = batches.try_next().await.unwrap().unwrap();
+            // With the copies held, so much is read ahead, and then there is no memory to read into.
+            (0..(prefetch + 1) * BATCH).for_each(|row| assert_eq!(rows.recv().unwrap(), row));
+            for index in 1..=prefetch {
+                assert_eq!(batches.try_next().await.unwrap().unwrap().index, index);
+            }
+            assert!(batches.next().now_or_never().is_none(), "all pinned memory is in copies");
+            assert!(!first.copied.query().unwrap());
+            asked.store(prefetch + 1, Ordering::SeqCst);
+            gate.open();
+            while let Some(batch) = batches.try_next().await.unwrap() {
+                asked.store(batch.index + 1, Ordering::SeqCst);
+            }
+        });
+        // 4 KiB is the smallest block of pinned memory: one for the features, one for the labels.
+        let most = (prefetch as usize + 1) * 2 * 4096;
+        assert_eq!(device.pinned_stats().peak_reserved_bytes, most);
+    }
+}
+
+#[test]
+fn memory_stays_what_it_was_after_the_first_epoch() {
+    let (_runtime, device, [copy, compute]) = streams(["copy", "compute"]);
+    tokio(2).block_on(async {
+        let loader =
+            Loader::new(counting(1000)).batch_size(64).shuffle(1).prefetch(2).on(&copy).build().unwrap();
+        let mut after = Vec::new();
+        for epoch in 0..20 {
+            let mut batches = loader.epoch(epoch);
+            while let Some(batch) = batches.try_next().await.unwrap() {
+                compute.wait_event(&batch.copied);
+                compute.enter(|| batch.x.sum().item::<f32>()).await.unwrap();
+            }
+            device.synchronize().await.unwrap();
+            let (memory, pinned) = (device.memory_stats(), device.pinned_stats());
+            assert_eq!((memory.live_blocks, pinned.allocated_bytes), (0, 0));
+            after.push((memory.reserved_bytes, pinned.peak_reserved_bytes));
+        }
+        assert!(after.iter().all(|sizes| *sizes == after[0]), "{after:?}");
+    });
+}
+
+#[test]
+fn it_is_terminated_only_after_the_end_or_the_error_was_yielded() {
+    let (_runtime, _, [copy]) = streams(["copy"]);
+    let failing = calls(|row| match row {
+        12 => Err(Error::new(ErrorKind::Data, "row 12 is bad")),
+        _ => Ok(Some(row as i64)),
+    });
+    let whole = Loader::new(counting(12)).batch_size(4).prefetch(3).on(&copy).build().unwrap();
+    let cut = Loader::new(failing).batch_size(4).prefetch(3).on(&copy).build().unwrap();
+    for (mut batches, errors) in [(whole, 0), (cut, 1)] {
+        let mut got = (0, 0);
+        block_on(async {
+            // All is read inline at the first poll; the rest is still to come.
+            while !batches.is_terminated() {
+                futures::select! {
+                    batch = batches.next() => match batch {
+                        Some(Ok(_)) => got.0 += 1,
+                        Some(Err(error)) => { says(&error, ErrorKind::Data, &["row 12 is bad"]); got.1 += 1 }
+                        None => {}
+                    },
+                    complete => break,
+                }
+            }
+        });
+        assert_eq!(got, (3, errors));
+        assert!(block_on(batches.next()).is_none());
+    }
+}
+
+#[test]
+fn with_little_prefetch_no_batch_is_kept_for_others() {
+    // The first row of a batch waits until the batch before it was yielded.
+    for prefetch in [1, 4] {
+        within_a_minute(move || {
+            let (_runtime, _, [copy]) = streams(["copy"]);
+            let (yielded, wait) = channel();
+            let wait = Mutex::new(wait);
+            let dataset = calls(move |row| {
+                if row % 4 == 0 && row > 0 {
+                    wait.lock().unwrap().recv().unwrap();
+                }
+                Ok((row < 40).then_some(row as i64))
+            });
+            let loader = Loader::new(dataset).batch_size(4).prefetch(prefetch).on(&copy);
+            let mut batches = loader.build().unwrap();
+            tokio(2).block_on(async {
+                while batches.try_next().await.unwrap().is_some() {
+                    yielded.send(()).unwrap();
+                }
+            });
+            assert_eq!(batches.stats().rows, 40);
+        });
+    }
+}
+
+#[test]
+fn a_quick_batch_that_is_kept_for_others_goes_before_the_row_after_a_slow_one() {
+    within_a_minute(|| {
+        let (_runtime, _, [copy]) = streams(["copy"]);
+        let (yielded, wait) = channel();
+        let wait = Mutex::new(wait);
+        let dataset = calls(move |row| {
+            match row {
+                // Slow: twice as long as a batch may be kept.
+                5 => {
+                    let began = Instant::now();
+                    while began.elapsed() < Duration::from_millis(1) {}
+                }
+                6 => wait.lock().unwrap().recv().unwrap(),
+                _ => {}
+            }
+            Ok((row < 40).then_some(row as i64))
+        });
+        let mut batches = Loader::new(dataset).batch_size(4).prefetch(8).on(&copy).build().unwrap();
+        tokio(2).block_on(async {
+            assert_eq!(batches.try_next().await.unwrap().unwrap().index, 0);
+            yielded.send(()).unwrap();
+            while batches.try_next().await.unwrap().is_some() {}
+        });
+        assert_eq!(batches.stats().rows, 40);
+    });
+}
+
+#[test]
+fn dropping_the_stream_anywhere_gives_everything_back() {
+    for polls in 0..40 {
+        for_each_seed([polls], |device| async move {
+            let copy = device.new_stream()?;
+            let mut batches = Loader::new(counting(40)).batch_size(4).prefetch(2).on(&copy).build()?;
+            for _ in 0..polls {
+                // A poll that finds nothing is dropped with its future; the next one goes on.
+                if batches.next().now_or_never().is_some_and(|next| next.is_none()) {
+                    break;
+                }
+            }
+            drop(batches);
+            device.synchronize().await?;
+            assert_eq!((device.memory_stats().live_blocks, device.pinned_stats().allocated_bytes), (0, 0));
+            Ok(())
+        });
+    }
+}
+
+#[test]
+fn polls_that_are_dropped_lose_no_batch() {
+    let (_runtime, _, [copy]) = streams(["copy"]);
+    tokio(2).block_on(async {
+        let mut batches = Loader::new(counting(400)).batch_size(4).prefetch(2).on(&copy).build().unwrap();
+        let mut indices = Vec::new();
+        loop {
+            let polled = batches.try_next().now_or_never();
+            match polled {
+                None => tokio::task::yield_now().await,
+                Some(Ok(Some(batch))) => indices.push(batch.index),
+                Some(end) => break drop(end.unwrap()),
+            }
+        }
+        assert_eq!(indices, (0..100).collect::<Vec<_>>());
+        assert!(batches.next().await.is_none(), "it stays ended");
+    });
+}
+
+/// Tells when it is dropped.
+struct Told(Sender<()>);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        let _ = self.0.send(());
+    }
+}
+
+/// A dataset without end. The receiver is told when everything of it is gone.
+fn endless() -> (impl Dataset, Receiver<()>) {
+    let (gone, told) = channel();
+    let gone = Mutex::new(Told(gone));
+    let dataset = calls(move |_| {
+        let _kept = &gone;
+        Ok(Some(0))
+    });
+    (dataset, told)
+}
+
+#[test]
+fn dropping_the_stream_stops_its_reader() {
+    within_a_minute(|| {
+        let (_runtime, device, [copy]) = streams(["copy"]);
+        let tokio = tokio(2);
+        for taken in 0..10 {
+            let (dataset, gone) = endless();
+            let mut batches = Loader::new(dataset).batch_size(4).prefetch(2).on(&copy).build().unwrap();
+            tokio.block_on(async {
+                drop(batches.next().now_or_never());
+                for _ in 0..taken {
+                    batches.try_next().await.unwrap().unwrap();
+                }
+            });
+            drop(batches);
+            gone.recv().unwrap();
+            // What the reader had in its hands goes last.
+            while (device.memory_stats().live_blocks, device.pinned_stats().allocated_bytes) != (0, 0) {
+                std::thread::yield_now();
+            }
+        }
+    });
+}
+
+#[test]
+fn a_reader_in_the_middle_of_a_batch_or_of_filling_its_buffer_stops_at_the_next_row() {
+    within_a_minute(|| {
+        let (_runtime, _, [copy]) = streams(["copy"]);
+        let tokio = tokio(2);
+        for shuffled in [false, true] {
+            let ((gone, told), (arrived, arrival), (release, released)) = (channel(), channel(), channel());
+            let (gone, inner) = (Mutex::new(Told(gone)), Mutex::new((arrived, released)));
+            let rows = Arc::new(AtomicUsize::new(0));
+            let counter = rows.clone();
+            let dataset = calls(move |row| {
+                let _kept = &gone;
+                counter.store(row as usize, Ordering::SeqCst);
+                if row == 10 {
+                    let inner = inner.lock().unwrap();
+                    inner.0.send(()).unwrap();
+                    inner.1.recv().unwrap();
+                }
+                Ok(Some(0))
+            });
+            let loader = Loader::new(dataset).batch_size(1000).on(&copy);
+            let loader = if shuffled { loader.shuffle(1) } else { loader };
+            let mut batches = loader.build().unwrap();
+            tokio.block_on(async { assert!(batches.next().now_or_never().is_none()) });
+            arrival.recv().unwrap();
+            drop(batches);
+            release.send(()).unwrap();
+            told.recv().unwrap();
+            assert_eq!(rows.load(Ordering::SeqCst), 10, "no row was read after the stream was dropped");
+        }
+    });
+}
+
+#[test]
+fn a_tokio_runtime_that_is_shut_down_neither_hangs_nor_ends_the_epoch_quietly() {
+    within_a_minute(|| {
+        let (_runtime, _, [copy]) = streams(["copy"]);
+        let (dataset, _gone) = endless();
+        let tokio = tokio(2);
+        let mut batches = Loader::new(dataset).batch_size(4).prefetch(2).on(&copy).build().unwrap();
+        tokio.block_on(async {
+            batches.try_next().await.unwrap().unwrap();
+        });
+        // The reader has no memory left to read into, and waits.
+        drop(tokio);
+        let error = block_on(async {
+            loop {
+                if let Err(error) = batches.try_next().await {
+                    break error;
+                }
+            }
+        });
+        says(&error, ErrorKind::Closed, &["epochs 0..1", "the tokio runtime that read them was shut down"]);
+        assert!(block_on(batches.next()).is_none());
+    });
+}
+
+#[test]
+fn a_panic_or_an_error_in_a_dataset_comes_in_its_place() {
+    let (_runtime, _, [copy]) = streams(["copy"]);
+    let failing = |row: u64| match row {
+        10 => Err(Error::new(ErrorKind::Data, "row 10 is bad")),
+        _ => Ok(Some(row as i64)),
+    };
+    let panicking = |row: u64| if row == 10 { panic!("on purpose at row {row}") } else { Ok(Some(0)) };
+    let expect = |mut batches: Batches, text: &'static str| async move {
+        for index in 0..2 {
+            assert_eq!(batches.try_next().await.unwrap().unwrap().index, index);
+        }
+        says(&batches.try_next().await.unwrap_err(), ErrorKind::Data, &[text]);
+        assert!(batches.next().await.is_none(), "nothing comes after an error");
+    };
+    let failing = || Loader::new(calls(failing)).batch_size(4).on(&copy).build().unwrap();
+    let panicking = || Loader::new(calls(panicking)).batch_size(4).on(&copy).build().unwrap();
+    let text = "the dataset panicked at batch 2 of epoch 0: on purpose at row 10; mend its reader";
+    block_on(expect(failing(), "row 10 is bad"));
+    block_on(expect(panicking(), text));
+    tokio(2).block_on(expect(failing(), "row 10 is bad"));
+    tokio(2).block_on(expect(panicking(), text));
+}
+
+#[test]
+fn a_panic_ahead_of_its_epoch_waits_for_it() {
+    // Row 0 of the second epoch is read while the first one's buffer runs empty; opening it is when there is no buffer.
+    let (_runtime, _, [copy]) = streams(["copy"]);
+    let opened = AtomicUsize::new(0);
+    let dataset = calls(move |row| {
+        if row == 0 && opened.fetch_add(1, Ordering::Relaxed) == 2 {
+            panic!("on purpose at the second epoch's first row");
+        }
+        Ok((row < 50).then_some(row as i64))
+    });
+    let loader = Loader::new(dataset).batch_size(10).prefetch(1).shuffle(1).shuffle_capacity(30).on(&copy);
+    let mut batches = loader.build().unwrap().epochs(0..2);
+    for index in 0..5 {
+        assert_eq!(block_on(batches.try_next()).unwrap().unwrap().index, index);
+    }
+    let error = block_on(batches.try_next()).unwrap_err();
+    let text = "the dataset panicked at batch 0 of epoch 1: on purpose at the second epoch's first row; mend its reader";
+    says(&error, ErrorKind::Data, &[text]);
+    assert!(block_on(batches.next()).is_none());
+
+    struct OpensTwice(InMemory, AtomicUsize);
+    impl Dataset for OpensTwice {
+        fn features(&self) -> usize {
+            self.0.features()
+        }
+
+        fn open(&self) -> Result<Box<dyn Rows>> {
+            assert!(self.1.fetch_add(1, Ordering::Relaxed) < 2, "it opens twice");
+            self.0.open()
+        }
+    }
+    let loader = Loader::new(OpensTwice(counting(8), AtomicUsize::new(0))).batch_size(4).on(&copy);
+    let mut batches = loader.build().unwrap().epochs(3..5);
+    for index in 0..2 {
+        assert_eq!(block_on(batches.try_next()).unwrap().unwrap().index, index);
+    }
+    let text = "the dataset panicked at batch 0 of epoch 4: it opens twice";
+    says(&block_on(batches.try_next()).unwrap_err(), ErrorKind::Data, &[text]);
+}
+
+#[test]
+fn a_device_fault_ends_the_stream() {
+    within_a_minute(|| {
+        let runtime = Runtime::builder().fail_op(6).build().unwrap();
+        let copy = runtime.device(DeviceId::Cpu(0)).unwrap().new_stream().unwrap();
+        let (dataset, gone) = endless();
+        let error = tokio(2).block_on(async {
+            let mut batches = Loader::new(dataset).batch_size(4).on(&copy).build().unwrap();
+            loop {
+                if let Err(error) = batches.try_next().await {
+                    break error;
+                }
+            }
+        });
+        says(&error, ErrorKind::Fault, &["the fault plan asked for it"]);
+        gone.recv().unwrap();
+    });
+}
+
+#[test]
+fn options_that_cannot_work_are_refused_when_it_is_built() {
+    let (_runtime, _, [copy]) = streams(["copy"]);
+    let loader = || Loader::new(counting(4)).on(&copy);
+    let refused = |loader: Loader, part: &str| {
+        let text = [part, "at least 1 is needed"];
+        says(&loader.build().unwrap_err(), ErrorKind::InvalidArgument, &text);
+    };
+    refused(loader().batch_size(0), "batch_size is 0");
+    refused(loader().prefetch(0), "prefetch is 0");
+    refused(loader().shuffle(1).shuffle_capacity(0), "shuffle_capacity is 0");
+    let error = loader().batch_size(usize::MAX).build().unwrap_err();
+    says(&error, ErrorKind::InvalidArgument, &["batch_size 18446744073709551615 of 2 features"]);
+    let error = Loader::new(counting(0)).on(&copy).build().unwrap_err();
+    says(&error, ErrorKind::Data, &["the dataset has 0 rows"]);
+    let limited = copy.device().stream().label("limited").max_in_flight(2).build().unwrap();
+    let text = ["stream \"limited\" has a limit of ops in flight", "give it a stream without max_in_flight"];
+    says(&loader().on(&limited).build().unwrap_err(), ErrorKind::InvalidArgument, &text);
+    let full = [(); 2].map(|()| block_on(limited.room()).unwrap());
+    says(&loader().on(&limited).build().unwrap_err(), ErrorKind::InvalidArgument, &text);
+    drop(full);
+    let error = InMemory::new(3, vec![0.0; 7], vec![0; 2]).unwrap_err();
+    says(&error, ErrorKind::Shape, &["2 labels", "7 numbers", "3 features"]);
+    let mut batches = loader().batch_size(32).drop_last(true).build().unwrap();
+    let error = block_on(batches.try_next()).unwrap_err();
+    says(&error, ErrorKind::Data, &["epoch 0 has no batch", "4 rows", "batch_size is 32"]);
+    // Though the next epoch is opened before it turns out.
+    let small = loader().batch_size(32).drop_last(true).shuffle(1);
+    let error = block_on(small.build().unwrap().epochs(0..2).try_next()).unwrap_err();
+    says(&error, ErrorKind::Data, &["epoch 0 has no batch", "4 rows", "batch_size is 32"]);
+}
+
+#[test]
+fn without_a_stream_it_makes_one_on_the_current_device() {
+    let runtime = runtime(2);
+    let device = runtime.device("cpu:1".parse().unwrap()).unwrap();
+    let mut batches = device.enter(|| Loader::new(counting(4)).build()).unwrap();
+    let batch = block_on(batches.try_next()).unwrap().unwrap();
+    assert_eq!(batch.x.device(), device);
+}
+
+#[test]
+fn batches_can_be_sent_to_another_task() {
+    fn is_send<T: Send + Unpin>(_: &T) {}
+    let (_runtime, _, [copy]) = streams(["copy"]);
+    let batches = Loader::new(counting(4)).on(&copy).build().unwrap();
+    is_send(&batches);
+    let got = tokio(2).block_on(async { tokio::spawn(labels(batches)).await.unwrap() });
+    assert_eq!(got.unwrap(), [[0, 1, 2, 3]]);
+}

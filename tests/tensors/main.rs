@@ -1,0 +1,11 @@
+//! Tensors and data: values, compared with PyTorch; loaders; the digits.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod csv;
+mod digits;
+mod loader;
+mod pytorch;
+mod same_bytes;
+mod tensors;
