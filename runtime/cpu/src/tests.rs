@@ -16,7 +16,7 @@ struct Rig {
     devices: Vec<(Arc<CpuDriver>, Arc<Health>)>,
 }
 
-struct Lane {
+struct TestStream {
     driver: Arc<CpuDriver>,
     handle: Arc<dyn DriverStream>,
     timeline: Arc<Timeline>,
@@ -45,20 +45,20 @@ impl Rig {
         Self::with(schedule, &[options, DeviceOptions::default()])
     }
 
-    fn lane_on(&self, device: usize, label: &str) -> Lane {
-        self.lane_with(device, StreamOptions { label: label.into(), ..StreamOptions::default() })
+    fn stream_on(&self, device: usize, label: &str) -> TestStream {
+        self.stream_with(device, StreamOptions { label: label.into(), ..StreamOptions::default() })
     }
 
-    fn lane_with(&self, device: usize, options: StreamOptions) -> Lane {
+    fn stream_with(&self, device: usize, options: StreamOptions) -> TestStream {
         let (driver, health) = &self.devices[device];
         let timeline = Arc::new(Timeline::new());
         health.watch(&timeline);
         let handle = driver.new_stream(&options, timeline.clone()).unwrap();
-        Lane { driver: driver.clone(), handle, timeline, next: AtomicU64::new(1) }
+        TestStream { driver: driver.clone(), handle, timeline, next: AtomicU64::new(1) }
     }
 
-    fn lane(&self, label: &str) -> Lane {
-        self.lane_on(0, label)
+    fn stream(&self, label: &str) -> TestStream {
+        self.stream_on(0, label)
     }
 
     fn health(&self, device: usize) -> &Health {
@@ -66,7 +66,7 @@ impl Rig {
     }
 }
 
-impl Lane {
+impl TestStream {
     fn submit_as(&self, op: &'static &'static str, command: Command, claims: Option<Box<[Claim]>>) -> Point {
         let ticket = self.next.fetch_add(1, Ordering::Relaxed);
         let work = Submission { ticket, site: Site::here(op), command, claims };
@@ -142,14 +142,14 @@ const BOTH: [Schedule; 2] = [Schedule::Threads, Schedule::Seeded(7)];
 fn ops_of_a_stream_run_in_order() {
     for schedule in BOTH {
         let rig = Rig::new(schedule);
-        let lane = rig.lane("a");
+        let stream = rig.stream("a");
         let seen = Arc::new(Mutex::new(Vec::new()));
         let mut last = None;
         for i in 0..1000 {
             let seen = seen.clone();
-            last = Some(lane.call(move || seen.lock().push(i)));
+            last = Some(stream.call(move || seen.lock().push(i)));
         }
-        assert!(lane.finish(&last.unwrap(), rig.health(0)));
+        assert!(stream.finish(&last.unwrap(), rig.health(0)));
         assert!(seen.lock().iter().copied().eq(0..1000));
     }
 }
@@ -158,7 +158,7 @@ fn ops_of_a_stream_run_in_order() {
 fn a_wait_holds_a_stream_until_another_has_got_there() {
     for schedule in BOTH {
         let rig = Rig::with(schedule, &[DeviceOptions::default(), DeviceOptions::default()]);
-        let (a, b) = (rig.lane("a"), rig.lane_on(1, "b"));
+        let (a, b) = (rig.stream("a"), rig.stream_on(1, "b"));
         let gate = gate();
         let value = Arc::new(AtomicU32::new(0));
         a.wait(&gate);
@@ -182,13 +182,13 @@ fn a_gate_opened_by_another_thread_wakes_a_sleeping_poller() {
     for schedule in BOTH {
         for _ in 0..200 {
             let rig = Rig::new(schedule);
-            let lane = rig.lane("a");
+            let stream = rig.stream("a");
             let gate = gate();
-            lane.wait(&gate);
-            let done = lane.call(|| {});
+            stream.wait(&gate);
+            let done = stream.call(|| {});
             std::thread::scope(|scope| {
                 scope.spawn(|| open(&gate));
-                assert!(lane.finish(&done, rig.health(0)));
+                assert!(stream.finish(&done, rig.health(0)));
             });
         }
     }
@@ -198,7 +198,7 @@ fn a_gate_opened_by_another_thread_wakes_a_sleeping_poller() {
 fn detached_work_submitted_later_wakes_a_poller_that_found_nothing() {
     for schedule in BOTH {
         let rig = Rig::new(schedule);
-        let (held, opener) = (rig.lane("held"), rig.lane("opener"));
+        let (held, opener) = (rig.stream("held"), rig.stream("opener"));
         let gate = gate();
         held.wait(&gate);
         let done = held.call(|| {});
@@ -213,13 +213,13 @@ fn detached_work_submitted_later_wakes_a_poller_that_found_nothing() {
 #[test]
 fn pollers_on_several_threads_share_the_turns() {
     let rig = Rig::new(Schedule::Seeded(3));
-    let lanes: Vec<_> = (0..4).map(|_| rig.lane("x")).collect();
+    let streams: Vec<_> = (0..4).map(|_| rig.stream("x")).collect();
     std::thread::scope(|scope| {
-        for lane in &lanes {
+        for stream in &streams {
             scope.spawn(|| {
                 for _ in 0..500 {
-                    let done = lane.call(|| {});
-                    assert!(lane.finish(&done, rig.health(0)));
+                    let done = stream.call(|| {});
+                    assert!(stream.finish(&done, rig.health(0)));
                 }
             });
         }
@@ -229,15 +229,15 @@ fn pollers_on_several_threads_share_the_turns() {
 #[test]
 fn every_ready_strand_is_counted_once() {
     let rig = Rig::new(Schedule::Threads);
-    let lane_of = |priority| rig.lane_with(0, StreamOptions { priority, ..StreamOptions::default() });
+    let lane_of = |priority| rig.stream_with(0, StreamOptions { priority, ..StreamOptions::default() });
     let priorities = [Priority::High, Priority::Normal, Priority::Low];
-    let lanes: Vec<_> = priorities.into_iter().cycle().take(12).map(lane_of).collect();
+    let streams: Vec<_> = priorities.into_iter().cycle().take(12).map(lane_of).collect();
     std::thread::scope(|scope| {
-        for lane in &lanes {
+        for stream in &streams {
             scope.spawn(|| {
                 for _ in 0..500 {
-                    let done = lane.call(|| {});
-                    assert!(lane.finish(&done, rig.health(0)));
+                    let done = stream.call(|| {});
+                    assert!(stream.finish(&done, rig.health(0)));
                 }
             });
         }
@@ -248,15 +248,15 @@ fn every_ready_strand_is_counted_once() {
 #[test]
 fn who_polls_is_told_how_the_workers_rest() {
     let rig = Rig::new(Schedule::Threads);
-    let lane = rig.lane("a");
+    let stream = rig.stream("a");
     let rest = || rig.backend.pool().expect("threads").rest();
-    let done = lane.call(|| {});
-    assert!(lane.finish(&done, rig.health(0)));
+    let done = stream.call(|| {});
+    assert!(stream.finish(&done, rig.health(0)));
     all_are_asleep(&rig);
     assert_eq!(rest(), Rest::Asleep);
     let (entered, is_in) = mpsc::channel();
     let (open, opened) = mpsc::channel::<()>();
-    let held = lane.call(move || {
+    let held = stream.call(move || {
         entered.send(()).unwrap();
         opened.recv().unwrap();
     });
@@ -265,28 +265,28 @@ fn who_polls_is_told_how_the_workers_rest() {
     is_in.recv().unwrap();
     assert_eq!(rest(), Rest::Awake);
     open.send(()).unwrap();
-    assert!(lane.finish(&held, rig.health(0)));
+    assert!(stream.finish(&held, rig.health(0)));
 }
 
 #[test]
 fn ten_thousand_streams_share_a_few_threads() {
     let rig = Rig::new(Schedule::Threads);
     let count = Arc::new(AtomicU32::new(0));
-    let lanes: Vec<_> = (0..10_000).map(|_| rig.lane("one of many")).collect();
+    let streams: Vec<_> = (0..10_000).map(|_| rig.stream("one of many")).collect();
     let gate = gate();
-    let points: Vec<_> = lanes
+    let points: Vec<_> = streams
         .iter()
-        .map(|lane| {
-            lane.wait(&gate);
+        .map(|stream| {
+            stream.wait(&gate);
             let count = count.clone();
-            lane.call(move || {
+            stream.call(move || {
                 count.fetch_add(1, Ordering::Relaxed);
             })
         })
         .collect();
     open(&gate);
-    for (lane, point) in lanes.iter().zip(&points) {
-        assert!(lane.finish(point, rig.health(0)));
+    for (stream, point) in streams.iter().zip(&points) {
+        assert!(stream.finish(point, rig.health(0)));
     }
     assert_eq!(count.load(Ordering::Relaxed), 10_000);
     let cores = std::thread::available_parallelism().unwrap().get();
@@ -301,7 +301,7 @@ fn an_idle_stream_is_small() {
 #[test]
 fn two_streams_that_park_on_each_other_lose_no_wake() {
     let rig = Rig::new(Schedule::Threads);
-    let (a, b) = (rig.lane("a"), rig.lane("b"));
+    let (a, b) = (rig.stream("a"), rig.stream("b"));
     let mut last = a.call(|| {});
     for _ in 0..5_000 {
         b.wait(&last);
@@ -315,43 +315,43 @@ fn two_streams_that_park_on_each_other_lose_no_wake() {
 #[test]
 fn a_gate_for_every_op_parks_and_wakes() {
     let rig = Rig::new(Schedule::Threads);
-    let lane = rig.lane("a");
+    let stream = rig.stream("a");
     let gate = Arc::new(Timeline::new());
     let mut last = None;
     for ticket in 1..=5_000 {
-        lane.wait(&Point { timeline: gate.clone(), ticket, event: None });
-        last = Some(lane.call(|| {}));
+        stream.wait(&Point { timeline: gate.clone(), ticket, event: None });
+        last = Some(stream.call(|| {}));
         gate.complete(ticket);
     }
-    assert!(lane.finish(&last.unwrap(), rig.health(0)));
+    assert!(stream.finish(&last.unwrap(), rig.health(0)));
 }
 
 #[test]
 fn work_submitted_before_the_handle_is_dropped_still_runs() {
     for schedule in BOTH {
         let rig = Rig::new(schedule);
-        let lane = rig.lane("a");
+        let stream = rig.stream("a");
         let gate = gate();
-        lane.wait(&gate);
-        let done = lane.call(|| {});
-        let Lane { driver, handle, timeline, next } = lane;
+        stream.wait(&gate);
+        let done = stream.call(|| {});
+        let TestStream { driver, handle, timeline, next } = stream;
         drop(handle);
         open(&gate);
-        let other = rig.lane("other");
-        let lane = Lane { driver, handle: other.handle, timeline, next };
-        assert!(lane.finish(&done, rig.health(0)));
+        let other = rig.stream("other");
+        let stream = TestStream { driver, handle: other.handle, timeline, next };
+        assert!(stream.finish(&done, rig.health(0)));
     }
 }
 
 fn interleaving(seed: u64) -> Vec<(Arc<str>, Ticket)> {
     let rig = Rig::new(Schedule::Seeded(seed));
-    let lanes: Vec<_> = ["a", "b", "c"].map(|label| rig.lane(label)).into();
+    let streams: Vec<_> = ["a", "b", "c"].map(|label| rig.stream(label)).into();
     let mut points = Vec::new();
     for _ in 0..5 {
-        points.extend(lanes.iter().map(|lane| lane.call(|| {})));
+        points.extend(streams.iter().map(|stream| stream.call(|| {})));
     }
     for point in &points {
-        assert!(lanes[0].finish(point, rig.health(0)));
+        assert!(streams[0].finish(point, rig.health(0)));
     }
     rig.backend.interleaving().into_iter().map(|step| (step.stream, step.ticket)).collect()
 }
@@ -371,10 +371,10 @@ fn a_seed_gives_one_interleaving_and_many_seeds_give_many() {
 #[test]
 fn a_host_function_that_takes_a_turn_is_turned_away() {
     let rig = Rig::new(Schedule::Seeded(0));
-    let lane = rig.lane("a");
-    let driver = lane.driver.clone();
-    let done = lane.call(move || assert!(!driver.turn()));
-    assert!(lane.finish(&done, rig.health(0)));
+    let stream = rig.stream("a");
+    let driver = stream.driver.clone();
+    let done = stream.call(move || assert!(!driver.turn()));
+    assert!(stream.finish(&done, rig.health(0)));
     assert!(rig.health(0).fault().is_none());
 }
 
@@ -382,7 +382,7 @@ fn a_host_function_that_takes_a_turn_is_turned_away() {
 fn a_panic_fails_its_device_drops_the_rest_and_spares_the_others() {
     for schedule in BOTH {
         let rig = Rig::with(schedule, &[DeviceOptions::default(), DeviceOptions::default()]);
-        let (bad, parked, healthy) = (rig.lane("bad"), rig.lane("parked"), rig.lane_on(1, "healthy"));
+        let (bad, parked, healthy) = (rig.stream("bad"), rig.stream("parked"), rig.stream_on(1, "healthy"));
         let never = gate();
         let owned = Arc::new(());
         let (first, second) = (owned.clone(), owned.clone());
@@ -425,7 +425,7 @@ fn until(done: impl Fn() -> bool) {
 fn a_healthy_device_that_waits_for_a_failed_one_fails_and_says_why() {
     for schedule in BOTH {
         let rig = Rig::with(schedule, &[DeviceOptions::default(), DeviceOptions::default()]);
-        let (bad, waiting) = (rig.lane("bad"), rig.lane_on(1, "waiting"));
+        let (bad, waiting) = (rig.stream("bad"), rig.stream_on(1, "waiting"));
         let start = gate();
         bad.wait(&start);
         let lost = bad.call(|| panic!("gone"));
@@ -446,13 +446,13 @@ fn a_healthy_device_that_waits_for_a_failed_one_fails_and_says_why() {
 fn a_dropped_stream_of_a_failed_device_is_not_taken_for_a_gate() {
     for schedule in BOTH {
         let rig = Rig::with(schedule, &[DeviceOptions::default(), DeviceOptions::default()]);
-        let bad = rig.lane("bad");
+        let bad = rig.stream("bad");
         let lost = bad.call(|| panic!("gone"));
         assert!(!bad.finish(&lost, rig.health(0)));
         let id = rig.devices[0].0.id();
         drop(bad);
         until(|| rig.backend.timelines.streams(Some(id)).is_empty());
-        let waiting = rig.lane_on(1, "waiting");
+        let waiting = rig.stream_on(1, "waiting");
         // Nothing more is put there: as soon as the wait is found to be in vain, that is refused.
         let wait = waiting.wait(&lost);
         assert!(!waiting.finish(&wait, rig.health(1)));
@@ -463,21 +463,21 @@ fn a_dropped_stream_of_a_failed_device_is_not_taken_for_a_gate() {
 fn fault_plans_hit_the_op_they_name() {
     for schedule in BOTH {
         let rig = Rig::planned(schedule, FaultPlan { fail_op: Some(3), panic_in_twin: None });
-        let lane = rig.lane("a");
-        lane.call(|| {});
-        lane.launch();
-        let third = lane.launch();
-        assert!(!lane.finish(&third, rig.health(0)));
-        assert_eq!(lane.timeline.completed(), 2);
+        let stream = rig.stream("a");
+        stream.call(|| {});
+        stream.launch();
+        let third = stream.launch();
+        assert!(!stream.finish(&third, rig.health(0)));
+        assert_eq!(stream.timeline.completed(), 2);
         let text = rig.health(0).fault().unwrap().to_string();
         assert!(text.starts_with("nothing failed on stream \"a\" at ticket 3"), "{text}");
 
         let rig = Rig::planned(schedule, FaultPlan { fail_op: None, panic_in_twin: Some(2) });
-        let lane = rig.lane("a");
-        lane.launch();
-        lane.call(|| {});
-        let second = lane.launch();
-        assert!(!lane.finish(&second, rig.health(0)));
+        let stream = rig.stream("a");
+        stream.launch();
+        stream.call(|| {});
+        let second = stream.launch();
+        assert!(!stream.finish(&second, rig.health(0)));
         let text = rig.health(0).fault().unwrap().to_string();
         assert!(text.contains("panicked: the fault plan"), "{text}");
     }
@@ -486,11 +486,11 @@ fn fault_plans_hit_the_op_they_name() {
 #[test]
 fn exclusive_claims_keep_ops_apart() {
     let rig = Rig::new(Schedule::Threads);
-    let lanes: Vec<_> = (0..4).map(|_| rig.lane("claims")).collect();
+    let streams: Vec<_> = (0..4).map(|_| rig.stream("claims")).collect();
     let inside = Arc::new(AtomicU32::new(0));
     let mut points = Vec::new();
     for _ in 0..500 {
-        for lane in &lanes {
+        for stream in &streams {
             let inside = inside.clone();
             let body = move || {
                 assert_eq!(inside.fetch_add(1, Ordering::AcqRel), 0, "two ops hold one exclusive range");
@@ -498,7 +498,7 @@ fn exclusive_claims_keep_ops_apart() {
                 inside.fetch_sub(1, Ordering::AcqRel);
             };
             let claim = Claim { range: ByteRange::contiguous(4096, 64), exclusive: true };
-            points.push(lane.submit_as(
+            points.push(stream.submit_as(
                 &"host_fn",
                 Command::Call(HostFn(Box::new(body))),
                 Some([claim].into()),
@@ -506,7 +506,7 @@ fn exclusive_claims_keep_ops_apart() {
         }
     }
     for point in &points {
-        assert!(lanes[0].finish(point, rig.health(0)));
+        assert!(streams[0].finish(point, rig.health(0)));
     }
 }
 
@@ -514,7 +514,7 @@ fn exclusive_claims_keep_ops_apart() {
 fn shutting_down_runs_what_can_run_and_reports_what_is_held_at_a_gate() {
     for schedule in BOTH {
         let rig = Rig::with(schedule, &[DeviceOptions::default(), DeviceOptions::default()]);
-        let (held, free, follower) = (rig.lane("held"), rig.lane("free"), rig.lane_on(1, "follower"));
+        let (held, free, follower) = (rig.stream("held"), rig.stream("free"), rig.stream_on(1, "follower"));
         let never = gate();
         held.wait(&never);
         let op = held.call(|| {});
@@ -559,7 +559,7 @@ fn shutting_down_runs_what_can_run_and_reports_what_is_held_at_a_gate() {
 #[test]
 fn a_function_that_waits_for_another_stream_does_not_keep_that_one_from_running() {
     let Some(rig) = two_workers() else { return };
-    let (a, b) = (rig.lane("a"), rig.lane("b"));
+    let (a, b) = (rig.stream("a"), rig.stream("b"));
     for round in 0..3000 {
         let (send, receive) = mpsc::channel();
         for _ in 0..round % 7 {
@@ -579,7 +579,7 @@ fn a_function_that_waits_for_another_stream_does_not_keep_that_one_from_running(
 #[test]
 fn a_waker_that_waits_for_another_stream_does_not_keep_that_one_from_running() {
     let Some(rig) = two_workers() else { return };
-    let (a, b) = (rig.lane("a"), rig.lane("b"));
+    let (a, b) = (rig.stream("a"), rig.stream("b"));
     for _ in 0..200 {
         let gate = gate();
         a.wait(&gate);
@@ -597,7 +597,7 @@ fn a_waker_that_waits_for_another_stream_does_not_keep_that_one_from_running() {
 fn a_dropped_function_that_waits_for_another_stream_does_not_keep_that_one_from_running() {
     for _ in 0..50 {
         let Some(rig) = two_workers() else { return };
-        let (a, b) = (rig.lane("a"), rig.lane_on(1, "b"));
+        let (a, b) = (rig.stream("a"), rig.stream_on(1, "b"));
         let (gate, (met, meets)) = (gate(), Meets::new());
         a.wait(&gate);
         a.call(move || drop(meets));
@@ -635,11 +635,11 @@ impl Meets {
 }
 
 impl Met {
-    /// Waits for it, and has `lane` answer.
-    fn meet(self, lane: &Lane) -> Point {
+    /// Waits for it, and has `stream` answer.
+    fn meet(self, stream: &TestStream) -> Point {
         let Met(heard, answer) = self;
         heard.recv().unwrap();
-        lane.call(move || answer.send(()).unwrap())
+        stream.call(move || answer.send(()).unwrap())
     }
 }
 
@@ -659,9 +659,9 @@ impl Wake for Meets {
 #[test]
 fn workers_leave_after_a_shutdown() {
     let rig = Rig::new(Schedule::Threads);
-    let lane = rig.lane("a");
-    let done = lane.call(|| {});
-    assert!(lane.finish(&done, rig.health(0)));
+    let stream = rig.stream("a");
+    let done = stream.call(|| {});
+    assert!(stream.finish(&done, rig.health(0)));
     rig.devices[0].0.shut_down();
     until(|| rig.backend.pool().unwrap().alive() == 0);
     assert!(rig.health(0).fault().is_none());
@@ -677,14 +677,14 @@ fn a_refused_host_function_is_dropped_by_another_thread() {
     }
     for schedule in BOTH {
         let rig = Rig::new(schedule);
-        let lane = rig.lane("a");
+        let stream = rig.stream("a");
         rig.devices[0].0.shut_down();
         let (tell, told) = mpsc::channel();
         let tells = Tells(tell);
         let command = Command::Call(HostFn(Box::new(move || drop(tells))));
         let work = Submission { ticket: 1, site: Site::here(&"call"), command, claims: None };
         // SAFETY: the command names no memory.
-        assert!(unsafe { lane.handle.submit(work) }.is_err());
+        assert!(unsafe { stream.handle.submit(work) }.is_err());
         // Its stream's lock is held here, and what it owns may take it.
         assert_ne!(told.recv().unwrap(), std::thread::current().id());
     }
@@ -694,12 +694,12 @@ fn a_refused_host_function_is_dropped_by_another_thread() {
 fn dropping_the_driver_and_every_handle_frees_the_backend() {
     for schedule in BOTH {
         let rig = Rig::new(schedule);
-        let lane = rig.lane("a");
+        let stream = rig.stream("a");
         let never = gate();
-        lane.wait(&never);
-        lane.call(|| {});
+        stream.wait(&never);
+        stream.call(|| {});
         let backend = Arc::downgrade(&rig.backend);
-        drop(lane);
+        drop(stream);
         drop(rig);
         drop(never);
         until(|| backend.strong_count() == 0);

@@ -23,9 +23,4 @@ impl AccessMode {
     pub const fn reads(self) -> bool {
         !matches!(self, AccessMode::Write)
     }
-
-    /// The word used in error messages: "wrote" or "read".
-    pub const fn past_tense(self) -> &'static str {
-        if self.writes() { "wrote" } else { "read" }
-    }
 }

@@ -21,12 +21,12 @@ pub(crate) struct Allocation {
     pub(crate) ptr: DevicePtr,
     pub(crate) len_bytes: usize,
     pub(crate) ledger: Ledger,
-    home: Home,
+    return_to: ReturnTo,
 }
 
 /// Where the memory goes in the end.
 #[derive(Debug)]
-enum Home {
+enum ReturnTo {
     /// Back to the device's allocator.
     Pool(BlockId),
     /// To its owner, who is dropped once the device has done with it.
@@ -49,7 +49,8 @@ impl Allocation {
         let place = Arc::new(MaybeUninit::<Self>::uninit());
         let inside = Arc::as_ptr(&place).cast_mut();
         let ledger = Ledger::new(used, grant.wait, len_bytes as u64, site);
-        let new = Allocation { device, ptr: grant.ptr, len_bytes, ledger, home: Home::Pool(grant.block) };
+        let new =
+            Allocation { device, ptr: grant.ptr, len_bytes, ledger, return_to: ReturnTo::Pool(grant.block) };
         // SAFETY: nobody else knows the place, and it is initialized by this. It was there before the value, so that this is made in
         // it: to make it first and move it, some 300 bytes, takes a tenth of an allocation's time.
         unsafe {
@@ -68,7 +69,13 @@ impl Allocation {
         site: Site,
     ) -> Self {
         let ledger = Ledger::new(used, None, len_bytes as u64, site);
-        Allocation { device, ptr: grant.ptr, len_bytes, ledger, home: Home::Graph(pool, grant.block) }
+        Allocation {
+            device,
+            ptr: grant.ptr,
+            len_bytes,
+            ledger,
+            return_to: ReturnTo::Graph(pool, grant.block),
+        }
     }
 
     /// Memory of somebody else's. `used`: the stream it was lent to and its last ticket.
@@ -81,23 +88,23 @@ impl Allocation {
         owner: Keep,
     ) -> Self {
         let ledger = Ledger::new(used, None, len_bytes as u64, site);
-        Allocation { device, ptr, len_bytes, ledger, home: Home::Owner(owner) }
+        Allocation { device, ptr, len_bytes, ledger, return_to: ReturnTo::Owner(owner) }
     }
 }
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        match &self.home {
-            Home::Pool(block) => {
+        match &self.return_to {
+            ReturnTo::Pool(block) => {
                 let uses = self.ledger.last_uses();
                 self.device.memory.free(*block, uses);
                 self.device.want_progress(uses);
             }
-            Home::Graph(pool, block) => {
+            ReturnTo::Graph(pool, block) => {
                 let (pool, block) = (pool.clone(), *block);
                 pool.free(self, block);
             }
-            Home::Owner(owner) => {
+            ReturnTo::Owner(owner) => {
                 for used in self.ledger.last_uses() {
                     if let Some(core) = self.device.runtime.stream(used.stream)
                         && !core.timeline.reached(used.ticket)
