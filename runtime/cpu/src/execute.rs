@@ -1,4 +1,4 @@
-//! What each command does to memory.
+//! Carries out each command of a stream, on the thread that calls it.
 //!
 //! Commands are carried out where they lie in the queue: they are large, and moving them would cost more than many do.
 

@@ -1,4 +1,4 @@
-//! The blocks of page-locked memory of one device.
+//! The pool of page-locked memory of one device: its blocks, and the most that it may hold.
 
 use super::{NOWHERE, Pinned, PinnedBytes};
 use crate::background;
