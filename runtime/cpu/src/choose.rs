@@ -1,4 +1,4 @@
-//! Which stream goes next, drawn from a seed.
+//! The rule by which a seed draws who goes next: which stream, or the tasks that wait for the device.
 //!
 //! The choice follows PCT (Burckhardt and others, "A Randomized Scheduler with Probabilistic Guarantees of Finding Bugs",
 //! ASPLOS 2010): every stream has a priority drawn from the seed, the highest goes first, and at a few random points the one

@@ -67,7 +67,7 @@ struct Rare {
 }
 
 /// The last use of the memory before it was allocated, if that had not finished. Each stream has to
-/// be after it before it touches the memory, see [`Ledger::new`].
+/// be after it before it touches the memory, see [`Ledger::begin`](super::Ledger::begin).
 #[derive(Debug)]
 struct Behind {
     used: Use,
@@ -118,22 +118,16 @@ impl MarkedBytes {
 }
 
 impl Book {
-    /// Begins a history, as [`Ledger::new`](super::Ledger::new) says.
-    #[inline(always)]
-    pub(crate) fn new(used: Use, behind: Option<Use>, len_bytes: u64, site: Site) -> Self {
-        let mut book = Book::default();
-        book.records.push(Record {
-            used,
-            range: ByteRange::contiguous(0, len_bytes),
-            did: Did::Allocate,
-            site,
-        });
-        book.uses.push(used);
+    /// Begins a history, as [`Ledger::begin`](super::Ledger::begin) says.
+    #[inline]
+    pub(crate) fn begin(&mut self, used: Use, behind: Option<Use>, len_bytes: u64, site: Site) {
+        let range = ByteRange::contiguous(0, len_bytes);
+        self.records.push(Record { used, range, did: Did::Allocate, site });
+        self.uses.push(used);
         if let Some(behind) = behind {
             let behind = Some(Behind { used: behind, allocated: used });
-            book.rare = Some(Box::new(Rare { marks: Vec::new(), behind }));
+            self.rare = Some(Box::new(Rare { marks: Vec::new(), behind }));
         }
-        book
     }
 
     #[inline]

@@ -36,17 +36,24 @@ pub(crate) type Page<'a> = MutexGuard<'a, Book>;
 
 impl Ledger {
     /// The history of memory that `site` allocated on a stream whose last ticket was `used`.
+    pub fn new(used: Use, len_bytes: u64, site: Site) -> Self {
+        let mut ledger = Ledger::unknown();
+        ledger.begin(used, None, len_bytes, site);
+        ledger
+    }
+
+    /// Notes the allocation in a ledger that knows nothing: as [`new`](Self::new), where it stands.
     ///
     /// `behind`: what the memory was used for before, if the stream is not after it. It is not the
     /// program's business, so it is in no verdict: whichever stream touches the memory first is
     /// made to wait for it.
-    #[inline(always)]
-    pub fn new(used: Use, behind: Option<Use>, len_bytes: u64, site: Site) -> Self {
-        let book = Book::new(used, behind, len_bytes, site);
-        Ledger { main: Mutex::new(book), shards: OnceLock::new() }
+    #[inline]
+    pub fn begin(&mut self, used: Use, behind: Option<Use>, len_bytes: u64, site: Site) {
+        self.main.get_mut().begin(used, behind, len_bytes, site);
     }
 
     /// The history of memory of which nothing is known.
+    #[inline]
     pub fn unknown() -> Self {
         Ledger { main: Mutex::new(Book::default()), shards: OnceLock::new() }
     }

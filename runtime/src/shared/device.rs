@@ -1,4 +1,4 @@
-//! What a device's streams, buffers and handles share.
+//! What a device's streams, buffers and handles share, and how streams without a label are numbered.
 
 use super::RuntimeShared;
 use super::stream::{ForeignTurns, Stream};
@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use warpline_driver::{Completion, DeviceId, Driver, DriverError, Error, ErrorKind, Health, Result};
+use warpline_driver::{Completion, DeviceId, Driver, DriverError, Error, ErrorKind, Health, Result, process};
 
 /// A device of a runtime. A cheap handle; all clones are the same device.
 #[derive(Clone)]
@@ -68,20 +68,18 @@ impl DeviceShared {
     /// Whether the device takes work.
     #[inline]
     pub(crate) fn ensure_open(&self) -> Result<()> {
-        if warpline_driver::process::is_forked() {
-            return Err(warpline_driver::process::forked());
-        }
-        if let Some(fault) = self.health.fault() {
-            return Err(fault.clone());
-        }
-        if self.runtime.is_shut_down() {
-            return Err(self.shut_down_error());
-        }
-        Ok(())
+        let is_open = !process::is_forked() && self.health.fault().is_none() && !self.runtime.is_shut_down();
+        if is_open { Ok(()) } else { Err(self.closed_error()) }
     }
 
     #[cold]
-    fn shut_down_error(&self) -> Error {
+    fn closed_error(&self) -> Error {
+        if process::is_forked() {
+            return process::forked();
+        }
+        if let Some(fault) = self.health.fault() {
+            return fault.clone();
+        }
         Error::new(
             ErrorKind::ShutDown,
             format!(
@@ -128,8 +126,8 @@ impl DeviceShared {
 
     /// What `f` gets from the pool, which may find out what has become of the device.
     pub(crate) fn with_pinned<T>(&self, f: impl FnOnce(&Arc<PinnedPool>) -> Result<T>) -> Result<T> {
-        if warpline_driver::process::is_forked() {
-            return Err(warpline_driver::process::forked());
+        if process::is_forked() {
+            return Err(process::forked());
         }
         f(&self.pinned).map_err(|error| match error.kind() {
             ErrorKind::Driver => self.ensure_open().err().unwrap_or(error),

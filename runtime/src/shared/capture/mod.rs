@@ -353,7 +353,7 @@ impl Capture {
             outside,
             site,
         ));
-        let ledger = Ledger::new(Use { stream: id, ticket: number }, None, len_bytes as u64, site);
+        let ledger = Ledger::new(Use { stream: id, ticket: number }, len_bytes as u64, site);
         if let Some(histories) = self.pool.histories.lock().as_mut() {
             histories.born(&allocation, ledger);
         }
