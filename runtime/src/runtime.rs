@@ -148,7 +148,7 @@ impl Runtime {
         self.inner.shared.mode
     }
 
-    /// Takes no more work, and resolves when what was enqueued is over.
+    /// Stops accepting work; resolves once all enqueued work has finished.
     ///
     /// # Errors
     /// `ShutDown` if some of it could never run, `Fault` if a device failed.

@@ -98,7 +98,7 @@ use warpline_driver::Result;
 /// ```
 #[cfg(feature = "cuda")]
 pub fn check_cuda(kernel: &'static Kernel) -> Result<()> {
-    kernel.check_compiled(warpline_cuda::compile_for_newest)
+    warpline_driver::internal::check_compiled(kernel, warpline_cuda::compile_for_newest)
 }
 
 /// Runs `pipeline` once for each seed, each time on `cpu:0` of a runtime of its own whose schedule the seed draws.

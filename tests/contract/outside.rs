@@ -1,7 +1,10 @@
 //! What only a device of an outside driver does: how it is added, and how it fails.
 
+use crate::support::software::in_child;
 use crate::support::{break_device, refusal, within_a_minute};
 use crate::with_outside_devices;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tracing_subscriber::layer::{Context, SubscriberExt};
 use warpline::prelude::*;
 use warpline::{ErrorKind, Result};
 use warpline_outside_driver::{BACKEND, ThreadDevice};
@@ -70,6 +73,48 @@ fn a_twin_that_panics_fails_its_device_and_what_waits_for_it() {
         assert!(error.to_string().contains("panicked: on purpose"), "{error}");
         assert_eq!(refusal(behind).kind(), ErrorKind::Fault);
         assert_eq!(refusal(stream.call(|| ())).kind(), ErrorKind::Fault);
+    });
+}
+
+/// Panics at the first op that starts on a stream's thread.
+struct PanicsOnce(AtomicBool);
+
+impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for PanicsOnce {
+    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+        let is_here = std::thread::current().name() == Some("panicking");
+        if is_here && event.metadata().target() == "warpline::op" && !self.0.swap(true, Ordering::Relaxed) {
+            panic!("a subscriber panics");
+        }
+    }
+}
+
+#[test]
+fn a_subscriber_that_panics_is_a_fault_of_the_device() {
+    in_child(&[], || {
+        let subscriber = tracing_subscriber::registry().with(PanicsOnce(AtomicBool::new(false)));
+        tracing::subscriber::set_global_default(subscriber).unwrap();
+        let runtime = runtime(1);
+        let device = runtime.device(THREAD_0).unwrap();
+        let stream = device.stream().label("panicking").build().unwrap();
+        assert_eq!(refusal(stream.call(|| ())).kind(), ErrorKind::Fault);
+    });
+}
+
+#[test]
+fn a_shutdown_ends_what_waits_on_another_device_as_well() {
+    within_a_minute(|| {
+        let runtime = runtime(2);
+        let [held, waits] = [0, 1].map(|ordinal| {
+            runtime.device(DeviceId::Other { backend: BACKEND, ordinal }).unwrap().new_stream().unwrap()
+        });
+        let gate = held.hold().unwrap();
+        let before = held.call(|| ());
+        waits.wait_stream(&held).queued().unwrap();
+        let behind = waits.call(|| ());
+        drop(runtime);
+        assert_eq!(refusal(before).kind(), ErrorKind::ShutDown);
+        assert_eq!(refusal(behind).kind(), ErrorKind::ShutDown);
+        drop(gate);
     });
 }
 

@@ -1,4 +1,4 @@
-//! CUDA devices, on the software CUDA driver: each test in a process of its own, whose driver may be made mean.
+//! CUDA devices, on the software CUDA driver: most tests in a process of their own, whose driver may be made mean.
 
 #[path = "../support/mod.rs"]
 mod support;

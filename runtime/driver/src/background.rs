@@ -51,7 +51,7 @@ impl Worker {
     }
 }
 
-/// What panics here belongs to others, who are told of it by what they do not get.
+/// A panicking job belongs to its submitter, which notices that the answer does not come.
 fn run_job(job: Job) {
     let Some(_inside) = crate::process::enter_driver() else {
         // Not even dropped: what it owns may call the driver.

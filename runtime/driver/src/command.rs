@@ -1,16 +1,14 @@
 //! What a stream is told to do.
 
-use super::{DevicePtr, Stamp};
+use crate::DevicePtr;
 use crate::device_id::DeviceId;
 use crate::kernel::{Arg, Args, Kernel, LaunchConfig, Param, ParamKind, Workspace};
+use crate::stamp::{DriverEvent, Stamp};
 use crate::timeline::{Ticket, Timeline};
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 use warpline_order::{ByteRange, Site};
-
-/// A driver's own mark on a stream.
-pub type DriverEvent = Arc<dyn Any + Send + Sync>;
 
 /// What a driver made of a [`Plan`](super::Plan).
 pub type DriverGraph = Arc<dyn Any + Send + Sync>;
@@ -24,12 +22,16 @@ pub struct Submission {
     pub site: Site,
     /// What to do.
     pub command: Command,
-    /// The bytes it touches, where the order check does not vouch for them (every mode but `deny`).
+    /// The bytes it touches, where the order check does not vouch for them: in every mode but `deny`.
+    /// Work whose claims overlap, one of them exclusive, may be submitted on two streams with no order
+    /// between them. A driver that runs twins must not run two such pieces at once, on whatever devices
+    /// of the backend: a twin has references to its bytes.
     pub claims: Option<Box<[Claim]>>,
 }
 
 impl Submission {
-    /// The newest ticket that is reached when it is over.
+    /// The ticket that the timeline has reached when this work has ended: its own, or for an
+    /// [`Edge`](Command::Edge) the one before, since the work behind the edge has the same ticket.
     #[inline]
     pub fn reaches(&self) -> Ticket {
         match self.command {
@@ -55,14 +57,15 @@ pub enum Command {
     Copy(Copy),
     /// Repeat a pattern.
     Fill(Fill),
-    /// Run a kernel.
+    /// Run a kernel. A driver that runs its twin marks the call with
+    /// [`reentry::calling`](crate::reentry::calling).
     Launch(Launch),
     /// Run all of a graph. The same one again runs after that.
     Graph(DriverGraph),
     /// Hold the stream until another timeline has got somewhere.
     Wait(Point),
-    /// Hold the work that comes next, whose ticket this has. It does not reach that ticket, and
-    /// where it is submitted, that work follows or its ticket goes to other work.
+    /// Hold the stream like `Wait`, as a part of the work that comes next, whose ticket this has. That
+    /// work follows, or another one with the same ticket if it is refused.
     Edge(Point),
     /// Nothing: a wait whose order holds already takes its ticket.
     Elided,
@@ -75,7 +78,8 @@ pub enum Command {
 }
 
 impl Command {
-    /// Drops what was not enqueued, which may own anything of its user's, where no stream's lock is held.
+    /// Drops work that [`submit`](crate::DriverStream::submit) refuses: on another thread, since a host
+    /// function may own handles of its user, and the caller holds the stream's lock.
     #[cold]
     pub fn drop_elsewhere(self) {
         if let Command::Call(function) = self {
@@ -202,7 +206,7 @@ impl Launch {
     }
 }
 
-/// A place on another timeline.
+/// A place on another timeline: of a stream of the same backend, or of a gate that the host opens.
 #[derive(Clone)]
 pub struct Point {
     /// Whose progress is waited for.
@@ -219,8 +223,9 @@ impl fmt::Debug for Point {
     }
 }
 
-/// A closure called once, in stream order, on a thread of the driver's choosing. A panic that comes
-/// out of it is a fault of the device: that of foreign work.
+/// A closure called once, in stream order, on a thread of the driver's choosing, which marks the call
+/// with [`reentry::calling`](crate::reentry::calling). Panics of `Stream::call` do not leave it. One that
+/// does is that of foreign work, and a fault of the device.
 pub struct HostFn(pub Box<dyn FnOnce() + Send>);
 
 impl fmt::Debug for HostFn {

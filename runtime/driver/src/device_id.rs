@@ -14,7 +14,8 @@ pub enum DeviceId {
     Cuda(u32),
     /// A device of a driver that is not part of Warpline.
     Other {
-        /// The name of its backend, which is in every error: `tpu` for `tpu:0`.
+        /// The name of its backend, which is in every error: `tpu` for `tpu:0`. No text is parsed as such
+        /// a device.
         backend: &'static str,
         /// Which of its devices.
         ordinal: u32,
@@ -30,8 +31,9 @@ impl DeviceId {
         }
     }
 
-    /// The name before the colon. Devices of one backend copy to each other, and use each other's
-    /// page-locked memory.
+    /// The name before the colon. Devices of one backend in a runtime copy to each other, wait for each
+    /// other's timelines, and use each other's page-locked memory: a driver that gives two devices the same
+    /// name supports that.
     pub const fn backend(self) -> &'static str {
         match self {
             DeviceId::Cpu(_) => "cpu",

@@ -178,7 +178,7 @@ pub fn leaves_a_mark(kind: ErrorKind) -> bool {
     }
 }
 
-/// What the crates of Warpline put into an error, and take out of it.
+/// Internals of an error, for the crates of Warpline.
 pub trait ErrorParts: Sized {
     /// The error of an op that is not ordered after these uses.
     fn with_conflicts(kind: ErrorKind, message: impl Into<String>, conflicts: Vec<Conflict>) -> Self;

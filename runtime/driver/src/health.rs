@@ -49,7 +49,8 @@ impl Health {
         }
     }
 
-    /// Adds a stream's timeline to those woken by a failure.
+    /// Adds a stream's timeline to those woken by a failure. The runtime does so for each stream; a
+    /// driver need not.
     pub fn watch(&self, timeline: &Arc<Timeline>) {
         let mut timelines = self.timelines.lock();
         if timelines.len() == timelines.capacity() {
@@ -57,6 +58,7 @@ impl Health {
         }
         timelines.push(Arc::downgrade(timeline));
     }
+
     /// How many timelines are kept, for figures.
     pub fn watched(&self) -> usize {
         self.timelines.lock().len()

@@ -84,7 +84,8 @@ pub struct StreamOptions {
     pub key: u64,
     /// The number of its runtime in this process, for traces.
     pub runtime: u64,
-    /// Somebody else's stream to work on, which lives for as long as this one.
+    /// A stream of other code to work on, which lives for as long as this one. A driver without raw
+    /// streams refuses it.
     pub borrowed: Option<RawHandle>,
 }
 

@@ -1,4 +1,4 @@
-//! Reports of panics in code that is not ours, which nobody can be given.
+//! Reports of panics in code that is not ours, where no caller can be given an error.
 
 /// A waker of a task did.
 pub fn waker_panicked() {

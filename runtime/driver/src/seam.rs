@@ -1,9 +1,10 @@
 //! What a backend implements: a device, and its streams.
 
-use crate::command::{DriverEvent, DriverGraph, HostFn, Submission};
+use crate::command::{DriverGraph, HostFn, Submission};
 use crate::kernel::{Kernel, LaunchConfig};
 use crate::plan::Plan;
 use crate::properties::{Completion, DeviceProperties, FreeMemory, RawHandle, StreamOptions};
+use crate::stamp::DriverEvent;
 use crate::timeline::{Ticket, Timeline};
 use crate::{DeviceId, DevicePtr};
 use std::any::Any;
@@ -60,8 +61,8 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
         timeline: Arc<Timeline>,
     ) -> Result<Arc<dyn DriverStream>, DriverError>;
 
-    /// `len_bytes` of device memory, aligned to 256 bytes at least. All zero where the host reads it in place, as on the CPU
-    /// device; else its contents are unspecified until they are written.
+    /// `len_bytes` of device memory, more than 0, aligned to 256 bytes at least. All zero if twins run on it, as on the CPU
+    /// device, since they read it as initialized memory; else its contents are unspecified until they are written.
     fn alloc(&self, len_bytes: usize) -> Result<DevicePtr, DriverError>;
 
     /// Gives memory back.
@@ -86,8 +87,8 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
         unsafe { self.free(ptr, len_bytes) };
     }
 
-    /// `len_bytes` of host memory that the device can copy to and from while the host goes on, aligned to 64 bytes, all
-    /// zero. May take milliseconds.
+    /// `len_bytes` of host memory that the device can copy to and from while the host continues, aligned to 64 bytes. All zero:
+    /// users read it as initialized memory. May take milliseconds.
     fn alloc_host(&self, len_bytes: usize) -> Result<*mut u8, DriverError>;
 
     /// Returns whether [`alloc_host`](Self::alloc_host) takes so long that nobody is to wait for
@@ -120,8 +121,7 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
         Ok(())
     }
 
-    /// Ends what [`register_host`](Self::register_host) began, and then drops `owner`, whose the memory is: perhaps on another
-    /// thread, or never if the driver does not let go of it.
+    /// Ends what [`register_host`](Self::register_host) began.
     ///
     /// # Safety
     /// It was registered with this driver, and no work that touches it is unfinished or will be submitted.
@@ -244,8 +244,10 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
         false
     }
 
-    /// Asks the driver to stop: work that can still run runs, work that waits for something that will not come (a gate)
-    /// is reported through [`Health::fail`](crate::Health::fail). Never blocks.
+    /// Asks the driver to stop. Work that can still run runs. A stream that waits for a place which is
+    /// not on a timeline of this backend waits for a gate that nobody will open: the device fails with
+    /// an error of kind [`ShutDown`](crate::ErrorKind::ShutDown), through
+    /// [`Health::fail`](crate::Health::fail). Never blocks.
     fn shut_down(&self);
 }
 
@@ -263,7 +265,8 @@ pub unsafe trait DriverStream: Send + Sync + fmt::Debug + 'static {
     /// says how to find out; a launch's arguments fit its kernel's parameters.
     unsafe fn submit(&self, work: Submission) -> Result<(), DriverError>;
 
-    /// Advances the timeline to `ticket` once everything submitted so far is done. Only for `Completion::Signalled`.
+    /// Advances the timeline to `ticket` once everything submitted so far is done. Called with `Completion::Signalled` alone; else
+    /// there is nothing to do.
     fn signal(&self, ticket: Ticket);
 
     /// Whether the calling thread may [`signal`](Self::signal): not from a host function that the driver itself is calling.

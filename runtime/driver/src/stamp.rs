@@ -1,10 +1,13 @@
-//! A time on a stream: when it got somewhere.
+//! Marks on a stream: a driver's own, and the time when the stream got somewhere.
 
-use super::DriverEvent;
-use std::sync::OnceLock;
+use std::any::Any;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-/// Where [`Command::Stamp`](super::Command::Stamp) leaves the time: as a time of the host's clock, or as a mark that the driver
+/// A driver's own mark on a stream.
+pub type DriverEvent = Arc<dyn Any + Send + Sync>;
+
+/// Where [`Command::Stamp`](crate::Command::Stamp) leaves the time: as a time of the host's clock, or as a mark that the driver
 /// compares with others.
 #[derive(Debug, Default)]
 pub struct Stamp {

@@ -4,6 +4,7 @@ mod pinned;
 
 use crate::generator::Generator;
 use crate::shared::{Device, Stream, StreamCore};
+use warpline_driver::internal::check_device_code;
 use warpline_driver::{DeviceId, DeviceProperties, Error, Result, reentry};
 
 use crate::buffer::Buffer;
@@ -182,7 +183,7 @@ impl Device {
     pub fn load(&self, kernels: impl IntoIterator<Item = &'static Kernel>) -> Result<()> {
         reentry::may_ask(&"load")?;
         kernels.into_iter().try_for_each(|kernel| {
-            kernel.check_device_code()?;
+            check_device_code(kernel)?;
             self.shared().driver.load(kernel).map_err(|error| self.shared().refused(&"load", &error))
         })
     }

@@ -81,8 +81,9 @@ impl Awaited {
         Awaited { core, place, is_of_call, registration: None, observes, panics, epoch, has_yielded: false }
     }
 
-    /// Has its end made known, unless it is over or never comes, and on a device that does not tell of it by itself has it looked
-    /// after, for who will poll later: what the stream waits for may die, and its end may have to be asked for.
+    /// Arranges for completion to be reported, unless the op has finished or failed. On a device that
+    /// does not report by itself, the reactor watches the stream for a later poll: the work that the
+    /// stream waits for may fail, and its completion may have to be queried.
     pub(super) fn ask(&mut self) {
         if !matches!(self.look(), Ok(false)) {
             return;

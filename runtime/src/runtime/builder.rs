@@ -69,11 +69,12 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Adds a device of a driver of your own: an implementation of [`Driver`](crate::driver::Driver),
-    /// whose id is a [`DeviceId::Other`].
+    /// Adds a device of a driver of your own: an implementation of [`Driver`] (`driver::Driver`), whose
+    /// id is a [`DeviceId::Other`]. [`Runtime::device`] with that id returns it.
     ///
-    /// [`build`](Self::build) calls `open`, once for each runtime, with the [`Health`] through which
-    /// the driver says that its device has failed.
+    /// [`build`](Self::build) calls `open`, once for each runtime, with the [`Health`] through which the
+    /// driver reports that its device has failed. The crate `warpline-driver` says what a driver has to
+    /// do, and is all that it needs.
     pub fn driver<D: Driver>(
         mut self,
         open: impl Fn(Arc<Health>) -> Result<D> + Send + Sync + 'static,
@@ -221,28 +222,30 @@ impl RuntimeBuilder {
             let options = DeviceOptions { fault_plan: Some(self.fault_plan), ..DeviceOptions::default() };
             device(cpu.device(ordinal, health.clone(), options), health)
         });
-        let mut devices: Vec<Arc<DeviceShared>> = cpus.collect();
+        let mut inner = Inner {
+            devices: cpus.collect(),
+            #[cfg(feature = "cuda")]
+            cuda: CudaDevices {
+                opened: Mutex::default(),
+                options: self.cuda,
+                memory: self.memory,
+                refuse_allocation: self.refuse_allocation,
+            },
+            shared: shared.clone(),
+            #[cfg(feature = "test-util")]
+            cpu: Some(cpu),
+        };
         for OpenDriver(open) in &self.drivers {
             let health = Arc::new(Health::default());
+            // On an error, the drop of `inner` shuts down the devices that were opened before.
             let driver = open(health.clone())?;
-            refuse_taken_id(driver.id(), &devices)?;
-            devices.push(device(driver, health));
+            if let Err(error) = refuse_taken_id(driver.id(), &inner.devices) {
+                driver.shut_down();
+                return Err(error);
+            }
+            inner.devices.push(device(driver, health));
         }
-        Ok(Runtime {
-            inner: Arc::new(Inner {
-                #[cfg(feature = "cuda")]
-                cuda: CudaDevices {
-                    opened: Mutex::default(),
-                    options: self.cuda,
-                    memory: self.memory,
-                    refuse_allocation: self.refuse_allocation,
-                },
-                shared,
-                devices,
-                #[cfg(feature = "test-util")]
-                cpu: Some(cpu),
-            }),
-        })
+        Ok(Runtime { inner: Arc::new(inner) })
     }
 }
 
@@ -251,6 +254,9 @@ fn refuse_taken_id(id: DeviceId, devices: &[Arc<DeviceShared>]) -> Result<()> {
     let why = match id {
         DeviceId::Other { backend: "cpu" | "cuda", .. } | DeviceId::Cpu(_) | DeviceId::Cuda(_) => {
             "the backend is one of warpline's own; use another name in DeviceId::Other"
+        }
+        DeviceId::Other { backend, .. } if backend.is_empty() || backend.contains([':', ' ']) => {
+            "the name of its backend is empty, or has a colon or a space in it; use a word"
         }
         _ if devices.iter().any(|device| device.id == id) => {
             "the runtime has a device of that id already; use another ordinal"

@@ -10,6 +10,7 @@ use std::ffi::c_void;
 use std::fmt;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
+use warpline_driver::internal::check_device_code;
 use warpline_driver::timeline::Ticket;
 use warpline_driver::{
     Command, DeviceId, Element, Error, ErrorKind, Fill, Launch, Priority, RawHandle, Result,
@@ -104,7 +105,7 @@ impl Stream {
     fn launch_call(&self, site: Site, call: &mut KernelCall<'_>, config: LaunchConfig) -> Pending<()> {
         let kernel = call.kernel;
         let refused = match &call.failed {
-            None => kernel.check_device_code().and_then(|()| config.check(kernel.name)).err(),
+            None => check_device_code(kernel).and_then(|()| config.check(kernel.name)).err(),
             Some(error) => Some(error.clone()),
         }
         .map(|error| self.core().refused_call(site, kernel.name, &error));
@@ -260,7 +261,7 @@ impl StreamBuilder {
                 ),
             ));
         }
-        if self.settings.borrowed.is_some() && !matches!(self.device.id(), DeviceId::Cuda(_)) {
+        if self.settings.borrowed.is_some() && matches!(self.device.id(), DeviceId::Cpu(_)) {
             return Err(Error::new(
                 crate::ErrorKind::Unsupported,
                 format!(

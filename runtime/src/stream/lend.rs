@@ -116,7 +116,7 @@ impl Stream {
         let site = Site::here(&"global");
         let core = self.core();
         core.may_ask(site)?;
-        if !matches!(core.device.id, DeviceId::Cuda(_)) {
+        if matches!(core.device.id, DeviceId::Cpu(_)) {
             let text = format!(
                 "{}: {} has no modules; pass a buffer to the kernel",
                 site.on(&core.label),

@@ -60,7 +60,8 @@ impl Stream {
         Pending::value(self.core(), place, ())
     }
 
-    /// Orders what is enqueued on this stream from now on after every use of this memory so far: for streams one cannot name.
+    /// Orders what is enqueued on this stream from now on after every use of this memory so far: for use without a
+    /// handle to those streams.
     ///
     /// # Ordering
     /// The edge is taken from where each of those streams stands now. A stream whose write was

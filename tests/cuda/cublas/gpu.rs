@@ -1,7 +1,7 @@
 //! Products by cuBLAS itself and by our device code, against the twin: what the stand-in cannot show. Each is to have a process of its
 //! own, as `--exact` gives it.
 //!
-//! `WARPLINE_CUBLAS=/path/to/libcublas.so.12 cargo test --test cuda_cublas -- --ignored`, or without the variable where the loader
+//! `WARPLINE_CUBLAS=/path/to/libcublas.so.12 cargo test --test cuda -- --ignored cublas::gpu`, or without the variable where the loader
 //! finds it.
 
 use crate::cublas::products::{close, tolerance};

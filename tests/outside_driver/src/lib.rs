@@ -39,8 +39,6 @@ struct Shared {
     stopping: AtomicBool,
     /// All streams that are not dropped. Nothing is called under the lock.
     streams: Mutex<Vec<Weak<ThreadStream>>>,
-    /// Held by work that the order check does not vouch for: two such pieces may touch the same bytes.
-    unchecked: Mutex<()>,
 }
 
 impl ThreadDevice {
@@ -51,7 +49,6 @@ impl ThreadDevice {
             health,
             stopping: AtomicBool::new(false),
             streams: Mutex::default(),
-            unchecked: Mutex::default(),
         }))
     }
 }
@@ -104,6 +101,9 @@ unsafe impl Driver for ThreadDevice {
         options: &StreamOptions,
         timeline: Arc<Timeline>,
     ) -> Result<Arc<dyn DriverStream>, DriverError> {
+        if options.borrowed.is_some() {
+            return Err(DriverError::Refused("the device has no raw streams; make one of its own".into()));
+        }
         let stream = ThreadStream::start(self.0.clone(), options, timeline)
             .map_err(|error| DriverError::Refused(format!("no thread for the stream: {error}")))?;
         self.0.streams.lock().expect("nobody panics under it").push(Arc::downgrade(&stream));

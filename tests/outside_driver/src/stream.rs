@@ -35,6 +35,10 @@ struct Runner {
     timeline: Arc<Timeline>,
 }
 
+/// Held by work that the order check does not vouch for. One for all devices, whose memory is the host's: two such pieces of
+/// work may touch the same bytes.
+static UNCHECKED: Mutex<()> = Mutex::new(());
+
 /// The timelines of all streams of this backend: one that waits for another timeline at the end waits for the host.
 static TIMELINES: Mutex<Vec<Weak<Timeline>>> = Mutex::new(Vec::new());
 
@@ -93,7 +97,10 @@ impl Runner {
             } else if catch_unwind(AssertUnwindSafe(|| drop(work))).is_err() {
                 report::drop_panicked();
             }
-            // What is queued behind comes here as well, and is dropped unrun.
+            // What is queued behind comes here as well, and is dropped unrun. A stream of another device that waits for this
+            // one finds the reason.
+            let fault = self.shared.health.fault().expect("it has failed").clone();
+            self.timeline.give_up(fault);
             self.timeline.abandon();
             self.timeline.wake_all();
         }
@@ -115,19 +122,19 @@ impl Runner {
             bytes,
         };
         let is_silent = matches!(work.command, Command::Edge(_) | Command::Elided);
-        if !is_silent {
-            op_events::op_started(ticket, &site, traced);
-        }
-        let unchecked = work.claims.is_some();
+        // A subscriber that hears of the op may panic as well.
         let ran = catch_unwind(AssertUnwindSafe(|| {
-            let _alone = unchecked.then(|| self.shared.unchecked.lock());
+            let _alone = work.claims.is_some().then(|| UNCHECKED.lock());
+            if !is_silent {
+                op_events::op_started(ticket, &site, traced);
+            }
             // SAFETY: `submit` was promised that all this is valid until the ticket is reached, and that nothing conflicts
             // with it, but for what is unchecked, which runs alone.
             unsafe { run(work.command) }
+            if !is_silent {
+                op_events::op_finished(ticket, &site, traced);
+            }
         }));
-        if !is_silent {
-            op_events::op_finished(ticket, &site, traced);
-        }
         match ran {
             Ok(()) => {
                 self.timeline.complete(reaches);
@@ -161,9 +168,6 @@ impl Runner {
     fn is_in_vain(&self, point: &Point, site: &Site) -> Option<Error> {
         if let Some(fault) = self.shared.health.fault().or(point.timeline.fault()) {
             return Some(fault.clone());
-        }
-        if point.timeline.is_abandoned() {
-            return Some(self.fault(site, "waits for a stream whose device has failed"));
         }
         let is_ours = || {
             let timelines = TIMELINES.lock().expect("nobody panics under it");

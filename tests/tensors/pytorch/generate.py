@@ -1,6 +1,6 @@
-"""What PyTorch says about each op, for tests/pytorch.rs.
+"""What PyTorch says about each op, for tests/tensors/pytorch/mod.rs.
 
-    pip install torch numpy && python tests/pytorch/generate.py
+    pip install torch numpy && python tests/tensors/pytorch/generate.py
 
 writes cases.json beside this file: one line a case, with the operands, the results, and, where sums are rounded, how
 far from each other two right answers may be. PyTorch runs on one thread, so that the file is the same

@@ -25,55 +25,55 @@ impl Compared {
     }
 }
 
-impl Kernel {
-    /// Compares the device code with the declaration, until it has agreed once.
-    ///
-    /// # Errors
-    /// [`InvalidArgument`](ErrorKind::InvalidArgument) where they differ.
-    #[inline]
-    pub fn check_device_code(&self) -> Result<()> {
-        if self.compared.0.load(Ordering::Relaxed) { Ok(()) } else { self.compare_device_code() }
-    }
+/// Compares the device code of a kernel with its declaration, until it has agreed once.
+///
+/// # Errors
+/// [`InvalidArgument`](ErrorKind::InvalidArgument) where they differ.
+#[inline]
+pub fn check_device_code(kernel: &Kernel) -> Result<()> {
+    if kernel.compared.0.load(Ordering::Relaxed) { Ok(()) } else { compare_device_code(kernel) }
+}
 
-    #[cold]
-    fn compare_device_code(&self) -> Result<()> {
-        let difference = match self.source {
-            Source::Ptx(texts) => texts.iter().find_map(|text| difference_in_ptx(self, text)),
-            Source::Cuda(text) => difference_in_cuda(self, text),
-            Source::Image(_) | Source::None => None,
-        };
-        match difference {
-            Some(why) => Err(Error::new(ErrorKind::InvalidArgument, format!("{}: {why}", self.name))),
-            None => {
-                self.compared.0.store(true, Ordering::Relaxed);
-                Ok(())
-            }
+#[cold]
+fn compare_device_code(kernel: &Kernel) -> Result<()> {
+    let difference = match kernel.source {
+        Source::Ptx(texts) => texts.iter().find_map(|text| difference_in_ptx(kernel, text)),
+        Source::Cuda(text) => difference_in_cuda(kernel, text),
+        Source::Image(_) | Source::None => None,
+    };
+    match difference {
+        Some(why) => Err(Error::new(ErrorKind::InvalidArgument, format!("{}: {why}", kernel.name))),
+        None => {
+            kernel.compared.0.store(true, Ordering::Relaxed);
+            Ok(())
         }
     }
 }
-impl Kernel {
-    /// Compares the device code with the declaration, after `compile` has made PTX of it if it is CUDA C++: of a kernel's name and
-    /// its text.
-    pub fn check_compiled(&self, compile: impl FnOnce(&str, &str) -> Result<String>) -> Result<()> {
-        let error = |kind, why: &str| Err(Error::new(kind, format!("{}: {why}", self.name)));
-        match self.source {
-            Source::Ptx(_) => self.compare_device_code(),
-            Source::Cuda(text) => {
-                // First, as it needs no compiler.
-                self.compare_device_code()?;
-                let ptx = compile(self.name, text)?;
-                match difference_in_ptx(self, &ptx) {
-                    Some(why) => error(ErrorKind::InvalidArgument, &why),
-                    None => Ok(()),
-                }
+
+/// Compares the device code with the declaration, after `compile` has made PTX of it if it is CUDA C++: of a kernel's name and
+/// its text.
+///
+/// # Errors
+/// `InvalidArgument` where they differ or there is no device code, `Unsupported` for an image, and those of `compile`.
+pub fn check_compiled(kernel: &Kernel, compile: impl FnOnce(&str, &str) -> Result<String>) -> Result<()> {
+    let error = |kind, why: &str| Err(Error::new(kind, format!("{}: {why}", kernel.name)));
+    match kernel.source {
+        Source::Ptx(_) => compare_device_code(kernel),
+        Source::Cuda(text) => {
+            // First, as it needs no compiler.
+            compare_device_code(kernel)?;
+            let ptx = compile(kernel.name, text)?;
+            match difference_in_ptx(kernel, &ptx) {
+                Some(why) => error(ErrorKind::InvalidArgument, &why),
+                None => Ok(()),
             }
-            Source::Image(_) => error(
-                ErrorKind::Unsupported,
-                "its device code is an image, which does not say what parameters it takes; give the kernel cuda or ptx",
-            ),
-            Source::None => {
-                error(ErrorKind::InvalidArgument, "it has no device code to check; give it cuda or ptx")
-            }
+        }
+        Source::Image(_) => error(
+            ErrorKind::Unsupported,
+            "its device code is an image, which does not say what parameters it takes; give the kernel cuda or ptx",
+        ),
+        Source::None => {
+            error(ErrorKind::InvalidArgument, "it has no device code to check; give it cuda or ptx")
         }
     }
 }

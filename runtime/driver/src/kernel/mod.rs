@@ -5,7 +5,7 @@
 
 mod config;
 mod cuda_text;
-mod device_code;
+pub(crate) mod device_code;
 mod library;
 mod ptx;
 

@@ -251,7 +251,9 @@ impl Timeline {
         let _ = self.fault.set(error);
     }
 
-    /// Why tickets that are not reached never will be.
+    /// Why tickets that are not reached never will be: what [`give_up`](Self::give_up) was given. A failure
+    /// of the whole device is its [`Health`](crate::Health)'s, and not here unless the driver gave the
+    /// timeline up as well.
     #[inline]
     pub fn fault(&self) -> Option<&Error> {
         self.fault.get()
@@ -433,7 +435,8 @@ impl Timeline {
         Released { keeps: Vec::new(), wakers: wakers.into_values().collect() }.run();
     }
 
-    /// Lets go of everything kept: the owner of the stream's progress says that nothing of it will run any more.
+    /// Releases everything kept: the owner of the stream's progress says that nothing of it will run any more. Wakes no
+    /// waiter: [`wake_all`](Self::wake_all) does.
     pub fn abandon(&self) {
         let mut waiting = self.waiting.lock();
         waiting.abandoned = true;

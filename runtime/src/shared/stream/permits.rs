@@ -15,7 +15,7 @@ struct Installed;
 
 impl Drop for Installed {
     fn drop(&mut self) {
-        // Outside the borrow: a permit that comes back wakes who waits for one.
+        // Outside the borrow: a permit that is returned wakes the task that waits for one.
         drop(PERMITS.with_borrow_mut(Vec::pop));
     }
 }
@@ -27,7 +27,7 @@ pub(crate) fn with_permit<R>(stream: StreamId, permit: OwnedSemaphorePermit, f: 
     f()
 }
 
-/// The innermost permit for that stream, if nobody has taken it.
+/// Takes the innermost permit for that stream, if it has not been taken.
 pub(super) fn take_permit(stream: StreamId) -> Option<OwnedSemaphorePermit> {
     PERMITS.with_borrow_mut(|permits| {
         permits.iter_mut().rev().find_map(|(id, permit)| if *id == stream { permit.take() } else { None })

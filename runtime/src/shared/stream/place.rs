@@ -71,7 +71,7 @@ impl StreamCore {
         self.snapshot_at(&mut self.state.lock(), implied)
     }
 
-    /// The same for who may also await it.
+    /// Like [`snapshot`](Self::snapshot), for callers that may also await the result.
     pub(crate) fn snapshot_to_await(
         &self,
         implied: impl FnOnce(Use) -> bool,
