@@ -100,4 +100,5 @@ pub use warpline_order::{AccessMode, ByteRange, Conflict, Site, StreamId, Ticket
 pub mod internal {
     pub use crate::error::{ErrorParts, Given, Unseen, leaves_a_mark};
     pub use crate::kernel::device_code::{check_compiled, check_device_code};
+    pub use crate::plan::{append_plan, work_of};
 }

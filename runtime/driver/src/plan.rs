@@ -63,29 +63,27 @@ pub enum Work {
     },
 }
 
-impl Work {
-    /// The work of a command, or why it cannot be part of a graph.
-    pub fn of(command: Command) -> Result<Self, &'static str> {
-        match command {
-            Command::Copy(Copy { kind: CopyKind::DeviceToHost, .. }) => {
-                Err("the host would not see what each launch brings; read after a launch")
-            }
-            Command::Copy(Copy { kind: CopyKind::Peer { .. }, .. }) => Err(OF_ONE_DEVICE),
-            Command::Copy(copy) => Ok(Work::Copy(copy)),
-            Command::Fill(fill) => Ok(Work::Fill(fill)),
-            Command::Launch(launch) => Ok(Work::Launch(launch)),
-            Command::Graph(_) => Err("its steps are not known; launch it after this one"),
-            Command::Call(_) => Err(
-                "a host function is called once, and a graph runs again and again; call it after a launch",
-            ),
-            Command::Stamp(_) => {
-                Err("an event has one time, and a graph runs again and again; time its launches")
-            }
-            Command::Wait(_) | Command::Edge(_) | Command::Elided => {
-                Err("it waits for what is not in the graph; wait before a launch")
-            }
-            Command::Foreign => Err("nobody knows what foreign work enqueues; do it between launches"),
+/// The work of a command, or why it cannot be part of a graph.
+pub fn work_of(command: Command) -> Result<Work, &'static str> {
+    match command {
+        Command::Copy(Copy { kind: CopyKind::DeviceToHost, .. }) => {
+            Err("the host would not see what each launch brings; read after a launch")
         }
+        Command::Copy(Copy { kind: CopyKind::Peer { .. }, .. }) => Err(OF_ONE_DEVICE),
+        Command::Copy(copy) => Ok(Work::Copy(copy)),
+        Command::Fill(fill) => Ok(Work::Fill(fill)),
+        Command::Launch(launch) => Ok(Work::Launch(launch)),
+        Command::Graph(_) => Err("its steps are not known; launch it after this one"),
+        Command::Call(_) => {
+            Err("a host function is called once, and a graph runs again and again; call it after a launch")
+        }
+        Command::Stamp(_) => {
+            Err("an event has one time, and a graph runs again and again; time its launches")
+        }
+        Command::Wait(_) | Command::Edge(_) | Command::Elided => {
+            Err("it waits for what is not in the graph; wait before a launch")
+        }
+        Command::Foreign => Err("nobody knows what foreign work enqueues; do it between launches"),
     }
 }
 
@@ -99,45 +97,45 @@ impl Step {
     }
 }
 
-impl Plan {
-    /// Puts the steps of `other` at the end of a stream, given with the number of its last step: those of its first stream there, those
-    /// of its others on `sides` of the same priority, streams with their last steps, all of which come before that end. There may
-    /// become more of them.
-    pub fn append(&mut self, other: &Plan, end: (usize, u64), sides: &mut Vec<(usize, u64)>) {
-        // For each of its others, which of the sides it is: of those of its priority the next that none has.
-        let mut side_of = Vec::new();
-        let mut looked_at = [0; Priority::High as usize + 1];
-        for &PlanStream { priority, .. } in other.streams.iter().skip(1) {
-            let looked_at = &mut looked_at[priority as usize];
-            let fits = |at: &usize| self.streams[sides[*at].0].priority == priority;
-            let at = (*looked_at..sides.len()).find(fits).unwrap_or_else(|| {
-                sides.push((self.streams.len(), 0));
-                self.streams.push(PlanStream { priority, workspace: None });
-                sides.len() - 1
-            });
-            *looked_at = at + 1;
-            side_of.push(at);
-        }
-        let sides_before = side_of.iter().map(|&at| sides[at]);
-        let before: Vec<(usize, u64)> = std::iter::once(end).chain(sides_before).collect();
-        let stream = |inner: usize| before[inner].0;
-        // Of a side, what is numbered 0 is where the graph began.
-        let shifted = |inner: usize, of: u64| before[inner].1 + of;
-        for step in &other.steps {
-            let work = match step.work {
-                Work::Wait { stream: inner, number: of } => {
-                    Work::Wait { stream: stream(inner), number: shifted(inner, of) }
-                }
-                ref work => work.clone(),
-            };
-            let number = shifted(step.stream, step.number);
-            if step.stream > 0 {
-                sides[side_of[step.stream - 1]].1 = number;
-            }
-            self.steps.push(Step { stream: stream(step.stream), number, site: step.site, work });
-        }
+/// Puts the steps of `other` at the end of a stream, given with the number of its last step: those of its first stream there, those
+/// of its others on `sides` of the same priority, streams with their last steps, all of which come before that end. There may
+/// become more of them.
+pub fn append_plan(plan: &mut Plan, other: &Plan, end: (usize, u64), sides: &mut Vec<(usize, u64)>) {
+    // For each of its others, which of the sides it is: of those of its priority the next that none has.
+    let mut side_of = Vec::new();
+    let mut looked_at = [0; Priority::High as usize + 1];
+    for &PlanStream { priority, .. } in other.streams.iter().skip(1) {
+        let looked_at = &mut looked_at[priority as usize];
+        let fits = |at: &usize| plan.streams[sides[*at].0].priority == priority;
+        let at = (*looked_at..sides.len()).find(fits).unwrap_or_else(|| {
+            sides.push((plan.streams.len(), 0));
+            plan.streams.push(PlanStream { priority, workspace: None });
+            sides.len() - 1
+        });
+        *looked_at = at + 1;
+        side_of.push(at);
     }
+    let sides_before = side_of.iter().map(|&at| sides[at]);
+    let before: Vec<(usize, u64)> = std::iter::once(end).chain(sides_before).collect();
+    let stream = |inner: usize| before[inner].0;
+    // Of a side, what is numbered 0 is where the graph began.
+    let shifted = |inner: usize, of: u64| before[inner].1 + of;
+    for step in &other.steps {
+        let work = match step.work {
+            Work::Wait { stream: inner, number: of } => {
+                Work::Wait { stream: stream(inner), number: shifted(inner, of) }
+            }
+            ref work => work.clone(),
+        };
+        let number = shifted(step.stream, step.number);
+        if step.stream > 0 {
+            sides[side_of[step.stream - 1]].1 = number;
+        }
+        plan.steps.push(Step { stream: stream(step.stream), number, site: step.site, work });
+    }
+}
 
+impl Plan {
     /// The steps that run something, as indices, in an order that respects the waits: `choose` picks one of the streams, given by
     /// number in ascending order, that could go on.
     pub fn order(&self, mut choose: impl FnMut(&[usize]) -> usize) -> Vec<usize> {
@@ -312,7 +310,7 @@ mod tests {
         // One that forks at its beginning and is joined.
         let inner = plan(2, &[(1, Some(0)), (1, None), (0, None), (0, Some(1))]);
         let mut sides = Vec::new();
-        outer.append(&inner, (1, 2), &mut sides);
+        append_plan(&mut outer, &inner, (1, 2), &mut sides);
         assert_eq!((outer.streams.len(), &sides[..]), (3, &[(2, 2)][..]));
         let shown: Vec<_> = outer.steps[3..]
             .iter()
@@ -323,12 +321,12 @@ mod tests {
             .collect();
         assert_eq!(shown, [(2, 1, Some((1, 2))), (2, 2, None), (1, 3, None), (1, 4, Some((2, 2)))]);
         // Once more, on the same streams.
-        outer.append(&inner, (1, 4), &mut sides);
+        append_plan(&mut outer, &inner, (1, 4), &mut sides);
         assert_eq!((outer.streams.len(), &sides[..]), (3, &[(2, 4)][..]));
         // Another priority has streams of its own.
         let mut urgent = plan(2, &[(1, Some(0)), (1, None), (0, Some(1))]);
         urgent.streams[1].priority = Priority::High;
-        outer.append(&urgent, (1, 6), &mut sides);
+        append_plan(&mut outer, &urgent, (1, 6), &mut sides);
         let priorities: Vec<Priority> = outer.streams.iter().map(|stream| stream.priority).collect();
         let normal = Priority::Normal;
         assert_eq!(

@@ -37,7 +37,7 @@ use recording::{Member, Recording};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::thread::ThreadId;
-use warpline_driver::internal::ErrorParts;
+use warpline_driver::internal::{ErrorParts, append_plan, work_of};
 use warpline_driver::kernel::Workspace;
 use warpline_driver::timeline::{Keep, Ticket};
 use warpline_driver::{Claim, Command, Error, ErrorKind, Plan, PlanStream, Result, Step, Work};
@@ -268,7 +268,7 @@ impl Capture {
         }
         let work = match op.plan {
             Some(graph) => What::Steps(graph),
-            None => What::One(Work::of(command(0)).map_err(|why| captured(op.site, core, why))?),
+            None => What::One(work_of(command(0)).map_err(|why| captured(op.site, core, why))?),
         };
         let mut recording = self.recording.lock();
         let at = recording.find(core).expect("a captured stream is a member of its capture");
@@ -312,7 +312,7 @@ impl Capture {
             What::One(work) => recording.plan.steps.push(Step { stream, number, site: op.site, work }),
             What::Steps(graph) => {
                 let mut sides = std::mem::take(&mut recording.members[at].sides);
-                recording.plan.append(graph, (stream, before), &mut sides);
+                append_plan(&mut recording.plan, graph, (stream, before), &mut sides);
                 recording.members[at].sides = sides;
             }
         }
