@@ -1,6 +1,8 @@
-//! y ← y + x, in place. Sums into another buffer are in `elementwise.rs`.
+//! The in-place sum of two vectors, y ← y + x.
 //!
-//! Reads 8 bytes and writes 4 bytes an element; reads 4 where `x` is `y`.
+//! Sums into another buffer are in `elementwise.rs`.
+//!
+//! Reads 8 bytes and writes 4 bytes per element. Reads 4 bytes per element if `x` is `y`.
 
 use std::cell::Cell;
 
@@ -8,7 +10,7 @@ const SM_60: &str = include_str!("../ptx/sm_60/add.ptx");
 const SM_70: &str = include_str!("../ptx/sm_70/add.ptx");
 
 warpline_runtime::kernel! {
-    /// y ← y + x, element by element. `x` may be `y` itself, which doubles it.
+    /// Computes y ← y + x, element by element. `x` may be `y` itself, which doubles it.
     pub in_place unsafe fn add_(n: u64, y: &mut [f32], x: &[f32])
     where n <= x.len() as u64 && n <= y.len() as u64
     {
@@ -21,7 +23,7 @@ warpline_runtime::kernel! {
 fn add_cells(n: u64, y: &[Cell<f32>], x: &[Cell<f32>]) {
     let (y, x) = (&y[..n as usize], &x[..n as usize]);
     if std::ptr::eq(y, x) {
-        // Apart from the loop below, which is vectorised only for memory that does not overlap.
+        // Separate from the loop below, which is vectorised only for memory that does not overlap.
         y.iter().for_each(|y| y.set(y.get() + y.get()));
     } else {
         y.iter().zip(x).for_each(|(y, x)| y.set(y.get() + x.get()));

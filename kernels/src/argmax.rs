@@ -1,10 +1,13 @@
-//! Where the largest element of each row is.
+//! The index of the largest element of each row of a matrix.
 //!
-//! Reads 4 bytes an element and writes 8 bytes a row.
+//! Reads 4 bytes per element and writes 8 bytes per row.
 
 warpline_runtime::kernel! {
-    /// indices\[r\] ← the first column that holds the largest element of row `r` of the row-major `rows` × `cols` matrix `x`; the
-    /// first NaN counts as larger than everything. 0 if there are no columns.
+    /// Finds the largest element of each row: indices\[r\] ← the first column that holds the
+    /// largest element of row `r`.
+    ///
+    /// `x` is a row-major `rows` × `cols` matrix. The first NaN counts as larger than everything.
+    /// The index is 0 if there are no columns.
     pub unsafe fn argmax(rows: u64, cols: u64, x: &[f32], write indices: &mut [i64])
     where rows.saturating_mul(cols) == x.len() as u64 && rows == indices.len() as u64
     {

@@ -1,11 +1,12 @@
-//! y ← a·x + y, as `SAXPY` of the BLAS (level 1).
+//! A scaled vector addition, y ← a·x + y, like `SAXPY` of the BLAS (level 1).
 //!
-//! Reads 8 bytes and writes 4 bytes an element. The product is rounded before the sum.
+//! Reads 8 bytes and writes 4 bytes per element. The product is rounded before the sum.
 
 warpline_runtime::kernel! {
-    /// y ← a·x + y, for `n` elements.
+    /// Computes y ← a·x + y for `n` elements.
     ///
-    /// The product is rounded before the sum; NaN and infinities go where IEEE 754 takes them, also with `a` = 0.
+    /// The product is rounded before the sum. NaN and infinities propagate as in IEEE 754, also if
+    /// `a` is 0.
     pub unsafe fn axpy(n: u64, a: f32, x: &[f32], y: &mut [f32])
     where n <= x.len() as u64 && n <= y.len() as u64
     {

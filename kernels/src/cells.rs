@@ -1,11 +1,11 @@
-//! Element by element over cells, for twins whose result may be one of their operands.
+//! Elementwise loops over slices of cells, for twins whose result may be one of their operands.
 //!
-//! Where two slices are the same memory, the loop goes over one of them: a loop over both is vectorised only for memory that
-//! does not overlap.
+//! If two slices are the same memory, the loop runs over one of them. A loop over both is
+//! vectorised only for memory that does not overlap.
 
 use std::cell::Cell;
 
-/// y ← f(x), of equal length. `y` may be `x`.
+/// Computes y ← f(x) for slices of equal length. `y` may be `x`.
 #[inline]
 pub(crate) fn map<T: Copy>(x: &[Cell<T>], y: &[Cell<T>], f: impl Fn(T) -> T) {
     if std::ptr::eq(x, y) {
@@ -15,8 +15,10 @@ pub(crate) fn map<T: Copy>(x: &[Cell<T>], y: &[Cell<T>], f: impl Fn(T) -> T) {
     }
 }
 
-/// z\[i\] ← f(x\[i\], y\[i mod y.len()\]): `y` is repeated along `x`, whose length is a multiple of that of `y`. `z` is as long as
-/// `x`; it may be `x`, or `y` where that is as long.
+/// Computes z\[i\] ← f(x\[i\], y\[i mod y.len()\]), which repeats `y` along `x`.
+///
+/// The length of `x` is a multiple of the length of `y`. `z` is as long as `x`. `z` may be `x`, or
+/// `y` if `y` is as long.
 #[inline]
 pub(crate) fn zip<T: Copy>(x: &[Cell<T>], y: &[Cell<T>], z: &[Cell<T>], f: impl Fn(T, T) -> T) {
     match y {

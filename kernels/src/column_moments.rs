@@ -1,19 +1,22 @@
-//! Running mean and squared deviations of each column, batch by batch.
+//! The running mean and squared deviations of each matrix column, updated batch by batch.
 //!
-//! Reads 8 bytes an element (two passes) and moves 32 bytes a column.
+//! Reads 8 bytes per element (two passes) and moves 32 bytes per column.
 //!
-//! With n values of mean m and M = Σ(x − m)² seen before, and a batch of k values with mean m′ and M′:
-//! δ = m′ − m, m ← m + δ·k/(n + k), M ← M + M′ + δ²·n·k/(n + k).
-//! Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", Stanford
-//! STAN-CS-79-773, 1979. Unlike Σx² − n·m², this loses no digits where the mean is large beside the deviation.
+//! Let n values with mean m and M = Σ(x − m)² be merged already, and let the batch have k values
+//! with mean m′ and M′. Then δ = m′ − m, m ← m + δ·k/(n + k), M ← M + M′ + δ²·n·k/(n + k). Source:
+//! Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample
+//! Variances", Stanford STAN-CS-79-773, 1979. Unlike Σx² − n·m², this loses no digits if the mean
+//! is large compared with the deviation.
 
 use crate::columns::{TILE, accumulate};
 
 warpline_runtime::kernel! {
-    /// Merges a batch into the moments of each column: `means` and `squares`, the sums of squared deviations from the mean.
+    /// Merges a batch into the moments of each column.
     ///
-    /// `x` is row-major, `rows` × `cols`; `seen` counts the rows merged before, and with 0 what stands in `means` and
-    /// `squares` is overwritten. The batch's moments are computed in f64 in two passes, in row order.
+    /// `means` holds the means, and `squares` the sums of squared deviations from the mean. `x` is
+    /// row-major, `rows` × `cols`. `seen` counts the rows merged before. If `seen` is 0, the
+    /// contents of `means` and `squares` are overwritten. The batch's moments are computed in f64
+    /// in two passes, in row order.
     pub unsafe fn column_moments(
         rows: u32, cols: u32, seen: u64, x: &[f32], means: &mut [f64], squares: &mut [f64]
     )
@@ -46,8 +49,8 @@ fn merge(rows: usize, seen: u64, x: &[f32], means: &mut [f64], squares: &mut [f6
         let width = means.len();
         accumulate(x, cols, tile * TILE, &mut batch_means[..width], |_, x| x);
         batch_means.iter_mut().for_each(|sum| *sum /= count);
-        // `deviations` gets what the rounding of the mean left over; its square over n is taken off below (the "corrected
-        // two-pass algorithm" of the same report).
+        // `deviations` collects what the rounding of the mean leaves over. Its square divided by n
+        // is subtracted below (the "corrected two-pass algorithm" of the same report).
         accumulate(x, cols, tile * TILE, &mut batch_squares[..width], |i, x| {
             let deviation = x - batch_means[i];
             deviations[i] += deviation;

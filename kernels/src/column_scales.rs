@@ -1,14 +1,17 @@
-//! Means and standard deviations in f32, from accumulated moments.
+//! The mean and standard deviation of each column in f32, computed from accumulated moments.
 //!
-//! Reads 16 bytes and writes 8 bytes a column.
+//! Reads 16 bytes and writes 8 bytes per column.
 
 warpline_runtime::kernel! {
-    /// mean\[c\] ← means\[c\] and deviation\[c\] ← √(squares\[c\] / seen), rounded to f32, from what
-    /// [`column_moments`](crate::column_moments()) accumulated over `seen` rows; for [`standardize`](crate::standardize()).
+    /// Computes mean\[c\] ← means\[c\] and deviation\[c\] ← √(squares\[c\] / seen), rounded to f32.
     ///
-    /// The deviation is the population's (divided by n). That of a constant column, 0, becomes 1, so that standardizing it
-    /// gives 0 (as scikit-learn's `StandardScaler`); so does that of columns without rows. `mean` and `deviation` have `cols`
-    /// elements.
+    /// [`column_moments`](crate::column_moments()) accumulated the moments over `seen` rows.
+    /// [`standardize`](crate::standardize()) takes the results.
+    ///
+    /// The deviation is the population's (divided by n). A deviation of 0, that of a constant
+    /// column, becomes 1, so that standardizing the column gives 0 (as in scikit-learn's
+    /// `StandardScaler`). The deviation of columns without rows is also 1. `mean` and `deviation`
+    /// have `cols` elements.
     pub unsafe fn column_scales(
         cols: u32, seen: u64, means: &[f64], squares: &[f64], write mean: &mut [f32], write deviation: &mut [f32]
     )

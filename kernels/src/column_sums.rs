@@ -1,13 +1,13 @@
 //! The sum of each column of a matrix.
 //!
-//! Reads 4 bytes an element and writes 4 bytes a column.
+//! Reads 4 bytes per element and writes 4 bytes per column.
 
 use crate::columns::{TILE, accumulate};
 
 warpline_runtime::kernel! {
-    /// sums\[c\] ← the sum of column `c` of the row-major `rows` × `cols` matrix `x`. `sums` has `cols` elements.
+    /// Computes sums\[c\] ← the sum of column `c` of the row-major `rows` × `cols` matrix `x`.
     ///
-    /// Added up in f64, in row order, and rounded once.
+    /// Each sum is accumulated in f64, in row order, and rounded once. `sums` has `cols` elements.
     pub unsafe fn column_sums(rows: u32, cols: u32, x: &[f32], write sums: &mut [f32])
     where u64::from(rows) * u64::from(cols) <= x.len() as u64 && cols as usize == sums.len()
     {

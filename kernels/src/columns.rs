@@ -1,6 +1,7 @@
-//! Walks the columns of a row-major matrix, a tile of neighbours at a time.
+//! Walks the columns of a row-major matrix, one tile of neighbouring columns at a time.
 
-/// Columns a tile: two cache lines of f32, and accumulators in f64 that stay in registers or the first-level cache.
+/// Columns per tile: two cache lines of f32, with f64 accumulators that stay in registers or the L1
+/// cache.
 pub(crate) const TILE: usize = 32;
 
 /// Adds `term(column in the tile, value)` to the tile's accumulators for each value, row after row.

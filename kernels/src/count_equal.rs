@@ -1,9 +1,9 @@
-//! How many elements of two vectors are equal: right answers, for instance.
+//! The number of equal elements of two vectors, for example of right answers.
 //!
-//! Reads 16 bytes an element and writes 8 bytes.
+//! Reads 16 bytes per element and writes 8 bytes.
 
 warpline_runtime::kernel! {
-    /// count\[0\] ← how many of the first `n` elements of `x` and `y` are equal.
+    /// Computes count\[0\] ← the number of places among the first `n` where `x` and `y` are equal.
     pub unsafe fn count_equal(n: u64, x: &[i64], y: &[i64], write count: &mut [i64])
     where n == x.len() as u64 && n == y.len() as u64 && count.len() == 1
     {

@@ -1,20 +1,23 @@
 //! The cross entropy of softmax(logits) with class labels, and its gradient.
 //!
-//! Reads 8 bytes an element (two passes) and 8 a row, writes 4 bytes an element.
+//! Reads 8 bytes per element (two passes) and 8 bytes per row; writes 4 bytes per element.
 //!
-//! For a row x with label l: loss = ln Σ exp(x − max x) − (x\[l\] − max x), and the gradient of the mean loss of m rows is
-//! (softmax(x) − \[c = l\]) / m. Taking the maximum off keeps exp within range without changing either (Goodfellow, Bengio and
-//! Courville, "Deep Learning", MIT Press 2016, section 4.1).
+//! For a row x with label l, loss = ln Σ exp(x − max x) − (x\[l\] − max x). The gradient of the
+//! mean loss of m rows is (softmax(x) − \[c = l\]) / m. Subtracting the maximum keeps exp within
+//! range without changing either (Goodfellow, Bengio and Courville, "Deep Learning", MIT Press
+//! 2016, section 4.1).
 
 const SM_60: &str = include_str!("../ptx/sm_60/cross_entropy.ptx");
 const SM_70: &str = include_str!("../ptx/sm_70/cross_entropy.ptx");
 
 warpline_runtime::kernel! {
-    /// loss\[0\] ← the mean over the rows of the cross entropy, grad ← its gradient with respect to `logits`.
+    /// Computes loss\[0\] ← the mean over the rows of the cross entropy, and grad ← its gradient
+    /// with respect to `logits`.
     ///
-    /// `logits` and `grad` are row-major, `rows` × `cols`; `labels` has a column for each row. exp is f32; sums and the logarithm
-    /// are f64, in an order that is fixed for each kind of device, and the mean is rounded once. A label outside 0..`cols` makes the loss and its row of the gradient NaN.
-    /// With no rows the loss is NaN.
+    /// `logits` and `grad` are row-major, `rows` × `cols`. `labels` holds a column index for each
+    /// row. exp is computed in f32. Sums and the logarithm are computed in f64, in an order that is
+    /// fixed for each kind of device, and the mean is rounded once. A label outside 0..`cols` makes
+    /// the loss and its row of the gradient NaN. With no rows the loss is NaN.
     pub unsafe fn cross_entropy(
         rows: u64, cols: u64, logits: &[f32], labels: &[i64], write loss: &mut [f32], write grad: &mut [f32]
     )
@@ -32,8 +35,11 @@ warpline_runtime::kernel! {
         },
     }
 
-    /// losses\[r\] ← the cross entropy of row `r`, and `grad` as for [`cross_entropy`](fn@cross_entropy): its first step, for more
-    /// than one block of a GPU does in short time.
+    /// Computes losses\[r\] ← the cross entropy of row `r`, and `grad` as in
+    /// [`cross_entropy`](fn@cross_entropy).
+    ///
+    /// This is the first step of the two-step form, for batches that take one block of a GPU too
+    /// long.
     pub unsafe fn cross_entropy_rows(
         rows: u64, cols: u64, logits: &[f32], labels: &[i64], write losses: &mut [f64], write grad: &mut [f32]
     )
@@ -49,7 +55,9 @@ warpline_runtime::kernel! {
         },
     }
 
-    /// loss\[0\] ← the mean of the `rows` losses, NaN of none: the second step, after
+    /// Computes loss\[0\] ← the mean of the `rows` losses, NaN if there are none.
+    ///
+    /// This is the second step of the two-step form, after
     /// [`cross_entropy_rows`](fn@cross_entropy_rows).
     pub unsafe fn cross_entropy_mean(rows: u64, losses: &[f64], write loss: &mut [f32])
     where rows == losses.len() as u64 && loss.len() == 1
@@ -60,7 +68,7 @@ warpline_runtime::kernel! {
     }
 }
 
-/// Writes the gradients, and hands over the number and the loss of each row, in order.
+/// Writes the gradients, and passes the index and the loss of each row to `hand_over`, in order.
 fn each_row(
     rows: u64,
     cols: u64,
@@ -78,9 +86,9 @@ fn each_row(
     }
 }
 
-/// The loss of one row, and its gradient times `weight`.
+/// Returns the loss of one row, and writes its gradient times `weight`.
 fn row(logits: &[f32], label: i64, weight: f32, grad: &mut [f32]) -> f64 {
-    // A NaN is passed over here, and comes back through exp.
+    // The maximum ignores a NaN, which comes back through exp.
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     grad.iter_mut().zip(logits).for_each(|(e, x)| *e = (x - max).exp());
     let sum: f64 = grad.iter().map(|&e| f64::from(e)).sum();

@@ -1,11 +1,14 @@
-//! z ← x ∘ y, with `y` repeated along `x`, and y ← x ∘ a, for an operator ∘.
+//! Elementwise arithmetic on two operands, or on an operand and a scalar.
 //!
-//! Each reads 8 bytes and writes 4 bytes an element of f32, twice that of i64; with a scalar it
-//! reads 4. Integers wrap around at the ends of the range. The device code is in the file of the
-//! operator.
+//! For an operator ∘, the kernels compute z ← x ∘ y, with `y` repeated along `x`, and y ← x ∘ a.
+//!
+//! Each kernel reads 8 bytes and writes 4 bytes per f32 element, and twice as many per i64 element.
+//! With a scalar it reads 4 bytes per f32 element. Integers wrap around at the ends of the range.
+//! The device code is in the operator's file.
 
-/// Declares the kernel of two operands for f32 and for i64: its file, the sign, the operator, the
-/// one of integers, and names.
+/// Declares the kernels with two operands, for f32 and for i64.
+///
+/// The arguments are the file, the sign, the operator, the integer operator, and the names.
 macro_rules! binary {
     ($file:literal, $sign:literal, $operator:tt, $wrapping:ident,
      $name:ident $descriptor:ident, $name_i64:ident $descriptor_i64:ident) => {
@@ -39,7 +42,7 @@ macro_rules! binary {
     };
 }
 
-/// Declares the kernel of an operand and a scalar, likewise.
+/// Declares the kernels with an operand and a scalar, from the same arguments.
 macro_rules! scalar {
     ($file:literal, $sign:literal, $operator:tt, $wrapping:ident,
      $name:ident $descriptor:ident, $name_i64:ident $descriptor_i64:ident) => {
@@ -77,7 +80,7 @@ mod tests {
     use crate::twin::{read, run, value, written};
     use warpline_runtime::kernel::Kernel;
 
-    /// A kernel and what it does to two elements.
+    /// A kernel and its formula for two elements.
     type Formula<T> = (&'static Kernel, fn(T, T) -> T);
 
     const BINARY: [Formula<f32>; 3] = [(&ADD, |x, y| x + y), (&SUB, |x, y| x - y), (&MUL, |x, y| x * y)];

@@ -1,33 +1,41 @@
-//! C ← A·B + β·C on this thread or on several: what the twins of `matmul` and `linear` call.
+//! The matrix product C ← A·B + β·C on one or several threads, for the twins of `matmul` and
+//! `linear`.
 //!
-//! The work is done by the crate matrixmultiply, which picks AVX-512, AVX2 or what else there is when it runs. Against the
-//! crate gemm 0.19 it was 1.1 to 1.8 times as fast on most shapes of a small multi-layer perceptron and 1.6 times at 512³ (one
-//! core of an EPYC with AVX-512), and it brings one dependency instead of a dozen.
+//! The crate matrixmultiply does the work. It picks AVX-512, AVX2 or another instruction set at run
+//! time. It was 1.1 to 1.8 times as fast as the crate gemm 0.19 on most shapes of a small
+//! multi-layer perceptron, and 1.6 times as fast at 512³ (one core of an EPYC with AVX-512). It
+//! brings one dependency instead of a dozen.
 //!
 //! # Order
-//! Each element of C is a sum over k in an order that depends on k alone, so the bits depend neither on how the rows of C
-//! are shared out to threads nor on how many there are. They may differ between instruction sets.
+//! Each element of C is a sum over k in an order that depends on k alone. So its bits depend
+//! neither on how the rows of C are divided among threads nor on the number of threads. They may
+//! differ between instruction sets.
 
 use crate::threads::share_out;
 
-/// Multiplications that a thread gets at least: about 1.5 ms on one fast core. Each thread packs B for itself; at 512³ two were slower
-/// than one, at 1024³ they took 7.0 instead of 12.0 ms.
+/// The least number of multiplications per thread: about 1.5 ms on one fast core.
+///
+/// Each thread packs B for itself. At 512³ two threads were slower than one; at 1024³ they took 7.0
+/// instead of 12.0 ms.
 const MANY: usize = 1 << 27;
-/// Threads get a multiple of so many rows of C, which is a multiple of the rows of any micro-kernel.
+/// The number of which each thread's rows of C are a multiple. It is a multiple of the rows of any
+/// micro-kernel.
 const ROWS: usize = 64;
 
-/// A dense matrix operand: row-major, or the transpose of one that is.
+/// A dense matrix operand: row-major, or the transpose of a row-major matrix.
 #[derive(Clone, Copy)]
 pub(crate) struct Operand<'a> {
     pub(crate) elements: &'a [f32],
-    /// Whether `elements` holds the transpose.
+    /// `true` if `elements` holds the transpose.
     pub(crate) transposed: bool,
 }
 
-/// C ← A·B + β·C, with A of m × k, B of k × n and C of m × n, row-major. With β = 0 nothing of C is read.
+/// Computes C ← A·B + β·C, with A of m × k, B of k × n and C of m × n, all row-major.
+///
+/// With β = 0, nothing of C is read.
 ///
 /// # Panics
-/// If a slice does not have exactly as many elements.
+/// Panics if a slice does not have exactly as many elements as its matrix.
 pub(crate) fn gemm([m, n, k]: [usize; 3], a: Operand<'_>, b: Operand<'_>, beta: f32, c: &mut [f32]) {
     assert_eq!((a.elements.len(), b.elements.len(), c.len()), (m * k, k * n, m * n));
     if c.is_empty() {
@@ -37,18 +45,20 @@ pub(crate) fn gemm([m, n, k]: [usize; 3], a: Operand<'_>, b: Operand<'_>, beta: 
     share_out(c, ROWS * n, blocks, |start, c| gemm_rows(start / n, [m, n, k], a, b, beta, c));
 }
 
-/// Rows of C from `first` on, as many as are in `c`.
+/// Computes the rows of C from `first` on, as many as are in `c`.
 fn gemm_rows(first: usize, [m, n, k]: [usize; 3], a: Operand<'_>, b: Operand<'_>, beta: f32, c: &mut [f32]) {
     let rows = c.len() / n;
     assert!(first + rows <= m);
     let (skipped, a_strides) = if a.transposed { (first, [1, m]) } else { (first * k, [k, 1]) };
     let b_strides = if b.transposed { [1, k] } else { [n, 1] };
     let [[a_row, a_col], [b_row, b_col]] = [a_strides, b_strides].map(|strides| strides.map(|n| n as isize));
-    // With k = 0 there may be nothing to skip.
+    // With k = 0, `skipped` may lie beyond the end of the empty slice.
     let a_elements = a.elements.get(skipped..).unwrap_or_default();
-    // SAFETY: `sgemm` reads element (i, l) of A at i·a_row + l·a_col, for i below `rows` and l below k: rows `first` to
-    // `first + rows` of the m rows that `a` holds, which `gemm` has checked. Likewise for B, all of `b`. It writes element (i, j)
-    // of C at i·n + j, all of `c`, which nobody else touches, and reads it unless β is 0.
+    // SAFETY: `sgemm` reads element (i, l) of A at i·a_row + l·a_col, for i below `rows` and l
+    // below k. These are rows `first` to `first + rows` of the m rows in `a`, whose length `gemm`
+    // has checked. The same holds for B, which is all of `b`. `sgemm` writes element (i, j) of C at
+    // i·n + j, which is all of `c`, and reads it unless β is 0. `c` is borrowed mutably, so no
+    // other code accesses it.
     unsafe {
         matrixmultiply::sgemm(
             rows,

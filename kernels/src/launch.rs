@@ -1,58 +1,72 @@
-//! Which grid and blocks a kernel is fast with on a GPU.
+//! Launch configurations with which the kernels are fast on a GPU.
 //!
-//! A kernel is right under every configuration that the driver takes; these are the ones that its device code in `cuda/` is made for.
-//! Blocks of more than 256 threads are refused for a product. The CPU device runs twins, which do not look at it, no more
-//! than a library does.
+//! A kernel is correct under every configuration that the driver accepts. The device code in
+//! `cuda/` is written for the configurations here. For a matrix product, the driver refuses blocks
+//! of more than 256 threads. The CPU device runs twins, which ignore the configuration, and so do
+//! libraries.
 
 use warpline_runtime::kernel::LaunchConfig;
 
-/// Elements that one block reads in about the time that another launch would take. What reduces more is done in two steps: see
-/// [`sum_runs`](fn@crate::sum_runs) and [`cross_entropy_rows`](fn@crate::cross_entropy_rows).
+/// The number of elements that one block reads in about the time of another launch.
+///
+/// Reductions of more elements take two steps: see [`sum_runs`](fn@crate::sum_runs) and
+/// [`cross_entropy_rows`](fn@crate::cross_entropy_rows).
 pub const ONE_BLOCK: u64 = 1 << 16;
 
 const WARP: u64 = 32;
 
-/// For kernels that go over `n` elements, or columns, or fill them: a thread for 16 bytes of f32.
+/// Returns the configuration for kernels that process or fill `n` elements or columns: one thread
+/// per 16 bytes of f32.
 pub fn elements(n: u64) -> LaunchConfig {
     LaunchConfig::for_elements(n.div_ceil(4))
 }
 
-/// For kernels that reduce everything to one value, of which only the first block works.
+/// Returns the configuration for kernels that reduce everything to one value, in which only the
+/// first block works.
 pub fn one_block() -> LaunchConfig {
     LaunchConfig::linear(1, 1024)
 }
 
-/// For [`sum_runs`](fn@crate::sum_runs): a block a run, a thread for one of 32 lanes of each of its 16 chunks.
+/// Returns the configuration for [`sum_runs`](fn@crate::sum_runs): one block per run.
+///
+/// A block has one thread for each of the 32 lanes of each of its 16 chunks.
 pub fn runs(runs: u64) -> LaunchConfig {
     LaunchConfig::linear(blocks(runs), 512)
 }
 
-/// For kernels that reduce each row: a warp a row.
+/// Returns the configuration for kernels that reduce each row: one warp per row.
 pub fn rows(rows: u64) -> LaunchConfig {
     LaunchConfig::for_elements(rows.saturating_mul(WARP))
 }
 
-/// For kernels that reduce each column: a block for 32 neighbours, of one warp that adds and 15 that fetch.
+/// Returns the configuration for kernels that reduce each column: one block per 32 neighbouring
+/// columns.
+///
+/// In a block, one warp adds and 15 warps fetch.
 pub fn columns(cols: u64) -> LaunchConfig {
     LaunchConfig::linear(blocks(cols.div_ceil(32)), 512)
 }
 
-/// For a transpose: a block for 32 rows and 32 columns.
+/// Returns the configuration for a transpose: one block per 32 rows and 32 columns.
 pub fn transpose(rows: u64, cols: u64) -> LaunchConfig {
     LaunchConfig::linear(blocks(rows.div_ceil(32).saturating_mul(cols.div_ceil(32))), 256)
 }
 
-/// For a product of `m` × `n` elements: a block for 64 × 64 of them, or 32 × 32 where that is less than a device's worth of blocks.
-/// A smaller block is slow.
+/// Returns the configuration for a product of `m` × `n` elements: one block per 64 × 64 elements.
+///
+/// If that gives fewer blocks than a device needs, a block computes 32 × 32 elements. A block with
+/// fewer threads is slow.
 pub fn product(m: u64, n: u64) -> LaunchConfig {
-    // As cuda/gemm.cuh has it.
+    // The same number as `MANY_TILES` in cuda/gemm.cuh.
     const MANY: u64 = 128;
     let tiles = |size| m.div_ceil(size).saturating_mul(n.div_ceil(size));
     let large = tiles(64);
     LaunchConfig::linear(blocks(if large >= MANY { large } else { tiles(32) }), 256)
 }
 
-/// As many blocks as a grid takes, and at least one. Kernels go on where a grid ends.
+/// Limits `wanted` to the blocks that a grid can have, and to at least one.
+///
+/// A kernel loops over the work that exceeds its grid.
 fn blocks(wanted: u64) -> u32 {
     wanted.clamp(1, i32::MAX as u64) as u32
 }

@@ -1,22 +1,24 @@
-//! Typed kernels with a CPU twin each, for `warpline`.
+//! Typed kernels for `warpline`, each with a CPU implementation, its twin.
 //!
-//! One file a kernel: what it computes and which bytes it moves stands at its top. Each is a function that makes a
-//! [`KernelCall`](warpline_runtime::kernel::KernelCall) and a descriptor, [`axpy`](axpy()) and [`AXPY`]; [`ALL`] lists the descriptors.
-//! Lengths are `u64` and are checked against the operands at every call; matrices are row-major and dense.
+//! A kernel's file states at its top what the kernel computes and how many bytes it moves. A kernel
+//! consists of a function that returns a [`KernelCall`](warpline_runtime::kernel::KernelCall) and
+//! of a descriptor, for example [`axpy`](axpy()) and [`AXPY`]. [`ALL`] lists the descriptors.
+//! Lengths are `u64` and are checked against the operands at every call. Matrices are row-major and
+//! dense.
 //!
 //! # Device code
-//! `cuda/` has a file of CUDA C++ for each file here, and `ptx/` what `ci/ptx` compiles from it
-//! with NVRTC 12.0: PTX 8.0, which drivers for CUDA 12.0 and newer (525 and newer) turn into
-//! machine code. There are two texts of each, for `sm_60`, which Pascal gets, and for `sm_70`,
-//! which Volta and everything since gets. They are in the descriptors, so neither a compiler nor a
-//! file is needed at run time. ptxas assembles them without spills for architectures from `sm_60`
-//! to `sm_120`, and `host-check` compiles the same sources for the host and compares them with the
-//! twins.
+//! `cuda/` holds a CUDA C++ file for each kernel file here. `ci/ptx` compiles these files with
+//! NVRTC 12.0 to PTX 8.0 and stores the PTX in `ptx/`. Drivers for CUDA 12.0 and newer (525 and
+//! newer) compile the PTX to machine code. Each file is compiled twice: for `sm_60`, used on
+//! Pascal, and for `sm_70`, used on Volta and later. The descriptors contain the PTX, so neither a
+//! compiler nor a file is needed at run time. ptxas assembles the PTX without spills for
+//! architectures from `sm_60` to `sm_120`. `host-check` compiles the same sources for the host and
+//! compares their results with the twins' results.
 //!
-//! Products of matrices have a library form as well, cuBLAS: see [`libraries`].
+//! Matrix products can also use a library, cuBLAS: see [`libraries`].
 //!
-//! Kernels are right under any launch configuration, or refused by the driver; [`launch`] has the ones they are fast with. None has
-//! run on a GPU yet.
+//! A kernel is correct under any launch configuration that the driver accepts. [`launch`] has the
+//! configurations under which the kernels are fast. No kernel has run on a GPU yet.
 
 mod add;
 mod argmax;
@@ -76,7 +78,7 @@ pub use transpose::{TRANSPOSE, TRANSPOSE_I64, transpose, transpose_i64};
 
 use warpline_runtime::kernel::Kernel;
 
-/// The descriptors of all kernels here, by name.
+/// The descriptors of all kernels in this crate, sorted by name.
 pub static ALL: &[&Kernel] = &[
     &ADD,
     &ADD_IN_PLACE,

@@ -1,4 +1,4 @@
-//! A fully connected layer: a product of matrices and a bias.
+//! A fully connected layer: a matrix product and a bias.
 //!
 //! Reads 4·(m·k + k·n + n) bytes and writes 4·m·n bytes, for 2·m·n·k operations.
 
@@ -6,10 +6,12 @@ use crate::gemm::{Operand, gemm};
 use crate::libraries::cublas;
 
 warpline_runtime::kernel! {
-    /// y ← x·wᵀ + bias, with `x` of `m` × `k`, `w` of `n` × `k`, `bias` of `n` and `y` of `m` × `n`, all row-major and dense.
+    /// Computes y ← x·wᵀ + bias, with `x` of `m` × `k`, `w` of `n` × `k`, `bias` of `n` and `y` of
+    /// `m` × `n`.
     ///
-    /// Where `w_transposed` is not 0, `w` holds its transpose, `k` × `n` row-major. Each sum starts at the bias, or
-    /// ends with it where a library makes the product: see [`libraries`](crate::libraries).
+    /// All operands are row-major and dense. If `w_transposed` is not 0, `w` holds its transpose,
+    /// `k` × `n` row-major. Each sum starts with the bias. If a library computes the product, each
+    /// sum ends with the bias: see [`libraries`](crate::libraries).
     pub unsafe fn linear(
         m: u64, n: u64, k: u64, w_transposed: u32, x: &[f32], w: &[f32], bias: &[f32], write y: &mut [f32]
     )

@@ -6,10 +6,12 @@ use crate::gemm::{Operand, gemm};
 use crate::libraries::cublas;
 
 warpline_runtime::kernel! {
-    /// c ← a·b, with `a` of `m` × `k`, `b` of `k` × `n` and `c` of `m` × `n`, all row-major and dense.
+    /// Computes c ← a·b, with `a` of `m` × `k`, `b` of `k` × `n` and `c` of `m` × `n`.
     ///
-    /// Where `a_transposed` is not 0, `a` holds the transpose, `k` × `m` row-major; likewise `b`, `n` × `k`. With `k` = 0 the
-    /// product is 0. Sums are f32, in an order that depends on `k` alone, unless a library runs: see [`libraries`](crate::libraries).
+    /// All operands are row-major and dense. If `a_transposed` is not 0, `a` holds the transpose,
+    /// `k` × `m` row-major. The same holds for `b_transposed` and `b`, `n` × `k`. With `k` = 0 the
+    /// product is 0. Sums are f32, in an order that depends on `k` alone, unless a library computes
+    /// the product: see [`libraries`](crate::libraries).
     pub unsafe fn matmul(
         m: u64, n: u64, k: u64, a_transposed: u32, b_transposed: u32, a: &[f32], b: &[f32], write c: &mut [f32]
     )
@@ -33,7 +35,7 @@ mod tests {
     use super::MATMUL;
     use crate::twin::{read, run, value, written};
 
-    /// The transpose of the row-major `rows` × `cols` matrix `x`.
+    /// Returns the transpose of the row-major `rows` × `cols` matrix `x`.
     fn transpose(rows: usize, cols: usize, x: &[f32]) -> Vec<f32> {
         (0..rows * cols).map(|i| x[i % rows * cols + i / rows]).collect()
     }

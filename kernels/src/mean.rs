@@ -1,11 +1,14 @@
 //! The mean of all elements.
 //!
-//! Reads 4 bytes an element and writes 4 bytes.
+//! Reads 4 bytes per element and writes 4 bytes.
 
 use crate::sum::sum_of;
 
 warpline_runtime::kernel! {
-    /// mean\[0\] ← the sum of the first `n` elements of `x`, as [`sum`](fn@crate::sum) adds them, over `n`; NaN if there are none.
+    /// Computes mean\[0\] ← the sum of the first `n` elements of `x` divided by `n`; NaN if there
+    /// are none.
+    ///
+    /// The elements are added in the order of [`sum`](fn@crate::sum).
     pub unsafe fn mean(n: u64, x: &[f32], write mean: &mut [f32])
     where n <= x.len() as u64 && mean.len() == 1
     {

@@ -1,25 +1,30 @@
-//! Philox4x32-10: a random number generator without state, from a key and a counter.
+//! Philox4x32-10, a stateless generator that makes random numbers from a key and a counter.
 //!
-//! Salmon, Moraes, Dror and Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3", SC'11. Key, counter and order of the words
-//! are those of cuRAND's device API (`curand_init` and `curand4` of `curandStatePhilox4_32_10_t`):
+//! Source: Salmon, Moraes, Dror and Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3", SC'11.
+//! Key, counter and order of the words are those of cuRAND's device API (`curand_init` and
+//! `curand4` of `curandStatePhilox4_32_10_t`):
 //! - key: the seed, low word first;
-//! - counter: words 0 and 1 the block's index, low word first; words 2 and 3 the subsequence, low word first;
-//! - a block is four words; word w of a subsequence is word w mod 4 of block w div 4. `offset` counts words.
+//! - counter: words 0 and 1 are the block's index, low word first; words 2 and 3 are the
+//!   subsequence, low word first;
+//! - a block is four words; word w of a subsequence is word w mod 4 of block w div 4. `offset`
+//!   counts words.
 //!
-//! Element i of a fill takes its place in the stream, offset + i, so it does not depend on threads, and two fills of halves
-//! give the same as one of the whole.
+//! Element i of a fill depends on its position in the stream, offset + i, and not on threads. Two
+//! fills of halves give the same elements as one fill of the whole.
 
 use crate::threads::share_out;
 
-/// Words a block.
+/// Words per block.
 pub(crate) const BLOCK: usize = 4;
 
-/// The first constants of each round, and the steps of the key between rounds: those of the paper.
+/// The multipliers of each round and, in `WEYL`, the increments of the key between rounds.
+///
+/// Both are the paper's constants.
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 const ROUNDS: usize = 10;
 
-/// The four random words that belong to a counter and a key: Philox4x32-10, for the host's own draws.
+/// Returns the four random words for a counter and a key: Philox4x32-10, for the host's own draws.
 #[inline]
 pub fn philox4x32_10(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     for round in 0..ROUNDS {
@@ -38,10 +43,15 @@ fn words(value: u64) -> [u32; 2] {
     [value as u32, (value >> 32) as u32]
 }
 
-/// Blocks that a thread gets at least: about 2 ms of uniform numbers, 4 ms of normal ones. Two threads halve that.
+/// The least number of blocks per thread: about 2 ms of uniform numbers, 4 ms of normal ones.
+///
+/// Two threads halve that time.
 const MANY: usize = 1 << 17;
 
-/// Fills `y`: element i gets what `map` makes of the block that word `offset` + i is in, at that word's place.
+/// Fills `y`: element i is made from word `offset` + i.
+///
+/// `map` converts the block that contains the word. Element i is the converted value at the word's
+/// place in the block.
 #[inline]
 pub(crate) fn fill(
     seed: u64,
@@ -50,14 +60,14 @@ pub(crate) fn fill(
     y: &mut [f32],
     map: impl Fn([u32; BLOCK]) -> [f32; BLOCK] + Sync,
 ) {
-    // `offset` + i has up to 65 bits, its quarter 63: the subsequence is never carried into.
+    // `offset` + i has up to 65 bits and its quarter 63, so it never carries into the subsequence.
     let (block, skipped) = (offset / BLOCK as u64, (offset % BLOCK as u64) as usize);
     share_out(y, BLOCK, MANY, |start, y| {
         fill_part(seed, subsequence, block + (start / BLOCK) as u64, skipped, y, &map);
     });
 }
 
-/// Fills `y` from `skipped` words into `block` on.
+/// Fills `y` with elements that start `skipped` words into `block`.
 #[inline]
 fn fill_part(
     seed: u64,
@@ -88,7 +98,7 @@ fn fill_part(
     }
 }
 
-/// A number in (0, 1]: x·2⁻³² + 2⁻³³ in f32, as cuRAND's `curand_uniform`.
+/// Converts a word to a number in (0, 1]: x·2⁻³² + 2⁻³³ in f32, like cuRAND's `curand_uniform`.
 #[inline]
 pub(crate) fn unit(x: u32) -> f32 {
     const STEP: f32 = 1.0 / 4_294_967_296.0;
@@ -99,7 +109,7 @@ pub(crate) fn unit(x: u32) -> f32 {
 mod tests {
     use super::*;
 
-    /// The known answers that Random123 publishes (`kat_vectors`, philox 4x32 10).
+    /// Compares with the known answers that Random123 publishes (`kat_vectors`, philox 4x32 10).
     #[test]
     fn gives_the_published_answers() {
         assert_eq!(philox4x32_10([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);

@@ -1,21 +1,26 @@
-//! Normal numbers from Philox4x32-10 and the Box–Muller transform.
+//! Normally distributed random numbers from Philox4x32-10 and the Box–Muller transform.
 //!
-//! Writes 4 bytes an element.
+//! Writes 4 bytes per element.
 //!
-//! Box and Muller, "A Note on the Generation of Random Normal Deviates", Ann. Math. Stat. 29(2), 1958, in the form of cuRAND's
-//! `curand_normal4`: words 0 and 1 of a block make its elements 0 and 1, words 2 and 3 the others. With u = x·2⁻³² + 2⁻³³ and
-//! v = y·2π·2⁻³² + π·2⁻³², all in f32: √(−2·ln u)·sin v, then √(−2·ln u)·cos v.
+//! Source: Box and Muller, "A Note on the Generation of Random Normal Deviates", Ann. Math. Stat.
+//! 29(2), 1958, in the form of cuRAND's `curand_normal4`. Words 0 and 1 of a block make its
+//! elements 0 and 1, and words 2 and 3 make its other two elements. For words x and y, let u =
+//! x·2⁻³² + 2⁻³³ and v = y·2π·2⁻³² + π·2⁻³², all in f32. The elements are √(−2·ln u)·sin v, then
+//! √(−2·ln u)·cos v.
 
 use crate::philox::{fill, unit};
 
 warpline_runtime::kernel! {
-    /// y ← mean + deviation·z, with z standard normal as `curand_normal4` makes it. `y` has `n` elements.
+    /// Computes y ← mean + deviation·z, with z standard normal like the numbers of
+    /// `curand_normal4`.
     ///
-    /// Element i takes place offset + i in the subsequence of cuRAND's Philox4x32-10 with this seed: number (offset + i)
-    /// mod 4 of the four that come from the block with counter ((offset + i) div 4, subsequence). So it does not depend on
-    /// the number of threads, and a fill of n is a fill of k and one of n − k at offset + k.
+    /// `y` has `n` elements. Element i is at position offset + i in the subsequence of cuRAND's
+    /// Philox4x32-10 with this seed. It is number (offset + i) mod 4 of the four from the block
+    /// with counter ((offset + i) div 4, subsequence). So it does not depend on the number of
+    /// threads. A fill of n elements equals a fill of k and a fill of n − k at offset + k.
     ///
-    /// The words are exactly cuRAND's. Logarithm, sine and cosine are each device's own, so devices differ in the last bits.
+    /// The words are exactly cuRAND's. Each device has its own logarithm, sine and cosine, so
+    /// devices differ in the last bits.
     pub unsafe fn philox_normal(
         n: u64, seed: u64, subsequence: u64, offset: u64, mean: f32, deviation: f32, write y: &mut [f32]
     )
@@ -82,7 +87,7 @@ mod tests {
         for x in [0, 1, 77, 1 << 20, 1 << 31, u32::MAX - 300, u32::MAX] {
             for y in [0, 1, 1 << 29, 1 << 30, 1 << 31, 3 << 30, u32::MAX] {
                 let [sin, cos] = box_muller(x, y);
-                // The f32 that the words become, from there on in f64.
+                // The words are rounded to f32 as in the transform; the rest is f64.
                 let u = f64::from(x as f32) * 2f64.powi(-32) + 2f64.powi(-33);
                 let v = (f64::from(y as f32) + 0.5) * std::f64::consts::TAU * 2f64.powi(-32);
                 let radius = (-2.0 * u.min(1.0).ln()).sqrt();

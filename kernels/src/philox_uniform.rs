@@ -1,15 +1,18 @@
-//! Uniform numbers from Philox4x32-10.
+//! Uniformly distributed random numbers from Philox4x32-10.
 //!
-//! Writes 4 bytes an element.
+//! Writes 4 bytes per element.
 
 use crate::philox::{fill, unit};
 
 warpline_runtime::kernel! {
-    /// y ← low + (high − low)·u, with u uniform in (0, 1] as `curand_uniform` makes it. `y` has `n` elements.
+    /// Computes y ← low + (high − low)·u, with u uniform in (0, 1] like the numbers of
+    /// `curand_uniform`.
     ///
-    /// Element i takes word offset + i of the subsequence of cuRAND's Philox4x32-10 with this seed: word (offset + i) mod 4
-    /// of the block with counter ((offset + i) div 4, subsequence). The same on every device and for any number of threads,
-    /// and a fill of n is a fill of k and one of n − k at offset + k. Two rounded operations follow u, so y may be `low`.
+    /// `y` has `n` elements. Element i is made from word offset + i of the subsequence of cuRAND's
+    /// Philox4x32-10 with this seed. That is word (offset + i) mod 4 of the block with counter
+    /// ((offset + i) div 4, subsequence). The element is the same on every device and for any
+    /// number of threads. A fill of n elements equals a fill of k and a fill of n − k at offset +
+    /// k. Two rounded operations follow u, so an element of `y` may be `low`.
     pub unsafe fn philox_uniform(
         n: u64, seed: u64, subsequence: u64, offset: u64, low: f32, high: f32, write y: &mut [f32]
     )

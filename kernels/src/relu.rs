@@ -1,11 +1,13 @@
-//! y ← max(x, 0).
+//! The rectified linear unit, y ← max(x, 0).
 //!
-//! Reads 4 bytes and writes 4 bytes an element.
+//! Reads 4 bytes and writes 4 bytes per element.
 
 use std::cell::Cell;
 
 warpline_runtime::kernel! {
-    /// y ← x where x > 0 or x is NaN, else +0. `y` has `n` elements and may be `x` itself.
+    /// Computes y ← x where x > 0 or x is NaN, else +0.
+    ///
+    /// `y` has `n` elements and may be `x` itself.
     pub in_place unsafe fn relu(n: u64, x: &[f32], write y: &mut [f32])
     where n <= x.len() as u64 && n == y.len() as u64
     {
@@ -18,7 +20,7 @@ warpline_runtime::kernel! {
 fn relu_cells(n: u64, x: &[Cell<f32>], y: &[Cell<f32>]) {
     let (x, y) = (&x[..n as usize], &y[..n as usize]);
     if std::ptr::eq(x, y) {
-        // Apart from the loop below, which is vectorised only for memory that does not overlap.
+        // Separate from the loop below, which is vectorised only for memory that does not overlap.
         y.iter().for_each(|y| y.set(clamped(y.get())));
     } else {
         y.iter().zip(x).for_each(|(y, x)| y.set(clamped(x.get())));

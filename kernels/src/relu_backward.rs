@@ -1,13 +1,14 @@
-//! The gradient of y = max(x, 0), from its output.
+//! The gradient of y = max(x, 0), computed from its output.
 //!
-//! Reads 8 bytes and writes 4 bytes an element.
+//! Reads 8 bytes and writes 4 bytes per element.
 
 use crate::cells::zip;
 
 warpline_runtime::kernel! {
-    /// dx ← grad where y > 0 or y is NaN, else +0, for `n` elements. `dx` may be `grad` or `y`.
+    /// Computes dx ← grad where y > 0 or y is NaN, else +0, for `n` elements.
     ///
-    /// `y` is the output of [`relu`](fn@crate::relu); its input serves as well, since both are positive in the same places.
+    /// `dx` may be `grad` or `y`. `y` is the output of [`relu`](fn@crate::relu). The input of
+    /// `relu` can take its place, since both are positive in the same places.
     pub in_place unsafe fn relu_backward(n: u64, grad: &[f32], y: &[f32], write dx: &mut [f32])
     where n == grad.len() as u64 && n == y.len() as u64 && n == dx.len() as u64
     {

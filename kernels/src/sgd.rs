@@ -1,12 +1,14 @@
 //! A step of stochastic gradient descent with momentum.
 //!
-//! Reads 12 bytes and writes 8 bytes an element.
+//! Reads 12 bytes and writes 8 bytes per element.
 
 warpline_runtime::kernel! {
-    /// velocity ← momentum·velocity + grad, then param ← param − lr·velocity, for `n` elements.
+    /// Computes velocity ← momentum·velocity + grad, then param ← param − lr·velocity, for `n`
+    /// elements.
     ///
-    /// The form of PyTorch's `torch.optim.SGD` without dampening, Nesterov and weight decay; it differs from that of Sutskever et
-    /// al. (ICML 2013), where lr is inside the velocity. Every operation is rounded.
+    /// This is the form of PyTorch's `torch.optim.SGD` without dampening, Nesterov and weight
+    /// decay. In the form of Sutskever et al. (ICML 2013), lr is inside the velocity. Every
+    /// operation is rounded.
     pub unsafe fn sgd(n: u64, lr: f32, momentum: f32, grad: &[f32], velocity: &mut [f32], param: &mut [f32])
     where n == grad.len() as u64 && n == velocity.len() as u64 && n == param.len() as u64
     {

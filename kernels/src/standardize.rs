@@ -1,12 +1,13 @@
-//! x ← (x − mean) / deviation, column by column.
+//! The standardization of each matrix column, x ← (x − mean) / deviation.
 //!
-//! Reads 4 bytes and writes 4 bytes an element, and reads 8 bytes a column.
+//! Reads 4 bytes and writes 4 bytes per element, and reads 8 bytes per column.
 
 warpline_runtime::kernel! {
-    /// x\[r, c\] ← (x\[r, c\] − mean\[c\]) / deviation\[c\], in the row-major `rows` × `cols` matrix `x`.
+    /// Computes x\[r, c\] ← (x\[r, c\] − mean\[c\]) / deviation\[c\] in the row-major `rows` ×
+    /// `cols` matrix `x`.
     ///
     /// The difference is rounded, then the quotient. A deviation of 0 gives infinities and NaN;
-    /// [`column_scales`](crate::column_scales()) makes none.
+    /// [`column_scales`](crate::column_scales()) never makes one.
     pub unsafe fn standardize(rows: u32, cols: u32, mean: &[f32], deviation: &[f32], x: &mut [f32])
     where u64::from(rows) * u64::from(cols) <= x.len() as u64
         && cols as usize <= mean.len()

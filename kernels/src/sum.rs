@@ -1,16 +1,21 @@
 //! The sum of all elements, in a fixed order that a parallel device can follow too.
 //!
-//! Reads 4 bytes an element and writes 4 bytes. `sum_runs` and `sum_tree` are `sum` in two steps.
+//! Reads 4 bytes per element and writes 4 bytes. `sum_runs` and `sum_tree` compute `sum` in two
+//! steps.
 //!
 //! # Order
-//! All sums are f32, rounded at each step, so the result is the same bits wherever this order is kept:
-//! 1. The elements are cut into chunks of 1024, the last one shorter.
-//! 2. A chunk has 32 lanes. Lane l starts at +0 and adds the chunk's elements l, l + 32, l + 64, … in this order.
-//! 3. Lanes are folded in halves: lane l adds lane l + 16, then l + 8, 4, 2, 1. Lane 0 is the sum of the chunk.
-//! 4. Chunk sums are added as neighbours: (0 + 1), (2 + 3), …, an odd last one stays as it is; and so on until one is left.
+//! All sums are f32, rounded at each step. So the result has the same bits wherever this order is
+//! kept:
+//! 1. The elements are split into chunks of 1024; the last chunk may be shorter.
+//! 2. A chunk has 32 lanes. Lane l starts at +0 and adds the chunk's elements l, l + 32, l + 64, …
+//!    in this order.
+//! 3. Lanes are folded in halves: lane l adds lane l + 16, then l + 8, 4, 2, 1. Lane 0 is the sum
+//!    of the chunk.
+//! 4. Neighbouring chunk sums are added: (0 + 1), (2 + 3), …; an odd last one stays as it is. This
+//!    repeats until one sum is left.
 //!
-//! The error grows as for pairwise summation (Higham, "The Accuracy of Floating Point Summation", SIAM J. Sci. Comput. 14(4),
-//! 1993): with 32 + 5 + log2(chunks) roundings on a path, not with n.
+//! The error grows as for pairwise summation (Higham, "The Accuracy of Floating Point Summation",
+//! SIAM J. Sci. Comput. 14(4), 1993): with 32 + 5 + log2(chunks) roundings on a path, not with n.
 
 const CHUNK: usize = 1024;
 const LANES: usize = 32;
@@ -19,9 +24,10 @@ const SM_60: &str = include_str!("../ptx/sm_60/sum.ptx");
 const SM_70: &str = include_str!("../ptx/sm_70/sum.ptx");
 
 warpline_runtime::kernel! {
-    /// total\[0\] ← the sum of the first `n` elements of `x`, 0 if there are none. `total` has one element.
+    /// Computes total\[0\] ← the sum of the first `n` elements of `x`, 0 if there are none.
     ///
-    /// In a fixed order: the same bits at every run. The error is that of 37 + log2(n / 1024) additions, not of n.
+    /// `total` has one element. The order is fixed, so every run gives the same bits. The error is
+    /// that of 37 + log2(n / 1024) additions, not of n.
     pub unsafe fn sum(n: u64, x: &[f32], write total: &mut [f32])
     where n <= x.len() as u64 && total.len() == 1
     {
@@ -30,10 +36,12 @@ warpline_runtime::kernel! {
         cpu: |n, x, total| total[0] = sum_of(&x[..n as usize]),
     }
 
-    /// sums\[r\] ← the sum of run `r` of the first `n` elements of `x`, a run being [`SUM_RUN`] elements and the last one shorter.
+    /// Computes sums\[r\] ← the sum of run `r` of the first `n` elements of `x`.
     ///
-    /// A run is a power of two of chunks, so its sum is one of those that the order has, and [`sum_tree`](fn@sum_tree) of all
-    /// of them is [`sum`](fn@sum) of the elements: for more than one block of a GPU reads in short time.
+    /// A run has [`SUM_RUN`] elements; the last one may be shorter. A run is a power of two of
+    /// chunks, so its sum is one of the sums in the order of [`sum`](fn@sum).
+    /// [`sum_tree`](fn@sum_tree) of all runs is therefore [`sum`](fn@sum) of the elements. The two
+    /// steps are for inputs that take one block of a GPU too long.
     pub unsafe fn sum_runs(n: u64, x: &[f32], write sums: &mut [f32])
     where n <= x.len() as u64 && n.div_ceil(SUM_RUN) == sums.len() as u64
     {
@@ -44,8 +52,11 @@ warpline_runtime::kernel! {
         },
     }
 
-    /// total\[0\] ← the sum of `sums`, added as neighbours, over `divisor`: the last step of the order of [`sum`](fn@sum), for
-    /// what [`sum_runs`](fn@sum_runs) left. `divisor` is 1 for the sum of the elements and their number for the mean.
+    /// Computes total\[0\] ← the sum of `sums`, added as neighbours, divided by `divisor`.
+    ///
+    /// This is the last step of the order of [`sum`](fn@sum), applied to the results of
+    /// [`sum_runs`](fn@sum_runs). `divisor` is 1 for the sum of the elements, and the number of
+    /// elements for their mean.
     pub unsafe fn sum_tree(n: u64, divisor: f32, sums: &[f32], write total: &mut [f32])
     where n == sums.len() as u64 && total.len() == 1
     {
@@ -55,16 +66,17 @@ warpline_runtime::kernel! {
     }
 }
 
-/// Elements a run of [`sum_runs`](fn@sum_runs).
+/// Elements per run of [`sum_runs`](fn@sum_runs).
 pub const SUM_RUN: u64 = 16 * CHUNK as u64;
 
 pub(crate) fn sum_of(x: &[f32]) -> f32 {
     tree(x.chunks(CHUNK).map(sum_of_chunk))
 }
 
-/// Step 4 of the order.
+/// Adds the chunk sums in step 4 of the order.
 fn tree(sums: impl Iterator<Item = f32>) -> f32 {
-    // Sums of runs of chunks, the lengths of the runs the powers of two in `chunks`, longest first: a binary counter.
+    // A binary counter: sums of runs of chunks, longest run first. The lengths of the runs are the
+    // powers of two in `chunks`.
     let mut runs = [0.0f32; usize::BITS as usize];
     let mut depth = 0;
     for (chunks, mut run) in sums.enumerate() {
@@ -110,7 +122,7 @@ mod tests {
         (0..n as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 8) as f32 / 1e6 - 8.0).collect()
     }
 
-    /// Step 4 of the order as it is written, level by level.
+    /// Adds the chunk sums in step 4 of the order as it is written, level by level.
     fn level_by_level(mut sums: Vec<f32>) -> f32 {
         while sums.len() > 1 {
             sums = sums.chunks(2).map(|pair| pair.iter().copied().reduce(|a, b| a + b).unwrap()).collect();

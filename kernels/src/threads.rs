@@ -1,17 +1,20 @@
-//! One twin's work on several threads, where there is enough of it.
+//! Divides a twin's work among several threads, if there is enough of it.
 //!
-//! A worker runs one op at a time, and a program with one stream would leave the other cores idle; starting a thread costs
-//! some 20 µs and another core may be busy, so this is for work of milliseconds. Threads live as long as the call.
+//! A worker runs one op at a time, so a program with one stream would leave the other cores idle.
+//! Starting a thread costs some 20 µs, and another core may be busy, so this is for work of
+//! milliseconds. The threads live as long as the call.
 //!
 //! # Rule
-//! What is computed for an element may not depend on where `y` is cut: then bits do not depend on the number of threads.
+//! The result for an element must not depend on where `y` is cut. Then its bits do not depend on
+//! the number of threads.
 
 use std::num::NonZeroUsize;
 use std::sync::OnceLock;
 use std::thread;
 
-/// Cuts `y` into one part a core, of whole units of `unit` elements and at least `least` of them, and calls `f` with where each
-/// part starts and the part.
+/// Cuts `y` into one part per core, and calls `f` with each part's start and the part.
+///
+/// A part consists of whole units of `unit` elements, and of at least `least` units.
 pub(crate) fn share_out<T: Send>(y: &mut [T], unit: usize, least: usize, f: impl Fn(usize, &mut [T]) + Sync) {
     share_out_to(cores(), y, unit, least, f);
 }

@@ -1,12 +1,12 @@
-//! A matrix with its rows as columns.
+//! The transpose of a matrix, whose rows become columns.
 //!
-//! Reads 4 bytes and writes 4 bytes an element of f32, twice that of i64.
+//! Reads 4 bytes and writes 4 bytes per f32 element, and twice as many per i64 element.
 
 const SM_60: &str = include_str!("../ptx/sm_60/transpose.ptx");
 const SM_70: &str = include_str!("../ptx/sm_70/transpose.ptx");
 
 warpline_runtime::kernel! {
-    /// y\[c, r\] ← x\[r, c\], with `x` of `rows` × `cols`, both row-major and dense.
+    /// Computes y\[c, r\] ← x\[r, c\], with `x` of `rows` × `cols`, both row-major and dense.
     pub unsafe fn transpose(rows: u64, cols: u64, x: &[f32], write y: &mut [f32])
     where rows.saturating_mul(cols) == x.len() as u64 && x.len() == y.len()
     {
@@ -15,7 +15,7 @@ warpline_runtime::kernel! {
         cpu: |rows, cols, x, y| transposed(rows as usize, cols as usize, x, y),
     }
 
-    /// As [`transpose`](fn@transpose).
+    /// Transposes a matrix of i64, like [`transpose`](fn@transpose).
     pub unsafe fn transpose_i64(rows: u64, cols: u64, x: &[i64], write y: &mut [i64])
     where rows.saturating_mul(cols) == x.len() as u64 && x.len() == y.len()
     {
@@ -25,11 +25,11 @@ warpline_runtime::kernel! {
     }
 }
 
-/// Tiles of so many rows and columns: a tile's lines of both matrices stay in the first-level cache.
+/// Rows and columns per tile: a tile's cache lines of both matrices stay in the L1 cache.
 const TILE: usize = 16;
 
 fn transposed<T: Copy>(rows: usize, cols: usize, x: &[T], y: &mut [T]) {
-    // One of the sizes is 0 then, and the other may be anything.
+    // One of the sizes is 0 here, and the other may be any number.
     if y.is_empty() {
         return;
     }

@@ -24,7 +24,10 @@ pub(crate) fn written<T: Element>(slice: &mut [T]) -> Given<'_> {
     Given::Written { element: T::NAME, arg, _borrow: bytemuck::cast_slice_mut(slice) }
 }
 
-/// Calls the twin of `kernel`. The arguments fit its parameters, and its `where`, or this panics.
+/// Calls the twin of `kernel`.
+///
+/// # Panics
+/// Panics if the arguments do not fit the kernel's parameters or its `where` conditions.
 pub(crate) fn run(kernel: &Kernel, given: &[Given<'_>]) {
     assert_eq!(kernel.params.len(), given.len(), "{}", kernel.name);
     let args: Vec<Arg> = kernel
@@ -49,7 +52,7 @@ pub(crate) fn run(kernel: &Kernel, given: &[Given<'_>]) {
             _ => panic!("{}: {} is not a {:?}", kernel.name, param.name, param.kind),
         })
         .collect();
-    // SAFETY: a twin needs arguments that fit its parameters, which was just checked, and slices valid for their access,
-    // which `given` borrows until the twin has returned.
+    // SAFETY: a twin needs arguments that fit its parameters, which the code above has checked. It
+    // also needs slices valid for their access, which `given` borrows until the twin returns.
     unsafe { (kernel.twin)(&args) }
 }

@@ -1,51 +1,57 @@
-//! Libraries that do a kernel's work on CUDA devices where they are found, and what can be said about that.
+//! Settings and counters of the libraries that do a kernel's work on CUDA devices.
 //!
-//! Products of matrices, [`matmul`](fn@crate::matmul) and [`linear`](fn@crate::linear), run by **cuBLAS** of CUDA 12 or 13 where the
-//! process finds it, else by the kernels here. Which one ran is told by a `tracing` event at level `DEBUG`, target `warpline`, with
-//! the fields `op`, `by` and `why`; [`products`] counts. CPU devices run twins and never ask.
+//! Matrix products, [`matmul`](fn@crate::matmul) and [`linear`](fn@crate::linear), run by
+//! **cuBLAS** of CUDA 12 or 13 if the process finds it, else by the kernels here. A `tracing` event
+//! at level `DEBUG`, target `warpline`, reports which one ran, in the fields `op`, `by` and `why`.
+//! [`products`] counts them. CPU devices run twins and never look for a library.
 //!
-//! | variable | |
+//! | variable | effect |
 //! |---|---|
-//! | `WARPLINE_CUBLAS=path` | that library and no other: an error of each product if it cannot be loaded |
-//! | `WARPLINE_CUBLAS=off` | none |
-//! | `WARPLINE_ALLOW_TF32=1` | what [`allow_tf32`] says, where nobody calls it |
+//! | `WARPLINE_CUBLAS=path` | uses only that library; each product fails if it cannot be loaded |
+//! | `WARPLINE_CUBLAS=off` | uses no library |
+//! | `WARPLINE_ALLOW_TF32=1` | allows TF32, unless the program calls [`allow_tf32`] |
 //!
-//! Unless told, it is looked for as `libcublas.so.13`, `.12` and `.so` where the loader looks and in `lib64` of `CUDA_HOME` and
-//! `CUDA_PATH`, once a process, with the first product or [`Device::load`](warpline_runtime::Device::load), which may take a tenth of a
-//! second. A library newer than the driver is passed over; one that is named is taken at its word.
+//! Without `WARPLINE_CUBLAS`, the loader's search path is searched for `libcublas.so.13`, `.12` and
+//! `.so`, and then `lib64` of `CUDA_HOME` and `CUDA_PATH`. This happens once per process, at the
+//! first product or [`Device::load`](warpline_runtime::Device::load), and may take a tenth of a
+//! second. A library newer than the driver is skipped. A library named by the variable is used
+//! without this check.
 //!
 //! # Device memory
-//! cuBLAS works in memory of the device's allocator, 4 MiB for each stream that has products in
-//! flight, 32 MiB from Hopper on, and 16 KiB where there is no more. It counts in the device's
-//! figures, other allocations get it afterwards, and
-//! [`empty_cache`](warpline_runtime::Device::empty_cache) gives it back. In a graph it is memory of
+//! cuBLAS works in memory of the device's allocator: 4 MiB for each stream that has products in
+//! flight, 32 MiB on Hopper and later, and 16 KiB if no more is available. This memory counts in
+//! the device's figures, and other allocations can use it afterwards.
+//! [`empty_cache`](warpline_runtime::Device::empty_cache) releases it. In a graph, it is memory of
 //! the graph, for each captured stream that has products.
 //!
-//! Besides, cuBLAS has about 60 MB for each of its handles, which no figure here counts. There are
-//! as many as threads that enqueued products at the same time. `empty_cache` destroys those that
-//! nobody uses, and so does an allocation that finds no memory. Where there is no memory for one
-//! the kernels here run.
+//! In addition, cuBLAS has about 60 MB for each of its handles, which no figure here counts. There
+//! are as many handles as threads that enqueued products at the same time. `empty_cache` destroys
+//! the handles that are not in use, and so does an allocation that finds no memory. If there is no
+//! memory for a handle, the kernels here run.
 //!
-//! In a graph, what runs a product is decided when the capture ends, and stays: launches ask
-//! nobody.
+//! In a graph, the end of the capture decides what runs a product. Launches do not decide again.
 //!
 //! # Rounding
-//! The library adds in an order of its own, which depends on its version, the GPU and the shape; with a kernel of this crate
-//! an element is one chain over the inner size. With TF32 off both compute with f32 throughout.
+//! The library adds in an order of its own, which depends on its version, the GPU and the shape.
+//! With a kernel of this crate, an element is one chain over the inner size. With TF32 off, both
+//! compute in f32 throughout.
 
 pub(crate) mod cublas;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// 0 while nobody has called [`allow_tf32`], else 1 more than its argument.
+/// The argument of the last [`allow_tf32`] call plus 1, or 0 before the first call.
 static SAID: AtomicU8 = AtomicU8::new(0);
 
-/// Lets libraries round the factors of f32 products to TF32, 10 instead of 23 bits of fraction, for tensor cores: several times as
-/// fast on Ampere and later, with relative errors of 1e-3 instead of 1e-6.
+/// Lets libraries round the factors of f32 products to TF32, for tensor cores.
 ///
-/// Off by default, as in PyTorch, unless `WARPLINE_ALLOW_TF32` is 1. Products that are enqueued from now on, on every CUDA device of the
-/// process, and those of graphs whose capture ends from now on; kernels of this crate always compute with f32.
+/// TF32 has 10 instead of 23 bits of fraction. Products are several times as fast on Ampere and
+/// later, with relative errors of 1e-3 instead of 1e-6.
+///
+/// TF32 is off by default, as in PyTorch, unless `WARPLINE_ALLOW_TF32` is 1. The setting applies to
+/// products enqueued from now on, on every CUDA device of the process. It also applies to the
+/// products of graphs whose capture ends from now on. Kernels of this crate always compute in f32.
 ///
 /// # Examples
 /// ```
@@ -59,12 +65,12 @@ pub fn allow_tf32(allowed: bool) {
     SAID.store(1 + u8::from(allowed), Ordering::Relaxed);
 }
 
-/// Whether products that are enqueued now may use TF32.
+/// Returns whether products that are enqueued now may use TF32.
 pub fn tf32_is_allowed() -> bool {
     tf32() == Ok(true)
 }
 
-/// The same, or what is wrong with the variable.
+/// Returns whether TF32 is allowed, or an error that names the invalid value of the variable.
 fn tf32() -> Result<bool, &'static str> {
     static VARIABLE: OnceLock<Result<bool, String>> = OnceLock::new();
     match SAID.load(Ordering::Relaxed) {
@@ -84,20 +90,23 @@ fn from_variable(value: Option<String>) -> Result<bool, String> {
     }
 }
 
-/// How many products CUDA devices of this process were given, by what does them.
+/// The number of matrix products that CUDA devices of this process were given, by what computes
+/// them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Products {
-    /// By cuBLAS.
+    /// Products computed by cuBLAS.
     pub by_cublas: u64,
-    /// By kernels of this crate.
+    /// Products computed by kernels of this crate.
     pub by_kernels: u64,
 }
 
 static BY_CUBLAS: AtomicU64 = AtomicU64::new(0);
 static BY_KERNELS: AtomicU64 = AtomicU64::new(0);
 
-/// How many products were enqueued on CUDA devices so far. Those of a graph count once, when its capture ends.
+/// Returns the number of matrix products enqueued on CUDA devices so far.
+///
+/// The products of a graph count once, when its capture ends.
 pub fn products() -> Products {
     Products { by_cublas: BY_CUBLAS.load(Ordering::Relaxed), by_kernels: BY_KERNELS.load(Ordering::Relaxed) }
 }

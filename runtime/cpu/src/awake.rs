@@ -1,33 +1,34 @@
-//! Waiting awake: a host thread that waits a moment for an op, instead of going to sleep.
+//! Brief busy-waiting of a host thread for an op, instead of going to sleep.
 //!
-//! Going to sleep and being woken takes ten times as long as a small op. So who polls waits a
-//! moment for an op that comes next, in the way that the workers are in, and where that mostly
-//! helped before. Nothing depends on any of this but time, so threads may overwrite each other's
-//! hints.
+//! Going to sleep and being woken takes ten times as long as a small op. A polling thread therefore
+//! waits a moment for an op that is next on its stream. The state of the workers determines how it
+//! waits, and it waits only where that mostly helped before. This module affects timing only, so
+//! threads may overwrite each other's hints.
 
 use super::idle::Rest;
 use std::sync::atomic::{AtomicI16, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use warpline_driver::timeline::{Ticket, Timeline};
 
-/// For an op that runs now.
+/// The longest wait for an op that is running.
 const SPIN: Duration = Duration::from_micros(2);
-/// For a worker that is getting up.
+/// The longest wait for a worker that is waking up.
 const GETTING_UP: Duration = Duration::from_micros(20);
 
-/// Shared by the streams of a device.
+/// The record of waits that yield, shared by the streams of a device.
 pub(super) type Yields = Adaptive<8, 1024>;
 
-/// Of one stream.
+/// The busy-waiting state of one stream.
 #[derive(Debug, Default)]
 pub(super) struct Awake {
     spins: Adaptive<4, 64>,
-    /// A host thread waits awake for what is below.
+    /// The bound below which a host thread busy-waits for tickets.
     awaited: AtomicU64,
 }
 
 impl Awake {
-    /// Waits a moment until `ticket` is reached, while the workers rest so. Returns whether it is.
+    /// Waits a moment for `ticket`, in a way that suits the state of the workers. Returns whether
+    /// the ticket is reached.
     pub(super) fn wait(&self, timeline: &Timeline, ticket: Ticket, rest: Rest, yields: &Yields) -> bool {
         // An op that is behind other work takes longer.
         if timeline.newest() + 1 < ticket {
@@ -36,8 +37,8 @@ impl Awake {
         let is_reached = || timeline.settle(ticket);
         match rest {
             Rest::Awake => self.spins.wait(SPIN, std::hint::spin_loop, || self.announce(ticket), is_reached),
-            // The scheduler likes to put who is woken where the waking thread runs, and has it wait
-            // there.
+            // The scheduler tends to put a woken worker on the core of the thread that woke it,
+            // where the worker has to wait until this thread yields.
             Rest::GettingUp => {
                 yields.wait(GETTING_UP, std::thread::yield_now, || self.announce(ticket), is_reached)
             }
@@ -45,28 +46,28 @@ impl Awake {
         }
     }
 
-    /// Says that a thread waits for `ticket`: what it brings next, it brings then.
+    /// Records that a thread waits for `ticket` before it enqueues its next op.
     fn announce(&self, ticket: Ticket) {
         const FEW: Ticket = 8;
-        // Not each time: the line is the worker's too.
+        // Do not store each time: the worker uses this cache line too.
         if self.awaited.load(Relaxed) < ticket + FEW / 2 {
             self.awaited.store(ticket + FEW, Relaxed);
         }
     }
 
-    /// Returns whether a thread so waits for `ticket`, or did for one of the few before it: it does
-    /// not say so where its first look finds the ticket reached.
+    /// Returns whether a thread busy-waits for `ticket`, or did so for one of the few tickets
+    /// before it. A thread announces nothing if its first look finds its ticket reached.
     #[inline]
     pub(super) fn is_awaited(&self, ticket: Ticket) -> bool {
         self.awaited.load(Relaxed) > ticket
     }
 }
 
-/// Waits where that mostly helped before: while at most `ATTEMPTS` more attempts fail than succeed.
-/// Then it lets `PAUSE` occasions pass.
+/// Attempts a wait where earlier attempts mostly succeeded. Gives up after `ATTEMPTS` net failures,
+/// then skips `PAUSE` opportunities.
 ///
-/// Above 0 the number is that of the attempts left. Else this occasion, and as many more as it is
-/// below 0, are let pass.
+/// A positive number is the number of net failures left. At zero or below, this opportunity is
+/// skipped, and as many more as the number is below zero.
 #[derive(Debug)]
 pub(super) struct Adaptive<const ATTEMPTS: i16, const PAUSE: i16>(AtomicI16);
 
@@ -77,7 +78,8 @@ impl<const ATTEMPTS: i16, const PAUSE: i16> Default for Adaptive<ATTEMPTS, PAUSE
 }
 
 impl<const ATTEMPTS: i16, const PAUSE: i16> Adaptive<ATTEMPTS, PAUSE> {
-    /// Pauses until `done` or `limit` is over, if that is worth it. Returns whether it is done.
+    /// Calls `pause` until `done` returns `true` or `limit` has passed, unless this opportunity is
+    /// skipped. Returns whether `done` returned `true`.
     fn wait(&self, limit: Duration, pause: fn(), begin: impl FnOnce(), done: impl Fn() -> bool) -> bool {
         if !self.tries() {
             return false;
@@ -90,7 +92,7 @@ impl<const ATTEMPTS: i16, const PAUSE: i16> Adaptive<ATTEMPTS, PAUSE> {
             let is_done = done();
             if is_done || took >= limit {
                 self.learn(match is_done {
-                    // Somebody else had the processor.
+                    // Another thread had the core meanwhile.
                     _ if took > limit * 4 => -3,
                     true => 1,
                     false => -1,
@@ -108,8 +110,8 @@ impl<const ATTEMPTS: i16, const PAUSE: i16> Adaptive<ATTEMPTS, PAUSE> {
         now > 0
     }
 
-    /// How an attempt went: 1 for one that succeeded, -1 for one that did not, less for one that
-    /// was dear.
+    /// Records the result of an attempt: 1 for a success, -1 for a failure, less for an expensive
+    /// attempt.
     fn learn(&self, gained: i16) {
         let now = self.0.load(Relaxed);
         let next = match now + gained {
@@ -126,7 +128,8 @@ impl<const ATTEMPTS: i16, const PAUSE: i16> Adaptive<ATTEMPTS, PAUSE> {
 mod tests {
     use super::*;
 
-    /// How many of 10 000 occasions are taken where the attempts that `fails` names fail.
+    /// Returns how many of 10 000 opportunities are attempted if the attempts chosen by `fails`
+    /// fail.
     fn taken(fails: impl Fn(usize) -> bool) -> usize {
         let adaptive = Adaptive::<4, 64>::default();
         let mut attempts = 0;

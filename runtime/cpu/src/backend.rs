@@ -1,4 +1,5 @@
-//! What the devices of one runtime share, and what the streams of one device share.
+//! The state that the devices of one runtime share, and the state that the streams of one device
+//! share.
 
 use super::awake::Yields;
 use super::claims::Claims;
@@ -14,7 +15,7 @@ use std::fmt;
 use std::sync::Weak;
 use warpline_driver::{DeviceId, DriverError, Error, ErrorKind, Health};
 
-/// What the CPU devices of one runtime share.
+/// The state that the CPU devices of one runtime share.
 pub struct CpuBackend {
     pub(super) runner: Runner,
     pub(super) timelines: Timelines,
@@ -23,14 +24,14 @@ pub struct CpuBackend {
     open_devices: AtomicUsize,
 }
 
-/// How work is run.
+/// The runner of the work: worker threads, or a seeded schedule.
 pub(super) enum Runner {
     Threads(Pool),
     Seeded(Seeded),
 }
 
 impl CpuBackend {
-    /// Makes a backend; it starts nothing before there is work.
+    /// Returns a new backend. It starts nothing before there is work.
     pub fn new(options: BackendOptions) -> Arc<Self> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = options.threads.unwrap_or(cores).clamp(1, cores);
@@ -46,7 +47,7 @@ impl CpuBackend {
         })
     }
 
-    /// The virtual device `cpu:ordinal`. Each ordinal once.
+    /// Opens the virtual device `cpu:ordinal`. Each ordinal may be opened only once.
     pub fn device(
         self: &Arc<Self>,
         ordinal: u32,
@@ -65,7 +66,8 @@ impl CpuBackend {
         })))
     }
 
-    /// The last steps of a seeded schedule, oldest first; empty under [`Schedule::Threads`].
+    /// Returns the last steps of a seeded schedule, oldest first. Empty under
+    /// [`Schedule::Threads`].
     pub fn interleaving(&self) -> Vec<Step> {
         match &self.runner {
             Runner::Threads(_) => Vec::new(),
@@ -73,7 +75,7 @@ impl CpuBackend {
         }
     }
 
-    /// Under a seeded schedule: has the seed decide how far the device is ahead of the tasks that
+    /// Lets the seed of a seeded schedule decide how far the device runs ahead of the tasks that
     /// wait for it.
     pub fn draw_for_tasks(&self) {
         if let Runner::Seeded(seeded) = &self.runner {
@@ -81,8 +83,8 @@ impl CpuBackend {
         }
     }
 
-    /// The streams that wait for something outside this backend, such as a gate, and the calls that
-    /// made them wait.
+    /// Returns the streams that wait for something outside this backend, such as a gate, and the
+    /// calls that made them wait.
     pub fn held(&self) -> Vec<String> {
         let mut streams = self.timelines.streams(None);
         streams.sort_by_key(|stream| stream.number);
@@ -100,7 +102,7 @@ impl CpuBackend {
         }
     }
 
-    /// Takes a strand that has just become ready.
+    /// Accepts a strand that has just become ready.
     pub(super) fn schedule(self: &Arc<Self>, stream: Arc<CpuStream>) {
         match &self.runner {
             Runner::Threads(pool) => pool.schedule(self, stream),
@@ -108,15 +110,15 @@ impl CpuBackend {
         }
     }
 
-    /// Tells sleeping pollers of a seeded schedule to look again.
+    /// Wakes the sleeping pollers of a seeded schedule, so that they look again.
     pub(super) fn something_changed(&self) {
         if let Runner::Seeded(seeded) = &self.runner {
             seeded.something_changed();
         }
     }
 
-    /// Fails the devices whose streams are held at something that nobody here will bring about; whether there were any.
-    /// Called at a shutdown when nothing can run.
+    /// Fails the devices whose streams are held at a wait that nothing in this backend will end.
+    /// Returns whether there were any. Called at a shutdown when nothing can run.
     pub(super) fn report_stuck(&self) -> bool {
         let mut any = false;
         for stream in self.timelines.streams(None) {
@@ -128,7 +130,7 @@ impl CpuBackend {
         any
     }
 
-    /// There is no thread to run anything: fails every device that has a stream.
+    /// Fails every device that has a stream, because there is no thread to run anything.
     #[cold]
     pub(super) fn fail_all(&self, why: &std::io::Error) {
         for stream in self.timelines.streams(None) {
@@ -165,7 +167,7 @@ impl fmt::Debug for CpuBackend {
     }
 }
 
-/// What the streams of one device share.
+/// The state that the streams of one device share.
 pub(super) struct Device {
     pub(super) id: DeviceId,
     pub(super) health: Arc<Health>,
@@ -187,15 +189,15 @@ impl Device {
         Ok(())
     }
 
-    /// No more work is taken. The backend stops when all its devices are closed.
+    /// Stops accepting work. The backend stops when all its devices are closed.
     pub(super) fn close(&self) {
         if !self.closing.swap(true, Ordering::AcqRel) {
             self.backend.device_closed();
         }
     }
 
-    /// Fails the device for good. Parked strands are sent to be purged, the others look at the device's health before their
-    /// next op. Called while no lock is held.
+    /// Fails the device for good. Parked strands are sent to a run queue to be purged; the owners
+    /// of the others check the device's health before their next op. Called while no lock is held.
     #[cold]
     pub(super) fn fail(&self, error: Error) {
         self.health.fail(error);

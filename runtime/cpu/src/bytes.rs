@@ -1,11 +1,11 @@
-//! What copies, fills and kernels do to memory.
+//! The functions that carry out copies, fills and kernels on memory.
 
 use warpline_driver::kernel::{Arg, Twin};
 use warpline_driver::reentry::{self, Caller};
 use warpline_driver::{Copy, Fill};
 
 /// # Safety
-/// That of [`Twin`].
+/// The caller keeps the rules of [`Twin`].
 #[inline]
 pub(super) unsafe fn call_twin(twin: Twin, args: &[Arg]) {
     let _calling = reentry::calling(Caller::Twin);
@@ -14,8 +14,8 @@ pub(super) unsafe fn call_twin(twin: Twin, args: &[Arg]) {
 }
 
 /// # Safety
-/// All rows of the source are readable, all rows of the destination writable, and nobody else writes either meanwhile. They
-/// may overlap.
+/// All rows of the source are readable, and all rows of the destination are writable. Nothing else
+/// writes to either during the call. The two may overlap.
 pub(super) unsafe fn copy_rows(copy: &Copy) {
     let Copy { src, src_pitch, dst, dst_pitch, width_bytes, height, .. } = *copy;
     let (src, dst) = (src as *const u8, dst as *mut u8);
@@ -23,8 +23,8 @@ pub(super) unsafe fn copy_rows(copy: &Copy) {
         return;
     }
     if height == 1 || (src_pitch == width_bytes && dst_pitch == width_bytes) {
-        // SAFETY: `ptr::copy` needs both sides valid for the length; rows without gaps are one run, and the caller
-        // vouches for the rows.
+        // SAFETY: `ptr::copy` needs both sides valid for the length. Rows without gaps are one run,
+        // and the caller vouches for the rows.
         unsafe { std::ptr::copy(src, dst, width_bytes * height) };
         return;
     }
@@ -37,7 +37,7 @@ pub(super) unsafe fn copy_rows(copy: &Copy) {
 }
 
 /// # Safety
-/// All rows are writable, and nobody else touches them meanwhile.
+/// All rows are writable, and nothing else touches them during the call.
 pub(super) unsafe fn fill_rows(fill: &Fill) {
     let Fill { dst, pitch, width_bytes, height, pattern, pattern_bytes } = *fill;
     let pattern = pattern.to_le_bytes();
@@ -50,21 +50,21 @@ pub(super) unsafe fn fill_rows(fill: &Fill) {
         if pitch == width_bytes { (width_bytes * height, 1) } else { (width_bytes, height) };
     for row in 0..rows {
         let start = dst.wrapping_add(row * pitch);
-        // SAFETY: `from_raw_parts_mut` needs the row valid, initialized and ours alone: the caller vouches for it, and
-        // device memory is zeroed when it is first mapped.
+        // SAFETY: `from_raw_parts_mut` needs the row valid, initialized and exclusively ours. The
+        // caller vouches for it, and device memory is zeroed when it is first mapped.
         let row = unsafe { std::slice::from_raw_parts_mut(start, row_bytes) };
         repeat(row, pattern);
     }
 }
 
-/// Fills `row` with copies of `pattern`, the last one cut off where the row ends.
+/// Fills `row` with copies of `pattern`. The last copy is cut off at the end of the row.
 fn repeat(row: &mut [u8], pattern: &[u8]) {
     if pattern.iter().all(|byte| *byte == pattern[0]) {
         row.fill(pattern[0]);
         return;
     }
-    // Doubling: what is written is the source of the next, so that long rows go at the speed of a copy. Blocks stay
-    // small enough for the cache.
+    // Doubling: the bytes written so far are the source of the next copy, so that long rows are
+    // filled at the speed of a copy. Blocks stay small enough for the cache.
     const BLOCK: usize = 16 * 1024;
     let mut done = pattern.len().min(row.len());
     row[..done].copy_from_slice(&pattern[..done]);

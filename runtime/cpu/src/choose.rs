@@ -1,35 +1,37 @@
-//! The rule by which a seed draws who goes next: which stream, or the tasks that wait for the device.
+//! The rule by which a seed draws the next stream to run, or the tasks that wait for the device.
 //!
-//! The choice follows PCT (Burckhardt and others, "A Randomized Scheduler with Probabilistic Guarantees of Finding Bugs",
-//! ASPLOS 2010): every stream has a priority drawn from the seed, the highest goes first, and at a few random points the one
-//! about to run drops below all others. Choosing uniformly at each step would hardly ever hold one stream back for long, which
-//! is what deep races need. How many such points there are is drawn too, and all priorities are drawn anew now and then, so
-//! that a long program sees more than one order.
+//! The choice follows PCT (Burckhardt and others, "A Randomized Scheduler with Probabilistic
+//! Guarantees of Finding Bugs", ASPLOS 2010). Every stream has a priority drawn from the seed, and
+//! the stream with the highest runs first. At a few random points the stream about to run drops
+//! below all others. A uniform choice at each step would hardly ever hold one stream back for long,
+//! which deep races need. The number of such points is drawn too. All priorities are drawn anew now
+//! and then, so that a long program sees more than one order.
 
 use std::collections::HashMap;
 
-/// After so many steps all priorities are drawn anew.
+/// The number of steps after which all priorities are drawn anew.
 const STEPS_PER_EPOCH: u64 = 256;
 
-/// A seed, and how far it has been used.
+/// A seed, and the progress of the draws from it.
 pub(super) struct Chooser {
     random: SplitMix,
     seed: u64,
     epoch: u64,
     steps: u64,
-    /// One step in so many is a change point.
+    /// The average number of steps per change point.
     change_every: u64,
-    /// Streams that were dropped below all others in this epoch, the later the lower.
+    /// The streams that dropped below all others in this epoch, each with its priority: the later
+    /// it dropped, the lower.
     demoted: HashMap<u64, u64>,
     tasks: Option<Tasks>,
 }
 
-/// How much of the time is for the tasks of an executor, which otherwise run a device's op in every
-/// poll.
+/// The share of polls reserved for the tasks of an executor. Without it, tasks run an op of the
+/// device in every poll.
 struct Tasks {
     random: SplitMix,
-    /// The number of polls of eight that run nothing: from none, a device that is always ahead, to
-    /// six.
+    /// The number of polls in eight that run nothing. It ranges from zero, for a device that is
+    /// always ahead, to six.
     eighths: u64,
 }
 
@@ -53,19 +55,19 @@ impl Chooser {
         Chooser { random, seed, epoch: 0, steps: 0, change_every, demoted: HashMap::new(), tasks: None }
     }
 
-    /// Lets the seed decide as well whether a poll runs an op or leaves that to a later one.
+    /// Lets the seed also decide whether a poll runs an op or leaves it to a later poll.
     pub(super) fn draw_for_tasks(&mut self) {
         let mut random = SplitMix(!self.seed);
         let eighths = random.next() % 7;
         self.tasks = Some(Tasks { random, eighths });
     }
 
-    /// Returns whether the tasks go on before the next op runs. Never for good.
+    /// Returns whether the tasks continue before the next op runs. They never do so for good.
     pub(super) fn is_turn_of_tasks(&mut self) -> bool {
         self.tasks.as_mut().is_some_and(|tasks| tasks.random.next() % 8 < tasks.eighths)
     }
 
-    /// A stream's priority in this epoch.
+    /// Returns a stream's priority in this epoch.
     fn priority(&self, number: u64) -> u64 {
         match self.demoted.get(&number) {
             Some(low) => *low,
@@ -75,7 +77,7 @@ impl Chooser {
         }
     }
 
-    /// Which of the streams with these numbers goes next, as an index.
+    /// Returns the index in `numbers` of the stream that runs next.
     pub(super) fn choose(&mut self, numbers: &[u64]) -> usize {
         self.steps += 1;
         if self.steps.is_multiple_of(STEPS_PER_EPOCH) {

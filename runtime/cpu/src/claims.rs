@@ -1,28 +1,33 @@
-//! Which bytes running work has claimed, where the order check does not keep operands apart.
+//! The bytes that running work has claimed, where the order check does not keep operands apart.
 //!
-//! In every order mode but `deny` two ops may be enqueued whose accesses are not ordered. Each then claims its bytes, shared
-//! or exclusive, before it touches them. An op whose bytes are taken parks its strand; the values it sees may be surprising,
-//! but no two twins ever hold slices that conflict.
+//! In every order mode but `deny`, two ops may be enqueued whose accesses are not ordered. Each of
+//! them claims its bytes, shared or exclusive, before it touches them. An op whose bytes are taken
+//! parks its strand. The values it sees may be surprising, but no two twins ever hold slices that
+//! conflict.
 //!
 //! # Rules
-//! 1. An op gets all its claims or none, in one step under the table's lock: no op holds some and waits for others.
-//! 2. A strand holds claims for one op at a time, while that op runs, and releases them before the op's ticket completes.
-//! 3. A refused strand parks first and asks for a wake second ([`Claims::wait`]), which looks once more.
-//! 4. A release wakes every strand that waits, whatever for; they try again. Shared claims can outrun an exclusive one that
-//!    waits, for as long as new ones keep coming.
+//! 1. An op gets all its claims or none, in one step under the table's lock: no op holds some
+//!    claims while it waits for others.
+//! 2. A strand holds claims for one op at a time, while that op runs. It releases them before the
+//!    op's ticket completes.
+//! 3. A refused strand parks first and asks for a wake second ([`Claims::wait`], which checks the
+//!    claims once more).
+//! 4. A release wakes every waiting strand, whatever it waits for, and each tries again. Shared
+//!    claims can outrun a waiting exclusive claim, for as long as new ones keep arriving.
 //!
 //! One table serves all devices of a backend, because they share one address space.
 
 use crate::sync::Mutex;
 use warpline_driver::Claim;
 
-/// The claims of all running work of a backend. `W`: what is woken.
+/// The claims of all running work of a backend. `W` is the type of the waiters that a release
+/// wakes.
 pub(super) struct Claims<W> {
     table: Mutex<Table<W>>,
 }
 
 struct Table<W> {
-    /// Who (the stream's number) holds what.
+    /// The claims held, each with the number of the stream that holds it.
     held: Vec<(u64, Claim)>,
     waiting: Vec<W>,
 }
@@ -42,7 +47,7 @@ impl<W> Claims<W> {
         Claims { table: Mutex::new(Table { held: Vec::new(), waiting: Vec::new() }) }
     }
 
-    /// Claims all of `claims` for `owner`, or nothing.
+    /// Claims all of `claims` for `owner`, or none. Returns whether it claimed them.
     #[must_use]
     pub(super) fn try_claim(&self, owner: u64, claims: &[Claim]) -> bool {
         let mut table = self.table.lock();
@@ -53,7 +58,8 @@ impl<W> Claims<W> {
         free
     }
 
-    /// Asks for `who` to be woken at the next release; `false` if `claims` have become free, and nothing was asked.
+    /// Asks for `who` to be woken at the next release. Returns `false`, and asks for nothing, if
+    /// `claims` have become free.
     #[must_use]
     pub(super) fn wait(&self, claims: &[Claim], who: W) -> bool {
         let mut table = self.table.lock();
@@ -61,11 +67,11 @@ impl<W> Claims<W> {
         if taken {
             table.waiting.push(who);
         }
-        // A `who` that is not kept is dropped after the lock: the arguments outlive the guard.
+        // A `who` that is not stored is dropped after the unlock: the arguments outlive the guard.
         taken
     }
 
-    /// Gives up what `owner` holds and returns who is to be woken.
+    /// Releases the claims of `owner` and returns the waiters to be woken.
     #[must_use]
     pub(super) fn release(&self, owner: u64) -> Vec<W> {
         let mut table = self.table.lock();

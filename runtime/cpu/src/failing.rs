@@ -1,4 +1,4 @@
-//! What a stream says when its work cannot go on, and how it drops that work.
+//! The errors of a stream whose work cannot continue, and the dropping of that work.
 
 use super::stream::CpuStream;
 use super::timelines::Fate;
@@ -8,7 +8,7 @@ use warpline_driver::timeline::Ticket;
 use warpline_driver::{Command, Error, ErrorKind, Point, Site, Submission};
 
 impl CpuStream {
-    /// The error of an op that takes its device with it.
+    /// Returns the error of an op whose failure fails its device.
     #[cold]
     pub(super) fn failure(&self, kind: ErrorKind, ticket: Ticket, site: &Site, why: &str) -> Error {
         let (file, line) = (site.location.file(), site.location.line());
@@ -22,7 +22,7 @@ impl CpuStream {
         )
     }
 
-    /// The error of a panic outside every op, while this stream was being run.
+    /// Returns the error of a panic that happened while this stream ran, but outside every op.
     #[cold]
     pub(super) fn broken(&self) -> Error {
         Error::new(
@@ -37,7 +37,8 @@ impl CpuStream {
         )
     }
 
-    /// The error, if what `wait` waits for will never come because its device has failed.
+    /// Returns the error if the point awaited by `wait` will never be reached, because its device
+    /// has failed.
     pub(super) fn wait_is_in_vain(&self, wait: &Submission, point: &Point) -> Option<Error> {
         let cause = self.device.backend.timelines.cause_of_death(&point.timeline)?;
         if point.timeline.reached(point.ticket) {
@@ -47,7 +48,8 @@ impl CpuStream {
         Some(self.failure(cause.kind(), wait.ticket, &wait.site, &why))
     }
 
-    /// The error for work that a shutdown cannot finish: the head waits for something that nobody here will bring about.
+    /// Returns the error for work that a shutdown cannot finish: the head waits for something that
+    /// nothing in this backend will bring about.
     pub(super) fn stuck(&self) -> Option<Error> {
         if self.device.health.fault().is_some() {
             return None;
@@ -78,7 +80,8 @@ impl CpuStream {
     }
 }
 impl CpuStream {
-    /// The wait that the stream stands at, if nothing of this backend can end it: a gate's.
+    /// Returns the wait at which the stream is held, if nothing in this backend can end it: the
+    /// wait for a gate.
     pub(super) fn held_at(&self) -> Option<Site> {
         let (point, site) = self.strand.peek(|mut queued| match queued.next() {
             Some(Submission { command: Command::Wait(point), site, .. }) => Some((point.clone(), *site)),

@@ -1,17 +1,18 @@
-//! Faults on request, so that tests can see what a failing device does.
+//! Faults on request, so that tests can observe a failing device.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Which piece of a device's work fails. Counted from 1 over the whole device, in the order in which work runs.
+/// The pieces of a device's work that fail. Pieces are counted from 1 over the whole device, in the
+/// order in which they run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultPlan {
-    /// The op that fails the device instead of running. Waits are not counted.
+    /// The number of the op that fails the device instead of running. Waits are not counted.
     pub fail_op: Option<u64>,
-    /// The launch whose twin panics.
+    /// The number of the launch whose twin panics.
     pub panic_in_twin: Option<u64>,
 }
 
-/// A plan, and how far it has come.
+/// A plan, and the ops and twins counted so far.
 #[derive(Debug)]
 pub(super) struct Planned {
     plan: FaultPlan,
@@ -24,12 +25,12 @@ impl Planned {
         Planned { plan, ops: AtomicU64::new(0), twins: AtomicU64::new(0) }
     }
 
-    /// Counts an op; whether it is the one to fail.
+    /// Counts an op and returns whether it is the one to fail.
     pub(super) fn fails_this_op(&self) -> bool {
         Some(self.ops.fetch_add(1, Ordering::Relaxed) + 1) == self.plan.fail_op
     }
 
-    /// Counts a twin; whether it is the one to panic.
+    /// Counts a twin and returns whether it is the one to panic.
     pub(super) fn panics_in_this_twin(&self) -> bool {
         Some(self.twins.fetch_add(1, Ordering::Relaxed) + 1) == self.plan.panic_in_twin
     }

@@ -1,74 +1,84 @@
-//! How workers without work wait, and how new work finds one of them.
+//! The protocol by which idle workers wait, and by which new work reaches one of them.
 //!
-//! **One** worker at a time is attentive: it looks at the run queues again within microseconds, because it spins there for a
-//! while, or because all it runs meanwhile is known to be quick. So work for an idle device is picked up without a system call
-//! on either side, and a stream that only waits for a small copy wakes nobody. Everybody else who has no work parks and costs
-//! nothing.
+//! **One** worker at a time is attentive: it looks at the run queues again within microseconds.
+//! Either it spins on them for a while, or everything it runs meanwhile is known to be quick. Work
+//! for an idle device is thus picked up without a system call on either side. A stream that only
+//! waits for a small copy wakes no worker. Every other worker without work parks and costs nothing.
 //!
 //! # The protocol
-//! Whoever brings work: **put it into the run queue and count it, fence, look** at `attentive`, then at `waking`, then at `parked`. If
-//! somebody is attentive or on its way out of bed, that is enough. If not and somebody is parked, one is unparked. If neither,
-//! every worker is busy, or on its way here (or does not exist yet: the caller's affair).
+//! A thread that brings work does this: **put it into the run queue and count it, fence, look** at
+//! `attentive`, then at `waking`, then at `parked`.
 //!
-//! Whoever stops being attentive: **clear `attentive`, fence, look** at the run queues. Whoever parks: **enter the list of
-//! sleepers and raise `parked`, fence, look** at the run queues. Whoever gets up: **leave `waking`, fence, look** at the run
-//! queues.
+//! * If a worker is attentive or waking up, that is enough.
+//! * If not, and a worker is parked, the thread unparks one.
+//! * Otherwise every worker is busy, or about to wait, or does not exist yet. Starting one is up to
+//!   the caller.
+//!
+//! A worker that stops being attentive does this: **clear `attentive`, fence, look** at the run
+//! queues. A worker that parks does this: **enter the list of sleepers and raise `parked`, fence,
+//! look** at the run queues. A worker that wakes up does this: **leave `waking`, fence, look** at
+//! the run queues.
 //!
 //! # Why nothing is lost
-//! Both sides write, fence and read what the other wrote; the fences are totally ordered. If the bringer's is first, the
-//! other's look sees the work. If the other's is first, the bringer sees that nobody is attentive or getting up any more, or
-//! that somebody is parked. Who passes several such points looks after each, and each is enough for the work that was
-//! brought before it.
+//! Both sides write, fence and read what the other side wrote, and the fences are totally ordered.
+//! If the bringer's fence is first, the worker's look sees the work. If the worker's fence is
+//! first, the bringer sees that no worker is attentive or waking up any more, or that one is
+//! parked. A worker that passes several such points looks after each of them. Each look suffices
+//! for the work that was brought before it.
 //!
 //! # Why nothing stays alone with a busy worker
-//! Work brought while somebody is attentive or getting up wakes nobody. So who stops being attentive to run something that
-//! may take long, and who gets up and takes something without becoming attentive, looks again, and if there is more, brings
-//! that in its turn: each worker woken so wakes at most one further.
-//! Wakers of users and values that they gave are among what may take long, or wait for that very work: nobody is attentive
-//! while it runs or drops them.
+//! Work brought while a worker is attentive or waking up wakes no other worker. A worker that stops
+//! being attentive, to run something that may take long, therefore looks again. So does a worker
+//! that wakes up and takes work without becoming attentive. If there is more work, it brings that
+//! work as above: each worker woken in this way wakes at most one more.
+//!
+//! Wakers and values that belong to users may take long, or wait for that very work. No worker is
+//! attentive while it runs or drops them.
 //!
 //! # Lock order
 //! `sleepers` is a leaf: nothing is acquired, run or unparked under it.
 
 use crate::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, Unparker, fence, fence_after_rmw};
 
-/// Who waits.
+/// The state of the workers that wait.
 #[repr(C)]
 pub(crate) struct Idle {
     attentive: AtomicBool,
     /// The length of `sleepers`, readable without the lock.
     parked: AtomicUsize,
-    /// Those that were taken out of the list to be woken and are not up yet. Changes under the lock.
+    /// The number of workers that were taken out of the list to be woken and are not awake yet.
+    /// Changed under the lock.
     waking: AtomicUsize,
     sleepers: Mutex<Vec<(usize, Unparker)>>,
 }
 
-/// What became of newly brought work.
+/// The result of bringing new work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Brought {
-    /// Somebody is attentive or getting up and will see it, or somebody was unparked.
+    /// A worker is attentive or waking up and will see the work, or one was unparked.
     Seen,
-    /// Nobody waits.
+    /// No worker waits.
     NobodyWaits,
 }
 
-/// Where a worker stands that tried to park.
+/// The result of a worker's attempt to park.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bed {
-    /// In the list: it shall park. So many are in the list with it.
+    /// The worker is in the list and must park. The number is that of the workers in the list,
+    /// including this one.
     Made(usize),
-    /// There was work, and it is out of the list again.
+    /// There was work, and the worker is out of the list again.
     Left,
 }
 
-/// How many are awake.
+/// The state of the workers as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rest {
     /// A worker runs something, or stays awake.
     Awake,
-    /// One was woken and is not up yet.
+    /// A worker was woken and is not awake yet.
     GettingUp,
-    /// All sleep, or none was started yet.
+    /// All workers sleep, or none was started yet.
     Asleep,
 }
 
@@ -82,7 +92,8 @@ impl Idle {
         }
     }
 
-    /// Work has been put into a run queue, and counted there by a read-modify-write, or seen there behind a fence.
+    /// Announces work in a run queue. The caller has counted it there by a read-modify-write, or
+    /// has seen it there behind a fence.
     #[inline]
     pub(crate) fn bring(&self) -> Brought {
         fence_after_rmw(); // weaken: bring-then-look
@@ -111,7 +122,7 @@ impl Idle {
         }
     }
 
-    /// Becomes the one who is attentive, if nobody is.
+    /// Makes the caller the attentive worker, if there is none. Returns whether it did.
     #[inline]
     pub(crate) fn attend(&self) -> bool {
         let become_it =
@@ -119,15 +130,16 @@ impl Idle {
         !self.attentive.load(Ordering::Relaxed) && become_it()
     }
 
-    /// By the attentive one: is so no longer. It has to look at the run queues once more after this.
+    /// Ends the caller's attention. Only the attentive worker calls this, and it must look at the
+    /// run queues once more afterwards.
     #[inline]
     pub(crate) fn stop_attending(&self) {
         self.attentive.store(false, Ordering::Release);
         fence(Ordering::SeqCst); // weaken: stop-then-look
     }
 
-    /// Enters the list of sleepers, unless `has_work` says that there is some. Whoever gets [`Bed::Made`] parks until it is
-    /// unparked; it is out of the list then.
+    /// Enters the list of sleepers, unless `has_work` returns `true`. A worker that gets
+    /// [`Bed::Made`] parks until it is unparked, and is out of the list then.
     pub(crate) fn make_bed(
         &self,
         worker: usize,
@@ -147,7 +159,7 @@ impl Idle {
         Bed::Made(others)
     }
 
-    /// Whether new work begins at once, going by `alive` workers.
+    /// Returns how soon new work begins, given `alive` workers.
     pub(crate) fn rest(&self, alive: usize) -> Rest {
         let (parked, waking) = (self.parked.load(Ordering::Relaxed), self.waking.load(Ordering::Relaxed));
         match alive > parked + waking {
@@ -157,14 +169,17 @@ impl Idle {
         }
     }
 
-    /// Gets up, taken out of the list or by oneself, and has to look at the run queues after this. Whoever was taken out but not
-    /// woken by it finds one unpark too many the next time it parks: it looks again for nothing, once.
+    /// Ends the caller's sleep, whether it was taken out of the list or woke up by itself. The
+    /// caller must look at the run queues afterwards.
+    ///
+    /// A worker that was taken out of the list but woke up by itself has one surplus unpark. It
+    /// looks again for nothing, once, the next time it parks.
     pub(crate) fn leave_bed(&self, worker: usize) {
         let mut sleepers = self.sleepers.lock();
         let before = sleepers.len();
         sleepers.retain(|(other, _)| *other != worker);
         if sleepers.len() == before {
-            // It was taken out to be woken, and is awake.
+            // Another thread took it out to wake it, and it is awake.
             self.waking.fetch_sub(1, Ordering::Relaxed);
         }
         self.parked.store(sleepers.len(), Ordering::Relaxed);
@@ -172,7 +187,7 @@ impl Idle {
         fence(Ordering::SeqCst); // weaken: get-up-then-look
     }
 
-    /// Unparks everybody.
+    /// Unparks all sleeping workers.
     pub(crate) fn wake_everybody(&self) {
         let mut sleepers = self.sleepers.lock();
         let all = std::mem::take(&mut *sleepers);

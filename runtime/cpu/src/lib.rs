@@ -1,28 +1,29 @@
 //! The CPU device: a real asynchronous device that needs nothing installed.
 //!
-//! Submitting returns before the work has run. Each stream is a serial queue, a strand, and either a small pool of
-//! threads runs the strands ([`Schedule::Threads`]) or whoever polls does, in an order drawn from a seed
-//! ([`Schedule::Seeded`]). It checks nothing: shapes, ranges and order have been checked before.
+//! Submitting returns before the work has run. Each stream is a serial queue, called a strand.
+//! Under [`Schedule::Threads`] a small pool of worker threads runs the strands. Under
+//! [`Schedule::Seeded`] the polling threads run them, in an order drawn from a seed. The device
+//! checks nothing: its callers have already checked shapes, ranges and order.
 //!
-//! All devices made from one [`CpuBackend`] share its workers, its address space, and so its claim
-//! table. A fault stays on its device; only a stream that waits for work which such a fault has
-//! undone takes its own device with it (see `timelines`).
+//! All devices made from one [`CpuBackend`] share its workers, its address space and therefore its
+//! claim table. A fault stays on its device, with one exception: a stream that waits for work
+//! abandoned by that fault fails its own device too (see `timelines`).
 //!
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
-//! | `strand` | a queue with at most one owner: who may run it, who has to be sent |
-//! | `stream`, `failing` | what an owner does: run, park, purge; what it says when it cannot go on |
-//! | `workers`, `idle` | the threads, and how they wait |
-//! | `seeded`, `choose` | the schedule without threads, and who goes next in it |
-//! | `backend` | what devices share, and what the streams of a device share |
-//! | `claims` | keeping unordered ops apart |
-//! | `timelines` | whose a timeline is, and what became of it |
-//! | `execute`, `replay`, `bytes`, `memory` | what commands and graphs do, and to what |
+//! | `strand` | a serial queue with at most one owner, and the rules for passing it on |
+//! | `stream`, `failing` | how an owner runs, parks and purges a strand; a stream's errors |
+//! | `workers`, `idle` | the worker threads, and how they wait |
+//! | `seeded`, `choose` | the schedule without threads, and its choice of the next stream |
+//! | `backend` | the state shared by devices, and by the streams of a device |
+//! | `claims` | the claims that keep unordered ops apart |
+//! | `timelines` | the owner and the fate of each timeline |
+//! | `execute`, `replay`, `bytes`, `memory` | how commands and graphs run, and on what memory |
 //! | `fault_plan` | faults on request |
 //!
 //! # Lock order
 //! turn (only ever tried) → strand's inbox → timelines. Every other lock here is a leaf. Ops,
-//! wakers and drops of user values run under none but the turn.
+//! wakers and drops of user values run under no lock but the turn.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod awake;
@@ -62,14 +63,14 @@ use std::str::FromStr;
 use std::time::Duration;
 use stream::CpuStream;
 
-/// Who runs the work of the CPU devices, and in which order.
+/// The schedule of the CPU devices: the threads that run the work, and the order of its ops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Schedule {
-    /// Worker threads, as fast as the machine goes.
+    /// Runs work on worker threads, as fast as the machine allows.
     #[default]
     Threads,
-    /// No threads: each poll or query of something pending runs at most one op, of a stream chosen by this seed. The same seed
-    /// and the same program give the same interleaving.
+    /// Runs work without threads. Each poll or query of something pending runs at most one op, on a
+    /// stream chosen by this seed. The same seed and the same program give the same interleaving.
     Seeded(u64),
 }
 
@@ -92,14 +93,15 @@ impl FromStr for Schedule {
     }
 }
 
-/// What the devices of a backend share.
+/// The options that the devices of a backend share.
 #[derive(Clone, Debug)]
 pub struct BackendOptions {
-    /// Who runs the work.
+    /// The schedule of the work.
     pub schedule: Schedule,
-    /// The most worker threads; `None`, or more than that: as many as the machine has cores.
+    /// The maximum number of worker threads. `None`, or a larger number than the machine has cores,
+    /// means as many as it has cores.
     pub threads: Option<usize>,
-    /// How long one idle worker spins before it parks.
+    /// The time for which one idle worker spins before it parks.
     pub awake_for: Duration,
 }
 
@@ -109,12 +111,12 @@ impl Default for BackendOptions {
     }
 }
 
-/// What is particular to one device.
+/// The options of one device.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceOptions {
-    /// How much device memory there is; `None`: as much as the system gives.
+    /// The size of the device memory in bytes. `None` means as much as the system provides.
     pub total_bytes: Option<usize>,
-    /// Faults on request.
+    /// The plan of the faults to cause.
     pub fault_plan: Option<FaultPlan>,
 }
 
@@ -131,17 +133,18 @@ pub struct Step {
     pub site: Site,
 }
 
-/// One CPU device. Dropping it shuts it down.
+/// A CPU device. Dropping it shuts it down.
 pub struct CpuDriver(Arc<Device>);
 
 impl CpuDriver {
-    /// The backend it shares with the other devices of its runtime.
+    /// Returns the backend that this device shares with the other devices of its runtime.
     pub fn backend(&self) -> &Arc<CpuBackend> {
         &self.0.backend
     }
 }
 
-// SAFETY: memory is the system allocator's, each block handed out once; streams keep order (`strand.rs`).
+// SAFETY: memory comes from the system allocator, which hands out each block once. Streams keep
+// order (`strand.rs`).
 unsafe impl Driver for CpuDriver {
     fn id(&self) -> DeviceId {
         self.0.id
@@ -174,8 +177,8 @@ unsafe impl Driver for CpuDriver {
 
     unsafe fn free(&self, ptr: DevicePtr, len_bytes: usize) {
         let ptr = std::ptr::with_exposed_provenance_mut(ptr.0 as usize);
-        // SAFETY: `Memory::free` needs a block that `alloc` gave with this length and that is not in use: our caller's
-        // promise.
+        // SAFETY: `Memory::free` needs a block that `alloc` returned for this length and that is
+        // not in use. Our caller promises both.
         unsafe { self.0.memory.free(ptr, len_bytes) }
     }
 
@@ -185,7 +188,8 @@ unsafe impl Driver for CpuDriver {
     }
 
     unsafe fn free_host(&self, ptr: *mut u8, len_bytes: usize) {
-        // SAFETY: `release` needs a block of `zeroed` with these numbers that is not in use: our caller's promise.
+        // SAFETY: `release` needs a block that `zeroed` returned for these arguments and that is
+        // not in use. Our caller promises both.
         unsafe { memory::release(ptr, len_bytes, memory::HOST_ALIGN) }
     }
 

@@ -9,7 +9,7 @@ pub(super) const DEVICE_ALIGN: usize = 512;
 /// Alignment of host memory: a page.
 pub(super) const HOST_ALIGN: usize = 4096;
 
-/// How much of a device's memory is in use.
+/// The memory of a device: its limit, and the bytes in use.
 #[derive(Debug)]
 pub(super) struct Memory {
     total_bytes: Option<usize>,
@@ -17,7 +17,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// `total_bytes`: the limit, `None` for as much as the system gives.
+    /// Returns memory with a limit of `total_bytes`. `None` means as much as the system provides.
     pub(super) fn new(total_bytes: Option<usize>) -> Self {
         Memory { total_bytes, used_bytes: AtomicUsize::new(0) }
     }
@@ -28,7 +28,7 @@ impl Memory {
         DriverError::OutOfMemory(self.total_bytes.map(free))
     }
 
-    /// Takes memory that counts against the limit.
+    /// Allocates memory that counts against the limit.
     pub(super) fn alloc(&self, len_bytes: usize) -> Result<*mut u8, DriverError> {
         let most = self.total_bytes.unwrap_or(usize::MAX);
         let room = |used: usize| used.checked_add(len_bytes).filter(|sum| *sum <= most);
@@ -41,44 +41,46 @@ impl Memory {
         })
     }
 
-    /// Gives it back.
+    /// Frees a block.
     ///
     /// # Safety
     /// `ptr` came from [`alloc`](Self::alloc) with the same length and is not used any more.
     pub(super) unsafe fn free(&self, ptr: *mut u8, len_bytes: usize) {
-        // SAFETY: `release` needs a block of `zeroed` with the same numbers; the caller vouches for it.
+        // SAFETY: `release` needs a block that `zeroed` returned for the same arguments. The caller
+        // vouches for it.
         unsafe { release(ptr, len_bytes, DEVICE_ALIGN) };
         self.used_bytes.fetch_sub(len_bytes, Ordering::Relaxed);
     }
 }
 
-/// Blocks of at least this length ask for huge pages. The first touch of a small page takes longer
-/// than copying it, and a pipeline touches several blocks first where a sequential program touches
-/// one.
+/// The minimum length of a block that asks for huge pages. The first touch of a small page takes
+/// longer than copying it. A pipeline touches several blocks for the first time where a sequential
+/// program touches one.
 const LARGE_BYTES: usize = 4 << 20;
-/// A huge page, on x86-64 and on arm64 with small pages of 4 KiB.
+/// The size of a huge page, on x86-64 and on arm64 with small pages of 4 KiB.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// The alignment of a block, `align` or more: huge pages of a large block begin where it begins.
+/// Returns the alignment of a block, `align` or more. The huge pages of a large block begin where
+/// the block begins.
 fn alignment(len_bytes: usize, align: usize) -> usize {
     if len_bytes < LARGE_BYTES { align } else { align.max(HUGE_PAGE_BYTES) }
 }
 
-/// Room for the start address, and for moving up to a multiple of `align`.
+/// Returns a layout with room for the start address, and for moving up to a multiple of `align`.
 fn layout(len_bytes: usize, align: usize) -> Option<Layout> {
     Layout::from_size_align(len_bytes.checked_add(align)?, HEADER).ok()
 }
 
 const HEADER: usize = size_of::<usize>();
 
-/// Asks for huge pages for the whole ones among `len_bytes` from `block` on. A system that has none
-/// goes on with small ones.
+/// Asks for huge pages, as many as fit whole into the `len_bytes` from `block` on. A system that
+/// has none continues with small ones.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn ask_for_huge_pages(block: *mut u8, len_bytes: usize) {
     if len_bytes >= LARGE_BYTES {
         let whole = len_bytes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-        // SAFETY: MADV_HUGEPAGE needs nothing but a range of pages, and changes no contents.
-        // `block` is aligned to huge pages, and the range is within its allocation.
+        // SAFETY: MADV_HUGEPAGE needs only a range of pages, and changes no contents. `block` is
+        // aligned to huge pages, and the range is within its allocation.
         unsafe { libc::madvise(block.cast(), whole, libc::MADV_HUGEPAGE) };
     }
 }
@@ -86,36 +88,38 @@ fn ask_for_huge_pages(block: *mut u8, len_bytes: usize) {
 #[cfg(not(all(target_os = "linux", not(miri))))]
 fn ask_for_huge_pages(_block: *mut u8, _len_bytes: usize) {}
 
-/// `len_bytes` of zeroes from a multiple of `align` on, or `None`.
+/// Returns `len_bytes` zero bytes that begin at a multiple of `align`, or `None`.
 ///
-/// The system is asked for a little more with a small alignment, because that is how large blocks come as untouched pages;
-/// with a large alignment the standard library would write every byte. The word before the block is its true start.
+/// The system is asked for a little more with a small alignment, because large blocks then come as
+/// untouched pages. With a large alignment the standard library would write every byte. The word
+/// before the block holds the true start of the allocation.
 pub(super) fn zeroed(len_bytes: usize, align: usize) -> Option<*mut u8> {
     let align = alignment(len_bytes, align);
     let layout = layout(len_bytes, align)?;
-    // SAFETY: `alloc_zeroed` needs a layout that is not empty; `align` is added to the length.
+    // SAFETY: `alloc_zeroed` needs a layout that is not empty. `align` is added to the length.
     let start = unsafe { alloc_zeroed(layout) };
     if start.is_null() {
         return None;
     }
-    // At least `HEADER` and at most `align` bytes on: `start` is a multiple of `HEADER`.
+    // `block` is at least `HEADER` and at most `align` bytes after `start`, which is a multiple of
+    // `HEADER`.
     let block = start.map_addr(|address| (address + HEADER).next_multiple_of(align));
-    // SAFETY: the word before `block` lies in the allocation, is aligned, and belongs to nobody else.
+    // SAFETY: the word before `block` lies in the allocation, is aligned, and has no other use.
     unsafe { block.cast::<*mut u8>().sub(1).write(start) };
     ask_for_huge_pages(block, len_bytes);
     Some(block)
 }
 
-/// Gives a block back.
+/// Frees a block.
 ///
 /// # Safety
-/// `block` came from [`zeroed`] with the same numbers and is not used any more.
+/// `block` came from [`zeroed`] with the same arguments and is not used any more.
 pub(super) unsafe fn release(block: *mut u8, len_bytes: usize, align: usize) {
     let layout =
         layout(len_bytes, alignment(len_bytes, align)).expect("the block was allocated with this layout");
     // SAFETY: `zeroed` wrote the start there.
     let start = unsafe { block.cast::<*mut u8>().sub(1).read() };
-    // SAFETY: `start` was allocated with this very layout; the caller no longer uses it.
+    // SAFETY: `start` was allocated with this very layout. The caller no longer uses it.
     unsafe { dealloc(start, layout) };
 }
 
@@ -133,13 +137,13 @@ mod tests {
                 let bytes = unsafe { std::slice::from_raw_parts_mut(block, len) };
                 assert!(bytes.iter().all(|byte| *byte == 0));
                 bytes.fill(7);
-                // SAFETY: it came from `zeroed` with these numbers.
+                // SAFETY: it came from `zeroed` with these arguments.
                 unsafe { release(block, len, align) };
             }
         }
     }
 
-    /// Returns the system's entry for the pages that `address` lies in, as in proc_pid_smaps(5).
+    /// Returns the system's flags for the pages that contain `address`, as in proc_pid_smaps(5).
     #[cfg(all(target_os = "linux", not(miri)))]
     fn page_flags(address: usize) -> String {
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
@@ -168,7 +172,7 @@ mod tests {
                 assert_eq!(asked, has_them, "{len} bytes");
             }
             assert_eq!(block.addr() % HUGE_PAGE_BYTES, 0);
-            // SAFETY: it came from `zeroed` with these numbers.
+            // SAFETY: it came from `zeroed` with these arguments.
             unsafe { release(block, len, HOST_ALIGN) };
         }
     }

@@ -1,34 +1,35 @@
 //! A graph on the CPU device: its plan, whose steps run one after the other as one op of a stream.
 //!
-//! With threads in the order in which they were captured. A seeded schedule draws an order that the plan's waits allow, anew for each
-//! launch, so that a wait that was forgotten shows.
+//! With threads, steps run in the order in which they were captured. A seeded schedule draws an
+//! order that the plan's waits allow, anew for each launch, so that a forgotten wait shows.
 
 use super::bytes::{call_twin, copy_rows, fill_rows};
 use super::choose::Chooser;
 use std::cell::Cell;
 use warpline_driver::{DriverGraph, Plan, Site, Step, Work};
 
-/// How a graph's steps run.
+/// The options for running a graph's steps, and the step that is running.
 #[derive(Default)]
 pub(super) struct Replay<'a> {
-    /// What the order of branches is drawn from; none: they run as captured.
+    /// The seed from which the order of branches is drawn. With `None` they run as captured.
     pub(super) seed: Option<u64>,
-    /// Called before each kernel: a fault plan may want a panic there.
+    /// A function called before each kernel: a fault plan may ask for a panic there.
     pub(super) before_kernel: Option<&'a dyn Fn()>,
-    /// The step that runs.
+    /// The step that is running.
     pub(super) at: Cell<Option<Site>>,
 }
 
 /// Runs all steps of a graph.
 ///
 /// # Safety
-/// That of [`execute`](super::execute::execute), for each step.
+/// The requirements of [`execute`](super::execute::execute) hold for each step.
 pub(super) unsafe fn replay(graph: &DriverGraph, how: &Replay<'_>) {
     let plan = graph.downcast_ref::<Plan>().expect("a graph of this driver");
     match how.seed {
         None => {
             for step in &plan.steps {
-                // SAFETY: the caller promises it of each step, and steps were captured in an order that respects their waits.
+                // SAFETY: the caller promises it for each step, and steps were captured in an order
+                // that respects their waits.
                 unsafe { run(step, how) };
             }
         }
@@ -45,7 +46,7 @@ pub(super) unsafe fn replay(graph: &DriverGraph, how: &Replay<'_>) {
 }
 
 /// # Safety
-/// That of [`execute`](super::execute::execute).
+/// The requirements of [`execute`](super::execute::execute) hold.
 unsafe fn run(step: &Step, how: &Replay<'_>) {
     how.at.set(Some(step.site));
     match &step.work {

@@ -1,26 +1,32 @@
-//! The schedule without threads: whoever waits for something runs one op, chosen by a seed.
+//! The schedule without threads: a thread that waits for something runs one op, chosen by a seed.
 //!
-//! Each [`turn`](Seeded::turn) picks one of the strands that can go on ([`Chooser`]), runs its head, and completes its ticket.
-//! What happens depends on the seed and on what the program did before, on nothing else.
+//! Each [`turn`](Seeded::turn) picks one of the strands that can continue ([`Chooser`]), runs its
+//! head, and completes its ticket. The result depends on the seed and on what the program did
+//! before, and on nothing else.
 //!
 //! # Rules
-//! 1. One turn lock for all devices of the backend, only ever tried. Ops run under it: it is not a lock that anybody waits
-//!    for. A host function that comes back finds it taken and gets `false`.
+//! 1. All devices of the backend share one turn lock, which is only ever tried. Ops run under it,
+//!    because no thread waits for it. A host function that re-enters the schedule finds the lock
+//!    taken and gets `false`.
 //! 2. Wakers run, and user values are dropped, after the turn lock is released.
-//! 3. A strand is in the list of queued strands from the push that found it idle until it is empty; being in the list is its
-//!    running token.
+//! 3. A strand is in the list of queued strands from the push that found it idle until it is empty.
+//!    Being in the list is its running token.
 //!
 //! # Why a poller that was told `false` may sleep
-//! A poller registers its waker before it takes a turn. It is told `false` in two cases, and leaves the mark `dry` each time.
+//! A poller registers its waker before it takes a turn. It gets `false` in two cases, and sets the
+//! mark `dry` in each.
 //!
-//! *Nothing can run.* Then every queued strand is held at a wait, and since only issued tickets can be waited for, each chain of
-//! waits ends at a timeline of somebody else's, a gate. What can change that is a gate that opens, new work (which may open a
-//! gate), a failure, or a turn taken by somebody else. Each of them **acts, fences, looks at the mark**; if it is there, takes
-//! it and wakes every waiter of every stream. Of a gate's opening we learn by a waker registered with each timeline a strand is
-//! held at. The sleeper **leaves the mark, fences, looks** whether something can run now. One of the two sees the other.
+//! *Nothing can run.* Every queued strand is then held at a wait. Only issued tickets can be waited
+//! for, so each chain of waits ends at a timeline from outside this backend, a gate. This can
+//! change in four ways: a gate opens, new work arrives (which may open a gate), a device fails, or
+//! another thread takes a turn. Each of them **acts, fences, looks at the mark**. If the mark is
+//! set, it clears the mark and wakes every waiter of every stream. The opening of a gate is
+//! observed by a waker, registered with each timeline at which a strand is held. The poller **sets
+//! the mark, fences, looks** whether something can run now. One of the two sees the other.
 //!
-//! *The turn was taken.* Whoever had it looks after giving the lock back: at the mark if something ran, at the newly queued
-//! work if nothing could; the one told `false` leaves the mark, fences, and tries the lock once more. One of the two sees the
+//! *The turn was taken.* The thread that had it looks again after it releases the lock. It looks at
+//! the mark if something ran, and at the newly queued work if nothing could. Before it gets
+//! `false`, the poller sets the mark, fences, and tries the lock once more. One of the two sees the
 //! other.
 
 use super::Step;
@@ -35,7 +41,7 @@ use std::task::{Wake, Waker};
 use warpline_driver::timeline::{Registration, Released, Ticket};
 use warpline_driver::{Error, Point, Submission};
 
-/// How many steps of the interleaving are kept.
+/// The number of steps of the interleaving that are kept.
 const KEEP_STEPS: usize = 10_000;
 
 pub(super) struct Seeded {
@@ -49,12 +55,12 @@ pub(super) struct Seeded {
     steps: Mutex<VecDeque<Step>>,
 }
 
-/// What a step came to; the parts are used after the turn lock is released.
+/// The outcome of a step. Its parts are used after the turn lock is released.
 enum Outcome {
     Ran(Released, VecDeque<Submission>),
     Failed(Arc<CpuStream>, Error, VecDeque<Submission>),
     Purged(Vec<(Arc<CpuStream>, VecDeque<Submission>)>),
-    /// An op could run, and the seed lets the executor's tasks go on first.
+    /// An op could run, but the seed lets the executor's tasks continue first.
     LeftToTasks,
     Nothing,
 }
@@ -67,11 +73,12 @@ enum Head {
 
 struct Queued {
     stream: Arc<CpuStream>,
-    /// Our place in the list of the timeline it is held at, so that asking again replaces the waker.
+    /// The point at which the strand is held, and our place in that timeline's list of waiters.
+    /// With that place, registering again replaces the waker.
     asked: Option<(Point, Option<Registration>)>,
 }
 
-/// What whoever has the turn works with.
+/// The state protected by the turn lock.
 struct Turn {
     queued: Vec<Queued>,
     chooser: Chooser,
@@ -90,12 +97,12 @@ impl Seeded {
         }
     }
 
-    /// Takes a strand that has become ready.
+    /// Accepts a strand that has become ready.
     pub(super) fn schedule(&self, stream: Arc<CpuStream>) {
         self.arrivals.lock().push(stream);
     }
 
-    /// What the order of a graph's branches is drawn from when it runs as this op.
+    /// Returns the seed for the order of a graph's branches, when the graph runs as this op.
     pub(super) fn seed_of(&self, stream: u64, ticket: Ticket) -> u64 {
         self.seed ^ stream.rotate_left(40) ^ ticket.rotate_left(20)
     }
@@ -104,13 +111,13 @@ impl Seeded {
         self.steps.lock().iter().cloned().collect()
     }
 
-    /// Lets the seed decide at each turn whether an op runs or the tasks of an executor go on, who
-    /// take turns when they are polled.
+    /// Lets the seed decide at each turn whether an op runs or the tasks of an executor continue.
+    /// Those tasks take turns when they are polled.
     pub(super) fn draw_for_tasks(&self) {
         self.turn.lock().chooser.draw_for_tasks();
     }
 
-    /// Runs one op; whether there was one.
+    /// Runs one op. Returns whether there was one.
     pub(super) fn turn(&self) -> bool {
         let Some(turn) = self.try_turn() else { return false };
         let did_something = self.step(turn);
@@ -128,13 +135,14 @@ impl Seeded {
         })
     }
 
-    /// One step, and everything that has to follow it outside the turn lock.
+    /// Runs one step, and everything that has to follow it outside the turn lock.
     fn step(&self, mut turn: MutexGuard<'_, Turn>) -> bool {
         let outcome = self.step_locked(&mut turn);
         drop(turn);
         match outcome {
             Outcome::Nothing => {
-                // Who submitted and was turned away since we looked has left new work behind.
+                // A thread that submitted work since our look, and was refused the turn, has left
+                // that work behind.
                 fence(Ordering::SeqCst);
                 if self.arrivals.lock().is_empty() {
                     return false;
@@ -149,9 +157,9 @@ impl Seeded {
             Outcome::Failed(stream, error, work) => {
                 stream.device.fail(error);
                 drop_quietly(work);
-                // It may have left the list, if this was its last op.
+                // The strand may have left the list, if this was its last op.
                 stream.bury(stream.device.health.fault().expect("it has just failed"));
-                // What the device's timelines keep is let go now, not when somebody polls again.
+                // Release what the device's timelines keep now, not at some later poll.
                 if let Some(turn) = self.try_turn() {
                     self.step(turn);
                 }
@@ -194,7 +202,7 @@ impl Seeded {
                 let at = free[turn.chooser.choose(&numbers)];
                 return self.run(turn, at);
             }
-            // Ask, leave the mark, look once more.
+            // Set the mark, ask, look once more.
             let was_dry = self.dry.swap(true, Ordering::Relaxed);
             let mut reached = false;
             for (at, point) in held {
@@ -217,7 +225,7 @@ impl Seeded {
         let stream = turn.queued[at].stream.clone();
         let mut work = stream.strand.pop().expect("a queued strand has work");
         let ticket = work.reaches();
-        // An edge is no step of the program.
+        // An edge is not a step of the program.
         if ticket == work.ticket {
             let (device, stream, site) = (stream.device.id, stream.label.clone(), work.site);
             self.note(Step { device, stream, ticket, site });
@@ -229,7 +237,8 @@ impl Seeded {
         match outcome {
             Ok(()) => Outcome::Ran(stream.timeline.complete_quietly(ticket), [work].into()),
             Err(error) => {
-                // Known before the turn is over: whoever takes the next one must not run what is behind it.
+                // Record the fault before the turn ends: the next turn must not run the work behind
+                // this op.
                 stream.device.health.note(error.clone());
                 Outcome::Failed(stream, error, [work].into())
             }
@@ -244,7 +253,8 @@ impl Seeded {
         steps.push_back(step);
     }
 
-    /// Registers with the timeline a strand is held at; whether it has been reached.
+    /// Registers with the timeline at which a strand is held. Returns whether the point has been
+    /// reached.
     fn ask(&self, queued: &mut Queued, point: Point) -> bool {
         let same =
             |asked: &Point| Arc::ptr_eq(&asked.timeline, &point.timeline) && asked.ticket == point.ticket;
@@ -258,7 +268,8 @@ impl Seeded {
         reached
     }
 
-    /// Something may have become runnable: wakes the pollers that found nothing. Called while no lock is held.
+    /// Wakes the pollers that found nothing, because something may have become runnable. Called
+    /// while no lock is held.
     pub(super) fn something_changed(&self) {
         fence(Ordering::SeqCst);
         if self.dry.load(Ordering::Relaxed) && self.dry.swap(false, Ordering::AcqRel) {
@@ -274,7 +285,7 @@ impl Seeded {
         }
     }
 
-    /// Runs what can run, here and now, and reports the rest.
+    /// Runs everything that can run on the calling thread now, and reports the rest.
     pub(super) fn close(&self) {
         self.closing.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -284,7 +295,7 @@ impl Seeded {
     fn drain(&self) {
         let Some(backend) = self.backend.upgrade() else { return };
         loop {
-            // Whoever has the turn sees `closing` when it is over, and drains.
+            // The thread that has the turn sees `closing` when the turn ends, and drains.
             let Some(turn) = self.try_turn() else { return };
             if !self.step(turn) && !backend.report_stuck() {
                 return;
@@ -293,7 +304,7 @@ impl Seeded {
     }
 }
 
-/// Whether a queued strand can go on.
+/// Returns the state of a queued strand's head: free to run, held at a wait, or waiting in vain.
 fn head(stream: &CpuStream) -> Head {
     stream.strand.peek(|mut queued| match queued.next() {
         Some(work) => match work.command.holds_until() {
@@ -309,7 +320,7 @@ fn head(stream: &CpuStream) -> Head {
     })
 }
 
-/// Takes the work of failed devices out of the list.
+/// Takes the work of failed devices out of the list and returns it.
 fn purge_failed(turn: &mut Turn) -> Vec<(Arc<CpuStream>, VecDeque<Submission>)> {
     let mut purged = Vec::new();
     turn.queued.retain(|queued| {
@@ -318,13 +329,13 @@ fn purge_failed(turn: &mut Turn) -> Vec<(Arc<CpuStream>, VecDeque<Submission>)> 
             return true;
         }
         purged.push((stream.clone(), stream.strand.pop_all()));
-        // Work that came in between stays for the next look.
+        // Work that arrived in between stays for the next look.
         !stream.strand.rest_if_empty()
     });
     purged
 }
 
-/// Woken when a timeline that a strand is held at gets there.
+/// A waker that is called when the timeline at which a strand is held reaches the awaited ticket.
 struct Opened(Weak<CpuBackend>);
 
 impl Wake for Opened {

@@ -1,41 +1,50 @@
-//! A serial queue with at most one owner: the queue and its state, without what runs in it.
+//! A serial queue with at most one owner: its entries and its state, without the code that runs
+//! them.
 //!
-//! A strand carries one stream's work. Anybody puts work in; whoever holds the **running token** takes it out and runs it.
-//! This file knows neither threads nor ops: it says who may run, and when somebody has to be sent.
+//! A strand carries one stream's work. Any thread puts work in. The thread that holds the **running
+//! token** takes work out and runs it. This file knows neither threads nor ops: it decides which
+//! caller may run the strand, and when the strand must be sent to a run queue.
 //!
 //! # States
-//! * `Idle`: nothing is queued, nobody is coming.
-//! * `Ready`: somebody has been sent (the strand is in a run queue exactly once).
+//! * `Idle`: nothing is queued, and no worker is coming.
+//! * `Ready`: the strand has been sent, and is in a run queue exactly once.
 //! * `Running`: one owner holds the token.
-//! * `Parked`: work is queued and its head waits for something; whoever makes that happen calls [`Strand::wake`].
+//! * `Parked`: work is queued and its head waits for something. The thread that makes this happen
+//!   calls [`Strand::wake`].
 //!
 //! # Rules
-//! 1. State and queue change together, under one lock, which is never held while work runs or is dropped.
-//! 2. `Idle → Ready` (by [`push`](Strand::push)) and `Parked → Ready` (by [`wake`](Strand::wake)) return `true` to exactly one
-//!    caller, and that caller sends the strand to a run queue. Nothing else makes it `Ready`, but for the owner who
-//!    [gives its turn up](Strand::yield_turn) and sends it itself. So it is in a run queue at most once, and there is at
-//!    most one owner.
-//! 3. An owner leaves `Running` in three ways: the queue is empty (`Idle`), its head has to wait (`Parked`), or it yields
-//!    (`Ready`). In each case it first puts back what it took and did not run, in the same critical section, because from
-//!    the unlock on somebody else may own the strand.
-//! 4. **Park, then ask to be woken, then look.** An owner that parks does so before it registers its waker, since a wake that
-//!    comes while the strand is still `Running` would be dropped. After registering it looks again at everything that could
-//!    have been true before: the timeline waited for (registering does this), the device's health, a claim that was freed.
-//!    If there is something, it calls `wake` itself.
+//! 1. State and queue change together, under one lock, which is never held while work runs or is
+//!    dropped.
+//! 2. `Idle → Ready` (by [`push`](Strand::push)) and `Parked → Ready` (by [`wake`](Strand::wake))
+//!    return `true` to exactly one caller, and that caller sends the strand to a run queue. Nothing
+//!    else makes the strand `Ready`, except an owner that [yields](Strand::yield_turn) and sends it
+//!    itself. So the strand is in a run queue at most once, and there is at most one owner.
+//! 3. An owner leaves `Running` in three ways: the queue is empty (`Idle`), its head has to wait
+//!    (`Parked`), or it yields (`Ready`). In each case it first puts back what it took and did not
+//!    run, in the same critical section. After the unlock another thread may own the strand.
+//! 4. **Park, then ask to be woken, then look.** An owner parks before it registers its waker. A
+//!    wake that arrived while the strand was still `Running` would be lost. After registering it
+//!    looks again at everything that could have happened before: at the awaited timeline
+//!    (registering does this), the device's health, and released claims. If it finds something, it
+//!    calls `wake` itself.
 //!
 //! # Situations that look dangerous
-//! * *Two wakes at once, or a wake from an earlier wait*: one finds `Parked`, the others do nothing. The woken owner looks at
-//!   the head again and parks again if it has to; a wake is a hint, never a promise.
-//! * *The parker calls `wake` although another owner ran the strand and it is now parked at a later op*: a spurious wake.
-//! * *Work is pushed while the strand is parked or ready*: it goes to the end; somebody is coming, or will.
+//! * *Two wakes at the same time, or a wake from an earlier wait*: one finds `Parked`, the others
+//!   do nothing. The woken owner looks at the head again and parks again if it has to. A wake is a
+//!   hint, never a promise.
+//! * *The parker calls `wake` although another owner ran the strand and it is now parked at a later
+//!   op*: a spurious wake.
+//! * *Work is pushed while the strand is parked or ready*: it goes to the end. A worker is coming,
+//!   or will come.
 
 use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering};
 use std::collections::{VecDeque, vec_deque};
 use std::option;
 
-/// How many entries a worker's deque may have room for and still be kept for reuse.
+/// The largest capacity, in entries, at which a worker's deque is kept for reuse.
 const KEEP_CAPACITY: usize = 1024;
-/// For how many entries an idle strand may keep room, besides the head. So many are moved one by one.
+/// The number of entries, besides the head, for which an idle strand may keep room. Up to this many
+/// are moved one by one.
 const FEW: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,18 +58,19 @@ enum State {
 /// The queue and its state.
 pub(crate) struct Strand<T> {
     inbox: Mutex<Inbox<T>>,
-    /// A hint, written under the lock and read without: the inbox is not empty.
+    /// A hint that the inbox is not empty, written under the lock and read without it.
     arrived: AtomicBool,
 }
 
 struct Inbox<T> {
-    /// What comes before `queue`, in place: an op on a stream that had none takes no memory, which another thread would free.
+    /// The entry before `queue`, stored in place. An op on an empty stream thus allocates no memory
+    /// that another thread would free.
     head: Option<T>,
     queue: VecDeque<T>,
     state: State,
 }
 
-/// What is queued, from the head on.
+/// The queued entries, from the head on.
 pub(crate) type Queued<'a, T> = std::iter::Chain<option::Iter<'a, T>, vec_deque::Iter<'a, T>>;
 
 impl<T> Inbox<T> {
@@ -70,7 +80,7 @@ impl<T> Inbox<T> {
 }
 
 impl<T> Strand<T> {
-    /// Empty and idle.
+    /// Returns an empty, idle strand.
     pub(crate) fn new() -> Self {
         Strand {
             inbox: Mutex::new(Inbox { head: None, queue: VecDeque::new(), state: State::Idle }),
@@ -78,7 +88,7 @@ impl<T> Strand<T> {
         }
     }
 
-    /// Puts work at the end. `true`: the caller sends the strand to a run queue.
+    /// Puts work at the end. Returns `true` if the caller has to send the strand to a run queue.
     #[inline]
     #[must_use]
     pub(crate) fn push(&self, work: T) -> bool {
@@ -96,8 +106,8 @@ impl<T> Strand<T> {
         send
     }
 
-    /// Takes the running token, and moves everything queued into the empty `batch`: called by whoever got the strand from a run
-    /// queue.
+    /// Takes the running token, and moves everything queued into the empty `batch`. Called by the
+    /// thread that took the strand from a run queue.
     pub(crate) fn begin(&self, batch: &mut VecDeque<T>) {
         let mut inbox = self.inbox.lock();
         assert_eq!(inbox.state, State::Ready, "a strand has one owner");
@@ -105,15 +115,17 @@ impl<T> Strand<T> {
         self.empty(inbox, batch);
     }
 
-    /// Whether work seems to have arrived since the last [`take`](Self::take).
+    /// Returns whether work seems to have arrived since the last [`take`](Self::take).
     #[inline]
     pub(crate) fn seems_to_have_work(&self) -> bool {
         self.arrived.load(Ordering::Relaxed)
     }
 
-    /// By the owner, with an empty `batch`: moves everything queued into it. `false`: there was nothing, the strand is idle, and
-    /// the caller no longer owns it. An idle strand keeps room for a few: to make it on one thread and free it on another for each op
-    /// would have both wait for the allocator.
+    /// Moves everything queued into the owner's empty `batch`. Returns `false` if nothing was
+    /// queued: the strand is then idle, and the caller no longer owns it.
+    ///
+    /// An idle strand keeps room for a few entries. Allocating that room on one thread and freeing
+    /// it on another for each op would make both threads wait for the allocator.
     #[must_use]
     pub(crate) fn take(&self, batch: &mut VecDeque<T>) -> bool {
         let mut inbox = self.inbox.lock();
@@ -151,12 +163,13 @@ impl<T> Strand<T> {
         }
     }
 
-    /// By the owner: puts the unrun rest back and parks. The caller no longer owns the strand.
+    /// Puts the owner's remaining work back and parks. The caller no longer owns the strand.
     pub(crate) fn park(&self, rest: &mut VecDeque<T>) {
         self.put_back(rest, State::Parked);
     }
 
-    /// By the owner: puts the unrun rest back and makes the strand ready; the caller sends it to a run queue.
+    /// Puts the owner's remaining work back and makes the strand ready. The caller sends it to a
+    /// run queue.
     pub(crate) fn yield_turn(&self, rest: &mut VecDeque<T>) {
         self.put_back(rest, State::Ready);
     }
@@ -171,7 +184,8 @@ impl<T> Strand<T> {
         inbox.state = state;
     }
 
-    /// Says that what the head waits for may have happened. `true`: the caller sends the strand to a run queue.
+    /// Reports that the event the head waits for may have happened. Returns `true` if the caller
+    /// has to send the strand to a run queue.
     #[must_use]
     pub(crate) fn wake(&self) -> bool {
         let mut inbox = self.inbox.lock();
@@ -182,27 +196,29 @@ impl<T> Strand<T> {
         send
     }
 
-    /// Looks at what is queued and not taken, under the lock: `look` runs nothing and drops nothing.
+    /// Looks at the queued work that is not taken, under the lock. `look` runs nothing and drops
+    /// nothing.
     pub(crate) fn peek<R>(&self, look: impl FnOnce(Queued<'_, T>) -> R) -> R {
         let inbox = self.inbox.lock();
         look(inbox.head.iter().chain(&inbox.queue))
     }
 
-    /// Takes the head of a ready strand without taking the token: for schedules that run one op at a time under their own
-    /// lock, where being in their list of ready strands is the token.
+    /// Takes the head of a ready strand without taking the token. This is for schedules that run
+    /// one op at a time under their own lock, where being in their list of ready strands is the
+    /// token.
     pub(crate) fn pop(&self) -> Option<T> {
         let mut inbox = self.inbox.lock();
         inbox.head.take().or_else(|| inbox.queue.pop_front())
     }
 
-    /// Takes everything of a ready strand, like [`pop`](Self::pop).
+    /// Takes all work of a ready strand, like [`pop`](Self::pop).
     pub(crate) fn pop_all(&self) -> VecDeque<T> {
         let mut inbox = self.inbox.lock();
         let head = inbox.head.take();
         head.into_iter().chain(std::mem::take(&mut inbox.queue)).collect()
     }
 
-    /// Makes a ready strand idle if it is empty; whether it is.
+    /// Makes a ready strand idle if it is empty. Returns whether it is.
     #[must_use]
     pub(crate) fn rest_if_empty(&self) -> bool {
         let mut inbox = self.inbox.lock();

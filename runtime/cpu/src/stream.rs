@@ -1,14 +1,17 @@
 //! A CPU stream: a strand of submissions, the timeline it advances, and how an owner runs it.
 //!
 //! # Rules
-//! 1. Ops run in submission order, one at a time, by the strand's owner, who holds no lock meanwhile.
-//! 2. After each op, in this order: its claims are released, its ticket completes, waiters are woken.
-//! 3. Before each op the owner looks at the device's health. If the device has failed it **purges**: it drops everything
-//!    queued, lets go of what the timeline keeps, marks the stream dead and wakes who waits for it. Only the owner does so, so
-//!    nothing of the stream runs any more when its kept buffers are let go.
-//! 4. A panic in a twin or host function fails the device with an error that names the op. Its ticket never completes.
-//! 5. The stream's handle may be dropped at any time: whoever will run the strand (a run queue, a timeline it waits for, the
-//!    claim table) holds the stream.
+//! 1. The strand's owner runs ops in submission order, one at a time, and holds no lock meanwhile.
+//! 2. After each op, in this order: its claims are released, its ticket completes, waiters are
+//!    woken.
+//! 3. Before each op the owner checks the device's health. If the device has failed, the owner
+//!    **purges** the stream: it drops everything queued, releases what the timeline keeps, marks
+//!    the stream dead and wakes its waiters. Only the owner does so. Nothing of the stream
+//!    therefore runs any more when its kept buffers are released.
+//! 4. A panic in a twin or host function fails the device with an error that names the op. Its
+//!    ticket never completes.
+//! 5. The stream's handle may be dropped at any time. Everything from which the strand may still
+//!    run (a run queue, a timeline it waits for, the claim table) holds the stream.
 
 use super::awake::Awake;
 use super::backend::{Device, Runner};
@@ -31,22 +34,25 @@ use warpline_driver::{
     Submission,
 };
 
-/// How many ops an owner runs before it lets other ready strands have a turn.
+/// The number of ops that an owner runs before it lets other ready strands run.
 const OPS_PER_TURN: u32 = 64;
-/// How often an owner that ran out of work looks again before the strand goes idle: long enough that a host which enqueues
-/// op after op mostly finds the strand running.
+/// The number of times that an owner without work looks again before the strand goes idle. It is
+/// high enough that a host which enqueues op after op mostly finds the strand running.
 const LOOKS_BEFORE_IDLE: u32 = 4;
-/// The pause before each look.
+/// The pause before each look, in spins.
 const SPINS_BETWEEN_LOOKS: u32 = 32;
 
-/// What every op reads comes first and lies together. What is seldom looked at lies between it and the strand, where the host writes
-/// while an owner reads: with them side by side an op took a tenth longer.
+/// A stream of the CPU device.
+///
+/// The fields that every op reads come first and lie together. Seldom-read fields separate them
+/// from the strand, where the host writes while an owner reads. With the two side by side, an op
+/// took a tenth longer.
 #[repr(C)]
 pub(super) struct CpuStream {
     me: Weak<CpuStream>,
     pub(super) device: Arc<Device>,
     pub(super) timeline: Arc<Timeline>,
-    /// Counts the streams of the backend.
+    /// The stream's number within the backend.
     pub(super) number: u64,
     pub(super) priority: Priority,
     awake: Awake,
@@ -79,8 +85,8 @@ impl CpuStream {
         stream
     }
 
-    /// Runs the strand until it is idle, parked, or has had its turn. `batch` is the worker's spare deque, empty before and
-    /// after.
+    /// Runs the strand until it is idle, parked, or has used up its turn. `batch` is the worker's
+    /// spare deque, empty before and after.
     pub(super) fn run(
         self: &Arc<Self>,
         batch: &mut VecDeque<Submission>,
@@ -89,7 +95,8 @@ impl CpuStream {
     ) {
         let backend = &self.device.backend;
         let mut left = OPS_PER_TURN;
-        // Whether somebody may want this very core, and whether somebody waits for the newest op before it enqueues the next.
+        // `gives_way`: another thread may want this core. `awaited`: a thread waits for the newest
+        // op before it enqueues the next.
         let (mut gives_way, mut awaited) = (false, false);
         self.strand.begin(batch);
         loop {
@@ -135,7 +142,8 @@ impl CpuStream {
                 match outcome {
                     Ok(()) => {
                         awaited = self.awake.is_awaited(ticket);
-                        // Who brought the first op since this worker slept, and waits awake, may have let it run here.
+                        // The thread that brought the first op since this worker slept may have
+                        // yielded this core, if it busy-waits.
                         let let_us_run = attention.take_first() && awaited;
                         gives_way |= let_us_run || self.timeline.is_wanted();
                         self.timeline.complete_by(ticket, |released| {
@@ -150,7 +158,7 @@ impl CpuStream {
                     Err(error) => {
                         attention.stop(pool, backend);
                         self.device.fail(error);
-                        // The op and what is behind it.
+                        // Drop the op and the work behind it.
                         self.purge(batch, self.device.health.fault().expect("it has just failed"));
                         break;
                     }
@@ -165,7 +173,8 @@ impl CpuStream {
                 }
             }
             if std::mem::take(&mut gives_way) {
-                // Who was woken may have been put here, where it would wait for the spinning below to end.
+                // A woken thread may have been put on this core, where it would wait for the
+                // spinning below to end.
                 std::thread::yield_now();
             }
             self.look_out(awaited, pool, attention);
@@ -175,9 +184,14 @@ impl CpuStream {
         }
     }
 
-    /// Waits for work to arrive. An owner that looked at once would meet the enqueuing host at the inbox's lock for every op; the
-    /// pause between looks lets a few ops gather, but where the host awaits one before it enqueues the next (`awaited`). If nobody
-    /// is attentive yet it stays awake here, with the token in hand: who pushes next sends the strand nowhere and unparks nobody.
+    /// Waits a moment for work to arrive.
+    ///
+    /// An owner that looked without a pause would contend with the enqueuing host for the inbox's
+    /// lock at every op. The pause between looks lets a few ops gather, except where the host
+    /// awaits one before it enqueues the next (`awaited`).
+    ///
+    /// If no worker is attentive yet, the owner then stays awake here and keeps the token. The next
+    /// push sends the strand nowhere and unparks no worker.
     fn look_out(&self, awaited: bool, pool: &Pool, attention: &mut Attention) {
         if pool.is_behind() {
             return;
@@ -196,7 +210,8 @@ impl CpuStream {
         attention.stay_awake(pool, || self.strand.seems_to_have_work());
     }
 
-    /// Never inlined, so that all of them are alike by [`Released::only_wakes`](warpline_driver::timeline::Released::only_wakes).
+    /// Returns a waker of this stream. Never inlined, so that all such wakers are alike for
+    /// [`Released::only_wakes`](warpline_driver::timeline::Released::only_wakes).
     #[inline(never)]
     fn waker(self: &Arc<Self>) -> Waker {
         Waker::from(self.clone())
@@ -215,7 +230,8 @@ impl CpuStream {
         }
     }
 
-    /// Runs one op on this thread; the error is the device's fault. The caller drops the op and completes the ticket.
+    /// Runs one op on this thread. An error is the fault that fails the device. The caller drops
+    /// the op and completes the ticket.
     #[inline]
     pub(super) fn run_op(&self, work: &mut Submission) -> Result<(), Error> {
         let Submission { ticket, site, command, .. } = work;
@@ -251,8 +267,9 @@ impl CpuStream {
             if is_launch {
                 before_kernel();
             }
-            // SAFETY: `submit` was promised that what the command names is valid until its ticket is reached, and that
-            // nothing conflicts with it, or that claims say so: the caller holds them.
+            // SAFETY: `submit` was promised that everything the command names is valid until its
+            // ticket is reached. It was also promised that nothing conflicts with the command, or
+            // that claims say so: our caller holds them.
             unsafe { execute(command, &replay) }
         }));
         op_events::op_finished(ticket, &site, || self.traced(command));
@@ -275,15 +292,16 @@ impl CpuStream {
         }
     }
 
-    /// By the owner: drops what is in `batch` and lets go of what the timeline keeps. What was queued meanwhile comes with the
-    /// owner's next look.
+    /// Drops the work in the owner's `batch` and releases what the timeline keeps. Work that was
+    /// queued meanwhile is handled at the owner's next look.
     #[cold]
     fn purge(&self, batch: &mut VecDeque<Submission>, cause: &Error) {
         drop_quietly(std::mem::take(batch));
         self.bury(cause);
     }
 
-    /// By the owner, whose run of the strand panicked, on a device that has failed.
+    /// Purges the strand after a panic of its owner's run, on a device that has failed. Called by
+    /// that owner.
     pub(super) fn give_up(&self, batch: &mut VecDeque<Submission>) {
         let cause = self.device.health.fault().expect("a panic of a run fails the device");
         self.purge(batch, cause);
@@ -292,19 +310,21 @@ impl CpuStream {
         }
     }
 
-    /// By the owner, after the queued work was dropped.
+    /// Marks the stream dead, releases what the timeline keeps and wakes its waiters. Called by the
+    /// owner, after the queued work was dropped.
     pub(super) fn bury(&self, cause: &Error) {
         self.timeline.abandon();
         self.device.backend.timelines.mark_dead(&self.timeline, cause);
         self.timeline.wake_all();
     }
 
-    /// Its own handle, at the price of one atomic addition: `Weak::upgrade` reads first, and so fetches the line twice.
+    /// Returns the stream's own handle, for one atomic addition. `Weak::upgrade` reads first, and
+    /// so fetches the cache line twice.
     #[inline]
     fn me(&self) -> Arc<Self> {
         let me = self.me.as_ptr();
-        // SAFETY: a `CpuStream` is made by `new` alone, in the `Arc` that `me` is of, and nobody who borrows it is
-        // without a reference to that.
+        // SAFETY: `new` alone makes a `CpuStream`, in the `Arc` that `me` refers to. Every borrower
+        // of the stream holds a reference to that `Arc`.
         unsafe {
             Arc::increment_strong_count(me);
             Arc::from_raw(me)
@@ -317,7 +337,7 @@ impl CpuStream {
     }
 }
 
-/// A strand is woken by what it waits for: it becomes ready, and a worker is sent.
+/// Wakes the strand when its wait ends: the strand becomes ready and goes to a run queue.
 impl Wake for CpuStream {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
@@ -330,7 +350,8 @@ impl Wake for CpuStream {
     }
 }
 
-// SAFETY: the strand has one owner, who runs ops in submission order and completes each after it has run.
+// SAFETY: the strand has one owner, which runs ops in submission order and completes each after it
+// has run.
 unsafe impl DriverStream for CpuStream {
     unsafe fn submit(&self, work: Submission) -> Result<(), DriverError> {
         if let Err(error) = self.device.accepts_work() {

@@ -1,4 +1,5 @@
-//! The CPU device as a driver: what a stream layer may rely on, under both schedules.
+//! Tests of the CPU device as a driver: the behaviour a stream layer may rely on, under both
+//! schedules.
 
 use super::idle::Rest;
 use super::*;
@@ -70,7 +71,7 @@ impl TestStream {
     fn submit_as(&self, op: &'static &'static str, command: Command, claims: Option<Box<[Claim]>>) -> Point {
         let ticket = self.next.fetch_add(1, Ordering::Relaxed);
         let work = Submission { ticket, site: Site::here(op), command, claims };
-        // SAFETY: the commands of these tests name no memory but what they own.
+        // SAFETY: the commands of these tests name only memory that they own.
         unsafe { self.handle.submit(work) }.unwrap();
         self.driver.after_submit();
         Point { timeline: self.timeline.clone(), ticket, event: None }
@@ -90,7 +91,7 @@ impl TestStream {
         self.submit_as(&NOTHING.name, Command::Launch(launch), None)
     }
 
-    /// Blocks until `point` is reached or `health` has failed; whether it was reached.
+    /// Blocks until `point` is reached or `health` has failed. Returns whether it was reached.
     fn finish(&self, point: &Point, health: &Health) -> bool {
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
         let mut registration = None;
@@ -260,7 +261,7 @@ fn who_polls_is_told_how_the_workers_rest() {
         entered.send(()).unwrap();
         opened.recv().unwrap();
     });
-    // Being woken, or up already.
+    // The worker is being woken, or is awake already.
     assert_ne!(rest(), Rest::Asleep);
     is_in.recv().unwrap();
     assert_eq!(rest(), Rest::Awake);
@@ -414,7 +415,7 @@ fn a_panic_fails_its_device_drops_the_rest_and_spares_the_others() {
     }
 }
 
-/// Waits for something that a worker does after it has told everybody.
+/// Waits for something that a worker does after it has notified every waiter.
 fn until(done: impl Fn() -> bool) {
     while !done() {
         std::thread::yield_now();
@@ -453,7 +454,7 @@ fn a_dropped_stream_of_a_failed_device_is_not_taken_for_a_gate() {
         drop(bad);
         until(|| rig.backend.timelines.streams(Some(id)).is_empty());
         let waiting = rig.stream_on(1, "waiting");
-        // Nothing more is put there: as soon as the wait is found to be in vain, that is refused.
+        // Submit nothing more: as soon as the wait is found to be in vain, the stream refuses work.
         let wait = waiting.wait(&lost);
         assert!(!waiting.finish(&wait, rig.health(1)));
     }
@@ -555,7 +556,8 @@ fn shutting_down_runs_what_can_run_and_reports_what_is_held_at_a_gate() {
     }
 }
 
-/// What is brought while a worker is attentive wakes nobody, so that worker has to send somebody once it gets busy.
+/// Checks that an attentive worker that gets busy sends another, because work brought meanwhile
+/// woke none.
 #[test]
 fn a_function_that_waits_for_another_stream_does_not_keep_that_one_from_running() {
     let Some(rig) = two_workers() else { return };
@@ -575,7 +577,8 @@ fn a_function_that_waits_for_another_stream_does_not_keep_that_one_from_running(
     }
 }
 
-/// Whoever runs something of its user's is not attentive meanwhile: a waker, and a function that is dropped unrun.
+/// Checks that a worker is not attentive while it runs user code: a waker, or a function that is
+/// dropped unrun.
 #[test]
 fn a_waker_that_waits_for_another_stream_does_not_keep_that_one_from_running() {
     let Some(rig) = two_workers() else { return };
@@ -607,7 +610,7 @@ fn a_dropped_function_that_waits_for_another_stream_does_not_keep_that_one_from_
     }
 }
 
-/// Two workers and two devices, if the machine has the cores.
+/// Returns a rig with two workers and two devices, if the machine has the cores.
 fn two_workers() -> Option<Rig> {
     let options = BackendOptions { threads: Some(2), ..BackendOptions::default() };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -615,14 +618,14 @@ fn two_workers() -> Option<Rig> {
         .then(|| Rig::of(CpuBackend::new(options), &[DeviceOptions::default(), DeviceOptions::default()]))
 }
 
-/// Whoever gets up after this becomes attentive.
+/// Waits until all workers sleep. The next worker that wakes up becomes attentive.
 fn all_are_asleep(rig: &Rig) {
     while rig.backend.pool().unwrap().rest() != Rest::Asleep {
         std::thread::yield_now();
     }
 }
 
-/// Woken or dropped, it says so and waits for an answer.
+/// A waker that announces its wake-up or its drop, and waits for an answer.
 struct Meets(Mutex<Option<(mpsc::Sender<()>, mpsc::Receiver<()>)>>);
 struct Met(mpsc::Receiver<()>, mpsc::Sender<()>);
 
@@ -635,7 +638,7 @@ impl Meets {
 }
 
 impl Met {
-    /// Waits for it, and has `stream` answer.
+    /// Waits for the announcement, and lets `stream` answer.
     fn meet(self, stream: &TestStream) -> Point {
         let Met(heard, answer) = self;
         heard.recv().unwrap();
@@ -685,7 +688,8 @@ fn a_refused_host_function_is_dropped_by_another_thread() {
         let work = Submission { ticket: 1, site: Site::here(&"call"), command, claims: None };
         // SAFETY: the command names no memory.
         assert!(unsafe { stream.handle.submit(work) }.is_err());
-        // Its stream's lock is held here, and what it owns may take it.
+        // The caller of `submit` holds the stream's lock here, and a value owned by the function
+        // may take it.
         assert_ne!(told.recv().unwrap(), std::thread::current().id());
     }
 }

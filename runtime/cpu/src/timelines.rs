@@ -1,15 +1,19 @@
-//! Which timelines belong to this backend's streams, and what became of those streams.
+//! The timelines of this backend's streams, and the fate of those streams.
 //!
-//! A strand that waits knows only a timeline. Twice it matters whose that is. At shutdown, a wait for another stream of the
-//! backend ends by itself, while a wait for anything else (a gate) will not. And when a device has failed, its timelines stay
-//! where they are: what waits for them on another, healthy device must fail too, or hang. It fails **its whole device**,
-//! naming the cause, because what follows on that stream, and whatever waits for that in turn, can never run.
+//! A waiting strand knows only a timeline. The stream behind that timeline matters in two
+//! situations. At shutdown, a wait for another stream of the backend ends by itself, while a wait
+//! for anything else (a gate) will not. After a device has failed, its timelines stay where they
+//! are. Work on another, healthy device that waits for them must fail too, or it would hang. It
+//! fails **its whole device** and names the cause, because later work on its stream, and all work
+//! that waits for that, can never run.
 //!
 //! # Rules
-//! 1. A stream is entered when it is made and removed when it is dropped, unless its work was purged: then the entry stays, and
-//!    keeps the timeline's address from being used again, until nobody holds the timeline.
-//! 2. A purge marks the entry first and wakes the timeline's waiters second. A waiter registers first and looks here second.
-//! 3. The lock is a leaf; no stream is dropped under it, because that takes it again.
+//! 1. A stream is entered when it is made and removed when it is dropped. If its work was purged,
+//!    the entry stays until no handle to the timeline is left, and keeps the timeline's address
+//!    from being used again.
+//! 2. A purge marks the entry first and wakes the timeline's waiters second. A waiter registers
+//!    first and looks here second.
+//! 3. The lock is a leaf. No stream is dropped under it, because the drop takes the lock again.
 
 use super::stream::CpuStream;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
@@ -21,7 +25,7 @@ use warpline_driver::{DeviceId, Error};
 #[derive(Default)]
 pub(super) struct Timelines {
     entries: Mutex<HashMap<usize, Known>>,
-    /// Whether any entry is dead, so that healthy backends never look.
+    /// Set once any entry is dead, so that healthy backends never search the entries.
     any_dead: AtomicBool,
 }
 
@@ -32,13 +36,13 @@ struct Known {
     dead: Option<Error>,
 }
 
-/// What will become of a timeline.
+/// The fate of a timeline.
 pub(super) enum Fate {
-    /// Its stream goes on.
+    /// The timeline's stream continues.
     Lives,
-    /// Its stream runs nothing more, for this reason.
+    /// The timeline's stream runs nothing more, for this reason.
     Dead(Error),
-    /// It is none of this backend's.
+    /// The timeline belongs to no stream of this backend.
     Foreign,
 }
 
@@ -56,7 +60,7 @@ impl Timelines {
         entries.insert(key(timeline), known);
     }
 
-    /// The stream is gone.
+    /// Removes the entry of a stream that is dropped, unless its work was purged.
     pub(super) fn leave(&self, timeline: &Arc<Timeline>) {
         let mut entries = self.entries.lock();
         if entries.get(&key(timeline)).is_some_and(|known| known.dead.is_none()) {
@@ -64,7 +68,7 @@ impl Timelines {
         }
     }
 
-    /// The stream's work has been purged.
+    /// Marks the entry of a stream whose work has been purged.
     pub(super) fn mark_dead(&self, timeline: &Arc<Timeline>, cause: &Error) {
         self.any_dead.store(true, Ordering::Relaxed);
         if let Some(known) = self.entries.lock().get_mut(&key(timeline)) {
@@ -80,7 +84,7 @@ impl Timelines {
         }
     }
 
-    /// Why `timeline` will not move any more, if so.
+    /// Returns the reason why `timeline` will not advance any more, if there is one.
     #[inline]
     pub(super) fn cause_of_death(&self, timeline: &Arc<Timeline>) -> Option<Error> {
         if !self.any_dead.load(Ordering::Relaxed) {
@@ -92,7 +96,7 @@ impl Timelines {
         }
     }
 
-    /// All streams, or those of one device, in no particular order.
+    /// Returns all streams, or those of one device, in no particular order.
     pub(super) fn streams(&self, device: Option<DeviceId>) -> Vec<Arc<CpuStream>> {
         let entries = self.entries.lock();
         let wanted = entries.values().filter(|known| device.is_none_or(|device| device == known.device));

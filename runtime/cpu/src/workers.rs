@@ -1,13 +1,15 @@
 //! The worker threads of a backend.
 //!
-//! Ready strands travel to workers through one channel a priority. Threads are started when there is work and nobody waits
-//! for some, up to a limit, and stay until shutdown. How they wait is in [`idle`](super::idle).
+//! Ready strands reach the workers through one run queue per priority, which is a channel. Threads
+//! are started when there is work and no worker waits for work, up to a limit, and stay until
+//! shutdown. The way they wait is in [`idle`](super::idle).
 //!
 //! # Shutdown
-//! Closing wakes everybody. A worker that goes to bed last, with empty run queues, knows that nothing can run any more except
-//! by outside help: it reports strands that are held at a gate, which fails their devices and wakes them to be purged. When
-//! there is nothing to report the workers leave. Work that still comes after that (from a submit that raced with the
-//! shutdown) starts a worker as the first work did.
+//! Closing wakes all workers. The worker that is last to park, with empty run queues, knows that
+//! nothing can run any more without outside help. It reports strands that are held at a gate, which
+//! fails their devices and wakes the strands to be purged. When there is nothing to report, the
+//! workers exit. Work that still arrives after that, from a submit that raced with the shutdown,
+//! starts a worker as the first work did.
 
 use super::backend::CpuBackend;
 use super::idle::{Bed, Brought, Idle, Rest};
@@ -19,20 +21,25 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 use warpline_driver::{Command, Priority};
 
-/// How many ready strands are a backlog.
+/// The number of ready strands above which there is a backlog.
 const BACKLOG: usize = 16;
-/// How long a worker spins before it yields. Longer than who has little patience spins at all: on a busy machine yielding takes
-/// milliseconds, where who goes to sleep is woken at once.
+/// The time for which a worker spins before it yields. A worker with little patience spins for
+/// less, and so never yields. On a busy machine yielding takes milliseconds, while a sleeping
+/// worker is woken immediately.
 const BEFORE_YIELD: Duration = Duration::from_micros(4);
 
-/// What is looked at by who gets up, by who wakes and by who brings work comes first, in one line: they find little in their caches.
+/// The worker threads and their run queues.
+///
+/// The fields read on wake-up and on submit come first and share one cache line: the threads that
+/// read them find little in their caches.
 #[repr(C, align(64))]
 pub(super) struct Pool {
-    /// How many strands of each lane nobody is taking yet: counted up once one is there, and down before one is taken.
+    /// The number of strands in each run queue that no worker is taking yet. It is raised after a
+    /// strand is put there, and lowered before one is taken.
     ready: [AtomicUsize; 3],
     alive: AtomicUsize,
     pub(super) idle: Idle,
-    /// High, normal, low.
+    /// The run queues of high, normal and low priority.
     lanes: [Lane; 3],
     limit: usize,
     awake_for: Duration,
@@ -65,7 +72,7 @@ impl Pool {
         }
     }
 
-    /// Puts a ready strand into its run queue and sees to it that somebody comes.
+    /// Puts a ready strand into its run queue and makes sure that a worker comes for it.
     pub(super) fn schedule(&self, backend: &Arc<CpuBackend>, stream: Arc<CpuStream>) {
         let lane = match stream.priority {
             Priority::High => 0,
@@ -83,13 +90,14 @@ impl Pool {
         }
     }
 
-    /// Whether a strand is ready to be run.
+    /// Returns whether a strand is ready to be run.
     #[inline]
     pub(super) fn has_work(&self) -> bool {
         self.ready.iter().any(|ready| ready.load(Ordering::Relaxed) > 0)
     }
 
-    /// Whether so many strands are ready that no worker should wait for more work on one of them.
+    /// Returns whether so many strands are ready that no worker should wait for more work on one of
+    /// them.
     #[inline]
     pub(super) fn is_behind(&self) -> bool {
         self.ready.iter().any(|ready| ready.load(Ordering::Relaxed) > BACKLOG)
@@ -104,24 +112,28 @@ impl Pool {
         Some(self.lanes[lane].receive.try_recv().expect("who counts a strand down has one coming"))
     }
 
-    /// Whether a worker is awake.
+    /// Returns whether the workers are awake, waking up or asleep.
     pub(super) fn rest(&self) -> Rest {
         self.idle.rest(self.alive.load(Ordering::Relaxed))
     }
 
-    /// Whether no strand is in a lane, counted or not. A strand is put there first and counted second, and whoever counts one down takes
-    /// what comes first, which may be one that is not counted yet: then its own is still there when the counts are at zero.
+    /// Returns whether no strand is in a run queue, counted or not.
+    ///
+    /// A strand is put there first and counted second. A worker that lowers the count takes the
+    /// first strand in the queue, which may be one that is not counted yet. The counted one is then
+    /// still there when the counts are at zero.
     fn lanes_are_empty(&self) -> bool {
         self.lanes.iter().all(|lane| lane.receive.is_empty())
     }
 
-    /// How many threads there are, for tests.
+    /// Returns the number of threads, for tests.
     #[cfg(test)]
     pub(super) fn alive(&self) -> usize {
         self.alive.load(Ordering::Relaxed)
     }
 
-    /// By the attentive one, who has got busy: what came meanwhile woke nobody, so somebody else is sent for it.
+    /// Ends the attention of the attentive worker, which has got busy. Work that arrived meanwhile
+    /// woke no worker, so another one is sent for it.
     #[inline]
     pub(super) fn stop_attending(&self, backend: &Arc<CpuBackend>) {
         self.idle.stop_attending();
@@ -143,21 +155,23 @@ impl Pool {
         };
         if let Err(error) = std::thread::Builder::new().name(format!("warpline-cpu-{worker}")).spawn(body) {
             crate::report::worker_not_started(&error);
-            // Whoever is alive takes the work, and the next work tries again. If nobody is, nothing would ever run.
+            // Any worker that is alive takes the work, and the next work tries again. If none is
+            // alive, nothing would ever run.
             if self.alive.fetch_sub(1, Ordering::AcqRel) == 1 {
                 backend.fail_all(&error);
             }
         }
     }
 
-    /// Asks the workers to leave once nothing can run any more.
+    /// Asks the workers to exit once nothing can run any more.
     pub(super) fn close(&self) {
         self.closing.store(true, Ordering::Release);
         fence(Ordering::SeqCst);
         self.idle.wake_everybody();
     }
 
-    /// Spins until there is work, or `also` says so; `false` if it took longer than `limit`.
+    /// Spins until there is work or `also` returns `true`. Returns `false` if that takes longer
+    /// than `limit`.
     fn stay_awake(&self, limit: Duration, also: impl Fn() -> bool) -> bool {
         let start = Instant::now();
         let mut here_since = start;
@@ -173,7 +187,7 @@ impl Pool {
                 return false;
             }
             if now - here_since > BEFORE_YIELD {
-                // Somebody who is about to bring work may want this very core.
+                // A thread that is about to bring work may want this core.
                 std::thread::yield_now();
                 here_since = Instant::now();
             }
@@ -181,29 +195,31 @@ impl Pool {
     }
 }
 
-/// How a worker looks after the run queues.
+/// A worker's part in watching the run queues.
 pub(super) struct Attention {
-    /// Whether this worker is the attentive one.
+    /// Set while this worker is the attentive one.
     on: bool,
-    /// What it may still run before it stops being so.
+    /// The bytes of work that it may still run before it stops being attentive.
     left_bytes: usize,
     patience: Patience,
-    /// Whether this worker has run no op yet since it got up.
+    /// Set until this worker has run an op since it woke up.
     just_up: bool,
 }
 
 impl Attention {
-    /// What the attentive one may copy and fill since it last found the run queues empty: some ten microseconds' worth. Who
-    /// was woken for the ops behind would come no sooner.
+    /// The bytes that the attentive worker may copy and fill since it last found the run queues
+    /// empty: some ten microseconds' worth. A worker woken for the ops behind them would arrive no
+    /// sooner.
     const QUICK_BYTES: usize = 128 << 10;
-    /// What an op costs besides its bytes.
+    /// The cost of an op besides its bytes, in bytes.
     const OP_BYTES: usize = 1 << 10;
 
     fn new(most: Duration) -> Self {
         Attention { on: false, left_bytes: 0, patience: Patience::new(most), just_up: true }
     }
 
-    /// By a worker that has no work: becomes attentive, if nobody is.
+    /// Makes a worker without work attentive, if no other worker is. Returns whether it is
+    /// attentive.
     #[inline]
     pub(super) fn pay(&mut self, pool: &Pool) -> bool {
         self.on = self.on || pool.idle.attend();
@@ -211,7 +227,8 @@ impl Attention {
         self.on
     }
 
-    /// Spins for a while until there is work, or `also` says so, with the right to do so if nobody else has it.
+    /// Spins for a while until there is work or `also` returns `true`, unless another worker is
+    /// attentive.
     pub(super) fn stay_awake(&mut self, pool: &Pool, also: impl Fn() -> bool) {
         if self.pay(pool) {
             self.patience.found_none();
@@ -222,13 +239,13 @@ impl Attention {
         }
     }
 
-    /// By a worker that has run an op: whether it was the first since it got up.
+    /// Returns whether the op that just ran was the worker's first since it woke up.
     #[inline]
     pub(super) fn take_first(&mut self) -> bool {
         std::mem::take(&mut self.just_up)
     }
 
-    /// Before something that may take long, or wait for other streams.
+    /// Stops being attentive, before something that may take long or wait for other streams.
     #[inline]
     pub(super) fn stop(&mut self, pool: &Pool, backend: &Arc<CpuBackend>) {
         if std::mem::take(&mut self.on) {
@@ -236,7 +253,8 @@ impl Attention {
         }
     }
 
-    /// Runs something that may take long, or wait for other streams, but mostly does not: is not attentive meanwhile.
+    /// Runs something that is mostly quick but may take long, or wait for other streams. The worker
+    /// is not attentive meanwhile.
     pub(super) fn aside(&mut self, pool: &Pool, backend: &Arc<CpuBackend>, run: impl FnOnce()) {
         let was_on = self.on;
         self.stop(pool, backend);
@@ -244,7 +262,7 @@ impl Attention {
         self.on = was_on && pool.idle.attend();
     }
 
-    /// Before `command` is run: stops being attentive, unless that is quick.
+    /// Stops being attentive before `command` runs, unless the command is quick.
     #[inline]
     pub(super) fn spend_on(&mut self, command: &Command, pool: &Pool, backend: &Arc<CpuBackend>) {
         if !self.on {
@@ -255,7 +273,7 @@ impl Attention {
             Command::Wait(_) | Command::Edge(_) | Command::Elided | Command::Stamp(_) | Command::Foreign => {
                 Some(0)
             }
-            // A kernel's length is its own affair, and a function may wait for another stream.
+            // The duration of a kernel is unknown, and a function may wait for another stream.
             Command::Launch(_) | Command::Call(_) | Command::Graph(_) => None,
         };
         let left = bytes.and_then(|bytes| self.left_bytes.checked_sub(bytes as usize + Self::OP_BYTES));
@@ -266,19 +284,20 @@ impl Attention {
     }
 }
 
-/// How long staying awake is likely to be worth it: somewhat longer than work lately took to come, as far as it came within the time
-/// that a worker stays awake at most.
+/// The time for which staying awake is likely to be worth it. It is somewhat longer than recent
+/// work took to arrive, as far as that arrived within the longest time that a worker stays awake.
 ///
-/// Work that comes later than that is not waited for: staying awake in vain takes a core from whoever is about to bring the work.
+/// A worker does not wait for work that arrives later than that. Staying awake in vain takes a core
+/// from the thread that is about to bring the work.
 struct Patience {
     most: Duration,
-    /// The longest of the latest waits that were short, fading.
+    /// The longest of the latest short waits. It fades over time.
     lately: Duration,
     since: Option<Instant>,
 }
 
 impl Patience {
-    /// Enough for who brings one op after the other.
+    /// The minimum, enough for a thread that brings one op after the other.
     const LEAST: Duration = Duration::from_micros(2);
 
     fn new(most: Duration) -> Self {
@@ -303,7 +322,7 @@ impl Patience {
     }
 }
 
-/// A worker's life.
+/// Runs a worker from its start to its exit.
 fn work(backend: &Arc<CpuBackend>, me: usize) {
     warpline_driver::reentry::become_awaited();
     let pool = backend.pool().expect("only a backend with a pool starts workers");
@@ -319,8 +338,9 @@ fn work(backend: &Arc<CpuBackend>, me: usize) {
             }
             let ran = catch_unwind(AssertUnwindSafe(|| stream.run(&mut batch, pool, &mut attention)));
             if ran.is_err() {
-                // Not a twin or host function, whose panics are caught where they run: a `tracing` subscriber, say. What the
-                // op did is unknown, so its device cannot go on; this worker and the other devices can.
+                // The panic is not one of a twin or host function, which is caught where that runs.
+                // It may be that of a `tracing` subscriber, for example. The effects of the op are
+                // unknown, so its device cannot continue. This worker and the other devices can.
                 attention.stop(pool, backend);
                 stream.device.fail(stream.broken());
                 let _ = catch_unwind(AssertUnwindSafe(|| stream.give_up(&mut batch)));
@@ -356,7 +376,8 @@ fn work(backend: &Arc<CpuBackend>, me: usize) {
             }
         }
         parker.park();
-        // What was brought meanwhile woke nobody else. It is looked for below and, once this worker gets busy, again.
+        // Work brought meanwhile woke no other worker. This worker looks for it below and, once it
+        // gets busy, again.
         attention.pay(pool);
         attention.just_up = true;
         pool.idle.leave_bed(me);

@@ -1,9 +1,10 @@
-//! The driver library: found, its entry points looked up once, and the only shape of a call.
+//! The table of the driver's entry points, each called in the same way, and the error of a failed
+//! call.
 //!
-//! cudarc declares the library's types, and [`loader`] opens it. Entry points are looked up here,
-//! all at once, so that a driver that lacks one is an error when the first device is opened and not
-//! a panic in the middle of a program. Return codes stay numbers: a newer driver may answer with
-//! one that no header of today names.
+//! cudarc declares the library's types, and [`loader`] opens the library. All entry points are
+//! looked up here together. So a driver that lacks one is an error when the first device is opened,
+//! and not a panic in the middle of a program. Return codes stay numbers: a newer driver may answer
+//! with a code that no current header names.
 
 use super::loader;
 use super::versions;
@@ -17,7 +18,7 @@ pub(crate) use sys::{CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUmo
 /// A failed driver call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failed {
-    /// The entry point.
+    /// The name of the entry point.
     pub(crate) call: &'static str,
     pub(crate) code: u32,
 }
@@ -26,17 +27,18 @@ pub(crate) type Answer<T = ()> = Result<T, Failed>;
 
 impl Failed {
     pub(crate) const OUT_OF_MEMORY: u32 = 2;
-    /// What is asked of the driver in the child of a fork, where it is not asked.
+    /// The failure of every call in the child of a fork: the driver is not called.
     pub(crate) const FORKED: Failed = Failed { call: "cuCtxGetCurrent", code: 3 };
     const STUB_LIBRARY: u32 = 34;
-    /// The answer to every call while the process ends: the driver is not asked.
+    /// The failure of every call while the process ends: the driver is not called.
     pub(crate) const ENDING: Failed = Failed { call: "", code: 4 };
     const NO_DEVICE: u32 = 100;
     const NOT_FOUND: u32 = 500;
     const PEER_ACCESS_ALREADY_ENABLED: u32 = 704;
     const NOT_READY: u32 = 600;
-    /// The driver was not called: it would be from a host function that it is calling. It may answer so itself
-    /// (`CUDA_ERROR_NOT_PERMITTED`), says its description of `cuLaunchHostFunc`, but need not.
+    /// The failure of a call from a host function: the driver is not called, since it is calling
+    /// that function. The driver may answer so itself (`CUDA_ERROR_NOT_PERMITTED`), by its
+    /// description of `cuLaunchHostFunc`, but need not.
     pub(crate) const IN_HOST_FUNCTION: Failed = Failed { call: "", code: 800 };
 
     #[cfg(test)]
@@ -44,7 +46,7 @@ impl Failed {
         Failed { call, code }
     }
 
-    /// Of a question that was asked for long enough.
+    /// Returns the failure of a query that was repeated for long enough.
     pub(crate) const fn not_ready(call: &'static str) -> Self {
         Failed { call, code: Self::NOT_READY }
     }
@@ -65,7 +67,8 @@ impl Failed {
         self.code == Self::PEER_ACCESS_ALREADY_ENABLED
     }
 
-    /// `CUDA_ERROR_ILLEGAL_ADDRESS`, or the number where the driver has no name for it.
+    /// Returns the name of the error, such as `CUDA_ERROR_ILLEGAL_ADDRESS`, or its number where the
+    /// driver has no name for it.
     pub(crate) fn name(self) -> String {
         self.text(|api| api.cuGetErrorName).unwrap_or_else(|| format!("CUDA error {}", self.code))
     }
@@ -73,12 +76,13 @@ impl Failed {
     fn text(self, entry: impl Fn(&Api) -> GetText) -> Option<String> {
         let api = api().ok()?;
         let mut text = std::ptr::null();
-        // SAFETY: cuGetErrorName and cuGetErrorString write a pointer to a static string, or null for unknown codes.
+        // SAFETY: cuGetErrorName and cuGetErrorString write a pointer to a static string, or null
+        // for unknown codes.
         let code = unsafe { entry(api)(self.code, &raw mut text) };
         if code != 0 || text.is_null() {
             return None;
         }
-        // SAFETY: `from_ptr` needs a NUL-terminated string that lives: it is the driver's own, static.
+        // SAFETY: `from_ptr` needs a live NUL-terminated string: it is the driver's own, static.
         Some(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
     }
 }
@@ -102,10 +106,10 @@ impl fmt::Display for Failed {
 type GetText = unsafe extern "C" fn(u32, *mut *const c_char) -> u32;
 type HostFunction = unsafe extern "C" fn(*mut c_void);
 
-/// Declares the table: `fn cuName(argument: Type, …);`.
+/// Declares the table of entry points, each as `fn cuName(argument: Type, …);`.
 macro_rules! entry_points {
     ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?);)*) => {
-        /// The entry points.
+        /// The driver's entry points.
         #[allow(non_snake_case, reason = "they are called so")]
         pub(crate) struct Api {
             cuGetErrorName: GetText,
@@ -114,7 +118,8 @@ macro_rules! entry_points {
         }
 
         impl Api {
-            /// The names of those that the library lacks, if it does.
+            /// Looks up every entry point. The error holds the names of those that the library
+            /// lacks.
             fn look_up() -> Result<Self, Vec<&'static str>> {
                 let mut missing = Vec::new();
                 $(if !has(stringify!($name)) { missing.push(stringify!($name)); })*
@@ -125,8 +130,8 @@ macro_rules! entry_points {
                     return Err(missing);
                 }
                 Ok(Api {
-                    // SAFETY: the library's entry points have the types of the CUDA Driver API's headers, which the table
-                    // repeats.
+                    // SAFETY: the library's entry points have the types of the CUDA Driver API's
+                    // headers, which the table repeats.
                     cuGetErrorName: unsafe { entry_point("cuGetErrorName") },
                     // SAFETY: as above.
                     cuGetErrorString: unsafe { entry_point("cuGetErrorString") },
@@ -141,7 +146,7 @@ macro_rules! entry_points {
                 $(#[$doc])*
                 ///
                 /// # Safety
-                /// As the CUDA Driver API has it.
+                /// The caller keeps the CUDA Driver API's rules for this entry point.
                 #[allow(non_snake_case, clippy::too_many_arguments, reason = "as the driver has it")]
                 #[inline]
                 pub(crate) unsafe fn $name(&self, $($argument: $type),*) -> Answer {
@@ -241,24 +246,26 @@ entry_points! {
     );
 }
 
-/// Whether the library has an entry point of that name.
+/// Returns true if the library has an entry point of that name.
 fn has(name: &str) -> bool {
     // SAFETY: the symbol is looked up and not used.
     unsafe { loader::entry_point::<*const c_void>(name) }.is_some()
 }
 
+/// Returns the entry point of that name.
+///
 /// # Safety
-/// The library has it, and it is of type `F`.
+/// The library has the entry point, and its type is `F`.
 unsafe fn entry_point<F: Copy>(name: &str) -> F {
     // SAFETY: the caller vouches for the type.
     unsafe { loader::entry_point(name) }.expect("looked for before")
 }
 
-/// An optional entry point: of drivers that are new enough, or of the software CUDA driver. Also of
-/// a driver that is not initialised.
+/// Returns an optional entry point, which newer drivers or the software CUDA driver have. The
+/// driver need not be initialised.
 ///
 /// # Safety
-/// If the library has it, it is of type `F`.
+/// If the library has the entry point, its type is `F`.
 pub(crate) unsafe fn optional<F: Copy>(name: &str) -> Option<F> {
     // SAFETY: the caller vouches for the type.
     unsafe { loader::entry_point(name) }
@@ -266,24 +273,24 @@ pub(crate) unsafe fn optional<F: Copy>(name: &str) -> Option<F> {
 
 static API: OnceLock<Result<Api, Unusable>> = OnceLock::new();
 
-/// The reason for which no CUDA device can be used.
+/// The reason why no CUDA device can be used.
 struct Unusable {
     why: String,
-    /// The machine has no driver, or shows no device: as is usual where nobody wants one.
+    /// True if the machine has no driver or shows no device, which is usual where none is wanted.
     is_absent: bool,
 }
 
-/// The library's entry points, or why there are none.
+/// Returns the library's entry points, or the reason why there are none.
 pub(crate) fn api() -> Result<&'static Api, &'static str> {
     API.get_or_init(open).as_ref().map_err(|unusable| unusable.why.as_str())
 }
 
-/// Returns true if there is no driver, or it has no device to show.
+/// Returns true if there is no driver, or the driver shows no device.
 pub(crate) fn is_absent() -> bool {
     API.get_or_init(open).as_ref().is_err_and(|unusable| unusable.is_absent)
 }
 
-/// The same where a device was opened, so that it is there.
+/// Returns the library's entry points, which exist because a device was opened.
 #[inline]
 pub(crate) fn opened() -> &'static Api {
     match API.get() {
@@ -336,19 +343,20 @@ fn not_initialised(failed: Failed, api: &Api) -> String {
     let name = if text.is_null() {
         format!("error {}", failed.code)
     } else {
-        // SAFETY: `from_ptr` needs a NUL-terminated string that lives: it is the driver's own, static.
+        // SAFETY: `from_ptr` needs a live NUL-terminated string: it is the driver's own, static.
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     };
     format!("the NVIDIA driver does not start: cuInit answered {name}; see whether nvidia-smi works")
 }
 
-/// The CUDA version that the driver library is for, 13010 for 13.1; 0 if it does not say.
+/// Returns the CUDA version that the driver library is for: 13010 for 13.1, 0 if it is not
+/// reported.
 pub(crate) fn driver_version() -> i32 {
     type GetVersion = unsafe extern "C" fn(*mut c_int) -> u32;
     static VERSION: OnceLock<i32> = OnceLock::new();
     *VERSION.get_or_init(|| {
         let mut version = 0;
-        // SAFETY: cuDriverGetVersion is declared so (cuda.h).
+        // SAFETY: cuDriverGetVersion is declared with this type (cuda.h).
         if let Some(get) = unsafe { optional::<GetVersion>("cuDriverGetVersion") } {
             // SAFETY: cuDriverGetVersion writes an int.
             let _ = unsafe { get(&raw mut version) };

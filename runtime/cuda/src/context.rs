@@ -1,11 +1,11 @@
-//! A device's primary context, shared by the whole process.
+//! The primary context of a device, shared by the whole process.
 //!
 //! # Rules
-//! 1. A context is opened once a process and never let go: at exit the driver tears down by itself, and what is still in use
-//!    then is none of ours.
+//! 1. A context is opened once per process and never released: at exit the driver tears it down by
+//!    itself, and what is still in use then is not ours to free.
 //! 2. Every call into the driver happens inside [`Context::enter`]: drops run on threads without a
-//!    current context, and the caller's context is restored. A thread that had none keeps that of
-//!    device 0, which is what the CUDA runtime would choose for it, and saves two calls an op.
+//!    current context, and the caller's context is restored. A thread that had none keeps the
+//!    context of device 0, which the CUDA runtime would choose for it. This saves two calls per op.
 
 use super::api::{self, Answer, CUcontext, CUdevice, CUstream, Failed, opened};
 use super::completion::Completion;
@@ -23,17 +23,18 @@ use warpline_driver::DeviceProperties;
 use warpline_driver::background::{self, Duty};
 use warpline_driver::timeline::Timeline;
 
-/// The compute capability of the oldest device: Pascal's. The kernels of this project have a text for `sm_60`.
+/// The compute capability of the oldest supported devices, those of Pascal. The kernels of this
+/// project have PTX for `sm_60`.
 const DEVICE: (u32, u32) = (6, 0);
 
-/// Device attributes by their numbers in `CUdevice_attribute` (cuda.h).
+/// The numbers of device attributes in `CUdevice_attribute` (cuda.h).
 pub(crate) mod attribute {
     pub(crate) const MULTIPROCESSORS: i32 = 16;
     pub(crate) const CAPABILITY_MAJOR: i32 = 75;
     pub(crate) const CAPABILITY_MINOR: i32 = 76;
     pub(crate) const COOPERATIVE_LAUNCH: i32 = 95;
     pub(crate) const SHARED_PER_BLOCK_OPTIN: i32 = 97;
-    /// Of the `_v2` stream memory operations.
+    /// The attribute of the `_v2` stream memory operations.
     pub(crate) const STREAM_MEMORY_OPERATIONS_64: i32 = 122;
 }
 
@@ -48,20 +49,20 @@ pub(crate) struct Context {
     pub(crate) work: Queues,
     pub(crate) modules: Modules,
     pub(crate) clock: Clock,
-    /// The device's properties that never change.
+    /// The properties of the device that never change.
     pub(crate) properties: OnceLock<DeviceProperties>,
-    /// Whether each op is waited for, as `CUDA_LAUNCH_BLOCKING=1` asks.
+    /// True if each op is waited for, as `CUDA_LAUNCH_BLOCKING=1` requests.
     pub(crate) blocking: bool,
 }
 
 // SAFETY: the raw handles are the driver's, which may be used from any thread.
 unsafe impl Send for Context {}
-// SAFETY: as above; what changes is behind locks.
+// SAFETY: as above; everything that changes is behind locks.
 unsafe impl Sync for Context {}
 
 static CONTEXTS: Mutex<BTreeMap<u32, &'static Context>> = Mutex::new(BTreeMap::new());
 
-/// A context that is current until this is dropped.
+/// A guard that keeps a context current until it is dropped.
 pub(crate) struct Entered {
     restore: Option<CUcontext>,
 }
@@ -70,14 +71,14 @@ impl Drop for Entered {
     #[inline]
     fn drop(&mut self) {
         if let Some(before) = self.restore {
-            // SAFETY: cuCtxSetCurrent takes a context that lives: it was current when we came. If it has died since there is
-            // nothing to put back.
+            // SAFETY: cuCtxSetCurrent takes a live context: this one was current on entry. If it
+            // has died since, there is nothing to restore.
             let _ = unsafe { opened().cuCtxSetCurrent(before) };
         }
     }
 }
 
-/// How many devices the driver shows.
+/// Returns the number of devices that the driver shows.
 pub(crate) fn device_count() -> Result<u32, String> {
     let api = api::api()?;
     let mut count = 0;
@@ -86,14 +87,14 @@ pub(crate) fn device_count() -> Result<u32, String> {
     Ok(count as u32)
 }
 
-/// The stream that a timeline follows, of whatever device. None of a test's gate.
+/// Returns the track that `timeline` follows, of any device. `None` for that of a test's gate.
 pub(crate) fn followed_by(timeline: &Arc<Timeline>) -> Option<Arc<Track>> {
     let contexts: Vec<_> = CONTEXTS.lock().values().copied().collect();
     contexts.into_iter().find_map(|context| context.completion.followed_by(timeline))
 }
 
 impl Context {
-    /// The context of device `ordinal`, opened with the first call.
+    /// Returns the context of device `ordinal`. The first call opens it.
     pub(crate) fn of(ordinal: u32) -> Result<&'static Context, String> {
         if let Some(context) = CONTEXTS.lock().get(&ordinal) {
             return Ok(context);
@@ -158,7 +159,7 @@ impl Context {
         })
     }
 
-    /// Like [`enter`](Self::enter), for calls that may be unsafe while others capture.
+    /// Like [`enter`](Self::enter), for calls that may be unsafe while other threads capture.
     pub(crate) fn enter_relaxed(&self) -> Answer<(Relaxed, Entered)> {
         let entered = self.enter()?;
         Ok((Relaxed::new(), entered))
@@ -178,27 +179,28 @@ impl Context {
         // SAFETY: cuCtxGetCurrent writes a context or null.
         if unsafe { api.cuCtxGetCurrent(&raw mut before) }.is_err() {
             // The current context has failed, and may be another device's. It is not worth
-            // restoring. SAFETY: cuCtxSetCurrent takes a live context: this one is never let go.
+            // restoring.
+            // SAFETY: cuCtxSetCurrent takes a live context: this one is never released.
             unsafe { api.cuCtxSetCurrent(self.raw) }?;
             return Ok(Entered { restore: None });
         }
         if before == self.raw {
             return Ok(Entered { restore: None });
         }
-        // SAFETY: cuCtxSetCurrent takes a live context: this one is never let go.
+        // SAFETY: cuCtxSetCurrent takes a live context: this one is never released.
         unsafe { api.cuCtxSetCurrent(self.raw) }?;
         Ok(Entered { restore: self.is_noticed(before).then_some(before) })
     }
 
-    /// Returns true if a thread on which `before` was current would notice that this context is
-    /// current afterwards. The CUDA runtime takes the current context for the thread's device, and
-    /// device 0 where there is none (CUDA programming guide, "Driver API", "Interoperability
-    /// between Runtime and Driver APIs").
+    /// Returns true if a thread on which `before` was current would notice that this context stays
+    /// current. The CUDA runtime takes the current context as the thread's device, and device 0
+    /// where there is none (CUDA programming guide, "Driver API", "Interoperability between Runtime
+    /// and Driver APIs").
     fn is_noticed(&self, before: CUcontext) -> bool {
         !before.is_null() || self.ordinal != 0
     }
 
-    /// A stream that never gets work.
+    /// Returns a stream that never gets work.
     pub(crate) fn idle_stream(&self) -> CUstream {
         self.faults.life.stream
     }
@@ -207,7 +209,7 @@ impl Context {
         self.raw
     }
 
-    /// An attribute of the device by its number.
+    /// Returns an attribute of the device by its number.
     pub(crate) fn attribute(&self, number: i32) -> Answer<i32> {
         if warpline_driver::process::is_forked() {
             return Err(Failed::FORKED);
@@ -219,18 +221,18 @@ impl Context {
     }
 }
 
-/// `CU_STREAM_NON_BLOCKING`: no order with the null stream.
+/// The flag `CU_STREAM_NON_BLOCKING`: the stream is not ordered with the null stream.
 pub(crate) const NON_BLOCKING: u32 = 1;
 
 pub(crate) fn name_of(device: CUdevice) -> Answer<String> {
     let mut bytes = [0u8; 256];
-    // SAFETY: cuDeviceGetName writes a string of at most that length with its NUL.
+    // SAFETY: cuDeviceGetName writes a string of at most that length, including its NUL.
     unsafe { opened().cuDeviceGetName(bytes.as_mut_ptr().cast::<c_char>(), bytes.len() as c_int, device) }?;
     let len = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
     Ok(String::from_utf8_lossy(&bytes[..len]).into_owned())
 }
 
-/// Refuses a device of a generation before Pascal. The driver is initialised, and has a device of
+/// Refuses a device of a generation before Pascal. The driver is initialised and has a device of
 /// that ordinal.
 fn check_device(ordinal: u32) -> Result<(), String> {
     let mut device = 0;

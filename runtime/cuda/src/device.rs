@@ -1,4 +1,4 @@
-//! A CUDA device of one runtime.
+//! The CUDA device of one runtime: how it is opened, and how it implements the driver interface.
 
 use super::api::{Answer, CUstream, Failed, opened};
 use super::completion::reactor;
@@ -23,9 +23,9 @@ use warpline_driver::{
     DriverStream, Error, ErrorKind, FreeMemory, Health, Plan, StreamOptions, WakeUp, reentry,
 };
 
-/// `CU_MEMHOSTALLOC_PORTABLE`: page-locked for every context.
+/// The flag `CU_MEMHOSTALLOC_PORTABLE`: memory that is page-locked for every context.
 const PORTABLE: u32 = 1;
-/// How long the completion word may take in its self-test.
+/// The longest time that the self-test of the completion word may take.
 const SELF_TEST: Duration = Duration::from_secs(1);
 
 /// A CUDA device of one runtime.
@@ -37,17 +37,17 @@ pub struct CudaDevice {
     streams: Mutex<Vec<Weak<CudaStream>>>,
 }
 
-/// What a CUDA device is opened with.
+/// The options that a CUDA device is opened with.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CudaOptions {
-    /// How eagerly the reactor looks.
+    /// How eagerly the reactor looks for progress.
     pub wake_up: WakeUp,
-    /// Markers are events, also where words work.
+    /// Makes markers events, even where completion words work.
     pub by_events: bool,
 }
 
 impl CudaDevice {
-    /// Opens device `ordinal` for a runtime, which learns of its death through `health`.
+    /// Opens device `ordinal` for a runtime, which is notified of its death through `health`.
     pub fn open(ordinal: u32, health: Arc<Health>, options: CudaOptions) -> Result<CudaDevice, Error> {
         let no_such_device = |why: String| {
             Error::new(
@@ -77,7 +77,8 @@ impl CudaDevice {
         {
             return Err(no_such_device(has_failed(failed)));
         }
-        // Now, since a host function may want them later, which cannot ask the driver.
+        // The properties are read now: a host function may need them later and cannot call the
+        // driver.
         context.properties.get_or_init(|| properties(context));
         context.watch(&health);
         let completing = Completing { wake_up: options.wake_up, by_events: options.by_events || !words };
@@ -89,7 +90,7 @@ impl CudaDevice {
         self.context.driver_error(failed)
     }
 
-    /// Refuses another library's stream that is of another context.
+    /// Refuses another library's stream that belongs to another context.
     fn belongs_here(&self, stream: CUstream) -> Result<(), DriverError> {
         let mut context = std::ptr::null_mut();
         let asked = self.context.enter().and_then(|_entered| {
@@ -108,13 +109,13 @@ impl CudaDevice {
         )))
     }
 
-    /// After an error that came as a text.
+    /// Asks whether the context lives, after an error that came as a text.
     fn look_after(&self) {
         let _ = self.context.look_after();
     }
 }
 
-/// Reads those of a device's properties that never change.
+/// Reads the properties of a device that never change.
 fn properties(context: &Context) -> DeviceProperties {
     let attribute = |number| context.attribute(number).unwrap_or(0);
     let mut uuid = cudarc::driver::sys::CUuuid { bytes: [0; 16] };
@@ -134,7 +135,7 @@ fn properties(context: &Context) -> DeviceProperties {
     properties
 }
 
-/// Writes a word from a stream and sees whether it arrives.
+/// Writes a word from a stream, and returns true if the write arrives in time.
 fn self_test(context: &'static Context) -> Answer<bool> {
     if context.attribute(attribute::STREAM_MEMORY_OPERATIONS_64)? == 0 {
         return Ok(false);
@@ -142,16 +143,17 @@ fn self_test(context: &'static Context) -> Answer<bool> {
     let _entered = context.enter_relaxed()?;
     let mut raw = context.work.streams.take(context, warpline_driver::Priority::Normal)?;
     let Some(word) = raw.word else {
-        // Why there is none.
+        // This call returns the reason why there is no word.
         return context.completion.words.take(context).map(|_| false);
     };
     raw.written += 1;
-    // SAFETY: cuStreamWriteValue64 takes a live stream and an eight-byte aligned device address, the word's.
+    // SAFETY: cuStreamWriteValue64 takes a live stream and an eight-byte aligned device address,
+    // here the word's.
     unsafe { opened().cuStreamWriteValue64_v2(raw.stream, word.device, raw.written, 0) }?;
     let since = Instant::now();
     while word.host.load(Ordering::Acquire) != raw.written {
         if since.elapsed() > SELF_TEST {
-            // The stream is not given back: the write may come yet.
+            // The stream does not return to the pool: the write may still arrive.
             return Ok(false);
         }
         std::thread::yield_now();
@@ -161,7 +163,7 @@ fn self_test(context: &'static Context) -> Answer<bool> {
 }
 
 impl Context {
-    /// What a failed call is for those above the seam.
+    /// Converts a failed call to an error of the driver interface.
     pub(crate) fn driver_error(&self, failed: Failed) -> DriverError {
         match failed.code {
             Failed::OUT_OF_MEMORY => self.out_of_memory(),
@@ -169,13 +171,13 @@ impl Context {
         }
     }
 
-    /// The error of a call that found no memory, with how much there is.
+    /// Returns the error of a call that found no memory, with how much memory there is.
     pub(crate) fn out_of_memory(&self) -> DriverError {
         let memory = self.memory().map(|(free_bytes, total_bytes)| FreeMemory { free_bytes, total_bytes });
         DriverError::OutOfMemory(memory.ok())
     }
 
-    /// Free bytes and all bytes.
+    /// Returns the free bytes and the total bytes of device memory.
     fn memory(&self) -> Answer<(usize, usize)> {
         let _entered = self.enter_relaxed()?;
         let (mut free, mut total) = (0, 0);
@@ -185,7 +187,8 @@ impl Context {
     }
 }
 
-// SAFETY: device memory is the driver's, which gives none twice; host memory likewise, and zeroed.
+// SAFETY: device memory is the driver's, which never hands out memory twice; host memory likewise,
+// and it is zeroed.
 unsafe impl Driver for CudaDevice {
     fn id(&self) -> DeviceId {
         DeviceId::Cuda(self.context.ordinal)
@@ -230,7 +233,8 @@ unsafe impl Driver for CudaDevice {
         background::run_where_it_may_block(move || {
             let free = move || {
                 let _entered = context.enter_relaxed()?;
-                // SAFETY: cuMemFree takes an address that cuMemAlloc gave; the caller vouches for it.
+                // SAFETY: cuMemFree takes an address that cuMemAlloc gave; the caller vouches for
+                // it.
                 unsafe { opened().cuMemFree_v2(ptr.0) }
             };
             if context.has_standing_stream() {
@@ -251,7 +255,8 @@ unsafe impl Driver for CudaDevice {
         background::run_where_it_may_block(move || {
             let free = move || {
                 let _entered = context.enter_relaxed()?;
-                // SAFETY: cuMemFree takes an address that cuMemAlloc gave; the caller vouches for it.
+                // SAFETY: cuMemFree takes an address that cuMemAlloc gave; the caller vouches for
+                // it.
                 unsafe { opened().cuMemFree_v2(ptr.0) }
             };
             free_unless_held(context, Box::new(free));
@@ -265,7 +270,7 @@ unsafe impl Driver for CudaDevice {
             unsafe { opened().cuMemHostAlloc(&raw mut address, len_bytes.max(1), PORTABLE) }
         });
         allocated.map_err(|failed| match self.driver_error(failed) {
-            // The free device memory is beside the point.
+            // The amount of free device memory does not matter here.
             DriverError::OutOfMemory(_) => DriverError::OutOfMemory(None),
             error => error,
         })?;
@@ -275,8 +280,8 @@ unsafe impl Driver for CudaDevice {
         Ok(address)
     }
 
-    /// With `CUDA_LAUNCH_BLOCKING` every op is waited for anyway, and the one that failed is to be
-    /// the one that was called.
+    /// Returns false with `CUDA_LAUNCH_BLOCKING`: every op is waited for anyway, and the op that
+    /// fails must be the op that was called.
     fn host_memory_is_slow(&self) -> bool {
         !self.context.blocking
     }
@@ -290,7 +295,8 @@ unsafe impl Driver for CudaDevice {
         background::run_where_it_may_block(move || {
             let free = move || {
                 let _entered = context.enter_relaxed()?;
-                // SAFETY: cuMemFreeHost takes an address that cuMemHostAlloc gave; the caller vouches for it.
+                // SAFETY: cuMemFreeHost takes an address that cuMemHostAlloc gave; the caller
+                // vouches for it.
                 unsafe { opened().cuMemFreeHost(address as *mut c_void) }
             };
             free_unless_held(context, Box::new(free));
@@ -299,7 +305,8 @@ unsafe impl Driver for CudaDevice {
 
     unsafe fn register_host(&self, ptr: *mut u8, len_bytes: usize) -> Result<(), DriverError> {
         let registered = self.context.enter_relaxed().and_then(|_entered| {
-            // SAFETY: cuMemHostRegister takes memory that stays until it is unregistered; the caller vouches for it.
+            // SAFETY: cuMemHostRegister takes memory that stays valid until it is unregistered; the
+            // caller vouches for it.
             unsafe { opened().cuMemHostRegister_v2(ptr.cast::<c_void>(), len_bytes, PORTABLE) }
         });
         registered.map_err(|failed| self.driver_error(failed))
@@ -316,7 +323,8 @@ unsafe impl Driver for CudaDevice {
             )));
         }
         let done = self.context.enter_relaxed().and_then(|_entered| {
-            // SAFETY: cuMemHostUnregister takes memory that is registered and in no copy; the caller vouches for it.
+            // SAFETY: cuMemHostUnregister takes memory that is registered and in no copy; the
+            // caller vouches for it.
             unsafe { opened().cuMemHostUnregister(ptr.cast::<c_void>()) }
         });
         done.map_err(|failed| self.driver_error(failed))
@@ -346,7 +354,7 @@ unsafe impl Driver for CudaDevice {
         if background::duty() != Duty::Callback {
             self.context.query().map_err(|failed| self.driver_error(failed))?;
         }
-        // A host function may have failed it while the context lives.
+        // A host function may have failed the device while the context lives.
         self.health.fault().map_or(Ok(()), |fault| Err(DriverError::Refused(fault.to_string())))
     }
 
@@ -408,7 +416,8 @@ unsafe impl Driver for CudaDevice {
         let text = std::ffi::CString::new(name)
             .map_err(|_| DriverError::Refused(format!("{name:?} is no name of a variable")))?;
         let (mut address, mut bytes) = (0, 0);
-        // SAFETY: cuModuleGetGlobal takes a live module and a string, and writes an address and a size.
+        // SAFETY: cuModuleGetGlobal takes a live module and a string, and writes an address and a
+        // size.
         unsafe { opened().cuModuleGetGlobal_v2(&raw mut address, &raw mut bytes, module, text.as_ptr()) }
             .map_err(|failed| {
                 if failed.is_not_found() {
@@ -442,23 +451,23 @@ unsafe impl Driver for CudaDevice {
     }
 }
 
-/// Returns whether a CUDA driver with a device was found. Not in a host function, which cannot ask
-/// the driver.
+/// Returns true if a CUDA driver with a device was found. Returns false in a host function, which
+/// cannot call the driver.
 pub fn is_available() -> bool {
     device_count().is_ok_and(|count| count > 0)
 }
 
-/// How many devices the CUDA driver shows, or why there are none.
+/// Returns the number of devices that the CUDA driver shows.
 ///
 /// # Errors
-/// [`NoSuchDevice`](ErrorKind::NoSuchDevice), with what was looked for;
+/// [`NoSuchDevice`](ErrorKind::NoSuchDevice) if there are none, with what was looked for;
 /// [`Reentrant`](ErrorKind::Reentrant) in a host function.
 pub fn device_count() -> Result<u32, Error> {
     reentry::may_ask(&"device_count")?;
     super::context::device_count().map_err(|why| Error::new(ErrorKind::NoSuchDevice, why))
 }
 
-/// Returns true if the machine has no driver, or the driver has no device to show.
+/// Returns true if the machine has no driver, or the driver shows no device.
 pub fn is_absent() -> bool {
     super::api::is_absent()
 }

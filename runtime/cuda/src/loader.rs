@@ -1,13 +1,13 @@
-//! Where libraries are loaded: the NVIDIA driver, NVRTC and what a profiler names.
+//! The one place that loads libraries: the NVIDIA driver, NVRTC, and what a profiler names.
 //!
 //! # Rules
-//! 1. Every library is loaded by [`open`], and by nothing else in this driver: what has to happen
-//!    behind a load has one place. cuBLAS is loaded by the crate of the kernels.
-//! 2. Names with a version come before those without. The latter are a toolkit's, for linking, and
-//!    in its folder `stubs` they name libraries whose functions only fail, while real drivers
-//!    always have `libcuda.so.1` (libfabric #10365, tensorpipe #294, NVIDIA/warp #219). cudarc
-//!    begins with `libcuda.so`, so the driver is not opened through it.
-//! 3. The driver is opened once a process and never closed.
+//! 1. Every library is loaded by [`open`] and by nothing else in this driver, so that what has to
+//!    happen after a load has one place. cuBLAS is loaded by the crate of the kernels.
+//! 2. Names with a version come before names without. The latter belong to a toolkit, for linking.
+//!    In the toolkit's folder `stubs` they name libraries whose functions only fail, while real
+//!    drivers always have `libcuda.so.1` (libfabric #10365, tensorpipe #294, NVIDIA/warp #219).
+//!    cudarc tries `libcuda.so` first, so the driver is not opened through cudarc.
+//! 3. The driver is opened once per process and never closed.
 
 use libloading::Library;
 use std::error::Error;
@@ -15,43 +15,43 @@ use std::ffi::{CStr, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// The driver: by the only name that its packages promise.
+/// The file name of the driver, the only name that its packages promise.
 #[cfg(not(windows))]
 const DRIVER: &str = "libcuda.so.1";
 #[cfg(windows)]
 const DRIVER: &str = "nvcuda.dll";
 
-/// Loads the library at `path`, or of that name where the loader looks.
+/// Loads the library at `path`, or the library of that name from where the system's loader looks.
 ///
 /// # Errors
 /// The loader's message, which names the file.
 pub(crate) fn open(path: &Path) -> Result<Library, String> {
     // SAFETY: `Library::new` runs the library's initialisers: those of NVIDIA's libraries and of
-    // what the environment names.
+    // libraries that the environment names.
     let library = unsafe { Library::new(path) }.map_err(|error| why(&error));
     warpline_driver::process::end_before_the_libraries();
     library
 }
 
-/// The loader's message, which names the file or the symbol.
+/// Returns the loader's message, which names the file or the symbol.
 pub(crate) fn why(error: &libloading::Error) -> String {
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// The reason for which there is no driver library.
+/// The reason why there is no driver library.
 pub(crate) struct Missing {
     pub(crate) why: String,
-    /// There is no file of that name. Else there is one that cannot be loaded.
+    /// True if there is no file of that name. Otherwise there is a file that cannot be loaded.
     pub(crate) is_absent: bool,
 }
 
-/// The driver library, or why there is none.
+/// Returns the driver library, or the reason why there is none.
 pub(crate) fn driver() -> Result<&'static Library, &'static Missing> {
     static LIBRARY: OnceLock<Result<Library, Missing>> = OnceLock::new();
     let library = LIBRARY.get_or_init(|| {
         open(Path::new(DRIVER)).map_err(|why| {
-            // The words of glibc's loader. Where a library that this one needs is not there it names
-            // that one.
+            // The wording of glibc's loader. If a library that this one needs is missing, the
+            // message names that library instead.
             let is_absent =
                 why.starts_with(&format!("{DRIVER}: cannot open shared object file: No such file"));
             Missing { why: not_found(&why), is_absent }
@@ -72,19 +72,19 @@ fn not_found(why: &str) -> String {
     )
 }
 
-/// The driver's entry point of that name, if it has one.
+/// Returns the driver's entry point of that name, if it exists.
 ///
 /// # Safety
-/// If the driver has it, it is of type `F`.
+/// If the driver has the entry point, its type is `F`.
 pub(crate) unsafe fn entry_point<F: Copy>(name: &str) -> Option<F> {
     // SAFETY: the caller vouches for the type; the library is never closed, so the pointer stays
-    // good.
+    // valid.
     unsafe { driver().ok()?.get::<F>(name.as_bytes()) }.ok().map(|symbol| *symbol)
 }
 
-/// The file that the driver was loaded from, where the system says.
+/// Returns the file that the driver was loaded from, where the system reports it.
 pub(crate) fn driver_file() -> Option<PathBuf> {
-    // SAFETY: the entry point is only looked at.
+    // SAFETY: only the address of the entry point is used.
     let address = unsafe { entry_point::<*const c_void>("cuInit") }?;
     file_of(address)
 }
@@ -93,7 +93,7 @@ pub(crate) fn driver_file() -> Option<PathBuf> {
 fn file_of(address: *const c_void) -> Option<PathBuf> {
     use std::os::unix::ffi::OsStrExt;
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: dladdr takes any address and writes what it knows of it.
+    // SAFETY: dladdr takes any address and writes what it knows about it.
     if unsafe { libc::dladdr(address, info.as_mut_ptr()) } == 0 {
         return None;
     }
@@ -102,8 +102,8 @@ fn file_of(address: *const c_void) -> Option<PathBuf> {
     if name.is_null() {
         return None;
     }
-    // SAFETY: `from_ptr` needs a string that lives: it is the loader's own, of a library that is
-    // never closed.
+    // SAFETY: `from_ptr` needs a live string: it is the loader's own, of a library that is never
+    // closed.
     let name = unsafe { CStr::from_ptr(name) };
     Some(PathBuf::from(std::ffi::OsStr::from_bytes(name.to_bytes())))
 }

@@ -1,4 +1,4 @@
-//! Reports of what a CUDA device does differently, and why, through `tracing`.
+//! The `tracing` events that report what a CUDA device does differently, and why.
 
 use warpline_driver::{Site, Ticket};
 
@@ -30,7 +30,8 @@ pub(crate) fn no_library(why: &str) {
     tracing::info!(target: "warpline", why, "a library is not used; kernels of warpline's own run in its place");
 }
 
-/// What did the work of an op for which there is a library: the library, or the kernel of this name.
+/// Reports what did the work of an op for which there is a library: the library, or the kernel of
+/// this name.
 pub(crate) fn which_ran(device: u32, stream: &str, ticket: Ticket, site: &Site, by: &str, why: &str) {
     let (op, file, line) = (site.op(), site.location.file(), site.location.line());
     tracing::debug!(target: "warpline", op, by, why, device, stream, ticket, file, line, "which ran");

@@ -1,20 +1,21 @@
-//! Versions of CUDA, and the oldest driver that is taken.
+//! CUDA version numbers, and the check for the oldest supported driver.
 //!
-//! The kernels of this project come as PTX 8.0, which drivers for CUDA 12.0 load. A driver below that would open devices
-//! and then refuse every kernel. Users' own code may ask for more (`modules/requirements.rs`).
+//! The kernels of this project come as PTX 8.0, which drivers for CUDA 12.0 load. An older driver
+//! would open devices and then refuse every kernel. Users' own code may need more
+//! (`modules/requirements.rs`).
 
 use std::ffi::c_int;
 
-/// The CUDA version of the oldest driver, and the first driver branch that has it (CUDA Toolkit
-/// Release Notes, "CUDA Toolkit and Corresponding Driver Versions").
+/// The CUDA version of the oldest supported driver, and the first driver branch that has it (CUDA
+/// Toolkit Release Notes, "CUDA Toolkit and Corresponding Driver Versions").
 const DRIVER: (c_int, u32) = (12_000, 525);
-/// `13.1` for 13010.
+/// Returns the text of a CUDA version number: `13.1` for 13010.
 pub(crate) fn cuda_version(number: c_int) -> String {
     format!("{}.{}", number / 1000, number % 1000 / 10)
 }
 
-/// Refuses a driver for a CUDA version before 12.0. One that does not say its version, which is 0,
-/// is taken.
+/// Refuses a driver for a CUDA version before 12.0. A driver that does not report its version,
+/// which is 0 then, is accepted.
 pub(crate) fn check_driver(version: c_int) -> Result<(), String> {
     let (oldest, branch) = DRIVER;
     if version == 0 || version >= oldest {

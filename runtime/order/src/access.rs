@@ -1,24 +1,24 @@
 //! Access modes: how an op uses memory.
 
-/// How an op uses an operand.
+/// The way in which an op uses an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AccessMode {
-    /// Reads it.
+    /// Reads the operand.
     Read,
-    /// Overwrites all of it without looking at what was there.
+    /// Overwrites the whole operand without reading its earlier contents.
     Write,
-    /// Reads and writes it, or writes parts of it.
+    /// Reads and writes the operand, or writes parts of it.
     ReadWrite,
 }
 
 impl AccessMode {
-    /// Returns whether it changes memory.
+    /// Returns whether the op changes the operand.
     #[inline]
     pub const fn writes(self) -> bool {
         !matches!(self, AccessMode::Read)
     }
 
-    /// Returns whether it depends on what was there.
+    /// Returns whether the op depends on the operand's earlier contents.
     #[inline]
     pub const fn reads(self) -> bool {
         !matches!(self, AccessMode::Write)

@@ -1,10 +1,11 @@
 //! The contents of a history: records of accesses, the newest use of each stream, and marks.
 //!
 //! # What is kept
-//! A new write removes every record that it covers: it is ordered after them, and what comes after
-//! it is ordered after them too. A new read removes reads of its stream that it covers. A record
-//! the host has observed is before everything and goes at the next opportunity; so do all records
-//! of a stream that is gone. What remains is bounded by live streams times distinct ranges.
+//! A new write removes every record that it covers. The write is ordered after these records, and
+//! later work is ordered after the write. A new read removes the reads of its own stream that it
+//! covers. A record that the host has observed is ordered before everything and is removed at the
+//! next opportunity. The same applies to all records of a stream that is gone. The number of
+//! remaining records is bounded by live streams times distinct ranges.
 
 use super::clock::{Clock, StreamId, Ticket, Use};
 use super::marks::{MOST, Mark, Marks, OnBytes, join};
@@ -14,71 +15,72 @@ use super::site::Site;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// The most pieces that a mark's bytes are kept in.
+/// The maximum number of pieces that the bytes of one mark are kept in.
 const MOST_PIECES: usize = 64;
 
-/// What an earlier op did.
+/// The kind of an earlier use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Did {
-    /// The memory is new.
+    /// The allocation of the memory.
     Allocate,
-    /// It was read.
+    /// A read.
     Read,
-    /// It was written, and perhaps read.
+    /// A write, perhaps together with a read.
     Write,
 }
 
-/// One earlier use.
+/// An earlier use of the memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Record {
-    /// By which op.
+    /// The op's stream and ticket.
     pub used: Use,
-    /// Of which bytes.
+    /// The bytes that the op used.
     pub range: ByteRange,
     /// The kind of use.
     pub did: Did,
-    /// The op's name and line.
+    /// The op's name and source line.
     pub site: Site,
 }
 
 pub(crate) type Records = SmallVec<[Record; 2]>;
 pub(crate) type Uses = SmallVec<[Use; 2]>;
 
-/// The main book or a shard: both are written in alike.
+/// The main book of a ledger, or one of its shards; both are updated in the same way.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Book {
     pub(crate) waited: u8,
-    /// The main book: whether it is sharded. A shard: whether it is active.
+    /// In the main book: true if it is sharded. In a shard: true if the shard is active.
     pub(crate) sharded: bool,
-    /// True if a stream that has since closed and drained has left `uses`.
+    /// True if `uses` has dropped a stream that has since closed and drained.
     pub(crate) outlived: bool,
-    /// A shard has none: ops on memory that has it open the main book.
+    /// Always `None` in a shard: ops on memory that has such state open the main book.
     rare: Option<Box<Rare>>,
     pub(crate) uses: Uses,
     pub(crate) records: Records,
 }
 
-/// State that few allocations have. It takes every op on them the long way, and one word of a book.
+/// State that few allocations have. It costs a book one word, and ops on such an allocation take
+/// the slow path.
 #[derive(Debug, Default)]
 struct Rare {
     marks: Vec<MarkedBytes>,
     behind: Option<Behind>,
 }
 
-/// The last use of the memory before it was allocated, if that had not finished. Each stream has to
-/// be after it before it touches the memory, see [`Ledger::begin`](super::Ledger::begin).
+/// The last use of the memory before its allocation, if that use had not finished. Each stream must
+/// be ordered after it before it touches the memory; see [`Ledger::begin`](super::Ledger::begin).
 #[derive(Debug)]
 struct Behind {
     used: Use,
-    /// The allocation, which is not after it.
+    /// The allocation, which is not ordered after that use.
     allocated: Use,
 }
 
 /// Bytes that a refused write did not write.
 #[derive(Debug)]
 struct MarkedBytes {
-    /// Disjoint, and not empty.
+    /// Disjoint and not empty.
     pieces: Vec<ByteRange>,
     mark: OnBytes,
 }
@@ -88,8 +90,8 @@ impl MarkedBytes {
         self.pieces.iter().any(|piece| piece.overlaps(range))
     }
 
-    /// Takes `range` out. Bytes stay marked, to be on the safe side, where that would make too many
-    /// pieces.
+    /// Removes `range` from the marked bytes. If that would leave too many pieces, all bytes stay
+    /// marked, which is the safe choice.
     fn cut(&mut self, range: &ByteRange) {
         let mut left = Vec::with_capacity(self.pieces.len());
         for piece in &self.pieces {
@@ -118,7 +120,7 @@ impl MarkedBytes {
 }
 
 impl Book {
-    /// Begins a history, as [`Ledger::begin`](super::Ledger::begin) says.
+    /// Begins a history; see [`Ledger::begin`](super::Ledger::begin).
     #[inline]
     pub(crate) fn begin(&mut self, used: Use, behind: Option<Use>, len_bytes: u64, site: Site) {
         let range = ByteRange::contiguous(0, len_bytes);
@@ -135,7 +137,7 @@ impl Book {
         &self.records
     }
 
-    /// Notes that `used` touches this memory, whatever the check says.
+    /// Notes that `used` touches this memory, regardless of the check's result.
     #[inline]
     pub fn note_use(&mut self, used: Use, observed: &Observed) {
         if let Some(entry) = self.uses.iter_mut().find(|entry| entry.stream == used.stream) {
@@ -145,7 +147,8 @@ impl Book {
         }
     }
 
-    /// Drops the uses of streams that are gone, if the list would grow.
+    /// Notes the first use by a stream. If the list would grow, first drops the uses of streams
+    /// that are gone.
     #[cold]
     fn note_first_use(&mut self, used: Use, observed: &Observed) {
         let before = self.uses.len();
@@ -156,9 +159,14 @@ impl Book {
         self.uses.push(used);
     }
 
-    /// Enters the same access by the same stream again: its record becomes newer, and no other changes. Returns what it said before.
-    /// `None` if there is no such record, or one that it would replace, or one of another stream that does not `pass`, or some of
-    /// the memory was not written: then it takes the long way.
+    /// Enters an access that the same stream has made before, by renewing its record. No other
+    /// record changes. Returns the record's earlier ticket and site.
+    ///
+    /// Returns `None` if the access must be checked and entered in full:
+    /// * there is no such record;
+    /// * the access would replace another record;
+    /// * a record of another stream does not satisfy `passes`;
+    /// * the memory has marks, or an unfinished use from before its allocation.
     #[inline]
     pub fn renew<const WRITES: bool>(
         &mut self,
@@ -174,7 +182,7 @@ impl Book {
         let mut same = None;
         for record in &mut self.records {
             if record.used.stream != used.stream {
-                // What another stream read does not concern one that reads.
+                // A read is not concerned with the reads of other streams.
                 if (WRITES || record.did != Did::Read) && !passes(record) {
                     return None;
                 }
@@ -191,7 +199,8 @@ impl Book {
         ))
     }
 
-    /// Enters an access that has passed the check; `removed` gets the records it makes superfluous.
+    /// Enters an access that has passed the check. Calls `removed` with each record that the access
+    /// makes superfluous.
     pub fn enter(
         &mut self,
         record: Record,
@@ -201,15 +210,15 @@ impl Book {
     ) {
         self.records.retain(|old| {
             let replaced = match (record.did, old.did) {
-                // Of this same op: a range read and written.
+                // The same op reads and writes the range.
                 _ if old.used == record.used => false,
-                // Another stream's read stays although it may be covered: `renew` would not look at
-                // it, and which of the two an op goes through may be a matter of luck.
+                // A read by another stream stays even if it is covered. `renew` does not look at
+                // it, and whether an op goes through `renew` or `enter` may depend on timing.
                 (Did::Read, Did::Read) => {
                     old.used.stream == record.used.stream && record.range.covers(&old.range)
                 }
                 (Did::Read, _) => false,
-                // In `warn` mode also what it is not ordered after has been let pass, and is not forgotten.
+                // In `warn` mode, unordered uses have passed too; their records are kept.
                 _ => {
                     record.range.covers(&old.range)
                         && (old.used.stream == record.used.stream || stated.covers(old.used))
@@ -224,7 +233,7 @@ impl Book {
         self.records.push(record);
     }
 
-    /// Takes back what [`renew`](Self::renew) or [`enter`](Self::enter) did.
+    /// Undoes [`renew`](Self::renew) or [`enter`](Self::enter).
     pub fn undo(
         &mut self,
         used: Use,
@@ -238,25 +247,26 @@ impl Book {
         self.records.extend(removed);
     }
 
-    /// Takes back that `used` was noted. `before`: the stream's newest use until then, where that
-    /// matters to the ticket: the memory counts as used by the allocation alone, or by ops too.
+    /// Undoes noting `used`. `before` is the stream's newest use until then. It is given if the
+    /// exact ticket matters, to distinguish memory that only its allocation used from memory that
+    /// ops used too.
     pub fn forget_use(&mut self, used: Use, before: Option<Option<Ticket>>) {
         let Some(at) = self.uses.iter().position(|entry| entry.stream == used.stream) else { return };
         match before {
             Some(Some(ticket)) => self.uses[at].ticket = ticket,
             Some(None) => drop(self.uses.remove(at)),
-            // The stream's last real ticket: at least as new as what stood here.
+            // The stream's last real ticket, at least as new as the ticket that `used` replaced.
             None => self.uses[at].ticket = self.uses[at].ticket.min(used.ticket - 1),
         }
     }
 
-    /// The newest use by a stream.
+    /// Returns the ticket of the newest use by a stream.
     pub fn use_by(&self, stream: StreamId) -> Option<Ticket> {
         self.uses.iter().find(|entry| entry.stream == stream).map(|entry| entry.ticket)
     }
 }
 
-/// Makes one of the marks that streams carry.
+/// Joins the marks that streams carry into one.
 #[cold]
 fn join_marks(marks: &mut Vec<MarkedBytes>) {
     let (carried, mut left): (Vec<_>, Vec<_>) =
@@ -270,9 +280,9 @@ fn join_marks(marks: &mut Vec<MarkedBytes>) {
     *marks = left;
 }
 
-/// Marks, and what the memory was used for before.
+/// Marks, and the use of the memory before its allocation.
 impl Book {
-    /// Returns whether there are neither marks nor earlier uses to look at.
+    /// Returns whether the book has neither marks nor a use from before the allocation.
     #[inline]
     pub fn is_plain(&self) -> bool {
         self.rare.is_none()
@@ -282,7 +292,7 @@ impl Book {
         self.rare.as_ref().map_or(&[], |rare| &rare.marks)
     }
 
-    /// Changes the marks, and drops those that have ended.
+    /// Changes the marks and drops those that have ended.
     #[cold]
     fn change_marks(&mut self, change: impl FnOnce(&mut Vec<MarkedBytes>)) {
         let rare = self.rare.get_or_insert_default();
@@ -307,13 +317,14 @@ impl Book {
         }
     }
 
-    /// The mark that keeps work which carries `marks` from reading these bytes.
+    /// Returns the mark that keeps work which carries `marks` from reading these bytes, if there is
+    /// one.
     pub fn mark_on(&self, range: &ByteRange, marks: &Marks) -> Option<Arc<Mark>> {
         let on_them = |marked: &&MarkedBytes| marked.overlaps(range);
         self.marks().iter().filter(on_them).find_map(|marked| marked.mark.concerns(marks))
     }
 
-    /// Returns whether some of these bytes are marked.
+    /// Returns whether any of these bytes are marked.
     pub fn is_marked(&self, range: &ByteRange) -> bool {
         self.marks().iter().any(|marked| marked.overlaps(range))
     }
@@ -322,7 +333,7 @@ impl Book {
     pub fn mark(&mut self, range: ByteRange, mark: &Arc<Mark>, everybodys: bool) {
         self.change_marks(|marks| {
             if everybodys {
-                // It does as much as those before it, and lasts as long.
+                // The new mark does as much as the earlier marks for everybody, and lasts as long.
                 marks
                     .iter_mut()
                     .filter(|marked| marked.mark.is_everybodys())
@@ -335,14 +346,14 @@ impl Book {
         });
     }
 
-    /// Takes all marks off `range`: it was overwritten, or its contents were accepted.
+    /// Removes all marks from `range`, which was overwritten or whose contents were accepted.
     pub fn clear_marks(&mut self, range: &ByteRange) {
         if !self.is_plain() {
             self.change_marks(|marks| marks.iter_mut().for_each(|marked| marked.cut(range)));
         }
     }
 
-    /// Takes those of `marks` off `range`: it was overwritten.
+    /// Removes the marks in `of` from `range`, which was overwritten.
     pub fn clear_marks_of(&mut self, range: &ByteRange, of: &Marks) {
         if !self.is_plain() {
             self.change_marks(|marks| {
@@ -352,12 +363,12 @@ impl Book {
         }
     }
 
-    /// The streams whose refused writes have left marks.
+    /// Returns the streams whose refused writes have left marks.
     pub fn marked_by(&self) -> impl Iterator<Item = StreamId> {
         self.marks().iter().filter_map(|marked| Some(marked.mark.live()?.origin()))
     }
 
-    /// Returns the last use of the memory before it was allocated, unless that is known to have
+    /// Returns the last use of the memory before its allocation, unless that use is known to have
     /// finished.
     #[inline]
     pub fn behind(&self) -> Option<Use> {
@@ -374,12 +385,12 @@ impl Book {
 }
 
 impl Book {
-    /// The newest ticket of each stream that used the memory.
+    /// Returns the newest ticket of each stream that used the memory.
     pub fn uses(&self) -> &[Use] {
         &self.uses
     }
 
-    /// The uses that [`Ledger::last_uses`](super::Ledger::last_uses) returns.
+    /// Returns the uses that [`Ledger::last_uses`](super::Ledger::last_uses) returns.
     #[inline(always)]
     pub(crate) fn last_uses(&mut self) -> &[Use] {
         if let Some(Behind { allocated, .. }) = self.rare.as_ref().and_then(|rare| rare.behind.as_ref()) {
@@ -388,19 +399,19 @@ impl Book {
         &self.uses
     }
 
-    /// Returns whether a stream that has since closed and drained used it and has left
-    /// [`uses`](Self::uses).
+    /// Returns whether [`uses`](Self::uses) has dropped a stream that used the memory and has since
+    /// closed and drained.
     pub fn outlived(&self) -> bool {
         self.outlived
     }
 
-    /// Forgets what was done to the memory, but not who used it: there is nothing in it that an op
-    /// could come too early for.
+    /// Forgets the accesses to the memory, but keeps its uses. The memory holds nothing that an op
+    /// could access too early.
     pub fn forget_accesses(&mut self) {
         self.records.clear();
     }
 
-    /// How many records, uses and marks it holds, for figures.
+    /// Returns the numbers of records, uses and marks, for statistics.
     pub fn lens(&self) -> (usize, usize, usize) {
         (self.records.len(), self.uses.len(), self.marks().len())
     }

@@ -1,8 +1,9 @@
-//! Check and commit of one op, in one step.
+//! The check of one op against the histories of its operands, and its entry in them, in one step.
 //!
-//! All ledgers of the op are opened first, in the order of their addresses, then everything is checked, then everything
-//! is entered, then they are closed. So of two ops that cross (one reads X and writes Y, the other reads Y and writes X)
-//! one comes first entirely, and the other sees it. A refused op has entered nothing.
+//! First all ledgers of the op are opened, in the order of their addresses. Then every access is
+//! checked, then every access is entered, then the ledgers are closed. Two ops may cross: one reads
+//! X and writes Y, the other reads Y and writes X. One of them is then entered entirely before the
+//! other, and the other sees it. A refused op has entered nothing.
 
 use super::access::AccessMode;
 use super::book::{Book, Did, Record};
@@ -15,30 +16,33 @@ use super::site::Site;
 use arrayvec::ArrayVec;
 use std::sync::Arc;
 
-/// One operand, as the check sees it: read where the op keeps it, since copying operands costs as much as checking them.
+/// An operand as the check sees it.
+///
+/// The check reads an operand where the op keeps it, because copying operands costs as much as
+/// checking them.
 pub trait Access {
-    /// The history of its memory.
+    /// Returns the history of the operand's memory.
     fn ledger(&self) -> &Ledger;
-    /// Which bytes of that.
+    /// Returns the bytes of that memory that the op uses.
     fn range(&self) -> &ByteRange;
-    /// How the op uses them.
+    /// Returns the way in which the op uses these bytes.
     fn mode(&self) -> AccessMode;
 }
 
-/// Who wants to do it, and what comes before.
+/// The stream that submits an op, and the work ordered before it.
 #[derive(Clone, Copy)]
 pub struct Asker<'a> {
-    /// Its stream.
+    /// The stream of the op.
     pub stream: StreamId,
-    /// Which shard of a history it reads in, modulo their number.
+    /// The shard of a history that the stream reads in, modulo the number of shards.
     pub shard: usize,
-    /// What is before its stream by stated edges.
+    /// The work ordered before the stream by stated edges.
     pub stated: &'a Clock,
-    /// What is before everything.
+    /// The work ordered before everything.
     pub observed: &'a Observed,
-    /// The marks that its stream carries.
+    /// The marks that the stream carries.
     pub marks: &'a Marks,
-    /// Uses that the runtime itself has put before the op, or found to be finished.
+    /// The uses that the runtime itself has ordered before the op, or found to be finished.
     pub ensured: &'a [Use],
 }
 
@@ -53,78 +57,79 @@ impl Asker<'_> {
     }
 }
 
-/// How strictly.
+/// The strictness of a check.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Strictness {
-    /// An unordered use refuses the op.
+    /// Refuses an op that has an unordered use.
     Refuse,
-    /// Unordered uses are found, and the op is entered all the same.
+    /// Reports unordered uses and enters the op anyway.
     Find,
-    /// Nothing is compared and nothing entered but the use itself.
+    /// Compares nothing and enters nothing except the use itself.
     Skip,
 }
 
 /// An earlier use that is not ordered before the op.
 #[derive(Clone, Copy, Debug)]
 pub struct Finding {
-    /// Which operand.
+    /// The index of the op's operand.
     pub access: usize,
-    /// What the earlier use was.
+    /// The record of the earlier use.
     pub earlier: Record,
 }
 
 /// All earlier uses that one op is not ordered after.
 pub type Findings = Vec<Finding>;
 
-/// Why an op was not entered.
+/// The reason why an op was not entered.
 #[derive(Debug)]
 pub enum Refused {
-    /// It reads memory that was never written, because of this refusal.
+    /// The op reads bytes that were never written because of this refused write.
     Marked(Arc<Mark>),
-    /// Uses that it is not ordered after: all of them.
+    /// All uses that the op is not ordered after.
     Unordered(Findings),
-    /// Uses that the runtime has to put before it: by streams that are closed, which no program can
-    /// name any more, and what its memory was used for before it was allocated.
+    /// Uses that the runtime must order before the op. They are uses by closed streams, which no
+    /// program can name any more, and uses of the memory before its allocation.
     Needs(Vec<Use>),
 }
 
-/// What an entered op replaced, to be put back if the driver refuses it.
+/// The state that an entered op replaced, to be restored if the driver refuses the op.
 #[derive(Default)]
 pub struct Entered {
-    /// Records that only became newer: of which access, and what they said.
+    /// The renewed records: the index of the access, and the record's earlier ticket and site.
     renewed: ArrayVec<(At, Ticket, Site), FEW>,
-    /// Records that are gone: of which access.
+    /// The removed records, each with the index of the access.
     removed: Vec<(At, Record)>,
-    /// What was found although it was entered.
+    /// The unordered uses of an op that was entered anyway.
     pub findings: Findings,
-    /// True if it overwrites bytes that are marked.
+    /// True if the op overwrites marked bytes.
     pub unmarks: bool,
-    /// The stream's newest use until then, by page: where the memory may still be in use elsewhere.
+    /// The stream's newest use until then, by page, for memory that may still be in use from before
+    /// its allocation.
     used_before: Vec<(usize, Option<Ticket>)>,
 }
 
-/// The most accesses of one op: a graph has those of all its ops.
+/// The maximum number of accesses of one op. A graph has the accesses of all its ops.
 pub const MAX_ACCESSES: usize = At::MAX as usize;
 
-/// Which access of an op.
+/// The index of an access in its op.
 type At = u16;
 
-/// Up to so many operands, each with a ledger of its own, go the short way.
+/// The maximum number of operands for the fast path, each with a ledger of its own.
 const FEW: usize = 8;
 
-/// Few accesses, each with a ledger of its own, in the order of the ledgers' addresses.
+/// A few accesses, each with a ledger of its own, in the order of the ledgers' addresses.
 pub type Disjoint = ArrayVec<(usize, At), FEW>;
 
-/// An op that would be entered.
+/// An op to be checked and entered.
 #[derive(Clone, Copy)]
 pub struct Entry<'a> {
-    /// Who would do it.
+    /// The stream that submits the op, and the work ordered before it.
     pub asker: Asker<'a>,
-    /// Its number on its stream.
+    /// The op's ticket on its stream.
     pub ticket: Ticket,
-    /// Its name and line.
+    /// The op's name and source line.
     pub site: &'a Site,
-    /// How strictly it is checked.
+    /// The strictness of the check.
     pub strictness: Strictness,
 }
 
@@ -140,8 +145,9 @@ fn address(access: &impl Access) -> usize {
     std::ptr::from_ref(access.ledger()).addr()
 }
 
-/// Whether there are few accesses, each with a ledger of its own; `order`, empty before, gets the order in which to open
-/// them.
+/// Returns whether there are few accesses, each with a ledger of its own.
+///
+/// Fills `order`, which must be empty, with the order in which to open the ledgers.
 #[inline]
 pub fn disjoint<A: Access>(accesses: &[A], order: &mut Disjoint) -> bool {
     if accesses.len() > FEW {
@@ -168,8 +174,10 @@ fn open(ledger: &Ledger, writes: bool, shard: usize) -> Page<'_> {
     if writes { ledger.open() } else { ledger.open_to_read(shard) }
 }
 
-/// Checks all accesses of an op, and enters them if they pass. `order` is what [`disjoint`] says of them. `entered`, empty
-/// before, gets what has to be known to take that back.
+/// Checks all accesses of an op, and enters them if they pass.
+///
+/// `order` is the result of [`disjoint`] for these accesses. Fills `entered`, which must be empty,
+/// with the state that is needed to undo the entry.
 #[inline]
 pub fn check_and_enter<A: Access>(
     accesses: &[A],
@@ -189,12 +197,15 @@ pub fn check_and_enter<A: Access>(
     }
 }
 
-/// Most ops are so, and most of what they do was done before by the same stream to the same bytes: then the record of that
-/// becomes newer, and none is removed or added.
+/// Checks and enters an op on the fast path, where each access has a ledger of its own.
 ///
-/// Each access is entered as soon as its ledger is open and it has passed. Nobody sees that before all are entered and the
-/// ledgers are closed, so where one does not pass, the records of those before it are taken back, and the op goes the long way,
-/// which finds all there is to say against it. Who used the memory is noted once all have passed.
+/// Most ops take this path, and most of their accesses repeat an access of the same stream to the
+/// same bytes. Then the record of that access is renewed, and no record is removed or added.
+///
+/// Each access is entered as soon as its ledger is open and it has passed. No other thread sees the
+/// entries until all accesses are entered and the ledgers are closed. If an access does not pass,
+/// the entries before it are undone. The op then takes the slow path, which finds all conflicts.
+/// The uses of the memory are noted once all accesses have passed.
 #[inline]
 fn check_disjoint<A: Access>(
     accesses: &[A],
@@ -232,7 +243,7 @@ fn check_disjoint<A: Access>(
     Ok(())
 }
 
-/// Enters one access if it passes, and says whether it did.
+/// Enters one access if it passes, and returns whether it did.
 #[inline(never)]
 fn check_and_enter_one(
     at: At,
@@ -252,7 +263,7 @@ fn check_and_enter_one(
     true
 }
 
-/// Takes back what was entered in `pages`, which are the first of `order`.
+/// Undoes the entries in `pages`, which belong to the first accesses of `order`.
 #[cold]
 #[inline(never)]
 fn take_back(order: &Disjoint, pages: &mut [Page<'_>], entry: &Entry<'_>, entered: &mut Entered) {
@@ -262,8 +273,11 @@ fn take_back(order: &Disjoint, pages: &mut [Page<'_>], entry: &Entry<'_>, entere
     }
 }
 
-/// Many accesses, or some that share a ledger: entering one may move the records that another was compared with, so all are
-/// entered the long way.
+/// Checks and enters an op on the slow path.
+///
+/// The op has many accesses, some of them share a ledger, or the fast path did not enter it.
+/// Entering one access may move the records that another access was compared with. So all accesses
+/// are checked before any is entered.
 #[cold]
 fn check_together<A: Access>(
     accesses: &[A],
@@ -288,7 +302,7 @@ fn check_together<A: Access>(
         entered.unmarks |= page.is_marked(access.range()) && overwrites(accesses, access);
         check(at as At, access, page, entry, &mut entered.findings);
     }
-    // A stream that is closed has no handle that a program could wait for.
+    // A closed stream has no handle that a program could wait on.
     entered.findings.retain(|finding| {
         let by_closed = asker.observed.is_closed(finding.earlier.used.stream);
         needs.extend(by_closed.then_some(finding.earlier.used));
@@ -313,7 +327,8 @@ fn check_together<A: Access>(
     Ok(())
 }
 
-/// Opens the ledgers, each once, in the order of their addresses; and says which page is whose.
+/// Opens each ledger once, in the order of their addresses. Returns the pages, and for each access
+/// the index of its page.
 fn open_all<A: Access>(accesses: &[A], shard: usize) -> (Vec<Page<'_>>, Vec<At>) {
     let mut sorted: Vec<usize> = (0..accesses.len()).collect();
     sorted.sort_by_key(|&at| address(&accesses[at]));
@@ -327,13 +342,14 @@ fn open_all<A: Access>(accesses: &[A], shard: usize) -> (Vec<Page<'_>>, Vec<At>)
     (pages, page_of)
 }
 
-/// Whether an access to `range` is ordered after what another stream did, or apart from it.
+/// Returns whether an access to `range` is ordered after `earlier` or touches other bytes.
 #[inline(never)]
 fn passes(earlier: &Record, range: &ByteRange, asker: &Asker<'_>) -> bool {
     !earlier.range.overlaps(range) || asker.is_after(earlier.used)
 }
 
-/// Checks one access against its opened ledger. What it is not ordered after is added to the findings.
+/// Checks one access against its opened ledger. Adds the uses that it is not ordered after to
+/// `findings`.
 #[inline]
 fn check(at: At, access: &impl Access, page: &Book, entry: &Entry<'_>, findings: &mut Findings) {
     let (writes, range, asker) = (access.mode().writes(), access.range(), &entry.asker);
@@ -352,7 +368,7 @@ fn check(at: At, access: &impl Access, page: &Book, entry: &Entry<'_>, findings:
     }
 }
 
-/// Enters an access the long way.
+/// Enters an access as a new record.
 fn enter(at: At, access: &impl Access, page: &mut Book, entry: &Entry<'_>, entered: &mut Entered) {
     let (mode, range, asker) = (access.mode(), access.range(), &entry.asker);
     if entry.strictness != Strictness::Skip && !range.is_empty() {
@@ -362,7 +378,7 @@ fn enter(at: At, access: &impl Access, page: &mut Book, entry: &Entry<'_>, enter
     }
 }
 
-/// Takes an entered op back whose driver call failed.
+/// Undoes the entry of an op whose driver call failed.
 #[cold]
 pub fn undo<A: Access>(accesses: &[A], entry: &Entry<'_>, entered: Entered) {
     let (mut pages, page_of) = open_all(accesses, entry.asker.shard);
@@ -373,7 +389,7 @@ pub fn undo<A: Access>(accesses: &[A], entry: &Entry<'_>, entered: Entered) {
     }
 }
 
-/// Takes back what was entered in a page; `mine`: whether an access is there.
+/// Undoes the entries in a page. `mine` returns whether an access belongs to that page.
 fn undo_in(page: &mut Book, mine: impl Fn(At) -> bool, entry: &Entry<'_>, entered: &Entered) {
     let used = entry.used();
     let renewed = entered.renewed.iter().find(|(at, ..)| mine(*at)).map(|&(_, ticket, site)| (ticket, site));
@@ -381,7 +397,7 @@ fn undo_in(page: &mut Book, mine: impl Fn(At) -> bool, entry: &Entry<'_>, entere
     page.undo(used, renewed, removed.map(|(_, old)| *old));
 }
 
-/// Returns whether what was in the bytes of `access` is lost without the op having read it.
+/// Returns whether the op overwrites the bytes of `access` without reading them.
 pub fn overwrites<A: Access>(accesses: &[A], access: &A) -> bool {
     let reads_it = |other: &A| {
         other.mode().reads() && address(other) == address(access) && other.range().overlaps(access.range())
@@ -389,7 +405,7 @@ pub fn overwrites<A: Access>(accesses: &[A], access: &A) -> bool {
     access.mode().writes() && !accesses.iter().any(reads_it)
 }
 
-/// Takes the marks off what an op, which the driver has taken, overwrites.
+/// Removes all marks from the bytes that an op overwrites, after the driver has accepted the op.
 #[cold]
 pub fn overwritten<A: Access>(accesses: &[A]) {
     for access in accesses.iter().filter(|access| overwrites(accesses, access)) {
@@ -397,7 +413,7 @@ pub fn overwritten<A: Access>(accesses: &[A]) {
     }
 }
 
-/// Takes those of `marks` off what an op, which the driver has taken, overwrites.
+/// Removes `marks` from the bytes that an op overwrites, after the driver has accepted the op.
 #[cold]
 pub fn overwritten_of<A: Access>(accesses: &[A], marks: &Marks) {
     for access in accesses.iter().filter(|access| overwrites(accesses, access)) {
@@ -405,7 +421,7 @@ pub fn overwritten_of<A: Access>(accesses: &[A], marks: &Marks) {
     }
 }
 
-/// Puts `mark` on what a refused op would have written.
+/// Puts `mark` on the bytes that a refused op would have written.
 #[cold]
 pub fn mark<A: Access>(written: &[&A], mark: &Arc<Mark>, everybodys: bool) {
     for access in written {
@@ -413,7 +429,8 @@ pub fn mark<A: Access>(written: &[&A], mark: &Arc<Mark>, everybodys: bool) {
     }
 }
 
-/// Two operands of one op that share bytes although one is written; identical ones pass if `in_place`.
+/// Returns two operands of one op that share bytes although one of them is written. Identical
+/// operands pass if `in_place` is true.
 #[inline]
 pub fn overlap_within<A: Access>(accesses: &[A], in_place: bool) -> Option<(usize, usize)> {
     for (at, access) in accesses.iter().enumerate().skip(1) {

@@ -1,34 +1,35 @@
-//! Vector clocks: how far along each other stream is known to be.
+//! Vector clocks: for each other stream, the last ticket that is ordered before the clock's owner.
 //!
-//! Sparse and sorted by stream. A clock is shared by reference count and copied when it changes, which only waits do.
+//! A clock is sparse and sorted by stream. It is shared by reference count and copied when it
+//! changes. Only waits change it.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// The number of an op or wait on its stream: 1 is the first, and each is one more than the one
+/// The number of an op or wait on its stream. The first is 1, and each is one more than the one
 /// before.
 pub type Ticket = u64;
 
-/// A stream's identity. Never used again, also when the stream comes from a pool.
+/// A stream's identity. It is never reused, even if the stream comes from a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamId(pub(crate) u64);
 
 impl StreamId {
-    /// The stream with that number. Only who keeps a table of streams makes one.
+    /// Returns the stream with this number. Only the owner of a table of streams calls it.
     #[doc(hidden)]
     pub const fn from_number(number: u64) -> Self {
         StreamId(number)
     }
 
-    /// Its number.
+    /// Returns the stream's number.
     #[doc(hidden)]
     pub const fn number(self) -> u64 {
         self.0
     }
 }
 
-/// Formats the number of its slot, and behind a point how many streams had the slot before: `s3`,
-/// `s3.1`.
+/// Formats the number of the stream's slot and, after a point, the number of earlier streams in
+/// that slot: `s3`, `s3.1`.
 impl fmt::Debug for StreamId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (slot, generation) = self.parts();
@@ -37,27 +38,28 @@ impl fmt::Debug for StreamId {
     }
 }
 
-/// "Stream so-and-so, up to ticket n."
+/// A stream's work up to a ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Use {
-    /// Which stream.
+    /// The stream.
     pub stream: StreamId,
     /// The newest ticket.
     pub ticket: Ticket,
 }
 
-/// The empty clock is no allocation at all.
+/// A vector clock. The empty clock allocates nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Clock(Option<Arc<[Use]>>);
 
 impl Clock {
-    /// One for each stream, in the order of their ids.
+    /// Returns one entry per stream, in the order of the streams' ids.
     #[inline]
     pub fn entries(&self) -> &[Use] {
         self.0.as_deref().unwrap_or_default()
     }
 
-    /// Up to where `stream` is before this clock's owner; `None` if no edge from it was ever stated.
+    /// Returns the ticket up to which `stream` is ordered before this clock's owner; `None` if no
+    /// edge from it was ever stated.
     #[inline]
     pub fn get(&self, stream: StreamId) -> Option<Ticket> {
         let entries = self.entries();
@@ -67,14 +69,14 @@ impl Clock {
         entries.binary_search_by_key(&stream, |entry| entry.stream).ok().map(|at| entries[at].ticket)
     }
 
-    /// Whether `used` is before this clock's owner.
+    /// Returns whether `used` is ordered before this clock's owner.
     #[inline]
     pub fn covers(&self, used: Use) -> bool {
         self.get(used.stream).is_some_and(|ticket| ticket >= used.ticket)
     }
 
-    /// Returns whether merging `point` and what was before it would change nothing. As for
-    /// [`merge`](Self::merge), `owner`'s entries and those that are `over` do not count.
+    /// Returns whether merging `point` and the work before it would change nothing. Like
+    /// [`merge`](Self::merge), it ignores `owner`'s entries and those that are `over`.
     pub fn implies(&self, owner: StreamId, point: Use, before: &Clock, over: impl Fn(Use) -> bool) -> bool {
         let superfluous = |entry: &Use| entry.stream == owner || over(*entry);
         self.implies_all(before, superfluous) && (superfluous(&point) || self.covers(point))
@@ -82,22 +84,25 @@ impl Clock {
 
     fn implies_all(&self, before: &Clock, superfluous: impl Fn(&Use) -> bool) -> bool {
         let mut mine = self.entries().iter().peekable();
-        // Both lists are sorted, so one walk through ours is enough for all of theirs.
+        // Both lists are sorted, so one pass through ours is enough for all of theirs.
         before.entries().iter().filter(|entry| !superfluous(entry)).all(|entry| {
             while mine.next_if(|mine| mine.stream < entry.stream).is_some() {}
             mine.peek().is_some_and(|mine| mine.stream == entry.stream && mine.ticket >= entry.ticket)
         })
     }
 
-    /// Merges `point` and what was before it, by maximum. `owner`'s own entry is left out, and so is what is before everything
-    /// anyway (`over`: observed by the host, or of a stream that is gone), which keeps clocks short. Whether anything changed.
+    /// Merges `point` and the work before it, by maximum. Returns whether anything changed.
+    ///
+    /// To keep clocks short, `owner`'s own entry is left out. So are the entries that are before
+    /// everything anyway, for which `over` returns true: observed by the host, or of a stream that
+    /// is gone.
     pub fn merge(&mut self, owner: StreamId, point: Use, before: &Clock, over: impl Fn(Use) -> bool) -> bool {
         let superfluous = |entry: &Use| entry.stream == owner || over(*entry);
         let all_implied = self.implies_all(before, superfluous);
         if all_implied && (superfluous(&point) || self.covers(point)) {
             return false;
         }
-        // An edge that was there before and now comes from further on, mostly: then its entry grows, where it stands.
+        // Mostly, an existing edge now comes from a later point. Then its entry is raised in place.
         if all_implied
             && let Some(mine) = self.0.as_mut().and_then(Arc::get_mut)
             && let Ok(at) = mine.binary_search_by_key(&point.stream, |entry| entry.stream)

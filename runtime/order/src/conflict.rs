@@ -1,4 +1,4 @@
-//! How a refusal reads.
+//! The text of a refusal by the order check.
 
 use super::book::{Did, Record};
 use super::clock::{StreamId, Ticket};
@@ -9,22 +9,22 @@ use std::sync::Arc;
 /// A stream as errors name it.
 #[derive(Clone, Debug)]
 pub struct Named {
-    /// What its owner calls it.
+    /// The label that the stream's owner gave it.
     pub label: Arc<str>,
-    /// The name of its device.
+    /// The name of the stream's device.
     pub device: Arc<str>,
-    /// Which it is, where two have one label.
+    /// The stream's id, to distinguish two streams with the same label.
     pub id: StreamId,
 }
 
 impl Named {
-    /// Says whether the label can stand for the variable.
+    /// Returns whether the label can stand for the variable.
     fn is_variable(&self) -> bool {
         self.label.starts_with(|c: char| c.is_alphabetic() || c == '_')
             && self.label.chars().all(|c| c.is_alphanumeric() || c == '_')
     }
 
-    /// The label, with the device and the id where `other` has the same.
+    /// Formats the label, with the device and the id if `other` has the same label.
     fn beside(&self, other: &Named) -> impl fmt::Display {
         let Named { label, device, id } = self;
         let alike = *label == other.label;
@@ -35,7 +35,7 @@ impl Named {
     }
 }
 
-/// The call that orders what comes on `waiter` after what is on `other`.
+/// Formats the call that orders later work on `waiter` after the work on `other`.
 pub fn wait_call(waiter: &Named, other: &Named) -> impl fmt::Display {
     fmt::from_fn(move |f| {
         if waiter.label != other.label && waiter.is_variable() && other.is_variable() {
@@ -45,7 +45,7 @@ pub fn wait_call(waiter: &Named, other: &Named) -> impl fmt::Display {
     })
 }
 
-/// One earlier use of memory that a refused op is not ordered after.
+/// An earlier use of memory that a refused op is not ordered after.
 #[derive(Clone, Debug)]
 pub struct Conflict {
     op: Site,
@@ -56,12 +56,13 @@ pub struct Conflict {
     earlier_on: Named,
     ticket: Ticket,
     observed: Option<Ticket>,
-    /// Whether both ops are of one capture.
+    /// True if both ops belong to one capture.
     captured: bool,
 }
 
 impl Conflict {
-    /// `op`, on the stream `on`, is not ordered after `earlier`, on `earlier_on`.
+    /// Creates the conflict of `op` on the stream `on`, which is not ordered after `earlier` on
+    /// `earlier_on`.
     #[doc(hidden)]
     pub fn new(on: Named, op: Site, writes: bool, earlier_on: Named, earlier: &Record) -> Self {
         let Record { used, did, site, .. } = *earlier;
@@ -69,44 +70,44 @@ impl Conflict {
         Conflict { op, writes, on, earlier: site, did, earlier_on, ticket, observed: None, captured: false }
     }
 
-    /// How far the host has observed the earlier op's stream.
+    /// Sets how far the host has observed the earlier op's stream.
     #[doc(hidden)]
     pub fn observed_until(self, observed: Option<Ticket>) -> Self {
         Conflict { observed, ..self }
     }
 
-    /// Both ops are of one capture.
+    /// Notes that both ops belong to one capture.
     #[doc(hidden)]
     pub fn in_capture(self) -> Self {
         Conflict { captured: true, ..self }
     }
 
-    /// The op that was refused.
+    /// Returns the refused op.
     pub fn op(&self) -> Site {
         self.op
     }
 
-    /// The earlier op.
+    /// Returns the earlier op.
     pub fn earlier(&self) -> Site {
         self.earlier
     }
 
-    /// The label of the stream the earlier op is on.
+    /// Returns the label of the earlier op's stream.
     pub fn earlier_stream(&self) -> &str {
         &self.earlier_on.label
     }
 
-    /// That stream's id.
+    /// Returns the id of the earlier op's stream.
     pub fn earlier_stream_id(&self) -> StreamId {
         self.earlier_on.id
     }
 
-    /// The earlier op's ticket; in a capture its number there.
+    /// Returns the earlier op's ticket, or in a capture its number there.
     pub fn ticket(&self) -> Ticket {
         self.ticket
     }
 
-    /// How far the host had observed the earlier op's stream.
+    /// Returns how far the host had observed the earlier op's stream.
     pub fn observed(&self) -> Option<Ticket> {
         self.observed
     }
@@ -140,7 +141,7 @@ impl fmt::Display for Conflict {
     }
 }
 
-/// All conflicts of one op as one text: the first in full, then the others.
+/// Formats all conflicts of one op as one text: the first in full, then the others.
 pub fn describe(conflicts: &[Conflict]) -> String {
     let mut text = conflicts[0].to_string();
     if conflicts.len() > 1 {

@@ -1,14 +1,18 @@
-//! An allocation's history: the last writes, the reads since, and the newest ticket of each stream that used it.
+//! The history of an allocation: the last writes, the reads since then, and the newest ticket of
+//! each stream that used it.
 //!
 //! # Who may touch what, when
-//! A ledger is a *book* behind one lock. Reading the same weights from many threads would make that lock's cache line
-//! wander between cores, so a book that readers keep waiting for is **sharded**: each of eight *shards* gets a copy
-//! of the writes, and a reader then locks only the shard of its stream and enters its reads there. The first exclusive
-//! opening (a write, a wait for all uses, an error mark) collects the shards' reads and closes them again.
+//! A ledger is a *book* behind one lock. When many threads read the same weights, that lock's cache
+//! line would move between cores. So a book that readers keep waiting for is **sharded**: each of
+//! eight *shards* gets a copy of the writes. A reader then locks only the shard of its stream and
+//! enters its reads there. The first exclusive opening (a write, a wait for all uses, an error
+//! mark) collects the shards' reads and closes the shards again.
 //!
-//! 1. `main` is locked before any shard of the same ledger; a reader that holds a shard never asks for `main`.
-//! 2. A shard is active exactly while `book.sharded`; both change under `main` and that shard's lock.
-//! 3. While sharded, the book's writes do not change, so each shard's copy is true.
+//! 1. `main` is locked before any shard of the same ledger; a reader that holds a shard never locks
+//!    `main`.
+//! 2. A shard is active exactly while `book.sharded` is set; both change under `main` and that
+//!    shard's lock.
+//! 3. While the book is sharded, its writes do not change, so each shard's copy is up to date.
 //! 4. Several ledgers are opened in the order of their addresses. (`check.rs`)
 
 use super::book::{Book, Did};
@@ -19,11 +23,11 @@ use parking_lot::{Mutex, MutexGuard};
 use std::sync::OnceLock;
 
 const SHARDS: usize = 8;
-/// How many waiting readers it takes until a book is sharded.
+/// The number of waiting readers after which a book is sharded.
 const PATIENCE: u8 = 2;
 
-/// The history of one allocation. It is opened to be looked at or written in.
-// In this order, here and in `Book`, so that what every op looks at lies together.
+/// The history of one allocation. It is opened to be read or written.
+// The fields are in this order, here and in `Book`, so that what every op reads lies together.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Ledger {
@@ -31,34 +35,35 @@ pub struct Ledger {
     main: Mutex<Book>,
 }
 
-/// An opened ledger: its main book, or a shard.
+/// An opened ledger: its main book or one of its shards.
 pub(crate) type Page<'a> = MutexGuard<'a, Book>;
 
 impl Ledger {
-    /// The history of memory that `site` allocated on a stream whose last ticket was `used`.
+    /// Creates the history of memory that `site` allocated on a stream whose last ticket was
+    /// `used`.
     pub fn new(used: Use, len_bytes: u64, site: Site) -> Self {
         let mut ledger = Ledger::unknown();
         ledger.begin(used, None, len_bytes, site);
         ledger
     }
 
-    /// Notes the allocation in a ledger that knows nothing: as [`new`](Self::new), where it stands.
+    /// Notes the allocation in a ledger that knows nothing: [`new`](Self::new), but in place.
     ///
-    /// `behind`: what the memory was used for before, if the stream is not after it. It is not the
-    /// program's business, so it is in no verdict: whichever stream touches the memory first is
-    /// made to wait for it.
+    /// `behind` is the last use of the memory before its allocation, if the stream is not ordered
+    /// after it. That use is not the program's business, so the check never reports it. Instead,
+    /// each stream waits for it before it first touches the memory.
     #[inline]
     pub fn begin(&mut self, used: Use, behind: Option<Use>, len_bytes: u64, site: Site) {
         self.main.get_mut().begin(used, behind, len_bytes, site);
     }
 
-    /// The history of memory of which nothing is known.
+    /// Creates the history of memory of which nothing is known.
     #[inline]
     pub fn unknown() -> Self {
         Ledger { main: Mutex::new(Book::default()), shards: OnceLock::new() }
     }
 
-    /// Opens it for an op that reads only. `shard` spreads streams over shards.
+    /// Opens the ledger for an op that only reads. `shard` distributes streams over shards.
     #[inline]
     pub fn open_to_read(&self, shard: usize) -> Page<'_> {
         if let Some(shards) = self.shards.get() {
@@ -93,7 +98,7 @@ impl Ledger {
         shards[shard % SHARDS].lock()
     }
 
-    /// Opens it for anything.
+    /// Opens the ledger for any kind of access.
     #[inline]
     pub fn open(&self) -> Page<'_> {
         let mut book = self.main.lock();
@@ -128,8 +133,8 @@ impl Ledger {
         book.sharded = false;
     }
 
-    /// The newest ticket of each stream that used it, when nobody else can use it any more. Its
-    /// allocation is one of them if the allocating stream was after all earlier uses.
+    /// Returns the newest ticket of each stream that used the memory, once nothing else can use it.
+    /// The allocation is one of these uses if its stream was ordered after all earlier uses.
     #[inline(always)]
     pub fn last_uses(&mut self) -> &[Use] {
         if self.main.get_mut().sharded {

@@ -1,12 +1,16 @@
-//! The order check of Warpline: which op may touch which bytes after which. Pure: it knows no driver and no stream, only numbers.
+//! The order check of Warpline, which compares each op with the earlier uses of the same memory.
+//! The crate is pure: it calls no driver and holds no stream, only numbers.
 //!
 //! A part of the [`warpline`](https://docs.rs/warpline) crate, which is what programs use.
 //!
-//! * `clock`: what is before a stream, as a vector clock;
-//! * `observed`: what is before everything, because the host has seen it;
-//! * `range`: which bytes; `ledger` and `book`: what was done to an allocation; `check`: one op against all of that;
-//! * `marks`: which bytes a refused write did not write, and whose work is not to read them;
-//! * `conflict`: the refusal as text.
+//! * `clock`: the work ordered before a stream, as a vector clock;
+//! * `observed`: the work that the host has observed, which is before everything;
+//! * `range`: the bytes of an operand;
+//! * `ledger` and `book`: the history of an allocation;
+//! * `check`: the check of one op against these histories;
+//! * `marks`: the bytes that a refused write did not write, and the streams that must not read
+//!   them;
+//! * `conflict`: the text of a refusal.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -1,32 +1,33 @@
-//! Marks of refused writes: which bytes were not written, and whose work is not to read them.
+//! Marks of refused writes: the bytes that were not written, and the streams that must not read
+//! them.
 //!
-//! A well-formed write that is refused leaves bytes that are not what the program takes them for.
-//! The refusal becomes a mark on those bytes, and the stream that was refused **carries** it.
+//! A well-formed write that is refused leaves bytes that do not hold what the program expects. The
+//! refusal becomes a mark on those bytes, and the refused stream **carries** the mark.
 //!
 //! # Rules
 //! 1. An op fails if it reads marked bytes and its stream carries the mark. Work of other streams
-//!    is not touched: for them the bytes are what they were.
-//! 2. A stated wait hands on what the other stream carries at the place that is waited for.
+//!    is not affected, because for them the bytes are unchanged.
+//! 2. A stated wait hands on the marks that the other stream carries at the awaited point.
 //!    Observing on the host hands nothing on.
-//! 3. A mark ends when the `Pending` of its own call was looked at, or a `synchronize` returned
-//!    that error; when everything it covers was overwritten, accepted or freed; and when no stream
-//!    carries it. A closed stream carries nothing. Looking at an inherited error ends only the
-//!    marks of the op that inherited it.
-//! 4. A mark for **everybody** needs no carrier, and looking at the error does not end it: the
-//!    bytes may have changed (work that stopped halfway, foreign work that failed, a copy from a
-//!    device that failed; and every refusal in `wait` mode, where edges that the runtime adds hand
-//!    nothing on).
-//! 5. Errors of the arguments make no marks; which those are says who marks.
+//! 3. A mark ends when the `Pending` of its own call is looked at or a `synchronize` returns that
+//!    error. It also ends when everything it covers is overwritten, accepted or freed, and when no
+//!    stream carries it. A closed stream carries nothing. Looking at an inherited error ends only
+//!    the marks of the op that inherited it.
+//! 4. A mark for **everybody** needs no carrier, and looking at the error does not end it, because
+//!    the bytes may have changed. Such marks come from work that stopped halfway, foreign work that
+//!    failed, and a copy from a device that failed. They also come from every refusal in `wait`
+//!    mode, where edges that the runtime adds hand nothing on.
+//! 5. Argument errors make no marks. The caller that marks decides which errors these are.
 //!
-//! A stream has at most [`MOST`] marks of its own, and memory at most about as many on it. Beyond
-//! that marks **join**: they are one mark then, with the bytes and the carriers of all, that ends
-//! only with its bytes. So a stream that was refused once may fail where another was, but never the
-//! other way round.
+//! A stream has at most [`MOST`] marks of its own, and an allocation has at most about as many on
+//! it. Beyond that, marks **join**: they become one mark with the bytes and the carriers of all,
+//! which ends only with its bytes. So a stream that was refused once may fail on bytes whose write
+//! was refused on another stream. Joining never lets an op pass that would have failed.
 //!
 //! # Who holds what
-//! Streams and errors hold marks; ledgers hold bytes and, but for everybody's marks, a weak
-//! reference. So a mark that nobody carries leaves the ledgers when they are looked at next, and a
-//! mark without bytes leaves the streams with their next change.
+//! Streams and errors hold marks. Ledgers hold bytes and a weak reference to their mark; to a mark
+//! for everybody they hold a strong one. So a mark without a carrier leaves the ledgers when they
+//! are next looked at. A mark without bytes leaves the streams with their next change.
 
 use super::clock::StreamId;
 use std::collections::HashSet;
@@ -34,28 +35,28 @@ use std::error::Error;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// The most marks that are kept apart: by a stream of its own, and on one allocation.
+/// The maximum number of marks that are kept apart: a stream's own, and those on one allocation.
 pub(super) const MOST: usize = 64;
 
-/// Why a write was refused, in the words of who refused it.
+/// The reason for a refused write, as an error of the code that refused it.
 pub type Cause = Arc<dyn Error + Send + Sync>;
 
-/// A refused write.
+/// The mark of a refused write.
 #[derive(Debug)]
 pub struct Mark {
     origin: StreamId,
     cause: Cause,
-    /// True if refusals that were one too many have joined it, so that no single `Pending` ends it.
+    /// True if excess refusals have joined the mark, so that no single `Pending` ends it.
     joined: AtomicBool,
-    /// The mark that it has joined.
+    /// The mark that this mark has joined.
     into: OnceLock<Arc<Mark>>,
     seen: AtomicBool,
-    /// In how many ledgers it has bytes.
+    /// The number of ledgers in which the mark has bytes.
     places: AtomicUsize,
 }
 
 impl Mark {
-    /// The mark of a write on `origin` that was refused for that reason.
+    /// Creates the mark of a write on `origin` that was refused because of `cause`.
     pub fn new(origin: StreamId, cause: Cause) -> Arc<Self> {
         Arc::new(Mark {
             origin,
@@ -67,22 +68,22 @@ impl Mark {
         })
     }
 
-    /// The refusal.
+    /// Returns the cause of the refusal.
     pub fn cause(&self) -> &Cause {
         &self.cause
     }
 
-    /// The stream that was refused.
+    /// Returns the stream whose write was refused.
     pub fn origin(&self) -> StreamId {
         self.origin
     }
 
-    /// Somebody has looked at the error of the call itself.
+    /// Notes that the error of the refused call itself has been looked at.
     pub fn see(&self) {
         self.seen.store(true, Ordering::Release);
     }
 
-    /// The mark that it is one with.
+    /// Returns the mark that this mark is now part of.
     fn root(self: &Arc<Self>) -> &Arc<Self> {
         let mut mark = self;
         while let Some(into) = mark.into.get() {
@@ -96,8 +97,8 @@ impl Mark {
     }
 }
 
-/// The marks that a stream carries. The empty set is no allocation; a set is shared and copied when
-/// it changes, which only refusals and waits for marked streams do.
+/// The marks that a stream carries. The empty set allocates nothing. A set is shared, and copied
+/// when it changes. Only refusals and waits for marked streams change it.
 #[derive(Clone, Debug, Default)]
 pub struct Marks(Option<Arc<[Arc<Mark>]>>);
 
@@ -113,13 +114,13 @@ impl Marks {
     fn set(&mut self, mut entries: Vec<Arc<Mark>>) {
         entries.iter_mut().for_each(|mark| *mark = mark.root().clone());
         entries.retain(|mark| !mark.has_ended() && mark.places.load(Ordering::Acquire) > 0);
-        // In the order in which they came, so that which of them others join is no matter of luck.
+        // In the order of arrival, so that the mark that others join does not depend on chance.
         let mut seen = HashSet::with_capacity(entries.len());
         entries.retain(|mark| seen.insert(Arc::as_ptr(mark)));
         self.0 = (!entries.is_empty()).then(|| entries.into());
     }
 
-    /// Takes over what another stream carries. Whether there was anything new.
+    /// Adds the marks that another stream carries. Returns whether any of them was new.
     pub fn merge(&mut self, other: &Marks) -> bool {
         let new = |mark: &&Arc<Mark>| !mark.has_ended() && !self.carries(mark);
         let new: Vec<_> = other.entries().iter().filter(new).cloned().collect();
@@ -130,8 +131,8 @@ impl Marks {
         true
     }
 
-    /// The mark that a refusal on `origin` gets: its own, or the one that what is too
-    /// many joins. It has to get its bytes, and then to be [added](Self::add).
+    /// Returns the mark for a refusal on `origin`: a new one, or the one that excess marks join.
+    /// The caller has to put it on its bytes and then [add](Self::add) it.
     pub fn mark_for(&self, origin: StreamId, cause: Cause) -> Arc<Mark> {
         let own = |mark: &&Arc<Mark>| mark.origin == origin && !mark.has_ended();
         if self.entries().iter().filter(own).count() < MOST {
@@ -143,7 +144,7 @@ impl Marks {
         mark
     }
 
-    /// Carries `mark` too.
+    /// Adds `mark` to the marks that the stream carries.
     pub fn add(&mut self, mark: Arc<Mark>) {
         self.set(self.entries().iter().cloned().chain([mark]).collect());
     }
@@ -173,7 +174,7 @@ impl OnBytes {
         matches!(self, OnBytes::Everybodys(_))
     }
 
-    /// The mark, unless it has ended.
+    /// Returns the mark, unless it has ended.
     pub(super) fn live(&self) -> Option<Arc<Mark>> {
         match self {
             OnBytes::Carried(mark) => mark.upgrade().filter(|mark| !mark.has_ended()),
@@ -185,17 +186,17 @@ impl OnBytes {
         self.live().is_some_and(|mark| marks.carries(&mark))
     }
 
-    /// The mark, if it keeps work from reading that carries `marks`.
+    /// Returns the mark if it keeps work that carries `marks` from reading the bytes.
     pub(super) fn concerns(&self, marks: &Marks) -> Option<Arc<Mark>> {
         self.live().filter(|mark| self.is_everybodys() || marks.carries(mark))
     }
 }
 
-/// Makes one mark of several that are carried, on the bytes of one allocation. `None` if there are
+/// Joins several carried marks on the bytes of one allocation into one. Returns `None` if there are
 /// none.
 ///
-/// A mark joins one at a lower address, once. So there is no circle, also where two allocations
-/// have their marks joined at a time.
+/// A mark joins another mark at a lower address, and only once. So joins form no cycle, even if the
+/// marks of two allocations are joined at the same time.
 pub(super) fn join(marks: &[Arc<Mark>]) -> Option<Arc<Mark>> {
     loop {
         let first = marks.iter().map(Mark::root).min_by_key(|mark| Arc::as_ptr(mark))?.clone();
@@ -204,7 +205,7 @@ pub(super) fn join(marks: &[Arc<Mark>]) -> Option<Arc<Mark>> {
             let root = mark.root();
             Arc::ptr_eq(root, &first) || root.into.set(first.clone()).is_ok()
         };
-        // Where another thread was first, a mark has another root now.
+        // If another thread was first, a mark has another root now.
         if marks.iter().all(joins) {
             return Some(first);
         }

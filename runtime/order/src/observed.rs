@@ -1,17 +1,20 @@
-//! How far the host has seen each stream, and which streams are gone: one table a runtime, read without a lock.
+//! A table of how far the host has observed each stream and which streams are gone, one per runtime
+//! and read without a lock.
 //!
 //! # Rules
-//! * A stream's id is the number of its slot and the slot's generation. Ids are not used again; slots are, by the next
-//!   generation, and a slot that has been through all its generations is left alone.
-//! * A slot is one word: the generation that owns it, whether its stream is closed, and one past
-//!   the newest observed ticket ("end": 0 says that nothing is observed; ticket 0, a stream's
-//!   creation, can be). So every question is one load.
-//! * A word is changed only under the lock of its group of 64, so that many are changed for the price of one atomic
-//!   read-modify-write: look at the generation and the end, then store. A late observation of a stream that is gone finds another
-//!   generation, and does not fall upon its successor. Nothing else is locked meanwhile.
-//! * A stream that is closed and drained is **gone**, and before everything: its slot is in a later
-//!   generation. When that happens is a matter of luck, so no verdict depends on it: a verdict asks
-//!   whether a stream [is closed](Observed::is_closed), which only the program decides.
+//! * A stream's id is the number of its slot and the slot's generation. Ids are never reused. A
+//!   slot is reused by its next generation; after its last generation it stays unused.
+//! * A slot is one word: the generation that owns it, whether its stream is closed, and the end,
+//!   which is one past the newest observed ticket. An end of 0 means that nothing has been
+//!   observed; ticket 0, a stream's creation, can be observed. So every query is one load.
+//! * A word is changed only under the lock of its group of 64: compare the generation and the
+//!   end, then store. So many words are changed for the price of one atomic read-modify-write. A
+//!   late observation of a stream that is gone finds another generation and does not affect the
+//!   slot's next stream. No other lock is taken meanwhile.
+//! * A stream that is closed and drained is **gone** and ordered before everything: its slot is in
+//!   a later generation. When that happens depends on timing, so no result of the check depends on
+//!   it. The check asks whether a stream [is closed](Observed::is_closed), which only the program
+//!   decides.
 
 use super::clock::{Clock, StreamId, Ticket, Use};
 use parking_lot::{Mutex, MutexGuard};
@@ -21,19 +24,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const SLOT_BITS: u32 = 20;
 const SLOTS: usize = 1 << SLOT_BITS;
 const CHUNK: usize = 1 << 9;
-/// Slots that share a lock.
+/// The number of slots that share a lock.
 const GROUP: usize = 64;
 const GENERATION_BITS: u32 = 16;
 const GENERATION_SHIFT: u32 = 64 - GENERATION_BITS;
 const CLOSED: u64 = 1 << (GENERATION_SHIFT - 1);
 const END_MASK: u64 = CLOSED - 1;
 
-/// The most tickets a stream can take: 2^47 - 2, four years of a million a second.
+/// The maximum number of tickets that a stream can take: 2^47 - 2, or four years at a million per
+/// second.
 pub const MAX_TICKET: Ticket = END_MASK - 1;
 
-/// The table. A stream is entered with [`admit`](Self::admit).
+/// The table of observed work. [`admit`](Self::admit) enters a stream.
 pub struct Observed {
-    /// Chunks are made when first needed and stay.
+    /// Chunks are allocated when first needed and stay allocated.
     chunks: Box<[OnceLock<Box<Chunk>>]>,
     free: Mutex<Free>,
 }
@@ -70,7 +74,7 @@ impl StreamId {
         self.0 as usize & (SLOTS - 1)
     }
 
-    /// Which group its slot is in.
+    /// Returns the group of the stream's slot.
     #[inline]
     fn group(self) -> usize {
         self.slot() / GROUP
@@ -93,14 +97,14 @@ impl Observed {
         self.chunks[at / CHUNK].get().map(|chunk| &chunk.words[at % CHUNK])
     }
 
-    /// The right to change words of the group that `id`'s is in.
+    /// Locks the group of `id`'s word, so that the words of the group can be changed.
     #[inline]
     fn change(&self, id: StreamId) -> Option<MutexGuard<'_, ()>> {
         let at = id.slot();
         self.chunks[at / CHUNK].get().map(|chunk| chunk.changing[at % CHUNK / GROUP].lock())
     }
 
-    /// An id for a new stream; `None` if there are 2^20 live ones.
+    /// Returns an id for a new stream; `None` if there are 2^20 live ones.
     pub fn admit(&self) -> Option<StreamId> {
         let mut free = self.free.lock();
         if let Some(id) = free.ids.pop() {
@@ -115,7 +119,7 @@ impl Observed {
         Some(StreamId(at as u64))
     }
 
-    /// Says that nothing more comes on the stream.
+    /// Notes that no more work comes on the stream.
     pub fn close(&self, id: StreamId) {
         let Some(word) = self.word(id) else { return };
         let _changing = self.change(id);
@@ -125,17 +129,17 @@ impl Observed {
         }
     }
 
-    /// Says that the stream is closed and everything on it done. From here on it is before
+    /// Notes that the stream is closed and all of its work has finished. From now on it is before
     /// everything.
     ///
-    /// The work that the stream itself had waited for is not: that it has finished is luck, and the
-    /// program never saw it.
+    /// The work that the stream itself had waited for is not before everything. That it has
+    /// finished depends on timing, and the program never observed it.
     pub fn retire(&self, id: StreamId) {
         let Some(word) = self.word(id) else { return };
         let next = id.generation() + 1;
         let changing = self.change(id);
         if next >> GENERATION_BITS != 0 {
-            // The last generation keeps its slot for ever, as one that has been seen to the end.
+            // The last generation keeps its slot forever, as a stream that was observed to its end.
             word.store(id.generation() << GENERATION_SHIFT | CLOSED | END_MASK, Ordering::Release);
             return;
         }
@@ -153,7 +157,7 @@ impl Observed {
         })
     }
 
-    /// Whether the stream is closed and drained.
+    /// Returns whether the stream is closed and drained.
     #[inline]
     pub fn is_gone(&self, id: StreamId) -> bool {
         self.word(id).is_none_or(|word| {
@@ -162,7 +166,7 @@ impl Observed {
         })
     }
 
-    /// Whether the host has observed `used`.
+    /// Returns whether the host has observed `used`.
     #[inline]
     pub fn covers(&self, used: Use) -> bool {
         let Some(word) = self.word(used.stream) else { return true };
@@ -170,29 +174,30 @@ impl Observed {
         word >> GENERATION_SHIFT != used.stream.generation() || word & END_MASK > used.ticket
     }
 
-    /// The newest observed ticket of a stream that is not gone, for messages.
+    /// Returns the newest observed ticket of a stream that is not gone, for messages.
     pub fn newest(&self, stream: StreamId) -> Option<Ticket> {
         (self.word(stream)?.load(Ordering::Acquire) & END_MASK).checked_sub(1)
     }
 
-    /// The host has seen `used` done, and with it everything in `clock`, the stated clock of that very op.
+    /// Notes that the host has observed `used`, and with it all work in `clock`, the stated clock
+    /// of that op.
     #[inline]
     pub fn observe(&self, used: Use, clock: &Clock) {
-        // What came before is published before the op itself: who sees the op sees its past.
+        // Earlier work is published before the op itself: a thread that sees the op sees its past.
         self.observe_all(clock.entries().iter().copied().chain([used]));
     }
 
-    /// One after the other.
+    /// Notes the uses as observed, one after the other.
     #[inline]
     fn observe_all(&self, uses: impl Iterator<Item = Use>) {
         let (mut group, mut changing) = (usize::MAX, None);
         for used in uses {
-            // Without the lock first: mostly the host has seen a part of what it sees now.
+            // Without the lock first: usually the host has observed a part of this already.
             if self.covers(used) {
                 continue;
             }
             if group != used.stream.group() {
-                // The old one is let go of first: nobody holds two.
+                // The old lock is released first: a thread never holds two.
                 drop(changing.take());
                 (group, changing) = (used.stream.group(), self.change(used.stream));
                 if self.covers(used) {
@@ -205,7 +210,7 @@ impl Observed {
         }
     }
 
-    /// Slots ever used, for figures.
+    /// Returns the number of slots ever used, for statistics.
     pub fn slots_used(&self) -> usize {
         self.free.lock().slots_used
     }
@@ -268,7 +273,7 @@ mod tests {
                     for ticket in 0..50 {
                         let (used, clock) = (Use { stream: streams[thread], ticket }, clock(ticket, thread));
                         table.observe(used, &clock);
-                        // Another thread may be further on, never behind.
+                        // Another thread may be ahead, never behind.
                         assert!(clock.entries().iter().all(|&used| table.covers(used)) && table.covers(used));
                     }
                 });

@@ -1,13 +1,16 @@
-//! Which bytes of an allocation an operand touches: evenly spaced runs of equal length.
+//! The bytes of an allocation that an operand touches: evenly spaced runs of equal length.
 //!
-//! The whole of a buffer is one run, rows of a matrix are one run, columns are one run per row. Whether two ranges share
-//! a byte is decided exactly, because in `deny` mode the verdict is what keeps the slices handed to twins disjoint.
+//! A whole buffer is one run, rows of a matrix are one run, and columns are one run per row.
+//! Whether two ranges share a byte is decided exactly. In `deny` mode, this decision keeps the
+//! slices handed to twins disjoint.
 
 use smallvec::SmallVec;
 
-/// `count` runs of `len` bytes, the first at `offset`, each `stride` bytes after the one before.
+/// A range of `count` runs of `len` bytes. The first starts at `offset`, and each other run
+/// `stride` bytes after the one before.
 ///
-/// Normal form: an empty range is all zeros but the offset; a range of one run, or of runs that touch, has `count` 1.
+/// In normal form, an empty range has `len` and `stride` 0. An empty range, a range of one run, and
+/// a range of runs that touch have `count` 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ByteRange {
     offset: u64,
@@ -17,13 +20,13 @@ pub struct ByteRange {
 }
 
 impl ByteRange {
-    /// One run: `len` bytes from `offset` on.
+    /// Returns one run of `len` bytes that starts at `offset`.
     #[inline]
     pub const fn contiguous(offset: u64, len: u64) -> Self {
         ByteRange { offset, len, stride: len, count: 1 }
     }
 
-    /// `count` runs of `len` bytes, `stride` bytes apart. `stride` is at least `len`.
+    /// Returns `count` runs of `len` bytes, `stride` bytes apart. `stride` is at least `len`.
     pub fn strided(offset: u64, len: u64, stride: u64, count: u64) -> Self {
         assert!(stride >= len || count <= 1, "runs of {len} bytes cannot start every {stride} bytes");
         if len == 0 || count == 0 {
@@ -35,45 +38,45 @@ impl ByteRange {
         }
     }
 
-    /// First byte.
+    /// Returns the offset of the first byte.
     pub const fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// One past the last byte.
+    /// Returns the offset one past the last byte.
     #[inline]
     pub const fn end(&self) -> u64 {
         self.offset + (self.count - 1) * self.stride + self.len
     }
 
-    /// Bytes in all runs together.
+    /// Returns the number of bytes in all runs together.
     pub const fn len_bytes(&self) -> u64 {
         self.len * self.count
     }
 
-    /// Whether it has no byte.
+    /// Returns whether the range has no bytes.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether it is one run.
+    /// Returns whether the range is one run.
     #[inline]
     pub const fn is_contiguous(&self) -> bool {
         self.count == 1
     }
 
-    /// The runs, in order: (offset, length).
+    /// Returns the runs in order, each as (offset, length).
     pub fn runs(&self) -> impl Iterator<Item = (u64, u64)> + use<> {
         let ByteRange { offset, len, stride, count } = *self;
         (0..count).map(move |i| (offset + i * stride, len))
     }
 
-    /// The same range, `by` bytes further on.
+    /// Returns the same range, shifted forward by `by` bytes.
     pub const fn shifted(&self, by: u64) -> Self {
         ByteRange { offset: self.offset + by, ..*self }
     }
 
-    /// Whether the two share a byte.
+    /// Returns whether the two ranges share a byte.
     #[inline]
     pub fn overlaps(&self, other: &Self) -> bool {
         if self.is_empty() || other.is_empty() || self.end() <= other.offset || other.end() <= self.offset {
@@ -89,13 +92,16 @@ impl ByteRange {
         if self.stride == other.stride && !self.is_contiguous() && !other.is_contiguous() {
             return self.overlaps_same_stride(other);
         }
-        // Each run of the one with fewer runs is looked up in the other by division.
+        // Each run of the range with fewer runs is looked up in the other range by division.
         let (few, many) = if self.count <= other.count { (self, other) } else { (other, self) };
         few.runs().any(|(offset, len)| many.touches_run(offset, len))
     }
 
-    /// Run i of `self` and run j of `other` share a byte exactly if (i − j)·stride lies strictly between d − self.len and
-    /// d + other.len, d being the distance of the offsets. Looks for such an i − j among those there are.
+    /// Returns whether two ranges of the same stride share a byte.
+    ///
+    /// Run i of `self` and run j of `other` share a byte exactly if (i − j)·stride lies strictly
+    /// between d − self.len and d + other.len, where d is the distance of the offsets. The function
+    /// looks for such an i − j among the existing ones.
     fn overlaps_same_stride(&self, other: &Self) -> bool {
         let (stride, d) = (i128::from(self.stride), i128::from(other.offset) - i128::from(self.offset));
         let lowest = (d - i128::from(self.len)).div_euclid(stride) + 1;
@@ -103,18 +109,18 @@ impl ByteRange {
         least < i128::from(self.count) && least * stride < d + i128::from(other.len)
     }
 
-    /// Whether any run shares a byte with the non-empty run `offset..offset + len`.
+    /// Returns whether any run shares a byte with the non-empty run `offset..offset + len`.
     fn touches_run(&self, offset: u64, len: u64) -> bool {
         let end = offset + len;
         if end <= self.offset {
             return false;
         }
-        // The last of our runs that starts before `end` is the only one that can reach furthest into it.
+        // Of our runs that start before `end`, no run reaches further into it than the last one.
         let last = ((end - 1 - self.offset) / self.stride).min(self.count - 1);
         self.offset + last * self.stride + self.len > offset
     }
 
-    /// Whether every byte of `other` is in `self`.
+    /// Returns whether every byte of `other` is in `self`.
     #[inline]
     pub fn covers(&self, other: &Self) -> bool {
         if other.is_empty() || self == other {
@@ -139,9 +145,10 @@ impl ByteRange {
         offset >= start && offset + len <= start + self.len
     }
 
-    /// Returns what is left of the range after taking `hole` out, as disjoint ranges. `None` where
-    /// that takes more ranges than are worth keeping: two strides that do not fit each other, over
-    /// many rows.
+    /// Returns the bytes of the range that are not in `hole`, as disjoint ranges.
+    ///
+    /// Returns `None` if that takes more ranges than are worth keeping: two strides that do not fit
+    /// each other, over many rows.
     pub fn minus(&self, hole: &Self) -> Option<Pieces> {
         let mut left = Pieces::new();
         if !self.overlaps(hole) {
@@ -169,11 +176,11 @@ impl ByteRange {
         Some(left)
     }
 
-    /// One run without the runs of `hole`, which overlaps it: what is before them, the gaps, what
-    /// is after.
+    /// Subtracts `hole`, which overlaps it, from one run. Adds the part before the hole's runs, the
+    /// gaps between them, and the part after them to `left`.
     fn run_minus(&self, hole: &Self, left: &mut Pieces) {
         let (start, end) = (self.offset, self.end());
-        // The first run that ends behind our start and the last that starts before our end.
+        // The first run that ends after our start, and the last run that starts before our end.
         let first = match start.checked_sub(hole.offset + hole.len) {
             Some(behind) => behind / hole.stride + 1,
             None => 0,
@@ -185,12 +192,12 @@ impl ByteRange {
         push(left, run(last) + hole.len, end.saturating_sub(run(last) + hole.len), 0, 1);
     }
 
-    /// Several runs without one, which overlaps them: those before it, the parts of the runs that
-    /// it cuts, those behind it.
+    /// Subtracts one run, which overlaps them, from several runs. Adds the runs before it, the rest
+    /// of the runs that it cuts, and the runs after it to `left`.
     fn rows_minus_run(&self, hole: &Self, left: &mut Pieces) {
         let (from, to) = (hole.offset, hole.end());
         let run = |at: u64| self.offset + at * self.stride;
-        // Runs that end before it, and the first that starts behind it.
+        // The number of runs that end before it, and the first run that starts after it.
         let before = match from.checked_sub(self.offset + self.len) {
             Some(behind) => (behind / self.stride + 1).min(self.count),
             None => 0,
@@ -208,9 +215,10 @@ impl ByteRange {
         push(left, run(behind), self.len, self.stride, self.count - behind);
     }
 
-    /// Rows without rows of the same stride. In the coordinates of our rows a run of `hole` lies at
-    /// `phase` in its row and may reach into the next one, so rows fall into at most five groups
-    /// that are cut alike.
+    /// Subtracts rows from rows of the same stride.
+    ///
+    /// In the coordinates of our rows, a run of `hole` starts at `phase` in its row and may reach
+    /// into the next row. So the rows fall into at most five groups that are cut alike.
     fn rows_minus_rows(&self, hole: &Self, left: &mut Pieces) {
         let stride = i128::from(self.stride);
         let distance = i128::from(hole.offset) - i128::from(self.offset);
@@ -239,10 +247,10 @@ impl ByteRange {
 /// The rest of a range, as disjoint ranges.
 pub(crate) type Pieces = SmallVec<[ByteRange; 4]>;
 
-/// The most rows that are taken one by one where two strides do not fit each other.
+/// The maximum number of rows that are subtracted one by one if two strides do not fit each other.
 const FEW_ROWS: u64 = 16;
 
-/// Adds `count` runs of `len` bytes, unless there is nothing in them.
+/// Adds `count` runs of `len` bytes, unless they are empty.
 fn push(left: &mut Pieces, offset: u64, len: u64, stride: u64, count: u64) {
     if len > 0 && count > 0 {
         left.push(ByteRange::strided(offset, len, stride.max(len), count));

@@ -1,8 +1,9 @@
-//! Text as JSON, the little that two writers need.
+//! JSON strings, for the two writers of this crate.
 
 use std::fmt::Write as _;
 
-/// A JSON string. Also without the characters that mean something in HTML and XML, so that it can stand there as it is.
+/// Returns `text` as a JSON string. Characters with a meaning in HTML and XML are escaped, so the
+/// string can be embedded there unchanged.
 pub(super) fn quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');

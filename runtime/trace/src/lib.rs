@@ -1,6 +1,7 @@
-//! A recorder of op events, and what it writes: Chrome/Perfetto trace JSON, and pictures.
+//! A recorder of op events, which writes Chrome/Perfetto trace JSON and pictures.
 //!
-//! The events are those of the module `trace` of the `warpline` facade, through which users see this crate.
+//! The events are those of the module `trace` of the `warpline` facade. Users see this crate
+//! through the facade.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod json;

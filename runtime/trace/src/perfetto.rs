@@ -1,4 +1,5 @@
-//! A recording as Chrome/Perfetto trace JSON: a process a device, a track a stream, and an arrow for each wait that took a ticket.
+//! A recording as Chrome/Perfetto trace JSON: a process per device, a track per stream, and an
+//! arrow for each wait that took a ticket.
 
 use super::json::quoted;
 use super::recording::{Recording, TrackKey};
@@ -16,7 +17,7 @@ pub(super) fn write(recording: &Recording, to: &mut impl Write) -> io::Result<()
             lines.push(metadata("process_name", next, 0, &device));
             next
         });
-        // Perfetto wants tracks numbered through all processes.
+        // Perfetto requires tracks to be numbered across all processes.
         let tid = places.len() + 1;
         places.insert(key, (pid, tid));
         lines.push(metadata("thread_name", pid, tid, &track.label));
@@ -41,7 +42,8 @@ pub(super) fn write(recording: &Recording, to: &mut impl Write) -> io::Result<()
                 continue;
             };
             let id = lines.len();
-            // An arrow leaves from within a bar: its beginning is the one place that is.
+            // An arrow must leave from within a bar, and only a bar's beginning counts as within
+            // it.
             for (phase, pid, tid, at) in
                 [(r#""s""#, from_pid, from_tid, source_start), (r#""f","bp":"e""#, pid, tid, started)]
             {
@@ -60,7 +62,7 @@ fn metadata(what: &str, pid: usize, tid: usize, name: &str) -> String {
     format!(r#"{{"ph":"M","name":"{what}","pid":{pid},"tid":{tid},"args":{{"name":{name}}}}}"#)
 }
 
-/// Nanoseconds as the microseconds that the format wants, exactly.
+/// Formats nanoseconds exactly, as the microseconds that the format requires.
 fn micros(nanos: u64) -> String {
     format!("{}.{:03}", nanos / 1000, nanos % 1000)
 }

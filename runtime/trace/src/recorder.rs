@@ -1,7 +1,7 @@
-//! Keeps what streams did, and writes it: as Chrome/Perfetto trace JSON, or as a picture.
+//! A recorder of the ops of streams, which writes Chrome/Perfetto trace JSON or a picture.
 //!
-//! A [`tracing_subscriber::Layer`] that listens to the target `warpline::op`. Device time is between an op's start and end
-//! events.
+//! It is a [`tracing_subscriber::Layer`] that listens to the target `warpline::op`. An op's device
+//! time is the time between its start and end events.
 
 use super::perfetto;
 use super::recording::{Recording, TrackKey};
@@ -20,11 +20,11 @@ use warpline_driver::op_events::moment;
 
 /// Records every op of every stream while it is installed.
 ///
-/// A cheap handle: install its layer and keep it to write the file. It keeps one record of about 260 bytes an
-/// op until it is dropped.
+/// A cheap handle: install its layer, and keep the handle to write the file. It keeps a record of
+/// about 260 bytes per op until it is dropped.
 ///
-/// CUDA devices tell when an op ran once it is over: await `device.synchronize()` before writing, or the latest ops have no
-/// times.
+/// CUDA devices report when an op ran only after it has finished. Await `device.synchronize()`
+/// before writing, or the latest ops have no times.
 ///
 /// # Examples
 /// ```
@@ -46,7 +46,7 @@ struct Shared {
     recording: Mutex<Recording>,
 }
 
-// No code of a caller runs under its lock.
+// No caller's code runs under the lock.
 impl std::panic::UnwindSafe for Recorder {}
 impl std::panic::RefUnwindSafe for Recorder {}
 
@@ -57,15 +57,17 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// An empty recording whose time 0 is now.
+    /// Creates a recorder with an empty recording, whose time 0 is now.
     pub fn new() -> Self {
         Recorder(Arc::new(Shared { began: Instant::now(), recording: Mutex::default() }))
     }
 
-    /// A recorder that is installed for the whole process: for programs that have no subscriber of their own.
+    /// Creates a recorder and installs it for the whole process. This is for programs that have no
+    /// subscriber of their own.
     ///
     /// # Errors
-    /// If a global subscriber is set already; then add [`layer`](Self::layer) to that one.
+    /// Fails if a global subscriber is already set. Then add [`layer`](Self::layer) to that
+    /// subscriber.
     pub fn install() -> Result<Self, tracing::subscriber::SetGlobalDefaultError> {
         let recorder = Recorder::new();
         let subscriber = tracing_subscriber::registry().with(recorder.layer());
@@ -73,22 +75,23 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// The layer to add to a subscriber: it listens to ops alone and leaves other layers what they listen to.
+    /// Returns the layer to add to a subscriber. It listens only to ops and does not affect the
+    /// events of other layers.
     pub fn layer<S: Subscriber + for<'a> LookupSpan<'a>>(&self) -> impl Layer<S> + use<S> {
         self.clone().with_filter(filter_fn(|metadata| metadata.target() == TARGET))
     }
 
-    /// Ops recorded so far.
+    /// Returns the number of ops recorded so far.
     pub fn len(&self) -> usize {
         self.0.recording.lock().len()
     }
 
-    /// Whether nothing was recorded.
+    /// Returns whether nothing was recorded.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The time now, as the recording counts it: to choose later what [`Timeline::between`] draws.
+    /// Returns the current time of the recording, to choose later what [`Timeline::between`] draws.
     pub fn elapsed(&self) -> Duration {
         self.0.began.elapsed()
     }
@@ -96,7 +99,7 @@ impl Recorder {
     /// Writes the trace to a file, as JSON.
     ///
     /// # Errors
-    /// Those of creating and writing the file.
+    /// Returns the errors of creating and writing the file.
     pub fn write_file(&self, path: impl AsRef<Path>) -> io::Result<()> {
         let mut file = io::BufWriter::new(std::fs::File::create(path)?);
         self.write(&mut file)?;
@@ -106,20 +109,21 @@ impl Recorder {
     /// Writes the trace, as JSON.
     ///
     /// # Errors
-    /// Those of `to`.
+    /// Returns the errors of `to`.
     pub fn write(&self, to: &mut impl Write) -> io::Result<()> {
         perfetto::write(&self.copy(), to)
     }
 
-    /// What was recorded so far, to be drawn.
+    /// Returns everything recorded so far as a picture.
     pub fn timeline(&self) -> Timeline {
         Timeline::new(self.copy())
     }
 
-    /// Draws everything recorded so far into a file, whose name ends in `.svg` or `.html`.
+    /// Draws everything recorded so far into a file whose name ends in `.svg` or `.html`.
     ///
     /// # Errors
-    /// `InvalidInput` if it ends otherwise; those of creating and writing the file.
+    /// Returns `InvalidInput` if the name ends otherwise, and the errors of creating and writing
+    /// the file.
     pub fn write_timeline_file(&self, path: impl AsRef<Path>) -> io::Result<()> {
         self.timeline().write_file(path)
     }
@@ -147,14 +151,14 @@ impl<S: Subscriber> Layer<S> for Recorder {
             "edge" => return op.waits_for = Some((fields.from_stream, fields.from_ticket)),
             "start" => op.started = Some(now),
             "end" => op.finished = Some(now),
-            // It is said after the fact: the device may have begun meanwhile.
+            // The event comes after the fact: the device may have begun the op meanwhile.
             _ => op.enqueued = Some(op.started.map_or(now, |started| started.min(now))),
         }
         if op.name.is_empty() {
             (op.name, op.kind, op.site) = (name, kind, site);
             (track.device, track.label) = (fields.device, fields.stream);
         }
-        // The host knows only at the end.
+        // The host knows the number of bytes only at the end.
         op.bytes = fields.bytes;
     }
 }
@@ -175,7 +179,7 @@ struct Fields {
     bytes: u64,
     from_stream: u64,
     from_ticket: u64,
-    /// Of what is told afterwards.
+    /// For events that are reported later: how many nanoseconds ago they happened.
     ago_ns: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What was recorded: tracks of ops, each with its times.
+//! A recording: tracks of ops, each op with its times.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -6,14 +6,14 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Recording {
     pub(super) tracks: BTreeMap<TrackKey, Track>,
-    /// Names and lines: few, on many ops.
+    /// Names and source lines: few texts, shared by many ops.
     texts: HashSet<Arc<str>>,
 }
 
 /// A stream, or a track of the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct TrackKey {
-    /// The runtime's number in the process; 0: the host.
+    /// The number of the runtime in the process; 0 for the host.
     pub(super) runtime: u64,
     pub(super) stream: u64,
 }
@@ -22,18 +22,18 @@ pub(super) struct TrackKey {
 pub(super) struct Track {
     pub(super) device: String,
     pub(super) label: String,
-    /// By ticket.
+    /// The ops, by ticket.
     pub(super) ops: BTreeMap<u64, Op>,
 }
 
-/// One op: what it is and when it was where, in nanoseconds since the recorder was made.
+/// One op: what it is, and its times in nanoseconds since the recorder was made.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Op {
     pub(super) name: Arc<str>,
     pub(super) kind: Arc<str>,
     pub(super) site: Arc<str>,
     pub(super) bytes: u64,
-    /// The op it waits for, of the same runtime: the stream, and the ticket.
+    /// The op that this op waits for, of the same runtime: its stream and its ticket.
     pub(super) waits_for: Option<(u64, u64)>,
     pub(super) enqueued: Option<u64>,
     pub(super) started: Option<u64>,
@@ -45,7 +45,8 @@ impl Recording {
         self.tracks.values().map(|track| track.ops.len()).sum()
     }
 
-    /// When what was waited for ended, and when the wait did, by the former: of waits for another stream.
+    /// Returns two times for each wait for another stream, sorted by the first: when the awaited op
+    /// ended, and when the wait ended.
     pub(super) fn waits(&self) -> Vec<(u64, u64)> {
         let ended =
             |track: &Track, ticket: &u64| track.ops.get(ticket).and_then(Op::ran).map(|(_, ended)| ended);
@@ -70,7 +71,8 @@ impl Recording {
         shared
     }
 
-    /// The device of a track as it is to be called where several runtimes may be in one recording.
+    /// Returns the name of a track's device, with the runtime if the recording has several
+    /// runtimes.
     pub(super) fn device_name(&self, key: TrackKey) -> String {
         let device = &self.tracks[&key].device;
         let first = self.tracks.keys().find(|key| key.runtime > 0).map_or(0, |key| key.runtime);
@@ -82,7 +84,7 @@ impl Recording {
 }
 
 impl Op {
-    /// When it ran, if it did.
+    /// Returns when the op started and finished, if it ran.
     pub(super) fn ran(&self) -> Option<(u64, u64)> {
         let (started, finished) = (self.started?, self.finished?);
         Some((started, finished.max(started)))

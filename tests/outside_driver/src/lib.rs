@@ -1,13 +1,13 @@
-//! A backend written against `warpline-driver` alone: a thread a stream, on the host's memory.
+//! A backend written against `warpline-driver` alone: one thread per stream, on the host's memory.
 //!
-//! It is as small as a backend can be that keeps the contract, and a start for one of your own. A real one enqueues where
-//! `stream.rs` runs.
+//! It is a minimal backend that keeps the contract, and a start for one of your own. A real backend
+//! enqueues work where `stream.rs` runs it.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `lib.rs` | the device: streams, memory, the end |
-//! | `stream.rs` | what a stream's thread does: run, wait, fail |
-//! | `work.rs` | what each command does to memory |
+//! | `lib.rs` | the device: streams, memory, shutdown |
+//! | `stream.rs` | the thread of a stream: how it runs, waits and fails |
+//! | `work.rs` | the effect of each command on memory |
 
 mod stream;
 mod work;
@@ -21,23 +21,23 @@ use warpline_driver::{
     StreamOptions, Timeline,
 };
 
-/// The name of the backend: its devices are `thread:0` and on.
+/// The name of the backend. Its devices are `thread:0`, `thread:1` and so on.
 pub const BACKEND: &str = "thread";
 
-/// What [`Driver::alloc`] asks for.
+/// The alignment that [`Driver::alloc`] requires.
 const ALIGN: usize = 256;
 
-/// A device.
+/// A device of the backend.
 #[derive(Debug)]
 pub struct ThreadDevice(Arc<Shared>);
 
-/// What a device and its streams have in common.
+/// The state that a device and its streams share.
 #[derive(Debug)]
 struct Shared {
     id: DeviceId,
     health: Arc<Health>,
     stopping: AtomicBool,
-    /// All streams that are not dropped. Nothing is called under the lock.
+    /// All streams that are not dropped. Nothing is called while the lock is held.
     streams: Mutex<Vec<Weak<ThreadStream>>>,
 }
 
@@ -54,14 +54,14 @@ impl ThreadDevice {
 }
 
 impl Shared {
-    /// The streams that are there now.
+    /// Returns the streams that exist now.
     fn streams(&self) -> Vec<Arc<ThreadStream>> {
         let mut streams = self.streams.lock().expect("nobody panics under it");
         streams.retain(|stream| stream.strong_count() > 0);
         streams.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Has every stream look again at what has become of the device.
+    /// Wakes every stream, so that it looks at the device's state again.
     fn wake_streams(&self) {
         self.streams().iter().for_each(|stream| stream.wake());
     }
@@ -78,15 +78,16 @@ fn alloc(len_bytes: usize) -> Result<*mut u8, DriverError> {
 }
 
 /// # Safety
-/// It came from [`alloc`] with the same length, and nobody uses it any more.
+/// `memory` came from [`alloc`] with the same length and is not used any more.
 unsafe fn free(memory: *mut u8, len_bytes: usize) {
     let layout = layout(len_bytes).expect("it was allocated with it");
-    // SAFETY: dealloc needs what alloc_zeroed gave for this layout; the caller vouches for it.
+    // SAFETY: dealloc needs a block that alloc_zeroed returned for this layout. The caller vouches
+    // for it.
     unsafe { dealloc(memory, layout) };
 }
 
-// SAFETY: the contract asks for order on each stream, which its thread keeps, and for memory that nobody else has: the
-// host's allocator gives it.
+// SAFETY: the contract requires order on each stream, which its thread keeps. It also requires
+// memory that has no other owner, which the host's allocator provides.
 unsafe impl Driver for ThreadDevice {
     fn id(&self) -> DeviceId {
         self.0.id

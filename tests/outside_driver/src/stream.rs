@@ -1,10 +1,12 @@
-//! A stream: a thread that takes one piece of work after the other.
+//! A stream: a thread that runs one piece of work after the other.
 //!
 //! # Rules
-//! 1. A ticket is completed after its work, by the stream's thread, which holds no lock.
-//! 2. Before each piece of work the thread looks whether the device has failed. If it has, the thread drops what is queued,
-//!    and then lets go of what its timeline keeps: nothing of the stream runs any more.
-//! 3. A thread that waits registers first and looks second: at the timeline, at its device, and at whether the wait can end.
+//! 1. The stream's thread completes a ticket after its work, and holds no lock meanwhile.
+//! 2. Before each piece of work the thread checks whether the device has failed. If it has, the
+//!    thread drops the queued work, and then releases what its timeline keeps: nothing of the
+//!    stream runs any more.
+//! 3. A waiting thread registers first and looks second: at the timeline, at its device, and at
+//!    whether the wait can end.
 
 use crate::Shared;
 use crate::work::run;
@@ -20,7 +22,7 @@ use warpline_driver::{
     Submission, Ticket, Timeline, message_of, reentry, report,
 };
 
-/// The handle of a stream.
+/// A handle to a stream.
 #[derive(Debug)]
 pub(crate) struct ThreadStream {
     shared: Arc<Shared>,
@@ -28,18 +30,19 @@ pub(crate) struct ThreadStream {
     thread: Thread,
 }
 
-/// What the thread of a stream has.
+/// The state of a stream's thread.
 struct Runner {
     shared: Arc<Shared>,
     options: StreamOptions,
     timeline: Arc<Timeline>,
 }
 
-/// Held by work that the order check does not vouch for. One for all devices, whose memory is the host's: two such pieces of
-/// work may touch the same bytes.
+/// The lock held by work that the order check does not vouch for. All devices share it, because
+/// their memory is the host's: two such pieces of work may touch the same bytes.
 static UNCHECKED: Mutex<()> = Mutex::new(());
 
-/// The timelines of all streams of this backend: one that waits for another timeline at the end waits for the host.
+/// The timelines of all streams of this backend. At shutdown, a wait for any other timeline is a
+/// wait for the host.
 static TIMELINES: Mutex<Vec<Weak<Timeline>>> = Mutex::new(Vec::new());
 
 impl ThreadStream {
@@ -55,7 +58,8 @@ impl ThreadStream {
         let (queue, queued) = channel();
         let runner = Runner { shared: shared.clone(), options: options.clone(), timeline };
         let thread = thread::Builder::new().name(options.label.to_string()).spawn(move || {
-            // Wakers run here, and others wait for this thread: code of theirs is not to block it.
+            // Wakers run here, and other threads wait for this one: the code it calls must not
+            // block it.
             reentry::become_awaited();
             runner.run_all(&queued);
         })?;
@@ -67,7 +71,8 @@ impl ThreadStream {
     }
 }
 
-// SAFETY: one thread runs what was submitted in that order, and completes each ticket after its work.
+// SAFETY: one thread runs the submitted work in submission order, and completes each ticket after
+// its work.
 unsafe impl DriverStream for ThreadStream {
     unsafe fn submit(&self, work: Submission) -> Result<(), DriverError> {
         if let Some(fault) = self.shared.health.fault() {
@@ -81,13 +86,13 @@ unsafe impl DriverStream for ThreadStream {
     fn signal(&self, _ticket: Ticket) {}
 
     fn record(&self) -> Result<Option<DriverEvent>, DriverError> {
-        // A wait looks at the timeline.
+        // No event is needed: a wait looks at the timeline.
         Ok(None)
     }
 }
 
 impl Runner {
-    /// Runs what comes until the handle is dropped and the queue is empty.
+    /// Runs incoming work until the handle is dropped and the queue is empty.
     fn run_all(&self, queued: &Receiver<Submission>) {
         for work in queued {
             if self.shared.health.fault().is_none() {
@@ -97,8 +102,8 @@ impl Runner {
             } else if catch_unwind(AssertUnwindSafe(|| drop(work))).is_err() {
                 report::drop_panicked();
             }
-            // What is queued behind comes here as well, and is dropped unrun. A stream of another device that waits for this
-            // one finds the reason.
+            // Later work in the queue arrives here as well, and is dropped unrun. A stream of
+            // another device that waits for this one finds the reason in the timeline.
             let fault = self.shared.health.fault().expect("it has failed").clone();
             self.timeline.give_up(fault);
             self.timeline.abandon();
@@ -106,7 +111,7 @@ impl Runner {
         }
     }
 
-    /// The error is the device's fault.
+    /// Runs one piece of work. An error is the fault that fails the device.
     fn run_one(&self, work: Submission) -> Result<(), Error> {
         let (ticket, reaches, site) = (work.ticket, work.reaches(), work.site);
         if let Some(point) = work.command.holds_until() {
@@ -122,14 +127,15 @@ impl Runner {
             bytes,
         };
         let is_silent = matches!(work.command, Command::Edge(_) | Command::Elided);
-        // A subscriber that hears of the op may panic as well.
+        // A subscriber that observes the op may panic as well.
         let ran = catch_unwind(AssertUnwindSafe(|| {
             let _alone = work.claims.is_some().then(|| UNCHECKED.lock());
             if !is_silent {
                 op_events::op_started(ticket, &site, traced);
             }
-            // SAFETY: `submit` was promised that all this is valid until the ticket is reached, and that nothing conflicts
-            // with it, but for what is unchecked, which runs alone.
+            // SAFETY: `submit` was promised that everything the command names is valid until the
+            // ticket is reached. It was also promised that nothing conflicts with it, except for
+            // unchecked work, which runs alone.
             unsafe { run(work.command) }
             if !is_silent {
                 op_events::op_finished(ticket, &site, traced);
@@ -150,7 +156,7 @@ impl Runner {
         Error::new(ErrorKind::Fault, text)
     }
 
-    /// Holds the thread until `point` is reached.
+    /// Blocks the thread until `point` is reached.
     fn wait(&self, point: &Point, site: &Site) -> Result<(), Error> {
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
         let mut registration = None;
@@ -164,7 +170,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Why `point` will not be reached, if that is so.
+    /// Returns the error if `point` will not be reached.
     fn is_in_vain(&self, point: &Point, site: &Site) -> Option<Error> {
         if let Some(fault) = self.shared.health.fault().or(point.timeline.fault()) {
             return Some(fault.clone());

@@ -1,14 +1,14 @@
-//! What each command does to memory.
+//! The effect of each command on memory.
 
 use std::time::Instant;
 use warpline_driver::kernel::{Arg, Kernel};
 use warpline_driver::reentry::{self, Caller};
 use warpline_driver::{Command, Copy, Fill, Plan, Work};
 
-/// Carries a command out on this thread. A panic of code that is not ours passes through.
+/// Carries out a command on this thread. A panic of code outside this crate passes through.
 ///
 /// # Safety
-/// That of [`DriverStream::submit`](warpline_driver::DriverStream::submit), now.
+/// The requirements of [`DriverStream::submit`](warpline_driver::DriverStream::submit) hold now.
 pub(crate) unsafe fn run(command: Command) {
     match command {
         // SAFETY: the caller's rule covers the rows.
@@ -20,7 +20,7 @@ pub(crate) unsafe fn run(command: Command) {
         Command::Graph(graph) => {
             let plan = graph.downcast_ref::<Plan>().expect("`instantiate` made it");
             for step in &plan.steps {
-                // SAFETY: the caller's rule covers each step; a step waits for none further down.
+                // SAFETY: the caller's rule covers each step, and no step waits for a later one.
                 unsafe { run_step(&step.work) };
             }
         }
@@ -34,7 +34,7 @@ pub(crate) unsafe fn run(command: Command) {
 }
 
 /// # Safety
-/// That of [`run`].
+/// The requirements of [`run`] hold.
 unsafe fn run_step(work: &Work) {
     match work {
         // SAFETY: as in `run`.
@@ -48,7 +48,7 @@ unsafe fn run_step(work: &Work) {
 }
 
 /// # Safety
-/// The arguments are what [`Twin`](warpline_driver::kernel::Twin) asks for.
+/// The arguments meet the requirements of [`Twin`](warpline_driver::kernel::Twin).
 unsafe fn call_twin(kernel: &Kernel, args: &[Arg]) {
     let _calling = reentry::calling(Caller::Twin);
     // SAFETY: the caller keeps the twin's rule.
@@ -56,27 +56,27 @@ unsafe fn call_twin(kernel: &Kernel, args: &[Arg]) {
 }
 
 /// # Safety
-/// All rows can be read and written, and nobody else writes them meanwhile.
+/// All rows can be read and written, and nothing else writes to them during the call.
 unsafe fn copy_rows(copy: &Copy) {
     for row in 0..copy.height {
         let source = copy.src as usize + row * copy.src_pitch;
         let destination = copy.dst as usize + row * copy.dst_pitch;
         let source = std::ptr::with_exposed_provenance::<u8>(source);
         let destination = std::ptr::with_exposed_provenance_mut::<u8>(destination);
-        // SAFETY: `copy` needs both rows valid for their length, which the caller vouches for.
+        // SAFETY: `copy` needs both rows valid for their length. The caller vouches for that.
         unsafe { std::ptr::copy(source, destination, copy.width_bytes) };
     }
 }
 
 /// # Safety
-/// All rows can be written, and nobody else touches them meanwhile.
+/// All rows can be written, and nothing else touches them during the call.
 unsafe fn fill_rows(fill: &Fill) {
     let pattern = &fill.pattern.to_le_bytes()[..usize::from(fill.pattern_bytes)];
     for row in 0..fill.height {
         let start = fill.dst.offset((row * fill.pitch) as u64).0 as usize;
         let start = std::ptr::with_exposed_provenance_mut::<u8>(start);
         for (at, byte) in pattern.iter().cycle().take(fill.width_bytes).enumerate() {
-            // SAFETY: `write` needs a byte of the row, which the caller vouches for.
+            // SAFETY: `write` needs a byte of the row. The caller vouches for that.
             unsafe { start.add(at).write(*byte) };
         }
     }

@@ -1,4 +1,6 @@
-//! The entry points of cuBLAS that are used, with the types of cublas_v2.h. Each returns 0 or a status.
+//! The entry points of cuBLAS that are used, with the types of cublas_v2.h.
+//!
+//! Each returns 0 or a status.
 
 use libloading::Library;
 use std::error::Error;
@@ -18,7 +20,9 @@ const DEFAULT_MATH: c_int = 0;
 const TF32_MATH: c_int = 3;
 
 type GetName = unsafe extern "C" fn(c_int) -> *const c_char;
-/// The handle, whether either is transposed, m, n, k, α, A and its leading dimension, B and its, β, C and its.
+/// The entry point `cublasSgemm_v2`. Its parameters are the handle, a transposition flag for each
+/// factor, m, n, k, α, A and its leading dimension, B and its leading dimension, β, C and its
+/// leading dimension.
 type SgemmEntry = unsafe extern "C" fn(
     RawHandle,
     c_int,
@@ -45,20 +49,20 @@ pub(super) struct Api {
     sgemm: SgemmEntry,
     status_name: GetName,
     pub(super) major: c_int,
-    /// `cuBLAS 12.9.1`
+    /// The name and version, for example `cuBLAS 12.9.1`.
     name: String,
-    /// What ran, for traces.
+    /// The names of the products in traces, in f32 and with TF32.
     pub(super) sgemm_f32: String,
     pub(super) sgemm_tf32: String,
     _library: Library,
 }
 
-/// The loader's message, which names the file or the symbol.
+/// Returns the loader's message, which names the file or the symbol.
 fn why(error: &libloading::Error) -> String {
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// A product in cuBLAS's words, column-major: left·right, with what either is stored as.
+/// A product in cuBLAS's column-major terms: left·right, with the way each factor is stored.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sgemm {
     pub(super) transposed: [bool; 2],
@@ -72,21 +76,23 @@ pub(super) struct Sgemm {
 }
 
 impl Api {
-    /// Loads the library at `path`, or of that name where the loader looks.
+    /// Loads the library at `path`, or the library of that name on the loader's search path.
     pub(super) fn load(path: &Path) -> Result<Self, String> {
-        // SAFETY: `Library::new` runs the library's initialisers: those of what is called cuBLAS.
+        // SAFETY: `Library::new` runs the initialisers of the library, which is called cuBLAS.
         let library = unsafe { Library::new(path) }.map_err(|error| why(&error))?;
         warpline_runtime::kernel::loaded_a_library();
-        // SAFETY: it is called cuBLAS.
+        // SAFETY: the library is called cuBLAS.
         unsafe { Api::of(library) }
     }
 
+    /// Resolves the entry points of `library`.
+    ///
     /// # Safety
     /// `library` is cuBLAS.
     unsafe fn of(library: Library) -> Result<Self, String> {
         macro_rules! function {
             ($name:literal) => {
-                // SAFETY: the caller vouches that the functions have cublas_v2.h's types.
+                // SAFETY: the caller vouches that the functions have the types of cublas_v2.h.
                 *unsafe { library.get($name) }.map_err(|error| why(&error))?
             };
         }
@@ -94,7 +100,8 @@ impl Api {
             function!(b"cublasGetProperty\0");
         let [major, minor, patch] = [0, 1, 2].map(|which| {
             let mut value = 0;
-            // SAFETY: cublasGetProperty writes an int: the major, minor and patch number of the version, by their numbers here.
+            // SAFETY: cublasGetProperty writes an int. The numbers 0, 1 and 2 stand for the major,
+            // minor and patch number of the version.
             let _ = unsafe { get_property(which, &raw mut value) };
             value
         });
@@ -115,7 +122,8 @@ impl Api {
         })
     }
 
-    /// Makes a handle on the current context. Allocates device memory, and may wait for the device.
+    /// Creates a handle on the current context. Allocates device memory, and may wait for the
+    /// device.
     pub(super) fn create(&self) -> Result<RawHandle, NoHandle> {
         let mut handle = std::ptr::null_mut();
         // SAFETY: cublasCreate writes a handle.
@@ -124,7 +132,7 @@ impl Api {
             let why = format!("{why}; WARPLINE_CUBLAS=off does without it");
             match status {
                 ALLOC_FAILED => NoHandle::NoMemory,
-                // The answer also where there is too little memory (tensorflow #9489,
+                // cuBLAS also gives this answer if there is too little memory (tensorflow #9489,
                 // lm-evaluation-harness #1689).
                 NOT_INITIALIZED => NoHandle::PerhapsNoMemory(why),
                 _ => NoHandle::Failed(why),
@@ -132,36 +140,43 @@ impl Api {
         })
     }
 
+    /// Destroys a handle.
+    ///
     /// # Safety
-    /// The handle lives, has no work, and is not used again. Its context is current.
+    /// The handle is alive, has no work, and is not used again. Its context is current.
     pub(super) unsafe fn destroy(&self, handle: RawHandle) {
-        // SAFETY: cublasDestroy takes a live handle. If it fails there is nothing to do about it.
+        // SAFETY: cublasDestroy takes a live handle. A failure is ignored, since there is no
+        // remedy.
         let _ = unsafe { (self.destroy)(handle) };
     }
 
-    /// Puts the handle on a stream, and takes its workspace away.
+    /// Sets the stream of the handle, and takes its workspace away.
     ///
     /// # Safety
-    /// The handle and the stream live and are of the current context. One caller at a time has the handle.
+    /// The handle and the stream are alive and belong to the current context. One caller at a time
+    /// uses the handle.
     pub(super) unsafe fn set_stream(&self, handle: RawHandle, stream: *mut c_void) -> Result<(), String> {
-        // SAFETY: cublasSetStream takes what the caller vouches for.
+        // SAFETY: the caller vouches for the arguments of cublasSetStream.
         self.check("cublasSetStream", unsafe { (self.set_stream)(handle, stream) })
     }
 
     /// Gives the handle a workspace, until the stream is set again.
     ///
     /// # Safety
-    /// The handle lives and its context is current. One caller at a time has it. Nobody else uses the memory while what is enqueued with it
-    /// runs.
+    /// The handle is alive and its context is current. One caller at a time uses the handle.
+    /// Nothing else uses the workspace until the work enqueued with it has finished.
     pub(super) unsafe fn set_workspace(&self, handle: RawHandle, workspace: Workspace) -> Result<(), String> {
         let Workspace { ptr, len_bytes } = workspace;
-        // SAFETY: cublasSetWorkspace takes what the caller vouches for; 256 divides the address.
+        // SAFETY: the caller vouches for the arguments of cublasSetWorkspace; the address is a
+        // multiple of 256.
         let status = unsafe { (self.set_workspace)(handle, ptr.0 as *mut c_void, len_bytes) };
         self.check("cublasSetWorkspace", status)
     }
 
+    /// Allows or forbids TF32 in the products of the handle.
+    ///
     /// # Safety
-    /// The handle lives. One caller at a time has it.
+    /// The handle is alive. One caller at a time uses it.
     pub(super) unsafe fn set_math_mode(&self, handle: RawHandle, tf32: bool) -> Result<(), String> {
         let mode = if tf32 { TF32_MATH } else { DEFAULT_MATH };
         // SAFETY: cublasSetMathMode takes a live handle and a mode.
@@ -171,13 +186,13 @@ impl Api {
     /// Enqueues `product` on the handle's stream.
     ///
     /// # Safety
-    /// The handle lives and its context is current; one caller at a time has it. The product's addresses are of device memory of its
-    /// sizes that may be read and written by work enqueued now.
+    /// The handle is alive and its context is current. One caller at a time uses it. The product's
+    /// addresses refer to device memory of its sizes, which work enqueued now may read and write.
     pub(super) unsafe fn sgemm(&self, handle: RawHandle, product: &Sgemm) -> Result<(), String> {
         let ([left_is, right_is], [m, n, k]) = (product.transposed.map(c_int::from), product.sizes);
         let (one, zero) = (1.0f32, 0.0f32);
-        // SAFETY: cublasSgemm takes a live handle, reads the two factors before it returns, and enqueues what the caller vouches
-        // for. With β = 0 it does not read the result.
+        // SAFETY: cublasSgemm takes a live handle and reads α and β before it returns. The caller
+        // vouches for the work that it enqueues. With β = 0 it does not read the result.
         let status = unsafe {
             (self.sgemm)(
                 handle,
@@ -205,7 +220,7 @@ impl Api {
         }
         // SAFETY: cublasGetStatusName returns a static string for every number.
         let name = unsafe { (self.status_name)(status) };
-        // SAFETY: as said, it is a string with its NUL.
+        // SAFETY: as stated above, `name` is a string that ends with a NUL.
         let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
         Err(format!("{call} of {} answered {name}", self.name))
     }

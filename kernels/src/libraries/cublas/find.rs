@@ -1,6 +1,7 @@
-//! Which cuBLAS is used: looked for once a process, by the names of both major versions that are in use.
+//! The search for cuBLAS, done once per process under the names of both major versions in use.
 //!
-//! A library that is found and not wanted is no error, and one that was named and cannot be loaded is: who names one means it.
+//! A library that is found but does not fit is no error. A library that `WARPLINE_CUBLAS` names and
+//! that cannot be loaded is an error, since the user has asked for it.
 
 use super::api::Api;
 use std::ffi::OsString;
@@ -11,36 +12,36 @@ use warpline_runtime::kernel::LibraryDevice;
 
 const VARIABLE: &str = "WARPLINE_CUBLAS";
 const NAMES: [&str; 3] = ["libcublas.so.13", "libcublas.so.12", "libcublas.so"];
-/// The major versions whose entry points are known to be these.
+/// The major versions that are known to have these entry points.
 const MAJORS: std::ops::RangeInclusive<i32> = 12..=13;
 
-/// What came of looking.
+/// The result of the search.
 pub(super) enum Found {
     Library(Api),
-    /// Our own kernels run.
+    /// No library: the kernels of this crate run.
     Nothing {
         because: &'static str,
     },
-    /// The one that was named cannot be used.
+    /// The library that `WARPLINE_CUBLAS` names cannot be used, for this reason.
     Refused(String),
 }
 
-/// Set where the machine has none, until that was told.
+/// Records that the search has found no library and that this has not been reported yet.
 static NEWS: AtomicBool = AtomicBool::new(false);
 
-/// Whether nobody has heard yet that there is none.
+/// Returns `true` once after the search has found no library.
 pub(super) fn is_news() -> bool {
     NEWS.load(Ordering::Relaxed) && NEWS.swap(false, Ordering::Relaxed)
 }
 
 static FOUND: OnceLock<Found> = OnceLock::new();
 
-/// The library of this process. All its devices have one driver.
+/// Returns the library of this process. All its devices have one driver.
 pub(super) fn found(device: LibraryDevice) -> &'static Found {
     FOUND.get_or_init(|| look(std::env::var_os(VARIABLE), device))
 }
 
-/// The outcome of the search, if there was one.
+/// Returns the outcome of the search, if there was one.
 pub(super) fn known() -> Option<&'static Found> {
     FOUND.get()
 }
@@ -82,19 +83,21 @@ fn search(candidates: impl Iterator<Item = PathBuf>, driver_version: i32) -> Fou
         "no cuBLAS of CUDA 12 or 13 was found that fits the driver: {}; set {VARIABLE} to where it is",
         tried.join("; ")
     );
-    // Once a process.
+    // Leaks once per process.
     Found::Nothing { because: because.leak() }
 }
 
-/// Where it is looked for, in order.
+/// Returns the paths to search, in order.
 fn candidates() -> impl Iterator<Item = PathBuf> {
     let homes = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(std::env::var_os);
     let in_homes = homes.flat_map(|home| NAMES.map(|name| PathBuf::from(&home).join("lib64").join(name)));
     NAMES.map(PathBuf::from).into_iter().chain(in_homes)
 }
 
-/// Whether a library of that major version runs with a driver for this version of CUDA, 0 if that is unknown: drivers take all minor
-/// versions of their major version and those before.
+/// Returns whether a library of this major version runs with a driver for this version of CUDA, 0
+/// if unknown.
+///
+/// A driver supports all minor versions of its major version, and all earlier versions.
 fn fits(major: i32, driver_version: i32) -> bool {
     MAJORS.contains(&major) && (driver_version == 0 || major <= driver_version / 1000)
 }

@@ -1,10 +1,11 @@
-//! Products of matrices by cuBLAS: the library forms of `matmul` and `linear`.
+//! Matrix products by cuBLAS: the library forms of `matmul` and `linear`.
 //!
-//! Ours are row-major and cuBLAS's are column-major, where the same memory is the transpose. So Cᵀ ← Bᵀ·Aᵀ is asked for, and
-//! what is stored as it is goes in without a flag.
+//! Our matrices are row-major and cuBLAS's are column-major, where the same memory is the
+//! transpose. So the calls compute Cᵀ ← Bᵀ·Aᵀ, and an operand that is stored untransposed is passed
+//! without a flag.
 //!
-//! `linear` is two steps of one op: the product, then our kernel that adds the bias to each row. cuBLASLt would add it on the way, for
-//! one more library and its descriptors.
+//! `linear` is two steps of one op: the product, then our kernel that adds the bias to each row.
+//! cuBLASLt would add the bias in the same step, but needs another library and its descriptors.
 
 mod api;
 mod find;
@@ -20,18 +21,20 @@ use warpline_runtime::kernel::{
     Arg, Library, LibraryAnswer, LibraryCall, LibraryDevice, LibraryHandle, LibraryProvider, NoHandle,
 };
 
-/// Of `matmul`.
+/// The library form of `matmul`.
 pub(crate) static MATMUL: Library = Library { provider: &CUBLAS, enqueue: matmul, kernels: &[] };
-/// Of `linear`.
+/// The library form of `linear`.
 pub(crate) static LINEAR: Library = Library { provider: &CUBLAS, enqueue: linear, kernels: &[&ADD] };
 
-/// The manual of cublasSetWorkspace says that 16 KiB are enough for every call, and that more lets
-/// it choose faster ways.
+/// The provider of cuBLAS handles and workspaces.
+///
+/// The manual of cublasSetWorkspace says that 16 KiB are enough for every call, and that more
+/// memory lets cuBLAS choose faster algorithms.
 static CUBLAS: LibraryProvider =
     LibraryProvider { workspace_bytes, least_workspace_bytes: 16 << 10, make, destroy };
 
-/// The size that the manual of cublasSetWorkspace recommends: 32 MiB from Hopper on, and 4 MiB
-/// before.
+/// Returns the size that the manual of cublasSetWorkspace recommends: 32 MiB on Hopper and later,
+/// and 4 MiB before.
 fn workspace_bytes(device: LibraryDevice, (major, _): (u32, u32)) -> Result<usize, String> {
     match find::found(device) {
         Found::Library(_) if major >= 9 => Ok(32 << 20),
@@ -45,16 +48,18 @@ fn make(device: LibraryDevice) -> Result<LibraryHandle, NoHandle> {
     library(device).create().map(LibraryHandle)
 }
 
+/// Destroys a handle.
+///
 /// # Safety
-/// Keeps the rules of [`LibraryProvider::destroy`].
+/// The caller keeps the rules of [`LibraryProvider::destroy`].
 unsafe fn destroy(LibraryHandle(handle): LibraryHandle) {
     if let Some(Found::Library(api)) = find::known() {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller vouches for the conditions of `Api::destroy`.
         unsafe { api.destroy(handle) };
     }
 }
 
-/// The library that handles are made of.
+/// Returns the library that handles are made with.
 fn library(device: LibraryDevice) -> &'static Api {
     match find::found(device) {
         Found::Library(api) => api,
@@ -62,8 +67,10 @@ fn library(device: LibraryDevice) -> &'static Api {
     }
 }
 
+/// Enqueues a `matmul` by cuBLAS.
+///
 /// # Safety
-/// As [`Library::enqueue`], for `matmul`.
+/// The conditions of [`Library::enqueue`] hold, for `matmul`.
 unsafe fn matmul(call: &LibraryCall<'_>) -> LibraryAnswer {
     let [m, n, k, a_transposed, b_transposed, a, b, c] = call.args else {
         unreachable!("matmul takes 8 arguments")
@@ -74,12 +81,15 @@ unsafe fn matmul(call: &LibraryCall<'_>) -> LibraryAnswer {
         b: Factor { address: b.bits, transposed: b_transposed.to_scalar::<u32>() != 0 },
         c: c.bits,
     };
-    // SAFETY: the kernel's conditions say that the operands have these sizes, and the caller that they may be accessed so.
+    // SAFETY: by the kernel's conditions, the operands have these sizes. The caller vouches that
+    // the work may access them.
     counted(unsafe { product.enqueue(call) })
 }
 
+/// Enqueues a `linear` by cuBLAS, followed by the kernel that adds the bias.
+///
 /// # Safety
-/// As [`Library::enqueue`], for `linear`.
+/// The conditions of [`Library::enqueue`] hold, for `linear`.
 unsafe fn linear(call: &LibraryCall<'_>) -> LibraryAnswer {
     let [m, n, k, w_transposed, x, w, bias, y] = call.args else { unreachable!("linear takes 8 arguments") };
     let product = Product {
@@ -93,7 +103,8 @@ unsafe fn linear(call: &LibraryCall<'_>) -> LibraryAnswer {
     let LibraryAnswer::Enqueued(_) = answer else { return counted(answer) };
     // y ← y + bias, repeated along the rows.
     let args = [Arg::scalar(y.len), Arg::scalar(bias.len), *y, *bias, *y];
-    // SAFETY: `add` takes two sizes and three operands: `y` twice, which may be the same, and `bias`, of which `y` has whole rows.
+    // SAFETY: `add` takes two sizes and three operands: `y` twice, which may be the same, and
+    // `bias`. The length of `y` is a whole number of rows of the length of `bias`.
     match unsafe { call.driver.launch(&ADD, elements(y.len), &args) } {
         Ok(()) => counted(answer),
         Err(why) => LibraryAnswer::Failed { why: format!("the bias was not added: {why}"), halfway: true },
@@ -116,7 +127,7 @@ struct Factor {
     transposed: bool,
 }
 
-/// C ← A·B, with m, n and k.
+/// The product C ← A·B, with its sizes m, n and k.
 struct Product {
     sizes: [u64; 3],
     a: Factor,
@@ -125,8 +136,10 @@ struct Product {
 }
 
 impl Product {
+    /// Enqueues the product by cuBLAS.
+    ///
     /// # Safety
-    /// The operands have these sizes; otherwise as [`Library::enqueue`].
+    /// The operands have these sizes, and the conditions of [`Library::enqueue`] hold.
     unsafe fn enqueue(&self, call: &LibraryCall<'_>) -> LibraryAnswer {
         let Some(sgemm) = self.sgemm() else {
             return declined("a size is 0, or more than cuBLAS takes");
@@ -146,25 +159,25 @@ impl Product {
         let (Some(LibraryHandle(handle)), Some(workspace)) = (call.handle, call.workspace) else {
             return too_little(call);
         };
-        // SAFETY: the caller vouches that handle and stream live and are of the current context,
-        // and that this call has them alone.
+        // SAFETY: the caller vouches that the handle and the stream are alive and belong to the
+        // current context, and that this call alone uses them.
         let set = unsafe { api.set_stream(handle, call.stream) };
-        // Behind the stream, which takes a workspace away.
-        // SAFETY: as above, and for the workspace.
+        // After `set_stream`, which takes a workspace away.
+        // SAFETY: as above, and the same for the workspace.
         let set = set.and_then(|()| unsafe { api.set_workspace(handle, workspace) });
         // SAFETY: as above.
         if let Err(why) = set.and_then(|()| unsafe { api.set_math_mode(handle, tf32) }) {
             return failed(why, false);
         }
-        // SAFETY: the operands have the sizes that `sgemm` was made of; the caller vouches for the rest.
+        // SAFETY: `sgemm` was made from the sizes of the operands. The caller vouches for the rest.
         match unsafe { api.sgemm(handle, &sgemm) } {
             Ok(()) => LibraryAnswer::Enqueued(if tf32 { &api.sgemm_tf32 } else { &api.sgemm_f32 }),
-            // Some products are several kernels.
+            // Some products consist of several kernels.
             Err(why) => failed(why, true),
         }
     }
 
-    /// As cuBLAS takes it, unless a size is none of its own.
+    /// Returns the product in cuBLAS's terms, or `None` if a size is 0 or does not fit an int.
     fn sgemm(&self) -> Option<Sgemm> {
         let sizes = self.sizes.map(|size| c_int::try_from(size).ok().filter(|&size| size > 0));
         let [Some(m), Some(n), Some(k)] = sizes else { return None };
@@ -181,8 +194,9 @@ impl Product {
     }
 }
 
-/// The answer to a call without a handle or without a workspace. The second is news, since it is
-/// slower until memory is freed.
+/// Returns the answer to a call without a handle or without a workspace.
+///
+/// A missing workspace is news, since products are slower until memory is freed.
 #[cold]
 fn too_little(call: &LibraryCall<'_>) -> LibraryAnswer {
     static TOLD: AtomicBool = AtomicBool::new(false);
@@ -203,7 +217,7 @@ fn declined(because: &'static str) -> LibraryAnswer {
 mod tests {
     use super::*;
 
-    /// What cuBLAS computes, column by column.
+    /// Computes the product column by column, like cuBLAS.
     fn by_columns(sgemm: &Sgemm, left: &[f32], right: &[f32]) -> Vec<f32> {
         let [rows, cols, depth] = sgemm.sizes.map(|size| size as usize);
         let at = |matrix: &[f32], pitch: c_int, transposed: bool, row: usize, col: usize| {

@@ -1,12 +1,14 @@
-//! Pooled events. An event that goes back to its pool may be recorded again at once: waits that were issued for it stand for
-//! the record they saw.
+//! Pools of reusable CUDA events, with and without timing.
+//!
+//! An event may be recorded again as soon as it is back in its pool: waits that were already issued
+//! keep referring to the record they saw.
 
 use crate::api::{Answer, CUevent, CUstream, opened};
 use crate::context::Context;
 use crate::work::capturing::Relaxed;
 use parking_lot::Mutex;
 
-/// `CU_EVENT_DISABLE_TIMING`: an event that takes no time stamp costs a tenth.
+/// The flag `CU_EVENT_DISABLE_TIMING`: an event without a time stamp costs a tenth.
 pub(crate) const DISABLE_TIMING: u32 = 2;
 
 #[derive(Debug)]
@@ -30,7 +32,8 @@ impl EventPool {
         EventPool { free: Mutex::new(Vec::new()), flags: 0 }
     }
 
-    /// Records an event at the present end of `stream`. `context`, whose pool this is and whose stream, is current.
+    /// Records an event at the current end of `stream`. `context` owns this pool and `stream`, and
+    /// is current.
     pub(crate) fn record(&'static self, context: &'static Context, stream: CUstream) -> Answer<PooledEvent> {
         let event = match self.free.lock().pop() {
             Some(SendEvent(event)) => event,
@@ -48,7 +51,7 @@ impl EventPool {
     }
 }
 
-/// A recorded event; goes back to its pool when dropped.
+/// A recorded event that returns to its pool when dropped.
 #[derive(Debug)]
 pub(crate) struct PooledEvent {
     context: &'static Context,
@@ -58,7 +61,7 @@ pub(crate) struct PooledEvent {
 
 // SAFETY: an event may be used from any thread.
 unsafe impl Send for PooledEvent {}
-// SAFETY: as above; waiting for it and asking it change nothing.
+// SAFETY: as above; waiting for an event and querying it do not change it.
 unsafe impl Sync for PooledEvent {}
 
 impl PooledEvent {
@@ -66,12 +69,12 @@ impl PooledEvent {
         self.event
     }
 
-    /// Where it was recorded.
+    /// Returns the context that it was recorded in.
     pub(crate) fn context(&self) -> &'static Context {
         self.context
     }
 
-    /// Whether the stream has passed it.
+    /// Returns true if the stream has passed the event.
     pub(crate) fn query(&self) -> Answer<bool> {
         let _entered = self.context.enter_relaxed()?;
         // SAFETY: cuEventQuery takes a live event.

@@ -1,4 +1,5 @@
-//! Markers: how the device says how far a stream is, and who looks.
+//! Progress tracking for streams: the markers that a device completes, and the reactor thread that
+//! watches them.
 
 pub(crate) mod events;
 pub(crate) mod reactor;
@@ -14,11 +15,11 @@ use track::Track;
 use warpline_driver::timeline::Timeline;
 use words::Words;
 
-/// What a context's streams say their progress with.
+/// The state that a context's streams use to report their progress.
 #[derive(Debug)]
 pub(crate) struct Completion {
     pub(crate) words: Words,
-    /// Whether the words passed their self-test.
+    /// The result of the words' self-test.
     pub(crate) has_words: OnceLock<bool>,
     pub(crate) events: EventPool,
     pub(crate) timed_events: EventPool,
@@ -28,7 +29,7 @@ pub(crate) struct Completion {
 impl Default for Completion {
     fn default() -> Self {
         let words = Words::default();
-        // If it fails now, whoever takes the first word learns why.
+        // If this fails, taking the first word tries again and returns the error.
         let _ = words.grow();
         Completion {
             words,
@@ -41,17 +42,18 @@ impl Default for Completion {
 }
 
 impl Completion {
-    /// The streams that there are.
+    /// Returns the tracks of all streams that exist.
     pub(crate) fn live_tracks(&self) -> Vec<Arc<Track>> {
         self.tracks.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// That of them which a timeline follows.
+    /// Returns the live track that `timeline` follows, if there is one.
     pub(crate) fn followed_by(&self, timeline: &Arc<Timeline>) -> Option<Arc<Track>> {
         self.live_tracks().into_iter().find(|track| track.is_followed_by(timeline))
     }
 
-    /// A number that grows when work of the device completes. It falls when a stream is dropped.
+    /// Returns a number that grows when work on the device completes. It falls when a stream is
+    /// dropped.
     pub(crate) fn completed(&self) -> u64 {
         self.live_tracks().iter().map(|track| track.passed()).sum()
     }

@@ -1,23 +1,33 @@
-//! The thread that reads completion words and wakes who waits for them. One a process.
+//! The reactor thread, which reads completion words and wakes the tasks that wait for them.
+//!
+//! There is one reactor per process.
 //!
 //! # Rules
-//! 1. It looks after the streams that were handed to it, until nothing waits on their timelines; with none it sleeps.
-//! 2. It calls the driver only where markers are events, and for who traces: those are asked whether they are done. All else is
-//!    left to a thread of the device ([`checks`](crate::faults::checks)), since the driver may not answer while a launch waits for room.
-//! 3. While nothing moves on a device, it has asked every two milliseconds whether the context
-//!    lives, and one of the streams that stand still, alternately; each device by itself, so that
-//!    traffic on one does not put off the check of another; also of devices whose work is waited
-//!    for on the device. After a sticky error the words stand still for ever.
-//! 4. A stream that does not move for a quarter of a second is asked whether it is idle: then the write of its word was lost.
-//! 5. A stream that was given up is asked every two milliseconds; when it is idle, what it kept is let go.
-//! 6. It calls the driver only where the process is not ending (`exit.rs`), and so do the threads
-//!    of the devices.
-//! 7. It outlives what others' code does to it: what it tells subscribers and wakers may panic.
+//! 1. The reactor watches each stream handed to it until nothing waits on the stream's timeline. It
+//!    sleeps while it watches none.
+//! 2. It calls the driver only to query markers that are events, and to report traced ops. All
+//!    other questions go to a thread of the device ([`checks`](crate::faults::checks)), because the
+//!    driver may not answer while a launch waits for room.
+//! 3. While nothing completes on a device, the reactor has the device checked every two
+//!    milliseconds. The device's thread then queries the context and one of the stalled streams, in
+//!    rotation. Each device has its own schedule, so traffic on one does not delay the check of
+//!    another. Devices whose work is awaited on the device are checked too. After a sticky error
+//!    the words never change again.
+//! 4. A stream without progress for a quarter of a second is checked for being idle. If it is, the
+//!    write of its word was lost.
+//! 5. An abandoned stream is queried every two milliseconds. Once it is idle, the values kept for
+//!    it are released.
+//! 6. The reactor and the threads of the devices call the driver only while the process is not
+//!    ending (`exit.rs`).
+//! 7. The reactor survives panics in user code: the tracing subscribers and wakers that it calls
+//!    may panic.
 //!
 //! # How long it sleeps
-//! After something moved or was handed over it spins, then yields, then sleeps a sixteenth of the time that nothing has happened,
-//! at most a millisecond. So short work is seen at once, long work costs little, and the wake of a stream is late by at most a
-//! sixteenth of its own wait, however long others have been waited for. A stream handed over ends a sleep.
+//! After progress or a newly handed-over stream, the reactor spins, then yields, then sleeps. Each
+//! sleep is a sixteenth of the time without progress, at most a millisecond. So short work is
+//! noticed immediately and long work costs little. A stream's wake-up is late by at most a
+//! sixteenth of its own wait, however long other streams have been awaited. Handing over a stream
+//! ends a sleep.
 
 use super::track::{IDLE_CHECK_AFTER, Track};
 use crate::context::Context;
@@ -42,7 +52,7 @@ enum Command {
 static REACTOR: OnceLock<Sender<Command>> = OnceLock::new();
 static STARTING: Mutex<()> = Mutex::new(());
 
-/// Starts the thread, unless it runs.
+/// Starts the reactor thread, unless it is running.
 pub(crate) fn start() -> std::io::Result<()> {
     let _starting = STARTING.lock();
     if REACTOR.get().is_some() {
@@ -60,22 +70,22 @@ fn send(command: Command) {
     }
 }
 
-/// Hands a stream over.
+/// Hands a stream over to the reactor.
 pub(crate) fn watch(track: Arc<Track>) {
     send(Command::Watch(track));
 }
 
-/// A context was noted as dead: who waits on it is to be woken.
+/// Asks the reactor to wake the waiters of a context that was noted as dead.
 pub(crate) fn bury(context: &'static Context) {
     send(Command::Died(context));
 }
 
-/// A device was noted as failed: who waits on it is to be woken.
+/// Asks the reactor to wake the waiters of a device that was noted as failed.
 pub(crate) fn wake(health: Arc<Health>) {
     send(Command::Wake(health));
 }
 
-/// A stream was given up: who waits on it is to be woken.
+/// Asks the reactor to wake the waiters of an abandoned stream.
 pub(crate) fn wake_timeline(timeline: Arc<Timeline>) {
     send(Command::WakeTimeline(timeline));
 }
@@ -83,15 +93,17 @@ pub(crate) fn wake_timeline(timeline: Arc<Timeline>) {
 struct Watched {
     track: Arc<Track>,
     timeline: Arc<Timeline>,
-    /// When the stream last moved, was handed over or was asked whether it is idle.
+    /// When the stream last made progress, was handed over, or was checked for being idle.
     quiet_since: Instant,
 }
 
 fn run(commands: &Receiver<Command>) {
     crate::completion::thread::become_reactor();
-    // It drops what tickets kept, and frees are calls that block.
+    // After the call above, blocking frees run on another thread: the reactor drops values kept for
+    // tickets.
     let (mut watched, mut checks) = (Vec::new(), Checks::default());
-    // Wakers' panics are caught where they are called; a subscriber's, who is told of them, is not.
+    // A waker's panic is caught where the waker is called. It is reported to the tracing
+    // subscriber, whose own panic is caught here.
     while catch_unwind(AssertUnwindSafe(|| attend(commands, &mut watched, &mut checks))).is_err() {}
 }
 
@@ -165,7 +177,7 @@ fn attend(commands: &Receiver<Command>, watched: &mut Vec<Watched>, checks: &mut
 fn take(command: Command, watched: &mut Vec<Watched>, now: Instant) {
     match command {
         Command::Watch(track) => {
-            // Without a timeline nobody waits, and what was traced is told as far as it is known.
+            // Without a timeline nothing waits. Traced ops that have completed are reported.
             match track.timeline() {
                 Some(timeline) => watched.push(Watched { track, timeline, quiet_since: now }),
                 None => {
@@ -187,9 +199,9 @@ struct Checks(Vec<Checked>);
 
 struct Checked {
     context: &'static Context,
-    /// When work of it last completed, or when it was last asked.
+    /// When work on the device last completed, or when the device was last checked.
     since: Instant,
-    /// How many of its streams have been asked.
+    /// The number of its streams that have been queried.
     asked: usize,
 }
 
@@ -228,8 +240,8 @@ impl Checks {
 }
 
 impl Checked {
-    /// The next of the device's watched streams in turn. None that was borrowed: its owner may have
-    /// destroyed it.
+    /// Returns the next of the device's watched streams, in rotation. Skips borrowed streams: their
+    /// owners may have destroyed them.
     fn next_of(&mut self, watched: &[Watched]) -> Option<Arc<Track>> {
         let tracks = || {
             let tracks = watched.iter().map(|each| &each.track);

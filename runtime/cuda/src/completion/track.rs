@@ -1,17 +1,23 @@
-//! What the reactor and pollers need to know of a stream: how far the device says it is, and which timeline follows.
+//! The completion state of a stream: how far the device has come, and which timeline follows it.
+//!
+//! The reactor and pollers read it.
 //!
 //! # Who may touch what, when
-//! * The word is written by the device alone; `healed` only grows, by the reactor, the device's thread and by who asks, where no word
-//!   says it: with event completion, where a write was lost, and when a borrowed stream gives its word away. Tickets are the word
-//!   less `base`: the word goes on counting when the stream is leased again.
-//! * The raw stream is used by who holds a handle of it. The device's thread, which holds none, asks about streams that are never
-//!   destroyed, and so about no **borrowed** one: its owner may have destroyed it by the time the thread comes to it.
+//! * Only the device writes the word. `healed` only grows. The reactor, the device's thread and
+//!   pollers raise it where the word does not report completion: with event markers, after a lost
+//!   write, and when a borrowed stream gives its word away. A ticket is the value of the word minus
+//!   `base`: the word continues counting when the stream is leased again.
+//! * Only the holder of a handle uses the raw stream. The device's thread holds none, so it queries
+//!   only streams that are never destroyed. It never queries a **borrowed** stream: its owner may
+//!   have destroyed it by then.
 //! * `marked` is written under the stream's lock.
-//! * `events` are pushed under that lock, and popped under a lock that is held while the oldest is asked: of two who ask, one waits.
-//!   An event's query does not block.
-//! * `failed_from` is lowered by a host function that panicked, before it returns, so before anything behind it runs: who sees
-//!   the word pass a ticket sees the limit that holds for it. The device goes on behind the function; what it has **passed** lets
-//!   go of what was kept, and does not count as **reached**.
+//! * `events` are pushed under the stream's lock. They are popped under a lock that is held while
+//!   the oldest event is queried: of two threads that query, one waits. An event query does not
+//!   block.
+//! * A host function that panicked lowers `failed_from` before it returns, and so before later work
+//!   on the stream runs. A thread that sees the word pass a ticket therefore sees the limit that
+//!   holds for it. The device continues after the function. What it has **passed** releases kept
+//!   values, but does not count as **reached**.
 
 use super::events::PooledEvent;
 use super::reactor;
@@ -38,29 +44,29 @@ pub(crate) struct Track {
     me: Weak<Track>,
     pub(crate) context: &'static Context,
     label: Arc<str>,
-    /// Of the runtime's device.
+    /// The health of the runtime's device.
     health: Arc<Health>,
     stream: CUstream,
-    /// Whether the stream is somebody else's.
+    /// True if another library owns the stream.
     pub(crate) borrowed: bool,
     word: Option<Word>,
     base: u64,
     pub(crate) wake_up: WakeUp,
-    /// Whether markers are events.
+    /// True if markers are events.
     by_events: AtomicBool,
     timeline: Weak<Timeline>,
     watch: Watch,
     marked: AtomicU64,
     healed: AtomicU64,
     left_capturing: AtomicBool,
-    /// The first ticket that never counts as reached, whatever the device passes.
+    /// The first ticket that never counts as reached, even if the device passes it.
     failed_from: AtomicU64,
     events: Mutex<VecDeque<(Ticket, PooledEvent)>>,
     pub(crate) recent: Recent,
-    /// Host functions that were not called yet, perhaps: dropped if the context dies.
+    /// Host functions that may not have been called yet; dropped if the context dies.
     jobs: Mutex<Vec<Weak<Job>>>,
     asked: Mutex<Option<Asked>>,
-    /// Improper answers that it gave while it stood still.
+    /// Errors that the stream answered while it made no progress.
     doubt: Mutex<Doubt>,
     pub(crate) spans: Spans,
 }
@@ -70,7 +76,7 @@ unsafe impl Send for Track {}
 // SAFETY: as above; the rest is atomic or behind locks.
 unsafe impl Sync for Track {}
 
-/// What a track is made of.
+/// The parts of a [`Track`].
 pub(crate) struct Parts {
     pub(crate) context: &'static Context,
     pub(crate) label: Arc<str>,
@@ -85,7 +91,7 @@ pub(crate) struct Parts {
 }
 
 impl Track {
-    /// A track that `timeline` follows from now on.
+    /// Creates a track that `timeline` follows from now on.
     pub(crate) fn new(parts: Parts, timeline: &Arc<Timeline>) -> Arc<Self> {
         let track = Arc::new_cyclic(|me| Track {
             me: me.clone(),
@@ -129,7 +135,7 @@ impl Track {
         self.timeline.upgrade()
     }
 
-    /// Whether that is the timeline which follows it.
+    /// Returns true if `timeline` follows this track.
     pub(crate) fn is_followed_by(&self, timeline: &Arc<Timeline>) -> bool {
         std::ptr::eq(self.timeline.as_ptr(), Arc::as_ptr(timeline))
     }
@@ -138,21 +144,23 @@ impl Track {
         self.marked.load(Ordering::Acquire)
     }
 
-    /// The value that says that `ticket` is reached.
+    /// Returns the value that the word has once `ticket` is reached.
     pub(crate) fn value(&self, ticket: Ticket) -> u64 {
         self.base + ticket
     }
 
-    /// Enqueues the marker of `ticket`, the stream's newest: under its lock, with the context current.
+    /// Enqueues the marker of `ticket`, the stream's newest. The caller holds the stream's lock,
+    /// and the context is current.
     #[inline]
     pub(crate) fn mark(&self, ticket: Ticket) -> Answer {
         if self.marked.load(Ordering::Relaxed) >= ticket {
-            // A traced op has its marker already.
+            // A traced op already has its marker.
             return Ok(());
         }
         let word = self.word.filter(|_| !self.by_events.load(Ordering::Relaxed));
         let Some(word) = word else { return self.mark_by_event(ticket) };
-        // SAFETY: cuStreamWriteValue64 takes a live stream and an eight-byte aligned device address, the word's.
+        // SAFETY: cuStreamWriteValue64 takes a live stream and an eight-byte aligned device
+        // address, here the word's.
         unsafe { opened().cuStreamWriteValue64_v2(self.stream, word.device, self.value(ticket), 0) }?;
         self.marked.store(ticket, Ordering::Release);
         Ok(())
@@ -165,7 +173,7 @@ impl Track {
         Ok(())
     }
 
-    /// By the reactor, or somebody who asks again and again: looks at the oldest markers that are events.
+    /// Queries the oldest markers that are events. Called by the reactor and by callers that poll.
     pub(crate) fn ask_events(&self) -> Answer {
         let mut events = self.events.lock();
         while let Some((ticket, event)) = events.front() {
@@ -178,21 +186,22 @@ impl Track {
         Ok(())
     }
 
-    /// `ticket` is reached, although no word says so.
+    /// Notes that the device has passed `ticket`, although the word does not say so.
     fn heal(&self, ticket: Ticket) {
         self.healed.fetch_max(ticket, Ordering::Release);
     }
 
-    /// The word is given away: what it says now is all that will be said.
+    /// Stores the progress that the word shows, before the stream gives the word away.
     pub(crate) fn word_goes(&self) {
         self.heal(self.passed());
     }
 
-    /// When nothing has moved for long: whether the stream is idle although the word does not say so, because a write was lost.
-    /// Its markers are events from then on.
+    /// Returns true if the stream is idle although its word does not say so, because a write was
+    /// lost. Called after a long time without progress. From then on the stream's markers are
+    /// events.
     pub(crate) fn heal_if_idle(&self) -> Answer<bool> {
         let marked = self.marked();
-        // Where all is over nobody is asked: who lent the stream may have taken it back.
+        // A stream whose work has all finished is not queried: its lender may have taken it back.
         if self.passed() >= marked || !self.is_idle()? || self.passed() >= marked {
             return Ok(false);
         }
@@ -201,29 +210,30 @@ impl Track {
         Ok(true)
     }
 
-    /// Whether its markers are events, which say nothing by themselves.
+    /// Returns true if its markers are events, which report nothing until they are queried.
     pub(crate) fn is_marked_by_events(&self) -> bool {
         self.by_events.load(Ordering::Relaxed)
     }
 
-    /// Foreign work has left the stream capturing.
+    /// Notes that foreign work has left the stream capturing.
     pub(crate) fn is_left_capturing(&self) {
         self.left_capturing.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if other code may have it captured.
+    /// Returns true if other code may be capturing the stream.
     pub(crate) fn may_be_captured(&self) -> bool {
         self.borrowed || self.left_capturing.load(Ordering::Relaxed)
     }
 
-    /// Whether everything on the stream is over.
+    /// Returns true if all work on the stream has finished.
     pub(crate) fn is_idle(&self) -> Answer<bool> {
         let _entered = self.context.enter_relaxed()?;
         if self.may_be_captured() && is_captured(self.stream)? {
             return Ok(false);
         }
-        // SAFETY: cuStreamQuery takes a live stream. Ours are never destroyed; one that was borrowed lives while not all of its
-        // markers were passed, or somebody holds a handle of it: who calls this for such a one sees to that.
+        // SAFETY: cuStreamQuery takes a live stream. Our streams are never destroyed. A borrowed
+        // stream lives while some of its markers have not been passed, or while a handle to it
+        // exists: the caller ensures one of these.
         match unsafe { opened().cuStreamQuery(self.stream) } {
             Ok(()) => Ok(true),
             Err(failed) if failed.is_not_ready() => Ok(false),
@@ -231,19 +241,19 @@ impl Track {
         }
     }
 
-    /// How far the device is.
+    /// Returns the newest ticket that the device has passed.
     #[inline]
     pub(crate) fn passed(&self) -> Ticket {
         let word = self.word.map_or(0, |word| word.host.load(Ordering::Acquire).saturating_sub(self.base));
         word.max(self.healed.load(Ordering::Acquire))
     }
 
-    /// Whether the device may pass tickets that do not count as reached.
+    /// Returns true if the device may pass tickets that do not count as reached.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed_from.load(Ordering::Acquire) != u64::MAX
     }
 
-    /// What is put on the stream from `ticket` on never counts as reached.
+    /// Keeps `ticket` and all later tickets from ever counting as reached.
     fn fail_at(&self, ticket: Ticket) {
         self.failed_from.fetch_min(ticket, Ordering::AcqRel);
     }
@@ -252,8 +262,8 @@ impl Track {
         &self.health
     }
 
-    /// `ticket` has failed, and with it the runtime's device: no stream of it counts what it passes from now on. Those who wait
-    /// are to be woken.
+    /// Fails `ticket` and with it the runtime's device: none of the device's streams counts what it
+    /// passes from now on. The caller then has the reactor wake the waiters.
     pub(crate) fn fail_device(&self, ticket: Ticket, error: Error) {
         self.health.note(error.clone());
         self.fail_at(ticket);
@@ -265,9 +275,9 @@ impl Track {
         self.context.fail_dependents(&self.health, &error);
     }
 
-    /// For a caller that asks again and again while the reactor may not look: the context may have
-    /// died, or a write been lost. The device's thread asks, since the driver may not answer while
-    /// a launch waits for room.
+    /// Requests checks for a caller that polls while the reactor may not be watching: the context
+    /// may have died, or a write may have been lost. The device's thread makes the queries, because
+    /// the driver may not answer while a launch waits for room.
     fn ask_device(&self) {
         let now = Instant::now();
         let reached = self.reached();
@@ -295,7 +305,7 @@ impl Track {
         }
         match (me, self.timeline()) {
             (Some(me), Some(timeline)) => self.context.faults.checks.idle(&me, &timeline),
-            // Its owner has not destroyed it: the caller holds a handle of it.
+            // The owner has not destroyed the stream: the caller holds a handle to it.
             _ => match self.heal_if_idle() {
                 Ok(true) => crate::report::completion_word_lost(&self.label),
                 Ok(false) => {}
@@ -306,8 +316,8 @@ impl Track {
         }
     }
 
-    /// By the device's thread, of a stream that stands still and is not borrowed: an error that it
-    /// answers is the context's, or if the context denies it, ends this stream alone.
+    /// Queries a stalled stream that is not borrowed. Called by the device's thread. An error is
+    /// attributed to the context. If the context denies it, the error ends this stream alone.
     pub(crate) fn ask_stalled(&self) {
         let failed = match self.is_idle() {
             Err(failed) if failed.meaning() != Meaning::Innocent => failed,
@@ -330,7 +340,8 @@ impl Track {
         }
     }
 
-    /// The ops that the device has not said it is past, as far as they are noted, oldest first.
+    /// Returns the ops that the device has not reported as passed, as far as they are recorded,
+    /// oldest first.
     pub(crate) fn unfinished(&self) -> Vec<(Ticket, Site)> {
         self.recent.after(self.passed())
     }
@@ -343,8 +354,11 @@ impl Track {
         jobs.push(Arc::downgrade(job));
     }
 
-    /// By the reactor, when the context is dead: nothing of the stream starts any more. What is to be kept for good: host memory
-    /// that a copy which has started may be using, since a dead device does not say when that ends, and what the driver holds
+    /// Abandons the stream of a dead context: none of its work starts any more. Called by the
+    /// reactor.
+    ///
+    /// Returns the values to keep for good. They are host memory that a started copy may still use,
+    /// since a dead device does not report when the copy ends, and values that the driver holds
     /// pointers to.
     #[must_use]
     pub(crate) fn abandon(&self) -> Vec<Keep> {
@@ -357,7 +371,7 @@ impl Track {
         kept
     }
 
-    /// Tells of traced ops that the device is past. Called while no lock is held.
+    /// Reports the traced ops that the device has passed. Called while no lock is held.
     pub(crate) fn tell_spans(&self) {
         let told =
             catch_unwind(AssertUnwindSafe(|| self.spans.tell(self.context, &self.label, self.reached())));
@@ -370,21 +384,21 @@ impl Track {
         }
     }
 
-    /// By the reactor: whether it may turn away.
+    /// Returns true if the reactor may stop watching the stream. Called by the reactor.
     pub(crate) fn rest(&self, timeline: &Timeline) -> bool {
         self.watch.rest(|| timeline.is_wanted() || !self.spans.is_empty())
     }
 }
 
-/// How long a stream may stand still before it is asked whether it is idle.
+/// The time without progress after which a stream is checked for being idle.
 pub(crate) const IDLE_CHECK_AFTER: Duration = Duration::from_millis(250);
 
-/// Since when somebody who asks has found the stream where it is.
+/// The progress that a polling caller has seen, and since when it has not changed.
 #[derive(Debug)]
 struct Asked {
     reached: Ticket,
     since: Instant,
-    /// When the device was last asked.
+    /// When the device was last checked.
     last: Instant,
 }
 

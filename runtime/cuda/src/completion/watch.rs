@@ -1,10 +1,12 @@
-//! Whether the reactor looks after a stream.
+//! The flag that says whether the reactor watches a stream.
 //!
 //! # The protocol
-//! Who enters interest in a stream's timeline **enters, fences, looks at the mark**, and if it is not set, sets it and hands the
-//! stream over. The reactor, which finds that nobody is interested, **clears the mark, fences, looks at the interest**. Of the two
-//! fences one comes first: either the reactor sees the interest, or who entered it sees the cleared mark. If both see, one of
-//! them sets the mark first, and it is that one's stream to look after.
+//! A waiter **registers its interest** in the stream's timeline, **fences, and reads the flag**. If
+//! the flag is not set, the waiter sets it and hands the stream over. When the reactor finds no
+//! interest, it **clears the flag, fences, and reads the interest**. One of the two fences comes
+//! first: either the reactor sees the interest, or the waiter sees the cleared flag. If both
+//! happen, the first to set the flag decides: the waiter hands the stream over, or the reactor
+//! keeps it.
 
 use crate::sync::{AtomicBool, Ordering, fence};
 
@@ -18,14 +20,15 @@ impl Watch {
         Watch { watched: AtomicBool::new(false) }
     }
 
-    /// After interest was entered and a sequentially consistent fence: whether the caller has to hand the stream over.
+    /// Returns true if the caller has to hand the stream over. Called after registering interest
+    /// and a sequentially consistent fence.
     #[inline]
     pub(crate) fn want(&self) -> bool {
         !self.watched.load(Ordering::Relaxed) && !self.watched.swap(true, Ordering::AcqRel)
     }
 
-    /// By the reactor: whether it may turn away from the stream. If somebody is interested again, it may because the stream was
-    /// handed over again, or it may not.
+    /// Returns true if the reactor may stop watching the stream. Called by the reactor. If there is
+    /// new interest, the reactor may stop only if the stream was handed over again.
     pub(crate) fn rest(&self, wanted: impl Fn() -> bool) -> bool {
         if wanted() {
             return false;

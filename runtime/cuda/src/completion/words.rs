@@ -1,10 +1,12 @@
 //! Completion words: numbers in page-locked host memory that the device writes and the host reads.
 //!
-//! Each is a cache line of its own, eight-byte aligned, in memory of ours that is registered with the driver as portable and
-//! mapped, and never unmapped or unregistered: the reactor may still read a word while the process ends.
+//! Each word has a cache line of its own and is eight-byte aligned. Its memory is ours, registered
+//! with the driver as portable and mapped. It is never unmapped or unregistered: the reactor may
+//! still read a word while the process ends.
 //!
-//! Registering may wait for the whole context, and who takes a word may be about to hold a stream. So there are enough for most
-//! programs from the start, and when few are left another thread registers more.
+//! Registering memory may wait for the whole context, and the thread that takes a word may be about
+//! to hold a stream. So enough words for most programs are registered at the start. When few are
+//! left, another thread registers more.
 
 use crate::api::{Answer, CUdeviceptr, opened};
 use crate::context::Context;
@@ -15,24 +17,24 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use warpline_driver::{DeviceId, background};
 
-/// Apart far enough that neither the device's writes nor the reactor's reads share a line: two lines, since processors fetch
-/// neighbours in pairs.
+/// The distance between two words, so that neither the device's writes nor the reactor's reads
+/// share a cache line. It is two lines, because processors fetch neighbouring lines in pairs.
 const STRIDE_BYTES: usize = 128;
-/// What is registered at once: 512 words.
+/// The size of one registration: 512 words.
 const BLOCK_BYTES: usize = 64 << 10;
-/// When so few are left, more are registered.
+/// The number of unused words below which more are registered.
 const FEW: usize = 64;
-/// `CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP`
+/// The flags `CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP`.
 const PORTABLE_AND_MAPPED: u32 = 1 | 2;
 
-/// One word, as both sides see it.
+/// A completion word, as seen by the host and by the device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Word {
     pub(crate) host: &'static AtomicU64,
     pub(crate) device: CUdeviceptr,
 }
 
-/// A context's unused words. Zero when they come from here.
+/// The unused words of a context. Each is zero when it is taken.
 #[derive(Debug, Default)]
 pub(crate) struct Words {
     free: Mutex<Vec<Word>>,
@@ -43,7 +45,7 @@ pub(crate) struct Words {
 struct Block([u8; BLOCK_BYTES]);
 
 impl Words {
-    /// An unused word. The context, whose words these are, is current.
+    /// Takes an unused word. The context owns these words and is current.
     pub(crate) fn take(&self, context: &'static Context) -> Answer<Word> {
         loop {
             let mut free = self.free.lock();
@@ -51,14 +53,14 @@ impl Words {
             let few = free.len() < FEW;
             drop(free);
             let Some(word) = word else {
-                // Faster than the other thread.
+                // This is faster than waiting for the other thread.
                 self.grow()?;
                 continue;
             };
             if few && !self.growing.swap(true, Ordering::Relaxed) {
                 background::pin(DeviceId::Cuda(context.ordinal), move || {
-                    // Where it fails, who finds none left learns why. Where it is not done because
-                    // a gate is closed, the next that takes a word asks again.
+                    // If this fails, the next caller that finds no word left gets the error. If a
+                    // closed gate prevents it, the next caller that takes a word tries again.
                     let _ = ahead_unless_held(context, || {
                         context.enter().and_then(|_entered| context.completion.words.grow())
                     });
@@ -69,29 +71,31 @@ impl Words {
         }
     }
 
-    /// Registers more. The context is current.
+    /// Registers more words. The context is current.
     pub(crate) fn grow(&self) -> Answer {
         let _relaxed = Relaxed::new();
         let block: *mut u8 = Box::into_raw(Box::new(Block([0; BLOCK_BYTES]))).cast();
         let api = opened();
-        // SAFETY: cuMemHostRegister needs memory that stays until it is unregistered; the block is never freed.
+        // SAFETY: cuMemHostRegister needs memory that stays valid until it is unregistered; the
+        // block is never freed.
         let registered =
             unsafe { api.cuMemHostRegister_v2(block.cast::<c_void>(), BLOCK_BYTES, PORTABLE_AND_MAPPED) };
-        // SAFETY: `from_raw` takes back what `into_raw` gave; the driver did not take it.
+        // SAFETY: `from_raw` takes back the pointer that `into_raw` returned; the driver refused
+        // it.
         registered.inspect_err(|_| drop(unsafe { Box::from_raw(block.cast::<Block>()) }))?;
         let mut device = 0;
         // SAFETY: cuMemHostGetDevicePointer takes registered, mapped memory and writes one address.
         let address = unsafe { api.cuMemHostGetDevicePointer_v2(&raw mut device, block.cast::<c_void>(), 0) };
         address.inspect_err(|_| {
-            // SAFETY: cuMemHostUnregister takes registered memory; nothing of it was used.
+            // SAFETY: cuMemHostUnregister takes registered memory; nothing has used this block.
             if unsafe { api.cuMemHostUnregister(block.cast::<c_void>()) }.is_ok() {
                 // SAFETY: as above.
                 drop(unsafe { Box::from_raw(block.cast::<Block>()) });
             }
         })?;
         let word = |offset: usize| Word {
-            // SAFETY: the word lies in the block, is aligned and zero, lives for ever, and is touched atomically alone; the
-            // device's writes are atomic at eight bytes.
+            // SAFETY: the word lies in the block, is aligned and zero, lives for ever, and is
+            // accessed only atomically; the device's eight-byte writes are atomic.
             host: unsafe { &*block.add(offset).cast::<AtomicU64>() },
             device: device + offset as CUdeviceptr,
         };
@@ -99,7 +103,7 @@ impl Words {
         Ok(())
     }
 
-    /// Gives a word back that the device will not write any more. Its owner has set it to zero.
+    /// Puts back a word that the device will not write any more. Its owner has set it to zero.
     pub(crate) fn give_back(&self, word: Word) {
         self.free.lock().push(word);
     }

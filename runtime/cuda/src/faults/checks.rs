@@ -1,9 +1,11 @@
-//! Asking a device whether it lives and where its streams are: each from a thread of its own.
+//! A thread per device that asks the driver whether the device lives and whether its streams are
+//! stalled or idle.
 //!
-//! Such questions do not wait for work, and still may not come back soon: a launch that waits for room in the driver's queue can
-//! hold the locks of its context for as long as a kernel takes, or for as long as a gate is closed. Whoever asked would wait with
-//! it. So the reactor does not ask: it leaves the question here and goes on reading words. A device's thread asks about its own device, and
-//! about a stream of another's only where that waits for work of one that died.
+//! These queries do not wait for work, and still may not return soon. A launch that waits for room
+//! in the driver's queue can hold the locks of its context for as long as a kernel runs, or for as
+//! long as a gate is closed. A thread that queries the context would wait with it. So the reactor
+//! leaves its questions here and continues reading words. A device's thread queries its own device.
+//! It queries another device's stream only if that stream waits for a device that died.
 
 use crate::completion::track::Track;
 use crate::context::Context;
@@ -12,8 +14,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use warpline_driver::timeline::Timeline;
 
-/// Where a context's questions are left, each once. Not a channel: whoever listens to one spins for a while before it sleeps, and
-/// here that would cost more than the questions.
+/// The pending questions about a context, each at most once. Not a channel: a thread that receives
+/// from one spins for a while before it sleeps, which would cost more here than the questions.
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
     questions: Mutex<Questions>,
@@ -22,24 +24,24 @@ pub(crate) struct Checks {
 
 #[derive(Debug, Default)]
 struct Questions {
-    /// Does the context live?
+    /// True if the context is to be checked.
     lives: bool,
-    /// Does this stream, which stands still, answer properly?
+    /// A stalled stream to query for errors.
     stalled: Option<Arc<Track>>,
-    /// Are these streams, of whose work nothing has been seen to end for long, idle?
+    /// Streams that have made no progress for long, to be checked for being idle.
     idle: Vec<(Arc<Track>, Arc<Timeline>)>,
 }
 
 impl Checks {
-    /// Starts the thread that answers. Once a context.
+    /// Starts the thread that answers. Called once per context.
     pub(crate) fn start(&'static self, context: &'static Context) -> std::io::Result<()> {
         let name = format!("warpline-cuda{}", context.ordinal);
         std::thread::Builder::new().name(name).spawn(move || self.answer(context))?;
         Ok(())
     }
 
-    /// Asks the context, and handles the streams that wait for it if it is dead. `stalled`:
-    /// one of its streams, to be asked as well; a fault may show there alone.
+    /// Requests a check of the context, and the handling of streams that wait for it if it is dead.
+    /// `stalled` is one of its streams, to be queried as well: a fault may show only there.
     pub(crate) fn lives(&self, stalled: Option<Arc<Track>>) {
         let mut questions = self.questions.lock();
         questions.lives = true;
@@ -50,7 +52,7 @@ impl Checks {
         self.bell.notify_one();
     }
 
-    /// Has a stream looked after that stands still.
+    /// Requests a check of a stream that has made no progress for long.
     pub(crate) fn idle(&self, track: &Arc<Track>, timeline: &Arc<Timeline>) {
         let mut questions = self.questions.lock();
         if !questions.idle.iter().any(|(asked, _)| Arc::ptr_eq(asked, track)) {
@@ -69,12 +71,12 @@ impl Checks {
     }
 
     fn answer(&self, context: &'static Context) {
-        // It lets go of what tickets kept, and frees are calls that block.
+        // Blocking frees must run on another thread: this one drops values kept for tickets.
         crate::completion::thread::become_reactor();
         loop {
             let Questions { lives, stalled, idle } = self.next();
             let Some(_inside) = warpline_driver::process::enter_driver() else { return };
-            // A subscriber who is told of what was found may panic.
+            // A tracing subscriber that is notified of a finding may panic.
             let _ = catch_unwind(AssertUnwindSafe(|| {
                 if lives && context.look_after().is_err() {
                     context.settle_dependents();
@@ -88,11 +90,12 @@ impl Checks {
 
 fn look_at(context: &'static Context, track: &Track, timeline: &Timeline) {
     if track.borrowed {
-        // A lost write is found by who polls; what it keeps if it was given up stays kept.
+        // A caller that polls finds a lost write. If the stream was abandoned, the values kept for
+        // it stay.
         return;
     }
     let looked = if timeline.fault().is_some() {
-        // Nothing is put on it any more.
+        // No more work is enqueued on the stream.
         track.is_idle().map(|idle| {
             if idle {
                 timeline.abandon();

@@ -1,15 +1,16 @@
-//! Which devices have to live for the work of one to go on.
+//! The record of which other devices have to live for a device's work to continue.
 //!
-//! A stream that waits for another device's work, and one of the same device that waits for that stream, stand still alike when the
-//! other device dies, and somebody may wait for either. So it is kept by device, and for ever: a wait that is over costs a question now
-//! and then, a wait that nobody remembers costs whoever waits behind it the news.
+//! When a device dies, a stream of another device that waits for its work stalls. A stream of that
+//! other device which waits for the first stream stalls too, and a task may wait for either. So
+//! dependencies are recorded by device, and for ever. A wait that has ended costs a query now and
+//! then. If a wait were forgotten, the waiters behind it would not learn of the failure.
 
 use crate::context::Context;
 use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};
 use std::fmt;
 
-/// The other devices whose work one waits or waited for.
+/// The other devices whose work a device waits for or has waited for.
 #[derive(Default)]
 pub(crate) struct DependsOn(Mutex<Vec<&'static Context>>);
 
@@ -23,7 +24,8 @@ impl DependsOn {
 }
 
 impl Context {
-    /// The devices that have to live for its work to go on: its own first, then those that it waits for, then those that they do.
+    /// Returns the devices that have to live for this device's work to continue: itself first, then
+    /// those that it waits for, then those that they wait for.
     pub(crate) fn devices(&'static self) -> SmallVec<[&'static Context; 2]> {
         let mut devices: SmallVec<[&'static Context; 2]> = smallvec![self];
         let mut at = 0;
@@ -40,7 +42,7 @@ impl Context {
     }
 }
 
-/// By ordinal: devices may depend on each other.
+/// Lists only the ordinals: devices may depend on each other.
 impl fmt::Debug for DependsOn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.lock().iter().map(|other| other.ordinal)).finish()

@@ -1,30 +1,29 @@
-//! The diagnosis of a device by the driver's answers.
+//! The diagnosis of a device from the error codes that the driver answers.
 //!
 //! # Rules
 //! 1. A code whose description in cuda.h says that the process has to be relaunched is a **fault**.
 //!    From a call that touches one context it needs no confirmation.
-//! 2. Some codes say nothing about the device: that it is busy, out of memory, that the process is
-//!    ending, or that the call was made at the wrong moment of a capture. They are **innocent**,
+//! 2. Some codes say nothing about the device: it is busy, it is out of memory, the process is
+//!    ending, or the call was made at the wrong moment of a capture. They are **innocent**,
 //!    whichever call answers them and however often.
 //! 3. Every other code **may** be the caller's mistake, another device's error, or a death that no
-//!    header of today names. It is believed only from a stream of ours on which nobody works, and
-//!    only if that stream goes on answering it while no work of the device completes ([`Doubt`]).
+//!    current header names. It is believed only from a stream of ours without work, and only if
+//!    that stream keeps answering it while no work on the device completes ([`Doubt`]).
 //!
 //! No answer of a driver therefore leaves a task waiting for ever: a device that does not answer
-//! properly is found dead.
+//! properly is declared dead.
 
 use crate::api::Failed;
 use std::time::{Duration, Instant};
 
-/// How often a device is asked while something waits for it and nothing completes.
+/// The interval of checks of a device while something waits for it and nothing completes.
 pub(crate) const ASKED_EVERY: Duration = Duration::from_millis(2);
-/// How long a stream without work has to answer errors before its device counts as dead.
+/// The time for which a stream without work has to answer errors before its device counts as dead.
 const DOUBT_LASTS: Duration = Duration::from_millis(100);
-/// How many such answers it takes at least: two that are far apart may have nothing to do with each
-/// other.
+/// The least number of such answers: two that are far apart may be unrelated.
 const ANSWERS: u32 = 10;
-/// How long a caller whose call failed waits for the doubt to end. Longer than the doubt lasts,
-/// since a device that still completes work begins it anew.
+/// The longest time that a caller whose call failed waits for the doubt to end. It is longer than
+/// the doubt lasts, because work that completes on the device restarts the doubt.
 pub(crate) const LONGEST_DOUBT: Duration = Duration::from_millis(250);
 
 /// The meaning of a code for the device.
@@ -36,7 +35,7 @@ pub(crate) enum Meaning {
 }
 
 impl Failed {
-    /// Returns the meaning of the code for the device; sources: the descriptions of `CUresult` in
+    /// Returns the meaning of the code for the device. Source: the descriptions of `CUresult` in
     /// cuda.h 13.0.
     pub(crate) fn meaning(self) -> Meaning {
         match self.code {
@@ -44,22 +43,22 @@ impl Failed {
             // the process is ending; not permitted, as in a host function; and what captures
             // forbid.
             0 | 600 | 2 | 3 | 4 | 800 | 900..=908 => Meaning::Innocent,
-            // Uncorrectable errors of memory and NVLink (214, 220); those that leave the process
-            // "in an inconsistent state" (226, 700, 702, 710, 714 to 719, 721, 911); a client that
-            // its MPS server has ended (810).
+            // Uncorrectable errors of memory and NVLink (214, 220); errors that leave the process
+            // "in an inconsistent state" (226, 700, 702, 710, 714 to 719, 721, 911); an MPS client
+            // that its server has terminated (810).
             214 | 220 | 226 | 700 | 702 | 710 | 714..=719 | 721 | 810 | 911 => Meaning::Fault,
             _ => Meaning::Unclear,
         }
     }
 
-    /// Returns true if the device is lost by it.
+    /// Returns true if the error means that the device is lost.
     pub(crate) fn is_fault(self) -> bool {
         self.meaning() == Meaning::Fault
     }
 
-    /// Returns true if the error may be that of another device, which the call touches as well: one
-    /// that it names, one whose context was current before, or every one, where memory is mapped
-    /// for all of them.
+    /// Returns true if the error may be that of another device, which the call touches as well. It
+    /// may be a device that the call names, the device whose context was current before, or any
+    /// device where memory is mapped for all of them.
     pub(crate) fn may_be_anothers(self) -> bool {
         matches!(
             self.call,
@@ -79,7 +78,7 @@ impl Failed {
     }
 }
 
-/// Unclear answers of one stream that have not been contradicted.
+/// Unclear answers of one stream that nothing has contradicted.
 #[derive(Debug, Default)]
 pub(crate) struct Doubt(Option<Unclear>);
 
@@ -91,20 +90,20 @@ struct Unclear {
 }
 
 impl Doubt {
-    /// Takes note of an unclear answer at `now`, when so much had `completed`. Returns whether the
-    /// doubt has lasted long enough.
+    /// Notes an unclear answer at `now`. `completed` is how much work had completed by then.
+    /// Returns true once the doubt has lasted long enough.
     pub(crate) fn deepens(&mut self, now: Instant, completed: u64) -> bool {
         let unclear = self.0.get_or_insert(Unclear { since: now, answers: 0, completed });
         if completed > unclear.completed {
             (unclear.since, unclear.answers) = (now, 0);
         }
-        // It falls when a stream is dropped.
+        // `completed` falls when a stream is dropped.
         unclear.completed = completed;
         unclear.answers += 1;
         unclear.answers >= ANSWERS && now.saturating_duration_since(unclear.since) >= DOUBT_LASTS
     }
 
-    /// Takes note of a proper answer.
+    /// Notes a proper answer, which ends the doubt.
     pub(crate) fn ends(&mut self) {
         self.0 = None;
     }
@@ -126,14 +125,14 @@ mod tests {
         for code in [214, 226, 700, 719, 810, 911] {
             assert_eq!(meaning(code), Meaning::Fault, "{code}");
         }
-        // An invalid context, one that is destroyed, "unknown", and numbers that have no name yet.
+        // An invalid context, a destroyed context, "unknown", and numbers that have no name yet.
         for code in [1, 46, 201, 225, 709, 899, 909, 999, 4711, u32::MAX] {
             assert_eq!(meaning(code), Meaning::Unclear, "{code}");
         }
     }
 
-    /// Answers every two milliseconds from `since` on; how many milliseconds pass until the doubt
-    /// has lasted long enough.
+    /// Answers every two milliseconds from `since` on. Returns how many milliseconds pass until the
+    /// doubt has lasted long enough.
     fn lasts(doubt: &mut Doubt, since: Instant, completed: impl Fn(u64) -> u64) -> Option<u64> {
         (0..500).map(|n| n * 2).find(|&ms| doubt.deepens(since + Duration::from_millis(ms), completed(ms)))
     }

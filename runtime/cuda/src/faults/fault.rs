@@ -1,4 +1,4 @@
-//! The error that a dead context makes: which op it was, or which it may have been.
+//! The error of a dead context, which names the op that failed or the ops that may have failed.
 
 use crate::api::Failed;
 use crate::completion::track::Track;
@@ -7,10 +7,13 @@ use std::sync::Arc;
 use warpline_driver::timeline::Ticket;
 use warpline_driver::{Error, ErrorKind, Site};
 
-/// How many ops of a stream are named.
+/// The most ops of one stream that an error names.
 const OPS_NAMED: usize = 8;
 
-/// `culprit`: the op by [`named`], if it is known which. Else every op after its stream's last completed marker may have been it.
+/// Builds the error of a dead context.
+///
+/// `culprit` is the op by [`named`], if it is known. Otherwise the error lists every op after its
+/// stream's last completed marker, because each may have failed.
 pub(crate) fn error(
     ordinal: u32,
     failed: Failed,
@@ -32,13 +35,14 @@ pub(crate) fn error(
     Error::new(ErrorKind::Fault, text)
 }
 
-/// The op that failed, as such errors begin: `saxpy failed on stream "compute" at ticket 41 (src/step.rs:88)`.
+/// Returns the beginning of an error that names the failed op: `saxpy failed on stream "compute" at
+/// ticket 41 (src/step.rs:88)`.
 pub(crate) fn named(site: Site, label: &str, ticket: Ticket) -> String {
     let (file, line) = (site.location.file(), site.location.line());
     format!("{} failed on stream \"{label}\" at ticket {ticket} ({file}:{line})", site.op())
 }
 
-/// The unfinished ops of every stream, oldest first.
+/// Lists the unfinished ops of every stream, oldest first.
 fn candidates(tracks: &[Arc<Track>]) -> Option<String> {
     let mut text = String::new();
     for track in tracks {

@@ -1,11 +1,13 @@
-//! The life of a context: who asks whether it lives, what is believed, and what becomes of who used it.
+//! The life and death of a context: the checks, the verdict, and the failure of the runtimes and
+//! streams that use it.
 //!
 //! # Rules
-//! 1. A fault ends the context for the process: each runtime's [`Health`] learns of it, and all
+//! 1. A fault ends the context for the process: each runtime's [`Health`] is notified, and all
 //!    waiters are woken. A call that touches two devices answers with the error of either, and many
-//!    codes may mean anything ([`diagnosis`](super::faults::diagnosis)): then the context is asked, on a
-//!    stream of its own, before it is given up.
-//! 2. What a dead device may still be using is kept for good: nobody says when a copy that had begun has ended.
+//!    codes are ambiguous ([`diagnosis`](super::faults::diagnosis)). In these cases the context is
+//!    queried on a stream of its own before it is declared dead.
+//! 2. Everything that a dead device may still be using is kept for good: nothing reports when a
+//!    copy that had begun has ended.
 
 use super::dependents::Dependent;
 use super::diagnosis::{ASKED_EVERY, Doubt, LONGEST_DOUBT, Meaning};
@@ -22,7 +24,7 @@ use std::time::Instant;
 use warpline_driver::timeline::{Keep, Ticket};
 use warpline_driver::{Error, Health, Site};
 
-/// The state of a context as far as a failed call tells.
+/// The verdict on a context after a failed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Alive,
@@ -30,7 +32,7 @@ enum Verdict {
     Dead,
 }
 
-/// An op that is waited for, until this is dropped.
+/// An op that a caller waits for, recorded until this is dropped.
 struct WaitedFor<'a> {
     context: &'a Context,
     op: (Arc<str>, Ticket, Site),
@@ -42,33 +44,35 @@ impl Drop for WaitedFor<'_> {
     }
 }
 
-/// What is known of a context's life.
+/// The record of a context's life and death.
 #[derive(Debug)]
 pub(crate) struct Life {
-    /// A stream that never captures and never gets work: asked whether the context lives.
+    /// A stream that never captures and never gets work, queried to learn whether the context
+    /// lives.
     pub(crate) stream: CUstream,
-    /// The event that is recorded there.
+    /// The event that checks record on that stream.
     event: CUevent,
     doubt: Mutex<Doubt>,
     dead: OnceLock<Failed>,
     dying: Mutex<()>,
-    /// The error that says so, set after `dead`.
+    /// The error that reports the death, set after `dead`.
     fault: OnceLock<Error>,
-    /// Set when who waits on it was woken.
+    /// Set once the waiters on the context have been woken.
     has_woken: OnceLock<()>,
     healths: Mutex<Vec<Weak<Health>>>,
-    /// What was in use when it died.
+    /// The values that were in use when the context died.
     never_freed: Mutex<Vec<Keep>>,
     /// Streams of other devices that wait for work of this one.
     dependents: Mutex<Vec<Dependent>>,
-    /// Its own streams that stand at a wait for a device that failed, and the tickets of those waits.
+    /// Its own streams that stand at a wait for a device that failed, with the tickets of those
+    /// waits.
     standing: Mutex<Vec<(Arc<Track>, Ticket)>>,
-    /// The ops that are waited for just now, where each is.
+    /// The ops that callers wait for at this moment, where every op is waited for.
     waited_for: Mutex<Vec<(Arc<str>, Ticket, Site)>>,
 }
 
 impl Life {
-    /// Makes what is asked. The context is current.
+    /// Creates the stream and the event that checks use. The context is current.
     pub(crate) fn begin() -> Answer<Life> {
         let api = opened();
         let mut stream = std::ptr::null_mut();
@@ -95,7 +99,8 @@ impl Life {
 }
 
 impl Context {
-    /// A runtime wants to know when the context dies, or that it has.
+    /// Registers a runtime's health, which is notified when the context dies, or immediately if it
+    /// has died.
     pub(crate) fn watch(&self, health: &Arc<Health>) {
         let mut healths = self.faults.life.healths.lock();
         healths.retain(|health| health.strong_count() > 0);
@@ -106,17 +111,17 @@ impl Context {
         }
     }
 
-    /// The error that killed it.
+    /// Returns the error that killed the context, if it is dead.
     pub(crate) fn death(&self) -> Option<Failed> {
         self.faults.life.dead.get().copied()
     }
 
-    /// As [`death`](Self::death), in the words of the fault.
+    /// Like [`death`](Self::death), but returns the error that reports the fault.
     pub(crate) fn fault(&self) -> Option<&Error> {
         self.faults.life.fault.get()
     }
 
-    /// Asks whether the context lives, and notes it if it does not.
+    /// Asks whether the context lives, and notes the error if it does not.
     pub(crate) fn look_after(&'static self) -> Answer {
         self.ask().inspect_err(|failed| {
             self.believe(*failed, None);
@@ -124,24 +129,26 @@ impl Context {
     }
 
     /// Asks the driver whether the context lives, on a stream that never gets work. An error that
-    /// says nothing about the device is no answer, and so no error here.
+    /// says nothing about the device is no answer, and so is not returned.
     ///
-    /// Does not touch a stream that might capture, nor wait for one; but calls of a context may
-    /// wait for each other, and this one for a launch that waits for room.
+    /// Does not touch a stream that might be capturing, and does not wait for a stream. But calls
+    /// of a context may wait for each other, and this call for a launch that waits for room.
     pub(crate) fn ask(&'static self) -> Answer {
         self.ask_by(|api| {
             // SAFETY: cuStreamQuery takes a live stream: this one is never destroyed.
             unsafe { api.cuStreamQuery(self.faults.life.stream) }?;
-            // Nothing says that a query of an empty stream looks for faults; work that is put there
-            // does. Not again while the last one is on its way: the stream may share a hardware
-            // queue with one that is held. SAFETY: cuEventRecordWithFlags takes a live event and a
-            // live stream of one context: neither is ever destroyed. By this entry point, so that
-            // who counts or traces calls can tell a question from the program's events.
+            // Nothing guarantees that a query of an empty stream looks for faults; work that is
+            // enqueued there does. The event is not recorded again while its last record is
+            // pending: the stream may share a hardware queue with a stream that is held. This entry
+            // point lets code that counts or traces calls distinguish a check from the program's
+            // events.
+            // SAFETY: cuEventRecordWithFlags takes a live event and a live stream of one context:
+            // neither is ever destroyed.
             unsafe { api.cuEventRecordWithFlags(self.faults.life.event, self.faults.life.stream, 0) }
         })
     }
 
-    /// The cheap half of [`ask`](Self::ask), for a caller whose own work has completed.
+    /// Asks only the cheap half of [`ask`](Self::ask), for a caller whose own work has completed.
     pub(crate) fn query(&self) -> Answer {
         // SAFETY: cuStreamQuery takes a live stream: this one is never destroyed.
         self.ask_by(|api| unsafe { api.cuStreamQuery(self.faults.life.stream) })
@@ -162,23 +169,23 @@ impl Context {
         }
     }
 
-    /// Takes note of a call that failed, and asks the context if that leaves it in doubt. Returns
-    /// whether it is known to be dead. Does not wait for a doubt to end.
+    /// Notes a failed call, and asks the context if the failure leaves it in doubt. Returns true if
+    /// the context is known to be dead. Does not wait for a doubt to end.
     #[cold]
     pub(crate) fn note_failure(&'static self, failed: Failed) -> bool {
         self.judge(failed, None) == Verdict::Dead
     }
 
     /// Like [`note_failure`](Self::note_failure), but waits for a doubt to end, a quarter of a
-    /// second at most. `culprit`: the op, if it is known which.
+    /// second at most. `culprit` is the op that failed, if it is known.
     #[cold]
     pub(crate) fn is_killed_by(&'static self, failed: Failed, culprit: Option<&dyn Display>) -> bool {
         let since = Instant::now();
         loop {
             match self.judge(failed, culprit) {
                 Verdict::Dead => return true,
-                // Between two questions to a device that may be dead; a call to a healthy one never
-                // comes here.
+                // This is the pause between two questions to a device that may be dead. A call to a
+                // healthy device never gets here.
                 Verdict::Unclear if since.elapsed() < LONGEST_DOUBT => std::thread::sleep(ASKED_EVERY),
                 _ => return false,
             }
@@ -196,7 +203,7 @@ impl Context {
         }
     }
 
-    /// Takes note of an error that can only be this context's own.
+    /// Notes an error that can only be this context's own.
     fn believe(&'static self, failed: Failed, culprit: Option<&dyn Display>) -> Verdict {
         if self.is_dead() {
             return Verdict::Dead;
@@ -223,8 +230,8 @@ impl Context {
         }
     }
 
-    /// Notes that the context is dead: every runtime's health is told, and nobody is woken yet,
-    /// since the caller may hold a lock; the reactor wakes them.
+    /// Notes that the context is dead and notifies every runtime's health. Wakes no waiter, since
+    /// the caller may hold a lock; the reactor wakes them.
     #[cold]
     fn note_death(&'static self, failed: Failed, culprit: Option<&dyn Display>) {
         let _dying = self.faults.life.dying.lock();
@@ -235,7 +242,7 @@ impl Context {
         let culprit = culprit.or(waited_for.as_ref().map(|op| op as &dyn Display));
         let fault = fault::error(self.ordinal, failed, culprit, &self.completion.live_tracks());
         let fault = self.faults.life.fault.get_or_init(|| fault);
-        // First: who learns of the error may free memory.
+        // This comes first: a thread that learns of the error may free memory.
         self.note_waiting_as_standing();
         for health in self.faults.life.healths.lock().iter().filter_map(Weak::upgrade) {
             health.note(fault.clone());
@@ -243,7 +250,8 @@ impl Context {
         reactor::bury(self);
     }
 
-    /// Where each op is waited for: this one is, until the returned value is dropped.
+    /// Records that the caller waits for this op, until the returned value is dropped. Called where
+    /// every op is waited for.
     #[cold]
     pub(crate) fn wait_for(&self, label: &str, ticket: Ticket, site: Site) -> impl Drop {
         let op = (Arc::from(label), ticket, site);
@@ -251,7 +259,8 @@ impl Context {
         WaitedFor { context: self, op }
     }
 
-    /// Where each op is waited for, the one that is, unless there are several.
+    /// Returns the op that a caller waits for, where every op is waited for. `None` if there are
+    /// several.
     fn only_waited_for(&self) -> Option<String> {
         match &self.faults.life.waited_for.lock()[..] {
             [(label, ticket, site)] => Some(fault::named(*site, label, *ticket)),
@@ -259,7 +268,8 @@ impl Context {
         }
     }
 
-    /// By the reactor, after [`note_death`](Self::note_death): nothing of the context starts any more.
+    /// Abandons the context's streams and wakes its waiters. Called by the reactor after
+    /// [`note_death`](Self::note_death): nothing of the context starts any more.
     pub(crate) fn fail_and_wake(&self) {
         for track in self.completion.live_tracks() {
             let kept = track.abandon();
@@ -270,11 +280,13 @@ impl Context {
             health.wake_everybody();
         }
         let _ = self.faults.life.has_woken.set(());
-        // Asks the streams that wait for it, which the reactor does not.
+        // The device's thread queries the streams that wait for this context, which the reactor
+        // does not.
         self.faults.checks.lives(None);
     }
 
-    /// Sees to the streams that wait for this dead device. Again and again, while somebody waits for them. Calls the driver.
+    /// Handles the streams that wait for this dead device. Called repeatedly while something waits
+    /// for them. Calls the driver.
     pub(crate) fn settle_dependents(&self) {
         let (Some(fault), Some(())) = (self.faults.life.fault.get(), self.faults.life.has_woken.get()) else {
             return;
@@ -286,14 +298,14 @@ impl Context {
         }
     }
 
-    /// This device has failed in the runtime whose health that is.
+    /// Fails the streams that wait for this device, which has failed in the runtime of `health`.
     pub(crate) fn fail_dependents(&self, health: &Arc<Health>, why: &Error) {
         let theirs = |dependent: &mut Dependent| Arc::ptr_eq(&dependent.health, health);
         let dependents: Vec<_> = self.faults.life.dependents.lock().extract_if(.., theirs).collect();
         dependents.iter().for_each(|dependent| dependent.fail_if_it_waits(why));
     }
 
-    /// `dependent` waits for work of this device.
+    /// Records that `dependent` waits for work of this device.
     pub(crate) fn add_dependent(&self, dependent: Dependent) {
         let mut dependents = self.faults.life.dependents.lock();
         if dependents.len() == dependents.capacity() {
@@ -306,8 +318,8 @@ impl Context {
         }
     }
 
-    /// This device has died: what waits for it may stand for ever, also before anybody has settled
-    /// what becomes of it.
+    /// Notes that the streams that wait for this dead device may stand for ever. This holds even
+    /// before it is settled what becomes of them.
     fn note_waiting_as_standing(&self) {
         let waiting = |dependent: &Dependent| Some((dependent.waiting.upgrade()?, dependent.ticket));
         let waiting: Vec<_> = self.faults.life.dependents.lock().iter().filter_map(waiting).collect();
@@ -316,13 +328,13 @@ impl Context {
         }
     }
 
-    /// `track`, of this device, stands at the wait with that ticket, perhaps for ever.
+    /// Notes that `track`, of this device, stands at the wait with that ticket, perhaps for ever.
     pub(crate) fn note_standing(&self, track: Arc<Track>, ticket: Ticket) {
         self.faults.life.standing.lock().push((track, ticket));
     }
 
-    /// Returns true if a stream of it stands at a wait for a device that failed. Then a call that
-    /// waits for everything on the device would not return, whichever runtime makes it.
+    /// Returns true if a stream of this device stands at a wait for a device that failed. Then a
+    /// call that waits for everything on the device would not return, whichever runtime makes it.
     pub(crate) fn has_standing_stream(&self) -> bool {
         let mut standing = self.faults.life.standing.lock();
         let over: Vec<_> = standing.extract_if(.., |(track, ticket)| track.passed() >= *ticket).collect();

@@ -1,4 +1,5 @@
-//! What becomes of a device that fails: asking whether it lives, naming the ops that may have done it, and who depended on it.
+//! The handling of device faults: checking whether a device lives, naming the ops that may have
+//! failed, and failing the streams that depend on it.
 
 pub(crate) mod checks;
 pub(crate) mod dependents;
@@ -13,7 +14,7 @@ use checks::Checks;
 use depends::DependsOn;
 use life::Life;
 
-/// What is known of a context's faults, and who finds out.
+/// The fault state of a context: its life, its pending checks, and the devices that it depends on.
 #[derive(Debug)]
 pub(crate) struct Faults {
     pub(crate) life: Life,
@@ -22,7 +23,7 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    /// Of the context that is current.
+    /// Creates the fault state of the current context.
     pub(crate) fn begin() -> Answer<Self> {
         Ok(Faults { life: Life::begin()?, checks: Checks::default(), depends_on: DependsOn::default() })
     }

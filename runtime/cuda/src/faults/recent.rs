@@ -1,15 +1,16 @@
-//! The latest ops of a stream, for the error that a device fault makes.
+//! The latest ops of a stream, which the error of a device fault names.
 //!
-//! Written under the stream's lock, and read without one: a launch may block in the driver while the reactor asks.
-//! An entry's ticket is cleared before the entry changes and set after it; who reads looks at the ticket before and after, and
-//! leaves out what changed meanwhile.
+//! They are written under the stream's lock and read without one: a launch may block in the driver
+//! while the reactor reads. A writer clears an entry's ticket before it changes the entry, and sets
+//! the ticket afterwards. A reader checks the ticket before and after, and skips an entry that
+//! changed meanwhile.
 
 use std::panic::Location;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
 use warpline_driver::Site;
 use warpline_driver::timeline::Ticket;
 
-/// More than the 64 ops that may come between two markers.
+/// The number of ops recorded, more than the 64 that may come between two markers.
 const LEN: usize = 128;
 
 #[derive(Debug)]
@@ -34,7 +35,7 @@ impl Recent {
         Recent { entries: Box::new(std::array::from_fn(|_| entry())) }
     }
 
-    /// By who holds the stream's lock.
+    /// Records an op. The caller holds the stream's lock.
     #[inline]
     pub(crate) fn note(&self, ticket: Ticket, site: Site) {
         let entry = &self.entries[ticket as usize % LEN];
@@ -45,7 +46,7 @@ impl Recent {
         entry.ticket.store(ticket, Ordering::Release);
     }
 
-    /// The ops after ticket `done` that are still noted, oldest first.
+    /// Returns the recorded ops after ticket `done`, oldest first.
     pub(crate) fn after(&self, done: Ticket) -> Vec<(Ticket, Site)> {
         let mut ops: Vec<_> = self.entries.iter().filter_map(|entry| entry.read(done)).collect();
         ops.sort_unstable_by_key(|(ticket, _)| *ticket);
@@ -65,8 +66,8 @@ impl Entry {
         if self.ticket.load(Ordering::Relaxed) != ticket {
             return None;
         }
-        // SAFETY: the pointers were made from `'static` references, and are of one entry, since its ticket was the same before and
-        // after and is never used twice.
+        // SAFETY: the pointers were made from `'static` references. They belong to one entry, since
+        // its ticket was the same before and after and no ticket is used twice.
         Some((ticket, Site::at(unsafe { &*op }, unsafe { &*location })))
     }
 }

@@ -1,7 +1,8 @@
-//! Device code, loaded: a context's modules and the functions of kernels.
+//! Loads device code: a context's modules and the functions of kernels.
 //!
-//! A kernel is loaded with its first launch and stays. Its parameters are compared with those its PTX declares before anything
-//! is launched, since a launch with others would read past the arguments.
+//! A kernel is loaded with its first launch and stays loaded. Its parameters are compared with
+//! those its PTX declares before anything is launched: a launch with other parameters would read
+//! past the arguments.
 
 use super::nvrtc;
 use super::requirements;
@@ -20,7 +21,7 @@ use warpline_driver::kernel::{Kernel, LaunchConfig, Source, difference_in_ptx};
 const MAX_DYNAMIC_SHARED_BYTES: i32 = 8;
 /// `CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES`
 const STATIC_SHARED_BYTES: i32 = 1;
-/// Shared memory, static and dynamic, that every launch may have.
+/// The shared memory, static and dynamic, that every launch may have.
 const SHARED_WITHOUT_ASKING: u32 = 48 << 10;
 
 /// A loaded kernel.
@@ -28,7 +29,7 @@ const SHARED_WITHOUT_ASKING: u32 = 48 << 10;
 pub(crate) struct Function {
     pub(crate) raw: CUfunction,
     module: CUmodule,
-    /// Dynamic, in bytes.
+    /// The dynamic shared memory that every launch may have, in bytes.
     shared_without_asking: u32,
 }
 
@@ -39,11 +40,11 @@ unsafe impl Sync for Function {}
 
 #[derive(Debug, Default)]
 pub(crate) struct Functions {
-    /// By the kernel's address.
+    /// Functions by the address of their kernel.
     loaded: RwLock<HashMap<usize, Function>>,
     /// Modules by the address of their text: several kernels may share one.
     modules: Mutex<HashMap<usize, Module>>,
-    /// What dynamic shared memory was asked for, by function.
+    /// The dynamic shared memory allowed so far, by function.
     shared: Mutex<HashMap<usize, u32>>,
 }
 
@@ -54,7 +55,7 @@ struct Module(CUmodule);
 unsafe impl Send for Module {}
 
 impl Functions {
-    /// The device function of `kernel`. The context is current.
+    /// Returns the device function of `kernel`. The context is current.
     pub(crate) fn of(&self, context: &Context, kernel: &'static Kernel) -> Result<Function, DriverError> {
         let key = std::ptr::from_ref(kernel) as usize;
         if let Some(function) = self.loaded.read().get(&key) {
@@ -65,7 +66,7 @@ impl Functions {
         Ok(function)
     }
 
-    /// The module that `kernel` is in. The context is current.
+    /// Returns the module that contains `kernel`. The context is current.
     pub(crate) fn module_of(
         &self,
         context: &Context,
@@ -88,7 +89,8 @@ impl Functions {
                 self.text_module(context, text.as_ptr() as usize, text).map_err(refused)?
             }
             Source::Image(bytes) => {
-                // The driver is told no length: what is no image, or is cut off, has to end somewhere.
+                // The driver is not told a length: zeros end data that is not an image or is cut
+                // off.
                 let image = || Ok([bytes, &[0; 256]].concat());
                 self.module(bytes.as_ptr() as usize, image).map_err(refused)?
             }
@@ -115,8 +117,10 @@ impl Functions {
         Ok(Function { raw: function, module, shared_without_asking })
     }
 
-    /// The module of this PTX text. What the driver refuses because it or the device is too old is
-    /// explained.
+    /// Returns the module of this PTX text.
+    ///
+    /// If the driver refuses it because the driver or the device is too old, the error explains
+    /// why.
     fn text_module(&self, context: &Context, key: usize, text: &str) -> Result<CUmodule, String> {
         let image = || CString::new(text).map(CString::into_bytes_with_nul).map_err(|_| NUL.to_owned());
         self.module(key, image).map_err(|refused| requirements::explain(context, text, refused))
@@ -136,7 +140,7 @@ impl Functions {
         Ok(module)
     }
 
-    /// Lets `function` be launched with this much dynamic shared memory. The context is current.
+    /// Allows launches of `function` with this much dynamic shared memory. The context is current.
     #[inline]
     pub(crate) fn allow_shared(&self, function: Function, bytes: u32) -> Answer {
         if bytes <= function.shared_without_asking { Ok(()) } else { self.ask_for_shared(function, bytes) }
@@ -154,8 +158,11 @@ impl Functions {
         Ok(())
     }
 
-    /// The block size that keeps the device busiest, by the driver's occupancy calculator, and as many blocks as `elements`
-    /// need, no more than fill the device in one wave.
+    /// Suggests a launch configuration for `elements` elements.
+    ///
+    /// The block size is the one that keeps the device busiest, by the driver's occupancy
+    /// calculator. There are as many blocks as the elements need, but no more than fill the device
+    /// in one wave.
     pub(crate) fn suggest(
         &self,
         context: &Context,
@@ -167,8 +174,8 @@ impl Functions {
         self.allow_shared(function, shared_bytes)
             .map_err(|failed| no_such_shared(context, kernel, shared_bytes, failed))?;
         let (mut grid, mut block) = (0, 0);
-        // SAFETY: cuOccupancyMaxPotentialBlockSize takes a live function and writes two ints; without a function for the shared
-        // memory, the number counts.
+        // SAFETY: cuOccupancyMaxPotentialBlockSize takes a live function and writes two ints.
+        // Without a function for the shared memory, the number counts.
         unsafe {
             opened().cuOccupancyMaxPotentialBlockSize(
                 &raw mut grid,
@@ -186,13 +193,15 @@ impl Functions {
     }
 }
 
-/// Has the driver load the function's code now. Drivers from 12.2 on put that off to the first launch, which then waits for the
-/// whole context to be idle, and for ever if a stream of it waits for the host. Those from 12.4 on have a call for it, and those
-/// before load what is asked for an attribute. Its static shared memory, in bytes.
+/// Loads the function's code now, and returns its static shared memory in bytes.
+///
+/// Drivers from 12.2 on put loading off to the first launch. That launch then waits for the whole
+/// context to be idle, and forever if one of its streams waits for the host. Drivers from 12.4 on
+/// have a call that loads the code. Earlier drivers load it when they are asked for an attribute.
 fn load_code(function: CUfunction) -> Answer<u32> {
     type Load = unsafe extern "C" fn(CUfunction) -> u32;
     static LOAD: OnceLock<Option<Load>> = OnceLock::new();
-    // SAFETY: cuFuncLoad is declared so (cuda.h 12.4).
+    // SAFETY: cuFuncLoad has this type (cuda.h 12.4).
     if let Some(load) = LOAD.get_or_init(|| unsafe { optional("cuFuncLoad") }) {
         // SAFETY: cuFuncLoad takes a live function of the current context.
         let code = unsafe { load(function) };
@@ -210,19 +219,20 @@ const NUL: &str = "its text holds a NUL";
 
 /// `CU_JIT_ERROR_LOG_BUFFER` and `CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES`
 const ERROR_LOG: [c_int; 2] = [5, 6];
-/// What is longer the driver cuts off.
+/// The size of the log buffer. The driver truncates a longer log.
 const LOG_BYTES: usize = 4096;
 
 /// Loads PTX text with its NUL, a cubin or a fatbin. The context is current.
 ///
 /// # Errors
-/// What the driver answered, with what its compiler says about the text.
+/// Returns the driver's answer, with what its compiler reports about the text.
 fn load_module(image: &[u8]) -> Result<CUmodule, String> {
     let mut module = std::ptr::null_mut();
     let (mut log, mut options) = ([0u8; LOG_BYTES], ERROR_LOG);
     let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(LOG_BYTES)];
-    // SAFETY: cuModuleLoadDataEx takes PTX text that ends with a NUL, or an image that says its own length, and copies it. The options
-    // say where there is room for a log, and how much: in place of a pointer, which it overwrites.
+    // SAFETY: cuModuleLoadDataEx takes PTX text that ends with a NUL, or an image that states its
+    // own length, and copies it. The options give the address of a log buffer and its size. The
+    // size stands in place of a pointer, and the driver overwrites it.
     let loaded = unsafe {
         let (image, count) = (image.as_ptr().cast::<c_void>(), options.len() as u32);
         opened().cuModuleLoadDataEx(&raw mut module, image, count, options.as_mut_ptr(), values.as_mut_ptr())
@@ -236,7 +246,7 @@ fn load_module(image: &[u8]) -> Result<CUmodule, String> {
     })
 }
 
-/// Why `failed` came of asking for so much dynamic shared memory, with both numbers.
+/// Explains why a request for `bytes` of dynamic shared memory failed, with both numbers.
 #[cold]
 pub(crate) fn no_such_shared(context: &Context, kernel: &Kernel, bytes: u32, failed: Failed) -> DriverError {
     match most_shared_bytes(context) {
@@ -251,7 +261,7 @@ pub(crate) fn no_such_shared(context: &Context, kernel: &Kernel, bytes: u32, fai
     }
 }
 
-/// The most dynamic shared memory that a block of this device can ask for.
+/// Returns the most dynamic shared memory that a block of this device can ask for.
 pub(crate) fn most_shared_bytes(context: &Context) -> Answer<i32> {
     context.attribute(attribute::SHARED_PER_BLOCK_OPTIN)
 }

@@ -1,35 +1,37 @@
-//! Handles of libraries: which call has which, and when they are made and destroyed.
+//! Pools of library handles: how calls get them, and when they are made and destroyed.
 //!
 //! A cuBLAS handle takes about 60 MB of device memory on recent GPUs (pika #1234), which no
-//! allocator counts. So there are as many as calls at one time, not as streams.
+//! allocator counts. So there are as many handles as concurrent calls, not as streams.
 //!
 //! # Rules
-//! 1. A call takes a handle out of its device's pool and puts it back when it returns. Meanwhile
-//!    nobody else has it: cuBLAS allows calls with one handle from several threads, but they share
-//!    the stream that it is set to (pytorch #6962).
-//! 2. Nobody waits for a handle. A call may block in the driver until its stream has room, and room
-//!    may come only after a call on another stream: to wait for the handle there would be a
-//!    deadlock. Where none is free one is made.
-//! 3. Making one allocates, takes milliseconds and may wait for the device, and it breaks a
-//!    capture. So [`ready`] makes a device's first before the op takes its stream's lock,
-//!    and a graph reserves one before its capture begins ([`Reserved`]). More are made under that lock,
-//!    where calls meet that are made at one time; on a stream that is being captured the kernel's
-//!    own code runs instead, and so it does where there is no memory for a handle.
+//! 1. A call takes a handle out of its device's pool and puts it back when it returns. Meanwhile no
+//!    other call has it: cuBLAS allows calls with one handle from several threads, but they share
+//!    the stream that the handle is set to (pytorch #6962).
+//! 2. No call waits for a handle. A call may block in the driver until its stream has room, and
+//!    room may come only after a call on another stream: waiting for the handle there would be a
+//!    deadlock. If no handle is free, one is made.
+//! 3. Making a handle allocates, takes milliseconds, may wait for the device, and breaks a capture.
+//!    So [`ready`] makes a device's first handle before the op takes its stream's lock, and a graph
+//!    reserves one before its capture begins ([`Reserved`]). Further handles are made under that
+//!    lock, when calls coincide. On a capturing stream the kernel's own code runs instead, and also
+//!    where there is no memory for a handle.
 //! 4. Each call sets its stream and then its workspace, in that order: `cublasSetStream` takes the
-//!    workspace away. The workspace is memory of the op (`stream/library.rs`) or of the graph
-//!    (the runtime's captures), so that work in flight on two streams shares none, as the manual asks
-//!    for where results are to be reproducible.
-//! 5. Destroying a handle waits for all work on the device: so says the manual of `cublasDestroy`.
-//!    It happens when an allocation finds no memory and when a cache is emptied ([`release`]), to
-//!    handles in the pool alone, where memory may be freed: on a thread that may block, and when no
-//!    gate is closed. While one is closed handles stay in the pool and may be used.
-//! 6. A handle of a device that died is not touched any more. Nor is any in the child of a fork, or
-//!    while the process ends.
+//!    workspace away. The workspace is memory of the op (`stream/library.rs`) or of the graph (the
+//!    runtime's captures). So work in flight on two streams shares no workspace, as the manual
+//!    demands for reproducible results.
+//! 5. Destroying a handle waits for all work on the device, according to the manual of
+//!    `cublasDestroy`. Handles are destroyed when an allocation finds no memory and when a cache is
+//!    emptied ([`release`]). Only handles in the pool are destroyed, and only where memory may be
+//!    freed: on a thread that may block, and when no gate is closed. While a gate is closed,
+//!    handles stay in the pool and may be used.
+//! 6. A handle of a device that died is not touched any more. Nor is any handle in the child of a
+//!    fork, or while the process ends.
 //!
 //! # Lock order
-//! a stream's lock → pools; `making` → pools; `growing` → `HELD` → pools. The lock of the pools is a leaf: no
-//! call of a library or of the driver is made under it. `making` is held while the library makes a
-//! handle, by threads that hold nothing and would have to wait as long for one of their own.
+//! a stream's lock → pools; `making` → pools; `growing` → `HELD` → pools. The lock of the pools is
+//! a leaf: no call of a library or of the driver is made under it. `making` is held while the
+//! library makes a handle. The threads that take it hold no other lock, and would need as long to
+//! make a handle of their own.
 
 use super::library;
 use crate::api::Answer;
@@ -42,8 +44,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use warpline_driver::kernel::{LibraryHandle, LibraryProvider, NoHandle};
 use warpline_driver::{ByteSize, DriverError, FreeMemory, background};
 
-/// With so much free it was not the memory: four times what a handle takes, since the library also
-/// loads its code.
+/// The free memory from which on a failure was not for lack of memory.
+///
+/// It is four times what a handle takes, since the library also loads its code.
 const PLENTY_BYTES: usize = 256 << 20;
 
 /// The handles of a device. Those that no call has are in its pools.
@@ -59,15 +62,17 @@ pub(crate) struct Handles {
 struct Pool {
     provider: &'static LibraryProvider,
     free: Vec<LibraryHandle>,
-    /// The number of them, free or in a call.
+    /// The number of handles, in the pool or in a call.
     made: usize,
-    /// The library made none, and did not say clearly why.
+    /// True if the library made no handle and did not say clearly why.
     in_doubt: bool,
 }
 
 impl Pool {
-    /// Notes an answer that leaves it open whether memory was lacking. Returns whether it counts as
-    /// lacking whatever is free: what is cached was not given back yet, or the library does work.
+    /// Notes a failure that leaves open whether memory was lacking.
+    ///
+    /// Returns whether it counts as a lack of memory however much is free. It does if cached memory
+    /// has not been returned yet, or if the library works.
     fn is_first_doubt(&mut self) -> bool {
         !std::mem::replace(&mut self.in_doubt, true) || self.made > 0
     }
@@ -97,7 +102,7 @@ impl Handles {
         self.with(provider, |pool| pool.made > 0)
     }
 
-    /// Takes those that are free, to destroy them.
+    /// Takes the free handles, to destroy them.
     fn take_free(&self) -> Vec<(&'static LibraryProvider, Vec<LibraryHandle>)> {
         let take = |pool: &mut Pool| {
             pool.made -= pool.free.len();
@@ -148,8 +153,9 @@ pub(crate) fn make(
     Ok(made)
 }
 
-/// Destroys the handles that no call has, now or when no gate is closed. Returns true if one was
-/// destroyed.
+/// Destroys the handles that no call has, now or when no gate is closed.
+///
+/// Returns true if one was destroyed.
 pub(crate) fn release(context: &'static Context) -> bool {
     if context.modules.handles.pools.lock().iter().all(|pool| pool.free.is_empty()) {
         return false;
@@ -163,8 +169,8 @@ pub(crate) fn release(context: &'static Context) -> bool {
         }
         for (provider, handles) in context.modules.handles.take_free() {
             for handle in handles {
-                // SAFETY: `destroy` needs a handle that its library made and that nobody uses
-                // again: it was in a pool, and is out of it. Its context is current.
+                // SAFETY: `destroy` needs a handle that its library made and that is never used
+                // again: it was in a pool, and has been taken out. Its context is current.
                 unsafe { (provider.destroy)(handle) };
                 some.store(true, Ordering::Relaxed);
             }
@@ -175,8 +181,9 @@ pub(crate) fn release(context: &'static Context) -> bool {
     destroyed.load(Ordering::Relaxed)
 }
 
-/// A handle for each library that a graph asks while it is captured. They go back to the device's
-/// pools with this.
+/// The handles that a graph uses while it is captured, one for each library.
+///
+/// They return to the device's pools when this is dropped.
 pub(crate) struct Reserved {
     context: &'static Context,
     pub(crate) handles: Handles,
@@ -187,7 +194,7 @@ impl Reserved {
         Reserved { context, handles: Handles::default() }
     }
 
-    /// Adds one of `provider`, if there is none yet. The context is current.
+    /// Adds a handle of `provider`, unless there is one. The context is current.
     pub(crate) fn add(&self, provider: &'static LibraryProvider) -> Result<(), DriverError> {
         if self.handles.have_some(provider) {
             return Ok(());

@@ -1,4 +1,6 @@
-//! The library forms of kernels: asked at each launch of a kernel that has one, and told of through `tracing`.
+//! Calls the library forms of kernels, and reports through `tracing` which code ran.
+//!
+//! A library is asked at each launch of a kernel that has a library form.
 
 use super::handles::{self, Handles};
 use super::software;
@@ -16,13 +18,13 @@ use warpline_driver::kernel::{
 use warpline_driver::timeline::Ticket;
 use warpline_driver::{DriverError, Launch, Site, background};
 
-/// What the device is for libraries.
+/// Describes the device to libraries.
 pub(crate) fn device(ordinal: u32) -> LibraryDevice {
     LibraryDevice { ordinal, driver_version: driver_version(), is_software: software::is_present() }
 }
 
-/// Returns how many bytes a call works in, at least and at best; `None` if the library is not used
-/// on this device.
+/// Returns how many bytes of workspace a call needs, at least and at best; `None` if the library is
+/// not used on this device.
 pub(crate) fn workspace_bytes(
     context: &Context,
     provider: &LibraryProvider,
@@ -34,7 +36,7 @@ pub(crate) fn workspace_bytes(
     Ok((best > 0).then(|| provider.least_workspace_bytes.min(best)..=best))
 }
 
-/// Gets a library ready for a call outside of graphs; returns the same as [`workspace_bytes`].
+/// Prepares a library for a call outside of graphs. Returns the same as [`workspace_bytes`].
 pub(crate) fn ready(
     context: &Context,
     provider: &'static LibraryProvider,
@@ -46,7 +48,7 @@ pub(crate) fn ready(
     Ok(bytes)
 }
 
-/// Where a launch goes.
+/// The destination of a launch.
 pub(crate) struct Target<'a> {
     pub(crate) context: &'static Context,
     pub(crate) stream: *mut c_void,
@@ -54,15 +56,15 @@ pub(crate) struct Target<'a> {
     pub(crate) ticket: Ticket,
     pub(crate) site: Site,
     pub(crate) workspace: Option<Workspace>,
-    /// The pools that its handle comes from.
+    /// The pools that supply the call's handle.
     pub(crate) handles: &'a Handles,
-    /// True if a handle may be made where none is free: the stream is not being captured.
+    /// True if a handle may be made when none is free: the stream is not being captured.
     pub(crate) may_make: bool,
     pub(crate) driver: &'a dyn LibraryDriver,
 }
 
 impl Target<'_> {
-    /// A handle for this call alone.
+    /// Returns a handle for this call alone.
     fn handle(&self, provider: &'static LibraryProvider) -> Result<Option<LibraryHandle>, DriverError> {
         if self.workspace.is_none() {
             return Ok(None);
@@ -81,17 +83,18 @@ impl Target<'_> {
     }
 }
 
-/// Asks `library` to enqueue `launch`; whether it did. The context is current.
+/// Asks `library` to enqueue `launch`, and returns whether it did. The context is current.
 pub(crate) fn enqueue(library: &Library, launch: &Launch, to: &Target<'_>) -> Result<bool, DriverError> {
     let (device, provider) = (device(to.context.ordinal), library.provider);
     let handle = to.handle(provider)?;
     let Target { stream, workspace, driver, .. } = *to;
     let call = LibraryCall { args: &launch.args, stream, device, handle, workspace, driver };
-    // A library may make calls that are unsafe while others capture.
+    // A library may make calls that are unsafe while another thread captures.
     let _relaxed = to.may_make.then(Relaxed::new);
     // SAFETY: `enqueue` needs arguments that fit and are valid on the stream, and a workspace that
-    // is the call's alone, which `submit`'s caller vouches for, and the stream's context current.
-    // The handle was made by this provider for this context, and is in no pool.
+    // belongs to this call alone: `submit`'s caller vouches for both. It also needs the stream's
+    // context to be current. The handle was made by this provider for this context, and is in no
+    // pool.
     let answer = unsafe { (library.enqueue)(&call) };
     if let Some(handle) = handle {
         to.handles.put(provider, handle);
@@ -100,7 +103,7 @@ pub(crate) fn enqueue(library: &Library, launch: &Launch, to: &Target<'_>) -> Re
         LibraryAnswer::Enqueued(by) => (by, ""),
         LibraryAnswer::Declined { because, is_news } => {
             if is_news && LevelFilter::current() >= LevelFilter::INFO {
-                // Subscribers are not to run under a stream's lock.
+                // Subscribers must not run under a stream's lock.
                 background::detach(move || report::no_library(because));
             }
             (launch.kernel.name, because)

@@ -1,4 +1,4 @@
-//! Device code: loading it, compiling it, and the libraries that stand in for it.
+//! Loads and compiles device code, and calls the libraries that stand in for it.
 
 pub(crate) mod functions;
 pub(crate) mod handles;
@@ -10,7 +10,7 @@ pub(crate) mod software;
 use functions::Functions;
 use handles::Handles;
 
-/// What a context has loaded.
+/// The functions and library handles of a context.
 #[derive(Debug, Default)]
 pub(crate) struct Modules {
     pub(crate) functions: Functions,

@@ -1,9 +1,9 @@
-//! CUDA C++ compiled when a kernel is first launched, or checked by a test, by NVRTC where it is
-//! installed.
+//! Compiles CUDA C++ with NVRTC, when a kernel is first launched or a test checks it.
 //!
-//! The library is looked up here, by the names of both major versions that are in use, since cudarc knows one at a time. One that is
-//! newer than the driver is passed over: it makes PTX that the driver does not load. `WARPLINE_NVRTC` names a file to try first, which
-//! is taken at its word.
+//! NVRTC is optional. It is looked up here, by the names of both major versions in use, because
+//! cudarc knows only one at a time. A library newer than the driver is passed over: it makes PTX
+//! that the driver does not load. `WARPLINE_NVRTC` names a file to try first, whose version is not
+//! compared with the driver's.
 
 use super::requirements::capability;
 use crate::api::driver_version;
@@ -36,7 +36,7 @@ struct Nvrtc {
     error_string: unsafe extern "C" fn(c_int) -> *const c_char,
     archs_count: unsafe extern "C" fn(*mut c_int) -> c_int,
     archs: unsafe extern "C" fn(*mut c_int) -> c_int,
-    /// As the driver says its own: 13010 is 13.1.
+    /// The version in the driver's format: 13010 is 13.1.
     version: c_int,
     _library: Library,
 }
@@ -44,17 +44,17 @@ struct Nvrtc {
 type GetSize = unsafe extern "C" fn(Program, *mut usize) -> c_int;
 type GetText = unsafe extern "C" fn(Program, *mut c_char) -> c_int;
 
-/// The name without a version comes last: a toolkit's stub has it.
+/// The names of the library. The one without a version comes last: a toolkit's stub has it.
 const NAMES: [&str; 3] = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"];
 
-/// Where it is looked for, in order.
+/// Returns the paths to try, in order.
 fn candidates() -> impl Iterator<Item = PathBuf> {
     let homes = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(std::env::var_os);
     let in_homes = homes.flat_map(|home| NAMES.map(|name| PathBuf::from(&home).join("lib64").join(name)));
     NAMES.map(PathBuf::from).into_iter().chain(in_homes)
 }
 
-/// The library, or what was tried and what is wrong with each.
+/// Returns the library, or what was tried and what is wrong with each.
 fn nvrtc() -> Result<&'static Nvrtc, &'static str> {
     static NVRTC: OnceLock<Result<Nvrtc, String>> = OnceLock::new();
     let named = std::env::var_os("WARPLINE_NVRTC").filter(|path| !path.is_empty()).map(PathBuf::from);
@@ -84,7 +84,7 @@ fn search(
     Err(tried.join("; "))
 }
 
-/// The version that NVRTC says it has. A toolkit's stub answers with an error, or not at all.
+/// Returns the version that NVRTC reports. A toolkit's stub answers with an error, or not at all.
 fn checked_version(code: c_int, major: c_int, minor: c_int, path: &Path) -> Result<c_int, String> {
     if code == 0 && major > 0 {
         return Ok(1000 * major + 10 * minor);
@@ -98,7 +98,7 @@ fn checked_version(code: c_int, major: c_int, minor: c_int, path: &Path) -> Resu
 impl Nvrtc {
     fn load(path: &Path) -> Result<Self, String> {
         let library = loader::open(path)?;
-        // SAFETY: it is called NVRTC.
+        // SAFETY: `of` needs NVRTC: the file is named so.
         unsafe { Nvrtc::of(library, path) }
     }
 
@@ -131,7 +131,7 @@ impl Nvrtc {
         })
     }
 
-    /// The virtual architectures that NVRTC compiles for; none if it does not say.
+    /// Returns the virtual architectures that NVRTC compiles for; none if it does not report them.
     fn archs(&self) -> Vec<c_int> {
         let mut count = 0;
         // SAFETY: nvrtcGetNumSupportedArchs writes an int.
@@ -139,7 +139,7 @@ impl Nvrtc {
             return Vec::new();
         }
         let mut archs = vec![0; count.max(0) as usize];
-        // SAFETY: nvrtcGetSupportedArchs writes as many ints.
+        // SAFETY: nvrtcGetSupportedArchs writes `count` ints.
         if unsafe { (self.archs)(archs.as_mut_ptr()) } != 0 {
             return Vec::new();
         }
@@ -148,12 +148,12 @@ impl Nvrtc {
 
     fn text(&self, program: Program, size: GetSize, text: GetText) -> String {
         let mut len = 0;
-        // SAFETY: a live program; it writes a size, that of the text with its NUL.
+        // SAFETY: the call takes a live program and writes the size of the text with its NUL.
         if unsafe { size(program, &raw mut len) } != 0 || len == 0 {
             return String::new();
         }
         let mut bytes = vec![0u8; len];
-        // SAFETY: a live program; it writes as many bytes.
+        // SAFETY: the call takes a live program and writes that many bytes.
         if unsafe { text(program, bytes.as_mut_ptr().cast::<c_char>()) } != 0 {
             return String::new();
         }
@@ -164,7 +164,7 @@ impl Nvrtc {
     fn error(&self, code: c_int) -> String {
         // SAFETY: nvrtcGetErrorString returns a static string for every number.
         let text = unsafe { (self.error_string)(code) };
-        // SAFETY: as said, it is a string with its NUL.
+        // SAFETY: it is a static string with its NUL.
         unsafe { std::ffi::CStr::from_ptr(text) }.to_string_lossy().into_owned()
     }
 
@@ -188,7 +188,7 @@ impl Nvrtc {
         if created != 0 {
             return Err(format!("NVRTC answered {}", self.error(created)));
         }
-        // SAFETY: nvrtcCompileProgram takes a live program and as many strings as it is told.
+        // SAFETY: nvrtcCompileProgram takes a live program and as many strings as the number says.
         let compiled = unsafe { (self.compile)(program, 1, &option.as_ptr()) };
         let result = if compiled == 0 {
             Ok(self.text(program, self.ptx_size, self.ptx))
@@ -202,7 +202,7 @@ impl Nvrtc {
     }
 }
 
-/// Says whether NVRTC was found.
+/// Returns whether NVRTC was found.
 pub(crate) fn is_present() -> bool {
     nvrtc().is_ok()
 }
@@ -210,7 +210,7 @@ pub(crate) fn is_present() -> bool {
 /// Compiles `source`, the text of kernel `name`, to PTX for `context`'s device.
 ///
 /// # Errors
-/// Why there is none: NVRTC is missing, or what it says about the source.
+/// Returns why there is no PTX: NVRTC is missing, or its message about the source.
 pub(crate) fn compile(context: &Context, name: &str, source: &str) -> Result<String, String> {
     let nvrtc = installed()?;
     let (major, minor) = capability(context)?;
@@ -232,15 +232,16 @@ pub(crate) fn compile(context: &Context, name: &str, source: &str) -> Result<Str
 }
 
 /// Compiles `source`, the text of kernel `name`, to PTX for the newest devices that NVRTC knows.
+///
 /// Needs no device.
 ///
 /// # Errors
-/// `Unsupported` if NVRTC is missing, `InvalidArgument` with what it says about the source.
+/// `Unsupported` if NVRTC is missing, `InvalidArgument` with its message about the source.
 pub fn compile_for_newest(name: &str, source: &str) -> warpline_driver::Result<String> {
     use warpline_driver::{Error, ErrorKind};
     let error = |kind| move |why: String| Error::new(kind, format!("{name}: {why}"));
     let nvrtc = installed().map_err(error(ErrorKind::Unsupported))?;
-    // Where it does not say, one that every version of it knows.
+    // If NVRTC does not report its architectures, one that every version of it knows.
     let arch = nvrtc.archs().into_iter().max().unwrap_or(75);
     nvrtc.compile(arch, name, source).map_err(error(ErrorKind::InvalidArgument))
 }
@@ -272,7 +273,7 @@ mod tests {
 
     #[test]
     fn of_all_that_was_tried_it_is_said_what_is_wrong_with_it() {
-        // The second is there, and something else.
+        // The second file exists, but is another library.
         let paths = ["/nowhere/libnvrtc.so.13", "libc.so.6", "/nowhere/libnvrtc.so.12"].map(PathBuf::from);
         let Err(tried) = search(Some("/nowhere/named".into()), paths, 12_040) else {
             panic!("one was found")

@@ -1,6 +1,6 @@
-//! The demands of device code on the driver and on the device, and what to say where a kernel's code is too new for them.
+//! Chooses the PTX text for a device, and explains refusals of code too new for driver or device.
 //!
-//! The driver is asked, and what it refuses is explained with the versions.
+//! The driver itself decides, and what it refuses is explained with the versions.
 
 use super::functions::Function;
 use crate::api::{Failed, driver_version, opened};
@@ -15,14 +15,16 @@ const MAX_THREADS: c_int = 0;
 /// Clusters").
 const CLUSTERS: (u32, u32) = (9, 0);
 
-/// The compute capability of a device, (9, 0) for Hopper's.
+/// Returns the compute capability of a device, (9, 0) for Hopper.
 pub(crate) fn capability(context: &Context) -> Result<(u32, u32), String> {
     let number = |which| context.attribute(which).map_err(|failed| failed.to_string());
     Ok((number(attribute::CAPABILITY_MAJOR)? as u32, number(attribute::CAPABILITY_MINOR)? as u32))
 }
 
-/// Chooses the text for the newest target that a device runs. Where it runs none of them, or none
-/// says its target, that is the first, and the driver says what is wrong with it.
+/// Chooses the text for the newest target that a device runs.
+///
+/// If the device runs none of them, or none states its target, the choice is the first text, and
+/// the driver reports what is wrong with it.
 pub(crate) fn choose(
     texts: &'static [&'static str],
     capability: (u32, u32),
@@ -32,7 +34,7 @@ pub(crate) fn choose(
     runs.map(|(_, text)| text).or(texts.first().copied()).ok_or("it has no PTX text")
 }
 
-/// Puts the reason in front of `refused`, the driver's answer to loading `ptx`, where the driver or
+/// Puts the reason in front of `refused`, the driver's answer to loading `ptx`, if the driver or
 /// the device is too old for it.
 pub(crate) fn explain(context: &Context, ptx: &str, refused: String) -> String {
     let (Some(head), Ok(capability)) = (head(ptx), capability(context)) else { return refused };
@@ -53,11 +55,11 @@ fn too_new_for_the_driver((major, minor): (u32, u32), driver: c_int) -> Option<S
     ))
 }
 
-/// The CUDA version whose drivers are the first to load a version of PTX, 12080 for 8.7; 0 before
-/// CUDA 11.
+/// Returns the CUDA version whose drivers are the first to load a version of PTX, 12080 for 8.7; 0
+/// before CUDA 11.
 ///
-/// PTX ISA, "Release Notes", "PTX ISA Release History", as `cuda.bindings.utils` of cuda-python has
-/// it. CUDA 12.6 brought none.
+/// Source: PTX ISA, "Release Notes", "PTX ISA Release History", as in `cuda.bindings.utils` of
+/// cuda-python. CUDA 12.6 brought no version of PTX.
 fn first_cuda_with(version: (u32, u32)) -> c_int {
     match version {
         (..=6, _) => 0,
@@ -77,8 +79,8 @@ fn too_new_for_the_device(target: Target, capability: (u32, u32), context: &Cont
     })
 }
 
-/// Explains why the driver refused a launch, where the device has no clusters or the kernel takes
-/// only smaller blocks.
+/// Explains why the driver refused a launch, if the device has no clusters or the kernel takes only
+/// smaller blocks.
 #[cold]
 pub(crate) fn explain_launch(
     context: &Context,
@@ -104,8 +106,8 @@ pub(crate) fn explain_launch(
     ))
 }
 
-/// Threads that a block of this function may have: what its code says with `.maxntid`, or its
-/// registers allow.
+/// Returns how many threads a block of this function may have: what its code declares with
+/// `.maxntid`, or what its registers allow.
 fn max_threads(function: Function) -> Option<u32> {
     let mut most = 0;
     // SAFETY: cuFuncGetAttribute takes a live function and writes an int.

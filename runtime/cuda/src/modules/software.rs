@@ -1,8 +1,10 @@
-//! The software CUDA driver, where it stands in for the real one: it runs the CPU forms of kernels.
+//! Registers kernels with the software CUDA driver, which runs their CPU forms.
 //!
-//! It says so by an entry point that no real driver has. Kernels are registered with it by name; arguments reach it through
-//! `kernelParams` alone, as they reach a device. Behind a kernel's own parameters come, for it only, how many elements each slice
-//! has, so that a CPU form gets slices of the right length; a real driver is given nothing but the kernel's own.
+//! This driver stands in for the real one, and announces itself through an entry point that no real
+//! driver has. Kernels are registered with it by name. Arguments reach it through `kernelParams`
+//! alone, as they reach a device. For it only, the number of elements of each slice follows a
+//! kernel's own parameters, so that a CPU form gets slices of the right length. A real driver gets
+//! only the kernel's own parameters.
 
 use crate::api::optional;
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -17,7 +19,7 @@ use warpline_driver::reentry::{self, Caller};
 #[repr(C)]
 struct SoftParam {
     bytes: usize,
-    /// 0 a value, 1 a pointer that is read, 2 one that is written.
+    /// 0 for a value, 1 for a pointer that is read, 2 for a pointer that is written.
     kind: u32,
     element_bytes: u32,
 }
@@ -46,17 +48,17 @@ type Register = unsafe extern "C" fn(*const SoftKernel) -> c_int;
 
 fn door() -> Option<Register> {
     static DOOR: OnceLock<Option<Register>> = OnceLock::new();
-    // SAFETY: who exports this name declares it so.
+    // SAFETY: a driver that exports this name declares it with this type.
     *DOOR.get_or_init(|| unsafe { optional("softcudaRegisterKernel") })
 }
 
-/// Whether it is the software CUDA driver that was found.
+/// Returns whether the driver is the software CUDA driver.
 #[inline]
 pub(crate) fn is_present() -> bool {
     door().is_some()
 }
 
-/// Tells it of `kernel`, if it is there.
+/// Registers `kernel` with the software CUDA driver, if it is present.
 pub(crate) fn register(kernel: &'static Kernel) -> Result<(), DriverError> {
     let Some(register) = door() else { return Ok(()) };
     let name = CString::new(kernel.name).expect("an identifier");
@@ -69,7 +71,8 @@ pub(crate) fn register(kernel: &'static Kernel) -> Result<(), DriverError> {
         twin: call,
         user: std::ptr::from_ref(kernel).cast::<c_void>(),
     };
-    // SAFETY: the entry point reads the description, whose parts live until it returns; `user` is static.
+    // SAFETY: the entry point reads the description, whose parts live until it returns; `user` is
+    // static.
     let code = unsafe { register(&raw const soft) };
     if code == 0 {
         return Ok(());
@@ -91,7 +94,7 @@ fn soft_param(kind: ParamKind) -> SoftParam {
     }
 }
 
-/// Runs the CPU form of the kernel that `user` is.
+/// Runs the CPU form of the kernel that `user` points to.
 unsafe extern "C" fn call(
     params: *const *const c_void,
     _launch: *const SoftLaunch,
@@ -99,7 +102,8 @@ unsafe extern "C" fn call(
 ) -> c_int {
     // SAFETY: `user` is what `register` passed, a static kernel.
     let kernel: &'static Kernel = unsafe { &*user.cast::<Kernel>() };
-    // SAFETY: there is a pointer for each parameter, to its bytes, and after them one for each slice, to its length.
+    // SAFETY: `params` has a pointer to each parameter's bytes, and after them a pointer to each
+    // slice's length.
     let param = |i: usize| unsafe { *params.add(i) }.cast::<u8>();
     let mut lens = kernel.params.len()..;
     let args: Args = kernel
@@ -109,7 +113,7 @@ unsafe extern "C" fn call(
         .map(|(i, each)| {
             let mut bits = [0u8; 8];
             let bytes = each.kind.bytes_on_device();
-            // SAFETY: a parameter has at least its bytes, at most eight.
+            // SAFETY: a parameter has at least `bytes` bytes, which are eight at most.
             unsafe { std::ptr::copy_nonoverlapping(param(i), bits.as_mut_ptr(), bytes) };
             let len = match each.kind {
                 ParamKind::Scalar { .. } => 0,
@@ -123,10 +127,11 @@ unsafe extern "C" fn call(
         })
         .collect();
     let calling = reentry::calling(Caller::Twin);
-    // Its drops must not wait for a launch that waits for room behind it.
+    // Drops in the CPU form must not wait for a launch that waits for room behind this one.
     let duty = background::set_duty(Duty::Callback);
-    // SAFETY: the arguments are those of a launch of this kernel, whose memory the software driver has checked and keeps apart
-    // as streams order it: the twin's rules are kept as they are on the CPU device.
+    // SAFETY: the arguments are those of a launch of this kernel. The software driver has checked
+    // their memory, and keeps it apart in stream order: the twin's rules are kept as on the CPU
+    // device.
     let done = catch_unwind(AssertUnwindSafe(|| unsafe { (kernel.twin)(&args) }));
     background::set_duty(duty);
     drop(calling);
@@ -139,7 +144,9 @@ unsafe extern "C" fn call(
     }
 }
 
-/// A module with an entry of this kernel's parameters and nothing in it, for a kernel whose CUDA C++ nobody compiles here.
+/// Returns a PTX module with an empty entry that has this kernel's parameters.
+///
+/// It serves a kernel whose CUDA C++ cannot be compiled here.
 pub(crate) fn skeleton(kernel: &Kernel) -> String {
     let mut text =
         format!(".version 8.0\n.target sm_60\n.address_size 64\n\n.visible .entry {}(", kernel.name);

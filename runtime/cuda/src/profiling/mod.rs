@@ -1,4 +1,4 @@
-//! What others measure: spans of ops by timed events, and NVTX ranges.
+//! Reports ops to subscribers and profilers: spans from timed events, and NVTX ranges.
 
 pub(crate) mod nvtx;
 pub(crate) mod spans;

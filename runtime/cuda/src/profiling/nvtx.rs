@@ -1,12 +1,14 @@
-//! What a profiler shows in the host's row: a range for each op that is put on a stream, as long as its driver calls take.
+//! NVTX ranges for profilers, one for each op that is enqueued.
 //!
-//! Ranges are NVTX's: Nsight Systems and whatever else takes part in that protocol ([`tool`]) shows them. They are of the domain
-//! `warpline` and of the calling thread, nested with the ranges of others, so that a tool which traces CUDA can also show what the
-//! device did for them. A range's text is that of errors, `saxpy on stream "compute" (src/step.rs:88)`: the same for each op of a
-//! line, for who adds them up. Its payload is the ticket.
+//! A range lasts as long as the op's driver calls, and a profiler shows it in the host's row.
+//! Nsight Systems shows the ranges, and so does any other tool that takes part in the NVTX protocol
+//! ([`tool`]). They belong to the domain `warpline` and to the calling thread, and nest with other
+//! code's ranges. So a tool that traces CUDA can also show what the device did for them. A range's
+//! text is that of errors, `saxpy on stream "compute" (src/step.rs:88)`. It is the same for each op
+//! of a source line, so that tools can add the ops up. Its payload is the ticket.
 //!
-//! The tool is looked for once a process, when the first CUDA device is opened. Where there is none an op costs one load and one
-//! branch.
+//! The tool is looked up once per process, when the first CUDA device is opened. If there is none,
+//! an op costs one load and one branch.
 
 mod tool;
 
@@ -18,7 +20,7 @@ use warpline_driver::timeline::Ticket;
 
 static DOMAIN: OnceLock<Domain> = OnceLock::new();
 
-/// Lets a profiler take part that wants to.
+/// Attaches the profiler, if one wants to take part.
 pub(crate) fn start() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| match tool::attach(c"warpline") {
@@ -28,13 +30,14 @@ pub(crate) fn start() {
     });
 }
 
-/// Begins the range of an op on the stream of that label. `None` if nobody profiles.
+/// Begins the range of an op on the stream with that label. Returns `None` if no profiler takes
+/// part.
 #[inline]
 pub(crate) fn range(site: Site, label: &str, ticket: Ticket) -> Option<Range> {
     DOMAIN.get().map(|domain| Range::begin(domain, site, label, ticket))
 }
 
-/// The range of an op, on the thread that began it, until this is dropped.
+/// The range of an op, on the thread that began it. It ends when this is dropped.
 pub(crate) struct Range {
     domain: &'static Domain,
     of_this_thread: PhantomData<*const ()>,

@@ -1,8 +1,10 @@
-//! When ops ran on the device, for those who trace: timed events around each op, told once the op is over.
+//! Traces when ops ran on the device, by timed events around each op.
 //!
-//! Only while somebody listens. Then each op is two events, a marker and a look of the reactor more: short ops take noticeably
-//! longer. The device's times are put on the host's clock through an event that was recorded while nothing ran, and are as good
-//! as the host sees that event: a few microseconds. Where other threads take its core meanwhile it looks again.
+//! Events are recorded only while a subscriber listens, and an op is reported once it has finished.
+//! Each traced op costs two events, a marker and a check by the reactor, so short ops take
+//! noticeably longer. The device's times are mapped to the host's clock through an event that was
+//! recorded while nothing ran. They are as accurate as the host's view of that event: a few
+//! microseconds. If other threads take its core meanwhile, the host looks again.
 
 use crate::api::{Answer, CUstream, Failed, opened};
 use crate::completion::events::PooledEvent;
@@ -16,35 +18,39 @@ use warpline_driver::op_events::{self, Traced};
 use warpline_driver::timeline::Ticket;
 use warpline_driver::{Command, Site};
 
+/// The age from which a base is replaced.
+///
 /// Elapsed times are `f32` milliseconds: up to here they are exact to a tenth of a microsecond.
 const BASE_LASTS: Duration = Duration::from_millis(500);
 
-/// How long an event on a stream without work may take.
+/// The longest time that an event on a stream without work may take.
 const PASSES_WITHIN: Duration = Duration::from_millis(1);
-/// The same for the first, which nobody else waits for.
+/// The longest time that the first event may take, which no other thread waits for.
 const FIRST_PASSES_WITHIN: Duration = Duration::from_secs(1);
 
-/// How often the host looks at most for a moment that it sees well, and what well is.
+/// The most attempts to see an event in time, and the delay that is good enough.
 const LOOKS: usize = 16;
 const SEEN_WELL: Duration = Duration::from_micros(20);
 
-/// A moment of both clocks.
+/// A moment on both clocks.
 #[derive(Debug)]
 struct Base {
     event: PooledEvent,
-    /// When the host saw it: no earlier than it was.
+    /// When the host observed the event, which is no earlier than it happened.
     at: Instant,
 }
 
 impl Base {
-    /// One of now, on a stream without work. The context is current.
+    /// Returns a base for the present moment. The context is current.
+    ///
+    /// It is measured on `idle`, a stream without work.
     fn now(context: &'static Context, idle: CUstream, within: Duration) -> Answer<Self> {
         let mut best = None;
         for _ in 0..LOOKS {
             let since = Instant::now();
             let event = match passed(context, idle, within) {
                 Ok(event) => event,
-                // What was seen before will do.
+                // An earlier attempt is good enough.
                 Err(_) if best.is_some() => break,
                 Err(failed) => return Err(failed),
             };
@@ -61,12 +67,12 @@ impl Base {
     }
 }
 
-/// A context's clock.
+/// A context's clock, which maps the device's times to the host's.
 #[derive(Debug, Default)]
 pub(crate) struct Clock(Mutex<Option<Base>>);
 
 impl Clock {
-    /// Makes sure that there is a base before what it will measure. The context is current.
+    /// Makes sure that a base precedes the events it will measure. The context is current.
     fn start(&self, context: &'static Context, idle: CUstream) -> Answer {
         let mut base = self.0.lock();
         if base.is_none() {
@@ -75,7 +81,9 @@ impl Clock {
         Ok(())
     }
 
-    /// When the device passed `event`, which it has. The context is current.
+    /// Returns when the device passed `event`.
+    ///
+    /// The device has passed it, and the context is current.
     fn time_of(&self, context: &'static Context, idle: CUstream, event: &PooledEvent) -> Answer<Instant> {
         let mut slot = self.0.lock();
         let base = slot.as_mut().expect("started before the event was recorded");
@@ -94,7 +102,7 @@ fn after(at: Instant, nanoseconds: i64) -> Instant {
     if nanoseconds < 0 { at.checked_sub(time).unwrap_or(at) } else { at + time }
 }
 
-/// Nanoseconds between two events that were passed.
+/// Returns the nanoseconds between two events that the device has passed.
 fn elapsed(from: &PooledEvent, to: &PooledEvent) -> Answer<i64> {
     let mut milliseconds = 0.0f32;
     // SAFETY: cuEventElapsedTime takes two live, recorded events and writes a float.
@@ -102,8 +110,10 @@ fn elapsed(from: &PooledEvent, to: &PooledEvent) -> Answer<i64> {
     Ok((f64::from(milliseconds) * 1e6) as i64)
 }
 
-/// A timed event on a stream without work, passed; or none, if that takes longer than it should: on the device the stream may share
-/// a queue with one that is held.
+/// Records a timed event on a stream without work, and waits until the device has passed it.
+///
+/// Fails if that takes longer than `within`: on the device the stream may share a queue with a
+/// stream that is held.
 fn passed(context: &'static Context, idle: CUstream, within: Duration) -> Answer<PooledEvent> {
     let event = context.completion.timed_events.record(context, idle)?;
     let since = Instant::now();
@@ -111,13 +121,14 @@ fn passed(context: &'static Context, idle: CUstream, within: Duration) -> Answer
         if since.elapsed() > within {
             return Err(Failed::not_ready("cuEventQuery"));
         }
-        // Others may want the core: under the software CUDA driver, who is to pass the event.
+        // Another thread may need the core: under the software CUDA driver, the one that passes the
+        // event.
         std::thread::yield_now();
     }
     Ok(event)
 }
 
-/// An op that is not told yet.
+/// An op that has not been reported yet.
 #[derive(Debug)]
 struct Span {
     ticket: Ticket,
@@ -128,19 +139,20 @@ struct Span {
     end: PooledEvent,
 }
 
-/// Whose ops they are.
+/// The unreported ops of a stream.
 #[derive(Debug)]
 pub(crate) struct Spans {
     pub(crate) runtime: u64,
     pub(crate) stream_key: u64,
     waiting: Mutex<VecDeque<Span>>,
-    /// Held while spans are told, so that who finds none left knows that all were heard. A subscriber may come back.
+    /// Held while spans are reported: a caller that finds none left knows that subscribers have
+    /// received all of them. The lock is reentrant, since a subscriber may come back.
     telling: ReentrantMutex<()>,
-    /// As many as wait, for who does not want the lock.
+    /// The number of waiting spans, for readers that do not take the lock.
     count: AtomicUsize,
 }
 
-/// An op that is being put on its stream.
+/// An op that is being enqueued.
 pub(crate) struct Begun {
     kind: &'static str,
     bytes: u64,
@@ -158,7 +170,9 @@ impl Spans {
         }
     }
 
-    /// Before an op's call, under the stream's lock with the context current. `None` if nobody listens.
+    /// Begins to trace an op, before its driver call. Returns `None` if no subscriber listens.
+    ///
+    /// Called under the stream's lock, with the context current.
     #[inline]
     pub(crate) fn begin(context: &'static Context, stream: CUstream, command: &Command) -> Option<Begun> {
         if op_events::listened_to() { Self::begin_traced(context, stream, command).ok() } else { None }
@@ -171,7 +185,9 @@ impl Spans {
         Ok(Begun { kind: command.kind(), bytes: command.bytes(), begin })
     }
 
-    /// After the op's call. Somebody has to tell it when the device is past it.
+    /// Ends the trace of an op, after its driver call.
+    ///
+    /// The caller must arrange for the op to be reported once the device has passed it.
     #[cold]
     pub(crate) fn end(
         &self,
@@ -194,15 +210,16 @@ impl Spans {
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// Leaves those untold that no device will finish.
+    /// Drops the waiting ops unreported, because no device will finish them.
     pub(crate) fn forget(&self) {
         let untold = std::mem::take(&mut *self.waiting.lock());
         self.count.store(0, Ordering::Relaxed);
         drop(untold);
     }
 
-    /// Tells of the ops that the device is past, and waits for others who do. Called while no lock is held: subscribers run, under
-    /// none but that of the telling itself.
+    /// Reports the ops that the device has passed, and waits for other threads that report.
+    ///
+    /// Called while no lock is held: subscribers run under no lock but `telling`.
     pub(crate) fn tell(&self, context: &'static Context, label: &Arc<str>, reached: Ticket) -> Answer {
         let _telling = self.telling.lock();
         loop {

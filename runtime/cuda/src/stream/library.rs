@@ -1,4 +1,4 @@
-//! Launches whose work a library may do, and what its call may ask of the stream.
+//! Offers launches to libraries, and runs the kernels that a library launches on the stream.
 
 use super::CudaStream;
 use crate::modules::library;
@@ -28,7 +28,7 @@ impl CudaStream {
                 site,
                 workspace,
                 handles,
-                // One that was lent and is captured has refused the op before.
+                // A borrowed stream that captures has refused the op before.
                 may_make: true,
                 driver: self,
             },

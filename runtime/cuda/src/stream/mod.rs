@@ -1,12 +1,16 @@
-//! A CUDA stream: submissions become driver calls under the stream's lock, and markers tell how far the device is.
+//! CUDA streams, which turn submissions into driver calls and completion markers.
+//!
+//! The calls are made under the stream's lock. Markers report the device's progress.
 //!
 //! # Rules
-//! 1. A submission is one driver call, or none where there is nothing to do (fills of eight bytes may be more); a marker is one
-//!    more.
-//! 2. A call that fails leaves nothing behind, and its ticket is free. A sticky error is the context's death.
-//! 3. A marker that fails leaves tickets that nobody would reach: the stream is given up with that error and takes nothing more.
-//!    What it keeps is let go when it is idle.
-//! 4. Dropping gives the raw stream back; work on it still runs, and the next lease begins after it.
+//! 1. A submission is one driver call, or none if there is nothing to do (fills of eight bytes may
+//!    be more); a marker is one more.
+//! 2. A call that fails leaves nothing behind, and its ticket is free. A sticky error is the
+//!    context's death.
+//! 3. A marker that fails leaves tickets that would never be reached. So the stream is abandoned
+//!    with that error and accepts no more work. It releases what it keeps when it is idle.
+//! 4. Dropping returns the raw stream to its pool. Work on it still runs, and the next lease begins
+//!    after that work.
 
 mod library;
 mod refused;
@@ -42,11 +46,14 @@ use warpline_driver::{
     HostFn, Launch, RawHandle, Site, StreamOptions, Submission, WakeUp,
 };
 
-/// Kernels that a stream remembers, so that a launch takes no lock to find its function.
+/// The number of kernels that a stream remembers, so that a launch takes no lock to find its
+/// function.
 const REMEMBERED: usize = 8;
-/// How often a stream looks whether so much is in flight that the driver's queue may be full: it takes about a thousand.
+/// The number of ops between two checks whether the driver's queue may be full.
+///
+/// The queue takes about a thousand, and may be full if this many ops are in flight.
 const DEPTH: u64 = 1024;
-/// How long a poll spins with [`WakeUp::LowLatency`]: about a small kernel and its word.
+/// The time that a poll spins with [`WakeUp::LowLatency`]: about a small kernel and its word.
 const LOW_LATENCY_SPIN: Duration = Duration::from_micros(20);
 
 pub(crate) struct CudaStream {
@@ -58,12 +65,13 @@ pub(crate) struct CudaStream {
     functions: UnsafeCell<[(usize, Option<Function>); REMEMBERED]>,
 }
 
-// SAFETY: the raw handle may be used from any thread; `functions` is touched by `submit` alone, which one caller at a time calls.
+// SAFETY: the raw handle may be used from any thread. Only `submit` touches `functions`, and one
+// caller at a time calls it.
 unsafe impl Send for CudaStream {}
 // SAFETY: as above.
 unsafe impl Sync for CudaStream {}
 
-/// How a stream's markers are written and how eagerly they are looked for.
+/// The way a stream's markers are written, and how eagerly they are looked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Completing {
     pub(crate) wake_up: WakeUp,
@@ -71,7 +79,7 @@ pub(crate) struct Completing {
 }
 
 impl CudaStream {
-    /// A stream of `context`, from its pool or borrowed, whose progress goes to `timeline`.
+    /// Creates a stream of `context`, from its pool or borrowed, whose progress goes to `timeline`.
     pub(crate) fn new(
         context: &'static Context,
         health: Arc<Health>,
@@ -107,7 +115,7 @@ impl CudaStream {
         })
     }
 
-    /// Gates on it that nobody has opened.
+    /// Returns the number of gates on the stream that are not open.
     pub(crate) fn closed_gates(&self) -> usize {
         self.gates.closed()
     }
@@ -151,8 +159,9 @@ impl CudaStream {
         }
     }
 
-    /// Copies where an end or both are on other devices. Whose error a call answers with is not
-    /// known: each device is asked.
+    /// Enqueues a copy with one or both ends on other devices.
+    ///
+    /// An error of the call may belong to any of the devices, so each is asked.
     #[cold]
     fn copy_peer(&self, copy: &Copy, source: DeviceId, destination: DeviceId) -> Result<(), Refused> {
         let [source, destination] =
@@ -198,7 +207,7 @@ impl CudaStream {
     #[inline]
     fn function(&self, kernel: &'static Kernel) -> Result<Function, DriverError> {
         let key = std::ptr::from_ref(kernel) as usize;
-        // SAFETY: only `submit` comes here, and its contract is one caller at a time.
+        // SAFETY: only `submit` reaches this, and its contract is one caller at a time.
         let slot = unsafe { &mut (*self.functions.get())[(key / align_of::<Kernel>()) % REMEMBERED] };
         if let (known, Some(function)) = *slot
             && known == key
@@ -210,7 +219,7 @@ impl CudaStream {
         Ok(function)
     }
 
-    /// Ends a traced op, with a marker of its own and the reactor's attention.
+    /// Ends a traced op: gives it a marker of its own, and has the reactor watch the stream.
     #[cold]
     fn trace(&self, begun: Begun, ticket: Ticket, site: Site) {
         let spans = &self.track.spans;
@@ -226,8 +235,9 @@ impl CudaStream {
         host_fn::enqueue(self.raw.stream, &self.track, site, ticket, function)
     }
 
-    /// Each op is waited for: what fails is this one. A call that fails for another reason says nothing of the op, which is on
-    /// the stream.
+    /// Waits until the op has finished, so that a fault can be attributed to it.
+    ///
+    /// A wait that fails for another reason says nothing about the op, which is on the stream.
     #[cold]
     fn block(&self, ticket: Ticket, site: Site) -> Result<(), DriverError> {
         let _relaxed = Relaxed::new();
@@ -242,7 +252,7 @@ impl CudaStream {
     }
 }
 
-// SAFETY: the driver runs a stream's work in order, and the word is written behind it.
+// SAFETY: the driver runs a stream's work in order, and the word is written after it.
 unsafe impl DriverStream for CudaStream {
     #[inline]
     unsafe fn submit(&self, work: Submission) -> Result<(), DriverError> {
@@ -284,10 +294,10 @@ unsafe impl DriverStream for CudaStream {
                 work.command,
                 Command::Launch(_) | Command::Graph(_) | Command::Copy(_) | Command::Fill(_)
             );
-        // Noted before it starts, since others may find the context dead as soon as it has.
+        // Noted before the op starts: once it has, other threads may find the context dead.
         let _noted = waited_for.then(|| self.context().wait_for(self.track.label(), ticket, site));
         let performed = match &work.command {
-            // Where it stands: it is large.
+            // Borrowed rather than moved, because a launch is large.
             Command::Launch(launch) => self.launch(launch, ticket, site),
             _ => self.perform(work.command, ticket, site),
         };
@@ -315,7 +325,7 @@ unsafe impl DriverStream for CudaStream {
         drop(entered);
         if ticket.is_multiple_of(DEPTH) && ticket - self.track.passed() >= DEPTH {
             let (first, label) = (self.context().work.tell_of_full_queue(), self.track.label().to_owned());
-            // Subscribers are not to run under a stream's lock.
+            // Subscribers must not run under a stream's lock.
             warpline_driver::background::detach(move || crate::report::queue_is_full(first, &label));
         }
         performed
@@ -334,7 +344,7 @@ unsafe impl DriverStream for CudaStream {
 
     #[inline]
     fn wait_briefly(&self, ticket: Ticket) -> bool {
-        // The device may have been through before the marker was asked for.
+        // The device may have reached the ticket before the marker was requested.
         if self.timeline.settle(ticket) || self.track.wake_up != WakeUp::LowLatency {
             return self.timeline.reached(ticket);
         }
@@ -356,7 +366,7 @@ unsafe impl DriverStream for CudaStream {
         let context = self.context();
         let recorded = context.enter().and_then(|_entered| {
             if self.track.borrowed && is_captured(self.raw.stream)? {
-                // The host holds what waits for this place.
+                // The host holds the streams that wait for this point.
                 return Ok(None);
             }
             context.completion.events.record(context, self.raw.stream).map(Some)
@@ -386,7 +396,7 @@ unsafe impl DriverStream for CudaStream {
 
     fn foreign_ends(&self) -> Result<(), DriverError> {
         let stream = self.raw.stream;
-        // A stream that does not answer has failed otherwise, which its marker will tell.
+        // A stream that does not answer has failed in another way, which its marker will report.
         if !self.context().enter().is_ok_and(|_entered| is_captured(stream) == Ok(true)) {
             return Ok(());
         }
@@ -421,7 +431,7 @@ impl Drop for CudaStream {
         raw.written = self.track.value(self.track.marked());
         self.gates.collect(&self.track);
         if self.track.borrowed {
-            // The word alone is ours. If its last write has arrived, the stream's next borrower
+            // Only the word is ours. If its last write has arrived, the stream's next borrower
             // continues with it.
             if let Some(word) = raw.word
                 && word.host.load(Ordering::Acquire) == raw.written
@@ -435,14 +445,14 @@ impl Drop for CudaStream {
         let until = if self.track.passed() >= submitted {
             None
         } else if background::duty() == Duty::Callback {
-            // Dropped by a host function: nobody gets it again.
+            // Dropped by a host function: the stream is never reused.
             return;
         } else {
             let event =
                 context.enter().and_then(|_entered| context.completion.events.record(context, raw.stream));
             match event {
                 Ok(event) => Some(event),
-                // Without knowing when it is idle, nobody gets it again.
+                // Nothing tells when the stream is idle, so it is never reused.
                 Err(_) => return,
             }
         };

@@ -1,4 +1,4 @@
-//! Why work was not put on a stream, and what becomes of the stream.
+//! Handles work that a stream refused, and abandons the stream if a marker fails.
 
 use super::CudaStream;
 use crate::api::Failed;
@@ -8,7 +8,7 @@ use std::fmt;
 use warpline_driver::timeline::Ticket;
 use warpline_driver::{DriverError, Error, ErrorKind, Site};
 
-/// Why a command was not performed.
+/// The reason that a command was not performed.
 pub(crate) enum Refused {
     Call(Failed),
     Other(DriverError),
@@ -41,12 +41,13 @@ impl CudaStream {
         let context = self.context();
         match refused {
             Refused::Other(error) => {
-                // Whoever says so in a text may have found the context dead.
+                // An error in the form of a text may come from a dead context.
                 let _ = context.look_after();
                 error
             }
             Refused::Call(failed) => {
-                // Found at this call; it is this op's only if each is waited for.
+                // The error was found at this call. It belongs to this op only if each op is waited
+                // for.
                 let op = context.blocking.then(|| fault::named(site, self.track.label(), ticket));
                 context.is_killed_by(failed, op.as_ref().map(|op| op as &dyn fmt::Display));
                 context.driver_error(failed)
@@ -54,7 +55,7 @@ impl CudaStream {
         }
     }
 
-    /// The marker of `ticket` could not be enqueued.
+    /// Abandons the stream, because the marker of `ticket` could not be enqueued.
     #[cold]
     pub(crate) fn give_up(&self, ticket: Ticket, failed: Failed) {
         if warpline_driver::process::is_forked() || self.context().is_killed_by(failed, None) {

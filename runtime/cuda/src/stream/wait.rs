@@ -1,4 +1,4 @@
-//! Waits of one stream for another: by an event, and by a gate where none could be recorded.
+//! Makes one stream wait for another, by an event or, if none could be recorded, by a gate.
 
 use super::CudaStream;
 use super::refused::Refused;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use warpline_driver::timeline::Ticket;
 use warpline_driver::{DriverError, Point, Site};
 
-/// Refuses what needs a device that has failed.
+/// Refuses work that needs a device that has failed.
 pub(crate) fn alive(context: &'static Context) -> Result<(), DriverError> {
     match context.fault() {
         None => Ok(()),
@@ -21,8 +21,10 @@ pub(crate) fn alive(context: &'static Context) -> Result<(), DriverError> {
 }
 
 impl CudaStream {
-    /// `is_op`: whether the wait is all of its ticket's work. Else that work follows, and only the
-    /// marker behind it says that the wait is over.
+    /// Makes the stream wait for `point`.
+    ///
+    /// `is_op` tells whether the wait is all of its ticket's work. Otherwise that work follows, and
+    /// only the marker behind it tells that the wait has ended.
     pub(crate) fn wait(&self, point: &Point, ticket: Ticket, site: Site, is_op: bool) -> Result<(), Refused> {
         if let Some(event) = &point.event {
             let event = event.downcast_ref::<PooledEvent>().expect("an event of this driver");
@@ -30,7 +32,7 @@ impl CudaStream {
             if let Some(awaited) = awaited {
                 self.comes_to_wait(awaited, ticket)?;
             }
-            // SAFETY: cuStreamWaitEvent takes a live stream and a live event, of whatever context.
+            // SAFETY: cuStreamWaitEvent takes a live stream and a live event, of any context.
             unsafe { opened().cuStreamWaitEvent(self.raw.stream, event.raw(), 0) }.inspect_err(|_| {
                 let _ = awaited.map(Context::look_after);
             })?;
@@ -45,7 +47,9 @@ impl CudaStream {
         self.hold(point, ticket, site, is_op)
     }
 
-    /// Holds the stream until the host finds that `point` is reached: a gate's, or that of a stream whose event could not be recorded.
+    /// Holds the stream until the host finds that `point` is reached.
+    ///
+    /// `point` belongs to a gate, or to a stream whose event could not be recorded.
     #[cold]
     pub(crate) fn hold(&self, point: &Point, ticket: Ticket, site: Site, is_op: bool) -> Result<(), Refused> {
         let awaited = followed_by(&point.timeline);
@@ -67,7 +71,7 @@ impl CudaStream {
         Ok(())
     }
 
-    /// The device whose event that is, if it is another.
+    /// Returns the device of `event`, if it is another one.
     #[inline]
     pub(crate) fn device_of(&self, event: &PooledEvent) -> Option<&'static Context> {
         let context = event.context();
@@ -78,14 +82,14 @@ impl CudaStream {
         std::ptr::eq(context, self.context())
     }
 
-    /// Before a wait for another device, which is to stand between two markers.
+    /// Prepares a wait for another device, which must stand between two markers.
     #[cold]
     pub(crate) fn comes_to_wait(&self, awaited: &'static Context, ticket: Ticket) -> Result<(), Refused> {
         alive(awaited)?;
         Ok(self.track.mark(ticket - 1)?)
     }
 
-    /// After it.
+    /// Registers a wait for another device, after it was enqueued.
     #[cold]
     pub(crate) fn depend_on(
         &self,
@@ -96,10 +100,11 @@ impl CudaStream {
         is_op: bool,
     ) {
         if is_op && let Err(failed) = self.track.mark(ticket) {
-            // Whoever needs the next one finds out.
+            // A caller that needs the next marker finds the failure.
             self.context().note_failure(failed);
         }
-        // Streams wait for others of their runtime only, so it is the one health of that device.
+        // A stream waits only for streams of its own runtime, so this is the one health of that
+        // device.
         let Some(followed) = awaited.completion.followed_by(&point.timeline) else { return };
         let health = followed.health();
         self.context().faults.depends_on.add(awaited);
@@ -113,7 +118,7 @@ impl CudaStream {
             stands_since: None,
             completed: 0,
         });
-        // It may have failed before it knew of us.
+        // The awaited device may have failed before it knew of this wait.
         if awaited.fault().is_some() {
             awaited.settle_dependents();
         } else if let Some(why) = health.fault() {

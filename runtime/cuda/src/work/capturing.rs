@@ -1,27 +1,29 @@
-//! Captures of other code in this process: of a stream that it has lent, and on its own threads.
+//! Handles stream captures made by other code in this process, of streams that it lent and on its
+//! own threads.
 //!
 //! # Streams that are captured
-//! 1. What is put on a stream while its owner captures it does not run: it becomes a node of the
-//!    owner's graph. A marker there would be written at every launch of that graph. So a borrowed
-//!    stream is asked before each submission, which is refused while it captures. Nor is an event
-//!    recorded there: a stream that waits for it would come into the capture. Such a wait is held
-//!    by the host, and ends when the work before the capture has.
-//! 2. Each op on a borrowed stream gets its marker at once. Later a capture may have begun.
-//! 3. The word of a borrowed stream serves that stream alone, for as long as the process lives
-//!    ([`Lent`]): a marker that was captured all the same, by an owner that breaks the rules, is
-//!    written into no other stream's word.
-//! 4. Foreign work may leave any stream capturing. When its turn ends the stream is asked, and
-//!    given up if it captures.
-//! 5. A stream that may be captured is not queried, since that ends the capture.
+//! 1. Work submitted to a stream while its owner captures it does not run: it becomes a node of the
+//!    owner's graph. A marker there would be written at every launch of that graph. So before each
+//!    submission to a borrowed stream the driver is asked whether the stream captures, and if so
+//!    the submission is refused. No event is recorded there either: a stream that waits for it
+//!    would join the capture. The host holds such a wait instead, and ends it when the work before
+//!    the capture has finished.
+//! 2. Each op on a borrowed stream gets its marker immediately, because a capture may begin later.
+//! 3. The completion word of a borrowed stream serves that stream alone, for the life of the
+//!    process ([`Lent`]). So if an owner breaks the rules and captures a marker, the marker is
+//!    written to no other stream's word.
+//! 4. Foreign work may leave any stream capturing. When its turn ends, the driver is asked about
+//!    the stream, which is abandoned if it captures.
+//! 5. A stream that may be capturing is not queried, because a query ends the capture.
 //!
 //! # Threads that capture
 //! While a thread captures in global mode, which is PyTorch's default, calls that may be unsafe
-//! during a capture fail on every thread, and each such call ends that capture as well (cuda.h at
+//! during a capture fail on every thread. Each such call also ends that capture (cuda.h at
 //! `cuThreadExchangeStreamCaptureMode`; pytorch #104555, #105182, #148594). cuda.h has no list of
-//! these calls; allocations, page-locking, loading code, and event queries are among them. Our
-//! calls have nothing to do with a stream that captures, so the calling thread is in relaxed mode
-//! meanwhile: threads of ours from their first such call on, others for the time of the call.
-//! Launches, copies, and records are safe, and so no op pays for this.
+//! these calls; allocations, page-locking, loading code, and event queries are among them. This
+//! backend's calls do not involve a capturing stream, so the calling thread makes them in relaxed
+//! mode. Warpline's own threads stay in that mode from their first such call on; other threads are
+//! in it only during the call. Launches, copies, and records are safe, so no op pays for this.
 
 use crate::api::{Answer, CUstream, opened};
 use crate::completion::words::Word;
@@ -31,12 +33,12 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint};
 
-/// The end of an error's sentence.
+/// The end of the error message for work on a stream that its owner captures.
 pub(crate) const OWNER_CAPTURES: &str = "the stream's owner is capturing it, and what is put on it would not run; enqueue before the capture \
      begins or after it has ended";
 pub(crate) const LEFT_CAPTURING: &str = "the foreign work has left it capturing, and nothing of it runs; end the capture before the closure returns, and use another stream";
 
-/// Asks whether the driver captures what is put on a stream.
+/// Returns whether the driver captures the work enqueued on `stream`.
 pub(crate) fn is_captured(stream: CUstream) -> Answer<bool> {
     let mut status: c_int = 0;
     // SAFETY: cuStreamIsCapturing takes a live stream and writes an int. It disturbs no capture.
@@ -44,19 +46,19 @@ pub(crate) fn is_captured(stream: CUstream) -> Answer<bool> {
     Ok(status != 0)
 }
 
-/// Words of borrowed streams that nobody borrows at present, by the stream, each with what was last
-/// written to it.
+/// The completion words of streams that are not borrowed at present, by stream, each with the value
+/// last written to it.
 #[derive(Debug, Default)]
 pub(crate) struct Lent(Mutex<BTreeMap<usize, Vec<(Word, u64)>>>);
 
 impl Lent {
-    /// The word of a stream and what was last written to it. The context is current.
+    /// Returns a word for `stream` and the value last written to it. The context is current.
     pub(crate) fn take(&self, context: &'static Context, stream: CUstream) -> (Option<Word>, u64) {
         let known = self.0.lock().get_mut(&(stream as usize)).and_then(Vec::pop);
         known.map_or_else(|| (context.word(), 0), |(word, written)| (Some(word), written))
     }
 
-    /// Takes a word back, whose last write has arrived.
+    /// Keeps a word, whose last write has arrived, for the stream's next borrower.
     pub(crate) fn give_back(&self, stream: CUstream, word: Word, written: u64) {
         self.0.lock().entry(stream as usize).or_default().push((word, written));
     }
@@ -76,12 +78,13 @@ thread_local! {
     static THREAD: Cell<Thread> = const { Cell::new(Thread::Others) };
 }
 
-/// Says that the calling thread is one of ours, on which nobody captures.
+/// Marks the calling thread as one of Warpline's own, on which no other code captures.
 pub(crate) fn become_ours() {
     THREAD.set(Thread::Ours);
 }
 
-/// Keeps the calling thread's calls out of other threads' captures, until it is dropped.
+/// A guard that keeps the calling thread's calls out of other threads' captures until it is
+/// dropped.
 pub(crate) struct Relaxed {
     before: Option<c_uint>,
 }
@@ -93,7 +96,7 @@ impl Relaxed {
             return Relaxed { before: None };
         }
         let mut mode = RELAXED;
-        // SAFETY: cuThreadExchangeStreamCaptureMode reads a mode and writes the one before.
+        // SAFETY: cuThreadExchangeStreamCaptureMode reads a mode and writes the previous one.
         let exchanged = unsafe { opened().cuThreadExchangeStreamCaptureMode(&raw mut mode) };
         if thread == Thread::Ours && exchanged.is_ok() {
             THREAD.set(Thread::OursAndRelaxed);

@@ -1,4 +1,4 @@
-//! Copies and fills as driver calls.
+//! Enqueues copies and fills as driver calls.
 
 use crate::api::{Answer, CUdeviceptr, CUstream, Failed, opened};
 use crate::context::Context;
@@ -7,27 +7,28 @@ use cudarc::driver::sys::CUmemorytype::{CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST
 use std::ffi::c_void;
 use warpline_driver::{Copy, CopyKind, Fill};
 
-/// Enqueues `copy`, of at least one byte, within the device of `stream` or between it and the host.
-/// The device's context is current.
+/// Enqueues `copy` within the device of `stream`, or between that device and the host.
+///
+/// The copy has at least one byte, and the device's context is current.
 pub(crate) fn copy(copy: &Copy, stream: CUstream) -> Answer {
     let api = opened();
     if !is_one_run(copy) {
         let copy = rows_within(copy);
-        // SAFETY: cuMemcpy2DAsync takes rows inside live memory of the kinds it names. The host's
-        // was page-locked by this backend, which `submit`'s caller vouches for (`HostEnd`), and is
+        // SAFETY: cuMemcpy2DAsync takes rows inside live memory of the kinds it names. This backend
+        // page-locked the host memory, which `submit`'s caller vouches for (`HostEnd`), and it is
         // kept until the ticket is reached. The description lives until the call returns.
         return unsafe { api.cuMemcpy2DAsync_v2(&raw const copy, stream) };
     }
     let bytes = copy.width_bytes * copy.height;
     match copy.kind {
         CopyKind::HostToDevice => {
-            // SAFETY: cuMemcpyHtoDAsync needs the host's memory valid until the copy ends: it is
-            // kept until the ticket is reached, which is after the copy, since this backend
-            // page-locked it: `submit`'s caller vouches for both (`HostEnd`).
+            // SAFETY: cuMemcpyHtoDAsync needs the host memory valid until the copy ends. It is kept
+            // until the ticket is reached, which is after the copy, because this backend
+            // page-locked it. `submit`'s caller vouches for both (`HostEnd`).
             unsafe { api.cuMemcpyHtoDAsync_v2(copy.dst, copy.src as *const c_void, bytes, stream) }
         }
         CopyKind::DeviceToHost => {
-            // SAFETY: as for the other way.
+            // SAFETY: as for the other direction.
             unsafe { api.cuMemcpyDtoHAsync_v2(copy.dst as *mut c_void, copy.src, bytes, stream) }
         }
         CopyKind::DeviceToDevice => {
@@ -38,8 +39,10 @@ pub(crate) fn copy(copy: &Copy, stream: CUstream) -> Answer {
     }
 }
 
-/// Enqueues `copy`, of at least one byte, from `source`'s memory to `destination`'s, on a stream of
-/// `context`, which is current and may be either of them or neither.
+/// Enqueues `copy` from `source`'s memory to `destination`'s, on a stream of `context`.
+///
+/// The copy has at least one byte. `context` is current, and may be `source`, `destination` or
+/// neither.
 pub(crate) fn copy_peer(
     copy: &Copy,
     context: &Context,
@@ -49,7 +52,7 @@ pub(crate) fn copy_peer(
 ) -> Answer {
     let api = opened();
     for end in [source, destination] {
-        // It is the stream's device that copies.
+        // The stream's device performs the copy.
         if !std::ptr::eq(end, context) {
             context.enable_peer(end)?;
         }
@@ -57,8 +60,8 @@ pub(crate) fn copy_peer(
     if is_one_run(copy) {
         let bytes = copy.width_bytes * copy.height;
         // SAFETY: cuMemcpyPeerAsync takes live device memory of the contexts named with it, and a
-        // stream of any context. Where devices cannot reach each other it goes through the host by
-        // itself.
+        // stream of any context. If the devices cannot reach each other, the driver itself copies
+        // through the host.
         return unsafe {
             api.cuMemcpyPeerAsync(copy.dst, destination.raw(), copy.src, source.raw(), bytes, stream)
         };
@@ -68,7 +71,7 @@ pub(crate) fn copy_peer(
     unsafe { api.cuMemcpy3DPeerAsync(&raw const copy, stream) }
 }
 
-/// Returns whether its rows follow each other without gaps on both sides.
+/// Returns whether the rows of `copy` follow each other without gaps on both sides.
 fn is_one_run(copy: &Copy) -> bool {
     copy.height == 1 || (copy.src_pitch == copy.width_bytes && copy.dst_pitch == copy.width_bytes)
 }
@@ -136,10 +139,11 @@ fn rows_between(copy: &Copy, source: &Context, destination: &Context) -> sys::CU
 
 /// Enqueues `fill`, of at least one byte. The context is current.
 ///
-/// The driver fills with one, two or four bytes. Eight that are not twice the same four are two fills, each of every other four.
+/// The driver fills with one, two or four bytes. An eight-byte pattern whose halves differ takes
+/// two fills, each of every other four bytes.
 ///
 /// # Errors
-/// How many fills were enqueued, and why not the next.
+/// Returns how many fills were enqueued, and why the next one failed.
 pub(crate) fn fill(fill: &Fill, stream: CUstream) -> Result<(), (usize, Failed)> {
     let (mut width, mut bytes, pattern) = (fill.width_bytes, usize::from(fill.pattern_bytes), fill.pattern);
     let one_run = fill.height == 1 || fill.pitch == fill.width_bytes;
@@ -153,8 +157,8 @@ pub(crate) fn fill(fill: &Fill, stream: CUstream) -> Result<(), (usize, Failed)>
         };
         let halves = rows.iter().flat_map(|row| [(*row, low), (*row + 4, high)]);
         for (enqueued, (address, value)) in halves.enumerate() {
-            // SAFETY: cuMemsetD2D32Async writes `width / 8` rows of one element, eight bytes apart: inside the row, which is a
-            // multiple of eight bytes long.
+            // SAFETY: cuMemsetD2D32Async writes `width / 8` rows of one element, eight bytes apart.
+            // They lie inside the row, which is a multiple of eight bytes long.
             unsafe { opened().cuMemsetD2D32Async(address, 8, value, 1, width / 8, stream) }
                 .map_err(|failed| (enqueued, failed))?;
         }

@@ -1,7 +1,8 @@
-//! Work that others put on a stream, for those who trace or profile: one op, from where its turn begins to where it ends.
+//! Traces and profiles foreign work on a stream as one op, from the start of its turn to its end.
 //!
-//! The turn has the stream to itself, so between the two events stands what was enqueued in it and nothing else. It ends before
-//! its marker is written: when the ticket is reached both events were passed.
+//! During its turn foreign work has the stream to itself, so only that work lies between the two
+//! events. The turn ends before the marker is written: when the ticket is reached, the device has
+//! passed both events.
 
 use crate::api::CUstream;
 use crate::completion::track::Track;
@@ -12,7 +13,7 @@ use std::sync::atomic::{Ordering, fence};
 use warpline_driver::timeline::{Progress, Ticket};
 use warpline_driver::{Command, Site};
 
-/// Foreign work that is being enqueued by this thread, until it is dropped.
+/// Foreign work that the calling thread is enqueuing, until this is dropped.
 pub(crate) struct Enqueuing {
     track: Arc<Track>,
     stream: CUstream,
@@ -23,7 +24,7 @@ pub(crate) struct Enqueuing {
 }
 
 impl Enqueuing {
-    /// After the op's submission, with the context current.
+    /// Begins to trace the op, after its submission and with the context current.
     pub(crate) fn begin(track: &Arc<Track>, stream: CUstream, ticket: Ticket, site: Site) -> Self {
         Enqueuing {
             track: track.clone(),
@@ -40,7 +41,7 @@ impl Drop for Enqueuing {
     fn drop(&mut self) {
         let Some(begun) = self.begun.take() else { return };
         let context = self.track.context;
-        // The others may have left another context current.
+        // The foreign code may have left another context current.
         let ended = context
             .enter()
             .and_then(|_entered| self.track.spans.end(context, self.stream, begun, self.ticket, self.site));

@@ -1,30 +1,34 @@
-//! Holding a stream until the host lets it go: the one use of a wait for a value in memory.
+//! Gates, which hold a stream until the host releases it.
 //!
-//! Order between streams is not made so, but where an event could not be recorded. A stream that waits for a value may hold up what
-//! the driver put behind it, and the driver does not know what it waits for; a test that holds a stream wants just that.
+//! Only a gate makes a stream wait for a value in memory. Events order streams among each other; a
+//! gate does so only where an event could not be recorded. A stream that waits for a value may
+//! delay work that the driver queued behind it, and the driver does not know what the stream waits
+//! for. A test that holds a stream wants exactly that.
 //!
 //! # When one opens
-//! A gate is kept by the timeline that it waits for until the work of a ticket is over. So it opens when the ticket is reached, and on
-//! a stream that was given up when nothing of it runs any more; never because somebody was woken to learn that it failed. On a device
-//! that died it stays closed: nobody says what still runs there.
+//! The timeline that a gate waits for keeps the gate until the work of a ticket has finished. So
+//! the gate opens when the ticket is reached. On an abandoned stream it opens when nothing of the
+//! stream runs any more. Waking a waiter to report a failure never opens it. On a device that died
+//! it stays closed, because nothing reports which work still runs there.
 //!
 //! # What waits for the whole device
-//! Freeing does, at the driver, and page-locking may; others' calls may wait for both meanwhile. A
-//! gate that is closed may need just such a call before it opens. So while a stream is held,
-//! whichever runtime's and device's, nothing is freed until none is ([`Held`]), and nothing is
-//! page-locked ahead of need; and no gate closes while the driver frees. One that would close while
-//! the driver page-locks ahead of need waits for that, a tenth of a second at most: it may be
-//! waiting for work that the caller lets continue. Not so what is needed: an allocation that has to
-//! have memory freed and a copy that finds no page-locked memory ask the driver, which may wait for
-//! the gates.
+//! Freeing waits for the whole device in the driver, and page-locking may. Driver calls of other
+//! threads may wait for both meanwhile. A closed gate may need just such a call before it opens. So
+//! while any stream is held, of any runtime and device, nothing is freed ([`Held`]) and nothing is
+//! page-locked ahead of need. No gate closes while the driver frees. A gate that would close while
+//! the driver page-locks ahead of need waits for that, a tenth of a second at most: the
+//! page-locking may be waiting for work that the gate's caller lets continue. Calls that are needed
+//! are exempt: an allocation that must have memory freed, and a copy that finds no page-locked
+//! memory, call the driver, which may wait for the gates.
 //!
-//! On a device with a stream that waits for another device, which died, that wait may never end. So
-//! there nothing is freed while such a stream stands, and the pools keep what they have. Who frees
-//! when the other dies waits for ever, and keeps `HELD`: nobody can end the call.
+//! A stream may wait for another device that died, and that wait may never end. While such a stream
+//! waits, nothing is freed on its device, and the pools keep what they have. A thread that is
+//! freeing when the other device dies waits forever, and keeps `HELD`: nothing can end the call.
 //!
 //! # Without memory operations
-//! A host function waits. The driver may have one thread for all of them, which that one then keeps from all others: so there is one
-//! such gate at a time, and nothing is held so that others' host functions might have to release.
+//! A host function waits instead. The driver may have one thread for all host functions, and the
+//! waiting one then keeps it from all others. So there is one such gate at a time, and it waits for
+//! nothing that another host function might have to release.
 
 use crate::api::{Answer, CUstream, opened};
 use crate::completion::track::Track;
@@ -41,38 +45,41 @@ use warpline_driver::{DriverError, HostFn, background};
 /// `CU_STREAM_WAIT_VALUE_GEQ`
 const AT_LEAST: u32 = 0;
 
-/// Gates on a stream, and the tickets of their waits.
+/// The gates on a stream, with the tickets of their waits.
 #[derive(Debug, Default)]
 pub(crate) struct Gates(Mutex<Vec<(Ticket, Arc<Gate>)>>);
 
 #[derive(Debug)]
 struct Gate {
-    /// None where the device cannot wait for one.
+    /// `None` if the device cannot wait for a word.
     word: Option<Word>,
     open: AtomicBool,
 }
 
-/// Opens a gate by being dropped.
+/// A guard that opens its gate when dropped.
 #[derive(Debug)]
 struct Opens {
     gate: Arc<Gate>,
-    /// What the host function of a gate without a word listens to, which hears that this is gone.
+    /// The sender of the channel on which the host function of a gate without a word waits.
+    /// Dropping it ends that wait.
     _listener: Option<Sender<()>>,
-    /// Dropped after the gate was opened.
+    /// Dropped after the gate has opened.
     _closed: Closed,
 }
 
 impl Drop for Opens {
     fn drop(&mut self) {
         self.gate.open.store(true, Ordering::Relaxed);
-        // Last: the word may be another gate's as soon as it was written.
+        // Written last: from then on the word may belong to another gate.
         if let Some(word) = self.gate.word {
             word.host.store(1, Ordering::Release);
         }
     }
 }
 
-/// The closed gates of all devices, as one's streams wait for another's, and what is to be freed when there is none.
+/// The closed gates of all devices, and the frees to run when none is closed.
+///
+/// All devices are counted together, because streams of one wait for streams of another.
 struct Held {
     gates: usize,
     /// The number of threads that page-lock ahead of need.
@@ -82,25 +89,28 @@ struct Held {
 
 type Free = Box<dyn FnOnce() -> Answer + Send>;
 
-/// Locked while the driver frees, too.
+/// The closed gates of the process. The lock is also held while the driver frees.
 static HELD: Mutex<Held> = Mutex::new(Held { gates: 0, page_locking: 0, put_off: Vec::new() });
-/// Signalled when `page_locking` becomes less.
+/// Signalled when `page_locking` decreases.
 static PAGE_LOCKED: Condvar = Condvar::new();
-/// How long a gate waits before it closes.
+/// The longest time that a gate waits for page-locking before it closes.
 const LONGEST_PAGE_LOCKING: Duration = Duration::from_millis(100);
 
-/// Returns true if a gate of the process is closed.
+/// Returns whether a gate of the process is closed.
 pub(crate) fn is_one_closed() -> bool {
-    // While memory is being freed there is none.
+    // While memory is being freed, no gate is closed.
     HELD.try_lock().is_some_and(|held| held.gates > 0)
 }
 
-/// A gate that is closed, until this is dropped.
+/// A gate that counts as closed until this is dropped.
 #[derive(Debug)]
 struct Closed(());
 
 impl Closed {
-    /// Waits for what is being freed, and for a while for what is being page-locked.
+    /// Counts a gate as closed.
+    ///
+    /// Waits until frees in progress have finished, and for `LONGEST_PAGE_LOCKING` at most until
+    /// page-locking has.
     fn new() -> Self {
         let mut held = HELD.lock();
         let until = Instant::now() + LONGEST_PAGE_LOCKING;
@@ -111,7 +121,7 @@ impl Closed {
 }
 
 impl Drop for Closed {
-    /// Waits for nobody: nothing is being freed while there is one.
+    /// Never waits: nothing is being freed while a gate is closed.
     fn drop(&mut self) {
         let mut held = HELD.lock();
         held.gates -= 1;
@@ -126,8 +136,10 @@ impl Drop for Closed {
     }
 }
 
-/// Calls `free`, which may wait for all that is on the context's device, when no gate is closed: now or on a thread that may block.
-/// Put off where that would not return, until something of the context is freed and it would.
+/// Calls `free` when no gate is closed: now, or later on a thread that may block.
+///
+/// `free` may wait for all work on the context's device. While it would never return, the call is
+/// put off until something else of the context is freed and the call would return.
 pub(crate) fn free_unless_held(context: &'static Context, free: Free) {
     if warpline_driver::process::is_ending() {
         return;
@@ -146,9 +158,10 @@ pub(crate) fn free_unless_held(context: &'static Context, free: Free) {
     }
 }
 
-/// Calls `page_lock`, which may wait for all that is on the context's device and which nobody needs
-/// yet, unless it would wait for ever, a gate is closed or memory is being freed: perhaps another
-/// device's, which this one waits for in nothing.
+/// Calls `page_lock` unless it would wait forever, a gate is closed, or memory is being freed.
+///
+/// `page_lock` may wait for all work on the context's device, and no caller needs its memory yet.
+/// The gate or the memory may belong to another device, with which this one has nothing to do.
 pub(crate) fn ahead_unless_held<R>(context: &Context, page_lock: impl FnOnce() -> R) -> Option<R> {
     if context.has_standing_stream() {
         return None;
@@ -162,10 +175,10 @@ pub(crate) fn ahead_unless_held<R>(context: &Context, page_lock: impl FnOnce() -
     Some(page_locked)
 }
 
-/// Whether a gate keeps the driver's thread for host functions.
+/// True while a gate keeps the driver's thread for host functions.
 static HOST_THREAD_IS_KEPT: AtomicBool = AtomicBool::new(false);
 
-/// Keeps it until this is dropped.
+/// A guard that keeps the driver's thread for host functions until it is dropped.
 struct KeepsHostThread;
 
 impl KeepsHostThread {
@@ -181,7 +194,9 @@ impl Drop for KeepsHostThread {
 }
 
 impl Gates {
-    /// Holds `stream` until `timeline` has reached `until`. The context is current; `ticket` is that of the wait.
+    /// Holds `stream` until `timeline` has reached `until`.
+    ///
+    /// `ticket` is the ticket of the wait, and the context is current.
     pub(crate) fn hold(
         &self,
         track: &Track,
@@ -191,10 +206,11 @@ impl Gates {
         until: Ticket,
     ) -> Answer {
         self.collect(track);
-        // Before the gate is closed, since it may have more words made.
+        // Taken before the gate closes, because this may register more words.
         let word = track.context.completion.words.take(track.context)?;
         let closed = Closed::new();
-        // SAFETY: cuStreamWaitValue64 takes a live stream and an eight-byte aligned device address, the word's.
+        // SAFETY: cuStreamWaitValue64 takes a live stream and an eight-byte aligned device address,
+        // the word's.
         unsafe { opened().cuStreamWaitValue64_v2(stream, word.device, 1, AT_LEAST) }
             .inspect_err(|_| track.context.completion.words.give_back(word))?;
         let gate = self.add(ticket, Some(word));
@@ -202,10 +218,12 @@ impl Gates {
         Ok(())
     }
 
-    /// The same by a host function, to be put on the stream with that ticket.
+    /// Returns a host function that holds a stream until `timeline` has reached `until`.
+    ///
+    /// The caller enqueues it with `ticket`.
     ///
     /// # Errors
-    /// The gate would never open, or another one would not.
+    /// If this gate or another one would never open.
     pub(crate) fn hold_by_call(
         &self,
         context: &Context,
@@ -235,7 +253,7 @@ impl Gates {
         timeline.keep_until_over(until, Arc::new(Opens { gate, _listener: Some(listener), _closed: closed }));
         Ok(HostFn(Box::new(move || {
             let _keeps = keeps;
-            // Nothing is ever sent: it ends when the other side does.
+            // Nothing is ever sent: `recv` returns when the sender is dropped.
             let _ = opens.recv();
         })))
     }
@@ -246,7 +264,7 @@ impl Gates {
         gate
     }
 
-    /// Gives the words back that the device has passed.
+    /// Returns the words of open gates to their pool, if the device has passed the waits.
     pub(crate) fn collect(&self, track: &Track) {
         let passed = track.passed();
         self.0.lock().retain(|(ticket, gate)| {
@@ -259,7 +277,7 @@ impl Gates {
         });
     }
 
-    /// How many are not open.
+    /// Returns the number of gates that are not open.
     pub(crate) fn closed(&self) -> usize {
         self.0.lock().iter().filter(|(_, gate)| !gate.open.load(Ordering::Relaxed)).count()
     }

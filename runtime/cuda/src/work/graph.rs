@@ -1,17 +1,20 @@
-//! Graphs on CUDA: a plan's steps are enqueued once more, on streams of nobody's that the driver captures, and what the driver makes
-//! of that is launched as one call.
+//! Builds CUDA graphs from plans, and launches them.
+//!
+//! A plan's steps are enqueued once more, on pooled streams that the driver captures. The graph
+//! that results is launched with one call.
 //!
 //! # Rules
-//! 1. The capture is over before `instantiate` returns, and no code of others runs meanwhile. Its mode is thread-local: other
-//!    threads go on.
-//! 2. Everything that a capture forbids is done before it: kernels are loaded, shared memory is asked for, streams taken, libraries made
-//!    ready.
-//! 3. Each of the plan's streams is one of the driver's, of the same priority, which its kernels get; an edge is an event, recorded right behind the step it stands for. All
-//!    streams are joined to the first at the end, as the driver demands it also of those that did nothing.
-//! 4. A library works in memory of the graph's, which nobody else uses between launches, with a
-//!    handle that is reserved before the capture.
-//! 5. The streams of a capture go back to the pool as they came: nothing has run on them. One that the driver, asked after a capture that
-//!    failed, still captures does not.
+//! 1. The capture ends before `instantiate` returns, and no user code runs meanwhile. Its mode is
+//!    thread-local: other threads continue.
+//! 2. Everything that a capture forbids is done before it: kernels are loaded, shared memory is
+//!    requested, streams are taken, and libraries are prepared.
+//! 3. Each of the plan's streams is a driver stream of the same priority, which its kernels get. An
+//!    edge is an event, recorded directly behind the step it stands for. At the end all streams are
+//!    joined to the first, which the driver demands even of those that did nothing.
+//! 4. A library works in memory of the graph, which no other work uses between launches. Its handle
+//!    is reserved before the capture.
+//! 5. The streams of a capture return to the pool unchanged: nothing has run on them. After a
+//!    failed capture, a stream that the driver reports as still capturing does not return.
 
 use super::capturing::{Relaxed, is_captured};
 use super::copy;
@@ -34,7 +37,8 @@ use std::sync::Arc;
 
 /// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`.
 const THREAD_LOCAL: u32 = 1;
-/// `CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY`: a kernel's is that of the stream it was captured on, not of the launching one.
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY`: a kernel gets the priority of the stream it was
+/// captured on, not of the launching stream.
 const USE_NODE_PRIORITY: u64 = 8;
 
 /// A graph that can be launched.
@@ -42,17 +46,19 @@ const USE_NODE_PRIORITY: u64 = 8;
 pub(crate) struct Executable {
     context: &'static Context,
     raw: CUgraphExec,
-    /// The driver does not promise that two threads may launch one graph at once, and without the order check they may want to.
+    /// Held during a launch. The driver does not promise that two threads may launch one graph at
+    /// the same time, and without the order check two threads may try to.
     launching: Mutex<()>,
 }
 
-// SAFETY: a graph may be launched and destroyed from any thread, by one at a time: launches have a lock, and the last holder destroys it.
+// SAFETY: a graph may be launched and destroyed from any thread, by one at a time: launches take a
+// lock, and the last holder destroys it.
 unsafe impl Send for Executable {}
 // SAFETY: as above.
 unsafe impl Sync for Executable {}
 
 impl Executable {
-    /// Launches it. Its context is current.
+    /// Launches the graph on `stream`. The graph's context is current.
     pub(crate) fn launch(&self, stream: CUstream) -> Answer {
         let _launching = self.launching.lock();
         // SAFETY: cuGraphLaunch takes a live graph and a live stream of one context.
@@ -69,21 +75,21 @@ impl Drop for Executable {
         warpline_driver::background::run_where_it_may_block(move || {
             let Handle(raw) = { raw };
             if let Ok(_entered) = context.enter_relaxed() {
-                // SAFETY: cuGraphExecDestroy takes a graph that nobody uses any more: this was the last holder, and the timeline
-                // of a launch holds it.
+                // SAFETY: cuGraphExecDestroy takes a graph that is no longer in use: this was the
+                // last holder, and the timeline of a launch holds it.
                 let _ = unsafe { opened().cuGraphExecDestroy(raw) };
             }
         });
     }
 }
 
-/// A graph's handle on its way to the thread that destroys it.
+/// The raw handle of a graph, on its way to the thread that destroys it.
 struct Handle(CUgraphExec);
 
 // SAFETY: as for `Executable`.
 unsafe impl Send for Handle {}
 
-/// Makes a graph of a plan.
+/// Makes a graph from `plan`.
 pub(crate) fn instantiate(context: &'static Context, plan: &Plan) -> Result<DriverGraph, DriverError> {
     let entered = context.enter().map_err(|failed| context.driver_error(failed))?;
     let functions = functions(context, plan)?;
@@ -100,7 +106,7 @@ pub(crate) fn instantiate(context: &'static Context, plan: &Plan) -> Result<Driv
     let raw: Vec<CUstream> = streams.iter().map(|stream| stream.stream).collect();
     let relaxed = Relaxed::new();
     let reserved = reserve(context, plan);
-    // Not during our own capture: what must not be called then is to be found.
+    // Relaxed mode ends before our own capture, so that a forbidden call during it is found.
     drop(relaxed);
     let reserved = match reserved {
         Ok(reserved) => reserved,
@@ -126,7 +132,7 @@ fn give_back(context: &Context, streams: Vec<RawStream>) {
     streams.into_iter().for_each(|stream| context.work.streams.give_back(stream, None));
 }
 
-/// The functions of all launches, ready to be launched as they are.
+/// Returns the functions of all launches, ready to be launched.
 fn functions(context: &'static Context, plan: &Plan) -> Result<HashMap<usize, Function>, DriverError> {
     let mut functions = HashMap::new();
     for step in &plan.steps {
@@ -147,7 +153,7 @@ fn functions(context: &'static Context, plan: &Plan) -> Result<HashMap<usize, Fu
     Ok(functions)
 }
 
-/// What libraries want on each of the plan's streams, in bytes.
+/// Returns how many bytes of workspace the libraries want on each of the plan's streams.
 pub(crate) fn workspace_bytes(context: &Context, plan: &Plan) -> Result<Vec<usize>, DriverError> {
     let mut bytes = vec![0; plan.streams.len()];
     for step in &plan.steps {
@@ -160,8 +166,9 @@ pub(crate) fn workspace_bytes(context: &Context, plan: &Plan) -> Result<Vec<usiz
     Ok(bytes)
 }
 
-/// Reserves a handle of each library that will be asked. The steps are enqueued one after the
-/// other, so one serves all streams.
+/// Reserves a handle of each library that the steps call.
+///
+/// The steps are enqueued one after the other, so one handle serves all streams.
 fn reserve(context: &'static Context, plan: &Plan) -> Result<Reserved, DriverError> {
     let reserved = Reserved::none(context);
     for step in &plan.steps {
@@ -174,7 +181,7 @@ fn reserve(context: &'static Context, plan: &Plan) -> Result<Reserved, DriverErr
     Ok(reserved)
 }
 
-/// A stream that is captured, as a library sees it.
+/// A capturing stream, as a library sees it.
 struct Captured {
     context: &'static Context,
     stream: CUstream,
@@ -187,7 +194,7 @@ impl LibraryDriver for Captured {
         config: LaunchConfig,
         args: &[Arg],
     ) -> Result<(), String> {
-        // Loaded before.
+        // Loaded before the capture.
         let function =
             self.context.modules.functions.of(self.context, kernel).map_err(|error| error.to_string())?;
         let launch = Launch { kernel, config, args: Args::from_slice(args), workspace: None };
@@ -195,10 +202,10 @@ impl LibraryDriver for Captured {
     }
 }
 
-/// What stands behind a stream's step, by the stream and the step's number.
+/// The events recorded behind steps, by stream and step number.
 type Events = HashMap<(usize, u64), PooledEvent>;
 
-/// What the driver captured.
+/// The graph that the driver captured.
 struct Graph(CUgraph);
 
 impl Graph {
@@ -213,12 +220,13 @@ impl Graph {
 impl Drop for Graph {
     fn drop(&mut self) {
         let _relaxed = Relaxed::new();
-        // SAFETY: cuGraphDestroy takes a live graph; executables made of it are their own.
+        // SAFETY: cuGraphDestroy takes a live graph; executables made from it are independent of
+        // it.
         let _ = unsafe { opened().cuGraphDestroy(self.0) };
     }
 }
 
-/// Has the driver capture the plan's steps. The events have to live until the capture is over.
+/// Captures the plan's steps. The events must live until the capture has ended.
 fn capture(
     context: &'static Context,
     plan: &Plan,
@@ -233,7 +241,7 @@ fn capture(
         .map_err(|failed| context.driver_error(failed))?;
     let enqueued = enqueue(context, plan, functions, streams, handles, &mut events);
     let graph = end(origin).inspect_err(|_| {
-        // This thread would be barred from what captures forbid.
+        // While it captures, calls that a capture forbids fail on this thread.
         if is_captured(origin) != Ok(false) {
             let _ = end(origin);
         }
@@ -250,7 +258,7 @@ fn end(origin: CUstream) -> Answer<Graph> {
     Ok(Graph(graph))
 }
 
-/// Enqueues all steps, and an edge from the end of each stream to the first.
+/// Enqueues all steps, and an edge from the end of each other stream to the first stream.
 fn enqueue(
     context: &'static Context,
     plan: &Plan,
@@ -339,7 +347,7 @@ fn perform(
     done.map_err(|failed| context.driver_error(failed))
 }
 
-/// The error of a step, with what it is.
+/// Names the step in its error.
 #[cold]
 fn told(step: &Step, error: DriverError) -> DriverError {
     match error {

@@ -1,8 +1,10 @@
-//! Host functions in stream order: called by a thread of the driver's, which may not call the driver.
+//! Runs host functions in stream order, on a driver thread that may not call the driver.
 //!
-//! A function, and the drop of what it owns, may still let go of streams and buffers. What that needs of the driver is done by
-//! another thread: markers by who holds the stream's lock ([`DriverStream::may_signal`](warpline_driver::DriverStream)), the end of
-//! memory by `background`. What else would reach the driver from here is refused ([`Context::enter`](crate::context::Context)).
+//! A function, and the drop of what it owns, may still release streams and buffers. Other threads
+//! make the driver calls that this needs: the holder of the stream's lock writes markers
+//! ([`DriverStream::may_signal`](warpline_driver::DriverStream)), and `background` frees memory.
+//! Any other call that would reach the driver from here is refused
+//! ([`Context::enter`](crate::context::Context)).
 
 use crate::api::{Answer, CUstream, opened};
 use crate::completion::reactor;
@@ -16,7 +18,10 @@ use warpline_driver::reentry::{self, Caller};
 use warpline_driver::timeline::Ticket;
 use warpline_driver::{Error, ErrorKind, HostFn, Site};
 
-/// A host function on its way. The driver holds one reference until it has called it, which it never does on a dead context.
+/// An enqueued host function.
+///
+/// The driver holds one reference until it has called the function, which it never does on a dead
+/// context.
 pub(crate) struct Job {
     function: Mutex<Option<HostFn>>,
     track: Arc<Track>,
@@ -31,7 +36,7 @@ impl std::fmt::Debug for Job {
 }
 
 impl Job {
-    /// Drops the function uncalled.
+    /// Drops the function without calling it.
     pub(crate) fn forget(&self) {
         let function = self.function.lock().take();
         let _ = catch_unwind(AssertUnwindSafe(|| drop(function)));
@@ -48,13 +53,13 @@ pub(crate) fn enqueue(
 ) -> Answer {
     let job = Arc::new(Job { function: Mutex::new(Some(function)), track: track.clone(), site, ticket });
     let data = Arc::into_raw(job.clone());
-    // SAFETY: cuLaunchHostFunc takes a live stream and data that the function may use when it is called: a reference of its
-    // own.
+    // SAFETY: cuLaunchHostFunc takes a live stream, and data that the function may use when it is
+    // called: a reference of its own.
     let launched = unsafe { opened().cuLaunchHostFunc(stream, call, data.cast_mut().cast::<c_void>()) };
     match launched {
         Ok(()) => track.holds_job(&job),
         Err(_) => {
-            // SAFETY: `from_raw` takes back what `into_raw` gave; the driver did not take it.
+            // SAFETY: `from_raw` takes back what `into_raw` returned; the driver did not take it.
             drop(unsafe { Arc::from_raw(data) });
             background::detach(move || job.forget());
         }
@@ -63,7 +68,7 @@ pub(crate) fn enqueue(
 }
 
 unsafe extern "C" fn call(data: *mut c_void) {
-    // SAFETY: `data` is the reference that `enqueue` gave away; the driver calls once.
+    // SAFETY: `data` is the reference that `enqueue` handed over; the driver calls this once.
     let job = unsafe { Arc::from_raw(data.cast_const().cast::<Job>()) };
     let Some(HostFn(function)) = job.function.lock().take() else { return };
     let before = background::set_duty(Duty::Callback);
@@ -81,8 +86,8 @@ unsafe extern "C" fn call(data: *mut c_void) {
             job.track.context.ordinal
         ),
     );
-    // Before this returns: nothing that comes after the function has run yet, on whatever stream.
+    // Noted before this returns, and so before any work behind the function runs, on any stream.
     job.track.fail_device(job.ticket, error);
-    // Wakers are not for this thread: they may call the driver.
+    // The reactor calls the wakers: they may call the driver, and this thread may not.
     reactor::wake(job.track.health().clone());
 }

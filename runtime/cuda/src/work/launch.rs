@@ -1,4 +1,4 @@
-//! A launch: arguments by reference, and the attributes that only some launches have.
+//! Launches kernels, with arguments by reference and the attributes that only some launches have.
 
 use crate::api::{Answer, CUstream, opened};
 use crate::modules::functions::Function;
@@ -9,10 +9,12 @@ use std::ffi::c_void;
 use warpline_driver::Launch;
 use warpline_driver::kernel::ParamKind;
 
-/// Arguments that are pointed to without an allocation. The software CUDA driver gets up to twice as many.
+/// The number of arguments that are pointed to without an allocation.
+///
+/// The software CUDA driver gets up to twice as many pointers.
 const FEW: usize = 8;
 
-/// Enqueues it. The context is current, and dynamic shared memory was allowed.
+/// Enqueues `launch`. The context is current, and the dynamic shared memory has been allowed.
 #[inline]
 pub(crate) fn launch(launch: &Launch, function: Function, stream: CUstream) -> Answer {
     let args = &launch.args[..];
@@ -26,7 +28,9 @@ pub(crate) fn launch(launch: &Launch, function: Function, stream: CUstream) -> A
     with_params(launch, function, stream, &mut many)
 }
 
-/// Has `places` point to the arguments, and behind them, for the software CUDA driver, to the length of each slice.
+/// Points `places` at the arguments.
+///
+/// For the software CUDA driver, pointers to the length of each slice follow.
 #[inline]
 fn point_at<'a>(launch: &Launch, mut places: impl Iterator<Item = &'a mut *mut c_void>) {
     let mut point = |to: *const u64| {
@@ -47,9 +51,11 @@ fn with_params(launch: &Launch, function: Function, stream: CUstream, params: &m
     let config = &launch.config;
     let ([gx, gy, gz], [bx, by, bz]) = (config.grid, config.block);
     if config.cluster.is_none() && !config.cooperative {
-        // SAFETY: cuLaunchKernel takes a live function and stream of one context, and a pointer to each of the kernel's
-        // parameters, whose number and sizes were compared with the device code when it was loaded, or of an image are what
-        // the kernel's `unsafe` declaration promises; they are read before it returns. A scalar's bytes stand at the lowest addresses of its eight.
+        // SAFETY: cuLaunchKernel takes a live function and stream of one context, and a pointer to
+        // each of the kernel's parameters. Their number and sizes were compared with the device
+        // code when it was loaded; for an image, the kernel's `unsafe` declaration promises them.
+        // They are read before the call returns. A scalar's bytes are at the lowest addresses of
+        // its eight.
         return unsafe {
             opened().cuLaunchKernel(
                 function.raw,

@@ -1,4 +1,4 @@
-//! What is put on a stream: copies, launches, host functions, foreign work, graphs and gates.
+//! The kinds of work on a stream: copies, launches, host functions, foreign work, graphs and gates.
 
 pub(crate) mod capturing;
 pub(crate) mod copy;
@@ -16,18 +16,18 @@ use peers::Peers;
 use raw_streams::RawStreams;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The driver's streams of a context, and what is known of them.
+/// The driver streams of a context, and what is known about them.
 #[derive(Debug)]
 pub(crate) struct Queues {
     pub(crate) streams: RawStreams,
     pub(crate) lent: Lent,
     pub(crate) peers: Peers,
-    /// Whether a launch has been told of that blocked because the driver's queue was full.
+    /// True once a launch that blocked on a full driver queue has been reported.
     told_of_full_queue: AtomicBool,
 }
 
 impl Queues {
-    /// Of the context that is current.
+    /// Creates the queues of the current context.
     pub(crate) fn new() -> Answer<Self> {
         Ok(Queues {
             streams: RawStreams::new()?,
@@ -37,7 +37,7 @@ impl Queues {
         })
     }
 
-    /// Says once that a launch had to wait for room in the driver's queue.
+    /// Notes that a launch had to wait for room in the driver's queue. Returns true the first time.
     pub(crate) fn tell_of_full_queue(&self) -> bool {
         !self.told_of_full_queue.swap(true, Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! Devices that reach each other's memory.
+//! Checks and enables direct access between the memories of devices.
 
 use crate::api::{Answer, opened};
 use crate::context::Context;
@@ -6,12 +6,15 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 
-/// Whether a device reaches the memory of others, by their ordinals: asked once each.
+/// The access of a device to the memory of other devices, by their ordinals. Each is checked once.
 #[derive(Debug, Default)]
 pub(crate) struct Peers(Mutex<BTreeMap<u32, bool>>);
 
 impl Context {
-    /// Lets this device's kernels and copies reach the memory of `peer` directly, if the machine can: asked and enabled once.
+    /// Lets this device's kernels and copies reach the memory of `peer` directly, if the machine
+    /// can.
+    ///
+    /// Returns whether it can. This is checked and enabled once.
     pub(crate) fn enable_peer(&self, peer: &Context) -> Answer<bool> {
         let mut peers = self.work.peers.0.lock();
         if let Some(&can) = peers.get(&peer.ordinal) {
@@ -25,7 +28,7 @@ impl Context {
             // SAFETY: cuCtxEnablePeerAccess takes a live context.
             match unsafe { opened().cuCtxEnablePeerAccess(peer.raw(), 0) } {
                 Err(failed) if failed.is_fault() => return Err(failed),
-                // A device has only so many peers; copies to the others go through the host.
+                // A device has a limited number of peers; copies to the others go through the host.
                 Err(failed) if !failed.is_enabled_already() => can = 0,
                 _ => {}
             }

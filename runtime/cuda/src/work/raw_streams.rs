@@ -1,6 +1,7 @@
-//! The driver's streams, pooled: none is ever destroyed, since one that is destroyed while others are torn down crashes.
+//! The pool of driver streams, which are never destroyed.
 //!
-//! A stream comes with its completion word, which only grows: who leases it counts from where the last one stopped.
+//! Destroying a stream while others are torn down crashes. A stream comes with its completion word,
+//! whose value only grows: each lease counts from where the last one stopped.
 
 use super::capturing::Relaxed;
 use crate::api::{Answer, CUstream, opened};
@@ -14,7 +15,7 @@ use warpline_driver::Priority;
 #[derive(Debug)]
 pub(crate) struct RawStream {
     pub(crate) stream: CUstream,
-    /// None where the driver registers no memory.
+    /// `None` if the driver registers no memory.
     pub(crate) word: Option<Word>,
     /// The newest value that was or will be written to the word.
     pub(crate) written: u64,
@@ -25,12 +26,12 @@ pub(crate) struct RawStream {
 unsafe impl Send for RawStream {}
 
 impl RawStream {
-    /// The same, to be given back while this one is being dropped.
+    /// Returns a copy of the stream, to return to the pool while this value is being dropped.
     pub(crate) fn taken(&self) -> Self {
         RawStream { ..*self }
     }
 
-    /// Another library's stream with a word of ours. The context is current.
+    /// Wraps another library's stream, with a word of ours. The context is current.
     pub(crate) fn lent(context: &'static Context, stream: *mut c_void) -> Self {
         let stream = stream.cast();
         let (word, written) = context.work.lent.take(context, stream);
@@ -40,16 +41,18 @@ impl RawStream {
 
 #[derive(Debug)]
 pub(crate) struct RawStreams {
-    /// The numbers of the lowest and the highest priority; the higher is the smaller number.
+    /// The numbers of the lowest and the highest priority. A higher priority has a smaller number.
     least: i32,
     greatest: i32,
     idle: Mutex<Vec<RawStream>>,
-    /// Those given back with work unfinished, and what says that it is over.
+    /// Streams returned with unfinished work, each with the event behind that work.
     draining: Mutex<Vec<(RawStream, PooledEvent)>>,
 }
 
 impl Context {
-    /// A word for a stream. None if the driver gives none: the stream's markers are events then.
+    /// Returns a completion word for a stream.
+    ///
+    /// `None` if the driver gives none: the stream's markers are events then.
     pub(crate) fn word(&'static self) -> Option<Word> {
         if self.completion.has_words.get() == Some(&false) {
             None
@@ -60,7 +63,7 @@ impl Context {
 }
 
 impl RawStreams {
-    /// The context is current.
+    /// Creates an empty pool. The context is current.
     pub(crate) fn new() -> Answer<Self> {
         let (mut least, mut greatest) = (0, 0);
         // SAFETY: cuCtxGetStreamPriorityRange writes two ints.
@@ -71,13 +74,13 @@ impl RawStreams {
     fn number(&self, priority: Priority) -> i32 {
         match priority {
             Priority::Low => self.least,
-            // The priority of streams which everybody else makes.
+            // The priority that other libraries' streams have.
             Priority::Normal => 0,
             Priority::High => self.greatest,
         }
     }
 
-    /// A stream on which nothing is unfinished. `context` is the one whose streams these are, and is current.
+    /// Returns a stream without unfinished work. `context`, which owns the pool, is current.
     pub(crate) fn take(&self, context: &'static Context, priority: Priority) -> Answer<RawStream> {
         let priority = self.number(priority);
         self.collect()?;
@@ -99,7 +102,7 @@ impl RawStreams {
         Ok(RawStream { stream, word, written: 0, priority })
     }
 
-    /// Moves what has drained to the idle ones.
+    /// Moves the streams that have drained to the idle ones.
     fn collect(&self) -> Answer {
         let mut draining = self.draining.lock();
         let mut at = 0;
@@ -114,7 +117,8 @@ impl RawStreams {
         Ok(())
     }
 
-    /// Takes a stream back. `until`: what stands for its unfinished work, if it has some.
+    /// Returns a stream to the pool. `until` is the event behind its unfinished work, if it has
+    /// some.
     pub(crate) fn give_back(&self, raw: RawStream, until: Option<PooledEvent>) {
         match until {
             None => self.idle.lock().push(raw),

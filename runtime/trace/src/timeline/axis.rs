@@ -1,13 +1,13 @@
-//! Ticks at round times, and times as people write them.
+//! The time axis: ticks at round times, and times formatted for people.
 
 const UNITS: [(&str, u64); 4] = [("s", 1_000_000_000), ("ms", 1_000_000), ("µs", 1_000), ("ns", 1)];
 
-/// The largest unit that `nanos` is at least one of.
+/// Returns the largest unit that is at most `nanos` long.
 fn unit(nanos: u64) -> (&'static str, u64) {
     *UNITS.iter().find(|(_, length)| nanos >= *length).unwrap_or(&UNITS[3])
 }
 
-/// A time with three digits or more: `12.3 µs`, `840 ns`.
+/// Formats a time with three digits or more: `12.3 µs`, `840 ns`.
 pub(super) fn time(nanos: u64) -> String {
     let (name, length) = unit(nanos);
     let value = nanos as f64 / length as f64;
@@ -21,7 +21,8 @@ pub(super) fn time(nanos: u64) -> String {
     format!("{value:.digits$} {name}")
 }
 
-/// At most `most` round times up to `span`, 0 first, all in the same unit: in nanoseconds, and as text.
+/// Returns 0 and at most `most` further round times up to `span`, in nanoseconds and as text. All
+/// texts have the same unit.
 pub(super) fn ticks(span: u64, most: u64) -> Vec<(u64, String)> {
     let mut step = 1_u64;
     let mut factors = [2, 5, 10].iter().cycle();

@@ -1,8 +1,9 @@
-//! Every op of the picture as JSON: for the page's script, and for whoever wants the numbers.
+//! Every op of the picture as JSON, for the page's script and for readers who want the numbers.
 //!
-//! `tracks[row].ops[i]` is `[ticket, kind, name, site, bytes, enqueued, shown from, started, finished, wait]`: kind, name and site are places
-//! in the lists of that name, times are nanoseconds since `from` or `null`, and `wait` is `[row, ticket]` of what is waited for
-//! or `null`. Times before the window are negative.
+//! `tracks[row].ops[i]` is `[ticket, kind, name, site, bytes, enqueued, shown from, started,
+//! finished, wait]`. Kind, name and site are indices into the lists of that name. Times are
+//! nanoseconds since `from`, or `null`; times before the window are negative. `wait` is the `[row,
+//! ticket]` of the awaited op, or `null`.
 
 use super::super::json::quoted;
 use super::super::recording::{Op, Recording, TrackKey};
@@ -10,7 +11,7 @@ use super::scene::{KINDS, Scene, kind_of, shown};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Texts that many ops share, each once.
+/// Texts that many ops share, each stored once.
 #[derive(Default)]
 struct Texts {
     places: BTreeMap<Arc<str>, usize>,

@@ -1,7 +1,7 @@
-//! A recording as a picture: a row a stream, a bar an op, an arrow a wait.
+//! A recording as a picture: a row per stream, a bar per op, an arrow per wait.
 //!
-//! `scene.rs` decides what stands where and `svg.rs` draws it; `data.rs` writes every op as JSON into the file, whatever is too
-//! narrow to be drawn, and `page.rs` adds the script that zooms.
+//! `scene.rs` computes the layout and `svg.rs` draws it. `data.rs` writes every op into the file as
+//! JSON, even if it is too narrow to be drawn. `page.rs` adds the script that zooms.
 
 mod axis;
 mod data;
@@ -16,16 +16,17 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 
-/// A picture of what was recorded: everything, or a window of it. Made by [`Recorder::timeline`](super::Recorder::timeline).
+/// A picture of everything recorded, or of a window of it.
 ///
-/// Each stream is a row, under its device; work of the host comes first. A bar is an op from its
-/// start to its end, with its name, time and source line as a tooltip; ops too narrow to be seen
-/// are drawn together. An arrow leads from the end of the op that was waited for to the end of the
-/// wait, and the time that a wait held its stream is hatched. A wait whose order held already is
-/// not drawn.
+/// Made by [`Recorder::timeline`](super::Recorder::timeline).
 ///
-/// The file needs nothing else to be looked at. It holds every op of the window as JSON: in the SVG's `<metadata>`, in the page's
-/// `<script type="application/json">`.
+/// Each stream is a row under its device; work of the host comes first. A bar is an op from its
+/// start to its end, with its name, time and source line as a tooltip. Ops too narrow to be seen
+/// are drawn together. An arrow leads from the end of the awaited op to the end of the wait. The
+/// time that a wait held its stream is hatched. A wait is not drawn if its order held already.
+///
+/// The file is self-contained. It holds every op of the window as JSON: in the SVG's `<metadata>`,
+/// or in the page's `<script type="application/json">`.
 #[derive(Debug)]
 #[must_use = "it is drawn by `write_file` and its like"]
 pub struct Timeline {
@@ -39,22 +40,25 @@ impl Timeline {
         Timeline { recording, title: "Timeline".to_owned(), window: None }
     }
 
-    /// What stands at its top.
+    /// Sets the title at the top of the picture.
     pub fn title(mut self, title: impl Into<String>) -> Self {
         self.title = title.into();
         self
     }
 
-    /// Only this window of the recording's time, for instance a few steps in the middle:
-    /// [`Recorder::elapsed`](super::Recorder::elapsed) tells the time at a step.
+    /// Draws only this window of the recording's time, for instance a few steps in the middle.
+    ///
+    /// [`Recorder::elapsed`](super::Recorder::elapsed) returns the time at a step.
     pub fn between(mut self, from: Duration, to: Duration) -> Self {
         let nanos = |time: Duration| time.as_nanos().try_into().unwrap_or(u64::MAX);
         self.window = Some((nanos(from), nanos(to).max(nanos(from))));
         self
     }
 
-    /// Only so much of the recording's time, where in its middle half most waits of one stream for another ended, with what they
-    /// had waited for. If there was none, the middle.
+    /// Draws only a window of this length, where the most waits of one stream for another ended.
+    ///
+    /// The window also shows the ops that these waits had waited for. It is chosen within the
+    /// middle half of the recording's time. If there was no such wait, it is in the middle.
     pub fn at_waits(mut self, length: Duration) -> Self {
         let length = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
         let (first, last) = whole(&self.recording);
@@ -74,10 +78,12 @@ impl Timeline {
         self
     }
 
-    /// Writes it to a file: an SVG if its name ends in `.svg`, a page to zoom in if in `.html`.
+    /// Writes the picture to a file: an SVG if its name ends in `.svg`, a zoomable page if it ends
+    /// in `.html`.
     ///
     /// # Errors
-    /// `InvalidInput` if it ends otherwise; those of creating and writing the file.
+    /// Returns `InvalidInput` if the name ends otherwise, and the errors of creating and writing
+    /// the file.
     pub fn write_file(self, path: impl AsRef<Path>) -> io::Result<()> {
         let path = path.as_ref();
         let page = match path.extension().and_then(OsStr::to_str) {
@@ -100,26 +106,27 @@ impl Timeline {
         file.flush()
     }
 
-    /// Writes it as an SVG.
+    /// Writes the picture as an SVG.
     ///
     /// # Errors
-    /// Those of `to`.
+    /// Returns the errors of `to`.
     pub fn write_svg(self, to: &mut impl Write) -> io::Result<()> {
         let (scene, data) = self.prepared();
         svg::write(&scene, Some(&data), to)
     }
 
-    /// Writes it as a page with the same picture, which zooms with the wheel, moves with the mouse, and shows everything again
-    /// after a double click.
+    /// Writes the same picture as a page.
+    ///
+    /// The wheel zooms, the mouse moves the picture, and a double click shows everything again.
     ///
     /// # Errors
-    /// Those of `to`.
+    /// Returns the errors of `to`.
     pub fn write_html(self, to: &mut impl Write) -> io::Result<()> {
         let (scene, data) = self.prepared();
         page::write(&scene, &data, to)
     }
 
-    /// Leaves out what the window does not show.
+    /// Returns the scene and its JSON, without the ops that the window does not show.
     fn prepared(mut self) -> (Scene, String) {
         if let Some((from, to)) = self.window {
             for track in self.recording.tracks.values_mut() {
@@ -135,13 +142,13 @@ impl Timeline {
 }
 
 fn is_between(op: &Op, from: u64, to: u64) -> bool {
-    // A wait is drawn from when it held its stream, which is after it was enqueued.
+    // A wait is drawn from when it began to hold its stream, which is after it was enqueued.
     let began = if kind_of(op) == "wait" { op.enqueued.or(op.started) } else { op.started.or(op.enqueued) };
     let began = began.unwrap_or(0);
     began <= to && op.finished.unwrap_or(began) >= from
 }
 
-/// From the first start to the last end.
+/// Returns the first start and the last end.
 fn whole(recording: &Recording) -> (u64, u64) {
     let ran = || recording.tracks.values().flat_map(|track| track.ops.values()).filter_map(Op::ran);
     let from = ran().map(|(started, _)| started).min().unwrap_or(0);

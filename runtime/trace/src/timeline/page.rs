@@ -1,4 +1,5 @@
-//! The picture as a page: the SVG as it is, every op as JSON, and a script that draws them again at any scale.
+//! The picture as an HTML page: the unchanged SVG, every op as JSON, and a script that redraws the
+//! ops at any scale.
 
 use super::scene::Scene;
 use super::svg::{self, escaped};

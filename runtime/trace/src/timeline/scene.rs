@@ -1,4 +1,4 @@
-//! What stands where in the picture, in pixels.
+//! The layout of the picture, in pixels.
 
 use super::super::recording::{Op, Recording, Track, TrackKey};
 use super::axis::{self, time};
@@ -10,15 +10,15 @@ const MARGIN: f64 = 28.0;
 pub(super) const BAR: f64 = 20.0;
 const ROW: f64 = 36.0;
 const GROUP: f64 = 30.0;
-/// Where the rows begin.
+/// The upper edge of the rows.
 const TOP: f64 = 128.0;
-/// How wide a character of a label is, about.
+/// The approximate width of a character of a label.
 pub(super) const CHARACTER: f64 = 6.7;
-/// Labels that are longer are cut, and whole in their tooltip.
+/// Longer labels are cut; their tooltip has the whole label.
 const LABEL_CHARACTERS: usize = 26;
 /// A bar narrower than this is drawn together with its neighbours.
 const NARROWEST: f64 = 0.75;
-/// Arrows between the same two rows whose ends are nearer than this are drawn once.
+/// Arrows between the same two rows are drawn once if their ends are nearer than this.
 const NEAR: f64 = 2.0;
 
 /// A whole picture.
@@ -26,10 +26,10 @@ pub(super) struct Scene {
     pub(super) title: String,
     pub(super) subtitle: String,
     pub(super) height: f64,
-    /// Where time begins and ends, across.
+    /// The left and right ends of the time axis.
     pub(super) left: f64,
     pub(super) right: f64,
-    /// The same in nanoseconds since the recorder was made.
+    /// The same ends, in nanoseconds since the recorder was made.
     pub(super) from: u64,
     pub(super) to: u64,
     pub(super) ticks: Vec<(f64, String)>,
@@ -42,35 +42,35 @@ pub(super) struct Scene {
 
 /// The rows of one device.
 pub(super) struct Group {
-    /// The base line of its name.
+    /// The baseline of the device's name.
     pub(super) y: f64,
     pub(super) name: String,
 }
 
 pub(super) struct Row {
-    /// The upper edge of its bars.
+    /// The upper edge of the row's bars.
     pub(super) y: f64,
-    /// What fits of its name, and all of it.
+    /// The part of the name that fits; `name` is the whole name.
     pub(super) label: String,
     pub(super) name: String,
     pub(super) bars: Vec<Bar>,
 }
 
-/// One op, or several that are too narrow to be told apart.
+/// One op, or several ops that are too narrow to be told apart.
 pub(super) struct Bar {
     pub(super) x: f64,
     pub(super) width: f64,
     pub(super) kind: &'static str,
-    /// Of the one op.
+    /// The op's ticket, if the bar is one op.
     pub(super) ticket: Option<u64>,
-    /// What fits into it.
+    /// The op's name, if it fits into the bar.
     pub(super) text: Option<Arc<str>>,
     pub(super) tooltip: String,
 }
 
-/// From the end of an op that is waited for to the end of the wait.
+/// An arrow from the end of the awaited op to the end of the wait.
 pub(super) struct Arrow {
-    /// Row and ticket of each end.
+    /// The row and ticket of each end.
     pub(super) from: (usize, u64),
     pub(super) to: (usize, u64),
     pub(super) start: (f64, f64),
@@ -78,14 +78,15 @@ pub(super) struct Arrow {
     pub(super) tooltip: String,
 }
 
-/// What an op may be, in the order of the legend; the word of an op's kind that is none of these is the last.
+/// The kinds of ops, in the order of the legend. An op of any other kind counts as the last one.
 pub(super) const KINDS: [&str; 7] = ["host", "copy", "kernel", "fill", "call", "wait", "other"];
 
 pub(super) fn kind_of(op: &Op) -> &'static str {
     KINDS.into_iter().find(|kind| **kind == *op.kind).unwrap_or("other")
 }
 
-/// From when to when an op is drawn: a wait from when it held its stream.
+/// Returns when the drawing of an op begins and ends. A wait is drawn from when it began to hold
+/// its stream.
 pub(super) fn shown(track: &Track, ticket: u64, op: &Op) -> Option<(u64, u64)> {
     let (started, finished) = op.ran()?;
     if kind_of(op) != "wait" {
@@ -144,12 +145,12 @@ impl Scene {
         }
     }
 
-    /// Above the first row, where the lines of the axis begin.
+    /// Returns the y coordinate above the first row, where the lines of the axis begin.
     pub(super) fn top(&self) -> f64 {
         TOP
     }
 
-    /// Below the last row.
+    /// Returns the y coordinate below the last row.
     pub(super) fn bottom(&self) -> f64 {
         self.height - MARGIN + 6.0
     }
@@ -182,7 +183,7 @@ fn cut(label: &str) -> String {
     label.chars().take(LABEL_CHARACTERS - 1).chain(['…']).collect()
 }
 
-/// Ops too narrow to be seen, from left to right, that are not apart either.
+/// Adjacent ops that are too narrow to be seen, from left to right.
 #[derive(Default)]
 struct Narrow {
     x: f64,
@@ -190,7 +191,7 @@ struct Narrow {
     ops: usize,
     busy: u64,
     first: Option<(Bar, u64)>,
-    /// Time of each kind, to be coloured as what took longest.
+    /// The time of each kind. The bar gets the colour of the kind that took longest.
     kinds: BTreeMap<&'static str, u64>,
 }
 
@@ -267,7 +268,7 @@ fn arrows(
 ) -> Vec<Arrow> {
     let mut arrows = Vec::<Arrow>::new();
     for (key, track) in &recording.tracks {
-        // The last one drawn from each row to this one.
+        // The last arrow drawn from each row to this one.
         let mut last = BTreeMap::<usize, (f64, f64)>::new();
         for (&ticket, op) in &track.ops {
             let Some((stream, awaited)) = op.waits_for else { continue };

@@ -1,11 +1,11 @@
-//! Draws a scene as an SVG that needs nothing else: no font, no script, no style sheet from elsewhere.
+//! Draws a scene as a self-contained SVG, without a font, script or style sheet from elsewhere.
 
 use super::scene::{Arrow, BAR, Bar, CHARACTER, Scene, WIDTH};
 use std::io::{self, Write};
 
 const STYLE: &str = include_str!("style.css");
 
-/// With `data` in its metadata, if there is.
+/// Writes the SVG, with `data` in its metadata if there is any.
 pub(super) fn write(scene: &Scene, data: Option<&str>, to: &mut impl Write) -> io::Result<()> {
     let (height, title) = (scene.height, escaped(&scene.title));
     let (left, right, top, bottom) = (scene.left, scene.right, scene.top(), scene.bottom());
@@ -129,7 +129,8 @@ fn arrow(arrow: &Arrow, to: &mut impl Write) -> io::Result<()> {
     )
 }
 
-/// Text between tags or quotes. What XML cannot hold at all becomes a replacement character.
+/// Escapes text for use between tags or quotes. A character that XML cannot hold becomes a
+/// replacement character.
 pub(super) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,10 +1,11 @@
-//! The protocol by which a profiler takes part: NVTX, version 3.
+//! The NVTX protocol, version 3, through which a profiler takes part.
 //!
-//! NVIDIA's side of it is a C header, of which this is the part for ranges: nothing has to be installed but the profiler, and one
-//! build works with those of CUDA 11, 12 and 13. A profiler names its library in `NVTX_INJECTION64_PATH`. The program loads it and
-//! calls `InitializeInjectionNvtx2` with a function that gives out tables of **slots**, one for each function of NVTX; the
-//! profiler writes its own functions into the slots. What it leaves empty is not called. Names and numbers are those of nvtxTypes.h
-//! and nvToolsExt.h.
+//! NVIDIA's side of it is a C header, and this is the part for ranges. So only the profiler has to
+//! be installed, and one build works with the profilers of CUDA 11, 12 and 13. A profiler names its
+//! library in `NVTX_INJECTION64_PATH`. The program loads it and calls `InitializeInjectionNvtx2`
+//! with a function that returns tables of **slots**, one for each function of NVTX. The profiler
+//! writes its own functions into the slots. Empty slots are not called. Names and numbers are those
+//! of nvtxTypes.h and nvToolsExt.h.
 
 use crate::loader;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -13,12 +14,13 @@ use std::path::PathBuf;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// Where a profiler's function goes.
+/// A place for one of the profiler's functions.
 type Slot = AtomicPtr<c_void>;
 /// The addresses of a module's slots, by the numbers of their functions; a null at either end.
 type Table = [Option<&'static Slot>; SLOTS_OF_A_MODULE + 1];
 
-/// So many numbers each module has (`NvtxCallbackModule`): none, CORE, CUDA, OPENCL, CUDART, CORE2, SYNC. Number 0 is no function's.
+/// The count of numbers that each module has (`NvtxCallbackModule`): none, CORE, CUDA, OPENCL,
+/// CUDART, CORE2, SYNC. Number 0 belongs to no function.
 const SIZES: [usize; 7] = [0, 16, 9, 15, 7, 16, 7];
 const SLOTS_OF_A_MODULE: usize = 16;
 /// `NVTX_CB_MODULE_CORE2`, the functions with a domain (`NvtxCallbackIdCore2`).
@@ -87,7 +89,7 @@ extern "C" fn export_table(id: u32) -> *const c_void {
 extern "C" fn ignore_version(_version: u32) {}
 
 /// # Safety
-/// What is not null may be written.
+/// `table` and `size` may be written if they are not null.
 unsafe extern "C" fn table_of_module(
     module: u32,
     table: *mut *const Option<&'static Slot>,
@@ -98,7 +100,7 @@ unsafe extern "C" fn table_of_module(
         return 0;
     }
     if !table.is_null() {
-        // SAFETY: a write needs a place for it, which the caller vouches for.
+        // SAFETY: `write` needs a place for the value, which the caller vouches for.
         unsafe { table.write(TABLES[module].as_ptr()) };
     }
     if !size.is_null() {
@@ -131,7 +133,7 @@ const ASCII: i32 = 1;
 /// `nvtxDomainHandle_t`
 type RawDomain = *mut c_void;
 
-/// A domain of ranges, at a profiler that wants them.
+/// A domain of ranges, in a profiler that wants them.
 pub(super) struct Domain(RawDomain);
 
 // SAFETY: a domain's handle may be used from any thread.
@@ -139,7 +141,7 @@ unsafe impl Send for Domain {}
 // SAFETY: as above.
 unsafe impl Sync for Domain {}
 
-/// The profiler's function of that number, if it has one.
+/// Returns the profiler's function with that number, if it has one.
 fn function(number: usize) -> Option<*mut c_void> {
     let function = SLOTS[CORE2][number].load(Ordering::Relaxed);
     (!function.is_null()).then_some(function)
@@ -148,19 +150,19 @@ fn function(number: usize) -> Option<*mut c_void> {
 impl Domain {
     fn new(name: &'static CStr) -> Self {
         let Some(create) = function(CREATE_A) else {
-            // Everybody's domain.
+            // The domain that all code shares.
             return Domain(null_mut());
         };
-        // SAFETY: `transmute` needs that what is in this slot is an nvtxDomainCreateA: the profiler put it there.
+        // SAFETY: `transmute` needs an nvtxDomainCreateA in this slot: the profiler put it there.
         let create: unsafe extern "C" fn(*const c_char) -> RawDomain = unsafe { std::mem::transmute(create) };
-        // SAFETY: nvtxDomainCreateA takes a string, which lives.
+        // SAFETY: nvtxDomainCreateA takes a string, which is static.
         Domain(unsafe { create(name.as_ptr()) })
     }
 
     /// Begins a range on this thread.
     pub(super) fn push(&self, text: impl Display, payload: u64) {
         let Some(push) = function(RANGE_PUSH_EX) else { return };
-        // A NUL in it ends it.
+        // A NUL in the text ends it.
         let text = format!("{text}\0");
         let event = EventAttributes {
             version: VERSION,
@@ -174,44 +176,48 @@ impl Domain {
             message_type: ASCII,
             message: text.as_ptr().cast(),
         };
-        // SAFETY: `transmute` needs that what is in this slot is an nvtxDomainRangePushEx: the profiler put it there.
+        // SAFETY: `transmute` needs an nvtxDomainRangePushEx in this slot: the profiler put it
+        // there.
         let push: unsafe extern "C" fn(RawDomain, *const EventAttributes) -> c_int =
             unsafe { std::mem::transmute(push) };
-        // SAFETY: nvtxDomainRangePushEx takes a domain and an event that is good until it returns, and so is its text.
+        // SAFETY: nvtxDomainRangePushEx takes a domain, and an event that is valid until it
+        // returns, as its text is.
         unsafe { push(self.0, &raw const event) };
     }
 
     /// Ends the range that this thread began last.
     pub(super) fn pop(&self) {
         let Some(pop) = function(RANGE_POP) else { return };
-        // SAFETY: `transmute` needs that what is in this slot is an nvtxDomainRangePop: the profiler put it there.
+        // SAFETY: `transmute` needs an nvtxDomainRangePop in this slot: the profiler put it there.
         let pop: unsafe extern "C" fn(RawDomain) -> c_int = unsafe { std::mem::transmute(pop) };
         // SAFETY: nvtxDomainRangePop takes a domain.
         unsafe { pop(self.0) };
     }
 }
 
-/// Has the profiler, if one is named, fill the slots. `None` if none is, or it wants no ranges. Called once a process.
+/// Lets the profiler, if one is named, fill the slots. Called once per process.
+///
+/// Returns `None` if no profiler is named, or if it wants no ranges.
 ///
 /// # Errors
-/// What is wrong with what is named.
+/// Returns what is wrong with the library that is named.
 pub(super) fn attach(name: &'static CStr) -> Result<Option<Domain>, String> {
-    // "./." is the protocol's word for none.
+    // In the protocol "./." stands for none.
     let named = std::env::var_os("NVTX_INJECTION64_PATH").filter(|path| !path.is_empty() && path != "./.");
     let Some(path) = named.map(PathBuf::from) else { return Ok(None) };
     let why = |error: String| format!("NVTX_INJECTION64_PATH is {}: {error}", path.display());
     let library = loader::open(&path).map_err(why)?;
-    // SAFETY: a library named so has this function with the type that nvtxTypes.h gives it.
+    // SAFETY: a library named there has this function, with the type that nvtxTypes.h gives it.
     let initialize = unsafe {
         library.get::<unsafe extern "C" fn(GetExportTable) -> c_int>(b"InitializeInjectionNvtx2\0")
     };
     let initialize = *initialize.map_err(|error| why(loader::why(&error)))?;
     // SAFETY: InitializeInjectionNvtx2 takes a function that gives out NVTX's tables.
     if unsafe { initialize(export_table) } == 0 {
-        // It does not want to take part, and is unloaded as NVTX does it.
+        // The profiler does not want to take part. Its library is unloaded, as NVTX does it.
         return Ok(None);
     }
-    // Its functions are called from now on.
+    // Never unloaded: its functions are called from now on.
     std::mem::forget(library);
     let wanted = function(RANGE_PUSH_EX).is_some() && function(RANGE_POP).is_some();
     Ok(wanted.then(|| Domain::new(name)))
