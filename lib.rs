@@ -37,7 +37,7 @@ pub mod prelude {
     pub use warpline_ops::{DType, Tensor, TensorOps};
     pub use warpline_runtime::kernel::LaunchConfig;
     pub use warpline_runtime::{
-        Buffer, Device, DeviceId, Error, ErrorKind, Event, Graph, InCurrentStream, OrderMode, Pending,
+        Buffer, Device, DeviceId, Edge, Error, ErrorKind, Event, Graph, InCurrentStream, OrderMode, Pending,
         Pinned, Runtime, Schedule, Stream, StreamLease, StreamPool,
     };
 }

@@ -32,7 +32,7 @@ struct Op {
 impl Op {
     #[inline]
     fn launch(&self) {
-        self.stream.launch(touch_three(0.5, &self.a, &self.b, &self.c), ONE);
+        self.stream.launch(touch_three(0.5, &self.a, &self.b, &self.c), ONE).detach();
     }
 }
 
@@ -79,8 +79,8 @@ fn private(device: &Device) -> Vec<Op> {
 fn shared(device: &Device) -> Vec<Op> {
     let owner = device.new_stream().expect("a stream");
     let [a, b, c] = [(); 3].map(|()| owner.alloc::<f32>(STREAMS * RANGE).expect("null memory"));
-    owner.fill(&a, 1.0);
-    owner.fill(&b, 2.0);
+    owner.fill(&a, 1.0).detach();
+    owner.fill(&b, 2.0).detach();
     (0..STREAMS)
         .map(|at| {
             let stream = device.new_stream().expect("a stream");
@@ -131,7 +131,7 @@ fn main() {
                 (0..times).for_each(|_| bare.launch(&cases[0].1[0]));
             }
             "none" => (0..times).for_each(|_| {
-                cases[0].1[0].stream.launch(touch_none(black_box(0.5)), ONE);
+                cases[0].1[0].stream.launch(touch_none(black_box(0.5)), ONE).detach();
             }),
             at => rounds_of(&cases[at.parse::<usize>().expect("a case")].1, times),
         }
@@ -151,7 +151,7 @@ fn main() {
     let none = |ops: &[Op]| {
         for _ in 0..times / ops.len() {
             for op in ops {
-                op.stream.launch(touch_none(black_box(0.5)), ONE);
+                op.stream.launch(touch_none(black_box(0.5)), ONE).detach();
             }
         }
     };

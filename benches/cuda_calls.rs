@@ -235,7 +235,7 @@ impl Ours {
         let streams = [(); 2].map(|()| device.new_stream().expect("a stream"));
         let buffer = || {
             let buffer = streams[0].alloc::<f32>(LEN).expect("memory");
-            streams[0].fill(&buffer, 1.0).wait().expect("it runs");
+            streams[0].fill(&buffer, 1.0).blocking_wait().expect("it runs");
             buffer
         };
         Ours { x: buffer(), y: buffer(), streams }
@@ -261,7 +261,7 @@ impl Ours {
     /// A launch whose `Pending` is dropped has no marker but every 64th time, so nothing says that it is done, and the wait is a
     /// wait.
     fn launch_and_wait(&self) {
-        self.launch();
+        self.launch().detach();
         self.streams[1].wait_stream(&self.streams[0]);
     }
 }

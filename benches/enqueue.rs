@@ -16,7 +16,7 @@ fn main() {
     let [a, b, c] = [(); 3].map(|()| stream.alloc::<f32>(64).expect("256 bytes"));
     let ours = |ops: usize| {
         for _ in 0..ops {
-            stream.launch(touch_three(0.5, &a, &b, &c), ONE);
+            stream.launch(touch_three(0.5, &a, &b, &c), ONE).detach();
         }
         drain(&stream);
     };

@@ -19,13 +19,15 @@ fn round(executor: &tokio::runtime::Runtime) -> (f64, f64) {
     let failed_at = Arc::new(Mutex::new(None));
     let gates: Vec<_> = streams[1..].iter().map(|stream| stream.hold().expect("held")).collect();
     let (wait, at) = (go.clone(), failed_at.clone());
-    streams[0].call(move || {
-        while !wait.load(Ordering::Acquire) {
-            std::thread::yield_now();
-        }
-        *at.lock().expect("nobody panics with it") = Some(Instant::now());
-        std::panic::resume_unwind(Box::new("the bench's fault"));
-    });
+    streams[0]
+        .call(move || {
+            while !wait.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            *at.lock().expect("nobody panics with it") = Some(Instant::now());
+            std::panic::resume_unwind(Box::new("the bench's fault"));
+        })
+        .detach();
     let tasks: Vec<_> = (0..TASKS)
         .map(|at| {
             let pending = streams[at % STREAMS].launch(touch_none(0.5), ONE);

@@ -28,7 +28,7 @@ fn poll_all(pendings: &mut [Pending<()>]) {
 fn batch(stream: &Stream, observed: bool) -> Vec<Pending<()>> {
     let batch = (0..BATCH).map(|_| stream.launch(touch_none(black_box(0.5)), ONE)).collect();
     if observed {
-        stream.synchronize().wait().expect("it is done");
+        stream.synchronize().blocking_wait().expect("it is done");
     }
     batch
 }
@@ -51,7 +51,7 @@ fn first(device: &Device, entries: usize, repeat: usize) -> f64 {
         let mut batch: Vec<_> = (0..100)
             .map(|_| {
                 for other in &others {
-                    other.launch(touch_none(black_box(0.5)), ONE);
+                    other.launch(touch_none(black_box(0.5)), ONE).detach();
                     stream.wait_stream(other);
                 }
                 stream.launch(touch_none(black_box(0.5)), ONE)

@@ -22,8 +22,8 @@ fn main() {
     let (_runtime, device) = support::cpu();
     let owner = device.new_stream().expect("a stream");
     let [a, b] = [(); 2].map(|()| owner.alloc::<f32>(1024).expect("4 KiB"));
-    owner.fill(&a, 1.0);
-    owner.fill(&b, 2.0);
+    owner.fill(&a, 1.0).detach();
+    owner.fill(&b, 2.0).detach();
     let pool = device.stream_pool(POOL).unwrap();
     let figures = |name: &str| {
         let (resident, live) = (resident_kib(), counting::live_bytes() / 1024);
@@ -58,7 +58,7 @@ fn main() {
                 if op % 100 == 0 {
                     own = lease.alloc::<f32>(1024).expect("4 KiB");
                 }
-                lease.launch(touch_three(0.5, &a, &b, &own), ONE);
+                lease.launch(touch_three(0.5, &a, &b, &own), ONE).detach();
             }
             if at % 100 == 99 {
                 lease.synchronize().await.expect("it runs");

@@ -24,7 +24,7 @@ fn counted(name: &str, steps: usize) -> Result<()> {
     let device = runtime.device(DeviceId::Cpu(0))?;
     let stream = device.new_stream()?;
     Perceptron::new(&stream, name == "graph")?.train(steps, 100)?;
-    stream.synchronize().wait()
+    stream.synchronize().blocking_wait()
 }
 
 fn main() -> Result<()> {

@@ -50,13 +50,13 @@ impl Set {
                 let other = (at + 1 + random.below(count - 1)) % count;
                 stream.wait_stream(&self.streams[other]);
             }
-            stream.launch(touch_one(0.5, &self.buffers[at]), ONE);
+            stream.launch(touch_one(0.5, &self.buffers[at]), ONE).detach();
             if op % 65_536 == 0 {
                 most_threads = most_threads.max(threads());
             }
         }
         most_threads = most_threads.max(threads());
-        device.synchronize().wait().expect("it runs");
+        device.synchronize().blocking_wait().expect("it runs");
         (start.elapsed().as_nanos() as f64 / ops as f64, most_threads)
     }
 }
@@ -76,7 +76,7 @@ fn main() {
     let ops = options.scaled(1_000_000);
 
     let (runtime, device) = support::cpu();
-    device.new_stream().expect("a stream").synchronize().wait().expect("nothing to wait for");
+    device.new_stream().expect("a stream").synchronize().blocking_wait().expect("nothing to wait for");
     let before = counting::live_bytes();
     let idle: Vec<_> = (0..many).map(|_| device.new_stream().expect("a stream")).collect();
     let never_used = (counting::live_bytes() - before) as f64 / many as f64;
@@ -85,10 +85,10 @@ fn main() {
     let idle: Vec<_> = (0..many).map(|_| device.new_stream().expect("a stream")).collect();
     for stream in &idle {
         for _ in 0..10 {
-            stream.launch(support::touch_none(0.5), ONE);
+            stream.launch(support::touch_none(0.5), ONE).detach();
         }
     }
-    device.synchronize().wait().expect("it runs");
+    device.synchronize().blocking_wait().expect("it runs");
     let used = (counting::live_bytes() - before) as f64 / many as f64;
     drop((idle, device, runtime));
     for (name, bytes) in [("that was never used", never_used), ("after ten ops", used)] {

@@ -20,7 +20,7 @@ fn main() {
         let stream = device.new_stream().expect("a stream");
         let [a, b, c] = [(); 3].map(|()| stream.alloc::<f32>(64).expect("memory"));
         for _ in 0..times {
-            stream.launch(touch_three(black_box(0.5), &a, &b, &c), ONE);
+            stream.launch(touch_three(black_box(0.5), &a, &b, &c), ONE).detach();
         }
         drain(&stream);
         return;

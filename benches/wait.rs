@@ -12,9 +12,9 @@ fn main() {
     // Nothing completes here, so no wait is elided because its end is reached.
     let (_runtime, device, calls) = null_driver::runtime(true, false);
     let [a, b, c] = [(); 3].map(|()| device.new_stream().expect("a stream"));
-    a.launch(touch_none(1.0), ONE);
+    a.launch(touch_none(1.0), ONE).detach();
     b.wait_stream(&a);
-    b.launch(touch_none(1.0), ONE);
+    b.launch(touch_none(1.0), ONE).detach();
     c.wait_stream(&b);
     let again = |times: usize| (0..times).for_each(|_| drop(c.wait_stream(&b)));
     let through = |times: usize| (0..times).for_each(|_| drop(c.wait_stream(&a)));
@@ -53,7 +53,7 @@ fn main() {
         [&mut || {
             ns(each, || {
                 for _ in 0..each {
-                    a.launch(touch_none(1.0), ONE);
+                    a.launch(touch_none(1.0), ONE).detach();
                     b.wait_stream(&a);
                 }
             })

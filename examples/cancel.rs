@@ -21,7 +21,7 @@ use std::future::pending;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
-use warpline::ops::{fill, sum};
+use warpline::ops::{fill_, sum};
 use warpline::prelude::*;
 use warpline::testing::Gate;
 
@@ -126,7 +126,7 @@ impl Stage {
     async fn others_go_on(&self) -> warpline::Result<()> {
         let y = self.other.alloc::<f32>(LEN)?;
         let total = self.other.enter(|| {
-            fill(&y, 0.5).queued()?;
+            fill_(&y, 0.5).queued()?;
             warpline::Result::Ok(sum(&y))
         })?;
         assert_eq!(total.await?, LEN as f32 / 2.0);

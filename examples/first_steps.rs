@@ -14,7 +14,7 @@
 //! warpline = { path = "../warpline" }
 //! ```
 
-use warpline::ops::{axpy, fill, normal_, relu, sum};
+use warpline::ops::{axpy_, fill_, normal_, relu_into, sum};
 use warpline::prelude::*;
 
 #[tokio::main]
@@ -28,9 +28,9 @@ async fn main() -> warpline::Result<()> {
 
     // y ← max(1 + 2x, 0) with random x: four ops in flight, one behind the other, while the host is here already.
     normal_(&x, 42, 0.0, 1.0).queued()?;
-    fill(&y, 1.0).queued()?;
-    axpy(2.0, &x, &y).queued()?;
-    relu(&y, &y).queued()?;
+    fill_(&y, 1.0).queued()?;
+    axpy_(&y, 2.0, &x).queued()?;
+    relu_into(&y, &y).queued()?;
 
     // The host waits here, for the last op, and so for all of them: they are on one stream.
     let total = sum(&y).await?;
@@ -44,12 +44,12 @@ async fn main() -> warpline::Result<()> {
 
     // A part of a buffer is a buffer, and shares its memory.
     let first_half = y.slice(..n / 2)?;
-    fill(&first_half, 3.0).queued()?;
+    fill_(&first_half, 3.0).queued()?;
     let y_host = device.default_stream()?.read(&y).await?;
     assert!(y_host[..n / 2].iter().all(|&y| y == 3.0) && y_host[n / 2] != 3.0);
 
     // A mistake is refused when it is made, and says what is wrong; nothing was run.
-    let refused = axpy(1.0, &first_half, &y).await.expect_err("x is shorter than y");
+    let refused = axpy_(&y, 1.0, &first_half).await.expect_err("x is shorter than y");
     println!("refused: {refused}");
     assert_eq!(refused.kind(), ErrorKind::Shape);
 

@@ -16,7 +16,7 @@
 //! ```
 
 use std::cell::RefCell;
-use warpline::ops::{fill, normal_, sum};
+use warpline::ops::{fill_, normal_, sum};
 use warpline::prelude::*;
 use warpline::testing::for_each_seed_on;
 
@@ -26,7 +26,7 @@ const SEEDS: std::ops::Range<u64> = 0..32;
 async fn incorrect(device: &Device) -> warpline::Result<f32> {
     let side = device.stream().label("side").build()?;
     let a = device.alloc::<f32>(100 * 100)?;
-    fill(&a, 1.0).queued()?;
+    fill_(&a, 1.0).queued()?;
     normal_(&a, 42, 0.0, 1.0).queued()?; // on the default stream
     side.enter(|| sum(&a)).await // on the side stream, perhaps first
 }
@@ -35,7 +35,7 @@ async fn incorrect(device: &Device) -> warpline::Result<f32> {
 async fn correct(device: &Device) -> warpline::Result<f32> {
     let side = device.stream().label("side").build()?;
     let a = device.alloc::<f32>(100 * 100)?;
-    fill(&a, 1.0).queued()?;
+    fill_(&a, 1.0).queued()?;
     normal_(&a, 42, 0.0, 1.0).queued()?;
     side.wait_stream(&device.default_stream()?); // on the device: the host goes on
     side.enter(|| sum(&a)).await

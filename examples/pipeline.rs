@@ -115,7 +115,7 @@ async fn run(options: Options) -> anyhow::Result<()> {
     let mut standard = compute.enter(|| ColumnMoments::new(COLUMNS, &device))?;
     pipeline
         .pass(|x| {
-            ops::standardize(x, &mean, &deviation).queued()?;
+            ops::standardize_(x, &mean, &deviation).queued()?;
             standard.merge(x).queued()
         })
         .await?;
@@ -205,7 +205,7 @@ impl Pipeline {
         let slot = || Ok(Slot { device: copy.alloc(len)?, sent: None, used: copy.record_event() });
         let slots = (0..options.slots).map(|_| slot()).collect::<warpline::Result<_>>()?;
         // One more than slots: something to read into while every slot's copy is in flight.
-        let spare = (0..=options.slots).map(|_| device.pinned_blocking(len)).collect::<Result<_, _>>()?;
+        let spare = (0..=options.slots).map(|_| device.blocking_pinned(len)).collect::<Result<_, _>>()?;
         let loading = Arc::new(HostTrack::new("loading"));
         Ok(Pipeline {
             file: options.file.clone(),

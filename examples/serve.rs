@@ -107,7 +107,7 @@ async fn run(device: &Device, stream: &Stream, model: &Model, row: &[f32]) -> wa
     let (x, _sent) = stream.copy_to_device(host)?;
     stream.wait_for(&model.mean);
     stream.wait_for(&model.deviation);
-    stream.enter(|| ops::standardize(&x, &model.mean, &model.deviation)).queued()?;
+    stream.enter(|| ops::standardize_(&x, &model.mean, &model.deviation)).queued()?;
     stream.read(&x).await
 }
 

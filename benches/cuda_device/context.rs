@@ -15,7 +15,7 @@ const AT_A_TIME: usize = 256;
 pub(crate) fn set_and_restored(bench: &Bench) {
     let (_runtime, device, raw) = open(WakeUp::Balanced);
     // The software driver has to know the kernel.
-    device.new_stream().expect("a stream").launch(nothing(), ONE).wait().expect("it runs");
+    device.new_stream().expect("a stream").launch(nothing(), ONE).blocking_wait().expect("it runs");
     let (stream, kernel) = (raw.stream(), raw.kernel(NOTHING, "nothing"));
     let times = bench.options.scaled(20_480).next_multiple_of(AT_A_TIME);
     let launch = || stream.launch(kernel, &mut []);

@@ -19,7 +19,7 @@ pub(crate) fn bandwidth(bench: &Bench) {
         let times = if mib < 8 { bench.options.scaled(200) } else { bench.options.scaled(20) };
         let buffer = stream.alloc::<u8>(len_bytes).expect("memory");
         let host =
-            std::cell::Cell::new(Some(device.pinned_blocking::<u8>(len_bytes).expect("pinned memory")));
+            std::cell::Cell::new(Some(device.blocking_pinned::<u8>(len_bytes).expect("pinned memory")));
         let (theirs, from, to) = (raw.stream(), raw.pinned(len_bytes), raw.memory(len_bytes));
         let gigabytes = |ns: f64| len_bytes as f64 / ns;
         let [ours, by_hand] = interleave(
@@ -91,9 +91,9 @@ impl Pipeline {
             }
             let (x, copied) = self.copy_in.copy_to_device(free.pop().expect("one is free"))?;
             sent.push_back(copied);
-            drop(self.compute.wait_stream(&self.copy_in));
+            self.compute.wait_stream(&self.copy_in);
             drop(self.launch(&x));
-            drop(self.copy_out.wait_stream(&self.compute));
+            self.copy_out.wait_stream(&self.compute);
             back.push_back(self.copy_out.copy_to_host(&x));
         }
         for copied in sent {
@@ -122,7 +122,7 @@ impl Pipeline {
         }
         self.launch(&x).await?;
         let compute = since.elapsed();
-        drop(self.copy_out.wait_stream(&self.compute));
+        self.copy_out.wait_stream(&self.compute);
         drop(self.copy_out.copy_to_host(&x).await?);
         let since = Instant::now();
         for _ in 0..self.chunks {

@@ -82,7 +82,7 @@ pub(crate) fn child(way: &str) {
             let pending = awaited.launch(busy(300_000), ONE);
             let _ = send.send(());
             // At the end of the process it may be refused.
-            let _ = pending.wait();
+            let _ = pending.blocking_wait();
         }
     });
     started.recv_timeout(Duration::from_secs(10)).expect("the other thread has launched");

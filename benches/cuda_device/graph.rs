@@ -22,7 +22,7 @@ pub(crate) fn against_launches(bench: &Bench) {
         let (_runtime, device, _) = open(wake_up);
         let stream = device.new_stream().expect("a stream");
         let x = stream.alloc::<f32>(LEN).expect("memory");
-        stream.fill(&x, 0.0).wait().expect("it runs");
+        stream.fill(&x, 0.0).blocking_wait().expect("it runs");
         let launches = |stream: &Stream| -> Result<Pending<()>> {
             let launch = || stream.launch(add_one(LEN as u64, 1, &x), LaunchConfig::for_elements(LEN as u64));
             (1..KERNELS).try_for_each(|_| launch().queued())?;

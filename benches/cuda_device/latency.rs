@@ -18,7 +18,7 @@ pub(crate) fn launch_and_await(bench: &Bench) {
     for (wake_up, name) in WAKE_UPS {
         let (_runtime, device, raw) = open(wake_up);
         let stream = device.new_stream().expect("a stream");
-        stream.launch(nothing(), ONE).wait().expect("it runs");
+        stream.launch(nothing(), ONE).blocking_wait().expect("it runs");
         let (theirs, kernel) = (raw.stream(), raw.kernel(NOTHING, "nothing"));
         let mut cpu = [Sample::default(), Sample::default()];
         let mut timed = |at: usize, work: &dyn Fn()| {
@@ -180,7 +180,7 @@ pub(crate) fn a_long_kernel(bench: &Bench) {
         let (_runtime, device, raw) = open(wake_up);
         let stream = device.new_stream().expect("a stream");
         let ns = time.as_nanos() as u64;
-        stream.launch(busy(1_000), ONE).wait().expect("it runs");
+        stream.launch(busy(1_000), ONE).blocking_wait().expect("it runs");
         let ours = share(&mut || block_on(stream.launch(busy(ns), ONE)).expect("it runs"));
         let (theirs, kernel) = (raw.stream(), raw.kernel(BUSY, "busy"));
         let by_hand = share(&mut || {

@@ -54,7 +54,7 @@ fn open_with(builder: warpline::RuntimeBuilder) -> (Runtime, Device, Raw) {
     let runtime = builder.build().expect("a runtime");
     let device = runtime.device(DeviceId::Cuda(0)).expect("a CUDA device");
     // The context stays current on a thread that had none.
-    device.new_stream().expect("a stream").synchronize().wait().expect("it lives");
+    device.new_stream().expect("a stream").synchronize().blocking_wait().expect("it lives");
     (runtime, device, Raw::of_this_thread())
 }
 

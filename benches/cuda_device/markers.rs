@@ -85,10 +85,10 @@ pub(crate) fn gap(bench: &Bench) {
     let (_runtime, device, raw) = open(WakeUp::Balanced);
     let stream = device.new_stream().expect("a stream");
     let times = stream.alloc::<u64>(KERNELS as usize).expect("memory");
-    stream.fill(&times, 0).wait().expect("it runs");
+    stream.fill(&times, 0).blocking_wait().expect("it runs");
     // So that both kernels are loaded, and known to the software driver.
     drop(stream.launch(busy(1_000), ONE));
-    stream.launch(stamp(0, &times), ONE).wait().expect("it runs");
+    stream.launch(stamp(0, &times), ONE).blocking_wait().expect("it runs");
     let (mine, hold, stamp) = (raw.stream(), raw.kernel(BUSY, "busy"), raw.kernel(STAMP, "stamp"));
     let (word, event, at) = (raw.word(), raw.event(), raw.memory(8 * KERNELS as usize));
     let host = raw.pinned(8 * KERNELS as usize);

@@ -13,7 +13,7 @@ pub(crate) fn both_ways(bench: &Bench) {
         let len_bytes = mib << 20;
         let times = if mib < 8 { bench.options.scaled(200) } else { bench.options.scaled(20) };
         let buffer = stream.alloc::<u8>(len_bytes).expect("memory");
-        stream.fill(&buffer, 1).wait().expect("it runs");
+        stream.fill(&buffer, 1).blocking_wait().expect("it runs");
         let (theirs, memory) = (raw.stream(), raw.memory(len_bytes));
         let (host, mut back) = (vec![1u8; len_bytes], vec![0u8; len_bytes]);
         let gigabytes = |ns: f64| len_bytes as f64 / ns;
@@ -21,7 +21,7 @@ pub(crate) fn both_ways(bench: &Bench) {
         let [to_device, to_device_by_hand, to_host, to_host_by_hand] = interleave(
             bench.options.rounds(11),
             [
-                &mut || repeat(&mut || stream.write(&buffer, &host).wait().expect("it runs")),
+                &mut || repeat(&mut || stream.write(&buffer, &host).blocking_wait().expect("it runs")),
                 &mut || {
                     repeat(&mut || {
                         // SAFETY: both stay; they are used by nobody else.
@@ -31,7 +31,7 @@ pub(crate) fn both_ways(bench: &Bench) {
                 },
                 &mut || {
                     repeat(&mut || {
-                        std::hint::black_box(stream.read(&buffer).wait().expect("it runs"));
+                        std::hint::black_box(stream.read(&buffer).blocking_wait().expect("it runs"));
                     })
                 },
                 &mut || repeat(&mut || theirs.copy_out(&mut back, memory)),

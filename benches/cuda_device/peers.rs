@@ -21,9 +21,9 @@ pub(crate) fn copies(bench: &Bench) {
         let source = stream.alloc::<u8>(len_bytes).expect("memory");
         let destination = there.alloc::<u8>(len_bytes).expect("memory");
         drop(stream.fill(&source, 1));
-        drop(stream.wait_stream(&there));
+        stream.wait_stream(&there);
         // Lets the two reach each other, where they can.
-        stream.copy_peer(&source, &destination).wait().expect("it runs");
+        stream.copy_buffer_peer(&destination, &source).blocking_wait().expect("it runs");
         let (theirs, from, to) = (raw.stream(), raw.memory(len_bytes), their_raw.memory_there(len_bytes));
         let gigabytes = |ns: f64| len_bytes as f64 / ns;
         let [ours, by_hand] = interleave(
@@ -32,7 +32,7 @@ pub(crate) fn copies(bench: &Bench) {
                 &mut || {
                     gigabytes(ns(times, || {
                         for _ in 0..times {
-                            stream.copy_peer(&source, &destination).wait().expect("it runs");
+                            stream.copy_buffer_peer(&destination, &source).blocking_wait().expect("it runs");
                         }
                     }))
                 },

@@ -23,7 +23,7 @@ pub(crate) fn a_thousand(bench: &Bench) {
     for (wake_up, name) in WAKE_UPS {
         let (_runtime, device, raw) = open(wake_up);
         let streams: Vec<Stream> = (0..STREAMS).map(|_| device.new_stream().expect("a stream")).collect();
-        streams[0].launch(busy(KERNEL_NS), ONE).wait().expect("it runs");
+        streams[0].launch(busy(KERNEL_NS), ONE).blocking_wait().expect("it runs");
         let theirs: Vec<_> = (0..STREAMS).map(|_| raw.stream()).collect();
         let kernel = raw.kernel(BUSY, "busy");
         let [mut ours, mut by_hand, mut cpu, mut their_cpu] = [(); 4].map(|()| Sample::default());

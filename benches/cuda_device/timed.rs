@@ -16,7 +16,7 @@ pub(crate) fn device_ns(stream: &Stream, enqueue: impl FnOnce() -> Result<()>) -
         let began = stream.record_timed_event()?;
         enqueue()?;
         let ended = stream.record_timed_event()?;
-        stream.synchronize().wait()?;
+        stream.synchronize().blocking_wait()?;
         ended.elapsed_since(&began)
     };
     // The software driver's clock may stand still meanwhile.

@@ -118,7 +118,7 @@ impl Perceptron {
             for at in 1..=steps {
                 let loss = self.step(at)?;
                 if at % look == 0 {
-                    last = loss.item().wait()?;
+                    last = loss.item().blocking_wait()?;
                 }
             }
             Ok(last)

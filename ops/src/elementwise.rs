@@ -1,37 +1,38 @@
-//! Element by element, at the speed of memory.
+//! Elementwise operations on buffers, at the speed of memory.
 
 use crate::{launch, stream_of};
 use warpline_kernels::{self as kernels, launch::elements};
 use warpline_runtime::{Buffer, Element, Pending};
 
-/// x ← value.
+/// Sets every element: x ← value.
 ///
 /// # Errors
-/// In the `Pending`, as for every op: an earlier use that is not ordered before it, a failed device.
+/// In the `Pending`, as for every op: an earlier use that is not ordered before this op, or a
+/// failed device.
 #[track_caller]
-pub fn fill<T: Element>(x: &Buffer<T>, value: T) -> Pending<()> {
+pub fn fill_<T: Element>(x: &Buffer<T>, value: T) -> Pending<()> {
     match stream_of(x) {
         Ok(stream) => stream.fill(x, value),
         Err(error) => Pending::refused(error),
     }
 }
 
-/// y ← x, on one device and of equal length.
+/// Copies one buffer to another: y ← x, on one device and of equal length.
 ///
 /// # Errors
-/// As [`fill`]; `Shape` if the lengths differ.
+/// The errors of [`fill_`]; `Shape` if the lengths differ.
 #[track_caller]
-pub fn copy<T: Element>(x: &Buffer<T>, y: &Buffer<T>) -> Pending<()> {
+pub fn copy_<T: Element>(y: &Buffer<T>, x: &Buffer<T>) -> Pending<()> {
     match stream_of(x) {
-        Ok(stream) => stream.copy(x, y),
+        Ok(stream) => stream.copy_buffer(y, x),
         Err(error) => Pending::refused(error),
     }
 }
 
-/// The elements of `x`, read back to the host through pinned memory.
+/// Reads the elements of `x` back to the host through pinned memory.
 ///
 /// # Errors
-/// As [`fill`]; `OutOfMemory` if the pinned pool is at its cap.
+/// The errors of [`fill_`]; `OutOfMemory` if the pinned pool is at its cap.
 #[track_caller]
 pub fn read<T: Element>(x: &Buffer<T>) -> Pending<Vec<T>> {
     match stream_of(x) {
@@ -40,42 +41,44 @@ pub fn read<T: Element>(x: &Buffer<T>) -> Pending<Vec<T>> {
     }
 }
 
-/// y ← a·x + y.
+/// Computes y ← a·x + y.
 ///
 /// # Errors
-/// As [`fill`]; `Shape` if `x` is shorter than `y`.
+/// The errors of [`fill_`]; `Shape` if `x` is shorter than `y`.
 #[track_caller]
-pub fn axpy(a: f32, x: &Buffer<f32>, y: &Buffer<f32>) -> Pending<()> {
+pub fn axpy_(y: &Buffer<f32>, a: f32, x: &Buffer<f32>) -> Pending<()> {
     let n = y.len() as u64;
     launch(y, kernels::axpy(n, a, x, y), elements(n))
 }
 
-/// y ← y + x; `x` may be `y` itself.
+/// Computes y ← y + x. `x` may be `y` itself.
 ///
 /// # Errors
-/// As [`fill`]; `Shape` if `x` is shorter than `y`, `Overlap` if they overlap without being the same.
+/// The errors of [`fill_`]; `Shape` if `x` is shorter than `y`, `Overlap` if they overlap without
+/// being the same.
 #[track_caller]
 pub fn add_(y: &Buffer<f32>, x: &Buffer<f32>) -> Pending<()> {
     let n = y.len() as u64;
     launch(y, kernels::add_(n, y, x), elements(n))
 }
 
-/// y ← x where x is positive or NaN, else 0; `y` may be `x` itself.
+/// Computes y ← x where x is positive or NaN, else 0. `y` may be `x` itself.
 ///
 /// # Errors
-/// As [`fill`]; `Shape` if the lengths differ.
+/// The errors of [`fill_`]; `Shape` if the lengths differ.
 #[track_caller]
-pub fn relu(x: &Buffer<f32>, y: &Buffer<f32>) -> Pending<()> {
+pub fn relu_into(y: &Buffer<f32>, x: &Buffer<f32>) -> Pending<()> {
     let n = y.len() as u64;
     launch(y, kernels::relu(n, x, y), elements(n))
 }
 
-/// x\[r, c\] ← (x\[r, c\] − mean\[c\]) / deviation\[c\] in a matrix of `mean.len()` columns.
+/// Computes x\[r, c\] ← (x\[r, c\] − mean\[c\]) / deviation\[c\] in a matrix of `mean.len()`
+/// columns.
 ///
 /// # Errors
-/// As [`fill`]; `Shape` if the lengths do not fit.
+/// The errors of [`fill_`]; `Shape` if the lengths do not match.
 #[track_caller]
-pub fn standardize(x: &Buffer<f32>, mean: &Buffer<f32>, deviation: &Buffer<f32>) -> Pending<()> {
+pub fn standardize_(x: &Buffer<f32>, mean: &Buffer<f32>, deviation: &Buffer<f32>) -> Pending<()> {
     let cols = mean.len();
     let rows = x.len().checked_div(cols).unwrap_or(0);
     let call = kernels::standardize(rows as u32, cols as u32, mean, deviation, x);

@@ -1,12 +1,13 @@
 //! Operations on device memory, enqueued on the current stream of their operands' device.
 //!
-//! [`Tensor`] is device memory with a shape; its ops are methods, in [`TensorOps`], that allocate what they return. The functions
-//! here work on bare buffers, which the caller has allocated.
+//! [`Tensor`] is device memory with a shape. Its ops are the methods of [`TensorOps`], which
+//! allocate what they return. The functions here work on plain buffers, which the caller has
+//! allocated.
 //!
-//! Either is one call of a kernel from `warpline-kernels` with the launch configuration filled in, or two where much is reduced to
-//! one value; what they return is awaited or dropped like any `Pending`. The current stream is that of the innermost
-//! `stream.scope` or `stream.enter`, else the device's default stream. [`data`] brings batches of a dataset to a device ahead of
-//! what computes on them.
+//! Both launch one kernel of `warpline-kernels` and choose its launch configuration. Large
+//! reductions to one value launch two kernels. The result is awaited or dropped like any `Pending`.
+//! The current stream is that of the innermost `stream.scope` or `stream.enter`, else the device's
+//! default stream. [`data`] brings batches of a dataset to a device ahead of the work on them.
 #![forbid(unsafe_code)]
 
 pub mod data;
@@ -16,9 +17,9 @@ mod reduce;
 mod sum;
 mod tensor;
 
-pub use elementwise::{add_, axpy, copy, fill, read, relu, standardize};
+pub use elementwise::{add_, axpy_, copy_, fill_, read, relu_into, standardize_};
 pub use random::{normal_, uniform_};
-pub use reduce::{ColumnMoments, column_sums, sum};
+pub use reduce::{ColumnMoments, column_sums_into, sum};
 pub use tensor::{DType, OperandOrScalar, Shape, Tensor, TensorElement, TensorOperand, TensorOps};
 
 use warpline_runtime::kernel::{KernelCall, LaunchConfig};
@@ -33,7 +34,7 @@ fn launch<T: Element>(operand: &Buffer<T>, call: KernelCall<'_>, config: LaunchC
     }
 }
 
-/// The current stream of `operand`'s device.
+/// Returns the current stream of `operand`'s device.
 fn stream_of<T: Element>(operand: &Buffer<T>) -> Result<Stream> {
     Stream::current(&operand.device())
 }

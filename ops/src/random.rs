@@ -1,24 +1,28 @@
-//! Random numbers: Philox4x32-10 as cuRAND documents it, the same for a seed on any number of threads and on every device, but for the
-//! last bits of normal ones, whose logarithm, sine and cosine are each device's own.
+//! Random numbers from Philox4x32-10, as cuRAND documents it.
+//!
+//! A seed gives the same numbers for any number of threads and on every device. Normal numbers
+//! differ between devices in the last bits, since each device has its own logarithm, sine and
+//! cosine.
 
 use crate::launch;
 use warpline_kernels::{self as kernels, launch::elements};
 use warpline_runtime::{Buffer, Pending};
 
-/// x ← mean + deviation·z, z standard normal, from the start of `seed`'s sequence.
+/// Fills `x` with normal numbers: x ← mean + deviation·z, z standard normal, from the start of
+/// `seed`'s sequence.
 ///
 /// # Errors
-/// In the `Pending`: an earlier use that is not ordered before it, a failed device.
+/// In the `Pending`: an earlier use that is not ordered before this op, or a failed device.
 #[track_caller]
 pub fn normal_(x: &Buffer<f32>, seed: u64, mean: f32, deviation: f32) -> Pending<()> {
     let n = x.len() as u64;
     launch(x, kernels::philox_normal(n, seed, 0, 0, mean, deviation, x), elements(n))
 }
 
-/// x ← uniform in (low, high], from the start of `seed`'s sequence.
+/// Fills `x` with numbers uniform in (low, high], from the start of `seed`'s sequence.
 ///
 /// # Errors
-/// As [`normal_`].
+/// The errors of [`normal_`].
 #[track_caller]
 pub fn uniform_(x: &Buffer<f32>, seed: u64, low: f32, high: f32) -> Pending<()> {
     let n = x.len() as u64;

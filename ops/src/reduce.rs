@@ -1,14 +1,16 @@
-//! Sums, in a fixed order: the same bits at every run.
+//! Sums and column moments of buffers, added in a fixed order that gives the same bits at every
+//! run.
 
 use crate::sum::{Over, enqueue_sum};
 use crate::{launch, stream_of};
 use warpline_kernels::{self as kernels, launch::columns, launch::elements};
 use warpline_runtime::{Buffer, Device, Error, ErrorKind, Pending, Result, Site};
 
-/// The sum of all elements, 0 if there are none, read back to the host.
+/// Computes the sum of all elements, 0 if there are none, and reads it back to the host.
 ///
 /// # Errors
-/// In the `Pending`: an earlier use that is not ordered before it, no memory, a failed device.
+/// In the `Pending`: an earlier use that is not ordered before this op, no memory, or a failed
+/// device.
 #[track_caller]
 pub fn sum(x: &Buffer<f32>) -> Pending<f32> {
     let site = Site::here(&"sum");
@@ -27,20 +29,20 @@ pub fn sum(x: &Buffer<f32>) -> Pending<f32> {
     }
 }
 
-/// sums\[c\] ← the sum of column c of `x`, a matrix of `sums.len()` columns.
+/// Computes sums\[c\] ← the sum of column c of `x`, a matrix of `sums.len()` columns.
 ///
 /// # Errors
-/// As [`sum`]; `Shape` if the lengths do not fit.
+/// The errors of [`sum`]; `Shape` if the lengths do not match.
 #[track_caller]
-pub fn column_sums(x: &Buffer<f32>, sums: &Buffer<f32>) -> Pending<()> {
+pub fn column_sums_into(sums: &Buffer<f32>, x: &Buffer<f32>) -> Pending<()> {
     let cols = sums.len();
     let rows = x.len().checked_div(cols).unwrap_or(0);
     launch(x, kernels::column_sums(rows as u32, cols as u32, x, sums), columns(cols as u64))
 }
 
-/// Running mean and deviation of each column over batches of rows, kept on the device.
+/// The running mean and deviation of each column over batches of rows, kept on the device.
 ///
-/// Accumulated in f64 by the pairwise update of Chan, Golub and LeVeque (1979).
+/// They are accumulated in f64 by the pairwise update of Chan, Golub and LeVeque (1979).
 #[derive(Debug)]
 pub struct ColumnMoments {
     seen: u64,
@@ -49,10 +51,10 @@ pub struct ColumnMoments {
 }
 
 impl ColumnMoments {
-    /// For `cols` columns, on the current stream of `device`.
+    /// Creates the moments of `cols` columns, on the current stream of `device`.
     ///
     /// # Errors
-    /// `InvalidArgument` if `cols` is 0; and as `Stream::alloc`.
+    /// `InvalidArgument` if `cols` is 0, and the errors of `Stream::alloc`.
     #[track_caller]
     pub fn new(cols: usize, device: &Device) -> Result<Self> {
         if cols == 0 {
@@ -65,7 +67,7 @@ impl ColumnMoments {
     /// Merges the rows of `x`.
     ///
     /// # Errors
-    /// In the `Pending`: `Shape` if `x` is not whole rows, and as for [`sum`].
+    /// In the `Pending`: `Shape` if `x` does not consist of whole rows, and the errors of [`sum`].
     #[track_caller]
     pub fn merge(&mut self, x: &Buffer<f32>) -> Pending<()> {
         let cols = self.means.len();
@@ -76,16 +78,18 @@ impl ColumnMoments {
         launch(x, call, columns(cols as u64))
     }
 
-    /// Rows merged so far.
+    /// Returns the number of rows merged so far.
     pub fn seen(&self) -> u64 {
         self.seen
     }
 
-    /// Each column's mean and deviation (the population's, 1 where it would be 0), as [`standardize`](crate::standardize) takes
+    /// Returns each column's mean and deviation, as [`standardize_`](crate::standardize_) takes
     /// them.
     ///
+    /// The deviation is the population's, and 1 where it would be 0.
+    ///
     /// # Errors
-    /// As [`sum`].
+    /// The errors of [`sum`].
     #[track_caller]
     pub fn scales(&self) -> Result<(Buffer<f32>, Buffer<f32>)> {
         let cols = self.means.len();

@@ -1,21 +1,23 @@
-//! A sum as one launch or, of much, as two.
+//! A sum or a mean as one kernel launch or, of many elements, as two.
 
 use warpline_kernels::{self as kernels, SUM_RUN, launch};
 use warpline_runtime::{Buffer, Pending, Result, Site, Stream};
 
-/// What the sum is divided by.
+/// The divisor of the sum.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Over {
-    /// Nothing: it is the sum.
+    /// No divisor: the result is the sum.
     One,
-    /// The number of elements: it is the mean.
+    /// The number of elements: the result is the mean.
     All,
 }
 
-/// total\[0\] ← the sum or the mean of `x`, on `stream`, under the name and line in `site`. Both ways give the same bits.
+/// Enqueues total\[0\] ← the sum or the mean of `x` on `stream`, under the name and line in `site`.
+///
+/// One launch and two launches give the same bits.
 ///
 /// # Errors
-/// As `Stream::alloc`. A refusal is in the `Pending`.
+/// The errors of `Stream::alloc`. A refusal is in the `Pending`.
 pub(crate) fn enqueue_sum(
     stream: &Stream,
     site: Site,
@@ -29,14 +31,14 @@ pub(crate) fn enqueue_sum(
             Over::One => kernels::sum(n, x, total),
             Over::All => kernels::mean(n, x, total),
         };
-        return Ok(stream.launch_at(site, call, launch::one_block()));
+        return Ok(stream.at(site).launch(call, launch::one_block()));
     }
     let runs = n.div_ceil(SUM_RUN);
-    let sums = stream.alloc_at::<f32>(Site::at(&"alloc", site.location), runs as usize)?;
+    let sums = stream.at(Site::at(&"alloc", site.location)).alloc::<f32>(runs as usize)?;
     let divisor = if over == Over::All { n as f32 } else { 1.0 };
-    let of_runs = stream.launch_at(site, kernels::sum_runs(n, x, &sums), launch::runs(runs));
+    let of_runs = stream.at(site).launch(kernels::sum_runs(n, x, &sums), launch::runs(runs));
     Ok(match of_runs.into_operand() {
-        Ok(()) => stream.launch_at(site, kernels::sum_tree(runs, divisor, &sums, total), launch::one_block()),
+        Ok(()) => stream.at(site).launch(kernels::sum_tree(runs, divisor, &sums, total), launch::one_block()),
         Err(refusal) => refusal.pass_on(),
     })
 }
@@ -59,22 +61,26 @@ mod tests {
                 (x.mean(), kernels::mean(n, x.buffer::<f32>()?, &one)),
             ] {
                 drop(stream.launch(call, launch::one_block()));
-                let (op, kernel) = (op.item::<f32>().wait()?, stream.read_one(&one).wait()?);
+                let (op, kernel) =
+                    (op.item::<f32>().blocking_wait()?, stream.read_one(&one).blocking_wait()?);
                 assert_eq!(op.to_bits(), kernel.to_bits(), "{n}");
             }
-            assert_eq!(crate::sum(x.buffer()?).wait()?.to_bits(), x.sum().item::<f32>().wait()?.to_bits());
+            assert_eq!(
+                crate::sum(x.buffer()?).blocking_wait()?.to_bits(),
+                x.sum().item::<f32>().blocking_wait()?.to_bits()
+            );
         }
         Ok(())
     }
 
     #[test]
     fn a_large_sum_on_another_stream_is_refused_under_its_own_name() -> Result<()> {
-        // What other tests await is observed in their runtime.
+        // Uses its own runtime, since work that other tests await is observed in their runtime.
         let runtime = Runtime::builder().build()?;
         let device = runtime.device(DeviceId::Cpu(0))?;
         let x = Tensor::zeros([launch::ONE_BLOCK as usize + 1], &device).queued()?;
         let side = device.new_stream()?;
-        let error = side.enter(|| x.sum().item::<f32>()).wait().unwrap_err();
+        let error = side.enter(|| x.sum().item::<f32>()).blocking_wait().unwrap_err();
         assert!(error.to_string().starts_with("sum on stream"), "{error}");
         Ok(())
     }

@@ -12,6 +12,7 @@ pub mod cuda;
 mod delegation;
 mod device;
 pub mod driver;
+mod edge;
 mod event;
 mod generator;
 mod graph;
@@ -34,6 +35,7 @@ pub use buffer::Buffer;
 pub use buffer::HistorySizes;
 #[doc(hidden)]
 pub use device::Bookkeeping;
+pub use edge::Edge;
 pub use event::Event;
 pub use generator::{Draw, Generator};
 pub use graph::{CaptureOutput, Graph};
@@ -41,10 +43,10 @@ pub use memory::{MemoryStats, Pinned, PinnedStats, Served};
 pub use order::{ByteRange, Conflict, OrderMode, Site, StreamId};
 pub use pending::{DeviceValue, Pending, Refusal};
 pub use runtime::{Runtime, RuntimeBuilder};
-pub use scope::{InCurrentStream, Scope};
+pub use scope::{InCurrentStream, MadeInScope, Scope};
 pub use shared::{Device, Stream};
 pub use stream::{
-    Declared, HoldsMemory, MemoryRef, Permit, RawStream, StreamBuilder, StreamLease, StreamPool, reads,
+    At, Declared, HoldsMemory, MemoryRef, Permit, RawStream, StreamBuilder, StreamLease, StreamPool, reads,
     writes,
 };
 pub use warpline_cpu::Schedule;

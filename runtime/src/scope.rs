@@ -76,7 +76,17 @@ impl Stream {
     }
 
     /// Calls `f` with this stream, and its device, current.
-    pub fn enter<R>(&self, f: impl FnOnce() -> R) -> R {
+    ///
+    /// `f` cannot be `|| async { … }`: that future would run after the call, on whatever stream is
+    /// current then. Use [`scope`](Self::scope) for it. A boxed future compiles all the same, since
+    /// the type of a box does not say whether it is polled here.
+    ///
+    /// ```compile_fail,E0277
+    /// # async fn f(stream: warpline_runtime::Stream) {
+    /// stream.enter(|| async { 1 }).await; // `stream.scope(|| async { 1 }).await` is what this wants
+    /// # }
+    /// ```
+    pub fn enter<R: MadeInScope>(&self, f: impl FnOnce() -> R) -> R {
         let _installed = Installed::new(Current::Stream(self.clone()));
         f()
     }
@@ -107,7 +117,9 @@ impl Device {
     }
 
     /// Calls `f` with this device current. Within it, the current stream of each device stays what it was.
-    pub fn enter<R>(&self, f: impl FnOnce() -> R) -> R {
+    ///
+    /// As with [`Stream::enter`], `f` cannot be `|| async { … }`.
+    pub fn enter<R: MadeInScope>(&self, f: impl FnOnce() -> R) -> R {
         let _installed = Installed::new(Current::Device(self.clone()));
         f()
     }
@@ -124,6 +136,18 @@ impl Device {
         Scope { current: smallvec![Current::Device(self.clone())], make: Some(f), future: None }
     }
 }
+
+/// A value that a closure can return from `enter`: everything but a future of an `async` block or
+/// `async fn`, which would run after the scope has ended.
+#[diagnostic::on_unimplemented(
+    message = "`enter` calls a closure, and `{Self}` would run after it has returned, on another stream",
+    label = "a future that runs outside of the scope",
+    note = "use `scope(|| async {{ … }}).await`, which makes the stream current at each poll"
+)]
+pub trait MadeInScope {}
+
+#[diagnostic::do_not_recommend]
+impl<R: Unpin> MadeInScope for R {}
 
 /// Everything that is current on this thread, outermost first.
 fn everything() -> Vec<Current> {
@@ -163,9 +187,10 @@ where
 
 /// Carries the current scope into another task.
 pub trait InCurrentStream: Future + Sized {
-    /// The same future, polled with the stream and device that are current now.
+    /// Returns the future with the stream and device that are current now, for each of its polls.
     ///
-    /// `tokio::spawn` and its like start with nothing ambient; this takes the scope along.
+    /// A task that `tokio::spawn` starts has no current stream; this gives it the spawner's. Inside
+    /// [`Stream::enter`], spawn the result or box it: `enter` returns no bare future.
     fn in_current_stream(self) -> Scope<fn() -> Self, Self> {
         Scope { current: everything().into(), make: None, future: Some(self) }
     }

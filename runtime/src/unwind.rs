@@ -10,7 +10,7 @@ use crate::memory::Pinned;
 use crate::pending::{Pending, Refusal};
 use crate::shared::Stream;
 use crate::stream::{Declared, MemoryRef, Permit, StreamBuilder, StreamLease, StreamPool};
-use crate::{Device, Event, Generator, Runtime, RuntimeBuilder};
+use crate::{Device, Edge, Event, Generator, Runtime, RuntimeBuilder};
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use warpline_driver::Element;
 
@@ -25,6 +25,7 @@ unwind_safe! {
     {T: Element} Buffer<T>,
     Declared<'_>,
     Device,
+    Edge,
     Event,
     Generator,
     Graph,

@@ -78,7 +78,7 @@ contract! {
         let (x, y) = (stream.alloc::<f32>(10)?, stream.alloc::<f32>(10)?);
         drop(stream.write(&x, &ramp(10)));
         drop(stream.fill(&y, -1.0));
-        stream.copy(&x.slice(2..6)?, &y.slice(5..9)?).await?;
+        stream.copy_buffer(&y.slice(5..9)?, &x.slice(2..6)?).await?;
         assert_eq!(stream.read(&y).await?, [-1.0, -1.0, -1.0, -1.0, -1.0, 2.0, 3.0, 4.0, 5.0, -1.0]);
     }
 
@@ -94,12 +94,12 @@ contract! {
 
         // Strided to contiguous, contiguous to strided, and between views of as many rows.
         let packed = stream.alloc::<f32>(12)?;
-        drop(stream.copy(&middle, &packed));
+        drop(stream.copy_buffer(&packed, &middle));
         assert_eq!(stream.read(&packed).await?, expected);
         let y = stream.alloc::<f32>(30)?.as_matrix(6)?;
         drop(stream.fill(&y, -1.0));
-        drop(stream.copy(&packed, &y.columns(3..)?));
-        drop(stream.copy(&x.columns(3..)?, &y.columns(..1)?));
+        drop(stream.copy_buffer(&y.columns(3..)?, &packed));
+        drop(stream.copy_buffer(&y.columns(..1)?, &x.columns(3..)?));
         drop(stream.copy_into(&y.columns(1..3)?, pinned(&device, &expected).await?));
         let got = stream.read(&y).await?;
         for (row, got) in got.chunks(5).enumerate() {
@@ -123,10 +123,10 @@ contract! {
         assert_eq!(sent.await?.len(), 0);
         stream.fill(&x, 1.0).await?;
         stream.write(&x, &[]).await?;
-        stream.copy(&x, &x).await?;
+        stream.copy_buffer(&x, &x).await?;
         assert!(stream.read(&x).await?.is_empty());
         let y = stream.alloc::<f32>(4)?;
-        stream.copy(&x, &y.slice(2..2)?).await?;
+        stream.copy_buffer(&y.slice(2..2)?, &x).await?;
         assert_eq!(stream.copy_to_host(&y.slice(4..)?).await?.len(), 0);
     }
 
@@ -183,9 +183,9 @@ contract! {
         }
         x.accept_contents();
         says(
-            &refused(stream.copy(&x.slice(..5)?, &x.slice(5..)?)).await,
+            &refused(stream.copy_buffer(&x.slice(5..)?, &x.slice(..5)?)).await,
             ErrorKind::Shape,
-            &["copy on stream \"", "(tests/contract/copies.rs:", "the source has 5 elements and the destination 3"],
+            &["copy_buffer on stream \"", "(tests/contract/copies.rs:", "the source has 5 elements and the destination 3"],
         );
         x.accept_contents();
         stream.read(&x).await?;
@@ -197,7 +197,7 @@ contract! {
         let x = stream.alloc::<f32>(24)?.as_matrix(4)?.columns(..3)?;
         let y = stream.alloc::<f32>(24)?.as_matrix(6)?.columns(..2)?;
         says(
-            &refused(stream.copy(&x, &y)).await,
+            &refused(stream.copy_buffer(&y, &x)).await,
             ErrorKind::Shape,
             &["a strided view of 4 rows and the destination one of 6; copy through contiguous memory"],
         );

@@ -49,7 +49,7 @@ contract! {
         );
         assert_eq!(error.conflicts().len(), 2, "the write to y is not after its allocation either: {error}");
         assert!(!called.load(Ordering::SeqCst));
-        drop(other.wait_stream(&owner));
+        other.wait_stream(&owner);
         y.accept_contents();
         try_it().await?;
         assert!(called.load(Ordering::SeqCst));
@@ -59,7 +59,7 @@ contract! {
         let (stream, other) = (device.new_stream()?, device.new_stream()?);
         let (x, y) = (stream.alloc::<f32>(4)?, stream.alloc::<f32>(4)?);
         drop(stream.fill(&x, 1.0));
-        drop(other.wait_stream(&stream));
+        other.wait_stream(&stream);
         // SAFETY: the closure enqueues nothing.
         drop(unsafe { stream.external(reads([&x]), writes([&y]), |_| ()) });
         says(&refused(other.read(&y)).await, ErrorKind::Unordered, &["memory that external on stream"]);
@@ -100,7 +100,7 @@ contract! {
         let done = unsafe {
             stream.external(reads(NOTHING), writes([&y]), |_| {
                 event = Some(stream.record_event());
-                drop(side.wait_stream(&stream));
+                side.wait_stream(&stream);
             })
         };
         let event = event.expect("the closure was called");
@@ -123,8 +123,8 @@ contract! {
         // SAFETY: the closure enqueues nothing.
         let done = unsafe {
             stream.external(reads([&x]), writes(NOTHING), |_| {
-                drop(side.wait_stream(&stream));
-                seen = Some(side.read(&x).wait());
+                side.wait_stream(&stream);
+                seen = Some(side.read(&x).blocking_wait());
             })
         };
         assert_eq!(seen.expect("the closure was called")?, [1.0; 4]);
@@ -179,7 +179,7 @@ fn other_threads_queue_behind_the_turn() {
             std::thread::spawn(move || {
                 entered.recv().unwrap();
                 enqueue.send(()).unwrap();
-                stream.call(move || order.lock().unwrap().push("other")).wait().unwrap();
+                stream.call(move || order.lock().unwrap().push("other")).blocking_wait().unwrap();
             })
         };
         let first = order.clone();
@@ -192,7 +192,7 @@ fn other_threads_queue_behind_the_turn() {
                 raw.call(move || first.lock().unwrap().push("foreign"));
             })
         };
-        done.wait().unwrap();
+        done.blocking_wait().unwrap();
         other.join().unwrap();
         assert_eq!(*order.lock().unwrap(), ["foreign", "other"]);
     });

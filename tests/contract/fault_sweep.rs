@@ -53,7 +53,7 @@ impl Tally {
     }
 
     fn pending<T>(&mut self, pending: Pending<T>) -> Option<T> {
-        self.see(pending.wait())
+        self.see(pending.blocking_wait())
     }
 }
 
@@ -96,30 +96,30 @@ fn on_one_device(tally: &mut Tally, device: &Device, a: &Stream, b: &Stream) {
         host.fill(2.0);
         let sent = a.copy_into(&x, host);
         let launched = a.launch(kernels::axpy(8, 3.0, &x, &y), config);
-        tally.is(a.read(&y).wait(), vec![7.0; 8]);
+        tally.is(a.read(&y).blocking_wait(), vec![7.0; 8]);
         tally.pending(launched);
         tally.pending(sent);
     }
     if let Some(registered) = tally.see(device.pin(vec![5.0f32; 8])) {
         // A refusal that was looked at leaves what was there.
         if tally.pending(a.copy_into(&x, registered)).is_some() {
-            tally.is(a.read(&x).wait(), vec![5.0; 8]);
+            tally.is(a.read(&x).blocking_wait(), vec![5.0; 8]);
         }
     }
     tally.see(a.record_timed_event().and_then(|start| {
         let end = a.record_timed_event()?;
-        end.synchronize().wait()?;
+        end.synchronize().blocking_wait()?;
         end.elapsed_since(&start).map(drop)
     }));
 
     // Edges: what has none is refused.
     drop(a.fill(&x, 4.0));
-    drop(b.wait_stream(a));
-    tally.is(b.read(&x).wait(), vec![4.0; 8]);
+    b.wait_stream(a);
+    tally.is(b.read(&x).blocking_wait(), vec![4.0; 8]);
     let gate = a.hold();
     drop(a.fill(&x, 6.0));
     let event = a.record_event();
-    drop(b.wait_event(&event));
+    b.wait_event(&event);
     let mut read = b.read(&x);
     let mut early = None;
     if let Some(gate) = tally.see(gate) {
@@ -132,7 +132,7 @@ fn on_one_device(tally: &mut Tally, device: &Device, a: &Stream, b: &Stream) {
         }
         gate.open();
     }
-    tally.is(early.unwrap_or_else(|| read.wait()), vec![6.0; 8]);
+    tally.is(early.unwrap_or_else(|| read.blocking_wait()), vec![6.0; 8]);
     tally.see(event.query().map(drop));
 
     fills(tally, a, 7u8);
@@ -146,13 +146,13 @@ fn on_one_device(tally: &mut Tally, device: &Device, a: &Stream, b: &Stream) {
     tally.pending(a.launch(shared(8, &y), config.with_shared_bytes(64 << 10)));
     tally.pending(a.launch(shared(8, &y), config.cooperatively()));
     let stand = a.alloc::<f32>(8).and_then(|z| {
-        a.copy(&y, &z).wait()?;
-        a.read(&z).wait()
+        a.copy_buffer(&z, &y).blocking_wait()?;
+        a.read(&z).blocking_wait()
     });
     if let Some(values) = tally.see(stand) {
         assert!(values == [9.0; 8] || values == [7.0; 8] || values == [1.0; 8], "{values:?}");
     }
-    tally.is(a.call(|| 11).wait(), 11);
+    tally.is(a.call(|| 11).blocking_wait(), 11);
     // SAFETY: it touches no device memory.
     let foreign = unsafe { a.external(reads([&x]), writes([&y; 0]), |raw| raw.call(|| ())) };
     tally.pending(foreign);
@@ -168,10 +168,10 @@ fn on_one_device(tally: &mut Tally, device: &Device, a: &Stream, b: &Stream) {
 fn fills<T: Element + PartialEq + Debug>(tally: &mut Tally, stream: &Stream, value: T) {
     let Some(x) = tally.see(stream.alloc::<T>(12)) else { return };
     drop(stream.fill(&x, value));
-    tally.is(stream.read(&x).wait(), vec![value; 12]);
+    tally.is(stream.read(&x).blocking_wait(), vec![value; 12]);
     let columns = x.as_matrix(4).and_then(|x| x.columns(1..3)).unwrap();
     drop(stream.fill(&columns, value));
-    tally.is(stream.read(&columns).wait(), vec![value; 8]);
+    tally.is(stream.read(&columns).blocking_wait(), vec![value; 8]);
 }
 
 fn copies(tally: &mut Tally, stream: &Stream) {
@@ -180,9 +180,9 @@ fn copies(tally: &mut Tally, stream: &Stream) {
     let columns = x.as_matrix(4).and_then(|x| x.columns(..2)).unwrap();
     drop(stream.fill(&x, 0.0));
     drop(stream.write(&columns, &[1.0; 8]));
-    tally.is(stream.read(&columns).wait(), vec![1.0; 8]);
-    drop(stream.copy(&columns, &y));
-    tally.is(stream.read(&y).wait(), vec![1.0; 8]);
+    tally.is(stream.read(&columns).blocking_wait(), vec![1.0; 8]);
+    drop(stream.copy_buffer(&y, &columns));
+    tally.is(stream.read(&y).blocking_wait(), vec![1.0; 8]);
 }
 
 fn graphs(tally: &mut Tally, stream: &Stream, side: &Stream) {
@@ -190,7 +190,7 @@ fn graphs(tally: &mut Tally, stream: &Stream, side: &Stream) {
     let captured = stream.capture(|s| {
         let y = s.alloc::<f32>(8)?;
         side.wait_stream(s).queued()?;
-        side.copy(&x, &y).queued()?;
+        side.copy_buffer(&y, &x).queued()?;
         s.wait_stream(side).queued()?;
         s.launch(kernels::axpy(8, 1.0, &x, &y), LaunchConfig::linear(1, 32)).queued()?;
         Ok(y)
@@ -199,7 +199,7 @@ fn graphs(tally: &mut Tally, stream: &Stream, side: &Stream) {
     for value in [1.0, 2.0] {
         drop(stream.fill(&x, value));
         drop(graph.launch(stream));
-        tally.is(stream.read(&y).wait(), vec![2.0 * value; 8]);
+        tally.is(stream.read(&y).blocking_wait(), vec![2.0 * value; 8]);
     }
 }
 
@@ -209,26 +209,26 @@ fn product(tally: &mut Tally, stream: &Stream) {
     let Some(y) = tally.see(stream.alloc::<f32>(4)) else { return };
     drop(stream.fill(&x, 3.0));
     drop(stream.launch(kernels::matmul(2, 2, 2, 0, 0, &x, &x, &y), kernels::launch::product(2, 2)));
-    tally.is(stream.read(&y).wait(), vec![18.0; 4]);
+    tally.is(stream.read(&y).blocking_wait(), vec![18.0; 4]);
 }
 
 fn between_devices(tally: &mut Tally, a: &Stream, c: &Stream) {
     let made = [a.alloc::<f32>(12), c.alloc::<f32>(12), c.alloc::<f32>(8)].map(|made| tally.see(made));
     let [Some(x), Some(y), Some(z)] = made else { return };
     drop(a.fill(&x, 3.0));
-    drop(a.wait_stream(c));
-    drop(a.copy_peer(&x, &y));
-    drop(a.copy_peer(&x.as_matrix(4).and_then(|x| x.columns(1..3)).unwrap(), &z));
-    drop(c.wait_stream(a));
-    tally.is(c.read(&y).wait(), vec![3.0; 12]);
-    tally.is(c.read(&z).wait(), vec![3.0; 8]);
+    a.wait_stream(c);
+    drop(a.copy_buffer_peer(&y, &x));
+    drop(a.copy_buffer_peer(&z, &x.as_matrix(4).and_then(|x| x.columns(1..3)).unwrap()));
+    c.wait_stream(a);
+    tally.is(c.read(&y).blocking_wait(), vec![3.0; 12]);
+    tally.is(c.read(&z).blocking_wait(), vec![3.0; 8]);
     // Back by the other end's stream, then within that end by this stream.
-    drop(c.copy_peer(&y, &x));
-    drop(a.wait_stream(c));
-    tally.is(a.read(&x).wait(), vec![3.0; 12]);
-    drop(a.copy_peer(&y.slice(..8).unwrap(), &z));
-    drop(c.wait_stream(a));
-    tally.is(c.read(&z).wait(), vec![3.0; 8]);
+    drop(c.copy_buffer_peer(&x, &y));
+    a.wait_stream(c);
+    tally.is(a.read(&x).blocking_wait(), vec![3.0; 12]);
+    drop(a.copy_buffer_peer(&z, &y.slice(..8).unwrap()));
+    c.wait_stream(a);
+    tally.is(c.read(&z).blocking_wait(), vec![3.0; 8]);
     tally.pending(a.synchronize());
 }
 
@@ -247,8 +247,8 @@ fn what_is_closed_and_dropped(tally: &mut Tally, device: &Device) {
     drop(stream);
     gate.open();
     // Made while the other drains.
-    tally.see(device.new_stream().and_then(|stream| stream.call(|| ()).wait()));
-    tally.is(held.wait(), 5);
+    tally.see(device.new_stream().and_then(|stream| stream.call(|| ()).blocking_wait()));
+    tally.is(held.blocking_wait(), 5);
 }
 
 fn and_nothing_is_in_use(device: &Device) {
@@ -295,10 +295,10 @@ fn workload() {
         });
         drop(runtime);
         if let Some((done, gate, held)) = tally.see(left) {
-            if let Ok(value) = done.wait() {
+            if let Ok(value) = done.blocking_wait() {
                 assert_eq!(value, 6);
             }
-            let held = held.wait();
+            let held = held.blocking_wait();
             assert!(
                 gate.is_err() || matches!(&held, Err(error) if error.kind() != ErrorKind::Unordered),
                 "{held:?}"

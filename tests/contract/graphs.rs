@@ -23,7 +23,7 @@ contract! {
         let (graph, ()) = stream.capture(|s| {
             drop(s.fill(&y, 1.0));
             drop(scale_add(s, 2.0, &x, &y));
-            drop(s.copy(&y, &x));
+            drop(s.copy_buffer(&x, &y));
         })?;
         assert_eq!((graph.len(), graph.streams(), graph.device()), (3, 1, device));
         drop(stream.fill(&x, 1.0));
@@ -89,11 +89,11 @@ contract! {
             // Dropped in the capture: the second is the first's block, which is free by then.
             for _ in 0..2 {
                 let z = s.alloc::<f32>(1000)?;
-                s.copy(&x, &z).queued()?;
+                s.copy_buffer(&z, &x).queued()?;
                 add(s, &z, &x).queued()?;
             }
             let y = s.alloc::<f32>(1000)?;
-            s.copy(&x, &y).queued()?;
+            s.copy_buffer(&y, &x).queued()?;
             Ok(y)
         })?;
         let held = device.memory_stats();
@@ -117,7 +117,7 @@ contract! {
         let (graph, ()) = stream.capture(|s| {
             let z = s.alloc::<f32>(1000)?;
             s.fill(&z, 5.0).queued()?;
-            s.copy(&z, &x).queued()
+            s.copy_buffer(&x, &z).queued()
         })?;
         device.empty_cache();
         assert_eq!(device.memory_stats().graph_bytes, 2 << 20);
@@ -144,7 +144,7 @@ contract! {
         let error = refused(b.fill(&y, 5.0)).await;
         says(&error, ErrorKind::Unordered, &["fill on stream \"b\"", "writes memory that graph on stream \"a\"", "wrote"]);
         gate.open();
-        drop(b.wait_stream(&a));
+        b.wait_stream(&a);
         drop(b.fill(&y, 5.0));
         assert_eq!(b.read(&y).await?, [5.0; 256]);
     }
@@ -155,7 +155,7 @@ contract! {
         drop(stream.fill(&x, 1.0));
         let (graph, y) = stream.capture(|s| {
             let y = s.alloc::<f32>(100)?;
-            s.copy(&x, &y).queued()?;
+            s.copy_buffer(&y, &x).queued()?;
             add(s, &x, &y).queued()?;
             Ok(y)
         })?;
@@ -174,13 +174,13 @@ contract! {
         let (x, y, z) = (stream.alloc::<f32>(64)?, stream.alloc::<f32>(64)?, stream.alloc::<f32>(64)?);
         drop(stream.fill(&x, 1.0));
         let (graph, ()) = stream.capture(|s| {
-            s.copy(&x, &y).queued()?;
+            s.copy_buffer(&y, &x).queued()?;
             let forked = s.record_event();
-            drop(side.wait_event(&forked));
-            side.copy(&x, &z).queued()?;
+            side.wait_event(&forked);
+            side.copy_buffer(&z, &x).queued()?;
             add(&side, &z, &z).queued()?;
             add(s, &y, &y).queued()?;
-            drop(s.wait_stream(&side));
+            s.wait_stream(&side);
             add(s, &z, &y).queued()
         })?;
         assert_eq!((graph.len(), graph.streams()), (5, 2));
@@ -199,9 +199,9 @@ contract! {
         let (graph, y) = stream.capture(|s| {
             let y = s.alloc::<f32>(8)?;
             s.fill(&x, 1.0).queued()?;
-            drop(side.wait_for(&x));
-            side.copy(&x, &y).queued()?;
-            drop(s.wait_for(&y));
+            side.wait_for(&x);
+            side.copy_buffer(&y, &x).queued()?;
+            s.wait_for(&y);
             add(s, &x, &y).queued()?;
             Ok(y)
         })?;
@@ -225,7 +225,7 @@ contract! {
             let error = std::thread::scope(|scope| {
                 let capture = || b.capture(|b| {
                     b.fill(&x, 3.0).queued()?;
-                    Ok(a.wait_for(&x).wait().unwrap_err())
+                    Ok(a.wait_for(&x).blocking_wait().unwrap_err())
                 });
                 scope.spawn(capture).join().unwrap()
             })?.1;
@@ -243,19 +243,19 @@ contract! {
         let side = device.stream().label("side").build()?;
         let (x, y) = (stream.alloc::<f32>(8)?, stream.alloc::<f32>(8)?);
         let error = stream.capture(|s| {
-            drop(side.wait_stream(s));
+            side.wait_stream(s);
             s.fill(&x, 1.0).queued()?;
-            side.copy(&x, &y).queued()
+            side.copy_buffer(&y, &x).queued()
         }).unwrap_err();
         says(&error, ErrorKind::Unordered, &[
-            "copy on stream \"side\" (tests/contract/graphs.rs:",
+            "copy_buffer on stream \"side\" (tests/contract/graphs.rs:",
             "reads memory that fill on stream \"compute\" (tests/contract/graphs.rs:",
             "wrote, and no edge orders them; call side.wait_stream(&compute) before it (both are being captured)",
         ]);
         assert_eq!(error.conflicts()[0].earlier_stream_id(), stream.id());
         // The streams are as before, and so is the memory.
         drop(stream.fill(&x, 3.0));
-        drop(side.wait_stream(&stream));
+        side.wait_stream(&stream);
         assert_eq!(side.read(&x).await?, [3.0; 8]);
     }
 
@@ -264,9 +264,9 @@ contract! {
         let side = device.stream().label("side").build()?;
         let x = stream.alloc::<f32>(8)?;
         let error = stream.capture(|s| {
-            drop(side.wait_stream(s));
+            side.wait_stream(s);
             drop(side.fill(&x, 1.0));
-            drop(s.wait_stream(&side));
+            s.wait_stream(&side);
             drop(side.fill(&x, 2.0));
         }).unwrap_err();
         says(&error, ErrorKind::Captured, &[
@@ -281,7 +281,7 @@ contract! {
         let (stream, side) = (stream?, side?);
         let x = stream.alloc::<f32>(8)?;
         let error = stream.capture(|s| {
-            drop(side.wait_stream(s));
+            side.wait_stream(s);
             drop(side.fill(&x, 1.0));
         }).unwrap_err();
         let [first, other] = [stream.id(), side.id()].map(|id| format!("stream \"copy\" ({device}, {id:?})"));
@@ -296,7 +296,7 @@ contract! {
         let (graph, out) = a.capture(|s| {
             add(s, &x, &y).queued()?;
             let out = s.alloc::<f32>(8)?;
-            s.copy(&y, &out).queued()?;
+            s.copy_buffer(&out, &y).queued()?;
             Ok(out)
         })?;
         let launched = graph.launch(&b);
@@ -310,7 +310,7 @@ contract! {
             "call b.wait_stream(&a) before it",
         ]);
         assert_eq!(error.conflicts().len(), 2, "{error}");
-        drop(b.wait_stream(&a));
+        b.wait_stream(&a);
         graph.launch(&b).queued()?;
         let error = refused(graph.launch(&a)).await;
         says(&error, ErrorKind::Unordered, &["graph on stream \"a\"", "memory that graph on stream \"b\"", "call a.wait_stream(&b)"]);
@@ -329,19 +329,19 @@ contract! {
         let mut errors = Vec::new();
         let (graph, ()) = stream.capture(|s| {
             let mut note = |error: Option<Error>| errors.push(error.expect("refused"));
-            note(s.call(|| ()).wait().err());
-            note(s.read(&x).wait().err());
+            note(s.call(|| ()).blocking_wait().err());
+            note(s.read(&x).blocking_wait().err());
             note(s.record_timed_event().err());
             note(s.query().err());
-            note(s.synchronize().wait().err());
+            note(s.synchronize().blocking_wait().err());
             note(s.hold().err());
-            note(s.wait_stream(&other).wait().err());
-            note(s.wait_event(&other.record_event()).wait().err());
+            note(s.wait_stream(&other).blocking_wait().err());
+            note(s.wait_event(&other.record_event()).blocking_wait().err());
             note(s.capture(|_| ()).err());
             let none: [&Buffer<f32>; 0] = [];
             // SAFETY: nothing is enqueued.
             let foreign = unsafe { s.external(warpline::reads([&x]), warpline::writes(none), |_| ()) };
-            note(foreign.wait().err());
+            note(foreign.blocking_wait().err());
             s.fill(&x, 2.0).queued().map(drop)
         })?;
         let texts = [
@@ -367,12 +367,12 @@ contract! {
     async fn a_refusal_that_nobody_looks_at_fails_the_capture([device]) {
         let stream = device.new_stream()?;
         let (x, y) = (stream.alloc::<f32>(8)?, stream.alloc::<f32>(4)?);
-        let error = stream.capture(|s| drop(s.copy(&x, &y))).unwrap_err();
+        let error = stream.capture(|s| drop(s.copy_buffer(&y, &x))).unwrap_err();
         says(&error, ErrorKind::Shape, &["the source has 8 elements and the destination 4"]);
         stream.synchronize().await?;
         let error = stream.capture(|s| {
             drop(s.fill(&y, 1.0));
-            s.copy(&x, &y).queued()
+            s.copy_buffer(&y, &x).queued()
         }).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Shape);
         drop(stream.fill(&y, 5.0));
@@ -387,7 +387,7 @@ contract! {
         let branch = |s: &Stream| {
             drop((side.wait_stream(s), side.fill(&x, 1.0)));
             let refused = s.fill(&x, 2.0);
-            drop(s.wait_stream(&side));
+            s.wait_stream(&side);
             refused
         };
         let error = stream.capture(|s| {
@@ -413,7 +413,7 @@ contract! {
             side.wait_stream(s).queued()?;
             side.fill(&x, 1.0).queued()?;
             drop(lease);
-            let errors = [side.fill(&x, 2.0), side.wait_stream(s)].map(|call| call.wait().unwrap_err());
+            let errors = [side.fill(&x, 2.0), side.wait_stream(s).into_future()].map(|call| call.blocking_wait().unwrap_err());
             x.accept_contents();
             s.wait_stream(&side).queued()?;
             Ok(errors)
@@ -432,15 +432,15 @@ contract! {
         let panicked = catch_unwind(AssertUnwindSafe(|| {
             stream.capture(|s| -> Pending<()> {
                 let y = s.alloc::<f32>(8).unwrap();
-                drop(s.copy(&x, &y));
-                drop(side.wait_stream(s));
+                drop(s.copy_buffer(&y, &x));
+                side.wait_stream(s);
                 panic!("in the closure");
             })
         }));
         assert!(panicked.is_err());
         assert_eq!(device.memory_stats().graph_bytes, 0);
         drop(stream.fill(&x, 1.0));
-        drop(side.wait_stream(&stream));
+        side.wait_stream(&stream);
         assert_eq!(side.read(&x).await?, [1.0; 8]);
         let (graph, ()) = stream.capture(|s| s.fill(&x, 2.0))?;
         graph.launch(&stream).await?;
@@ -454,11 +454,11 @@ contract! {
             drop(s.fill(&x, 1.0));
             let event = s.record_event();
             let calls = || vec![
-                s.fill(&x, 2.0).wait().err(),
+                s.fill(&x, 2.0).blocking_wait().err(),
                 s.alloc::<f32>(8).err(),
-                s.wait_stream(&other).wait().err(),
-                other.wait_stream(s).wait().err(),
-                other.wait_event(&event).wait().err(),
+                s.wait_stream(&other).blocking_wait().err(),
+                other.wait_stream(s).blocking_wait().err(),
+                other.wait_event(&event).blocking_wait().err(),
                 s.capture(|_| ()).err(),
             ];
             let errors = std::thread::scope(|scope| scope.spawn(calls).join().unwrap());
@@ -515,7 +515,7 @@ contract! {
         let (inner, z) = stream.capture(|s| {
             let z = s.alloc::<f32>(64)?;
             side.wait_stream(s).queued()?;
-            side.copy(&x, &z).queued()?;
+            side.copy_buffer(&z, &x).queued()?;
             add(s, &x, &y).queued()?;
             s.wait_stream(&side).queued()?;
             add(s, &z, &y).queued()?;
@@ -552,7 +552,7 @@ contract! {
             let scratch = s.alloc::<f32>(64)?;
             add(s, &scratch, &scratch).queued()?;
             s.fill(&scratch, 3.0).queued()?;
-            s.copy(&scratch, &x).queued()
+            s.copy_buffer(&x, &scratch).queued()
         })?;
         graph.launch(&stream).queued()?;
         assert_eq!(refused(graph.launch(&other)).await.kind(), ErrorKind::Unordered);
@@ -564,7 +564,7 @@ contract! {
         let (stream, foreign) = (one.new_stream()?, two.new_stream()?);
         let x = stream.alloc::<f32>(8)?;
         let error = stream.capture(|s| {
-            drop(foreign.wait_stream(s));
+            foreign.wait_stream(s);
             s.fill(&x, 1.0).queued()
         }).unwrap_err();
         says(&error, ErrorKind::Captured, &["wait_stream on stream", "a graph is one device's"]);
@@ -589,11 +589,11 @@ contract! {
     async fn a_refusal_that_is_still_held_at_the_end_fails_the_capture([device]) {
         let stream = device.new_stream()?;
         let (x, y) = (stream.alloc::<f32>(8)?, stream.alloc::<f32>(4)?);
-        let before = stream.copy(&x, &y);
+        let before = stream.copy_buffer(&y, &x);
         let mut held = None;
         let error = stream.capture(|s| {
             drop(before);
-            held = Some(s.copy(&x, &y));
+            held = Some(s.copy_buffer(&y, &x));
             s.fill(&x, 1.0).queued()
         }).unwrap_err();
         says(&error, ErrorKind::Shape, &["the source has 8 elements and the destination 4"]);
@@ -601,7 +601,7 @@ contract! {
         // The one from before the capture is the stream's own.
         assert_eq!(stream.synchronize().await.unwrap_err().kind(), ErrorKind::Shape);
         let error = stream.capture(|s| {
-            drop(s.copy(&x, &y));
+            drop(s.copy_buffer(&y, &x));
             Err::<(), _>(Error::new(ErrorKind::Data, "of another kind"))
         }).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Data);
@@ -668,7 +668,7 @@ contract! {
         drop(stream.fill(&matrix, 7));
         let (graph, ()) = stream.capture(|s| {
             drop(s.fill(&matrix.columns(1..3)?, 0x0102_0304_0506_0708));
-            drop(s.copy(&matrix.columns(1..2)?, &column));
+            drop(s.copy_buffer(&column, &matrix.columns(1..2)?));
             drop(s.fill(&matrix.rows(0..0)?, 1));
             Ok(())
         })?;
@@ -683,7 +683,7 @@ contract! {
         let (x, y) = (here.alloc::<f32>(4)?, there.alloc::<f32>(4)?);
         let (graph, error) = here.capture(|s| {
             drop(s.fill(&x, 1.0));
-            Ok([s.copy_peer(&x, &y).wait().unwrap_err(), there.wait_stream(s).wait().unwrap_err()])
+            Ok([s.copy_buffer_peer(&y, &x).blocking_wait().unwrap_err(), there.wait_stream(s).blocking_wait().unwrap_err()])
         })?;
         says(&error[0], ErrorKind::Captured, &["a graph is one device's; copy between devices before or after a launch"]);
         says(&error[1], ErrorKind::Captured, &[&format!("a capture on {one}, and the stream is on {two}")]);

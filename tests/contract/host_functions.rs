@@ -37,7 +37,7 @@ contract! {
         let gate = stream.hold()?;
         let panicked = stream.call(|| -> u32 { panic!("on purpose") });
         let filled = stream.fill(&x, 2.0);
-        drop(after.wait_stream(&stream));
+        after.wait_stream(&stream);
         let behind = after.read(&x);
         let looked_at_late = stream.read(&x);
         let event = after.record_event();
@@ -60,7 +60,7 @@ contract! {
 
         assert!(refused(looked_at_late).await.is_inherited(), "it was enqueued before anybody looked");
         assert_eq!(stream.read(&x).await?, [2.0; 4]);
-        drop(after.wait_stream(&stream));
+        after.wait_stream(&stream);
         assert_eq!(after.read(&x).await?, [2.0; 4]);
         assert!(device.fault().is_none());
     }
@@ -93,9 +93,9 @@ contract! {
     async fn a_synchronize_that_fails_with_anothers_panic_observes_nothing([device]) {
         let [s, t, v] = [device.new_stream()?, device.new_stream()?, device.new_stream()?];
         let panicked = s.call(|| panic!("on purpose"));
-        drop(t.wait_stream(&s));
+        t.wait_stream(&s);
         assert!(refused(t.synchronize()).await.is_inherited());
-        drop(v.wait_stream(&s));
+        v.wait_stream(&s);
         assert!(refused(v.call(|| ())).await.is_inherited());
         refused(panicked).await;
     }

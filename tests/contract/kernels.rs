@@ -148,12 +148,12 @@ contract! {
         let stream = one.stream().label("mine").build()?;
         let (x, y) = (two.new_stream()?.alloc::<f32>(8)?, stream.alloc::<f32>(8)?);
         let place = "on stream \"mine\" (tests/contract/kernels.rs:";
-        let devices = format!("the stream is on {one} and an operand is on {two}; copy it over with copy_peer first");
+        let devices = format!("the stream is on {one} and an operand is on {two}; copy it over with copy_buffer_peer first");
         let config = LaunchConfig::for_elements(8u32);
         for (op, error) in [
             ("axpy", refused(stream.launch(kernels::axpy(8, 1.0, &x, &y), config)).await),
             ("fill", refused(stream.fill(&x, 1.0)).await),
-            ("copy", refused(stream.copy(&y, &x)).await),
+            ("copy_buffer", refused(stream.copy_buffer(&x, &y)).await),
             ("write", refused(stream.write(&x, &[0.0; 8])).await),
         ] {
             says(&error, ErrorKind::DeviceMismatch, &[&format!("{op} {place}"), &devices]);

@@ -22,7 +22,7 @@ mod tensors;
 mod views;
 mod zeroing;
 
-use std::future::Future;
+use std::future::{Future, IntoFuture};
 use warpline::prelude::*;
 use warpline::{Result, RuntimeBuilder, testing};
 use warpline_outside_driver::{BACKEND, ThreadDevice};
@@ -206,11 +206,11 @@ fn on_cuda<const N: usize, Fut: Future<Output = Result<()>>>(
 /// Has the driver do what waits for the whole device before a test holds a stream: loading kernels, growing pools.
 fn warm_up(device: &Device) -> Result<()> {
     device.load(warpline::kernels::ALL.iter().copied())?;
-    let pinned = [1 << 12, 1 << 16, 1 << 20].map(|len| [(); 4].map(|()| device.pinned_blocking::<u8>(len)));
+    let pinned = [1 << 12, 1 << 16, 1 << 20].map(|len| [(); 4].map(|()| device.blocking_pinned::<u8>(len)));
     let stream = device.new_stream()?;
     let memory = [1 << 10, 4 << 20].map(|len| stream.alloc::<u8>(len));
     drop((pinned, memory));
-    stream.synchronize().wait()
+    stream.synchronize().blocking_wait()
 }
 
 /// Runs `body`, lets the devices finish, and checks that no memory is in use that was not before.
@@ -234,7 +234,9 @@ async fn and_nothing_is_left<const N: usize, Fut: Future<Output = Result<()>>>(
 
 /// The error that awaiting `pending` gives; it has to give one.
 #[track_caller]
-fn refused<T: std::fmt::Debug>(pending: Pending<T>) -> impl Future<Output = Error> {
+fn refused<T: std::fmt::Debug>(
+    pending: impl IntoFuture<IntoFuture = Pending<T>>,
+) -> impl Future<Output = Error> {
     let caller = std::panic::Location::caller();
     async move {
         match pending.await {

@@ -52,7 +52,7 @@ fn its_memory_does_not_mix_with_that_of_other_backends() -> Result<()> {
     let here = outside.new_stream()?;
     let there = cpu.new_stream()?.alloc::<f32>(4)?;
     let ours = here.alloc::<f32>(4)?;
-    assert_eq!(refusal(here.copy_peer(&there, &ours)).kind(), ErrorKind::DeviceMismatch);
+    assert_eq!(refusal(here.copy_buffer_peer(&ours, &there)).kind(), ErrorKind::DeviceMismatch);
     Ok(())
 }
 

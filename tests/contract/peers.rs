@@ -22,8 +22,8 @@ async fn copied(on: &Device, from: &Device, to: &Device) -> Result<()> {
             false => of.slice(0..12),
         };
         drop((stream.wait_stream(&source), stream.wait_stream(&destination)));
-        drop(stream.copy_peer(&part(&x, from_columns)?, &part(&y, to_columns)?));
-        drop(destination.wait_stream(&stream));
+        drop(stream.copy_buffer_peer(&part(&y, to_columns)?, &part(&x, from_columns)?));
+        destination.wait_stream(&stream);
         let mut expected = vec![-1.0; 24];
         let places = |columns: bool| {
             (0..24).filter(move |i| if columns { (1..4).contains(&(i % 6)) } else { *i < 12 })
@@ -58,9 +58,9 @@ contract! {
         let (source, destination) = (one.new_stream()?, two.new_stream()?);
         let (x, y) = (source.alloc::<f32>(100)?, destination.alloc::<f32>(100)?);
         drop(source.write(&x, &ramp(100)));
-        drop(source.wait_stream(&destination));
-        drop(source.copy_peer(&x, &y));
-        drop(destination.wait_stream(&source));
+        source.wait_stream(&destination);
+        drop(source.copy_buffer_peer(&y, &x));
+        destination.wait_stream(&source);
         assert_eq!(destination.read(&y).await?, ramp(100));
         assert_eq!((x.device(), y.device()), (one, two));
     }
@@ -72,33 +72,33 @@ contract! {
         drop(source.fill(&x, 1.0));
         drop(destination.fill(&y, 2.0));
         says(
-            &refused(source.copy_peer(&x, &y)).await,
+            &refused(source.copy_buffer_peer(&y, &x)).await,
             ErrorKind::Unordered,
             &[
-                "copy_peer on stream \"source\" (tests/contract/peers.rs:",
+                "copy_buffer_peer on stream \"source\" (tests/contract/peers.rs:",
                 "writes memory that fill on stream \"destination\"",
                 "call source.wait_stream(&destination) before it",
             ],
         );
-        drop(source.wait_stream(&destination));
-        drop(source.copy_peer(&x, &y));
+        source.wait_stream(&destination);
+        drop(source.copy_buffer_peer(&y, &x));
         says(
             &refused(destination.read(&y)).await,
             ErrorKind::Unordered,
-            &["reads memory that copy_peer on stream \"source\"", "call destination.wait_stream(&source) before it"],
+            &["reads memory that copy_buffer_peer on stream \"source\"", "call destination.wait_stream(&source) before it"],
         );
-        drop(destination.wait_for(&y));
+        destination.wait_for(&y);
         assert_eq!(destination.read(&y).await?, [1.0; 100]);
     }
 
     async fn the_edge_between_devices_holds_on_the_device([one, two]) {
         let (a, b) = (one.new_stream()?, two.new_stream()?);
         let (x, y) = (a.alloc::<f32>(10)?, b.alloc::<f32>(10)?);
-        drop(a.wait_stream(&b));
+        a.wait_stream(&b);
         let gate = a.hold()?;
         drop(a.fill(&x, 5.0));
-        drop(a.copy_peer(&x, &y));
-        drop(b.wait_stream(&a));
+        drop(a.copy_buffer_peer(&y, &x));
+        b.wait_stream(&a);
         let mut read = b.read(&y);
         assert!(!read.query()?, "b waits for a, which the gate holds");
         gate.open();
@@ -110,16 +110,16 @@ contract! {
         let x = a.alloc::<f32>(12)?.as_matrix(4)?;
         let y = b.alloc::<f32>(8)?;
         drop(a.write(&x, &ramp(12)));
-        drop(a.wait_stream(&b));
-        a.copy_peer(&x.columns(1..)?, &y).await?;
+        a.wait_stream(&b);
+        a.copy_buffer_peer(&y, &x.columns(1..)?).await?;
         assert_eq!(b.read(&y).await?, [1.0, 2.0, 4.0, 5.0, 7.0, 8.0, 10.0, 11.0]);
     }
 
     async fn a_plain_copy_to_another_device_is_refused([one, two]) {
         let stream = one.new_stream()?;
         let (x, y) = (stream.alloc::<f32>(8)?, two.new_stream()?.alloc::<f32>(8)?);
-        let devices = format!("the stream is on {one} and an operand is on {two}; copy it over with copy_peer first");
-        says(&refused(stream.copy(&x, &y)).await, ErrorKind::DeviceMismatch, &[&devices]);
+        let devices = format!("the stream is on {one} and an operand is on {two}; copy it over with copy_buffer_peer first");
+        says(&refused(stream.copy_buffer(&y, &x)).await, ErrorKind::DeviceMismatch, &[&devices]);
     }
 
     async fn one_shared_pinned_buffer_goes_to_both([one, two]) {

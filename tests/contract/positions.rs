@@ -92,7 +92,7 @@ contract! {
         let [a, b, c] = [device.new_stream()?, device.new_stream()?, device.new_stream()?];
         let x = a.alloc::<u32>(8)?;
         drop(a.fill(&x, 1));
-        drop(b.wait_stream(&a));
+        b.wait_stream(&a);
         b.fill(&x, 2).await?;
         c.wait_stream(&a).await?;
         assert_eq!((a.issued(), b.issued(), c.issued()), (1, 2, 0));
@@ -107,7 +107,7 @@ contract! {
             drop((t.fill(&x, 1), t.fill(&y, 1)));
             lease.wait_stream(&t);
             let gate = lease.hold()?;
-            drop((lease.fill(&x, 2), lease.copy(&x, &y)));
+            drop((lease.fill(&x, 2), lease.copy_buffer(&y, &x)));
             let id = lease.id();
             let gate = run_dry(&lease, gate, fast).await?;
             drop(lease);
@@ -140,7 +140,7 @@ contract! {
                 two.record_event().synchronize().unobserved().await?;
             }
             drop((one, two));
-            let mut waited = t.wait_for(&x);
+            let mut waited = t.wait_for(&x).into_future();
             let done = waited.query()?;
             assert!(fast || !done);
             drop(gates);
@@ -175,17 +175,17 @@ contract! {
         let betweens: [Between; 4] = [
             |_, _| None,
             |stream, idle| {
-                drop(stream.wait_stream(idle));
+                stream.wait_stream(idle);
                 None
             },
-            |stream, idle| Some(stream.wait_stream(idle)),
+            |stream, idle| Some(stream.wait_stream(idle).into_future()),
             |stream, _| Some(stream.record_event().synchronize()),
         ];
         for between in betweens {
             for by_edge in [false, true] {
                 let [stream, idle, slow] = [device.new_stream()?, device.new_stream()?, device.new_stream()?];
                 let (x, y) = (stream.alloc::<u32>(8)?, stream.alloc::<u32>(8)?);
-                drop(slow.wait_stream(&stream));
+                slow.wait_stream(&stream);
                 let awaited = stream.fill(&x, 1);
                 let also = between(&stream, &idle);
                 let gate = slow.hold()?;
@@ -194,7 +194,7 @@ contract! {
                     // Nobody can name it any more: the runtime adds the edge.
                     drop(slow);
                 } else {
-                    drop(stream.wait_stream(&slow));
+                    stream.wait_stream(&slow);
                 }
                 drop(stream.fill(&y, 2));
                 awaited.await?;
@@ -234,7 +234,7 @@ contract! {
         // SAFETY: the closure enqueues nothing on `s`.
         let foreign = unsafe {
             s.external(warpline::reads(nothing), warpline::writes([&x]), |_| {
-                drop(t.wait_stream(&s));
+                t.wait_stream(&s);
                 filled = Some(t.fill(&y, 2));
             })
         };
@@ -254,7 +254,7 @@ contract! {
         let pool = device.stream_pool(1)?;
         lease.replace(pool.lease().await?);
         let stream = lease.as_deref().expect("it was leased").clone();
-        drop(stream.wait_stream(&s));
+        stream.wait_stream(&s);
         // SAFETY: the closure enqueues nothing.
         let foreign = unsafe {
             stream.external(warpline::reads(nothing), warpline::writes([&x]), |_| {

@@ -122,8 +122,8 @@ const METHODS: &[(&str, Rule, Method)] = &[
     ("Stream::alloc_zeroed", Asks, |kit| of(kit.stream.alloc_zeroed::<f32>(4))),
     ("Stream::launch", Asks, |kit| polled(kit.stream.launch(kernels::axpy(4, 1.0, &kit.x, &kit.y), FOUR))),
     ("Stream::fill", Asks, |kit| polled(kit.stream.fill(&kit.x, 2.0))),
-    ("Stream::copy", Asks, |kit| polled(kit.stream.copy(&kit.x, &kit.y))),
-    ("Stream::copy_peer", Asks, |kit| polled(kit.stream.copy_peer(&kit.x, &kit.y))),
+    ("Stream::copy", Asks, |kit| polled(kit.stream.copy_buffer(&kit.y, &kit.x))),
+    ("Stream::copy_peer", Asks, |kit| polled(kit.stream.copy_buffer_peer(&kit.y, &kit.x))),
     ("Stream::write", Asks, |kit| polled(kit.stream.write(&kit.x, &[1.0; 4]))),
     ("Stream::read", Asks, |kit| polled(kit.stream.read(&kit.x))),
     ("Stream::read_one", Asks, |kit| polled(kit.stream.read_one(&kit.x.slice(0..1).unwrap()))),
@@ -137,9 +137,9 @@ const METHODS: &[(&str, Rule, Method)] = &[
     }),
     ("Stream::copy_to_host", Asks, |kit| polled(kit.stream.copy_to_host(&kit.x))),
     ("Stream::call", Asks, |kit| polled(kit.stream.call(|| ()))),
-    ("Stream::wait_stream", Asks, |kit| polled(kit.stream.wait_stream(&kit.side))),
-    ("Stream::wait_event", Asks, |kit| polled(kit.stream.wait_event(&kit.event))),
-    ("Stream::wait_for", Asks, |kit| polled(kit.side.wait_for(&kit.x))),
+    ("Stream::wait_stream", Asks, |kit| polled(kit.stream.wait_stream(&kit.side).into_future())),
+    ("Stream::wait_event", Asks, |kit| polled(kit.stream.wait_event(&kit.event).into_future())),
+    ("Stream::wait_for", Asks, |kit| polled(kit.side.wait_for(&kit.x).into_future())),
     ("Stream::record_event", Asks, |kit| polled(kit.stream.record_event().into_future())),
     ("Stream::record_timed_event", Asks, |kit| of(kit.stream.record_timed_event())),
     ("Stream::query", Asks, |kit| of(kit.stream.query())),
@@ -190,8 +190,8 @@ const METHODS: &[(&str, Rule, Method)] = &[
     ("Device::synchronize", Asks, |kit| polled(kit.device.synchronize())),
     ("Device::pinned, cached", Free, |kit| polled(kit.device.pinned::<u8>(100))),
     ("Device::pinned, more of it", Asks, |kit| polled(kit.device.pinned::<u8>(3 << 20))),
-    ("Device::pinned_blocking, cached", Free, |kit| of(kit.device.pinned_blocking::<u8>(100))),
-    ("Device::pinned_blocking, more of it", Asks, |kit| of(kit.device.pinned_blocking::<u8>(3 << 20))),
+    ("Device::blocking_pinned, cached", Free, |kit| of(kit.device.blocking_pinned::<u8>(100))),
+    ("Device::blocking_pinned, more of it", Asks, |kit| of(kit.device.blocking_pinned::<u8>(3 << 20))),
     ("Device::pin", Asks, |kit| of(kit.device.pin(vec![0u8; 8192]))),
     ("Device::load", Asks, |kit| of(kit.device.load([&kernels::RELU]))),
     ("Device::suggest_config", Asks, |kit| of(kit.device.suggest_config(&kernels::AXPY, 1000, 0))),
@@ -224,7 +224,7 @@ const METHODS: &[(&str, Rule, Method)] = &[
     ("Event::ticket", Free, |kit| (kit.event.ticket() == 0).then_some(ErrorKind::Driver)),
     ("Event::query", Asks, |kit| of(kit.event.query())),
     ("Event::synchronize", Free, |kit| polled(kit.event.synchronize())),
-    ("Event::synchronize, blocking", Blocks, |kit| of(kit.event.synchronize().wait())),
+    ("Event::synchronize, blocking", Blocks, |kit| of(kit.event.synchronize().blocking_wait())),
     ("Event::elapsed_since", Asks, |kit| of(kit.timed[1].elapsed_since(&kit.timed[0]))),
     ("Pending, polled", Free, |kit| polled(kit.take(|parts| &mut parts.behind))),
     ("Pending, dropped", Free, |kit| {
@@ -233,13 +233,13 @@ const METHODS: &[(&str, Rule, Method)] = &[
     }),
     ("Pending::query", Asks, |kit| of(kit.take(|parts| &mut parts.behind).query())),
     ("Pending::queued", Free, |kit| of(kit.take(|parts| &mut parts.behind).queued())),
-    ("Pending::wait, what comes behind", Blocks, |kit| of(kit.take(|parts| &mut parts.behind).wait())),
-    ("Pending::wait, what is over", Blocks, |kit| of(kit.take(|parts| &mut parts.over).wait())),
+    ("Pending::blocking_wait, what comes behind", Blocks, |kit| of(kit.take(|parts| &mut parts.behind).blocking_wait())),
+    ("Pending::blocking_wait, what is over", Blocks, |kit| of(kit.take(|parts| &mut parts.over).blocking_wait())),
     ("Pending, polled when it is over", Free, |kit| polled(kit.take(|parts| &mut parts.over))),
     ("Stream::synchronize, polled when it is over", Free, |kit| polled(kit.take(|parts| &mut parts.synchronized))),
-    ("Stream::call and Pending::wait", Blocks, |kit| of(kit.side.call(|| ()).wait())),
-    ("Stream::synchronize and Pending::wait", Blocks, |kit| of(kit.stream.synchronize().wait())),
-    ("Device::synchronize and Pending::wait", Blocks, |kit| of(kit.device.synchronize().wait())),
+    ("Stream::call and Pending::blocking_wait", Blocks, |kit| of(kit.side.call(|| ()).blocking_wait())),
+    ("Stream::synchronize and Pending::blocking_wait", Blocks, |kit| of(kit.stream.synchronize().blocking_wait())),
+    ("Device::synchronize and Pending::blocking_wait", Blocks, |kit| of(kit.device.synchronize().blocking_wait())),
     ("Gate, opened", Free, |kit| {
         kit.take(|parts| &mut parts.gate).open();
         None
@@ -376,18 +376,18 @@ fn cell((name, _, method): &(&str, Rule, Method), caller: Caller, own: bool, mad
     let stream = if own { on.clone() } else { other };
     let four = |stream: &Stream| -> Result<Buffer<f32>> {
         let four = stream.alloc::<f32>(4)?;
-        stream.fill(&four, 1.0).wait()?;
+        stream.fill(&four, 1.0).blocking_wait()?;
         Ok(four)
     };
     let (of_caller, x, y) = (four(&on)?, four(&stream)?, four(&stream)?);
     let timed = [side.record_timed_event()?, side.record_timed_event()?];
     let over = side.call(|| ());
     let event = side.record_event();
-    side.synchronize().wait()?;
+    side.synchronize().blocking_wait()?;
     let (graph, ()) = stream.capture(|s| s.fill(&x, 1.0))?;
     let limited = device.stream().max_in_flight(2).build()?;
-    let host = device.pinned_blocking::<f32>(4)?;
-    drop([device.pinned_blocking::<u8>(100)?, device.pinned_blocking::<u8>(100)?]);
+    let host = device.blocking_pinned::<f32>(4)?;
+    drop([device.blocking_pinned::<u8>(100)?, device.blocking_pinned::<u8>(100)?]);
     let [unused, runtime] = runtimes;
     let parts = Parts {
         host: Some(host),
@@ -398,7 +398,7 @@ fn cell((name, _, method): &(&str, Rule, Method), caller: Caller, own: bool, mad
         lease: device.stream_pool(1)?.try_lease()?,
         permit: Some(support::block_on(limited.room())?),
         gate: (*name == "Gate, opened").then(|| side.hold()).transpose()?,
-        pinned: Some(device.pinned_blocking(100)?),
+        pinned: Some(device.blocking_pinned(100)?),
         registered: Some(device.pin(vec![0; 8192])?),
         behind: None,
     };
@@ -427,8 +427,8 @@ fn cell((name, _, method): &(&str, Rule, Method), caller: Caller, own: bool, mad
 
     // The device goes on, whatever came of it.
     drop((kept, kit));
-    device.synchronize().wait()?;
-    assert_eq!(device.new_stream()?.call(|| 7).wait()?, 7);
+    device.synchronize().blocking_wait()?;
+    assert_eq!(device.new_stream()?.call(|| 7).blocking_wait()?, 7);
     assert!(device.fault().is_none());
     drop((same, unused));
     Ok(seen)
@@ -523,7 +523,7 @@ impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for BlocksOnce {
             && event.metadata().target() == "warpline::op"
             && let Some(behind) = self.0.lock().unwrap().take()
         {
-            self.1.lock().unwrap().send(of(behind.wait())).unwrap();
+            self.1.lock().unwrap().send(of(behind.blocking_wait())).unwrap();
         }
     }
 }
@@ -541,7 +541,7 @@ fn a_subscriber_does_not_block_the_one_worker() {
         tracing::subscriber::set_global_default(subscriber).unwrap();
         gate.open();
         assert_eq!(told.recv().unwrap(), Some(ErrorKind::Reentrant));
-        stream.synchronize().wait().unwrap();
+        stream.synchronize().blocking_wait().unwrap();
     });
 }
 
@@ -563,8 +563,8 @@ fn meet_a_turn(device: &Device) {
             assert_eq!(answered.recv().unwrap(), Some(ErrorKind::Reentrant));
         })
     };
-    done.wait().unwrap();
-    awaited.wait().unwrap();
+    done.blocking_wait().unwrap();
+    awaited.blocking_wait().unwrap();
 }
 
 #[test]

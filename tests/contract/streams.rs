@@ -79,7 +79,7 @@ contract! {
         let diary = Diary::default();
         let first = a.hold()?;
         diary.note(&a, 1);
-        drop(b.wait_stream(&a));
+        b.wait_stream(&a);
         diary.note(&b, 2);
         let second = a.hold()?;
         diary.note(&a, 3);
@@ -95,7 +95,7 @@ contract! {
     async fn what_wait_stream_returns_resolves_when_the_waiting_stream_has_passed_the_wait([device]) {
         let (a, b) = (device.new_stream()?, device.new_stream()?);
         let gate = a.hold()?;
-        let mut passed = b.wait_stream(&a);
+        let mut passed = b.wait_stream(&a).into_future();
         assert!(!passed.query()?);
         gate.open();
         passed.await?;
@@ -110,7 +110,7 @@ contract! {
         let event = a.record_event();
         let second = a.hold()?;
         diary.note(&a, 3);
-        drop(b.wait_event(&event));
+        b.wait_event(&event);
         diary.note(&b, 2);
         assert!(!b.synchronize().query()?);
         first.open();
@@ -127,10 +127,10 @@ contract! {
         let gates = [one.hold()?, two.hold()?];
         let mut seen = Vec::new();
         for reader in [&one, &two] {
-            drop(reader.wait_stream(&writer));
+            reader.wait_stream(&writer);
             seen.push(reader.read(&x));
         }
-        drop(last.wait_for(&x));
+        last.wait_for(&x);
         let mut filled = last.fill(&x, 3.0);
         for gate in gates {
             assert!(!filled.query()?);
@@ -279,14 +279,14 @@ contract! {
     async fn recording_again_makes_another_event([device]) {
         let (a, b) = (device.new_stream()?, device.new_stream()?);
         let x = a.alloc::<f32>(4)?;
-        drop(b.wait_stream(&a));
+        b.wait_stream(&a);
         let early = a.record_event();
         drop(a.fill(&x, 1.0));
         let late = a.record_event();
         assert!(early.ticket() < late.ticket());
-        drop(b.wait_event(&early));
+        b.wait_event(&early);
         says(&refused(b.read(&x)).await, ErrorKind::Unordered, &["read"]);
-        drop(b.wait_event(&late));
+        b.wait_event(&late);
         assert_eq!(b.read(&x).await?, [1.0; 4]);
     }
 

@@ -125,7 +125,7 @@ contract! {
         assert_eq!((x.shape(), x.dtype()), (&[2, 3][..], DType::F32));
         let unordered = refused(compute.enter(|| x.to_pinned::<f32>())).await;
         says(&unordered, ErrorKind::Unordered, &["to_pinned on", "that from_pinned on", "call", "wait_stream"]);
-        drop(compute.wait_stream(&copy));
+        compute.wait_stream(&copy);
         let doubled = compute.enter(|| x.mul(2.0).to_pinned::<f32>()).await?;
         assert_eq!(*doubled, [2.0, 4.0, 6.0, 8.0, 10.0, 12.0]);
         let host = sent.await?;
@@ -178,7 +178,7 @@ contract! {
 
     async fn devices_that_do_not_fit_are_refused_with_both([one, two]) {
         let (x, y) = (tensor(&[1.0], [1, 1], &one).await?, tensor(&[1.0], [1, 1], &two).await?);
-        let text = format!("the stream is on {one} and an operand is on {two}; copy it over with copy_peer first");
+        let text = format!("the stream is on {one} and an operand is on {two}; copy it over with copy_buffer_peer first");
         for (op, pending) in [("add", x.add(&y)), ("matmul", x.matmul(&y)), ("mul_", x.mul_(&y)), ("copy_", x.copy_(&y))] {
             says(&refused(pending).await, ErrorKind::DeviceMismatch, &[&format!("{op} on stream \"default\" ("), &text]);
         }

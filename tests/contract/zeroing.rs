@@ -66,7 +66,7 @@ contract! {
             ErrorKind::Unordered,
             &["reads memory that alloc_zeroed on stream"],
         );
-        drop(b.wait_stream(&a));
+        b.wait_stream(&a);
         gate.open();
         assert_eq!(b.read(&zeroed).await?, [0; 10]);
     }
@@ -111,8 +111,8 @@ contract! {
         for _ in 0..4 {
             let secret = a.alloc::<u8>(1 << 20)?;
             drop(a.fill(&secret, SECRET));
-            drop(b.wait_stream(&a));
-            b.copy(&secret, &kept).queued()?;
+            b.wait_stream(&a);
+            b.copy_buffer(&kept, &secret).queued()?;
         }
         let fresh = a.alloc::<u8>(1 << 20)?;
         assert!(device.memory_stats().served.waited > 0, "it waits for the reader");
@@ -129,7 +129,7 @@ contract! {
         let result = stream.alloc::<u8>(4096)?;
         let (graph, ()) = stream.capture(|s| {
             let inner = s.alloc::<u8>(4096)?;
-            s.copy(&inner, &result).queued()?;
+            s.copy_buffer(&result, &inner).queued()?;
             s.fill(&inner, SECRET).queued()
         })?;
         for _ in 0..2 {
@@ -145,8 +145,8 @@ contract! {
             device.pinned::<u8>(len).await?.fill(SECRET);
             let shorter = len - len / 10;
             assert!(device.pinned::<u8>(shorter).await?.iter().all(|&byte| byte == 0));
-            device.pinned_blocking::<u8>(len)?.fill(SECRET);
-            assert!(device.pinned_blocking::<u8>(len)?.iter().all(|&byte| byte == 0));
+            device.blocking_pinned::<u8>(len)?.fill(SECRET);
+            assert!(device.blocking_pinned::<u8>(len)?.iter().all(|&byte| byte == 0));
         }
         let reserved = device.pinned_stats().reserved_bytes;
         assert!(reserved <= 2 * (4096 + 8192 + (3 << 20)), "{reserved} bytes: blocks were used again");

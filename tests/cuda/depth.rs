@@ -56,7 +56,7 @@ fn a_launch_that_waits_for_room_keeps_nobody_from_waking() {
             let before = asked();
             assert!(!poll_once(&mut op));
             let filler = overfill(&full, &x);
-            let waiter = std::thread::spawn(move || op.wait().unwrap());
+            let waiter = std::thread::spawn(move || op.blocking_wait().unwrap());
             // Somebody asks whether the device lives, and may have to wait for the answer.
             while asked() == before {
                 std::thread::yield_now();
@@ -66,7 +66,7 @@ fn a_launch_that_waits_for_room_keeps_nobody_from_waking() {
             assert!(!filler.is_finished());
             gate.open();
             filler.join().unwrap();
-            full.synchronize().wait().unwrap();
+            full.synchronize().blocking_wait().unwrap();
         });
     }
 }
@@ -83,8 +83,8 @@ fn a_host_function_may_let_go_of_anything_while_launches_behind_it_wait_for_room
             other.wait_stream(&full).queued().unwrap();
             other.fill(&y, 2.0).queued().unwrap();
             full.wait_stream(&other).queued().unwrap();
-            let pinned = (device.pinned_blocking::<f32>(4).unwrap(), device.pin(vec![1.0f32; 9]).unwrap());
-            let sent = other.copy_into(&z, device.pinned_blocking::<f32>(4).unwrap());
+            let pinned = (device.blocking_pinned::<f32>(4).unwrap(), device.pin(vec![1.0f32; 9]).unwrap());
+            let sent = other.copy_into(&z, device.blocking_pinned::<f32>(4).unwrap());
             let closing = device.new_stream().unwrap();
             let held = closing.hold().unwrap();
             drop(closing.fill(&closing.alloc::<f32>(4).unwrap(), 1.0));
@@ -99,10 +99,10 @@ fn a_host_function_may_let_go_of_anything_while_launches_behind_it_wait_for_room
             });
             let filler = overfill(&full, &x);
             go.send(()).unwrap();
-            called.wait().unwrap();
+            called.blocking_wait().unwrap();
             filler.join().unwrap();
             held.open();
-            device.synchronize().wait().unwrap();
+            device.synchronize().blocking_wait().unwrap();
         });
     }
 }
@@ -115,7 +115,7 @@ fn polls_and_drops_of_what_waits_for_room_do_not_block() {
             let full = device.new_stream().unwrap();
             let (x, y) = (full.alloc::<f32>(4).unwrap(), full.alloc::<f32>(4).unwrap());
             let gate = full.hold().unwrap();
-            let sent = full.copy_into(&y, device.pinned_blocking::<f32>(4).unwrap());
+            let sent = full.copy_into(&y, device.blocking_pinned::<f32>(4).unwrap());
             let mut pendings = [full.fill(&y, 1.0), full.fill(&y, 2.0)];
             let filler = overfill(&full, &x);
             assert!(!pendings.iter_mut().any(poll_once));
@@ -125,7 +125,7 @@ fn polls_and_drops_of_what_waits_for_room_do_not_block() {
             gate.open();
             filler.join().unwrap();
             drop(x);
-            device.synchronize().wait().unwrap();
+            device.synchronize().blocking_wait().unwrap();
         });
     }
 }
@@ -147,18 +147,18 @@ fn what_a_host_function_enqueues_is_refused_while_launches_behind_it_wait_for_ro
                     other.wait_stream(&mine).queued().unwrap_err(),
                     other.wait_for(&y).queued().unwrap_err(),
                     other.wait_event(&mine.record_event()).queued().unwrap_err(),
-                    mine.synchronize().wait().unwrap_err(),
+                    mine.synchronize().blocking_wait().unwrap_err(),
                     mine.query().unwrap_err(),
                 ]
             });
             let filler = overfill(&full, &x);
             go.send(()).unwrap();
-            for refused in called.wait().unwrap() {
+            for refused in called.blocking_wait().unwrap() {
                 assert_eq!(refused.kind(), ErrorKind::Reentrant, "{refused}");
                 assert!(refused.to_string().contains("a host function called it"), "{refused}");
             }
             filler.join().unwrap();
-            full.synchronize().wait().unwrap();
+            full.synchronize().blocking_wait().unwrap();
         });
     }
 }
@@ -180,13 +180,13 @@ fn a_host_function_is_refused_while_a_launch_behind_it_is_waited_for() {
             ]
         });
         let (behind, waits) = (stream.clone(), calls(c"cuStreamSynchronize"));
-        let filled = std::thread::spawn(move || behind.fill(&x, 1.0).wait());
+        let filled = std::thread::spawn(move || behind.fill(&x, 1.0).blocking_wait());
         // It waits for the function under the stream's lock.
         while calls(c"cuStreamSynchronize") == waits {
             std::thread::yield_now();
         }
         go.send(()).unwrap();
-        for refused in called.wait().unwrap() {
+        for refused in called.blocking_wait().unwrap() {
             assert_eq!(refused.kind(), ErrorKind::Reentrant, "{refused}");
         }
         filled.join().unwrap().unwrap();
@@ -213,7 +213,7 @@ fn a_stream_that_waits_for_a_device_that_died_fails_although_launches_behind_the
             launch();
             b.wait_stream(&a).queued().unwrap();
             let read = b.fill(&z, 1.0);
-            let waiter = std::thread::spawn(move || read.wait());
+            let waiter = std::thread::spawn(move || read.blocking_wait());
             let _stuck = overfill(&b, &z);
             gate.open();
             let error = waiter.join().unwrap().unwrap_err();

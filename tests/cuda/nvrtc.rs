@@ -135,7 +135,7 @@ fn cuda_source_is_compiled_and_what_is_wrong_with_it_is_told() {
         let config = LaunchConfig::for_elements(100);
         drop(stream.fill(&x, 3.0));
         drop(stream.launch(twice(100, &x, &y), config));
-        assert_eq!(stream.read(&y).wait().unwrap(), [6.0; 100]);
+        assert_eq!(stream.read(&y).blocking_wait().unwrap(), [6.0; 100]);
         says(
             &refusal(stream.launch(misspelt(1, &y), config)),
             ErrorKind::Driver,
@@ -176,7 +176,7 @@ fn an_nvrtc_that_is_newer_than_the_driver_is_passed_over_unless_it_is_named() {
             let stream = crate::support::cuda(0).new_stream().unwrap();
             let y = stream.alloc::<f32>(1).unwrap();
             // Without a compiler the software driver takes a kernel at its word.
-            let outcome = stream.launch(misspelt(1, &y), LaunchConfig::for_elements(1)).wait();
+            let outcome = stream.launch(misspelt(1, &y), LaunchConfig::for_elements(1)).blocking_wait();
             assert_eq!(outcome.is_err(), std::env::var("TEST_COMPILED").unwrap() == "1", "{outcome:?}");
         });
     }
@@ -189,7 +189,7 @@ fn what_an_nvrtc_newer_than_the_driver_makes_is_refused_with_both_versions() {
         let stream = crate::support::cuda(0).new_stream().unwrap();
         let (x, y) = (stream.alloc::<f32>(4).unwrap(), stream.alloc::<f32>(4).unwrap());
         drop(stream.fill(&x, 1.0));
-        let done = stream.launch(twice(4, &x, &y), LaunchConfig::for_elements(4)).wait();
+        let done = stream.launch(twice(4, &x, &y), LaunchConfig::for_elements(4)).blocking_wait();
         if nvrtc_version() == (12, 0) {
             done.unwrap();
             return;
@@ -211,7 +211,7 @@ fn a_device_that_nvrtc_no_longer_knows_is_named_with_its_capability() {
         let stream = crate::support::cuda(0).new_stream().unwrap();
         let (x, y) = (stream.alloc::<f32>(4).unwrap(), stream.alloc::<f32>(4).unwrap());
         drop(stream.fill(&x, 1.0));
-        let done = stream.launch(twice(4, &x, &y), LaunchConfig::for_elements(4)).wait();
+        let done = stream.launch(twice(4, &x, &y), LaunchConfig::for_elements(4)).blocking_wait();
         if nvrtc_version().0 < 13 {
             done.unwrap();
             return;

@@ -57,10 +57,10 @@ fn each_op_is_a_range_while_it_is_enqueued() {
         let stream = stream("work");
         crate::support::cache_pinned(&stream.device());
         let x = stream.alloc::<f32>(64).unwrap();
-        stream.fill(&x, 1.0).wait().unwrap();
+        stream.fill(&x, 1.0).blocking_wait().unwrap();
         let config = LaunchConfig::linear(1, 64);
-        stream.launch(warpline::kernels::relu(64, &x, &x), config).wait().unwrap();
-        assert_eq!(stream.read(&x).wait().unwrap(), [1.0; 64]);
+        stream.launch(warpline::kernels::relu(64, &x, &x), config).blocking_wait().unwrap();
+        assert_eq!(stream.read(&x).blocking_wait().unwrap(), [1.0; 64]);
     });
     let [told] = &threads.values().collect::<Vec<_>>()[..] else { panic!("{threads:?}") };
     let ops = told.chunks(2).map(|range| match range {
@@ -82,8 +82,8 @@ fn foreign_work_is_a_range_around_what_is_enqueued_meanwhile() {
         let none: [&Buffer<f32>; 0] = [];
         // SAFETY: nothing is put on the stream.
         let done = unsafe { stream.external(reads(none), writes(none), |_| drop(other.fill(&x, 1.0))) };
-        done.wait().unwrap();
-        other.fill(&x, 1.0).wait().unwrap();
+        done.blocking_wait().unwrap();
+        other.fill(&x, 1.0).blocking_wait().unwrap();
     });
     let [told] = &threads.values().collect::<Vec<_>>()[..] else { panic!("{threads:?}") };
     let ops: Vec<_> = told
@@ -107,7 +107,7 @@ fn a_range_ends_on_the_thread_that_began_it() {
                     let stream = stream(&number.to_string());
                     let x = stream.alloc::<f32>(64).unwrap();
                     (0..FILLS).for_each(|_| drop(stream.fill(&x, 1.0)));
-                    stream.synchronize().wait().unwrap();
+                    stream.synchronize().blocking_wait().unwrap();
                 });
             }
         });
@@ -148,7 +148,7 @@ fn an_op_and_what_is_said(label: &str) {
     tracing_subscriber::registry().with(Says).init();
     let stream = stream(label);
     let x = stream.alloc::<f32>(64).unwrap();
-    stream.fill(&x, 1.0).wait().unwrap();
+    stream.fill(&x, 1.0).blocking_wait().unwrap();
 }
 
 #[test]

@@ -21,14 +21,14 @@ fn a_host_function_may_drop_memory_that_several_streams_used() {
         for _ in 0..20 {
             let x = a.alloc::<f32>(100).unwrap();
             drop(a.fill(&x, 1.0));
-            drop(b.wait_stream(&a));
+            b.wait_stream(&a);
             let gate = b.hold().unwrap();
             drop(b.fill(&x, 2.0));
             // The last handle of x: when it is dropped somebody has to learn when b is through.
-            c.call(move || drop(x)).wait().unwrap();
+            c.call(move || drop(x)).blocking_wait().unwrap();
             gate.open();
         }
-        device.synchronize().wait().unwrap();
+        device.synchronize().blocking_wait().unwrap();
         assert_eq!(device.memory_stats().allocated_bytes, 0);
         assert!(device.fault().is_none());
         assert_eq!(device.empty_cache(), 2 << 20, "b is known to be through with all of them");
@@ -44,9 +44,9 @@ fn a_host_function_may_drop_page_locked_memory_and_streams() {
         let other = device.new_stream().unwrap();
         let gate = other.hold().unwrap();
         drop(other.call(|| ()));
-        stream.call(move || drop((pinned, other))).wait().unwrap();
+        stream.call(move || drop((pinned, other))).blocking_wait().unwrap();
         gate.open();
-        device.synchronize().wait().unwrap();
+        device.synchronize().blocking_wait().unwrap();
         assert!(device.fault().is_none());
     });
 }
@@ -57,10 +57,10 @@ fn work_enqueued_from_a_host_function_is_refused_and_harms_nobody() {
         let (_runtime, device) = cuda(0);
         let (a, b) = (device.new_stream().unwrap(), device.new_stream().unwrap());
         let inner = b.clone();
-        let refused = a.call(move || inner.call(|| ()).wait()).wait().unwrap().unwrap_err();
+        let refused = a.call(move || inner.call(|| ()).blocking_wait()).blocking_wait().unwrap().unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Reentrant, "{refused}");
         assert!(refused.to_string().contains("a host function called it"), "{refused}");
-        assert_eq!(b.call(|| 5).wait().unwrap(), 5);
+        assert_eq!(b.call(|| 5).blocking_wait().unwrap(), 5);
     });
 }
 
@@ -117,9 +117,9 @@ fn a_refused_host_function_is_dropped_at_no_desk() {
         let stream = device.new_stream().unwrap();
         let (dropped, was_dropped) = std::sync::mpsc::channel();
         let owned = AsksWhenDropped(stream.clone(), dropped);
-        let refused = stream.call(move || drop(owned)).wait().unwrap_err();
+        let refused = stream.call(move || drop(owned)).blocking_wait().unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Driver, "{refused}");
         was_dropped.recv().unwrap();
-        assert_eq!(stream.call(|| 1).wait().unwrap(), 1);
+        assert_eq!(stream.call(|| 1).blocking_wait().unwrap(), 1);
     });
 }

@@ -28,11 +28,11 @@ fn every_op_has_its_times_once_the_device_was_synchronized() {
             let x = a.alloc::<f32>(1000).unwrap();
             for round in 0..40 {
                 drop(a.fill(&x, round as f32));
-                drop(b.wait_stream(&a));
+                b.wait_stream(&a);
                 drop(b.read(&x));
-                drop(a.wait_stream(&b));
+                a.wait_stream(&b);
             }
-            device.synchronize().wait().unwrap();
+            device.synchronize().blocking_wait().unwrap();
             let spans = spans(&recorder);
             let of = |name: &str| spans.iter().filter(|span| span.0 == name).collect::<Vec<_>>();
             let (fills, reads) = (of("fill"), of("read"));
@@ -81,7 +81,7 @@ fn foreign_work_has_its_times_as_a_whole() {
                 raw.fail("something else");
             });
             drop(stream.read(&y));
-            let told = device.synchronize().wait().unwrap_err();
+            let told = device.synchronize().blocking_wait().unwrap_err();
             assert!(told.to_string().contains("something else"), "{told}");
             let spans = spans(&recorder);
             let of = |name: &str| spans.iter().filter(|span| span.0 == name).cloned().collect::<Vec<_>>();
@@ -102,7 +102,7 @@ fn foreign_work_is_waited_for_although_somebody_traces() {
         let (_recorder, device) = (recording_all(), cuda(0));
         let stream = device.new_stream().unwrap();
         let x = stream.alloc::<f32>(64).unwrap();
-        stream.fill(&x, 0.0).wait().unwrap();
+        stream.fill(&x, 0.0).blocking_wait().unwrap();
         let (release, released) = std::sync::mpsc::channel::<()>();
         let none: [&Buffer<f32>; 0] = [];
         // SAFETY: the work touches no device memory.
@@ -115,6 +115,6 @@ fn foreign_work_is_waited_for_although_somebody_traces() {
         };
         assert!(!done.query().unwrap(), "done before it has begun");
         release.send(()).unwrap();
-        done.wait().unwrap();
+        done.blocking_wait().unwrap();
     });
 }

@@ -28,8 +28,8 @@ fn a_failed_op_is_named_with_stream_ticket_and_line() {
     let error = refusal(stream.fill(&x, 2.0));
     let place = format!("fill failed on stream \"work\" at ticket 3 (tests/errors/faults.rs:{line}): ");
     says(&error, ErrorKind::Fault, &[&place, ACCEPTS_NO_MORE]);
-    before.wait().expect("what ended before the fault is done");
-    assert_eq!(also.wait().unwrap(), [1.0; 4]);
+    before.blocking_wait().expect("what ended before the fault is done");
+    assert_eq!(also.blocking_wait().unwrap(), [1.0; 4]);
     assert_eq!(device.fault().unwrap().to_string(), error.to_string());
 }
 
@@ -40,7 +40,7 @@ fn a_panic_in_a_twin_is_named_like_any_fault() {
     drop(stream.fill(&x, 1.0));
     drop(stream.fill(&y, 1.0));
     let config = LaunchConfig::for_elements(4u32);
-    stream.launch(kernels::axpy(4, 1.0, &x, &y), config).wait().unwrap();
+    stream.launch(kernels::axpy(4, 1.0, &x, &y), config).blocking_wait().unwrap();
     let line = line!() + 1;
     let error = refusal(stream.launch(kernels::add_(4, &y, &x), config));
     let place =
@@ -64,7 +64,7 @@ fn a_panic_of_a_host_function_is_named_with_what_it_said_and_ends_no_device() {
         says(&error, ErrorKind::Panicked, &[&place]);
         assert_eq!(error.site().expect("the call").op(), "call");
         assert!(device.fault().is_none());
-        assert_eq!(stream.call(|| 5).wait().unwrap(), 5);
+        assert_eq!(stream.call(|| 5).blocking_wait().unwrap(), 5);
     }
 }
 
@@ -75,9 +75,9 @@ fn later_calls_fail_at_once_with_the_same_cause() {
     let pool = device.stream_pool(2).unwrap();
     let lease = block_on(pool.lease()).unwrap();
     let x = stream.alloc::<f32>(4).unwrap();
-    stream.fill(&x, 1.0).wait().unwrap();
+    stream.fill(&x, 1.0).blocking_wait().unwrap();
     let cause = refusal(crate::support::break_device(&stream)).to_string();
-    let host = device.pinned_blocking::<f32>(4).expect("host memory is not the device's");
+    let host = device.blocking_pinned::<f32>(4).expect("host memory is not the device's");
     for error in [
         refusal(stream.fill(&x, 2.0)),
         refusal(stream.read(&x)),
@@ -120,8 +120,8 @@ fn pinned_buffers_of_work_that_never_ran_are_let_go() {
     let x = stream.alloc::<f32>(1000).unwrap();
     let gate = stream.hold().unwrap();
     drop(crate::support::break_device(&stream));
-    drop(stream.copy_into(&x, device.pinned_blocking::<f32>(1000).unwrap()));
-    let awaited = stream.copy_into(&x, device.pinned_blocking::<f32>(1000).unwrap());
+    drop(stream.copy_into(&x, device.blocking_pinned::<f32>(1000).unwrap()));
+    let awaited = stream.copy_into(&x, device.blocking_pinned::<f32>(1000).unwrap());
     gate.open();
     assert_eq!(refusal(awaited).kind(), ErrorKind::Fault);
     within_a_minute(move || {
@@ -177,11 +177,11 @@ fn another_runtime_and_another_device_go_on() {
     let held = healthy.fill(&x, 1.0);
     refusal(crate::support::break_device(&failing));
     gate.open();
-    held.wait().unwrap();
-    assert_eq!(healthy.read(&x).wait().unwrap(), [1.0; 4]);
-    assert_eq!(bystander.call(|| 5).wait().unwrap(), 5);
+    held.blocking_wait().unwrap();
+    assert_eq!(healthy.read(&x).blocking_wait().unwrap(), [1.0; 4]);
+    assert_eq!(bystander.call(|| 5).blocking_wait().unwrap(), 5);
     assert!(one.fault().is_some() && two.fault().is_none());
-    assert_eq!(two.new_stream().unwrap().call(|| 6).wait().unwrap(), 6);
+    assert_eq!(two.new_stream().unwrap().call(|| 6).blocking_wait().unwrap(), 6);
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn a_stream_that_waits_for_work_of_a_failed_device_says_so() {
         let gate = failing.hold().unwrap();
         drop(crate::support::break_device(&failing));
         drop(failing.call(|| ()));
-        drop(waiting.wait_stream(&failing));
+        waiting.wait_stream(&failing);
         let op = waiting.call(|| ());
         gate.open();
         says(
@@ -244,7 +244,7 @@ fn a_runtime_dropped_with_queued_work_lets_it_run() {
             .collect();
         drop(runtime);
         for (n, op) in ops.into_iter().enumerate() {
-            assert_eq!(op.wait().unwrap(), n as u32);
+            assert_eq!(op.blocking_wait().unwrap(), n as u32);
         }
     });
 }
@@ -259,7 +259,7 @@ fn a_seeded_runtime_dropped_with_work_runs_what_can_run_and_reports_the_rest() {
             let gate = other.hold().unwrap();
             let held = other.call(|| 6);
             drop(runtime);
-            assert_eq!(ran.wait().unwrap(), 5);
+            assert_eq!(ran.blocking_wait().unwrap(), 5);
             says(
                 &refusal(held),
                 ErrorKind::ShutDown,
@@ -277,7 +277,7 @@ fn an_explicit_shutdown_waits_for_what_can_run_and_reports_the_rest() {
         (0..99).for_each(|n| drop(stream.call(move || n)));
         let last = stream.call(|| 99);
         block_on(runtime.shut_down()).unwrap();
-        assert_eq!(last.wait().unwrap(), 99);
+        assert_eq!(last.blocking_wait().unwrap(), 99);
 
         let (runtime, _, stream) = one_stream(Runtime::builder());
         let gate = stream.hold().unwrap();
@@ -292,7 +292,7 @@ fn a_runtime_may_be_dropped_by_a_host_function_of_its_own() {
     within_a_minute(|| {
         let (runtime, _, stream) = one_stream(Runtime::builder());
         let op = stream.call(move || drop(runtime));
-        op.wait().unwrap();
+        op.blocking_wait().unwrap();
         assert_eq!(refusal(stream.call(|| ())).kind(), ErrorKind::ShutDown);
     });
 }
@@ -307,7 +307,7 @@ fn a_runtime_may_be_dropped_while_tasks_enqueue() {
                     let stream = device.new_stream().unwrap();
                     std::thread::spawn(move || {
                         loop {
-                            if let Err(error) = stream.call(|| ()).wait() {
+                            if let Err(error) = stream.call(|| ()).blocking_wait() {
                                 return error.kind();
                             }
                         }

@@ -14,10 +14,10 @@ fn overlapping_operands_are_named_with_their_bytes() {
     let x = stream.alloc::<f32>(8).unwrap();
     let (front, back) = (x.slice(..6).unwrap(), x.slice(2..).unwrap());
     says(
-        &refusal(stream.copy(&front, &back)),
+        &refusal(stream.copy_buffer(&back, &front)),
         ErrorKind::Overlap,
         &[
-            "copy on stream \"s\" (tests/errors/messages.rs:",
+            "copy_buffer on stream \"s\" (tests/errors/messages.rs:",
             "operand 1 (bytes 8..32) overlaps operand 0 (bytes 0..24) of the same memory, and one of them is written; \
              copy one of them first",
         ],
@@ -46,7 +46,7 @@ fn operands_and_streams_of_another_runtime_are_refused() {
         &["fill on stream \"mine\" (tests/errors/messages.rs:", "an operand is on cpu:0 of another runtime"],
     );
     let y = mine.alloc::<f32>(4).unwrap();
-    says(&refusal(mine.copy_peer(&y, &x)), ErrorKind::DeviceMismatch, &["of another runtime"]);
+    says(&refusal(mine.copy_buffer_peer(&x, &y)), ErrorKind::DeviceMismatch, &["of another runtime"]);
     let gate = theirs.hold().unwrap();
     for error in [refusal(mine.wait_stream(&theirs)), refusal(mine.wait_event(&theirs.record_event()))] {
         says(
@@ -84,7 +84,7 @@ fn memory_beyond_the_limit_is_refused_with_the_numbers_and_the_largest_holders()
     assert!(stream.alloc::<f32>(2 << 20).is_err(), "8 MiB and 4 MiB are more than 8 MiB");
     drop(held);
     stream.alloc::<f32>(2 << 20).expect("the freed memory serves it");
-    let host = device.pinned_blocking::<f32>(4 << 20).unwrap();
+    let host = device.blocking_pinned::<f32>(4 << 20).unwrap();
     let address = host.as_ptr();
     let error = stream.copy_to_device(host).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutOfMemory);
@@ -132,7 +132,7 @@ fn an_allocation_is_refused_on_request() {
         &["cpu:0 is out of memory: 400 B asked, refused by the fault plan (1.0 KiB in use"],
     );
     stream.alloc::<f32>(100).expect("only the third");
-    stream.fill(&kept[0], 1.0).wait().expect("the device goes on");
+    stream.fill(&kept[0], 1.0).blocking_wait().expect("the device goes on");
 }
 
 #[test]
@@ -141,19 +141,19 @@ fn pinned_memory_beyond_its_cap_is_refused_with_both_numbers() {
     let device = runtime.device(DeviceId::Cpu(0)).unwrap();
     let stream = device.new_stream().unwrap();
     let x = stream.alloc::<u8>(600 << 10).unwrap();
-    stream.fill(&x, 1).wait().unwrap();
-    let host = device.pinned_blocking::<u8>(300 << 10).unwrap();
+    stream.fill(&x, 1).blocking_wait().unwrap();
+    let host = device.blocking_pinned::<u8>(300 << 10).unwrap();
     let text = "the pinned memory of cpu:0 is at its cap: 600 KiB asked, 512 KiB in use of 1.0 MiB; drop pinned buffers or \
                 await the copies that hold them, or raise the cap";
     let on = |op| format!("{op} on stream \"stream 1\" (tests/errors/messages.rs:");
     says(&refusal(stream.read(&x)), ErrorKind::OutOfMemory, &[&on("read"), text]);
     says(&refusal(stream.copy_to_host(&x)), ErrorKind::OutOfMemory, &[&on("copy_to_host"), text]);
     says(&refusal(stream.write(&x, &[0; 600 << 10])), ErrorKind::OutOfMemory, &[&on("write"), text]);
-    says(&device.pinned_blocking::<u8>(600 << 10).unwrap_err(), ErrorKind::OutOfMemory, &[text]);
+    says(&device.blocking_pinned::<u8>(600 << 10).unwrap_err(), ErrorKind::OutOfMemory, &[text]);
     says(&block_on(device.pinned::<u8>(600 << 10)).unwrap_err(), ErrorKind::OutOfMemory, &[text]);
     drop(host);
     x.accept_contents();
-    assert_eq!(stream.read(&x).wait().unwrap(), vec![1; 600 << 10]);
+    assert_eq!(stream.read(&x).blocking_wait().unwrap(), vec![1; 600 << 10]);
 }
 
 #[test]
@@ -300,14 +300,14 @@ fn an_op_takes_at_most_255_operands() {
     let refused = refusal(unsafe { stream.external(reads(&views), writes(none), |_| ()) });
     says(&refused, ErrorKind::InvalidArgument, &["300 operands, and an op takes 255; split it"]);
     // SAFETY: as above.
-    unsafe { stream.external(reads(&views[..255]), writes(none), |_| ()) }.wait().unwrap();
+    unsafe { stream.external(reads(&views[..255]), writes(none), |_| ()) }.blocking_wait().unwrap();
 }
 
 #[test]
 fn a_runtime_that_is_gone_says_to_keep_it() {
     let (runtime, device, [stream]) = streams(["s"]);
     let x = stream.alloc::<f32>(4).unwrap();
-    stream.fill(&x, 1.0).wait().unwrap();
+    stream.fill(&x, 1.0).blocking_wait().unwrap();
     drop(runtime);
     let text = "cpu:0 takes no more work: its runtime was shut down; keep the Runtime alive for as long as it is used";
     for error in [
@@ -323,7 +323,7 @@ fn a_runtime_that_is_gone_says_to_keep_it() {
     ] {
         says(&error, ErrorKind::ShutDown, &[text]);
     }
-    stream.synchronize().wait().expect("what was enqueued is done");
+    stream.synchronize().blocking_wait().expect("what was enqueued is done");
 }
 
 #[test]
@@ -340,7 +340,7 @@ fn a_failed_driver_call_says_what_the_driver_said_and_leaves_no_trace() {
     assert_eq!(b.issued(), 0);
     unordered(b.read(&x)); // The wait has not happened.
 
-    drop(b.wait_stream(&a));
+    b.wait_stream(&a);
     driver.refuse_next();
     says(&refusal(b.read(&x)), ErrorKind::Driver, &text);
     assert_eq!(b.issued(), 1);
@@ -348,7 +348,7 @@ fn a_failed_driver_call_says_what_the_driver_said_and_leaves_no_trace() {
     drop(a.fill(&x, 2.0)); // Had b's read been entered, this would be refused.
     assert_eq!(a.issued(), 2);
 
-    let host = device.pinned_blocking::<f32>(4).unwrap();
+    let host = device.blocking_pinned::<f32>(4).unwrap();
     let address = host.as_ptr();
     driver.refuse_next();
     let error = refusal(a.copy_into(&x, host));
@@ -367,16 +367,16 @@ fn an_error_nobody_saw_is_returned_by_the_next_synchronize_and_only_by_that() {
     let x = owner.alloc::<f32>(8).unwrap();
     drop(owner.fill(&x, 1.0));
     drop(other.fill(&x, 2.0));
-    owner.synchronize().wait().expect("it was not refused on this stream");
+    owner.synchronize().blocking_wait().expect("it was not refused on this stream");
     drop(other.synchronize()); // Nobody looked at this one.
     says(&refusal(other.synchronize()), ErrorKind::Unordered, &["fill on stream \"other\""]);
-    other.synchronize().wait().expect("it was returned once");
-    device.synchronize().wait().unwrap();
+    other.synchronize().blocking_wait().expect("it was returned once");
+    device.synchronize().blocking_wait().unwrap();
 
     drop(owner.fill(&x, 1.0));
     drop(other.fill(&x, 2.0));
     says(&refusal(device.synchronize()), ErrorKind::Unordered, &["fill on stream \"other\""]);
-    device.synchronize().wait().unwrap();
+    device.synchronize().blocking_wait().unwrap();
 }
 
 #[test]
@@ -385,13 +385,13 @@ fn an_error_that_was_awaited_queried_or_passed_on_is_not_returned_again() {
     let x = owner.alloc::<f32>(8).unwrap();
     drop(owner.fill(&x, 1.0));
     unordered(other.fill(&x, 2.0));
-    other.synchronize().wait().expect("it was awaited");
+    other.synchronize().blocking_wait().expect("it was awaited");
     assert!(other.fill(&x, 2.0).queued().is_err());
-    other.synchronize().wait().expect("it was returned by queued");
+    other.synchronize().blocking_wait().expect("it was returned by queued");
     assert!(other.fill(&x, 2.0).query().is_err());
-    other.synchronize().wait().expect("it was returned by query");
-    drop(other.fill(&x, 2.0).view(|()| Ok(())).wait().unwrap_err());
-    other.synchronize().wait().expect("it was passed on, and awaited there");
+    other.synchronize().blocking_wait().expect("it was returned by query");
+    drop(other.fill(&x, 2.0).view(|()| Ok(())).blocking_wait().unwrap_err());
+    other.synchronize().blocking_wait().expect("it was passed on, and awaited there");
 }
 
 #[test]
@@ -407,7 +407,7 @@ fn of_several_errors_nobody_saw_each_synchronize_returns_one() {
         &["write on stream \"", "3 elements on the host, 8 on the device"],
     );
     says(&refusal(other.synchronize()), ErrorKind::Unordered, &["fill on stream \"other\""]);
-    other.synchronize().wait().unwrap();
+    other.synchronize().blocking_wait().unwrap();
 }
 
 #[test]
@@ -418,7 +418,7 @@ fn other_ops_on_the_stream_go_on_after_a_refusal() {
     let before = other.fill(&y, 1.0);
     unordered(other.read(&x));
     let after = other.read(&y);
-    before.wait().unwrap();
-    assert_eq!(after.wait().unwrap(), [1.0; 8]);
+    before.blocking_wait().unwrap();
+    assert_eq!(after.blocking_wait().unwrap(), [1.0; 8]);
     assert_eq!(other.issued(), 2, "the refused op took no ticket");
 }

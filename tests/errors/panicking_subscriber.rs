@@ -31,6 +31,6 @@ fn a_subscriber_that_panics_on_a_worker_is_a_fault_of_that_device_alone() {
 
         let working = Runtime::builder().build().unwrap();
         let stream = working.device(DeviceId::Cpu(0)).unwrap().new_stream().unwrap();
-        assert_eq!(stream.call(|| 3).wait().unwrap(), 3);
+        assert_eq!(stream.call(|| 3).blocking_wait().unwrap(), 3);
     });
 }

@@ -14,7 +14,7 @@ fn a_dropped_refusal_is_written_to_standard_error_once_a_line() {
         }
         drop(other.read(&x));
         drop(other.write(&x, &[0.0; 3]));
-        drop(other.fill(&x, 3.0).wait());
+        drop(other.fill(&x, 3.0).blocking_wait());
     });
     let told: Vec<&str> = said.lines().filter(|line| line.contains("warpline: nobody looked")).collect();
     assert_eq!(told.len(), 3, "{said}");

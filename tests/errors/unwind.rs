@@ -49,7 +49,7 @@ fn a_device_works_on_after_a_panic_among_its_calls() {
     });
     assert!(panicked.is_err());
     stream.fill(&x, 3.0).queued().unwrap();
-    assert_eq!(stream.read(&x).wait().unwrap(), [3.0; 4]);
+    assert_eq!(stream.read(&x).blocking_wait().unwrap(), [3.0; 4]);
     assert_eq!(Stream::current(&device).unwrap().label(), "default", "the scope has ended");
-    device.synchronize().wait().unwrap();
+    device.synchronize().blocking_wait().unwrap();
 }

@@ -19,15 +19,15 @@ fn an_inherited_error_names_both_lines_and_the_way_out() {
     let (x, y) = (owner.alloc::<f32>(8).unwrap(), other.alloc::<f32>(8).unwrap());
     drop(owner.fill(&x, 1.0));
     let (write, line) = (other.fill(&x, 2.0), line!());
-    drop(other.wait_stream(&owner));
-    let (read, reading) = (other.copy(&x, &y), line!());
+    other.wait_stream(&owner);
+    let (read, reading) = (other.copy_buffer(&y, &x), line!());
     let error = inherited(read);
     says(
         &error,
         ErrorKind::Unordered,
         &[
             &format!(
-                "copy on stream \"other\" (tests/order/refused_writes.rs:{reading}) reads memory that was not written"
+                "copy_buffer on stream \"other\" (tests/order/refused_writes.rs:{reading}) reads memory that was not written"
             ),
             &format!(
                 "an earlier op was refused: fill on stream \"other\" (tests/order/refused_writes.rs:{line})"
@@ -50,15 +50,15 @@ fn what_was_not_made_from_unwritten_memory_fails_its_readers_with_the_first_erro
     let [y, z] = [(); 2].map(|()| other.alloc::<f32>(8).unwrap());
     drop(owner.fill(&x, 1.0));
     drop(other.fill(&x, 2.0));
-    drop(other.wait_stream(&owner));
-    drop(other.copy(&x, &y));
+    other.wait_stream(&owner);
+    drop(other.copy_buffer(&y, &x));
     drop(other.launch(kernels::relu(8, &y, &z), LaunchConfig::for_elements(8u32)));
     let first = "refused: fill on stream \"other\"";
     says(&inherited(other.read(&z.slice(3..4).unwrap())), ErrorKind::Unordered, &["read on stream", first]);
     drop(other.fill(&z, 5.0));
-    assert_eq!(other.read(&z).wait().unwrap(), [5.0; 8], "overwriting all of it is a way out");
+    assert_eq!(other.read(&z).blocking_wait().unwrap(), [5.0; 8], "overwriting all of it is a way out");
     says(&inherited(other.read(&y)), ErrorKind::Unordered, &["read on stream", first]);
-    let copied = other.copy(&x, &y);
+    let copied = other.copy_buffer(&y, &x);
     inherited(copied);
     inherited(other.read(&x));
 }
@@ -78,34 +78,34 @@ fn one_clients_dropped_refusal_fails_no_other_client_but_who_waited_for_its_stre
     let attacker = block_on(pool.lease()).unwrap();
     let side = attacker.alloc::<f32>(4).unwrap();
     drop(attacker.fill(&weights, 666.0));
-    attacker.fill(&side, 1.0).wait().expect("a later op, which the host observes");
-    drop(attacker.wait_for(&weights));
+    attacker.fill(&side, 1.0).blocking_wait().expect("a later op, which the host observes");
+    attacker.wait_for(&weights);
     inherited(attacker.read(&weights));
 
     let (victim, took) = (block_on(pool.lease()).unwrap(), block_on(pool.lease()).unwrap());
     for stream in [&victim, &took] {
-        drop(stream.wait_stream(&serving));
+        stream.wait_stream(&serving);
     }
-    drop(took.wait_stream(&attacker));
-    assert_eq!(victim.read(&weights).wait().unwrap(), [1.0; 4]);
+    took.wait_stream(&attacker);
+    assert_eq!(victim.read(&weights).blocking_wait().unwrap(), [1.0; 4]);
     inherited(took.read(&weights));
     drop(attacker);
-    assert_eq!(victim.read(&weights).wait().unwrap(), [1.0; 4]);
+    assert_eq!(victim.read(&weights).blocking_wait().unwrap(), [1.0; 4]);
     for _ in 0..2 {
         inherited(took.read(&weights));
     }
     let late = block_on(pool.lease()).unwrap();
-    drop(late.wait_for(&weights));
-    assert_eq!(late.read(&weights).wait().unwrap(), [1.0; 4], "the attacker's lease has ended");
-    drop(late.wait_stream(&took));
+    late.wait_for(&weights);
+    assert_eq!(late.read(&weights).blocking_wait().unwrap(), [1.0; 4], "the attacker's lease has ended");
+    late.wait_stream(&took);
     inherited(late.read(&weights));
-    assert_eq!(serving.read(&weights).wait().unwrap(), [1.0; 4]);
-    drop(serving.wait_for(&weights));
+    assert_eq!(serving.read(&weights).blocking_wait().unwrap(), [1.0; 4]);
+    serving.wait_for(&weights);
     drop(serving.fill(&weights, 2.0));
     drop((late.wait_for(&weights), took.wait_for(&weights)));
     for stream in [&victim, &took, &late] {
-        drop(stream.wait_for(&weights));
-        assert_eq!(stream.read(&weights).wait().unwrap(), [2.0; 4], "overwritten");
+        stream.wait_for(&weights);
+        assert_eq!(stream.read(&weights).blocking_wait().unwrap(), [2.0; 4], "overwritten");
     }
 }
 
@@ -118,8 +118,8 @@ fn errors_of_the_arguments_leave_memory_as_it_was_for_everybody() {
     type Call<'a> = Box<dyn Fn() -> Pending<()> + 'a>;
     let calls: [Call<'_>; 6] = [
         Box::new(|| serving.write(&weights, &[0.0; 3])),
-        Box::new(|| serving.copy(&short, &weights)),
-        Box::new(|| serving.copy(&weights.slice(..3).unwrap(), &weights.slice(1..).unwrap())),
+        Box::new(|| serving.copy_buffer(&weights, &short)),
+        Box::new(|| serving.copy_buffer(&weights.slice(1..).unwrap(), &weights.slice(..3).unwrap())),
         Box::new(|| serving.launch(kernels::relu(5, &weights, &weights), all)),
         Box::new(|| serving.launch(kernels::relu(4, &weights, &weights), LaunchConfig::linear(0, 0))),
         Box::new(|| match &other {
@@ -131,7 +131,7 @@ fn errors_of_the_arguments_leave_memory_as_it_was_for_everybody() {
         drop(call());
         let error = refusal(call());
         assert!(!error.is_inherited(), "{error}");
-        assert_eq!(serving.read(&weights).wait().unwrap(), [1.0; 4], "{error}");
+        assert_eq!(serving.read(&weights).blocking_wait().unwrap(), [1.0; 4], "{error}");
     }
     refusal(device.synchronize());
 }
@@ -149,13 +149,13 @@ fn a_mark_ends_with_a_look_at_its_own_pending_and_with_no_other() {
     for look in looks {
         drop(owner.fill(&x, 1.0));
         let refused = other.fill(&x, 2.0);
-        drop(other.wait_stream(&owner));
+        other.wait_stream(&owner);
         inherited(other.read(&x));
-        inherited(other.copy(&x, &y));
+        inherited(other.copy_buffer(&y, &x));
         inherited(other.read(&x));
         look(refused);
-        assert_eq!(other.read(&x).wait().unwrap(), [1.0; 8]);
-        drop(owner.wait_stream(&other));
+        assert_eq!(other.read(&x).blocking_wait().unwrap(), [1.0; 8]);
+        owner.wait_stream(&other);
     }
 }
 
@@ -169,13 +169,13 @@ fn a_mark_ends_when_synchronize_returns_its_error() {
     ] {
         drop(owner.fill(&x, 1.0));
         drop(other.fill(&x, 2.0));
-        drop(other.wait_stream(&owner));
+        other.wait_stream(&owner);
         inherited(other.read(&x));
         drop(synchronize(&device, &other));
         inherited(other.read(&x));
         unordered(synchronize(&device, &other));
-        assert_eq!(other.read(&x).wait().unwrap(), [1.0; 8]);
-        drop(owner.wait_stream(&other));
+        assert_eq!(other.read(&x).blocking_wait().unwrap(), [1.0; 8]);
+        owner.wait_stream(&other);
     }
 }
 
@@ -185,13 +185,13 @@ fn marks_add_up_and_each_has_an_end_of_its_own() {
     let x = owner.alloc::<f32>(8).unwrap();
     drop(owner.fill(&x, 1.0));
     let (all, half) = (other.fill(&x, 2.0), other.fill(&x.slice(..4).unwrap(), 3.0));
-    drop(other.wait_stream(&owner));
+    other.wait_stream(&owner);
     let read = |range: std::ops::Range<usize>| other.read(&x.slice(range).unwrap());
     unordered(all);
-    assert_eq!(read(4..8).wait().unwrap(), [1.0; 4]);
+    assert_eq!(read(4..8).blocking_wait().unwrap(), [1.0; 4]);
     inherited(read(0..8));
     unordered(half);
-    assert_eq!(read(0..8).wait().unwrap(), [1.0; 8]);
+    assert_eq!(read(0..8).blocking_wait().unwrap(), [1.0; 8]);
 }
 
 #[test]
@@ -201,33 +201,37 @@ fn refusals_beyond_the_most_marks_of_a_stream_end_only_with_their_bytes() {
     drop(owner.fill(&x, 1.0));
     let cell = |n: usize| x.slice(n..n + 1).unwrap();
     let refused: Vec<_> = (0..200).map(|n| other.fill(&cell(2 * n), 2.0)).collect();
-    drop(other.wait_stream(&owner));
+    other.wait_stream(&owner);
     refused.into_iter().for_each(|refused| drop(unordered(refused)));
-    assert_eq!(other.read(&cell(0)).wait().unwrap(), [1.0], "one of the first has a mark of its own");
+    assert_eq!(
+        other.read(&cell(0)).blocking_wait().unwrap(),
+        [1.0],
+        "one of the first has a mark of its own"
+    );
     inherited(other.read(&cell(398)));
-    assert_eq!(owner.read(&x).wait().unwrap(), [1.0; 400]);
+    assert_eq!(owner.read(&x).blocking_wait().unwrap(), [1.0; 400]);
     drop(other.fill(&x, 3.0));
-    assert_eq!(other.read(&x).wait().unwrap(), [3.0; 400]);
+    assert_eq!(other.read(&x).blocking_wait().unwrap(), [3.0; 400]);
 }
 
 #[test]
 fn a_stream_that_waits_for_many_careless_ones_does_not_collect_their_marks() {
     let (_runtime, device, weights, pool, serving) = attacked();
     let waits = device.new_stream().unwrap();
-    drop(waits.wait_stream(&serving));
+    waits.wait_stream(&serving);
     for _ in 0..300 {
         let careless = pool.try_lease().unwrap().expect("the others have ended");
         drop(careless.fill(&weights, 666.0));
-        drop(waits.wait_stream(&careless));
+        waits.wait_stream(&careless);
         drop(careless);
         crate::support::finish_unobserved(&waits);
     }
     assert!(weights.bookkeeping().marks <= 65, "{:?}", weights.bookkeeping());
     inherited(waits.read(&weights));
-    assert_eq!(serving.read(&weights).wait().unwrap(), [1.0; 4]);
+    assert_eq!(serving.read(&weights).blocking_wait().unwrap(), [1.0; 4]);
     drop(serving.fill(&weights, 2.0));
-    drop(waits.wait_stream(&serving));
-    assert_eq!(waits.read(&weights).wait().unwrap(), [2.0; 4]);
+    waits.wait_stream(&serving);
+    assert_eq!(waits.read(&weights).blocking_wait().unwrap(), [2.0; 4]);
     assert_eq!(weights.bookkeeping().marks, 0);
 }
 
@@ -237,22 +241,22 @@ fn only_the_bytes_that_were_not_written_fail_and_overwriting_clears_them_piece_b
     let x = owner.alloc::<f32>(100).unwrap();
     drop(owner.fill(&x, 1.0));
     drop(other.fill(&x.slice(20..60).unwrap(), 2.0));
-    drop(other.wait_stream(&owner));
+    other.wait_stream(&owner);
     let part = |range: std::ops::Range<usize>| other.read(&x.slice(range).unwrap());
-    assert_eq!(part(0..20).wait().unwrap(), [1.0; 20]);
-    assert_eq!(part(60..100).wait().unwrap(), [1.0; 40]);
+    assert_eq!(part(0..20).blocking_wait().unwrap(), [1.0; 20]);
+    assert_eq!(part(60..100).blocking_wait().unwrap(), [1.0; 40]);
     inherited(part(19..21));
     inherited(part(59..60));
 
     drop(other.fill(&x.slice(30..40).unwrap(), 3.0));
-    assert_eq!(part(30..40).wait().unwrap(), [3.0; 10]);
+    assert_eq!(part(30..40).blocking_wait().unwrap(), [3.0; 10]);
     inherited(part(29..31));
     inherited(part(39..41));
     drop(other.fill(&x.slice(..30).unwrap(), 4.0));
-    assert_eq!(part(0..40).wait().unwrap()[29..31], [4.0, 3.0]);
+    assert_eq!(part(0..40).blocking_wait().unwrap()[29..31], [4.0, 3.0]);
     inherited(other.read(&x));
     drop(other.fill(&x.slice(40..).unwrap(), 5.0));
-    assert_eq!(other.read(&x).wait().unwrap()[39..41], [3.0, 5.0]);
+    assert_eq!(other.read(&x).blocking_wait().unwrap()[39..41], [3.0, 5.0]);
 }
 
 #[test]
@@ -269,17 +273,20 @@ fn rows_and_columns_clear_what_a_refused_fill_of_all_did_not_write() {
     ];
     for (round, cover) in covers.into_iter().enumerate() {
         let value = round as f32;
-        drop(owner.wait_stream(&other));
+        owner.wait_stream(&other);
         drop(owner.fill(&x, 1.0));
         drop(other.fill(&x, 2.0));
-        drop(other.wait_stream(&owner));
+        other.wait_stream(&owner);
         for (rows, range) in cover {
             inherited(other.read(&x));
             let part = if *rows { matrix.rows(range.clone()) } else { matrix.columns(range.clone()) };
             drop(other.fill(&part.unwrap(), value));
-            assert_eq!(other.read(&part_of(&matrix, *rows, range.clone())).wait().unwrap()[0], value);
+            assert_eq!(
+                other.read(&part_of(&matrix, *rows, range.clone())).blocking_wait().unwrap()[0],
+                value
+            );
         }
-        assert_eq!(other.read(&x).wait().unwrap(), [value; 40]);
+        assert_eq!(other.read(&x).blocking_wait().unwrap(), [value; 40]);
     }
     refusal(other.synchronize());
 }
@@ -295,13 +302,13 @@ fn columns_that_were_not_written_fail_until_all_of_them_are() {
     drop(owner.fill(&x, 1.0));
     let columns = x.columns(3..6).unwrap();
     drop(other.fill(&columns, 2.0));
-    drop(other.wait_stream(&owner));
-    assert_eq!(other.read(&x.columns(..3).unwrap()).wait().unwrap(), [1.0; 12]);
+    other.wait_stream(&owner);
+    assert_eq!(other.read(&x.columns(..3).unwrap()).blocking_wait().unwrap(), [1.0; 12]);
     inherited(other.read(&x.columns(5..).unwrap()));
     inherited(other.read(&x.rows(..1).unwrap()));
     drop(other.fill(&columns, 3.0));
-    assert_eq!(other.read(&columns).wait().unwrap(), [3.0; 12]);
-    other.read(&x).wait().unwrap();
+    assert_eq!(other.read(&columns).blocking_wait().unwrap(), [3.0; 12]);
+    other.read(&x).blocking_wait().unwrap();
 }
 
 #[test]
@@ -310,11 +317,11 @@ fn a_write_that_reads_too_clears_nothing() {
     let x = owner.alloc::<f32>(8).unwrap();
     drop(owner.fill(&x, -1.0));
     drop(other.fill(&x, 2.0));
-    drop(other.wait_stream(&owner));
+    other.wait_stream(&owner);
     drop(owner.launch(kernels::relu(8, &x, &x), LaunchConfig::for_elements(8u32)));
-    drop(other.wait_stream(&owner));
+    other.wait_stream(&owner);
     inherited(other.read(&x));
-    assert_eq!(owner.read(&x).wait().unwrap(), [0.0; 8]);
+    assert_eq!(owner.read(&x).blocking_wait().unwrap(), [0.0; 8]);
 }
 
 #[test]
@@ -325,7 +332,7 @@ fn a_write_that_the_driver_refuses_clears_nothing() {
     let x = owner.alloc::<f32>(8).unwrap();
     drop(owner.fill(&x, 1.0));
     drop(other.fill(&x, 2.0));
-    drop(other.wait_stream(&owner));
+    other.wait_stream(&owner);
     driver.refuse_next();
     assert_eq!(refusal(other.fill(&x, 3.0)).kind(), ErrorKind::Driver);
     says(&inherited(other.read(&x)), ErrorKind::Unordered, &["an earlier op was refused: fill"]);
@@ -337,12 +344,12 @@ fn accepted_contents_are_what_was_there() {
     let x = owner.alloc::<f32>(8).unwrap();
     drop(owner.fill(&x, 1.0));
     drop(other.fill(&x, 2.0));
-    drop(other.wait_stream(&owner));
+    other.wait_stream(&owner);
     x.slice(..4).unwrap().accept_contents();
-    assert_eq!(other.read(&x.slice(..4).unwrap()).wait().unwrap(), [1.0; 4]);
+    assert_eq!(other.read(&x.slice(..4).unwrap()).blocking_wait().unwrap(), [1.0; 4]);
     inherited(other.read(&x));
     x.accept_contents();
-    assert_eq!(other.read(&x).wait().unwrap(), [1.0; 8]);
+    assert_eq!(other.read(&x).blocking_wait().unwrap(), [1.0; 8]);
 }
 
 #[test]
@@ -358,7 +365,7 @@ fn events_hand_on_what_their_stream_carried_when_they_were_recorded() {
         drop((stream.wait_stream(&owner), stream.wait_event(&event)));
         stream
     });
-    assert_eq!(early.read(&x).wait().unwrap(), [1.0; 8]);
+    assert_eq!(early.read(&x).blocking_wait().unwrap(), [1.0; 8]);
     inherited(late.read(&x));
 }
 
@@ -368,10 +375,10 @@ fn a_wait_after_a_refusal_hands_it_on_although_nothing_was_enqueued_since() {
     let (x, y) = (owner.alloc::<f32>(8).unwrap(), other.alloc::<f32>(8).unwrap());
     drop((owner.fill(&x, 1.0), other.fill(&y, 1.0)));
     drop((waits.wait_stream(&owner), waits.wait_stream(&other)));
-    waits.read(&x).unobserved().wait().unwrap();
+    waits.read(&x).unobserved().blocking_wait().unwrap();
     let tickets = waits.issued();
     drop(other.fill(&x, 2.0));
-    drop(waits.wait_stream(&other));
+    waits.wait_stream(&other);
     assert_eq!(waits.issued(), tickets, "no order is new");
     inherited(waits.read(&x));
 }
@@ -388,7 +395,7 @@ fn a_wait_for_memory_counts_a_refused_write_as_a_use_of_it() {
         stream
     });
     inherited(of_x.read(&x));
-    assert_eq!(of_y.read(&x).wait().unwrap(), [1.0; 8]);
+    assert_eq!(of_y.read(&x).blocking_wait().unwrap(), [1.0; 8]);
     unordered(refused);
 }
 
@@ -396,11 +403,11 @@ fn a_wait_for_memory_counts_a_refused_write_as_a_use_of_it() {
 fn observing_on_the_host_hands_nothing_on() {
     let (_runtime, _, [owner, other, third]) = streams(["owner", "other", "third"]);
     let (x, y) = (owner.alloc::<f32>(8).unwrap(), other.alloc::<f32>(8).unwrap());
-    owner.fill(&x, 1.0).wait().unwrap();
+    owner.fill(&x, 1.0).blocking_wait().unwrap();
     drop(third.read(&x));
     drop(other.fill(&x, 2.0));
-    other.fill(&y, 1.0).wait().unwrap();
-    assert_eq!(third.read(&x).wait().unwrap(), [1.0; 8]);
+    other.fill(&y, 1.0).blocking_wait().unwrap();
+    assert_eq!(third.read(&x).blocking_wait().unwrap(), [1.0; 8]);
 }
 
 #[test]
@@ -429,11 +436,11 @@ fn foreign_work_that_fails_may_have_changed_what_it_writes_so_everybody_fails() 
     let foreign = unsafe { stream.external(reads(nothing), writes([&x]), |raw| raw.fail("half of it")) };
     assert_eq!(refusal(foreign).kind(), ErrorKind::Driver);
     let other = device.new_stream().unwrap();
-    drop(other.wait_stream(&stream));
+    other.wait_stream(&stream);
     inherited(stream.read(&x));
     inherited(other.read(&x));
     x.accept_contents();
-    assert_eq!(other.read(&x).wait().unwrap(), [1.0; 8]);
+    assert_eq!(other.read(&x).blocking_wait().unwrap(), [1.0; 8]);
 }
 
 #[test]
@@ -446,8 +453,8 @@ fn memory_that_is_freed_takes_its_marks_along() {
         drop(x);
         let y = owner.alloc::<f32>(8).unwrap();
         drop(owner.fill(&y, 3.0));
-        drop(other.wait_stream(&owner));
-        assert_eq!(other.read(&y).wait().unwrap(), [3.0; 8]);
+        other.wait_stream(&owner);
+        assert_eq!(other.read(&y).blocking_wait().unwrap(), [3.0; 8]);
         drop((owner.wait_stream(&other), refused));
     }
 }
@@ -461,15 +468,15 @@ fn nothing_passes_from_one_lease_to_the_next() {
     let first = block_on(pool.lease()).unwrap();
     let id = first.id();
     drop(first.fill(&x, 2.0));
-    drop(first.wait_stream(&owner));
+    first.wait_stream(&owner);
     inherited(first.read(&x));
     drop(first);
     let second = block_on(pool.lease()).unwrap();
     assert_ne!(second.id(), id);
-    second.synchronize().wait().expect("the error was the first lease's");
-    device.synchronize().wait().expect("and ended with it");
-    drop(second.wait_stream(&owner));
-    assert_eq!(second.read(&x).wait().unwrap(), [1.0; 8]);
+    second.synchronize().blocking_wait().expect("the error was the first lease's");
+    device.synchronize().blocking_wait().expect("and ended with it");
+    second.wait_stream(&owner);
+    assert_eq!(second.read(&x).blocking_wait().unwrap(), [1.0; 8]);
 }
 
 #[test]
@@ -480,21 +487,21 @@ fn one_clients_refused_op_fails_nobody_else() {
     let answer = |states_its_order: bool| {
         let lease = block_on(pool.lease())?;
         if states_its_order {
-            drop(lease.wait_for(&weights));
+            lease.wait_for(&weights);
         }
         let out = lease.alloc::<f32>(64)?;
         drop(lease.launch(kernels::relu(64, &weights, &out), LaunchConfig::for_elements(64u32)));
-        lease.read(&out).wait()
+        lease.read(&out).blocking_wait()
     };
     for client in 0..40 {
         let careless = client % 4 == 3;
-        drop(serving.wait_for(&weights));
+        serving.wait_for(&weights);
         drop(serving.fill(&weights, client as f32));
         match answer(!careless) {
             Ok(out) => assert!(!careless && out == [client as f32; 64]),
             Err(error) => assert!(careless && error.kind() == ErrorKind::Unordered, "{error}"),
         }
     }
-    device.synchronize().wait().unwrap();
-    assert_eq!(serving.read(&weights).wait().unwrap(), [39.0; 64]);
+    device.synchronize().blocking_wait().unwrap();
+    assert_eq!(serving.read(&weights).blocking_wait().unwrap(), [39.0; 64]);
 }

@@ -22,14 +22,14 @@ fn a_copy_between_devices_holds_the_memory_of_both() {
         let (source, stream) = (here.new_stream().unwrap(), there.new_stream().unwrap());
         let x = source.alloc::<f32>(4 << 20).unwrap();
         let y = stream.alloc::<f32>(4 << 20).unwrap();
-        source.fill(&x, 1.5).wait().unwrap();
+        source.fill(&x, 1.5).blocking_wait().unwrap();
         let gate = stream.hold().unwrap();
-        let copied = stream.copy_peer(&x, &y);
+        let copied = stream.copy_buffer_peer(&y, &x);
         let read = stream.read(&y);
         drop((x, source, here, runtime));
         gate.open();
-        copied.wait().unwrap();
-        assert!(read.wait().unwrap().iter().all(|&x| x == 1.5));
+        copied.blocking_wait().unwrap();
+        assert!(read.blocking_wait().unwrap().iter().all(|&x| x == 1.5));
     });
 }
 
@@ -39,13 +39,13 @@ fn a_copy_within_another_device_holds_its_memory() {
         let (runtime, [here, there]) = two_devices(Runtime::builder());
         let (stream, other) = (here.new_stream().unwrap(), there.new_stream().unwrap());
         let [x, y] = [(); 2].map(|()| other.alloc::<f32>(4 << 20).unwrap());
-        other.fill(&x, 1.5).wait().unwrap();
+        other.fill(&x, 1.5).blocking_wait().unwrap();
         let gate = stream.hold().unwrap();
-        let copied = stream.copy_peer(&x, &y);
+        let copied = stream.copy_buffer_peer(&y, &x);
         drop((x, y, other, there, runtime));
         gate.open();
         // Into memory that was unmapped it would be the end of this process.
-        copied.wait().unwrap();
+        copied.blocking_wait().unwrap();
     });
 }
 
@@ -90,9 +90,9 @@ fn waiting_for_room_observes_nothing() {
             let (_runtime, device, [other]) = crate::support::streams(["other"]);
             let stream = device.stream().max_in_flight(1).build().unwrap();
             let (x, y) = (stream.alloc::<f32>(4).unwrap(), other.alloc::<f32>(4).unwrap());
-            stream.fill(&x, 1.0);
+            stream.fill(&x, 1.0).detach();
             let _room = block_on(stream.room()).unwrap();
-            assert_eq!(refusal(other.copy(&x, &y)).kind(), ErrorKind::Unordered);
+            assert_eq!(refusal(other.copy_buffer(&y, &x)).kind(), ErrorKind::Unordered);
         }
     });
 }
@@ -118,7 +118,7 @@ fn a_waker_that_comes_with_returned_room_may_use_the_stream() {
         assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         // What it reads was never written, so it is refused, and its permit goes to the one who waits.
         let z = stream.alloc::<f32>(4).unwrap();
-        refusal(permit.enter(|| stream.copy(&x, &z)));
+        refusal(permit.enter(|| stream.copy_buffer(&z, &x)));
         gate.open();
     });
 }
@@ -139,7 +139,7 @@ fn a_panicking_waker_of_a_failed_device_leaves_the_worker_to_the_others() {
         let mut room = pin!(limited.room());
         assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         refusal(crate::support::break_device(&failing.new_stream().unwrap()));
-        assert_eq!(healthy.new_stream().unwrap().call(|| 7).wait().unwrap(), 7);
+        assert_eq!(healthy.new_stream().unwrap().call(|| 7).blocking_wait().unwrap(), 7);
         drop(gate);
     });
 }
@@ -151,15 +151,15 @@ fn memory_last_used_by_a_closed_stream_of_a_failed_device_can_be_used_again() {
             let (_runtime, [healthy, failing]) = two_devices(Runtime::builder().order(mode));
             let (stream, other) = (healthy.new_stream().unwrap(), failing.new_stream().unwrap());
             let (x, y) = (stream.alloc::<f32>(1024).unwrap(), other.alloc::<f32>(1024).unwrap());
-            stream.fill(&x, 1.0).wait().unwrap();
+            stream.fill(&x, 1.0).blocking_wait().unwrap();
             let gate = other.hold().unwrap();
             drop(crate::support::break_device(&other));
-            let copied = other.copy_peer(&x, &y);
+            let copied = other.copy_buffer_peer(&y, &x);
             drop(other);
             gate.open();
             assert_eq!(refusal(copied).kind(), ErrorKind::Fault);
             // From when the failed device's stream has been given up, the read that never was is in nobody's way.
-            while stream.fill(&x, 2.0).wait().is_err() {}
+            while stream.fill(&x, 2.0).blocking_wait().is_err() {}
             assert!(healthy.fault().is_none());
         });
     }
@@ -172,10 +172,10 @@ fn an_allocation_is_not_tied_to_a_failed_device() {
         let (stream, other) = (healthy.new_stream().unwrap(), failing.new_stream().unwrap());
         let len = (3 << 20) / size_of::<f32>();
         let (x, y) = (stream.alloc::<f32>(len).unwrap(), other.alloc::<f32>(len).unwrap());
-        stream.fill(&x, 1.0).wait().unwrap();
+        stream.fill(&x, 1.0).blocking_wait().unwrap();
         let gate = other.hold().unwrap();
         drop(crate::support::break_device(&other));
-        let copied = other.copy_peer(&x, &y);
+        let copied = other.copy_buffer_peer(&y, &x);
         gate.open();
         refusal(copied);
         drop(x);
@@ -185,7 +185,7 @@ fn an_allocation_is_not_tied_to_a_failed_device() {
                 Err(error) => assert_eq!(error.kind(), ErrorKind::OutOfMemory),
             }
         };
-        stream.fill(&z, 2.0).wait().unwrap();
+        stream.fill(&z, 2.0).blocking_wait().unwrap();
         assert!(healthy.fault().is_none());
     });
 }
@@ -210,19 +210,19 @@ fn foreign_work_finds_its_edges_and_its_room() {
     let device = runtime.device(DeviceId::Cpu(0)).unwrap();
     let (a, b) = (device.new_stream().unwrap(), device.new_stream().unwrap());
     let x = a.alloc::<f32>(4).unwrap();
-    a.fill(&x, 1.0);
+    a.fill(&x, 1.0).detach();
     // SAFETY: the host function touches no device memory.
-    unsafe { b.external(reads(none), writes([&x]), |raw| raw.call(|| ())) }.wait().unwrap();
+    unsafe { b.external(reads(none), writes([&x]), |raw| raw.call(|| ())) }.blocking_wait().unwrap();
     let limited = device.stream().max_in_flight(1).build().unwrap();
     // SAFETY: as above.
-    unsafe { limited.external(reads(none), writes(none), |raw| raw.call(|| ())) }.wait().unwrap();
+    unsafe { limited.external(reads(none), writes(none), |raw| raw.call(|| ())) }.blocking_wait().unwrap();
 }
 
 #[test]
 fn a_length_that_cannot_be_addressed_is_refused_for_pinned_memory_too() {
     let (_runtime, device, []) = crate::support::streams([]);
     says(
-        &device.pinned_blocking::<f64>(usize::MAX / 4).unwrap_err(),
+        &device.blocking_pinned::<f64>(usize::MAX / 4).unwrap_err(),
         ErrorKind::OutOfMemory,
         &["of 8 bytes"],
     );
@@ -246,9 +246,9 @@ fn warn_says_it_once_for_each_pair_of_lines() {
         let (a, b) = (device.new_stream().unwrap(), device.new_stream().unwrap());
         let x = a.alloc::<f32>(4).unwrap();
         for _ in 0..5 {
-            a.fill(&x, 1.0).wait().unwrap();
+            a.fill(&x, 1.0).blocking_wait().unwrap();
             let gate = a.hold().unwrap();
-            a.fill(&x, 2.0);
+            a.fill(&x, 2.0).detach();
             drop(b.read(&x));
             gate.open();
             a.wait_stream(&b);
@@ -280,11 +280,11 @@ fn a_tracing_subscriber_may_use_the_stream_it_hears_of() {
         tracing::subscriber::with_default(tracing_subscriber::registry().with(queries), || {
             let x = stream.alloc::<f32>(8).unwrap();
             let gate = other.hold().unwrap();
-            stream.fill(&x, 1.0);
+            stream.fill(&x, 1.0).detach();
             stream.wait_stream(&other);
-            stream.fill(&x, 2.0);
+            stream.fill(&x, 2.0).detach();
             gate.open();
-            assert_eq!(stream.read(&x).wait().unwrap(), [2.0; 8]);
+            assert_eq!(stream.read(&x).blocking_wait().unwrap(), [2.0; 8]);
         });
         assert_eq!(heard.load(Ordering::Relaxed), 6, "the gate, two fills, the wait, its edge and the read");
     });

@@ -10,7 +10,7 @@ use warpline::{OrderMode, kernels};
 fn read_on_another_stream_without_an_edge_is_refused() {
     let (_runtime, _, [writer, side]) = streams(["writer", "side"]);
     let x = writer.alloc::<f32>(100).unwrap();
-    writer.fill(&x, 1.0);
+    writer.fill(&x, 1.0).detach();
     let error = unordered(side.read(&x));
     let [conflict] = error.conflicts() else { panic!("{error}") };
     assert_eq!(conflict.earlier_stream(), "writer");
@@ -61,15 +61,15 @@ fn the_default_streams_of_two_devices_are_told_apart() {
     let [one, two] = [0, 1].map(|n| runtime.device(DeviceId::Cpu(n)).unwrap().default_stream().unwrap());
     let (x, y) = (one.alloc::<f32>(8).unwrap(), two.alloc::<f32>(8).unwrap());
     drop(one.fill(&x, 1.0));
-    let text = unordered(two.copy_peer(&x, &y)).to_string();
+    let text = unordered(two.copy_buffer_peer(&y, &x)).to_string();
     let call = format!(
         "call wait_stream on stream \"default\" (cpu:1, {:?}) for stream \"default\" (cpu:0, {:?}) before it",
         two.id(),
         one.id()
     );
     assert!(text.contains(&call), "{text}");
-    drop(two.wait_stream(&one));
-    two.copy_peer(&x, &y).wait().unwrap();
+    two.wait_stream(&one);
+    two.copy_buffer_peer(&y, &x).blocking_wait().unwrap();
 }
 
 #[test]
@@ -79,10 +79,10 @@ fn work_that_was_seen_done_without_observing_it_orders_nothing() {
     let mut filled = writer.fill(&x, 1.0).unobserved();
     finish_unobserved(&writer);
     assert!(filled.query().unwrap());
-    filled.wait().unwrap();
+    filled.blocking_wait().unwrap();
     unordered(side.read(&x));
-    writer.fill(&x, 2.0).wait().unwrap();
-    assert_eq!(side.read(&x).wait().unwrap(), [2.0; 100]);
+    writer.fill(&x, 2.0).blocking_wait().unwrap();
+    assert_eq!(side.read(&x).blocking_wait().unwrap(), [2.0; 100]);
 }
 
 #[test]
@@ -90,11 +90,11 @@ fn a_view_of_work_that_orders_nothing_when_it_is_seen_done_orders_nothing_either
     let (_runtime, _, [writer, side]) = streams(["writer", "side"]);
     let x = writer.alloc::<f32>(100).unwrap();
     let filled = writer.fill(&x, 1.0).with(x.clone()).unobserved();
-    filled.view_of(|x| Ok(x.slice(..50)?)).wait().unwrap();
+    filled.view_of(|x| Ok(x.slice(..50)?)).blocking_wait().unwrap();
     unordered(side.read(&x));
     let filled = writer.fill(&x, 2.0).with(x.clone());
-    filled.view_of(|x| Ok(x.slice(..50)?)).wait().unwrap();
-    assert_eq!(side.read(&x).wait().unwrap(), [2.0; 100]);
+    filled.view_of(|x| Ok(x.slice(..50)?)).blocking_wait().unwrap();
+    assert_eq!(side.read(&x).blocking_wait().unwrap(), [2.0; 100]);
 }
 
 #[test]
@@ -102,42 +102,42 @@ fn event_recorded_before_the_write_is_refused() {
     let (_runtime, _, [writer, side]) = streams(["writer", "side"]);
     let x = writer.alloc::<f32>(100).unwrap();
     let before = writer.record_event();
-    writer.fill(&x, 1.0);
+    writer.fill(&x, 1.0).detach();
     side.wait_event(&before);
     unordered(side.read(&x));
     side.wait_event(&writer.record_event());
-    assert_eq!(side.read(&x).wait().unwrap(), [1.0; 100]);
+    assert_eq!(side.read(&x).blocking_wait().unwrap(), [1.0; 100]);
 }
 
 #[test]
 fn write_after_wait_stream_is_accepted() {
     let (_runtime, _, [reader, writer]) = streams(["reader", "writer"]);
     let x = reader.alloc::<f32>(100).unwrap();
-    reader.fill(&x, 1.0);
+    reader.fill(&x, 1.0).detach();
     let first = reader.read(&x);
     writer.wait_stream(&reader);
-    writer.fill(&x, 2.0).wait().unwrap();
-    assert_eq!(first.wait().unwrap(), [1.0; 100]);
+    writer.fill(&x, 2.0).blocking_wait().unwrap();
+    assert_eq!(first.blocking_wait().unwrap(), [1.0; 100]);
 }
 
 #[test]
 fn edges_through_a_third_stream_are_accepted() {
     let (_runtime, _, [a, b, c]) = streams(["a", "b", "c"]);
     let x = a.alloc::<f32>(10).unwrap();
-    a.fill(&x, 3.0);
+    a.fill(&x, 3.0).detach();
     b.wait_stream(&a);
     c.wait_stream(&b);
-    assert_eq!(c.read(&x).wait().unwrap(), [3.0; 10]);
+    assert_eq!(c.read(&x).blocking_wait().unwrap(), [3.0; 10]);
 }
 
 #[test]
 fn two_readers_only_one_ordered_before_the_writer_is_refused_naming_the_other() {
     let (_runtime, _, [a, ordered, other]) = streams(["a", "ordered", "other"]);
     let x = a.alloc::<f32>(10).unwrap();
-    a.fill(&x, 3.0);
+    a.fill(&x, 3.0).detach();
     for reader in [&ordered, &other] {
         reader.wait_stream(&a);
-        reader.read(&x);
+        reader.read(&x).detach();
     }
     a.wait_stream(&ordered);
     let error = unordered(a.fill(&x, 4.0));
@@ -149,12 +149,12 @@ fn two_readers_only_one_ordered_before_the_writer_is_refused_naming_the_other() 
 fn finished_but_never_observed_is_refused() {
     let (_runtime, _, [writer, side]) = streams(["writer", "side"]);
     let x = writer.alloc::<f32>(10).unwrap();
-    writer.fill(&x, 1.0);
+    writer.fill(&x, 1.0).detach();
     finish_unobserved(&writer);
     let error = unordered(side.read(&x));
     assert_eq!(error.conflicts()[0].observed(), None);
     assert!(writer.query().unwrap(), "it is done, and now it is observed");
-    assert_eq!(side.read(&x).wait().unwrap(), [1.0; 10]);
+    assert_eq!(side.read(&x).blocking_wait().unwrap(), [1.0; 10]);
 }
 
 #[test]
@@ -162,10 +162,10 @@ fn awaiting_an_op_that_had_itself_waited_its_past_counts() {
     let (_runtime, _, [a, b, c]) = streams(["a", "b", "c"]);
     let x = a.alloc::<f32>(10).unwrap();
     let y = b.alloc::<f32>(10).unwrap();
-    a.fill(&x, 1.0);
+    a.fill(&x, 1.0).detach();
     b.wait_stream(&a);
-    b.fill(&y, 2.0).wait().unwrap();
-    assert_eq!(c.read(&x).wait().unwrap(), [1.0; 10], "seen through b's wait");
+    b.fill(&y, 2.0).blocking_wait().unwrap();
+    assert_eq!(c.read(&x).blocking_wait().unwrap(), [1.0; 10], "seen through b's wait");
 }
 
 #[test]
@@ -173,9 +173,9 @@ fn ranges_overlapping_by_one_byte_are_refused() {
     let (_runtime, _, [a, b]) = streams(["a", "b"]);
     let x = a.alloc::<u8>(100).unwrap();
     b.wait_stream(&a);
-    a.fill(&x.slice(0..50).unwrap(), 1);
+    a.fill(&x.slice(0..50).unwrap(), 1).detach();
     unordered(b.fill(&x.slice(49..100).unwrap(), 2));
-    b.fill(&x.slice(50..100).unwrap(), 2).wait().unwrap();
+    b.fill(&x.slice(50..100).unwrap(), 2).blocking_wait().unwrap();
 }
 
 #[test]
@@ -184,16 +184,16 @@ fn disjoint_row_and_column_halves_are_accepted() {
     let x = a.alloc::<f32>(6 * 4).unwrap().as_matrix(6).unwrap();
     b.wait_stream(&a);
     let (top, bottom) = (x.rows(..3).unwrap(), x.rows(3..).unwrap());
-    a.fill(&top, 1.0);
-    b.fill(&bottom, 2.0).wait().unwrap();
-    a.synchronize().wait().unwrap();
+    a.fill(&top, 1.0).detach();
+    b.fill(&bottom, 2.0).blocking_wait().unwrap();
+    a.synchronize().blocking_wait().unwrap();
     let (left, right) = (x.columns(..2).unwrap(), x.columns(2..).unwrap());
-    a.fill(&left, 3.0);
-    b.fill(&right, 4.0).wait().unwrap();
+    a.fill(&left, 3.0).detach();
+    b.fill(&right, 4.0).blocking_wait().unwrap();
     unordered(b.fill(&x.columns(1..).unwrap(), 5.0));
-    a.synchronize().wait().unwrap();
+    a.synchronize().blocking_wait().unwrap();
     x.accept_contents();
-    let all = a.read(&x).wait().unwrap();
+    let all = a.read(&x).blocking_wait().unwrap();
     assert_eq!(all, [3.0, 3.0, 4.0, 4.0].repeat(6));
 }
 
@@ -202,7 +202,7 @@ fn recycled_block_on_another_stream_is_accepted_and_its_old_use_is_over_before_t
     let (_runtime, device, [a, b]) = streams(["a", "b"]);
     let old = a.alloc::<f32>(3 << 20).unwrap();
     let gate = a.hold().unwrap();
-    a.fill(&old, 1.0);
+    a.fill(&old, 1.0).detach();
     let last = a.read(&old);
     drop(old);
     let reserved = device.memory_stats().reserved_bytes;
@@ -212,8 +212,8 @@ fn recycled_block_on_another_stream_is_accepted_and_its_old_use_is_over_before_t
     let mut filled = b.fill(&new, 2.0);
     assert!(!filled.query().unwrap(), "b's use waits for a's, which the gate holds");
     gate.open();
-    filled.wait().unwrap();
-    assert!(last.wait().unwrap().iter().all(|&x| x == 1.0), "a read what a wrote");
+    filled.blocking_wait().unwrap();
+    assert!(last.blocking_wait().unwrap().iter().all(|&x| x == 1.0), "a read what a wrote");
 }
 
 #[test]
@@ -225,18 +225,18 @@ fn first_use_of_a_fresh_allocation_on_another_stream_is_refused_until_an_edge() 
     assert!(text.contains("writes memory that alloc on stream \"a\""), "{text}");
     assert!(text.contains("allocated, and no edge orders them"), "{text}");
     b.wait_stream(&a);
-    b.fill(&x, 1.0).wait().unwrap();
+    b.fill(&x, 1.0).blocking_wait().unwrap();
 }
 
 #[test]
 fn one_op_with_ten_conflicts_has_all_ten_in_the_error() {
     let (_runtime, device, [a]) = streams(["a"]);
     let x = a.alloc::<f32>(10).unwrap();
-    a.fill(&x, 1.0).wait().unwrap();
+    a.fill(&x, 1.0).blocking_wait().unwrap();
     let readers: Vec<_> =
         (0..10).map(|i| device.stream().label(format!("reader {i}")).build().unwrap()).collect();
     for reader in &readers {
-        reader.read(&x);
+        reader.read(&x).detach();
     }
     let error = unordered(a.fill(&x, 2.0));
     let mut named: Vec<_> =
@@ -250,11 +250,11 @@ fn one_op_with_ten_conflicts_has_all_ten_in_the_error() {
 fn a_refused_op_leaves_history_as_it_was() {
     let (_runtime, _, [a, b]) = streams(["a", "b"]);
     let x = a.alloc::<f32>(10).unwrap();
-    a.fill(&x, 1.0);
+    a.fill(&x, 1.0).detach();
     unordered(b.fill(&x, 2.0));
     // Had the refused write been entered, `a` would now conflict with it.
     x.accept_contents();
-    assert_eq!(a.read(&x).wait().unwrap(), [1.0; 10]);
+    assert_eq!(a.read(&x).blocking_wait().unwrap(), [1.0; 10]);
     assert_eq!(b.issued(), 0, "and it took no ticket");
 }
 
@@ -265,9 +265,9 @@ fn a_refused_op_leaves_the_operands_that_would_have_passed_as_they_were() {
     let mut mine: Vec<_> = (0..4).map(|_| d.alloc::<f32>(10).unwrap()).collect();
     let theirs = a.alloc::<f32>(10).unwrap();
     mine.extend((0..4).map(|_| d.alloc::<f32>(10).unwrap()));
-    a.fill(&theirs, 1.0);
+    a.fill(&theirs, 1.0).detach();
     let witness = b.alloc::<f32>(10).unwrap();
-    b.fill(&witness, 1.0);
+    b.fill(&witness, 1.0).detach();
     b.wait_stream(&d);
     for mine in &mine {
         let config = LaunchConfig::for_elements(10u32);
@@ -294,15 +294,15 @@ fn of_two_crossing_ops_enqueued_at_once_from_two_threads_exactly_one_is_accepted
             let (stream, from, to, barrier) = (stream.clone(), from.clone(), to.clone(), barrier.clone());
             std::thread::spawn(move || {
                 barrier.wait();
-                stream.copy(&from, &to).queued().is_ok()
+                stream.copy_buffer(&to, &from).queued().is_ok()
             })
         };
         let one = cross(&a, &x, &y);
         let two = cross(&b, &y, &x);
         let accepted = [one.join().unwrap(), two.join().unwrap()];
         assert_eq!(accepted.iter().filter(|&&accepted| accepted).count(), 1, "{accepted:?}");
-        a.synchronize().wait().unwrap();
-        b.synchronize().wait().unwrap();
+        a.synchronize().blocking_wait().unwrap();
+        b.synchronize().blocking_wait().unwrap();
     }
 }
 
@@ -311,10 +311,10 @@ fn a_wait_taken_between_two_tickets_of_the_waited_stream_orders_only_what_it_saw
     let (_runtime, _, [a, b]) = streams(["a", "b"]);
     let x = a.alloc::<f32>(10).unwrap();
     let y = a.alloc::<f32>(10).unwrap();
-    a.fill(&x, 1.0);
+    a.fill(&x, 1.0).detach();
     b.wait_stream(&a);
-    a.fill(&y, 2.0);
-    assert_eq!(b.read(&x).wait().unwrap(), [1.0; 10]);
+    a.fill(&y, 2.0).detach();
+    assert_eq!(b.read(&x).blocking_wait().unwrap(), [1.0; 10]);
     unordered(b.read(&y));
 }
 
@@ -322,14 +322,14 @@ fn a_wait_taken_between_two_tickets_of_the_waited_stream_orders_only_what_it_saw
 fn add_in_place_is_accepted_and_overlapping_views_in_one_op_are_refused() {
     let (_runtime, _, [s]) = streams(["s"]);
     let a = s.alloc::<f32>(8).unwrap();
-    s.fill(&a, 3.0);
+    s.fill(&a, 3.0).detach();
     let config = LaunchConfig::for_elements(8_u32);
-    s.launch(kernels::add_(8, &a, &a), config).wait().unwrap();
-    assert_eq!(s.read(&a).wait().unwrap(), [6.0; 8]);
+    s.launch(kernels::add_(8, &a, &a), config).blocking_wait().unwrap();
+    assert_eq!(s.read(&a).blocking_wait().unwrap(), [6.0; 8]);
     let (front, back) = (a.slice(..6).unwrap(), a.slice(2..).unwrap());
     let error = refusal(s.launch(kernels::add_(6, &front, &back), config));
     assert_eq!(error.kind(), ErrorKind::Overlap, "{error}");
-    let error = refusal(s.copy(&front, &back));
+    let error = refusal(s.copy_buffer(&back, &front));
     assert_eq!(error.kind(), ErrorKind::Overlap, "{error}");
 }
 
@@ -341,17 +341,17 @@ fn the_same_missing_edge_in_the_other_three_modes() {
         let (a, b) = (device.new_stream().unwrap(), device.new_stream().unwrap());
         let x = a.alloc::<f32>(1000).unwrap();
         let gate = a.hold().unwrap();
-        a.fill(&x, 1.0);
+        a.fill(&x, 1.0).detach();
         let mut seen = b.read(&x);
         if mode == OrderMode::Wait {
             assert!(!seen.query().unwrap(), "the inserted edge holds it");
             gate.open();
-            assert_eq!(seen.wait().unwrap(), [1.0; 1000]);
+            assert_eq!(seen.blocking_wait().unwrap(), [1.0; 1000]);
         } else {
-            assert_eq!(seen.wait().is_ok(), accepted, "nothing holds it");
+            assert_eq!(seen.blocking_wait().is_ok(), accepted, "nothing holds it");
             gate.open();
         }
-        device.synchronize().wait().unwrap();
+        device.synchronize().blocking_wait().unwrap();
     }
 }
 
@@ -377,7 +377,7 @@ fn warnings(program: impl FnOnce(&Stream, &Stream)) -> Vec<String> {
         let device = runtime.device(DeviceId::Cpu(0)).unwrap();
         let [a, b] = ["a", "b"].map(|label| device.stream().label(label).build().unwrap());
         program(&a, &b);
-        device.synchronize().wait().unwrap();
+        device.synchronize().blocking_wait().unwrap();
     });
     std::mem::take(&mut *lines.0.lock().unwrap())
 }
@@ -386,12 +386,12 @@ fn warnings(program: impl FnOnce(&Stream, &Stream)) -> Vec<String> {
 fn warn_tells_of_the_operands_in_their_order() {
     let lines = warnings(|a, b| {
         let (x, y) = (a.alloc::<f32>(8).unwrap(), a.alloc::<f32>(8).unwrap());
-        a.fill(&x, 1.0);
-        a.write(&y, &[1.0; 8]);
+        a.fill(&x, 1.0).detach();
+        a.write(&y, &[1.0; 8]).detach();
         let z = b.alloc::<f32>(8).unwrap();
         // Wherever their memory lies, one of the two has it the other way round.
-        b.launch(kernels::add(8, 8, &x, &y, &z), LaunchConfig::for_elements(8u32));
-        b.launch(kernels::add(8, 8, &y, &x, &z), LaunchConfig::for_elements(8u32));
+        b.launch(kernels::add(8, 8, &x, &y, &z), LaunchConfig::for_elements(8u32)).detach();
+        b.launch(kernels::add(8, 8, &y, &x, &z), LaunchConfig::for_elements(8u32)).detach();
     });
     assert_eq!(lines.len(), 4, "{lines:?}");
     for (line, earlier) in lines.iter().zip(["fill", "write", "write", "fill"]) {
@@ -403,12 +403,12 @@ fn warn_tells_of_the_operands_in_their_order() {
 fn warn_does_not_forget_what_an_op_was_let_pass() {
     let lines = warnings(|a, b| {
         let x = a.alloc::<f32>(8).unwrap();
-        a.fill(&x, 1.0);
+        a.fill(&x, 1.0).detach();
         b.wait_stream(a);
         let read = b.read(&x);
         // Each of these may overwrite what is being read, the second as much as the first.
-        a.fill(&x, 2.0);
-        a.fill(&x, 3.0);
+        a.fill(&x, 2.0).detach();
+        a.fill(&x, 3.0).detach();
         drop(read);
     });
     assert_eq!(lines.len(), 2, "{lines:?}");
@@ -455,5 +455,5 @@ fn ops_of_several_steps_are_refused_with_the_error_of_the_step() {
             }
         });
     }
-    side.synchronize().wait().expect("nothing was dropped unseen");
+    side.synchronize().blocking_wait().expect("nothing was dropped unseen");
 }

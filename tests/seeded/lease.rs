@@ -18,6 +18,6 @@ fn the_place_of_a_lease_is_free_only_when_its_work_is_over() {
     }
     assert_eq!(pool.available(), 1, "the gate still holds the lease's stream");
     gate.open();
-    device.synchronize().wait().unwrap();
+    device.synchronize().blocking_wait().unwrap();
     assert_eq!(pool.available(), 2);
 }

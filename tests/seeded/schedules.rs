@@ -72,7 +72,7 @@ fn a_pipeline_that_waits_for_ever_is_reported() {
             let held = device.stream().label("held").build()?;
             let behind = device.stream().label("behind").build()?;
             let _gate = held.hold()?;
-            drop(behind.wait_stream(&held));
+            behind.wait_stream(&held);
             behind.call(|| ()).await
         });
     });
@@ -174,7 +174,7 @@ fn detached_work_is_drained_before_the_next_seed() {
             for _ in 0..5 {
                 let ran = ran.clone();
                 drop(a.call(|| ()));
-                drop(b.wait_stream(&a));
+                b.wait_stream(&a);
                 drop(b.call(move || ran.lock().unwrap().push(())));
             }
             Ok(())
@@ -257,12 +257,12 @@ async fn asynchronously(device: Device) -> Result<(Vec<f32>, Vec<f32>)> {
         let mut host = device.pinned::<f32>(N).await?;
         host.copy_from_slice(&batch(n));
         let (x, sent) = copy.copy_to_device(host)?;
-        drop(compute.wait_for(&x));
+        compute.wait_for(&x);
         drop(compute.launch(kernels::relu(N as u64, &x, &x), config()));
         drop(compute.launch(kernels::axpy(N as u64, 0.5, &x, &model), config()));
         let total = compute.alloc::<f32>(1)?;
         drop(compute.launch(kernels::sum(N as u64, &model, &total), config()));
-        drop(out.wait_event(&compute.record_event()));
+        out.wait_event(&compute.record_event());
         sums.push(out.read_one(&total));
         if n % 2 == 1 {
             sent.await?;
@@ -280,20 +280,20 @@ async fn asynchronously(device: Device) -> Result<(Vec<f32>, Vec<f32>)> {
 fn blocking(device: &Device) -> Result<(Vec<f32>, Vec<f32>)> {
     let stream = device.new_stream()?;
     let model = stream.alloc::<f32>(N)?;
-    stream.fill(&model, 0.25).wait()?;
+    stream.fill(&model, 0.25).blocking_wait()?;
     let mut totals = Vec::new();
     for n in 0..6 {
-        let mut host = device.pinned_blocking::<f32>(N)?;
+        let mut host = device.blocking_pinned::<f32>(N)?;
         host.copy_from_slice(&batch(n));
         let (x, sent) = stream.copy_to_device(host)?;
-        sent.wait()?;
-        stream.launch(kernels::relu(N as u64, &x, &x), config()).wait()?;
-        stream.launch(kernels::axpy(N as u64, 0.5, &x, &model), config()).wait()?;
+        sent.blocking_wait()?;
+        stream.launch(kernels::relu(N as u64, &x, &x), config()).blocking_wait()?;
+        stream.launch(kernels::axpy(N as u64, 0.5, &x, &model), config()).blocking_wait()?;
         let total = stream.alloc::<f32>(1)?;
-        stream.launch(kernels::sum(N as u64, &model, &total), config()).wait()?;
-        totals.push(stream.read_one(&total).wait()?);
+        stream.launch(kernels::sum(N as u64, &model, &total), config()).blocking_wait()?;
+        totals.push(stream.read_one(&total).blocking_wait()?);
     }
-    Ok((stream.read(&model).wait()?, totals))
+    Ok((stream.read(&model).blocking_wait()?, totals))
 }
 
 #[test]
@@ -350,7 +350,7 @@ fn several_devices_share_one_schedule() {
         drop(streams[0].fill(&buffers[0], 4.0));
         for n in 0..2 {
             drop(streams[n].wait_stream(&streams[n + 1]));
-            drop(streams[n].copy_peer(&buffers[n], &buffers[n + 1]));
+            drop(streams[n].copy_buffer_peer(&buffers[n + 1], &buffers[n]));
             drop(streams[n + 1].wait_stream(&streams[n]));
         }
         assert_eq!(streams[2].read(&buffers[2]).await?, [4.0; 8]);

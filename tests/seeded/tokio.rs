@@ -111,7 +111,7 @@ fn a_loader_reads_for_a_task() {
             let mut total = 0.0;
             while let Some(batch) = batches.next().await {
                 let batch = batch?;
-                drop(compute.wait_event(&batch.copied));
+                compute.wait_event(&batch.copied);
                 total += compute.enter(|| batch.x.sum().item::<f32>()).await?;
             }
             Ok::<_, Error>(total)

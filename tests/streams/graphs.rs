@@ -177,18 +177,18 @@ fn unordered_launches_of_one_graph_keep_apart_where_nothing_is_checked() {
         let capture = |s: &Stream| {
             let y = s.alloc::<f32>(1 << 12)?;
             for _ in 0..4 {
-                s.copy(&x, &y).queued()?;
+                s.copy_buffer(&y, &x).queued()?;
                 s.enter(|| ops::add_(&y, &x)).queued()?;
             }
             Ok(y)
         };
         let (graph, y) = streams[0].capture(capture).unwrap();
-        streams[0].fill(&x, 1.0).wait().unwrap();
+        streams[0].fill(&x, 1.0).blocking_wait().unwrap();
         for _ in 0..50 {
             streams.iter().for_each(|stream| drop(graph.launch(stream)));
         }
-        device.synchronize().wait().unwrap();
-        assert_eq!(streams[0].read(&y).wait().unwrap(), vec![2.0; 1 << 12]);
+        device.synchronize().blocking_wait().unwrap();
+        assert_eq!(streams[0].read(&y).blocking_wait().unwrap(), vec![2.0; 1 << 12]);
     });
 }
 
@@ -268,7 +268,7 @@ fn memory_of_a_graph_is_kept_for_work_that_used_it_outside_the_capture() {
     drop(graph);
     assert!(device.empty_cache() < 4 << 20, "memory of work in flight was given back");
     gate.open();
-    other.synchronize().wait().unwrap();
+    other.synchronize().blocking_wait().unwrap();
     assert!(device.empty_cache() >= 4 << 20);
     assert_eq!(device.memory_stats().graph_bytes, 0);
 }
@@ -281,12 +281,12 @@ fn slices_of_one_buffer_are_one_piece_of_memory_and_too_many_pieces_are_refused(
         (0..of).try_for_each(|n| s.fill(&x.slice(2 * n..2 * n + each)?, 1).queued())
     };
     let (graph, ()) = s.capture(|s| fill(s, 2, 1000)).unwrap();
-    s.fill(&x, 0).wait().unwrap();
+    s.fill(&x, 0).blocking_wait().unwrap();
     drop(graph.launch(&s));
-    let refused = graph.launch(&other).wait().unwrap_err();
+    let refused = graph.launch(&other).blocking_wait().unwrap_err();
     assert_eq!(refused.conflicts().len(), 2, "the graph's own memory, and the slices: {refused}");
     x.accept_contents();
-    assert_eq!(s.read(&x).wait().unwrap()[..2001], [[1; 2000].as_slice(), &[0]].concat());
+    assert_eq!(s.read(&x).blocking_wait().unwrap()[..2001], [[1; 2000].as_slice(), &[0]].concat());
     let buffers: Vec<_> = (0..65_535).map(|_| s.alloc::<u8>(1).unwrap()).collect();
     let error = s.capture(|s| buffers.iter().try_for_each(|buffer| s.fill(buffer, 1).queued())).unwrap_err();
     let texts = ["it touches 65535 pieces of memory, and a graph 65534 at most; capture it in parts"];
@@ -300,7 +300,7 @@ fn a_capture_gets_memory_that_is_cached_and_finished_with() {
     let (s, other) = (device.new_stream().unwrap(), device.new_stream().unwrap());
     for stream in [&s, &other] {
         let x = stream.alloc::<u8>(3 << 20).unwrap();
-        stream.fill(&x, 1).wait().unwrap();
+        stream.fill(&x, 1).blocking_wait().unwrap();
     }
     let reserved = device.memory_stats().reserved_bytes;
     assert_eq!(reserved, 3 << 20, "all of it cached");
@@ -311,8 +311,8 @@ fn a_capture_gets_memory_that_is_cached_and_finished_with() {
             Ok(x)
         })
         .unwrap();
-    graph.launch(&s).wait().unwrap();
-    assert_eq!(s.read_one(&x.slice(7..8).unwrap()).wait().unwrap(), 2);
+    graph.launch(&s).blocking_wait().unwrap();
+    assert_eq!(s.read_one(&x.slice(7..8).unwrap()).blocking_wait().unwrap(), 2);
     let error = s.capture(|s| s.alloc::<u8>(7 << 20)).unwrap_err();
     says(
         &error,
@@ -332,12 +332,12 @@ fn captures_one_after_the_other_take_no_more_memory_than_one() {
             .capture(|s| {
                 let y = s.alloc::<f32>(1 << 20)?;
                 s.fill(&y, round as f32).queued()?;
-                s.copy(&y.slice(..8)?, &x).queued()?;
+                s.copy_buffer(&x, &y.slice(..8)?).queued()?;
                 Ok(y)
             })
             .unwrap();
-        graph.launch(&s).wait().unwrap();
-        assert_eq!(s.read(&x).wait().unwrap(), [round as f32; 8]);
+        graph.launch(&s).blocking_wait().unwrap();
+        assert_eq!(s.read(&x).blocking_wait().unwrap(), [round as f32; 8]);
         reserved.push(device.memory_stats().reserved_bytes);
         drop((graph, y));
     }
@@ -357,9 +357,9 @@ fn a_panic_in_a_graph_names_the_op_in_it() {
             drop(s.launch(kernels::relu(8, &x, &x), config));
         })
         .unwrap();
-    stream.fill(&x, 1.0).wait().unwrap();
-    graph.launch(&stream).wait().unwrap();
-    let error = graph.launch(&stream).wait().unwrap_err();
+    stream.fill(&x, 1.0).blocking_wait().unwrap();
+    graph.launch(&stream).blocking_wait().unwrap();
+    let error = graph.launch(&stream).blocking_wait().unwrap_err();
     let texts = [
         "graph failed on stream \"compute\" at ticket 3 (tests/streams/graphs.rs:",
         "): add_ (tests/streams/graphs.rs:",
@@ -383,7 +383,7 @@ fn a_graph_is_one_submission_and_no_wait_in_it_is_elided() {
             for _ in 0..2 {
                 side.wait_event(&event).queued()?;
             }
-            side.enter(|| ops::relu(&x, &x)).queued()?;
+            side.enter(|| ops::relu_into(&x, &x)).queued()?;
             s.wait_stream(&side).queued()?;
             s.wait_stream(&side).queued()?;
             s.fill(&x, 3.0).queued()
@@ -405,7 +405,7 @@ fn a_graph_is_one_submission_and_no_wait_in_it_is_elided() {
     let signal = |ticket| Call::Signal { stream: "s".into(), ticket };
     assert_eq!(driver.take(), [launch(2), signal(2)], "the graph is kept until its ticket is reached");
     driver.refuse_next();
-    let error = graph.launch(&s).wait().unwrap_err();
+    let error = graph.launch(&s).blocking_wait().unwrap_err();
     says(
         &error,
         ErrorKind::Driver,
@@ -439,6 +439,6 @@ fn a_host_function_that_a_poll_runs_in_a_capture_puts_nothing_into_the_graph() {
             })
             .unwrap();
         assert!(graph.is_empty());
-        assert_eq!(called.wait().unwrap().map(|error| error.kind()), [ErrorKind::Reentrant; 2]);
+        assert_eq!(called.blocking_wait().unwrap().map(|error| error.kind()), [ErrorKind::Reentrant; 2]);
     });
 }

@@ -126,7 +126,7 @@ fn what_is_written_is_copied_when_the_call_returns() {
     slow.finish(written).unwrap();
     assert_eq!(slow.device.pinned_stats().allocated_bytes, 0, "the memory is back in its pool");
     // Recycled memory is what was copied to it.
-    assert_eq!(slow.device.pinned_blocking::<f32>(LONG).unwrap()[LONG - 1], 5.0);
+    assert_eq!(slow.device.blocking_pinned::<f32>(LONG).unwrap()[LONG - 1], 5.0);
 }
 
 #[test]
@@ -150,12 +150,12 @@ fn a_stream_that_waits_for_a_held_back_copy_is_held_back_on_the_host() {
     let [a, b, c] = slow.streams(["a", "b", "c"]);
     let (x, y) = (slow.filled(&a, LONG), slow.filled(&b, SHORT));
     let written = a.write(&x, &vec![1.0; LONG]);
-    drop(b.wait_stream(&a));
+    b.wait_stream(&a);
     drop(b.launch(
         kernels::relu(SHORT as u64, &x.slice(..SHORT).unwrap(), &y),
         LaunchConfig::for_elements(64u32),
     ));
-    drop(c.wait_stream(&b));
+    c.wait_stream(&b);
     let on_c = c.fill(&y, 3.0);
     // One that waits for nothing goes on.
     let [d] = slow.streams(["d"]);
@@ -196,13 +196,13 @@ fn an_event_recorded_behind_a_held_back_copy_stands_behind_it() {
     assert_eq!(event.ticket(), 2);
     let mut passed = task::spawn(event.synchronize());
     assert_pending!(passed.poll());
-    drop(b.wait_event(&event));
+    b.wait_event(&event);
     assert_eq!(slow.take(), []);
     slow.allow_pinning(1);
     let calls = slow.take_when(4);
     assert_eq!(calls, [submit("a", 2, "read"), signal("a", 2), record("a"), submit("b", 1, "wait")]);
     // Later it is an event like any other.
-    drop(c.wait_event(&event));
+    c.wait_event(&event);
     assert_eq!(slow.take(), [submit("c", 1, "wait")]);
     slow.reach_markers();
     assert_ready_ok!(passed.poll());
@@ -258,7 +258,7 @@ fn the_owner_of_lent_memory_may_wait_for_what_is_held_back() {
     impl Drop for Waits {
         fn drop(&mut self) {
             let read = self.0.lock().unwrap().take().expect("a read");
-            self.1.send(read.wait().unwrap().len()).unwrap();
+            self.1.send(read.blocking_wait().unwrap().len()).unwrap();
         }
     }
     let slow = Slow::new();
@@ -301,7 +301,7 @@ fn what_reads_a_write_that_got_no_memory_fails_with_it() {
     // It reads what is not written, and what reads its result does so too, on another stream as
     // well.
     let direct = relu(&a, &part, &y);
-    drop(b.wait_stream(&a));
+    b.wait_stream(&a);
     let far = relu(&b, &y, &y);
     let untouched = a.fill(&x.slice(SHORT..).unwrap(), 7.0);
     slow.refuse_pinning();
@@ -336,17 +336,17 @@ fn what_is_overwritten_behind_a_write_that_got_no_memory_is_read() {
     drop(a.write(&x, &vec![1.0; LONG]));
     let half = [x.slice(..LONG / 2).unwrap(), x.slice(LONG / 2..).unwrap()];
     drop(a.fill(&half[0], 2.0));
-    drop(b.wait_stream(&a));
+    b.wait_stream(&a);
     let [y, z] = [0, 1].map(|_| b.alloc::<f32>(LONG / 2).unwrap());
-    let (read, unwritten) = (b.copy(&half[0], &y), b.copy(&half[1], &z));
+    let (read, unwritten) = (b.copy_buffer(&y, &half[0]), b.copy_buffer(&z, &half[1]));
     slow.refuse_pinning();
     slow.finish(read).unwrap();
     assert!(refusal_of(&slow, unwritten).is_inherited());
     // What is called now finds it so too.
-    slow.finish(b.copy(&half[0], &y)).unwrap();
-    assert!(refusal(b.copy(&half[1], &z)).is_inherited());
+    slow.finish(b.copy_buffer(&y, &half[0])).unwrap();
+    assert!(refusal(b.copy_buffer(&z, &half[1])).is_inherited());
     says(&refusal_of(&slow, a.synchronize()), ErrorKind::OutOfMemory, &["write on stream \"a\""]);
-    slow.finish(b.copy(&half[1], &z)).unwrap();
+    slow.finish(b.copy_buffer(&z, &half[1])).unwrap();
 }
 
 #[test]
@@ -356,7 +356,7 @@ fn an_op_that_the_driver_refuses_late_fails_its_own_pending() {
     let (x, y) = (slow.filled(&a, LONG), slow.filled(&a, SHORT));
     let read = a.read(&x);
     let refused = a.fill(&y, 1.0);
-    let reader = a.copy(&y, &x.slice(..SHORT).unwrap());
+    let reader = a.copy_buffer(&x.slice(..SHORT).unwrap(), &y);
     let other = a.fill(&x.slice(SHORT..).unwrap(), 1.0);
     // The copy's memory is refused, so the fill is what the driver gets first.
     slow.refuse_next();
@@ -553,8 +553,8 @@ fn a_copy_from_another_device_waits_for_what_is_held_back_there() {
     let b = slow.other.stream().label("b").build().unwrap();
     let (x, y) = (slow.filled(&a, LONG), b.alloc::<f32>(LONG).unwrap());
     let written = a.write(&x, &vec![1.0; LONG]);
-    drop(b.wait_stream(&a));
-    let copied = b.copy_peer(&x, &y);
+    b.wait_stream(&a);
+    let copied = b.copy_buffer_peer(&y, &x);
     slow.take();
     slow.refuse_pinning();
     drop(refusal_of(&slow, written));
@@ -593,9 +593,9 @@ fn a_stream_whose_wait_cannot_be_handed_over_is_given_up_and_so_is_who_waits_for
     let [a, b, c, d] = slow.streams(["a", "b", "c", "d"]);
     let (x, y) = (slow.filled(&a, LONG), slow.filled(&b, SHORT));
     let read = a.read(&x);
-    drop(b.wait_stream(&a));
+    b.wait_stream(&a);
     let on_b = b.fill(&y, 1.0);
-    drop(c.wait_stream(&b));
+    c.wait_stream(&b);
     let on_c = c.fill(&y, 2.0);
     slow.refuse_next();
     // The copy of `a` is refused without the driver, so the wait of `b` is what that gets first.
@@ -647,6 +647,6 @@ fn what_a_closed_stream_could_not_write_is_not_read_as_if_it_were_written() {
     slow.refuse_pinning();
     slow.take_when(1);
     slow.reach_markers();
-    let error = slow.finish(b.copy(&x, &y)).unwrap_err();
+    let error = slow.finish(b.copy_buffer(&y, &x)).unwrap_err();
     assert!(error.is_inherited(), "{error}");
 }

@@ -66,10 +66,10 @@ fn what_one_lease_holds_up_does_not_hold_up_another() {
     let (slow, quick) = (block_on(pool.lease()).unwrap(), block_on(pool.lease()).unwrap());
     let gate = slow.hold().unwrap();
     let mut held = slow.call(|| 1);
-    assert_eq!(quick.call(|| 2).wait().unwrap(), 2);
+    assert_eq!(quick.call(|| 2).blocking_wait().unwrap(), 2);
     assert!(!held.query().unwrap());
     gate.open();
-    held.wait().unwrap();
+    held.blocking_wait().unwrap();
 }
 
 #[test]
@@ -159,10 +159,10 @@ fn room_is_what_the_limit_leaves_and_comes_back_with_each_completion() {
         }
         let permit = block_on(room.into_inner()).unwrap();
         assert_eq!(permit.stream(), &stream);
-        permit.enter(|| stream.call(|| ())).wait().unwrap();
+        permit.enter(|| stream.call(|| ())).blocking_wait().unwrap();
         for n in 0..50 {
             let permit = block_on(stream.room()).unwrap();
-            assert_eq!(permit.enter(|| stream.call(move || n)).wait().unwrap(), n);
+            assert_eq!(permit.enter(|| stream.call(move || n)).blocking_wait().unwrap(), n);
         }
     });
 }
@@ -175,10 +175,10 @@ fn a_permit_is_for_one_op_on_its_own_stream() {
     let permit = block_on(stream.room()).unwrap();
     assert_eq!(refusal(stream.call(|| ())).kind(), ErrorKind::Full, "the permit has reserved the last room");
     let (elsewhere, one, two) = permit.enter(|| (other.call(|| 1), stream.call(|| 2), stream.call(|| 3)));
-    assert_eq!(elsewhere.wait().unwrap(), 1);
+    assert_eq!(elsewhere.blocking_wait().unwrap(), 1);
     assert_eq!(refusal(two).kind(), ErrorKind::Full, "the first op took it");
     first.open();
-    assert_eq!(one.wait().unwrap(), 2);
+    assert_eq!(one.blocking_wait().unwrap(), 2);
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn an_unused_permit_gives_its_room_back() {
     let stream = small(&device, 1);
     drop(block_on(stream.room()).unwrap());
     block_on(stream.room()).unwrap().enter(|| ());
-    stream.call(|| ()).wait().unwrap();
+    stream.call(|| ()).blocking_wait().unwrap();
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn a_refused_op_gives_its_room_back() {
         assert_eq!(refusal(permit.enter(|| stream.write(&x, &[0.0]))).kind(), ErrorKind::Shape);
         x.accept_contents();
     }
-    stream.call(|| ()).wait().unwrap();
+    stream.call(|| ()).blocking_wait().unwrap();
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn room_is_handed_out_in_turn() {
         gate.open();
         for (n, waiter) in waiting.into_iter().enumerate() {
             let permit = block_on(waiter.into_inner()).unwrap();
-            assert_eq!(permit.enter(|| stream.call(move || n)).wait().unwrap(), n);
+            assert_eq!(permit.enter(|| stream.call(move || n)).blocking_wait().unwrap(), n);
         }
     });
 }
@@ -252,14 +252,14 @@ fn a_full_stream_says_so_and_the_device_goes_on() {
     let stream = small(&device, 1);
     let gate = stream.hold().unwrap();
     drop(stream.call(|| ()));
-    other.call(|| ()).wait().unwrap();
+    other.call(|| ()).blocking_wait().unwrap();
     gate.open();
     says(
         &refusal(stream.synchronize()),
         ErrorKind::Full,
         &["call on stream \"small\"", "allows 1 ops in flight and has 1"],
     );
-    stream.synchronize().wait().unwrap();
+    stream.synchronize().blocking_wait().unwrap();
 }
 
 #[test]
@@ -271,19 +271,19 @@ fn ten_thousand_streams_live_side_by_side_and_leave_nothing_behind() {
         let ran = Arc::new(AtomicU32::new(0));
         let streams: Vec<_> = (0..10_000).map(|_| device.new_stream().unwrap()).collect();
         for stream in &streams {
-            drop(stream.wait_stream(&first));
+            stream.wait_stream(&first);
             let ran = ran.clone();
             drop(stream.call(move || ran.fetch_add(1, Ordering::SeqCst)));
         }
         assert_eq!(device.bookkeeping().live_streams, before.live_streams + 10_000);
         assert_eq!(ran.load(Ordering::SeqCst), 0, "all of them wait");
         gate.open();
-        device.synchronize().wait().unwrap();
+        device.synchronize().blocking_wait().unwrap();
         assert_eq!(ran.load(Ordering::SeqCst), 10_000);
         drop(streams);
         let slots = device.bookkeeping().stream_slots;
         for _ in 0..20_000 {
-            device.new_stream().unwrap().call(|| ()).wait().unwrap();
+            device.new_stream().unwrap().call(|| ()).blocking_wait().unwrap();
         }
         // A stream may still be leaving when the next one comes.
         assert!(

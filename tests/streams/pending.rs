@@ -36,7 +36,7 @@ fn poll_with<T>(pending: &mut Pending<T>, counting: &Arc<Counting>) -> Poll<warp
 /// Returns once the waiters of everything enqueued so far on `stream` have been woken.
 fn everybody_is_woken(stream: &Stream) {
     // An op starts after the waiters of the one before it were woken.
-    stream.call(|| ()).wait().unwrap();
+    stream.call(|| ()).blocking_wait().unwrap();
 }
 
 fn held(stream: &Stream) -> (Gate, Pending<u32>) {
@@ -154,9 +154,9 @@ fn a_synchronize_of_the_device_takes_one_error_and_leaves_the_others_with_their_
     everybody_is_woken(&a);
     let first = assert_ready!(all.poll()).unwrap_err();
     assert_eq!(first.kind(), ErrorKind::Unordered);
-    let of_each = [&b, &c].map(|stream| stream.synchronize().wait());
+    let of_each = [&b, &c].map(|stream| stream.synchronize().blocking_wait());
     assert_eq!(of_each.iter().filter(|of_it| of_it.is_err()).count(), 1, "{first} and {of_each:?}");
-    assert!(device.synchronize().wait().is_ok(), "each is told of once");
+    assert!(device.synchronize().blocking_wait().is_ok(), "each is told of once");
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn a_panicking_waker_keeps_nobody_else_asleep() {
         assert_eq!(counting.woken(), 10);
         assert!(device.fault().is_none());
         for waiter in waiters {
-            waiter.wait().unwrap();
+            waiter.blocking_wait().unwrap();
         }
     });
 }
@@ -224,8 +224,8 @@ fn a_waker_may_enqueue_and_drop_other_waiters() {
     assert_pending!(Pin::new(&mut op).poll(&mut Context::from_waker(&waker)));
     gate.open();
     let enqueued = within_a_minute(move || enqueued.recv().unwrap());
-    assert_eq!(enqueued.wait().unwrap(), 8);
-    op.wait().unwrap();
+    assert_eq!(enqueued.blocking_wait().unwrap(), 8);
+    op.blocking_wait().unwrap();
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn select_takes_the_first_and_leaves_the_other_usable() {
         }
     });
     gate.open();
-    a.synchronize().wait().unwrap();
+    a.synchronize().blocking_wait().unwrap();
 }
 
 #[test]
@@ -339,7 +339,7 @@ fn blocking_inside_a_task_goes_on_where_its_budget_is_used_up() {
     within_a_minute(move || {
         tokio.block_on(async {
             for _ in 0..3_000 {
-                stream.synchronize().wait().unwrap();
+                stream.synchronize().blocking_wait().unwrap();
                 block_on(async { stream.synchronize().await }).unwrap();
             }
         });
@@ -399,7 +399,7 @@ fn dropping_detaches_the_work() {
         drop(stream.call(move || ran.fetch_add(1, Ordering::SeqCst)));
     }
     gate.open();
-    stream.synchronize().wait().unwrap();
+    stream.synchronize().blocking_wait().unwrap();
     assert_eq!(ran.load(Ordering::SeqCst), 10);
 }
 
@@ -408,7 +408,7 @@ fn dropped_pending_keeps_the_pinned_buffer_until_the_copy_ends() {
     let (_runtime, device, [stream]) = streams(["s"]);
     let in_use = || device.pinned_stats().allocated_bytes;
     let x = stream.alloc::<f32>(100_000).unwrap();
-    let mut host = device.pinned_blocking::<f32>(100_000).unwrap();
+    let mut host = device.blocking_pinned::<f32>(100_000).unwrap();
     host.fill(3.0);
     let (address, bytes) = (host.as_ptr(), in_use());
     assert!(bytes > 0);
@@ -417,13 +417,13 @@ fn dropped_pending_keeps_the_pinned_buffer_until_the_copy_ends() {
     assert_pending!(poll_with(&mut sent, &Arc::default()));
     drop(sent);
     assert_eq!(in_use(), bytes, "the copy has not ended");
-    let other = device.pinned_blocking::<f32>(100_000).unwrap();
+    let other = device.blocking_pinned::<f32>(100_000).unwrap();
     assert_ne!(other.as_ptr(), address, "nobody else gets it meanwhile");
     drop(other);
     gate.open();
     everybody_is_woken(&stream);
     assert_eq!(in_use(), 0);
-    assert_eq!(stream.read(&x).wait().unwrap(), vec![3.0; 100_000]);
+    assert_eq!(stream.read(&x).blocking_wait().unwrap(), vec![3.0; 100_000]);
 }
 
 #[test]
@@ -432,7 +432,7 @@ fn a_forgotten_pending_leaks_and_nothing_else() {
     let x = stream.alloc::<f32>(1000).unwrap();
     let mut forgotten = Vec::new();
     for n in 0..4 {
-        let mut host = device.pinned_blocking::<f32>(1000).unwrap();
+        let mut host = device.blocking_pinned::<f32>(1000).unwrap();
         host.fill(n as f32);
         let gate = stream.hold().unwrap();
         let mut sent = stream.copy_into(&x, host);
@@ -442,14 +442,14 @@ fn a_forgotten_pending_leaks_and_nothing_else() {
         assert_pending!(poll_with(&mut read, &counting));
         // Forgotten as far as the runtime can tell; given back at the end for the leak checker's sake.
         forgotten.push(std::mem::ManuallyDrop::new((sent, read)));
-        let fresh = device.pinned_blocking::<f32>(1000).unwrap();
+        let fresh = device.blocking_pinned::<f32>(1000).unwrap();
         gate.open();
         everybody_is_woken(&stream);
         assert_eq!(counting.woken(), 2, "a spurious wake for a task that may be gone");
         drop(fresh);
-        assert_eq!(stream.read(&x).wait().unwrap(), [n as f32; 1000]);
+        assert_eq!(stream.read(&x).blocking_wait().unwrap(), [n as f32; 1000]);
     }
-    let mut all: Vec<_> = (0..8).map(|_| device.pinned_blocking::<f32>(1000).unwrap().as_ptr()).collect();
+    let mut all: Vec<_> = (0..8).map(|_| device.blocking_pinned::<f32>(1000).unwrap().as_ptr()).collect();
     all.dedup();
     assert_eq!(all.len(), 1, "what was not leaked goes round");
     forgotten.into_iter().map(std::mem::ManuallyDrop::into_inner).for_each(drop);
@@ -511,5 +511,5 @@ fn a_host_function_and_a_synchronize_can_be_queued_before_they_are_over() {
     stream.call(|| ()).queued().unwrap();
     stream.synchronize().queued().unwrap();
     gate.open();
-    stream.synchronize().wait().unwrap();
+    stream.synchronize().blocking_wait().unwrap();
 }

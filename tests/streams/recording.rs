@@ -75,18 +75,18 @@ fn the_first_wait_costs_a_record_and_a_wait_and_an_implied_one_nothing() {
     let x = a.alloc::<f32>(64).unwrap();
     drop(a.fill(&x, 1.0));
     driver.take();
-    drop(b.wait_stream(&a));
+    b.wait_stream(&a);
     assert_eq!(driver.take(), [record("a"), submit("b", 1, "wait")]);
 
-    drop(b.wait_stream(&a));
-    drop(b.wait_for(&x));
-    drop(b.wait_stream(&b));
+    b.wait_stream(&a);
+    b.wait_for(&x);
+    b.wait_stream(&b);
     assert_eq!(driver.take(), [], "the same again");
     assert_eq!(b.issued(), 1);
 
-    drop(c.wait_stream(&b));
+    c.wait_stream(&b);
     assert_eq!(driver.take(), [record("b"), submit("c", 1, "wait")]);
-    drop(c.wait_stream(&a));
+    c.wait_stream(&a);
     assert_eq!(driver.take(), [], "b's wait carries it");
     drop(c.read(&x));
     let calls = driver.take();
@@ -101,7 +101,7 @@ fn a_wait_for_what_the_host_knows_to_be_done_makes_no_call() {
     assert!(!filled.query().unwrap());
     driver.reach_markers();
     driver.take();
-    drop(b.wait_stream(&a));
+    b.wait_stream(&a);
     assert_eq!(driver.take(), []);
     assert!(filled.query().unwrap());
     drop(b.fill(&x, 2.0));
@@ -115,9 +115,9 @@ fn an_event_is_recorded_once_for_all_who_wait() {
     drop(a.fill(&x, 1.0));
     let event = a.record_event();
     driver.take();
-    drop(b.wait_event(&event));
-    drop(c.wait_event(&event));
-    drop(c.wait_event(&event));
+    b.wait_event(&event);
+    c.wait_event(&event);
+    c.wait_event(&event);
     assert_eq!(driver.take(), [submit("b", 1, "wait"), submit("c", 1, "wait")]);
 }
 
@@ -125,7 +125,7 @@ fn an_event_is_recorded_once_for_all_who_wait() {
 fn a_dropped_copy_of_pinned_memory_still_gets_its_marker() {
     let (_runtime, device, driver, [s]) = recorded(["s"]);
     let x = s.alloc::<f32>(64).unwrap();
-    let host = device.pinned_blocking::<f32>(64).unwrap();
+    let host = device.blocking_pinned::<f32>(64).unwrap();
     driver.take();
     drop(s.copy_into(&x, host));
     assert_eq!(driver.take(), [submit("s", 1, "copy_into"), signal("s", 1)]);
@@ -209,7 +209,7 @@ fn freeing_memory_that_another_stream_used_last_asks_that_stream_for_a_marker() 
     let (_runtime, _, driver, [owner, user]) = recorded(["owner", "user"]);
     let x = owner.alloc::<f32>(64).unwrap();
     drop(owner.fill(&x, 1.0));
-    drop(user.wait_stream(&owner));
+    user.wait_stream(&owner);
     drop(user.fill(&x, 2.0));
     driver.take();
     drop(x);
@@ -277,7 +277,7 @@ fn a_training_loop_that_drops_every_pending_keeps_its_memory_bounded() {
         let host = block_on(device.pinned::<f32>(1000)).unwrap();
         let (batch, sent) = copy.copy_to_device(host).unwrap();
         drop(sent);
-        drop(compute.wait_for(&batch));
+        compute.wait_for(&batch);
         drop(compute.launch(kernels::axpy(1000, 0.1, &batch, &model), config));
         // The device is a few steps behind, and never further than its markers.
         if step % 4 == 3 {
@@ -305,7 +305,7 @@ fn every_ticket_becomes_complete_by_markers_alone() {
     for step in 0..3000u64 {
         draw = draw.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         let stream = &streams[(draw >> 33) as usize % 3];
-        drop(stream.wait_for(&x));
+        stream.wait_for(&x);
         let op = stream.fill(&x, step as f32);
         match (draw >> 40) % 4 {
             0 => drop(op),
@@ -351,7 +351,7 @@ fn an_op_after_a_failed_driver_call_takes_the_ticket_that_was_not_used() {
     driver.refuse_next();
     assert!(s.fill(&x, 2.0).queued().is_err());
     driver.refuse_next();
-    let host = device.pinned_blocking::<f32>(64).unwrap();
+    let host = device.blocking_pinned::<f32>(64).unwrap();
     assert!(s.copy_into(&x, host).query().is_err());
     assert_eq!(device.pinned_stats().allocated_bytes, 0, "nothing is kept for an op that never was");
     x.accept_contents();
@@ -382,7 +382,7 @@ fn memory_of_unfinished_work_is_not_given_back_to_the_driver() {
     let (_runtime, device, driver, [s, other]) = recorded(["s", "other"]);
     let x = s.alloc::<f32>(8 << 20).unwrap();
     drop(s.fill(&x, 1.0));
-    drop(other.wait_stream(&s));
+    other.wait_stream(&s);
     drop(other.fill(&x, 1.0));
     drop(x);
     driver.take();
@@ -406,7 +406,7 @@ fn a_block_whose_edge_was_refused_is_still_in_use_elsewhere() {
     let x = s.alloc::<u8>(LARGE).unwrap();
     drop(s.fill(&y, 1));
     driver.refuse_next();
-    assert_eq!(s.fill(&x, 1).wait().unwrap_err().kind(), ErrorKind::Driver, "the edge was refused");
+    assert_eq!(s.fill(&x, 1).blocking_wait().unwrap_err().kind(), ErrorKind::Driver, "the edge was refused");
     drop(x);
     let x = s.alloc::<u8>(LARGE).unwrap();
     driver.take();

@@ -194,11 +194,11 @@ fn in_current_stream_takes_both_the_stream_and_the_device_along() {
     let side = zero.stream().label("side").build().unwrap();
     let both = || (current(&zero), Device::current().unwrap());
     assert_eq!(side.enter(|| one.enter(both)), ("side".to_owned(), one.clone()));
-    let carried = side.enter(|| one.enter(|| async { both() }.in_current_stream()));
+    let carried = side.enter(|| one.enter(|| Box::pin(async { both() }.in_current_stream())));
     assert_eq!(block_on(carried), ("side".to_owned(), one.clone()));
     let there = one.stream().label("there").build().unwrap();
-    let carried =
-        side.enter(|| there.enter(|| async { (current(&zero), current(&one)) }.in_current_stream()));
+    let carried = side
+        .enter(|| there.enter(|| Box::pin(async { (current(&zero), current(&one)) }.in_current_stream())));
     assert_eq!(block_on(carried), ("side".to_owned(), "there".to_owned()));
     assert_eq!(both().0, "default");
 }
@@ -281,7 +281,7 @@ fn a_scope_keeps_its_stream() {
     drop(a);
     let stream = block_on(scope);
     assert_eq!(stream.id(), id);
-    assert_eq!(stream.call(|| 5).wait().unwrap(), 5, "it was not closed meanwhile");
+    assert_eq!(stream.call(|| 5).blocking_wait().unwrap(), 5, "it was not closed meanwhile");
 }
 
 // What the notes on CUDA semantics promise of the selected device.
@@ -352,15 +352,15 @@ fn selecting_a_device_leaves_the_current_stream_of_the_others() {
 fn ops_run_where_their_operands_are_whatever_device_is_selected() {
     let (_runtime, [zero, one, two]) = three_devices();
     let x = zero.alloc::<f32>(4).unwrap();
-    drop(ops::fill(&x, 1.0));
+    drop(ops::fill_(&x, 1.0));
     let y = one.enter(|| {
         let y = zero.alloc::<f32>(4).unwrap();
-        drop(ops::fill(&y, 2.0));
+        drop(ops::fill_(&y, 2.0));
         drop(ops::add_(&y, &x));
         y
     });
     assert_eq!(y.device(), zero);
-    let total = two.enter(|| ops::sum(&y)).wait().unwrap();
+    let total = two.enter(|| ops::sum(&y)).blocking_wait().unwrap();
     assert_eq!(total, 12.0);
     assert_eq!((one.bookkeeping().live_streams, zero.default_stream().unwrap().issued()), (1, 5));
 }
@@ -369,15 +369,15 @@ fn ops_run_where_their_operands_are_whatever_device_is_selected() {
 fn ops_across_devices_are_refused_when_they_are_called() {
     let (_runtime, [zero, one, _]) = three_devices();
     let (x, y) = (zero.alloc::<f32>(4).unwrap(), one.alloc::<f32>(4).unwrap());
-    drop(ops::fill(&x, 1.0));
-    drop(ops::fill(&y, 1.0));
-    let text = "an operand is on cpu:1; copy it over with copy_peer first";
+    drop(ops::fill_(&x, 1.0));
+    drop(ops::fill_(&y, 1.0));
+    let text = "an operand is on cpu:1; copy it over with copy_buffer_peer first";
     says(
         &refusal(ops::add_(&x, &y)),
         ErrorKind::DeviceMismatch,
         &["add_ on stream \"default\" (tests/streams/scopes.rs:", text],
     );
-    says(&one.enter(|| refusal(ops::copy(&x, &y))), ErrorKind::DeviceMismatch, &[text]);
+    says(&one.enter(|| refusal(ops::copy_(&y, &x))), ErrorKind::DeviceMismatch, &[text]);
 }
 
 #[test]
@@ -385,7 +385,7 @@ fn tensors_land_where_the_worked_example_says() {
     let (_runtime, [cuda0, cuda1, cuda2]) = three_devices();
     let randn = |device: &Device| {
         let x = device.alloc::<f32>(2).unwrap();
-        drop(ops::fill(&x, 0.5));
+        drop(ops::fill_(&x, 0.5));
         x
     };
     let here = || randn(&Device::current().unwrap());
@@ -398,9 +398,9 @@ fn tensors_land_where_the_worked_example_says() {
             // A move to the selected device: on its current stream, with the edge stated.
             let b2 = Device::current().unwrap().alloc::<f32>(2).unwrap();
             let there = Stream::current(&cuda1).unwrap();
-            drop(host.wait_stream(&there));
-            drop(host.copy_peer(&x, &b2));
-            drop(there.wait_stream(&host));
+            host.wait_stream(&there);
+            drop(host.copy_buffer_peer(&b2, &x));
+            there.wait_stream(&host);
             let c = here();
             drop(ops::add_(&c, &a));
             drop(ops::add_(&c, &b2));
@@ -411,8 +411,8 @@ fn tensors_land_where_the_worked_example_says() {
         });
         let places = [&x, &y, &a, &b, &b2, &c, &z, &d, &e, &f].map(|tensor| tensor.device().ordinal());
         assert_eq!(places, [0, 0, 1, 1, 1, 1, 0, 2, 2, 2]);
-        assert_eq!(ops::sum(&c).wait().unwrap(), 3.0);
-        assert_eq!(ops::sum(&z).wait().unwrap(), 3.0);
+        assert_eq!(ops::sum(&c).blocking_wait().unwrap(), 3.0);
+        assert_eq!(ops::sum(&z).blocking_wait().unwrap(), 3.0);
     });
 }
 

@@ -6,7 +6,7 @@ pub(crate) mod raw;
 pub(crate) mod recording;
 pub(crate) mod software;
 
-use std::future::Future;
+use std::future::{Future, IntoFuture};
 use std::io::Write;
 use std::panic::resume_unwind;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -34,7 +34,7 @@ pub(crate) fn cuda(ordinal: u32) -> Device {
 /// Has `device` keep page-locked memory for eight short copies at once, so that none of them is
 /// held back.
 pub(crate) fn cache_pinned(device: &Device) {
-    drop([(); 8].map(|()| device.pinned_blocking::<u8>(4096).expect("pinned memory")));
+    drop([(); 8].map(|()| device.blocking_pinned::<u8>(4096).expect("pinned memory")));
 }
 
 /// Waits until everything on `stream` is done without observing it.
@@ -46,8 +46,8 @@ pub(crate) fn finish_unobserved(stream: &Stream) {
 
 /// The refusal of `pending`, which has to be one.
 #[track_caller]
-pub(crate) fn refusal<T: std::fmt::Debug>(pending: Pending<T>) -> Error {
-    match pending.wait() {
+pub(crate) fn refusal<T: std::fmt::Debug>(pending: impl IntoFuture<IntoFuture = Pending<T>>) -> Error {
+    match pending.into_future().blocking_wait() {
         Ok(value) => panic!("accepted, with {value:?}"),
         Err(error) => error,
     }

@@ -81,7 +81,7 @@ pub(crate) fn enqueue(
         Step::Fill(s, b, value) => (b, streams[s].fill(&buffers[b], value)),
         Step::Copy(s, a, b) => {
             let (from, to) = (buffers[a].slice(..LEN / 2)?, buffers[b].slice(LEN / 2..)?);
-            (b, streams[s].copy(&from, &to))
+            (b, streams[s].copy_buffer(&to, &from))
         }
         Step::Add(s, a, b) => (a, streams[s].enter(|| ops::add_(&buffers[a], &buffers[b]))),
         Step::Axpy(s, a, b) => {

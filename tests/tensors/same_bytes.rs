@@ -55,7 +55,7 @@ macro_rules! asynchronous {
 
 macro_rules! blocking {
     ($pending:expr) => {
-        $pending.wait()
+        $pending.blocking_wait()
     };
 }
 

@@ -20,11 +20,11 @@ fn numbers(workers: usize) -> Result<Vec<u32>> {
     side.wait_for(&c);
     let columns = side.enter(|| c.sum_rows().to_vec::<f32>());
     let parts = [
-        a.to_vec::<f32>().wait()?,
-        c.to_vec::<f32>().wait()?,
-        columns.wait()?,
-        side.enter(|| sums.to_vec::<f32>()).wait()?,
-        vec![c.sum().item().wait()?, c.mean().item().wait()?],
+        a.to_vec::<f32>().blocking_wait()?,
+        c.to_vec::<f32>().blocking_wait()?,
+        columns.blocking_wait()?,
+        side.enter(|| sums.to_vec::<f32>()).blocking_wait()?,
+        vec![c.sum().item().blocking_wait()?, c.mean().item().blocking_wait()?],
     ];
     Ok(parts.concat().into_iter().map(f32::to_bits).collect())
 }
@@ -44,8 +44,8 @@ fn a_generator_moves_on_when_an_op_is_enqueued_and_not_when_it_runs() {
     let (one, two) = stream.enter(|| (Tensor::randn([5], &device), Tensor::randn([5], &device)));
     device.generator().manual_seed(0);
     gate.open();
-    let [one, two] = [one, two].map(|x| stream.enter(|| x.to_vec::<f32>()).wait().unwrap());
-    let again = stream.enter(|| Tensor::randn([5], &device).to_vec::<f32>()).wait().unwrap();
+    let [one, two] = [one, two].map(|x| stream.enter(|| x.to_vec::<f32>()).blocking_wait().unwrap());
+    let again = stream.enter(|| Tensor::randn([5], &device).to_vec::<f32>()).blocking_wait().unwrap();
     assert_eq!(one, again);
     assert_ne!(one, two);
 }
@@ -61,7 +61,7 @@ fn a_generator_asked_for_all_numbers_there_are_starts_again() {
 #[test]
 fn a_view_of_what_is_in_flight_resolves_when_that_is_done() {
     let (_runtime, device, [stream]) = streams(["s"]);
-    let x = stream.enter(|| Tensor::ones([2, 3], &device)).wait().unwrap();
+    let x = stream.enter(|| Tensor::ones([2, 3], &device)).blocking_wait().unwrap();
     let gate = stream.hold().unwrap();
     let (y, z) = stream.enter(|| (x.mul(2.0), x.mul(3.0)));
     let mut used_up = task::spawn(y.t());
@@ -71,7 +71,7 @@ fn a_view_of_what_is_in_flight_resolves_when_that_is_done() {
     assert_pending!(looked_at.poll());
     assert_pending!(contiguous.poll());
     gate.open();
-    let z = z.wait().unwrap();
+    let z = z.blocking_wait().unwrap();
     assert!(assert_ready_ok!(looked_at.poll()).shares_memory(&z));
     assert!(assert_ready_ok!(contiguous.poll()).shares_memory(&z));
     assert_eq!(block_on(used_up.into_inner()).unwrap().shape(), [3, 2]);
@@ -86,14 +86,14 @@ fn queued_gives_the_tensor_before_it_is_there_and_awaiting_when_it_is() {
     assert_pending!(y.poll());
     gate.open();
     let y = block_on(y.into_inner()).unwrap();
-    assert_eq!(stream.enter(|| y.to_vec::<f32>()).wait().unwrap(), [4.0; 4]);
+    assert_eq!(stream.enter(|| y.to_vec::<f32>()).blocking_wait().unwrap(), [4.0; 4]);
 }
 
 #[test]
 fn a_refused_view_of_what_is_in_flight_is_reported_by_its_stream() {
     let (_runtime, device, [stream]) = streams(["s"]);
     drop(stream.enter(|| Tensor::ones([2, 3], &device).reshape([5])));
-    let error = stream.synchronize().wait().unwrap_err();
+    let error = stream.synchronize().blocking_wait().unwrap_err();
     says(&error, ErrorKind::Shape, &["reshape (tests/tensors/tensors.rs:", "do not make the shape [5]"]);
 }
 
@@ -108,11 +108,11 @@ fn the_error_of_a_view_that_is_dropped_with_its_chain_is_returned_once() {
     ];
     for chain in chains {
         stream.enter(|| chain(&w));
-        let error = stream.synchronize().wait().unwrap_err();
+        let error = stream.synchronize().blocking_wait().unwrap_err();
         says(&error, ErrorKind::Shape, &["reshape (tests/tensors/tensors.rs:", "do not make the shape [7]"]);
-        stream.synchronize().wait().unwrap();
+        stream.synchronize().blocking_wait().unwrap();
     }
-    other.synchronize().wait().unwrap();
+    other.synchronize().blocking_wait().unwrap();
 }
 
 #[test]
@@ -122,11 +122,11 @@ fn the_error_of_an_op_in_place_is_not_lost_when_what_reads_its_tensor_is_dropped
     stream.enter(|| drop(w.add_(w.reshape([7]))));
     stream.enter(|| drop(w.sum()));
     says(
-        &stream.synchronize().wait().unwrap_err(),
+        &stream.synchronize().blocking_wait().unwrap_err(),
         ErrorKind::Shape,
         &["reshape (tests/tensors/tensors.rs:"],
     );
-    stream.synchronize().wait().unwrap();
+    stream.synchronize().blocking_wait().unwrap();
 }
 
 #[test]
@@ -141,8 +141,8 @@ fn a_refusal_that_no_stream_knows_of_is_reported_by_that_of_the_op_it_went_into(
     }];
     for chain in chains {
         stream.enter(chain);
-        says(&stream.synchronize().wait().unwrap_err(), ErrorKind::InvalidArgument, &["elsewhere"]);
-        stream.synchronize().wait().unwrap();
+        says(&stream.synchronize().blocking_wait().unwrap_err(), ErrorKind::InvalidArgument, &["elsewhere"]);
+        stream.synchronize().blocking_wait().unwrap();
     }
 }
 
@@ -152,8 +152,8 @@ fn of_several_refused_operands_of_a_step_none_is_lost() {
     let w = one.enter(|| Tensor::ones([4], &device)).queued().unwrap();
     let (grad, velocity) = (one.enter(|| w.reshape([5])), two.enter(|| w.reshape([6])));
     says(&refusal(one.enter(|| w.sgd_(grad, velocity, 0.1, 0.9))), ErrorKind::Shape, &["[5]"]);
-    says(&two.synchronize().wait().unwrap_err(), ErrorKind::Shape, &["[6]"]);
-    one.synchronize().wait().unwrap();
+    says(&two.synchronize().blocking_wait().unwrap_err(), ErrorKind::Shape, &["[6]"]);
+    one.synchronize().blocking_wait().unwrap();
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn an_error_that_went_into_an_op_and_was_awaited_there_is_not_reported_again() {
     let bad = stream.enter(|| x.matmul(&x));
     refusal(stream.enter(|| (&bad).relu().sum()));
     drop(bad);
-    stream.synchronize().wait().unwrap();
+    stream.synchronize().blocking_wait().unwrap();
 }
 
 #[test]

@@ -37,10 +37,10 @@ fn every_op_is_there_once_with_its_times_bytes_and_line() {
         let [a, b] = ["a", "b"].map(|label| device.stream().label(label).build().unwrap());
         let x = a.alloc::<f32>(100).unwrap();
         drop(a.fill(&x, 1.0));
-        drop(b.wait_stream(&a));
+        b.wait_stream(&a);
         drop(b.read(&x));
         drop(b.call(|| ()));
-        device.synchronize().wait().unwrap();
+        device.synchronize().blocking_wait().unwrap();
     });
     assert_eq!((recorder.len(), recorder.is_empty()), (4, false));
     let ops = events(&trace, "X");
@@ -70,7 +70,7 @@ fn ops_of_one_track_follow_each_other() {
         let device = runtime.device(DeviceId::Cpu(0)).unwrap();
         let streams: Vec<_> = (0..4).map(|_| device.new_stream().unwrap()).collect();
         (0..200).for_each(|n| drop(streams[n % 4].call(|| ())));
-        device.synchronize().wait().unwrap();
+        device.synchronize().blocking_wait().unwrap();
     });
     let mut ended = BTreeMap::new();
     let mut ops: Vec<_> = events(&trace, "X");
@@ -92,7 +92,7 @@ fn each_device_is_a_process_of_its_own() {
     let (_, trace) = recorded(|| {
         let runtime = seeded(2);
         for device in runtime.devices() {
-            device.default_stream().unwrap().call(|| ()).wait().unwrap();
+            device.default_stream().unwrap().call(|| ()).blocking_wait().unwrap();
         }
     });
     let named = events(&trace, "M").into_iter().filter(|event| event["name"] == "process_name");
@@ -110,7 +110,7 @@ fn any_label_makes_valid_json() {
     let (_, trace) = recorded(|| {
         let runtime = seeded(1);
         let stream = runtime.device(DeviceId::Cpu(0)).unwrap().stream().label(label).build().unwrap();
-        stream.call(|| ()).wait().unwrap();
+        stream.call(|| ()).blocking_wait().unwrap();
     });
     assert_eq!(tracks(&trace).into_values().collect::<Vec<_>>(), [label]);
 }
@@ -133,7 +133,7 @@ fn refused_ops_are_not_in_it_and_ops_that_did_not_run_have_no_bar() {
         assert!(b.fill(&x, 2.0).queued().is_err());
         drop(crate::support::break_device(&a));
         drop(a.fill(&x, 3.0));
-        assert!(a.synchronize().wait().is_err());
+        assert!(a.synchronize().blocking_wait().is_err());
     });
     assert_eq!(recorder.len(), 3, "the refused one was never on a stream");
     let names: Vec<_> =
@@ -145,7 +145,14 @@ fn refused_ops_are_not_in_it_and_ops_that_did_not_run_have_no_bar() {
 fn a_file_holds_what_write_writes() {
     let (recorder, trace) = recorded(|| {
         let runtime = seeded(1);
-        runtime.device(DeviceId::Cpu(0)).unwrap().default_stream().unwrap().call(|| ()).wait().unwrap();
+        runtime
+            .device(DeviceId::Cpu(0))
+            .unwrap()
+            .default_stream()
+            .unwrap()
+            .call(|| ())
+            .blocking_wait()
+            .unwrap();
     });
     let path = std::env::temp_dir().join(format!("warpline-trace-{}.json", std::process::id()));
     recorder.write_file(&path).unwrap();
@@ -162,7 +169,7 @@ fn work_of_other_threads_is_recorded_through_the_global_subscriber() {
     let streams: Vec<_> =
         (0..3).map(|n| device.stream().label(format!("global {n}")).build().unwrap()).collect();
     (0..300).for_each(|n| drop(streams[n % 3].call(|| ())));
-    device.synchronize().wait().unwrap();
+    device.synchronize().blocking_wait().unwrap();
     let trace = written(&recorder);
     for (track, label) in tracks(&trace) {
         if label.starts_with("global") {

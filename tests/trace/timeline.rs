@@ -66,9 +66,9 @@ fn an_arrow_leads_from_the_end_of_an_op_to_the_end_of_the_wait_for_it() {
         drop(copy.fill(&x, 2.0));
         let filled = copy.record_event();
         drop(copy.call(|| ()));
-        drop(compute.wait_event(&filled));
+        compute.wait_event(&filled);
         drop(compute.read(&x));
-        device.synchronize().wait().unwrap();
+        device.synchronize().blocking_wait().unwrap();
     });
     let svg = svg(recorder.timeline());
     let document = Document::parse(&svg).unwrap();
@@ -122,7 +122,7 @@ fn every_op_is_in_the_file_however_narrow_it_is() {
         let (_runtime, device) = seeded();
         let streams: Vec<_> = (0..3).map(|_| device.new_stream().unwrap()).collect();
         (0..OPS).for_each(|n| drop(streams[n % 3].call(|| ())));
-        device.synchronize().wait().unwrap();
+        device.synchronize().blocking_wait().unwrap();
     });
     let svg = svg(recorder.timeline());
     let document = Document::parse(&svg).unwrap();
@@ -160,7 +160,7 @@ fn any_label_and_title_is_text_and_nothing_else() {
     let label = "</script><b title=\"x\">&amp; ]]> \u{1} \u{1f600} ' and a tail that is too long for the row";
     let recorder = recorded(|_| {
         let (_runtime, device) = seeded();
-        device.stream().label(label).build().unwrap().call(|| ()).wait().unwrap();
+        device.stream().label(label).build().unwrap().call(|| ()).blocking_wait().unwrap();
     });
     let timeline = || recorder.timeline().title("a <title> & \"more\"");
     let svg = svg(timeline());
@@ -182,14 +182,14 @@ fn a_window_at_waits_shows_what_waited_and_for_what() {
     let recorder = recorded(|_| {
         let (_runtime, device) = seeded();
         let (a, b) = (device.new_stream().unwrap(), device.new_stream().unwrap());
-        let steps = |n: u64| (0..n).for_each(|_| a.call(|| ()).wait().unwrap());
+        let steps = |n: u64| (0..n).for_each(|_| a.call(|| ()).blocking_wait().unwrap());
         steps(200);
         for _ in 0..3 {
-            a.call(|| ());
+            a.call(|| ()).detach();
             b.wait_stream(&a);
-            b.call(|| ());
+            b.call(|| ()).detach();
         }
-        device.synchronize().wait().unwrap();
+        device.synchronize().blocking_wait().unwrap();
         steps(200);
     });
     let edges = |svg: &str| svg.matches(r#"class="edge""#).count() - 1; // without the legend's
@@ -197,7 +197,7 @@ fn a_window_at_waits_shows_what_waited_and_for_what() {
     assert!((1..=3).contains(&edges(&shown)), "{shown}");
     let nothing_waits = recorded(|_| {
         let (_runtime, device) = seeded();
-        device.new_stream().unwrap().call(|| ()).wait().unwrap();
+        device.new_stream().unwrap().call(|| ()).blocking_wait().unwrap();
     });
     let _is_drawn = svg(nothing_waits.timeline().at_waits(Duration::from_millis(50)));
 }
@@ -208,7 +208,7 @@ fn a_window_shows_what_ran_in_it() {
     let recorder = recorded(|recorder| {
         let (_runtime, device) = seeded();
         let stream = device.new_stream().unwrap();
-        let steps = |n: u64| (0..n).for_each(|_| stream.call(|| ()).wait().unwrap());
+        let steps = |n: u64| (0..n).for_each(|_| stream.call(|| ()).blocking_wait().unwrap());
         steps(10);
         window.0 = recorder.elapsed();
         steps(5);
@@ -232,7 +232,7 @@ fn what_never_ran_is_in_the_data_and_has_no_bar() {
         drop(stream.call(|| ()));
         drop(crate::support::break_device(&stream));
         drop(stream.call(|| ()));
-        assert!(stream.synchronize().wait().is_err());
+        assert!(stream.synchronize().blocking_wait().is_err());
     });
     let svg = svg(recorder.timeline());
     let document = Document::parse(&svg).unwrap();
@@ -250,7 +250,7 @@ fn runtimes_under_one_subscriber_do_not_mix() {
         let (_one, first) = seeded();
         let (_other, second) = seeded();
         for device in [&first, &second, &first] {
-            device.default_stream().unwrap().call(|| ()).wait().unwrap();
+            device.default_stream().unwrap().call(|| ()).blocking_wait().unwrap();
         }
     });
     assert_eq!(recorder.len(), 3);
@@ -309,7 +309,7 @@ fn work_of_the_host_and_the_loader_have_rows_of_their_own() {
 fn the_name_of_the_file_says_which_form_and_no_other_is_taken() {
     let recorder = recorded(|_| {
         let (_runtime, device) = seeded();
-        device.default_stream().unwrap().call(|| ()).wait().unwrap();
+        device.default_stream().unwrap().call(|| ()).blocking_wait().unwrap();
     });
     let path =
         |form: &str| std::env::temp_dir().join(format!("warpline-timeline-{}.{form}", std::process::id()));

@@ -1,18 +1,21 @@
-//! Keeps a reader ahead of the consumer: on tokio's blocking threads, or inline.
+//! Keeps a reader ahead of the consumer, on tokio's blocking threads or inline.
 //!
-//! *On threads*, where there is a tokio runtime at the first poll: a task asks a blocking thread to read into all the pinned
-//! memory there is, waits for more to come back, and asks again. Nothing waits while it occupies a thread, so a runtime that
-//! is shut down never hangs on a reader whose consumer has stopped asking.
+//! *On threads*, if there is a tokio runtime at the first poll: a task asks a blocking thread to
+//! read into all available pinned memory, waits until more is returned, and asks again. Nothing
+//! waits while it occupies a thread. So the shutdown of a runtime never hangs on a reader whose
+//! consumer has stopped polling.
 //!
-//! *Inline*, where there is none, or where the device's ops run in turns: each poll reads into what came back. The same batches in the
-//! same order with the same tickets, and nothing but the schedule's seed decides what happens when.
+//! *Inline*, if there is no runtime, or if the device's ops run in turns: each poll reads into the
+//! memory that was returned. The consumer gets the same batches in the same order with the same
+//! tickets. Only the schedule's seed decides when each step happens.
 //!
-//! The channels have no bound of their own: as many things are in them as there are pinned buffers.
+//! The channels are unbounded, but hold at most as many items as there are pinned buffers.
 //!
 //! # Who wakes whom
-//! To wake the consumer costs tens of microseconds, as long as reading a small batch takes. So it leaves its waker only when it has
-//! nothing to yield, and quick batches are handed over in groups. A group that has waited too long goes before the next row is
-//! read: a batch waits for others, and for one row at most.
+//! Waking the consumer costs tens of microseconds, as long as reading a small batch takes. So the
+//! consumer leaves its waker only when it has nothing to yield, and quickly read batches are handed
+//! over in groups. A group that has waited too long is handed over before the next row is read. So
+//! a batch waits for other batches, but for at most one row.
 
 use super::reader::{Host, Loaded, Reader};
 use std::cell::{Cell, RefCell};
@@ -24,7 +27,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::spawn_blocking;
 use warpline_runtime::Result;
 
-/// So long a batch may be kept for others to come along, and one that took so long to read is not kept.
+/// The longest time that a batch is kept for others to join it.
+///
+/// A batch that took this long to read is not kept.
 const WORTH_A_WAKE_UP: Duration = Duration::from_micros(500);
 
 type Group = Vec<Result<Loaded>>;
@@ -61,17 +66,19 @@ impl Ahead {
         }
     }
 
-    /// Gives pinned memory back to be read into.
+    /// Returns pinned memory to the reader, which reads into it again.
     pub(super) fn give_back(&mut self, host: Host) {
         match self {
-            // A reader that has ended wants no more.
+            // If the reader has ended, the memory is dropped.
             Ahead::Threads { spares, .. } => drop(spares.send(host)),
             Ahead::Inline { spares, .. } => spares.push(host),
         }
     }
 
-    /// The next batch, or the end. `None` if nobody reads any more, without an end. Pending for good if all pinned memory is
-    /// elsewhere: who gives some back polls again.
+    /// Returns the next batch, or the end.
+    ///
+    /// Returns `None` if the reader is gone without having sent an end. If all pinned memory is in
+    /// use elsewhere, nothing wakes the task: the caller polls again after it has returned some.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Loaded>>> {
         match self {
             Ahead::Threads { filled, loaded, .. } => {
@@ -111,7 +118,7 @@ async fn read_ahead(
             let more = fill_spares(&mut reader, spare, &mut spares, &filled);
             more.then_some((reader, spares, filled))
         });
-        // An error: the runtime is shutting down.
+        // An error means that the runtime is shutting down.
         let Ok(Some(parts)) = turn.await else { return };
         (reader, spares, filled) = parts;
         spare = spares.recv().await;
@@ -121,7 +128,8 @@ async fn read_ahead(
     }
 }
 
-/// Reads into `spare`, into new memory, and into what has come back. Whether there is more to read.
+/// Reads into `spare`, into new memory, and into returned memory. Returns whether there is more to
+/// read.
 fn fill_spares(
     reader: &mut Reader,
     mut spare: Option<Host>,
@@ -146,7 +154,8 @@ fn fill_spares(
         let quick = matches!(&read, Ok(read) if read.reading < WORTH_A_WAKE_UP);
         let last = is_last(&read);
         if last {
-            // All pinned memory is back in its pool before the consumer sees the end: the next epoch finds it there.
+            // All pinned memory is back in its pool before the consumer sees the end, so that the
+            // next epoch finds it there.
             spares.close();
             while spares.try_recv().is_ok() {}
         }
@@ -157,16 +166,16 @@ fn fill_spares(
     }
 }
 
-/// Batches that were read and will be handed over together.
+/// Batches that have been read and will be handed over together.
 struct Kept<'a> {
     group: RefCell<Group>,
-    /// When the first of them was there.
+    /// The time at which the first of them was ready.
     since: Cell<Instant>,
     filled: &'a UnboundedSender<Group>,
 }
 
 impl Kept<'_> {
-    /// How many there are with it.
+    /// Adds a batch, and returns the number of batches kept.
     fn push(&self, read: Result<Loaded>) -> usize {
         let mut group = self.group.borrow_mut();
         if group.is_empty() {
@@ -180,7 +189,7 @@ impl Kept<'_> {
         !self.group.borrow().is_empty() && self.since.get().elapsed() >= WORTH_A_WAKE_UP
     }
 
-    /// `false`: nobody wants them any more.
+    /// Hands the batches over if `now` is `true`. Returns `false` if the consumer is gone.
     fn hand_over_if(&self, now: bool) -> bool {
         if !now {
             return true;

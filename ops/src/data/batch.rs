@@ -1,4 +1,4 @@
-//! What a loader yields.
+//! The batch that a loader yields, and the copies that fill it.
 
 use super::reader::{Host, Read};
 use crate::Tensor;
@@ -9,30 +9,32 @@ use warpline_runtime::{Event, Pending, Pinned, Result, Stream};
 
 /// Rows on a device, or on their way there.
 ///
-/// # Ordering
-/// The copy stream writes it. A stream that uses it needs the edge `stream.wait_event(&batch.copied)`: from this batch's copy
-/// alone. Without it the use is refused. `wait_stream` of the copy stream makes the edge too, and those of later batches as far
-/// as they have been read by then: a program that forgets their edges may be accepted or refused, as fast as the reader is.
+/// A batch may be dropped at any time: its memory is reused only after the work enqueued on it.
 ///
-/// Dropping it at any time is right: its memory is used again after what is enqueued on it.
+/// # Ordering
+/// The copy stream writes the batch. A stream that uses it needs the edge
+/// `stream.wait_event(&batch.copied)`, which orders after this batch's copy alone. Without the
+/// edge, the use is refused. `wait_stream` of the copy stream also makes the edge, together with
+/// the edges of later batches that have been read by then. A program that forgets the edges of
+/// those batches may therefore be accepted or refused, depending on the reader's speed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Batch {
     /// The features, f32: \[rows, features\].
     pub x: Tensor,
-    /// A label a row, i64: \[rows\].
+    /// One label per row, i64: \[rows\].
     pub labels: Tensor,
-    /// Behind the copies of both.
+    /// An event recorded after the copies of both.
     pub copied: Event,
-    /// Rows in it: the loader's batch size, or fewer in the last batch of an epoch.
+    /// The number of rows: the loader's batch size, or fewer in the last batch of an epoch.
     pub rows: usize,
-    /// Its place in the epoch; the first is 0.
+    /// The batch's place in the epoch, counted from 0.
     pub index: u64,
-    /// The epoch.
+    /// The number of the epoch.
     pub epoch: u64,
 }
 
-/// The pinned buffers of a batch, once the device is done with them.
+/// The pinned buffers of a batch, available once the device has finished with them.
 pub(super) struct Sent {
     x: Pending<Pinned<f32>>,
     labels: Pending<Pinned<i64>>,
@@ -40,9 +42,9 @@ pub(super) struct Sent {
 }
 
 impl Sent {
-    /// Whether polling it would give the buffers now. Asks nobody to wake anybody.
+    /// Returns whether polling would yield the buffers now. Registers no waker.
     pub(super) fn is_done(&mut self) -> Result<bool> {
-        // The copies are on one stream, in this order.
+        // The copies are on one stream, and the copy of the labels comes last.
         self.labels.query()
     }
 
@@ -56,7 +58,7 @@ impl Sent {
     }
 }
 
-/// Puts the copies of what was read on `stream`. The one place that wraps a batch's memory.
+/// Enqueues the copies of a read batch on `stream`. No other function wraps a batch's memory.
 pub(super) fn send(stream: &Stream, read: Read) -> Result<(Batch, Sent)> {
     let Read { mut host, rows, index, epoch } = read;
     let features = host.features();

@@ -15,36 +15,42 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 use warpline_runtime::{Error, ErrorKind, Result};
 
-/// The batches of one epoch or several, in order: a `futures::Stream` of `Result<Batch>` that ends after the last one, or the first
+/// The batches of one epoch or several, in order.
+///
+/// This is a `futures::Stream` of `Result<Batch>` that ends after the last batch or the first
 /// error.
 ///
-/// Reading begins at the first poll. Within a tokio runtime it goes on by itself on the blocking threads; without one, and on a
-/// device that [runs in turns](warpline_runtime::Device::runs_in_turns), it is done in the polls: the same batches in the
-/// same order. A current-thread tokio runtime that is entered but not driven never reads, and the first batch never comes: poll
-/// inside its `block_on`.
+/// Reading begins at the first poll. Within a tokio runtime, it continues on the blocking threads.
+/// Without a runtime, and on a device that [runs in
+/// turns](warpline_runtime::Device::runs_in_turns), the polls do the reading. Both ways yield the
+/// same batches in the same order. A current-thread tokio runtime that is entered but not driven
+/// never reads, so the first batch never arrives: poll inside its `block_on`.
 ///
-/// A batch is yielded as soon as its copy is enqueued; [`Batch::copied`] tells when it has arrived. Copies are enqueued when this is
-/// polled and at no other time, those of all batches that have been read by then. Nothing of this counts as observed: a use of a
-/// batch needs its edge, however late it comes. Where that is `wait_event(&batch.copied)`, verdicts are the same at any speed of
-/// the reader; `wait_stream` of the copy stream also orders after the batches that happen to be read by then.
+/// A batch is yielded as soon as its copy is enqueued; [`Batch::copied`] tells when the copy has
+/// finished. Copies are enqueued only when this stream is polled. A poll enqueues the copies of all
+/// batches that have been read by then. None of this counts as observed: a use of a batch needs its
+/// edge, however late the use is. If the edge is `wait_event(&batch.copied)`, the reader's speed
+/// does not change which uses are accepted. `wait_stream` of the copy stream also orders after the
+/// other batches that happen to be read by then.
 ///
 /// # Cancel safety
-/// `next()` and its like lose nothing when they are dropped: the batch comes at the next call. Dropping the stream stops the
-/// reader at the next row; what is in flight goes on and its memory is recycled.
+/// Dropping the future of `next()` or of a similar method loses nothing: the next call returns the
+/// batch. Dropping the stream stops the reader at the next row. Copies in flight continue, and
+/// their memory is recycled.
 ///
 /// # Errors
-/// `Data` from the dataset, also if it panics or an epoch has no batch; `OutOfMemory`; the device's fault; `Closed` if the tokio
-/// runtime was shut down.
+/// `Data` from the dataset, also if it panics or an epoch has no batch; `OutOfMemory`; the device's
+/// fault; `Closed` if the tokio runtime was shut down.
 #[must_use = "streams do nothing unless polled"]
 pub struct Batches {
     plan: Arc<Plan>,
     epochs: Range<u64>,
     state: State,
-    /// On their way to the device, to be yielded.
+    /// Batches to be yielded, whose copies are enqueued.
     ready: VecDeque<(Batch, Sent)>,
-    /// The copies of batches that were yielded: their pinned memory goes round.
+    /// The copies of yielded batches, whose pinned memory will be recycled.
     sent: VecDeque<Sent>,
-    /// Comes after the batches before it.
+    /// The error to yield after the batches before it.
     error: Option<Error>,
     waiting_since: Option<Instant>,
     stats: LoadStats,
@@ -59,18 +65,21 @@ enum State {
     Ended,
 }
 
-/// What has been loaded so far.
+/// Statistics of the loading so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LoadStats {
-    /// Batches yielded.
+    /// The number of batches yielded.
     pub batches: u64,
-    /// Rows in them.
+    /// The number of rows in those batches.
     pub rows: u64,
-    /// Reading, decoding and shuffling, wherever that was done. Copies are not in it.
+    /// The time spent reading, decoding and shuffling, on any thread. Copies are not included.
     pub reading: Duration,
-    /// The consumer's waiting: from each poll that found no batch to the one that found it. With reading on other threads, what
-    /// loading costs a step; where polls do the reading, that is in `reading` alone.
+    /// The time that the consumer has waited: from each poll that found no batch to the poll that
+    /// found it.
+    ///
+    /// If other threads read, this is what loading costs a step. If polls read, that cost is in
+    /// `reading` alone.
     pub waiting: Duration,
 }
 
@@ -88,31 +97,36 @@ impl Batches {
         }
     }
 
-    /// The batches of any epoch, from its first one. The number goes into the shuffled order and the batches, and nowhere else.
-    /// The last epoch is `u64::MAX - 1`: that of `u64::MAX` is over at once.
+    /// Returns the batches of any epoch, from its first one.
+    ///
+    /// The number affects the shuffled order and [`Batch::epoch`], and nothing else. The last epoch
+    /// is `u64::MAX - 1`: epoch `u64::MAX` ends immediately.
     pub fn epoch(&self, epoch: u64) -> Batches {
         Batches::new(self.plan.clone(), epoch..epoch.saturating_add(1))
     }
 
-    /// The batches of one epoch after the other, the same as [`epoch`](Self::epoch) gives for each. [`Batch::epoch`] tells them
-    /// apart.
+    /// Returns the batches of several epochs, one epoch after the other.
     ///
-    /// Reading goes on at the same pace from epoch to epoch: while the shuffle buffer of one runs empty, that of the next fills.
-    /// So there can be twice [`shuffle_capacity`](super::Loader::shuffle_capacity) rows in the host's memory, and only the first
-    /// epoch begins with waiting for a full buffer.
+    /// They are the same batches as [`epoch`](Self::epoch) returns for each epoch. [`Batch::epoch`]
+    /// tells the epochs apart.
+    ///
+    /// Reading continues at the same pace from epoch to epoch: while the shuffle buffer of one
+    /// epoch empties, the buffer of the next fills. So the host's memory can hold twice
+    /// [`shuffle_capacity`](super::Loader::shuffle_capacity) rows, and only the first epoch begins
+    /// by waiting for a full buffer.
     pub fn epochs(&self, epochs: Range<u64>) -> Batches {
         Batches::new(self.plan.clone(), epochs)
     }
 
-    /// Waits for the next batch: `None` after the last one, and after an error.
+    /// Waits for the next batch, and returns `None` after the last batch and after an error.
     ///
-    /// Does what `StreamExt::next` of the crate `futures` does, without importing it.
+    /// This is `StreamExt::next` of the crate `futures`, without the import.
     ///
     /// # Cancel safety
-    /// Dropping the future loses nothing: the batch comes at the next call.
+    /// Dropping the future loses nothing: the next call returns the batch.
     ///
     /// # Errors
-    /// The errors of the dataset and the device; nothing comes after one.
+    /// The errors of the dataset and the device. No batch follows an error.
     ///
     /// # Examples
     /// ```
@@ -134,7 +148,7 @@ impl Batches {
         StreamExt::next(self)
     }
 
-    /// The figures so far.
+    /// Returns the statistics so far.
     pub fn stats(&self) -> LoadStats {
         self.stats
     }
@@ -146,8 +160,9 @@ impl Batches {
         loop {
             self.recycle()?;
             let State::Reading(ahead) = &mut self.state else { return self.poll_rest(cx) };
-            // Everything that has been read goes on its way, not only what is yielded next. Who has something to yield will not
-            // wait, and a reader that wakes it then does so for nothing.
+            // Enqueues the copies of all batches that have been read, not only of the batch yielded
+            // next. If there is a batch to yield, this poll will not wait, so a wake-up by the
+            // reader would be for nothing.
             let mut nobody = Context::from_waker(Waker::noop());
             match ahead.poll(if self.ready.is_empty() { cx } else { &mut nobody }) {
                 Poll::Ready(loaded) => {
@@ -162,9 +177,10 @@ impl Batches {
                     }
                 }
                 Poll::Pending if !self.ready.is_empty() => return Poll::Ready(Ok(self.yield_next())),
-                // The reader has what it needs and will wake us.
+                // The reader has the memory it needs and will wake this task.
                 Poll::Pending if self.sent.len() <= self.plan.loader.prefetch => return Poll::Pending,
-                // It has no memory to read into: the next copy that is over has to wake us.
+                // The reader has no memory to read into, so the next finished copy has to wake this
+                // task.
                 Poll::Pending => {
                     let Some(sent) = self.sent.front_mut() else { return Poll::Pending };
                     let host = ready!(sent.poll(cx))?;
@@ -175,7 +191,7 @@ impl Batches {
         }
     }
 
-    /// Puts what was read on its way. `false`: it was the end.
+    /// Enqueues the copies of a read batch. Returns `false` at the end.
     fn start(&mut self, loaded: Loaded) -> Result<bool> {
         self.stats.reading += loaded.reading;
         let Some(read) = loaded.batch else { return Ok(false) };
@@ -183,8 +199,9 @@ impl Batches {
         Ok(true)
     }
 
-    /// What is left when everything was read: batches, then the error if there was one. At the end all pinned memory is back in its
-    /// pool, where the next epoch finds it.
+    /// Yields what is left after all was read: batches, then the error if there was one.
+    ///
+    /// Before the end, all pinned memory returns to its pool, where the next epoch finds it.
     fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Batch>>> {
         if self.ready.is_empty() {
             while let Some(sent) = self.sent.front_mut() {
@@ -198,8 +215,9 @@ impl Batches {
         })
     }
 
-    /// Gives the reader the pinned memory of yielded batches whose copies are over. That of batches that are still to be yielded
-    /// stays with them: it is what bounds how many there are.
+    /// Returns to the reader the pinned memory of yielded batches whose copies have finished.
+    ///
+    /// Batches that are still to be yielded keep their pinned memory, which limits their number.
     fn recycle(&mut self) -> Result<()> {
         let State::Reading(ahead) = &mut self.state else { return Ok(()) };
         while let Some(sent) = self.sent.front_mut()
@@ -255,7 +273,7 @@ impl Stream for Batches {
 }
 
 impl FusedStream for Batches {
-    /// Whether the end or an error was yielded: from then on there is nothing but `None`.
+    /// Returns whether the end or an error was yielded. From then on the stream yields only `None`.
     fn is_terminated(&self) -> bool {
         matches!(self.state, State::Ended)
     }

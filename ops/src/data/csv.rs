@@ -11,20 +11,26 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use warpline_runtime::{Error, ErrorKind, Result};
 
-/// How a gzip file begins (RFC 1952).
+/// The first bytes of a gzip file (RFC 1952).
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// Comes after the file, whose last line may have no end. So each row is one line with its end, and the lines that were read when a
-/// row was read end with that row's: this is what errors count by. One more blank line is skipped like any other.
+/// A line end that is read after the file, whose last line may have none.
+///
+/// So each row is one line with its end. When a row has been read, the last line that the reader
+/// has counted is that row's, from which errors take the line number. One more blank line is
+/// skipped like any other.
 const LAST_LINE_END: &[u8] = b"\n";
 
 type KeepRow = Arc<dyn Fn(u64) -> bool + Send + Sync>;
 
-/// A file of comma-separated numbers without a header, one row a line; gzip-compressed if it begins as such files do. Lines end
-/// with `\n` or `\r\n`, and blank ones are skipped; numbers may be in double quotes.
+/// A file of comma-separated numbers without a header, one row per line.
+///
+/// A file that begins with gzip's first bytes is decompressed. Lines end with `\n` or `\r\n`, and
+/// blank lines are skipped. Numbers may be in double quotes.
 ///
 /// # Examples
-/// The training part of the digits: 64 pixels from 0 to 16 and a digit a row, four of five rows.
+/// The training part of the digits: four of five rows, each with 64 pixels from 0 to 16 and a
+/// digit.
 /// ```no_run
 /// # use warpline_ops::data::Csv;
 /// let train = Csv::new("digits.csv.gz", 65).classes(10).scale(1.0 / 16.0).keep(|row| row % 5 != 0);
@@ -40,7 +46,9 @@ pub struct Csv {
 }
 
 impl Csv {
-    /// The file at `path`, which has `columns` columns. The last one is the label, the others are the features.
+    /// Describes the file at `path`, which has `columns` columns.
+    ///
+    /// The last column is the label, and the others are the features.
     pub fn new(path: impl Into<PathBuf>, columns: usize) -> Self {
         Csv {
             path: path.into(),
@@ -52,27 +60,29 @@ impl Csv {
         }
     }
 
-    /// The label is in this column; the first is 0.
+    /// Sets the column of the label. The first column is 0.
     pub fn label_column(mut self, column: usize) -> Self {
         self.label = column;
         self
     }
 
-    /// Labels are 0 to `classes` - 1; any other is an error. Without this, any integer is a label.
+    /// Limits labels to 0 to `classes` - 1; any other label is an error. Without this, any integer
+    /// is a label.
     pub fn classes(mut self, classes: u32) -> Self {
         self.labels = Some(0..i64::from(classes));
         self
     }
 
-    /// Features are multiplied by this.
+    /// Multiplies features by `scale`.
     pub fn scale(mut self, scale: f32) -> Self {
         self.scale = scale;
         self
     }
 
-    /// Only rows whose index `keep` says yes to; the file's first row is 0. The others are not looked at.
+    /// Keeps only the rows for whose index `keep` returns `true`.
     ///
-    /// A split that every run makes alike: `keep(|row| row % 5 != 0)` to train with, `keep(|row| row % 5 == 0)` to test.
+    /// The file's first row has index 0. Other rows are not parsed. For a split that is the same in
+    /// every run, use `keep(|row| row % 5 != 0)` to train and `keep(|row| row % 5 == 0)` to test.
     pub fn keep(mut self, keep: impl Fn(u64) -> bool + Send + Sync + 'static) -> Self {
         self.keep = Some(Arc::new(keep));
         self
@@ -110,7 +120,8 @@ impl Dataset for Csv {
         let opened = decoded(&self.path).map_err(|error| {
             Error::new(ErrorKind::Data, format!("cannot open {path}: {error}; check the path"))
         })?;
-        // Rows of any length are let through: our own message says which numbers differ.
+        // The reader accepts rows of any length, since our own error message says which numbers
+        // differ.
         let csv = ReaderBuilder::new()
             .has_headers(false)
             .flexible(true)
@@ -142,7 +153,7 @@ struct CsvRows {
     of: Csv,
     csv: csv::Reader<Chain<Box<dyn Read + Send>, &'static [u8]>>,
     record: ByteRecord,
-    /// The index of the row that is read next.
+    /// The index of the next row to read.
     next: u64,
 }
 
@@ -156,7 +167,7 @@ impl Rows for CsvRows {
             if !more {
                 return Ok(None);
             }
-            // The reader skips empty lines; this one ends with \r\n or has blanks in it.
+            // The reader skips empty lines. This line ends with \r\n or has blanks in it.
             if self.record.len() == 1 && self.record[0].trim_ascii().is_empty() {
                 continue;
             }

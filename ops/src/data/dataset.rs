@@ -1,37 +1,41 @@
-//! What a loader reads: rows of features and a label, as often as it likes.
+//! The traits of what a loader reads: rows of features and a label, which can be read repeatedly.
 
 use std::sync::Arc;
 use warpline_runtime::Result;
 
-/// Rows that can be read again for every epoch.
+/// A source of rows that can be read again for every epoch.
 ///
-/// A row is [`features`](Self::features) numbers and an integer label.
+/// A row consists of [`features`](Self::features) numbers and an integer label.
 pub trait Dataset: Send + Sync + 'static {
-    /// Numbers in a row, without its label.
+    /// Returns the number of features in a row, without the label.
     fn features(&self) -> usize;
 
-    /// What errors call it: a file's path, say.
+    /// Returns the name that errors use, for example a file's path.
     fn name(&self) -> String {
         "the dataset".into()
     }
 
-    /// Begins at the first row. Called once an epoch, where reading may block.
+    /// Opens the dataset at its first row.
+    ///
+    /// Called once per epoch, where reading may block.
     ///
     /// # Errors
     /// `Data`, with the name of what cannot be opened.
     fn open(&self) -> Result<Box<dyn Rows>>;
 }
 
-/// A reader somewhere in a [`Dataset`].
+/// A reader at some row of a [`Dataset`].
 pub trait Rows: Send {
-    /// Writes the next row's features and returns its label; `None` after the last row.
+    /// Writes the next row's features and returns its label, or `None` after the last row.
     ///
-    /// May block: it is called where that is allowed. But it must not wait for the consumer of its own loader to take a batch: with
-    /// a [`prefetch`](super::Loader::prefetch) of 5 or more, quickly read batches are handed over in groups, and the consumer
-    /// may only get one after the next row. `features` has the dataset's width and holds anything before.
+    /// May block: it is called where blocking is allowed. But it must not wait until the consumer
+    /// of its own loader takes a batch. With a [`prefetch`](super::Loader::prefetch) of 5 or more,
+    /// quickly read batches are handed over in groups, so the consumer may get one only after the
+    /// next row. `features` has the dataset's width, and its previous contents are unspecified.
     ///
     /// # Errors
-    /// `Data`, with the file and the line, or whatever else says where it is. The reader is not used again.
+    /// `Data`, with the file and the line, or with other information that locates the row. The
+    /// reader is not used again.
     fn next_row(&mut self, features: &mut [f32]) -> Result<Option<i64>>;
 }
 

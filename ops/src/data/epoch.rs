@@ -1,18 +1,20 @@
-//! One pass through a dataset: its rows in the epoch's order.
+//! One pass through a dataset, with its rows in the epoch's order.
 
 use super::dataset::Rows;
 use super::loader::Loader;
 use super::shuffle::Shuffle;
 use warpline_runtime::Result;
 
-/// Says that nobody wants the rows any more. Asked before every row, since one may take long.
+/// A function that returns `true` if the consumer no longer wants rows.
+///
+/// It is called before every row, since reading a row may take long.
 pub(super) type Stop<'a> = &'a dyn Fn() -> bool;
 
 pub(super) struct Epoch {
     pub(super) number: u64,
     rows: Box<dyn Rows>,
     shuffle: Option<Shuffle>,
-    /// Whether the dataset has ended. It is not asked again.
+    /// `true` if the dataset has ended. It is not read again.
     ended: bool,
 }
 
@@ -23,7 +25,7 @@ impl Epoch {
         Ok(Epoch { number, rows: loader.dataset.open()?, shuffle, ended: false })
     }
 
-    /// The next row in the epoch's order, as [`Rows::next_row`].
+    /// Returns the next row in the epoch's order, like [`Rows::next_row`].
     pub(super) fn next_row(&mut self, stop: Stop<'_>, features: &mut [f32]) -> Result<Option<i64>> {
         let (rows, ended) = (&mut self.rows, &mut self.ended);
         let mut read = |features: &mut [f32]| read(&mut **rows, ended, stop, features);
@@ -33,14 +35,14 @@ impl Epoch {
         }
     }
 
-    /// Reads one row into the shuffle buffer, if there is one that is not full.
+    /// Reads one row into the shuffle buffer, if there is a buffer that is not full.
     pub(super) fn read_ahead(&mut self, stop: Stop<'_>) -> Result<()> {
         let (rows, ended) = (&mut self.rows, &mut self.ended);
         let Some(shuffle) = &mut self.shuffle else { return Ok(()) };
         shuffle.fill_one(|features| read(&mut **rows, ended, stop, features)).map(drop)
     }
 
-    /// Whether every row has been read, though some may still be in the shuffle buffer.
+    /// Returns whether every row has been read. Some may still be in the shuffle buffer.
     pub(super) fn is_read(&self) -> bool {
         self.ended
     }

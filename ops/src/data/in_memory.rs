@@ -1,10 +1,10 @@
-//! A dataset that is there already: for tests, benches and small things.
+//! A dataset in the host's memory, for tests, benches and small data.
 
 use super::dataset::{Dataset, Rows};
 use std::sync::Arc;
 use warpline_runtime::{Error, ErrorKind, Result};
 
-/// Rows in the host's memory. Cheap to clone: clones share them.
+/// Rows in the host's memory. Cheap to clone: clones share the rows.
 #[derive(Clone, Debug)]
 pub struct InMemory(Arc<Table>);
 
@@ -16,10 +16,11 @@ struct Table {
 }
 
 impl InMemory {
-    /// A row for each label; `x` has `features` numbers a row, row after row.
+    /// Creates a dataset with a row for each label; `x` has `features` numbers per row, row after
+    /// row.
     ///
     /// # Errors
-    /// `Shape` if the lengths do not fit, or `features` is 0.
+    /// `Shape` if the lengths do not match or `features` is 0.
     pub fn new(features: usize, x: Vec<f32>, labels: Vec<i64>) -> Result<Self> {
         if features == 0 || labels.len().checked_mul(features) != Some(x.len()) {
             return Err(Error::new(

@@ -1,4 +1,4 @@
-//! How a dataset is cut into batches and brought to a device.
+//! The options for splitting a dataset into batches and copying them to a device.
 
 use super::batches::Batches;
 use super::dataset::Dataset;
@@ -8,20 +8,22 @@ use std::sync::Arc;
 use warpline_runtime::trace::HostTrack;
 use warpline_runtime::{Device, Error, ErrorKind, Result, Stream};
 
-/// Describes how batches are made of a dataset's rows: how many rows, in which order, how far ahead, on which stream.
+/// A builder for the batches of a dataset: their size, order, prefetching and stream.
 ///
 /// # When not to use it
-/// Reading ahead pays where reading waits for a disk or decodes, and where the device is not the
-/// host's processor. Where reading, copying and computing all do nothing but move memory on the
-/// same cores, little can be hidden, and a loader uses more memory: `prefetch` + 1 pinned buffers
-/// and as many tensors, which do not stay in the processor's cache as the one pair of a sequential
-/// loop does. Adding up 400 MiB of a file in the page cache on the CPU device, with rows of 4 KiB,
-/// takes 1.1 to 1.5 times the processor time of such a loop. With two idle cores the loader takes
-/// 0.7 to 0.9 times as long all the same; with one core, or where other work wants the second, it
-/// takes 1.2 to 1.4 times as long. There, read into a [`Pinned`](warpline_runtime::Pinned) buffer
-/// and await [`Stream::copy_into`].
+/// Reading ahead pays off if reading waits for a disk or decodes, and if the device is not the
+/// host's processor. If reading, copying and computing only move memory on the same cores, little
+/// can be hidden, and a loader uses more memory. It holds `prefetch` + 1 pinned buffers and as many
+/// tensors, which do not stay in the processor's cache as the single pair of a sequential loop
+/// does.
 ///
-/// A row costs the loader about 20 ns, which counts where rows are some tens of bytes long.
+/// Summing 400 MiB of a file in the page cache on the CPU device, with rows of 4 KiB, takes a
+/// loader 1.1 to 1.5 times the processor time of such a loop. With two idle cores the loader still
+/// finishes in 0.7 to 0.9 times the loop's time. With one core, or if other work needs the second
+/// core, it takes 1.2 to 1.4 times as long. In that case, read into a
+/// [`Pinned`](warpline_runtime::Pinned) buffer and await [`Stream::copy_into`].
+///
+/// A row costs the loader about 20 ns, which matters if rows are some tens of bytes long.
 ///
 /// # Examples
 /// ```
@@ -40,7 +42,7 @@ use warpline_runtime::{Device, Error, ErrorKind, Result, Stream};
 ///     let mut batches = loader.epoch(epoch);
 ///     while let Some(batch) = batches.next().await {
 ///         let batch = batch?;
-///         compute.wait_event(&batch.copied); // this batch's copy; the next ones go on
+///         compute.wait_event(&batch.copied); // after this batch's copy, not after later ones
 ///         sums.push(compute.enter(|| batch.x.sum().item::<f32>()));
 ///     }
 /// }
@@ -62,16 +64,18 @@ pub struct Loader {
     stream: Option<Stream>,
 }
 
-/// A loader whose options were found to be good, and its stream.
+/// A loader whose options have been validated, and its stream.
 pub(super) struct Plan {
     pub(super) loader: Loader,
     pub(super) stream: Stream,
-    /// What reading is recorded on.
+    /// The track on which reading is recorded.
     pub(super) loading: HostTrack,
 }
 
 impl Loader {
-    /// Batches of 32 rows in the dataset's order, 2 of them ahead, copied on a stream of their own.
+    /// Creates a loader with batches of 32 rows in the dataset's order and a prefetch of 2.
+    ///
+    /// It copies on a stream of its own.
     pub fn new(dataset: impl Dataset) -> Self {
         Loader {
             dataset: Arc::new(dataset),
@@ -84,58 +88,68 @@ impl Loader {
         }
     }
 
-    /// Rows in a batch.
+    /// Sets the number of rows per batch.
     pub fn batch_size(mut self, rows: usize) -> Self {
         self.batch_size = rows;
         self
     }
 
-    /// Rows come in an order drawn from `seed` and the epoch's number: the same on every machine and any number of threads.
+    /// Shuffles rows into an order drawn from `seed` and the epoch's number.
     ///
-    /// They go through a buffer of [`shuffle_capacity`](Self::shuffle_capacity) rows, from which the next one is drawn; if it
-    /// is as large as the dataset, every order is as likely.
+    /// The order is the same on every machine and for any number of threads. Rows pass through a
+    /// buffer of [`shuffle_capacity`](Self::shuffle_capacity) rows, from which the next row is
+    /// drawn. If the buffer is as large as the dataset, every order is equally likely.
     pub fn shuffle(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
     }
 
-    /// Rows in the buffer that [`shuffle`](Self::shuffle) draws from; 4096 by default.
+    /// Sets the number of rows in the buffer that [`shuffle`](Self::shuffle) draws from; 4096 by
+    /// default.
     ///
-    /// They are in the host's memory, and an epoch's first batch comes only when the buffer is full.
+    /// The rows are in the host's memory. An epoch's first batch is read only when the buffer is
+    /// full.
     pub fn shuffle_capacity(mut self, rows: usize) -> Self {
         self.shuffle_capacity = rows;
         self
     }
 
-    /// How many batches are read and being copied ahead of the one that was yielded last.
+    /// Sets how many batches are read and copied ahead of the batch that was yielded last.
     ///
-    /// That many batches more are in device memory, and one more than that in pinned memory. From 5 on, batches that are read in
-    /// less than 500 µs are handed over in groups, a third of the pinned memory at a time, since waking the consumer takes a good
-    /// part of that; none is kept longer than another 500 µs and one row.
+    /// This keeps as many more batches in device memory, and one more than that in pinned memory.
+    /// From 5 on, batches that are read in less than 500 µs are handed over in groups of a third of
+    /// the pinned memory, since waking the consumer takes a good part of that time. No batch is
+    /// kept longer than another 500 µs and one row.
     pub fn prefetch(mut self, batches: usize) -> Self {
         self.prefetch = batches;
         self
     }
 
-    /// Whether rows at an epoch's end that do not fill a batch are left out. By default they come as a shorter batch.
+    /// Leaves out the rows at an epoch's end that do not fill a batch, if `drop_last` is `true`.
+    ///
+    /// By default they form a shorter batch.
     pub fn drop_last(mut self, drop_last: bool) -> Self {
         self.drop_last = drop_last;
         self
     }
 
-    /// The stream that batches are allocated and copied on; its device is where they go. By default one of its own on the
-    /// current device. It must have no `max_in_flight`: a loader asks for no [`room`](Stream::room).
+    /// Sets the stream that batches are allocated and copied on. Batches go to its device.
+    ///
+    /// By default, the loader creates a stream on the current device. The stream must have no
+    /// `max_in_flight`: a loader does not ask for [`room`](Stream::room).
     pub fn on(mut self, copy: &Stream) -> Self {
         self.stream = Some(copy.clone());
         self
     }
 
-    /// The batches of epoch 0, and through [`Batches::epoch`] those of any other. Nothing runs until it is polled.
+    /// Returns the batches of epoch 0, and through [`Batches::epoch`] those of any other epoch.
     ///
-    /// The dataset is opened and one row is read to see that there is one: a little I/O on the calling thread.
+    /// Nothing runs until the batches are polled, except that this opens the dataset and reads one
+    /// row, to check that there is one. That is a little I/O on the calling thread.
     ///
     /// # Errors
-    /// `InvalidArgument` if a number is 0 or the stream has a limit of ops in flight; `Data` if the dataset cannot be read or has no rows; and those of making a stream.
+    /// `InvalidArgument` if a number is 0 or the stream has a limit of ops in flight; `Data` if the
+    /// dataset cannot be read or has no rows; and the errors of creating a stream.
     pub fn build(self) -> Result<Batches> {
         let features = self.dataset.features();
         let numbers = [
@@ -190,7 +204,10 @@ impl Loader {
     }
 }
 
-/// Whether the stream has a `max_in_flight`: it alone gives room, or lets wait for it. What is given here goes back at once.
+/// Returns whether the stream has a `max_in_flight`.
+///
+/// Only such a stream grants room or lets callers wait for it. Room that is granted here is
+/// released immediately.
 fn has_limit(stream: &Stream) -> bool {
     !matches!(stream.room().now_or_never(), Some(Err(error)) if error.kind() == ErrorKind::InvalidArgument)
 }

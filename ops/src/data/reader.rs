@@ -1,6 +1,7 @@
 //! Reads epoch after epoch into pinned memory.
 //!
-//! Called wherever blocking is allowed, or inline; see `ahead.rs`. It is not used again after an error or the end.
+//! The reader is called where blocking is allowed, or inline: see `ahead.rs`. It is not used again
+//! after an error or the end.
 
 use super::epoch::{Epoch, Stop};
 use super::loader::{Loader, Plan};
@@ -30,7 +31,7 @@ pub(super) struct Read {
     pub(super) epoch: u64,
 }
 
-/// One batch, or the end of the last epoch, and how long reading it took.
+/// One batch, or the end of the last epoch, with the time that reading took.
 pub(super) struct Loaded {
     pub(super) batch: Option<Read>,
     pub(super) reading: Duration,
@@ -38,13 +39,15 @@ pub(super) struct Loaded {
 
 pub(super) struct Reader {
     plan: Arc<Plan>,
-    /// Those that come after the present one.
+    /// The epochs after the current one.
     epochs: Range<u64>,
     epoch: Option<Epoch>,
-    /// The epoch after it, whose shuffle buffer fills while that of the present one runs empty; or why it could not be read.
+    /// The epoch after the current one, or the error from reading it.
+    ///
+    /// Its shuffle buffer fills while the current epoch's buffer empties.
     next: Option<Result<Epoch>>,
     hosts: usize,
-    /// Of the present epoch.
+    /// The number of batches read from the current epoch.
     batches: u64,
 }
 
@@ -53,12 +56,14 @@ impl Reader {
         Reader { plan, epochs, epoch: None, next: None, hosts: 0, batches: 0 }
     }
 
-    /// Whether every op runs in somebody's poll.
+    /// Returns whether every op of the device runs inside a poll.
     pub(super) fn runs_in_turns(&self) -> bool {
         self.plan.stream.device().runs_in_turns()
     }
 
-    /// New pinned memory, as long as there may be more. It comes from the device's pool, where other epochs left theirs.
+    /// Returns new pinned memory, or `None` if there may be no more.
+    ///
+    /// The memory comes from the device's pool, to which earlier epochs have returned theirs.
     pub(super) fn new_host(&mut self) -> Result<Option<Host>> {
         if self.hosts > self.plan.loader.prefetch {
             return Ok(None);
@@ -68,24 +73,27 @@ impl Reader {
         Ok(Some(host))
     }
 
-    /// How many quick batches to hand over at once: with as many more in the consumer's hands and as many on their way back, the
-    /// reader does not run out of memory.
+    /// Returns the number of quickly read batches to hand over together.
+    ///
+    /// With as many more in the consumer's hands and as many on their way back, the reader does not
+    /// run out of memory.
     pub(super) fn group(&self) -> usize {
         (self.plan.loader.prefetch + 1) / 3
     }
 
     fn host(&self) -> Result<Host> {
         let (loader, device) = (&self.plan.loader, self.plan.stream.device());
-        let x = device.pinned_blocking(loader.batch_size * loader.dataset.features())?;
-        Ok(Host { x, labels: device.pinned_blocking(loader.batch_size)? })
+        let x = device.blocking_pinned(loader.batch_size * loader.dataset.features())?;
+        Ok(Host { x, labels: device.blocking_pinned(loader.batch_size)? })
     }
 
-    /// Reads a batch into `host`. Ends early if `stop` says so.
+    /// Reads a batch into `host`. Ends early if `stop` returns `true`.
     pub(super) fn read(&mut self, mut host: Host, stop: impl Fn() -> bool) -> Result<Loaded> {
         let began = Instant::now();
         let plan = self.plan.clone();
         if host.labels.len() < plan.loader.batch_size {
-            // It comes back from the shorter batch at an epoch's end: the pool has it whole.
+            // The buffers were truncated for the shorter batch at an epoch's end. The pool has them
+            // at full length.
             drop(host);
             host = self.host()?;
         }
@@ -105,7 +113,9 @@ impl Reader {
         Ok(Loaded { batch, reading })
     }
 
-    /// Fills `host` from the present epoch or, where that is over, from the next. How many rows; 0 if there is none.
+    /// Fills `host` from the current epoch or, if that has ended, from the next.
+    ///
+    /// Returns the number of rows, 0 if there are none.
     fn fill(&mut self, host: &mut Host, stop: Stop<'_>) -> Result<usize> {
         loop {
             let Some(number) = self.begin()? else { return Ok(0) };
@@ -124,7 +134,10 @@ impl Reader {
         }
     }
 
-    /// The number of the present epoch or, where there is none, of the next, with which it goes on; `None` if that was the last.
+    /// Returns the number of the current epoch, and starts the next epoch if there is no current
+    /// one.
+    ///
+    /// Returns `None` after the last epoch.
     fn begin(&mut self) -> Result<Option<u64>> {
         if self.epoch.is_none() {
             let Some(next) = self.next.take().or_else(|| self.open_next()) else { return Ok(None) };
@@ -154,8 +167,10 @@ impl Reader {
         Ok(rows)
     }
 
-    /// One row of the next epoch for each that the present one only has to draw: reading goes on at the same pace. Whatever goes
-    /// wrong, a panic as well, waits for that epoch.
+    /// Reads one row of the next epoch.
+    ///
+    /// This is called for each row that the current epoch only has to draw, so reading continues at
+    /// the same pace. An error or a panic is kept for the next epoch.
     fn read_ahead(&mut self, stop: Stop<'_>) {
         if self.next.is_none() {
             self.next = self.open_next();
@@ -181,7 +196,9 @@ impl Reader {
     }
 }
 
-/// What `read` gives, which calls the dataset for this batch; a panic is an error that says where.
+/// Returns the result of `read`, which calls the dataset for this batch.
+///
+/// A panic becomes an error that names the batch and the epoch.
 fn caught<T>(epoch: u64, batch: u64, read: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|panic| {
         let why = panic

@@ -1,16 +1,19 @@
-//! Rows in random order through a buffer of bounded size, the same order for a seed on every machine.
+//! Shuffles rows through a buffer of bounded size, in the same order for a seed on every machine.
 //!
 //! # The algorithm
-//! The buffer is filled with the first `capacity` rows. Then, for each row that is wanted, one of the rows in the buffer is drawn
-//! with equal probability, and the next row of the source takes its place; at the end of the source the buffer runs
-//! empty. So each row comes exactly once, and never more than `capacity` - 1 places early. With a capacity of at least the number
-//! of rows every order is as likely as any other; with 1 the rows stay in order.
+//! The buffer is filled with the first `capacity` rows. Then, for each row that is requested, one
+//! of the rows in the buffer is drawn with equal probability. The next row of the source takes its
+//! place. At the end of the source, the buffer empties. So each row is returned exactly once, and
+//! at most `capacity` - 1 places early. With a capacity of at least the number of rows, every order
+//! is equally likely. With a capacity of 1, the rows stay in order.
 //!
 //! # The draws
-//! Draw d of epoch e, both counted from 0, is u = w₀ + 2³²·w₁, the first two words of the Philox4x32-10 block whose key is the seed
-//! and whose counter is (d, e), each of the three a `u64`, low word first. Among n rows it picks ⌊u·n / 2⁶⁴⌋: each with
-//! probability 1/n but for less than n/2⁶⁴. The rows in the buffer are numbered from 0: a new one gets the lowest number that is free,
-//! and a drawn one's number goes to the row that had the highest.
+//! Draw d of epoch e, both counted from 0, is u = w₀ + 2³²·w₁. w₀ and w₁ are the first two words of
+//! the Philox4x32-10 block whose key is the seed and whose counter is (d, e). Seed, d and e are
+//! each a `u64`, low word first. Among n rows, the draw picks ⌊u·n / 2⁶⁴⌋: each row with
+//! probability 1/n, with an error of less than n/2⁶⁴. The rows in the buffer are numbered from 0. A
+//! new row gets the lowest number that is free. When a row is drawn, the row with the highest
+//! number takes over its number.
 
 use warpline_kernels::philox4x32_10;
 use warpline_runtime::Result;
@@ -18,7 +21,8 @@ use warpline_runtime::Result;
 pub(super) struct Shuffle {
     capacity: usize,
     features: usize,
-    /// A row a slot; as many slots as rows were ever in it at once.
+    /// The features, one row per slot. There are as many slots as the buffer has ever held rows at
+    /// once.
     x: Vec<f32>,
     labels: Vec<i64>,
     /// The slots that hold a row.
@@ -43,7 +47,8 @@ impl Shuffle {
         }
     }
 
-    /// The next row, as [`Rows::next_row`](super::Rows::next_row), of those that `read` reads likewise.
+    /// Returns the next row, like [`Rows::next_row`](super::Rows::next_row), from the rows that
+    /// `read` returns in the same way.
     pub(super) fn next_row(
         &mut self,
         mut read: impl FnMut(&mut [f32]) -> Result<Option<i64>>,
@@ -59,7 +64,7 @@ impl Shuffle {
         Ok(Some(self.labels[slot]))
     }
 
-    /// Reads one row into the buffer. `false`: there was none, or no room for one.
+    /// Reads one row into the buffer. Returns `false` if there was no row, or no room for one.
     pub(super) fn fill_one(&mut self, read: impl FnOnce(&mut [f32]) -> Result<Option<i64>>) -> Result<bool> {
         if self.ended || self.held.len() >= self.capacity {
             return Ok(false);
@@ -105,7 +110,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The labels of rows 0 to n - 1 in shuffled order; a row's features have to come along with its label.
+    /// Returns the labels of rows 0 to n - 1 in shuffled order. Checks that a row's features stay
+    /// with its label.
     fn order(n: usize, capacity: usize, seed: u64, epoch: u64) -> Vec<i64> {
         let labels: Vec<_> = (0..n as i64).collect();
         let x = labels.iter().flat_map(|&label| [label as f32, -label as f32]).collect();
@@ -159,7 +165,8 @@ mod tests {
 
     #[test]
     fn the_order_is_what_it_was_in_the_first_version() {
-        // As a second implementation of what stands at the top of this file gives it. A change here changes everybody's runs.
+        // Computed by a second implementation of the algorithm at the top of this file. A change
+        // here changes the order of rows in every program that shuffles.
         assert_eq!(order(10, 4, 2026, 0), [2, 1, 3, 6, 0, 7, 9, 5, 8, 4]);
     }
 }

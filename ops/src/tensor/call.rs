@@ -1,4 +1,4 @@
-//! An op being put together: from checked operands to a launch, with the caller's line in everything that is refused.
+//! An op from its checked operands to its launch, with the caller's line in every refusal.
 
 use super::{DType, Shape, Tensor, TensorElement};
 use warpline_runtime::kernel::{KernelCall, LaunchConfig};
@@ -6,10 +6,10 @@ use warpline_runtime::{
     Buffer, Declared, Device, Element, Error, ErrorKind, Pending, Refusal, Result, Site, Stream,
 };
 
-/// What an op's function returns: an op in flight, or why there is none.
+/// The result of an op's function: an op in flight, or the reason why there is none.
 pub(super) type Outcome<T = Tensor> = Result<Pending<T>, Refusal>;
 
-/// The name and line of an op, the stream it goes on, and what it is to write in place.
+/// The name and line of an op, its stream, and the tensors that it writes in place.
 pub(super) struct Call<'a> {
     site: Site,
     stream: Stream,
@@ -17,7 +17,7 @@ pub(super) struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// An op on the current stream of `device`, called at the caller's line.
+    /// Creates an op on the current stream of `device`, called at the caller's line.
     #[track_caller]
     #[inline]
     pub(super) fn new(op: &'static &'static str, device: &Device) -> Result<Self, Refusal> {
@@ -25,7 +25,7 @@ impl<'a> Call<'a> {
         Ok(Call { site, stream: Stream::current(device)?, in_place: [None, None] })
     }
 
-    /// One that writes `tensors`: a refusal marks them.
+    /// Creates an op that writes `tensors`. A refusal marks them.
     #[track_caller]
     #[inline]
     pub(super) fn in_place<const N: usize>(
@@ -38,7 +38,7 @@ impl<'a> Call<'a> {
         Ok(call)
     }
 
-    /// The refusal for `why`, which says both numbers and what to do.
+    /// Returns the refusal for `why`, which says both numbers and what to do.
     #[cold]
     pub(super) fn refuse(&self, kind: ErrorKind, why: &str) -> Refusal {
         let (op, location) = (self.site.op(), self.site.location);
@@ -55,7 +55,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The memory of `tensor`, whose elements are to be `T` and lie in a row.
+    /// Returns the memory of `tensor`, whose elements must be `T` and contiguous.
     #[inline]
     pub(super) fn operand<'t, T: TensorElement>(&self, tensor: &'t Tensor) -> Result<&'t Buffer<T>, Refusal> {
         if tensor.transposed {
@@ -64,7 +64,7 @@ impl<'a> Call<'a> {
         self.either_way(tensor)
     }
 
-    /// As [`operand`](Self::operand), also of a transposed view.
+    /// Returns the memory as [`operand`](Self::operand) does, also of a transposed view.
     #[inline]
     pub(super) fn either_way<'t, T: TensorElement>(
         &self,
@@ -94,7 +94,7 @@ impl<'a> Call<'a> {
         Err(self.refuse(ErrorKind::DTypeMismatch, &why))
     }
 
-    /// Says that `one` and `other` should have one shape, if they do not.
+    /// Refuses the op if `one` and `other` differ in shape.
     #[inline]
     pub(super) fn same_shape(&self, one: &Tensor, other: &Tensor) -> Result<(), Refusal> {
         if one.shape == other.shape {
@@ -104,7 +104,7 @@ impl<'a> Call<'a> {
         Err(self.refuse(ErrorKind::Shape, &why))
     }
 
-    /// The sizes of a matrix.
+    /// Returns the sizes of a matrix.
     #[inline]
     pub(super) fn matrix(&self, tensor: &Tensor) -> Result<[usize; 2], Refusal> {
         tensor.shape[..].try_into().map_err(|_| {
@@ -117,7 +117,7 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// Memory for a result of this shape.
+    /// Allocates memory for a result of this shape.
     #[inline]
     pub(super) fn alloc<T: TensorElement>(&self, shape: &Shape) -> Result<Buffer<T>, Refusal> {
         let Some(len) = shape.elements() else {
@@ -128,23 +128,23 @@ impl<'a> Call<'a> {
         self.scratch(len)
     }
 
-    /// Memory for `len` elements that a kernel leaves for the next.
+    /// Allocates memory for `len` elements that one kernel leaves for the next.
     #[inline]
     pub(super) fn scratch<T: Element>(&self, len: usize) -> Result<Buffer<T>, Refusal> {
         let site = Site::at(&"alloc", self.site.location);
-        self.stream.alloc_at(site, len).map_err(|error| self.refused(error))
+        self.stream.at(site).alloc(len).map_err(|error| self.refused(error))
     }
 
-    /// Memory for a result of the shape of `tensor`.
+    /// Allocates memory for a result of the shape of `tensor`.
     #[inline]
     pub(super) fn alloc_like<T: TensorElement>(&self, tensor: &Tensor) -> Result<Buffer<T>, Refusal> {
         self.alloc(&tensor.shape)
     }
 
-    /// Launches `call`; `value` is what comes of it.
+    /// Launches `call`. The `Pending` resolves to `value`.
     #[inline]
     pub(super) fn launch<T>(&self, call: KernelCall<'_>, config: LaunchConfig, value: T) -> Pending<T> {
-        self.stream.launch_at(self.site, call, config).with(value)
+        self.stream.at(self.site).launch(call, config).with(value)
     }
 
     pub(super) fn site(&self) -> Site {
@@ -156,11 +156,12 @@ impl<'a> Call<'a> {
     }
 }
 
-/// The refusal of an op because of that of an operand, whose error goes on. The op would have written `in_place`, on the
-/// current stream of `device`.
+/// Returns the refusal of an op whose operand was refused, with the operand's error.
+///
+/// The op would have written `in_place`, on the current stream of `device`.
 #[cold]
 pub(super) fn refused_operand(refusal: Refusal, device: &Device, in_place: &[&Tensor]) -> Refusal {
-    // A device that takes no more work has told why.
+    // A device that accepts no more work has already reported why.
     let Ok(stream) = Stream::current(device) else { return refusal };
     match written(in_place.iter().copied()) {
         Some(written) => stream.refuse_writes(refusal, written),
@@ -168,13 +169,13 @@ pub(super) fn refused_operand(refusal: Refusal, device: &Device, in_place: &[&Te
     }
 }
 
-/// What an op that writes `tensors` declares.
+/// Returns what an op that writes `tensors` declares.
 fn written<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Option<Declared<'a>> {
     tensors.into_iter().map(Tensor::written).reduce(|all, one| all.and(one))
 }
 
 impl Tensor {
-    /// A tensor over the whole of `buffer`, which has as many elements as `shape`.
+    /// Creates a tensor over the whole of `buffer`, which has as many elements as `shape`.
     #[inline]
     pub(super) fn over<T: TensorElement>(buffer: Buffer<T>, shape: Shape) -> Self {
         debug_assert_eq!(shape.elements(), Some(buffer.len()));

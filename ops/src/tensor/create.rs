@@ -1,21 +1,21 @@
-//! Making tensors.
+//! The functions that create tensors.
 
 use super::call::{Call, Outcome};
 use super::{DType, Shape, Storage, Tensor, TensorElement, TensorOps};
 use warpline_runtime::{Buffer, Device, Error, ErrorKind, Pending, Pinned, Refusal, Result, Site, Stream};
 
-/// Each allocates on the current stream of `device`, if none is given.
+/// Constructors, which allocate on the current stream of `device` if they take no stream.
 ///
 /// # Errors
-/// In the `Pending`: `OutOfMemory`; `Fault` or `ShutDown` if the device takes no more work.
+/// In the `Pending`: `OutOfMemory`; `Fault` or `ShutDown` if the device accepts no more work.
 impl Tensor {
-    /// f32, with unspecified contents.
+    /// Creates an f32 tensor with unspecified contents.
     #[track_caller]
     pub fn empty(shape: impl Into<Shape>, device: &Device) -> Pending<Tensor> {
         Self::empty_of(DType::F32, shape, device)
     }
 
-    /// As [`empty`](Self::empty), of another type.
+    /// Creates a tensor of type `dtype` with unspecified contents, like [`empty`](Self::empty).
     #[track_caller]
     pub fn empty_of(dtype: DType, shape: impl Into<Shape>, device: &Device) -> Pending<Tensor> {
         let shape = shape.into();
@@ -26,29 +26,32 @@ impl Tensor {
         .map_or_else(Refusal::pass_on, Pending::ready)
     }
 
-    /// f32, all 0.
+    /// Creates an f32 tensor of zeros.
     #[track_caller]
     pub fn zeros(shape: impl Into<Shape>, device: &Device) -> Pending<Tensor> {
         full(&"zeros", shape.into(), 0.0, device)
     }
 
-    /// f32, all 1.
+    /// Creates an f32 tensor of ones.
     #[track_caller]
     pub fn ones(shape: impl Into<Shape>, device: &Device) -> Pending<Tensor> {
         full(&"ones", shape.into(), 1.0, device)
     }
 
-    /// All `value`, of its type: f32 for `0.0`, i64 for `0`.
+    /// Creates a tensor whose elements are all `value`, of its type: f32 for `0.0`, i64 for `0`.
     #[track_caller]
     pub fn full<T: TensorElement>(shape: impl Into<Shape>, value: T, device: &Device) -> Pending<Tensor> {
         full(&"full", shape.into(), value, device)
     }
 
-    /// The elements of `host` in row-major order. They are copied before this returns, as by
+    /// Creates a tensor from the elements of `host`, in row-major order.
+    ///
+    /// They are copied before this returns, as by
     /// [`Stream::write`](warpline_runtime::Stream::write).
     ///
     /// # Errors
-    /// Also `Shape` if `shape` has not as many elements; `OutOfMemory` if the pinned pool is at its cap.
+    /// Also `Shape` if `shape` does not have as many elements; `OutOfMemory` if the pinned pool is
+    /// at its cap.
     #[track_caller]
     pub fn from_host<T: TensorElement>(
         host: &[T],
@@ -58,19 +61,20 @@ impl Tensor {
         from_host(host, shape.into(), device).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// Allocates the tensor on `stream` and enqueues the copy of `host`, its elements in row-major
-    /// order, there. The pinned buffer comes back from the `Pending` when the copy is done, as from
-    /// [`Stream::copy_to_device`].
+    /// Allocates a tensor on `stream` and enqueues the copy of `host` into it.
+    ///
+    /// `host` holds the tensor's elements in row-major order. The `Pending` returns the pinned
+    /// buffer when the copy has finished, as from [`Stream::copy_to_device`].
     ///
     /// # Ordering
     /// `stream` writes the tensor: another stream that uses it needs an edge from this one.
     ///
     /// # Cancel safety
-    /// If the `Pending` is dropped, the buffer goes back to its pool when the copy is done.
+    /// If the `Pending` is dropped, the buffer returns to its pool when the copy has finished.
     ///
     /// # Errors
-    /// `Shape` if `shape` has not as many elements; `OutOfMemory` and such at once. The buffer is
-    /// inside: [`Pinned::from_error`].
+    /// `Shape` if `shape` does not have as many elements. `OutOfMemory` and similar errors are
+    /// returned immediately. The buffer is inside the error: [`Pinned::from_error`].
     ///
     /// # Examples
     /// ```
@@ -110,14 +114,14 @@ impl Tensor {
             );
             return Err(host.into_error(Error::new(ErrorKind::Shape, why)));
         }
-        let (buffer, sent) = stream.copy_to_device_at(site, host)?;
+        let (buffer, sent) = stream.at(site).copy_to_device(host)?;
         Ok((Tensor::over(buffer, shape), sent))
     }
 
-    /// The elements of `buffer`, whose memory it shares.
+    /// Creates a tensor of the elements of `buffer`, whose memory it shares.
     ///
     /// # Errors
-    /// `Shape` if `shape` has not as many elements, or if the buffer is not contiguous.
+    /// `Shape` if `shape` does not have as many elements, or if the buffer is not contiguous.
     pub fn from_buffer<T: TensorElement>(buffer: Buffer<T>, shape: impl Into<Shape>) -> Result<Tensor> {
         let (shape, len) = (shape.into(), buffer.len());
         if shape.elements() != Some(len) {
@@ -135,13 +139,15 @@ impl Tensor {
         Ok(Tensor::over(buffer, shape))
     }
 
-    /// f32, standard normal numbers from the device's generator. See [`normal_`](TensorOps::normal_).
+    /// Creates an f32 tensor of standard normal numbers from the device's generator. See
+    /// [`normal_`](TensorOps::normal_).
     #[track_caller]
     pub fn randn(shape: impl Into<Shape>, device: &Device) -> Pending<Tensor> {
         Self::empty(shape, device).normal_(0.0, 1.0)
     }
 
-    /// f32, numbers from the device's generator, uniform in (0, 1]. See [`uniform_`](TensorOps::uniform_).
+    /// Creates an f32 tensor of numbers from the device's generator, uniform in (0, 1]. See
+    /// [`uniform_`](TensorOps::uniform_).
     #[track_caller]
     pub fn rand(shape: impl Into<Shape>, device: &Device) -> Pending<Tensor> {
         Self::empty(shape, device).uniform_(0.0, 1.0)
@@ -179,11 +185,11 @@ fn from_host<T: TensorElement>(host: &[T], shape: Shape, device: &Device) -> Out
         return Err(call.refuse(ErrorKind::Shape, &why));
     }
     let buffer = call.alloc::<T>(&shape)?;
-    let written = call.stream().write_at(call.site(), &buffer, host);
+    let written = call.stream().at(call.site()).write(&buffer, host);
     Ok(written.with(Tensor::over(buffer, shape)))
 }
 
-/// x ← value.
+/// Sets every element: x ← value.
 #[track_caller]
 pub(super) fn fill_with<T: TensorElement>(op: &'static &'static str, x: &Tensor, value: T) -> Outcome {
     let call = Call::in_place(op, [x])?;
@@ -192,11 +198,11 @@ pub(super) fn fill_with<T: TensorElement>(op: &'static &'static str, x: &Tensor,
         let why = format!("the tensor is {tensor} and the value {other}; pass one of {tensor}");
         return Err(call.refuse(ErrorKind::DTypeMismatch, &why));
     }
-    let filled = call.stream().fill_at(call.site(), call.operand::<T>(x)?, value);
+    let filled = call.stream().at(call.site()).fill(call.operand::<T>(x)?, value);
     Ok(filled.with(x.clone()))
 }
 
-/// x ← 0.
+/// Sets every element to 0: x ← 0.
 #[track_caller]
 pub(super) fn zero(x: &Tensor) -> Outcome {
     match x.dtype() {
@@ -205,7 +211,7 @@ pub(super) fn zero(x: &Tensor) -> Outcome {
     }
 }
 
-/// y ← x.
+/// Copies a tensor: y ← x.
 #[track_caller]
 pub(super) fn copy(y: &Tensor, x: &Tensor) -> Outcome {
     let call = Call::in_place(&"copy_", [y])?;
@@ -219,8 +225,8 @@ pub(super) fn copy(y: &Tensor, x: &Tensor) -> Outcome {
 fn copied<T: TensorElement>(call: &Call<'_>, y: &Tensor, x: &Tensor) -> Outcome {
     let (from, to) = (call.operand::<T>(x)?, call.operand::<T>(y)?);
     if from.is_same(to) {
-        // It is there already.
+        // A copy of a tensor onto itself does nothing.
         return Ok(Pending::ready(y.clone()));
     }
-    Ok(call.stream().copy_at(call.site(), from, to).with(y.clone()))
+    Ok(call.stream().at(call.site()).copy_buffer(to, from).with(y.clone()))
 }

@@ -23,9 +23,9 @@ impl fmt::Display for DType {
     }
 }
 
-/// A type that tensors have elements of.
+/// An element type of tensors.
 pub trait TensorElement: Element + sealed::Sealed {
-    /// Its name as a value.
+    /// This type as a [`DType`].
     const DTYPE: DType;
 
     #[doc(hidden)]

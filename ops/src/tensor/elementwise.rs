@@ -1,4 +1,4 @@
-//! Element by element.
+//! Elementwise ops on tensors.
 
 use super::call::{Call, Outcome};
 use super::operand::Given;
@@ -40,7 +40,7 @@ pub(super) static ADD: Binary = Binary {
 pub(super) static SUB: Binary = Binary {
     name: "sub",
     name_in_place: "sub_",
-    // IEEE 754 has x − a be x + (−a), also in its zeros.
+    // By IEEE 754, x − a is x + (−a), also for zeros.
     f32: Kernels {
         tensor: |n, period, x, y, z| kernels::sub(n, period, x, y, z),
         scalar: |n, x, a, y| kernels::add_scalar(n, x, -a, y),
@@ -64,7 +64,7 @@ pub(super) static MUL: Binary = Binary {
     },
 };
 
-/// z ← x ∘ y.
+/// Computes z ← x ∘ y.
 #[track_caller]
 pub(super) fn binary(op: &'static Binary, x: &Tensor, y: Given<&Tensor>) -> Outcome {
     let call = Call::new(&op.name, &x.device())?;
@@ -74,7 +74,7 @@ pub(super) fn binary(op: &'static Binary, x: &Tensor, y: Given<&Tensor>) -> Outc
     }
 }
 
-/// x ← x ∘ y.
+/// Computes x ← x ∘ y.
 #[track_caller]
 pub(super) fn binary_in_place(op: &'static Binary, x: &Tensor, y: Given<&Tensor>) -> Outcome {
     let call = Call::in_place(&op.name_in_place, [x])?;
@@ -110,7 +110,8 @@ fn combined<T: TensorElement>(
     Ok(done.with(Tensor::over(z, x.shape.clone())))
 }
 
-/// Whether `y` has the shape of `x` or of its last dimensions, with ones before them or not.
+/// Refuses the op unless `y` has the shape of `x` or of its last dimensions, with or without ones
+/// before them.
 #[inline]
 fn repeats(call: &Call<'_>, x: &Tensor, y: &Tensor) -> Result<(), Refusal> {
     let ones = y.shape.iter().take_while(|&&size| size == 1).count();
@@ -124,7 +125,7 @@ fn repeats(call: &Call<'_>, x: &Tensor, y: &Tensor) -> Result<(), Refusal> {
     Err(call.refuse(ErrorKind::Shape, &why))
 }
 
-/// y ← max(x, 0).
+/// Computes y ← max(x, 0).
 #[track_caller]
 pub(super) fn relu(x: &Tensor) -> Outcome {
     let call = Call::new(&"relu", &x.device())?;
@@ -134,7 +135,7 @@ pub(super) fn relu(x: &Tensor) -> Outcome {
     Ok(done.with(Tensor::over(to, x.shape.clone())))
 }
 
-/// dx ← grad where y > 0.
+/// Computes dx ← grad where y > 0.
 #[track_caller]
 pub(super) fn relu_backward(grad: &Tensor, y: &Tensor) -> Outcome {
     let call = Call::new(&"relu_backward", &grad.device())?;

@@ -1,11 +1,11 @@
-//! Losses.
+//! Loss functions on tensors.
 
 use super::Tensor;
 use super::call::{Call, Outcome};
 use warpline_kernels::{self as kernels, launch};
 use warpline_runtime::ErrorKind;
 
-/// The mean cross entropy of softmax(logits) with `labels`, and its gradient.
+/// Computes the mean cross entropy of softmax(logits) with `labels`, and its gradient.
 #[track_caller]
 pub(super) fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Outcome<(Tensor, Tensor)> {
     let call = Call::new(&"cross_entropy", &logits.device())?;

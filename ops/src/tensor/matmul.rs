@@ -1,11 +1,11 @@
-//! Products of matrices.
+//! Matrix products on tensors.
 
 use super::Tensor;
 use super::call::{Call, Outcome};
 use warpline_kernels::{self as kernels, launch::product};
 use warpline_runtime::ErrorKind;
 
-/// a·b.
+/// Computes a·b.
 #[track_caller]
 pub(super) fn matmul(a: &Tensor, b: &Tensor) -> Outcome {
     let call = Call::new(&"matmul", &a.device())?;
@@ -25,7 +25,7 @@ pub(super) fn matmul(a: &Tensor, b: &Tensor) -> Outcome {
     Ok(call.launch(kernel, product(m as u64, n as u64), ()).with(Tensor::over(to, shape)))
 }
 
-/// x·wᵀ + bias.
+/// Computes x·wᵀ + bias.
 #[track_caller]
 pub(super) fn linear(x: &Tensor, w: &Tensor, bias: &Tensor) -> Outcome {
     let call = Call::new(&"linear", &x.device())?;

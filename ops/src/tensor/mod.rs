@@ -1,9 +1,11 @@
 //! Tensors: shaped device memory, and the ops on it.
 //!
 //! # Files
-//! `shape` and `dtype` say what there is, `create` makes tensors, `view` looks at the same memory differently. `ops` is the trait
-//! with every op as a method; it turns its receiver and operands into tensors (`operand`) and calls a plain function in one of
-//! the other files, which checks shapes, allocates the result and launches one kernel or, where much is reduced, two (`call`).
+//! `shape` and `dtype` define sizes and element types. `create` makes tensors, and `view` gives the
+//! same memory another shape. `ops` is the trait with every op as a method. A method turns its
+//! receiver and operands into tensors (`operand`) and calls a plain function in one of the other
+//! files. That function checks shapes, allocates the result and launches one kernel or, for large
+//! reductions, two (`call`).
 
 mod call;
 mod create;
@@ -32,11 +34,12 @@ use warpline_runtime::{
 
 /// Elements of one type in a device's memory, with a shape.
 ///
-/// A cheap handle: clones and views share the memory. The type of the elements is a value, [`DType`], as in PyTorch; the
-/// elements lie in row-major order without gaps, except in a transposed view, which [`t`](TensorOps::t) makes.
+/// A tensor is a cheap handle: clones and views share the memory. The element type is a value,
+/// [`DType`], as in PyTorch. The elements are in row-major order without gaps, except in a
+/// transposed view, which [`t`](TensorOps::t) makes.
 ///
-/// What can be done with one is in [`TensorOps`]. Each op enqueues on the current stream of the device and returns at once; what
-/// comes back is a `Pending<Tensor>`, on which ops can be called like on the tensor itself:
+/// The ops are in [`TensorOps`]. Each op enqueues on the current stream of the device and returns
+/// immediately. It returns a `Pending<Tensor>`, on which ops can be called as on the tensor itself:
 ///
 /// ```
 /// use warpline_ops::{Tensor, TensorOps};
@@ -48,7 +51,7 @@ use warpline_runtime::{
 /// let w = Tensor::randn([128, 10], &device).queued()?;
 /// let b = Tensor::zeros([10], &device).queued()?;
 /// let y = x.matmul(&w).add(&b).relu();
-/// let total: f32 = y.sum().item().wait()?;
+/// let total: f32 = y.sum().item().blocking_wait()?;
 /// assert!(total > 0.0);
 /// # Ok(())
 /// # }
@@ -57,11 +60,11 @@ use warpline_runtime::{
 pub struct Tensor {
     storage: Storage,
     shape: Shape,
-    /// Whether the memory holds the transpose: `shape` is that of the view.
+    /// `true` if the memory holds the transpose: `shape` is that of the view.
     transposed: bool,
 }
 
-/// The memory of a tensor: one contiguous run.
+/// The memory of a tensor: one contiguous range.
 #[derive(Clone)]
 #[doc(hidden)]
 pub enum Storage {
@@ -69,7 +72,7 @@ pub enum Storage {
     I64(Buffer<i64>),
 }
 
-/// A number that goes with a tensor.
+/// A scalar operand of a tensor op.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub enum Scalar {
@@ -86,7 +89,7 @@ impl Scalar {
     }
 }
 
-/// Calls `$body` with the buffer, whatever its type.
+/// Evaluates `$body` with the buffer, for either element type.
 macro_rules! with_buffer {
     ($storage:expr, $buffer:ident => $body:expr) => {
         match $storage {
@@ -97,22 +100,22 @@ macro_rules! with_buffer {
 }
 
 impl Tensor {
-    /// Sizes, the slowest one first; empty for a scalar.
+    /// Returns the sizes, the slowest-varying one first; empty for a scalar.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// Elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         with_buffer!(&self.storage, buffer => buffer.len())
     }
 
-    /// Whether it has no elements.
+    /// Returns whether the tensor has no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The type of the elements.
+    /// Returns the type of the elements.
     pub fn dtype(&self) -> DType {
         match self.storage {
             Storage::F32(_) => DType::F32,
@@ -120,17 +123,18 @@ impl Tensor {
         }
     }
 
-    /// The device the memory is on.
+    /// Returns the device that the memory is on.
     pub fn device(&self) -> Device {
         with_buffer!(&self.storage, buffer => buffer.device())
     }
 
-    /// Whether the elements lie in row-major order without gaps. Everything but a transposed view does.
+    /// Returns whether the elements are in row-major order without gaps, as in all but transposed
+    /// views.
     pub fn is_contiguous(&self) -> bool {
         !self.transposed
     }
 
-    /// Whether both are views of one allocation.
+    /// Returns whether both are views of one allocation.
     pub fn shares_memory(&self, other: &Tensor) -> bool {
         match (&self.storage, &other.storage) {
             (Storage::F32(one), Storage::F32(other)) => one.shares_memory(other),
@@ -139,7 +143,7 @@ impl Tensor {
         }
     }
 
-    /// The memory, for kernels and copies of one's own.
+    /// Returns the memory, for your own kernels and copies.
     ///
     /// # Errors
     /// `DTypeMismatch` if the elements are not `T`; `Shape` if this is a transposed view.
@@ -154,7 +158,7 @@ impl Tensor {
         })
     }
 
-    /// Takes what is in the memory as it is, after a write to it was refused:
+    /// Accepts the contents of the memory as they are, after a write to it was refused:
     /// [`Buffer::accept_contents`].
     pub fn accept_contents(&self) {
         with_buffer!(&self.storage, buffer => buffer.accept_contents());
@@ -168,7 +172,7 @@ impl Tensor {
         )
     }
 
-    /// What an op that writes it declares.
+    /// Returns what an op that writes this tensor declares.
     fn written(&self) -> Declared<'_> {
         with_buffer!(&self.storage, buffer => writes([buffer]))
     }

@@ -1,15 +1,16 @@
-//! What ops can be called on and take as operands: tensors, and `Pending`s that will be tensors.
+//! The receivers and operands of tensor ops: tensors, `Pending`s of tensors, and scalars.
 
 use super::{Scalar, Tensor};
 use std::borrow::Borrow;
 use warpline_runtime::{Pending, Refusal, Result, Stream};
 
-/// A tensor to compute with: `&Tensor`, `&Pending<Tensor>`, or a `Pending<Tensor>`, which is used up.
+/// A tensor to compute with: `&Tensor`, `&Pending<Tensor>`, or a `Pending<Tensor>`, which is
+/// consumed.
 ///
-/// Nothing is waited for: a `Pending` counts as the tensor it will be. If its call was refused, so is the op, with the same
-/// error.
+/// No op waits for a `Pending`: it counts as the tensor that it will be. If the call behind it was
+/// refused, the op is refused with the same error.
 pub trait TensorOperand: Sized {
-    /// The tensor, owned or not.
+    /// The tensor, owned or borrowed.
     #[doc(hidden)]
     type Held: Borrow<Tensor>;
 
@@ -19,7 +20,7 @@ pub trait TensorOperand: Sized {
     #[doc(hidden)]
     fn is_transposed(&self) -> bool;
 
-    /// Another tensor of the same memory, which is there when this one is.
+    /// Returns another tensor of the same memory, which is ready when this one is.
     #[doc(hidden)]
     fn viewed(self, view: impl FnOnce(&Tensor) -> Result<Tensor>) -> Pending<Tensor>;
 }
@@ -41,7 +42,8 @@ impl<'a> TensorOperand for &'a Tensor {
     }
 }
 
-/// What `view` makes of `x`. A refusal is that of a call on the current stream, like that of an op.
+/// Returns what `view` makes of `x`. A refusal is that of a call on the current stream, like an
+/// op's.
 fn looked_at(x: &Tensor, view: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor, Refusal> {
     view(x).map_err(|error| match Stream::current(&x.device()) {
         Ok(stream) => Refusal::on(&stream, error),
@@ -92,7 +94,7 @@ pub trait OperandOrScalar: Sized {
     fn given(self) -> Result<Given<Self::Held>, Refusal>;
 }
 
-/// A second operand as it was given.
+/// A second operand in the form in which it was given.
 #[doc(hidden)]
 pub enum Given<H> {
     Tensor(H),

@@ -1,4 +1,4 @@
-//! Every op as a method, on tensors and on what will be one.
+//! The trait with every tensor op as a method, on tensors and on `Pending`s of tensors.
 
 use super::call::refused_operand;
 use super::elementwise::{self, ADD, MUL, SUB};
@@ -8,7 +8,8 @@ use std::borrow::Borrow;
 use std::panic::Location;
 use warpline_runtime::{Generator, Pending, Pinned, Refusal};
 
-/// The tensor an operand stands for; where it was refused, the method returns its error. `$first` is the first operand.
+/// Evaluates to an operand's tensor. If the operand was refused, the method returns its error.
+/// `$first` is the first operand.
 macro_rules! held {
     ($operand:expr) => {
         match $operand.held() {
@@ -24,15 +25,18 @@ macro_rules! held {
     };
 }
 
-/// An op that was refused with the second operand or a later one, beside `first`. What it would have written is marked.
+/// Returns an op that was refused because of its second or a later operand.
+///
+/// `first` is the first operand. The memory that the op would have written is marked.
 #[cold]
 fn refused<T>(refusal: Refusal, first: &Tensor, in_place: &[&Tensor]) -> Pending<T> {
     refused_operand(refusal, &first.device(), in_place).pass_on()
 }
 
-/// The ops on tensors, for `&Tensor`, `&Pending<Tensor>` and `Pending<Tensor>`, which is used up.
+/// The ops on tensors, for `&Tensor`, `&Pending<Tensor>` and `Pending<Tensor>`, which is consumed.
 ///
-/// Each is enqueued at once on the current stream of its first operand's device. Operands are given as the receiver is.
+/// Each op is enqueued immediately, on the current stream of its first operand's device. Operands
+/// are given in the same forms as the receiver.
 ///
 /// ```
 /// # use warpline_ops::{Tensor, TensorOps};
@@ -40,41 +44,48 @@ fn refused<T>(refusal: Refusal, first: &Tensor, in_place: &[&Tensor]) -> Pending
 /// # fn main() -> warpline_runtime::Result<()> {
 /// # let device = Device::best()?;
 /// let x = Tensor::from_host(&[1.0, -2.0, 3.0, -4.0], [2, 2], &device).queued()?;
-/// let y = x.matmul(&x.t()).sub(1.0).relu(); // not a `?` in between
-/// let z = (&y).mul(&y).queued()?; // a reference, to go on using `y`
-/// assert_eq!(y.to_vec::<f32>().wait()?, [4.0, 10.0, 10.0, 24.0]);
-/// assert_eq!(z.sum().item::<f32>().wait()?, 792.0);
+/// let y = x.matmul(&x.t()).sub(1.0).relu(); // no `?` in between
+/// let z = (&y).mul(&y).queued()?; // a reference, to keep `y`
+/// assert_eq!(y.to_vec::<f32>().blocking_wait()?, [4.0, 10.0, 10.0, 24.0]);
+/// assert_eq!(z.sum().item::<f32>().blocking_wait()?, 792.0);
 /// # Ok(())
 /// # }
 /// ```
 ///
-/// Names and formulas are PyTorch's; what ends in an underscore works in place and returns the tensor it wrote.
+/// Names and formulas are PyTorch's. An op whose name ends in an underscore works in place and
+/// returns the tensor that it wrote.
 ///
 /// # Ordering
-/// As for every op: an earlier use of an operand on another stream has to be ordered before it. Results are allocated on the
-/// stream of the op.
+/// An earlier use of an operand on another stream has to be ordered before the op, as for every op.
+/// Results are allocated on the stream of the op.
 ///
 /// # Errors
-/// In the `Pending`. That of an operand that was refused; `Shape`, `DTypeMismatch` and
-/// `DeviceMismatch` where operands do not fit, transposed views among them except in
-/// [`matmul`](Self::matmul) and [`linear`](Self::linear); `Unordered` where an edge is missing;
-/// `OutOfMemory`, `Fault` and `ShutDown`. If an op in place is refused for another reason than its
-/// arguments, ops on its stream that read the tensor fail too, see [`Pending`].
+/// Errors are in the `Pending`:
+/// - the error of an operand that was refused;
+/// - `Shape`, `DTypeMismatch` and `DeviceMismatch` if operands do not fit; transposed views fit
+///   only in [`matmul`](Self::matmul) and [`linear`](Self::linear);
+/// - `Unordered` if an edge is missing;
+/// - `OutOfMemory`, `Fault` and `ShutDown`.
+///
+/// If an op in place is refused for another reason than its arguments, ops on its stream that read
+/// the tensor fail too: see [`Pending`].
 pub trait TensorOps: TensorOperand {
-    /// Their sum. `other` is a number, or has the shape of this one or of its last dimensions: a row \[n\] is added to each row
-    /// of \[m, n\], one element to all. i64 wraps around.
+    /// Returns the sum of this tensor and `other`; i64 wraps around.
+    ///
+    /// `other` is a number, or has the shape of this tensor or of its last dimensions. A row \[n\]
+    /// is added to each row of \[m, n\], and one element to all elements.
     #[track_caller]
     fn add(self, other: impl OperandOrScalar) -> Pending<Tensor> {
         binary(&ADD, self, other)
     }
 
-    /// This minus `other`, shaped as for [`add`](Self::add).
+    /// Returns this tensor minus `other`, shaped as for [`add`](Self::add).
     #[track_caller]
     fn sub(self, other: impl OperandOrScalar) -> Pending<Tensor> {
         binary(&SUB, self, other)
     }
 
-    /// Their product, element by element, shaped as for [`add`](Self::add).
+    /// Returns the product with `other`, element by element, shaped as for [`add`](Self::add).
     #[track_caller]
     fn mul(self, other: impl OperandOrScalar) -> Pending<Tensor> {
         binary(&MUL, self, other)
@@ -98,14 +109,17 @@ pub trait TensorOps: TensorOperand {
         binary_in_place(&MUL, self, other)
     }
 
-    /// max(x, 0) of f32; NaN stays NaN.
+    /// Returns max(x, 0) of f32; NaN stays NaN.
     #[track_caller]
     fn relu(self) -> Pending<Tensor> {
         let x = held!(self);
         elementwise::relu(x.borrow()).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// The gradient before [`relu`](Self::relu), from that after it (this) and from its output: this where `output` > 0 or NaN,
+    /// Returns the gradient before [`relu`](Self::relu), from the gradient after it and from its
+    /// output.
+    ///
+    /// This tensor is the gradient after it. The result is this tensor where `output` > 0 or NaN,
     /// else 0.
     #[track_caller]
     fn relu_backward(self, output: impl TensorOperand) -> Pending<Tensor> {
@@ -114,10 +128,11 @@ pub trait TensorOps: TensorOperand {
         elementwise::relu_backward(grad.borrow(), output.borrow()).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// The product of two f32 matrices, \[m, k\] and \[k, n\] to \[m, n\]. Either may be a transposed view.
+    /// Returns the product of two f32 matrices, \[m, k\] and \[k, n\] to \[m, n\].
     ///
-    /// Sums are f32, in an order that does not depend on the number of threads; it may on the processor. On a GPU cuBLAS does it where
-    /// it is found, which adds in an order of its own: see [`libraries`](warpline_kernels::libraries).
+    /// Either may be a transposed view. Sums are f32. Their order does not depend on the number of
+    /// threads, but may depend on the processor. On a GPU cuBLAS computes the product if it is
+    /// found, and adds in an order of its own: see [`libraries`](warpline_kernels::libraries).
     #[track_caller]
     fn matmul(self, other: impl TensorOperand) -> Pending<Tensor> {
         let a = held!(self);
@@ -125,8 +140,10 @@ pub trait TensorOps: TensorOperand {
         matmul::matmul(a.borrow(), b.borrow()).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// A fully connected layer, x·wᵀ + bias in one op: inputs \[m, k\], a weight \[n, k\] and a bias \[n\], as `torch.nn.Linear`
-    /// has them, to \[m, n\]. The weight may be a transposed view, of a \[k, n\] matrix.
+    /// Applies a fully connected layer, x·wᵀ + bias, in one op.
+    ///
+    /// It takes inputs \[m, k\], a weight \[n, k\] and a bias \[n\], as `torch.nn.Linear` does, to
+    /// \[m, n\]. The weight may be a transposed view of a \[k, n\] matrix.
     #[track_caller]
     fn linear(self, weight: impl TensorOperand, bias: impl TensorOperand) -> Pending<Tensor> {
         let x = held!(self);
@@ -134,36 +151,44 @@ pub trait TensorOps: TensorOperand {
         matmul::linear(x.borrow(), w.borrow(), bias.borrow()).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// The sum of all f32 elements, a scalar; 0 if there are none. Pairwise in a fixed order: the same bits at every run.
+    /// Returns the sum of all f32 elements, a scalar; 0 if there are none.
+    ///
+    /// The sum is pairwise in a fixed order, so every run gives the same bits.
     #[track_caller]
     fn sum(self) -> Pending<Tensor> {
         let x = held!(self);
         reduce::sum(x.borrow()).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// The mean of all f32 elements, a scalar; NaN if there are none.
+    /// Returns the mean of all f32 elements, a scalar; NaN if there are none.
     #[track_caller]
     fn mean(self) -> Pending<Tensor> {
         let x = held!(self);
         reduce::mean(x.borrow()).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// The sum of the rows of an f32 matrix, \[m, n\] to \[n\]: PyTorch's `sum(0)`, the gradient of a bias. Added up in f64.
+    /// Returns the sum of the rows of an f32 matrix, \[m, n\] to \[n\].
+    ///
+    /// This is PyTorch's `sum(0)`, the gradient of a bias. It is accumulated in f64.
     #[track_caller]
     fn sum_rows(self) -> Pending<Tensor> {
         let x = held!(self);
         reduce::sum_rows(x.borrow()).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// Where the largest f32 element along the last dimension is, as i64: \[…, n\] to \[…\]. The first of several; the first NaN
-    /// is larger than everything.
+    /// Returns the index of the largest f32 element along the last dimension, as i64: \[…, n\] to
+    /// \[…\].
+    ///
+    /// Of several largest elements, the first counts. The first NaN is larger than everything.
     #[track_caller]
     fn argmax(self) -> Pending<Tensor> {
         let x = held!(self);
         reduce::argmax(x.borrow()).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// How many elements of two i64 tensors of one shape are equal, an i64 scalar: right answers, for instance.
+    /// Returns the number of equal elements of two i64 tensors of one shape, an i64 scalar.
+    ///
+    /// It counts right answers, for instance.
     #[track_caller]
     fn count_equal(self, other: impl TensorOperand) -> Pending<Tensor> {
         let x = held!(self);
@@ -171,11 +196,13 @@ pub trait TensorOps: TensorOperand {
         reduce::count_equal(x.borrow(), y.borrow()).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// The mean over the rows of the cross entropy of softmax(this) with `labels`, and its gradient with respect to this: f32
-    /// logits \[m, n\] and i64 labels \[m\] to a scalar and \[m, n\]. One op makes both.
+    /// Returns the mean cross entropy of softmax(this) with `labels`, and its gradient.
     ///
-    /// The device cannot refuse a label: one outside 0..n makes the loss, and its row of the gradient, NaN. There is no label
-    /// that is ignored.
+    /// The mean is over the rows, and the gradient is with respect to this tensor. f32 logits \[m,
+    /// n\] and i64 labels \[m\] give a scalar and \[m, n\]. One op computes both.
+    ///
+    /// The device cannot refuse a label: a label outside 0..n makes the loss, and its row of the
+    /// gradient, NaN. There is no label that is ignored.
     #[track_caller]
     fn cross_entropy(self, labels: impl TensorOperand) -> Pending<(Tensor, Tensor)> {
         let logits = held!(self);
@@ -183,8 +210,10 @@ pub trait TensorOps: TensorOperand {
         loss::cross_entropy(logits.borrow(), labels.borrow()).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// A step of gradient descent with momentum, in place: velocity ← momentum·velocity + grad, then this ← this −
-    /// lr·velocity, as `torch.optim.SGD` has it. All three f32 and of one shape; `velocity` starts at 0.
+    /// Performs a step of gradient descent with momentum, in place.
+    ///
+    /// The step is velocity ← momentum·velocity + grad, then this ← this − lr·velocity, as in
+    /// `torch.optim.SGD`. All three are f32 and of one shape. `velocity` starts at 0.
     #[track_caller]
     fn sgd_(
         self,
@@ -216,7 +245,8 @@ pub trait TensorOps: TensorOperand {
         create::zero(x.borrow()).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// Copies `source`, of the same shape and type, here. Of a tensor onto itself, nothing is done.
+    /// Copies `source`, of the same shape and type, into this tensor. A copy onto itself does
+    /// nothing.
     #[track_caller]
     fn copy_(self, source: impl TensorOperand) -> Pending<Tensor> {
         let y = held!(self);
@@ -226,61 +256,70 @@ pub trait TensorOps: TensorOperand {
         }
     }
 
-    /// Normal f32 numbers from the device's [`Generator`], which moves on when this is enqueued.
+    /// Fills the tensor with normal f32 numbers from the device's [`Generator`].
     ///
-    /// Philox4x32-10 and Box–Muller as in cuRAND. The same seed and calls give the same words on every device and number of
-    /// threads; logarithm and sine are each device's own.
+    /// The generator advances when the op is enqueued. The numbers come from Philox4x32-10 and
+    /// Box–Muller, as in cuRAND. The same seed and calls give the same words on every device and
+    /// for any number of threads. Each device has its own logarithm and sine.
     #[track_caller]
     fn normal_(self, mean: f32, deviation: f32) -> Pending<Tensor> {
         let x = held!(self);
         random::normal(x.borrow(), None, mean, deviation).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// As [`normal_`](Self::normal_), from a generator of one's own.
+    /// Fills the tensor like [`normal_`](Self::normal_), from your own generator.
     #[track_caller]
     fn normal_from_(self, generator: &Generator, mean: f32, deviation: f32) -> Pending<Tensor> {
         let x = held!(self);
         random::normal(x.borrow(), Some(generator), mean, deviation).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// f32 numbers from the device's [`Generator`], uniform in (low, high] up to rounding. The same bits on every device.
+    /// Fills the tensor with f32 numbers from the device's [`Generator`], uniform in (low, high] up
+    /// to rounding.
+    ///
+    /// The bits are the same on every device.
     #[track_caller]
     fn uniform_(self, low: f32, high: f32) -> Pending<Tensor> {
         let x = held!(self);
         random::uniform(x.borrow(), None, low, high).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// As [`uniform_`](Self::uniform_), from a generator of one's own.
+    /// Fills the tensor like [`uniform_`](Self::uniform_), from your own generator.
     #[track_caller]
     fn uniform_from_(self, generator: &Generator, low: f32, high: f32) -> Pending<Tensor> {
         let x = held!(self);
         random::uniform(x.borrow(), Some(generator), low, high).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// The matrix with rows and columns exchanged: a view, which [`matmul`](Self::matmul) and [`linear`](Self::linear) take as it
-    /// is and everything else after [`contiguous`](Self::contiguous). What has fewer than two dimensions is returned as it is.
+    /// Returns the matrix with rows and columns exchanged: a view.
+    ///
+    /// [`matmul`](Self::matmul) and [`linear`](Self::linear) take the view as it is, and every
+    /// other op after [`contiguous`](Self::contiguous). A tensor of fewer than two dimensions is
+    /// returned as it is.
     #[track_caller]
     fn t(self) -> Pending<Tensor> {
         let location = Location::caller();
         self.viewed(|x| view::t(location, x))
     }
 
-    /// The same elements in the same order, with another shape: a view.
+    /// Returns the same elements in the same order, with another shape: a view.
     #[track_caller]
     fn reshape(self, shape: impl Into<Shape>) -> Pending<Tensor> {
         let location = Location::caller();
         self.viewed(|x| view::reshape(location, x, shape.into()))
     }
 
-    /// The part of `len` along dimension `dim` from `start` on: a view. `dim` has to be 0, since other parts do not lie in one run
-    /// of memory.
+    /// Returns the part of `len` along dimension `dim` from `start` on: a view.
+    ///
+    /// `dim` has to be 0, since other parts are not contiguous in memory.
     #[track_caller]
     fn narrow(self, dim: usize, start: usize, len: usize) -> Pending<Tensor> {
         let location = Location::caller();
         self.viewed(|x| view::narrow(location, x, dim, start, len))
     }
 
-    /// The same elements in row-major order: a copy of a transposed view, else the tensor itself.
+    /// Returns the same elements in row-major order: a copy of a transposed view, else the tensor
+    /// itself.
     #[track_caller]
     fn contiguous(self) -> Pending<Tensor> {
         if !self.is_transposed() {
@@ -290,27 +329,31 @@ pub trait TensorOps: TensorOperand {
         read::contiguous(x.borrow()).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// The elements, read back to the host in row-major order. On a CUDA device they pass through
-    /// page-locked memory of the device's pool; where none is cached, another thread makes some
-    /// before the copy. The error is `OutOfMemory` if the pool's cap (`RuntimeBuilder::pinned_cap`)
-    /// or the machine has no room.
+    /// Reads the elements back to the host, in row-major order.
+    ///
+    /// On a CUDA device they pass through page-locked memory of the device's pool. If none is
+    /// cached, another thread allocates some before the copy. The error is `OutOfMemory` if the
+    /// pool's cap (`RuntimeBuilder::pinned_cap`) or the machine has no room.
     #[track_caller]
     fn to_vec<T: TensorElement>(self) -> Pending<Vec<T>> {
         let x = held!(self);
         read::to_vec(x.borrow()).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// Copies the elements into pinned memory of the host, in row-major order: without the copy
-    /// into a vector that [`to_vec`](Self::to_vec) ends with, and ready for
-    /// [`Tensor::from_pinned`].
+    /// Copies the elements into pinned memory of the host, in row-major order.
+    ///
+    /// This saves the copy into a vector that [`to_vec`](Self::to_vec) ends with. The result is
+    /// ready for [`Tensor::from_pinned`].
     #[track_caller]
     fn to_pinned<T: TensorElement>(self) -> Pending<Pinned<T>> {
         let x = held!(self);
         read::to_pinned(x.borrow()).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// The only element, read back to the host as [`to_vec`](Self::to_vec) does it, with its
-    /// errors. `Shape` if the tensor does not have exactly one element.
+    /// Reads the only element back to the host, as [`to_vec`](Self::to_vec) does and with its
+    /// errors.
+    ///
+    /// The error is `Shape` if the tensor does not have exactly one element.
     #[track_caller]
     fn item<T: TensorElement>(self) -> Pending<T> {
         let x = held!(self);
@@ -320,8 +363,9 @@ pub trait TensorOps: TensorOperand {
 
 impl<T: TensorOperand> TensorOps for T {}
 
-/// A step that was refused with its parameter, its gradient or its velocity. Of what it would have written, what there is is
-/// marked.
+/// Returns a step that was refused because of its parameter, its gradient or its velocity.
+///
+/// Of the tensors that it would have written, those that exist are marked.
 #[cold]
 fn refused_step(
     param: Result<impl Borrow<Tensor>, Refusal>,
@@ -337,7 +381,8 @@ fn refused_step(
     let ((param, first), (velocity, last)) = (apart(param), apart(velocity));
     let mut refusals = [first, grad, last].into_iter().flatten();
     let refusal = refusals.next().expect("one of the three was refused");
-    // One error goes on; the others are dropped as `Pending`s are, so that their streams tell of them.
+    // The first error is passed on. The others are dropped like `Pending`s, so that their streams
+    // report them.
     refusals.for_each(|other| drop(other.pass_on::<()>()));
     let param = param.as_ref().map(Borrow::borrow);
     let velocity = velocity.as_ref().map(Borrow::borrow);

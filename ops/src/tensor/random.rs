@@ -1,11 +1,13 @@
-//! Random contents: Philox4x32-10 as cuRAND documents it.
+//! Ops that fill tensors with random numbers, from Philox4x32-10 as cuRAND documents it.
 
 use super::Tensor;
 use super::call::{Call, Outcome};
 use warpline_kernels::{self as kernels, launch::elements};
 use warpline_runtime::Generator;
 
-/// x ← mean + deviation·z, from the next part of a generator's sequence: `generator`'s, else the device's.
+/// Computes x ← mean + deviation·z, from the next part of a generator's sequence.
+///
+/// The generator is `generator` if given, else the device's.
 #[track_caller]
 pub(super) fn normal(x: &Tensor, generator: Option<&Generator>, mean: f32, deviation: f32) -> Outcome {
     let call = Call::in_place(&"normal_", [x])?;
@@ -15,7 +17,7 @@ pub(super) fn normal(x: &Tensor, generator: Option<&Generator>, mean: f32, devia
     Ok(call.launch(kernel, elements(n), x.clone()))
 }
 
-/// x ← uniform in (low, high], likewise.
+/// Computes x ← uniform in (low, high], from the same generator as [`normal`].
 #[track_caller]
 pub(super) fn uniform(x: &Tensor, generator: Option<&Generator>, low: f32, high: f32) -> Outcome {
     let call = Call::in_place(&"uniform_", [x])?;

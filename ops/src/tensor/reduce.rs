@@ -1,4 +1,4 @@
-//! From many elements to few, in a fixed order: the same bits at every run.
+//! Reductions of tensors, in a fixed order that gives the same bits at every run.
 
 use super::call::{Call, Outcome};
 use super::{Shape, Tensor};
@@ -6,13 +6,13 @@ use crate::sum::{Over, enqueue_sum};
 use warpline_kernels::{self as kernels, launch};
 use warpline_runtime::ErrorKind;
 
-/// The sum of all elements.
+/// Computes the sum of all elements.
 #[track_caller]
 pub(super) fn sum(x: &Tensor) -> Outcome {
     summed(&Call::new(&"sum", &x.device())?, x, Over::One)
 }
 
-/// The mean of all elements.
+/// Computes the mean of all elements.
 #[track_caller]
 pub(super) fn mean(x: &Tensor) -> Outcome {
     summed(&Call::new(&"mean", &x.device())?, x, Over::All)
@@ -26,7 +26,7 @@ fn summed(call: &Call<'_>, x: &Tensor, over: Over) -> Outcome {
     Ok(done.with(Tensor::over(to, shape)))
 }
 
-/// The sum of all rows of a matrix.
+/// Computes the sum of all rows of a matrix.
 #[track_caller]
 pub(super) fn sum_rows(x: &Tensor) -> Outcome {
     let call = Call::new(&"sum_rows", &x.device())?;
@@ -42,7 +42,7 @@ pub(super) fn sum_rows(x: &Tensor) -> Outcome {
     Ok(call.launch(kernels::column_sums(height, width, from, &to), config, ()).with(Tensor::over(to, shape)))
 }
 
-/// Where the largest element of each row is.
+/// Finds the index of the largest element of each row.
 #[track_caller]
 pub(super) fn argmax(x: &Tensor) -> Outcome {
     let call = Call::new(&"argmax", &x.device())?;
@@ -63,7 +63,7 @@ pub(super) fn argmax(x: &Tensor) -> Outcome {
     Ok(call.launch(kernel, launch::rows(rows), ()).with(Tensor::over(to, shape)))
 }
 
-/// How many elements are equal.
+/// Counts the elements that are equal.
 #[track_caller]
 pub(super) fn count_equal(x: &Tensor, y: &Tensor) -> Outcome {
     let call = Call::new(&"count_equal", &x.device())?;

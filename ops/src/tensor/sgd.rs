@@ -1,10 +1,10 @@
-//! Steps of optimizers, in place.
+//! Optimizer steps on tensors, in place.
 
 use super::Tensor;
 use super::call::{Call, Outcome};
 use warpline_kernels::{self as kernels, launch::elements};
 
-/// velocity ← momentum·velocity + grad; param ← param − lr·velocity.
+/// Computes velocity ← momentum·velocity + grad; param ← param − lr·velocity.
 #[track_caller]
 pub(super) fn sgd(param: &Tensor, grad: &Tensor, velocity: &Tensor, lr: f32, momentum: f32) -> Outcome {
     let call = Call::in_place(&"sgd_", [param, velocity])?;

@@ -4,17 +4,19 @@ use smallvec::SmallVec;
 use std::fmt;
 use std::ops::Deref;
 
-/// The sizes of a tensor, the slowest one first; `[]` is a scalar. Made from arrays, slices and vectors of `usize`.
+/// The sizes of a tensor, the slowest-varying one first; `[]` is a scalar.
+///
+/// Shapes are made from arrays, slices and vectors of `usize`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Shape(SmallVec<[usize; 4]>);
 
 impl Shape {
-    /// Elements; `None` if there are more than can be counted.
+    /// Returns the number of elements, or `None` if there are more than can be counted.
     pub fn elements(&self) -> Option<usize> {
         self.iter().try_fold(1usize, |product, &size| product.checked_mul(size))
     }
 
-    /// All sizes but the first, and what is left of the first one.
+    /// Returns the shape with its first size replaced by `first`.
     pub(super) fn with_first(&self, first: usize) -> Self {
         let mut sizes = self.0.clone();
         sizes[0] = first;

@@ -1,4 +1,6 @@
-//! The same memory with another shape. No op is enqueued.
+//! Views of a tensor's memory with another shape.
+//!
+//! No op is enqueued.
 
 use super::{Shape, Storage, Tensor};
 use std::panic::Location;
@@ -9,7 +11,9 @@ fn refusal(site: Site, why: &str) -> Error {
     Error::new(ErrorKind::Shape, format!("{site}: {why}"))
 }
 
-/// `x` with rows and columns exchanged; what has fewer than two dimensions is its own transpose.
+/// Returns `x` with rows and columns exchanged.
+///
+/// A tensor of fewer than two dimensions is its own transpose.
 pub(super) fn t(location: &'static Location<'static>, x: &Tensor) -> Result<Tensor> {
     match x.shape[..] {
         [] | [_] => Ok(x.clone()),
@@ -27,7 +31,7 @@ pub(super) fn t(location: &'static Location<'static>, x: &Tensor) -> Result<Tens
     }
 }
 
-/// The elements of `x` in the same order.
+/// Returns the elements of `x` in the same order, with another shape.
 pub(super) fn reshape(location: &'static Location<'static>, x: &Tensor, shape: Shape) -> Result<Tensor> {
     let site = Site::at(&"reshape", location);
     if x.transposed {
@@ -44,7 +48,7 @@ pub(super) fn reshape(location: &'static Location<'static>, x: &Tensor, shape: S
     Ok(Tensor { storage: x.storage.clone(), shape, transposed: false })
 }
 
-/// `len` rows of `x` from `start` on.
+/// Returns `len` rows of `x` from `start` on.
 pub(super) fn narrow(
     location: &'static Location<'static>,
     x: &Tensor,
@@ -68,7 +72,7 @@ pub(super) fn narrow(
             format!("{len} rows from {start} on are not within 0..{rows}; stay within shape {}", x.shape);
         return Err(refusal(site, &why));
     };
-    // Not a product of sizes, which a 0 among them lets be anything.
+    // Not a product of sizes: if one of them is 0, the others may be any numbers.
     let width = x.len().checked_div(rows).unwrap_or(0);
     let storage = match &x.storage {
         Storage::F32(buffer) => Storage::F32(buffer.slice(start * width..end * width)?),

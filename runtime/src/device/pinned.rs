@@ -63,7 +63,7 @@ impl Device {
     /// # let stream = device.new_stream()?;
     /// let table = device.pin(vec![0.5f32; 1 << 20])?;
     /// let x = stream.alloc::<f32>(table.len())?;
-    /// let table = stream.copy_into(&x, table).wait()?; // as from any pinned buffer
+    /// let table = stream.copy_into(&x, table).blocking_wait()?; // as from any pinned buffer
     /// # Ok(())
     /// # }
     /// ```
@@ -76,7 +76,7 @@ impl Device {
     ///
     /// # Errors
     /// As `pinned`.
-    pub fn pinned_blocking<T: Element>(&self, len: usize) -> Result<Pinned<T>> {
+    pub fn blocking_pinned<T: Element>(&self, len: usize) -> Result<Pinned<T>> {
         let device = self.shared();
         let pinned = Pinned::new(device.pinned_bytes(host_bytes::<T>(len)?)?, len);
         Ok(if device.zero_on_free { zeroed(pinned) } else { pinned })

@@ -3,6 +3,7 @@
 //! A capture in progress is `shared/capture/`.
 //! What a driver makes of it is its own business: [`Plan`].
 
+use crate::edge::Edge;
 use crate::order::{AccessMode, ByteRange, Site};
 use crate::pending::{DeviceValue, Pending};
 use crate::shared::{
@@ -77,6 +78,14 @@ impl<T: DeviceValue> CaptureOutput for Pending<T> {
     }
 }
 
+impl CaptureOutput for Edge {
+    type Value = ();
+
+    fn into_captured(self) -> Result<()> {
+        self.queued()
+    }
+}
+
 impl<A: CaptureOutput, B: CaptureOutput> CaptureOutput for (A, B) {
     type Value = (A::Value, B::Value);
 
@@ -133,13 +142,13 @@ impl Stream {
     /// let x = stream.alloc::<f32>(3)?;
     /// let (graph, copy) = stream.capture(|s| {
     ///     let copy = s.alloc::<f32>(3)?;
-    ///     s.copy(&x, &copy).queued()?;
+    ///     s.copy_buffer(&copy, &x).queued()?;
     ///     Ok(copy)
     /// })?;
     /// for value in [1.0, 2.0] {
     ///     stream.fill(&x, value).queued()?;
     ///     graph.launch(&stream).queued()?;
-    ///     assert_eq!(stream.read(&copy).wait()?, [value; 3]);
+    ///     assert_eq!(stream.read(&copy).blocking_wait()?, [value; 3]);
     /// }
     /// # Ok(())
     /// # }
@@ -151,7 +160,9 @@ impl Stream {
         let own = self.core().alloc_unspecified(site, 1)?;
         own.ledger.open().forget_accesses();
         let capturing = Capturing::begin(self.core(), site)?;
-        let value = self.enter(|| f(self)).into_captured()?;
+        let mut made = None;
+        self.enter(|| made = Some(f(self)));
+        let value = made.expect("the closure was called").into_captured()?;
         let recorded = capturing.finish(site)?;
         Ok((Graph::new(self, site, own, recorded)?, value))
     }

@@ -50,6 +50,7 @@ use warpline_driver::{Error, Result, reentry};
 ///
 /// # Panics
 /// If polled again after it has resolved.
+#[must_use = "the work runs, but its value and its error are lost: await it, take `queued()`, or call `detach()`"]
 pub struct Pending<T> {
     state: State<T>,
 }
@@ -251,11 +252,20 @@ impl<T> Pending<T> {
     /// # Errors
     /// The error that awaiting returns; `Reentrant` in a host function or a waker, which the work
     /// may be waiting for.
-    pub fn wait(self) -> Result<T> {
+    pub fn blocking_wait(self) -> Result<T> {
         if !reentry::may_block() && matches!(self.state, State::Place(..) | State::Many(..)) {
-            return Err(reentry::refused(&"wait"));
+            return Err(reentry::refused(&"blocking_wait"));
         }
         crate::block_on::block_on(self)
+    }
+}
+
+impl<T> Pending<T> {
+    /// Lets the work run without a result: for work whose outcome a later await shows.
+    ///
+    /// An error that the call was refused with is reported, as when the `Pending` is dropped.
+    pub fn detach(self) {
+        drop(self);
     }
 }
 

@@ -59,7 +59,7 @@ impl Stream {
     /// # let runtime = warpline_runtime::Runtime::builder().build()?;
     /// # let stream = runtime.device("cpu".parse()?)?.new_stream()?;
     /// let counters = stream.alloc_zeroed::<u32>(256)?;
-    /// assert_eq!(stream.read(&counters).wait()?, [0; 256]);
+    /// assert_eq!(stream.read(&counters).blocking_wait()?, [0; 256]);
     /// # Ok(())
     /// # }
     /// ```
@@ -68,23 +68,13 @@ impl Stream {
         self.alloc_zeroed_at(Site::here(&"alloc_zeroed"), len)
     }
 
-    /// Allocates like [`alloc_zeroed`](Self::alloc_zeroed), under the name and line in `site`: for
-    /// ops that allocate what they add to.
-    ///
-    /// # Errors
-    /// As [`alloc_zeroed`](Self::alloc_zeroed).
-    pub fn alloc_zeroed_at<T: Element>(&self, site: Site, len: usize) -> Result<Buffer<T>> {
+    pub(super) fn alloc_zeroed_at<T: Element>(&self, site: Site, len: usize) -> Result<Buffer<T>> {
         let core = self.core();
         Ok(Buffer::new(core.alloc(site, core.bytes_of::<T>(site, len)?, true)?, len))
     }
 
-    /// As [`alloc`](Self::alloc), under the name and line in `site`: for ops that allocate what
-    /// they return.
-    ///
-    /// # Errors
-    /// As [`alloc`](Self::alloc).
     #[inline]
-    pub fn alloc_at<T: Element>(&self, site: Site, len: usize) -> Result<Buffer<T>> {
+    pub(super) fn alloc_at<T: Element>(&self, site: Site, len: usize) -> Result<Buffer<T>> {
         let core = self.core();
         Ok(Buffer::new(core.alloc(site, core.bytes_of::<T>(site, len)?, false)?, len))
     }

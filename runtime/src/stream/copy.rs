@@ -36,12 +36,7 @@ impl Stream {
         self.copy_to_device_at(Site::here(&"copy_to_device"), host)
     }
 
-    /// Like [`copy_to_device`](Self::copy_to_device), under the name and line in `site`: for ops
-    /// that copy what the host has.
-    ///
-    /// # Errors
-    /// As [`copy_to_device`](Self::copy_to_device).
-    pub fn copy_to_device_at<T: Element>(
+    pub(super) fn copy_to_device_at<T: Element>(
         &self,
         site: Site,
         host: Pinned<T>,
@@ -121,12 +116,7 @@ impl Stream {
         self.copy_to_host_at(Site::here(&"copy_to_host"), buffer)
     }
 
-    /// Like [`copy_to_host`](Self::copy_to_host), under the name and line in `site`: for ops that
-    /// read.
-    ///
-    /// # Errors
-    /// As [`copy_to_host`](Self::copy_to_host).
-    pub fn copy_to_host_at<T: Element>(&self, site: Site, buffer: &Buffer<T>) -> Pending<Pinned<T>> {
+    pub(super) fn copy_to_host_at<T: Element>(&self, site: Site, buffer: &Buffer<T>) -> Pending<Pinned<T>> {
         match self.copy_out(site, buffer) {
             Ok((place, slot)) => Pending::later(self.core(), place, move || Ok(take(&slot))),
             Err(error) => Pending::refused_on(self.core(), error),
@@ -142,11 +132,7 @@ impl Stream {
         self.read_at(Site::here(&"read"), buffer)
     }
 
-    /// As [`read`](Self::read), under the name and line in `site`: for ops that read.
-    ///
-    /// # Errors
-    /// As [`copy_to_host`](Self::copy_to_host).
-    pub fn read_at<T: Element>(&self, site: Site, buffer: &Buffer<T>) -> Pending<Vec<T>> {
+    pub(super) fn read_at<T: Element>(&self, site: Site, buffer: &Buffer<T>) -> Pending<Vec<T>> {
         match self.copy_out(site, buffer) {
             Ok((place, slot)) => Pending::later(self.core(), place, move || Ok(take::<T>(&slot).to_vec())),
             Err(error) => Pending::refused_on(self.core(), error),
@@ -162,11 +148,7 @@ impl Stream {
         self.read_one_at(Site::here(&"read_one"), buffer)
     }
 
-    /// As [`read_one`](Self::read_one), under the name and line in `site`: for ops that read.
-    ///
-    /// # Errors
-    /// As [`read_one`](Self::read_one).
-    pub fn read_one_at<T: Element>(&self, site: Site, buffer: &Buffer<T>) -> Pending<T> {
+    pub(super) fn read_one_at<T: Element>(&self, site: Site, buffer: &Buffer<T>) -> Pending<T> {
         match self.same_len(site, 1, buffer.len()).and_then(|()| self.copy_out(site, buffer)) {
             Ok((place, slot)) => Pending::later(self.core(), place, move || Ok(take::<T>(&slot)[0])),
             Err(error) => Pending::refused_on(self.core(), error),
@@ -196,11 +178,7 @@ impl Stream {
         self.write_at(Site::here(&"write"), buffer, host)
     }
 
-    /// As [`write`](Self::write), under the name and line in `site`: for ops that write what the host has.
-    ///
-    /// # Errors
-    /// As [`write`](Self::write).
-    pub fn write_at<T: Element>(&self, site: Site, buffer: &Buffer<T>, host: &[T]) -> Pending<()> {
+    pub(super) fn write_at<T: Element>(&self, site: Site, buffer: &Buffer<T>, host: &[T]) -> Pending<()> {
         let operands = [buffer.operand(AccessMode::Write)];
         let mut op = Op::new("copy", site, &operands);
         let memory = self.same_len(site, host.len(), buffer.len());
@@ -232,30 +210,27 @@ impl Stream {
         Pending::value(self.core(), place, ())
     }
 
-    /// Copies `source` to `destination`, both on this stream's device and with as many elements.
+    /// Copies the elements of `source` to `destination`. Both are on this stream's device and have as
+    /// many elements. The destination comes first, as in `memcpy`.
     ///
     /// # Errors
     /// In the `Pending`.
     #[track_caller]
-    pub fn copy<T: Element>(&self, source: &Buffer<T>, destination: &Buffer<T>) -> Pending<()> {
-        self.copy_at(Site::here(&"copy"), source, destination)
+    pub fn copy_buffer<T: Element>(&self, destination: &Buffer<T>, source: &Buffer<T>) -> Pending<()> {
+        self.copy_buffer_at(Site::here(&"copy_buffer"), destination, source)
     }
 
-    /// As [`copy`](Self::copy), under the name and line in `site`: for ops that copy.
-    ///
-    /// # Errors
-    /// In the `Pending`.
-    pub fn copy_at<T: Element>(
+    pub(super) fn copy_buffer_at<T: Element>(
         &self,
         site: Site,
-        source: &Buffer<T>,
         destination: &Buffer<T>,
+        source: &Buffer<T>,
     ) -> Pending<()> {
-        self.copy_between(site, source, destination, false)
+        self.copy_between(site, destination, source, false)
     }
 
-    /// Copies `source` to `destination`, each of which may be on any device of the stream's runtime
-    /// and backend.
+    /// Copies the elements of `source` to `destination`, each of which may be on any device of the
+    /// stream's runtime and backend. The destination comes first.
     ///
     /// The copy runs in the order of this stream, which may be on the source's device (a push), on
     /// the destination's (a pull) or on a third one. Both devices stay open until it has finished.
@@ -267,15 +242,15 @@ impl Stream {
     /// # Errors
     /// In the `Pending`.
     #[track_caller]
-    pub fn copy_peer<T: Element>(&self, source: &Buffer<T>, destination: &Buffer<T>) -> Pending<()> {
-        self.copy_between(Site::here(&"copy_peer"), source, destination, true)
+    pub fn copy_buffer_peer<T: Element>(&self, destination: &Buffer<T>, source: &Buffer<T>) -> Pending<()> {
+        self.copy_between(Site::here(&"copy_buffer_peer"), destination, source, true)
     }
 
     fn copy_between<T: Element>(
         &self,
         site: Site,
-        source: &Buffer<T>,
         destination: &Buffer<T>,
+        source: &Buffer<T>,
         peers: bool,
     ) -> Pending<()> {
         let here = &self.core().device;

@@ -160,8 +160,8 @@ impl Stream {
     ///         None => raw.call(move || std::ptr::copy_nonoverlapping(from as *const f32, to as *mut f32, 4)),
     ///     })
     /// };
-    /// copied.wait()?;
-    /// assert_eq!(stream.read(&y).wait()?, [1.0, 2.0, 3.0, 4.0]);
+    /// copied.blocking_wait()?;
+    /// assert_eq!(stream.read(&y).blocking_wait()?, [1.0, 2.0, 3.0, 4.0]);
     /// # Ok(())
     /// # }
     /// ```

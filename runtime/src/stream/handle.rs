@@ -91,12 +91,13 @@ impl Stream {
         self.launch_call(Site::here(&call.kernel.name), &mut call, config)
     }
 
-    /// As [`launch`](Self::launch), under the name and line in `site`: for ops that are not called as their kernel.
-    ///
-    /// # Errors
-    /// As [`launch`](Self::launch).
     #[inline]
-    pub fn launch_at(&self, site: Site, mut call: KernelCall<'_>, config: LaunchConfig) -> Pending<()> {
+    pub(super) fn launch_at(
+        &self,
+        site: Site,
+        mut call: KernelCall<'_>,
+        config: LaunchConfig,
+    ) -> Pending<()> {
         self.launch_call(site, &mut call, config)
     }
 
@@ -130,11 +131,7 @@ impl Stream {
         self.fill_at(Site::here(&"fill"), buffer, value)
     }
 
-    /// As [`fill`](Self::fill), under the name and line in `site`: for ops that fill.
-    ///
-    /// # Errors
-    /// As [`launch`](Self::launch).
-    pub fn fill_at<T: Element>(&self, site: Site, buffer: &Buffer<T>, value: T) -> Pending<()> {
+    pub(super) fn fill_at<T: Element>(&self, site: Site, buffer: &Buffer<T>, value: T) -> Pending<()> {
         let mut pattern = [0; 8];
         pattern[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&value));
         let (height, width_bytes, pitch) = buffer.runs();
@@ -224,7 +221,7 @@ impl StreamBuilder {
     /// What is called on the stream is on the raw stream when the call returns. So a copy that
     /// finds no page-locked memory makes some on the calling thread, which takes milliseconds and
     /// may wait for all work of the device.
-    /// [`Device::pinned_blocking`](crate::Device::pinned_blocking) for as many buffers as copies
+    /// [`Device::blocking_pinned`](crate::Device::blocking_pinned) for as many buffers as copies
     /// need, dropped again, fills the pool before.
     ///
     /// # Safety

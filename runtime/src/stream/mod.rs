@@ -1,6 +1,7 @@
 //! Streams: linear sequences of work on one device.
 
 mod alloc;
+mod at;
 mod call;
 mod copy;
 mod foreign;
@@ -12,6 +13,7 @@ mod room;
 mod staged;
 mod wait;
 
+pub use at::At;
 pub use foreign::{Declared, RawStream, reads, writes};
 pub use handle::StreamBuilder;
 pub use lease::{StreamLease, StreamPool};

@@ -3,6 +3,7 @@
 //! A permit is a semaphore's. An op takes one, and the timeline keeps it until the op's ticket is reached: the mechanism that
 //! also holds pinned buffers. So room comes back exactly when work is done, in the order in which it was asked for.
 
+use crate::scope::MadeInScope;
 use crate::shared::Stream;
 use tokio::sync::OwnedSemaphorePermit;
 use warpline_driver::{Error, ErrorKind, Result};
@@ -45,7 +46,9 @@ impl Stream {
 
 impl Permit {
     /// Calls `f` with the stream current; the first op that `f` enqueues on it takes the permit.
-    pub fn enter<R>(self, f: impl FnOnce() -> R) -> R {
+    ///
+    /// As with [`Stream::enter`], `f` cannot be `|| async { … }`.
+    pub fn enter<R: MadeInScope>(self, f: impl FnOnce() -> R) -> R {
         let Permit { stream, permit } = self;
         let id = stream.id();
         stream.enter(|| crate::shared::stream::with_permit(id, permit, f))

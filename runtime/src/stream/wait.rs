@@ -1,6 +1,7 @@
 //! Edges between streams, events, and the host's own waiting.
 
 use crate::buffer::Buffer;
+use crate::edge::Edge;
 use crate::event::Event;
 use crate::memory::ReuseOrder;
 use crate::order::{Site, StreamId, Use};
@@ -29,7 +30,7 @@ impl<T: Element> HoldsMemory for Buffer<T> {
 impl Stream {
     /// Orders what is enqueued on this stream from now on after what is on `other` so far. On the device: the host goes on.
     ///
-    /// Takes effect when called. What it returns may be awaited to see that this stream has come so far.
+    /// Takes effect when called. The [`Edge`] need not be awaited: the host does not wait.
     ///
     /// # Ordering
     /// Transitive: what `other` had waited for before counts too. It takes a ticket if it orders
@@ -41,9 +42,9 @@ impl Stream {
     /// In the `Pending`: the streams belong to different runtimes or backends, the stream is closed, the device has failed.
     #[track_caller]
     #[inline]
-    pub fn wait_stream(&self, other: &Stream) -> Pending<()> {
+    pub fn wait_stream(&self, other: &Stream) -> Edge {
         let place = self.core().wait_stream(Site::here(&"wait_stream"), other.core());
-        Pending::value(self.core(), place, ())
+        Edge::new(Pending::value(self.core(), place, ()))
     }
 
     /// Orders what is enqueued on this stream from now on after `event`. On the device: the host goes on.
@@ -51,13 +52,13 @@ impl Stream {
     /// # Errors
     /// As [`wait_stream`](Self::wait_stream).
     #[track_caller]
-    pub fn wait_event(&self, event: &Event) -> Pending<()> {
+    pub fn wait_event(&self, event: &Event) -> Edge {
         let site = Site::here(&"wait_event");
         let place = self
             .core()
             .check_can_wait(site, event.core())
             .and_then(|()| self.core().wait_snapshot(site, event.snapshot()?));
-        Pending::value(self.core(), place, ())
+        Edge::new(Pending::value(self.core(), place, ()))
     }
 
     /// Orders what is enqueued on this stream from now on after every use of this memory so far: for use without a
@@ -71,16 +72,16 @@ impl Stream {
     /// # Errors
     /// As [`wait_stream`](Self::wait_stream).
     #[track_caller]
-    pub fn wait_for(&self, memory: &impl HoldsMemory) -> Pending<()> {
+    pub fn wait_for(&self, memory: &impl HoldsMemory) -> Edge {
         let site = Site::here(&"wait_for");
         let core = self.core();
         if let Some(place) = crate::shared::wait_for(core, site, memory.memory().0) {
-            return Pending::value(core, place, ());
+            return Edge::new(Pending::value(core, place, ()));
         }
         if let Err(error) = core.may_ask(site) {
-            return Pending::refused_on(core, error);
+            return Edge::new(Pending::refused_on(core, error));
         }
-        Pending::value(core, core.wait_for_uses(site, memory.memory().0), ())
+        Edge::new(Pending::value(core, core.wait_for_uses(site, memory.memory().0), ()))
     }
 
     /// Marks where this stream stands.

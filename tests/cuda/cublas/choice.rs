@@ -52,14 +52,14 @@ fn multiply() -> Pending<Tensor> {
 fn a_trace_says_of_each_product_that_cublas_ran_it_and_with_what() {
     in_child_with_cublas(&[], || {
         let events = listen();
-        multiply().wait().unwrap();
+        multiply().blocking_wait().unwrap();
         let heard = events.recv().unwrap();
         let field = |name: &str| heard[name].as_str();
         assert_eq!((field("op"), field("by"), field("why")), ("matmul", "cuBLAS 12.0.0 sgemm", ""));
         assert_eq!((field("stream"), field("device")), ("default", "0"));
         assert_eq!(field("file"), "tests/cuda/cublas/choice.rs");
         warpline::kernels::libraries::allow_tf32(true);
-        multiply().wait().unwrap();
+        multiply().blocking_wait().unwrap();
         assert_eq!(events.recv().unwrap()["by"], "cuBLAS 12.0.0 sgemm with TF32");
     });
 }
@@ -71,7 +71,7 @@ fn on_the_software_driver_what_is_called_cublas_is_left_alone_unless_it_is_named
     let path = std::env::join_paths(found).unwrap();
     in_child(&[("LD_LIBRARY_PATH", path.to_str().unwrap())], || {
         let events = listen();
-        multiply().wait().unwrap();
+        multiply().blocking_wait().unwrap();
         let heard = events.recv().unwrap();
         assert_eq!((heard["op"].as_str(), heard["by"].as_str()), ("matmul", "matmul"));
         assert_eq!(heard["why"], "the software CUDA driver does not run a library's kernels");
@@ -83,7 +83,7 @@ fn on_the_software_driver_what_is_called_cublas_is_left_alone_unless_it_is_named
 fn off_is_off() {
     in_child(&[("WARPLINE_CUBLAS", "off")], || {
         let events = listen();
-        multiply().wait().unwrap();
+        multiply().blocking_wait().unwrap();
         assert_eq!(events.recv().unwrap()["why"], "WARPLINE_CUBLAS is off");
         assert_eq!(ran(), (0, 1));
     });
@@ -111,7 +111,7 @@ fn a_library_that_is_named_and_not_there_is_an_error_of_each_product_and_of_a_lo
         let error = cuda(0).load([&warpline::kernels::MATMUL]).unwrap_err();
         says(&error, ErrorKind::Driver, &parts[1..]);
         let x = matrix([2, 2], 1, &cuda(0));
-        assert_eq!(x.relu().to_vec::<f32>().wait().unwrap().len(), 4, "anything else works");
+        assert_eq!(x.relu().to_vec::<f32>().blocking_wait().unwrap().len(), 4, "anything else works");
         assert_eq!(ran(), (0, 0));
     });
 }
@@ -133,7 +133,7 @@ fn a_misspelt_variable_for_tf32_is_an_error_of_the_product() {
     in_child_with_cublas(&[("WARPLINE_ALLOW_TF32", "yes")], || {
         says(&refusal(multiply()), ErrorKind::Driver, &["WARPLINE_ALLOW_TF32 is \"yes\"; set it to 0 or 1"]);
         warpline::kernels::libraries::allow_tf32(false);
-        multiply().wait().unwrap();
+        multiply().blocking_wait().unwrap();
     });
 }
 
@@ -141,7 +141,7 @@ fn a_misspelt_variable_for_tf32_is_an_error_of_the_product() {
 fn the_cpu_device_asks_no_library() {
     in_child_with_cublas(&[], || {
         let device = Device::open("cpu").unwrap();
-        matrix([3, 4], 1, &device).matmul(matrix([4, 5], 2, &device)).wait().unwrap();
+        matrix([3, 4], 1, &device).matmul(matrix([4, 5], 2, &device)).blocking_wait().unwrap();
         assert_eq!(ran(), (0, 0));
     });
 }

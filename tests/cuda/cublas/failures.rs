@@ -13,7 +13,7 @@ fn a_product_that_fails_is_an_error_of_the_op_and_marks_what_it_would_have_writt
     in_child_with_cublas(&[("SOFTCUBLAS_FAIL", "cublasSgemm_v2:2:13")], || {
         let device = cuda(0);
         let [a, b] = factors(&device);
-        let right = a.matmul(&b).to_vec::<f32>().wait().unwrap();
+        let right = a.matmul(&b).to_vec::<f32>().blocking_wait().unwrap();
         let error = refusal(a.matmul(&b));
         says(
             &error,
@@ -26,7 +26,7 @@ fn a_product_that_fails_is_an_error_of_the_op_and_marks_what_it_would_have_writt
         );
         let chained = refusal(a.matmul(&b).matmul(&b));
         assert_eq!(chained.kind(), ErrorKind::Shape, "{chained}");
-        assert_eq!(a.matmul(&b).to_vec::<f32>().wait().unwrap(), right);
+        assert_eq!(a.matmul(&b).to_vec::<f32>().blocking_wait().unwrap(), right);
         assert!(device.fault().is_none());
         assert_eq!(ran(), (3, 0));
     });
@@ -45,14 +45,14 @@ fn a_product_that_fails_may_have_begun_and_keeps_its_ticket_and_its_memory() {
         says(&error, ErrorKind::Driver, &["CUBLAS_STATUS_INTERNAL_ERROR"]);
         assert_eq!(stream.issued(), before + 1);
         let other = device.new_stream().unwrap();
-        drop(other.wait_stream(&stream));
+        other.wait_stream(&stream);
         for reader in [&stream, &other] {
             let inherited = refusal(reader.read(&c));
             assert!(inherited.is_inherited(), "{inherited}");
             says(&inherited, ErrorKind::Driver, &[&error.to_string()]);
         }
-        stream.fill(&c, 2.0).wait().unwrap();
-        assert_eq!(stream.read(&c).wait().unwrap(), [2.0; 16]);
+        stream.fill(&c, 2.0).blocking_wait().unwrap();
+        assert_eq!(stream.read(&c).blocking_wait().unwrap(), [2.0; 16]);
     });
 }
 
@@ -84,7 +84,7 @@ fn a_call_that_fails_before_the_product_leaves_no_trace_and_the_next_product_wor
                     &["matmul on stream \"default\"", &variable("TEST_SAYS"), "the device goes on"],
                 );
                 assert_eq!(Stream::current(&device).unwrap().issued(), before);
-                a.matmul(&b).wait().unwrap();
+                a.matmul(&b).blocking_wait().unwrap();
                 assert_eq!(calls(c"cublasCreate_v2"), variable("TEST_MADE").parse::<u64>().unwrap());
                 assert_eq!(ran(), (1, 0));
             },
@@ -108,7 +108,7 @@ fn a_bias_that_cannot_be_added_fails_the_layer() {
                 "the bias was not added: cuLaunchKernel answered CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
             ],
         );
-        assert_eq!(x.linear(&w, &bias).to_vec::<f32>().wait().unwrap().len(), 15);
+        assert_eq!(x.linear(&w, &bias).to_vec::<f32>().blocking_wait().unwrap().len(), 15);
         assert_eq!(ran(), (1, 0));
     });
 }
@@ -118,9 +118,9 @@ fn a_fault_of_the_device_in_a_product_ends_the_device() {
     in_child_with_cublas(&[("SOFTCUDA_POISON_LAUNCH", "1")], || {
         let device = cuda(0);
         let [a, b] = factors(&device);
-        let error = a.matmul(&b).to_vec::<f32>().wait().unwrap_err();
+        let error = a.matmul(&b).to_vec::<f32>().blocking_wait().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Fault, "{error}");
         assert!(device.fault().is_some());
-        assert!(a.matmul(&b).wait().is_err());
+        assert!(a.matmul(&b).blocking_wait().is_err());
     });
 }

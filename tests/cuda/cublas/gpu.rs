@@ -58,7 +58,7 @@ fn product(
     let c = stream.alloc::<f32>((m * n) as usize).unwrap();
     drop(stream.fill(&c, f32::NAN));
     drop(launch(&stream, [&a, &b, &c]));
-    stream.read(&c).wait().unwrap()
+    stream.read(&c).blocking_wait().unwrap()
 }
 
 #[test]
@@ -111,7 +111,11 @@ fn a_layer_with_its_bias_by_cublas_is_that_of_the_twin() {
             let tensor = |shape: &[usize], salt| {
                 Tensor::from_host(&values(shape.iter().product(), salt), shape.to_vec(), device)
             };
-            tensor(&[m, k], 1).linear(tensor(&[n, k], 2), tensor(&[n], 3)).to_vec::<f32>().wait().unwrap()
+            tensor(&[m, k], 1)
+                .linear(tensor(&[n, k], 2), tensor(&[n], 3))
+                .to_vec::<f32>()
+                .blocking_wait()
+                .unwrap()
         });
         close(&ours, &theirs, tolerance(k + 1));
     }

@@ -28,7 +28,7 @@ fn a_product_on_each_of_32_streams_fits_a_device_of_1_gib() {
         let streams = [(); 32].map(|()| device.new_stream().unwrap());
         for stream in &streams {
             let operands = three(stream);
-            multiply(stream, &operands).wait().unwrap();
+            multiply(stream, &operands).blocking_wait().unwrap();
         }
         assert_eq!((ran(), calls(c"cublasCreate_v2")), ((32, 0), 1));
     });
@@ -41,17 +41,17 @@ fn one_handle_serves_streams_in_flight_and_each_works_in_memory_of_its_own() {
         let streams = [(); 3].map(|()| device.new_stream().unwrap());
         let operands = streams.each_ref().map(three);
         // Products behind a copy that is held back would be enqueued by another thread.
-        device.synchronize().wait().unwrap();
+        device.synchronize().blocking_wait().unwrap();
         let products = || {
             let products = streams.iter().zip(&operands).cycle().take(6);
             products.for_each(|(stream, operands)| drop(multiply(stream, operands)));
         };
         products();
-        device.synchronize().wait().unwrap();
+        device.synchronize().blocking_wait().unwrap();
         let gates = streams.each_ref().map(|stream| stream.hold().unwrap());
         products();
         drop(gates);
-        device.synchronize().wait().unwrap();
+        device.synchronize().blocking_wait().unwrap();
         let in_flight = &enqueued()[6..];
         assert_eq!(in_flight.len(), 6);
         let places: BTreeSet<_> =
@@ -66,7 +66,10 @@ fn one_handle_serves_streams_in_flight_and_each_works_in_memory_of_its_own() {
             drop(stream.fill(&operands[0], x));
             drop(stream.fill(&operands[1], y));
             drop(multiply(stream, operands));
-            assert_eq!(stream.read(&operands[2]).wait().unwrap(), [x * y * N as f32; (N * N) as usize]);
+            assert_eq!(
+                stream.read(&operands[2]).blocking_wait().unwrap(),
+                [x * y * N as f32; (N * N) as usize]
+            );
         }
     });
 }
@@ -78,7 +81,7 @@ fn a_product_that_waits_for_room_holds_up_no_product_of_another_stream() {
         let (full, other) = (device.new_stream().unwrap(), device.new_stream().unwrap());
         let (theirs, ours) = (three(&full), three(&other));
         device.load([&MATMUL]).unwrap();
-        device.synchronize().wait().unwrap();
+        device.synchronize().blocking_wait().unwrap();
         let gate = full.hold().unwrap();
         let stream = full.clone();
         let filler = std::thread::spawn(move || {
@@ -92,11 +95,11 @@ fn a_product_that_waits_for_room_holds_up_no_product_of_another_stream() {
         while calls(c"cublasSgemm_v2") < 34 {
             std::thread::yield_now();
         }
-        multiply(&other, &ours).wait().unwrap();
+        multiply(&other, &ours).blocking_wait().unwrap();
         assert!(!filler.is_finished());
         gate.open();
         filler.join().unwrap();
-        full.synchronize().wait().unwrap();
+        full.synchronize().blocking_wait().unwrap();
         assert_eq!((ran(), calls(c"cublasCreate_v2")), ((41, 0), 2));
     });
 }
@@ -107,7 +110,7 @@ fn devices_have_handles_of_their_own() {
         for device in [cuda(0), cuda(1), cuda(0)] {
             let stream = device.default_stream().unwrap();
             let operands = three(&stream);
-            multiply(&stream, &operands).wait().unwrap();
+            multiply(&stream, &operands).blocking_wait().unwrap();
         }
         let used: Vec<_> = enqueued().iter().map(|product| product.handle).collect();
         assert_eq!(used[0], used[2]);
@@ -124,7 +127,7 @@ fn loading_the_kernels_makes_the_handle_that_the_first_product_takes() {
         assert_eq!(calls(c"cublasCreate_v2"), 1);
         let stream = device.new_stream().unwrap();
         let operands = three(&stream);
-        multiply(&stream, &operands).wait().unwrap();
+        multiply(&stream, &operands).blocking_wait().unwrap();
         assert_eq!(calls(c"cublasCreate_v2"), 1);
         device.load([&MATMUL, &LINEAR]).unwrap();
         assert_eq!(calls(c"cublasCreate_v2"), 1, "it is free again");
@@ -149,7 +152,7 @@ fn many_threads_multiply_on_streams_of_their_own_and_each_gets_its_product() {
                             stream.launch(kernels::matmul(N, N, N, 0, 1, &a, &b, &c), launch::product(N, N)),
                         );
                         let expected = factor * round as f32 * N as f32;
-                        assert_eq!(stream.read(&c).wait().unwrap(), [expected; (N * N) as usize]);
+                        assert_eq!(stream.read(&c).blocking_wait().unwrap(), [expected; (N * N) as usize]);
                     }
                 });
             }
@@ -172,7 +175,7 @@ fn many_threads_that_share_one_stream_take_turns_with_one_handle() {
                 });
             }
         });
-        stream.synchronize().wait().unwrap();
+        stream.synchronize().blocking_wait().unwrap();
         assert_eq!((ran(), calls(c"cublasCreate_v2")), ((200, 0), 1));
     });
 }
@@ -185,8 +188,8 @@ fn work_on_other_streams_is_ordered_with_products_as_with_kernels() {
         let operands = three(&stream);
         drop(multiply(&stream, &operands));
         crate::support::unordered(other.fill(&operands[0], 0.0));
-        drop(other.wait_stream(&stream));
-        other.fill(&operands[0], 0.0).wait().unwrap();
+        other.wait_stream(&stream);
+        other.fill(&operands[0], 0.0).blocking_wait().unwrap();
     });
 }
 
@@ -211,15 +214,15 @@ fn the_products_of_a_graph_are_cublas_on_each_of_its_streams() {
                 drop(stream.fill(a, factor));
                 drop(stream.fill(c, f32::NAN));
             }
-            graph.launch(&stream).wait().unwrap();
-            let expected = stream.read(&one[1]).wait().unwrap().iter().sum::<f32>();
+            graph.launch(&stream).blocking_wait().unwrap();
+            let expected = stream.read(&one[1]).blocking_wait().unwrap().iter().sum::<f32>();
             for [.., c] in [&one, &two] {
-                let sum = stream.read(c).wait().unwrap().iter().sum::<f32>();
+                let sum = stream.read(c).blocking_wait().unwrap().iter().sum::<f32>();
                 assert!((sum / factor - expected * N as f32).abs() < 1e-2, "{sum} {expected} {factor}");
             }
         }
         assert_eq!(ran(), (2, 0), "a launch asks no library");
-        multiply(&stream, &one).wait().unwrap();
+        multiply(&stream, &one).blocking_wait().unwrap();
         assert_eq!(calls(c"cublasCreate_v2"), 1, "the capture has put it back");
     });
 }
@@ -238,7 +241,7 @@ fn products_of_a_graph_work_in_memory_of_the_graph_and_others_do_not() {
             s.fill(&scratch, 1.0).queued()?;
             multiply(s, &one).queued()?;
             multiply(&side, &two).queued()?;
-            s.copy(&scratch, &out).queued()?;
+            s.copy_buffer(&out, &scratch).queued()?;
             s.wait_stream(&side).queued()
         };
         let (graph, ()) = stream.capture(capture).unwrap();
@@ -253,15 +256,15 @@ fn products_of_a_graph_work_in_memory_of_the_graph_and_others_do_not() {
         for _ in 0..4 {
             for graph in [&graph, &other] {
                 drop(stream.fill(&out, 0.0));
-                graph.launch(&stream).wait().unwrap();
-                assert_eq!(stream.read(&out).wait().unwrap(), vec![1.0; WORKSPACE / 4]);
+                graph.launch(&stream).blocking_wait().unwrap();
+                assert_eq!(stream.read(&out).blocking_wait().unwrap(), vec![1.0; WORKSPACE / 4]);
             }
         }
         // On the driver's streams that the graphs were captured on, among others.
         let streams = [(); 6].map(|()| device.new_stream().unwrap());
         for stream in &streams {
-            drop(stream.wait_event(&side.record_event()));
-            multiply(stream, &three(stream)).wait().unwrap();
+            stream.wait_event(&side.record_event());
+            multiply(stream, &three(stream)).blocking_wait().unwrap();
         }
         let others = &enqueued()[4..];
         assert!(
@@ -285,6 +288,6 @@ fn a_graph_whose_products_have_no_memory_to_work_in_is_refused() {
         let texts =
             ["cuda:0 is out of memory: 4.0 MiB asked", "holders: 4.0 MiB from tests/cuda/cublas/handles.rs:"];
         crate::support::says(&error, ErrorKind::OutOfMemory, &texts);
-        multiply(&stream, &operands).wait().unwrap();
+        multiply(&stream, &operands).blocking_wait().unwrap();
     });
 }

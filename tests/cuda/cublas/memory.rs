@@ -17,7 +17,7 @@ const HANDLE: usize = 60 * MIB;
 /// A product on a stream, which is awaited.
 #[track_caller]
 fn product(stream: &Stream) {
-    multiply(stream, &three(stream)).wait().unwrap();
+    multiply(stream, &three(stream)).blocking_wait().unwrap();
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn an_allocation_that_finds_no_memory_destroys_the_handles_that_nobody_uses() {
         assert_eq!(calls(c"cublasDestroy_v2"), 1);
         drop(stream.fill(&large, 1));
         drop(large);
-        stream.synchronize().wait().unwrap();
+        stream.synchronize().blocking_wait().unwrap();
         product(&stream);
         assert_eq!((ran(), calls(c"cublasCreate_v2")), ((2, 0), 3), "once before the cache was given back");
     });
@@ -62,14 +62,14 @@ fn a_handle_for_which_there_is_no_memory_gets_what_is_cached() {
         let stream = device.new_stream().unwrap();
         let operands = three(&stream);
         drop(stream.alloc::<u8>(100 * MIB).unwrap());
-        stream.synchronize().wait().unwrap();
-        multiply(&stream, &operands).wait().unwrap();
+        stream.synchronize().blocking_wait().unwrap();
+        multiply(&stream, &operands).blocking_wait().unwrap();
         device.empty_cache();
         drop(stream.alloc::<u8>(100 * MIB).unwrap());
-        stream.synchronize().wait().unwrap();
+        stream.synchronize().blocking_wait().unwrap();
         // So does that of a graph.
         let (graph, ()) = stream.capture(|s| multiply(s, &operands)).unwrap();
-        graph.launch(&stream).wait().unwrap();
+        graph.launch(&stream).blocking_wait().unwrap();
         assert_eq!(ran(), (2, 0));
     });
 }
@@ -100,7 +100,7 @@ fn a_library_that_makes_no_handle_though_there_is_memory_is_an_error() {
         let stream = cuda(0).new_stream().unwrap();
         let operands = three(&stream);
         drop(stream.alloc::<u8>(100 * MIB).unwrap());
-        stream.synchronize().wait().unwrap();
+        stream.synchronize().blocking_wait().unwrap();
         for created in [2, 3] {
             let error = refusal(multiply(&stream, &operands));
             let advice = "CUBLAS_STATUS_NOT_INITIALIZED; WARPLINE_CUBLAS=off does without it, with ";
@@ -108,7 +108,7 @@ fn a_library_that_makes_no_handle_though_there_is_memory_is_an_error() {
             says(&error, ErrorKind::Driver, &["matmul", "cublasCreate of cuBLAS", advice, free]);
             assert_eq!(calls(c"cublasCreate_v2"), created, "what is cached is given back for it once");
         }
-        stream.read(&operands[0]).wait().unwrap();
+        stream.read(&operands[0]).blocking_wait().unwrap();
     });
 }
 
@@ -150,11 +150,11 @@ fn where_there_is_no_memory_to_work_in_our_kernel_runs() {
         drop(stream.fill(&operands[0], 1.0));
         drop(stream.fill(&operands[1], 2.0));
         let rest = [MIB, MIB - 2048].map(|bytes| stream.alloc::<u8>(bytes).unwrap());
-        multiply(&stream, &operands).wait().unwrap();
+        multiply(&stream, &operands).blocking_wait().unwrap();
         assert_eq!(ran(), (0, 1));
-        assert_eq!(stream.read(&operands[2]).wait().unwrap(), [2.0 * N as f32; (N * N) as usize]);
+        assert_eq!(stream.read(&operands[2]).blocking_wait().unwrap(), [2.0 * N as f32; (N * N) as usize]);
         drop(rest);
-        multiply(&stream, &operands).wait().unwrap();
+        multiply(&stream, &operands).blocking_wait().unwrap();
         assert_eq!(ran(), (1, 1));
     });
 }
@@ -185,12 +185,12 @@ fn nobody_calls_cublas_for_a_device_that_has_died() {
         let device = cuda(0);
         let stream = device.new_stream().unwrap();
         let operands = three(&stream);
-        multiply(&stream, &operands).wait().unwrap();
-        let error = multiply(&stream, &operands).wait().unwrap_err();
+        multiply(&stream, &operands).blocking_wait().unwrap();
+        let error = multiply(&stream, &operands).blocking_wait().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Fault, "{error}");
         let entries = [c"cublasCreate_v2", c"cublasDestroy_v2", c"cublasSetStream_v2", c"cublasSgemm_v2"];
         let before = entries.map(calls);
-        assert!(multiply(&stream, &operands).wait().is_err());
+        assert!(multiply(&stream, &operands).blocking_wait().is_err());
         assert!(device.load([&MATMUL]).is_err());
         device.empty_cache();
         drop((operands, stream));

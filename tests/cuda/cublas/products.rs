@@ -21,7 +21,7 @@ pub(crate) fn close(x: &[f32], y: &[f32], tolerance: f32) {
 fn product([m, n, k]: [usize; 3], turned: [bool; 2], device: &Device) -> Vec<f32> {
     let a = if turned[0] { matrix([k, m], 1, device).t() } else { matrix([m, k], 1, device) };
     let b = if turned[1] { matrix([n, k], 2, device).t() } else { matrix([k, n], 2, device) };
-    a.matmul(b).to_vec::<f32>().wait().unwrap()
+    a.matmul(b).to_vec::<f32>().blocking_wait().unwrap()
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn a_layer_is_a_product_and_its_bias_in_one_op() {
                     let before = stream.issued();
                     let y = x.linear(&w, &bias).queued().unwrap();
                     assert_eq!(stream.issued(), before + 1);
-                    y.to_vec::<f32>().wait().unwrap()
+                    y.to_vec::<f32>().blocking_wait().unwrap()
                 });
                 close(&ours, &theirs, tolerance(k + 1));
             }
@@ -81,7 +81,7 @@ fn where_a_size_is_0_our_kernel_says_what_the_product_is() {
         }
         let none = matrix([2, 0], 1, &device);
         let (w, bias) = (matrix([3, 0], 1, &device), Tensor::from_host(&[1.0f32, 2.0, 3.0], [3], &device));
-        let y = none.linear(&w, bias).to_vec::<f32>().wait().unwrap();
+        let y = none.linear(&w, bias).to_vec::<f32>().blocking_wait().unwrap();
         assert_eq!(y, [1.0, 2.0, 3.0, 1.0, 2.0, 3.0]);
         assert_eq!(ran(), (0, 5));
     });
@@ -95,7 +95,7 @@ fn what_is_nan_where_the_product_goes_does_not_get_into_it() {
         let [a, b, c] = [(); 3].map(|()| stream.alloc::<f32>(16).unwrap());
         [(&a, 1.0), (&b, 2.0), (&c, f32::NAN)].into_iter().for_each(|(x, value)| drop(stream.fill(x, value)));
         drop(stream.launch(kernels::matmul(4, 4, 4, 0, 1, &a, &b, &c), launch::product(4, 4)));
-        assert_eq!(stream.read(&c).wait().unwrap(), [8.0; 16]);
+        assert_eq!(stream.read(&c).blocking_wait().unwrap(), [8.0; 16]);
         assert_eq!(ran(), (1, 0));
     });
 }

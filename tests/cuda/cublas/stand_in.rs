@@ -15,7 +15,7 @@ type SetMode = unsafe extern "C" fn(u64, c_int) -> c_int;
 fn streams_of_other_contexts_and_handles_that_are_gone_are_refused_and_told_of() {
     let said = in_child_with_cublas(&[], || {
         let device = cuda(0);
-        matrix([2, 2], 1, &device).matmul(matrix([2, 2], 2, &device)).wait().unwrap();
+        matrix([2, 2], 1, &device).matmul(matrix([2, 2], 2, &device)).blocking_wait().unwrap();
         // SAFETY: the stand-in declares them so.
         let (create, destroy, set_stream, set_mode) = unsafe {
             (

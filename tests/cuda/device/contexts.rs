@@ -22,37 +22,42 @@ fn every_call_puts_the_callers_context_back() {
         let side = keeps!(device.stream().priority(warpline::Priority::High).build().unwrap());
         let x = keeps!(stream.alloc::<f32>(1 << 20).unwrap());
         let small = keeps!(stream.alloc::<f32>(100).unwrap());
-        let mut host = keeps!(device.pinned_blocking::<f32>(1 << 20).unwrap());
+        let mut host = keeps!(device.blocking_pinned::<f32>(1 << 20).unwrap());
         let more = keeps!(device.pinned::<f32>(2 << 20));
         let more = keeps!(crate::support::block_on(more).unwrap());
         host.fill(1.0);
-        let host = keeps!(stream.copy_into(&x, host).wait().unwrap());
-        let back = keeps!(stream.copy_to_host(&x).wait().unwrap());
+        let host = keeps!(stream.copy_into(&x, host).blocking_wait().unwrap());
+        let back = keeps!(stream.copy_to_host(&x).blocking_wait().unwrap());
         let registered = keeps!(device.pin(ramp(10_000)).unwrap());
         keeps!(drop(registered));
         keeps!(drop(more));
-        keeps!(stream.write(&small, &ramp(100)).wait().unwrap());
-        keeps!(stream.read(&small).wait().unwrap());
-        keeps!(stream.fill(&x, 2.0).wait().unwrap());
+        keeps!(stream.write(&small, &ramp(100)).blocking_wait().unwrap());
+        keeps!(stream.read(&small).blocking_wait().unwrap());
+        keeps!(stream.fill(&x, 2.0).blocking_wait().unwrap());
         let columns = x.as_matrix(1024).unwrap().columns(3..9).unwrap();
-        keeps!(stream.fill(&columns, 3.0).wait().unwrap());
+        keeps!(stream.fill(&columns, 3.0).blocking_wait().unwrap());
         keeps!(
             stream
                 .launch(kernels::relu(100, &small, &small), LaunchConfig::for_elements(100u32))
-                .wait()
+                .blocking_wait()
                 .unwrap()
         );
         let config = keeps!(device.suggest_config(&kernels::RELU, 1 << 20, 0).unwrap());
-        keeps!(stream.launch(kernels::relu(100, &small, &small), config.cooperatively()).wait().unwrap());
+        keeps!(
+            stream
+                .launch(kernels::relu(100, &small, &small), config.cooperatively())
+                .blocking_wait()
+                .unwrap()
+        );
         let event = keeps!(stream.record_event());
         keeps!(event.query().unwrap());
-        keeps!(side.wait_event(&event).wait().unwrap());
-        keeps!(side.wait_stream(&stream).wait().unwrap());
-        keeps!(side.wait_for(&x).wait().unwrap());
+        keeps!(side.wait_event(&event).blocking_wait().unwrap());
+        keeps!(side.wait_stream(&stream).blocking_wait().unwrap());
+        keeps!(side.wait_for(&x).blocking_wait().unwrap());
         let timed = keeps!([stream.record_timed_event().unwrap(), stream.record_timed_event().unwrap()]);
-        keeps!(timed[1].synchronize().wait().unwrap());
+        keeps!(timed[1].synchronize().blocking_wait().unwrap());
         keeps!(timed[1].elapsed_since(&timed[0]).unwrap());
-        keeps!(stream.call(|| 1).wait().unwrap());
+        keeps!(stream.call(|| 1).blocking_wait().unwrap());
         let gate = keeps!(stream.hold().unwrap());
         drop(keeps!(stream.fill(&x, 4.0)));
         keeps!(stream.query().unwrap());
@@ -64,9 +69,9 @@ fn every_call_puts_the_callers_context_back() {
                 raw.call(|| ());
             })
         });
-        keeps!(done.wait().unwrap());
-        keeps!(stream.synchronize().wait().unwrap());
-        keeps!(device.synchronize().wait().unwrap());
+        keeps!(done.blocking_wait().unwrap());
+        keeps!(stream.synchronize().blocking_wait().unwrap());
+        keeps!(device.synchronize().blocking_wait().unwrap());
         keeps!(device.properties());
         keeps!(device.free_bytes());
         keeps!(device.memory_stats());
@@ -75,7 +80,7 @@ fn every_call_puts_the_callers_context_back() {
         let there = keeps!(peer.new_stream().unwrap());
         let y = keeps!(there.alloc::<f32>(1 << 20).unwrap());
         drop(keeps!(stream.wait_stream(&there)));
-        keeps!(stream.copy_peer(&x, &y).wait().unwrap());
+        keeps!(stream.copy_buffer_peer(&y, &x).blocking_wait().unwrap());
 
         let held = keeps!(side.hold().unwrap());
         keeps!(drop(side));
@@ -83,7 +88,7 @@ fn every_call_puts_the_callers_context_back() {
         keeps!(drop(x));
         keeps!(drop(columns));
         keeps!(drop((small, y, host, back, there, event, timed)));
-        keeps!(stream.synchronize().wait().unwrap());
+        keeps!(stream.synchronize().blocking_wait().unwrap());
         keeps!(drop(stream));
         keeps!(device.empty_cache());
         let runtime = keeps!(Runtime::new().unwrap());
@@ -100,7 +105,7 @@ fn threads_that_have_no_context_may_do_everything() {
         let device = cuda(0);
         let (stream, closed) = (device.new_stream().unwrap(), device.new_stream().unwrap());
         let x = stream.alloc::<f32>(1 << 20).unwrap();
-        let host = device.pinned_blocking::<f32>(1 << 20).unwrap();
+        let host = device.blocking_pinned::<f32>(1 << 20).unwrap();
         let registered = device.pin(ramp(1 << 16)).unwrap();
         let gate = closed.hold().unwrap();
         let sent = stream.copy_into(&x, host);
@@ -109,8 +114,8 @@ fn threads_that_have_no_context_may_do_everything() {
             assert!(current_context().is_null());
             drop((sent, x, registered, event, closed, gate));
             let y = stream.alloc::<f32>(3).unwrap();
-            stream.write(&y, &[1.0, 2.0, 3.0]).wait().unwrap();
-            assert_eq!(stream.read(&y).wait().unwrap(), [1.0, 2.0, 3.0]);
+            stream.write(&y, &[1.0, 2.0, 3.0]).blocking_wait().unwrap();
+            assert_eq!(stream.read(&y).blocking_wait().unwrap(), [1.0, 2.0, 3.0]);
         })
         .join()
         .unwrap();
@@ -129,7 +134,7 @@ fn a_closure_that_changes_the_current_context_does_not_change_the_callers() {
             stream.external(nothing(), writes::<f32>([]), |_| set_current_context(std::ptr::null_mut()))
         };
         assert_eq!(current_context(), other);
-        done.wait().unwrap();
+        done.blocking_wait().unwrap();
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             // SAFETY: nothing is enqueued.
             drop(unsafe { stream.external(nothing(), writes::<f32>([]), |_| panic!("on purpose")) });
@@ -146,8 +151,8 @@ fn a_thread_without_a_context_is_left_without_one_unless_the_device_is_the_first
             std::thread::spawn(move || {
                 let stream = cuda(ordinal).new_stream().unwrap();
                 let x = stream.alloc::<f32>(8).unwrap();
-                stream.fill(&x, 1.0).wait().unwrap();
-                assert_eq!(stream.read(&x).wait().unwrap(), [1.0; 8]);
+                stream.fill(&x, 1.0).blocking_wait().unwrap();
+                assert_eq!(stream.read(&x).blocking_wait().unwrap(), [1.0; 8]);
                 current_context() as usize
             })
             .join()

@@ -51,7 +51,7 @@ fn fills_like_the_cpu<T: Element + PartialEq + std::fmt::Debug>(
             let part =
                 x.as_matrix(rows).unwrap().rows(within.clone()).unwrap().columns(columns.clone()).unwrap();
             drop(stream.fill(&part, b));
-            stream.read(&x).wait().unwrap()
+            stream.read(&x).blocking_wait().unwrap()
         });
         assert!(
             cuda == cpu,
@@ -81,7 +81,7 @@ fn a_fill_is_one_call_and_one_of_eight_bytes_at_most_two() {
         let fills = [c"cuMemsetD8Async", c"cuMemsetD16Async", c"cuMemsetD32Async", c"cuMemsetD2D32Async"];
         let made = |f: &dyn Fn() -> Pending<()>| {
             let (calls, done) = calls_in(fills, f);
-            done.wait().unwrap();
+            done.blocking_wait().unwrap();
             calls
         };
         assert_eq!(made(&|| stream.fill(&x, 0.0)), [0, 0, 1, 0]);
@@ -111,15 +111,15 @@ fn rows_and_columns_go_each_way_as_on_the_cpu_device() {
                     buffer
                 });
                 // Pinned memory to a part, that part to a part of another, that to pinned memory; and pageable memory.
-                let mut host = device.pinned_blocking::<f32>(taken).unwrap();
+                let mut host = device.blocking_pinned::<f32>(taken).unwrap();
                 host.copy_from_slice(&ramp(taken));
                 drop(stream.copy_into(&part(&x), host));
-                drop(stream.copy(&part(&x), &part(&y)));
-                let back = stream.copy_to_host(&part(&y)).wait().unwrap();
+                drop(stream.copy_buffer(&part(&y), &part(&x)));
+                let back = stream.copy_to_host(&part(&y)).blocking_wait().unwrap();
                 assert_eq!(*back, ramp(taken));
                 drop(stream.write(&part(&z), &ramp(taken)));
-                assert_eq!(stream.read(&part(&z)).wait().unwrap(), ramp(taken));
-                [&x, &y, &z].map(|buffer| stream.read(buffer).wait().unwrap())
+                assert_eq!(stream.read(&part(&z)).blocking_wait().unwrap(), ramp(taken));
+                [&x, &y, &z].map(|buffer| stream.read(buffer).blocking_wait().unwrap())
             });
             assert!(cuda == cpu, "{rows} rows of {width}, {within:?} and {columns:?} of them: {cuda:?}");
         }
@@ -140,24 +140,24 @@ fn matrices_between_devices() {
         let (x, y) = (a.alloc::<f32>(rows * width).unwrap(), b.alloc::<f32>(rows * width).unwrap());
         drop(a.write(&x, &ramp(rows * width)));
         drop(b.fill(&y, -1.0));
-        drop(a.wait_stream(&b));
-        drop(a.copy_peer(&part(&x), &part(&y)));
-        drop(b.wait_stream(&a));
+        a.wait_stream(&b);
+        drop(a.copy_buffer_peer(&part(&y), &part(&x)));
+        b.wait_stream(&a);
         let expected: Vec<f32> = (0..rows * width)
             .map(|i| {
                 if within.contains(&(i / width)) && columns.contains(&(i % width)) { i as f32 } else { -1.0 }
             })
             .collect();
         assert_eq!(
-            b.read(&y).wait().unwrap(),
+            b.read(&y).blocking_wait().unwrap(),
             expected,
             "{rows} rows of {width}, {within:?} and {columns:?}"
         );
         // And whole, the other way.
-        drop(b.copy_peer(&y, &x));
-        drop(a.wait_stream(&b));
-        assert_eq!(a.read(&x).wait().unwrap(), expected);
-        drop(b.wait_stream(&a));
+        drop(b.copy_buffer_peer(&x, &y));
+        a.wait_stream(&b);
+        assert_eq!(a.read(&x).blocking_wait().unwrap(), expected);
+        b.wait_stream(&a);
     }
 }
 
@@ -189,16 +189,16 @@ fn a_copy_holds_the_devices_that_are_not_its_streams() {
             let stream = on.new_stream().unwrap();
             let (source, destination) = (from.new_stream().unwrap(), to.new_stream().unwrap());
             let (x, y) = (source.alloc::<f32>(1 << 20).unwrap(), destination.alloc::<f32>(1 << 20).unwrap());
-            source.fill(&x, 2.0).wait().unwrap();
-            destination.fill(&y, 0.0).wait().unwrap();
+            source.fill(&x, 2.0).blocking_wait().unwrap();
+            destination.fill(&y, 0.0).blocking_wait().unwrap();
             let (open, opened) = std::sync::mpsc::channel();
             drop(stream.call(move || opened.recv()));
-            let copied = stream.copy_peer(&x, &y);
+            let copied = stream.copy_buffer_peer(&y, &x);
             let freed = calls(c"cuMemFree_v2");
             drop((x, y, source, destination, from, to, on, runtime));
             assert_eq!(calls(c"cuMemFree_v2"), freed, "the copy has not run");
             open.send(()).unwrap();
-            copied.wait().unwrap();
+            copied.blocking_wait().unwrap();
             drop(stream);
             // By the thread that finds the copy finished.
             while calls(c"cuMemFree_v2") < calls(c"cuMemAlloc_v2") {
@@ -219,9 +219,9 @@ fn access_that_somebody_else_enabled_is_no_error() {
         let (a, b) = (one.new_stream().unwrap(), two.new_stream().unwrap());
         let (x, y) = (a.alloc::<f32>(10).unwrap(), b.alloc::<f32>(10).unwrap());
         drop(a.fill(&x, 4.0));
-        drop(a.wait_stream(&b));
-        a.copy_peer(&x, &y).wait().unwrap();
-        assert_eq!(b.read(&y).wait().unwrap(), [4.0; 10]);
+        a.wait_stream(&b);
+        a.copy_buffer_peer(&y, &x).blocking_wait().unwrap();
+        assert_eq!(b.read(&y).blocking_wait().unwrap(), [4.0; 10]);
     });
 }
 
@@ -237,8 +237,8 @@ fn pageable_memory_is_staged_when_the_call_returns() {
         drop(host);
         let got = stream.read(&x);
         gate.open();
-        sent.wait().unwrap();
-        assert_eq!(got.wait().unwrap(), ramp(1 << 18));
+        sent.blocking_wait().unwrap();
+        assert_eq!(got.blocking_wait().unwrap(), ramp(1 << 18));
         assert_eq!(calls(c"cuMemHostRegister_v2"), 1, "the page of the completion words alone");
     });
 }
@@ -249,7 +249,11 @@ fn nothing_relies_on_what_fresh_or_recycled_memory_holds() {
         let device = cuda(0);
         let stream = device.default_stream().unwrap();
         let fresh = stream.alloc::<u8>(1 << 20).unwrap();
-        assert_eq!(stream.read(&fresh).wait().unwrap()[..4096], [0xcd; 4096], "the software driver's junk");
+        assert_eq!(
+            stream.read(&fresh).blocking_wait().unwrap()[..4096],
+            [0xcd; 4096],
+            "the software driver's junk"
+        );
         for poison in [0xff, 0x7f, 0xcd] {
             let sizes = [64, 4096, 1 << 20, 8 << 20];
             let junk: Vec<_> = sizes.iter().map(|&bytes| stream.alloc::<u8>(bytes).unwrap()).collect();
@@ -258,7 +262,7 @@ fn nothing_relies_on_what_fresh_or_recycled_memory_holds() {
             let x = Tensor::zeros([100, 70], &device).queued().unwrap();
             let w = Tensor::ones([70, 30], &device).queued().unwrap();
             let y = x.add(1.0).matmul(&w).relu().queued().unwrap();
-            assert_eq!(y.sum().item::<f32>().wait().unwrap(), 70.0 * 3000.0);
+            assert_eq!(y.sum().item::<f32>().blocking_wait().unwrap(), 70.0 * 3000.0);
             let columns = stream.alloc::<f32>(30).unwrap();
             drop(columns);
         }

@@ -57,7 +57,7 @@ fn without_a_driver_cuda_is_an_error_that_says_what_was_looked_for_and_best_is_t
         let (device, said) = lines_of(|| Device::best().unwrap());
         assert_eq!(device.id(), DeviceId::Cpu(0));
         assert!(said.contains("using cpu:0") && said.contains("no NVIDIA driver was found"), "{said}");
-        assert_eq!(device.new_stream().unwrap().call(|| 7).wait().unwrap(), 7);
+        assert_eq!(device.new_stream().unwrap().call(|| 7).blocking_wait().unwrap(), 7);
     });
 }
 
@@ -69,7 +69,7 @@ fn a_toolkits_stub_does_not_stand_in_the_drivers_way() {
         let stream = cuda(0).new_stream().unwrap();
         let x = stream.alloc::<f32>(4).unwrap();
         drop(stream.fill(&x, 1.5));
-        assert_eq!(stream.read(&x).wait().unwrap(), [1.5; 4]);
+        assert_eq!(stream.read(&x).blocking_wait().unwrap(), [1.5; 4]);
     });
 }
 
@@ -237,7 +237,7 @@ fn properties_say_what_sort_of_device_it_is() {
         let x = stream.alloc::<u8>(100 << 20).unwrap();
         assert!(device.free_bytes().unwrap() <= free - (100 << 20));
         drop(x);
-        stream.synchronize().wait().unwrap();
+        stream.synchronize().blocking_wait().unwrap();
         assert_eq!(device.empty_cache(), 100 << 20);
         assert_eq!(device.free_bytes().unwrap(), free);
     });

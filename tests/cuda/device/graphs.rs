@@ -15,7 +15,7 @@ fn kernels_of_a_graph_have_the_priorities_of_the_streams_they_were_captured_on()
         let (main, low, high) = (stream(Priority::High), stream(Priority::Low), stream(Priority::High));
         let [of_low, of_high, last] = [1.0, 2.0, 0.0].map(|value| {
             let x = main.alloc::<f32>(8).unwrap();
-            main.fill(&x, value).wait().unwrap();
+            main.fill(&x, value).blocking_wait().unwrap();
             x
         });
         // In either order of the capture, which is what decides among equals.
@@ -32,8 +32,8 @@ fn kernels_of_a_graph_have_the_priorities_of_the_streams_they_were_captured_on()
             let (outer, ()) = main.capture(|s| graph.launch(s)).unwrap();
             for _ in 0..4 {
                 for graph in [&graph, &outer] {
-                    graph.launch(&main).wait().unwrap();
-                    assert_eq!(main.read(&last).wait().unwrap(), [1.0; 8], "the low one is later");
+                    graph.launch(&main).blocking_wait().unwrap();
+                    assert_eq!(main.read(&last).blocking_wait().unwrap(), [1.0; 8], "the low one is later");
                 }
             }
         }
@@ -47,7 +47,7 @@ fn a_capture_that_the_driver_refuses_leaves_its_streams_to_the_next() {
         let device = cuda(0);
         let (main, side) = (device.new_stream().unwrap(), device.new_stream().unwrap());
         let x = main.alloc::<f32>(8).unwrap();
-        main.fill(&x, -1.0).wait().unwrap();
+        main.fill(&x, -1.0).blocking_wait().unwrap();
         let capture = || {
             main.capture(|s| {
                 side.wait_stream(s).queued()?;
@@ -65,9 +65,9 @@ fn a_capture_that_the_driver_refuses_leaves_its_streams_to_the_next() {
                 says(&capture().unwrap_err(), ErrorKind::Driver, &texts);
             }
             let (graph, ()) = capture().unwrap();
-            graph.launch(&main).wait().unwrap();
+            graph.launch(&main).blocking_wait().unwrap();
         });
-        assert_eq!(main.read(&x).wait().unwrap(), [0.0; 8]);
+        assert_eq!(main.read(&x).blocking_wait().unwrap(), [0.0; 8]);
         assert_eq!(streams, 2, "one capture's");
     });
 }

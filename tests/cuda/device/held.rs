@@ -23,8 +23,8 @@ fn a_device_may_be_dropped_while_a_stream_of_another_runtime_is_held() {
             let x = held.alloc::<f32>(4).unwrap();
             let (runtime, ending) = cuda();
             let stream = ending.new_stream().unwrap();
-            drop((stream.alloc::<f32>(4).unwrap(), ending.pinned_blocking::<f32>(4).unwrap()));
-            stream.synchronize().wait().unwrap();
+            drop((stream.alloc::<f32>(4).unwrap(), ending.blocking_pinned::<f32>(4).unwrap()));
+            stream.synchronize().blocking_wait().unwrap();
             drop(stream);
             let (gate, last) = (held.hold().unwrap(), longer.hold().unwrap());
             let before = freed();
@@ -32,13 +32,13 @@ fn a_device_may_be_dropped_while_a_stream_of_another_runtime_is_held() {
             // Freed here, it would have waited for the gates.
             let filled = held.fill(&x, 1.0);
             gate.open();
-            filled.wait().unwrap();
+            filled.blocking_wait().unwrap();
             assert_eq!(freed(), before, "one is closed yet");
             last.open();
             while freed().iter().zip(before).any(|(now, before)| *now == before) {
                 std::thread::yield_now();
             }
-            assert_eq!(held.read(&x).wait().unwrap(), [1.0; 4]);
+            assert_eq!(held.read(&x).blocking_wait().unwrap(), [1.0; 4]);
         });
     }
 }
@@ -51,16 +51,16 @@ fn nothing_is_page_locked_ahead_of_need_while_a_stream_is_held() {
         let page_locked = || calls(c"cuMemHostAlloc");
         // The thread that makes blocks ahead makes this one too, after what it was asked before.
         let ask_for = |bytes: usize| drop(block_on(device.pinned::<u8>(bytes)).unwrap());
-        let first = device.pinned_blocking::<u8>(4096).unwrap();
+        let first = device.blocking_pinned::<u8>(4096).unwrap();
         ask_for(8 << 20);
         drop(first);
         let gate = held.hold().unwrap();
         let before = page_locked();
-        let cached = [(); 2].map(|()| device.pinned_blocking::<u8>(4096).unwrap());
+        let cached = [(); 2].map(|()| device.blocking_pinned::<u8>(4096).unwrap());
         ask_for(16 << 20);
         assert_eq!(page_locked() - before, 1, "those that somebody asked for");
         gate.open();
-        held.synchronize().wait().unwrap();
+        held.synchronize().blocking_wait().unwrap();
         drop(cached);
     });
 }
@@ -79,10 +79,10 @@ fn a_cache_is_emptied_when_no_gate_is_closed() {
         let y = other.alloc::<f32>(4).unwrap();
         drop(other.fill(&y, 1.0));
         gate.open();
-        held.synchronize().wait().unwrap();
+        held.synchronize().blocking_wait().unwrap();
         while free_bytes() < full {
             std::thread::yield_now();
         }
-        assert_eq!(other.read(&y).wait().unwrap(), [1.0; 4]);
+        assert_eq!(other.read(&y).blocking_wait().unwrap(), [1.0; 4]);
     });
 }

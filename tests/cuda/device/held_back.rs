@@ -18,7 +18,7 @@ const ALLOC_WAITS: (&str, &str) = ("SOFTCUDA_ALLOC_WAITS", "1");
 fn filled(device: &Device, len: usize) -> (Stream, Buffer<f32>) {
     let stream = device.new_stream().unwrap();
     let x = stream.alloc::<f32>(len).unwrap();
-    stream.fill(&x, 1.0).wait().unwrap();
+    stream.fill(&x, 1.0).blocking_wait().unwrap();
     (stream, x)
 }
 
@@ -76,18 +76,18 @@ fn no_call_waits() {
     let one = stream.read_one(&x.slice(7..8).unwrap());
     let tensor = Tensor::from_buffer(y.clone(), [10, 100]).unwrap();
     let event = stream.record_event();
-    drop(other.wait_event(&event));
+    other.wait_event(&event);
     let vector = other.enter(|| tensor.to_vec::<f32>());
     let launched = stream.launch(kernels::relu(1000, &x, &x), LaunchConfig::for_elements(1000u32));
     // A question does not wait either.
     stream.query().unwrap();
     gate.open();
     frees.join().unwrap();
-    assert_eq!(read.wait().unwrap(), [1.0; 1000]);
-    written.wait().unwrap();
-    assert_eq!(one.wait().unwrap(), 7.0);
-    assert_eq!(vector.wait().unwrap(), [1.0; 1000]);
-    launched.wait().unwrap();
+    assert_eq!(read.blocking_wait().unwrap(), [1.0; 1000]);
+    written.blocking_wait().unwrap();
+    assert_eq!(one.blocking_wait().unwrap(), 7.0);
+    assert_eq!(vector.blocking_wait().unwrap(), [1.0; 1000]);
+    launched.blocking_wait().unwrap();
 }
 
 #[test]
@@ -114,8 +114,8 @@ fn a_runtime_may_be_dropped_while_copies_are_held_back() {
             let written = stream.write(&x, &ramp(1000));
             let read = stream.read(&x);
             drop((stream, x, device, runtime));
-            written.wait().unwrap();
-            assert_eq!(read.wait().unwrap(), ramp(1000));
+            written.blocking_wait().unwrap();
+            assert_eq!(read.blocking_wait().unwrap(), ramp(1000));
         }
     });
 }
@@ -134,18 +134,18 @@ fn values_are_right_where_every_copy_is_held_back() {
                 let host: Vec<f32> = (0..5000).map(value).collect();
                 let written = a.write(&x, &host);
                 drop(a.fill(&y, -1.0));
-                drop(b.wait_stream(&a));
-                drop(b.copy(&x, &y));
+                b.wait_stream(&a);
+                drop(b.copy_buffer(&y, &x));
                 let first = b.read(&y);
-                drop(c.wait_event(&b.record_event()));
+                c.wait_event(&b.record_event());
                 drop(c.launch(kernels::relu(5000, &y, &z), LaunchConfig::for_elements(5000u32)));
                 drop(c.write(&y, &ramp(5000)));
                 let (second, third) = (c.read(&z), c.read(&y));
-                drop(a.wait_stream(&c));
-                assert_eq!(first.wait().unwrap(), host);
-                assert_eq!(second.wait().unwrap(), host);
-                assert_eq!(third.wait().unwrap(), ramp(5000));
-                written.wait().unwrap();
+                a.wait_stream(&c);
+                assert_eq!(first.blocking_wait().unwrap(), host);
+                assert_eq!(second.blocking_wait().unwrap(), host);
+                assert_eq!(third.blocking_wait().unwrap(), ramp(5000));
+                written.blocking_wait().unwrap();
             }
         });
     }
@@ -168,18 +168,18 @@ fn threads_that_share_streams_and_find_no_memory_all_get_their_values() {
                         let x = a.alloc::<f32>(3000).unwrap();
                         let value = (thread * 100 + round) as f32;
                         let written = a.write(&x, &vec![value; 3000]);
-                        drop(b.wait_for(&x));
+                        b.wait_for(&x);
                         drop(b.launch(kernels::relu(3000, &x, &x), LaunchConfig::for_elements(3000u32)));
                         let read = b.read(&x);
                         if round % 7 == 0 {
                             drop(written);
                         }
-                        assert_eq!(read.wait().unwrap(), [value; 3000]);
+                        assert_eq!(read.blocking_wait().unwrap(), [value; 3000]);
                     }
                 });
             }
         });
-        device.synchronize().wait().unwrap();
+        device.synchronize().blocking_wait().unwrap();
     });
 }
 
@@ -201,8 +201,8 @@ fn foreign_work_is_behind_copies_that_were_held_back() {
                     sys::cuMemsetD32Async(address, 7, 1, raw).result().unwrap();
                 })
             };
-            copied.wait().unwrap();
-            let values = stream.read(&x).wait().unwrap();
+            copied.blocking_wait().unwrap();
+            let values = stream.read(&x).blocking_wait().unwrap();
             assert_eq!((values[0].to_bits(), values[1], values[999]), (7, round as f32, round as f32));
         }
     });
@@ -216,24 +216,27 @@ fn a_device_that_dies_fails_what_is_held_back() {
             let (stream, x) = filled(&device, 1000);
             let (other, y) = filled(&second, 1000);
             let far = second.new_stream().unwrap();
-            drop(far.wait_stream(&other));
+            far.wait_stream(&other);
             let dies = device.new_stream().unwrap();
             let z = dies.alloc::<f32>(1000).unwrap();
-            dies.fill(&z, 1.0).wait().unwrap();
+            dies.fill(&z, 1.0).blocking_wait().unwrap();
             device.load([&kernels::RELU]).unwrap();
             let busy = Busy::prepare();
             let gate = dies.hold().unwrap();
             let poisoned = dies.launch(kernels::relu(1000, &z, &z), LaunchConfig::for_elements(1000u32));
             let frees = busy.keep_the_driver();
             let (read, written) = (stream.read(&x), stream.write(&x, &ramp(1000)));
-            drop(far.wait_stream(&stream));
+            far.wait_stream(&stream);
             let kept = other.alloc::<f32>(8).unwrap();
-            drop(far.wait_stream(&other));
+            far.wait_stream(&other);
             drop(far.fill(&kept, 2.0));
             let behind = far.fill(&y, 2.0);
             gate.open();
-            for error in [poisoned.wait().unwrap_err(), read.wait().unwrap_err(), written.wait().unwrap_err()]
-            {
+            for error in [
+                poisoned.blocking_wait().unwrap_err(),
+                read.blocking_wait().unwrap_err(),
+                written.blocking_wait().unwrap_err(),
+            ] {
                 says(&error, ErrorKind::Fault, &["cuda:0"]);
             }
             // What it waited for never came. Nobody has asked for a marker so far; who gives memory
@@ -245,7 +248,7 @@ fn a_device_that_dies_fails_what_is_held_back() {
             set_current_context(primary_context(1));
             // SAFETY: the context lives as long as the process.
             unsafe { sys::cuCtxSynchronize() }.result().unwrap();
-            assert!(behind.wait().is_err(), "it was never enqueued");
+            assert!(behind.blocking_wait().is_err(), "it was never enqueued");
             // Nor does its memory count as written once the stream is gone.
             let streams = second.bookkeeping().live_streams;
             drop(far);
@@ -253,7 +256,7 @@ fn a_device_that_dies_fails_what_is_held_back() {
                 std::thread::yield_now();
             }
             says(
-                &other.read(&kept).wait().unwrap_err(),
+                &other.read(&kept).blocking_wait().unwrap_err(),
                 ErrorKind::Driver,
                 &["reads memory that was not written", "given up"],
             );
@@ -271,12 +274,12 @@ fn a_refusal_of_page_locked_memory_is_the_copys_error_and_the_stream_goes_on() {
         let written = stream.write(&x, &ramp(1000));
         let filled = stream.fill(&x, 3.0);
         says(
-            &written.wait().unwrap_err(),
+            &written.blocking_wait().unwrap_err(),
             ErrorKind::OutOfMemory,
             &["write on stream", "cuda:0 gave no pinned memory: 3.9 KiB asked", "out of memory"],
         );
-        filled.wait().unwrap();
-        assert_eq!(stream.read(&x).wait().unwrap(), [3.0; 1000]);
+        filled.blocking_wait().unwrap();
+        assert_eq!(stream.read(&x).blocking_wait().unwrap(), [3.0; 1000]);
     });
 }
 
@@ -286,7 +289,7 @@ fn blocks_are_made_ahead_by_a_thread_of_the_runtime() {
         let device = cuda(0);
         let (stream, x) = filled(&device, 1000);
         // Held, since a block that comes back is as good as one that is made.
-        let first = stream.copy_to_host(&x).wait().unwrap();
+        let first = stream.copy_to_host(&x).blocking_wait().unwrap();
         while device.pinned_stats().peak_reserved_bytes < 8 << 10 {
             std::thread::yield_now();
         }
@@ -294,7 +297,7 @@ fn blocks_are_made_ahead_by_a_thread_of_the_runtime() {
         assert_eq!(locked, 2, "the one that was needed, and one ahead");
         drop(first);
         for _ in 0..100 {
-            assert_eq!(stream.read(&x).wait().unwrap(), [1.0; 1000]);
+            assert_eq!(stream.read(&x).blocking_wait().unwrap(), [1.0; 1000]);
         }
         assert_eq!(calls(c"cuMemHostAlloc"), locked);
     });
@@ -308,9 +311,9 @@ fn a_gate_of_one_device_holds_up_no_copy_of_another() {
         let gate = devices[0].new_stream().unwrap().hold().unwrap();
         // Finds no page-locked memory, and the driver makes none before the gate opens.
         let held_back = here.read(&x);
-        within_a_minute(move || there.read(&y).wait()).unwrap();
+        within_a_minute(move || there.read(&y).blocking_wait()).unwrap();
         gate.open();
-        held_back.wait().unwrap();
+        held_back.blocking_wait().unwrap();
     });
 }
 
@@ -321,9 +324,9 @@ fn a_copy_whose_memory_is_refused_with_a_fault_fails_and_nothing_panics() {
             let device = cuda(0);
             let (stream, x) = filled(&device, 8);
             let error = if std::env::var("WARPLINE_TEST_READ").unwrap() == "1" {
-                stream.read(&x).wait().unwrap_err()
+                stream.read(&x).blocking_wait().unwrap_err()
             } else {
-                stream.write(&x, &[5.0; 8]).wait().unwrap_err()
+                stream.write(&x, &[5.0; 8]).blocking_wait().unwrap_err()
             };
             assert_eq!(error.kind(), ErrorKind::Fault, "{error}");
         });

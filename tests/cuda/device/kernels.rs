@@ -103,7 +103,7 @@ fn shared_memory_above_48_kib_is_asked_for_once() {
         let launch = |bytes| stream.launch(kernels::relu(8, &x, &x), with(bytes));
         let asked = |bytes: u32| {
             let ([calls], done) = calls_in([c"cuFuncSetAttribute"], || launch(bytes));
-            done.wait().unwrap();
+            done.blocking_wait().unwrap();
             calls
         };
         assert_eq!(
@@ -112,7 +112,7 @@ fn shared_memory_above_48_kib_is_asked_for_once() {
         );
         let most = device.properties().shared_bytes_per_block;
         says(
-            &launch(most + 1).wait().unwrap_err(),
+            &launch(most + 1).blocking_wait().unwrap_err(),
             ErrorKind::Driver,
             &[
                 "relu on stream",
@@ -122,8 +122,8 @@ fn shared_memory_above_48_kib_is_asked_for_once() {
             ],
         );
         drop(stream.fill(&x, 1.0));
-        launch(0).wait().unwrap();
-        assert_eq!(stream.read(&x).wait().unwrap(), [1.0; 8]);
+        launch(0).blocking_wait().unwrap();
+        assert_eq!(stream.read(&x).blocking_wait().unwrap(), [1.0; 8]);
     });
 }
 
@@ -143,8 +143,11 @@ fn the_crates_kernels_load_on_the_oldest_driver_and_the_oldest_device() {
             let stream = device.new_stream().unwrap();
             let x = stream.alloc::<f32>(8).unwrap();
             drop(stream.fill(&x, -1.0));
-            stream.launch(kernels::relu(8, &x, &x), LaunchConfig::for_elements(8u32)).wait().unwrap();
-            assert_eq!(stream.read(&x).wait().unwrap(), [0.0; 8]);
+            stream
+                .launch(kernels::relu(8, &x, &x), LaunchConfig::for_elements(8u32))
+                .blocking_wait()
+                .unwrap();
+            assert_eq!(stream.read(&x).blocking_wait().unwrap(), [0.0; 8]);
         });
     }
 }
@@ -156,7 +159,7 @@ fn ptx_that_the_driver_or_the_device_is_too_old_for_is_refused_with_the_versions
         let x = stream.alloc::<f32>(4).unwrap();
         let config = LaunchConfig::for_elements(4u32);
         let refused = |call, parts: &[&str]| {
-            says(&stream.launch(call, config).wait().unwrap_err(), ErrorKind::Driver, parts);
+            says(&stream.launch(call, config).blocking_wait().unwrap_err(), ErrorKind::Driver, parts);
             x.accept_contents();
         };
         refused(
@@ -185,14 +188,14 @@ fn blocks_larger_than_the_device_code_takes_are_refused_with_both_numbers() {
         let stream = cuda(0).new_stream().unwrap();
         let x = stream.alloc::<f32>(64).unwrap();
         drop(stream.fill(&x, 1.0));
-        stream.launch(of_small_blocks(&x), LaunchConfig::linear(1, 64)).wait().unwrap();
+        stream.launch(of_small_blocks(&x), LaunchConfig::linear(1, 64)).blocking_wait().unwrap();
         says(
-            &stream.launch(of_small_blocks(&x), LaunchConfig::linear(1, 65)).wait().unwrap_err(),
+            &stream.launch(of_small_blocks(&x), LaunchConfig::linear(1, 65)).blocking_wait().unwrap_err(),
             ErrorKind::Driver,
             &["blocks of 65 threads, and its device code takes 64 at most on cuda:0; launch smaller ones"],
         );
         x.accept_contents();
-        assert_eq!(stream.read(&x).wait().unwrap()[0], 2.0);
+        assert_eq!(stream.read(&x).blocking_wait().unwrap()[0], 2.0);
     });
 }
 
@@ -203,7 +206,7 @@ fn clusters_are_refused_below_compute_capability_9() {
         let x = stream.alloc::<f32>(64).unwrap();
         let config = LaunchConfig::linear(4, 16).with_cluster([2, 1, 1]);
         says(
-            &stream.launch(kernels::relu(64, &x, &x), config).wait().unwrap_err(),
+            &stream.launch(kernels::relu(64, &x, &x), config).blocking_wait().unwrap_err(),
             ErrorKind::Driver,
             &[
                 "relu on stream",
@@ -228,7 +231,7 @@ fn clusters_and_cooperative_launches_reach_the_driver_and_bad_ones_are_refused()
         let counted = |config| {
             let (calls, done) = calls_in([c"cuLaunchKernel", c"cuLaunchKernelEx"], || launch(config));
             x.accept_contents();
-            done.wait().map(|()| calls)
+            done.blocking_wait().map(|()| calls)
         };
         let config = LaunchConfig::linear(16, 256);
         assert_eq!(counted(config).unwrap(), [1, 0]);
@@ -251,7 +254,7 @@ fn clusters_and_cooperative_launches_reach_the_driver_and_bad_ones_are_refused()
             ErrorKind::Driver,
             &["CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "the device goes on"],
         );
-        assert_eq!(stream.read(&x).wait().unwrap(), [0.0; 4096]);
+        assert_eq!(stream.read(&x).blocking_wait().unwrap(), [0.0; 4096]);
     });
 }
 
@@ -283,7 +286,7 @@ fn a_suggested_configuration_fills_the_device_and_no_more() {
         let x = stream.alloc::<f32>(1000).unwrap();
         drop(stream.fill(&x, -2.0));
         drop(stream.launch(kernels::relu(1000, &x, &x), small));
-        assert_eq!(stream.read(&x).wait().unwrap(), [0.0; 1000]);
+        assert_eq!(stream.read(&x).blocking_wait().unwrap(), [0.0; 1000]);
         says(
             &device.suggest_config(&CPU_ONLY, 8, 0).unwrap_err(),
             ErrorKind::Driver,
@@ -298,7 +301,7 @@ fn kernels_of_one_text_share_a_module_and_its_variables() {
         let stream = cuda(0).new_stream().unwrap();
         let x = stream.alloc::<f32>(4).unwrap();
         // Awaited, so that nothing is held back for the memory that it was staged in.
-        stream.write(&x, &ramp(4)).wait().unwrap();
+        stream.write(&x, &ramp(4)).blocking_wait().unwrap();
         let ([modules], ()) = calls_in([c"cuModuleLoadDataEx"], || {
             for _ in 0..3 {
                 drop(stream.launch(scale_by_table(4, &x), LaunchConfig::for_elements(4u32)));
@@ -306,27 +309,27 @@ fn kernels_of_one_text_share_a_module_and_its_variables() {
             }
         });
         assert_eq!(modules, 1);
-        assert_eq!(stream.read(&x).wait().unwrap(), [7.0, 8.0, 16.0, 24.0]);
+        assert_eq!(stream.read(&x).blocking_wait().unwrap(), [7.0, 8.0, 16.0, 24.0]);
 
         let factors = stream.global::<f32>(&SCALE, "factors").unwrap();
-        assert_eq!(stream.read(&factors).wait().unwrap(), [1.5, 2.0, 3.0, 4.0]);
+        assert_eq!(stream.read(&factors).blocking_wait().unwrap(), [1.5, 2.0, 3.0, 4.0]);
         drop(stream.write(&factors, &[5.0, 6.0, 7.0, 8.0]));
         let again = stream.global::<f32>(&COUNT, "factors").unwrap();
         assert_eq!(again.device_ptr(), factors.device_ptr());
-        assert_eq!(stream.read(&again).wait().unwrap(), [5.0, 6.0, 7.0, 8.0]);
+        assert_eq!(stream.read(&again).blocking_wait().unwrap(), [5.0, 6.0, 7.0, 8.0]);
         let limit = stream.global::<u64>(&SCALE, "limit").unwrap();
-        assert_eq!(stream.read(&limit).wait().unwrap(), [7]);
+        assert_eq!(stream.read(&limit).blocking_wait().unwrap(), [7]);
 
         // To the order check it belongs to this stream, as memory that was allocated here does.
         let other = stream.device().new_stream().unwrap();
         drop(stream.fill(&factors, 1.0));
         says(
-            &other.read(&factors).wait().unwrap_err(),
+            &other.read(&factors).blocking_wait().unwrap_err(),
             ErrorKind::Unordered,
             &["reads memory that fill on stream"],
         );
-        drop(other.wait_for(&factors));
-        assert_eq!(other.read(&factors).wait().unwrap(), [1.0; 4]);
+        other.wait_for(&factors);
+        assert_eq!(other.read(&factors).blocking_wait().unwrap(), [1.0; 4]);
     });
 }
 
@@ -372,7 +375,7 @@ fn machine_images_are_loaded_as_they_are() {
         let config = LaunchConfig::for_elements(4u32);
         drop(stream.launch(negate_image(&x), config));
         drop(stream.launch(decrement_image(&x), config));
-        assert_eq!(stream.read(&x).wait().unwrap(), [-1.0, -2.0, -3.0, -4.0]);
+        assert_eq!(stream.read(&x).blocking_wait().unwrap(), [-1.0, -2.0, -3.0, -4.0]);
     });
 }
 
@@ -383,7 +386,7 @@ fn device_code_that_cannot_be_loaded_is_refused_and_the_device_goes_on() {
         let x = stream.alloc::<f32>(4).unwrap();
         let config = LaunchConfig::for_elements(4u32);
         let refused = |call, parts: &[&str]| {
-            says(&stream.launch(call, config).wait().unwrap_err(), ErrorKind::Driver, parts);
+            says(&stream.launch(call, config).blocking_wait().unwrap_err(), ErrorKind::Driver, parts);
             x.accept_contents();
         };
         refused(
@@ -404,6 +407,6 @@ fn device_code_that_cannot_be_loaded_is_refused_and_the_device_goes_on() {
         );
         assert_eq!(stream.issued(), 0);
         drop(stream.fill(&x, 2.0));
-        assert_eq!(stream.read(&x).wait().unwrap(), [2.0; 4]);
+        assert_eq!(stream.read(&x).blocking_wait().unwrap(), [2.0; 4]);
     });
 }

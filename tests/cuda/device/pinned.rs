@@ -31,13 +31,13 @@ fn a_vector_that_is_pinned_is_copied_from_where_it_is() {
         let (calls, mut host) = calls_in(REGISTERED, || {
             let mut host = host;
             for _ in 0..5 {
-                host = stream.copy_into(&x, host).wait().unwrap();
+                host = stream.copy_into(&x, host).blocking_wait().unwrap();
             }
             host
         });
         assert_eq!(calls, [0, 0]);
         host.fill(0.0);
-        assert_eq!(stream.read(&x).wait().unwrap(), ramp(100_000));
+        assert_eq!(stream.read(&x).blocking_wait().unwrap(), ramp(100_000));
         let (calls, ()) = calls_in(REGISTERED, || drop(host));
         assert_eq!(calls, [0, 1]);
     });
@@ -60,8 +60,8 @@ fn it_stays_page_locked_until_the_last_copy_is_over() {
         assert_eq!(calls(c"cuMemHostUnregister"), before);
         gate.open();
         until_called(c"cuMemHostUnregister", before + 2);
-        assert_eq!(stream.read(&x).wait().unwrap(), ramp(50_000));
-        assert_eq!(stream.read(&y).wait().unwrap(), ramp(50_000));
+        assert_eq!(stream.read(&x).blocking_wait().unwrap(), ramp(50_000));
+        assert_eq!(stream.read(&y).blocking_wait().unwrap(), ramp(50_000));
     });
 }
 
@@ -104,7 +104,7 @@ fn a_vector_of_no_length_is_pinned_without_the_driver() {
             let host = device.pin(Vec::<f64>::new()).unwrap();
             assert!(host.is_empty());
             let x = stream.alloc::<f64>(0).unwrap();
-            drop(stream.copy_into(&x, host).wait().unwrap());
+            drop(stream.copy_into(&x, host).blocking_wait().unwrap());
         });
         assert_eq!(calls, [0, 0]);
     });
@@ -142,8 +142,8 @@ fn the_cpu_device_pins_vectors_as_they_are() {
     let (_runtime, device, [stream]) = crate::support::streams(["host"]);
     let host = device.pin(ramp(100)).unwrap();
     let x = stream.alloc::<f32>(100).unwrap();
-    let host = stream.copy_into(&x, host).wait().unwrap();
-    assert_eq!((stream.read(&x).wait().unwrap(), host.len()), (ramp(100), 100));
+    let host = stream.copy_into(&x, host).blocking_wait().unwrap();
+    assert_eq!((stream.read(&x).blocking_wait().unwrap(), host.len()), (ramp(100), 100));
 }
 
 #[test]
@@ -153,10 +153,10 @@ fn pinned_memory_of_the_pool_is_asked_for_once() {
         let stream = device.new_stream().unwrap();
         let x = stream.alloc::<f32>(1000).unwrap();
         let round = || {
-            let mut host = device.pinned_blocking::<f32>(1000).unwrap();
+            let mut host = device.blocking_pinned::<f32>(1000).unwrap();
             host.copy_from_slice(&ramp(1000));
-            drop(stream.copy_into(&x, host).wait().unwrap());
-            assert_eq!(*stream.copy_to_host(&x).wait().unwrap(), ramp(1000));
+            drop(stream.copy_into(&x, host).blocking_wait().unwrap());
+            assert_eq!(*stream.copy_to_host(&x).blocking_wait().unwrap(), ramp(1000));
         };
         round();
         let ([made, freed, allocated], ()) =
@@ -176,7 +176,7 @@ fn memory_of_a_cpu_device_is_refused_by_copies_on_cuda_and_handed_back() {
         let device = cuda(0);
         let stream = device.new_stream().unwrap();
         let x = stream.alloc::<f32>(1000).unwrap();
-        stream.fill(&x, 7.0).wait().unwrap();
+        stream.fill(&x, 7.0).blocking_wait().unwrap();
         let (issued, in_use) = (stream.issued(), device.memory_stats().allocated_bytes);
         let parts = [
             "on stream \"stream 1\"",
@@ -190,7 +190,7 @@ fn memory_of_a_cpu_device_is_refused_by_copies_on_cuda_and_handed_back() {
             assert_eq!(host.as_ptr(), address);
             host
         };
-        for mut host in [cpu.pinned_blocking::<f32>(1000).unwrap(), cpu.pin(vec![0.0; 1000]).unwrap()] {
+        for mut host in [cpu.blocking_pinned::<f32>(1000).unwrap(), cpu.pin(vec![0.0; 1000]).unwrap()] {
             host.copy_from_slice(&ramp(1000));
             let address = host.as_ptr();
             let host = back(&refusal(stream.copy_into(&x, host)), address);
@@ -201,8 +201,12 @@ fn memory_of_a_cpu_device_is_refused_by_copies_on_cuda_and_handed_back() {
             says(&refusal(stream.copy_from_shared(&x, &shared)), ErrorKind::DeviceMismatch, &parts);
         }
         assert_eq!((stream.issued(), device.memory_stats().allocated_bytes), (issued, in_use));
-        assert_eq!(stream.read(&x).wait().unwrap(), [7.0; 1000], "an error of the arguments leaves it alone");
-        let host = cpu.pinned_blocking::<f32>(1000).unwrap();
+        assert_eq!(
+            stream.read(&x).blocking_wait().unwrap(),
+            [7.0; 1000],
+            "an error of the arguments leaves it alone"
+        );
+        let host = cpu.blocking_pinned::<f32>(1000).unwrap();
         let captured = stream.capture(|stream| {
             says(&refusal(stream.copy_into(&x, host)), ErrorKind::DeviceMismatch, &parts);
         });
@@ -216,7 +220,7 @@ fn page_locked_memory_of_one_gpu_serves_the_other_and_the_cpu_device() {
         let runtime = Runtime::builder().build().unwrap();
         let cpu = runtime.device(DeviceId::Cpu(0)).unwrap();
         let [one, two] = [cuda(0), cuda(1)];
-        let mut host = one.pinned_blocking::<f32>(1000).unwrap();
+        let mut host = one.blocking_pinned::<f32>(1000).unwrap();
         host.copy_from_slice(&ramp(1000));
         for mut host in [host, one.pin(ramp(1000)).unwrap()] {
             for device in [&two, &cpu] {
@@ -227,8 +231,8 @@ fn page_locked_memory_of_one_gpu_serves_the_other_and_the_cpu_device() {
                 // host would not.
                 let sent = stream.copy_into(&x, host);
                 gate.open();
-                host = sent.wait().unwrap();
-                assert_eq!(stream.read(&x).wait().unwrap(), ramp(1000));
+                host = sent.blocking_wait().unwrap();
+                assert_eq!(stream.read(&x).blocking_wait().unwrap(), ramp(1000));
             }
         }
     });

@@ -18,7 +18,7 @@ fn a_closed_streams_place_at_the_driver_goes_to_the_next_one() {
         let work = |stream: &Stream| {
             let x = stream.alloc::<f32>(8).unwrap();
             drop(stream.fill(&x, 1.0));
-            stream.read(&x).wait().unwrap()
+            stream.read(&x).blocking_wait().unwrap()
         };
         let three: [Stream; 3] = std::array::from_fn(|_| device.new_stream().unwrap());
         three.iter().for_each(|stream| drop(work(stream)));
@@ -46,9 +46,9 @@ fn a_stream_that_is_closed_while_busy_is_reused_when_it_is_idle() {
         drop(busy);
         let (calls, other) = calls_in(STREAM_CALLS, || device.new_stream().unwrap());
         assert_eq!(calls[0], 1, "the gate still holds the first");
-        drop(other.call(|| ()).wait());
+        drop(other.call(|| ()).blocking_wait());
         gate.open();
-        device.synchronize().wait().unwrap();
+        device.synchronize().blocking_wait().unwrap();
         drop(x);
         // A closed stream is released after its waiters were woken.
         while device.bookkeeping().live_streams > 1 {
@@ -56,7 +56,7 @@ fn a_stream_that_is_closed_while_busy_is_reused_when_it_is_idle() {
         }
         let (calls, _both) = calls_in(STREAM_CALLS, || {
             let next = device.new_stream().unwrap();
-            assert_eq!(next.call(|| 3).wait().unwrap(), 3, "a reused stream counts from zero again");
+            assert_eq!(next.call(|| 3).blocking_wait().unwrap(), 3, "a reused stream counts from zero again");
             assert_eq!(next.issued(), 1);
             next
         });
@@ -72,12 +72,12 @@ fn many_streams_that_close_busy_do_not_make_new_ones_slow() {
         let gate = head.hold().unwrap();
         for _ in 0..300 {
             let stream = device.new_stream().unwrap();
-            drop(stream.wait_stream(&head));
+            stream.wait_stream(&head);
         }
         let ([queries], last) = calls_in([c"cuEventQuery"], || device.new_stream().unwrap());
         assert!(queries <= 32, "{queries} streams were asked whether they are idle");
         gate.open();
-        last.call(|| ()).wait().unwrap();
+        last.call(|| ()).blocking_wait().unwrap();
     });
 }
 
@@ -98,7 +98,7 @@ fn priorities_are_the_drivers_range() {
                     assert_eq!(flags, sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32);
                 })
             };
-            done.wait().unwrap();
+            done.blocking_wait().unwrap();
             number
         };
         // A closed stream is not taken for one of another priority.
@@ -119,12 +119,12 @@ fn edges_between_streams_make_no_events_once_the_pool_has_some() {
         let round = || {
             let gate = a.hold().unwrap();
             drop(a.fill(&x, 1.0));
-            drop(b.wait_stream(&a));
+            b.wait_stream(&a);
             drop(b.fill(&x, 2.0));
             let passed = b.record_event();
-            drop(a.wait_event(&passed));
+            a.wait_event(&passed);
             gate.open();
-            a.synchronize().wait().unwrap();
+            a.synchronize().blocking_wait().unwrap();
         };
         (0..3).for_each(|_| round());
         let ([made, recorded, destroyed], ()) = calls_in(EVENT_CALLS, || (0..50).for_each(|_| round()));
@@ -147,7 +147,7 @@ fn work_on_one_stream_needs_no_events_at_all() {
             (0..100).map(round).collect::<Vec<_>>()
         });
         assert_eq!(calls, [0, 0, 0]);
-        reads.into_iter().for_each(|read| assert_eq!(read.wait().unwrap(), [1.0; 64]));
+        reads.into_iter().for_each(|read| assert_eq!(read.blocking_wait().unwrap(), [1.0; 64]));
     });
 }
 
@@ -165,7 +165,7 @@ fn times_are_taken_where_they_are_asked_for_alone() {
                 &["passed"],
             );
             gate.open();
-            end.synchronize().wait().unwrap();
+            end.synchronize().blocking_wait().unwrap();
             assert!(!end.elapsed_since(&start).unwrap().is_zero());
             assert!(start.elapsed_since(&end).unwrap().is_zero(), "backwards it is zero, not negative");
         };
@@ -173,7 +173,7 @@ fn times_are_taken_where_they_are_asked_for_alone() {
         let ([made, _, destroyed], ()) = calls_in(EVENT_CALLS, || (0..20).for_each(|_| timed()));
         assert!(made <= 1 && destroyed == 0, "events with time stamps are pooled too: {made}, {destroyed}");
         let plain = [stream.record_event(), stream.record_event()];
-        plain[1].synchronize().wait().unwrap();
+        plain[1].synchronize().blocking_wait().unwrap();
         crate::support::says(
             &plain[1].elapsed_since(&plain[0]).unwrap_err(),
             ErrorKind::InvalidArgument,
@@ -200,7 +200,7 @@ fn words_for_streams_are_page_locked_before_they_are_needed() {
         let gates: Vec<_> = streams.iter().map(|stream| stream.hold().unwrap()).collect();
         drop(gates);
         for stream in &streams {
-            assert_eq!(stream.call(|| 1).wait().unwrap(), 1);
+            assert_eq!(stream.call(|| 1).blocking_wait().unwrap(), 1);
         }
     });
 }

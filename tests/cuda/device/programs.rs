@@ -13,7 +13,7 @@ async fn small_program(device: &Device) -> Result<f32> {
     let mut host = device.pinned::<f32>(1000).await?;
     host.copy_from_slice(&ramp(1000));
     let (x, sent) = copy.copy_to_device(host)?;
-    drop(compute.wait_stream(&copy));
+    compute.wait_stream(&copy);
     let total = compute.scope(|| async { warpline::ops::sum(&x).await }).await?;
     assert_eq!(sent.await?.len(), 1000);
     let y = Tensor::ones([20, 30], device).queued()?;
@@ -35,7 +35,7 @@ fn every_op_may_be_waited_for() {
             drop(stream.launch(kernels::relu(8, &x, &x), LaunchConfig::for_elements(8u32)));
         });
         assert_eq!(waited, 2);
-        assert_eq!(stream.read(&x).wait().unwrap(), [0.0; 8]);
+        assert_eq!(stream.read(&x).blocking_wait().unwrap(), [0.0; 8]);
     });
 }
 
@@ -56,7 +56,7 @@ fn a_thousand_streams_with_work_each() {
                 })
                 .collect();
             for (i, read) in reads.into_iter().enumerate() {
-                match read.wait() {
+                match read.blocking_wait() {
                     Ok(values) => assert_eq!(values, [i as f32; 64]),
                     Err(error) => panic!("stream {i}: {error}"),
                 }
@@ -175,19 +175,23 @@ fn several_runtimes_share_a_device_and_nothing_else() {
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         let [a, b] = [&devices[0], &devices[1]].map(|device| device.new_stream().unwrap());
         says(
-            &a.wait_stream(&b).wait().unwrap_err(),
+            &a.wait_stream(&b).blocking_wait().unwrap_err(),
             ErrorKind::DeviceMismatch,
             &["of another runtime or backend"],
         );
         let x = b.alloc::<f32>(8).unwrap();
-        says(&a.fill(&x, 1.0).wait().unwrap_err(), ErrorKind::DeviceMismatch, &["cuda:0"]);
+        says(&a.fill(&x, 1.0).blocking_wait().unwrap_err(), ErrorKind::DeviceMismatch, &["cuda:0"]);
 
         // The end of one is none of the others'.
         let [first, second, third] = runtimes;
         let last = a.fill(&a.alloc::<f32>(8).unwrap(), 1.0);
         crate::support::block_on(first.shut_down()).unwrap();
-        last.wait().unwrap();
-        says(&a.call(|| ()).wait().unwrap_err(), ErrorKind::ShutDown, &["cuda:0 takes no more work"]);
+        last.blocking_wait().unwrap();
+        says(
+            &a.call(|| ()).blocking_wait().unwrap_err(),
+            ErrorKind::ShutDown,
+            &["cuda:0 takes no more work"],
+        );
         drop((second, third));
         assert_eq!(crate::support::block_on(small_program(&cuda(0))).unwrap(), EXPECTED);
     });
@@ -202,7 +206,11 @@ fn a_runtime_that_is_shut_down_while_a_gate_holds_its_stream_says_so() {
         let gate = stream.hold().unwrap();
         let waiting = stream.call(|| ());
         drop(runtime);
-        says(&waiting.wait().unwrap_err(), ErrorKind::ShutDown, &["work in flight on stream \"held\""]);
+        says(
+            &waiting.blocking_wait().unwrap_err(),
+            ErrorKind::ShutDown,
+            &["work in flight on stream \"held\""],
+        );
         drop(gate);
     });
 }
@@ -230,7 +238,7 @@ fn deny_refuses_what_is_not_ordered() {
 #[test]
 fn warn_says_so_and_runs_it() {
     in_child(&[("WARPLINE_ORDER", "warn")], || {
-        assert_eq!(without_an_edge().0.wait().unwrap().len(), 1 << 16);
+        assert_eq!(without_an_edge().0.blocking_wait().unwrap().len(), 1 << 16);
     });
 }
 
@@ -239,7 +247,7 @@ fn wait_adds_the_edge_on_the_device() {
     in_child(&[("WARPLINE_ORDER", "wait")], || {
         let ([waits], (read, _a)) = crate::support::raw::calls_in([c"cuStreamWaitEvent"], without_an_edge);
         assert_eq!(waits, 1);
-        assert_eq!(read.wait().unwrap(), [3.0; 1 << 16]);
+        assert_eq!(read.blocking_wait().unwrap(), [3.0; 1 << 16]);
     });
 }
 
@@ -248,8 +256,8 @@ fn off_checks_nothing() {
     in_child(&[("WARPLINE_ORDER", "off")], || {
         let ([waits], (read, a)) = crate::support::raw::calls_in([c"cuStreamWaitEvent"], without_an_edge);
         assert_eq!(waits, 0);
-        assert_eq!(read.wait().unwrap().len(), 1 << 16);
-        a.synchronize().wait().unwrap();
+        assert_eq!(read.blocking_wait().unwrap().len(), 1 << 16);
+        a.synchronize().blocking_wait().unwrap();
     });
 }
 
@@ -259,7 +267,7 @@ fn what_a_host_function_drops_is_let_go_although_it_may_not_call_the_driver() {
         let device = cuda(0);
         let (stream, side) = (device.new_stream().unwrap(), device.stream().label("side").build().unwrap());
         let x = stream.alloc::<f32>(1 << 10).unwrap();
-        drop(side.wait_stream(&stream));
+        side.wait_stream(&stream);
         drop(side.fill(&x, 1.0));
         let registered = device.pin(ramp(1 << 14)).unwrap();
         let gate = side.hold().unwrap();
@@ -267,9 +275,9 @@ fn what_a_host_function_drops_is_let_go_although_it_may_not_call_the_driver() {
         // The last handle of a stream with work in flight, a buffer that it uses, memory that is page-locked.
         let held = (side, x, registered, pending);
         let done = stream.call(move || drop(held));
-        done.wait().unwrap();
+        done.blocking_wait().unwrap();
         gate.open();
-        device.synchronize().wait().unwrap();
+        device.synchronize().blocking_wait().unwrap();
         assert_eq!(device.fault().map(|error| error.to_string()), None);
         while device.bookkeeping().live_streams > 1 {
             std::thread::yield_now();
@@ -292,19 +300,19 @@ fn a_host_function_that_enqueues_is_refused_and_nothing_else_is_lost() {
         let held = other.fill(&x, 2.0);
         let (inside, y) = (other.clone(), x.clone());
         let outcome = stream.call(move || {
-            let filled = inside.fill(&y, 3.0).wait();
+            let filled = inside.fill(&y, 3.0).blocking_wait();
             // More than the allocator has cached.
             let more = inside.alloc::<u8>(64 << 20).map(drop);
-            let pinned = inside.device().pinned_blocking::<f32>(1 << 20).map(drop);
+            let pinned = inside.device().blocking_pinned::<f32>(1 << 20).map(drop);
             (filled, more, pinned)
         });
-        let (filled, more, pinned) = outcome.wait().unwrap();
+        let (filled, more, pinned) = outcome.blocking_wait().unwrap();
         let why = "a host function called it, and the device waits for that";
         for error in [filled.unwrap_err(), more.unwrap_err(), pinned.unwrap_err()] {
             says(&error, ErrorKind::Reentrant, &[why]);
         }
-        held.wait().unwrap();
+        held.blocking_wait().unwrap();
         x.accept_contents();
-        assert_eq!(other.read(&x).wait().unwrap(), [2.0; 8]);
+        assert_eq!(other.read(&x).blocking_wait().unwrap(), [2.0; 8]);
     });
 }

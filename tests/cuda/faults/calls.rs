@@ -11,7 +11,7 @@ fn a_launch_that_the_driver_refuses_leaves_ticket_and_history_as_they_were() {
         let (_runtime, device) = cuda();
         let (work, other) = (stream(&device, "work"), stream(&device, "other"));
         let (x, y) = (four(&work, 1.0), four(&work, 1.0));
-        add_one(&work, &x, &y).wait().unwrap();
+        add_one(&work, &x, &y).blocking_wait().unwrap();
         let issued = work.issued();
         let failed = add_one(&work, &x, &y);
         let inherited = refusal(work.read(&y));
@@ -28,11 +28,19 @@ fn a_launch_that_the_driver_refuses_leaves_ticket_and_history_as_they_were() {
             ],
         );
         assert_eq!(work.issued(), issued);
-        assert_eq!(work.read(&y).wait().unwrap(), [2.0; 4], "until somebody has looked at the error");
-        assert_eq!(other.read(&x).wait().unwrap(), [1.0; 4], "and what it would have read is not in use");
-        other.fill(&y, 4.0).wait().unwrap();
-        assert_eq!(other.read(&y).wait().unwrap(), [4.0; 4]);
-        add_one(&work, &x, &y).wait().unwrap();
+        assert_eq!(
+            work.read(&y).blocking_wait().unwrap(),
+            [2.0; 4],
+            "until somebody has looked at the error"
+        );
+        assert_eq!(
+            other.read(&x).blocking_wait().unwrap(),
+            [1.0; 4],
+            "and what it would have read is not in use"
+        );
+        other.fill(&y, 4.0).blocking_wait().unwrap();
+        assert_eq!(other.read(&y).blocking_wait().unwrap(), [4.0; 4]);
+        add_one(&work, &x, &y).blocking_wait().unwrap();
         assert_eq!(work.issued(), issued + 2);
         assert!(device.fault().is_none());
     });
@@ -45,7 +53,7 @@ fn memory_whose_zeroing_is_refused_is_not_handed_out() {
         let device = runtime.device(DeviceId::Cuda(0)).unwrap();
         let stream = stream(&device, "work");
         let secret = stream.alloc::<f32>(100).unwrap();
-        stream.fill(&secret, 5.0).wait().unwrap();
+        stream.fill(&secret, 5.0).blocking_wait().unwrap();
         drop(secret);
         says(
             &stream.alloc::<f32>(100).unwrap_err(),
@@ -54,7 +62,7 @@ fn memory_whose_zeroing_is_refused_is_not_handed_out() {
         );
         assert_eq!(device.memory_stats().allocated_bytes, 0);
         let fresh = stream.alloc::<f32>(100).unwrap();
-        assert_eq!(stream.read(&fresh).wait().unwrap(), [0.0; 100]);
+        assert_eq!(stream.read(&fresh).blocking_wait().unwrap(), [0.0; 100]);
     });
 }
 
@@ -75,11 +83,11 @@ fn a_fill_that_stops_halfway_keeps_its_ticket_and_its_memory() {
         drop(x);
         // Freed while that half has not run: nobody else gets it before.
         let y = other.alloc::<u64>(1000).unwrap();
-        other.fill(&y, 7).wait().unwrap();
+        other.fill(&y, 7).blocking_wait().unwrap();
         gate.open();
-        work.synchronize().wait().unwrap();
-        assert_eq!(other.read(&y).wait().unwrap(), [7; 1000]);
-        work.fill(&work.alloc::<u64>(10).unwrap(), 1 << 40).wait().unwrap();
+        work.synchronize().blocking_wait().unwrap();
+        assert_eq!(other.read(&y).blocking_wait().unwrap(), [7; 1000]);
+        work.fill(&work.alloc::<u64>(10).unwrap(), 1 << 40).blocking_wait().unwrap();
     });
 }
 
@@ -100,7 +108,7 @@ fn out_of_memory_says_the_numbers_and_the_device_goes_on() {
                 "tests/cuda/faults/calls.rs:",
             ],
         );
-        work.fill(&held, 1.0).wait().unwrap();
+        work.fill(&held, 1.0).blocking_wait().unwrap();
         assert!(device.fault().is_none());
     });
 }
@@ -120,7 +128,7 @@ fn memory_that_the_driver_does_not_give_is_asked_for_again_later() {
                 if error.to_string().contains("pinned") { "16 B asked, 0 B in use" } else { " free of 8" };
             says(&error, ErrorKind::OutOfMemory, &["cuda:0", numbers]);
             let x = four(&work, 2.0);
-            assert_eq!(work.read(&x).wait().unwrap(), [2.0; 4]);
+            assert_eq!(work.read(&x).blocking_wait().unwrap(), [2.0; 4]);
         });
     }
 }
@@ -141,10 +149,10 @@ fn a_wait_whose_event_cannot_be_made_recorded_or_waited_for_is_refused() {
                 &["wait_stream on stream \"b\"", "failed on cuda:0: cu", "the device goes on"],
             );
             assert_eq!(refusal(b.read(&x)).kind(), ErrorKind::Unordered, "there is no edge");
-            drop(b.wait_stream(&a));
+            b.wait_stream(&a);
             let read = b.read(&x);
             gate.open();
-            assert_eq!(read.wait().unwrap(), [2.0; 4]);
+            assert_eq!(read.blocking_wait().unwrap(), [2.0; 4]);
         });
     }
 }
@@ -161,9 +169,9 @@ fn a_module_that_does_not_load_is_tried_again_with_the_next_launch() {
                 ErrorKind::Driver,
                 &["axpy cannot be loaded: cuModule", "the device goes on"],
             );
-            work.fill(&y, 1.0).wait().unwrap();
-            add_one(&work, &x, &y).wait().unwrap();
-            assert_eq!(work.read(&y).wait().unwrap(), [2.0; 4]);
+            work.fill(&y, 1.0).blocking_wait().unwrap();
+            add_one(&work, &x, &y).blocking_wait().unwrap();
+            assert_eq!(work.read(&y).blocking_wait().unwrap(), [2.0; 4]);
         });
     }
 }
@@ -185,7 +193,8 @@ fn a_fault_is_believed_from_a_call_that_touches_one_device_and_from_no_other() {
             crate::support::cache_pinned(&device);
             let (x, y) = (four(&work, 1.0), four(&work, 1.0));
             let z = four(&stream(&next, "next"), 1.0);
-            let errors = [work.write(&x, &[2.0; 4]), work.copy_peer(&y, &z)].map(Pending::wait);
+            let errors =
+                [work.write(&x, &[2.0; 4]), work.copy_buffer_peer(&z, &y)].map(Pending::blocking_wait);
             if std::env::var("WARPLINE_TEST_IS_DEAD").unwrap() == "1" {
                 for error in errors.map(Result::unwrap_err) {
                     assert_eq!(error.kind(), ErrorKind::Fault, "{error}");
@@ -194,8 +203,8 @@ fn a_fault_is_believed_from_a_call_that_touches_one_device_and_from_no_other() {
             } else {
                 let errors: Vec<_> = errors.into_iter().filter_map(Result::err).collect();
                 assert!(matches!(&errors[..], [error] if error.kind() == ErrorKind::Driver), "{errors:?}");
-                work.write(&x, &[3.0; 4]).wait().unwrap();
-                assert_eq!(work.read(&x).wait().unwrap(), [3.0; 4]);
+                work.write(&x, &[3.0; 4]).blocking_wait().unwrap();
+                assert_eq!(work.read(&x).blocking_wait().unwrap(), [3.0; 4]);
             }
             assert!(next.fault().is_none());
         });
@@ -216,7 +225,7 @@ fn a_call_that_finds_the_context_dead_says_so_everywhere() {
             let (a, b) = (stream(&device, "a"), stream(&device, "b"));
             let pending = a.call(|| ());
             let event = a.record_event();
-            drop(b.wait_event(&event));
+            b.wait_event(&event);
             let x = a.alloc::<f32>(4).map(|x| {
                 drop(a.write(&x, &[1.0; 4]));
                 drop(a.launch(warpline::kernels::axpy(4, 1.0, &x, &four_more(&a)), FOUR));

@@ -34,7 +34,7 @@ fn every_waiter_gets_an_error() {
                 let launched = add_one(&compute, &x, &y);
                 let since = Instant::now();
                 let outcomes = match ordinal % 3 {
-                    0 => [launched.wait(), bystander.wait().map(drop)],
+                    0 => [launched.blocking_wait(), bystander.blocking_wait().map(drop)],
                     1 => [block_on(launched), block_on(bystander).map(drop)],
                     _ => [query_until_done(launched), query_until_done(bystander)],
                 };

@@ -17,7 +17,7 @@ fn a_lost_marker_gives_its_stream_up_and_lets_go_of_what_it_kept() {
             let (work, other) = (stream(&device, "work"), stream(&device, "other"));
             let x = work.alloc::<f32>(4).unwrap();
             let gate = work.hold().unwrap();
-            let host = device.pinned_blocking::<f32>(4).unwrap();
+            let host = device.blocking_pinned::<f32>(4).unwrap();
             let sent = work.copy_into(&x, host);
             let text = [
                 "stream \"work\" of cuda:0 was given up at ticket 2: the marker that tells its end could not be enqueued: cu",
@@ -29,7 +29,7 @@ fn a_lost_marker_gives_its_stream_up_and_lets_go_of_what_it_kept() {
             says(&refusal(work.synchronize()), ErrorKind::Driver, &text);
             assert_eq!(device.pinned_stats().allocated_bytes, 4096, "the copy has not run");
             let y = four(&other, 3.0);
-            assert_eq!(other.read(&y).wait().unwrap(), [3.0; 4]);
+            assert_eq!(other.read(&y).blocking_wait().unwrap(), [3.0; 4]);
             drop(work);
             gate.open();
             drop((x, y));
@@ -56,13 +56,13 @@ fn lost_writes_hold_nobody_up() {
                     let x = four(&a, round as f32);
                     let one = four(&a, 1.0);
                     drop(add_one(&a, &one, &x));
-                    drop(b.wait_stream(&a));
+                    b.wait_stream(&a);
                     let (read, sum) = (b.read(&x), a.call(move || round));
                     if queries {
                         query_until_done(b.synchronize()).unwrap();
                     }
-                    assert_eq!(read.wait().unwrap(), [round as f32 + 1.0; 4]);
-                    assert_eq!(sum.wait().unwrap(), round);
+                    assert_eq!(read.blocking_wait().unwrap(), [round as f32 + 1.0; 4]);
+                    assert_eq!(sum.blocking_wait().unwrap(), round);
                 }
             });
         }
@@ -80,8 +80,8 @@ fn without_memory_operations_events_are_asked() {
         let mut done = add_one(&work, &x, &y);
         assert!(!done.query().unwrap());
         gate.open();
-        done.wait().unwrap();
-        assert_eq!(work.read(&y).wait().unwrap(), [2.0; 4]);
+        done.blocking_wait().unwrap();
+        assert_eq!(work.read(&y).blocking_wait().unwrap(), [2.0; 4]);
     });
 }
 
@@ -92,7 +92,7 @@ fn a_synchronize_of_the_device_has_all_streams_looked_after_from_the_first_poll_
         let streams = ["a", "b", "c"].map(|label| stream(&device, label));
         let gate = streams[0].hold().unwrap();
         for behind in &streams[1..] {
-            drop(behind.wait_stream(&streams[0]));
+            behind.wait_stream(&streams[0]);
         }
         streams.iter().for_each(|stream| drop(stream.call(|| ())));
         let mut all = device.synchronize();
@@ -102,7 +102,7 @@ fn a_synchronize_of_the_device_has_all_streams_looked_after_from_the_first_poll_
             while streams.iter().any(|stream| stream.completed() < stream.issued()) {
                 std::thread::yield_now();
             }
-            all.wait().unwrap();
+            all.blocking_wait().unwrap();
         });
     });
 }
@@ -117,12 +117,12 @@ fn short_work_is_awaited_again_and_again_beside_long_work() {
         let finished = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
         let tells = finished.clone();
         let waiter = std::thread::spawn(move || {
-            assert_eq!(read.wait().unwrap(), [1.0; 4]);
+            assert_eq!(read.blocking_wait().unwrap(), [1.0; 4]);
             tells.store(true, std::sync::atomic::Ordering::SeqCst);
         });
         let mut before = 0;
         while !finished.load(std::sync::atomic::Ordering::SeqCst) {
-            short.call(|| ()).wait().unwrap();
+            short.call(|| ()).blocking_wait().unwrap();
             before += 1;
         }
         assert!(before >= 10, "{before} short awaits ended before the long one");
@@ -162,9 +162,9 @@ fn a_subscriber_that_panics_on_the_reactor_ends_nothing() {
             std::thread::yield_now();
         }
         // The write of its word is lost, and that is told too.
-        assert_eq!(work.call(|| 4).wait().unwrap(), 4);
-        assert_eq!(work.call(|| 5).wait().unwrap(), 5);
-        assert_eq!(op.wait().unwrap(), 3);
+        assert_eq!(work.call(|| 4).blocking_wait().unwrap(), 4);
+        assert_eq!(work.call(|| 5).blocking_wait().unwrap(), 5);
+        assert_eq!(op.blocking_wait().unwrap(), 3);
     });
 }
 
@@ -177,7 +177,7 @@ fn ten_thousand_streams_leave_nothing_behind() {
             let stream = device.new_stream().unwrap();
             let done = stream.call(move || n);
             if n % 2 == 0 {
-                assert_eq!(done.wait().unwrap(), n);
+                assert_eq!(done.blocking_wait().unwrap(), n);
             }
             let books = device.bookkeeping();
             let now = [books.live_streams, books.watched_timelines, books.driver_streams];

@@ -37,7 +37,7 @@ fn a_runtime_dropped_with_queued_work_lets_it_run() {
         let ops: Vec<_> = (0..1000).map(|n| work.call(move || n)).collect();
         drop((runtime, device, work));
         for (n, op) in ops.into_iter().enumerate() {
-            assert_eq!(op.wait().unwrap(), n);
+            assert_eq!(op.blocking_wait().unwrap(), n);
         }
     });
 }
@@ -83,7 +83,7 @@ fn in_the_child_of_a_fork_every_device_says_so_and_nothing_hangs() {
                 forked(a.alloc::<f32>(4).unwrap_err());
                 forked(device.new_stream().unwrap_err());
                 forked(block_on(device.pinned::<f32>(4)).unwrap_err());
-                forked(device.pinned_blocking::<f32>(4).unwrap_err());
+                forked(device.blocking_pinned::<f32>(4).unwrap_err());
                 let not_pinned = device.pin(vec![7.0f32; 4]).unwrap_err();
                 assert_eq!(not_pinned.clone().into_vec::<f32>().expect("it is handed back"), [7.0; 4]);
                 forked(not_pinned);
@@ -117,11 +117,11 @@ fn a_process_may_end_while_work_is_in_flight_and_buffers_are_held() {
                 let gate =
                     (std::env::var("WARPLINE_TEST_HELD").unwrap() == "1").then(|| work.hold().unwrap());
                 let pendings = (0..20).map(|_| work.write(&x, &[2.0; 4])).collect();
-                drop(work.copy_into(&x, device.pinned_blocking(4).unwrap()));
-                let host = device.pinned_blocking::<f32>(4).unwrap();
+                drop(work.copy_into(&x, device.blocking_pinned(4).unwrap()));
+                let host = device.blocking_pinned::<f32>(4).unwrap();
                 std::thread::spawn({
                     let work = work.clone();
-                    move || while work.call(|| ()).wait().is_ok() {}
+                    move || while work.call(|| ()).blocking_wait().is_ok() {}
                 });
                 HELD.set(Some((x, work, pendings, gate, host)));
             },
@@ -145,7 +145,7 @@ fn nobody_calls_the_driver_after_its_exit_handler_has_begun() {
                 // While these are awaited, the device is asked again and again.
                 for stream in [held, busy] {
                     let done = stream.call(|| ());
-                    std::thread::spawn(move || done.wait());
+                    std::thread::spawn(move || done.blocking_wait());
                 }
                 assert!(KEPT.set((runtime, gate, x)).is_ok());
             });

@@ -14,10 +14,14 @@ fn what_waits_for_an_event_that_was_not_recorded_is_held_by_the_host() {
         let gate = a.hold().unwrap();
         drop(a.fill(&x, 2.0));
         let event = a.record_event();
-        drop(b.wait_event(&event));
+        b.wait_event(&event);
         let read = b.read(&x);
         gate.open();
-        assert_eq!(read.wait().unwrap(), [2.0; 4], "nobody awaits the event, and the host sees to the wait");
+        assert_eq!(
+            read.blocking_wait().unwrap(),
+            [2.0; 4],
+            "nobody awaits the event, and the host sees to the wait"
+        );
         says(&refusal(a.synchronize()), ErrorKind::Driver, &["record_event failed on cuda:0: cuEventRecord"]);
     });
 }
@@ -38,11 +42,11 @@ fn a_held_wait_stays_when_the_stream_that_it_waits_for_is_given_up() {
         for _ in 0..100 {
             // Whoever waited for it was woken to learn that.
             assert!(!read.query().unwrap(), "what it waits for has not run");
-            stream(&device, "other").call(|| ()).wait().unwrap();
+            stream(&device, "other").call(|| ()).blocking_wait().unwrap();
         }
         gate.open();
-        waits.wait().unwrap();
-        assert_eq!(read.wait().unwrap(), [2.0; 4]);
+        waits.blocking_wait().unwrap();
+        assert_eq!(read.blocking_wait().unwrap(), [2.0; 4]);
     });
 }
 
@@ -54,11 +58,11 @@ fn a_held_wait_for_a_device_that_dies_fails() {
         let (a, b) = (stream(&device, "a"), stream(&next, "b"));
         let (x, y) = (four(&a, 1.0), four(&a, 1.0));
         let z = four(&b, 1.0);
-        add_one(&a, &x, &y).wait().unwrap();
+        add_one(&a, &x, &y).blocking_wait().unwrap();
         let gate = a.hold().unwrap();
         drop(add_one(&a, &x, &y));
         let event = a.record_event();
-        drop(b.wait_event(&event));
+        b.wait_event(&event);
         let read = b.read(&z);
         gate.open();
         says(
@@ -83,13 +87,13 @@ fn without_memory_operations_there_is_one_gate_at_a_time() {
             &["hold on stream \"b\"", "cuda:0 has no memory that a stream could wait for", "open that first"],
         );
         let y = four(&b, 3.0);
-        assert_eq!(b.read(&y).wait().unwrap(), [3.0; 4], "it goes on");
+        assert_eq!(b.read(&y).blocking_wait().unwrap(), [3.0; 4], "it goes on");
         gate.open();
-        assert_eq!(a.read(&x).wait().unwrap(), [2.0; 4]);
+        assert_eq!(a.read(&x).blocking_wait().unwrap(), [2.0; 4]);
         let gate = b.hold().unwrap();
         let held = b.call(|| 4);
         gate.open();
-        assert_eq!(held.wait().unwrap(), 4);
+        assert_eq!(held.blocking_wait().unwrap(), 4);
     });
 }
 
@@ -112,8 +116,8 @@ fn without_memory_operations_no_stream_is_held_for_another() {
         );
         assert_eq!(refusal(b.read(&x)).kind(), ErrorKind::Unordered);
         gate.open();
-        assert_eq!(called.wait().unwrap(), 5);
-        event.synchronize().wait().unwrap();
-        assert_eq!(b.read(&x).wait().unwrap(), [2.0; 4]);
+        assert_eq!(called.blocking_wait().unwrap(), 5);
+        event.synchronize().blocking_wait().unwrap();
+        assert_eq!(b.read(&x).blocking_wait().unwrap(), [2.0; 4]);
     });
 }

@@ -15,7 +15,7 @@ fn a_panic_in_foreign_work_fails_the_device_of_its_runtime_and_nothing_behind_it
             let (_theirs, same_device) = cuda();
             let (stream, other) = (stream(&device, "work"), stream(&device, "other"));
             let x = four(&stream, 1.0);
-            let host = device.pinned_blocking::<f32>(4).unwrap();
+            let host = device.blocking_pinned::<f32>(4).unwrap();
             let (_held, last) = (Arc::new(()), Arc::new(()));
             let gate = stream.hold().unwrap();
             let before = stream.read(&x);
@@ -27,12 +27,12 @@ fn a_panic_in_foreign_work_fails_the_device_of_its_runtime_and_nothing_behind_it
             drop(stream.fill(&x, 2.0));
             let read = stream.read(&x);
             drop(stream.copy_into(&x, host));
-            drop(other.wait_stream(&stream));
+            other.wait_stream(&stream);
             let after = other.read(&x);
             let mine = last.clone();
             let ran = stream.call(move || drop(mine));
             let closing = device.new_stream().unwrap();
-            drop(closing.wait_stream(&stream));
+            closing.wait_stream(&stream);
             drop(closing);
             gate.open();
             // The device goes on with what it has: it lets go of all of it, and none of it counts.
@@ -60,9 +60,9 @@ fn a_panic_in_foreign_work_fails_the_device_of_its_runtime_and_nothing_behind_it
             ] {
                 assert_eq!(error.to_string(), cause.to_string());
             }
-            assert_eq!(before.wait().unwrap(), [1.0; 4], "what came before it");
+            assert_eq!(before.blocking_wait().unwrap(), [1.0; 4], "what came before it");
             assert_eq!(
-                same_device.new_stream().unwrap().call(|| 5).wait().unwrap(),
+                same_device.new_stream().unwrap().call(|| 5).blocking_wait().unwrap(),
                 5,
                 "another runtime goes on"
             );
@@ -79,11 +79,11 @@ fn a_host_function_may_drop_streams_buffers_and_its_runtime() {
         let gate = other.hold().unwrap();
         let busy = other.call(|| 3);
         let all =
-            (other, x, device.default_stream().unwrap(), runtime, device.pinned_blocking::<f32>(4).unwrap());
+            (other, x, device.default_stream().unwrap(), runtime, device.blocking_pinned::<f32>(4).unwrap());
         let pinned = device.pin(vec![0u8; 100]).unwrap();
         gate.open();
-        stream.call(move || drop((all, pinned))).wait().unwrap();
-        assert_eq!(busy.wait().unwrap(), 3);
+        stream.call(move || drop((all, pinned))).blocking_wait().unwrap();
+        assert_eq!(busy.blocking_wait().unwrap(), 3);
         assert_eq!(refusal(stream.call(|| ())).kind(), ErrorKind::ShutDown);
         within_a_minute(move || {
             while device.bookkeeping().live_streams > 1 {

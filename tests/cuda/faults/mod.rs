@@ -28,7 +28,7 @@ fn stream(device: &Device, label: &str) -> Stream {
 /// Four elements of `value`, awaited.
 fn four(stream: &Stream, value: f32) -> Buffer<f32> {
     let buffer = stream.alloc::<f32>(4).unwrap();
-    stream.fill(&buffer, value).wait().unwrap();
+    stream.fill(&buffer, value).blocking_wait().unwrap();
     buffer
 }
 

@@ -17,7 +17,7 @@ fn a_poisoned_launch_fails_everything_of_the_device_and_nothing_else() {
             let cpu = runtime.device(DeviceId::Cpu(0)).unwrap();
             let compute = stream(&device, "compute");
             let (x, y) = (four(&compute, 1.0), four(&compute, 2.0));
-            let host = device.pinned_blocking::<f32>(4).unwrap();
+            let host = device.blocking_pinned::<f32>(4).unwrap();
             let pool = device.stream_pool(1).unwrap();
             let lease = block_on(pool.lease()).unwrap();
             let limited = device.stream().max_in_flight(1).build().unwrap();
@@ -91,12 +91,12 @@ fn a_poisoned_launch_fails_everything_of_the_device_and_nothing_else() {
             ] {
                 is_cause(error);
             }
-            good.wait()
+            good.blocking_wait()
                 .or_else(|error| if error.kind() == ErrorKind::Fault { Ok(()) } else { Err(error) })
                 .unwrap();
             for (stream, buffer) in bystanders.iter().zip(&elsewhere) {
                 drop(stream.fill(buffer, 6.0));
-                assert_eq!(stream.read(buffer).wait().unwrap(), [6.0; 4]);
+                assert_eq!(stream.read(buffer).blocking_wait().unwrap(), [6.0; 4]);
             }
             let opened_later = Runtime::new().unwrap().device(DeviceId::Cuda(0)).unwrap_err();
             says(
@@ -130,7 +130,7 @@ fn with_launch_blocking_the_op_is_named_exactly() {
         let (_runtime, device) = cuda();
         let compute = stream(&device, "compute");
         let (x, y) = (four(&compute, 1.0), four(&compute, 1.0));
-        add_one(&compute, &x, &y).wait().unwrap();
+        add_one(&compute, &x, &y).blocking_wait().unwrap();
         // The reactor asks too meanwhile, since somebody waits.
         let side = stream(&device, "side");
         let gate = side.hold().unwrap();
@@ -181,10 +181,10 @@ fn host_memory_that_a_copy_may_be_using_when_the_device_dies_is_given_to_nobody(
         let (_runtime, device) = cuda();
         let [compute, copy, closing] = ["compute", "copy", "closing"].map(|label| stream(&device, label));
         let (x, y) = (four(&compute, 1.0), four(&compute, 1.0));
-        add_one(&compute, &x, &y).wait().unwrap();
+        add_one(&compute, &x, &y).blocking_wait().unwrap();
         let z = copy.alloc::<f32>(4).unwrap();
         let gate = copy.hold().unwrap();
-        drop(copy.copy_into(&z, device.pinned_blocking::<f32>(4).unwrap()));
+        drop(copy.copy_into(&z, device.blocking_pinned::<f32>(4).unwrap()));
         drop(copy.copy_into(&z, device.pin(vec![1.0f32; 4]).unwrap()));
         let (told, hears) = std::sync::mpsc::channel();
         let never = closing.hold().unwrap();
@@ -217,13 +217,13 @@ fn a_stream_of_another_device_that_waits_for_the_lost_one_fails_with_its_device(
         };
         let (compute, waiting) = (stream(&device, "compute"), stream(&next, "waiting"));
         let (x, y) = (four(&compute, 1.0), four(&compute, 1.0));
-        add_one(&compute, &x, &y).wait().unwrap();
+        add_one(&compute, &x, &y).blocking_wait().unwrap();
         let gate = compute.hold().unwrap();
         let lost = add_one(&compute, &x, &y);
         drop(four(&stream(&next, "cached"), 1.0));
         let event = compute.record_event();
         let line = line!() + 1;
-        drop(waiting.wait_event(&event));
+        waiting.wait_event(&event);
         let op = waiting.call(|| ());
         gate.open();
         assert_eq!(refusal(lost).kind(), ErrorKind::Fault);
@@ -239,11 +239,11 @@ fn a_stream_of_another_device_that_waits_for_the_lost_one_fails_with_its_device(
         );
         assert_eq!(refusal(waiting.call(|| ())).kind(), ErrorKind::Fault);
         let other = untouched.new_stream().unwrap();
-        assert_eq!(other.call(|| 3).wait().unwrap(), 3, "the context lives");
+        assert_eq!(other.call(|| 3).blocking_wait().unwrap(), 3, "the context lives");
 
         // The driver would wait for the stream that stands, and not return.
         let u = four(&other, 1.0);
-        assert_eq!(other.read(&u).wait().unwrap(), [1.0; 4]);
+        assert_eq!(other.read(&u).blocking_wait().unwrap(), [1.0; 4]);
         drop(u);
         assert_eq!(untouched.empty_cache(), 0, "the pool keeps what it has");
         assert!(untouched.memory_stats().reserved_bytes > 0);
@@ -271,21 +271,21 @@ fn a_stream_that_waited_for_what_the_lost_device_did_in_time_goes_on() {
                 let event = compute.record_event();
                 let busy = before.hold().unwrap();
                 drop(before.fill(&u, 2.0));
-                drop(before.wait_event(&event));
+                before.wait_event(&event);
                 drop(before.fill(&u, 3.0));
                 let read_before = before.read(&u);
-                drop(behind.wait_event(&event));
+                behind.wait_event(&event);
                 let read_behind = behind.read(&v);
                 // What waits is awaited, so that the lost device is looked after for it.
-                let waiter = std::thread::spawn(move || read_before.wait());
+                let waiter = std::thread::spawn(move || read_before.blocking_wait());
                 gate.open();
                 while !done.query().unwrap() {
                     std::thread::yield_now();
                 }
-                drop(lost.wait_stream(&compute));
+                lost.wait_stream(&compute);
                 refusal(add_one(&lost, &x, &y));
-                assert_eq!(read_behind.wait().unwrap(), [1.0; 4]);
-                assert_eq!(clock.read(&w).wait().unwrap(), [1.0; 4]);
+                assert_eq!(read_behind.blocking_wait().unwrap(), [1.0; 4]);
+                assert_eq!(clock.read(&w).blocking_wait().unwrap(), [1.0; 4]);
                 assert!(next.fault().is_none());
                 busy.open();
                 assert_eq!(waiter.join().unwrap().unwrap(), [3.0; 4]);
@@ -303,20 +303,20 @@ fn a_copy_to_a_lost_device_is_refused_and_its_own_device_goes_on() {
         let (lost, mine) = (stream(&device, "lost"), stream(&next, "mine"));
         let (x, y, z) = (four(&lost, 1.0), four(&lost, 1.0), four(&mine, 2.0));
         let (v, w) = (four(&lost, 1.0), four(&lost, 1.0));
-        mine.copy_peer(&z, &w).wait().unwrap();
-        add_one(&lost, &x, &y).wait().unwrap();
+        mine.copy_buffer_peer(&w, &z).blocking_wait().unwrap();
+        add_one(&lost, &x, &y).blocking_wait().unwrap();
         let event = lost.record_event();
         refusal(add_one(&lost, &x, &y));
         for (from, to) in [(&z, &w), (&w, &z), (&w, &v)] {
             says(
-                &refusal(mine.copy_peer(from, to)),
+                &refusal(mine.copy_buffer_peer(to, from)),
                 ErrorKind::Driver,
                 &["it needs cuda:0, which failed", "cuda:1", "goes on"],
             );
         }
-        drop(mine.wait_event(&event));
+        mine.wait_event(&event);
         drop(mine.fill(&z, 4.0));
-        assert_eq!(mine.read(&z).wait().unwrap(), [4.0; 4]);
+        assert_eq!(mine.read(&z).blocking_wait().unwrap(), [4.0; 4]);
         assert!(next.fault().is_none());
     });
 }
@@ -331,19 +331,19 @@ fn a_copy_that_finds_another_device_lost_ends_that_one_alone() {
             let (lost, mine) = (stream(&device, "lost"), stream(&next, "mine"));
             let (x, y, z) = (four(&lost, 1.0), four(&lost, 1.0), four(&mine, 2.0));
             let (v, w) = (four(&lost, 1.0), four(&lost, 1.0));
-            lost.synchronize().wait().unwrap();
-            add_one(&lost, &x, &y).wait().unwrap();
+            lost.synchronize().blocking_wait().unwrap();
+            add_one(&lost, &x, &y).blocking_wait().unwrap();
             // Nobody awaits it, so nobody but the copies learns what becomes of it.
             drop(add_one(&lost, &x, &y));
             let end = std::env::var("WARPLINE_TEST_END").unwrap();
             let copy = || match end.as_str() {
-                "source" => mine.copy_peer(&v, &z),
-                "destination" => mine.copy_peer(&z, &v),
-                _ => mine.copy_peer(&v, &w),
+                "source" => mine.copy_buffer_peer(&z, &v),
+                "destination" => mine.copy_buffer_peer(&v, &z),
+                _ => mine.copy_buffer_peer(&w, &v),
             };
             while copy().queued().is_ok() {}
             assert!(device.fault().is_some());
-            mine.fill(&z, 4.0).wait().unwrap();
+            mine.fill(&z, 4.0).blocking_wait().unwrap();
             assert!(next.fault().is_none());
         });
     }
@@ -361,7 +361,7 @@ fn a_device_is_synchronized_although_one_of_its_streams_waits_for_the_lost_one_a
             let waits_first = std::env::var("WARPLINE_TEST_FIRST").unwrap() == "waiting";
             let (waiting, behind) = if waits_first { (one, other) } else { (other, one) };
             let (x, y) = (four(&compute, 1.0), four(&compute, 1.0));
-            add_one(&compute, &x, &y).wait().unwrap();
+            add_one(&compute, &x, &y).blocking_wait().unwrap();
             let gate = compute.hold().unwrap();
             drop(add_one(&compute, &x, &y));
             drop((waiting.wait_event(&compute.record_event()), waiting.call(|| ())));
@@ -386,7 +386,7 @@ fn who_awaits_a_stream_behind_one_that_waits_for_the_lost_device_learns_of_it() 
             let waiting = stream(if through_device { &second } else { &third }, "waiting");
             let behind = stream(&third, "behind");
             let (x, y) = (four(&compute, 1.0), four(&compute, 1.0));
-            add_one(&compute, &x, &y).wait().unwrap();
+            add_one(&compute, &x, &y).blocking_wait().unwrap();
             let gate = compute.hold().unwrap();
             drop(add_one(&compute, &x, &y));
             drop((waiting.wait_event(&compute.record_event()), waiting.call(|| ())));

@@ -38,11 +38,11 @@ fn work_goes_onto_a_stream_that_cudarc_made_and_stays_in_order_with_its_own() {
             LaunchConfig::for_elements(64u32),
         ));
         let y = stream.alloc::<f32>(64).unwrap();
-        drop(stream.copy(&x, &y));
+        drop(stream.copy_buffer(&y, &x));
         // On the same stream, without a word to us: after the copy.
         theirs.memset_zeros(&mut slice).unwrap();
-        assert_eq!(stream.read(&y).wait().unwrap(), ramp(64));
-        assert_eq!(stream.read(&x).wait().unwrap(), [0.0; 64]);
+        assert_eq!(stream.read(&y).blocking_wait().unwrap(), ramp(64));
+        assert_eq!(stream.read(&x).blocking_wait().unwrap(), [0.0; 64]);
         drop((x, y, stream));
         theirs.synchronize().unwrap();
         assert_eq!(calls(c"cuStreamDestroy_v2"), 0, "it is theirs");
@@ -60,9 +60,9 @@ fn borrowing_a_stream_again_and_again_takes_nothing() {
         let round = || {
             // SAFETY: their stream is of the device's primary context and lives until the end.
             let stream = unsafe { device.stream().borrow_raw(theirs.cu_stream().cast()) }.build().unwrap();
-            drop(stream.wait_for(&x));
+            stream.wait_for(&x);
             drop(stream.fill(&x, 1.0));
-            stream.synchronize().wait().unwrap();
+            stream.synchronize().blocking_wait().unwrap();
             assert!(stream.issued() <= 3, "it counts from its start");
         };
         (0..40).for_each(|_| round());
@@ -86,8 +86,8 @@ fn a_borrowed_stream_that_is_closed_while_busy_still_finishes() {
         let filled = stream.fill(&x, 5.0);
         drop(stream);
         gate.open();
-        filled.wait().unwrap();
-        assert_eq!(device.new_stream().unwrap().read(&x).wait().unwrap(), [5.0; 8]);
+        filled.blocking_wait().unwrap();
+        assert_eq!(device.new_stream().unwrap().read(&x).blocking_wait().unwrap(), [5.0; 8]);
     });
 }
 
@@ -147,16 +147,16 @@ fn the_owner_of_lent_memory_is_dropped_when_the_device_has_done_with_it() {
         let x = unsafe { stream.borrow_memory::<f32>(address, 64, owner) }.unwrap();
         let view = x.slice(8..16).unwrap();
         let y = stream.alloc::<f32>(64).unwrap();
-        drop(stream.copy(&x, &y));
-        drop(side.wait_stream(&stream));
+        drop(stream.copy_buffer(&y, &x));
+        side.wait_stream(&stream);
         let z = side.alloc::<f32>(8).unwrap();
         let gate = side.hold().unwrap();
-        drop(side.copy(&view, &z));
+        drop(side.copy_buffer(&z, &view));
         drop(x);
-        stream.synchronize().wait().unwrap();
+        stream.synchronize().blocking_wait().unwrap();
         assert!(!is_dropped(), "a view of it is held");
         drop(view);
-        stream.call(|| ()).wait().unwrap();
+        stream.call(|| ()).blocking_wait().unwrap();
         assert!(!is_dropped(), "the copy on the side has not run");
         let ([freed], ()) = calls_in([c"cuMemFreeAsync"], || {
             gate.open();
@@ -166,8 +166,8 @@ fn the_owner_of_lent_memory_is_dropped_when_the_device_has_done_with_it() {
         });
         assert_eq!(freed, 1, "cudarc has given its memory back");
         let _context = current_context();
-        assert_eq!(stream.read(&y).wait().unwrap(), ramp(64));
-        assert_eq!(side.read(&z).wait().unwrap(), ramp(16)[8..]);
+        assert_eq!(stream.read(&y).blocking_wait().unwrap(), ramp(64));
+        assert_eq!(side.read(&z).blocking_wait().unwrap(), ramp(16)[8..]);
     });
 }
 
@@ -212,7 +212,7 @@ fn the_owner_of_lent_memory_goes_also_when_its_stream_is_closed() {
         while !dropped.load(Ordering::SeqCst) {
             std::thread::yield_now();
         }
-        assert_eq!(device.new_stream().unwrap().read(&memory).wait().unwrap().len(), 64);
+        assert_eq!(device.new_stream().unwrap().read(&memory).blocking_wait().unwrap().len(), 64);
     });
 }
 
@@ -225,13 +225,13 @@ fn lent_memory_needs_edges_like_any_other() {
         // SAFETY: the memory is that of a buffer, which lives.
         let x = unsafe { stream.borrow_memory::<f32>(memory.device_ptr().0, 64, ()) }.unwrap();
         says(
-            &other.fill(&x, 1.0).wait().unwrap_err(),
+            &other.fill(&x, 1.0).blocking_wait().unwrap_err(),
             ErrorKind::Unordered,
             &["memory that borrow_memory on stream \"stream\"", "call other.wait_stream(&stream) before it"],
         );
-        drop(other.wait_stream(&stream));
-        assert!(other.fill(&x, 2.0).wait().is_ok());
-        assert_eq!(other.read(&x).wait().unwrap(), [2.0; 64]);
+        other.wait_stream(&stream);
+        assert!(other.fill(&x, 2.0).blocking_wait().is_ok());
+        assert_eq!(other.read(&x).blocking_wait().unwrap(), [2.0; 64]);
     });
 }
 
@@ -254,7 +254,7 @@ fn an_address_that_holds_no_elements_is_refused() {
         );
         // SAFETY: there are no elements.
         let empty = unsafe { stream.borrow_memory::<f64>(0, 0, ()) }.unwrap();
-        assert_eq!(stream.read(&empty).wait().unwrap(), [0.0; 0]);
+        assert_eq!(stream.read(&empty).blocking_wait().unwrap(), [0.0; 0]);
         // SAFETY: it is refused.
         let error = unsafe { stream.borrow_memory::<f64>(0x1000, usize::MAX / 4, ()) }.unwrap_err();
         says(&error, ErrorKind::InvalidArgument, &["elements of f64", "more than can be addressed"]);

@@ -69,9 +69,9 @@ fn a_stream_that_its_owner_captures_takes_no_work_and_the_capture_stays_whole() 
         begin(theirs.cu_stream(), RELAXED);
         for refused in [
             stream.fill(&x, 2.0),
-            stream.copy(&x, &y),
+            stream.copy_buffer(&y, &x),
             stream.call(|| ()),
-            stream.wait_stream(&side),
+            stream.wait_stream(&side).into_future(),
             stream.launch(warpline::kernels::axpy(4, 1.0, &x, &y), LaunchConfig::linear(1, 4)),
             // SAFETY: it is refused before it enqueues anything.
             unsafe { stream.external(nothing(), nothing(), |_| panic!("it is not called")) },
@@ -84,17 +84,17 @@ fn a_stream_that_its_owner_captures_takes_no_work_and_the_capture_stays_whole() 
         }
         assert_eq!(stream.hold().unwrap_err().kind(), ErrorKind::Captured);
         // Others may wait for what came before, by an event too.
-        drop(side.wait_stream(&stream));
-        drop(side.wait_event(&stream.record_event()));
+        side.wait_stream(&stream);
+        side.wait_event(&stream.record_event());
         let seen = side.call(|| ());
         let there = stream.synchronize();
         gate.open();
-        assert_eq!(read.wait().unwrap(), [1.0; 4], "its marker was enqueued before the capture");
-        seen.wait().unwrap();
-        there.wait().unwrap();
+        assert_eq!(read.blocking_wait().unwrap(), [1.0; 4], "its marker was enqueued before the capture");
+        seen.blocking_wait().unwrap();
+        there.blocking_wait().unwrap();
         assert_eq!(nodes(end(theirs.cu_stream())), 0);
-        stream.fill(&x, 3.0).wait().unwrap();
-        assert_eq!(stream.read(&x).wait().unwrap(), [3.0; 4]);
+        stream.fill(&x, 3.0).blocking_wait().unwrap();
+        assert_eq!(stream.read(&x).blocking_wait().unwrap(), [3.0; 4]);
     });
 }
 
@@ -104,7 +104,7 @@ fn what_was_refused_because_of_a_capture_is_not_read_as_if_it_were_written() {
         let (theirs, device) = (theirs(), cuda(0));
         let stream = borrow(&device, &theirs);
         let x = stream.alloc::<f32>(4).unwrap();
-        stream.fill(&x, 1.0).wait().unwrap();
+        stream.fill(&x, 1.0).blocking_wait().unwrap();
         begin(theirs.cu_stream(), RELAXED);
         drop(stream.fill(&x, 2.0));
         end(theirs.cu_stream());
@@ -135,7 +135,7 @@ fn a_graph_of_their_stream_completes_nothing_of_ours() {
         let (theirs, device) = (theirs(), cuda(0));
         let stream = borrow(&device, &theirs);
         let x = stream.alloc::<f32>(4).unwrap();
-        stream.fill(&x, 1.0).wait().unwrap();
+        stream.fill(&x, 1.0).blocking_wait().unwrap();
         begin(theirs.cu_stream(), RELAXED);
         for _ in 0..8 {
             drop(stream.fill(&x, 2.0));
@@ -152,7 +152,7 @@ fn a_graph_of_their_stream_completes_nothing_of_ours() {
         launch(graph, theirs.cu_stream());
         assert!(held.iter_mut().all(|call| !call.query().unwrap()), "the gates are closed");
         drop(gates);
-        held.into_iter().for_each(|call| call.wait().unwrap());
+        held.into_iter().for_each(|call| call.blocking_wait().unwrap());
     });
 }
 
@@ -172,7 +172,7 @@ fn asking_again_and_again_for_work_on_their_stream_does_not_end_their_capture() 
             }
             assert_eq!(nodes(end(theirs.cu_stream())), 0);
             gate.open();
-            held.wait().unwrap();
+            held.blocking_wait().unwrap();
         });
     }
 }
@@ -202,7 +202,7 @@ fn foreign_work_that_leaves_a_stream_of_ours_capturing_is_an_error_and_the_strea
         assert!(after.to_string().contains("the foreign work has left it capturing"), "{after}");
         drop(stream);
         let others: Vec<_> = (0..4).map(|_| device.new_stream().unwrap()).collect();
-        others.iter().for_each(|other| other.call(|| ()).wait().unwrap());
+        others.iter().for_each(|other| other.call(|| ()).blocking_wait().unwrap());
         assert_eq!(nodes(end(raw_stream.unwrap())), 0);
     });
 }
@@ -218,8 +218,8 @@ fn foreign_work_may_capture_as_long_as_it_ends_the_capture() {
                 launch(end(cu_stream(raw)), cu_stream(raw));
             })
         };
-        done.wait().unwrap();
-        stream.call(|| ()).wait().unwrap();
+        done.blocking_wait().unwrap();
+        stream.call(|| ()).blocking_wait().unwrap();
     });
 }
 
@@ -232,17 +232,17 @@ fn use_device() {
         let (x, y) = (a.alloc::<f32>(1 << 20).unwrap(), a.alloc::<f32>(1 << 20).unwrap());
         drop((a.fill(&x, 1.0), a.fill(&y, 2.0)));
         drop(a.launch(warpline::kernels::axpy(1 << 20, 1.0, &x, &y), LaunchConfig::for_elements(1u32 << 20)));
-        drop(b.wait_stream(&a));
-        assert_eq!(b.read(&y).wait().unwrap()[0], 3.0);
+        b.wait_stream(&a);
+        assert_eq!(b.read(&y).blocking_wait().unwrap()[0], 3.0);
         let pinned = device.pin(vec![4.0f32; 1 << 20]).unwrap();
-        drop(a.wait_stream(&b));
-        a.copy_into(&x, pinned).wait().unwrap();
+        a.wait_stream(&b);
+        a.copy_into(&x, pinned).blocking_wait().unwrap();
         let timed = a.record_timed_event().unwrap();
-        timed.synchronize().wait().unwrap();
+        timed.synchronize().blocking_wait().unwrap();
         let (graph, _) = a.capture(|a| a.fill(&y, 5.0).queued()).unwrap();
-        graph.launch(&a).wait().unwrap();
-        assert_eq!(a.read(&y).wait().unwrap()[0], 5.0);
-        device.synchronize().wait().unwrap();
+        graph.launch(&a).blocking_wait().unwrap();
+        assert_eq!(a.read(&y).blocking_wait().unwrap()[0], 5.0);
+        device.synchronize().blocking_wait().unwrap();
         drop((x, y, graph));
         device.empty_cache();
         device.free_bytes();
@@ -276,12 +276,12 @@ fn ops_do_not_pay_for_other_threads_captures() {
     in_child(&[], || {
         let stream = cuda(0).new_stream().unwrap();
         let x = stream.alloc::<f32>(4).unwrap();
-        stream.fill(&x, 0.0).wait().unwrap();
+        stream.fill(&x, 0.0).blocking_wait().unwrap();
         let (exchanges, ()) =
             own_calls_in([c"cuThreadExchangeStreamCaptureMode", c"cuStreamIsCapturing"], || {
                 (0..100).for_each(|_| drop(stream.fill(&x, 1.0)));
             });
         assert_eq!(exchanges, [0, 0]);
-        stream.synchronize().wait().unwrap();
+        stream.synchronize().blocking_wait().unwrap();
     });
 }

@@ -90,7 +90,7 @@ fn a_product_by_cublas_is_one_op_of_our_stream() {
         drop(copy.write(&buffer, values));
         buffer
     });
-    drop(stream.wait_stream(&copy));
+    stream.wait_stream(&copy);
     let z = stream.alloc::<f32>(m * n).unwrap();
 
     let mut handle = std::ptr::null_mut();
@@ -123,11 +123,11 @@ fn a_product_by_cublas_is_one_op_of_our_stream() {
             }
         })
     };
-    done.wait().unwrap();
+    done.blocking_wait().unwrap();
     assert!(worked);
     let expected: Vec<f32> =
         (0..m * n).map(|i| (0..k).map(|j| a[j * m + i % m] * b[i / m * k + j]).sum()).collect();
-    assert_eq!(stream.read(&z).wait().unwrap(), expected, "sums of small whole numbers are exact");
+    assert_eq!(stream.read(&z).blocking_wait().unwrap(), expected, "sums of small whole numbers are exact");
     // SAFETY: a handle that was made, and whose work is done.
     assert_eq!(unsafe { (cublas.destroy)(handle) }, 0);
 }

@@ -30,9 +30,9 @@ fn driver_calls_on_the_raw_stream_are_one_op_in_stream_order() {
         assert!(!done.query().unwrap());
         let read = stream.read(&y);
         gate.open();
-        done.wait().unwrap();
+        done.blocking_wait().unwrap();
         let expected: Vec<f32> = (0..64).map(|i| if i < 32 { 0.0 } else { i as f32 }).collect();
-        assert_eq!(read.wait().unwrap(), expected);
+        assert_eq!(read.blocking_wait().unwrap(), expected);
     });
 }
 
@@ -45,7 +45,7 @@ fn a_kernel_that_cudarc_loads_runs_on_the_raw_stream() {
         // Makes its CPU form known to the software driver.
         let other = stream.alloc::<f32>(8).unwrap();
         drop(stream.fill(&other, 1.0));
-        stream.launch(kernels::relu(8, &other, &other), LaunchConfig::linear(1, 32)).wait().unwrap();
+        stream.launch(kernels::relu(8, &other, &other), LaunchConfig::linear(1, 32)).blocking_wait().unwrap();
         let Source::Ptx([_, ptx]) = kernels::RELU.source else { panic!("it comes as PTX") };
         // SAFETY: the kernel gets its own parameters, and behind them, for the software driver, how many elements each slice has;
         // it writes `x`, which lives.
@@ -67,8 +67,8 @@ fn a_kernel_that_cudarc_loads_runs_on_the_raw_stream() {
                     .unwrap();
             })
         };
-        done.wait().unwrap();
-        assert_eq!(stream.read(&x).wait().unwrap(), [0.0; 64]);
+        done.blocking_wait().unwrap();
+        assert_eq!(stream.read(&x).blocking_wait().unwrap(), [0.0; 64]);
     });
 }
 
@@ -99,10 +99,10 @@ fn cudarcs_safe_level_works_on_our_stream_and_memory() {
             }
         });
         assert_eq!(freed, 0);
-        done.wait().unwrap();
+        done.blocking_wait().unwrap();
         let expected: Vec<f32> =
             [0.0; 8].into_iter().chain([7.0; 24]).chain((0..32).map(|i| i as f32)).collect();
-        assert_eq!(stream.read(&y).wait().unwrap(), expected);
+        assert_eq!(stream.read(&y).blocking_wait().unwrap(), expected);
         assert_eq!(calls(c"cuStreamDestroy_v2"), 0);
     });
 }
@@ -129,8 +129,8 @@ fn the_marker_is_written_when_the_turn_ends() {
         };
         assert_eq!(during, 1, "that of the op before");
         assert_eq!(written() - before, during + 1);
-        earlier.wait().unwrap();
-        done.wait().unwrap();
+        earlier.blocking_wait().unwrap();
+        done.blocking_wait().unwrap();
         assert_eq!(written() - before, during + 1, "and it is the only one");
     });
 }
@@ -153,15 +153,15 @@ fn polls_of_other_threads_during_the_turn_neither_wait_for_it_nor_see_it_done() 
                     for _ in 0..1000 {
                         assert!(!stream.query().unwrap(), "the turn has not ended");
                     }
-                    earlier.wait().unwrap();
+                    earlier.blocking_wait().unwrap();
                     // What another stream waits for is the stream as it was before the turn.
                     let event = stream.record_event();
                     let other = stream.device().new_stream().unwrap();
-                    drop(other.wait_event(&event));
-                    other.synchronize().wait().unwrap();
-                    event.synchronize().wait().unwrap();
+                    other.wait_event(&event);
+                    other.synchronize().blocking_wait().unwrap();
+                    event.synchronize().blocking_wait().unwrap();
                     leave.send(()).unwrap();
-                    everything.wait().unwrap();
+                    everything.blocking_wait().unwrap();
                 }
             });
             let mut raw_is_done = false;
@@ -176,9 +176,9 @@ fn polls_of_other_threads_during_the_turn_neither_wait_for_it_nor_see_it_done() 
                 })
             };
             assert!(raw_is_done);
-            done.wait().unwrap();
+            done.blocking_wait().unwrap();
             polls.join().unwrap();
-            assert_eq!(stream.read(&x).wait().unwrap(), [0.0; 64]);
+            assert_eq!(stream.read(&x).blocking_wait().unwrap(), [0.0; 64]);
         });
     });
 }
@@ -199,8 +199,8 @@ fn a_panic_in_the_closure_leaves_a_stream_that_works_and_what_was_enqueued_runs(
             });
         }));
         assert!(panicked.is_err());
-        assert_eq!(stream.read(&x).wait().unwrap(), [0.0; 64]);
-        stream.synchronize().wait().unwrap();
+        assert_eq!(stream.read(&x).blocking_wait().unwrap(), [0.0; 64]);
+        stream.synchronize().blocking_wait().unwrap();
     });
 }
 
@@ -219,8 +219,8 @@ fn what_the_driver_answers_can_be_handed_on() {
         };
         let parts =
             ["external on stream \"foreign\"", "memset: ", "CUDA_ERROR_INVALID_VALUE", "the device goes on"];
-        says(&done.wait().unwrap_err(), ErrorKind::Driver, &parts);
-        says(&stream.read(&x).wait().unwrap_err(), ErrorKind::Driver, &parts[1..]);
+        says(&done.blocking_wait().unwrap_err(), ErrorKind::Driver, &parts);
+        says(&stream.read(&x).blocking_wait().unwrap_err(), ErrorKind::Driver, &parts[1..]);
     });
 }
 
@@ -241,20 +241,20 @@ fn foreign_work_is_checked_against_other_streams() {
         };
         let ([fills], refused) = calls_in([c"cuMemsetD8Async"], || fill(&other));
         says(
-            &refused.wait().unwrap_err(),
+            &refused.blocking_wait().unwrap_err(),
             ErrorKind::Unordered,
             &["call other.wait_stream(&ours) before it"],
         );
         assert_eq!(fills, 0, "the closure was not called");
         x.accept_contents();
-        drop(other.wait_stream(&ours));
+        other.wait_stream(&ours);
         drop(fill(&other));
         says(
-            &ours.read(&x).wait().unwrap_err(),
+            &ours.read(&x).blocking_wait().unwrap_err(),
             ErrorKind::Unordered,
             &["reads memory that external on stream \"other\""],
         );
-        drop(ours.wait_stream(&other));
-        assert_eq!(ours.read(&x).wait().unwrap(), [0.0; 64]);
+        ours.wait_stream(&other);
+        assert_eq!(ours.read(&x).blocking_wait().unwrap(), [0.0; 64]);
     });
 }

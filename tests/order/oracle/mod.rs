@@ -319,7 +319,7 @@ impl Run {
                 assert!(pending.query().unwrap(), "a query asks for a marker");
             }
             Some(_) => {}
-            None => pending.wait().unwrap(),
+            None => pending.blocking_wait().unwrap(),
         }
         self.model.observe(point);
     }
@@ -357,7 +357,7 @@ impl Run {
                 if source.len() != target.len() || !source.is_contiguous() && !target.is_contiguous() {
                     return;
                 }
-                let pending = self.streams[stream].copy_peer(&source, &target);
+                let pending = self.streams[stream].copy_buffer_peer(&target, &source);
                 if from.0 == to.0 && !from.1.bytes().is_disjoint(&to.1.bytes()) {
                     assert_eq!(pending.queued().unwrap_err().kind(), ErrorKind::Overlap);
                     return;
@@ -402,7 +402,7 @@ impl Run {
                 if self.driver.is_some() && !pending.query().unwrap() {
                     self.progress();
                 }
-                let returned = pending.wait();
+                let returned = pending.blocking_wait();
                 let id = self.streams[stream].id();
                 self.model.observe(self.model.stand(id).point);
                 assert_eq!(returned.is_err(), self.model.synchronized(id).is_some(), "{returned:?}");
@@ -478,13 +478,13 @@ impl Run {
         match read.ticket() {
             // An event at the very place: nothing was enqueued in between.
             Some(_) => self.streams[stream].record_event().synchronize(),
-            None => Pending::refused(read.wait().unwrap_err()),
+            None => Pending::refused(read.blocking_wait().unwrap_err()),
         }
     }
 }
 
 fn is_of_another_device<T: std::fmt::Debug>(pending: Pending<T>) {
-    assert_eq!(pending.wait().unwrap_err().kind(), ErrorKind::DeviceMismatch);
+    assert_eq!(pending.blocking_wait().unwrap_err().kind(), ErrorKind::DeviceMismatch);
 }
 
 /// Runs so many random programs on what `run` makes.

@@ -13,7 +13,7 @@ fn threads_without_edges_never_both_get_conflicting_accesses() {
         let (_runtime, device, []) = crate::support::streams([]);
         let owner = device.new_stream().unwrap();
         let buffers: Vec<Buffer<u8>> = (0..3).map(|_| owner.alloc(8).unwrap()).collect();
-        owner.synchronize().wait().unwrap();
+        owner.synchronize().blocking_wait().unwrap();
         let start = std::sync::Barrier::new(3);
         let accepted: Vec<Vec<(usize, usize)>> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..3_u64)
@@ -30,7 +30,7 @@ fn threads_without_edges_never_both_get_conflicting_accesses() {
                                 .wrapping_add(1_442_695_040_888_963_407);
                             let (from, by) = ((dice >> 33) as usize % 3, 1 + (dice >> 40) as usize % 2);
                             let to = (from + by) % 3;
-                            if stream.copy(&buffers[from], &buffers[to]).queued().is_ok() {
+                            if stream.copy_buffer(&buffers[to], &buffers[from]).queued().is_ok() {
                                 accepted.push((from, to));
                             }
                         }
@@ -74,7 +74,7 @@ fn threads_that_pass_events_are_only_accepted_along_the_edges_they_stated() {
         let (_runtime, device, []) = crate::support::streams([]);
         let owner = device.new_stream().unwrap();
         let buffers: Vec<Buffer<u8>> = (0..3).map(|_| owner.alloc(8).unwrap()).collect();
-        owner.synchronize().wait().unwrap();
+        owner.synchronize().blocking_wait().unwrap();
         let events: Mutex<Vec<Event>> = Mutex::default();
         let start = std::sync::Barrier::new(THREADS);
         let histories: Vec<(Stream, Vec<Did>, usize)> = std::thread::scope(|scope| {
@@ -118,7 +118,7 @@ fn threads_that_pass_events_are_only_accepted_along_the_edges_they_stated() {
                                     let op = if from == to {
                                         stream.fill(&buffers[to], 1)
                                     } else {
-                                        stream.copy(&buffers[from], &buffers[to])
+                                        stream.copy_buffer(&buffers[to], &buffers[from])
                                     };
                                     if op.queued().is_ok() {
                                         let read = (from != to).then_some((from, false));

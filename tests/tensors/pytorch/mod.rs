@@ -67,10 +67,10 @@ fn check(op: &str, run: Run) {
         for (got, wanted) in got.iter().zip(wanted) {
             assert_eq!(got.shape(), sizes(&wanted["shape"]), "{case}");
             if wanted["dtype"] == "i64" {
-                assert_eq!(got.to_vec::<i64>().wait().unwrap(), integers(&wanted["data"]), "{case}");
+                assert_eq!(got.to_vec::<i64>().blocking_wait().unwrap(), integers(&wanted["data"]), "{case}");
             } else {
                 let tolerance = case["tolerance"].as_f64().expect("a number");
-                let got = got.to_vec::<f32>().wait().unwrap();
+                let got = got.to_vec::<f32>().blocking_wait().unwrap();
                 for (got, wanted) in got.iter().zip(floats(&wanted["data"])) {
                     assert!(agree(*got, wanted, tolerance), "{got}, PyTorch has {wanted}: {case}");
                 }
@@ -122,8 +122,8 @@ fn both(
 /// The elements as text, in which a NaN is a NaN.
 fn elements(x: &Tensor) -> Result<String> {
     Ok(match x.dtype() {
-        DType::F32 => format!("{:?}", x.to_vec::<f32>().wait()?),
-        _ => format!("{:?}", x.to_vec::<i64>().wait()?),
+        DType::F32 => format!("{:?}", x.to_vec::<f32>().blocking_wait()?),
+        _ => format!("{:?}", x.to_vec::<i64>().blocking_wait()?),
     })
 }
 

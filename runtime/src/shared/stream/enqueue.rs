@@ -263,7 +263,7 @@ impl StreamCore {
             return Ok(());
         }
         let (what, remedy) = match same_runtime {
-            true => ("", "copy it over with copy_peer first"),
+            true => ("", "copy it over with copy_buffer_peer first"),
             false => (" of another runtime", "read it on the host, and write it here"),
         };
         Err(Error::new(

@@ -1,0 +1,95 @@
+//! Calls under the name and line of another op: for ops that are made of others.
+
+use crate::buffer::Buffer;
+use crate::kernel::{KernelCall, LaunchConfig};
+use crate::memory::Pinned;
+use crate::order::Site;
+use crate::pending::Pending;
+use crate::shared::Stream;
+use warpline_driver::{Element, Result};
+
+/// A stream whose calls bear the name and the line of an op that is made of them, from
+/// [`Stream::at`].
+///
+/// Each method does what that of [`Stream`] does, with the same errors.
+#[derive(Clone, Copy, Debug)]
+pub struct At<'a> {
+    stream: &'a Stream,
+    site: Site,
+}
+
+impl Stream {
+    /// Returns this stream for calls that bear the name and the line in `site`, in errors and in
+    /// traces.
+    ///
+    /// # Examples
+    /// ```
+    /// # use warpline_runtime::{Buffer, Pending, Site, Stream};
+    /// /// Sets all elements to one, and says so where it is refused.
+    /// #[track_caller]
+    /// fn ones(stream: &Stream, buffer: &Buffer<f32>) -> Pending<()> {
+    ///     stream.at(Site::here(&"ones")).fill(buffer, 1.0)
+    /// }
+    /// ```
+    #[inline]
+    pub const fn at(&self, site: Site) -> At<'_> {
+        At { stream: self, site }
+    }
+}
+
+impl At<'_> {
+    /// Does what [`Stream::alloc`] does.
+    #[inline]
+    pub fn alloc<T: Element>(self, len: usize) -> Result<Buffer<T>> {
+        self.stream.alloc_at(self.site, len)
+    }
+
+    /// Does what [`Stream::alloc_zeroed`] does.
+    pub fn alloc_zeroed<T: Element>(self, len: usize) -> Result<Buffer<T>> {
+        self.stream.alloc_zeroed_at(self.site, len)
+    }
+
+    /// Does what [`Stream::launch`] does.
+    #[inline]
+    pub fn launch(self, call: KernelCall<'_>, config: LaunchConfig) -> Pending<()> {
+        self.stream.launch_at(self.site, call, config)
+    }
+
+    /// Does what [`Stream::fill`] does.
+    pub fn fill<T: Element>(self, buffer: &Buffer<T>, value: T) -> Pending<()> {
+        self.stream.fill_at(self.site, buffer, value)
+    }
+
+    /// Does what [`Stream::copy_to_device`] does.
+    ///
+    /// # Errors
+    /// As [`Stream::copy_to_device`].
+    pub fn copy_to_device<T: Element>(self, host: Pinned<T>) -> Result<(Buffer<T>, Pending<Pinned<T>>)> {
+        self.stream.copy_to_device_at(self.site, host)
+    }
+
+    /// Does what [`Stream::copy_to_host`] does.
+    pub fn copy_to_host<T: Element>(self, buffer: &Buffer<T>) -> Pending<Pinned<T>> {
+        self.stream.copy_to_host_at(self.site, buffer)
+    }
+
+    /// Does what [`Stream::read`] does.
+    pub fn read<T: Element>(self, buffer: &Buffer<T>) -> Pending<Vec<T>> {
+        self.stream.read_at(self.site, buffer)
+    }
+
+    /// Does what [`Stream::read_one`] does.
+    pub fn read_one<T: Element>(self, buffer: &Buffer<T>) -> Pending<T> {
+        self.stream.read_one_at(self.site, buffer)
+    }
+
+    /// Does what [`Stream::write`] does.
+    pub fn write<T: Element>(self, buffer: &Buffer<T>, host: &[T]) -> Pending<()> {
+        self.stream.write_at(self.site, buffer, host)
+    }
+
+    /// Does what [`Stream::copy_buffer`] does.
+    pub fn copy_buffer<T: Element>(self, destination: &Buffer<T>, source: &Buffer<T>) -> Pending<()> {
+        self.stream.copy_buffer_at(self.site, destination, source)
+    }
+}
