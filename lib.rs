@@ -16,7 +16,7 @@
 //! host.copy_from_slice(&[1.0, 2.0, 3.0, 4.0]);
 //! let (x, sent) = copy.copy_to_device(host)?; // enqueued; the buffer is inside `sent` until the copy is done
 //!
-//! let _ = compute.wait_stream(&copy); // an edge on the device; the host goes on
+//! compute.wait_stream(&copy); // an edge on the device; the host does not wait
 //! let total = compute.enter(|| warpline::ops::sum(&x)).await?;
 //! let host = sent.await?; // the buffer comes back for the next batch
 //! assert_eq!((total, host.len()), (10.0, 4));
@@ -29,7 +29,28 @@
 pub use warpline_kernels as kernels;
 pub use warpline_ops as ops;
 pub use warpline_ops::{DType, Shape, Tensor, TensorElement, TensorOps};
-pub use warpline_runtime::*;
+#[cfg(feature = "cuda")]
+pub use warpline_runtime::cuda;
+#[cfg(feature = "test-util")]
+pub use warpline_runtime::testing;
+#[doc(hidden)]
+pub use warpline_runtime::{Bookkeeping, HistorySizes};
+pub use warpline_runtime::{
+    Buffer, CaptureOutput, Conflict, Declared, Device, DeviceId, DeviceProperties, DeviceValue, Draw, Edge,
+    Element, Error, ErrorKind, Event, Generator, Graph, HoldsMemory, InCurrentStream, MadeInScope, MemoryRef,
+    MemoryStats, OrderMode, Pending, Permit, Pinned, PinnedStats, Priority, RawStream, Result, Runtime,
+    RuntimeBuilder, Schedule, Scope, Served, Stream, StreamBuilder, StreamId, StreamLease, StreamPool,
+    Ticket, WakeUp, kernel, reads, trace, writes,
+};
+
+/// Types for authors of backends and of ops.
+///
+/// Unstable: they may change in any release. Programs that use streams, buffers, tensors and kernels
+/// need none of them.
+pub mod backend {
+    pub use warpline_runtime::driver::*;
+    pub use warpline_runtime::{At, ByteRange, Keep, Refusal, Site, Timeline};
+}
 
 /// What most programs need.
 pub mod prelude {
@@ -42,7 +63,21 @@ pub mod prelude {
     };
 }
 
-/// Runs the README's programs as tests.
+/// Runs the programs of the README and of the guide as tests.
 #[cfg(doctest)]
-#[doc = include_str!("README.md")]
-struct Readme;
+mod programs {
+    #[doc = include_str!("README.md")]
+    struct Readme;
+    #[doc = include_str!("docs/guide/overlap.md")]
+    struct Overlap;
+    #[doc = include_str!("docs/guide/graphs.md")]
+    struct Graphs;
+    #[doc = include_str!("docs/guide/testing.md")]
+    struct Testing;
+    #[doc = include_str!("docs/guide/gpu.md")]
+    struct Gpu;
+    #[doc = include_str!("docs/guide/order.md")]
+    struct Order;
+    #[doc = include_str!("docs/guide/services.md")]
+    struct Services;
+}

@@ -13,10 +13,11 @@ use support::measure::{difference, short};
 use support::{
     ONE, Options, Table, TwoThreads, instructions, interleave, ns, null_driver, touch_none, touch_three,
 };
-use warpline::driver::{Command, DriverStream, Launch, Submission};
+use warpline::Ticket;
+use warpline::backend::Site;
+use warpline::backend::{Command, DriverStream, Launch, Submission};
 use warpline::kernel::Args;
 use warpline::prelude::*;
-use warpline::{Site, Ticket};
 
 const STREAMS: usize = 8;
 const RANGE: usize = 64;

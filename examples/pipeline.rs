@@ -141,7 +141,7 @@ async fn run(options: Options) -> anyhow::Result<()> {
         device.synchronize().await?;
         let written = match extension(path) {
             "json" => recorder.write_file(path),
-            _ => recorder.timeline().title("Pipeline: two passes over the digits").write_file(path),
+            _ => recorder.picture().title("Pipeline: two passes over the digits").write_file(path),
         };
         written.with_context(|| format!("cannot write {}", path.display()))?;
         println!("trace of {} ops in {}", recorder.len(), path.display());

@@ -3,11 +3,12 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use warpline::driver::{
+use warpline::Ticket;
+use warpline::backend::Timeline;
+use warpline::backend::{
     Completion, DevicePtr, Driver, DriverError, DriverEvent, DriverStream, Health, StreamOptions, Submission,
 };
 use warpline::prelude::*;
-use warpline::{Ticket, Timeline};
 
 /// Driver calls of every kind but submissions, and submissions.
 #[derive(Debug, Default)]

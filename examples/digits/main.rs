@@ -107,8 +107,8 @@ fn one_file_each(options: &Options) -> anyhow::Result<()> {
     let named = [Some(&options.file), options.trace.as_ref(), options.save.as_ref()];
     let mut real: Vec<_> = named.into_iter().flatten().filter_map(|path| path.canonicalize().ok()).collect();
     real.sort();
-    if let Some([twice, _]) = real.array_windows().find(|[one, other]| one == other) {
-        anyhow::bail!("{} is named twice; the data, --trace and --save take a file each", twice.display());
+    if let Some(twice) = real.windows(2).find(|pair| pair[0] == pair[1]) {
+        anyhow::bail!("{} is named twice; the data, --trace and --save take a file each", twice[0].display());
     }
     Ok(())
 }
@@ -230,7 +230,7 @@ fn draw(recorder: &Recorder, path: &Path, a_step: Duration) -> std::io::Result<S
         recorder.write_file(path)?;
         return Ok(all);
     }
-    let timeline = recorder.timeline().title("Training on handwritten digits");
+    let timeline = recorder.picture().title("Training on handwritten digits");
     if path.extension().is_some_and(|extension| extension == "svg") {
         let length = a_step * DRAWN_STEPS;
         timeline.at_waits(length).write_file(path)?;

@@ -1,4 +1,4 @@
-//! A region of device memory, as users hold it.
+//! The handle to a region of device memory.
 
 use crate::order::{AccessMode, ByteRange};
 use crate::shared::{Allocation, Device, Elements, IntoOperand, Operand};
@@ -10,14 +10,16 @@ use warpline_driver::{Element, Error, ErrorKind, Result};
 
 /// Elements of type `T` in a device's memory: all of an allocation, or a view of part of it.
 ///
-/// A cheap handle: clones and views share the memory, which goes back to the allocator with the last of them. Nothing here
-/// borrows: what may be used when is the order check's business.
+/// A cheap handle: clones and views share the memory, which returns to the allocator when the last
+/// of them is dropped. Nothing here borrows: the order check decides which uses may follow each
+/// other.
 ///
-/// A buffer is `rows` runs of `width` elements. What `device.alloc` returns is one run; [`as_matrix`](Self::as_matrix)
-/// gives it rows, and [`columns`](Self::columns) makes runs that are not adjacent.
+/// A buffer is `rows` runs of `width` elements. `device.alloc` returns one run;
+/// [`as_matrix`](Self::as_matrix) splits it into rows, and [`columns`](Self::columns) makes runs
+/// that are not adjacent.
 pub struct Buffer<T: Element> {
     allocation: Arc<Allocation>,
-    /// In elements, all of them.
+    /// Elements before the first of this view.
     offset: usize,
     width: usize,
     rows: usize,
@@ -25,7 +27,8 @@ pub struct Buffer<T: Element> {
     element: PhantomData<fn() -> T>,
 }
 
-/// Sizes of a history: of the check's records, the newest uses by stream, and the marks.
+/// Sizes of a memory's history: the order check's records, the newest uses by stream, and the
+/// marks.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct HistorySizes {
@@ -39,49 +42,50 @@ impl<T: Element> Buffer<T> {
         Buffer { allocation, offset: 0, width: len, rows: 1, pitch: len, element: PhantomData }
     }
 
-    /// Elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.width * self.rows
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes of all elements.
+    /// Returns the size of all elements in bytes.
     pub fn len_bytes(&self) -> usize {
         self.len() * size_of::<T>()
     }
 
-    /// Rows, elements a row, and elements between the starts of rows.
+    /// Returns the number of rows, the elements in a row, and the elements between the starts of
+    /// rows.
     pub fn shape(&self) -> (usize, usize, usize) {
         (self.rows, self.width, self.pitch)
     }
 
-    /// Whether the elements lie one behind the other.
+    /// Returns true if the elements are adjacent in memory.
     pub fn is_contiguous(&self) -> bool {
         self.rows <= 1 || self.pitch == self.width
     }
 
-    /// The device the memory is on.
+    /// Returns the device that the memory is on.
     pub fn device(&self) -> Device {
         Device::of(self.allocation.device.clone())
     }
 
-    /// Sizes of the memory's history, for tests and figures.
+    /// Returns the sizes of the memory's history, for tests and figures.
     #[doc(hidden)]
     pub fn bookkeeping(&self) -> HistorySizes {
         let (records, uses, marks) = self.allocation.ledger.open().lens();
         HistorySizes { records, uses, marks }
     }
 
-    /// Whether both are views of one allocation.
+    /// Returns true if both are views of one allocation.
     pub fn shares_memory(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.allocation, &other.allocation)
     }
 
-    /// Whether both are the same elements: the same view of one allocation.
+    /// Returns true if both are the same elements: the same view of one allocation.
     pub fn is_same(&self, other: &Self) -> bool {
         self.shares_memory(other) && self.range() == other.range()
     }
@@ -91,10 +95,10 @@ impl<T: Element> Buffer<T> {
         Buffer { allocation, offset: self.offset + offset, width, rows, pitch, element: PhantomData }
     }
 
-    /// The elements of `range`, without copying them.
+    /// Returns the elements of `range`, without copying them.
     ///
     /// # Errors
-    /// `Shape` if the range ends behind the buffer or the buffer is not contiguous.
+    /// `Shape` if the range exceeds the buffer or the buffer is not contiguous.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self> {
         let (start, end) = bounds(range, self.len(), "slice")?;
         if !self.is_contiguous() {
@@ -103,10 +107,11 @@ impl<T: Element> Buffer<T> {
         Ok(self.view(start, 1, end - start, end - start))
     }
 
-    /// The same elements as `rows` rows of equal width.
+    /// Returns the same elements as `rows` rows of equal width.
     ///
     /// # Errors
-    /// `Shape` if the number of elements is not a multiple of `rows`, or the buffer is not contiguous.
+    /// `Shape` if the number of elements is not a multiple of `rows`, or the buffer is not
+    /// contiguous.
     pub fn as_matrix(&self, rows: usize) -> Result<Self> {
         if !self.is_contiguous() {
             return Err(self.not_contiguous("as_matrix", "copy it first"));
@@ -124,19 +129,19 @@ impl<T: Element> Buffer<T> {
         Ok(self.view(0, rows, width, width))
     }
 
-    /// Rows `range` of a matrix.
+    /// Returns rows `range` of a matrix.
     ///
     /// # Errors
-    /// `Shape` if the range ends behind the last row.
+    /// `Shape` if the range exceeds the rows.
     pub fn rows(&self, range: impl RangeBounds<usize>) -> Result<Self> {
         let (start, end) = bounds(range, self.rows, "rows")?;
         Ok(self.view(start * self.pitch, end - start, self.width, self.pitch))
     }
 
-    /// Columns `range` of a matrix: one run of elements a row.
+    /// Returns columns `range` of a matrix: one run of elements in each row.
     ///
     /// # Errors
-    /// `Shape` if the range ends behind the last column.
+    /// `Shape` if the range exceeds the columns.
     pub fn columns(&self, range: impl RangeBounds<usize>) -> Result<Self> {
         let (start, end) = bounds(range, self.width, "columns")?;
         Ok(self.view(start, self.rows, end - start, self.pitch))
@@ -146,13 +151,13 @@ impl<T: Element> Buffer<T> {
     ///
     /// A refused write leaves a mark on the bytes that it would have written. Ops that read them
     /// fail with an inherited error ([`Error::is_inherited`]) on the stream that was refused and on
-    /// streams that have since waited for it. The mark ends when the refused call's own `Pending`
-    /// is awaited, when a `synchronize` returns that error, when the bytes are overwritten, or
-    /// here. Work on other streams is not affected.
+    /// streams that have since waited for it. The mark is removed when the refused call's own
+    /// `Pending` is awaited, when a `synchronize` returns that error, when the bytes are
+    /// overwritten, or by this call. Work on other streams is not affected.
     ///
-    /// Where bytes may have changed, because the driver did a part of the work or foreign work
-    /// failed, and in [`OrderMode::Wait`](crate::OrderMode::Wait), ops of all streams fail until
-    /// the bytes are overwritten or accepted.
+    /// If bytes may have changed, ops of all streams fail until the bytes are overwritten or
+    /// accepted. This is the case when the driver did a part of the work, when foreign work failed,
+    /// and in [`OrderMode::Wait`](crate::OrderMode::Wait).
     pub fn accept_contents(&self) {
         self.allocation.ledger.open().clear_marks(&self.range());
     }
@@ -171,7 +176,7 @@ impl<T: Element> Buffer<T> {
         &self.allocation
     }
 
-    /// Bytes within the allocation.
+    /// Returns its bytes within the allocation.
     #[inline]
     pub(crate) fn range(&self) -> ByteRange {
         let size = size_of::<T>() as u64;
@@ -183,13 +188,14 @@ impl<T: Element> Buffer<T> {
         }
     }
 
-    /// Address of the first element.
+    /// Returns the address of the first element.
     #[inline]
     pub(crate) fn address(&self) -> u64 {
         self.allocation.ptr.offset((self.offset * size_of::<T>()) as u64).0
     }
 
-    /// Rows, bytes a row and bytes between rows, with adjacent rows joined into one.
+    /// Returns the rows, the bytes in a row and the bytes between rows, with adjacent rows joined
+    /// into one.
     pub(crate) fn runs(&self) -> (usize, usize, usize) {
         let size = size_of::<T>();
         if self.is_contiguous() {
@@ -221,7 +227,7 @@ fn bounds(range: impl RangeBounds<usize>, len: usize, what: &str) -> Result<(usi
 }
 
 impl<T: Element> Buffer<T> {
-    /// What an op that accesses it so touches.
+    /// Returns the operand of an op that accesses it with `access`.
     #[inline]
     pub(crate) fn operand(&self, access: AccessMode) -> Operand<'_> {
         Operand { allocation: &self.allocation, range: self.range(), access }

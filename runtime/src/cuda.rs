@@ -1,33 +1,38 @@
-//! CUDA devices: whether there are any.
+//! CUDA devices, their faults and their environment variables.
 //!
-//! Nothing of CUDA is needed to build or to start: the driver's library, `libcuda.so.1`, is looked for when the first device is
-//! asked for, where the loader looks and in `LD_LIBRARY_PATH`. A driver for CUDA 12 or newer will do. [`Device::best`] takes
-//! `cuda:0` where there is one; [`Device::open`] of `cuda:0` where there is none is an error that says what is missing.
+//! Building and starting need nothing of CUDA. The driver's library, `libcuda.so.1`, is loaded when
+//! the program first asks for a CUDA device, from the loader's search path and `LD_LIBRARY_PATH`.
+//! The driver has to support CUDA 12 or newer. [`Device::best`] takes `cuda:0` if it exists. If it
+//! does not, [`Device::open`] of `cuda:0` returns an error that names the missing part.
 //!
-//! A device is its primary context, which it shares with every library in the process. Streams do not block, the null stream is
-//! never used, and the calling thread's current context is what it was when a call returns; a thread that has none may be left
-//! with the device's. Streams and events are pooled and none is destroyed.
+//! A device is its primary context, which it shares with every library in the process. Its streams
+//! are non-blocking, and the null stream is never used. A call leaves the calling thread's current
+//! context as it was, but may leave the device's context current on a thread that had none. Streams
+//! and events are pooled and never destroyed.
 //!
 //! # Faults
-//! After an error that kills its context, such as an illegal address, a device takes no more work in this process, in no runtime:
-//! whatever waits resolves to that error, within milliseconds. A forked child can use no device.
+//! After an error that destroys its context, such as an illegal address, a device accepts no more
+//! work in this process, in any runtime. Every waiter gets that error within milliseconds. A forked
+//! child can use no device.
 //!
 //! # Environment
-//! | variable | |
+//! | variable | meaning |
 //! |---|---|
-//! | `CUDA_VISIBLE_DEVICES` | the driver's: which devices, numbered anew in that order |
-//! | `CUDA_LAUNCH_BLOCKING=1` | each op is waited for, so that an error names the op that it came of |
-//! | `WARPLINE_COMPLETION` | `word`: the device writes its progress to host memory, where it can; `event`: events are asked |
+//! | `CUDA_VISIBLE_DEVICES` | the driver's own: the visible devices, renumbered in that order |
+//! | `CUDA_LAUNCH_BLOCKING=1` | waits for each op, so that an error names the op that caused it |
+//! | `WARPLINE_COMPLETION` | `word`: progress in host memory, where possible; `event`: queried events |
 //! | `WARPLINE_WAKE_UP` | `low-power`, `balanced`, `low-latency`: [`WakeUp`] |
 //!
 //! The last two are read by [`Runtime::new`] and [`RuntimeBuilder::from_env`], not by
-//! [`Runtime::builder`]. `WARPLINE_CUBLAS` and `WARPLINE_ALLOW_TF32` are the crate
-//! `warpline-kernels`'s (`kernels::libraries`), `WARPLINE_NVRTC` says where NVRTC is for kernels of
-//! CUDA C++.
+//! [`Runtime::builder`]. The crate `warpline-kernels` reads `WARPLINE_CUBLAS` and
+//! `WARPLINE_ALLOW_TF32` (`kernels::libraries`). `WARPLINE_NVRTC` is the path of NVRTC, for kernels
+//! of CUDA C++.
 //!
 //! # Other code
-//! [`Stream::external`] lets other code enqueue on a stream of ours, [`StreamBuilder::borrow_raw`] puts our work on a stream of
-//! theirs, [`Stream::borrow_memory`] and [`Buffer::device_ptr`] share memory, [`Stream::global`] reaches the variables of modules.
+//! [`Stream::external`] lets other code enqueue on a stream of this runtime.
+//! [`StreamBuilder::borrow_raw`] puts work on a stream of another library.
+//! [`Stream::borrow_memory`] and [`Buffer::device_ptr`] share memory. [`Stream::global`] gives
+//! access to the variables of modules.
 //!
 //! [`Device::best`]: crate::Device::best
 //! [`Device::open`]: crate::Device::open

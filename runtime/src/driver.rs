@@ -1,6 +1,6 @@
-//! The seam between Warpline and a device: what a backend of your own implements.
+//! The interface between Warpline and a device, for backends of your own.
 //!
-//! It is the crate `warpline-driver`, which is all that such a backend needs.
+//! It re-exports the crate `warpline-driver`, which is all that such a backend needs.
 
 pub use warpline_driver::{
     Claim, Command, Completion, Copy, CopyKind, DeviceProperties, DevicePtr, Driver, DriverError,

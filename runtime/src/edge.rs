@@ -1,4 +1,4 @@
-//! Edges between streams, as the calls that state them return them.
+//! The edge between streams that the wait calls return.
 
 use crate::pending::Pending;
 use std::fmt;
@@ -6,18 +6,18 @@ use std::future::IntoFuture;
 use warpline_driver::Result;
 use warpline_driver::timeline::Ticket;
 
-/// An edge that [`Stream::wait_stream`](crate::Stream::wait_stream),
-/// [`wait_event`](crate::Stream::wait_event) or [`wait_for`](crate::Stream::wait_for) stated.
+/// An edge from [`Stream::wait_stream`](crate::Stream::wait_stream),
+/// [`wait_event`](crate::Stream::wait_event) or [`wait_for`](crate::Stream::wait_for).
 ///
-/// The edge holds when the call has returned, and the device keeps it. The host has nothing to wait
-/// for, so this value may be dropped. Awaiting it waits until the stream has passed the edge.
+/// The edge holds once the call has returned, and the device enforces it. The host has nothing to
+/// wait for, so this value may be dropped. Awaiting it waits until the stream has passed the edge.
 ///
 /// # Errors
-/// A refused edge resolves to its error. The error of an edge that is dropped is reported and
-/// returned as that of a [`Pending`]. The later ops that needed the edge are refused as well.
+/// A refused edge resolves to its error. If the edge is dropped, its error is reported and returned
+/// like that of a [`Pending`]. Later ops that need the edge are refused as well.
 ///
 /// # Cancel safety
-/// Dropping it removes no edge.
+/// Dropping it does not remove the edge.
 pub struct Edge(Pending<()>);
 
 impl Edge {
@@ -25,7 +25,7 @@ impl Edge {
         Edge(stated)
     }
 
-    /// Returns whether the edge was stated, without waiting for it.
+    /// Returns the refusal of the edge, if there is one, without waiting for the edge.
     ///
     /// # Errors
     /// The refusal, if the call was refused.
@@ -41,7 +41,7 @@ impl Edge {
         self.0.blocking_wait()
     }
 
-    /// The ticket of the edge. `None` if the call was refused.
+    /// Returns the ticket of the edge; `None` if the call was refused.
     pub fn ticket(&self) -> Option<Ticket> {
         self.0.ticket()
     }

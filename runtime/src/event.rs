@@ -10,14 +10,15 @@ use std::time::Duration;
 use warpline_driver::timeline::Ticket;
 use warpline_driver::{Error, ErrorKind, Result, Stamp, reentry};
 
-/// A point on a stream's timeline: everything enqueued before it was recorded.
+/// A point on a stream's timeline, after everything enqueued before it was recorded.
 ///
-/// There is no event that was not recorded, so none can be waited for. Recording again makes another event. Cheap to
-/// clone; awaiting it (or a reference to it) is [`synchronize`](Self::synchronize).
+/// Every event has been recorded, so there is none that cannot be waited for. Recording again makes
+/// another event. Cheap to clone; awaiting it (or a reference to it) is
+/// [`synchronize`](Self::synchronize).
 #[derive(Clone)]
 pub struct Event {
     core: Arc<StreamCore>,
-    /// The place, or why it was not marked.
+    /// The place, or the error why it was not recorded.
     snapshot: Result<Arc<Snapshot>>,
     stamp: Option<Arc<Stamp>>,
 }
@@ -29,13 +30,15 @@ impl Event {
         if let Err(error) = core.may_ask(site) {
             return Event { core: core.clone(), snapshot: Err(error), stamp };
         }
-        // Of a stream that another thread captures, it marks where that stream itself stands.
+        // If another thread captures the stream, the event marks the current end of the stream
+        // itself.
         let capture = core.capture(site).ok().flatten();
         if let Some(capture) = capture {
             return Event { core: core.clone(), snapshot: Ok(Arc::new(capture.snapshot(core))), stamp };
         }
         let snapshot = core.snapshot_to_await(|_| false).unwrap_or_else(|error| {
-            // The driver could make no mark. Whoever waits for this place waits for its ticket; the failure is the device's.
+            // The driver could record no event. A wait for this place waits for its ticket; the
+            // failure is the device's.
             core.note_unseen(&core.device.refused(&"record_event", &error));
             core.snapshot_to_await(|_| true).expect("without a mark nothing can be refused")
         });
@@ -50,12 +53,12 @@ impl Event {
         self.snapshot.as_deref().map_err(Clone::clone)
     }
 
-    /// The last ticket before it; 0 if it was refused.
+    /// Returns the last ticket before it; 0 if it was refused.
     pub fn ticket(&self) -> Ticket {
         self.snapshot.as_ref().map_or(0, |snapshot| snapshot.used.ticket)
     }
 
-    /// Whether the stream has passed it. A `true` counts as having observed it.
+    /// Returns true if the stream has passed it. A `true` counts as having observed it.
     ///
     /// # Errors
     /// The device has failed.
@@ -75,7 +78,8 @@ impl Event {
         Pending::value(&self.core, place, ())
     }
 
-    /// The time between two timed events that have both been passed; zero if `earlier` was passed after `self`.
+    /// Returns the time between two timed events that have both been passed; zero if `earlier` was
+    /// passed after `self`.
     ///
     /// # Errors
     /// `InvalidArgument` if one was recorded without timing or has not been passed yet.
@@ -98,7 +102,7 @@ impl Event {
         device.driver.elapsed(start, end).map_err(|error| device.refused(&"elapsed_since", &error))
     }
 
-    /// What holds its time, which is there.
+    /// Returns its time stamp, if the event has been passed.
     fn passed_stamp(&self, which: &str) -> Result<&Stamp> {
         let refusal = |why: String| Error::new(ErrorKind::InvalidArgument, format!("elapsed_since: {why}"));
         let stamp = self.stamp.as_deref().ok_or_else(|| {

@@ -1,14 +1,15 @@
-//! Where in the random sequence the next op draws.
+//! The generator of the random numbers that ops draw.
 
 use parking_lot::Mutex;
 use std::fmt;
 
-/// A place in the sequence of Philox4x32-10 random numbers that belongs to a seed.
+/// A position in the sequence of Philox4x32-10 random numbers for a seed.
 ///
-/// The generator holds no numbers and touches no device: an op takes its part of the sequence when it is enqueued, and
-/// element i of it is computed from the seed and the place of i alone. So the same calls after the same
-/// [`manual_seed`](Self::manual_seed) give the same numbers, on any device, stream, schedule and number of threads; only calls
-/// from several threads at once take their turns as they come. A refused op has taken its part too.
+/// The generator holds no numbers and touches no device. An op takes its part of the sequence when
+/// it is enqueued, and computes each element from the seed and the element's position alone. So the
+/// same calls after the same [`manual_seed`](Self::manual_seed) give the same numbers, on any
+/// device, stream, schedule and number of threads. Only calls from several threads at a time take
+/// their parts in the order in which they arrive. A refused op has taken its part too.
 ///
 /// # Examples
 /// ```
@@ -22,26 +23,26 @@ use std::fmt;
 #[derive(Default)]
 pub struct Generator(Mutex<Draw>);
 
-/// A part of a generator's sequence: where it starts.
+/// A part of a generator's sequence, given by its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Draw {
-    /// Whose sequence.
+    /// The seed of the sequence.
     pub seed: u64,
-    /// Numbers before it.
+    /// The count of numbers before the part.
     pub offset: u64,
 }
 
 impl Generator {
-    /// Philox makes four numbers at a time, and normal numbers come in pairs: a part that starts inside a block would share
-    /// words with the one before.
+    /// Philox generates four numbers at a time, and normal numbers come in pairs. A part that
+    /// starts inside a block would share words with the previous part.
     const BLOCK: u64 = 4;
 
-    /// At the start of the sequence of `seed`.
+    /// Makes a generator at the start of the sequence of `seed`.
     pub const fn new(seed: u64) -> Self {
         Generator(Mutex::new(Draw { seed, offset: 0 }))
     }
 
-    /// Goes to the start of the sequence of `seed`.
+    /// Moves to the start of the sequence of `seed`.
     pub fn manual_seed(&self, seed: u64) {
         *self.0.lock() = Draw { seed, offset: 0 };
     }
@@ -50,7 +51,7 @@ impl Generator {
     pub fn take(&self, n: u64) -> Draw {
         let mut next = self.0.lock();
         let draw = *next;
-        // As many as there are numbers: the sequence starts again.
+        // At the end of the number range, the sequence starts again.
         let blocks = n.checked_next_multiple_of(Self::BLOCK).unwrap_or(0);
         next.offset = next.offset.wrapping_add(blocks);
         draw

@@ -13,16 +13,16 @@ pub(crate) use warpline_order::{
     mark, overlap_within, overwrites, overwritten, overwritten_of, undo, wait_call,
 };
 
-/// What the order check does about an op that is not ordered after an earlier conflicting use of the same memory.
+/// The reaction to an op that is not ordered after an earlier conflicting use of the same memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OrderMode {
     /// Refuse the op.
     #[default]
     Deny,
-    /// Warn once for each pair of source lines, and run it. The warning is a `tracing` event, or a
-    /// line on standard error where no subscriber is set.
+    /// Warn once for each pair of source lines, and run the op. The warning is a `tracing` event,
+    /// or a line on standard error if no subscriber is set.
     Warn,
-    /// Insert the missing edge and run it.
+    /// Insert the missing edge and run the op.
     Wait,
     /// Do not check.
     Off,
@@ -46,7 +46,8 @@ impl FromStr for OrderMode {
 }
 
 impl OrderMode {
-    /// How strictly a first look is. With `Wait` the missing edges are put in, where they can be, and it is looked again.
+    /// Returns how strict the first check is. With `Wait` the missing edges are inserted if
+    /// possible, and the op is checked again.
     #[inline]
     pub(crate) fn strictness(self) -> Strictness {
         match self {
@@ -57,12 +58,12 @@ impl OrderMode {
     }
 }
 
-/// An error as the cause of a mark.
+/// Returns an error as the cause of a mark.
 pub(crate) fn cause(error: &Error) -> Cause {
     Arc::new(error.without_own())
 }
 
-/// The error that made a mark.
+/// Returns the error that made a mark.
 pub(crate) fn refusal(mark: &Mark) -> &Error {
     mark.cause().downcast_ref().expect("causes are made of errors of this crate")
 }

@@ -1,5 +1,7 @@
-//! Reports of errors that cannot be returned: through `tracing` or, where no subscriber is set, on
-//! standard error if it would be lost otherwise.
+//! Reports of errors that cannot be returned, through `tracing` or on standard error.
+//!
+//! Standard error is used where no `tracing` subscriber is set and the error would be lost
+//! otherwise.
 
 use crate::order::Conflict;
 use parking_lot::Mutex;
@@ -7,8 +9,9 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use warpline_driver::Error;
 
-/// Tells of an error that its caller dropped: the first of those that a stream has not returned
-/// since. Without a subscriber it is a line on standard error, once for each line of the program.
+/// Reports an error that its caller dropped. An event reports only the first of a stream's errors
+/// until they are returned. Without a subscriber the report is a line on standard error, once for
+/// each line of the program.
 pub(crate) fn error_not_awaited(stream: &str, error: &Error, is_first: bool) {
     if !tracing::dispatcher::has_been_set() {
         return print_once(error);
@@ -19,7 +22,7 @@ pub(crate) fn error_not_awaited(stream: &str, error: &Error, is_first: bool) {
     tracing::error!(target: "warpline", stream, %error, "a call was refused or has failed, and nobody looked at its error");
 }
 
-/// The most lines of a program that are told apart.
+/// The number of lines of the program that are printed at most.
 const MOST_LINES: usize = 1024;
 
 fn print_once(error: &Error) {
@@ -35,8 +38,8 @@ fn print_once(error: &Error) {
 /// An op and a line of the program.
 type Line = Option<(&'static str, &'static str, u32)>;
 
-/// Warns of a missing edge: once for each pair of lines, which the caller sees to. Without a
-/// subscriber it is a line on standard error.
+/// Warns of a missing edge. The caller calls this once for each pair of lines. Without a subscriber
+/// the warning is a line on standard error.
 pub(crate) fn unordered(conflict: &Conflict) {
     if !tracing::dispatcher::has_been_set() {
         return eprintln!("warpline: {conflict}");
@@ -44,8 +47,8 @@ pub(crate) fn unordered(conflict: &Conflict) {
     tracing::warn!(target: "warpline", "{conflict}");
 }
 
-/// Tells of the CPU device in place of a GPU: aloud where the machine has one, or has a driver that
-/// does not say so.
+/// Reports that the CPU device is used in place of a GPU. It is a warning unless `is_expected` is
+/// true.
 pub(crate) fn fell_back(missing: &Error, is_expected: bool) {
     static PRINTED: AtomicBool = AtomicBool::new(false);
     if is_expected {

@@ -1,7 +1,8 @@
 //! The current device and stream.
 //!
-//! A scope is a list on the thread, pushed for the time of one poll or one closure and popped by a guard, also when that
-//! panics. Between polls nothing of it is left on the thread, so a task may be polled anywhere.
+//! A scope is an entry in a thread-local list. It is pushed for the duration of one poll or one
+//! closure, and a guard pops it, also on panic. Between polls no entry is left on the thread, so a
+//! task may be polled on any thread.
 
 use crate::shared::{Device, Stream};
 use pin_project::pin_project;
@@ -11,7 +12,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// What is current.
+/// An entry of the list: a device or a stream.
 #[derive(Clone)]
 enum Current {
     Stream(Stream),
@@ -34,12 +35,12 @@ impl Installed {
 impl Drop for Installed {
     fn drop(&mut self) {
         let entry = ENTRIES.with_borrow_mut(Vec::pop);
-        // Outside the borrow: the last handle of a stream closes it.
+        // Outside the borrow: dropping the last handle of a stream closes it.
         drop(entry);
     }
 }
 
-/// The stream of the innermost scope on `device`, if there is one.
+/// Returns the stream of the innermost scope on `device`, if there is one.
 pub(crate) fn stream_on(device: &Device) -> Option<Stream> {
     ENTRIES.with_borrow(|entries| {
         entries.iter().rev().find_map(|entry| match entry {
@@ -53,7 +54,7 @@ pub(crate) fn stream_on(device: &Device) -> Option<Stream> {
     })
 }
 
-/// The device of the innermost scope.
+/// Returns the device of the innermost scope.
 pub(crate) fn device() -> Option<Device> {
     ENTRIES.with_borrow(|entries| {
         entries.last().map(|entry| match entry {
@@ -64,10 +65,11 @@ pub(crate) fn device() -> Option<Device> {
 }
 
 impl Stream {
-    /// The current stream of `device`: that of the innermost scope on it, else its default stream.
+    /// Returns the current stream of `device`: that of the innermost scope on it, otherwise its
+    /// default stream.
     ///
     /// # Errors
-    /// `Fault` or `ShutDown` when the device takes no more work.
+    /// `Fault` or `ShutDown` when the device accepts no more work.
     pub fn current(device: &Device) -> crate::Result<Stream> {
         match stream_on(device) {
             Some(stream) => Ok(stream),
@@ -77,9 +79,9 @@ impl Stream {
 
     /// Calls `f` with this stream, and its device, current.
     ///
-    /// `f` cannot be `|| async { … }`: that future would run after the call, on whatever stream is
-    /// current then. Use [`scope`](Self::scope) for it. A boxed future compiles all the same, since
-    /// the type of a box does not say whether it is polled here.
+    /// `f` cannot be `|| async { … }`: that future would run after the call, on any stream that is
+    /// current then. Use [`scope`](Self::scope) for it. A boxed future does compile, since the type
+    /// of a box does not show where it is polled.
     ///
     /// ```compile_fail,E0277
     /// # async fn f(stream: warpline_runtime::Stream) {
@@ -91,10 +93,11 @@ impl Stream {
         f()
     }
 
-    /// A future that has this stream, and its device, current at each poll. `f` is called at the first poll, inside.
+    /// Returns a future that has this stream, and its device, current at each poll. `f` is called
+    /// at the first poll, inside.
     ///
     /// # Cancel safety
-    /// That of the future `f` returns.
+    /// That of the future that `f` returns.
     pub fn scope<F, Fut>(&self, f: F) -> Scope<F, Fut>
     where
         F: FnOnce() -> Fut,
@@ -105,7 +108,7 @@ impl Stream {
 }
 
 impl Device {
-    /// The device of the innermost scope, else the default runtime's best.
+    /// Returns the device of the innermost scope, otherwise the default runtime's best.
     ///
     /// # Errors
     /// As [`Device::best`].
@@ -116,7 +119,8 @@ impl Device {
         }
     }
 
-    /// Calls `f` with this device current. Within it, the current stream of each device stays what it was.
+    /// Calls `f` with this device current. Inside it, the current stream of each device is
+    /// unchanged.
     ///
     /// As with [`Stream::enter`], `f` cannot be `|| async { … }`.
     pub fn enter<R: MadeInScope>(&self, f: impl FnOnce() -> R) -> R {
@@ -124,10 +128,11 @@ impl Device {
         f()
     }
 
-    /// A future that has this device current at each poll. `f` is called at the first poll, inside.
+    /// Returns a future that has this device current at each poll. `f` is called at the first poll,
+    /// inside.
     ///
     /// # Cancel safety
-    /// That of the future `f` returns.
+    /// That of the future that `f` returns.
     pub fn scope<F, Fut>(&self, f: F) -> Scope<F, Fut>
     where
         F: FnOnce() -> Fut,
@@ -137,8 +142,8 @@ impl Device {
     }
 }
 
-/// A value that a closure can return from `enter`: everything but a future of an `async` block or
-/// `async fn`, which would run after the scope has ended.
+/// A value that a closure can return from `enter`: any but the future of an `async` block or `async
+/// fn`, which would run after the scope has ended.
 #[diagnostic::on_unimplemented(
     message = "`enter` calls a closure, and `{Self}` would run after it has returned, on another stream",
     label = "a future that runs outside of the scope",
@@ -149,12 +154,12 @@ pub trait MadeInScope {}
 #[diagnostic::do_not_recommend]
 impl<R: Unpin> MadeInScope for R {}
 
-/// Everything that is current on this thread, outermost first.
+/// Returns all entries of this thread, outermost first.
 fn everything() -> Vec<Current> {
     ENTRIES.with_borrow(Clone::clone)
 }
 
-/// A future inside a scope, see [`Stream::scope`].
+/// A future that runs inside a scope, from [`Stream::scope`].
 #[pin_project]
 #[must_use = "futures do nothing unless polled"]
 pub struct Scope<F, Fut> {
@@ -173,7 +178,7 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Fut::Output> {
         let mut this = self.project();
-        // Popped in reverse, also if the poll panics.
+        // Popped in reverse order, also if the poll panics.
         let _installed: SmallVec<[Installed; 1]> = this.current.iter().cloned().map(Installed::new).collect();
         if let Some(make) = this.make.take() {
             this.future.set(Some(make()));
@@ -185,9 +190,9 @@ where
     }
 }
 
-/// Carries the current scope into another task.
+/// An extension trait for futures that carries the current scope into another task.
 pub trait InCurrentStream: Future + Sized {
-    /// Returns the future with the stream and device that are current now, for each of its polls.
+    /// Returns a future that has the present current stream and device at each of its polls.
     ///
     /// A task that `tokio::spawn` starts has no current stream; this gives it the spawner's. Inside
     /// [`Stream::enter`], spawn the result or box it: `enter` returns no bare future.

@@ -1,8 +1,9 @@
-//! The types that can be used inside `catch_unwind` and after it.
+//! Unwind safety: the types that can be used inside `catch_unwind` and after it.
 //!
-//! The compiler cannot derive this where a lock, a driver or a closure is inside. It holds for
-//! every handle: no caller's code runs under a lock of this crate, so a panic of the caller finds
-//! each call either done or not begun. What opens a driver is called by `build` alone.
+//! The compiler cannot derive this for a type with a lock, a driver or a closure inside. It holds
+//! for every handle: no caller's code runs under a lock of this crate, so a panic in the caller
+//! leaves each call either done or not begun. The closure that opens a driver is called by `build`
+//! alone.
 
 use crate::buffer::Buffer;
 use crate::graph::Graph;

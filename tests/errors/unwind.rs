@@ -2,11 +2,12 @@
 
 use crate::support::streams;
 use std::panic::{RefUnwindSafe, UnwindSafe, catch_unwind};
+use warpline::backend::Refusal;
 use warpline::ops::data::Batch;
 use warpline::prelude::*;
 use warpline::testing::Gate;
 use warpline::trace::{HostTrack, Recorder};
-use warpline::{Generator, MemoryRef, Permit, Refusal, RuntimeBuilder, StreamBuilder};
+use warpline::{Generator, MemoryRef, Permit, RuntimeBuilder, StreamBuilder};
 
 /// Compiles if they are.
 #[test]

@@ -5,11 +5,12 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use warpline::driver::{
+use warpline::backend::Timeline;
+use warpline::backend::{
     Command, Completion, DevicePtr, Driver, DriverError, DriverEvent, DriverGraph, DriverStream, Health,
     Plan, RawHandle, Step, StreamOptions, Submission, Work,
 };
-use warpline::{DeviceId, OrderMode, Runtime, Ticket, Timeline};
+use warpline::{DeviceId, OrderMode, Runtime, Ticket};
 
 /// One driver call.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::time::Duration;
 use warpline::ops::data::InMemory;
 use warpline::prelude::*;
-use warpline::trace::{HostTrack, Recorder, Timeline};
+use warpline::trace::{HostTrack, Picture, Recorder};
 
 /// A device whose ops run on the thread that waits for them.
 fn seeded() -> (Runtime, Device) {
@@ -16,13 +16,13 @@ fn seeded() -> (Runtime, Device) {
     (runtime, device)
 }
 
-fn svg(timeline: Timeline) -> String {
+fn svg(timeline: Picture) -> String {
     let mut svg = Vec::new();
     timeline.write_svg(&mut svg).unwrap();
     String::from_utf8(svg).unwrap()
 }
 
-fn html(timeline: Timeline) -> String {
+fn html(timeline: Picture) -> String {
     let mut html = Vec::new();
     timeline.write_html(&mut html).unwrap();
     String::from_utf8(html).unwrap()
@@ -70,7 +70,7 @@ fn an_arrow_leads_from_the_end_of_an_op_to_the_end_of_the_wait_for_it() {
         drop(compute.read(&x));
         device.synchronize().blocking_wait().unwrap();
     });
-    let svg = svg(recorder.timeline());
+    let svg = svg(recorder.picture());
     let document = Document::parse(&svg).unwrap();
     assert_eq!(labels(&document), (vec!["copy".to_owned(), "compute".to_owned()], vec!["cpu:0".to_owned()]));
 
@@ -124,7 +124,7 @@ fn every_op_is_in_the_file_however_narrow_it_is() {
         (0..OPS).for_each(|n| drop(streams[n % 3].call(|| ())));
         device.synchronize().blocking_wait().unwrap();
     });
-    let svg = svg(recorder.timeline());
+    let svg = svg(recorder.picture());
     let document = Document::parse(&svg).unwrap();
     let data = data(&document);
     for track in data["tracks"].as_array().unwrap() {
@@ -149,7 +149,7 @@ fn every_op_is_in_the_file_however_narrow_it_is() {
         .sum();
     assert_eq!(drawn, OPS);
 
-    let html = html(recorder.timeline());
+    let html = html(recorder.picture());
     let json = html.split("id=\"timeline-data\">").nth(1).unwrap().split("</script>").next().unwrap();
     let page: Value = serde_json::from_str(json).unwrap();
     assert_eq!(page, data);
@@ -162,7 +162,7 @@ fn any_label_and_title_is_text_and_nothing_else() {
         let (_runtime, device) = seeded();
         device.stream().label(label).build().unwrap().call(|| ()).blocking_wait().unwrap();
     });
-    let timeline = || recorder.timeline().title("a <title> & \"more\"");
+    let timeline = || recorder.picture().title("a <title> & \"more\"");
     let svg = svg(timeline());
     let document = Document::parse(&svg).unwrap();
     assert_eq!(data(&document)["tracks"][0]["label"], label);
@@ -193,13 +193,13 @@ fn a_window_at_waits_shows_what_waited_and_for_what() {
         steps(200);
     });
     let edges = |svg: &str| svg.matches(r#"class="edge""#).count() - 1; // without the legend's
-    let shown = svg(recorder.timeline().at_waits(Duration::from_millis(50)));
+    let shown = svg(recorder.picture().at_waits(Duration::from_millis(50)));
     assert!((1..=3).contains(&edges(&shown)), "{shown}");
     let nothing_waits = recorded(|_| {
         let (_runtime, device) = seeded();
         device.new_stream().unwrap().call(|| ()).blocking_wait().unwrap();
     });
-    let _is_drawn = svg(nothing_waits.timeline().at_waits(Duration::from_millis(50)));
+    let _is_drawn = svg(nothing_waits.picture().at_waits(Duration::from_millis(50)));
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn a_window_shows_what_ran_in_it() {
         window.1 = recorder.elapsed();
         steps(10);
     });
-    let svg = svg(recorder.timeline().between(window.0, window.1));
+    let svg = svg(recorder.picture().between(window.0, window.1));
     let data = data(&Document::parse(&svg).unwrap());
     let tickets: Vec<_> =
         data["tracks"][0]["ops"].as_array().unwrap().iter().map(|op| op[0].as_u64().unwrap()).collect();
@@ -234,7 +234,7 @@ fn what_never_ran_is_in_the_data_and_has_no_bar() {
         drop(stream.call(|| ()));
         assert!(stream.synchronize().blocking_wait().is_err());
     });
-    let svg = svg(recorder.timeline());
+    let svg = svg(recorder.picture());
     let document = Document::parse(&svg).unwrap();
     let ops = data(&document)["tracks"][0]["ops"].as_array().unwrap().clone();
     assert_eq!(ops.len(), 3);
@@ -254,7 +254,7 @@ fn runtimes_under_one_subscriber_do_not_mix() {
         }
     });
     assert_eq!(recorder.len(), 3);
-    let svg = svg(recorder.timeline());
+    let svg = svg(recorder.picture());
     let document = Document::parse(&svg).unwrap();
     let counts: Vec<_> = data(&document)["tracks"]
         .as_array()
@@ -288,7 +288,7 @@ fn work_of_the_host_and_the_loader_have_rows_of_their_own() {
             batch.unwrap();
         }
     });
-    let svg = svg(recorder.timeline());
+    let svg = svg(recorder.picture());
     let document = Document::parse(&svg).unwrap();
     let (rows, groups) = labels(&document);
     assert_eq!(
@@ -314,12 +314,12 @@ fn the_name_of_the_file_says_which_form_and_no_other_is_taken() {
     let path =
         |form: &str| std::env::temp_dir().join(format!("warpline-timeline-{}.{form}", std::process::id()));
     for (form, begins) in [("svg", "<svg "), ("html", "<!doctype html>")] {
-        recorder.write_timeline_file(path(form)).unwrap();
+        recorder.write_picture_file(path(form)).unwrap();
         let file = std::fs::read_to_string(path(form)).unwrap();
         std::fs::remove_file(path(form)).unwrap();
         assert!(file.starts_with(begins));
     }
-    let error = recorder.write_timeline_file(path("png")).unwrap_err();
+    let error = recorder.write_picture_file(path("png")).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
     assert!(
         error
@@ -331,9 +331,9 @@ fn the_name_of_the_file_says_which_form_and_no_other_is_taken() {
 
 #[test]
 fn nothing_recorded_is_a_picture_too() {
-    let svg = svg(Recorder::new().timeline());
+    let svg = svg(Recorder::new().picture());
     let document = Document::parse(&svg).unwrap();
     assert!(svg.contains("0 streams, 0 ops"));
     assert_eq!(data(&document)["tracks"], serde_json::json!([]));
-    assert!(html(Recorder::new().timeline()).contains("</html>"));
+    assert!(html(Recorder::new().picture()).contains("</html>"));
 }

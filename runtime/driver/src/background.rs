@@ -1,13 +1,15 @@
-//! Calls that may take milliseconds, or that the calling thread must not make, on a thread that no executor owns.
+//! Threads for calls that may take milliseconds, or that the calling thread must not make.
 //!
-//! Each thread is made at its first call and sleeps between them. A device's `warpline-pin`
-//! page-locks host memory and hands over the work that waited for it: both may wait for all work of
-//! that device, and so of no other. `warpline-host`, one a process, does the rest. A thread may be
-//! waiting for that which would otherwise let a device continue.
+//! No executor owns these threads. Each thread starts at its first call and sleeps between calls. A
+//! device's `warpline-pin` page-locks host memory and submits the work that waited for it. Both may
+//! wait for all work of that device, so the thread serves no other device. `warpline-host`, one per
+//! process, makes all other calls. While one of these threads waits, it cannot make a call that
+//! would let a device continue.
 //!
-//! There are threads that are not to call the driver at all: one that others wait for, and one on which the driver forbids it.
-//! Both drop what users left with them, and with it perhaps the last of a stream or of a device. They are **barred**: what would
-//! call the driver there is done here.
+//! Some threads must not call the driver at all: a thread that other threads wait for, and a thread
+//! on which the driver forbids calls. Both drop values of users, which may include the last handle
+//! of a stream or of a device. These threads are **barred**: calls to the driver that they would
+//! make are made here.
 
 use crate::device_id::DeviceId;
 use crossbeam_channel::Sender;
@@ -18,7 +20,7 @@ use std::sync::OnceLock;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The jobs of a thread.
+/// A background thread, to which jobs are sent.
 #[derive(Clone)]
 struct Worker(Sender<Job>);
 
@@ -51,10 +53,10 @@ impl Worker {
     }
 }
 
-/// A panicking job belongs to its submitter, which notices that the answer does not come.
+/// Runs a job. If it panics, its submitter notices that no answer comes.
 fn run_job(job: Job) {
     let Some(_inside) = crate::process::enter_driver() else {
-        // Not even dropped: what it owns may call the driver.
+        // The job is not even dropped, because a value that it owns may call the driver.
         std::mem::forget(job);
         return;
     };
@@ -63,32 +65,33 @@ fn run_job(job: Job) {
     }
 }
 
-/// Calls `f` on `warpline-host`, and nobody waits for it.
+/// Calls `f` on `warpline-host` without waiting for it.
 pub fn detach(f: impl FnOnce() + Send + 'static) {
     Worker::host().take(f);
 }
 
-/// Calls `f`, which page-locks memory or hands over work that waited for that, on the device's
-/// `warpline-pin`, and nobody waits for it.
+/// Calls `f` on the device's `warpline-pin` without waiting for it. `f` page-locks memory or
+/// submits work that waited for that.
 pub fn pin(device: DeviceId, f: impl FnOnce() + Send + 'static) {
     Worker::pin(device).take(f);
 }
 
-/// What a thread of ours or a driver's must not do.
+/// The actions that a thread of Warpline or of a driver must not take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Duty {
-    /// Nothing: it is a user's.
+    /// No restriction: it is a user's thread.
     None,
-    /// Block: others wait for it.
+    /// Must not block, because other threads wait for it.
     Reactor,
-    /// Call the driver, which is calling it.
+    /// Must not call the driver, because the driver is calling it.
     Callback,
-    /// Drop or call what is a user's: that may wait for work which this thread is to hand over.
+    /// Must not drop or call values of users. They may wait for work which this thread is to
+    /// submit.
     PageLocking,
 }
 
 impl Duty {
-    /// Returns whether the thread must not call the driver.
+    /// Returns true if the thread must not call the driver.
     #[inline]
     pub fn is_barred(self) -> bool {
         matches!(self, Duty::Reactor | Duty::Callback)
@@ -99,18 +102,18 @@ thread_local! {
     static DUTY: Cell<Duty> = const { Cell::new(Duty::None) };
 }
 
-/// What the calling thread is.
+/// Returns the duty of the calling thread.
 #[inline]
 pub fn duty() -> Duty {
     DUTY.get()
 }
 
-/// Says what the calling thread is; what it was.
+/// Sets the duty of the calling thread, and returns the earlier one.
 pub fn set_duty(duty: Duty) -> Duty {
     DUTY.replace(duty)
 }
 
-/// Calls `f`, which may block: here, or where it holds up nobody.
+/// Calls `f`, which may block, on this thread or, if this thread is barred, on `warpline-host`.
 pub fn run_where_it_may_block(f: impl FnOnce() + Send + 'static) {
     if duty().is_barred() { detach(f) } else { f() }
 }

@@ -1,4 +1,4 @@
-//! What a stream is told to do.
+//! The commands that a stream executes, and their operands.
 
 use crate::DevicePtr;
 use crate::device_id::DeviceId;
@@ -10,28 +10,31 @@ use std::fmt;
 use std::sync::Arc;
 use warpline_order::{ByteRange, Site};
 
-/// What a driver made of a [`Plan`](super::Plan).
+/// A graph that a driver made from a [`Plan`](super::Plan).
 pub type DriverGraph = Arc<dyn Any + Send + Sync>;
 
 /// One piece of work.
 #[derive(Debug)]
 pub struct Submission {
-    /// Its place on the stream.
+    /// The position of the work on the stream.
     pub ticket: Ticket,
-    /// What it is called and who asked for it.
+    /// The name of the work and the line that requested it.
     pub site: Site,
-    /// What to do.
+    /// The command to execute.
     pub command: Command,
-    /// The bytes it touches, where the order check does not vouch for them: in every mode but `deny`.
-    /// Work whose claims overlap, one of them exclusive, may be submitted on two streams with no order
-    /// between them. A driver that runs twins must not run two such pieces at once, on whatever devices
-    /// of the backend: a twin has references to its bytes.
+    /// The bytes that the work touches, where the order check does not vouch for them: in every
+    /// mode but `deny`.
+    ///
+    /// Work whose claims overlap, one of them exclusive, may be submitted on two streams with no
+    /// order between them. A driver that runs twins must not run two such pieces at the same time,
+    /// on any devices of the backend, because a twin has references to its bytes.
     pub claims: Option<Box<[Claim]>>,
 }
 
 impl Submission {
-    /// The ticket that the timeline has reached when this work has ended: its own, or for an
-    /// [`Edge`](Command::Edge) the one before, since the work behind the edge has the same ticket.
+    /// Returns the ticket that the timeline has reached when this work has ended. It is the work's
+    /// own ticket. For an [`Edge`](Command::Edge) it is the one before, since the work after the
+    /// edge has the same ticket.
     #[inline]
     pub fn reaches(&self) -> Ticket {
         match self.command {
@@ -44,42 +47,43 @@ impl Submission {
 /// Bytes that a piece of work touches, by absolute address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// Which bytes: offsets are addresses.
+    /// The bytes. Offsets are addresses.
     pub range: ByteRange,
-    /// Whether they are written.
+    /// True if the bytes are written.
     pub exclusive: bool,
 }
 
-/// What a stream can do.
+/// One command of a stream.
 #[derive(Debug)]
 pub enum Command {
-    /// Move bytes.
+    /// Moves bytes.
     Copy(Copy),
-    /// Repeat a pattern.
+    /// Repeats a pattern.
     Fill(Fill),
-    /// Run a kernel. A driver that runs its twin marks the call with
+    /// Runs a kernel. A driver that runs its twin marks the call with
     /// [`reentry::calling`](crate::reentry::calling).
     Launch(Launch),
-    /// Run all of a graph. The same one again runs after that.
+    /// Runs all of a graph. A later launch of the same graph runs after this one.
     Graph(DriverGraph),
-    /// Hold the stream until another timeline has got somewhere.
+    /// Holds the stream until another timeline reaches the point.
     Wait(Point),
-    /// Hold the stream like `Wait`, as a part of the work that comes next, whose ticket this has. That
-    /// work follows, or another one with the same ticket if it is refused.
+    /// Holds the stream like `Wait`, as a part of the next work, whose ticket it has. That work
+    /// follows next. If that work is refused, other work with the same ticket follows.
     Edge(Point),
-    /// Nothing: a wait whose order holds already takes its ticket.
+    /// Does nothing. A wait whose order holds already takes its ticket this way.
     Elided,
-    /// Call a host function in stream order.
+    /// Calls a host function in stream order.
     Call(HostFn),
-    /// Note the time at which the stream gets here.
+    /// Records the time at which the stream reaches this command.
     Stamp(Arc<Stamp>),
-    /// Nothing: others enqueue what this ticket stands for, on the raw stream.
+    /// Does nothing. Other code enqueues the work of this ticket on the raw stream.
     Foreign,
 }
 
 impl Command {
-    /// Drops work that [`submit`](crate::DriverStream::submit) refuses: on another thread, since a host
-    /// function may own handles of its user, and the caller holds the stream's lock.
+    /// Drops work that [`submit`](crate::DriverStream::submit) refuses. A host function is dropped
+    /// on another thread, since it may own handles of its user and the caller holds the stream's
+    /// lock.
     #[cold]
     pub fn drop_elsewhere(self) {
         if let Command::Call(function) = self {
@@ -87,7 +91,7 @@ impl Command {
         }
     }
 
-    /// What sort of work it is, in one word, for traces.
+    /// Returns the kind of work in one word, for traces.
     pub fn kind(&self) -> &'static str {
         match self {
             Command::Copy(_) => "copy",
@@ -101,7 +105,7 @@ impl Command {
         }
     }
 
-    /// Returns the place that a wait holds the stream for.
+    /// Returns the point until which a wait holds the stream.
     pub fn holds_until(&self) -> Option<&Point> {
         match self {
             Command::Wait(point) | Command::Edge(point) => Some(point),
@@ -109,7 +113,7 @@ impl Command {
         }
     }
 
-    /// Bytes moved or touched, for traces.
+    /// Returns the bytes moved or touched, for traces.
     pub fn bytes(&self) -> u64 {
         match self {
             Command::Copy(copy) => (copy.width_bytes * copy.height) as u64,
@@ -126,17 +130,17 @@ impl Command {
     }
 }
 
-/// Which way bytes go.
+/// The direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyKind {
-    /// Host memory to the device. A driver of the same backend gave or registered that memory, so
-    /// that the device may copy it while the host continues.
+    /// From host memory to the device. A driver of the same backend allocated or registered that
+    /// memory, so that the device may copy it while the host continues.
     HostToDevice,
-    /// The device to host memory of the same sort.
+    /// From the device to host memory of the same sort.
     DeviceToHost,
-    /// Within a device.
+    /// Within the stream's device.
     DeviceToDevice,
-    /// Between devices of one backend, or within one that is not the stream's.
+    /// Between devices of one backend, or within one that is not the stream's device.
     Peer {
         /// The device that `src` is on.
         source: DeviceId,
@@ -145,10 +149,10 @@ pub enum CopyKind {
     },
 }
 
-/// `height` rows of `width_bytes`; the pitches are the bytes between the starts of rows.
+/// A copy of `height` rows of `width_bytes`. The pitches are the bytes between the starts of rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Copy {
-    /// Which way.
+    /// The direction.
     pub kind: CopyKind,
     /// First byte read.
     pub src: u64,
@@ -158,45 +162,47 @@ pub struct Copy {
     pub dst: u64,
     /// Bytes between rows written.
     pub dst_pitch: usize,
-    /// Bytes a row.
+    /// Bytes per row.
     pub width_bytes: usize,
     /// Rows.
     pub height: usize,
 }
 
-/// `height` rows of `width_bytes`, filled with the low `pattern_bytes` (1, 2, 4 or 8) of `pattern`, little-endian.
+/// A fill of `height` rows of `width_bytes` with the low `pattern_bytes` (1, 2, 4 or 8) of
+/// `pattern`, little-endian.
 #[derive(Clone, Copy, Debug)]
 pub struct Fill {
     /// First byte written.
     pub dst: DevicePtr,
     /// Bytes between rows.
     pub pitch: usize,
-    /// Bytes a row: a multiple of `pattern_bytes`.
+    /// Bytes per row: a multiple of `pattern_bytes`.
     pub width_bytes: usize,
     /// Rows.
     pub height: usize,
-    /// What is repeated.
+    /// The pattern to repeat.
     pub pattern: u64,
-    /// How much of it.
+    /// The size of the pattern in bytes.
     pub pattern_bytes: u8,
 }
 
 /// A kernel with its arguments.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// Which kernel.
+    /// The kernel.
     pub kernel: &'static Kernel,
     /// Grid, block, shared memory.
     pub config: LaunchConfig,
     /// One for each of the kernel's parameters.
     pub args: Args,
-    /// Memory that the kernel's library may work in, if it is asked. In a graph that of the plan's
-    /// stream counts. In a box, since few launches have one and a command is to stay small.
+    /// Workspace for the kernel's library, if the library is asked. In a graph the workspace of the
+    /// plan's stream is used instead. Boxed, since few launches have one and a command should stay
+    /// small.
     pub workspace: Option<Box<Workspace>>,
 }
 
 impl Launch {
-    /// Bytes of all operands.
+    /// Returns the bytes of all operands.
     fn bytes(&self) -> u64 {
         let bytes = |(param, arg): (&Param, &Arg)| match param.kind {
             ParamKind::Slice { element_bytes, .. } => arg.len * element_bytes as u64,
@@ -206,14 +212,14 @@ impl Launch {
     }
 }
 
-/// A place on another timeline: of a stream of the same backend, or of a gate that the host opens.
+/// A ticket on another timeline: of a stream of the same backend, or of a gate that the host opens.
 #[derive(Clone)]
 pub struct Point {
-    /// Whose progress is waited for.
+    /// The timeline that is waited for.
     pub timeline: Arc<Timeline>,
-    /// How far it has to be.
+    /// The ticket that it has to reach.
     pub ticket: Ticket,
-    /// The driver's mark there, if it made one.
+    /// The driver's event at that ticket, if it recorded one.
     pub event: Option<DriverEvent>,
 }
 
@@ -223,9 +229,11 @@ impl fmt::Debug for Point {
     }
 }
 
-/// A closure called once, in stream order, on a thread of the driver's choosing, which marks the call
-/// with [`reentry::calling`](crate::reentry::calling). Panics of `Stream::call` do not leave it. One that
-/// does is that of foreign work, and a fault of the device.
+/// A closure that is called once, in stream order, on a thread that the driver chooses.
+///
+/// The driver marks the call with [`reentry::calling`](crate::reentry::calling). Panics of
+/// `Stream::call` do not leave the closure. A panic that does comes from foreign work, and is a
+/// fault of the device.
 pub struct HostFn(pub Box<dyn FnOnce() + Send>);
 
 impl fmt::Debug for HostFn {

@@ -1,6 +1,6 @@
 //! The element types of buffers: plain data of a fixed size.
 
-/// A type that device memory can hold: any bit pattern is a value.
+/// A type that device memory can hold: every bit pattern is a value.
 ///
 /// `bool` is stored as `u8`: 0 is false, anything else true.
 pub trait Element: bytemuck::Pod + Send + Sync + sealed::Sealed {

@@ -1,4 +1,4 @@
-//! The one error type: what failed, why with both numbers, and what to do.
+//! The error type: what failed, why with both numbers, and what to do.
 
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 use std::any::Any;
@@ -6,10 +6,10 @@ use std::fmt;
 use std::sync::OnceLock;
 use warpline_order::{Conflict, Mark, Site};
 
-/// The result of anything that can be refused or fail.
+/// The result of a call that can be refused or fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Which sort of failure an [`Error`] is.
+/// The kind of failure of an [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -31,24 +31,23 @@ pub enum ErrorKind {
     InvalidName,
     /// An argument is outside what the call accepts.
     InvalidArgument,
-    /// The stream has as much in flight as it allows, and the op came without a permit.
+    /// The stream has as many ops in flight as it allows, and the op came without a permit.
     Full,
     /// The lease has ended or the runtime is shut down.
     Closed,
-    /// Code that the runtime calls asked for what would have to wait for that code: a host function
-    /// or a kernel's CPU form that enqueued, allocated or waited, a waker that blocked, foreign
-    /// work that enqueued on the stream whose turn it has.
+    /// Code that the runtime calls made a call that would have to wait for that code. Examples are
+    /// a host function or a kernel's CPU form that enqueued, allocated or waited, and a waker that
+    /// blocked. Another is foreign work that enqueued on the stream whose turn it has.
     Reentrant,
-    /// A call that a graph cannot hold, or on a stream that is being captured elsewhere; or the work was captured, so that there is
-    /// nothing to await.
+    /// A graph cannot hold the call, or the stream is being captured elsewhere. Or the work was
+    /// captured, so that there is nothing to await.
     Captured,
-    /// The driver refused this one call; the device goes on.
+    /// The driver refused this one call; the device is still usable.
     Driver,
     /// A host function panicked, or the work comes after one that did.
     Panicked,
     /// The device failed and accepts no more work in its runtime. A CPU device works again in a new
-    /// `Runtime`; a CUDA device that the driver has given up does not in this
-    /// process.
+    /// `Runtime`. A CUDA device that the driver has abandoned does not work again in this process.
     Fault,
     /// The runtime was shut down before the op could run.
     ShutDown,
@@ -56,11 +55,12 @@ pub enum ErrorKind {
     Forked,
     /// This device or build cannot do it.
     Unsupported,
-    /// A dataset cannot be read, or does not hold what it should.
+    /// A dataset cannot be read, or does not hold the expected data.
     Data,
 }
 
-/// Why a call was refused or an op failed. Cheap to clone: everything that fails for the same reason shares it.
+/// The reason for which a call was refused or an op failed. Cheap to clone: all calls that fail for
+/// the same reason share it.
 #[derive(Clone)]
 pub struct Error {
     cause: Arc<Cause>,
@@ -71,19 +71,19 @@ pub struct Error {
 /// The part of an error that belongs to one refused call.
 #[derive(Default)]
 struct Own {
-    /// Memory of the host that is handed back.
+    /// Host memory that is handed back.
     given: Option<Given>,
-    /// What ends when somebody looks at the error: the marks on what its call would have written,
-    /// the panic that it is the error of.
+    /// Values that are notified when the program looks at the error: the marks on bytes that its
+    /// call would have written, or the panic that the error reports.
     unseen: Vec<std::sync::Arc<dyn Unseen>>,
 }
 
-/// Something that a refused call was given, recovered by the type that put it in.
+/// A value that was passed to a refused call. The type that put it in recovers it.
 pub type Given = Box<dyn Any + Send>;
 
-/// Something that lasts until the program has looked at an error.
+/// A state that lasts until the program has looked at an error.
 pub trait Unseen: Send + Sync {
-    /// The program has.
+    /// Ends the state, because the program has looked at the error.
     fn see(&self);
 }
 
@@ -91,21 +91,23 @@ struct Cause {
     kind: ErrorKind,
     message: String,
     conflicts: Vec<Conflict>,
-    /// The refusal that this one comes from.
+    /// The refusal that this error comes from.
     origin: Option<Error>,
     site: OnceLock<Site>,
     seen: AtomicBool,
 }
 
 impl Error {
-    /// An error of your own, for what is built on top: a dataset, an op made of others.
+    /// Creates an error of your own, for code on top of Warpline: a dataset, or an op made of
+    /// others.
     ///
-    /// The message says what failed, why with both numbers, and what to do, in lower case without a full stop.
+    /// The message says what failed, why with both numbers, and what to do. It is in lower case
+    /// without a full stop.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self::with_conflicts(kind, message, Vec::new())
     }
 
-    /// The first error of those that this one comes from.
+    /// Returns the first error of those that this one comes from.
     fn origin(&self) -> &Error {
         self.cause.origin.as_ref().unwrap_or(self)
     }
@@ -115,34 +117,34 @@ impl Error {
         Error { cause: Arc::new(Cause { kind, message, conflicts, origin, site, seen }), own: None }
     }
 
-    /// Which sort of failure this is.
+    /// Returns the kind of failure.
     pub fn kind(&self) -> ErrorKind {
         self.cause.kind
     }
 
-    /// Every unordered earlier use the refused op ran into; empty for other kinds.
+    /// Returns every unordered earlier use that the refused op met; empty for other kinds.
     pub fn conflicts(&self) -> &[Conflict] {
         &self.cause.conflicts
     }
 
-    /// Returns whether it comes from the error of an earlier op, its
-    /// [`source`](std::error::Error::source): the op would have read what that one was refused to
-    /// write, or comes after a host function that panicked.
+    /// Returns true if this error comes from the error of an earlier op, its
+    /// [`source`](std::error::Error::source). The op would have read bytes that the earlier op was
+    /// not allowed to write, or it comes after a host function that panicked.
     ///
-    /// Looking at an inherited error does not settle the earlier one. It lasts until the earlier
-    /// op's `Pending` is awaited, or the memory is overwritten or its contents are accepted.
+    /// Looking at an inherited error does not settle the earlier one. The earlier one lasts until
+    /// its op's `Pending` is awaited, or the memory is overwritten, or its contents are accepted.
     pub fn is_inherited(&self) -> bool {
         self.cause.origin.is_some()
     }
 
-    /// The op that was refused and the line that called it. `None` if the error is not that of one
-    /// op.
+    /// Returns the op that was refused and the line that called it, or `None` if the error does not
+    /// belong to one op.
     pub fn site(&self) -> Option<Site> {
         self.cause.site.get().copied()
     }
 
-    /// The vector that the refused `Device::pin` was given, once: `None` if there was none, if it was taken
-    /// before, or if it holds another element type.
+    /// Returns the vector that was passed to the refused `Device::pin`. Returns `None` if there was
+    /// none, if it was taken before, or if it holds another element type.
     pub fn into_vec<T: crate::Element>(self) -> Option<Vec<T>> {
         self.hand_back(|given| given.downcast().map(|elements| *elements))
     }
@@ -154,12 +156,13 @@ impl Unseen for Mark {
     }
 }
 
-/// Returns whether a write that was refused for such a reason leaves a mark. Errors of the
-/// arguments do not: the call could never have worked, and what existed before it is what it was.
+/// Returns true if a write that was refused for this reason leaves a mark. Argument errors leave
+/// none: the call could never have worked, and the memory has its earlier contents.
 pub fn leaves_a_mark(kind: ErrorKind) -> bool {
     match kind {
         ErrorKind::Unordered | ErrorKind::OutOfMemory | ErrorKind::Full | ErrorKind::Driver => true,
-        // The owner of a borrowed stream captures it. A step of a capture of ours never comes here.
+        // The owner of a borrowed stream captures it. A step of Warpline's own captures never gets
+        // here.
         ErrorKind::Captured => true,
         ErrorKind::Overlap
         | ErrorKind::Shape
@@ -171,7 +174,7 @@ pub fn leaves_a_mark(kind: ErrorKind) -> bool {
         | ErrorKind::Unsupported
         | ErrorKind::Panicked
         | ErrorKind::Data => false,
-        // The call came from where the stream takes none.
+        // The call came from code whose calls the stream refuses.
         ErrorKind::Reentrant => false,
         // Nothing runs after these on the same stream or device.
         ErrorKind::Closed | ErrorKind::Fault | ErrorKind::ShutDown | ErrorKind::Forked => false,
@@ -180,34 +183,37 @@ pub fn leaves_a_mark(kind: ErrorKind) -> bool {
 
 /// Internals of an error, for the crates of Warpline.
 pub trait ErrorParts: Sized {
-    /// The error of an op that is not ordered after these uses.
+    /// Creates the error of an op that is not ordered after these uses.
     fn with_conflicts(kind: ErrorKind, message: impl Into<String>, conflicts: Vec<Conflict>) -> Self;
 
-    /// The error of an op that would have read what an earlier one was refused to write.
+    /// Creates the error of an op that would have read bytes which an earlier op was not allowed to
+    /// write.
     fn inherited(op: &dyn fmt::Display, earlier: &Error) -> Self;
 
-    /// An error that comes from an earlier one.
+    /// Creates an error that comes from an earlier one.
     fn following(earlier: &Error, message: String) -> Self;
 
-    /// What `take` makes of what there is, which stays if it makes nothing of it.
+    /// Passes the value that the call was given to `take`, and returns the result. The value stays
+    /// in the error if `take` returns it as an `Err`.
     fn hand_back<R>(self, take: impl FnOnce(Given) -> Result<R, Given>) -> Option<R>;
 
-    /// Returns the error with what its call was given inside.
+    /// Returns the error with a value that was passed to its call inside.
     fn with(self, given: Given) -> Self;
 
-    /// Returns the error with something that ends when the program looks at it.
+    /// Returns the error with a state that ends when the program looks at the error.
     fn ending(self, unseen: std::sync::Arc<dyn Unseen>) -> Self;
 
-    /// Returns the error for another call that fails with it.
+    /// Returns the error without the part that belongs to its call, for another call that fails
+    /// with it.
     fn without_own(&self) -> Self;
 
-    /// Notes which op was refused, unless it is the error of a device, which many ops share.
+    /// Notes which op was refused, unless this is the error of a device, which many ops share.
     fn at(self, site: Site) -> Self;
 
-    /// Notes that the program has looked at the error of this very call.
+    /// Notes that the program has looked at the error of this call.
     fn mark_seen(&self);
 
-    /// Whether it has.
+    /// Returns true if the program has looked at the error.
     fn is_seen(&self) -> bool;
 }
 

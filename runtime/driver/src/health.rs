@@ -1,9 +1,10 @@
-//! Whether a device still works, and how everybody learns when it does not.
+//! The health of a device: its first failure, and the wake-up of all its waiters.
 //!
-//! The first failure is kept, every timeline's waiters are woken, and each finds the failure when it looks. Who registers with
-//! a timeline and then reads [`Health::fault`] misses nothing: the failure is stored before the waiters' lock is taken to wake
-//! them all, and the registrant has held that lock before it reads. Unlike completing, failing always takes it, so no fence is
-//! needed.
+//! The first failure is stored, then the waiters of every timeline are woken, and each finds the
+//! failure when it checks. A thread that registers with a timeline and then reads [`Health::fault`]
+//! misses no failure. The failure is stored before the waiters' lock is taken to wake them all, and
+//! the thread has held that lock before it reads. Unlike completing, failing always takes the lock,
+//! so no fence is needed.
 
 use crate::Error;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
@@ -19,21 +20,22 @@ pub struct Health {
 }
 
 impl Health {
-    /// The failure, if the device has failed.
+    /// Returns the failure, if the device has failed.
     #[inline]
     pub fn fault(&self) -> Option<&Error> {
         if self.failed.load(Ordering::Acquire) { self.fault.get() } else { None }
     }
 
-    /// Keeps the first failure and wakes everything that waits on this device; whether this was the first. Called while no
-    /// lock is held.
+    /// Stores the first failure and wakes everything that waits on this device. Returns true if
+    /// this was the first failure. Called while no lock is held.
     pub fn fail(&self, error: Error) -> bool {
         let first = self.note(error);
         self.wake_everybody();
         first
     }
 
-    /// Keeps the first failure, and wakes nobody yet: for a caller that holds a lock, and wakes them after it.
+    /// Stores the first failure and wakes no waiter yet. Returns true if this was the first
+    /// failure. For a caller that holds a lock, and wakes the waiters after it.
     pub fn note(&self, error: Error) -> bool {
         let first = self.fault.set(error).is_ok();
         self.failed.store(true, Ordering::Release);
@@ -42,15 +44,15 @@ impl Health {
 
     /// Wakes everything that waits on this device. Called while no lock is held.
     pub fn wake_everybody(&self) {
-        // Streams made from here on see `failed` before anything is put on them.
+        // Streams made after this point see `failed` before any work is put on them.
         let timelines: Vec<_> = self.timelines.lock().iter().filter_map(Weak::upgrade).collect();
         for timeline in timelines {
             timeline.wake_all();
         }
     }
 
-    /// Adds a stream's timeline to those woken by a failure. The runtime does so for each stream; a
-    /// driver need not.
+    /// Adds a stream's timeline to those woken by a failure. The runtime does this for each stream;
+    /// a driver need not.
     pub fn watch(&self, timeline: &Arc<Timeline>) {
         let mut timelines = self.timelines.lock();
         if timelines.len() == timelines.capacity() {
@@ -59,7 +61,7 @@ impl Health {
         timelines.push(Arc::downgrade(timeline));
     }
 
-    /// How many timelines are kept, for figures.
+    /// Returns how many timelines are kept, for statistics.
     pub fn watched(&self) -> usize {
         self.timelines.lock().len()
     }

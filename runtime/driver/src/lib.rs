@@ -1,61 +1,91 @@
-//! The seam between Warpline and a device.
+//! The contract, traits and types of a device backend.
 //!
-//! A driver runs what it is told, in ticket order on each stream, and advances that stream's [`Timeline`]. It **does not**
-//! check shapes, devices, ranges or order (that is done before it is called, and it may rely on it), does not decide what
-//! waits for what, does not own memory that users see, and never calls user code but for host functions and twins.
+//! A driver runs the work that is submitted to each stream, in ticket order, and advances that
+//! stream's [`Timeline`]. A driver **does not**:
+//! * check shapes, devices, ranges or order. The runtime checks them before it calls the driver,
+//!   and the driver may rely on that.
+//! * decide which work waits for which.
+//! * own memory that users see.
+//! * call user code other than host functions and twins.
 //!
-//! A new backend implements two traits: [`Driver`], one a device, and [`DriverStream`], one a stream. It needs no other
-//! crate of Warpline. Its devices are [`DeviceId::Other`], and `RuntimeBuilder::driver` adds them to a runtime. The folder
-//! `tests/outside_driver` of the repository is a backend of 350 lines that passes all tests of the contract.
+//! A new backend implements two traits: [`Driver`], once per device, and [`DriverStream`], once per
+//! stream. It needs no other crate of Warpline. Its devices are [`DeviceId::Other`], and
+//! `RuntimeBuilder::driver` adds them to a runtime. The folder `tests/outside_driver` of the
+//! repository is a backend of 350 lines that passes all tests of the contract.
 //!
 //! # Contract
-//! 1. [`DriverStream::submit`] is called with growing tickets, by one caller at a time. An [`Edge`](Command::Edge) has the
-//!    ticket of the work behind it, which comes next.
-//! 2. It returns before the work has run, or as if. An error means that nothing of it will run and the ticket is free, but for
-//!    [`DriverError::Halfway`].
-//! 3. Work on a stream runs one after the other in ticket order, each starting after the one before has ended and its
-//!    writes are visible.
-//! 4. A driver whose [`completion`](Driver::completion) is `EveryOp` calls [`Timeline::complete`] with
-//!    [`Submission::reaches`] after each piece of work, waits included, while it holds no lock. The ticket of an edge may be
-//!    reached already. With `Signalled` the driver advances the timeline at each [`signal`](DriverStream::signal).
-//! 5. A device that fails for good says so once through [`Health::fail`], with an error of kind
-//!    [`Fault`](ErrorKind::Fault) that names the op, and runs nothing more. Then it releases what its timelines keep: it
-//!    calls [`Timeline::abandon`] for each stream once nothing of that stream can still run, and
-//!    [`Timeline::wake_all`] after it, since `abandon` wakes no waiter.
+//! 1. [`DriverStream::submit`] is called with growing tickets, by one caller at a time. An
+//!    [`Edge`](Command::Edge) has the ticket of the work after it, which is submitted next.
+//! 2. `submit` returns before the work has run, or behaves as if it did. After an error nothing of
+//!    the work runs and the ticket may be used again, except after [`DriverError::Halfway`].
+//! 3. Work on a stream runs one piece at a time in ticket order. Each piece starts after the
+//!    previous one has ended and its writes are visible.
+//! 4. A driver whose [`completion`](Driver::completion) is `EveryOp` calls [`Timeline::complete`]
+//!    with [`Submission::reaches`] after each piece of work, waits included. It holds no lock
+//!    during that call. For an edge, the timeline may have reached that ticket already. A driver
+//!    with `Signalled` advances the timeline at each [`signal`](DriverStream::signal).
+//! 5. A device that fails permanently reports it once through [`Health::fail`], with an error of
+//!    kind [`Fault`](ErrorKind::Fault) that names the op. It runs nothing more. It then releases
+//!    the values that its timelines keep: it calls [`Timeline::abandon`] for each stream once
+//!    nothing of that stream can still run. After that it calls [`Timeline::wake_all`], since
+//!    `abandon` wakes no waiter.
 //!
 //! # Waits
-//! A [`Point`] is a place on a timeline of the same backend, of this device or another one, or of a gate that the host
-//! opens. A driver either gives marks ([`DriverStream::record`]) and waits for those, or registers with the timeline and
-//! looks again when it is woken. A place on a device that failed is never reached. The waiting device then fails as well,
-//! since what is behind the wait can never run. To let the waiter find the reason, the failing device calls
-//! [`Timeline::give_up`] with its error before `abandon`, and the waiter looks at [`Timeline::fault`] after it has
-//! registered.
+//! A [`Point`] is a ticket on a timeline: of this device, of another device of the same backend, or
+//! of a gate that the host opens. A driver handles waits in one of two ways. It records events
+//! ([`DriverStream::record`]) and waits for those, or it registers with the timeline and checks
+//! again when it is woken.
+//!
+//! A point on a failed device is never reached. The waiting device then fails as well, since the
+//! work after the wait can never run. The failing device calls [`Timeline::give_up`] with its error
+//! before `abandon`. The waiting device reads [`Timeline::fault`] after it has registered, and
+//! finds the reason there.
 //!
 //! # Code that a driver calls
-//! A twin ([`kernel::Twin`]) and a host function ([`HostFn`]) may not ask the runtime for everything. The driver marks each
-//! call of them with [`reentry::calling`]; without the mark the rules do not hold on its device. A thread of the driver's
-//! that completes timelines runs wakers, and calls [`reentry::become_awaited`] once when it starts. A panic of a twin is a
-//! fault of the device. The runtime catches panics of host functions, so that one that arrives at the driver is that of
-//! foreign work, and a fault as well.
+//! A twin ([`kernel::Twin`]) and a host function ([`HostFn`]) may make only some calls to the
+//! runtime; [`reentry`] lists the rules. The driver marks each call of such code with
+//! [`reentry::calling`]. Without the mark the rules are not enforced on its device. A driver thread
+//! that completes timelines runs wakers, and calls [`reentry::become_awaited`] once when it starts.
+//!
+//! A panic of a twin is a fault of the device. The runtime catches panics of host functions. A
+//! panic that reaches the driver therefore comes from foreign work, and is a fault as well.
 //!
 //! # The end
-//! [`Driver::shut_down`] is called when the runtime is shut down or its last handle is dropped, perhaps after a fault.
-//! No work is submitted afterwards. Streams, and the driver itself, are dropped when the last buffer, stream or `Pending`
-//! that needs them is, on any thread: also on one of the driver's own, which it must therefore not join.
+//! [`Driver::shut_down`] is called when the runtime is shut down or its last handle is dropped,
+//! perhaps after a fault. No work is submitted afterwards. A stream, or the driver itself, is
+//! dropped together with the last buffer, stream or `Pending` that needs it. That drop may happen
+//! on any thread, also on one of the driver's own. The driver must therefore not join that thread.
 //!
 //! # Optional parts
-//! | methods | for drivers |
-//! |---|---|
-//! | [`signal`](DriverStream::signal), [`may_signal`](DriverStream::may_signal), [`marks_every_op`](DriverStream::marks_every_op) | with `Signalled` |
-//! | [`turn`](Driver::turn), [`runs_in_turns`](Driver::runs_in_turns), [`after_submit`](Driver::after_submit) | that run work only in polls |
-//! | [`instantiate`](Driver::instantiate), [`workspace_bytes`](Driver::workspace_bytes) | with graphs; the default refuses captures |
-//! | [`elapsed`](Driver::elapsed) | that mark [`Stamp`]s; those that [`set`](Stamp::set) a time do not need it |
-//! | [`raw`](DriverStream::raw), [`make_current`](DriverStream::make_current), [`foreign_begins`](DriverStream::foreign_begins), [`foreign_ends`](DriverStream::foreign_ends), [`call_now`](DriverStream::call_now) | whose streams other code can enqueue on |
-//! | [`load`](Driver::load), [`suggest`](Driver::suggest), [`global`](Driver::global), [`ready_library`](Driver::ready_library), [`release_idle`](Driver::release_idle) | with device code; the defaults do nothing, or say that there is none |
-//! | [`register_host`](Driver::register_host), [`unregister_host`](Driver::unregister_host), [`host_memory_is_slow`](Driver::host_memory_is_slow), [`alloc_host_ahead`](Driver::alloc_host_ahead), [`can_free`](Driver::can_free), [`free_in_time`](Driver::free_in_time) | that page-lock memory; the defaults are those of a device that copies from any memory |
-//! | [`confirm`](Driver::confirm) | that learn of faults late |
-//! | [`op_events`] | that want their ops in traces: `op_started` and `op_finished` around each |
-//! | [`background`], [`process`], [`sync`] | over a driver library that ends with the process, forbids calls from some threads, or is modelled with loom |
+//! * Drivers with `Signalled` completion implement [`signal`](DriverStream::signal),
+//!   [`may_signal`](DriverStream::may_signal) and [`marks_every_op`](DriverStream::marks_every_op).
+//! * Drivers that run work only inside polls implement [`turn`](Driver::turn),
+//!   [`runs_in_turns`](Driver::runs_in_turns) and [`after_submit`](Driver::after_submit).
+//! * Drivers with graphs implement [`instantiate`](Driver::instantiate) and
+//!   [`workspace_bytes`](Driver::workspace_bytes). The default refuses captures.
+//! * Drivers that [`mark`](Stamp::mark) [`Stamp`]s implement [`elapsed`](Driver::elapsed). Drivers
+//!   that [`set`](Stamp::set) a time do not need it.
+//! * Drivers whose streams accept work from other code implement [`raw`](DriverStream::raw),
+//!   [`make_current`](DriverStream::make_current),
+//!   [`foreign_begins`](DriverStream::foreign_begins), [`foreign_ends`](DriverStream::foreign_ends)
+//!   and [`call_now`](DriverStream::call_now).
+//! * Drivers with device code implement [`load`](Driver::load), [`suggest`](Driver::suggest),
+//!   [`global`](Driver::global), [`ready_library`](Driver::ready_library) and
+//!   [`release_idle`](Driver::release_idle). The defaults do nothing, or report that there is no
+//!   device code.
+//! * Drivers that page-lock memory implement [`register_host`](Driver::register_host),
+//!   [`unregister_host`](Driver::unregister_host),
+//!   [`host_memory_is_slow`](Driver::host_memory_is_slow),
+//!   [`alloc_host_ahead`](Driver::alloc_host_ahead), [`can_free`](Driver::can_free) and
+//!   [`free_in_time`](Driver::free_in_time). The defaults are those of a device that copies from
+//!   any memory.
+//! * Drivers that learn of faults late implement [`confirm`](Driver::confirm).
+//! * Drivers whose ops appear in traces call `op_started` and `op_finished` of [`op_events`] around
+//!   each op.
+//!
+//! Three modules serve special drivers. [`background`] is for a driver library that forbids calls
+//! from some threads, [`process`] for one that ends with the process, and [`sync`] for code that is
+//! modelled with loom.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod background;

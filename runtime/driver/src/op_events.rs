@@ -1,7 +1,8 @@
-//! `tracing` events for the steps in an op's life: enqueued, started, finished, and for a wait what it waits for.
+//! `tracing` events for the steps of an op: enqueued, started, finished, and for a wait the point
+//! it waits for.
 //!
-//! Target `warpline::op`, level `TRACE`. Where nobody listens at that level, a step costs one load and one branch; the
-//! event itself is made in a cold function.
+//! The target is `warpline::op`, the level `TRACE`. Without a subscriber at that level, a step
+//! costs one load and one branch. The event itself is made in a cold function.
 
 mod host;
 
@@ -14,11 +15,11 @@ use std::time::Instant;
 use tracing::level_filters::LevelFilter;
 use warpline_order::{Site, Use};
 
-/// Which op an event is of, and what it moves. Made only if somebody listens.
+/// The op of an event, and the bytes that it moves. Made only if a subscriber listens.
 pub struct Traced<'a> {
     /// The number of the runtime in this process.
     pub runtime: u64,
-    /// Whose stream it is on.
+    /// The device of the op's stream.
     pub device: DeviceId,
     /// The stream's label.
     pub label: &'a str,
@@ -26,17 +27,17 @@ pub struct Traced<'a> {
     pub stream_key: u64,
     /// `Command::kind`.
     pub kind: &'static str,
-    /// Bytes it moves or touches.
+    /// Bytes that the op moves or touches.
     pub bytes: u64,
 }
 
-/// Returns whether somebody may listen at that level.
+/// Returns true if a subscriber may listen at level `TRACE`.
 #[inline]
 pub fn listened_to() -> bool {
     LevelFilter::current() >= LevelFilter::TRACE
 }
 
-/// Emits the step of an op, with the fields that all steps have and those given besides.
+/// Emits a step of an op, with the fields that all steps have and the given ones.
 macro_rules! emit_step {
     ($phase:literal, $ticket:expr, $site:expr, $op:expr $(, $field:ident = $value:expr)?) => {
         tracing::trace!(
@@ -77,7 +78,7 @@ thread_local! {
     static TOLD_AT: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// Events that this thread emits of one moment, until this is dropped.
+/// Makes all events that this thread emits refer to one moment, until it is dropped.
 struct Told {
     at: Instant,
 }
@@ -94,12 +95,13 @@ impl Drop for Told {
     }
 }
 
-/// The moment of the event that this thread is emitting: what its `ago_ns` counts from, however long it took to get here.
+/// Returns the moment of the event that this thread is emitting. Its `ago_ns` counts back from that
+/// moment, however long the event took to get here.
 pub fn moment() -> Instant {
     TOLD_AT.get().unwrap_or_else(Instant::now)
 }
 
-/// The op has run on a device that says so afterwards, from one time to another.
+/// Emits the start and the end of an op that has run, for a device that reports them afterwards.
 pub fn op_ran<'a>(
     ticket: Ticket,
     site: &Site,
@@ -116,19 +118,20 @@ pub fn op_ran<'a>(
 }
 
 phase!(
-    /// The op has been put on its stream.
+    /// Emits the event that the op has been put on its stream.
     op_enqueued, "enqueue"
 );
 phase!(
-    /// The op begins on the device.
+    /// Emits the event that the op begins on the device.
     op_started, "start"
 );
 phase!(
-    /// The op has ended on the device.
+    /// Emits the event that the op has ended on the device.
     op_finished, "end"
 );
 
-/// The op with this ticket is a wait for `from`, a place on another stream of the same runtime.
+/// Emits the event that the op with this ticket is a wait for `from`, a point on another stream of
+/// the same runtime.
 #[inline]
 pub fn op_waits(ticket: Ticket, from: Use, stream: impl FnOnce() -> (u64, u64)) {
     if listened_to() {

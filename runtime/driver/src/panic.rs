@@ -1,8 +1,8 @@
-//! What a panic said, for the error it becomes.
+//! The text of a panic, for the error that it becomes.
 
 use std::any::Any;
 
-/// What a panic said.
+/// Returns the text of a panic.
 pub fn message_of(panic: Box<dyn Any + Send>) -> String {
     let message = match panic.downcast::<&'static str>() {
         Ok(text) => return (*text).to_owned(),
@@ -11,7 +11,8 @@ pub fn message_of(panic: Box<dyn Any + Send>) -> String {
     match message {
         Ok(text) => *text,
         Err(other) => {
-            // Dropping somebody's panic value may panic again; what that leaves is not looked at.
+            // Dropping the panic value may panic again. The value of that second panic is not
+            // examined.
             if let Err(again) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(other))) {
                 std::mem::forget(again);
             }

@@ -1,7 +1,9 @@
-//! What a driver makes a graph of: the work of a capture, and what comes after what. Pure numbers and commands.
+//! The work of a capture and its order, from which a driver makes a graph.
 //!
-//! A plan's streams stand for those of the capture. Steps of one stream run one after the other; a wait orders what follows on
-//! its stream after a step of another. Nothing else is in order, so a driver may run two branches in any order or at once.
+//! A plan consists of numbers and commands only. Its streams stand for those of the capture. Steps
+//! of one stream run one after the other. A wait orders the later steps of its stream after a step
+//! of another stream. There is no other order, so a driver may run two branches in any order or at
+//! the same time.
 
 use super::{Command, Copy, CopyKind, Fill, Launch, Priority};
 use crate::kernel::Workspace;
@@ -9,61 +11,63 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use warpline_order::Site;
 
-/// Why a copy between devices is not in a graph.
+/// The reason for which a copy between devices cannot be in a graph.
 pub const OF_ONE_DEVICE: &str = "a graph is one device's; copy between devices before or after a launch";
 
 /// The work of a graph.
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// The first, 0, is the one the capture began on: it comes before all others' first steps, and all their steps come before its
-    /// end.
+    /// The streams. The capture began on the first, 0. It comes before the first steps of all
+    /// others, and all their steps come before its end.
     pub streams: Vec<PlanStream>,
-    /// What they do, in the order in which it was recorded: nothing waits for a step further down.
+    /// The steps of all streams, in the order in which they were recorded. No step waits for a
+    /// later one.
     pub steps: Vec<Step>,
 }
 
 /// A stream of a plan.
 #[derive(Debug, Default)]
 pub struct PlanStream {
-    /// That of the stream it stands for.
+    /// The priority of the captured stream that this one stands for.
     pub priority: Priority,
-    /// Where libraries may work on this stream, if they asked for it. It is theirs for as long as there is a graph of the plan.
+    /// The workspace of libraries on this stream, if they asked for one. They own it for as long as
+    /// a graph of the plan exists.
     pub workspace: Option<Workspace>,
 }
 
 /// One step of a stream.
 #[derive(Debug)]
 pub struct Step {
-    /// Whose.
+    /// The number of its stream.
     pub stream: usize,
-    /// Its number among the steps of that stream; the first is 1.
+    /// The number of the step on that stream; the first is 1.
     pub number: u64,
-    /// What it is called and who asked for it.
+    /// The name of the step and the line that requested it.
     pub site: Site,
-    /// What it does.
+    /// The work of the step.
     pub work: Work,
 }
 
-/// What a step does: what can be done again and again.
+/// The work of a step, which can be repeated.
 #[derive(Clone, Debug)]
 pub enum Work {
-    /// Moves bytes, but none to the host, nor to or from another device.
+    /// Moves bytes, but not to the host, nor to or from another device.
     Copy(Copy),
     /// Repeats a pattern.
     Fill(Fill),
     /// Runs a kernel.
     Launch(Launch),
-    /// Holds its stream until another is past its step `number`; 0: there is no such step, only an edge from that stream's
-    /// beginning.
+    /// Holds its stream until another stream has passed its step `number`. There is no step 0: a
+    /// wait for 0 is only an edge from that stream's beginning.
     Wait {
         /// The other stream.
         stream: usize,
-        /// How far it has to be.
+        /// The step that the other stream has to pass.
         number: u64,
     },
 }
 
-/// The work of a command, or why it cannot be part of a graph.
+/// Returns the work of a command, or the reason for which it cannot be part of a graph.
 pub fn work_of(command: Command) -> Result<Work, &'static str> {
     match command {
         Command::Copy(Copy { kind: CopyKind::DeviceToHost, .. }) => {
@@ -88,7 +92,7 @@ pub fn work_of(command: Command) -> Result<Work, &'static str> {
 }
 
 impl Step {
-    /// The stream and the step that it waits for, if it is a wait.
+    /// Returns the stream and the step that this step waits for, if it is a wait.
     pub fn waits_for(&self) -> Option<(usize, u64)> {
         match self.work {
             Work::Wait { stream, number } => Some((stream, number)),
@@ -97,11 +101,14 @@ impl Step {
     }
 }
 
-/// Puts the steps of `other` at the end of a stream, given with the number of its last step: those of its first stream there, those
-/// of its others on `sides` of the same priority, streams with their last steps, all of which come before that end. There may
-/// become more of them.
+/// Appends the steps of `other` to the stream `end`, which is given with the number of its last
+/// step.
+///
+/// Steps of the first stream of `other` go to that stream. Steps of its other streams go to
+/// `sides`: streams of the same priority, given with their last steps, all of which come before
+/// `end`. Where no side is left, the function adds a stream to `plan` and to `sides`.
 pub fn append_plan(plan: &mut Plan, other: &Plan, end: (usize, u64), sides: &mut Vec<(usize, u64)>) {
-    // For each of its others, which of the sides it is: of those of its priority the next that none has.
+    // The side of each further stream of `other`: the next side of its priority that is not taken.
     let mut side_of = Vec::new();
     let mut looked_at = [0; Priority::High as usize + 1];
     for &PlanStream { priority, .. } in other.streams.iter().skip(1) {
@@ -118,7 +125,7 @@ pub fn append_plan(plan: &mut Plan, other: &Plan, end: (usize, u64), sides: &mut
     let sides_before = side_of.iter().map(|&at| sides[at]);
     let before: Vec<(usize, u64)> = std::iter::once(end).chain(sides_before).collect();
     let stream = |inner: usize| before[inner].0;
-    // Of a side, what is numbered 0 is where the graph began.
+    // On a side, number 0 is the point at which the graph began.
     let shifted = |inner: usize, of: u64| before[inner].1 + of;
     for step in &other.steps {
         let work = match step.work {
@@ -136,8 +143,10 @@ pub fn append_plan(plan: &mut Plan, other: &Plan, end: (usize, u64), sides: &mut
 }
 
 impl Plan {
-    /// The steps that run something, as indices, in an order that respects the waits: `choose` picks one of the streams, given by
-    /// number in ascending order, that could go on.
+    /// Returns the indices of the steps that run something, in an order that respects the waits.
+    ///
+    /// `choose` receives the numbers of the streams that could continue, in ascending order, and
+    /// picks one by its index.
     pub fn order(&self, mut choose: impl FnMut(&[usize]) -> usize) -> Vec<usize> {
         let mut progress = Progress::new(self);
         let mut order = Vec::new();
@@ -150,15 +159,17 @@ impl Plan {
     }
 }
 
-/// How far an order has come. A stream is looked at when it is new, after its own step, and when what it waits for is done: so each
-/// step and each wait costs the same however many streams there are.
+/// The progress of an order.
+///
+/// A stream is examined at the beginning, after its own step, and when the step that it waits for
+/// is done. Each step and each wait therefore costs the same for any number of streams.
 struct Progress<'a> {
     plan: &'a Plan,
-    /// What each stream has yet to do, its next step last.
+    /// The remaining steps of each stream, its next step last.
     queues: Vec<Vec<usize>>,
     /// The number of each stream's last step.
     done: Vec<u64>,
-    /// Who waits for a stream, and for which of its steps, the lowest first.
+    /// The streams that wait for each stream, with the step that they wait for, the lowest first.
     waiting: Vec<BinaryHeap<Reverse<(u64, usize)>>>,
     /// The streams whose next step runs something, in ascending order.
     free: Vec<usize>,
@@ -177,7 +188,7 @@ impl<'a> Progress<'a> {
         progress
     }
 
-    /// The next step of a stream that could go on, which is done with it.
+    /// Takes the next step of a stream that could continue, and marks it as done.
     fn take(&mut self, stream: usize) -> usize {
         let at = self.queues[stream].pop().expect("it has a step that can run");
         self.done[stream] = self.plan.steps[at].number;
@@ -187,7 +198,7 @@ impl<'a> Progress<'a> {
         at
     }
 
-    /// Those that waited for where `stream` is now.
+    /// Moves the streams that waited for the present step of `stream` to `streams`.
     fn release(&mut self, stream: usize, streams: &mut Vec<usize>) {
         let (done, waiting) = (self.done[stream], &mut self.waiting[stream]);
         while let Some(&Reverse((number, who))) = waiting.peek()
@@ -198,7 +209,8 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// Moves each of `streams`, and whoever waits for them, to the next step that runs something, or to a wait that is not over.
+    /// Advances each of `streams`, and each stream that waits for one of them, to its next step
+    /// that runs something, or to a wait for an unfinished step.
     fn pass_waits(&mut self, mut streams: Vec<usize>) {
         while let Some(stream) = streams.pop() {
             while let Some(&at) = self.queues[stream].last() {
@@ -233,7 +245,8 @@ mod tests {
     const NOTHING: Fill =
         Fill { dst: DevicePtr(0), pitch: 0, width_bytes: 0, height: 0, pattern: 0, pattern_bytes: 1 };
 
-    /// Steps of `streams` streams from random numbers: each runs something or waits for where another one is.
+    /// Builds a plan of `streams` streams from random numbers. Each step runs something or waits
+    /// for the newest step of another stream.
     fn plan(streams: usize, draws: &[(usize, Option<usize>)]) -> Plan {
         let mut numbers = vec![0; streams];
         let mut steps = Vec::new();
@@ -249,7 +262,7 @@ mod tests {
         Plan { streams: (0..streams).map(|_| PlanStream::default()).collect(), steps }
     }
 
-    /// Which steps have to come before which, by search.
+    /// Finds by search which steps have to come before each step.
     fn before(plan: &Plan) -> Vec<BTreeSet<usize>> {
         let mut before: Vec<BTreeSet<usize>> = Vec::new();
         for (at, step) in plan.steps.iter().enumerate() {
@@ -283,7 +296,7 @@ mod tests {
             let mut turn = 0;
             let mut left: BTreeSet<usize> = runs.iter().copied().collect();
             let order = plan.order(|free| {
-                // What comes after nothing that is left, of all streams.
+                // The steps of all streams that come after none of the remaining steps.
                 let next = left.iter().filter(|&at| before[*at].is_disjoint(&left));
                 let could: BTreeSet<usize> = next.map(|&at| plan.steps[at].stream).collect();
                 assert_eq!(free, could.into_iter().collect::<Vec<_>>());
@@ -307,7 +320,7 @@ mod tests {
     #[test]
     fn a_plan_in_a_plan_is_its_steps_between_those_around_it() {
         let mut outer = plan(2, &[(0, None), (1, Some(0)), (1, None)]);
-        // One that forks at its beginning and is joined.
+        // A plan that forks at its beginning and is joined.
         let inner = plan(2, &[(1, Some(0)), (1, None), (0, None), (0, Some(1))]);
         let mut sides = Vec::new();
         append_plan(&mut outer, &inner, (1, 2), &mut sides);
@@ -320,10 +333,10 @@ mod tests {
             })
             .collect();
         assert_eq!(shown, [(2, 1, Some((1, 2))), (2, 2, None), (1, 3, None), (1, 4, Some((2, 2)))]);
-        // Once more, on the same streams.
+        // The second time, it uses the same streams.
         append_plan(&mut outer, &inner, (1, 4), &mut sides);
         assert_eq!((outer.streams.len(), &sides[..]), (3, &[(2, 4)][..]));
-        // Another priority has streams of its own.
+        // Another priority gets streams of its own.
         let mut urgent = plan(2, &[(1, Some(0)), (1, None), (0, Some(1))]);
         urgent.streams[1].priority = Priority::High;
         append_plan(&mut outer, &urgent, (1, 6), &mut sides);

@@ -1,4 +1,4 @@
-//! What becomes of the process: whether it was forked, and whether it ends.
+//! The state of the process: whether it was forked, and whether it is ending.
 
 use crate::error::{Error, ErrorKind};
 use crate::exit::{Exit, Inside};
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 static FORKED: AtomicBool = AtomicBool::new(false);
 static EXIT: Exit = Exit { ending: AtomicBool::new(false), inside: AtomicUsize::new(0) };
 
-/// How long the exit handler waits for calls of our threads. They take microseconds, but for those
-/// that page-lock memory.
+/// The longest time that the exit handler waits for calls of Warpline's threads. The calls take
+/// microseconds, except those that page-lock memory.
 const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
-/// Registers for forks and for the end of the process. Called when a runtime is made.
+/// Registers handlers for forks and for the end of the process. Called when a runtime is made.
 pub fn watch() {
     static ONCE: Once = Once::new();
     #[cfg(unix)]
@@ -21,25 +21,25 @@ pub fn watch() {
         extern "C" fn in_child() {
             FORKED.store(true, Ordering::Relaxed);
         }
-        // SAFETY: pthread_atfork takes functions that may run in the child of a fork; this one stores a flag. If it is not
-        // taken, forks go unnoticed.
+        // SAFETY: pthread_atfork takes functions that may run in the child of a fork; this one
+        // stores a flag. If the registration fails, forks go unnoticed.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         end_before_the_libraries();
     });
 }
 
-/// Registers our exit handler, which then runs before those that were registered until now:
-/// handlers run in reverse order. Called whenever a library was loaded or initialised that may have
+/// Registers Warpline's exit handler, which then runs before those registered until now: handlers
+/// run in reverse order. Called after each load or initialisation of a library that may have
 /// registered one.
 pub fn end_before_the_libraries() {
     #[cfg(unix)]
     {
         extern "C" fn at_exit() {
-            // The handler is registered several times; together they wait so long.
+            // The handler is registered several times. All of its runs share one time limit.
             static SINCE: OnceLock<Instant> = OnceLock::new();
             EXIT.begin();
             let since = *SINCE.get_or_init(Instant::now);
-            // In the child of a fork our threads are counted and not there.
+            // In the child of a fork, Warpline's threads are counted but do not exist.
             while !EXIT.is_clear() && !is_forked() && since.elapsed() < LONGEST_WAIT {
                 std::thread::yield_now();
             }
@@ -50,25 +50,26 @@ pub fn end_before_the_libraries() {
     }
 }
 
-/// Lets a thread of ours call the driver until the returned value is dropped. None if the process
-/// is ending.
+/// Lets a thread of Warpline call the driver until the returned value is dropped. Returns `None` if
+/// the process is ending.
 pub fn enter_driver() -> Option<Inside<'static>> {
     EXIT.enter()
 }
 
-/// Whether this is the child of a fork, where neither the workers nor the driver's threads are.
+/// Returns true in the child of a fork, where neither the workers nor the driver's threads exist.
 #[inline]
 pub fn is_forked() -> bool {
     FORKED.load(Ordering::Relaxed)
 }
 
-/// Whether the driver may be tearing itself down, so that nothing is to be given back to it. Also in the child of a fork.
+/// Returns true if the driver may be tearing itself down, so that nothing must be released through
+/// it. Also true in the child of a fork.
 #[inline]
 pub fn is_ending() -> bool {
     EXIT.is_ending() || is_forked()
 }
 
-/// The error of everything that is asked of a device in the child of a fork.
+/// Returns the error of every device call in the child of a fork.
 #[cold]
 pub fn forked() -> Error {
     Error::new(

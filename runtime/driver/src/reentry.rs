@@ -1,32 +1,35 @@
-//! The rules for code that the runtime calls: what it may ask of the runtime.
+//! The rules for code that the runtime calls, such as host functions and wakers: which calls to the
+//! runtime it may make.
 //!
-//! A device waits for a host function or a kernel's CPU form to return, and the CUDA driver takes
-//! no calls from a host function. So neither may wait for a device, nor call anything that might. A
-//! waker runs where progress is noticed: on the reactor, on a worker, in a poll. It may enqueue,
-//! but must not block that thread. The rules are the same on every device, although the CPU device
-//! could allow more: what works on one works on all.
+//! A device waits until a host function or a kernel's CPU form returns, and the CUDA driver accepts
+//! no calls from a host function. Neither may therefore wait for a device, nor make a call that
+//! might. A waker runs where progress is noticed: on the reactor, on a worker, or in a poll. It may
+//! enqueue, but must not block that thread.
 //!
-//! | called by the runtime | enqueue, allocate, make streams, ask a stream | block on a `Pending` | poll, drop |
+//! The rules are the same on every device, although the CPU device could allow more. Code that
+//! works on one device works on all.
+//!
+//! | code | enqueue, allocate, make streams, ask a stream | block on a `Pending` | poll, drop |
 //! |---|---|---|---|
 //! | host function, and the drop of what it captured | refused | refused | yes |
 //! | kernel's CPU form | refused | refused | yes |
 //! | waker, or other code on a thread of the runtime | yes | refused | yes |
 //! | drop of the owner of lent memory | yes | yes | yes |
 //!
-//! A refusal is an error of kind `Reentrant`, whatever stream, device or runtime the call is about.
-//! `tests/contract/reentry.rs` holds every public method against this table.
+//! A refusal is an error of kind `Reentrant`, for any stream, device or runtime.
+//! `tests/contract/reentry.rs` checks every public method against this table.
 
 use crate::error::{Error, ErrorKind, Result};
 use std::cell::Cell;
 use std::fmt::Display;
 use std::task::Waker;
 
-/// Which code a thread runs.
+/// The kind of code that a thread runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caller {
     /// Code that the runtime did not call.
     User,
-    /// A waker, or any code on a thread that others wait for.
+    /// A waker, or any code on a thread that other threads wait for.
     Waker,
     /// A host function.
     HostFunction,
@@ -35,7 +38,7 @@ pub enum Caller {
 }
 
 impl Caller {
-    /// Returns whether a device waits for it to return.
+    /// Returns true if a device waits for this code to return.
     #[inline]
     fn holds_a_device(self) -> bool {
         matches!(self, Caller::HostFunction | Caller::Twin)
@@ -46,7 +49,7 @@ thread_local! {
     static CALLER: Cell<Caller> = const { Cell::new(Caller::User) };
 }
 
-/// Puts the earlier mark back when it is dropped.
+/// Restores the earlier mark when it is dropped.
 pub struct Calling(Caller);
 
 impl Drop for Calling {
@@ -56,8 +59,8 @@ impl Drop for Calling {
     }
 }
 
-/// Marks what this thread is about to call, until the returned value is dropped. A waker that is
-/// called by what a host function does is still part of the function.
+/// Marks the code that this thread is about to call, until the returned value is dropped. A waker
+/// that a host function causes to be called is still part of the function.
 #[inline]
 pub fn calling(caller: Caller) -> Calling {
     let before = CALLER.get();
@@ -67,40 +70,42 @@ pub fn calling(caller: Caller) -> Calling {
     Calling(before)
 }
 
-/// Wakes a task from inside its poll.
+/// Wakes a task from inside its own poll.
 pub fn wake(waker: &Waker) {
     let _calling = calling(Caller::Waker);
     waker.wake_by_ref();
 }
 
-/// Marks the calling thread for good as one that others wait for.
+/// Marks the calling thread permanently as one that other threads wait for.
 pub fn become_awaited() {
     CALLER.set(Caller::Waker);
 }
 
-/// Returns which code the calling thread runs.
+/// Returns the kind of code that the calling thread runs.
 #[inline]
 pub fn caller() -> Caller {
     CALLER.get()
 }
 
-/// Returns whether a device waits for the code that the calling thread runs.
+/// Returns true if a device waits for the code that the calling thread runs.
 #[inline]
 pub fn holds_a_device() -> bool {
     caller().holds_a_device()
 }
 
-/// Refuses `what`, which a device may have to answer, to code that a device waits for.
+/// Returns an error if a device waits for the calling code. `what` is the call, which a device may
+/// have to answer.
 pub fn may_ask(what: &dyn Display) -> Result<()> {
     if holds_a_device() { Err(refused(what)) } else { Ok(()) }
 }
 
-/// Returns whether the calling thread may block: the runtime did not call what it runs.
+/// Returns true if the calling thread may block, because it runs code that the runtime did not
+/// call.
 pub fn may_block() -> bool {
     caller() == Caller::User
 }
 
-/// The refusal of `what`, for what the thread is running.
+/// Returns the error that refuses `what` to the code that the thread runs.
 #[cold]
 pub fn refused(what: &dyn Display) -> Error {
     let why = match caller() {

@@ -1,14 +1,14 @@
-//! Marks on a stream: a driver's own, and the time when the stream got somewhere.
+//! Events of a driver on a stream, and stamps: times at which a stream reached a point.
 
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-/// A driver's own mark on a stream.
+/// A driver's own event on a stream.
 pub type DriverEvent = Arc<dyn Any + Send + Sync>;
 
-/// Where [`Command::Stamp`](crate::Command::Stamp) leaves the time: as a time of the host's clock, or as a mark that the driver
-/// compares with others.
+/// The result of a [`Command::Stamp`](crate::Command::Stamp): a time of the host's clock, or a
+/// driver event that the driver compares with others.
 #[derive(Debug, Default)]
 pub struct Stamp {
     time: OnceLock<Instant>,
@@ -16,22 +16,22 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// By the driver, when the stream gets there.
+    /// Sets the time. Called by the driver when the stream reaches the command.
     pub fn set(&self, time: Instant) {
         let _ = self.time.set(time);
     }
 
-    /// By the driver, when the command is submitted: what will hold the time.
+    /// Sets the event that will hold the time. Called by the driver when the command is submitted.
     pub fn mark(&self, mark: DriverEvent) {
         let _ = self.mark.set(mark);
     }
 
-    /// The host's time, if the driver says it so and the stream has got there.
+    /// Returns the host's time, if the driver sets one and the stream has reached the command.
     pub fn time(&self) -> Option<Instant> {
         self.time.get().copied()
     }
 
-    /// The driver's mark, if it made one.
+    /// Returns the driver's event, if it recorded one.
     pub fn marked(&self) -> Option<&DriverEvent> {
         self.mark.get()
     }

@@ -1,8 +1,8 @@
-//! The types that can be used inside `catch_unwind` and after it.
+//! The types that can be used inside and after `catch_unwind`.
 //!
-//! The compiler cannot derive this where a lock or a driver is inside. It holds because no caller's
-//! code runs under a lock of this crate, so a panic of the caller finds each call either done or not
-//! begun.
+//! The compiler cannot derive this for a type that contains a lock or a driver. It holds because no
+//! code of a caller runs under a lock of this crate. After a panic of the caller, each call is
+//! either done or has not begun.
 
 use crate::op_events::HostTrack;
 use crate::{Error, Timeline};

@@ -2,7 +2,7 @@
 
 use super::book::{Did, Record};
 use super::clock::{StreamId, Ticket};
-use super::site::Site;
+use super::site::{Formatted, Site};
 use std::fmt;
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ impl Named {
     fn beside(&self, other: &Named) -> impl fmt::Display {
         let Named { label, device, id } = self;
         let alike = *label == other.label;
-        fmt::from_fn(move |f| {
+        Formatted(move |f: &mut fmt::Formatter<'_>| {
             write!(f, "stream \"{label}\"")?;
             if alike { write!(f, " ({device}, {id:?})") } else { Ok(()) }
         })
@@ -37,7 +37,7 @@ impl Named {
 
 /// Formats the call that orders later work on `waiter` after the work on `other`.
 pub fn wait_call(waiter: &Named, other: &Named) -> impl fmt::Display {
-    fmt::from_fn(move |f| {
+    Formatted(move |f: &mut fmt::Formatter<'_>| {
         if waiter.label != other.label && waiter.is_variable() && other.is_variable() {
             return write!(f, "call {}.wait_stream(&{})", waiter.label, other.label);
         }

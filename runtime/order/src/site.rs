@@ -41,7 +41,20 @@ impl Site {
     /// Formats the op with its stream, as errors begin: `sum on stream "side" (src/main.rs:31)`.
     pub fn on(self, stream_label: &str) -> impl fmt::Display {
         let (file, line) = (self.location.file(), self.location.line());
-        fmt::from_fn(move |f| write!(f, "{} on stream \"{stream_label}\" ({file}:{line})", self.op))
+        Formatted(move |f: &mut fmt::Formatter<'_>| {
+            write!(f, "{} on stream \"{stream_label}\" ({file}:{line})", self.op)
+        })
+    }
+}
+
+/// What a closure writes.
+///
+/// `fmt::from_fn` of the standard library, which is newer than the oldest compiler that is supported.
+pub(crate) struct Formatted<F>(pub(crate) F);
+
+impl<F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result> fmt::Display for Formatted<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (self.0)(f)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Devices: where memory and streams belong.
+//! Devices, which own memory and streams.
 
 mod pinned;
 
@@ -16,20 +16,20 @@ use crate::stream::{StreamBuilder, StreamPool};
 use std::sync::Arc;
 
 impl Device {
-    /// Its name.
+    /// Returns its name.
     pub fn id(&self) -> DeviceId {
         self.shared().id
     }
 
-    /// The number behind the colon.
+    /// Returns the number after the colon.
     pub fn ordinal(&self) -> u32 {
         self.shared().id.ordinal()
     }
 
-    /// The stream that is current outside every scope.
+    /// Returns the stream that is current outside every scope.
     ///
     /// # Errors
-    /// `Fault` or `ShutDown` when the device takes no more work.
+    /// `Fault` or `ShutDown` when the device accepts no more work.
     pub fn default_stream(&self) -> Result<Stream> {
         let mut slot = self.shared().default_stream.lock();
         if let Some(stream) = &*slot {
@@ -40,12 +40,12 @@ impl Device {
         Ok(slot.insert(stream).clone())
     }
 
-    /// The random numbers that ops on this device draw unless they are given a generator. Seeded with 0.
+    /// Returns the generator for ops on this device that are not given another one. Seeded with 0.
     pub fn generator(&self) -> &Generator {
         &self.shared().generator
     }
 
-    /// A new stream.
+    /// Makes a new stream.
     ///
     /// # Errors
     /// As [`StreamBuilder::build`].
@@ -53,12 +53,12 @@ impl Device {
         self.stream().build()
     }
 
-    /// A new stream with a label, a priority or a limit.
+    /// Returns a builder for a stream with a label, a priority or a limit.
     pub fn stream(&self) -> StreamBuilder {
         StreamBuilder { device: self.clone(), settings: Settings::default() }
     }
 
-    /// A pool that leases at most `size` streams at a time.
+    /// Returns a pool that leases at most `size` streams at a time.
     ///
     /// # Errors
     /// `InvalidArgument` if `size` is 0.
@@ -101,56 +101,61 @@ impl Device {
         Pending::many(parts, ())
     }
 
-    /// Device memory in use and held, and the peaks of both.
+    /// Returns the device memory in use and held, and the peaks of both.
     pub fn memory_stats(&self) -> MemoryStats {
         self.shared().memory.stats()
     }
 
-    /// Pinned host memory in use and held, and the peaks of both.
+    /// Returns the pinned host memory in use and held, and the peaks of both.
     pub fn pinned_stats(&self) -> PinnedStats {
         self.shared().pinned.stats()
     }
 
-    /// Sets the peaks to what is in use and held now.
+    /// Resets the peaks to the memory in use and held now.
     pub fn reset_peak_memory_stats(&self) {
         self.shared().memory.reset_peak();
     }
 
-    /// Gives cached memory that nothing uses back to the system: how many bytes. Live buffers are not touched, so this does not
-    /// raise what the program itself can use. May wait for what is on a CUDA device.
+    /// Returns unused cached memory to the system, and the number of bytes that was. Live buffers
+    /// are not affected, so the program itself does not gain usable memory. May wait for work on a
+    /// CUDA device.
     ///
-    /// There it also destroys the handles of libraries that no call uses, whose memory is not in
-    /// that figure.
+    /// On a CUDA device it also destroys unused handles of libraries, whose memory does not count
+    /// in that number.
     pub fn empty_cache(&self) -> usize {
         let device = self.shared().memory.empty_cache(|used| self.shared().runtime.is_finished(used));
         device + self.shared().pinned.empty()
     }
 
-    /// Whether its ops run one at a time, when something pending is polled, as with `Schedule::Seeded`.
+    /// Returns true if its ops run one at a time, when a `Pending` is polled, as with
+    /// `Schedule::Seeded`.
     ///
-    /// What is built on top then uses no threads of its own either, so that a seed decides everything.
+    /// Libraries built on top should then use no threads of their own either, so that the seed
+    /// determines everything.
     pub fn runs_in_turns(&self) -> bool {
         self.shared().runs_in_turns
     }
 
-    /// Returns its name, its memory and its abilities.
+    /// Returns its name, its memory and its capabilities.
     pub fn properties(&self) -> DeviceProperties {
         self.shared().driver.properties()
     }
 
-    /// Bytes of device memory that nobody has, this process or another; `None` if the driver does
-    /// not know, as of the CPU device, or cannot be asked, as in a host function.
+    /// Returns the bytes of device memory that no process uses. `None` if the driver does not know
+    /// them, as for the CPU device, or cannot be called, as in a host function.
     ///
-    /// What the device's allocator has cached is not among them: see [`memory_stats`](Self::memory_stats).
+    /// Memory cached by the device's allocator is not included: see
+    /// [`memory_stats`](Self::memory_stats).
     pub fn free_bytes(&self) -> Option<usize> {
         self.shared().driver.free_bytes()
     }
 
-    /// A launch configuration that keeps the device busy with `elements` independent elements of `kernel`: blocks of the size
-    /// that fills the multiprocessors best, as the driver's occupancy calculator has it, and no more of them than run at once.
+    /// Returns a launch configuration that keeps the device busy with `elements` independent
+    /// elements of `kernel`. Its blocks have the size that fills the multiprocessors best, by the
+    /// driver's occupancy calculator, and there are no more of them than can run at the same time.
     ///
-    /// The kernel has to go on in steps of the whole grid, as those of `warpline::kernels` do. `shared_bytes` is the dynamic shared
-    /// memory of each block. The first call for a kernel loads it.
+    /// The kernel has to be a grid-stride loop, as those of `warpline::kernels` are. `shared_bytes`
+    /// is the dynamic shared memory of each block. The first call for a kernel loads it.
     ///
     /// # On the CPU device
     /// As [`LaunchConfig::for_elements`], since a twin runs once.
@@ -170,16 +175,18 @@ impl Device {
             .map_err(|error| self.shared().refused(&"suggest_config", &error))
     }
 
-    /// Loads kernels now. A kernel is loaded with its first launch otherwise, which takes milliseconds then, and on a GPU may
-    /// wait until everything on the device is done. So do what libraries need that work for a kernel: with the products of
-    /// `warpline-kernels` it finds cuBLAS and makes a handle, if the device has none that is free.
+    /// Loads kernels now. Otherwise the first launch of a kernel loads it, which takes milliseconds
+    /// and on a GPU may wait until everything on the device is done. It also prepares the libraries
+    /// that do a kernel's work: for the matrix products of `warpline-kernels` it loads cuBLAS and
+    /// makes a handle, if the device has no free one.
     ///
     /// # On the CPU device
     /// There is nothing to load; device code is compared with its declaration.
     ///
     /// # Errors
-    /// The first that cannot be loaded; those before it are. `InvalidArgument` if its device code
-    /// differs from its declaration, `Driver` if the driver refuses it.
+    /// The error of the first kernel that cannot be loaded; the kernels before it are loaded.
+    /// `InvalidArgument` if its device code differs from its declaration, `Driver` if the driver
+    /// refuses it.
     pub fn load(&self, kernels: impl IntoIterator<Item = &'static Kernel>) -> Result<()> {
         reentry::may_ask(&"load")?;
         kernels.into_iter().try_for_each(|kernel| {
@@ -188,12 +195,12 @@ impl Device {
         })
     }
 
-    /// Why the device takes no more work, if it has failed.
+    /// Returns the error of the device, if it has failed.
     pub fn fault(&self) -> Option<Error> {
         self.shared().health.fault().cloned()
     }
 
-    /// Sizes of the runtime's own books, for tests and figures.
+    /// Returns the sizes of the runtime's own bookkeeping, for tests and figures.
     #[doc(hidden)]
     pub fn bookkeeping(&self) -> Bookkeeping {
         let clocks = self.shared().runtime.streams().iter().map(|core| core.clock_len()).collect::<Vec<_>>();
@@ -209,16 +216,16 @@ impl Device {
     }
 }
 
-/// Sizes of the runtime's own books.
+/// The sizes of the runtime's own bookkeeping.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct Bookkeeping {
     pub live_streams: usize,
     pub stream_slots: usize,
-    /// Of both clocks of all live streams.
+    /// The entries in both clocks of all live streams.
     pub clock_entries: usize,
     pub longest_clock: usize,
-    /// Live and free ones.
+    /// The number of live and free blocks.
     pub memory_blocks: usize,
     pub watched_timelines: usize,
     pub driver_streams: usize,

@@ -1,4 +1,4 @@
-//! Page-locked host memory of a device, for its users.
+//! Page-locked host memory of a device.
 
 use crate::background;
 use crate::memory::Pinned;
@@ -7,10 +7,11 @@ use warpline_driver::internal::ErrorParts;
 use warpline_driver::{Element, Error, ErrorKind, Result, reentry};
 
 impl Device {
-    /// Page-locked host memory for `len` elements, from the device's pool. Contents are
+    /// Returns page-locked host memory for `len` elements, from the device's pool. Contents are
     /// unspecified, or all zero with [`zero_on_free`](crate::RuntimeBuilder::zero_on_free).
     ///
-    /// Growing the pool can take milliseconds, which then pass on a thread of the runtime, not on the executor's.
+    /// Growing the pool can take milliseconds. It runs on a thread of the runtime, not on the
+    /// executor's.
     ///
     /// # Errors
     /// `OutOfMemory` if the pool is at its cap.
@@ -39,21 +40,24 @@ impl Device {
         }
     }
 
-    /// Page-locks memory that is there already, so that copies from it overlap with work as from [`pinned`](Self::pinned).
+    /// Page-locks existing memory, so that copies from it overlap with work as those from
+    /// [`pinned`](Self::pinned) do.
     ///
-    /// For data that is used again and again: page-locking takes milliseconds, on the calling thread, and so does the end of it
-    /// when the buffer is dropped. The memory does not go to the pool, nor count in its figures. Drivers lock whole pages: for
-    /// less than some tens of KiB, a buffer from the pool is the better one.
+    /// For data that is used repeatedly: page-locking takes milliseconds on the calling thread, and
+    /// so does unlocking when the buffer is dropped. The memory does not go to the pool, nor count
+    /// in its figures. Drivers lock whole pages: for less than some tens of KiB, use a buffer from
+    /// the pool.
     ///
     /// # Cancel safety
-    /// It stays locked, and the vector alive, until nobody holds the buffer and the last copy is over, whoever waits for it.
+    /// The memory stays locked, and the vector alive, until the buffer is dropped and the last copy
+    /// has finished, even if no task awaits the copy.
     ///
     /// # On the CPU device
     /// There is nothing to lock.
     ///
     /// # Errors
-    /// `Driver` if the driver does not take it: parts of it are page-locked already, or the system allows no more. The vector is
-    /// inside: [`Error::into_vec`].
+    /// `Driver` if the driver refuses: part of the memory is page-locked already, or the system
+    /// allows no more. The error returns the vector: [`Error::into_vec`].
     ///
     /// # Examples
     /// ```
@@ -72,7 +76,7 @@ impl Device {
         pinned.map_err(|error| error.with(Box::new(elements)))
     }
 
-    /// Like [`pinned`](Self::pinned), on the calling thread.
+    /// Like [`pinned`](Self::pinned), but allocates on the calling thread.
     ///
     /// # Errors
     /// As `pinned`.

@@ -1,7 +1,7 @@
-//! Graphs: work that is captured once and launched as one op, again and again.
+//! Graphs: work that is captured once and launched repeatedly as one op.
 //!
-//! A capture in progress is `shared/capture/`.
-//! What a driver makes of it is its own business: [`Plan`].
+//! The state of a capture in progress is in `shared/capture/`. Each driver decides how it
+//! represents a captured [`Plan`].
 
 use crate::edge::Edge;
 use crate::order::{AccessMode, ByteRange, Site};
@@ -15,11 +15,13 @@ use warpline_driver::internal::ErrorParts;
 use warpline_driver::timeline::Keep;
 use warpline_driver::{Claim, Command, DriverGraph, Error, ErrorKind, Plan, Result, Step, Work};
 
-/// Ops that were captured on a stream, to be launched as one, as often as one likes: [`Stream::capture`].
+/// Ops that were captured on a stream with [`Stream::capture`], to be launched as one op any number
+/// of times.
 ///
-/// A cheap handle; all clones are the same graph. It keeps the memory that its ops touch, and the memory that was allocated while it
-/// was captured is its own: given back when the graph and what was made in the capture are gone. Each launch writes all of that, as
-/// if it was allocated anew: what is in it and was not put there by an op of the graph is lost.
+/// A cheap handle; all clones are the same graph. It keeps the memory that its ops touch. Memory
+/// that was allocated during the capture belongs to the graph, and is released when the graph and
+/// the values made in the capture are dropped. Each launch writes all of that memory, as if it was
+/// allocated anew: contents that no op of the graph wrote are lost.
 #[derive(Clone)]
 pub struct Graph(Arc<Captured>);
 
@@ -31,23 +33,23 @@ struct Captured {
     site: Site,
     ops: usize,
     streams: usize,
-    /// Stands for the memory of the pool: each launch writes it.
+    /// Represents the memory of the pool: each launch writes it.
     own: Arc<Allocation>,
     touched: Vec<OwnedOperand<Arc<Allocation>>>,
-    /// The memory of the pool, and of those of graphs that are part of it.
+    /// The memory of the pool, and of the pools of nested graphs.
     claims: Vec<Claim>,
-    /// Of the pool alone.
+    /// The bytes of the pool alone.
     memory_bytes: usize,
     _keeps: Vec<Keep>,
     _pool: Arc<GraphPool>,
 }
 
-/// What the closure of [`Stream::capture`] can return: what was made, ready or in flight.
+/// A value that the closure of [`Stream::capture`] can return: results, ready or in flight.
 pub trait CaptureOutput {
-    /// What of it is left when the capture is over.
+    /// The value that remains after the capture.
     type Value;
 
-    /// The value, or the refusal of a call that should have brought it.
+    /// Returns the value, or the refusal of the call that should have produced it.
     ///
     /// # Errors
     /// That refusal.
@@ -105,34 +107,45 @@ impl<A: CaptureOutput, B: CaptureOutput, C: CaptureOutput> CaptureOutput for (A,
 }
 
 impl Stream {
-    /// Writes down what `f` puts on this stream, instead of running it: a [`Graph`], and what `f` returns.
+    /// Records the work that `f` puts on this stream, instead of running it. Returns a [`Graph`],
+    /// and the value of `f`.
     ///
-    /// `f` is called at once, with this stream current. Each op it calls is checked and recorded with the memory it was given: a launch
-    /// of the graph does the same to the same memory, with what is in it by then. What `f` allocates is the graph's own memory.
-    /// A `Pending` born inside has nothing to wait for: awaited, it resolves to a `Captured` error; `queued()` gives its value. What is in
-    /// memory that was allocated inside is unspecified before the first launch. A graph launched inside becomes part of this one.
+    /// `f` is called immediately, with this stream current. Each op it calls is checked, and
+    /// recorded with the memory it was given. A launch of the graph does the same to the same
+    /// memory, with its contents at that time. Memory that `f` allocates belongs to the graph, and
+    /// its contents are unspecified before the first launch.
     ///
-    /// Other streams come in by waiting for this one (`side.wait_stream(&s)`), and have to be joined back
-    /// (`s.wait_stream(&side)`) before `f` returns. Branches between the two may run side by side.
+    /// A `Pending` made inside has nothing to wait for: awaited, it resolves to a `Captured` error;
+    /// `queued()` returns its value. A graph launched inside becomes part of this one.
+    ///
+    /// Other streams join the capture by waiting for this one (`side.wait_stream(&s)`), and have to
+    /// be joined back (`s.wait_stream(&side)`) before `f` returns. Branches between the two may run
+    /// in parallel.
     ///
     /// # Ordering
-    /// Ops of the graph are in order as their streams and waits say, and are checked for it as ever. What was put on the streams before
-    /// the capture is not waited for: that is a matter of each launch, see [`Graph::launch`].
+    /// The streams and waits order the ops of the graph, and the order check applies to them as
+    /// usual. The capture does not wait for work put on the streams before it: each launch is
+    /// ordered on its own, see [`Graph::launch`].
     ///
     /// # What is refused inside, as `Captured`
-    /// What other threads would put on the captured streams; waiting for streams that are not captured; host functions, foreign work, timed
-    /// events, copies to the host or to another device, `query` and `synchronize`. Random numbers are drawn when captured: each launch
-    /// has the same. A copy from the host keeps its pinned buffer and copies what was in it. With `OrderMode::Wait` an edge that is
-    /// missing inside is refused as with `Deny`. What other threads ask the stream, and `Device::synchronize`, is about what runs.
+    /// Calls of other threads on the captured streams; waiting for streams that are not captured;
+    /// host functions, foreign work, timed events, copies to the host or to another device, `query`
+    /// and `synchronize`. With `OrderMode::Wait` an edge that is missing inside is refused as with
+    /// `Deny`. Queries by other threads, and `Device::synchronize`, concern only work that runs.
+    ///
+    /// Random numbers are drawn when captured: each launch has the same ones. A copy from the host
+    /// keeps its pinned buffer, and copies the contents that the buffer had at the capture.
     ///
     /// # Errors
-    /// `Captured` if a stream that came in was not joined back, or is captured already; what `f` returns; the refusal of a call in
-    /// `f` that nobody has looked at by the end; `InvalidArgument` if it touches more than 65 534 pieces of memory; `OutOfMemory` if there is
-    /// none for a library to work in, which products by cuBLAS want on each stream; `Driver` if the driver cannot make the graph.
-    /// Whatever it is, the streams are as before and what was captured is forgotten.
+    /// `Captured` if a stream that joined was not joined back, or is captured already; the error
+    /// that `f` returns; the refusal of a call in `f` that is still unseen at the end;
+    /// `InvalidArgument` if it touches more than 65 534 pieces of memory; `OutOfMemory` if there is
+    /// none for a library's workspace, which cuBLAS matrix products need on each stream; `Driver`
+    /// if the driver cannot make the graph. After any error the streams are as before, and the
+    /// captured work is discarded.
     ///
     /// # Panics
-    /// If `f` does; the capture is over then.
+    /// If `f` panics; the capture has then ended.
     ///
     /// # Examples
     /// ```
@@ -156,7 +169,7 @@ impl Stream {
     #[track_caller]
     pub fn capture<R: CaptureOutput>(&self, f: impl FnOnce(&Stream) -> R) -> Result<(Graph, R::Value)> {
         let site = Site::here(&"capture");
-        // Before the capture begins, so that it is nobody's graph's.
+        // Allocated before the capture begins, so that it belongs to no graph.
         let own = self.core().alloc_unspecified(site, 1)?;
         own.ledger.open().forget_accesses();
         let capturing = Capturing::begin(self.core(), site)?;
@@ -201,22 +214,25 @@ impl Graph {
         })))
     }
 
-    /// Runs all of it on `stream`, which is of the device it was captured on.
+    /// Runs the graph on `stream`, which must be of the device that the graph was captured on.
     ///
     /// # Ordering
-    /// It is one op of that stream, which reads and writes whatever its ops do, and is checked so. The memory of its own it writes: two
-    /// launches of one graph have to be in order.
+    /// A launch is one op of that stream. It reads and writes all memory that the graph's ops do,
+    /// and is checked for that. It writes the graph's own memory, so two launches of one graph have
+    /// to be ordered.
     ///
     /// # Cancel safety
-    /// Dropping the `Pending` detaches the work. The graph stays until it is over.
+    /// Dropping the `Pending` detaches the work. The graph stays alive until the work has finished.
     ///
     /// # On the CPU device
-    /// The ops run one after the other. Under `Schedule::Seeded` the order of branches is drawn from the seed.
+    /// The ops run one after another. Under `Schedule::Seeded` the order of branches is drawn from
+    /// the seed.
     ///
     /// # On a CUDA device
-    /// Branches run as the driver sees fit, which may run several at once. Each kernel has the priority of the stream that it was
-    /// captured on, whichever launches it; one of a graph that was launched in the capture, that of its own branch, or on that graph's
-    /// first stream that of the stream of the launch.
+    /// The driver decides whether branches run in parallel. Each kernel has the priority of the
+    /// stream that it was captured on, on any launching stream. A kernel of a nested graph has the
+    /// priority of its own branch; on that graph's first stream it has the priority of the stream
+    /// of the nested launch.
     ///
     /// # Errors
     /// In the `Pending`: as for any op.
@@ -256,27 +272,28 @@ impl Graph {
         Pending::value(core, place, ())
     }
 
-    /// The device it was captured on.
+    /// Returns the device that it was captured on.
     pub fn device(&self) -> Device {
         Device::of(self.0.device.clone())
     }
 
-    /// How many ops it has; waits are none.
+    /// Returns the number of its ops; waits do not count.
     pub fn len(&self) -> usize {
         self.0.ops
     }
 
-    /// Whether it does nothing.
+    /// Returns true if it has no ops.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many streams it was captured on.
+    /// Returns the number of streams that it was captured on.
     pub fn streams(&self) -> usize {
         self.0.streams
     }
 
-    /// Bytes of device memory that it holds for what was allocated in its capture, and for libraries to work in.
+    /// Returns the bytes of device memory that it holds for allocations in its capture and for the
+    /// workspaces of libraries.
     pub fn memory_bytes(&self) -> usize {
         self.0.memory_bytes
     }

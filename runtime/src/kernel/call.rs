@@ -1,8 +1,9 @@
-//! A kernel with its operands: what is launched.
+//! A kernel call: a kernel with its operands and arguments, ready to launch.
 //!
-//! A call is made by the function that [`kernel!`](crate::kernel!) writes, which checks what concerns the operands alone:
-//! that they are contiguous and that the `where` holds. A failed check is kept in the call and refused at the launch, so
-//! that calls can be written in one expression. Making a call of up to six operands and six arguments allocates nothing.
+//! The function that [`kernel!`](crate::kernel!) writes makes the call. It checks the conditions on
+//! the operands alone: that they are contiguous and that the `where` holds. The call keeps the
+//! error of a failed check, and the launch refuses it, so that calls can be written in one
+//! expression. Making a call of up to six operands and six arguments allocates nothing.
 
 use super::{Arg, Args, Kernel, Operand, ParamKind};
 use smallvec::SmallVec;
@@ -11,7 +12,8 @@ use warpline_driver::{Error, ErrorKind};
 
 /// A kernel with its arguments, to be launched on a stream.
 ///
-/// Made by the function that [`kernel!`](crate::kernel!) writes. It borrows its operands; the launch keeps their memory.
+/// Made by the function that [`kernel!`](crate::kernel!) writes. It borrows its operands; the
+/// launch keeps their memory alive.
 #[must_use = "a call does nothing until it is launched on a stream"]
 pub struct KernelCall<'a> {
     pub(crate) kernel: &'static Kernel,
@@ -20,14 +22,16 @@ pub struct KernelCall<'a> {
     pub(crate) failed: Option<Error>,
 }
 
-/// A call's operands, in the order of the kernel's slice parameters.
+/// The operands of a call, in the order of the kernel's slice parameters.
 pub(crate) type Operands<'a> = SmallVec<[Operand<'a>; 6]>;
 
 impl<'a> KernelCall<'a> {
-    /// The call of `kernel` with these arguments, or what will be refused for the reason in `failed`.
+    /// Returns the call of `kernel` with these arguments. If `failed` is an error, the launch
+    /// refuses the call with it.
     ///
     /// # Safety
-    /// `args` fit the kernel's parameters, and `operands` are its slice parameters in order, with their access.
+    /// `args` fit the kernel's parameters, and `operands` are its slice parameters in order, with
+    /// their access.
     #[inline]
     pub(super) unsafe fn new<const ARGS: usize, const OPERANDS: usize>(
         kernel: &'static Kernel,
@@ -41,38 +45,38 @@ impl<'a> KernelCall<'a> {
         call
     }
 
-    /// The kernel.
+    /// Returns the kernel.
     #[inline]
     pub const fn kernel(&self) -> &'static Kernel {
         self.kernel
     }
 
-    /// One for each of the kernel's parameters.
+    /// Returns one argument for each of the kernel's parameters.
     #[inline]
     pub fn args(&self) -> &[Arg] {
         &self.args
     }
 
-    /// One for each of the kernel's slice parameters, in order.
+    /// Returns one operand for each of the kernel's slice parameters, in order.
     #[inline]
     pub fn operands(&self) -> &[Operand<'a>] {
         &self.operands
     }
 
-    /// Why the call cannot be launched, if its operands or scalars do not fit.
+    /// Returns the error of the call, if its operands or scalars do not fit.
     #[inline]
     pub const fn refusal(&self) -> Option<&Error> {
         self.failed.as_ref()
     }
 }
 
-/// Why `kernel` does not take `operands`, if one of them is strided.
+/// Returns the error of a strided operand, if there is one.
 #[inline]
 pub(super) fn strided_operand<const N: usize>(
     kernel: &'static Kernel,
     operands: [Operand<'_>; N],
 ) -> Option<Error> {
-    // By value, so that the fast path needs no address of them and keeps them in registers.
+    // Passed by value, so that the fast path keeps them in registers and needs no address of them.
     if operands.iter().all(Operand::is_contiguous) { None } else { refuse_strided(kernel, operands) }
 }
 
@@ -95,7 +99,7 @@ fn refuse_strided<const N: usize>(kernel: &Kernel, operands: [Operand<'_>; N]) -
     ))
 }
 
-/// The refusal of a call for which the kernel's `where` does not hold.
+/// Returns the error of a call that does not satisfy the kernel's `where`.
 #[cold]
 #[inline(never)]
 pub(super) fn does_not_hold(kernel: &Kernel, condition: &str, values: &[(&str, &dyn fmt::Debug)]) -> Error {
@@ -110,14 +114,16 @@ pub(super) fn does_not_hold(kernel: &Kernel, condition: &str, values: &[(&str, &
     )
 }
 
-/// Puts `items` into the empty `list`. Writing them where they belong beats pushing them one by one.
+/// Puts `items` into the empty `list`. Writing them in place is faster than pushing them one by
+/// one.
 #[inline]
 fn put<T: Copy, const N: usize>(list: &mut SmallVec<[T; 6]>, items: [T; N]) {
     debug_assert!(list.is_empty());
     if N > 6 {
         return list.extend_from_slice(&items);
     }
-    // SAFETY: `write` needs room for N items: six fit without an allocation. They are plain values that own nothing.
+    // SAFETY: `write` needs room for N items: six fit without an allocation. They are plain values
+    // that own nothing.
     unsafe { list.as_mut_ptr().cast::<[T; N]>().write(items) };
     // SAFETY: `set_len` needs N initialised items, which the line above wrote, and room for them.
     unsafe { list.set_len(N) };

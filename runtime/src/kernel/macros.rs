@@ -1,12 +1,13 @@
 //! The `kernel!` macro.
 //!
-//! `kernel!` takes one declaration after the other apart from what follows it and hands it to
-//! `__kernel!`, which reads it in steps, each with its own tag: `@where` and `@condition` find the
-//! body, `@body` reads its keys in any order, `@params` turns each parameter into what it is in
-//! every place it shows up, `@emit` writes the function and `@descriptor` the descriptor. An arm
-//! without a step after it says what is missing.
+//! `kernel!` splits off one declaration after the other and passes each to `__kernel!`. That macro
+//! reads it in steps, each with its own tag. `@where` and `@condition` find the body, `@body` reads
+//! its keys in any order, and `@params` expands each parameter for every place where it occurs.
+//! `@emit` writes the function and `@descriptor` the descriptor. An arm that starts no further step
+//! reports the missing part.
 
-/// Declares kernels: each becomes a function that makes a [`KernelCall`](crate::kernel::KernelCall).
+/// Declares kernels: each becomes a function that makes a
+/// [`KernelCall`](crate::kernel::KernelCall).
 ///
 /// ```text
 /// #[attributes] vis [in_place] unsafe fn name(parameter, …) [where condition, …] {
@@ -17,46 +18,47 @@
 /// }
 /// ```
 ///
-/// The keys of the body stand in any order.
+/// The keys of the body may be in any order.
 ///
-/// | parameter            | the call takes                    | the kernel            | the twin gets |
-/// |----------------------|-----------------------------------|-----------------------|---------------|
-/// | `a: T`               | `T`, an [`Element`](crate::Element) | gets the value      | `T`           |
-/// | `x: &[T]`            | `impl IntoOperand<T>`             | reads it              | `&[T]`        |
-/// | `x: &mut [T]`        | the same                          | reads and writes it   | `&mut [T]`    |
-/// | `write x: &mut [T]`  | the same                          | overwrites all of it  | `&mut [T]`    |
+/// | parameter           | the call takes                      | the kernel          | the twin gets |
+/// |---------------------|-------------------------------------|---------------------|---------------|
+/// | `a: T`              | `T`, an [`Element`](crate::Element) | gets the value      | `T`           |
+/// | `x: &[T]`           | `impl IntoOperand<T>`               | reads it            | `&[T]`        |
+/// | `x: &mut [T]`       | the same                            | reads and writes it | `&mut [T]`    |
+/// | `write x: &mut [T]` | the same                            | overwrites all of it | `&mut [T]`   |
 ///
-/// - `where` has one condition or several, with commas between, over the scalars and the operands' `len()` and `is_empty()`.
-///   They are evaluated on the host for every call; with the first that does not hold the launch is refused, and nothing
-///   runs. Braces stand inside parentheses. A `write` parameter promises that the whole operand is overwritten, so a
-///   condition should fix its length.
+/// - `where` has one condition or several, separated by commas, over the scalars and the operands'
+///   `len()` and `is_empty()`. They are evaluated on the host for every call. If one does not hold
+///   the launch is refused, and nothing runs. Put braces inside parentheses. A `write` parameter
+///   promises that the whole operand is overwritten, so a condition should fix its length.
 /// - `cuda`, `ptx` and `image` are the device code, as text of CUDA C++ or PTX or as the bytes of a
 ///   cubin or a fatbin: a kernel with this name, `extern "C"`, that takes the scalars by value and
 ///   the slices as pointers, without their lengths. CUDA C++ has to be compiled to be launched on a
 ///   GPU; kernels with the same text share one module. Several texts of PTX are for several
-///   targets, such as `sm_60` and `sm_80`: each device loads the newest that it runs. Left out, the
-///   kernel runs on the CPU device only.
+///   targets, such as `sm_60` and `sm_80`: each device loads the newest that it supports. Without
+///   device code, the kernel runs on the CPU device only.
 /// - The first launch of a kernel on any device, the CPU device too, compares the device code with
-///   the declaration and refuses a kernel where they differ. Of PTX it compares the entry's name
-///   and the number and sizes of its parameters. Of CUDA C++ it compares the kernel's name, the
-///   number of its parameters, which of them are pointers, and the sizes of builtin types, unless a
-///   macro or an include is in the way: `testing::check_cuda` compiles it. Images are not compared.
-/// - `library` is a `static` [`Library`](crate::kernel::Library), which a CUDA device asks at each launch whether it does the work
-///   in place of the device code. It keeps the same promise.
-/// - `cpu` is the twin, the kernel's form on the CPU device: a closure or function of all parameters, called once a launch.
-/// - `in_place` kernels may be launched with a written operand that is exactly another operand. The slices of their twin are
-///   `&[Cell<T>]`, because they may be the same memory.
-///
-/// - `descriptor` names a `static` [`Kernel`](crate::kernel::Kernel) of the same visibility, for those who list kernels or
-///   call twins. Every call says which kernel it is of, also without.
+///   the declaration and refuses a kernel if they differ. For PTX it compares the entry's name and
+///   the number and sizes of its parameters. For CUDA C++ it compares the kernel's name, the number
+///   of its parameters, which of them are pointers, and the sizes of builtin types, unless a macro
+///   or an include prevents it: `testing::check_cuda` compiles it. Images are not compared.
+/// - `library` is a `static` [`Library`](crate::kernel::Library). At each launch a CUDA device asks
+///   it whether it does the work in place of the device code. It keeps the same promise.
+/// - `cpu` is the twin, the kernel's form on the CPU device: a closure or function of all
+///   parameters, called once a launch.
+/// - `in_place` kernels may be launched with a written operand that is exactly another operand. The
+///   slices of their twin are `&[Cell<T>]`, because they may be the same memory.
+/// - `descriptor` names a `static` [`Kernel`](crate::kernel::Kernel) of the same visibility, for
+///   code that lists kernels or calls twins. Every call can return its kernel, also without a
+///   descriptor.
 ///
 /// The function has the declared name, visibility and attributes, and is safe to call.
 ///
 /// # Safety
-/// `unsafe` is the promise that, for every launch configuration, all scalars and all lengths that
-/// pass the `where`, the device code touches only its operands, within their length, as their
-/// parameters say. A call of the function is safe, so device code that cannot promise this is not
-/// to be declared here. The twin is safe code and promises nothing.
+/// `unsafe` is the promise that the device code touches only its operands, within their length, as
+/// their parameters say. It holds for every launch configuration, all scalars and all lengths that
+/// pass the `where`. A call of the function is safe, so do not declare device code here that cannot
+/// promise this. The twin is safe code and promises nothing.
 ///
 /// # Examples
 /// ```
@@ -96,7 +98,8 @@ macro_rules! kernel {
     ($(#[$attr:meta])* $vis:vis unsafe fn $name:ident ($($params:tt)*) $($rest:tt)*) => {
         $crate::__kernel! { @where ([$(#[$attr])*] [$vis] disjoint $name ($($params)*)) $($rest)* }
     };
-    // Goes on as if it were there, so that there is one error and not one for each use as well.
+    // Continues as if `unsafe` was there, so that there is one error and not another one for each
+    // use.
     ($(#[$attr:meta])* $vis:vis in_place fn $name:ident ($($params:tt)*) $($rest:tt)*) => {
         compile_error!(concat!(
             "kernel `", stringify!($name), "` is not declared `unsafe`: that is the promise that its device code touches \
@@ -137,7 +140,8 @@ macro_rules! __kernel {
         ));
     };
 
-    // The condition ends at the first braces. Three tokens a step keep long ones far from the recursion limit.
+    // The condition ends at the first braces. Three tokens a step keep long conditions far from the
+    // recursion limit.
     (@condition $head:tt [$($condition:tt)*] { $($body:tt)* } $($rest:tt)*) => {
         $crate::__kernel! { @body $head [$($condition)*] [] [] [] [] { $($body)* } }
         $crate::kernel! { $($rest)* }
@@ -160,7 +164,7 @@ macro_rules! __kernel {
         ));
     };
 
-    // Each key fills a place that was empty: descriptor, device code, library, CPU form.
+    // Each key fills an empty slot: descriptor, device code, library, CPU form.
     (@body $head:tt $condition:tt [] $source:tt $library:tt $cpu:tt
         { descriptor: $descriptor:ident $(, $($rest:tt)*)? }
     ) => {
@@ -207,7 +211,7 @@ macro_rules! __kernel {
     ) => {
         $crate::__kernel! { @body $head $condition $descriptor $source $library [$cpu] { $($($rest)*)? } }
     };
-    // At the end, what was left out.
+    // Reports missing keys at the end.
     (@body $head:tt $condition:tt $descriptor:tt [] $library:tt $cpu:tt {}) => {
         $crate::__kernel! {
             @body $head $condition $descriptor [$crate::kernel::Source::None] $library $cpu {}
@@ -361,7 +365,8 @@ macro_rules! __kernel {
                     ));
                 }
             )*
-            // SAFETY: the arguments and operands are those of the descriptor, which lists the same parameters in order.
+            // SAFETY: the arguments and operands are those of the descriptor, which lists the same
+            // parameters in order.
             unsafe { $crate::kernel::__private::call(kernel, [$($args)*], operands, failed) }
         }
 
@@ -371,7 +376,7 @@ macro_rules! __kernel {
         }
     };
 
-    // A descriptor without a name stands inside the function, one with a name beside it.
+    // A descriptor without a name is inside the function, one with a name beside it.
     (@place [] $($kernel:tt)*) => {{
         static __KERNEL: $crate::kernel::Kernel = $crate::__kernel!(@descriptor $($kernel)*);
         &__KERNEL
@@ -393,13 +398,15 @@ macro_rules! __kernel {
             };
             $(let $scalar = $crate::kernel::Arg::to_scalar::<$scalar_type>($scalar);)*
             $(
-                // SAFETY: a twin's caller vouches that each slice argument is valid for its length and its access while the
-                // twin runs, and apart from the others where the kernel is not in place.
+                // SAFETY: a twin's caller vouches that each slice argument is valid for its length
+                // and its access while the twin runs, and apart from the others where the kernel is
+                // not in place.
                 let $slice = unsafe { $crate::kernel::__private::$mode::$unpack::<$element>($slice) };
             )*
             __safe_twin()($($names),*)
         }
-        // Not inside the function above, where the user's code could do unsafe things without saying so.
+        // Not inside the function above, where the user's code could do unsafe things without an
+        // `unsafe` of its own.
         #[inline(always)]
         fn __safe_twin() -> fn($($twin)*) {
             $cpu
@@ -417,7 +424,7 @@ macro_rules! __kernel {
     }};
 }
 
-/// Declarations that do not compile, each for what it lacks.
+/// Declarations that do not compile, each because one part is missing or doubled.
 ///
 /// ```compile_fail
 /// warpline_runtime::kernel! { fn negate(y: &mut [f32]) { cpu: |y| y[0] = -y[0] } }

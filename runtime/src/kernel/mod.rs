@@ -1,7 +1,9 @@
-//! What a kernel is: a name, typed parameters with access modes, device code, and its CPU form, the twin.
+//! The parts of a kernel: a name, typed parameters with access modes, device code, and its CPU
+//! form, the twin.
 //!
-//! The [`kernel!`](crate::kernel!) macro writes a [`Kernel`] and a function that makes a [`KernelCall`] from operands and
-//! scalars. `Stream::launch` checks the call and hands the kernel, the configuration and the packed arguments to the driver.
+//! The [`kernel!`](crate::kernel!) macro writes a [`Kernel`] and a function that makes a
+//! [`KernelCall`] from operands and scalars. `Stream::launch` checks the call and passes the
+//! kernel, the configuration and the packed arguments to the driver.
 
 mod call;
 mod macros;

@@ -46,7 +46,7 @@ use warpline_driver::{DeviceId, Driver, Element, Error};
 static STILL_REACHABLE: Mutex<Vec<Box<dyn Any + Send>>> = Mutex::new(Vec::new());
 
 /// Where buffers of no length are: nowhere, but aligned.
-const NOWHERE: std::num::NonZero<usize> = std::num::NonZero::new(ALIGN_BYTES).unwrap();
+const NOWHERE: NonNull<u8> = NonNull::new(std::ptr::without_provenance_mut(ALIGN_BYTES)).unwrap();
 
 /// A block of page-locked memory of some length and, perhaps, an element type; goes back to its pool when dropped.
 pub(crate) struct PinnedBytes {

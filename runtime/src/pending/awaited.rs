@@ -1,4 +1,4 @@
-//! A place on a stream that somebody waits for.
+//! A place on a stream that a `Pending` waits for.
 
 use crate::shared::panics::{Concern, Epoch};
 use crate::shared::{Place, StreamCore};
@@ -11,26 +11,26 @@ use tokio::task::coop;
 use warpline_driver::timeline::Registration;
 use warpline_driver::{Error, Result, reentry};
 
-/// What is waited for.
+/// A place that a `Pending` waits for, with how its outcome is judged.
 pub(super) struct Awaited {
     pub(super) core: Arc<StreamCore>,
     pub(super) place: Place,
-    /// True if the place is that of the call, false if of what it looks at: a refusal that comes late
-    /// concerns it.
+    /// True for the place of a call, false for a view of one. A late refusal concerns only the
+    /// call.
     pub(super) is_of_call: bool,
     pub(super) registration: Option<Registration>,
-    /// Whether seeing it done counts as observing.
+    /// True if seeing it done counts as observing.
     pub(super) observes: bool,
-    /// How panics of host functions concern it.
+    /// The panics of host functions that fail this place.
     pub(super) panics: Concern,
-    /// When it was called.
+    /// The epoch at the time of the call.
     pub(super) epoch: Epoch,
-    /// Whether it was done and let other tasks run first.
+    /// True if it was done and has yielded to other tasks once.
     pub(super) has_yielded: bool,
 }
 
 impl Awaited {
-    /// Done, failed, or `false`.
+    /// Returns `true` if done and `false` if not, or the error it failed with.
     #[inline]
     fn look(&self) -> Result<bool> {
         if self.core.timeline.settle(self.place.ticket) {
@@ -47,15 +47,15 @@ impl Awaited {
 
     #[cold]
     fn look_at_fault(&self, fault: &Error) -> Result<bool> {
-        // It may have been reached just before the device failed.
+        // The place may have been reached just before the device failed.
         if self.core.timeline.settle(self.place.ticket) {
             return self.is_done();
         }
         Err(fault.clone())
     }
 
-    /// Observes it, unless it comes after a panic. A `synchronize` says so itself, after its
-    /// stream's own errors.
+    /// Observes the place, unless it comes after a panic. A `synchronize` reports that panic
+    /// itself, after the errors of its own stream.
     #[inline]
     fn is_done(&self) -> Result<bool> {
         if self.is_of_call
@@ -72,8 +72,8 @@ impl Awaited {
         Ok(true)
     }
 
-    /// The same place for a view. It is held by the `Pending` that is looked at: what becomes of the view must not take its
-    /// marker, or that of a newer one, away.
+    /// Returns the same place for a view. The `Pending` that is viewed still holds it: dropping the
+    /// view must not release its marker or a newer one.
     pub(super) fn looked_at(&self) -> Self {
         let place = Place { holds: false, ..self.place.clone() };
         let core = self.core.clone();
@@ -81,9 +81,9 @@ impl Awaited {
         Awaited { core, place, is_of_call, registration: None, observes, panics, epoch, has_yielded: false }
     }
 
-    /// Arranges for completion to be reported, unless the op has finished or failed. On a device that
-    /// does not report by itself, the reactor watches the stream for a later poll: the work that the
-    /// stream waits for may fail, and its completion may have to be queried.
+    /// Arranges for completion to be reported, unless the op has finished or failed. On a device
+    /// that does not report by itself, the reactor watches the stream for a later poll: the work
+    /// that the stream waits for may fail, and its completion may have to be queried.
     pub(super) fn ask(&mut self) {
         if !matches!(self.look(), Ok(false)) {
             return;
@@ -101,7 +101,7 @@ impl Awaited {
         }
         self.core.want_marker(self.place.ticket);
         if self.core.device.signalled {
-            // Nobody may be waiting, so that nobody else looks.
+            // If there is no waiter, the reactor does not look either.
             self.core.timeline.ask();
             return self.look();
         }
@@ -122,9 +122,9 @@ impl Awaited {
             return self.done(cx);
         }
         let registered = self.core.timeline.register(self.place.ticket, cx.waker(), &mut self.registration);
-        // A turn comes after registering: who finds nothing to run is woken when there is something.
+        // Run after registering: if there is nothing to run now, the waker is called once there is.
         let ran = self.core.device.runs_in_turns && registered.is_pending() && self.core.device.driver.turn();
-        // Done, or the device failed while we registered: either way, look again.
+        // The op may have finished, or the device failed, during registration: look again.
         if self.look()? {
             return self.done(cx);
         }
@@ -134,8 +134,8 @@ impl Awaited {
         Poll::Pending
     }
 
-    /// Ready, but that other tasks run first where tokio's budget says so. Taking of that costs as much as all else of a poll, so it
-    /// is done for one in a few.
+    /// Returns `Ready`, unless tokio's budget says that other tasks run first. Consuming budget
+    /// costs as much as the rest of a poll, so only one poll in `FEW` does it.
     #[inline]
     fn done(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         const FEW: u8 = 8;
@@ -147,8 +147,8 @@ impl Awaited {
         Poll::Ready(Ok(()))
     }
 
-    /// Whether other tasks shall run first. Once only, and by a wake-up that comes at once: who blocks inside a task polls again
-    /// without a new budget.
+    /// Returns true if other tasks run first. Yields once only, and wakes the task immediately: a
+    /// caller that blocks inside a task polls again without a new budget.
     #[cold]
     fn yields(&mut self, cx: &mut Context<'_>) -> bool {
         if coop::has_budget_remaining() {

@@ -1,21 +1,22 @@
-//! Several streams waited for at once.
+//! Waiting for several streams together.
 
 use super::Pending;
 use std::task::{Context, Poll};
 use warpline_driver::{Error, Result};
 
-/// Resolved when all of them are, to the first error if there is one.
+/// Resolves when all of its parts have, to the first error if there is one.
 ///
-/// Their end is one thing, so it does not matter in which order they are looked at: only one is waited for at a time, and a wake-up looks
-/// at that one and those behind it that are done. To look at all of them at each would be quadratic. What comes of each is taken when
-/// all are over, so that who gives up meanwhile takes nobody's error along.
+/// All parts have to finish, so the order of polling does not matter. Only one part is waited for
+/// at a time. A wake-up polls that part, then the next ones up to the first that is not done.
+/// Polling all of them at each wake-up would be quadratic. The results are taken once all parts
+/// have finished, so a waiter that gives up earlier takes no error away.
 pub(super) struct Many {
     parts: Vec<Pending<()>>,
-    /// Whether each was asked to see to it that its end will be known.
+    /// True once each part has been asked to arrange for its completion to be reported.
     asked: bool,
-    /// So many, from the first on, are over.
+    /// The number of parts, from the first, that have finished.
     over: usize,
-    /// The first of them that never will be done.
+    /// The first error of a part.
     failed: Option<Error>,
 }
 
@@ -33,7 +34,7 @@ impl Many {
     }
 
     pub(super) fn query(&mut self) -> Result<bool> {
-        // All of them, since each asks for the marker it needs.
+        // Query all of them, since each asks for the marker it needs.
         let mut done = true;
         for part in &mut self.parts {
             done &= part.query()?;

@@ -1,4 +1,4 @@
-//! Work in awaited, as a future.
+//! The future that each call on a stream returns.
 
 mod awaited;
 mod many;
@@ -22,31 +22,36 @@ use warpline_driver::internal::ErrorParts;
 use warpline_driver::timeline::Ticket;
 use warpline_driver::{Error, Result, reentry};
 
-/// The result of a call on a stream: work that is already enqueued, and its value once the device has done it.
+/// The result of a call on a stream: work that is already enqueued, and its value once the device
+/// has done it.
 ///
 /// Like a `JoinHandle`: the work is on its stream whether or not this is polled. Awaiting
 /// **observes**: the host has then seen the op and everything ordered before it, and later ops on
-/// any stream count as after them. Observing hands no refusals on: what a stream was refused to
-/// write concerns that stream and those that wait for it.
+/// any stream count as after them. Observing passes on no refusals: a refused write concerns its
+/// stream and the streams that wait for that one.
 ///
 /// # Cancel safety
-/// Dropping it detaches the work. Nothing is cancelled and nothing blocks; what the device still uses (a pinned buffer in a
-/// copy) stays with the runtime until the op is over. In `select!` or under a timeout a `&mut Pending` can be polled again
-/// later.
+/// Dropping it detaches the work. Nothing is cancelled and nothing blocks. Memory that the device
+/// still uses, such as a pinned buffer in a copy, stays with the runtime until the op has finished.
+/// In `select!` or under a timeout a `&mut Pending` can be polled again later.
 ///
 /// # What a poll costs its executor
-/// On the CPU device a poll of what is about to be done may wait for it, for microseconds where nobody else wants the processor: going
-/// to sleep takes longer. On CUDA it does so only with [`WakeUp::LowLatency`](warpline_driver::WakeUp::LowLatency). A task that always
-/// finds its work done lets others run now and then, by tokio's [budget](tokio::task::coop). [`query`](Self::query) does neither.
+/// On the CPU device a poll may wait for work that is about to finish. It waits for microseconds,
+/// and only while no other thread needs the processor, because going to sleep takes longer. On CUDA
+/// a poll waits only with [`WakeUp::LowLatency`](warpline_driver::WakeUp::LowLatency). A task that
+/// always finds its work done yields to other tasks now and then, by tokio's
+/// [budget](tokio::task::coop). [`query`](Self::query) neither waits nor yields.
 ///
 /// # Errors
-/// A refused call resolves to its error at once. If it is dropped without anybody having seen that
-/// error, the error is reported, and returned by a `synchronize()` of the stream, one at a time.
-/// The report is a `tracing` event; where no subscriber is set it is a line on standard error, once
-/// for each line of the program. Until one of these, ops that read what the call would have written
-/// fail with an inherited error ([`Error::is_inherited`]) on its stream and on streams that waited
-/// for it. Errors of the arguments (shapes, types, devices), and of calls from where none are taken
-/// (`Reentrant`), leave memory as it was for everybody.
+/// A refused call resolves to its error immediately. If the `Pending` is dropped before the error
+/// is seen, the error is reported, and a later `synchronize()` of the stream returns it, one error
+/// a call. The report is a `tracing` event, or without a subscriber a line on standard error, once
+/// for each line of the program.
+///
+/// Until the error is awaited or returned by a `synchronize()`, ops that read the memory which the
+/// call would have written fail with an inherited error ([`Error::is_inherited`]). This holds on
+/// its stream and on streams that waited for it. Errors of the arguments (shapes, types, devices),
+/// and of calls from where none are allowed (`Reentrant`), leave the memory as it was.
 ///
 /// # Panics
 /// If polled again after it has resolved.
@@ -58,7 +63,7 @@ pub struct Pending<T> {
 enum State<T> {
     Place(Awaited, Output<T>),
     Many(Many, Output<T>),
-    /// Of a capture: it has a value, and nothing to await.
+    /// A call in a capture: it has a value, and nothing to await.
     Captured(Step, Output<T>),
     Failed(Refusal),
     Taken,
@@ -68,19 +73,19 @@ enum State<T> {
 #[derive(Clone)]
 struct Step {
     core: Arc<StreamCore>,
-    /// Why nobody can await it.
+    /// The error that awaiting it returns.
     nothing: Error,
 }
 
 // Nothing in it is pinned.
 impl<T> Unpin for Pending<T> {}
 
-/// Values that are meaningful before the device has produced their contents: device memory, what is made of it, and nothing
-/// at all.
+/// Values that are usable before the device has produced their contents: device memory, values made
+/// of it, and `()`.
 ///
-/// What implements it is a handle: cloning it copies no contents.
+/// Implementors are handles: cloning one copies no contents.
 pub trait DeviceValue: Clone + 'static {
-    /// The value where it says nothing about the work.
+    /// Returns the value, if it does not depend on the work.
     #[doc(hidden)]
     fn at_once() -> Option<&'static Self> {
         None
@@ -93,12 +98,12 @@ impl DeviceValue for () {
     }
 }
 impl<T: crate::Element> DeviceValue for Buffer<T> {}
-/// What one op made, both parts.
+/// Both parts of the value of one op.
 impl<A: DeviceValue, B: DeviceValue> DeviceValue for (A, B) {}
 
 impl<T> Pending<T> {
-    /// Always inline, as is `awaited`: passed through memory, a place costs as much again as an
-    /// atomic operation.
+    /// Always inline, as is `awaited`: passing a place through memory costs as much as an atomic
+    /// operation.
     #[inline(always)]
     pub(crate) fn value(core: &Arc<StreamCore>, place: Result<Place>, value: T) -> Self {
         match place {
@@ -118,7 +123,7 @@ impl<T> Pending<T> {
         }
     }
 
-    /// The result of a host function, whose own panic `make` returns.
+    /// Returns the `Pending` of a host function. `make` returns the function's own panic.
     pub(crate) fn of_call(
         core: &Arc<StreamCore>,
         place: Result<Place>,
@@ -127,7 +132,7 @@ impl<T> Pending<T> {
         Self::later(core, place, make).with_panics(Concern::Earlier)
     }
 
-    /// Of a place whose `make` says which panics there were.
+    /// Returns the `Pending` of a `synchronize`. `make` returns the panics that concern it.
     pub(crate) fn of_synchronize(
         core: &Arc<StreamCore>,
         place: Place,
@@ -151,7 +156,7 @@ impl<T> Pending<T> {
         if place.holds {
             core.hold(place.ticket);
         }
-        // Made where it stays: it is large.
+        // Built in place: it is large.
         Pending {
             state: State::Place(
                 Awaited {
@@ -180,12 +185,14 @@ impl<T> Pending<T> {
         Refusal::of(core, error).pass_on()
     }
 
-    /// A call that was refused before it reached a stream, for functions that return a `Pending` of their own.
+    /// Returns a `Pending` of a call that was refused before it reached a stream, for functions
+    /// that return a `Pending` of their own.
     pub fn refused(error: Error) -> Self {
         Refusal::from(error).pass_on()
     }
 
-    /// What needed no work, for functions that return a `Pending` of their own.
+    /// Returns a `Pending` that is ready without any work, for functions that return a `Pending` of
+    /// their own.
     pub fn ready(value: T) -> Self {
         Self::many(Vec::new(), value)
     }
@@ -194,7 +201,7 @@ impl<T> Pending<T> {
         Pending { state: State::Many(Many::new(parts), Output::Value(value)) }
     }
 
-    /// Has it seen to that its end will be known, for who will poll it later.
+    /// Arranges for completion to be reported, for a later poll.
     fn ask(&mut self) {
         if let State::Place(awaited, _) = &mut self.state {
             awaited.ask();
@@ -205,7 +212,7 @@ impl<T> Pending<T> {
         std::mem::replace(&mut self.state, State::Taken)
     }
 
-    /// The ticket it waits for; `None` if the call was refused or it has resolved.
+    /// Returns the ticket it waits for; `None` if the call was refused or it has resolved.
     pub fn ticket(&self) -> Option<Ticket> {
         match &self.state {
             State::Place(awaited, _) => Some(awaited.place.ticket),
@@ -213,7 +220,7 @@ impl<T> Pending<T> {
         }
     }
 
-    /// Whether it would resolve now. A `true` counts as having observed the op.
+    /// Returns true if it would resolve now. A `true` counts as having observed the op.
     ///
     /// # Errors
     /// The error that awaiting would return, if the call was refused or the device has failed;
@@ -234,8 +241,10 @@ impl<T> Pending<T> {
         }
     }
 
-    /// The same, but that seeing it done does not count as observing: for code that recycles buffers behind a program's back. When
-    /// it happens to look must not decide which of the program's ops pass the order check.
+    /// Returns the same `Pending`, except that seeing it done does not count as observing.
+    ///
+    /// For code that recycles buffers in the background: the times at which it polls must not
+    /// decide which of the program's ops pass the order check.
     pub fn unobserved(mut self) -> Self {
         match &mut self.state {
             State::Place(awaited, _) => awaited.observes = false,
@@ -247,11 +256,12 @@ impl<T> Pending<T> {
 
     /// Blocks the calling thread until it resolves.
     ///
-    /// For programs without an executor. Inside one it would block the executor's thread: await it there.
+    /// This is for programs without an executor. On an executor's thread, await it instead:
+    /// blocking would stop the executor.
     ///
     /// # Errors
-    /// The error that awaiting returns; `Reentrant` in a host function or a waker, which the work
-    /// may be waiting for.
+    /// The error that awaiting returns; `Reentrant` in a host function or a waker, since the work
+    /// may be waiting for either.
     pub fn blocking_wait(self) -> Result<T> {
         if !reentry::may_block() && matches!(self.state, State::Place(..) | State::Many(..)) {
             return Err(reentry::refused(&"blocking_wait"));
@@ -261,16 +271,17 @@ impl<T> Pending<T> {
 }
 
 impl<T> Pending<T> {
-    /// Lets the work run without a result: for work whose outcome a later await shows.
+    /// Detaches the work and drops its result, for work with an outcome that a later await shows.
     ///
-    /// An error that the call was refused with is reported, as when the `Pending` is dropped.
+    /// If the call was refused, its error is reported, as when the `Pending` is dropped.
     pub fn detach(self) {
         drop(self);
     }
 }
 
 impl Pending<()> {
-    /// The same work with `value` as what comes of it: for ops that return what they wrote.
+    /// Returns a `Pending` of the same work that yields `value`, for ops that return the value they
+    /// wrote.
     pub fn with<T>(self, value: T) -> Pending<T> {
         let state = match self.into_state() {
             State::Place(awaited, output) => State::Place(awaited, output.with(value)),
@@ -284,10 +295,11 @@ impl Pending<()> {
 }
 
 impl<T: DeviceValue> Pending<T> {
-    /// The value without waiting for its contents, to enqueue more work on.
+    /// Returns the value without waiting for its contents, to enqueue more work on.
     ///
     /// # Errors
-    /// The refusal, if the call was refused. What the device does later shows up in what is awaited later.
+    /// The refusal, if the call was refused. Later failures on the device are returned by later
+    /// awaits.
     pub fn queued(self) -> Result<T> {
         match self.into_state() {
             State::Place(_, output) | State::Many(_, output) | State::Captured(_, output) => {
@@ -301,7 +313,8 @@ impl<T: DeviceValue> Pending<T> {
         }
     }
 
-    /// The value as an operand of another op, which uses this `Pending` up; a refusal goes on to that op's.
+    /// Returns the value as an operand of another op and consumes this `Pending`. A refusal passes
+    /// to that op's `Pending`.
     ///
     /// # Errors
     /// The refusal, if the call was refused.
@@ -315,7 +328,8 @@ impl<T: DeviceValue> Pending<T> {
         }
     }
 
-    /// The value as an operand of another op, while this `Pending` is kept; a refusal fails both.
+    /// Returns the value as an operand of another op and keeps this `Pending`. A refusal fails
+    /// both.
     ///
     /// # Errors
     /// As [`into_operand`](Self::into_operand).
@@ -332,10 +346,12 @@ impl<T: DeviceValue> Pending<T> {
         }
     }
 
-    /// The same work with what `view` makes of its value: another way to look at the same memory.
+    /// Returns a `Pending` of the same work that yields `view` of its value: another view of the
+    /// same memory.
     ///
     /// # Errors
-    /// In the `Pending`: the refusal of the call, or what `view` returns, which the stream of the work then tells of.
+    /// In the `Pending`: the refusal of the call, or the error of `view`, which the stream of the
+    /// work then reports.
     ///
     /// # Panics
     /// As [`into_operand`](Self::into_operand).
@@ -352,14 +368,14 @@ impl<T: DeviceValue> Pending<T> {
                 _ => unreachable!("it has a value"),
             },
             Err(refusal) => {
-                // It has been handed over.
+                // `refusal` now carries its error.
                 drop(self.into_state());
                 refusal.pass_on()
             }
         }
     }
 
-    /// As [`view`](Self::view), while this `Pending` is kept.
+    /// Like [`view`](Self::view), but keeps this `Pending`.
     ///
     /// # Errors
     /// As [`view`](Self::view).
@@ -375,7 +391,8 @@ impl<T: DeviceValue> Pending<T> {
                 State::Captured(step, _) => {
                     Pending { state: State::Captured(step.clone(), Output::Value(value)) }
                 }
-                // Of several streams: device values come of one.
+                // Work of several streams: a device value comes from one stream, so this value is
+                // ready.
                 _ => Pending::ready(value),
             },
             Err(refusal) => refusal.pass_on(),
@@ -392,7 +409,7 @@ impl<T: DeviceValue> Pending<T> {
 }
 
 impl<T> Pending<T> {
-    /// Whether the work is over, without what comes of it.
+    /// Polls the work alone, without taking its value.
     #[inline]
     fn poll_work(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         match &mut self.state {
@@ -404,7 +421,7 @@ impl<T> Pending<T> {
         }
     }
 
-    /// What comes of it, once the work is done.
+    /// Takes the value, once the work is done.
     #[inline]
     fn take(&mut self) -> Result<T> {
         match std::mem::replace(&mut self.state, State::Taken) {

@@ -1,4 +1,4 @@
-//! What comes of a call once its work is done.
+//! The value of a call once its work is done.
 
 use super::DeviceValue;
 use warpline_driver::Result;
@@ -6,17 +6,17 @@ use warpline_driver::Result;
 pub(super) enum Output<T> {
     /// Known when the op was enqueued.
     Value(T),
-    /// Known when the op was enqueued, but there is something to look at when it is done.
+    /// Known when the op was enqueued, with a check to run once the op is done.
     Checked(T, Box<dyn FnOnce() -> Result<()> + Send>),
     /// Made when the op is done.
     Later(Box<dyn FnOnce() -> Result<T> + Send>),
 }
 
-/// What an output that is not known yet is made by.
+/// The function that makes an output that is not known yet.
 pub(super) type Make<T> = Box<dyn FnOnce() -> Result<T> + Send>;
 
 impl<T> Output<T> {
-    /// Once the work is done.
+    /// Returns the value. To be called once the work is done.
     pub(super) fn take(self) -> Result<T> {
         match self {
             Output::Value(value) => Ok(value),
@@ -25,7 +25,7 @@ impl<T> Output<T> {
         }
     }
 
-    /// The same with another value.
+    /// Returns this output with another value.
     pub(super) fn replaced<U>(self, value: U) -> Output<U> {
         match self {
             Output::Checked(_, check) => Output::Checked(value, check),
@@ -35,7 +35,8 @@ impl<T> Output<T> {
 }
 
 impl<T: DeviceValue> Output<T> {
-    /// Before the work is done. Where it is `()`, what `make` looks at is there when the work is done, not now.
+    /// Returns the value before the work is done. For `()` that is possible without `make`, which
+    /// reads results of the work.
     pub(super) fn known(self) -> Result<T, Make<T>> {
         match self {
             Output::Value(value) | Output::Checked(value, _) => Ok(value),

@@ -1,4 +1,4 @@
-//! The error of a refused call, on its way to who awaits something.
+//! The error of a refused call, on its way to an awaiting caller.
 
 use super::{Pending, State};
 use crate::shared::{Stream, StreamCore};
@@ -6,21 +6,22 @@ use std::sync::Arc;
 use warpline_driver::Error;
 use warpline_driver::internal::ErrorParts;
 
-/// A refusal on its way from one `Pending` to that of an op which would have used its value.
+/// A refusal passed from one `Pending` to that of an op which would have used its value.
 ///
-/// The error follows the data: whoever passes it on has not looked at it, so it does not count as seen until the last
-/// `Pending` is awaited, and one that is dropped says so on the stream that refused first.
+/// The error follows the data. Passing it on is not looking at it, so the error counts as seen only
+/// when the last `Pending` is awaited. One that is dropped unseen reports the error on the stream
+/// that refused first.
 #[derive(Debug)]
 #[must_use = "an error that nobody passes on is lost"]
 pub struct Refusal {
     pub(super) error: Error,
     pub(super) core: Option<Arc<StreamCore>>,
-    /// Whether a capture sees to it that somebody is told.
+    /// True if a capture reports the error.
     pub(super) captured: bool,
 }
 
 impl Refusal {
-    /// The refusal of a call that would have gone on `stream`.
+    /// Makes the refusal of a call that would have run on `stream`.
     pub fn on(stream: &Stream, error: Error) -> Self {
         Refusal::of(stream.core(), error)
     }
@@ -30,34 +31,34 @@ impl Refusal {
         Refusal { error, core: Some(core.clone()), captured }
     }
 
-    /// The same refusal, which `stream` tells of if no other stream does.
+    /// Returns the same refusal; `stream` reports it if no other stream does.
     pub fn or_on(self, stream: &Stream) -> Self {
         if self.core.is_some() { self } else { Refusal::of(stream.core(), self.error) }
     }
 
-    /// Why.
+    /// The error.
     pub fn error(&self) -> &Error {
         &self.error
     }
 
-    /// Returns the refusal with the error that `change` makes of its own.
+    /// Returns the refusal with its error replaced by `change` of it.
     pub(crate) fn map(self, change: impl FnOnce(Error) -> Error) -> Self {
         Refusal { error: change(self.error), ..self }
     }
 
-    /// Returns the refusal for another op. Looking at that op's error settles what that op would
-    /// have written, and not what this one would have.
+    /// Returns the refusal for another op. Seeing that op's error settles the memory that op would
+    /// have written, not the memory this one would have.
     pub(super) fn again(&self) -> Self {
         Refusal { error: self.error.without_own(), core: self.core.clone(), captured: self.captured }
     }
 
-    /// A `Pending` that fails with it.
+    /// Returns a `Pending` that fails with this refusal.
     pub fn pass_on<T>(self) -> Pending<T> {
         Pending { state: State::Failed(self) }
     }
 }
 
-/// Of a call that was refused before it reached a stream.
+/// The refusal of a call before it reached a stream.
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
         Refusal { error, core: None, captured: false }

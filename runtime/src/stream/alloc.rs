@@ -1,21 +1,25 @@
-//! Allocating device memory in the order of a stream.
+//! Allocation of device memory in the order of a stream.
 //!
 //! # What fresh memory holds
-//! It holds whatever its last owner left, unless it is zeroed: by [`Stream::alloc_zeroed`], or for
-//! every allocation of a runtime by [`zero_on_free`](crate::RuntimeBuilder::zero_on_free).
+//! Fresh memory holds whatever its last owner left, unless it is zeroed. [`Stream::alloc_zeroed`]
+//! zeroes one allocation, and [`zero_on_free`](crate::RuntimeBuilder::zero_on_free) zeroes every
+//! allocation of a runtime.
 //!
-//! Zeroing is a fill: the first op on the memory, on the allocating stream, entered in the memory's
-//! history like any other. So everything that may touch the memory is ordered after the fill, and
-//! the fill after every use by earlier owners, on whatever stream: the allocator hands nothing else
-//! out, or the fill waits for it as any first op on the memory does. In a capture the fill is a
-//! step of the graph, and each launch zeroes the memory again. If the fill is refused, so is the
-//! allocation; its block was shown to nobody, and the next allocation of it is zeroed.
+//! Zeroing is a fill. It is the first op on the memory, on the allocating stream, and is recorded
+//! in the memory's history like any other op. So every later use of the memory is ordered after the
+//! fill. The fill is ordered after every use by earlier owners, on any stream: either the allocator
+//! hands out only such memory, or the fill waits, as any first op on the memory does.
+//!
+//! In a capture the fill is a step of the graph, and each launch zeroes the memory again. If the
+//! fill is refused, the allocation is refused too. Its block was never handed out, and the next
+//! allocation of that block is zeroed.
 //!
 //! *Why at the allocation and not when the memory is freed?* Memory is freed by drops, on any
-//! thread: on the reactor, or in a host function, where nothing can be enqueued, and with uses in
-//! flight on several streams, which a fill would have to wait for. An allocation has a stream and
-//! an error to return. A free block therefore keeps its contents until an allocation takes it. A
-//! split or joined block needs no bookkeeping: what is handed out is zeroed, however it came about.
+//! thread. On the reactor thread or in a host function nothing can be enqueued, and a fill would
+//! have to wait for uses in flight on several streams. An allocation has a stream, and can return
+//! an error. A free block therefore keeps its contents until an allocation takes it. A split or
+//! joined block needs no bookkeeping: the memory is zeroed when it is handed out, wherever it came
+//! from.
 
 use crate::buffer::Buffer;
 use crate::order::{AccessMode, ByteRange, Site, Use};
@@ -24,34 +28,33 @@ use std::sync::Arc;
 use warpline_driver::{Command, Element, Error, ErrorKind, Fill, Result};
 
 impl Stream {
-    /// Allocates `len` elements in the order of this stream. Their contents are unspecified:
-    /// perhaps what an earlier owner left.
+    /// Allocates `len` elements in the order of this stream. Their contents are unspecified, and
+    /// may be an earlier owner's.
     ///
     /// # Ordering
-    /// The memory may have been freed by an op that is still ahead on this stream. Another stream
-    /// that wants to use it first needs an edge from this one.
+    /// An op that is still ahead on this stream may have been the last to use the memory. Before
+    /// another stream uses it first, that stream needs an edge from this one.
     ///
     /// # Errors
     /// `OutOfMemory`, with the numbers and the largest holders; `Fault` or `ShutDown` when the
-    /// device takes no more work.
+    /// device accepts no more work.
     #[track_caller]
     #[inline]
     pub fn alloc<T: Element>(&self, len: usize) -> Result<Buffer<T>> {
         self.alloc_at(Site::here(&"alloc"), len)
     }
 
-    /// Allocates `len` elements in the order of this stream and zeroes them: a fill, as the first
+    /// Allocates `len` elements in the order of this stream and zeroes them with a fill, the first
     /// op on the memory.
     ///
     /// # Ordering
-    /// As [`alloc`](Self::alloc); another stream needs an edge from this one also where the host
-    /// has observed all that was enqueued before. In a capture each launch of the graph zeroes the
+    /// As [`alloc`](Self::alloc). Another stream needs an edge from this one even if the host has
+    /// observed everything enqueued before. In a capture, each launch of the graph zeroes the
     /// memory again.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc), and those of an op that is refused. Where
-    /// [`max_in_flight`](crate::StreamBuilder::max_in_flight) limits the stream, the fill is not
-    /// counted.
+    /// As [`alloc`](Self::alloc), and those of a refused op. The fill does not count towards the
+    /// stream's [`max_in_flight`](crate::StreamBuilder::max_in_flight).
     ///
     /// # Examples
     /// ```
@@ -93,8 +96,8 @@ impl StreamCore {
         Error::new(ErrorKind::OutOfMemory, format!("{}: {why}", site.on(&self.label)))
     }
 
-    /// The refusal of an op that got no memory, with its place. That of a device that takes no more
-    /// work stays as it is.
+    /// Adds the call's place to the error of an op that got no memory. The error of a device that
+    /// accepts no more work stays as it is.
     #[cold]
     pub(crate) fn unserved(&self, site: Site, error: Error) -> Error {
         match error.kind() {
@@ -105,7 +108,8 @@ impl StreamCore {
         }
     }
 
-    /// Memory that is zeroed first if `zeroed` says so, or if the runtime zeroes every allocation.
+    /// Allocates memory, and zeroes it first if `zeroed` is true or the runtime zeroes every
+    /// allocation.
     #[inline]
     fn alloc(self: &Arc<Self>, site: Site, len_bytes: usize, zeroed: bool) -> Result<Arc<Allocation>> {
         let allocation = self.alloc_unspecified(site, len_bytes)?;
@@ -121,7 +125,7 @@ impl StreamCore {
         let range = ByteRange::contiguous(0, len_bytes as u64);
         let operands = [Operand { allocation, range, access: AccessMode::Write }];
         let mut op = Op::new("fill", site, &operands);
-        // It belongs to the allocation, which takes no room.
+        // The fill belongs to the allocation, which needs no permit.
         op.without_permit = true;
         let fill = Fill {
             dst: allocation.ptr,
@@ -134,7 +138,7 @@ impl StreamCore {
         self.enqueue(&mut op, |_| Command::Fill(fill)).map(drop)
     }
 
-    /// Memory that holds whatever its last owner left.
+    /// Allocates memory that holds whatever its last owner left.
     pub(crate) fn alloc_unspecified(
         self: &Arc<Self>,
         site: Site,
@@ -148,16 +152,16 @@ impl StreamCore {
         }
         let memory = &self.device.memory;
         let grant = memory.alloc(len_bytes, self.id, &**self, site).map_err(|error| {
-            // What refused the memory may have shown that the device has failed.
+            // The driver call that failed may have shown that the device has failed.
             match error.kind() {
                 ErrorKind::Driver => self.device.ensure_open().err().unwrap_or(error),
                 _ => error,
             }
         });
         let grant = grant.map_err(|error| self.unserved(site, error))?;
-        // It counts at the last ticket taken, which is read after the grant. An edge becomes known
-        // after its ticket was issued, so this ticket is as new as any edge that the grant relies
-        // on.
+        // The memory counts as used at the last ticket taken, which is read after the grant. An
+        // edge becomes known after its ticket was issued, so this ticket is as new as any edge that
+        // the grant relies on.
         let used = Use { stream: self.id, ticket: self.issued() };
         Ok(Allocation::new(self.device.clone(), &grant, len_bytes, used, site))
     }

@@ -1,4 +1,4 @@
-//! Calls under the name and line of another op: for ops that are made of others.
+//! Calls that bear the name and line of another op, for ops that are made of several calls.
 
 use crate::buffer::Buffer;
 use crate::kernel::{KernelCall, LaunchConfig};
@@ -8,10 +8,10 @@ use crate::pending::Pending;
 use crate::shared::Stream;
 use warpline_driver::{Element, Result};
 
-/// A stream whose calls bear the name and the line of an op that is made of them, from
+/// A stream for calls that bear the name and the line of an op that is made of them, from
 /// [`Stream::at`].
 ///
-/// Each method does what that of [`Stream`] does, with the same errors.
+/// Each method does the same as the one of that name on [`Stream`], with the same errors.
 #[derive(Clone, Copy, Debug)]
 pub struct At<'a> {
     stream: &'a Stream,

@@ -1,8 +1,8 @@
-//! Host functions in stream order, and what becomes of their results and panics.
+//! Host functions in stream order, and the delivery of their results and panics.
 //!
-//! The result goes through a slot that the function and the `Pending` share. Whoever comes second
-//! finds what the first left: a `Pending` that is dropped leaves word that nobody will look, so
-//! that a panic is told in another way.
+//! The function and the `Pending` share a slot for the result. The second of the two to access it
+//! finds the value that the first left. A `Pending` that is dropped first marks the slot as
+//! abandoned, so that a panic is reported in another way.
 
 use crate::order::Site;
 use crate::pending::Pending;
@@ -17,13 +17,13 @@ use warpline_driver::{Command, HostFn, Result, message_of};
 enum Outcome<R> {
     Unknown,
     Known(Result<R>),
-    /// Not known yet, and nobody will look.
+    /// Not known yet, and the `Pending` is gone.
     Abandoned,
 }
 
 type Slot<R> = Arc<Mutex<Outcome<R>>>;
 
-/// The half of the slot that the `Pending` has.
+/// The half of the slot that the `Pending` owns.
 struct Looks<R> {
     slot: Slot<R>,
     core: Arc<StreamCore>,
@@ -51,10 +51,10 @@ impl<R> Drop for Looks<R> {
     }
 }
 
-/// The `Pending` was dropped before the function came to an end.
+/// Handles the result of a function whose `Pending` was dropped before the function ended.
 fn nobody_looks<R>(result: Result<R>, core: &Weak<StreamCore>) {
     match result {
-        // The value is its user's, and so is a panic of its drop.
+        // The value belongs to the caller, and so does a panic in its drop.
         Ok(value) => {
             if catch_unwind(AssertUnwindSafe(|| drop(value))).is_err() {
                 warpline_driver::report::drop_panicked();
@@ -72,26 +72,29 @@ impl Stream {
     /// Calls `f` in stream order: after everything enqueued before, before everything enqueued
     /// after.
     ///
-    /// It runs on a thread of the driver and holds up what is behind it on this stream, and may
-    /// hold up host functions of other streams.
+    /// `f` runs on a thread of the driver. It delays later work on this stream, and may delay host
+    /// functions of other streams.
     ///
-    /// Inside, whatever may need the device is refused as `Reentrant`: enqueuing, allocating,
-    /// page-locking, making streams, asking a stream where it stands, and blocking on a `Pending`,
-    /// of any device. The CUDA driver takes no calls from there, and the other devices go by the
-    /// same rule. Send what follows to a task, or await this and enqueue it then. It may drop
-    /// streams, buffers, `Pending`s and the rest, poll, and look at what asks nobody. Another
-    /// executor's `block_on` is a poll to this library: it is not noticed there, and may wait for
-    /// ever.
+    /// Inside `f`, every call that may need the device is refused as `Reentrant`, for any device:
+    /// enqueuing, allocating, page-locking, making streams, querying a stream's progress, and
+    /// blocking on a `Pending`. The CUDA driver accepts no calls from there, and the other devices
+    /// follow the same rule. To enqueue more work, send it to a task, or await this `Pending`
+    /// first.
+    ///
+    /// `f` may drop streams, buffers, `Pending`s and other handles, poll, and read values that need
+    /// no device. This library sees another executor's `block_on` as a poll: it is not refused, and
+    /// may wait for ever.
     ///
     /// # Cancel safety
-    /// Dropping the `Pending` drops the result; `f` is called all the same.
+    /// Dropping the `Pending` drops the result; `f` is still called.
     ///
     /// # Errors
-    /// `Panicked` if `f` panics. The device is still usable, and what is behind `f` on the stream
-    /// runs. Awaiting that fails as well, with an inherited error, and so does awaiting work of
-    /// streams that waited for it, as far as it was enqueued before this `Pending` was awaited or a
-    /// `synchronize` of this stream returned the panic. So a function that may panic is better off
-    /// on a lease than on a stream that clients share.
+    /// `Panicked` if `f` panics. The device is still usable, and later work on the stream runs.
+    ///
+    /// Awaiting that later work fails as well, with an inherited error, and so does awaiting work
+    /// of streams that waited for it. Work enqueued after this `Pending` was awaited, or after a
+    /// `synchronize` of this stream returned the panic, is not affected. So put a function that may
+    /// panic on a leased stream rather than on one that clients share.
     #[track_caller]
     pub fn call<R: Send + 'static>(&self, f: impl FnOnce() -> R + Send + 'static) -> Pending<R> {
         let (site, core) = (Site::here(&"call"), self.core());

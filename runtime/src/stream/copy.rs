@@ -1,9 +1,11 @@
-//! Copies. The operation owns the pinned buffer while the device uses it and gives it back in its result.
+//! Copies between host and device and between buffers.
+//!
+//! The op owns the pinned buffer while the device uses it, and returns it in its result.
 //!
 //! # Rule
-//! The driver gets host memory that its device may copy while the host continues, and no other: an
-//! address for [`host_copy`] is a [`HostEnd`]. Memory that is page-locked for another backend is
-//! refused, and handed back.
+//! The driver gets only host memory that its device can copy asynchronously: an address for
+//! [`host_copy`] is a [`HostEnd`]. Memory that is page-locked for another backend is refused, and
+//! returned to the caller.
 
 use super::staged::{HostSide, StagingMemory, device_copy};
 use crate::buffer::Buffer;
@@ -16,21 +18,23 @@ use std::sync::Arc;
 use warpline_driver::internal::ErrorParts;
 use warpline_driver::{Command, CopyKind, Element, Result};
 
-/// A pinned buffer in flight. The runtime holds one reference until the ticket is reached, the `Pending` the other.
+/// A pinned buffer in flight. The runtime holds one reference until the ticket is reached, and the
+/// `Pending` the other.
 type Slot = Arc<Mutex<Option<PinnedBytes>>>;
 
 impl Stream {
     /// Allocates device memory on this stream and copies `host` there.
     ///
-    /// The pinned buffer is inside the `Pending` until the copy is done, and comes back from it.
+    /// The `Pending` owns the pinned buffer until the copy is done, and then yields it.
     ///
     /// # Cancel safety
-    /// If the `Pending` is dropped, the buffer goes back to its pool when the copy is done.
+    /// If the `Pending` is dropped, the buffer returns to its pool when the copy is done.
     ///
     /// # Errors
-    /// `OutOfMemory` and such at once, with the buffer inside: [`Pinned::from_error`](crate::Pinned::from_error).
-    /// `DeviceMismatch` if the stream is on a CUDA device and the buffer a CPU device's, which is
-    /// not page-locked: [`write`](Self::write) stages such memory.
+    /// `OutOfMemory` and other refusals are returned by the call itself, with the buffer inside:
+    /// [`Pinned::from_error`](crate::Pinned::from_error). `DeviceMismatch` if the stream is on a
+    /// CUDA device and the buffer belongs to a CPU device, so it is not page-locked:
+    /// [`write`](Self::write) stages such memory.
     #[track_caller]
     pub fn copy_to_device<T: Element>(&self, host: Pinned<T>) -> Result<(Buffer<T>, Pending<Pinned<T>>)> {
         self.copy_to_device_at(Site::here(&"copy_to_device"), host)
@@ -52,14 +56,14 @@ impl Stream {
         Ok((buffer, sent))
     }
 
-    /// Copies `host` into `buffer`, which has as many elements.
+    /// Copies `host` into `buffer`, which must have the same number of elements.
     ///
     /// # Cancel safety
     /// As [`copy_to_device`](Self::copy_to_device).
     ///
     /// # Errors
-    /// In the `Pending`, with the buffer inside: [`Pinned::from_error`](crate::Pinned::from_error). `DeviceMismatch` as
-    /// [`copy_to_device`](Self::copy_to_device).
+    /// In the `Pending`, with the buffer inside: [`Pinned::from_error`](crate::Pinned::from_error).
+    /// `DeviceMismatch` as [`copy_to_device`](Self::copy_to_device).
     #[track_caller]
     pub fn copy_into<T: Element>(&self, buffer: &Buffer<T>, host: Pinned<T>) -> Pending<Pinned<T>> {
         self.copy_in(Site::here(&"copy_into"), buffer, host)
@@ -85,8 +89,8 @@ impl Stream {
         Pending::later(self.core(), place, move || Ok(take(&slot)))
     }
 
-    /// Copies a pinned buffer that others read too, for instance to several devices. One that a
-    /// CUDA device page-locked serves all CUDA and CPU devices.
+    /// Copies a shared pinned buffer, for instance to several devices. A buffer that a CUDA device
+    /// page-locked works with all CUDA and CPU devices.
     ///
     /// # Errors
     /// In the `Pending`; `DeviceMismatch` as [`copy_to_device`](Self::copy_to_device).
@@ -102,11 +106,11 @@ impl Stream {
         Pending::value(self.core(), place, ())
     }
 
-    /// Copies `buffer` into pinned memory, which the `Pending` yields when it is filled.
+    /// Copies `buffer` into pinned memory, which the `Pending` yields once it is filled.
     ///
-    /// Where the pool has no such memory, the call does not wait for it: a thread of the runtime
-    /// has the driver make it, and this copy and what is behind it on the stream are handed to the
-    /// driver after that. On a [borrowed](crate::StreamBuilder::borrow_raw) stream the call waits.
+    /// If the pool has no such memory, the call does not wait for it: a thread of the runtime makes
+    /// it through the driver. This copy and later work on the stream are submitted to the driver
+    /// after that. On a [borrowed](crate::StreamBuilder::borrow_raw) stream the call waits.
     ///
     /// # Errors
     /// In the `Pending`; `OutOfMemory` if the pinned pool is at its cap, or the driver has no
@@ -123,7 +127,8 @@ impl Stream {
         }
     }
 
-    /// Reads `buffer` into a vector, through pinned memory as [`copy_to_host`](Self::copy_to_host).
+    /// Reads `buffer` into a vector, through pinned memory as in
+    /// [`copy_to_host`](Self::copy_to_host).
     ///
     /// # Errors
     /// As [`copy_to_host`](Self::copy_to_host).
@@ -139,7 +144,7 @@ impl Stream {
         }
     }
 
-    /// Reads the one element of `buffer`.
+    /// Reads the single element of `buffer`.
     ///
     /// # Errors
     /// As [`copy_to_host`](Self::copy_to_host); `Shape` if the buffer has not exactly one element.
@@ -167,9 +172,9 @@ impl Stream {
         Ok((place, slot))
     }
 
-    /// Copies a pageable slice into `buffer`. The slice is copied before this returns: into pinned
-    /// memory, or where the pool has none into memory that is not, until the runtime has some, as
-    /// [`copy_to_host`](Self::copy_to_host) says.
+    /// Copies a pageable slice into `buffer`. The slice is copied before the call returns. It goes
+    /// into pinned memory, or into pageable memory until the runtime has made pinned memory, as in
+    /// [`copy_to_host`](Self::copy_to_host).
     ///
     /// # Errors
     /// As [`copy_to_host`](Self::copy_to_host).
@@ -198,7 +203,7 @@ impl Stream {
                         filled(bytes, host);
                         self.enqueue_copy(&mut op, end, CopyKind::HostToDevice, buffer)
                     }
-                    // The borrow ends with this call.
+                    // The slice is borrowed for this call only.
                     StagingMemory::Promised(_) => {
                         let host = host.to_vec();
                         let fill = move |bytes| filled(bytes, &host);
@@ -210,8 +215,8 @@ impl Stream {
         Pending::value(self.core(), place, ())
     }
 
-    /// Copies the elements of `source` to `destination`. Both are on this stream's device and have as
-    /// many elements. The destination comes first, as in `memcpy`.
+    /// Copies the elements of `source` to `destination`. Both are on this stream's device and have
+    /// the same number of elements. The destination comes first, as in `memcpy`.
     ///
     /// # Errors
     /// In the `Pending`.
@@ -235,9 +240,9 @@ impl Stream {
     /// The copy runs in the order of this stream, which may be on the source's device (a push), on
     /// the destination's (a pull) or on a third one. Both devices stay open until it has finished.
     ///
-    /// # Ordering
-    /// Stated as for any other op: the stream has to be ordered after the last write of `source`
-    /// and the last use of `destination`, and their next users after it.
+    /// As for any other op, the caller provides the edges. The stream has to be ordered after the
+    /// last write of `source` and the last use of `destination`, and their next users after the
+    /// copy.
     ///
     /// # Errors
     /// In the `Pending`.
@@ -265,7 +270,7 @@ impl Stream {
         let mut op = Op::new("copy", site, &operands);
         op.peers = peers;
         if leaves {
-            // A stream keeps its own device for what is in flight, and only that one.
+            // A stream keeps only its own device open for work in flight.
             op.keep = Some(Arc::new(ends.map(Arc::clone)));
         }
         let copy = device_copy(&site.on(self.label()), kind, source, destination);

@@ -1,13 +1,18 @@
-//! Work that others put on a stream, declared by what it reads and writes.
+//! Work that other code enqueues on a stream, with its reads and writes declared.
 //!
-//! The turn is not the stream's lock, since the closure is user code: the stream notes which thread has the turn, others that
-//! want to enqueue wait for it to end, and the same thread coming back is an error instead of a deadlock. `poll` and
-//! `drop` are not concerned.
+//! While the closure runs, its thread has the stream's turn. The turn is not the stream's lock,
+//! since the closure is user code: the stream records which thread has the turn. Other threads that
+//! enqueue wait for the turn to end. The same thread enqueuing again gets an error instead of a
+//! deadlock. `poll` and `drop` are not affected.
 //!
-//! The accesses are checked, and the op takes its ticket, before the closure is called. On CUDA the closure gets the raw stream and
-//! enqueues there; until the turn ends nothing says how far the stream is, and it ends with a marker. An event that is recorded
-//! meanwhile, also by another stream's wait for this one, stands before the work. On the CPU device foreign work is host functions, collected by the closure and run as one op; a gate (a timeline of its own, waited for just before the
-//! op) keeps the op from running until the closure has returned.
+//! The accesses are checked, and the op takes its ticket, before the closure is called. On CUDA the
+//! closure gets the raw stream and enqueues there. Nothing reports the stream's progress until the
+//! turn ends with a marker. An event recorded in the meantime, also by another stream's wait for
+//! this one, is placed before the work.
+//!
+//! On the CPU device foreign work is host functions, which the closure collects and which run as
+//! one op. A gate keeps the op from running until the closure has returned: a timeline of its own,
+//! waited for just before the op.
 
 use crate::buffer::Buffer;
 use crate::order::{AccessMode, Site};
@@ -22,7 +27,7 @@ use warpline_driver::{
     Command, DeviceId, DriverError, DriverStream, Element, Error, HostFn, Point, RawHandle, Result,
 };
 
-/// What foreign work touches, by [`reads`] and [`writes`].
+/// The memory that foreign work accesses, from [`reads`] and [`writes`].
 pub struct Declared<'a>(Vec<Operand<'a>>);
 
 impl<'a> Declared<'a> {
@@ -31,27 +36,27 @@ impl<'a> Declared<'a> {
         Declared(buffers.into_iter().map(touch).collect())
     }
 
-    /// These and those, for operands of another element type.
+    /// Adds operands of another element type.
     pub fn and(mut self, others: Declared<'a>) -> Self {
         self.0.extend(others.0);
         self
     }
 }
 
-/// What foreign work reads.
+/// Declares the buffers that foreign work reads.
 pub fn reads<'a, T: Element>(buffers: impl IntoIterator<Item = &'a Buffer<T>>) -> Declared<'a> {
     Declared::new(buffers, AccessMode::Read)
 }
 
-/// What foreign work writes, or reads and writes.
+/// Declares the buffers that foreign work writes, or reads and writes.
 pub fn writes<'a, T: Element>(buffers: impl IntoIterator<Item = &'a Buffer<T>>) -> Declared<'a> {
     Declared::new(buffers, AccessMode::ReadWrite)
 }
 
 impl Stream {
-    /// The refusal of a call before it became an op, where it would have written: unless it is an
-    /// error of the arguments, it marks that memory as a refused op does. `why` may be the refusal
-    /// of an operand.
+    /// Returns the refusal of a call that failed before it became an op and would have written
+    /// memory. Unless it is an error of the arguments, it marks that memory as a refused op does.
+    /// `why` may be the refusal of an operand.
     #[cold]
     pub fn refuse_writes(&self, why: impl Into<Refusal>, writes: Declared<'_>) -> Refusal {
         why.into().or_on(self).map(|error| self.core().mark(&writes.0, error, false))
@@ -60,17 +65,17 @@ impl Stream {
 
 type HostCall = Box<dyn FnOnce() + Send>;
 
-/// The stream as foreign work sees it: what [`Stream::external`] hands to its closure.
+/// The stream handle that [`Stream::external`] passes to its closure.
 pub struct RawStream {
     device: DeviceId,
     site: Site,
-    /// On the CPU device, what to run.
+    /// The functions to run, on the CPU device.
     calls: Vec<HostCall>,
     native: Option<Native>,
     failed: Option<DriverError>,
 }
 
-/// A stream that others can enqueue on.
+/// A stream of the driver that other code can enqueue on.
 #[derive(Clone)]
 struct Native {
     stream: Arc<dyn DriverStream>,
@@ -82,7 +87,7 @@ impl RawStream {
         RawStream { device: core.device.id, site, calls: Vec::new(), native, failed: None }
     }
 
-    /// Enqueues a host function. On the CPU device, foreign work is that.
+    /// Enqueues a host function. On the CPU device, foreign work consists of these.
     pub fn call(&mut self, f: impl FnOnce() + Send + 'static) {
         match &mut self.native {
             None => self.calls.push(Box::new(f)),
@@ -94,22 +99,24 @@ impl RawStream {
         }
     }
 
-    /// The `CUstream`, for the driver's and its libraries' own functions; `None` on the CPU device. The device's primary context
-    /// is current on this thread while the closure runs.
+    /// Returns the `CUstream`, for functions of the driver and its libraries; `None` on the CPU
+    /// device. The device's primary context is current on this thread while the closure runs.
     ///
-    /// It is good until the closure returns: afterwards the stream may get a marker at any time, or be another's.
+    /// The handle is valid until the closure returns. After that the runtime may enqueue a marker
+    /// on the stream at any time, or reuse it for another `Stream`.
     pub fn as_ptr(&self) -> Option<*mut c_void> {
         self.native.as_ref().map(|native| native.handle.as_ptr())
     }
 
-    /// The device it is on: its number is that of the driver and its libraries.
+    /// Returns its device, whose number is the one that the driver and its libraries use.
     pub fn device(&self) -> DeviceId {
         self.device
     }
 
-    /// Says that the work could not be enqueued, or not all of it: the op's `Pending` resolves to a `Driver` error with this text,
-    /// and what reads the memory that was declared as written fails with it until it is overwritten. What was enqueued before
-    /// runs all the same. Of several, the first counts.
+    /// Reports that some or all of the work could not be enqueued. The op's `Pending` resolves to a
+    /// `Driver` error with this text. Ops that read the memory declared as written fail with it
+    /// until that memory is overwritten. Work that was enqueued before still runs. If called
+    /// several times, the first call counts.
     pub fn fail(&mut self, why: impl Into<String>) {
         self.failed.get_or_insert_with(|| DriverError::Refused(why.into()));
     }
@@ -118,32 +125,35 @@ impl RawStream {
 impl Stream {
     /// Lets other code enqueue work on this stream, as one op with the declared accesses.
     ///
-    /// `f` has the stream's turn while it runs: other threads that enqueue here wait, and this thread enqueuing here is
-    /// refused as `Reentrant`. If the accesses are refused, `f` is not called. Calls of the other code that fail are reported with
-    /// [`RawStream::fail`].
+    /// `f` has the stream's turn while it runs: other threads that enqueue here wait, and this
+    /// thread is refused as `Reentrant` if it enqueues here. If the accesses are refused, `f` is
+    /// not called. Report a failed call of the other code with [`RawStream::fail`].
     ///
     /// # Ordering
-    /// The work is one op at the stream's end. An event recorded while `f` runs, and a wait for
-    /// this stream called then, stand before it. Where a copy before it waits for page-locked
-    /// memory ([`Stream::copy_to_host`]), the call waits for that.
+    /// The work is one op at the stream's end. An event recorded while `f` runs is placed before
+    /// the work, and so is a wait for this stream made then. If an earlier copy on this stream
+    /// waits for page-locked memory ([`Stream::copy_to_host`]), the call waits for it.
     ///
     /// # Cancel safety
-    /// Dropping the `Pending` detaches the work. If `f` panics the turn ends, what it has enqueued runs, and the panic goes on.
+    /// Dropping the `Pending` detaches the work. If `f` panics, the turn ends, the work it has
+    /// enqueued runs, and the panic propagates.
     ///
     /// # On the CPU device
-    /// [`RawStream::as_ptr`] is `None`; the work is the host functions that `f` enqueues with [`RawStream::call`], which touch
-    /// memory by [`Buffer::device_ptr`].
+    /// [`RawStream::as_ptr`] is `None`. The work is the host functions that `f` enqueues with
+    /// [`RawStream::call`], which access memory through [`Buffer::device_ptr`].
     ///
     /// # Safety
-    /// The work that `f` enqueues goes onto this stream only, touches no device memory but what is declared, writes only what
-    /// is declared as written, and is valid to run after `f` has returned.
+    /// The work that `f` enqueues must go onto this stream only. It may touch only device memory
+    /// that is declared, and write only memory that is declared as written. It must be valid to run
+    /// after `f` has returned.
     ///
     /// # Errors
-    /// In the `Pending`: as for any op, and what [`RawStream::fail`] was told. `Captured` if `f`
-    /// leaves the stream capturing: the stream takes nothing more.
+    /// In the `Pending`: as for any op, and the error passed to [`RawStream::fail`]. `Captured` if
+    /// `f` leaves the stream capturing: the stream then accepts no more work.
     ///
     /// # Examples
-    /// On a GPU, with the driver's own functions through cudarc or with a library such as cuBLAS; on the CPU device by hand:
+    /// On a GPU, call the driver's own functions through cudarc, or a library such as cuBLAS. On
+    /// the CPU device, do the work by hand:
     /// ```
     /// # fn main() -> warpline_runtime::Result<()> {
     /// # let runtime = warpline_runtime::Runtime::builder().build()?;
@@ -186,7 +196,7 @@ impl Stream {
     }
 }
 
-/// A stream's turn, held by this thread until it is dropped.
+/// A stream's turn, which this thread holds until it drops it.
 struct Turn<'a> {
     core: &'a Arc<StreamCore>,
     gate: Arc<Timeline>,
@@ -201,7 +211,7 @@ impl<'a> Turn<'a> {
             core.wait_until_handed_over(site)?;
             state = core.lock(site, false)?;
         }
-        // What is there already may be awaited while the turn goes on, however long it does.
+        // Earlier work may be awaited during the turn, however long it lasts.
         if core.device.signalled {
             state.mark_newest();
         }
@@ -231,7 +241,7 @@ impl<'a> Turn<'a> {
         self.outcome(site, operands, raw.failed.or(ended.err()), place)
     }
 
-    /// The place of the work, unless some of it could not be enqueued.
+    /// Returns the place of the work, or an error if some of it could not be enqueued.
     fn outcome(
         &self,
         site: Site,
@@ -240,7 +250,7 @@ impl<'a> Turn<'a> {
         place: Place,
     ) -> Result<Place> {
         match failed {
-            // Some of it may be on the stream.
+            // Some of the work may already be on the stream.
             Some(error) => Err(self.refused(site, operands, &error, true)),
             None => Ok(place),
         }

@@ -1,4 +1,4 @@
-//! The handle users hold, and what can be put on a stream besides copies and waits.
+//! The properties and builder of a stream, and its kernel launches and fills.
 
 use crate::buffer::Buffer;
 use crate::kernel::{AccessMode, KernelCall, LaunchConfig};
@@ -17,49 +17,50 @@ use warpline_driver::{
 };
 
 impl Stream {
-    /// The device it belongs to.
+    /// Returns the device it belongs to.
     pub fn device(&self) -> Device {
         Device::of(self.core().device.clone())
     }
 
-    /// Its identity: never used for another stream of the same runtime. Errors add it, as its
-    /// `Debug` has it, where two streams have the same label.
+    /// Returns its identity, which no other stream of the same runtime ever has. If two streams
+    /// have the same label, errors add the identity in its `Debug` form.
     pub fn id(&self) -> StreamId {
         self.core().id
     }
 
-    /// The name in errors and traces.
+    /// Returns its name in errors and traces.
     pub fn label(&self) -> &str {
         &self.core().label
     }
 
-    /// How urgently its work is picked.
+    /// Returns its priority over other streams with work to run.
     pub fn priority(&self) -> Priority {
         self.core().priority
     }
 
-    /// The last ticket taken.
+    /// Returns the last ticket taken.
     pub fn issued(&self) -> Ticket {
         self.core().issued()
     }
 
-    /// The newest ticket that is done. Looking at it is not observing: use [`query`](Self::query) for that.
+    /// Returns the newest ticket that is done. Reading it is not observing: use
+    /// [`query`](Self::query) for that.
     pub fn completed(&self) -> Ticket {
         self.core().completed()
     }
 
-    /// Returns how many ops were enqueued here and are not done yet. Waits and events that took a
-    /// ticket count as ops.
+    /// Returns the number of ops that were enqueued here and are not done yet. Waits and events
+    /// that took a ticket count as ops.
     ///
-    /// Looking at it is not observing: use [`query`](Self::query) for that. It may be too high by
-    /// what is done meanwhile, and it falls if it is asked again and again: the call has the device
-    /// report its progress, or run an op where it [runs in turns](Device::runs_in_turns). What is
-    /// in flight on a device that fails stays in flight.
+    /// Reading it is not observing: use [`query`](Self::query) for that. The number may include ops
+    /// that finish during the call. It falls if called repeatedly: the call makes the device report
+    /// its progress, or run an op if it [runs in turns](Device::runs_in_turns). Work in flight on a
+    /// device that fails stays in flight.
     pub fn in_flight(&self) -> u64 {
         let core = self.core();
         let device = &core.device;
         let count = || {
-            // In this order: a ticket is taken before it completes.
+            // Read in this order: a ticket is taken before it completes.
             let completed = core.completed();
             core.issued().saturating_sub(completed)
         };
@@ -79,12 +80,12 @@ impl Stream {
     /// Launches a kernel.
     ///
     /// # Errors
-    /// In the `Pending`: the kernel's device code differs from its declaration, what its `where`
-    /// demands does not hold, an operand is on another device or strided, operands overlap, an
-    /// earlier use is not ordered before this one, the device has failed.
+    /// In the `Pending`: the kernel's device code differs from its declaration; a condition of its
+    /// `where` does not hold; an operand is on another device or strided; operands overlap; an
+    /// earlier use is not ordered before this one; the device has failed.
     ///
     /// # On the CPU device
-    /// The kernel's twin runs once, whatever the configuration says.
+    /// The kernel's twin runs once, for any configuration.
     #[track_caller]
     #[inline]
     pub fn launch(&self, mut call: KernelCall<'_>, config: LaunchConfig) -> Pending<()> {
@@ -101,7 +102,7 @@ impl Stream {
         self.launch_call(site, &mut call, config)
     }
 
-    /// Operands and arguments stay where they are until the driver takes them: they are large.
+    /// Operands and arguments are not moved until the driver takes them: they are large.
     #[inline]
     fn launch_call(&self, site: Site, call: &mut KernelCall<'_>, config: LaunchConfig) -> Pending<()> {
         let kernel = call.kernel;
@@ -150,7 +151,7 @@ impl Stream {
 }
 
 impl StreamCore {
-    /// The refusal of a kernel call by itself, with the place it was launched from.
+    /// Returns the error of a kernel call that was refused by itself, with the place of the launch.
     #[cold]
     fn refused_call(&self, site: Site, kernel: &str, error: &Error) -> Error {
         let text = error.to_string();
@@ -173,7 +174,7 @@ impl fmt::Debug for Stream {
     }
 }
 
-/// Makes a stream with a label, a priority or a limit.
+/// Builds a stream with a label, a priority or a limit.
 #[must_use = "`build` makes the stream"]
 pub struct StreamBuilder {
     pub(crate) device: Device,
@@ -181,54 +182,57 @@ pub struct StreamBuilder {
 }
 
 impl StreamBuilder {
-    /// The name in errors and traces. Streams without one are `stream 1`, `stream 2` and on,
-    /// counted for each device.
+    /// Sets the name in errors and traces. Streams without one are called `stream 1`, `stream 2`
+    /// and so on, counted for each device.
     pub fn label(mut self, label: impl Into<Arc<str>>) -> Self {
         self.settings.label = Some(label.into());
         self
     }
 
-    /// How urgently its work is picked when several streams could run.
+    /// Sets its priority over other streams with work to run.
     pub fn priority(mut self, priority: Priority) -> Self {
         self.settings.priority = priority;
         self
     }
 
-    /// At most `ops` in flight: [`Stream::room`] hands out permits, and an op beyond them is refused as `Full`.
+    /// Limits the stream to `ops` in flight: [`Stream::room`] hands out permits, and an op beyond
+    /// them is refused as `Full`.
     pub fn max_in_flight(mut self, ops: usize) -> Self {
         self.settings.max_in_flight = Some(ops.min(Semaphore::MAX_PERMITS));
         self
     }
 
-    /// Works on another library's stream, a `CUstream`, instead of one of ours.
+    /// Uses another library's stream, a `CUstream`, instead of a new one.
     ///
-    /// What that library enqueues there is not known here: it has to be declared as
-    /// [`Stream::external`] does, or to touch no memory of ours. The stream gets a marker with each
-    /// op, an 8-byte write to a word of ours or an event. It is never destroyed here, and its
-    /// [`priority`](Self::priority) stays what it is. Two `Stream`s over one raw stream are two
-    /// streams to the order check: state edges between them, which cost little.
+    /// The runtime does not see the work that the other library enqueues there. That work has to be
+    /// declared with [`Stream::external`], or must not touch memory of this runtime. With each op
+    /// the runtime adds a marker to the stream: an 8-byte write to its own memory, or an event. It
+    /// never destroys the stream and does not change its [`priority`](Self::priority). Two
+    /// `Stream`s over one raw stream are two streams to the order check: add edges between them,
+    /// which cost little.
     ///
-    /// Default streams are not borrowed: neither the null stream, which cudarc's `default_stream`
-    /// and PyTorch's are, nor the per-thread one. Have the other library make a stream.
+    /// Default streams cannot be borrowed: neither the null stream, which is the default stream of
+    /// cudarc and of PyTorch, nor the per-thread one. Use a stream that the other library has
+    /// created.
     ///
     /// # While the owner captures it
-    /// What is put on the stream is refused as `Captured`, since it would not run: ops, foreign
-    /// work, gates, and its own waits. Its memory counts as not written, as after any refusal. What
-    /// was enqueued before the capture can be awaited, and other streams can wait for it. The
-    /// owner's capture stays as it is.
+    /// Ops, foreign work, gates and the stream's own waits are refused as `Captured`, since they
+    /// would not run. The memory they would write counts as not written, as after any refusal. Work
+    /// enqueued before the capture can be awaited, and other streams can wait for it. The owner's
+    /// capture is not affected.
     ///
     /// # Blocking
-    /// What is called on the stream is on the raw stream when the call returns. So a copy that
-    /// finds no page-locked memory makes some on the calling thread, which takes milliseconds and
-    /// may wait for all work of the device.
-    /// [`Device::blocking_pinned`](crate::Device::blocking_pinned) for as many buffers as copies
-    /// need, dropped again, fills the pool before.
+    /// Work enqueued here is on the raw stream when the call returns. So a copy that finds no
+    /// page-locked memory in the pool allocates some on the calling thread. That takes milliseconds
+    /// and may wait for all work of the device. To fill the pool beforehand, take as many buffers
+    /// as the copies need from [`Device::blocking_pinned`](crate::Device::blocking_pinned) and drop
+    /// them.
     ///
     /// # Safety
-    /// `stream` is a live stream of this device's primary context, and stays so until everything
-    /// that was enqueued through the returned `Stream` and its clones is over. No capture of it
-    /// begins while another thread enqueues through the returned `Stream`; polling and awaiting may
-    /// go on.
+    /// `stream` must be a live stream of this device's primary context. It must stay live until
+    /// everything enqueued through the returned `Stream` and its clones has finished. No capture of
+    /// it may begin while another thread enqueues through the returned `Stream`; polling and
+    /// awaiting may continue.
     ///
     /// # On the CPU device
     /// There are no raw streams: [`build`](Self::build) is refused as `Unsupported`.
@@ -241,12 +245,12 @@ impl StreamBuilder {
         self
     }
 
-    /// The stream.
+    /// Builds the stream.
     ///
     /// # Errors
-    /// `Fault` or `ShutDown` when the device takes no more work; `Driver` if the driver refuses;
+    /// `Fault` or `ShutDown` when the device accepts no more work; `Driver` if the driver refuses;
     /// `InvalidArgument` if [`max_in_flight`](Self::max_in_flight) is 0; `Unsupported` or
-    /// `InvalidArgument` of [`borrow_raw`](Self::borrow_raw).
+    /// `InvalidArgument` as in [`borrow_raw`](Self::borrow_raw).
     pub fn build(self) -> Result<Stream> {
         if self.settings.max_in_flight == Some(0) {
             return Err(Error::new(

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 use warpline_driver::{Error, ErrorKind, Priority, Result};
 
-/// A bounded pool of streams on one device, handed out one owner at a time, in the order in which they were asked for.
+/// A bounded pool of streams on one device. Each stream has one owner at a time, and requests are
+/// served in the order in which they were made.
 ///
 /// A cheap handle; all clones are the same pool.
 #[derive(Clone, Debug)]
@@ -40,43 +41,45 @@ impl StreamPool {
         })
     }
 
-    /// The name its streams have in errors and traces; "lease" if none is given.
+    /// Sets the name of its streams in errors and traces; "lease" by default.
     pub fn label(mut self, label: impl Into<Arc<str>>) -> Self {
         self.label = label.into();
         self
     }
 
-    /// The priority of its streams.
+    /// Sets the priority of its streams.
     pub fn priority(mut self, priority: Priority) -> Self {
         self.priority = priority;
         self
     }
 
-    /// How many leases there can be at a time.
+    /// Returns how many leases can exist at a time.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// How many could be had at once.
+    /// Returns how many leases are available immediately.
     pub fn available(&self) -> usize {
         self.room.available_permits()
     }
 
-    /// Waits for a stream of one's own.
+    /// Waits for an exclusive stream.
     ///
-    /// The stream is a new one in every respect: nothing of an earlier lease, neither order nor errors, passes to it.
+    /// The stream is new in every respect: it takes over neither order nor errors from an earlier
+    /// lease.
     ///
     /// # Cancel safety
-    /// Dropping the future gives up the place in the queue and loses nothing.
+    /// Dropping the future abandons its place in the queue and loses nothing.
     ///
     /// # Errors
-    /// `Fault` or `ShutDown` when the device takes no more work.
+    /// `Fault` or `ShutDown` when the device accepts no more work.
     pub async fn lease(&self) -> Result<StreamLease> {
         let acquire = std::pin::pin!(self.room.clone().acquire_owned());
         let shared = self.device.shared();
         let permit = if shared.runs_in_turns || shared.signalled {
-            // Who holds the other leases may poll nothing. And a device that counts for itself may fail while a stream of it is
-            // held, which it then gives back when it is let go.
+            // The holders of the other leases may not poll, so this future runs the turns. A device
+            // that counts its own progress may fail while its streams are leased, and a lease
+            // returns its permit only after it is dropped: this future watches for the failure.
             crate::shared::stream::watching(self.device.default_stream()?.core(), acquire).await?
         } else {
             acquire.await
@@ -84,7 +87,7 @@ impl StreamPool {
         self.make(Box::new(permit.expect("the semaphore is never closed")))
     }
 
-    /// A stream of one's own if one is free.
+    /// Returns an exclusive stream if one is available.
     ///
     /// # Errors
     /// As [`lease`](Self::lease).
@@ -108,10 +111,10 @@ impl StreamPool {
     }
 }
 
-/// A stream of one's own; derefs to [`Stream`].
+/// An exclusive stream; derefs to [`Stream`].
 ///
-/// Dropping it closes the stream, also for clones of the handle that are still around, and never blocks. What was enqueued
-/// still runs; the place in the pool is free again once it has.
+/// Dropping it closes the stream, also for remaining clones of the handle, and never blocks. Work
+/// already enqueued still runs; the place in the pool is free again once that work has finished.
 #[derive(Debug)]
 pub struct StreamLease {
     stream: Stream,

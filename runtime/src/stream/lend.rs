@@ -1,4 +1,4 @@
-//! Memory that others made, and the addresses of ours.
+//! Buffers over memory that other code allocated, and the device addresses of buffers.
 
 use crate::background::{self, Duty};
 use crate::buffer::Buffer;
@@ -11,27 +11,28 @@ use warpline_driver::reentry::{self, Caller};
 use warpline_driver::{DeviceId, DevicePtr, Element, Error, ErrorKind, Result};
 
 impl Stream {
-    /// A buffer over device memory that somebody else allocated. `owner` is dropped once nobody holds the buffer or a view of it
-    /// and the device has done with every use of it.
+    /// Returns a buffer over device memory that other code allocated. `owner` is dropped once the
+    /// buffer and its views are dropped and the device has finished every use of it.
     ///
-    /// To the order check it is as if it had been allocated on this stream now: other streams need an edge from here. It is none of
-    /// the device's [`memory_stats`](crate::Device::memory_stats).
+    /// To the order check the memory counts as allocated on this stream now: other streams need an
+    /// edge from here. It does not count in the device's
+    /// [`memory_stats`](crate::Device::memory_stats).
     ///
     /// # Cancel safety
     /// Dropping the buffer never waits. If uses of it are in flight, `owner` is dropped when they
-    /// are over, on a thread of the runtime, where it may call the driver and may block. So it is
-    /// if a host function drops the buffer; with
-    /// [`Schedule::Seeded`](warpline_cpu::Schedule::Seeded) that drop is part of the
-    /// function.
+    /// have finished, on a thread of the runtime, where it may call the driver and may block. The
+    /// same holds if a host function drops the buffer. With
+    /// [`Schedule::Seeded`](warpline_cpu::Schedule::Seeded) that drop runs inside the function.
     ///
     /// # Safety
-    /// `address` is that of `len` elements in memory of this stream's device, aligned for them; it stays theirs for as long as
-    /// `owner` lives; and what others do with it is ordered before this call on this stream, or after what is done through the
-    /// buffer.
+    /// `address` must be that of `len` elements in memory of this stream's device, aligned for
+    /// them. The memory must stay valid for as long as `owner` lives. Other code's use of it must
+    /// be ordered before this call on this stream, or after the use through the buffer.
     ///
     /// # Errors
-    /// `InvalidArgument` if the address is null, though there are elements, or not aligned, or the length cannot be; `Fault`, `ShutDown` or `Closed` when
-    /// the stream takes no more work.
+    /// `InvalidArgument` if the address is null for a length above 0 or not aligned, or if the
+    /// length is more than can be addressed; `Fault`, `ShutDown` or `Closed` when the stream
+    /// accepts no more work.
     #[track_caller]
     pub unsafe fn borrow_memory<T: Element>(
         &self,
@@ -75,7 +76,8 @@ impl Stream {
     }
 }
 
-/// Whose memory it is: dropped where that may block, since it may call the driver.
+/// The owner of borrowed memory. It is dropped where blocking is allowed, since its drop may call
+/// the driver.
 struct Owner {
     owner: Option<Box<dyn Any + Send + Sync>>,
     runs_in_turns: bool,
@@ -87,8 +89,8 @@ impl Drop for Owner {
         match reentry::caller() {
             Caller::User if background::duty() != Duty::PageLocking => drop(owner),
             _ if !self.runs_in_turns => background::detach(move || drop(owner)),
-            // A schedule without threads has none to send it to, and to block in a poll is to poll
-            // again.
+            // A schedule without threads has no thread to drop it on, and blocking in a poll only
+            // polls again.
             Caller::Waker => {
                 let _calling = reentry::calling(Caller::User);
                 drop(owner);
@@ -99,18 +101,20 @@ impl Drop for Owner {
 }
 
 impl Stream {
-    /// The variable `name` of the module that `kernel` was loaded from: a `__device__` or `__constant__` variable of its CUDA
-    /// C++. To the order check it is as if it had been allocated on this stream now.
+    /// Returns the variable `name` of the module that `kernel` was loaded from: a `__device__` or
+    /// `__constant__` variable of its CUDA C++. To the order check it counts as allocated on this
+    /// stream now.
     ///
-    /// Two calls for one variable give two histories of the same memory, which the order check does not connect: ask once and
-    /// keep the buffer. Nor does it see what kernels do with the variable by its name: they are ordered by their operands alone.
+    /// Two calls for one variable give two histories of the same memory, which the order check does
+    /// not connect: call once and keep the buffer. The order check does not see accesses that
+    /// kernels make to the variable by its name: kernels are ordered by their operands alone.
     ///
     /// # On the CPU device
-    /// There are no modules: `Unsupported`.
+    /// There are no modules: the call is refused as `Unsupported`.
     ///
     /// # Errors
-    /// `Unsupported`; `Driver` if the kernel cannot be loaded or its module has no such variable; `Shape` if the variable's size
-    /// is not a whole number of elements.
+    /// `Unsupported`; `Driver` if the kernel cannot be loaded or its module has no such variable;
+    /// `Shape` if the variable's size is not a whole number of elements.
     #[track_caller]
     pub fn global<T: Element>(&self, kernel: &'static Kernel, name: &str) -> Result<Buffer<T>> {
         let site = Site::here(&"global");
@@ -145,10 +149,10 @@ impl Stream {
 }
 
 impl<T: Element> Buffer<T> {
-    /// The address of its first element on its device: for the driver's and its libraries' own functions, inside
-    /// [`Stream::external`]. On the CPU device it is a host address.
+    /// Returns the address of its first element on its device, for functions of the driver and its
+    /// libraries, inside [`Stream::external`]. On the CPU device it is a host address.
     ///
-    /// What is done with it elsewhere the order check does not see.
+    /// The order check does not see accesses through the address elsewhere.
     pub fn device_ptr(&self) -> DevicePtr {
         DevicePtr(self.address())
     }

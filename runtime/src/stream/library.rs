@@ -1,13 +1,14 @@
-//! Launches of kernels that a library may do: with device memory for the library to work in.
+//! Launches of kernels that have a library form, with device memory as the library's workspace.
 //!
-//! The workspace is one more operand of the op, allocated in the order of the stream, written by
-//! the op and dropped when the op is enqueued. So it counts in the device's figures, the next such
-//! op on the stream gets the same block at no cost, and other streams and other allocations get it
-//! once this stream no longer uses it. (pytorch #194311 measures 0.3 µs for a workspace a call.) A
-//! stream that is being captured gets its workspace from the graph.
+//! The workspace is one more operand of the op: allocated in the order of the stream, written by
+//! the op and dropped when the op is enqueued. So it counts in the device's memory figures. The
+//! next such op on the stream gets the same block at no cost. Other streams and other allocations
+//! get the block once this stream no longer uses it. (pytorch #194311 measures 0.3 µs for a
+//! workspace a call.) A stream that is being captured gets its workspace from the graph.
 //!
-//! Where memory is short the workspace is smaller, which costs the library some of its faster ways.
-//! Where there is too little for that or for a handle, the kernel's own code runs.
+//! If memory is short the workspace is smaller, and the library cannot use some of its faster
+//! algorithms. If there is too little memory even for that, or for a handle, the kernel's own code
+//! runs.
 
 use crate::kernel::{AccessMode, Kernel, KernelCall, LaunchConfig, Operand, Workspace};
 use crate::order::{ByteRange, Site};
@@ -18,7 +19,8 @@ use std::sync::Arc;
 use warpline_driver::{Command, DriverError, Error, Launch, Result};
 
 impl Stream {
-    /// Launches a kernel that has a library form. `refused`: why it cannot be launched.
+    /// Launches a kernel that has a library form. `refused` is the reason why it cannot be
+    /// launched, if there is one.
     pub(super) fn launch_with_library(
         &self,
         site: Site,
@@ -53,14 +55,14 @@ impl Stream {
 }
 
 impl StreamCore {
-    /// Gets the library of `kernel` ready, and allocates memory for it to work in. None if it is
-    /// not used, and if there is no memory.
+    /// Prepares the library of `kernel`, and allocates its workspace. Returns `None` if the library
+    /// is not used, and if there is no memory.
     fn library_memory(
         self: &Arc<Self>,
         site: Site,
         kernel: &'static Kernel,
     ) -> Result<Option<Arc<Allocation>>> {
-        // The op itself says what is wrong.
+        // The op itself returns the error.
         if self.is_captured() || self.ensure_open(site).is_err() {
             return Ok(None);
         }

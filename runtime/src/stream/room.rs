@@ -1,14 +1,15 @@
-//! Back-pressure: at most so many ops in flight on a stream that asked for it.
+//! Back-pressure: an optional limit on the number of ops in flight on a stream.
 //!
-//! A permit is a semaphore's. An op takes one, and the timeline keeps it until the op's ticket is reached: the mechanism that
-//! also holds pinned buffers. So room comes back exactly when work is done, in the order in which it was asked for.
+//! A permit is a semaphore's. An op takes one, and the timeline keeps it until the op's ticket is
+//! reached, by the mechanism that also holds pinned buffers. So room is released exactly when work
+//! is done, and goes to waiters in the order in which they asked for it.
 
 use crate::scope::MadeInScope;
 use crate::shared::Stream;
 use tokio::sync::OwnedSemaphorePermit;
 use warpline_driver::{Error, ErrorKind, Result};
 
-/// Room for one op on a stream, see [`Stream::room`]. Dropping it unused gives the room back.
+/// A permit for one op on a stream, from [`Stream::room`]. Dropping it unused releases it.
 #[derive(Debug)]
 pub struct Permit {
     stream: Stream,
@@ -16,10 +17,11 @@ pub struct Permit {
 }
 
 impl Stream {
-    /// Waits, in turn, until this stream has room for one more op within its `max_in_flight`, and reserves it.
+    /// Waits until this stream has room for one more op within its `max_in_flight`, and reserves
+    /// it. Waiters are served in order.
     ///
     /// # Cancel safety
-    /// Dropping the future gives up the place in the queue and loses nothing.
+    /// Dropping the future abandons its place in the queue and loses nothing.
     ///
     /// # Errors
     /// `InvalidArgument` if the stream has no limit; `Fault` if its device has failed.
@@ -45,7 +47,7 @@ impl Stream {
 }
 
 impl Permit {
-    /// Calls `f` with the stream current; the first op that `f` enqueues on it takes the permit.
+    /// Calls `f` with the stream current; the first op that `f` enqueues on it uses the permit.
     ///
     /// As with [`Stream::enter`], `f` cannot be `|| async { … }`.
     pub fn enter<R: MadeInScope>(self, f: impl FnOnce() -> R) -> R {
@@ -54,7 +56,7 @@ impl Permit {
         stream.enter(|| crate::shared::stream::with_permit(id, permit, f))
     }
 
-    /// The stream it is for.
+    /// Returns the stream that the permit is for.
     pub fn stream(&self) -> &Stream {
         &self.stream
     }

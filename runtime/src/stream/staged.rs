@@ -1,4 +1,4 @@
-//! How a copy between host and device is put on a stream: now, or when its page-locked memory is there.
+//! Enqueuing of copies between host and device, now or once their page-locked memory exists.
 
 use crate::background;
 use crate::buffer::Buffer;
@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 use warpline_driver::{Command, Copy, CopyKind, Element, Error, ErrorKind, Result, reentry};
 
-/// The host's end of a copy: there, or yet to be made.
+/// The host's end of a copy: available, or yet to be made.
 pub(super) enum HostSide {
     There(HostEnd),
     Coming(Arc<Staging>),
@@ -23,8 +23,8 @@ pub(super) enum StagingMemory {
 }
 
 impl Stream {
-    /// Gets pinned memory for a copy by this stream: a block where one is cached, or where the
-    /// stream cannot wait for one on the host; else the promise of one.
+    /// Returns pinned memory for a copy by this stream: a block if one is cached, or if the stream
+    /// cannot wait for one in the background; otherwise the promise of one.
     pub(super) fn staging_memory(&self, site: Site, len_bytes: usize) -> Result<StagingMemory> {
         let (core, device) = (self.core(), &self.core().device);
         let memory = device.with_pinned(|pool| match pool.try_take(len_bytes) {
@@ -38,8 +38,8 @@ impl Stream {
         memory.map_err(|error| core.unserved(site, error))
     }
 
-    /// Enqueues a copy through that memory, which `fill` gets before the copy runs: now, or on
-    /// `warpline-pin` when it was made.
+    /// Enqueues a copy through `memory`. `fill` gets that memory before the copy runs: in this
+    /// call, or on the thread `warpline-pin` once the memory is made.
     pub(super) fn enqueue_staged<T: Element>(
         &self,
         op: &mut Op<'_>,
@@ -73,8 +73,7 @@ impl Stream {
         Ok(place)
     }
 
-    /// Enqueues a copy between the host and `buffer`, or refuses it where there is no end at the
-    /// host.
+    /// Enqueues a copy between the host and `buffer`, or refuses it if `host` is an error.
     pub(super) fn enqueue_copy<T: Element>(
         &self,
         op: &mut Op<'_>,
@@ -116,9 +115,9 @@ impl Stream {
 }
 
 impl StreamCore {
-    /// Returns whether a copy may be held back until there is memory for it. What is called on a
-    /// borrowed stream is on the driver's stream when the call returns, since its owner may use
-    /// that next. What is captured is no work yet.
+    /// Returns true if a copy may be held back until there is memory for it. On a borrowed stream,
+    /// the copy has to be on the driver's stream when the call returns, since the stream's owner
+    /// may use that next. A captured copy is not work yet.
     pub(super) fn can_hold_back(&self) -> bool {
         self.device.signalled
             && self.device.driver.host_memory_is_slow()
@@ -126,7 +125,7 @@ impl StreamCore {
             && !self.is_captured()
     }
 
-    /// The host's end of a copy by this stream's device.
+    /// Returns the host's end of a copy by this stream's device.
     pub(super) fn host_end(&self, site: Site, host: &PinnedBytes) -> Result<HostEnd> {
         let here = self.device.id;
         host.end_for(here).ok_or_else(|| {
@@ -143,8 +142,8 @@ impl StreamCore {
     }
 }
 
-/// Between contiguous host memory and a buffer. Without the host's end, which is set later, it is
-/// at 0.
+/// Returns a copy between contiguous host memory and a buffer. Without a host end, which is then
+/// set later, the host address is 0.
 pub(super) fn host_copy<T: Element>(kind: CopyKind, host: Option<HostEnd>, buffer: &Buffer<T>) -> Copy {
     let host = host.map_or(0, HostEnd::address);
     let (height, width_bytes, pitch) = buffer.runs();
@@ -171,7 +170,8 @@ pub(super) fn host_copy<T: Element>(kind: CopyKind, host: Option<HostEnd>, buffe
     }
 }
 
-/// Between two buffers: one of them contiguous, or both with the same rows.
+/// Returns a copy between two buffers. One of them must be contiguous, or both must have the same
+/// rows.
 pub(super) fn device_copy<T: Element>(
     site: &dyn fmt::Display,
     kind: CopyKind,

@@ -1,4 +1,4 @@
-//! Edges between streams, events, and the host's own waiting.
+//! Edges between streams, events, and waiting on the host.
 
 use crate::buffer::Buffer;
 use crate::edge::Edge;
@@ -11,13 +11,13 @@ use crate::shared::{Allocation, Place, Stream, StreamCore};
 use std::sync::Arc;
 use warpline_driver::{Command, Element, Error, ErrorKind, Result, Stamp};
 
-/// What [`Stream::wait_for`] takes: a buffer, or what holds one.
+/// An argument of [`Stream::wait_for`]: a buffer, or a type that holds one.
 pub trait HoldsMemory {
-    /// Which memory that is.
+    /// Returns the memory it holds.
     fn memory(&self) -> MemoryRef<'_>;
 }
 
-/// An allocation of device memory, of whatever element type.
+/// An allocation of device memory, of any element type.
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryRef<'a>(&'a Allocation);
 
@@ -28,18 +28,20 @@ impl<T: Element> HoldsMemory for Buffer<T> {
 }
 
 impl Stream {
-    /// Orders what is enqueued on this stream from now on after what is on `other` so far. On the device: the host goes on.
+    /// Orders later work on this stream after the work on `other` so far. The wait is on the
+    /// device: the host continues.
     ///
-    /// Takes effect when called. The [`Edge`] need not be awaited: the host does not wait.
+    /// It takes effect when called. The [`Edge`] need not be awaited: the host does not wait.
     ///
     /// # Ordering
-    /// Transitive: what `other` had waited for before counts too. It takes a ticket if it orders
-    /// something anew. If the order is implied already, nothing is enqueued. Refused writes that
-    /// `other` carries concern this stream from then on: ops that read what those writes left out
-    /// fail here too ([`Error::is_inherited`]).
+    /// Transitive: the work that `other` had waited for before counts too. The call takes a ticket
+    /// if it adds order. If the order is implied already, nothing is enqueued. Refused writes that
+    /// `other` carries concern this stream from then on: ops that read the memory those writes
+    /// would have written fail here too ([`Error::is_inherited`]).
     ///
     /// # Errors
-    /// In the `Pending`: the streams belong to different runtimes or backends, the stream is closed, the device has failed.
+    /// In the `Pending`: the streams belong to different runtimes or backends; the stream is
+    /// closed; the device has failed.
     #[track_caller]
     #[inline]
     pub fn wait_stream(&self, other: &Stream) -> Edge {
@@ -47,7 +49,8 @@ impl Stream {
         Edge::new(Pending::value(self.core(), place, ()))
     }
 
-    /// Orders what is enqueued on this stream from now on after `event`. On the device: the host goes on.
+    /// Orders later work on this stream after `event`. The wait is on the device: the host
+    /// continues.
     ///
     /// # Errors
     /// As [`wait_stream`](Self::wait_stream).
@@ -61,13 +64,13 @@ impl Stream {
         Edge::new(Pending::value(self.core(), place, ()))
     }
 
-    /// Orders what is enqueued on this stream from now on after every use of this memory so far: for use without a
-    /// handle to those streams.
+    /// Orders later work on this stream after every use of this memory so far. Useful when you have
+    /// no handle to those streams.
     ///
     /// # Ordering
-    /// The edge is taken from where each of those streams stands now. A stream whose write was
-    /// refused counts as one that used the memory, unless it is closed. Of memory that this thread
-    /// captures work on, the uses in the capture count, and this stream comes into it.
+    /// The edge is from the current end of each of those streams. A stream whose write was refused
+    /// counts as a user of the memory, unless it is closed. If this thread captures work on the
+    /// memory, the uses in the capture count, and this stream joins the capture.
     ///
     /// # Errors
     /// As [`wait_stream`](Self::wait_stream).
@@ -84,17 +87,18 @@ impl Stream {
         Edge::new(Pending::value(core, core.wait_for_uses(site, memory.memory().0), ()))
     }
 
-    /// Marks where this stream stands.
+    /// Records an event at the current end of this stream.
     ///
     /// # Errors
-    /// In what is asked of the event: `Reentrant` if a host function or a kernel's CPU form
-    /// recorded it.
+    /// In later calls on the event: `Reentrant` if a host function or a kernel's CPU form recorded
+    /// it.
     #[track_caller]
     pub fn record_event(&self) -> Event {
         Event::record(self.core(), None)
     }
 
-    /// Marks where this stream stands, and notes the time when it gets there. Takes a ticket.
+    /// Records an event at the current end of this stream, with the time at which the stream
+    /// reaches it. Takes a ticket.
     ///
     /// # Errors
     /// The stream is closed or the device has failed.
@@ -106,7 +110,7 @@ impl Stream {
         Ok(Event::record(self.core(), Some(stamp)))
     }
 
-    /// Whether everything enqueued so far is done. A `true` counts as having observed it.
+    /// Returns true if everything enqueued so far is done. A `true` counts as having observed it.
     ///
     /// # Errors
     /// The device has failed; `Reentrant` in a host function.
@@ -118,12 +122,12 @@ impl Stream {
         Pending::value(self.core(), Ok(self.core().here()), ()).query()
     }
 
-    /// Resolves when everything enqueued so far is done, whatever is enqueued meanwhile.
+    /// Resolves when everything enqueued so far is done. It does not wait for later work.
     ///
     /// # Errors
     /// The device has failed; `Reentrant` in a host function; or an earlier call on this stream was
-    /// refused and nobody has looked at its `Pending`: the oldest such error. Each is returned
-    /// once, so call it again until it succeeds.
+    /// refused and its `Pending` was dropped unseen: the oldest such error. Each is returned once,
+    /// so call it again until it succeeds.
     #[track_caller]
     pub fn synchronize(&self) -> Pending<()> {
         let (core, site) = (self.core(), Site::here(&"synchronize"));
@@ -134,7 +138,7 @@ impl Stream {
     }
 }
 
-/// Why a captured stream cannot be asked.
+/// The reason why a captured stream cannot be queried.
 const ASKED: &str = "the stream is being captured, and nothing of that runs; ask for a launch of the graph";
 
 impl StreamCore {
@@ -149,11 +153,12 @@ impl StreamCore {
         self.wait_for_stream(site, other)
     }
 
-    /// The same for where the other stream itself stands, whoever captures it. Always inline up to where it is clear that there is
-    /// nothing to do, so that the place stays in registers.
+    /// Waits for the other stream's own end, whether or not the stream is captured. Always inline
+    /// up to the point where there is clearly nothing to do, so that the place stays in registers.
     #[inline(always)]
     fn wait_for_stream(self: &Arc<Self>, site: Site, other: &Arc<StreamCore>) -> Result<Place> {
-        // `issued` first, `version` after: a version that is as new as the ticket.
+        // Load `issued` first and `version` second: the version is then at least as new as the
+        // ticket.
         let issued = other.issued();
         let version = other.version();
         {
@@ -169,7 +174,7 @@ impl StreamCore {
     #[inline(never)]
     fn wait_for_stream_now(self: &Arc<Self>, site: Site, other: &Arc<StreamCore>) -> Result<Place> {
         self.check_can_wait(site, other)?;
-        // Let go of before it changes, so that it need not be copied.
+        // Dropped before `known` changes, so that the change need not copy it.
         let known = self.known.lock().clone();
         let snapshot = other.snapshot(|used| known.covers(used));
         drop(known);
@@ -192,8 +197,8 @@ impl StreamCore {
         ))
     }
 
-    /// Waits for every stream that used this memory, or was refused to write it, and still is open;
-    /// then for those that are closed, which nobody can wait for by name.
+    /// Waits for every open stream that used this memory or was refused to write it. Then waits for
+    /// the closed ones, which the caller cannot wait for by name.
     fn wait_for_uses(self: &Arc<Self>, site: Site, allocation: &Allocation) -> Result<Place> {
         let runtime = &*self.device.runtime;
         let (users, marked_by, mut some_are_closed): (Vec<StreamId>, Vec<StreamId>, bool) = {
@@ -221,8 +226,7 @@ impl StreamCore {
         if some_are_closed { self.wait_for_closed(site, &closed) } else { Ok(place) }
     }
 
-    /// Orders what follows after streams that are closed: those of them that have not drained.
-    /// Takes a ticket whether there are any or not.
+    /// Orders later work after the closed streams that have not drained. Always takes a ticket.
     #[cold]
     fn wait_for_closed(self: &Arc<Self>, site: Site, closed: &[Arc<StreamCore>]) -> Result<Place> {
         let refused = |error| self.refused(site, &error);
@@ -236,7 +240,7 @@ impl StreamCore {
         for from in &edges {
             self.submit_edge(&mut state, site, from).map_err(refused)?;
         }
-        // Behind edges it is work, so that who awaits it waits for them.
+        // Behind edges it has to be work, so that awaiting it waits for the edges.
         let taken = if edges.is_empty() {
             self.take_ticket(&mut state, site)
         } else {

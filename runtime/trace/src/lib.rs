@@ -6,9 +6,9 @@
 
 mod json;
 mod perfetto;
+mod picture;
 mod recorder;
 mod recording;
-mod timeline;
 
+pub use picture::Picture;
 pub use recorder::Recorder;
-pub use timeline::Timeline;

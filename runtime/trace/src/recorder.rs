@@ -4,8 +4,8 @@
 //! time is the time between its start and end events.
 
 use super::perfetto;
+use super::picture::Picture;
 use super::recording::{Recording, TrackKey};
-use super::timeline::Timeline;
 use parking_lot::Mutex;
 use std::io::{self, Write};
 use std::path::Path;
@@ -35,7 +35,7 @@ use warpline_driver::op_events::moment;
 /// let mut json = Vec::new();
 /// recorder.write(&mut json).unwrap();
 /// let mut picture = Vec::new();
-/// recorder.timeline().write_svg(&mut picture).unwrap();
+/// recorder.picture().write_svg(&mut picture).unwrap();
 /// ```
 #[derive(Clone, Debug)]
 pub struct Recorder(Arc<Shared>);
@@ -91,7 +91,7 @@ impl Recorder {
         self.len() == 0
     }
 
-    /// Returns the current time of the recording, to choose later what [`Timeline::between`] draws.
+    /// Returns the current time of the recording, to choose later what [`Picture::between`] draws.
     pub fn elapsed(&self) -> Duration {
         self.0.began.elapsed()
     }
@@ -115,8 +115,8 @@ impl Recorder {
     }
 
     /// Returns everything recorded so far as a picture.
-    pub fn timeline(&self) -> Timeline {
-        Timeline::new(self.copy())
+    pub fn picture(&self) -> Picture {
+        Picture::new(self.copy())
     }
 
     /// Draws everything recorded so far into a file whose name ends in `.svg` or `.html`.
@@ -124,8 +124,8 @@ impl Recorder {
     /// # Errors
     /// Returns `InvalidInput` if the name ends otherwise, and the errors of creating and writing
     /// the file.
-    pub fn write_timeline_file(&self, path: impl AsRef<Path>) -> io::Result<()> {
-        self.timeline().write_file(path)
+    pub fn write_picture_file(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        self.picture().write_file(path)
     }
 
     fn copy(&self) -> Recording {

@@ -224,7 +224,10 @@ impl Spans {
         let _telling = self.telling.lock();
         loop {
             let mut waiting = self.waiting.lock();
-            let Some(span) = waiting.pop_front_if(|span| span.ticket <= reached) else { return Ok(()) };
+            if waiting.front().is_none_or(|span| span.ticket > reached) {
+                return Ok(());
+            }
+            let span = waiting.pop_front().expect("there is a first one");
             self.count.store(waiting.len(), Ordering::Relaxed);
             drop(waiting);
             let entered = context.enter_relaxed()?;

@@ -1,12 +1,14 @@
-//! Work of the host that is worth a track beside the streams: reading a dataset, for one.
+//! Host work that gets a track beside the streams, such as reading a dataset.
 //!
-//! The same events as those of ops, with the runtime 0 and the device `host`; nothing is enqueued.
+//! The events are those of ops, with the runtime 0 and the device `host`. Host work is not enqueued
+//! and has no enqueue event.
 
 use super::listened_to;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A row in the recorder's picture for work of the host. What is begun on one track should end before the next begins.
+/// A row for host work in the recorder's picture. A span of a track should end before the next one
+/// begins.
 #[derive(Debug)]
 pub struct HostTrack {
     label: String,
@@ -15,14 +17,14 @@ pub struct HostTrack {
 }
 
 impl HostTrack {
-    /// A track of its own, also if another has the same label.
+    /// Creates a new track, even if another track has the same label.
     pub fn new(label: impl Into<String>) -> Self {
         static TRACKS: AtomicU64 = AtomicU64::new(0);
         let key = TRACKS.fetch_add(1, Ordering::Relaxed);
         HostTrack { label: label.into(), key, spans: AtomicU64::new(0) }
     }
 
-    /// Begins something, which lasts until the returned value is dropped.
+    /// Begins a span, which lasts until the returned value is dropped.
     #[track_caller]
     pub fn span(&self, name: &'static str) -> HostSpan<'_> {
         let ticket = self.spans.fetch_add(1, Ordering::Relaxed) + 1;
@@ -34,7 +36,7 @@ impl HostTrack {
     }
 }
 
-/// Work of the host that goes on.
+/// A span of host work in progress.
 #[derive(Debug)]
 pub struct HostSpan<'a> {
     track: &'a HostTrack,
@@ -45,7 +47,7 @@ pub struct HostSpan<'a> {
 }
 
 impl HostSpan<'_> {
-    /// Says how many bytes it was about.
+    /// Sets the number of bytes that the work handles.
     pub fn set_bytes(&mut self, bytes: u64) {
         self.bytes = bytes;
     }

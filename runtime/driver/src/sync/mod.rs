@@ -1,8 +1,9 @@
-//! The one door to atomics and locks.
+//! The only place from which models take atomics and locks.
 //!
-//! `timeline/`, `exit.rs` and `health.rs` here, `delegation.rs` of the runtime, `strand.rs` and `idle.rs` of the CPU device, and
-//! `completion/watch.rs` of CUDA devices name their primitives only through this module, so that `ci/loom-models` can compile
-//! the same files against loom's.
+//! These files name their primitives only through this module: `timeline/`, `exit.rs` and
+//! `health.rs` here, `delegation.rs` of the runtime, `strand.rs` and `idle.rs` of the CPU device,
+//! and `completion/watch.rs` of CUDA devices. `ci/loom-models` can therefore compile the same files
+//! against loom's primitives.
 
 mod parker;
 
@@ -11,8 +12,11 @@ pub use parking_lot::{Mutex, MutexGuard};
 pub use std::sync::Arc;
 pub use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 
-/// A sequentially consistent fence where, since this thread's last store that others look at, there was an atomic read-modify-write or
-/// another such fence. On x86 either has been the fence already, and this keeps the compiler alone from moving things.
+/// A sequentially consistent fence for one situation: since this thread's last store that other
+/// threads read, it has executed an atomic read-modify-write or another such fence.
+///
+/// On x86 either of these has been the fence already, so this one only keeps the compiler from
+/// reordering.
 #[inline]
 pub fn fence_after_rmw() {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

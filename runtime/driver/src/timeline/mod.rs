@@ -1,38 +1,48 @@
-//! A stream's progress as one growing number, and who waits for it.
+//! A stream's progress as one growing number, and the waiters for it.
 //!
-//! Drivers advance a timeline; `Pending`, parked strands and closing streams wait on it. It knows nothing of either.
+//! Drivers advance a timeline; `Pending`, parked strands and closing streams wait on it. The
+//! timeline depends on none of them.
 //!
 //! # Who may touch what, when
-//! * `completed` (the word) is written by one party only: whoever owns the stream's progress (the CPU worker that
-//!   holds the strand, a test that completes by hand). It never goes back. Anybody reads it.
-//! * Where a device counts for itself, in memory that it shares with the host, the timeline **follows** that [`Progress`], and
-//!   the owner is whoever holds `completing`: a poller that sees the device's number, or the reactor. Nobody waits for
-//!   `completing`: a poller that does not get it registers, and the reactor looks at what is registered until it is reached.
-//! * `waiting` is behind its own lock, which is never held while a waker runs, a waker is dropped, or a kept value is
-//!   dropped: any of these may run user code that comes back to this same timeline.
-//! * `interest` is the lowest ticket anything in `waiting` waits for (`u64::MAX`: nothing). It is written under the
-//!   lock and read without it, so that finishing a ticket nobody waits for takes no lock.
+//! * `completed` (the word) has one writer: the owner of the stream's progress. That is the CPU
+//!   worker that holds the strand, or a test that completes by hand. The word never decreases. Any
+//!   thread reads it.
+//! * A device may count for itself, in memory that it shares with the host. The timeline then
+//!   **follows** that [`Progress`]. The owner is the thread that holds `completing`: a poller that
+//!   sees the device's number, or the reactor. No thread waits for `completing`. A poller that does
+//!   not get it registers, and the reactor checks the registered tickets until they are reached.
+//! * `waiting` is behind its own lock. That lock is never held while a waker runs, a waker is
+//!   dropped, or a kept value is dropped. Each of these may run user code that calls this same
+//!   timeline.
+//! * `interest` is the lowest ticket that an entry of `waiting` waits for (`u64::MAX`: none). It is
+//!   written under the lock and read without it. Finishing a ticket that has no waiter therefore
+//!   takes no lock.
 //!
 //! # The protocol
-//! A waiter **registers, fences, reads the word**; the completer **writes the word, fences, reads `interest`**. The
-//! two sequentially consistent fences are totally ordered. If the waiter's comes first, the completer sees its interest
-//! and wakes it; if the completer's comes first, the waiter sees the word and does not wait. Either may see both (a
-//! wake that was not needed); none can miss both. Registering takes the lock and completing may take it too, but the
-//! lock alone would not do: the completer takes it only if it saw interest. Of several completers one after the other holds
-//! `completing`; each looks at `interest` after its own store.
+//! A waiter **registers, fences, reads the word**; the completer **writes the word, fences, reads
+//! `interest`**. The two sequentially consistent fences are totally ordered. If the waiter's fence
+//! comes first, the completer sees its interest and wakes it. If the completer's fence comes first,
+//! the waiter sees the word and does not wait. Both may happen, which costs an unneeded wake-up. It
+//! is impossible that neither happens.
 //!
-//! Who follows a device says that it waits ([`Progress::wanted`]) after its fence, so that the reactor, which clears its mark,
-//! fences and looks at `interest` before it turns away, sees either the interest or the new mark (`watch.rs` of the CUDA devices).
+//! Registering takes the lock and completing may take it too. The lock alone would not suffice,
+//! since the completer takes it only if it saw interest. Several completers hold `completing` one
+//! after the other, and each reads `interest` after its own store.
+//!
+//! A waiter on a timeline that follows a device calls [`Progress::wanted`] after its fence. The
+//! reactor clears its flag, fences and reads `interest` before it stops watching. It therefore sees
+//! either the interest or the new flag (`watch.rs` of the CUDA devices).
 //!
 //! # Situations that look dangerous
-//! * *A waker is dropped by its `Pending` while the completer collects it*: both hold the lock to touch the map, and a
-//!   waker that was collected is woken although its task lost interest: a spurious wake, which futures allow.
-//! * *Two tickets complete at once*: cannot be; one writer. `complete` takes the newest, and everything at or below
-//!   it is released in one batch.
-//! * *A waker panics*: it is caught, the rest of the batch is woken.
+//! * *A waker is dropped by its `Pending` while the completer collects it*: both hold the lock to
+//!   touch the map. A collected waker is woken although its task lost interest. That is a spurious
+//!   wake-up, which futures allow.
+//! * *Two tickets complete at once*: this cannot happen, because there is one writer. `complete`
+//!   takes the newest ticket, and everything at or below it is released in one batch.
+//! * *A waker panics*: the panic is caught, and the rest of the batch is woken.
 //!
 //! # Lock order
-//! stream → allocation → **waiting**. Nothing is acquired under it.
+//! stream → allocation → **waiting**. No lock is acquired under it.
 
 mod released;
 
@@ -47,32 +57,35 @@ use std::task::{Poll, Waker};
 pub use crate::Ticket;
 pub use released::Released;
 
-/// Something that has to stay alive until a ticket is reached: a host buffer the device still reads or writes.
+/// A value that has to stay alive until a ticket is reached, such as a host buffer that the device
+/// still reads or writes.
 pub type Keep = Arc<dyn Any + Send + Sync>;
 
-/// A device's own count of what it has done, which a timeline follows.
+/// A device's own count of completed work, which a timeline follows.
 pub trait Progress: Send + Sync {
-    /// The newest ticket that the device says is done.
+    /// Returns the newest ticket that the device reports as done.
     fn reached(&self) -> Ticket;
 
-    /// Looks harder than [`reached`](Self::reached), for somebody who asks again and again instead of waiting: may call the
-    /// driver. Called while no lock is held.
+    /// Checks more thoroughly than [`reached`](Self::reached), for a caller that polls repeatedly
+    /// instead of waiting. May call the driver. Called while no lock is held.
     fn ask(&self) {}
 
-    /// Something waits on the timeline: somebody has to look at [`reached`](Self::reached) until nothing does. Called while no
-    /// lock is held but, for kept values, the stream's.
+    /// Notifies the device that something waits on the timeline. [`reached`](Self::reached) must be
+    /// checked until nothing waits. Called while no lock is held except, for kept values, the
+    /// stream's.
     fn wanted(&self);
 }
 
-/// Everything up to [`Timeline::completed`] is done.
+/// The progress of a stream: everything up to [`Timeline::completed`] is done.
 pub struct Timeline {
     completed: AtomicU64,
     interest: AtomicU64,
     waiting: Mutex<Waiting>,
-    /// Held by who completes, where several may.
+    /// Held by the completing thread, where several threads may complete.
     completing: AtomicBool,
     progress: OnceLock<Arc<dyn Progress>>,
-    /// Why tickets that are not reached never will be, on a device that goes on.
+    /// The reason for which tickets that are not reached never will be, on a device that is still
+    /// usable.
     fault: OnceLock<Error>,
 }
 
@@ -80,7 +93,8 @@ struct Waiting {
     wakers: BTreeMap<Registration, Waker>,
     /// In ticket order.
     keeps: VecDeque<Kept>,
-    /// The ticket whose completer is letting go of what was kept: as good as kept until that is done. `u64::MAX`: none.
+    /// The ticket whose completer is releasing kept values. They count as kept until that is done.
+    /// `u64::MAX`: none.
     releasing: Ticket,
     sequence: u64,
     abandoned: bool,
@@ -99,16 +113,18 @@ struct Kept {
     until: Until,
 }
 
-/// When what a ticket keeps is let go.
+/// The moment at which a kept value is released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
-    /// When its work is over, before the ticket counts as reached: whoever sees the ticket sees a buffer back in its pool.
+    /// When the work has ended, before the ticket counts as reached. A thread that sees the ticket
+    /// reached finds the buffer back in its pool.
     Over,
-    /// When the ticket counts as reached: whoever gets the room of an op sees that the op is no longer in flight.
+    /// When the ticket counts as reached. A thread that gets the room of an op sees that the op is
+    /// no longer in flight.
     Reached,
 }
 
-/// Where a waker is in a timeline's waiting list.
+/// The place of a waker in a timeline's waiting list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Registration {
     ticket: Ticket,
@@ -122,13 +138,15 @@ impl Waiting {
         waker.min(keep).min(self.releasing)
     }
 
-    /// Mostly at the end: only what is kept for a ticket that was taken a while ago goes before others.
+    /// Inserts a kept value in ticket order, mostly at the end. Only a value for a ticket that was
+    /// taken a while ago goes before others.
     fn insert(&mut self, kept: Kept) {
         let later = self.keeps.iter().rev().take_while(|other| other.ticket > kept.ticket).count();
         self.keeps.insert(self.keeps.len() - later, kept);
     }
 
-    /// Takes what is due at `ticket`; before it counts as reached, only what does not wait for that.
+    /// Takes the values that are due at `ticket`. Before it counts as reached, takes only those
+    /// that do not wait for that.
     fn take_keeps(&mut self, ticket: Ticket, reached: bool) -> Vec<Keep> {
         let due = self.keeps.partition_point(|kept| kept.ticket <= ticket);
         let (mut keeps, mut left) = (Vec::with_capacity(due), Vec::new());
@@ -154,7 +172,7 @@ impl Default for Timeline {
 }
 
 impl Timeline {
-    /// A timeline nothing has been put on: ticket 0 is complete.
+    /// Creates a timeline without work: ticket 0 is complete.
     pub fn new() -> Self {
         Timeline {
             completed: AtomicU64::new(0),
@@ -166,40 +184,44 @@ impl Timeline {
         }
     }
 
-    /// Makes it follow a device's own count. Once, before anything waits.
+    /// Makes the timeline follow a device's own count. Called once, before anything waits.
     pub fn follow(&self, progress: Arc<dyn Progress>) {
         let first = self.progress.set(progress).is_ok();
         assert!(first, "a timeline follows one device");
     }
 
-    /// The newest ticket that is done and whose waiters were woken.
+    /// Returns the newest ticket that is done and whose waiters were woken.
     #[inline]
     pub fn completed(&self) -> Ticket {
         self.completed.load(Ordering::Acquire)
     }
 
-    /// The newest ticket that is done, also if nobody has been woken for it yet.
+    /// Returns the newest ticket that is done, even if its waiters have not been woken yet.
     pub fn newest(&self) -> Ticket {
         self.progress.get().map_or(0, |device| device.reached()).max(self.completed())
     }
 
-    /// Whether `ticket` is done: one atomic load, or two where it follows a device. What the ticket keeps may not be let go yet,
-    /// so this is for those who ask about the device's work and not for those who get something back: they
-    /// [`settle`](Self::settle).
+    /// Returns true if `ticket` is done: one atomic load, or two if the timeline follows a device.
+    ///
+    /// The values that the ticket keeps may not be released yet. A caller that needs them back uses
+    /// [`settle`](Self::settle) instead.
     #[inline]
     pub fn reached(&self, ticket: Ticket) -> bool {
         self.completed() >= ticket || self.progress.get().is_some_and(|device| device.reached() >= ticket)
     }
 
-    /// Whether `ticket` is done and what it kept until then was let go. Where it follows a device that has come so far, this
-    /// call completes it, unless another is at it. Called while no lock is held.
+    /// Returns true if `ticket` is done and the values kept until then were released.
+    ///
+    /// If the timeline follows a device that has reached the ticket, this call completes it, unless
+    /// another thread is completing. Called while no lock is held.
     #[inline]
     pub fn settle(&self, ticket: Ticket) -> bool {
         self.completed() >= ticket
             || self.progress.get().is_some_and(|device| self.catch_up(&**device, ticket))
     }
 
-    /// Has a followed device look harder than [`settle`](Self::settle) does. Called while no lock is held.
+    /// Makes a followed device check more thoroughly than [`settle`](Self::settle) does. Called
+    /// while no lock is held.
     pub fn ask(&self) {
         if let Some(device) = self.progress.get() {
             device.ask();
@@ -212,8 +234,9 @@ impl Timeline {
         if reached < ticket {
             return false;
         }
-        // Nothing is kept up to there: that was entered before the work was submitted, and counts (`releasing`) until it was let go, which
-        // the release of `interest` makes seen. Nobody waits whom the reactor would not find.
+        // No value is kept up to `reached`. Such a value would have been entered before its work
+        // was submitted. It counts (`releasing`) until it was released, and the release store of
+        // `interest` makes that visible. The reactor finds every thread that waits.
         if self.interest.load(Ordering::Acquire) > reached {
             return true;
         }
@@ -221,8 +244,9 @@ impl Timeline {
         self.completed() >= ticket
     }
 
-    /// As [`complete`](Self::complete), by one of several who may. Does nothing if another is at it: whoever still waits has
-    /// registered, and who looks after what is registered comes again.
+    /// Completes `ticket` like [`complete`](Self::complete), for one of several threads that may.
+    /// Does nothing if another thread is completing: every remaining waiter has registered, and the
+    /// thread that checks the registered tickets does so again.
     pub fn complete_shared(&self, ticket: Ticket) {
         if self.completing.swap(true, Ordering::Acquire) {
             return;
@@ -240,26 +264,29 @@ impl Timeline {
         }
     }
 
-    /// Whether anything waits or is kept.
+    /// Returns true if anything waits or is kept.
     pub fn is_wanted(&self) -> bool {
         self.interest.load(Ordering::Relaxed) != u64::MAX
     }
 
-    /// Says that tickets which are not reached never will be, although the device goes on: the stream was given up. Whoever waits
-    /// has to be woken by [`wake_all`](Self::wake_all) after it.
+    /// Notes that tickets which are not reached never will be, although the device is still usable:
+    /// the stream was given up. The caller has to wake the waiters with
+    /// [`wake_all`](Self::wake_all) afterwards.
     pub fn give_up(&self, error: Error) {
         let _ = self.fault.set(error);
     }
 
-    /// Why tickets that are not reached never will be: what [`give_up`](Self::give_up) was given. A failure
-    /// of the whole device is its [`Health`](crate::Health)'s, and not here unless the driver gave the
-    /// timeline up as well.
+    /// Returns the error that [`give_up`](Self::give_up) was given: the reason for which tickets
+    /// that are not reached never will be.
+    ///
+    /// A failure of the whole device is in its [`Health`](crate::Health). It is not here unless the
+    /// driver gave the timeline up as well.
     #[inline]
     pub fn fault(&self) -> Option<&Error> {
         self.fault.get()
     }
 
-    /// After an entry was made: who looks after a followed device has to know.
+    /// Notifies a followed device after an entry was made, so that its progress is watched.
     #[inline]
     fn tell_device(&self) {
         if let Some(device) = self.progress.get() {
@@ -268,19 +295,22 @@ impl Timeline {
         }
     }
 
-    /// Lets go of what was kept until the work of `ticket` is over, marks everything up to it as done, then wakes who waited and
-    /// lets go of the rest.
+    /// Releases the values kept until the work of `ticket` has ended, marks everything up to it as
+    /// done, then wakes the waiters and releases the other values.
     ///
-    /// Only the owner of this stream's progress calls this, with growing tickets, and while it holds no lock.
+    /// Only the owner of this stream's progress calls this, with growing tickets, and while it
+    /// holds no lock.
     #[inline]
     pub fn complete(&self, ticket: Ticket) {
         self.complete_by(ticket, Released::run);
     }
 
-    /// Like [`complete`](Self::complete), but has `run` run what wakes and lets go once the ticket counts as reached.
+    /// Completes `ticket` like [`complete`](Self::complete), but passes the wake-ups and releases
+    /// that follow once the ticket counts as reached to `run`.
     #[inline]
     pub fn complete_by(&self, ticket: Ticket, run: impl FnOnce(Released)) {
-        // What is kept for a ticket was registered before its work was submitted, so it is seen without a fence.
+        // A value kept for a ticket was registered before its work was submitted, so it is visible
+        // without a fence.
         if self.interest.load(Ordering::Relaxed) <= ticket {
             self.let_go(ticket);
         }
@@ -291,8 +321,8 @@ impl Timeline {
         }
     }
 
-    /// Like [`complete`](Self::complete), but leaves the waking to the caller, who runs the returned batch once it
-    /// holds no lock.
+    /// Completes `ticket` like [`complete`](Self::complete), but leaves the waking to the caller.
+    /// The caller runs the returned batch once it holds no lock.
     #[must_use]
     pub fn complete_quietly(&self, ticket: Ticket) -> Released {
         self.completed.store(ticket, Ordering::Release);
@@ -332,10 +362,10 @@ impl Timeline {
         Released { keeps, wakers: wakers.into_values().collect() }
     }
 
-    /// Asks for `waker` to be woken when `ticket` is reached; ready if it already is.
+    /// Asks for `waker` to be woken when `ticket` is reached. Returns `Ready` if it already is.
     ///
-    /// `registration` is the caller's place in the list: `None` before the first call, and to be passed again on each
-    /// later one, so that a changed waker replaces the old.
+    /// `registration` is the caller's place in the list: `None` before the first call. The caller
+    /// passes it again on each later call, so that a changed waker replaces the old one.
     pub fn register(
         &self,
         ticket: Ticket,
@@ -363,7 +393,7 @@ impl Timeline {
         Poll::Pending
     }
 
-    /// Gives a place in the list up. The waker is dropped after the lock.
+    /// Gives up a place in the list. The waker is dropped after the lock is released.
     pub fn deregister(&self, registration: &mut Option<Registration>) {
         let Some(at) = registration.take() else { return };
         let mut waiting = self.waiting.lock();
@@ -373,8 +403,9 @@ impl Timeline {
         drop(waker);
     }
 
-    /// Holds `keep` until `ticket` is reached. Called before the work of that ticket is handed to the device, in ticket
-    /// order. After [`abandon`](Self::abandon) there is nothing to hold it for.
+    /// Holds `keep` until `ticket` is reached, or until its work has ended, as `until` says. Called
+    /// before the work of that ticket is passed to the device, in ticket order. After
+    /// [`abandon`](Self::abandon) the value is dropped, since there is nothing to hold it for.
     pub fn keep_until(&self, ticket: Ticket, keep: Keep, until: Until) {
         let mut waiting = self.waiting.lock();
         let unneeded = if waiting.abandoned {
@@ -389,7 +420,8 @@ impl Timeline {
         self.tell_device();
     }
 
-    /// Like [`keep_until`](Self::keep_until), for a ticket that may be reached meanwhile: register, fence, read the word.
+    /// Holds `keep` like [`keep_until`](Self::keep_until), for a ticket that may be reached
+    /// meanwhile: registers, fences, reads the word.
     pub fn keep_until_last(&self, ticket: Ticket, keep: Keep) {
         self.keep_until(ticket, keep, Until::Reached);
         fence(Ordering::SeqCst); // weaken: keep-then-read
@@ -398,8 +430,11 @@ impl Timeline {
         }
     }
 
-    /// Like [`keep_until`](Self::keep_until), until the work of a ticket is over that was handed to the device before and may be
-    /// over now: register, fence, read the word. Lets go of `keep` alone, and may be called under a lock if dropping that may.
+    /// Holds `keep` until the work of `ticket` has ended, like [`keep_until`](Self::keep_until).
+    /// That work was passed to the device earlier and may have ended by now: registers, fences,
+    /// reads the word.
+    ///
+    /// Releases `keep` alone. May be called under a lock if `keep` may be dropped under it.
     pub fn keep_until_over(&self, ticket: Ticket, keep: Keep) {
         let mine = keep.clone();
         self.keep_until(ticket, keep, Until::Over);
@@ -415,8 +450,8 @@ impl Timeline {
         drop(unneeded);
     }
 
-    /// Takes back every `keep_until` of the newest ticket, which was refused before it reached the device. The caller drops
-    /// them once it holds no lock.
+    /// Takes back every `keep_until` of the newest ticket, which was refused before it reached the
+    /// device. The caller drops the values once it holds no lock.
     #[must_use]
     pub fn forget_keeps(&self, ticket: Ticket) -> Released {
         let mut waiting = self.waiting.lock();
@@ -426,7 +461,8 @@ impl Timeline {
         Released { keeps: newest.into_iter().map(|kept| kept.keep).collect(), wakers: Vec::new() }
     }
 
-    /// Wakes every waiter although nothing completed: the device has failed, and they shall look again.
+    /// Wakes every waiter although nothing completed. The device has failed, and the waiters have
+    /// to check again.
     pub fn wake_all(&self) {
         let mut waiting = self.waiting.lock();
         let wakers = std::mem::take(&mut waiting.wakers);
@@ -435,8 +471,8 @@ impl Timeline {
         Released { keeps: Vec::new(), wakers: wakers.into_values().collect() }.run();
     }
 
-    /// Releases everything kept: the owner of the stream's progress says that nothing of it will run any more. Wakes no
-    /// waiter: [`wake_all`](Self::wake_all) does.
+    /// Releases everything kept. The owner of the stream's progress calls this when nothing of the
+    /// stream will run any more. Wakes no waiter: [`wake_all`](Self::wake_all) does.
     pub fn abandon(&self) {
         let mut waiting = self.waiting.lock();
         waiting.abandoned = true;
@@ -447,8 +483,12 @@ impl Timeline {
         Released { keeps, wakers: Vec::new() }.run();
     }
 
-    /// As [`abandon`](Self::abandon), of a device that died and cannot say what it was still doing: nothing more starts, but a
-    /// copy that had may not have ended. Returns what is kept until work is over, for nobody to use again: such a copy may.
+    /// Abandons the timeline like [`abandon`](Self::abandon), for a device that died and cannot
+    /// report what it was still doing.
+    ///
+    /// Nothing more starts, but a copy that had started may not have ended. Returns the values kept
+    /// until their work has ended. They must never be used again, since such a copy may still use
+    /// them.
     #[must_use = "what a copy may still be using is to be kept"]
     pub fn abandon_dead(&self) -> Vec<Keep> {
         let mut waiting = self.waiting.lock();
@@ -459,8 +499,8 @@ impl Timeline {
         used
     }
 
-    /// Lets go of what is kept up to `ticket`, which the device has passed without its counting as reached: on a device that
-    /// failed and goes on with what it has.
+    /// Releases the values kept up to `ticket`, which the device has passed without the ticket
+    /// counting as reached. For a device that failed and continues with the work it has.
     pub fn let_pass(&self, ticket: Ticket) {
         if self.interest.load(Ordering::Relaxed) > ticket {
             return;
@@ -472,12 +512,13 @@ impl Timeline {
         Released { keeps, wakers: Vec::new() }.run();
     }
 
-    /// Whether the owner of the stream's progress has said that nothing of it will run any more.
+    /// Returns true if [`abandon`](Self::abandon) was called: nothing of the stream will run any
+    /// more.
     pub fn is_abandoned(&self) -> bool {
         self.waiting.lock().abandoned
     }
 
-    /// How many wakers and kept values the list holds, for tests and figures.
+    /// Returns how many wakers and kept values the list holds, for tests and statistics.
     pub fn waiting_len(&self) -> (usize, usize) {
         let waiting = self.waiting.lock();
         (waiting.wakers.len(), waiting.keeps.len())

@@ -1,11 +1,12 @@
-//! What finished work lets go of, and how that is done so that no panic of one keeps another from it.
+//! The values and wakers that finished work releases, each protected from panics of the others.
 
 use super::Keep;
 use crate::reentry::{self, Caller};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
-/// What a finished ticket lets go of: dropped and woken by [`run`](Self::run), outside every lock.
+/// The values and wakers that a finished ticket releases. [`run`](Self::run) drops the values and
+/// wakes the wakers, outside every lock.
 #[derive(Default)]
 pub struct Released {
     pub(super) keeps: Vec<Keep>,
@@ -13,25 +14,28 @@ pub struct Released {
 }
 
 impl Released {
-    /// Whether somebody is waiting.
+    /// Returns true if a waiter will be woken.
     pub fn wakes(&self) -> bool {
         !self.wakers.is_empty()
     }
 
-    /// Whether all that running it does is to wake wakers made as `waker` was. May say no where they are.
+    /// Returns true if running it only wakes wakers that were made like `waker`. May return false
+    /// although it does.
     pub fn only_wakes(&self, waker: &Waker) -> bool {
         let is_alike = |other: &Waker| std::ptr::eq(other.vtable(), waker.vtable());
         self.keeps.is_empty() && self.wakers.iter().all(is_alike)
     }
 
-    /// Drops what was kept, then wakes each waiter; a panic in one does not keep the others asleep.
+    /// Drops the kept values, then wakes each waiter. A panic of one does not keep the others
+    /// asleep.
     pub fn run(self) {
         let _calling = reentry::calling(Caller::Waker);
-        // Kept values first: who is woken may look whether its buffer has been let go.
+        // Kept values first: a woken task may check whether its buffer was released.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(self.keeps)));
         for waker in self.wakers {
             if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
-                // Who is told of it may panic too, and the others are to be woken.
+                // The subscriber of the report may panic too, and the other wakers still have to be
+                // woken.
                 let _ = catch_unwind(crate::report::waker_panicked);
             }
         }

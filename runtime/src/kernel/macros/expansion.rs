@@ -1,4 +1,4 @@
-//! Functions and types that an expansion of `kernel!` names. Not for any other caller.
+//! The functions and types that an expansion of `kernel!` names. Other code must not call them.
 
 use crate::kernel::{AccessMode, Arg, Elements, Kernel, KernelCall, Operand, call};
 use std::fmt;
@@ -47,7 +47,7 @@ pub fn wrong_arguments(kernel: &str, len: usize) -> ! {
     panic!("{kernel} was given {len} arguments, which its parameters do not take")
 }
 
-/// The slices of twins whose written operands overlap nothing.
+/// The slices of twins whose written operands overlap no other operand.
 pub mod disjoint {
     use crate::kernel::Arg;
     use warpline_driver::Element;
@@ -58,26 +58,26 @@ pub mod disjoint {
     pub type Write<'a, T> = &'a mut [T];
 
     /// # Safety
-    /// The argument is the address and length of elements that can be read, and that nobody writes,
-    /// during `'a`.
+    /// The argument is the address and length of elements that can be read, and that no other code
+    /// writes, during `'a`.
     #[inline]
     pub unsafe fn shared<'a, T: Element>(arg: &Arg) -> &'a [T] {
         if arg.len == 0 {
             return &[];
         }
-        // SAFETY: from_raw_parts needs initialised, aligned elements that nobody writes during 'a.
-        // The caller vouches; any bytes are a `T`.
+        // SAFETY: from_raw_parts needs initialised, aligned elements that no other code writes
+        // during 'a. The caller vouches; any bytes are a `T`.
         unsafe { std::slice::from_raw_parts(arg.bits as *const T, arg.len as usize) }
     }
 
     /// # Safety
-    /// The argument is the address and length of elements that nobody else touches during `'a`.
+    /// The argument is the address and length of elements that no other code touches during `'a`.
     #[inline]
     pub unsafe fn unique<'a, T: Element>(arg: &Arg) -> &'a mut [T] {
         if arg.len == 0 {
             return &mut [];
         }
-        // SAFETY: from_raw_parts_mut needs initialised, aligned elements that nobody else touches
+        // SAFETY: from_raw_parts_mut needs initialised, aligned elements that no other code touches
         // during 'a. The caller vouches; any bytes are a `T`.
         unsafe { std::slice::from_raw_parts_mut(arg.bits as *mut T, arg.len as usize) }
     }
@@ -96,7 +96,7 @@ pub mod in_place {
 
     /// # Safety
     /// The argument is the address and length of elements that can be read during `'a`, and that
-    /// nobody but holders of such cells on this thread writes.
+    /// only holders of such cells on this thread write.
     #[inline]
     pub unsafe fn shared<'a, T: Element>(arg: &Arg) -> &'a [Cell<T>] {
         if arg.len == 0 {
@@ -109,7 +109,7 @@ pub mod in_place {
     }
 
     /// # Safety
-    /// Returns the elements as [`shared`] does, to be written too.
+    /// The rules of [`shared`]; the elements may be written too.
     #[inline]
     pub unsafe fn unique<'a, T: Element>(arg: &Arg) -> &'a [Cell<T>] {
         // SAFETY: the same rules, kept by the caller.

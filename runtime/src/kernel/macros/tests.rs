@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use warpline_driver::{DevicePtr, Element, ErrorKind};
 
-/// Host memory that passes for device memory. Its view takes the bytes of `range`.
+/// Host memory that stands in for device memory. Its view takes the bytes of `range`.
 struct Memory<T> {
     allocation: Arc<Allocation>,
     range: ByteRange,
@@ -39,8 +39,9 @@ impl<'a, T: Element> IntoOperand<'a, T> for &'a Memory<T> {
 /// Runs the twin, as the CPU device would.
 fn run(call: KernelCall<'_>) {
     let KernelCall { kernel, args, .. } = call;
-    // SAFETY: a twin needs arguments that fit and slices valid for their access. The call's operands are slices of the test,
-    // which outlive it and, where they are the same, belong to a kernel in place.
+    // SAFETY: a twin needs arguments that fit and slices valid for their access. The call's
+    // operands are slices of the test, which outlive it. Operands that are the same memory belong
+    // to a kernel in place.
     unsafe { (kernel.twin)(&args) }
 }
 
@@ -297,7 +298,7 @@ fn a_strided_operand_is_refused() {
 #[test]
 #[should_panic = "saxpy was given 1 arguments"]
 fn a_twin_refuses_a_wrong_number_of_arguments() {
-    // SAFETY: none of the arguments is looked at.
+    // SAFETY: none of the arguments is read.
     unsafe { (SAXPY.twin)(&[Arg::scalar(1u32)]) }
 }
 

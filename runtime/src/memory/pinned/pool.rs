@@ -132,7 +132,7 @@ impl PinnedPool {
     /// A cached block, if one fits. Never calls the driver.
     pub(crate) fn try_take(self: &Arc<Self>, len_bytes: usize) -> Option<PinnedBytes> {
         if len_bytes == 0 {
-            return Some(self.bytes(HostBlock(NonNull::without_provenance(NOWHERE)), 0, 0));
+            return Some(self.bytes(HostBlock(NOWHERE), 0, 0));
         }
         let len = block_len(len_bytes)?;
         let mut state = self.state.lock();

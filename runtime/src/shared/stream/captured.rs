@@ -1,4 +1,4 @@
-//! A stream that is being captured: who may, and what becomes of its waits.
+//! The part of a stream that deals with captures: which capture it is in, and its waits there.
 
 use super::core::StreamCore;
 use super::place::{Place, Snapshot};
@@ -9,24 +9,25 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use warpline_driver::{Error, ErrorKind, Result};
 
-/// Why a stream that another capture of this thread has is not taken.
+/// The reason for refusing a stream that is in another capture of this thread.
 const TWICE: &str = "the wait would join two captures; a stream can be in one";
-/// Why one that another thread captures is not.
+/// The reason for refusing a stream that another thread captures.
 const ELSEWHERE: &str =
     "the stream is being captured into a graph by another thread; use another stream until that has ended";
 
 impl StreamCore {
-    /// Whether it may be: asked before everything that a capture would write down. What is put on the stream by other threads just as
-    /// the capture begins is on it, as if it had come before.
+    /// Returns whether the stream is being captured. Checked before everything that a capture would
+    /// record. Work that other threads enqueue just as the capture begins is on the stream itself,
+    /// as if it had come before.
     #[inline]
     pub(crate) fn is_captured(&self) -> bool {
         self.captured.load(Ordering::Relaxed)
     }
 
-    /// Makes it `capture`'s.
+    /// Puts the stream into `capture`.
     ///
     /// # Errors
-    /// If it is another's: two threads may come here at once.
+    /// If the stream is in another capture: two threads may call this at the same time.
     pub(crate) fn begin_capture(&self, site: Site, capture: Arc<Capture>) -> Result<()> {
         let mut of = self.capture.lock();
         if let Some(other) = &*of {
@@ -44,10 +45,10 @@ impl StreamCore {
         drop(ended);
     }
 
-    /// The capture that this thread has the stream in.
+    /// Returns the capture that this thread has the stream in.
     ///
     /// # Errors
-    /// If another thread has it in one.
+    /// If another thread captures the stream.
     pub(crate) fn capture(&self, site: Site) -> Result<Option<Arc<Capture>>> {
         if !self.is_captured() {
             return Ok(None);
@@ -59,7 +60,8 @@ impl StreamCore {
         }
     }
 
-    /// Tells the capture that this thread has the stream in of a refusal; whether there is one, which then sees to it.
+    /// Passes a refusal to the capture that this thread has the stream in. Returns whether there is
+    /// such a capture, which then handles the refusal.
     pub(crate) fn note_refusal(&self, error: &Error) -> bool {
         let here = || self.capture.lock().clone().filter(|capture| capture.is_here());
         match self.is_captured().then(here).flatten() {
@@ -71,7 +73,8 @@ impl StreamCore {
         }
     }
 
-    /// Refuses what a graph cannot hold, where this thread captures the stream. What another thread asks is of the stream itself.
+    /// Refuses what a graph cannot hold, if this thread captures the stream. A call by another
+    /// thread concerns the stream itself.
     #[inline]
     pub(crate) fn refuse_captured(&self, site: Site, why: &str) -> Result<()> {
         match self.is_captured().then(|| self.capture(site)) {
@@ -80,7 +83,8 @@ impl StreamCore {
         }
     }
 
-    /// A wait that has to do with a capture: of this stream, or for a place in `there`, where `from` says it is. `None` if none has.
+    /// Makes this stream wait in a capture: the one it is in, or the one in `there`, where `from`
+    /// gives the awaited place. Returns `None` if no capture is involved.
     #[cold]
     pub(crate) fn wait_captured(
         self: &Arc<Self>,
@@ -103,7 +107,8 @@ impl StreamCore {
                 "what it would wait for is being captured by another thread; wait for a launch of the graph instead",
             )),
             (_, Some(there)) => there.wait(self, site, &from(there)).map(Some).inspect_err(|error| {
-                // A stream that does not come in is no part of it, and what is put there next would run.
+                // A stream that did not join is no part of the capture, so later work on it would
+                // run.
                 if !self.is_captured() {
                     there.note_refusal(error);
                 }
@@ -111,7 +116,7 @@ impl StreamCore {
         }
     }
 
-    /// Why nobody can await the step with this number of a capture.
+    /// Returns the error for awaiting the step of a capture with this number, which has not run.
     #[cold]
     pub(crate) fn nothing_to_await(&self, number: u64) -> Error {
         let capture = self.capture.lock().clone();

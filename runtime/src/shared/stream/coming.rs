@@ -1,4 +1,4 @@
-//! An event that cannot be recorded yet, because what comes before it waits on the host.
+//! An event that cannot be recorded yet, because the work before it is held back on the host.
 
 use super::core::StreamCore;
 use super::unwritten::Unwritten;
@@ -17,15 +17,15 @@ pub(crate) struct Coming {
 #[derive(Default)]
 struct Recording {
     recorded: Option<Result<Recorded, DriverError>>,
-    /// The streams that hold back because of it. They have something else that hands them over, or
-    /// this does.
+    /// The streams that hold work back because of this event. Recording it hands them over, unless
+    /// something else does.
     followers: Vec<Arc<StreamCore>>,
 }
 
 #[derive(Clone)]
 pub(super) struct Recorded {
     pub(super) event: Option<DriverEvent>,
-    /// Memory that was not written before it although that was called.
+    /// Memory that accepted calls before the event should have written and did not.
     pub(super) unwritten: Unwritten,
 }
 
@@ -34,7 +34,7 @@ impl Coming {
         self.inner.lock().recorded.is_some()
     }
 
-    /// Returns the event if it was recorded. If not, the stream is handed over when it is.
+    /// Returns the event if it was recorded. Otherwise the stream is handed over once it is.
     pub(super) fn or_follow(
         &self,
         stream: &Weak<StreamCore>,
@@ -47,7 +47,8 @@ impl Coming {
         None
     }
 
-    /// Has `marks` carry what late refusals before it left, once it was recorded.
+    /// Merges the marks of late refusals before the event into `marks`, if it was recorded. Returns
+    /// whether that changed `marks`.
     pub(super) fn hand_marks_to(&self, marks: &mut Marks) -> bool {
         match &self.inner.lock().recorded {
             Some(Ok(recorded)) => marks.merge(&recorded.unwritten.marks),
@@ -55,7 +56,7 @@ impl Coming {
         }
     }
 
-    /// Blocks until it was recorded, or could not be.
+    /// Blocks until the event was recorded, or could not be.
     pub(super) fn wait(&self) {
         let mut inner = self.inner.lock();
         while inner.recorded.is_none() {
@@ -63,7 +64,8 @@ impl Coming {
         }
     }
 
-    /// Returns who follows.
+    /// Stores the outcome of the recording and wakes blocked threads. Returns the streams that
+    /// follow.
     pub(super) fn fill(&self, recorded: Result<Recorded, DriverError>) -> Vec<Arc<StreamCore>> {
         let mut inner = self.inner.lock();
         inner.recorded = Some(recorded);

@@ -1,16 +1,18 @@
-//! A stream's state, and the one way onto it.
+//! The core of a stream: its identity, its locked state, and how it opens and closes.
 //!
 //! # Who may touch what, when
-//! * `state` is behind the stream's one lock. It is held across "next ticket, check, driver call", so that ticket order is enqueue
-//!   order. `poll` and `drop` never wait for it: all they want is a marker, and they delegate that (`delegation.rs`).
-//! * `known` has a lock of its own, because the allocator reads it while it holds the pool. It is written only while the lock
-//!   is held.
-//! * `issued` and `version` are written under the lock and read by anybody.
-//! * The marks that a stream carries are changed under its lock, and cleared when it closes.
-//! * No user code, waker or twin runs while any of these is held.
+//! * `state` is behind the stream's one lock. The lock is held across "next ticket, check, driver
+//!   call", so ticket order is enqueue order. `poll` and `drop` never wait for it: they only need a
+//!   marker, and they delegate that (`delegation.rs`).
+//! * `known` has a lock of its own, because the allocator reads it while it holds the pool's lock.
+//!   It is written only while the stream's lock is held.
+//! * `issued` and `version` are written under the stream's lock and read by any thread.
+//! * The marks that a stream carries change under its lock, and are cleared when it closes.
+//! * No user code, waker or twin runs while any of these locks is held.
 //!
 //! # Mutex order
-//! lock of the stream → ledgers, by address → known → waiting. Never those of two streams at once. The pool's lock is taken with none held.
+//! Stream → ledgers, by address → known → waiting. The locks of two streams are never held at the
+//! same time. The pool's lock is taken while none of these is held.
 
 use super::held::HeldBack;
 use super::late::Late;
@@ -34,49 +36,54 @@ use warpline_driver::{
     Submission, reentry,
 };
 
-/// At the latest after this many tickets a marker is written, so that what waits silently (freed blocks, buffers) is served.
+/// The number of tickets after which a marker is written at the latest. It serves what waits
+/// silently: freed blocks and buffers.
 const MARKER_EVERY: u64 = 64;
-/// What every op touches comes first and lies together, here and in [`State`]: among thousands of streams each line of it has to be
-/// fetched.
+/// The core of a stream.
+///
+/// The fields that every op touches are first and adjacent, here and in [`State`]. Among thousands
+/// of streams, each of their cache lines has to be fetched.
 #[repr(C)]
 pub(crate) struct StreamCore {
     pub(crate) id: StreamId,
     pub(crate) device: Arc<DeviceShared>,
     pub(crate) timeline: Arc<Timeline>,
-    /// The stream at the driver, for what needs no lock.
+    /// The stream at the driver, for calls that need no lock.
     pub(crate) driver: Arc<dyn DriverStream>,
-    /// Whether it is being captured, and by which capture: written by that capture's thread.
+    /// True while the stream is being captured. Written by the thread that captures it.
     pub(crate) captured: AtomicBool,
-    /// As `State::closed`, for those who do not take the lock.
+    /// A copy of `State::closed` for readers that do not take the lock.
     closed: AtomicBool,
     /// A hint that `late` has entries, or may soon have some (`late.rs`).
     pub(super) late_matters: AtomicU8,
     pub(crate) priority: Priority,
     pub(crate) issued: AtomicU64,
-    /// As many permits as ops may be in flight.
+    /// A semaphore with as many permits as ops may be in flight, and that number.
     pub(crate) room: Option<(Arc<Semaphore>, usize)>,
     pub(crate) state: DelegationLock<State>,
     pub(crate) version: AtomicU64,
     pub(crate) known: Mutex<Clock>,
-    /// The newest ticket that a `Pending` was made for. Only kept where markers are written.
+    /// The newest ticket that a `Pending` was made for. Kept only on devices that need markers.
     pub(crate) held: AtomicU64,
-    /// That ticket, if its `Pending` was dropped or passed on.
+    /// The ticket in `held`, if its `Pending` was dropped or passed on.
     pub(crate) let_go: AtomicU64,
-    /// The newest ticket that an event or a `synchronize` stands at. Only kept where markers are written.
+    /// The newest ticket that an event or a `synchronize` stands at. Kept only on devices that need
+    /// markers.
     pub(super) stood_at: AtomicU64,
-    /// Errors that nobody was told of, oldest first.
+    /// Errors that no caller has received, oldest first.
     pub(crate) unseen: Mutex<VecDeque<Error>>,
     pub(crate) capture: Mutex<Option<Arc<Capture>>>,
-    /// Refusals that came after the call.
+    /// Refusals that came after the call returned.
     pub(super) late: Late,
-    /// True if the driver's stream is borrowed: its owner may use it when a call has returned.
+    /// True if the driver's stream is borrowed: its owner may use it as soon as a call has
+    /// returned.
     pub(crate) borrowed: bool,
-    /// What is let go once the stream is closed and drained: a lease's permit.
+    /// A value that is dropped once the stream is closed and drained: a lease's permit.
     then: Mutex<Option<Box<dyn Any + Send>>>,
     pub(crate) label: Arc<str>,
 }
 
-/// What the stream's lock guards.
+/// The state that the stream's lock guards.
 #[repr(C)]
 pub(crate) struct State {
     pub(crate) issued: Ticket,
@@ -89,19 +96,20 @@ pub(crate) struct State {
     pub(crate) marked: Ticket,
     /// Work that the driver does not have yet, because its first item is not ready.
     pub(crate) held: Option<Box<HeldBack>>,
-    /// The first ticket of that work; 0: it has none yet.
+    /// The first ticket of the foreign work; 0 if it has none yet.
     pub(crate) foreign_from: Ticket,
     pub(crate) core: Weak<StreamCore>,
-    /// The latest waits: stream, its ticket, its version. Asking for the same again is nothing to do.
+    /// The latest waits: stream, its ticket, its version. Repeating one of them does nothing.
     pub(crate) waited: [(StreamId, Ticket, u64); 4],
     pub(super) waited_at: usize,
-    /// What was kept for a submission that the driver refused, to be dropped by whoever lets go of the lock.
+    /// The values kept for a submission that the driver refused. The thread that holds the lock
+    /// drops them after releasing it.
     pub(super) forgotten: Option<Released>,
-    /// Why what was accepted never got to the driver, and nothing more does.
+    /// The reason why accepted work never reached the driver, and why nothing more does.
     pub(crate) lost: Option<DriverError>,
 }
 
-/// What makes a stream.
+/// The settings of a new stream.
 #[derive(Default)]
 pub(crate) struct Settings {
     pub(crate) label: Option<Arc<str>>,
@@ -183,7 +191,7 @@ impl StreamCore {
         Named { label: self.label.clone(), device: self.device.id.to_string().into(), id: self.id }
     }
 
-    /// Spreads streams over the shards of shared ledgers.
+    /// Returns the number by which streams spread over the shards of shared ledgers.
     #[inline]
     pub(crate) fn shard(&self) -> usize {
         self.id.number() as usize
@@ -194,7 +202,7 @@ impl StreamCore {
         self.issued.load(Ordering::Acquire)
     }
 
-    /// The newest ticket that is done, also if nobody has been woken for it yet.
+    /// Returns the newest ticket that is done, even if its waiters have not been woken yet.
     pub(crate) fn completed(&self) -> Ticket {
         self.timeline.newest()
     }
@@ -203,8 +211,10 @@ impl StreamCore {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Sits down to enqueue something: the stream is open, the device works, and nobody does foreign work here. `turn`: whether
-    /// the caller is the one that does.
+    /// Takes the lock in order to enqueue something.
+    ///
+    /// On success the stream is open, the device is usable, and no other thread does foreign work
+    /// here. `turn`: true if the caller holds the turn for foreign work.
     #[inline(always)]
     pub(crate) fn lock(&self, site: Site, turn: bool) -> Result<Locked<'_, State>> {
         self.may_ask(site)?;
@@ -216,8 +226,8 @@ impl StreamCore {
         Ok(state)
     }
 
-    /// Refuses code that a device waits for: who holds the stream's lock may wait for room that comes when
-    /// that code has returned.
+    /// Refuses calls from code that a device waits for. The holder of the stream's lock may be
+    /// waiting for room that only becomes free once that code has returned.
     #[inline]
     pub(crate) fn may_ask(&self, site: Site) -> Result<()> {
         if reentry::holds_a_device() { Err(reentry::refused(&site.on(&self.label))) } else { Ok(()) }
@@ -240,10 +250,10 @@ impl StreamCore {
         Ok(state)
     }
 
-    /// Waits until nobody does foreign work here.
+    /// Waits until no thread does foreign work here.
     ///
     /// # Errors
-    /// `Reentrant` if this thread does, or must not wait.
+    /// `Reentrant` if this thread does the foreign work, or must not wait.
     #[cold]
     pub(super) fn wait_for_turn<'a>(
         &'a self,
@@ -268,7 +278,7 @@ impl StreamCore {
         Ok(state)
     }
 
-    /// Whether the stream takes allocations: it is open and the device works.
+    /// Checks that the stream takes allocations: it is open and the device is usable.
     #[inline]
     pub(crate) fn ensure_open(&self, site: Site) -> Result<()> {
         self.may_ask(site)?;
@@ -278,7 +288,8 @@ impl StreamCore {
         self.device.ensure_open()
     }
 
-    /// What the next ticket's `Pending` will need, should it be held.
+    /// Marks the newest ticket before the next one is submitted, if its `Pending` is held or an
+    /// event or a `synchronize` stands there.
     #[inline]
     pub(super) fn before_submit(&self, state: &mut State) {
         if self.device.signalled
@@ -290,8 +301,8 @@ impl StreamCore {
         }
     }
 
-    /// Hands the next ticket's work to the driver. `kept`: whether something is kept for that ticket. On failure nothing has
-    /// changed, unless the driver stopped halfway.
+    /// Hands the next ticket's work to the driver. `kept`: true if something is kept for that
+    /// ticket. On failure nothing has changed, unless the driver stopped halfway.
     #[inline]
     pub(crate) fn submit(
         &self,
@@ -303,14 +314,15 @@ impl StreamCore {
     ) -> Result<Ticket, DriverError> {
         self.before_submit(state);
         let ticket = state.issued + 1;
-        // Made where it is handed over: a command is large.
+        // The command is built in the call that hands it over, because it is large.
         let submitted = match &mut state.held {
             // SAFETY: `submit` asks that every address is valid for its access until the ticket is
-            // reached, and that accesses do not collide. Device addresses come from `Allocation`s,
-            // whose blocks the allocator gives to nobody and back to no driver before the uses
-            // noted for this ticket are over; host addresses from pinned blocks, which `keeps`
-            // holds, and whose backend `HostEnd` stands for. Collisions: the order check has passed
-            // in `deny`, and `claims` says what is touched in every other mode.
+            // reached, and that accesses do not collide. Device addresses come from `Allocation`s.
+            // The allocator neither hands their blocks out again nor returns them to the driver
+            // before the uses noted for this ticket have finished. Host addresses come from pinned
+            // blocks, which `keeps` holds and whose backend `HostEnd` stands for. Collisions: in
+            // `deny` mode the order check has passed, and in every other mode `claims` says what is
+            // touched.
             None => unsafe {
                 state.raw.submit(Submission { ticket, site, command: command(ticket), claims })
             },
@@ -339,8 +351,9 @@ impl StreamCore {
         submitted.map(|()| ticket)
     }
 
-    /// Called after the lock was let go by one who has put something on the stream: what is told to others may run their code.
-    /// `what`: the command's kind, and the bytes it moves or touches.
+    /// Reports accepted work to trace subscribers, and to a driver that runs in turns. Called after
+    /// the lock was released, because subscribers may run user code. `what`: the command's kind,
+    /// and the bytes it moves or touches.
     #[inline]
     pub(super) fn submitted(&self, site: Site, ticket: Ticket, what: impl FnOnce() -> (&'static str, u64)) {
         op_events::op_enqueued(ticket, &site, || {
@@ -353,38 +366,37 @@ impl StreamCore {
         }
     }
 
-    /// Entries of both clocks, for figures.
+    /// Returns the number of entries in both clocks, for statistics.
     pub(crate) fn clock_len(&self) -> usize {
         self.state.lock().stated.entries().len() + self.known.lock().entries().len()
     }
 
-    /// Returns whether it takes no more work.
+    /// Returns whether the stream takes no more work.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// The error of a place that comes after a host function which panicked.
+    /// Returns the error of a place that comes after a host function that panicked.
     #[inline]
     pub(crate) fn panic_before(&self, place: &Place, epoch: Epoch, concern: Concern) -> Option<Error> {
         let Place { ticket, clock, .. } = place;
         self.device.runtime.panics.before(self, &Reached { ticket: *ticket, clock, epoch, concern })
     }
 
-    /// The host has seen that this stream is past `place`.
+    /// Notes that the host has seen this stream pass `place`.
     #[inline]
     pub(crate) fn observe(&self, place: &Place) {
         let used = Use { stream: self.id, ticket: place.ticket };
         let observed = &self.device.runtime.observed;
-        // A stream that is gone counts as covered, and what it had waited for was not observed with
-        // that.
+        // A stream that is gone counts as covered. What it had waited for is not observed by that.
         if !observed.covers(used) || self.is_closed() {
             observed.observe(used, &place.clock);
         }
     }
 
-    /// No more work comes. What is there counts as ordered before whatever touches its memory from
-    /// here on: no program can name the stream any more, so the runtime adds the edges. Once it has
-    /// run, the stream is before everything.
+    /// Closes the stream: no more work comes. Work already on it counts as ordered before whatever
+    /// touches its memory from now on. No program can name the stream any more, so the runtime adds
+    /// the edges. Once that work has run, the stream is before everything.
     pub(crate) fn close(self: &Arc<Self>) {
         let mut state = self.state.lock();
         if std::mem::replace(&mut state.closed, true) {
@@ -405,7 +417,8 @@ impl StreamCore {
         }
     }
 
-    /// Everything on the closed stream is over, or nothing of it will run any more: it is before everything.
+    /// Retires the closed stream, whose work has finished or will never run. The stream is before
+    /// everything from now on.
     fn retire(&self) {
         self.device.runtime.observed.retire(self.id);
         self.device.runtime.leave(self.id);
@@ -414,9 +427,9 @@ impl StreamCore {
     }
 }
 
-/// What the timeline of a closed stream keeps until its last ticket: when it is let go, because the ticket is reached or the
-/// device has failed and given the stream up, the stream retires. Until then it holds the stream, and so the device and its
-/// memory.
+/// A value that the timeline of a closed stream keeps until its last ticket. The stream retires
+/// when it is dropped: because the ticket is reached, or because the device has failed and
+/// abandoned the stream. Until then it holds the stream, and so the device and its memory.
 struct Retire(Arc<StreamCore>);
 
 impl Drop for Retire {

@@ -1,13 +1,12 @@
-//! Waits as the stream's driver and clocks see them: those that the program states, and edges of
-//! the runtime's own.
+//! Waits of a stream: those that the program states, and edges that the runtime adds.
 //!
 //! # Rules
-//! 1. A stated wait takes a ticket if it changes the stated clock, whether the driver has to wait
-//!    or not. Nothing else about it is the program's business.
-//! 2. An edge of the runtime's own takes no ticket. It is part of the op that follows in the same
-//!    holding of the lock, and known from that op's ticket on.
-//! 3. Whatever the driver gets here, the marker of the ticket before comes first if somebody holds
-//!    it: awaiting that ticket waits for nothing behind it.
+//! 1. A stated wait takes a ticket if it changes the stated clock, whether or not the driver has to
+//!    wait. The program sees nothing else of it.
+//! 2. An edge that the runtime adds takes no ticket. It is part of the op that follows under the
+//!    same hold of the lock, and known from that op's ticket on.
+//! 3. Before the driver gets anything here, the ticket before gets its marker if its `Pending` is
+//!    held. So awaiting that ticket waits for nothing behind it.
 
 use super::core::{State, StreamCore};
 use super::held::After;
@@ -20,23 +19,22 @@ use warpline_driver::{Command, DriverError, Point, Result, Submission, op_events
 /// The outcome of a wait.
 pub(crate) struct Waited {
     pub(crate) place: Place,
-    /// True if the driver got a wait: not where the order held already.
+    /// True if the driver got a wait. False where the order held already.
     pub(super) by_driver: bool,
 }
 
 impl StreamCore {
-    /// Returns whether waiting for that very place was asked for lately.
+    /// Returns whether a wait for exactly this place was made recently.
     #[inline]
     pub(crate) fn waited_lately(&self, state: &State, place: (StreamId, Ticket, u64)) -> bool {
         state.waited.contains(&place)
     }
 
-    /// Orders what follows on this stream after `from`, because the program says so.
+    /// Orders later work on this stream after `from`, because the program says so.
     ///
-    /// It takes a ticket if it changes the stated clock, which the program alone decides. Whether
-    /// the driver gets a wait is another matter: not if `from` is done, or if this stream's known
-    /// clock implies it. A wait for a stream that is closed changes no clock, and takes a ticket
-    /// each time.
+    /// The wait takes a ticket if it changes the stated clock, which the program alone decides. The
+    /// driver gets no wait if `from` is done, or if this stream's known clock implies it. A wait
+    /// for a closed stream changes no clock, and takes a ticket each time.
     pub(super) fn wait_at(&self, state: &mut State, site: Site, from: &Snapshot) -> Result<Waited> {
         if from.used.stream == self.id {
             let place = Place::at(state.issued, state.stated.clone());
@@ -77,15 +75,15 @@ impl StreamCore {
         Ok(Waited { place, by_driver })
     }
 
-    /// Returns the point that the driver waits for, of a place that is not reached. What is
-    /// submitted next has to be the wait for it: that is held back if the mark there is yet to be
-    /// made.
+    /// Returns the point that the driver waits for, given a place that is not reached. The next
+    /// submission has to be the wait for it. That wait is held back if its event has not been
+    /// recorded yet.
     fn point_of(&self, state: &mut State, from: &Snapshot) -> Result<Point, DriverError> {
         if from.event.is_none()
             && from.coming.is_none()
             && let Some(why) = from.timeline.fault()
         {
-            // Nobody would find that it is over.
+            // The other stream was abandoned, so this place never counts as reached.
             return Err(DriverError::Refused(why.to_string()));
         }
         let mut point = self.point_at(from);
@@ -100,7 +98,8 @@ impl StreamCore {
 
     fn point_at(&self, from: &Snapshot) -> Point {
         if from.event.is_none() && from.coming.is_none() && self.device.signalled {
-            // The driver made no mark, so the host will see to it, once it knows.
+            // The driver recorded no event, so the host ends the wait once it knows that the ticket
+            // is reached.
             if let Some(other) = self.device.runtime.stream(from.used.stream) {
                 other.want_marker(from.used.ticket);
             }
@@ -108,8 +107,9 @@ impl StreamCore {
         Point { timeline: from.timeline.clone(), ticket: from.used.ticket, event: from.event.clone() }
     }
 
-    /// Takes a ticket for a wait whose order holds already. A device that counts for itself is not
-    /// notified: the next marker stands for it too, unless each op has its own.
+    /// Takes a ticket for a wait whose order holds already. A device that completes tickets by
+    /// markers is not notified: the next marker stands for this ticket too, unless each op has its
+    /// own.
     pub(crate) fn take_ticket(&self, state: &mut State, site: Site) -> Result<(), DriverError> {
         if !self.device.signalled || state.raw.marks_every_op() {
             return self.submit(state, site, |_| Command::Elided, None, false).map(drop);
@@ -120,9 +120,9 @@ impl StreamCore {
         Ok(())
     }
 
-    /// Makes the driver wait for `from` before the next ticket's work, which has to follow in this
-    /// holding of the lock: the wait takes no ticket. Where the runtime puts such an edge is a matter of luck,
-    /// and tickets are not.
+    /// Makes the driver wait for `from` before the next ticket's work, which has to follow under
+    /// the same hold of the lock. The wait takes no ticket: where the runtime adds such an edge
+    /// depends on timing, and tickets do not.
     ///
     /// The edge is known from that ticket on: the caller merges it then ([`know`](Self::know)).
     #[cold]
@@ -145,7 +145,7 @@ impl StreamCore {
         if state.held.is_none() && point.timeline.reached(point.ticket) {
             return Ok(());
         }
-        // Whoever awaits the newest ticket does not wait for the edge.
+        // A task that awaits the newest ticket does not wait for the edge.
         self.before_submit(state);
         let (ticket, command) = (state.issued + 1, Command::Edge(point));
         let submission = Submission { ticket, site, command, claims: None };
@@ -157,7 +157,7 @@ impl StreamCore {
         unsafe { state.raw.submit(submission) }
     }
 
-    /// The newest ticket's work is after `from` by an edge of the runtime's own.
+    /// Notes that the newest ticket's work is after `from`, by an edge that the runtime added.
     #[cold]
     pub(crate) fn know(&self, from: &Snapshot) {
         let over = |used| self.device.runtime.observed.covers(used);
@@ -166,7 +166,7 @@ impl StreamCore {
         }
     }
 
-    /// [`submitted`](Self::submitted) for a wait for `from`, if the driver got one.
+    /// Calls [`submitted`](Self::submitted) for a wait for `from`, if the driver got one.
     #[inline]
     pub(crate) fn waited(&self, site: Site, waited: Result<Waited>, from: Use) -> Result<Place> {
         let Waited { place, by_driver } = waited?;

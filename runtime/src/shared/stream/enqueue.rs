@@ -1,4 +1,7 @@
-//! From an op with its accesses to a ticket: shape rules, room, order check, driver call, in that order and under one lock.
+//! Enqueuing: the path from an op with its accesses to a ticket.
+//!
+//! The steps are shape rules, room, order check and driver call, in that order. The last three run
+//! under one lock.
 
 use super::core::{State, StreamCore};
 use super::held::After;
@@ -15,7 +18,7 @@ use warpline_driver::internal::ErrorParts;
 use warpline_driver::timeline::{Keep, Ticket, Until};
 use warpline_driver::{Claim, Command, DriverError, Error, ErrorKind, Plan, Point, Result};
 
-/// The most operands of one op.
+/// The maximum number of operands of one op.
 const MAX_OPERANDS: usize = 255;
 
 /// An op about to be enqueued.
@@ -24,31 +27,32 @@ pub(crate) struct Op<'a> {
     pub(crate) kind: &'static str,
     pub(crate) site: Site,
     pub(crate) operands: &'a [Operand<'a>],
-    /// Whether a written operand may be exactly another operand.
+    /// True if a written operand may be exactly another operand.
     pub(crate) in_place: bool,
-    /// Whether operands may be on other devices of the same backend: peer copies.
+    /// True if operands may be on other devices of the same backend, as in peer copies.
     pub(crate) peers: bool,
-    /// Whether the calling thread has the stream's turn for foreign work.
+    /// True if the calling thread holds the stream's turn for foreign work.
     pub(crate) turn: bool,
-    /// True if it takes no room on a stream that limits what is in flight.
+    /// True if the op takes no room on a stream that limits work in flight.
     pub(crate) without_permit: bool,
-    /// Why it is refused already.
+    /// The error by which the op is refused already.
     pub(crate) refused: Option<Error>,
-    /// Held until it has run.
+    /// A value that is held until the op has run.
     pub(crate) keep: Option<Keep>,
-    /// Bytes moved, for traces; 0: those of its operands.
+    /// Bytes moved, for traces; 0 means the bytes of its operands.
     pub(crate) moved: u64,
-    /// Whether it is many ops: its operands may overlap, and be more than an op has.
+    /// True if this is many ops in one: its operands may overlap, and exceed the limit of one op.
     pub(crate) of_many: bool,
-    /// The steps it is made of, if it is a graph.
+    /// The steps of the graph, if the op is one.
     pub(crate) plan: Option<&'a Plan>,
-    /// What it touches besides, by absolute address, where the order check does not keep ops apart.
+    /// Further bytes that the op touches, by absolute address, for modes in which the order check
+    /// does not keep ops apart.
     pub(crate) claims: &'a [Claim],
-    /// A point that the driver waits for right before it.
+    /// A point that the driver waits for right before the op.
     pub(crate) gate: Option<Point>,
-    /// The reason to hold it back.
+    /// The reason to hold the op back.
     pub(crate) after: Option<After>,
-    /// Set where the driver did a part of it and failed.
+    /// True if the driver did a part of the op and then failed.
     pub(crate) halfway: bool,
 }
 
@@ -76,16 +80,16 @@ impl<'a> Op<'a> {
     }
 }
 
-/// Edges of the runtime's own before one op.
+/// The edges that the runtime adds before one op.
 #[derive(Default)]
 struct Edges {
     from: SmallVec<[Snapshot; 1]>,
-    /// Uses that they, or luck, put before the op.
+    /// Uses that are before the op, by these edges or already.
     ensured: SmallVec<[Use; 2]>,
 }
 
 impl StreamCore {
-    /// Puts an op on the stream. A refusal may mark what the op would have written and changes
+    /// Enqueues an op on the stream. A refusal may mark what the op would have written, and changes
     /// nothing else.
     #[inline]
     pub(crate) fn enqueue(
@@ -127,7 +131,8 @@ impl StreamCore {
         self.check_shape(op, disjoint.is_some())?;
         let runtime = &*self.device.runtime;
         let strictness = runtime.mode.strictness();
-        // Declared before the lock is taken, so that it is dropped after it is let go: giving room back wakes who waits for it.
+        // Declared before the lock is taken, so that it is dropped after the lock is released:
+        // returning room wakes the task that waits for it.
         let permit;
         let mut state = self.lock(op.site, op.turn)?;
         permit = if op.without_permit { None } else { self.permit(op.site)? };
@@ -275,7 +280,7 @@ impl StreamCore {
         ))
     }
 
-    /// Room for one more op, if this stream limits what is in flight.
+    /// Takes room for one more op, if this stream limits work in flight.
     #[inline]
     fn permit(self: &Arc<Self>, site: Site) -> Result<Option<OwnedSemaphorePermit>> {
         let Some((room, most)) = &self.room else { return Ok(None) };
@@ -325,14 +330,14 @@ impl StreamCore {
         }
     }
 
-    /// In `wait` mode: the uses that edges are needed from, if there can be edges from all.
+    /// Returns the uses that need edges, in `wait` mode, if there can be edges from all of them.
     #[cold]
     fn edges_for(&self, site: Site, accesses: &[Operand<'_>], findings: Findings) -> Result<Vec<Use>> {
         let runtime = &self.device.runtime;
         let possible = |used: Use| match runtime.stream(used.stream) {
-            // Waiting for a device that has failed would take this one along.
+            // A device that waits for a failed one fails with it.
             Some(other) => self.can_wait_for(&other) && other.device.health.fault().is_none(),
-            // Gone since: then it is before everything.
+            // The stream is gone by now, so it is before everything.
             None => runtime.observed.is_gone(used.stream),
         };
         if findings.iter().all(|finding| possible(finding.earlier.used)) {
@@ -341,8 +346,8 @@ impl StreamCore {
         Err(self.unordered(site, accesses, &findings))
     }
 
-    /// Notes which of `needs` hold already: by the known clock, or because they are over. Whether
-    /// any is left.
+    /// Notes which of `needs` hold already, by the known clock or because they have finished.
+    /// Returns whether any are left.
     #[cold]
     fn ensure(&self, accesses: &[Operand<'_>], needs: &[Use], edges: &mut Edges) -> bool {
         let runtime = &self.device.runtime;
@@ -363,7 +368,8 @@ impl StreamCore {
         some_are_left
     }
 
-    /// Notes where the streams of `needs` stand, for the op to wait for. No stream's lock is held.
+    /// Notes where the streams of `needs` stand, for the op to wait for. Called while no stream's
+    /// lock is held.
     #[cold]
     fn insert_edges(&self, site: Site, turn: bool, needs: &[Use], edges: &mut Edges) -> Result<()> {
         let runtime = &self.device.runtime;
@@ -373,12 +379,12 @@ impl StreamCore {
                 continue;
             }
             let Some(other) = runtime.stream(used.stream) else {
-                // Gone since: then it is before everything.
+                // The stream is gone by now, so it is before everything.
                 edges.ensured.push(*used);
                 continue;
             };
             if let Some(fault) = other.device.health.fault() {
-                // What it would wait for never comes.
+                // The awaited place is never reached.
                 return Err(fault.clone());
             }
             let from = other.snapshot_behind_turns(site)?;
@@ -413,20 +419,20 @@ impl StreamCore {
         })
     }
 
-    /// Marks what a refused op would have written, and notes which op it was.
+    /// Marks what a refused op would have written, and notes in the error which op it was.
     #[cold]
     fn not_written(&self, op: &Op<'_>, error: Error) -> Error {
         self.mark(op.operands, error.at(op.site), op.halfway)
     }
 
-    /// Whether a device-side edge from `other` is possible: same runtime, same backend.
+    /// Returns whether a device-side edge from `other` is possible: same runtime, same backend.
     pub(crate) fn can_wait_for(&self, other: &StreamCore) -> bool {
         Arc::ptr_eq(&self.device.runtime, &other.device.runtime)
             && self.device.id.backend() == other.device.id.backend()
     }
 }
 
-/// The absolute bytes each operand touches.
+/// Returns the absolute bytes that the operands touch, and the op's own claims.
 #[cold]
 fn claims(op: &Op<'_>) -> Box<[Claim]> {
     let claim = |operand: &Operand<'_>| Claim {
@@ -437,9 +443,9 @@ fn claims(op: &Op<'_>) -> Box<[Claim]> {
     touched.chain(op.claims.iter().copied()).collect()
 }
 
-/// The state under the lock, for what enqueues without operands.
+/// Enqueuing without operands.
 impl StreamCore {
-    /// Puts something that touches no device memory on the stream: a host function, a time stamp.
+    /// Enqueues something that touches no device memory: a host function, a time stamp.
     pub(crate) fn enqueue_plain(
         self: &Arc<Self>,
         kind: &'static str,
@@ -449,7 +455,7 @@ impl StreamCore {
         self.enqueue(&mut Op::new(kind, site, &[]), command)
     }
 
-    /// Waits for a place on another stream that was noted before.
+    /// Makes this stream wait for a place on another stream that was noted before.
     pub(crate) fn wait_snapshot(self: &Arc<Self>, site: Site, from: &Snapshot) -> Result<Place> {
         if self.is_captured() || from.capture.is_some() {
             let there =

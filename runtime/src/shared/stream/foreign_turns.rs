@@ -1,8 +1,8 @@
-//! Waiting until a turn of foreign work ends, or until a stream holds nothing back any more.
+//! Waiting until a turn of foreign work ends, or until a stream no longer holds work back.
 
 use parking_lot::{Condvar, Mutex};
 
-/// Says that a turn has ended, or that a stream holds nothing back any more.
+/// Announces that a turn has ended, or that a stream no longer holds work back.
 #[derive(Debug, Default)]
 pub(crate) struct ForeignTurns {
     ended: Mutex<u64>,

@@ -1,18 +1,23 @@
-//! The handle users hold. What it can do is in `stream/`.
+//! The stream handle that users hold.
+//!
+//! Its methods are in `stream/`.
 
 use super::core::StreamCore;
 use std::sync::Arc;
 
-/// A stream: a linear sequence of work on one device. A cheap handle; all clones are the same stream.
+/// A handle to a stream: a linear sequence of work on one device.
 ///
-/// Calling a method puts work at the stream's end at once. Work of one stream runs in that order; between streams there is
-/// no order but what [`wait_stream`](Self::wait_stream), [`wait_event`](Self::wait_event) and
-/// [`wait_for`](Self::wait_for) state, or what the host has observed by awaiting.
+/// Handles are cheap to clone; all clones refer to the same stream.
 ///
-/// When the last handle is gone the stream closes; what was put on it still runs.
+/// Calling a method puts work at the end of the stream immediately. Work on one stream runs in that
+/// order. The only order between streams is the order that [`wait_stream`](Self::wait_stream),
+/// [`wait_event`](Self::wait_event) and [`wait_for`](Self::wait_for) state, or that the host has
+/// observed by awaiting.
+///
+/// Dropping the last handle closes the stream. Work that was put on it still runs.
 #[derive(Clone)]
 pub struct Stream {
-    /// Also in `_closing`, which would be one more line to fetch for each op.
+    /// Also in `_closing`, where reaching it would fetch one more cache line for each op.
     core: Arc<StreamCore>,
     _closing: Arc<Closing>,
 }

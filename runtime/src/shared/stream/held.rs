@@ -1,41 +1,41 @@
-//! Work that a stream holds back on the host, because what comes first there is not ready yet.
+//! Work that a stream holds back on the host until its first item is ready.
 //!
-//! A copy whose page-locked memory has yet to be made is checked and takes its ticket when it is
-//! called, as any op. The driver gets it when the memory exists, and until then it gets nothing
-//! else of that stream either: the rest queues up behind the copy.
+//! A copy whose page-locked memory does not exist yet is checked and takes its ticket at the call,
+//! like any op. The driver gets the copy when the memory exists. Until then it gets nothing else of
+//! that stream either: the rest queues up behind the copy.
 //!
 //! # Rules
-//! 1. The queue is part of the stream's `State`: only who holds its lock touches it. While there
-//!    is one, whatever would be a driver call under that lock (a submission, a marker, an event) goes
-//!    to its end. So ticket order is the order at the driver.
-//! 2. The devices' threads `warpline-pin` alone hand queues over, and no call of a user waits for
-//!    that, but for those that have to be on the driver's stream when they return: foreign work,
-//!    and what goes on a borrowed stream, whose owner may use it next.
+//! 1. The queue is part of the stream's `State`: only the holder of its lock touches it. While
+//!    there is a queue, whatever would be a driver call under that lock (a submission, a marker, an
+//!    event) goes to its end. So ticket order is the order at the driver.
+//! 2. Only the devices' `warpline-pin` threads hand queues over. No user call waits for that,
+//!    except those whose work has to be on the driver's stream when they return: foreign work, and
+//!    work on a borrowed stream, whose owner may use it next.
 //! 3. An event that is recorded behind held-back work is [`Coming`]. A stream that waits for one
-//!    holds back too, until the event is recorded. A gate on the device would keep that busy, and
-//!    page-locking may wait until the device is idle.
-//! 4. What the driver refuses when it is handed over has its ticket already. It is a **late**
-//!    refusal (`late.rs`): it fails the op's own `Pending` and marks its bytes as any refusal does,
-//!    and what is held back behind it and reads them is refused as well (`unwritten.rs`). Markers
-//!    go on, so that its ticket is reached.
-//! 5. A wait that cannot be handed over gives its stream up: later work was accepted because of it.
-//!    Nothing more of that stream reaches the driver, and whoever waits for a place on it that was
-//!    not reached is refused, or given up with it.
+//!    holds back too, until the event is recorded. A gate on the device would keep the device busy,
+//!    and page-locking may wait until the device is idle.
+//! 4. An op that the driver refuses at its hand-over has its ticket already. Its refusal is
+//!    **late** (`late.rs`): it fails the op's own `Pending` and marks its bytes as any refusal
+//!    does. Work that is held back behind the op and reads those bytes is refused as well
+//!    (`unwritten.rs`). Markers are still handed over, so that the op's ticket is reached.
+//! 5. If a wait cannot be handed over, its stream is abandoned, because later work was accepted on
+//!    the strength of that wait. Nothing more of that stream reaches the driver. Work that waits
+//!    for a place on it that was not reached is refused, or abandoned with it.
 //!
-//! What is held back takes memory of the host and is not limited by the driver's queue. Where that
-//! matters a limit of the stream's own does it (`room.rs`), which counts what is held back as in
-//! flight.
+//! Held-back work takes host memory, and the driver's queue does not limit it. Where that matters,
+//! the stream's own limit does (`room.rs`), which counts held-back work as in flight.
 //!
 //! # Why nothing is waited for in a circle
-//! The first item of a queue waits for memory, or for an event that stands in the queue of another
-//! stream. A stream can wait only for what was recorded before, so the events that queues wait for
-//! are in the order in which they were recorded, and the first of them waits for memory. That
-//! comes, or is refused, as soon as the driver answers: nothing that is held back has been
-//! enqueued, so no stream waits on the device for it.
+//! The first item of a queue waits for memory, or for an event in the queue of another stream. A
+//! stream can wait only for what was recorded before. So the events that queues wait for are in the
+//! order in which they were recorded, and the first of them waits for memory. That memory arrives,
+//! or is refused, as soon as the driver answers: nothing that is held back has been enqueued, so no
+//! stream waits on the device for it.
 //!
 //! # Lock order
-//! A stream's lock → [`Coming`], late refusals, the ledgers. Never two streams': those that follow are handed
-//! over after it was let go, and so is dropped what may run code of others or give memory back.
+//! A stream's lock → [`Coming`], late refusals, the ledgers. The locks of two streams are never
+//! held at the same time: following streams are handed over after the first lock was released.
+//! Values whose drop may run user code or return memory are dropped after that too.
 
 use super::coming::{Coming, Recorded};
 use super::core::{State, StreamCore};
@@ -53,17 +53,18 @@ use warpline_driver::internal::ErrorParts;
 use warpline_driver::timeline::Ticket;
 use warpline_driver::{Command, Copy, CopyKind, DriverError, Error, ErrorKind, Result, Submission, reentry};
 
-/// A stream's work that the driver does not have yet. Empty only while it is made or handed over.
+/// A stream's work that the driver does not have yet. It is empty only while it is created or
+/// handed over.
 #[derive(Default)]
 pub(crate) struct HeldBack {
     queue: VecDeque<Item>,
-    /// The wait of the next submission.
+    /// The condition that the next submission waits for.
     after: Option<After>,
     /// Memory that late refusals before the next item left unwritten.
     unwritten: Unwritten,
 }
 
-/// A driver call that is put off.
+/// A deferred driver call.
 enum Item {
     Work(Box<Work>),
     Marker(Ticket),
@@ -93,7 +94,7 @@ impl After {
     }
 }
 
-/// The host's end of a copy, once there is one, or why there is none.
+/// The host's end of a copy once it exists, or the reason why there is none.
 #[derive(Default)]
 pub(crate) struct Staging(OnceLock<Result<HostEnd>>);
 
@@ -104,7 +105,7 @@ impl Staging {
 }
 
 impl State {
-    /// Has the next submission, and what comes behind it, wait for `after`.
+    /// Makes the next submission, and all work behind it, wait for `after`.
     #[cold]
     pub(super) fn hold_back(&mut self, core: &StreamCore, after: After) {
         if self.held.is_none() {
@@ -115,7 +116,7 @@ impl State {
         self.held.get_or_insert_default().after = Some(after);
     }
 
-    /// Puts a marker of the newest ticket off, if something is held back.
+    /// Defers a marker of the newest ticket, if something is held back. Returns whether it did.
     #[inline]
     pub(super) fn puts_marker_off(&mut self) -> bool {
         let Some(held) = &mut self.held else { return false };
@@ -125,7 +126,7 @@ impl State {
 }
 
 impl HeldBack {
-    /// Puts a submission off.
+    /// Defers a submission.
     #[cold]
     pub(crate) fn submit(&mut self, submission: Submission) {
         let after = self.after.take();
@@ -144,7 +145,7 @@ impl HeldBack {
         }
     }
 
-    /// Puts an event off that marks the queue's end.
+    /// Defers an event that marks the queue's end.
     #[cold]
     pub(crate) fn record(&mut self) -> Arc<Coming> {
         if let Some(Item::Event(coming)) = self.queue.back() {
@@ -164,17 +165,17 @@ impl HeldBack {
     }
 }
 
-/// Work for after the stream's lock was let go.
+/// Work that is left for after the stream's lock was released.
 #[derive(Default)]
 struct Left {
     followers: Vec<Arc<StreamCore>>,
-    /// It may be the last that holds it.
+    /// Memory whose last holder this may be.
     memory: Vec<OwnedOperand<Arc<Allocation>>>,
     unseen: Vec<Error>,
     gave_up: bool,
 }
 
-/// Hands over what is ready on `core`, then on the streams that waited for events there. By
+/// Hands over what is ready on `core`, then on the streams that waited for events there. Runs on
 /// `warpline-pin`.
 pub(crate) fn hand_over(core: Arc<StreamCore>) {
     let mut cores = vec![core];
@@ -213,8 +214,8 @@ impl StreamCore {
             self.timeline.wake_all();
         }
         let Left { followers, memory, unseen, gave_up: _ } = left;
-        // Subscribers are notified, and owners of lent memory may be dropped: a panic there is not
-        // to keep the followers waiting.
+        // Subscribers are notified, and owners of lent memory may be dropped. A panic there must
+        // not keep the followers waiting.
         let told = catch_unwind(AssertUnwindSafe(|| {
             drop(memory);
             unseen.iter().for_each(|error| self.note_unseen(error));
@@ -264,9 +265,9 @@ impl StreamCore {
         let mut halfway = false;
         let submitted = match ready {
             Ok(()) => {
-                // SAFETY: as in `StreamCore::submit`, which put it off: the uses noted for the
-                // ticket and `keeps` are in place since then, and a host address that it did not
-                // have yet is that of a `HostEnd`.
+                // SAFETY: as in `StreamCore::submit`, which deferred this submission. The uses
+                // noted for the ticket and `keeps` have been in place since then. A host address
+                // that was missing then is that of a `HostEnd`.
                 let submitted = unsafe { state.raw.submit(submission) };
                 submitted.map_err(|error| {
                     halfway = matches!(error, DriverError::Halfway(_));
@@ -285,15 +286,15 @@ impl StreamCore {
                 let error = self.mark_late(state, held, &operands, error.at(site), halfway);
                 let is_fault = error.kind() == ErrorKind::Fault;
                 let unseen = self.refuse_late(ticket, error);
-                // A fault is every op's, and reported by the device.
+                // A fault concerns every op, and the device reports it.
                 left.unseen.extend(unseen.filter(|_| !is_fault));
             }
         }
         left.memory.extend(operands);
     }
 
-    /// Marks what a late refusal left unwritten, and returns the error that ends the mark when it
-    /// is looked at.
+    /// Marks what a late refusal left unwritten. Returns the error that ends the mark when it is
+    /// looked at.
     #[cold]
     fn mark_late(
         &self,
@@ -306,7 +307,7 @@ impl StreamCore {
         let mut written: Vec<_> =
             operands.iter().filter(|operand| operand.access.writes() && !operand.range.is_empty()).collect();
         if error.kind() == ErrorKind::Fault {
-            // As in `StreamCore::mark`: nobody reads the memory of a device that has failed.
+            // As in `StreamCore::mark`: no op reads the memory of a device that has failed.
             written.retain(|touch| !Arc::ptr_eq(&touch.allocation.device, &self.device));
             order::mark(&written, &Mark::new(self.id, order::cause(&error)), true);
             return error;
@@ -330,7 +331,7 @@ impl StreamCore {
         error.ending(mark)
     }
 
-    /// Rule 5.
+    /// Abandons the stream after a wait that could not be handed over (rule 5).
     #[cold]
     fn give_up_waiting(
         &self,
@@ -350,7 +351,8 @@ impl StreamCore {
         for item in held.queue.drain(..) {
             match item {
                 Item::Work(work) => {
-                    // Everybody's: the stream counts as over once it is idle, and others go on.
+                    // The mark is for everybody: the stream counts as finished once it is idle, and
+                    // other streams continue.
                     let upgraded =
                         |OwnedOperand { allocation, range, access }: OwnedOperand<Weak<Allocation>>| {
                             Some(OwnedOperand { allocation: allocation.upgrade()?, range, access })
@@ -375,8 +377,8 @@ impl StreamCore {
         left.gave_up = true;
     }
 
-    /// Waits until nothing is held back on this stream, for a call that leaves work on the driver's
-    /// stream itself. Called while no stream's lock is held.
+    /// Waits until nothing is held back on this stream, for a call that enqueues on the driver's
+    /// stream directly. Called while no stream's lock is held.
     ///
     /// # Errors
     /// `Reentrant` if this thread must not wait.
@@ -391,8 +393,8 @@ impl StreamCore {
         }
     }
 
-    /// Where this stream cannot hold a wait for `from` back, waits until the event there was
-    /// recorded. Called while no stream's lock is held.
+    /// Waits until the event of `from` was recorded, if this stream is borrowed and so cannot hold
+    /// the wait back. Called while no stream's lock is held.
     ///
     /// # Errors
     /// `Reentrant` if this thread must not wait.

@@ -1,17 +1,17 @@
-//! Refusals of ops that the driver got after the call (`held.rs`), and the `Pending`s that are to
-//! fail with them.
+//! Refusals of ops that the driver got after the call (`held.rs`), and the `Pending`s that fail
+//! with them.
 //!
 //! # Rules
 //! 1. The refusal of a ticket fails the `Pending` of its own call when that is looked at, once the
 //!    stream is past the ticket.
-//! 2. If that `Pending` is gone, before or after the refusal, and nobody has looked at the error,
-//!    the stream reports it as one that nobody has seen.
-//! 3. Where nothing was held back lately there is nothing to look up: one load tells
+//! 2. If that `Pending` was dropped, before or after the refusal, and the error was never looked
+//!    at, the stream reports it as an unseen error.
+//! 3. If nothing was held back lately, there is nothing to look up: one load shows that
 //!    (`StreamCore::late_matters`).
 //!
-//! That word is set under the stream's lock before the first ticket that may be refused late is known to
-//! anybody, and cleared when nothing is held back and no refusal is left. So whoever has the
-//! `Pending` of such a ticket sees it set. It changes under the entries' lock.
+//! That word is set under the stream's lock before any caller knows the first ticket that may be
+//! refused late. It is cleared when nothing is held back and no refusal is left. So the owner of
+//! such a ticket's `Pending` sees it set. It changes under the entries' lock.
 
 use super::core::StreamCore;
 use parking_lot::Mutex;
@@ -21,39 +21,39 @@ use warpline_driver::Error;
 use warpline_driver::internal::ErrorParts;
 use warpline_driver::timeline::Ticket;
 
-/// The values of `StreamCore::late_matters`.
+/// The value of `StreamCore::late_matters` if nothing is to be looked up.
 const NOTHING: u8 = 0;
-/// There are refusals.
+/// The value if there are refusals.
 const REFUSED: u8 = 1;
-/// Something is held back, so that there may be more.
+/// The value while something is held back, so that more refusals may follow.
 const HOLDS: u8 = 2;
 
-/// By ticket. The lock is a leaf.
+/// Late refusals by ticket. The lock is a leaf.
 #[derive(Default)]
 pub(super) struct Late(Mutex<BTreeMap<Ticket, Entry>>);
 
 enum Entry {
-    /// The `Pending` is gone, and the driver has not had the op yet, perhaps.
+    /// The `Pending` was dropped, and the driver may not have the op yet.
     Dropped,
     Refused(Error),
 }
 
 impl StreamCore {
-    /// Something is held back from now on.
+    /// Notes that something is held back from now on.
     pub(super) fn late_begins(&self) {
         let entries = self.late.0.lock();
         self.late_matters.store(HOLDS, Ordering::Release);
         drop(entries);
     }
 
-    /// Nothing is held back any more.
+    /// Notes that nothing is held back any more.
     pub(super) fn late_ends(&self) {
         let mut entries = self.late.0.lock();
         entries.retain(|_, entry| matches!(entry, Entry::Refused(_)));
         self.late_matters.store(if entries.is_empty() { NOTHING } else { REFUSED }, Ordering::Release);
     }
 
-    /// Notes a refusal. Returns the error if nobody will look at it.
+    /// Notes a refusal. Returns the error if its `Pending` was dropped already.
     #[must_use]
     pub(super) fn refuse_late(&self, ticket: Ticket, error: Error) -> Option<Error> {
         let mut entries = self.late.0.lock();
@@ -64,7 +64,7 @@ impl StreamCore {
         None
     }
 
-    /// Returns the refusal of `ticket`, for its own `Pending`, which has thereby looked at it.
+    /// Returns the refusal of `ticket` to its own `Pending`, which counts as looking at it.
     #[inline]
     pub(crate) fn late_refusal(&self, ticket: Ticket) -> Option<Error> {
         if self.late_matters.load(Ordering::Acquire) == NOTHING { None } else { self.find_late(ticket) }
@@ -81,7 +81,8 @@ impl StreamCore {
         }
     }
 
-    /// The `Pending` of `ticket` is gone: reports a refusal that nobody has looked at.
+    /// Notes that the `Pending` of `ticket` was dropped, and reports a refusal that was never
+    /// looked at.
     #[inline]
     pub(crate) fn drop_late(&self, ticket: Ticket) {
         if self.late_matters.load(Ordering::Acquire) != NOTHING {

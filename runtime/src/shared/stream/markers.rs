@@ -1,4 +1,4 @@
-//! When a marker is put behind what a stream has: who asks, and whether somebody still needs it.
+//! Markers behind the work on a stream: requests for them, and which tickets still need one.
 
 use super::core::{State, StreamCore};
 use crate::background;
@@ -9,7 +9,8 @@ use warpline_driver::timeline::Ticket;
 
 impl Serve for State {
     fn serve(&mut self, ticket: Ticket) {
-        // Foreign work in the making belongs to the newest ticket: its turn ends with a marker.
+        // Foreign work that is being enqueued belongs to the newest ticket: its turn ends with a
+        // marker.
         if ticket > self.marked && self.marked < self.issued && self.foreign.is_none() {
             self.mark();
         }
@@ -17,7 +18,7 @@ impl Serve for State {
 }
 
 impl State {
-    /// Makes sure that everything so far has a marker.
+    /// Makes sure that all work so far has a marker.
     pub(crate) fn mark_newest(&mut self) {
         if self.marked < self.issued {
             self.mark();
@@ -25,7 +26,7 @@ impl State {
     }
 
     pub(crate) fn mark(&mut self) {
-        // Ops that were never enqueued would count as reached.
+        // Ops that never reached the driver would count as reached.
         if self.lost.is_some() {
             return;
         }
@@ -51,7 +52,7 @@ impl State {
 }
 
 impl StreamCore {
-    /// The `Pending` of this ticket is held by somebody.
+    /// Notes that a `Pending` of this ticket is held.
     #[inline]
     pub(crate) fn hold(&self, ticket: Ticket) {
         if self.device.signalled {
@@ -59,17 +60,19 @@ impl StreamCore {
         }
     }
 
-    /// An event or a `synchronize` stands for everything up to this ticket, and is not to wait for what comes after it.
+    /// Notes that an event or a `synchronize` stands at this ticket. It must not wait for later
+    /// work.
     pub(super) fn stand_at(&self, ticket: Ticket) {
         if self.device.signalled {
             self.stood_at.store(ticket, Ordering::Relaxed);
         }
     }
 
-    /// The `Pending` of this ticket was dropped or passed on.
+    /// Notes that the `Pending` of this ticket was dropped or passed on.
     ///
-    /// A mark of its own, which nobody has to exchange: should it name another ticket because two threads come here at once, a
-    /// marker is written that nobody needs, and none is left out.
+    /// The note is a word of its own, so that no thread needs an atomic exchange. If two threads
+    /// call this at the same time, it may name another ticket. Then an unneeded marker is written,
+    /// and none is left out.
     #[inline]
     pub(crate) fn let_go(&self, ticket: Ticket) {
         if self.device.signalled && self.held.load(Ordering::Relaxed) == ticket {
@@ -77,13 +80,14 @@ impl StreamCore {
         }
     }
 
-    /// Whether the `Pending` of this ticket, the newest, is held.
+    /// Returns whether the `Pending` of this ticket, the newest, is held.
     #[inline]
     pub(super) fn is_held(&self, ticket: Ticket) -> bool {
         self.held.load(Ordering::Relaxed) == ticket && self.let_go.load(Ordering::Relaxed) != ticket
     }
 
-    /// Makes sure that a marker for `ticket` will be written, without waiting for the stream's lock.
+    /// Makes sure that a marker for `ticket` will be written, without waiting for the stream's
+    /// lock.
     #[inline]
     pub(crate) fn want_marker(self: &Arc<Self>, ticket: Ticket) {
         if self.device.signalled && background::duty().is_barred() {

@@ -1,14 +1,14 @@
-//! A stream's state, and the one way onto it.
+//! The state of a stream, and the path by which every op gets onto it.
 //!
 //! | file | idea |
 //! |---|---|
 //! | `core` | what a stream is; its lock |
 //! | `enqueue` | from an op with its accesses to a ticket |
-//! | `edges`, `place`, `markers` | waits on the device, points on the timeline, and how they become known |
-//! | `refusals`, `unwritten`, `late` | what becomes of bytes whose write was refused, at once or later |
-//! | `held`, `coming` | what waits on the host for page-locked memory, and the events behind it |
-//! | `captured` | streams that a capture writes down |
-//! | `foreign_turns`, `permits`, `turns` | waiting for what is no ticket |
+//! | `edges`, `place`, `markers` | waits on the device, points on the timeline, and their markers |
+//! | `refusals`, `unwritten`, `late` | bytes whose write was refused, at the call or later |
+//! | `held`, `coming` | work that waits on the host for page-locked memory, and events behind it |
+//! | `captured` | streams that a capture records |
+//! | `foreign_turns`, `permits`, `turns` | waiting for something other than a ticket |
 
 mod captured;
 mod coming;

@@ -1,4 +1,4 @@
-//! Places on a stream: what is awaited, and what others wait for.
+//! Places on a stream, for tasks to await and other streams to wait for.
 
 use super::coming::Coming;
 use super::core::{State, StreamCore};
@@ -8,16 +8,17 @@ use std::sync::{Arc, Weak};
 use warpline_driver::timeline::{Ticket, Timeline};
 use warpline_driver::{DriverError, DriverEvent, Result};
 
-/// A place on a stream with what came before it.
+/// A place on a stream, with the order before it.
 #[derive(Clone)]
 pub(crate) struct Place {
     pub(crate) ticket: Ticket,
-    /// The stated clock there. It changes with tickets alone, so the ticket says which it is.
+    /// The stated clock at the place. It changes with tickets alone, so the ticket identifies it.
     pub(crate) clock: Clock,
-    /// True if it is that of the call which took the ticket, so that a `Pending` of it keeps the
-    /// ticket's marker due.
+    /// True if the place is that of the call which took the ticket. A `Pending` of it then keeps
+    /// the ticket's marker due.
     pub(crate) holds: bool,
-    /// Whether it is in a capture, where nothing runs: the ticket is the number of a step there.
+    /// True if the place is in a capture, where nothing runs. The ticket is then the number of a
+    /// step.
     pub(crate) captured: bool,
 }
 
@@ -42,31 +43,33 @@ pub(crate) struct Snapshot {
     pub(crate) known: Clock,
     pub(crate) marks: Marks,
     pub(crate) event: Option<DriverEvent>,
-    /// The driver's mark that is made once the work before it was handed over.
+    /// The event that the driver records once the work before it was handed over.
     pub(crate) coming: Option<Arc<Coming>>,
-    /// The capture it is a place in; then stream, ticket and clock are of that. It may have ended.
+    /// The capture that the place is in, which may have ended. Stream, ticket and clock are then
+    /// those of the capture.
     pub(crate) capture: Option<Weak<Capture>>,
 }
 
 impl StreamCore {
-    /// Where the stream stands, behind foreign work that is being enqueued.
+    /// Returns where the stream stands, after waiting for foreign work that is being enqueued.
     ///
     /// # Errors
-    /// As [`wait_for_turn`](Self::wait_for_turn), and those of the driver.
+    /// Those of [`wait_for_turn`](Self::wait_for_turn), and those of the driver.
     #[cold]
     pub(super) fn snapshot_behind_turns(&self, site: Site) -> Result<Snapshot> {
         let mut state = self.wait_for_turn(self.state.lock(), site)?;
         self.snapshot_at(&mut state, |_| false).map_err(|error| self.refused(site, &error))
     }
 
-    /// Where the stream stands, for an await of everything so far.
+    /// Returns where the stream stands, for an await of everything so far.
     pub(crate) fn here(&self) -> Place {
         let state = self.state.lock();
         self.stand_at(state.issued);
         Place::at(state.issued, state.stated.clone())
     }
 
-    /// Where the stream stands, for others to wait for. The driver makes a mark unless `implied` says that nobody needs it.
+    /// Returns where the stream stands, for other streams to wait for. The driver records an event
+    /// unless `implied` returns that none is needed.
     pub(crate) fn snapshot(&self, implied: impl FnOnce(Use) -> bool) -> Result<Snapshot, DriverError> {
         self.snapshot_at(&mut self.state.lock(), implied)
     }
@@ -86,10 +89,11 @@ impl StreamCore {
         state: &mut State,
         implied: impl FnOnce(Use) -> bool,
     ) -> Result<Snapshot, DriverError> {
-        // What is marked during foreign work stands before it: nobody knows how much of it is on the stream yet.
+        // A place noted during foreign work stands before it, because it is not known how much of
+        // that work is on the stream yet.
         let ticket = if state.foreign_from == 0 { state.issued } else { state.foreign_from - 1 };
         let used = Use { stream: self.id, ticket };
-        // Edges of the runtime's own before foreign work are behind that place.
+        // Edges that the runtime added before foreign work are behind that place.
         let known = if state.foreign_from == 0 { self.known.lock().clone() } else { Clock::default() };
         let (mut event, mut coming) = (None, None);
         if !self.timeline.reached(used.ticket) && !implied(used) {

@@ -1,4 +1,5 @@
-//! What a refusal leaves behind: its error, marks on what was not written, and errors that nobody looked at.
+//! The consequences of a refusal: its error, marks on unwritten bytes, and errors that no caller
+//! saw.
 
 use super::core::StreamCore;
 use crate::background::{self, Duty};
@@ -10,7 +11,7 @@ use std::sync::atomic::Ordering;
 use warpline_driver::internal::ErrorParts;
 use warpline_driver::{DriverError, Error, ErrorKind, reentry};
 
-/// The most errors that a stream keeps for `synchronize`.
+/// The maximum number of errors that a stream keeps for `synchronize`.
 const MOST_UNSEEN: usize = 64;
 
 impl StreamCore {
@@ -21,15 +22,15 @@ impl StreamCore {
         Error::new(ErrorKind::Closed, text)
     }
 
-    /// The driver did not take `site`'s work.
+    /// Returns the error of `site`'s work, which the driver refused.
     #[cold]
     pub(crate) fn refused(&self, site: Site, error: &DriverError) -> Error {
         self.device.refused(&site.on(&self.label), error)
     }
 
-    /// Marks what a refused call on this stream would have written, if such an error leaves a mark,
-    /// and returns the error that ends the mark when it is looked at. `everybodys`: whether the
-    /// bytes may have changed, so that nobody is to read them.
+    /// Marks what a refused call on this stream would have written, if such an error leaves a mark.
+    /// Returns the error that ends the mark when it is looked at. `everybodys`: true if the bytes
+    /// may have changed, so that no op may read them.
     #[cold]
     pub(crate) fn mark(&self, operands: &[Operand<'_>], error: Error, everybodys: bool) -> Error {
         if self.is_captured() {
@@ -39,7 +40,7 @@ impl StreamCore {
         let written = |operand: &&Operand<'_>| operand.access.writes() && !operand.range.is_empty();
         let mut written: SmallVec<[&Operand<'_>; 2]> = operands.iter().filter(written).collect();
         if error.kind() == ErrorKind::Fault {
-            // Nobody reads the memory of a device that has failed. What its op was to write
+            // No op reads the memory of a device that has failed. What its op was to write
             // elsewhere may have changed.
             written.retain(|operand| !Arc::ptr_eq(&operand.allocation.device, &self.device));
             order::mark(&written, &Mark::new(self.id, order::cause(&error)), true);
@@ -67,8 +68,8 @@ impl StreamCore {
         error.ending(mark)
     }
 
-    /// Keeps an error that nobody was told of for a `synchronize`, and reports it. Of too many the
-    /// newest are reported alone.
+    /// Keeps an error that no caller received for a `synchronize`, and reports it. Beyond the
+    /// maximum, the newest errors are only reported.
     #[cold]
     pub(crate) fn note_unseen(&self, error: &Error) {
         let mut unseen = self.unseen.lock();
@@ -80,11 +81,11 @@ impl StreamCore {
         drop(unseen);
         let (label, error) = (self.label.clone(), error.clone());
         let report = move || crate::report::error_not_awaited(&label, &error, is_first);
-        // A subscriber may wait for what that thread is to hand over.
+        // A subscriber may wait for work that this thread has yet to hand over.
         if background::duty() == Duty::PageLocking { background::detach(report) } else { report() }
     }
 
-    /// The oldest of them, to be returned once by `synchronize`.
+    /// Takes the oldest unseen error, which `synchronize` returns once.
     pub(crate) fn take_unseen(&self) -> Option<Error> {
         let mut unseen = self.unseen.lock();
         unseen.retain(|error| !error.is_seen());

@@ -1,9 +1,10 @@
-//! Waiting for something that is no ticket: a place in a pool, room on a stream.
+//! Waiting for something that is not a ticket: a place in a pool, room on a stream.
 //!
-//! What is waited for comes when other work is over, so two things have to be watched meanwhile: the device may fail, and a
-//! schedule without threads makes progress only at polls. Both are met by sleeping in a stream's waiting list for a ticket
-//! that never comes: a failure wakes everybody there, and so does such a schedule when something can run again. Nothing is
-//! observed by it.
+//! It becomes available when other work finishes, so two things have to be watched meanwhile. The
+//! device may fail, and a schedule without threads makes progress only at polls. For both, the
+//! waiter sleeps in a stream's waiting list, for a ticket that is never reached. A failure wakes
+//! all waiters there, and so does such a schedule when something can run again. Nothing is observed
+//! by this wait.
 
 use super::core::StreamCore;
 use crate::order::MAX_TICKET;
@@ -25,7 +26,8 @@ impl Drop for Sleeper<'_> {
     }
 }
 
-/// Awaits `future`, or the failure of `core`'s device; takes turns meanwhile if the device runs in turns.
+/// Awaits `future`, or the failure of `core`'s device. Meanwhile it runs turns of a device that
+/// runs in turns.
 pub(crate) async fn watching<F: Future>(
     core: &Arc<StreamCore>,
     mut future: Pin<&mut F>,
@@ -36,7 +38,7 @@ pub(crate) async fn watching<F: Future>(
             return Poll::Ready(Ok(output));
         }
         let Sleeper { timeline, registration } = &mut sleeper;
-        // Register, then look: at the device's health, and for something to run.
+        // Register first, then check the device's health and run what can run.
         let _ = timeline.register(MAX_TICKET, cx.waker(), registration);
         core.device.ensure_open()?;
         if core.device.runs_in_turns && core.device.driver.turn() {

@@ -1,8 +1,8 @@
 //! Memory that late refusals left unwritten, for the work that is held back behind them.
 //!
-//! Marks (`marks.rs` of the order check) serve what is called after a refusal, and end when somebody looks at
-//! it. What was called before cannot know of it, and was accepted: so each hand-over carries the
-//! bytes along, to streams that wait as well, until something overwrites them.
+//! Marks (`marks.rs` of the order check) apply to calls after a refusal, and end when the refusal
+//! is looked at. Earlier calls could not know of the refusal and were accepted. So each hand-over
+//! passes the bytes on, also to waiting streams, until something overwrites them.
 
 use crate::order::{self, ByteRange, Mark, Marks};
 use crate::shared::{Allocation, OwnedOperand};
@@ -31,7 +31,7 @@ impl Piece {
 }
 
 impl Unwritten {
-    /// Adds what an op that was refused with `error` would have written.
+    /// Adds the bytes that an op refused with `error` would have written.
     pub(crate) fn add(&mut self, written: &[&OwnedOperand<Arc<Allocation>>], error: &Error) {
         self.pieces.extend(written.iter().map(|operand| Piece {
             allocation: Arc::downgrade(&operand.allocation),
@@ -44,7 +44,8 @@ impl Unwritten {
         self.marks.add(mark);
     }
 
-    /// Why such an op would read what was not written, if it would.
+    /// Returns the error of unwritten bytes that an op with these operands would read, if it would
+    /// read any.
     pub(super) fn read_by(&self, operands: &[OwnedOperand<Arc<Allocation>>]) -> Option<&Error> {
         let reads = |piece: &&Piece| {
             let mut reads = operands.iter().filter(|operand| operand.access.reads());
@@ -53,14 +54,14 @@ impl Unwritten {
         self.pieces.iter().find(reads).map(|piece| &piece.error)
     }
 
-    /// Such an op was handed over.
+    /// Removes the bytes that an op with these operands overwrites, once it was handed over.
     pub(super) fn overwritten_by(&mut self, operands: &[OwnedOperand<Arc<Allocation>>]) {
         if self.pieces.is_empty() {
             return;
         }
         for operand in operands.iter().filter(|operand| order::overwrites(operands, operand)) {
             for piece in std::mem::take(&mut self.pieces) {
-                // Where too many pieces would be left, all of it stays, to be on the safe side.
+                // If too many pieces would be left, the whole piece stays, to be on the safe side.
                 match piece.range.minus(&operand.range).filter(|_| piece.is_of(operand)) {
                     Some(left) => {
                         self.pieces.extend(left.into_iter().map(|range| Piece { range, ..piece.clone() }));
@@ -72,7 +73,7 @@ impl Unwritten {
         order::overwritten_of(operands, &self.marks);
     }
 
-    /// Takes over what was not written before a place that is waited for.
+    /// Takes over what was not written before an awaited place.
     pub(crate) fn merge(&mut self, other: &Unwritten) {
         self.pieces.extend_from_slice(&other.pieces);
         self.marks.merge(&other.marks);

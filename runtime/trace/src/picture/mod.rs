@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// A picture of everything recorded, or of a window of it.
 ///
-/// Made by [`Recorder::timeline`](super::Recorder::timeline).
+/// Made by [`Recorder::picture`](super::Recorder::picture).
 ///
 /// Each stream is a row under its device; work of the host comes first. A bar is an op from its
 /// start to its end, with its name, time and source line as a tooltip. Ops too narrow to be seen
@@ -29,15 +29,15 @@ use std::time::Duration;
 /// or in the page's `<script type="application/json">`.
 #[derive(Debug)]
 #[must_use = "it is drawn by `write_file` and its like"]
-pub struct Timeline {
+pub struct Picture {
     recording: Recording,
     title: String,
     window: Option<(u64, u64)>,
 }
 
-impl Timeline {
+impl Picture {
     pub(super) fn new(recording: Recording) -> Self {
-        Timeline { recording, title: "Timeline".to_owned(), window: None }
+        Picture { recording, title: "Timeline".to_owned(), window: None }
     }
 
     /// Sets the title at the top of the picture.
