@@ -1,34 +1,38 @@
-//! A lock whose holder does what others ask for instead of waiting: a delegation lock.
+//! A delegation lock: its holder serves the requests of threads that must not wait for it.
 //!
-//! A stream's state is behind one. Enqueuing holds it, for as long as a driver call may take. `poll` and `drop` must not
-//! wait that long; all they ever want is a marker for some ticket. If the lock is free they take it and write the marker
-//! themselves; else they **leave the request, then try the lock**. Whoever holds the lock serves requests before
-//! letting it go.
+//! A stream's state is behind one. Enqueuing holds the lock for as long as a driver call may take.
+//! `poll` and `drop` must not wait that long; they only ever need a marker for some ticket. If the
+//! lock is free, they take it and write the marker themselves. Otherwise they **leave the request,
+//! then try the lock**. The holder serves requests before it releases the lock.
 //!
 //! # Rules
 //! 1. `delegate` never blocks.
-//! 2. A request is served by somebody, once the lock is free: by who held it, or by who left the request.
-//! 3. Serving happens under the lock, in the order in which it is let go.
+//! 2. Each request is served once the lock is free: by the thread that held the lock, or by the
+//!    thread that left the request.
+//! 3. Serving happens under the lock, in the order in which the lock is released.
 //!
 //! # Why none is lost
-//! Who asks: *leave, fence, try the lock*. Who holds it: *serve, unlock, fence, look again; if
-//! there is something, try the lock, and start over*. Say the asker's try fails because the holder
-//! still has the lock. Then, in the order of the two fences: if the asker's is first, the
-//! holder's look after unlocking sees the request. If the holder's is first, its unlock came before
-//! the asker's try, which then failed because of a third party, who is a holder too and whose own
-//! unlock is still to come. A holder whose second try fails leaves the request to the next by the
-//! same argument.
+//! The requester: *leave, fence, try the lock*. The holder: *serve, unlock, fence, look again; if
+//! there is something, try the lock, and start over*. Say the requester's try fails because the
+//! holder still has the lock. Consider the order of the two fences. If the requester's is first,
+//! the holder's look after unlocking sees the request. If the holder's is first, its unlock came
+//! before the requester's try. So that try failed because of a third thread, which is a holder too
+//! and whose own unlock is still to come. A holder whose second try fails leaves the request to the
+//! next holder, by the same argument.
 
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, fence};
 use std::ops::{Deref, DerefMut};
 
-/// What is behind a [`DelegationLock`].
+/// A state behind a [`DelegationLock`].
 pub(crate) trait Serve {
     /// Serves requests up to `ticket`.
     fn serve(&mut self, ticket: u64);
 }
 
-/// In this order, so that what `state` begins with lies beside what is looked at when it is let go.
+/// A lock whose holder serves the requests of other threads.
+///
+/// The order of the fields puts the beginning of `state` beside the fields that are read at
+/// release.
 #[repr(C)]
 pub(crate) struct DelegationLock<S> {
     serves: bool,
@@ -37,7 +41,8 @@ pub(crate) struct DelegationLock<S> {
 }
 
 impl<S: Serve> DelegationLock<S> {
-    /// `serves`: whether requests can come at all; without them letting it go costs one branch more.
+    /// Creates the lock. `serves`: true if there can be requests at all. Without them a release
+    /// costs one more branch.
     pub(crate) fn new(state: S, serves: bool) -> Self {
         DelegationLock { state: Mutex::new(state), requested: AtomicU64::new(0), serves }
     }
@@ -48,7 +53,7 @@ impl<S: Serve> DelegationLock<S> {
         Locked { lock: self, state: Some(self.state.lock()) }
     }
 
-    /// Asks the holder to serve `ticket`, or serves it at once if nobody holds the lock.
+    /// Asks the holder to serve `ticket`, or serves it immediately if the lock is free.
     pub(crate) fn delegate(&self, ticket: u64) {
         if !self.serves {
             return;
@@ -68,7 +73,7 @@ impl<S: Serve> DelegationLock<S> {
     #[inline]
     fn unlock<'a>(&'a self, mut state: MutexGuard<'a, S>) {
         loop {
-            // What this look misses is found by the next, behind the fence.
+            // A request that this load misses is found by the load after the fence.
             if self.requested.load(Ordering::Relaxed) != 0 {
                 let ticket = self.requested.swap(0, Ordering::AcqRel);
                 if ticket > 0 {
@@ -88,7 +93,7 @@ impl<S: Serve> DelegationLock<S> {
     }
 }
 
-/// A [`DelegationLock`] that is held. Letting it go serves what was asked for meanwhile.
+/// A [`DelegationLock`] that is held. Its release serves the requests left meanwhile.
 pub(crate) struct Locked<'a, S: Serve> {
     lock: &'a DelegationLock<S>,
     state: Option<MutexGuard<'a, S>>,

@@ -4,6 +4,6 @@
 
 pub use warpline_driver::{
     Claim, Command, Completion, Copy, CopyKind, DeviceProperties, DevicePtr, Driver, DriverError,
-    DriverEvent, DriverGraph, DriverStream, Fill, FreeMemory, Health, HostFn, Launch, Plan, PlanStream,
-    Point, Priority, RawHandle, Stamp, Step, StreamOptions, Submission, WakeUp, Work,
+    DriverEvent, DriverFailure, DriverGraph, DriverStream, Fill, FreeMemory, Health, HostFn, Launch, Plan,
+    PlanStream, Point, Priority, RawHandle, Stamp, Step, StreamOptions, Submission, WakeUp, Work,
 };

@@ -1,4 +1,4 @@
-//! Runtimes: what owns devices and decides how they behave.
+//! Runtimes, which own devices and their settings.
 
 mod builder;
 mod environment;
@@ -20,13 +20,16 @@ use warpline_cpu::CpuBackend;
 use warpline_cuda::{CudaDevice, CudaOptions};
 use warpline_driver::{DeviceId, Driver, Error, ErrorKind, Health, Result, reentry};
 
-/// Owns devices. Its [`Device`] handles can be kept anywhere; they take work for as long as this value lives.
+/// The owner of a set of devices. Its [`Device`] handles can be kept anywhere; they accept work for
+/// as long as this value lives.
 ///
-/// Several can live in one process, and a fault stays in its own. The process has a default one, made at first use.
+/// Several runtimes can exist in one process, and a fault affects only its own. The process has a
+/// default one, made at first use.
 ///
 /// # Cancel safety
-/// Dropping it never blocks. No more work is taken; what is enqueued and can run still runs; what waits for something that
-/// will not come (a closed gate) resolves to a `ShutDown` error that says what it was.
+/// Dropping it never blocks, and no more work is accepted. Enqueued work that can run still runs.
+/// Work that waits for an event that cannot happen (a closed gate) resolves to a `ShutDown` error
+/// that names the event.
 pub struct Runtime {
     inner: Arc<Inner>,
 }
@@ -42,16 +45,16 @@ struct Inner {
 }
 
 impl Runtime {
-    /// Returns the default settings, to be changed before [`build`](RuntimeBuilder::build).
+    /// Returns a builder with the default settings.
     ///
-    /// Reads no environment variable, so a runtime that is built from them is the same everywhere.
+    /// It reads no environment variable, so a runtime that is built from it is the same everywhere.
     /// [`RuntimeBuilder::from_env`] starts from the settings that [`Runtime::new`] has.
     pub fn builder() -> RuntimeBuilder {
         RuntimeBuilder::default()
     }
 
-    /// Makes a runtime with the settings that environment variables ask for, and the defaults
-    /// otherwise: [`RuntimeBuilder::from_env`] lists them.
+    /// Makes a runtime with the settings from environment variables, and the defaults otherwise:
+    /// [`RuntimeBuilder::from_env`] lists them.
     ///
     /// # Errors
     /// As [`RuntimeBuilder::from_env`].
@@ -59,7 +62,7 @@ impl Runtime {
         RuntimeBuilder::from_env()?.build()
     }
 
-    /// The process's default runtime, made at first use as by [`Runtime::new`].
+    /// Returns the process's default runtime, made at first use as by [`Runtime::new`].
     ///
     /// # Errors
     /// As [`Runtime::new`], each time.
@@ -68,10 +71,12 @@ impl Runtime {
         DEFAULT.get_or_init(Runtime::new).as_ref().map_err(Clone::clone)
     }
 
-    /// `cuda:0`, or `cpu:0` with a `tracing` event that says why. Where the machine has no driver,
-    /// or the driver shows no device, the event is of level `INFO`. Where `cuda:0` cannot be used
-    /// (its driver is too old, cannot be loaded or does not start, or the device cannot be opened)
-    /// it is a warning, and without a subscriber a line on standard error, once a process.
+    /// Returns `cuda:0`, or `cpu:0` with a `tracing` event that gives the reason.
+    ///
+    /// If the machine has no driver, or the driver shows no device, the event is of level `INFO`.
+    /// If `cuda:0` cannot be used, it is a warning, and without a subscriber a line on standard
+    /// error, once a process. This is the case if its driver is too old, cannot be loaded or does
+    /// not start, or the device cannot be opened.
     ///
     /// # Errors
     /// `NoSuchDevice` if the runtime has no CPU device either.
@@ -86,10 +91,11 @@ impl Runtime {
         })
     }
 
-    /// A device by its id, or by its name with `"cpu:1".parse()?`. Never falls back to another.
+    /// Returns a device by its id, or by its name with `"cpu:1".parse()?`. Never falls back to
+    /// another device.
     ///
     /// # Errors
-    /// `NoSuchDevice`, with what is missing; `Reentrant` if a host function would open a CUDA
+    /// `NoSuchDevice`, with the missing part; `Reentrant` if a host function would open a CUDA
     /// device.
     pub fn device(&self, id: DeviceId) -> Result<Device> {
         if let Some(shared) = self.inner.devices.iter().find(|device| device.id == id) {
@@ -119,14 +125,14 @@ impl Runtime {
         ))
     }
 
-    /// The CPU devices, those of [other drivers](RuntimeBuilder::driver), and the CUDA devices that
-    /// were opened, in order.
+    /// Returns the CPU devices, those of [other drivers](RuntimeBuilder::driver), and the CUDA
+    /// devices that were opened, in order.
     pub fn devices(&self) -> Vec<Device> {
         self.inner.all().into_iter().map(Device::of).collect()
     }
 
-    /// All CUDA devices that the driver shows, opened. None where the machine has no
-    /// `libcuda.so.1`, or the driver shows no device.
+    /// Opens and returns all CUDA devices that the driver shows. There are none if the machine has
+    /// no `libcuda.so.1`, or the driver shows no device.
     ///
     /// # Errors
     /// `NoSuchDevice` if there is a driver that cannot be used (too old, cannot be loaded, does not
@@ -143,7 +149,7 @@ impl Runtime {
         (0..count).map(|ordinal| self.device(DeviceId::Cuda(ordinal))).collect()
     }
 
-    /// What the order check does here.
+    /// Returns the mode of the order check.
     pub fn order(&self) -> OrderMode {
         self.inner.shared.mode
     }
@@ -167,7 +173,7 @@ impl Runtime {
         self.inner.cpu.as_ref()
     }
 
-    /// A runtime over other drivers, for tests of what is above the seam.
+    /// Makes a runtime over other drivers, for tests of the layers above the driver interface.
     #[doc(hidden)]
     pub fn over(drivers: Vec<(Arc<dyn Driver>, Arc<Health>)>, order: OrderMode) -> Runtime {
         let shared = RuntimeShared::new(order);
@@ -191,8 +197,8 @@ impl Runtime {
 }
 
 impl Device {
-    /// [`Runtime::best_device`] of the default runtime: `cuda:0`, or `cpu:0` and a warning where
-    /// there is a driver that cannot be used.
+    /// Returns [`Runtime::best_device`] of the default runtime: `cuda:0`, or `cpu:0` and a warning
+    /// if there is a driver that cannot be used.
     ///
     /// # Errors
     /// The errors of [`Runtime::default_runtime`] and of [`Runtime::best_device`].
@@ -200,15 +206,17 @@ impl Device {
         Runtime::default_runtime()?.best_device()
     }
 
-    /// A device of the default runtime by name: `cpu`, `cpu:1`, `cuda:0`. Never falls back to another.
+    /// Opens a device of the default runtime by name: `cpu`, `cpu:1`, `cuda:0`. Never falls back to
+    /// another device.
     ///
     /// # Errors
-    /// `InvalidName` if the text is no device name, `NoSuchDevice` if there is no such device, with what is missing.
+    /// `InvalidName` if the text is no device name, `NoSuchDevice` if there is no such device, with
+    /// the missing part.
     pub fn open(name: &str) -> Result<Device> {
         Runtime::default_runtime()?.device(name.parse()?)
     }
 
-    /// [`Runtime::cuda_devices`] of the default runtime: none where there is no driver.
+    /// Returns [`Runtime::cuda_devices`] of the default runtime: none if there is no driver.
     ///
     /// # Errors
     /// The errors of [`Runtime::default_runtime`] and of [`Runtime::cuda_devices`].
@@ -217,7 +225,8 @@ impl Device {
     }
 }
 
-/// The CUDA devices of a runtime, opened when they are asked for: opening one costs a context, and ends what a fork may do.
+/// The CUDA devices of a runtime. Each is opened on first use, because opening one costs a context
+/// and limits what a forked child may do.
 #[cfg(feature = "cuda")]
 #[derive(Default)]
 struct CudaDevices {
@@ -230,7 +239,8 @@ struct CudaDevices {
 #[cfg(feature = "cuda")]
 impl CudaDevices {
     fn device(&self, shared: &Arc<RuntimeShared>, ordinal: u32) -> Result<Arc<DeviceShared>> {
-        // First: in a forked child the lock may be held by a thread that is not there.
+        // Checked first: in a forked child the lock may be held by a thread that does not exist
+        // there.
         if warpline_driver::process::is_forked() {
             return Err(warpline_driver::process::forked());
         }
@@ -251,7 +261,7 @@ impl CudaDevices {
 }
 
 impl Inner {
-    /// The devices of every backend.
+    /// Returns the devices of every backend.
     fn all(&self) -> Vec<Arc<DeviceShared>> {
         let cpus = self.devices.iter().cloned();
         #[cfg(feature = "cuda")]
@@ -262,12 +272,12 @@ impl Inner {
     }
 
     fn stop(&self) {
-        // The child of a fork has none of the threads that would let go of their locks.
+        // A forked child has none of the threads that would release their locks.
         if self.shared.is_shut_down() || warpline_driver::process::is_forked() {
             return;
         }
         self.shared.shut_down();
-        // The default streams are held by their devices, which they hold themselves.
+        // A device and its default stream hold each other.
         let devices = self.all();
         let defaults: Vec<_> = devices.iter().map(|device| device.take_default_stream()).collect();
         drop(defaults);

@@ -142,8 +142,8 @@ impl Device {
     }
 }
 
-/// A value that a closure can return from `enter`: any but the future of an `async` block or `async
-/// fn`, which would run after the scope has ended.
+/// A value that a closure can return from `enter`: any but the future of an `async` block or
+/// `async fn`, which would run after the scope has ended.
 #[diagnostic::on_unimplemented(
     message = "`enter` calls a closure, and `{Self}` would run after it has returned, on another stream",
     label = "a future that runs outside of the scope",
@@ -192,7 +192,7 @@ where
 
 /// An extension trait for futures that carries the current scope into another task.
 pub trait InCurrentStream: Future + Sized {
-    /// Returns a future that has the present current stream and device at each of its polls.
+    /// Returns the future with the stream and device that are current now, for each of its polls.
     ///
     /// A task that `tokio::spawn` starts has no current stream; this gives it the spawner's. Inside
     /// [`Stream::enter`], spawn the result or box it: `enter` returns no bare future.

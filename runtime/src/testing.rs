@@ -1,11 +1,11 @@
-//! Helpers for tests of pipelines: gates that hold a stream, runs of one pipeline under many
-//! interleavings, and checks of kernels' device code.
+//! Helpers for tests of pipelines: gates that hold a stream, seeded interleavings, and checks of
+//! device code.
 //!
-//! In the feature `test-util`, for `[dev-dependencies]`. Planned faults are methods of
+//! They need the feature `test-util`, for `[dev-dependencies]`. Planned faults are methods of
 //! [`RuntimeBuilder`], such as [`fail_op`](RuntimeBuilder::fail_op).
 //!
 //! # Which one to use
-//! | the code under test | |
+//! | the code under test | use |
 //! |---|---|
 //! | awaits ops, channels, `join!` and `select!` of the `futures` crate | [`for_each_seed`] |
 //! | also spawns tokio tasks, or uses tokio's timeouts, sleeps and intervals | [`for_each_seed_tokio`] |
@@ -14,13 +14,13 @@
 //!
 //! Each runs the pipeline once for each seed, on CPU devices with [`Schedule::Seeded`]: no thread
 //! runs ops, and the seed decides which op of which stream runs next. The same seed gives the same
-//! interleaving every time, so a failure can be repeated by passing its seed alone.
+//! interleaving every time, so a failure can be repeated from its seed alone.
 //!
 //! # What a pipeline can wait for
-//! The work of the devices that it is given, and what its own futures and tasks do. Nothing else is
-//! driven by the seed: a device of another runtime ([`Device::best`] is the default runtime's),
-//! another thread, a socket. A run in which no op is left that could run, and nothing is woken, is
-//! reported instead of hanging.
+//! A pipeline can wait for the work of the devices that it is given, and for its own futures and
+//! tasks. The seed drives nothing else: not a device of another runtime ([`Device::best`] is the
+//! default runtime's), another thread or a socket. A run in which no op can run and no task is
+//! woken is reported instead of hanging.
 //!
 //! # Inside `#[tokio::test]`
 //! A runtime with `Schedule::Seeded` also works in an ordinary async test, one seed at a time:
@@ -42,9 +42,8 @@
 //! # }
 //! ```
 //!
-//! Ops then run in polls and queries alone: what was dropped without being awaited runs when
-//! something else of the runtime is polled. A test that waits for something that cannot happen
-//! hangs.
+//! Ops then run only in polls and queries: an op whose `Pending` was dropped runs when another
+//! future of the runtime is polled. A test that waits for an event that cannot happen hangs.
 
 mod gate;
 mod in_tokio;
@@ -70,12 +69,12 @@ use warpline_driver::Result;
 
 /// Compiles a kernel's CUDA C++ and compares it with the declaration. Needs NVRTC, and no GPU.
 ///
-/// It notices errors that the comparison at the first launch leaves to the compiler, such as a
+/// It finds errors that the comparison at the first launch leaves to the compiler, such as a
 /// misspelt name or parameters behind a macro. The text is compiled for the newest GPUs that NVRTC
-/// knows. PTX is compared without being compiled.
+/// supports. PTX is compared without being compiled.
 ///
 /// # Errors
-/// - `InvalidArgument`: the text does not compile, with what NVRTC says, or differs from the
+/// - `InvalidArgument`: the text does not compile, with NVRTC's message, or differs from the
 ///   declaration, or the kernel has no device code.
 /// - `Unsupported`: NVRTC was not found, and the comparison that needs no compiler found nothing;
 ///   or the device code is an image.
@@ -101,16 +100,16 @@ pub fn check_cuda(kernel: &'static Kernel) -> Result<()> {
     warpline_driver::internal::check_compiled(kernel, warpline_cuda::compile_for_newest)
 }
 
-/// Runs `pipeline` once for each seed, each time on `cpu:0` of a runtime of its own whose schedule the seed draws.
+/// Runs `pipeline` once for each seed, each time on `cpu:0` of a new runtime whose schedule is
+/// drawn from the seed.
 ///
-/// The pipeline is run by a one-threaded executor; work that it detached is drained at its end. The
-/// [module docs](self) say what it can wait for. Use [`for_each_seed_on`] for more devices or
+/// A single-threaded executor runs the pipeline; detached work is drained at its end. The [module
+/// docs](self) list the things it can wait for. Use [`for_each_seed_on`] for more devices or
 /// another order mode, and [`for_each_seed_tokio`] for code that needs tokio's tasks and timers.
 ///
 /// # Panics
-/// If the pipeline panics, fails, waits for something that cannot happen, leaves the device failed,
-/// or detaches a host function that panics: after printing the seed and the interleaving that led
-/// there.
+/// If the pipeline panics, fails, waits for an event that cannot happen, leaves the device failed,
+/// or detaches a host function that panics. The seed and the interleaving are printed first.
 pub fn for_each_seed<F, Fut>(seeds: impl IntoIterator<Item = u64>, mut pipeline: F)
 where
     F: FnMut(Device) -> Fut,
@@ -119,7 +118,8 @@ where
     for_each_seed_on(Runtime::builder(), seeds, |devices| pipeline(devices[0].clone()));
 }
 
-/// Like [`for_each_seed`], with runtimes made by `builder`, whose schedule is replaced; the pipeline gets all their devices.
+/// Like [`for_each_seed`], with runtimes made by `builder`, whose schedule is replaced. The
+/// pipeline gets all their devices.
 ///
 /// # Panics
 /// As `for_each_seed`.
@@ -134,7 +134,7 @@ pub fn for_each_seed_on<F, Fut>(
     run_each(builder, seeds, |runtime| drive(runtime, pipeline(runtime.devices())));
 }
 
-/// Calls `drive` with a runtime for each seed, and reports what went wrong with the seed and the
+/// Calls `drive` with a runtime for each seed, and reports a failure with the seed and the
 /// interleaving.
 fn run_each(
     builder: RuntimeBuilder,
@@ -173,7 +173,7 @@ fn run_each(
     }
 }
 
-/// Runs what the pipeline detached.
+/// Runs the work that the pipeline detached.
 fn drain(runtime: &Runtime) -> Result<(), String> {
     while runtime.devices().iter().any(|device| device.shared().driver.turn()) {}
     let devices = runtime.devices();
@@ -184,7 +184,7 @@ fn drain(runtime: &Runtime) -> Result<(), String> {
     }
 }
 
-/// Returns whether this is the panic of a tokio function that was called outside a tokio runtime.
+/// Returns true if this is the panic of a tokio function that was called outside a tokio runtime.
 fn is_without_tokio(panic: &(dyn Any + Send)) -> bool {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
@@ -199,7 +199,8 @@ impl Wake for Woken {
     }
 }
 
-/// Polls until it is ready. If nothing has woken it and no op can run, it never will be.
+/// Polls `future` until it is ready. Fails if no waker was called and no op can run, since it can
+/// then never be ready.
 fn drive<F: Future>(runtime: &Runtime, future: F) -> Result<F::Output, String> {
     let mut future = pin!(future);
     let woken = Arc::new(Woken(AtomicBool::new(false)));
@@ -220,8 +221,8 @@ fn drive<F: Future>(runtime: &Runtime, future: F) -> Result<F::Output, String> {
     }
 }
 
-/// The report on a pipeline that can never end: which stream is held or, if none is, what else it
-/// may wait for.
+/// Returns the report on a pipeline that can never end. It names the held streams or, if there are
+/// none, other things that the pipeline may wait for.
 fn stuck(runtime: &Runtime, state: &str, tokio: &str) -> String {
     let held = runtime.cpu().map(|cpu| cpu.held()).unwrap_or_default();
     let why = if held.is_empty() {

@@ -11,6 +11,7 @@ use tokio::time::{Instant, interval, sleep, timeout};
 use warpline::ops::data::InMemory;
 use warpline::prelude::*;
 use warpline::testing::{for_each_seed_tokio, for_each_seed_tokio_on};
+use warpline_outside_driver::ThreadDevice;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -138,6 +139,27 @@ fn several_devices_and_other_order_modes_can_be_had() {
         }
         Ok(())
     });
+}
+
+#[test]
+fn nothing_of_a_run_is_left_after_it() {
+    // What keeps a device keeps its health.
+    let healths = Arc::new(Mutex::new(Vec::new()));
+    let opened = healths.clone();
+    let builder = Runtime::builder().driver(move |health| {
+        opened.lock().unwrap().push(Arc::downgrade(&health));
+        Ok(ThreadDevice::open(0, health))
+    });
+    for_each_seed_tokio_on(builder, 0..3, |devices| async move {
+        let stream = devices[0].new_stream()?;
+        let x = stream.alloc::<f32>(4)?;
+        stream.fill(&x, 1.0).await?;
+        tokio::spawn(async move { stream.read(&x).await.map(|_| std::future::pending::<()>()) });
+        Ok(())
+    });
+    let healths = healths.lock().unwrap();
+    assert_eq!(healths.len(), 3);
+    assert!(healths.iter().all(|health| health.upgrade().is_none()), "a run has left a device");
 }
 
 const STUCK: &str =

@@ -181,10 +181,10 @@ pub(super) struct Device {
 impl Device {
     pub(super) fn accepts_work(&self) -> Result<(), DriverError> {
         if let Some(fault) = self.health.fault() {
-            return Err(DriverError::Refused(fault.to_string()));
+            return Err(DriverError::Refused(fault.to_string().into()));
         }
         if self.closing.load(Ordering::Relaxed) {
-            return Err(DriverError::Refused("the runtime is shut down".to_owned()));
+            return Err(DriverError::Refused("the runtime is shut down".to_owned().into()));
         }
         Ok(())
     }

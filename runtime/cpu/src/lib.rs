@@ -183,7 +183,7 @@ unsafe impl Driver for CpuDriver {
     }
 
     fn alloc_host(&self, len_bytes: usize) -> Result<*mut u8, DriverError> {
-        let refused = || DriverError::Refused(format!("no {len_bytes} bytes of host memory"));
+        let refused = || DriverError::Refused(format!("no {len_bytes} bytes of host memory").into());
         memory::zeroed(len_bytes, memory::HOST_ALIGN).ok_or_else(refused)
     }
 

@@ -12,6 +12,7 @@ use cudarc::driver::sys;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
 use std::sync::OnceLock;
+use warpline_driver::DriverFailure;
 
 pub(crate) use sys::{CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUmodule, CUstream};
 
@@ -84,6 +85,12 @@ impl Failed {
         }
         // SAFETY: `from_ptr` needs a live NUL-terminated string: it is the driver's own, static.
         Some(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+    }
+}
+
+impl From<Failed> for DriverFailure {
+    fn from(failed: Failed) -> Self {
+        DriverFailure::from(failed.to_string()).with_code(failed.code)
     }
 }
 

@@ -106,7 +106,7 @@ impl CudaDevice {
             "the stream that borrow_raw was given is of another context than the primary one of cuda:{}; pass one that was \
              made there, or borrow it on its own device",
             self.context.ordinal
-        )))
+        ).into()))
     }
 
     /// Asks whether the context lives, after an error that came as a text.
@@ -167,7 +167,7 @@ impl Context {
     pub(crate) fn driver_error(&self, failed: Failed) -> DriverError {
         match failed.code {
             Failed::OUT_OF_MEMORY => self.out_of_memory(),
-            _ => DriverError::Refused(failed.to_string()),
+            _ => DriverError::Refused(failed.into()),
         }
     }
 
@@ -317,10 +317,13 @@ unsafe impl Driver for CudaDevice {
             return Ok(());
         }
         if self.context.has_standing_stream() {
-            return Err(DriverError::Refused(format!(
-                "{} has a stream that waits for a device that failed, and this call would wait for it",
-                self.id()
-            )));
+            return Err(DriverError::Refused(
+                format!(
+                    "{} has a stream that waits for a device that failed, and this call would wait for it",
+                    self.id()
+                )
+                .into(),
+            ));
         }
         let done = self.context.enter_relaxed().and_then(|_entered| {
             // SAFETY: cuMemHostUnregister takes memory that is registered and in no copy; the
@@ -355,7 +358,7 @@ unsafe impl Driver for CudaDevice {
             self.context.query().map_err(|failed| self.driver_error(failed))?;
         }
         // A host function may have failed the device while the context lives.
-        self.health.fault().map_or(Ok(()), |fault| Err(DriverError::Refused(fault.to_string())))
+        self.health.fault().map_or(Ok(()), |fault| Err(DriverError::Refused(fault.to_string().into())))
     }
 
     fn properties(&self) -> DeviceProperties {
@@ -414,7 +417,7 @@ unsafe impl Driver for CudaDevice {
         let module = self.context.modules.functions.module_of(self.context, kernel);
         let module = module.inspect_err(|_| self.look_after())?;
         let text = std::ffi::CString::new(name)
-            .map_err(|_| DriverError::Refused(format!("{name:?} is no name of a variable")))?;
+            .map_err(|_| DriverError::Refused(format!("{name:?} is no name of a variable").into()))?;
         let (mut address, mut bytes) = (0, 0);
         // SAFETY: cuModuleGetGlobal takes a live module and a string, and writes an address and a
         // size.
@@ -424,7 +427,7 @@ unsafe impl Driver for CudaDevice {
                     return DriverError::Refused(format!(
                         "the module of {} has no variable \"{name}\"; declare it extern \"C\", or pass the name that its PTX has",
                         kernel.name
-                    ));
+                    ).into());
                 }
                 self.driver_error(failed)
             })?;

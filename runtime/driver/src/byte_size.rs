@@ -1,8 +1,8 @@
-//! Numbers of bytes as people write them.
+//! Sizes in bytes, formatted for people.
 
 use std::fmt;
 
-/// A number of bytes, for people: `512 B`, `4.0 KiB`, `139 GiB`.
+/// A number of bytes, formatted for people: `512 B`, `4.0 KiB`, `139 GiB`.
 #[derive(Clone, Copy, Debug)]
 pub struct ByteSize(pub usize);
 

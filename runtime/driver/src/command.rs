@@ -22,8 +22,8 @@ pub struct Submission {
     pub site: Site,
     /// The command to execute.
     pub command: Command,
-    /// The bytes that the work touches, where the order check does not vouch for them: in every
-    /// mode but `deny`.
+    /// The bytes that the work touches, where the order check does not guarantee their order: in
+    /// every mode but `deny`.
     ///
     /// Work whose claims overlap, one of them exclusive, may be submitted on two streams with no
     /// order between them. A driver that runs twins must not run two such pieces at the same time,

@@ -4,26 +4,27 @@ use crate::error::{Error, ErrorKind};
 use std::fmt;
 use std::str::FromStr;
 
-/// Which device: a backend and an ordinal. `cpu` is `cpu:0`, `cuda` is `cuda:0`.
+/// The name of a device: a backend and an ordinal. `cpu` is `cpu:0`, `cuda` is `cuda:0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum DeviceId {
-    /// A CPU device. `cpu:0` is the host's own; `cpu:1` and on are virtual ones that stand in for GPUs.
+    /// A CPU device. `cpu:0` is the host's own; `cpu:1` and later ones are virtual devices that
+    /// stand in for GPUs.
     Cpu(u32),
     /// A CUDA device.
     Cuda(u32),
     /// A device of a driver that is not part of Warpline.
     Other {
-        /// The name of its backend, which is in every error: `tpu` for `tpu:0`. No text is parsed as such
-        /// a device.
+        /// The name of its backend, which is in every error: `tpu` for `tpu:0`. No text is parsed
+        /// as such a device.
         backend: &'static str,
-        /// Which of its devices.
+        /// The number of the device in its backend.
         ordinal: u32,
     },
 }
 
 impl DeviceId {
-    /// The number behind the colon.
+    /// Returns the number after the colon.
     pub const fn ordinal(self) -> u32 {
         match self {
             DeviceId::Cpu(n) | DeviceId::Cuda(n) => n,
@@ -31,9 +32,11 @@ impl DeviceId {
         }
     }
 
-    /// The name before the colon. Devices of one backend in a runtime copy to each other, wait for each
-    /// other's timelines, and use each other's page-locked memory: a driver that gives two devices the same
-    /// name supports that.
+    /// Returns the name before the colon.
+    ///
+    /// Devices of one backend in a runtime copy to each other, wait for each other's timelines, and
+    /// use each other's page-locked memory. A driver that gives two devices the same backend name
+    /// supports that.
     pub const fn backend(self) -> &'static str {
         match self {
             DeviceId::Cpu(_) => "cpu",

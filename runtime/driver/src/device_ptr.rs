@@ -1,11 +1,11 @@
-//! Addresses in devices' memory.
+//! Addresses in a device's memory.
 
 /// An address in a device's memory. On the CPU device it is the host address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DevicePtr(pub u64);
 
 impl DevicePtr {
-    /// The address `bytes` further on.
+    /// Returns the address `bytes` further on.
     #[inline]
     pub const fn offset(self, bytes: u64) -> Self {
         DevicePtr(self.0 + bytes)

@@ -1,5 +1,6 @@
 //! The error type: what failed, why with both numbers, and what to do.
 
+use crate::failure::DriverFailure;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 use std::any::Any;
 use std::fmt;
@@ -59,7 +60,7 @@ pub enum ErrorKind {
     Data,
 }
 
-/// The reason for which a call was refused or an op failed. Cheap to clone: all calls that fail for
+/// The reason why a call was refused or an op failed. Cheap to clone: all calls that fail for
 /// the same reason share it.
 #[derive(Clone)]
 pub struct Error {
@@ -93,6 +94,8 @@ struct Cause {
     conflicts: Vec<Conflict>,
     /// The refusal that this error comes from.
     origin: Option<Error>,
+    /// The failure that a driver reported.
+    failure: OnceLock<DriverFailure>,
     site: OnceLock<Site>,
     seen: AtomicBool,
 }
@@ -113,8 +116,8 @@ impl Error {
     }
 
     fn of(kind: ErrorKind, message: String, conflicts: Vec<Conflict>, origin: Option<Error>) -> Self {
-        let (site, seen) = (OnceLock::new(), AtomicBool::new(false));
-        Error { cause: Arc::new(Cause { kind, message, conflicts, origin, site, seen }), own: None }
+        let (failure, site, seen) = (OnceLock::new(), OnceLock::new(), AtomicBool::new(false));
+        Error { cause: Arc::new(Cause { kind, message, conflicts, origin, failure, site, seen }), own: None }
     }
 
     /// Returns the kind of failure.
@@ -125,6 +128,16 @@ impl Error {
     /// Returns every unordered earlier use that the refused op met; empty for other kinds.
     pub fn conflicts(&self) -> &[Conflict] {
         &self.cause.conflicts
+    }
+
+    /// The number of the CUDA error that caused this one, a `CUresult`: 700
+    /// is `CUDA_ERROR_ILLEGAL_ADDRESS`. `None` if no call of the CUDA driver did, or if the driver of
+    /// another device has no such numbers. An error of the kind `OutOfMemory` has none: its text has
+    /// the sizes.
+    ///
+    /// [`source`](std::error::Error::source) leads to the driver's own words.
+    pub fn cuda_code(&self) -> Option<u32> {
+        self.origin().cause.failure.get().and_then(DriverFailure::code)
     }
 
     /// Returns true if this error comes from the error of an earlier op, its
@@ -183,6 +196,12 @@ pub fn leaves_a_mark(kind: ErrorKind) -> bool {
 
 /// Internals of an error, for the crates of Warpline.
 pub trait ErrorParts: Sized {
+    /// Returns the error with the failure that a driver reported as its source.
+    fn caused_by(self, failure: DriverFailure) -> Self;
+
+    /// Returns the error with the source that `other` has.
+    fn caused_like(self, other: &Error) -> Self;
+
     /// Creates the error of an op that is not ordered after these uses.
     fn with_conflicts(kind: ErrorKind, message: impl Into<String>, conflicts: Vec<Conflict>) -> Self;
 
@@ -218,6 +237,18 @@ pub trait ErrorParts: Sized {
 }
 
 impl ErrorParts for Error {
+    fn caused_by(self, failure: DriverFailure) -> Self {
+        let _ = self.cause.failure.set(failure);
+        self
+    }
+
+    fn caused_like(self, other: &Error) -> Self {
+        match other.cause.failure.get() {
+            Some(failure) => self.caused_by(failure.clone()),
+            None => self,
+        }
+    }
+
     fn with_conflicts(kind: ErrorKind, message: impl Into<String>, conflicts: Vec<Conflict>) -> Self {
         Self::of(kind, message.into(), conflicts, None)
     }
@@ -294,6 +325,7 @@ impl fmt::Debug for Error {
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.cause.origin.as_ref().map(|origin| origin as _)
+        let failure = self.cause.failure.get().map(|failure| failure as _);
+        self.cause.origin.as_ref().map(|origin| origin as _).or(failure)
     }
 }

@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use warpline_order::Site;
 
-/// The reason for which a copy between devices cannot be in a graph.
+/// The reason why a copy between devices cannot be in a graph.
 pub const OF_ONE_DEVICE: &str = "a graph is one device's; copy between devices before or after a launch";
 
 /// The work of a graph.
@@ -58,7 +58,7 @@ pub enum Work {
     /// Runs a kernel.
     Launch(Launch),
     /// Holds its stream until another stream has passed its step `number`. There is no step 0: a
-    /// wait for 0 is only an edge from that stream's beginning.
+    /// wait for it is only an edge from that stream's beginning.
     Wait {
         /// The other stream.
         stream: usize,
@@ -67,7 +67,7 @@ pub enum Work {
     },
 }
 
-/// Returns the work of a command, or the reason for which it cannot be part of a graph.
+/// Returns the work of a command, or the reason why it cannot be part of a graph.
 pub fn work_of(command: Command) -> Result<Work, &'static str> {
     match command {
         Command::Copy(Copy { kind: CopyKind::DeviceToHost, .. }) => {

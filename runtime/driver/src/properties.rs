@@ -1,37 +1,42 @@
-//! What devices and streams are, and how they are asked for.
+//! The properties of devices, and the options of streams and wake-ups.
 
 use crate::{Error, ErrorKind};
 use std::ffi::c_void;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// How a driver lets tickets become complete.
+/// How a driver completes tickets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion {
     /// The driver completes each ticket by itself.
     EveryOp,
-    /// Only tickets that [`DriverStream::signal`](super::DriverStream::signal) was called for.
+    /// The driver completes only tickets that [`DriverStream::signal`](super::DriverStream::signal)
+    /// was called for.
     Signalled,
 }
 
-/// How eagerly the host looks for what a device that signals has done: what a wake-up may cost against what it may be late by.
+/// How eagerly the host checks the progress of a device that signals: a trade of CPU time for
+/// latency of wake-ups.
 ///
-/// One thread a process, the reactor, looks for all CUDA devices, and sleeps where nothing is awaited. While something is, it spins,
-/// then yields, then sleeps for a sixteenth of the time that nothing has happened, at most a millisecond: work that takes long
-/// costs little, and is seen late by a sixteenth of what it took. What is said here is how long it spins before. If runtimes say
-/// different things, the most eager of those that wait for something counts. The CPU device wakes who waits by itself.
+/// One thread per process, the reactor, checks all CUDA devices. It sleeps while nothing is
+/// awaited. While something is awaited, it spins, then yields, then sleeps for a sixteenth of the
+/// time since the last progress, at most a millisecond. Long work therefore costs little, and its
+/// end is seen late by a sixteenth of its duration.
 ///
-/// Set by `RuntimeBuilder::wake_up` or, in a runtime made
-/// from the environment, by `WARPLINE_WAKE_UP`.
+/// This setting decides how long the reactor spins first. If runtimes have different settings, the
+/// most eager of those that wait for something counts. The CPU device wakes its waiters by itself.
+///
+/// Set by `RuntimeBuilder::wake_up` or, in a runtime made from the environment, by
+/// `WARPLINE_WAKE_UP`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WakeUp {
-    /// Never spins: wake-ups are late by 50 µs or more, and cost least.
+    /// Never spins. Wake-ups are late by 50 µs or more, and cost least.
     LowPower,
-    /// Spins for 20 µs after something happened, then sleeps for ever longer times.
+    /// Spins for 20 µs after progress, then sleeps for ever longer times.
     #[default]
     Balanced,
-    /// Spins for 200 µs after something happened, and for 20 µs in each `poll` of something unfinished: takes a core while
-    /// something is awaited.
+    /// Spins for 200 µs after progress, and for 20 µs in each `poll` of something unfinished.
+    /// Occupies a core while something is awaited.
     LowLatency,
 }
 
@@ -51,34 +56,34 @@ impl FromStr for WakeUp {
     }
 }
 
-/// How urgently a stream's work is picked when several streams could run.
+/// The urgency of a stream's work when several streams could run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
-    /// Below the priority that other libraries' streams have by default. On CUDA devices that have
-    /// no lower one, which are most, the same as `Normal`.
+    /// Below the default priority of other libraries' streams. Most CUDA devices have no lower
+    /// priority; there it is the same as `Normal`.
     Low,
-    /// The priority that other libraries' streams have by default: 0 on CUDA devices.
+    /// The default priority of other libraries' streams: 0 on CUDA devices.
     #[default]
     Normal,
     /// The highest that the device has.
     High,
 }
 
-/// The memory of a device when it could not give more.
+/// The memory of a device at the time when an allocation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreeMemory {
-    /// Bytes that could still be had.
+    /// Bytes that were still free.
     pub free_bytes: usize,
-    /// Bytes of the device in all.
+    /// Bytes of the device in total.
     pub total_bytes: usize,
 }
 
-/// What a stream is made with.
+/// The options of a new stream.
 #[derive(Clone, Debug, Default)]
 pub struct StreamOptions {
     /// The name in errors and traces.
     pub label: Arc<str>,
-    /// How urgent it is.
+    /// The urgency of the stream's work.
     pub priority: Priority,
     /// The stream's public number, for traces.
     pub key: u64,
@@ -89,53 +94,56 @@ pub struct StreamOptions {
     pub borrowed: Option<RawHandle>,
 }
 
-/// A driver's own handle of a stream: a `CUstream`.
+/// A driver's own handle of a stream, such as a `CUstream`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawHandle(*mut c_void);
 
-// SAFETY: it is a number until the driver gets it, and drivers take streams from any thread.
+// SAFETY: it is only a number until the driver gets it, and drivers accept streams from any thread.
 unsafe impl Send for RawHandle {}
 // SAFETY: as above.
 unsafe impl Sync for RawHandle {}
 
 impl RawHandle {
-    /// A handle of this value.
+    /// Creates a handle of this value.
     pub fn new<T>(handle: *mut T) -> Self {
         RawHandle(handle.cast())
     }
 
-    /// Its value.
+    /// Returns the value.
     pub fn as_ptr(self) -> *mut c_void {
         self.0
     }
 }
 
-/// What sort of device one is, from `Device::properties`.
+/// The properties of a device, as returned by `Device::properties`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceProperties {
-    /// Its name, as its maker has it: `NVIDIA L4`. The same for devices of one model.
+    /// The name that the manufacturer gives it, such as `NVIDIA L4`. It is the same for devices of
+    /// one model.
     pub name: String,
-    /// Its memory, in bytes; 0 if that is not known, as of the CPU device.
+    /// The memory in bytes; 0 if that is not known, as for the CPU device.
     pub total_bytes: usize,
-    /// What tells it from others, whatever `CUDA_VISIBLE_DEVICES` numbers it as; `nvidia-smi -L` shows it. None of a CPU device.
+    /// The unique identity of the device, which does not depend on `CUDA_VISIBLE_DEVICES`.
+    /// `nvidia-smi -L` shows it. `None` for a CPU device.
     pub uuid: Option<[u8; 16]>,
     /// The compute capability of a GPU, major and minor: (9, 0) is Hopper's.
     pub compute_capability: Option<(u32, u32)>,
-    /// Streaming multiprocessors of a GPU, worker threads else.
+    /// Streaming multiprocessors of a GPU; worker threads of other devices.
     pub multiprocessors: u32,
-    /// The most dynamic shared memory that a launch can ask for, in bytes a block
+    /// The most dynamic shared memory that a launch can request, in bytes per block
     /// ([`LaunchConfig::with_shared_bytes`](crate::kernel::LaunchConfig::with_shared_bytes)).
     pub shared_bytes_per_block: u32,
-    /// Whether all blocks of a launch can wait for each other
+    /// True if all blocks of a launch can wait for each other
     /// ([`LaunchConfig::cooperatively`](crate::kernel::LaunchConfig::cooperatively)).
     pub cooperative_launch: bool,
-    /// Whether the device writes its progress to host memory by itself; else events are asked, which costs more for each wake-up.
+    /// True if the device writes its progress to host memory by itself. Otherwise events are
+    /// queried, which costs more for each wake-up.
     pub completion_words: bool,
 }
 
 impl DeviceProperties {
-    /// Those of a device of which nothing is known but its name.
+    /// Returns the properties of a device of which only the name is known.
     pub fn unknown(name: String) -> Self {
         DeviceProperties {
             name,

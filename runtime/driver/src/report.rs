@@ -1,11 +1,11 @@
-//! Reports of panics in code that is not ours, where no caller can be given an error.
+//! Reports of panics in code that is not Warpline's, for which no caller can get an error.
 
-/// A waker of a task did.
+/// Reports that a task's waker panicked.
 pub fn waker_panicked() {
     tracing::error!(target: "warpline", "a task's waker panicked; the other waiters were woken");
 }
 
-/// A value inside work that was dropped unrun did.
+/// Reports that a value inside work that was dropped unrun panicked.
 pub fn drop_panicked() {
     tracing::error!(target: "warpline", "a value inside work that was dropped unrun panicked when it was dropped");
 }

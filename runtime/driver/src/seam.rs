@@ -1,6 +1,7 @@
 //! The traits that a backend implements: a device, and its streams.
 
 use crate::command::{DriverGraph, HostFn, Submission};
+use crate::failure::DriverFailure;
 use crate::kernel::{Kernel, LaunchConfig};
 use crate::plan::Plan;
 use crate::properties::{Completion, DeviceProperties, FreeMemory, RawHandle, StreamOptions};
@@ -14,19 +15,29 @@ use std::sync::Arc;
 use std::time::Duration;
 use warpline_order::Site;
 
-/// The reason for which a driver call failed.
+/// The reason why a driver call failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DriverError {
     /// The device has no memory of that size. Holds the amount of free memory where the driver
     /// knows it.
     OutOfMemory(Option<FreeMemory>),
     /// Any other failure: the driver's own name of the error and, if it has one, a sentence.
-    Refused(String),
+    Refused(DriverFailure),
     /// A refusal of a submission that needs several driver calls, of which at least the first
     /// succeeded. Its ticket is taken.
-    Halfway(String),
+    Halfway(DriverFailure),
     /// Other code is capturing the stream.
-    Captured(String),
+    Captured(DriverFailure),
+}
+
+impl DriverError {
+    /// Returns the failure that the driver reported; `None` where the device had no memory.
+    pub const fn failure(&self) -> Option<&DriverFailure> {
+        match self {
+            DriverError::OutOfMemory(_) => None,
+            DriverError::Refused(why) | DriverError::Halfway(why) | DriverError::Captured(why) => Some(why),
+        }
+    }
 }
 
 impl fmt::Display for DriverError {
@@ -36,9 +47,7 @@ impl fmt::Display for DriverError {
             DriverError::OutOfMemory(Some(FreeMemory { free_bytes, total_bytes })) => {
                 write!(f, "out of memory, {free_bytes} bytes free of {total_bytes}")
             }
-            DriverError::Refused(why) | DriverError::Halfway(why) | DriverError::Captured(why) => {
-                f.write_str(why)
-            }
+            DriverError::Refused(why) | DriverError::Halfway(why) | DriverError::Captured(why) => why.fmt(f),
         }
     }
 }
@@ -88,7 +97,7 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
     /// # Safety
     /// As for `free`.
     unsafe fn free_in_time(&self, ptr: DevicePtr, len_bytes: usize) {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: `free` has the same rules, which the caller keeps.
         unsafe { self.free(ptr, len_bytes) };
     }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 pub type DriverEvent = Arc<dyn Any + Send + Sync>;
 
 /// The result of a [`Command::Stamp`](crate::Command::Stamp): a time of the host's clock, or a
-/// driver event that the driver compares with others.
+/// driver event that the driver compares with other events.
 #[derive(Debug, Default)]
 pub struct Stamp {
     time: OnceLock<Instant>,

@@ -20,12 +20,12 @@
 ///
 /// The keys of the body may be in any order.
 ///
-/// | parameter           | the call takes                      | the kernel          | the twin gets |
-/// |---------------------|-------------------------------------|---------------------|---------------|
-/// | `a: T`              | `T`, an [`Element`](crate::Element) | gets the value      | `T`           |
-/// | `x: &[T]`           | `impl IntoOperand<T>`               | reads it            | `&[T]`        |
-/// | `x: &mut [T]`       | the same                            | reads and writes it | `&mut [T]`    |
-/// | `write x: &mut [T]` | the same                            | overwrites all of it | `&mut [T]`   |
+/// | parameter | the call takes | the kernel | the twin gets |
+/// |---|---|---|---|
+/// | `a: T` | `T`, an [`Element`](crate::Element) | gets the value | `T` |
+/// | `x: &[T]` | `impl IntoOperand<T>` | reads it | `&[T]` |
+/// | `x: &mut [T]` | the same | reads and writes it | `&mut [T]` |
+/// | `write x: &mut [T]` | the same | overwrites all of it | `&mut [T]` |
 ///
 /// - `where` has one condition or several, separated by commas, over the scalars and the operands'
 ///   `len()` and `is_empty()`. They are evaluated on the host for every call. If one does not hold

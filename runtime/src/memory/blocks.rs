@@ -1,7 +1,10 @@
-//! Segments, and the blocks each is cut into: split, join, take away. Knows neither order nor sizes.
+//! Segments of device memory, and the blocks that each is cut into.
 //!
-//! A segment is one piece of memory from the driver; its blocks tile it without gaps, each linked to its neighbours.
-//! Both live in slabs and are named by index, so that cutting and joining allocate nothing in the steady state.
+//! Blocks are split, joined and removed here. This module knows neither order nor sizes.
+//!
+//! A segment is one piece of memory from the driver. Its blocks tile it without gaps, and each is
+//! linked to its neighbours. Both live in slabs and are named by index, so that cutting and joining
+//! allocate nothing in the steady state.
 #![forbid(unsafe_code)]
 
 use super::pool::PoolId;
@@ -9,13 +12,14 @@ use crate::order::{Site, StreamId, Use};
 use smallvec::SmallVec;
 use std::ops::{Index, IndexMut};
 
-/// An index of a block or segment that stands for none.
+/// The index that stands for no block or segment.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// The newest use by each stream: at most one entry a stream.
+/// The newest use by each stream, with at most one entry per stream.
 pub(super) type Uses = SmallVec<[Use; 2]>;
 
-/// Sizes that are served from segments of their own sort, so that small blocks do not perforate large ones.
+/// A size class. Each class has segments of its own, so that small blocks do not perforate large
+/// ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Class {
     Small,
@@ -24,13 +28,13 @@ pub(super) enum Class {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Somebody has it.
+    /// In use.
     Live,
     /// Free, in a list of [`Recent`](super::recent::Recent).
     Recent,
     /// Free, on the pool's shelf.
     Shelved,
-    /// No block: a free place in the slab.
+    /// Not a block but a free place in the slab.
     Vacant,
 }
 
@@ -38,7 +42,7 @@ pub(super) enum State {
 pub(super) struct Block {
     pub(super) address: u64,
     pub(super) len: usize,
-    /// Counts how often this place was handed out, so that a stale id is noticed.
+    /// The number of times this place was handed out, so that a stale id is noticed.
     pub(super) generation: u32,
     pub(super) state: State,
     pub(super) class: Class,
@@ -47,19 +51,21 @@ pub(super) struct Block {
     /// Neighbours by address, within the segment.
     pub(super) left: u32,
     pub(super) right: u32,
-    /// The next in a list of `Recent`, or in the chain of vacant places.
+    /// The next block in a list of `Recent`, or in the chain of vacant places.
     pub(super) below: u32,
-    /// What was asked for, in units of 512 bytes: `len` or a little less. 0: never put into `Recent`.
+    /// The requested length in units of 512 bytes: `len` or a little less. 0: never put into
+    /// `Recent`.
     pub(super) asked_units: u32,
-    /// The stream it was last allocated on.
+    /// The stream that it was last allocated on.
     pub(super) stream: StreamId,
-    /// Who must be finished with it. While it is live: who was not, when it was handed out.
+    /// The uses that have to finish. While the block is live: those that were unfinished when it
+    /// was handed out.
     pub(super) uses: Uses,
-    /// Whether it had uses when it was put on the shelf.
+    /// True if it had uses when it was put on the shelf.
     pub(super) used: bool,
-    /// When it was freed; grows.
+    /// The number of the free that freed it, which grows.
     pub(super) freed: u64,
-    /// Who allocated it, while it is live.
+    /// The site that allocated it, while it is live.
     pub(super) site: Option<Site>,
 }
 
@@ -73,7 +79,7 @@ pub(super) struct Segment {
 #[derive(Debug)]
 pub(super) struct Blocks {
     blocks: Vec<Block>,
-    /// Head of the chain of vacant places.
+    /// The head of the chain of vacant places.
     vacant: u32,
     count: usize,
     segments: Vec<Option<Segment>>,
@@ -107,7 +113,7 @@ impl Blocks {
         }
     }
 
-    /// Blocks of every state but vacant.
+    /// Returns the number of blocks in every state but vacant.
     pub(super) fn len(&self) -> usize {
         self.count
     }
@@ -129,12 +135,12 @@ impl Blocks {
         self.segments.len() - self.vacant_segments.len()
     }
 
-    /// The blocks of the segment that begins with `first`, by address.
+    /// Returns the blocks of the segment that begins with `first`, by address.
     pub(super) fn along(&self, first: u32) -> impl Iterator<Item = u32> {
         std::iter::successors(Some(first), |&at| Some(self[at].right).filter(|&right| right != NONE))
     }
 
-    /// Takes new memory in, as one free block that is in no list; returns it.
+    /// Takes in new memory as one free block that is in no list, and returns that block.
     pub(super) fn add_segment(&mut self, address: u64, len: usize, class: Class, pool: PoolId) -> u32 {
         let segment = self.vacant_segments.pop().unwrap_or_else(|| {
             self.segments.push(None);
@@ -175,7 +181,8 @@ impl Blocks {
         self.segments[index as usize].take().expect("a block names a segment that exists")
     }
 
-    /// Cuts `at` after `len` bytes; returns the right part, which has the same state, uses and time of freeing.
+    /// Cuts `at` after `len` bytes. Returns the right part, which has the same state, uses and time
+    /// of freeing.
     pub(super) fn split(&mut self, at: u32, len: usize) -> u32 {
         let block = &self[at];
         debug_assert!(len > 0 && len < block.len);
@@ -199,7 +206,8 @@ impl Blocks {
         rest
     }
 
-    /// Joins the right neighbour of `at` to it. The uses are those of both, without those that `finished` holds for.
+    /// Joins the right neighbour of `at` to it. The uses are those of both, except those that
+    /// `finished` holds for.
     pub(super) fn join_right(&mut self, at: u32, mut finished: impl FnMut(Use) -> bool) {
         let gone = self[at].right;
         let (len, right, freed) = (self[gone].len, self[gone].right, self[gone].freed);

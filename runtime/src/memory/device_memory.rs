@@ -1,18 +1,20 @@
-//! A device's memory: the [`Pool`] behind one lock, and the driver it grows from.
+//! The allocator of a device's memory: the [`Pool`] behind one lock, and the driver it grows from.
 //!
 //! Called by streams when they allocate and by buffers when they are dropped.
 //!
 //! # Rules
 //! 1. Freeing takes one lock, and neither calls the driver nor waits.
-//! 2. Memory goes back to the driver only when its last uses are finished.
+//! 2. Memory returns to the driver only when its last uses have finished.
 //!
 //! # Mutex order
-//! stream → `growing` → `pool`. `growing` is held across driver calls, so that threads which all miss do not each take a
-//! segment, and the limit is exact; `pool` is not, so hits and frees go on meanwhile.
+//! stream → `growing` → `pool`. `growing` is held across driver calls. So threads that all miss do
+//! not each take a segment, and the limit is exact. `pool` is not held across driver calls, so hits
+//! and frees continue meanwhile.
 //!
 //! # Dropping
-//! gives nothing back: nobody here knows whether blocks are still in use. Whoever has drained the device calls
-//! [`empty_cache`](DeviceMemory::empty_cache) before; what is then left ends with the driver.
+//! Dropping returns nothing to the driver, because blocks may still be in use. A caller that has
+//! drained the device calls [`empty_cache`](DeviceMemory::empty_cache) first. Memory that is left
+//! then ends with the driver.
 
 use super::blocks::Segment;
 use super::pool::{BlockId, Grant, Pool, PoolId, Request, ReuseOrder, UNIT_BYTES, units};
@@ -21,9 +23,10 @@ use crate::order::{Site, StreamId, Use};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use warpline_driver::internal::ErrorParts;
 use warpline_driver::{ByteSize, DevicePtr, Driver, DriverError, Error, ErrorKind, FreeMemory};
 
-/// How many of the largest holders an error names.
+/// The number of largest holders that an error names.
 const HOLDERS: usize = 3;
 
 /// The stream-ordered caching allocator of one device.
@@ -33,11 +36,11 @@ pub(crate) struct DeviceMemory {
     growing: Mutex<()>,
     driver: Arc<dyn Driver>,
     limit_bytes: Option<usize>,
-    /// Numbers the pools; the default one is 0.
+    /// The counter that numbers the pools; the default pool is 0.
     pools: AtomicU32,
 }
 
-/// Why there is no more memory.
+/// The reason why there is no more memory.
 enum Exhausted {
     Driver(Option<FreeMemory>),
     Limit { free: usize, limit: usize },
@@ -46,7 +49,8 @@ enum Exhausted {
 }
 
 impl DeviceMemory {
-    /// Nothing is taken from the driver before it is needed, and never more than `limit_bytes`.
+    /// Creates an allocator. It takes nothing from the driver before it is needed, and never more
+    /// than `limit_bytes`.
     pub(crate) fn new(driver: Arc<dyn Driver>, limit_bytes: Option<usize>) -> Self {
         DeviceMemory {
             pool: Mutex::new(Pool::new()),
@@ -57,10 +61,10 @@ impl DeviceMemory {
         }
     }
 
-    /// `len_bytes`, rounded up to 512, for `stream`, which `order` answers for. Zero bytes are served as 512, so every
-    /// allocation has an address of its own.
+    /// Allocates `len_bytes`, rounded up to 512, for `stream`, whose order `order` knows. Zero
+    /// bytes are served as 512, so every allocation has an address of its own.
     ///
-    /// The caller sees to it that `Grant::wait` is waited for.
+    /// The caller makes sure that `Grant::wait` is waited for.
     #[inline]
     pub(crate) fn alloc(
         &self,
@@ -76,12 +80,12 @@ impl DeviceMemory {
         self.find(pool, len_bytes, PoolId::DEFAULT, stream, order, site)
     }
 
-    /// A pool of its own, from which [`alloc_in`](Self::alloc_in) serves.
+    /// Creates a separate pool, from which [`alloc_in`](Self::alloc_in) serves.
     pub(crate) fn new_pool(&self) -> PoolId {
         PoolId(self.pools.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// As [`alloc`](Self::alloc), from blocks of `pool` alone.
+    /// Like [`alloc`](Self::alloc), from blocks of the pool `id` alone.
     pub(crate) fn alloc_in(
         &self,
         id: PoolId,
@@ -95,17 +99,18 @@ impl DeviceMemory {
         self.find(pool, len_bytes, id, stream, order, site)
     }
 
-    /// Forgets the uses of a pool's blocks: they were of ops that were recorded and have not run.
+    /// Forgets the uses of a pool's blocks. They belong to ops that were recorded and have not run.
     pub(crate) fn forget_uses(&self, id: PoolId) {
         self.pool.lock().forget_uses(id);
     }
 
-    /// Where a pool's memory is.
+    /// Returns the addresses and lengths of a pool's segments.
     pub(crate) fn segments_of(&self, id: PoolId) -> Vec<(DevicePtr, usize)> {
         self.pool.lock().segments_of(id)
     }
 
-    /// Ends a pool without live blocks: they are everybody's from then on, each when its last uses are over.
+    /// Ends a pool without live blocks. Its blocks go to the default pool, each usable once its
+    /// last uses have finished.
     pub(crate) fn dissolve(&self, id: PoolId) {
         self.pool.lock().dissolve(id);
     }
@@ -142,15 +147,16 @@ impl DeviceMemory {
         Err(self.out_of_memory(&pool, len_bytes, exhausted, order))
     }
 
-    /// Rung 5 of the ladder.
+    /// Takes more memory: rung 5 of the ladder.
     fn grow(&self, request: &Request, order: &impl ReuseOrder) -> Result<Result<Grant, Exhausted>, Error> {
         let _growing = self.growing.lock();
-        // Whoever held the lock may have brought enough for two.
+        // The previous holder of the lock may have brought enough for two.
         if let Some(grant) = self.pool.lock().find(request, order, false) {
             return Ok(Ok(grant));
         }
         loop {
-            // A graph's pool has nothing to begin with: were all of it new, captures would grow the device's memory one by one.
+            // A graph's pool begins empty. If all of its memory were new, each capture would grow
+            // the device's memory.
             if request.pool != PoolId::DEFAULT {
                 let mut pool = self.pool.lock();
                 if let Some(Segment { address, len, .. }) =
@@ -179,7 +185,7 @@ impl DeviceMemory {
                 }
                 return Ok(Err(exhausted));
             }
-            // Now, as the next round asks for it.
+            // Freed without delay, because the next round asks for it.
             self.free_segments(given, |driver, segment| {
                 // SAFETY: as `free_segments` says.
                 unsafe { driver.free(DevicePtr(segment.address), segment.len) };
@@ -187,7 +193,8 @@ impl DeviceMemory {
         }
     }
 
-    /// Serves `request` from a new segment, of the usual length or, if that is too much, of its own.
+    /// Serves `request` from a new segment of the usual length or, if that is too much, of the
+    /// request's own.
     fn take_segment(&self, request: &Request) -> Result<Result<Grant, Exhausted>, Error> {
         let mut exhausted = Exhausted::Absurd;
         for len in [request.segment_bytes(), request.size] {
@@ -208,16 +215,17 @@ impl DeviceMemory {
                         self.driver.id(),
                         ByteSize(request.size)
                     );
-                    return Err(Error::new(ErrorKind::Driver, message));
+                    return Err(Error::new(ErrorKind::Driver, message).caused_by(why));
                 }
             }
         }
         Ok(Err(exhausted))
     }
 
-    /// Has `free` give segments back to the driver: with `Driver::free` or `Driver::free_in_time`, which need an allocation of
-    /// this driver with its length, and no use unfinished or to come. Segments are made from `Driver::alloc` alone, and the pool
-    /// forgot these: no block of them was live, none can be handed out again, and `finished` held for every use of every one.
+    /// Frees segments by calling `free`, which is `Driver::free` or `Driver::free_in_time`.
+    /// Both need an allocation of this driver with its length, and no use of it unfinished or to
+    /// come. Segments are made from `Driver::alloc` alone, and the pool forgot these. No block of
+    /// them was live, none can be handed out again, and `finished` held for every use of every one.
     fn free_segments(&self, segments: Vec<Segment>, free: fn(&dyn Driver, Segment)) {
         if segments.is_empty() {
             return;
@@ -269,30 +277,30 @@ impl DeviceMemory {
         Error::new(ErrorKind::OutOfMemory, text + "; drop tensors or lower the batch size")
     }
 
-    /// Takes a block back. `uses`: the newest ticket of each stream that used it since it was allocated, the
-    /// allocating stream's too; none: nobody did.
+    /// Takes a block back. `uses`: the newest ticket of each stream that used it since it was
+    /// allocated, including the allocating stream's; empty if it was not used.
     #[inline(always)]
     pub(crate) fn free(&self, block: BlockId, uses: &[Use]) {
         self.pool.lock().free(block, uses);
     }
 
-    /// The figures now.
+    /// Returns the current statistics.
     pub(crate) fn stats(&self) -> MemoryStats {
         self.pool.lock().stats()
     }
 
-    /// Blocks, live and free, for figures.
+    /// Returns the number of blocks, live and free, for statistics.
     pub(crate) fn blocks(&self) -> usize {
         self.pool.lock().block_count()
     }
 
-    /// Lets both peaks begin again at what is held now.
+    /// Resets both peaks to what is held now.
     pub(crate) fn reset_peak(&self) {
         self.pool.lock().reset_peak();
     }
 
-    /// Gives every segment without a live block, and with no unfinished use, back to the driver,
-    /// and has the driver give back what it keeps for libraries; how many bytes the segments have.
+    /// Frees every segment without a live block or an unfinished use, and makes the driver release
+    /// what it keeps for libraries. Returns the number of bytes in the segments.
     pub(crate) fn empty_cache(&self, finished: impl Fn(Use) -> bool) -> usize {
         let bytes = self.give_all_back(finished, |driver, segment| {
             // SAFETY: as `free_segments` says.
@@ -302,8 +310,8 @@ impl DeviceMemory {
         bytes
     }
 
-    /// Gives back the segments that [`empty_cache`](Self::empty_cache) would, without delay: a
-    /// call of the driver needs the memory.
+    /// Frees the same segments as [`empty_cache`](Self::empty_cache) without delay, because a
+    /// driver call needs the memory.
     pub(crate) fn make_room(&self, finished: impl Fn(Use) -> bool) {
         self.give_all_back(finished, |driver, segment| {
             // SAFETY: as `free_segments` says.
@@ -322,7 +330,8 @@ impl DeviceMemory {
         bytes
     }
 
-    /// Fault plan: the `nth` allocation from now (1: the next) fails as if there were no memory.
+    /// Makes the `nth` allocation from now (1: the next) fail as if there were no memory. Part of a
+    /// fault plan.
     pub(crate) fn refuse_allocation(&self, nth: u64) {
         self.pool.lock().refuse_allocation(nth);
     }

@@ -1,7 +1,8 @@
-//! Device and host memory.
+//! Device and host memory: their allocators, pools and statistics.
 //!
 //! * `pinned`: page-locked host memory, and its pool;
-//! * `device_memory`: a device's allocator, over the pure `pool` with its `blocks` and fast lists (`recent`).
+//! * `device_memory`: a device's allocator, over the pure `pool` with its `blocks` and fast lists
+//!   (`recent`).
 
 mod blocks;
 mod device_memory;
@@ -20,14 +21,14 @@ pub use pinned::{Pinned, PinnedStats};
 pub(crate) use pool::{BlockId, Grant, PoolId, ReuseOrder};
 pub use stats::{MemoryStats, Served};
 
-/// How much memory a device may hold, and what a new owner finds in it.
+/// The limits on a device's memory, and the initial contents of an allocation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MemoryOptions {
-    /// The most device memory, in bytes.
+    /// The maximum device memory, in bytes.
     pub(crate) limit_bytes: Option<usize>,
-    /// The most pinned memory, in bytes.
+    /// The maximum pinned memory, in bytes.
     pub(crate) pinned_cap_bytes: usize,
-    /// Set if every allocation is zeroed before it is handed out.
+    /// True if every allocation is zeroed before it is handed out.
     pub(crate) zero_on_free: bool,
 }
 

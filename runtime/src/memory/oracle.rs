@@ -1,7 +1,8 @@
-//! The reuse rule against a slow model: random programs over several streams, whose whole history is kept.
+//! A test of the reuse rule against a slow model, with random programs over several streams.
 //!
-//! The model knows every use there ever was, by byte range, and finds out what is before what by searching the graph of
-//! tickets and waits; what the pool is told comes from vector clocks. After each grant it looks at every use that overlaps.
+//! The model keeps the whole history. It knows every use there ever was, by byte range, and finds
+//! the order by searching the graph of tickets and waits. The pool is given vector clocks instead.
+//! After each grant the model checks every use that overlaps.
 
 use super::test_driver::TestDriver;
 use super::{BlockId, DeviceMemory, Grant, ReuseOrder};
@@ -13,25 +14,26 @@ use std::sync::Arc;
 const SIZES: [usize; 12] =
     [0, 600, 4096, 5000, 300 << 10, 1 << 20, (1 << 20) + 1, 3 << 20, 5 << 20, 9 << 20, 11 << 20, 16 << 20];
 
-/// What a program does next; numbers are taken modulo what there is.
+/// The next step of a program. Its numbers are taken modulo what exists.
 #[derive(Clone, Debug)]
 enum Step {
     Alloc {
         slot: u8,
         size: u8,
     },
-    /// Allocates, and gives back without having waited or touched it.
+    /// Allocates, and returns the block without having waited for it or touched it.
     Abandon {
         slot: u8,
         size: u8,
     },
-    /// `ordered`: after a wait for the allocating stream. The order modes that let races through do without.
+    /// Uses a block. `ordered`: after a wait for the allocating stream. The order modes that let
+    /// races through use it without.
     Use {
         slot: u8,
         block: u8,
         ordered: bool,
     },
-    /// `counts`: the allocation itself is named as a use of its stream.
+    /// Frees a block. `counts`: the allocation itself is named as a use of its stream.
     Free {
         block: u8,
         counts: bool,
@@ -43,7 +45,7 @@ enum Step {
     Run {
         stream: u8,
     },
-    /// The slot goes on with a stream that never was before.
+    /// Gives the slot a stream that never existed before.
     Replace {
         slot: u8,
     },
@@ -66,7 +68,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 #[derive(Default)]
 struct Stream {
-    /// What each ticket waits for, from ticket 1.
+    /// The use that each ticket waits for, from ticket 1.
     ops: Vec<Option<Use>>,
     /// The clock after each ticket, from ticket 0.
     clocks: Vec<BTreeMap<StreamId, u64>>,
@@ -76,7 +78,7 @@ struct Stream {
 struct Live {
     grant: Grant,
     stream: StreamId,
-    /// The allocating stream's last ticket, once it had waited.
+    /// The allocating stream's last ticket, after its wait.
     since: u64,
     uses: BTreeMap<StreamId, u64>,
 }
@@ -87,7 +89,7 @@ struct Past {
     used: Use,
 }
 
-/// A block that was freed and of which nothing was handed out since.
+/// A freed block of which nothing was handed out since.
 struct Freed {
     start: u64,
     len: usize,
@@ -183,7 +185,7 @@ impl World {
         self.streams[used.stream.number() as usize].completed >= used.ticket
     }
 
-    /// Whether `used` is done, or before whatever `stream` does next: by search.
+    /// Returns whether `used` is done, or before whatever `stream` does next, by a search.
     fn harmless(&self, used: Use, stream: StreamId) -> bool {
         if self.done(used) {
             return true;
@@ -235,7 +237,7 @@ impl World {
         }
         let now = self.memory.stats().served;
         if now.merged > served.merged || now.waited > served.waited {
-            // Blocks may have been joined, and have the uses of others since.
+            // Blocks may have been joined, and have uses of other streams since.
             self.freed.clear();
         }
         self.freed.retain(|freed| end <= freed.start || start >= freed.start + freed.len as u64);
@@ -278,8 +280,9 @@ impl World {
         let id: BlockId = live.grant.block;
         self.memory.free(id, &uses);
         let (start, len) = (live.grant.ptr.0, live.grant.len_bytes);
-        // Without the allocating stream's name the pool has to keep whom the block came from, and may know less than the model.
-        // Buffers always name it; what they free is used again as early as can be.
+        // If the allocating stream is not named, the pool has to keep the block's earlier uses, and
+        // may know less than the model. Buffers always name it, so memory that they free is reused
+        // as early as possible.
         if live.uses.contains_key(&stream) {
             self.freed.push(Freed { start, len, asked: len });
         }

@@ -1,30 +1,33 @@
-//! Page-locked host memory, recycled.
+//! Page-locked host memory that is recycled.
 //!
-//! Getting such memory from the driver takes milliseconds and takes RAM from everybody, so blocks are kept when they are
-//! dropped, up to a cap. Lengths are powers of two from 4 KiB to 1 MiB, above that multiples of 1 MiB (a power of two
-//! would waste up to half); a cached block may serve a request up to a fifth smaller.
+//! Getting such memory from the driver takes milliseconds, and takes RAM from the whole machine. So
+//! blocks are kept when they are dropped, up to a cap. Lengths are powers of two from 4 KiB to 1
+//! MiB. Above that they are multiples of 1 MiB, because a power of two would waste up to half. A
+//! cached block may serve a request up to a fifth smaller.
 //!
 //! # Who owns a block when
-//! The pool, while it is cached; [`PinnedBytes`], while somebody has it. A copy in flight moves it, or a reference count of
-//! it, into what its timeline keeps, and lets go only when the device is done: a block that comes back here is used by
-//! nobody. Each holds its pool, so the pool ends after the last block.
+//! The pool owns a block while it is cached, and a [`PinnedBytes`] while it is in use. A copy in
+//! flight moves that, or a reference count of it, into what its timeline keeps. The copy releases
+//! it only when the device has finished, so a block that returns here is not in use. Each block
+//! holds its pool, so the pool ends after the last block.
 //!
 //! # Who asks the driver when
-//! Where that takes long ([`Driver::host_memory_is_slow`]), a short block is made **ahead** of need
-//! whenever the last cached one of its length was taken: so there is one more of each length than
-//! were ever in use at once, and the lengths together are 2 MiB. It is made by `warpline-pin`, as
-//! long as the cap allows and not while a stream is held, whose gate the driver might wait for. A
-//! request that finds nothing cached gets a [`Promise`]: the cap has been asked and room set aside,
-//! so that a refusal comes at once, and the driver is asked when the promise is kept, on a thread
-//! that may wait.
+//! If the driver takes long ([`Driver::host_memory_is_slow`]), short blocks are made **ahead** of
+//! need: one whenever the last cached block of its length was taken. So there is one more of each
+//! length than were ever in use at once, and the lengths together are 2 MiB. `warpline-pin` makes
+//! them, as long as the cap allows. It does not while a stream is held, because the driver might
+//! wait for that stream's gate. A request that finds nothing cached gets a [`Promise`]: the cap was
+//! checked and room is set aside, so a refusal comes at the call. The driver is asked when the
+//! promise is kept, on a thread that may wait.
 //!
-//! Contents of recycled memory are whatever was there: initialised, as the driver zeroed it at first, and plain data.
+//! Recycled memory contains whatever was there. It is initialized, because the driver zeroed it at
+//! first, and it is plain data.
 //!
 //! # Which devices may copy it
-//! A GPU copies page-locked memory alone while the host continues, and memory of a CPU device is
-//! not page-locked. CUDA's is allocated and registered as portable, so that it is page-locked for
-//! every context of the process; a CPU device reads and writes any memory. The address for a copy
-//! comes as a [`HostEnd`], which [`PinnedBytes::end_for`] alone makes.
+//! While the host continues, a GPU can copy only page-locked memory, and memory of a CPU device is
+//! not page-locked. CUDA's memory is allocated and registered as portable, so it is page-locked for
+//! every context of the process. A CPU device reads and writes any memory. A copy gets its address
+//! as a [`HostEnd`], which only [`PinnedBytes::end_for`] makes.
 
 mod pool;
 
@@ -42,28 +45,30 @@ use std::sync::Arc;
 use warpline_driver::internal::{ErrorParts, Given};
 use warpline_driver::{DeviceId, Driver, Element, Error};
 
-/// Memory that its driver did not unregister: the device may still reach it, so it is not given back.
+/// Memory that its driver did not unregister. The device may still reach it, so it is never freed.
 static STILL_REACHABLE: Mutex<Vec<Box<dyn Any + Send>>> = Mutex::new(Vec::new());
 
-/// Where buffers of no length are: nowhere, but aligned.
+/// The address of buffers of length zero: no memory, but aligned.
 const NOWHERE: NonNull<u8> = NonNull::new(std::ptr::without_provenance_mut(ALIGN_BYTES)).unwrap();
 
-/// A block of page-locked memory of some length and, perhaps, an element type; goes back to its pool when dropped.
+/// A block of page-locked memory with a length and, perhaps, an element type. It returns to its
+/// pool when dropped.
 pub(crate) struct PinnedBytes {
     ptr: NonNull<u8>,
-    /// Of the block; 0: there is none.
+    /// The length of the block; 0 if there is none.
     block_len: usize,
     len_bytes: usize,
-    /// What it was a [`Pinned`] of, and its name and length.
+    /// The element type of the [`Pinned`] that it was, with that type's name and the length.
     elements: Option<(TypeId, &'static str, usize)>,
-    /// Whose memory it is, if it is none of the pool's: registered with the driver, and dropped with this.
+    /// The owner of the memory if it is not the pool's: registered with the driver, and dropped
+    /// with this.
     owner: Option<Box<dyn Any + Send>>,
     pool: Arc<PinnedPool>,
 }
 
 // SAFETY: it owns its block, which is plain memory that any thread may use.
 unsafe impl Send for PinnedBytes {}
-// SAFETY: through a shared reference it can only be asked for its address and lengths.
+// SAFETY: a shared reference gives access to nothing but its address and lengths.
 unsafe impl Sync for PinnedBytes {}
 
 /// The host's end of a copy: the start of memory that the copying device may read and write while
@@ -87,7 +92,7 @@ impl PinnedBytes {
         serves.then_some(HostEnd(self.ptr.as_ptr() as u64))
     }
 
-    /// The device from whose pool it came, or that page-locked it.
+    /// Returns the device from whose pool it came, or that page-locked it.
     pub(crate) fn locked_by(&self) -> DeviceId {
         self.pool.driver().id()
     }
@@ -100,14 +105,14 @@ impl PinnedBytes {
         self.ptr.as_ptr()
     }
 
-    /// What was asked for; the block may be longer.
+    /// Returns the length that was asked for; the block may be longer.
     #[inline]
     pub(crate) fn len_bytes(&self) -> usize {
         self.len_bytes
     }
 }
 
-/// Somebody else's memory that was page-locked.
+/// Page-locked memory of another owner.
 struct Registered {
     driver: Arc<dyn Driver>,
     block: HostBlock,
@@ -116,8 +121,9 @@ struct Registered {
 
 impl Registered {
     fn end(self) {
-        // SAFETY: `Driver::unregister_host` needs memory registered with this driver and in no copy. `register` did so, and a copy
-        // in flight keeps the `PinnedBytes` that this comes from.
+        // SAFETY: `Driver::unregister_host` needs memory registered with this driver and in no
+        // copy. `register` registered it, and a copy in flight keeps the `PinnedBytes` that this
+        // comes from.
         if unsafe { self.driver.unregister_host(self.block.0.as_ptr()) }.is_err() {
             STILL_REACHABLE.lock().push(self.owner);
         }
@@ -148,11 +154,12 @@ impl fmt::Debug for PinnedBytes {
     }
 }
 
-/// A buffer of `len` elements in page-locked host memory, which a device copies to and from while the host goes on.
+/// A buffer of `len` elements in page-locked host memory, which a device copies to and from while
+/// the host continues.
 ///
-/// It derefs to a slice. A copy takes it by value and gives it back when awaited; dropped, its memory is recycled. What a
-/// new buffer contains is unspecified: zeros, or what an earlier one left. With
-/// [`zero_on_free`](crate::RuntimeBuilder::zero_on_free) it is zeros.
+/// It derefs to a slice. A copy takes it by value and returns it when awaited. Dropping it recycles
+/// its memory. The contents of a new buffer are unspecified: zeros, or what an earlier buffer left.
+/// With [`zero_on_free`](crate::RuntimeBuilder::zero_on_free) they are zeros.
 pub struct Pinned<T: Element> {
     bytes: PinnedBytes,
     len: usize,
@@ -160,10 +167,10 @@ pub struct Pinned<T: Element> {
 }
 
 impl<T: Element> Pinned<T> {
-    /// The first `len` elements of `bytes`.
+    /// Creates a buffer of the first `len` elements of `bytes`.
     ///
     /// # Panics
-    /// If they are more than fit.
+    /// If they do not fit.
     pub(crate) fn new(bytes: PinnedBytes, len: usize) -> Self {
         let fits = len.checked_mul(size_of::<T>()).is_some_and(|needed| needed <= bytes.len_bytes);
         assert!(fits, "{len} elements of {} do not fit in {} bytes", T::NAME, bytes.len_bytes);
@@ -171,7 +178,8 @@ impl<T: Element> Pinned<T> {
         Pinned { bytes, len, element: PhantomData }
     }
 
-    /// Gives the memory of an [`into_bytes`](Self::into_bytes) its type again, or back if it was another.
+    /// Restores the type of memory from [`into_bytes`](Self::into_bytes). Returns the memory as the
+    /// error if its type was another.
     pub(crate) fn from_bytes(bytes: PinnedBytes) -> Result<Self, PinnedBytes> {
         match bytes.elements {
             Some((element, _, len)) if element == TypeId::of::<T>() => Ok(Self::new(bytes, len)),
@@ -179,7 +187,7 @@ impl<T: Element> Pinned<T> {
         }
     }
 
-    /// The memory, which remembers its element type and length.
+    /// Returns the memory, which remembers its element type and length.
     pub(crate) fn into_bytes(self) -> PinnedBytes {
         let mut bytes = self.bytes;
         bytes.elements = Some((TypeId::of::<T>(), T::NAME, self.len));
@@ -190,8 +198,10 @@ impl<T: Element> Pinned<T> {
         &self.bytes
     }
 
-    /// The buffer that a refused copy was given, out of its error, once: `None` if there was none,
-    /// if it was taken before, or if it holds another element type.
+    /// Returns the buffer that a refused copy was given, taking it out of its error.
+    ///
+    /// Returns `None` if there was none, if it was taken before, or if it holds another element
+    /// type.
     pub fn from_error(error: Error) -> Option<Self> {
         error.hand_back(|given| {
             let bytes = given.downcast::<PinnedBytes>()?;
@@ -199,32 +209,34 @@ impl<T: Element> Pinned<T> {
         })
     }
 
-    /// Returns `error` with this buffer inside, where [`from_error`](Self::from_error) finds it: for
-    /// ops of your own that refuse a buffer they were given.
+    /// Returns `error` with this buffer inside, where [`from_error`](Self::from_error) finds it.
+    /// Use it in your own ops that refuse a buffer they were given.
     pub fn into_error(self, error: Error) -> Error {
         error.with(Box::new(self.into_bytes()))
     }
 
-    /// Keeps the first `len` elements, for a last batch that is shorter; nothing if it holds no more than that.
+    /// Keeps the first `len` elements, for a shorter last batch. Does nothing if the buffer holds
+    /// no more than that.
     ///
-    /// The memory stays what it was, and its next owner gets all of it.
+    /// The memory keeps its size, and its next owner gets all of it.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
-    /// How many elements it holds.
+    /// Returns the number of elements.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it holds none.
+    /// Returns whether the buffer has no elements.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Where it begins. Stays the same until the buffer is dropped, also while a copy has it.
+    /// Returns the address of the first element. It stays the same until the buffer is dropped,
+    /// even while a copy has it.
     #[inline]
     pub fn as_ptr(&self) -> *const T {
         self.bytes.ptr.as_ptr().cast_const().cast()
@@ -236,8 +248,9 @@ impl<T: Element> Deref for Pinned<T> {
 
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: `from_raw_parts` needs `len` initialised elements, aligned and unwritten during the borrow. `new` checked
-        // length and alignment; the driver zeroed the block, and any bytes are a `T`; the block belongs to `self`.
+        // SAFETY: `from_raw_parts` needs `len` initialised elements, aligned and unwritten during
+        // the borrow. `new` checked length and alignment; the driver zeroed the block, and any
+        // bytes are a `T`; the block belongs to `self`.
         unsafe { std::slice::from_raw_parts(self.bytes.ptr.cast().as_ptr(), self.len) }
     }
 }
@@ -245,7 +258,8 @@ impl<T: Element> Deref for Pinned<T> {
 impl<T: Element> DerefMut for Pinned<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as in `deref`; the borrow of `self` is exclusive, and so is its ownership of the block.
+        // SAFETY: as in `deref`; the borrow of `self` is exclusive, and so is its ownership of the
+        // block.
         unsafe { std::slice::from_raw_parts_mut(self.bytes.ptr.cast().as_ptr(), self.len) }
     }
 }

@@ -1,4 +1,6 @@
-//! Which block an allocation gets. Pure: it knows addresses, lengths, streams and tickets, and no driver.
+//! The pool that chooses the block of each allocation.
+//!
+//! It is pure: it knows addresses, lengths, streams and tickets, and no driver.
 //!
 //! # The rule
 //! A free block keeps the newest ticket of each stream that used it. It is handed out only if each
@@ -6,29 +8,33 @@
 //! **finished**, or **waited for** by each stream before it touches the block ([`Grant::wait`]).
 //!
 //! # The ladder
-//! 1. The block of that very size which the stream itself freed last ([`Recent`]): no question asked.
-//! 2. The tightest fit whose every use is before the stream or finished, freed longest ago among equals. Both cost the
-//!    stream nothing, so the fit decides between them, not which of the two it is. If there is memory without any use, only
-//!    so many blocks are looked at for a tighter one: thousands of streams that each have a block in flight do not make
-//!    each other slow.
-//! 3. Free neighbours that are all usable so and together large enough: joined. Only as many as needed: the others keep
-//!    the sizes that made them hits.
-//! 4. A block that one wait would release, if two or more of a fitting size are queued up behind the same stream; of
-//!    these the one freed longest ago. *Why two*: a loop that allocates on one stream and hands over to another never sees its
-//!    block released before the next iteration. With the first one queued it gets a second block, so that one can be filled
-//!    while the other is read, as double buffering wants; with two queued it waits (on the device, the host goes on), so a loop
-//!    that never synchronizes stays bounded. *Why behind the same stream*: a wait ties two streams together that the program
-//!    did not tie; streams that each hold one block do not do that to a third one.
-//! 5. Outside, in [`DeviceMemory`](super::DeviceMemory): more memory from the driver; then giving
-//!    cached memory back and trying again; then rung 4 whatever is queued; then having the driver
-//!    give back what it keeps for libraries.
+//! 1. The block of exactly that size which the stream itself freed last ([`Recent`]), without any
+//!    check.
+//! 2. The tightest fit whose uses are all before the stream or finished; among equals, the one
+//!    freed longest ago. Both kinds cost the stream nothing, so the fit decides between them. If
+//!    there is memory without any use, only a limited number of blocks is examined for a tighter
+//!    one. So thousands of streams with a block in flight each do not slow each other down.
+//! 3. Free neighbours that are all usable in that way and together large enough: joined. Only as
+//!    many as needed are joined, so the others keep the sizes that made them hits.
+//! 4. A block that one wait would release, if two or more of a fitting size are queued behind the
+//!    same stream; of these the one freed longest ago. *Why two*: a loop that allocates on one
+//!    stream and hands over to another never sees its block released before the next iteration.
+//!    With one block queued, it gets a second, so that one can be filled while the other is read,
+//!    as double buffering needs. With two queued it waits, on the device while the host continues,
+//!    so a loop that never synchronizes stays bounded. *Why behind the same stream*: a wait ties
+//!    two streams together that the program did not tie. Streams that each hold one block do not do
+//!    that to a third one.
+//! 5. Outside, in [`DeviceMemory`](super::DeviceMemory): more memory from the driver; then
+//!    returning cached memory to it and trying again; then rung 4 whatever is queued; then making
+//!    the driver release what it keeps for libraries.
 //!
 //! A split piece inherits the uses of the whole; joined blocks have the union.
 //!
 //! # While a block is live
-//! It remembers who was not finished with it when it was handed out. Freed with a use by the allocating stream, that use is
-//! after all of them (the stream was, or waited) and replaces them. Freed without (never touched, or only by others), they
-//! are kept: an allocation that was given back unused is as unfinished as before.
+//! It keeps the uses that were unfinished when it was handed out. If it is freed with a use by the
+//! allocating stream, that use is after all of them (the stream was, or waited) and replaces them.
+//! If it is freed without one (never touched, or only by other streams), they are kept: an
+//! allocation that is returned unused is as unfinished as before.
 #![forbid(unsafe_code)]
 
 mod figures;
@@ -44,19 +50,19 @@ use reuse::{Rung, Verdict, judge};
 use std::collections::BTreeSet;
 use warpline_driver::DevicePtr;
 
-/// Lengths are multiples of it, and so are addresses.
+/// The unit of which all lengths and addresses are multiples.
 pub(super) const UNIT_BYTES: usize = 512;
-/// Up to here a block is small.
+/// The maximum length of a small block.
 const SMALL_BYTES: usize = 1 << 20;
-/// Up to here a block shares a segment with others.
+/// The maximum length of a block that shares a segment with others.
 const MIDDLE_BYTES: usize = 10 << 20;
 const SMALL_SEGMENT_BYTES: usize = 2 << 20;
 const MIDDLE_SEGMENT_BYTES: usize = 20 << 20;
 const LARGE_UNIT_BYTES: usize = 2 << 20;
-/// How many blocks with uses are looked at where one without would do.
+/// The number of blocks with uses that are examined where one without uses would do.
 const LOOKS: usize = 32;
 
-/// Whose memory a block is: pools never exchange blocks.
+/// The pool that a block belongs to. Pools never exchange blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PoolId(pub(crate) u32);
 
@@ -64,26 +70,26 @@ impl PoolId {
     pub(crate) const DEFAULT: PoolId = PoolId(0);
 }
 
-/// Names a live block.
+/// The identity of a live block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockId {
     index: u32,
     generation: u32,
 }
 
-/// An allocation.
+/// An allocated block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grant {
     pub(crate) ptr: DevicePtr,
     pub(crate) block: BlockId,
-    /// At least what was asked for.
+    /// The length of the block, at least what was asked for.
     pub(crate) len_bytes: usize,
     /// A use that each stream has to wait for before it touches the block. If the block is freed
     /// and the allocating stream has not touched it, the allocation itself is no use of it.
     pub(crate) wait: Option<Use>,
 }
 
-/// Who asks for what.
+/// A request for memory: its size, pool, stream and call site.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
     pub(super) size: usize,
@@ -97,7 +103,7 @@ impl Request {
         if self.size <= SMALL_BYTES { Class::Small } else { Class::Large }
     }
 
-    /// How much to ask the driver for.
+    /// Returns the number of bytes to ask the driver for.
     pub(super) fn segment_bytes(&self) -> usize {
         if self.size <= SMALL_BYTES {
             SMALL_SEGMENT_BYTES
@@ -109,7 +115,7 @@ impl Request {
     }
 }
 
-/// Whether the rest of a block is worth a block of its own.
+/// Returns whether the rest of a block is worth a block of its own.
 fn worth_splitting(class: Class, rest: usize) -> bool {
     match class {
         Class::Small => rest >= UNIT_BYTES,
@@ -117,7 +123,7 @@ fn worth_splitting(class: Class, rest: usize) -> bool {
     }
 }
 
-/// `len_bytes` in units; nothing is served as one.
+/// Returns `len_bytes` in units; zero bytes are served as one unit.
 #[inline]
 pub(super) fn units(len_bytes: usize) -> usize {
     len_bytes.div_ceil(UNIT_BYTES).max(1)
@@ -150,11 +156,12 @@ pub(super) struct Pool {
     shelf: BTreeSet<Place>,
     /// Scratch: blocks that one wait would release.
     waits: Vec<(Use, Place)>,
-    /// Numbers the frees.
+    /// The number of frees so far.
     freed: u64,
-    /// Numbers the allocations, the refused ones too.
+    /// The number of allocations so far, including refused ones.
     asked: u64,
-    /// Which allocations shall fail; `next_refusal` is the first of them, or never.
+    /// The numbers of the allocations that shall fail. `next_refusal` is the first of them, or
+    /// `u64::MAX`.
     refusals: BTreeSet<u64>,
     next_refusal: u64,
     live: usize,
@@ -185,7 +192,8 @@ impl Pool {
         }
     }
 
-    /// Rung 1. Also counts the allocation: called once for each, before anything else.
+    /// Takes a recently freed block: rung 1. Also counts the allocation, so it is called once for
+    /// each, before anything else.
     #[inline]
     pub(super) fn take_recent(&mut self, len_bytes: usize, stream: StreamId, site: Site) -> Option<Grant> {
         self.count_allocation();
@@ -211,13 +219,13 @@ impl Pool {
         })
     }
 
-    /// What [`take_recent`](Self::take_recent) does first, for who does not call it.
+    /// Counts an allocation, for callers that skip [`take_recent`](Self::take_recent).
     #[inline]
     pub(super) fn count_allocation(&mut self) {
         self.asked += 1;
     }
 
-    /// Whether a fault plan refuses the allocation counted last.
+    /// Returns whether a fault plan refuses the allocation counted last.
     pub(super) fn refuses(&mut self) -> bool {
         let refused = self.asked == self.next_refusal;
         if refused {
@@ -232,7 +240,8 @@ impl Pool {
         self.next_refusal = self.refusals.first().copied().unwrap_or(u64::MAX);
     }
 
-    /// Rungs 2 to 4. With `last_resort` rung 4 takes any block, and runs of neighbours, that one wait would release.
+    /// Finds a free block: rungs 2 to 4. With `last_resort`, rung 4 takes any block, and runs of
+    /// neighbours, that one wait would release.
     pub(super) fn find(
         &mut self,
         request: &Request,
@@ -241,7 +250,8 @@ impl Pool {
     ) -> Option<Grant> {
         let Request { size, pool, stream, .. } = *request;
         let class = request.class();
-        // A list holds what was asked for; the blocks may be longer by what was not worth splitting.
+        // A list is keyed by the requested length. Its blocks may be longer, by a rest that was not
+        // worth splitting.
         let slack = if class == Class::Large { SMALL_BYTES } else { 0 };
         self.spill(|len| len + slack >= size && (len <= SMALL_BYTES) == (class == Class::Small));
 
@@ -286,7 +296,7 @@ impl Pool {
         Some(self.hand_out(block, request, rung, wait))
     }
 
-    /// New memory from the driver, and the request served from it.
+    /// Adds new memory from the driver, and serves the request from it.
     pub(super) fn grow(&mut self, ptr: DevicePtr, len: usize, request: &Request) -> Grant {
         let block = self.blocks.add_segment(ptr.0, len, request.class(), request.pool);
         self.reserved += len;
@@ -294,7 +304,7 @@ impl Pool {
         self.hand_out(block, request, Rung::Grown, None)
     }
 
-    /// Makes a free block that is in no list live, without what is left over.
+    /// Makes a free block that is in no list live, and shelves what is left over.
     fn hand_out(&mut self, index: u32, request: &Request, rung: Rung, wait: Option<Use>) -> Grant {
         let rest = self.blocks[index].len - request.size;
         if rest > 0 && worth_splitting(request.class(), rest) {
@@ -374,7 +384,8 @@ impl Pool {
         }
     }
 
-    /// Always inline, as is what leads here from the drop of an allocation: three calls are a twentieth of it.
+    /// Always inlined, like the callers from the drop of an allocation on: three calls are a
+    /// twentieth of that drop.
     #[inline(always)]
     fn keep_recent(&mut self, index: u32, stream: StreamId, units: u32) {
         if units == 0 {
@@ -403,16 +414,18 @@ impl Pool {
         }
     }
 
-    /// Moves recently freed blocks, of those asked-for lengths that `wanted` holds for, to the shelf, where every stream
-    /// finds them. Each was put there by one free, so this costs no more than the frees did.
+    /// Moves recently freed blocks, of those requested lengths that `wanted` holds for, to the
+    /// shelf, where every stream finds them. Each was put there by one free, so this costs no more
+    /// than the frees did.
     fn spill(&mut self, wanted: impl Fn(usize) -> bool) {
         while let Some(head) = self.recent.spill(|units| wanted(units as usize * UNIT_BYTES)) {
             self.shelve_list(head);
         }
     }
 
-    /// Joins a run of neighbours that `request.stream` may have (`one_wait`: after a single wait, which is returned) and that
-    /// together are large enough. Leaves the result on the shelf.
+    /// Joins a run of neighbours that `request.stream` may have and that together are large enough.
+    /// With `one_wait`, a single wait may be needed, which is returned. Leaves the result on the
+    /// shelf.
     fn join(
         &mut self,
         request: &Request,
@@ -424,7 +437,8 @@ impl Pool {
         let least = Place { pool: request.pool, class, used: false, len: 0, freed: 0, block: 0 };
         let smaller = |used| Place { used, ..least }..Place { used, len: size, ..least };
         let blocks = &mut self.blocks;
-        // What one wait, and which, would add to `wait`; `None` if the block cannot be part of the run.
+        // Returns `wait` with the wait that this block adds, or `None` if the block cannot be part
+        // of the run.
         let fits = |blocks: &mut Blocks, at: u32, wait: Option<Use>| -> Option<Option<Use>> {
             let block = &mut blocks[at];
             if block.state != State::Shelved {
@@ -439,12 +453,14 @@ impl Pool {
                 _ => None,
             }
         };
-        // Any usable block that is large enough alone was found before, so a run begins with a smaller one.
+        // Any usable block that is large enough alone was found before, so a run begins with a
+        // smaller one.
         let mut found = None;
         'starts: for place in self.shelf.range(smaller(false)).chain(self.shelf.range(smaller(true))) {
             let start = place.block;
             let left = blocks[start].left;
-            // Without waits, "usable" does not depend on where the run began: only its leftmost block is a start.
+            // Without waits, "usable" does not depend on where the run began. So a run starts only
+            // at its leftmost block.
             if !one_wait && left != NONE && fits(blocks, left, None).is_some() {
                 continue;
             }
@@ -479,8 +495,8 @@ impl Pool {
     }
 }
 
-/// Of the blocks that one wait would release: the one freed longest ago among those queued up behind a stream that two or
-/// more wait for; `any`: behind any stream.
+/// Returns the block to wait for, of those that one wait would release. It is the one freed longest
+/// ago among those queued behind a stream with two or more of them; with `any`, behind any stream.
 fn longest_queued(waits: &mut [(Use, Place)], any: bool) -> Option<(Use, Place)> {
     waits.sort_unstable_by_key(|(used, place)| (used.stream, place.freed));
     let queues = waits.chunk_by(|a, b| a.0.stream == b.0.stream);

@@ -1,8 +1,9 @@
-//! Blocks that were just freed, by the stream that may have them at once and their size: the fast way.
+//! Lists of recently freed blocks, by size and by the one stream that may reuse them immediately.
 //!
-//! A block is here only if all its last uses are on one stream, so for that stream it needs no question asked. A fixed
-//! number of lists, each last in first out (the memory is warm), in sets of four that share a cache line: nothing grows
-//! with the number of streams that came and went. A key that finds its set full pushes another's list out to the shelf.
+//! A block is here only if all its last uses are on one stream, so that stream may have it without
+//! a check. The number of lists is fixed. Each is last in first out, because that memory is warm,
+//! and sets of four share a cache line. Nothing grows with the number of streams that came and
+//! went. A key that finds its set full evicts another list to the shelf.
 #![forbid(unsafe_code)]
 
 use super::blocks::{Blocks, NONE};
@@ -15,7 +16,7 @@ const WAYS: usize = 4;
 struct List {
     stream: StreamId,
     units: u32,
-    /// The newest block; `NONE`: the list is empty and its place may be taken.
+    /// The newest block. `NONE`: the list is empty and its place may be taken.
     head: u32,
 }
 
@@ -27,7 +28,7 @@ pub(super) struct Recent {
     sets: Box<[Set; SETS]>,
     /// A bit for each list that is not empty, four to a set.
     filled: [u64; SETS * WAYS / 64],
-    /// Which way is pushed out next.
+    /// A counter that selects the way to evict.
     turn: usize,
 }
 
@@ -66,7 +67,8 @@ impl Recent {
         None
     }
 
-    /// Puts a block on top of its list. Returns the head of a list that had to go, chained by `below`, or `NONE`.
+    /// Puts a block on top of its list. Returns the head of an evicted list, chained by `below`, or
+    /// `NONE`.
     #[inline(always)]
     pub(super) fn push(&mut self, stream: StreamId, units: u32, block: u32, blocks: &mut Blocks) -> u32 {
         let set = set_of(stream, units);
@@ -94,7 +96,7 @@ impl Recent {
         evicted
     }
 
-    /// Takes one list out whose size `wanted` holds for; its head.
+    /// Takes out one list whose size `wanted` holds for, and returns its head.
     pub(super) fn spill(&mut self, wanted: impl Fn(u32) -> bool) -> Option<u32> {
         for (index, word) in self.filled.iter_mut().enumerate() {
             let mut left = *word;

@@ -1,46 +1,50 @@
-//! What the memory of a device comes to, in numbers, and numbers of bytes as text.
+//! Statistics of a device's memory.
 #![forbid(unsafe_code)]
 
-/// The device memory of one device: live, cached, and how allocations were served.
+/// Statistics of one device's memory: live and cached bytes, and how allocations were served.
 ///
-/// `allocated` and `reserved` are what PyTorch's notes call `memory_allocated` and `memory_reserved`.
+/// `allocated` and `reserved` are what PyTorch's notes call `memory_allocated` and
+/// `memory_reserved`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryStats {
     /// Bytes of live allocations, each at its rounded length.
     pub allocated_bytes: usize,
-    /// The most `allocated_bytes` has been since the start or the last reset.
+    /// The highest value of `allocated_bytes` since the start or the last reset.
     pub peak_allocated_bytes: usize,
-    /// Bytes held from the driver: live ones and cached ones.
+    /// Bytes held from the driver, live and cached.
     pub reserved_bytes: usize,
-    /// The most `reserved_bytes` has been since the start or the last reset.
+    /// The highest value of `reserved_bytes` since the start or the last reset.
     pub peak_reserved_bytes: usize,
-    /// Live allocations.
+    /// The number of live allocations.
     pub live_blocks: usize,
-    /// Free pieces of segments, ready to be reused.
+    /// The number of free pieces of segments, ready to be reused.
     pub cached_blocks: usize,
-    /// Pieces of memory held from the driver.
+    /// The number of pieces of memory held from the driver.
     pub segments: usize,
-    /// Bytes of `reserved_bytes` that belong to captured graphs: what their ops allocated, and what is free between.
+    /// Bytes of `reserved_bytes` that belong to captured graphs: memory that their ops allocated,
+    /// and free memory in between.
     pub graph_bytes: usize,
-    /// How allocations were served so far.
+    /// The number of allocations served in each way so far.
     pub served: Served,
 }
 
-/// How many allocations each way of finding memory has served. Never reset.
+/// The number of allocations served in each way of finding memory. Never reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Served {
-    /// By a block last used on the allocating stream itself: the order of the stream protects it.
+    /// Served by a block last used on the allocating stream itself, where the order of the stream
+    /// protects it.
     pub own: u64,
-    /// By a block whose last uses are on other streams, which the allocating stream is already after.
+    /// Served by a block whose last uses are on other streams, which the allocating stream is
+    /// already after.
     pub ordered: u64,
-    /// By a block whose last uses are finished, or that never had one.
+    /// Served by a block whose last uses have finished, or that never had one.
     pub finished: u64,
-    /// By joining free neighbours.
+    /// Served by joining free neighbours.
     pub merged: u64,
-    /// By letting the allocating stream wait, on the device, for the last use of a block.
+    /// Served by making the allocating stream wait, on the device, for the last use of a block.
     pub waited: u64,
-    /// By new memory from the driver.
+    /// Served by new memory from the driver.
     pub grown: u64,
 }

@@ -8,7 +8,7 @@ use warpline_driver::{
     Completion, DeviceId, DevicePtr, Driver, DriverError, DriverStream, FreeMemory, StreamOptions,
 };
 
-/// Device addresses are made up and never reused; host memory is real.
+/// A driver whose device addresses are made up and never reused. Its host memory is real.
 #[derive(Debug)]
 pub(crate) struct TestDriver {
     total: usize,
@@ -34,7 +34,7 @@ impl TestDriver {
         })
     }
 
-    /// One whose host memory counts as slow.
+    /// Creates a driver whose host memory counts as slow.
     pub(crate) fn slow() -> Arc<Self> {
         let state = Mutex::new(State { next: 512, ..State::default() });
         Arc::new(TestDriver { total: usize::MAX, slow: true, state })
@@ -48,7 +48,7 @@ impl TestDriver {
         self.state.lock().host_bytes
     }
 
-    /// Allocations of device memory that succeeded so far.
+    /// Returns the number of successful allocations of device memory so far.
     pub(crate) fn calls(&self) -> usize {
         self.state.lock().calls
     }
@@ -103,7 +103,7 @@ unsafe impl Driver for TestDriver {
             let free = FreeMemory { free_bytes, total_bytes: self.total };
             return Err(DriverError::OutOfMemory(Some(free)));
         }
-        // Over-long by a line, so that an aligned block is inside.
+        // Longer by a line than needed, so that an aligned block is inside.
         let mut memory = vec![[0_u64; 8]; len_bytes / 64 + 2];
         let start = memory.as_mut_ptr().cast::<u8>();
         let aligned = start.wrapping_add(start.align_offset(64));

@@ -1,4 +1,4 @@
-//! What a runtime is built with.
+//! The settings that a runtime is built from.
 
 #[cfg(feature = "cuda")]
 use super::CudaDevices;
@@ -17,7 +17,7 @@ use warpline_cuda::CudaOptions;
 use warpline_driver::WakeUp;
 use warpline_driver::{DeviceId, Driver, Error, ErrorKind, Health, Result};
 
-/// Settings of a [`Runtime`].
+/// A builder of a [`Runtime`], with its settings.
 #[derive(Clone, Debug)]
 #[must_use = "`build` makes the runtime"]
 pub struct RuntimeBuilder {
@@ -33,7 +33,7 @@ pub struct RuntimeBuilder {
     pub(super) cuda: CudaOptions,
 }
 
-/// Opens a device of a driver that is not ours, which tells its failures to the `Health`.
+/// Opens a device of an external driver, which reports its failures to the `Health`.
 #[derive(Clone)]
 struct OpenDriver(Arc<OpenFn>);
 
@@ -63,18 +63,19 @@ impl Default for RuntimeBuilder {
 }
 
 impl RuntimeBuilder {
-    /// How many CPU devices: `cpu:0` is the host's own, the others stand in for GPUs. 1 by default.
+    /// Sets the number of CPU devices: `cpu:0` is the host's own, the others stand in for GPUs. 1
+    /// by default.
     pub fn cpu_devices(mut self, devices: u32) -> Self {
         self.cpu_devices = devices;
         self
     }
 
-    /// Adds a device of a driver of your own: an implementation of [`Driver`] (`driver::Driver`), whose
-    /// id is a [`DeviceId::Other`]. [`Runtime::device`] with that id returns it.
+    /// Adds a device of a driver of your own: an implementation of [`Driver`] (`driver::Driver`)
+    /// with a [`DeviceId::Other`] as its id. [`Runtime::device`] with that id returns it.
     ///
-    /// [`build`](Self::build) calls `open`, once for each runtime, with the [`Health`] through which the
-    /// driver reports that its device has failed. The crate `warpline-driver` says what a driver has to
-    /// do, and is all that it needs.
+    /// [`build`](Self::build) calls `open`, once for each runtime, with the [`Health`] through
+    /// which the driver reports that its device has failed. The crate `warpline-driver` documents
+    /// the duties of a driver, and is the only crate that a driver needs.
     pub fn driver<D: Driver>(
         mut self,
         open: impl Fn(Arc<Health>) -> Result<D> + Send + Sync + 'static,
@@ -83,70 +84,72 @@ impl RuntimeBuilder {
         self
     }
 
-    /// How many worker threads the CPU devices share; by default as many as there are cores.
+    /// Sets the number of worker threads that the CPU devices share; the number of cores by
+    /// default.
     pub fn workers(mut self, threads: usize) -> Self {
         self.workers = Some(threads);
         self
     }
 
-    /// How the CPU devices run what is ready.
+    /// Sets how the CPU devices run ready ops.
     pub fn schedule(mut self, schedule: Schedule) -> Self {
         self.schedule = schedule;
         self
     }
 
-    /// What the order check does about a missing edge.
+    /// Sets the reaction of the order check to a missing edge.
     pub fn order(mut self, mode: OrderMode) -> Self {
         self.order = mode;
         self
     }
 
-    /// The most device memory, in bytes, that each device holds.
+    /// Limits the device memory, in bytes, that each device holds.
     pub fn memory_limit(mut self, bytes: usize) -> Self {
         self.memory.limit_bytes = Some(bytes);
         self
     }
 
-    /// The most pinned host memory, in bytes, that each device holds. 4 GiB by default.
+    /// Limits the pinned host memory, in bytes, that each device holds. 4 GiB by default.
     pub fn pinned_cap(mut self, bytes: usize) -> Self {
         self.memory.pinned_cap_bytes = bytes;
         self
     }
 
-    /// Zeroes device and pinned memory before an allocation hands it out, so that no owner sees
-    /// what an earlier one left there: for services that hold the data of several tenants. Off by
+    /// Zeroes device and pinned memory before an allocation returns it, so that no owner sees the
+    /// contents of an earlier one. For services that hold the data of several tenants. Off by
     /// default.
     ///
-    /// Every `alloc` then is an [`alloc_zeroed`](crate::Stream::alloc_zeroed), that of tensors and
-    /// other ops too, and a buffer from [`Device::pinned`](crate::Device::pinned) is all zeros. This holds for memory that
-    /// was split, joined or given back to the driver and asked for again, and for what a graph
-    /// allocates, at each launch.
+    /// Every `alloc` is then an [`alloc_zeroed`](crate::Stream::alloc_zeroed), including those of
+    /// tensors and other ops, and a buffer from [`Device::pinned`](crate::Device::pinned) is all
+    /// zeros. This also holds for memory that was split, joined or returned to the driver and
+    /// allocated again, and for allocations of a graph, at each launch.
     ///
     /// # What it does not promise
-    /// Free memory keeps its contents until it is handed out again. With [`OrderMode::Warn`] and
+    /// Free memory keeps its contents until it is allocated again. With [`OrderMode::Warn`] and
     /// [`OrderMode::Off`] an op that no edge orders after the allocation may run before the
-    /// zeroing. Code that goes by raw addresses sees what is next to its buffer. Memory that the
-    /// runtime borrows is left as it is.
+    /// zeroing. Code that uses raw addresses can read beyond its buffer. Memory that the runtime
+    /// borrows is not zeroed.
     ///
     /// # Cost
-    /// A fill of the device for each allocation, which is an op: on a CUDA device a driver call of
-    /// some microseconds, and the time to write the memory once. Pinned memory is written by the
-    /// host, more than 1 MiB of it on a thread of the runtime if the caller awaits it.
+    /// Each allocation of device memory costs a fill, which is an op: on a CUDA device a driver
+    /// call of some microseconds, and the time to write the memory once. The host zeroes pinned
+    /// memory. If the caller awaits it, more than 1 MiB is zeroed on a thread of the runtime.
     pub fn zero_on_free(mut self, zero: bool) -> Self {
         self.memory.zero_on_free = zero;
         self
     }
 
-    /// How eagerly the host looks for what CUDA devices have done: what a wake-up costs against how late it is.
-    /// [`WakeUp::Balanced`] by default.
+    /// Sets how eagerly the host checks the progress of CUDA devices: the cost of a wake-up against
+    /// its latency. [`WakeUp::Balanced`] by default.
     #[cfg(feature = "cuda")]
     pub fn wake_up(mut self, wake_up: WakeUp) -> Self {
         self.cuda.wake_up = wake_up;
         self
     }
 
-    /// Has CUDA devices tell their progress by events that are asked, also where they could write it to host memory: for drivers on
-    /// which that does not work although they say so, and to compare the two. Each wake-up costs some driver calls more.
+    /// Makes CUDA devices report their progress through events that the host queries, even if they
+    /// could write it to host memory. For drivers on which such writes do not work although they
+    /// claim to, and to compare the two. Each wake-up costs some more driver calls.
     ///
     /// `WARPLINE_COMPLETION=event` does the same for runtimes made [from the
     /// environment](Self::from_env).
@@ -156,21 +159,22 @@ impl RuntimeBuilder {
         self
     }
 
-    /// The `nth` op that runs on each CPU device (the first is 1) fails the device, as an illegal address would.
+    /// Makes the `nth` op that runs on each CPU device (the first is 1) fail the device, as an
+    /// illegal address would.
     #[cfg(feature = "test-util")]
     pub fn fail_op(mut self, nth: u64) -> Self {
         self.fault_plan.fail_op = Some(nth);
         self
     }
 
-    /// The `nth` twin that runs on each CPU device (the first is 1) panics.
+    /// Makes the `nth` twin that runs on each CPU device (the first is 1) panic.
     #[cfg(feature = "test-util")]
     pub fn panic_in_twin(mut self, nth: u64) -> Self {
         self.fault_plan.panic_in_twin = Some(nth);
         self
     }
 
-    /// The `nth` allocation on each device (the first is 1) is refused as out of memory.
+    /// Refuses the `nth` allocation on each device (the first is 1) as out of memory.
     #[cfg(feature = "test-util")]
     pub fn refuse_allocation(mut self, nth: u64) -> Self {
         self.refuse_allocation = Some(nth);
@@ -196,11 +200,11 @@ impl RuntimeBuilder {
         ))
     }
 
-    /// The runtime. Threads are started when there is work.
+    /// Builds the runtime. Threads are started when there is work.
     ///
     /// # Errors
     /// `InvalidArgument` if a number is 0, or if a [driver](Self::driver)'s device has the id of
-    /// another one, or of one of ours; those of opening drivers.
+    /// another one or of a built-in one; the errors of opening drivers.
     pub fn build(self) -> Result<Runtime> {
         warpline_driver::process::watch();
         self.refuse_zeros()?;
@@ -237,7 +241,7 @@ impl RuntimeBuilder {
         };
         for OpenDriver(open) in &self.drivers {
             let health = Arc::new(Health::default());
-            // On an error, the drop of `inner` shuts down the devices that were opened before.
+            // On an error, dropping `inner` shuts down the devices that were opened before.
             let driver = open(health.clone())?;
             if let Err(error) = refuse_taken_id(driver.id(), &inner.devices) {
                 driver.shut_down();
@@ -249,7 +253,8 @@ impl RuntimeBuilder {
     }
 }
 
-/// Refuses the id of a driver's device if it is one of ours, or if the runtime has it already.
+/// Refuses the id of a driver's device if a built-in device can have it, or if the runtime has it
+/// already.
 fn refuse_taken_id(id: DeviceId, devices: &[Arc<DeviceShared>]) -> Result<()> {
     let why = match id {
         DeviceId::Other { backend: "cpu" | "cuda", .. } | DeviceId::Cpu(_) | DeviceId::Cuda(_) => {

@@ -1,6 +1,7 @@
-//! Reads a runtime's settings from environment variables.
+//! The environment variables that set up a runtime.
 //!
-//! The one place that reads them for [`Runtime::new`](super::Runtime::new) and the default runtime.
+//! This is the only place that reads them for [`Runtime::new`](super::Runtime::new) and the default
+//! runtime.
 
 use super::RuntimeBuilder;
 use std::ffi::OsString;
@@ -8,11 +9,11 @@ use std::num::NonZero;
 use warpline_driver::{Error, ErrorKind, Result};
 
 impl RuntimeBuilder {
-    /// Returns the settings that the environment asks for, and the defaults where it asks for
-    /// nothing.
+    /// Returns a builder with the settings from the environment, and the defaults for variables
+    /// that are not set.
     ///
     /// [`Runtime::new`](crate::Runtime::new) and the default runtime are built from these. A method
-    /// called afterwards overrides what a variable says.
+    /// called afterwards overrides a variable.
     ///
     /// | variable | values | sets |
     /// |---|---|---|
@@ -20,13 +21,13 @@ impl RuntimeBuilder {
     /// | `WARPLINE_SCHEDULE` | `threads`, `seeded:N` | [`schedule`](Self::schedule) |
     /// | `WARPLINE_CPU_DEVICES` | 1 or more | [`cpu_devices`](Self::cpu_devices) |
     /// | `WARPLINE_WAKE_UP` | `low-power`, `balanced`, `low-latency` | `wake_up` of CUDA devices |
-    /// | `WARPLINE_COMPLETION` | `word`, `event` | `event` is `complete_by_events` of CUDA devices |
+    /// | `WARPLINE_COMPLETION` | `word`, `event` | `event`: `complete_by_events` of CUDA devices |
     ///
     /// The last two are read in builds with the feature `cuda`.
     ///
     /// # Errors
     /// `InvalidArgument` if a variable has another value; the error names the variable, its value
-    /// and what is expected.
+    /// and the expected values.
     ///
     /// # Examples
     /// ```
@@ -68,8 +69,8 @@ impl RuntimeBuilder {
     }
 }
 
-/// Sets `slot` to what `parse` makes of the variable, and leaves it alone if there is no such
-/// variable.
+/// Sets `slot` to the parsed value of the variable, and leaves it unchanged if the variable is not
+/// set.
 fn set<T>(
     variable: impl Fn(&str) -> Option<OsString>,
     name: &str,

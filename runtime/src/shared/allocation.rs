@@ -1,10 +1,11 @@
-//! One piece of device memory, from the allocator's hands to its return.
+//! One piece of device memory, from its allocation to its return.
 //!
-//! Shared by every `Buffer` and view of it. Dropping the last gives the block back with the newest ticket of each stream
-//! that used it; the device may still be working on it, and the allocator sees to it that nobody else gets it too
-//! early. Dropping never waits and never calls the driver.
+//! Every `Buffer` and view of it shares one. Dropping the last returns the block, with the newest
+//! ticket of each stream that used it. The device may still be working on the block; the allocator
+//! makes sure that it is not handed out too early. Dropping never waits and never calls the driver.
 //!
-//! Memory may also be somebody else's, lent to us: then its owner is kept for as long as the device may be working on it.
+//! Memory may also be lent to the runtime by another owner. Then the owner is kept for as long as
+//! the device may be working on the memory.
 
 use crate::memory::{BlockId, Grant};
 use crate::order::{Ledger, Site, Use};
@@ -23,19 +24,19 @@ pub(crate) struct Allocation {
     return_to: ReturnTo,
 }
 
-/// Where the memory goes in the end.
+/// The destination of the memory in the end.
 #[derive(Debug)]
 enum ReturnTo {
     /// Back to the device's allocator.
     Pool(BlockId),
-    /// To its owner, who is dropped once the device has done with it.
+    /// To its owner, which is dropped once the device has finished with the memory.
     Owner(Keep),
     /// Back to the graph in whose capture it was allocated.
     Graph(Arc<GraphPool>, BlockId),
 }
 
 impl Allocation {
-    /// `used`: the allocating stream and its last ticket.
+    /// Creates an allocation. `used`: the allocating stream and its last ticket.
     #[inline(always)]
     pub(crate) fn new(
         device: Arc<DeviceShared>,
@@ -45,12 +46,13 @@ impl Allocation {
         site: Site,
     ) -> Arc<Self> {
         debug_assert!(len_bytes <= grant.len_bytes);
-        // Made where it stands: to make it first and move it, some 300 bytes, takes a tenth of an allocation's time.
+        // Built in place: building it first and moving it, some 300 bytes, takes a tenth of an
+        // allocation's time.
         let place = Arc::<Self>::new_uninit();
         let inside = Arc::as_ptr(&place).cast_mut();
         let (ptr, return_to) = (grant.ptr, ReturnTo::Pool(grant.block));
-        // SAFETY: a reference needs memory that nobody else touches: nobody else has the place. (`get_mut` asks that by an
-        // atomic exchange.)
+        // SAFETY: a reference needs memory that no other code touches: no other code has this place
+        // yet. (`get_mut` checks that by an atomic exchange.)
         let new = unsafe { &mut *inside };
         let new = new.write(Allocation { device, ptr, len_bytes, ledger: Ledger::unknown(), return_to });
         new.ledger.begin(used, grant.wait, len_bytes as u64, site);
@@ -58,7 +60,8 @@ impl Allocation {
         unsafe { place.assume_init() }
     }
 
-    /// Memory that was allocated in a capture. `used`: as which use that counts outside of it.
+    /// Creates memory that was allocated in a capture. `used`: the use that this counts as outside
+    /// the capture.
     pub(crate) fn of_graph(
         pool: Arc<GraphPool>,
         device: Arc<DeviceShared>,
@@ -77,7 +80,8 @@ impl Allocation {
         }
     }
 
-    /// Memory of somebody else's. `used`: the stream it was lent to and its last ticket.
+    /// Creates memory that another owner lends. `used`: the stream it was lent to and its last
+    /// ticket.
     pub(crate) fn lent(
         device: Arc<DeviceShared>,
         ptr: DevicePtr,
@@ -119,7 +123,7 @@ impl Drop for Allocation {
 
 #[cfg(test)]
 impl Allocation {
-    /// Memory of the test's own that passes for device memory.
+    /// Creates an allocation over memory of the test's own, which passes for device memory.
     pub(crate) fn over_host(ptr: DevicePtr, len_bytes: usize) -> Arc<Self> {
         let runtime = crate::Runtime::builder().build().expect("a CPU runtime");
         let device = runtime.best_device().expect("cpu:0");

@@ -1,4 +1,5 @@
-//! What a device's streams, buffers and handles share, and how streams without a label are numbered.
+//! The state that a device's streams, buffers and handles share, and the numbers of streams without
+//! a label.
 
 use super::RuntimeShared;
 use super::stream::{ForeignTurns, Stream};
@@ -9,13 +10,16 @@ use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use warpline_driver::internal::ErrorParts;
 use warpline_driver::{Completion, DeviceId, Driver, DriverError, Error, ErrorKind, Health, Result, process};
 
-/// A device of a runtime. A cheap handle; all clones are the same device.
+/// A handle to a device of a runtime.
+///
+/// Handles are cheap to clone; all clones refer to the same device.
 #[derive(Clone)]
 pub struct Device(Arc<DeviceShared>);
 
-/// What a device's streams, buffers and handles have in common.
+/// The state that a device's streams, buffers and handles share.
 pub(crate) struct DeviceShared {
     pub(crate) id: DeviceId,
     pub(crate) runtime: Arc<RuntimeShared>,
@@ -23,14 +27,14 @@ pub(crate) struct DeviceShared {
     pub(crate) health: Arc<Health>,
     pub(crate) memory: DeviceMemory,
     pub(crate) pinned: Arc<PinnedPool>,
-    /// Whether markers have to be written for tickets to complete.
+    /// True if markers have to be written for tickets to complete.
     pub(crate) signalled: bool,
     pub(crate) runs_in_turns: bool,
     pub(crate) foreign_turns: ForeignTurns,
-    /// Set if every allocation is zeroed before it is handed out.
+    /// True if every allocation is zeroed before it is handed out.
     pub(crate) zero_on_free: bool,
     pub(crate) default_stream: Mutex<Option<Stream>>,
-    /// Streams that were made without a label.
+    /// The number of streams that were created without a label.
     unlabelled: AtomicU64,
     pub(crate) generator: Generator,
 }
@@ -59,13 +63,13 @@ impl DeviceShared {
         })
     }
 
-    /// Returns a label for a stream that was given none: `stream 1` for the first.
+    /// Returns a label for a stream that got none: `stream 1` for the first.
     pub(crate) fn next_label(&self) -> Arc<str> {
         let before = self.unlabelled.fetch_add(1, Ordering::Relaxed);
         format!("stream {}", before + 1).into()
     }
 
-    /// Whether the device takes work.
+    /// Checks that the device takes work.
     #[inline]
     pub(crate) fn ensure_open(&self) -> Result<()> {
         let is_open = !process::is_forked() && self.health.fault().is_none() && !self.runtime.is_shut_down();
@@ -89,7 +93,8 @@ impl DeviceShared {
         )
     }
 
-    /// A driver's refusal of one call: for what has become of the device meanwhile, if something has.
+    /// Returns the error of a refused driver call, or of the device if it has failed or closed
+    /// meanwhile.
     #[cold]
     pub(crate) fn refused(&self, what: &dyn fmt::Display, error: &DriverError) -> Error {
         if let Err(cause) = self.ensure_open() {
@@ -99,13 +104,18 @@ impl DeviceShared {
             DriverError::OutOfMemory(_) => ErrorKind::OutOfMemory,
             DriverError::Refused(_) | DriverError::Halfway(_) => ErrorKind::Driver,
             DriverError::Captured(why) => {
-                return Error::new(ErrorKind::Captured, format!("{what} is refused: {why}"));
+                let text = format!("{what} is refused: {why}");
+                return Error::new(ErrorKind::Captured, text).caused_by(why.clone());
             }
         };
-        Error::new(kind, format!("{what} failed on {}: {error}; the device goes on", self.id))
+        let refusal = Error::new(kind, format!("{what} failed on {}: {error}; the device goes on", self.id));
+        match error.failure() {
+            Some(failure) => refusal.caused_by(failure.clone()),
+            None => refusal,
+        }
     }
 
-    /// Asks the driver. If it has no memory, gives cached memory back and asks once more.
+    /// Calls the driver. If it has no memory, frees cached memory and calls it once more.
     pub(crate) fn with_room<T>(
         &self,
         ask: impl Fn(&dyn Driver) -> Result<T, DriverError>,
@@ -119,12 +129,13 @@ impl DeviceShared {
         }
     }
 
-    /// Page-locked memory from the pool.
+    /// Returns page-locked memory from the pool.
     pub(crate) fn pinned_bytes(&self, len_bytes: usize) -> Result<PinnedBytes> {
         self.with_pinned(|pool| pool.take(len_bytes))
     }
 
-    /// What `f` gets from the pool, which may find out what has become of the device.
+    /// Returns what `f` gets from the pool. If the driver refuses and the device has failed or
+    /// closed, returns the device's error.
     pub(crate) fn with_pinned<T>(&self, f: impl FnOnce(&Arc<PinnedPool>) -> Result<T>) -> Result<T> {
         if process::is_forked() {
             return Err(process::forked());
@@ -135,7 +146,7 @@ impl DeviceShared {
         })
     }
 
-    /// Before somebody is told that everything went well: whether the device still works.
+    /// Checks that the device still works, before success is reported to the caller.
     pub(crate) fn confirm(&self) -> Result<()> {
         match self.driver.confirm() {
             Ok(()) => Ok(()),
@@ -143,8 +154,9 @@ impl DeviceShared {
         }
     }
 
-    /// Memory was freed that streams besides the allocating one (the first) have used last: when those uses are over has to
-    /// become known without anybody awaiting them.
+    /// Requests markers for the last uses of freed memory by streams other than the allocating one,
+    /// whose use is the first. The end of those uses has to become known even if no task awaits
+    /// them.
     #[inline]
     pub(crate) fn want_progress(&self, uses: &[Use]) {
         if self.signalled
@@ -169,8 +181,9 @@ impl DeviceShared {
 
 impl Drop for DeviceShared {
     fn drop(&mut self) {
-        // Buffers and streams hold the device, a closed stream until it is drained or given up, and
-        // a copy by another device's stream holds it too. So nothing can touch its memory any more.
+        // Buffers and streams hold the device, and a closed stream holds it until it is drained or
+        // abandoned. A copy by another device's stream holds it too. So nothing can touch its
+        // memory any more.
         self.memory.empty_cache(|_| true);
     }
 }

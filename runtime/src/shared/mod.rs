@@ -1,8 +1,8 @@
 //! The state that handles share: of runtimes, devices, streams, memory and captures.
 //!
-//! These hold each other: a device its runtime, a stream its device, a runtime its streams, an allocation its device, and a
-//! capture all of them. So they are one folder. What users call stands above it, in `stream/`, `device/`, `buffer.rs`,
-//! `graph/` and so on.
+//! These refer to each other: a device to its runtime, a stream to its device, a runtime to its
+//! streams, an allocation to its device, and a capture to all of them. So they are one folder. The
+//! API that users call stands above it, in `stream/`, `device/`, `buffer.rs`, `graph/` and so on.
 
 mod allocation;
 mod capture;

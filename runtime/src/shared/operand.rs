@@ -1,4 +1,4 @@
-//! Operands: device memory that an op touches, and how.
+//! Operands: the device memory that an op touches, and how it touches it.
 
 use super::Allocation;
 use crate::order::{Access, AccessMode, ByteRange, Ledger};
@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use warpline_driver::{DevicePtr, Element};
 
-/// Device memory that an op touches, and how.
+/// A range of device memory that an op touches, and its access mode.
 #[derive(Clone, Copy, Debug)]
 pub struct Operand<'a> {
     pub(crate) allocation: &'a Arc<Allocation>,
@@ -15,25 +15,25 @@ pub struct Operand<'a> {
 }
 
 impl Operand<'_> {
-    /// The address of its first byte.
+    /// Returns the address of the first byte.
     #[inline]
     pub fn address(&self) -> DevicePtr {
         self.allocation.ptr.offset(self.range.offset())
     }
 
-    /// Which bytes of its allocation it is.
+    /// Returns the bytes within the allocation.
     #[inline]
     pub const fn range(&self) -> ByteRange {
         self.range
     }
 
-    /// What the op does with it.
+    /// Returns how the op accesses the memory.
     #[inline]
     pub const fn access(&self) -> AccessMode {
         self.access
     }
 
-    /// Whether it is one run of memory, as kernels take it.
+    /// Returns whether the range is one run of memory, as kernels take it.
     #[inline]
     pub const fn is_contiguous(&self) -> bool {
         self.range.is_contiguous()
@@ -57,7 +57,7 @@ impl Access for Operand<'_> {
     }
 }
 
-/// An operand that owns its memory (an `Arc`), or lets it go (a `Weak`).
+/// An operand that owns its memory (an `Arc`), or does not keep it alive (a `Weak`).
 #[derive(Clone)]
 pub(crate) struct OwnedOperand<A> {
     pub(crate) allocation: A,
@@ -79,17 +79,17 @@ impl Access for OwnedOperand<Arc<Allocation>> {
     }
 }
 
-/// Something that a kernel can take where its declaration says `&[T]` or `&mut [T]`.
+/// A value that a kernel can take where its declaration says `&[T]` or `&mut [T]`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be passed where the kernel takes a slice of `{T}`",
     note = "pass a reference to device memory of that element type, such as `&Buffer<{T}>`"
 )]
 pub trait IntoOperand<'a, T: Element> {
-    /// Which memory it is.
+    /// Returns the device memory that this value stands for.
     fn into_operand(self) -> Elements<'a, T>;
 }
 
-/// Elements of device memory, before it is known what a kernel does with them.
+/// Elements of device memory whose access mode is not known yet.
 #[derive(Debug)]
 pub struct Elements<'a, T> {
     allocation: &'a Arc<Allocation>,
@@ -108,7 +108,8 @@ impl<T> Clone for Elements<'_, T> {
 impl<T> Copy for Elements<'_, T> {}
 
 impl<'a, T: Element> Elements<'a, T> {
-    /// The elements in `range`, by bytes from the start of `allocation`: inside it, and each run whole, aligned elements.
+    /// Creates the elements in `range`, given in bytes from the start of `allocation`. The range is
+    /// inside the allocation, and each run holds whole, aligned elements.
     #[inline]
     pub(crate) fn new(allocation: &'a Arc<Allocation>, range: ByteRange) -> Self {
         debug_assert!(range.end() <= allocation.len_bytes as u64);
@@ -120,25 +121,25 @@ impl<'a, T: Element> Elements<'a, T> {
         Elements { allocation, range, len, _element: PhantomData }
     }
 
-    /// Elements.
+    /// Returns the number of elements.
     #[inline]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has no elements.
+    /// Returns whether there are no elements.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The address of its first byte.
+    /// Returns the address of the first byte.
     #[inline]
     pub(crate) fn address(&self) -> DevicePtr {
         self.allocation.ptr.offset(self.range.offset())
     }
 
-    /// The operand of an op that accesses it so.
+    /// Returns the operand of an op with this access mode.
     #[inline]
     pub(crate) const fn with_access(self, access: AccessMode) -> Operand<'a> {
         Operand { allocation: self.allocation, range: self.range, access }

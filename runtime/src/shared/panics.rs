@@ -1,22 +1,21 @@
-//! Host functions that panicked, and whose results come after them.
+//! Panics of host functions, and the later results that fail because of them.
 //!
 //! A panic of a [`Stream::call`](crate::Stream::call) stays with its op, as that of a task stays in
-//! its `JoinHandle`. The device is still usable, and what is queued behind the function runs. But
-//! the program has put that work after the function, so awaiting it fails.
+//! its `JoinHandle`. The device is still usable, and work behind the function runs. But the program
+//! has put that work after the function, so awaiting it fails.
 //!
 //! # Rules
 //! 1. A panic fails the `Pending` of its own call, and those of places that stated order puts after
 //!    it: later tickets of its stream, and places on other streams whose stated clock covers its
 //!    ticket.
-//! 2. It ends when its own `Pending` is looked at, or when a `synchronize` of its stream returns
-//!    it. Calls from then on are not concerned; `Pending`s from before still are. A closed stream
+//! 2. A panic ends when its own `Pending` is looked at, or when a `synchronize` of its stream
+//!    returns it. Later calls are not concerned; `Pending`s from before still are. A closed stream
 //!    hands nothing on to streams that wait later.
-//! 3. A place that fails so is not observed, so observing hands nothing on.
-//! 4. Nothing is refused: what a panic is worth to later ops is for those to find out who await
-//!    them.
+//! 3. A place that fails this way is not observed, so observing hands nothing on.
+//! 4. No op is refused. The caller that awaits a later op judges what the panic means for it.
 //!
-//! *Why an epoch and not a ticket says what came before a look?* The clock of another stream keeps
-//! the ticket that it waited for, also where the host has seen past that since.
+//! *Why does an epoch, and not a ticket, say what came before a look?* The clock of another stream
+//! keeps the ticket that it waited for, even after the host has seen past that ticket.
 
 use crate::order::{Clock, StreamId};
 use crate::shared::StreamCore;
@@ -28,28 +27,29 @@ use warpline_driver::internal::{ErrorParts, Unseen};
 use warpline_driver::timeline::Ticket;
 use warpline_driver::{Error, ErrorKind};
 
-/// The most panics that a runtime remembers. The oldest goes first, and counts as looked at.
+/// The maximum number of panics that a runtime remembers. The oldest goes first, and counts as
+/// looked at.
 const MOST: usize = 256;
 
-/// Counts looks at panics.
+/// The number of looks at panics so far.
 pub(crate) type Epoch = u64;
 
-/// One panic.
+/// A panic of a host function.
 #[derive(Debug)]
 pub(crate) struct Panicked {
     stream: StreamId,
     at: Ticket,
-    /// The epoch that ended when the program looked at it; `Epoch::MAX`: it has not.
+    /// The epoch that ended when the program looked at the panic; `Epoch::MAX` if it has not.
     seen_in: AtomicU64,
     counts: Arc<Counts>,
     error: Error,
 }
 
-/// Counters that tell without a lock that no panic concerns a place.
+/// Counters that show without a lock that no panic concerns a place.
 #[derive(Debug, Default)]
 struct Counts {
     epoch: AtomicU64,
-    /// Panics that nobody has looked at.
+    /// The number of panics that the program has not looked at.
     unseen: AtomicU64,
     /// One past the newest epoch in which a panic was looked at.
     seen_before: AtomicU64,
@@ -72,23 +72,24 @@ impl Panicked {
     }
 }
 
-/// How panics of host functions concern a place.
+/// The panics that concern a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Concern {
-    /// It fails with those that come before it.
+    /// All panics before the place.
     All,
-    /// It fails with earlier ones but its own: it is the place of a call, whose result says that.
+    /// Earlier panics but not its own. This is the place of a call, whose result reports its own
+    /// panic.
     Earlier,
-    /// It fails with those of other streams: it is that of a `synchronize`, which returns its
-    /// stream's.
+    /// Panics of other streams. This is the place of a `synchronize`, which returns those of its
+    /// stream.
     OfOthers,
 }
 
-/// A place as a panic sees it.
+/// A place that may come after a panic.
 pub(crate) struct Reached<'a> {
     pub(crate) ticket: Ticket,
     pub(crate) clock: &'a Clock,
-    /// When the call that asks was made.
+    /// The epoch in which the asking call was made.
     pub(crate) epoch: Epoch,
     pub(crate) concern: Concern,
 }
@@ -107,7 +108,8 @@ impl Panics {
     }
 
     /// Notes that the host function with ticket `at` panicked, before that ticket is reached.
-    /// Returns the error of its own `Pending`, which ends it when it is looked at.
+    /// Returns the error of the function's own `Pending`, which ends the panic when it is looked
+    /// at.
     pub(crate) fn note(&self, stream: StreamId, at: Ticket, error: Error) -> Error {
         let (seen_in, counts) = (AtomicU64::new(Epoch::MAX), self.counts.clone());
         let panicked = Arc::new(Panicked { stream, at, seen_in, counts, error: error.clone() });
@@ -122,7 +124,7 @@ impl Panics {
         error.ending(panicked)
     }
 
-    /// The error of a place on `stream` that comes after a panic.
+    /// Returns the error of a place on `stream` that comes after a panic.
     #[inline]
     pub(crate) fn before(&self, stream: &StreamCore, reached: &Reached<'_>) -> Option<Error> {
         let Counts { unseen, seen_before, .. } = &*self.counts;
@@ -155,7 +157,7 @@ impl Panics {
         Some(Error::following(origin, message))
     }
 
-    /// The first panic that nobody has looked at.
+    /// Returns the first panic that the program has not looked at.
     #[cfg(feature = "test-util")]
     pub(crate) fn unseen(&self) -> Option<Error> {
         self.latest.lock().iter().find(|panicked| !panicked.is_seen()).map(|panicked| panicked.error.clone())
@@ -177,7 +179,7 @@ impl Panics {
     }
 }
 
-/// The panic of a host function as an error.
+/// Returns the panic of a host function as an error.
 pub(crate) fn error_of(call: &dyn std::fmt::Display, at: Ticket, message: &str) -> Error {
     Error::new(
         ErrorKind::Panicked,

@@ -1,4 +1,5 @@
-//! What the devices of one runtime share: the order mode, what the host has observed, and which streams there are.
+//! The state that the devices of a runtime share: its order mode, what the host has observed, and
+//! its streams.
 
 use crate::order::{Named, Observed, OrderMode, Site, StreamId, Use};
 use crate::shared::StreamCore;
@@ -10,7 +11,7 @@ use std::sync::{Arc, Weak};
 use warpline_driver::timeline::Timeline;
 
 pub(crate) struct RuntimeShared {
-    /// Tells runtimes of this process apart in traces; the first is 1.
+    /// The number of this runtime in traces, unique in the process; the first is 1.
     pub(crate) number: u64,
     pub(crate) mode: OrderMode,
     pub(crate) observed: Observed,
@@ -55,7 +56,7 @@ impl RuntimeShared {
         self.streams.read().get(&id)?.core.upgrade()
     }
 
-    /// Gives an identity that no stream has a name for errors, until
+    /// Names an identity that no stream has, for errors, until
     /// [`forget_capture`](Self::forget_capture).
     pub(crate) fn name_capture(&self, name: Named) {
         self.captures.lock().insert(name.id, name);
@@ -65,7 +66,7 @@ impl RuntimeShared {
         self.captures.lock().remove(&id);
     }
 
-    /// A stream's name; `None` if it is gone.
+    /// Returns a stream's name, or `None` if the stream is gone.
     pub(crate) fn name(&self, id: StreamId) -> Option<Named> {
         let of_capture = || self.captures.lock().get(&id).cloned();
         self.stream(id).map(|core| core.name()).or_else(of_capture)
@@ -75,8 +76,10 @@ impl RuntimeShared {
         self.streams.read().values().filter_map(|member| member.core.upgrade()).collect()
     }
 
-    /// Whether `used` is over: seen by the host, or reached by now, or of a stream that is gone, or one whose device has failed
-    /// and where nothing runs any more.
+    /// Returns whether `used` has finished.
+    ///
+    /// It has if the host has observed it, or if it is reached by now. It also has if its stream is
+    /// gone, or if its device has failed and nothing runs there any more.
     pub(crate) fn is_finished(&self, used: Use) -> bool {
         self.observed.covers(used)
             || self
@@ -86,7 +89,7 @@ impl RuntimeShared {
                 .is_none_or(|member| member.timeline.reached(used.ticket) || member.timeline.is_abandoned())
     }
 
-    /// Whether this pair of lines is to be warned about: once.
+    /// Returns whether to warn about this pair of lines, which is true only once.
     pub(crate) fn warns_first(&self, earlier: Site, later: Site) -> bool {
         self.warned.lock().insert((earlier, later))
     }
@@ -100,7 +103,7 @@ impl RuntimeShared {
         self.shut_down.load(Ordering::Acquire)
     }
 
-    /// Live streams, for figures.
+    /// Returns the number of live streams, for statistics.
     pub(crate) fn live_streams(&self) -> usize {
         self.streams.read().len()
     }

@@ -25,6 +25,7 @@ use crate::buffer::Buffer;
 use crate::order::{AccessMode, ByteRange, Site, Use};
 use crate::shared::{Allocation, Op, Operand, Stream, StreamCore};
 use std::sync::Arc;
+use warpline_driver::internal::ErrorParts;
 use warpline_driver::{Command, Element, Error, ErrorKind, Fill, Result};
 
 impl Stream {
@@ -102,7 +103,7 @@ impl StreamCore {
     pub(crate) fn unserved(&self, site: Site, error: Error) -> Error {
         match error.kind() {
             ErrorKind::OutOfMemory | ErrorKind::Driver => {
-                Error::new(error.kind(), format!("{}: {error}", site.on(&self.label)))
+                Error::new(error.kind(), format!("{}: {error}", site.on(&self.label))).caused_like(&error)
             }
             _ => error,
         }

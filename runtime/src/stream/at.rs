@@ -38,29 +38,29 @@ impl Stream {
 }
 
 impl At<'_> {
-    /// Does what [`Stream::alloc`] does.
+    /// Does the same as [`Stream::alloc`].
     #[inline]
     pub fn alloc<T: Element>(self, len: usize) -> Result<Buffer<T>> {
         self.stream.alloc_at(self.site, len)
     }
 
-    /// Does what [`Stream::alloc_zeroed`] does.
+    /// Does the same as [`Stream::alloc_zeroed`].
     pub fn alloc_zeroed<T: Element>(self, len: usize) -> Result<Buffer<T>> {
         self.stream.alloc_zeroed_at(self.site, len)
     }
 
-    /// Does what [`Stream::launch`] does.
+    /// Does the same as [`Stream::launch`].
     #[inline]
     pub fn launch(self, call: KernelCall<'_>, config: LaunchConfig) -> Pending<()> {
         self.stream.launch_at(self.site, call, config)
     }
 
-    /// Does what [`Stream::fill`] does.
+    /// Does the same as [`Stream::fill`].
     pub fn fill<T: Element>(self, buffer: &Buffer<T>, value: T) -> Pending<()> {
         self.stream.fill_at(self.site, buffer, value)
     }
 
-    /// Does what [`Stream::copy_to_device`] does.
+    /// Does the same as [`Stream::copy_to_device`].
     ///
     /// # Errors
     /// As [`Stream::copy_to_device`].
@@ -68,27 +68,27 @@ impl At<'_> {
         self.stream.copy_to_device_at(self.site, host)
     }
 
-    /// Does what [`Stream::copy_to_host`] does.
+    /// Does the same as [`Stream::copy_to_host`].
     pub fn copy_to_host<T: Element>(self, buffer: &Buffer<T>) -> Pending<Pinned<T>> {
         self.stream.copy_to_host_at(self.site, buffer)
     }
 
-    /// Does what [`Stream::read`] does.
+    /// Does the same as [`Stream::read`].
     pub fn read<T: Element>(self, buffer: &Buffer<T>) -> Pending<Vec<T>> {
         self.stream.read_at(self.site, buffer)
     }
 
-    /// Does what [`Stream::read_one`] does.
+    /// Does the same as [`Stream::read_one`].
     pub fn read_one<T: Element>(self, buffer: &Buffer<T>) -> Pending<T> {
         self.stream.read_one_at(self.site, buffer)
     }
 
-    /// Does what [`Stream::write`] does.
+    /// Does the same as [`Stream::write`].
     pub fn write<T: Element>(self, buffer: &Buffer<T>, host: &[T]) -> Pending<()> {
         self.stream.write_at(self.site, buffer, host)
     }
 
-    /// Does what [`Stream::copy_buffer`] does.
+    /// Does the same as [`Stream::copy_buffer`].
     pub fn copy_buffer<T: Element>(self, destination: &Buffer<T>, source: &Buffer<T>) -> Pending<()> {
         self.stream.copy_buffer_at(self.site, destination, source)
     }

@@ -240,6 +240,7 @@ impl Stream {
     /// The copy runs in the order of this stream, which may be on the source's device (a push), on
     /// the destination's (a pull) or on a third one. Both devices stay open until it has finished.
     ///
+    /// # Ordering
     /// As for any other op, the caller provides the edges. The stream has to be ordered after the
     /// last write of `source` and the last use of `destination`, and their next users after the
     /// copy.

@@ -118,7 +118,7 @@ impl RawStream {
     /// until that memory is overwritten. Work that was enqueued before still runs. If called
     /// several times, the first call counts.
     pub fn fail(&mut self, why: impl Into<String>) {
-        self.failed.get_or_insert_with(|| DriverError::Refused(why.into()));
+        self.failed.get_or_insert_with(|| DriverError::Refused(why.into().into()));
     }
 }
 

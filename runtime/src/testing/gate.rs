@@ -1,4 +1,4 @@
-//! Gates: a stream stands still until the test says so.
+//! Gates that hold a stream until a test opens them.
 
 use crate::order::Site;
 use crate::shared::Stream;
@@ -6,14 +6,14 @@ use std::sync::Arc;
 use warpline_driver::timeline::Timeline;
 use warpline_driver::{Command, Point, Result};
 
-/// Holds a stream until it is opened. Dropping it opens it.
+/// A gate that holds a stream until it is opened. Dropping it opens it.
 #[derive(Debug)]
 pub struct Gate {
     timeline: Arc<Timeline>,
 }
 
 impl Gate {
-    /// Lets the stream go on.
+    /// Opens the gate, so that the stream continues.
     pub fn open(self) {}
 }
 
@@ -24,20 +24,20 @@ impl Drop for Gate {
 }
 
 impl Stream {
-    /// Holds what is enqueued from now on until the returned gate is opened or dropped. Takes a
+    /// Holds later work on this stream until the returned gate is opened or dropped. Takes a
     /// ticket, as an op does.
     ///
-    /// CUDA frees memory by waiting for the whole device. So memory that is given back to the
-    /// driver while a gate of the process is closed is freed after the last gate has opened. An
-    /// allocation that has to have cached memory freed first blocks its thread until then: the
-    /// thread that opens the gate is to make no large allocation before.
+    /// CUDA frees memory by waiting for the whole device. So memory that is returned to the driver
+    /// while a gate of the process is closed is freed after the last gate has opened. If an
+    /// allocation needs cached memory to be freed first, it blocks its thread until then. So the
+    /// thread that opens the gate must make no large allocation before.
     ///
     /// On a GPU a closed gate also holds other streams that share its hardware queue. There are 8
     /// of those by default and up to 32 with `CUDA_DEVICE_MAX_CONNECTIONS=32`, and streams are
-    /// spread over them: hold few streams at once, and run tests that do one a process.
+    /// spread over them. Hold few streams at a time, and run each such test in its own process.
     ///
-    /// On a CUDA device without stream memory operations, or where the driver registers no memory,
-    /// a host function waits, and host functions of other streams may have to wait for it.
+    /// On a CUDA device without stream memory operations, or if the driver registers no memory, a
+    /// host function waits. Host functions of other streams may then have to wait for it.
     ///
     /// # Errors
     /// The stream is closed or its device has failed. `Driver` on a CUDA device on which a host

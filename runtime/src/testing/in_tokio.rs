@@ -1,13 +1,12 @@
-//! Seeded runs inside a tokio runtime of one thread, whose clock stands still while anything can
-//! run.
+//! Seeded runs inside a single-threaded tokio runtime with a paused clock.
 //!
 //! # What happens when
-//! 1. The tasks that were woken run. Where one polls an op, the seed decides whether an op of some
-//!    stream runs first, or the tasks go on.
-//! 2. When none is left, tokio is about to park, and calls [`Idle::run_one`]: one op runs, and the
-//!    tasks that it woke are next.
-//! 3. When no op can run either, tokio moves its paused clock to the next timer. One of these is
-//!    ours, a day ahead: if it is reached, nothing else is going to happen.
+//! 1. The woken tasks run. When one polls an op, the seed decides whether an op of some stream runs
+//!    first, or the tasks continue.
+//! 2. When no woken task is left, tokio is about to park, and calls [`Idle::run_one`]: one op runs,
+//!    and the tasks that it woke are next.
+//! 3. When no op can run either, tokio moves its paused clock to the next timer. One timer is the
+//!    runner's own, a day ahead: if it is reached, nothing else can happen.
 
 use super::{run_each, stuck};
 use crate::runtime::{Runtime, RuntimeBuilder};
@@ -19,25 +18,25 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 use warpline_driver::Result;
 
-/// A pipeline that has not ended after this long on the paused clock never will.
+/// The time on the paused clock after which a pipeline counts as stuck.
 const A_DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Like [`for_each_seed`](super::for_each_seed), inside a tokio runtime: for code that spawns
 /// tasks, sleeps or has timeouts.
 ///
-/// Each seed has a current-thread runtime of its own, with a paused clock. The clock moves when no
-/// task and no op can run, and then at once to the next timer, so nothing takes time. A device is
-/// therefore faster than any timer; hold a stream with [`Stream::hold`](crate::Stream::hold) to see
-/// a deadline pass. Tasks that are left at the pipeline's end are dropped, as in `#[tokio::test]`,
-/// and work that was detached is drained.
+/// Each seed has a current-thread runtime of its own, with a paused clock. The clock moves only
+/// when no task and no op can run, and then jumps to the next timer, so timers take no real time. A
+/// device is therefore faster than any timer; hold a stream with
+/// [`Stream::hold`](crate::Stream::hold) to see a deadline pass. Tasks that are left at the
+/// pipeline's end are dropped, as in `#[tokio::test]`, and detached work is drained.
 ///
-/// Call it from a plain `#[test]`. What no seed decides makes a run hard to repeat:
-/// `tokio::select!` polls its branches in a random order unless it is `biased;`, `spawn_blocking`
-/// uses threads, and sockets are the system's (`tokio::io::duplex` is not).
+/// Call it from a plain `#[test]`. Choices that the seed does not control make a run hard to
+/// repeat: `tokio::select!` polls its branches in a random order unless it is `biased;`,
+/// `spawn_blocking` uses threads, and sockets are the system's (`tokio::io::duplex` is not).
 ///
 /// # Panics
 /// As [`for_each_seed`](super::for_each_seed). A pipeline that has not ended after a day on the
-/// paused clock waits for something that cannot happen.
+/// paused clock counts as waiting for an event that cannot happen.
 ///
 /// # Examples
 /// ```
@@ -69,7 +68,7 @@ where
     for_each_seed_tokio_on(Runtime::builder(), seeds, |devices| pipeline(devices[0].clone()));
 }
 
-/// Like [`for_each_seed_tokio`], with runtimes made by `builder`, whose schedule is replaced; the
+/// Like [`for_each_seed_tokio`], with runtimes made by `builder`, whose schedule is replaced. The
 /// pipeline gets all their devices.
 ///
 /// # Panics
@@ -94,15 +93,20 @@ where
         cpu.draw_for_tasks();
     }
     let idle = Arc::new(Idle { devices: runtime.devices(), root: OnceLock::new() });
-    let at_park = idle.clone();
+    // Weak: `idle` holds a waker, and with it the tokio runtime that owns this closure.
+    let at_park = Arc::downgrade(&idle);
     let tokio = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .start_paused(true)
-        .on_thread_park(move || at_park.run_one())
+        .on_thread_park(move || {
+            if let Some(idle) = at_park.upgrade() {
+                idle.run_one();
+            }
+        })
         .build()
         .map_err(|error| format!("no tokio runtime could be made: {error}"))?;
     tokio.block_on(async {
-        // Called in here, since it may spawn before its first await.
+        // Called in here, since it may spawn tasks before its first await.
         let mut pipeline = pin!(pipeline(runtime.devices()));
         let mut a_day = pin!(tokio::time::sleep(A_DAY));
         poll_fn(|cx| {
@@ -122,12 +126,12 @@ where
 /// Runs an op when every task waits.
 struct Idle {
     devices: Vec<Device>,
-    /// Wakes the pipeline, which keeps tokio from parking and from moving its clock.
+    /// The waker of the pipeline. Waking it keeps tokio from parking and from moving its clock.
     root: OnceLock<Waker>,
 }
 
 impl Idle {
-    /// Runs one op if one can run, and has tokio look for tasks again.
+    /// Runs one op if one can run, and makes tokio poll its tasks again.
     fn run_one(&self) {
         if self.devices.iter().any(|device| device.shared().driver.turn())
             && let Some(root) = self.root.get()

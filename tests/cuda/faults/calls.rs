@@ -27,6 +27,12 @@ fn a_launch_that_the_driver_refuses_leaves_ticket_and_history_as_they_were() {
                 "the device goes on",
             ],
         );
+        assert_eq!((error.cuda_code(), inherited.cuda_code()), (Some(701), Some(701)));
+        let source = std::error::Error::source(&error).expect("the driver's failure").to_string();
+        assert_eq!(
+            source.split(':').next(),
+            error.to_string().split("cuda:0: ").nth(1).unwrap().split(':').next()
+        );
         assert_eq!(work.issued(), issued);
         assert_eq!(
             work.read(&y).blocking_wait().unwrap(),

@@ -106,7 +106,7 @@ unsafe impl Driver for ThreadDevice {
             return Err(DriverError::Refused("the device has no raw streams; make one of its own".into()));
         }
         let stream = ThreadStream::start(self.0.clone(), options, timeline)
-            .map_err(|error| DriverError::Refused(format!("no thread for the stream: {error}")))?;
+            .map_err(|error| DriverError::Refused(format!("no thread for the stream: {error}").into()))?;
         self.0.streams.lock().expect("nobody panics under it").push(Arc::downgrade(&stream));
         Ok(stream)
     }

@@ -77,7 +77,7 @@ unsafe impl DriverStream for ThreadStream {
     unsafe fn submit(&self, work: Submission) -> Result<(), DriverError> {
         if let Some(fault) = self.shared.health.fault() {
             work.command.drop_elsewhere();
-            return Err(DriverError::Refused(fault.to_string()));
+            return Err(DriverError::Refused(fault.to_string().into()));
         }
         self.queue.send(work).expect("the thread lives as long as this handle");
         Ok(())

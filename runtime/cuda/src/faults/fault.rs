@@ -4,6 +4,7 @@ use crate::api::Failed;
 use crate::completion::track::Track;
 use std::fmt::{Display, Write};
 use std::sync::Arc;
+use warpline_driver::internal::ErrorParts;
 use warpline_driver::timeline::Ticket;
 use warpline_driver::{Error, ErrorKind, Site};
 
@@ -32,7 +33,7 @@ pub(crate) fn error(
             None => format!("{device} failed: {failed}, and no op was in flight; {end}"),
         },
     };
-    Error::new(ErrorKind::Fault, text)
+    Error::new(ErrorKind::Fault, text).caused_by(failed.into())
 }
 
 /// Returns the beginning of an error that names the failed op: `saxpy failed on stream "compute" at

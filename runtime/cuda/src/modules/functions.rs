@@ -79,7 +79,8 @@ impl Functions {
     fn load(&self, context: &Context, kernel: &'static Kernel) -> Result<Function, DriverError> {
         let _relaxed = Relaxed::new();
         software::register(kernel)?;
-        let refused = |why: String| DriverError::Refused(format!("{} cannot be loaded: {why}", kernel.name));
+        let refused =
+            |why: String| DriverError::Refused(format!("{} cannot be loaded: {why}", kernel.name).into());
         let agrees = |ptx: &str| difference_in_ptx(kernel, ptx).map_or(Ok(()), |why| Err(refused(why)));
         let module = match kernel.source {
             Source::Ptx(texts) => {
@@ -186,7 +187,7 @@ impl Functions {
                 0,
             )
         }
-        .map_err(|failed| DriverError::Refused(failed.to_string()))?;
+        .map_err(|failed| DriverError::Refused(failed.into()))?;
         let (grid, block) = (grid.max(1) as u64, block.max(1) as u32);
         let needed = elements.div_ceil(u64::from(block)).max(1);
         Ok(LaunchConfig::linear(needed.min(grid) as u32, block).with_shared_bytes(shared_bytes))
@@ -253,11 +254,11 @@ pub(crate) fn no_such_shared(context: &Context, kernel: &Kernel, bytes: u32, fai
         Ok(most) if i64::from(bytes) > i64::from(most) => DriverError::Refused(format!(
             "{bytes} bytes of dynamic shared memory a block, and a block has at most {most} on cuda:{}; ask for less",
             context.ordinal
-        )),
+        ).into()),
         _ => DriverError::Refused(format!(
             "{} cannot have {bytes} bytes of dynamic shared memory a block: {failed}",
             kernel.name
-        )),
+        ).into()),
     }
 }
 

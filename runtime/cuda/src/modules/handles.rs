@@ -142,12 +142,12 @@ pub(crate) fn make(
                     if !is_first && free_bytes >= PLENTY_BYTES =>
                 {
                     let free = ByteSize(free_bytes);
-                    DriverError::Refused(format!("{why}, with {free} of device memory free"))
+                    DriverError::Refused(format!("{why}, with {free} of device memory free").into())
                 }
                 error => error,
             }
         }
-        NoHandle::Failed(why) => DriverError::Refused(why),
+        NoHandle::Failed(why) => DriverError::Refused(why.into()),
     })?;
     context.modules.handles.with(provider, |pool| pool.made += 1);
     Ok(made)

@@ -32,7 +32,7 @@ pub(crate) fn workspace_bytes(
     let properties = context.properties.get();
     let capability = properties.and_then(|properties| properties.compute_capability).unwrap_or_default();
     let best = (provider.workspace_bytes)(device(context.ordinal), capability);
-    let best = best.map_err(DriverError::Refused)?;
+    let best = best.map_err(|why| DriverError::Refused(why.into()))?;
     Ok((best > 0).then(|| provider.least_workspace_bytes.min(best)..=best))
 }
 
@@ -108,8 +108,8 @@ pub(crate) fn enqueue(library: &Library, launch: &Launch, to: &Target<'_>) -> Re
             }
             (launch.kernel.name, because)
         }
-        LibraryAnswer::Failed { why, halfway: false } => return Err(DriverError::Refused(why)),
-        LibraryAnswer::Failed { why, halfway: true } => return Err(DriverError::Halfway(why)),
+        LibraryAnswer::Failed { why, halfway: false } => return Err(DriverError::Refused(why.into())),
+        LibraryAnswer::Failed { why, halfway: true } => return Err(DriverError::Halfway(why.into())),
     };
     if LevelFilter::current() >= LevelFilter::DEBUG {
         let (label, ticket, site) = (to.label.to_owned(), to.ticket, to.site);

@@ -77,10 +77,9 @@ pub(crate) fn register(kernel: &'static Kernel) -> Result<(), DriverError> {
     if code == 0 {
         return Ok(());
     }
-    Err(DriverError::Refused(format!(
-        "{} cannot be registered with the software CUDA driver: error {code}",
-        kernel.name
-    )))
+    Err(DriverError::Refused(
+        format!("{} cannot be registered with the software CUDA driver: error {code}", kernel.name).into(),
+    ))
 }
 
 fn soft_param(kind: ParamKind) -> SoftParam {

@@ -142,7 +142,7 @@ impl CudaStream {
                 Ok(()) => Ok(()),
                 Err((enqueued, failed)) => {
                     if enqueued > 0 && !self.context().is_killed_by(failed, None) {
-                        return Err(DriverError::Halfway(failed.to_string()).into());
+                        return Err(DriverError::Halfway(failed.into()).into());
                     }
                     Err(failed.into())
                 }
@@ -164,8 +164,8 @@ impl CudaStream {
     /// An error of the call may belong to any of the devices, so each is asked.
     #[cold]
     fn copy_peer(&self, copy: &Copy, source: DeviceId, destination: DeviceId) -> Result<(), Refused> {
-        let [source, destination] =
-            [source, destination].map(|id| Context::of(id.ordinal()).map_err(DriverError::Refused));
+        let [source, destination] = [source, destination]
+            .map(|id| Context::of(id.ordinal()).map_err(|why| DriverError::Refused(why.into())));
         let (source, destination) = (source?, destination?);
         let others = || [source, destination].into_iter().filter(|end| !self.is_on(end));
         others().try_for_each(alive)?;
@@ -200,7 +200,7 @@ impl CudaStream {
         }
         launch::launch(launch, function, self.raw.stream).map_err(|failed| {
             let why = requirements::explain_launch(self.context(), &launch.config, function, failed);
-            why.map_or(failed.into(), |why| DriverError::Refused(why).into())
+            why.map_or(failed.into(), |why| DriverError::Refused(why.into()).into())
         })
     }
 
@@ -261,7 +261,7 @@ unsafe impl DriverStream for CudaStream {
         let is_foreign = matches!(work.command, Command::Foreign);
         if let Some(error) = self.timeline.fault() {
             work.command.drop_elsewhere();
-            return Err(DriverError::Refused(error.to_string()));
+            return Err(DriverError::Refused(error.to_string().into()));
         }
         let entered = match self.context().enter() {
             Ok(entered) => entered,

@@ -5,6 +5,7 @@ use crate::api::Failed;
 use crate::completion::reactor;
 use crate::faults::fault;
 use std::fmt;
+use warpline_driver::internal::ErrorParts;
 use warpline_driver::timeline::Ticket;
 use warpline_driver::{DriverError, Error, ErrorKind, Site};
 
@@ -70,7 +71,7 @@ impl CudaStream {
                 self.context().ordinal
             ),
         );
-        self.timeline.give_up(error);
+        self.timeline.give_up(error.caused_by(failed.into()));
         reactor::wake_timeline(self.timeline.clone());
     }
 }

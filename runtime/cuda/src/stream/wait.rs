@@ -14,9 +14,9 @@ use warpline_driver::{DriverError, Point, Site};
 pub(crate) fn alive(context: &'static Context) -> Result<(), DriverError> {
     match context.fault() {
         None => Ok(()),
-        Some(fault) => {
-            Err(DriverError::Refused(format!("it needs cuda:{}, which failed: {fault}", context.ordinal)))
-        }
+        Some(fault) => Err(DriverError::Refused(
+            format!("it needs cuda:{}, which failed: {fault}", context.ordinal).into(),
+        )),
     }
 }
 

@@ -234,7 +234,9 @@ impl Gates {
     ) -> Result<HostFn, DriverError> {
         let refused = |why: &str| {
             let ordinal = context.ordinal;
-            DriverError::Refused(format!("cuda:{ordinal} has no memory that a stream could wait for, {why}"))
+            DriverError::Refused(
+                format!("cuda:{ordinal} has no memory that a stream could wait for, {why}").into(),
+            )
         };
         if of_a_stream {
             return Err(refused(

@@ -333,7 +333,7 @@ fn perform(
             let function = functions[&(std::ptr::from_ref(launch.kernel) as usize)];
             launch::launch(launch, function, stream).map(Ok).or_else(|failed| {
                 match requirements::explain_launch(context, &launch.config, function, failed) {
-                    Some(why) => Err(DriverError::Refused(why)),
+                    Some(why) => Err(DriverError::Refused(why.into())),
                     None => Ok(Err(failed)),
                 }
             })?
@@ -353,7 +353,7 @@ fn told(step: &Step, error: DriverError) -> DriverError {
     match error {
         DriverError::OutOfMemory(_) => error,
         DriverError::Refused(why) | DriverError::Halfway(why) | DriverError::Captured(why) => {
-            DriverError::Refused(format!("{} in it: {why}", step.site))
+            DriverError::Refused(format!("{} in it: {why}", step.site).into())
         }
     }
 }

@@ -1,8 +1,9 @@
-//! How many threads a kernel is launched with.
+//! The launch configuration of a kernel: its grid, its blocks and its shared memory.
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Grid, block and dynamic shared memory of a launch. Twins run once, whatever it says.
+/// The grid, the blocks and the dynamic shared memory of a launch. A twin runs once, for any
+/// configuration.
 ///
 /// # Examples
 /// ```
@@ -17,68 +18,74 @@ use crate::error::{Error, ErrorKind, Result};
 pub struct LaunchConfig {
     /// Blocks in x, y, z.
     pub grid: [u32; 3],
-    /// Threads a block in x, y, z.
+    /// Threads per block in x, y, z.
     pub block: [u32; 3],
-    /// Dynamic shared memory a block, in bytes. Above 48 KiB the device is asked for it.
+    /// Dynamic shared memory per block, in bytes. Above 48 KiB the device is asked for it.
     pub shared_bytes: u32,
-    /// Blocks of a cluster in x, y, z: those that can reach each other's shared memory (compute capability 9.0 and on).
+    /// Blocks per cluster in x, y, z. The blocks of a cluster can reach each other's shared memory
+    /// (compute capability 9.0 and later).
     pub cluster: Option<[u32; 3]>,
-    /// Whether all blocks run at once, so that they can wait for each other. Refused if they do not fit.
+    /// True if all blocks run at the same time, so that they can wait for each other. The launch is
+    /// refused if they do not fit.
     pub cooperative: bool,
 }
 
 impl LaunchConfig {
-    /// Threads a block of [`for_elements`](Self::for_elements).
+    /// Threads per block of [`for_elements`](Self::for_elements).
     pub const BLOCK: u32 = 256;
 
-    // CUDA C++ Programming Guide, "Technical Specifications per Compute Capability": the same for 5.0 and everything since.
+    // CUDA C++ Programming Guide, "Technical Specifications per Compute Capability": the same for
+    // 5.0 and later.
     const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
     const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
     const MAX_BLOCK_THREADS: u64 = 1024;
     const MAX_CLUSTER_BLOCKS: u64 = 8;
 
-    /// `grid` blocks of `block` threads, in x, y, z, without dynamic shared memory.
+    /// Creates a configuration of `grid` blocks of `block` threads, in x, y, z, without dynamic
+    /// shared memory.
     pub const fn new(grid: [u32; 3], block: [u32; 3]) -> Self {
         LaunchConfig { grid, block, shared_bytes: 0, cluster: None, cooperative: false }
     }
 
-    /// `blocks` blocks of `threads` threads, all in x.
+    /// Creates a configuration of `blocks` blocks of `threads` threads, all in x.
     pub const fn linear(blocks: u32, threads: u32) -> Self {
         Self::new([blocks, 1, 1], [threads, 1, 1])
     }
 
-    /// One thread an element, in blocks of 256; at least one block.
+    /// Creates a configuration with one thread per element, in blocks of 256, and at least one
+    /// block.
     pub fn for_elements(elements: impl TryInto<u64>) -> Self {
         let elements = elements.try_into().unwrap_or(u64::MAX);
         let blocks = elements.div_ceil(u64::from(Self::BLOCK)).clamp(1, i32::MAX as u64);
         Self::linear(blocks as u32, Self::BLOCK)
     }
 
-    /// The same with `shared_bytes` of dynamic shared memory a block.
+    /// Returns the configuration with `shared_bytes` of dynamic shared memory per block.
     pub const fn with_shared_bytes(self, shared_bytes: u32) -> Self {
         LaunchConfig { shared_bytes, ..self }
     }
 
-    /// The same with clusters of `blocks`, which divide the grid.
+    /// Returns the configuration with clusters of `blocks`, which must divide the grid.
     pub const fn with_cluster(self, blocks: [u32; 3]) -> Self {
         LaunchConfig { cluster: Some(blocks), ..self }
     }
 
-    /// The same with all blocks running at once.
+    /// Returns the configuration with all blocks running at the same time.
     pub const fn cooperatively(self) -> Self {
         LaunchConfig { cooperative: true, ..self }
     }
 
-    /// Threads in all blocks together, as far as 64 bits count them.
+    /// Returns the threads in all blocks together, saturating at 64 bits.
     pub fn threads(&self) -> u64 {
         self.grid.iter().chain(&self.block).fold(1, |product: u64, &n| product.saturating_mul(n.into()))
     }
 
-    /// Whether a GPU would take it: every dimension at least 1 and within CUDA's limits. The CPU device asks the same, so
-    /// that what runs there is not refused elsewhere.
+    /// Checks that a GPU would accept the configuration: every dimension is at least 1 and within
+    /// CUDA's limits. The CPU device checks this too, so that a GPU does not refuse a launch that
+    /// runs there.
     ///
     /// # Errors
-    /// [`InvalidArgument`](ErrorKind::InvalidArgument), in the name of `kernel`.
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument), which names `kernel`.
     #[inline]
     pub fn check(&self, kernel: &str) -> Result<()> {
         let within = |dims: [u32; 3], limits: [u32; 3]| (0..3).all(|i| dims[i].wrapping_sub(1) < limits[i]);
@@ -93,7 +100,8 @@ impl LaunchConfig {
         Err(self.refusal(kernel))
     }
 
-    /// Whether clusters of these blocks make up the grid. CUDA C++ Programming Guide, "Thread Block Clusters": at most 8 blocks.
+    /// Returns true if clusters of these blocks make up the grid. CUDA C++ Programming Guide,
+    /// "Thread Block Clusters": at most 8 blocks.
     fn fits(&self, cluster: [u32; 3]) -> bool {
         let blocks: u64 = cluster.iter().map(|&n| u64::from(n)).product();
         (1..=Self::MAX_CLUSTER_BLOCKS).contains(&blocks)

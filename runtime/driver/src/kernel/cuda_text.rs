@@ -1,31 +1,32 @@
-//! Compares CUDA C++ with the declaration of its kernel, as far as that can be done without a
-//! compiler.
+//! Compares CUDA C++ with the declaration of its kernel, as far as possible without a compiler.
 //!
-//! Called by `device_code.rs` with a kernel's first launch: on a machine without NVRTC nothing else
-//! looks at the text.
+//! Called by `device_code.rs` at a kernel's first launch. On a machine without NVRTC nothing else
+//! checks the text.
 //!
 //! # Rules
-//! 1. Text that a compiler takes and that fits the declaration is never objected to. An include, a
-//!    macro in the kernel's head, or a construct that is not read here ends the comparison.
-//! 2. A text without the kernel's name, or without the string "C", is objected to: a macro would
-//!    have to contain them too.
-//! 3. Where each head that the kernel may have can be read, one of them has to be `__global__`,
-//!    `extern "C"`, and have the declared parameters: as many, with pointers for slices and values
-//!    for scalars. Sizes of values are compared where their types are keywords.
+//! 1. Text that a compiler accepts and that fits the declaration is never refused. An include, a
+//!    macro in the kernel's head, or a construct that this module does not read ends the
+//!    comparison.
+//! 2. Text without the kernel's name, or without the string "C", is refused: a macro would have to
+//!    contain them too.
+//! 3. If every possible head of the kernel can be read, one of them has to be `__global__` and
+//!    `extern "C"`, and have the declared parameters: the same number, with pointers for slices and
+//!    values for scalars. Sizes of values are compared where their types are keywords.
 
 use super::{Kernel, Param, ParamKind};
 
-/// Signs that build names, includes or quotes in ways not read here: pasting, digraphs,
-/// trigraphs, universal character names and raw strings.
+/// Signs of names, includes or quotes that this module does not read: pasting, digraphs, trigraphs,
+/// universal character names and raw strings.
 const NOT_READ: [&str; 7] = ["##", "%:", "<%", "??", "\\u", "\\U", "R\""];
-/// Words of a head that may say `__global__` otherwise, or make something else of it.
+/// Words in a head that may express `__global__` in another way, or turn the head into something
+/// else.
 const NOT_READ_IN_HEADS: [&str; 6] =
     ["__attribute__", "__declspec", "__location__", "template", "typedef", "using"];
 
-/// Says how the kernel in this CUDA C++ differs from the declaration, and what to do about it.
+/// Returns how the kernel in this CUDA C++ differs from the declaration, and the remedy.
 pub(super) fn difference_in_cuda(kernel: &Kernel, text: &str) -> Option<String> {
     let name = kernel.name;
-    // Named as a compiler names a function of C++.
+    // A name of the form that a compiler gives to C++ functions.
     if name.starts_with("_Z") || NOT_READ.iter().any(|sign| text.contains(sign)) {
         return None;
     }
@@ -52,7 +53,8 @@ pub(super) fn difference_in_cuda(kernel: &Kernel, text: &str) -> Option<String> 
     if heads.is_empty() {
         return Some(format!("{name} is not __global__ in its CUDA C++; declare it so"));
     }
-    // Several: declared before it is defined, or all but one are left out by a condition.
+    // There are several heads if the kernel is declared before it is defined, or if a condition
+    // leaves out all but one.
     let mut of_c = heads.iter().filter(|head| head.is_of_c).map(|head| first_difference(kernel, head));
     let Some(first) = of_c.next() else { return not_of_c() };
     if of_c.any(|difference| difference.is_none()) { None } else { first }
@@ -92,9 +94,9 @@ struct Parameter<'a> {
 #[derive(Clone, Copy)]
 enum Passed {
     Pointer,
-    /// A value of so many bytes.
+    /// A value of this many bytes.
     Value(usize),
-    /// Returns it as a type that has a name of its own.
+    /// A type with a name of its own, or one whose size is not known.
     Unknown,
 }
 
@@ -107,7 +109,7 @@ impl Passed {
         }
     }
 
-    /// Reads it from the tokens of a parameter.
+    /// Reads the way from the tokens of a parameter.
     fn of(tokens: &[Token<'_>]) -> Self {
         if tokens.iter().any(|token| token.is_sign("*") || token.is_sign("[")) {
             return Passed::Pointer;
@@ -115,11 +117,11 @@ impl Passed {
         let count = |word: &str| tokens.iter().filter(|token| token.is_word(word)).count();
         let has = |words: &[&str]| words.iter().any(|word| count(word) > 0);
         let mut others = tokens.iter().map(|token| token.text).filter(|word| !KEYWORDS.contains(word));
-        // One is the parameter's name. An extension may make the type another.
+        // One of these is the parameter's name. An extension may change the type.
         let name = others.next().unwrap_or_default();
         match count("long") {
             _ if others.next().is_some() || name.starts_with('_') => Passed::Unknown,
-            // Of 4 or 8 bytes, as it has on the host.
+            // Either 4 or 8 bytes, as on the host.
             1 => Passed::Unknown,
             2.. => Passed::Value(8),
             _ if has(&["double"]) => Passed::Value(8),
@@ -162,7 +164,7 @@ enum Kind {
 struct Token<'a> {
     kind: Kind,
     text: &'a str,
-    /// Its first byte.
+    /// The position of its first byte.
     at: usize,
     line: usize,
 }
@@ -181,10 +183,10 @@ impl Token<'_> {
     }
 }
 
-/// Text in tokens, apart from its comments.
+/// The tokens of a text, without its comments.
 struct Code<'a> {
     text: &'a str,
-    /// Directives are left out, but for their `#`.
+    /// The tokens outside of directives, and the `#` of each directive.
     tokens: Vec<Token<'a>>,
     /// The tokens of all directives.
     directives: Vec<Token<'a>>,
@@ -192,7 +194,8 @@ struct Code<'a> {
 }
 
 impl<'a> Code<'a> {
-    /// Reads `text`; `None` if it includes another, or if a literal or comment of it does not end.
+    /// Reads `text`. Returns `None` if it includes other text, or if one of its literals or
+    /// comments does not end.
     fn read(text: &'a str) -> Option<Self> {
         let all = tokens(text)?;
         let mut code = Code { text, tokens: Vec::new(), directives: Vec::new(), macros: Vec::new() };
@@ -217,8 +220,8 @@ impl<'a> Code<'a> {
         self.tokens.iter().chain(&self.directives)
     }
 
-    /// The tokens from behind the last declaration or block before `at` to there, without those in
-    /// parentheses.
+    /// Returns the tokens between the last declaration or block before `at` and `at`, without those
+    /// in parentheses.
     fn specifiers(&self, at: usize) -> Vec<Token<'a>> {
         let before = &self.tokens[..at];
         let ends = |token: &Token<'_>| [";", "{", "}"].iter().any(|sign| token.is_sign(sign));
@@ -239,7 +242,8 @@ impl<'a> Code<'a> {
         self.tokens.get(at + 1).is_some_and(|next| next.is_sign("("))
     }
 
-    /// Every head of a kernel of this name; `None` if one may be written in a way that is not read.
+    /// Returns every head of a kernel of this name, or `None` if one may be written in a way that
+    /// this module does not read.
     fn heads_of(&self, name: &str) -> Option<Vec<Head<'a>>> {
         let in_block = self.tokens.windows(3).any(|three| is_of_c(&three[..2]) && three[2].is_sign("{"))
             || self.directives.iter().any(|token| token.is_text() && token.text == "C");
@@ -260,7 +264,7 @@ impl<'a> Code<'a> {
         Some(heads)
     }
 
-    /// The parameters in the parentheses that are open before `at`.
+    /// Returns the parameters in the parentheses that open before `at`.
     fn params(&self, at: usize) -> Option<Vec<Parameter<'a>>> {
         let len = self.tokens[at..].iter().position(|token| token.is_sign(")"))?;
         let tokens = &self.tokens[at..at + len];
@@ -285,7 +289,7 @@ impl<'a> Code<'a> {
         tokens.split(|token| token.is_sign(",")).map(parameter).collect()
     }
 
-    /// The objection to text without the kernel `name`, with those that it has.
+    /// Returns the message for text without the kernel `name`, which lists the kernels that it has.
     fn without(&self, name: &str) -> String {
         let is_kernel = |&at: &usize| {
             let other = self.tokens[at];
@@ -306,7 +310,8 @@ fn is_of_c(two: &[Token<'_>]) -> bool {
     two[0].is_word("extern") && two[1].is_text() && two[1].text == "C"
 }
 
-/// The tokens of a text, without comments; `None` if a literal or a comment does not end.
+/// Returns the tokens of a text, without comments, or `None` if a literal or a comment does not
+/// end.
 fn tokens(text: &str) -> Option<Vec<Token<'_>>> {
     let in_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '$') || !c.is_ascii();
     let (mut tokens, mut at, mut line) = (Vec::new(), 0, 0);
@@ -338,7 +343,7 @@ fn tokens(text: &str) -> Option<Vec<Token<'_>>> {
                 at += end + 1;
                 continue;
             }
-            // A quote inside a number parts its digits.
+            // A quote inside a number separates its digits.
             '0'..='9' => (Kind::Number, rest.find(|c| !in_word(c) && !matches!(c, '.' | '\''))),
             _ if in_word(first) => (Kind::Word, rest.find(|c| !in_word(c))),
             _ => (Kind::Sign, Some(first.len_utf8())),
@@ -350,7 +355,8 @@ fn tokens(text: &str) -> Option<Vec<Token<'_>>> {
     Some(tokens)
 }
 
-/// The place of the quote that ends the literal at the beginning of `text`, in the same line.
+/// Returns the position of the quote that ends the literal at the beginning of `text`, on the same
+/// line.
 fn end_of_literal(text: &str, quote: char) -> Option<usize> {
     let mut escaped = true;
     for (at, c) in text.char_indices() {

@@ -1,8 +1,8 @@
 //! Compares a kernel's device code with its declaration.
 //!
 //! Called by the first launch of a kernel on any device, so that tests on the CPU device notice
-//! device code that a GPU would refuse, and by the CUDA driver, which loads code without a launch
-//! as well.
+//! device code that a GPU would refuse. Also called by the CUDA driver, which may load code without
+//! a launch.
 
 use super::cuda_text::difference_in_cuda;
 use super::ptx::{entry_names, entry_params};
@@ -10,10 +10,10 @@ use super::{Kernel, ParamKind, Source};
 use crate::error::{Error, ErrorKind, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Notes that a kernel's device code agrees with its declaration. Only [`kernel!`](crate::kernel!)
-/// makes one.
+/// A note that a kernel's device code agrees with its declaration. Only [`kernel!`](crate::kernel!)
+/// creates one.
 ///
-/// Not a field of [`Kernel`] itself, whose other fields constants may read.
+/// It is not a field of [`Kernel`] itself, because constants may read the other fields.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Compared(AtomicBool);
@@ -50,17 +50,18 @@ fn compare_device_code(kernel: &Kernel) -> Result<()> {
     }
 }
 
-/// Compares the device code with the declaration, after `compile` has made PTX of it if it is CUDA C++: of a kernel's name and
-/// its text.
+/// Compares the device code with the declaration. CUDA C++ is first compiled to PTX by `compile`,
+/// which gets the kernel's name and text.
 ///
 /// # Errors
-/// `InvalidArgument` where they differ or there is no device code, `Unsupported` for an image, and those of `compile`.
+/// `InvalidArgument` if they differ or there is no device code, `Unsupported` for an image, and the
+/// errors of `compile`.
 pub fn check_compiled(kernel: &Kernel, compile: impl FnOnce(&str, &str) -> Result<String>) -> Result<()> {
     let error = |kind, why: &str| Err(Error::new(kind, format!("{}: {why}", kernel.name)));
     match kernel.source {
         Source::Ptx(_) => compare_device_code(kernel),
         Source::Cuda(text) => {
-            // First, as it needs no compiler.
+            // This comes first because it needs no compiler.
             compare_device_code(kernel)?;
             let ptx = compile(kernel.name, text)?;
             match difference_in_ptx(kernel, &ptx) {
@@ -78,8 +79,7 @@ pub fn check_compiled(kernel: &Kernel, compile: impl FnOnce(&str, &str) -> Resul
     }
 }
 
-/// Says how the entry of `kernel` in this PTX differs from the declaration, and what to do about
-/// it.
+/// Returns how the entry of `kernel` in this PTX differs from the declaration, and the remedy.
 pub fn difference_in_ptx(kernel: &Kernel, ptx: &str) -> Option<String> {
     let name = kernel.name;
     let Some(declared) = entry_params(ptx, name) else {
@@ -103,7 +103,7 @@ pub fn difference_in_ptx(kernel: &Kernel, ptx: &str) -> Option<String> {
 }
 
 impl ParamKind {
-    /// The size of the parameter in device code, where a slice is its address.
+    /// Returns the size of the parameter in device code, where a slice is its address.
     pub const fn bytes_on_device(self) -> usize {
         match self {
             ParamKind::Scalar { bytes, .. } => bytes,

@@ -1,8 +1,10 @@
-//! The library form of a kernel: what may do its work on a CUDA device in place of its device code.
+//! The library form of a kernel, which may do its work on a CUDA device in place of its device
+//! code.
 //!
-//! A kernel names a [`Library`] in its declaration; a CUDA device asks it first at every launch. It is data and functions, with
-//! nothing of one launch in it, so that a launch can be enqueued any number of times, on any stream. The CPU device runs twins and
-//! never asks.
+//! A kernel names a [`Library`] in its declaration. A CUDA device asks the library first at every
+//! launch. A `Library` is data and functions, without any state of a launch. A launch can therefore
+//! be enqueued any number of times, on any stream. The CPU device runs twins and never asks a
+//! library.
 
 use super::{Arg, Kernel, LaunchConfig};
 use crate::device_ptr::DevicePtr;
@@ -11,83 +13,83 @@ use std::ffi::c_void;
 /// A library that may do a kernel's work on a CUDA device.
 #[derive(Clone, Copy, Debug)]
 pub struct Library {
-    /// The library itself, which several kernels may share.
+    /// The part of the library that several kernels may share.
     pub provider: &'static LibraryProvider,
     /// Enqueues the work of one launch on its stream, or leaves it to the kernel's device code.
     ///
-    /// Called with the stream's turn held, like the driver: it takes no lock that is held while others wait, and tells nobody.
+    /// Called, like the driver, while the caller holds the stream. It takes no lock under which
+    /// other threads wait, and reports nothing itself.
     ///
     /// # Safety
-    /// The arguments fit the kernel's parameters, and what they name is valid, for the access that
-    /// its declaration says, for work that is enqueued on the call's stream now. The stream lives
-    /// and belongs to the device's primary context, which is current. The handle, if there is one,
-    /// is of the kernel's provider and that context, and no other call has it. The workspace is
-    /// used by nothing else before the enqueued work has run.
+    /// The arguments fit the kernel's parameters. The memory that they name is valid, for the
+    /// declared access, for work that is enqueued on the call's stream now. The stream lives and
+    /// belongs to the device's primary context, which is current. The handle, if there is one,
+    /// belongs to the kernel's provider and that context, and no other call has it. Nothing else
+    /// uses the workspace before the enqueued work has run.
     pub enqueue: unsafe fn(&LibraryCall<'_>) -> LibraryAnswer,
-    /// The kernels that `enqueue` launches besides, which are loaded with this one.
+    /// The additional kernels that `enqueue` launches. They are loaded with this one.
     pub kernels: &'static [&'static Kernel],
 }
 
-/// The part of a library that its kernels share: handles, and memory to work in.
+/// The part of a library that its kernels share: handles and workspaces.
 ///
-/// The runtime decides when handles are made and destroyed, and which call has one.
+/// The runtime decides when handles are created and destroyed, and which call gets one.
 #[derive(Clone, Copy, Debug)]
 pub struct LibraryProvider {
-    /// Returns how many bytes of device memory a call works in at best, given the device and its
-    /// compute capability; 0 if the library is not used there. An error fails each op that asks for
+    /// Returns the best workspace size of a call in bytes, given the device and its compute
+    /// capability. Returns 0 if the library is not used there. An error fails each op that asks for
     /// the library.
     pub workspace_bytes: fn(LibraryDevice, (u32, u32)) -> Result<usize, String>,
-    /// The bytes that a call works in at least: what it gets where memory is short.
+    /// The smallest workspace of a call in bytes, which a call gets if memory is short.
     pub least_workspace_bytes: usize,
-    /// Makes a handle on a device that the library is used on, whose primary context is current.
+    /// Creates a handle on a device that the library is used on, whose primary context is current.
     /// May take milliseconds, allocate device memory and wait for the device.
     pub make: fn(LibraryDevice) -> Result<LibraryHandle, NoHandle>,
     /// Destroys a handle. May wait for the device.
     ///
     /// # Safety
-    /// The handle was made by `make`, its context is current, and nobody uses it again.
+    /// The handle was created by `make`, its context is current, and it is not used again.
     pub destroy: unsafe fn(LibraryHandle),
 }
 
-/// A handle that a library's calls are made with, such as a `cublasHandle_t`. One call at a time
-/// has it.
+/// A handle for a library's calls, such as a `cublasHandle_t`. One call at a time has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LibraryHandle(pub *mut c_void);
 
-// SAFETY: a number here. `LibraryProvider::make` gives handles that any thread may use, one at a
-// time.
+// SAFETY: here it is only a number. `LibraryProvider::make` returns handles that any thread may
+// use, one thread at a time.
 unsafe impl Send for LibraryHandle {}
 
-/// The reason for which a handle was not made.
+/// The reason why a handle was not created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoHandle {
-    /// There may have been too little device memory for it. With more it may work.
+    /// There may have been too little device memory for it. With more memory it may succeed.
     NoMemory,
-    /// The library's answer, which it gives where there is too little device memory and for other
-    /// reasons. It counts as the first until it comes again, with 256 MiB of the device free.
+    /// An answer that the library gives for too little device memory, but also for other reasons.
+    /// It counts as `NoMemory` until it occurs again while 256 MiB of the device are free.
     PerhapsNoMemory(String),
-    /// The library cannot be used, for this reason.
+    /// The library cannot be used. The text is the reason.
     Failed(String),
 }
 
-/// What became of a launch that a [`Library`] was asked for.
+/// The result of asking a [`Library`] for a launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LibraryAnswer {
-    /// It is on the stream. The text says what ran, for traces.
+    /// The work is on the stream. The text names the code that runs, for traces.
     Enqueued(&'static str),
     /// Nothing is on the stream; the kernel's device code is to run.
     Declined {
-        /// Why, for traces.
+        /// The reason, for traces.
         because: &'static str,
-        /// True if the program's operator should hear of it: a library was not found, say. At most
-        /// once a process and reason.
+        /// True if the program's operator should be notified, for example because a library was not
+        /// found. Reported at most once per process and reason.
         is_news: bool,
     },
     /// The op fails.
     Failed {
-        /// What the library said, in the words of an error message.
+        /// The library's error, in the words of an error message.
         why: String,
-        /// Whether some of the work may be on the stream nevertheless.
+        /// True if some of the work may be on the stream nevertheless.
         halfway: bool,
     },
 }
@@ -97,49 +99,51 @@ pub enum LibraryAnswer {
 pub struct LibraryCall<'a> {
     /// One for each of the kernel's parameters.
     pub args: &'a [Arg],
-    /// The `CUstream`. One caller at a time has it.
+    /// The `CUstream`. One caller at a time uses it.
     pub stream: *mut c_void,
-    /// The device that it is on.
+    /// The device of the stream.
     pub device: LibraryDevice,
-    /// A handle of the library for this call. None where it is not used, and where none was free
-    /// and none could be made.
+    /// A handle of the library for this call. `None` if the library is not used, or if no handle
+    /// was free and none could be created.
     pub handle: Option<LibraryHandle>,
-    /// Device memory for this call to work in: in a graph memory of the graph's, else of the op's.
-    /// None where the library is not used, and where there was not enough memory.
+    /// A workspace for this call. In a graph it belongs to the graph, otherwise to the op. `None`
+    /// if the library is not used, or if there was not enough memory.
     pub workspace: Option<Workspace>,
-    /// What the driver does for a library.
+    /// The functions that the driver offers to a library.
     pub driver: &'a dyn LibraryDriver,
 }
 
 /// Device memory for a library to work in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Workspace {
-    /// Where it starts, a multiple of 512.
+    /// The address, a multiple of 512.
     pub ptr: DevicePtr,
-    /// How much it is.
+    /// The size in bytes.
     pub len_bytes: usize,
 }
 
 /// A device, as a [`Library`] sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LibraryDevice {
-    /// Its ordinal. Its primary context is the one that is used.
+    /// The device's ordinal. The device's primary context is used.
     pub ordinal: u32,
-    /// The CUDA version that the driver library is for, as `cuDriverGetVersion` says it: 13010 is 13.1. 0 if it does not.
+    /// The CUDA version of the driver library, as `cuDriverGetVersion` returns it: 13010 is 13.1.
+    /// It is 0 if that call fails.
     pub driver_version: i32,
-    /// Whether the software CUDA driver stands in for the real one: device code does not run there, a library's neither.
+    /// True if the software CUDA driver replaces the real one. It runs no device code, and no
+    /// library's either.
     pub is_software: bool,
 }
 
-/// What the driver does for a library in the middle of a launch.
+/// The functions that the driver offers to a library during a launch.
 pub trait LibraryDriver {
     /// Puts a kernel's device code on the stream, as a part of the same op.
     ///
     /// # Safety
-    /// As for [`Library::enqueue`], with the arguments of this kernel.
+    /// The rules of [`Library::enqueue`] apply, with the arguments of this kernel.
     ///
     /// # Errors
-    /// What the driver said; then nothing was enqueued.
+    /// The driver's error. Nothing was enqueued then.
     unsafe fn launch(
         &self,
         kernel: &'static Kernel,
@@ -161,7 +165,7 @@ impl std::fmt::Debug for LibraryCall<'_> {
 }
 
 /// Keeps threads of the runtime out of the driver before a library that was just loaded tears
-/// itself down at exit. To be called after each load.
+/// itself down at exit. Called after each load.
 pub fn loaded_a_library() {
     crate::process::end_before_the_libraries();
 }

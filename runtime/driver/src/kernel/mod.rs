@@ -1,7 +1,8 @@
-//! What a kernel is: a name, typed parameters with access modes, device code, and its CPU form, the twin.
+//! The description of a kernel: a name, typed parameters with access modes, device code, and its
+//! CPU form, the twin.
 //!
-//! The macro `kernel!` of the facade writes a [`Kernel`]. `Stream::launch` checks a call of it, and hands the kernel, the
-//! configuration and the packed arguments to the driver.
+//! The macro `kernel!` of the facade writes a [`Kernel`]. `Stream::launch` checks a launch of it,
+//! and passes the kernel, the configuration and the packed arguments to the driver.
 
 mod config;
 mod cuda_text;
@@ -34,18 +35,18 @@ pub struct Param {
 }
 
 impl Param {
-    /// A value of type `T`, of at most 8 bytes.
+    /// Describes a value of type `T`, of at most 8 bytes.
     pub const fn scalar<T: Element>(name: &'static str) -> Self {
         Param { name, kind: ParamKind::Scalar { element: T::NAME, bytes: size_of::<T>() } }
     }
 
-    /// A slice of `T`, which the kernel accesses so.
+    /// Describes a slice of `T`, which the kernel accesses in the mode `access`.
     pub const fn slice<T: Element>(name: &'static str, access: AccessMode) -> Self {
         Param { name, kind: ParamKind::Slice { element: T::NAME, element_bytes: size_of::<T>(), access } }
     }
 }
 
-/// Formats the parameter as its declaration has it: `n: u32`, `x: &[f32]`, `write y: &mut [f32]`.
+/// Formats the parameter as in its declaration: `n: u32`, `x: &[f32]`, `write y: &mut [f32]`.
 impl std::fmt::Display for Param {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let name = self.name;
@@ -60,10 +61,10 @@ impl std::fmt::Display for Param {
     }
 }
 
-/// What a parameter is.
+/// The kind of a parameter.
 #[derive(Clone, Copy, Debug)]
 pub enum ParamKind {
-    /// A value of `bytes` bytes (at most 8), passed as it is.
+    /// A value of `bytes` bytes (at most 8), passed by value.
     Scalar {
         /// The type's name.
         element: &'static str,
@@ -74,39 +75,41 @@ pub enum ParamKind {
     Slice {
         /// The element type's name.
         element: &'static str,
-        /// The size of one.
+        /// The size of one element.
         element_bytes: usize,
-        /// What the kernel does with it.
+        /// How the kernel accesses it.
         access: AccessMode,
     },
 }
 
-/// Where a kernel's device code comes from.
+/// The source of a kernel's device code.
 #[derive(Clone, Copy, Debug)]
 pub enum Source {
-    /// CUDA C++ text, compiled by NVRTC when it is first launched on a CUDA device.
+    /// CUDA C++ text, which NVRTC compiles when the kernel is first launched on a CUDA device.
     Cuda(&'static str),
-    /// PTX text, which the driver compiles for its GPU when the kernel is first launched there:
-    /// one, or one each for several targets, of which a device gets the newest that it runs.
+    /// PTX text, which the driver compiles for its GPU when the kernel is first launched there.
+    /// There is one text, or one each for several targets. A device gets the newest text that it
+    /// runs.
     Ptx(&'static [&'static str]),
-    /// A cubin or a fatbin: machine code for one or several generations of GPUs. Unlike PTX it is
+    /// A cubin or a fatbin: machine code for one or several generations of GPUs. Unlike PTX, it is
     /// not compared with the declaration.
     Image(&'static [u8]),
-    /// The CPU device only.
+    /// No device code: the kernel runs on the CPU device only.
     None,
 }
 
-/// A kernel: what can be launched. Written by the macro `kernel!`.
+/// A kernel, which can be launched. The macro `kernel!` writes it.
 pub struct Kernel {
     /// The name in device code, errors and traces.
     pub name: &'static str,
     /// Its parameters, in order.
     pub params: &'static [Param],
-    /// Whether a written operand may be the very same range as another operand. Its twin takes cells.
+    /// True if a written operand may be exactly the same range as another operand. The twin then
+    /// takes cells.
     pub in_place: bool,
     /// Its device code.
     pub source: Source,
-    /// What may do its work on a CUDA device in place of the device code.
+    /// The library that may do the kernel's work on a CUDA device in place of the device code.
     pub library: Option<&'static Library>,
     /// Its CPU form.
     pub twin: Twin,
@@ -117,8 +120,9 @@ pub struct Kernel {
 /// The CPU form of a kernel.
 ///
 /// # Safety
-/// The arguments fit the kernel's parameters; each slice argument is valid for its length, for its access, while the twin
-/// runs, and nobody else writes what it reads or touches what it writes.
+/// The arguments fit the kernel's parameters. Each slice argument is valid for its length and its
+/// access while the twin runs. Meanwhile nothing else writes memory that the twin reads, or touches
+/// memory that it writes.
 pub type Twin = unsafe fn(&[Arg]);
 
 impl std::fmt::Debug for Kernel {
@@ -133,14 +137,14 @@ impl std::fmt::Debug for Kernel {
 /// One packed argument: a scalar's bytes, or a slice's address and its length in elements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arg {
-    /// The scalar in the bytes of lowest address, the rest zero; or the address.
+    /// The scalar in the bytes of lowest address, with the rest zero; or the address.
     pub bits: u64,
-    /// Elements of the slice; 0 for a scalar.
+    /// The number of elements of the slice; 0 for a scalar.
     pub len: u64,
 }
 
 impl Arg {
-    /// A value.
+    /// Packs a value.
     #[inline]
     pub fn scalar<T: Element>(value: T) -> Self {
         const { assert!(size_of::<T>() <= 8, "a scalar argument has at most 8 bytes") };
@@ -149,13 +153,13 @@ impl Arg {
         Arg { bits: u64::from_ne_bytes(bits), len: 0 }
     }
 
-    /// `len` elements from `address` on.
+    /// Packs a slice of `len` elements at `address`.
     #[inline]
     pub const fn slice(address: u64, len: usize) -> Self {
         Arg { bits: address, len: len as u64 }
     }
 
-    /// The value that [`scalar`](Self::scalar) packed.
+    /// Returns the value that [`scalar`](Self::scalar) packed.
     #[inline]
     pub fn to_scalar<T: Element>(&self) -> T {
         const { assert!(size_of::<T>() <= 8, "a scalar argument has at most 8 bytes") };
@@ -163,5 +167,5 @@ impl Arg {
     }
 }
 
-/// A launch's arguments. Six fit without an allocation.
+/// The arguments of a launch. Six fit without an allocation.
 pub type Args = SmallVec<[Arg; 6]>;

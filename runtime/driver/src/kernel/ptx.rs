@@ -1,14 +1,13 @@
-//! Reads from PTX text what parameters a kernel takes, and which drivers and devices the text is
-//! for.
+//! Reads PTX text: the parameters of its kernels, and the drivers and devices that it is for.
 //!
-//! Enough of the grammar for the heads of a module and of an entry: PTX ISA 8.0, "PTX Module
-//! Directives", "Kernel Function Parameters" and ".entry".
+//! It reads enough of the grammar for the heads of a module and of an entry: PTX ISA 8.0, "PTX
+//! Module Directives", "Kernel Function Parameters" and ".entry".
 use std::fmt;
 
 /// The directives at the top of a PTX text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Major and minor number of its PTX ISA.
+    /// Major and minor number of the text's PTX ISA version.
     pub version: (u32, u32),
     pub target: Target,
 }
@@ -17,9 +16,9 @@ pub struct Head {
 /// devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Target {
-    /// Of a capability 9.0, the 9.
+    /// The 9 of a compute capability 9.0.
     pub major: u32,
-    /// Of a capability 9.0, the 0.
+    /// The 0 of a compute capability 9.0.
     pub minor: u32,
     suffix: Option<char>,
 }
@@ -31,9 +30,10 @@ impl Target {
         Some(Target { major: number / 10, minor: number % 10, suffix })
     }
 
-    /// Returns whether a device of this compute capability runs it. PTX ISA, ".target": text for an
-    /// architecture runs on all later ones, with `a` on that one alone, with `f` on those of its
-    /// family.
+    /// Returns true if a device of this compute capability runs the text.
+    ///
+    /// PTX ISA, ".target": text for an architecture runs on all later ones, text with `a` on that
+    /// one alone, and text with `f` on those of its family.
     pub fn runs_on(self, (major, minor): (u32, u32)) -> bool {
         match self.suffix {
             Some('a') => (self.major, self.minor) == (major, minor),
@@ -48,7 +48,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// The head of a PTX text; `None` if this cannot read it.
+/// Returns the head of a PTX text, or `None` if this function cannot read it.
 pub fn head(ptx: &str) -> Option<Head> {
     let text = without_comments(ptx);
     let mut words = text.split_whitespace();
@@ -58,8 +58,9 @@ pub fn head(ptx: &str) -> Option<Head> {
     Some(Head { version: (major.parse().ok()?, minor.parse().ok()?), target })
 }
 
-/// The sizes in bytes of the parameters of the entry `name`, in order; `None` if `ptx` has no such entry, or has one that this
-/// cannot read. A pointer is 8 bytes, as is whatever else is 64 bits wide.
+/// Returns the sizes in bytes of the parameters of the entry `name`, in order. Returns `None` if
+/// `ptx` has no such entry, or one that this function cannot read. A pointer is 8 bytes, like every
+/// other 64-bit type.
 ///
 /// # Examples
 /// ```
@@ -87,23 +88,25 @@ pub fn entry_params(ptx: &str, name: &str) -> Option<Vec<usize>> {
     }
 }
 
-/// The names of all entries, in order.
+/// Returns the names of all entries, in order.
 pub(super) fn entry_names(ptx: &str) -> Vec<String> {
     entries(&without_comments(ptx)).filter_map(|mut tokens| tokens.next().map(str::to_owned)).collect()
 }
 
-/// The text behind each `.entry` of a text without comments, from the entry's name on.
+/// Returns the text after each `.entry` of a text without comments, from the entry's name on.
 fn entries(text: &str) -> impl Iterator<Item = Tokens<'_>> {
     let behind = text.match_indices(".entry").map(|(at, word)| &text[at + word.len()..]);
     behind.filter(|rest| rest.starts_with(char::is_whitespace)).map(Tokens)
 }
 
-/// The size of the parameter whose `.param` has been read, up to and with its name and the sizes of its array.
+/// Returns the size of the parameter whose `.param` has been read. Reads up to and including its
+/// name and the sizes of its array.
 fn parameter(tokens: &mut Tokens<'_>) -> Option<usize> {
     let mut bytes = None;
     loop {
         match tokens.next()? {
-            // What a pointer points to does not matter: `.ptr .global .align 16`. An alignment is a number.
+            // The properties of a pointer's target do not matter: `.ptr .global .align 16`. An
+            // alignment is a number.
             ".ptr" | ".global" | ".shared" | ".const" | ".local" => {}
             ".align" => _ = tokens.number()?,
             word if word.starts_with('.') => bytes = Some(size_of_type(word)?),
@@ -134,7 +137,7 @@ fn size_of_type(word: &str) -> Option<usize> {
     }
 }
 
-/// `ptx` with each comment replaced by a space.
+/// Returns `ptx` with each comment replaced by a space.
 fn without_comments(ptx: &str) -> String {
     let mut text = String::with_capacity(ptx.len());
     let mut rest = ptx;
@@ -185,7 +188,7 @@ mod tests {
     use super::{Head, Target, head};
     use super::{entry_names, entry_params};
 
-    /// As NVRTC writes it.
+    /// PTX as NVRTC writes it.
     const TWO: &str = "
 //
 // Generated by NVIDIA NVVM Compiler

@@ -1,4 +1,4 @@
-//! The only place from which models take atomics and locks.
+//! The atomics and locks of the code that `ci/loom-models` checks.
 //!
 //! These files name their primitives only through this module: `timeline/`, `exit.rs` and
 //! `health.rs` here, `delegation.rs` of the runtime, `strand.rs` and `idle.rs` of the CPU device,

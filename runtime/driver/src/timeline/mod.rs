@@ -22,8 +22,8 @@
 //! A waiter **registers, fences, reads the word**; the completer **writes the word, fences, reads
 //! `interest`**. The two sequentially consistent fences are totally ordered. If the waiter's fence
 //! comes first, the completer sees its interest and wakes it. If the completer's fence comes first,
-//! the waiter sees the word and does not wait. Both may happen, which costs an unneeded wake-up. It
-//! is impossible that neither happens.
+//! the waiter sees the word and does not wait. At least one of the two always happens. If both do,
+//! the wake-up was not needed.
 //!
 //! Registering takes the lock and completing may take it too. The lock alone would not suffice,
 //! since the completer takes it only if it saw interest. Several completers hold `completing` one
@@ -84,8 +84,7 @@ pub struct Timeline {
     /// Held by the completing thread, where several threads may complete.
     completing: AtomicBool,
     progress: OnceLock<Arc<dyn Progress>>,
-    /// The reason for which tickets that are not reached never will be, on a device that is still
-    /// usable.
+    /// The reason why unreached tickets never will be reached, on a device that is still usable.
     fault: OnceLock<Error>,
 }
 
@@ -145,8 +144,8 @@ impl Waiting {
         self.keeps.insert(self.keeps.len() - later, kept);
     }
 
-    /// Takes the values that are due at `ticket`. Before it counts as reached, takes only those
-    /// that do not wait for that.
+    /// Takes the values that are due at `ticket`. If `reached` is false, takes only those with
+    /// [`Until::Over`].
     fn take_keeps(&mut self, ticket: Ticket, reached: bool) -> Vec<Keep> {
         let due = self.keeps.partition_point(|kept| kept.ticket <= ticket);
         let (mut keeps, mut left) = (Vec::with_capacity(due), Vec::new());
@@ -246,7 +245,7 @@ impl Timeline {
 
     /// Completes `ticket` like [`complete`](Self::complete), for one of several threads that may.
     /// Does nothing if another thread is completing: every remaining waiter has registered, and the
-    /// thread that checks the registered tickets does so again.
+    /// reactor checks the registered tickets again.
     pub fn complete_shared(&self, ticket: Ticket) {
         if self.completing.swap(true, Ordering::Acquire) {
             return;
@@ -269,15 +268,15 @@ impl Timeline {
         self.interest.load(Ordering::Relaxed) != u64::MAX
     }
 
-    /// Notes that tickets which are not reached never will be, although the device is still usable:
-    /// the stream was given up. The caller has to wake the waiters with
-    /// [`wake_all`](Self::wake_all) afterwards.
+    /// Notes that unreached tickets never will be reached, although the device is still usable: the
+    /// stream was given up. The caller has to wake the waiters with [`wake_all`](Self::wake_all)
+    /// afterwards.
     pub fn give_up(&self, error: Error) {
         let _ = self.fault.set(error);
     }
 
-    /// Returns the error that [`give_up`](Self::give_up) was given: the reason for which tickets
-    /// that are not reached never will be.
+    /// Returns the error that was passed to [`give_up`](Self::give_up): the reason why unreached
+    /// tickets never will be reached.
     ///
     /// A failure of the whole device is in its [`Health`](crate::Health). It is not here unless the
     /// driver gave the timeline up as well.
@@ -305,8 +304,8 @@ impl Timeline {
         self.complete_by(ticket, Released::run);
     }
 
-    /// Completes `ticket` like [`complete`](Self::complete), but passes the wake-ups and releases
-    /// that follow once the ticket counts as reached to `run`.
+    /// Completes `ticket` like [`complete`](Self::complete). Once the ticket counts as reached,
+    /// passes the waiters to wake and the values to release to `run`.
     #[inline]
     pub fn complete_by(&self, ticket: Ticket, run: impl FnOnce(Released)) {
         // A value kept for a ticket was registered before its work was submitted, so it is visible

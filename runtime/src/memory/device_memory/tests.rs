@@ -1,4 +1,4 @@
-//! Each rung of the ladder, the figures and the error texts.
+//! Tests of each rung of the ladder, the statistics and the error texts.
 
 use super::super::test_driver::TestDriver;
 use super::*;
@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-/// What a stream knows: edges to it, and what is finished.
+/// The knowledge of a stream: edges to it, and finished uses.
 #[derive(Default)]
 struct Known {
     after: HashMap<StreamId, u64>,
@@ -147,7 +147,7 @@ fn neighbours_in_use_elsewhere_are_not_joined() {
     assert_ne!(get(&memory, MIB, A, &nothing()).ptr, blocks[0].ptr);
     assert_eq!(driver.calls(), 2);
     get(&memory, MIB, A, &after(at(B, 2)));
-    // The rest of the second segment is the tighter fit; only then come the neighbours.
+    // The rest of the second segment is the tighter fit. The neighbours come only after it.
     assert_eq!(memory.stats().served.merged, 0);
     let joined = get(&memory, MIB, A, &after(at(B, 2)));
     assert_eq!((joined.ptr, memory.stats().served.merged), (blocks[0].ptr, 1));
@@ -373,7 +373,7 @@ fn threads_that_allocate_at_once_never_share_a_block() {
     assert_eq!(driver.device_bytes(), 0);
 }
 
-/// `cargo test --release -- --ignored --nocapture alloc_and_free_in_nanoseconds`
+/// Run with `cargo test --release -- --ignored --nocapture alloc_and_free_in_nanoseconds`.
 #[test]
 #[ignore = "prints a figure"]
 fn alloc_and_free_in_nanoseconds() {
@@ -399,7 +399,8 @@ fn alloc_and_free_in_nanoseconds() {
     }
 }
 
-/// `cargo test --release -- --ignored --nocapture ways_other_than_the_fast_one_in_nanoseconds`
+/// Run with
+/// `cargo test --release -- --ignored --nocapture ways_other_than_the_fast_one_in_nanoseconds`.
 #[test]
 #[ignore = "prints figures"]
 fn ways_other_than_the_fast_one_in_nanoseconds() {

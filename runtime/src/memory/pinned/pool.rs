@@ -1,4 +1,4 @@
-//! The pool of page-locked memory of one device: its blocks, and the most that it may hold.
+//! The pool of page-locked memory of one device: its blocks, and its cap.
 
 use super::{NOWHERE, Pinned, PinnedBytes};
 use crate::background;
@@ -9,18 +9,18 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use warpline_driver::{ByteSize, Driver, DriverError, Element, Error, ErrorKind, reentry};
 
-/// What a pool may hold unless told otherwise.
+/// The default cap of a pool.
 pub(crate) const DEFAULT_CAP_BYTES: usize = 4 << 30;
 
 const LEAST_BYTES: usize = 4 << 10;
 const COARSE_BYTES: usize = 1 << 20;
-/// The longest block that is made ahead of need. Longer ones would take as much RAM again as the
-/// program uses.
+/// The maximum length of a block that is made ahead of need. Longer ones would take as much RAM
+/// again as the program uses.
 const AHEAD_BYTES: usize = COARSE_BYTES;
-/// The driver's promise, and that of a buffer of no length.
+/// The alignment that the driver promises, and that of a buffer of length zero.
 pub(super) const ALIGN_BYTES: usize = 64;
 
-/// The length of the block that serves `len_bytes`; `None` if there cannot be one.
+/// Returns the length of the block that serves `len_bytes`, or `None` if there cannot be one.
 fn block_len(len_bytes: usize) -> Option<usize> {
     if len_bytes <= COARSE_BYTES {
         return Some(len_bytes.next_power_of_two().max(LEAST_BYTES));
@@ -28,19 +28,19 @@ fn block_len(len_bytes: usize) -> Option<usize> {
     len_bytes.checked_next_multiple_of(COARSE_BYTES).filter(|&len| isize::try_from(len).is_ok())
 }
 
-/// The page-locked memory of one device: in use, cached, and the peaks of both.
+/// Statistics of the page-locked memory of one device: in use, cached, and peaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PinnedStats {
     /// Bytes of buffers in use, each at the length of its block.
     pub allocated_bytes: usize,
-    /// The most `allocated_bytes` has been.
+    /// The highest value of `allocated_bytes`.
     pub peak_allocated_bytes: usize,
-    /// Bytes page-locked: in use and cached.
+    /// Page-locked bytes, in use and cached.
     pub reserved_bytes: usize,
-    /// The most `reserved_bytes` has been.
+    /// The highest value of `reserved_bytes`.
     pub peak_reserved_bytes: usize,
-    /// The most `reserved_bytes` may be.
+    /// The maximum of `reserved_bytes`.
     pub cap_bytes: usize,
 }
 
@@ -49,27 +49,28 @@ pub struct PinnedStats {
 pub(crate) struct PinnedPool {
     driver: Arc<dyn Driver>,
     state: Mutex<State>,
-    /// Signalled when a block was made ahead, or could not be.
+    /// Notified when a block was made ahead, or could not be.
     grown: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// By length, last in first out. A length that was cached once keeps its empty list.
+    /// Cached blocks by length, last in first out. A length that was cached once keeps its empty
+    /// list.
     cached: BTreeMap<usize, Vec<HostBlock>>,
     /// The lengths of which a block is to be made ahead.
     wanted: BTreeSet<usize>,
-    /// The length of the block that is being made ahead; 0: none is.
+    /// The length of the block that is being made ahead; 0 if there is none.
     growing: usize,
-    /// `reserved_bytes` includes what is being asked from the driver just now.
+    /// Statistics, in which `reserved_bytes` includes what the driver is being asked for now.
     stats: PinnedStats,
 }
 
-/// The start of a block of host memory that nobody uses.
+/// The start of a block of host memory that is not in use.
 #[derive(Debug)]
 pub(super) struct HostBlock(pub(super) NonNull<u8>);
 
-// SAFETY: an address in host memory, valid on every thread, owned by whoever has the value.
+// SAFETY: an address in host memory, valid on every thread, owned by the holder of the value.
 unsafe impl Send for HostBlock {}
 
 fn not_null(ptr: *mut u8) -> Result<HostBlock, DriverError> {
@@ -79,13 +80,14 @@ fn not_null(ptr: *mut u8) -> Result<HostBlock, DriverError> {
 
 impl State {
     fn cached(&mut self, len: usize) -> Option<(HostBlock, usize)> {
-        // Powers of two exactly; of the coarse ones the tightest that is not wasteful.
+        // Powers of two match exactly. Among the coarse lengths, the tightest that is not wasteful
+        // is taken.
         let most = if len > COARSE_BYTES { len + len / 4 } else { len };
         let (&found, list) = self.cached.range_mut(len..=most).find(|(_, list)| !list.is_empty())?;
         Some((list.pop()?, found))
     }
 
-    /// Notes that a block of that length goes to a user. Returns whether another has to be made
+    /// Notes that a block of that length is handed out. Returns whether another has to be made
     /// ahead.
     fn lend(&mut self, len: usize, ahead: bool) -> bool {
         self.stats.allocated_bytes += len;
@@ -129,7 +131,7 @@ impl PinnedPool {
         })
     }
 
-    /// A cached block, if one fits. Never calls the driver.
+    /// Returns a cached block, if one fits. Never calls the driver.
     pub(crate) fn try_take(self: &Arc<Self>, len_bytes: usize) -> Option<PinnedBytes> {
         if len_bytes == 0 {
             return Some(self.bytes(HostBlock(NOWHERE), 0, 0));
@@ -140,7 +142,7 @@ impl PinnedPool {
         Some(self.lend(state, block, len, len_bytes))
     }
 
-    /// Hands a block out, and has another made where it was the last of its length.
+    /// Hands a block out, and requests another if it was the last of its length.
     fn lend(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, State>,
@@ -157,7 +159,7 @@ impl PinnedPool {
         self.bytes(block, len, len_bytes)
     }
 
-    /// Makes a block ahead of need, unless one came back or the cap leaves no room.
+    /// Makes a block ahead of need, unless one was returned or the cap leaves no room.
     #[cold]
     fn grow(&self, len: usize) {
         let mut state = self.state.lock();
@@ -184,11 +186,11 @@ impl PinnedPool {
         self.grown.notify_all();
     }
 
-    /// A cached block or one from the driver, which may take milliseconds.
+    /// Returns a cached block or one from the driver, which may take milliseconds.
     ///
     /// # Errors
     /// `OutOfMemory` if the buffers in use leave too little of the cap, or the driver has no
-    /// memory; `Reentrant` if a host function would have the driver asked.
+    /// memory; `Reentrant` if a host function would cause the driver call.
     pub(crate) fn take(self: &Arc<Self>, len_bytes: usize) -> Result<PinnedBytes, Error> {
         if let Some(bytes) = self.try_take(len_bytes) {
             return Ok(bytes);
@@ -197,7 +199,7 @@ impl PinnedPool {
         self.promise(len_bytes)?.keep()
     }
 
-    /// Sets room aside for a block that the driver has yet to give. Never calls the driver.
+    /// Sets room aside for a block that the driver has yet to allocate. Never calls the driver.
     ///
     /// # Errors
     /// `OutOfMemory` if the buffers in use leave too little of the cap.
@@ -208,9 +210,9 @@ impl PinnedPool {
         let can_free = self.driver.can_free();
         let mut state = self.state.lock();
         let cap = state.stats.cap_bytes;
-        // What of it could give way.
+        // The part of it that could be evicted.
         let cached = if can_free { state.cached.iter().map(|(len, list)| len * list.len()).sum() } else { 0 };
-        // A block that is made ahead will be cached, and gives way then.
+        // A block that is made ahead will be cached, and can be evicted then.
         let held = state.stats.reserved_bytes - cached - state.growing;
         if len > cap.saturating_sub(held) {
             drop(state);
@@ -241,7 +243,8 @@ impl PinnedPool {
         Error::new(kind, message)
     }
 
-    /// `held`: in use, or being made for a copy.
+    /// Returns the error of a request above the cap. `held`: bytes in use, or being made for a
+    /// copy.
     #[cold]
     fn over_cap(&self, len_bytes: usize, held: usize) -> Error {
         let stats = self.stats();
@@ -256,7 +259,8 @@ impl PinnedPool {
         Error::new(ErrorKind::OutOfMemory, message)
     }
 
-    /// Page-locks memory that somebody else allocated, and takes it unless it is refused. It is not counted among the pool's.
+    /// Page-locks the memory of `elements`, and takes it unless the driver refuses. It is not
+    /// counted as the pool's.
     ///
     /// # Errors
     /// `Driver` if the driver does not take it.
@@ -266,8 +270,8 @@ impl PinnedPool {
         let ptr = NonNull::from(elements.as_mut_slice()).cast::<u8>();
         let mut owner = None;
         if len_bytes > 0 {
-            // SAFETY: `Driver::register_host` needs memory that stays until it is unregistered: the vector's, which is dropped
-            // after that and not touched meanwhile.
+            // SAFETY: `Driver::register_host` needs memory that stays until it is unregistered: the
+            // vector's, which is dropped after that and not touched meanwhile.
             unsafe { self.driver.register_host(ptr.as_ptr(), len_bytes) }.map_err(|why| {
                 let bytes = ByteSize(len_bytes);
                 let message = format!(
@@ -284,12 +288,12 @@ impl PinnedPool {
         ))
     }
 
-    /// The figures now.
+    /// Returns the current statistics.
     pub(crate) fn stats(&self) -> PinnedStats {
         self.state.lock().stats
     }
 
-    /// Gives every cached block back to the driver; how many bytes.
+    /// Frees every cached block, and returns the number of bytes.
     pub(crate) fn empty(&self) -> usize {
         if !self.driver.can_free() {
             return 0;
@@ -300,12 +304,12 @@ impl PinnedPool {
         bytes
     }
 
-    /// Whose memory it is.
+    /// Returns the driver that the memory belongs to.
     pub(super) fn driver(&self) -> &Arc<dyn Driver> {
         &self.driver
     }
 
-    /// Takes a block back that nobody uses any more.
+    /// Takes back a block that is no longer in use.
     pub(super) fn take_back(&self, block: HostBlock, block_len: usize) {
         let mut state = self.state.lock();
         state.stats.allocated_bytes -= block_len;
@@ -323,9 +327,9 @@ impl PinnedPool {
         let driver = self.driver.clone();
         background::run_where_it_may_block(move || {
             for (HostBlock(ptr), len) in blocks {
-                // SAFETY: `Driver::free_host` needs an allocation of this driver with its length, and no work that touches it. It
-                // was cached under its length, and a block is cached only after its owner, which a copy in flight keeps, was
-                // dropped.
+                // SAFETY: `Driver::free_host` needs an allocation of this driver with its length,
+                // and no work that touches it. The block was cached under its length. It was cached
+                // only after its owner, which a copy in flight keeps, was dropped.
                 unsafe { driver.free_host(ptr.as_ptr(), len) };
             }
         });
@@ -334,27 +338,27 @@ impl PinnedPool {
 
 impl Drop for PinnedPool {
     fn drop(&mut self) {
-        // Every `PinnedBytes` holds the pool: all blocks are cached.
+        // Every `PinnedBytes` holds the pool, so all blocks are cached.
         self.empty();
     }
 }
 
-/// Room in a pool for one block. Dropping it gives the room back.
+/// Room in a pool for one block. Dropping it releases the room.
 #[derive(Debug)]
 pub(crate) struct Promise {
     pool: Arc<PinnedPool>,
     len: usize,
     len_bytes: usize,
-    /// The blocks that have to go back to the driver first.
+    /// The blocks that have to return to the driver first.
     evicted: Vec<(HostBlock, usize)>,
 }
 
 impl Promise {
-    /// Gets the block: from the driver, which may take milliseconds, unless one came back
-    /// meanwhile.
+    /// Returns the block. It comes from the driver, which may take milliseconds, unless one was
+    /// returned to the pool meanwhile.
     ///
     /// # Errors
-    /// `OutOfMemory` or `Driver` if the driver gives none.
+    /// `OutOfMemory` or `Driver` if the driver allocates none.
     pub(crate) fn keep(mut self) -> Result<PinnedBytes, Error> {
         let (pool, len, len_bytes) = (self.pool.clone(), self.len, self.len_bytes);
         let mut state = pool.state.lock();
@@ -363,7 +367,7 @@ impl Promise {
         }
         if let Some((block, len)) = state.cached(len) {
             drop(state);
-            // Before the block counts as used, so that the figures never count both.
+            // Dropped before the block counts as in use, so that the statistics never count both.
             drop(self);
             return Ok(pool.lend(pool.state.lock(), block, len, len_bytes));
         }
@@ -379,7 +383,7 @@ impl Promise {
         }
         match answer {
             Ok(block) => {
-                // The room is the block's from here on.
+                // The room belongs to the block from here on.
                 self.len = 0;
                 let mut state = pool.state.lock();
                 state.note_peak();

@@ -132,7 +132,7 @@ fn a_promise_is_kept_with_a_block_that_came_back_meanwhile() {
     assert_eq!((pool.stats().reserved_bytes, driver.host_bytes()), (8 << 10, 8 << 10));
 }
 
-/// Waits until `warpline-pin` has done what it was given.
+/// Waits until `warpline-pin` has finished its jobs.
 fn grown() {
     crate::block_on::block_on(background::run_pinning(crate::DeviceId::Cpu(0), || ()));
 }

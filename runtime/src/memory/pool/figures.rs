@@ -1,4 +1,4 @@
-//! What the pool holds, in figures.
+//! Statistics of the pool.
 
 use super::{Pool, PoolId};
 use crate::memory::blocks::{Block, Segment, State};
@@ -7,7 +7,7 @@ use crate::order::Use;
 use std::panic::Location;
 
 impl Pool {
-    /// Live and free ones.
+    /// Returns the number of blocks, live and free.
     pub(in crate::memory) fn block_count(&self) -> usize {
         self.blocks.len()
     }
@@ -16,13 +16,14 @@ impl Pool {
         self.reserved
     }
 
-    /// Bytes of graphs' segments that nobody has, and that nobody else gets.
+    /// Returns the bytes of graphs' segments that are free, and that nothing outside the graph
+    /// gets.
     pub(in crate::memory) fn free_bytes_of_graphs(&self) -> usize {
         let free = |block: &&Block| block.pool != PoolId::DEFAULT && block.state != State::Live;
         self.blocks.iter().filter(free).map(|block| block.len).sum()
     }
 
-    /// Bytes of the segments that are graphs'.
+    /// Returns the bytes of the segments that belong to graphs.
     fn graph_bytes(&self) -> usize {
         let graphs = |segment: &&Segment| self.blocks[segment.first].pool != PoolId::DEFAULT;
         self.blocks.segments().filter(graphs).map(|segment| segment.len).sum()
@@ -47,7 +48,7 @@ impl Pool {
         self.peak_reserved = self.reserved;
     }
 
-    /// The lines that hold the most live memory, with how much, largest first.
+    /// Returns the lines that hold the most live memory, with the number of bytes, largest first.
     pub(in crate::memory) fn largest_holders(
         &self,
         at_most: usize,
@@ -65,7 +66,7 @@ impl Pool {
         holders
     }
 
-    /// Bytes of cached blocks that somebody is not finished with.
+    /// Returns the bytes of cached blocks that have an unfinished use.
     pub(in crate::memory) fn unfinished_bytes(&self, finished: &impl Fn(Use) -> bool) -> usize {
         let free =
             self.blocks.iter().filter(|block| block.state != State::Live && block.pool == PoolId::DEFAULT);

@@ -1,26 +1,28 @@
-//! Which free block an allocation may have, by who used it and what its stream is after.
+//! The rule for reusing a free block, from its last uses and what the allocating stream is after.
 
 use crate::memory::blocks::Uses;
 use crate::order::{StreamId, Use};
 
-/// What the allocating stream knows about the order of others.
+/// The allocating stream's knowledge of the order of other streams.
 ///
-/// Reuse is as safe as these answers are true. They are asked for under the pool's lock: a few loads, no allocation of this
-/// device, no lock that is held around one.
+/// Reuse is as safe as these answers are true. They are given under the pool's lock: by a few
+/// loads, without an allocation on this device, and without a lock that is held around one.
 pub(crate) trait ReuseOrder {
-    /// Whether `used` is before whatever the allocating stream does next, by its known clock. Not asked about the stream's
-    /// own uses.
+    /// Returns whether `used` is before whatever the allocating stream does next, by its known
+    /// clock. Not called for the stream's own uses.
     fn after(&self, used: Use) -> bool;
 
-    /// Whether `used` is done, or its stream is gone.
+    /// Returns whether `used` is done, or its stream is gone.
     fn finished(&self, used: Use) -> bool;
 
-    /// The same of cached memory of the default pool, whichever pool the allocation is for.
+    /// Like [`finished`](Self::finished), for cached memory of the default pool, whichever pool the
+    /// allocation is for.
     fn is_over(&self, used: Use) -> bool {
         self.finished(used)
     }
 
-    /// Whether the allocating stream could wait for `used`: not if its device has failed and it will never come.
+    /// Returns whether the allocating stream could wait for `used`. It cannot if that use's device
+    /// has failed, so that the use never finishes.
     fn can_wait(&self, used: Use) -> bool {
         let _ = used;
         true
@@ -43,7 +45,7 @@ pub(super) enum Rung {
     Grown,
 }
 
-/// What keeps `stream` from having a block with these uses. Forgets uses found finished.
+/// Judges whether `stream` may have a block with these uses. Removes uses that have finished.
 pub(super) fn judge(uses: &mut Uses, stream: StreamId, order: &impl ReuseOrder) -> Verdict {
     let (mut rung, mut pending) = (Rung::Own, None);
     let mut at = 0;

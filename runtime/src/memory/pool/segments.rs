@@ -1,4 +1,4 @@
-//! Segments that go back: to the driver, or from a graph's pool to that of everybody.
+//! Segments that return to the driver, or from a graph's pool to the default pool.
 
 use super::{Place, Pool, PoolId};
 use crate::memory::blocks::{NONE, Segment, State};
@@ -6,8 +6,9 @@ use crate::order::Use;
 use warpline_driver::DevicePtr;
 
 impl Pool {
-    /// Forgets free segments of the default pool whose every use is finished, until they come to `enough_bytes`; the largest ones first,
-    /// but a single one that suffices is preferred. The caller gives them to the driver.
+    /// Forgets free segments of the default pool whose every use has finished, until they amount to
+    /// `enough_bytes`. The largest go first, but a single one that suffices is preferred. The
+    /// caller returns them to the driver.
     pub(in crate::memory) fn give_back(
         &mut self,
         enough_bytes: usize,
@@ -30,7 +31,8 @@ impl Pool {
         given
     }
 
-    /// As [`give_back`](Self::give_back), one segment of `len` bytes, for a graph's pool to begin with.
+    /// Like [`give_back`](Self::give_back), for one segment of `len` bytes that a graph's pool
+    /// begins with.
     pub(in crate::memory) fn give_up(
         &mut self,
         len: usize,
@@ -42,10 +44,10 @@ impl Pool {
         Some(segment)
     }
 
-    /// The segments of the default pool that are free with every use finished.
+    /// Returns the segments of the default pool that are free and whose every use has finished.
     fn idle(&self, finished: &impl Fn(Use) -> bool) -> impl Iterator<Item = Segment> {
         let is_idle = |segment: &&Segment| {
-            // What is free in a graph's pool is touched by its next launch.
+            // The next launch of a graph also touches free blocks of the graph's pool.
             self.blocks[segment.first].pool == PoolId::DEFAULT
                 && self.blocks.along(segment.first).all(|at| {
                     let block = &self.blocks[at];
@@ -65,20 +67,20 @@ impl Pool {
         self.reserved -= segment.len;
     }
 
-    /// The segments of `pool`: addresses and lengths.
+    /// Returns the addresses and lengths of the segments of `pool`.
     pub(in crate::memory) fn segments_of(&self, pool: PoolId) -> Vec<(DevicePtr, usize)> {
         let of_it = self.blocks.segments().filter(|segment| self.blocks[segment.first].pool == pool);
         of_it.map(|segment| (DevicePtr(segment.address), segment.len)).collect()
     }
 
-    /// Forgets who used the blocks of `pool`: they were recorded, and nothing has run.
+    /// Forgets the uses of the blocks of `pool`: they were recorded, and nothing has run.
     pub(in crate::memory) fn forget_uses(&mut self, pool: PoolId) {
         for index in self.blocks_of(pool) {
             self.blocks[index].uses.clear();
         }
     }
 
-    /// Makes the blocks of `pool`, which are all free, blocks for everybody.
+    /// Moves the blocks of `pool`, which are all free, to the default pool.
     pub(in crate::memory) fn dissolve(&mut self, pool: PoolId) {
         for index in self.blocks_of(pool) {
             debug_assert!(self.blocks[index].state == State::Shelved, "a pool in use was dissolved");

@@ -1,8 +1,11 @@
-//! What the ops of a capture do to memory, apart from what has happened to it: a capture runs nothing, so the ledgers of the memory
-//! itself say nothing of it, and it says nothing to them.
+//! The uses of memory by the ops of a capture, apart from the ledgers of that memory.
 //!
-//! Memory is named by the address of its `Allocation`. One from outside is kept here, and so stays; one that was born in the capture
-//! leaves when it is dropped, and its block is free for what is captured next.
+//! A capture runs nothing. So the ledgers of the memory itself say nothing about the capture, and
+//! the capture adds nothing to them.
+//!
+//! Memory is identified by the address of its `Allocation`. Memory from outside is kept alive here.
+//! Memory that was allocated in the capture leaves when it is dropped, and its block is free for
+//! what is captured next.
 
 use crate::order::{Access, AccessMode, ByteRange, Ledger, Use};
 use crate::shared::{Allocation, Operand, OwnedOperand};
@@ -17,11 +20,11 @@ pub(super) struct Histories {
 }
 
 struct History {
-    /// When the capture first met the memory.
+    /// The number of the memory, in the order in which the capture first met it.
     met: usize,
     memory: Memory,
     ledger: Ledger,
-    /// What a launch does to it.
+    /// The accesses of a launch to the memory.
     accesses: Vec<(ByteRange, AccessMode)>,
 }
 
@@ -62,17 +65,17 @@ impl Histories {
         self.by_address.insert(address(allocation), history);
     }
 
-    /// Memory that was allocated in the capture, by `used`.
+    /// Adds memory that was allocated in the capture.
     pub(super) fn born(&mut self, allocation: &Arc<Allocation>, ledger: Ledger) {
         self.enter(allocation, || Memory::Inside(Arc::downgrade(allocation)), ledger);
     }
 
-    /// Memory born in the capture is dropped: who used it there.
+    /// Removes memory that was allocated in the capture and is dropped. Returns its uses there.
     pub(crate) fn dropped(&mut self, allocation: &Allocation) -> Option<Ledger> {
         self.by_address.remove(&address(allocation)).map(|history| history.ledger)
     }
 
-    /// The operands of an op, each with its memory's history in this capture.
+    /// Returns the operands of an op, each with its memory's history in this capture.
     pub(super) fn traced(&mut self, operands: &[Operand<'_>]) -> Vec<Traced<'_>> {
         for &Operand { allocation, .. } in operands {
             if !self.by_address.contains_key(&address(allocation)) {
@@ -97,13 +100,14 @@ impl Histories {
         }
     }
 
-    /// Who used this memory in the capture: `None` if nobody did.
+    /// Returns the uses of this memory in the capture, or `None` if the capture has not met it.
     pub(super) fn uses_of(&self, allocation: &Allocation) -> Option<Vec<Use>> {
         let history = self.by_address.get(&address(allocation))?;
         Some(history.ledger.open().uses().to_vec())
     }
 
-    /// What launches touch, of the memory that is still there, in the order in which the capture met it.
+    /// Returns what launches touch, of the memory that still exists, in the order in which the
+    /// capture met it.
     pub(super) fn into_touched(self) -> Vec<OwnedOperand<Arc<Allocation>>> {
         let mut histories: Vec<History> = self.by_address.into_values().collect();
         histories.sort_unstable_by_key(|history| history.met);
@@ -111,7 +115,7 @@ impl Histories {
             join_neighbours(&mut history.accesses);
             let allocation = match history.memory {
                 Memory::Outside(allocation) => Some(allocation),
-                // Its block may have been that of memory which was dropped, and a launch writes that too.
+                // Its block may have been that of dropped memory, which a launch writes too.
                 Memory::Inside(allocation) => allocation.upgrade().inspect(|allocation| {
                     let whole = ByteRange::contiguous(0, allocation.len_bytes as u64);
                     history.accesses = vec![(whole, AccessMode::Write)];
@@ -128,8 +132,8 @@ impl Histories {
     }
 }
 
-/// Adds an access to those of earlier ops, unless they say as much already. What was written before it is read is no read of what
-/// was there.
+/// Adds an access to those of earlier ops, unless they imply it. A read of bytes that the capture
+/// wrote before is no read of their earlier contents.
 fn add(accesses: &mut Vec<(ByteRange, AccessMode)>, range: ByteRange, mode: AccessMode) {
     let implied =
         |(earlier, did): &(ByteRange, AccessMode)| (did.writes() || !mode.writes()) && earlier.covers(&range);
@@ -143,7 +147,8 @@ fn add(accesses: &mut Vec<(ByteRange, AccessMode)>, range: ByteRange, mode: Acce
     }
 }
 
-/// Makes one of neighbouring runs of bytes to which the same is done: a launch compares each with every other of its memory.
+/// Joins neighbouring runs of bytes with the same access into one. A launch compares each with
+/// every other of its memory.
 fn join_neighbours(accesses: &mut Vec<(ByteRange, AccessMode)>) {
     let (mut runs, strided): (Vec<_>, Vec<_>) =
         accesses.drain(..).partition(|(range, _)| range.is_contiguous());

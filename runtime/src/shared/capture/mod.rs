@@ -1,22 +1,28 @@
-//! A capture in progress: what its streams are told is written down instead of run.
+//! A capture in progress, which records the calls on its streams instead of running them.
 //!
 //! # Rules
-//! 1. A capture is one thread's, for the time of one closure. A stream that is captured belongs to it: what other threads put on that
-//!    stream is refused. Nothing of the stream itself changes: not its tickets, its clocks, nor the driver's stream, and what was put
-//!    on it before goes on.
-//! 2. The stream that the capture began on is its first member. Another comes in by waiting for a member, on the capture's thread, and
-//!    is let go at the end, by when the first has to be ordered after the last op of each.
-//! 3. Members have numbers, clocks and identities of the capture's own, and memory has histories of its own (`histories.rs`): ops are
-//!    checked against each other, and against nothing that happened outside. A graph's launch is checked against that, as one op.
-//! 4. Every wait between members is kept: it is what makes branches, and where the device that replays them stands is not known.
-//! 5. What cannot be repeated is refused: host functions, copies to the host, foreign work, timed events, waits for streams outside,
-//!    and asking what is done.
-//! 6. A call that is refused is not in the graph and leaves no mark on memory: nothing of a capture
-//!    has run. If nobody looks at its refusal until the end, the capture fails with it.
-//! 7. A graph that is launched in a capture is its steps, on the stream of the launch and on further streams of the plan.
+//! 1. A capture belongs to one thread, for the time of one closure. A captured stream belongs to
+//!    the capture: what other threads put on that stream is refused. Nothing of the stream itself
+//!    changes: not its tickets, its clocks, nor the driver's stream. Work that was put on it before
+//!    continues.
+//! 2. The stream that the capture began on is its first member. Another stream joins by waiting for
+//!    a member, on the capture's thread, and is released at the end. By then the first member has
+//!    to be ordered after the last op of each other member.
+//! 3. Members have numbers, clocks and identities of the capture's own, and memory has histories of
+//!    its own (`histories.rs`). Ops are checked against each other, and against nothing that
+//!    happened outside. A launch of the graph is checked against that, as one op.
+//! 4. Every wait between members is kept. The waits make the branches, and the progress of the
+//!    device that replays them is not known.
+//! 5. Calls that cannot be repeated are refused: host functions, copies to the host, foreign work,
+//!    timed events, waits for streams outside, and queries of progress.
+//! 6. A refused call is not in the graph and leaves no mark on memory, because nothing of a capture
+//!    has run. If its refusal is not looked at before the end, the capture fails with it.
+//! 7. A graph that is launched in a capture is recorded as its steps, on the stream of the launch
+//!    and on further streams of the plan.
 //!
 //! # Lock order
-//! `recording` → `GraphPool::histories` → ledgers, the allocator's pool → nothing. Neither allocations nor user values are dropped under them.
+//! `recording` → `GraphPool::histories` → ledgers, the allocator's pool → nothing. Neither
+//! allocations nor user values are dropped under them.
 
 mod histories;
 mod pool;
@@ -45,12 +51,12 @@ use warpline_driver::{Claim, Command, Error, ErrorKind, Plan, PlanStream, Result
 pub(crate) struct Capture {
     thread: ThreadId,
     pool: Arc<GraphPool>,
-    /// The members' identities. Nothing is ever observed in it.
+    /// The identities of the members. Nothing is ever observed in it.
     observed: Observed,
     recording: Mutex<Recording>,
 }
 
-/// What a capture leaves.
+/// The result of a capture.
 pub(crate) struct Recorded {
     pub(crate) plan: Plan,
     pub(crate) touched: Vec<OwnedOperand<Arc<Allocation>>>,
@@ -64,7 +70,7 @@ thread_local! {
     static CAPTURES: RefCell<Vec<Arc<Capture>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Ends its capture when it is dropped, whatever the closure did.
+/// A guard that ends its capture when it is dropped, even if the closure panicked.
 pub(crate) struct Capturing(Arc<Capture>);
 
 impl Drop for Capturing {
@@ -100,7 +106,7 @@ impl Capturing {
         Ok(capturing)
     }
 
-    /// What was captured, if the streams were joined and nothing went wrong unnoticed.
+    /// Returns what was captured, if the streams were joined and no refusal went unnoticed.
     pub(crate) fn finish(self, site: Site) -> Result<Recorded> {
         let capture = self.0.clone();
         let mut plan = {
@@ -112,7 +118,7 @@ impl Capturing {
             recording.check_joined(site)?;
             std::mem::take(&mut recording.plan)
         };
-        // Before the blocks forget what the capture did to them.
+        // Done before the blocks forget what the capture did to them.
         capture.provide_workspaces(&mut plan, site)?;
         let histories = capture.pool.close();
         let touched = histories.map(histories::Histories::into_touched).unwrap_or_default();
@@ -131,15 +137,15 @@ impl Capturing {
     }
 }
 
-/// What an op puts into the plan.
+/// The work that an op adds to the plan.
 enum What<'a> {
     One(Work),
-    /// A graph's: it is its steps.
+    /// A graph, which is recorded as its steps.
     Steps(&'a Plan),
 }
 
 impl What<'_> {
-    /// How many steps on the stream of the op.
+    /// Returns the number of steps on the op's own stream.
     fn steps(&self) -> Ticket {
         match self {
             What::One(_) => 1,
@@ -151,13 +157,13 @@ impl What<'_> {
     }
 }
 
-/// A refusal that has to do with captures.
+/// Returns the error of a call that is refused because of a capture.
 #[cold]
 pub(crate) fn captured(site: Site, core: &StreamCore, why: &str) -> Error {
     Error::new(ErrorKind::Captured, format!("{}: {why}", site.on(&core.label)))
 }
 
-/// Reuse of blocks within a capture: what comes after what there.
+/// The order by which blocks are reused within a capture.
 struct CaptureOrder<'a> {
     clock: &'a Clock,
     runtime: &'a RuntimeShared,
@@ -182,7 +188,7 @@ impl ReuseOrder for CaptureOrder<'_> {
 }
 
 impl Capture {
-    /// Makes a stream a member.
+    /// Makes a stream a member, and returns its index.
     fn take_in(
         self: &Arc<Self>,
         recording: &mut Recording,
@@ -213,18 +219,18 @@ impl Capture {
         self.recording.lock().ended
     }
 
-    /// Whether the calling thread is the one that captures.
+    /// Returns whether the calling thread is the one that captures.
     pub(crate) fn is_here(&self) -> bool {
         self.thread == std::thread::current().id()
     }
 
-    /// Lets go of the streams. Nothing is captured any more.
+    /// Releases the streams. Nothing is captured any more.
     fn end(&self) {
         let mut recording = std::mem::take(&mut *self.recording.lock());
         let members = std::mem::take(&mut recording.members);
         self.recording.lock().ended = true;
         members.iter().for_each(|member| member.core.end_capture());
-        // Where the capture has failed for another reason.
+        // Reported here if the capture has failed for another reason.
         if let (Some(first), Some(refusal)) =
             (members.first(), recording.refusals.iter().find(|refusal| !refusal.is_seen()))
         {
@@ -240,7 +246,7 @@ impl Capture {
         });
     }
 
-    /// Writes an op down. Returns the number of its step.
+    /// Records an op. Returns the number of its step.
     #[inline(never)]
     pub(crate) fn enqueue(
         &self,
@@ -303,7 +309,7 @@ impl Capture {
         }
         let warnings = recording.conflicts(core, op.site, &operands, &entered.findings);
         drop(operands);
-        // What it reads was there before it wrote.
+        // Reads come first: what the op reads was there before it wrote.
         let (reads, writes): (Vec<&Operand<'_>>, Vec<_>) =
             op.operands.iter().partition(|operand| operand.access.reads());
         let all = reads.into_iter().chain(writes);
@@ -333,7 +339,7 @@ impl Capture {
         Ok(number)
     }
 
-    /// Memory of the graph's own.
+    /// Allocates memory that belongs to the graph.
     pub(crate) fn alloc(&self, core: &StreamCore, site: Site, len_bytes: usize) -> Result<Arc<Allocation>> {
         let (id, number, clock) = {
             let mut recording = self.recording.lock();
@@ -360,8 +366,8 @@ impl Capture {
         Ok(allocation)
     }
 
-    /// Allocates what libraries want to work in on the plan's streams: what no op of the capture ever has, as anything may be there at
-    /// any time of a launch.
+    /// Allocates the workspaces that libraries want on the plan's streams. No op of the capture
+    /// ever gets this memory, because a launch may use it at any time.
     fn provide_workspaces(&self, plan: &mut Plan, site: Site) -> Result<()> {
         let DeviceShared { driver, memory, runtime, .. } = &*self.pool.device;
         let core = self.recording.lock().members[0].core.clone();
@@ -377,7 +383,7 @@ impl Capture {
         Ok(())
     }
 
-    /// Where a member stands.
+    /// Returns where a member stands.
     pub(crate) fn snapshot(self: &Arc<Self>, core: &StreamCore) -> Snapshot {
         let mut recording = self.recording.lock();
         self.snapshot_of(recording.of(core))
@@ -397,7 +403,8 @@ impl Capture {
         }
     }
 
-    /// Orders what follows on `core` after `from`, a place in this capture. A stream that is no member becomes one.
+    /// Orders later work on `core` after `from`, a place in this capture. A stream that is not a
+    /// member becomes one.
     pub(crate) fn wait(
         self: &Arc<Self>,
         core: &Arc<StreamCore>,
@@ -423,7 +430,8 @@ impl Capture {
         Ok(Place::captured(recording.members[at].number))
     }
 
-    /// Orders what follows on `core` after every use of this memory in the capture; `None` if there was none.
+    /// Orders later work on `core` after every use of this memory in the capture. Returns `None` if
+    /// there was none.
     fn wait_for(
         self: &Arc<Self>,
         core: &Arc<StreamCore>,
@@ -439,7 +447,7 @@ impl Capture {
         from.iter().map(|from| self.wait(core, site, from)).reduce(|before, next| before.and(next))
     }
 
-    /// The op or wait with this number on a member, for errors.
+    /// Returns the site of the op or wait with this number on a member, for errors.
     pub(crate) fn site_of(&self, core: &StreamCore, number: Ticket) -> Option<Site> {
         let recording = self.recording.lock();
         let Member { stream, newest_op, .. } = recording.members[recording.find(core)?];
@@ -450,25 +458,27 @@ impl Capture {
         steps.find(|step| step.stream == stream && step.number == number).map(|step| step.site)
     }
 
-    /// Notes a refusal: unless somebody looks at it until the end, the capture fails with it.
+    /// Notes a refusal. Unless it is looked at before the end, the capture fails with it.
     pub(crate) fn note_refusal(&self, error: &Error) {
         self.recording.lock().refusals.push(error.clone());
     }
 }
 
-/// The captures of this thread, innermost last. One that is at its end captures nothing.
+/// Returns the captures of this thread, innermost last. A thread at its end captures nothing.
 fn captures() -> Vec<Arc<Capture>> {
     CAPTURES.try_with(|captures| captures.borrow().clone()).unwrap_or_default()
 }
 
-/// [`Stream::wait_for`](crate::Stream::wait_for) where this thread captures: `None` if no capture has to do with it.
+/// [`Stream::wait_for`](crate::Stream::wait_for) on a thread that captures. Returns `None` if no
+/// capture is involved.
 pub(crate) fn wait_for(core: &Arc<StreamCore>, site: Site, allocation: &Allocation) -> Option<Result<Place>> {
     let captures = captures();
     if captures.is_empty() {
         return None;
     }
     match core.capture(site) {
-        // Memory that the capture has not touched: its launches are ordered after what was done to it.
+        // The capture has not touched this memory: its launches are ordered after earlier uses of
+        // it.
         Ok(Some(here)) => {
             Some(here.wait_for(core, site, allocation).unwrap_or_else(|| Ok(Place::captured(0))))
         }

@@ -1,13 +1,18 @@
-//! The memory that ops of a capture allocate: blocks of the graph's own, handed to nobody else until the graph and all that was
-//! allocated in its capture are gone.
+//! The memory that ops of a capture allocate, which belongs to the graph.
 //!
-//! It begins with segments that are cached and that nobody uses any more, where there are some of the length it needs.
+//! Its blocks are handed out to nothing else until the graph, and all that was allocated in its
+//! capture, are gone.
 //!
-//! While the capture goes on, a block that is dropped serves what is captured next, if that comes after its uses **in the capture**.
-//! Afterwards nothing is allocated from here any more: each launch touches the blocks as captured, also those that are free.
+//! The pool begins with cached segments that are not in use any more, if some have the length it
+//! needs.
 //!
-//! A block that was used outside the capture while it went on, where the order check does not refuse that, is set aside when it is
-//! dropped: what is captured knows nothing of such a use, and it has to be over before others get the block.
+//! During the capture, a dropped block serves what is captured next, if that comes after the
+//! block's uses **in the capture**. Afterwards nothing is allocated from here any more: each launch
+//! touches the blocks as captured, including the free ones.
+//!
+//! During the capture, a block may be used outside it where the order check does not refuse that.
+//! Such a block is set aside when it is dropped. The captured work knows nothing of that use, which
+//! has to finish before the block is handed out again.
 //!
 //! # Lock order
 //! `histories` → a ledger, the allocator's pool, `set_aside`. Nothing is dropped under them.
@@ -23,12 +28,12 @@ use std::sync::Arc;
 pub(crate) struct GraphPool {
     pub(crate) device: Arc<DeviceShared>,
     pub(crate) id: PoolId,
-    /// The stream on which memory of this pool counts as allocated while it is captured: one that nothing is ever ordered after, so
-    /// that only ops of the capture may touch it.
+    /// The stream on which memory of this pool counts as allocated while it is captured. Nothing is
+    /// ever ordered after that stream, so only ops of the capture may touch the memory.
     pub(crate) nobody: StreamId,
-    /// While the capture goes on.
+    /// The histories of memory in the capture, until it ends.
     pub(super) histories: Mutex<Option<Histories>>,
-    /// Blocks that nobody has, or has any more, and who used them outside the capture.
+    /// Blocks that are not in use, or no longer, with their uses outside the capture.
     set_aside: Mutex<Vec<(BlockId, Vec<Use>)>>,
 }
 
@@ -39,7 +44,8 @@ impl GraphPool {
         Arc::new(GraphPool { device, id, nobody, histories, set_aside: Mutex::default() })
     }
 
-    /// The histories, once: nothing is captured any more. What was used in the capture has not run.
+    /// Takes the histories, once. Nothing is captured from now on, and the uses in the capture are
+    /// forgotten, because they have not run.
     pub(super) fn close(&self) -> Option<Histories> {
         let mut histories = self.histories.lock();
         if histories.is_some() {
@@ -48,12 +54,12 @@ impl GraphPool {
         histories.take()
     }
 
-    /// Keeps a block that only launches use, until the pool goes.
+    /// Keeps a block that only launches use, until the pool is dropped.
     pub(crate) fn keep(&self, block: BlockId) {
         self.set_aside.lock().push((block, Vec::new()));
     }
 
-    /// Takes back a block of an allocation that is dropped.
+    /// Takes back the block of an allocation that is dropped.
     pub(crate) fn free(&self, allocation: &mut Allocation, block: BlockId) {
         let memory = &self.device.memory;
         let mut histories = self.histories.lock();
@@ -72,7 +78,8 @@ impl GraphPool {
 
 impl Drop for GraphPool {
     fn drop(&mut self) {
-        // Each launch keeps the graph until it is over, and what was made in the capture is freed with its uses.
+        // Each launch keeps the graph until it has finished, and memory allocated in the capture is
+        // freed with its uses.
         for (block, uses) in self.set_aside.get_mut().drain(..) {
             self.device.memory.free(block, &uses);
         }

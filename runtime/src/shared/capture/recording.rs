@@ -1,4 +1,4 @@
-//! What a capture has written down so far: its member streams, the plan, and what the plan's launches need.
+//! The record of a capture so far: its member streams, the plan, and what the plan's launches need.
 
 use super::captured;
 use super::histories::Traced;
@@ -12,9 +12,9 @@ use warpline_driver::{Claim, Error, Plan, Result};
 pub(crate) struct Recording {
     pub(super) members: Vec<Member>,
     pub(crate) plan: Plan,
-    /// What ops have to have for as long as they run again.
+    /// Values that ops need for as long as they run again.
     pub(crate) keeps: Vec<Keep>,
-    /// What graphs that are part of it claim besides what they touch.
+    /// The claims of graphs that are part of it, besides what they touch.
     pub(crate) claims: Vec<Claim>,
     /// The refusals of calls by its thread, which are not in the graph.
     pub(crate) refusals: Vec<Error>,
@@ -24,18 +24,18 @@ pub(crate) struct Recording {
 /// A stream that is captured.
 pub(crate) struct Member {
     pub(crate) core: Arc<StreamCore>,
-    /// Which stream of the plan it is.
+    /// The index of its stream in the plan.
     pub(crate) stream: usize,
     /// Its identity in the capture.
     pub(crate) id: StreamId,
-    /// Its newest step.
+    /// The number of its newest step.
     pub(crate) number: Ticket,
-    /// Its newest op.
+    /// The number and site of its newest op.
     pub(super) newest_op: Option<(Ticket, Site)>,
-    /// What is before its next step.
+    /// The clock before its next step.
     pub(crate) clock: Clock,
-    /// The plan's streams for branches of graphs that were launched on it, and the newest step of each. They are joined to it, so that the
-    /// next graph can have them.
+    /// The plan's streams for branches of graphs that were launched on it, and the newest step of
+    /// each. They are joined to it, so that the next graph can use them.
     pub(super) sides: Vec<(usize, Ticket)>,
 }
 
@@ -49,7 +49,7 @@ impl Recording {
         &mut self.members[at]
     }
 
-    /// Whether the first stream is after all that was captured on the others.
+    /// Checks that the first stream is after everything that was captured on the others.
     pub(super) fn check_joined(&self, site: Site) -> Result<()> {
         let Some((first, others)) = self.members.split_first() else { return Ok(()) };
         for side in others {

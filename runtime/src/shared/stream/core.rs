@@ -394,9 +394,9 @@ impl StreamCore {
         }
     }
 
-    /// Closes the stream: no more work comes. Work already on it counts as ordered before whatever
-    /// touches its memory from now on. No program can name the stream any more, so the runtime adds
-    /// the edges. Once that work has run, the stream is before everything.
+    /// Closes the stream: it takes no more work. Work already on it counts as ordered before
+    /// whatever touches its memory from now on. No program can name the stream any more, so the
+    /// runtime adds the edges. Once that work has run, the stream is before everything.
     pub(crate) fn close(self: &Arc<Self>) {
         let mut state = self.state.lock();
         if std::mem::replace(&mut state.closed, true) {

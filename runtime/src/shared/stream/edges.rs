@@ -84,7 +84,7 @@ impl StreamCore {
             && let Some(why) = from.timeline.fault()
         {
             // The other stream was abandoned, so this place never counts as reached.
-            return Err(DriverError::Refused(why.to_string()));
+            return Err(DriverError::Refused(why.to_string().into()));
         }
         let mut point = self.point_at(from);
         if let Some(coming) = &from.coming {

@@ -366,12 +366,12 @@ impl StreamCore {
                     work.submission.command.drop_elsewhere();
                 }
                 Item::Event(coming) => {
-                    left.followers.extend(coming.fill(Err(DriverError::Refused(text.clone()))));
+                    left.followers.extend(coming.fill(Err(DriverError::Refused(text.clone().into()))));
                 }
                 Item::Marker(_) => {}
             }
         }
-        state.lost = Some(DriverError::Refused(text));
+        state.lost = Some(DriverError::Refused(text.into()));
         left.unseen.push(error.clone());
         self.timeline.give_up(error);
         left.gave_up = true;

@@ -31,13 +31,13 @@ static STORE: Kernel = kernel(
 );
 static NOTHING: Kernel = kernel("nothing", &[]);
 
-/// Text that NVRTC takes for `saxpy`, each in a way that could be misread.
+/// Texts that NVRTC accepts for `saxpy`, each of which could be misread.
 const SAXPY_TEXTS: [&str; 26] = [
     "extern \"C\" __global__ void saxpy(unsigned n, float a, const float* x, float* y) {}",
     "extern\"C\" __global__ void saxpy(unsigned int n,float a,const float*x,float*y){}",
     "extern \"C\" __global__ void __launch_bounds__(256, 2) saxpy(unsigned, float, const float*, float y[]) {}",
     "extern \"C\" __global__ __launch_bounds__(256) void\nsaxpy (\n    const unsigned n, // how many, float\n    float /* , */ a,\n    const float* __restrict__ x,\n    float* __restrict__ const y\n) {}",
-    // Not alone.
+    // Text with other functions beside the kernel.
     "__device__ float twice(float x) { return 2 * x; }\nextern \"C\" {\n__global__ void saxpy(unsigned n, float a, const float* x, float* y) { y[0] = twice(x[0]); }\n}",
     "extern \"C\" __global__ void other(float* y) {}\nextern \"C\" __global__ void saxpy(unsigned n, float a, const float* x, float* y) {}",
     "extern \"C\" __global__ void saxpy(unsigned, float, const float*, float*);\n__global__ void saxpy(unsigned n, float a, const float* x, float* y) {}",
@@ -58,7 +58,7 @@ const SAXPY_TEXTS: [&str; 26] = [
     "#define PASTE(a, b) a ## b\nextern \"C\" __global__ void PASTE(sax, py)(unsigned n, float a, const float* x, float* y) {}",
     "#define BEGIN extern \"C\" {\n#define END }\nBEGIN\ntypedef int unused;\n__global__ void saxpy(unsigned n, float a, const float* x, float* y) {}\nEND",
     "#define double float\nextern \"C\" __global__ void saxpy(unsigned n, double a, const float* x, float* y) {}",
-    // Types with names, and other ways to declare.
+    // Named types, and other ways to declare.
     "typedef unsigned count; using real = float; typedef real* reals;\nextern \"C\" __global__ void saxpy(count n, real a, const real* x, reals y) {}",
     "struct floats { float* at; };\nextern \"C\" __global__ void saxpy(unsigned n, float a, floats x, struct floats y) {}",
     "typedef void head(unsigned, float, const float*, float*);\nextern \"C\" __global__ head saxpy;\n__global__ void saxpy(unsigned n, float a, const float* x, float* y) {}",
