@@ -29,10 +29,7 @@ fn a_launch_that_the_driver_refuses_leaves_ticket_and_history_as_they_were() {
         );
         assert_eq!((error.cuda_code(), inherited.cuda_code()), (Some(701), Some(701)));
         let source = std::error::Error::source(&error).expect("the driver's failure").to_string();
-        assert_eq!(
-            source.split(':').next(),
-            error.to_string().split("cuda:0: ").nth(1).unwrap().split(':').next()
-        );
+        assert!(source.starts_with("cuLaunchKernel answered CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"), "{source}");
         assert_eq!(work.issued(), issued);
         assert_eq!(
             work.read(&y).blocking_wait().unwrap(),
