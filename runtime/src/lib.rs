@@ -1,7 +1,8 @@
 //! Devices, streams, events, the order check and memory behind `warpline`.
 //!
-//! Users see this crate through the `warpline` facade. Data flows one way: user code → op (states its accesses) → stream
-//! (ticket) → order check → driver → timeline → waker → [`Pending`].
+//! Users see this crate through the `warpline` facade. Data flows one way: user code, an op that states
+//! its accesses, a stream that issues a ticket, the order check, the driver, the timeline, a waker, the
+//! [`Pending`].
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod background;

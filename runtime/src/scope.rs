@@ -85,7 +85,8 @@ impl Stream {
     ///
     /// ```compile_fail,E0277
     /// # async fn f(stream: warpline_runtime::Stream) {
-    /// stream.enter(|| async { 1 }).await; // `stream.scope(|| async { 1 }).await` is what this wants
+    /// // This wants `stream.scope(|| async { 1 }).await`.
+    /// stream.enter(|| async { 1 }).await;
     /// # }
     /// ```
     pub fn enter<R: MadeInScope>(&self, f: impl FnOnce() -> R) -> R {

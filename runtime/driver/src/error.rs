@@ -130,10 +130,9 @@ impl Error {
         &self.cause.conflicts
     }
 
-    /// The number of the CUDA error that caused this one, a `CUresult`: 700
-    /// is `CUDA_ERROR_ILLEGAL_ADDRESS`. `None` if no call of the CUDA driver did, or if the driver of
-    /// another device has no such numbers. An error of the kind `OutOfMemory` has none: its text has
-    /// the sizes.
+    /// Returns the number of the CUDA error that caused this one, a `CUresult`: 700 is
+    /// `CUDA_ERROR_ILLEGAL_ADDRESS`. Returns `None` if no call of the CUDA driver caused it. An error
+    /// of the kind `OutOfMemory` has no number: its text has the sizes.
     ///
     /// [`source`](std::error::Error::source) leads to the driver's own words.
     pub fn cuda_code(&self) -> Option<u32> {

@@ -47,9 +47,9 @@ impl Site {
     }
 }
 
-/// What a closure writes.
+/// A closure that formats.
 ///
-/// `fmt::from_fn` of the standard library, which is newer than the oldest compiler that is supported.
+/// It stands in for `fmt::from_fn`, which the oldest supported compiler does not have.
 pub(crate) struct Formatted<F>(pub(crate) F);
 
 impl<F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result> fmt::Display for Formatted<F> {

@@ -29,7 +29,7 @@ pub(super) struct Scene {
     /// The left and right ends of the time axis.
     pub(super) left: f64,
     pub(super) right: f64,
-    /// The same ends, in nanoseconds since the recorder was made.
+    /// Both ends, in nanoseconds since the recorder was made.
     pub(super) from: u64,
     pub(super) to: u64,
     pub(super) ticks: Vec<(f64, String)>,
