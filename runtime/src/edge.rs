@@ -36,7 +36,7 @@ impl Edge {
     /// Blocks the calling thread until the stream has passed the edge.
     ///
     /// # Errors
-    /// As [`Pending::blocking_wait`].
+    /// Those of [`Pending::blocking_wait`].
     pub fn blocking_wait(self) -> Result<()> {
         self.0.blocking_wait()
     }

@@ -1,7 +1,8 @@
-//! Loom models of the lock-free parts of the crates under `runtime/`, on the production source itself.
+//! Loom models of the lock-free parts of the crates under `runtime/`, on the production source.
 //!
-//! The modules below are their files, compiled against `sync` from here instead of that of `warpline-driver`. The models are
-//! tests; `ci/loom` runs them, and with `--weakened` shows that each fence they rely on is needed.
+//! The modules below are files of those crates, compiled against `sync` from here instead of that of
+//! `warpline-driver`. The models are tests. `ci/loom` runs them, and with `--weakened` shows that each
+//! fence they rely on is needed.
 
 #![allow(dead_code, unused_imports, missing_docs, unreachable_pub)]
 

@@ -95,7 +95,7 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
     /// Frees memory like [`free`](Self::free), perhaps later, since no caller waits for the memory.
     ///
     /// # Safety
-    /// As for `free`.
+    /// The rules of `free`.
     unsafe fn free_in_time(&self, ptr: DevicePtr, len_bytes: usize) {
         // SAFETY: `free` has the same rules, which the caller keeps.
         unsafe { self.free(ptr, len_bytes) };
