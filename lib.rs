@@ -1,19 +1,21 @@
 //! CUDA streams and events as Rust futures.
 //!
 //! A service written in `async fn` enqueues copies and kernels on streams, states the order between
-//! streams, and awaits the results that the host needs. A call enqueues its work and returns; awaiting
-//! waits for it. A forgotten edge between streams is an error that names both lines. The same program
-//! runs on the CPU device, with nothing installed.
+//! streams, and awaits the results that the host needs. A call enqueues its work and returns;
+//! awaiting its result waits for the work. A wait of one stream for another is an *edge*. An op is
+//! refused if no edge orders it after an earlier conflicting use of its memory, and the error names
+//! both source lines. The same program runs on the CPU device, with nothing installed.
 //!
-//! Warpline has not run on a GPU yet: its CUDA driver has run on a software stand-in alone.
+//! Warpline has not run on a GPU yet: its CUDA backend has run only on a software stand-in for
+//! NVIDIA's driver library.
 //!
 //! # A tour
 //!
 //! ## Run work
 //!
-//! [`Device::best`] is `cuda:0`, or `cpu:0` where there is no GPU. A [`Tensor`] has ops as methods
-//! ([`TensorOps`]); [`ops`] has functions on buffers. Each call returns a [`Pending`], a future of its
-//! result. Ops chain without waiting.
+//! [`Device::best`] returns `cuda:0`, or `cpu:0` where there is no GPU. A [`Tensor`] has ops as
+//! methods ([`TensorOps`]); the functions in [`ops`] take buffers. Each call returns a [`Pending`],
+//! a future of its result. Ops chain without waiting.
 //!
 //! ```
 //! use warpline::prelude::*;
@@ -22,7 +24,8 @@
 //! # futures::executor::block_on(async {
 //! let device = Device::best()?;
 //! let x = Tensor::ones([2, 3], &device);
-//! let total: f32 = x.sum().item().await?; // waits until the device reaches this point
+//! // Awaiting waits until the device reaches this point.
+//! let total: f32 = x.sum().item().await?;
 //! assert_eq!(total, 6.0);
 //! # Ok(())
 //! # })
@@ -31,9 +34,11 @@
 //!
 //! ## Copy, order and await
 //!
-//! A [`Stream`] is a queue of work on a device. A copy takes its [`Pinned`] buffer by value and returns
-//! it when the copy has finished. [`Stream::wait_stream`] orders one stream after another, on the
-//! device; [`Event`]s mark places. [`Stream::enter`] makes a stream current.
+//! A [`Stream`] is a queue of work on a device. A copy takes its [`Pinned`] buffer by value and
+//! returns it when the copy has finished. [`Stream::wait_stream`] adds an edge: the device runs
+//! later work of one stream after the work of another. An [`Event`] marks a point on a stream.
+//! [`Stream::enter`] makes a stream *current*: ops are enqueued on the current stream.
+//! [`OrderMode`] lists the reactions to a missing edge.
 //!
 //! ```
 //! use warpline::prelude::*;
@@ -45,7 +50,8 @@
 //!
 //! let mut host = device.pinned::<f32>(4).await?; // page-locked, derefs to [f32]
 //! host.copy_from_slice(&[1.0, 2.0, 3.0, 4.0]);
-//! let (x, sent) = copy.copy_to_device(host)?; // `sent` owns `host` until the copy ends
+//! // `sent` owns `host` until the copy has finished.
+//! let (x, sent) = copy.copy_to_device(host)?;
 //!
 //! compute.wait_stream(&copy); // an edge on the device; the host does not wait
 //! let total = compute.enter(|| warpline::ops::sum(&x)).await?;
@@ -58,47 +64,178 @@
 //!
 //! ## Overlap loading with compute
 //!
-//! A [`Loader`](ops::data::Loader) reads a dataset ahead of the computation, and enqueues the copy of
-//! each batch before it yields the batch.
+//! A [`Loader`](ops::data::Loader) reads a dataset ahead of the computation. It enqueues the copy
+//! of each batch before it yields the batch.
+//!
+//! ```
+//! use warpline::ops::data::InMemory;
+//! use warpline::prelude::*;
+//!
+//! # fn main() -> warpline::Result<()> {
+//! # futures::executor::block_on(async {
+//! let device = Device::best()?;
+//! let (copy, compute) = (device.new_stream()?, device.new_stream()?);
+//! let dataset = InMemory::new(2, vec![0.5; 2000], vec![1; 1000])?;
+//! let mut batches = Loader::new(dataset).batch_size(32).on(&copy).build()?;
+//! let total = compute.enter(|| Tensor::zeros([], &device)).queued()?;
+//! while let Some(batch) = batches.next().await.transpose()? {
+//!     compute.wait_event(&batch.copied); // this batch's copy, not the later ones
+//!     compute.enter(|| total.add_(batch.x.sum())).queued()?;
+//! }
+//! let total: f32 = compute.enter(|| total.item()).await?;
+//! assert_eq!(total, 1000.0);
+//! # Ok(())
+//! # })
+//! # }
+//! ```
 //!
 //! ## Test
 //!
-//! With the feature `test-util`, [`testing::for_each_seed`] runs a pipeline once for each seed. A seed is
-//! one interleaving of the streams, the same every time. `stream.hold()` closes a gate on a stream.
+//! With the feature `test-util`, [`testing::for_each_seed`] runs a pipeline once for each seed. A
+//! seed selects one interleaving of the streams, the same every time. `stream.hold()` stops a
+//! stream until the test opens the returned gate.
+//!
+//! ```
+//! use warpline::ops::{fill_, sum};
+//! use warpline::testing::for_each_seed;
+//!
+//! for_each_seed(0..32, |device| async move {
+//!     let side = device.new_stream()?;
+//!     let x = device.alloc::<f32>(1000)?;
+//!     let gate = device.default_stream()?.hold()?; // the fill has to wait
+//!     fill_(&x, 2.0).queued()?;
+//!     side.wait_for(&x); // without this edge, the sum is refused
+//!     let total = side.enter(|| sum(&x));
+//!     gate.open();
+//!     assert_eq!(total.await?, 2000.0);
+//!     Ok(())
+//! });
+//! ```
 //!
 //! ## Trace
 //!
-//! [`trace::Recorder`] listens to `tracing` events. It writes Perfetto JSON and draws a picture with a
-//! row for each stream.
+//! [`trace::Recorder`] listens to `tracing` events. It writes Perfetto JSON, and draws a picture
+//! with a row for each stream.
+//!
+//! ```
+//! use warpline::prelude::*;
+//! use warpline::trace::Recorder;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # futures::executor::block_on(async {
+//! let recorder = Recorder::install()?;
+//! let device = Device::best()?;
+//! let x = Tensor::randn([64, 128], &device);
+//! let total: f32 = x.relu().sum().item().await?;
+//! assert!(total > 0.0);
+//!
+//! device.synchronize().await?; // the ops' times are known after this
+//! let file = std::env::temp_dir().join("warpline-tour.html");
+//! recorder.write_picture_file(&file)?; // or "….svg"
+//! # assert!(!recorder.is_empty());
+//! # std::fs::remove_file(&file).ok(); // another run may have removed it
+//! # Ok(())
+//! # })
+//! # }
+//! ```
 //!
 //! ## Write a kernel
 //!
-//! [`kernel!`] declares a kernel: its parameters, its device code and its CPU form, which every test
-//! machine can run. [`Stream::launch`] takes the call.
+//! [`kernel!`] declares a kernel: its parameters, its device code, and its CPU form for the CPU
+//! device. [`Stream::launch`] launches it.
+//!
+//! ```
+//! use warpline::prelude::*;
+//!
+//! # fn main() -> warpline::Result<()> {
+//! # futures::executor::block_on(async {
+//! warpline::kernel! {
+//!     unsafe fn add(n: u32, a: f32, y: &mut [f32]) where n as usize == y.len() {
+//!         cuda: r#"extern "C" __global__ void add(unsigned n, float a, float* y) {
+//!             unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+//!             if (i < n) y[i] += a;
+//!         }"#,
+//!         cpu: |_n, a, y| y.iter_mut().for_each(|y| *y += a),
+//!     }
+//! }
+//! let stream = Device::best()?.new_stream()?;
+//! let y = stream.alloc_zeroed::<f32>(4)?;
+//! stream.launch(add(4, 1.5, &y), LaunchConfig::linear(1, 32)).queued()?;
+//! assert_eq!(stream.read(&y).await?, [1.5; 4]);
+//! # Ok(())
+//! # })
+//! # }
+//! ```
 //!
 //! ## Serve
 //!
-//! [`Device::stream_pool`] leases streams, one for each request. [`Stream::room`] is back-pressure.
-//! Dropping a future cancels nothing and frees nothing that the device still uses, so timeouts and
-//! aborted tasks are safe.
+//! [`Device::stream_pool`] leases streams, one for each request. [`Stream::room`] provides
+//! back-pressure: it waits until the stream has room for another op. Dropping a future cancels
+//! nothing and frees nothing that the device still uses, so timeouts and aborted tasks are safe.
+//!
+//! ```
+//! use std::time::Duration;
+//! use warpline::prelude::*;
+//!
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! async fn answer(pool: &StreamPool, data: &[f32]) -> warpline::Result<f32> {
+//!     let stream = pool.lease().await?; // waits for a free stream
+//!     let x = stream.alloc(data.len())?;
+//!     stream.write(&x, data).queued()?;
+//!     stream.enter(|| warpline::ops::sum(&x)).await
+//! } // dropping the lease closes the stream and never blocks
+//!
+//! let pool = Device::best()?.stream_pool(8)?;
+//! let reply = answer(&pool, &[1.0, 2.0, 3.5]);
+//! let total = tokio::time::timeout(Duration::from_secs(5), reply).await??;
+//! assert_eq!(total, 6.5);
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! ## Repeat work cheaply
 //!
-//! [`Stream::capture`] writes work down as a [`Graph`], and [`Graph::launch`] runs it as one op.
+//! [`Stream::capture`] records work as a [`Graph`], and [`Graph::launch`] runs all of it as one op.
 //!
-//! # When something is refused
+//! ```
+//! use warpline::prelude::*;
 //!
-//! Every [`Error`] says what failed, why with both numbers, and what to do. [`Error::kind`] tells kinds
-//! apart, [`Error::cuda_code`] is the number of a CUDA error.
+//! # fn main() -> warpline::Result<()> {
+//! # futures::executor::block_on(async {
+//! let device = Device::best()?;
+//! let stream = device.new_stream()?;
+//! let x = stream.enter(|| Tensor::zeros([32, 64], &device)).queued()?;
+//! let (graph, y) = stream.capture(|_| x.relu().sum())?; // recorded, not run
+//! for step in 1..4 {
+//!     // This writes new contents to that memory.
+//!     stream.enter(|| x.fill_(step as f32)).queued()?;
+//!     graph.launch(&stream).queued()?;
+//!     let total: f32 = stream.enter(|| y.item()).await?;
+//!     assert_eq!(total, 2048.0 * step as f32);
+//! }
+//! # Ok(())
+//! # })
+//! # }
+//! ```
+//!
+//! # Errors
+//!
+//! The message of an [`Error`] says which call failed, which values do not fit, and what to do.
+//! [`Error::kind`] returns the kind of failure. [`Error::cuda_code`] returns the number of the CUDA
+//! error that caused it, if there is one.
 //!
 //! # Features
 //!
-//! * `cuda` (default): CUDA devices, through a driver that is loaded when the first is requested.
-//! * `trace` (default): the recorder.
-//! * `test-util`: gates, planned faults and seeded runs.
+//! * `cuda` (default): CUDA devices. NVIDIA's driver library is loaded when the program first asks
+//!   for one.
+//! * `trace` (default): [`trace::Recorder`].
+//! * `test-util`: gates, planned faults and seeded runs, for tests.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 pub use warpline_kernels as kernels;
+#[doc(inline)]
 pub use warpline_ops as ops;
 pub use warpline_ops::{DType, Shape, Tensor, TensorElement, TensorOps};
 #[cfg(feature = "cuda")]
@@ -117,14 +254,18 @@ pub use warpline_runtime::{
 
 /// Types for authors of backends and of ops.
 ///
-/// Unstable: they may change in any release. Programs that use streams, buffers, tensors and kernels
-/// need none of them.
+/// They are unstable and may change in any release. Programs that use streams, buffers, tensors and
+/// kernels need none of them.
 pub mod backend {
-    pub use warpline_runtime::driver::*;
+    pub use warpline_runtime::driver::{
+        Claim, Command, Completion, Copy, CopyKind, DevicePtr, Driver, DriverError, DriverEvent,
+        DriverFailure, DriverGraph, DriverStream, Fill, FreeMemory, Health, HostFn, Launch, Plan, PlanStream,
+        Point, RawHandle, StagedCopy, StagedStep, Stamp, Step, StreamOptions, Submission, Work, copy_rows,
+    };
     pub use warpline_runtime::{At, ByteRange, Keep, Refusal, Site, Timeline};
 }
 
-/// What most programs need.
+/// The names that most programs need.
 pub mod prelude {
     pub use warpline_ops::data::Loader;
     pub use warpline_ops::{DType, Tensor, TensorOps};
@@ -142,6 +283,10 @@ mod programs {
     struct Readme;
     #[doc = include_str!("docs/guide/overlap.md")]
     struct Overlap;
+    #[doc = include_str!("docs/guide/devices.md")]
+    struct Devices;
+    #[doc = include_str!("docs/guide/kernels.md")]
+    struct Kernels;
     #[doc = include_str!("docs/guide/graphs.md")]
     struct Graphs;
     #[doc = include_str!("docs/guide/testing.md")]

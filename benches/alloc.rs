@@ -1,4 +1,5 @@
-//! Allocating 4 KiB and dropping it, served from the cache, over a driver that counts its calls.
+//! The host cost of allocating and freeing 4 KiB that the cache serves, over a driver that counts
+//! its calls.
 
 mod support;
 
@@ -24,15 +25,13 @@ fn main() {
     let made = calls.others.load(Ordering::Relaxed) + calls.submits.load(Ordering::Relaxed) - before;
     table.row(
         "alloc + free 4 KiB, cache hit",
-        &short(ours.median()),
-        &format!("{} malloc + free", short(malloc.median())),
-        "",
-        &ours.spread(),
         "≤ 60",
+        &ours.figure(),
+        &format!("{} malloc + free", short(malloc.median())),
         Some(ours.median() <= 60.0),
     );
-    table.row("the same, driver calls", &made.to_string(), "", "", "", "0", Some(made == 0));
+    table.row("alloc + free 4 KiB, cache hit: driver calls", "0", &made.to_string(), "", Some(made == 0));
     if let Some(counted) = instructions::count("pair") {
-        table.note("the same, instructions", &short(counted.total));
+        table.report("alloc + free 4 KiB, cache hit: instructions", &short(counted.total));
     }
 }

@@ -1,17 +1,17 @@
-//! One op enqueued and awaited from a task while the device is idle, over and over, against a worker thread that waits for work
-//! as long as ours at most do.
+//! The latency of one op that a task enqueues and awaits while the device is idle.
 //!
-//! The rival: a thread that takes boxed closures from a crossbeam channel, spins for 50 µs when it is empty and blocks then,
-//! and answers through a tokio oneshot. Both are awaited by the same executor. CPU time and context switches are those of
-//! the whole process. A pause between awaits, longer than it stays awake, shows the price of waking
-//! a parked worker.
+//! The rival is a worker thread that takes boxed closures from a crossbeam channel and answers
+//! through a tokio oneshot channel. When its channel is empty it spins for 50 µs, the longest that
+//! an idle Warpline worker stays awake, and then blocks. The same executor awaits both. CPU time
+//! and context switches are those of the whole process. With a pause between awaits that is longer
+//! than 50 µs, the figures include waking a parked worker.
 
 mod support;
 
 use std::time::{Duration, Instant};
 use support::measure::short;
 use support::process::Usage;
-use support::{ONE, Options, Sample, Table, ratio, touch_one};
+use support::{ONE, Options, Sample, Table, touch_one};
 
 type Work = Box<dyn FnOnce() + Send>;
 
@@ -61,12 +61,12 @@ impl Executor {
     }
 }
 
-/// Nanoseconds an await, and what the process used for it.
+/// Nanoseconds per await, and the CPU time and context switches of the process.
 #[derive(Default)]
 struct Figures {
-    /// Of rounds, the mean.
+    /// The mean of each round.
     ns: Sample,
-    /// Of awaits one by one, where a pause leaves the time to look at the clock.
+    /// Single awaits, timed only where a pause leaves time to read the clock.
     each_ns: Sample,
     cpu_ns: Sample,
     switches: Sample,
@@ -129,46 +129,19 @@ fn main() {
                     theirs.measure(times, pause, rival).await;
                 }
             });
-            let ratio = ratio(&mine.ns, &theirs.ns);
-            table.row(
-                &format!("enqueue and await, {by}, {when}, ns"),
-                &short(mine.ns.median()),
-                &format!("{} awake worker and oneshot", short(theirs.ns.median())),
-                &short(ratio.median()),
-                &ratio.spread(),
-                "ratio ≤ 1.0",
-                Some(ratio.median() <= 1.0),
-            );
+            let what = format!("enqueue and await, {by}, {when}");
+            let rival = ("awake worker and oneshot", &theirs.ns);
+            table.compare(&format!("{what}, ns"), &mine.ns, rival, "≤ 1.0", |ratio| Some(ratio <= 1.0));
+            let mut parts = vec![
+                ("CPU time, ns", &mine.cpu_ns, &theirs.cpu_ns),
+                ("context switches", &mine.switches, &theirs.switches),
+            ];
             if !pause.is_zero() {
-                let (ours, rival) = (mine.each_ns.median(), theirs.each_ns.median());
-                table.row(
-                    &format!("the same, the median await ({when}), ns"),
-                    &short(ours),
-                    &short(rival),
-                    &short(ours / rival),
-                    "",
-                    "",
-                    None,
-                );
+                parts.push(("the median await, ns", &mine.each_ns, &theirs.each_ns));
             }
-            table.row(
-                &format!("the same, CPU time ({when}), ns"),
-                &short(mine.cpu_ns.median()),
-                &short(theirs.cpu_ns.median()),
-                "",
-                "",
-                "",
-                None,
-            );
-            table.row(
-                &format!("the same, context switches ({when})"),
-                &short(mine.switches.median()),
-                &short(theirs.switches.median()),
-                "",
-                "",
-                "",
-                None,
-            );
+            for (part, ours, rival) in parts {
+                table.row(&format!("{what}: {part}"), "", &ours.figure(), &rival.figure(), None);
+            }
         }
     }
     drop(send);
@@ -180,12 +153,10 @@ fn main() {
     let idle = Usage::now().since(&before);
     table.row(
         "CPU time of the idle process, µs a second",
+        "0 (less than 500)",
         &short(idle.cpu.as_micros() as f64 / if options.quick { 1.0 } else { 3.0 }),
         "",
-        "",
-        "",
-        "0 (less than 500)",
         Some(idle.cpu < Duration::from_micros(500)),
     );
-    table.note("context switches of the idle process", &(idle.voluntary + idle.involuntary).to_string());
+    table.report("context switches of the idle process", &(idle.voluntary + idle.involuntary).to_string());
 }

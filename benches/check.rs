@@ -1,9 +1,10 @@
-//! What the host's side of an op costs: order check, ticket and `Pending`, over a driver that runs nothing.
+//! The host cost of an op (order check, ticket and `Pending`) over a driver that runs nothing.
 //!
-//! *Included*: shape rules, the stream's lock, the ledgers' locks, check and commit, ticket, and the `Pending`, made and dropped.
-//! *Subtracted*: what anybody pays who hands the same launch to the driver without any of this: building the call
-//! (`touch_three(..)`), packing it, and the driver call (which completes the ticket: one store and one fence). It is timed in
-//! the same rounds. The whole launch is printed beside it.
+//! *Included*: shape rules, the lock of the stream, the locks of the ledgers, check and commit,
+//! ticket, and making and dropping the `Pending`. *Subtracted*: the cost of handing the same launch
+//! directly to the driver, which is building the call (`touch_three(..)`), packing it, and the
+//! driver call. The driver call completes the ticket with one store and one fence. It is timed in
+//! the same rounds. The table shows the cost of the whole launch next to the difference.
 
 mod support;
 
@@ -22,7 +23,7 @@ use warpline::prelude::*;
 const STREAMS: usize = 8;
 const RANGE: usize = 64;
 
-/// One op's operands.
+/// A stream, and the operands of its op.
 struct Op {
     stream: Stream,
     a: Buffer<f32>,
@@ -37,7 +38,7 @@ impl Op {
     }
 }
 
-/// A stream of the driver's own, without a runtime around it.
+/// A stream of the driver, without a runtime.
 struct Bare {
     stream: Arc<dyn DriverStream>,
     issued: Ticket,
@@ -55,13 +56,14 @@ impl Bare {
             workspace: None,
         };
         let (site, command) = (Site::here(&call.kernel().name), Command::Launch(launch));
-        // SAFETY: `submit` needs addresses that are valid while the work runs; this driver runs nothing.
+        // SAFETY: `submit` needs addresses that are valid while the work runs, and this driver runs
+        // nothing.
         let _ =
             unsafe { self.stream.submit(Submission { ticket: self.issued, site, command, claims: None }) };
     }
 }
 
-/// Each stream has three buffers of its own and uses a range of each.
+/// Makes streams that each own three buffers and use a range of each.
 fn private(device: &Device) -> Vec<Op> {
     (0..STREAMS)
         .map(|_| {
@@ -76,7 +78,7 @@ fn private(device: &Device) -> Vec<Op> {
         .collect()
 }
 
-/// All streams read ranges of the same two weights and write to ranges of the same third buffer, each to its own.
+/// Makes streams that read the same two weights and write to disjoint ranges of one buffer.
 fn shared(device: &Device) -> Vec<Op> {
     let owner = device.new_stream().expect("a stream");
     let [a, b, c] = [(); 3].map(|()| owner.alloc::<f32>(STREAMS * RANGE).expect("null memory"));
@@ -93,7 +95,7 @@ fn shared(device: &Device) -> Vec<Op> {
         .collect()
 }
 
-/// All streams read the same two weights; each writes to a buffer of its own.
+/// Makes streams that read the same two weights and write to a buffer of their own.
 fn weights(device: &Device) -> Vec<Op> {
     let owner = device.new_stream().expect("a stream");
     let [a, b] = [(); 2].map(|()| owner.alloc::<f32>(4 * RANGE).expect("null memory"));
@@ -169,21 +171,18 @@ fn main() {
             instructions::count(&at.to_string()).zip(without).map(|(counted, bare)| counted.total - bare);
         table.row(
             &format!("check and ticket, {STREAMS} streams, {name}, ns"),
-            &short(alone.median()),
+            "≤ 80",
+            &alone.figure(),
             &format!(
                 "whole launch {}, the same straight to the driver {}, op without operands {}",
                 short(whole.median()),
                 short(part.median()),
                 short(empty.median())
             ),
-            "",
-            &alone.spread(),
-            "≤ 80",
-            // The reach is for buffers with ranges as programs have them: the first two cases.
             (at < 2).then(|| alone.median() <= 80.0),
         );
         if let Some(counted) = counted {
-            table.note(&format!("check and ticket, {name}, instructions"), &short(counted));
+            table.report(&format!("check and ticket, {name}, instructions"), &short(counted));
         }
     }
     for (name, ops, reach) in

@@ -1,12 +1,14 @@
-//! What CUDA calls cost the host: driver calls counted, and the time that is the runtime's own.
+//! The host cost of CUDA calls: driver calls counted, and the time spent in the runtime itself.
 //!
-//! The driver is the software one, told to return from every call at once: no work runs, words are
-//! stored at the call. *Own time* is that of a whole call less that of the same driver calls made
-//! by hand, in the same rounds: context check, launch, marker or copy of them. Beside it stands
-//! cudarc's safe interface, with the same subtraction, in the same rounds. With `--device real` it
-//! runs on the machine's own driver and GPU, where nothing is counted. There it enqueues little at
-//! a time and waits for the device between the parties, since a launch into a full queue waits for
-//! the device, and gives no verdict.
+//! The driver is the software one, set to return from every call immediately. No work runs, and a
+//! call that writes a word stores it before it returns. *Own time* is the time of a whole call
+//! minus that of the same driver calls made by hand, in the same rounds: context checks, launches,
+//! markers, records and waits. The same subtraction gives the own time of cudarc's safe interface,
+//! in the same rounds.
+//!
+//! With `--device real` the bench runs on the machine's own driver and GPU, counts nothing and
+//! gives no verdict. There it enqueues few ops at a time and waits for the device between the
+//! parties, because a launch into a full queue waits for the device.
 
 mod support;
 
@@ -22,11 +24,11 @@ use std::task::{Context, Waker};
 use support::gpu_kernels::{TOUCH_TWO, touch_two};
 use support::measure::{cpu_ns, difference, short};
 use support::software::{self, Counts, entry_point};
-use support::{ONE, Options, Sample, Table, TwoThreads, instructions, ns, ratio};
+use support::{ONE, Options, Sample, Table, TwoThreads, instructions, ns};
 use warpline::prelude::*;
 
 const LEN: usize = 1024;
-/// Ops between two waits for a real device.
+/// The number of ops between two waits for a real device.
 const AT_A_TIME: usize = 256;
 
 type LaunchKernel = unsafe extern "C" fn(
@@ -43,17 +45,19 @@ type LaunchKernel = unsafe extern "C" fn(
     *mut *mut c_void,
 ) -> u32;
 
-/// `CU_MEMHOSTALLOC_PORTABLE` and `CU_MEMHOSTALLOC_DEVICEMAP`
+/// `CU_MEMHOSTALLOC_PORTABLE`
 const PORTABLE: u32 = 1;
+/// `CU_MEMHOSTALLOC_DEVICEMAP`
 const MAPPED: u32 = 2;
 
-/// An entry point that every driver has.
+/// Returns an entry point that every driver has.
 fn entry<F: Copy>(name: &str) -> F {
-    // SAFETY: where it is called, the type is that of the CUDA Driver API's headers.
+    // SAFETY: each caller asks for the type that the headers of the CUDA Driver API declare for
+    // this name.
     unsafe { entry_point(name) }.unwrap_or_else(|| panic!("the driver has no {name}"))
 }
 
-/// The driver calls of one op, made by hand on a stream of its own.
+/// The driver calls of an op, made by hand on streams of their own.
 struct ByHand {
     get_current: unsafe extern "C" fn(*mut sys::CUcontext) -> u32,
     launch: LaunchKernel,
@@ -68,14 +72,15 @@ struct ByHand {
     function: sys::CUfunction,
     streams: [sys::CUstream; 2],
     event: sys::CUevent,
-    /// Somewhere to write words to, as the device has it.
+    /// The device address of the word that markers write.
     word: u64,
     buffers: [u64; 2],
     written: Cell<u64>,
 }
 
 impl ByHand {
-    /// After a device was opened on this thread, whose context is current.
+    /// Makes the streams and buffers in the current context. The caller has opened a device on this
+    /// thread.
     fn new() -> Self {
         let text = |text: &str| CString::new(text).expect("text without NUL");
         // SAFETY: cuModuleLoadData takes PTX text that ends with a NUL.
@@ -97,14 +102,15 @@ impl ByHand {
             synchronize: entry("cuStreamSynchronize"),
             alloc: entry("cuMemAllocAsync"),
             free: entry("cuMemFreeAsync"),
-            // SAFETY: the module lives.
+            // SAFETY: the module was loaded above and is never unloaded.
             function: unsafe { result::module::get_function(module, text("touch_two")) }
                 .expect("it is there"),
             streams: [(); 2]
                 .map(|()| result::stream::create(result::stream::StreamKind::NonBlocking).expect("a stream")),
             event: result::event::create(untimed).expect("an event"),
             word,
-            // SAFETY: nothing is read from it but by kernels that take any bytes.
+            // SAFETY: the memory is uninitialised, and only a kernel that accepts any bytes reads
+            // it.
             buffers: [(); 2].map(|()| unsafe { result::malloc_sync(4 * LEN) }.expect("memory")),
             written: Cell::new(0),
         }
@@ -130,7 +136,7 @@ impl ByHand {
 
     fn mark(&self) {
         self.written.set(self.written.get() + 1);
-        // SAFETY: the word is ours.
+        // SAFETY: the stream is live, and the word is in host memory that is never freed.
         assert_eq!(unsafe { (self.write)(self.streams[0], self.word, self.written.get(), 0) }, 0);
     }
 
@@ -148,11 +154,12 @@ impl ByHand {
         let mut event = std::ptr::null_mut();
         // SAFETY: cuEventCreate writes an event.
         unsafe { (self.create_event)(&raw mut event, 2) };
-        // SAFETY: cuEventDestroy takes a live event, which nobody uses.
+        // SAFETY: cuEventDestroy takes a live event, and no call uses this one any more.
         unsafe { (self.destroy_event)(event) };
     }
 
-    /// With a marker every 64, as streams write them.
+    /// Launches `times` times, with a marker after every 64th launch, as a Warpline stream writes
+    /// them.
     fn launches(&self, times: usize) {
         for at in 0..times {
             self.check_context();
@@ -179,12 +186,13 @@ impl ByHand {
         let mut address = 0;
         // SAFETY: cuMemAllocAsync writes an address.
         unsafe { (self.alloc)(&raw mut address, 4 * LEN, self.streams[0]) };
-        // SAFETY: cuMemFreeAsync takes such an address, which nobody uses.
+        // SAFETY: cuMemFreeAsync takes an address from cuMemAllocAsync, and no work uses this
+        // memory.
         unsafe { (self.free)(address, self.streams[0]) };
     }
 }
 
-/// What runs the kernel by cudarc.
+/// The kernel, run through cudarc.
 struct Rival {
     function: CudaFunction,
     streams: [Arc<CudaStream>; 2],
@@ -196,7 +204,8 @@ impl Rival {
     fn new(tracked: bool) -> Self {
         let context = CudaContext::new(0).expect("the device is there");
         if !tracked {
-            // SAFETY: nothing here is used by two streams.
+            // SAFETY: without tracking, the program orders the uses of a slice. One stream uses
+            // these slices.
             unsafe { context.disable_event_tracking() };
         }
         let function = context
@@ -218,12 +227,12 @@ impl Rival {
     }
 
     fn alloc_and_free(&self) {
-        // SAFETY: nothing reads it.
+        // SAFETY: the memory is uninitialised, and nothing reads it.
         drop(black_box(unsafe { self.streams[0].alloc::<f32>(LEN) }.expect("memory")));
     }
 }
 
-/// What runs the kernel by this crate.
+/// The kernel, run through Warpline.
 struct Ours {
     streams: [Stream; 2],
     x: Buffer<f32>,
@@ -258,22 +267,23 @@ impl Ours {
         drop(black_box(self.streams[0].alloc::<f32>(LEN).expect("memory")));
     }
 
-    /// A launch whose `Pending` is dropped has no marker but every 64th time, so nothing says that it is done, and the wait is a
-    /// wait.
+    /// Launches, and lets the other stream wait for the launch. The `Pending` is dropped, so only
+    /// every 64th launch has a marker. The runtime therefore cannot see that the launch has
+    /// finished, and the wait is a driver call.
     fn launch_and_wait(&self) {
         self.launch().detach();
         self.streams[1].wait_stream(&self.streams[0]);
     }
 }
 
-/// What is compared: one party's op, and the driver calls of it made by hand.
+/// A party of a comparison: its op, and the driver calls of that op made by hand.
 struct Party<'a> {
     name: &'a str,
     whole: &'a mut dyn FnMut(usize),
     by_hand: &'a mut dyn FnMut(usize),
 }
 
-/// What came of it, in nanoseconds an op.
+/// The result of one party, in nanoseconds per op.
 struct Figures {
     name: String,
     whole: Sample,
@@ -288,7 +298,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Runs the parties in turn, the order changing from round to round.
+    /// Runs the parties alternately, in an order that changes from round to round.
     fn compare<const N: usize>(&self, parties: [Party<'_>; N]) -> [Figures; N] {
         let mut wholes = [(); N].map(|()| Sample::default());
         let mut hands = [(); N].map(|()| Sample::default());
@@ -311,8 +321,9 @@ impl Bench {
         })
     }
 
-    /// Where nothing sleeps, the thread's own time, whatever else the machine does. Over a real
-    /// device what is enqueued between two waits for it, which do not count.
+    /// Returns the nanoseconds per op. On the software driver no call sleeps, so the CPU time of
+    /// the thread counts, which does not depend on the load on the machine. On a real device the
+    /// time to enqueue counts, without the waits for the device.
     fn ns(&self, work: &mut dyn FnMut(usize)) -> f64 {
         if self.counts.are_kept() {
             return cpu_ns(self.times, || work(self.times));
@@ -326,12 +337,13 @@ impl Bench {
         total
     }
 
-    /// Returns true if a reach is met, where that means something.
+    /// Returns whether a target is met, or `None` on a real device.
     fn verdict(&self, met: bool) -> Option<bool> {
         self.counts.are_kept().then_some(met)
     }
 
-    /// Driver calls an op, less those that check the context, and those that do.
+    /// Returns the number of driver calls per op as text: those in `COUNTED`, and the context
+    /// checks.
     fn calls(&self, each: &mut dyn FnMut(usize)) -> String {
         const TIMES: usize = 6_400;
         if !self.counts.are_kept() {
@@ -361,37 +373,31 @@ const COUNTED: [&CStr; 12] = [
     c"cuCtxSetCurrent",
 ];
 
-/// Waits for everything of the context that is current.
+/// Waits for all work of the current context.
 fn synchronize() {
-    // SAFETY: cuCtxSynchronize takes nothing.
+    // SAFETY: cuCtxSynchronize takes no arguments.
     assert_eq!(unsafe { sys::cuCtxSynchronize() } as u32, 0);
 }
 
-/// Ours against the others: own time beside own time.
-fn row<const N: usize>(bench: &Bench, table: &Table, what: &str, figures: &[Figures; N], most: Option<f64>) {
-    let [ours, rivals @ ..] = figures.as_slice() else { return };
-    let each = |figures: &Figures| {
-        let (own, whole) = (short(figures.own.median()), short(figures.whole.median()));
-        format!("{own} of {whole} ({})", figures.calls)
-    };
-    let rival = |figures: &Figures| format!("{}: {}", figures.name, each(figures));
-    let against = |figures: &Figures| short(ratio(&ours.own, &figures.own).median());
-    table.row(
-        &format!("{what}, own of whole"),
-        &each(ours),
-        &rivals.iter().map(rival).collect::<Vec<_>>().join("; "),
-        &rivals.iter().map(against).collect::<Vec<_>>().join("; "),
-        &ours.own.spread(),
-        &most.map_or(String::new(), |most| format!("own ≤ {most}")),
-        most.and_then(|most| bench.verdict(ours.own.median() <= most)),
-    );
+/// Prints the own time of Warpline with its goal, then the rows of all parties: own time, whole
+/// time, driver calls.
+fn rows<const N: usize>(bench: &Bench, table: &Table, what: &str, figures: &[Figures; N], most: Option<f64>) {
+    for (at, party) in figures.iter().enumerate() {
+        let most = most.filter(|_| at == 0);
+        let goal = most.map_or(String::new(), |most| format!("≤ {most}"));
+        let met = most.and_then(|most| bench.verdict(party.own.median() <= most));
+        let what = format!("{what}, {}", party.name);
+        table.row(&format!("{what}: own time, ns"), &goal, &party.own.figure(), "", met);
+        table.report(&format!("{what}: with the driver calls, ns"), &party.whole.figure());
+        table.report(&format!("{what}: driver calls"), &party.calls);
+    }
 }
 
 fn again(mut each: impl FnMut()) -> impl FnMut(usize) {
     move |times| (0..times).for_each(|_| each())
 }
 
-/// One loop for callgrind.
+/// Runs one loop, for callgrind.
 fn repeat(name: &str, times: usize, ours: &Ours, hand: &ByHand, rivals: &mut [Rival; 2]) {
     let [tracked, untracked] = rivals;
     match name {
@@ -409,7 +415,7 @@ fn repeat(name: &str, times: usize, ours: &Ours, hand: &ByHand, rivals: &mut [Ri
 }
 
 fn main() {
-    // Valgrind has no addresses for a device as large as the software driver's usual one.
+    // Valgrind has no address space for the software driver's default device memory of 8 GiB.
     software::find_it(&[("SOFTCUDA_IMMEDIATE", "1"), ("SOFTCUDA_MEMORY", "67108864")]);
     let options = Options::from_command_line();
     let runtime = Runtime::builder().order(OrderMode::Deny).build().expect("a runtime");
@@ -436,7 +442,7 @@ fn main() {
 
     let figures = bench.compare([
         Party {
-            name: "",
+            name: "warpline",
             whole: &mut again(|| drop(ours.launch())),
             by_hand: &mut |times| hand.launches(times),
         },
@@ -459,11 +465,11 @@ fn main() {
             }),
         },
     ]);
-    row(&bench, &table, "launch with two buffers and a scalar", &figures, Some(120.0));
+    rows(&bench, &table, "launch with two buffers and a scalar", &figures, Some(120.0));
 
     let figures = bench.compare([
         Party {
-            name: "",
+            name: "warpline",
             whole: &mut again(|| ours.launch_and_await()),
             by_hand: &mut again(|| hand.launch_and_mark()),
         },
@@ -481,11 +487,11 @@ fn main() {
             }),
         },
     ]);
-    row(&bench, &table, "the same, awaited when done", &figures, Some(150.0));
+    rows(&bench, &table, "the same launch, awaited when done", &figures, Some(150.0));
 
     let figures = bench.compare([
         Party {
-            name: "",
+            name: "warpline",
             whole: &mut again(|| ours.launch_and_wait()),
             by_hand: &mut again(|| {
                 hand.check_context();
@@ -511,11 +517,11 @@ fn main() {
             }),
         },
     ]);
-    row(&bench, &table, "a launch, and another stream waits for it", &figures, None);
+    rows(&bench, &table, "a launch, and another stream waits for it", &figures, None);
 
     let figures = bench.compare([
         Party {
-            name: "",
+            name: "warpline",
             whole: &mut again(|| drop(ours.streams[1].wait_stream(&ours.streams[0]))),
             by_hand: &mut |_| (),
         },
@@ -530,10 +536,10 @@ fn main() {
             }),
         },
     ]);
-    row(&bench, &table, "a wait that is implied", &figures, None);
+    rows(&bench, &table, "a wait that is implied", &figures, None);
 
     let figures = bench.compare([
-        Party { name: "", whole: &mut again(|| ours.alloc_and_free()), by_hand: &mut |_| () },
+        Party { name: "warpline", whole: &mut again(|| ours.alloc_and_free()), by_hand: &mut |_| () },
         Party {
             name: "cudarc",
             whole: &mut again(|| tracked.alloc_and_free()),
@@ -545,7 +551,7 @@ fn main() {
             by_hand: &mut again(|| hand.alloc_and_free()),
         },
     ]);
-    row(&bench, &table, "4 KiB allocated and freed, cache hit", &figures, None);
+    rows(&bench, &table, "4 KiB allocated and freed, cache hit", &figures, None);
 
     let own = |name: &str, by_hand: &str| {
         Some((instructions::count(name)?.total, instructions::count(by_hand)?.total))
@@ -554,14 +560,14 @@ fn main() {
         [("launch", "launch", "launch-by-hand"), ("awaited when done", "await", "await-by-hand")]
     {
         if let Some((whole, by_hand)) = own(name, by_hand) {
-            table.note(
+            table.report(
                 &format!("{what}, own instructions"),
                 &format!("{} of {}", short(whole - by_hand), short(whole)),
             );
         }
     }
 
-    // Two threads at full speed fill the queues of a real device.
+    // Two threads at full speed would fill the queues of a real device.
     if !bench.counts.are_kept() {
         return;
     }

@@ -1,13 +1,15 @@
-//! What an op costs from enqueue to done, sustained on one stream of the CPU device, against a bare channel to one worker.
+//! The sustained cost of an op from enqueue to completion, on one stream of the CPU device,
+//! compared with a bare channel to one worker.
 //!
-//! Ours: a launch with three buffers and a scalar, `deny`, tracing compiled in and listened to by nobody; most `Pending`s
-//! are dropped. The rival: a boxed closure with the same captures through an unbounded crossbeam channel to one thread. Both
-//! submit a batch and wait for its end; a batch is long, so the figure is that of a busy stream.
+//! Warpline's op is a launch with three buffers and a scalar, in `deny` mode, with tracing compiled
+//! in and no subscriber. Each `Pending` is detached. The rival sends a boxed closure with the same
+//! captures through an unbounded crossbeam channel to one thread. Both submit a batch and wait
+//! until it has finished. A batch is long, so the figure is that of a busy stream.
 
 mod support;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use support::{ONE, Options, Table, drain, interleave, measure::short, ns, ratio, touch_three};
+use support::{ONE, Options, Table, drain, interleave, measure::short, ns, touch_three};
 
 fn main() {
     let options = Options::from_command_line();
@@ -61,21 +63,20 @@ fn main() {
                 ns(ops * repeat, || (0..repeat).for_each(|_| rival(ops)))
             }],
         );
-        let ratio = ratio(&ours, &rival);
-        let met = ratio.median() <= 2.0;
-        table.row(
+        table.compare(
             &format!("enqueue to done, {name}, ns an op"),
-            &short(ours.median()),
-            &format!("{} crossbeam channel of boxed closures", short(rival.median())),
-            &short(ratio.median()),
-            &ratio.spread(),
-            "ratio ≤ 2",
-            Some(met),
+            &ours,
+            ("crossbeam channel of boxed closures", &rival),
+            "≤ 2",
+            |ratio| Some(ratio <= 2.0),
         );
     }
     drop(send);
     worker.join().expect("the worker ends");
     if let Some(counted) = support::instructions::count("enqueue") {
-        table.note("enqueue to done, instructions on both threads (waiting included)", &short(counted.total));
+        table.report(
+            "enqueue to done, instructions on both threads (waiting included)",
+            &short(counted.total),
+        );
     }
 }

@@ -1,33 +1,42 @@
-//! From a fault to a thousand waiting tasks that have its error.
+//! The time from a fault until a thousand waiting tasks have its error.
 
 mod support;
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use support::measure::short;
 use support::{ONE, Options, Sample, Table, touch_none};
 
+/// True once the kernel `fault` may fail.
+static GO: AtomicBool = AtomicBool::new(false);
+/// The time of the newest fault.
+static FAILED_AT: Mutex<Option<Instant>> = Mutex::new(None);
+
+warpline::kernel! {
+    /// Panics, which fails the device.
+    unsafe fn fault(k: f32) {
+        cpu: |k| {
+            std::hint::black_box(k);
+            while !GO.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            *FAILED_AT.lock().expect("no thread panics with it") = Some(Instant::now());
+            std::panic::resume_unwind(Box::new("the bench's fault"));
+        },
+    }
+}
+
 const TASKS: usize = 1_000;
 const STREAMS: usize = 8;
 
-/// How long until the last of the tasks has seen the fault, and until the first has.
+/// Returns the µs from the fault until the last task has the error, and until the first has it.
 fn round(executor: &tokio::runtime::Runtime) -> (f64, f64) {
     let (_runtime, device) = support::cpu();
     let streams: Vec<_> = (0..STREAMS).map(|_| device.new_stream().expect("a stream")).collect();
-    let go = Arc::new(AtomicBool::new(false));
-    let failed_at = Arc::new(Mutex::new(None));
+    GO.store(false, Ordering::Release);
     let gates: Vec<_> = streams[1..].iter().map(|stream| stream.hold().expect("held")).collect();
-    let (wait, at) = (go.clone(), failed_at.clone());
-    streams[0]
-        .call(move || {
-            while !wait.load(Ordering::Acquire) {
-                std::thread::yield_now();
-            }
-            *at.lock().expect("nobody panics with it") = Some(Instant::now());
-            std::panic::resume_unwind(Box::new("the bench's fault"));
-        })
-        .detach();
+    streams[0].launch(fault(0.5), ONE).detach();
     let tasks: Vec<_> = (0..TASKS)
         .map(|at| {
             let pending = streams[at % STREAMS].launch(touch_none(0.5), ONE);
@@ -37,9 +46,9 @@ fn round(executor: &tokio::runtime::Runtime) -> (f64, f64) {
             })
         })
         .collect();
-    // All have been polled once, and wait.
+    // Gives every task the time to be polled once, so that all of them wait.
     std::thread::sleep(Duration::from_millis(30));
-    go.store(true, Ordering::Release);
+    GO.store(true, Ordering::Release);
     let seen: Vec<Instant> = executor.block_on(async {
         let mut seen = Vec::new();
         for task in tasks {
@@ -48,7 +57,7 @@ fn round(executor: &tokio::runtime::Runtime) -> (f64, f64) {
         seen
     });
     drop(gates);
-    let at = failed_at.lock().expect("nobody panics with it").expect("it has failed");
+    let at = FAILED_AT.lock().expect("no thread panics with it").expect("it has failed");
     let micros = |when: &Instant| when.saturating_duration_since(at).as_nanos() as f64 / 1000.0;
     (micros(seen.iter().max().expect("tasks")), micros(seen.iter().min().expect("tasks")))
 }
@@ -66,11 +75,9 @@ fn main() {
     }
     table.row(
         &format!("fault to the last of {TASKS} tasks on {STREAMS} streams, µs"),
-        &short(last.median()),
-        &format!("{} to the first", short(first.median())),
         "",
-        &last.spread(),
-        "milliseconds",
+        &last.figure(),
+        &format!("{} to the first", short(first.median())),
         None,
     );
 }

@@ -1,13 +1,16 @@
-//! How much of the time that loading and computing can share they do share: the training of `examples/digits`, against its parts
-//! alone, in turn.
+//! The share of the possible overlap that the training of `examples/digits` reaches: its time per
+//! step, compared with the times of its parts alone.
 //!
-//! Each round measures loading, copying and computing alone and then trains as the example does, so that all meet the same machine. The
-//! share gained is (sum − overlapped) / (sum − bound), where the sum is that of the three and the bound the larger of loading
-//! and copying together and computing.
+//! Each round first measures loading, copying and computing alone, and then trains as the example
+//! does. All of them therefore run under the same load on the machine. The share is (sum −
+//! overlapped) / (sum − bound). The sum is that of the three parts. The bound is the larger of
+//! loading plus copying and computing.
 //!
-//! The bound is reached only by cores that take nothing from each other. So each round also reads the same epochs on one thread
-//! while the same steps, on batches that are there, go on from another, with nothing handed from one to the other: loading as it
-//! is then, in place of loading alone, gives the bound that these cores allow, and the share that it leaves to be gained.
+//! Only cores that do not slow each other down can reach the bound. Each round therefore also reads
+//! the same epochs on one thread while another thread runs the same steps, on batches that are on
+//! the device already. No batch passes between the two. The time to load measured there, in place
+//! of that of loading alone, gives the bound that these cores allow. The second row shows the share
+//! at that bound.
 
 mod support;
 
@@ -27,12 +30,12 @@ mod train;
 use futures::TryStreamExt;
 use measure::Alone;
 use std::time::{Duration, Instant};
-use support::measure::short;
 use support::{Options, Sample, Table};
 use train::{Settings, Training};
 use warpline::{Result, Tensor};
 
-/// What reading a batch takes while the same epochs' steps go on from another thread, on batches of the first.
+/// Returns the time to read a batch while another thread runs the steps of as many epochs, on the
+/// batches of the first epoch.
 async fn loading_beside_steps(training: &Training, settings: &Settings) -> Result<Duration> {
     let Training { copy, compute, model } = training;
     let mut first = settings.training(copy)?;
@@ -42,11 +45,11 @@ async fn loading_beside_steps(training: &Training, settings: &Settings) -> Resul
     }
     copy.synchronize().await?;
 
-    // A word for each epoch that is begun.
+    // One message per epoch that the reader begins.
     let (begins, begun) = std::sync::mpsc::channel();
     let read = move || {
         let mut reading = settings.training(copy)?.epochs(0..settings.epochs);
-        // Not in a tokio runtime, so that this thread does the reading.
+        // Outside a tokio runtime this thread does the reading itself.
         futures::executor::block_on(async {
             let mut newest = None;
             while let Some(batch) = reading.try_next().await? {
@@ -103,37 +106,25 @@ fn main() -> Result<()> {
             ] {
                 sample.0.push(micros(time));
             }
-            let (sum, bound) =
-                (alone.load + alone.copy + alone.compute, (alone.load + alone.copy).max(alone.compute));
-            let share = |time: Duration| 100.0 * (micros(sum) - micros(time)) / (micros(sum) - micros(bound));
-            gained.0.push(share(together));
-            allowed.0.push(share((load_beside + alone.copy).max(alone.compute)));
+            gained.0.push(alone.gained(together));
+            allowed.0.push(alone.gained(Alone { load: load_beside, ..alone }.bound()));
         }
         Result::Ok(())
     })?;
     let table = Table::new("overlap: a training step while its data is read and copied (µs)");
+    for (part, sample) in [("load", &load), ("copy", &copy), ("compute", &compute)] {
+        table.report(&format!("{part} of a step, alone, µs"), &sample.figure());
+    }
+    table.report("an overlapped step, µs", &overlapped.figure());
     table.row(
-        "a step overlapped, µs",
-        &short(overlapped.median()),
-        &format!(
-            "alone: load {}, copy {}, compute {}",
-            short(load.median()),
-            short(copy.median()),
-            short(compute.median())
-        ),
-        &format!("{} % of the gap", short(gained.median())),
-        &gained.spread(),
-        "≥ 80 %",
-        Some(gained.median() >= 80.0),
-    );
-    table.row(
-        "the same, reading and steps on two threads with nothing between them, µs",
-        &format!("load {}", short(beside.median())),
+        "share gained of the gap between the parts one after the other and the bound, %",
+        "≥ 80",
+        &gained.figure(),
         "",
-        &format!("{} % of the gap", short(allowed.median())),
-        &allowed.spread(),
-        "",
-        None,
+        // A share outside 0 to 100 shows load that changed within a round, and no overlap.
+        (0.0..=100.0).contains(&gained.median()).then(|| gained.median() >= 80.0),
     );
+    table.report("load beside steps that share no batches, µs", &beside.figure());
+    table.report("share of the gap that this leaves to be gained, %", &allowed.figure());
     Ok(())
 }

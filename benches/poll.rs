@@ -1,6 +1,8 @@
-//! What polling a `Pending` costs whose op is done: observed already, and for the first time with a clock behind it.
+//! The cost of polling a `Pending` whose op has finished: after the host has observed it, and for
+//! the first time, with clock entries to observe.
 //!
-//! The figure includes giving the stream up that the `Pending` held (one reference count), not making it.
+//! The figure includes releasing the stream that the `Pending` holds (one reference count). It does
+//! not include making the `Pending`.
 
 mod support;
 
@@ -24,7 +26,8 @@ fn poll_all(pendings: &mut [Pending<()>]) {
     }
 }
 
-/// A batch of ops that are done. `observed`: whether the host has seen the last, and so all.
+/// Returns a batch of ops that have finished. If `observed`, the host has observed the last op, and
+/// so all of them.
 fn batch(stream: &Stream, observed: bool) -> Vec<Pending<()>> {
     let batch = (0..BATCH).map(|_| stream.launch(touch_none(black_box(0.5)), ONE)).collect();
     if observed {
@@ -42,7 +45,8 @@ fn observed(stream: &Stream, repeat: usize) -> f64 {
     total / repeat as f64
 }
 
-/// The first look at an op behind which `entries` other streams stand, none of which was observed further.
+/// Returns the time of the first poll of an op that is ordered after work on `entries` other
+/// streams. The host has not observed that work.
 fn first(device: &Device, entries: usize, repeat: usize) -> f64 {
     let stream = device.new_stream().expect("a stream");
     let others: Vec<_> = (0..entries).map(|_| device.new_stream().expect("a stream")).collect();
@@ -74,7 +78,8 @@ fn main() {
             if polls {
                 poll_all(&mut batch);
             } else {
-                // The others die unpolled, so that the difference is the poll.
+                // This loop drops the batch unpolled, so the difference of the two loops is the
+                // poll.
                 drop(batch);
             }
         }
@@ -92,26 +97,16 @@ fn main() {
             &mut || first(&device, 64, repeat.div_ceil(10)),
         ],
     );
-    table.row(
-        "poll, done and observed",
-        &short(seen.median()),
-        "",
-        "",
-        &seen.spread(),
-        "≤ 20",
-        Some(seen.median() <= 20.0),
-    );
+    table.row("poll, done and observed", "≤ 20", &seen.figure(), "", Some(seen.median() <= 20.0));
     let mut ready = batch(&stream, true);
     let before = counting::calls();
     poll_all(&mut ready);
     let allocations = counting::calls() - before;
     table.row(
         "poll, done and observed, allocations",
+        "0",
         &allocations.to_string(),
         "",
-        "",
-        "",
-        "0",
         Some(allocations == 0),
     );
     for (entries, sample) in [(8.0, &some), (64.0, &many)] {
@@ -120,27 +115,23 @@ fn main() {
         );
         table.row(
             &format!("poll, first time, each of {entries} clock entries"),
-            &short(each.median()),
-            &format!("{} with an empty clock", short(none.median())),
-            "",
-            &each.spread(),
             "≤ 5",
+            &each.figure(),
+            &format!("{} with an empty clock", short(none.median())),
             Some(each.median() <= 5.0),
         );
     }
     if let (Some(polls), Some(drops)) = (instructions::count("polls"), instructions::count("drops")) {
-        table.note(
+        table.report(
             "poll, done and observed, instructions more than dropping it",
             &short(polls.total - drops.total),
         );
         let locks = polls.within(&["raw_mutex", "parking_lot"]) - drops.within(&["raw_mutex", "parking_lot"]);
         table.row(
             "poll, done and observed, instructions in locks",
+            "0",
             &short(locks),
             "",
-            "",
-            "",
-            "0",
             Some(locks.abs() < 0.1),
         );
     }

@@ -1,11 +1,15 @@
-"""The steps of benches/step.rs in PyTorch: prints steps a second, or on a GPU rows of the table of benches/cuda_device.
+"""The steps of benches/step.rs in PyTorch.
+
+Prints steps per second, or on a GPU rows for the table of benches/cuda_device.
 
     pytorch_step.py STEPS LOOK THREADS [--fused]
     pytorch_step.py STEPS LOOK THREADS --cuda
 
-64 inputs, 128 hidden units, 10 classes, batches of 32 that are in memory already; cross entropy, SGD with momentum; the loss
-is read every LOOK steps. `--fused` takes the optimizer's fused form, which PyTorch does not take by itself on a CPU. `--cuda` takes
-both forms in turn, each op by op and as a CUDA graph, into whose inputs each batch is copied.
+The model has 64 inputs, 128 hidden units and 10 classes, and trains by cross entropy and SGD with
+momentum. Its batches of 32 are in memory from the start, and the loss is read every LOOK steps.
+`--fused` selects the fused form of the optimizer, which PyTorch does not select by itself on a CPU.
+`--cuda` runs both forms alternately, each op by op and as a CUDA graph. Each batch is copied into the
+inputs of the graph.
 """
 
 import statistics
@@ -87,7 +91,7 @@ def on_a_gpu():
                 rates[name].append(rate)
     for name, all in rates.items():
         what = f"PyTorch: training steps a second, {name}, loss read every {LOOK}"
-        print(f"| {what} | {statistics.median(all):.0f} | | | {min(all):.0f} to {max(all):.0f} | | reported |")
+        print(f"| {what} | | {statistics.median(all):.0f} ({min(all):.0f} to {max(all):.0f}) | | |")
 
 
 torch.set_num_threads(THREADS)

@@ -1,9 +1,9 @@
-"""What PyTorch does of benches/cuda_device: prints rows of the same table.
+"""The parts of benches/cuda_device that PyTorch can do. Prints rows for the same table.
 
     pytorch_streams.py [--quick]
 
-An element-wise kernel launched and synchronized, memory allocated and freed, and a pipeline that copies in, computes and copies
-out on three streams with page-locked memory.
+An element-wise kernel launched and synchronized, memory allocated and freed, and a pipeline that
+copies in, computes and copies out on three streams with page-locked memory.
 """
 
 import statistics
@@ -18,7 +18,7 @@ DEVICE = torch.device("cuda:0")
 
 
 def row(what, figure, spread=""):
-    print(f"| {what} | {figure} | | | {spread} | | reported |")
+    print(f"| {what} | | {figure}{f' ({spread})' if spread else ''} | | |")
 
 
 def spread(samples):
@@ -28,7 +28,7 @@ def spread(samples):
 
 
 def per_call(times, work):
-    """Nanoseconds a call, one sample a round; the first round does not count."""
+    """Returns nanoseconds per call, a sample per round. The first round does not count."""
     samples = []
     for _ in range(ROUNDS + 1):
         start = time.perf_counter_ns()
@@ -145,7 +145,7 @@ def pipeline():
 
 if not torch.cuda.is_available():
     sys.exit("PyTorch finds no CUDA device")
-print(f"| *PyTorch {torch.__version__}, {torch.cuda.get_device_name(0)}* | | | | | | |")
+print(f"| *PyTorch {torch.__version__}, {torch.cuda.get_device_name(0)}* | | | | |")
 launch_and_synchronize()
 allocation()
 pipeline()

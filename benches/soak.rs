@@ -1,6 +1,7 @@
-//! Ten million ops over ten thousand leases, one after the other, that all read the same weights. Most are never awaited.
+//! Ten million ops over ten thousand consecutive leases that all read the same weights. Most ops
+//! are never awaited.
 //!
-//! What has to stay flat: resident memory, and every book the runtime keeps.
+//! Resident memory and all bookkeeping of the runtime must stay flat.
 
 mod support;
 
@@ -12,7 +13,7 @@ use support::{ONE, Options, Table, counting, touch_three};
 #[global_allocator]
 static ALLOCATOR: counting::Counting = counting::Counting;
 
-/// Leases at a time.
+/// The number of places in the stream pool.
 const POOL: usize = 8;
 
 fn main() {
@@ -28,22 +29,19 @@ fn main() {
     let figures = |name: &str| {
         let (resident, live) = (resident_kib(), counting::live_bytes() / 1024);
         let memory = device.memory_stats();
-        table.note(
-            &format!("{name}: resident KiB, heap KiB, threads"),
-            &format!("{resident}, {live}, {}", threads()),
-        );
-        table.note(
-            &format!("{name}: books"),
-            &format!(
-                "{:?}, weights {:?} and {:?}; device memory {} KiB in use of {} KiB",
-                device.bookkeeping(),
-                a.bookkeeping(),
-                b.bookkeeping(),
-                memory.allocated_bytes / 1024,
-                memory.reserved_bytes / 1024
-            ),
-        );
-        (resident, device.bookkeeping(), a.bookkeeping())
+        let books = device.bookkeeping();
+        for (what, figure) in [
+            ("resident KiB", resident.to_string()),
+            ("heap KiB", live.to_string()),
+            ("threads", threads().to_string()),
+            ("clock entries", books.clock_entries.to_string()),
+            ("memory blocks", books.memory_blocks.to_string()),
+            ("watched timelines", books.watched_timelines.to_string()),
+            ("device memory in use, KiB", (memory.allocated_bytes / 1024).to_string()),
+        ] {
+            table.report(&format!("{name}: {what}"), &figure);
+        }
+        (resident, books, a.bookkeeping())
     };
     let start = Instant::now();
     let mut early = None;
@@ -52,7 +50,7 @@ fn main() {
         for at in 0..leases {
             let lease = pool.lease().await.expect("a lease");
             lease.wait_stream(&owner);
-            // Memory of the lease's own comes and goes.
+            // Each lease also allocates and frees memory of its own.
             let mut own = lease.alloc::<f32>(1024).expect("4 KiB");
             for op in 0..ops {
                 if op % 100 == 0 {
@@ -80,31 +78,25 @@ fn main() {
             "{} ops over {leases} leases: growth of resident memory after the first tenth, KiB",
             leases * ops
         ),
+        "flat (less than 2048)",
         &short(growth),
         &format!("{early_resident} then"),
-        "",
-        "",
-        "flat (less than 2048)",
         Some(growth < 2048.0),
     );
     table.row(
         "the most records of one weight",
+        &format!("≤ {} (twice the live streams, and what was written)", 2 * POOL + 4),
         &most.0.to_string(),
         "",
-        "",
-        "",
-        &format!("≤ {} (twice the live streams, and what was written)", 2 * POOL + 4),
         Some(most.0 <= 2 * POOL + 4),
     );
     table.row(
         "stream slots ever used",
+        &format!("≤ {}", POOL + 2),
         &most.1.to_string(),
         "",
-        "",
-        "",
-        &format!("≤ {}", POOL + 2),
         Some(most.1 <= POOL + 2),
     );
-    table.note("live streams at the end", &books.live_streams.to_string());
-    table.note("ns an op, with everything", &short(took.as_nanos() as f64 / (leases * ops) as f64));
+    table.report("live streams at the end", &books.live_streams.to_string());
+    table.report("ns an op, with everything", &short(took.as_nanos() as f64 / (leases * ops) as f64));
 }

@@ -1,24 +1,28 @@
-//! Training steps of a small multi-layer perceptron on one stream of the CPU device: how many a second, op by op and by a graph.
+//! Training steps per second of a small multi-layer perceptron on one stream of the CPU device, op
+//! by op and by a graph.
 //!
-//! The model and its batches, which are on the device already, are those of `support/perceptron.rs`. The host enqueues ahead and
-//! waits for the loss of every hundredth step; a second row waits for that of every step, as a synchronous program would.
+//! The model and its batches, which are in device memory from the start, are those of
+//! `support/perceptron.rs`. The host enqueues ahead and waits for the loss of every hundredth step.
+//! A second row waits for the loss of every step, as a synchronous program would.
 //! `benches/versus_pytorch` runs the same steps in PyTorch.
 
 mod support;
 
 use support::perceptron::Perceptron;
-use support::{Options, Table, instructions, interleave, measure::short, ratio};
+use support::{Options, Table, instructions, interleave, measure::short};
 use warpline::Result;
 use warpline::prelude::*;
 
-/// What `benches/versus_pytorch` asks for: `--steps STEPS LOOK`, one rate.
+/// Returns the arguments of `--steps STEPS LOOK`, with which `benches/versus_pytorch` asks for one
+/// rate.
 fn one_run() -> Option<(usize, usize)> {
     let mut args = std::env::args().skip_while(|arg| arg != "--steps").skip(1);
     let mut number = || args.next().map(|text| text.parse().expect("--steps STEPS LOOK"));
     Some((number()?, number()?))
 }
 
-/// For callgrind: without threads, so that nobody spins and both sides count.
+/// Runs the loop for callgrind on a seeded runtime. It has no threads, so none busy-waits and the
+/// instructions of host and device both count.
 fn counted(name: &str, steps: usize) -> Result<()> {
     let runtime = Runtime::builder().schedule(Schedule::Seeded(1)).build()?;
     let device = runtime.device(DeviceId::Cpu(0))?;
@@ -49,22 +53,11 @@ fn main() -> Result<()> {
         let rate = |model: &Perceptron| model.rate(steps, look).expect("it runs");
         let [rates, graphs] =
             interleave(options.rounds(9), [&mut || rate(&op_by_op), &mut || rate(&by_graph)]);
-        let against = "benches/versus_pytorch";
-        table.row(name, &short(rates.median()), "", against, &rates.spread(), "3 × PyTorch", None);
-        let gained = ratio(&graphs, &rates);
-        table.row(
-            &format!("{name}, by a graph"),
-            &short(graphs.median()),
-            &format!("{} op by op", short(rates.median())),
-            &short(gained.median()),
-            &gained.spread(),
-            "",
-            None,
-        );
+        table.compare(&format!("{name}, by a graph"), &graphs, ("op by op", &rates), "", |_| None);
     }
     for (name, what) in [("step", "a step"), ("graph", "a step by a graph")] {
         if let Some(counted) = instructions::count_between(name, 100, 400) {
-            table.note(&format!("{what}, instructions of both sides"), &short(counted.total));
+            table.report(&format!("{what}, instructions of both sides"), &short(counted.total));
         }
     }
     Ok(())

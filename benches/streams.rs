@@ -1,14 +1,17 @@
-//! Ten thousand live streams, a hundred ops each, on a handful of threads; against the same ops on eight streams.
+//! Ten thousand live streams with a hundred ops each, on a handful of threads, compared with the
+//! same ops on eight streams.
 //!
-//! An op is a kernel on a buffer of the stream's own. Before some of them the stream waits for another, drawn at random: the
-//! edge. Measured from the first enqueue until everything is done; nothing is awaited in between, so nothing is forgotten.
+//! An op is a kernel on a buffer that belongs to its stream. Before some ops the stream waits for
+//! another stream, drawn at random: the edge. The time runs from the first enqueue until all work
+//! has finished. Nothing is awaited in between, so the host observes no completion and the order
+//! check forgets nothing.
 
 mod support;
 
 use std::time::Instant;
 use support::measure::short;
 use support::process::threads;
-use support::{ONE, Options, Sample, Table, counting, ratio, touch_one};
+use support::{ONE, Options, Sample, Table, counting, touch_one};
 use warpline::prelude::*;
 
 #[global_allocator]
@@ -38,7 +41,8 @@ impl Set {
         Set { streams, buffers }
     }
 
-    /// Nanoseconds an op, of `ops` ops dealt out in turn, with an edge before `per_mille` in a thousand; and the most threads.
+    /// Enqueues `ops` ops round-robin, `per_mille` in a thousand of them after an edge, and waits
+    /// for all. Returns the nanoseconds per op and the largest number of threads seen.
     fn run(&self, device: &Device, ops: usize, per_mille: usize, random: &mut Random) -> (f64, usize) {
         let count = self.streams.len();
         let start = Instant::now();
@@ -63,7 +67,7 @@ impl Set {
 
 fn main() {
     let options = Options::from_command_line();
-    // For a profiler: so many ops on so many streams, and nothing else.
+    // For a profiler: a given number of ops on a given number of streams, and nothing else.
     if let Some((streams, ops)) = &options.only {
         let (_runtime, device) = support::cpu();
         let set = Set::new(&device, streams.parse().expect("a number of streams"));
@@ -92,25 +96,17 @@ fn main() {
     let used = (counting::live_bytes() - before) as f64 / many as f64;
     drop((idle, device, runtime));
     for (name, bytes) in [("that was never used", never_used), ("after ten ops", used)] {
-        table.row(
-            &format!("bytes an idle stream {name}"),
-            &short(bytes),
-            "",
-            "",
-            "",
-            "< 2048",
-            Some(bytes < 2048.0),
-        );
+        table.row(&format!("bytes an idle stream {name}"), "< 2048", &short(bytes), "", Some(bytes < 2048.0));
     }
 
     let mut random = Random(7);
     let (mut crowd, mut few, mut most_threads) = (Sample::default(), Sample::default(), 0);
     for round in 0..=options.rounds(5) {
-        // Fresh runtimes: what earlier rounds left in clocks is not this round's.
+        // Fresh runtimes, because clocks would keep what earlier rounds left in them.
         let mut took = [0.0; 2];
         let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
         for which in order {
-            // The workers of the runtime before leave by themselves.
+            // Gives the workers of the previous runtime the time to exit.
             std::thread::sleep(std::time::Duration::from_millis(50));
             let (_runtime, device) = support::cpu();
             let set = Set::new(&device, [many, 8][which]);
@@ -125,32 +121,28 @@ fn main() {
             few.0.push(took[1]);
         }
     }
-    let slower = ratio(&crowd, &few);
-    table.row(
+    table.compare(
         &format!("{ops} ops on {many} streams, an edge on 2 %"),
-        &short(crowd.median()),
-        &format!("{} on 8 streams", short(few.median())),
-        &short(slower.median()),
-        &slower.spread(),
-        "≤ 2 ×",
-        Some(slower.median() <= 2.0),
+        &crowd,
+        ("on 8 streams", &few),
+        "≤ 2",
+        |ratio| Some(ratio <= 2.0),
     );
     table.row(
         "the most threads of the process meanwhile",
+        &format!("≤ {} (cores + 2)", cores + 2),
         &most_threads.to_string(),
         "",
-        "",
-        "",
-        &format!("≤ {} (cores + 2)", cores + 2),
         Some(most_threads <= cores + 2),
     );
 
-    // The curve. Clocks grow with the edges, up to one entry a stream, and each edge merges them: so fewer ops, and streams.
+    // The cost by the share of ops with an edge. Clocks grow with the edges, up to one entry per
+    // stream, and each edge merges two of them. Hence fewer ops here, and mostly fewer streams.
     for (count, ops) in [(8, 200_000), (100, 200_000), (1_000, 100_000), (many, 200_000)] {
         let ops = options.scaled(ops);
         let curve: Vec<String> = [0, 10, 20, 50, 100, 200, 500, 1000]
             .into_iter()
-            // Ten thousand entries in each of two clocks of ten thousand streams are 3 GB.
+            // Two clocks of ten thousand entries each on ten thousand streams would take 3 GB.
             .filter(|per_mille| count < many || ops * per_mille / 1000 <= 4 * count)
             .map(|per_mille| {
                 let (_runtime, device) = support::cpu();
@@ -159,6 +151,6 @@ fn main() {
                 format!("{} %: {}", per_mille as f64 / 10.0, short(ns))
             })
             .collect();
-        table.note(&format!("{count} streams, {ops} ops, edge on …"), &curve.join(", "));
+        table.report(&format!("{count} streams, {ops} ops, edge on …"), &curve.join(", "));
     }
 }

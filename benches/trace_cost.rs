@@ -1,4 +1,5 @@
-//! What tracing costs an op while nobody listens: instructions, by callgrind, in the lines that ask whether anybody does.
+//! The cost of tracing per op without a subscriber: the instructions, counted by callgrind, in the
+//! lines that check for a subscriber.
 
 mod support;
 
@@ -28,19 +29,17 @@ fn main() {
     let table = Table::new("trace_cost: tracing with nobody listening (instructions an op)");
     let own = ["trace/event.rs", "tracing_core", "tracing-core", "tracing-0"];
     let Some(host) = instructions::count("host") else {
-        return table.note("callgrind is not installed", "");
+        return table.report("callgrind is not installed", "");
     };
     let cost = host.within(&own);
     table.row(
         "asking at the enqueue",
+        "one load, one branch",
         &short(cost),
         &format!("{} the whole op on the host", short(host.total)),
-        "",
-        "",
-        "one load, one branch",
         Some(cost <= 6.0),
     );
     if let Some(both) = instructions::count("both") {
-        table.note("asking at enqueue, start and end", &short(both.within(&own)));
+        table.report("asking at enqueue, start and end", &short(both.within(&own)));
     }
 }

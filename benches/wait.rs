@@ -1,5 +1,6 @@
-//! `wait_stream` where the order is implied already: by the same wait asked for before, by an edge through a third stream, and by
-//! the other stream being done. And, for comparison, a wait that is a driver call.
+//! The cost of `wait_stream` where the order is implied already: by an earlier call of the same
+//! wait, and by an edge through a third stream. For comparison, the cost of a wait that is a driver
+//! call.
 
 mod support;
 
@@ -9,7 +10,7 @@ use support::{ONE, Options, Table, instructions, interleave, ns, null_driver, to
 
 fn main() {
     let options = Options::from_command_line();
-    // Nothing completes here, so no wait is elided because its end is reached.
+    // Nothing completes on this driver, so no wait is elided because its target has finished.
     let (_runtime, device, calls) = null_driver::runtime(true, false);
     let [a, b, c] = [(); 3].map(|()| device.new_stream().expect("a stream"));
     a.launch(touch_none(1.0), ONE).detach();
@@ -35,17 +36,15 @@ fn main() {
     {
         table.row(
             &format!("wait_stream, {name}"),
-            &short(sample.median()),
-            "",
-            "",
-            &sample.spread(),
             "≤ 40",
+            &sample.figure(),
+            "",
             Some(sample.median() <= 40.0),
         );
     }
-    table.row("the same, driver calls", &made.to_string(), "", "", "", "0", Some(made == 0));
+    table.row("wait_stream, implied already: driver calls", "0", &made.to_string(), "", Some(made == 0));
     if let Some(counted) = instructions::count("again") {
-        table.note("wait_stream, asked for before, instructions", &short(counted.total));
+        table.report("wait_stream, asked for before, instructions", &short(counted.total));
     }
     let each = options.scaled(20_000);
     let [new] = interleave(
@@ -59,5 +58,5 @@ fn main() {
             })
         }],
     );
-    table.note("an op and a wait for it that is a driver call, together", &short(new.median()));
+    table.report("an op and a wait for it that is a driver call, together", &short(new.median()));
 }

@@ -1,4 +1,4 @@
-"""What ci/ptx runs: NVRTC over kernels/cuda/*.cu, and with --check ptxas over what comes of it."""
+"""The compiler runs of ci/ptx: NVRTC on kernels/cuda/*.cu, and with --check ptxas on its output."""
 
 import ctypes
 import re
@@ -11,8 +11,8 @@ from pathlib import Path
 SOURCES = Path("kernels/cuda")
 COMMITTED = Path("kernels/ptx")
 NVIDIA = Path(sysconfig.get_path("purelib"), "nvidia")
-# IEEE arithmetic as on the host: denormals are kept, quotients and roots are rounded right, and a product is rounded before it
-# is added to something unless the source says fmaf.
+# IEEE arithmetic as on the host: denormals are kept, quotients and roots are correctly rounded, and
+# a product is rounded before an addition unless the source calls fmaf.
 OPTIONS = [
     "--std=c++17",
     "--fmad=false",
@@ -20,8 +20,8 @@ OPTIONS = [
     "--prec-div=true",
     "--prec-sqrt=true",
 ]
-# The architectures that each target's text is assembled for. Without sm_62, where two kernels spill:
-# its one board, the Jetson TX2, stayed at CUDA 10.2.
+# The architectures for which the text of each target is assembled. sm_62 is left out. Two kernels
+# spill there, and its only board, the Jetson TX2, has no CUDA after 10.2.
 TARGETS = {
     "sm_60": ["sm_60", "sm_61"],
     "sm_70": ["sm_70", "sm_75", "sm_80", "sm_90", "sm_100", "sm_120"],
@@ -46,7 +46,7 @@ class Nvrtc:
         return text.value.decode()
 
     def compile(self, source, headers, target):
-        """PTX for a target. Sources go in under their bare names, so no path gets into the result."""
+        """Returns PTX for a target. Sources have their bare names, so the result has no path."""
         names = [header.name.encode() for header in headers]
         texts = [header.read_bytes() for header in headers]
         strings = lambda items: (ctypes.c_char_p * len(items))(*items)
@@ -65,7 +65,7 @@ class Nvrtc:
 
 
 def without_unused(ptx):
-    """`ptx` without the constants that NVRTC declares for its own headers and for ours, and that no code uses."""
+    """Removes the constants that NVRTC declares for its headers and ours but no code uses."""
     words = re.findall(r"[\w$]+", ptx)
     unused = lambda line: (name := re.match(r"\.global .*?([\w$]+)(\[\d+\])?( = .*)?;$", line)) and words.count(name[1]) == 1
     return "".join(line for line in ptx.splitlines(keepends=True) if not unused(line))
@@ -82,14 +82,14 @@ def compile_all(to):
 
 
 def differences(made):
-    """Names of files that are not the same in `made` and in the repository."""
+    """Returns the names of files that differ between `made` and the repository."""
     names = {str(path.relative_to(folder)) for folder in (made, COMMITTED) for path in folder.rglob("*.ptx")}
     text = lambda path: path.read_text() if path.exists() else None
     return sorted(name for name in names if text(made / name) != text(COMMITTED / name))
 
 
 def assemble(ptx, architecture, scratch):
-    """(kernel, registers, bytes of shared memory, whether it spills or has a stack) for each entry."""
+    """Yields (kernel, registers, bytes of shared memory, bytes of spills and stack) per entry."""
     command = [NVIDIA / "cuda_nvcc/bin/ptxas", "-v", f"-arch={architecture}", ptx, "-o", scratch / "out.cubin"]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:

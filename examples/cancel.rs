@@ -1,13 +1,16 @@
-//! What happens to work that nobody waits for any more: `select!`, a timeout, a drop and an aborted task.
+//! The effect of abandoning a wait, by `select!`, a timeout, a drop and an aborted task: the work
+//! continues.
 //!
-//! Each act sends a pinned buffer to the device on a stream that a gate holds, and gives up waiting. The device goes on as if
-//! nothing had happened: the buffer stays out of everybody's hands until the copy is done and comes back then, what is behind
-//! the copy runs, and no other stream notices.
+//! Each act enqueues a copy from a pinned buffer on a stream that a gate holds, and stops waiting
+//! for it. The copy runs all the same. Until it has finished, the `Pending` or the runtime owns the
+//! buffer; then the buffer goes back to the caller or to its pool. Work after the copy runs, and
+//! other streams are not affected.
 //!
 //! ```sh
 //! cargo run --example cancel
 //! ```
-//! The gate (`stream.hold()`, from the feature `test-util`) stands for a slow device, so that nothing here depends on time.
+//! The gate (`stream.hold()`, from the feature `test-util`) stands for a slow device, so nothing
+//! here depends on time.
 //!
 //! Outside this repository it needs:
 //!
@@ -40,14 +43,15 @@ async fn main() -> warpline::Result<()> {
 async fn select_takes_the_other_branch(stage: &Stage) -> warpline::Result<()> {
     let (gate, x, mut sent) = stage.send(1.0).await?;
     let (stop, stopped) = oneshot::channel();
-    stop.send(()).expect("somebody listens");
+    stop.send(()).expect("the receiver exists");
     tokio::select! {
         _ = &mut sent => panic!("the gate holds the copy"),
         _ = stopped => {}
     }
     stage.others_go_on().await?;
     gate.open();
-    // `&mut sent` was polled, not consumed: it can be awaited again, and yields the buffer.
+    // `select!` polled `&mut sent` and did not consume it, so it can be awaited again and yields
+    // the buffer.
     let host = sent.await?;
     assert_eq!(host[..], [1.0; LEN]);
     drop(host);
@@ -69,7 +73,7 @@ async fn a_timeout_expires(stage: &Stage) -> warpline::Result<()> {
 
 async fn the_future_is_dropped(stage: &Stage) -> warpline::Result<()> {
     let (gate, x, sent) = stage.send(3.0).await?;
-    drop(sent); // does not block, cancels nothing and frees nothing that is in use
+    drop(sent); // neither blocks, nor cancels, nor frees memory in use
     stage.others_go_on().await?;
     assert!(stage.pinned_bytes() > 0, "the copy has yet to read the buffer");
     gate.open();
@@ -82,7 +86,7 @@ async fn the_task_is_aborted(stage: &Stage) -> warpline::Result<()> {
     let (gate, x, sent) = stage.send(4.0).await?;
     let (started, running) = oneshot::channel();
     let task = tokio::spawn(async move {
-        started.send(()).expect("somebody listens");
+        started.send(()).expect("the receiver exists");
         let _host = sent.await;
         pending::<()>().await
     });
@@ -113,7 +117,8 @@ impl Stage {
         Ok(Stage { runtime, device, held, other })
     }
 
-    /// Puts a copy behind a gate: the gate, where the copy goes, and what gives the pinned buffer back.
+    /// Enqueues a copy behind a gate. Returns the gate, the destination, and the `Pending` that
+    /// yields the pinned buffer.
     async fn send(&self, value: f32) -> warpline::Result<(Gate, Buffer<f32>, Pending<Pinned<f32>>)> {
         let mut host = self.device.pinned::<f32>(LEN).await?;
         host.fill(value);
@@ -122,7 +127,7 @@ impl Stage {
         Ok((gate, x, sent))
     }
 
-    /// Another stream of the device works while one is held.
+    /// Checks that another stream of the device works while one is held.
     async fn others_go_on(&self) -> warpline::Result<()> {
         let y = self.other.alloc::<f32>(LEN)?;
         let total = self.other.enter(|| {
@@ -133,7 +138,8 @@ impl Stage {
         Ok(())
     }
 
-    /// The stream ran the copy and what is behind it, without an error, and the pinned buffer is in nobody's hands.
+    /// Checks that the stream ran the copy and the work after it without an error, and that the
+    /// pinned buffer is back in its pool.
     async fn went_on(&self, x: &Buffer<f32>, value: f32) -> warpline::Result<()> {
         assert_eq!(self.held.enter(|| sum(x)).await?, value * LEN as f32);
         self.held.synchronize().await?;

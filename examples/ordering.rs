@@ -1,7 +1,8 @@
-//! A missing edge between two streams: refused, then let through to see what it does, then put right.
+//! A missing edge between two streams: refused, then allowed to show its effect, then added.
 //!
-//! It is the incorrect example of PyTorch's note on CUDA semantics: a matrix is filled on the default stream and summed on
-//! another, and nothing says that the sum comes second. On a GPU that may go well for months.
+//! This is the incorrect example in PyTorch's note on CUDA semantics. The default stream fills a
+//! matrix, another stream sums it, and no edge puts the sum second. On a GPU the result may be
+//! right for months.
 //!
 //! ```sh
 //! cargo run --example ordering
@@ -22,7 +23,7 @@ use warpline::testing::for_each_seed_on;
 
 const SEEDS: std::ops::Range<u64> = 0..32;
 
-/// The mistake: no edge between the two streams.
+/// Sums the matrix without an edge between the two streams: the mistake.
 async fn incorrect(device: &Device) -> warpline::Result<f32> {
     let side = device.stream().label("side").build()?;
     let a = device.alloc::<f32>(100 * 100)?;
@@ -31,13 +32,13 @@ async fn incorrect(device: &Device) -> warpline::Result<f32> {
     side.enter(|| sum(&a)).await // on the side stream, perhaps first
 }
 
-/// The same with the edge.
+/// Sums the matrix with the edge.
 async fn correct(device: &Device) -> warpline::Result<f32> {
     let side = device.stream().label("side").build()?;
     let a = device.alloc::<f32>(100 * 100)?;
     fill_(&a, 1.0).queued()?;
     normal_(&a, 42, 0.0, 1.0).queued()?;
-    side.wait_stream(&device.default_stream()?); // on the device: the host goes on
+    side.wait_stream(&device.default_stream()?); // on the device, without blocking the host
     side.enter(|| sum(&a)).await
 }
 
@@ -55,7 +56,7 @@ async fn main() -> warpline::Result<()> {
     assert_eq!(refused.kind(), ErrorKind::Unordered);
     assert!(refused.to_string().contains("call side.wait_stream(&default) before it"));
 
-    // With the check off it runs. A seed is one interleaving of the streams, the same every time.
+    // With the check off the sum runs. A seed determines one interleaving of the streams.
     let sums = RefCell::new(Vec::new());
     for_each_seed_on(Runtime::builder().order(OrderMode::Off), SEEDS, |devices| {
         let sums = &sums;

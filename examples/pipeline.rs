@@ -1,14 +1,18 @@
-//! A data pipeline with overlap: while the device computes on one batch, the next is copied and the one after it is read.
+//! A data pipeline with overlap: while the device computes on one batch, the next is copied and the
+//! one after it is read.
 //!
-//! Reads a gzip-compressed CSV of 8x8 images twice. The first pass computes the mean and the deviation of each column on the
-//! device; the second standardizes the batches with them and measures the result: mean 0 and deviation 1. Both are compared
-//! with what the host computes in f64.
+//! Reads a gzip-compressed CSV of 8x8 images twice. The first pass computes the mean and the
+//! deviation of each column on the device. The second pass standardizes the batches with them and
+//! measures the result: mean 0 and deviation 1. The program compares both with results that the
+//! host computes in f64.
 //!
 //! ```sh
 //! cargo run --release --example pipeline
-//! cargo run --release --example pipeline -- --device cpu --batch-rows 128 --slots 3 --trace pipeline.html digits.csv.gz
+//! cargo run --release --example pipeline -- --device cpu --batch-rows 128 --slots 3 \
+//!     --trace pipeline.html digits.csv.gz
 //! ```
-//! `--trace` writes what happened when: as `.svg` to be looked at, as `.html` to zoom in, as `.json` for <https://ui.perfetto.dev>.
+//! `--trace` writes a timeline: `.svg` for a picture, `.html` for a page with zoom, `.json` for
+//! <https://ui.perfetto.dev>.
 //!
 //! ```text
 //!   blocking thread            copy stream                    compute stream
@@ -45,9 +49,9 @@ use warpline::ops::{self, ColumnMoments};
 use warpline::prelude::*;
 use warpline::trace::{HostTrack, Recorder};
 
-/// 64 pixels and a label.
+/// The number of columns: 64 pixels and a label.
 const COLUMNS: usize = 65;
-/// The largest difference from the host's f64 values that f32 results may have.
+/// The largest difference from the f64 values of the host that f32 results may have.
 const TOLERANCE: f64 = 1e-5;
 
 #[derive(Parser)]
@@ -56,21 +60,22 @@ struct Options {
     /// The file: rows of 65 numbers, no header.
     #[arg(default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/digits.csv.gz"))]
     file: PathBuf,
-    /// The device, such as cpu or cuda:0. By default the best there is.
+    /// The device, such as cpu or cuda:0. The default is the best one available.
     #[arg(long)]
     device: Option<String>,
-    /// Rows in a batch.
+    /// The number of rows in a batch.
     #[arg(long, allow_negative_numbers = true, default_value = "128", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     batch_rows: u32,
-    /// Device buffers that batches take turns in.
+    /// The number of device buffers, which batches use round-robin.
     #[arg(long, allow_negative_numbers = true, default_value = "3", value_parser = clap::value_parser!(u32).range(1..=1024))]
     slots: u32,
-    /// Writes what the streams did: a picture (.svg), one to zoom in (.html) or Perfetto JSON (.json).
+    /// Writes the work of the streams: a picture (.svg), a page with zoom (.html) or Perfetto JSON
+    /// (.json).
     #[arg(long, value_name = "FILE", value_parser = trace_file)]
     trace: Option<PathBuf>,
 }
 
-/// A name that says which form to write.
+/// Parses a file name whose extension selects the form of the trace.
 fn trace_file(name: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(name);
     match extension(&path) {
@@ -137,7 +142,7 @@ async fn run(options: Options) -> anyhow::Result<()> {
         memory.peak_allocated_bytes, pinned.peak_allocated_bytes
     );
     if let (Some(recorder), Some(path)) = (&recorder, &options.trace) {
-        // A GPU tells when an op ran after it has.
+        // A GPU reports the times of an op only after the op has finished.
         device.synchronize().await?;
         let written = match extension(path) {
             "json" => recorder.write_file(path),
@@ -169,29 +174,29 @@ async fn run(options: Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Two streams, and device buffers that batches take turns in.
+/// Two streams, and device buffers that batches use round-robin.
 struct Pipeline {
     file: PathBuf,
     copy: Stream,
     compute: Stream,
     slots: Vec<Slot>,
-    /// Pinned buffers that no pass has in its hands.
+    /// The pinned buffers between passes.
     spare: Vec<Pinned<f32>>,
     batches: usize,
     bytes_copied: usize,
-    /// The reader's row in the trace.
+    /// The track of the reader in the trace.
     loading: Arc<HostTrack>,
 }
 
 struct Slot {
     device: Buffer<f32>,
-    /// The copy that filled it last; it has the pinned buffer.
+    /// The newest copy into the buffer, which owns the pinned buffer.
     sent: Option<Pending<Pinned<f32>>>,
-    /// Behind the step that used it last.
+    /// An event after the newest step that used the buffer.
     used: Event,
 }
 
-/// Rows in pinned memory, which has room for more of them at the end of the file.
+/// Rows in pinned memory. At the end of the file they may not fill it.
 struct Batch {
     host: Pinned<f32>,
     rows: usize,
@@ -204,7 +209,8 @@ impl Pipeline {
         let len = options.batch_rows as usize * COLUMNS;
         let slot = || Ok(Slot { device: copy.alloc(len)?, sent: None, used: copy.record_event() });
         let slots = (0..options.slots).map(|_| slot()).collect::<warpline::Result<_>>()?;
-        // One more than slots: something to read into while every slot's copy is in flight.
+        // One more than there are slots, so that the reader has a buffer while every slot has a
+        // copy in flight.
         let spare = (0..=options.slots).map(|_| device.blocking_pinned(len)).collect::<Result<_, _>>()?;
         let loading = Arc::new(HostTrack::new("loading"));
         Ok(Pipeline {
@@ -219,7 +225,8 @@ impl Pipeline {
         })
     }
 
-    /// Reads the file and enqueues `step` for each batch, on the compute stream. Returns the number of rows.
+    /// Reads the file and enqueues `step` on the compute stream for each batch. Returns the number
+    /// of rows.
     async fn pass(
         &mut self,
         mut step: impl FnMut(&Buffer<f32>) -> warpline::Result<()>,
@@ -236,7 +243,8 @@ impl Pipeline {
         let (turns, mut total) = (self.slots.len(), 0);
         for turn in 0.. {
             let slot = &mut self.slots[turn % turns];
-            // The buffer of this slot's last copy goes back to the reader. It is a lap old: seldom is there anything to wait for.
+            // Return the buffer of the previous copy into this slot to the reader. That copy is a
+            // round old, so there is rarely anything to wait for.
             if let Some(sent) = slot.sent.take() {
                 let _ = spare.send(sent.await?).await;
             }
@@ -247,7 +255,7 @@ impl Pipeline {
 
             self.copy.wait_event(&slot.used);
             slot.sent = Some(self.copy.copy_into(&slot.device, host));
-            // The edge is from this copy alone: the next ones are none of this step's business.
+            // The edge is from this copy alone, not from those of later batches.
             self.compute.wait_event(&self.copy.record_event());
             let x = slot.device.slice(..rows * COLUMNS)?;
             self.compute.enter(|| step(&x))?;
@@ -265,8 +273,8 @@ impl Pipeline {
     }
 }
 
-/// Fills the buffers that come from `spares` with rows and sends them on, until the file or the other side ends. Returns the
-/// buffers it has left.
+/// Fills the buffers from `spares` with rows and sends them on, until the file ends or the receiver
+/// is dropped. Returns the remaining buffers.
 fn read(
     mut rows: Rows,
     mut spares: mpsc::Receiver<Pinned<f32>>,
@@ -303,13 +311,14 @@ struct Rows {
 impl Rows {
     fn open(path: &Path) -> anyhow::Result<Self> {
         let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
-        // Lines of any length: a message of ours says what is wrong with one.
+        // `flexible` accepts lines of any length, so that `parse` can report the number of fields.
         let csv =
             ReaderBuilder::new().has_headers(false).flexible(true).from_reader(MultiGzDecoder::new(file));
         Ok(Rows { path: path.to_owned(), csv, record: ByteRecord::new() })
     }
 
-    /// Fills `to` with whole rows and returns how many; fewer than fit only at the end of the file.
+    /// Fills `to` with whole rows and returns their number, which is smaller only at the end of the
+    /// file.
     fn read(&mut self, to: &mut [f32]) -> anyhow::Result<usize> {
         let mut read = 0;
         for row in to.chunks_exact_mut(COLUMNS) {
@@ -340,7 +349,7 @@ impl Rows {
     }
 }
 
-/// Mean and deviation of each column, in f64 and two passes over the rows.
+/// Returns the mean and the deviation of each column, in f64 with two passes over the rows.
 fn on_the_host(path: &Path) -> anyhow::Result<(Vec<f64>, Vec<f64>)> {
     let mut rows = Rows::open(path)?;
     let (mut all, mut row) = (Vec::new(), [0.0; COLUMNS]);
@@ -360,7 +369,7 @@ fn largest_difference(device: &[f32], host: &[f64]) -> f64 {
     largest(device.iter().zip(host).map(|(&device, host)| (f64::from(device) - host).abs()))
 }
 
-/// The largest of numbers that are not negative; NaN, if one is.
+/// Returns the largest of non-negative numbers, or NaN if one is NaN.
 fn largest(numbers: impl IntoIterator<Item = f64>) -> f64 {
     numbers.into_iter().max_by(f64::total_cmp).unwrap_or(0.0)
 }

@@ -1,15 +1,19 @@
-//! A service: each request gets a stream of its own from a bounded pool, and a deadline.
+//! A service that gives each request a stream from a bounded pool, and a deadline.
 //!
 //! ```sh
-//! cargo run --example serve                    # then: curl -d 1,2,3,4 http://127.0.0.1:8080/standardize
-//! cargo run --example serve -- --self-test     # asks itself, checks the answers and stops
+//! cargo run --example serve
+//! curl -d 1,2,3,4 http://127.0.0.1:8080/standardize # in another terminal
+//! cargo run --example serve -- --self-test # sends itself requests, checks the answers and stops
 //! ```
-//! `POST /standardize` takes a line of numbers and answers with (x − mean) / deviation. No stream is free before the deadline:
-//! 503. The device is not done before it: 504; the work goes on, its stream goes back to the pool when it is over, and nobody
-//! else notices. A header `deadline-ms` sets the deadline. Ctrl-C stops: open requests are answered, the device is drained.
+//! `POST /standardize` takes a line of numbers and answers with (x − mean) / deviation. If no
+//! stream becomes free before the deadline, the answer is 503. If the device has not finished
+//! before it, the answer is 504. The work then continues, its stream goes back to the pool when it
+//! has finished, and other requests are not affected. A header `deadline-ms` sets the deadline. On
+//! Ctrl-C the service answers open requests, drains the device and stops.
 //!
-//! The order check is in `deny` mode: the model's buffers are written once, before anybody knows them, and each request waits
-//! on the device for those writes (`wait_for`). A new model is new buffers, so there is nothing that a request could race with.
+//! The order check is in `deny` mode. The buffers of a model are written once, before any request
+//! knows them, and each request waits on the device for those writes (`wait_for`). A new model has
+//! new buffers, so no request can race with its writes.
 //!
 //! Outside this repository it needs:
 //!
@@ -41,10 +45,10 @@ use warpline::prelude::*;
 #[derive(Parser)]
 #[command(about = "Standardizes rows of numbers over HTTP")]
 struct Options {
-    /// Where to listen.
+    /// The address to listen on.
     #[arg(long, default_value = "127.0.0.1:8080")]
     listen: String,
-    /// Requests on the device at a time.
+    /// The number of requests that use the device at a time.
     #[arg(long, default_value = "4")]
     streams: usize,
     /// Listens on a free port, sends itself requests, checks the answers and stops.
@@ -68,7 +72,7 @@ struct Model {
 }
 
 impl Model {
-    /// Puts a model on the device, in the order of `loader`.
+    /// Loads a model onto the device, in stream order of `loader`.
     fn load(loader: &Stream, mean: &[f32], deviation: &[f32]) -> warpline::Result<Self> {
         let model = Model { mean: loader.alloc(mean.len())?, deviation: loader.alloc(deviation.len())? };
         loader.write(&model.mean, mean).queued()?;
@@ -88,7 +92,7 @@ impl Service {
     async fn standardize(State(service): State<Arc<Service>>, headers: HeaderMap, line: String) -> Answer {
         let header = headers.get("deadline-ms").and_then(|value| value.to_str().ok()?.parse().ok());
         let deadline = Instant::now() + Duration::from_millis(header.unwrap_or(2000));
-        let model = service.model.read().expect("nobody panics with it").clone();
+        let model = service.model.read().expect("no thread panics while it holds the lock").clone();
         let row = parse(&line, model.mean.len()).map_err(|why| (StatusCode::BAD_REQUEST, why))?;
 
         let failed = |error: Error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
@@ -150,7 +154,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Resolves when the work of every lease is over: then all places in the pool can be had.
+/// Waits until the work of every lease has finished, which makes all places of the pool available.
 async fn drained(pool: &StreamPool) -> warpline::Result<()> {
     let mut all = Vec::new();
     while all.len() < pool.size() {
@@ -163,7 +167,7 @@ const PATIENT: u64 = 60_000;
 const HASTY: u64 = 100;
 
 async fn self_test(service: &Service, address: SocketAddr) -> anyhow::Result<()> {
-    // More requests at once than there are streams.
+    // Send more requests at once than there are streams.
     let mut asking = JoinSet::new();
     for i in 0..4 * service.pool.size() {
         asking.spawn(async move { (i, ask(address, PATIENT, &format!("{i},12,24,38")).await) });
@@ -182,12 +186,12 @@ async fn self_test(service: &Service, address: SocketAddr) -> anyhow::Result<()>
     assert_eq!((status, &*why), (400, "\"three\" is not a number"));
     println!("mistakes: {status} {why}");
 
-    // The next model is on its way to the device and does not arrive: a call in front of it waits
-    // for a message.
+    // The writes of the next model are enqueued and do not run, because a host function before them
+    // waits for a message.
     drained(&service.pool).await?;
     let (arrive, arrived) = std::sync::mpsc::channel::<()>();
     let late = service.loader.call(move || arrived.recv().is_ok());
-    *service.model.write().expect("nobody panics with it") =
+    *service.model.write().expect("no thread panics while it holds the lock") =
         Model::load(&service.loader, &[0.0; 4], &[1.0; 4])?;
     for _ in 0..service.pool.size() {
         let (status, why) = ask(address, HASTY, "1,2,3,4").await?;
@@ -205,7 +209,7 @@ async fn self_test(service: &Service, address: SocketAddr) -> anyhow::Result<()>
     Ok(())
 }
 
-/// The least HTTP that gets an answer: its status and its body.
+/// Sends a request over minimal HTTP. Returns the status and the body of the answer.
 async fn ask(address: SocketAddr, deadline_ms: u64, line: &str) -> anyhow::Result<(u16, String)> {
     let mut connection = TcpStream::connect(address).await?;
     let request = format!(

@@ -1,20 +1,19 @@
-//! The cost of making a context current for a call and of restoring the one before: two driver
-//! calls an op.
+//! The cost of making a context current for a call and of restoring the previous one: two driver
+//! calls per op.
 
 use crate::support::by_hand::Raw;
 use crate::support::gpu_kernels::{NOTHING, nothing};
-use crate::support::measure::short;
 use crate::support::{ONE, Sample, ns};
 use crate::{Bench, open};
 use warpline::WakeUp;
 
-/// Between synchronizations, so that no queue is full.
+/// The number of calls between two synchronizations, so that no queue fills.
 const AT_A_TIME: usize = 256;
 
-/// Asking what is current, and setting and restoring it, alone and around a launch.
+/// Measures reading the current context, and setting and restoring it, alone and around a launch.
 pub(crate) fn set_and_restored(bench: &Bench) {
     let (_runtime, device, raw) = open(WakeUp::Balanced);
-    // The software driver has to know the kernel.
+    // Makes the kernel known to the software driver.
     device.new_stream().expect("a stream").launch(nothing(), ONE).blocking_wait().expect("it runs");
     let (stream, kernel) = (raw.stream(), raw.kernel(NOTHING, "nothing"));
     let times = bench.options.scaled(20_480).next_multiple_of(AT_A_TIME);
@@ -55,6 +54,6 @@ pub(crate) fn set_and_restored(bench: &Bench) {
         }
     }
     for (sample, (what, ..)) in samples.iter().zip(each) {
-        bench.table.row(&format!("{what}, ns"), &short(sample.median()), "", "", &sample.spread(), "", None);
+        bench.table.row(&format!("{what}, ns"), "", &sample.figure(), "", None);
     }
 }

@@ -1,8 +1,8 @@
-//! Bytes that move, work beside them, and memory for them.
+//! Copies, the overlap of copies with kernels, and allocation.
 
 use crate::support::gpu_kernels::add_one;
 use crate::support::measure::short;
-use crate::support::{Sample, interleave, ns, ratio};
+use crate::support::{Sample, interleave, ns};
 use crate::{Bench, open};
 use futures::executor::block_on;
 use std::collections::VecDeque;
@@ -10,7 +10,8 @@ use std::time::Instant;
 use warpline::prelude::*;
 use warpline::{Result, WakeUp};
 
-/// Page-locked memory to the device, awaited copy by copy, against the driver's call and `cuStreamSynchronize`.
+/// Measures copies from page-locked memory to the device, each awaited, against the driver call and
+/// `cuStreamSynchronize`.
 pub(crate) fn bandwidth(bench: &Bench) {
     let (_runtime, device, raw) = open(WakeUp::Balanced);
     let stream = device.new_stream().expect("a stream");
@@ -36,7 +37,8 @@ pub(crate) fn bandwidth(bench: &Bench) {
                 &mut || {
                     gigabytes(ns(times, || {
                         for _ in 0..times {
-                            // SAFETY: both stay; they are used by nobody else.
+                            // SAFETY: both are live until the stream has been synchronized, and
+                            // nothing else uses them.
                             unsafe { theirs.copy_in(to, from) };
                             theirs.synchronize();
                         }
@@ -44,15 +46,12 @@ pub(crate) fn bandwidth(bench: &Bench) {
                 },
             ],
         );
-        let against = ratio(&ours, &by_hand);
-        bench.table.row(
+        bench.table.compare(
             &format!("host to device from page-locked memory, {mib} MiB, awaited each, GB/s"),
-            &short(ours.median()),
-            &format!("{} by the driver's calls", short(by_hand.median())),
-            &short(against.median()),
-            &against.spread(),
+            &ours,
+            ("by the driver's calls", &by_hand),
             if mib >= 64 { "≥ 0.97" } else { "" },
-            if mib >= 64 { bench.verdict(against.median() >= 0.97) } else { None },
+            |ratio| if mib >= 64 { bench.verdict(ratio >= 0.97) } else { None },
         );
     }
 }
@@ -62,13 +61,13 @@ struct Pipeline {
     compute: Stream,
     copy_out: Stream,
     chunks: usize,
-    /// Elements of a chunk.
+    /// The number of elements of a chunk.
     len: usize,
-    /// Additions of each.
+    /// The number of additions to each element.
     work: u64,
 }
 
-/// Chunks that may be on their way at once.
+/// The largest number of chunks in flight.
 const AHEAD: usize = 4;
 
 impl Pipeline {
@@ -77,7 +76,7 @@ impl Pipeline {
         self.compute.launch(add_one(n, self.work, x), LaunchConfig::for_elements(n))
     }
 
-    /// In, over and out again, each chunk on three streams.
+    /// Copies each chunk in, runs the kernel on it and copies it out, on three streams.
     async fn run(&self, device: &Device) -> Result<()> {
         let mut free = Vec::new();
         for _ in 0..AHEAD {
@@ -105,7 +104,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Seconds of the copies in alone, the kernels alone and the copies out alone, one behind the other.
+    /// Returns the seconds of the copies in, the kernels and the copies out, each part alone.
     async fn alone(&self, device: &Device) -> Result<[f64; 3]> {
         let mut host = device.pinned::<f32>(self.len).await?;
         let x = self.copy_in.alloc::<f32>(self.len)?;
@@ -132,13 +131,14 @@ impl Pipeline {
     }
 }
 
-/// In, over and out on three streams against the longest of the three alone.
+/// Measures copies in, kernels and copies out on three streams, against the longest of the three
+/// alone.
 pub(crate) fn pipeline(bench: &Bench) {
     let (_runtime, device, _) = open(WakeUp::Balanced);
     let [copy_in, compute, copy_out] = [(); 3].map(|()| device.new_stream().expect("a stream"));
     let (chunks, len) = if bench.options.quick { (8, 1 << 16) } else { (32, 4 << 20) };
     let mut pipeline = Pipeline { copy_in, compute, copy_out, chunks, len, work: 16 };
-    // As much work as a copy takes: what is easiest to overlap.
+    // The kernel takes as long as a copy, which is the easiest case to overlap.
     let [copy, over, _] = block_on(pipeline.alone(&device)).expect("it runs");
     if bench.on_gpu {
         pipeline.work = ((16.0 * copy / over) as u64).clamp(1, 1 << 20);
@@ -154,27 +154,27 @@ pub(crate) fn pipeline(bench: &Bench) {
         took.0.push(1e3 * all);
     }
     let [copy_in, compute, copy_out] = parts.map(|seconds| short(1e3 * seconds));
+    let what = format!("{chunks} chunks of {} KiB in, over and out on three streams", (len * 4) >> 10);
     bench.table.row(
-        &format!(
-            "{chunks} chunks of {} KiB in, over and out on three streams: share of the longest part alone, %",
-            (len * 4) >> 10
-        ),
-        &format!("{} ({} ms)", short(share.median()), short(took.median())),
-        &format!("in {copy_in}, kernels {compute}, out {copy_out} ms alone"),
-        "",
-        &share.spread(),
+        &format!("{what}: share of the longest part alone, %"),
         "≥ 95",
+        &share.figure(),
+        "",
         bench.verdict(share.median() >= 95.0),
     );
+    bench.table.report(&format!("{what}, ms"), &took.figure());
+    for (part, alone) in [("in", copy_in), ("kernels", compute), ("out", copy_out)] {
+        bench.table.report(&format!("{what}: {part} alone, ms"), &alone);
+    }
 }
 
-/// Memory from the cache against the driver's own pool.
+/// Measures memory from the cache against the driver's own pool.
 pub(crate) fn alloc(bench: &Bench) {
     let (_runtime, device, raw) = open(WakeUp::Balanced);
     let stream = device.new_stream().expect("a stream");
     let theirs = raw.stream();
     let times = bench.options.scaled(5_000);
-    // The software driver gives memory back when it gets to it.
+    // The software driver may free memory late, so the blocks are smaller there.
     let large = if bench.on_gpu { (64 << 20, "64 MiB") } else { (1 << 20, "1 MiB") };
     for (len_bytes, name) in [(4 << 10, "4 KiB"), large] {
         let [ours, by_hand] = interleave(
@@ -192,15 +192,12 @@ pub(crate) fn alloc(bench: &Bench) {
                 },
             ],
         );
-        let against = ratio(&ours, &by_hand);
-        bench.table.row(
+        bench.table.compare(
             &format!("{name} allocated and freed, cache hit, ns"),
-            &short(ours.median()),
-            &format!("{} cuMemAllocAsync and cuMemFreeAsync", short(by_hand.median())),
-            &short(against.median()),
-            &against.spread(),
+            &ours,
+            ("cuMemAllocAsync and cuMemFreeAsync", &by_hand),
             "",
-            None,
+            |_| None,
         );
     }
 }

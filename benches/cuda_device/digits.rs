@@ -1,12 +1,12 @@
-//! Training steps of a small network a second: op by op, and by a graph.
+//! Training steps per second of a small network, op by op and by a graph.
 
 use crate::support::interleave;
-use crate::support::measure::{ratio, short};
 use crate::support::perceptron::Perceptron;
 use crate::{Bench, open, products_by};
 use warpline::WakeUp;
 
-/// The model of `examples/digits` on batches that are in the device's memory; `benches/pytorch_step.py --cuda` does the same.
+/// Measures the model of `examples/digits` on batches in device memory. `benches/pytorch_step.py
+/// --cuda` does the same in PyTorch.
 pub(crate) fn training(bench: &Bench) {
     let (_runtime, device, _) = open(WakeUp::Balanced);
     let stream = device.new_stream().expect("a stream");
@@ -16,18 +16,15 @@ pub(crate) fn training(bench: &Bench) {
         let rate = |model: &Perceptron| model.rate(steps, look).expect("it runs");
         let [graphs, eager] =
             interleave(bench.options.rounds(9), [&mut || rate(&by_graph), &mut || rate(&op_by_op)]);
-        let against = ratio(&graphs, &eager);
-        bench.table.row(
+        bench.table.compare(
             &format!(
                 "training steps a second by a graph, 64-128-10, batch 32, products by {}, loss read {often}",
                 products_by()
             ),
-            &short(graphs.median()),
-            &format!("{} op by op", short(eager.median())),
-            &short(against.median()),
-            &against.spread(),
+            &graphs,
+            ("op by op", &eager),
             "",
-            None,
+            |_| None,
         );
     }
 }

@@ -1,5 +1,5 @@
-//! Ends of the process while the reactor lives: whether libcuda's own end and our threads get in
-//! each other's way.
+//! Process exits while the reactor runs, to check that libcuda's exit handler and Warpline's
+//! threads do not interfere.
 
 use crate::Bench;
 use crate::open;
@@ -12,14 +12,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use warpline::WakeUp;
 
-/// Children at a time.
+/// The number of children that run at a time.
 const AT_ONCE: usize = 8;
-/// A child that hangs is ended after so many seconds.
+/// The seconds after which a child that hangs is killed.
 const WATCHDOG_SECONDS: u32 = 20;
-/// How a child ends.
+/// The ways in which a child ends.
 const WAYS: [&str; 3] = ["returns", "exits", "exits-elsewhere"];
 
-/// A quarter of a thousand ends: the kit runs this four times.
+/// Runs 250 children and reports abnormal exits. The GPU kit runs this part four times.
 pub(crate) fn with_a_live_reactor(bench: &Bench) {
     let ends = bench.options.scaled(250);
     let (next, bad) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
@@ -44,11 +44,9 @@ pub(crate) fn with_a_live_reactor(bench: &Bench) {
     let first = bad.first().map_or(String::new(), |first| format!(", the first: {first}"));
     bench.table.row(
         "processes that end while work is awaited: abnormal exits",
+        "0",
         &format!("{} of {ends}{first}", bad.len()),
         "",
-        "",
-        "",
-        "0",
         Some(bad.is_empty()),
     );
     if !bad.is_empty() {
@@ -68,9 +66,9 @@ fn told(way: &str, output: &Output) -> String {
     format!("{way}: {}: {}", by(output.status), said.lines().last().unwrap_or("it said nothing"))
 }
 
-/// Ends the process in this way while a thread awaits work and streams and buffers are held.
+/// Ends the process in this way while a thread awaits work and this one holds streams and buffers.
 pub(crate) fn child(way: &str) {
-    // SAFETY: a timer whose signal ends the process, should it hang.
+    // SAFETY: `alarm` takes any number. Its signal ends a process that hangs.
     unsafe { libc::alarm(WATCHDOG_SECONDS) };
     let (runtime, device, _) = open(WakeUp::Balanced);
     let (awaited, held) = (device.new_stream().expect("a stream"), device.new_stream().expect("a stream"));
@@ -81,12 +79,12 @@ pub(crate) fn child(way: &str) {
         loop {
             let pending = awaited.launch(busy(300_000), ONE);
             let _ = send.send(());
-            // At the end of the process it may be refused.
+            // While the process ends, the runtime may refuse the work.
             let _ = pending.blocking_wait();
         }
     });
     started.recv_timeout(Duration::from_secs(10)).expect("the other thread has launched");
-    // Nothing is dropped: the runtime lives when the process ends.
+    // Nothing is dropped, so the runtime still exists when the process ends.
     std::mem::forget((runtime, device, held, buffer));
     match way {
         "returns" => {}

@@ -1,4 +1,5 @@
-//! What a fault does, each in a process of its own: the context is gone for the rest of it.
+//! The effects of a fault, each in a process of its own, because a fault makes the context unusable
+//! for the rest of the process.
 
 use crate::support::gpu_kernels::{
     ILLEGAL, ILLEGAL_ADDRESS, TRAP, TRAP_NOW, busy_then_tell, illegal_address, trap_now,
@@ -12,9 +13,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use warpline::WakeUp;
 
-/// A child that hangs is ended after so many seconds.
+/// The seconds after which a child that hangs is killed.
 const WATCHDOG_SECONDS: u32 = 30;
-/// No allocation is there.
+/// An address with no allocation.
 const NOWHERE: u64 = 0x10;
 
 pub(crate) fn all(bench: &Bench) {
@@ -22,7 +23,7 @@ pub(crate) fn all(bench: &Bench) {
         let answer = run(&format!("{case}-by-hand"));
         bench
             .table
-            .note(&format!("behind {fault}, by hand: word, host function, codes in this order"), &answer);
+            .report(&format!("behind {fault}, by hand: word, host function, codes in this order"), &answer);
         let mut late = Sample::default();
         let mut answer = String::new();
         for _ in 0..bench.options.rounds(9) {
@@ -33,29 +34,25 @@ pub(crate) fn all(bench: &Bench) {
         }
         if late.0.is_empty() {
             bench.table.row(
-                &format!("{fault} to the error of who awaits, ms"),
+                &format!("{fault} to the error of the awaiting task, ms"),
+                "< 5",
                 &answer,
                 "",
-                "",
-                "",
-                "< 5",
                 Some(false),
             );
             continue;
         }
         bench.table.row(
-            &format!("{fault} to the error of who awaits, ms"),
-            &format!("{}; {answer}", short(late.median())),
-            "",
-            "",
-            &late.spread(),
+            &format!("{fault} to the error of the awaiting task, ms"),
             "< 5",
+            &late.figure(),
+            "",
             bench.verdict(late.median() < 5.0),
         );
     }
 }
 
-/// What the child says.
+/// Runs a case in a child and returns its answer.
 fn run(case: &str) -> String {
     let mut command = Command::new(std::env::current_exe().expect("a bench has an executable"));
     let output = command.env("RUST_BACKTRACE", "0").args(["--fault", case]).output().expect("it starts");
@@ -65,31 +62,32 @@ fn run(case: &str) -> String {
 }
 
 pub(crate) fn child(case: &str) {
-    // SAFETY: a timer whose signal ends the process, should it hang.
+    // SAFETY: `alarm` takes any number. Its signal ends a process that hangs.
     unsafe { libc::alarm(WATCHDOG_SECONDS) };
     let (fault, how) = case.split_once('-').expect("a fault and how it is looked at");
     match how {
         "by-hand" => by_hand(fault),
         _ => awaited(fault),
     }
-    // Nothing is torn down: the context is dead.
+    // Exits without teardown, because the context is unusable.
     std::process::exit(0);
 }
 
-/// What the driver still does of what was queued behind a fault.
+/// Prints how the driver treats work that was queued behind a fault, and calls on other streams.
 fn by_hand(fault: &str) {
     static CALLED: AtomicU64 = AtomicU64::new(0);
     let (_runtime, device, raw) = open(WakeUp::Balanced);
     let (mine, idle, word, event) = (raw.stream(), raw.stream(), raw.word(), raw.event());
     let (text, kernel) = if fault == "trap" { (TRAP, &TRAP_NOW) } else { (ILLEGAL, &ILLEGAL_ADDRESS) };
-    // The software driver has to be told of it.
+    // Makes the kernel known to the software driver.
     device.suggest_config(kernel, 1, 0).expect("it loads");
     mine.launch(raw.kernel(text, kernel.name), &mut [NOWHERE]);
     let (written, called) = (mine.write(word, 7), mine.count_up(&CALLED));
-    // What is asked is whether something never comes: there is nothing to wait for but time.
+    // The word may never be written and the host function never called, so this can only wait for a
+    // fixed time.
     std::thread::sleep(Duration::from_millis(200));
-    // The idle stream first: whether it learns of a fault by itself is what is asked, and a call on
-    // the faulted stream may tell it.
+    // Query the idle stream first. A call on the faulted stream may make it report the fault, and
+    // the question is whether it does so by itself.
     let alone = [idle.query(), idle.record(event), event.query(), idle.query()];
     let (faulted, afterwards) = (mine.query(), idle.query());
     let moved = if word.host.load(Ordering::Acquire) == 7 { "written" } else { "not written" };
@@ -101,7 +99,8 @@ fn by_hand(fault: &str) {
     );
 }
 
-/// How long it takes until who awaits the op has its error, from the end of the kernel before it.
+/// Prints the time from the end of the preceding kernel until the awaiting thread has the error of
+/// the faulty op, and the kind of that error.
 fn awaited(fault: &str) {
     let (_runtime, device, raw) = open(WakeUp::Balanced);
     let stream = device.new_stream().expect("a stream");
@@ -129,7 +128,8 @@ fn awaited(fault: &str) {
         };
         let error = block_on(faulty).expect_err("a fault");
         let back = now();
-        // For the watching thread to note a word that was written before the fault; if none was, it is told to stop.
+        // Gives the watching thread the time to note a word that was written before the fault. If
+        // none was written, `over` stops it.
         std::thread::sleep(Duration::from_millis(1));
         over.store(true, Ordering::Relaxed);
         (back, error)

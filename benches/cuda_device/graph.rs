@@ -1,10 +1,9 @@
-//! Small kernels launched one by one and as a graph.
+//! Small kernels, launched one by one and as a graph.
 
 use crate::support::gpu_kernels::add_one;
-use crate::support::measure::short;
 use crate::support::process::Usage;
 use crate::support::software::Counts;
-use crate::support::{Sample, interleave, ns, ratio};
+use crate::support::{Sample, interleave, ns};
 use crate::{Bench, WAKE_UPS, open};
 use futures::executor::block_on;
 use std::cell::RefCell;
@@ -12,10 +11,10 @@ use warpline::Result;
 use warpline::prelude::*;
 
 const KERNELS: usize = 20;
-/// Elements of each kernel.
+/// The number of elements of each kernel.
 const LEN: usize = 1024;
 
-/// 20 small kernels and the wake-up behind them: their launches against one of a graph.
+/// Measures 20 small kernels and the wake-up after them: 20 launches against one launch of a graph.
 pub(crate) fn against_launches(bench: &Bench) {
     let times = bench.options.scaled(500);
     for (wake_up, name) in WAKE_UPS {
@@ -50,20 +49,11 @@ pub(crate) fn against_launches(bench: &Bench) {
         if counts.are_kept() {
             let markers = |work: &dyn Fn()| counts.during([c"cuStreamWriteValue64_v2"], work)[0];
             let figures = format!("{} as a graph, {} one by one", markers(&as_graph), markers(&one_by_one));
-            bench.table.note(&format!("markers of {KERNELS} small kernels, awaited, {name}"), &figures);
+            bench.table.report(&format!("markers of {KERNELS} small kernels, awaited, {name}"), &figures);
         }
     }
 }
 
 fn row(bench: &Bench, what: &str, graphs: &Sample, eager: &Sample) {
-    let against = ratio(graphs, eager);
-    bench.table.row(
-        what,
-        &short(graphs.median()),
-        &format!("{} one by one", short(eager.median())),
-        &short(against.median()),
-        &against.spread(),
-        "≤ 0.5",
-        bench.verdict(against.median() <= 0.5),
-    );
+    bench.table.compare(what, graphs, ("one by one", eager), "≤ 0.5", |ratio| bench.verdict(ratio <= 0.5));
 }

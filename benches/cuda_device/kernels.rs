@@ -1,17 +1,17 @@
-//! How near kernels that memory bounds come to a copy on the device, by the bytes that the head of each one's file says it moves.
+//! The throughput of memory-bound kernels, compared with that of a copy on the device. The bytes
+//! that a kernel moves are those that the docs of its source file state.
 
 use crate::support::interleave;
-use crate::support::measure::{ratio, short};
 use crate::timed::device_ns;
 use crate::{Bench, open};
 use warpline::kernels::{self, launch};
 use warpline::prelude::*;
 use warpline::{Element, Result, WakeUp};
 
-/// Of a matrix.
+/// The number of columns of a matrix.
 const COLS: usize = 1024;
 
-/// A kernel, the bytes that a call moves, and the call.
+/// The name of a kernel, the bytes that a call moves, and the call.
 type Case<'a> = (&'static str, usize, Box<dyn Fn() -> Result<()> + 'a>);
 
 fn filled<T: Element>(stream: &Stream, len: usize, value: T) -> Buffer<T> {
@@ -20,11 +20,11 @@ fn filled<T: Element>(stream: &Stream, len: usize, value: T) -> Buffer<T> {
     buffer
 }
 
-/// Kernels on operands of 256 MiB.
+/// Measures kernels on operands of 256 MiB.
 pub(crate) fn against_a_copy(bench: &Bench) {
     let (_runtime, device, _) = open(WakeUp::Balanced);
     let stream = device.new_stream().expect("a stream");
-    // What the software driver does takes a processor its time.
+    // The software driver runs kernels on the CPU, so the operands are small there.
     let n: usize = if bench.on_gpu { 64 << 20 } else { 64 << 10 };
     let (half, rows) = (n / 2, n / COLS);
     let [x, y, z] = [0.5, 0.25, 0.0].map(|value| filled::<f32>(&stream, n, value));
@@ -122,7 +122,7 @@ pub(crate) fn against_a_copy(bench: &Bench) {
     ];
 
     let times = bench.options.scaled(20);
-    // Bytes a nanosecond are gigabytes a second.
+    // Bytes per nanosecond are gigabytes per second.
     let rate = |bytes: usize, call: &dyn Fn() -> Result<()>| {
         (bytes * times) as f64 / device_ns(stream, || (0..times).try_for_each(|_| call()))
     };
@@ -131,15 +131,12 @@ pub(crate) fn against_a_copy(bench: &Bench) {
             bench.options.rounds(7),
             [&mut || rate(*bytes, call), &mut || rate(8 * n, &|| stream.copy_buffer(&z, &y).queued())],
         );
-        let against = ratio(&ours, &copy);
-        bench.table.row(
+        bench.table.compare(
             &format!("{name}, {} MiB moved, GB/s", bytes >> 20),
-            &short(ours.median()),
-            &format!("{} a copy on the device", short(copy.median())),
-            &short(against.median()),
-            &against.spread(),
+            &ours,
+            ("a copy on the device", &copy),
             "≥ 0.9",
-            bench.verdict(against.median() >= 0.9),
+            |ratio| bench.verdict(ratio >= 0.9),
         );
     }
 }

@@ -1,10 +1,10 @@
-//! One kernel and who waits for it.
+//! The latency of one kernel and of the waiter behind it.
 
 use crate::support::by_hand::Word;
 use crate::support::gpu_kernels::{BUSY, NOTHING, busy, busy_then_tell, nothing};
 use crate::support::measure::short;
 use crate::support::process::Usage;
-use crate::support::{ONE, Sample, interleave, ns, ratio};
+use crate::support::{ONE, Sample, interleave, ns};
 use crate::{Bench, WAKE_UPS, open, open_with};
 use futures::executor::block_on;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use warpline::WakeUp;
 use warpline::prelude::*;
 
-/// An empty kernel launched and awaited against launch and `cuStreamSynchronize`.
+/// Measures an empty kernel, launched and awaited, against a launch and `cuStreamSynchronize`.
 pub(crate) fn launch_and_await(bench: &Bench) {
     let times = bench.options.scaled(2_000);
     for (wake_up, name) in WAKE_UPS {
@@ -40,29 +40,25 @@ pub(crate) fn launch_and_await(bench: &Bench) {
                 },
             ],
         );
-        let against = ratio(&ours, &by_hand);
-        bench.table.row(
+        bench.table.compare(
             &format!("empty kernel launched and awaited, {name}, ns"),
-            &short(ours.median()),
-            &format!("{} launch and cuStreamSynchronize", short(by_hand.median())),
-            &short(against.median()),
-            &against.spread(),
+            &ours,
+            ("launch and cuStreamSynchronize", &by_hand),
             "",
-            None,
+            |_| None,
         );
         bench.table.row(
             &format!("the same, CPU time, {name}, ns"),
+            "",
             &short(cpu[0].median()),
             &short(cpu[1].median()),
-            "",
-            "",
-            "",
             None,
         );
     }
 }
 
-/// From a kernel's last store, which another thread sees, to the return of what waits for the kernel.
+/// Measures the time from the last store of a kernel, which another thread observes, to the return
+/// of the wait for that kernel.
 pub(crate) fn kernel_end_to_wake(bench: &Bench) {
     let times = bench.options.scaled(2_000) as u64;
     for (wake_up, name) in WAKE_UPS {
@@ -118,7 +114,8 @@ fn raw_tell(raw: crate::support::by_hand::Raw) -> crate::support::by_hand::RawKe
     KERNEL.with(|kernel| *kernel.get_or_init(|| raw.kernel(text, "busy_then_tell")))
 }
 
-/// How late `wait` returns after `told` has the value it is called with, in microseconds. It launches and waits.
+/// Returns how many microseconds after `told` has its value `wait` returns. `wait` gets that value,
+/// launches the kernel that stores it, and waits for the kernel.
 fn late_by(times: u64, told: Word, mut wait: impl FnMut(u64)) -> Sample {
     let start = Instant::now();
     let now = || start.elapsed().as_nanos() as u64;
@@ -156,11 +153,11 @@ fn late_by(times: u64, told: Word, mut wait: impl FnMut(u64)) -> Sample {
 }
 
 fn tell(bench: &Bench, what: &str, late: &Sample) {
-    let figures = format!("p50 {}, p99 {}", short(late.quantile(0.5)), short(late.quantile(0.99)));
-    bench.table.row(what, &figures, "", "", &late.spread(), "", None);
+    bench.table.report(what, &late.figure());
+    bench.table.report(&format!("{what}, p99"), &short(late.quantile(0.99)));
 }
 
-/// What a long kernel costs while it is awaited.
+/// Measures the CPU time used while a long kernel is awaited.
 pub(crate) fn a_long_kernel(bench: &Bench) {
     let time = Duration::from_millis(if bench.options.quick { 20 } else { 200 });
     let share = |work: &mut dyn FnMut()| {
@@ -189,11 +186,9 @@ pub(crate) fn a_long_kernel(bench: &Bench) {
         });
         bench.table.row(
             &format!("CPU share of the process while a {} ms kernel is awaited, {name}, %", time.as_millis()),
-            &short(ours.median()),
-            &format!("{} cuStreamSynchronize", short(by_hand.median())),
-            "",
-            &ours.spread(),
             "balanced < 2",
+            &ours.figure(),
+            &format!("{} cuStreamSynchronize", short(by_hand.median())),
             if wake_up == WakeUp::Balanced { bench.verdict(ours.median() < 2.0) } else { None },
         );
     }

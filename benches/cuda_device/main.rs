@@ -1,9 +1,10 @@
-//! What only a GPU can tell: how soon its work wakes a task and at what price, what markers cost it, what faults do, how fast bytes
-//! move, and how good the kernels are. Beside most figures stand the driver's own calls, or cuBLAS's, made by hand in the same
-//! rounds.
+//! Measurements that need a GPU: the latency and CPU time of wake-ups, the cost of markers, the
+//! effects of faults, the throughput of copies, and the quality of the kernels. Most figures stand
+//! next to those of direct driver calls, or direct cuBLAS calls, in the same rounds.
 //!
-//! `cuda_device [--quick] [PART …]`; without parts it runs all. It asserts nothing about figures. Where there is no NVIDIA driver
-//! it runs on the software one, to show that it runs: those figures mean nothing.
+//! `cuda_device [--quick] [PART …]` runs the given parts, or all of them. It asserts nothing about
+//! figures. Without an NVIDIA driver it runs on the software one, which only shows that the bench
+//! runs: its figures mean nothing.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -30,22 +31,22 @@ use support::{Options, Table};
 use warpline::WakeUp;
 use warpline::prelude::*;
 
-/// What every part gets.
+/// The shared state of all parts.
 struct Bench {
     options: Options,
     table: Table,
-    /// On the software driver a reach says nothing.
+    /// True if the driver is a real one. Targets mean nothing on the software driver.
     on_gpu: bool,
 }
 
 impl Bench {
-    /// Returns true if a reach is met, where that means something.
+    /// Returns whether a target is met, or `None` on the software driver.
     fn verdict(&self, met: bool) -> Option<bool> {
         self.on_gpu.then_some(met)
     }
 }
 
-/// A runtime of its own, the device, and the driver's calls for the same context.
+/// Returns a new runtime, its device, and the same context for direct driver calls.
 fn open(wake_up: WakeUp) -> (Runtime, Device, Raw) {
     open_with(Runtime::builder().wake_up(wake_up))
 }
@@ -53,12 +54,12 @@ fn open(wake_up: WakeUp) -> (Runtime, Device, Raw) {
 fn open_with(builder: warpline::RuntimeBuilder) -> (Runtime, Device, Raw) {
     let runtime = builder.build().expect("a runtime");
     let device = runtime.device(DeviceId::Cuda(0)).expect("a CUDA device");
-    // The context stays current on a thread that had none.
+    // A call leaves the context of its device current on a thread that had none.
     device.new_stream().expect("a stream").synchronize().blocking_wait().expect("it lives");
     (runtime, device, Raw::of_this_thread())
 }
 
-/// Whether cuBLAS does the products of this process. One was enqueued.
+/// Returns whether cuBLAS runs the products of this process. The caller has enqueued one.
 fn by_cublas() -> bool {
     warpline::kernels::libraries::products().by_cublas > 0
 }
@@ -94,7 +95,8 @@ const PARTS: [Part; 19] = [
 ];
 
 fn main() {
-    // SAFETY: opens and closes libraries by the driver's names.
+    // SAFETY: this loads and unloads libraries by the names of the driver library, and trusts one
+    // of these names to be the driver.
     let present = unsafe { cudarc::driver::sys::is_culib_present() };
     if !present || argument("--device").as_deref() == Some("software") {
         software::find_it(&[("SOFTCUDA_DEVICES", "2")]);

@@ -1,20 +1,21 @@
-//! What a marker costs the host that enqueues it and the device that passes it: the driver's calls alone.
+//! The cost of a marker for the host that enqueues it and for the device that executes it, by
+//! direct driver calls.
 
 use crate::support::ONE;
 use crate::support::Sample;
 use crate::support::by_hand::{Raw, RawStream};
 use crate::support::gpu_kernels::{BUSY, STAMP, busy, stamp};
-use crate::support::measure::short;
 use crate::support::ns;
 use crate::{Bench, open};
 use std::sync::Barrier;
 use std::sync::atomic::AtomicU64;
 use warpline::WakeUp;
 
-/// Between synchronizations, so that no queue is full.
+/// The number of calls between two synchronizations, so that no queue fills.
 const AT_A_TIME: usize = 256;
 
-/// Enqueuing a word's write against recording an event, on 1, 4 and 16 threads with a stream each.
+/// Measures enqueuing the write of a word against recording an event, on 1, 4 and 16 threads with a
+/// stream each.
 pub(crate) fn enqueue(bench: &Bench) {
     let (_runtime, _device, raw) = open(WakeUp::Balanced);
     let times = bench.options.scaled(20_480).next_multiple_of(AT_A_TIME);
@@ -35,19 +36,12 @@ pub(crate) fn enqueue(bench: &Bench) {
                 }
             }));
         }
-        bench.table.row(
-            &format!("enqueuing a marker, {threads} threads, ns"),
-            &format!("{} word", short(words.median())),
-            &format!("{} event", short(events.median())),
-            &short(crate::support::ratio(&words, &events).median()),
-            &words.spread(),
-            "",
-            None,
-        );
+        let what = format!("enqueuing a word's write, {threads} threads, ns");
+        bench.table.compare(&what, &words, ("recording an event", &events), "", |_| None);
     }
 }
 
-/// The mean time of a call, over all threads.
+/// Returns the mean time of a call over all threads.
 fn on_threads<F: FnMut(RawStream)>(
     raw: Raw,
     threads: usize,
@@ -78,7 +72,8 @@ fn on_threads<F: FnMut(RawStream)>(
     took.iter().sum::<f64>() / threads as f64
 }
 
-/// What stands between two kernels of one stream adds to the time from one to the next, by the device's clock.
+/// Measures how much a marker between two kernels of a stream adds to the time from one to the
+/// next, by the clock of the device.
 pub(crate) fn gap(bench: &Bench) {
     const KERNELS: u64 = 50;
     static CALLED: AtomicU64 = AtomicU64::new(0);
@@ -86,7 +81,7 @@ pub(crate) fn gap(bench: &Bench) {
     let stream = device.new_stream().expect("a stream");
     let times = stream.alloc::<u64>(KERNELS as usize).expect("memory");
     stream.fill(&times, 0).blocking_wait().expect("it runs");
-    // So that both kernels are loaded, and known to the software driver.
+    // Loads both kernels and makes them known to the software driver.
     drop(stream.launch(busy(1_000), ONE));
     stream.launch(stamp(0, &times), ONE).blocking_wait().expect("it runs");
     let (mine, hold, stamp) = (raw.stream(), raw.kernel(BUSY, "busy"), raw.kernel(STAMP, "stamp"));
@@ -101,7 +96,7 @@ pub(crate) fn gap(bench: &Bench) {
     let mut samples = [(); 4].map(|()| Sample::default());
     for round in 0..bench.options.rounds(21) as u64 {
         for (sample, (_, between)) in samples.iter_mut().zip(betweens) {
-            // Everything is in the queue before the first of it runs.
+            // The first kernel holds the stream until everything is in the queue.
             mine.launch(hold, &mut [3_000_000]);
             for kernel in 0..KERNELS {
                 mine.launch(stamp, &mut [kernel, at, KERNELS]);
@@ -111,17 +106,15 @@ pub(crate) fn gap(bench: &Bench) {
             let times = read(host, at, mine);
             let mut gaps = Sample(times.windows(2).map(|two| two[1].saturating_sub(two[0]) as f64).collect());
             gaps.0.sort_by(f64::total_cmp);
-            // The mean: the clock's steps may be longer than a gap.
+            // The mean, because the steps of the clock may be longer than a gap.
             sample.0.push(gaps.0.iter().sum::<f64>() / gaps.0.len() as f64);
         }
     }
     for (sample, (name, _)) in samples.iter().zip(betweens) {
         bench.table.row(
             &format!("from one kernel to the next with {name} between, ns of the device's clock"),
-            &short(sample.median()),
             "",
-            "",
-            &sample.spread(),
+            &sample.figure(),
             "",
             None,
         );

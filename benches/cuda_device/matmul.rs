@@ -1,21 +1,20 @@
-//! Products of matrices against cuBLAS by a direct call, by the device's clock.
+//! Matrix products compared with direct calls of cuBLAS, by the clock of the device.
 //!
-//! What runs here is what the process finds: cuBLAS, or our own kernel where there is none or `WARPLINE_CUBLAS` is `off`. `linear` also
-//! adds the bias, and the direct call does not.
+//! The runtime uses cuBLAS if the process can load it, and its own kernel otherwise or if
+//! `WARPLINE_CUBLAS` is `off`. `linear` also adds the bias; the direct call does not.
 
 use crate::support::cublas::{Cublas, Product};
 use crate::support::interleave;
-use crate::support::measure::{ratio, short};
 use crate::timed::device_ns;
 use crate::{Bench, by_cublas, open, products_by};
 use warpline::kernels::{self, launch};
 use warpline::prelude::*;
 use warpline::{Result, WakeUp, reads, writes};
 
-/// m, n, k, and whether either factor is stored as its transpose.
+/// The sizes m, n and k, and whether either factor is stored as its transpose.
 type Shape = ([usize; 3], [bool; 2]);
 
-/// What a training step of `digits` multiplies.
+/// The products of a training step of `digits`.
 const DIGITS: [Shape; 3] =
     [([32, 128, 10], [false, false]), ([10, 128, 32], [true, false]), ([128, 64, 32], [true, false])];
 const DIGITS_LAYERS: [[usize; 3]; 2] = [[32, 128, 64], [32, 10, 128]];
@@ -23,7 +22,8 @@ const DIGITS_LAYERS: [[usize; 3]; 2] = [[32, 128, 64], [32, 10, 128]];
 pub(crate) fn against_cublas(bench: &Bench) {
     let (_runtime, device, _) = open(WakeUp::Balanced);
     let stream = device.new_stream().expect("a stream");
-    // Another's kernels do not run on the software driver, whose products a processor computes.
+    // The kernels of the real cuBLAS do not run on the software driver. Products there run on the
+    // CPU, so they are small.
     let cublas = Cublas::find(!bench.on_gpu);
     let sides: &[usize] = if bench.on_gpu { &[512, 1024, 4096] } else { &[64] };
     let cubes = sides.iter().map(|&side| ([side; 3], [false; 2]));
@@ -75,43 +75,25 @@ fn compare(
     let ours = || micros(device_ns(stream, || (0..times).try_for_each(|_| launch(&at))));
     let direct = |cublas: &Cublas| {
         let enqueue = || {
-            // SAFETY: the work is on this stream, reads both factors and writes their product, which are so large.
-            let done = unsafe {
-                stream.external(reads([&at.a, &at.b]), writes([&at.c]), |raw| {
-                    cublas.multiply(raw.as_ptr().expect("a CUDA stream"), product, times);
-                })
+            let multiply = |raw: &mut warpline::RawStream| {
+                let stream = raw.as_ptr().expect("a CUDA stream");
+                // SAFETY: the buffers have the sizes in `product`, and the stream is live.
+                unsafe { cublas.multiply(stream, product, times) };
             };
-            done.queued()
+            // SAFETY: all work is on this stream. It reads both factors and writes their product.
+            unsafe { stream.external(reads([&at.a, &at.b]), writes([&at.c]), multiply) }.queued()
         };
         micros(device_ns(stream, enqueue))
     };
-    let speed =
-        |micros: f64| format!("{} ({} TFLOP/s)", short(micros), short(2e-6 * (m * n * k) as f64 / micros));
     let what = || format!("{name}, {m} × {n} × {k}, by {}, µs", products_by());
     let rounds = bench.options.rounds(11);
     let Some(cublas) = cublas else {
         let [ours] = interleave(rounds, [&mut || ours()]);
-        return bench.table.row(
-            &what(),
-            &speed(ours.median()),
-            "no cuBLAS here",
-            "",
-            &ours.spread(),
-            "",
-            None,
-        );
+        return bench.table.row(&what(), "", &ours.figure(), "no cuBLAS here", None);
     };
     let [ours, theirs] = interleave(rounds, [&mut || ours(), &mut || direct(cublas)]);
-    let against = ratio(&ours, &theirs);
-    // Equal, but for what differs from run to run.
-    let (reach, met) = if by_cublas() { ("≤ 1.05", 1.05) } else { ("≤ 3", 3.0) };
-    bench.table.row(
-        &what(),
-        &speed(ours.median()),
-        &format!("{} cuBLAS by a direct call", speed(theirs.median())),
-        &short(against.median()),
-        &against.spread(),
-        reach,
-        bench.verdict(against.median() <= met),
-    );
+    // With cuBLAS on both sides the times should be equal except for noise.
+    let (goal, most) = if by_cublas() { ("≤ 1.05", 1.05) } else { ("≤ 3", 3.0) };
+    let rival = ("cuBLAS by a direct call", &theirs);
+    bench.table.compare(&what(), &ours, rival, goal, |ratio| bench.verdict(ratio <= most));
 }

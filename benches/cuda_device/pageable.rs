@@ -1,11 +1,11 @@
-//! Copies from memory that is not page-locked, which we stage and the driver stages by itself.
+//! Copies between the device and pageable memory. Warpline stages them, and so does the driver.
 
-use crate::support::measure::short;
-use crate::support::{interleave, ns, ratio};
+use crate::support::{interleave, ns};
 use crate::{Bench, open};
 use warpline::WakeUp;
 
-/// A slice to the device and back to a `Vec`, awaited copy by copy, against the driver's calls on the same kind of memory.
+/// Measures copies of a slice to the device and back to a `Vec`, each awaited, against driver calls
+/// on the same kind of memory.
 pub(crate) fn both_ways(bench: &Bench) {
     let (_runtime, device, raw) = open(WakeUp::Balanced);
     let stream = device.new_stream().expect("a stream");
@@ -24,7 +24,8 @@ pub(crate) fn both_ways(bench: &Bench) {
                 &mut || repeat(&mut || stream.write(&buffer, &host).blocking_wait().expect("it runs")),
                 &mut || {
                     repeat(&mut || {
-                        // SAFETY: both stay; they are used by nobody else.
+                        // SAFETY: both are live until the stream has been synchronized, and nothing
+                        // else uses them.
                         unsafe { theirs.copy_in(memory, &host) };
                         theirs.synchronize();
                     })
@@ -41,15 +42,12 @@ pub(crate) fn both_ways(bench: &Bench) {
             ("slice to device", to_device, to_device_by_hand),
             ("device to a new Vec", to_host, to_host_by_hand),
         ] {
-            let against = ratio(&ours, &by_hand);
-            bench.table.row(
+            bench.table.compare(
                 &format!("{way}, pageable, {mib} MiB, awaited each, GB/s"),
-                &short(ours.median()),
-                &format!("{} by the driver's calls", short(by_hand.median())),
-                &short(against.median()),
-                &against.spread(),
+                &ours,
+                ("by the driver's calls", &by_hand),
                 "",
-                None,
+                |_| None,
             );
         }
     }

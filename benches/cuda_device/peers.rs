@@ -1,16 +1,16 @@
 //! Copies between two GPUs.
 
-use crate::support::measure::short;
-use crate::support::{interleave, ns, ratio};
+use crate::support::{interleave, ns};
 use crate::{Bench, open};
 use warpline::WakeUp;
 use warpline::prelude::*;
 
-/// From the first GPU to the second, awaited copy by copy, against the driver's call and `cuStreamSynchronize`.
+/// Measures copies from the first GPU to the second, each awaited, against the driver call and
+/// `cuStreamSynchronize`.
 pub(crate) fn copies(bench: &Bench) {
     let (runtime, device, raw) = open(WakeUp::Balanced);
     let Ok(other) = runtime.device(DeviceId::Cuda(1)) else {
-        bench.table.row("copies between two GPUs", "not here", "there is one GPU", "", "", "", None);
+        bench.table.row("copies between two GPUs", "", "not here", "there is one GPU", None);
         return;
     };
     let (stream, there) = (device.new_stream().expect("a stream"), other.new_stream().expect("a stream"));
@@ -22,7 +22,7 @@ pub(crate) fn copies(bench: &Bench) {
         let destination = there.alloc::<u8>(len_bytes).expect("memory");
         drop(stream.fill(&source, 1));
         stream.wait_stream(&there);
-        // Lets the two reach each other, where they can.
+        // The first copy enables peer access, if the devices support it.
         stream.copy_buffer_peer(&destination, &source).blocking_wait().expect("it runs");
         let (theirs, from, to) = (raw.stream(), raw.memory(len_bytes), their_raw.memory_there(len_bytes));
         let gigabytes = |ns: f64| len_bytes as f64 / ns;
@@ -46,15 +46,12 @@ pub(crate) fn copies(bench: &Bench) {
                 },
             ],
         );
-        let against = ratio(&ours, &by_hand);
-        bench.table.row(
+        bench.table.compare(
             &format!("the first GPU to the second, {mib} MiB, awaited each, GB/s"),
-            &short(ours.median()),
-            &format!("{} by the driver's calls", short(by_hand.median())),
-            &short(against.median()),
-            &against.spread(),
+            &ours,
+            ("by the driver's calls", &by_hand),
             "",
-            None,
+            |_| None,
         );
     }
 }

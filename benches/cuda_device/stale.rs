@@ -1,9 +1,9 @@
-//! Stale bytes behind a word that says a copy to the host is over: a `Pending` of such a copy
-//! relies on there being none.
+//! Stale bytes after a word that reports the end of a copy to the host. The `Pending` of such a
+//! copy relies on there being none.
 //!
-//! The word is written by `cuStreamWriteValue64` behind a device-to-host copy. The header promises
-//! a fence in front of the write; what is looked for is a byte of the round before, seen by a host
-//! that saw the word of this round.
+//! `cuStreamWriteValue64` writes the word after a device-to-host copy. The header of the CUDA
+//! Driver API promises a fence before the write. The bench looks for a byte of the previous round,
+//! read by a host thread that has already read the word of this round.
 
 use crate::support::by_hand::Raw;
 use crate::{Bench, open};
@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use warpline::WakeUp;
 
-/// Threads that compare, each with a stream, memory and a word of its own.
+/// The number of comparing threads, each with its own stream, memory and word.
 const THREADS: usize = 4;
 const SIZES: [(usize, &str); 3] = [(64, "64 B"), (4 << 10, "4 KiB"), (256 << 10, "256 KiB")];
 
-/// Rounds compared, how many of them were stale, and the first that was.
+/// The number of rounds compared, the number of stale ones, and the first stale one.
 #[derive(Default)]
 struct Seen {
     rounds: AtomicU64,
@@ -23,7 +23,8 @@ struct Seen {
     first: AtomicU64,
 }
 
-/// Copies of three sizes, with the copy engine to the device idle and busy.
+/// Compares copies of three sizes, while the copy engine for the other direction is idle and while
+/// it is busy.
 pub(crate) fn words_behind_copies(bench: &Bench) {
     let (_runtime, _device, raw) = open(WakeUp::Balanced);
     let time = Duration::from_millis(if bench.options.quick { 200 } else { 15_000 });
@@ -39,11 +40,9 @@ pub(crate) fn words_behind_copies(bench: &Bench) {
                 if stale > 0 { format!(", the first in round {first} of its thread") } else { String::new() };
             bench.table.row(
                 &format!("copies of {size} to the host beside {with}: stale behind the word"),
+                "0",
                 &format!("{stale} of {rounds} rounds{first}"),
                 "",
-                "",
-                "",
-                "0",
                 bench.verdict(stale == 0),
             );
         }
@@ -54,8 +53,8 @@ pub(crate) fn words_behind_copies(bench: &Bench) {
     }
 }
 
-/// Compares on all threads until `time` is over, while another keeps the other copy engine busy if
-/// `other_way`.
+/// Compares on all threads until `time` is over. If `other_way`, another thread keeps the other
+/// copy engine busy meanwhile.
 fn compare(raw: Raw, len_bytes: usize, time: Duration, other_way: bool, seen: &Seen) {
     let (until, over) = (Instant::now() + time, AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -73,7 +72,7 @@ fn compare(raw: Raw, len_bytes: usize, time: Duration, other_way: bool, seen: &S
                 raw.bind();
                 let (stream, to, from) = (raw.stream(), raw.memory(1 << 20), raw.pinned(1 << 20));
                 while !over.load(Ordering::Relaxed) {
-                    // SAFETY: both stay.
+                    // SAFETY: both live as long as the process.
                     (0..16).for_each(|_| unsafe { stream.copy_in(to, from) });
                     stream.synchronize();
                 }
@@ -84,7 +83,7 @@ fn compare(raw: Raw, len_bytes: usize, time: Duration, other_way: bool, seen: &S
     });
 }
 
-/// One round after the other: fill, copy, word, compare.
+/// Runs rounds until `until`: fill, copy, write the word, compare.
 fn rounds(raw: Raw, len_bytes: usize, until: Instant, seen: &Seen) {
     let (stream, memory, word) = (raw.stream(), raw.memory(len_bytes), raw.word());
     let host = raw.pinned(len_bytes);
@@ -92,16 +91,19 @@ fn rounds(raw: Raw, len_bytes: usize, until: Instant, seen: &Seen) {
     while Instant::now() < until {
         round += 1;
         stream.fill(memory, round as u32, len_bytes / 4);
-        // SAFETY: both stay, and the host reads when the word says that the copy is over.
+        // SAFETY: both live as long as the process, and the host reads only after the word reports
+        // the end of the copy.
         unsafe { stream.begin_copy_out(host, memory) };
         assert_eq!(stream.write(word, round), 0);
         while word.host.load(Ordering::Acquire) != round {
             std::hint::spin_loop();
         }
         let fresh = (round as u32).to_ne_bytes();
-        // Volatile: the compiler does not know that the device writes it.
+        // The read is volatile, because the compiler does not know that the device writes this
+        // memory.
         let stale = host.chunks_exact(4).any(|bytes| {
-            // SAFETY: four bytes of memory that lives, aligned to pages.
+            // SAFETY: the pointer is to four bytes of live memory, and `[u8; 4]` needs no
+            // alignment.
             unsafe { bytes.as_ptr().cast::<[u8; 4]>().read_volatile() != fresh }
         });
         if stale {

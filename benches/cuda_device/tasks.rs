@@ -1,19 +1,19 @@
-//! Many tasks on few streams.
+//! Many tasks that await kernels on few streams.
 
 use crate::support::gpu_kernels::{BUSY, busy};
-use crate::support::measure::short;
 use crate::support::process::Usage;
-use crate::support::{ONE, Sample, ratio};
+use crate::support::{ONE, Sample};
 use crate::{Bench, WAKE_UPS, open};
 use std::time::Instant;
 use warpline::prelude::*;
 
 const STREAMS: usize = 32;
 const TASKS: usize = 1_000;
-/// What each kernel takes.
+/// The duration of each kernel.
 const KERNEL_NS: u64 = 5_000;
 
-/// 1 000 tasks, each awaiting one kernel after the other on one of 32 streams, against 32 threads that synchronize.
+/// Measures 1 000 tasks, each awaiting kernels one by one on one of 32 streams, against 32 threads
+/// that synchronize.
 pub(crate) fn a_thousand(bench: &Bench) {
     let awaits = bench.options.scaled(20);
     let total = (TASKS * awaits) as f64;
@@ -62,27 +62,18 @@ pub(crate) fn a_thousand(bench: &Bench) {
             by_hand.0.push(total / since.elapsed().as_secs_f64());
             their_cpu.0.push(Usage::now().since(&before).cpu.as_nanos() as f64 / total);
         }
-        let against = ratio(&ours, &by_hand);
-        bench.table.row(
+        let rival = format!("{STREAMS} threads that synchronize");
+        bench.table.compare(
             &format!(
                 "{TASKS} tasks on {STREAMS} streams, kernels of {} µs, {name}, awaits a second",
                 KERNEL_NS / 1000
             ),
-            &short(ours.median()),
-            &format!("{} of {STREAMS} threads that synchronize", short(by_hand.median())),
-            &short(against.median()),
-            &against.spread(),
+            &ours,
+            (&rival, &by_hand),
             "",
-            None,
+            |_| None,
         );
-        bench.table.row(
-            &format!("the same, CPU time an await, {name}, ns"),
-            &short(cpu.median()),
-            &short(their_cpu.median()),
-            &short(ratio(&cpu, &their_cpu).median()),
-            &cpu.spread(),
-            "",
-            None,
-        );
+        let what = format!("CPU time an await, {name}, ns");
+        bench.table.compare(&what, &cpu, (&rival, &their_cpu), "", |_| None);
     }
 }

@@ -1,15 +1,16 @@
-//! How long work takes the device, apart from who enqueues it.
+//! The time that work takes on the device, without the time to enqueue it.
 
 use crate::support::ONE;
 use crate::support::gpu_kernels::busy;
 use warpline::Result;
 use warpline::prelude::*;
 
-/// What the device is busy with while the work is put behind it.
+/// The time for which the device is kept busy while the host enqueues the work.
 const HEAD_START_NS: u64 = 2_000_000;
 
-/// Nanoseconds, by the device's clock, from the begin to the end of what `enqueue` puts on `stream`: all of it is in the queue before
-/// it begins, unless enqueuing takes longer than two milliseconds.
+/// Returns the nanoseconds, by the clock of the device, from the start to the end of the work that
+/// `enqueue` puts on `stream`. All of it is in the queue before it starts, unless enqueuing takes
+/// longer than `HEAD_START_NS`.
 pub(crate) fn device_ns(stream: &Stream, enqueue: impl FnOnce() -> Result<()>) -> f64 {
     let timed = || {
         stream.launch(busy(HEAD_START_NS), ONE).queued()?;
@@ -19,6 +20,6 @@ pub(crate) fn device_ns(stream: &Stream, enqueue: impl FnOnce() -> Result<()>) -
         stream.synchronize().blocking_wait()?;
         ended.elapsed_since(&began)
     };
-    // The software driver's clock may stand still meanwhile.
+    // On the software driver both times may be equal.
     timed().expect("it runs").as_nanos().max(1) as f64
 }

@@ -1,4 +1,4 @@
-//! An allocator that counts, for benches that speak of allocations or of bytes.
+//! An allocator that counts, for benches that report allocations or bytes.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,17 +8,17 @@ pub struct Counting;
 static CALLS: AtomicU64 = AtomicU64::new(0);
 static BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// Calls that allocate, so far.
+/// Returns the number of allocating calls so far.
 pub fn calls() -> u64 {
     CALLS.load(Ordering::Relaxed)
 }
 
-/// Bytes asked for and not given back.
+/// Returns the number of bytes allocated and not yet freed.
 pub fn live_bytes() -> u64 {
     BYTES.load(Ordering::Relaxed)
 }
 
-// SAFETY: `GlobalAlloc` asks for what `System` does; every call goes there unchanged.
+// SAFETY: every call goes to `System` unchanged, which keeps the rules of `GlobalAlloc`.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         CALLS.fetch_add(1, Ordering::Relaxed);

@@ -1,6 +1,7 @@
-//! cuBLAS by a direct call, as a program without a runtime makes it: what products are compared with.
+//! Direct calls of cuBLAS, as a program without a runtime makes them: the rival of the matrix
+//! products.
 //!
-//! `WARPLINE_BENCH_CUBLAS` names the library where the loader does not find it.
+//! `WARPLINE_BENCH_CUBLAS` names the library if the loader does not find it.
 
 use libloading::{Library, Symbol};
 use std::ffi::{c_int, c_void};
@@ -8,7 +9,8 @@ use std::ffi::{c_int, c_void};
 type Handle = *mut c_void;
 type Create = unsafe extern "C" fn(*mut Handle) -> c_int;
 type SetStream = unsafe extern "C" fn(Handle, *mut c_void) -> c_int;
-/// The handle, whether either is transposed, m, n, k, α, A and its leading dimension, B and its, β, C and its.
+/// The parameters of `cublasSgemm`: the handle, the two transpositions, m, n, k, α, A and its
+/// leading dimension, B and its leading dimension, β, C and its leading dimension.
 type Sgemm = unsafe extern "C" fn(
     Handle,
     c_int,
@@ -32,7 +34,8 @@ pub struct Cublas {
     sgemm: Sgemm,
 }
 
-/// Row-major operands by their addresses on the device, either stored as its transpose.
+/// A product of row-major operands by their device addresses. Either factor may be stored as its
+/// transpose.
 #[derive(Clone, Copy)]
 pub struct Product {
     pub sizes: [usize; 3],
@@ -43,7 +46,8 @@ pub struct Product {
 }
 
 impl Cublas {
-    /// The library that is named, or one that the loader finds unless `only_named`. The context of the device is current.
+    /// Loads the library that `WARPLINE_BENCH_CUBLAS` names. If it names none, loads one that the
+    /// loader finds, unless `only_named`. The caller has made the context of the device current.
     pub fn find(only_named: bool) -> Option<Self> {
         const NAMES: [&str; 2] = ["libcublas.so.13", "libcublas.so.12"];
         let named = std::env::var("WARPLINE_BENCH_CUBLAS").ok().filter(|name| !name.is_empty());
@@ -52,15 +56,16 @@ impl Cublas {
             None if only_named => Vec::new(),
             None => NAMES.to_vec(),
         };
-        // SAFETY: loading runs the initialisers of what is called cuBLAS.
+        // SAFETY: loading runs the initialisers of the library, and this trusts one of that name to
+        // be cuBLAS.
         let library = names.into_iter().find_map(|name| unsafe { Library::new(name) }.ok())?;
-        // It stays until the process ends.
+        // The library stays loaded until the process ends.
         let library: &'static Library = Box::leak(Box::new(library));
-        // SAFETY: cublas_v2.h declares it so.
+        // SAFETY: cublas_v2.h declares `cublasCreate_v2` with this type.
         let create: Symbol<'_, Create> = unsafe { library.get(b"cublasCreate_v2\0") }.ok()?;
-        // SAFETY: as above.
+        // SAFETY: cublas_v2.h declares `cublasSetStream_v2` with this type.
         let set_stream: Symbol<'_, SetStream> = unsafe { library.get(b"cublasSetStream_v2\0") }.ok()?;
-        // SAFETY: as above.
+        // SAFETY: cublas_v2.h declares `cublasSgemm_v2` with this type.
         let sgemm: Symbol<'_, Sgemm> = unsafe { library.get(b"cublasSgemm_v2\0") }.ok()?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: cublasCreate writes a handle.
@@ -68,21 +73,22 @@ impl Cublas {
         (status == 0).then(|| Cublas { handle, set_stream: *set_stream, sgemm: *sgemm })
     }
 
-    /// c ← a·b in f32 on a `CUstream`, `times` times.
+    /// Computes c ← a·b in f32 on a `CUstream`, `times` times.
     ///
     /// # Safety
-    /// The stream lives, and the operands have such sizes and stay until it is done.
+    /// The stream is live. The operands have these sizes and outlive the work.
     pub unsafe fn multiply(&self, stream: *mut c_void, product: Product, times: usize) {
         let Product { sizes, transposed, a, b, c } = product;
         let [m, n, k] = sizes.map(|size| c_int::try_from(size).expect("a size of a bench"));
         let [a_transposed, b_transposed] = transposed.map(c_int::from);
-        // Column-major it is the transpose of c: bᵀ·aᵀ.
+        // cuBLAS is column-major and sees each matrix as its transpose, so it computes cᵀ = bᵀ·aᵀ.
         let (b_pitch, a_pitch) = (if transposed[1] { k } else { n }, if transposed[0] { m } else { k });
         // SAFETY: cublasSetStream takes the handle and a live stream.
         let status = unsafe { (self.set_stream)(self.handle, stream) };
         assert_eq!(status, 0, "cublasSetStream");
         for _ in 0..times {
-            // SAFETY: cublasSgemm takes device memory of these sizes, as the caller vouches; the factors are the host's.
+            // SAFETY: cublasSgemm takes device memory of these sizes, which the caller guarantees.
+            // It reads the two factors α and β from host memory.
             let status = unsafe {
                 (self.sgemm)(
                     self.handle,

@@ -1,6 +1,8 @@
-//! Kernels for benches on a GPU, in PTX written by hand: PTX ISA 7.0 for Volta, so that every driver in use takes it.
+//! Kernels for benches on a GPU, in PTX written by hand. PTX ISA 7.0 for Volta is text that every
+//! driver in use accepts.
 //!
-//! `busy` kernels look at `%globaltimer`, which counts nanoseconds in steps of up to a microsecond, so short times are rough.
+//! The `busy` kernels read `%globaltimer`. It counts nanoseconds in steps of up to a microsecond,
+//! so short times are imprecise.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -60,7 +62,7 @@ LOOP:
     ret;
 }";
 
-/// The last thing it does is to store `value` where the host sees it.
+/// Stores `value` in host memory as its last action.
 pub const BUSY_THEN_TELL: &str = "
 .version 7.0
 .target sm_70
@@ -171,7 +173,7 @@ fn spin(ns: u64) {
 }
 
 warpline::kernel! {
-    /// y[0] ← k · x[0]: the least work that touches two buffers.
+    /// Computes y[0] ← k · x[0]: the least work that touches two buffers.
     pub unsafe fn touch_two(k: f32, x: &[f32], y: &mut [f32])
     where !x.is_empty(), !y.is_empty()
     {
@@ -179,19 +181,19 @@ warpline::kernel! {
         cpu: |k, x, y| y[0] = k * x[0],
     }
 
-    /// Nothing.
+    /// Does nothing.
     pub unsafe fn nothing() {
         ptx: NOTHING,
         cpu: || (),
     }
 
-    /// Takes so many nanoseconds.
+    /// Runs for `ns` nanoseconds.
     pub unsafe fn busy(ns: u64) {
         ptx: BUSY,
         cpu: |ns| spin(ns),
     }
 
-    /// Notes the device's time in nanoseconds.
+    /// Writes the time of the device, in nanoseconds, to `y[at]`.
     pub unsafe fn stamp(at: u64, y: &mut [u64])
     where (at as usize) < y.len()
     {
@@ -202,7 +204,7 @@ warpline::kernel! {
         },
     }
 
-    /// y ← y + 1, `times` times: as much arithmetic for its traffic as one likes.
+    /// Computes y ← y + 1, `times` times, for any ratio of arithmetic to memory traffic.
     pub unsafe fn add_one(n: u64, times: u64, y: &mut [f32])
     where n as usize <= y.len()
     {
@@ -210,26 +212,27 @@ warpline::kernel! {
         cpu: |n, times, y| y[..n as usize].iter_mut().for_each(|y| for _ in 0..times { *y += 1.0 }),
     }
 
-    /// Takes so many nanoseconds and then stores `value` in the host's memory.
+    /// Runs for `ns` nanoseconds and then stores `value` in host memory.
     ///
-    /// The declaration cannot promise what these addresses are: whoever launches it does.
+    /// The declaration cannot vouch for these addresses. The caller that launches the kernel
+    /// guarantees that they are live.
     pub unsafe fn busy_then_tell(ns: u64, device: u64, host: u64, value: u64) {
         ptx: BUSY_THEN_TELL,
         cpu: |ns, _device, host, value| {
             spin(ns);
-            // SAFETY: whoever launches it passes the address of a word that stays.
+            // SAFETY: the caller that launches the kernel passes the address of a live word.
             unsafe { &*(host as *const AtomicU64) }.store(value, Ordering::Release);
         },
     }
 
-    /// Ends the context.
+    /// Faults with a trap, which makes the context unusable.
     pub unsafe fn trap_now() {
         descriptor: TRAP_NOW,
         ptx: TRAP,
         cpu: || panic!("a trap"),
     }
 
-    /// Ends the context, by writing where nothing is.
+    /// Faults by writing to an unmapped address, which makes the context unusable.
     pub unsafe fn illegal_address(to: u64) {
         descriptor: ILLEGAL_ADDRESS,
         ptx: ILLEGAL,

@@ -1,18 +1,21 @@
-//! Instructions an iteration, by callgrind: this same program is run under it with `--loop NAME TIMES`, twice, and the
-//! difference is divided by the difference of the times. So nothing before or after the loop counts.
+//! The number of instructions per iteration of a loop, counted by callgrind.
+//!
+//! Callgrind runs this program twice with `--loop NAME TIMES`, for two values of TIMES. The
+//! difference of the counts is divided by the difference of the times, so nothing before or after
+//! the loop counts.
 
 use std::collections::HashMap;
 use std::path::Path;
 use std::process::Command;
 
-/// Instructions, in all and by source file.
+/// The number of instructions, in total and by source file.
 pub struct Counted {
     pub total: f64,
     pub by_file: Vec<(String, f64)>,
 }
 
 impl Counted {
-    /// In files whose path contains one of `parts`.
+    /// Returns the number in files whose path contains one of `parts`.
     pub fn within(&self, parts: &[&str]) -> f64 {
         self.by_file
             .iter()
@@ -22,12 +25,13 @@ impl Counted {
     }
 }
 
-/// `None` where valgrind is not installed.
+/// Counts the loop `name`. Returns `None` if valgrind is not installed.
 pub fn count(name: &str) -> Option<Counted> {
     count_between(name, 2_000, 12_000)
 }
 
-/// For loops whose body is large: callgrind runs about ten million instructions a second.
+/// Like [`count`], for loops with a large body: callgrind runs about ten million instructions per
+/// second.
 pub fn count_between(name: &str, few: u64, many: u64) -> Option<Counted> {
     let (few_files, many_files) = (run(name, few)?, run(name, many)?);
     let times = (many - few) as f64;
@@ -57,7 +61,7 @@ fn run(name: &str, times: u64) -> Option<HashMap<String, u64>> {
     files
 }
 
-/// Adds up the self cost of each line to its file (also of inlined code), from callgrind's own format.
+/// Sums the self cost of each line by file, inlined code included, from the output of callgrind.
 fn self_cost_by_file(path: &Path) -> HashMap<String, u64> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let (mut names, mut files) = (HashMap::new(), HashMap::new());
@@ -72,7 +76,7 @@ fn self_cost_by_file(path: &Path) -> HashMap<String, u64> {
                     }
                     file = names.get(id).cloned().unwrap_or_default();
                 }
-                // The next line is what the callee cost.
+                // The next line is the cost of the callee.
                 "calls" => skip = true,
                 "cfi" | "cfl" => {
                     if let Some((id, name)) = value.split_once(' ') {

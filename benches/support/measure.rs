@@ -1,13 +1,13 @@
-//! Interleaved rounds, medians, and the table.
+//! Interleaved rounds, medians, and the table of results.
 
 use std::time::{Duration, Instant};
 
-/// What the command line asks for.
+/// The options of the command line.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// A tenth of the work: to see that it runs.
+    /// A tenth of the work, to check only that the bench runs.
     pub quick: bool,
-    /// One loop only, for callgrind: its name and how often.
+    /// One loop only, for callgrind: its name and its number of iterations.
     pub only: Option<(String, u64)>,
 }
 
@@ -26,13 +26,13 @@ impl Options {
         if self.quick { (full / 10).max(1) } else { full }
     }
 
-    /// Rounds of an interleaved comparison.
+    /// Returns the number of rounds of an interleaved comparison.
     pub fn rounds(&self, full: usize) -> usize {
         if self.quick { full.min(3) } else { full }
     }
 }
 
-/// What the rounds of one contestant gave.
+/// The figures of one contestant, one per round.
 #[derive(Clone, Debug, Default)]
 pub struct Sample(pub Vec<f64>);
 
@@ -51,13 +51,15 @@ impl Sample {
         self.quantile(0.0)
     }
 
-    /// From the tenth to the ninetieth percentile.
-    pub fn spread(&self) -> String {
-        format!("{} to {}", short(self.quantile(0.1)), short(self.quantile(0.9)))
+    /// Formats the median, and the tenth and the ninetieth percentile.
+    pub fn figure(&self) -> String {
+        let [low, high] = [0.1, 0.9].map(|at| short(self.quantile(at)));
+        format!("{} ({low} to {high})", short(self.median()))
     }
 }
 
-/// Runs the contestants in turn, `rounds` times, after one round that does not count. The order changes from round to round.
+/// Runs the contestants alternately, `rounds` times, after one round that does not count. The order
+/// changes from round to round.
 pub fn interleave<const N: usize>(rounds: usize, contestants: [&mut dyn FnMut() -> f64; N]) -> [Sample; N] {
     let mut samples = [(); N].map(|()| Sample::default());
     for round in 0..=rounds {
@@ -72,31 +74,32 @@ pub fn interleave<const N: usize>(rounds: usize, contestants: [&mut dyn FnMut() 
     samples
 }
 
-/// Round by round.
+/// Returns the ratio of each round.
 pub fn ratio(ours: &Sample, rival: &Sample) -> Sample {
     Sample(ours.0.iter().zip(&rival.0).map(|(ours, rival)| ours / rival).collect())
 }
 
-/// Round by round.
+/// Returns the difference of each round.
 pub fn difference(whole: &Sample, part: &Sample) -> Sample {
     Sample(whole.0.iter().zip(&part.0).map(|(whole, part)| whole - part).collect())
 }
 
-/// Nanoseconds an iteration.
+/// Returns the nanoseconds per iteration.
 pub fn ns(times: usize, work: impl FnOnce()) -> f64 {
     let start = Instant::now();
     work();
     start.elapsed().as_nanos() as f64 / times as f64
 }
 
-/// Nanoseconds an iteration of the processor's time of this thread: for work that never sleeps, on a machine that others share.
+/// Returns the nanoseconds of CPU time of this thread per iteration. For work that never sleeps, on
+/// a machine with other load.
 pub fn cpu_ns(times: usize, work: impl FnOnce()) -> f64 {
     let start = cpu_time();
     work();
     (cpu_time() - start).as_nanos() as f64 / times as f64
 }
 
-/// The processor's time of this thread so far.
+/// Returns the CPU time of this thread so far.
 pub fn cpu_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `clock_gettime` writes one `timespec`.
@@ -119,7 +122,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Prints the head, unless the script that runs all benches has printed it.
+    /// Prints the head of the table, unless a script runs all benches and prints one head for them.
     pub fn new(title: &str) -> Self {
         let quiet = std::env::var_os("WARPLINE_BENCH_ROWS").is_some();
         if !quiet {
@@ -128,31 +131,35 @@ impl Table {
         Table { quiet }
     }
 
-    /// One line: the figure against its reach.
-    #[allow(clippy::too_many_arguments, reason = "one a column")]
-    pub fn row(
-        &self,
-        what: &str,
-        ours: &str,
-        rival: &str,
-        against: &str,
-        spread: &str,
-        reach: &str,
-        met: Option<bool>,
-    ) {
-        let verdict = match met {
-            Some(true) => "met",
-            Some(false) => "MISSED",
-            None => "reported",
+    /// Prints one row. Each of the cells `figure` and `rival` holds one figure, with its spread if
+    /// it has one.
+    pub fn row(&self, what: &str, goal: &str, figure: &str, rival: &str, met: Option<bool>) {
+        let met = match met {
+            Some(true) => "yes",
+            Some(false) => "NO",
+            None => "",
         };
-        println!("| {what} | {ours} | {rival} | {against} | {spread} | {reach} | {verdict} |");
+        println!("| {what} | {goal} | {figure} | {rival} | {met} |");
     }
 
-    /// A figure without rival or reach.
-    pub fn note(&self, what: &str, figure: &str) {
-        self.row(what, figure, "", "", "", "", None);
+    /// Prints a row for the figures of both sides, and one for their ratio, which has the goal.
+    pub fn compare(
+        &self,
+        what: &str,
+        ours: &Sample,
+        (name, rival): (&str, &Sample),
+        goal: &str,
+        met: impl FnOnce(f64) -> Option<bool>,
+    ) {
+        let ratio = ratio(ours, rival);
+        self.row(what, "", &ours.figure(), &format!("{name} {}", rival.figure()), None);
+        self.row(&format!("{what}: ratio to the rival"), goal, &ratio.figure(), "1", met(ratio.median()));
+    }
+
+    /// Prints a figure without rival or goal.
+    pub fn report(&self, what: &str, figure: &str) {
+        self.row(what, "", figure, "", None);
     }
 }
 
-pub const HEAD: &str =
-    "| what | ours | rival | ratio | spread (p10 to p90) | reach | verdict |\n|---|---|---|---|---|---|---|";
+pub const HEAD: &str = "| what | goal | median (p10 to p90) | rival | met |\n|---|---|---|---|---|";

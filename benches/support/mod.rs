@@ -1,4 +1,4 @@
-//! What the benches share: how they measure, what they measure against, and how they print.
+//! The shared parts of the benches: measuring, rivals and printing.
 #![allow(dead_code, unused_imports, unreachable_pub, reason = "each bench uses a part")]
 
 pub mod by_hand;
@@ -20,17 +20,18 @@ use warpline::kernel::LaunchConfig;
 use warpline::prelude::*;
 
 warpline::kernel! {
-    /// c ← a + k · b for one element, whatever the operands' lengths: the least work that touches three buffers.
+    /// Computes c ← a + k · b for one element, whatever the length of the operands: the least work
+    /// that touches three buffers.
     pub unsafe fn touch_three(k: f32, a: &[f32], b: &[f32], write c: &mut [f32]) {
         cpu: |k, a, b, c| c[0] = a[0] + k * b[0],
     }
 
-    /// Nothing, with no operand at all: what an op costs besides its accesses.
+    /// Does nothing and has no buffers: the cost of an op besides its accesses.
     pub unsafe fn touch_none(k: f32) {
         cpu: |k| { std::hint::black_box(k); },
     }
 
-    /// The least work on one buffer.
+    /// Writes one element: the least work that touches one buffer.
     pub unsafe fn touch_one(k: f32, x: &mut [f32]) {
         cpu: |k, x| x[0] = k,
     }
@@ -38,14 +39,14 @@ warpline::kernel! {
 
 pub const ONE: LaunchConfig = LaunchConfig::linear(1, 32);
 
-/// A CPU runtime with the defaults, and its device.
+/// Returns a CPU runtime with default options, and its device.
 pub fn cpu() -> (Runtime, Device) {
     let runtime = Runtime::builder().build().expect("a CPU runtime");
     let device = runtime.device(DeviceId::Cpu(0)).expect("cpu:0");
     (runtime, device)
 }
 
-/// Spins until everything on `stream` is done, without observing it.
+/// Busy-waits until all work on `stream` has finished, without observing it.
 pub fn drain(stream: &Stream) {
     while stream.completed() < stream.issued() {
         std::hint::spin_loop();

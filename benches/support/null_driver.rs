@@ -1,4 +1,5 @@
-//! A driver that runs nothing: submitting completes the ticket at once. What remains is the host's own cost of an op.
+//! A driver that runs nothing: submitting completes the ticket immediately. The remaining cost of
+//! an op is that of the host.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use warpline::backend::{
 };
 use warpline::prelude::*;
 
-/// Driver calls of every kind but submissions, and submissions.
+/// The number of driver calls: submissions, and all others.
 #[derive(Debug, Default)]
 pub struct Calls {
     pub others: AtomicU64,
@@ -26,12 +27,13 @@ struct NullDriver {
 #[derive(Debug)]
 struct NullStream {
     timeline: Arc<Timeline>,
-    /// Counted only where asked for: a shared counter would be a cache line between threads.
+    /// Present only if calls are counted. A shared counter would be a cache line between threads.
     calls: Option<Arc<Calls>>,
     completes: bool,
 }
 
-/// A `deny` runtime over the null driver, its device, and the count of calls. `completes`: whether tickets complete.
+/// Returns a `deny` runtime over the null driver, its device, and the counts of its calls. Tickets
+/// complete if `completes`.
 pub fn runtime(count: bool, completes: bool) -> (Runtime, Device, Arc<Calls>) {
     let calls = Arc::new(Calls::default());
     let driver = Null {
@@ -44,7 +46,7 @@ pub fn runtime(count: bool, completes: bool) -> (Runtime, Device, Arc<Calls>) {
     (runtime, device, calls)
 }
 
-/// A stream of the driver alone, whose tickets complete.
+/// Returns a stream of the driver without a runtime. Its tickets complete.
 pub fn stream() -> Arc<dyn DriverStream> {
     Arc::new(NullStream { timeline: Arc::new(Timeline::new()), calls: None, completes: true })
 }
@@ -56,7 +58,8 @@ struct Null {
     completes: bool,
 }
 
-// SAFETY: device addresses are made up, but nothing here runs work on them; host memory is the system allocator's.
+// SAFETY: device addresses are made up, but no work runs on them. Host memory comes from the system
+// allocator.
 unsafe impl Driver for Null {
     fn id(&self) -> DeviceId {
         DeviceId::Cpu(0)
@@ -87,20 +90,21 @@ unsafe impl Driver for Null {
 
     fn alloc_host(&self, len_bytes: usize) -> Result<*mut u8, DriverError> {
         let layout = Layout::from_size_align(len_bytes.max(1), 64).expect("a valid layout");
-        // SAFETY: `alloc_zeroed` needs a layout of non-zero size, which `max(1)` makes it.
+        // SAFETY: `alloc_zeroed` needs a layout of non-zero size, which `max(1)` ensures.
         Ok(unsafe { alloc_zeroed(layout) })
     }
 
     unsafe fn free_host(&self, ptr: *mut u8, len_bytes: usize) {
         let layout = Layout::from_size_align(len_bytes.max(1), 64).expect("a valid layout");
-        // SAFETY: `dealloc` needs the pointer and layout of an allocation, which the caller vouches for.
+        // SAFETY: `dealloc` needs the pointer and layout of an allocation. The caller passes those
+        // of `alloc_host`.
         unsafe { dealloc(ptr, layout) }
     }
 
     fn shut_down(&self) {}
 }
 
-// SAFETY: no work runs, so none is out of order.
+// SAFETY: no work runs, so none runs out of order.
 unsafe impl DriverStream for NullStream {
     unsafe fn submit(&self, work: Submission) -> Result<(), DriverError> {
         if let Some(calls) = &self.calls {

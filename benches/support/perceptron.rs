@@ -1,8 +1,8 @@
-//! A 64-128-10 perceptron and batches of 32 in the device's memory: the model of `benches/pytorch_step.py`, to be trained op by op or by
-//! a graph.
+//! A 64-128-10 perceptron and its batches of 32 in device memory: the model of
+//! `benches/pytorch_step.py`, for training op by op or by a graph.
 //!
-//! A step is forward, softmax cross entropy, backward with the gradients written out, and SGD with momentum on four parameters:
-//! 14 ops.
+//! A step has 14 ops: forward, softmax cross entropy, backward with the gradients written out, and
+//! SGD with momentum on four parameters.
 
 use std::time::Instant;
 use warpline::prelude::*;
@@ -10,12 +10,12 @@ use warpline::{Generator, Result};
 
 const BATCH: usize = 32;
 const SIZES: [usize; 3] = [64, 128, 10];
-/// Batches that are there, used in turn.
+/// The number of batches, used round-robin.
 const BATCHES: usize = 16;
 const LR: f32 = 0.01;
 const MOMENTUM: f32 = 0.9;
 
-/// A parameter with its velocity.
+/// A parameter and its velocity.
 struct Param {
     value: Tensor,
     velocity: Tensor,
@@ -33,7 +33,7 @@ impl Param {
     }
 }
 
-/// Rows and their classes.
+/// The rows of a batch and their classes.
 struct Batch {
     x: Tensor,
     labels: Tensor,
@@ -46,12 +46,12 @@ pub struct Perceptron {
     w2: Param,
     b2: Param,
     batches: Vec<Batch>,
-    /// The step on the batch that was copied into the first, with its loss.
+    /// The inputs of the captured step, its graph, and its loss.
     graph: Option<(Batch, Graph, Tensor)>,
 }
 
 impl Perceptron {
-    /// On `stream`; its steps are a graph if `graph` says so.
+    /// Makes a model on `stream`. Its steps are launches of a graph if `graph`.
     pub fn new(stream: &Stream, graph: bool) -> Result<Self> {
         stream.enter(|| {
             let mut model = Self::op_by_op(stream)?;
@@ -90,7 +90,7 @@ impl Perceptron {
         })
     }
 
-    /// One step; the loss before it.
+    /// Enqueues one step. Returns the loss before it.
     fn step_on(&self, Batch { x, labels }: &Batch) -> Result<Tensor> {
         let h = x.linear(&self.w1.value, &self.b1.value).relu().queued()?;
         let (loss, dy) = h.linear(&self.w2.value, &self.b2.value).cross_entropy(labels).queued()?;
@@ -111,7 +111,8 @@ impl Perceptron {
         Ok(loss.clone())
     }
 
-    /// `steps` steps, waiting for the loss of every `look`-th: the last loss.
+    /// Trains for `steps` steps and waits for the loss of every `look`-th. Returns the last loss it
+    /// read.
     pub fn train(&self, steps: usize, look: usize) -> Result<f32> {
         let mut last = f32::NAN;
         self.stream.enter(|| {
@@ -125,7 +126,7 @@ impl Perceptron {
         })
     }
 
-    /// Steps a second.
+    /// Returns the steps per second.
     pub fn rate(&self, steps: usize, look: usize) -> Result<f64> {
         let start = Instant::now();
         let loss = self.train(steps, look)?;

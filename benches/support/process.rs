@@ -1,8 +1,8 @@
-//! What the operating system knows about this process.
+//! Resource usage of this process, as the operating system reports it.
 
 use std::time::Duration;
 
-/// CPU time and context switches of all threads so far.
+/// The CPU time and context switches of all threads so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
     pub cpu: Duration,
@@ -13,10 +13,10 @@ pub struct Usage {
 impl Usage {
     pub fn now() -> Self {
         let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-        // SAFETY: `getrusage` writes one `rusage` to the pointer, which is valid for it.
+        // SAFETY: `getrusage` writes one `rusage` through the pointer, which is valid for one.
         let result = unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
         assert_eq!(result, 0, "getrusage of this process cannot fail");
-        // SAFETY: all zeros is a valid `rusage`, and the call has filled it.
+        // SAFETY: all zeros is a valid `rusage`, and `getrusage` has filled it in.
         let usage = unsafe { usage.assume_init() };
         let time = |time: libc::timeval| {
             Duration::from_secs(time.tv_sec as u64) + Duration::from_micros(time.tv_usec as u64)
@@ -37,12 +37,12 @@ impl Usage {
     }
 }
 
-/// Threads of this process.
+/// Returns the number of threads of this process.
 pub fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
 }
 
-/// Resident memory in KiB.
+/// Returns the resident memory in KiB.
 pub fn resident_kib() -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = text.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or("");

@@ -1,21 +1,23 @@
-//! The software CUDA driver under a bench: what it is for a host that its calls return at once.
+//! The software CUDA driver for benches: it measures the host alone, because its calls can be set
+//! to return immediately.
 //!
-//! The driver library is found when the first call is made, so a bench starts itself again with the right environment. Told
-//! `--device real` it stays with the driver that the machine has.
+//! The process loads the driver library on its first call. A bench therefore starts itself again
+//! with the right environment. With `--device real` it keeps the driver of the machine.
 
 use cudarc::driver::sys;
 use std::ffi::{CStr, c_char};
 
 const CHILD: &str = "WARPLINE_BENCH_CHILD";
 
-/// The word after `name` on the command line.
+/// Returns the argument after `name` on the command line.
 pub fn argument(name: &str) -> Option<String> {
     let mut args = std::env::args().skip_while(|arg| arg != name);
     args.next().and_then(|_| args.next())
 }
 
-/// Returns in a process that finds the software CUDA driver with these settings, or the machine's own with `--device real`.
-/// In the process that was started first it does not return.
+/// Starts this program again with the software CUDA driver and these settings, and exits with its
+/// status. Returns in the process that was started so, and with `--device real`, which keeps the
+/// driver of the machine.
 pub fn find_it(settings: &[(&str, &str)]) {
     if std::env::var_os(CHILD).is_some() || argument("--device").as_deref() == Some("real") {
         return;
@@ -37,32 +39,34 @@ pub fn find_it(settings: &[(&str, &str)]) {
     std::process::exit(status.code().unwrap_or(1));
 }
 
-/// An entry point of the driver library.
+/// Returns an entry point of the driver library.
 ///
 /// # Safety
-/// If the library has it, it is of type `F`.
+/// If the library has the entry point, its type is `F`.
 pub unsafe fn entry_point<F: Copy>(name: &str) -> Option<F> {
-    // SAFETY: the library is there, since a device was opened, and is never closed; the caller vouches for the type.
-    unsafe { sys::culib().get::<F>(name.as_bytes()) }.ok().map(|entry| *entry)
+    // SAFETY: the caller has opened a device, so the library is loaded, and it is never closed.
+    let library = unsafe { sys::culib() };
+    // SAFETY: the caller guarantees the type.
+    unsafe { library.get::<F>(name.as_bytes()) }.ok().map(|entry| *entry)
 }
 
-/// How often each entry point was called; only the software driver counts.
+/// The number of calls of each entry point. Only the software driver counts them.
 pub struct Counts(Option<unsafe extern "C" fn(*const c_char) -> u64>);
 
 impl Counts {
     pub fn new() -> Self {
-        // SAFETY: who exports this name declares it so.
+        // SAFETY: only the software driver exports this name, with this type.
         Counts(unsafe { entry_point("softcudaCallCount") })
     }
 
-    /// Whether there are counts, so that it is the software driver.
+    /// Returns whether calls are counted, which means that the driver is the software one.
     pub fn are_kept(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Calls of these entry points while `work` ran.
+    /// Runs `work` and returns how often it called each of these entry points.
     pub fn during<const N: usize>(&self, entries: [&CStr; N], work: impl FnOnce()) -> [u64; N] {
-        // SAFETY: the entry point reads a string.
+        // SAFETY: the entry point reads a string that ends with a NUL.
         let now = || entries.map(|name| self.0.map_or(0, |count| unsafe { count(name.as_ptr()) }));
         let before = now();
         work();

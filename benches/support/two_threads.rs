@@ -1,25 +1,26 @@
-//! What two threads get done, each on a core of its own, against what each of them gets done alone.
+//! The throughput of two threads, each on its own core, compared with that of each thread alone.
 //!
-//! The threads stay on their cores: where the scheduler puts two new threads on one core for a while, that is nothing that the code
-//! measured could help. Each thread is measured alone as well, because a core of a machine that others share may be half as fast
-//! as its neighbour. Both go on until the time is over, and what is compared is the work they did.
+//! The threads are pinned to their cores. The scheduler may run two new threads on one core for a
+//! while, which the measured code cannot influence. Each thread is also measured alone, because on
+//! a shared machine one core may be half as fast as its neighbour. Both run until the time is up,
+//! and the comparison is between the work that they did.
 
 use super::measure::{cpu_time, short};
 use super::{Sample, Table};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-/// Long enough for a core to be at full speed.
+/// The length of a measurement: enough for a core to reach full speed.
 const SPAN: Duration = Duration::from_millis(40);
 
-/// Ops a nanosecond, by the clock on the wall and by the thread's own processor time.
+/// The ops per nanosecond, by the wall clock and by the CPU time of the thread.
 #[derive(Clone, Copy, Default)]
 struct Speed {
     wall: f64,
     cpu: f64,
 }
 
-/// Nanoseconds an op.
+/// The nanoseconds per op, and the gain by the second thread.
 #[derive(Default)]
 pub struct TwoThreads {
     one: Sample,
@@ -29,7 +30,8 @@ pub struct TwoThreads {
 }
 
 impl TwoThreads {
-    /// `begin` makes what the thread of that number works with; `step` does `ops` ops.
+    /// Measures both threads. `begin` makes the state of a thread from its number, and `step` runs
+    /// `ops` ops on it.
     pub fn measure<S>(
         rounds: usize,
         ops: usize,
@@ -75,18 +77,19 @@ impl TwoThreads {
     }
 
     pub fn print(&self, table: &Table, what: &str, reach: f64) {
+        let one = format!("one thread {}", self.one.figure());
+        table.row(&format!("{what}, ns an op"), "", &self.two.figure(), &one, None);
+        let (goal, met) = (format!("≥ {reach}"), self.gain.median() >= reach);
         table.row(
-            &format!("{what}, ns an op"),
-            &short(self.two.median()),
-            &format!("{} one thread", short(self.one.median())),
-            &short(self.gain.median()),
-            &self.gain.spread(),
-            &format!("≥ {reach} ×"),
-            Some(self.gain.median() >= reach),
+            &format!("{what}, ops of both in the time of one"),
+            &goal,
+            &self.gain.figure(),
+            "1",
+            Some(met),
         );
-        // Where other work has the cores: what the threads take of each other, as far as they run at the same time.
-        let (gain, spread) = (short(self.gain_by_cpu.median()), self.gain_by_cpu.spread());
-        table.row("the same, by processor time", "", "", &gain, &spread, "", None);
+        // With other load on the cores, this gain shows how far the threads slow each other down
+        // while both run.
+        table.report("the same, by processor time", &self.gain_by_cpu.figure());
     }
 }
 
@@ -103,24 +106,24 @@ fn speed(ops: usize, step: impl Fn()) -> Speed {
     }
 }
 
-/// The cores that this process may use.
+/// Returns the cores that this process may use.
 fn cores() -> Vec<usize> {
-    // SAFETY: a set of cores is plain bits, and `sched_getaffinity` writes one.
-    let set = unsafe {
-        let mut set = std::mem::zeroed::<libc::cpu_set_t>();
-        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set);
-        set
-    };
-    // SAFETY: the number is within the set.
+    let mut set = no_cores();
+    // SAFETY: `sched_getaffinity` writes one `cpu_set_t`.
+    unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) };
+    // SAFETY: the number is below `CPU_SETSIZE`.
     (0..libc::CPU_SETSIZE as usize).filter(|core| unsafe { libc::CPU_ISSET(*core, &set) }).collect()
 }
 
 fn stay_on(core: usize) {
-    // SAFETY: a set of cores is plain bits, the number is within it, and `sched_setaffinity` reads it. If it is refused, the
-    // thread goes where it is sent.
-    unsafe {
-        let mut set = std::mem::zeroed::<libc::cpu_set_t>();
-        libc::CPU_SET(core, &mut set);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set);
-    }
+    let mut set = no_cores();
+    // SAFETY: the number is below `CPU_SETSIZE`.
+    unsafe { libc::CPU_SET(core, &mut set) };
+    // SAFETY: `sched_setaffinity` reads the set. If it fails, the scheduler places the thread.
+    unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
+}
+
+fn no_cores() -> libc::cpu_set_t {
+    // SAFETY: a `cpu_set_t` is plain bits.
+    unsafe { std::mem::zeroed() }
 }

@@ -1,20 +1,23 @@
-//! A network trained on real data: reading, copying and computing at the same time.
+//! A network trained on real data while the data is read and copied.
 //!
-//! A perceptron of 64 pixels, 128 hidden units and 10 digits learns to read handwritten digits. Every epoch reads and decodes the
-//! compressed file again, as if it were too large for memory, on threads of tokio's; batches come to the device over a copy stream,
-//! and a compute stream trains on them meanwhile. At the end it says how much of the time that could be hidden was hidden.
+//! A perceptron of 64 pixels, 128 hidden units and 10 digits learns to read handwritten digits.
+//! Every epoch reads and decodes the compressed file again, as if it were too large for memory.
+//! This happens on blocking threads of tokio. A copy stream brings the batches to the device, and a
+//! compute stream trains on the earlier ones meanwhile. At the end the program measures the parts
+//! and the whole in several rounds, and reports how much of the possible overlap it reached.
 //!
 //! ```sh
 //! cargo run --release --example digits
-//! cargo run --release --example digits -- --epochs 10 --trace digits.html --save digits.safetensors
+//! cargo run --release --example digits -- --epochs 10 --trace digits.html \
+//!     --save digits.safetensors
 //! cargo run --release --example digits -- --graph
 //! ```
-//! `--graph` captures the step once for each shape of a batch; from then on a step is two copies and one launch, and the weights are the
-//! same bit for bit.
+//! `--graph` captures the step once for each shape of a batch. From then on a step is two copies
+//! and one launch, and the weights are the same bit for bit.
 //!
-//! `--trace` draws what the streams did: as a page to zoom in (`.html`), as a picture of a few steps (`.svg`), or for
-//! <https://ui.perfetto.dev> (`.json`). `--save` writes the weights under the names that PyTorch's
-//! `Sequential(Linear(64, 128), ReLU(), Linear(128, 10))` has for them.
+//! `--trace` draws the work of the streams: as a page with zoom (`.html`), as a picture of a few
+//! steps (`.svg`), or for <https://ui.perfetto.dev> (`.json`). `--save` writes the weights under
+//! the names that they have in PyTorch's `Sequential(Linear(64, 128), ReLU(), Linear(128, 10))`.
 //!
 //! Outside this repository it needs:
 //!
@@ -38,7 +41,7 @@ mod train;
 use anyhow::Context;
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
-use measure::Alone;
+use measure::Overlap;
 use model::{Mlp, SIZES};
 use safetensors::tensor::{Dtype, TensorView};
 use std::fs::OpenOptions;
@@ -50,7 +53,7 @@ use train::{Progress, Settings, Training};
 use warpline::prelude::*;
 use warpline::trace::Recorder;
 
-/// So many steps' time is in the picture, from the middle of the training.
+/// The number of steps whose time the SVG picture covers, in the middle half of the training.
 const DRAWN_STEPS: u32 = 6;
 
 #[derive(Parser)]
@@ -59,31 +62,31 @@ struct Options {
     /// The data: rows of 64 pixels from 0 to 16 and a digit, no header, gzip-compressed or not.
     #[arg(default_value_os_t = Settings::default().file)]
     file: PathBuf,
-    /// The device, such as cpu or cuda:0. By default the best there is.
+    /// The device, such as cpu or cuda:0. The default is the best one available.
     #[arg(long)]
     device: Option<DeviceId>,
-    /// Stays on the CPU device also where there is a GPU.
+    /// Uses the CPU device even if there is a GPU.
     #[arg(long, conflicts_with = "device")]
     disable_cuda: bool,
-    /// Passes over the data.
+    /// The number of passes over the data.
     #[arg(long, allow_negative_numbers = true, default_value_t = Settings::default().epochs, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     epochs: u64,
-    /// Rows in a batch.
+    /// The number of rows in a batch.
     #[arg(long, allow_negative_numbers = true, default_value_t = Settings::default().batch_size as u32, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     batch_size: u32,
-    /// Of the first weights and of the order of the rows.
+    /// The seed of the initial weights and of the order of the rows.
     #[arg(long, allow_negative_numbers = true, default_value_t = Settings::default().seed)]
     seed: u64,
-    /// Batches that are read and copied ahead.
+    /// The number of batches to read and copy ahead.
     #[arg(long, allow_negative_numbers = true, default_value_t = Settings::default().prefetch as u32, value_parser = clap::value_parser!(u32).range(1..=1024))]
     prefetch: u32,
-    /// Captures the training step as a graph, and launches that.
+    /// Captures the training step as a graph and launches the graph.
     #[arg(long)]
     graph: bool,
-    /// Draws what the streams did: FILE ends in .html, .svg or .json.
+    /// Draws the work of the streams into FILE, which ends in .html, .svg or .json.
     #[arg(long, value_name = "FILE", value_parser = drawable)]
     trace: Option<PathBuf>,
-    /// Writes the weights.
+    /// Writes the weights into FILE.
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
 }
@@ -96,13 +99,13 @@ fn drawable(path: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// To be told before the training and not after it.
+/// Checks that a file can be written, so that a mistake shows before the training and not after it.
 fn can_be_written(path: &Path) -> anyhow::Result<()> {
     let opened = OpenOptions::new().create(true).append(true).open(path);
     opened.map(drop).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// What is written is not what is read, and not written twice.
+/// Checks that the data, the trace and the weights are different files.
 fn one_file_each(options: &Options) -> anyhow::Result<()> {
     let named = [Some(&options.file), options.trace.as_ref(), options.save.as_ref()];
     let mut real: Vec<_> = named.into_iter().flatten().filter_map(|path| path.canonicalize().ok()).collect();
@@ -151,7 +154,7 @@ async fn run(options: Options) -> anyhow::Result<()> {
     println!("{pixels}-{hidden}-{digits} perceptron on {device}, seed {}", settings.seed);
 
     let training = Training::new(&device, &settings)?;
-    // Also to hear of a bad test row before the training and not after it.
+    // This also finds a bad row of the test set before the training.
     let (guessed, rows) = training.test(&settings).await?;
     let percent = |right: i64| 100.0 * right as f64 / rows as f64;
     println!("accuracy {:.2} % before training", percent(guessed));
@@ -171,24 +174,24 @@ async fn run(options: Options) -> anyhow::Result<()> {
         show.loss,
         settings.epochs,
     );
-    // Before the measurements, which are none of the picture's business.
+    // Draw before the measurements, which are not part of the training.
     if let (Some(recorder), Some(path)) = (&recorder, &options.trace) {
-        // A GPU tells when an op ran after it has.
+        // A GPU reports the times of an op only after the op has finished.
         device.synchronize().await?;
         let drawn =
             draw(recorder, path, a_step).with_context(|| format!("cannot write {}", path.display()))?;
         println!("trace of {drawn} in {}", path.display());
     }
-    let alone = Alone::measure(&training, &settings).await?;
-    print_overlap(&alone, a_step);
+    if recorder.is_none() {
+        print_overlap(&Overlap::measure(&device, &settings, steps / settings.epochs).await?);
+    } else {
+        println!("overlap not measured: recording takes time of its own");
+    }
     println!(
         "peaks while training: {:.1} KiB of device memory, {:.1} KiB pinned",
         memory.peak_allocated_bytes as f64 / 1024.0,
         pinned.peak_allocated_bytes as f64 / 1024.0
     );
-    if recorder.is_some() {
-        println!("(while everything was recorded, which takes time of its own)");
-    }
     if let Some(path) = &options.save {
         save(&training, path).await.with_context(|| format!("cannot save to {}", path.display()))?;
         println!("weights in {}", path.display());
@@ -204,7 +207,7 @@ struct Show {
 
 impl Show {
     fn new(settings: &Settings) -> Self {
-        // It shows itself on a terminal only.
+        // The bar appears only on a terminal.
         let bar = ProgressBar::new(settings.epochs).with_message("no loss yet");
         let style = ProgressStyle::with_template("{bar:40} epoch {pos} of {len}, {msg}, {eta} to go");
         bar.set_style(style.expect("the template is a good one"));
@@ -223,7 +226,8 @@ impl Show {
     }
 }
 
-/// What was drawn: everything, but for a picture, which shows a few steps.
+/// Draws the recording. Returns a description of what was drawn: everything, except in an SVG
+/// picture, which covers a few steps.
 fn draw(recorder: &Recorder, path: &Path, a_step: Duration) -> std::io::Result<String> {
     let all = format!("{} ops", recorder.len());
     if path.extension().is_some_and(|extension| extension == "json") {
@@ -239,22 +243,27 @@ fn draw(recorder: &Recorder, path: &Path, a_step: Duration) -> std::io::Result<S
     timeline.write_file(path).map(|()| all)
 }
 
-fn print_overlap(alone: &Alone, overlapped: Duration) {
+fn print_overlap(overlap: &Overlap) {
     let micros = |time: Duration| time.as_secs_f64() * 1e6;
-    let (load, copy, compute) = (micros(alone.load), micros(alone.copy), micros(alone.compute));
-    let (sum, bound) = (load + copy + compute, (load + copy).max(compute));
-    let overlapped = micros(overlapped);
-    println!("a step in µs, each part alone: load {load:.1}, copy {copy:.1}, compute {compute:.1}");
-    let gained = 100.0 * (sum - overlapped) / (sum - bound);
+    let (alone, overlapped) = (overlap.alone(), overlap.overlapped());
     println!(
-        "one after the other {sum:.1}; bound max(load + copy, compute) {bound:.1}; overlapped {overlapped:.1}: {gained:.0} % of the \
-         gap was gained"
+        "a step in µs, medians of {} rounds, each part alone: load {:.1}, copy {:.1}, compute {:.1}",
+        overlap.rounds(),
+        micros(alone.load),
+        micros(alone.copy),
+        micros(alone.compute)
     );
-    if !(0.0..=100.0).contains(&gained) {
-        println!(
-            "(outside 0 to 100: too few steps, too few batches ahead, one core alone, or other work on the cores meanwhile)"
-        );
-    }
+    let gained = match alone.gained(overlapped) {
+        share @ 0.0..=100.0 => format!("{share:.0} % of the gap was gained"),
+        share if share < 0.0 => "nothing of the gap was gained".to_owned(),
+        _ => "no share of the gap: the load on the machine changed".to_owned(),
+    };
+    println!(
+        "one after the other {:.1}; bound max(load + copy, compute) {:.1}; overlapped {:.1}: {gained}",
+        micros(alone.sum()),
+        micros(alone.bound()),
+        micros(overlapped),
+    );
 }
 
 async fn save(training: &Training, path: &Path) -> anyhow::Result<()> {

@@ -3,7 +3,7 @@
 use warpline::prelude::*;
 use warpline::{Generator, Result};
 
-/// Pixels, hidden units, digits.
+/// The numbers of pixels, hidden units and digits.
 pub(crate) const SIZES: [usize; 3] = [64, 128, 10];
 
 /// Stochastic gradient descent with momentum.
@@ -19,19 +19,20 @@ pub(crate) struct Mlp {
 }
 
 struct Layer {
-    /// [outputs, inputs], as in PyTorch.
+    /// The weights as [outputs, inputs], as in PyTorch.
     weight: Param,
     bias: Param,
 }
 
-/// What is trained, and its velocity.
+/// A parameter and its velocity.
 struct Param {
     value: Tensor,
     velocity: Tensor,
 }
 
 impl Mlp {
-    /// On the current stream of `device`: uniform within ±1/√inputs, as `torch.nn.Linear` begins, from `seed`.
+    /// Makes a model on the current stream of `device`. The weights are uniform within ±1/√inputs,
+    /// as in a new `torch.nn.Linear`, and drawn from `seed`.
     pub(crate) fn new(seed: u64, device: &Device) -> Result<Self> {
         let generator = Generator::new(seed);
         let [pixels, hidden, digits] = SIZES;
@@ -41,12 +42,12 @@ impl Mlp {
         })
     }
 
-    /// How much each digit is spoken for: [rows, 64] to [rows, 10].
+    /// Returns the logits of each row: [rows, 64] to [rows, 10].
     pub(crate) fn logits(&self, x: &Tensor) -> Pending<Tensor> {
         self.output.forward(self.hidden.forward(x).relu())
     }
 
-    /// One step on a batch; returns the mean loss before it. Everything is enqueued and nothing is waited for.
+    /// Enqueues one step on a batch without waiting. Returns the mean loss before it.
     pub(crate) fn step(&self, x: &Tensor, labels: &Tensor, sgd: Sgd) -> Result<Tensor> {
         let h = self.hidden.forward(x).relu().queued()?;
         let (loss, d_logits) = self.output.forward(&h).cross_entropy(labels).queued()?;
@@ -56,7 +57,8 @@ impl Mlp {
         Ok(loss)
     }
 
-    /// By the names that a `torch.nn.Sequential(Linear, ReLU, Linear)` has for them.
+    /// Returns the parameters under the names that they have in `torch.nn.Sequential(Linear, ReLU,
+    /// Linear)`.
     pub(crate) fn parameters(&self) -> [(&'static str, &Tensor); 4] {
         let Mlp { hidden, output } = self;
         [
@@ -81,7 +83,8 @@ impl Layer {
         x.linear(&self.weight.value, &self.bias.value)
     }
 
-    /// `d_y` is the gradient of the loss at this layer's output, `x` was its input.
+    /// Enqueues the update of this layer. `d_y` is the gradient of the loss at its output, and `x`
+    /// was its input.
     fn descend(&self, d_y: &Tensor, x: &Tensor, sgd: Sgd) -> Result<()> {
         self.weight.descend(d_y.t().matmul(x), sgd)?;
         self.bias.descend(d_y.sum_rows(), sgd)

@@ -1,4 +1,4 @@
-//! How a training step comes to the device: op by op, or as a graph that was captured once for its shape of batch.
+//! Training steps, enqueued op by op or as a graph captured once for each shape of a batch.
 
 use super::model::{Mlp, Sgd};
 use super::train::Settings;
@@ -7,16 +7,17 @@ use std::collections::hash_map::Entry;
 use warpline::prelude::*;
 use warpline::{Graph, Result};
 
-/// Steps of one model on one stream.
+/// The steps of one model on one stream.
 pub(crate) struct Steps<'a> {
     model: &'a Mlp,
     stream: &'a Stream,
     sgd: Sgd,
-    /// By the rows of a batch, if steps are graphs: the last batch of an epoch is smaller.
+    /// The graphs by the number of rows of a batch, if steps are graphs. The last batch of an epoch
+    /// is smaller.
     graphs: Option<HashMap<usize, StepGraph>>,
 }
 
-/// A step on the batch that was copied into `x` and `labels`; each launch leaves its loss in `loss`.
+/// A captured step on the batch in `x` and `labels`. Each launch leaves its loss in `loss`.
 struct StepGraph {
     x: Tensor,
     labels: Tensor,
@@ -29,7 +30,8 @@ impl<'a> Steps<'a> {
         Steps { model, stream, sgd: settings.sgd, graphs: settings.graph.then(HashMap::new) }
     }
 
-    /// One step on a batch, with the stream current; returns the mean loss before it, which a later step may overwrite.
+    /// Enqueues one step on a batch, with the stream current. Returns the mean loss before it,
+    /// which a later step may overwrite.
     pub(crate) fn step(&mut self, x: &Tensor, labels: &Tensor) -> Result<Tensor> {
         let Steps { model, stream, sgd, graphs } = self;
         let Some(graphs) = graphs else { return model.step(x, labels, *sgd) };
@@ -45,7 +47,7 @@ impl<'a> Steps<'a> {
 }
 
 impl StepGraph {
-    /// For batches like `x` and `labels`. Nothing runs yet.
+    /// Captures a step for batches shaped like `x` and `labels`. Nothing runs yet.
     fn capture(model: &Mlp, stream: &Stream, x: &Tensor, labels: &Tensor, sgd: Sgd) -> Result<Self> {
         let like = |batch: &Tensor| Tensor::empty_of(batch.dtype(), batch.shape(), &batch.device()).queued();
         let (x, labels) = (like(x)?, like(labels)?);

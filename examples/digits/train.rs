@@ -1,4 +1,4 @@
-//! The training itself: batches come over a copy stream while a compute stream works on those before.
+//! The training: a copy stream brings batches while a compute stream trains on the earlier ones.
 
 use super::model::{Mlp, Sgd};
 use super::steps::Steps;
@@ -9,12 +9,13 @@ use warpline::Result;
 use warpline::ops::data::{Batches, Csv};
 use warpline::prelude::*;
 
-/// Every fifth row is for testing.
+/// Every fifth row belongs to the test set.
 const TEST_EVERY: u64 = 5;
-/// Rows that the shuffle buffer holds. The whole file would fit; a buffer that is smaller than the data is what a set too large
-/// for memory has.
+/// The number of rows in the shuffle buffer. The whole file would fit, but a data set too large for
+/// memory has a buffer smaller than the data.
 const SHUFFLE_ROWS: usize = 512;
-/// Steps that are enqueued ahead of the device: enough never to run dry, and a bound for the memory of their batches.
+/// The number of steps enqueued ahead of the device: enough that it never idles, and a bound for
+/// the memory of their batches.
 const STEPS_AHEAD: usize = 8;
 
 #[derive(Clone, Debug)]
@@ -25,11 +26,11 @@ pub(crate) struct Settings {
     pub(crate) seed: u64,
     pub(crate) prefetch: usize,
     pub(crate) sgd: Sgd,
-    /// Whether steps are launched as graphs.
+    /// Launches each step as a graph.
     pub(crate) graph: bool,
 }
 
-/// What the example does if it is not told otherwise.
+/// The defaults of the example.
 impl Default for Settings {
     fn default() -> Self {
         Settings {
@@ -37,7 +38,8 @@ impl Default for Settings {
             epochs: 60,
             batch_size: 32,
             seed: 1,
-            // Some 2 ms of reading: with fewer, the reader runs out of pinned memory whenever the system lets another thread wait.
+            // About 2 ms of reading. With fewer batches the reader runs out of pinned memory
+            // whenever the scheduler delays another thread.
             prefetch: 32,
             sgd: Sgd { lr: 0.05, momentum: 0.9 },
             graph: false,
@@ -50,7 +52,7 @@ impl Settings {
         Csv::new(&self.file, 65).classes(10).scale(1.0 / 16.0)
     }
 
-    /// The rows to train with, shuffled, read again for every epoch.
+    /// Returns the shuffled training rows. Every epoch reads them again.
     pub(crate) fn training(&self, copy: &Stream) -> Result<Batches> {
         Loader::new(self.rows().keep(|row| row % TEST_EVERY != 0))
             .batch_size(self.batch_size)
@@ -69,16 +71,16 @@ impl Settings {
     }
 }
 
-/// The two streams, and the model, which lives on the second.
+/// The two streams, and the model, which belongs to the compute stream.
 pub(crate) struct Training {
     pub(crate) copy: Stream,
     pub(crate) compute: Stream,
     pub(crate) model: Mlp,
 }
 
-/// What can be told while it goes on.
+/// The progress of a training.
 pub(crate) enum Progress {
-    /// A step was enqueued.
+    /// A step has been enqueued.
     Step,
     /// The mean loss over an epoch's steps has arrived.
     Loss { epoch: u64, loss: f32 },
@@ -101,13 +103,13 @@ impl Training {
         let mut ahead = VecDeque::new();
         let mut enqueued = 0;
         while let Some(batch) = batches.try_next().await? {
-            // This batch's copy alone: the next ones are none of this step's business.
+            // Wait for the copy of this batch alone, not for those of later batches.
             compute.wait_event(&batch.copied);
             compute.enter(|| losses.add(batch.epoch, &steps.step(&batch.x, &batch.labels)?))?;
             tell(Progress::Step);
             enqueued += 1;
 
-            // The batch is dropped here; its memory is used again once the step is over.
+            // The batch is dropped here. Its memory is reused once the step has finished.
             ahead.push_back(compute.record_event());
             if ahead.len() > STEPS_AHEAD
                 && let Some(step) = ahead.pop_front()
@@ -122,7 +124,8 @@ impl Training {
         Ok(enqueued)
     }
 
-    /// How many rows of the test set the model gets right, and how many there are.
+    /// Returns the number of rows of the test set that the model classifies correctly, and the
+    /// number of all its rows.
     pub(crate) async fn test(&self, settings: &Settings) -> Result<(i64, u64)> {
         let Training { copy, compute, model } = self;
         let mut batches = settings.testing(copy)?;
@@ -137,8 +140,8 @@ impl Training {
     }
 }
 
-/// The mean loss of each epoch: added up on the device, copied back when the epoch is over, and told when it has arrived. The
-/// host waits for none of it.
+/// The mean loss of each epoch: added up on the device, copied back at the end of the epoch, and
+/// reported once it has arrived. The host never waits for it.
 #[derive(Default)]
 struct Losses {
     epoch: u64,

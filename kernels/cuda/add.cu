@@ -1,10 +1,10 @@
 // y ← y + x; z ← x + y, with y repeated along x; y ← x + a.
 //
-// Moves 12 bytes an element of f32 and 24 of i64, 8 and 16 with a scalar; a repeated y is read from a cache but for the first time.
-// Bound by memory.
+// Moves 12 bytes per f32 element and 24 per i64 element; with a scalar, 8 and 16. A repeated y
+// comes from a cache after the first read. Bound by memory.
 #include "vector.cuh"
 
-// i64 sums wrap around; those of C++ only do so unsigned.
+// Adds with wrap-around. In C++ only unsigned sums wrap around.
 __device__ __forceinline__ i64 wrapping_add(i64 x, i64 y) {
     return i64(u64(x) + u64(y));
 }

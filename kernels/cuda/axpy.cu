@@ -1,6 +1,7 @@
 // y ← a·x + y.
 //
-// Moves 12 bytes an element. Bound by memory. The product is rounded before the sum: compiled without contraction, as all is here.
+// Moves 12 bytes per element. Bound by memory. The product is rounded before the sum, since every
+// source here is compiled without contraction.
 #include "vector.cuh"
 
 KERNEL axpy(u64 n, float a, const float* x, float* y) {

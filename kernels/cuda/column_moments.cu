@@ -1,8 +1,10 @@
-// Running mean and squared deviations of each column, batch by batch: the formulas and their source stand in
-// kernels/src/column_moments.rs. All in f64, in row order: the same bits as the twin's.
+// The running mean and squared deviations of each column, batch by batch. The formulas and their
+// source are in kernels/src/column_moments.rs. All arithmetic is f64, in row order, so the results
+// have the same bits as the twin's.
 //
-// Reads 8 bytes an element, in two passes, and moves 32 bytes a column. A block of 512 threads takes 32 columns: bound by memory
-// from some thousand columns on; below, by the additions of a column, which wait for one another.
+// Reads 8 bytes per element, in two passes, and moves 32 bytes per column. A block of 512 threads
+// takes 32 columns. Bound by memory from some thousand columns on. With fewer columns, bound by the
+// additions of a column, which depend on one another.
 #include "columns.cuh"
 
 KERNEL column_moments(u32 rows, u32 cols, u64 seen, const float* __restrict__ x, double* __restrict__ means,

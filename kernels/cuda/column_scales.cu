@@ -1,6 +1,6 @@
 // Means and standard deviations in f32, from accumulated moments.
 //
-// Moves 24 bytes a column. Bound by the launch: matrices have few columns.
+// Moves 24 bytes per column. Bound by the launch, since matrices have few columns.
 #include "threads.cuh"
 
 KERNEL column_scales(u32 cols, u64 seen, const double* __restrict__ means, const double* __restrict__ squares,

@@ -1,7 +1,9 @@
-// The sum of each column of a matrix, in f64, in row order, rounded once: the same bits as the twin's.
+// The sum of each column of a matrix, in f64, in row order, rounded once. It has the same bits as
+// the twin's.
 //
-// Reads 4 bytes an element and writes 4 bytes a column. A block of 512 threads takes 32 columns: bound by memory from some
-// thousand columns on; below, by the additions of a column, which wait for one another: some 10 clocks a row.
+// Reads 4 bytes per element and writes 4 bytes per column. A block of 512 threads takes 32 columns.
+// Bound by memory from some thousand columns on. With fewer columns, bound by the additions of a
+// column, which depend on one another: about 10 clocks per row.
 #include "columns.cuh"
 
 KERNEL column_sums(u32 rows, u32 cols, const float* __restrict__ x, float* __restrict__ sums) {

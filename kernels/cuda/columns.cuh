@@ -1,22 +1,26 @@
-// Walks the columns of a row-major matrix in row order, a tile of neighbours at a time, as kernels/src/columns.rs does.
+// Walks the columns of a row-major matrix in row order, one tile of neighbouring columns at a time,
+// like kernels/src/columns.rs.
 //
-// Adding in row order leaves one thread a column, which alone would wait for memory at each step. So the first warp adds what lies in
-// shared memory, while the other warps fetch the next rows.
+// Adding in row order leaves one thread per column. That thread alone would wait for memory at each
+// step. So the first warp adds the rows that are in shared memory, while the other warps fetch the
+// next rows.
 #pragma once
 #include "threads.cuh"
 
-// Columns a tile: one warp.
+// Columns per tile: one for each thread of a warp.
 constexpr u32 TILE_COLUMNS = 32;
-// Rows that are fetched at a time: adding them takes about as long as fetching them.
+// Rows fetched at a time. Adding them takes about as long as fetching them.
 constexpr u32 TILE_ROWS = 128;
 
-// A value a column of the tile, in shared memory. Each is used by the thread of its column alone, or behind a barrier.
+// One value for each column of the tile, in shared memory. Only the thread of a column uses its
+// value, so no barrier is needed.
 using Columns = double[TILE_COLUMNS];
 
-// Two sets of rows, in shared memory: one that is added and one that is fetched.
+// Two sets of rows in shared memory: one is added while the other is fetched.
 using Tiles = float[2][TILE_ROWS][TILE_COLUMNS];
 
-// Some rows of the columns from `first` to `first + width`, into shared memory.
+// Copies up to TILE_ROWS rows, from `row` on, of the columns from `first` to `first + width` to
+// `to` in shared memory. In a block of more threads than one warp, the first warp skips this.
 __device__ __forceinline__ void fetch_rows(u32 rows, u32 cols, u32 row, u32 first, u32 width,
                                            const float* __restrict__ x, float (*to)[TILE_COLUMNS]) {
     const u32 adders = block_threads() > TILE_COLUMNS ? TILE_COLUMNS : 0;
@@ -33,9 +37,9 @@ __device__ __forceinline__ void fetch_rows(u32 rows, u32 cols, u32 row, u32 firs
     }
 }
 
-// Calls add(c, values, count) for each column c below `width` and some rows at a time, in row order: values[r][0] for r below
-// `count` are the next of column `first + c`. The thread that gets a column is the same every time. For all threads of the
-// block, with a barrier at the end.
+// Calls add(c, values, count) for each column c below `width`, with some rows at a time, in row
+// order. values[r][0], for r below `count`, are the next values of column `first + c`. A column
+// gets the same thread every time. All threads of the block call this, and it ends with a barrier.
 template <class F>
 __device__ __forceinline__ void each_column(u32 rows, u32 cols, u32 first, u32 width, const float* __restrict__ x,
                                             Tiles& tile, F add) {
@@ -43,7 +47,7 @@ __device__ __forceinline__ void each_column(u32 rows, u32 cols, u32 first, u32 w
         fetch_rows(rows, cols, 0, first, width, x, tile[0]);
     }
     __syncthreads();
-    // `row` stops short of the end, so that it does not run over the largest number of rows.
+    // `row` ends at exactly `rows`, so it cannot overflow.
     for (u32 row = 0, now = 0; row < rows; now = 1 - now) {
         const u32 count = rows - row < TILE_ROWS ? rows - row : TILE_ROWS;
         for (u32 c = thread_in_block(); c < width; c += block_threads()) {

@@ -1,7 +1,8 @@
-// How many elements of two vectors are equal.
+// The number of equal elements of two vectors.
 //
-// Reads 16 bytes an element and writes 8 bytes. One block does it all, at the speed of one multiprocessor, some 100 GB/s: enough for
-// the labels of a batch. The other blocks of a launch have nothing to do.
+// Reads 16 bytes per element and writes 8 bytes. One block does all the work, at the speed of one
+// multiprocessor, about 100 GB/s. That is enough for the labels of a batch. The other blocks of a
+// launch do nothing.
 #include "fold.cuh"
 
 KERNEL count_equal(u64 n, const i64* __restrict__ x, const i64* __restrict__ y, i64* __restrict__ count) {

@@ -1,19 +1,24 @@
-// The cross entropy of softmax(logits) with class labels, and its gradient: the formulas stand in kernels/src/cross_entropy.rs.
+// The cross entropy of softmax(logits) with class labels, and its gradient. The formulas are in
+// kernels/src/cross_entropy.rs.
 //
-// Reads 4 bytes an element, and twice more from a cache, and 8 a row; writes 4 bytes an element. A warp takes a row: the maximum,
-// the sum of the exponentials, the gradient. `cross_entropy` is one block, for a small batch, and its other blocks have nothing to
-// do; `cross_entropy_rows` leaves the loss of each row in memory and should be bound by that where there are some thousand
-// rows; `cross_entropy_mean` adds those.
+// Reads 4 bytes per element from memory, and again twice from a cache. Reads 8 bytes per row and
+// writes 4 bytes per element. A warp takes a row and computes the maximum, the sum of the
+// exponentials and the gradient. `cross_entropy` uses one block, for a small batch; its other
+// blocks do nothing. `cross_entropy_rows` writes the loss of each row to memory, and should be
+// bound by memory from some thousand rows on. `cross_entropy_mean` computes the mean of these
+// losses.
 //
-// exp is f32 and within 2 units in the last place; sums are f64, over lanes in halves, then over rows as fold.cuh has it.
-// So blocks of whole warps give the same bits whatever their number and size.
+// exp is f32, within 2 units in the last place. Sums are f64: over lanes in halves, then over rows
+// in the order of fold.cuh. So blocks of whole warps give the same bits, whatever their number and
+// size.
 #include "fold.cuh"
 #include "warps.cuh"
 
-// The loss of one row, and its gradient times `weight`. For all threads of the team, which get the same.
+// Returns the loss of one row, and writes its gradient times `weight`. All threads of the team call
+// this and get the same loss.
 __device__ __forceinline__ double row_loss(const Team& us, u64 cols, const float* __restrict__ logits, i64 label,
                                            float weight, float* __restrict__ grad) {
-    // A NaN is passed over by fmaxf, and comes back through exp.
+    // fmaxf ignores a NaN, which comes back through exp.
     float max = __int_as_float(0xff800000);
     for (u64 c = us.lane; c < cols; c += us.lanes) {
         max = fmaxf(max, logits[c]);
@@ -24,7 +29,7 @@ __device__ __forceinline__ double row_loss(const Team& us, u64 cols, const float
         sum += double(expf(logits[c] - max));
     }
     sum = over_lanes(us, sum, [](double a, double b) { return a + b; });
-    // A label below 0 is a large one here.
+    // As u64, a label below 0 is a large one.
     const bool known = u64(label) < cols;
     const float nan = __int_as_float(0x7fc00000);
     const float scale = float(double(weight) / sum);
@@ -35,7 +40,8 @@ __device__ __forceinline__ double row_loss(const Team& us, u64 cols, const float
     return known ? log(sum) - double(logits[label] - max) : double(nan);
 }
 
-// The mean of the losses whose sums are in `lanes`, for thread 0.
+// Writes the mean of the losses whose sums are in `lanes`. All threads of the block call this, and
+// thread 0 writes.
 __device__ __forceinline__ void write_mean(double* lanes, u64 rows, float* __restrict__ loss) {
     const double total = folded(lanes);
     if (thread_in_block() == 0) {

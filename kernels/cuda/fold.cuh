@@ -1,12 +1,13 @@
-// A reduction by one block, in an order that does not depend on how many threads the block has.
+// A reduction by one block, in an order that does not depend on the number of its threads.
 #pragma once
 #include "threads.cuh"
 
-// Lane l of so many has combined the elements l, l + LANES, l + 2·LANES, … in this order.
+// The number of lanes. Lane l has combined the elements l, l + LANES, l + 2·LANES, … in this order.
 constexpr u32 LANES = 1024;
 
-// The sum of all lanes, for thread 0 of the block, whose threads all call this: lane l adds lane l + 512, then l + 256, and so on down
-// to 1. `lanes` is shared memory.
+// Returns the sum of all lanes to thread 0 of the block, and 0 to the others. All threads of the
+// block call this. Lane l adds lane l + 512, then l + 256, and so on down to l + 1. `lanes` is
+// shared memory.
 template <class T>
 __device__ __forceinline__ T folded(T* lanes) {
     for (u32 half = LANES / 2; half > 0; half /= 2) {
@@ -15,6 +16,6 @@ __device__ __forceinline__ T folded(T* lanes) {
             lanes[l] += lanes[l + half];
         }
     }
-    // Thread 0 added the last two itself.
+    // Thread 0 made the last addition itself, so no barrier is needed.
     return thread_in_block() == 0 ? lanes[0] : T(0);
 }

@@ -1,37 +1,44 @@
-// C ← A·B, or bias + A·B, for any sizes, either operand transposed: what `matmul` and `linear` are.
+// C ← A·B, or bias + A·B, for any sizes and with either operand transposed, for `matmul` and
+// `linear`.
 //
-// Each element of C is one chain of fused multiply-adds over k, from 0 up. So the bits depend neither on tiles nor on the launch.
+// Each element of C is one chain of fused multiply-adds over k, from 0 up. So its bits depend
+// neither on tiles nor on the launch.
 //
-// In blocks of 256 threads a block takes a square tile of C, and goes through A and B 16 steps of k at a time, which lie in shared
-// memory while the next 16 come to registers. A tile is 64 × 64 with 4 × 4 elements a thread: 16 multiply-adds for two 16-byte loads
-// from shared memory, so that arithmetic is the bound. Where that gives too few tiles for a device, it is 32 × 32 with 2 × 2.
-// In smaller blocks each thread makes one element after the other: right, and slow. Larger blocks are refused at the launch, so that
-// a thread may have the registers that it needs.
+// A block of 256 threads takes a square tile of C. It goes through A and B 16 steps of k at a time:
+// these steps are in shared memory, while the next 16 are loaded into registers. A tile is 64 × 64,
+// with 4 × 4 elements per thread. That makes 16 multiply-adds for two 16-byte loads from shared
+// memory, so arithmetic is the bound. If C has too few such tiles for a device, a tile is 32 × 32,
+// with 2 × 2 elements per thread.
+//
+// In smaller blocks each thread computes one element after the other, which is correct but slow.
+// The driver refuses larger blocks at launch, so that a thread can have the registers it needs.
 #pragma once
 #include "threads.cuh"
 
-// A dense matrix: row-major, or the transpose of one that is.
+// A dense matrix: row-major or, if `transposed`, stored as its row-major transpose.
 struct Matrix {
     const float* at;
     u64 rows, cols;
     bool transposed;
 
-    // The element in row r and column c.
+    // Returns the element in row r and column c.
     __device__ __forceinline__ float operator()(u64 r, u64 c) const {
         return at[transposed ? c * rows + r : r * cols + c];
     }
 
-    // The same, 0 outside.
+    // Returns the element in row r and column c, or 0 outside the matrix.
     __device__ __forceinline__ float or_zero(u64 r, u64 c) const {
         return r < rows && c < cols ? (*this)(r, c) : 0.0f;
     }
 };
 
 constexpr u32 GEMM_THREADS = 256, GEMM_SIDE = 16, GEMM_DEPTH = 16;
-// With fewer large tiles, small ones are taken. kernels/src/launch.rs has the same number.
+// The least number of large tiles: if C has fewer, a block takes small tiles. kernels/src/launch.rs
+// has the same number.
 constexpr u64 MANY_TILES = 128;
 
-// Where thread t stands in 16 steps of k of a tile with SIZE rows: neighbours are neighbours in memory.
+// The position of an element in 16 steps of k of a tile with SIZE rows. Elements with consecutive
+// numbers t are neighbours in memory within a row or column, so that the loads of a warp coalesce.
 struct Spot {
     u32 row, step;
 };
@@ -64,7 +71,8 @@ template <u32 EACH>
 __device__ __forceinline__ void gemm_by_tiles(const Matrix& a, const Matrix& b, const float* __restrict__ bias,
                                               float* __restrict__ c) {
     constexpr u32 SIZE = GEMM_SIDE * EACH;
-    // Rows of 16-byte multiples, which are not multiples of all banks.
+    // The length of a row is a multiple of 16 bytes, for 16-byte loads. It is not a multiple of all
+    // banks, so a column of the tile spans several banks.
     constexpr u32 PITCH = SIZE + 4;
     __shared__ __align__(16) float a_tile[2][GEMM_DEPTH][PITCH], b_tile[2][GEMM_DEPTH][PITCH];
     const u64 m = a.rows, n = b.cols, k = a.cols;
@@ -100,7 +108,8 @@ __device__ __forceinline__ void gemm_by_tiles(const Matrix& a, const Matrix& b, 
                 a_tile[now][in_a.step][in_a.row] = next_a[i];
                 b_tile[now][in_b.step][in_b.row] = next_b[i];
             }
-            // One barrier a round is enough: a thread that is here has left the buffer which the next round fills.
+            // One barrier per round is enough: a thread that gets here has finished reading the
+            // buffer that the next round fills.
             __syncthreads();
             const u64 left_of_k = k - step;
             if (left_of_k > GEMM_DEPTH) {
@@ -112,7 +121,8 @@ __device__ __forceinline__ void gemm_by_tiles(const Matrix& a, const Matrix& b, 
                     multiply_step<SIZE, EACH>(a_tile[now][l], b_tile[now][l], y, x, sums);
                 }
             } else {
-                // Not over the zeros behind the end: −0 + 0·0 is +0.
+                // Stops at the end of k. Adding the zeros behind it could change the bits: −0 + 0·0
+                // is +0.
                 for (u32 l = 0; l < u32(left_of_k); ++l) {
                     multiply_step<SIZE, EACH>(a_tile[now][l], b_tile[now][l], y, x, sums);
                 }
@@ -144,10 +154,11 @@ __device__ __forceinline__ void gemm_by_elements(const Matrix& a, const Matrix& 
     }
 }
 
-// `bias` has an element for each column of C, or is null.
+// Computes C ← A·B, or C ← bias + A·B if `bias` is not null. `bias` has one element for each column
+// of C.
 __device__ __forceinline__ void gemm(const Matrix& a, const Matrix& b, const float* __restrict__ bias,
                                      float* __restrict__ c) {
-    // With one of the sizes 0 the other may be anything.
+    // If one of the sizes is 0, the other may be any number.
     if (a.rows == 0 || b.cols == 0) {
         return;
     }

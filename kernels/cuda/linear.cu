@@ -1,4 +1,4 @@
-// A fully connected layer: x·wᵀ + bias. Each sum starts at the bias.
+// A fully connected layer: x·wᵀ + bias. Each sum starts with the bias.
 //
 // Moves 4·(m·k + k·n + n + m·n) bytes for 2·m·n·k operations: see gemm.cuh.
 #include "gemm.cuh"

@@ -1,6 +1,7 @@
-// The mean of all elements: their sum, in the order of sum.cuh, over their number.
+// The mean of all elements: their sum, in the order of sum.cuh, divided by their number.
 //
-// Reads 4 bytes an element. One block, for what that reads in the time of a launch; more goes through `sum_runs` and `sum_tree`.
+// Reads 4 bytes per element. Uses one block, for as many elements as a block reads in the time of a
+// launch. For more elements there are `sum_runs` and `sum_tree`.
 #include "sum.cuh"
 
 KERNEL mean(u64 n, const float* __restrict__ x, float* __restrict__ mean) {

@@ -1,6 +1,7 @@
-// Philox4x32-10, as kernels/src/philox.rs has it: key, counter and order of the words are those of cuRAND's device API.
+// Philox4x32-10, like kernels/src/philox.rs: key, counter and order of the words are those of
+// cuRAND's device API.
 //
-// Salmon, Moraes, Dror and Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3", SC'11.
+// Source: Salmon, Moraes, Dror and Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3", SC'11.
 #pragma once
 #include "vector.cuh"
 
@@ -8,7 +9,7 @@ struct Words {
     u32 at[4];
 };
 
-// The four random words that belong to a counter and a key.
+// Returns the four random words for a counter and a key.
 __device__ __forceinline__ Words philox4x32_10(u64 block, u64 subsequence, u64 seed) {
     Words w = {{u32(block), u32(block >> 32), u32(subsequence), u32(subsequence >> 32)}};
     u32 key0 = u32(seed), key1 = u32(seed >> 32);
@@ -23,11 +24,12 @@ __device__ __forceinline__ Words philox4x32_10(u64 block, u64 subsequence, u64 s
     return w;
 }
 
-// Fills `y`: element i gets what `f` makes of the block that word offset + i is in, at that word's place. A thread makes a block
-// at a time, whose elements are one 16-byte store where the stream of words and `y` are aligned alike.
+// Fills `y`. Element i is made from word offset + i: `f` converts the block that contains the word,
+// and element i is the value at the word's place. A thread converts one block at a time. Its
+// elements are one 16-byte store if the stream of words and `y` are aligned alike.
 template <class F>
 __device__ __forceinline__ void fill(u64 n, u64 seed, u64 subsequence, u64 offset, float* y, F f) {
-    // offset + n may have 65 bits: from here on, words are counted from the start of the first block.
+    // offset + n may have 65 bits, so words are counted from the start of the first block.
     const u64 first_block = offset / 4, skipped = offset % 4;
     const u64 end = skipped + n;
     const bool aligned = (reinterpret_cast<u64>(y) - 4 * skipped) % 16 == 0;
@@ -47,7 +49,8 @@ __device__ __forceinline__ void fill(u64 n, u64 seed, u64 subsequence, u64 offse
     }
 }
 
-// A number in (0, 1]: x·2⁻³² + 2⁻³³ in f32, as cuRAND's curand_uniform. The product is exact.
+// Converts a word to a number in (0, 1]: x·2⁻³² + 2⁻³³ in f32, like cuRAND's curand_uniform. The
+// product is exact.
 __device__ __forceinline__ float unit(u32 x) {
     return float(x) * 0x1p-32f + 0x1p-33f;
 }

@@ -1,14 +1,17 @@
-// Normal numbers from Philox4x32-10 and the Box–Muller transform, in the form of cuRAND's curand_normal4.
+// Normally distributed numbers from Philox4x32-10 and the Box–Muller transform, in the form of
+// cuRAND's curand_normal4.
 //
-// Writes 4 bytes an element. Bound by arithmetic: a logarithm, a root, a sine and a cosine for two elements.
+// Writes 4 bytes per element. Bound by arithmetic: a logarithm, a root, a sine and a cosine for two
+// elements.
 #include "philox.cuh"
 
 struct Pair {
     float sin, cos;
 };
 
-// √(−2·ln u)·sin v and √(−2·ln u)·cos v. v is made in units of π: sinf and cosf would carry code, and a stack, for angles far
-// outside the circle. That leaves out one rounding of the twin, so v differs by at most 2.4e-7.
+// Returns √(−2·ln u)·sin v and √(−2·ln u)·cos v. v is computed in units of π, because sinf and cosf
+// would bring code, and a stack, for angles far outside the circle. The twin computes v in radians,
+// with more rounding, so the two differ by at most 4.2e-7.
 __device__ __forceinline__ Pair box_muller(u32 x, u32 y) {
     const float radius = sqrtf(-2.0f * logf(unit(x)));
     Pair z;

@@ -1,7 +1,8 @@
-// Uniform numbers from Philox4x32-10.
+// Uniformly distributed numbers from Philox4x32-10.
 //
-// Writes 4 bytes an element, for about 20 integer operations: bound by memory on devices with half of their arithmetic for
-// integers, by arithmetic where memory has more than 25 bytes a clock for each multiprocessor.
+// Writes 4 bytes per element, for about 20 integer operations. Bound by memory on devices that have
+// half of their arithmetic for integers. Bound by arithmetic if memory has more than 25 bytes per
+// clock for each multiprocessor.
 #include "philox.cuh"
 
 KERNEL philox_uniform(u64 n, u64 seed, u64 subsequence, u64 offset, float low, float high, float* y) {

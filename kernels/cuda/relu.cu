@@ -1,6 +1,7 @@
 // y ← max(x, 0).
 //
-// Moves 8 bytes an element. Bound by memory. NaN stays and −0 becomes +0, which max of the hardware would not promise.
+// Moves 8 bytes per element. Bound by memory. NaN stays NaN and −0 becomes +0, which the max of the
+// hardware does not guarantee.
 #include "vector.cuh"
 
 KERNEL relu(u64 n, const float* x, float* y) {

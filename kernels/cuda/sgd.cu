@@ -1,6 +1,7 @@
-// A step of stochastic gradient descent with momentum: velocity ← momentum·velocity + grad, param ← param − lr·velocity.
+// A step of stochastic gradient descent with momentum: velocity ← momentum·velocity + grad, then
+// param ← param − lr·velocity.
 //
-// Moves 20 bytes an element. Bound by memory.
+// Moves 20 bytes per element. Bound by memory.
 #include "vector.cuh"
 
 KERNEL sgd(u64 n, float lr, float momentum, const float* __restrict__ grad, float* __restrict__ velocity,

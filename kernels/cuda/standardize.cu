@@ -1,6 +1,7 @@
 // x ← (x − mean) / deviation, column by column.
 //
-// Moves 8 bytes an element; the 8 bytes a column are read from a cache but for the first time. Bound by memory.
+// Moves 8 bytes per element. The 8 bytes per column come from a cache after the first read. Bound
+// by memory.
 #include "vector.cuh"
 
 KERNEL standardize(u32 rows, u32 cols, const float* __restrict__ mean, const float* __restrict__ deviation,

@@ -1,8 +1,9 @@
 // The sum of all elements, in a fixed order: see sum.cuh.
 //
-// Reads 4 bytes an element. `sum` is one block, for what that reads in the time of a launch; the other blocks have nothing to do.
-// `sum_runs` leaves a sum for each run of 16384 elements, with a block a run, and should reach the bandwidth of memory;
-// `sum_tree` adds those.
+// Reads 4 bytes per element. `sum` uses one block, for as many elements as a block reads in the
+// time of a launch; the other blocks do nothing. `sum_runs` writes a sum for each run of 16384
+// elements, with one block per run, and should reach the bandwidth of memory. `sum_tree` adds these
+// sums.
 #include "sum.cuh"
 
 KERNEL sum(u64 n, const float* __restrict__ x, float* __restrict__ total) {
@@ -46,7 +47,7 @@ KERNEL sum_tree(u64 n, float divisor, const float* __restrict__ sums, float* __r
         __syncthreads();
         add_neighbours(nodes, count, 1);
         if (thread_in_block() == 0) {
-            // Thread 0 is also who overwrites it in the next round, so no barrier is needed.
+            // Thread 0 also overwrites nodes[0] in the next round, so no barrier is needed.
             counter.push(run, nodes[0]);
         }
     }

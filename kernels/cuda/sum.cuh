@@ -1,15 +1,18 @@
-// Sums in the order that kernels/src/sum.rs documents, so that they are the same bits as the twin's.
+// Sums in the order that kernels/src/sum.rs documents, so that they have the same bits as the
+// twin's.
 //
-// Chunks of 1024 elements, 32 lanes a chunk, folded in halves; then a tree over the chunks, neighbours first. A run is a power
-// of two of chunks, so its sum is a node of that tree, and the tree goes on above the runs as it does above the chunks.
+// A chunk has 1024 elements in 32 lanes, which are folded in halves. Then a tree adds the chunks,
+// neighbours first. A run is a power of two of chunks, so its sum is a node of that tree. The tree
+// continues above the runs as it does above the chunks.
 #pragma once
 #include "threads.cuh"
 
 constexpr u32 CHUNK = 1024;
 constexpr u32 CHUNK_LANES = 32;
 
-// Adds the `count` nodes that are `apart` floats from each other, as neighbours: node 0 becomes the sum. For all threads of the
-// block, with a barrier behind the last addition. `count` is not 0.
+// Adds the `count` nodes that are `apart` floats from each other, as neighbours. Node 0 becomes the
+// sum. All threads of the block call this, and a barrier follows each round of additions. `count`
+// is not 0.
 __device__ __forceinline__ void add_neighbours(float* nodes, u32 count, u32 apart) {
     for (u32 step = 1; step < count; step *= 2) {
         for (u32 i = thread_in_block() * 2 * step; i + step < count; i += block_threads() * 2 * step) {
@@ -19,9 +22,10 @@ __device__ __forceinline__ void add_neighbours(float* nodes, u32 count, u32 apar
     }
 }
 
-// The sum of a run of `n` elements, 1 to CHUNKS · CHUNK of them, for thread 0 of the block, whose threads all call this. `lanes` is
-// shared memory for CHUNKS · CHUNK_LANES floats. The next run may follow at once: behind the last barrier only lanes[0] is read, by
-// thread 0, which is also who overwrites it.
+// Returns the sum of a run of `n` elements, 1 to CHUNKS · CHUNK of them, to thread 0 of the block,
+// and 0 to the others. All threads of the block call this. `lanes` is shared memory for CHUNKS ·
+// CHUNK_LANES floats. The next run may follow immediately: after the last barrier only thread 0
+// reads lanes[0], and the same thread overwrites it.
 template <u32 CHUNKS>
 __device__ __forceinline__ float sum_of_run(u32 n, const float* __restrict__ x, float* lanes) {
     const u32 chunks = (n - 1) / CHUNK + 1;
@@ -29,7 +33,8 @@ __device__ __forceinline__ float sum_of_run(u32 n, const float* __restrict__ x, 
         const u32 start = i / CHUNK_LANES * CHUNK, first = start + i % CHUNK_LANES;
         float sum = 0.0f;
         if (start + CHUNK <= n) {
-            // Additions wait for one another, loads do not: as many as registers allow are under way.
+            // Each addition waits for the one before it, but loads do not. Unrolling keeps as many
+            // loads in flight as registers allow.
 #pragma unroll
             for (u32 k = 0; k < CHUNK / CHUNK_LANES; ++k) {
                 sum += x[first + k * CHUNK_LANES];
@@ -54,7 +59,8 @@ __device__ __forceinline__ float sum_of_run(u32 n, const float* __restrict__ x, 
     return thread_in_block() == 0 ? lanes[0] : 0.0f;
 }
 
-// The sums of runs so far, the longest first: run r completes as many pairs as r ends in ones. Used by one thread.
+// A binary counter: the sums of runs so far, longest first. Run r completes one pair for each
+// trailing one bit of r. Only one thread uses it.
 struct Counter {
     float sums[64];
     u32 depth;
@@ -66,7 +72,7 @@ struct Counter {
         sums[depth++] = sum;
     }
 
-    // The sum of all runs, +0 of none.
+    // Returns the sum of all runs, or +0 if there are none.
     __device__ __forceinline__ float total() {
         float sum = depth > 0 ? sums[--depth] : 0.0f;
         while (depth > 0) {
@@ -76,7 +82,8 @@ struct Counter {
     }
 };
 
-// The sum of the first `n` elements of `x`, for thread 0 of the block, whose threads all call this.
+// Returns the sum of the first `n` elements of `x` to thread 0 of the block, and 0 to the others.
+// All threads of the block call this.
 __device__ __forceinline__ float sum_by_block(u64 n, const float* __restrict__ x) {
     constexpr u32 CHUNKS = 32, RUN = CHUNKS * CHUNK;
     __shared__ float lanes[CHUNKS * CHUNK_LANES];

@@ -1,7 +1,8 @@
-// A matrix with its rows as columns.
+// The transpose of a matrix, whose rows become columns.
 //
-// Moves 8 bytes an element of f32 and 16 of i64. Bound by memory: a block takes a tile through shared memory, so that both the
-// reads and the writes of a warp are one line. The column of padding keeps a warp that reads a column of the tile off one bank.
+// Moves 8 bytes per f32 element and 16 per i64 element. Bound by memory. A block moves a tile
+// through shared memory, so that both the reads and the writes of a warp are contiguous. The column
+// of padding spreads a column of the tile over the banks.
 #include "threads.cuh"
 
 constexpr u32 TILE = 32;
@@ -9,7 +10,7 @@ constexpr u32 TILE = 32;
 template <class T>
 __device__ __forceinline__ void transposed(u64 rows, u64 cols, const T* __restrict__ x, T* __restrict__ y) {
     __shared__ T tile[TILE][TILE + 1];
-    // With one of the sizes 0 the other may be anything.
+    // If one of the sizes is 0, the other may be any number.
     if (rows == 0 || cols == 0) {
         return;
     }
@@ -29,7 +30,7 @@ __device__ __forceinline__ void transposed(u64 rows, u64 cols, const T* __restri
                 y[c * rows + r] = tile[i % TILE][i / TILE];
             }
         }
-        // The next tile goes over this one.
+        // The next tile overwrites this one.
         __syncthreads();
     }
 }

@@ -1,11 +1,13 @@
-// Element by element over one, two or three arrays, in 16-byte accesses where the arrays allow them.
+// Elementwise loops over one, two or three arrays, in 16-byte accesses where the arrays allow them.
 //
-// A pack is 16 bytes: four f32 or two i64. Arrays are aligned to their elements only, so a loop over packs starts where all arrays
-// are aligned to 16 bytes, and what is before and after goes element by element. Arrays that are never aligned at the same
-// element (one starts at byte 4 of a pack, another at byte 8) go element by element throughout.
+// A pack is 16 bytes: four f32 or two i64. Arrays are aligned only to their elements. So a loop
+// over packs starts where all arrays are aligned to 16 bytes, and the elements before and after the
+// packs are processed one by one. Some arrays are never aligned at the same element: one starts at
+// byte 4 of a pack, another at byte 8. They are processed element by element throughout.
 //
-// Each element is read and written by one thread, all of its operands before its result: a result may be an operand. That is why
-// nothing here is __restrict__.
+// One thread writes each element, and reads the operands of that element before it writes the
+// result. So a result may be an operand, unless that operand is repeated. For this reason nothing
+// here is __restrict__.
 #pragma once
 #include "threads.cuh"
 
@@ -33,20 +35,20 @@ __device__ __forceinline__ void store_pack(i64* y, const Pack<i64>& v) {
     *reinterpret_cast<longlong2*>(y) = make_longlong2(v.at[0], v.at[1]);
 }
 
-// `n` elements as packs and what is around them.
+// `n` elements, split into packs and the elements around them.
 struct Split {
     u64 head;     // elements before the first pack
     u64 packs;
     u64 edges;    // elements that are in no pack
-    u64 in_packs; // elements that are
+    u64 in_packs; // elements that are in packs
 
-    // The e-th element that is in no pack.
+    // Returns the index of the e-th element that is in no pack.
     __device__ __forceinline__ u64 edge(u64 e) const {
         return e < head ? e : e + in_packs;
     }
 };
 
-// How arrays of `n` elements that start at these addresses are gone through together.
+// Splits arrays of `n` elements that start at these addresses, for a loop over all of them.
 template <class T>
 __device__ __forceinline__ Split split(u64 n, const T* x, const T* y, const T* z) {
     const u64 at = reinterpret_cast<u64>(x);
@@ -59,7 +61,8 @@ __device__ __forceinline__ Split split(u64 n, const T* x, const T* y, const T* z
     return {head, packs, n - packs * Pack<T>::LEN, packs * Pack<T>::LEN};
 }
 
-// Calls pack(i) with the first element of every pack, and edge(i) with every other element, over all threads.
+// Calls pack(i) with the index of the first element of each pack, and edge(i) with the index of
+// each element that is in no pack. The threads of the launch share these calls.
 template <class T, class P, class E>
 __device__ __forceinline__ void each(const Split& split, P pack, E edge) {
     for (u64 p = thread(); p < split.packs; p += threads()) {
@@ -70,7 +73,7 @@ __device__ __forceinline__ void each(const Split& split, P pack, E edge) {
     }
 }
 
-// y[i] = f(x[i]).
+// Computes y[i] = f(x[i]).
 template <class T, class F>
 __device__ __forceinline__ void map(u64 n, const T* x, T* y, F f) {
     each<T>(
@@ -86,7 +89,7 @@ __device__ __forceinline__ void map(u64 n, const T* x, T* y, F f) {
         [=](u64 i) { y[i] = f(x[i]); });
 }
 
-// z[i] = f(x[i], y[i]).
+// Computes z[i] = f(x[i], y[i]).
 template <class T, class F>
 __device__ __forceinline__ void zip(u64 n, const T* x, const T* y, T* z, F f) {
     each<T>(
@@ -103,18 +106,20 @@ __device__ __forceinline__ void zip(u64 n, const T* x, const T* y, T* z, F f) {
         [=](u64 i) { z[i] = f(x[i], y[i]); });
 }
 
-// a mod b. A division of 64 bits takes about four times one of 32.
+// Returns a mod b. A 64-bit division takes about four times as long as a 32-bit one.
 __device__ __forceinline__ u64 remainder_of(u64 a, u64 b) {
     return (a | b) >> 32 == 0 ? u32(a) % u32(b) : a % b;
 }
 
-// z[i] = f(x[i], i mod period), for what is repeated along `x`; `period` is not 0.
+// Computes z[i] = f(x[i], i mod period), for operands that are repeated along `x`. `period` is not
+// 0.
 template <class T, class F>
 __device__ __forceinline__ void map_columns(u64 n, u64 period, const T* x, T* z, F f) {
     const Split s = split<T>(n, x, z, z);
     const u64 first = thread();
     if (first < s.packs) {
-        // From pack to pack of a thread the column moves by the same step: one division before the loop, none in it.
+        // The column advances by the same step from each pack of a thread to its next, so the loop
+        // needs no division.
         u64 column = remainder_of(s.head + first * Pack<T>::LEN, period);
         const u64 step = remainder_of(threads() * Pack<T>::LEN, period);
         for (u64 p = first; p < s.packs; p += threads()) {
@@ -137,7 +142,7 @@ __device__ __forceinline__ void map_columns(u64 n, u64 period, const T* x, T* z,
     }
 }
 
-// z[i] = f(x[i], y[i mod period]); `y` has `period` elements.
+// Computes z[i] = f(x[i], y[i mod period]). `y` has `period` elements.
 template <class T, class F>
 __device__ __forceinline__ void zip_repeated(u64 n, u64 period, const T* x, const T* y, T* z, F f) {
     if (period == n) {

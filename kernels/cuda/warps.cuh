@@ -1,11 +1,12 @@
-// Rows shared out to warps, and what the lanes of a warp make together.
+// Teams of threads that each take a row, and reductions over the lanes of a team.
 //
-// In blocks that are whole warps a team is a warp. In any other block a warp is not full, and a team is one thread.
+// In blocks of whole warps, a team is a warp. In any other block one warp is not full, and a team
+// is one thread.
 #pragma once
 #include "threads.cuh"
 
 struct Team {
-    u32 lane;  // which thread of the team this is
+    u32 lane;  // the number of this thread in its team
     u32 lanes; // WARP or 1
 };
 
@@ -14,8 +15,8 @@ __device__ __forceinline__ Team team() {
     return {thread_in_block() % lanes, lanes};
 }
 
-// `value` combined over the lanes of `team`, in halves: with the lane 16 away, then 8, 4, 2, 1. `combine` takes its arguments in
-// either order, so all lanes get the same.
+// Combines `value` over the lanes of `team`, in halves: with the lane 16 away, then 8, 4, 2, 1.
+// `combine` takes its arguments in either order, so all lanes get the same result.
 template <class T, class F>
 __device__ __forceinline__ T over_lanes(const Team& team, T value, F combine) {
     if (team.lanes == WARP) {

@@ -1,7 +1,7 @@
 //! Compiles `kernels/cuda/*.cu` as C++, and lists the kernels in them.
 //!
-//! Where there is no C++ compiler it compiles nothing and sets the cfg `without_cpp`, by which
-//! every test is ignored.
+//! Without a C++ compiler it compiles nothing and sets the cfg `without_cpp`, under which every
+//! test is ignored.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::{env, fs};
 
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(without_cpp)");
-    // Elsewhere the crate is empty.
+    // On other systems the crate is empty.
     if env::var("CARGO_CFG_TARGET_OS").is_ok_and(|os| os != "linux") {
         return;
     }
@@ -23,13 +23,14 @@ fn main() {
     let Some(mut build) = compiler() else {
         println!("cargo::rustc-cfg=without_cpp");
         println!("cargo::warning=the tests of host-check are ignored: they need a C++ compiler");
-        // A file that never exists: the next build looks for a compiler again.
+        // This file never exists, so the next build looks for a compiler again.
         println!("cargo::rerun-if-changed={}", out.join("compiler").display());
         fs::write(out.join("kernels.rs"), table(&[])).expect("OUT_DIR can be written");
         return;
     };
     build.std("c++17").opt_level(2).warnings(true).include(&host).include(&cuda);
-    // Arithmetic as the sources have it, on every processor; and what is undefined on the device too kills the test.
+    // Products and sums are not contracted, so the arithmetic is that of the sources on every
+    // processor. Behaviour that is undefined on the device too ends the test.
     build.flag("-ffp-contract=off").flag("-Wno-unknown-pragmas").flag_if_supported("-Wno-clobbered");
     build
         .flag("-fsanitize=alignment,bounds,integer-divide-by-zero,shift")
@@ -55,8 +56,8 @@ fn main() {
     fs::write(out.join("kernels.rs"), table(&names)).expect("OUT_DIR can be written");
 }
 
-/// The C++ compiler that the environment names or is called `c++`, or else the first of the usual
-/// ones that runs.
+/// Returns the first C++ compiler that runs: the one that the environment names (by default `c++`),
+/// `g++` or `clang++`.
 fn compiler() -> Option<cc::Build> {
     let runs = |path: &Path| {
         let asked = Command::new(path).arg("--version").output();
@@ -80,7 +81,7 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     sources
 }
 
-/// The names of kernels: `KERNEL name(` or `KERNEL_OF(…) name(` at the start of a line.
+/// Returns the names of kernels: `KERNEL name(` or `KERNEL_OF(…) name(` at the start of a line.
 fn kernels_in(text: &str) -> Vec<String> {
     let heads = text.lines().filter_map(|line| {
         let rest = line.strip_prefix("KERNEL")?;
@@ -91,7 +92,7 @@ fn kernels_in(text: &str) -> Vec<String> {
     heads.collect()
 }
 
-/// What `src/lib.rs` includes: the functions and a table of them.
+/// Returns the text that `src/lib.rs` includes: the functions and a table of them.
 fn table(names: &[String]) -> String {
     let mut text = String::from("unsafe extern \"C\" {\n");
     for name in names {

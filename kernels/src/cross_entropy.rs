@@ -38,8 +38,8 @@ warpline_runtime::kernel! {
     /// Computes losses\[r\] ← the cross entropy of row `r`, and `grad` as in
     /// [`cross_entropy`](fn@cross_entropy).
     ///
-    /// This is the first step of the two-step form, for batches that take one block of a GPU too
-    /// long.
+    /// This is the first step of the two-step form, for batches that are too large for a single
+    /// block of a GPU.
     pub unsafe fn cross_entropy_rows(
         rows: u64, cols: u64, logits: &[f32], labels: &[i64], write losses: &mut [f64], write grad: &mut [f32]
     )

@@ -7,9 +7,9 @@
 
 use warpline_runtime::kernel::LaunchConfig;
 
-/// The number of elements that one block reads in about the time of another launch.
+/// The number of elements that one block reads in about the time that a second launch takes.
 ///
-/// Reductions of more elements take two steps: see [`sum_runs`](fn@crate::sum_runs) and
+/// Reductions of more elements use two steps: see [`sum_runs`](fn@crate::sum_runs) and
 /// [`cross_entropy_rows`](fn@crate::cross_entropy_rows).
 pub const ONE_BLOCK: u64 = 1 << 16;
 
@@ -42,7 +42,7 @@ pub fn rows(rows: u64) -> LaunchConfig {
 /// Returns the configuration for kernels that reduce each column: one block per 32 neighbouring
 /// columns.
 ///
-/// In a block, one warp adds and 15 warps fetch.
+/// In a block, one warp adds and 15 warps load the elements.
 pub fn columns(cols: u64) -> LaunchConfig {
     LaunchConfig::linear(blocks(cols.div_ceil(32)), 512)
 }

@@ -1,4 +1,4 @@
-//! Typed kernels for `warpline`, each with a CPU implementation, its twin.
+//! Typed kernels for `warpline`, each with a CPU implementation, its *twin*.
 //!
 //! A kernel's file states at its top what the kernel computes and how many bytes it moves. A kernel
 //! consists of a function that returns a [`KernelCall`](warpline_runtime::kernel::KernelCall) and
@@ -17,8 +17,9 @@
 //!
 //! Matrix products can also use a library, cuBLAS: see [`libraries`].
 //!
-//! A kernel is correct under any launch configuration that the driver accepts. [`launch`] has the
-//! configurations under which the kernels are fast. No kernel has run on a GPU yet.
+//! A kernel is correct with any launch configuration that the driver accepts. [`launch`] has the
+//! configurations with which the kernels are fast. No kernel has run on a GPU yet.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod add;
 mod argmax;

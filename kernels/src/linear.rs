@@ -10,8 +10,8 @@ warpline_runtime::kernel! {
     /// `m` × `n`.
     ///
     /// All operands are row-major and dense. If `w_transposed` is not 0, `w` holds its transpose,
-    /// `k` × `n` row-major. Each sum starts with the bias. If a library computes the product, each
-    /// sum ends with the bias: see [`libraries`](crate::libraries).
+    /// `k` × `n` row-major. Each sum starts with the bias, or ends with it if a library computes
+    /// the product: see [`libraries`](crate::libraries).
     pub unsafe fn linear(
         m: u64, n: u64, k: u64, w_transposed: u32, x: &[f32], w: &[f32], bias: &[f32], write y: &mut [f32]
     )

@@ -15,9 +15,10 @@ warpline_runtime::kernel! {
     /// `curand_normal4`.
     ///
     /// `y` has `n` elements. Element i is at position offset + i in the subsequence of cuRAND's
-    /// Philox4x32-10 with this seed. It is number (offset + i) mod 4 of the four from the block
-    /// with counter ((offset + i) div 4, subsequence). So it does not depend on the number of
-    /// threads. A fill of n elements equals a fill of k and a fill of n − k at offset + k.
+    /// Philox4x32-10 with this seed. That is number (offset + i) mod 4 of the four numbers of the
+    /// block with counter ((offset + i) div 4, subsequence). So the element does not depend on the
+    /// number of threads. A fill of n elements equals a fill of k and a fill of n − k at offset +
+    /// k.
     ///
     /// The words are exactly cuRAND's. Each device has its own logarithm, sine and cosine, so
     /// devices differ in the last bits.

@@ -8,7 +8,7 @@ warpline_runtime::kernel! {
     /// Computes dx ← grad where y > 0 or y is NaN, else +0, for `n` elements.
     ///
     /// `dx` may be `grad` or `y`. `y` is the output of [`relu`](fn@crate::relu). The input of
-    /// `relu` can take its place, since both are positive in the same places.
+    /// `relu` works as well, since it is positive or NaN in the same places.
     pub in_place unsafe fn relu_backward(n: u64, grad: &[f32], y: &[f32], write dx: &mut [f32])
     where n == grad.len() as u64 && n == y.len() as u64 && n == dx.len() as u64
     {

@@ -7,8 +7,8 @@ warpline_runtime::kernel! {
     /// elements.
     ///
     /// This is the form of PyTorch's `torch.optim.SGD` without dampening, Nesterov and weight
-    /// decay. In the form of Sutskever et al. (ICML 2013), lr is inside the velocity. Every
-    /// operation is rounded.
+    /// decay. It differs from the form of Sutskever et al. (ICML 2013), where lr is inside the
+    /// velocity. The result of every operation is rounded.
     pub unsafe fn sgd(n: u64, lr: f32, momentum: f32, grad: &[f32], velocity: &mut [f32], param: &mut [f32])
     where n == grad.len() as u64 && n == velocity.len() as u64 && n == param.len() as u64
     {

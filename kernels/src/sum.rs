@@ -26,8 +26,8 @@ const SM_70: &str = include_str!("../ptx/sm_70/sum.ptx");
 warpline_runtime::kernel! {
     /// Computes total\[0\] ← the sum of the first `n` elements of `x`, 0 if there are none.
     ///
-    /// `total` has one element. The order is fixed, so every run gives the same bits. The error is
-    /// that of 37 + log2(n / 1024) additions, not of n.
+    /// `total` has one element. The order is fixed, so every run gives the same bits. The rounding
+    /// error grows with 37 + log2(n / 1024) additions, not with n.
     pub unsafe fn sum(n: u64, x: &[f32], write total: &mut [f32])
     where n <= x.len() as u64 && total.len() == 1
     {
@@ -41,7 +41,7 @@ warpline_runtime::kernel! {
     /// A run has [`SUM_RUN`] elements; the last one may be shorter. A run is a power of two of
     /// chunks, so its sum is one of the sums in the order of [`sum`](fn@sum).
     /// [`sum_tree`](fn@sum_tree) of all runs is therefore [`sum`](fn@sum) of the elements. The two
-    /// steps are for inputs that take one block of a GPU too long.
+    /// steps are for inputs that are too large for a single block of a GPU.
     pub unsafe fn sum_runs(n: u64, x: &[f32], write sums: &mut [f32])
     where n <= x.len() as u64 && n.div_ceil(SUM_RUN) == sums.len() as u64
     {
@@ -52,7 +52,7 @@ warpline_runtime::kernel! {
         },
     }
 
-    /// Computes total\[0\] ← the sum of `sums`, added as neighbours, divided by `divisor`.
+    /// Computes total\[0\] ← the sum of `sums` divided by `divisor`, adding neighbours first.
     ///
     /// This is the last step of the order of [`sum`](fn@sum), applied to the results of
     /// [`sum_runs`](fn@sum_runs). `divisor` is 1 for the sum of the elements, and the number of
@@ -122,7 +122,7 @@ mod tests {
         (0..n as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 8) as f32 / 1e6 - 8.0).collect()
     }
 
-    /// Adds the chunk sums in step 4 of the order as it is written, level by level.
+    /// Adds the chunk sums level by level, as step 4 of the order describes.
     fn level_by_level(mut sums: Vec<f32>) -> f32 {
         while sums.len() > 1 {
             sums = sums.chunks(2).map(|pair| pair.iter().copied().reduce(|a, b| a + b).unwrap()).collect();

@@ -7,8 +7,8 @@ use warpline_runtime::{Buffer, Element, Pending};
 /// Sets every element: x ← value.
 ///
 /// # Errors
-/// In the `Pending`, as for every op: an earlier use that is not ordered before this op, or a
-/// failed device.
+/// In the `Pending`, as for every op: `Unordered` if an earlier use is not ordered before this op;
+/// `Fault` or `ShutDown` if the device accepts no more work.
 #[track_caller]
 pub fn fill_<T: Element>(x: &Buffer<T>, value: T) -> Pending<()> {
     match stream_of(x) {
@@ -17,7 +17,7 @@ pub fn fill_<T: Element>(x: &Buffer<T>, value: T) -> Pending<()> {
     }
 }
 
-/// Copies one buffer to another: y ← x, on one device and of equal length.
+/// Copies one buffer to another of the same length on the same device: y ← x.
 ///
 /// # Errors
 /// The errors of [`fill_`]; `Shape` if the lengths differ.
@@ -54,8 +54,8 @@ pub fn axpy_(y: &Buffer<f32>, a: f32, x: &Buffer<f32>) -> Pending<()> {
 /// Computes y ← y + x. `x` may be `y` itself.
 ///
 /// # Errors
-/// The errors of [`fill_`]; `Shape` if `x` is shorter than `y`, `Overlap` if they overlap without
-/// being the same.
+/// The errors of [`fill_`]; `Shape` if `x` is shorter than `y`; `Overlap` if they overlap without
+/// being the same view.
 #[track_caller]
 pub fn add_(y: &Buffer<f32>, x: &Buffer<f32>) -> Pending<()> {
     let n = y.len() as u64;

@@ -1,13 +1,13 @@
 //! Operations on device memory, enqueued on the current stream of their operands' device.
 //!
 //! [`Tensor`] is device memory with a shape. Its ops are the methods of [`TensorOps`], which
-//! allocate what they return. The functions here work on plain buffers, which the caller has
-//! allocated.
+//! allocate what they return. The functions here work on plain buffers, which the caller allocates.
 //!
-//! Both launch one kernel of `warpline-kernels` and choose its launch configuration. Large
-//! reductions to one value launch two kernels. The result is awaited or dropped like any `Pending`.
-//! The current stream is that of the innermost `stream.scope` or `stream.enter`, else the device's
-//! default stream. [`data`] brings batches of a dataset to a device ahead of the work on them.
+//! Each op launches one kernel of `warpline-kernels` and chooses its launch configuration. Large
+//! reductions to one value launch two kernels. The current stream is that of the innermost
+//! `stream.scope` or `stream.enter`, else the device's default stream. [`data`] brings batches of a
+//! dataset to a device ahead of the work on them.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 pub mod data;

@@ -1,4 +1,4 @@
-//! Sums and column moments of buffers, added in a fixed order that gives the same bits at every
+//! Sums and column moments of buffers, added in a fixed order that gives the same bits in every
 //! run.
 
 use crate::sum::{Over, enqueue_sum};
@@ -9,8 +9,8 @@ use warpline_runtime::{Buffer, Device, Error, ErrorKind, Pending, Result, Site};
 /// Computes the sum of all elements, 0 if there are none, and reads it back to the host.
 ///
 /// # Errors
-/// In the `Pending`: an earlier use that is not ordered before this op, no memory, or a failed
-/// device.
+/// In the `Pending`: `Unordered` if an earlier use is not ordered before this op; `OutOfMemory`;
+/// `Fault` or `ShutDown` if the device accepts no more work.
 #[track_caller]
 pub fn sum(x: &Buffer<f32>) -> Pending<f32> {
     let site = Site::here(&"sum");
@@ -40,7 +40,7 @@ pub fn column_sums_into(sums: &Buffer<f32>, x: &Buffer<f32>) -> Pending<()> {
     launch(x, kernels::column_sums(rows as u32, cols as u32, x, sums), columns(cols as u64))
 }
 
-/// The running mean and deviation of each column over batches of rows, kept on the device.
+/// The running mean and standard deviation of each column over batches of rows, kept on the device.
 ///
 /// They are accumulated in f64 by the pairwise update of Chan, Golub and LeVeque (1979).
 #[derive(Debug)]
@@ -58,7 +58,8 @@ impl ColumnMoments {
     #[track_caller]
     pub fn new(cols: usize, device: &Device) -> Result<Self> {
         if cols == 0 {
-            let why = "ColumnMoments: the number of columns is 0, and at least 1 is needed; pass how many numbers a row has";
+            let why = "ColumnMoments: the number of columns is 0, and at least 1 is needed; pass \
+                the length of a row";
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
         Ok(ColumnMoments { seen: 0, means: device.alloc(cols)?, squares: device.alloc(cols)? })
@@ -83,13 +84,13 @@ impl ColumnMoments {
         self.seen
     }
 
-    /// Returns each column's mean and deviation, as [`standardize_`](crate::standardize_) takes
-    /// them.
+    /// Computes each column's mean and standard deviation, which
+    /// [`standardize_`](crate::standardize_) takes.
     ///
-    /// The deviation is the population's, and 1 where it would be 0.
+    /// The deviation is that of the population (divided by n), or 1 where it would be 0.
     ///
     /// # Errors
-    /// The errors of [`sum`].
+    /// The errors of [`sum`], returned by the call itself.
     #[track_caller]
     pub fn scales(&self) -> Result<(Buffer<f32>, Buffer<f32>)> {
         let cols = self.means.len();

@@ -3,7 +3,7 @@
 use std::future::Future;
 use tokio::sync::oneshot;
 use warpline_driver::DeviceId;
-pub(crate) use warpline_driver::background::{Duty, detach, duty, pin, run_where_it_may_block};
+pub(crate) use warpline_driver::background::{Duty, detach, duty, pin, run_where_it_may_block, submit};
 
 /// Runs `f` on the thread `warpline-host`.
 pub(crate) fn run<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> impl Future<Output = R> {

@@ -11,10 +11,10 @@ use warpline_driver::{Element, Error, ErrorKind, Result};
 /// Elements of type `T` in a device's memory: all of an allocation, or a view of part of it.
 ///
 /// A cheap handle: clones and views share the memory, which returns to the allocator when the last
-/// of them is dropped. Nothing here borrows: the order check decides which uses may follow each
-/// other.
+/// of them is dropped. No use borrows the buffer: the order check, not the borrow checker, decides
+/// whether an op may follow an earlier use ([`OrderMode`](crate::OrderMode)).
 ///
-/// A buffer is `rows` runs of `width` elements. `device.alloc` returns one run;
+/// A buffer consists of `rows` runs of `width` elements. `device.alloc` returns one run;
 /// [`as_matrix`](Self::as_matrix) splits it into rows, and [`columns`](Self::columns) makes runs
 /// that are not adjacent.
 pub struct Buffer<T: Element> {
@@ -57,8 +57,8 @@ impl<T: Element> Buffer<T> {
         self.len() * size_of::<T>()
     }
 
-    /// Returns the number of rows, the elements in a row, and the elements between the starts of
-    /// rows.
+    /// Returns the number of rows, the elements in a row, and the elements from the start of a row
+    /// to the start of the next.
     pub fn shape(&self) -> (usize, usize, usize) {
         (self.rows, self.width, self.pitch)
     }
@@ -85,7 +85,7 @@ impl<T: Element> Buffer<T> {
         Arc::ptr_eq(&self.allocation, &other.allocation)
     }
 
-    /// Returns true if both are the same elements: the same view of one allocation.
+    /// Returns true if both are the same view of one allocation.
     pub fn is_same(&self, other: &Self) -> bool {
         self.shares_memory(other) && self.range() == other.range()
     }
@@ -95,32 +95,33 @@ impl<T: Element> Buffer<T> {
         Buffer { allocation, offset: self.offset + offset, width, rows, pitch, element: PhantomData }
     }
 
-    /// Returns the elements of `range`, without copying them.
+    /// Returns a view of the elements in `range`.
     ///
     /// # Errors
     /// `Shape` if the range exceeds the buffer or the buffer is not contiguous.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self> {
         let (start, end) = bounds(range, self.len(), "slice")?;
         if !self.is_contiguous() {
-            return Err(self.not_contiguous("slice", "take rows or columns of it"));
+            return Err(self.not_contiguous("slice", "select rows or columns of it"));
         }
         Ok(self.view(start, 1, end - start, end - start))
     }
 
-    /// Returns the same elements as `rows` rows of equal width.
+    /// Returns a view of the same elements as a matrix of `rows` rows.
     ///
     /// # Errors
     /// `Shape` if the number of elements is not a multiple of `rows`, or the buffer is not
     /// contiguous.
     pub fn as_matrix(&self, rows: usize) -> Result<Self> {
         if !self.is_contiguous() {
-            return Err(self.not_contiguous("as_matrix", "copy it first"));
+            return Err(self.not_contiguous("as_matrix", "copy it to contiguous memory first"));
         }
         if rows == 0 || !self.len().is_multiple_of(rows) {
             return Err(Error::new(
                 ErrorKind::Shape,
                 format!(
-                    "as_matrix: {} elements do not make {rows} rows; pass a number of rows that divides it",
+                    "as_matrix: {} elements cannot be divided into {rows} rows; pass a number of \
+                     rows that divides them",
                     self.len()
                 ),
             ));
@@ -129,7 +130,7 @@ impl<T: Element> Buffer<T> {
         Ok(self.view(0, rows, width, width))
     }
 
-    /// Returns rows `range` of a matrix.
+    /// Returns a view of the rows in `range` of a matrix.
     ///
     /// # Errors
     /// `Shape` if the range exceeds the rows.
@@ -138,7 +139,7 @@ impl<T: Element> Buffer<T> {
         Ok(self.view(start * self.pitch, end - start, self.width, self.pitch))
     }
 
-    /// Returns columns `range` of a matrix: one run of elements in each row.
+    /// Returns a view of the columns in `range` of a matrix: one run of elements in each row.
     ///
     /// # Errors
     /// `Shape` if the range exceeds the columns.
@@ -147,7 +148,7 @@ impl<T: Element> Buffer<T> {
         Ok(self.view(start, self.rows, end - start, self.pitch))
     }
 
-    /// Accepts the present contents of the memory after a write to it was refused.
+    /// Accepts the current contents of the memory after a write to it was refused.
     ///
     /// A refused write leaves a mark on the bytes that it would have written. Ops that read them
     /// fail with an inherited error ([`Error::is_inherited`]) on the stream that was refused and on
@@ -155,9 +156,11 @@ impl<T: Element> Buffer<T> {
     /// `Pending` is awaited, when a `synchronize` returns that error, when the bytes are
     /// overwritten, or by this call. Work on other streams is not affected.
     ///
-    /// If bytes may have changed, ops of all streams fail until the bytes are overwritten or
-    /// accepted. This is the case when the driver did a part of the work, when foreign work failed,
-    /// and in [`OrderMode::Wait`](crate::OrderMode::Wait).
+    /// In three cases, ops that read the bytes fail on every stream, until the bytes are
+    /// overwritten or accepted: if the driver did a part of the work, if foreign work
+    /// ([`Stream::external`](crate::Stream::external)) failed, and for every refused write in
+    /// [`OrderMode::Wait`](crate::OrderMode::Wait). In the first two cases the bytes may have
+    /// changed.
     pub fn accept_contents(&self) {
         self.allocation.ledger.open().clear_marks(&self.range());
     }

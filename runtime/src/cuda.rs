@@ -1,32 +1,33 @@
 //! CUDA devices, their faults and their environment variables.
 //!
-//! Building and starting need nothing of CUDA. The driver's library, `libcuda.so.1`, is loaded when
-//! the program first asks for a CUDA device, from the loader's search path and `LD_LIBRARY_PATH`.
-//! The driver has to support CUDA 12 or newer. [`Device::best`] takes `cuda:0` if it exists. If it
-//! does not, [`Device::open`] of `cuda:0` returns an error that names the missing part.
+//! Neither building nor starting a program needs CUDA. The driver's library, `libcuda.so.1`, is
+//! loaded when the program first asks for a CUDA device, from the loader's search path and
+//! `LD_LIBRARY_PATH`. The driver has to support CUDA 12 or newer. [`Device::best`] takes `cuda:0`
+//! if it exists. Where there is none, [`Device::open`] of `cuda:0` returns an error that names the
+//! missing part.
 //!
-//! A device is its primary context, which it shares with every library in the process. Its streams
-//! are non-blocking, and the null stream is never used. A call leaves the calling thread's current
-//! context as it was, but may leave the device's context current on a thread that had none. Streams
-//! and events are pooled and never destroyed.
+//! A device uses its primary context, which it shares with every library in the process. Its
+//! streams are non-blocking, and the null stream is never used. A call leaves the calling thread's
+//! current context as it was, but may leave the device's context current on a thread that had none.
+//! Streams and events are pooled and never destroyed.
 //!
 //! # Faults
 //! After an error that destroys its context, such as an illegal address, a device accepts no more
-//! work in this process, in any runtime. Every waiter gets that error within milliseconds. A forked
-//! child can use no device.
+//! work in this process, in any runtime. Every waiter gets that error within milliseconds. No
+//! device works in a forked child.
 //!
 //! # Environment
 //! | variable | meaning |
 //! |---|---|
-//! | `CUDA_VISIBLE_DEVICES` | the driver's own: the visible devices, renumbered in that order |
-//! | `CUDA_LAUNCH_BLOCKING=1` | waits for each op, so that an error names the op that caused it |
-//! | `WARPLINE_COMPLETION` | `word`: progress in host memory, where possible; `event`: queried events |
-//! | `WARPLINE_WAKE_UP` | `low-power`, `balanced`, `low-latency`: [`WakeUp`] |
+//! | `CUDA_VISIBLE_DEVICES` | read by the driver: the visible devices, renumbered in that order |
+//! | `CUDA_LAUNCH_BLOCKING=1` | each call waits for its op, so that the error names that op |
+//! | `WARPLINE_COMPLETION` | `word`: progress in host memory if possible; `event`: queried events |
+//! | `WARPLINE_WAKE_UP` | `low-power`, `balanced`, `low-latency`: see [`WakeUp`] |
 //!
-//! The last two are read by [`Runtime::new`] and [`RuntimeBuilder::from_env`], not by
-//! [`Runtime::builder`]. The crate `warpline-kernels` reads `WARPLINE_CUBLAS` and
-//! `WARPLINE_ALLOW_TF32` (`kernels::libraries`). `WARPLINE_NVRTC` is the path of NVRTC, for kernels
-//! of CUDA C++.
+//! [`Runtime::new`] and [`RuntimeBuilder::from_env`] read the last two; [`Runtime::builder`] does
+//! not. The crate `warpline-kernels` reads `WARPLINE_CUBLAS` and `WARPLINE_ALLOW_TF32`
+//! (`kernels::libraries`). `WARPLINE_NVRTC` is the path of NVRTC, which compiles kernels written in
+//! CUDA C++.
 //!
 //! # Other code
 //! [`Stream::external`] lets other code enqueue on a stream of this runtime.

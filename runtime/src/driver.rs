@@ -5,5 +5,6 @@
 pub use warpline_driver::{
     Claim, Command, Completion, Copy, CopyKind, DeviceProperties, DevicePtr, Driver, DriverError,
     DriverEvent, DriverFailure, DriverGraph, DriverStream, Fill, FreeMemory, Health, HostFn, Launch, Plan,
-    PlanStream, Point, Priority, RawHandle, Stamp, Step, StreamOptions, Submission, WakeUp, Work,
+    PlanStream, Point, Priority, RawHandle, StagedCopy, StagedStep, Stamp, Step, StreamOptions, Submission,
+    WakeUp, Work, copy_rows,
 };

@@ -9,12 +9,13 @@ use warpline_driver::timeline::Ticket;
 /// An edge from [`Stream::wait_stream`](crate::Stream::wait_stream),
 /// [`wait_event`](crate::Stream::wait_event) or [`wait_for`](crate::Stream::wait_for).
 ///
-/// The edge holds once the call has returned, and the device enforces it. The host has nothing to
-/// wait for, so this value may be dropped. Awaiting it waits until the stream has passed the edge.
+/// The edge holds once the call has returned, and the device enforces it. The host need not wait,
+/// so this value may be dropped. Awaiting it waits until the stream has passed the edge.
 ///
 /// # Errors
-/// A refused edge resolves to its error. If the edge is dropped, its error is reported and returned
-/// like that of a [`Pending`]. Later ops that need the edge are refused as well.
+/// A refused edge resolves to its error. If the `Edge` is dropped, its error is reported, and a
+/// later `synchronize` returns it, as for a [`Pending`]. Later ops that need the edge are refused
+/// as well.
 ///
 /// # Cancel safety
 /// Dropping it does not remove the edge.
@@ -25,10 +26,10 @@ impl Edge {
         Edge(stated)
     }
 
-    /// Returns the refusal of the edge, if there is one, without waiting for the edge.
+    /// Checks that the edge was accepted, without waiting until the stream passes it.
     ///
     /// # Errors
-    /// The refusal, if the call was refused.
+    /// The error of the call, if the edge was refused.
     pub fn queued(self) -> Result<()> {
         self.0.queued()
     }
@@ -36,7 +37,7 @@ impl Edge {
     /// Blocks the calling thread until the stream has passed the edge.
     ///
     /// # Errors
-    /// Those of [`Pending::blocking_wait`].
+    /// Returns the errors of [`Pending::blocking_wait`].
     pub fn blocking_wait(self) -> Result<()> {
         self.0.blocking_wait()
     }

@@ -10,11 +10,11 @@ use std::time::Duration;
 use warpline_driver::timeline::Ticket;
 use warpline_driver::{Error, ErrorKind, Result, Stamp, reentry};
 
-/// A point on a stream's timeline, after everything enqueued before it was recorded.
+/// A point on a stream, after everything that was enqueued when the event was recorded.
 ///
-/// Every event has been recorded, so there is none that cannot be waited for. Recording again makes
-/// another event. Cheap to clone; awaiting it (or a reference to it) is
-/// [`synchronize`](Self::synchronize).
+/// Each call of [`Stream::record_event`](crate::Stream::record_event) creates a new event. So,
+/// unlike in CUDA, there is no event that has yet to be recorded. An event is cheap to clone.
+/// Awaiting it, or a reference to it, is [`synchronize`](Self::synchronize).
 #[derive(Clone)]
 pub struct Event {
     core: Arc<StreamCore>,
@@ -53,23 +53,25 @@ impl Event {
         self.snapshot.as_deref().map_err(Clone::clone)
     }
 
-    /// Returns the last ticket before it; 0 if it was refused.
+    /// Returns the ticket of the newest op before the event; 0 if recording it was refused.
     pub fn ticket(&self) -> Ticket {
         self.snapshot.as_ref().map_or(0, |snapshot| snapshot.used.ticket)
     }
 
-    /// Returns true if the stream has passed it. A `true` counts as having observed it.
+    /// Returns true if the stream has passed the event. A `true` counts as having observed it, as
+    /// awaiting does (see [`Pending`]).
     ///
     /// # Errors
-    /// The device has failed.
+    /// The device has failed; `Captured` if the event was recorded in a capture; `Reentrant` in a
+    /// host function.
     pub fn query(&self) -> Result<bool> {
         self.synchronize().query()
     }
 
-    /// Resolves when the stream has passed it.
+    /// Resolves when the stream has passed the event.
     ///
     /// # Errors
-    /// The device has failed.
+    /// In the `Pending`: the device has failed; `Captured` if the event was recorded in a capture.
     pub fn synchronize(&self) -> Pending<()> {
         let place = self.snapshot().and_then(|snapshot| match snapshot.capture {
             Some(_) => Err(self.core.nothing_to_await(0)),
@@ -78,11 +80,12 @@ impl Event {
         Pending::value(&self.core, place, ())
     }
 
-    /// Returns the time between two timed events that have both been passed; zero if `earlier` was
-    /// passed after `self`.
+    /// Returns the time between two timed events that their streams have passed; zero if `earlier`
+    /// was passed after `self`.
     ///
     /// # Errors
-    /// `InvalidArgument` if one was recorded without timing or has not been passed yet.
+    /// `InvalidArgument` if one was recorded without timing or has not been passed yet, or if the
+    /// clocks of their devices cannot be compared; `Reentrant` in a host function.
     pub fn elapsed_since(&self, earlier: &Event) -> Result<Duration> {
         reentry::may_ask(&"elapsed_since")?;
         let (end, start) = (self.passed_stamp("later")?, earlier.passed_stamp("earlier")?);
@@ -102,7 +105,7 @@ impl Event {
         device.driver.elapsed(start, end).map_err(|error| device.refused(&"elapsed_since", &error))
     }
 
-    /// Returns its time stamp, if the event has been passed.
+    /// Returns the event's time stamp, if the event has been passed.
     fn passed_stamp(&self, which: &str) -> Result<&Stamp> {
         let refusal = |why: String| Error::new(ErrorKind::InvalidArgument, format!("elapsed_since: {why}"));
         let stamp = self.stamp.as_deref().ok_or_else(|| {

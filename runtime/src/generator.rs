@@ -8,17 +8,22 @@ use std::fmt;
 /// The generator holds no numbers and touches no device. An op takes its part of the sequence when
 /// it is enqueued, and computes each element from the seed and the element's position alone. So the
 /// same calls after the same [`manual_seed`](Self::manual_seed) give the same numbers, on any
-/// device, stream, schedule and number of threads. Only calls from several threads at a time take
-/// their parts in the order in which they arrive. A refused op has taken its part too.
+/// device, stream, schedule and number of threads. If several threads draw from one generator at
+/// the same time, the order of their calls decides which part each gets. A refused op uses up its
+/// part too.
 ///
 /// # Examples
 /// ```
-/// use warpline_runtime::Generator;
+/// use warpline::Generator;
 ///
 /// let generator = Generator::new(7);
 /// let first = generator.take(10);
 /// assert_eq!((first.seed, first.offset), (7, 0));
-/// assert_eq!(generator.take(1).offset, 12, "parts start at a block of four numbers");
+/// assert_eq!(
+///     generator.take(1).offset,
+///     12,
+///     "parts start at a block of four numbers"
+/// );
 /// ```
 #[derive(Default)]
 pub struct Generator(Mutex<Draw>);
@@ -28,7 +33,7 @@ pub struct Generator(Mutex<Draw>);
 pub struct Draw {
     /// The seed of the sequence.
     pub seed: u64,
-    /// The count of numbers before the part.
+    /// The position of its first number in the sequence, counted from 0.
     pub offset: u64,
 }
 

@@ -1,8 +1,8 @@
 //! Devices, streams, events, the order check and memory behind `warpline`.
 //!
-//! Users see this crate through the `warpline` facade. Data flows one way: user code, an op that states
-//! its accesses, a stream that issues a ticket, the order check, the driver, the timeline, a waker, the
-//! [`Pending`].
+//! Users see this crate through the `warpline` facade. Data flows one way: user code, an op that
+//! states its accesses, a stream that issues a ticket, the order check, the driver, the timeline, a
+//! waker, the [`Pending`].
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod background;
@@ -42,6 +42,8 @@ pub use generator::{Draw, Generator};
 pub use graph::{CaptureOutput, Graph};
 pub use memory::{MemoryStats, Pinned, PinnedStats, Served};
 pub use order::{ByteRange, Conflict, OrderMode, Site, StreamId};
+#[doc(hidden)]
+pub use pending::arithmetic;
 pub use pending::{DeviceValue, Pending, Refusal};
 pub use runtime::{Runtime, RuntimeBuilder};
 pub use scope::{InCurrentStream, MadeInScope, Scope};

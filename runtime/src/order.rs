@@ -13,7 +13,8 @@ pub(crate) use warpline_order::{
     mark, overlap_within, overwrites, overwritten, overwritten_of, undo, wait_call,
 };
 
-/// The reaction to an op that is not ordered after an earlier conflicting use of the same memory.
+/// The reaction of the *order check* to an op that is not ordered after an earlier conflicting use
+/// of the same memory. Two uses conflict if one of them writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OrderMode {
     /// Refuse the op.
@@ -39,7 +40,7 @@ impl FromStr for OrderMode {
             "off" => Ok(OrderMode::Off),
             _ => Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("\"{text}\" is not an order mode: expected deny, warn, wait or off"),
+                format!("\"{text}\" is not an order mode; expected deny, warn, wait or off"),
             )),
         }
     }

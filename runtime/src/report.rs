@@ -19,7 +19,8 @@ pub(crate) fn error_not_awaited(stream: &str, error: &Error, is_first: bool) {
     if !is_first {
         return;
     }
-    tracing::error!(target: "warpline", stream, %error, "a call was refused or has failed, and nobody looked at its error");
+    tracing::error!(target: "warpline", stream, %error, "a call was refused or failed, and its \
+        error was never observed");
 }
 
 /// The number of lines of the program that are printed at most.
@@ -31,7 +32,7 @@ fn print_once(error: &Error) {
     let mut printed = PRINTED.lock();
     if printed.len() < MOST_LINES && printed.insert(line) {
         drop(printed);
-        eprintln!("warpline: nobody looked at this error, and there is no tracing subscriber: {error}");
+        eprintln!("warpline: this error was never observed, and no tracing subscriber is set: {error}");
     }
 }
 

@@ -23,13 +23,14 @@ use warpline_driver::{DeviceId, Driver, Error, ErrorKind, Health, Result, reentr
 /// The owner of a set of devices. Its [`Device`] handles can be kept anywhere; they accept work for
 /// as long as this value lives.
 ///
-/// Several runtimes can exist in one process, and a fault affects only its own. The process has a
-/// default one, made at first use.
+/// Several runtimes can exist in one process. A fault affects the devices of one runtime, unless it
+/// destroys the context of a CUDA device, which all runtimes share. The process has a default
+/// runtime, made on first use.
 ///
 /// # Cancel safety
 /// Dropping it never blocks, and no more work is accepted. Enqueued work that can run still runs.
-/// Work that waits for an event that cannot happen (a closed gate) resolves to a `ShutDown` error
-/// that names the event.
+/// Work that can never run, because it waits for a closed gate, resolves to a `ShutDown` error that
+/// names the wait.
 pub struct Runtime {
     inner: Arc<Inner>,
 }
@@ -47,14 +48,15 @@ struct Inner {
 impl Runtime {
     /// Returns a builder with the default settings.
     ///
-    /// It reads no environment variable, so a runtime that is built from it is the same everywhere.
-    /// [`RuntimeBuilder::from_env`] starts from the settings that [`Runtime::new`] has.
+    /// It reads no environment variable, so the runtime has the same settings everywhere.
+    /// [`RuntimeBuilder::from_env`] starts from the environment variables that [`Runtime::new`]
+    /// reads.
     pub fn builder() -> RuntimeBuilder {
         RuntimeBuilder::default()
     }
 
-    /// Makes a runtime with the settings from environment variables, and the defaults otherwise:
-    /// [`RuntimeBuilder::from_env`] lists them.
+    /// Makes a runtime with the settings from environment variables, and the defaults otherwise.
+    /// [`RuntimeBuilder::from_env`] lists the variables.
     ///
     /// # Errors
     /// As [`RuntimeBuilder::from_env`].
@@ -62,10 +64,11 @@ impl Runtime {
         RuntimeBuilder::from_env()?.build()
     }
 
-    /// Returns the process's default runtime, made at first use as by [`Runtime::new`].
+    /// Returns the default runtime of the process, which the first call makes as [`Runtime::new`]
+    /// does.
     ///
     /// # Errors
-    /// As [`Runtime::new`], each time.
+    /// Those of [`Runtime::new`]. If the first call fails, every later call returns the same error.
     pub fn default_runtime() -> Result<&'static Runtime> {
         static DEFAULT: OnceLock<Result<Runtime>> = OnceLock::new();
         DEFAULT.get_or_init(Runtime::new).as_ref().map_err(Clone::clone)
@@ -74,9 +77,9 @@ impl Runtime {
     /// Returns `cuda:0`, or `cpu:0` with a `tracing` event that gives the reason.
     ///
     /// If the machine has no driver, or the driver shows no device, the event is of level `INFO`.
-    /// If `cuda:0` cannot be used, it is a warning, and without a subscriber a line on standard
-    /// error, once a process. This is the case if its driver is too old, cannot be loaded or does
-    /// not start, or the device cannot be opened.
+    /// If there is a driver that is too old, cannot be loaded or does not start, or if the device
+    /// cannot be opened, the event is a warning. Without a subscriber it is a line on standard
+    /// error, once per process.
     ///
     /// # Errors
     /// `NoSuchDevice` if the runtime has no CPU device either.
@@ -91,42 +94,18 @@ impl Runtime {
         })
     }
 
-    /// Returns a device by its id, or by its name with `"cpu:1".parse()?`. Never falls back to
-    /// another device.
+    /// Returns the device with this id. A CUDA device is opened on first use. Never falls back to
+    /// another device. To look a device up by name, pass `"cpu:1".parse()?`.
     ///
     /// # Errors
-    /// `NoSuchDevice`, with the missing part; `Reentrant` if a host function would open a CUDA
-    /// device.
+    /// `NoSuchDevice`, whose message says what is missing, for instance the CUDA driver;
+    /// `Reentrant` if a host function would open a CUDA device.
     pub fn device(&self, id: DeviceId) -> Result<Device> {
-        if let Some(shared) = self.inner.devices.iter().find(|device| device.id == id) {
-            return Ok(Device::of(shared.clone()));
-        }
-        #[cfg(feature = "cuda")]
-        if let DeviceId::Cuda(ordinal) = id {
-            return self.inner.cuda.device(&self.inner.shared, ordinal).map(Device::of);
-        }
-        let cpus = self.inner.devices.iter().filter(|device| matches!(device.id, DeviceId::Cpu(_))).count();
-        Err(Error::new(
-            ErrorKind::NoSuchDevice,
-            match id {
-                DeviceId::Cuda(_) => {
-                    format!(
-                        "there is no {id}: this build of warpline is without the feature \"cuda\"; use \"cpu\""
-                    )
-                }
-                DeviceId::Cpu(n) => format!(
-                    "there is no {id}: this runtime has {cpus} CPU device{}; build it with cpu_devices({more}), or set \
-                     WARPLINE_CPU_DEVICES={more} where it is built from the environment",
-                    if cpus == 1 { "" } else { "s" },
-                    more = u64::from(n) + 1,
-                ),
-                _ => format!("there is no {id} in this runtime; build it with the driver of {id}"),
-            },
-        ))
+        self.inner.device(id)
     }
 
-    /// Returns the CPU devices, those of [other drivers](RuntimeBuilder::driver), and the CUDA
-    /// devices that were opened, in order.
+    /// Returns the CPU devices, the devices of [other drivers](RuntimeBuilder::driver), and the
+    /// CUDA devices that have been opened, in this order.
     pub fn devices(&self) -> Vec<Device> {
         self.inner.all().into_iter().map(Device::of).collect()
     }
@@ -156,8 +135,13 @@ impl Runtime {
 
     /// Stops accepting work; resolves once all enqueued work has finished.
     ///
+    /// # Cancel safety
+    /// Dropping the future does not undo the shutdown: it then happens as if the `Runtime` was
+    /// dropped.
+    ///
     /// # Errors
-    /// `ShutDown` if some of it could never run, `Fault` if a device failed.
+    /// `ShutDown` if some of the work could never run; `Fault` if a device failed; the errors of
+    /// refused calls that the program has not seen, as in [`Device::synchronize`].
     pub async fn shut_down(self) -> Result<()> {
         let parts: Vec<_> = self.devices().iter().map(Device::synchronize).collect();
         self.inner.stop();
@@ -166,6 +150,11 @@ impl Runtime {
             result = result.and(part.await);
         }
         result
+    }
+
+    #[cfg(feature = "test-util")]
+    pub(crate) fn other_threads_have_work(&self) -> bool {
+        self.inner.shared.other_threads_have_work()
     }
 
     #[cfg(feature = "test-util")]
@@ -183,22 +172,22 @@ impl Runtime {
                 DeviceShared::new(shared.clone(), driver, health, MemoryOptions::default())
             })
             .collect();
-        Runtime {
-            inner: Arc::new(Inner {
-                #[cfg(feature = "cuda")]
-                cuda: CudaDevices::default(),
-                shared,
-                devices,
-                #[cfg(feature = "test-util")]
-                cpu: None,
-            }),
-        }
+        let inner = Arc::new(Inner {
+            #[cfg(feature = "cuda")]
+            cuda: CudaDevices::default(),
+            shared,
+            devices,
+            #[cfg(feature = "test-util")]
+            cpu: None,
+        });
+        inner.let_devices_open_others();
+        Runtime { inner }
     }
 }
 
 impl Device {
-    /// Returns [`Runtime::best_device`] of the default runtime: `cuda:0`, or `cpu:0` and a warning
-    /// if there is a driver that cannot be used.
+    /// Returns `cuda:0` of the default runtime, or `cpu:0` if `cuda:0` cannot be used:
+    /// [`Runtime::best_device`].
     ///
     /// # Errors
     /// The errors of [`Runtime::default_runtime`] and of [`Runtime::best_device`].
@@ -206,17 +195,23 @@ impl Device {
         Runtime::default_runtime()?.best_device()
     }
 
-    /// Opens a device of the default runtime by name: `cpu`, `cpu:1`, `cuda:0`. Never falls back to
-    /// another device.
+    /// Opens a device of the default runtime by name: `cpu`, `cpu:1`, `cuda`, `cuda:0`. Never falls
+    /// back to another device.
+    ///
+    /// `cpu` is `cpu:0`. `cuda` is the [current CUDA device](Device::current_cuda).
     ///
     /// # Errors
-    /// `InvalidName` if the text is no device name, `NoSuchDevice` if there is no such device, with
-    /// the missing part.
+    /// `InvalidName` if the text is not a device name; `NoSuchDevice`, whose message says what is
+    /// missing; the errors of [`Runtime::default_runtime`].
     pub fn open(name: &str) -> Result<Device> {
-        Runtime::default_runtime()?.device(name.parse()?)
+        let runtime = Runtime::default_runtime()?;
+        match crate::scope::cuda_device(&runtime.inner.shared) {
+            Some(current) if name == "cuda" => Ok(current),
+            _ => runtime.device(name.parse()?),
+        }
     }
 
-    /// Returns [`Runtime::cuda_devices`] of the default runtime: none if there is no driver.
+    /// Opens and returns all CUDA devices, in the default runtime: [`Runtime::cuda_devices`].
     ///
     /// # Errors
     /// The errors of [`Runtime::default_runtime`] and of [`Runtime::cuda_devices`].
@@ -261,6 +256,42 @@ impl CudaDevices {
 }
 
 impl Inner {
+    fn device(&self, id: DeviceId) -> Result<Device> {
+        if let Some(shared) = self.devices.iter().find(|device| device.id == id) {
+            return Ok(Device::of(shared.clone()));
+        }
+        #[cfg(feature = "cuda")]
+        if let DeviceId::Cuda(ordinal) = id {
+            return self.cuda.device(&self.shared, ordinal).map(Device::of);
+        }
+        let cpus = self.devices.iter().filter(|device| matches!(device.id, DeviceId::Cpu(_))).count();
+        Err(Error::new(
+            ErrorKind::NoSuchDevice,
+            match id {
+                DeviceId::Cuda(_) => {
+                    format!(
+                        "there is no {id}: this build of warpline lacks the feature \"cuda\"; use \
+                         \"cpu\""
+                    )
+                }
+                DeviceId::Cpu(n) => format!(
+                    "there is no {id}: this runtime has {cpus} CPU device{}; build it with \
+                     cpu_devices({more}), or set WARPLINE_CPU_DEVICES={more} if it is built from \
+                     the environment",
+                    if cpus == 1 { "" } else { "s" },
+                    more = u64::from(n) + 1,
+                ),
+                _ => format!("there is no {id} in this runtime; build it with the driver of {id}"),
+            },
+        ))
+    }
+
+    /// Lets a handle of one device open the others.
+    fn let_devices_open_others(self: &Arc<Self>) {
+        let inner = Arc::downgrade(self);
+        self.shared.set_opener(Box::new(move |id| inner.upgrade().map(|inner| inner.device(id))));
+    }
+
     /// Returns the devices of every backend.
     fn all(&self) -> Vec<Arc<DeviceShared>> {
         let cpus = self.devices.iter().cloned();

@@ -4,13 +4,15 @@
 //! closure, and a guard pops it, also on panic. Between polls no entry is left on the thread, so a
 //! task may be polled on any thread.
 
-use crate::shared::{Device, Stream};
+use crate::shared::{Device, RuntimeShared, Stream};
 use pin_project::pin_project;
 use smallvec::{SmallVec, smallvec};
 use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
+use warpline_driver::DeviceId;
 
 /// An entry of the list: a device or a stream.
 #[derive(Clone)]
@@ -56,17 +58,29 @@ pub(crate) fn stream_on(device: &Device) -> Option<Stream> {
 
 /// Returns the device of the innermost scope.
 pub(crate) fn device() -> Option<Device> {
+    innermost_device(|_| true)
+}
+
+/// Returns the device of the innermost scope on a CUDA device of `runtime`.
+pub(crate) fn cuda_device(runtime: &Arc<RuntimeShared>) -> Option<Device> {
+    innermost_device(|device| {
+        matches!(device.id(), DeviceId::Cuda(_)) && Arc::ptr_eq(&device.shared().runtime, runtime)
+    })
+}
+
+fn innermost_device(is_meant: impl Fn(&Device) -> bool) -> Option<Device> {
     ENTRIES.with_borrow(|entries| {
-        entries.last().map(|entry| match entry {
+        let devices = entries.iter().rev().map(|entry| match entry {
             Current::Stream(stream) => stream.device(),
             Current::Device(device) => device.clone(),
-        })
+        });
+        devices.into_iter().find(is_meant)
     })
 }
 
 impl Stream {
-    /// Returns the current stream of `device`: that of the innermost scope on it, otherwise its
-    /// default stream.
+    /// Returns the current stream of `device`: the stream of the innermost [`enter`](Self::enter)
+    /// or [`scope`](Self::scope) on that device, otherwise its default stream.
     ///
     /// # Errors
     /// `Fault` or `ShutDown` when the device accepts no more work.
@@ -77,14 +91,14 @@ impl Stream {
         }
     }
 
-    /// Calls `f` with this stream, and its device, current.
+    /// Calls `f` with this stream and its device as the current ones.
     ///
-    /// `f` cannot be `|| async { … }`: that future would run after the call, on any stream that is
+    /// `f` cannot be `|| async { … }`: that future would run after the call, on whichever stream is
     /// current then. Use [`scope`](Self::scope) for it. A boxed future does compile, since the type
     /// of a box does not show where it is polled.
     ///
     /// ```compile_fail,E0277
-    /// # async fn f(stream: warpline_runtime::Stream) {
+    /// # async fn f(stream: warpline::Stream) {
     /// // This wants `stream.scope(|| async { 1 }).await`.
     /// stream.enter(|| async { 1 }).await;
     /// # }
@@ -94,8 +108,8 @@ impl Stream {
         f()
     }
 
-    /// Returns a future that has this stream, and its device, current at each poll. `f` is called
-    /// at the first poll, inside.
+    /// Returns a future that is polled with this stream and its device as the current ones. `f` is
+    /// called in the first poll, so it too runs on this stream.
     ///
     /// # Cancel safety
     /// That of the future that `f` returns.
@@ -109,7 +123,7 @@ impl Stream {
 }
 
 impl Device {
-    /// Returns the device of the innermost scope, otherwise the default runtime's best.
+    /// Returns the device of the innermost `enter` or `scope`, otherwise [`Device::best`].
     ///
     /// # Errors
     /// As [`Device::best`].
@@ -120,8 +134,8 @@ impl Device {
         }
     }
 
-    /// Calls `f` with this device current. Inside it, the current stream of each device is
-    /// unchanged.
+    /// Calls `f` with this device as the current one. The current stream of each device stays the
+    /// same.
     ///
     /// As with [`Stream::enter`], `f` cannot be `|| async { … }`.
     pub fn enter<R: MadeInScope>(&self, f: impl FnOnce() -> R) -> R {
@@ -129,8 +143,8 @@ impl Device {
         f()
     }
 
-    /// Returns a future that has this device current at each poll. `f` is called at the first poll,
-    /// inside.
+    /// Returns a future that is polled with this device as the current one. `f` is called in the
+    /// first poll, so it too runs with this device.
     ///
     /// # Cancel safety
     /// That of the future that `f` returns.
@@ -143,8 +157,8 @@ impl Device {
     }
 }
 
-/// A value that a closure can return from `enter`: any but the future of an `async` block or
-/// `async fn`, which would run after the scope has ended.
+/// A value that the closure of `enter` can return: any value except the future of an `async` block
+/// or `async fn`, which would run after `enter` has returned.
 #[diagnostic::on_unimplemented(
     message = "`enter` calls a closure, and `{Self}` would run after it has returned, on another stream",
     label = "a future that runs outside of the scope",
@@ -160,7 +174,8 @@ fn everything() -> Vec<Current> {
     ENTRIES.with_borrow(Clone::clone)
 }
 
-/// A future that runs inside a scope, from [`Stream::scope`].
+/// A future that is polled with a stream or device as the current one, from [`Stream::scope`] or
+/// [`Device::scope`].
 #[pin_project]
 #[must_use = "futures do nothing unless polled"]
 pub struct Scope<F, Fut> {
@@ -193,10 +208,11 @@ where
 
 /// An extension trait for futures that carries the current scope into another task.
 pub trait InCurrentStream: Future + Sized {
-    /// Returns the future with the stream and device that are current now, for each of its polls.
+    /// Returns a future that is always polled with the stream and device that are current now.
     ///
-    /// A task that `tokio::spawn` starts has no current stream; this gives it the spawner's. Inside
-    /// [`Stream::enter`], spawn the result or box it: `enter` returns no bare future.
+    /// A task that `tokio::spawn` starts does not inherit the current stream; this passes on the
+    /// spawner's. Inside [`Stream::enter`], spawn the returned future or box it, since `enter`
+    /// cannot return a bare future.
     fn in_current_stream(self) -> Scope<fn() -> Self, Self> {
         Scope { current: everything().into(), make: None, future: Some(self) }
     }

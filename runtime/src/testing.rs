@@ -1,32 +1,36 @@
 //! Helpers for tests of pipelines: gates that hold a stream, seeded interleavings, and checks of
 //! device code.
 //!
-//! They need the feature `test-util`, for `[dev-dependencies]`. Planned faults are methods of
-//! [`RuntimeBuilder`], such as [`fail_op`](RuntimeBuilder::fail_op).
+//! They need the feature `test-util`, which belongs in `[dev-dependencies]`. Planned faults are
+//! methods of [`RuntimeBuilder`], such as [`fail_op`](RuntimeBuilder::fail_op).
 //!
-//! # Which one to use
+//! # Choosing a helper
 //! | the code under test | use |
 //! |---|---|
 //! | awaits ops, channels, `join!` and `select!` of the `futures` crate | [`for_each_seed`] |
-//! | also spawns tokio tasks, or uses tokio's timeouts, sleeps and intervals | [`for_each_seed_tokio`] |
-//! | needs several devices, another order mode or a planned fault | [`for_each_seed_on`], [`for_each_seed_tokio_on`] |
+//! | also spawns tokio tasks, or uses tokio's timers | [`for_each_seed_tokio`] |
+//! | needs several devices or other settings | [`for_each_seed_on`], [`for_each_seed_tokio_on`] |
 //! | has to see a slow device | [`Stream::hold`], in any test |
 //!
-//! Each runs the pipeline once for each seed, on CPU devices with [`Schedule::Seeded`]: no thread
-//! runs ops, and the seed decides which op of which stream runs next. The same seed gives the same
-//! interleaving every time, so a failure can be repeated from its seed alone.
+//! Each function runs the pipeline once for each seed, on CPU devices with [`Schedule::Seeded`]: no
+//! thread runs ops, and the seed decides which op of which stream runs next. The same seed gives
+//! the same interleaving every time, so a failure can be repeated from its seed alone.
 //!
-//! # What a pipeline can wait for
+//! # Waiting in a pipeline
 //! A pipeline can wait for the work of the devices that it is given, and for its own futures and
 //! tasks. The seed drives nothing else: not a device of another runtime ([`Device::best`] is the
-//! default runtime's), another thread or a socket. A run in which no op can run and no task is
-//! woken is reported instead of hanging.
+//! default runtime's), another thread or a socket. If no op can run and no task is woken, the
+//! helper panics instead of hanging.
+//!
+//! The runtime may have other devices too, such as `cuda:0`. The pipeline can wait for their work,
+//! but the seed does not decide when that runs, so such a run may not repeat. While they have
+//! unfinished work the helper waits, even if a gate holds it.
 //!
 //! # Inside `#[tokio::test]`
 //! A runtime with `Schedule::Seeded` also works in an ordinary async test, one seed at a time:
 //!
 //! ```
-//! # use warpline_runtime::{DeviceId, Result, Runtime, Schedule};
+//! # use warpline::{DeviceId, Result, Runtime, Schedule};
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() -> Result<()> { // #[tokio::test(start_paused = true)]
 //! let runtime = Runtime::builder().schedule(Schedule::Seeded(7)).build()?;
@@ -35,14 +39,15 @@
 //! let gate = stream.hold()?;
 //! let mut slow = stream.call(|| 5);
 //! let deadline = std::time::Duration::from_millis(20);
-//! assert!(tokio::time::timeout(deadline, &mut slow).await.is_err()); // without 20 ms of waiting
+//! // The clock is paused, so this takes no real time.
+//! assert!(tokio::time::timeout(deadline, &mut slow).await.is_err());
 //! gate.open();
 //! assert_eq!(slow.await?, 5);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! Ops then run only in polls and queries: an op whose `Pending` was dropped runs when another
+//! Ops then run only in polls and queries, so an op whose `Pending` was dropped runs when another
 //! future of the runtime is polled. A test that waits for an event that cannot happen hangs.
 
 mod gate;
@@ -67,7 +72,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use warpline_cpu::Schedule;
 use warpline_driver::Result;
 
-/// Compiles a kernel's CUDA C++ and compares it with the declaration. Needs NVRTC, and no GPU.
+/// Compiles a kernel's CUDA C++ and compares it with the declaration. Needs NVRTC, but no GPU.
 ///
 /// It finds errors that the comparison at the first launch leaves to the compiler, such as a
 /// misspelt name or parameters behind a macro. The text is compiled for the newest GPUs that NVRTC
@@ -81,7 +86,7 @@ use warpline_driver::Result;
 ///
 /// # Examples
 /// ```no_run
-/// warpline_runtime::kernel! {
+/// warpline::kernel! {
 ///     unsafe fn negate(n: u32, y: &mut [f32]) where n as usize <= y.len() {
 ///         descriptor: NEGATE,
 ///         cuda: "extern \"C\" __global__ void negate(unsigned n, float* y) {
@@ -92,8 +97,8 @@ use warpline_driver::Result;
 ///     }
 /// }
 ///
-/// warpline_runtime::testing::check_cuda(&NEGATE)?;
-/// # Ok::<(), warpline_runtime::Error>(())
+/// warpline::testing::check_cuda(&NEGATE)?;
+/// # Ok::<(), warpline::Error>(())
 /// ```
 #[cfg(feature = "cuda")]
 pub fn check_cuda(kernel: &'static Kernel) -> Result<()> {
@@ -109,7 +114,8 @@ pub fn check_cuda(kernel: &'static Kernel) -> Result<()> {
 ///
 /// # Panics
 /// If the pipeline panics, fails, waits for an event that cannot happen, leaves the device failed,
-/// or detaches a host function that panics. The seed and the interleaving are printed first.
+/// or detaches a host function that panics. The seed and the interleaving are printed to standard
+/// error first.
 pub fn for_each_seed<F, Fut>(seeds: impl IntoIterator<Item = u64>, mut pipeline: F)
 where
     F: FnMut(Device) -> Fut,
@@ -175,7 +181,16 @@ fn run_each(
 
 /// Runs the work that the pipeline detached.
 fn drain(runtime: &Runtime) -> Result<(), String> {
-    while runtime.devices().iter().any(|device| device.shared().driver.turn()) {}
+    loop {
+        let others_work = runtime.other_threads_have_work();
+        let ran = runtime.devices().iter().any(|device| device.shared().driver.turn());
+        if !ran && !others_work {
+            break;
+        }
+        if !ran {
+            std::thread::yield_now();
+        }
+    }
     let devices = runtime.devices();
     let panicked = || devices.first()?.shared().runtime.panics.unseen();
     match devices.iter().find_map(Device::fault).or_else(panicked) {
@@ -206,6 +221,7 @@ fn drive<F: Future>(runtime: &Runtime, future: F) -> Result<F::Output, String> {
     let woken = Arc::new(Woken(AtomicBool::new(false)));
     let waker = Waker::from(woken.clone());
     let mut cx = Context::from_waker(&waker);
+    let mut others_worked = false;
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
             return Ok(output);
@@ -213,7 +229,14 @@ fn drive<F: Future>(runtime: &Runtime, future: F) -> Result<F::Output, String> {
         if woken.0.swap(false, Ordering::AcqRel) {
             continue;
         }
+        // Look at the other threads first: they may make an op of these devices runnable.
+        let others_work = std::mem::replace(&mut others_worked, runtime.other_threads_have_work());
         let ran = runtime.devices().iter().any(|device| device.shared().driver.turn());
+        if !ran && (others_work || others_worked) {
+            // Also once after they have finished: their last wake-up may be on its way.
+            std::thread::yield_now();
+            continue;
+        }
         if !ran && !woken.0.swap(false, Ordering::AcqRel) {
             let tokio = "for a task or timer of tokio's (use for_each_seed_tokio), ";
             return Err(stuck(runtime, "no op can run and nothing wakes it", tokio));
@@ -227,12 +250,12 @@ fn stuck(runtime: &Runtime, state: &str, tokio: &str) -> String {
     let held = runtime.cpu().map(|cpu| cpu.held()).unwrap_or_default();
     let why = if held.is_empty() {
         format!(
-            "its devices have nothing left to do, so it waits for a device of another runtime, as Device::best() and \
-             Device::open() are of the default one (use the device that it is given), for another thread, {tokio}or for a \
-             lease or lock that it holds itself"
+            "its devices have no work left, so it waits for a device of another runtime (Device::best() and \
+             Device::open() are of the default one; use the device that the closure receives), for another \
+             thread, {tokio}or for a lease or lock that it holds itself"
         )
     } else {
-        format!("{}; open the gate before awaiting what is behind it", held.join(", "))
+        format!("{}; open the gate before awaiting the work behind it", held.join(", "))
     };
     format!("it waits for something that cannot happen: {state}; {why}")
 }

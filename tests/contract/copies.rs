@@ -1,4 +1,4 @@
-//! Bytes between host and device, and within a device.
+//! Copies between host and device, and within a device.
 
 use crate::support::says;
 use crate::{contract, pinned, refused};
@@ -92,7 +92,8 @@ contract! {
         assert_eq!(stream.read(&middle).await?, expected);
         assert_eq!(stream.copy_to_host(&middle).await?[..], expected);
 
-        // Strided to contiguous, contiguous to strided, and between views of as many rows.
+        // Strided to contiguous, contiguous to strided, and between views with the same number of
+        // rows.
         let packed = stream.alloc::<f32>(12)?;
         drop(stream.copy_buffer(&packed, &middle));
         assert_eq!(stream.read(&packed).await?, expected);

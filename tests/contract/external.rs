@@ -1,4 +1,4 @@
-//! Foreign work: what other code puts on a stream.
+//! Foreign work, which other code enqueues on a stream.
 
 use crate::support::says;
 use crate::{contract, refused};
@@ -82,7 +82,7 @@ contract! {
         says(
             &refused(refusal).await,
             ErrorKind::Reentrant,
-            &["call on stream \"turn\" (tests/contract/external.rs:", "this thread holds the stream's turn for foreign work"],
+            &["call on stream \"turn\" (tests/contract/external.rs:", "this thread is inside foreign work on the stream"],
         );
         assert_eq!(elsewhere.await?, 3, "another stream is none of its business");
         done.await?;
@@ -143,13 +143,13 @@ contract! {
             stream.external(reads([&x]), writes([&y]), |raw| {
                 assert_eq!(raw.device(), device.id());
                 raw.call(move || runs.store(true, Ordering::SeqCst));
-                raw.fail("gemm answered 13");
+                raw.fail("gemm returned 13");
                 raw.fail("and another");
             })
         };
-        let text = format!("failed on {device}: gemm answered 13; the device goes on");
+        let text = format!("failed on {device}: gemm returned 13; the device is still usable");
         says(&refused(done).await, ErrorKind::Driver, &["external on stream \"turn\"", &text]);
-        says(&refused(stream.read(&y)).await, ErrorKind::Driver, &["gemm answered 13"]);
+        says(&refused(stream.read(&y)).await, ErrorKind::Driver, &["gemm returned 13"]);
         assert_eq!(stream.read(&x).await?, [1.0; 4]);
         assert!(ran.load(Ordering::SeqCst), "what was enqueued before runs");
         drop(stream.fill(&y, 2.0));

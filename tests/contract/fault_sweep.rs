@@ -1,9 +1,11 @@
-//! Every entry point of the driver fails: the first, the middle and the last of its calls, each in a process of its own that runs
-//! a workload of a bit of everything. How often some are called depends on how long things take: where the last call does not come
-//! in a run, one before it fails in the next. Each case is one where a call did fail.
+//! Fails each entry point of the driver at its first, its middle and its last call, one failure per
+//! process. Every process runs a workload that uses a bit of everything.
 //!
-//! Whatever fails, nothing hangs and nothing panics; what comes back is right or an error; and when all is dropped nothing is in
-//! use, unless the device was lost.
+//! Some call counts vary with timing. If a run does not reach the planned call, the next run fails
+//! an earlier one. So every case ends with a call that did fail.
+//!
+//! Whatever fails, nothing hangs and nothing panics. Every result is a right value or an error.
+//! Once everything is dropped, no memory is in use, unless the device was lost.
 
 use crate::support::block_on;
 use crate::support::raw::calls;
@@ -20,12 +22,13 @@ use warpline::kernels;
 use warpline::prelude::*;
 use warpline::{Element, Result, reads, writes};
 
-/// A workload that hangs is ended after so many seconds.
+/// The seconds after which a workload that hangs is killed.
 const WATCHDOG_SECONDS: u32 = 30;
-/// What the contract calls only when something is refused, and a workload that goes well does not.
+/// Entry points that the contract calls only after a refusal. A workload without failures never
+/// calls them.
 const FOR_REFUSALS: [&str; 2] = ["cuGetErrorName", "cuGetErrorString"];
 
-/// What came of the workload's ops.
+/// The outcomes of the workload's ops.
 #[derive(Default)]
 struct Tally {
     done: usize,
@@ -64,7 +67,7 @@ warpline::kernel! {
     }
 }
 
-/// A bit of everything on both devices of a runtime.
+/// Uses a bit of everything on two devices of a runtime.
 fn use_devices(tally: &mut Tally, runtime: &Runtime) {
     let [one, two] = [0, 1].map(|n| tally.see(runtime.device(DeviceId::Cuda(n))));
     let (Some(one), Some(two)) = (one, two) else { return };
@@ -101,7 +104,8 @@ fn on_one_device(tally: &mut Tally, device: &Device, a: &Stream, b: &Stream) {
         tally.pending(sent);
     }
     if let Some(registered) = tally.see(device.pin(vec![5.0f32; 8])) {
-        // A refusal that was looked at leaves what was there.
+        // If the copy is refused, `x` keeps its contents, and awaiting the copy clears the mark on
+        // `x`.
         if tally.pending(a.copy_into(&x, registered)).is_some() {
             tally.is(a.read(&x).blocking_wait(), vec![5.0; 8]);
         }
@@ -112,7 +116,7 @@ fn on_one_device(tally: &mut Tally, device: &Device, a: &Stream, b: &Stream) {
         end.elapsed_since(&start).map(drop)
     }));
 
-    // Edges: what has none is refused.
+    // If the edge cannot be made, the read behind it is refused.
     drop(a.fill(&x, 4.0));
     b.wait_stream(a);
     tally.is(b.read(&x).blocking_wait(), vec![4.0; 8]);
@@ -123,7 +127,7 @@ fn on_one_device(tally: &mut Tally, device: &Device, a: &Stream, b: &Stream) {
     let mut read = b.read(&x);
     let mut early = None;
     if let Some(gate) = tally.see(gate) {
-        // What takes long has the device asked whether it lives.
+        // While an op takes long, the runtime asks the driver whether the device lives.
         let asked = || calls(c"cuEventRecordWithFlags");
         let before = asked();
         while asked() == before && early.is_none() {
@@ -156,7 +160,7 @@ fn on_one_device(tally: &mut Tally, device: &Device, a: &Stream, b: &Stream) {
     // SAFETY: it touches no device memory.
     let foreign = unsafe { a.external(reads([&x]), writes([&y; 0]), |raw| raw.call(|| ())) };
     tally.pending(foreign);
-    // Growth: more than what there is, again and again.
+    // Several allocations, each larger than the memory in the pool.
     for n in 20..23 {
         tally.see(b.alloc::<f32>(1 << n).map(drop));
     }
@@ -203,7 +207,7 @@ fn graphs(tally: &mut Tally, stream: &Stream, side: &Stream) {
     }
 }
 
-/// By a library, whose calls of the driver fail as well.
+/// Computes a matrix product with the stand-in for cuBLAS, whose driver calls fail as well.
 fn product(tally: &mut Tally, stream: &Stream) {
     let Some(x) = tally.see(stream.alloc::<f32>(4)) else { return };
     let Some(y) = tally.see(stream.alloc::<f32>(4)) else { return };
@@ -222,7 +226,7 @@ fn between_devices(tally: &mut Tally, a: &Stream, c: &Stream) {
     c.wait_stream(a);
     tally.is(c.read(&y).blocking_wait(), vec![3.0; 12]);
     tally.is(c.read(&z).blocking_wait(), vec![3.0; 8]);
-    // Back by the other end's stream, then within that end by this stream.
+    // Back on a stream of the other device, then within that device on this stream.
     drop(c.copy_buffer_peer(&x, &y));
     a.wait_stream(c);
     tally.is(a.read(&x).blocking_wait(), vec![3.0; 12]);
@@ -246,7 +250,7 @@ fn what_is_closed_and_dropped(tally: &mut Tally, device: &Device) {
     let held = stream.call(|| 5);
     drop(stream);
     gate.open();
-    // Made while the other drains.
+    // A stream that is made while the other one drains.
     tally.see(device.new_stream().and_then(|stream| stream.call(|| ()).blocking_wait()));
     tally.is(held.blocking_wait(), 5);
 }
@@ -278,17 +282,17 @@ fn poll_once<T>(pending: &mut Pending<T>) -> Option<Result<T>> {
     }
 }
 
-/// The whole of it; prints what came of it.
+/// Runs the whole workload and prints the outcomes.
 fn workload() {
-    // SAFETY: a timer whose signal ends the process, should it hang.
+    // SAFETY: `alarm` only sets a timer, whose signal ends the process if it hangs.
     unsafe { libc::alarm(WATCHDOG_SECONDS) };
     let mut tally = Tally::default();
-    // One after the other, the second with events for markers.
+    // One runtime after the other; the second one uses events as markers.
     let builders = [Runtime::builder(), Runtime::builder().complete_by_events()];
     for builder in builders {
         let runtime = builder.build().unwrap();
         use_devices(&mut tally, &runtime);
-        // Dropped with work in flight.
+        // The runtime is dropped with work in flight.
         let left = runtime.device(DeviceId::Cuda(0)).and_then(|device| {
             let stream = device.new_stream()?;
             Ok((stream.call(|| 6), stream.hold(), stream.call(|| 7)))
@@ -310,7 +314,7 @@ fn workload() {
     println!("\noutcome {} done; {failed}", tally.done);
 }
 
-/// Calls by entry point, as the software CUDA driver prints them.
+/// Returns the number of calls of each entry point, from the output of the software CUDA driver.
 pub(crate) fn counts(said: &str) -> BTreeMap<String, u64> {
     let count = |line: &str| {
         let (name, count) = line.rsplit(' ').next().and_then(|count| {
@@ -328,7 +332,8 @@ fn outcome(said: &str) -> &str {
         .unwrap_or_else(|| panic!("no outcome:\n{said}"))
 }
 
-/// Fails if the contract, as it is run elsewhere, makes calls that are not among `calls`.
+/// Checks that the contract, under the settings of its other runs, makes no call that is missing
+/// from `calls`.
 fn nothing_is_left_out(calls: &BTreeMap<String, u64>, library: (&str, &str)) {
     let settings =
         [("SOFTCUDA_PEER", "1"), ("SOFTCUDA_PEER", "0"), ("WARPLINE_COMPLETION", "event"), library];
@@ -342,7 +347,7 @@ fn nothing_is_left_out(calls: &BTreeMap<String, u64>, library: (&str, &str)) {
     assert!(missing.is_empty(), "the contract calls what the workload does not: {missing:?}");
 }
 
-/// What this entry point may answer when nothing is lost.
+/// Returns a code that this entry point may answer while the device still works.
 fn code_of(entry: &str) -> &'static str {
     match entry {
         "cuMemAlloc_v2" | "cuMemHostAlloc" | "cuStreamCreateWithPriority" | "cuEventCreate" => "2",
@@ -351,7 +356,7 @@ fn code_of(entry: &str) -> &'static str {
     }
 }
 
-/// Whether it may answer that the context is lost.
+/// Returns true if this entry point may answer that the context is lost.
 fn tells_of_faults(entry: &str) -> bool {
     let asks_about_devices =
         ["cuDevice", "cuGetError", "cuDriver"].iter().any(|name| entry.starts_with(name));
@@ -366,14 +371,14 @@ fn whichever_call_fails_nothing_hangs_and_nothing_is_wrong() {
     let library = ("WARPLINE_CUBLAS", library.to_str().expect("a path in UTF-8"));
     let plain = run(&[("SOFTCUDA_COUNTS", "1"), library]);
     let (done, rest) = outcome(&plain).split_once(" done; ").unwrap();
-    // Where the driver registers no memory, that is refused, and so is a second gate at one time.
+    // A driver that registers no memory refuses registration, and also a second closed gate.
     if !["SOFTCUDA_NO_REGISTER", "SOFTCUDA_CONFIDENTIAL"].iter().any(|name| std::env::var_os(name).is_some())
     {
         assert_eq!(rest, "-", "without faults nothing fails");
     }
     let calls = counts(&plain);
-    // That is the same whatever the driver punishes, and in the contract some tests hold up their
-    // neighbours.
+    // Skipped under the switches of the software driver: they do not change which calls are made,
+    // and with some of them contract tests hold up their neighbours.
     if !std::env::vars().any(|(name, _)| name.starts_with("SOFTCUDA_")) {
         nothing_is_left_out(&calls, library);
     }

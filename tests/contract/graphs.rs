@@ -1,4 +1,4 @@
-//! Graphs: captured once, launched as one op as often as one likes.
+//! Graphs, which are captured once and launched any number of times, each time as one op.
 
 use crate::support::says;
 use crate::{contract, pinned, refused};
@@ -6,12 +6,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use warpline::kernels::{add_, axpy};
 use warpline::prelude::*;
 
-/// y ← a·x + y on `stream`.
+/// Enqueues y ← a·x + y on `stream`.
 fn scale_add(stream: &Stream, a: f32, x: &Buffer<f32>, y: &Buffer<f32>) -> Pending<()> {
     stream.launch(axpy(y.len() as u64, a, x, y), LaunchConfig::for_elements(y.len() as u32))
 }
 
-/// y ← y + x on `stream`.
+/// Enqueues y ← y + x on `stream`.
 fn add(stream: &Stream, x: &Buffer<f32>, y: &Buffer<f32>) -> Pending<()> {
     stream.launch(add_(y.len() as u64, y, x), LaunchConfig::for_elements(y.len() as u32))
 }
@@ -72,7 +72,7 @@ contract! {
         drop((stream.fill(&x, 3.0), stream.fill(&y, 0.0)));
         let (graph, ()) = stream.capture(|s| drop(add(s, &x, &y)))?;
         drop(x);
-        // Would be the same block, if it was free.
+        // If the block of `x` were free, this allocation would get it.
         let other = stream.alloc::<f32>(1 << 16)?;
         drop(stream.fill(&other, 100.0));
         graph.launch(&stream).await?;
@@ -86,7 +86,7 @@ contract! {
         device.empty_cache();
         let before = device.memory_stats();
         let (graph, y) = stream.capture(|s| {
-            // Dropped in the capture: the second is the first's block, which is free by then.
+            // Each `z` is dropped in the capture, so the second one gets the block of the first.
             for _ in 0..2 {
                 let z = s.alloc::<f32>(1000)?;
                 s.copy_buffer(&z, &x).queued()?;
@@ -99,7 +99,7 @@ contract! {
         let held = device.memory_stats();
         assert_eq!((held.graph_bytes, graph.memory_bytes()), (2 << 20, 2 << 20));
         assert_eq!(held.live_blocks - before.live_blocks, 2, "the output, and what stands for the graph's own");
-        // Nobody else gets the graph's free memory, and none of it is given back.
+        // No other allocation gets the graph's free memory, and `empty_cache` does not release it.
         let others: Vec<_> = (0..100).map(|_| stream.alloc::<f32>(1000)).collect::<Result<_, _>>()?;
         others.iter().for_each(|other| drop(stream.fill(other, 100.0)));
         device.empty_cache();
@@ -113,7 +113,7 @@ contract! {
         assert_eq!(stream.read(&y).await?, [16.0; 1000]);
         drop(y);
         assert_eq!(device.memory_stats().graph_bytes, 0);
-        // Nothing of this one's memory is in use between launches.
+        // Between launches nothing in this graph's memory is in use, but the graph keeps it.
         let (graph, ()) = stream.capture(|s| {
             let z = s.alloc::<f32>(1000)?;
             s.fill(&z, 5.0).queued()?;
@@ -136,7 +136,7 @@ contract! {
             let z = s.alloc::<f32>(256)?;
             s.fill(&z, 1.0).queued()?;
             drop(z);
-            // The same block.
+            // Gets the block that `z` had.
             s.alloc::<f32>(256)
         })?;
         let gate = a.hold()?;
@@ -216,7 +216,7 @@ contract! {
         let (x, y) = (a.alloc::<f32>(8)?, a.alloc::<f32>(8)?);
         let issued = a.issued();
         let (graph, error) = a.capture(|a| {
-            // In a capture of this thread, and in one of another.
+            // In a nested capture by this thread, then in a capture by another thread.
             let (inner, ()) = b.capture(|b| {
                 b.fill(&x, 2.0).queued()?;
                 a.wait_for(&x).queued()
@@ -253,7 +253,7 @@ contract! {
             "wrote, and no edge orders them; call side.wait_stream(&compute) before it (both are being captured)",
         ]);
         assert_eq!(error.conflicts()[0].earlier_stream_id(), stream.id());
-        // The streams are as before, and so is the memory.
+        // The failed capture leaves the streams and the memory as they were.
         drop(stream.fill(&x, 3.0));
         side.wait_stream(&stream);
         assert_eq!(side.read(&x).await?, [3.0; 8]);
@@ -271,7 +271,8 @@ contract! {
         }).unwrap_err();
         says(&error, ErrorKind::Captured, &[
             "capture on stream \"compute\" (tests/contract/graphs.rs:",
-            "stream \"side\" came in and was not joined back, its last op is fill (tests/contract/graphs.rs:",
+            "stream \"side\" joined the capture and was not joined back, and its last op is fill \
+            (tests/contract/graphs.rs:",
             "call compute.wait_stream(&side) after that",
         ]);
     }
@@ -346,15 +347,16 @@ contract! {
         })?;
         let texts = [
             "call on stream \"compute\" (tests/contract/graphs.rs:",
-            "the host would not see what each launch brings; read after a launch",
-            "an event has one time, and a graph runs again and again; time its launches",
+            "the host would not see the result of each launch; read after a launch",
+            "an event has one time, and a graph runs many times; time its launches",
             "query on stream \"compute\"",
-            "nothing of that runs; ask for a launch of the graph",
-            "it waits for what is not in the graph; wait before a launch",
-            "a graph cannot wait for what is not in it; have the stream that launches it wait before the launch",
+            "none of its ops runs; await a launch of the graph",
+            "it waits for work outside the graph; wait before a launch",
+            "a graph cannot wait for work outside it; make the stream that launches it wait \
+            before the launch",
             "wait_event on stream \"compute\"",
-            "the stream is being captured already; end that first",
-            "nobody knows what foreign work enqueues; do it between launches",
+            "the stream is already being captured; end that capture first",
+            "a capture cannot see what foreign work enqueues; do it between launches",
         ];
         for (error, text) in errors.iter().zip(texts) {
             says(error, ErrorKind::Captured, &[text]);
@@ -383,7 +385,7 @@ contract! {
         let (stream, side) = (device.new_stream()?, device.new_stream()?);
         let x = stream.alloc::<f32>(8)?;
         drop(stream.fill(&x, 3.0));
-        // Without an edge back from the side, what comes after it on the stream is refused.
+        // `s` has no edge from `side` when it fills `x`, so that fill is refused.
         let branch = |s: &Stream| {
             drop((side.wait_stream(s), side.fill(&x, 1.0)));
             let refused = s.fill(&x, 2.0);
@@ -548,7 +550,7 @@ contract! {
         let (stream, other) = (device.new_stream()?, device.new_stream()?);
         let x = stream.alloc::<f32>(64)?;
         let (graph, ()) = stream.capture(|s| {
-            // Read and written by its first op, and held by nobody afterwards.
+            // The first op reads and writes it, and nothing outside the graph holds it.
             let scratch = s.alloc::<f32>(64)?;
             add(s, &scratch, &scratch).queued()?;
             s.fill(&scratch, 3.0).queued()?;
@@ -567,7 +569,7 @@ contract! {
             foreign.wait_stream(s);
             s.fill(&x, 1.0).queued()
         }).unwrap_err();
-        says(&error, ErrorKind::Captured, &["wait_stream on stream", "a graph is one device's"]);
+        says(&error, ErrorKind::Captured, &["wait_stream on stream", "a graph runs on one device"]);
         foreign.synchronize().await?;
     }
 
@@ -598,7 +600,7 @@ contract! {
         }).unwrap_err();
         says(&error, ErrorKind::Shape, &["the source has 8 elements and the destination 4"]);
         assert!(refused(held.unwrap()).await.to_string() == error.to_string());
-        // The one from before the capture is the stream's own.
+        // The refusal from before the capture is reported by the stream.
         assert_eq!(stream.synchronize().await.unwrap_err().kind(), ErrorKind::Shape);
         let error = stream.capture(|s| {
             drop(s.copy_buffer(&y, &x));
@@ -616,7 +618,7 @@ contract! {
         stream.synchronize().await?;
         let error = stream.capture(|s| fill(s).map(|x| drop(x.view_of(|x| Ok(x.slice(..6)?))))).unwrap_err();
         says(&error, ErrorKind::Shape, &["0..6 is not within 0..4"]);
-        // Of a capture that is over.
+        // A value of a capture that has ended.
         let mut kept = None;
         let (_graph, ()) = stream.capture(|s| fill(s).map(|x| kept = Some(x)))?;
         drop(kept.unwrap().view(|x| Ok(x.slice(..7)?)));
@@ -685,8 +687,9 @@ contract! {
             drop(s.fill(&x, 1.0));
             Ok([s.copy_buffer_peer(&y, &x).blocking_wait().unwrap_err(), there.wait_stream(s).blocking_wait().unwrap_err()])
         })?;
-        says(&error[0], ErrorKind::Captured, &["a graph is one device's; copy between devices before or after a launch"]);
-        says(&error[1], ErrorKind::Captured, &[&format!("a capture on {one}, and the stream is on {two}")]);
+        says(&error[0], ErrorKind::Captured, &["a graph runs on one device; copy between devices \
+            before or after a launch"]);
+        says(&error[1], ErrorKind::Captured, &[&format!("a stream on {two} to a capture on {one}")]);
         let error = refused(graph.launch(&there)).await;
         let text = format!("the graph was captured on {one} and the stream is on {two}; launch it on a stream of the device");
         says(&error, ErrorKind::DeviceMismatch, &[&text]);

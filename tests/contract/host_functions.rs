@@ -52,7 +52,8 @@ contract! {
             refused(stream.call(|| ())).await,
         ] {
             assert!(error.is_inherited(), "{error}");
-            says(&error, ErrorKind::Panicked, &["comes after a host function that panicked: call on stream \"work\" ("]);
+            says(&error, ErrorKind::Panicked, &["is behind a host function that panicked: call on \
+                stream \"work\" ("]);
         }
         let error = refused(panicked).await;
         says(&error, ErrorKind::Panicked, &["call on stream \"work\" (tests/contract/host_functions.rs:", "panicked at ticket 4: on purpose"]);

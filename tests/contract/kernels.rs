@@ -1,4 +1,4 @@
-//! Launches: kernels that come with the crate and one declared here.
+//! Launches of the kernels of the crate and of kernels declared here.
 
 use crate::support::says;
 use crate::{contract, refused};
@@ -6,7 +6,7 @@ use warpline::kernels;
 use warpline::prelude::*;
 
 warpline::kernel! {
-    /// y ← a·x² + y for `n` elements.
+    /// Computes y ← a·x² + y for `n` elements.
     pub(crate) unsafe fn add_squares(n: u32, a: f32, x: &[f32], y: &mut [f32])
     where n as usize <= x.len(), n as usize <= y.len()
     {
@@ -30,7 +30,7 @@ warpline::kernel! {
         cpu: |n, y| y[0] = n as f32,
     }
 
-    /// Has another name in device code.
+    /// Differs in name from its device code.
     unsafe fn misnamed(y: &mut [f32]) {
         ptx: TWO_ENTRIES,
         cpu: |y| y[0] = 1.0,
@@ -42,13 +42,13 @@ warpline::kernel! {
         cpu: |n, y| y[0] = n as f32,
     }
 
-    /// Has another name in CUDA C++.
+    /// Differs in name from its CUDA C++.
     unsafe fn misnamed_in_cuda(y: &mut [f32]) {
         cuda: "extern \"C\" __global__ void misnomer(float* y) {}",
         cpu: |y| y[0] = 1.0,
     }
 
-    /// Has no kernel in its device code.
+    /// Lacks a kernel in its device code.
     unsafe fn without_entry(y: &mut [f32]) {
         ptx: ".version 8.1\n.target sm_70\n.address_size 64\n",
         cpu: |y| y[0] = 1.0,
@@ -140,7 +140,8 @@ contract! {
         says(
             &error,
             ErrorKind::InvalidArgument,
-            &["axpy on stream \"wide\" (tests/contract/kernels.rs:", "block [2000, 1, 1] has 2000 in x, which takes 1 to 1024; change the launch configuration"],
+            &["axpy on stream \"wide\" (tests/contract/kernels.rs:", "block [2000, 1, 1] has 2000 \
+                in x, expected 1 to 1024; change the launch configuration"],
         );
     }
 
@@ -148,7 +149,7 @@ contract! {
         let stream = one.stream().label("mine").build()?;
         let (x, y) = (two.new_stream()?.alloc::<f32>(8)?, stream.alloc::<f32>(8)?);
         let place = "on stream \"mine\" (tests/contract/kernels.rs:";
-        let devices = format!("the stream is on {one} and an operand is on {two}; copy it over with copy_buffer_peer first");
+        let devices = format!("the stream is on {one} and an operand is on {two}; move a tensor with to, or a buffer with copy_buffer_peer");
         let config = LaunchConfig::for_elements(8u32);
         for (op, error) in [
             ("axpy", refused(stream.launch(kernels::axpy(8, 1.0, &x, &y), config)).await),
@@ -168,13 +169,14 @@ contract! {
         for (call, text) in [
             (
                 one_parameter_less(1, &y),
-                "one_parameter_less on stream \"s\" (tests/contract/kernels.rs:LINE): its parameters have [4, 8] bytes in \
-                 the declaration and [8] in its PTX; make them the same",
+                "one_parameter_less on stream \"s\" (tests/contract/kernels.rs:LINE): its \
+                parameters have [4, 8] bytes in the declaration and [8] in its PTX; make the two \
+                agree",
             ),
             (
                 another_size(1, &y),
-                "another_size on stream \"s\" (tests/contract/kernels.rs:LINE): its parameters have [8, 8] bytes in \
-                 the declaration and [4, 8] in its PTX; make them the same",
+                "another_size on stream \"s\" (tests/contract/kernels.rs:LINE): its parameters \
+                have [8, 8] bytes in the declaration and [4, 8] in its PTX; make the two agree",
             ),
             (
                 misnamed(&y),
@@ -188,8 +190,9 @@ contract! {
             ),
             (
                 in_another_order(1, &y),
-                "in_another_order on stream \"s\" (tests/contract/kernels.rs:LINE): parameter 1 of 2 is \
-                 \"n: u64\" in the declaration and \"float* y\" in its CUDA C++; make them the same",
+                "in_another_order on stream \"s\" (tests/contract/kernels.rs:LINE): parameter 1 \
+                of 2 is \"n: u64\" in the declaration and \"float* y\" in its CUDA C++; make the \
+                two agree",
             ),
             (
                 misnamed_in_cuda(&y),
@@ -206,13 +209,14 @@ contract! {
         says(
             &refused(stream.launch(one_parameter_less(1, &y), config)).await,
             ErrorKind::InvalidArgument,
-            &["make them the same"],
+            &["make the two agree"],
         );
         assert_eq!(stream.issued(), 0);
     }
 
     async fn a_kernel_whose_ptx_differs_from_its_declaration_is_not_loaded([device]) {
-        let text = "its parameters have [4, 8] bytes in the declaration and [8] in its PTX; make them the same";
+        let text = "its parameters have [4, 8] bytes in the declaration and [8] in its PTX; make \
+            the two agree";
         let error = device.load([&kernels::AXPY, &ONE_PARAMETER_LESS]).unwrap_err();
         says(&error, ErrorKind::InvalidArgument, &["one_parameter_less: ", text]);
         if matches!(device.id(), DeviceId::Cuda(_)) {

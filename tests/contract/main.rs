@@ -1,12 +1,14 @@
-//! What every device does, one test a behaviour: on the CPU device with threads, on the CPU device with seeded schedules, on
-//! a driver written outside Warpline, and on CUDA, where the software CUDA driver stands in for a GPU.
+//! Tests of what every device does, one test per behaviour. Each test runs on the CPU device with
+//! threads, on the CPU device with seeded schedules, on a driver written outside Warpline, and on
+//! CUDA. The software CUDA driver stands in for a GPU.
 //!
-//! A test is an async function of one or more devices of one runtime. Whatever it does, at its end no device and no pinned
-//! memory may be in use that was not before.
+//! A test is an async function of one or more devices of one runtime. At its end, exactly as much
+//! device and pinned memory is in use as before.
 
 #[path = "../support/mod.rs"]
 mod support;
 
+mod between_backends;
 mod copies;
 mod external;
 mod fault_sweep;
@@ -19,6 +21,7 @@ mod positions;
 mod reentry;
 mod streams;
 mod tensors;
+mod transfers;
 mod views;
 mod zeroing;
 
@@ -27,10 +30,11 @@ use warpline::prelude::*;
 use warpline::{Result, RuntimeBuilder, testing};
 use warpline_outside_driver::{BACKEND, ThreadDevice};
 
-/// How many interleavings a test sees.
+/// The number of interleavings that each test runs in.
 const SEEDS: u64 = 12;
 
-/// Each function, once a backend: `mod name { threads, seeded, outside, cuda }`.
+/// Turns each function into a module with one test per backend: `mod name { threads, seeded,
+/// outside, cuda }`.
 macro_rules! contract {
     ($($(#[$attr:meta])* async fn $name:ident([$($device:ident),+]) $body:block)*) => {$(
         $(#[$attr])*
@@ -70,10 +74,11 @@ macro_rules! contract {
 }
 pub(crate) use contract;
 
-/// The devices of the test that takes the most of them.
+/// The setting for as many devices as any of the tests takes.
 const DEVICES: (&str, &str) = ("SOFTCUDA_DEVICES", "3");
 
-/// The tests that need a CUDA device need no GPU: the software CUDA driver runs the same calls.
+/// Runs the tests that need a CUDA device. They need no GPU, because the software CUDA driver
+/// answers the same calls.
 #[test]
 fn the_contract_holds_on_the_software_cuda_driver() {
     support::software::run_cuda_tests("", &[DEVICES]);
@@ -100,7 +105,9 @@ fn the_contract_holds_on_the_software_cuda_driver_at_low_latency_and_low_power()
 }
 
 /// Tests that hold more than one stream at once.
-const SEVERAL_GATES: [&str; 6] = [
+const SEVERAL_GATES: [&str; 8] = [
+    "between_backends::wait_event_covers_what_came_before_the_record",
+    "between_backends::wait_stream_covers_what_was_enqueued_before_it_and_nothing_later",
     "streams::an_event_is_a_future_of_its_place",
     "streams::synchronize_of_a_device_covers_exactly_what_its_streams_had_before",
     "streams::synchronize_of_a_stream_covers_exactly_what_was_enqueued_before",
@@ -111,7 +118,7 @@ const SEVERAL_GATES: [&str; 6] = [
 
 #[test]
 fn the_contract_holds_where_the_driver_registers_no_memory() {
-    // Gates are host functions then, and one of those at a time may wait.
+    // Gates are host functions then, and only one of them can be closed at a time.
     let one_at_a_time = ("RUST_TEST_THREADS", "1");
     support::software::run_cuda_tests_but(
         "",
@@ -125,8 +132,9 @@ fn the_contract_holds_where_a_fault_is_seen_by_its_stream_first() {
     support::software::run_cuda_tests("", &[DEVICES, ("SOFTCUDA_FAULT_SEEN", "stream")]);
 }
 
-/// Side by side: where a call that frees memory waits for the device and others for that call, a test that holds a stream must not
-/// wait for its neighbour, whose runtime ends.
+/// Runs several tests at once on a driver whose calls wait for each other. A call that frees memory
+/// waits for the device, and other calls wait for that call. A test that holds a stream must not
+/// wait for a neighbour whose runtime ends.
 #[test]
 fn the_contract_holds_where_driver_calls_wait_for_each_other() {
     for completion in ["word", "event"] {
@@ -178,7 +186,7 @@ fn on_outside_driver<const N: usize, Fut: Future<Output = Result<()>>>(
     });
 }
 
-/// Adds `thread:0` and on.
+/// Adds `thread:0`, `thread:1` and so on.
 fn with_outside_devices(builder: RuntimeBuilder, devices: usize) -> RuntimeBuilder {
     let add = |builder: RuntimeBuilder, n| builder.driver(move |health| Ok(ThreadDevice::open(n, health)));
     (0..devices as u32).fold(builder, add)
@@ -195,7 +203,7 @@ fn on_cuda<const N: usize, Fut: Future<Output = Result<()>>>(
     body: impl Fn([Device; N]) -> Fut + Send + 'static,
 ) {
     support::within_a_minute(|| {
-        // Of a runtime of its own: tests that run beside it use memory too.
+        // A runtime of its own, because concurrent tests use memory too.
         let runtime = Runtime::new().unwrap();
         let devices = std::array::from_fn(|n| runtime.device(DeviceId::Cuda(n as u32)).unwrap());
         devices.iter().for_each(|device: &Device| warm_up(device).unwrap());
@@ -203,7 +211,8 @@ fn on_cuda<const N: usize, Fut: Future<Output = Result<()>>>(
     });
 }
 
-/// Has the driver do what waits for the whole device before a test holds a stream: loading kernels, growing pools.
+/// Loads kernels and grows pools before a test holds a stream, because both may wait for the whole
+/// device.
 fn warm_up(device: &Device) -> Result<()> {
     device.load(warpline::kernels::ALL.iter().copied())?;
     let pinned = [1 << 12, 1 << 16, 1 << 20].map(|len| [(); 4].map(|()| device.blocking_pinned::<u8>(len)));
@@ -213,7 +222,7 @@ fn warm_up(device: &Device) -> Result<()> {
     stream.synchronize().blocking_wait()
 }
 
-/// Runs `body`, lets the devices finish, and checks that no memory is in use that was not before.
+/// Runs `body`, waits for the devices, and checks that as much memory is in use as before.
 async fn and_nothing_is_left<const N: usize, Fut: Future<Output = Result<()>>>(
     body: impl Fn([Device; N]) -> Fut,
     devices: [Device; N],
@@ -232,7 +241,7 @@ async fn and_nothing_is_left<const N: usize, Fut: Future<Output = Result<()>>>(
     Ok(())
 }
 
-/// The error that awaiting `pending` gives; it has to give one.
+/// Returns the error that awaiting `pending` gives. Panics if it succeeds.
 #[track_caller]
 fn refused<T: std::fmt::Debug>(
     pending: impl IntoFuture<IntoFuture = Pending<T>>,
@@ -246,7 +255,7 @@ fn refused<T: std::fmt::Debug>(
     }
 }
 
-/// A pinned buffer with these elements.
+/// Returns a pinned buffer with these elements.
 async fn pinned<T: warpline::Element>(device: &Device, elements: &[T]) -> Result<Pinned<T>> {
     let mut host = device.pinned(elements.len()).await?;
     host.copy_from_slice(elements);

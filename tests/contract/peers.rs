@@ -11,7 +11,7 @@ fn ramp(n: usize) -> Vec<f32> {
 
 /// Copies memory of `from` to memory of `to` on a stream of `on`, once for each shape of the two
 /// ends.
-async fn copied(on: &Device, from: &Device, to: &Device) -> Result<()> {
+pub(crate) async fn copied(on: &Device, from: &Device, to: &Device) -> Result<()> {
     let (stream, source, destination) = (on.new_stream()?, from.new_stream()?, to.new_stream()?);
     for (from_columns, to_columns) in [(false, false), (true, false), (false, true), (true, true)] {
         let x = source.alloc::<f32>(24)?;
@@ -118,7 +118,7 @@ contract! {
     async fn a_plain_copy_to_another_device_is_refused([one, two]) {
         let stream = one.new_stream()?;
         let (x, y) = (stream.alloc::<f32>(8)?, two.new_stream()?.alloc::<f32>(8)?);
-        let devices = format!("the stream is on {one} and an operand is on {two}; copy it over with copy_buffer_peer first");
+        let devices = format!("the stream is on {one} and an operand is on {two}; move a tensor with to, or a buffer with copy_buffer_peer");
         says(&refused(stream.copy_buffer(&y, &x)).await, ErrorKind::DeviceMismatch, &[&devices]);
     }
 

@@ -1,20 +1,21 @@
-//! Tickets, and where allocations and closed streams stand: the program decides, not the device's
-//! speed.
+//! Tickets, and the positions of allocations and closed streams. The program decides them, not the
+//! device's speed.
 //!
-//! Each program runs twice: with work that has long finished, and with work that is held back
-//! meanwhile.
+//! Each program runs twice: once with earlier work that has long finished, and once with earlier
+//! work that is still held back.
 
 use crate::contract;
 use warpline::prelude::*;
 use warpline::testing::Gate;
 
-/// 12 MiB: the smallest blocks that have a segment of their own.
+/// 12 MiB of `u32`: the allocator gives blocks over 10 MiB a segment of their own.
 const LARGE: usize = 3 << 20;
 
-/// True if the work in question has finished when the program goes on.
+/// True if the earlier work has finished when the program continues.
 const SPEEDS: [bool; 2] = [true, false];
 
-/// Lets the stream finish unless it is slow, without observing it: then a gate holds what is there.
+/// Opens the gate and waits for the stream without observing it, if `fast`. Otherwise returns the
+/// closed gate.
 async fn run_dry(stream: &Stream, gate: Gate, fast: bool) -> warpline::Result<Option<Gate>> {
     if fast {
         gate.open();
@@ -169,8 +170,8 @@ contract! {
     }
 
     async fn awaiting_an_op_waits_for_nothing_that_comes_behind_it([device]) {
-        // Each puts something before the next op, so that the marker of the awaited one has to come
-        // first.
+        // Each function enqueues something between the awaited op and the next one, so the marker
+        // of the awaited op has to come before it.
         type Between = fn(&Stream, &Stream) -> Option<Pending<()>>;
         let betweens: [Between; 4] = [
             |_, _| None,
@@ -191,7 +192,8 @@ contract! {
                 let gate = slow.hold()?;
                 drop(slow.fill(&y, 1));
                 if by_edge {
-                    // Nobody can name it any more: the runtime adds the edge.
+                    // The program has no handle to the stream any more, so the runtime adds the
+                    // edge.
                     drop(slow);
                 } else {
                     stream.wait_stream(&slow);

@@ -1,9 +1,9 @@
-//! Requests by code that the runtime calls: every public method, from every such caller, on every
-//! backend.
+//! Calls to the runtime by code that the runtime itself calls: every public method, from every such
+//! caller, on every backend.
 //!
-//! [`METHODS`] says of each method by which rule it goes, and [`Rule::says`] what that means for
-//! each caller. Every cell is tried, about the stream that the caller holds up and about another
-//! one. A cell that hangs ends its process: its name is the last line.
+//! [`METHODS`] assigns a rule to each method, and [`Rule::says`] gives the outcome of that rule for
+//! each caller. Every cell runs twice: about the stream that the caller holds up, and about another
+//! stream. A cell that hangs ends its process, and the last line of output names it.
 
 use crate::support;
 use crate::support::software::in_child;
@@ -35,17 +35,17 @@ const CALLERS: [Caller; 5] =
 /// The expected outcome of a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
-    /// Nothing that waits: looks, polls, drops.
+    /// Never waits: looks, polls, drops.
     Free,
-    /// Asking the device or the driver.
+    /// Asks the device or the driver.
     Asks,
-    /// Blocking the thread until an op has finished.
+    /// Blocks the thread until an op has finished.
     Blocks,
 }
 use Rule::{Asks, Blocks, Free};
 
 impl Rule {
-    /// `None`: it works.
+    /// Returns the kind of the expected error, or `None` if the call succeeds.
     fn says(self, caller: Caller) -> Option<ErrorKind> {
         let holds_the_device = !matches!(caller, Caller::Waker | Caller::Owner);
         match self {
@@ -63,7 +63,7 @@ fn of<T>(result: Result<T>) -> Seen {
     result.err().map(|error| error.kind())
 }
 
-/// A future that is polled once; a `Pending` that is not done was not refused.
+/// Polls a future once. A future that is still pending was not refused.
 fn polled<T>(future: impl Future<Output = Result<T>>) -> Seen {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => of(result),
@@ -71,8 +71,7 @@ fn polled<T>(future: impl Future<Output = Result<T>>) -> Seen {
     }
 }
 
-/// The values that methods are called on. All belong to the stream that the call is about, or were
-/// made before.
+/// The values that methods are called on, made before the caller runs.
 struct Kit {
     device: Device,
     stream: Stream,
@@ -86,15 +85,15 @@ struct Kit {
     parts: Mutex<Parts>,
 }
 
-/// Values that methods use up.
+/// The values that methods consume.
 #[derive(Default)]
 struct Parts {
     host: Option<Pinned<f32>>,
-    /// An op behind the caller on its stream, or one of another stream.
+    /// An op behind the caller on its stream, or an op on another stream.
     behind: Option<Pending<()>>,
-    /// One that has finished.
+    /// An op that has finished.
     over: Option<Pending<()>>,
-    /// A `synchronize` that has.
+    /// A `synchronize` that has finished.
     synchronized: Option<Pending<()>>,
     runtime: Option<Runtime>,
     graph: Option<Graph>,
@@ -150,7 +149,8 @@ const METHODS: &[(&str, Rule, Method)] = &[
     }),
     ("Stream::capture", Asks, |kit| of(kit.stream.capture(|s| s.fill(&kit.x, 1.0)))),
     ("Stream::borrow_memory", Asks, |kit| {
-        // SAFETY: memory of this stream, which is used no more.
+        // SAFETY: it is the memory of `kit.x`, which outlives the lent buffer, and nothing uses
+        // that buffer.
         of(unsafe { kit.stream.borrow_memory::<f32>(kit.x.device_ptr().0, 4, ()) })
     }),
     ("Stream::hold", Asks, |kit| of(kit.stream.hold().map(drop))),
@@ -195,6 +195,8 @@ const METHODS: &[(&str, Rule, Method)] = &[
     ("Device::pin", Asks, |kit| of(kit.device.pin(vec![0u8; 8192]))),
     ("Device::load", Asks, |kit| of(kit.device.load([&kernels::RELU]))),
     ("Device::suggest_config", Asks, |kit| of(kit.device.suggest_config(&kernels::AXPY, 1000, 0))),
+    ("Device::can_access_peer", Asks, |kit| of(kit.device.can_access_peer(&kit.device))),
+    ("Device::sibling", Free, |kit| of(kit.device.sibling(kit.device.id()))),
     ("Device::empty_cache", Free, |kit| {
         kit.device.empty_cache();
         None
@@ -259,7 +261,7 @@ const METHODS: &[(&str, Rule, Method)] = &[
 ];
 
 warpline::kernel! {
-    /// Calls what was left in `PROBE`.
+    /// Calls the function in `PROBE`.
     unsafe fn probe(x: &mut [f32])
     where !x.is_empty()
     {
@@ -279,7 +281,7 @@ type Probe = Box<dyn FnOnce() + Send>;
 
 static PROBE: Mutex<Option<Probe>> = Mutex::new(None);
 
-/// Calls it when it is dropped, or woken.
+/// A function that is called once, by waking it or by dropping [`WhenDropped`].
 struct Calls(Mutex<Option<Probe>>);
 
 impl Calls {
@@ -309,10 +311,10 @@ impl Wake for Calls {
     }
 }
 
-/// Puts something on the stream that calls `probe` when it runs, and has `behind` put the next
-/// thing there; what has to be kept until the first has run.
+/// Enqueues work that calls `probe` when it runs, and calls `behind` to enqueue the next work.
+/// Returns what the caller has to keep until `probe` has run.
 ///
-/// Nothing that `CUDA_LAUNCH_BLOCKING` waits for, but the launch.
+/// With `CUDA_LAUNCH_BLOCKING`, only the launch of [`Caller::Twin`] waits for the device.
 fn put(
     caller: Caller,
     stream: &Stream,
@@ -334,7 +336,7 @@ fn put(
         }
         Caller::Waker => {
             let mut awaited = stream.call(|| ());
-            // First, as an enqueued op may wake who waits.
+            // `behind` comes first, because enqueuing an op may wake the waiter.
             behind();
             let waker = Waker::from(Arc::new(Calls::new(probe)));
             assert!(pin!(&mut awaited).poll(&mut Context::from_waker(&waker)).is_pending());
@@ -342,7 +344,8 @@ fn put(
         }
         Caller::Owner => {
             let owner = WhenDropped(Calls::new(probe));
-            // SAFETY: it is memory of `x`, which is used on this stream alone and lives as long.
+            // SAFETY: it is memory of `x`, which only this stream uses and which lives until the
+            // cell ends.
             let lent = unsafe { stream.borrow_memory::<f32>(x.device_ptr().0, 4, owner) }?;
             let none: [&Buffer<f32>; 0] = [];
             // SAFETY: the host function touches no device memory.
@@ -353,7 +356,7 @@ fn put(
     Ok(None)
 }
 
-/// Waits for an answer, by polls where they run the device's work.
+/// Waits for an answer. On a device that runs its work in polls, it polls.
 fn receive<T>(stream: &Stream, answer: &Receiver<T>) -> T {
     while stream.device().runs_in_turns() {
         match answer.try_recv() {
@@ -362,11 +365,12 @@ fn receive<T>(stream: &Stream, answer: &Receiver<T>) -> T {
             Err(TryRecvError::Disconnected) => break,
         }
     }
-    // Without polls, which might call what the runtime's own threads are to call.
+    // Does not poll: the poll might call what the runtime's own threads are to call.
     answer.recv().expect("the method was called")
 }
 
-/// One cell: a method by a caller, about the stream that it holds up or about another.
+/// Tries one cell: a method called by `caller`, about the stream that the caller holds up if `own`,
+/// otherwise about another stream.
 fn cell((name, _, method): &(&str, Rule, Method), caller: Caller, own: bool, made: &Made) -> Result<Seen> {
     let runtimes = [(made.runtime)(), (made.runtime)()];
     let [device, same] = [runtimes[0].device(made.device)?, runtimes[1].device(made.device)?];
@@ -425,7 +429,7 @@ fn cell((name, _, method): &(&str, Rule, Method), caller: Caller, own: bool, mad
     gate.open();
     let seen = receive(&on, &answered);
 
-    // The device goes on, whatever came of it.
+    // The device is still usable, whatever the outcome.
     drop((kept, kit));
     device.synchronize().blocking_wait()?;
     assert_eq!(device.new_stream()?.call(|| 7).blocking_wait()?, 7);
@@ -434,7 +438,7 @@ fn cell((name, _, method): &(&str, Rule, Method), caller: Caller, own: bool, mad
     Ok(seen)
 }
 
-/// Where cells are tried.
+/// The runtime and device that cells are tried on, and the callers.
 struct Made {
     runtime: fn() -> Runtime,
     device: DeviceId,
@@ -507,13 +511,14 @@ fn the_table_holds_on_a_cuda_device_with_event_completion() {
 #[test]
 fn the_table_holds_on_a_cuda_device_where_each_launch_is_waited_for() {
     in_child(&[("CUDA_LAUNCH_BLOCKING", "1")], || {
-        // A launch is waited for where it is enqueued, so nothing can be put behind a twin.
+        // The launch waits for its kernel, so nothing can be enqueued behind a CPU form.
         let callers = &[Caller::HostFunction, Caller::Captured, Caller::Waker, Caller::Owner];
         Made { callers, ..ON_CUDA }.try_all();
     });
 }
 
-/// Blocks on a `Pending` at the first op of a worker's; tells what came of it.
+/// A subscriber layer that blocks on a `Pending` at the first op event on a worker, and sends the
+/// outcome.
 struct BlocksOnce(Mutex<Option<Pending<()>>>, Mutex<Sender<Seen>>);
 
 impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for BlocksOnce {
@@ -545,7 +550,7 @@ fn a_subscriber_does_not_block_the_one_worker() {
     });
 }
 
-/// A waker that enqueues on a stream whose turn for foreign work another thread has.
+/// Checks that a waker is refused on a stream whose turn for foreign work another thread holds.
 fn meet_a_turn(device: &Device) {
     let (stream, other) = (device.new_stream().unwrap(), device.new_stream().unwrap());
     let gate = other.hold().unwrap();

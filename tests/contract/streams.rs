@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use warpline::Priority;
 use warpline::prelude::*;
 
-/// Host functions write down here when they ran.
+/// A list to which host functions append when they run.
 #[derive(Clone, Default)]
 struct Diary(Arc<Mutex<Vec<u32>>>);
 

@@ -1,4 +1,4 @@
-//! Tensors: what they are, how ops chain, and how they refuse.
+//! Tensors: their properties, chains of ops, and refusals.
 
 use crate::support::says;
 use crate::{contract, refused};
@@ -9,7 +9,7 @@ async fn tensor(values: &[f32], shape: impl Into<Shape>, device: &Device) -> war
     Tensor::from_host(values, shape, device).await
 }
 
-/// The line of the caller as errors write it.
+/// Returns the location of the caller, `offset` lines further down, as errors write it.
 #[track_caller]
 fn here(offset: u32) -> String {
     let location = std::panic::Location::caller();
@@ -89,31 +89,39 @@ contract! {
         let empty = Tensor::empty([2, 0], &device).await?;
         let line = here(0);
         for (pending, op, why) in [
-            (x.matmul(&x), "matmul", "the shapes are [2, 3] and [2, 3], 3 columns on the left and 2 rows on the right; \
-                                      transpose one or pass others"),
-            (x.matmul(&row), "matmul", "a tensor has 1 dimensions, shape [2], and the op takes a matrix of 2 there; reshape it"),
-            (x.add(&row), "add", "the shapes are [2, 3] and [2]; the second has to be the first or end it, as a row [n] does [m, n]"),
-            (row.mul(&x), "mul", "the shapes are [2] and [2, 3]; the second has to be"),
-            (x.relu_backward(&row), "relu_backward", "the shapes are [2, 3] and [2]; pass tensors of one shape"),
-            (x.linear(&x, row.narrow(0, 0, 1)), "linear", "the shapes are [2, 3] of the input, [2, 3] of the weight and [1] of \
-                                      the bias; for inputs [m, k] pass a weight [n, k] and a bias [n]"),
-            (cube.sum_rows(), "sum_rows", "a tensor has 3 dimensions, shape [2, 2, 2], and the op takes a matrix"),
-            (empty.argmax(), "argmax", "the last dimension of shape [2, 0] is 0, and nothing is largest; pass at least 1"),
+            (x.matmul(&x), "matmul", "the shapes are [2, 3] and [2, 3], with 3 columns on the left and \
+                2 rows on the right; transpose one, or pass matrices where the two agree"),
+            (x.matmul(&row), "matmul", "a tensor has 1 dimensions (shape [2]), and the op takes a \
+                matrix; reshape it to 2 dimensions"),
+            (x.add(&row), "add", "the shapes are [2, 3] and [2]; the second must equal the first \
+                or its last dimensions, like a row [n] for [m, n]"),
+            (row.mul(&x), "mul", "the shapes are [2] and [2, 3]; the second must equal"),
+            (x.relu_backward(&row), "relu_backward", "the shapes are [2, 3] and [2]; pass tensors \
+                of the same shape"),
+            (x.linear(&x, row.narrow(0, 0, 1)), "linear", "the input has shape [2, 3], the weight \
+                [2, 3] and the bias [1]; for inputs [m, k] pass a weight [n, k] and a bias [n]"),
+            (cube.sum_rows(), "sum_rows", "a tensor has 3 dimensions (shape [2, 2, 2]), and the op \
+                takes a matrix"),
+            (empty.argmax(), "argmax", "the last dimension of shape [2, 0] is 0, so there is no \
+                largest element; pass at least 1"),
         ] {
             let error = refused(pending).await;
             says(&error, ErrorKind::Shape, &[&format!("{op} on stream \"default\" ("), why]);
             assert!(error.to_string().contains("tests/contract/tensors.rs:"), "{error}, {line}");
         }
         let error = refused(x.cross_entropy(&labels)).await;
-        says(&error, ErrorKind::Shape, &["cross_entropy on stream", "the shapes are [2, 3] of the logits and [3] of the labels; \
-                                          for 2 rows pass labels of shape [2]"]);
-        says(&refused(x.item::<f32>()).await, ErrorKind::Shape, &["item on", "6 elements, shape [2, 3], and item takes 1; use to_vec"]);
-        says(&refused(Tensor::from_host(&[1.0], [2], &device)).await, ErrorKind::Shape, &["from_host on", "1 elements do not make the shape [2]"]);
-        says(&refused(Tensor::empty([usize::MAX, 2], &device)).await, ErrorKind::OutOfMemory, &["more elements than can be counted"]);
-        says(&refused(x.reshape([7])).await, ErrorKind::Shape, &["reshape (", "6 elements, shape [2, 3], do not make the shape [7]"]);
-        says(&refused(x.narrow(0, 1, 2)).await, ErrorKind::Shape, &["narrow (", "2 rows from 1 on are not within 0..2"]);
-        says(&refused(x.narrow(1, 0, 1)).await, ErrorKind::Shape, &["dimension 1 of shape [2, 3], and only parts along dimension 0"]);
-        says(&refused(cube.t()).await, ErrorKind::Shape, &["t (", "3 dimensions, shape [2, 2, 2], and t takes at most 2; reshape"]);
+        says(&error, ErrorKind::Shape, &["cross_entropy on stream", "the logits have shape [2, 3] and \
+            the labels [3]; for 2 rows of logits pass labels of shape [2]"]);
+        says(&refused(x.item::<f32>()).await, ErrorKind::Shape, &["item on", "6 elements (shape \
+            [2, 3]), and item reads exactly 1; use to_vec"]);
+        says(&refused(Tensor::from_host(&[1.0], [2], &device)).await, ErrorKind::Shape, &["from_host on", "1 elements do not fill the shape [2]"]);
+        says(&refused(Tensor::empty([usize::MAX, 2], &device)).await, ErrorKind::OutOfMemory, &["more elements than a usize can count"]);
+        says(&refused(x.reshape([7])).await, ErrorKind::Shape, &["reshape (", "6 elements (shape [2, 3]) do not fill the shape [7]"]);
+        says(&refused(x.narrow(0, 1, 2)).await, ErrorKind::Shape, &["narrow (", "2 rows from row 1 are not within 0..2"]);
+        says(&refused(x.narrow(1, 0, 1)).await, ErrorKind::Shape, &["dimension 1 of shape [2, 3] \
+            cannot be narrowed, because only parts along dimension 0"]);
+        says(&refused(cube.t()).await, ErrorKind::Shape, &["t (", "3 dimensions (shape [2, 2, \
+            2]), and t takes at most 2; reshape"]);
     }
 
     async fn pinned_memory_becomes_a_tensor_and_comes_back([device]) {
@@ -143,7 +151,8 @@ contract! {
         let address = host.as_ptr();
         let line = here(1);
         let error = Tensor::from_pinned(host, [2, 2], &stream).unwrap_err();
-        let text = format!("from_pinned on stream \"s\" {line}: 6 elements do not make the shape [2, 2]");
+        let text = format!("from_pinned on stream \"s\" {line}: 6 elements do not fill the shape \
+            [2, 2]");
         says(&error, ErrorKind::Shape, &[&text]);
         assert_eq!(Pinned::<f32>::from_error(error).map(|host| host.as_ptr()), Some(address));
     }
@@ -155,22 +164,23 @@ contract! {
             (n.relu(), "relu on stream \"default\" ("),
             (
                 x.add(&n),
-                "a tensor of shape [1] is i64, and the op takes f32 there; there is no conversion on the device: read it with \
-                 to_vec::<i64>() and make one of f32 elements with Tensor::from_host",
+                "a tensor of shape [1] is i64, and the op takes f32; convert it on the host: \
+                read it with to_vec::<i64>() and create a tensor of f32 with Tensor::from_host",
             ),
-            (n.mul(&x), "read it with to_vec::<f32>() and make one of i64 elements with Tensor::from_host"),
-            (n.add(1.0), "the tensor is i64 and the scalar f32; pass one of i64"),
-            (x.fill_(1), "the tensor is f32 and the value i64; pass one of f32"),
+            (n.mul(&x), "read it with to_vec::<f32>() and create a tensor of i64 with \
+                Tensor::from_host"),
+            (n.add(1.0), "the tensor is i64 and the scalar is f32; pass a scalar of type i64"),
+            (x.fill_(1), "the tensor is f32 and the value is i64; pass a value of type f32"),
             (x.copy_(&n), "copy_ on stream"),
         ] {
             says(&refused(pending).await, ErrorKind::DTypeMismatch, &[text]);
         }
-        let asked = |op| format!("the tensor is i64, and f32 was asked for; call {op}::<i64>()");
+        let asked = |op| format!("the tensor is i64, and f32 was requested; call {op}::<i64>()");
         says(&refused(n.item::<f32>()).await, ErrorKind::DTypeMismatch, &["item on", &asked("item")]);
         says(&refused(n.to_vec::<f32>()).await, ErrorKind::DTypeMismatch, &["to_vec on", &asked("to_vec")]);
         says(&n.buffer::<f32>().unwrap_err(), ErrorKind::DTypeMismatch, &["buffer: ", &asked("buffer")]);
         x.zero_().await?;
-        // The way out that the first error names.
+        // The remedy that these errors name.
         let converted: Vec<f32> = n.to_vec::<i64>().await?.iter().map(|&n| n as f32).collect();
         assert_eq!(x.add(Tensor::from_host(&converted, [1], &device)).to_vec::<f32>().await?, [7.0]);
         Tensor::ones([1], &device).copy_(&x).await?;
@@ -178,11 +188,81 @@ contract! {
 
     async fn devices_that_do_not_fit_are_refused_with_both([one, two]) {
         let (x, y) = (tensor(&[1.0], [1, 1], &one).await?, tensor(&[1.0], [1, 1], &two).await?);
-        let text = format!("the stream is on {one} and an operand is on {two}; copy it over with copy_buffer_peer first");
-        for (op, pending) in [("add", x.add(&y)), ("matmul", x.matmul(&y)), ("mul_", x.mul_(&y)), ("copy_", x.copy_(&y))] {
+        let text = format!("the stream is on {one} and an operand is on {two}; move a tensor with to, or a buffer with copy_buffer_peer");
+        for (op, pending) in [("add", x.add(&y)), ("matmul", x.matmul(&y)), ("mul_", x.mul_(&y))] {
             says(&refused(pending).await, ErrorKind::DeviceMismatch, &[&format!("{op} on stream \"default\" ("), &text]);
         }
         x.zero_().await?;
+    }
+
+    async fn operators_are_the_ops_of_their_names([device]) {
+        let x = tensor(&[1.0, -2.0, 0.0], [3], &device).await?;
+        let y = tensor(&[10.0, 20.0, 30.0], [3], &device).await?;
+        let values = [
+            &x + &y,
+            &x - 1.0,
+            &x * 3.0,
+            -&x,
+            x.clone() + &y,
+            (&x + &y) * &x - 1.0, // on `Pending`s
+            -(&x * 2.0),
+        ];
+        let mut read = Vec::new();
+        for value in values {
+            read.push(value.to_vec::<f32>().await?);
+        }
+        assert_eq!(read, [
+            [11.0, 18.0, 30.0],
+            [0.0, -3.0, -1.0],
+            [3.0, -6.0, 0.0],
+            [-1.0, 2.0, 0.0],
+            [11.0, 18.0, 30.0],
+            [10.0, -37.0, -1.0],
+            [-2.0, 4.0, 0.0],
+        ]);
+        assert!((-&x).to_vec::<f32>().await?[2].is_sign_negative(), "minus zero");
+        // A reference keeps a `Pending`.
+        let sum = &x + &y;
+        let (twice, less) = (&sum + &sum, &sum - &x);
+        assert_eq!((&sum * 1.0).to_vec::<f32>().await?, [11.0, 18.0, 30.0]);
+        assert_eq!(twice.to_vec::<f32>().await?, [22.0, 36.0, 60.0]);
+        assert_eq!(less.to_vec::<f32>().await?, [10.0, 20.0, 30.0]);
+        assert_eq!((-&sum).to_vec::<f32>().await?, [-11.0, -18.0, -30.0]);
+        let n = Tensor::from_host(&[5i64, i64::MIN], [2], &device).queued()?;
+        assert_eq!((-(&n + 1)).to_vec::<i64>().await?, [-6, i64::MAX]);
+        assert_eq!((-&n).to_vec::<i64>().await?, [-5, i64::MIN]);
+        // Errors name the line of the operator.
+        let line = here(1);
+        let error = refused(&x + &n).await;
+        says(&error, ErrorKind::DTypeMismatch, &[&format!("add on stream \"default\" {line}")]);
+        let line = here(1);
+        let error = refused((&x * 2.0) - &n).await;
+        says(&error, ErrorKind::DTypeMismatch, &[&format!("sub on stream \"default\" {line}")]);
+    }
+
+    async fn to_moves_a_tensor_between_devices([one, two]) {
+        crate::transfers::moves(&one, &two).await?;
+    }
+
+    async fn to_its_own_device_is_the_tensor_itself([one, two]) {
+        let x = tensor(&[1.0, 2.0], [2], &one).await?;
+        let (issued, allocated) = (one.default_stream()?.issued(), one.memory_stats().allocated_bytes);
+        let same = x.to(&one).await?;
+        assert!(same.shares_memory(&x));
+        assert_eq!((one.default_stream()?.issued(), one.memory_stats().allocated_bytes), (issued, allocated));
+        assert!(!x.to(&two).await?.shares_memory(&x));
+    }
+
+    async fn copies_between_devices_order_themselves_on_the_current_streams([one, two]) {
+        crate::transfers::order_themselves(&one, &two).await?;
+    }
+
+    async fn copies_between_devices_do_not_order_other_streams([one, two]) {
+        crate::transfers::do_not_order_others(&one, &two).await?;
+    }
+
+    async fn a_copy_to_another_device_says_what_does_not_fit([one, two]) {
+        crate::transfers::say_what_does_not_fit(&one, &two).await?;
     }
 
     async fn a_transposed_view_goes_into_matmul_as_it_is_and_nowhere_else([device]) {
@@ -191,8 +271,8 @@ contract! {
         assert!(t.shares_memory(&x) && !t.is_contiguous() && t.shape() == [3, 2]);
         assert_eq!(x.matmul(&t).to_vec::<f32>().await?, [14.0, 32.0, 32.0, 77.0]);
         assert_eq!(t.matmul(&x).to_vec::<f32>().await?, [17.0, 22.0, 27.0, 22.0, 29.0, 36.0, 27.0, 36.0, 45.0]);
-        let advice = "the tensor is a transposed view of shape [3, 2], and only matmul and linear take that; call .contiguous() on \
-                      it, which copies";
+        let advice = "the tensor is a transposed view of shape [3, 2], and only matmul and linear \
+            take transposed views; call .contiguous() on it, which copies";
         for pending in [
             t.relu(), t.add(1.0), x.add(t.narrow(0, 0, 1)), t.sum(), t.mean(), t.sum_rows(), t.argmax(), t.reshape([6]),
             t.fill_(1.0), t.normal_(0.0, 1.0), t.relu_backward(&t), t.sgd_(&t, &t, 0.1, 0.9), t.copy_(&t),
@@ -218,7 +298,7 @@ contract! {
         let buffer = x.buffer::<f32>()?.clone();
         let same = Tensor::from_buffer(buffer.clone(), [2, 3])?;
         assert!(same.shares_memory(&x) && !same.shares_memory(&Tensor::zeros([1], &device).await?));
-        says(&Tensor::from_buffer(buffer.clone(), [7]).unwrap_err(), ErrorKind::Shape, &["6 elements do not make the shape [7]"]);
+        says(&Tensor::from_buffer(buffer.clone(), [7]).unwrap_err(), ErrorKind::Shape, &["6 elements do not fill the shape [7]"]);
         let columns = buffer.as_matrix(3)?.columns(..1)?;
         says(&Tensor::from_buffer(columns, [3]).unwrap_err(), ErrorKind::Shape, &["strided view of 3 rows of 1 elements, 2 apart"]);
         assert_eq!(x.narrow(0, 3, 0).await?.shape(), [0, 2]);

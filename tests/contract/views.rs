@@ -1,4 +1,4 @@
-//! Views of buffers: what they are, and how they refuse.
+//! Views of buffers: their properties and refusals.
 
 use crate::contract;
 use crate::support::says;
@@ -36,13 +36,16 @@ contract! {
             (x.slice(5..4), "slice: 5..4 is not within 0..10"),
             (matrix.rows(2..=5), "rows: 2..6 is not within 0..5"),
             (matrix.columns(0..3), "columns: 0..3 is not within 0..2"),
-            (x.as_matrix(3), "as_matrix: 10 elements do not make 3 rows; pass a number of rows that divides it"),
-            (x.as_matrix(0), "10 elements do not make 0 rows"),
+            (x.as_matrix(3), "as_matrix: 10 elements cannot be divided into 3 rows; pass a number \
+                of rows that divides them"),
+            (x.as_matrix(0), "10 elements cannot be divided into 0 rows"),
             (
                 strided.slice(..1),
-                "slice: the buffer is a strided view of 5 rows of 1 elements, 2 apart; take rows or columns of it",
+                "slice: the buffer is a strided view of 5 rows of 1 elements, 2 apart; select \
+                rows or columns of it",
             ),
-            (strided.as_matrix(5), "as_matrix: the buffer is a strided view of 5 rows of 1 elements, 2 apart; copy it first"),
+            (strided.as_matrix(5), "as_matrix: the buffer is a strided view of 5 rows of 1 \
+                elements, 2 apart; copy it to contiguous memory first"),
         ] {
             says(&view.unwrap_err(), ErrorKind::Shape, &[text]);
         }

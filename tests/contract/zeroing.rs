@@ -1,4 +1,4 @@
-//! The contents that a new owner finds in memory that others had.
+//! The contents of memory that had an earlier owner.
 
 use crate::contract;
 use warpline::Result;
@@ -20,8 +20,8 @@ fn zeroing(device: &Device) -> Result<(Runtime, Device)> {
     Ok((runtime, device))
 }
 
-/// Leaves secrets in a block of that many bytes, which is free when this returns. The device may
-/// not have written them yet.
+/// Writes secrets into a block of `len` bytes and frees it. The device may not have written them
+/// yet when this returns.
 fn leave(stream: &Stream, len: usize) -> Result<()> {
     stream.fill(&stream.alloc::<u8>(len)?, SECRET).queued()
 }
@@ -74,7 +74,7 @@ contract! {
     async fn no_owner_sees_what_an_earlier_one_left([device]) {
         let (_runtime, device) = zeroing(&device)?;
         let stream = device.new_stream()?;
-        // The block itself, a part of it, and the parts joined, of small and of large blocks.
+        // Reuses the block itself, a part of it, and parts joined, for small and for large blocks.
         for unit in [512, 2 << 20] {
             let grown = device.memory_stats().segments;
             leave(&stream, 8 * unit)?;
@@ -88,13 +88,13 @@ contract! {
             }
             assert!(device.memory_stats().segments <= grown + 2, "blocks were used again");
         }
-        // Seen through a strided view, and through a tensor.
+        // Through a strided view, and through a tensor.
         leave(&stream, 4 * 64)?;
         let columns = stream.alloc::<f32>(64)?.as_matrix(8)?.columns(2..5)?;
         assert_eq!(stream.read(&columns).await?, [0.0; 24]);
         leave(&device.default_stream()?, 4 * 64)?;
         assert_eq!(Tensor::empty([64], &device).to_vec::<f32>().await?, [0.0; 64]);
-        // Given back to the driver in between.
+        // The memory is returned to the driver in between.
         leave(&stream, 3 << 20)?;
         stream.synchronize().await?;
         device.empty_cache();
@@ -106,7 +106,7 @@ contract! {
         let (_runtime, device) = zeroing(&device)?;
         let (a, b) = (device.new_stream()?, device.new_stream()?);
         let kept = b.alloc::<u8>(1 << 20)?;
-        // The allocator takes a block that another stream still uses only if it has two of them.
+        // The allocator reuses a block that another stream still uses only if it has two of them.
         let gate = b.hold()?;
         for _ in 0..4 {
             let secret = a.alloc::<u8>(1 << 20)?;

@@ -1,4 +1,5 @@
-//! How many driver calls things take on a CUDA device: counted by the software CUDA driver, whose calls return at once here.
+//! The number of driver calls that operations of a CUDA device make, counted by the software CUDA
+//! driver. In most tests the driver runs nothing, so its calls return immediately.
 #![cfg(feature = "cuda")]
 
 use crate::support::software::in_child;
@@ -22,27 +23,29 @@ warpline::kernel! {
 
 const CONFIG: LaunchConfig = LaunchConfig::linear(1, 32);
 const IMMEDIATE: [(&str, &str); 1] = [("SOFTCUDA_IMMEDIATE", "1")];
-/// As a test that holds a stream needs it.
+/// No setting: the work runs asynchronously.
 const ASYNCHRONOUS: [(&str, &str); 0] = [];
 
-/// Calls of the software driver by this thread so far, by entry point: not those of the thread that
-/// asks whether the device lives.
+/// Returns a number that grows with this thread's calls of an entry point of the software CUDA
+/// driver. Calls of the thread that checks whether the device lives do not count.
 fn count(entry: &CStr) -> u64 {
-    // SAFETY: the library is loaded, since a device was opened; the name is one that only this library exports.
+    // SAFETY: with RTLD_NOLOAD, `dlopen` runs no initialisers: it only finds a library that is
+    // loaded.
     let count = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
     assert!(!count.is_null(), "no driver library is loaded");
-    // SAFETY: as above.
+    // SAFETY: the library is loaded, and the name ends with a NUL.
     let count = unsafe { libc::dlsym(count, c"softcudaThreadCallCount".as_ptr()) };
     assert!(!count.is_null(), "it is not the software CUDA driver");
-    // SAFETY: who exports this name declares it so.
+    // SAFETY: the software CUDA driver declares the function with this type, and no other library
+    // exports this name.
     let count: unsafe extern "C" fn(*const c_char) -> u64 = unsafe { std::mem::transmute(count) };
-    // SAFETY: the entry point reads a string.
+    // SAFETY: the function reads a string that ends with a NUL.
     let calls = unsafe { count(entry.as_ptr()) };
     assert_ne!(calls, u64::MAX, "the driver has no {entry:?}");
     calls
 }
 
-/// Every call that enqueues, asks, creates or allocates.
+/// Entry points that enqueue, query, create or allocate.
 const CALLS: [&CStr; 17] = [
     c"cuLaunchKernel",
     c"cuLaunchKernelEx",
@@ -63,7 +66,8 @@ const CALLS: [&CStr; 17] = [
     c"cuMemHostAlloc",
 ];
 
-/// The calls that `work` makes, by name, and how often it checks which context is current.
+/// Returns the driver calls that `work` makes, by name, and how often it checks the current
+/// context.
 fn calls(work: impl FnOnce()) -> (Vec<(&'static str, u64)>, u64) {
     let now = || (CALLS.map(count), count(c"cuCtxGetCurrent"));
     let (before, checks_before) = now();
@@ -75,7 +79,8 @@ fn calls(work: impl FnOnce()) -> (Vec<(&'static str, u64)>, u64) {
     (made.map(|(name, calls)| (name.to_str().expect("ASCII"), calls)).collect(), checks - checks_before)
 }
 
-/// A `deny` runtime, two streams, and two buffers of the first. Everything a first use loads is loaded.
+/// Returns a `deny` runtime, two streams, and two buffers of the first stream. Everything that is
+/// loaded on first use has been loaded.
 fn ready() -> (Runtime, [Stream; 2], [Buffer<f32>; 2]) {
     let runtime = Runtime::builder().order(OrderMode::Deny).build().unwrap();
     let device = runtime.device(DeviceId::Cuda(0)).unwrap();
@@ -89,7 +94,8 @@ fn ready() -> (Runtime, [Stream; 2], [Buffer<f32>; 2]) {
     (runtime, streams, buffers)
 }
 
-/// Polls until it is done: nothing sleeps, so that nobody else makes driver calls.
+/// Polls the future until it is ready. It never sleeps, so no other thread has to make driver calls
+/// for it.
 fn poll_to_the_end<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let mut context = Context::from_waker(Waker::noop());
@@ -163,7 +169,7 @@ fn a_wait_is_a_record_and_a_wait_with_no_event_created() {
             drop(stream.launch(touch_two(0.5, &x, &y), CONFIG));
             other.wait_stream(&stream);
         };
-        // The first event is created; it goes back to its pool.
+        // The first wait creates an event, which then returns to its pool.
         wait();
         let made = calls(wait);
         assert_eq!(made.0, [("cuLaunchKernel", 1), ("cuEventRecord", 1), ("cuStreamWaitEvent", 1)]);

@@ -1,5 +1,6 @@
-//! A CUDA stream takes only so much work; what comes then blocks in the driver until there is room, and with it whoever else
-//! calls the driver, as it may be. Nobody is to need what such a call keeps from others.
+//! CUDA streams whose queue in the driver is full. A call that enqueues more work blocks in the
+//! driver until there is room, and driver calls of other threads may block with it. No other thread
+//! may need a lock that such a call holds.
 
 #![cfg(target_os = "linux")]
 
@@ -12,7 +13,7 @@ use std::thread::JoinHandle;
 use warpline::prelude::*;
 
 const DEPTH: (&str, &str) = ("SOFTCUDA_DEPTH", "100");
-/// Nothing of a device answers while a call waits for room.
+/// Makes calls on a device block while another call waits for room.
 const TOGETHER: (&str, &str) = ("SOFTCUDA_ONE_AT_A_TIME", "1");
 const APART: (&str, &str) = ("SOFTCUDA_ONE_AT_A_TIME", "0");
 
@@ -22,7 +23,8 @@ fn cuda() -> (Runtime, Device) {
     (runtime, device)
 }
 
-/// Puts more on a stream that is held than fits, on a thread of its own. Returns when that thread waits for room.
+/// Enqueues more fills on a held stream than fit, on another thread. Returns once that thread waits
+/// for room.
 fn overfill(stream: &Stream, x: &Buffer<f32>) -> JoinHandle<()> {
     let (stream, x) = (stream.clone(), x.clone());
     let before = waits_for_room();
@@ -38,7 +40,7 @@ fn overfill(stream: &Stream, x: &Buffer<f32>) -> JoinHandle<()> {
     filler
 }
 
-/// Polls it once, with a waker that does nothing.
+/// Polls `pending` once, with a no-op waker. Returns true if it is ready.
 fn poll_once<T>(pending: &mut Pending<T>) -> bool {
     Pin::new(pending).poll(&mut Context::from_waker(Waker::noop())).is_ready()
 }
@@ -57,7 +59,8 @@ fn a_launch_that_waits_for_room_keeps_nobody_from_waking() {
             assert!(!poll_once(&mut op));
             let filler = overfill(&full, &x);
             let waiter = std::thread::spawn(move || op.blocking_wait().unwrap());
-            // Somebody asks whether the device lives, and may have to wait for the answer.
+            // Waits until another thread asks the driver whether the device lives. That query may
+            // block.
             while asked() == before {
                 std::thread::yield_now();
             }
@@ -181,7 +184,7 @@ fn a_host_function_is_refused_while_a_launch_behind_it_is_waited_for() {
         });
         let (behind, waits) = (stream.clone(), calls(c"cuStreamSynchronize"));
         let filled = std::thread::spawn(move || behind.fill(&x, 1.0).blocking_wait());
-        // It waits for the function under the stream's lock.
+        // The other thread waits for the host function, and holds the stream's lock meanwhile.
         while calls(c"cuStreamSynchronize") == waits {
             std::thread::yield_now();
         }
@@ -218,8 +221,9 @@ fn a_stream_that_waits_for_a_device_that_died_fails_although_launches_behind_the
             gate.open();
             let error = waiter.join().unwrap().unwrap_err();
             assert!(error.to_string().contains("it waits for work that will not run"), "{error}");
-            // A thread is in the driver, and stays there.
-            // SAFETY: _exit ends the process at once.
+            // The filling thread stays blocked in the driver.
+            // SAFETY: `_exit` has no preconditions; it ends the process without running exit
+            // handlers.
             unsafe { libc::_exit(0) }
         });
     }

@@ -1,4 +1,10 @@
-//! CUDA devices, on the software CUDA driver: most tests in a process of their own, whose driver may be made mean.
+//! Tests of CUDA devices, mostly on the software CUDA driver. Most of them run in a process of
+//! their own, with settings that make its driver fail or wait.
+
+#![allow(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "a sequence of raw driver calls rests on one promise"
+)]
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,5 +1,5 @@
-//! Kernels whose device code is CUDA C++: compiled when they are first launched or checked, where
-//! there is NVRTC.
+//! Kernels whose device code is CUDA C++. NVRTC compiles it at the first launch, or when it is
+//! checked.
 #![cfg(feature = "cuda")]
 
 use crate::support::software::in_child;
@@ -20,7 +20,7 @@ warpline::kernel! {
         cpu: |n, x, y| for i in 0..n as usize { y[i] = 2.0 * x[i] },
     }
 
-    /// Does not compile.
+    /// A kernel that does not compile.
     unsafe fn misspelt(n: u32, write y: &mut [f32])
     where n as usize <= y.len()
     {
@@ -29,7 +29,7 @@ warpline::kernel! {
         cpu: |_, _| (),
     }
 
-    /// Lacks a parameter on the device, as only a compiler sees.
+    /// A kernel whose device code lacks a parameter, which only a compiler can find.
     unsafe fn short_of_one(n: u32, write y: &mut [f32])
     where n as usize <= y.len()
     {
@@ -38,7 +38,7 @@ warpline::kernel! {
         cpu: |_, _| (),
     }
 
-    /// Takes an address as a number, which is as long.
+    /// A kernel whose device code takes an address as an integer of the same size.
     unsafe fn takes_a_number(write y: &mut [f32]) {
         descriptor: TAKES_A_NUMBER,
         cuda: "extern \"C\" __global__ void takes_a_number(unsigned long long y) {}",
@@ -66,12 +66,14 @@ fn device_code_is_checked_without_a_compiler_where_none_is_needed() {
         (
             &IN_PTX,
             ErrorKind::InvalidArgument,
-            "in_ptx: its parameters have [8] bytes in the declaration and [4] in its PTX; make them the same",
+            "in_ptx: its parameters have [8] bytes in the declaration and [4] in its PTX; make \
+            the two agree",
         ),
         (
             &IN_AN_IMAGE,
             ErrorKind::Unsupported,
-            "in_an_image: its device code is an image, which does not say what parameters it takes; give the kernel cuda or ptx",
+            "in_an_image: its device code is an image, which does not describe its parameters; \
+            give the kernel cuda or ptx",
         ),
         (
             &ON_THE_CPU_ALONE,
@@ -87,12 +89,12 @@ fn device_code_is_checked_without_a_compiler_where_none_is_needed() {
 
 #[test]
 fn a_check_without_nvrtc_says_where_it_was_looked_for() {
-    // Whatever is installed is newer than this driver.
+    // Any installed NVRTC is newer than this driver.
     let variables = [("SOFTCUDA_DRIVER_VERSION", "1000"), ("WARPLINE_NVRTC", "/nowhere/libnvrtc.so.12")];
     in_child(&variables, || {
         let parts = [
             "twice: its device code is CUDA C++, and no NVRTC that could compile it was found: /nowhere/libnvrtc.so.12: ",
-            "install one, set WARPLINE_NVRTC to where it is, or give the kernel ptx",
+            "install one, set WARPLINE_NVRTC to its path, or give the kernel ptx",
         ];
         says(&check_cuda(&TWICE).unwrap_err(), ErrorKind::Unsupported, &parts);
     });
@@ -106,13 +108,14 @@ fn cuda_source_is_checked_without_a_device() {
         (
             &MISSPELT,
             &[
-                "misspelt: NVRTC answered NVRTC_ERROR_COMPILATION",
+                "misspelt: NVRTC returned NVRTC_ERROR_COMPILATION",
                 "misspelt.cu(2): error: identifier \"nn\" is undefined",
             ][..],
         ),
         (
             &SHORT_OF_ONE,
-            &["its parameters have [4, 8] bytes in the declaration and [8] in its PTX; make them the same"],
+            &["its parameters have [4, 8] bytes in the declaration and [8] in its PTX; make the \
+                two agree"],
         ),
         (
             &TAKES_A_NUMBER,
@@ -126,7 +129,7 @@ fn cuda_source_is_checked_without_a_device() {
 #[test]
 #[ignore = "needs NVRTC, where WARPLINE_NVRTC says"]
 fn cuda_source_is_compiled_and_what_is_wrong_with_it_is_told() {
-    // The driver is as new as any NVRTC.
+    // No NVRTC is newer than this driver.
     in_child(&[("SOFTCUDA_DRIVER_VERSION", "13090")], || {
         let runtime = Runtime::new().unwrap();
         let device = runtime.device(DeviceId::Cuda(0)).unwrap();
@@ -142,14 +145,15 @@ fn cuda_source_is_compiled_and_what_is_wrong_with_it_is_told() {
             &[
                 "misspelt on stream",
                 "(tests/cuda/nvrtc.rs:",
-                "misspelt cannot be loaded: NVRTC answered NVRTC_ERROR_COMPILATION",
+                "misspelt cannot be loaded: NVRTC returned NVRTC_ERROR_COMPILATION",
                 "misspelt.cu(2): error: identifier \"nn\" is undefined",
             ],
         );
         says(
             &refusal(stream.launch(short_of_one(1, &y), config)),
             ErrorKind::Driver,
-            &["its parameters have [4, 8] bytes in the declaration and [8] in its PTX; make them the same"],
+            &["its parameters have [4, 8] bytes in the declaration and [8] in its PTX; make the \
+                two agree"],
         );
     });
 }
@@ -158,11 +162,11 @@ fn cuda_source_is_compiled_and_what_is_wrong_with_it_is_told() {
 #[ignore = "needs NVRTC, where WARPLINE_NVRTC says"]
 fn an_nvrtc_that_is_newer_than_the_driver_is_passed_over_unless_it_is_named() {
     let named = std::env::var("WARPLINE_NVRTC").unwrap();
-    // Where the loader finds it too.
+    // In this path the loader finds the named NVRTC, too.
     let folders =
         [warpline_softcuda::library_dir().unwrap(), std::path::Path::new(&named).with_file_name("")];
     let path = std::env::join_paths(folders).unwrap();
-    // The child comes by here too, where another one may be named, or none.
+    // The child process runs this line, too. There another NVRTC may be named, or none.
     let fits = std::env::var_os("TEST_COMPILED").is_none() && nvrtc_version() == (12, 0);
     for (driver, name, compiles) in [("12000", "", fits), ("13090", "", true), ("12000", &named[..], true)] {
         let compiled = if compiles { "1" } else { "0" };
@@ -175,7 +179,7 @@ fn an_nvrtc_that_is_newer_than_the_driver_is_passed_over_unless_it_is_named() {
         in_child(&variables, || {
             let stream = crate::support::cuda(0).new_stream().unwrap();
             let y = stream.alloc::<f32>(1).unwrap();
-            // Without a compiler the software driver takes a kernel at its word.
+            // Without a compiler the software CUDA driver accepts the kernel unchecked.
             let outcome = stream.launch(misspelt(1, &y), LaunchConfig::for_elements(1)).blocking_wait();
             assert_eq!(outcome.is_err(), std::env::var("TEST_COMPILED").unwrap() == "1", "{outcome:?}");
         });
@@ -225,20 +229,20 @@ fn a_device_that_nvrtc_no_longer_knows_is_named_with_its_capability() {
     });
 }
 
-/// The version of the NVRTC that is named.
+/// Returns the version of the NVRTC that `WARPLINE_NVRTC` names.
 fn nvrtc_version() -> (i32, i32) {
     let path = std::ffi::CString::new(std::env::var("WARPLINE_NVRTC").unwrap()).unwrap();
-    // SAFETY: the library's initialisers are NVRTC's own.
+    // SAFETY: `dlopen` runs the initialisers of the library, here NVRTC's own.
     let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY) };
     assert!(!library.is_null(), "{path:?} is no library");
-    // SAFETY: dlsym takes a library that is open and a name.
+    // SAFETY: the library is open, and the name ends with a NUL.
     let function = unsafe { libc::dlsym(library, c"nvrtcVersion".as_ptr()) };
     assert!(!function.is_null(), "{path:?} is no NVRTC");
     type Version = unsafe extern "C" fn(*mut i32, *mut i32) -> i32;
     // SAFETY: nvrtcVersion has this type (nvrtc.h).
     let version = unsafe { std::mem::transmute::<*mut libc::c_void, Version>(function) };
     let (mut major, mut minor) = (0, 0);
-    // SAFETY: it writes two ints.
+    // SAFETY: nvrtcVersion writes two ints, here to live variables.
     unsafe { version(&raw mut major, &raw mut minor) };
     (major, minor)
 }

@@ -1,4 +1,5 @@
-//! What a profiler hears of ops while they are enqueued, by NVTX. The profiler is the software CUDA driver's library.
+//! NVTX ranges, by which a profiler observes ops while they are enqueued. Here the profiler is the
+//! library of the software CUDA driver.
 
 use crate::support::software::in_child;
 use std::collections::HashMap;
@@ -6,7 +7,7 @@ use std::path::{Path, PathBuf};
 use warpline::prelude::*;
 use warpline::{reads, writes};
 
-/// What a thread tells a profiler.
+/// A call that a thread makes to the profiler.
 #[derive(Debug, PartialEq)]
 enum Told {
     Push { text: String, payload: u64 },
@@ -14,14 +15,15 @@ enum Told {
 }
 use Told::{Pop, Push};
 
-/// The profiler, and the file of this test that it writes.
+/// Returns the path of the profiler, and that of the file that it writes for this test.
 fn profiler(test: &str) -> (String, PathBuf) {
     let library = warpline_softcuda::library_dir().expect("the library was built with this test");
     let profiler = library.join("libcuda.so.1");
     (profiler.to_str().expect("UTF-8").to_owned(), library.with_file_name(format!("nvtx-{test}")))
 }
 
-/// Runs `body` in a child process with the profiler; what that heard of a domain, by thread.
+/// Runs `body` in a child process with the profiler. Returns the calls that the profiler got for a
+/// domain, by thread.
 #[track_caller]
 fn profiled<F: FnOnce()>(test: &str, domain: &str, body: F) -> HashMap<String, Vec<Told>> {
     let (library, file) = profiler(test);
@@ -80,7 +82,7 @@ fn foreign_work_is_a_range_around_what_is_enqueued_meanwhile() {
         let (stream, other) = (stream("work"), stream("other"));
         let x = other.alloc::<f32>(64).unwrap();
         let none: [&Buffer<f32>; 0] = [];
-        // SAFETY: nothing is put on the stream.
+        // SAFETY: the closure enqueues nothing on the raw stream.
         let done = unsafe { stream.external(reads(none), writes(none), |_| drop(other.fill(&x, 1.0))) };
         done.blocking_wait().unwrap();
         other.fill(&x, 1.0).blocking_wait().unwrap();
@@ -129,10 +131,10 @@ fn a_range_ends_on_the_thread_that_began_it() {
     assert_eq!(labels, ["0", "1", "2", "3", "4", "5", "6", "7"]);
 }
 
-/// What is said of a profiler that does not work.
-const UNHEARD: &str = "the profiler that is named cannot take part";
+/// The warning about a profiler that does not work.
+const UNHEARD: &str = "the named profiler could not be loaded";
 
-/// An op, and what was said through `tracing`, as text on stderr.
+/// Enqueues an op, and prints what is reported through `tracing` to stderr.
 fn an_op_and_what_is_said(label: &str) {
     use tracing_subscriber::layer::SubscriberExt;
     use tracing_subscriber::util::SubscriberInitExt;
@@ -177,7 +179,8 @@ fn a_profiler_that_is_not_there_is_said_once_and_changes_nothing() {
     assert!(text.contains("NVTX_INJECTION64_PATH is /nowhere/profiler.so: "), "{text}");
 }
 
-/// That the profiler of these tests keeps to the protocol as NVIDIA's own half of it does.
+/// Checks the profiler of these tests against NVIDIA's NVTX library, the other side of the
+/// protocol.
 #[test]
 #[ignore = "needs NVIDIA's NVTX library, where WARPLINE_TEST_NVTX says"]
 fn nvidias_library_tells_the_profiler_of_these_tests_the_same() {
@@ -185,17 +188,18 @@ fn nvidias_library_tells_the_profiler_of_these_tests_the_same() {
 
     let threads = profiled("nvidia", "other", || {
         let library = std::env::var_os("WARPLINE_TEST_NVTX").expect("it says where");
-        // SAFETY: `Library::new` runs initialisers: of NVIDIA's NVTX library.
+        // SAFETY: `Library::new` runs initialisers, here those of NVIDIA's NVTX library.
         let library = unsafe { libloading::Library::new(library) }.unwrap();
-        // SAFETY: nvToolsExt.h declares it so.
+        // SAFETY: nvToolsExt.h declares nvtxDomainCreateA with this type.
         let create = unsafe {
             library.get::<unsafe extern "C" fn(*const c_char) -> *mut c_void>(b"nvtxDomainCreateA")
         };
-        // SAFETY: as above; the event is good for the call.
+        // SAFETY: nvToolsExt.h declares nvtxDomainRangePushEx with this type, and its event
+        // attributes with the layout of `Event`.
         let push = unsafe {
             library.get::<unsafe extern "C" fn(*mut c_void, *const Event) -> c_int>(b"nvtxDomainRangePushEx")
         };
-        // SAFETY: as above.
+        // SAFETY: nvToolsExt.h declares nvtxDomainRangePop with this type.
         let pop = unsafe { library.get::<unsafe extern "C" fn(*mut c_void) -> c_int>(b"nvtxDomainRangePop") };
         #[repr(C)]
         struct Event {
@@ -214,11 +218,12 @@ fn nvidias_library_tells_the_profiler_of_these_tests_the_same() {
             message_type: 1,
             message: c"a range".as_ptr(),
         };
-        // SAFETY: nvtxDomainCreateA takes a string.
+        // SAFETY: nvtxDomainCreateA takes a string that ends with a NUL.
         let domain = unsafe { create.unwrap()(c"other".as_ptr()) };
-        // SAFETY: nvtxDomainRangePushEx takes a domain and an event.
+        // SAFETY: nvtxDomainRangePushEx takes a live domain, and an event that it reads during the
+        // call.
         unsafe { push.unwrap()(domain, &raw const event) };
-        // SAFETY: nvtxDomainRangePop takes a domain.
+        // SAFETY: nvtxDomainRangePop takes a live domain.
         unsafe { pop.unwrap()(domain) };
     });
     let told: Vec<_> = threads.into_values().collect();

@@ -1,5 +1,5 @@
-//! Threads that may not call the CUDA driver, or not so that they block: host functions and the reactor. What they let go of
-//! is given back by others.
+//! Threads that must not call the CUDA driver, or must not block in it: those of host functions and
+//! the reactor. Other threads release what these threads drop.
 
 use crate::support::software::in_child;
 use std::sync::Arc;
@@ -24,7 +24,8 @@ fn a_host_function_may_drop_memory_that_several_streams_used() {
             b.wait_stream(&a);
             let gate = b.hold().unwrap();
             drop(b.fill(&x, 2.0));
-            // The last handle of x: when it is dropped somebody has to learn when b is through.
+            // This drops the last handle of `x`. The allocator then has to learn when `b` has
+            // finished with it.
             c.call(move || drop(x)).blocking_wait().unwrap();
             gate.open();
         }
@@ -68,7 +69,8 @@ fn work_enqueued_from_a_host_function_is_refused_and_harms_nobody() {
 fn the_last_holder_of_a_device_may_be_let_go_by_the_reactor() {
     in_child(&[], || {
         let dropped = Arc::new(AtomicU32::new(0));
-        // Another runtime's work holds the same context up, as freeing memory would wait for.
+        // A gate of another runtime holds a stream of the same context. Freeing memory would wait
+        // for it.
         let (_busy_runtime, busy) = cuda(0);
         let busy_stream = busy.new_stream().unwrap();
         let held = busy_stream.hold().unwrap();
@@ -82,7 +84,8 @@ fn the_last_holder_of_a_device_may_be_let_go_by_the_reactor() {
                 let count = dropped.clone();
                 drop(stream.call(move || count.fetch_add(1, Ordering::SeqCst)));
                 drop((x, stream));
-                // Gates that nobody opens end a runtime; this one is opened before.
+                // A runtime that is dropped while a gate is closed fails its work. So the gate is
+                // opened first.
                 gate.open();
                 drop(device);
                 runtime
@@ -100,7 +103,7 @@ fn the_last_holder_of_a_device_may_be_let_go_by_the_reactor() {
     });
 }
 
-/// Asks a stream something when it is dropped, which takes its lock.
+/// A value that queries a stream when it is dropped. The query takes the stream's lock.
 struct AsksWhenDropped(Stream, std::sync::mpsc::Sender<()>);
 
 impl Drop for AsksWhenDropped {

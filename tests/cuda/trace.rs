@@ -1,4 +1,4 @@
-//! When ops ran on a CUDA device, as the recorder hears it.
+//! Times of ops on CUDA devices, as the recorder records them.
 
 use crate::support::cuda;
 use crate::support::software::in_child;
@@ -8,7 +8,8 @@ use warpline::prelude::*;
 use warpline::trace::Recorder;
 use warpline::{reads, writes};
 
-/// Name, stream and times in microseconds of each op that has both.
+/// Returns the name, the stream, and the start and end in microseconds of each op that has both
+/// times.
 fn spans(recorder: &Recorder) -> Vec<(String, u64, f64, f64)> {
     let trace = written(recorder);
     let ops = events(&trace, "X").into_iter();
@@ -37,7 +38,8 @@ fn every_op_has_its_times_once_the_device_was_synchronized() {
             let of = |name: &str| spans.iter().filter(|span| span.0 == name).collect::<Vec<_>>();
             let (fills, reads) = (of("fill"), of("read"));
             assert_eq!((fills.len(), reads.len()), (40, 40));
-            // What was ordered ran in that order, as far as the two ends of a microsecond tell.
+            // Ordered ops ran in that order. Measured times are inexact, so ends are compared with
+            // ends and starts with starts.
             for (fill, read) in fills.iter().zip(&reads) {
                 assert!(fill.2 <= fill.3 && read.2 <= read.3, "{fill:?} {read:?}");
                 assert!(fill.3 <= read.3, "{fill:?} {read:?}");
@@ -60,12 +62,12 @@ fn foreign_work_has_its_times_as_a_whole() {
                 drop(other.fill(&z, 1.0));
                 let stream = raw.as_ptr().unwrap().cast();
                 for _ in 0..3 {
-                    // SAFETY: both buffers are that long and live, and the copy is declared.
+                    // SAFETY: both buffers live and have 256 bytes, and the copy is declared.
                     unsafe { memcpy_dtod_async(y.device_ptr().0, x.device_ptr().0, 256, stream) }.unwrap();
                 }
             };
             let external = |f: &dyn Fn(&mut warpline::RawStream)| {
-                // SAFETY: the copies read the one buffer and write the other.
+                // SAFETY: the copies read `x` and write `y`, as declared.
                 drop(unsafe { stream.external(reads([&x]), writes([&y]), f) });
             };
             external(&copies);
@@ -87,7 +89,7 @@ fn foreign_work_has_its_times_as_a_whole() {
             let of = |name: &str| spans.iter().filter(|span| span.0 == name).cloned().collect::<Vec<_>>();
             let turns = of("external");
             assert_eq!((turns.len(), of("fill").len()), (3, 4));
-            // As far as the ends of a microsecond tell.
+            // Measured times may be off by a microsecond.
             assert!(turns.iter().all(|turn| turn.3 - turn.2 >= 899.0), "three copies take longer: {turns:?}");
             let first = of("fill").into_iter().find(|fill| fill.1 == turns[0].1).unwrap();
             let all = [&[first][..], &turns].concat();
@@ -108,7 +110,7 @@ fn foreign_work_is_waited_for_although_somebody_traces() {
         // SAFETY: the work touches no device memory.
         let mut done = unsafe {
             stream.external(reads(none), writes([&x]), |raw| {
-                // Time for a marker that is there too early to be seen.
+                // Leaves time for a marker that was written too early to be observed.
                 (0..1000).for_each(|_| std::thread::yield_now());
                 raw.call(move || released.recv().unwrap());
             })

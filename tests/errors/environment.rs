@@ -1,5 +1,5 @@
-//! Which runtimes obey environment variables: those of `new` and `from_env` and the default one,
-//! and no other.
+//! The runtimes that read environment variables: those of `new` and `from_env`, the default one,
+//! and no others.
 
 use crate::support::says;
 use crate::support::software::in_child;

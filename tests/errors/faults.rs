@@ -1,4 +1,4 @@
-//! Devices that fail: everybody learns why, nobody hangs, and it stays there.
+//! Devices that fail: every waiter gets the cause, nothing hangs, and other devices are unaffected.
 
 use crate::support::{block_on, refusal, runtime, says, streams, within_a_minute};
 use std::future::Future;
@@ -161,7 +161,7 @@ fn a_thousand_waiting_tasks_learn_of_the_fault() {
                 assert_eq!(task.await.unwrap().unwrap_err().to_string(), cause);
             }
         });
-        // The gates were closed all the while.
+        // The gates stay closed until here.
         drop(gates);
     });
 }
@@ -331,7 +331,8 @@ fn who_waits_for_room_learns_of_the_fault() {
         let mut room = Box::pin(stream.room());
         assert!(tokio_test::task::spawn(&mut room).poll().is_pending());
         let cause = refusal(crate::support::break_device(&failing)).to_string();
-        // Room that comes free because the held op was dropped may be handed out; an op within it is refused all the same.
+        // The fault drops the held op, and the room that this frees may go to the waiter. An op
+        // enqueued with that permit is refused with the same cause.
         let error = match block_on(room) {
             Ok(permit) => permit.enter(|| refusal(stream.call(|| ()))),
             Err(error) => error,

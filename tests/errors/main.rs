@@ -1,4 +1,4 @@
-//! What errors say, and what becomes of devices that fail.
+//! The texts of errors, and the behaviour of devices that fail.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,4 @@
-//! How calls are refused: the kind and the words of each refusal, and where an error goes that nobody awaited.
+//! The kind and text of each refusal, and the reports of errors that nothing awaited.
 
 use crate::support::recording::Recording;
 use crate::support::{block_on, refusal, runtime, says, streams, unordered};
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use warpline::prelude::*;
 use warpline::{OrderMode, Schedule, kernels, ops, reads, writes};
 
-// What each refusal says. `Unordered` is in verdicts.rs, views in contract/views.rs, faults in faults.rs.
+// Refusals. `Unordered` is in order/verdicts.rs, views in contract/views.rs, faults in faults.rs.
 
 #[test]
 fn overlapping_operands_are_named_with_their_bytes() {
@@ -26,7 +26,7 @@ fn overlapping_operands_are_named_with_their_bytes() {
     says(
         &refusal(stream.launch(kernels::add_(6, &front, &back), config)),
         ErrorKind::Overlap,
-        &["add_ on stream \"s\"", "in place they have to be exactly the same"],
+        &["add_ on stream \"s\"", "an op in place needs exactly the same range for both"],
     );
     says(
         &refusal(stream.launch(kernels::axpy(6, 1.0, &front, &front), config)),
@@ -54,7 +54,7 @@ fn operands_and_streams_of_another_runtime_are_refused() {
             ErrorKind::DeviceMismatch,
             &[
                 "on stream \"mine\" (tests/errors/messages.rs:",
-                "stream \"theirs\" is on cpu:0 of another runtime or backend",
+                "stream \"theirs\" is on cpu:0 of another runtime",
                 "await it on the host instead",
             ],
         );
@@ -97,9 +97,8 @@ fn a_device_without_a_limit_names_no_free_memory() {
     says(
         &stream.alloc::<f32>(1 << 59).unwrap_err(),
         ErrorKind::OutOfMemory,
-        &[
-            "cpu:0 is out of memory: 2.0 EiB asked, more than the system gives (0 B in use, 0 B cached); drop tensors",
-        ],
+        &["cpu:0 is out of memory: 2.0 EiB asked, more than the system provides (0 B in use, 0 \
+            B cached); drop tensors"],
     );
 }
 
@@ -132,7 +131,7 @@ fn an_allocation_is_refused_on_request() {
         &["cpu:0 is out of memory: 400 B asked, refused by the fault plan (1.0 KiB in use"],
     );
     stream.alloc::<f32>(100).expect("only the third");
-    stream.fill(&kept[0], 1.0).blocking_wait().expect("the device goes on");
+    stream.fill(&kept[0], 1.0).blocking_wait().expect("the device is still usable");
 }
 
 #[test]
@@ -173,7 +172,6 @@ fn a_device_that_is_not_there_says_what_is_missing() {
 fn what_is_no_device_name_is_refused_with_what_is() {
     for name in [
         "",
-        "cuda0",
         "cpu:",
         "cuda:",
         "cpu:+1",
@@ -190,10 +188,14 @@ fn what_is_no_device_name_is_refused_with_what_is() {
         "cuda:\u{661}",
     ] {
         let error = DeviceId::from_str(name).unwrap_err();
-        let text = format!("\"{name}\" is not a device: expected \"cpu\", \"cpu:N\", \"cuda\" or \"cuda:N\"");
+        let text = format!("\"{name}\" is not a device; expected \"cpu\", \"cpu:N\", \"cuda\" or \"cuda:N\"");
         assert_eq!((error.kind(), error.to_string()), (ErrorKind::InvalidName, text));
     }
-    assert_eq!(Device::open("cuda0").unwrap_err().kind(), ErrorKind::InvalidName);
+    for (name, meant) in [("cuda0", "cuda:0"), ("cpu12", "cpu:12")] {
+        let error = Device::open(name).unwrap_err();
+        let text = format!("\"{name}\" is not a device; write \"{meant}\"");
+        assert_eq!((error.kind(), error.to_string()), (ErrorKind::InvalidName, text));
+    }
     for (name, id) in [
         ("cpu", DeviceId::Cpu(0)),
         ("cpu:0", DeviceId::Cpu(0)),
@@ -212,14 +214,14 @@ fn settings_that_make_no_sense_are_refused() {
     says(
         &OrderMode::from_str("strict").unwrap_err(),
         ErrorKind::InvalidArgument,
-        &["\"strict\" is not an order mode: expected deny, warn, wait or off"],
+        &["\"strict\" is not an order mode; expected deny, warn, wait or off"],
     );
     assert_eq!(OrderMode::from_str("wait").unwrap(), OrderMode::Wait);
     for text in ["seeded", "seeded:", "seeded:x", "threads:1", ""] {
         says(
             &Schedule::from_str(text).unwrap_err(),
             ErrorKind::InvalidArgument,
-            &[&format!("\"{text}\" is not a schedule: expected threads or seeded:N")],
+            &[&format!("\"{text}\" is not a schedule; expected threads or seeded:N")],
         );
     }
     assert_eq!(Schedule::from_str("seeded:7").unwrap(), Schedule::Seeded(7));
@@ -240,7 +242,8 @@ fn a_zero_that_makes_no_sense_is_refused_where_it_is_given() {
         ("refuse_allocation", builder().refuse_allocation(0)),
     ] {
         let text = format!(
-            "a runtime cannot be built: {what} is 0, and at least 1 is needed; do not call {what} to get its default"
+            "a runtime cannot be built: {what} is 0, and at least 1 is needed; omit the call to {what} \
+            for its default"
         );
         refused(zero.build().unwrap_err(), &text);
     }
@@ -286,7 +289,7 @@ fn a_stream_that_is_full_says_how_full() {
     says(
         &block_on(plain.room()).unwrap_err(),
         ErrorKind::InvalidArgument,
-        &["room: stream \"plain\" has no limit; build it with max_in_flight to get one"],
+        &["room: stream \"plain\" has no limit; set one with max_in_flight when you build it"],
     );
 }
 
@@ -299,7 +302,7 @@ fn an_op_takes_at_most_255_operands() {
     // SAFETY: the closures enqueue nothing.
     let refused = refusal(unsafe { stream.external(reads(&views), writes(none), |_| ()) });
     says(&refused, ErrorKind::InvalidArgument, &["300 operands, and an op takes 255; split it"]);
-    // SAFETY: as above.
+    // SAFETY: the closure enqueues nothing.
     unsafe { stream.external(reads(&views[..255]), writes(none), |_| ()) }.blocking_wait().unwrap();
 }
 
@@ -309,7 +312,8 @@ fn a_runtime_that_is_gone_says_to_keep_it() {
     let x = stream.alloc::<f32>(4).unwrap();
     stream.fill(&x, 1.0).blocking_wait().unwrap();
     drop(runtime);
-    let text = "cpu:0 takes no more work: its runtime was shut down; keep the Runtime alive for as long as it is used";
+    let text = "cpu:0 accepts no more work: its runtime was shut down; keep the Runtime alive \
+        while its devices are used";
     for error in [
         refusal(stream.fill(&x, 2.0)),
         refusal(stream.read(&x)),
@@ -333,19 +337,19 @@ fn a_failed_driver_call_says_what_the_driver_said_and_leaves_no_trace() {
     let [a, b] = ["a", "b"].map(|label| device.stream().label(label).build().unwrap());
     let x = a.alloc::<f32>(4).unwrap();
     drop(a.fill(&x, 1.0));
-    let text = ["failed on cuda:0: CUDA_ERROR_INVALID_VALUE; the device goes on"];
+    let text = ["failed on cuda:0: CUDA_ERROR_INVALID_VALUE; the device is still usable"];
 
     driver.refuse_next();
     says(&refusal(b.wait_stream(&a)), ErrorKind::Driver, &text);
     assert_eq!(b.issued(), 0);
-    unordered(b.read(&x)); // The wait has not happened.
+    unordered(b.read(&x)); // The refused wait orders nothing.
 
     b.wait_stream(&a);
     driver.refuse_next();
     says(&refusal(b.read(&x)), ErrorKind::Driver, &text);
     assert_eq!(b.issued(), 1);
     assert_eq!(device.pinned_stats().allocated_bytes, 0);
-    drop(a.fill(&x, 2.0)); // Had b's read been entered, this would be refused.
+    drop(a.fill(&x, 2.0)); // If the read of `b` had been recorded, this would be refused.
     assert_eq!(a.issued(), 2);
 
     let host = device.blocking_pinned::<f32>(4).unwrap();
@@ -368,7 +372,7 @@ fn an_error_nobody_saw_is_returned_by_the_next_synchronize_and_only_by_that() {
     drop(owner.fill(&x, 1.0));
     drop(other.fill(&x, 2.0));
     owner.synchronize().blocking_wait().expect("it was not refused on this stream");
-    drop(other.synchronize()); // Nobody looked at this one.
+    drop(other.synchronize()); // This one is dropped unawaited, so it returns nothing.
     says(&refusal(other.synchronize()), ErrorKind::Unordered, &["fill on stream \"other\""]);
     other.synchronize().blocking_wait().expect("it was returned once");
     device.synchronize().blocking_wait().unwrap();

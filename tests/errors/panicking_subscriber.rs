@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use warpline::prelude::*;
 
-/// Panics at the first op that starts.
+/// A subscriber layer that panics once, at the first op event on a worker thread.
 struct PanicsOnce(AtomicBool);
 
 impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for PanicsOnce {

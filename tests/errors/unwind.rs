@@ -1,4 +1,4 @@
-//! Handles can be used inside `catch_unwind` and after a panic in it, as those of tokio can.
+//! Unwind safety: handles can be used inside `catch_unwind` and after a panic in it, like tokio's.
 
 use crate::support::streams;
 use std::panic::{RefUnwindSafe, UnwindSafe, catch_unwind};
@@ -9,7 +9,7 @@ use warpline::testing::Gate;
 use warpline::trace::{HostTrack, Recorder};
 use warpline::{Generator, MemoryRef, Permit, RuntimeBuilder, StreamBuilder};
 
-/// Compiles if they are.
+/// Compiles only if each of these types is unwind safe.
 #[test]
 fn handles_are_unwind_safe_by_value_and_by_reference() {
     fn is<T: UnwindSafe + RefUnwindSafe>() {}

@@ -1,11 +1,11 @@
-//! Memory that a refused write did not write: whose work fails, and until when.
+//! Memory that a refused write left unwritten: which later ops fail, and until when.
 
 use crate::support::recording::Recording;
 use crate::support::{block_on, refusal, says, streams, unordered};
 use warpline::prelude::*;
 use warpline::{kernels, reads, writes};
 
-/// Checks that `pending` fails because of an earlier refusal.
+/// Checks that `pending` fails because of an earlier refusal, and returns the error.
 #[track_caller]
 fn inherited<T: std::fmt::Debug>(pending: Pending<T>) -> Error {
     let error = refusal(pending);
@@ -32,7 +32,8 @@ fn an_inherited_error_names_both_lines_and_the_way_out() {
             &format!(
                 "an earlier op was refused: fill on stream \"other\" (tests/order/refused_writes.rs:{line})"
             ),
-            "; to go on, await that op's Pending, overwrite the memory, or accept what is in it with accept_contents()",
+            "; await that op's Pending, overwrite the memory, or accept its contents with \
+            accept_contents()",
         ],
     );
     assert_eq!(error.site().expect("the op that failed").location.line(), reading);
@@ -63,7 +64,7 @@ fn what_was_not_made_from_unwritten_memory_fails_its_readers_with_the_first_erro
     inherited(other.read(&x));
 }
 
-/// Two clients share weights. One is careless and looks at nothing.
+/// Sets up clients that share weights. One of them will be careless and look at no error.
 fn attacked() -> (Runtime, Device, Buffer<f32>, StreamPool, Stream) {
     let (runtime, device, [serving]) = streams(["serving"]);
     let weights = serving.alloc::<f32>(4).unwrap();

@@ -1,4 +1,4 @@
-//! Situations that once went wrong, each by what broke.
+//! Situations that once went wrong. Each test is named after what broke.
 
 use crate::support::software::in_child;
 use crate::support::{block_on, refusal, says, within_a_minute};
@@ -45,7 +45,7 @@ fn a_copy_within_another_device_holds_its_memory() {
         let copied = stream.copy_buffer_peer(&y, &x);
         drop((x, y, other, there, runtime));
         gate.open();
-        // Into memory that was unmapped it would be the end of this process.
+        // A copy into unmapped memory would end this process.
         copied.blocking_wait().unwrap();
     });
 }
@@ -80,7 +80,7 @@ fn room_that_is_only_reserved_is_waited_for_and_not_spun_on() {
         tokio_test::assert_pending!(room.poll());
         drop(permit);
         assert!(room.is_woken());
-        tokio_test::assert_ready_ok!(room.poll());
+        drop(tokio_test::assert_ready_ok!(room.poll()));
     });
 }
 
@@ -117,7 +117,8 @@ fn a_waker_that_comes_with_returned_room_may_use_the_stream() {
         let waker = Waker::from(Arc::new(Queries(stream.clone())));
         let mut room = pin!(stream.room());
         assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-        // What it reads was never written, so it is refused, and its permit goes to the one who waits.
+        // `x` carries the mark of a refused fill, so this copy is refused, and its permit goes to
+        // the waiter.
         let z = stream.alloc::<f32>(4).unwrap();
         refusal(permit.enter(|| stream.copy_buffer(&z, &x)));
         gate.open();
@@ -159,7 +160,8 @@ fn memory_last_used_by_a_closed_stream_of_a_failed_device_can_be_used_again() {
             drop(other);
             gate.open();
             assert_eq!(refusal(copied).kind(), ErrorKind::Fault);
-            // From when the failed device's stream has been given up, the read that never was is in nobody's way.
+            // The read that never ran stops conflicting once the stream of the failed device is
+            // abandoned.
             while stream.fill(&x, 2.0).blocking_wait().is_err() {}
             assert!(healthy.fault().is_none());
         });
@@ -215,7 +217,7 @@ fn foreign_work_finds_its_edges_and_its_room() {
     // SAFETY: the host function touches no device memory.
     unsafe { b.external(reads(none), writes([&x]), |raw| raw.call(|| ())) }.blocking_wait().unwrap();
     let limited = device.stream().max_in_flight(1).build().unwrap();
-    // SAFETY: as above.
+    // SAFETY: the host function touches no device memory.
     unsafe { limited.external(reads(none), writes(none), |raw| raw.call(|| ())) }.blocking_wait().unwrap();
 }
 
@@ -273,7 +275,7 @@ fn a_tracing_subscriber_may_use_the_stream_it_hears_of() {
             }
         }
     }
-    // In a process of its own: how much is heard depends on the subscribers of other tests.
+    // A process of its own, because subscribers of other tests change which events arrive.
     in_child(&[], || {
         let (_runtime, [device, _]) = two_devices(Runtime::builder());
         let (stream, other) = (device.new_stream().unwrap(), device.new_stream().unwrap());

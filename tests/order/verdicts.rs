@@ -1,4 +1,4 @@
-//! The order check's verdicts, one test each, in `deny` mode.
+//! The verdicts of the order check in `deny` mode, one test per verdict.
 
 use crate::support::{finish_unobserved, refusal, runtime, streams, unordered};
 use std::sync::{Arc, Barrier, Mutex};
@@ -252,7 +252,7 @@ fn a_refused_op_leaves_history_as_it_was() {
     let x = a.alloc::<f32>(10).unwrap();
     a.fill(&x, 1.0).detach();
     unordered(b.fill(&x, 2.0));
-    // Had the refused write been entered, `a` would now conflict with it.
+    // If the refused write had been recorded, `a` would now conflict with it.
     x.accept_contents();
     assert_eq!(a.read(&x).blocking_wait().unwrap(), [1.0; 10]);
     assert_eq!(b.issued(), 0, "and it took no ticket");
@@ -261,7 +261,8 @@ fn a_refused_op_leaves_history_as_it_was() {
 #[test]
 fn a_refused_op_leaves_the_operands_that_would_have_passed_as_they_were() {
     let (_runtime, _, [a, b, c, d]) = streams(["a", "b", "c", "d"]);
-    // Operands are looked at in the order of where their histories lie: some of these before `theirs`, some after it.
+    // The check visits operands in the order of their histories' addresses: some of `mine` before
+    // `theirs`, some after it.
     let mut mine: Vec<_> = (0..4).map(|_| d.alloc::<f32>(10).unwrap()).collect();
     let theirs = a.alloc::<f32>(10).unwrap();
     mine.extend((0..4).map(|_| d.alloc::<f32>(10).unwrap()));
@@ -272,10 +273,10 @@ fn a_refused_op_leaves_the_operands_that_would_have_passed_as_they_were() {
     for mine in &mine {
         let config = LaunchConfig::for_elements(10u32);
         unordered(b.launch(kernels::axpy(10, 1.0, &theirs, mine), config));
-        // Had `b` been noted as one that uses it, `c` would be after `b`.
+        // If `b` had been recorded as a user of `mine`, `c` would be ordered after `b`.
         c.wait_for(mine);
         unordered(c.read(&witness));
-        // Had it been entered, `c` would not be ordered after it.
+        // If the refused launch had been recorded, `c` would not be ordered after it.
         mine.accept_contents();
         c.fill(mine, 2.0).queued().unwrap();
     }
@@ -355,7 +356,7 @@ fn the_same_missing_edge_in_the_other_three_modes() {
     }
 }
 
-/// What is warned of while `program` runs on two streams, `a` and `b`, in `warn` mode.
+/// Returns the warnings while `program` runs on two streams, `a` and `b`, in `warn` mode.
 fn warnings(program: impl FnOnce(&Stream, &Stream)) -> Vec<String> {
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<String>>>);
@@ -389,7 +390,7 @@ fn warn_tells_of_the_operands_in_their_order() {
         a.fill(&x, 1.0).detach();
         a.write(&y, &[1.0; 8]).detach();
         let z = b.alloc::<f32>(8).unwrap();
-        // Wherever their memory lies, one of the two has it the other way round.
+        // Wherever the memory lies, one of the two launches has its operands in the opposite order.
         b.launch(kernels::add(8, 8, &x, &y, &z), LaunchConfig::for_elements(8u32)).detach();
         b.launch(kernels::add(8, 8, &y, &x, &z), LaunchConfig::for_elements(8u32)).detach();
     });
@@ -406,7 +407,7 @@ fn warn_does_not_forget_what_an_op_was_let_pass() {
         a.fill(&x, 1.0).detach();
         b.wait_stream(a);
         let read = b.read(&x);
-        // Each of these may overwrite what is being read, the second as much as the first.
+        // Each of these fills may overwrite what is being read, so each is reported.
         a.fill(&x, 2.0).detach();
         a.fill(&x, 3.0).detach();
         drop(read);

@@ -1,4 +1,4 @@
-//! A lease whose work is held keeps its place in the pool, whatever turns are taken meanwhile.
+//! A lease whose work is held keeps its place in the pool, whatever turns other polls take.
 
 use warpline::prelude::*;
 

@@ -1,4 +1,5 @@
-//! Schedules drawn from a seed: the same every time, different from each other, and honest about what cannot happen.
+//! Schedules drawn from a seed. Each one is repeatable, different seeds give different ones, and a
+//! pipeline that waits for something impossible is reported.
 
 use crate::support::streams;
 use std::collections::BTreeSet;
@@ -9,7 +10,8 @@ use warpline::prelude::*;
 use warpline::testing::{for_each_seed, for_each_seed_on};
 use warpline::{Result, kernels};
 
-/// The order in which the host functions of three streams run, each entry the stream's number.
+/// Returns the order in which the host functions of three streams run. Each entry is a stream's
+/// number.
 fn order_of(seed: u64) -> Vec<usize> {
     let order = Arc::new(Mutex::new(Vec::new()));
     for_each_seed([seed], |device| {
@@ -61,9 +63,10 @@ fn panic_of(f: impl FnOnce()) -> String {
 }
 
 const STUCK: &str = "it waits for something that cannot happen: no op can run and nothing wakes it";
-const NOT_ITS_OWN: &str = "its devices have nothing left to do, so it waits for a device of another runtime, as Device::best() and \
-     Device::open() are of the default one (use the device that it is given), for another thread, for a task or timer of \
-     tokio's (use for_each_seed_tokio), or for a lease or lock that it holds itself";
+const NOT_ITS_OWN: &str = "its devices have no work left, so it waits for a device of another \
+    runtime (Device::best() and Device::open() are of the default one; use the device that the \
+    closure receives), for another thread, for a task or timer of tokio's (use \
+    for_each_seed_tokio), or for a lease or lock that it holds itself";
 
 #[test]
 fn a_pipeline_that_waits_for_ever_is_reported() {
@@ -79,7 +82,7 @@ fn a_pipeline_that_waits_for_ever_is_reported() {
     let at = format!("seed 7: {STUCK}; stream \"held\" of cpu:0 is held by hold (tests/seeded/schedules.rs:");
     assert!(behind_a_gate.starts_with(&at), "{behind_a_gate}");
     assert!(!behind_a_gate.contains("\"behind\""), "it will follow when the gate opens: {behind_a_gate}");
-    assert!(behind_a_gate.ends_with("; open the gate before awaiting what is behind it"), "{behind_a_gate}");
+    assert!(behind_a_gate.ends_with("; open the gate before awaiting the work behind it"), "{behind_a_gate}");
     let in_a_lease_queue = panic_of(|| {
         for_each_seed([8], |device| async move {
             let pool = device.stream_pool(1).unwrap();
@@ -97,7 +100,7 @@ fn a_pipeline_that_waits_for_a_device_of_the_default_runtime_is_told_so() {
     let text = panic_of(|| {
         for_each_seed([10], |_| async {
             let stream = Device::best()?.new_stream()?;
-            let _gate = stream.hold()?; // So that its worker thread cannot be there first.
+            let _gate = stream.hold()?; // Otherwise a worker could run the call first.
             stream.call(|| ()).await
         });
     });
@@ -144,7 +147,7 @@ fn a_pipeline_that_fails_is_reported_with_its_seed_and_its_error() {
 
 #[test]
 fn a_race_that_only_some_seeds_show_is_found() {
-    // Without the check and without an edge: what the reader sees is up to the seed.
+    // With neither the check nor an edge, the seed decides what the reader sees.
     let seen = Arc::new(Mutex::new(BTreeSet::new()));
     for_each_seed_on(Runtime::builder().order(warpline::OrderMode::Off), 0..100, |devices| {
         let (device, seen) = (devices[0].clone(), seen.clone());
@@ -213,7 +216,8 @@ fn a_failure_prints_its_seed_and_the_interleaving_that_led_there() {
             panic!("on purpose");
         });
     }
-    // The output of a test that passes is not shown, so this test calls itself, to fail.
+    // The test harness does not show the output of a test that passes, so this test runs itself in
+    // a child process and fails there.
     let output = std::process::Command::new(std::env::current_exe().unwrap())
         .args([
             "schedules::a_failure_prints_its_seed_and_the_interleaving_that_led_there",
@@ -276,7 +280,7 @@ async fn asynchronously(device: Device) -> Result<(Vec<f32>, Vec<f32>)> {
     Ok((model, totals))
 }
 
-/// The same on one stream, blocking after each step.
+/// Does the same work on one stream, and blocks after each step.
 fn blocking(device: &Device) -> Result<(Vec<f32>, Vec<f32>)> {
     let stream = device.new_stream()?;
     let model = stream.alloc::<f32>(N)?;

@@ -1,5 +1,5 @@
-//! Seeded runs inside tokio: tasks and timers take part, the clock moves when nothing else can, and
-//! nothing hangs.
+//! Seeded runs inside tokio. Tasks and timers take part, the clock advances when nothing else can
+//! run, and nothing hangs.
 
 use crate::support::within_a_minute;
 use std::collections::BTreeSet;
@@ -23,7 +23,7 @@ fn panic_of(f: impl FnOnce() + Send + 'static) -> String {
     }
 }
 
-/// The order in which three tasks see their ops done.
+/// Returns the order in which three tasks observe that their ops have finished.
 fn order_of(seed: u64) -> Vec<usize> {
     let order = Arc::new(Mutex::new(Vec::new()));
     for_each_seed_tokio([seed], |device| {
@@ -143,7 +143,7 @@ fn several_devices_and_other_order_modes_can_be_had() {
 
 #[test]
 fn nothing_of_a_run_is_left_after_it() {
-    // What keeps a device keeps its health.
+    // Everything that keeps a device alive keeps its health alive.
     let healths = Arc::new(Mutex::new(Vec::new()));
     let opened = healths.clone();
     let builder = Runtime::builder().driver(move |health| {
@@ -169,7 +169,7 @@ const STUCK: &str =
 fn a_pipeline_that_waits_for_ever_is_reported_and_does_not_hang() {
     let for_nothing = panic_of(|| for_each_seed_tokio([1], |_| std::future::pending()));
     assert!(
-        for_nothing.starts_with(&format!("seed 1: {STUCK}; its devices have nothing left")),
+        for_nothing.starts_with(&format!("seed 1: {STUCK}; its devices have no work left")),
         "{for_nothing}"
     );
     assert!(!for_nothing.contains("for_each_seed_tokio"), "this is the one: {for_nothing}");
@@ -229,7 +229,7 @@ fn tasks_that_are_left_at_the_end_are_dropped_with_what_they_hold() {
             let _gate = gate;
             std::future::pending::<()>().await;
         });
-        // Behind the gate, which the end of the run opens.
+        // This op is behind the gate, which the end of the run opens.
         drop(stream.call(|| ()));
         Ok(())
     });

@@ -1,4 +1,5 @@
-//! Gives the shared library the name that CUDA programs look for, and keeps it loaded: its threads run its code.
+//! Gives the shared library the soname that CUDA programs look for, and keeps the library loaded,
+//! because its threads run its code.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

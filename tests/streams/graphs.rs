@@ -1,5 +1,5 @@
-//! Graphs against running the same calls: the same verdicts, and the same bytes however often they are launched. And what only the
-//! CPU device or a recording driver can show.
+//! Graphs compared with running the same calls: the same verdicts, and the same bytes at every
+//! launch. Also tests that only the CPU device or a recording driver allows.
 
 use crate::support::programs::{LEN, Step, enqueue, first_value, program, streams_and_buffers};
 use crate::support::recording::{Call, Recording};
@@ -9,8 +9,10 @@ use warpline::prelude::*;
 use warpline::testing::{for_each_seed, for_each_seed_on};
 use warpline::{OrderMode, Result, kernels, ops};
 
-/// Puts a program on the streams, all of which begin after the first and are joined to it at the end; which ops were accepted.
-/// Nothing is awaited.
+/// Enqueues a program on the streams without awaiting anything, and returns a verdict for each op:
+/// true if it was accepted.
+///
+/// All streams begin after the first one and are joined to it at the end.
 fn enqueue_all(streams: &[Stream], buffers: &mut [Buffer<f32>], steps: &[Step]) -> Result<Vec<bool>> {
     let (first, others) = streams.split_first().unwrap();
     for (at, buffer) in buffers.iter().enumerate() {
@@ -35,7 +37,7 @@ fn enqueue_all(streams: &[Stream], buffers: &mut [Buffer<f32>], steps: &[Step]) 
     Ok(accepted)
 }
 
-/// Verdicts, and what the buffers hold at the end.
+/// Verdicts, and the final contents of the buffers.
 type Outcome = (Vec<bool>, Vec<Vec<f32>>);
 
 async fn contents(stream: &Stream, buffers: &[Buffer<f32>]) -> Result<Vec<Vec<f32>>> {
@@ -53,7 +55,8 @@ async fn run(device: Device, steps: &[Step]) -> Result<Outcome> {
     Ok((accepted, contents(&streams[0], &buffers).await?))
 }
 
-/// As [`run`], but captured and launched three times, on another stream each, with other work on the device's memory between.
+/// Like [`run`], but captures the program and launches it three times. Each launch is on another
+/// stream, and other work on the device's memory comes before it.
 async fn capture(device: Device, steps: &[Step]) -> Result<Outcome> {
     let (streams, mut buffers) = streams_and_buffers(&device)?;
     let (graph, accepted) = streams[0].capture(|_| enqueue_all(&streams, &mut buffers, steps))?;
@@ -194,7 +197,7 @@ fn unordered_launches_of_one_graph_keep_apart_where_nothing_is_checked() {
 
 #[test]
 fn a_subscriber_may_use_a_captured_stream_and_its_memory() {
-    /// Drops what it holds and fills the rest at each warning.
+    /// A subscriber layer that uses and drops what it holds, at the first warning.
     struct Uses(std::sync::Mutex<Option<(Stream, Buffer<f32>)>>);
 
     impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for &'static Uses {
@@ -245,7 +248,8 @@ fn what_a_thread_drops_at_its_end_may_wait_for_memory() {
     let x = stream.alloc::<f32>(8).unwrap();
     let thread = std::thread::spawn(move || {
         LAST.set(Some(Waits(side, x.clone())));
-        // What is used later is gone sooner.
+        // The thread-local variable of the capture is initialized later than `LAST`, so it is
+        // destroyed earlier.
         stream.capture(|s| s.fill(&x, 1.0)).unwrap();
     });
     thread.join().unwrap();
@@ -261,7 +265,7 @@ fn memory_of_a_graph_is_kept_for_work_that_used_it_outside_the_capture() {
         .capture(|s| {
             let x = s.alloc::<f32>(1 << 20)?;
             s.fill(&x, 1.0).queued()?;
-            // Runs, since `other` is not captured.
+            // This op runs, because `other` is not captured.
             other.fill(&x, 2.0).queued()
         })
         .unwrap();
@@ -289,7 +293,8 @@ fn slices_of_one_buffer_are_one_piece_of_memory_and_too_many_pieces_are_refused(
     assert_eq!(s.read(&x).blocking_wait().unwrap()[..2001], [[1; 2000].as_slice(), &[0]].concat());
     let buffers: Vec<_> = (0..65_535).map(|_| s.alloc::<u8>(1).unwrap()).collect();
     let error = s.capture(|s| buffers.iter().try_for_each(|buffer| s.fill(buffer, 1).queued())).unwrap_err();
-    let texts = ["it touches 65535 pieces of memory, and a graph 65534 at most; capture it in parts"];
+    let texts = ["it touches 65535 ranges of memory, and a graph holds at most 65534; capture it \
+        in parts"];
     says(&error, ErrorKind::InvalidArgument, &texts);
 }
 

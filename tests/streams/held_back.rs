@@ -1,23 +1,26 @@
-//! Copies that find no page-locked memory: nobody waits for it, and everything keeps its order.
-//! Seen by a driver that writes down what it is told, and whose page-locked memory comes when the
-//! test allows it.
+//! Copies that find no page-locked memory: no call waits for it, and all work keeps its order.
+//!
+//! The tests use a recording driver whose page-locking succeeds when the test allows it.
 
-use crate::support::recording::{Call, Recording};
+use crate::support::recording::{AnyDriver, Call, Recording};
 use crate::support::{refusal, says, within_a_minute};
 use std::future::Future;
 use std::ops::Deref;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use tokio_test::{assert_pending, assert_ready_ok, task};
+use warpline::backend::Health;
 use warpline::prelude::*;
 use warpline::{OrderMode, kernels, reads, writes};
+use warpline_outside_driver::{BACKEND, ThreadDevice};
 
-/// Elements of a buffer whose block is never made ahead of need: 2 MiB.
+/// The elements of a buffer of 2 MiB, whose block is never made ahead of need.
 const LONG: usize = 1 << 19;
-/// Elements of one whose block is.
+/// The elements of a buffer whose block is made ahead of need.
 const SHORT: usize = 64;
 
-/// Two devices of a recording driver with slow page-locking, which comes to an end with the test.
+/// Two devices of a recording driver with slow page-locking. Dropping them allows the page-locking
+/// that still waits.
 struct Slow {
     _runtime: Runtime,
     device: Device,
@@ -36,7 +39,7 @@ impl Slow {
         labels.map(|label| self.device.stream().label(label).build().unwrap())
     }
 
-    /// A buffer that `stream` has filled, at the driver and observed.
+    /// Returns a buffer that `stream` has filled. The fill has reached the driver and was observed.
     fn filled(&self, stream: &Stream, len: usize) -> Buffer<f32> {
         let x = stream.alloc::<f32>(len).unwrap();
         let mut filled = task::spawn(stream.fill(&x, 1.0));
@@ -47,7 +50,7 @@ impl Slow {
         x
     }
 
-    /// Waits for the result while the device gets to each marker.
+    /// Waits for the result, while the device reaches each marker.
     fn finish<T>(&self, pending: Pending<T>) -> Result<T, Error> {
         let mut pending = task::spawn(pending);
         loop {
@@ -69,7 +72,7 @@ impl Deref for Slow {
 
 impl Drop for Slow {
     fn drop(&mut self) {
-        // One thread page-locks for all tests of the process.
+        // One thread page-locks for all tests of the process, so none may leave it blocked.
         self.driver.allow_pinning(1000);
     }
 }
@@ -125,7 +128,7 @@ fn what_is_written_is_copied_when_the_call_returns() {
     assert_eq!(slow.take_when(2), [submit("a", 2, "write"), signal("a", 2)]);
     slow.finish(written).unwrap();
     assert_eq!(slow.device.pinned_stats().allocated_bytes, 0, "the memory is back in its pool");
-    // Recycled memory is what was copied to it.
+    // Recycled memory still holds what was copied into it.
     assert_eq!(slow.device.blocking_pinned::<f32>(LONG).unwrap()[LONG - 1], 5.0);
 }
 
@@ -157,7 +160,7 @@ fn a_stream_that_waits_for_a_held_back_copy_is_held_back_on_the_host() {
     ));
     c.wait_stream(&b);
     let on_c = c.fill(&y, 3.0);
-    // One that waits for nothing goes on.
+    // A stream that waits for nothing is not held back.
     let [d] = slow.streams(["d"]);
     let z = slow_alloc(&d);
     drop(d.fill(&z, 1.0));
@@ -201,7 +204,7 @@ fn an_event_recorded_behind_a_held_back_copy_stands_behind_it() {
     slow.allow_pinning(1);
     let calls = slow.take_when(4);
     assert_eq!(calls, [submit("a", 2, "read"), signal("a", 2), record("a"), submit("b", 1, "wait")]);
-    // Later it is an event like any other.
+    // By now it is an event like any other.
     c.wait_event(&event);
     assert_eq!(slow.take(), [submit("c", 1, "wait")]);
     slow.reach_markers();
@@ -239,7 +242,7 @@ fn a_read_that_gets_no_memory_fails_alone() {
     says(
         &error,
         ErrorKind::OutOfMemory,
-        &["read on stream \"a\"", "cuda:0 gave no pinned memory: 2.0 MiB asked"],
+        &["read on stream \"a\"", "cuda:0 could not allocate pinned memory: 2.0 MiB asked"],
     );
     assert_eq!(error.site().unwrap().op(), "read");
     slow.finish(filled).unwrap();
@@ -266,14 +269,14 @@ fn the_owner_of_lent_memory_may_wait_for_what_is_held_back() {
     let x = slow.filled(&a, LONG);
     let (sender, len) = channel();
     let read = Arc::<Mutex<_>>::default();
-    // SAFETY: `x` is as long, outlives what is lent, and is not used meanwhile; the recording
-    // driver touches no memory.
+    // SAFETY: `x` has that length, outlives the lent buffer, and is not used while that exists. The
+    // recording driver touches no memory.
     let lent = unsafe { a.borrow_memory(x.device_ptr().0, LONG, Waits(read.clone(), sender)) }.unwrap();
     drop(a.write(&lent, &vec![1.0_f32; LONG]));
     let y = slow.filled(&b, LONG);
     *read.lock().unwrap() = Some(b.read(&y));
     drop(lent);
-    // The write fails, and what is lent ends with it.
+    // The write fails, and the lent memory is released with it.
     slow.refuse_pinning();
     slow.allow_pinning(1);
     let len = within_a_minute(move || {
@@ -298,8 +301,7 @@ fn what_reads_a_write_that_got_no_memory_fails_with_it() {
         stream.launch(kernels::relu(SHORT as u64, from, to), LaunchConfig::for_elements(64u32))
     };
     let written = a.write(&x, &vec![1.0; LONG]);
-    // It reads what is not written, and what reads its result does so too, on another stream as
-    // well.
+    // `direct` reads what was not written. `far` reads the result of `direct` on another stream.
     let direct = relu(&a, &part, &y);
     b.wait_stream(&a);
     let far = relu(&b, &y, &y);
@@ -311,12 +313,12 @@ fn what_reads_a_write_that_got_no_memory_fails_with_it() {
         says(
             &inherited,
             ErrorKind::OutOfMemory,
-            &["reads memory that was not written", "gave no pinned memory"],
+            &["reads memory that was not written", "could not allocate pinned memory"],
         );
     }
     slow.finish(untouched).unwrap();
-    // So does what is called now, where the streams were ordered, until somebody looks at the error
-    // itself.
+    // Ops that are called now fail as well on streams ordered after the write, until the program
+    // looks at the error itself.
     let z = [slow_alloc(&a), slow_alloc(&b)];
     assert!(refusal(relu(&a, &part, &z[0])).is_inherited());
     assert!(refusal(relu(&b, &part, &z[1])).is_inherited());
@@ -342,7 +344,7 @@ fn what_is_overwritten_behind_a_write_that_got_no_memory_is_read() {
     slow.refuse_pinning();
     slow.finish(read).unwrap();
     assert!(refusal_of(&slow, unwritten).is_inherited());
-    // What is called now finds it so too.
+    // Ops that are called now get the same verdicts.
     slow.finish(b.copy_buffer(&y, &half[0])).unwrap();
     assert!(refusal(b.copy_buffer(&z, &half[1])).is_inherited());
     says(&refusal_of(&slow, a.synchronize()), ErrorKind::OutOfMemory, &["write on stream \"a\""]);
@@ -358,7 +360,7 @@ fn an_op_that_the_driver_refuses_late_fails_its_own_pending() {
     let refused = a.fill(&y, 1.0);
     let reader = a.copy_buffer(&x.slice(..SHORT).unwrap(), &y);
     let other = a.fill(&x.slice(SHORT..).unwrap(), 1.0);
-    // The copy's memory is refused, so the fill is what the driver gets first.
+    // The copy's memory is refused, so the fill is the driver's first submission.
     slow.refuse_next();
     slow.refuse_pinning();
     drop(refusal_of(&slow, read));
@@ -377,7 +379,7 @@ fn a_late_refusal_that_nobody_awaits_is_returned_by_synchronize() {
     let slow = Slow::new();
     let [a] = slow.streams(["a"]);
     let x = slow.filled(&a, LONG);
-    // Dropped before the refusal, and after it.
+    // One is dropped before the refusal, the other after it.
     drop(a.read(&x));
     let late = a.read(&x);
     slow.refuse_pinning();
@@ -421,7 +423,7 @@ fn the_cap_is_asked_when_the_copy_is_called() {
         slow.refuse_pinning();
     }
     for read in reads {
-        says(&refusal_of(&slow, read), ErrorKind::OutOfMemory, &["gave no pinned memory"]);
+        says(&refusal_of(&slow, read), ErrorKind::OutOfMemory, &["could not allocate pinned memory"]);
     }
     assert_eq!(slow.device.pinned_stats().reserved_bytes, 0);
 }
@@ -434,7 +436,7 @@ fn a_stream_that_is_closed_meanwhile_runs_what_it_holds_back() {
     let live = slow.device.bookkeeping().live_streams;
     let read = a.read(&x);
     drop(a);
-    // What it does counts as before whatever touches its memory from then on.
+    // The closed stream's work comes before everything that touches its memory from now on.
     let filled = b.fill(&x, 2.0);
     assert_eq!(slow.take(), []);
     slow.allow_pinning(1);
@@ -459,7 +461,7 @@ fn a_capture_takes_no_part_in_it() {
     let name = std::thread::current().name().unwrap().to_owned();
     let (graph, ()) = a.capture(|a| drop(a.write(&x, &vec![1.0; LONG]))).unwrap();
     assert_eq!(slow.pinned_by()[1], name, "what is captured is there when the capture ends");
-    // A launch is held back as any op.
+    // A launch is held back like any other op.
     slow.take();
     let read = a.read(&x);
     let launched = graph.launch(&a);
@@ -480,7 +482,7 @@ fn foreign_work_waits_until_what_is_before_it_is_at_the_driver() {
         let driver = slow.driver.clone();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // SAFETY: it enqueues nothing.
+                // SAFETY: the closure enqueues nothing.
                 let done = unsafe {
                     a.external(reads::<f32>([]), writes([&x]), |_| {
                         assert_eq!(driver.take()[..2], [submit("a", 2, "read"), signal("a", 2)]);
@@ -499,7 +501,7 @@ fn a_waker_does_not_wait_for_memory() {
     struct Enqueues(Stream, Buffer<f32>, std::sync::Mutex<Option<Error>>);
     impl std::task::Wake for Enqueues {
         fn wake(self: Arc<Self>) {
-            // SAFETY: it enqueues nothing.
+            // SAFETY: the closure enqueues nothing.
             let done = unsafe { self.0.external(reads::<f32>([]), writes([&self.1]), |_| ()) };
             *self.2.lock().unwrap() = Some(refusal(done));
         }
@@ -514,7 +516,11 @@ fn a_waker_does_not_wait_for_memory() {
     assert!(std::pin::Pin::new(&mut filled).poll(&mut std::task::Context::from_waker(&waker)).is_pending());
     slow.reach_marker("b");
     let error = enqueues.2.lock().unwrap().take().expect("the waker was called");
-    says(&error, ErrorKind::Reentrant, &["waits for page-locked memory, and a waker must not wait for that"]);
+    says(
+        &error,
+        ErrorKind::Reentrant,
+        &["waits on the host, for page-locked memory", "a waker must not wait for that"],
+    );
     slow.allow_pinning(1);
     slow.finish(read).unwrap();
 }
@@ -525,7 +531,7 @@ fn a_borrowed_stream_has_everything_when_the_call_returns() {
     let [a] = slow.streams(["a"]);
     let x = slow.filled(&a, LONG);
     let raw = std::ptr::dangling_mut::<u64>().cast();
-    // SAFETY: the recording driver does nothing with it.
+    // SAFETY: the recording driver does nothing with the raw stream.
     let borrowed = unsafe { slow.device.stream().label("lent").borrow_raw(raw) }.build().unwrap();
     slow.allow_pinning(1);
     let read = borrowed.read(&x);
@@ -534,7 +540,7 @@ fn a_borrowed_stream_has_everything_when_the_call_returns() {
     slow.finish(read).unwrap();
     slow.device.empty_cache();
     slow.take();
-    // A wait for what is held back elsewhere is there too.
+    // A wait for work that is held back elsewhere has reached the driver too when its call returns.
     let held = a.write(&x, &vec![1.0; LONG]);
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| drop(borrowed.wait_stream(&a)));
@@ -567,7 +573,8 @@ fn a_block_is_made_ahead_whenever_the_last_one_is_taken() {
     let [a] = slow.streams(["a"]);
     let x = slow.filled(&a, SHORT);
     slow.allow_pinning(2);
-    // Held, since a block that comes back is as good as one that is made.
+    // The host buffer is kept, because a block that returns to the pool would serve as well as a
+    // new one.
     let first = slow.finish(a.copy_to_host(&x)).unwrap();
     let until_reserved = |bytes| {
         while slow.device.pinned_stats().peak_reserved_bytes < bytes {
@@ -598,24 +605,25 @@ fn a_stream_whose_wait_cannot_be_handed_over_is_given_up_and_so_is_who_waits_for
     c.wait_stream(&b);
     let on_c = c.fill(&y, 2.0);
     slow.refuse_next();
-    // The copy of `a` is refused without the driver, so the wait of `b` is what that gets first.
+    // The copy of `a` fails without the driver, so the wait of `b` is the driver's first
+    // submission.
     slow.refuse_pinning();
     says(
         &refusal_of(&slow, on_b),
         ErrorKind::Driver,
-        &["stream \"b\" of cuda:0 was given up", "wait_stream"],
+        &["stream \"b\" of cuda:0 was abandoned", "wait_stream"],
     );
     says(
         &refusal_of(&slow, on_c),
         ErrorKind::Driver,
-        &["stream \"c\" of cuda:0 was given up", "stream \"b\""],
+        &["stream \"c\" of cuda:0 was abandoned", "stream \"b\""],
     );
     drop(refusal_of(&slow, read));
-    says(&refusal(d.wait_stream(&c)), ErrorKind::Driver, &["stream \"c\" of cuda:0 was given up"]);
+    says(&refusal(d.wait_stream(&c)), ErrorKind::Driver, &["stream \"c\" of cuda:0 was abandoned"]);
     says(
         &refusal(d.wait_event(&b.record_event())),
         ErrorKind::Driver,
-        &["stream \"b\" of cuda:0 was given up"],
+        &["stream \"b\" of cuda:0 was abandoned"],
     );
     slow.finish(a.fill(&x, 1.0)).unwrap();
     slow.finish(d.fill(&x.slice(..0).unwrap(), 1.0)).unwrap();
@@ -649,4 +657,93 @@ fn what_a_closed_stream_could_not_write_is_not_read_as_if_it_were_written() {
     slow.reach_markers();
     let error = slow.finish(b.copy_buffer(&y, &x)).unwrap_err();
     assert!(error.is_inherited(), "{error}");
+}
+
+/// Opens `thread:0`, a device that runs work.
+fn thread_device() -> AnyDriver {
+    let health = Arc::new(Health::default());
+    (Arc::new(ThreadDevice::open(0, health.clone())), health)
+}
+
+const THREAD_0: DeviceId = DeviceId::Other { backend: BACKEND, ordinal: 0 };
+
+/// Polls until `pending` resolves, while the recording driver completes what it has.
+fn while_completing<T>(complete: impl Fn(), pending: Pending<T>) -> Result<T, Error> {
+    let mut pending = task::spawn(pending);
+    loop {
+        if let std::task::Poll::Ready(result) = pending.poll() {
+            return result;
+        }
+        complete();
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_late_refusal_is_known_behind_waits_through_another_backend() {
+    within_a_minute(|| {
+        for direct in [true, false] {
+            let (runtime, driver) = Recording::runtime_with_slow_pinning_beside(thread_device());
+            let [cuda, thread] = [DeviceId::Cuda(0), THREAD_0].map(|id| runtime.device(id).unwrap());
+            let [writer, reader] =
+                ["writer", "reader"].map(|label| cuda.stream().label(label).build().unwrap());
+            let between = thread.new_stream().unwrap();
+            let [x, y] = [(); 2].map(|()| writer.alloc::<f32>(LONG).unwrap());
+            reader.wait_stream(&writer);
+            let written = writer.write(&x, &vec![1.0; LONG]);
+            between.wait_stream(&writer);
+            if !direct {
+                // The wait is then for work of that device, and not for its wait.
+                between.call(|| ()).detach();
+            }
+            reader.wait_stream(&between);
+            let copied = reader.copy_buffer(&y, &x);
+            driver.refuse_pinning();
+            let complete = || driver.reach_markers();
+            let error = while_completing(complete, copied).unwrap_err();
+            assert!(error.is_inherited(), "{error}");
+            assert_eq!(while_completing(complete, written).unwrap_err().kind(), ErrorKind::OutOfMemory);
+            driver.allow_pinning(1000);
+        }
+    });
+}
+
+#[test]
+fn the_ticket_of_a_late_refusal_is_reached_on_a_device_without_markers() {
+    within_a_minute(|| {
+        let (runtime, driver) = Recording::runtime_without_markers_beside(thread_device());
+        let [cuda, thread] = [DeviceId::Cuda(0), THREAD_0].map(|id| runtime.device(id).unwrap());
+        let (a, b) = (thread.new_stream().unwrap(), cuda.new_stream().unwrap());
+        let x = b.alloc::<f32>(8).unwrap();
+        let gate = a.hold().unwrap();
+        b.wait_stream(&a);
+        driver.refuse_op("fill");
+        let filled = b.fill(&x, 1.0);
+        gate.open();
+        let complete = || driver.complete_all();
+        says(
+            &while_completing(complete, filled).unwrap_err(),
+            ErrorKind::Driver,
+            &["fill on stream", "CUDA_ERROR_INVALID_VALUE", "the device is still usable"],
+        );
+        while_completing(complete, b.synchronize()).unwrap();
+    });
+}
+
+#[test]
+fn a_wait_that_cannot_be_handed_over_ends_its_stream() {
+    within_a_minute(|| {
+        let (runtime, driver) = Recording::runtime_without_markers_beside(thread_device());
+        let [cuda, thread] = [DeviceId::Cuda(0), THREAD_0].map(|id| runtime.device(id).unwrap());
+        let (a, b) = (thread.new_stream().unwrap(), cuda.new_stream().unwrap());
+        let gate = a.hold().unwrap();
+        b.wait_stream(&a);
+        let lost = b.call(|| ());
+        driver.refuse_next();
+        gate.open();
+        let complete = || driver.complete_all();
+        let parts = ["was abandoned: wait_stream (", "could not be enqueued", "CUDA_ERROR_INVALID_VALUE"];
+        says(&while_completing(complete, lost).unwrap_err(), ErrorKind::Driver, &parts);
+        says(&refusal(b.call(|| ())), ErrorKind::Driver, &parts);
+    });
 }

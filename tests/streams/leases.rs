@@ -1,4 +1,4 @@
-//! Streams of one's own, and room on streams: bounded, in turn, and never lost.
+//! Leases of streams, and room on streams. Both are bounded, granted in order, and never lost.
 
 use crate::support::{block_on, refusal, says, streams, within_a_minute};
 use std::collections::HashSet;
@@ -34,7 +34,7 @@ fn leases_are_handed_out_in_the_order_in_which_they_were_asked_for() {
     for waiter in &mut waiting {
         assert_pending!(waiter.poll());
     }
-    // The third gives up: its place goes, nobody else's.
+    // The third waiter gives up. Only its own place in the queue is lost.
     drop(waiting.remove(2));
     while !waiting.is_empty() {
         drop(held);
@@ -285,7 +285,7 @@ fn ten_thousand_streams_live_side_by_side_and_leave_nothing_behind() {
         for _ in 0..20_000 {
             device.new_stream().unwrap().call(|| ()).blocking_wait().unwrap();
         }
-        // A stream may still be leaving when the next one comes.
+        // A stream may still be retiring when the next one is made.
         assert!(
             device.bookkeeping().stream_slots <= slots + 64,
             "{} and {slots}",

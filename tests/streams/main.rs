@@ -1,4 +1,5 @@
-//! Streams, events, scopes, leases and graphs: what they tell a device, and what users see of them.
+//! Streams, events, scopes, leases and graphs: the calls that they make to a device, and the
+//! results that users see.
 
 #[path = "../support/mod.rs"]
 mod support;

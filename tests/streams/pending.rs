@@ -1,4 +1,5 @@
-//! `Pending` as a future: who is woken when, and what survives when it is dropped, leaked or given up on.
+//! `Pending` as a future: which tasks it wakes and when, and what happens when it is dropped,
+//! leaked or timed out.
 
 use crate::support::{block_on, streams, within_a_minute};
 use futures::FutureExt as _;
@@ -12,7 +13,7 @@ use tokio_test::{assert_pending, assert_ready, assert_ready_ok, task};
 use warpline::prelude::*;
 use warpline::testing::Gate;
 
-/// A waker that counts how often it was woken, and whose handles can be counted.
+/// A waker that counts how often it was woken. Tests also count its handles.
 #[derive(Default)]
 struct Counting(AtomicU32);
 
@@ -35,7 +36,7 @@ fn poll_with<T>(pending: &mut Pending<T>, counting: &Arc<Counting>) -> Poll<warp
 
 /// Returns once the waiters of everything enqueued so far on `stream` have been woken.
 fn everybody_is_woken(stream: &Stream) {
-    // An op starts after the waiters of the one before it were woken.
+    // An op starts after the waiters of the previous op have been woken.
     stream.call(|| ()).blocking_wait().unwrap();
 }
 
@@ -142,7 +143,7 @@ fn a_synchronize_of_the_device_takes_one_error_and_leaves_the_others_with_their_
     let held = a.hold().unwrap();
     let (x, y) = (a.alloc::<f32>(4).unwrap(), a.alloc::<f32>(4).unwrap());
     for (stream, buffer) in [(&b, &x), (&c, &y)] {
-        // Nobody looks at it.
+        // Dropped without a look at its error.
         drop(stream.fill(buffer, 1.0));
     }
     let mut given_up = task::spawn(device.synchronize());
@@ -207,7 +208,8 @@ fn a_panicking_waker_keeps_nobody_else_asleep() {
 
 #[test]
 fn a_waker_may_enqueue_and_drop_other_waiters() {
-    // What a waker does runs under no lock: it may come back to the stream and to the waiting list it was called from.
+    // Wakers are called without a lock, so this one may use the stream and the waiting list that it
+    // was called from.
     struct Enqueuing(Stream, std::sync::Mutex<Option<Pending<u32>>>, std::sync::mpsc::Sender<Pending<u32>>);
     impl Wake for Enqueuing {
         fn wake(self: Arc<Self>) {
@@ -304,7 +306,7 @@ fn joins_resolve_on_the_multi_thread_runtime() {
     });
 }
 
-/// A runtime with one thread, and a task on it that counts how often it ran.
+/// Returns a runtime with one thread, and a counter that a task on it increments whenever it runs.
 fn with_a_sibling() -> (tokio::runtime::Runtime, Arc<AtomicU32>) {
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let ran = Arc::new(AtomicU32::new(0));
@@ -440,7 +442,8 @@ fn a_forgotten_pending_leaks_and_nothing_else() {
         let counting = Arc::new(Counting::default());
         assert_pending!(poll_with(&mut sent, &counting));
         assert_pending!(poll_with(&mut read, &counting));
-        // Forgotten as far as the runtime can tell; given back at the end for the leak checker's sake.
+        // The runtime cannot tell these from forgotten ones. They are dropped at the end for the
+        // leak checker.
         forgotten.push(std::mem::ManuallyDrop::new((sent, read)));
         let fresh = device.blocking_pinned::<f32>(1000).unwrap();
         gate.open();
@@ -455,7 +458,8 @@ fn a_forgotten_pending_leaks_and_nothing_else() {
     forgotten.into_iter().map(std::mem::ManuallyDrop::into_inner).for_each(drop);
 }
 
-/// A pipeline with five awaits; each is held at its gate until `gates` lets it pass.
+/// A pipeline that sends five gates through `at`. After each one it awaits work that the gate
+/// holds, until the receiver drops the gate.
 async fn pipeline(device: Device, at: tokio::sync::mpsc::UnboundedSender<Gate>) -> warpline::Result<()> {
     let hold = |stream: &Stream| at.send(stream.hold().unwrap()).unwrap();
     let (copy, compute) = (device.new_stream()?, device.new_stream()?);
@@ -489,7 +493,7 @@ fn a_task_aborted_at_any_await_loses_nothing() {
             let task = tokio::spawn(pipeline(device.clone(), sender));
             let mut held = None;
             for _ in 0..=point {
-                // Dropping the gate before lets the pipeline go on to the next.
+                // Dropping the previous gate lets the pipeline continue to the next one.
                 drop(held.take());
                 held = gates.recv().await;
             }

@@ -1,4 +1,5 @@
-//! Which driver calls are made, seen by a driver that writes them down and gets to its markers when it is told to.
+//! The driver calls that the runtime makes. The recording driver reaches its markers when the test
+//! says so.
 
 use crate::support::block_on;
 use crate::support::recording::{Call, Recording};
@@ -8,7 +9,7 @@ use tokio_test::{assert_pending, assert_ready_ok, task};
 use warpline::prelude::*;
 use warpline::{OrderMode, kernels};
 
-/// A runtime over a recording driver, and streams of it.
+/// Returns a runtime over a recording driver, its device, the driver, and streams.
 fn recorded<const N: usize>(labels: [&str; N]) -> (Runtime, Device, Arc<Recording>, [Stream; N]) {
     let (runtime, driver) = Recording::runtime(OrderMode::Deny);
     let device = runtime.best_device().unwrap();
@@ -279,7 +280,7 @@ fn a_training_loop_that_drops_every_pending_keeps_its_memory_bounded() {
         drop(sent);
         compute.wait_for(&batch);
         drop(compute.launch(kernels::axpy(1000, 0.1, &batch, &model), config));
-        // The device is a few steps behind, and never further than its markers.
+        // The device is a few steps behind, until it reaches the newest markers here.
         if step % 4 == 3 {
             driver.reach_markers();
         }
@@ -296,8 +297,8 @@ fn a_training_loop_that_drops_every_pending_keeps_its_memory_bounded() {
 
 #[test]
 fn every_ticket_becomes_complete_by_markers_alone() {
-    // Whatever mixture of awaits, drops and waits: once all were awaited or dropped, what is awaited resolves when the device
-    // gets to the markers that were written for it.
+    // Awaits, drops and waits are mixed at random. An awaited op resolves when the device reaches
+    // the markers that were written for it.
     let (_runtime, _, driver, streams) = recorded(["a", "b", "c"]);
     let x = streams[0].alloc::<f32>(64).unwrap();
     let mut draw = 1u64;

@@ -1,4 +1,4 @@
-//! What several test binaries share.
+//! Helpers that several test binaries share.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
 pub(crate) mod programs;
@@ -13,12 +13,12 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 use warpline::prelude::*;
 
-/// A runtime with the default order mode and `devices` CPU devices.
+/// Returns a runtime with the default order mode and `devices` CPU devices.
 pub(crate) fn runtime(devices: u32) -> Runtime {
     Runtime::builder().cpu_devices(devices).build().expect("a CPU runtime")
 }
 
-/// A runtime, its `cpu:0`, and as many streams as `labels`.
+/// Returns a runtime, its `cpu:0`, and one stream for each of `labels`.
 pub(crate) fn streams<const N: usize>(labels: [&str; N]) -> (Runtime, Device, [Stream; N]) {
     let runtime = runtime(1);
     let device = runtime.device(DeviceId::Cpu(0)).expect("cpu:0");
@@ -26,25 +26,25 @@ pub(crate) fn streams<const N: usize>(labels: [&str; N]) -> (Runtime, Device, [S
     (runtime, device, streams)
 }
 
-/// `cuda:n` of the default runtime.
+/// Returns `cuda:n` of the default runtime.
 pub(crate) fn cuda(ordinal: u32) -> Device {
     Device::open(&format!("cuda:{ordinal}")).expect("a CUDA device")
 }
 
-/// Has `device` keep page-locked memory for eight short copies at once, so that none of them is
-/// held back.
+/// Fills the pool of `device` with page-locked memory for eight short copies, so that none of them
+/// is held back.
 pub(crate) fn cache_pinned(device: &Device) {
     drop([(); 8].map(|()| device.blocking_pinned::<u8>(4096).expect("pinned memory")));
 }
 
-/// Waits until everything on `stream` is done without observing it.
+/// Waits until everything on `stream` has finished, without observing it.
 pub(crate) fn finish_unobserved(stream: &Stream) {
     while stream.completed() < stream.issued() {
         std::thread::yield_now();
     }
 }
 
-/// The refusal of `pending`, which has to be one.
+/// Returns the error that `pending` fails with. Panics if it succeeds.
 #[track_caller]
 pub(crate) fn refusal<T: std::fmt::Debug>(pending: impl IntoFuture<IntoFuture = Pending<T>>) -> Error {
     match pending.into_future().blocking_wait() {
@@ -60,13 +60,13 @@ warpline::kernel! {
     }
 }
 
-/// Enqueues a kernel that takes its device along.
+/// Enqueues a kernel whose panic fails the device.
 pub(crate) fn break_device(stream: &Stream) -> Pending<()> {
     let y = stream.alloc::<u8>(1).expect("memory");
     stream.launch(fails(&y), LaunchConfig::linear(1, 1))
 }
 
-/// Checks that `pending` was refused for want of an edge.
+/// Checks that `pending` was refused because an edge is missing, and returns the error.
 #[track_caller]
 pub(crate) fn unordered<T: std::fmt::Debug>(pending: Pending<T>) -> Error {
     let error = refusal(pending);
@@ -74,7 +74,7 @@ pub(crate) fn unordered<T: std::fmt::Debug>(pending: Pending<T>) -> Error {
     error
 }
 
-/// Checks that every one of `parts` is in the text of `error`, which is of this kind.
+/// Checks that `error` is of this kind and that its text contains each of `parts`.
 #[track_caller]
 pub(crate) fn says(error: &Error, kind: ErrorKind, parts: &[&str]) {
     assert_eq!(error.kind(), kind, "{error}");
@@ -84,8 +84,10 @@ pub(crate) fn says(error: &Error, kind: ErrorKind, parts: &[&str]) {
     }
 }
 
-/// Calls `f` on a thread of its own and ends the process if that takes more than a minute: for what
-/// must not hang. Other tests of the process use the same devices, and would wait a minute each.
+/// Calls `f` on a thread of its own and aborts the process if that takes more than a minute.
+///
+/// It is for code that must not hang. Other tests of the process use the same devices and would
+/// wait a minute each.
 #[track_caller]
 pub(crate) fn within_a_minute<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> R {
     let (done, outcome) = channel();
@@ -94,7 +96,8 @@ pub(crate) fn within_a_minute<R: Send + 'static>(f: impl FnOnce() -> R + Send + 
         Ok(value) => value,
         Err(RecvTimeoutError::Timeout) => {
             let name = std::thread::current().name().unwrap_or("a test").to_owned();
-            // Not by a macro, whose output is the test's and ends with it.
+            // Not with `eprintln!`: the test harness captures its output, which is lost in an
+            // abort.
             let _ = writeln!(std::io::stderr(), "{name} hangs");
             std::process::abort()
         }
@@ -102,7 +105,7 @@ pub(crate) fn within_a_minute<R: Send + 'static>(f: impl FnOnce() -> R + Send + 
     }
 }
 
-/// Runs `future` on this thread.
+/// Runs `future` on this thread until it is ready.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     futures::executor::block_on(future)
 }

@@ -1,18 +1,20 @@
-//! Random programs over a few streams and buffers, each named by a number: what is run in different ways and compared.
+//! Random programs over a few streams and buffers, each named by a number. Tests run them in
+//! different ways and compare the results.
 
 use warpline::prelude::*;
 use warpline::{Result, kernels, ops};
 
 pub(crate) const STREAMS: usize = 4;
 pub(crate) const BUFFERS: usize = 5;
-/// Elements of a buffer.
+/// The number of elements of a buffer.
 pub(crate) const LEN: usize = 24;
 
-/// One step. Numbers are those of streams and buffers, or counted from the beginning of what there is by then.
+/// One step of a program. Its numbers stand for streams, for buffers, or for positions among the
+/// events or ops that exist at that point.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
     Fill(usize, usize, f32),
-    /// Half of one buffer to the other half of another.
+    /// Copies half of one buffer to the other half of another.
     Copy(usize, usize, usize),
     Add(usize, usize, usize),
     Axpy(usize, usize, usize),
@@ -21,11 +23,11 @@ pub(crate) enum Step {
     Await(usize),
     Record(usize),
     WaitEvent(usize, usize),
-    /// Drops a buffer, whose block may be used again at once, and allocates and fills another.
+    /// Drops a buffer, whose block may be reused immediately, and allocates and fills another one.
     Replace(usize, usize),
 }
 
-/// A small generator of our own, so that a program is one number.
+/// A small random number generator, so that one number determines a program.
 struct Dice(u64);
 
 impl Dice {
@@ -58,19 +60,20 @@ pub(crate) fn program(number: u64) -> Vec<Step> {
         .collect()
 }
 
-/// Streams, and buffers of the first.
+/// Returns the streams, and buffers that are allocated on the first one.
 pub(crate) fn streams_and_buffers(device: &Device) -> Result<(Vec<Stream>, Vec<Buffer<f32>>)> {
     let streams = (0..STREAMS).map(|_| device.new_stream()).collect::<Result<Vec<_>>>()?;
     let buffers = (0..BUFFERS).map(|_| streams[0].alloc(LEN)).collect::<Result<_>>()?;
     Ok((streams, buffers))
 }
 
-/// What a buffer holds at first.
+/// Returns the initial value of a buffer's elements.
 pub(crate) fn first_value(buffer: usize) -> f32 {
     0.5 + buffer as f32
 }
 
-/// Puts a step on its stream. If it is an op: which buffer it writes, and its `Pending`.
+/// Enqueues a step on its stream. If it is an op, returns the buffer that it writes and its
+/// `Pending`.
 pub(crate) fn enqueue(
     step: Step,
     streams: &[Stream],

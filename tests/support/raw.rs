@@ -1,33 +1,34 @@
-//! The CUDA driver by itself: what a program that also uses it beside Warpline calls, and what the software CUDA driver counts.
+//! Direct use of the CUDA driver, for programs that use it beside Warpline, and the counters of the
+//! software CUDA driver.
 
 use cudarc::driver::sys;
 use std::ffi::{CStr, c_char};
 
-/// How often an entry point of the software CUDA driver was called.
+/// Returns the number of calls to an entry point of the software CUDA driver.
 #[track_caller]
 pub(crate) fn calls(entry_point: &CStr) -> u64 {
     count(c"softcudaCallCount", entry_point)
 }
 
-/// A number that grows with the calls of that entry point which the calling thread makes.
+/// Returns a number that grows with the calling thread's calls to that entry point.
 #[track_caller]
 fn calls_of_this_thread(entry_point: &CStr) -> u64 {
     count(c"softcudaThreadCallCount", entry_point)
 }
 
-/// A number that grows with the calls that all other threads make.
+/// Returns a number that grows with all other threads' calls to that entry point.
 #[track_caller]
 pub(crate) fn calls_of_others(entry_point: &CStr) -> u64 {
     calls(entry_point).wrapping_sub(calls_of_this_thread(entry_point))
 }
 
-/// A number that grows with each call that finds a stream full.
+/// Returns a number that grows with each call that finds a stream full.
 #[track_caller]
 pub(crate) fn waits_for_room() -> u64 {
     number(c"softcudaWaitsForRoom")
 }
 
-/// A number that grows when a call begins to wait for a whole device.
+/// Returns a number that grows whenever a call begins to wait for a whole device.
 #[track_caller]
 pub(crate) fn waits_for_device() -> u64 {
     number(c"softcudaWaitsForDevice")
@@ -36,33 +37,37 @@ pub(crate) fn waits_for_device() -> u64 {
 #[track_caller]
 fn number(name: &CStr) -> u64 {
     type Number = unsafe extern "C" fn() -> u64;
-    // SAFETY: the software CUDA driver declares these so.
+    // SAFETY: the library was loaded by a runtime, and cudarc never closes it.
+    let library = unsafe { sys::culib() };
+    // SAFETY: the software CUDA driver declares each counter of these names with this signature.
     let number =
-        unsafe { sys::culib().get::<Number>(name.to_bytes_with_nul()) }.expect("the software CUDA driver");
-    // SAFETY: it takes nothing.
+        unsafe { library.get::<Number>(name.to_bytes_with_nul()) }.expect("the software CUDA driver");
+    // SAFETY: the function takes no arguments and reads a counter.
     unsafe { number() }
 }
 
 #[track_caller]
 fn count(counter: &CStr, entry_point: &CStr) -> u64 {
     type Count = unsafe extern "C" fn(*const c_char) -> u64;
-    // SAFETY: the software CUDA driver declares both so.
+    // SAFETY: the library was loaded by a runtime, and cudarc never closes it.
+    let library = unsafe { sys::culib() };
+    // SAFETY: the software CUDA driver declares both counters of calls with this signature.
     let count =
-        unsafe { sys::culib().get::<Count>(counter.to_bytes_with_nul()) }.expect("the software CUDA driver");
-    // SAFETY: it takes a string that ends with a NUL.
+        unsafe { library.get::<Count>(counter.to_bytes_with_nul()) }.expect("the software CUDA driver");
+    // SAFETY: the function takes a string that ends with a NUL, which a `CStr` does.
     let calls = unsafe { count(entry_point.as_ptr()) };
     assert_ne!(calls, u64::MAX, "no entry point is called {entry_point:?}");
     calls
 }
 
-/// How often each of them is called in `f`.
+/// Returns the number of calls to each entry point during `f`, and the result of `f`.
 #[track_caller]
 pub(crate) fn calls_in<const N: usize, R>(entry_points: [&CStr; N], f: impl FnOnce() -> R) -> ([u64; N], R) {
     grown(|| entry_points.map(calls), f)
 }
 
-/// The same of calls that the calling thread makes: not those of a thread that asks whether the
-/// device lives.
+/// Like [`calls_in`], for the calls of the calling thread alone. It leaves out those of the thread
+/// that asks whether the device lives.
 #[track_caller]
 pub(crate) fn own_calls_in<const N: usize, R>(
     entry_points: [&CStr; N],
@@ -79,26 +84,26 @@ fn grown<const N: usize, R>(counts: impl Fn() -> [u64; N], f: impl FnOnce() -> R
     (after, result)
 }
 
-/// The primary context of a device, which is never let go.
+/// Returns the primary context of a device, and never releases it.
 pub(crate) fn primary_context(ordinal: i32) -> sys::CUcontext {
     let (mut device, mut context) = (0, std::ptr::null_mut());
-    // SAFETY: writes a device.
+    // SAFETY: `cuDeviceGet` writes a device to a live local variable.
     unsafe { sys::cuDeviceGet(&raw mut device, ordinal) }.result().unwrap();
-    // SAFETY: writes a context.
+    // SAFETY: the call writes a context to a live local variable; `device` is a device.
     unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut context, device) }.result().unwrap();
     context
 }
 
-/// The calling thread's current context, or null.
+/// Returns the calling thread's current context, or null.
 pub(crate) fn current_context() -> sys::CUcontext {
     let mut context = std::ptr::null_mut();
-    // SAFETY: writes a context or null.
+    // SAFETY: the call writes a context or null to a live local variable.
     unsafe { sys::cuCtxGetCurrent(&raw mut context) }.result().unwrap();
     context
 }
 
-/// Makes a context, or none, the calling thread's current one.
+/// Makes `context` the calling thread's current one. Null stands for none.
 pub(crate) fn set_current_context(context: sys::CUcontext) {
-    // SAFETY: the contexts of these tests live as long as the process; null is none.
+    // SAFETY: the contexts of these tests live as long as the process, and null stands for none.
     unsafe { sys::cuCtxSetCurrent(context) }.result().unwrap();
 }

@@ -1,6 +1,6 @@
-//! A driver that writes down what it is told and completes it by hand.
+//! A driver that records its calls and completes work when the test says so.
 //!
-//! Device addresses are made up and never touched; pinned memory is real, since users see it.
+//! Device addresses are made up and never touched. Pinned memory is real, because users access it.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,6 +11,9 @@ use warpline::backend::{
     Plan, RawHandle, Step, StreamOptions, Submission, Work,
 };
 use warpline::{DeviceId, OrderMode, Runtime, Ticket};
+
+/// A device of any driver, with its health.
+pub(crate) type AnyDriver = (Arc<dyn Driver>, Arc<Health>);
 
 /// One driver call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,13 +31,15 @@ pub(crate) struct Recording {
     streams: Mutex<Vec<Arc<Track>>>,
     next_address: AtomicU64,
     refuse_next: AtomicBool,
+    /// The name of the op that the driver refuses once.
+    refuse_op: Mutex<Option<&'static str>>,
     plans: Mutex<Vec<Vec<String>>>,
     refuse_graphs: AtomicBool,
     completion: Completion,
     pinning: Option<Pinning>,
 }
 
-/// Page-locking that takes until the test allows it.
+/// Page-locking that blocks until the test allows it.
 #[derive(Debug, Default)]
 struct Pinning {
     state: Mutex<Locks>,
@@ -49,7 +54,7 @@ struct Locks {
     by: Vec<String>,
 }
 
-/// What one stream was told.
+/// The state of one stream.
 #[derive(Debug)]
 struct Track {
     label: String,
@@ -64,80 +69,105 @@ struct RecordingStream {
     track: Arc<Track>,
 }
 
-/// Lets the driver hand itself to its streams, under the id of one of its devices.
+/// One device of the driver. Each of its streams holds the driver.
 #[derive(Debug)]
 struct Handle(Arc<Recording>, DeviceId);
 
 impl Recording {
-    /// A runtime over a recording driver that needs markers, and the driver.
+    /// Returns a runtime over a recording driver that needs markers, and the driver.
     pub(crate) fn runtime(order: OrderMode) -> (Runtime, Arc<Recording>) {
         Self::runtime_of(order, 1)
     }
 
-    /// Makes the same with several devices, `cuda:0` and on.
+    /// Like [`runtime`](Self::runtime), with several devices: `cuda:0`, `cuda:1` and so on.
     pub(crate) fn runtime_of(order: OrderMode, devices: u32) -> (Runtime, Arc<Recording>) {
-        Self::runtime_with(order, devices, None)
+        Self::runtime_with(order, devices, Completion::Signalled, None, Vec::new())
     }
 
-    /// Makes a runtime of `cuda:0` and `cuda:1`, whose page-locked memory is slow: it comes with
-    /// [`allow_pinning`](Self::allow_pinning).
+    /// Returns a runtime of `cuda:0` and `cuda:1` whose page-locking is slow: it blocks until
+    /// [`allow_pinning`](Self::allow_pinning) is called.
     pub(crate) fn runtime_with_slow_pinning(order: OrderMode) -> (Runtime, Arc<Recording>) {
-        Self::runtime_with(order, 2, Some(Pinning::default()))
+        Self::runtime_with(order, 2, Completion::Signalled, Some(Pinning::default()), Vec::new())
     }
 
-    fn runtime_with(order: OrderMode, devices: u32, pinning: Option<Pinning>) -> (Runtime, Arc<Recording>) {
+    /// Like [`runtime_with_slow_pinning`](Self::runtime_with_slow_pinning), with another device.
+    pub(crate) fn runtime_with_slow_pinning_beside(other: AnyDriver) -> (Runtime, Arc<Recording>) {
+        let pinning = Some(Pinning::default());
+        Self::runtime_with(OrderMode::Deny, 1, Completion::Signalled, pinning, vec![other])
+    }
+
+    /// Returns a runtime of `cuda:0`, which completes each op and needs no markers, and of another
+    /// device.
+    pub(crate) fn runtime_without_markers_beside(other: AnyDriver) -> (Runtime, Arc<Recording>) {
+        Self::runtime_with(OrderMode::Deny, 1, Completion::EveryOp, None, vec![other])
+    }
+
+    fn runtime_with(
+        order: OrderMode,
+        devices: u32,
+        completion: Completion,
+        pinning: Option<Pinning>,
+        others: Vec<AnyDriver>,
+    ) -> (Runtime, Arc<Recording>) {
         let recording = Arc::new(Recording {
             calls: Mutex::default(),
             streams: Mutex::default(),
             next_address: AtomicU64::new(1 << 20),
             refuse_next: AtomicBool::new(false),
+            refuse_op: Mutex::default(),
             plans: Mutex::default(),
             refuse_graphs: AtomicBool::new(false),
-            completion: Completion::Signalled,
+            completion,
             pinning,
         });
         let device = |ordinal| -> (Arc<dyn Driver>, _) {
             let handle = Handle(recording.clone(), DeviceId::Cuda(ordinal));
             (Arc::new(handle), Arc::new(Health::default()))
         };
-        (Runtime::over((0..devices).map(device).collect(), order), recording)
+        (Runtime::over((0..devices).map(device).chain(others).collect(), order), recording)
     }
 
     fn calls(&self) -> MutexGuard<'_, Vec<Call>> {
         self.calls.lock().unwrap()
     }
 
-    /// The calls since this was last asked.
+    /// Returns the calls since the last call of this method.
     pub(crate) fn take(&self) -> Vec<Call> {
         std::mem::take(&mut self.calls())
     }
 
-    /// The next submission is refused.
+    /// Makes the driver refuse the next submission.
     pub(crate) fn refuse_next(&self) {
         self.refuse_next.store(true, Ordering::Relaxed);
     }
 
-    /// So many blocks more of page-locked memory come.
+    /// Makes the driver refuse the next op of that name.
+    pub(crate) fn refuse_op(&self, op: &'static str) {
+        *self.refuse_op.lock().unwrap() = Some(op);
+    }
+
+    /// Lets the driver page-lock `blocks` more blocks of memory.
     pub(crate) fn allow_pinning(&self, blocks: usize) {
         let pinning = self.pinning.as_ref().expect("pinning is slow");
         pinning.state.lock().unwrap().allowed += blocks;
         pinning.changed.notify_all();
     }
 
-    /// The next block of page-locked memory is refused: when it is asked for, and once more when
-    /// the pool has given back what it had.
+    /// Makes page-locking the next block fail: the first attempt, and the retry after the pool has
+    /// released its memory.
     pub(crate) fn refuse_pinning(&self) {
         let pinning = self.pinning.as_ref().expect("pinning is slow");
         pinning.state.lock().unwrap().refused += 2;
         pinning.changed.notify_all();
     }
 
-    /// The threads that page-locked memory so far, those that still wait for it included.
+    /// Returns the names of the threads that asked for page-locked memory, including those that
+    /// still wait for it.
     pub(crate) fn pinned_by(&self) -> Vec<String> {
         self.pinning.as_ref().expect("pinning is slow").state.lock().unwrap().by.clone()
     }
 
-    /// Yields until so many calls were recorded since they were last taken, and takes them.
+    /// Yields until `calls` calls have been recorded since they were last taken, and takes them.
     pub(crate) fn take_when(&self, calls: usize) -> Vec<Call> {
         while self.calls().len() < calls {
             std::thread::yield_now();
@@ -145,24 +175,34 @@ impl Recording {
         self.take()
     }
 
-    /// Graphs are refused from now on.
+    /// Makes the driver refuse all graphs from now on.
     pub(crate) fn refuse_graphs(&self) {
         self.refuse_graphs.store(true, Ordering::Relaxed);
     }
 
-    /// The steps of each graph so far: `stream.number op`, or `stream.number wait for stream.number`.
+    /// Returns the steps of each graph so far.
+    ///
+    /// A step is `stream.number op` or `stream.number wait for stream.number`.
     pub(crate) fn plans(&self) -> Vec<Vec<String>> {
         self.plans.lock().unwrap().clone()
     }
 
-    /// The device gets to the newest marker of the stream with this label.
+    /// Completes the work up to the newest marker of the stream with this label.
     pub(crate) fn reach_marker(&self, label: &str) {
         let track = self.streams.lock().unwrap().iter().find(|track| track.label == label).cloned();
         let track = track.expect("a stream of that label");
         track.timeline.complete(track.signalled.load(Ordering::Relaxed));
     }
 
-    /// The device gets to the newest marker of every stream.
+    /// Completes the work that every stream has got.
+    pub(crate) fn complete_all(&self) {
+        let tracks = self.streams.lock().unwrap().clone();
+        for track in tracks {
+            track.timeline.complete(track.submitted.load(Ordering::Relaxed));
+        }
+    }
+
+    /// Completes the work up to the newest marker of every stream.
     pub(crate) fn reach_markers(&self) {
         let tracks = self.streams.lock().unwrap().clone();
         for track in tracks {
@@ -171,7 +211,8 @@ impl Recording {
     }
 }
 
-// SAFETY: device addresses are made up, but nothing here runs work on them; host memory is the system allocator's.
+// SAFETY: device addresses are made up, but nothing here runs work on them. Host memory comes from
+// the system allocator.
 unsafe impl Driver for Handle {
     fn id(&self) -> DeviceId {
         self.1
@@ -222,13 +263,14 @@ unsafe impl Driver for Handle {
             locks.allowed -= 1;
         }
         let layout = Layout::from_size_align(len_bytes.max(1), 4096).expect("a valid layout");
-        // SAFETY: `alloc_zeroed` needs a layout of non-zero size, which `max(1)` makes it.
+        // SAFETY: `alloc_zeroed` needs a layout of non-zero size, which `max(1)` ensures.
         Ok(unsafe { alloc_zeroed(layout) })
     }
 
     unsafe fn free_host(&self, ptr: *mut u8, len_bytes: usize) {
         let layout = Layout::from_size_align(len_bytes.max(1), 4096).expect("a valid layout");
-        // SAFETY: `dealloc` needs the pointer and layout of an allocation, which the caller vouches for.
+        // SAFETY: `dealloc` needs the pointer and layout of an allocation. The caller passes a
+        // pointer from `alloc_host` and its length.
         unsafe { dealloc(ptr, layout) }
     }
 
@@ -248,17 +290,18 @@ unsafe impl Driver for Handle {
     }
 
     fn shut_down(&self) {
-        let tracks = self.0.streams.lock().unwrap().clone();
-        for track in tracks {
-            track.timeline.complete(track.submitted.load(Ordering::Relaxed));
-        }
+        self.0.complete_all();
     }
 }
 
-// SAFETY: no work runs, so none is out of order.
+// SAFETY: no work runs, so no work runs out of order.
 unsafe impl DriverStream for RecordingStream {
     unsafe fn submit(&self, work: Submission) -> Result<(), DriverError> {
         if self.driver.refuse_next.swap(false, Ordering::Relaxed) {
+            return Err(DriverError::Refused("CUDA_ERROR_INVALID_VALUE".into()));
+        }
+        let is_op = !matches!(work.command, Command::Wait(_) | Command::Edge(_) | Command::Elided);
+        if is_op && self.driver.refuse_op.lock().unwrap().take_if(|op| *op == work.site.op()).is_some() {
             return Err(DriverError::Refused("CUDA_ERROR_INVALID_VALUE".into()));
         }
         let before = self.track.submitted.fetch_max(work.reaches(), Ordering::Relaxed);
@@ -266,6 +309,7 @@ unsafe impl DriverStream for RecordingStream {
         let what = match work.command {
             Command::Wait(_) => "wait",
             Command::Edge(_) => "edge",
+            Command::Elided => "nothing",
             _ => work.site.op(),
         };
         let stream = self.track.label.clone();
@@ -275,14 +319,16 @@ unsafe impl DriverStream for RecordingStream {
 
     fn signal(&self, ticket: Ticket) {
         let before = self.track.signalled.swap(ticket, Ordering::Relaxed);
-        // A wait whose order holds already takes a ticket that the driver never hears of.
+        // Tickets may have gaps: a wait whose order already holds takes one, but is never
+        // submitted.
         assert!(ticket > before);
         self.track.submitted.fetch_max(ticket, Ordering::Relaxed);
         self.driver.calls().push(Call::Signal { stream: self.track.label.clone(), ticket });
     }
 
     fn raw(&self) -> Option<RawHandle> {
-        // Where foreign work is told apart from host functions.
+        // With a handle, foreign work is submitted as such and not as a host function. Only tests
+        // with slow page-locking need that.
         self.driver.pinning.is_some().then(|| RawHandle::new(std::ptr::dangling_mut::<u8>()))
     }
 

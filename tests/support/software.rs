@@ -1,10 +1,10 @@
-//! Runs tests in child processes that find the software CUDA driver, which reads its settings once and whose faults last as
-//! long as the process.
+//! Runs tests in child processes that load the software CUDA driver. The driver reads its settings
+//! once, and its faults last as long as the process.
 
 use std::process::{Command, Output};
 
 const CHILD: &str = "WARPLINE_TEST_CHILD";
-/// A child that hangs is ended after so many seconds.
+/// The seconds after which a child that hangs is killed.
 const WATCHDOG_SECONDS: u32 = 120;
 
 fn test_binary(variables: &[(&str, &str)]) -> Command {
@@ -33,14 +33,16 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// Runs the tests of a module of this binary that need a CUDA device, on the software CUDA driver with these variables;
-/// what they wrote. The module is the beginning of their names: `graphs::`, or nothing for all.
+/// Runs the tests of a module of this binary that need a CUDA device, on the software CUDA driver
+/// with these variables. Returns their output.
+///
+/// The module selects tests by name: `graphs::`, or an empty string for all.
 #[track_caller]
 pub(crate) fn run_cuda_tests(module: &str, variables: &[(&str, &str)]) -> String {
     run_cuda_tests_but(module, &[], variables)
 }
 
-/// As [`run_cuda_tests`], without those whose names have one of these in them.
+/// Like [`run_cuda_tests`], without the tests whose names contain one of `skipped`.
 #[track_caller]
 pub(crate) fn run_cuda_tests_but(module: &str, skipped: &[&str], variables: &[(&str, &str)]) -> String {
     let skip = [module].into_iter().chain(skipped.iter().flat_map(|name| ["--skip", name]));
@@ -56,12 +58,12 @@ pub(crate) fn run_cuda_tests_but(module: &str, skipped: &[&str], variables: &[(&
     text
 }
 
-/// Runs `body` in a child process on the software CUDA driver with these variables; what it wrote. To be called once a test,
-/// first thing.
+/// Runs `body` in a child process on the software CUDA driver with these variables, and returns its
+/// output. A test calls it once, before anything else.
 #[track_caller]
 pub(crate) fn in_child<F: FnOnce()>(variables: &[(&str, &str)], body: F) -> String {
     if std::env::var_os(CHILD).is_some() {
-        // SAFETY: a timer whose signal ends the process, should it hang.
+        // SAFETY: `alarm` only sets a timer, whose signal ends the process if it hangs.
         unsafe { libc::alarm(WATCHDOG_SECONDS) };
         body();
         std::process::exit(0);

@@ -1,4 +1,5 @@
-//! What a recorder hears, as it writes it. Apart from the rest: what is of `serde_json` makes types ambiguous where it is seen.
+//! The events of a recorder, as it writes them. This module is apart from the others because
+//! importing `serde_json` makes some inferred types ambiguous.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
 use serde_json::Value;
@@ -6,7 +7,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use warpline::trace::Recorder;
 
-/// A recorder of what `f` does on this thread.
+/// Returns a recorder of what `f` does on this thread.
 pub(crate) fn recorded(f: impl FnOnce(&Recorder)) -> Recorder {
     let recorder = Recorder::new();
     let subscriber = tracing_subscriber::registry().with(recorder.layer());
@@ -14,7 +15,7 @@ pub(crate) fn recorded(f: impl FnOnce(&Recorder)) -> Recorder {
     recorder
 }
 
-/// A recorder of what all threads do, once a process.
+/// Returns a recorder of all threads. It can be installed once per process.
 pub(crate) fn recording_all() -> Recorder {
     let recorder = Recorder::new();
     tracing_subscriber::registry().with(recorder.layer()).init();
@@ -27,7 +28,7 @@ pub(crate) fn written(recorder: &Recorder) -> Value {
     serde_json::from_slice(&json).expect("valid JSON")
 }
 
-/// The events of a phase: `X` are ops with their times, `M` names.
+/// Returns the events of a phase: `X` for ops with their times, `M` for names.
 pub(crate) fn events<'a>(trace: &'a Value, phase: &str) -> Vec<&'a Value> {
     trace["traceEvents"].as_array().unwrap().iter().filter(|event| event["ph"] == phase).collect()
 }

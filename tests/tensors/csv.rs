@@ -1,4 +1,4 @@
-//! CSV files as datasets: the digits as they are, and what is said of a bad file.
+//! CSV files as datasets: the values of the digits, and the errors of bad files.
 
 use crate::support::{block_on, says, streams};
 use flate2::{Compression, write::GzEncoder};
@@ -38,7 +38,7 @@ fn the_digits_split_into_what_they_are() {
     assert_eq!(test[..4], [labels[0], labels[5], labels[10], labels[15]]);
 }
 
-/// A file of this test, removed at the end.
+/// A temporary file, which is removed when it is dropped.
 struct TempFile(PathBuf);
 
 impl TempFile {
@@ -61,7 +61,7 @@ fn gzip(text: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// The error of reading `bytes` as a file of three columns, the last one a digit.
+/// Returns the error of reading `bytes` as a file of three columns, the last one a digit.
 fn error_of(name: &str, bytes: &[u8]) -> Error {
     let file = TempFile::new(name, bytes);
     let mut rows = Csv::new(&file.0, 3).classes(10).open().unwrap();
@@ -80,22 +80,22 @@ fn a_bad_file_is_named_with_its_line_and_what_is_wrong() {
     says(&missing, ErrorKind::Data, &["cannot open no-such-file.csv.gz: No such file", "check the path"]);
 
     for (name, rows, text) in [
-        ("short.csv", "1,2,3\n4,5\n", ":2: 2 columns where 3 are expected"),
-        ("long.csv", "1,2,3\n\n4,5,6\n7,8,9,10\n", ":4: 4 columns where 3 are expected"),
+        ("short.csv", "1,2,3\n4,5\n", ":2: 2 columns, expected 3"),
+        ("long.csv", "1,2,3\n\n4,5,6\n7,8,9,10\n", ":4: 4 columns, expected 3"),
         ("windows.csv", "1,2,3\r\n4,5,6\r\n7,x,9\r\n", ":3: column 2 of 3 is \"x\""),
-        ("windows-short.csv", "1,2,3\r\n\r\n7,8\r\n", ":3: 2 columns where 3 are expected"),
+        ("windows-short.csv", "1,2,3\r\n\r\n7,8\r\n", ":3: 2 columns, expected 3"),
         ("blanks.csv", "1,2,3\n\n\n\n7,8,x\n9,8,7\n", ":5: column 3 of 3 is \"x\""),
         ("windows-blanks.csv", "\r\n1,2,3\r\n\r\n \r\n7,8,x", ":5: column 3 of 3 is \"x\""),
         ("no-end.csv", "1,2,3\n4,5,6\n7,8,x", ":3: column 3 of 3 is \"x\""),
         ("quote.csv", "1,2,3\n4,\"5,6\n7,8,9\n", ":2: column 2 of 3 is \"\\\"5\""),
-        ("word.csv", "1,2,3\n4,five,6\n", ":2: column 2 of 3 is \"five\", which is no finite number"),
-        ("nan.csv", "NaN,2,3\n", ":1: column 1 of 3 is \"NaN\", which is no finite number"),
-        ("half.csv", "1,2,3\n4,5,6\n7,8,1.5\n", ":3: column 3 of 3 is \"1.5\", which is no integer label"),
-        ("ten.csv", "1,2,10\n", ":1: label 10 in column 3 where 0 to 9 are expected"),
-        ("minus.csv", "1,2,-1\n", ":1: label -1 in column 3 where 0 to 9 are expected"),
+        ("word.csv", "1,2,3\n4,five,6\n", ":2: column 2 of 3 is \"five\", expected a finite number"),
+        ("nan.csv", "NaN,2,3\n", ":1: column 1 of 3 is \"NaN\", expected a finite number"),
+        ("half.csv", "1,2,3\n4,5,6\n7,8,1.5\n", ":3: column 3 of 3 is \"1.5\", expected an integer label"),
+        ("ten.csv", "1,2,10\n", ":1: label 10 in column 3, expected 0 to 9"),
+        ("minus.csv", "1,2,-1\n", ":1: label -1 in column 3, expected 0 to 9"),
     ] {
         says(&error_of(name, rows.as_bytes()), ErrorKind::Data, &[name, text]);
-        // Compressed, whatever the name says.
+        // The same rows compressed, whatever the name says.
         says(&error_of(name, &gzip(rows.as_bytes())), ErrorKind::Data, &[name, text]);
     }
     says(&error_of("bytes.csv", b"1,\xff,3\n"), ErrorKind::Data, &[":1: column 2 of 3 is \"\\xff\""]);

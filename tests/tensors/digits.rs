@@ -1,5 +1,5 @@
-//! The training of `examples/digits`: the same weights whatever the streams' interleaving, and an order without which it is
-//! refused.
+//! The training of `examples/digits`. It gives the same weights for every interleaving of the
+//! streams, and a step that lacks its edge is refused.
 
 #[allow(dead_code, unreachable_pub, reason = "the example uses all of it")]
 #[path = "../../examples/digits/model.rs"]
@@ -23,7 +23,7 @@ fn settings(epochs: u64) -> Settings {
     Settings { epochs, prefetch: 3, ..Settings::default() }
 }
 
-/// The bits of all weights after training, and how many test rows they get right.
+/// Returns the bits of all weights after training, and the number of test rows that they get right.
 async fn trained(device: &Device, epochs: u64) -> Result<(Vec<u32>, i64)> {
     trained_with(device, &settings(epochs)).await
 }
@@ -62,7 +62,7 @@ fn steps_as_graphs_give_the_same_weights_as_op_by_op() {
         let runtime = runtime(1);
         let device = runtime.device(DeviceId::Cpu(0)).unwrap();
         let graphs = Settings { graph: true, ..settings(4) };
-        // Of 1437 rows the last 29 are a batch, and a graph, of their own.
+        // The last 29 of the 1437 rows are a batch of their own, and so a graph of their own.
         let [as_graphs, op_by_op] =
             [graphs, settings(4)].map(|settings| block_on(trained_with(&device, &settings)).unwrap());
         assert!(as_graphs == op_by_op, "other weights");
@@ -83,7 +83,7 @@ fn a_few_epochs_are_enough_to_read_most_digits() {
     within_a_minute(|| {
         let runtime = runtime(1);
         let (_, right) = block_on(trained(&runtime.device(DeviceId::Cpu(0)).unwrap(), 10)).unwrap();
-        // It was 350; what chance gets right is 36.
+        // Training usually gets 350 right, and chance 36.
         assert!(right > 330, "{right} of 360");
     });
 }
@@ -138,7 +138,7 @@ fn memory_does_not_grow_with_the_epochs() {
         };
         let (first, later) = (reserved(1), reserved(5));
         assert_eq!(first.0, later.0);
-        // How many losses are on their way at once depends on how fast they go.
+        // The number of losses in flight at once varies with timing.
         assert!(later.1 <= 2 * first.1, "{} bytes pinned after one epoch, {} after five", first.1, later.1);
     });
 }

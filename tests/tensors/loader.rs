@@ -1,4 +1,5 @@
-//! The loader: the same batches however it runs, bounded memory, and an end to everything.
+//! The loader. It gives the same batches on every executor, its memory is bounded, and everything
+//! it starts ends.
 
 use crate::support::{block_on, runtime, says, streams, within_a_minute};
 use futures::stream::FusedStream as _;
@@ -12,14 +13,14 @@ use warpline::ops::data::{Batches, Dataset, InMemory, Rows};
 use warpline::prelude::*;
 use warpline::testing::for_each_seed;
 
-/// Row i is `[i, -i]` with label i.
+/// Returns a dataset whose row i is `[i, -i]` with label i.
 fn counting(rows: usize) -> InMemory {
     let labels: Vec<_> = (0..rows as i64).collect();
     let x = labels.iter().flat_map(|&label| [label as f32, -label as f32]).collect();
     InMemory::new(2, x, labels).unwrap()
 }
 
-/// A dataset made by `row`, called with the row's index; features are two copies of it.
+/// A dataset of a function that is called with a row's index. Both features are that index.
 struct Calls<F>(Arc<F>);
 
 impl<F: Fn(u64) -> Result<Option<i64>> + Send + Sync + 'static> Dataset for Calls<F> {
@@ -46,7 +47,8 @@ fn calls<F: Fn(u64) -> Result<Option<i64>> + Send + Sync + 'static>(row: F) -> C
     Calls(Arc::new(row))
 }
 
-/// The labels of each batch, read on another stream than the one that copied them. Features have to belong to them.
+/// Returns the labels of each batch, read on another stream than the one that copied them. Checks
+/// that the features belong to the labels.
 async fn labels(mut batches: Batches) -> Result<Vec<Vec<i64>>> {
     let mut all = Vec::new();
     let mut at = (0, 0);
@@ -142,7 +144,7 @@ fn epochs_say_which_they_are_and_drop_their_own_rest() {
 
 #[test]
 fn while_one_epochs_buffer_runs_empty_the_next_ones_fills() {
-    // Rows read in all, at each batch: the dataset has 100 rows and the buffer holds 40.
+    // The number of rows read so far. The dataset has 100 rows, and the buffer holds 40.
     let read = Arc::new(AtomicU64::new(0));
     let count = read.clone();
     let dataset = calls(move |row| {
@@ -161,7 +163,8 @@ fn while_one_epochs_buffer_runs_empty_the_next_ones_fills() {
         reads.push((batch.epoch, now - before));
         before = now;
     }
-    // Inline, a poll reads as much as memory came back for: two batches' worth at most, and never a buffer full.
+    // A poll that reads inline reads only as much as the released memory allows: at most two
+    // batches, and never a full buffer.
     assert!(reads[1..].iter().all(|&(_, rows)| rows <= 21), "{reads:?}");
 }
 
@@ -173,7 +176,7 @@ fn an_error_ahead_of_its_epoch_waits_for_it() {
         if row == 0 {
             broken.fetch_add(1, Ordering::Relaxed);
         }
-        // Looked at when it was built, read once, and broken the next time.
+        // The first opening is by `build`, the second is read to its end, and the third fails.
         if broken.load(Ordering::Relaxed) > 2 {
             return Err(Error::new(ErrorKind::Data, "row 0 is broken"));
         }
@@ -212,7 +215,7 @@ fn with_each_batchs_own_edge_verdicts_are_the_same_at_any_speed_of_the_reader() 
     let verdicts = move |slow: bool| {
         let (go, wait) = channel();
         let wait = Mutex::new(wait);
-        // A slow reader reads a batch only when the verdicts on the one before it were given.
+        // A slow reader starts a batch only after the verdicts on the previous one.
         let dataset = calls(move |row| {
             if slow && row > 0 && row % 4 == 0 {
                 wait.lock().unwrap().recv().unwrap();
@@ -227,7 +230,7 @@ fn with_each_batchs_own_edge_verdicts_are_the_same_at_any_speed_of_the_reader() 
                 let without = sum().await.is_ok();
                 compute.wait_event(&batch.copied);
                 accepted.push((without, sum().await.is_ok()));
-                // A fast one has ended.
+                // This fails once a fast reader has ended.
                 let _ = go.send(());
             }
             accepted
@@ -250,7 +253,7 @@ fn the_next_batches_arrive_while_a_step_is_held() {
             compute.wait_event(&first.copied);
             let gate = compute.hold().unwrap();
             let mut step = compute.enter(|| first.x.sum().item::<f32>());
-            // Each is read and copied while the step of the first has not begun.
+            // Each batch is read and copied before the step on the first one begins.
             for _ in 0..10 {
                 batches.try_next().await.unwrap().unwrap().copied.await.unwrap();
             }
@@ -281,11 +284,12 @@ fn the_reader_is_never_further_ahead_than_asked_for() {
             .on(&copy)
             .build()
             .unwrap();
-        rows.recv().unwrap(); // `build` looks at one
+        rows.recv().unwrap(); // `build` reads one row
         let gate = copy.hold().unwrap();
         tokio(2).block_on(async {
             let first = batches.try_next().await.unwrap().unwrap();
-            // With the copies held, so much is read ahead, and then there is no memory to read into.
+            // While the copies are held, this many rows are read ahead. Then there is no memory
+            // left to read into.
             (0..(prefetch + 1) * BATCH).for_each(|row| assert_eq!(rows.recv().unwrap(), row));
             for index in 1..=prefetch {
                 assert_eq!(batches.try_next().await.unwrap().unwrap().index, index);
@@ -338,7 +342,8 @@ fn it_is_terminated_only_after_the_end_or_the_error_was_yielded() {
     for (mut batches, errors) in [(whole, 0), (cut, 1)] {
         let mut got = (0, 0);
         block_on(async {
-            // All is read inline at the first poll; the rest is still to come.
+            // The first poll reads everything inline, but the later batches are still to be
+            // yielded.
             while !batches.is_terminated() {
                 futures::select! {
                     batch = batches.next() => match batch {
@@ -357,7 +362,7 @@ fn it_is_terminated_only_after_the_end_or_the_error_was_yielded() {
 
 #[test]
 fn with_little_prefetch_no_batch_is_kept_for_others() {
-    // The first row of a batch waits until the batch before it was yielded.
+    // The first row of a batch waits until the previous batch was yielded.
     for prefetch in [1, 4] {
         within_a_minute(move || {
             let (_runtime, _, [copy]) = streams(["copy"]);
@@ -389,7 +394,7 @@ fn a_quick_batch_that_is_kept_for_others_goes_before_the_row_after_a_slow_one() 
         let wait = Mutex::new(wait);
         let dataset = calls(move |row| {
             match row {
-                // Slow: twice as long as a batch may be kept.
+                // This row takes twice as long as a batch may be kept.
                 5 => {
                     let began = Instant::now();
                     while began.elapsed() < Duration::from_millis(1) {}
@@ -416,7 +421,7 @@ fn dropping_the_stream_anywhere_gives_everything_back() {
             let copy = device.new_stream()?;
             let mut batches = Loader::new(counting(40)).batch_size(4).prefetch(2).on(&copy).build()?;
             for _ in 0..polls {
-                // A poll that finds nothing is dropped with its future; the next one goes on.
+                // A poll that finds nothing is dropped with its future, and the next one continues.
                 if batches.next().now_or_never().is_some_and(|next| next.is_none()) {
                     break;
                 }
@@ -448,7 +453,7 @@ fn polls_that_are_dropped_lose_no_batch() {
     });
 }
 
-/// Tells when it is dropped.
+/// Sends a message when it is dropped.
 struct Told(Sender<()>);
 
 impl Drop for Told {
@@ -457,7 +462,8 @@ impl Drop for Told {
     }
 }
 
-/// A dataset without end. The receiver is told when everything of it is gone.
+/// Returns an endless dataset, and a receiver that gets a message when everything of the dataset is
+/// gone.
 fn endless() -> (impl Dataset, Receiver<()>) {
     let (gone, told) = channel();
     let gone = Mutex::new(Told(gone));
@@ -484,7 +490,7 @@ fn dropping_the_stream_stops_its_reader() {
             });
             drop(batches);
             gone.recv().unwrap();
-            // What the reader had in its hands goes last.
+            // The reader releases the batch that it was filling last of all.
             while (device.memory_stats().live_blocks, device.pinned_stats().allocated_bytes) != (0, 0) {
                 std::thread::yield_now();
             }
@@ -566,7 +572,8 @@ fn a_panic_or_an_error_in_a_dataset_comes_in_its_place() {
     };
     let failing = || Loader::new(calls(failing)).batch_size(4).on(&copy).build().unwrap();
     let panicking = || Loader::new(calls(panicking)).batch_size(4).on(&copy).build().unwrap();
-    let text = "the dataset panicked at batch 2 of epoch 0: on purpose at row 10; mend its reader";
+    let text = "the dataset panicked at batch 2 of epoch 0: on purpose at row 10; correct its \
+        reader";
     block_on(expect(failing(), "row 10 is bad"));
     block_on(expect(panicking(), text));
     tokio(2).block_on(expect(failing(), "row 10 is bad"));
@@ -575,7 +582,8 @@ fn a_panic_or_an_error_in_a_dataset_comes_in_its_place() {
 
 #[test]
 fn a_panic_ahead_of_its_epoch_waits_for_it() {
-    // Row 0 of the second epoch is read while the first one's buffer runs empty; opening it is when there is no buffer.
+    // With a shuffle buffer, row 0 of the second epoch is read while the first epoch's buffer runs
+    // empty. Without one, opening the second epoch panics instead.
     let (_runtime, _, [copy]) = streams(["copy"]);
     let opened = AtomicUsize::new(0);
     let dataset = calls(move |row| {
@@ -590,7 +598,8 @@ fn a_panic_ahead_of_its_epoch_waits_for_it() {
         assert_eq!(block_on(batches.try_next()).unwrap().unwrap().index, index);
     }
     let error = block_on(batches.try_next()).unwrap_err();
-    let text = "the dataset panicked at batch 0 of epoch 1: on purpose at the second epoch's first row; mend its reader";
+    let text = "the dataset panicked at batch 0 of epoch 1: on purpose at the second epoch's \
+        first row; correct its reader";
     says(&error, ErrorKind::Data, &[text]);
     assert!(block_on(batches.next()).is_none());
 
@@ -645,7 +654,7 @@ fn options_that_cannot_work_are_refused_when_it_is_built() {
     refused(loader().prefetch(0), "prefetch is 0");
     refused(loader().shuffle(1).shuffle_capacity(0), "shuffle_capacity is 0");
     let error = loader().batch_size(usize::MAX).build().unwrap_err();
-    says(&error, ErrorKind::InvalidArgument, &["batch_size 18446744073709551615 of 2 features"]);
+    says(&error, ErrorKind::InvalidArgument, &["a batch of 18446744073709551615 rows of 2 features"]);
     let error = Loader::new(counting(0)).on(&copy).build().unwrap_err();
     says(&error, ErrorKind::Data, &["the dataset has 0 rows"]);
     let limited = copy.device().stream().label("limited").max_in_flight(2).build().unwrap();
@@ -655,11 +664,11 @@ fn options_that_cannot_work_are_refused_when_it_is_built() {
     says(&loader().on(&limited).build().unwrap_err(), ErrorKind::InvalidArgument, &text);
     drop(full);
     let error = InMemory::new(3, vec![0.0; 7], vec![0; 2]).unwrap_err();
-    says(&error, ErrorKind::Shape, &["2 labels", "7 numbers", "3 features"]);
+    says(&error, ErrorKind::Shape, &["2 labels", "7 numbers", "expected 3 numbers for each label"]);
     let mut batches = loader().batch_size(32).drop_last(true).build().unwrap();
     let error = block_on(batches.try_next()).unwrap_err();
     says(&error, ErrorKind::Data, &["epoch 0 has no batch", "4 rows", "batch_size is 32"]);
-    // Though the next epoch is opened before it turns out.
+    // The error is the same although the next epoch is opened before it is found.
     let small = loader().batch_size(32).drop_last(true).shuffle(1);
     let error = block_on(small.build().unwrap().epochs(0..2).try_next()).unwrap_err();
     says(&error, ErrorKind::Data, &["epoch 0 has no batch", "4 rows", "batch_size is 32"]);

@@ -1,4 +1,4 @@
-//! Tensors and data: values, compared with PyTorch; loaders; the digits.
+//! Tensors and data: values compared with PyTorch's, loaders, and the digits.
 
 #[path = "../support/mod.rs"]
 mod support;

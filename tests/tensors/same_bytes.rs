@@ -1,17 +1,18 @@
-//! Whatever `deny` accepts gives the same verdicts and the same bytes under every interleaving, blocking or asynchronous.
+//! Programs in `deny` mode. The accepted ops give the same verdicts and the same bytes under every
+//! interleaving, blocking or asynchronous.
 
 use crate::support::programs::{Step, enqueue, first_value, program, streams_and_buffers};
 use warpline::prelude::*;
 use warpline::testing::for_each_seed;
 
-/// What a run of a program shows: which ops were accepted, and what the buffers hold at the end.
+/// The outcome of a program: the verdict on each op, and the final contents of the buffers.
 #[derive(Clone, Debug, PartialEq)]
 struct Outcome {
     accepted: Vec<bool>,
     bytes: Vec<Vec<u32>>,
 }
 
-/// Runs a program; `wait` is how the host waits.
+/// Runs a program. The macro `$wait` waits for a `Pending`.
 macro_rules! run {
     ($device:expr, $steps:expr, $wait:ident) => {{
         let device: &Device = $device;

@@ -1,11 +1,12 @@
-//! Tensors where it matters how many workers there are, or when work is done.
+//! Tensors in cases that depend on the number of workers, or on when work finishes.
 
 use crate::support::{block_on, refusal, says, streams};
 use tokio_test::{assert_pending, assert_ready_ok, task};
 use warpline::prelude::*;
 use warpline::{Generator, Result};
 
-/// Everything whose bits could depend on how work is shared out: random numbers, large products, sums.
+/// Returns results whose bits could depend on the distribution of work: random numbers, large
+/// products, sums.
 fn numbers(workers: usize) -> Result<Vec<u32>> {
     let runtime = Runtime::builder().workers(workers).build()?;
     let device = runtime.device(DeviceId::Cpu(0))?;
@@ -14,7 +15,7 @@ fn numbers(workers: usize) -> Result<Vec<u32>> {
     let b = Tensor::rand([300, 400], &device).queued()?;
     let side = device.new_stream()?;
     side.wait_for(&b);
-    // On another stream, so that several workers have something to do.
+    // This op is on another stream, so that several workers have something to do.
     let sums = side.enter(|| b.sum_rows()).queued()?;
     let c = a.matmul(b.t()).queued()?;
     side.wait_for(&c);
@@ -94,7 +95,7 @@ fn a_refused_view_of_what_is_in_flight_is_reported_by_its_stream() {
     let (_runtime, device, [stream]) = streams(["s"]);
     drop(stream.enter(|| Tensor::ones([2, 3], &device).reshape([5])));
     let error = stream.synchronize().blocking_wait().unwrap_err();
-    says(&error, ErrorKind::Shape, &["reshape (tests/tensors/tensors.rs:", "do not make the shape [5]"]);
+    says(&error, ErrorKind::Shape, &["reshape (tests/tensors/tensors.rs:", "do not fill the shape [5]"]);
 }
 
 #[test]
@@ -109,7 +110,7 @@ fn the_error_of_a_view_that_is_dropped_with_its_chain_is_returned_once() {
     for chain in chains {
         stream.enter(|| chain(&w));
         let error = stream.synchronize().blocking_wait().unwrap_err();
-        says(&error, ErrorKind::Shape, &["reshape (tests/tensors/tensors.rs:", "do not make the shape [7]"]);
+        says(&error, ErrorKind::Shape, &["reshape (tests/tensors/tensors.rs:", "do not fill the shape [7]"]);
         stream.synchronize().blocking_wait().unwrap();
     }
     other.synchronize().blocking_wait().unwrap();

@@ -1,4 +1,4 @@
-//! The recorder: every op with its times, as JSON, one track a stream.
+//! The recorder, which writes every op with its times as JSON. Each stream has a track.
 
 use crate::traces;
 
@@ -9,14 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use warpline::prelude::*;
 use warpline::trace::Recorder;
 
-/// What `f` records when it runs on this thread, as the recorder writes it.
+/// Returns a recorder of `f` on this thread, and the JSON that it writes.
 fn recorded(f: impl FnOnce()) -> (Recorder, Value) {
     let recorder = traces::recorded(|_| f());
     let trace = written(&recorder);
     (recorder, trace)
 }
 
-/// Track number → the stream's label.
+/// Returns the stream's label for each track number.
 fn tracks(trace: &Value) -> BTreeMap<u64, String> {
     let named = events(trace, "M").into_iter().filter(|event| event["name"] == "thread_name");
     named
@@ -24,7 +24,7 @@ fn tracks(trace: &Value) -> BTreeMap<u64, String> {
         .collect()
 }
 
-/// A runtime whose ops run on the thread that waits for them.
+/// Returns a runtime whose ops run on the thread that waits for them.
 fn seeded(devices: u32) -> Runtime {
     Runtime::builder().cpu_devices(devices).schedule(Schedule::Seeded(1)).build().unwrap()
 }
@@ -77,7 +77,7 @@ fn ops_of_one_track_follow_each_other() {
     ops.sort_by_key(|op| op["args"]["ticket"].as_u64().unwrap());
     assert_eq!(ops.len(), 200);
     for op in ops {
-        // Whole nanoseconds: three digits after the point.
+        // Times are whole nanoseconds, written as microseconds with three decimals.
         let [start, took] =
             [&op["ts"], &op["dur"]].map(|time| (time.as_f64().unwrap() * 1000.0).round() as u64);
         let end = ended.insert(op["tid"].as_u64().unwrap(), start + took);

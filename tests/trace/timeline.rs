@@ -1,4 +1,5 @@
-//! The picture: every op is in it, arrows lead from what is waited for to the wait, and any text may stand in it.
+//! The picture. It shows every op, its arrows lead from an op to the wait for it, and any text may
+//! be in it.
 
 use crate::support::block_on;
 use crate::traces::recorded;
@@ -9,7 +10,7 @@ use warpline::ops::data::InMemory;
 use warpline::prelude::*;
 use warpline::trace::{HostTrack, Picture, Recorder};
 
-/// A device whose ops run on the thread that waits for them.
+/// Returns a runtime and its device, whose ops run on the thread that waits for them.
 fn seeded() -> (Runtime, Device) {
     let runtime = Runtime::builder().schedule(Schedule::Seeded(1)).build().unwrap();
     let device = runtime.device(DeviceId::Cpu(0)).unwrap();
@@ -28,7 +29,7 @@ fn html(timeline: Picture) -> String {
     String::from_utf8(html).unwrap()
 }
 
-/// The ops in a picture's metadata.
+/// Returns the ops in a picture's metadata.
 fn data(document: &Document) -> Value {
     let metadata = document.descendants().find(|node| node.has_tag_name("metadata")).unwrap();
     serde_json::from_str(metadata.text().unwrap()).unwrap()
@@ -47,7 +48,7 @@ fn title<'a>(node: &Node<'a, 'a>) -> &'a str {
     node.children().find(|child| child.has_tag_name("title")).and_then(|title| title.text()).unwrap()
 }
 
-/// Row labels from top to bottom, and the names of the groups they are in.
+/// Returns the row labels from top to bottom, and the names of their groups.
 fn labels(document: &Document) -> (Vec<String>, Vec<String>) {
     let of = |class: &str| {
         let texts = document.descendants().filter(|node| node.attribute("class") == Some(class));
@@ -139,7 +140,7 @@ fn every_op_is_in_the_file_however_narrow_it_is() {
             assert!(started <= finished && finished <= data["to"].as_u64().unwrap());
         }
     }
-    // Drawn, each for itself or with its neighbours.
+    // Each op is drawn, alone or together with its neighbours.
     let bars = group(&document, "bars").into_iter().filter(|bar| bar.has_tag_name("rect"));
     let drawn: usize = bars
         .map(|bar| match bar.attribute("data-ticket") {
@@ -246,7 +247,7 @@ fn what_never_ran_is_in_the_data_and_has_no_bar() {
 #[test]
 fn runtimes_under_one_subscriber_do_not_mix() {
     let recorder = recorded(|_| {
-        // Streams of the same number, ops of the same tickets.
+        // Both have a stream of the same number, and ops with the same tickets.
         let (_one, first) = seeded();
         let (_other, second) = seeded();
         for device in [&first, &second, &first] {
@@ -300,7 +301,7 @@ fn work_of_the_host_and_the_loader_have_rows_of_their_own() {
     );
     let data = data(&document);
     let loading = data["tracks"][1]["ops"].as_array().unwrap();
-    // Two batches and the look that finds the end. A row is one feature and a label.
+    // Two batches, and the read that finds the end. A row is one feature and a label.
     let bytes: Vec<_> = loading.iter().map(|op| op[4].as_u64().unwrap()).collect();
     assert_eq!(bytes, [60, 60, 0]);
 }

@@ -1,8 +1,8 @@
 //! Loom models of the lock-free parts of the crates under `runtime/`, on the production source.
 //!
-//! The modules below are files of those crates, compiled against `sync` from here instead of that of
-//! `warpline-driver`. The models are tests. `ci/loom` runs them, and with `--weakened` shows that each
-//! fence they rely on is needed.
+//! The modules below are files of those crates, compiled against the `sync` of this crate instead
+//! of that of `warpline-driver`. The models are tests. `ci/loom` runs them. `ci/loom --weakened`
+//! shows that each fence they rely on is needed.
 
 #![allow(dead_code, unused_imports, missing_docs, unreachable_pub)]
 
@@ -35,10 +35,10 @@ mod watch;
 #[derive(Debug)]
 pub struct Error;
 
-/// A ticket, as the order check has it.
+/// Stands in for the ticket type of the order check.
 pub type Ticket = u64;
 
-/// Stands in for what the runtime notes of the code that it calls: no model asks.
+/// Stands in for the record of which code the runtime is calling. No model reads it.
 mod reentry {
     pub(crate) enum Caller {
         Waker,
@@ -51,7 +51,7 @@ mod reentry {
     }
 }
 
-/// Stands in for the runtime's reports: in a model nothing may go wrong.
+/// Stands in for the runtime's reports. A report fails the model.
 mod report {
     pub(crate) fn waker_panicked() {
         panic!("a waker panicked");

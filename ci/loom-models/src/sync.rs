@@ -1,4 +1,5 @@
-//! The runtime's `sync`, made of loom's primitives in the shape of `parking_lot`'s and `crossbeam`'s.
+//! The runtime's `sync`, made of loom's primitives in the shape of `parking_lot`'s and
+//! `crossbeam`'s.
 
 pub(crate) use loom::sync::MutexGuard;
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
@@ -60,7 +61,8 @@ impl Unparker {
     }
 }
 
-/// Everywhere but on x86, where it follows from what comes before it.
+/// A sequentially consistent fence, like the runtime's on every processor but x86. There the
+/// operation before it already is one.
 pub(crate) fn fence_after_rmw() {
     fence(Ordering::SeqCst);
 }

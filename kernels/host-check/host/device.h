@@ -1,7 +1,8 @@
-// What CUDA C++ has and C++ has not, so that kernels/cuda/*.cu compile for the host.
+// The parts that CUDA C++ adds to C++, so that kernels/cuda/*.cu compile for the host.
 //
-// Included before each of them. The threads of a block are fibers of one thread: each runs until it comes to a barrier or a
-// shuffle, then the next one (launch.cpp). A __shared__ variable is a static of that thread; blocks run one after the other.
+// build.rs includes this file before each of them. The threads of a block are fibers of one thread:
+// each runs up to a barrier or a shuffle, and then the next one runs (launch.cpp). A __shared__
+// variable is a static of that thread; blocks run one after the other.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -44,22 +45,23 @@ inline float __int_as_float(unsigned bits) {
     return x;
 }
 
-// From f64, since libm has none: within half a unit in the last place of what f32 can hold, give or take.
+// Computes both in f64, since libm has no such function. The error is about half a unit in the last
+// place.
 inline void sincospif(float x, float* sin, float* cos) {
     *sin = float(std::sin(M_PI * double(x)));
     *cos = float(std::cos(M_PI * double(x)));
 }
 
-// All threads of the block have come here. Dies if one of them has returned.
+// Waits until all threads of the block have arrived here. Aborts if one of them has returned.
 void __syncthreads();
 
-// `value` of the lane whose number differs by `mask`; all lanes of the warp call this.
+// Returns the `value` of the lane whose number differs by `mask`. All lanes of the warp call this.
 std::uint64_t exchange_in_warp(std::uint64_t value, unsigned mask);
 
 template <class T>
 T __shfl_xor_sync(unsigned lanes, T value, unsigned mask) {
     static_assert(sizeof(T) <= 8);
-    // Kernels shuffle among whole warps only.
+    // Kernels shuffle only among whole warps.
     if (lanes != 0xffffffffu) {
         __builtin_trap();
     }

@@ -19,7 +19,7 @@ constexpr unsigned WARP_THREADS = 32;
 
 enum class State { Runs, AtBarrier, InShuffle, Done };
 
-// A thread of the block. `context` is where it goes on, if it has begun and waits.
+// A thread of the block. `context` is the point where it continues after a wait.
 struct Thread {
     ucontext_t context;
     uint3 index;
@@ -27,17 +27,17 @@ struct Thread {
     std::uint64_t shuffled;
 };
 
-// A fiber runs one thread after the other until one has to wait; that one keeps the fiber, and the next begins on another. So
-// kernels without barriers take one fiber a block.
+// A fiber runs one thread after the other until one has to wait. That thread keeps the fiber, and
+// the next thread begins on another. So kernels without barriers take one fiber per block.
 struct Block {
     ucontext_t scheduler;
     std::vector<Thread> threads;
     std::unique_ptr<char[]> stacks;
-    // The order in which threads begin, and go on.
+    // The order in which threads begin and continue.
     std::vector<std::size_t> order;
-    // How many have begun.
+    // The number of threads that have begun.
     std::size_t begun = 0;
-    // The one that runs.
+    // The running thread.
     std::size_t current = 0;
     Body body = nullptr;
     void* const* args = nullptr;
@@ -62,7 +62,7 @@ void enter_fiber() {
         block->body(block->args);
         block->threads[block->current].state = State::Done;
     }
-    // Falls back to the scheduler, which is the context's successor.
+    // Returns to the scheduler, which is the context's successor.
 }
 
 void yield(State state) {
@@ -84,7 +84,9 @@ void shuffle_order() {
     }
 }
 
-// Lets those go on that wait for each other and are complete. Returns whether there were any.
+// Marks the threads that may continue: those of a warp that has arrived at a shuffle, or of a block
+// that has arrived at a barrier. Returns false if all threads have returned. Aborts if none may
+// continue.
 bool release() {
     auto& threads = block->threads;
     std::size_t at_barrier = 0, done = 0;
@@ -158,7 +160,7 @@ std::uint64_t exchange_in_warp(std::uint64_t value, unsigned mask) {
     block->threads[own].shuffled = value;
     yield(State::InShuffle);
     const std::uint64_t other = block->threads[own ^ mask].shuffled;
-    // Nobody may put the next value before all have read this one.
+    // No lane may write its next value before all lanes have read this one.
     yield(State::InShuffle);
     return other;
 }

@@ -3,11 +3,12 @@
 #include <cstddef>
 #include <utility>
 
-// What a launch is, besides the kernel. Rust has the same struct.
+// The configuration of a launch. src/lib.rs has the same struct.
 struct Launch {
     unsigned grid[3];
     unsigned block[3];
-    // 0: fibers run in the order of the threads; else in an order that depends on this, anew between barriers.
+    // 0: fibers run in the order of the threads. Otherwise the order depends on this value, and
+    // changes after each barrier and shuffle.
     unsigned long long seed;
 };
 
@@ -16,7 +17,7 @@ using Body = void (*)(void* const* args);
 // Calls body(args) once for each thread of the launch.
 void run(const Launch& launch, Body body, void* const* args);
 
-// Calls `kernel` with what `args` points to, as cuLaunchKernel does.
+// Calls `kernel` with the values that `args` points to, like cuLaunchKernel.
 template <auto kernel>
 struct Unpacked;
 
@@ -32,7 +33,7 @@ struct Unpacked<kernel> {
     }
 };
 
-// The function that Rust calls for a kernel.
+// Defines the function that Rust calls for a kernel.
 #define HOST_KERNEL(name)                                                        \
     extern "C" void host_##name(const Launch* launch, void* const* args) {       \
         run(*launch, Unpacked<&name>::body, args);                               \

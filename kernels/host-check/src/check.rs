@@ -1,4 +1,4 @@
-//! One call of a kernel, by its twin and by its device code.
+//! One call of a kernel, run by its twin and by its device code.
 
 use crate::memory::Memory;
 use crate::{Launch, host_kernel};
@@ -8,16 +8,18 @@ use warpline_kernels as kernels;
 use warpline_runtime::Element;
 use warpline_runtime::kernel::{Arg, Kernel, ParamKind};
 
-/// How far the device's results may be from the twin's. NaN agrees with every NaN.
+/// The difference that is allowed between the device's results and the twin's. NaN agrees with
+/// every NaN.
 #[derive(Clone, Copy, Debug)]
 pub enum Agree {
-    /// Not at all.
+    /// Requires equal bits.
     Bits,
-    /// By this much, or by this part of the twin's result, whatever is more. Infinities have to be the same.
+    /// Allows the larger of an absolute difference and a fraction of the twin's result. Infinities
+    /// have to be equal.
     Within {
-        /// This much.
+        /// The absolute difference.
         absolute: f64,
-        /// This part.
+        /// The fraction of the twin's result.
         relative: f64,
     },
 }
@@ -52,16 +54,16 @@ pub struct Check {
 }
 
 impl Check {
-    /// Of the kernel with this name.
+    /// Begins a call of the kernel with this name.
     ///
     /// # Panics
-    /// If there is none.
+    /// If there is no such kernel.
     pub fn of(name: &str) -> Self {
         let kernel = kernels::ALL.iter().find(|kernel| kernel.name == name);
         Check { kernel: kernel.unwrap_or_else(|| panic!("no kernel {name}")), given: Vec::new() }
     }
 
-    /// With this value for the next parameter.
+    /// Sets the next parameter to this value.
     ///
     /// # Panics
     /// If it is of another type.
@@ -74,7 +76,8 @@ impl Check {
         self
     }
 
-    /// With a copy of these elements for the next parameter, `offset` elements behind a multiple of 16 bytes.
+    /// Sets the next parameter to a copy of these elements, `offset` elements behind a multiple of
+    /// 16 bytes.
     ///
     /// # Panics
     /// If they are of another type.
@@ -87,10 +90,11 @@ impl Check {
         self
     }
 
-    /// With the memory of an earlier parameter for the next one.
+    /// Sets the next parameter to the memory of an earlier one.
     ///
     /// # Panics
-    /// If the kernel does not take that.
+    /// If the kernel does not allow operands to share memory, or if the earlier parameter has no
+    /// memory of its own.
     pub fn same(mut self, parameter: usize) -> Self {
         assert!(self.kernel.in_place, "{}", self.kernel.name);
         assert!(matches!(self.given[parameter], Given::Slice(_)));
@@ -98,23 +102,24 @@ impl Check {
         self
     }
 
-    /// Runs the twin and, with each of `launches`, the device code, and compares all memory.
+    /// Runs the twin once, and the device code with each of `launches`. Compares all memory.
     ///
     /// # Safety
     /// The arguments satisfy the kernel's `where`.
     ///
     /// # Panics
-    /// If they do not agree, or if the device code wrote around its operands.
+    /// If the results do not agree, or if the device code wrote around its operands.
     pub unsafe fn agrees(&self, agree: Agree, launches: &[Launch]) {
         assert_eq!(self.given.len(), self.kernel.params.len(), "{}", self.kernel.name);
         let mut twin = self.clone();
         let args = twin.args();
-        // SAFETY: a twin needs arguments that fit its parameters, which `scalar`, `slice` and `same` have checked, and slices valid for
-        // their length, which the memory in `twin` is; that the lengths fit one another is the caller's promise.
+        // SAFETY: a twin needs arguments that fit its parameters, which `scalar`, `slice` and
+        // `same` have checked, and slices that are valid for their length, like the memory in
+        // `twin`. The caller promises that the lengths fit one another.
         unsafe { (self.kernel.twin)(&args) };
         for launch in launches {
             let mut device = self.clone();
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that the arguments satisfy the kernel's `where`.
             unsafe { device.launch(launch) };
             for (i, (twin, device)) in twin.given.iter().zip(&device.given).enumerate() {
                 let (Given::Slice(twin), Given::Slice(device)) = (twin, device) else { continue };
@@ -131,17 +136,18 @@ impl Check {
         }
     }
 
-    /// Runs the device code with each of `launches`, and compares what it writes: the same bits every time.
+    /// Runs the device code with each of `launches`, and checks that the results are equal bit for
+    /// bit.
     ///
     /// # Safety
     /// The arguments satisfy the kernel's `where`.
     ///
     /// # Panics
-    /// If they are not.
+    /// If they differ.
     pub unsafe fn gives_the_same_bits(&self, launches: &[Launch]) {
         let ran = launches.iter().map(|launch| {
             let mut device = self.clone();
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that the arguments satisfy the kernel's `where`.
             unsafe { device.launch(launch) };
             (launch, device)
         });
@@ -175,11 +181,12 @@ impl Check {
     unsafe fn launch(&mut self, launch: &Launch) {
         let kernel = host_kernel(self.kernel.name).expect("every kernel is compiled");
         let args = self.args();
-        // A scalar is in the first bytes of `bits`, and an address is all of them.
+        // A scalar is in the first bytes of `bits`; an address takes all of them.
         let pointers: Vec<*const c_void> = args.iter().map(|arg| (&raw const arg.bits).cast()).collect();
-        // SAFETY: a host kernel reads an argument of its parameter's size behind each pointer: a test of `warpline-kernels` compares those
-        // sizes with the descriptor, which `scalar` and `slice` went by. It touches what `args` points to, memory of `self`, within
-        // the lengths that the caller vouches for.
+        // SAFETY: behind each pointer a host kernel reads an argument of its parameter's size.
+        // `scalar` and `slice` follow the descriptor, and a test of `warpline-kernels` compares its
+        // sizes with the PTX of the same source. The kernel accesses the memory of `self`, within
+        // the lengths that the caller promises.
         unsafe { kernel(launch, pointers.as_ptr()) };
     }
 }

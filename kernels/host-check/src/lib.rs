@@ -1,13 +1,16 @@
 //! The device code of `warpline-kernels`, compiled for the host and compared with the twins.
 //!
-//! `build.rs` compiles `kernels/cuda/*.cu` as C++ behind `host/device.h`, which has what CUDA adds to the language. A launch goes
-//! through all blocks, and runs the threads of each as fibers that change places at barriers and shuffles. So indices, bounds, alignment,
-//! barriers and the order of additions are those of the device; the instructions and `exp`, `log`, `sin` and `cos` are the
-//! host's. A thread that runs ahead of a missing barrier shows if it does so in one of the orders that fibers are run in.
+//! `build.rs` compiles `kernels/cuda/*.cu` as C++ behind `host/device.h`, which declares the parts
+//! that CUDA adds to the language. A launch runs the blocks one after the other, and the threads of
+//! a block as fibers that switch at barriers and shuffles. So indices, bounds, alignment, barriers
+//! and the order of additions are those of the device. The instructions and `exp`, `log`, `sin` and
+//! `cos` are those of the host. A missing barrier shows only if a thread runs ahead of it in one of
+//! the orders in which the fibers run.
 //!
 //! Without a C++ compiler nothing is compiled and every test is ignored.
 //!
-//! On Linux alone: fibers are `ucontext`, and what is read or written behind an operand's end faults.
+//! The crate is empty except on Linux. Fibers need `ucontext`, and operands end before a page that
+//! `mprotect` makes inaccessible.
 #![cfg(target_os = "linux")]
 
 mod check;
@@ -20,29 +23,29 @@ pub use values::{awkward, plain};
 use std::ffi::c_void;
 use warpline_runtime::kernel::LaunchConfig;
 
-/// How a kernel is launched. `host/launch.h` has the same struct.
+/// The configuration of a launch. `host/launch.h` has the same struct.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Launch {
     grid: [u32; 3],
     block: [u32; 3],
-    /// 0: fibers run in the order of the threads; else in an order that depends on this.
+    /// 0: fibers run in the order of the threads. Any other value selects another order.
     seed: u64,
 }
 
 impl Launch {
-    /// With this grid and these blocks, and fibers in the order of the threads.
+    /// Returns a launch with this grid and these blocks, and fibers in the order of the threads.
     pub const fn new(config: LaunchConfig) -> Self {
         Launch { grid: config.grid, block: config.block, seed: 0 }
     }
 
-    /// The same, and fibers in another order.
+    /// Returns the launch with fibers in another order.
     pub fn shuffled(self, seed: u64) -> Self {
         Launch { seed, ..self }
     }
 }
 
-/// A kernel's entry: takes the launch, and a pointer to each argument.
+/// The entry of a kernel, which takes the launch and a pointer to each argument.
 type HostKernel = unsafe extern "C" fn(*const Launch, *const *const c_void);
 
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
@@ -53,22 +56,23 @@ fn host_kernel(name: &str) -> Option<HostKernel> {
 
 /// One block of one thread.
 pub const ONE_THREAD: Launch = Launch::new(LaunchConfig::linear(1, 1));
-/// Blocks of a warp and a thread.
+/// Blocks of one full warp and one more thread.
 pub const PARTIAL_WARPS: Launch = Launch::new(LaunchConfig::linear(2, 33));
 /// Blocks of two warps.
 pub const WARPS: Launch = Launch::new(LaunchConfig::linear(3, 64));
-/// All dimensions.
+/// A grid and blocks of three dimensions.
 pub const CUBES: Launch = Launch::new(LaunchConfig::new([2, 1, 2], [4, 4, 4]));
 
-/// Launches that a kernel has to be right under: full and partial warps, one thread, all dimensions, more threads than
-/// elements and fewer.
+/// Returns launches under which every kernel has to be right: full and partial warps, one thread,
+/// all dimensions, more threads than elements, and fewer.
 pub fn launches() -> [Launch; 6] {
     let one_warp = Launch::new(LaunchConfig::linear(1, 32));
     let flat = Launch::new(LaunchConfig::new([1, 2, 1], [3, 5, 1]));
     [ONE_THREAD, one_warp, PARTIAL_WARPS, WARPS, CUBES, flat]
 }
 
-/// The same and one with `config`, and some with fibers in another order: for kernels whose threads wait for each other.
+/// Returns the launches of [`launches`], one with `config`, and some with fibers in another order.
+/// They are for kernels whose threads wait for each other.
 pub fn launches_and(config: LaunchConfig) -> Vec<Launch> {
     let own = Launch::new(config);
     let shuffled = [PARTIAL_WARPS, WARPS, own].map(|launch| launch.shuffled(0x9e37_79b9));

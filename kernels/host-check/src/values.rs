@@ -1,4 +1,4 @@
-//! Numbers to compute with.
+//! Numbers for operands.
 
 const AWKWARD: [f32; 14] = [
     f32::NAN,
@@ -17,12 +17,13 @@ const AWKWARD: [f32; 14] = [
     16_777_217.0,
 ];
 
-/// `n` numbers between -8 and 8, the same for the same `salt`.
+/// Returns `n` numbers between -8 and 8, which are the same for the same `salt`.
 pub fn plain(n: usize, salt: u32) -> Vec<f32> {
     (0..n as u32).map(|i| number(i, salt)).collect()
 }
 
-/// The same, every third one NaN, an infinity, a zero, a denormal or another number at the ends of the range.
+/// Returns the numbers of [`plain`], but every third one is a special value, such as NaN, an
+/// infinity, a zero or a denormal.
 pub fn awkward(n: usize, salt: u32) -> Vec<f32> {
     let at = |i: u32| AWKWARD[(i / 3).wrapping_mul(salt | 1) as usize % AWKWARD.len()];
     (0..n as u32).map(|i| if (i + salt).is_multiple_of(3) { at(i) } else { number(i, salt) }).collect()

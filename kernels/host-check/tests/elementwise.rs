@@ -1,4 +1,5 @@
-//! Element by element: the same bits as the twins, wherever operands start and whichever of them are one.
+//! Element-wise kernels. They give the same bits as their twins, at any alignment, and also when
+//! several operands are the same memory.
 #![cfg(target_os = "linux")]
 
 use host_check::{Agree, CUBES, Check, Launch, WARPS, awkward, launches};
@@ -6,20 +7,23 @@ use warpline_kernels::launch;
 
 const SIZES: [usize; 9] = [0, 1, 3, 4, 5, 31, 32, 33, 259];
 const LARGE: usize = 1_000_003;
-/// Elements that up to three operands start behind a multiple of 16 bytes: alike and not.
+/// The distances in elements of up to three operands from a multiple of 16 bytes, equal and
+/// unequal.
 const OFFSETS: [[usize; 3]; 6] = [[0, 0, 0], [1, 1, 1], [3, 3, 3], [2, 1, 0], [0, 0, 3], [1, 3, 1]];
 
-/// Compares the checks that `make` makes of a size and offsets.
+/// Runs the checks that `make` returns for each size and its offsets.
 fn compare(make: impl Fn(usize, [usize; 3]) -> Vec<Check>) {
     for n in SIZES {
         for offsets in OFFSETS {
-            // SAFETY: every `make` here gives all operands the lengths that the kernels ask for.
+            // SAFETY: every `make` in this file gives all operands the lengths that the kernels
+            // require.
             make(n, offsets).iter().for_each(|check| unsafe { check.agrees(Agree::Bits, &launches()) });
         }
     }
     let as_launched = Launch::new(launch::elements(LARGE as u64));
     for (offsets, launch) in [([0, 0, 0], as_launched), ([1, 1, 1], WARPS), ([1, 2, 3], CUBES)] {
-        // SAFETY: as above.
+        // SAFETY: every `make` in this file gives all operands the lengths that the kernels
+        // require.
         make(LARGE, offsets).iter().for_each(|check| unsafe { check.agrees(Agree::Bits, &[launch]) });
     }
 }
@@ -101,7 +105,7 @@ fn an_operand_is_repeated_along_the_other() {
             for name in ["add_i64", "sub_i64", "mul_i64"] {
                 let start = Check::of(name).scalar(n as u64).scalar(period as u64);
                 let check = start.slice(&x, a % 2).slice(&y, b % 2).slice(&z, c % 2);
-                // SAFETY: as above.
+                // SAFETY: `x` and `z` have n elements, a multiple of the `period` that `y` has.
                 unsafe { check.agrees(Agree::Bits, &all) };
             }
         }
@@ -144,7 +148,7 @@ fn columns_are_standardized_by_their_own_scales() {
             let x = awkward(rows * cols + 3, 3);
             let start = Check::of("standardize").scalar(rows as u32).scalar(cols as u32);
             let check = start.slice(&mean, 0).slice(&deviation, 1).slice(&x, offset);
-            // SAFETY: the scales have an element a column, and `x` has more than rows · cols.
+            // SAFETY: the scales have one element per column, and `x` has more than rows · cols.
             unsafe { check.agrees(Agree::Bits, &all) };
         }
     }

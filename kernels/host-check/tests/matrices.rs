@@ -26,11 +26,11 @@ fn columns_are_added_to_the_same_bits() {
                 plain(cols + 1, 3).iter().map(|&x| (f64::from(x), f64::from(x).powi(2))).unzip();
             let moments =
                 start("column_moments").scalar(seen).slice(&x, 0).slice(&means, 0).slice(&squares, 0);
-            // SAFETY: `x` has more than rows · cols elements, there are `cols` sums, and more means and squares.
-            unsafe {
-                sums.agrees(Agree::Bits, &all);
-                moments.agrees(Agree::Bits, &all);
-            }
+            // SAFETY: `x` has more than rows · cols elements, there are `cols` sums, and there are
+            // more means and squares than that.
+            unsafe { sums.agrees(Agree::Bits, &all) };
+            // SAFETY: see the call before.
+            unsafe { moments.agrees(Agree::Bits, &all) };
         }
     }
 }
@@ -44,7 +44,7 @@ fn scales_are_the_same_bits() {
         for seen in [0u64, 1, 77] {
             let start = Check::of("column_scales").scalar(cols as u32).scalar(seen);
             let check = start.slice(&means, 0).slice(&squares, 1).slice(&vec![9.0f32; cols], 0);
-            // SAFETY: all four have an element a column.
+            // SAFETY: all four have one element per column.
             unsafe { check.slice(&vec![9.0f32; cols], 1).agrees(Agree::Bits, &launches()) };
         }
     }
@@ -59,17 +59,18 @@ fn transposes_put_every_element_where_it_belongs() {
         let own = launch::transpose(rows as u64, cols as u64);
         let all = match n {
             0..=20_000 => launches_and(own),
-            // 31 251 tiles, and a barrier is a change of fibers for each thread.
+            // There are 31 251 tiles, and each barrier costs a fiber switch per thread.
             1_000_003 => vec![ONE_THREAD],
             _ => vec![Launch::new(own), Launch::new(own).shuffled(5)],
         };
         let start = |name| Check::of(name).scalar(rows as u64).scalar(cols as u64);
         let integers: Vec<i64> = (0..n as i64).collect();
+        let floats = start("transpose").slice(&plain(n, 1), 1).slice(&vec![9.0f32; n], 3);
         // SAFETY: both operands have rows · cols elements.
-        unsafe {
-            start("transpose").slice(&plain(n, 1), 1).slice(&vec![9.0f32; n], 3).agrees(Agree::Bits, &all);
-            start("transpose_i64").slice(&integers, 1).slice(&vec![9i64; n], 0).agrees(Agree::Bits, &all);
-        }
+        unsafe { floats.agrees(Agree::Bits, &all) };
+        let integers = start("transpose_i64").slice(&integers, 1).slice(&vec![9i64; n], 0);
+        // SAFETY: both operands have rows · cols elements.
+        unsafe { integers.agrees(Agree::Bits, &all) };
     }
 }
 
@@ -85,11 +86,11 @@ const PRODUCTS: [[usize; 3]; 12] = [
     [2, 3, 0],
     [0, 4, 2],
     [4, 0, 3],
-    // Tiles of 64 × 64, of which there are 143 here.
+    // 143 tiles of 64 × 64.
     [700, 770, 19],
 ];
 
-/// The transpose of the row-major `rows` × `cols` matrix `x`.
+/// Returns the transpose of the row-major `rows` × `cols` matrix `x`.
 fn transpose(rows: usize, cols: usize, x: &[f32]) -> Vec<f32> {
     (0..rows * cols).map(|i| x[i % rows * cols + i / rows]).collect()
 }
@@ -101,7 +102,8 @@ fn launches_of_product(m: usize, n: usize) -> Vec<Launch> {
     if m * n > 100_000 { tiled.to_vec() } else { launches().into_iter().chain(tiled).collect() }
 }
 
-/// What twins and device code may differ by: each has k roundings, of sums of up to k terms of 64.
+/// Returns the tolerance between twins and device code. Each side rounds k times, in sums of up to
+/// k terms of 64.
 fn close(k: usize) -> Agree {
     Agree::Within { absolute: 64.0 * k as f64 * k as f64 * f64::from(f32::EPSILON), relative: 0.0 }
 }
@@ -143,7 +145,8 @@ fn layers_are_close_and_their_sums_start_at_the_bias() {
 #[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn the_bits_of_a_layer_do_not_depend_on_tiles() {
     for [m, n, k] in PRODUCTS {
-        // Products of −0 in the first row, and biases of −0: what adds a zero to those shows.
+        // The first row has products of −0, and there are biases of −0. If code adds a zero to
+        // those, the sign changes.
         let (mut x, mut w, mut bias) = (plain(m * k, 1), plain(n * k, 2), plain(n, 3));
         x.iter_mut().take(k).for_each(|x| *x = -0.0);
         w.iter_mut().for_each(|w| *w = w.abs());

@@ -4,7 +4,7 @@
 use host_check::{Agree, Check, Launch, WARPS, launches};
 use warpline_kernels::launch;
 
-/// Every size with every place in the stream and every alignment; then many.
+/// Compares every size at every offset in the stream and every alignment, and then a large size.
 fn compare(name: &str, [a, b]: [f32; 2], agree: Agree) {
     let check = |n: usize, offset: u64, start: usize| {
         let y = vec![9.0f32; n];
@@ -21,7 +21,7 @@ fn compare(name: &str, [a, b]: [f32; 2], agree: Agree) {
     }
     let n = 1_000_003;
     for (start, launch) in [(0, Launch::new(launch::elements(n as u64))), (1, WARPS)] {
-        // SAFETY: as above.
+        // SAFETY: `y` has n elements.
         unsafe { check(n, 3, start).agrees(agree, &[launch]) };
     }
 }
@@ -36,7 +36,8 @@ fn uniform_numbers_are_the_same_bits() {
 #[test]
 #[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn normal_numbers_are_close() {
-    // The angle lacks a rounding of 2.4e-7, times a radius of at most 6.7; and some units in the last place.
+    // The angle lacks a rounding of 2.4e-7, times a radius of at most 6.7. Some units in the last
+    // place come on top.
     compare("philox_normal", [0.0, 1.0], Agree::Within { absolute: 3e-6, relative: 1e-6 });
     compare("philox_normal", [5.0, 0.1], Agree::Within { absolute: 1e-6, relative: 1e-6 });
 }

@@ -32,7 +32,7 @@ fn sums_and_means_are_the_same_bits() {
             } else {
                 vec![own, own.shuffled(3), PARTIAL_WARPS]
             };
-            // SAFETY: `x` has n elements, and the result one a run.
+            // SAFETY: `x` has n elements, and the result has one per run.
             unsafe { check.agrees(Agree::Bits, &few) };
         }
     }
@@ -98,7 +98,7 @@ fn the_largest_of_a_row_is_found() {
     rows_of(7, &[]);
     for cols in [1, 2, 31, 32, 33, 100, 1001] {
         let mut x = plain(cols * 21, 2);
-        // Ties: few different values.
+        // Rounding leaves few different values, so there are ties.
         x[..cols * 10].iter_mut().for_each(|x| *x = x.round());
         x[cols * 20..].fill(-inf);
         rows_of(cols, &x);
@@ -106,8 +106,9 @@ fn the_largest_of_a_row_is_found() {
     }
 }
 
-/// Sums are f64 in another order than the twin's, and rounded to f32: some units in the last place, of 1 where a gradient is a difference
-/// of probabilities. exp is libm's on both sides here.
+/// The tolerance of losses. Device code sums f64 in another order than the twin and rounds to f32,
+/// so results differ by some units in the last place. In a gradient that is a difference of
+/// probabilities, these are units of 1. Both sides use libm's `exp` here.
 const LOSS: Agree = Agree::Within { absolute: 2e-7, relative: 3e-7 };
 
 #[test]
@@ -131,7 +132,9 @@ fn cross_entropies_and_their_gradients_are_close() {
             let whole = start("cross_entropy").slice(&[9.0f32], 0).slice(&grad, 3);
             let each = start("cross_entropy_rows").slice(&vec![9.0f64; rows], 0).slice(&grad, 0);
             let few = rows > 1000;
-            // SAFETY: logits and gradients have rows · cols elements, labels and losses one a row.
+            #[allow(clippy::multiple_unsafe_ops_per_block, reason = "one promise about the same operands")]
+            // SAFETY: logits and gradients have rows · cols elements, labels and losses one per
+            // row.
             unsafe {
                 let one = Launch::new(launch::one_block());
                 let all = if few { vec![one, CUBES.shuffled(9)] } else { launches_and(launch::one_block()) };

@@ -1,9 +1,9 @@
 //! Settings and counters of the libraries that do a kernel's work on CUDA devices.
 //!
 //! Matrix products, [`matmul`](fn@crate::matmul) and [`linear`](fn@crate::linear), run by
-//! **cuBLAS** of CUDA 12 or 13 if the process finds it, else by the kernels here. A `tracing` event
-//! at level `DEBUG`, target `warpline`, reports which one ran, in the fields `op`, `by` and `why`.
-//! [`products`] counts them. CPU devices run twins and never look for a library.
+//! **cuBLAS** of CUDA 12 or 13 if the process finds it, otherwise by the kernels of this crate. A
+//! `tracing` event at level `DEBUG`, target `warpline`, reports which one ran, in the fields `op`,
+//! `by` and `why`. [`products`] counts them. CPU devices run twins and never look for a library.
 //!
 //! | variable | effect |
 //! |---|---|
@@ -11,30 +11,31 @@
 //! | `WARPLINE_CUBLAS=off` | uses no library |
 //! | `WARPLINE_ALLOW_TF32=1` | allows TF32, unless the program calls [`allow_tf32`] |
 //!
-//! Without `WARPLINE_CUBLAS`, the loader's search path is searched for `libcublas.so.13`, `.12` and
-//! `.so`, and then `lib64` of `CUDA_HOME` and `CUDA_PATH`. This happens once per process, at the
-//! first product or [`Device::load`](warpline_runtime::Device::load), and may take a tenth of a
-//! second. A library newer than the driver is skipped. A library named by the variable is used
+//! Without `WARPLINE_CUBLAS`, `libcublas.so.13`, `.12` and `.so` are looked up in the loader's
+//! search path, and then in `lib64` of `CUDA_HOME` and `CUDA_PATH`. This happens once per process,
+//! at the first product or [`Device::load`](warpline_runtime::Device::load), and may take a tenth
+//! of a second. A library newer than the driver is skipped. A library named by the variable is used
 //! without this check.
 //!
 //! # Device memory
 //! cuBLAS works in memory of the device's allocator: 4 MiB for each stream that has products in
 //! flight, 32 MiB on Hopper and later, and 16 KiB if no more is available. This memory counts in
-//! the device's figures, and other allocations can use it afterwards.
-//! [`empty_cache`](warpline_runtime::Device::empty_cache) releases it. In a graph, it is memory of
-//! the graph, for each captured stream that has products.
+//! [`memory_stats`](warpline_runtime::Device::memory_stats), and other allocations can use it
+//! afterwards. [`empty_cache`](warpline_runtime::Device::empty_cache) releases it. In a graph, the
+//! memory belongs to the graph, for each captured stream that has products.
 //!
-//! In addition, cuBLAS has about 60 MB for each of its handles, which no figure here counts. There
-//! are as many handles as threads that enqueued products at the same time. `empty_cache` destroys
-//! the handles that are not in use, and so does an allocation that finds no memory. If there is no
-//! memory for a handle, the kernels here run.
+//! In addition, cuBLAS uses about 60 MB for each of its handles, which is not included in these
+//! figures. There are as many handles as threads have enqueued products at the same time.
+//! `empty_cache` destroys the handles that are not in use, and so does an allocation that finds no
+//! memory. If there is no memory for a handle, the kernels of this crate run.
 //!
-//! In a graph, the end of the capture decides what runs a product. Launches do not decide again.
+//! For a product in a graph, the choice is made once, when the capture ends. It holds for every
+//! launch.
 //!
 //! # Rounding
-//! The library adds in an order of its own, which depends on its version, the GPU and the shape.
-//! With a kernel of this crate, an element is one chain over the inner size. With TF32 off, both
-//! compute in f32 throughout.
+//! The library adds in an order of its own, which depends on its version, the GPU and the shape. A
+//! kernel of this crate adds the products of an element one after the other, along the inner
+//! dimension. With TF32 off, both compute in f32 throughout.
 
 pub(crate) mod cublas;
 
@@ -55,7 +56,7 @@ static SAID: AtomicU8 = AtomicU8::new(0);
 ///
 /// # Examples
 /// ```
-/// use warpline_kernels::libraries::{allow_tf32, tf32_is_allowed};
+/// use warpline::kernels::libraries::{allow_tf32, tf32_is_allowed};
 ///
 /// allow_tf32(true);
 /// assert!(tf32_is_allowed());
@@ -90,8 +91,8 @@ fn from_variable(value: Option<String>) -> Result<bool, String> {
     }
 }
 
-/// The number of matrix products that CUDA devices of this process were given, by what computes
-/// them.
+/// Counts of the matrix products that were enqueued on CUDA devices of this process, by
+/// implementation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Products {

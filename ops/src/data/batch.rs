@@ -7,16 +7,17 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use warpline_runtime::{Event, Pending, Pinned, Result, Stream};
 
-/// Rows on a device, or on their way there.
+/// A batch of rows in device memory, whose copies may still be in flight.
 ///
 /// A batch may be dropped at any time: its memory is reused only after the work enqueued on it.
 ///
 /// # Ordering
-/// The copy stream writes the batch. A stream that uses it needs the edge
-/// `stream.wait_event(&batch.copied)`, which orders after this batch's copy alone. Without the
-/// edge, the use is refused. `wait_stream` of the copy stream also makes the edge, together with
-/// the edges of later batches that have been read by then. A program that forgets the edges of
-/// those batches may therefore be accepted or refused, depending on the reader's speed.
+/// The loader's copy stream writes the batch. A stream that uses the batch needs the edge
+/// `stream.wait_event(&batch.copied)`, which orders it after this batch's copy alone. Without the
+/// edge, the use is refused. `stream.wait_stream(&copy)` makes this edge too. It also orders the
+/// stream after the copies of later batches, if they are already enqueued. How many are enqueued
+/// depends on the reader's speed. So a program that states no edges for later batches may be
+/// refused in one run and not in another.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Batch {

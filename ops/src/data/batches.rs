@@ -23,24 +23,25 @@ use warpline_runtime::{Error, ErrorKind, Result};
 /// Reading begins at the first poll. Within a tokio runtime, it continues on the blocking threads.
 /// Without a runtime, and on a device that [runs in
 /// turns](warpline_runtime::Device::runs_in_turns), the polls do the reading. Both ways yield the
-/// same batches in the same order. A current-thread tokio runtime that is entered but not driven
-/// never reads, so the first batch never arrives: poll inside its `block_on`.
+/// same batches in the same order. If a current-thread tokio runtime is entered but not driven,
+/// nothing is read and the first batch never arrives. Poll inside its `block_on`.
 ///
-/// A batch is yielded as soon as its copy is enqueued; [`Batch::copied`] tells when the copy has
-/// finished. Copies are enqueued only when this stream is polled. A poll enqueues the copies of all
-/// batches that have been read by then. None of this counts as observed: a use of a batch needs its
-/// edge, however late the use is. If the edge is `wait_event(&batch.copied)`, the reader's speed
-/// does not change which uses are accepted. `wait_stream` of the copy stream also orders after the
-/// other batches that happen to be read by then.
+/// A batch is yielded as soon as its copy is enqueued. The event [`Batch::copied`] is passed when
+/// the copy has finished. Copies are enqueued only when this stream is polled. A poll enqueues the
+/// copies of all batches that have been read by then. Polling does not count as
+/// [observing](warpline_runtime::Pending) a copy, even if it has finished: every use of a batch
+/// needs an edge. If the edge is `wait_event(&batch.copied)`, the reader's speed does not change
+/// which uses are accepted. With `wait_stream` of the copy stream it does: the edge then includes
+/// the copies of all batches enqueued so far.
 ///
 /// # Cancel safety
-/// Dropping the future of `next()` or of a similar method loses nothing: the next call returns the
+/// Dropping the future of `next()` or a similar method loses nothing: the next call returns the
 /// batch. Dropping the stream stops the reader at the next row. Copies in flight continue, and
 /// their memory is recycled.
 ///
 /// # Errors
-/// `Data` from the dataset, also if it panics or an epoch has no batch; `OutOfMemory`; the device's
-/// fault; `Closed` if the tokio runtime was shut down.
+/// `Data` if the dataset returns it or panics, or if an epoch has no batch; `OutOfMemory`; `Fault`
+/// or `ShutDown` if the device accepts no more work; `Closed` if the tokio runtime was shut down.
 #[must_use = "streams do nothing unless polled"]
 pub struct Batches {
     plan: Arc<Plan>,
@@ -76,10 +77,10 @@ pub struct LoadStats {
     /// The time spent reading, decoding and shuffling, on any thread. Copies are not included.
     pub reading: Duration,
     /// The time that the consumer has waited: from each poll that found no batch to the poll that
-    /// found it.
+    /// found the next one.
     ///
-    /// If other threads read, this is what loading costs a step. If polls read, that cost is in
-    /// `reading` alone.
+    /// If other threads do the reading, this is the time that loading adds to the program. If the
+    /// polls do the reading, it counts in `reading` and not here.
     pub waiting: Duration,
 }
 
@@ -97,7 +98,7 @@ impl Batches {
         }
     }
 
-    /// Returns the batches of any epoch, from its first one.
+    /// Returns the batches of epoch `epoch`, from the first one on.
     ///
     /// The number affects the shuffled order and [`Batch::epoch`], and nothing else. The last epoch
     /// is `u64::MAX - 1`: epoch `u64::MAX` ends immediately.
@@ -130,10 +131,12 @@ impl Batches {
     ///
     /// # Examples
     /// ```
-    /// # use warpline_ops::data::{InMemory, Loader};
-    /// # fn main() -> warpline_runtime::Result<()> {
+    /// # use warpline::ops::data::{InMemory, Loader};
+    /// # fn main() -> warpline::Result<()> {
     /// # futures::executor::block_on(async {
-    /// let mut batches = Loader::new(InMemory::new(1, vec![0.5; 5], vec![0; 5])?).batch_size(2).build()?;
+    /// let mut batches = Loader::new(InMemory::new(1, vec![0.5; 5], vec![0; 5])?)
+    ///     .batch_size(2)
+    ///     .build()?;
     /// let mut rows = 0;
     /// while let Some(batch) = batches.next().await {
     ///     rows += batch?.rows;
@@ -243,8 +246,8 @@ impl Batches {
         Error::new(
             ErrorKind::Closed,
             format!(
-                "epochs {}..{} ended after {} batches: the tokio runtime that read them was shut down; keep it for as long as \
-                 there are batches to come",
+                "epochs {}..{} ended after {} batches: the tokio runtime that read them was shut \
+                 down; keep that runtime until the last batch has been read",
                 self.epochs.start, self.epochs.end, self.stats.batches
             ),
         )

@@ -25,15 +25,18 @@ type KeepRow = Arc<dyn Fn(u64) -> bool + Send + Sync>;
 
 /// A file of comma-separated numbers without a header, one row per line.
 ///
-/// A file that begins with gzip's first bytes is decompressed. Lines end with `\n` or `\r\n`, and
+/// A file that begins with gzip's magic number is decompressed. Lines end with `\n` or `\r\n`, and
 /// blank lines are skipped. Numbers may be in double quotes.
 ///
 /// # Examples
-/// The training part of the digits: four of five rows, each with 64 pixels from 0 to 16 and a
-/// digit.
+/// The training part of a file of handwritten digits: four of every five rows, each with 64 pixels
+/// from 0 to 16 and a digit.
 /// ```no_run
-/// # use warpline_ops::data::Csv;
-/// let train = Csv::new("digits.csv.gz", 65).classes(10).scale(1.0 / 16.0).keep(|row| row % 5 != 0);
+/// # use warpline::ops::data::Csv;
+/// let train = Csv::new("digits.csv.gz", 65)
+///     .classes(10)
+///     .scale(1.0 / 16.0)
+///     .keep(|row| row % 5 != 0);
 /// ```
 #[derive(Clone)]
 pub struct Csv {
@@ -66,23 +69,24 @@ impl Csv {
         self
     }
 
-    /// Limits labels to 0 to `classes` - 1; any other label is an error. Without this, any integer
-    /// is a label.
+    /// Accepts only labels from 0 to `classes` - 1; any other label is an error. By default, any
+    /// integer is a label.
     pub fn classes(mut self, classes: u32) -> Self {
         self.labels = Some(0..i64::from(classes));
         self
     }
 
-    /// Multiplies features by `scale`.
+    /// Multiplies every feature by `scale`; 1 by default.
     pub fn scale(mut self, scale: f32) -> Self {
         self.scale = scale;
         self
     }
 
-    /// Keeps only the rows for whose index `keep` returns `true`.
+    /// Keeps only the rows for which `keep` returns `true`. Its argument is the index of a row.
     ///
-    /// The file's first row has index 0. Other rows are not parsed. For a split that is the same in
-    /// every run, use `keep(|row| row % 5 != 0)` to train and `keep(|row| row % 5 == 0)` to test.
+    /// The file's first row has index 0. Rows that are not kept are not parsed. For a split that is
+    /// the same in every run, use `keep(|row| row % 5 != 0)` to train and
+    /// `keep(|row| row % 5 == 0)` to test.
     pub fn keep(mut self, keep: impl Fn(u64) -> bool + Send + Sync + 'static) -> Self {
         self.keep = Some(Arc::new(keep));
         self
@@ -113,7 +117,8 @@ impl Dataset for Csv {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
-                    "{path}: classes is 0, and at least 1 is needed; do not call classes to take any integer for a label"
+                    "{path}: classes is 0, and at least 1 is needed; omit the call to accept any \
+                     integer as a label"
                 ),
             ));
         }
@@ -186,7 +191,7 @@ impl CsvRows {
         let wrong = |why: String| self.error(self.csv.position().line() - 1, why);
         let found = self.record.len();
         if found != columns {
-            return Err(wrong(format!("{found} columns where {columns} are expected; mend the row")));
+            return Err(wrong(format!("{found} columns, expected {columns}; correct the row")));
         }
         let mut label = 0;
         let mut to = features.iter_mut();
@@ -197,16 +202,17 @@ impl CsvRows {
             let text = str::from_utf8(field).unwrap_or_default().trim();
             let not = |what: &str| {
                 wrong(format!(
-                    "column {} of {columns} is \"{}\", which is no {what}; mend the row",
+                    "column {} of {columns} is \"{}\", expected {what}; correct the row",
                     column + 1,
                     field.escape_ascii()
                 ))
             };
             if column == label_column {
-                label = text.parse().map_err(|_| not("integer label"))?;
+                label = text.parse().map_err(|_| not("an integer label"))?;
                 if let Some(labels) = self.of.labels.as_ref().filter(|labels| !labels.contains(&label)) {
                     return Err(wrong(format!(
-                        "label {label} in column {} where {} to {} are expected; mend the row or say how many classes",
+                        "label {label} in column {}, expected {} to {}; correct the row or the \
+                         number of classes",
                         column + 1,
                         labels.start,
                         labels.end - 1
@@ -214,7 +220,7 @@ impl CsvRows {
                 }
             } else if let Some(to) = to.next() {
                 let number = text.parse().ok().filter(|number: &f32| number.is_finite());
-                *to = number.ok_or_else(|| not("finite number"))? * scale;
+                *to = number.ok_or_else(|| not("a finite number"))? * scale;
             }
         }
         Ok(label)

@@ -1,4 +1,4 @@
-//! The traits of what a loader reads: rows of features and a label, which can be read repeatedly.
+//! The traits of the datasets that a loader reads.
 
 use std::sync::Arc;
 use warpline_runtime::Result;
@@ -17,10 +17,11 @@ pub trait Dataset: Send + Sync + 'static {
 
     /// Opens the dataset at its first row.
     ///
-    /// Called once per epoch, where reading may block.
+    /// Called once per epoch, where blocking is allowed, and once by
+    /// [`Loader::build`](super::Loader::build).
     ///
     /// # Errors
-    /// `Data`, with the name of what cannot be opened.
+    /// `Data`, with the name of the file or other source that cannot be opened.
     fn open(&self) -> Result<Box<dyn Rows>>;
 }
 
@@ -28,14 +29,14 @@ pub trait Dataset: Send + Sync + 'static {
 pub trait Rows: Send {
     /// Writes the next row's features and returns its label, or `None` after the last row.
     ///
-    /// May block: it is called where blocking is allowed. But it must not wait until the consumer
-    /// of its own loader takes a batch. With a [`prefetch`](super::Loader::prefetch) of 5 or more,
-    /// quickly read batches are handed over in groups, so the consumer may get one only after the
-    /// next row. `features` has the dataset's width, and its previous contents are unspecified.
+    /// It may block, but it must not wait until the consumer of its own loader takes a batch. With
+    /// a [`prefetch`](super::Loader::prefetch) of 5 or more, quickly read batches are handed over
+    /// in groups, so the consumer may get a batch only after the next row has been read. `features`
+    /// has the dataset's width, and its previous contents are unspecified.
     ///
     /// # Errors
     /// `Data`, with the file and the line, or with other information that locates the row. The
-    /// reader is not used again.
+    /// reader is not used again after an error.
     fn next_row(&mut self, features: &mut [f32]) -> Result<Option<i64>>;
 }
 

@@ -4,7 +4,7 @@ use super::dataset::{Dataset, Rows};
 use std::sync::Arc;
 use warpline_runtime::{Error, ErrorKind, Result};
 
-/// Rows in the host's memory. Cheap to clone: clones share the rows.
+/// A dataset in the host's memory. It is cheap to clone: clones share the rows.
 #[derive(Clone, Debug)]
 pub struct InMemory(Arc<Table>);
 
@@ -16,8 +16,8 @@ struct Table {
 }
 
 impl InMemory {
-    /// Creates a dataset with a row for each label; `x` has `features` numbers per row, row after
-    /// row.
+    /// Creates a dataset with one row per label. `x` holds the rows one after the other, each with
+    /// `features` numbers.
     ///
     /// # Errors
     /// `Shape` if the lengths do not match or `features` is 0.
@@ -26,8 +26,8 @@ impl InMemory {
             return Err(Error::new(
                 ErrorKind::Shape,
                 format!(
-                    "a dataset of {} labels and {} numbers: a row of {features} features a label is expected; give both \
-                     as many rows",
+                    "a dataset of {} labels and {} numbers: expected {features} numbers for each \
+                     label; pass the same number of rows of both",
                     labels.len(),
                     x.len()
                 ),

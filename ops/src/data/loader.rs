@@ -8,41 +8,48 @@ use std::sync::Arc;
 use warpline_runtime::trace::HostTrack;
 use warpline_runtime::{Device, Error, ErrorKind, Result, Stream};
 
-/// A builder for the batches of a dataset: their size, order, prefetching and stream.
+/// A builder for [`Batches`], which sets their size, their order, the prefetching and the stream.
 ///
 /// # When not to use it
 /// Reading ahead pays off if reading waits for a disk or decodes, and if the device is not the
-/// host's processor. If reading, copying and computing only move memory on the same cores, little
-/// can be hidden, and a loader uses more memory. It holds `prefetch` + 1 pinned buffers and as many
-/// tensors, which do not stay in the processor's cache as the single pair of a sequential loop
-/// does.
+/// host's processor. If reading, copying and computing only move memory on the same cores, there is
+/// little to overlap, and a loader uses more memory. It holds `prefetch` + 1 pinned buffers and as
+/// many tensors, which do not stay in the processor's cache. The one buffer and the one tensor of a
+/// sequential loop do.
 ///
-/// Summing 400 MiB of a file in the page cache on the CPU device, with rows of 4 KiB, takes a
-/// loader 1.1 to 1.5 times the processor time of such a loop. With two idle cores the loader still
-/// finishes in 0.7 to 0.9 times the loop's time. With one core, or if other work needs the second
-/// core, it takes 1.2 to 1.4 times as long. In that case, read into a
+/// For example, take a sum over 400 MiB of a file in the page cache, on the CPU device, with rows
+/// of 4 KiB. A loader takes 1.1 to 1.5 times the processor time of a sequential loop. With two idle
+/// cores it still finishes in 0.7 to 0.9 times the loop's time. With one core, or if other work
+/// needs the second core, it takes 1.2 to 1.4 times as long. In that case, read into a
 /// [`Pinned`](warpline_runtime::Pinned) buffer and await [`Stream::copy_into`].
 ///
-/// A row costs the loader about 20 ns, which matters if rows are some tens of bytes long.
+/// A loader's own cost is about 20 ns per row, which matters if rows are only some tens of bytes
+/// long.
 ///
 /// # Examples
 /// ```
-/// use warpline_ops::TensorOps;
-/// use warpline_ops::data::{InMemory, Loader};
-/// # use warpline_runtime::{Device, Result};
+/// use warpline::TensorOps;
+/// use warpline::ops::data::{InMemory, Loader};
+/// # use warpline::{Device, Result};
 /// # fn main() -> Result<()> {
 /// # futures::executor::block_on(async {
 /// let device = Device::best()?;
 /// let (copy, compute) = (device.new_stream()?, device.new_stream()?);
 /// let dataset = InMemory::new(2, vec![1.0; 200], vec![0; 100])?;
 ///
-/// let loader = Loader::new(dataset).batch_size(32).shuffle(7).prefetch(3).on(&copy).build()?;
+/// let loader = Loader::new(dataset)
+///     .batch_size(32)
+///     .shuffle(7)
+///     .prefetch(3)
+///     .on(&copy)
+///     .build()?;
 /// let mut sums = Vec::new();
 /// for epoch in 0..2 {
 ///     let mut batches = loader.epoch(epoch);
 ///     while let Some(batch) = batches.next().await {
 ///         let batch = batch?;
-///         compute.wait_event(&batch.copied); // after this batch's copy, not after later ones
+///         // After this batch's copy, not after later ones.
+///         compute.wait_event(&batch.copied);
 ///         sums.push(compute.enter(|| batch.x.sum().item::<f32>()));
 ///     }
 /// }
@@ -116,10 +123,10 @@ impl Loader {
 
     /// Sets how many batches are read and copied ahead of the batch that was yielded last.
     ///
-    /// This keeps as many more batches in device memory, and one more than that in pinned memory.
-    /// From 5 on, batches that are read in less than 500 µs are handed over in groups of a third of
-    /// the pinned memory, since waking the consumer takes a good part of that time. No batch is
-    /// kept longer than another 500 µs and one row.
+    /// This keeps up to `batches` more batches in device memory, and `batches + 1` in pinned
+    /// memory. If `batches` is 5 or more, batches that take less than 500 µs to read are handed
+    /// over in groups, so that the consumer is woken less often. A group holds at most a third of
+    /// the pinned buffers. It delays a batch by at most 500 µs plus the time to read one row.
     pub fn prefetch(mut self, batches: usize) -> Self {
         self.prefetch = batches;
         self
@@ -136,20 +143,20 @@ impl Loader {
     /// Sets the stream that batches are allocated and copied on. Batches go to its device.
     ///
     /// By default, the loader creates a stream on the current device. The stream must have no
-    /// `max_in_flight`: a loader does not ask for [`room`](Stream::room).
+    /// `max_in_flight`, since a loader does not wait for [`room`](Stream::room).
     pub fn on(mut self, copy: &Stream) -> Self {
         self.stream = Some(copy.clone());
         self
     }
 
-    /// Returns the batches of epoch 0, and through [`Batches::epoch`] those of any other epoch.
+    /// Returns the batches of epoch 0. [`Batches::epoch`] returns those of any other epoch.
     ///
-    /// Nothing runs until the batches are polled, except that this opens the dataset and reads one
-    /// row, to check that there is one. That is a little I/O on the calling thread.
+    /// This call opens the dataset and reads one row, to check that there is one, which is a little
+    /// I/O on the calling thread. Nothing else runs until the batches are polled.
     ///
     /// # Errors
-    /// `InvalidArgument` if a number is 0 or the stream has a limit of ops in flight; `Data` if the
-    /// dataset cannot be read or has no rows; and the errors of creating a stream.
+    /// `InvalidArgument` if an option's number is 0 or the stream has a limit of ops in flight;
+    /// `Data` if the dataset cannot be read or has no rows; and the errors of creating a stream.
     pub fn build(self) -> Result<Batches> {
         let features = self.dataset.features();
         let numbers = [
@@ -170,8 +177,8 @@ impl Loader {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
-                    "a loader cannot be built: batch_size {} of {features} features are more than can be addressed; lower \
-                     batch_size",
+                    "a loader cannot be built: a batch of {} rows of {features} features is larger \
+                     than any memory; lower batch_size",
                     self.batch_size
                 ),
             ));
@@ -180,8 +187,9 @@ impl Loader {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
-                    "a loader cannot be built: stream \"{}\" has a limit of ops in flight, and a loader enqueues 2 a batch \
-                     without asking for room; give it a stream without max_in_flight",
+                    "a loader cannot be built: stream \"{}\" has a limit of ops in flight, and a \
+                     loader enqueues 2 ops a batch without waiting for room; give it a stream \
+                     without max_in_flight",
                     stream.label()
                 ),
             ));
@@ -190,8 +198,8 @@ impl Loader {
             return Err(Error::new(
                 ErrorKind::Data,
                 format!(
-                    "a loader cannot be built: {} has 0 rows, and at least 1 is needed; check what is in it and which rows are \
-                     kept",
+                    "a loader cannot be built: {} has 0 rows, and at least 1 is needed; check its \
+                     contents and the rows that are kept",
                     self.dataset.name()
                 ),
             ));

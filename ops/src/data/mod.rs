@@ -1,12 +1,12 @@
 //! Batches of a dataset, read and copied to a device while it computes.
 //!
 //! ```text
-//!   blocking thread                                 copy stream                   compute stream
-//!   rows → shuffle buffer → pinned ───────────────→ copy_to_device ─ wait_event ─→ step(batch)
-//!                             ↑ the copy's Pending ───────┘
+//! blocking thread                    copy stream                    compute stream
+//! rows → shuffle buffer → pinned ──→ copy_to_device ─ wait_event ─→ step(batch)
+//!                           ↑─ its Pending ─┘
 //! ```
 //!
-//! A [`Dataset`] is read again for every epoch, row by row, as if it were too large for memory. A
+//! A [`Dataset`] is read again for every epoch, row by row, so it may be larger than the memory. A
 //! [`Loader`] holds the options and builds a `futures::Stream` of [`Batch`]es.
 //!
 //! # Why a batch is freshly allocated
@@ -17,15 +17,16 @@
 //! use. So the program simply drops a batch. After the first few batches no memory comes from the
 //! driver.
 //!
-//! # Who holds what
+//! # Pinned buffers and polls
 //! `prefetch + 1` pinned buffers circulate. They go from the reader to the consumer, whose poll
-//! puts them into copies, and back to the reader in a poll after the copy. They alone limit how far
-//! the reader is ahead; there is no other limit and no queue that could fill.
+//! enqueues their copies. A poll after the copy returns them to the reader. They alone limit how
+//! far ahead the reader is.
 //!
 //! Work is enqueued only in the consumer's polls. A poll that finds a finished copy does not count
-//! as observing it. So with `wait_event(&batch.copied)` as the edge, the reader's speed does not
-//! change which uses are refused. With `wait_stream` it does: that orders after every copy enqueued
-//! by then, and a poll enqueues the copies of all batches read so far.
+//! as [observing](warpline_runtime::Pending) it. So with `wait_event(&batch.copied)` as the edge,
+//! the reader's speed does not change which uses are refused. With `wait_stream` the speed matters,
+//! because a poll enqueues the copies of all batches read so far, and `wait_stream` orders after
+//! all of them.
 
 mod ahead;
 mod batch;

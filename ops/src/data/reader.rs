@@ -188,8 +188,8 @@ impl Reader {
         Error::new(
             ErrorKind::Data,
             format!(
-                "epoch {epoch} has no batch: {} has {rows} rows and batch_size is {batch_size}; lower batch_size, or keep the \
-                 last batch",
+                "epoch {epoch} has no batch: {} has {rows} rows and batch_size is {batch_size}; \
+                 lower batch_size, or keep the smaller last batch",
                 dataset.name()
             ),
         )
@@ -208,7 +208,7 @@ fn caught<T>(epoch: u64, batch: u64, read: impl FnOnce() -> Result<T>) -> Result
             .unwrap_or("with no message");
         Err(Error::new(
             ErrorKind::Data,
-            format!("the dataset panicked at batch {batch} of epoch {epoch}: {why}; mend its reader"),
+            format!("the dataset panicked at batch {batch} of epoch {epoch}: {why}; correct its reader"),
         ))
     })
 }

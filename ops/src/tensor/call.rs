@@ -32,10 +32,16 @@ impl<'a> Call<'a> {
         op: &'static &'static str,
         tensors: [&'a Tensor; N],
     ) -> Result<Self, Refusal> {
-        const { assert!(0 < N && N <= 2) };
-        let mut call = Self::new(op, &tensors[0].device())?;
-        call.in_place = std::array::from_fn(|i| tensors.get(i).copied());
-        Ok(call)
+        const { assert!(0 < N) };
+        let site = Site::here(op);
+        Ok(Self::on(site, Stream::current(&tensors[0].device())?, tensors))
+    }
+
+    /// Creates an op on `stream` that writes `tensors`.
+    #[inline]
+    pub(super) fn on<const N: usize>(site: Site, stream: Stream, tensors: [&'a Tensor; N]) -> Self {
+        const { assert!(N <= 2) };
+        Call { site, stream, in_place: std::array::from_fn(|i| tensors.get(i).copied()) }
     }
 
     /// Returns the refusal for `why`, which says both numbers and what to do.
@@ -47,8 +53,9 @@ impl<'a> Call<'a> {
         self.refused(Error::new(kind, format!("{op} on stream \"{label}\" ({file}:{line}): {why}")))
     }
 
+    /// Returns the refusal with this error.
     #[cold]
-    fn refused(&self, error: Error) -> Refusal {
+    pub(super) fn refused(&self, error: Error) -> Refusal {
         match written(self.in_place.into_iter().flatten()) {
             Some(written) => self.stream.refuse_writes(error, written),
             None => Refusal::on(&self.stream, error),
@@ -77,8 +84,9 @@ impl<'a> Call<'a> {
     fn wrong_dtype(&self, tensor: &Tensor, wanted: DType) -> Refusal {
         let (shape, dtype) = (&tensor.shape, tensor.dtype());
         let why = format!(
-            "a tensor of shape {shape} is {dtype}, and the op takes {wanted} there; there is no conversion on the device: read it with \
-             to_vec::<{dtype}>() and make one of {wanted} elements with Tensor::from_host"
+            "a tensor of shape {shape} is {dtype}, and the op takes {wanted}; convert it on the \
+             host: read it with to_vec::<{dtype}>() and create a tensor of {wanted} with \
+             Tensor::from_host"
         );
         self.refuse(ErrorKind::DTypeMismatch, &why)
     }
@@ -90,7 +98,7 @@ impl<'a> Call<'a> {
         if dtype == asked {
             return Ok(());
         }
-        let why = format!("the tensor is {dtype}, and {asked} was asked for; call {op}::<{dtype}>()");
+        let why = format!("the tensor is {dtype}, and {asked} was requested; call {op}::<{dtype}>()");
         Err(self.refuse(ErrorKind::DTypeMismatch, &why))
     }
 
@@ -100,7 +108,7 @@ impl<'a> Call<'a> {
         if one.shape == other.shape {
             return Ok(());
         }
-        let why = format!("the shapes are {} and {}; pass tensors of one shape", one.shape, other.shape);
+        let why = format!("the shapes are {} and {}; pass tensors of the same shape", one.shape, other.shape);
         Err(self.refuse(ErrorKind::Shape, &why))
     }
 
@@ -109,7 +117,8 @@ impl<'a> Call<'a> {
     pub(super) fn matrix(&self, tensor: &Tensor) -> Result<[usize; 2], Refusal> {
         tensor.shape[..].try_into().map_err(|_| {
             let why = format!(
-                "a tensor has {} dimensions, shape {}, and the op takes a matrix of 2 there; reshape it",
+                "a tensor has {} dimensions (shape {}), and the op takes a matrix; reshape it to 2 \
+                 dimensions",
                 tensor.shape.len(),
                 tensor.shape
             );
@@ -121,8 +130,10 @@ impl<'a> Call<'a> {
     #[inline]
     pub(super) fn alloc<T: TensorElement>(&self, shape: &Shape) -> Result<Buffer<T>, Refusal> {
         let Some(len) = shape.elements() else {
-            let why =
-                format!("a tensor of shape {shape} has more elements than can be counted; make it smaller");
+            let why = format!(
+                "a tensor of shape {shape} has more elements than a usize can count; make it \
+                 smaller"
+            );
             return Err(self.refuse(ErrorKind::OutOfMemory, &why));
         };
         self.scratch(len)
@@ -153,6 +164,15 @@ impl<'a> Call<'a> {
 
     pub(super) fn stream(&self) -> &Stream {
         &self.stream
+    }
+}
+
+/// Returns the refusal of a call on the current stream of `device`.
+#[cold]
+pub(super) fn refused_call(error: Error, device: &Device) -> Refusal {
+    match Stream::current(device) {
+        Ok(stream) => Refusal::on(&stream, error),
+        Err(_) => error.into(),
     }
 }
 

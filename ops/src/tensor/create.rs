@@ -1,13 +1,14 @@
 //! The functions that create tensors.
 
 use super::call::{Call, Outcome};
+use super::transfer::{self, Crossing};
 use super::{DType, Shape, Storage, Tensor, TensorElement, TensorOps};
 use warpline_runtime::{Buffer, Device, Error, ErrorKind, Pending, Pinned, Refusal, Result, Site, Stream};
 
-/// Constructors, which allocate on the current stream of `device` if they take no stream.
+/// Constructors. Those that take a `device` allocate on its current stream.
 ///
 /// # Errors
-/// In the `Pending`: `OutOfMemory`; `Fault` or `ShutDown` if the device accepts no more work.
+/// In the `Pending`: `OutOfMemory`, or `Fault` or `ShutDown` if the device accepts no more work.
 impl Tensor {
     /// Creates an f32 tensor with unspecified contents.
     #[track_caller]
@@ -38,7 +39,8 @@ impl Tensor {
         full(&"ones", shape.into(), 1.0, device)
     }
 
-    /// Creates a tensor whose elements are all `value`, of its type: f32 for `0.0`, i64 for `0`.
+    /// Creates a tensor whose elements are all `value`. The element type is that of `value`: f32
+    /// for `0.0`, i64 for `0`.
     #[track_caller]
     pub fn full<T: TensorElement>(shape: impl Into<Shape>, value: T, device: &Device) -> Pending<Tensor> {
         full(&"full", shape.into(), value, device)
@@ -46,12 +48,12 @@ impl Tensor {
 
     /// Creates a tensor from the elements of `host`, in row-major order.
     ///
-    /// They are copied before this returns, as by
+    /// `host` is copied before the call returns, as by
     /// [`Stream::write`](warpline_runtime::Stream::write).
     ///
     /// # Errors
-    /// Also `Shape` if `shape` does not have as many elements; `OutOfMemory` if the pinned pool is
-    /// at its cap.
+    /// In the `Pending`: `Shape` if `shape` does not have as many elements; `OutOfMemory` if the
+    /// device has no memory or the pinned pool is at its cap.
     #[track_caller]
     pub fn from_host<T: TensorElement>(
         host: &[T],
@@ -73,14 +75,14 @@ impl Tensor {
     /// If the `Pending` is dropped, the buffer returns to its pool when the copy has finished.
     ///
     /// # Errors
-    /// `Shape` if `shape` does not have as many elements. `OutOfMemory` and similar errors are
-    /// returned immediately. The buffer is inside the error: [`Pinned::from_error`].
+    /// `Shape` if `shape` does not have as many elements. `OutOfMemory` and the other errors of
+    /// [`Stream::copy_to_device`]. [`Pinned::from_error`] recovers the buffer from the error.
     ///
     /// # Examples
     /// ```
-    /// # use warpline_ops::{Tensor, TensorOps};
-    /// # use warpline_runtime::Device;
-    /// # fn main() -> warpline_runtime::Result<()> {
+    /// # use warpline::{Tensor, TensorOps};
+    /// # use warpline::Device;
+    /// # fn main() -> warpline::Result<()> {
     /// # futures::executor::block_on(async {
     /// let device = Device::best()?;
     /// let (copy, compute) = (device.new_stream()?, device.new_stream()?);
@@ -107,7 +109,8 @@ impl Tensor {
         if shape.elements() != Some(host.len()) {
             let (op, location, label) = (site.op(), site.location, stream.label());
             let why = format!(
-                "{op} on stream \"{label}\" ({}:{}): {} elements do not make the shape {shape}; pass one with as many",
+                "{op} on stream \"{label}\" ({}:{}): {} elements do not fill the shape {shape}; \
+                 pass a shape with that many elements",
                 location.file(),
                 location.line(),
                 host.len()
@@ -118,21 +121,24 @@ impl Tensor {
         Ok((Tensor::over(buffer, shape), sent))
     }
 
-    /// Creates a tensor of the elements of `buffer`, whose memory it shares.
+    /// Creates a tensor from the elements of `buffer`. It shares the memory of `buffer`.
     ///
     /// # Errors
     /// `Shape` if `shape` does not have as many elements, or if the buffer is not contiguous.
     pub fn from_buffer<T: TensorElement>(buffer: Buffer<T>, shape: impl Into<Shape>) -> Result<Tensor> {
         let (shape, len) = (shape.into(), buffer.len());
         if shape.elements() != Some(len) {
-            let why =
-                format!("from_buffer: {len} elements do not make the shape {shape}; pass one with as many");
+            let why = format!(
+                "from_buffer: {len} elements do not fill the shape {shape}; pass one with \
+                    as many"
+            );
             return Err(Error::new(ErrorKind::Shape, why));
         }
         if !buffer.is_contiguous() {
             let (rows, width, pitch) = buffer.shape();
             let why = format!(
-                "from_buffer: the buffer is a strided view of {rows} rows of {width} elements, {pitch} apart; copy it first"
+                "from_buffer: the buffer is a strided view of {rows} rows of {width} elements, \
+                 {pitch} apart; copy it to contiguous memory first"
             );
             return Err(Error::new(ErrorKind::Shape, why));
         }
@@ -181,7 +187,10 @@ fn full<T: TensorElement>(
 fn from_host<T: TensorElement>(host: &[T], shape: Shape, device: &Device) -> Outcome {
     let call = Call::new(&"from_host", device)?;
     if shape.elements() != Some(host.len()) {
-        let why = format!("{} elements do not make the shape {shape}; pass one with as many", host.len());
+        let why = format!(
+            "{} elements do not fill the shape {shape}; pass a shape with that many elements",
+            host.len()
+        );
         return Err(call.refuse(ErrorKind::Shape, &why));
     }
     let buffer = call.alloc::<T>(&shape)?;
@@ -195,7 +204,7 @@ pub(super) fn fill_with<T: TensorElement>(op: &'static &'static str, x: &Tensor,
     let call = Call::in_place(op, [x])?;
     let (tensor, other) = (x.dtype(), T::DTYPE);
     if tensor != other {
-        let why = format!("the tensor is {tensor} and the value {other}; pass one of {tensor}");
+        let why = format!("the tensor is {tensor} and the value is {other}; pass a value of type {tensor}");
         return Err(call.refuse(ErrorKind::DTypeMismatch, &why));
     }
     let filled = call.stream().at(call.site()).fill(call.operand::<T>(x)?, value);
@@ -214,7 +223,16 @@ pub(super) fn zero(x: &Tensor) -> Outcome {
 /// Copies a tensor: y ← x.
 #[track_caller]
 pub(super) fn copy(y: &Tensor, x: &Tensor) -> Outcome {
-    let call = Call::in_place(&"copy_", [y])?;
+    let site = Site::here(&"copy_");
+    let (from, to) = (x.device(), y.device());
+    if from != to {
+        // A refusal before the copy concerns the current stream of the memory that is written.
+        let call = Call::on(site, Stream::current(&to)?, [y]);
+        let crossing = Crossing::new(&from, &to).map_err(|error| call.refused(error))?;
+        call.same_shape(y, x)?;
+        return transfer::copy(&call, &crossing, y, x);
+    }
+    let call = Call::on(site, Stream::current(&to)?, [y]);
     call.same_shape(y, x)?;
     match &y.storage {
         Storage::F32(_) => copied::<f32>(&call, y, x),

@@ -2,7 +2,7 @@
 
 use super::call::{Call, Outcome};
 use super::operand::Given;
-use super::{DType, Storage, Tensor, TensorElement};
+use super::{DType, Scalar, Storage, Tensor, TensorElement};
 use warpline_kernels::{self as kernels, launch::elements};
 use warpline_runtime::kernel::KernelCall;
 use warpline_runtime::{Buffer, ErrorKind, Refusal};
@@ -74,6 +74,17 @@ pub(super) fn binary(op: &'static Binary, x: &Tensor, y: Given<&Tensor>) -> Outc
     }
 }
 
+/// Computes y ← −x.
+#[track_caller]
+pub(super) fn neg(x: &Tensor) -> Outcome {
+    let call = Call::new(&"neg", &x.device())?;
+    // A product with −1 is exact, also for zeros. For i64 it wraps around, as a negation does.
+    match x.dtype() {
+        DType::F32 => combined(&call, &MUL.f32, x, Given::Scalar(Scalar::F32(-1.0)), call.alloc_like(x)?),
+        DType::I64 => combined(&call, &MUL.i64, x, Given::Scalar(Scalar::I64(-1)), call.alloc_like(x)?),
+    }
+}
+
 /// Computes x ← x ∘ y.
 #[track_caller]
 pub(super) fn binary_in_place(op: &'static Binary, x: &Tensor, y: Given<&Tensor>) -> Outcome {
@@ -101,7 +112,10 @@ fn combined<T: TensorElement>(
         Given::Scalar(a) => {
             let a = T::scalar(a).ok_or_else(|| {
                 let (tensor, other) = (x.dtype(), a.dtype());
-                let why = format!("the tensor is {tensor} and the scalar {other}; pass one of {tensor}");
+                let why = format!(
+                    "the tensor is {tensor} and the scalar is {other}; pass a scalar of type \
+                     {tensor}"
+                );
                 call.refuse(ErrorKind::DTypeMismatch, &why)
             })?;
             call.launch((kernels.scalar)(n, from, a, &z), elements(n), ())
@@ -119,7 +133,8 @@ fn repeats(call: &Call<'_>, x: &Tensor, y: &Tensor) -> Result<(), Refusal> {
         return Ok(());
     }
     let why = format!(
-        "the shapes are {} and {}; the second has to be the first or end it, as a row [n] does [m, n]",
+        "the shapes are {} and {}; the second must equal the first or its last dimensions, like a \
+         row [n] for [m, n]",
         x.shape, y.shape
     );
     Err(call.refuse(ErrorKind::Shape, &why))

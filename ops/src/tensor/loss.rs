@@ -12,7 +12,8 @@ pub(super) fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Outcome<(Tensor
     let [rows, cols] = call.matrix(logits)?;
     if labels.shape[..] != [rows] {
         let why = format!(
-            "the shapes are {} of the logits and {} of the labels; for {rows} rows pass labels of shape [{rows}]",
+            "the logits have shape {} and the labels {}; for {rows} rows of logits pass labels of \
+             shape [{rows}]",
             logits.shape, labels.shape
         );
         return Err(call.refuse(ErrorKind::Shape, &why));

@@ -12,7 +12,8 @@ pub(super) fn matmul(a: &Tensor, b: &Tensor) -> Outcome {
     let ([m, k], [rows, n]) = (call.matrix(a)?, call.matrix(b)?);
     if k != rows {
         let why = format!(
-            "the shapes are {} and {}, {k} columns on the left and {rows} rows on the right; transpose one or pass others",
+            "the shapes are {} and {}, with {k} columns on the left and {rows} rows on the right; \
+             transpose one, or pass matrices where the two agree",
             a.shape, b.shape
         );
         return Err(call.refuse(ErrorKind::Shape, &why));
@@ -32,8 +33,8 @@ pub(super) fn linear(x: &Tensor, w: &Tensor, bias: &Tensor) -> Outcome {
     let ([m, k], [n, cols]) = (call.matrix(x)?, call.matrix(w)?);
     if k != cols || bias.shape[..] != [n] {
         let why = format!(
-            "the shapes are {} of the input, {} of the weight and {} of the bias; for inputs [m, k] pass a weight [n, k] and a \
-             bias [n]",
+            "the input has shape {}, the weight {} and the bias {}; for inputs [m, k] pass a \
+             weight [n, k] and a bias [n]",
             x.shape, w.shape, bias.shape
         );
         return Err(call.refuse(ErrorKind::Shape, &why));

@@ -14,12 +14,14 @@ mod elementwise;
 mod loss;
 mod matmul;
 mod operand;
+mod operators;
 mod ops;
 mod random;
 mod read;
 mod reduce;
 mod sgd;
 mod shape;
+mod transfer;
 mod view;
 
 pub use dtype::{DType, TensorElement};
@@ -34,18 +36,19 @@ use warpline_runtime::{
 
 /// Elements of one type in a device's memory, with a shape.
 ///
-/// A tensor is a cheap handle: clones and views share the memory. The element type is a value,
-/// [`DType`], as in PyTorch. The elements are in row-major order without gaps, except in a
+/// A tensor is a cheap handle: clones and views share the memory. The element type is a run-time
+/// value, a [`DType`], as in PyTorch. The elements are in row-major order without gaps, except in a
 /// transposed view, which [`t`](TensorOps::t) makes.
 ///
 /// The ops are in [`TensorOps`]. Each op enqueues on the current stream of the device and returns
-/// immediately. It returns a `Pending<Tensor>`, on which ops can be called as on the tensor itself:
+/// immediately. It returns a `Pending<Tensor>`, on which further ops can be called as on the tensor
+/// itself:
 ///
 /// ```
-/// use warpline_ops::{Tensor, TensorOps};
-/// # use warpline_runtime::Device;
+/// use warpline::{Tensor, TensorOps};
+/// # use warpline::Device;
 ///
-/// # fn main() -> warpline_runtime::Result<()> {
+/// # fn main() -> warpline::Result<()> {
 /// # let device = Device::best()?;
 /// let x = Tensor::randn([64, 128], &device);
 /// let w = Tensor::randn([128, 10], &device).queued()?;
@@ -143,22 +146,22 @@ impl Tensor {
         }
     }
 
-    /// Returns the memory, for your own kernels and copies.
+    /// Returns the buffer that holds the elements, for your own kernels and copies.
     ///
     /// # Errors
-    /// `DTypeMismatch` if the elements are not `T`; `Shape` if this is a transposed view.
+    /// `DTypeMismatch` if the elements are not of type `T`; `Shape` if this is a transposed view.
     pub fn buffer<T: TensorElement>(&self) -> Result<&Buffer<T>> {
         if self.transposed {
             return Err(Error::new(ErrorKind::Shape, format!("buffer: {}", self.not_contiguous())));
         }
         T::buffer(&self.storage).ok_or_else(|| {
             let (dtype, asked) = (self.dtype(), T::DTYPE);
-            let why = format!("the tensor is {dtype}, and {asked} was asked for; call buffer::<{dtype}>()");
+            let why = format!("the tensor is {dtype}, and {asked} was requested; call buffer::<{dtype}>()");
             Error::new(ErrorKind::DTypeMismatch, format!("buffer: {why}"))
         })
     }
 
-    /// Accepts the contents of the memory as they are, after a write to it was refused:
+    /// Accepts the current contents of the memory after a write to it was refused: see
     /// [`Buffer::accept_contents`].
     pub fn accept_contents(&self) {
         with_buffer!(&self.storage, buffer => buffer.accept_contents());
@@ -166,8 +169,8 @@ impl Tensor {
 
     fn not_contiguous(&self) -> String {
         format!(
-            "the tensor is a transposed view of shape {}, and only matmul and linear take that; call .contiguous() on it, \
-             which copies",
+            "the tensor is a transposed view of shape {}, and only matmul and linear take \
+             transposed views; call .contiguous() on it, which copies",
             self.shape
         )
     }

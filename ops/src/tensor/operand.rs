@@ -1,14 +1,14 @@
 //! The receivers and operands of tensor ops: tensors, `Pending`s of tensors, and scalars.
 
+use super::call::refused_call;
 use super::{Scalar, Tensor};
 use std::borrow::Borrow;
-use warpline_runtime::{Pending, Refusal, Result, Stream};
+use warpline_runtime::{Device, Pending, Refusal, Result};
 
-/// A tensor to compute with: `&Tensor`, `&Pending<Tensor>`, or a `Pending<Tensor>`, which is
-/// consumed.
+/// A tensor operand: a `&Tensor`, a `&Pending<Tensor>`, or a `Pending<Tensor>`, which is consumed.
 ///
-/// No op waits for a `Pending`: it counts as the tensor that it will be. If the call behind it was
-/// refused, the op is refused with the same error.
+/// The host does not wait for a `Pending` operand: the op uses the tensor that the pending call
+/// will have written. If that call was refused, the op is refused with the same error.
 pub trait TensorOperand: Sized {
     /// The tensor, owned or borrowed.
     #[doc(hidden)]
@@ -19,6 +19,10 @@ pub trait TensorOperand: Sized {
 
     #[doc(hidden)]
     fn is_transposed(&self) -> bool;
+
+    /// The device of the tensor; `None` if it was refused.
+    #[doc(hidden)]
+    fn device_of(&self) -> Option<Device>;
 
     /// Returns another tensor of the same memory, which is ready when this one is.
     #[doc(hidden)]
@@ -37,6 +41,10 @@ impl<'a> TensorOperand for &'a Tensor {
         self.transposed
     }
 
+    fn device_of(&self) -> Option<Device> {
+        Some(self.device())
+    }
+
     fn viewed(self, view: impl FnOnce(&Tensor) -> Result<Tensor>) -> Pending<Tensor> {
         looked_at(self, view).map_or_else(Refusal::pass_on, Pending::ready)
     }
@@ -45,10 +53,7 @@ impl<'a> TensorOperand for &'a Tensor {
 /// Returns what `view` makes of `x`. A refusal is that of a call on the current stream, like an
 /// op's.
 fn looked_at(x: &Tensor, view: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor, Refusal> {
-    view(x).map_err(|error| match Stream::current(&x.device()) {
-        Ok(stream) => Refusal::on(&stream, error),
-        Err(_) => error.into(),
-    })
+    view(x).map_err(|error| refused_call(error, &x.device()))
 }
 
 impl<'a> TensorOperand for &'a Pending<Tensor> {
@@ -61,6 +66,10 @@ impl<'a> TensorOperand for &'a Pending<Tensor> {
 
     fn is_transposed(&self) -> bool {
         self.as_operand().is_ok_and(|tensor| tensor.transposed)
+    }
+
+    fn device_of(&self) -> Option<Device> {
+        self.as_operand().ok().map(Tensor::device)
     }
 
     fn viewed(self, view: impl FnOnce(&Tensor) -> Result<Tensor>) -> Pending<Tensor> {
@@ -78,6 +87,10 @@ impl TensorOperand for Pending<Tensor> {
 
     fn is_transposed(&self) -> bool {
         (&self).is_transposed()
+    }
+
+    fn device_of(&self) -> Option<Device> {
+        (&self).device_of()
     }
 
     fn viewed(self, view: impl FnOnce(&Tensor) -> Result<Tensor>) -> Pending<Tensor> {

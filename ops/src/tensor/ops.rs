@@ -1,12 +1,12 @@
 //! The trait with every tensor op as a method, on tensors and on `Pending`s of tensors.
 
-use super::call::refused_operand;
+use super::call::{refused_call, refused_operand};
 use super::elementwise::{self, ADD, MUL, SUB};
 use super::operand::{OperandOrScalar, TensorOperand};
-use super::{Shape, Tensor, TensorElement, create, loss, matmul, random, read, reduce, sgd, view};
+use super::{Shape, Tensor, TensorElement, create, loss, matmul, random, read, reduce, sgd, transfer, view};
 use std::borrow::Borrow;
 use std::panic::Location;
-use warpline_runtime::{Generator, Pending, Pinned, Refusal};
+use warpline_runtime::{Device, DeviceId, Error, Generator, Pending, Pinned, Refusal, Result, Site};
 
 /// Evaluates to an operand's tensor. If the operand was refused, the method returns its error.
 /// `$first` is the first operand.
@@ -33,15 +33,16 @@ fn refused<T>(refusal: Refusal, first: &Tensor, in_place: &[&Tensor]) -> Pending
     refused_operand(refusal, &first.device(), in_place).pass_on()
 }
 
-/// The ops on tensors, for `&Tensor`, `&Pending<Tensor>` and `Pending<Tensor>`, which is consumed.
+/// The ops on tensors, as methods of `&Tensor`, `&Pending<Tensor>` and `Pending<Tensor>`. The last
+/// is consumed.
 ///
 /// Each op is enqueued immediately, on the current stream of its first operand's device. Operands
-/// are given in the same forms as the receiver.
+/// can have the same forms as the receiver.
 ///
 /// ```
-/// # use warpline_ops::{Tensor, TensorOps};
-/// # use warpline_runtime::Device;
-/// # fn main() -> warpline_runtime::Result<()> {
+/// # use warpline::{Tensor, TensorOps};
+/// # use warpline::Device;
+/// # fn main() -> warpline::Result<()> {
 /// # let device = Device::best()?;
 /// let x = Tensor::from_host(&[1.0, -2.0, 3.0, -4.0], [2, 2], &device).queued()?;
 /// let y = x.matmul(&x.t()).sub(1.0).relu(); // no `?` in between
@@ -53,10 +54,11 @@ fn refused<T>(refusal: Refusal, first: &Tensor, in_place: &[&Tensor]) -> Pending
 /// ```
 ///
 /// Names and formulas are PyTorch's. An op whose name ends in an underscore works in place and
-/// returns the tensor that it wrote.
+/// returns the tensor that it wrote. The operators `+`, `-` and `*` call [`add`](Self::add),
+/// [`sub`](Self::sub), [`mul`](Self::mul) and [`neg`](Self::neg); `&x + &y` keeps both operands.
 ///
 /// # Ordering
-/// An earlier use of an operand on another stream has to be ordered before the op, as for every op.
+/// As for every op, an earlier use of an operand on another stream has to be ordered before the op.
 /// Results are allocated on the stream of the op.
 ///
 /// # Errors
@@ -67,13 +69,14 @@ fn refused<T>(refusal: Refusal, first: &Tensor, in_place: &[&Tensor]) -> Pending
 /// - `Unordered` if an edge is missing;
 /// - `OutOfMemory`, `Fault` and `ShutDown`.
 ///
-/// If an op in place is refused for another reason than its arguments, ops on its stream that read
+/// If an in-place op is refused for a reason other than its arguments, ops on its stream that read
 /// the tensor fail too: see [`Pending`].
 pub trait TensorOps: TensorOperand {
-    /// Returns the sum of this tensor and `other`; i64 wraps around.
+    /// Returns the sum of this tensor and `other`. Sums of i64 wrap around.
     ///
-    /// `other` is a number, or has the shape of this tensor or of its last dimensions. A row \[n\]
-    /// is added to each row of \[m, n\], and one element to all elements.
+    /// `other` is a number or a tensor. A tensor has the shape of this one, or of its last
+    /// dimensions: a row \[n\] is added to each row of \[m, n\], and a single element to all
+    /// elements.
     #[track_caller]
     fn add(self, other: impl OperandOrScalar) -> Pending<Tensor> {
         binary(&ADD, self, other)
@@ -89,6 +92,13 @@ pub trait TensorOps: TensorOperand {
     #[track_caller]
     fn mul(self, other: impl OperandOrScalar) -> Pending<Tensor> {
         binary(&MUL, self, other)
+    }
+
+    /// Returns this tensor with the sign of every element changed. The smallest i64 stays itself.
+    #[track_caller]
+    fn neg(self) -> Pending<Tensor> {
+        let x = held!(self);
+        elementwise::neg(x.borrow()).unwrap_or_else(Refusal::pass_on)
     }
 
     /// Adds `other`, shaped as for [`add`](Self::add), in place.
@@ -109,18 +119,18 @@ pub trait TensorOps: TensorOperand {
         binary_in_place(&MUL, self, other)
     }
 
-    /// Returns max(x, 0) of f32; NaN stays NaN.
+    /// Returns max(x, 0) for each f32 element; NaN stays NaN.
     #[track_caller]
     fn relu(self) -> Pending<Tensor> {
         let x = held!(self);
         elementwise::relu(x.borrow()).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// Returns the gradient before [`relu`](Self::relu), from the gradient after it and from its
-    /// output.
+    /// Returns the gradient with respect to the input of [`relu`](Self::relu), given its output and
+    /// the gradient with respect to that output.
     ///
-    /// This tensor is the gradient after it. The result is this tensor where `output` > 0 or NaN,
-    /// else 0.
+    /// This tensor is the gradient with respect to the output. The result is this tensor where
+    /// `output` is positive or NaN, else 0.
     #[track_caller]
     fn relu_backward(self, output: impl TensorOperand) -> Pending<Tensor> {
         let grad = held!(self);
@@ -131,8 +141,8 @@ pub trait TensorOps: TensorOperand {
     /// Returns the product of two f32 matrices, \[m, k\] and \[k, n\] to \[m, n\].
     ///
     /// Either may be a transposed view. Sums are f32. Their order does not depend on the number of
-    /// threads, but may depend on the processor. On a GPU cuBLAS computes the product if it is
-    /// found, and adds in an order of its own: see [`libraries`](warpline_kernels::libraries).
+    /// threads, but may depend on the processor. On a GPU, cuBLAS computes the product if it can be
+    /// loaded, and adds in an order of its own: see [`libraries`](warpline_kernels::libraries).
     #[track_caller]
     fn matmul(self, other: impl TensorOperand) -> Pending<Tensor> {
         let a = held!(self);
@@ -142,8 +152,8 @@ pub trait TensorOps: TensorOperand {
 
     /// Applies a fully connected layer, x·wᵀ + bias, in one op.
     ///
-    /// It takes inputs \[m, k\], a weight \[n, k\] and a bias \[n\], as `torch.nn.Linear` does, to
-    /// \[m, n\]. The weight may be a transposed view of a \[k, n\] matrix.
+    /// As in `torch.nn.Linear`, inputs \[m, k\], a weight \[n, k\] and a bias \[n\] give \[m, n\].
+    /// The weight may be a transposed view of a \[k, n\] matrix.
     #[track_caller]
     fn linear(self, weight: impl TensorOperand, bias: impl TensorOperand) -> Pending<Tensor> {
         let x = held!(self);
@@ -179,7 +189,8 @@ pub trait TensorOps: TensorOperand {
     /// Returns the index of the largest f32 element along the last dimension, as i64: \[…, n\] to
     /// \[…\].
     ///
-    /// Of several largest elements, the first counts. The first NaN is larger than everything.
+    /// If several elements are the largest, it is the index of the first one. If there are NaNs, it
+    /// is the index of the first NaN.
     #[track_caller]
     fn argmax(self) -> Pending<Tensor> {
         let x = held!(self);
@@ -188,7 +199,7 @@ pub trait TensorOps: TensorOperand {
 
     /// Returns the number of equal elements of two i64 tensors of one shape, an i64 scalar.
     ///
-    /// It counts right answers, for instance.
+    /// It counts correct predictions, for instance.
     #[track_caller]
     fn count_equal(self, other: impl TensorOperand) -> Pending<Tensor> {
         let x = held!(self);
@@ -196,13 +207,14 @@ pub trait TensorOps: TensorOperand {
         reduce::count_equal(x.borrow(), y.borrow()).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// Returns the mean cross entropy of softmax(this) with `labels`, and its gradient.
+    /// Returns the mean cross entropy of softmax(`self`) with `labels`, and its gradient.
     ///
-    /// The mean is over the rows, and the gradient is with respect to this tensor. f32 logits \[m,
-    /// n\] and i64 labels \[m\] give a scalar and \[m, n\]. One op computes both.
+    /// This tensor holds the f32 logits, \[m, n\], and `labels` is i64, \[m\]. The loss is a
+    /// scalar, the mean over the rows. The gradient is with respect to this tensor, \[m, n\]. One
+    /// op computes both.
     ///
-    /// The device cannot refuse a label: a label outside 0..n makes the loss, and its row of the
-    /// gradient, NaN. There is no label that is ignored.
+    /// A label outside 0..n is not an error: it makes the loss, and its row of the gradient, NaN.
+    /// No label is ignored; PyTorch's `ignore_index` has no counterpart.
     #[track_caller]
     fn cross_entropy(self, labels: impl TensorOperand) -> Pending<(Tensor, Tensor)> {
         let logits = held!(self);
@@ -212,8 +224,9 @@ pub trait TensorOps: TensorOperand {
 
     /// Performs a step of gradient descent with momentum, in place.
     ///
-    /// The step is velocity ← momentum·velocity + grad, then this ← this − lr·velocity, as in
-    /// `torch.optim.SGD`. All three are f32 and of one shape. `velocity` starts at 0.
+    /// The step is velocity ← momentum·velocity + grad, then self ← self − lr·velocity, as in
+    /// `torch.optim.SGD`. All three are f32 and of one shape. `velocity` should be 0 before the
+    /// first step.
     #[track_caller]
     fn sgd_(
         self,
@@ -227,7 +240,7 @@ pub trait TensorOps: TensorOperand {
                 sgd::sgd(param.borrow(), grad.borrow(), velocity.borrow(), lr, momentum)
                     .unwrap_or_else(Refusal::pass_on)
             }
-            (param, grad, velocity) => refused_step(param, grad.err(), velocity),
+            (param, grad, velocity) => sgd::refused_step(param, grad.err(), velocity),
         }
     }
 
@@ -245,8 +258,72 @@ pub trait TensorOps: TensorOperand {
         create::zero(x.borrow()).unwrap_or_else(Refusal::pass_on)
     }
 
+    /// Returns this tensor on `device`: a copy, or the tensor itself if it is there already.
+    ///
+    /// The copy has the layout of this tensor, so the copy of a transposed view is transposed.
+    ///
+    /// # Ordering
+    /// The copy is ordered by itself: it runs after all work so far on the current streams of both
+    /// devices, and later work on both streams runs after it. It is on the current stream of this
+    /// tensor's device, or of `device` if only this tensor is on a CPU device. Other streams need
+    /// edges, as always.
+    ///
+    /// # Errors
+    /// The errors of every op. `DeviceMismatch` if the devices are of different runtimes, or of
+    /// different backends neither of which is the CPU's: copy to `cpu:0` first. `OutOfMemory` if
+    /// `device` or its pinned pool has no memory.
+    ///
+    /// # Examples
+    /// ```
+    /// # use warpline::{DeviceId, Runtime, Tensor, TensorOps};
+    /// # fn main() -> warpline::Result<()> {
+    /// let runtime = Runtime::builder().cpu_devices(2).build()?;
+    /// let [one, two] = [0, 1].map(|n| runtime.device(DeviceId::Cpu(n)).unwrap());
+    /// let x = Tensor::from_host(&[1.0, 2.0], [2], &one).queued()?;
+    /// let y = x.to(&two).mul(3.0); // on `two`, in order, without an edge of its own
+    /// assert_eq!(y.to(&one).add(&x).to_vec::<f32>().blocking_wait()?, [4.0, 8.0]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    fn to(self, device: &Device) -> Pending<Tensor> {
+        moved(&"to", self, |_| Ok(device.clone()))
+    }
+
+    /// Returns this tensor on `cpu:0` of its runtime, like [`to`](Self::to).
+    ///
+    /// # Errors
+    /// The errors of [`to`](Self::to); `ShutDown` if the runtime was dropped.
+    #[track_caller]
+    fn cpu(self) -> Pending<Tensor> {
+        moved(&"cpu", self, |device| device.sibling(DeviceId::Cpu(0)))
+    }
+
+    /// Returns this tensor on the [current CUDA device](Device::current_cuda) of its runtime, like
+    /// [`to`](Self::to). Outside of scopes this is `cuda:0`.
+    ///
+    /// # Errors
+    /// The errors of [`to`](Self::to); `NoSuchDevice` if there is no such device; `ShutDown` if the
+    /// runtime was dropped.
+    #[track_caller]
+    fn cuda(self) -> Pending<Tensor> {
+        moved(&"cuda", self, Device::current_cuda)
+    }
+
+    /// Returns this tensor on `cuda:N` of its runtime, in every scope, like [`to`](Self::to).
+    ///
+    /// # Errors
+    /// The errors of [`cuda`](Self::cuda).
+    #[track_caller]
+    fn cuda_on(self, ordinal: u32) -> Pending<Tensor> {
+        moved(&"cuda_on", self, |device| device.sibling(DeviceId::Cuda(ordinal)))
+    }
+
     /// Copies `source`, of the same shape and type, into this tensor. A copy onto itself does
     /// nothing.
+    ///
+    /// `source` may be on another device. The copy is then ordered by itself, as in
+    /// [`to`](Self::to).
     #[track_caller]
     fn copy_(self, source: impl TensorOperand) -> Pending<Tensor> {
         let y = held!(self);
@@ -259,15 +336,16 @@ pub trait TensorOps: TensorOperand {
     /// Fills the tensor with normal f32 numbers from the device's [`Generator`].
     ///
     /// The generator advances when the op is enqueued. The numbers come from Philox4x32-10 and
-    /// Box–Muller, as in cuRAND. The same seed and calls give the same words on every device and
-    /// for any number of threads. Each device has its own logarithm and sine.
+    /// Box–Muller, as in cuRAND. The same seed and calls give the same random words on every device
+    /// and for any number of threads. The last bits of the numbers differ between devices, since
+    /// each has its own logarithm, sine and cosine.
     #[track_caller]
     fn normal_(self, mean: f32, deviation: f32) -> Pending<Tensor> {
         let x = held!(self);
         random::normal(x.borrow(), None, mean, deviation).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// Fills the tensor like [`normal_`](Self::normal_), from your own generator.
+    /// Fills the tensor like [`normal_`](Self::normal_), with numbers from `generator`.
     #[track_caller]
     fn normal_from_(self, generator: &Generator, mean: f32, deviation: f32) -> Pending<Tensor> {
         let x = held!(self);
@@ -284,42 +362,42 @@ pub trait TensorOps: TensorOperand {
         random::uniform(x.borrow(), None, low, high).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// Fills the tensor like [`uniform_`](Self::uniform_), from your own generator.
+    /// Fills the tensor like [`uniform_`](Self::uniform_), with numbers from `generator`.
     #[track_caller]
     fn uniform_from_(self, generator: &Generator, low: f32, high: f32) -> Pending<Tensor> {
         let x = held!(self);
         random::uniform(x.borrow(), Some(generator), low, high).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// Returns the matrix with rows and columns exchanged: a view.
+    /// Returns the transpose of a matrix, as a view.
     ///
-    /// [`matmul`](Self::matmul) and [`linear`](Self::linear) take the view as it is, and every
-    /// other op after [`contiguous`](Self::contiguous). A tensor of fewer than two dimensions is
-    /// returned as it is.
+    /// [`matmul`](Self::matmul) and [`linear`](Self::linear) accept the view. For other ops, call
+    /// [`contiguous`](Self::contiguous) first. A tensor of fewer than two dimensions is returned as
+    /// it is.
     #[track_caller]
     fn t(self) -> Pending<Tensor> {
         let location = Location::caller();
         self.viewed(|x| view::t(location, x))
     }
 
-    /// Returns the same elements in the same order, with another shape: a view.
+    /// Returns a view of the same elements, in the same order, with another shape.
     #[track_caller]
     fn reshape(self, shape: impl Into<Shape>) -> Pending<Tensor> {
         let location = Location::caller();
         self.viewed(|x| view::reshape(location, x, shape.into()))
     }
 
-    /// Returns the part of `len` along dimension `dim` from `start` on: a view.
+    /// Returns a view of indices `start` to `start + len` (exclusive) of dimension `dim`.
     ///
-    /// `dim` has to be 0, since other parts are not contiguous in memory.
+    /// `dim` has to be 0, since parts along other dimensions are not contiguous in memory.
     #[track_caller]
     fn narrow(self, dim: usize, start: usize, len: usize) -> Pending<Tensor> {
         let location = Location::caller();
         self.viewed(|x| view::narrow(location, x, dim, start, len))
     }
 
-    /// Returns the same elements in row-major order: a copy of a transposed view, else the tensor
-    /// itself.
+    /// Returns the same elements in row-major order: a copy if the tensor is a transposed view,
+    /// otherwise the tensor itself.
     #[track_caller]
     fn contiguous(self) -> Pending<Tensor> {
         if !self.is_transposed() {
@@ -333,7 +411,7 @@ pub trait TensorOps: TensorOperand {
     ///
     /// On a CUDA device they pass through page-locked memory of the device's pool. If none is
     /// cached, another thread allocates some before the copy. The error is `OutOfMemory` if the
-    /// pool's cap (`RuntimeBuilder::pinned_cap`) or the machine has no room.
+    /// pool is at its cap (`RuntimeBuilder::pinned_cap`), or if the machine has no memory.
     #[track_caller]
     fn to_vec<T: TensorElement>(self) -> Pending<Vec<T>> {
         let x = held!(self);
@@ -342,7 +420,7 @@ pub trait TensorOps: TensorOperand {
 
     /// Copies the elements into pinned memory of the host, in row-major order.
     ///
-    /// This saves the copy into a vector that [`to_vec`](Self::to_vec) ends with. The result is
+    /// This saves the last step of [`to_vec`](Self::to_vec), a copy into a vector. The result is
     /// ready for [`Tensor::from_pinned`].
     #[track_caller]
     fn to_pinned<T: TensorElement>(self) -> Pending<Pinned<T>> {
@@ -350,8 +428,7 @@ pub trait TensorOps: TensorOperand {
         read::to_pinned(x.borrow()).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// Reads the only element back to the host, as [`to_vec`](Self::to_vec) does and with its
-    /// errors.
+    /// Reads the only element back to the host, with the errors of [`to_vec`](Self::to_vec).
     ///
     /// The error is `Shape` if the tensor does not have exactly one element.
     #[track_caller]
@@ -363,34 +440,27 @@ pub trait TensorOps: TensorOperand {
 
 impl<T: TensorOperand> TensorOps for T {}
 
-/// Returns a step that was refused because of its parameter, its gradient or its velocity.
-///
-/// Of the tensors that it would have written, those that exist are marked.
-#[cold]
-fn refused_step(
-    param: Result<impl Borrow<Tensor>, Refusal>,
-    grad: Option<Refusal>,
-    velocity: Result<impl Borrow<Tensor>, Refusal>,
+/// Returns `x` on the device that `choose` returns, given the device of `x`.
+#[track_caller]
+fn moved(
+    op: &'static &'static str,
+    x: impl TensorOperand,
+    choose: impl FnOnce(&Device) -> Result<Device>,
 ) -> Pending<Tensor> {
-    fn apart<H>(held: Result<H, Refusal>) -> (Option<H>, Option<Refusal>) {
-        match held {
-            Ok(held) => (Some(held), None),
-            Err(refusal) => (None, Some(refusal)),
+    // A refused operand has no device, and its error is passed on below.
+    let target = x.device_of().map(|here| choose(&here).map(|there| (there == here, there)));
+    if let Some(Ok((true, _))) = target {
+        return x.viewed(|x| Ok(x.clone()));
+    }
+    let x = held!(x);
+    match target.expect("an operand that was not refused is on a device") {
+        Ok((_, there)) => transfer::to(op, x.borrow(), &there),
+        Err(error) => {
+            let error = Error::new(error.kind(), format!("{}: {error}", Site::here(op)));
+            Err(refused_call(error, &x.borrow().device()))
         }
     }
-    let ((param, first), (velocity, last)) = (apart(param), apart(velocity));
-    let mut refusals = [first, grad, last].into_iter().flatten();
-    let refusal = refusals.next().expect("one of the three was refused");
-    // The first error is passed on. The others are dropped like `Pending`s, so that their streams
-    // report them.
-    refusals.for_each(|other| drop(other.pass_on::<()>()));
-    let param = param.as_ref().map(Borrow::borrow);
-    let velocity = velocity.as_ref().map(Borrow::borrow);
-    let written: Vec<&Tensor> = param.into_iter().chain(velocity).collect();
-    match written.first() {
-        Some(first) => refused(refusal, first, &written),
-        None => refusal.pass_on(),
-    }
+    .unwrap_or_else(Refusal::pass_on)
 }
 
 #[track_caller]

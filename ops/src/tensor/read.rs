@@ -26,8 +26,11 @@ pub(super) fn item<T: TensorElement>(x: &Tensor) -> Outcome<T> {
     let call = Call::new(&"item", &x.device())?;
     call.read_as::<T>(x)?;
     if x.len() != 1 {
-        let why =
-            format!("the tensor has {} elements, shape {}, and item takes 1; use to_vec", x.len(), x.shape);
+        let why = format!(
+            "the tensor has {} elements (shape {}), and item reads exactly 1; use to_vec",
+            x.len(),
+            x.shape
+        );
         return Err(call.refuse(ErrorKind::Shape, &why));
     }
     // The layout of a single element is the same in every view.

@@ -33,7 +33,11 @@ pub(super) fn sum_rows(x: &Tensor) -> Outcome {
     let [rows, cols] = call.matrix(x)?;
     let from = call.operand(x)?;
     let (Ok(height), Ok(width)) = (u32::try_from(rows), u32::try_from(cols)) else {
-        let why = format!("a matrix of shape {}, at most {} a side are taken; narrow it", x.shape, u32::MAX);
+        let why = format!(
+            "a matrix has shape {}, and the op takes at most {} rows and columns; narrow it",
+            x.shape,
+            u32::MAX
+        );
         return Err(call.refuse(ErrorKind::Shape, &why));
     };
     let shape = [cols].into();
@@ -51,8 +55,10 @@ pub(super) fn argmax(x: &Tensor) -> Outcome {
         None => (1, &[][..]),
     };
     if cols == 0 {
-        let why =
-            format!("the last dimension of shape {} is 0, and nothing is largest; pass at least 1", x.shape);
+        let why = format!(
+            "the last dimension of shape {} is 0, so there is no largest element; pass at least 1",
+            x.shape
+        );
         return Err(call.refuse(ErrorKind::Shape, &why));
     }
     let from = call.operand(x)?;

@@ -11,7 +11,7 @@ use std::ops::Deref;
 pub struct Shape(SmallVec<[usize; 4]>);
 
 impl Shape {
-    /// Returns the number of elements, or `None` if there are more than can be counted.
+    /// Returns the number of elements, or `None` if it exceeds `usize::MAX`.
     pub fn elements(&self) -> Option<usize> {
         self.iter().try_fold(1usize, |product, &size| product.checked_mul(size))
     }

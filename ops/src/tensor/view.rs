@@ -22,7 +22,7 @@ pub(super) fn t(location: &'static Location<'static>, x: &Tensor) -> Result<Tens
         }
         _ => {
             let why = format!(
-                "the tensor has {} dimensions, shape {}, and t takes at most 2",
+                "the tensor has {} dimensions (shape {}), and t takes at most 2",
                 x.shape.len(),
                 x.shape
             );
@@ -39,7 +39,8 @@ pub(super) fn reshape(location: &'static Location<'static>, x: &Tensor, shape: S
     }
     if shape.elements() != Some(x.len()) {
         let why = format!(
-            "{} elements, shape {}, do not make the shape {shape}; pass one with as many",
+            "{} elements (shape {}) do not fill the shape {shape}; pass a shape with that many \
+             elements",
             x.len(),
             x.shape
         );
@@ -62,14 +63,17 @@ pub(super) fn narrow(
     }
     let Some(&rows) = x.shape.first().filter(|_| dim == 0) else {
         let why = format!(
-            "dimension {dim} of shape {}, and only parts along dimension 0 lie in one run of memory; narrow that",
+            "dimension {dim} of shape {} cannot be narrowed, because only parts along dimension 0 \
+             are contiguous; narrow dimension 0",
             x.shape
         );
         return Err(refusal(site, &why));
     };
     let Some(end) = start.checked_add(len).filter(|&end| end <= rows) else {
-        let why =
-            format!("{len} rows from {start} on are not within 0..{rows}; stay within shape {}", x.shape);
+        let why = format!(
+            "{len} rows from row {start} are not within 0..{rows}; pass a range inside shape {}",
+            x.shape
+        );
         return Err(refusal(site, &why));
     };
     // Not a product of sizes: if one of them is 0, the others may be any numbers.

@@ -128,8 +128,7 @@ impl<const ATTEMPTS: i16, const PAUSE: i16> Adaptive<ATTEMPTS, PAUSE> {
 mod tests {
     use super::*;
 
-    /// Returns how many of 10 000 opportunities are attempted if the attempts chosen by `fails`
-    /// fail.
+    /// Returns the number of attempts out of 10 000 opportunities, if those chosen by `fails` fail.
     fn taken(fails: impl Fn(usize) -> bool) -> usize {
         let adaptive = Adaptive::<4, 64>::default();
         let mut attempts = 0;
@@ -153,7 +152,7 @@ mod tests {
         adaptive.learn(-3);
         assert!(adaptive.tries());
         adaptive.learn(-3);
-        assert_eq!((0..100).position(|_| adaptive.tries()), Some(64), "a dear failure counts thrice");
+        assert_eq!((0..100).position(|_| adaptive.tries()), Some(64), "an expensive failure counts thrice");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::workers::Pool;
 use super::{BackendOptions, CpuDriver, DeviceOptions, Schedule, Step};
 use crate::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::fmt;
-use std::sync::Weak;
+use std::sync::{OnceLock, Weak};
 use warpline_driver::{DeviceId, DriverError, Error, ErrorKind, Health};
 
 /// The state that the CPU devices of one runtime share.
@@ -22,6 +22,7 @@ pub struct CpuBackend {
     pub(super) claims: Claims<Arc<CpuStream>>,
     streams_made: AtomicU64,
     open_devices: AtomicUsize,
+    on_change: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 /// The runner of the work: worker threads, or a seeded schedule.
@@ -44,7 +45,20 @@ impl CpuBackend {
             claims: Claims::new(),
             streams_made: AtomicU64::new(0),
             open_devices: AtomicUsize::new(0),
+            on_change: OnceLock::new(),
         })
+    }
+
+    /// Sets the function of [`Driver::on_change`](warpline_driver::Driver::on_change). The devices
+    /// share their turns, so only the first call has an effect.
+    pub(super) fn on_change(&self, wake: Box<dyn Fn() + Send + Sync>) {
+        let _ = self.on_change.set(wake);
+    }
+
+    pub(super) fn wake_other_backends(&self) {
+        if let Some(wake) = self.on_change.get() {
+            wake();
+        }
     }
 
     /// Opens the virtual device `cpu:ordinal`. Each ordinal may be opened only once.
@@ -180,13 +194,10 @@ pub(super) struct Device {
 
 impl Device {
     pub(super) fn accepts_work(&self) -> Result<(), DriverError> {
-        if let Some(fault) = self.health.fault() {
-            return Err(DriverError::Refused(fault.to_string().into()));
+        match self.health.fault() {
+            Some(fault) => Err(DriverError::Refused(fault.into())),
+            None => Ok(()),
         }
-        if self.closing.load(Ordering::Relaxed) {
-            return Err(DriverError::Refused("the runtime is shut down".to_owned().into()));
-        }
-        Ok(())
     }
 
     /// Stops accepting work. The backend stops when all its devices are closed.

@@ -1,8 +1,8 @@
-//! The functions that carry out copies, fills and kernels on memory.
+//! The functions that carry out fills and kernels on memory.
 
+use warpline_driver::Fill;
 use warpline_driver::kernel::{Arg, Twin};
 use warpline_driver::reentry::{self, Caller};
-use warpline_driver::{Copy, Fill};
 
 /// # Safety
 /// The caller keeps the rules of [`Twin`].
@@ -11,29 +11,6 @@ pub(super) unsafe fn call_twin(twin: Twin, args: &[Arg]) {
     let _calling = reentry::calling(Caller::Twin);
     // SAFETY: the caller keeps the twin's rule.
     unsafe { twin(args) }
-}
-
-/// # Safety
-/// All rows of the source are readable, and all rows of the destination are writable. Nothing else
-/// writes to either during the call. The two may overlap.
-pub(super) unsafe fn copy_rows(copy: &Copy) {
-    let Copy { src, src_pitch, dst, dst_pitch, width_bytes, height, .. } = *copy;
-    let (src, dst) = (src as *const u8, dst as *mut u8);
-    if width_bytes == 0 || height == 0 {
-        return;
-    }
-    if height == 1 || (src_pitch == width_bytes && dst_pitch == width_bytes) {
-        // SAFETY: `ptr::copy` needs both sides valid for the length. Rows without gaps are one run,
-        // and the caller vouches for the rows.
-        unsafe { std::ptr::copy(src, dst, width_bytes * height) };
-        return;
-    }
-    for row in 0..height {
-        let from = src.wrapping_add(row * src_pitch);
-        let to = dst.wrapping_add(row * dst_pitch);
-        // SAFETY: as above, for this row.
-        unsafe { std::ptr::copy(from, to, width_bytes) };
-    }
 }
 
 /// # Safety
@@ -78,25 +55,7 @@ fn repeat(row: &mut [u8], pattern: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warpline_driver::{CopyKind, DevicePtr};
-
-    #[test]
-    fn copies_rows_with_pitches() {
-        let src: Vec<u8> = (0..20).collect();
-        let mut dst = vec![0u8; 12];
-        let copy = Copy {
-            kind: CopyKind::HostToDevice,
-            src: src.as_ptr() as u64,
-            src_pitch: 5,
-            dst: dst.as_mut_ptr() as u64,
-            dst_pitch: 3,
-            width_bytes: 2,
-            height: 4,
-        };
-        // SAFETY: both vectors hold four rows.
-        unsafe { copy_rows(&copy) };
-        assert_eq!(dst, [0, 1, 0, 5, 6, 0, 10, 11, 0, 15, 16, 0]);
-    }
+    use warpline_driver::DevicePtr;
 
     #[test]
     fn fills_with_every_pattern_width_and_leaves_the_gaps() {

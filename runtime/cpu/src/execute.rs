@@ -3,11 +3,11 @@
 //! Commands are carried out in place in the queue: they are large, and moving one would often cost
 //! more than carrying it out.
 
-use super::bytes::{call_twin, copy_rows, fill_rows};
+use super::bytes::{call_twin, fill_rows};
 use super::replay::{Replay, replay};
 use std::time::Instant;
-use warpline_driver::Command;
 use warpline_driver::reentry::{self, Caller};
+use warpline_driver::{Command, copy_rows};
 
 /// Carries out a command on this thread, once. For a graph, `replaying` says how its steps run. A
 /// panic in a twin or a host function passes through.
@@ -25,6 +25,7 @@ pub(super) unsafe fn execute(command: &mut Command, replaying: &Replay<'_>) {
         }
         // SAFETY: `copy_rows` needs what our caller promises.
         Command::Copy(copy) => unsafe { copy_rows(copy) },
+        Command::StagedCopy(_) => unreachable!("another device copies from and to a CPU device"),
         // SAFETY: `fill_rows` needs what our caller promises.
         Command::Fill(fill) => unsafe { fill_rows(fill) },
         Command::Call(function) => {

@@ -28,8 +28,8 @@ impl CpuStream {
         Error::new(
             ErrorKind::Fault,
             format!(
-                "stream \"{}\" failed after ticket {}: a panic outside its ops, in a tracing subscriber perhaps; {} accepts no \
-                 more work",
+                "stream \"{}\" failed after ticket {}: code outside its ops panicked, perhaps a \
+                 tracing subscriber; {} accepts no more work",
                 self.label,
                 self.timeline.completed(),
                 self.device.id

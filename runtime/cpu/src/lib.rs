@@ -63,14 +63,15 @@ use std::str::FromStr;
 use std::time::Duration;
 use stream::CpuStream;
 
-/// The schedule of the CPU devices: the threads that run the work, and the order of its ops.
+/// The schedule of the CPU devices, which decides where ops run and in which order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Schedule {
     /// Runs work on worker threads, as fast as the machine allows.
     #[default]
     Threads,
-    /// Runs work without threads. Each poll or query of something pending runs at most one op, on a
-    /// stream chosen by this seed. The same seed and the same program give the same interleaving.
+    /// Runs work without threads. Each poll or query of a pending result runs at most one op, on a
+    /// stream that is chosen by this seed. The same seed and the same program give the same
+    /// interleaving.
     Seeded(u64),
 }
 
@@ -87,7 +88,7 @@ impl FromStr for Schedule {
         .ok_or_else(|| {
             Error::new(
                 ErrorKind::InvalidArgument,
-                format!("\"{text}\" is not a schedule: expected threads or seeded:N"),
+                format!("\"{text}\" is not a schedule; expected threads or seeded:N"),
             )
         })
     }
@@ -183,7 +184,8 @@ unsafe impl Driver for CpuDriver {
     }
 
     fn alloc_host(&self, len_bytes: usize) -> Result<*mut u8, DriverError> {
-        let refused = || DriverError::Refused(format!("no {len_bytes} bytes of host memory").into());
+        let refused =
+            || DriverError::Refused(format!("the host has no {len_bytes} bytes to allocate").into());
         memory::zeroed(len_bytes, memory::HOST_ALIGN).ok_or_else(refused)
     }
 
@@ -210,6 +212,10 @@ unsafe impl Driver for CpuDriver {
 
     fn after_submit(&self) {
         self.0.backend.something_changed();
+    }
+
+    fn on_change(&self, wake: Box<dyn Fn() + Send + Sync>) {
+        self.0.backend.on_change(wake);
     }
 
     fn shut_down(&self) {

@@ -104,8 +104,9 @@ pub(super) fn zeroed(len_bytes: usize, align: usize) -> Option<*mut u8> {
     // `block` is at least `HEADER` and at most `align` bytes after `start`, which is a multiple of
     // `HEADER`.
     let block = start.map_addr(|address| (address + HEADER).next_multiple_of(align));
+    let before = block.cast::<*mut u8>().wrapping_sub(1);
     // SAFETY: the word before `block` lies in the allocation, is aligned, and has no other use.
-    unsafe { block.cast::<*mut u8>().sub(1).write(start) };
+    unsafe { before.write(start) };
     ask_for_huge_pages(block, len_bytes);
     Some(block)
 }
@@ -117,8 +118,9 @@ pub(super) fn zeroed(len_bytes: usize, align: usize) -> Option<*mut u8> {
 pub(super) unsafe fn release(block: *mut u8, len_bytes: usize, align: usize) {
     let layout =
         layout(len_bytes, alignment(len_bytes, align)).expect("the block was allocated with this layout");
+    let before = block.cast::<*mut u8>().wrapping_sub(1);
     // SAFETY: `zeroed` wrote the start there.
-    let start = unsafe { block.cast::<*mut u8>().sub(1).read() };
+    let start = unsafe { before.read() };
     // SAFETY: `start` was allocated with this very layout. The caller no longer uses it.
     unsafe { dealloc(start, layout) };
 }
@@ -186,7 +188,7 @@ mod tests {
         // SAFETY: it came from `alloc` with this length.
         unsafe { memory.free(block, 600) };
         let block = memory.alloc(1000).unwrap();
-        // SAFETY: as above.
+        // SAFETY: it came from `alloc` with this length.
         unsafe { memory.free(block, 1000) };
     }
 

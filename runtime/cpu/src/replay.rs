@@ -3,10 +3,10 @@
 //! With threads, steps run in the order in which they were captured. A seeded schedule draws an
 //! order that the plan's waits allow, anew for each launch, so that a forgotten wait shows.
 
-use super::bytes::{call_twin, copy_rows, fill_rows};
+use super::bytes::{call_twin, fill_rows};
 use super::choose::Chooser;
 use std::cell::Cell;
-use warpline_driver::{DriverGraph, Plan, Site, Step, Work};
+use warpline_driver::{DriverGraph, Plan, Site, Step, Work, copy_rows};
 
 /// The options for running a graph's steps, and the step that is running.
 #[derive(Default)]

@@ -283,6 +283,7 @@ impl Seeded {
         for stream in backend.timelines.streams(None) {
             stream.timeline.wake_all();
         }
+        backend.wake_other_backends();
     }
 
     /// Runs everything that can run on the calling thread now, and reports the rest.

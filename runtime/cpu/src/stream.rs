@@ -325,10 +325,9 @@ impl CpuStream {
         let me = self.me.as_ptr();
         // SAFETY: `new` alone makes a `CpuStream`, in the `Arc` that `me` refers to. Every borrower
         // of the stream holds a reference to that `Arc`.
-        unsafe {
-            Arc::increment_strong_count(me);
-            Arc::from_raw(me)
-        }
+        unsafe { Arc::increment_strong_count(me) };
+        // SAFETY: `me` is of that `Arc`, and the count that this one gives back was just added.
+        unsafe { Arc::from_raw(me) }
     }
 
     /// Sends the strand, which has just become ready, to a run queue.

@@ -91,7 +91,7 @@ impl TestStream {
         self.submit_as(&NOTHING.name, Command::Launch(launch), None)
     }
 
-    /// Blocks until `point` is reached or `health` has failed. Returns whether it was reached.
+    /// Blocks until `point` is reached or `health` has failed. Returns true if it was reached.
     fn finish(&self, point: &Point, health: &Health) -> bool {
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
         let mut registration = None;
@@ -556,8 +556,8 @@ fn shutting_down_runs_what_can_run_and_reports_what_is_held_at_a_gate() {
     }
 }
 
-/// Checks that an attentive worker that gets busy sends another, because work brought meanwhile
-/// woke none.
+/// Checks that an attentive worker that becomes busy wakes another one, because work submitted in
+/// the meantime woke none.
 #[test]
 fn a_function_that_waits_for_another_stream_does_not_keep_that_one_from_running() {
     let Some(rig) = two_workers() else { return };
@@ -681,7 +681,7 @@ fn a_refused_host_function_is_dropped_by_another_thread() {
     for schedule in BOTH {
         let rig = Rig::new(schedule);
         let stream = rig.stream("a");
-        rig.devices[0].0.shut_down();
+        rig.health(0).fail(Error::new(ErrorKind::Fault, "as planned"));
         let (tell, told) = mpsc::channel();
         let tells = Tells(tell);
         let command = Command::Call(HostFn(Box::new(move || drop(tells))));

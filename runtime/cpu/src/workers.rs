@@ -109,7 +109,7 @@ impl Pool {
             ready.load(Ordering::Relaxed) > 0
                 && ready.fetch_update(Ordering::Acquire, Ordering::Relaxed, one_fewer).is_ok()
         })?;
-        Some(self.lanes[lane].receive.try_recv().expect("who counts a strand down has one coming"))
+        Some(self.lanes[lane].receive.try_recv().expect("a strand that is counted down was queued"))
     }
 
     /// Returns whether the workers are awake, waking up or asleep.
@@ -274,7 +274,7 @@ impl Attention {
                 Some(0)
             }
             // The duration of a kernel is unknown, and a function may wait for another stream.
-            Command::Launch(_) | Command::Call(_) | Command::Graph(_) => None,
+            Command::Launch(_) | Command::Call(_) | Command::Graph(_) | Command::StagedCopy(_) => None,
         };
         let left = bytes.and_then(|bytes| self.left_bytes.checked_sub(bytes as usize + Self::OP_BYTES));
         match left {

@@ -74,6 +74,11 @@ impl Failed {
         self.text(|api| api.cuGetErrorName).unwrap_or_else(|| format!("CUDA error {}", self.code))
     }
 
+    /// Returns the failure with a text that explains it in place of the driver's.
+    pub(crate) fn explained(self, text: String) -> DriverFailure {
+        DriverFailure::from(text).with_code(self.code)
+    }
+
     fn text(self, entry: impl Fn(&Api) -> GetText) -> Option<String> {
         let api = api().ok()?;
         let mut text = std::ptr::null();
@@ -90,19 +95,20 @@ impl Failed {
 
 impl From<Failed> for DriverFailure {
     fn from(failed: Failed) -> Self {
-        DriverFailure::from(failed.to_string()).with_code(failed.code)
+        failed.explained(failed.to_string())
     }
 }
 
 impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if *self == Self::ENDING {
-            return f.write_str("the process is ending, and the driver with it");
+            return f.write_str("the process is exiting, and the driver shuts down with it");
         }
         if *self == Self::IN_HOST_FUNCTION {
-            return f.write_str("a host function called it, and the driver takes no calls from there");
+            return f
+                .write_str("a host function called it, and the driver accepts no calls from host functions");
         }
-        write!(f, "{} answered {}", self.call, self.name())?;
+        write!(f, "{} returned {}", self.call, self.name())?;
         match self.text(|api| api.cuGetErrorString) {
             Some(meaning) => write!(f, " ({meaning})"),
             None => Ok(()),
@@ -282,14 +288,14 @@ static API: OnceLock<Result<Api, Unusable>> = OnceLock::new();
 
 /// The reason why no CUDA device can be used.
 struct Unusable {
-    why: String,
+    why: DriverFailure,
     /// True if the machine has no driver or shows no device, which is usual where none is wanted.
     is_absent: bool,
 }
 
 /// Returns the library's entry points, or the reason why there are none.
-pub(crate) fn api() -> Result<&'static Api, &'static str> {
-    API.get_or_init(open).as_ref().map_err(|unusable| unusable.why.as_str())
+pub(crate) fn api() -> Result<&'static Api, &'static DriverFailure> {
+    API.get_or_init(open).as_ref().map_err(|unusable| &unusable.why)
 }
 
 /// Returns true if there is no driver, or the driver shows no device.
@@ -308,9 +314,9 @@ pub(crate) fn opened() -> &'static Api {
 
 #[cold]
 fn open() -> Result<Api, Unusable> {
-    let broken = |why| Unusable { why, is_absent: false };
+    let broken = |why: String| Unusable { why: why.into(), is_absent: false };
     loader::driver()
-        .map_err(|missing| Unusable { why: missing.why.clone(), is_absent: missing.is_absent })?;
+        .map_err(|missing| Unusable { why: missing.why.clone().into(), is_absent: missing.is_absent })?;
     versions::check_driver(driver_version()).map_err(broken)?;
     let api = Api::look_up().map_err(|missing| {
         broken(format!(
@@ -323,7 +329,10 @@ fn open() -> Result<Api, Unusable> {
     warpline_driver::process::end_before_the_libraries();
     match initialised {
         Ok(()) => Ok(api),
-        Err(failed) => Err(Unusable { why: not_initialised(failed, &api), is_absent: failed.is_no_device() }),
+        Err(failed) => Err(Unusable {
+            why: failed.explained(not_initialised(failed, &api)),
+            is_absent: failed.is_no_device(),
+        }),
     }
 }
 
@@ -331,8 +340,9 @@ fn not_initialised(failed: Failed, api: &Api) -> String {
     if failed.is_no_device() {
         return match std::env::var("CUDA_VISIBLE_DEVICES") {
             Ok(list) => format!(
-                "the NVIDIA driver shows no device, and CUDA_VISIBLE_DEVICES is \"{list}\"; an empty list or one that \
-                 begins with a number that no device has hides all of them"
+                "the NVIDIA driver shows no device, and CUDA_VISIBLE_DEVICES is \"{list}\"; an \
+                 empty list, or one that begins with a number that no device has, hides every \
+                 device"
             ),
             Err(_) => "the NVIDIA driver finds no device in this machine".to_owned(),
         };
@@ -340,8 +350,8 @@ fn not_initialised(failed: Failed, api: &Api) -> String {
     if failed.code == Failed::STUB_LIBRARY {
         let file = loader::driver_file().map_or(String::new(), |file| format!(", {},", file.display()));
         return format!(
-            "the libcuda.so.1 that the loader finds{file} is a CUDA toolkit's stub, which serves for linking alone; take its \
-             folder off LD_LIBRARY_PATH"
+            "the libcuda.so.1 that the loader finds{file} is a CUDA toolkit's stub, which is only \
+             for linking; remove its folder from LD_LIBRARY_PATH"
         );
     }
     let mut text = std::ptr::null();
@@ -353,7 +363,7 @@ fn not_initialised(failed: Failed, api: &Api) -> String {
         // SAFETY: `from_ptr` needs a live NUL-terminated string: it is the driver's own, static.
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     };
-    format!("the NVIDIA driver does not start: cuInit answered {name}; see whether nvidia-smi works")
+    format!("the NVIDIA driver does not start: cuInit returned {name}; check that nvidia-smi works")
 }
 
 /// Returns the CUDA version that the driver library is for: 13010 for 13.1, 0 if it is not

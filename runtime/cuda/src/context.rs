@@ -19,9 +19,9 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int};
 use std::sync::{Arc, OnceLock};
-use warpline_driver::DeviceProperties;
 use warpline_driver::background::{self, Duty};
 use warpline_driver::timeline::Timeline;
+use warpline_driver::{DeviceProperties, DriverFailure};
 
 /// The compute capability of the oldest supported devices, those of Pascal. The kernels of this
 /// project have PTX for `sm_60`.
@@ -79,11 +79,11 @@ impl Drop for Entered {
 }
 
 /// Returns the number of devices that the driver shows.
-pub(crate) fn device_count() -> Result<u32, String> {
-    let api = api::api()?;
+pub(crate) fn device_count() -> Result<u32, DriverFailure> {
+    let api = api::api().map_err(Clone::clone)?;
     let mut count = 0;
     // SAFETY: cuDeviceGetCount writes one int.
-    unsafe { api.cuDeviceGetCount(&raw mut count) }.map_err(|failed| failed.to_string())?;
+    unsafe { api.cuDeviceGetCount(&raw mut count) }?;
     Ok(count as u32)
 }
 
@@ -95,14 +95,14 @@ pub(crate) fn followed_by(timeline: &Arc<Timeline>) -> Option<Arc<Track>> {
 
 impl Context {
     /// Returns the context of device `ordinal`. The first call opens it.
-    pub(crate) fn of(ordinal: u32) -> Result<&'static Context, String> {
+    pub(crate) fn of(ordinal: u32) -> Result<&'static Context, DriverFailure> {
         if let Some(context) = CONTEXTS.lock().get(&ordinal) {
             return Ok(context);
         }
         let count = device_count()?;
         if ordinal >= count {
             let hidden = std::env::var("CUDA_VISIBLE_DEVICES").map_or(String::new(), |list| {
-                format!(" (CUDA_VISIBLE_DEVICES is \"{list}\", which numbers the devices anew from 0)")
+                format!(" (CUDA_VISIBLE_DEVICES is \"{list}\", which renumbers the devices from 0)")
             });
             return Err(format!(
                 "the NVIDIA driver shows {count} device{}{hidden}",
@@ -111,19 +111,20 @@ impl Context {
                     1 => ", cuda:0".to_owned(),
                     _ => format!("s, cuda:0 to cuda:{}", count - 1),
                 }
-            ));
+            )
+            .into());
         }
         let mut contexts = CONTEXTS.lock();
         if let Some(context) = contexts.get(&ordinal) {
             return Ok(context);
         }
         check_device(ordinal)?;
-        let context = Box::leak(Box::new(Self::open(ordinal).map_err(|failed| failed.to_string())?));
+        let context = Box::leak(Box::new(Self::open(ordinal)?));
         context
             .faults
             .checks
             .start(context)
-            .map_err(|error| format!("its thread does not start: {error}"))?;
+            .map_err(|error| format!("its thread could not be started: {error}"))?;
         contexts.insert(ordinal, context);
         drop(contexts);
         Ok(context)
@@ -234,26 +235,24 @@ pub(crate) fn name_of(device: CUdevice) -> Answer<String> {
 
 /// Refuses a device of a generation before Pascal. The driver is initialised and has a device of
 /// that ordinal.
-fn check_device(ordinal: u32) -> Result<(), String> {
+fn check_device(ordinal: u32) -> Result<(), DriverFailure> {
     let mut device = 0;
     // SAFETY: cuDeviceGet writes a device; the ordinal is below the count.
-    unsafe { opened().cuDeviceGet(&raw mut device, ordinal as c_int) }
-        .map_err(|failed| failed.to_string())?;
+    unsafe { opened().cuDeviceGet(&raw mut device, ordinal as c_int) }?;
     let number = |which| {
         let mut value = 0;
         // SAFETY: cuDeviceGetAttribute writes one int.
-        unsafe { opened().cuDeviceGetAttribute(&raw mut value, which, device) }
-            .map(|()| value as u32)
-            .map_err(|failed| failed.to_string())
+        unsafe { opened().cuDeviceGetAttribute(&raw mut value, which, device) }.map(|()| value as u32)
     };
     let capability = (number(attribute::CAPABILITY_MAJOR)?, number(attribute::CAPABILITY_MINOR)?);
     if capability >= DEVICE {
         return Ok(());
     }
     let ((major, minor), (needed, dot)) = (capability, DEVICE);
-    let name = name_of(device).map_err(|failed| failed.to_string())?;
+    let name = name_of(device)?;
     Err(format!(
         "cuda:{ordinal} ({name}) has compute capability {major}.{minor}; Warpline needs {needed}.{dot} (Pascal) or newer; use \
          another device"
-    ))
+    )
+    .into())
 }

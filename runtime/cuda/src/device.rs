@@ -12,15 +12,16 @@ use super::work::graph;
 use parking_lot::Mutex;
 use std::ffi::c_void;
 use std::ops::RangeInclusive;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use warpline_driver::background::{self, Duty};
+use warpline_driver::internal::ErrorParts;
 use warpline_driver::kernel::{Kernel, LaunchConfig};
 use warpline_driver::timeline::Timeline;
 use warpline_driver::{
-    Completion, DeviceId, DeviceProperties, DevicePtr, Driver, DriverError, DriverEvent, DriverGraph,
-    DriverStream, Error, ErrorKind, FreeMemory, Health, Plan, StreamOptions, WakeUp, reentry,
+    Completion, DeviceId, DeviceProperties, DevicePtr, Driver, DriverError, DriverEvent, DriverFailure,
+    DriverGraph, DriverStream, Error, ErrorKind, FreeMemory, Health, Plan, StreamOptions, WakeUp, reentry,
 };
 
 /// The flag `CU_MEMHOSTALLOC_PORTABLE`: memory that is page-locked for every context.
@@ -35,6 +36,8 @@ pub struct CudaDevice {
     health: Arc<Health>,
     completing: Completing,
     streams: Mutex<Vec<Weak<CudaStream>>>,
+    /// True from [`Driver::shut_down`] on.
+    stopping: Arc<AtomicBool>,
 }
 
 /// The options that a CUDA device is opened with.
@@ -49,17 +52,17 @@ pub struct CudaOptions {
 impl CudaDevice {
     /// Opens device `ordinal` for a runtime, which is notified of its death through `health`.
     pub fn open(ordinal: u32, health: Arc<Health>, options: CudaOptions) -> Result<CudaDevice, Error> {
-        let no_such_device = |why: String| {
-            Error::new(
-                ErrorKind::NoSuchDevice,
-                format!("there is no {}: {why}; \"cpu\" needs no GPU", DeviceId::Cuda(ordinal)),
-            )
+        let no_such_device = |why: DriverFailure| {
+            let id = DeviceId::Cuda(ordinal);
+            no_such_device(format!("there is no {id}: {why}; \"cpu\" needs no GPU"), why)
         };
         let has_failed = |failed: Failed| {
-            format!("it has failed in this process: {failed}; start the process again to use it")
+            let text = format!("it has failed in this process: {failed}; restart the process to use it");
+            failed.explained(text)
         };
-        reactor::start()
-            .map_err(|error| no_such_device(format!("its reactor thread does not start: {error}")))?;
+        reactor::start().map_err(|error| {
+            no_such_device(format!("its reactor thread could not be started: {error}").into())
+        })?;
         nvtx::start();
         let context = Context::of(ordinal).map_err(no_such_device)?;
         if let Some(failed) = context.death() {
@@ -82,7 +85,7 @@ impl CudaDevice {
         context.properties.get_or_init(|| properties(context));
         context.watch(&health);
         let completing = Completing { wake_up: options.wake_up, by_events: options.by_events || !words };
-        Ok(CudaDevice { context, health, completing, streams: Mutex::default() })
+        Ok(CudaDevice { context, health, completing, streams: Mutex::default(), stopping: Arc::default() })
     }
 
     fn driver_error(&self, failed: Failed) -> DriverError {
@@ -102,11 +105,14 @@ impl CudaDevice {
         if context == self.context.raw() {
             return Ok(());
         }
-        Err(DriverError::Refused(format!(
-            "the stream that borrow_raw was given is of another context than the primary one of cuda:{}; pass one that was \
-             made there, or borrow it on its own device",
-            self.context.ordinal
-        ).into()))
+        Err(DriverError::Refused(
+            format!(
+                "the stream passed to borrow_raw does not belong to the primary context of \
+                 cuda:{}; pass one that was created there, or borrow it on its own device",
+                self.context.ordinal
+            )
+            .into(),
+        ))
     }
 
     /// Asks whether the context lives, after an error that came as a text.
@@ -206,7 +212,9 @@ unsafe impl Driver for CudaDevice {
         if let Some(lent) = options.borrowed {
             self.belongs_here(lent.as_ptr().cast())?;
         }
-        let stream = CudaStream::new(self.context, self.health.clone(), self.completing, options, timeline);
+        let stopping = self.stopping.clone();
+        let stream =
+            CudaStream::new(self.context, self.health.clone(), self.completing, options, timeline, stopping);
         let stream = Arc::new(stream.map_err(|failed| self.driver_error(failed))?);
         let mut streams = self.streams.lock();
         if streams.len() == streams.capacity() {
@@ -319,7 +327,8 @@ unsafe impl Driver for CudaDevice {
         if self.context.has_standing_stream() {
             return Err(DriverError::Refused(
                 format!(
-                    "{} has a stream that waits for a device that failed, and this call would wait for it",
+                    "{} has a stream that waits for a device that failed, and this call would \
+                     block on that stream",
                     self.id()
                 )
                 .into(),
@@ -358,7 +367,7 @@ unsafe impl Driver for CudaDevice {
             self.context.query().map_err(|failed| self.driver_error(failed))?;
         }
         // A host function may have failed the device while the context lives.
-        self.health.fault().map_or(Ok(()), |fault| Err(DriverError::Refused(fault.to_string().into())))
+        self.health.fault().map_or(Ok(()), |fault| Err(DriverError::Refused(fault.into())))
     }
 
     fn properties(&self) -> DeviceProperties {
@@ -417,21 +426,30 @@ unsafe impl Driver for CudaDevice {
         let module = self.context.modules.functions.module_of(self.context, kernel);
         let module = module.inspect_err(|_| self.look_after())?;
         let text = std::ffi::CString::new(name)
-            .map_err(|_| DriverError::Refused(format!("{name:?} is no name of a variable").into()))?;
+            .map_err(|_| DriverError::Refused(format!("{name:?} is not a variable's name").into()))?;
         let (mut address, mut bytes) = (0, 0);
         // SAFETY: cuModuleGetGlobal takes a live module and a string, and writes an address and a
         // size.
         unsafe { opened().cuModuleGetGlobal_v2(&raw mut address, &raw mut bytes, module, text.as_ptr()) }
             .map_err(|failed| {
                 if failed.is_not_found() {
-                    return DriverError::Refused(format!(
-                        "the module of {} has no variable \"{name}\"; declare it extern \"C\", or pass the name that its PTX has",
-                        kernel.name
-                    ).into());
+                    return DriverError::Refused(
+                        format!(
+                            "the module of {} has no variable \"{name}\"; declare it extern \"C\", \
+                             or pass its name in the PTX",
+                            kernel.name
+                        )
+                        .into(),
+                    );
                 }
                 self.driver_error(failed)
             })?;
         Ok((DevicePtr(address), bytes))
+    }
+
+    fn can_access_peer(&self, peer: DeviceId) -> Result<bool, DriverError> {
+        let peer = Context::of(peer.ordinal()).map_err(DriverError::Refused)?;
+        self.context.can_access(peer).map_err(|failed| self.driver_error(failed))
     }
 
     fn streams_kept(&self) -> usize {
@@ -439,23 +457,23 @@ unsafe impl Driver for CudaDevice {
     }
 
     fn shut_down(&self) {
+        // A gate that closes later finds this set.
+        self.stopping.store(true, Ordering::SeqCst);
         let streams: Vec<_> = self.streams.lock().iter().filter_map(Weak::upgrade).collect();
-        let Some(held) = streams.iter().find(|stream| stream.closed_gates() > 0) else { return };
-        let error = Error::new(
-            ErrorKind::ShutDown,
-            format!(
-                "the runtime was shut down with work in flight on stream \"{}\", held at a wait that nothing will release",
-                held.track.label()
-            ),
-        );
-        self.health.note(error.clone());
-        self.context.fail_dependents(&self.health, &error);
-        reactor::wake(self.health.clone());
+        if let Some(held) = streams.iter().find(|stream| stream.closed_gates() > 0) {
+            held.fail_by_shutdown();
+        }
     }
 }
 
-/// Returns true if a CUDA driver with a device was found. Returns false in a host function, which
-/// cannot call the driver.
+/// Builds the error of a missing device. `why` is its source if a driver call reported it.
+fn no_such_device(message: String, why: DriverFailure) -> Error {
+    let error = Error::new(ErrorKind::NoSuchDevice, message);
+    if why.code().is_some() { error.caused_by(why) } else { error }
+}
+
+/// Returns true if there is a CUDA driver that shows a device. Returns false in a host function,
+/// which cannot call the driver.
 pub fn is_available() -> bool {
     device_count().is_ok_and(|count| count > 0)
 }
@@ -463,11 +481,11 @@ pub fn is_available() -> bool {
 /// Returns the number of devices that the CUDA driver shows.
 ///
 /// # Errors
-/// [`NoSuchDevice`](ErrorKind::NoSuchDevice) if there are none, with what was looked for;
+/// [`NoSuchDevice`](ErrorKind::NoSuchDevice) if there are none, which names the missing part;
 /// [`Reentrant`](ErrorKind::Reentrant) in a host function.
 pub fn device_count() -> Result<u32, Error> {
     reentry::may_ask(&"device_count")?;
-    super::context::device_count().map_err(|why| Error::new(ErrorKind::NoSuchDevice, why))
+    super::context::device_count().map_err(|why| no_such_device(why.to_string(), why))
 }
 
 /// Returns true if the machine has no driver, or the driver shows no device.

@@ -4,11 +4,12 @@ use warpline_driver::{Site, Ticket};
 
 pub(crate) fn no_completion_words(ordinal: u32, why: Option<String>) {
     let why = why.unwrap_or_else(|| "the device does not write them, or not within a second".to_owned());
-    tracing::warn!(target: "warpline", device = ordinal, why, "no completion words; events are asked instead");
+    tracing::warn!(target: "warpline", device = ordinal, why, "completion words are not used; events are polled instead");
 }
 
 pub(crate) fn completion_word_lost(stream: &str) {
-    tracing::error!(target: "warpline", stream, "the stream is idle and its completion word does not say so; it completes by events now");
+    tracing::error!(target: "warpline", stream, "the stream is idle, but its completion word does \
+        not show it; the stream now completes by events");
 }
 
 pub(crate) fn queue_is_full(first: bool, stream: &str) {
@@ -16,18 +17,20 @@ pub(crate) fn queue_is_full(first: bool, stream: &str) {
         tracing::warn!(
             target: "warpline",
             stream,
-            "more than a thousand ops are in flight on one stream, about what the driver's queue takes; further calls block until it \
-             has room: limit the stream with max_in_flight and await room()"
+            "more than a thousand ops are in flight on one stream, about as many as the driver's \
+             queue holds; further calls block until it has room: limit the stream with \
+             max_in_flight and await room()"
         );
     }
 }
 
 pub(crate) fn no_profiler(why: &str) {
-    tracing::warn!(target: "warpline", why, "the profiler that is named cannot take part; it is shown no ranges of ops");
+    tracing::warn!(target: "warpline", why, "the named profiler could not be loaded; it receives \
+        no ranges of ops");
 }
 
 pub(crate) fn no_library(why: &str) {
-    tracing::info!(target: "warpline", why, "a library is not used; kernels of warpline's own run in its place");
+    tracing::info!(target: "warpline", why, "a library is not used; warpline's own kernels run instead");
 }
 
 /// Reports what did the work of an op for which there is a library: the library, or the kernel of
@@ -38,7 +41,8 @@ pub(crate) fn which_ran(device: u32, stream: &str, ticket: Ticket, site: &Site, 
 }
 
 pub(crate) fn subscriber_panicked() {
-    tracing::error!(target: "warpline", "a tracing subscriber panicked when it was told of an op");
+    tracing::error!(target: "warpline", "a tracing subscriber panicked while it handled the event \
+        of an op");
 }
 
 pub(crate) fn twin_panicked(kernel: &str, why: &str) {

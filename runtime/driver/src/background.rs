@@ -2,7 +2,9 @@
 //!
 //! No executor owns these threads. Each thread starts at its first call and sleeps between calls. A
 //! device's `warpline-pin` page-locks host memory and submits the work that waited for it. Both may
-//! wait for all work of that device, so the thread serves no other device. `warpline-host`, one per
+//! wait for all work of that device, so the thread serves no other device. A device's
+//! `warpline-submit` submits the work that waited for a device of another backend. It page-locks
+//! nothing, so this work need not wait for the rest of its device. `warpline-host`, one per
 //! process, makes all other calls. While one of these threads waits, it cannot make a call that
 //! would let a device continue.
 //!
@@ -25,7 +27,25 @@ type Job = Box<dyn FnOnce() + Send>;
 struct Worker(Sender<Job>);
 
 static HOST: OnceLock<Worker> = OnceLock::new();
-static PIN: Mutex<BTreeMap<DeviceId, Worker>> = Mutex::new(BTreeMap::new());
+static PIN: PerDevice = PerDevice::new("warpline-pin");
+static SUBMIT: PerDevice = PerDevice::new("warpline-submit");
+
+/// The threads of one name, at most one per device.
+struct PerDevice {
+    name: &'static str,
+    workers: Mutex<BTreeMap<DeviceId, Worker>>,
+}
+
+impl PerDevice {
+    const fn new(name: &'static str) -> Self {
+        PerDevice { name, workers: Mutex::new(BTreeMap::new()) }
+    }
+
+    fn of(&self, device: DeviceId) -> Worker {
+        let start = || Worker::start(self.name, Duty::Submitting);
+        self.workers.lock().entry(device).or_insert_with(start).clone()
+    }
+}
 
 impl Worker {
     fn start(name: &str, duty: Duty) -> Self {
@@ -42,10 +62,6 @@ impl Worker {
 
     fn host() -> &'static Self {
         HOST.get_or_init(|| Worker::start("warpline-host", Duty::None))
-    }
-
-    fn pin(device: DeviceId) -> Self {
-        PIN.lock().entry(device).or_insert_with(|| Worker::start("warpline-pin", Duty::PageLocking)).clone()
     }
 
     fn take(&self, f: impl FnOnce() + Send + 'static) {
@@ -73,7 +89,13 @@ pub fn detach(f: impl FnOnce() + Send + 'static) {
 /// Calls `f` on the device's `warpline-pin` without waiting for it. `f` page-locks memory or
 /// submits work that waited for that.
 pub fn pin(device: DeviceId, f: impl FnOnce() + Send + 'static) {
-    Worker::pin(device).take(f);
+    PIN.of(device).take(f);
+}
+
+/// Calls `f` on the device's `warpline-submit` without waiting for it. `f` submits work that waited
+/// for a device of another backend.
+pub fn submit(device: DeviceId, f: impl FnOnce() + Send + 'static) {
+    SUBMIT.of(device).take(f);
 }
 
 /// The actions that a thread of Warpline or of a driver must not take.
@@ -87,7 +109,7 @@ pub enum Duty {
     Callback,
     /// Must not drop or call values of users. They may wait for work which this thread is to
     /// submit.
-    PageLocking,
+    Submitting,
 }
 
 impl Duty {

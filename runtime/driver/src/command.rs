@@ -4,7 +4,7 @@ use crate::DevicePtr;
 use crate::device_id::DeviceId;
 use crate::kernel::{Arg, Args, Kernel, LaunchConfig, Param, ParamKind, Workspace};
 use crate::stamp::{DriverEvent, Stamp};
-use crate::timeline::{Ticket, Timeline};
+use crate::timeline::{Keep, Ticket, Timeline};
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
@@ -58,6 +58,9 @@ pub struct Claim {
 pub enum Command {
     /// Moves bytes.
     Copy(Copy),
+    /// Moves bytes between the device and pageable memory of a CPU device. A CPU device gets none
+    /// of these.
+    StagedCopy(Box<StagedCopy>),
     /// Repeats a pattern.
     Fill(Fill),
     /// Runs a kernel. A driver that runs its twin marks the call with
@@ -81,20 +84,20 @@ pub enum Command {
 }
 
 impl Command {
-    /// Drops work that [`submit`](crate::DriverStream::submit) refuses. A host function is dropped
-    /// on another thread, since it may own handles of its user and the caller holds the stream's
+    /// Drops work that [`submit`](crate::DriverStream::submit) refuses. Commands that own handles,
+    /// such as a host function, are dropped on another thread, since the caller holds the stream's
     /// lock.
     #[cold]
     pub fn drop_elsewhere(self) {
-        if let Command::Call(function) = self {
-            crate::background::detach(move || drop(function));
+        if let Command::Call(_) | Command::StagedCopy(_) = self {
+            crate::background::detach(move || drop(self));
         }
     }
 
     /// Returns the kind of work in one word, for traces.
     pub fn kind(&self) -> &'static str {
         match self {
-            Command::Copy(_) => "copy",
+            Command::Copy(_) | Command::StagedCopy(_) => "copy",
             Command::Fill(_) => "fill",
             Command::Launch(_) => "kernel",
             Command::Graph(_) => "graph",
@@ -116,7 +119,8 @@ impl Command {
     /// Returns the bytes moved or touched, for traces.
     pub fn bytes(&self) -> u64 {
         match self {
-            Command::Copy(copy) => (copy.width_bytes * copy.height) as u64,
+            Command::Copy(copy) => copy.bytes(),
+            Command::StagedCopy(staged) => staged.copy.bytes(),
             Command::Fill(fill) => (fill.width_bytes * fill.height) as u64,
             Command::Launch(launch) => launch.bytes(),
             Command::Graph(_)
@@ -168,6 +172,36 @@ pub struct Copy {
     pub height: usize,
 }
 
+impl Copy {
+    /// Returns the number of bytes that are moved.
+    pub fn bytes(&self) -> u64 {
+        (self.width_bytes * self.height) as u64
+    }
+}
+
+/// A copy between memory of the stream's device and memory of a CPU device.
+pub struct StagedCopy {
+    /// The rows. The kind is `HostToDevice` or `DeviceToHost`. Unlike in
+    /// [`Command::Copy`](crate::Command::Copy), the host's end is pageable memory of a CPU device.
+    pub copy: Copy,
+    /// The address of host memory of the sort that [`CopyKind`] asks for.
+    pub staging: u64,
+    /// The length of that memory, at least 1.
+    pub staging_bytes: usize,
+    /// Holds the CPU device's memory. Each host function owns a clone of it, because a device that
+    /// has failed may still be running one.
+    pub host: Keep,
+}
+
+impl fmt::Debug for StagedCopy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StagedCopy")
+            .field("copy", &self.copy)
+            .field("staging_bytes", &self.staging_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
 /// A fill of `height` rows of `width_bytes` with the low `pattern_bytes` (1, 2, 4 or 8) of
 /// `pattern`, little-endian.
 #[derive(Clone, Copy, Debug)]
@@ -191,9 +225,9 @@ pub struct Fill {
 pub struct Launch {
     /// The kernel.
     pub kernel: &'static Kernel,
-    /// Grid, block, shared memory.
+    /// The grid, the blocks and the shared memory.
     pub config: LaunchConfig,
-    /// One for each of the kernel's parameters.
+    /// One argument for each of the kernel's parameters.
     pub args: Args,
     /// Workspace for the kernel's library, if the library is asked. In a graph the workspace of the
     /// plan's stream is used instead. Boxed, since few launches have one and a command should stay

@@ -5,7 +5,7 @@
 pub struct DevicePtr(pub u64);
 
 impl DevicePtr {
-    /// Returns the address `bytes` further on.
+    /// Returns the address `bytes` bytes after this one.
     #[inline]
     pub const fn offset(self, bytes: u64) -> Self {
         DevicePtr(self.0 + bytes)

@@ -2,7 +2,7 @@
 
 /// A type that device memory can hold: every bit pattern is a value.
 ///
-/// `bool` is stored as `u8`: 0 is false, anything else true.
+/// `bool` is not an element, since not every byte is a `bool`; use `u8`.
 pub trait Element: bytemuck::Pod + Send + Sync + sealed::Sealed {
     /// The name used in errors and in kernel signatures.
     const NAME: &'static str;

@@ -1,4 +1,5 @@
-//! The error type: what failed, why with both numbers, and what to do.
+//! The error type, whose message states what failed, the actual and the expected value, and a
+//! remedy.
 
 use crate::failure::DriverFailure;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
@@ -14,47 +15,49 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// An op touches memory whose earlier conflicting use is not ordered before it.
+    /// An op conflicts with an earlier use of the same memory that is not ordered before it.
     Unordered,
     /// A written operand overlaps another operand of the same op.
     Overlap,
-    /// Lengths, shapes or a kernel's `where` checks do not fit.
+    /// Lengths or shapes do not fit, or a condition of a kernel's `where` does not hold.
     Shape,
     /// Element types do not fit.
     DTypeMismatch,
     /// Operands, stream or event belong to different devices.
     DeviceMismatch,
-    /// The device or the pinned pool has no room.
+    /// The device's memory or the pool of pinned memory has no room.
     OutOfMemory,
-    /// No device of that name or ordinal.
+    /// There is no device of that name or ordinal.
     NoSuchDevice,
     /// The text is not a device name.
     InvalidName,
-    /// An argument is outside what the call accepts.
+    /// The call does not accept the value of an argument.
     InvalidArgument,
     /// The stream has as many ops in flight as it allows, and the op came without a permit.
     Full,
-    /// The lease has ended or the runtime is shut down.
+    /// The lease of the stream has ended, or the tokio runtime that read ahead for a loader was
+    /// shut down.
     Closed,
-    /// Code that the runtime calls made a call that would have to wait for that code. Examples are
-    /// a host function or a kernel's CPU form that enqueued, allocated or waited, and a waker that
-    /// blocked. Another is foreign work that enqueued on the stream whose turn it has.
+    /// A callback made a call that is not allowed there, because the call might wait for the
+    /// callback. Examples are a host function or a kernel's CPU form that enqueued, allocated or
+    /// waited, and a waker that blocked. Another is the closure of `Stream::external` that enqueued
+    /// an op on that same stream.
     Reentrant,
-    /// A graph cannot hold the call, or the stream is being captured elsewhere. Or the work was
-    /// captured, so that there is nothing to await.
+    /// The call cannot be part of a graph, or the stream is being captured elsewhere, or the work
+    /// was captured and there is nothing to await.
     Captured,
-    /// The driver refused this one call; the device is still usable.
+    /// The driver refused this call; the device is still usable.
     Driver,
-    /// A host function panicked, or the work comes after one that did.
+    /// A host function panicked, or the work is ordered after one that panicked.
     Panicked,
     /// The device failed and accepts no more work in its runtime. A CPU device works again in a new
-    /// `Runtime`. A CUDA device that the driver has abandoned does not work again in this process.
+    /// `Runtime`. A CUDA device whose context was destroyed does not work again in this process.
     Fault,
-    /// The runtime was shut down before the op could run.
+    /// The runtime was shut down, before the call or before its op could run.
     ShutDown,
     /// The process is the child of a fork, in which devices do not work.
     Forked,
-    /// This device or build cannot do it.
+    /// This device or build does not support the call.
     Unsupported,
     /// A dataset cannot be read, or does not hold the expected data.
     Data,
@@ -101,11 +104,10 @@ struct Cause {
 }
 
 impl Error {
-    /// Creates an error of your own, for code on top of Warpline: a dataset, or an op made of
-    /// others.
+    /// Creates an error, for code built on Warpline such as a dataset or an op.
     ///
-    /// The message says what failed, why with both numbers, and what to do. It is in lower case
-    /// without a full stop.
+    /// The message should state what failed, the actual and the expected value, and a remedy, in
+    /// lower case and without a full stop.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self::with_conflicts(kind, message, Vec::new())
     }
@@ -125,31 +127,36 @@ impl Error {
         self.cause.kind
     }
 
-    /// Returns every unordered earlier use that the refused op met; empty for other kinds.
+    /// Returns every earlier use that the refused op is not ordered after; empty unless the kind is
+    /// `Unordered`.
     pub fn conflicts(&self) -> &[Conflict] {
         &self.cause.conflicts
     }
 
     /// Returns the number of the CUDA error that caused this one, a `CUresult`: 700 is
-    /// `CUDA_ERROR_ILLEGAL_ADDRESS`. Returns `None` if no call of the CUDA driver caused it. An error
-    /// of the kind `OutOfMemory` has no number: its text has the sizes.
+    /// `CUDA_ERROR_ILLEGAL_ADDRESS`. Returns `None` if no call of the CUDA driver caused it, and
+    /// for an error that cuBLAS or NVRTC reported. An error of the kind `OutOfMemory` has no
+    /// number; its message gives the sizes.
     ///
-    /// [`source`](std::error::Error::source) leads to the driver's own words.
+    /// The driver's own message is in the chain of [`source`](std::error::Error::source).
     pub fn cuda_code(&self) -> Option<u32> {
         self.origin().cause.failure.get().and_then(DriverFailure::code)
     }
 
-    /// Returns true if this error comes from the error of an earlier op, its
-    /// [`source`](std::error::Error::source). The op would have read bytes that the earlier op was
-    /// not allowed to write, or it comes after a host function that panicked.
+    /// Returns true if this error was caused by the error of an earlier op. The earlier error is
+    /// then the [`source`](std::error::Error::source) of this one. The op would have read bytes
+    /// that the refused earlier op did not write, or it is ordered after a host function that
+    /// panicked.
     ///
-    /// Looking at an inherited error does not settle the earlier one. The earlier one lasts until
-    /// its op's `Pending` is awaited, or the memory is overwritten, or its contents are accepted.
+    /// Awaiting an op that fails with an inherited error does not clear the earlier error. Further
+    /// ops inherit it until the earlier op's `Pending` is awaited, a `synchronize` returns the
+    /// earlier error, the memory is overwritten, or its contents are accepted
+    /// (`Buffer::accept_contents`).
     pub fn is_inherited(&self) -> bool {
         self.cause.origin.is_some()
     }
 
-    /// Returns the op that was refused and the line that called it, or `None` if the error does not
+    /// Returns the refused op and the source line that called it, or `None` if the error does not
     /// belong to one op.
     pub fn site(&self) -> Option<Site> {
         self.cause.site.get().copied()
@@ -255,8 +262,9 @@ impl ErrorParts for Error {
     fn inherited(op: &dyn fmt::Display, earlier: &Error) -> Self {
         let origin = earlier.origin();
         let message = format!(
-            "{op} reads memory that was not written, because an earlier op was refused: {origin}; to go on, await that \
-             op's Pending, overwrite the memory, or accept what is in it with accept_contents()"
+            "{op} reads memory that was not written, because an earlier op was refused: {origin}; \
+             await that op's Pending, overwrite the memory, or accept its contents with \
+             accept_contents()"
         );
         Self::following(origin, message)
     }

@@ -35,7 +35,7 @@ impl Health {
     }
 
     /// Stores the first failure and wakes no waiter yet. Returns true if this was the first
-    /// failure. For a caller that holds a lock, and wakes the waiters after it.
+    /// failure. For a caller that holds a lock, and wakes the waiters after releasing it.
     pub fn note(&self, error: Error) -> bool {
         let first = self.fault.set(error).is_ok();
         self.failed.store(true, Ordering::Release);
@@ -61,7 +61,7 @@ impl Health {
         timelines.push(Arc::downgrade(timeline));
     }
 
-    /// Returns how many timelines are kept, for statistics.
+    /// Returns the number of timelines that are kept, for statistics.
     pub fn watched(&self) -> usize {
         self.timelines.lock().len()
     }

@@ -11,7 +11,7 @@
 //! A new backend implements two traits: [`Driver`], once per device, and [`DriverStream`], once per
 //! stream. It needs no other crate of Warpline. Its devices are [`DeviceId::Other`], and
 //! `RuntimeBuilder::driver` adds them to a runtime. The folder `tests/outside_driver` of the
-//! repository is a backend of 350 lines that passes all tests of the contract.
+//! repository is a backend of about 400 lines that passes all tests of the contract.
 //!
 //! # Contract
 //! 1. [`DriverStream::submit`] is called with growing tickets, by one caller at a time. An
@@ -52,15 +52,21 @@
 //!
 //! # The end
 //! [`Driver::shut_down`] is called when the runtime is shut down or its last handle is dropped,
-//! perhaps after a fault. No work is submitted afterwards. A stream, or the driver itself, is
-//! dropped together with the last buffer, stream or `Pending` that needs it. That drop may happen
-//! on any thread, also on one of the driver's own. The driver must therefore not join that thread.
+//! perhaps after a fault. Work that the runtime accepted before and held back may still be
+//! submitted afterwards, and has to run. A stream, or the driver itself, is dropped together with
+//! the last buffer, stream or `Pending` that needs it. That drop may happen on any thread, also on
+//! one of the driver's own. The driver must therefore not join that thread.
+//!
+//! # Copies between backends
+//! A copy between this device and a CPU device is a [`StagedCopy`] on a stream of this device. The
+//! driver runs its [`steps`](StagedCopy::steps) in order.
 //!
 //! # Optional parts
 //! * Drivers with `Signalled` completion implement [`signal`](DriverStream::signal),
 //!   [`may_signal`](DriverStream::may_signal) and [`marks_every_op`](DriverStream::marks_every_op).
 //! * Drivers that run work only inside polls implement [`turn`](Driver::turn),
-//!   [`runs_in_turns`](Driver::runs_in_turns) and [`after_submit`](Driver::after_submit).
+//!   [`runs_in_turns`](Driver::runs_in_turns), [`after_submit`](Driver::after_submit) and
+//!   [`on_change`](Driver::on_change).
 //! * Drivers with graphs implement [`instantiate`](Driver::instantiate) and
 //!   [`workspace_bytes`](Driver::workspace_bytes). The default refuses captures.
 //! * Drivers that [`mark`](Stamp::mark) [`Stamp`]s implement [`elapsed`](Driver::elapsed). Drivers
@@ -107,13 +113,16 @@ mod properties;
 pub mod reentry;
 pub mod report;
 mod seam;
+mod staged_copy;
 mod stamp;
 pub mod sync;
 pub mod timeline;
 mod unwind;
 
 pub use byte_size::ByteSize;
-pub use command::{Claim, Command, Copy, CopyKind, DriverGraph, Fill, HostFn, Launch, Point, Submission};
+pub use command::{
+    Claim, Command, Copy, CopyKind, DriverGraph, Fill, HostFn, Launch, Point, StagedCopy, Submission,
+};
 pub use device_id::DeviceId;
 pub use device_ptr::DevicePtr;
 pub use element::Element;
@@ -124,6 +133,7 @@ pub use panic::message_of;
 pub use plan::{OF_ONE_DEVICE, Plan, PlanStream, Step, Work};
 pub use properties::{Completion, DeviceProperties, FreeMemory, Priority, RawHandle, StreamOptions, WakeUp};
 pub use seam::{Driver, DriverError, DriverStream};
+pub use staged_copy::{StagedStep, copy_rows};
 pub use stamp::{DriverEvent, Stamp};
 pub use timeline::Timeline;
 pub use warpline_order::{AccessMode, ByteRange, Conflict, Site, StreamId, Ticket, Use};

@@ -118,19 +118,19 @@ pub fn op_ran<'a>(
 }
 
 phase!(
-    /// Emits the event that the op has been put on its stream.
+    /// Emits the `enqueue` event: the op has been put on its stream.
     op_enqueued, "enqueue"
 );
 phase!(
-    /// Emits the event that the op begins on the device.
+    /// Emits the `start` event: the op begins on the device.
     op_started, "start"
 );
 phase!(
-    /// Emits the event that the op has ended on the device.
+    /// Emits the `end` event: the op has ended on the device.
     op_finished, "end"
 );
 
-/// Emits the event that the op with this ticket is a wait for `from`, a point on another stream of
+/// Emits the `edge` event: the op with this ticket waits for `from`, a point on another stream of
 /// the same runtime.
 #[inline]
 pub fn op_waits(ticket: Ticket, from: Use, stream: impl FnOnce() -> (u64, u64)) {

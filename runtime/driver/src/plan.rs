@@ -12,7 +12,8 @@ use std::collections::BinaryHeap;
 use warpline_order::Site;
 
 /// The reason why a copy between devices cannot be in a graph.
-pub const OF_ONE_DEVICE: &str = "a graph is one device's; copy between devices before or after a launch";
+pub const OF_ONE_DEVICE: &str = "a graph runs on one device; copy between devices before or after \
+    a launch";
 
 /// The work of a graph.
 #[derive(Debug, Default)]
@@ -71,23 +72,25 @@ pub enum Work {
 pub fn work_of(command: Command) -> Result<Work, &'static str> {
     match command {
         Command::Copy(Copy { kind: CopyKind::DeviceToHost, .. }) => {
-            Err("the host would not see what each launch brings; read after a launch")
+            Err("the host would not see the result of each launch; read after a launch")
         }
-        Command::Copy(Copy { kind: CopyKind::Peer { .. }, .. }) => Err(OF_ONE_DEVICE),
+        Command::Copy(Copy { kind: CopyKind::Peer { .. }, .. }) | Command::StagedCopy(_) => {
+            Err(OF_ONE_DEVICE)
+        }
         Command::Copy(copy) => Ok(Work::Copy(copy)),
         Command::Fill(fill) => Ok(Work::Fill(fill)),
         Command::Launch(launch) => Ok(Work::Launch(launch)),
         Command::Graph(_) => Err("its steps are not known; launch it after this one"),
         Command::Call(_) => {
-            Err("a host function is called once, and a graph runs again and again; call it after a launch")
+            Err("a host function is called once, and a graph runs many times; call it after a \
+                launch")
         }
-        Command::Stamp(_) => {
-            Err("an event has one time, and a graph runs again and again; time its launches")
-        }
+        Command::Stamp(_) => Err("an event has one time, and a graph runs many times; time its launches"),
         Command::Wait(_) | Command::Edge(_) | Command::Elided => {
-            Err("it waits for what is not in the graph; wait before a launch")
+            Err("it waits for work outside the graph; wait before a launch")
         }
-        Command::Foreign => Err("nobody knows what foreign work enqueues; do it between launches"),
+        Command::Foreign => Err("a capture cannot see what foreign work enqueues; do it between \
+            launches"),
     }
 }
 

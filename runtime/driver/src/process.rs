@@ -56,7 +56,8 @@ pub fn enter_driver() -> Option<Inside<'static>> {
     EXIT.enter()
 }
 
-/// Returns true in the child of a fork, where neither the workers nor the driver's threads exist.
+/// Returns true if this process is the child of a fork, in which neither the workers nor the
+/// driver's threads exist.
 #[inline]
 pub fn is_forked() -> bool {
     FORKED.load(Ordering::Relaxed)
@@ -74,7 +75,8 @@ pub fn is_ending() -> bool {
 pub fn forked() -> Error {
     Error::new(
         ErrorKind::Forked,
-        "this process was forked from one that used warpline, and neither its threads nor its devices came along; start \
-         a new process instead (exec, or a spawn that does not fork), or fork before the first device is used",
+        "this process was forked from one that used warpline, and a fork copies neither its \
+         threads nor its devices; start a new process instead (exec, or a spawn that does not \
+         fork), or fork before the first device is used",
     )
 }

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// How a driver completes tickets.
+/// The way in which a driver completes tickets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion {
     /// The driver completes each ticket by itself.
@@ -15,24 +15,24 @@ pub enum Completion {
     Signalled,
 }
 
-/// How eagerly the host checks the progress of a device that signals: a trade of CPU time for
-/// latency of wake-ups.
+/// The wake-up mode: how eagerly the host checks the progress of CUDA devices. It trades CPU time
+/// for wake-up latency.
 ///
 /// One thread per process, the reactor, checks all CUDA devices. It sleeps while nothing is
 /// awaited. While something is awaited, it spins, then yields, then sleeps for a sixteenth of the
-/// time since the last progress, at most a millisecond. Long work therefore costs little, and its
-/// end is seen late by a sixteenth of its duration.
+/// time since the last progress, at most a millisecond. Long work therefore costs little CPU time,
+/// and its end is noticed late by at most about a sixteenth of its duration.
 ///
-/// This setting decides how long the reactor spins first. If runtimes have different settings, the
-/// most eager of those that wait for something counts. The CPU device wakes its waiters by itself.
+/// This setting decides how long the reactor spins first. If several runtimes are waiting with
+/// different settings, the most eager setting applies. The CPU device wakes its waiters by itself.
 ///
-/// Set by `RuntimeBuilder::wake_up` or, in a runtime made from the environment, by
+/// It is set by `RuntimeBuilder::wake_up` or, in a runtime made from the environment, by
 /// `WARPLINE_WAKE_UP`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WakeUp {
-    /// Never spins. Wake-ups are late by 50 µs or more, and cost least.
+    /// Never spins. Wake-ups come at least 50 µs late and cost the least CPU time.
     LowPower,
-    /// Spins for 20 µs after progress, then sleeps for ever longer times.
+    /// Spins for 20 µs after progress, then sleeps for increasingly long times.
     #[default]
     Balanced,
     /// Spins for 200 µs after progress, and for 20 µs in each `poll` of something unfinished.
@@ -59,13 +59,13 @@ impl FromStr for WakeUp {
 /// The urgency of a stream's work when several streams could run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
-    /// Below the default priority of other libraries' streams. Most CUDA devices have no lower
-    /// priority; there it is the same as `Normal`.
+    /// Lower than the default priority of other libraries' streams. Most CUDA devices have no lower
+    /// priority, and treat this as `Normal`.
     Low,
     /// The default priority of other libraries' streams: 0 on CUDA devices.
     #[default]
     Normal,
-    /// The highest that the device has.
+    /// The highest priority that the device has.
     High,
 }
 
@@ -89,8 +89,8 @@ pub struct StreamOptions {
     pub key: u64,
     /// The number of its runtime in this process, for traces.
     pub runtime: u64,
-    /// A stream of other code to work on, which lives for as long as this one. A driver without raw
-    /// streams refuses it.
+    /// A stream created by other code, to be used instead of a new one. It outlives this stream. A
+    /// driver without raw streams refuses it.
     pub borrowed: Option<RawHandle>,
 }
 
@@ -122,28 +122,28 @@ pub struct DeviceProperties {
     /// The name that the manufacturer gives it, such as `NVIDIA L4`. It is the same for devices of
     /// one model.
     pub name: String,
-    /// The memory in bytes; 0 if that is not known, as for the CPU device.
+    /// The device memory in bytes; 0 if it is not known, as for the CPU device.
     pub total_bytes: usize,
     /// The unique identity of the device, which does not depend on `CUDA_VISIBLE_DEVICES`.
     /// `nvidia-smi -L` shows it. `None` for a CPU device.
     pub uuid: Option<[u8; 16]>,
     /// The compute capability of a GPU, major and minor: (9, 0) is Hopper's.
     pub compute_capability: Option<(u32, u32)>,
-    /// Streaming multiprocessors of a GPU; worker threads of other devices.
+    /// The number of streaming multiprocessors of a GPU, or of worker threads of another device.
     pub multiprocessors: u32,
     /// The most dynamic shared memory that a launch can request, in bytes per block
     /// ([`LaunchConfig::with_shared_bytes`](crate::kernel::LaunchConfig::with_shared_bytes)).
     pub shared_bytes_per_block: u32,
-    /// True if all blocks of a launch can wait for each other
+    /// True if the device supports launches in which all blocks can wait for each other
     /// ([`LaunchConfig::cooperatively`](crate::kernel::LaunchConfig::cooperatively)).
     pub cooperative_launch: bool,
-    /// True if the device writes its progress to host memory by itself. Otherwise events are
-    /// queried, which costs more for each wake-up.
+    /// True if the device writes its progress to host memory by itself. Otherwise the host queries
+    /// events, which costs more for each wake-up.
     pub completion_words: bool,
 }
 
 impl DeviceProperties {
-    /// Returns the properties of a device of which only the name is known.
+    /// Returns properties of which only the name is known.
     pub fn unknown(name: String) -> Self {
         DeviceProperties {
             name,

@@ -9,7 +9,7 @@
 //! The rules are the same on every device, although the CPU device could allow more. Code that
 //! works on one device works on all.
 //!
-//! | code | enqueue, allocate, make streams, ask a stream | block on a `Pending` | poll, drop |
+//! | code | enqueue, allocate, make streams, query a stream | block on a `Pending` | poll, drop |
 //! |---|---|---|---|
 //! | host function, and the drop of what it captured | refused | refused | yes |
 //! | kernel's CPU form | refused | refused | yes |
@@ -93,8 +93,8 @@ pub fn holds_a_device() -> bool {
     caller().holds_a_device()
 }
 
-/// Returns an error if a device waits for the calling code. `what` is the call, which a device may
-/// have to answer.
+/// Returns an error if a device waits for the calling code. `what` names the refused call in the
+/// error.
 pub fn may_ask(what: &dyn Display) -> Result<()> {
     if holds_a_device() { Err(refused(what)) } else { Ok(()) }
 }
@@ -110,13 +110,16 @@ pub fn may_block() -> bool {
 pub fn refused(what: &dyn Display) -> Error {
     let why = match caller() {
         Caller::HostFunction => {
-            "a host function called it, and the device waits for that; do it before the function is enqueued, or after awaiting it"
+            "a host function called it while the device waits for that function; do it before the \
+             function is enqueued, or after awaiting it"
         }
         Caller::Twin => {
-            "a kernel's CPU form called it, and the device waits for that; do it before the launch, or after awaiting it"
+            "a kernel's CPU form called it while the device waits for that kernel; do it before \
+             the launch, or after awaiting it"
         }
         Caller::Waker | Caller::User => {
-            "a waker called it, or other code on a thread that must not block; await it in a task instead"
+            "it was called by a waker, or by other code on a thread that must not block; await it \
+             in a task instead"
         }
     };
     Error::new(ErrorKind::Reentrant, format!("{what}: {why}"))
@@ -140,7 +143,7 @@ mod tests {
         assert!(!may_block());
         let error = refused(&"wait");
         assert_eq!(error.kind(), ErrorKind::Reentrant);
-        assert!(error.to_string().starts_with("wait: a waker called it"), "{error}");
+        assert!(error.to_string().starts_with("wait: it was called by a waker"), "{error}");
         drop(calling(Caller::Twin));
         assert_eq!(caller(), Caller::Waker);
         drop(waker);

@@ -7,5 +7,6 @@ pub fn waker_panicked() {
 
 /// Reports that a value inside work that was dropped unrun panicked.
 pub fn drop_panicked() {
-    tracing::error!(target: "warpline", "a value inside work that was dropped unrun panicked when it was dropped");
+    tracing::error!(target: "warpline", "a value owned by work that never ran panicked while it \
+        was dropped");
 }

@@ -18,10 +18,11 @@ use warpline_order::Site;
 /// The reason why a driver call failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DriverError {
-    /// The device has no memory of that size. Holds the amount of free memory where the driver
-    /// knows it.
+    /// The device has no memory of that size. Holds the amount of free memory, if the driver knows
+    /// it.
     OutOfMemory(Option<FreeMemory>),
-    /// Any other failure: the driver's own name of the error and, if it has one, a sentence.
+    /// Any other failure, with the driver's name of the error and, if there is one, its
+    /// description.
     Refused(DriverFailure),
     /// A refusal of a submission that needs several driver calls, of which at least the first
     /// succeeded. Its ticket is taken.
@@ -62,7 +63,7 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
     /// Returns the name of this device.
     fn id(&self) -> DeviceId;
 
-    /// Returns how tickets of this device become complete.
+    /// Returns how this driver completes tickets.
     fn completion(&self) -> Completion;
 
     /// Creates a stream, whose progress goes to `timeline`. Dropping the returned value releases
@@ -86,13 +87,15 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
     /// touches it is unfinished or will be submitted.
     unsafe fn free(&self, ptr: DevicePtr, len_bytes: usize);
 
-    /// Returns true if a call that frees memory would return. Otherwise the driver keeps memory
-    /// that is freed nevertheless, and the pools above it free nothing.
+    /// Returns false while a call that frees memory might not return, for example because a gate
+    /// holds a stream. The pools above the driver then free nothing, and the driver keeps memory
+    /// that is freed nevertheless.
     fn can_free(&self) -> bool {
         true
     }
 
-    /// Frees memory like [`free`](Self::free), perhaps later, since no caller waits for the memory.
+    /// Frees memory like [`free`](Self::free), but possibly later: no caller is waiting for the
+    /// memory.
     ///
     /// # Safety
     /// The rules of `free`.
@@ -113,7 +116,7 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
     }
 
     /// Calls [`alloc_host`](Self::alloc_host) before the memory is needed. Returns `None` if the
-    /// call could now delay a thread that has to let the device continue.
+    /// call could delay a thread that the device is waiting for, such as one that opens a gate.
     fn alloc_host_ahead(&self, len_bytes: usize) -> Option<Result<*mut u8, DriverError>> {
         Some(self.alloc_host(len_bytes))
     }
@@ -155,7 +158,7 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
     /// # Errors
     /// If the events cannot be compared.
     fn elapsed(&self, _earlier: &DriverEvent, _later: &DriverEvent) -> Result<Duration, DriverError> {
-        Err(DriverError::Refused("the device does not mark times".into()))
+        Err(DriverError::Refused("the device has no timed events; measure on the host".into()))
     }
 
     /// Asks the device whether it still works, before the caller reports success. Never blocks.
@@ -175,6 +178,15 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
     /// know.
     fn free_bytes(&self) -> Option<usize> {
         None
+    }
+
+    /// Returns true if this device reaches the memory of `peer`, another device of the backend,
+    /// directly. Copies between the two work in any case.
+    ///
+    /// # Errors
+    /// If the driver cannot tell.
+    fn can_access_peer(&self, _peer: DeviceId) -> Result<bool, DriverError> {
+        Ok(true)
     }
 
     /// Returns a launch configuration for `elements` independent elements that keeps the device
@@ -220,7 +232,7 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
     /// # Errors
     /// If the module has no such variable, or the device has no modules.
     fn global(&self, _kernel: &'static Kernel, _name: &str) -> Result<(DevicePtr, usize), DriverError> {
-        Err(DriverError::Refused("the device has no modules".into()))
+        Err(DriverError::Refused("the device has no modules; pass a buffer to the kernel".into()))
     }
 
     /// Returns the workspace size in bytes that libraries want for each stream of `plan`. Where a
@@ -240,7 +252,7 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
     /// # Errors
     /// If the device has no graphs, or cannot create this one.
     fn instantiate(&self, _plan: &Arc<Plan>) -> Result<DriverGraph, DriverError> {
-        Err(DriverError::Refused("the device has no graphs".into()))
+        Err(DriverError::Refused("the device has no graphs; enqueue the work op by op".into()))
     }
 
     /// Runs at most one piece of work on the calling thread, if this driver runs work only that
@@ -259,6 +271,12 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
     /// itself cannot do that, because wakers must not run under the stream's lock.
     fn after_submit(&self) {}
 
+    /// Sets a function for a driver that runs work in turns: it wakes the pollers of other
+    /// backends, whose work may wait for this driver's. Such a driver calls it whenever it wakes
+    /// the pollers that found nothing to run, while it holds no lock. Called once, before there are
+    /// streams.
+    fn on_change(&self, _wake: Box<dyn Fn() + Send + Sync>) {}
+
     /// Returns how many streams the driver keeps track of, for statistics.
     fn streams_kept(&self) -> usize {
         0
@@ -271,8 +289,8 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
 
     /// Asks the driver to stop. Work that can still run runs. Never blocks.
     ///
-    /// A stream may be waiting for a point that is not on a timeline of this backend. That is a
-    /// gate which will never open. The device then fails with an error of kind
+    /// A stream may be waiting for a point that is not on a timeline of this backend, which is a
+    /// gate that will never open. The device then fails with an error of kind
     /// [`ShutDown`](crate::ErrorKind::ShutDown), through [`Health::fail`](crate::Health::fail).
     fn shut_down(&self);
 }
@@ -358,6 +376,6 @@ pub unsafe trait DriverStream: Send + Sync + fmt::Debug + 'static {
     /// # Errors
     /// If the driver refuses the function, or has no raw streams.
     fn call_now(&self, _site: Site, _function: HostFn) -> Result<(), DriverError> {
-        Err(DriverError::Refused("the device has no raw streams".into()))
+        Err(DriverError::Refused("the device has no raw streams; use Stream::call".into()))
     }
 }

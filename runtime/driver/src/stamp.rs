@@ -4,7 +4,7 @@ use std::any::Any;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-/// A driver's own event on a stream.
+/// An event that a driver recorded on a stream, in the driver's own type.
 pub type DriverEvent = Arc<dyn Any + Send + Sync>;
 
 /// The result of a [`Command::Stamp`](crate::Command::Stamp): a time of the host's clock, or a

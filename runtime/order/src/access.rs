@@ -1,6 +1,6 @@
 //! Access modes: how an op uses memory.
 
-/// The way in which an op uses an operand.
+/// The way in which an op accesses an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AccessMode {
     /// Reads the operand.

@@ -6,11 +6,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// The number of an op or wait on its stream. The first is 1, and each is one more than the one
-/// before.
+/// The number of an op or a wait on its stream: 1, 2, 3 and so on, in the order of enqueuing.
 pub type Ticket = u64;
 
-/// A stream's identity. It is never reused, even if the stream comes from a pool.
+/// The id of a stream. No other stream of the same runtime ever has it, even if both come from a
+/// pool.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamId(pub(crate) u64);
 

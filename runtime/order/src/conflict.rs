@@ -82,12 +82,12 @@ impl Conflict {
         Conflict { captured: true, ..self }
     }
 
-    /// Returns the refused op.
+    /// Returns the name and source line of the refused op.
     pub fn op(&self) -> Site {
         self.op
     }
 
-    /// Returns the earlier op.
+    /// Returns the name and source line of the earlier op.
     pub fn earlier(&self) -> Site {
         self.earlier
     }
@@ -102,12 +102,13 @@ impl Conflict {
         self.earlier_on.id
     }
 
-    /// Returns the earlier op's ticket, or in a capture its number there.
+    /// Returns the earlier op's ticket or, if it was captured, its number in the capture.
     pub fn ticket(&self) -> Ticket {
         self.ticket
     }
 
-    /// Returns how far the host had observed the earlier op's stream.
+    /// Returns the newest ticket of the earlier op's stream that the host had observed, for example
+    /// by awaiting.
     pub fn observed(&self) -> Option<Ticket> {
         self.observed
     }
@@ -150,6 +151,9 @@ pub fn describe(conflicts: &[Conflict]) -> String {
             text.push_str(&format!("\n  {conflict}"));
         }
     }
-    text.push_str("; for streams that cannot be named, stream.wait_for(&buffer) waits for every use of it");
+    text.push_str(
+        "; if you have no handle to a stream, stream.wait_for(&buffer) waits for every use of the \
+         buffer",
+    );
     text
 }

@@ -139,7 +139,8 @@ impl Marks {
             return Mark::new(origin, cause);
         }
         let joins = self.entries().iter().filter(own).find(|mark| mark.joined.load(Ordering::Relaxed));
-        let mark = joins.or_else(|| self.entries().iter().rfind(own)).expect("there are so many").clone();
+        let mark =
+            joins.or_else(|| self.entries().iter().rfind(own)).expect("fewer marks than the limit").clone();
         mark.joined.store(true, Ordering::Release);
         mark
     }

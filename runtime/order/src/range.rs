@@ -26,7 +26,10 @@ impl ByteRange {
         ByteRange { offset, len, stride: len, count: 1 }
     }
 
-    /// Returns `count` runs of `len` bytes, `stride` bytes apart. `stride` is at least `len`.
+    /// Returns `count` runs of `len` bytes, whose starts are `stride` bytes apart.
+    ///
+    /// # Panics
+    /// If there are several runs and `stride` is less than `len`.
     pub fn strided(offset: u64, len: u64, stride: u64, count: u64) -> Self {
         assert!(stride >= len || count <= 1, "runs of {len} bytes cannot start every {stride} bytes");
         if len == 0 || count == 0 {
@@ -147,8 +150,8 @@ impl ByteRange {
 
     /// Returns the bytes of the range that are not in `hole`, as disjoint ranges.
     ///
-    /// Returns `None` if that takes more ranges than are worth keeping: two strides that do not fit
-    /// each other, over many rows.
+    /// Returns `None` if that would take too many ranges, as for two different strides over many
+    /// rows.
     pub fn minus(&self, hole: &Self) -> Option<Pieces> {
         let mut left = Pieces::new();
         if !self.overlaps(hole) {

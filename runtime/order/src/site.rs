@@ -33,7 +33,7 @@ impl Site {
         self.op
     }
 
-    /// Returns the op's name by reference, where it is stored.
+    /// Returns a reference to the op's name, as [`at`](Self::at) takes it.
     pub fn name(&self) -> &'static &'static str {
         self.op
     }

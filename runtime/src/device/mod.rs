@@ -5,7 +5,7 @@ mod pinned;
 use crate::generator::Generator;
 use crate::shared::{Device, Stream, StreamCore};
 use warpline_driver::internal::check_device_code;
-use warpline_driver::{DeviceId, DeviceProperties, Error, Result, reentry};
+use warpline_driver::{DeviceId, DeviceProperties, Error, ErrorKind, Result, reentry};
 
 use crate::buffer::Buffer;
 use crate::kernel::{Kernel, LaunchConfig};
@@ -16,17 +16,65 @@ use crate::stream::{StreamBuilder, StreamPool};
 use std::sync::Arc;
 
 impl Device {
-    /// Returns its name.
+    /// Returns the id of this device, such as `cpu:0`.
     pub fn id(&self) -> DeviceId {
         self.shared().id
     }
 
-    /// Returns the number after the colon.
+    /// Returns the number of this device in its backend: 1 for `cpu:1`.
     pub fn ordinal(&self) -> u32 {
         self.shared().id.ordinal()
     }
 
-    /// Returns the stream that is current outside every scope.
+    /// Returns another device of the same runtime, like
+    /// [`Runtime::device`](crate::Runtime::device).
+    ///
+    /// # Errors
+    /// The errors of `Runtime::device`; `ShutDown` if the runtime was dropped.
+    pub fn sibling(&self, id: DeviceId) -> Result<Device> {
+        self.shared().runtime.device(id).unwrap_or_else(|| {
+            let text = format!(
+                "{id} cannot be opened: the runtime of {self} was dropped; keep the Runtime alive while \
+                 its devices are used"
+            );
+            Err(Error::new(ErrorKind::ShutDown, text))
+        })
+    }
+
+    /// Returns true if this device reaches the memory of `other` directly, as GPUs that are
+    /// connected can. Between CPU devices it is true, between backends false.
+    ///
+    /// Copies give the same bytes in any case. The runtime enables the access with the first copy
+    /// between the two; without it, the driver copies through host memory.
+    ///
+    /// # Errors
+    /// `Driver` if the driver cannot tell; `Reentrant` in a host function; `Fault` or `ShutDown`
+    /// when the device accepts no more work.
+    pub fn can_access_peer(&self, other: &Device) -> Result<bool> {
+        let (here, there) = (self.shared(), other.shared());
+        reentry::may_ask(&"can_access_peer")?;
+        here.ensure_open()?;
+        if here.id == there.id || here.id.backend() != there.id.backend() {
+            return Ok(here.id == there.id);
+        }
+        let answer = here.driver.can_access_peer(there.id);
+        answer.map_err(|error| here.refused(&"can_access_peer", &error))
+    }
+
+    /// Returns the current CUDA device of this device's runtime: the device of the innermost scope
+    /// on a CUDA device of that runtime, or `cuda:0` outside of such scopes.
+    ///
+    /// # Errors
+    /// The errors of [`sibling`](Self::sibling).
+    pub fn current_cuda(&self) -> Result<Device> {
+        match crate::scope::cuda_device(&self.shared().runtime) {
+            Some(device) => Ok(device),
+            None => self.sibling(DeviceId::Cuda(0)),
+        }
+    }
+
+    /// Returns the default stream, which is current outside every `enter` and `scope`. It is
+    /// created on first use.
     ///
     /// # Errors
     /// `Fault` or `ShutDown` when the device accepts no more work.
@@ -40,7 +88,8 @@ impl Device {
         Ok(slot.insert(stream).clone())
     }
 
-    /// Returns the generator for ops on this device that are not given another one. Seeded with 0.
+    /// Returns the generator that random ops on this device use if they are not given another one.
+    /// Its seed is 0 at first.
     pub fn generator(&self) -> &Generator {
         &self.shared().generator
     }
@@ -48,7 +97,7 @@ impl Device {
     /// Makes a new stream.
     ///
     /// # Errors
-    /// As [`StreamBuilder::build`].
+    /// Returns the errors of [`StreamBuilder::build`].
     pub fn new_stream(&self) -> Result<Stream> {
         self.stream().build()
     }
@@ -69,7 +118,7 @@ impl Device {
     /// Allocates `len` elements on the current stream. Their contents are unspecified.
     ///
     /// # Errors
-    /// As [`Stream::alloc`].
+    /// Returns the errors of [`Stream::alloc`].
     #[track_caller]
     pub fn alloc<T: crate::Element>(&self, len: usize) -> Result<Buffer<T>> {
         Stream::current(self)?.alloc(len)
@@ -78,16 +127,16 @@ impl Device {
     /// Allocates `len` elements on the current stream and zeroes them.
     ///
     /// # Errors
-    /// As [`Stream::alloc_zeroed`].
+    /// Returns the errors of [`Stream::alloc_zeroed`].
     #[track_caller]
     pub fn alloc_zeroed<T: crate::Element>(&self, len: usize) -> Result<Buffer<T>> {
         Stream::current(self)?.alloc_zeroed(len)
     }
 
-    /// Resolves when everything enqueued so far on every stream of this device is done.
+    /// Resolves when everything enqueued so far on every stream of this device has finished.
     ///
     /// # Errors
-    /// As [`Stream::synchronize`]; of several errors, the first.
+    /// In the `Pending`, as [`Stream::synchronize`]; of several errors, the first.
     pub fn synchronize(&self) -> Pending<()> {
         if let Err(error) = reentry::may_ask(&"synchronize") {
             return Pending::refused(error);
@@ -101,48 +150,53 @@ impl Device {
         Pending::many(parts, ())
     }
 
-    /// Returns the device memory in use and held, and the peaks of both.
+    /// Returns statistics of the device memory: bytes in use and reserved, the peaks of both, and
+    /// more.
     pub fn memory_stats(&self) -> MemoryStats {
         self.shared().memory.stats()
     }
 
-    /// Returns the pinned host memory in use and held, and the peaks of both.
+    /// Returns statistics of the pinned host memory: bytes in use and reserved, and the peaks of
+    /// both.
     pub fn pinned_stats(&self) -> PinnedStats {
         self.shared().pinned.stats()
     }
 
-    /// Resets the peaks to the memory in use and held now.
+    /// Resets the peaks of [`memory_stats`](Self::memory_stats) to the present values. Those of
+    /// [`pinned_stats`](Self::pinned_stats) are never reset.
     pub fn reset_peak_memory_stats(&self) {
         self.shared().memory.reset_peak();
     }
 
-    /// Returns unused cached memory to the system, and the number of bytes that was. Live buffers
-    /// are not affected, so the program itself does not gain usable memory. May wait for work on a
-    /// CUDA device.
+    /// Releases unused cached memory, device and pinned, to the system, and returns its size in
+    /// bytes.
     ///
-    /// On a CUDA device it also destroys unused handles of libraries, whose memory does not count
-    /// in that number.
+    /// Live buffers are not affected, so the program itself does not gain usable memory. On a CUDA
+    /// device the call may wait for work of the device.
+    ///
+    /// The call also destroys unused library handles of a CUDA device. Their memory is not part of
+    /// the returned size.
     pub fn empty_cache(&self) -> usize {
         let device = self.shared().memory.empty_cache(|used| self.shared().runtime.is_finished(used));
         device + self.shared().pinned.empty()
     }
 
-    /// Returns true if its ops run one at a time, when a `Pending` is polled, as with
-    /// `Schedule::Seeded`.
+    /// Returns true if ops of this device run only when a `Pending` is polled, one at a time, as
+    /// with `Schedule::Seeded`.
     ///
-    /// Libraries built on top should then use no threads of their own either, so that the seed
-    /// determines everything.
+    /// A library built on Warpline should then use no threads of its own, so that the seed alone
+    /// determines a run.
     pub fn runs_in_turns(&self) -> bool {
         self.shared().runs_in_turns
     }
 
-    /// Returns its name, its memory and its capabilities.
+    /// Returns the name, the memory size and the capabilities of this device.
     pub fn properties(&self) -> DeviceProperties {
         self.shared().driver.properties()
     }
 
-    /// Returns the bytes of device memory that no process uses. `None` if the driver does not know
-    /// them, as for the CPU device, or cannot be called, as in a host function.
+    /// Returns the free device memory in bytes, which no process uses. Returns `None` if the driver
+    /// does not know it, as for the CPU device, or cannot be called, as in a host function.
     ///
     /// Memory cached by the device's allocator is not included: see
     /// [`memory_stats`](Self::memory_stats).
@@ -151,17 +205,19 @@ impl Device {
     }
 
     /// Returns a launch configuration that keeps the device busy with `elements` independent
-    /// elements of `kernel`. Its blocks have the size that fills the multiprocessors best, by the
-    /// driver's occupancy calculator, and there are no more of them than can run at the same time.
+    /// elements of `kernel`. The block size is the one with the highest occupancy, by the driver's
+    /// occupancy calculator. There are no more blocks than can run at the same time.
     ///
-    /// The kernel has to be a grid-stride loop, as those of `warpline::kernels` are. `shared_bytes`
-    /// is the dynamic shared memory of each block. The first call for a kernel loads it.
+    /// The kernel has to be a grid-stride loop, like the kernels of `warpline::kernels`.
+    /// `shared_bytes` is the dynamic shared memory of each block. The first call for a kernel loads
+    /// it.
     ///
     /// # On the CPU device
-    /// As [`LaunchConfig::for_elements`], since a twin runs once.
+    /// As [`LaunchConfig::for_elements`], since a kernel's CPU form runs once for any
+    /// configuration.
     ///
     /// # Errors
-    /// `Driver` if the kernel cannot be loaded.
+    /// `Driver` if the kernel cannot be loaded; `Reentrant` in a host function.
     pub fn suggest_config(
         &self,
         kernel: &'static Kernel,
@@ -176,17 +232,18 @@ impl Device {
     }
 
     /// Loads kernels now. Otherwise the first launch of a kernel loads it, which takes milliseconds
-    /// and on a GPU may wait until everything on the device is done. It also prepares the libraries
-    /// that do a kernel's work: for the matrix products of `warpline-kernels` it loads cuBLAS and
-    /// makes a handle, if the device has no free one.
+    /// and on a GPU may wait until all work of the device has finished.
+    ///
+    /// It also prepares libraries that replace a kernel's device code. For the matrix products of
+    /// `warpline::kernels` it loads cuBLAS, and creates a handle if the device has no free one.
     ///
     /// # On the CPU device
-    /// There is nothing to load; device code is compared with its declaration.
+    /// Nothing is loaded. The kernels' device code is compared with their declarations.
     ///
     /// # Errors
     /// The error of the first kernel that cannot be loaded; the kernels before it are loaded.
-    /// `InvalidArgument` if its device code differs from its declaration, `Driver` if the driver
-    /// refuses it.
+    /// `InvalidArgument` if its device code differs from its declaration; `Driver` if the driver
+    /// refuses it; `Reentrant` in a host function.
     pub fn load(&self, kernels: impl IntoIterator<Item = &'static Kernel>) -> Result<()> {
         reentry::may_ask(&"load")?;
         kernels.into_iter().try_for_each(|kernel| {
@@ -195,7 +252,7 @@ impl Device {
         })
     }
 
-    /// Returns the error of the device, if it has failed.
+    /// Returns the error that the device failed with, if it has failed.
     pub fn fault(&self) -> Option<Error> {
         self.shared().health.fault().cloned()
     }

@@ -7,14 +7,19 @@ use warpline_driver::internal::ErrorParts;
 use warpline_driver::{Element, Error, ErrorKind, Result, reentry};
 
 impl Device {
-    /// Returns page-locked host memory for `len` elements, from the device's pool. Contents are
-    /// unspecified, or all zero with [`zero_on_free`](crate::RuntimeBuilder::zero_on_free).
+    /// Returns page-locked host memory for `len` elements, from the device's pool. Its contents are
+    /// unspecified, or zeros with [`zero_on_free`](crate::RuntimeBuilder::zero_on_free).
     ///
-    /// Growing the pool can take milliseconds. It runs on a thread of the runtime, not on the
-    /// executor's.
+    /// If the pool has to grow, that can take milliseconds. It happens on a thread of the runtime,
+    /// so it does not block the executor.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing: memory that is already being allocated for it goes to the
+    /// pool.
     ///
     /// # Errors
-    /// `OutOfMemory` if the pool is at its cap.
+    /// `OutOfMemory` if the pool is at its cap or the driver has no memory; `Driver` if the driver
+    /// refuses; `Reentrant` in a host function.
     pub async fn pinned<T: Element>(&self, len: usize) -> Result<Pinned<T>> {
         let device = self.shared();
         let len_bytes = host_bytes::<T>(len)?;
@@ -40,34 +45,36 @@ impl Device {
         }
     }
 
-    /// Page-locks existing memory, so that copies from it overlap with work as those from
-    /// [`pinned`](Self::pinned) do.
+    /// Page-locks existing memory, so that copies from it are asynchronous, like copies from
+    /// [`pinned`](Self::pinned) memory.
     ///
-    /// For data that is used repeatedly: page-locking takes milliseconds on the calling thread, and
-    /// so does unlocking when the buffer is dropped. The memory does not go to the pool, nor count
-    /// in its figures. Drivers lock whole pages: for less than some tens of KiB, use a buffer from
-    /// the pool.
+    /// This pays off for data that is copied repeatedly: page-locking takes milliseconds on the
+    /// calling thread, and so does unlocking when the buffer is dropped. The memory does not go to
+    /// the pool and does not count in [`pinned_stats`](Self::pinned_stats). Drivers lock whole
+    /// pages, so use a buffer from the pool for less than some tens of KiB.
     ///
     /// # Cancel safety
     /// The memory stays locked, and the vector alive, until the buffer is dropped and the last copy
     /// has finished, even if no task awaits the copy.
     ///
     /// # On the CPU device
-    /// There is nothing to lock.
+    /// No memory is locked. The vector is wrapped as it is.
     ///
     /// # Errors
-    /// `Driver` if the driver refuses: part of the memory is page-locked already, or the system
-    /// allows no more. The error returns the vector: [`Error::into_vec`].
+    /// `Driver` if the driver refuses, because part of the memory is page-locked already or the
+    /// system allows no more; `Reentrant` in a host function. [`Error::into_vec`] takes the vector
+    /// back out of the error.
     ///
     /// # Examples
     /// ```
-    /// # fn main() -> warpline_runtime::Result<()> {
-    /// # let runtime = warpline_runtime::Runtime::builder().build()?;
+    /// # fn main() -> warpline::Result<()> {
+    /// # let runtime = warpline::Runtime::builder().build()?;
     /// # let device = runtime.device("cpu".parse()?)?;
     /// # let stream = device.new_stream()?;
     /// let table = device.pin(vec![0.5f32; 1 << 20])?;
     /// let x = stream.alloc::<f32>(table.len())?;
-    /// let table = stream.copy_into(&x, table).blocking_wait()?; // as from any pinned buffer
+    /// // As from any pinned buffer.
+    /// let table = stream.copy_into(&x, table).blocking_wait()?;
     /// # Ok(())
     /// # }
     /// ```
@@ -79,7 +86,7 @@ impl Device {
     /// Like [`pinned`](Self::pinned), but allocates on the calling thread.
     ///
     /// # Errors
-    /// As `pinned`.
+    /// Returns the errors of [`pinned`](Self::pinned).
     pub fn blocking_pinned<T: Element>(&self, len: usize) -> Result<Pinned<T>> {
         let device = self.shared();
         let pinned = Pinned::new(device.pinned_bytes(host_bytes::<T>(len)?)?, len);

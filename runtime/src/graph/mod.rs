@@ -18,10 +18,10 @@ use warpline_driver::{Claim, Command, DriverGraph, Error, ErrorKind, Plan, Resul
 /// Ops that were captured on a stream with [`Stream::capture`], to be launched as one op any number
 /// of times.
 ///
-/// A cheap handle; all clones are the same graph. It keeps the memory that its ops touch. Memory
-/// that was allocated during the capture belongs to the graph, and is released when the graph and
-/// the values made in the capture are dropped. Each launch writes all of that memory, as if it was
-/// allocated anew: contents that no op of the graph wrote are lost.
+/// A graph is a cheap handle; all clones are the same graph. It keeps the memory that its ops touch
+/// alive. Memory that was allocated during the capture belongs to the graph, and is released when
+/// the graph and the values made in the capture are dropped. Each launch writes all of that memory,
+/// as if it was allocated anew: contents that no op of the graph writes are lost.
 #[derive(Clone)]
 pub struct Graph(Arc<Captured>);
 
@@ -44,9 +44,10 @@ struct Captured {
     _pool: Arc<GraphPool>,
 }
 
-/// A value that the closure of [`Stream::capture`] can return: results, ready or in flight.
+/// A value that the closure passed to [`Stream::capture`] can return, such as a [`Pending`], a
+/// `Result`, or a tuple of them.
 pub trait CaptureOutput {
-    /// The value that remains after the capture.
+    /// The value that [`Stream::capture`] returns beside the graph.
     type Value;
 
     /// Returns the value, or the refusal of the call that should have produced it.
@@ -110,47 +111,56 @@ impl Stream {
     /// Records the work that `f` puts on this stream, instead of running it. Returns a [`Graph`],
     /// and the value of `f`.
     ///
-    /// `f` is called immediately, with this stream current. Each op it calls is checked, and
-    /// recorded with the memory it was given. A launch of the graph does the same to the same
-    /// memory, with its contents at that time. Memory that `f` allocates belongs to the graph, and
-    /// its contents are unspecified before the first launch.
+    /// `f` is called immediately, with this stream current. Each op that `f` enqueues is checked,
+    /// and recorded with the memory it was given. Each launch of the graph runs the same ops on the
+    /// same memory, with its contents at that time. Memory that `f` allocates belongs to the graph,
+    /// and its contents are unspecified before the first launch.
     ///
-    /// A `Pending` made inside has nothing to wait for: awaited, it resolves to a `Captured` error;
-    /// `queued()` returns its value. A graph launched inside becomes part of this one.
+    /// A `Pending` made inside has nothing to wait for: `queued()` returns its value, and awaiting
+    /// it returns a `Captured` error. A graph launched inside becomes part of this one.
     ///
     /// Other streams join the capture by waiting for this one (`side.wait_stream(&s)`), and have to
-    /// be joined back (`s.wait_stream(&side)`) before `f` returns. Branches between the two may run
-    /// in parallel.
+    /// be joined back (`s.wait_stream(&side)`) before `f` returns. Between these two waits, work on
+    /// the two streams may run in parallel.
     ///
     /// # Ordering
     /// The streams and waits order the ops of the graph, and the order check applies to them as
     /// usual. The capture does not wait for work put on the streams before it: each launch is
     /// ordered on its own, see [`Graph::launch`].
     ///
-    /// # What is refused inside, as `Captured`
-    /// Calls of other threads on the captured streams; waiting for streams that are not captured;
-    /// host functions, foreign work, timed events, copies to the host or to another device, `query`
-    /// and `synchronize`. With `OrderMode::Wait` an edge that is missing inside is refused as with
-    /// `Deny`. Queries by other threads, and `Device::synchronize`, concern only work that runs.
+    /// # Refused inside a capture
+    /// These calls are refused as `Captured`:
+    /// - host functions, [`external`](Self::external) work and timed events;
+    /// - copies to the host or to another device;
+    /// - in `f`, `query` and `synchronize` of a captured stream;
+    /// - waits for streams that are not captured;
+    /// - calls of other threads that enqueue on the captured streams.
     ///
-    /// Random numbers are drawn when captured: each launch has the same ones. A copy from the host
-    /// keeps its pinned buffer, and copies the contents that the buffer had at the capture.
+    /// Queries by other threads, and `Device::synchronize`, ignore the captured work. With
+    /// `OrderMode::Wait`, an op that lacks an edge inside the capture is refused, as with `Deny`.
+    ///
+    /// # Fixed at the capture
+    /// Random numbers are drawn at the capture: each launch uses the same ones. A copy from the
+    /// host keeps its pinned buffer, and copies the contents that the buffer had at the capture.
     ///
     /// # Errors
-    /// `Captured` if a stream that joined was not joined back, or is captured already; the error
-    /// that `f` returns; the refusal of a call in `f` that is still unseen at the end;
-    /// `InvalidArgument` if it touches more than 65 534 pieces of memory; `OutOfMemory` if there is
-    /// none for a library's workspace, which cuBLAS matrix products need on each stream; `Driver`
-    /// if the driver cannot make the graph. After any error the streams are as before, and the
-    /// captured work is discarded.
+    /// - The error that `f` returns, or the refusal of a call in `f` that the program has not seen.
+    /// - `Captured` if this stream is being captured already, or a stream that joined was not
+    ///   joined back.
+    /// - `InvalidArgument` if the ops touch more than 65 534 ranges of memory.
+    /// - `OutOfMemory` if there is too little for a library's workspace, which cuBLAS matrix
+    ///   products need on each stream.
+    /// - `Driver` if the driver cannot make the graph.
+    ///
+    /// After any error the streams are as before, and the captured work is discarded.
     ///
     /// # Panics
-    /// If `f` panics; the capture has then ended.
+    /// If `f` panics. The capture is ended first.
     ///
     /// # Examples
     /// ```
-    /// # fn main() -> warpline_runtime::Result<()> {
-    /// # let runtime = warpline_runtime::Runtime::builder().build()?;
+    /// # fn main() -> warpline::Result<()> {
+    /// # let runtime = warpline::Runtime::builder().build()?;
     /// # let stream = runtime.device("cpu".parse()?)?.new_stream()?;
     /// let x = stream.alloc::<f32>(3)?;
     /// let (graph, copy) = stream.capture(|s| {
@@ -217,9 +227,9 @@ impl Graph {
     /// Runs the graph on `stream`, which must be of the device that the graph was captured on.
     ///
     /// # Ordering
-    /// A launch is one op of that stream. It reads and writes all memory that the graph's ops do,
-    /// and is checked for that. It writes the graph's own memory, so two launches of one graph have
-    /// to be ordered.
+    /// A launch is one op of that stream. It accesses all memory that the graph's ops access, and
+    /// the order check applies to all of it. It writes the graph's own memory, so two launches of
+    /// one graph have to be ordered.
     ///
     /// # Cancel safety
     /// Dropping the `Pending` detaches the work. The graph stays alive until the work has finished.
@@ -230,12 +240,14 @@ impl Graph {
     ///
     /// # On a CUDA device
     /// The driver decides whether branches run in parallel. Each kernel has the priority of the
-    /// stream that it was captured on, on any launching stream. A kernel of a nested graph has the
-    /// priority of its own branch; on that graph's first stream it has the priority of the stream
-    /// of the nested launch.
+    /// stream that it was captured on, whichever stream the graph is launched on. This also holds
+    /// for the kernels of a nested graph, a graph that was launched in the capture, with one
+    /// exception. The kernels of the nested graph's first stream have the priority of the stream
+    /// that the nested graph was launched on.
     ///
     /// # Errors
-    /// In the `Pending`: as for any op.
+    /// In the `Pending`: `DeviceMismatch` if the stream is on another device or of another runtime,
+    /// and the errors of any op, as for [`Stream::launch`].
     #[track_caller]
     pub fn launch(&self, stream: &Stream) -> Pending<()> {
         let site = Site::here(&"graph");
@@ -277,12 +289,12 @@ impl Graph {
         Device::of(self.0.device.clone())
     }
 
-    /// Returns the number of its ops; waits do not count.
+    /// Returns the number of captured ops; waits do not count.
     pub fn len(&self) -> usize {
         self.0.ops
     }
 
-    /// Returns true if it has no ops.
+    /// Returns true if the graph has no ops.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use std::fmt;
 use warpline_driver::{Error, ErrorKind};
 
-/// A kernel with its arguments, to be launched on a stream.
+/// A kernel with its arguments, to be launched with [`Stream::launch`](crate::Stream::launch).
 ///
 /// Made by the function that [`kernel!`](crate::kernel!) writes. It borrows its operands; the
 /// launch keeps their memory alive.
@@ -63,7 +63,8 @@ impl<'a> KernelCall<'a> {
         &self.operands
     }
 
-    /// Returns the error of the call, if its operands or scalars do not fit.
+    /// Returns the error that the launch will be refused with, if an operand is strided or a
+    /// condition of the `where` does not hold.
     #[inline]
     pub const fn refusal(&self) -> Option<&Error> {
         self.failed.as_ref()

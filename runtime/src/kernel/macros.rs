@@ -28,41 +28,56 @@
 /// | `write x: &mut [T]` | the same | overwrites all of it | `&mut [T]` |
 ///
 /// - `where` has one condition or several, separated by commas, over the scalars and the operands'
-///   `len()` and `is_empty()`. They are evaluated on the host for every call. If one does not hold
-///   the launch is refused, and nothing runs. Put braces inside parentheses. A `write` parameter
-///   promises that the whole operand is overwritten, so a condition should fix its length.
-/// - `cuda`, `ptx` and `image` are the device code, as text of CUDA C++ or PTX or as the bytes of a
-///   cubin or a fatbin: a kernel with this name, `extern "C"`, that takes the scalars by value and
-///   the slices as pointers, without their lengths. CUDA C++ has to be compiled to be launched on a
-///   GPU; kernels with the same text share one module. Several texts of PTX are for several
-///   targets, such as `sm_60` and `sm_80`: each device loads the newest that it supports. Without
-///   device code, the kernel runs on the CPU device only.
+///   `len()` and `is_empty()`. They are evaluated on the host for every call. If one does not hold,
+///   the launch is refused, and nothing runs. A condition with braces must be in parentheses:
+///   `where ({ … })`. A `write` parameter promises that the whole operand is overwritten, so a
+///   condition should fix its length.
+/// - `cuda`, `ptx` and `image` are the device code: text of CUDA C++, one or several texts of PTX,
+///   or the bytes of a cubin or a fatbin. The device code defines an `extern "C"` kernel with this
+///   name, which takes the scalars by value and the slices as pointers, without their lengths.
+///   NVRTC compiles CUDA C++ at the first launch on a GPU; kernels with the same text share one
+///   module. Several texts of PTX are for several targets, such as `sm_60` and `sm_80`: each device
+///   loads the newest that it supports. Without device code, the kernel runs on the CPU device
+///   only.
 /// - The first launch of a kernel on any device, the CPU device too, compares the device code with
-///   the declaration and refuses a kernel if they differ. For PTX it compares the entry's name and
-///   the number and sizes of its parameters. For CUDA C++ it compares the kernel's name, the number
-///   of its parameters, which of them are pointers, and the sizes of builtin types, unless a macro
-///   or an include prevents it: `testing::check_cuda` compiles it. Images are not compared.
-/// - `library` is a `static` [`Library`](crate::kernel::Library). At each launch a CUDA device asks
-///   it whether it does the work in place of the device code. It keeps the same promise.
+///   the declaration, and is refused if they differ. For PTX it compares the entry's name and the
+///   number and sizes of its parameters. For CUDA C++ it compares the kernel's name, the number of
+///   its parameters, which of them are pointers, and the sizes of builtin types, unless a macro or
+///   an include prevents it. `testing::check_cuda` compiles the text to compare it in full. Images
+///   are not compared.
+/// - `library` is a `static` [`Library`](crate::kernel::Library). At each launch, a CUDA device
+///   asks the library whether it does the work in place of the device code. The library has to keep
+///   the promise that `unsafe` makes for the device code.
 /// - `cpu` is the twin, the kernel's form on the CPU device: a closure or function of all
-///   parameters, called once a launch.
-/// - `in_place` kernels may be launched with a written operand that is exactly another operand. The
+///   parameters, called once per launch. A panic in it is a fault: the CPU device accepts no more
+///   work, as a GPU does after an illegal address.
+/// - `in_place` kernels accept a written operand that is the same memory as another operand. The
 ///   slices of their twin are `&[Cell<T>]`, because they may be the same memory.
 /// - `descriptor` names a `static` [`Kernel`](crate::kernel::Kernel) of the same visibility, for
-///   code that lists kernels or calls twins. Every call can return its kernel, also without a
-///   descriptor.
+///   functions that take a kernel: `testing::check_cuda`, `Device::load`,
+///   `Device::suggest_config`. Without it,
+///   [`KernelCall::kernel`](crate::kernel::KernelCall::kernel) still returns the kernel of a call.
 ///
 /// The function has the declared name, visibility and attributes, and is safe to call.
 ///
+/// | Rust | CUDA C++ | PTX |
+/// |---|---|---|
+/// | `u8`, `i8` | `unsigned char`, `signed char` | `.u8`, `.s8` |
+/// | `u16`, `i16` | `unsigned short`, `short` | `.u16`, `.s16` |
+/// | `u32`, `i32`, `f32` | `unsigned`, `int`, `float` | `.u32`, `.s32`, `.f32` |
+/// | `u64`, `i64`, `f64` | `unsigned long long`, `long long`, `double` | `.u64`, `.s64`, `.f64` |
+/// | `half::f16`, `half::bf16` | `__half`, `__nv_bfloat16` | `.b16` |
+/// | a slice | a pointer | `.u64` |
+///
 /// # Safety
-/// `unsafe` is the promise that the device code touches only its operands, within their length, as
-/// their parameters say. It holds for every launch configuration, all scalars and all lengths that
-/// pass the `where`. A call of the function is safe, so do not declare device code here that cannot
-/// promise this. The twin is safe code and promises nothing.
+/// `unsafe` promises that the device code touches only its operands, within their lengths, and only
+/// as their parameters say. The promise has to hold for every launch configuration, and for all
+/// scalars and lengths that pass the `where`. Since calling the function is safe, do not declare
+/// device code that cannot keep this promise. The twin is safe code and needs no promise.
 ///
 /// # Examples
 /// ```
-/// warpline_runtime::kernel! {
+/// warpline::kernel! {
 ///     /// y ← a·x + y for `n` elements.
 ///     pub unsafe fn saxpy(n: u32, a: f32, x: &[f32], y: &mut [f32])
 ///     where n as usize <= x.len() && n as usize <= y.len()
@@ -79,12 +94,12 @@
 /// assert_eq!(SAXPY.params.len(), 4);
 /// ```
 ///
-/// An operand of another element type is no operand:
+/// An operand of another element type does not compile:
 /// ```compile_fail,E0277
-/// # warpline_runtime::kernel! {
+/// # warpline::kernel! {
 /// #     pub unsafe fn negate(y: &mut [f32]) { cpu: |y| y.iter_mut().for_each(|y| *y = -*y) }
 /// # }
-/// use warpline_runtime::kernel::Elements;
+/// use warpline::kernel::Elements;
 /// fn negated(y: Elements<'_, f64>) {
 ///     let _ = negate(y);
 /// }
@@ -102,15 +117,15 @@ macro_rules! kernel {
     // use.
     ($(#[$attr:meta])* $vis:vis in_place fn $name:ident ($($params:tt)*) $($rest:tt)*) => {
         compile_error!(concat!(
-            "kernel `", stringify!($name), "` is not declared `unsafe`: that is the promise that its device code touches \
-             only its operands; write `in_place unsafe fn ", stringify!($name), "`"
+            "kernel `", stringify!($name), "` is not declared `unsafe`, which promises that its device code touches only its \
+             operands; write `in_place unsafe fn ", stringify!($name), "`"
         ));
         $crate::__kernel! { @where ([$(#[$attr])*] [$vis] in_place $name ($($params)*)) $($rest)* }
     };
     ($(#[$attr:meta])* $vis:vis fn $name:ident ($($params:tt)*) $($rest:tt)*) => {
         compile_error!(concat!(
-            "kernel `", stringify!($name), "` is not declared `unsafe`: that is the promise that its device code touches \
-             only its operands; write `unsafe fn ", stringify!($name), "`"
+            "kernel `", stringify!($name), "` is not declared `unsafe`, which promises that its device code touches only its \
+             operands; write `unsafe fn ", stringify!($name), "`"
         ));
         $crate::__kernel! { @where ([$(#[$attr])*] [$vis] disjoint $name ($($params)*)) $($rest)* }
     };
@@ -135,7 +150,7 @@ macro_rules! __kernel {
     };
     (@where ($attrs:tt $vis:tt $mode:ident $name:ident $params:tt) $($other:tt)*) => {
         compile_error!(concat!(
-            "the parameters of kernel `", stringify!($name), "` are followed by `where` or by its body, not by `",
+            "the parameters of kernel `", stringify!($name), "` must be followed by `where` or by its body, not by `",
             stringify!($($other)*), "`; write `{ cpu: … }` with its form for the CPU device"
         ));
     };
@@ -427,20 +442,20 @@ macro_rules! __kernel {
 /// Declarations that do not compile, each because one part is missing or doubled.
 ///
 /// ```compile_fail
-/// warpline_runtime::kernel! { fn negate(y: &mut [f32]) { cpu: |y| y[0] = -y[0] } }
+/// warpline::kernel! { fn negate(y: &mut [f32]) { cpu: |y| y[0] = -y[0] } }
 /// ```
 ///
 /// ```compile_fail
-/// warpline_runtime::kernel! { in_place fn negate(y: &mut [f32]) { cpu: |y| y[0].set(-y[0].get()) }
+/// warpline::kernel! { in_place fn negate(y: &mut [f32]) { cpu: |y| y[0].set(-y[0].get()) }
 /// }
 /// ```
 ///
 /// ```compile_fail
-/// warpline_runtime::kernel! { unsafe fn negate(y: &mut [f32]) { descriptor: NEGATE } }
+/// warpline::kernel! { unsafe fn negate(y: &mut [f32]) { descriptor: NEGATE } }
 /// ```
 ///
 /// ```compile_fail
-/// warpline_runtime::kernel! { unsafe fn negate(y: &mut [f32]) { cpu: |y| (), cuda: "", ptx: "" } }
+/// warpline::kernel! { unsafe fn negate(y: &mut [f32]) { cpu: |y| (), cuda: "", ptx: "" } }
 /// ```
 #[cfg(doctest)]
 struct Refused;

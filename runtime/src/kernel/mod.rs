@@ -1,9 +1,12 @@
-//! The parts of a kernel: a name, typed parameters with access modes, device code, and its CPU
-//! form, the twin.
+//! The parts of a kernel: a name, typed parameters with access modes, device code, and a CPU form,
+//! the *twin*.
 //!
 //! The [`kernel!`](crate::kernel!) macro writes a [`Kernel`] and a function that makes a
 //! [`KernelCall`] from operands and scalars. `Stream::launch` checks the call and passes the
 //! kernel, the configuration and the packed arguments to the driver.
+//!
+//! The types whose names begin with `Library`, and [`NoHandle`] and [`Workspace`], are for authors
+//! of kernels that call a library. They are unstable and may change in any release.
 
 mod call;
 mod macros;

@@ -210,11 +210,8 @@ impl DeviceMemory {
                 }
                 Err(DriverError::OutOfMemory(free)) => exhausted = Exhausted::Driver(free),
                 Err(DriverError::Refused(why) | DriverError::Halfway(why) | DriverError::Captured(why)) => {
-                    let message = format!(
-                        "{} gave no memory: {} asked: {why}",
-                        self.driver.id(),
-                        ByteSize(request.size)
-                    );
+                    let message =
+                        format!("{} could not allocate {}: {why}", self.driver.id(), ByteSize(request.size));
                     return Err(Error::new(ErrorKind::Driver, message).caused_by(why));
                 }
             }
@@ -251,7 +248,7 @@ impl DeviceMemory {
             Exhausted::Driver(Some(FreeMemory { free_bytes, total_bytes })) => {
                 format!("{} free of {}", ByteSize(free_bytes), ByteSize(total_bytes))
             }
-            Exhausted::Driver(None) => "more than the system gives".into(),
+            Exhausted::Driver(None) => "more than the system provides".into(),
             Exhausted::Limit { free, limit } => {
                 format!("{} free of the limit of {}", ByteSize(free), ByteSize(limit))
             }
@@ -266,7 +263,7 @@ impl DeviceMemory {
         }
         let unfinished = pool.unfinished_bytes(&|used| order.is_over(used));
         if unfinished > 0 {
-            text += &format!(", {} of it not finished with", ByteSize(unfinished));
+            text += &format!(", {} of it behind unfinished work", ByteSize(unfinished));
         }
         text += ")";
         let mut word = "; largest holders:";

@@ -185,7 +185,8 @@ impl World {
         self.streams[used.stream.number() as usize].completed >= used.ticket
     }
 
-    /// Returns whether `used` is done, or before whatever `stream` does next, by a search.
+    /// Returns true if `used` is done, or comes before everything that `stream` does next. The
+    /// order is found by a search.
     fn harmless(&self, used: Use, stream: StreamId) -> bool {
         if self.done(used) {
             return true;

@@ -198,7 +198,7 @@ impl<T: Element> Pinned<T> {
         &self.bytes
     }
 
-    /// Returns the buffer that a refused copy was given, taking it out of its error.
+    /// Takes the buffer that was passed to a refused copy out of the copy's error.
     ///
     /// Returns `None` if there was none, if it was taken before, or if it holds another element
     /// type.
@@ -209,14 +209,14 @@ impl<T: Element> Pinned<T> {
         })
     }
 
-    /// Returns `error` with this buffer inside, where [`from_error`](Self::from_error) finds it.
-    /// Use it in your own ops that refuse a buffer they were given.
+    /// Returns `error` with this buffer inside, for [`from_error`](Self::from_error). Use this in
+    /// your own ops that take a buffer and can be refused.
     pub fn into_error(self, error: Error) -> Error {
         error.with(Box::new(self.into_bytes()))
     }
 
-    /// Keeps the first `len` elements, for a shorter last batch. Does nothing if the buffer holds
-    /// no more than that.
+    /// Shortens the buffer to its first `len` elements, for example for a shorter last batch. Does
+    /// nothing if the buffer holds no more than that.
     ///
     /// The memory keeps its size, and its next owner gets all of it.
     pub fn truncate(&mut self, len: usize) {

@@ -103,13 +103,10 @@ impl Awaited {
         if self.core.device.signalled {
             // If there is no waiter, the reactor does not look either.
             self.core.timeline.ask();
-            return self.look();
         }
-        if self.core.device.runs_in_turns {
-            self.core.device.driver.turn();
-            return self.look();
-        }
-        Ok(false)
+        // The work may wait for a device of another backend, which runs in turns.
+        self.core.device.runtime.turn();
+        self.look()
     }
 
     #[inline]
@@ -123,7 +120,7 @@ impl Awaited {
         }
         let registered = self.core.timeline.register(self.place.ticket, cx.waker(), &mut self.registration);
         // Run after registering: if there is nothing to run now, the waker is called once there is.
-        let ran = self.core.device.runs_in_turns && registered.is_pending() && self.core.device.driver.turn();
+        let ran = registered.is_pending() && self.core.device.runtime.turn();
         // The op may have finished, or the device failed, during registration: look again.
         if self.look()? {
             return self.done(cx);

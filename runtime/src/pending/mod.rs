@@ -1,5 +1,6 @@
 //! The future that each call on a stream returns.
 
+pub mod arithmetic;
 mod awaited;
 mod many;
 mod output;
@@ -25,10 +26,10 @@ use warpline_driver::{Error, Result, reentry};
 /// The result of a call on a stream: work that is already enqueued, and its value once the device
 /// has done it.
 ///
-/// Like a `JoinHandle`: the work is on its stream whether or not this is polled. Awaiting
-/// **observes**: the host has then seen the op and everything ordered before it, and later ops on
-/// any stream count as after them. Observing passes on no refusals: a refused write concerns its
-/// stream and the streams that wait for that one.
+/// Like a `JoinHandle`, it need not be polled for the work to run. Awaiting **observes**: the host
+/// has then seen the op and everything ordered before it, and later ops on any stream count as
+/// after them. Observing does not spread refusals to other streams: a refused write affects its own
+/// stream and the streams that wait for that stream.
 ///
 /// # Cancel safety
 /// Dropping it detaches the work. Nothing is cancelled and nothing blocks. Memory that the device
@@ -36,8 +37,8 @@ use warpline_driver::{Error, Result, reentry};
 /// In `select!` or under a timeout a `&mut Pending` can be polled again later.
 ///
 /// # What a poll costs its executor
-/// On the CPU device a poll may wait for work that is about to finish. It waits for microseconds,
-/// and only while no other thread needs the processor, because going to sleep takes longer. On CUDA
+/// On the CPU device a poll may wait for work that is about to finish. It does so for microseconds,
+/// because going to sleep takes longer, and only while no other thread needs the processor. On CUDA
 /// a poll waits only with [`WakeUp::LowLatency`](warpline_driver::WakeUp::LowLatency). A task that
 /// always finds its work done yields to other tasks now and then, by tokio's
 /// [budget](tokio::task::coop). [`query`](Self::query) neither waits nor yields.
@@ -45,17 +46,18 @@ use warpline_driver::{Error, Result, reentry};
 /// # Errors
 /// A refused call resolves to its error immediately. If the `Pending` is dropped before the error
 /// is seen, the error is reported, and a later `synchronize()` of the stream returns it, one error
-/// a call. The report is a `tracing` event, or without a subscriber a line on standard error, once
-/// for each line of the program.
+/// per call. The report is a `tracing` event. Without a subscriber it is a line on standard error,
+/// once per source line.
 ///
 /// Until the error is awaited or returned by a `synchronize()`, ops that read the memory which the
 /// call would have written fail with an inherited error ([`Error::is_inherited`]). This holds on
-/// its stream and on streams that waited for it. Errors of the arguments (shapes, types, devices),
-/// and of calls from where none are allowed (`Reentrant`), leave the memory as it was.
+/// its stream and on streams that waited for it. Errors of the arguments (shapes, types, devices)
+/// and `Reentrant` errors have no such effect.
 ///
 /// # Panics
 /// If polled again after it has resolved.
-#[must_use = "the work runs, but its value and its error are lost: await it, take `queued()`, or call `detach()`"]
+#[must_use = "the work runs, but its value and its error are lost: await it, or call `queued()` or \
+    `detach()`"]
 pub struct Pending<T> {
     state: State<T>,
 }
@@ -80,8 +82,8 @@ struct Step {
 // Nothing in it is pinned.
 impl<T> Unpin for Pending<T> {}
 
-/// Values that are usable before the device has produced their contents: device memory, values made
-/// of it, and `()`.
+/// A value that is usable before the device has produced its contents: device memory, a value made
+/// of it, or `()`.
 ///
 /// Implementors are handles: cloning one copies no contents.
 pub trait DeviceValue: Clone + 'static {
@@ -212,7 +214,8 @@ impl<T> Pending<T> {
         std::mem::replace(&mut self.state, State::Taken)
     }
 
-    /// Returns the ticket it waits for; `None` if the call was refused or it has resolved.
+    /// Returns the ticket it waits for. Returns `None` if the call was refused or captured, if the
+    /// `Pending` has resolved, or if it does not wait for exactly one stream.
     pub fn ticket(&self) -> Option<Ticket> {
         match &self.state {
             State::Place(awaited, _) => Some(awaited.place.ticket),
@@ -220,11 +223,12 @@ impl<T> Pending<T> {
         }
     }
 
-    /// Returns true if it would resolve now. A `true` counts as having observed the op.
+    /// Returns true if awaiting would return immediately. A `true` counts as having observed the
+    /// op.
     ///
     /// # Errors
-    /// The error that awaiting would return, if the call was refused or the device has failed;
-    /// `Reentrant` in a host function.
+    /// The error that awaiting would return, if the call was refused or captured or the device has
+    /// failed; `Reentrant` in a host function.
     pub fn query(&mut self) -> Result<bool> {
         if reentry::holds_a_device() && matches!(self.state, State::Place(..) | State::Many(..)) {
             return Err(reentry::refused(&"query"));
@@ -241,10 +245,10 @@ impl<T> Pending<T> {
         }
     }
 
-    /// Returns the same `Pending`, except that seeing it done does not count as observing.
+    /// Returns the same `Pending`, except that awaiting or querying it does not count as observing.
     ///
-    /// For code that recycles buffers in the background: the times at which it polls must not
-    /// decide which of the program's ops pass the order check.
+    /// This is for code that recycles buffers in the background. The times at which it polls must
+    /// not decide which of the program's ops pass the order check.
     pub fn unobserved(mut self) -> Self {
         match &mut self.state {
             State::Place(awaited, _) => awaited.observes = false,
@@ -271,9 +275,27 @@ impl<T> Pending<T> {
 }
 
 impl<T> Pending<T> {
-    /// Detaches the work and drops its result, for work with an outcome that a later await shows.
+    /// Detaches the work and drops its result, for work whose outcome a later await shows.
     ///
     /// If the call was refused, its error is reported, as when the `Pending` is dropped.
+    ///
+    /// # Examples
+    /// The compiler warns about a `Pending` that is not used. `detach` states that the outcome is
+    /// not needed here.
+    /// ```
+    /// #![deny(unused_must_use)]
+    /// # use warpline::{Buffer, Stream};
+    /// fn clear(stream: &Stream, x: &Buffer<f32>) {
+    ///     stream.fill(x, 0.0).detach();
+    /// }
+    /// ```
+    /// ```compile_fail
+    /// #![deny(unused_must_use)]
+    /// # use warpline::{Buffer, Stream};
+    /// fn clear(stream: &Stream, x: &Buffer<f32>) {
+    ///     stream.fill(x, 0.0);
+    /// }
+    /// ```
     pub fn detach(self) {
         drop(self);
     }
@@ -295,7 +317,7 @@ impl Pending<()> {
 }
 
 impl<T: DeviceValue> Pending<T> {
-    /// Returns the value without waiting for its contents, to enqueue more work on.
+    /// Returns the value without waiting for its contents, for use in further calls.
     ///
     /// # Errors
     /// The refusal, if the call was refused. Later failures on the device are returned by later
@@ -314,7 +336,7 @@ impl<T: DeviceValue> Pending<T> {
     }
 
     /// Returns the value as an operand of another op and consumes this `Pending`. A refusal passes
-    /// to that op's `Pending`.
+    /// to that op's `Pending`. For authors of ops; unstable, like `warpline::backend`.
     ///
     /// # Errors
     /// The refusal, if the call was refused.
@@ -328,8 +350,9 @@ impl<T: DeviceValue> Pending<T> {
         }
     }
 
-    /// Returns the value as an operand of another op and keeps this `Pending`. A refusal fails
-    /// both.
+    /// Returns the value as an operand of another op and keeps this `Pending`. If the call was
+    /// refused, this `Pending` and the other op's both return its error.
+    /// For authors of ops; unstable, like `warpline::backend`.
     ///
     /// # Errors
     /// As [`into_operand`](Self::into_operand).
@@ -347,11 +370,11 @@ impl<T: DeviceValue> Pending<T> {
     }
 
     /// Returns a `Pending` of the same work that yields `view` of its value: another view of the
-    /// same memory.
+    /// same memory. For authors of ops; unstable, like `warpline::backend`.
     ///
     /// # Errors
-    /// In the `Pending`: the refusal of the call, or the error of `view`, which the stream of the
-    /// work then reports.
+    /// In the `Pending`: the refusal of the call, or the error of `view`. If that error is dropped
+    /// unseen, the stream of the work reports it.
     ///
     /// # Panics
     /// As [`into_operand`](Self::into_operand).
@@ -376,6 +399,7 @@ impl<T: DeviceValue> Pending<T> {
     }
 
     /// Like [`view`](Self::view), but keeps this `Pending`.
+    /// For authors of ops; unstable, like `warpline::backend`.
     ///
     /// # Errors
     /// As [`view`](Self::view).

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use warpline_driver::Error;
 use warpline_driver::internal::ErrorParts;
 
-/// A refusal passed from one `Pending` to that of an op which would have used its value.
+/// The error of a refused call, on its way to the `Pending` of an op that would have used the
+/// call's value.
 ///
-/// The error follows the data. Passing it on is not looking at it, so the error counts as seen only
-/// when the last `Pending` is awaited. One that is dropped unseen reports the error on the stream
-/// that refused first.
+/// The error follows the data. Passing it on does not count as seeing it: the error is seen when
+/// the last `Pending` is awaited. If that `Pending` is dropped unseen, the stream that refused
+/// first reports the error.
 #[derive(Debug)]
-#[must_use = "an error that nobody passes on is lost"]
+#[must_use = "an error that is not passed on is lost"]
 pub struct Refusal {
     pub(super) error: Error,
     pub(super) core: Option<Arc<StreamCore>>,
@@ -36,7 +37,7 @@ impl Refusal {
         if self.core.is_some() { self } else { Refusal::of(stream.core(), self.error) }
     }
 
-    /// The error.
+    /// Returns the error.
     pub fn error(&self) -> &Error {
         &self.error
     }

@@ -17,7 +17,7 @@ use warpline_cuda::CudaOptions;
 use warpline_driver::WakeUp;
 use warpline_driver::{DeviceId, Driver, Error, ErrorKind, Health, Result};
 
-/// A builder of a [`Runtime`], with its settings.
+/// A builder for a [`Runtime`], which holds its settings.
 #[derive(Clone, Debug)]
 #[must_use = "`build` makes the runtime"]
 pub struct RuntimeBuilder {
@@ -63,19 +63,20 @@ impl Default for RuntimeBuilder {
 }
 
 impl RuntimeBuilder {
-    /// Sets the number of CPU devices: `cpu:0` is the host's own, the others stand in for GPUs. 1
-    /// by default.
+    /// Sets the number of CPU devices; 1 by default. `cpu:0` is the host itself, and the others
+    /// stand in for GPUs.
     pub fn cpu_devices(mut self, devices: u32) -> Self {
         self.cpu_devices = devices;
         self
     }
 
-    /// Adds a device of a driver of your own: an implementation of [`Driver`] (`driver::Driver`)
-    /// with a [`DeviceId::Other`] as its id. [`Runtime::device`] with that id returns it.
+    /// Adds a device with a driver that you implement. The driver is an implementation of
+    /// [`Driver`], a trait of the module `warpline::backend`. Its [`id`](Driver::id) must be a
+    /// [`DeviceId::Other`]; [`Runtime::device`] with that id returns the device.
     ///
     /// [`build`](Self::build) calls `open`, once for each runtime, with the [`Health`] through
     /// which the driver reports that its device has failed. The crate `warpline-driver` documents
-    /// the duties of a driver, and is the only crate that a driver needs.
+    /// the contract of a driver, and is the only crate that a driver needs.
     pub fn driver<D: Driver>(
         mut self,
         open: impl Fn(Arc<Health>) -> Result<D> + Send + Sync + 'static,
@@ -84,26 +85,26 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Sets the number of worker threads that the CPU devices share; the number of cores by
-    /// default.
+    /// Sets the number of worker threads that the CPU devices share. The default, and the most, is
+    /// the number of cores.
     pub fn workers(mut self, threads: usize) -> Self {
         self.workers = Some(threads);
         self
     }
 
-    /// Sets how the CPU devices run ready ops.
+    /// Sets how the CPU devices run their ops; [`Schedule::Threads`] by default.
     pub fn schedule(mut self, schedule: Schedule) -> Self {
         self.schedule = schedule;
         self
     }
 
-    /// Sets the reaction of the order check to a missing edge.
+    /// Sets the reaction of the order check to a missing edge; [`OrderMode::Deny`] by default.
     pub fn order(mut self, mode: OrderMode) -> Self {
         self.order = mode;
         self
     }
 
-    /// Limits the device memory, in bytes, that each device holds.
+    /// Limits the device memory, in bytes, that each device holds. There is no limit by default.
     pub fn memory_limit(mut self, bytes: usize) -> Self {
         self.memory.limit_bytes = Some(bytes);
         self
@@ -116,8 +117,8 @@ impl RuntimeBuilder {
     }
 
     /// Zeroes device and pinned memory before an allocation returns it, so that no owner sees the
-    /// contents of an earlier one. For services that hold the data of several tenants. Off by
-    /// default.
+    /// contents of an earlier one. This is for services that hold the data of several tenants. Off
+    /// by default.
     ///
     /// Every `alloc` is then an [`alloc_zeroed`](crate::Stream::alloc_zeroed), including those of
     /// tensors and other ops, and a buffer from [`Device::pinned`](crate::Device::pinned) is all
@@ -133,7 +134,8 @@ impl RuntimeBuilder {
     /// # Cost
     /// Each allocation of device memory costs a fill, which is an op: on a CUDA device a driver
     /// call of some microseconds, and the time to write the memory once. The host zeroes pinned
-    /// memory. If the caller awaits it, more than 1 MiB is zeroed on a thread of the runtime.
+    /// memory: the calling thread does, or a thread of the runtime if
+    /// [`Device::pinned`](crate::Device::pinned) returns more than 1 MiB.
     pub fn zero_on_free(mut self, zero: bool) -> Self {
         self.memory.zero_on_free = zero;
         self
@@ -148,8 +150,9 @@ impl RuntimeBuilder {
     }
 
     /// Makes CUDA devices report their progress through events that the host queries, even if they
-    /// could write it to host memory. For drivers on which such writes do not work although they
-    /// claim to, and to compare the two. Each wake-up costs some more driver calls.
+    /// could write it to host memory. Use this for drivers that report such writes as supported
+    /// although they do not work, or to compare the two. Each wake-up then costs a few more driver
+    /// calls.
     ///
     /// `WARPLINE_COMPLETION=event` does the same for runtimes made [from the
     /// environment](Self::from_env).
@@ -161,13 +164,18 @@ impl RuntimeBuilder {
 
     /// Makes the `nth` op that runs on each CPU device (the first is 1) fail the device, as an
     /// illegal address would.
+    ///
+    /// Needs the feature `test-util`.
     #[cfg(feature = "test-util")]
     pub fn fail_op(mut self, nth: u64) -> Self {
         self.fault_plan.fail_op = Some(nth);
         self
     }
 
-    /// Makes the `nth` twin that runs on each CPU device (the first is 1) panic.
+    /// Makes the `nth` twin (a kernel's CPU form) that runs on each CPU device panic. The first is
+    /// 1.
+    ///
+    /// Needs the feature `test-util`.
     #[cfg(feature = "test-util")]
     pub fn panic_in_twin(mut self, nth: u64) -> Self {
         self.fault_plan.panic_in_twin = Some(nth);
@@ -175,6 +183,8 @@ impl RuntimeBuilder {
     }
 
     /// Refuses the `nth` allocation on each device (the first is 1) as out of memory.
+    ///
+    /// Needs the feature `test-util`.
     #[cfg(feature = "test-util")]
     pub fn refuse_allocation(mut self, nth: u64) -> Self {
         self.refuse_allocation = Some(nth);
@@ -195,16 +205,17 @@ impl RuntimeBuilder {
         Err(Error::new(
             ErrorKind::InvalidArgument,
             format!(
-                "a runtime cannot be built: {what} is 0, and at least 1 is needed; do not call {what} to get its default"
+                "a runtime cannot be built: {what} is 0, and at least 1 is needed; omit the call \
+                 to {what} for its default"
             ),
         ))
     }
 
-    /// Builds the runtime. Threads are started when there is work.
+    /// Builds the runtime. It starts threads only when there is work.
     ///
     /// # Errors
-    /// `InvalidArgument` if a number is 0, or if a [driver](Self::driver)'s device has the id of
-    /// another one or of a built-in one; the errors of opening drivers.
+    /// `InvalidArgument` if a setting is the number 0, or if the id of a [driver](Self::driver) is
+    /// already taken or not a valid [`DeviceId::Other`]; the errors of `open`.
     pub fn build(self) -> Result<Runtime> {
         warpline_driver::process::watch();
         self.refuse_zeros()?;
@@ -249,7 +260,9 @@ impl RuntimeBuilder {
             }
             inner.devices.push(device(driver, health));
         }
-        Ok(Runtime { inner: Arc::new(inner) })
+        let inner = Arc::new(inner);
+        inner.let_devices_open_others();
+        Ok(Runtime { inner })
     }
 }
 

@@ -12,8 +12,8 @@ impl RuntimeBuilder {
     /// Returns a builder with the settings from the environment, and the defaults for variables
     /// that are not set.
     ///
-    /// [`Runtime::new`](crate::Runtime::new) and the default runtime are built from these. A method
-    /// called afterwards overrides a variable.
+    /// [`Runtime::new`](crate::Runtime::new) and the default runtime use these settings. A method
+    /// called on the builder overrides a variable.
     ///
     /// | variable | values | sets |
     /// |---|---|---|
@@ -31,11 +31,12 @@ impl RuntimeBuilder {
     ///
     /// # Examples
     /// ```
-    /// use warpline_runtime::{OrderMode, RuntimeBuilder};
+    /// use warpline::{OrderMode, RuntimeBuilder};
     ///
-    /// # fn main() -> warpline_runtime::Result<()> {
+    /// # fn main() -> warpline::Result<()> {
     /// let runtime = RuntimeBuilder::from_env()?.cpu_devices(2).build()?;
-    /// assert_eq!(runtime.order(), OrderMode::Deny); // unless WARPLINE_ORDER says otherwise
+    /// // Unless WARPLINE_ORDER is set.
+    /// assert_eq!(runtime.order(), OrderMode::Deny);
     /// # Ok(())
     /// # }
     /// ```

@@ -132,7 +132,7 @@ impl Allocation {
         let shared = device.shared().clone();
         let grant = shared.memory.alloc(len_bytes, stream.id(), &**stream.core(), site).expect("a block");
         let mut allocation = Allocation::new(shared, &grant, len_bytes, used, site);
-        Arc::get_mut(&mut allocation).expect("it is nobody else's").ptr = ptr;
+        Arc::get_mut(&mut allocation).expect("the allocation has one owner").ptr = ptr;
         allocation
     }
 }

@@ -46,6 +46,9 @@ impl DeviceShared {
         health: Arc<Health>,
         options: MemoryOptions,
     ) -> Arc<Self> {
+        if driver.runs_in_turns() {
+            runtime.takes_turns_of(&driver);
+        }
         Arc::new(DeviceShared {
             id: driver.id(),
             runtime,
@@ -87,7 +90,8 @@ impl DeviceShared {
         Error::new(
             ErrorKind::ShutDown,
             format!(
-                "{} takes no more work: its runtime was shut down; keep the Runtime alive for as long as it is used",
+                "{} accepts no more work: its runtime was shut down; keep the Runtime alive while \
+                 its devices are used",
                 self.id
             ),
         )
@@ -108,7 +112,8 @@ impl DeviceShared {
                 return Error::new(ErrorKind::Captured, text).caused_by(why.clone());
             }
         };
-        let refusal = Error::new(kind, format!("{what} failed on {}: {error}; the device goes on", self.id));
+        let refusal =
+            Error::new(kind, format!("{what} failed on {}: {error}; the device is still usable", self.id));
         match error.failure() {
             Some(failure) => refusal.caused_by(failure.clone()),
             None => refusal,

@@ -20,4 +20,4 @@ pub(crate) use operand::OwnedOperand;
 pub use operand::{Elements, IntoOperand, Operand};
 pub(crate) use runtime::RuntimeShared;
 pub use stream::Stream;
-pub(crate) use stream::{Op, Place, Snapshot, StreamCore};
+pub(crate) use stream::{Op, Peers, Place, Snapshot, StreamCore};

@@ -27,13 +27,13 @@ impl Operand<'_> {
         self.range
     }
 
-    /// Returns how the op accesses the memory.
+    /// Returns the access mode of the op.
     #[inline]
     pub const fn access(&self) -> AccessMode {
         self.access
     }
 
-    /// Returns whether the range is one run of memory, as kernels take it.
+    /// Returns whether the range is contiguous, as kernels require.
     #[inline]
     pub const fn is_contiguous(&self) -> bool {
         self.range.is_contiguous()
@@ -79,7 +79,8 @@ impl Access for OwnedOperand<Arc<Allocation>> {
     }
 }
 
-/// A value that a kernel can take where its declaration says `&[T]` or `&mut [T]`.
+/// A value that can be passed to a kernel for a parameter `&[T]` or `&mut [T]`, such as a
+/// `&Buffer<T>`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be passed where the kernel takes a slice of `{T}`",
     note = "pass a reference to device memory of that element type, such as `&Buffer<{T}>`"

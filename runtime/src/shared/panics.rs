@@ -151,8 +151,9 @@ impl Panics {
         let panicked = latest.iter().find(comes_after)?;
         let (label, ticket, origin) = (&stream.label, reached.ticket, &panicked.error);
         let message = format!(
-            "ticket {ticket} of stream \"{label}\" comes after a host function that panicked: {origin}; await that call, or \
-             synchronize its stream, before enqueuing what does not depend on it"
+            "ticket {ticket} of stream \"{label}\" is behind a host function that panicked: \
+             {origin}; await that call, or synchronize its stream, before you enqueue work that \
+             does not depend on it"
         );
         Some(Error::following(origin, message))
     }
@@ -184,7 +185,8 @@ pub(crate) fn error_of(call: &dyn std::fmt::Display, at: Ticket, message: &str) 
     Error::new(
         ErrorKind::Panicked,
         format!(
-            "{call} panicked at ticket {at}: {message}; the device is still usable, what is behind it on the stream has run"
+            "{call} panicked at ticket {at}: {message}; the device is still usable, and later work \
+             on the stream has run"
         ),
     )
 }

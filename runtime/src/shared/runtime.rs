@@ -2,13 +2,15 @@
 //! its streams.
 
 use crate::order::{Named, Observed, OrderMode, Site, StreamId, Use};
-use crate::shared::StreamCore;
 use crate::shared::panics::Panics;
+use crate::shared::{Device, StreamCore};
 use parking_lot::{Mutex, RwLock};
+use smallvec::SmallVec;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use warpline_driver::timeline::Timeline;
+use warpline_driver::{DeviceId, Driver, Result};
 
 pub(crate) struct RuntimeShared {
     /// The number of this runtime in traces, unique in the process; the first is 1.
@@ -21,7 +23,15 @@ pub(crate) struct RuntimeShared {
     warned: Mutex<HashSet<(Site, Site)>>,
     pub(crate) panics: Panics,
     shut_down: AtomicBool,
+    /// Opens a device of the runtime, or returns `None` if the runtime was dropped.
+    opener: OnceLock<Box<Opener>>,
+    /// The drivers that run in turns.
+    in_turns: RwLock<Vec<Weak<dyn Driver>>>,
+    /// True if there is one.
+    has_turns: AtomicBool,
 }
+
+pub(crate) type Opener = dyn Fn(DeviceId) -> Option<Result<Device>> + Send + Sync;
 
 struct Member {
     core: Weak<StreamCore>,
@@ -40,7 +50,53 @@ impl RuntimeShared {
             warned: Mutex::default(),
             panics: Panics::default(),
             shut_down: AtomicBool::new(false),
+            opener: OnceLock::new(),
+            in_turns: RwLock::default(),
+            has_turns: AtomicBool::new(false),
         })
+    }
+
+    pub(crate) fn set_opener(&self, opener: Box<Opener>) {
+        let _ = self.opener.set(opener);
+    }
+
+    /// Returns the device with this id, which is opened if necessary; `None` if the runtime was
+    /// dropped.
+    pub(crate) fn device(&self, id: DeviceId) -> Option<Result<Device>> {
+        self.opener.get()?(id)
+    }
+
+    /// Notes a driver that runs work only in turns. Polls of every device take its turns, because
+    /// their work may wait for that driver's.
+    pub(crate) fn takes_turns_of(self: &Arc<Self>, driver: &Arc<dyn Driver>) {
+        self.in_turns.write().push(Arc::downgrade(driver));
+        self.has_turns.store(true, Ordering::Release);
+        let (runtime, backend) = (Arc::downgrade(self), driver.id().backend());
+        driver.on_change(Box::new(move || {
+            if let Some(runtime) = runtime.upgrade() {
+                runtime.wake_pollers_but(backend);
+            }
+        }));
+    }
+
+    /// Runs at most one piece of work of the devices that run in turns. Returns true if it ran one.
+    #[inline]
+    pub(crate) fn turn(&self) -> bool {
+        self.has_turns.load(Ordering::Acquire) && self.turn_now()
+    }
+
+    #[cold]
+    fn turn_now(&self) -> bool {
+        let drivers: SmallVec<[_; 1]> = self.in_turns.read().iter().filter_map(Weak::upgrade).collect();
+        drivers.iter().any(|driver| driver.turn())
+    }
+
+    /// Wakes the waiters of every other backend, because something may have become runnable on
+    /// `backend`, which runs in turns.
+    fn wake_pollers_but(&self, backend: &str) {
+        for stream in self.streams().iter().filter(|stream| stream.device.id.backend() != backend) {
+            stream.timeline.wake_all();
+        }
     }
 
     pub(crate) fn join(&self, core: &Arc<StreamCore>) {
@@ -101,6 +157,21 @@ impl RuntimeShared {
     #[inline]
     pub(crate) fn is_shut_down(&self) -> bool {
         self.shut_down.load(Ordering::Acquire)
+    }
+
+    /// Returns true if work is unfinished on devices that do not run in turns, or is held back for
+    /// such devices. Other threads finish it.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn other_threads_have_work(&self) -> bool {
+        let has_work = |stream: &Arc<StreamCore>| match stream.device.runs_in_turns {
+            true => stream.state.lock().holds_back(),
+            false => {
+                // Detached work may have no marker yet.
+                stream.want_marker(stream.issued());
+                stream.completed() < stream.issued() && stream.fault().is_none()
+            }
+        };
+        self.streams().iter().any(has_work)
     }
 
     /// Returns the number of live streams, for statistics.

@@ -33,12 +33,12 @@ impl Stream {
     /// may be an earlier owner's.
     ///
     /// # Ordering
-    /// An op that is still ahead on this stream may have been the last to use the memory. Before
-    /// another stream uses it first, that stream needs an edge from this one.
+    /// Earlier ops of this stream may still use the memory. If another stream is the first to use
+    /// the buffer, it needs an edge from this one.
     ///
     /// # Errors
-    /// `OutOfMemory`, with the numbers and the largest holders; `Fault` or `ShutDown` when the
-    /// device accepts no more work.
+    /// `OutOfMemory`, which gives the sizes and the lines that hold the most memory; `Fault`,
+    /// `ShutDown` or `Closed` if the stream accepts no more work; `Reentrant` in a host function.
     #[track_caller]
     #[inline]
     pub fn alloc<T: Element>(&self, len: usize) -> Result<Buffer<T>> {
@@ -49,9 +49,9 @@ impl Stream {
     /// op on the memory.
     ///
     /// # Ordering
-    /// As [`alloc`](Self::alloc). Another stream needs an edge from this one even if the host has
-    /// observed everything enqueued before. In a capture, each launch of the graph zeroes the
-    /// memory again.
+    /// As [`alloc`](Self::alloc). Since the fill is an op of this stream, another stream needs an
+    /// edge from this one even if the host has observed all earlier work. In a capture, each launch
+    /// of the graph zeroes the memory again.
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc), and those of a refused op. The fill does not count towards the
@@ -59,8 +59,8 @@ impl Stream {
     ///
     /// # Examples
     /// ```
-    /// # fn main() -> warpline_runtime::Result<()> {
-    /// # let runtime = warpline_runtime::Runtime::builder().build()?;
+    /// # fn main() -> warpline::Result<()> {
+    /// # let runtime = warpline::Runtime::builder().build()?;
     /// # let stream = runtime.device("cpu".parse()?)?.new_stream()?;
     /// let counters = stream.alloc_zeroed::<u32>(256)?;
     /// assert_eq!(stream.read(&counters).blocking_wait()?, [0; 256]);

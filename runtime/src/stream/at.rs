@@ -1,6 +1,7 @@
 //! Calls that bear the name and line of another op, for ops that are made of several calls.
 
 use crate::buffer::Buffer;
+use crate::edge::Edge;
 use crate::kernel::{KernelCall, LaunchConfig};
 use crate::memory::Pinned;
 use crate::order::Site;
@@ -8,10 +9,11 @@ use crate::pending::Pending;
 use crate::shared::Stream;
 use warpline_driver::{Element, Result};
 
-/// A stream for calls that bear the name and the line of an op that is made of them, from
-/// [`Stream::at`].
+/// A stream whose calls have the name and the source line of another op, from [`Stream::at`].
 ///
-/// Each method does the same as the one of that name on [`Stream`], with the same errors.
+/// It is for ops that are made of several calls. Each method does the same as the one of that name
+/// on [`Stream`], with the same errors.
+#[must_use = "it does nothing until one of its methods is called"]
 #[derive(Clone, Copy, Debug)]
 pub struct At<'a> {
     stream: &'a Stream,
@@ -19,13 +21,13 @@ pub struct At<'a> {
 }
 
 impl Stream {
-    /// Returns this stream for calls that bear the name and the line in `site`, in errors and in
-    /// traces.
+    /// Returns a handle to this stream whose calls appear in errors and traces with the name and
+    /// the source line of `site`.
     ///
     /// # Examples
     /// ```
-    /// # use warpline_runtime::{Buffer, Pending, Site, Stream};
-    /// /// Sets all elements to one, and says so where it is refused.
+    /// # use warpline::{Buffer, Pending, Stream, backend::Site};
+    /// /// Sets all elements to one. Errors call this op `ones`.
     /// #[track_caller]
     /// fn ones(stream: &Stream, buffer: &Buffer<f32>) -> Pending<()> {
     ///     stream.at(Site::here(&"ones")).fill(buffer, 1.0)
@@ -86,6 +88,16 @@ impl At<'_> {
     /// Does the same as [`Stream::write`].
     pub fn write<T: Element>(self, buffer: &Buffer<T>, host: &[T]) -> Pending<()> {
         self.stream.write_at(self.site, buffer, host)
+    }
+
+    /// Does the same as [`Stream::copy_buffer_peer`].
+    pub fn copy_buffer_peer<T: Element>(self, destination: &Buffer<T>, source: &Buffer<T>) -> Pending<()> {
+        self.stream.copy_between(self.site, destination, source, true)
+    }
+
+    /// Does the same as [`Stream::wait_stream`].
+    pub fn wait_stream(self, other: &Stream) -> Edge {
+        self.stream.wait_stream_at(self.site, other)
     }
 
     /// Does the same as [`Stream::copy_buffer`].

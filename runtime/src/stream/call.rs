@@ -35,7 +35,8 @@ impl<R> Looks<R> {
             Outcome::Known(result) => result,
             Outcome::Unknown | Outcome::Abandoned => {
                 unreachable!(
-                    "a host function whose ticket is reached has come to an end, and is looked at once"
+                    "a host function has returned when its ticket is reached, and its outcome is \
+                     taken once"
                 )
             }
         }
@@ -82,18 +83,21 @@ impl Stream {
     /// first.
     ///
     /// `f` may drop streams, buffers, `Pending`s and other handles, poll, and read values that need
-    /// no device. This library sees another executor's `block_on` as a poll: it is not refused, and
-    /// may wait for ever.
+    /// no device. The runtime cannot tell the `block_on` of an executor from a poll: such a call is
+    /// not refused, and may never return.
     ///
     /// # Cancel safety
     /// Dropping the `Pending` drops the result; `f` is still called.
     ///
     /// # Errors
-    /// `Panicked` if `f` panics. The device is still usable, and later work on the stream runs.
+    /// In the `Pending`: the errors of any op, as in [`launch`](Self::launch); `Captured` in a
+    /// capture; `Panicked` if `f` panics. After a panic, the device is still usable, and later work
+    /// on the stream runs.
     ///
-    /// Awaiting that later work fails as well, with an inherited error, and so does awaiting work
-    /// of streams that waited for it. Work enqueued after this `Pending` was awaited, or after a
-    /// `synchronize` of this stream returned the panic, is not affected. So put a function that may
+    /// Awaiting that later work returns an inherited error
+    /// ([`Error::is_inherited`](crate::Error::is_inherited)), and so does awaiting work of streams
+    /// that waited for it. Once this `Pending` has been awaited, or a `synchronize` of this stream
+    /// has returned the panic, newly enqueued work is not affected. So put a function that may
     /// panic on a leased stream rather than on one that clients share.
     #[track_caller]
     pub fn call<R: Send + 'static>(&self, f: impl FnOnce() -> R + Send + 'static) -> Pending<R> {

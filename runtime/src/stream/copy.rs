@@ -7,34 +7,31 @@
 //! [`host_copy`] is a [`HostEnd`]. Memory that is page-locked for another backend is refused, and
 //! returned to the caller.
 
-use super::staged::{HostSide, StagingMemory, device_copy};
+use super::staged::{HostSide, Slot, StagingMemory, device_copy};
 use crate::buffer::Buffer;
-use crate::memory::{Pinned, PinnedBytes};
-use crate::order::{AccessMode, Site};
+use crate::memory::Pinned;
+use crate::order::{AccessMode, OrderMode, Site};
 use crate::pending::Pending;
-use crate::shared::{Op, Place, Stream};
+use crate::shared::{DeviceShared, Op, Peers, Place, Stream};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use warpline_driver::internal::ErrorParts;
-use warpline_driver::{Command, CopyKind, Element, Result};
-
-/// A pinned buffer in flight. The runtime holds one reference until the ticket is reached, and the
-/// `Pending` the other.
-type Slot = Arc<Mutex<Option<PinnedBytes>>>;
+use warpline_driver::{Command, CopyKind, DeviceId, Element, Error, ErrorKind, Result};
 
 impl Stream {
-    /// Allocates device memory on this stream and copies `host` there.
+    /// Allocates device memory on this stream and copies `host` into it.
     ///
-    /// The `Pending` owns the pinned buffer until the copy is done, and then yields it.
+    /// The `Pending` owns the pinned buffer until the copy has finished, and then yields it.
     ///
     /// # Cancel safety
-    /// If the `Pending` is dropped, the buffer returns to its pool when the copy is done.
+    /// If the `Pending` is dropped, the buffer returns to its pool when the copy has finished.
     ///
     /// # Errors
-    /// `OutOfMemory` and other refusals are returned by the call itself, with the buffer inside:
-    /// [`Pinned::from_error`](crate::Pinned::from_error). `DeviceMismatch` if the stream is on a
-    /// CUDA device and the buffer belongs to a CPU device, so it is not page-locked:
-    /// [`write`](Self::write) stages such memory.
+    /// The call itself returns the errors of [`alloc`](Self::alloc). It returns `DeviceMismatch` if
+    /// the stream is on a CUDA device and the pinned buffer belongs to a CPU device: such a buffer
+    /// is not page-locked. To copy it, use [`write`](Self::write). A refusal of the copy, such as
+    /// `Full`, is in the `Pending`. [`Pinned::from_error`](crate::Pinned::from_error) takes the
+    /// buffer back out of either error.
     #[track_caller]
     pub fn copy_to_device<T: Element>(&self, host: Pinned<T>) -> Result<(Buffer<T>, Pending<Pinned<T>>)> {
         self.copy_to_device_at(Site::here(&"copy_to_device"), host)
@@ -62,8 +59,10 @@ impl Stream {
     /// As [`copy_to_device`](Self::copy_to_device).
     ///
     /// # Errors
-    /// In the `Pending`, with the buffer inside: [`Pinned::from_error`](crate::Pinned::from_error).
-    /// `DeviceMismatch` as [`copy_to_device`](Self::copy_to_device).
+    /// In the `Pending`: `Shape` if the lengths differ; `DeviceMismatch` as in
+    /// [`copy_to_device`](Self::copy_to_device); the errors of any op, as in
+    /// [`launch`](Self::launch). [`Pinned::from_error`](crate::Pinned::from_error) takes the buffer
+    /// back out of the error.
     #[track_caller]
     pub fn copy_into<T: Element>(&self, buffer: &Buffer<T>, host: Pinned<T>) -> Pending<Pinned<T>> {
         self.copy_in(Site::here(&"copy_into"), buffer, host)
@@ -89,11 +88,11 @@ impl Stream {
         Pending::later(self.core(), place, move || Ok(take(&slot)))
     }
 
-    /// Copies a shared pinned buffer, for instance to several devices. A buffer that a CUDA device
-    /// page-locked works with all CUDA and CPU devices.
+    /// Copies a shared pinned buffer, for instance to several devices. A pinned buffer of a CUDA
+    /// device can be copied to every CUDA and CPU device.
     ///
     /// # Errors
-    /// In the `Pending`; `DeviceMismatch` as [`copy_to_device`](Self::copy_to_device).
+    /// In the `Pending`, as [`copy_into`](Self::copy_into). The caller still has the buffer.
     #[track_caller]
     pub fn copy_from_shared<T: Element>(&self, buffer: &Buffer<T>, host: &Arc<Pinned<T>>) -> Pending<()> {
         let site = Site::here(&"copy_from_shared");
@@ -108,13 +107,13 @@ impl Stream {
 
     /// Copies `buffer` into pinned memory, which the `Pending` yields once it is filled.
     ///
-    /// If the pool has no such memory, the call does not wait for it: a thread of the runtime makes
-    /// it through the driver. This copy and later work on the stream are submitted to the driver
-    /// after that. On a [borrowed](crate::StreamBuilder::borrow_raw) stream the call waits.
+    /// If the pool has no such memory, the call does not wait for it: a thread of the runtime
+    /// allocates it, and then submits this copy and later work on the stream to the driver. On a
+    /// [borrowed](crate::StreamBuilder::borrow_raw) stream the call allocates the memory itself.
     ///
     /// # Errors
-    /// In the `Pending`; `OutOfMemory` if the pinned pool is at its cap, or the driver has no
-    /// memory.
+    /// In the `Pending`: `OutOfMemory` if the pinned pool is at its cap or the driver has no
+    /// memory; the errors of any op, as in [`launch`](Self::launch).
     #[track_caller]
     pub fn copy_to_host<T: Element>(&self, buffer: &Buffer<T>) -> Pending<Pinned<T>> {
         self.copy_to_host_at(Site::here(&"copy_to_host"), buffer)
@@ -172,12 +171,13 @@ impl Stream {
         Ok((place, slot))
     }
 
-    /// Copies a pageable slice into `buffer`. The slice is copied before the call returns. It goes
-    /// into pinned memory, or into pageable memory until the runtime has made pinned memory, as in
+    /// Copies a pageable slice into `buffer`. The call copies the slice to other host memory before
+    /// it returns. This is pinned memory, if the pool has some. Otherwise it is pageable memory,
+    /// until a thread of the runtime has allocated pinned memory, as in
     /// [`copy_to_host`](Self::copy_to_host).
     ///
     /// # Errors
-    /// As [`copy_to_host`](Self::copy_to_host).
+    /// As [`copy_to_host`](Self::copy_to_host); `Shape` if the lengths differ.
     #[track_caller]
     pub fn write<T: Element>(&self, buffer: &Buffer<T>, host: &[T]) -> Pending<()> {
         self.write_at(Site::here(&"write"), buffer, host)
@@ -219,7 +219,8 @@ impl Stream {
     /// the same number of elements. The destination comes first, as in `memcpy`.
     ///
     /// # Errors
-    /// In the `Pending`.
+    /// In the `Pending`: `Shape` if the lengths differ, or if both buffers are strided and have
+    /// different numbers of rows; the errors of any op, as in [`launch`](Self::launch).
     #[track_caller]
     pub fn copy_buffer<T: Element>(&self, destination: &Buffer<T>, source: &Buffer<T>) -> Pending<()> {
         self.copy_buffer_at(Site::here(&"copy_buffer"), destination, source)
@@ -234,11 +235,23 @@ impl Stream {
         self.copy_between(site, destination, source, false)
     }
 
-    /// Copies the elements of `source` to `destination`, each of which may be on any device of the
-    /// stream's runtime and backend. The destination comes first.
+    /// Copies the elements of `source` to `destination`, which may be on different devices. The
+    /// destination comes first.
     ///
     /// The copy runs in the order of this stream, which may be on the source's device (a push), on
-    /// the destination's (a pull) or on a third one. Both devices stay open until it has finished.
+    /// the destination's (a pull) or on a third one of the same backend. Both devices stay open
+    /// until the copy has finished.
+    ///
+    /// # Between a CPU device and another backend
+    /// The stream is on the device that is not a CPU device. Memory of CPU devices is not
+    /// page-locked, so the bytes go through [pinned](crate::Pinned) memory in pieces: host
+    /// functions of this stream move each piece between the two. A piece is 4 MiB, or more if there
+    /// would be more than 128. The host does not wait. If you can, copy from and to pinned memory
+    /// instead, with [`copy_into`](Self::copy_into) and [`copy_to_host`](Self::copy_to_host).
+    ///
+    /// Such a copy needs [`OrderMode::Deny`](crate::OrderMode::Deny) or
+    /// [`Wait`](crate::OrderMode::Wait). In the other modes nothing would keep a kernel of the CPU
+    /// device from using the memory at the same time.
     ///
     /// # Ordering
     /// As for any other op, the caller provides the edges. The stream has to be ordered after the
@@ -246,13 +259,17 @@ impl Stream {
     /// copy.
     ///
     /// # Errors
-    /// In the `Pending`.
+    /// In the `Pending`, as [`copy_buffer`](Self::copy_buffer); `DeviceMismatch` if a buffer is of
+    /// another runtime, or if this stream's device cannot reach it: neither buffer is on a CPU
+    /// device and their backends differ, or the stream is not on the device that it has to be on.
+    /// Between backends also the errors of [`copy_to_host`](Self::copy_to_host), `Captured` in a
+    /// capture, and `Unsupported` in the modes `Warn` and `Off`.
     #[track_caller]
     pub fn copy_buffer_peer<T: Element>(&self, destination: &Buffer<T>, source: &Buffer<T>) -> Pending<()> {
         self.copy_between(Site::here(&"copy_buffer_peer"), destination, source, true)
     }
 
-    fn copy_between<T: Element>(
+    pub(super) fn copy_between<T: Element>(
         &self,
         site: Site,
         destination: &Buffer<T>,
@@ -262,28 +279,56 @@ impl Stream {
         let here = &self.core().device;
         let ends = [source.allocation(), destination.allocation()].map(|end| &end.device);
         let leaves = ends.iter().any(|end| !Arc::ptr_eq(end, here));
-        let kind = if leaves {
-            CopyKind::Peer { source: ends[0].id, destination: ends[1].id }
-        } else {
-            CopyKind::DeviceToDevice
+        let is_cpu = |device: &Arc<DeviceShared>| matches!(device.id, DeviceId::Cpu(_));
+        // The memory of a CPU device, if it is one end of a copy by another device.
+        let host = match ends.map(is_cpu) {
+            [true, false] if peers && !is_cpu(here) => Some(source.allocation()),
+            [false, true] if peers && !is_cpu(here) => Some(destination.allocation()),
+            _ => None,
+        };
+        let kind = match host {
+            Some(_) if is_cpu(ends[0]) => CopyKind::HostToDevice,
+            Some(_) => CopyKind::DeviceToHost,
+            None if leaves => CopyKind::Peer { source: ends[0].id, destination: ends[1].id },
+            None => CopyKind::DeviceToDevice,
         };
         let operands = [source.operand(AccessMode::Read), destination.operand(AccessMode::Write)];
         let mut op = Op::new("copy", site, &operands);
-        op.peers = peers;
+        op.peers = match (peers, host) {
+            (false, _) => Peers::None,
+            (true, None) => Peers::OfBackend,
+            (true, Some(_)) => Peers::Cpu,
+        };
+        let slot = Slot::default();
         if leaves {
             // A stream keeps only its own device open for work in flight.
-            op.keep = Some(Arc::new(ends.map(Arc::clone)));
+            op.keep = Some(Arc::new((ends.map(Arc::clone), slot.clone())));
         }
         let copy = device_copy(&site.on(self.label()), kind, source, destination);
-        let place = match copy {
-            Ok(copy) => {
-                op.moved = (copy.width_bytes * copy.height) as u64;
+        let copy = match host {
+            Some(_) if matches!(here.runtime.mode, OrderMode::Warn | OrderMode::Off) => copy.and_then(|_| {
+                let text = format!(
+                    "{}: a copy between {} and {} needs the order mode deny or wait, and this runtime has \
+                     {:?}; nothing else keeps kernels of the CPU device off the memory meanwhile",
+                    site.on(self.label()),
+                    ends[0].id,
+                    ends[1].id,
+                    here.runtime.mode
+                );
+                Err(Error::new(ErrorKind::Unsupported, text))
+            }),
+            _ => copy,
+        };
+        let place = match (copy, host) {
+            (Ok(copy), None) => {
+                op.moved = copy.bytes();
                 self.core().enqueue(&mut op, |_| Command::Copy(copy))
             }
-            Err(error) => {
-                op.refused = Some(error);
-                self.core().enqueue(&mut op, |_| unreachable!("a refused op has no command"))
+            (Ok(copy), Some(host)) => {
+                op.moved = copy.bytes();
+                self.enqueue_in_pieces(&mut op, copy, host.clone(), slot)
             }
+            (Err(error), _) => self.enqueue_refused(&mut op, error),
         };
         Pending::value(self.core(), place, ())
     }

@@ -27,7 +27,9 @@ use warpline_driver::{
     Command, DeviceId, DriverError, DriverStream, Element, Error, HostFn, Point, RawHandle, Result,
 };
 
-/// The memory that foreign work accesses, from [`reads`] and [`writes`].
+/// The memory that work of other code accesses, from [`reads`] and [`writes`]. An argument of
+/// [`Stream::external`].
+#[must_use = "it does nothing until it is passed to `Stream::external`"]
 pub struct Declared<'a>(Vec<Operand<'a>>);
 
 impl<'a> Declared<'a> {
@@ -36,27 +38,29 @@ impl<'a> Declared<'a> {
         Declared(buffers.into_iter().map(touch).collect())
     }
 
-    /// Adds operands of another element type.
+    /// Adds the buffers of `others`, which may have another element type.
     pub fn and(mut self, others: Declared<'a>) -> Self {
         self.0.extend(others.0);
         self
     }
 }
 
-/// Declares the buffers that foreign work reads.
+/// Declares the buffers that work of other code reads, for [`Stream::external`].
 pub fn reads<'a, T: Element>(buffers: impl IntoIterator<Item = &'a Buffer<T>>) -> Declared<'a> {
     Declared::new(buffers, AccessMode::Read)
 }
 
-/// Declares the buffers that foreign work writes, or reads and writes.
+/// Declares the buffers that work of other code writes, or reads and writes, for
+/// [`Stream::external`].
 pub fn writes<'a, T: Element>(buffers: impl IntoIterator<Item = &'a Buffer<T>>) -> Declared<'a> {
     Declared::new(buffers, AccessMode::ReadWrite)
 }
 
 impl Stream {
-    /// Returns the refusal of a call that failed before it became an op and would have written
-    /// memory. Unless it is an error of the arguments, it marks that memory as a refused op does.
-    /// `why` may be the refusal of an operand.
+    /// Returns the refusal of a call that would have written memory, but failed before it became an
+    /// op. `why` is the call's error, or the refusal of an operand. Ops that read the memory in
+    /// `writes` fail, as after a refused op: see [`Pending`]. An error of the arguments has no such
+    /// effect.
     #[cold]
     pub fn refuse_writes(&self, why: impl Into<Refusal>, writes: Declared<'_>) -> Refusal {
         why.into().or_on(self).map(|error| self.core().mark(&writes.0, error, false))
@@ -87,7 +91,7 @@ impl RawStream {
         RawStream { device: core.device.id, site, calls: Vec::new(), native, failed: None }
     }
 
-    /// Enqueues a host function. On the CPU device, foreign work consists of these.
+    /// Enqueues a host function. On the CPU device, the work of the closure consists of these.
     pub fn call(&mut self, f: impl FnOnce() + Send + 'static) {
         match &mut self.native {
             None => self.calls.push(Box::new(f)),
@@ -108,7 +112,8 @@ impl RawStream {
         self.native.as_ref().map(|native| native.handle.as_ptr())
     }
 
-    /// Returns its device, whose number is the one that the driver and its libraries use.
+    /// Returns the device of the stream. Its ordinal is the one that the driver and its libraries
+    /// use.
     pub fn device(&self) -> DeviceId {
         self.device
     }
@@ -123,16 +128,18 @@ impl RawStream {
 }
 
 impl Stream {
-    /// Lets other code enqueue work on this stream, as one op with the declared accesses.
+    /// Lets other code enqueue work on this stream, as one op with the declared accesses. Such work
+    /// is called *foreign work*.
     ///
     /// `f` has the stream's turn while it runs: other threads that enqueue here wait, and this
     /// thread is refused as `Reentrant` if it enqueues here. If the accesses are refused, `f` is
     /// not called. Report a failed call of the other code with [`RawStream::fail`].
     ///
     /// # Ordering
-    /// The work is one op at the stream's end. An event recorded while `f` runs is placed before
-    /// the work, and so is a wait for this stream made then. If an earlier copy on this stream
-    /// waits for page-locked memory ([`Stream::copy_to_host`]), the call waits for it.
+    /// The work is one op at the stream's end. An event that is recorded while `f` runs comes
+    /// before the work. If another stream calls `wait_stream` on this one while `f` runs, that edge
+    /// does not include the work. If an earlier copy on this stream waits for page-locked memory
+    /// ([`Stream::copy_to_host`]), the call waits until that memory exists.
     ///
     /// # Cancel safety
     /// Dropping the `Pending` detaches the work. If `f` panics, the turn ends, the work it has
@@ -148,26 +155,32 @@ impl Stream {
     /// after `f` has returned.
     ///
     /// # Errors
-    /// In the `Pending`: as for any op, and the error passed to [`RawStream::fail`]. `Captured` if
-    /// `f` leaves the stream capturing: the stream then accepts no more work.
+    /// In the `Pending`: the errors of any op, as in [`launch`](Self::launch), and the error passed
+    /// to [`RawStream::fail`]. `Captured` if `f` leaves the stream capturing: the stream then
+    /// accepts no more work.
     ///
     /// # Examples
     /// On a GPU, call the driver's own functions through cudarc, or a library such as cuBLAS. On
     /// the CPU device, do the work by hand:
     /// ```
-    /// # fn main() -> warpline_runtime::Result<()> {
-    /// # let runtime = warpline_runtime::Runtime::builder().build()?;
-    /// use warpline_runtime::{reads, writes};
+    /// # fn main() -> warpline::Result<()> {
+    /// # let runtime = warpline::Runtime::builder().build()?;
+    /// use warpline::{reads, writes};
     ///
     /// # let stream = runtime.device("cpu".parse()?)?.new_stream()?;
     /// let (x, y) = (stream.alloc::<f32>(4)?, stream.alloc::<f32>(4)?);
     /// drop(stream.write(&x, &[1.0, 2.0, 3.0, 4.0]));
     /// let (from, to) = (x.device_ptr().0, y.device_ptr().0);
-    /// // SAFETY: the work is enqueued on this stream, reads `x` and writes `y`, as declared.
+    /// // SAFETY: the work is enqueued on this stream. It reads `x` and writes `y`,
+    /// // as declared.
     /// let copied = unsafe {
     ///     stream.external(reads([&x]), writes([&y]), |raw| match raw.as_ptr() {
-    ///         Some(_cu_stream) => { /* cuMemcpyDtoDAsync(to, from, 16, cu_stream), say */ }
-    ///         None => raw.call(move || std::ptr::copy_nonoverlapping(from as *const f32, to as *mut f32, 4)),
+    ///         Some(_cu_stream) => {
+    ///             // For instance, cuMemcpyDtoDAsync(to, from, 16, cu_stream).
+    ///         }
+    ///         None => raw.call(move || {
+    ///             std::ptr::copy_nonoverlapping(from as *const f32, to as *mut f32, 4)
+    ///         }),
     ///     })
     /// };
     /// copied.blocking_wait()?;
@@ -185,7 +198,8 @@ impl Stream {
         let site = Site::here(&"external");
         let operands = reads.and(writes).0;
         let core = self.core();
-        const WHY: &str = "the stream is being captured, and nobody knows what foreign work enqueues; do it between launches";
+        const WHY: &str = "the stream is being captured, and a capture cannot see what foreign \
+            work enqueues; do it between launches";
         let begun = core.refuse_captured(site, WHY).and_then(|()| core.capture(site));
         let begun = begun.map_err(|error| core.mark(&operands, error.at(site), false));
         let place = begun.and_then(|_| Turn::begin(core, site)).and_then(|turn| match turn.native.clone() {
@@ -206,7 +220,7 @@ struct Turn<'a> {
 impl<'a> Turn<'a> {
     fn begin(core: &'a Arc<StreamCore>, site: Site) -> Result<Self> {
         let mut state = core.lock(site, false)?;
-        while state.held.is_some() {
+        while state.holds_back() {
             drop(state);
             core.wait_until_handed_over(site)?;
             state = core.lock(site, false)?;

@@ -22,40 +22,40 @@ impl Stream {
         Device::of(self.core().device.clone())
     }
 
-    /// Returns its identity, which no other stream of the same runtime ever has. If two streams
-    /// have the same label, errors add the identity in its `Debug` form.
+    /// Returns the id of this stream, which no other stream of the same runtime ever has. If two
+    /// streams have the same label, errors add the device and the id.
     pub fn id(&self) -> StreamId {
         self.core().id
     }
 
-    /// Returns its name in errors and traces.
+    /// Returns the name of this stream in errors and traces.
     pub fn label(&self) -> &str {
         &self.core().label
     }
 
-    /// Returns its priority over other streams with work to run.
+    /// Returns the priority over other streams that have work to run.
     pub fn priority(&self) -> Priority {
         self.core().priority
     }
 
-    /// Returns the last ticket taken.
+    /// Returns the newest ticket of this stream, which may not have finished yet.
     pub fn issued(&self) -> Ticket {
         self.core().issued()
     }
 
-    /// Returns the newest ticket that is done. Reading it is not observing: use
-    /// [`query`](Self::query) for that.
+    /// Returns the newest ticket that has finished. This does not count as observing it (see
+    /// [`Pending`]); [`query`](Self::query) does.
     pub fn completed(&self) -> Ticket {
         self.core().completed()
     }
 
-    /// Returns the number of ops that were enqueued here and are not done yet. Waits and events
-    /// that took a ticket count as ops.
+    /// Returns the number of ops that were enqueued here and have not finished yet. Waits and
+    /// events that took a ticket count as ops.
     ///
-    /// Reading it is not observing: use [`query`](Self::query) for that. The number may include ops
-    /// that finish during the call. It falls if called repeatedly: the call makes the device report
-    /// its progress, or run an op if it [runs in turns](Device::runs_in_turns). Work in flight on a
-    /// device that fails stays in flight.
+    /// This does not count as observing; [`query`](Self::query) does. The number may include ops
+    /// that finish during the call. Each call makes the device report its progress, or run one op
+    /// if it [runs in turns](Device::runs_in_turns), so a loop of calls sees the number fall. After
+    /// a fault, ops that did not finish stay in the number.
     pub fn in_flight(&self) -> u64 {
         let core = self.core();
         let device = &core.device;
@@ -71,21 +71,27 @@ impl Stream {
             core.want_marker(core.issued());
             core.timeline.ask();
         }
-        if device.runs_in_turns {
-            device.driver.turn();
-        }
+        device.runtime.turn();
         count()
     }
 
     /// Launches a kernel.
     ///
     /// # Errors
-    /// In the `Pending`: the kernel's device code differs from its declaration; a condition of its
-    /// `where` does not hold; an operand is on another device or strided; operands overlap; an
-    /// earlier use is not ordered before this one; the device has failed.
+    /// In the `Pending`:
+    /// - `InvalidArgument` if the kernel's device code differs from its declaration, or a GPU would
+    ///   refuse the configuration;
+    /// - `Shape` if a condition of the kernel's `where` does not hold, or an operand is strided;
+    /// - `DeviceMismatch` if an operand is on another device;
+    /// - `Overlap` if a written operand overlaps another one;
+    /// - `Unordered` if an earlier use of an operand is not ordered before this op;
+    /// - `Full` if the stream has as many ops in flight as it allows;
+    /// - `Driver` if the driver refuses the launch;
+    /// - `Closed`, `Fault` or `ShutDown` if the stream accepts no more work; `Reentrant` in a host
+    ///   function.
     ///
     /// # On the CPU device
-    /// The kernel's twin runs once, for any configuration.
+    /// The kernel's CPU form runs once, for any configuration.
     #[track_caller]
     #[inline]
     pub fn launch(&self, mut call: KernelCall<'_>, config: LaunchConfig) -> Pending<()> {
@@ -123,7 +129,7 @@ impl Stream {
         Pending::value(self.core(), place, ())
     }
 
-    /// Sets every element to `value`.
+    /// Sets every element of `buffer` to `value`.
     ///
     /// # Errors
     /// As [`launch`](Self::launch).
@@ -174,7 +180,7 @@ impl fmt::Debug for Stream {
     }
 }
 
-/// Builds a stream with a label, a priority or a limit.
+/// A builder for a [`Stream`] with a label, a priority or a limit.
 #[must_use = "`build` makes the stream"]
 pub struct StreamBuilder {
     pub(crate) device: Device,
@@ -189,14 +195,14 @@ impl StreamBuilder {
         self
     }
 
-    /// Sets its priority over other streams with work to run.
+    /// Sets the priority over other streams that have work to run.
     pub fn priority(mut self, priority: Priority) -> Self {
         self.settings.priority = priority;
         self
     }
 
-    /// Limits the stream to `ops` in flight: [`Stream::room`] hands out permits, and an op beyond
-    /// them is refused as `Full`.
+    /// Limits the stream to `ops` ops in flight. An op beyond the limit is refused as `Full`;
+    /// [`Stream::room`] waits for room and reserves it.
     pub fn max_in_flight(mut self, ops: usize) -> Self {
         self.settings.max_in_flight = Some(ops.min(Semaphore::MAX_PERMITS));
         self
@@ -217,9 +223,9 @@ impl StreamBuilder {
     ///
     /// # While the owner captures it
     /// Ops, foreign work, gates and the stream's own waits are refused as `Captured`, since they
-    /// would not run. The memory they would write counts as not written, as after any refusal. Work
-    /// enqueued before the capture can be awaited, and other streams can wait for it. The owner's
-    /// capture is not affected.
+    /// would not run. The memory that they would have written counts as not written, as after any
+    /// refusal. Work enqueued before the capture can be awaited, and other streams can wait for it.
+    /// The owner's capture is not affected.
     ///
     /// # Blocking
     /// Work enqueued here is on the raw stream when the call returns. So a copy that finds no
@@ -256,8 +262,8 @@ impl StreamBuilder {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
-                    "a stream of {} cannot be built: max_in_flight is 0, and at least 1 is needed; do not call max_in_flight \
-                     for a stream without a limit",
+                    "a stream of {} cannot be built: max_in_flight is 0, and at least 1 is needed; \
+                     omit the call to max_in_flight for a stream without a limit",
                     self.device
                 ),
             ));
@@ -265,17 +271,14 @@ impl StreamBuilder {
         if self.settings.borrowed.is_some() && matches!(self.device.id(), DeviceId::Cpu(_)) {
             return Err(Error::new(
                 crate::ErrorKind::Unsupported,
-                format!(
-                    "borrow_raw: {} has no raw streams; make one of its own with new_stream",
-                    self.device
-                ),
+                format!("borrow_raw: {} has no raw streams; create a stream with new_stream", self.device),
             ));
         }
         // CU_STREAM_LEGACY and CU_STREAM_PER_THREAD of cuda.h.
         if let Some(number @ 0..=2) = self.settings.borrowed.map(|raw| raw.as_ptr() as usize) {
             let why = match number {
-                2 => "the per-thread default stream is another one on each thread",
-                _ => "the null stream is in order with every stream that blocks",
+                2 => "the per-thread default stream is a different stream on each thread",
+                _ => "the null stream synchronizes with every blocking stream",
             };
             return Err(Error::new(
                 crate::ErrorKind::InvalidArgument,

@@ -10,7 +10,7 @@ use warpline_driver::{Error, ErrorKind, Priority, Result};
 /// A bounded pool of streams on one device. Each stream has one owner at a time, and requests are
 /// served in the order in which they were made.
 ///
-/// A cheap handle; all clones are the same pool.
+/// A pool is a cheap handle; all clones are the same pool.
 #[derive(Clone, Debug)]
 pub struct StreamPool {
     device: Device,
@@ -53,12 +53,12 @@ impl StreamPool {
         self
     }
 
-    /// Returns how many leases can exist at a time.
+    /// Returns the number of leases that can exist at a time.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Returns how many leases are available immediately.
+    /// Returns the number of leases that are available immediately.
     pub fn available(&self) -> usize {
         self.room.available_permits()
     }
@@ -72,22 +72,21 @@ impl StreamPool {
     /// Dropping the future abandons its place in the queue and loses nothing.
     ///
     /// # Errors
-    /// `Fault` or `ShutDown` when the device accepts no more work.
+    /// `Fault` or `ShutDown` if the device accepts no more work.
     pub async fn lease(&self) -> Result<StreamLease> {
+        if let Some(lease) = self.try_lease()? {
+            return Ok(lease);
+        }
         let acquire = std::pin::pin!(self.room.clone().acquire_owned());
-        let shared = self.device.shared();
-        let permit = if shared.runs_in_turns || shared.signalled {
-            // The holders of the other leases may not poll, so this future runs the turns. A device
-            // that counts its own progress may fail while its streams are leased, and a lease
-            // returns its permit only after it is dropped: this future watches for the failure.
-            crate::shared::stream::watching(self.device.default_stream()?.core(), acquire).await?
-        } else {
-            acquire.await
-        };
+        // The holders of the other leases may not poll, so this future runs the turns. The device
+        // may fail while its streams are leased, and a lease returns its permit only after it is
+        // dropped: this future watches for the failure.
+        let core = self.device.default_stream()?;
+        let permit = crate::shared::stream::watching(core.core(), acquire).await?;
         self.make(Box::new(permit.expect("the semaphore is never closed")))
     }
 
-    /// Returns an exclusive stream if one is available.
+    /// Returns an exclusive stream if one is available, without waiting; `None` otherwise.
     ///
     /// # Errors
     /// As [`lease`](Self::lease).
@@ -113,8 +112,10 @@ impl StreamPool {
 
 /// An exclusive stream; derefs to [`Stream`].
 ///
-/// Dropping it closes the stream, also for remaining clones of the handle, and never blocks. Work
-/// already enqueued still runs; the place in the pool is free again once that work has finished.
+/// Dropping it never blocks, and closes the stream, also for remaining clones of the handle. Work
+/// that is already enqueued still runs. The place in the pool becomes free once that work has
+/// finished.
+#[must_use = "dropping the lease closes its stream"]
 #[derive(Debug)]
 pub struct StreamLease {
     stream: Stream,

@@ -20,14 +20,16 @@ impl Stream {
     ///
     /// # Cancel safety
     /// Dropping the buffer never waits. If uses of it are in flight, `owner` is dropped when they
-    /// have finished, on a thread of the runtime, where it may call the driver and may block. The
-    /// same holds if a host function drops the buffer. With
-    /// [`Schedule::Seeded`](warpline_cpu::Schedule::Seeded) that drop runs inside the function.
+    /// have finished, on a thread of the runtime, where it may call the driver and may block. If a
+    /// host function drops the buffer, `owner` is dropped on such a thread too. With
+    /// [`Schedule::Seeded`](warpline_cpu::Schedule::Seeded) there is no such thread, and `owner` is
+    /// dropped inside the host function.
     ///
     /// # Safety
     /// `address` must be that of `len` elements in memory of this stream's device, aligned for
-    /// them. The memory must stay valid for as long as `owner` lives. Other code's use of it must
-    /// be ordered before this call on this stream, or after the use through the buffer.
+    /// them. The memory must stay valid for as long as `owner` lives. Each use of the memory by
+    /// other code must be ordered either before all work enqueued on this stream after this call,
+    /// or after all uses through the buffer.
     ///
     /// # Errors
     /// `InvalidArgument` if the address is null for a length above 0 or not aligned, or if the
@@ -48,8 +50,8 @@ impl Stream {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
-                    "{}: address {address:#x} cannot hold {len} elements of {}, which are aligned to {align} bytes; pass the \
-                     address of device memory",
+                    "{}: address {address:#x} cannot hold {len} elements of {}, which need an \
+                     alignment of {align} bytes; pass the address of device memory",
                     site.on(&core.label),
                     T::NAME
                 ),
@@ -87,7 +89,7 @@ impl Drop for Owner {
     fn drop(&mut self) {
         let owner = self.owner.take();
         match reentry::caller() {
-            Caller::User if background::duty() != Duty::PageLocking => drop(owner),
+            Caller::User if background::duty() != Duty::Submitting => drop(owner),
             _ if !self.runs_in_turns => background::detach(move || drop(owner)),
             // A schedule without threads has no thread to drop it on, and blocking in a poll only
             // polls again.
@@ -105,12 +107,12 @@ impl Stream {
     /// `__constant__` variable of its CUDA C++. To the order check it counts as allocated on this
     /// stream now.
     ///
-    /// Two calls for one variable give two histories of the same memory, which the order check does
-    /// not connect: call once and keep the buffer. The order check does not see accesses that
-    /// kernels make to the variable by its name: kernels are ordered by their operands alone.
+    /// The order check treats the buffers of two calls as different memory, even for one variable:
+    /// call once and keep the buffer. The order check does not see accesses that kernels make to
+    /// the variable by its name: kernels are ordered by their operands alone.
     ///
     /// # On the CPU device
-    /// There are no modules: the call is refused as `Unsupported`.
+    /// There are no modules, so the call is refused as `Unsupported`.
     ///
     /// # Errors
     /// `Unsupported`; `Driver` if the kernel cannot be loaded or its module has no such variable;
@@ -135,7 +137,8 @@ impl Stream {
             return Err(Error::new(
                 ErrorKind::Shape,
                 format!(
-                    "{}: {name} has {bytes} bytes, which are no whole number of {} of {} bytes; ask for its own type",
+                    "{}: {name} has {bytes} bytes, not a whole number of {} of {} bytes; request \
+                     it with its own type",
                     site.on(&core.label),
                     T::NAME,
                     size_of::<T>()

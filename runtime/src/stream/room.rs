@@ -10,6 +10,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use warpline_driver::{Error, ErrorKind, Result};
 
 /// A permit for one op on a stream, from [`Stream::room`]. Dropping it unused releases it.
+#[must_use = "dropping the permit releases the reservation: enqueue an op with it"]
 #[derive(Debug)]
 pub struct Permit {
     stream: Stream,
@@ -24,14 +25,16 @@ impl Stream {
     /// Dropping the future abandons its place in the queue and loses nothing.
     ///
     /// # Errors
-    /// `InvalidArgument` if the stream has no limit; `Fault` if its device has failed.
+    /// `InvalidArgument` if the stream was built without `max_in_flight`; `Fault` if its device has
+    /// failed.
     pub async fn room(&self) -> Result<Permit> {
         let core = self.core();
         let Some((room, _)) = &core.room else {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
-                    "room: stream \"{}\" has no limit; build it with max_in_flight to get one",
+                    "room: stream \"{}\" has no limit; set one with max_in_flight when you build \
+                     it",
                     core.label
                 ),
             ));

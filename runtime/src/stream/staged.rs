@@ -4,11 +4,25 @@ use crate::background;
 use crate::buffer::Buffer;
 use crate::memory::{HostEnd, PinnedBytes, Promise};
 use crate::order::Site;
-use crate::shared::stream::held::{self, After, Staging};
+use crate::shared::stream::hand_over;
+use crate::shared::stream::held::{After, Staging};
 use crate::shared::{Op, Place, Stream, StreamCore};
+use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
-use warpline_driver::{Command, Copy, CopyKind, Element, Error, ErrorKind, Result, reentry};
+use warpline_driver::timeline::Keep;
+use warpline_driver::{Command, Copy, CopyKind, Element, Error, ErrorKind, Result, StagedCopy, reentry};
+
+/// The most page-locked memory that a copy in pieces takes. A piece of this size occupies the link
+/// to a GPU for more than 100 µs, which is long compared with the cost of a host function.
+const PIECE_BYTES: usize = 4 << 20;
+/// The most pieces of a copy, if it is not strided. Larger copies have larger pieces: a driver's
+/// queue takes about a thousand calls, and a piece is two.
+const MOST_PIECES: usize = 128;
+
+/// A pinned buffer in flight. The runtime holds one reference until the ticket is reached. If the
+/// buffer is the result of the op, the `Pending` holds the other.
+pub(super) type Slot = Arc<Mutex<Option<PinnedBytes>>>;
 
 /// The host's end of a copy: available, or yet to be made.
 pub(super) enum HostSide {
@@ -38,8 +52,8 @@ impl Stream {
         memory.map_err(|error| core.unserved(site, error))
     }
 
-    /// Enqueues a copy through `memory`. `fill` gets that memory before the copy runs: in this
-    /// call, or on the thread `warpline-pin` once the memory is made.
+    /// Enqueues a copy between the host and `buffer` through `memory`. `fill` gets that memory
+    /// before the copy runs: in this call, or on the thread `warpline-pin` once the memory is made.
     pub(super) fn enqueue_staged<T: Element>(
         &self,
         op: &mut Op<'_>,
@@ -48,17 +62,58 @@ impl Stream {
         buffer: &Buffer<T>,
         fill: impl FnOnce(PinnedBytes) + Send + 'static,
     ) -> Result<Place> {
+        let command = |end| Command::Copy(host_copy(kind, end, buffer));
+        self.enqueue_through(op, memory, fill, command)
+    }
+
+    /// Enqueues `copy` between this stream's device and memory of a CPU device, which `host` holds,
+    /// in pieces. `slot` keeps the page-locked memory.
+    pub(super) fn enqueue_in_pieces(
+        &self,
+        op: &mut Op<'_>,
+        copy: Copy,
+        host: Keep,
+        slot: Slot,
+    ) -> Result<Place> {
+        let bytes = copy.bytes() as usize;
+        let staging_bytes = PIECE_BYTES.max(bytes.div_ceil(MOST_PIECES)).min(bytes);
+        if staging_bytes == 0 {
+            return self.core().enqueue(op, |_| Command::Elided);
+        }
+        match self.staging_memory(op.site, staging_bytes) {
+            Ok(memory) => self.enqueue_through(
+                op,
+                memory,
+                move |bytes| *slot.lock() = Some(bytes),
+                |end| {
+                    let staging = end.map_or(0, HostEnd::address);
+                    Command::StagedCopy(Box::new(StagedCopy { copy, staging, staging_bytes, host }))
+                },
+            ),
+            Err(error) => self.enqueue_refused(op, error),
+        }
+    }
+
+    /// Enqueues the copy that `command` makes with the host's end, or without it if the end is set
+    /// later.
+    fn enqueue_through(
+        &self,
+        op: &mut Op<'_>,
+        memory: StagingMemory,
+        fill: impl FnOnce(PinnedBytes) + Send + 'static,
+        command: impl FnOnce(Option<HostEnd>) -> Command,
+    ) -> Result<Place> {
         let site = op.site;
         let promise = match memory {
             StagingMemory::There(bytes) => {
                 let end = self.host_end(site, &bytes).map(HostSide::There);
                 fill(bytes);
-                return self.enqueue_copy(op, end, kind, buffer);
+                return self.enqueue_with(op, end, command);
             }
             StagingMemory::Promised(promise) => promise,
         };
         let staging = Arc::<Staging>::default();
-        let place = self.enqueue_copy(op, Ok(HostSide::Coming(staging.clone())), kind, buffer)?;
+        let place = self.enqueue_with(op, Ok(HostSide::Coming(staging.clone())), command)?;
         let stream = self.core().clone();
         background::pin(stream.device.id, move || {
             let bytes = stream.device.with_pinned(|_| promise.keep());
@@ -68,7 +123,7 @@ impl Stream {
                 Ok(end)
             });
             staging.set(end);
-            held::hand_over(stream);
+            hand_over(stream);
         });
         Ok(place)
     }
@@ -81,19 +136,28 @@ impl Stream {
         kind: CopyKind,
         buffer: &Buffer<T>,
     ) -> Result<Place> {
+        self.enqueue_with(op, host, |end| Command::Copy(host_copy(kind, end, buffer)))
+    }
+
+    fn enqueue_with(
+        &self,
+        op: &mut Op<'_>,
+        host: Result<HostSide>,
+        command: impl FnOnce(Option<HostEnd>) -> Command,
+    ) -> Result<Place> {
         match host {
-            Ok(HostSide::There(end)) => {
-                self.core().enqueue(op, |_| Command::Copy(host_copy(kind, Some(end), buffer)))
-            }
+            Ok(HostSide::There(end)) => self.core().enqueue(op, |_| command(Some(end))),
             Ok(HostSide::Coming(staging)) => {
                 op.after = Some(After::Memory(staging));
-                self.core().enqueue(op, |_| Command::Copy(host_copy(kind, None, buffer)))
+                self.core().enqueue(op, |_| command(None))
             }
-            Err(error) => {
-                op.refused = Some(error);
-                self.core().enqueue(op, |_| unreachable!("a refused op has no command"))
-            }
+            Err(error) => self.enqueue_refused(op, error),
         }
+    }
+
+    pub(super) fn enqueue_refused(&self, op: &mut Op<'_>, error: Error) -> Result<Place> {
+        op.refused = Some(error);
+        self.core().enqueue(op, |_| unreachable!("a refused op has no command"))
     }
 
     pub(super) fn host_end(&self, site: Site, host: &PinnedBytes) -> Result<HostEnd> {
@@ -132,8 +196,9 @@ impl StreamCore {
             Error::new(
                 ErrorKind::DeviceMismatch,
                 format!(
-                    "{}: the pinned buffer is {}'s and not page-locked, and {here} copies from and to page-locked memory; \
-                     get it from pinned() of a CUDA device, or stage it with write()",
+                    "{}: the pinned buffer belongs to {} and is not page-locked, and {here} copies \
+                     only from and to page-locked memory; get it from pinned() of a CUDA device, \
+                     or stage it with write()",
                     site.on(&self.label),
                     host.locked_by(),
                 ),

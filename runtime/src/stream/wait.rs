@@ -28,29 +28,43 @@ impl<T: Element> HoldsMemory for Buffer<T> {
 }
 
 impl Stream {
-    /// Orders later work on this stream after the work on `other` so far. The wait is on the
-    /// device: the host continues.
+    /// Orders later work on this stream after all work on `other` so far. The device waits; the
+    /// host does not.
     ///
-    /// It takes effect when called. The [`Edge`] need not be awaited: the host does not wait.
+    /// The edge takes effect when the call returns. The returned [`Edge`] need not be awaited.
     ///
     /// # Ordering
-    /// Transitive: the work that `other` had waited for before counts too. The call takes a ticket
-    /// if it adds order. If the order is implied already, nothing is enqueued. Refused writes that
-    /// `other` carries concern this stream from then on: ops that read the memory those writes
-    /// would have written fail here too ([`Error::is_inherited`]).
+    /// Order is transitive: the work that `other` had waited for before counts too. The call takes
+    /// a ticket if it adds order. If the order is implied already, nothing is enqueued.
+    ///
+    /// # Devices
+    /// The streams may be on any two devices of a runtime. If the devices have different backends,
+    /// such as `cpu:0` and `cuda:0`, and the work of `other` has not finished, later work on this
+    /// stream waits on the host. A thread of the runtime submits it once `other` has reached that
+    /// point. If the device of `other` fails before that, this stream is abandoned: its unfinished
+    /// work fails with that error, and the device of this stream is still usable.
+    ///
+    /// If a write was refused on `other`, or on a stream that `other` had waited for, ops on this
+    /// stream that read that memory fail from then on ([`Error::is_inherited`]).
     ///
     /// # Errors
-    /// In the `Pending`: the streams belong to different runtimes or backends; the stream is
-    /// closed; the device has failed.
+    /// In the [`Edge`]: `DeviceMismatch` if the streams belong to different runtimes; `Closed`,
+    /// `Fault` or `ShutDown` if this stream accepts no more work; `Captured` if this stream is
+    /// being captured and `other` is not, or if another thread captures one of them; `Reentrant` in
+    /// a host function.
     #[track_caller]
     #[inline]
     pub fn wait_stream(&self, other: &Stream) -> Edge {
-        let place = self.core().wait_stream(Site::here(&"wait_stream"), other.core());
+        self.wait_stream_at(Site::here(&"wait_stream"), other)
+    }
+
+    #[inline]
+    pub(super) fn wait_stream_at(&self, site: Site, other: &Stream) -> Edge {
+        let place = self.core().wait_stream(site, other.core());
         Edge::new(Pending::value(self.core(), place, ()))
     }
 
-    /// Orders later work on this stream after `event`. The wait is on the device: the host
-    /// continues.
+    /// Orders later work on this stream after `event`. The device waits; the host does not.
     ///
     /// # Errors
     /// As [`wait_stream`](Self::wait_stream).
@@ -64,13 +78,18 @@ impl Stream {
         Edge::new(Pending::value(self.core(), place, ()))
     }
 
-    /// Orders later work on this stream after every use of this memory so far. Useful when you have
-    /// no handle to those streams.
+    /// Orders later work on this stream after every use of `memory` so far, for use when you have
+    /// no handle to the streams that used it.
     ///
     /// # Ordering
-    /// The edge is from the current end of each of those streams. A stream whose write was refused
-    /// counts as a user of the memory, unless it is closed. If this thread captures work on the
-    /// memory, the uses in the capture count, and this stream joins the capture.
+    /// The edges start at the current end of each stream that used the memory, not at its last use.
+    /// Streams that only read the memory count too. So if each request of a service calls
+    /// `wait_for` on the weights that it reads, the requests run one after another. Instead, await
+    /// the write of the weights once, or wait for an event recorded after it.
+    ///
+    /// A stream whose write was refused counts as a user of the memory, unless it is closed. If
+    /// this thread captures work on the memory, the uses in the capture count, and this stream
+    /// joins the capture.
     ///
     /// # Errors
     /// As [`wait_stream`](Self::wait_stream).
@@ -90,8 +109,8 @@ impl Stream {
     /// Records an event at the current end of this stream.
     ///
     /// # Errors
-    /// In later calls on the event: `Reentrant` if a host function or a kernel's CPU form recorded
-    /// it.
+    /// The call itself does not fail. If a host function or a kernel's CPU form recorded the event,
+    /// waiting for it is refused as `Reentrant`.
     #[track_caller]
     pub fn record_event(&self) -> Event {
         Event::record(self.core(), None)
@@ -101,7 +120,7 @@ impl Stream {
     /// reaches it. Takes a ticket.
     ///
     /// # Errors
-    /// The stream is closed or the device has failed.
+    /// The errors of any op, as in [`launch`](Self::launch); `Captured` in a capture.
     #[track_caller]
     pub fn record_timed_event(&self) -> Result<Event> {
         let stamp = Arc::new(Stamp::default());
@@ -110,10 +129,11 @@ impl Stream {
         Ok(Event::record(self.core(), Some(stamp)))
     }
 
-    /// Returns true if everything enqueued so far is done. A `true` counts as having observed it.
+    /// Returns true if everything enqueued so far has finished. A `true` counts as having observed
+    /// all of it (see [`Pending`]).
     ///
     /// # Errors
-    /// The device has failed; `Reentrant` in a host function.
+    /// The device has failed; `Captured` in a capture; `Reentrant` in a host function.
     #[track_caller]
     pub fn query(&self) -> Result<bool> {
         let site = Site::here(&"query");
@@ -122,12 +142,15 @@ impl Stream {
         Pending::value(self.core(), Ok(self.core().here()), ()).query()
     }
 
-    /// Resolves when everything enqueued so far is done. It does not wait for later work.
+    /// Resolves when everything enqueued so far has finished. It does not wait for later work.
     ///
     /// # Errors
-    /// The device has failed; `Reentrant` in a host function; or an earlier call on this stream was
-    /// refused and its `Pending` was dropped unseen: the oldest such error. Each is returned once,
-    /// so call it again until it succeeds.
+    /// In the `Pending`: the device has failed; `Captured` in a capture; `Reentrant` in a host
+    /// function.
+    ///
+    /// If an earlier call on this stream was refused or panicked and its `Pending` was dropped
+    /// unseen, awaiting returns the oldest such error. Each error is returned once, so synchronize
+    /// again until that succeeds.
     #[track_caller]
     pub fn synchronize(&self) -> Pending<()> {
         let (core, site) = (self.core(), Site::here(&"synchronize"));
@@ -139,7 +162,8 @@ impl Stream {
 }
 
 /// The reason why a captured stream cannot be queried.
-const ASKED: &str = "the stream is being captured, and nothing of that runs; ask for a launch of the graph";
+const ASKED: &str = "the stream is being captured, so none of its ops runs; await a launch of the \
+    graph";
 
 impl StreamCore {
     #[inline(always)]
@@ -176,7 +200,8 @@ impl StreamCore {
         self.check_can_wait(site, other)?;
         // Dropped before `known` changes, so that the change need not copy it.
         let known = self.known.lock().clone();
-        let snapshot = other.snapshot(|used| known.covers(used));
+        let by_event = self.device.id.backend() == other.device.id.backend();
+        let snapshot = other.snapshot(by_event, |used| known.covers(used));
         drop(known);
         self.wait_snapshot(site, &snapshot.map_err(|error| self.refused(site, &error))?)
     }
@@ -188,8 +213,8 @@ impl StreamCore {
         Err(Error::new(
             ErrorKind::DeviceMismatch,
             format!(
-                "{}: stream \"{}\" is on {} of another runtime or backend, and no device-side edge \
-                 can come from there; await it on the host instead",
+                "{}: stream \"{}\" is on {} of another runtime, and an edge cannot start there; await \
+                 it on the host instead",
                 site.on(&self.label),
                 other.label,
                 other.device.id,
@@ -232,7 +257,7 @@ impl StreamCore {
         let refused = |error| self.refused(site, &error);
         let mut edges = Vec::with_capacity(closed.len());
         for other in closed.iter().filter(|other| self.can_wait_for(other)) {
-            let from = other.snapshot(|_| false).map_err(refused)?;
+            let from = other.snapshot(true, |_| false).map_err(refused)?;
             self.wait_if_borrowed(site, &from)?;
             edges.push(from);
         }
@@ -275,6 +300,6 @@ impl ReuseOrder for StreamCore {
     }
 
     fn can_wait(&self, used: Use) -> bool {
-        self.device.runtime.stream(used.stream).is_none_or(|other| other.device.health.fault().is_none())
+        self.device.runtime.stream(used.stream).is_none_or(|other| other.fault().is_none())
     }
 }

@@ -13,6 +13,7 @@ use crate::runtime::{Runtime, RuntimeBuilder};
 use crate::shared::Device;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -21,14 +22,14 @@ use warpline_driver::Result;
 /// The time on the paused clock after which a pipeline counts as stuck.
 const A_DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Like [`for_each_seed`](super::for_each_seed), inside a tokio runtime: for code that spawns
+/// Like [`for_each_seed`](super::for_each_seed), but inside a tokio runtime, for code that spawns
 /// tasks, sleeps or has timeouts.
 ///
 /// Each seed has a current-thread runtime of its own, with a paused clock. The clock moves only
 /// when no task and no op can run, and then jumps to the next timer, so timers take no real time. A
-/// device is therefore faster than any timer; hold a stream with
-/// [`Stream::hold`](crate::Stream::hold) to see a deadline pass. Tasks that are left at the
-/// pipeline's end are dropped, as in `#[tokio::test]`, and detached work is drained.
+/// device is therefore faster than any timer. To test a missed deadline, hold a stream with
+/// [`Stream::hold`](crate::Stream::hold). Tasks that are left at the pipeline's end are dropped, as
+/// in `#[tokio::test]`, and detached work is drained.
 ///
 /// Call it from a plain `#[test]`. Choices that the seed does not control make a run hard to
 /// repeat: `tokio::select!` polls its branches in a random order unless it is `biased;`,
@@ -42,7 +43,7 @@ const A_DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// ```
 /// use std::time::Duration;
 /// use tokio::time::timeout;
-/// use warpline_runtime::testing::for_each_seed_tokio;
+/// use warpline::testing::for_each_seed_tokio;
 ///
 /// for_each_seed_tokio(0..20, |device| async move {
 ///     let stream = device.new_stream()?;
@@ -92,7 +93,11 @@ where
     if let Some(cpu) = runtime.cpu() {
         cpu.draw_for_tasks();
     }
-    let idle = Arc::new(Idle { devices: runtime.devices(), root: OnceLock::new() });
+    let idle = Arc::new(Idle {
+        devices: runtime.devices(),
+        root: OnceLock::new(),
+        others_worked: AtomicBool::new(false),
+    });
     // Weak: `idle` holds a waker, and with it the tokio runtime that owns this closure.
     let at_park = Arc::downgrade(&idle);
     let tokio = tokio::runtime::Builder::new_current_thread()
@@ -128,12 +133,23 @@ struct Idle {
     devices: Vec<Device>,
     /// The waker of the pipeline. Waking it keeps tokio from parking and from moving its clock.
     root: OnceLock<Waker>,
+    /// True if other threads had work at the last look.
+    others_worked: AtomicBool,
 }
 
 impl Idle {
     /// Runs one op if one can run, and makes tokio poll its tasks again.
     fn run_one(&self) {
-        if self.devices.iter().any(|device| device.shared().driver.turn())
+        // Look at the other threads first: they may make an op of these devices runnable. The tasks
+        // are polled also once after they have finished: their last wake-up may be on its way.
+        let others_work =
+            self.devices.first().is_some_and(|device| device.shared().runtime.other_threads_have_work());
+        let others_worked = self.others_worked.swap(others_work, Ordering::Relaxed);
+        let ran = self.devices.iter().any(|device| device.shared().driver.turn());
+        if !ran && (others_work || others_worked) {
+            std::thread::yield_now();
+        }
+        if (ran || others_work || others_worked)
             && let Some(root) = self.root.get()
         {
             root.wake_by_ref();

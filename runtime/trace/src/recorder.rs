@@ -20,16 +20,16 @@ use warpline_driver::op_events::moment;
 
 /// Records every op of every stream while it is installed.
 ///
-/// A cheap handle: install its layer, and keep the handle to write the file. It keeps a record of
-/// about 260 bytes per op until it is dropped.
+/// A cheap handle: install its layer, and keep the handle to write the file. The recording takes
+/// about 260 bytes of memory per op until the last handle and the layer are dropped.
 ///
-/// CUDA devices report when an op ran only after it has finished. Await `device.synchronize()`
-/// before writing, or the latest ops have no times.
+/// A CUDA device reports the start and the end of an op only after the op has finished. Await
+/// `device.synchronize()` before writing; otherwise the latest ops have no times.
 ///
 /// # Examples
 /// ```
 /// use tracing_subscriber::layer::SubscriberExt;
-/// let recorder = warpline_trace::Recorder::new();
+/// let recorder = warpline::trace::Recorder::new();
 /// let subscriber = tracing_subscriber::registry().with(recorder.layer());
 /// tracing::subscriber::with_default(subscriber, || { /* streams at work */ });
 /// let mut json = Vec::new();
@@ -66,8 +66,8 @@ impl Recorder {
     /// subscriber of their own.
     ///
     /// # Errors
-    /// Fails if a global subscriber is already set. Then add [`layer`](Self::layer) to that
-    /// subscriber.
+    /// Returns an error if a global subscriber is already set. In that case, add
+    /// [`layer`](Self::layer) to that subscriber.
     pub fn install() -> Result<Self, tracing::subscriber::SetGlobalDefaultError> {
         let recorder = Recorder::new();
         let subscriber = tracing_subscriber::registry().with(recorder.layer());
@@ -86,12 +86,12 @@ impl Recorder {
         self.0.recording.lock().len()
     }
 
-    /// Returns whether nothing was recorded.
+    /// Returns true if no op has been recorded.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns the current time of the recording, to choose later what [`Picture::between`] draws.
+    /// Returns the time since the recording began, for use with [`Picture::between`].
     pub fn elapsed(&self) -> Duration {
         self.0.began.elapsed()
     }
@@ -109,7 +109,7 @@ impl Recorder {
     /// Writes the trace, as JSON.
     ///
     /// # Errors
-    /// Returns the errors of `to`.
+    /// Returns the errors of writing to `to`.
     pub fn write(&self, to: &mut impl Write) -> io::Result<()> {
         perfetto::write(&self.copy(), to)
     }
@@ -122,8 +122,8 @@ impl Recorder {
     /// Draws everything recorded so far into a file whose name ends in `.svg` or `.html`.
     ///
     /// # Errors
-    /// Returns `InvalidInput` if the name ends otherwise, and the errors of creating and writing
-    /// the file.
+    /// Returns `InvalidInput` if the name has another extension, and the errors of creating and
+    /// writing the file.
     pub fn write_picture_file(&self, path: impl AsRef<Path>) -> io::Result<()> {
         self.picture().write_file(path)
     }

@@ -1,4 +1,4 @@
-//! Which one runs, and who is told.
+//! The choice between cuBLAS and Warpline's kernel, and the events that report it.
 
 use crate::cublas::{cuda, in_child_with_cublas, library, matrix, ran};
 use crate::support::software::in_child;
@@ -15,7 +15,7 @@ use warpline::prelude::*;
 
 type Fields = BTreeMap<String, String>;
 
-/// Sends on the events that say which one ran.
+/// A layer that forwards the events about what computed a product.
 struct Ears(Mutex<Sender<Fields>>);
 
 struct Seen(Fields);
@@ -42,7 +42,7 @@ fn listen() -> Receiver<Fields> {
     events
 }
 
-/// A product on `cuda:0`.
+/// Multiplies two matrices on `cuda:0`.
 fn multiply() -> Pending<Tensor> {
     let device = cuda(0);
     matrix([3, 4], 1, &device).matmul(matrix([4, 5], 2, &device))
@@ -66,7 +66,7 @@ fn a_trace_says_of_each_product_that_cublas_ran_it_and_with_what() {
 
 #[test]
 fn on_the_software_driver_what_is_called_cublas_is_left_alone_unless_it_is_named() {
-    // Where a search would find it.
+    // A search would find the stand-in in this path.
     let found = [warpline_softcuda::library_dir().unwrap(), Path::new(&library()).parent().unwrap().into()];
     let path = std::env::join_paths(found).unwrap();
     in_child(&[("LD_LIBRARY_PATH", path.to_str().unwrap())], || {
@@ -96,9 +96,10 @@ fn a_library_that_is_named_and_not_there_is_an_error_of_each_product_and_of_a_lo
             "failed on cuda:0",
             "WARPLINE_CUBLAS is /nowhere/libcublas.so.12",
             "cannot be loaded",
-            "\"off\" for none",
+            "to \"off\" to use no cuBLAS",
         ];
-        // What is held back has its ticket when it is refused.
+        // Without cached memory the product would be held back, and would keep its ticket when it
+        // is refused.
         crate::support::cache_pinned(&cuda(0));
         let before = cuda(0).default_stream().unwrap().issued();
         for _ in 0..2 {
@@ -106,7 +107,7 @@ fn a_library_that_is_named_and_not_there_is_an_error_of_each_product_and_of_a_lo
             says(&error, ErrorKind::Driver, &parts);
             says(&error, ErrorKind::Driver, &["matmul on stream \"default\" (tests/cuda/cublas/choice.rs:"]);
         }
-        // Two factors each.
+        // The two factors of each product take tickets; the refused products take none.
         assert_eq!(cuda(0).default_stream().unwrap().issued(), before + 4);
         let error = cuda(0).load([&warpline::kernels::MATMUL]).unwrap_err();
         says(&error, ErrorKind::Driver, &parts[1..]);
@@ -123,7 +124,7 @@ fn a_library_that_is_named_and_is_something_else_is_an_error_that_says_what_it_l
         says(
             &refusal(multiply()),
             ErrorKind::Driver,
-            &["libcuda.so.1, and that cannot be loaded", "cublasGetProperty"],
+            &["libcuda.so.1, which cannot be loaded", "cublasGetProperty"],
         );
     });
 }

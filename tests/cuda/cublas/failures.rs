@@ -1,4 +1,4 @@
-//! Calls of cuBLAS that fail.
+//! Failing calls of cuBLAS.
 
 use crate::cublas::{calls, cuda, in_child_with_cublas, matrix, ran, values};
 use crate::support::{refusal, says};
@@ -20,8 +20,9 @@ fn a_product_that_fails_is_an_error_of_the_op_and_marks_what_it_would_have_writt
             ErrorKind::Driver,
             &[
                 "matmul on stream \"default\" (tests/cuda/cublas/failures.rs:",
-                "failed on cuda:0: cublasSgemm of cuBLAS 12.0.0 answered CUBLAS_STATUS_EXECUTION_FAILED",
-                "the device goes on",
+                "failed on cuda:0: cublasSgemm of cuBLAS 12.0.0 returned \
+                CUBLAS_STATUS_EXECUTION_FAILED",
+                "the device is still usable",
             ],
         );
         let chained = refusal(a.matmul(&b).matmul(&b));
@@ -59,14 +60,19 @@ fn a_product_that_fails_may_have_begun_and_keeps_its_ticket_and_its_memory() {
 #[test]
 fn a_call_that_fails_before_the_product_leaves_no_trace_and_the_next_product_works() {
     let plans = [
-        ("cublasCreate_v2:1:15", "CUBLAS_STATUS_NOT_SUPPORTED; WARPLINE_CUBLAS=off does without it", "2"),
+        (
+            "cublasCreate_v2:1:15",
+            "CUBLAS_STATUS_NOT_SUPPORTED; set WARPLINE_CUBLAS=off to run \
+            without cuBLAS",
+            "2",
+        ),
         (
             "cublasSetStream_v2:1:7",
-            "cublasSetStream of cuBLAS 12.0.0 answered CUBLAS_STATUS_INVALID_VALUE",
+            "cublasSetStream of cuBLAS 12.0.0 returned CUBLAS_STATUS_INVALID_VALUE",
             "1",
         ),
-        ("cublasSetWorkspace_v2:1:7", "cublasSetWorkspace of cuBLAS 12.0.0 answered", "1"),
-        ("cublasSetMathMode:1:7", "cublasSetMathMode of cuBLAS 12.0.0 answered", "1"),
+        ("cublasSetWorkspace_v2:1:7", "cublasSetWorkspace of cuBLAS 12.0.0 returned", "1"),
+        ("cublasSetMathMode:1:7", "cublasSetMathMode of cuBLAS 12.0.0 returned", "1"),
     ];
     for (plan, says_so, made) in plans {
         in_child_with_cublas(
@@ -81,7 +87,7 @@ fn a_call_that_fails_before_the_product_leaves_no_trace_and_the_next_product_wor
                 says(
                     &error,
                     ErrorKind::Driver,
-                    &["matmul on stream \"default\"", &variable("TEST_SAYS"), "the device goes on"],
+                    &["matmul on stream \"default\"", &variable("TEST_SAYS"), "the device is still usable"],
                 );
                 assert_eq!(Stream::current(&device).unwrap().issued(), before);
                 a.matmul(&b).blocking_wait().unwrap();
@@ -105,7 +111,8 @@ fn a_bias_that_cannot_be_added_fails_the_layer() {
             ErrorKind::Driver,
             &[
                 "linear on stream \"default\" (tests/cuda/cublas/failures.rs:",
-                "the bias was not added: cuLaunchKernel answered CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+                "the bias was not added: cuLaunchKernel returned \
+                CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
             ],
         );
         assert_eq!(x.linear(&w, &bias).to_vec::<f32>().blocking_wait().unwrap().len(), 15);

@@ -1,8 +1,9 @@
-//! Products by cuBLAS itself and by our device code, against the twin: what the stand-in cannot show. Each is to have a process of its
-//! own, as `--exact` gives it.
+//! Products by cuBLAS itself and by Warpline's device code, compared with those of the twin. The
+//! stand-in cannot show these.
 //!
-//! `WARPLINE_CUBLAS=/path/to/libcublas.so.12 cargo test --test cuda -- --ignored cublas::gpu`, or without the variable where the loader
-//! finds it.
+//! Each test needs a process of its own:
+//! `cargo test --test cuda -- --ignored --exact cublas::gpu::NAME`. Set `WARPLINE_CUBLAS` to the
+//! path of `libcublas.so.12` if the loader does not find it.
 
 use crate::cublas::products::{close, tolerance};
 use crate::cublas::{cuda, ran, values};
@@ -12,7 +13,7 @@ use warpline::kernels::{self, launch};
 use warpline::prelude::*;
 
 warpline::kernel! {
-    /// As `kernels::matmul`, by the device code alone.
+    /// Computes the product of `kernels::matmul`, always by Warpline's device code.
     unsafe fn matmul(
         m: u64, n: u64, k: u64, a_transposed: u32, b_transposed: u32, a: &[f32], b: &[f32], write c: &mut [f32]
     )
@@ -43,7 +44,8 @@ const SHAPES: [[u64; 3]; 8] = [
     [1024, 1024, 512],
 ];
 
-/// What `launch` makes of factors that lie so, on a stream of the device.
+/// Returns the product that `launch` computes of factors of these sizes, on a new stream of the
+/// device.
 fn product(
     device: &Device,
     [m, n, k]: [u64; 3],
@@ -96,7 +98,7 @@ fn tf32_is_less_exact_and_only_where_it_is_allowed() {
     allow_tf32(false);
     close(&exact, &off, tolerance(256));
     close(&exact, &on, 256.0 * 1e-3);
-    // Where the GPU has no TF32, they are the same.
+    // Without TF32 on the GPU both results are the same, so there is no lower bound.
     let apart = exact.iter().zip(&on).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
     println!("with TF32 the furthest is {apart:e}");
     close(&off, &product(&device, [256; 3], multiply), 0.0);
@@ -126,7 +128,7 @@ fn a_layer_with_its_bias_by_cublas_is_that_of_the_twin() {
 #[ignore = "needs a GPU and cuBLAS"]
 fn products_of_a_graph_are_those_of_the_calls() {
     let device = cuda(0);
-    // The first is summed in parts, which takes memory to work in.
+    // cuBLAS sums the first product in parts, which needs a workspace.
     for [m, n, k] in [[64, 64, 1 << 14], [257, 129, 1025]] {
         let launch = |stream: &Stream, [a, b, c]: [&Buffer<f32>; 3]| {
             stream.launch(kernels::matmul(m, n, k, 0, 0, a, b, c), launch::product(m, n))

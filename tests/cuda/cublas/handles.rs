@@ -1,4 +1,4 @@
-//! Handles: how many are made, which call has one, and the memory that a product works in.
+//! cuBLAS handles: how many are created, which product uses which, and the workspaces of products.
 
 use crate::cublas::{calls, cuda, enqueued, in_child_with_cublas, ran, values};
 use std::collections::BTreeSet;
@@ -7,7 +7,7 @@ use warpline::prelude::*;
 
 pub(crate) const N: u64 = 8;
 
-/// A product of two 8 × 8 matrices on a stream, which nobody awaits.
+/// Enqueues the product of two 8 × 8 matrices on a stream.
 #[track_caller]
 pub(crate) fn multiply(stream: &Stream, [a, b, c]: &[Buffer<f32>; 3]) -> Pending<()> {
     stream.launch(kernels::matmul(N, N, N, 0, 0, a, b, c), launch::product(N, N))
@@ -89,9 +89,9 @@ fn a_product_that_waits_for_room_holds_up_no_product_of_another_stream() {
                 multiply(&stream, &theirs).queued().unwrap();
             }
         });
-        // A product is three pieces of work, two fills of its workspace and the kernel: with the
-        // gate, 33 fill the stream's hundred places. The next one is in the library, with its
-        // handle, and stays there.
+        // A product is three pieces of work: two fills of its workspace and the kernel. So 33
+        // products and the gate fill the hundred places of the stream. The next product stays in
+        // the library and keeps its handle.
         while calls(c"cublasSgemm_v2") < 34 {
             std::thread::yield_now();
         }
@@ -236,7 +236,7 @@ fn products_of_a_graph_work_in_memory_of_the_graph_and_others_do_not() {
         let (one, two, out) = (three(&stream), three(&stream), stream.alloc::<f32>(WORKSPACE / 4).unwrap());
         let capture = |s: &Stream| {
             side.wait_stream(s).queued()?;
-            // As large as what a product works in, and free when the capture ends.
+            // As large as the workspace of a product, and free when the capture ends.
             let scratch = s.alloc::<f32>(WORKSPACE / 4)?;
             s.fill(&scratch, 1.0).queued()?;
             multiply(s, &one).queued()?;
@@ -260,7 +260,7 @@ fn products_of_a_graph_work_in_memory_of_the_graph_and_others_do_not() {
                 assert_eq!(stream.read(&out).blocking_wait().unwrap(), vec![1.0; WORKSPACE / 4]);
             }
         }
-        // On the driver's streams that the graphs were captured on, among others.
+        // These include the driver's streams on which the graphs were captured.
         let streams = [(); 6].map(|()| device.new_stream().unwrap());
         for stream in &streams {
             stream.wait_event(&side.record_event());

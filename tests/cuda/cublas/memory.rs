@@ -1,4 +1,4 @@
-//! The device memory that cuBLAS takes: counted where it can be, and given back when it is wanted
+//! Device memory that cuBLAS uses: it is counted where possible, and freed when it is needed
 //! elsewhere.
 
 use crate::cublas::handles::{N, multiply, three};
@@ -8,13 +8,13 @@ use std::sync::Barrier;
 use warpline::kernels::MATMUL;
 use warpline::prelude::*;
 
-/// The device memory of the software driver.
+/// Limits the device memory of the software CUDA driver.
 const OF_128_MIB: (&str, &str) = ("SOFTCUDA_MEMORY", "134217728");
 const MIB: usize = 1 << 20;
-/// The device memory that a handle of the stand-in takes.
+/// The device memory that one handle of the stand-in takes.
 const HANDLE: usize = 60 * MIB;
 
-/// A product on a stream, which is awaited.
+/// Computes a product on a stream, and waits for it.
 #[track_caller]
 fn product(stream: &Stream) {
     multiply(stream, &three(stream)).blocking_wait().unwrap();
@@ -67,7 +67,7 @@ fn a_handle_for_which_there_is_no_memory_gets_what_is_cached() {
         device.empty_cache();
         drop(stream.alloc::<u8>(100 * MIB).unwrap());
         stream.synchronize().blocking_wait().unwrap();
-        // So does that of a graph.
+        // The handle for a product in a graph also gets cached memory.
         let (graph, ()) = stream.capture(|s| multiply(s, &operands)).unwrap();
         graph.launch(&stream).blocking_wait().unwrap();
         assert_eq!(ran(), (2, 0));
@@ -103,7 +103,8 @@ fn a_library_that_makes_no_handle_though_there_is_memory_is_an_error() {
         stream.synchronize().blocking_wait().unwrap();
         for created in [2, 3] {
             let error = refusal(multiply(&stream, &operands));
-            let advice = "CUBLAS_STATUS_NOT_INITIALIZED; WARPLINE_CUBLAS=off does without it, with ";
+            let advice = "CUBLAS_STATUS_NOT_INITIALIZED; set WARPLINE_CUBLAS=off to run without \
+                cuBLAS, with ";
             let free = "MiB of device memory free";
             says(&error, ErrorKind::Driver, &["matmul", "cublasCreate of cuBLAS", advice, free]);
             assert_eq!(calls(c"cublasCreate_v2"), created, "what is cached is given back for it once");

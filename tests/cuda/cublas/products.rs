@@ -1,11 +1,12 @@
-//! What comes out is the product, whoever computes it.
+//! Results of products, which must agree whichever implementation computes them.
 
 use crate::cublas::{cuda, enqueued, in_child_with_cublas, matrix, ran, values};
 use warpline::kernels::libraries::{allow_tf32, tf32_is_allowed};
 use warpline::kernels::{self, launch};
 use warpline::prelude::*;
 
-/// How far two sums of `k` products of numbers up to 1 may be apart in f32.
+/// Returns the largest accepted difference between two `f32` sums of `k` products of numbers up to
+/// 1.
 pub(crate) fn tolerance(k: usize) -> f32 {
     2e-7 * (k as f32 + 1.0)
 }
@@ -17,7 +18,8 @@ pub(crate) fn close(x: &[f32], y: &[f32], tolerance: f32) {
     assert_eq!(far, None, "{x:?} and {y:?}");
 }
 
-/// The product of `[m, k]` and `[k, n]` on a device, with each factor as it is or as the view of its transpose.
+/// Returns the product of an `[m, k]` and a `[k, n]` matrix on a device. Each factor that is
+/// `turned` is the view of its transpose.
 fn product([m, n, k]: [usize; 3], turned: [bool; 2], device: &Device) -> Vec<f32> {
     let a = if turned[0] { matrix([k, m], 1, device).t() } else { matrix([m, k], 1, device) };
     let b = if turned[1] { matrix([n, k], 2, device).t() } else { matrix([k, n], 2, device) };

@@ -1,4 +1,4 @@
-//! The stand-in punishes what cuBLAS would not forgive.
+//! Misuse of cuBLAS, which the stand-in refuses and reports.
 
 use crate::cublas::{cuda, entry_point, in_child_with_cublas, matrix};
 use crate::support::raw::{primary_context, set_current_context};
@@ -16,7 +16,7 @@ fn streams_of_other_contexts_and_handles_that_are_gone_are_refused_and_told_of()
     let said = in_child_with_cublas(&[], || {
         let device = cuda(0);
         matrix([2, 2], 1, &device).matmul(matrix([2, 2], 2, &device)).blocking_wait().unwrap();
-        // SAFETY: the stand-in declares them so.
+        // SAFETY: the stand-in declares the four functions with these types.
         let (create, destroy, set_stream, set_mode) = unsafe {
             (
                 entry_point::<Create>(c"cublasCreate_v2"),
@@ -28,21 +28,21 @@ fn streams_of_other_contexts_and_handles_that_are_gone_are_refused_and_told_of()
         let others = CudaContext::new(1).unwrap().new_stream().unwrap();
         set_current_context(primary_context(0));
         let mut handle = 0;
-        // SAFETY: it writes a handle.
+        // SAFETY: cublasCreate_v2 writes a handle, here to a live variable.
         assert_eq!(unsafe { create(&raw mut handle) }, 0);
-        // SAFETY: it checks what it is given.
+        // SAFETY: the stand-in checks the handle and the stream.
         assert_eq!(unsafe { set_stream(handle, others.cu_stream()) }, 7);
         set_current_context(primary_context(1));
-        // SAFETY: as above.
+        // SAFETY: the stand-in checks the handle and the mode.
         assert_eq!(unsafe { set_mode(handle, 3) }, 13);
         set_current_context(primary_context(0));
-        // SAFETY: as above.
+        // SAFETY: the stand-in checks the handle and the mode.
         assert_eq!(unsafe { set_mode(handle, 77) }, 7);
-        // SAFETY: as above.
+        // SAFETY: the stand-in checks the handle.
         assert_eq!(unsafe { destroy(handle) }, 0);
-        // SAFETY: as above.
+        // SAFETY: the stand-in checks the handle, also one that was destroyed.
         assert_eq!(unsafe { set_mode(handle, 3) }, 1);
-        // SAFETY: as above.
+        // SAFETY: the stand-in checks the handle, also one that was destroyed.
         assert_eq!(unsafe { destroy(handle) }, 1);
     });
     for part in [

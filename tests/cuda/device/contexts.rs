@@ -1,4 +1,5 @@
-//! The current context of the calling thread is the caller's.
+//! Calls leave the current context of the calling thread as it was. A thread without one may be
+//! left with that of device 0.
 
 use crate::device::{cuda, ramp};
 use crate::support::raw::{current_context, primary_context, set_current_context};
@@ -62,7 +63,7 @@ fn every_call_puts_the_callers_context_back() {
         drop(keeps!(stream.fill(&x, 4.0)));
         keeps!(stream.query().unwrap());
         keeps!(gate.open());
-        // SAFETY: the work touches no device memory.
+        // SAFETY: the work is a host function, which touches no device memory.
         let done = keeps!(unsafe {
             stream.external(reads([&x]), writes([&small]), |raw| {
                 assert_ne!(current_context(), other, "inside, the device's own context is current");
@@ -129,14 +130,14 @@ fn a_closure_that_changes_the_current_context_does_not_change_the_callers() {
         let (stream, other) = (cuda(0).new_stream().unwrap(), primary_context(1));
         let nothing = || reads::<f32>([]);
         set_current_context(other);
-        // SAFETY: nothing is enqueued.
+        // SAFETY: the closure enqueues nothing.
         let done = unsafe {
             stream.external(nothing(), writes::<f32>([]), |_| set_current_context(std::ptr::null_mut()))
         };
         assert_eq!(current_context(), other);
         done.blocking_wait().unwrap();
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            // SAFETY: nothing is enqueued.
+            // SAFETY: the closure enqueues nothing.
             drop(unsafe { stream.external(nothing(), writes::<f32>([]), |_| panic!("on purpose")) });
         }));
         assert!(panicked.is_err());
@@ -158,9 +159,10 @@ fn a_thread_without_a_context_is_left_without_one_unless_the_device_is_the_first
             .join()
             .unwrap()
         };
-        // The CUDA runtime would take another device's context for a choice of the thread.
+        // The CUDA runtime would take the context of another device as the thread's choice of a
+        // device.
         assert_eq!(use_device(1), 0);
-        // That of device 0 is what it would choose itself.
+        // The context of device 0 is the one that the CUDA runtime would choose itself.
         assert_eq!(use_device(0), primary_context(0) as usize);
     });
 }

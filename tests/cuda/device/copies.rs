@@ -1,4 +1,4 @@
-//! Copies and fills, compared with the CPU device over random shapes.
+//! Copies and fills, compared with those of the CPU device over random shapes.
 
 use crate::device::{cuda, ramp};
 use crate::support::raw::{calls, calls_in};
@@ -6,7 +6,7 @@ use crate::support::software::in_child;
 use warpline::prelude::*;
 use warpline::{Element, Tensor, TensorOps};
 
-/// Numbers that look random, the same every time.
+/// A deterministic generator of pseudorandom numbers.
 struct Numbers(u64);
 
 impl Numbers {
@@ -19,14 +19,14 @@ impl Numbers {
         self.next() as usize % end
     }
 
-    /// A range in `0..end` that is not empty.
+    /// Returns a range in `0..end` that is not empty.
     fn range(&mut self, end: usize) -> std::ops::Range<usize> {
         let start = self.below(end);
         start..start + 1 + self.below(end - start)
     }
 }
 
-/// The CUDA device, and a CPU device that does the same.
+/// Returns a CUDA device, and a CPU device with its runtime to compare it with.
 fn both() -> (Runtime, [Device; 2]) {
     let runtime = Runtime::builder().build().unwrap();
     let cpu = runtime.device(DeviceId::Cpu(0)).unwrap();
@@ -110,7 +110,8 @@ fn rows_and_columns_go_each_way_as_on_the_cpu_device() {
                     drop(stream.fill(&buffer, -1.0));
                     buffer
                 });
-                // Pinned memory to a part, that part to a part of another, that to pinned memory; and pageable memory.
+                // Copies from pinned memory to a part of `x`, from there to a part of `y`, and from
+                // there to pinned memory. Then copies a part of `z` from and to pageable memory.
                 let mut host = device.blocking_pinned::<f32>(taken).unwrap();
                 host.copy_from_slice(&ramp(taken));
                 drop(stream.copy_into(&part(&x), host));
@@ -153,7 +154,7 @@ fn matrices_between_devices() {
             expected,
             "{rows} rows of {width}, {within:?} and {columns:?}"
         );
-        // And whole, the other way.
+        // The whole buffer, in the other direction.
         drop(b.copy_buffer_peer(&x, &y));
         a.wait_stream(&b);
         assert_eq!(a.read(&x).blocking_wait().unwrap(), expected);
@@ -200,7 +201,7 @@ fn a_copy_holds_the_devices_that_are_not_its_streams() {
             open.send(()).unwrap();
             copied.blocking_wait().unwrap();
             drop(stream);
-            // By the thread that finds the copy finished.
+            // Another thread may free the memory, after the copy has finished.
             while calls(c"cuMemFree_v2") < calls(c"cuMemAlloc_v2") {
                 std::thread::yield_now();
             }
@@ -214,7 +215,7 @@ fn access_that_somebody_else_enabled_is_no_error() {
         let [one, two] = [cuda(0), cuda(1)];
         crate::support::raw::set_current_context(crate::support::raw::primary_context(0));
         let peer = crate::support::raw::primary_context(1);
-        // SAFETY: a live context.
+        // SAFETY: `peer` is a live context, and another one is current.
         unsafe { cudarc::driver::sys::cuCtxEnablePeerAccess(peer, 0) }.result().unwrap();
         let (a, b) = (one.new_stream().unwrap(), two.new_stream().unwrap());
         let (x, y) = (a.alloc::<f32>(10).unwrap(), b.alloc::<f32>(10).unwrap());

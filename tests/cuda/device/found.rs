@@ -1,4 +1,4 @@
-//! Which devices there are, and what is said where there are none.
+//! How CUDA devices are found, and the errors if there are none.
 
 use crate::device::cuda;
 use crate::support::says;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use warpline::prelude::*;
 
-/// The fields of every event, as text.
+/// A layer that records the fields of every event as text.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<String>>>);
 
@@ -31,7 +31,8 @@ fn lines_of<R>(f: impl FnOnce() -> R) -> (R, String) {
     (result, text)
 }
 
-/// Which of the machine's devices it is: the software CUDA driver's UUIDs end with its number.
+/// Returns the number of the device among those of the machine. The UUIDs of the software CUDA
+/// driver end with it.
 fn machine_number(device: &Device) -> u8 {
     device.properties().uuid.expect("a CUDA device has one")[15]
 }
@@ -42,7 +43,7 @@ fn without_a_driver_cuda_is_an_error_that_says_what_was_looked_for_and_best_is_t
     std::fs::create_dir_all(&empty).unwrap();
     let empty = empty.to_str().unwrap();
     in_child(&[("LD_LIBRARY_PATH", empty)], || {
-        // SAFETY: the driver's initialisers are its own.
+        // SAFETY: `dlopen` runs the initialisers of the library, here those of a CUDA driver.
         if !unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY) }.is_null() {
             println!("the loader finds a driver of this machine's: nothing to see here");
             return;
@@ -85,7 +86,8 @@ fn a_stub_that_bears_the_drivers_name_is_named_in_the_error() {
         let parts = [
             "there is no cuda:0: the libcuda.so.1 that the loader finds, ",
             &file,
-            ", is a CUDA toolkit's stub, which serves for linking alone; take its folder off LD_LIBRARY_PATH",
+            ", is a CUDA toolkit's stub, which is only for linking; remove its folder from \
+            LD_LIBRARY_PATH",
         ];
         says(&Device::open("cuda:0").unwrap_err(), ErrorKind::NoSuchDevice, &parts);
     });
@@ -163,7 +165,10 @@ fn a_number_that_no_device_has_is_an_error_that_says_how_many_there_are() {
     in_child(&[], || {
         let text =
             "there is no cuda:5: the NVIDIA driver shows 2 devices, cuda:0 to cuda:1; \"cpu\" needs no GPU";
-        says(&Device::open("cuda:5").unwrap_err(), ErrorKind::NoSuchDevice, &[text]);
+        let error = Device::open("cuda:5").unwrap_err();
+        says(&error, ErrorKind::NoSuchDevice, &[text]);
+        assert_eq!(error.cuda_code(), None, "no driver call failed");
+        assert!(std::error::Error::source(&error).is_none());
     });
 }
 
@@ -187,19 +192,38 @@ fn a_list_ends_at_the_first_number_that_no_device_has() {
     in_child(&[("CUDA_VISIBLE_DEVICES", "1,7,0")], || {
         let all = Device::all_cuda().unwrap();
         assert_eq!(all.iter().map(machine_number).collect::<Vec<_>>(), [1]);
-        let parts = [
-            "shows 1 device, cuda:0",
-            "CUDA_VISIBLE_DEVICES is \"1,7,0\"",
-            "numbers the devices anew from 0",
-        ];
+        let parts =
+            ["shows 1 device, cuda:0", "CUDA_VISIBLE_DEVICES is \"1,7,0\"", "renumbers the devices from 0"];
         says(&Device::open("cuda:1").unwrap_err(), ErrorKind::NoSuchDevice, &parts);
     });
+}
+
+#[test]
+fn a_device_that_a_driver_call_keeps_closed_has_the_code_of_that_call() {
+    for plan in
+        ["cuInit:1:999", "cuDeviceGetCount:1:3", "cuDevicePrimaryCtxRetain:1:2", "cuDeviceGetName:1:101"]
+    {
+        in_child(&[("SOFTCUDA_FAIL", plan)], || {
+            let error = Device::open("cuda:0").unwrap_err();
+            let plan = std::env::var("SOFTCUDA_FAIL").unwrap();
+            let call = plan.split(':').next().unwrap();
+            says(&error, ErrorKind::NoSuchDevice, &["there is no cuda:0: ", call, "; \"cpu\" needs no GPU"]);
+            assert_eq!(error.cuda_code().map(|code| code.to_string()).as_deref(), plan.split(':').nth(2));
+            let source = std::error::Error::source(&error).expect("the driver's failure").to_string();
+            assert!(source.contains(call), "{source}");
+            if call == "cuInit" {
+                assert_eq!(warpline::cuda::device_count().unwrap_err().cuda_code(), Some(999));
+            }
+        });
+    }
 }
 
 fn hidden(list: &str) {
     assert!(!warpline::cuda::is_available());
     let list = format!("the NVIDIA driver shows no device, and CUDA_VISIBLE_DEVICES is \"{list}\"");
-    says(&Device::open("cuda:0").unwrap_err(), ErrorKind::NoSuchDevice, &["there is no cuda:0", &list]);
+    let error = Device::open("cuda:0").unwrap_err();
+    says(&error, ErrorKind::NoSuchDevice, &["there is no cuda:0", &list]);
+    assert_eq!(error.cuda_code(), Some(100));
     assert_eq!(Device::all_cuda().unwrap(), []);
     let (device, said) = lines_of(|| Device::best().unwrap());
     assert_eq!(device.id(), DeviceId::Cpu(0));
@@ -248,6 +272,6 @@ fn properties_say_whether_the_device_writes_its_progress() {
     in_child(&[("SOFTCUDA_NO_MEMOPS", "1")], || {
         let (device, said) = lines_of(|| cuda(0));
         assert!(!device.properties().completion_words);
-        assert!(said.contains("no completion words; events are asked instead"), "{said}");
+        assert!(said.contains("completion words are not used; events are polled instead"), "{said}");
     });
 }

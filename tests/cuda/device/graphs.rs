@@ -1,4 +1,4 @@
-//! What becomes of a graph in the driver.
+//! Graphs as the driver gets them: the priorities of their nodes, and captures that it refuses.
 
 use crate::device::cuda;
 use crate::support::raw::calls_in;
@@ -18,7 +18,8 @@ fn kernels_of_a_graph_have_the_priorities_of_the_streams_they_were_captured_on()
             main.fill(&x, value).blocking_wait().unwrap();
             x
         });
-        // In either order of the capture, which is what decides among equals.
+        // Either branch is captured first, because the order of the capture decides between nodes
+        // of equal priority.
         for branches in [[(&low, &of_low), (&high, &of_high)], [(&high, &of_high), (&low, &of_low)]] {
             let (graph, ()) = main
                 .capture(|s| {
@@ -62,7 +63,9 @@ fn a_capture_that_the_driver_refuses_leaves_its_streams_to_the_next() {
                     "relu (tests/cuda/device/graphs.rs:",
                     "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
                 ];
-                says(&capture().unwrap_err(), ErrorKind::Driver, &texts);
+                let error = capture().unwrap_err();
+                says(&error, ErrorKind::Driver, &texts);
+                assert_eq!(error.cuda_code(), Some(701));
             }
             let (graph, ()) = capture().unwrap();
             graph.launch(&main).blocking_wait().unwrap();

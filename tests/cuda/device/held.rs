@@ -1,12 +1,13 @@
-//! Freeing waits for the whole device at the driver, and others' calls perhaps for it. A stream that a gate holds is to keep nobody
-//! from dropping what is his, and what is dropped is to keep nobody from the gate.
+//! Freeing memory waits in the driver for the whole device, and calls of other threads may wait for
+//! it. A held stream must not block drops on other streams. A drop must not block the thread that
+//! opens the gate.
 
 use crate::support::block_on;
 use crate::support::raw::calls;
 use crate::support::software::in_child;
 use warpline::prelude::*;
 
-/// A device and its runtime, which no other has.
+/// Returns a new runtime and its `cuda:0`.
 fn cuda() -> (Runtime, Device) {
     let runtime = Runtime::new().unwrap();
     let device = runtime.device(DeviceId::Cuda(0)).unwrap();
@@ -29,7 +30,7 @@ fn a_device_may_be_dropped_while_a_stream_of_another_runtime_is_held() {
             let (gate, last) = (held.hold().unwrap(), longer.hold().unwrap());
             let before = freed();
             drop((runtime, ending));
-            // Freed here, it would have waited for the gates.
+            // A free inside that drop would have waited for the gates.
             let filled = held.fill(&x, 1.0);
             gate.open();
             filled.blocking_wait().unwrap();
@@ -49,7 +50,8 @@ fn nothing_is_page_locked_ahead_of_need_while_a_stream_is_held() {
         let (_runtime, device) = cuda();
         let held = device.new_stream().unwrap();
         let page_locked = || calls(c"cuMemHostAlloc");
-        // The thread that makes blocks ahead makes this one too, after what it was asked before.
+        // The thread that page-locks ahead of need also makes this block, after those requested
+        // before.
         let ask_for = |bytes: usize| drop(block_on(device.pinned::<u8>(bytes)).unwrap());
         let first = device.blocking_pinned::<u8>(4096).unwrap();
         ask_for(8 << 20);

@@ -1,5 +1,5 @@
-//! Copies that find no page-locked memory, which they are held back for: nobody waits for the
-//! driver to make it.
+//! Copies that find no page-locked memory. They are held back until it exists, so no caller waits
+//! for the driver to make it.
 
 use crate::device::{cuda, ramp};
 use crate::support::raw::{calls, primary_context, set_current_context, waits_for_device};
@@ -11,12 +11,12 @@ use std::sync::Mutex;
 use warpline::prelude::*;
 use warpline::{Tensor, kernels, reads, writes};
 
-/// A call that waits for the device keeps all others waiting.
+/// Makes a call that waits for the device block all other calls on the device.
 const ONE_AT_A_TIME: (&str, &str) = ("SOFTCUDA_ONE_AT_A_TIME", "1");
-/// Page-locking waits for the device.
+/// Makes page-locking wait for the device.
 const ALLOC_WAITS: (&str, &str) = ("SOFTCUDA_ALLOC_WAITS", "1");
 
-/// A stream with a buffer that it has filled, and nothing in flight.
+/// Returns a stream without work in flight, and a buffer of it that is filled with ones.
 fn filled(device: &Device, len: usize) -> (Stream, Buffer<f32>) {
     let stream = device.new_stream().unwrap();
     let x = stream.alloc::<f32>(len).unwrap();
@@ -24,29 +24,31 @@ fn filled(device: &Device, len: usize) -> (Stream, Buffer<f32>) {
     (stream, x)
 }
 
-/// Memory of the driver's own, and a thread that is about to give it back.
+/// A thread that is about to free memory, which it has allocated from the driver itself.
 struct Busy(std::sync::mpsc::Sender<()>, std::thread::JoinHandle<()>);
 
 impl Busy {
-    /// To be called while the device is idle.
+    /// Starts the thread, and waits until it has allocated the memory. The device has to be idle.
     fn prepare() -> Self {
         let (go, wait) = std::sync::mpsc::channel();
         let (is_ready, ready) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             set_current_context(primary_context(0));
             let mut address = 0;
-            // SAFETY: writes an address.
+            // SAFETY: cuMemAlloc_v2 writes an address, here to a live variable.
             unsafe { sys::cuMemAlloc_v2(&raw mut address, 64) }.result().unwrap();
             is_ready.send(()).unwrap();
             wait.recv().unwrap();
-            // SAFETY: the memory is ours, and nothing uses it. It fails if the device has.
+            // SAFETY: this thread has allocated the memory, and nothing uses it. The call fails if
+            // the device has failed.
             let _ = unsafe { sys::cuMemFree_v2(address) };
         });
         ready.recv().unwrap();
         Busy(go, thread)
     }
 
-    /// Calls the driver with what waits for the whole device, and has other calls wait meanwhile.
+    /// Starts the free. Returns the thread once the free waits for the whole device, so that other
+    /// calls may wait behind it.
     fn keep_the_driver(self) -> std::thread::JoinHandle<()> {
         let before = waits_for_device();
         self.0.send(()).unwrap();
@@ -81,7 +83,7 @@ fn no_call_waits() {
     other.wait_event(&event);
     let vector = other.enter(|| tensor.to_vec::<f32>());
     let launched = stream.launch(kernels::relu(1000, &x, &x), LaunchConfig::for_elements(1000u32));
-    // A question does not wait either.
+    // A query does not wait either.
     stream.query().unwrap();
     gate.open();
     frees.join().unwrap();
@@ -92,7 +94,7 @@ fn no_call_waits() {
     launched.blocking_wait().unwrap();
 }
 
-/// Holds values until the process has ended: a leak checker finds them here.
+/// Values that are never dropped. They are in a static, where a leak checker finds them.
 static NEVER_DROPPED: Mutex<Vec<Box<dyn Any + Send>>> = Mutex::new(Vec::new());
 
 fn never_drop(value: impl Any + Send) {
@@ -105,7 +107,7 @@ fn a_process_may_end_while_copies_are_held_back() {
         let device = cuda(0);
         let (stream, x) = filled(&device, 1000);
         let (held, busy) = (device.new_stream().unwrap(), Busy::prepare());
-        // The end of a stream is marked, which is a call of the driver.
+        // Dropping the stream would write a marker, which is a driver call.
         never_drop((held.hold().unwrap(), held));
         drop(busy.keep_the_driver());
         never_drop((stream.read(&x), stream.write(&x, &ramp(1000)), x));
@@ -138,7 +140,7 @@ fn values_are_right_where_every_copy_is_held_back() {
             let [x, y, z] = [0, 1, 2].map(|_| a.alloc::<f32>(5000).unwrap());
             for round in 0..100 {
                 let value = |i: usize| (i * (round + 1)) as f32;
-                // Else the blocks of the last round would do.
+                // Otherwise this round would use the cached blocks of the last one.
                 device.empty_cache();
                 let host: Vec<f32> = (0..5000).map(value).collect();
                 let written = a.write(&x, &host);
@@ -201,8 +203,8 @@ fn foreign_work_is_behind_copies_that_were_held_back() {
             device.empty_cache();
             drop(stream.write(&x, &vec![round as f32; 1000]));
             let address = x.device_ptr().0;
-            // SAFETY: the work is on the stream, and reads and writes `x`, as is declared: it
-            // doubles the first element by copying it.
+            // SAFETY: the copy and the fill are enqueued on the stream. They read and write only
+            // `x`, which is declared as written and lives.
             let copied = unsafe {
                 stream.external(reads::<f32>([]), writes([&x]), |raw| {
                     let raw = raw.as_ptr().unwrap().cast();
@@ -248,17 +250,17 @@ fn a_device_that_dies_fails_what_is_held_back() {
             ] {
                 says(&error, ErrorKind::Fault, &["cuda:0"]);
             }
-            // What it waited for never came. Nobody has asked for a marker so far; who gives memory
-            // back does, for the ops that used it.
+            // The work that `far` waits for never runs. Nothing has requested a marker so far;
+            // dropping `y` requests one, for the ops that used its memory.
             while far.call(|| ()).queued().is_ok() {
                 std::thread::yield_now();
             }
             drop(y);
             set_current_context(primary_context(1));
-            // SAFETY: the context lives as long as the process.
+            // SAFETY: the current context lives as long as the process.
             unsafe { sys::cuCtxSynchronize() }.result().unwrap();
             assert!(behind.blocking_wait().is_err(), "it was never enqueued");
-            // Nor does its memory count as written once the stream is gone.
+            // Nor does the memory of `kept` count as written once the stream is closed.
             let streams = second.bookkeeping().live_streams;
             drop(far);
             while second.bookkeeping().live_streams == streams {
@@ -267,7 +269,7 @@ fn a_device_that_dies_fails_what_is_held_back() {
             says(
                 &other.read(&kept).blocking_wait().unwrap_err(),
                 ErrorKind::Driver,
-                &["reads memory that was not written", "given up"],
+                &["reads memory that was not written", "was abandoned"],
             );
             drop(frees);
         });
@@ -276,7 +278,7 @@ fn a_device_that_dies_fails_what_is_held_back() {
 
 #[test]
 fn a_refusal_of_page_locked_memory_is_the_copys_error_and_the_stream_goes_on() {
-    // The driver is asked again once the pool has given back what it had.
+    // The pool asks the driver again after it has freed its cached blocks, so two calls fail.
     in_child(&[("SOFTCUDA_FAIL", "cuMemHostAlloc:1:2,cuMemHostAlloc:2:2")], || {
         let device = cuda(0);
         let (stream, x) = filled(&device, 1000);
@@ -285,7 +287,7 @@ fn a_refusal_of_page_locked_memory_is_the_copys_error_and_the_stream_goes_on() {
         says(
             &written.blocking_wait().unwrap_err(),
             ErrorKind::OutOfMemory,
-            &["write on stream", "cuda:0 gave no pinned memory: 3.9 KiB asked", "out of memory"],
+            &["write on stream", "cuda:0 could not allocate pinned memory: 3.9 KiB asked", "out of memory"],
         );
         filled.blocking_wait().unwrap();
         assert_eq!(stream.read(&x).blocking_wait().unwrap(), [3.0; 1000]);
@@ -297,7 +299,7 @@ fn blocks_are_made_ahead_by_a_thread_of_the_runtime() {
     in_child(&[], || {
         let device = cuda(0);
         let (stream, x) = filled(&device, 1000);
-        // Held, since a block that comes back is as good as one that is made.
+        // Kept alive, because a block that returns to the pool would make a second one unnecessary.
         let first = stream.copy_to_host(&x).blocking_wait().unwrap();
         while device.pinned_stats().peak_reserved_bytes < 8 << 10 {
             std::thread::yield_now();
@@ -318,7 +320,7 @@ fn a_gate_of_one_device_holds_up_no_copy_of_another() {
         let devices = [0, 1].map(cuda);
         let [(here, x), (there, y)] = devices.each_ref().map(|device| filled(device, 1000));
         let gate = devices[0].new_stream().unwrap().hold().unwrap();
-        // Finds no page-locked memory, and the driver makes none before the gate opens.
+        // This copy finds no page-locked memory, and the driver makes none before the gate opens.
         let held_back = here.read(&x);
         within_a_minute(move || there.read(&y).blocking_wait()).unwrap();
         gate.open();

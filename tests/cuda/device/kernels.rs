@@ -1,4 +1,4 @@
-//! Device code: what a launch may ask for, variables of modules, images.
+//! Device code: the resources of a launch, variables of modules, and images.
 
 use crate::device::{cuda, ramp};
 use crate::support::raw::calls_in;
@@ -7,7 +7,7 @@ use crate::support::software::in_child;
 use warpline::kernels;
 use warpline::prelude::*;
 
-/// A module with two kernels and two variables.
+/// A module with two kernels and three variables.
 const SCALE_PTX: &str = "
 .version 8.1
 .target sm_70
@@ -19,7 +19,7 @@ const SCALE_PTX: &str = "
 .visible .entry count_calls(.param .u64 x) { ret; }
 ";
 
-/// How a machine image begins; the software CUDA driver takes it at its word.
+/// An image that begins like a cubin. The software CUDA driver checks no more of it.
 const CUBIN: &[u8] = b"\x7fELF\x02\x01\x01\x33 of no machine";
 const FATBIN: &[u8] = b"\x50\xed\x55\xba of no machine";
 
@@ -54,38 +54,38 @@ warpline::kernel! {
         cpu: |x| x.iter_mut().for_each(|x| *x -= 1.0),
     }
 
-    /// Says it is a machine image, and is not.
+    /// A kernel whose image has no valid beginning.
     pub(crate) unsafe fn no_image(x: &mut [f32]) {
         image: b"neither one nor the other",
         cpu: |_x| (),
     }
 
-    /// Its PTX ends too early.
+    /// A kernel whose PTX is cut off.
     pub(crate) unsafe fn cut_off(x: &mut [f32]) {
         ptx: ".version 8.1\n.target sm_70\n.address_size 64\n.visible .entry cut_off(.param .u64 x) {",
         cpu: |_x| (),
     }
 
-    /// Its PTX is for newer drivers than the software one says it is.
+    /// A kernel whose PTX needs a newer driver than the software one claims to be.
     pub(crate) unsafe fn of_a_newer_isa(x: &mut [f32]) {
         ptx: ".version 8.7\n.target sm_70\n.address_size 64\n.visible .entry of_a_newer_isa(.param .u64 x) { ret; }",
         cpu: |_x| (),
     }
 
-    /// Its blocks have 64 threads at most.
+    /// A kernel whose blocks have at most 64 threads.
     pub(crate) unsafe fn of_small_blocks(x: &mut [f32]) {
         ptx: ".version 8.0\n.target sm_60\n.address_size 64\n\
               .visible .entry of_small_blocks(.param .u64 x)\n.maxntid 64\n{ ret; }",
         cpu: |x| x[0] += 1.0,
     }
 
-    /// Its PTX is for newer devices.
+    /// A kernel whose PTX is for a newer device.
     pub(crate) unsafe fn for_a_newer_device(x: &mut [f32]) {
         ptx: ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry for_a_newer_device(.param .u64 x) { ret; }",
         cpu: |_x| (),
     }
 
-    /// Has no device code.
+    /// A kernel without device code.
     pub(crate) unsafe fn cpu_only(x: &mut [f32]) {
         descriptor: CPU_ONLY,
         cpu: |_x| (),
@@ -111,14 +111,16 @@ fn shared_memory_above_48_kib_is_asked_for_once() {
             [0, 1, 0, 0, 1, 0]
         );
         let most = device.properties().shared_bytes_per_block;
+        let error = launch(most + 1).blocking_wait().unwrap_err();
+        assert_eq!(error.cuda_code(), Some(1));
         says(
-            &launch(most + 1).blocking_wait().unwrap_err(),
+            &error,
             ErrorKind::Driver,
             &[
                 "relu on stream",
                 "101377 bytes of dynamic shared memory a block",
                 "a block has at most 101376 on cuda:0",
-                "the device goes on",
+                "the device is still usable",
             ],
         );
         drop(stream.fill(&x, 1.0));
@@ -158,25 +160,29 @@ fn ptx_that_the_driver_or_the_device_is_too_old_for_is_refused_with_the_versions
         let stream = cuda(0).new_stream().unwrap();
         let x = stream.alloc::<f32>(4).unwrap();
         let config = LaunchConfig::for_elements(4u32);
-        let refused = |call, parts: &[&str]| {
-            says(&stream.launch(call, config).blocking_wait().unwrap_err(), ErrorKind::Driver, parts);
+        let refused = |call, code: u32, parts: &[&str]| {
+            let error = stream.launch(call, config).blocking_wait().unwrap_err();
+            says(&error, ErrorKind::Driver, parts);
+            assert_eq!(error.cuda_code(), Some(code));
             x.accept_contents();
         };
         refused(
             of_a_newer_isa(&x),
+            222,
             &[
                 "of_a_newer_isa cannot be loaded: its PTX is of version 8.7, which needs a driver for CUDA 12.8 or newer, and this \
                  one is for CUDA 12.4; update the driver, or compile it with CUDA 12.4 or older",
                 "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
-                "the device goes on",
+                "the device is still usable",
             ],
         );
         refused(
             for_a_newer_device(&x),
+            209,
             &[
                 "for_a_newer_device cannot be loaded: its PTX is for sm_90, and cuda:0 (software CUDA driver (not a GPU)) has \
                  compute capability 8.0; compile it for compute_80 or older",
-                "the device goes on",
+                "the device is still usable",
             ],
         );
     });
@@ -189,10 +195,14 @@ fn blocks_larger_than_the_device_code_takes_are_refused_with_both_numbers() {
         let x = stream.alloc::<f32>(64).unwrap();
         drop(stream.fill(&x, 1.0));
         stream.launch(of_small_blocks(&x), LaunchConfig::linear(1, 64)).blocking_wait().unwrap();
+        let error =
+            stream.launch(of_small_blocks(&x), LaunchConfig::linear(1, 65)).blocking_wait().unwrap_err();
+        assert_eq!(error.cuda_code(), Some(1));
         says(
-            &stream.launch(of_small_blocks(&x), LaunchConfig::linear(1, 65)).blocking_wait().unwrap_err(),
+            &error,
             ErrorKind::Driver,
-            &["blocks of 65 threads, and its device code takes 64 at most on cuda:0; launch smaller ones"],
+            &["blocks have 65 threads, and its device code allows at most 64 on cuda:0; launch \
+                smaller blocks"],
         );
         x.accept_contents();
         assert_eq!(stream.read(&x).blocking_wait().unwrap()[0], 2.0);
@@ -214,7 +224,7 @@ fn clusters_are_refused_below_compute_capability_9() {
                  without clusters",
             ],
         );
-        // The mark of the refused write is not the capture's.
+        // Clears the mark of the refused write, so that the capture fails for its own reason.
         x.accept_contents();
         let captured = stream.capture(|s| s.launch(kernels::relu(64, &x, &x), config).queued());
         says(&captured.unwrap_err(), ErrorKind::Driver, &["clusters of blocks need compute capability 9.0"]);
@@ -241,18 +251,18 @@ fn clusters_and_cooperative_launches_reach_the_driver_and_bad_ones_are_refused()
         says(
             &counted(config.with_cluster([3, 1, 1])).unwrap_err(),
             ErrorKind::InvalidArgument,
-            &["relu on stream", "clusters of [3, 1, 1] blocks do not make up a grid of [16, 1, 1]"],
+            &["relu on stream", "clusters of [3, 1, 1] blocks do not divide a grid of [16, 1, 1]"],
         );
         says(
             &counted(config.with_cluster([16, 1, 1])).unwrap_err(),
             ErrorKind::InvalidArgument,
-            &["use 1 to 8 blocks that divide it"],
+            &["use clusters of 1 to 8 blocks that divide it"],
         );
-        // More blocks than the device has at once: only the driver knows.
+        // These blocks do not fit on the device at the same time, which only the driver knows.
         says(
             &counted(LaunchConfig::linear(100_000, 1024).cooperatively()).unwrap_err(),
             ErrorKind::Driver,
-            &["CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "the device goes on"],
+            &["CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "the device is still usable"],
         );
         assert_eq!(stream.read(&x).blocking_wait().unwrap(), [0.0; 4096]);
     });
@@ -277,9 +287,8 @@ fn a_suggested_configuration_fills_the_device_and_no_more() {
         says(
             &device.suggest_config(&kernels::RELU, 8, most + 1).unwrap_err(),
             ErrorKind::Driver,
-            &[
-                "suggest_config failed on cuda:0: 101377 bytes of dynamic shared memory a block, and a block has at most 101376",
-            ],
+            &["suggest_config failed on cuda:0: 101377 bytes of dynamic shared memory a block \
+                were requested, and a block has at most 101376"],
         );
 
         let stream = device.new_stream().unwrap();
@@ -300,7 +309,8 @@ fn kernels_of_one_text_share_a_module_and_its_variables() {
     in_child(&[], || {
         let stream = cuda(0).new_stream().unwrap();
         let x = stream.alloc::<f32>(4).unwrap();
-        // Awaited, so that nothing is held back for the memory that it was staged in.
+        // Awaited, so that no later op is held back behind the copy, which may wait for page-locked
+        // memory.
         stream.write(&x, &ramp(4)).blocking_wait().unwrap();
         let ([modules], ()) = calls_in([c"cuModuleLoadDataEx"], || {
             for _ in 0..3 {
@@ -320,7 +330,8 @@ fn kernels_of_one_text_share_a_module_and_its_variables() {
         let limit = stream.global::<u64>(&SCALE, "limit").unwrap();
         assert_eq!(stream.read(&limit).blocking_wait().unwrap(), [7]);
 
-        // To the order check it belongs to this stream, as memory that was allocated here does.
+        // For the order check the variable belongs to this stream, like memory that was allocated
+        // on it.
         let other = stream.device().new_stream().unwrap();
         drop(stream.fill(&factors, 1.0));
         says(
@@ -346,12 +357,13 @@ fn a_variable_that_is_not_there_or_of_another_size_is_refused() {
         says(
             &stream.global::<u64>(&SCALE, "odd").unwrap_err(),
             ErrorKind::Shape,
-            &["odd has 12 bytes, which are no whole number of u64 of 8 bytes; ask for its own type"],
+            &["odd has 12 bytes, not a whole number of u64 of 8 bytes; request it with its own \
+                type"],
         );
         says(
             &stream.global::<f32>(&SCALE, "a\0b").unwrap_err(),
             ErrorKind::Driver,
-            &["is no name of a variable"],
+            &["is not a variable's name"],
         );
     });
 }
@@ -385,25 +397,33 @@ fn device_code_that_cannot_be_loaded_is_refused_and_the_device_goes_on() {
         let stream = cuda(0).new_stream().unwrap();
         let x = stream.alloc::<f32>(4).unwrap();
         let config = LaunchConfig::for_elements(4u32);
-        let refused = |call, parts: &[&str]| {
-            says(&stream.launch(call, config).blocking_wait().unwrap_err(), ErrorKind::Driver, parts);
+        let refused = |call, code: Option<u32>, parts: &[&str]| {
+            let error = stream.launch(call, config).blocking_wait().unwrap_err();
+            says(&error, ErrorKind::Driver, parts);
+            assert_eq!(error.cuda_code(), code);
             x.accept_contents();
         };
         refused(
             no_image(&x),
-            &["no_image cannot be loaded: cuModuleLoadDataEx answered CUDA_ERROR_INVALID_PTX"],
+            Some(218),
+            &["no_image cannot be loaded: cuModuleLoadDataEx returned CUDA_ERROR_INVALID_PTX"],
         );
         refused(
             cut_off(&x),
+            Some(218),
             &[
-                "cut_off cannot be loaded: cuModuleLoadDataEx answered CUDA_ERROR_INVALID_PTX",
+                "cut_off cannot be loaded: cuModuleLoadDataEx returned CUDA_ERROR_INVALID_PTX",
                 "):\n",
-                "the device goes on",
+                "the device is still usable",
             ],
         );
         refused(
             cpu_only(&x),
-            &["cpu_only cannot be loaded: it has no device code, only a CPU form", "the device goes on"],
+            None,
+            &[
+                "cpu_only cannot be loaded: it has no device code, only a CPU form",
+                "the device is still usable",
+            ],
         );
         assert_eq!(stream.issued(), 0);
         drop(stream.fill(&x, 2.0));

@@ -1,5 +1,6 @@
-//! What is particular to CUDA devices: how they are found, what they call the driver for, and what they leave alone. Each test
-//! runs in a child process on the software CUDA driver.
+//! Behaviour of CUDA devices alone: how they are found, which driver calls they make, and which
+//! state they leave alone. Each test on a CUDA device runs in a child process, on the software CUDA
+//! driver.
 
 #![cfg(target_os = "linux")]
 

@@ -1,4 +1,5 @@
-//! Page-locked host memory: the pool's, and memory that was there already.
+//! Page-locked host memory: blocks of the pool, and memory of the program that is page-locked in
+//! place.
 
 use crate::device::{cuda, ramp};
 use crate::support::raw::{calls, calls_in};
@@ -9,7 +10,8 @@ use warpline::prelude::*;
 
 const REGISTERED: [&std::ffi::CStr; 2] = [c"cuMemHostRegister_v2", c"cuMemHostUnregister"];
 
-/// Yields until that entry point was called so often: what is let go in the background is let go soon.
+/// Yields until the entry point was called `times` times. Page-locked memory may be released on a
+/// background thread.
 fn until_called(entry_point: &std::ffi::CStr, times: u64) {
     while calls(entry_point) < times {
         std::thread::yield_now();
@@ -53,7 +55,7 @@ fn it_stays_page_locked_until_the_last_copy_is_over() {
         let alone = device.pin(ramp(50_000)).unwrap();
         let before = calls(c"cuMemHostUnregister");
         let gate = stream.hold().unwrap();
-        // Nobody waits for the copies or keeps the memory.
+        // Nothing awaits the copies or keeps the memory.
         drop(stream.copy_from_shared(&x, &shared));
         drop(stream.copy_into(&y, alone));
         drop(shared);
@@ -68,7 +70,8 @@ fn it_stays_page_locked_until_the_last_copy_is_over() {
 #[test]
 fn the_end_of_page_locking_does_not_hold_up_wake_ups() {
     in_child(&[], || {
-        // The driver may wait for the whole device before it ends a registration: for the stream that the gate holds.
+        // The driver may wait for the whole device before it ends a registration. Here that
+        // includes the stream that the gate holds.
         let device = cuda(0);
         let (held, stream) = (device.new_stream().unwrap(), device.new_stream().unwrap());
         let x = stream.alloc::<f32>(50_000).unwrap();
@@ -81,7 +84,7 @@ fn the_end_of_page_locking_does_not_hold_up_wake_ups() {
                 self.0.lock().unwrap().push(std::thread::current().name().unwrap_or_default().to_owned());
             }
         }
-        // SAFETY: the memory is `x`'s, which outlives the use.
+        // SAFETY: the memory belongs to `x`, which outlives the use.
         let lent = unsafe { stream.borrow_memory::<f32>(x.device_ptr().0, 8, Owner(names.clone())) }.unwrap();
         let other = stream.hold().unwrap();
         drop(stream.fill(&lent, 1.0));
@@ -117,14 +120,15 @@ fn memory_that_is_registered_already_is_refused_and_handed_back() {
         let mut vector = ramp(10_000);
         let address = vector.as_mut_ptr().cast();
         crate::support::raw::set_current_context(crate::support::raw::primary_context(0));
-        // SAFETY: the memory is unregistered again, or stays, until the process ends.
+        // SAFETY: the vector has 40,000 bytes. They stay registered until the process ends, and no
+        // work uses them.
         unsafe { sys::cuMemHostRegister_v2(address, 40_000, 0) }.result().unwrap();
         let refused = device.pin(vector).unwrap_err();
         says(
             &refused,
             ErrorKind::Driver,
             &[
-                "cuda:0 did not page-lock 39.1 KiB",
+                "cuda:0 could not page-lock 39.1 KiB",
                 "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
                 "use a buffer from pinned() and copy into it",
             ],
@@ -163,7 +167,7 @@ fn pinned_memory_of_the_pool_is_asked_for_once() {
             calls_in([c"cuMemHostAlloc", c"cuMemFreeHost", c"cuMemAlloc_v2"], || {
                 (0..50).for_each(|_| round())
             });
-        // The block ahead of need may still have been in the making.
+        // The block that is made ahead of need may have been in progress.
         assert!(made <= 1 && freed == 0 && allocated == 0, "{made}, {freed}, {allocated}");
     });
 }
@@ -180,8 +184,8 @@ fn memory_of_a_cpu_device_is_refused_by_copies_on_cuda_and_handed_back() {
         let (issued, in_use) = (stream.issued(), device.memory_stats().allocated_bytes);
         let parts = [
             "on stream \"stream 1\"",
-            "the pinned buffer is cpu:0's and not page-locked",
-            "cuda:0 copies from and to page-locked memory",
+            "the pinned buffer belongs to cpu:0 and is not page-locked",
+            "cuda:0 copies only from and to page-locked memory",
             "get it from pinned() of a CUDA device, or stage it with write()",
         ];
         let back = |error: &Error, address: *const f32| {
@@ -227,8 +231,7 @@ fn page_locked_memory_of_one_gpu_serves_the_other_and_the_cpu_device() {
                 let stream = device.new_stream().unwrap();
                 let x = stream.alloc::<f32>(1000).unwrap();
                 let gate = stream.hold().unwrap();
-                // The call returns although the stream is held: a copy of pageable memory to the
-                // host would not.
+                // The call returns although the stream is held.
                 let sent = stream.copy_into(&x, host);
                 gate.open();
                 host = sent.blocking_wait().unwrap();

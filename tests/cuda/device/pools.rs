@@ -1,4 +1,5 @@
-//! Streams and events are the driver's dear things: they are pooled, and none is ever destroyed.
+//! Streams and events are expensive to create in the driver, so they are pooled and never
+//! destroyed.
 
 use crate::device::{cuda, ramp};
 use crate::support::raw::{calls, calls_in};
@@ -88,7 +89,7 @@ fn priorities_are_the_drivers_range() {
         let priority = |priority: Priority| {
             let stream = device.stream().priority(priority).build().unwrap();
             let mut number = 1;
-            // SAFETY: nothing is enqueued.
+            // SAFETY: the closure only queries the stream, and enqueues nothing.
             let done = unsafe {
                 stream.external(reads::<f32>([]), writes::<f32>([]), |raw| {
                     let raw = raw.as_ptr().unwrap().cast();
@@ -101,7 +102,7 @@ fn priorities_are_the_drivers_range() {
             done.blocking_wait().unwrap();
             number
         };
-        // A closed stream is not taken for one of another priority.
+        // A closed stream is not reused for a stream of another priority.
         for _ in 0..2 {
             assert_eq!(priority(Priority::Low), 0);
             assert_eq!(priority(Priority::Normal), 0, "that of everybody else's streams");
@@ -192,7 +193,7 @@ fn words_for_streams_are_page_locked_before_they_are_needed() {
         let mut streams: Vec<_> = (0..400).map(|_| device.new_stream().unwrap()).collect();
         assert_eq!(registered(), before);
         streams.extend((400..500).map(|_| device.new_stream().unwrap()));
-        // Nobody has needed it yet, and nobody asks meanwhile.
+        // A background thread registers more words while this thread makes no further request.
         while registered() == before {
             std::thread::yield_now();
         }

@@ -1,4 +1,4 @@
-//! Whole programs on a CUDA device: many streams, many tasks, several runtimes, every mode.
+//! Whole programs on a CUDA device: many streams, many tasks, several runtimes, every order mode.
 
 use crate::device::{cuda, ramp};
 use crate::support::software::in_child;
@@ -7,7 +7,8 @@ use std::time::Duration;
 use warpline::prelude::*;
 use warpline::{Result, Tensor, TensorOps, kernels};
 
-/// What the README's first program does, and what it gives.
+/// Copies a vector on one stream and sums it on another, and sums a matrix product. Returns the sum
+/// of both.
 async fn small_program(device: &Device) -> Result<f32> {
     let (copy, compute) = (device.new_stream()?, device.new_stream()?);
     let mut host = device.pinned::<f32>(1000).await?;
@@ -67,7 +68,7 @@ fn a_thousand_streams_with_work_each() {
     }
 }
 
-/// Requests as a service has them: most are answered, some are given up, one is aborted.
+/// Handles requests as a service does: most are answered, some are abandoned, and one is aborted.
 async fn service() -> Result<()> {
     let device = Device::open("cuda:0")?;
     let pool = device.stream_pool(4).unwrap();
@@ -86,7 +87,7 @@ async fn service() -> Result<()> {
         assert_eq!(task.await.expect("no task panics")?, 256.0 * i as f32);
     }
 
-    // A deadline passes while the device is busy; a copy is lost in `select!`; a task is aborted.
+    // A deadline passes while the device is busy, a copy loses in `select!`, and a task is aborted.
     let stream = device.stream().label("held").build()?;
     let x = stream.alloc::<f32>(256)?;
     let gate = stream.hold()?;
@@ -109,7 +110,7 @@ async fn service() -> Result<()> {
     assert!(aborted.await.unwrap_err().is_cancelled());
     gate.open();
     assert_eq!(waiting.await.expect("it does not panic")?, 256);
-    assert_eq!(stream.read(&x).await?, [1.0; 256], "what was given up ran all the same");
+    assert_eq!(stream.read(&x).await?, [1.0; 256], "what was abandoned ran all the same");
     assert_eq!(small_program(&device).await?, EXPECTED);
     drop(x);
     device.synchronize().await?;
@@ -177,12 +178,12 @@ fn several_runtimes_share_a_device_and_nothing_else() {
         says(
             &a.wait_stream(&b).blocking_wait().unwrap_err(),
             ErrorKind::DeviceMismatch,
-            &["of another runtime or backend"],
+            &["of another runtime"],
         );
         let x = b.alloc::<f32>(8).unwrap();
         says(&a.fill(&x, 1.0).blocking_wait().unwrap_err(), ErrorKind::DeviceMismatch, &["cuda:0"]);
 
-        // The end of one is none of the others'.
+        // Shutting one runtime down leaves the other runtimes usable.
         let [first, second, third] = runtimes;
         let last = a.fill(&a.alloc::<f32>(8).unwrap(), 1.0);
         crate::support::block_on(first.shut_down()).unwrap();
@@ -190,7 +191,7 @@ fn several_runtimes_share_a_device_and_nothing_else() {
         says(
             &a.call(|| ()).blocking_wait().unwrap_err(),
             ErrorKind::ShutDown,
-            &["cuda:0 takes no more work"],
+            &["cuda:0 accepts no more work"],
         );
         drop((second, third));
         assert_eq!(crate::support::block_on(small_program(&cuda(0))).unwrap(), EXPECTED);
@@ -215,7 +216,8 @@ fn a_runtime_that_is_shut_down_while_a_gate_holds_its_stream_says_so() {
     });
 }
 
-/// A write on one stream and a read on another that nothing orders; whether the read was accepted.
+/// Enqueues a write on one stream and a read on another, which nothing orders. Returns the read,
+/// and the stream of the write.
 fn without_an_edge() -> (Pending<Vec<f32>>, Stream) {
     let device = cuda(0);
     let [a, b] = ["a", "b"].map(|label| device.stream().label(label).build().unwrap());
@@ -272,7 +274,8 @@ fn what_a_host_function_drops_is_let_go_although_it_may_not_call_the_driver() {
         let registered = device.pin(ramp(1 << 14)).unwrap();
         let gate = side.hold().unwrap();
         let pending = side.fill(&x, 2.0);
-        // The last handle of a stream with work in flight, a buffer that it uses, memory that is page-locked.
+        // The last handle of a stream with work in flight, a buffer that the stream uses,
+        // page-locked memory, and a `Pending`.
         let held = (side, x, registered, pending);
         let done = stream.call(move || drop(held));
         done.blocking_wait().unwrap();
@@ -296,18 +299,18 @@ fn a_host_function_that_enqueues_is_refused_and_nothing_else_is_lost() {
         let [stream, other] = ["calls", "other"].map(|label| device.stream().label(label).build().unwrap());
         let x = other.alloc::<f32>(8).unwrap();
         drop(other.fill(&x, 1.0));
-        // A held `Pending` has a marker written before the next op.
+        // While a `Pending` is held, a marker is written before the next op.
         let held = other.fill(&x, 2.0);
         let (inside, y) = (other.clone(), x.clone());
         let outcome = stream.call(move || {
             let filled = inside.fill(&y, 3.0).blocking_wait();
-            // More than the allocator has cached.
+            // This is more than the allocator has cached.
             let more = inside.alloc::<u8>(64 << 20).map(drop);
             let pinned = inside.device().blocking_pinned::<f32>(1 << 20).map(drop);
             (filled, more, pinned)
         });
         let (filled, more, pinned) = outcome.blocking_wait().unwrap();
-        let why = "a host function called it, and the device waits for that";
+        let why = "a host function called it while the device waits for that";
         for error in [filled.unwrap_err(), more.unwrap_err(), pinned.unwrap_err()] {
             says(&error, ErrorKind::Reentrant, &[why]);
         }

@@ -1,4 +1,4 @@
-//! Driver calls that fail while the device goes on.
+//! Driver calls that fail while the device is still usable.
 
 use crate::faults::{FOUR, add_one, cuda, four, stream};
 use crate::support::software::in_child;
@@ -23,13 +23,13 @@ fn a_launch_that_the_driver_refuses_leaves_ticket_and_history_as_they_were() {
             ErrorKind::Driver,
             &[
                 "axpy on stream \"work\" (tests/cuda/faults/calls.rs:",
-                "failed on cuda:0: cuLaunchKernel answered CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
-                "the device goes on",
+                "failed on cuda:0: cuLaunchKernel returned CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+                "the device is still usable",
             ],
         );
         assert_eq!((error.cuda_code(), inherited.cuda_code()), (Some(701), Some(701)));
         let source = std::error::Error::source(&error).expect("the driver's failure").to_string();
-        assert!(source.starts_with("cuLaunchKernel answered CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"), "{source}");
+        assert!(source.starts_with("cuLaunchKernel returned CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"), "{source}");
         assert_eq!(work.issued(), issued);
         assert_eq!(
             work.read(&y).blocking_wait().unwrap(),
@@ -61,7 +61,11 @@ fn memory_whose_zeroing_is_refused_is_not_handed_out() {
         says(
             &stream.alloc::<f32>(100).unwrap_err(),
             ErrorKind::Driver,
-            &["alloc on stream \"work\" (tests/cuda/faults/calls.rs:", "cuMemsetD8Async answered", "goes on"],
+            &[
+                "alloc on stream \"work\" (tests/cuda/faults/calls.rs:",
+                "cuMemsetD8Async returned",
+                "still usable",
+            ],
         );
         assert_eq!(device.memory_stats().allocated_bytes, 0);
         let fresh = stream.alloc::<f32>(100).unwrap();
@@ -79,12 +83,12 @@ fn a_fill_that_stops_halfway_keeps_its_ticket_and_its_memory() {
         says(
             &refusal(work.fill(&x, 1 << 40)),
             ErrorKind::Driver,
-            &["cuMemsetD2D32Async answered", "the device goes on"],
+            &["cuMemsetD2D32Async returned", "the device is still usable"],
         );
         assert_eq!(work.issued(), 2, "half of it is on its way");
         assert_eq!(refusal(work.read(&x)).kind(), ErrorKind::Driver);
         drop(x);
-        // Freed while that half has not run: nobody else gets it before.
+        // `x` is freed before that half has run. Until it has, no other stream gets the memory.
         let y = other.alloc::<u64>(1000).unwrap();
         other.fill(&y, 7).blocking_wait().unwrap();
         gate.open();
@@ -149,7 +153,7 @@ fn a_wait_whose_event_cannot_be_made_recorded_or_waited_for_is_refused() {
             says(
                 &error,
                 ErrorKind::Driver,
-                &["wait_stream on stream \"b\"", "failed on cuda:0: cu", "the device goes on"],
+                &["wait_stream on stream \"b\"", "failed on cuda:0: cu", "the device is still usable"],
             );
             assert_eq!(refusal(b.read(&x)).kind(), ErrorKind::Unordered, "there is no edge");
             b.wait_stream(&a);
@@ -167,16 +171,33 @@ fn a_module_that_does_not_load_is_tried_again_with_the_next_launch() {
             let (_runtime, device) = cuda();
             let work = stream(&device, "work");
             let (x, y) = (four(&work, 1.0), four(&work, 1.0));
+            let error = refusal(add_one(&work, &x, &y));
             says(
-                &refusal(add_one(&work, &x, &y)),
+                &error,
                 ErrorKind::Driver,
-                &["axpy cannot be loaded: cuModule", "the device goes on"],
+                &["axpy cannot be loaded: cuModule", "the device is still usable"],
             );
+            let plan = std::env::var("SOFTCUDA_FAIL").unwrap();
+            assert_eq!(error.cuda_code().map(|code| code.to_string()).as_deref(), plan.split(':').nth(2));
+            let source = std::error::Error::source(&error).expect("the driver's failure").to_string();
+            assert!(source.starts_with("axpy cannot be loaded: cuModule"), "{source}");
             work.fill(&y, 1.0).blocking_wait().unwrap();
             add_one(&work, &x, &y).blocking_wait().unwrap();
             assert_eq!(work.read(&y).blocking_wait().unwrap(), [2.0; 4]);
         });
     }
+}
+
+#[test]
+fn pinned_memory_that_the_driver_refuses_has_its_code() {
+    in_child(&[("SOFTCUDA_FAIL", "cuMemHostAlloc:1:1,cuMemHostRegister_v2:2:801")], || {
+        let (_runtime, device) = cuda();
+        let allocated = block_on(device.pinned::<f32>(4)).unwrap_err();
+        says(&allocated, ErrorKind::Driver, &["could not allocate pinned memory", "cuMemHostAlloc returned"]);
+        let registered = device.pin(vec![1.0f32; 4]).unwrap_err();
+        says(&registered, ErrorKind::Driver, &["could not page-lock", "cuMemHostRegister_v2 returned"]);
+        assert_eq!((allocated.cuda_code(), registered.cuda_code()), (Some(1), Some(801)));
+    });
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Whatever code a dead context answers: every waiter gets an error, and the process can end.
+//! A sweep over error codes: whichever code a dead context answers, every waiter gets an error and
+//! the process can end.
 
 use crate::faults::{add_one, four, query_until_done, stream};
 use crate::support::software::in_child;
@@ -6,20 +7,22 @@ use crate::support::{block_on, within_a_minute};
 use std::time::{Duration, Instant};
 use warpline::prelude::*;
 
-/// Devices of a child process, each of which gets a code of its own.
+/// The number of devices of a child process, each of which gets a code of its own.
 const DEVICES: usize = 16;
 
-/// A code that takes longer to be believed would do so on every machine: a tenth of a second is
-/// meant.
+/// The time within which a waiter has to get its error. A tenth of a second is intended; the rest
+/// is for slow machines.
 const NOTICED_WITHIN: Duration = Duration::from_secs(5);
 
-/// All codes up to 999 and one that no header names, but those that say nothing about a device.
+/// Returns all codes up to 999 and one that no header names, without those that say nothing about a
+/// device.
 fn codes() -> Vec<u32> {
     let innocent = |code: &u32| matches!(code, 2 | 3 | 4 | 600 | 800 | 900..=908);
     (1..=999).filter(|code| !innocent(code)).chain([4711]).collect()
 }
 
-/// Launches once on every device, each of which a code kills, and waits for what comes of it.
+/// Launches a kernel on every device, where a planned code poisons it, and checks that every waiter
+/// gets an error.
 fn every_waiter_gets_an_error() {
     let runtime = Runtime::new().unwrap();
     let waiters: Vec<_> = (0..warpline::cuda::device_count().unwrap())
@@ -28,7 +31,7 @@ fn every_waiter_gets_an_error() {
             std::thread::spawn(move || {
                 let [compute, side] = ["compute", "side"].map(|label| stream(&device, label));
                 let (x, y, z) = (four(&compute, 1.0), four(&compute, 1.0), four(&side, 1.0));
-                // Stands still with the device, and has done nothing wrong.
+                // This stream stalls with the device, but no work of its own fails.
                 let gate = side.hold().unwrap();
                 let bystander = side.read(&z);
                 let launched = add_one(&compute, &x, &y);
@@ -50,7 +53,7 @@ fn every_waiter_gets_an_error() {
     waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
 }
 
-/// Calls `run` with the settings that plan these codes, one a launch.
+/// Calls `run` with settings that plan these codes, one per launch and device.
 fn planned(codes: &[u32], run: impl FnOnce(&[(&str, &str)])) {
     let poisons: Vec<_> = codes.iter().enumerate().map(|(n, code)| format!("{}:{code}", n + 1)).collect();
     let devices = codes.len().to_string();

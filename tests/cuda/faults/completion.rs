@@ -1,4 +1,4 @@
-//! Markers that fail, words that are lost, and words that there are none of.
+//! Markers that fail, completion words whose writes are lost, and devices without completion words.
 
 use crate::faults::{add_one, cuda, four, query_until_done, stream};
 use crate::support::software::in_child;
@@ -10,7 +10,7 @@ use warpline::prelude::*;
 #[test]
 fn a_lost_marker_gives_its_stream_up_and_lets_go_of_what_it_kept() {
     for completion in ["word", "event"] {
-        // The first write is the self-test's.
+        // The first write is that of the self-test.
         let plan = if completion == "word" { "cuStreamWriteValue64_v2:2:1" } else { "cuEventRecord:1:1" };
         in_child(&[("SOFTCUDA_FAIL", plan), ("WARPLINE_COMPLETION", completion)], || {
             let (_runtime, device) = cuda();
@@ -20,7 +20,8 @@ fn a_lost_marker_gives_its_stream_up_and_lets_go_of_what_it_kept() {
             let host = device.blocking_pinned::<f32>(4).unwrap();
             let sent = work.copy_into(&x, host);
             let text = [
-                "stream \"work\" of cuda:0 was given up at ticket 2: the marker that tells its end could not be enqueued: cu",
+                "stream \"work\" of cuda:0 was abandoned at ticket 2: its completion marker could \
+                not be enqueued: cu",
                 "CUDA_ERROR_INVALID_VALUE",
                 "use another stream",
             ];
@@ -130,7 +131,7 @@ fn short_work_is_awaited_again_and_again_beside_long_work() {
     });
 }
 
-/// Panics at what is worth a warning.
+/// A subscriber that panics at warnings and errors, and a waker that panics.
 struct Panicking;
 
 impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Panicking {
@@ -161,7 +162,7 @@ fn a_subscriber_that_panics_on_the_reactor_ends_nothing() {
         while work.completed() < 2 {
             std::thread::yield_now();
         }
-        // The write of its word is lost, and that is told too.
+        // The write of its word is lost, and a warning reports that, too.
         assert_eq!(work.call(|| 4).blocking_wait().unwrap(), 4);
         assert_eq!(work.call(|| 5).blocking_wait().unwrap(), 5);
         assert_eq!(op.blocking_wait().unwrap(), 3);

@@ -1,4 +1,4 @@
-//! Runtimes that are dropped, processes that fork and processes that end.
+//! Runtimes that are dropped, processes that fork, and processes that end.
 
 use crate::faults::{cuda, four, stream};
 use crate::support::software::in_child;
@@ -42,19 +42,22 @@ fn a_runtime_dropped_with_queued_work_lets_it_run() {
     });
 }
 
-/// Calls `f` in the child of a fork, which has to return within the watchdog's time and without a panic.
+/// Calls `f` in the child of a fork. It has to return within the time of the watchdog, without a
+/// panic.
 fn in_fork(f: impl FnOnce()) {
-    // SAFETY: fork copies this thread alone; what the child does here is what warpline has to bear, and it ends by `_exit`.
+    // SAFETY: fork copies this thread alone. Warpline has to withstand what the child does, and the
+    // child ends by `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: alarms are not inherited; this one ends the process, should it hang.
+        // SAFETY: `alarm` sets a timer whose signal ends the process if it hangs. The child of a
+        // fork inherits no timer.
         unsafe { libc::alarm(20) };
         let code = i32::from(catch_unwind(AssertUnwindSafe(f)).is_err());
-        // SAFETY: _exit ends the process at once.
+        // SAFETY: `_exit` has no preconditions; it ends the process without running exit handlers.
         unsafe { libc::_exit(code) };
     }
     let mut status = 0;
-    // SAFETY: waitpid waits for our child and writes one int.
+    // SAFETY: waitpid waits for this process's child, and writes one int to a live variable.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(status, 0, "how the forked child ended");
 }
@@ -142,7 +145,7 @@ fn nobody_calls_the_driver_after_its_exit_handler_has_begun() {
                 let [held, busy] = ["held", "busy"].map(|label| stream(&device, label));
                 let x = four(&held, 1.0);
                 let gate = held.hold().unwrap();
-                // While these are awaited, the device is asked again and again.
+                // While these are awaited, the device is checked again and again.
                 for stream in [held, busy] {
                     let done = stream.call(|| ());
                     std::thread::spawn(move || done.blocking_wait());

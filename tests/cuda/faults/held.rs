@@ -1,4 +1,4 @@
-//! Waits that the host holds: gates, and waits whose event could not be recorded.
+//! Waits that the host releases: gates, and waits for an event that could not be recorded.
 
 use crate::faults::{add_one, cuda, four, stream};
 use crate::support::software::in_child;
@@ -28,7 +28,7 @@ fn what_waits_for_an_event_that_was_not_recorded_is_held_by_the_host() {
 
 #[test]
 fn a_held_wait_stays_when_the_stream_that_it_waits_for_is_given_up() {
-    // The writes before are those of the self-test and of what is awaited.
+    // The first two writes are those of the self-test and of the awaited fill.
     in_child(&[("SOFTCUDA_FAIL", "cuEventRecord:1:1,cuStreamWriteValue64_v2:3:1")], || {
         let (_runtime, device) = cuda();
         let (a, b) = (stream(&device, "a"), stream(&device, "b"));
@@ -38,9 +38,9 @@ fn a_held_wait_stays_when_the_stream_that_it_waits_for_is_given_up() {
         let event = a.record_event();
         let waits = b.wait_event(&event);
         let mut read = b.read(&x);
-        says(&refusal(a.call(|| ())), ErrorKind::Driver, &["was given up"]);
+        says(&refusal(a.call(|| ())), ErrorKind::Driver, &["was abandoned"]);
         for _ in 0..100 {
-            // Whoever waited for it was woken to learn that.
+            // The failure of `a` has woken waiters, which opens no gate.
             assert!(!read.query().unwrap(), "what it waits for has not run");
             stream(&device, "other").call(|| ()).blocking_wait().unwrap();
         }
@@ -84,7 +84,11 @@ fn without_memory_operations_there_is_one_gate_at_a_time() {
         says(
             &b.hold().unwrap_err(),
             ErrorKind::Driver,
-            &["hold on stream \"b\"", "cuda:0 has no memory that a stream could wait for", "open that first"],
+            &[
+                "hold on stream \"b\"",
+                "cuda:0 has no memory words that a stream can wait for",
+                "open that gate first",
+            ],
         );
         let y = four(&b, 3.0);
         assert_eq!(b.read(&y).blocking_wait().unwrap(), [3.0; 4], "it goes on");
@@ -99,14 +103,15 @@ fn without_memory_operations_there_is_one_gate_at_a_time() {
 
 #[test]
 fn without_memory_operations_no_stream_is_held_for_another() {
-    // The record before is the marker of what is awaited.
+    // The first record is the marker of the awaited fill.
     in_child(&[("SOFTCUDA_NO_MEMOPS", "1"), ("SOFTCUDA_FAIL", "cuEventRecord:2:1")], || {
         let (_runtime, device) = cuda();
         let (a, b) = (stream(&device, "a"), stream(&device, "b"));
         let x = four(&a, 1.0);
         let gate = a.hold().unwrap();
         drop(a.fill(&x, 2.0));
-        // The driver's thread for host functions would wait for this one.
+        // A gate on `b` would block the driver's thread for host functions, which has to run this
+        // function first.
         let called = a.call(|| 5);
         let event = a.record_event();
         says(

@@ -1,4 +1,4 @@
-//! Host functions that panic, and what they may drop.
+//! Host functions that panic, and the values that host functions may drop.
 
 use crate::faults::{cuda, four, stream};
 use crate::support::software::in_child;
@@ -20,7 +20,7 @@ fn a_panic_in_foreign_work_fails_the_device_of_its_runtime_and_nothing_behind_it
             let gate = stream.hold().unwrap();
             let before = stream.read(&x);
             let line = line!() + 3;
-            // SAFETY: it touches no device memory.
+            // SAFETY: the work is a host function, which touches no device memory.
             let panicked = unsafe {
                 stream.external(reads([&x; 0]), writes([&x; 0]), |raw| raw.call(|| panic!("on purpose")))
             };
@@ -35,7 +35,8 @@ fn a_panic_in_foreign_work_fails_the_device_of_its_runtime_and_nothing_behind_it
             closing.wait_stream(&stream);
             drop(closing);
             gate.open();
-            // The device goes on with what it has: it lets go of all of it, and none of it counts.
+            // The device runs the work that it has, and releases everything that the work holds.
+            // None of the work counts as done.
             let devices = device.clone();
             within_a_minute(move || {
                 while devices.pinned_stats().allocated_bytes > 3 * 4096

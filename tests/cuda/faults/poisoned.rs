@@ -1,4 +1,4 @@
-//! A launch that breaks its context.
+//! Launches that break their context.
 
 use crate::faults::{FOUR, add_one, cuda, four, query_until_done, stream};
 use crate::support::software::in_child;
@@ -55,9 +55,10 @@ fn a_poisoned_launch_fails_everything_of_the_device_and_nothing_else() {
                 _ => "CUDA_ERROR_LAUNCH_FAILED",
             };
             for part in [
-                // By whichever call was the first to be told.
+                // The error names the driver call that reported the fault first. It may be any
+                // call.
                 "cuda:0 failed: cu".to_owned(),
-                format!(" answered {name}"),
+                format!(" returned {name}"),
                 format!("axpy on stream \"compute\" (tests/cuda/faults/poisoned.rs:{line}) at ticket 5"),
                 "call on stream \"side\" (tests/cuda/faults/poisoned.rs:".to_owned(),
                 "call on stream \"theirs\" (tests/cuda/faults/poisoned.rs:".to_owned(),
@@ -104,6 +105,8 @@ fn a_poisoned_launch_fails_everything_of_the_device_and_nothing_else() {
                 ErrorKind::NoSuchDevice,
                 &["there is no cuda:0: it has failed in this process", name],
             );
+            assert_eq!(opened_later.cuda_code(), device.fault().unwrap().cuda_code());
+            assert!(opened_later.cuda_code().is_some());
             drop(gates);
         });
     }
@@ -131,7 +134,7 @@ fn with_launch_blocking_the_op_is_named_exactly() {
         let compute = stream(&device, "compute");
         let (x, y) = (four(&compute, 1.0), four(&compute, 1.0));
         add_one(&compute, &x, &y).blocking_wait().unwrap();
-        // The reactor asks too meanwhile, since somebody waits.
+        // This waiter makes the reactor check the device at the same time.
         let side = stream(&device, "side");
         let gate = side.hold().unwrap();
         let waiting = side.synchronize();
@@ -193,7 +196,8 @@ fn host_memory_that_a_copy_may_be_using_when_the_device_dies_is_given_to_nobody(
         let refused = device.pin(vec![2.0f32; 4]).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Fault);
         assert_eq!(refused.into_vec::<f32>().expect("it is handed back"), [2.0; 4]);
-        // What a host function that is not called holds is let go, and that comes after the copies' memory would be.
+        // A host function that is never called drops its captures. The memory of the copies would
+        // have been released before that.
         assert!(hears.recv().is_err());
         within_a_minute(move || {
             while device.bookkeeping().driver_streams == 0 {
@@ -227,13 +231,16 @@ fn a_stream_of_another_device_that_waits_for_the_lost_one_fails_with_its_device(
         let op = waiting.call(|| ());
         gate.open();
         assert_eq!(refusal(lost).kind(), ErrorKind::Fault);
-        // Who has that error may free memory, before anybody knows of the other device's.
+        // A thread that has this error may free memory before the error of the other device is
+        // known.
         next.empty_cache();
         let place = format!(
             "wait_event failed on stream \"waiting\" at ticket 1 (tests/cuda/faults/poisoned.rs:{line}): it waits for work that will not run: "
         );
+        let error = refusal(op);
+        assert_eq!(error.cuda_code(), Some(700), "the code of the other device's fault");
         says(
-            &refusal(op),
+            &error,
             ErrorKind::Fault,
             &[&place, "cuda:0 failed", "cuda:1 accepts no more work in this runtime"],
         );
@@ -241,7 +248,7 @@ fn a_stream_of_another_device_that_waits_for_the_lost_one_fails_with_its_device(
         let other = untouched.new_stream().unwrap();
         assert_eq!(other.call(|| 3).blocking_wait().unwrap(), 3, "the context lives");
 
-        // The driver would wait for the stream that stands, and not return.
+        // A free in the driver would wait for the stalled stream, and would not return.
         let u = four(&other, 1.0);
         assert_eq!(other.read(&u).blocking_wait().unwrap(), [1.0; 4]);
         drop(u);
@@ -255,7 +262,7 @@ fn a_stream_of_another_device_that_waits_for_the_lost_one_fails_with_its_device(
 
 #[test]
 fn a_stream_that_waited_for_what_the_lost_device_did_in_time_goes_on() {
-    // A copy takes longer than a wait is given to end once its stream has come to it.
+    // A copy takes longer than the time in which a stream at its wait has to pass it.
     for completion in ["word", "event"] {
         in_child(
             &[SECOND_LAUNCH, ("SOFTCUDA_COPY_DELAY_US", "400000"), ("WARPLINE_COMPLETION", completion)],
@@ -276,7 +283,7 @@ fn a_stream_that_waited_for_what_the_lost_device_did_in_time_goes_on() {
                 let read_before = before.read(&u);
                 behind.wait_event(&event);
                 let read_behind = behind.read(&v);
-                // What waits is awaited, so that the lost device is looked after for it.
+                // The waiting work is awaited, so that the reactor watches the lost device for it.
                 let waiter = std::thread::spawn(move || read_before.blocking_wait());
                 gate.open();
                 while !done.query().unwrap() {
@@ -308,11 +315,9 @@ fn a_copy_to_a_lost_device_is_refused_and_its_own_device_goes_on() {
         let event = lost.record_event();
         refusal(add_one(&lost, &x, &y));
         for (from, to) in [(&z, &w), (&w, &z), (&w, &v)] {
-            says(
-                &refusal(mine.copy_buffer_peer(to, from)),
-                ErrorKind::Driver,
-                &["it needs cuda:0, which failed", "cuda:1", "goes on"],
-            );
+            let error = refusal(mine.copy_buffer_peer(to, from));
+            says(&error, ErrorKind::Driver, &["it needs cuda:0, which failed", "cuda:1", "still usable"]);
+            assert_eq!(error.cuda_code(), Some(700), "the code of the other device's fault");
         }
         mine.wait_event(&event);
         drop(mine.fill(&z, 4.0));
@@ -323,7 +328,7 @@ fn a_copy_to_a_lost_device_is_refused_and_its_own_device_goes_on() {
 
 #[test]
 fn a_copy_that_finds_another_device_lost_ends_that_one_alone() {
-    // Which end of the copy is on the lost device.
+    // The end of the copy that is on the lost device.
     for end in ["source", "destination", "both"] {
         in_child(&[SECOND_LAUNCH, ("WARPLINE_TEST_END", end)], || {
             let (runtime, device) = cuda();
@@ -333,7 +338,7 @@ fn a_copy_that_finds_another_device_lost_ends_that_one_alone() {
             let (v, w) = (four(&lost, 1.0), four(&lost, 1.0));
             lost.synchronize().blocking_wait().unwrap();
             add_one(&lost, &x, &y).blocking_wait().unwrap();
-            // Nobody awaits it, so nobody but the copies learns what becomes of it.
+            // Nothing awaits this launch, so only the copies find out that it failed.
             drop(add_one(&lost, &x, &y));
             let end = std::env::var("WARPLINE_TEST_END").unwrap();
             let copy = || match end.as_str() {
@@ -351,7 +356,7 @@ fn a_copy_that_finds_another_device_lost_ends_that_one_alone() {
 
 #[test]
 fn a_device_is_synchronized_although_one_of_its_streams_waits_for_the_lost_one_and_the_others_for_that() {
-    // Whichever of the two the device's `synchronize` waits for first.
+    // The stream that the `synchronize` of the device waits for first.
     for first in ["waiting", "behind"] {
         in_child(&[SECOND_LAUNCH, ("WARPLINE_TEST_FIRST", first)], || {
             let (runtime, device) = cuda();
@@ -375,7 +380,8 @@ fn a_device_is_synchronized_although_one_of_its_streams_waits_for_the_lost_one_a
 
 #[test]
 fn who_awaits_a_stream_behind_one_that_waits_for_the_lost_device_learns_of_it() {
-    // The last of three devices depends on the lost one through the second, or through a stream of its own that nobody awaits.
+    // The third device depends on the lost one through the second, or through a stream of its own
+    // that nothing awaits.
     for through in ["stream", "device"] {
         in_child(&[SECOND_LAUNCH, ("SOFTCUDA_DEVICES", "3"), ("WARPLINE_TEST_THROUGH", through)], || {
             let (runtime, device) = cuda();

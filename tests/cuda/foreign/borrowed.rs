@@ -1,4 +1,4 @@
-//! Streams and memory that cudarc made.
+//! Streams and memory that cudarc created.
 
 use crate::foreign::{cuda, ramp};
 use crate::support::raw::{calls, calls_in, current_context};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use warpline::kernels;
 use warpline::prelude::*;
 
-/// Their slice, and whether it was dropped.
+/// A slice of cudarc, and a flag that is set when the slice has been dropped.
 struct Owner(Option<CudaSlice<f32>>, Arc<AtomicBool>);
 
 impl Drop for Owner {
@@ -28,10 +28,12 @@ fn work_goes_onto_a_stream_that_cudarc_made_and_stays_in_order_with_its_own() {
         let mut slice = theirs.clone_htod(&ramp(64)).unwrap();
         let address = slice.device_ptr(&theirs).0;
         let device = cuda(0);
-        // SAFETY: their stream is of the device's primary context and lives until the end.
+        // SAFETY: cudarc's stream belongs to the device's primary context, and lives until the end
+        // of the test.
         let stream =
             unsafe { device.stream().label("theirs").borrow_raw(theirs.cu_stream().cast()) }.build().unwrap();
-        // SAFETY: the slice lives until the end, and what cudarc does with it is on this very stream.
+        // SAFETY: the slice lives until the end of the test, and cudarc uses it only on this same
+        // stream.
         let x = unsafe { stream.borrow_memory::<f32>(address, 64, ()) }.unwrap();
         drop(stream.launch(
             kernels::axpy(64, 1.0, &x, &stream.alloc::<f32>(64).unwrap()),
@@ -39,7 +41,7 @@ fn work_goes_onto_a_stream_that_cudarc_made_and_stays_in_order_with_its_own() {
         ));
         let y = stream.alloc::<f32>(64).unwrap();
         drop(stream.copy_buffer(&y, &x));
-        // On the same stream, without a word to us: after the copy.
+        // cudarc enqueues this on the same stream by itself. It runs after the copy.
         theirs.memset_zeros(&mut slice).unwrap();
         assert_eq!(stream.read(&y).blocking_wait().unwrap(), ramp(64));
         assert_eq!(stream.read(&x).blocking_wait().unwrap(), [0.0; 64]);
@@ -58,7 +60,8 @@ fn borrowing_a_stream_again_and_again_takes_nothing() {
         let device = cuda(0);
         let x = device.default_stream().unwrap().alloc::<f32>(8).unwrap();
         let round = || {
-            // SAFETY: their stream is of the device's primary context and lives until the end.
+            // SAFETY: cudarc's stream belongs to the device's primary context, and lives until the
+            // end of the test.
             let stream = unsafe { device.stream().borrow_raw(theirs.cu_stream().cast()) }.build().unwrap();
             stream.wait_for(&x);
             drop(stream.fill(&x, 1.0));
@@ -79,7 +82,8 @@ fn a_borrowed_stream_that_is_closed_while_busy_still_finishes() {
         let context = CudaContext::new(0).unwrap();
         let theirs = context.new_stream().unwrap();
         let device = cuda(0);
-        // SAFETY: their stream is of the device's primary context and lives until the end.
+        // SAFETY: cudarc's stream belongs to the device's primary context, and lives until the end
+        // of the test.
         let stream = unsafe { device.stream().borrow_raw(theirs.cu_stream().cast()) }.build().unwrap();
         let x = stream.alloc::<f32>(8).unwrap();
         let gate = stream.hold().unwrap();
@@ -94,13 +98,13 @@ fn a_borrowed_stream_that_is_closed_while_busy_still_finishes() {
 #[test]
 fn the_cpu_device_has_no_raw_streams_to_borrow() {
     let (_runtime, device, []) = crate::support::streams([]);
-    // SAFETY: it is refused.
+    // SAFETY: the CPU device refuses any raw stream without using it.
     let error =
         unsafe { device.stream().borrow_raw(std::ptr::dangling_mut::<u8>().cast()) }.build().unwrap_err();
     says(
         &error,
         ErrorKind::Unsupported,
-        &["borrow_raw: cpu:0 has no raw streams; make one of its own with new_stream"],
+        &["borrow_raw: cpu:0 has no raw streams; create a stream with new_stream"],
     );
 }
 
@@ -108,10 +112,10 @@ fn the_cpu_device_has_no_raw_streams_to_borrow() {
 fn default_streams_and_those_of_other_contexts_are_not_borrowed() {
     in_child(&[], || {
         for (stream, why) in
-            [(0, "the null stream"), (1, "the null stream"), (2, "another one on each thread")]
+            [(0, "the null stream"), (1, "the null stream"), (2, "a different stream on each thread")]
         {
             let stream = std::ptr::without_provenance_mut(stream);
-            // SAFETY: it is refused.
+            // SAFETY: a default stream is refused by its number, and never used.
             let error = unsafe { cuda(0).stream().borrow_raw(stream) }.build().unwrap_err();
             says(
                 &error,
@@ -120,12 +124,12 @@ fn default_streams_and_those_of_other_contexts_are_not_borrowed() {
             );
         }
         let elsewhere = CudaContext::new(1).unwrap().new_stream().unwrap();
-        // SAFETY: it is refused.
+        // SAFETY: the stream is live. It is refused because of its context.
         let error = unsafe { cuda(0).stream().borrow_raw(elsewhere.cu_stream().cast()) }.build().unwrap_err();
         says(
             &error,
             ErrorKind::Driver,
-            &["another context than the primary one of cuda:0", "its own device"],
+            &["does not belong to the primary context of cuda:0", "its own device"],
         );
     });
 }
@@ -177,7 +181,7 @@ fn the_owner_of_memory_that_nothing_uses_is_dropped_at_once() {
         let stream = cuda(0).new_stream().unwrap();
         let memory = stream.alloc::<f32>(64).unwrap();
         let dropped = Arc::new(AtomicBool::new(false));
-        // SAFETY: the memory is that of a buffer, which lives.
+        // SAFETY: the memory belongs to the buffer `memory`, which outlives `x`.
         let x =
             unsafe { stream.borrow_memory::<f32>(memory.device_ptr().0, 64, Owner(None, dropped.clone())) }
                 .unwrap();
@@ -199,7 +203,7 @@ fn the_owner_of_lent_memory_goes_also_when_its_stream_is_closed() {
         let stream = device.new_stream().unwrap();
         let memory = stream.alloc::<f32>(64).unwrap();
         let dropped = Arc::new(AtomicBool::new(false));
-        // SAFETY: the memory is that of a buffer, which lives.
+        // SAFETY: the memory belongs to the buffer `memory`, which outlives `x` and its use.
         let x =
             unsafe { stream.borrow_memory::<f32>(memory.device_ptr().0, 64, Owner(None, dropped.clone())) }
                 .unwrap();
@@ -222,7 +226,7 @@ fn lent_memory_needs_edges_like_any_other() {
         let device = cuda(0);
         let [stream, other] = ["stream", "other"].map(|label| device.stream().label(label).build().unwrap());
         let memory = stream.alloc::<f32>(64).unwrap();
-        // SAFETY: the memory is that of a buffer, which lives.
+        // SAFETY: the memory belongs to the buffer `memory`, which outlives the work on `x`.
         let x = unsafe { stream.borrow_memory::<f32>(memory.device_ptr().0, 64, ()) }.unwrap();
         says(
             &other.fill(&x, 1.0).blocking_wait().unwrap_err(),
@@ -239,9 +243,10 @@ fn lent_memory_needs_edges_like_any_other() {
 fn an_address_that_holds_no_elements_is_refused() {
     in_child(&[], || {
         let stream = cuda(0).stream().label("lent").build().unwrap();
-        // SAFETY: both are refused.
+        // SAFETY: both addresses are refused, and never accessed.
         let [null, odd] = unsafe { [0, 0x1001].map(|address| stream.borrow_memory::<f64>(address, 4, ())) };
-        let text = "address 0x0 cannot hold 4 elements of f64, which are aligned to 8 bytes; pass the address of device memory";
+        let text = "address 0x0 cannot hold 4 elements of f64, which need an alignment of 8 \
+            bytes; pass the address of device memory";
         says(
             &null.unwrap_err(),
             ErrorKind::InvalidArgument,
@@ -252,10 +257,10 @@ fn an_address_that_holds_no_elements_is_refused() {
             ErrorKind::InvalidArgument,
             &["address 0x1001 cannot hold 4 elements of f64"],
         );
-        // SAFETY: there are no elements.
+        // SAFETY: without elements, no memory is accessed.
         let empty = unsafe { stream.borrow_memory::<f64>(0, 0, ()) }.unwrap();
         assert_eq!(stream.read(&empty).blocking_wait().unwrap(), [0.0; 0]);
-        // SAFETY: it is refused.
+        // SAFETY: the length is refused, and the memory is never accessed.
         let error = unsafe { stream.borrow_memory::<f64>(0x1000, usize::MAX / 4, ()) }.unwrap_err();
         says(&error, ErrorKind::InvalidArgument, &["elements of f64", "more than can be addressed"]);
     });

@@ -1,5 +1,5 @@
-//! Captures that other code makes: of streams that it has lent, of ours during its turn, and on its
-//! own threads.
+//! Captures that other code makes: of streams that it lends to Warpline, of Warpline's streams
+//! during foreign work, and on threads of its own.
 
 use crate::foreign::{cu_stream, cuda, nothing};
 use crate::support::raw::{own_calls_in, primary_context, set_current_context};
@@ -17,14 +17,14 @@ const RELAXED: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE
 
 fn begin(stream: CUstream, mode: CUstreamCaptureMode) {
     set_current_context(primary_context(0));
-    // SAFETY: a live stream that is not captured.
+    // SAFETY: the callers pass a live stream.
     unsafe { sys::cuStreamBeginCapture_v2(stream, mode) }.result().unwrap();
 }
 
-/// Ends a capture, which has to have gone well.
+/// Ends a capture, which must succeed, and returns its graph.
 fn end(stream: CUstream) -> CUgraph {
     let mut graph = std::ptr::null_mut();
-    // SAFETY: a stream that is captured; it writes a graph.
+    // SAFETY: the callers pass a live stream. The call writes a graph to a live variable.
     unsafe { sys::cuStreamEndCapture(stream, &raw mut graph) }.result().unwrap();
     assert!(!graph.is_null());
     graph
@@ -32,19 +32,19 @@ fn end(stream: CUstream) -> CUgraph {
 
 fn nodes(graph: CUgraph) -> usize {
     let mut nodes = 0;
-    // SAFETY: a live graph; without an array it writes the number of nodes.
+    // SAFETY: the graph is live. Without an array the call writes only the number of nodes.
     unsafe { sys::cuGraphGetNodes(graph, std::ptr::null_mut(), &raw mut nodes) }.result().unwrap();
     nodes
 }
 
-/// Launches a graph and waits for it.
+/// Launches a graph on a stream, and waits for it.
 fn launch(graph: CUgraph, stream: CUstream) {
     let mut executable = std::ptr::null_mut();
-    // SAFETY: a live graph; it writes an executable one.
+    // SAFETY: the graph is live. The call writes an executable graph to a live variable.
     unsafe { sys::cuGraphInstantiateWithFlags(&raw mut executable, graph, 0) }.result().unwrap();
-    // SAFETY: a live executable graph and a live stream.
+    // SAFETY: the executable graph and the stream are live.
     unsafe { sys::cuGraphLaunch(executable, stream) }.result().unwrap();
-    // SAFETY: a live stream.
+    // SAFETY: the stream is live.
     unsafe { sys::cuStreamSynchronize(stream) }.result().unwrap();
 }
 
@@ -53,7 +53,8 @@ fn theirs() -> Arc<CudaStream> {
 }
 
 fn borrow(device: &Device, theirs: &Arc<CudaStream>) -> Stream {
-    // SAFETY: their stream is of the device's primary context and lives until the end.
+    // SAFETY: cudarc's stream belongs to the device's primary context. The tests keep it until
+    // their end.
     unsafe { device.stream().label("theirs").borrow_raw(theirs.cu_stream().cast()) }.build().unwrap()
 }
 
@@ -73,7 +74,7 @@ fn a_stream_that_its_owner_captures_takes_no_work_and_the_capture_stays_whole() 
             stream.call(|| ()),
             stream.wait_stream(&side).into_future(),
             stream.launch(warpline::kernels::axpy(4, 1.0, &x, &y), LaunchConfig::linear(1, 4)),
-            // SAFETY: it is refused before it enqueues anything.
+            // SAFETY: the work is refused, and its closure is never called.
             unsafe { stream.external(nothing(), nothing(), |_| panic!("it is not called")) },
         ] {
             says(
@@ -83,7 +84,7 @@ fn a_stream_that_its_owner_captures_takes_no_work_and_the_capture_stays_whole() 
             );
         }
         assert_eq!(stream.hold().unwrap_err().kind(), ErrorKind::Captured);
-        // Others may wait for what came before, by an event too.
+        // Other streams may wait for the earlier work, also by an event.
         side.wait_stream(&stream);
         side.wait_event(&stream.record_event());
         let seen = side.call(|| ());
@@ -144,7 +145,7 @@ fn a_graph_of_their_stream_completes_nothing_of_ours() {
         let graph = end(theirs.cu_stream());
         launch(graph, theirs.cu_stream());
         drop((x, stream));
-        // Whichever of these would be given the word of the one that was closed.
+        // One of these may get the completion word of the closed stream.
         let others: Vec<_> =
             (0..4).map(|_| device.stream().priority(warpline::Priority::High).build().unwrap()).collect();
         let gates: Vec<_> = others.iter().map(|other| other.hold().unwrap()).collect();
@@ -165,7 +166,7 @@ fn asking_again_and_again_for_work_on_their_stream_does_not_end_their_capture() 
             let gate = stream.hold().unwrap();
             let mut held = stream.call(|| ());
             begin(theirs.cu_stream(), RELAXED);
-            // Longer than a stream may stand still before it is asked.
+            // Longer than the time without progress after which a stream is checked for being idle.
             let since = Instant::now();
             while since.elapsed() < Duration::from_millis(400) {
                 assert!(!held.query().unwrap());
@@ -183,7 +184,7 @@ fn foreign_work_that_leaves_a_stream_of_ours_capturing_is_an_error_and_the_strea
         let device = cuda(0);
         let stream = device.stream().label("ours").build().unwrap();
         let mut raw_stream = None;
-        // SAFETY: it enqueues nothing that touches memory.
+        // SAFETY: the closure begins a capture, and enqueues nothing.
         let begun = unsafe {
             stream.external(nothing(), nothing(), |raw| {
                 begin(cu_stream(raw), RELAXED);
@@ -194,12 +195,12 @@ fn foreign_work_that_leaves_a_stream_of_ours_capturing_is_an_error_and_the_strea
             says(
                 error,
                 ErrorKind::Captured,
-                &["the foreign work has left it capturing", "use another stream"],
+                &["the foreign work left the stream capturing", "use another stream"],
             );
         };
         says_why(&refusal(begun));
         let after = refusal(stream.call(|| ()));
-        assert!(after.to_string().contains("the foreign work has left it capturing"), "{after}");
+        assert!(after.to_string().contains("the foreign work left the stream capturing"), "{after}");
         drop(stream);
         let others: Vec<_> = (0..4).map(|_| device.new_stream().unwrap()).collect();
         others.iter().for_each(|other| other.call(|| ()).blocking_wait().unwrap());
@@ -211,7 +212,7 @@ fn foreign_work_that_leaves_a_stream_of_ours_capturing_is_an_error_and_the_strea
 fn foreign_work_may_capture_as_long_as_it_ends_the_capture() {
     in_child(&[], || {
         let stream = cuda(0).new_stream().unwrap();
-        // SAFETY: it enqueues nothing that touches memory.
+        // SAFETY: the closure launches an empty graph, which touches no memory.
         let done = unsafe {
             stream.external(nothing(), nothing(), |raw| {
                 begin(cu_stream(raw), RELAXED);
@@ -223,8 +224,8 @@ fn foreign_work_may_capture_as_long_as_it_ends_the_capture() {
     });
 }
 
-/// Uses a device with all that a program does, the first time and again: memory, kernels, streams,
-/// edges, and waits.
+/// Uses a device as a program does, the first time and again: memory, kernels, streams, edges,
+/// graphs and waits.
 fn use_device() {
     let device = cuda(0);
     for _ in 0..2 {

@@ -1,11 +1,12 @@
-//! cuBLAS on a stream of ours.
+//! cuBLAS on one of Warpline's streams.
 
 use crate::foreign::{cu_stream, cuda};
 use std::ffi::{CStr, CString, c_int, c_void};
 use warpline::{reads, writes};
 
-/// Where to find the library, if the loader does not: `$(python3 -c "import nvidia.cublas.lib as l; print(l.__path__[0])")` and
-/// `/libcublas.so.12`, where it came from PyPI.
+/// The variable that holds the path of the library, for use if the loader does not find it. For the
+/// package from PyPI the path is
+/// `$(python3 -c "import nvidia.cublas.lib as l; print(l.__path__[0])")/libcublas.so.12`.
 const PATH: &str = "WARPLINE_TEST_CUBLAS";
 
 type Handle = *mut c_void;
@@ -13,7 +14,8 @@ type Handle = *mut c_void;
 type Create = unsafe extern "C" fn(*mut Handle) -> c_int;
 type Destroy = unsafe extern "C" fn(Handle) -> c_int;
 type SetStream = unsafe extern "C" fn(Handle, *mut c_void) -> c_int;
-/// The handle, whether either is transposed, m, n, k, α, A and its leading dimension, B and its, β, C and its.
+/// The type of cublasSgemm_v2. The arguments are the handle, the operations on A and B, m, n, k, α,
+/// A and its leading dimension, B and its leading dimension, β, C and its leading dimension.
 type Sgemm = unsafe extern "C" fn(
     Handle,
     c_int,
@@ -31,7 +33,7 @@ type Sgemm = unsafe extern "C" fn(
     c_int,
 ) -> c_int;
 
-/// The entry points used here, of version 12 or 13: cublas_v2.h.
+/// The entry points of cuBLAS 12 or 13 that the test uses (cublas_v2.h).
 struct Cublas {
     create: Create,
     destroy: Destroy,
@@ -46,35 +48,35 @@ impl Cublas {
         let library = given
             .into_iter()
             .chain(names)
-            // SAFETY: the library's initialisers are its own.
+            // SAFETY: `dlopen` runs the initialisers of the library, here cuBLAS's own.
             .map(|name| unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) })
             .find(|library| !library.is_null())
             .unwrap_or_else(|| {
                 panic!("no libcublas.so.13 or .12 for the loader to find; say with {PATH} where it is")
             });
         let symbol = |name: &CStr| {
-            // SAFETY: a library that is never closed, and a string.
+            // SAFETY: the library is never closed, and the name ends with a NUL.
             let symbol = unsafe { libc::dlsym(library, name.as_ptr()) };
             assert!(!symbol.is_null(), "{name:?}");
             symbol
         };
         Cublas {
-            // SAFETY: the library declares it so.
+            // SAFETY: cublas_v2.h declares cublasCreate_v2 with this type.
             create: unsafe { std::mem::transmute::<*mut c_void, Create>(symbol(c"cublasCreate_v2")) },
-            // SAFETY: as above.
+            // SAFETY: cublas_v2.h declares cublasDestroy_v2 with this type.
             destroy: unsafe { std::mem::transmute::<*mut c_void, Destroy>(symbol(c"cublasDestroy_v2")) },
-            // SAFETY: as above.
+            // SAFETY: cublas_v2.h declares cublasSetStream_v2 with this type.
             set_stream: unsafe {
                 std::mem::transmute::<*mut c_void, SetStream>(symbol(c"cublasSetStream_v2"))
             },
-            // SAFETY: as above.
+            // SAFETY: cublas_v2.h declares cublasSgemm_v2 with this type.
             sgemm: unsafe { std::mem::transmute::<*mut c_void, Sgemm>(symbol(c"cublasSgemm_v2")) },
         }
     }
 }
 
-/// Needs a GPU: the library brings kernels of its own, which the software CUDA driver cannot run. So nothing runs this test but a
-/// machine that has both: `cargo test --test cuda -- --ignored foreign::cublas`.
+/// Needs a GPU, because cuBLAS launches kernels of its own, which the software CUDA driver cannot
+/// run: `cargo test --test cuda -- --ignored foreign::cublas`.
 #[test]
 #[ignore = "needs a GPU and cuBLAS"]
 fn a_product_by_cublas_is_one_op_of_our_stream() {
@@ -82,7 +84,7 @@ fn a_product_by_cublas_is_one_op_of_our_stream() {
     let cublas = Cublas::open();
     let device = cuda(0);
     let (stream, copy) = (device.new_stream().unwrap(), device.new_stream().unwrap());
-    // Column by column, as cuBLAS has it.
+    // Column-major, as cuBLAS expects.
     let a: Vec<f32> = (0..m * k).map(|i| (i % 13) as f32 - 6.0).collect();
     let b: Vec<f32> = (0..k * n).map(|i| (i % 7) as f32 - 3.0).collect();
     let [x, y] = [&a, &b].map(|values| {
@@ -95,10 +97,11 @@ fn a_product_by_cublas_is_one_op_of_our_stream() {
 
     let mut handle = std::ptr::null_mut();
     let (mut worked, (one, zero)) = (true, (1.0f32, 0.0f32));
-    // SAFETY: the product is enqueued on this stream, reads `x` and `y` and writes `z`, which are that long.
+    // SAFETY: the product is enqueued on this stream, reads `x` and `y` and writes `z`. The buffers
+    // live and have these lengths.
     let done = unsafe {
         stream.external(reads([&x, &y]), writes([&z]), |raw| {
-            // Made here, where the device's context is current.
+            // The handle is created here, where the device's context is current.
             let created = (cublas.create)(&raw mut handle);
             let set = (cublas.set_stream)(handle, cu_stream(raw).cast());
             let enqueued = (cublas.sgemm)(
@@ -119,7 +122,7 @@ fn a_product_by_cublas_is_one_op_of_our_stream() {
             );
             if [created, set, enqueued] != [0; 3] {
                 worked = false;
-                raw.fail(format!("cuBLAS answered {created}, {set} and {enqueued}"));
+                raw.fail(format!("cuBLAS returned {created}, {set} and {enqueued}"));
             }
         })
     };
@@ -128,6 +131,6 @@ fn a_product_by_cublas_is_one_op_of_our_stream() {
     let expected: Vec<f32> =
         (0..m * n).map(|i| (0..k).map(|j| a[j * m + i % m] * b[i / m * k + j]).sum()).collect();
     assert_eq!(stream.read(&z).blocking_wait().unwrap(), expected, "sums of small whole numbers are exact");
-    // SAFETY: a handle that was made, and whose work is done.
+    // SAFETY: the handle was created above, and its work has finished.
     assert_eq!(unsafe { (cublas.destroy)(handle) }, 0);
 }

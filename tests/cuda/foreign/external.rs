@@ -1,4 +1,4 @@
-//! Work that cudarc puts on a stream of ours.
+//! Work that cudarc enqueues on one of Warpline's streams.
 
 use crate::foreign::{cu_stream, cuda, nothing, ramp};
 use crate::support::raw::{calls, calls_in};
@@ -19,7 +19,8 @@ fn driver_calls_on_the_raw_stream_are_one_op_in_stream_order() {
         let gate = stream.hold().unwrap();
         drop(stream.write(&x, &ramp(64)));
         let before = stream.issued();
-        // SAFETY: the copy and the fill are enqueued on this stream, read the one and write the other buffer, which live.
+        // SAFETY: the copy and the fill are enqueued on this stream. They read `x` and write `y`,
+        // and both live.
         let mut done = unsafe {
             stream.external(reads([&x]), writes([&y]), |raw| {
                 result::memcpy_dtod_async(y.device_ptr().0, x.device_ptr().0, 256, cu_stream(raw)).unwrap();
@@ -42,13 +43,13 @@ fn a_kernel_that_cudarc_loads_runs_on_the_raw_stream() {
         let stream = cuda(0).new_stream().unwrap();
         let x = stream.alloc::<f32>(64).unwrap();
         drop(stream.fill(&x, -1.0));
-        // Makes its CPU form known to the software driver.
+        // This launch registers the kernel's CPU form with the software CUDA driver.
         let other = stream.alloc::<f32>(8).unwrap();
         drop(stream.fill(&other, 1.0));
         stream.launch(kernels::relu(8, &other, &other), LaunchConfig::linear(1, 32)).blocking_wait().unwrap();
         let Source::Ptx([_, ptx]) = kernels::RELU.source else { panic!("it comes as PTX") };
-        // SAFETY: the kernel gets its own parameters, and behind them, for the software driver, how many elements each slice has;
-        // it writes `x`, which lives.
+        // SAFETY: the kernel gets its own parameters, followed by the length of each slice for the
+        // software CUDA driver. It reads and writes `x`, which lives.
         let done = unsafe {
             stream.external(nothing(), writes([&x]), |raw| {
                 let text = CString::new(*ptx).unwrap();
@@ -72,19 +73,21 @@ fn a_kernel_that_cudarc_loads_runs_on_the_raw_stream() {
     });
 }
 
-/// cudarc's safe level takes a stream of ours as [`CudaContext::wrap_borrowed_stream`], and memory of ours as
-/// `upgrade_device_ptr`, whose slice has to be leaked again: it would free the memory.
+/// Checks cudarc's safe API on Warpline's stream and memory. [`CudaContext::wrap_borrowed_stream`]
+/// takes the stream, and `upgrade_device_ptr` takes memory. The slices must be leaked again,
+/// because dropping one frees its memory.
 #[test]
 fn cudarcs_safe_level_works_on_our_stream_and_memory() {
     in_child(&[], || {
         let (device, context) = (cuda(0), CudaContext::new(0).unwrap());
-        // SAFETY: order is stated here, by the streams themselves.
+        // SAFETY: cudarc's work is on one stream, so its order needs no event tracking.
         unsafe { context.disable_event_tracking() };
         let stream = device.new_stream().unwrap();
         let (x, y) = (stream.alloc::<f32>(64).unwrap(), stream.alloc::<f32>(64).unwrap());
         drop(stream.fill(&y, 7.0));
         let ([freed], done) = calls_in([c"cuMemFreeAsync"], || {
-            // SAFETY: the wrapper and the slices are gone when the closure ends; what they enqueue writes what is declared.
+            // SAFETY: the wrapper and the slices end with the closure. Their work writes only
+            // declared buffers.
             unsafe {
                 stream.external(nothing(), writes([&x, &y]), |raw| {
                     let theirs = context.wrap_borrowed_stream(cu_stream(raw));
@@ -116,11 +119,11 @@ fn the_marker_is_written_when_the_turn_ends() {
         let earlier = stream.fill(&x, 1.0);
         let before = written();
         let mut during = 0;
-        // SAFETY: nothing is enqueued.
+        // SAFETY: the closure enqueues nothing.
         let done = unsafe {
             stream.external(nothing(), writes([&x]), |_| {
                 during = written() - before;
-                // More than would pass without a marker, if they were ops.
+                // This many ops would not pass without a marker.
                 for _ in 0..200 {
                     let _ = stream.query().unwrap();
                 }
@@ -148,13 +151,14 @@ fn polls_of_other_threads_during_the_turn_neither_wait_for_it_nor_see_it_done() 
                 let stream = stream.clone();
                 move || {
                     entered.recv().unwrap();
-                    // Everything so far, the work in the making too.
+                    // This covers all work so far, including the foreign work in progress.
                     let everything = stream.synchronize();
                     for _ in 0..1000 {
                         assert!(!stream.query().unwrap(), "the turn has not ended");
                     }
                     earlier.blocking_wait().unwrap();
-                    // What another stream waits for is the stream as it was before the turn.
+                    // An event that is recorded during the turn covers only the work before the
+                    // turn.
                     let event = stream.record_event();
                     let other = stream.device().new_stream().unwrap();
                     other.wait_event(&event);
@@ -209,7 +213,7 @@ fn what_the_driver_answers_can_be_handed_on() {
     in_child(&[], || {
         let stream = cuda(0).stream().label("foreign").build().unwrap();
         let x = stream.alloc::<f32>(64).unwrap();
-        // SAFETY: the fill is refused.
+        // SAFETY: the driver refuses the fill, because 1 is no device address.
         let done = unsafe {
             stream.external(nothing(), writes([&x]), |raw| {
                 if let Err(error) = result::memset_d8_async(1, 0, 256, cu_stream(raw)) {
@@ -217,8 +221,12 @@ fn what_the_driver_answers_can_be_handed_on() {
                 }
             })
         };
-        let parts =
-            ["external on stream \"foreign\"", "memset: ", "CUDA_ERROR_INVALID_VALUE", "the device goes on"];
+        let parts = [
+            "external on stream \"foreign\"",
+            "memset: ",
+            "CUDA_ERROR_INVALID_VALUE",
+            "the device is still usable",
+        ];
         says(&done.blocking_wait().unwrap_err(), ErrorKind::Driver, &parts);
         says(&stream.read(&x).blocking_wait().unwrap_err(), ErrorKind::Driver, &parts[1..]);
     });

@@ -1,5 +1,6 @@
-//! Other code on Warpline's streams and memory, and Warpline on other code's: through cudarc, the way a library or a program that
-//! uses the CUDA driver itself does it. Each test runs in a child process on the software CUDA driver, but for cuBLAS.
+//! Other code on Warpline's streams and memory, and Warpline on those of other code. The other code
+//! uses cudarc, like a library or a program that calls the CUDA driver itself. Each test on a CUDA
+//! device runs in a child process on the software CUDA driver, except that with cuBLAS itself.
 
 #![cfg(target_os = "linux")]
 
@@ -12,7 +13,7 @@ use cudarc::driver::sys::CUstream;
 use warpline::prelude::*;
 use warpline::{Declared, RawStream, reads};
 
-/// A CUDA device of the default runtime.
+/// Opens a CUDA device of the default runtime.
 fn cuda(ordinal: u32) -> Device {
     Device::open(&format!("cuda:{ordinal}")).unwrap()
 }
@@ -21,12 +22,12 @@ fn ramp(n: usize) -> Vec<f32> {
     (0..n).map(|i| i as f32).collect()
 }
 
-/// The stream as cudarc has it.
+/// Returns the raw stream with cudarc's type.
 fn cu_stream(raw: &RawStream) -> CUstream {
     raw.as_ptr().expect("a CUDA device has one").cast()
 }
 
-/// No operand.
+/// Declares no operands.
 fn nothing<'a>() -> Declared<'a> {
     reads::<f32>([])
 }

@@ -1,11 +1,18 @@
-//! The order check against a slow oracle: happens-before by graph search over everything that was recorded.
+//! The order check against a slow oracle, which searches for happens-before paths through
+//! everything that was recorded.
 //!
-//! The oracle (`oracle/model.rs`) knows no clocks, tickets or pruned histories. It keeps every
-//! accepted access, an edge for everything that orders, and looks for a path; and it keeps who
-//! carries which refusal. Over the recording driver it is up to the program what is finished, and
-//! with it which waits reach the driver and when closed streams are gone; over the CPU device that
-//! is luck. The oracle does not look at it, so no verdict may depend on it, and no ticket either.
+//! The oracle (`oracle/model.rs`) knows no clocks and no pruned histories. It keeps every accepted
+//! access and an edge for everything that orders, and it searches for a path. It also tracks which
+//! stream carries which refusal.
+//!
+//! Over the recording driver, the program decides which work has finished. So it also decides which
+//! waits reach the driver, and when closed streams are gone. Over the CPU device, timing decides.
+//! The oracle ignores all of that, so no verdict and no ticket may depend on it.
 
+#[cfg(test)]
+mod backends;
+#[allow(dead_code, reason = "the fuzz target uses it")]
+pub(crate) mod decoded;
 mod model;
 mod threads;
 
@@ -19,14 +26,14 @@ use warpline::prelude::*;
 use warpline::{StreamId, reads, writes};
 
 const DEVICES: usize = 2;
-/// Half of them are of each device.
+/// The number of streams, half of them on each device.
 const STREAMS: usize = 4;
 const BUFFERS: usize = 3;
-/// A buffer is a square matrix of bytes.
+/// The side of a buffer, which is a square matrix of bytes.
 const SIDE: usize = 4;
 const BYTES: usize = SIDE * SIDE;
 
-/// What a range of a buffer is made from.
+/// A part of a buffer.
 #[derive(Clone, Copy, Debug)]
 enum Part {
     Slice(usize, usize),
@@ -51,7 +58,7 @@ impl Part {
     }
 }
 
-/// How the program treats the error of an op that is refused.
+/// The program's treatment of the error of a refused op.
 #[derive(Clone, Copy, Debug)]
 enum Refusal {
     LookedAt,
@@ -71,14 +78,14 @@ enum Step {
         part: Part,
         refusal: Refusal,
     },
-    /// Between whatever devices.
+    /// A copy between buffers of any two devices.
     Copy {
         stream: usize,
         from: (usize, Part),
         to: (usize, Part),
         refusal: Refusal,
     },
-    /// Foreign work, which may say that it could not be enqueued.
+    /// Foreign work, which may report that it could not be enqueued.
     External {
         stream: usize,
         buffer: usize,
@@ -115,14 +122,15 @@ enum Step {
         buffer: usize,
         part: Part,
     },
-    /// The device gets to the newest markers, without the host looking.
+    /// The device reaches the newest markers, and the host does not observe it.
     Progress,
-    /// The buffer is dropped and another allocated.
+    /// Drops the buffer and allocates another one.
     Replace {
         stream: usize,
         buffer: usize,
     },
-    /// The stream is closed, and another takes its place. It drains with the next `Progress`.
+    /// Closes the stream, and opens another in its place. The closed one drains with the next
+    /// `Progress`.
     Close {
         stream: usize,
     },
@@ -165,23 +173,24 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A buffer, what the oracle calls it, and where it is.
+/// A buffer, its name in the oracle, and its device.
 struct Memory {
     buffer: Buffer<u8>,
     name: u64,
     device: usize,
 }
 
-/// Both sides of one program.
+/// A program's run, in the runtime and in the oracle.
 struct Run {
-    // Streams and buffers go before the runtime they belong to.
+    // Streams and buffers are dropped before the runtime they belong to.
     streams: Vec<Stream>,
     buffers: Vec<Memory>,
     ops: Vec<(Pending<()>, Point)>,
     events: Vec<(Event, Stand)>,
     model: Model,
     devices: Vec<Device>,
-    /// Finishes work when it is told to; others do when they like.
+    /// The driver that finishes work only when the test says so. `None` on devices that run it
+    /// themselves.
     driver: Option<Arc<Recording>>,
     allocated: u64,
     _runtime: Runtime,
@@ -194,19 +203,19 @@ enum Verdict {
 }
 
 impl Run {
-    /// Over the recording driver.
+    /// Returns a run over the recording driver.
     fn recorded() -> Self {
         let (runtime, driver) = Recording::runtime_of(OrderMode::Deny, DEVICES as u32);
-        Self::new(runtime, Some(driver), DeviceId::Cuda)
+        Self::new(runtime, Some(driver), [0, 1].map(DeviceId::Cuda))
     }
 
-    /// Over devices that really run.
-    fn real(runtime: Runtime, id: fn(u32) -> DeviceId) -> Self {
-        Self::new(runtime, None, id)
+    /// Returns a run over devices that execute the work.
+    fn real(runtime: Runtime, ids: [DeviceId; DEVICES]) -> Self {
+        Self::new(runtime, None, ids)
     }
 
-    fn new(runtime: Runtime, driver: Option<Arc<Recording>>, id: fn(u32) -> DeviceId) -> Self {
-        let devices = (0..DEVICES).map(|n| runtime.device(id(n as u32)).unwrap()).collect();
+    fn new(runtime: Runtime, driver: Option<Arc<Recording>>, ids: [DeviceId; DEVICES]) -> Self {
+        let devices = ids.into_iter().map(|id| runtime.device(id).unwrap()).collect();
         let mut run = Run {
             streams: Vec::new(),
             buffers: Vec::new(),
@@ -251,8 +260,8 @@ impl Run {
         Touch { buffer: self.buffers[buffer].name, bytes: part.bytes(), reads, writes }
     }
 
-    /// Compares the verdict of an op with the oracle's, and enters there what came of it. The point
-    /// of an op that was accepted.
+    /// Compares the verdict on an op with the oracle's, and records the outcome in the oracle.
+    /// Returns the point of an accepted op.
     fn judge(
         &mut self,
         stream: usize,
@@ -288,7 +297,7 @@ impl Run {
         }
     }
 
-    /// Judges a call, whose error is looked at or not.
+    /// Judges a call. The program looks at its error or drops it, depending on `refusal`.
     fn judge_pending(&mut self, stream: usize, pending: Pending<()>, touches: &[Touch], refusal: Refusal) {
         if pending.ticket().is_some() {
             let point = self.judge(stream, Verdict::Accepted, touches, refusal).unwrap();
@@ -306,10 +315,20 @@ impl Run {
         self.judge(stream, Verdict::Refused(error), touches, refusal);
     }
 
-    /// Returns whether an op of `stream` on this buffer is refused because it is on another device,
-    /// as it has to be.
+    /// Returns true if the buffer is on another device than `stream`. An op then has to be refused.
     fn is_elsewhere(&self, stream: usize, buffer: usize) -> bool {
         Self::device_of(stream) != self.buffers[buffer].device
+    }
+
+    /// Returns true if `stream` can copy between the two buffers: all devices have one backend, or
+    /// one end is on the stream's device and the other on it or on a CPU device.
+    fn reaches(&self, stream: usize, from: usize, to: usize) -> bool {
+        let here = self.devices[Self::device_of(stream)].id();
+        let ends = [from, to].map(|buffer| self.devices[self.buffers[buffer].device].id());
+        let of_one_backend = ends.iter().all(|end| end.backend() == here.backend());
+        let to_the_host = |end: DeviceId| end == here || matches!(end, DeviceId::Cpu(_));
+        let is_cpu = matches!(here, DeviceId::Cpu(_));
+        of_one_backend || !is_cpu && ends.contains(&here) && ends.into_iter().all(to_the_host)
     }
 
     fn observe(&mut self, mut pending: Pending<()>, point: Point) {
@@ -324,7 +343,7 @@ impl Run {
         self.model.observe(point);
     }
 
-    /// Completes the work that is enqueued, where the test has to do so.
+    /// Completes the enqueued work, if the test has to do so.
     fn progress(&self) {
         if let Some(driver) = &self.driver {
             driver.reach_markers();
@@ -334,7 +353,8 @@ impl Run {
     fn step(&mut self, step: &Step) {
         match *step {
             Step::Read { stream, buffer, part } => {
-                // A copy to the side would be a second operand; a host copy reads alone.
+                // A copy to another buffer would have a second operand, but a copy to the host only
+                // reads.
                 let read = self.streams[stream].copy_to_host(&part.of(&self.buffers[buffer].buffer));
                 if self.is_elsewhere(stream, buffer) {
                     return is_of_another_device(read);
@@ -358,6 +378,9 @@ impl Run {
                     return;
                 }
                 let pending = self.streams[stream].copy_buffer_peer(&target, &source);
+                if !self.reaches(stream, from.0, to.0) {
+                    return is_of_another_device(pending);
+                }
                 if from.0 == to.0 && !from.1.bytes().is_disjoint(&to.1.bytes()) {
                     assert_eq!(pending.queued().unwrap_err().kind(), ErrorKind::Overlap);
                     return;
@@ -473,10 +496,10 @@ impl Run {
         (!self.events.is_empty()).then(|| self.events[event % self.events.len()].clone())
     }
 
-    /// The `Pending` of the same ticket without the buffer in it.
+    /// Returns a `Pending` of the same ticket that does not hold the buffer.
     fn as_unit(&self, stream: usize, read: Pending<Pinned<u8>>) -> Pending<()> {
         match read.ticket() {
-            // An event at the very place: nothing was enqueued in between.
+            // The event has the same position, because nothing was enqueued in between.
             Some(_) => self.streams[stream].record_event().synchronize(),
             None => Pending::refused(read.blocking_wait().unwrap_err()),
         }
@@ -487,7 +510,7 @@ fn is_of_another_device<T: std::fmt::Debug>(pending: Pending<T>) {
     assert_eq!(pending.blocking_wait().unwrap_err().kind(), ErrorKind::DeviceMismatch);
 }
 
-/// Runs so many random programs on what `run` makes.
+/// Runs `cases` random programs, each on a fresh run from `run`.
 fn on_random_programs(cases: u32, run: impl Fn() -> Run) {
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
     let programs = proptest::collection::vec(step(), 1..60);
@@ -507,7 +530,8 @@ fn verdicts_agree_with_a_search_through_the_whole_past() {
 #[test]
 fn verdicts_do_not_depend_on_how_fast_the_device_is() {
     on_random_programs(3_000, || {
-        Run::real(Runtime::builder().cpu_devices(DEVICES as u32).build().unwrap(), DeviceId::Cpu)
+        let runtime = Runtime::builder().cpu_devices(DEVICES as u32).build().unwrap();
+        Run::real(runtime, [0, 1].map(DeviceId::Cpu))
     });
 }
 
@@ -515,7 +539,7 @@ fn verdicts_do_not_depend_on_how_fast_the_device_is() {
 fn verdicts_are_the_same_on_the_software_cuda_driver() {
     for completion in ["word", "event"] {
         crate::support::software::in_child(&[("WARPLINE_COMPLETION", completion)], || {
-            on_random_programs(500, || Run::real(Runtime::new().unwrap(), DeviceId::Cuda));
+            on_random_programs(500, || Run::real(Runtime::new().unwrap(), [0, 1].map(DeviceId::Cuda)));
         });
     }
 }

@@ -1,12 +1,12 @@
-//! The slow side: what is ordered after what, by graph search, and which stream carries which
-//! refusal.
+//! The slow model, which finds the order of points by graph search and tracks which stream carries
+//! which refusal.
 //!
-//! It knows no clocks and no pruned histories, and nothing of what is finished.
+//! It has no clocks, prunes no histories, and does not know which work has finished.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use warpline::StreamId;
 
-/// A point of the execution. It is after those that [`Graph::add`] was given.
+/// A point of the execution, which is after the points that [`Graph::add`] was given.
 pub(crate) type Point = usize;
 
 #[derive(Default)]
@@ -24,7 +24,7 @@ impl Graph {
         self.before[to].push(from);
     }
 
-    /// Everything at or before the given points.
+    /// Returns everything at or before the given points.
     pub(crate) fn past(&self, of: &[Point]) -> BTreeSet<Point> {
         let mut past = BTreeSet::new();
         let mut open = of.to_vec();
@@ -37,11 +37,11 @@ impl Graph {
     }
 }
 
-/// Numbers the refusals.
+/// The number of a refusal.
 pub(crate) type Refused = usize;
 pub(crate) type Bytes = BTreeSet<usize>;
 
-/// Where a stream stands: its newest point, and the refusals that it carries.
+/// The position of a stream: its newest point, and the refusals that it carries.
 #[derive(Clone)]
 pub(crate) struct Stand {
     pub(crate) stream: StreamId,
@@ -51,10 +51,11 @@ pub(crate) struct Stand {
 
 struct Stream {
     stand: Stand,
-    /// Its tickets: each op takes one, and each wait that orders it after something new.
+    /// The number of its tickets. Each op takes one, and so does each wait that orders it after
+    /// something new.
     issued: u64,
     is_open: bool,
-    /// The refusals that nobody was told of, oldest first.
+    /// The refusals that the program has not seen, oldest first.
     unseen: VecDeque<Refused>,
 }
 
@@ -69,7 +70,7 @@ struct Mark {
     by: StreamId,
     buffer: u64,
     bytes: Bytes,
-    /// True if it concerns streams that do not carry it.
+    /// True if the mark also affects streams that do not carry it.
     everybodys: bool,
 }
 
@@ -79,7 +80,7 @@ pub(crate) struct Model {
     streams: BTreeMap<StreamId, Stream>,
     /// The newest point that the host has observed.
     host: Point,
-    /// By buffer; buffers that are dropped leave.
+    /// The accesses to each buffer. A dropped buffer has no entry.
     accesses: BTreeMap<u64, Vec<Access>>,
     marks: BTreeMap<Refused, Vec<Mark>>,
     refusals: usize,
@@ -107,8 +108,8 @@ impl Model {
         self.streams.insert(stream, Stream { stand, issued: 0, is_open: true, unseen: VecDeque::new() });
     }
 
-    /// Nothing more comes on it. What it did is no conflict from here on, and nobody gets what it
-    /// carries.
+    /// Closes a stream. From now on its accesses conflict with nothing, and no stream takes over
+    /// the refusals that it carries.
     pub(crate) fn close(&mut self, stream: StreamId) {
         let closed = self.streams.get_mut(&stream).unwrap();
         closed.is_open = false;
@@ -123,13 +124,14 @@ impl Model {
         self.streams[&stream].issued
     }
 
-    /// The streams that an op of `stream` would not be ordered after.
+    /// Returns the streams with accesses that conflict with an op of `stream` and are not ordered
+    /// before it.
     pub(crate) fn conflicts(&self, stream: StreamId, touches: &[Touch]) -> BTreeSet<StreamId> {
         let past = self.graph.past(&[self.streams[&stream].stand.point, self.host]);
         let of = |touch: &Touch| -> Vec<StreamId> {
             let accesses = &self.accesses[&touch.buffer];
             // A closed stream's write is after what it overwrote, and before everything that
-            // touches those bytes.
+            // touches those bytes later.
             let overwritten: Vec<(&Bytes, BTreeSet<Point>)> = accesses
                 .iter()
                 .filter(|later| later.writes && !self.streams[&later.stream].is_open)
@@ -150,7 +152,7 @@ impl Model {
         touches.iter().flat_map(of).collect()
     }
 
-    /// Returns whether an op of `stream` would read what a refused write did not write.
+    /// Returns true if an op of `stream` would read bytes that a refused write did not write.
     pub(crate) fn inherits(&self, stream: StreamId, touches: &[Touch]) -> bool {
         let carries = &self.streams[&stream].stand.carries;
         touches.iter().filter(|touch| touch.reads).any(|touch| {
@@ -164,7 +166,7 @@ impl Model {
         })
     }
 
-    /// An op is accepted.
+    /// Records an accepted op, and returns its point.
     pub(crate) fn op(&mut self, stream: StreamId, touches: &[Touch]) -> Point {
         let at = self.streams.get_mut(&stream).unwrap();
         let point = self.graph.add(vec![at.stand.point, self.host]);
@@ -181,7 +183,8 @@ impl Model {
         point
     }
 
-    /// A write is refused, or everybody's bytes may have changed.
+    /// Records a refused write. With `everybodys`, the write may have changed the bytes, so it
+    /// affects all streams.
     pub(crate) fn refuse(&mut self, stream: StreamId, touches: &[Touch], everybodys: bool) -> Refused {
         self.refusals += 1;
         let written = touches.iter().filter(|touch| touch.writes);
@@ -196,19 +199,20 @@ impl Model {
         self.refusals
     }
 
-    /// The program looks at the error of the refused call itself.
+    /// Records that the program has looked at the error of the refused call itself.
     pub(crate) fn see(&mut self, refused: Refused) {
         if let Some(marks) = self.marks.get_mut(&refused) {
             marks.retain(|mark| mark.everybodys);
         }
     }
 
-    /// The refused call was dropped without a look at its error.
+    /// Records that the refused call was dropped without a look at its error.
     pub(crate) fn drop_unseen(&mut self, stream: StreamId, refused: Refused) {
         self.streams.get_mut(&stream).unwrap().unseen.push_back(refused);
     }
 
-    /// A `synchronize` of the stream has resolved: the refusal that it returns.
+    /// Records that a `synchronize` of the stream has resolved, and returns the refusal that it
+    /// reports.
     pub(crate) fn synchronized(&mut self, stream: StreamId) -> Option<Refused> {
         let refused = self.streams.get_mut(&stream).unwrap().unseen.pop_front()?;
         self.see(refused);
@@ -221,8 +225,8 @@ impl Model {
         }
     }
 
-    /// A wait on `stream` for a place. It takes a ticket if it orders something anew, or if the
-    /// other stream is closed.
+    /// Records a wait on `stream` for a position. It takes a ticket if it orders something new, or
+    /// if the other stream is closed.
     pub(crate) fn wait(&mut self, stream: StreamId, from: &Stand) {
         if from.stream == stream {
             return;
@@ -236,8 +240,8 @@ impl Model {
         at.stand.carries.extend(&from.carries);
     }
 
-    /// A wait for every stream that used the buffer or was refused to write it, in that order.
-    /// Those that are closed take one ticket together.
+    /// Records a wait for every stream that used the buffer, and then for every stream that was
+    /// refused to write it. All closed streams together take one ticket.
     pub(crate) fn wait_for(&mut self, stream: StreamId, buffer: u64) {
         let mut users: Vec<StreamId> = self.accesses[&buffer].iter().map(|access| access.stream).collect();
         let some_are_closed = users.iter().any(|user| !self.streams[user].is_open);
@@ -261,7 +265,7 @@ impl Model {
         self.host = self.graph.add(vec![self.host, point]);
     }
 
-    /// An allocation counts where its stream stands.
+    /// Records an allocation, at the position of its stream.
     pub(crate) fn allocate(&mut self, stream: StreamId, buffer: u64, bytes: usize) {
         let point = self.streams[&stream].stand.point;
         let access = Access { point, bytes: (0..bytes).collect(), writes: true, stream };

@@ -1,12 +1,12 @@
-//! Real threads, whose verdicts depend on how they interleave: whatever was accepted has to be
-//! ordered.
+//! Real threads, whose verdicts depend on their interleaving. Conflicting accesses that were
+//! accepted have to be ordered.
 
 use super::model::Graph;
 use std::collections::HashMap;
 use warpline::prelude::*;
 
-/// Threads that state no order at all: of two accesses to the same bytes, one a write, from two
-/// streams, at most one can have been accepted.
+/// Threads that state no order. Of two accesses to the same bytes from two streams, one of them a
+/// write, at most one may be accepted.
 #[test]
 fn threads_without_edges_never_both_get_conflicting_accesses() {
     for round in 0..300_u64 {
@@ -34,7 +34,8 @@ fn threads_without_edges_never_both_get_conflicting_accesses() {
                                 accepted.push((from, to));
                             }
                         }
-                        // Kept open, so that nothing counts as over.
+                        // The stream stays open, because accesses of a closed stream conflict with
+                        // nothing.
                         (stream, accepted)
                     })
                 })
@@ -55,7 +56,7 @@ fn threads_without_edges_never_both_get_conflicting_accesses() {
     }
 }
 
-/// What one thread did on its own stream, in its order.
+/// A step of one thread on its own stream.
 enum Did {
     Op(Vec<(usize, bool)>),
     Recorded(usize),
@@ -63,8 +64,8 @@ enum Did {
 }
 
 /// Threads that hand each other events. Of two conflicting accesses that were both accepted, one
-/// has to be before the other along program order and the edges from a recorded event to a wait for
-/// it.
+/// has to be ordered before the other. Only program order counts, and the edges from a recorded
+/// event to a wait for it.
 #[test]
 fn threads_that_pass_events_are_only_accepted_along_the_edges_they_stated() {
     use std::sync::Mutex;
@@ -137,8 +138,8 @@ fn threads_that_pass_events_are_only_accepted_along_the_edges_they_stated() {
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
 
-        // One point for each step, after the one before it on its thread and, for a wait, after the
-        // recording.
+        // Each step is a point after the previous step of its thread. A wait is also after the
+        // recording of its event.
         let mut graph = Graph::default();
         let mut recorded = HashMap::new();
         let (mut waits, mut ops) = (Vec::new(), Vec::new());

@@ -72,7 +72,8 @@ fn layout(len_bytes: usize) -> Result<Layout, DriverError> {
 }
 
 fn alloc(len_bytes: usize) -> Result<*mut u8, DriverError> {
-    // SAFETY: alloc_zeroed needs a layout that is not empty.
+    // SAFETY: alloc_zeroed needs a layout that is not empty. `layout` makes it at least one byte
+    // long.
     let memory = unsafe { alloc_zeroed(layout(len_bytes)?) };
     if memory.is_null() { Err(DriverError::OutOfMemory(None)) } else { Ok(memory) }
 }
@@ -81,8 +82,8 @@ fn alloc(len_bytes: usize) -> Result<*mut u8, DriverError> {
 /// `memory` came from [`alloc`] with the same length and is not used any more.
 unsafe fn free(memory: *mut u8, len_bytes: usize) {
     let layout = layout(len_bytes).expect("it was allocated with it");
-    // SAFETY: dealloc needs a block that alloc_zeroed returned for this layout. The caller vouches
-    // for it.
+    // SAFETY: dealloc needs a block that alloc_zeroed returned for this layout. The caller
+    // guarantees that.
     unsafe { dealloc(memory, layout) };
 }
 
@@ -116,7 +117,7 @@ unsafe impl Driver for ThreadDevice {
     }
 
     unsafe fn free(&self, ptr: DevicePtr, len_bytes: usize) {
-        // SAFETY: the caller's rule is that of `free`.
+        // SAFETY: the requirements of `Driver::free` include those of `free`.
         unsafe { free(std::ptr::with_exposed_provenance_mut(ptr.0 as usize), len_bytes) };
     }
 
@@ -125,7 +126,7 @@ unsafe impl Driver for ThreadDevice {
     }
 
     unsafe fn free_host(&self, ptr: *mut u8, len_bytes: usize) {
-        // SAFETY: the caller's rule is that of `free`.
+        // SAFETY: the requirements of `Driver::free_host` include those of `free`.
         unsafe { free(ptr, len_bytes) };
     }
 

@@ -1,11 +1,11 @@
-//! A stream: a thread that runs one piece of work after the other.
+//! A stream: a thread that runs one piece of work after another.
 //!
 //! # Rules
 //! 1. The stream's thread completes a ticket after its work, and holds no lock meanwhile.
 //! 2. Before each piece of work the thread checks whether the device has failed. If it has, the
 //!    thread drops the queued work, and then releases what its timeline keeps: nothing of the
 //!    stream runs any more.
-//! 3. A waiting thread registers first and looks second: at the timeline, at its device, and at
+//! 3. A waiting thread registers first. Only then does it check the timeline, its device, and
 //!    whether the wait can end.
 
 use crate::Shared;

@@ -3,7 +3,7 @@
 use std::time::Instant;
 use warpline_driver::kernel::{Arg, Kernel};
 use warpline_driver::reentry::{self, Caller};
-use warpline_driver::{Command, Copy, Fill, Plan, Work};
+use warpline_driver::{Command, Fill, Plan, StagedStep, Work, copy_rows};
 
 /// Carries out a command on this thread. A panic of code outside this crate passes through.
 ///
@@ -11,16 +11,25 @@ use warpline_driver::{Command, Copy, Fill, Plan, Work};
 /// The requirements of [`DriverStream::submit`](warpline_driver::DriverStream::submit) hold now.
 pub(crate) unsafe fn run(command: Command) {
     match command {
-        // SAFETY: the caller's rule covers the rows.
+        // SAFETY: the requirements of `submit` cover the rows.
         Command::Copy(copy) => unsafe { copy_rows(&copy) },
-        // SAFETY: the caller's rule covers the rows.
+        Command::StagedCopy(staged) => {
+            for step in staged.steps() {
+                // The memory of this device is the host's too, so both sorts of steps are alike.
+                let (StagedStep::OnHost(rows) | StagedStep::OnDevice(rows)) = step;
+                // SAFETY: the requirements of `submit` cover the rows and the staging memory.
+                unsafe { copy_rows(&rows) };
+            }
+        }
+        // SAFETY: the requirements of `submit` cover the rows.
         Command::Fill(fill) => unsafe { fill_rows(&fill) },
-        // SAFETY: the caller's rule covers the arguments.
+        // SAFETY: the requirements of `submit` cover the arguments.
         Command::Launch(launch) => unsafe { call_twin(launch.kernel, &launch.args) },
         Command::Graph(graph) => {
             let plan = graph.downcast_ref::<Plan>().expect("`instantiate` made it");
             for step in &plan.steps {
-                // SAFETY: the caller's rule covers each step, and no step waits for a later one.
+                // SAFETY: the requirements of `submit` cover each step, and no step waits for a
+                // later one.
                 unsafe { run_step(&step.work) };
             }
         }
@@ -37,11 +46,11 @@ pub(crate) unsafe fn run(command: Command) {
 /// The requirements of [`run`] hold.
 unsafe fn run_step(work: &Work) {
     match work {
-        // SAFETY: as in `run`.
+        // SAFETY: the requirements of `run` cover the rows.
         Work::Copy(copy) => unsafe { copy_rows(copy) },
-        // SAFETY: as in `run`.
+        // SAFETY: the requirements of `run` cover the rows.
         Work::Fill(fill) => unsafe { fill_rows(fill) },
-        // SAFETY: as in `run`.
+        // SAFETY: the requirements of `run` cover the arguments.
         Work::Launch(launch) => unsafe { call_twin(launch.kernel, &launch.args) },
         Work::Wait { .. } => {}
     }
@@ -51,21 +60,8 @@ unsafe fn run_step(work: &Work) {
 /// The arguments meet the requirements of [`Twin`](warpline_driver::kernel::Twin).
 unsafe fn call_twin(kernel: &Kernel, args: &[Arg]) {
     let _calling = reentry::calling(Caller::Twin);
-    // SAFETY: the caller keeps the twin's rule.
+    // SAFETY: the caller guarantees the requirements of the twin.
     unsafe { (kernel.twin)(args) }
-}
-
-/// # Safety
-/// All rows can be read and written, and nothing else writes to them during the call.
-unsafe fn copy_rows(copy: &Copy) {
-    for row in 0..copy.height {
-        let source = copy.src as usize + row * copy.src_pitch;
-        let destination = copy.dst as usize + row * copy.dst_pitch;
-        let source = std::ptr::with_exposed_provenance::<u8>(source);
-        let destination = std::ptr::with_exposed_provenance_mut::<u8>(destination);
-        // SAFETY: `copy` needs both rows valid for their length. The caller vouches for that.
-        unsafe { std::ptr::copy(source, destination, copy.width_bytes) };
-    }
 }
 
 /// # Safety
@@ -76,8 +72,8 @@ unsafe fn fill_rows(fill: &Fill) {
         let start = fill.dst.offset((row * fill.pitch) as u64).0 as usize;
         let start = std::ptr::with_exposed_provenance_mut::<u8>(start);
         for (at, byte) in pattern.iter().cycle().take(fill.width_bytes).enumerate() {
-            // SAFETY: `write` needs a byte of the row. The caller vouches for that.
-            unsafe { start.add(at).write(*byte) };
+            // SAFETY: `write` needs a byte of the row. The caller guarantees that.
+            unsafe { start.wrapping_add(at).write(*byte) };
         }
     }
 }

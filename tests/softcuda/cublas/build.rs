@@ -1,4 +1,5 @@
-//! Gives the shared library the name that it stands in for, and keeps it loaded: the software CUDA driver calls its code.
+//! Gives the shared library the soname that it stands in for, and keeps the library loaded: the
+//! software CUDA driver calls its code.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -1,11 +1,13 @@
-//! The C ABI of the driver API, as far as this library has it: handles, pointers of callers, structures.
+//! The C ABI of the driver API, as far as this library implements it: handles, callers' pointers
+//! and structures.
 //!
-//! Written after CUDA 12's `cuda.h`; sizes and offsets are those of 64-bit Linux.
+//! It follows CUDA 12's `cuda.h`. Sizes and offsets are those of 64-bit Linux.
 
 use crate::errors::{Code, Outcome};
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-/// An opaque handle: a number that says kind, generation and slot ([`crate::slab`]), never an address.
+/// Declares opaque handles: numbers of kind, generation and slot ([`crate::slab`]), never
+/// addresses.
 macro_rules! handles {
     ($($name:ident)*) => {$(
         #[repr(transparent)]
@@ -20,22 +22,24 @@ pub(crate) type CUdeviceptr = u64;
 /// A device's ordinal.
 pub(crate) type CUdevice = c_int;
 
-/// Where a caller wants a value. Only the C ABI makes one, and its caller promises that it is null or valid for a write.
+/// A place where the caller wants a value. The caller of the C function promises that the pointer
+/// is null or valid for a write.
 #[repr(transparent)]
 pub(crate) struct Out<T>(*mut T);
 
 impl<T> Out<T> {
-    /// Writes it. Null is an invalid value.
+    /// Writes the value. Fails with `INVALID_VALUE` if the pointer is null.
     pub(crate) fn set(self, value: T) -> Outcome {
         if self.0.is_null() {
             return Err(Code::INVALID_VALUE.into());
         }
-        // SAFETY: not null, so the caller of the C function has promised that it is valid for a write.
+        // SAFETY: not null, so the caller of the C function has promised that it is valid for a
+        // write.
         unsafe { self.0.write_unaligned(value) };
         Ok(())
     }
 
-    /// Writes it unless the caller does not want it.
+    /// Writes the value unless the pointer is null.
     pub(crate) fn set_if_asked(self, value: T) {
         let _ = self.set(value);
     }
@@ -44,113 +48,116 @@ impl<T> Out<T> {
         self.0.is_null()
     }
 
-    /// Writes the `index`th of an array that the caller says has more than that.
+    /// Writes element `index` of an array that the caller says is longer than that.
     pub(crate) fn set_at(&self, index: usize, value: T) -> Outcome {
         if self.0.is_null() {
             return Err(Code::INVALID_VALUE.into());
         }
-        // SAFETY: not null, so the caller of the C function has promised that the array is there.
-        unsafe { self.0.add(index).write_unaligned(value) };
+        // SAFETY: not null, so the caller of the C function has promised an array of more than
+        // `index` elements.
+        unsafe { self.0.wrapping_add(index).write_unaligned(value) };
         Ok(())
     }
 
-    /// A place that a caller has named in a value: as with the others, it is null or valid for a write.
+    /// Wraps a pointer that a caller passed inside a value. It is null or valid for a write.
     pub(crate) fn of(place: *mut T) -> Self {
         Out(place)
     }
 
-    /// The same place, for a value whose type the caller has chosen by a number.
+    /// Changes the type of the value, for types that the caller selects by a number.
     pub(crate) fn cast<U>(self) -> Out<U> {
         Out(self.0.cast())
     }
 
-    /// What the caller has put there, where it is read first.
+    /// Returns the same place for reading, for values that the caller fills in first.
     pub(crate) fn given(&self) -> In<T> {
         In(self.0.cast_const())
     }
 
-    /// The bare pointer, for the few results that are arrays.
+    /// Returns the raw pointer, for the few results that are arrays.
     pub(crate) fn as_ptr(&self) -> *mut T {
         self.0
     }
 }
 
-/// What a caller passes by address. As with [`Out`], null or valid for a read.
+/// A value that the caller passes by address. The pointer is null or valid for a read.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(crate) struct In<T>(*const T);
 
 impl<T: Copy> In<T> {
-    /// Reads it. Null is an invalid value.
+    /// Reads the value. Fails with `INVALID_VALUE` if the pointer is null.
     pub(crate) fn get(self) -> Outcome<T> {
         self.at(0)
     }
 
-    /// The same place, for a value whose type the caller has chosen by a number.
+    /// Changes the type of the value, for types that the caller selects by a number.
     pub(crate) fn cast<U>(self) -> In<U> {
         In(self.0.cast())
     }
 
-    /// Reads the `index`th of an array that the caller says has more than that.
+    /// Reads element `index` of an array that the caller says is longer than that.
     pub(crate) fn at(self, index: usize) -> Outcome<T> {
         if self.0.is_null() {
             return Err(Code::INVALID_VALUE.into());
         }
-        // SAFETY: not null, so the caller of the C function has promised that the array is there.
-        Ok(unsafe { self.0.add(index).read_unaligned() })
+        // SAFETY: not null, so the caller of the C function has promised an array of more than
+        // `index` elements.
+        Ok(unsafe { self.0.wrapping_add(index).read_unaligned() })
     }
 
-    /// The bare pointer.
+    /// Returns the raw pointer.
     pub(crate) fn as_ptr(self) -> *const T {
         self.0
     }
 }
 
-/// What a caller passes by address to get another value back in its place. Null or valid for both.
+/// A value that the caller passes by address and gets replaced. The pointer is null or valid for a
+/// read and a write.
 #[repr(transparent)]
 pub(crate) struct InOut<T>(*mut T);
 
 impl<T: Copy> InOut<T> {
-    /// What stands there.
+    /// Reads the caller's value.
     pub(crate) fn get(&self) -> Outcome<T> {
         In(self.0.cast_const()).get()
     }
 
-    /// Puts the other value there.
+    /// Writes the value that replaces it.
     pub(crate) fn set(self, value: T) -> Outcome {
         Out(self.0).set(value)
     }
 }
 
-/// A caller's C string, null or valid.
+/// A caller's C string. The pointer is null or valid.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(crate) struct Text(*const c_char);
 
 impl Text {
-    /// The string. Null or bytes that are not UTF-8 are an invalid value.
+    /// Reads the string. Fails with `INVALID_VALUE` if it is null or not UTF-8.
     pub(crate) fn get(self) -> Outcome<String> {
         if self.0.is_null() {
             return Err(Code::INVALID_VALUE.into());
         }
-        // SAFETY: not null, so the caller of the C function has promised that a C string is there.
+        // SAFETY: not null, so the caller of the C function has promised a C string there.
         let text = unsafe { CStr::from_ptr(self.0) };
         Ok(text.to_str().map_err(|_| Code::INVALID_VALUE)?.to_owned())
     }
 }
 
-/// Writes `text` with its nul into a caller's buffer of `len` bytes, cut off if it does not fit.
+/// Writes `text` and a NUL into a caller's buffer of `len` bytes, truncated to fit.
 pub(crate) fn put_text(out: Out<c_char>, len: c_int, text: &str) -> Outcome {
     if out.is_null() || len <= 0 {
         return Err(Code::INVALID_VALUE.into());
     }
     let kept = text.len().min(len as usize - 1);
-    // SAFETY: the caller promises `len` bytes; `kept` and the nul are at most that.
+    // SAFETY: the caller promises `len` bytes, and `kept` is less than that.
     unsafe {
         std::ptr::copy_nonoverlapping(text.as_ptr(), out.as_ptr().cast(), kept);
     }
-    // SAFETY: as above.
-    unsafe { out.as_ptr().add(kept).write(0) };
+    // SAFETY: the caller promises `len` bytes, and index `kept` is inside them.
+    unsafe { out.as_ptr().wrapping_add(kept).write(0) };
     Ok(())
 }
 
@@ -198,7 +205,8 @@ pub(crate) struct MemLocation {
     pub(crate) id: c_int,
 }
 
-/// One end of a `CUDA_MEMCPY3D_PEER`: the structure has the source's fields, then the destination's.
+/// One end of a `CUDA_MEMCPY3D_PEER`. That structure has the source's fields, then the
+/// destination's.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct PeerEnd {
@@ -247,7 +255,7 @@ pub(crate) struct LaunchAttribute {
     pub(crate) value: [u32; 16],
 }
 
-/// `CUgraphExecUpdateResultInfo`. The nodes are not told: null.
+/// `CUgraphExecUpdateResultInfo`. The nodes are always null: this library does not report them.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct GraphUpdate {

@@ -1,63 +1,65 @@
-//! Addresses of device memory: which are taken, and what finds an allocation by any address in it.
+//! The addresses of device memory: which ones are taken, and the lookup of an allocation by any
+//! address in it.
 //!
-//! An allocation of 1 MiB or more takes whole chunks of 2 MiB, any other whole grains of 512 bytes. So an address finds
-//! its allocation with two loads: that of its chunk, or else that of its grain. Memory is counted in grains; the range of
-//! addresses is four times the memory, so that the rounding never makes an allocation fail.
+//! An allocation of 1 MiB or more takes whole chunks of 2 MiB, any other whole grains of 512 bytes.
+//! So a lookup reads the entry of the address's chunk and, if that is empty, the entry of its
+//! grain. Memory is counted in grains. The address range is four times the memory, so that rounding
+//! up never makes an allocation fail.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What small allocations are rounded to: the alignment of all.
+/// The unit of small allocations, and the alignment of all allocations.
 pub(crate) const GRAIN: u64 = 512;
 const CHUNK: u64 = 2 << 20;
 const LARGE: u64 = 1 << 20;
 
-/// The addresses of one device, from 0.
+/// The addresses of one device, counted from 0.
 pub(crate) struct Arena {
     chunks: Box<[Chunk]>,
 }
 
-/// Numbers of allocations, from 1; 0 is none.
+/// The allocations in a chunk, by number from 1; 0 means none.
 #[derive(Default)]
 struct Chunk {
     whole: AtomicU32,
     grains: OnceLock<Box<[AtomicU32]>>,
 }
 
-/// What is free. Changed under a lock of its owner.
+/// The free memory and addresses of one device. Its owner keeps it under a lock.
 pub(crate) struct Book {
-    /// Bytes that can still be had.
+    /// Bytes that can still be allocated.
     pub(crate) free_bytes: u64,
-    /// Bytes in all.
+    /// Bytes in total.
     pub(crate) total_bytes: u64,
-    /// Free ranges: start and length.
+    /// The free address ranges: start and length.
     gaps: BTreeMap<u64, u64>,
 }
 
-/// How many addresses a device of that much memory takes.
+/// Returns the size of the address range of a device with that much memory.
 pub(crate) fn span(memory_bytes: u64) -> u64 {
     (memory_bytes * 4 + (64 << 20)).next_multiple_of(CHUNK)
 }
 
-/// What an allocation counts as.
+/// Returns the bytes that an allocation counts as.
 fn counted(len: u64) -> u64 {
     len.next_multiple_of(GRAIN)
 }
 
-/// The addresses that an allocation takes.
+/// Returns the size and the alignment of the address range that an allocation takes.
 fn taken(len: u64) -> (u64, u64) {
     if len >= LARGE { (len.next_multiple_of(CHUNK), CHUNK) } else { (counted(len), GRAIN) }
 }
 
 impl Book {
-    /// All of it free.
+    /// Creates a book in which all memory is free.
     pub(crate) fn new(memory_bytes: u64) -> Self {
         let gaps = BTreeMap::from([(0, span(memory_bytes))]);
         Book { free_bytes: memory_bytes, total_bytes: memory_bytes, gaps }
     }
 
-    /// Takes `len` bytes at the lowest place where they fit.
+    /// Takes `len` bytes at the lowest address where they fit.
     pub(crate) fn take(&mut self, len: u64) -> Option<u64> {
         let (room, align) = taken(len);
         if counted(len) > self.free_bytes {
@@ -79,7 +81,7 @@ impl Book {
         Some(place)
     }
 
-    /// Gives back what [`take`](Self::take) took for `len`.
+    /// Frees a place that [`take`](Self::take) found for `len` bytes.
     pub(crate) fn give(&mut self, place: u64, len: u64) {
         let (mut start, mut room) = (place, taken(len).0);
         if let Some((before, gap)) = self.gaps.range(..place).next_back()
@@ -97,12 +99,12 @@ impl Book {
 }
 
 impl Arena {
-    /// Room for a device of that much memory.
+    /// Creates the arena of a device with that much memory.
     pub(crate) fn new(memory_bytes: u64) -> Self {
         Arena { chunks: (0..span(memory_bytes) / CHUNK).map(|_| Chunk::default()).collect() }
     }
 
-    /// Notes whose the addresses of an allocation are, or with 0 that they are nobody's.
+    /// Marks the addresses of an allocation as belonging to `number`, or as free if it is 0.
     pub(crate) fn mark(&self, place: u64, len: u64, number: u32) {
         let (room, _) = taken(len);
         if len >= LARGE {
@@ -121,7 +123,7 @@ impl Arena {
         }
     }
 
-    /// Whose an address is; 0 if nobody's.
+    /// Returns the number of the allocation at an address; 0 if there is none.
     pub(crate) fn find(&self, place: u64) -> u32 {
         let Some(chunk) = self.chunks.get((place / CHUNK) as usize) else { return 0 };
         match chunk.whole.load(Ordering::Acquire) {

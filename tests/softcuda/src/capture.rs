@@ -1,22 +1,26 @@
-//! Stream capture: which streams capture, what becomes a node of the graph and behind which nodes, what breaks a capture,
-//! what ends it.
+//! Stream capture: the streams of a capture, the nodes and edges of its graph, and the calls that
+//! invalidate or end it.
 //!
 //! # Rules
-//! 1. A stream's `capture` names the capture it is part of. An operation on it becomes a node and does not run. It runs
-//!    after the nodes that the stream has in `after`, and then stands there alone.
-//! 2. An event recorded inside is the nodes in `after` of its stream at that time. A stream comes in by waiting for one;
-//!    inside, waiting adds the event's nodes to those of the stream.
-//! 3. A stream that came in must be joined back before the end: the origin waits, itself or through others, for all nodes.
-//! 4. A query or a synchronization of a capturing stream or of its context breaks the capture,
-//!    whatever the modes. So does one of the null stream if the capturing stream is blocking (CUDA
-//!    programming guide, "Prohibited and Unhandled Operations").
-//! 5. A potentially unsafe call breaks a capture that is global, on any thread, and one that is not
-//!    relaxed on the capturing thread. A thread in thread-local mode breaks its own captures only,
-//!    a thread in relaxed mode none (cuda.h, `cuThreadExchangeStreamCaptureMode`).
-//! 6. cuda.h has no list of such calls. These are known: allocating, freeing and page-locking
+//! 1. A stream's `capture` names the capture that it is part of. An operation on the stream becomes
+//!    a node and does not run. The node depends on the nodes in the stream's `after`, and then
+//!    replaces them there.
+//! 2. An event recorded in a capture stands for the nodes in its stream's `after` at that time. A
+//!    stream enters the capture by waiting for such an event. A wait on a stream that is already
+//!    part of the capture adds the event's nodes to its `after`.
+//! 3. A stream that entered must be joined back before the end: the origin waits for all nodes,
+//!    directly or through other streams.
+//! 4. A query or a synchronization of a capturing stream or of its context invalidates the
+//!    capture, whatever the modes. So does one of the null stream if the capturing stream is
+//!    blocking (CUDA programming guide, "Prohibited and Unhandled Operations").
+//! 5. A potentially unsafe call invalidates the global captures of all threads, and those of its
+//!    own thread that are not relaxed. A call from a thread in thread-local mode invalidates only
+//!    the latter, and one from a thread in relaxed mode invalidates none (cuda.h,
+//!    `cuThreadExchangeStreamCaptureMode`).
+//! 6. cuda.h has no list of such calls. Known ones are: allocating, freeing and page-locking
 //!    memory, synchronous copies and fills, queries and synchronizations of events (pytorch
-//!    #104555, #105182, #148594), loading modules, unloading them (rocm-systems #11698), settings
-//!    of memory pools (cccl #11360). No document speaks of those in
+//!    #104555, #105182, #148594), loading modules, unloading them (rocm-systems #11698), and
+//!    settings of memory pools (cccl #11360). No document mentions those in
 //!    [`Entry::may_be_unsafe`](crate::entries::Entry::may_be_unsafe).
 
 use crate::abi::{CUgraph, CUgraphNode, CUstream};
@@ -45,35 +49,35 @@ struct Capture {
     broken: bool,
     handle: CUgraph,
     graph: &'static Graph,
-    /// The origin, then those that came in.
+    /// The origin, then the streams that entered.
     streams: Vec<Inside>,
 }
 
-/// A stream inside a capture.
+/// A stream that is part of a capture.
 struct Inside {
     stream: &'static Stream,
-    /// The nodes that what it captures next runs after.
+    /// The nodes that the stream's next node depends on.
     after: Vec<usize>,
-    /// Whether another stream has waited for it.
+    /// True once another stream of the capture waited for an event of this one.
     joined: bool,
-    /// What `after` is for the caller who asked last.
+    /// The handles of the nodes in `after`, kept for the caller of the latest query.
     told: Vec<CUgraphNode>,
 }
 
-/// What is told about a stream's capture.
+/// The answer to a query of a stream's capture.
 pub(crate) struct Info {
     /// `CUstreamCaptureStatus`.
     pub(crate) status: u32,
     /// The number of the capture.
     pub(crate) id: u64,
     pub(crate) graph: CUgraph,
-    /// The nodes that what comes next runs after: where they stand until somebody asks again or the capture ends, and how
-    /// many they are.
+    /// The nodes that the next node depends on: a pointer to their handles, and their number. The
+    /// pointer is valid until the next query of the stream or the end of the capture.
     pub(crate) dependencies: (*const CUgraphNode, usize),
 }
 
 static CAPTURES: Mutex<BTreeMap<u64, Capture>> = Mutex::new(BTreeMap::new());
-/// How many there are: what is asked first.
+/// The number of captures, which calls load before they take the lock.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
@@ -81,7 +85,8 @@ thread_local! {
     static THREAD_MODE: Cell<u32> = const { Cell::new(GLOBAL) };
 }
 
-/// Changes which calls of this thread are refused while something captures. Returns what it was.
+/// Sets this thread's mode, which decides the captures that its unsafe calls concern (rule 5).
+/// Returns the previous mode.
 pub(crate) fn exchange_mode(mode: u32) -> Outcome<u32> {
     if mode > RELAXED {
         refuse!(INVALID_VALUE, "capture mode {mode}");
@@ -110,7 +115,7 @@ pub(crate) fn begin(handle: CUstream, mode: u32) -> Outcome {
     Ok(())
 }
 
-/// Ends the capture that began on a stream.
+/// Ends the capture that began on a stream, and returns its graph.
 pub(crate) fn end(handle: CUstream) -> Outcome<CUgraph> {
     let stream = stream::named(handle)?;
     let mut captures = CAPTURES.lock();
@@ -144,13 +149,13 @@ fn remove(captures: &mut BTreeMap<u64, Capture>, id: u64) -> Option<Capture> {
     Some(capture)
 }
 
-/// Whether anything captures.
+/// Returns true if any stream captures.
 #[inline]
 pub(crate) fn any() -> bool {
     COUNT.load(Relaxed) != 0
 }
 
-/// What there is to tell about a stream's capture.
+/// Returns the state of a stream's capture.
 pub(crate) fn info(stream: &'static Stream) -> Info {
     let mut captures = CAPTURES.lock();
     let id = stream.capture.load(Relaxed);
@@ -166,7 +171,7 @@ pub(crate) fn info(stream: &'static Stream) -> Info {
     Info { status: 1, id, graph: handle, dependencies: (inside.told.as_ptr(), inside.told.len()) }
 }
 
-/// Refuses what no graph here can hold. The capture goes on.
+/// Refuses an operation on a capturing stream that no graph here can hold. The capture continues.
 pub(crate) fn refuse_uncaptured(stream: &Stream, what: &str) -> Outcome {
     if stream.is_capturing() {
         refuse!(NOT_SUPPORTED, "{what} cannot be captured here");
@@ -174,7 +179,7 @@ pub(crate) fn refuse_uncaptured(stream: &Stream, what: &str) -> Outcome {
     Ok(())
 }
 
-/// Makes a node of what a call on a capturing stream asked for.
+/// Adds a node to the graph of a capturing stream.
 pub(crate) fn add(stream: &'static Stream, node: Arc<Node>) -> Outcome {
     with(stream, |capture| {
         let graph = capture.graph;
@@ -184,7 +189,7 @@ pub(crate) fn add(stream: &'static Stream, node: Arc<Node>) -> Outcome {
     })
 }
 
-/// The moment that an event recorded on a capturing stream stands for.
+/// Returns the moment that an event recorded on a capturing stream stands for.
 pub(crate) fn moment(stream: &'static Stream) -> Outcome<Captured> {
     with(stream, |capture| {
         let after = capture.inside(stream).after.clone();
@@ -199,7 +204,8 @@ fn with<T>(stream: &'static Stream, then: impl FnOnce(&mut Capture) -> T) -> Out
     }
 }
 
-/// A stream waits for an event recorded in a capture: it comes in, or what it captures next runs after the event too.
+/// Lets a stream wait for an event recorded in a capture. The stream enters the capture, or its
+/// next node also depends on the event.
 pub(crate) fn join(stream: &'static Stream, moment: &Captured) -> Outcome {
     let mut captures = CAPTURES.lock();
     let (own, id) = (stream.capture.load(Relaxed), moment.capture);
@@ -235,14 +241,14 @@ pub(crate) fn join(stream: &'static Stream, moment: &Captured) -> Outcome {
     Ok(())
 }
 
-/// Breaks the capture of a stream, if it has one.
+/// Invalidates the capture of a stream, if it has one.
 pub(crate) fn invalidate(stream: &Stream) {
     if let Some(capture) = CAPTURES.lock().get_mut(&stream.capture.load(Relaxed)) {
         capture.broken = true;
     }
 }
 
-/// Refuses what cannot be asked of a capturing stream, and breaks its capture.
+/// Refuses a call that capturing streams do not allow, and invalidates the stream's capture.
 pub(crate) fn refuse_on(stream: &Stream) -> Outcome {
     if !stream.is_capturing() {
         return Ok(());
@@ -255,12 +261,14 @@ pub(crate) fn refuse_on(stream: &Stream) -> Outcome {
     refuse!(STREAM_CAPTURE_UNSUPPORTED, "the stream is capturing; the capture is broken");
 }
 
-/// Refuses what cannot be asked of a context with capturing streams, and breaks their captures.
+/// Refuses a call that contexts with capturing streams do not allow, and invalidates their
+/// captures.
 pub(crate) fn refuse_on_context(context: &Context) -> Outcome {
     refuse_if(|capture| capture.streams.iter().any(|inside| std::ptr::eq(inside.stream.context(), context)))
 }
 
-/// Refuses a call that could disturb a capture that this thread has to mind, and breaks that capture.
+/// Refuses a potentially unsafe call beside captures that concern it (rule 5), and invalidates
+/// them.
 #[inline]
 pub(crate) fn refuse_unsafe() -> Outcome {
     if !any() {
@@ -293,7 +301,8 @@ fn refuse_if(concerned: impl Fn(&Capture) -> bool) -> Outcome {
     Ok(())
 }
 
-/// A stream is destroyed: a capture that began on it ends, any other is broken.
+/// Removes a stream that is being destroyed from its capture. Ends the capture if it began on the
+/// stream, and otherwise invalidates it.
 pub(crate) fn forget(stream: &'static Stream) {
     let id = stream.capture.load(Relaxed);
     if id == 0 {
@@ -326,7 +335,7 @@ impl Capture {
         found.expect("a stream names the capture that it is inside of")
     }
 
-    /// An error unless the graph is whole.
+    /// Checks that the capture is intact and that all its streams were joined back.
     fn close(&self) -> Outcome {
         if self.broken {
             return Err(Code::STREAM_CAPTURE_INVALIDATED.into());

@@ -1,13 +1,14 @@
-//! Contexts, the current one of each thread, and how one is poisoned.
+//! Contexts, the current context of each thread, and poisoned contexts.
 //!
 //! # Rules
 //! 1. A poisoned context stays poisoned: the first code wins, and every call that needs the context
-//!    returns it. With `SOFTCUDA_FAULT_SEEN=stream` that begins when a call has reported the fault:
-//!    a call that names the faulted stream, puts work on a stream, or waits for work that cannot
-//!    end. Until then other calls answer as if nothing had happened.
-//! 2. Nothing queued runs any more once the code is set; what was running ends. Whoever waits on the host is woken.
-//! 3. A primary context keeps its slot and its poison over release and retain, as a fault outlives everything but the
-//!    process.
+//!    returns it. With `SOFTCUDA_FAULT_SEEN=stream` that begins once a call has reported the fault.
+//!    Such a call names the faulted stream, enqueues work, or waits for work that cannot complete.
+//!    Until then other calls return as if nothing had happened.
+//! 2. Once the code is set, no queued work starts, and running work runs to its end. Host threads
+//!    that wait are woken.
+//! 3. A primary context keeps its slot and its poison across release and retain: a fault lasts
+//!    until the process ends.
 //! 4. Contexts are never recycled: there are few.
 
 use crate::abi::CUcontext;
@@ -27,36 +28,36 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 
 /// A context.
 pub(crate) struct Context {
-    /// Its slot.
+    /// The index of its slot.
     pub(crate) index: u32,
-    /// The device it is on.
+    /// The device that it belongs to.
     pub(crate) device: u32,
-    /// Whether it is its device's primary one.
+    /// True if it is the primary context of its device.
     pub(crate) primary: bool,
-    /// What it was made with.
+    /// Its flags, as `cuCtxGetFlags` returns them.
     pub(crate) flags: AtomicU32,
     handle: AtomicU64,
     active: AtomicBool,
     poison: AtomicU32,
-    /// True once every call returns that code.
+    /// True once every call returns the poison code.
     seen: AtomicBool,
     streams: Mutex<Vec<&'static Stream>>,
-    /// The hardware queues that its streams share; none if each has its own.
+    /// The hardware queues that its streams share; empty if each stream has its own.
     connections: Box<[Connection]>,
-    /// Streams that were given a connection.
+    /// The number of streams that have been given a connection.
     connected: AtomicUsize,
     null: OnceLock<&'static Stream>,
     peers: Mutex<Vec<u32>>,
     limits: Mutex<[usize; 7]>,
-    /// Held during a call where they come one at a time.
+    /// Locked during a call under `SOFTCUDA_ONE_AT_A_TIME`.
     turn: Mutex<()>,
 }
 
 static CONTEXTS: Slab<Context> = Slab::new(1);
 
-/// The primary contexts and how often each is retained.
+/// The primary contexts and their retain counts.
 static PRIMARIES: Mutex<Vec<(&'static Context, u64)>> = Mutex::new(Vec::new());
-/// The number of streams that calls have waited for because they wait for the whole device.
+/// The number of unfinished streams that calls have waited for while waiting for a whole context.
 static WAITS: AtomicU64 = AtomicU64::new(0);
 
 pub(crate) fn waits_for_device() -> u64 {
@@ -69,29 +70,29 @@ thread_local! {
     static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is running a host function.
+/// Returns true if this thread is running a host function.
 #[inline]
 pub(crate) fn in_host_function() -> bool {
     IN_HOST_FUNCTION.get()
 }
 
-/// Says that this thread begins or ends a host function.
+/// Marks the beginning or the end of a host function on this thread.
 pub(crate) fn set_in_host_function(inside: bool) {
     IN_HOST_FUNCTION.set(inside);
 }
 
-/// The handle of the thread's current context; 0 if there is none.
+/// Returns the handle of the thread's current context; 0 if there is none.
 #[inline]
 pub(crate) fn current_handle() -> CUcontext {
     CUcontext(TOP.get())
 }
 
-/// The current context, if there is one, in whatever state.
+/// Returns the current context, if there is one, in any state.
 pub(crate) fn current_if_any() -> Option<&'static Context> {
     CONTEXTS.get(TOP.get())
 }
 
-/// The current context, if it can be used.
+/// Returns the current context, if it is usable.
 #[inline]
 pub(crate) fn current() -> Outcome<&'static Context> {
     let handle = TOP.get();
@@ -105,14 +106,15 @@ pub(crate) fn current() -> Outcome<&'static Context> {
     }
 }
 
-/// Keeps other calls away from the current context until what is returned is dropped, if this one is to have it to itself.
+/// Locks the current context against other calls until the guard is dropped. Returns none if
+/// `entry` takes no turn or no context is current.
 #[cold]
 pub(crate) fn take_turn(entry: Entry) -> Option<MutexGuard<'static, ()>> {
     let context = current_if_any().filter(|_| entry.takes_its_turn())?;
     Some(context.turn.lock())
 }
 
-/// The context a handle names.
+/// Returns the context that a handle names.
 pub(crate) fn named(handle: CUcontext) -> Outcome<&'static Context> {
     match CONTEXTS.get(handle.0) {
         Some(context) => Ok(context),
@@ -120,13 +122,13 @@ pub(crate) fn named(handle: CUcontext) -> Outcome<&'static Context> {
     }
 }
 
-/// The context in a slot.
+/// Returns the context in a slot.
 #[inline]
 pub(crate) fn at(index: u32) -> &'static Context {
     CONTEXTS.at(index).expect("contexts are never recycled")
 }
 
-/// Makes a context the thread's current one in place of the present one; null takes the present one off.
+/// Replaces the thread's current context. A null handle pops it.
 pub(crate) fn set_current(handle: CUcontext) -> Outcome {
     if handle.0 == 0 {
         TOP.set(next_below());
@@ -139,14 +141,14 @@ pub(crate) fn set_current(handle: CUcontext) -> Outcome {
     Ok(())
 }
 
-/// Makes a context current on top of the present one.
+/// Pushes a context onto the thread's stack, which makes it current.
 pub(crate) fn push(handle: CUcontext) -> Outcome {
     named(handle)?;
     push_known(handle.0);
     Ok(())
 }
 
-/// Takes the context below the current one off its stack. There is none on a thread that is ending.
+/// Pops the context below the current one. A thread that is ending has none.
 fn next_below() -> u64 {
     BELOW.try_with(|below| below.borrow_mut().pop()).ok().flatten().unwrap_or(0)
 }
@@ -158,7 +160,7 @@ fn push_known(handle: u64) {
     }
 }
 
-/// Takes the current context off.
+/// Pops the current context.
 pub(crate) fn pop() -> Outcome<CUcontext> {
     let top = TOP.get();
     if top == 0 {
@@ -168,14 +170,14 @@ pub(crate) fn pop() -> Outcome<CUcontext> {
     Ok(CUcontext(top))
 }
 
-/// Makes a context and makes it current.
+/// Creates a context and makes it current.
 pub(crate) fn create(device: u32, flags: u32) -> CUcontext {
     let context = Context::new(device, flags, false);
     push_known(context.handle().0);
     context.handle()
 }
 
-/// Destroys a context that is not primary, with all that is in it.
+/// Destroys a context that is not primary, with everything in it.
 pub(crate) fn destroy(handle: CUcontext) -> Outcome {
     let context = named(handle)?;
     if context.primary {
@@ -204,7 +206,7 @@ pub(crate) fn retain_primary(device: u32) -> CUcontext {
     context.handle()
 }
 
-/// Releases a device's primary context; the last release destroys what is in it.
+/// Releases a device's primary context. The last release destroys everything in it.
 pub(crate) fn release_primary(device: u32) -> Outcome {
     let context = {
         let mut primaries = PRIMARIES.lock();
@@ -224,7 +226,7 @@ pub(crate) fn release_primary(device: u32) -> Outcome {
     Ok(())
 }
 
-/// Sets the flags of a device's primary context.
+/// Sets the flags of a device's primary context. Does nothing before its first retain.
 pub(crate) fn set_primary_flags(device: u32, flags: u32) -> Outcome {
     if flags & !0xff != 0 {
         refuse!(INVALID_VALUE, "flags {flags:#x}");
@@ -235,7 +237,8 @@ pub(crate) fn set_primary_flags(device: u32, flags: u32) -> Outcome {
     Ok(())
 }
 
-/// The flags of a device's primary context and whether it is active.
+/// Returns the flags of a device's primary context, and true if it is active. The flags of an
+/// inactive one are 0.
 pub(crate) fn primary_state(device: u32) -> (u32, bool) {
     let primaries = PRIMARIES.lock();
     let found = primaries.iter().find(|(context, count)| context.device == device && *count > 0);
@@ -265,12 +268,12 @@ impl Context {
         context
     }
 
-    /// The handle.
+    /// Returns the handle.
     pub(crate) fn handle(&self) -> CUcontext {
         CUcontext(self.handle.load(Ordering::Relaxed))
     }
 
-    /// The code it is poisoned with, if it is.
+    /// Returns the code that the context is poisoned with, if it is.
     #[inline]
     pub(crate) fn poisoned(&self) -> Option<Code> {
         match self.poison.load(Ordering::Acquire) {
@@ -279,7 +282,7 @@ impl Context {
         }
     }
 
-    /// An error unless calls on it can do something.
+    /// Checks that calls can use the context.
     #[inline]
     pub(crate) fn usable(&self) -> Outcome {
         if let Some(code) = self.poisoned()
@@ -293,8 +296,7 @@ impl Context {
         Ok(())
     }
 
-    /// Returns an error unless calls can use the context, and reports a fault that no call has
-    /// reported so far.
+    /// Checks that calls can use the context, and reports a fault that no call has reported yet.
     #[inline]
     pub(crate) fn report(&self) -> Outcome {
         if self.poisoned().is_some() {
@@ -303,20 +305,20 @@ impl Context {
         self.usable()
     }
 
-    /// Poisons it for good; every call returns the code.
+    /// Poisons the context for good. Every call returns the code from now on.
     pub(crate) fn poison(&self, code: Code, why: &str) {
         self.lose(code, why, true);
     }
 
-    /// Poisons it for good. With `seen` every call returns the code, otherwise only after one has
-    /// reported it.
+    /// Poisons the context for good. If `seen` is set, every call returns the code from now on;
+    /// otherwise only after a call has reported it.
     pub(crate) fn lose(&self, code: Code, why: &str, seen: bool) {
         static POISONING: Mutex<()> = Mutex::new(());
         let poisoning = POISONING.lock();
         if self.poisoned().is_some() {
             return;
         }
-        // Before anybody can find out, and perhaps end the process.
+        // Before other threads can observe the poison, and perhaps end the process.
         say(&format!("device {}: {}: {why}; the context is lost", self.device, code.name()));
         self.seen.store(seen, Ordering::Release);
         self.poison.store(code.0, Ordering::Release);
@@ -326,12 +328,12 @@ impl Context {
         }
     }
 
-    /// Its streams, the null stream included, and those destroyed that still have work.
+    /// Returns its streams, including the null stream and destroyed streams that still have work.
     pub(crate) fn streams(&self) -> Vec<&'static Stream> {
         self.streams.lock().clone()
     }
 
-    /// The number of the connection for one more stream, by turns.
+    /// Returns the number of the connection for one more stream, in rotation.
     pub(crate) fn next_connection(&self) -> usize {
         match self.connections.len() {
             0 => 0,
@@ -339,7 +341,7 @@ impl Context {
         }
     }
 
-    /// The connection of a number; none if each stream has its own.
+    /// Returns the connection with that number; none if each stream has its own.
     #[inline]
     pub(crate) fn connection(&self, number: usize) -> Option<&Connection> {
         self.connections.get(number)
@@ -353,18 +355,18 @@ impl Context {
         self.streams.lock().retain(|known| !std::ptr::eq(*known, stream));
     }
 
-    /// The null stream.
+    /// Returns the null stream, which is created on first use.
     pub(crate) fn null_stream(&'static self) -> &'static Stream {
         self.null.get_or_init(|| Stream::null(self))
     }
 
-    /// The null stream, if anybody has used it.
+    /// Returns the null stream, if it has been used.
     #[inline]
     pub(crate) fn null_stream_if_used(&self) -> Option<&'static Stream> {
         self.null.get().copied()
     }
 
-    /// Waits until all that was enqueued before is done.
+    /// Waits until all work enqueued before has finished.
     pub(crate) fn synchronize(&self) -> Outcome {
         if !plan::get().immediate {
             for stream in self.streams() {
@@ -377,7 +379,8 @@ impl Context {
         self.report()
     }
 
-    /// Waits for its work if the plan makes allocations and loading wait.
+    /// Waits for the context's work if `SOFTCUDA_ALLOC_WAITS` is set. `call` is named on stderr if
+    /// it has to wait.
     pub(crate) fn synchronize_if_asked(&self, call: &str) -> Outcome {
         if !plan::get().alloc_waits {
             return Ok(());
@@ -388,7 +391,7 @@ impl Context {
         self.synchronize()
     }
 
-    /// Waits for its work and gives back all that is in it.
+    /// Waits for the context's work and destroys everything in it.
     fn empty(&self) {
         let _ = self.synchronize();
         for stream in self.streams() {
@@ -402,12 +405,12 @@ impl Context {
         self.peers.lock().clear();
     }
 
-    /// Whether it may use what is in another context directly.
+    /// Returns true if the context may access the memory of context `other` directly.
     pub(crate) fn reaches(&self, other: u32) -> bool {
         self.index == other || self.peers.lock().contains(&other)
     }
 
-    /// Lets it use what is in `other` directly.
+    /// Grants the context direct access to the memory of `other`.
     pub(crate) fn enable_peer(&self, other: &Context) -> Outcome {
         if self.device == other.device {
             refuse!(INVALID_DEVICE, "both contexts are on device {}", self.device);
@@ -423,7 +426,7 @@ impl Context {
         Ok(())
     }
 
-    /// Ends what [`enable_peer`](Self::enable_peer) began.
+    /// Revokes the access that [`enable_peer`](Self::enable_peer) granted.
     pub(crate) fn disable_peer(&self, other: &Context) -> Outcome {
         let mut peers = self.peers.lock();
         match peers.iter().position(|known| *known == other.index) {
@@ -435,7 +438,7 @@ impl Context {
         }
     }
 
-    /// A `CUlimit`.
+    /// Returns the value of a `CUlimit`.
     pub(crate) fn limit(&self, limit: u32) -> Outcome<usize> {
         match self.limits.lock().get(limit as usize) {
             Some(value) => Ok(*value),
@@ -443,7 +446,7 @@ impl Context {
         }
     }
 
-    /// Sets a `CUlimit`, to no effect but that it is remembered.
+    /// Stores the value of a `CUlimit`, which has no other effect.
     pub(crate) fn set_limit(&self, limit: u32, value: usize) -> Outcome {
         match self.limits.lock().get_mut(limit as usize) {
             Some(place) => *place = value,

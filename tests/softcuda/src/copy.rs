@@ -1,8 +1,9 @@
-//! Copies and fills: their ends are checked and translated at the call, the bytes move in stream order.
+//! Copies and fills: the call checks and translates their addresses, and the bytes move in stream
+//! order.
 //!
-//! Only page-locked host memory makes a copy asynchronous. Pageable memory that is read is staged before the call
-//! returns; a call that writes pageable memory returns when it is written. In a capture neither is so: the copy reads and
-//! writes pageable memory at each launch of the graph.
+//! Of host memory, only page-locked memory makes a copy asynchronous. A call that reads pageable
+//! memory stages it before it returns. A call that writes pageable memory returns after the copy.
+//! In a capture neither applies: each launch of the graph reads and writes the pageable memory.
 
 use crate::abi::CUstream;
 use crate::context::Context;
@@ -23,7 +24,8 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// The bytes from the first to the last that it has; an error if they are not as many as can be.
+    /// Returns the bytes from the start of the first row to the end of the last. Fails if the rows
+    /// overlap or the number overflows.
     fn extent(self) -> Outcome<usize> {
         if self.width == 0 || self.height == 0 {
             return Ok(0);
@@ -36,20 +38,20 @@ impl Shape {
     }
 }
 
-/// One end of a copy as a caller names it.
+/// One end of a copy, as the caller names it.
 #[derive(Clone, Copy)]
 pub(crate) enum End {
     /// Host memory.
     Host(usize),
-    /// Device memory, of the stream's context or one that it reaches.
+    /// A device address, of memory that the stream's context or a peer of it owns.
     Device(u64),
-    /// Device memory of exactly that context, for copies between peers.
+    /// A device address, of memory that exactly this context owns, for copies between peers.
     Of(&'static Context, u64),
-    /// Whatever is at the address.
+    /// An address of any kind of memory.
     Any(u64),
 }
 
-/// An end, translated to a host address.
+/// One end of a copy, translated to a host address.
 struct Place {
     address: usize,
     memory: Memory,
@@ -94,7 +96,7 @@ fn host_place(context: &Context, address: usize, extent: usize) -> Outcome<Place
     Ok(Place { address, memory: if locked { Memory::Locked } else { Memory::Pageable } })
 }
 
-/// A copy whose ends are host addresses.
+/// A copy whose ends are translated to host addresses.
 pub(crate) struct CopyWork {
     src: usize,
     src_pitch: usize,
@@ -106,7 +108,7 @@ pub(crate) struct CopyWork {
     staged: Option<Vec<u8>>,
     src_locked: bool,
     dst_locked: bool,
-    /// Whether it takes the time that the plan wants.
+    /// True if the copy takes at least as long as `SOFTCUDA_COPY_DELAY_US` says.
     pub(crate) delayed: bool,
 }
 
@@ -120,41 +122,44 @@ impl CopyWork {
         for row in 0..self.height {
             let from = (src + row * src_pitch) as *const u8;
             let to = (self.dst + row * self.dst_pitch) as *mut u8;
-            // SAFETY: both ranges were checked at the call. Device memory is freed after a synchronisation, page-locked
-            // memory after a look at this queue, and for pageable memory the call still waits or its bytes are staged. What a
-            // graph names is looked up again before; that pageable memory stands, who launches the graph promises.
+            // SAFETY: the call checked both ranges. Device memory is never unmapped. Ending
+            // page-locked memory waits for running work that touches it. A pageable source is
+            // staged, and the call waits for a copy to pageable memory. Before a graph's node runs,
+            // its device and page-locked memory is looked up again; the launching program promises
+            // that pageable memory still exists.
             unsafe { std::ptr::copy(from, to, self.width) };
         }
     }
 
-    /// Reads a pageable source before the call returns.
+    /// Copies a pageable source, so that the call can return before the copy runs.
     fn stage(&mut self) {
         let mut rows = vec![0u8; self.width * self.height];
         for (row, bytes) in rows.chunks_exact_mut(self.width).enumerate() {
             let from = (self.src + row * self.src_pitch) as *const u8;
-            // SAFETY: the caller of the copy promises that the source can be read until the call returns.
+            // SAFETY: the caller of the copy promises that the source can be read until the call
+            // returns.
             unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), self.width) };
         }
         self.staged = Some(rows);
     }
 
-    /// Whether it is what any copy of one row may become.
+    /// Returns true if the copy has one row: an update can replace it with any other such copy.
     pub(crate) fn has_one_row(&self) -> bool {
         self.height == 1
     }
 
-    /// Whether both move the same bytes to the same place.
+    /// Returns true if both copies have the same addresses and the same shape.
     pub(crate) fn is_as(&self, other: &CopyWork) -> bool {
         let all = |it: &CopyWork| (it.src, it.src_pitch, it.dst, it.dst_pitch, it.width, it.height);
         all(self) == all(other)
     }
 
-    /// Where its ends are.
+    /// Returns the addresses of the source and the destination.
     pub(crate) fn addresses(&self) -> [usize; 2] {
         [self.src, self.dst]
     }
 
-    /// The page-locked memory at its ends.
+    /// Returns the page-locked memory at its ends.
     pub(crate) fn host_ranges(&self) -> Vec<HostRange> {
         let extent = |pitch: usize| (self.height - 1) * pitch + self.width;
         let src = self.src_locked.then(|| HostRange { start: self.src, len: extent(self.src_pitch) });
@@ -163,7 +168,8 @@ impl CopyWork {
     }
 }
 
-/// Puts a copy on a stream: `src` and `dst` with their pitches. The call waits for it if it must, or if told to.
+/// Enqueues a copy; `src` and `dst` come with their pitches. The call waits for the copy if `wait`
+/// is set or the destination is pageable, unless the stream is capturing.
 pub(crate) fn copy(
     stream: &'static Stream,
     (dst, dst_pitch): (End, usize),
@@ -202,18 +208,18 @@ pub(crate) fn copy(
     }
 }
 
-/// A copy of one row, on the stream a handle names.
+/// Enqueues a copy of one row on the stream that a handle names.
 pub(crate) fn copy_async(dst: End, src: End, bytes: usize, on: CUstream) -> Outcome {
     copy(stream::named(on)?, (dst, bytes), (src, bytes), (bytes, 1), false)
 }
 
-/// A copy of one row, on the null stream, that the call waits for.
+/// Copies one row on the null stream and waits for it.
 pub(crate) fn copy_now(dst: End, src: End, bytes: usize) -> Outcome {
     crate::capture::refuse_unsafe()?;
     copy(stream::named(CUstream(0))?, (dst, bytes), (src, bytes), (bytes, 1), true)
 }
 
-/// A pattern for rows of memory.
+/// A fill: rows of memory and the pattern to write there.
 pub(crate) struct FillWork {
     dst: usize,
     shape: Shape,
@@ -228,12 +234,14 @@ impl FillWork {
         for row in 0..self.shape.height {
             let start = self.dst + row * self.shape.pitch;
             if self.pattern_bytes == 1 {
-                // SAFETY: the range was checked at the call; see `CopyWork::execute` for why it still stands.
+                // SAFETY: the call checked the range. Device memory is never unmapped, and ending
+                // page-locked memory waits for running work that touches it.
                 unsafe { std::ptr::write_bytes(start as *mut u8, self.pattern[0], self.shape.width) };
                 continue;
             }
             for at in (0..self.shape.width).step_by(self.pattern_bytes) {
-                // SAFETY: as above; the width is a multiple of the pattern.
+                // SAFETY: the call checked the range, which stays mapped while work runs. The width
+                // is a multiple of the pattern, so the last write ends inside the row.
                 unsafe {
                     let to = (start + at) as *mut u8;
                     std::ptr::copy_nonoverlapping(self.pattern.as_ptr(), to, self.pattern_bytes);
@@ -242,30 +250,30 @@ impl FillWork {
         }
     }
 
-    /// Whether it is what any fill of one row may become.
+    /// Returns true if the fill has one row: an update can replace it with any other such fill.
     pub(crate) fn has_one_row(&self) -> bool {
         self.shape.height == 1
     }
 
-    /// Whether both write the same bytes to the same place.
+    /// Returns true if both fills write the same bytes to the same place.
     pub(crate) fn is_as(&self, other: &FillWork) -> bool {
         let all = |it: &FillWork| (it.dst, it.shape, it.pattern, it.pattern_bytes);
         all(self) == all(other)
     }
 
-    /// Where it begins.
+    /// Returns the address of the first byte.
     pub(crate) fn address(&self) -> usize {
         self.dst
     }
 
-    /// The page-locked memory it writes.
+    /// Returns the page-locked memory that the fill writes.
     pub(crate) fn host_ranges(&self) -> Vec<HostRange> {
         let len = (self.shape.height - 1) * self.shape.pitch + self.shape.width;
         if self.locked { vec![HostRange { start: self.dst, len }] } else { Vec::new() }
     }
 }
 
-/// Puts a fill on a stream: `height` rows of `count` patterns of `pattern_bytes`.
+/// Enqueues a fill: `height` rows of `count` patterns of `pattern_bytes` each.
 pub(crate) fn fill(
     dst: u64,
     (pattern, pattern_bytes): (u32, usize),

@@ -1,10 +1,10 @@
-//! How often each entry point was called.
+//! Call counts of the entry points.
 //!
 //! # Rules
-//! 1. Each thread counts in a block of its own, so that two threads never write the same cache line.
+//! 1. Each thread counts in a block of its own, so two threads never write the same cache line.
 //! 2. Only the block's thread writes it: an addition is a load and a store.
-//! 3. A block outlives its thread. It goes to the next new thread, which counts on from what it finds.
-//! 4. The number of calls is the sum over all blocks, less what the sum was when counts were reset.
+//! 3. A block outlives its thread. The next new thread reuses it and continues from its counts.
+//! 4. The number of calls is the sum over all blocks minus that sum at the last reset.
 
 use crate::entries::{Entry, NAMES};
 use parking_lot::Mutex;
@@ -23,7 +23,7 @@ struct Blocks {
 static BLOCKS: Mutex<Blocks> =
     Mutex::new(Blocks { all: Vec::new(), unused: Vec::new(), at_reset: [0; NAMES.len()] });
 
-/// Gives the block back when the thread ends.
+/// Makes the block available to new threads when its thread ends.
 struct Lease(&'static Block);
 
 impl Drop for Lease {
@@ -55,7 +55,7 @@ fn lease() -> &'static Block {
         block
     });
     drop(blocks);
-    // A thread that is ending has no place for a lease any more: it keeps the block.
+    // This fails on a thread whose thread-locals are already destroyed. Its block is not reused.
     let _ = LEASE.try_with(|place| place.set(Some(Lease(block))));
     MINE.set(Some(block));
     block
@@ -65,25 +65,26 @@ fn sums(blocks: &Blocks) -> [u64; NAMES.len()] {
     std::array::from_fn(|entry| blocks.all.iter().map(|block| block.0[entry].load(Relaxed)).sum())
 }
 
-/// Calls since the start or the last reset, by entry point.
+/// Returns the calls since the start or the last reset, by entry point.
 pub(crate) fn all() -> [u64; NAMES.len()] {
     let blocks = BLOCKS.lock();
     let sums = sums(&blocks);
     std::array::from_fn(|entry| sums[entry] - blocks.at_reset[entry])
 }
 
-/// A number that grows by one with each call of the calling thread. It begins at any number.
+/// Returns a number that grows by one with each of the calling thread's calls of an entry point. It
+/// starts at any number.
 pub(crate) fn of_this_thread(index: usize) -> u64 {
     MINE.get().unwrap_or_else(lease).0[index].load(Relaxed)
 }
 
-/// Starts again from zero.
+/// Resets the counts to zero.
 pub(crate) fn reset() {
     let mut blocks = BLOCKS.lock();
     blocks.at_reset = sums(&blocks);
 }
 
-/// Writes the counts of what was called to stderr.
+/// Prints the nonzero counts to stderr.
 pub(crate) fn print() {
     for (name, count) in NAMES.iter().zip(all()).filter(|(_, count)| *count > 0) {
         eprintln!("{name} {count}");

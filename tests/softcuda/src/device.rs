@@ -1,30 +1,30 @@
-//! The devices: what they say of themselves.
+//! The devices and their attributes.
 
 use crate::abi::CUdevice;
 use crate::errors::{Code, Outcome};
 use crate::plan;
 
-/// What every device is called.
+/// The name of every device.
 pub(crate) const NAME: &str = "software CUDA driver (not a GPU)";
 
-/// Threads a block.
+/// Maximum threads per block.
 pub(crate) const MAX_THREADS: u32 = 1024;
-/// Threads along each axis of a block.
+/// Maximum threads along each axis of a block.
 pub(crate) const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
-/// Blocks along each axis of a grid.
+/// Maximum blocks along each axis of a grid.
 pub(crate) const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65535, 65535];
-/// Shared memory of a block that a function need not ask for.
+/// Maximum shared memory per block, in bytes, without opt-in by a function attribute.
 pub(crate) const SHARED_BYTES: u32 = 48 << 10;
-/// Shared memory of a block at most.
+/// Maximum shared memory per block, in bytes, with opt-in.
 pub(crate) const SHARED_OPTIN_BYTES: u32 = 99 << 10;
-/// Multiprocessors claimed.
+/// The number of multiprocessors that a device reports.
 pub(crate) const MULTIPROCESSORS: u32 = 16;
-/// Threads a multiprocessor.
+/// Maximum threads per multiprocessor.
 pub(crate) const THREADS_PER_MULTIPROCESSOR: u32 = 2048;
-/// Streams' priorities, from the least to the greatest.
+/// The least and the greatest priority of a stream.
 pub(crate) const PRIORITIES: [i32; 2] = [0, -5];
 
-/// The index of a device that exists.
+/// Returns the index of a device, if it exists.
 pub(crate) fn checked(device: CUdevice) -> Outcome<u32> {
     match usize::try_from(device) {
         Ok(index) if index < plan::get().devices.len() => Ok(index as u32),
@@ -32,21 +32,21 @@ pub(crate) fn checked(device: CUdevice) -> Outcome<u32> {
     }
 }
 
-/// The number of a device before `CUDA_VISIBLE_DEVICES`.
+/// Returns a device's physical number, which `CUDA_VISIBLE_DEVICES` does not change.
 pub(crate) fn physical(device: u32) -> u32 {
     plan::get().devices.get(device as usize).copied().unwrap_or(device)
 }
 
-/// A device's UUID, of the physical number.
+/// Returns the UUID of the device with that physical number.
 pub(crate) fn uuid(physical: u32) -> [u8; 16] {
     let mut uuid = *b"\x50softcuda-gpu-\0\0";
-    // Scattered, so that the UUIDs of two devices differ from the first byte on.
+    // The factor makes the UUIDs of two devices differ from the first byte on.
     uuid[0] = uuid[0].wrapping_add((physical as u8).wrapping_mul(0x1d));
     uuid[15] = physical as u8;
     uuid
 }
 
-/// A UUID as `nvidia-smi` writes it.
+/// Returns a device's UUID in the format of `nvidia-smi`.
 pub(crate) fn uuid_text(physical: u32) -> String {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let uuid = uuid(physical);
@@ -54,17 +54,17 @@ pub(crate) fn uuid_text(physical: u32) -> String {
     format!("GPU-{}-{}-{}-{}-{}", hex(a), hex(b), hex(c), hex(d), hex(e))
 }
 
-/// A device's address on a bus that is not there.
+/// Returns a device's invented address on the PCI bus.
 pub(crate) fn bus_id(device: u32) -> String {
     format!("0000:{:02X}:00.0", physical(device) + 1)
 }
 
-/// Returns whether blocks may be launched in clusters.
+/// Returns true if blocks may be launched in clusters.
 pub(crate) fn has_clusters() -> bool {
     plan::get().capability >= (9, 0)
 }
 
-/// The value of a `CUdevice_attribute`. What a device like this would not have is 0.
+/// Returns the value of a `CUdevice_attribute`: 0 for a feature that these devices lack.
 pub(crate) fn attribute(device: u32, attribute: i32) -> Outcome<i32> {
     let plan = plan::get();
     let (memops, register) = (plan.memops as i32, plan.register as i32);
@@ -91,13 +91,13 @@ pub(crate) fn attribute(device: u32, attribute: i32) -> Outcome<i32> {
         75 => plan.capability.0 as i32,
         76 => plan.capability.1 as i32,
         81 => 100 << 10,
-        // Managed memory, which host and device may access at the same time.
+        // Managed memory, concurrent access to it by host and device.
         83 | 89 => 1,
-        // Host pointers of registered memory as device pointers, host registration.
+        // Use of registered memory by its host pointer, registration of host memory.
         91 | 99 => register,
         // Cooperative launches, memory pools.
         95 | 115 => 1,
-        // Stream memory operations: version 1 (the bare entry points) is not there.
+        // Version 1 of stream memory operations (the entry points without `_v2`).
         92..=94 => 0,
         122 => memops,
         123 => 0,

@@ -1,5 +1,7 @@
-//! The door that every exported function goes through: it counts the call, lets a plan fail it, keeps panics from crossing
-//! into C, and says on stderr what a caller did wrong.
+//! The common entry path of the driver's functions.
+//!
+//! It counts the call, lets the plan fail it, keeps panics from crossing into C, and writes a
+//! caller's mistake to stderr.
 
 use crate::capture;
 use crate::context;
@@ -11,10 +13,10 @@ use crate::plan;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// True from the first `cuInit` that succeeds until the process [ends](ending).
+/// True from the first successful `cuInit` until the [exit handler](ending) begins.
 pub(crate) static INITIALISED: AtomicBool = AtomicBool::new(false);
 
-/// Runs the inside of an entry point.
+/// Runs the body of an entry point, after the checks that all entry points share.
 #[inline]
 pub(crate) fn enter(entry: Entry, body: impl FnOnce() -> Outcome) -> Code {
     counts::count(entry);

@@ -1,9 +1,8 @@
-//! The end of the process: the library's exit handler, after which every call returns
-//! `CUDA_ERROR_DEINITIALIZED`.
+//! The library's exit handler, after which calls return `CUDA_ERROR_DEINITIALIZED`.
 //!
 //! `cuInit` registers the handler, as libcuda does. Handlers that were registered earlier run later
-//! and find the driver gone (ucx #11275, rmm #2366), and so do threads that still run. Enqueued
-//! work is not stopped.
+//! and find the driver gone (ucx #11275, rmm #2366). So do threads that still run. Work already
+//! enqueued continues. Functions that work without `cuInit` still answer, except `cuInit` itself.
 
 use crate::counts;
 use crate::door::INITIALISED;
@@ -19,22 +18,22 @@ use std::time::Duration;
 static ENDED: AtomicBool = AtomicBool::new(false);
 static LATE: AtomicU64 = AtomicU64::new(0);
 
-/// The time that the exit handler takes if late calls are written or fatal.
+/// The duration of the exit handler if late calls are written to a file or end the process.
 const TEARDOWN: Duration = Duration::from_millis(20);
 
-/// Consequences of a late call besides its code.
+/// The effect of a late call besides its code.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum LateCalls {
-    /// They are counted.
+    /// Only the count grows, as it does for every late call.
     Count,
-    /// Their names go into this file, a line each.
+    /// The call's name is appended to this file, one name a line.
     Write(String),
-    /// The first ends the process.
+    /// The call ends the process.
     Abort,
 }
 
 impl LateCalls {
-    /// Reads `abort` or the name of a file.
+    /// Parses `abort` or the name of a file.
     pub(crate) fn parse(text: &str) -> Option<LateCalls> {
         Some(match text {
             "" => LateCalls::Count,
@@ -49,29 +48,29 @@ extern "C" fn at_exit() {
         counts::print();
     }
     ENDED.store(true, Ordering::Release);
-    // What every call looks at first.
+    // Stored after `ENDED`, so that a call that loads false here sees `ENDED` set.
     INITIALISED.store(false, Ordering::Release);
     if plan::get().late_calls != LateCalls::Count {
-        // A driver takes milliseconds to tear contexts down, and other threads run meanwhile.
+        // A driver takes milliseconds to tear down contexts, while other threads keep running.
         std::thread::sleep(TEARDOWN);
     }
 }
 
-/// Arranges for the end, once.
+/// Registers the exit handler, once.
 pub(crate) fn register() {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
-        // SAFETY: registers a function of this library, which stays loaded.
+        // SAFETY: `at_exit` is a function of this library, which is never unloaded.
         let _ = unsafe { libc::atexit(at_exit) };
     });
 }
 
-/// Returns true once the handler has run.
+/// Returns true once the exit handler has begun to refuse calls.
 pub(crate) fn has_ended() -> bool {
     ENDED.load(Ordering::Acquire)
 }
 
-/// Notes a call that comes too late. Its code.
+/// Counts and reports a call after the exit handler began. Returns the call's code.
 #[cold]
 pub(crate) fn late(entry: Entry) -> Code {
     LATE.fetch_add(1, Ordering::Relaxed);
@@ -95,7 +94,7 @@ pub(crate) fn late(entry: Entry) -> Code {
     Code::DEINITIALIZED
 }
 
-/// Late calls so far.
+/// Returns the number of late calls so far.
 pub(crate) fn late_calls() -> u64 {
     LATE.load(Ordering::Relaxed)
 }

@@ -1,4 +1,4 @@
-//! The names of all entry points: what counts and plans are kept by.
+//! The names of all entry points, by which calls are counted and failures are planned.
 
 macro_rules! entries {
     ($($name:ident)*) => {
@@ -7,7 +7,7 @@ macro_rules! entries {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Entry { $($name),* }
 
-        /// Their names, in the order of [`Entry`].
+        /// The names of the entry points, in the order of [`Entry`].
         pub(crate) const NAMES: &[&str] = &[$(stringify!($name)),*];
     };
 }
@@ -164,12 +164,12 @@ entries! {
 }
 
 impl Entry {
-    /// The one with that name.
+    /// Returns the index of the entry point with that name.
     pub(crate) fn index_of(name: &str) -> Option<usize> {
         NAMES.iter().position(|known| *known == name)
     }
 
-    /// Whether it works before `cuInit` and inside a host function.
+    /// Returns true if the entry point works before `cuInit` and inside a host function.
     #[inline]
     pub(crate) const fn works_always(self) -> bool {
         matches!(
@@ -200,8 +200,10 @@ impl Entry {
         )
     }
 
-    /// Whether it needs the current context to itself where calls come one at a time: not if it asks about devices, if it is
-    /// about what is current on a thread, or if it waits for the device, as the driver then lets go of its locks.
+    /// Returns true if the entry point locks the current context under `SOFTCUDA_ONE_AT_A_TIME`.
+    ///
+    /// Calls about devices and about the thread's current context do not. Nor do calls that wait
+    /// for the device, since the driver releases its locks while it waits.
     pub(crate) fn takes_its_turn(self) -> bool {
         let name = NAMES[self as usize];
         let elsewhere = ["cuDevice", "cuCtxGetCurrent", "cuCtxSetCurrent", "cuCtxP", "softcuda"];

@@ -1,4 +1,4 @@
-//! The driver's result codes, and how a call says that it failed.
+//! The driver's result codes and the failures of calls.
 
 use std::ffi::CStr;
 use std::io::Write;
@@ -14,7 +14,7 @@ macro_rules! codes {
         impl Code {
             $(pub(crate) const $name: Code = Code($value);)*
 
-            /// The C name of the code and a sentence about it.
+            /// Returns the C name of the code and a sentence about it.
             pub(crate) fn texts(self) -> Option<(&'static CStr, &'static CStr)> {
                 let (name, sentence) = match self.0 {
                     0 => ("CUDA_SUCCESS\0", "no error\0"),
@@ -34,7 +34,7 @@ macro_rules! codes {
 impl Code {
     pub(crate) const SUCCESS: Code = Code(0);
 
-    /// The C name, or the number of a code that has none here.
+    /// Returns the C name, or the number of a code that has no name here.
     pub(crate) fn name(self) -> String {
         match self.texts() {
             Some((name, _)) => name.to_string_lossy().into_owned(),
@@ -150,7 +150,7 @@ codes! {
     UNKNOWN = 999 "unknown error"
 }
 
-/// Why a call failed: its code and, where a caller's mistake is likely, a line for stderr.
+/// The failure of a call: its code and, where a caller's mistake is likely, a line for stderr.
 pub(crate) struct Failure {
     pub(crate) code: Code,
     pub(crate) why: Option<Box<str>>,
@@ -162,10 +162,10 @@ impl From<Code> for Failure {
     }
 }
 
-/// What the inside of a call comes to.
+/// The result of an entry point's body.
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
-/// Returns the code from the function, with a line for stderr.
+/// Returns from the enclosing function with a code and a line for stderr.
 macro_rules! refuse {
     ($code:ident, $($why:tt)*) => {
         return Err($crate::errors::Failure {
@@ -176,14 +176,16 @@ macro_rules! refuse {
 }
 pub(crate) use refuse;
 
-/// A line on stderr: the only place that this library has to say something.
+/// Writes a line to stderr, this library's only place for messages.
 pub(crate) fn say(line: &str) {
-    // In one piece: other threads and processes write there too.
+    // A single write keeps the line whole: other threads and processes write to stderr too.
     let _ = std::io::stderr().write_all(format!("softcuda: {line}\n").as_bytes());
 }
 
-/// The name of this thread as the system knows it. The caller's threads belong to another copy of
-/// the standard library, which alone knows the names it gave.
+/// Returns the name of this thread from the operating system.
+///
+/// `std::thread::current` does not know it: the program's threads belong to another copy of the
+/// standard library.
 pub(crate) fn thread_name() -> String {
     let name = std::fs::read_to_string("/proc/thread-self/comm").unwrap_or_default();
     name.trim_end().to_owned()

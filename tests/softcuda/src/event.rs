@@ -1,7 +1,8 @@
-//! Events: a moment on a stream, and the time at which it came.
+//! Events: a position in a stream's work, and the time when the stream reached it.
 //!
-//! Recording keeps "stream, ticket". A wait takes that pair along, so that recording again moves no wait that was
-//! issued. An event that was never recorded is over for everybody: a wait on it does nothing, a query says it is done.
+//! Recording stores a stream and a ticket. A wait copies that pair, so that recording the event
+//! again does not move waits already issued. An event that was never recorded counts as complete: a
+//! wait for it does nothing, and a query succeeds.
 
 use crate::abi::{CUevent, CUstream};
 use crate::capture;
@@ -23,7 +24,7 @@ const INTERPROCESS: u32 = 4;
 /// `CU_EVENT_WAIT_EXTERNAL`.
 const EXTERNAL: u32 = 1;
 
-/// An event. Aligned, so that two events' recorders do not share a cache line.
+/// An event, aligned so that the recorders of two events do not share a cache line.
 #[repr(align(64))]
 pub(crate) struct Event {
     index: u32,
@@ -36,28 +37,28 @@ pub(crate) struct Event {
 #[derive(Default)]
 struct State {
     recorded: bool,
-    /// How often it was recorded, over all events that had this slot.
+    /// The number of the recording, counted over all events that have had this slot.
     record: u64,
     mark: Option<(&'static Stream, u64)>,
     time: Option<Instant>,
-    /// If it was last recorded in a capture.
+    /// The position in a capture, if the last recording was in one.
     captured: Option<Captured>,
 }
 
-/// A moment in a capture.
+/// A position in a capture.
 #[derive(Clone)]
 pub(crate) struct Captured {
     /// The number of the capture.
     pub(crate) capture: u64,
-    /// The stream it was recorded on.
+    /// The stream that the event was recorded on.
     pub(crate) stream: &'static Stream,
-    /// The nodes of the graph that what waits for it runs after.
+    /// The nodes of the graph that work waiting for the event runs after.
     pub(crate) after: Vec<usize>,
 }
 
 static EVENTS: Slab<Event> = Slab::new(3);
 
-/// A new event of the current context.
+/// Creates an event in the current context.
 pub(crate) fn create(flags: u32) -> Outcome<CUevent> {
     let context = context::current()?;
     if flags & !7 != 0 || flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0 {
@@ -89,7 +90,7 @@ fn known(handle: CUevent) -> Outcome<&'static Event> {
     }
 }
 
-/// The event a call names, if its context and the current one are usable.
+/// Returns the event that a call names, if its context and the current one are usable.
 fn named(handle: CUevent) -> Outcome<&'static Event> {
     let current = context::current()?;
     let event = known(handle)?;
@@ -99,7 +100,7 @@ fn named(handle: CUevent) -> Outcome<&'static Event> {
     Ok(event)
 }
 
-/// Destroys an event. Waits that were issued stay.
+/// Destroys an event. Waits already issued remain.
 pub(crate) fn destroy(handle: CUevent) -> Outcome {
     let event = named(handle)?;
     if EVENTS.revoke(handle.0).is_some() {
@@ -117,7 +118,7 @@ pub(crate) fn destroy_all(context: &Context) {
     }
 }
 
-/// Records an event at the present end of a stream.
+/// Records an event at the current end of a stream.
 #[inline]
 pub(crate) fn record(handle: CUevent, on: CUstream) -> Outcome {
     let stream = stream::named(on)?;
@@ -135,7 +136,7 @@ pub(crate) fn record(handle: CUevent, on: CUstream) -> Outcome {
         return Ok(());
     }
     if !stream.is_capturing() {
-        // Before the lock, which a stamp takes that may stand in the way.
+        // Before taking the lock: making room may need a stamp to run, which takes the lock too.
         stream.make_room()?;
     }
     let mut state = event.state.lock();
@@ -146,7 +147,7 @@ pub(crate) fn record(handle: CUevent, on: CUstream) -> Outcome {
         return Ok(());
     }
     let ticket = if event.has_timing() {
-        // The stamp may run before the mark stands here, but not before this lock is left.
+        // The stamp may start before the mark is stored, but it blocks on this lock until then.
         stream.enqueue_at_once(Work::Stamp { event, record: state.record })?
     } else {
         stream.mark()?
@@ -156,7 +157,7 @@ pub(crate) fn record(handle: CUevent, on: CUstream) -> Outcome {
     Ok(())
 }
 
-/// Makes a stream wait for what the event stands for now.
+/// Makes a stream wait for the last recording of an event.
 #[inline]
 pub(crate) fn wait(on: CUstream, handle: CUevent, flags: u32) -> Outcome {
     let stream = stream::named(on)?;
@@ -195,7 +196,7 @@ pub(crate) fn wait(on: CUstream, handle: CUevent, flags: u32) -> Outcome {
     Ok(())
 }
 
-/// Whether the moment has come.
+/// Checks that the stream has reached the event. Fails with `NOT_READY` if it has not.
 pub(crate) fn query(handle: CUevent) -> Outcome {
     match named(handle)?.mark()? {
         Some((source, ticket)) if !source.reached(ticket) => {
@@ -206,7 +207,7 @@ pub(crate) fn query(handle: CUevent) -> Outcome {
     }
 }
 
-/// Waits on the host for the moment.
+/// Blocks the calling thread until the stream reaches the event.
 pub(crate) fn synchronize(handle: CUevent) -> Outcome {
     match named(handle)?.mark()? {
         Some((source, ticket)) => source.wait(ticket),
@@ -214,7 +215,7 @@ pub(crate) fn synchronize(handle: CUevent) -> Outcome {
     }
 }
 
-/// Milliseconds from one event to another.
+/// Returns the milliseconds from one event to another.
 pub(crate) fn elapsed(start: CUevent, end: CUevent) -> Outcome<f32> {
     let (start, end) = (named(start)?, named(end)?);
     if start.context.load(Relaxed) != end.context.load(Relaxed) {
@@ -239,7 +240,7 @@ impl Event {
         self.flags.load(Relaxed) & DISABLE_TIMING == 0
     }
 
-    /// Notes the time, unless it was recorded again since.
+    /// Stores the time, unless the event was recorded again since.
     pub(crate) fn stamp(&self, record: u64) {
         let now = Instant::now();
         let mut state = self.state.lock();
@@ -248,7 +249,8 @@ impl Event {
         }
     }
 
-    /// The moment to wait for, as far as the host may ask.
+    /// Returns the recorded position. Fails if the event was recorded in a capture, or if the call
+    /// is unsafe beside one.
     fn mark(&self) -> Outcome<Option<(&'static Stream, u64)>> {
         let state = self.state.lock();
         if let Some(moment) = &state.captured {

@@ -1,4 +1,4 @@
-//! The exported functions, by area. Each is a line or a few; what they do is elsewhere.
+//! The exported functions, by area. They call the other modules, which do the work.
 
 mod contexts;
 mod copies;

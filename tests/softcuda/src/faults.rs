@@ -1,15 +1,15 @@
-//! Planned faults: which call of which entry point fails, which launch poisons its context, which write is lost.
+//! Planned faults: calls that fail, launches that poison their context, writes that are lost.
 
 use crate::entries::{Entry, NAMES};
 use crate::errors::Code;
 use crate::plan;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// How a call fails that a plan names.
+/// The planned failure of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Planned {
     pub(crate) code: Code,
-    /// Whether it poisons the current context too.
+    /// True if the failure also poisons the current context.
     pub(crate) sticky: bool,
 }
 
@@ -17,16 +17,16 @@ pub(crate) struct Planned {
 #[derive(Default)]
 pub(crate) struct Failures(Vec<Failing>);
 
-/// What is planned for one entry point.
+/// The planned failures of one entry point.
 struct Failing {
     entry: usize,
     calls: AtomicU64,
-    /// From which call on, counted from 1, in no order.
+    /// The calls that fail, counted from 1, in no order.
     at: Vec<(u64, Planned)>,
 }
 
 impl Failures {
-    /// Reads `name:nth:code[:sticky]`, separated by commas.
+    /// Parses a comma-separated list of `name:nth:code[:sticky]`.
     pub(crate) fn parse(text: &str) -> Option<Failures> {
         let mut failures = Failures::default();
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
@@ -48,7 +48,7 @@ impl Failures {
         Some(failures)
     }
 
-    /// Counts a call if its entry point has a plan, and says whether this one fails.
+    /// Counts a call if its entry point has a plan, and returns the failure planned for this call.
     #[inline]
     pub(crate) fn planned(&self, entry: Entry) -> Option<Planned> {
         if self.0.is_empty() { None } else { self.counted(entry) }
@@ -64,7 +64,7 @@ impl Failures {
     }
 }
 
-/// Whether the launch that is about to execute poisons its context, and with what.
+/// Returns the code with which the launch about to execute poisons its context, if planned.
 pub(crate) fn poisoned_launch() -> Option<Code> {
     static LAUNCHES: AtomicU64 = AtomicU64::new(0);
     let poisons = &plan::get().poison_launch;
@@ -75,7 +75,7 @@ pub(crate) fn poisoned_launch() -> Option<Code> {
     poisons.iter().find(|(nth, _)| *nth == launch).map(|(_, code)| *code)
 }
 
-/// Whether the write that is about to execute is lost.
+/// Returns true if the write about to execute is planned to be lost.
 pub(crate) fn lost_write() -> bool {
     static WRITES: AtomicU64 = AtomicU64::new(0);
     plan::get().lose_write.is_some_and(|nth| WRITES.fetch_add(1, Relaxed) + 1 == nth)

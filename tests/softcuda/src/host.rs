@@ -1,15 +1,17 @@
-//! Page-locked host memory: what is, whose, and what may be done with it.
+//! Page-locked host memory: its ranges, the contexts that own them, and the access that they allow.
 //!
 //! Its device address is its host address, as with unified addressing.
 //!
 //! # Rules
-//! 1. What is page-locked is a sorted list under a lock, with a version. Each thread keeps a copy and takes a new one
-//!    when the version has changed, so that looking a range up writes nothing that threads share.
-//! 2. Nothing counts the work that uses a range. Ending one looks through all queues instead, since that is rare: if any
-//!    queued or running work touches it, that is said on stderr, the stream's context is poisoned, and the call returns
-//!    when nothing that runs touches it.
-//! 3. Memory that this library made is given back to the system; memory that was registered is left alone.
-//! 4. Managed memory is in the list as well: what it is besides stands in `managed.rs`.
+//! 1. The ranges are a sorted list under a lock, with a version. Each thread keeps a copy of the
+//!    list and replaces it when the version has changed, so that a lookup writes nothing that
+//!    threads share.
+//! 2. Nothing counts the work that uses a range. Ending a range is rare, so it looks through all
+//!    queues instead. If queued or running work touches the range, the call reports that on stderr
+//!    and poisons the stream's context. It returns once no running work touches the range.
+//! 3. Memory that this library allocated returns to the system when it ends. Registered memory
+//!    stays with the caller.
+//! 4. Managed memory is in the list as well; `managed.rs` has its other rules.
 
 use crate::context::{self, Context};
 use crate::errors::{Code, Outcome, refuse, say};
@@ -28,16 +30,16 @@ const PORTABLE: u32 = 1;
 /// `CU_MEMHOSTALLOC_DEVICEMAP` and `CU_MEMHOSTREGISTER_DEVICEMAP`.
 const DEVICE_MAP: u32 = 2;
 
-/// One range.
+/// One range of page-locked memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Locked {
     start: usize,
     len: usize,
-    /// What it was made with.
+    /// The flags that it was created with.
     pub(crate) flags: u32,
     context: u32,
     origin: Origin,
-    /// A number that no other memory has or had.
+    /// A number that no other memory has or has had.
     serial: u64,
 }
 
@@ -64,15 +66,15 @@ thread_local! {
     static SNAPSHOT: RefCell<Option<Snapshot>> = const { RefCell::new(None) };
 }
 
-/// What a range of host memory is.
+/// The kind of memory in a range.
 pub(crate) enum Kind {
     Locked(Locked),
     Pageable,
-    /// Its beginning or end is page-locked, not all of it.
+    /// Part of it is page-locked, but no single range contains all of it.
     Straddles,
 }
 
-/// Looks a range up.
+/// Looks up a range of host memory.
 pub(crate) fn find(address: usize, len: usize) -> Kind {
     let version = VERSION.load(Ordering::Acquire);
     if version == 0 {
@@ -88,13 +90,13 @@ pub(crate) fn find(address: usize, len: usize) -> Kind {
         let ranges = snapshot.as_ref().map_or(&[][..], |known| &known.ranges[..]);
         look_up(ranges, address, len)
     });
-    // A thread that is ending has no copy any more.
+    // A thread that is ending has already dropped its copy.
     in_snapshot.unwrap_or_else(|_| look_up(&RANGES.lock(), address, len))
 }
 
 fn look_up(ranges: &[Locked], address: usize, len: usize) -> Kind {
     let end = address.saturating_add(len);
-    // The last that begins before the end is the only one that can have all of it.
+    // Only the last range that begins before the end can contain all of it.
     let after = ranges.partition_point(|range| range.start < end.max(address + 1));
     match after.checked_sub(1).map(|place| ranges[place]) {
         Some(range) if range.start <= address && end <= range.start + range.len => {
@@ -106,7 +108,7 @@ fn look_up(ranges: &[Locked], address: usize, len: usize) -> Kind {
 }
 
 impl Locked {
-    /// Whether it is page-locked for a context.
+    /// Returns true if the range counts as page-locked for a context.
     fn serves(self, context: &Context) -> bool {
         self.origin != Origin::Registered || self.flags & PORTABLE != 0 || self.context == context.index
     }
@@ -124,12 +126,13 @@ impl Locked {
     }
 }
 
-/// Whether device code of a context may use host memory by its address.
+/// Returns true if device code of a context may use this host memory by its address.
 pub(crate) fn mapped(context: &Context, address: usize, len: usize) -> bool {
     matches!(find(address, len), Kind::Locked(range) if range.serves(context) && range.is_mapped())
 }
 
-/// Whether copies of a context with that host memory are asynchronous. An error if it is half one, half the other.
+/// Returns true if copies of a context with this host memory are asynchronous. Fails if only part
+/// of the memory is page-locked.
 pub(crate) fn is_locked(context: &Context, address: usize, len: usize) -> Outcome<bool> {
     match find(address, len) {
         Kind::Locked(range) => Ok(range.serves(context)),
@@ -152,7 +155,7 @@ fn add(range: Locked) -> Outcome {
     Ok(())
 }
 
-/// Makes page-locked memory, all zero.
+/// Allocates page-locked memory, filled with zeros.
 pub(crate) fn allocate(len: usize, flags: u32) -> Outcome<*mut c_void> {
     let context = context::current()?;
     if len == 0 || flags & !7 != 0 {
@@ -162,9 +165,9 @@ pub(crate) fn allocate(len: usize, flags: u32) -> Outcome<*mut c_void> {
     make(context, len, flags, Origin::Made)
 }
 
-/// Makes a range of the system's memory, all zero.
+/// Maps new memory, filled with zeros, and adds it to the list.
 pub(crate) fn make(context: &Context, len: usize, flags: u32, origin: Origin) -> Outcome<*mut c_void> {
-    // SAFETY: a new private mapping at an address of the system's choice.
+    // SAFETY: a new private mapping at an address that the system chooses.
     let start = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
@@ -189,7 +192,7 @@ pub(crate) fn make(context: &Context, len: usize, flags: u32, origin: Origin) ->
     Ok(start)
 }
 
-/// Page-locks a caller's memory, in name.
+/// Registers a caller's memory as page-locked. No page is really locked.
 pub(crate) fn register(start: usize, len: usize, flags: u32) -> Outcome {
     let context = context::current()?;
     if start == 0 || len == 0 || flags & !15 != 0 || start.checked_add(len).is_none() {
@@ -203,19 +206,19 @@ pub(crate) fn register(start: usize, len: usize, flags: u32) -> Outcome {
     add(Locked { start, len, flags, context, origin: Origin::Registered, serial })
 }
 
-/// Gives back memory that [`allocate`] made.
+/// Frees memory from [`allocate`].
 pub(crate) fn free(start: usize) -> Outcome {
     context::current()?;
     end(start, Origin::Made)
 }
 
-/// Gives back memory that [`make`] made.
+/// Frees memory from [`make`].
 pub(crate) fn end(start: usize, origin: Origin) -> Outcome {
     unmap(remove(start, origin)?);
     Ok(())
 }
 
-/// Ends what [`register`] began.
+/// Unregisters memory from [`register`].
 pub(crate) fn unregister(start: usize) -> Outcome {
     context::current()?;
     remove(start, Origin::Registered).map(drop)
@@ -243,7 +246,8 @@ fn remove(start: usize, origin: Origin) -> Outcome<Locked> {
     Ok(range)
 }
 
-/// Poisons the contexts of streams whose work touches memory that ends.
+/// Poisons the contexts of streams whose work touches a range that has ended. Returns once no
+/// running work touches it.
 fn punish_users(range: HostRange) {
     for stream in stream::all().filter(|stream| stream.touches(range)) {
         let context = stream.context();
@@ -259,14 +263,15 @@ fn punish_users(range: HostRange) {
 }
 
 fn unmap(range: Locked) {
-    // SAFETY: a mapping that `allocate` made; it stands in the list no more and no work touches it.
+    // SAFETY: a mapping that `make` created. It is no longer in the list, and no running work
+    // touches it.
     let done = unsafe { libc::munmap(range.start as *mut c_void, range.len) };
     if done != 0 {
         say("page-locked memory could not be given back to the system");
     }
 }
 
-/// Gives back what a context made and ends what it registered.
+/// Frees the page-locked memory of a context, and unregisters the memory that it registered.
 pub(crate) fn free_all(context: &Context) {
     let ended: Vec<Locked> = {
         let mut ranges = RANGES.lock();
@@ -281,7 +286,7 @@ pub(crate) fn free_all(context: &Context) {
     }
 }
 
-/// The number of the page-locked memory that an address lies in.
+/// Returns the serial number of the page-locked memory at an address.
 pub(crate) fn serial(address: usize) -> Option<u64> {
     match find(address, 1) {
         Kind::Locked(range) => Some(range.serial),
@@ -289,7 +294,7 @@ pub(crate) fn serial(address: usize) -> Option<u64> {
     }
 }
 
-/// The device address of mapped memory.
+/// Returns the device address of mapped memory.
 pub(crate) fn device_pointer(address: usize) -> Outcome<u64> {
     let context = context::current()?;
     match find(address, 1) {
@@ -302,7 +307,7 @@ pub(crate) fn device_pointer(address: usize) -> Outcome<u64> {
     }
 }
 
-/// The flags of page-locked memory.
+/// Returns the flags of page-locked memory.
 pub(crate) fn flags(address: usize) -> Outcome<u32> {
     context::current()?;
     match find(address, 1) {
@@ -311,7 +316,7 @@ pub(crate) fn flags(address: usize) -> Outcome<u32> {
     }
 }
 
-/// The whole range that an address lies in.
+/// A whole range of page-locked memory.
 pub(crate) struct Whole {
     pub(crate) start: usize,
     pub(crate) len: usize,
@@ -319,7 +324,7 @@ pub(crate) struct Whole {
     pub(crate) is_managed: bool,
 }
 
-/// The whole range that an address lies in.
+/// Returns the page-locked range that contains an address.
 pub(crate) fn whole(address: usize) -> Option<Whole> {
     match find(address, 1) {
         Kind::Locked(range) => Some(Whole {

@@ -1,6 +1,7 @@
-//! Kernels' CPU forms, the twins, as programs register them.
+//! Twins: the CPU forms of kernels, as programs register them.
 //!
-//! A registration is never freed: a launch that is queued may still run it after another took its place.
+//! A registration is never freed: a queued launch may still run it after a newer one has replaced
+//! it.
 
 use crate::errors::{Code, Outcome, refuse};
 use crate::slab::Slab;
@@ -14,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Param {
     pub(crate) bytes: usize,
-    /// 0 a value, 1 a pointer that is read, 2 a pointer that is written.
+    /// 0 for a value, 1 for a pointer that is read, 2 for a pointer that is written.
     pub(crate) kind: u32,
     pub(crate) element_bytes: u32,
 }
@@ -29,14 +30,14 @@ pub(crate) struct LaunchShape {
     pub(crate) reserved: u32,
 }
 
-/// The twin's C type.
+/// The C type of a twin.
 pub(crate) type TwinFn = unsafe extern "C" fn(
     params: *const *const c_void,
     launch: *const LaunchShape,
     user: *const c_void,
 ) -> c_int;
 
-/// `SoftcudaKernel`: what a program registers.
+/// `SoftcudaKernel`: the registration of a kernel.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Registration {
@@ -48,17 +49,17 @@ pub(crate) struct Registration {
     user: *const c_void,
 }
 
-/// A registration, copied.
+/// A copy of a registration.
 pub(crate) struct Kernel {
     pub(crate) name: String,
     pub(crate) params: Vec<Param>,
-    /// Whether the arguments are followed by how many elements each pointer covers.
+    /// True if the arguments are followed by the number of elements that each pointer covers.
     pub(crate) lens: bool,
     pub(crate) twin: TwinFn,
     pub(crate) user: usize,
 }
 
-/// A name, and the newest registration under it.
+/// A kernel name and the newest registration under it.
 pub(crate) struct Name {
     newest: AtomicU32,
 }
@@ -66,7 +67,7 @@ pub(crate) struct Name {
 static KERNELS: Slab<Kernel> = Slab::new(8);
 static NAMES: Mutex<BTreeMap<String, &'static Name>> = Mutex::new(BTreeMap::new());
 
-/// The place where a name's registrations are found, now or later.
+/// Returns the entry of a name, creating it if nothing is registered under the name yet.
 pub(crate) fn named(name: &str) -> &'static Name {
     let mut names = NAMES.lock();
     if let Some(known) = names.get(name) {
@@ -78,7 +79,7 @@ pub(crate) fn named(name: &str) -> &'static Name {
 }
 
 impl Name {
-    /// The number of the newest registration, from 1, and the registration.
+    /// Returns the number of the newest registration, counted from 1, and the registration.
     #[inline]
     pub(crate) fn newest(&self) -> Option<(u32, &'static Kernel)> {
         let number = self.newest.load(Ordering::Acquire);
@@ -93,12 +94,12 @@ impl Param {
 }
 
 impl Kernel {
-    /// The sizes of the parameters.
+    /// Returns the sizes of the parameters in bytes.
     pub(crate) fn sizes(&self) -> impl Iterator<Item = usize> + '_ {
         self.params.iter().map(|param| param.bytes)
     }
 
-    /// The bytes of all arguments, the lengths after the parameters included.
+    /// Returns the sizes of all arguments in bytes, including the lengths after the parameters.
     pub(crate) fn argument_bytes(&self) -> impl Iterator<Item = usize> + '_ {
         let lens = if self.lens { self.pointers() } else { 0 };
         self.sizes().chain(std::iter::repeat_n(size_of::<u64>(), lens))
@@ -109,17 +110,17 @@ impl Kernel {
     }
 }
 
-/// Copies a registration and lets it take the place of any other of its name.
+/// Copies a registration, which replaces any earlier one of the same name.
 pub(crate) fn register(registration: Registration) -> Outcome {
     let Registration { name, params, param_count, extra_count, twin, user } = registration;
     let Some(twin) = twin.filter(|_| !name.is_null() && (param_count == 0 || !params.is_null())) else {
         refuse!(INVALID_VALUE, "a kernel needs a name, its parameters and a twin");
     };
-    // SAFETY: not null, so the caller promises that a C string is there.
+    // SAFETY: `name` is not null, so the caller promises that it points to a C string.
     let name = unsafe { CStr::from_ptr(name) }.to_str().map_err(|_| Code::INVALID_VALUE)?.to_owned();
     let params = match param_count {
         0 => Vec::new(),
-        // SAFETY: not null, so the caller promises that so many parameters are there.
+        // SAFETY: `params` is not null, so the caller promises `param_count` parameters there.
         _ => unsafe { std::slice::from_raw_parts(params, param_count) }.to_vec(),
     };
     let pointers = params.iter().filter(|param| param.is_pointer()).count();

@@ -1,4 +1,4 @@
-//! Launches: checked and copied at the call, run as a twin in stream order.
+//! Launches. The call checks a launch and copies its arguments; the twin runs in stream order.
 
 use crate::abi::{CUfunction, CUstream, In, LaunchAttribute};
 use crate::context::Context;
@@ -23,16 +23,16 @@ pub(crate) struct LaunchWork {
     pub(crate) function: CUfunction,
     kernel: &'static Kernel,
     shape: LaunchShape,
-    /// The arguments' bytes, each from a new word on.
+    /// The bytes of the arguments, each of which starts at a new word.
     args: Vec<u128>,
 }
 
-/// The words that an argument of so many bytes takes.
+/// Returns the number of words that an argument of `bytes` bytes takes.
 fn words(bytes: usize) -> usize {
     bytes.div_ceil(size_of::<u128>())
 }
 
-/// Puts a launch on a stream.
+/// Enqueues a launch on a stream.
 #[inline]
 pub(crate) fn launch(
     handle: CUfunction,
@@ -61,7 +61,8 @@ pub(crate) fn launch(
     let mut at = 0;
     for (index, bytes) in kernel.argument_bytes().enumerate() {
         let param = params.get_pointer(index)?;
-        // SAFETY: the caller promises that each of kernelParams points to as many bytes as the kernel's parameter has.
+        // SAFETY: the caller of the launch promises that each of kernelParams points to as many
+        // bytes as the kernel's parameter has. `args` has room for them from `at` on.
         unsafe { std::ptr::copy_nonoverlapping(param, args[at..].as_mut_ptr().cast(), bytes) };
         at += words(bytes);
     }
@@ -70,7 +71,7 @@ pub(crate) fn launch(
 }
 
 impl In<In<u8>> {
-    /// The `index`th of an array of pointers; none may be null.
+    /// Returns the `index`th pointer of an array, which must not be null.
     fn get_pointer(self, index: usize) -> Outcome<*const u8> {
         let pointer = self.at(index)?.as_ptr();
         if pointer.is_null() {
@@ -146,7 +147,7 @@ pub(crate) fn check_attributes(
     Ok(())
 }
 
-/// Whether all blocks of a cooperative launch would be on the device at once.
+/// Checks that all blocks of a cooperative launch fit on the device together.
 pub(crate) fn check_cooperative(function: &Function, shape: &LaunchShape) -> Outcome {
     let threads: u32 = shape.block.iter().fold(1, |product, axis| product.saturating_mul(*axis));
     let most = occupancy(function, threads, shape.shared_bytes as usize)? as u64 * MULTIPROCESSORS as u64;
@@ -157,7 +158,7 @@ pub(crate) fn check_cooperative(function: &Function, shape: &LaunchShape) -> Out
     Ok(())
 }
 
-/// Blocks of a function that fit a multiprocessor at once.
+/// Returns the number of blocks of a function that fit on one multiprocessor.
 pub(crate) fn occupancy(function: &Function, threads: u32, shared_bytes: usize) -> Outcome<u32> {
     if threads == 0 || shared_bytes > function.max_shared.load(Relaxed) as usize {
         return Err(Code::INVALID_VALUE.into());
@@ -171,7 +172,8 @@ pub(crate) fn occupancy(function: &Function, threads: u32, shared_bytes: usize) 
 }
 
 impl LaunchWork {
-    /// The parameters with their first word, and how many elements a pointer covers.
+    /// Returns each parameter with the index of its first word and, for a pointer registered with a
+    /// length, the number of elements that it covers.
     fn params(&self) -> impl Iterator<Item = (Param, usize, Option<u64>)> + '_ {
         let mut lens = self.kernel.params.iter().map(|param| words(param.bytes)).sum::<usize>();
         let mut at = 0;
@@ -227,8 +229,9 @@ impl LaunchWork {
             })
             .collect();
         let twin = self.kernel.twin;
-        // SAFETY: the registration says that its twin takes these arguments; pointers lie in memory that is live and, as
-        // far as the program orders its work, nobody else's.
+        // SAFETY: the program registered the twin for these parameters, and `args` and `pointers`
+        // outlive the call. Each pointer that covers an element was just found in live memory.
+        // Excluding conflicting accesses is the program's duty: it orders its work.
         let trapped = unsafe { twin(pointers.as_ptr(), &self.shape, self.kernel.user as *const c_void) };
         match trapped {
             0 => Ok(()),
@@ -236,7 +239,8 @@ impl LaunchWork {
         }
     }
 
-    /// The addresses that it was given, and at least how many bytes are used there.
+    /// Returns each pointer argument and the minimum number of bytes used there. Leaves out
+    /// pointers that cover no bytes.
     pub(crate) fn pointers(&self) -> impl Iterator<Item = (u64, usize)> + '_ {
         let pointers = self.params().filter(|(param, ..)| param.is_pointer());
         let ranges = pointers.map(|(param, place, len)| {
@@ -246,14 +250,15 @@ impl LaunchWork {
         ranges.filter(|(_, bytes)| *bytes > 0)
     }
 
-    /// The page-locked memory that its pointers name.
+    /// Returns the memory outside device memory that the pointers name. If they are valid, it is
+    /// page-locked.
     pub(crate) fn host_ranges(&self) -> Vec<HostRange> {
         let host = self.pointers().filter(|(address, _)| !memory::is_device_address(*address));
         host.map(|(address, len)| HostRange { start: address as usize, len }).collect()
     }
 }
 
-/// Puts a host function on a stream.
+/// Enqueues a host function on a stream.
 pub(crate) fn host_function(
     on: CUstream,
     function: Option<crate::abi::HostFn>,

@@ -1,23 +1,34 @@
-//! A software stand-in for `libcuda.so.1`: the CUDA driver API's C entry points, executed on the CPU.
+//! A software stand-in for `libcuda.so.1`: the CUDA driver API's C entry points, executed on the
+//! CPU.
 //!
-//! **It is not CUDA and no GPU is involved.** It exists so that a CUDA backend's real FFI code, its handles, streams,
-//! events, words and error paths, runs in tests on machines without a GPU. Its device calls itself "software CUDA driver
-//! (not a GPU)".
+//! **It is not CUDA and no GPU is involved.** It lets a CUDA backend's real FFI code run in tests
+//! on machines without a GPU: handles, streams, events, stream memory operations and error paths.
+//! Its device calls itself "software CUDA driver (not a GPU)".
 //!
 //! # Using it
-//! Put the folder that [`library_dir`] returns on `LD_LIBRARY_PATH` of a child process; it has
-//! `libcuda.so` and `libcuda.so.1`. [`stubs_dir`] is a decoy: loaded from a folder called `stubs`,
-//! each call answers `CUDA_ERROR_STUB_LIBRARY`, as in a CUDA toolkit's folder of that name
-//! (NVIDIA/warp #219). A program that uses Warpline needs nothing else: the runtime registers the
-//! CPU form of each kernel that it loads. Other programs find `softcudaRegisterKernel` with `dlsym`
-//! and register a CPU form, a *twin*, for each kernel to be launched: device code itself is never
-//! run. PTX text is read for its declarations, so that wrong parameters are found; images that
-//! begin like an ELF file or a fat binary have the kernels that are registered.
+//! Put the folder that [`library_dir`] returns on `LD_LIBRARY_PATH` of a child process; it holds
+//! `libcuda.so` and `libcuda.so.1`. [`stubs_dir`] returns a decoy. A library loaded from a folder
+//! called `stubs` answers every driver call with `CUDA_ERROR_STUB_LIBRARY`, like the one in a CUDA
+//! toolkit's folder of that name (NVIDIA/warp #219).
+//!
+//! A program that uses Warpline needs nothing else: the runtime registers the CPU form of each
+//! kernel that it loads. Other programs find `softcudaRegisterKernel` with `dlsym` and register a
+//! CPU form, a *twin*, for each kernel that they launch. Device code itself never runs. PTX text is
+//! parsed for its declarations, so wrong parameters are detected. An image that begins like an ELF
+//! file or a fat binary is assumed to contain every registered kernel.
 //!
 //! ```c
-//! typedef struct { size_t bytes; uint32_t kind; uint32_t element_bytes; } SoftcudaParam;
-//!     // kind: 0 value, 1 pointer that is read, 2 pointer that is written
-//! typedef struct { uint32_t grid[3]; uint32_t block[3]; uint32_t shared_bytes; uint32_t reserved; } SoftcudaLaunch;
+//! typedef struct {
+//!     size_t bytes;
+//!     uint32_t kind;              // 0 value, 1 pointer that is read, 2 pointer that is written
+//!     uint32_t element_bytes;
+//! } SoftcudaParam;
+//! typedef struct {
+//!     uint32_t grid[3];
+//!     uint32_t block[3];
+//!     uint32_t shared_bytes;
+//!     uint32_t reserved;
+//! } SoftcudaLaunch;
 //! typedef struct {
 //!     const char* name;
 //!     const SoftcudaParam* params; size_t param_count;
@@ -25,116 +36,172 @@
 //!     int (*twin)(const void* const* params, const SoftcudaLaunch* launch, const void* user);
 //!     const void* user;
 //! } SoftcudaKernel;
-//! int softcudaRegisterKernel(const SoftcudaKernel* kernel);   // a CUresult; copies all but user
-//! uint64_t softcudaCallCount(const char* entry_point);        // UINT64_MAX: there is none of that name
-//! uint64_t softcudaThreadCallCount(const char* entry_point);  // grows with the calling thread's calls alone
-//! uint64_t softcudaWaitsForRoom(void);                         // grows with calls that find a stream full
-//! uint64_t softcudaWaitsForDevice(void);                       // grows with those that begin to wait for a device
-//! uint64_t softcudaLateCalls(void);                            // after the exit handler
+//!
+//! // Returns a CUresult. Copies everything except the data behind `user`.
+//! int softcudaRegisterKernel(const SoftcudaKernel* kernel);
+//!
+//! // Calls of an entry point since the last reset. UINT64_MAX if the name is unknown.
+//! uint64_t softcudaCallCount(const char* entry_point);
+//! // Grows with the calling thread's calls only; starts at any number, and no reset changes it.
+//! uint64_t softcudaThreadCallCount(const char* entry_point);
+//! // Grows with each call that finds a stream full.
+//! uint64_t softcudaWaitsForRoom(void);
+//! // Grows with each busy stream that a call waits for because it waits for the whole device.
+//! uint64_t softcudaWaitsForDevice(void);
+//! // Calls made after the exit handler began.
+//! uint64_t softcudaLateCalls(void);
+//! // Resets the counts that softcudaCallCount returns.
 //! void softcudaResetCounts(void);
-//! void softcudaPrintCounts(void);                              // to stderr
+//! // Prints those counts to stderr.
+//! void softcudaPrintCounts(void);
 //! ```
 //!
-//! `extra_count` is 0 or the number of pointer parameters. Then `kernelParams` has so many entries more, after the
-//! kernel's own, each a `uint64_t`: how many elements each pointer covers, in order, which are checked to lie in one live
-//! allocation. A twin gets the arguments with pointers that the host can use. It returns 0; anything else is a trap and
-//! poisons the context with `CUDA_ERROR_LAUNCH_FAILED`. It must not unwind and must not wait for another stream.
+//! `extra_count` is 0 or the number of pointer parameters. In the second case `kernelParams` has
+//! that many more entries after the kernel's own. Each points to a `uint64_t`: the number of
+//! elements that a pointer covers, in the order of the pointers. When the launch runs, it checks
+//! that the elements of each pointer lie in one live allocation.
 //!
-//! # What it keeps to
-//! Streams run asynchronously and in order. Device addresses cannot be dereferenced by the host, and fresh memory is not
-//! zero. Every handle, range and context is checked, and what a caller did wrong is said on stderr besides the driver's
-//! code for it. A fault poisons the context: nothing queued runs, words freeze, every call returns the code. A stream of
-//! another context that already waits for the poisoned one waits for ever. Freeing device memory waits for the context's
-//! work. Page-locked memory that ends while queued work uses it poisons the context of that work. Host functions run one
-//! after the other on one thread.
+//! A twin receives the arguments with pointers that the host can dereference. It returns 0; any
+//! other value is a trap, which poisons the context with `CUDA_ERROR_LAUNCH_FAILED`. A twin must
+//! not unwind and must not wait for another stream.
 //!
-//! `cuInit` registers an exit handler, as libcuda does. After it has run, every call returns
-//! `CUDA_ERROR_DEINITIALIZED` (ucx #11275, rmm #2366). Handlers that were registered earlier run
+//! # Behaviour
+//! Streams run asynchronously and in order. The host cannot dereference device addresses, and fresh
+//! memory is not zeroed. Every handle, range and context is checked; besides returning the driver's
+//! code, a refused call often writes the caller's mistake to stderr. A fault poisons the context:
+//! nothing queued runs, words keep their values, and every call returns the code. A stream of
+//! another context that already waits for the poisoned one waits forever. Freeing device memory
+//! waits for the context's work. Releasing page-locked memory while queued work uses it poisons the
+//! context of that work. Host functions run one after the other on a single thread.
+//!
+//! `cuInit` registers an exit handler, as libcuda does. After that handler, calls return
+//! `CUDA_ERROR_DEINITIALIZED` (ucx #11275, rmm #2366). Exempt are the queries that also work before
+//! `cuInit`: the driver version and the error texts. Handlers that were registered earlier run
 //! later.
 //!
-//! Streams that block take turns with the null stream as in CUDA; there is no per-thread default
-//! stream. Streams take any amount of work, unless `SOFTCUDA_DEPTH` bounds it as real ones do at
-//! about a thousand pieces. Two contexts on one device do not reach each other's memory.
+//! Blocking streams synchronize with the null stream as in CUDA; there is no per-thread default
+//! stream. A stream takes any amount of work, unless `SOFTCUDA_DEPTH` bounds it. Real streams have
+//! a bound of about a thousand pieces of work. Two contexts on one device cannot access each
+//! other's memory.
 //!
-//! Managed memory has one address for the host and all contexts, and never moves: the devices say
-//! that both may access it at the same time. Stream memory operations on it are refused.
+//! Managed memory has one address for the host and all contexts, and never moves. The devices
+//! report that both may access it at the same time. Stream memory operations on it are refused.
 //!
-//! Arrays, textures, virtual memory, IPC and profiling are not there, and neither are their
-//! symbols; nor are export tables.
+//! Arrays, textures, virtual memory, IPC and profiling are missing, and so are their symbols.
+//! `cuGetExportTable` finds no table.
 //!
-//! # What device code may ask for
-//! PTX is held against the driver's version and the device's compute capability when it is loaded.
-//! The table of PTX versions is that of the PTX ISA's release notes, and 222 what drivers answer
-//! (openmm #3585). No source says what drivers answer to a `.target` that is too new; 209 is the
-//! code whose description in cuda.h fits. A kernel with more than 48 KiB of static shared memory
-//! does not load, with what ptxas of CUDA 12.8 says about it for every architecture (also llama.cpp
-//! #16081).
+//! # Requirements of device code
+//! Loading compares PTX with the driver's version and the device's compute capability. The table of
+//! PTX versions follows the PTX ISA's release notes; drivers refuse newer ones with 222 (openmm
+//! #3585). No source names the code for a `.target` that is too new; the description of 209 in
+//! cuda.h fits. A kernel with more than 48 KiB of static shared memory does not load. The message
+//! is that of CUDA 12.8's ptxas, which is the same for every architecture (also llama.cpp #16081).
 //!
-//! A launch of more threads than `.maxntid`, or of others than `.reqntid`, is refused with 1, as
-//! drivers do (TensorComprehensions #526). Static and dynamic shared memory count together (cuda.h,
-//! `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`). Clusters need compute capability 9.0 (CUDA
-//! C++ Programming Guide, "Thread Block Clusters").
+//! Drivers refuse a launch with more threads than `.maxntid`, or with other blocks than `.reqntid`,
+//! with 1 (TensorComprehensions #526); so does this library. Static and dynamic shared memory count
+//! together (cuda.h, `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`). Clusters need compute
+//! capability 9.0 (CUDA C++ Programming Guide, "Thread Block Clusters").
 //!
 //! # Graphs
-//! What a stream captures becomes a graph: launches with their arguments as they were, copies, fills, words that are
-//! written and waited for, and host functions. Recorded events that are waited for are edges. A launch of a graph into a
-//! capture breaks it. Graphs come from captures only; there are no calls that add nodes or set their parameters. Allocations and their ends in stream order, and records and waits with the external flag, are refused with
-//! `CUDA_ERROR_NOT_SUPPORTED` and leave the capture as it is.
+//! The operations that a stream captures become a graph: launches with copies of their arguments,
+//! copies, fills, writes of words and waits for them, and host functions. A wait for an event
+//! recorded in the capture becomes an edge. Launching a graph on a capturing stream invalidates the
+//! capture. Graphs come only from captures: no call adds nodes or sets their parameters.
 //!
-//! `cuGraphExecUpdate_v2` takes graphs whose nodes and edges are the same and were captured in the same order; it does not
-//! say which node was at fault.
+//! Some operations are refused with `CUDA_ERROR_NOT_SUPPORTED` and leave the capture intact:
+//! stream-ordered allocations and frees, attachments and prefetches of managed memory, and records
+//! and waits with the external flag.
 //!
-//! A launch of an executable graph is one piece of its stream's work. It runs when the launch of the same executable graph
-//! before it has ended, on whatever stream that is. Its nodes run one after the other, and where no edge orders them a
-//! different order is taken by turns, so that a missing edge shows: an executable graph's first launch runs what was
-//! captured last as early as it can, its second runs branch after branch in the order of their capture, each further one
-//! mixes by its number and a seed. With `CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY` the priority of the stream that a
-//! node was captured on comes first, of copies and fills as of kernels. A node that waits for a word lets other branches pass, but nothing is promised to run
-//! at the same time.
+//! `cuGraphExecUpdate_v2` accepts a graph with the same kinds of nodes and the same edges, captured
+//! in the same order. It does not report the node that prevented an update.
 //!
-//! A graph keeps no memory alive. Addresses are looked up when a node runs: device or page-locked memory that has ended
-//! since the capture poisons the context, even if something else is at that address now. Pageable memory is read and
-//! written at the launch; that it is still there cannot be checked. A launch is refused if a context of its nodes is lost
-//! or the module of a kernel was unloaded. A fault poisons the context of the node and that of the launching stream.
+//! A launch of an executable graph is one piece of its stream's work. It starts once the previous
+//! launch of the same executable graph has ended, on whatever stream. Its nodes run one after the
+//! other. Nodes that no edge orders run in an order that changes from launch to launch, so that a
+//! missing edge shows:
+//! - The first launch runs the nodes captured last as early as possible.
+//! - The second launch runs one branch after the other, in the order of their capture.
+//! - Each further launch mixes the order by its number and a seed.
 //!
-//! Each run of a node counts for the faults below as if it had been put on a stream then: a graph of two kernels that is
-//! launched three times executes six launches.
+//! With `CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY`, the priority of the stream that a node was
+//! captured on takes precedence, for copies and fills as well as for kernels. A node that waits for
+//! a word lets other branches run, but no two nodes are guaranteed to run concurrently.
 //!
-//! Calls that use a stream or an event of another context than the current one follow the runtime API's rules: copies,
-//! queries and waits may, launches, stream memory operations and records on the wrong context may not.
+//! A graph keeps no memory alive. A node looks up its addresses when it runs. It poisons the
+//! context if its device or page-locked memory was released after the capture, even if other memory
+//! is at that address now. Nodes read and write pageable memory when they run; no check can tell
+//! that it is still allocated. A launch is refused if the context of a node is lost or the module
+//! of a kernel was unloaded. A fault poisons the node's context and that of the launching stream.
+//!
+//! The planned faults below count each run of a node, not its capture: a graph of two kernels that
+//! is launched three times executes six launches.
+//!
+//! # Streams and events of other contexts
+//! Calls follow the runtime API's rules. Copies, fills, host functions, queries and waits may use a
+//! stream or an event of a context that is not current. Launches and stream memory operations need
+//! a stream of the current context. A record needs an event and a stream of one context.
 //!
 //! # Settings
-//! Read from the environment at the first call. What is malformed is said on stderr, and `cuInit` returns
-//! `CUDA_ERROR_INVALID_VALUE`.
+//! The first call reads the settings from the environment. Malformed settings make `cuInit` write
+//! them to stderr and return `CUDA_ERROR_INVALID_VALUE`.
 //!
-//! | variable | |
+//! | variable | effect (default) |
 //! |---|---|
-//! | `SOFTCUDA_DEVICES=n` | so many devices (1) |
-//! | `SOFTCUDA_MEMORY=bytes` | memory of each (8 GiB); committed when written |
+//! | `SOFTCUDA_DEVICES=n` | the number of devices (1) |
+//! | `SOFTCUDA_MEMORY=bytes` | the memory of each (8 GiB); committed when written |
 //! | `SOFTCUDA_PEER=0` | no peer access between devices |
-//! | `SOFTCUDA_FAIL=name:nth:code[:sticky],…` | the nth call of that entry point returns that code and does nothing else; `sticky` also poisons the current context. A Rust program may only be given codes that its `CUresult` has |
-//! | `SOFTCUDA_POISON_LAUNCH=nth[:code],…` | the nth launch that executes poisons its context, with 700 or any code from 1 to 9999 |
-//! | `SOFTCUDA_FAULT_SEEN=stream` | idle streams go on answering success after a fault, see below |
+//! | `SOFTCUDA_FAIL=name:nth:code[:sticky],…` | planned failures of calls, see below |
+//! | `SOFTCUDA_POISON_LAUNCH=nth[:code],…` | planned failures of launches, see below |
+//! | `SOFTCUDA_FAULT_SEEN=stream` | idle streams keep answering success after a fault, see below |
 //! | `SOFTCUDA_LOSE_WRITE=nth` | the nth `cuStreamWriteValue` that executes stores nothing |
-//! | `SOFTCUDA_COPY_DELAY_US=n` | each asynchronous copy takes at least so long |
-//! | `SOFTCUDA_DEPTH=n` | what puts work on a stream, or records an event there, waits while `n` pieces of work on it are unfinished |
-//! | `SOFTCUDA_CONNECTIONS=n` | the streams of a context share `n` hardware queues, 1 to 32, see below |
-//! | `SOFTCUDA_ONE_AT_A_TIME=1` | calls with the same current context wait for each other, also for one that waits for room or for memory to be idle. Those that wait for the device by their name do not, nor those that ask about devices or what is current. So a stream that the host holds hangs for ever if memory is freed meanwhile and who would let it go calls first |
-//! | `SOFTCUDA_ALLOC_WAITS=1` | allocating, page-locking and loading wait for the context's work, see below |
-//! | `SOFTCUDA_GRAPH_SEED=n` | another order of nodes from an executable graph's third launch on (0) |
-//! | `SOFTCUDA_CAPTURE_STRICT=1` | more calls count as unsafe beside a capture, see below |
+//! | `SOFTCUDA_COPY_DELAY_US=n` | each asynchronous copy takes at least n µs |
+//! | `SOFTCUDA_DEPTH=n` | streams with room for `n` pieces of work, see below |
+//! | `SOFTCUDA_CONNECTIONS=n` | hardware queues that a context's streams share, see below |
+//! | `SOFTCUDA_ONE_AT_A_TIME=1` | calls with one current context exclude each other, see below |
+//! | `SOFTCUDA_ALLOC_WAITS=1` | allocating, page-locking and loading wait for work, see below |
+//! | `SOFTCUDA_GRAPH_SEED=n` | varies the order of nodes from a graph's third launch on (0) |
+//! | `SOFTCUDA_CAPTURE_STRICT=1` | more calls are potentially unsafe beside a capture, see below |
 //! | `SOFTCUDA_NO_MEMOPS=1` | no stream memory operations |
-//! | `SOFTCUDA_NO_REGISTER=1` | `cuMemHostRegister` returns `CUDA_ERROR_NOT_SUPPORTED`, see below |
-//! | `SOFTCUDA_CONFIDENTIAL=1` | a device in confidential computing, see below |
-//! | `SOFTCUDA_IMMEDIATE=1` | nothing runs: calls do their bookkeeping and return, words are stored at the call, events are complete at once; a launch of a graph stores its words and calls its host functions, in the order of their capture. For measuring what a host spends on its calls |
-//! | `SOFTCUDA_COUNTS=1` | calls are printed at exit |
-//! | `SOFTCUDA_LATE_CALLS=abort`, `=file` | a call after the exit handler has begun ends the process, or its name goes into that file, see below |
-//! | `SOFTCUDA_NVTX=file` | the library is a profiler too, where `NVTX_INJECTION64_PATH` names it: NVTX ranges go into that file, a line each push and pop |
-//! | `SOFTCUDA_DRIVER_VERSION=n` | what `cuDriverGetVersion` says (12040); PTX of a newer `.version` is refused with 222 |
-//! | `SOFTCUDA_CAPABILITY=major.minor` | the compute capability (8.0); PTX of a newer `.target` is refused with 209, clusters below 9.0 with 801 |
-//! | `CUDA_VISIBLE_DEVICES` | as with the driver: which devices, in which order |
+//! | `SOFTCUDA_NO_REGISTER=1` | no registration of host memory, see below |
+//! | `SOFTCUDA_CONFIDENTIAL=1` | a device in confidential computing mode, see below |
+//! | `SOFTCUDA_IMMEDIATE=1` | nothing runs asynchronously, see below |
+//! | `SOFTCUDA_COUNTS=1` | prints the call counts at exit |
+//! | `SOFTCUDA_LATE_CALLS=abort`, `=file` | the fate of calls after the exit handler, see below |
+//! | `SOFTCUDA_NVTX=file` | records NVTX ranges, see below |
+//! | `SOFTCUDA_DRIVER_VERSION=n` | the result of `cuDriverGetVersion` (12040), see below |
+//! | `SOFTCUDA_CAPABILITY=major.minor` | the compute capability (8.0), see below |
+//! | `CUDA_VISIBLE_DEVICES` | the visible devices and their order, as with the driver |
 //!
-//! # What the meaner settings copy
+//! `SOFTCUDA_FAIL`: the nth call of that entry point returns that code and does nothing else. With
+//! `sticky` it also poisons the current context. For a Rust program, use only codes that its
+//! `CUresult` has.
+//!
+//! `SOFTCUDA_POISON_LAUNCH`: the nth launch that executes poisons its context, with 700 or any code
+//! from 1 to 9999.
+//!
+//! `SOFTCUDA_DEPTH`: a call that puts work on a stream, or records an event there, waits while `n`
+//! pieces of work on the stream are unfinished.
+//!
+//! `SOFTCUDA_ONE_AT_A_TIME`: a call waits until no other call with the same current context runs,
+//! even if the other waits for room on a stream or for idle memory. Exempt are the calls whose
+//! names end in `Synchronize`, and those about devices or about the current context. A deadlock can
+//! follow: one thread frees memory while the host holds a stream, and the thread that would release
+//! the stream makes another call first.
+//!
+//! `SOFTCUDA_IMMEDIATE`: measures a host's cost of calling the driver. Calls do their bookkeeping
+//! and return, and events are complete immediately. `cuStreamWriteValue` stores its word, and
+//! `cuLaunchHostFunc` calls its function. A launch of a graph stores its words and calls its host
+//! functions, in the order of their capture.
+//!
+//! `SOFTCUDA_NVTX`: makes the library a profiler as well, if `NVTX_INJECTION64_PATH` names it. It
+//! appends the NVTX ranges to that file, one line for each push and pop.
+//!
+//! `SOFTCUDA_DRIVER_VERSION`: PTX with a newer `.version` than the driver's is refused with 222.
+//!
+//! `SOFTCUDA_CAPABILITY`: PTX with a newer `.target` is refused with 209, and clusters below 9.0
+//! with 801.
+//!
+//! # Settings that imitate hardware
 //! Each shows a behaviour that a program may meet on hardware, and names its source.
 //!
 //! `SOFTCUDA_FAULT_SEEN=stream`: after a fault, queries and synchronizations of idle streams and of
@@ -142,42 +209,46 @@
 //! call that reports the fault is one that names the faulted stream or an unfinished event of it,
 //! puts work on a stream of the context, or waits for work that cannot end. An event record is
 //! work; a copy between peers is work of both contexts. After that every call returns the code.
-//! cuda.h says of most calls that they "may" return errors of earlier asynchronous launches, and of
-//! none that it looks for them.
+//! cuda.h says that most calls "may" return errors of earlier asynchronous launches. It does not
+//! say that any call checks for them.
 //!
-//! `SOFTCUDA_CONNECTIONS`: streams get their queue by turns, in the order in which they are made.
-//! Work of all streams of a queue starts in the order in which it was enqueued. So a piece that
-//! waits for an event or a word holds up later work of other streams. `CUDA_DEVICE_MAX_CONNECTIONS`
-//! is 8 unless it is set (CUDA programming guide, "CUDA Environment Variables"), and each context
-//! has queues of its own (GPU deployment guide, MPS). Kernels and copies share the queues here.
-//! Without the setting each stream has its own.
+//! `SOFTCUDA_CONNECTIONS`: the streams of a context share `n` hardware queues, from 1 to 32.
+//! Streams get their queues round-robin, in the order of their creation. The work of all streams of
+//! a queue starts in the order in which it was enqueued. A piece that waits for an event or a word
+//! therefore delays later work of other streams. `CUDA_DEVICE_MAX_CONNECTIONS` is 8 by default
+//! (CUDA programming guide, "CUDA Environment Variables"), and each context has queues of its own
+//! (GPU deployment guide, MPS). Here kernels and copies share the queues. Without the setting each
+//! stream has its own.
 //!
 //! `SOFTCUDA_ALLOC_WAITS`: `cuMemAlloc`, `cuMemHostAlloc`, `cuMemHostRegister`, the loading of a
-//! module and the first `cuModuleGetFunction` of a kernel wait (CUDA programming guide, "Implicit
-//! Synchronization" and "Lazy Loading"; KernelAbstractions.jl #76). A call that has to wait is
-//! named on stderr. With `SOFTCUDA_ONE_AT_A_TIME` other threads' calls wait for it too (torchcomms
-//! #2334).
+//! module and the first `cuModuleGetFunction` of a kernel wait for the context's work (CUDA
+//! programming guide, "Implicit Synchronization" and "Lazy Loading"; KernelAbstractions.jl #76). A
+//! call that has to wait writes its name to stderr. With `SOFTCUDA_ONE_AT_A_TIME` other threads'
+//! calls wait for it too (torchcomms #2334).
 //!
-//! `SOFTCUDA_CAPTURE_STRICT`: these calls become potentially unsafe, as no document says that they
-//! are not: queries and synchronizations of streams that do not capture, creation and destruction
-//! of streams, elapsed times, `cuMemGetInfo`, `cuMemPoolTrimTo`, `cuModuleGetFunction` and
-//! `cuFuncLoad`. The documented rules hold without the setting (cuda.h,
+//! `SOFTCUDA_CAPTURE_STRICT`: more calls count as potentially unsafe, because no document says that
+//! they are safe: queries and synchronizations of streams that do not capture, creation and
+//! destruction of streams, elapsed times, `cuMemGetInfo`, `cuMemPoolTrimTo`, `cuModuleGetFunction`
+//! and `cuFuncLoad`. The documented rules hold without the setting (cuda.h,
 //! `cuThreadExchangeStreamCaptureMode`).
 //!
-//! `SOFTCUDA_NO_REGISTER`: the device attributes about registered memory are 0 too, as on devices
-//! without I/O coherency (CUDA for Tegra, "I/O Coherency"). WSL2 limits page-locked memory (CUDA on
-//! WSL, "Known Limitations").
+//! `SOFTCUDA_NO_REGISTER`: `cuMemHostRegister` returns `CUDA_ERROR_NOT_SUPPORTED`, and the device
+//! attributes about registered memory are 0, as on devices without I/O coherency (CUDA for Tegra,
+//! "I/O Coherency"). WSL2 limits page-locked memory (CUDA on WSL, "Known Limitations").
 //!
-//! `SOFTCUDA_CONFIDENTIAL`: as on an H100 in confidential computing, there is no registration
-//! (NVIDIA developer forum, thread 261009), page-locked allocations are managed memory (release
-//! notes of R550 TRD1, "Limitations"), and stream memory operations refuse words in managed memory
-//! (cuda.h, `cuStreamWriteValue64`). No device attribute tells this mode; NVML alone does.
+//! `SOFTCUDA_CONFIDENTIAL`: imitates an H100 in confidential computing mode. Host memory cannot be
+//! registered (NVIDIA developer forum, thread 261009). Page-locked allocations are managed memory
+//! (release notes of R550 TRD1, "Limitations"), and stream memory operations refuse words in
+//! managed memory (cuda.h, `cuStreamWriteValue64`). No device attribute reports this mode; only
+//! NVML does.
 //!
-//! `SOFTCUDA_LATE_CALLS`: the exit handler takes 20 ms, so that threads that still call the driver
-//! are caught. Calls after the handler are counted without the setting too.
+//! `SOFTCUDA_LATE_CALLS`: with `abort`, the first call after the exit handler began ends the
+//! process. With a file's name, such calls append their names to it. In both cases the exit handler
+//! takes 20 ms, so that it overlaps with threads that still call the driver. Late calls are counted
+//! without the setting too.
 
 #![cfg(target_os = "linux")]
-// A C ABI has C's names.
+// The names are those of the C ABI.
 #![allow(clippy::upper_case_acronyms)]
 
 mod abi;

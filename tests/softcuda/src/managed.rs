@@ -1,13 +1,15 @@
 //! Managed memory: one address for the host and all devices.
 //!
-//! It is host memory here, in the list of page-locked ranges (`host.rs`), so that every context may
-//! use it. What differs: `cuMemFree` ends it, pointer attributes call it device memory that is
-//! managed, and stream memory operations do not take it ("cannot be used with managed memory",
-//! cuda.h on `cuStreamWaitValue` and `cuStreamWriteValue`).
+//! It is host memory, kept in the list of page-locked ranges (`host.rs`), so every context may use
+//! it. It differs from page-locked memory in three ways:
+//! - `cuMemFree` frees it.
+//! - Pointer attributes report device memory that is managed.
+//! - Stream memory operations refuse it ("cannot be used with managed memory", cuda.h on
+//!   `cuStreamWaitValue` and `cuStreamWriteValue`).
 //!
-//! The devices say that host and device may access it at the same time
-//! (`CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS`). So attachments, advice and prefetches move
-//! nothing: what they are given is checked.
+//! The devices report that host and device may access it at the same time
+//! (`CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS`). Attachments, advice and prefetches therefore
+//! move nothing and only check their arguments.
 
 use crate::abi::{CUdevice, CUdeviceptr, CUstream, MemLocation};
 use crate::capture;
@@ -30,7 +32,7 @@ const ON_DEVICE: u32 = 1;
 /// `CU_MEM_LOCATION_TYPE_HOST`, `…_HOST_NUMA` and `…_HOST_NUMA_CURRENT`
 const ON_HOST: std::ops::RangeInclusive<u32> = 2..=4;
 
-/// Makes managed memory, all zero.
+/// Allocates zeroed managed memory.
 pub(crate) fn allocate(len: usize, flags: u32) -> Outcome<CUdeviceptr> {
     let context = context::current()?;
     capture::refuse_unsafe()?;
@@ -40,17 +42,18 @@ pub(crate) fn allocate(len: usize, flags: u32) -> Outcome<CUdeviceptr> {
     Ok(host::make(context, len, flags, Origin::Managed)? as CUdeviceptr)
 }
 
-/// The managed memory that an address lies in.
+/// Returns the managed memory that contains an address.
 fn find(address: CUdeviceptr) -> Option<Whole> {
     host::whole(address as usize).filter(|whole| whole.is_managed)
 }
 
-/// Returns true if an address lies in managed memory.
+/// Returns true if an address is in managed memory.
 pub(crate) fn has(address: CUdeviceptr) -> bool {
     find(address).is_some()
 }
 
-/// Ends managed memory, after all work of its context and the current one. False if it is none.
+/// Frees managed memory once all work of its context and of the current one has finished. Returns
+/// false if the address is not in managed memory.
 pub(crate) fn free(address: CUdeviceptr) -> Outcome<bool> {
     let Some(whole) = find(address) else { return Ok(false) };
     capture::refuse_unsafe()?;
@@ -66,7 +69,7 @@ pub(crate) fn free(address: CUdeviceptr) -> Outcome<bool> {
     Ok(true)
 }
 
-/// Attaches managed memory to a stream, to all or to none.
+/// Checks an attachment of managed memory to one stream, to all streams or to none.
 pub(crate) fn attach(on: CUstream, address: CUdeviceptr, len: usize, flags: u32) -> Outcome {
     let stream = stream::named(on)?;
     capture::refuse_uncaptured(stream, "an attachment")?;
@@ -96,7 +99,7 @@ fn check(address: CUdeviceptr, len: usize) -> Outcome {
     }
 }
 
-/// The location that an older call means by a device.
+/// Returns the location that a device stands for in the first versions of the calls.
 pub(crate) fn location_of(device: CUdevice) -> MemLocation {
     match device {
         CPU => MemLocation { kind: *ON_HOST.start(), id: 0 },
@@ -112,7 +115,7 @@ fn check_location(location: MemLocation) -> Outcome {
     }
 }
 
-/// Asks for managed memory to be moved, in stream order.
+/// Checks a prefetch of managed memory in stream order.
 pub(crate) fn prefetch(address: CUdeviceptr, len: usize, to: MemLocation, on: CUstream) -> Outcome {
     let stream = stream::named(on)?;
     capture::refuse_uncaptured(stream, "a prefetch")?;
@@ -120,12 +123,13 @@ pub(crate) fn prefetch(address: CUdeviceptr, len: usize, to: MemLocation, on: CU
     check_location(to)
 }
 
-/// Advises how managed memory will be used.
+/// Checks advice about the use of managed memory.
 pub(crate) fn advise(address: CUdeviceptr, len: usize, advice: u32, location: MemLocation) -> Outcome {
     context::current()?;
     check(address, len)?;
     match advice {
-        // Read mostly or no longer, and no preferred location any more: wherever that is.
+        // Setting and unsetting "read mostly", and unsetting the preferred location, ignore the
+        // location.
         1 | 2 | 4 => Ok(()),
         3 | 5 | 6 => check_location(location),
         _ => refuse!(INVALID_VALUE, "advice {advice}"),

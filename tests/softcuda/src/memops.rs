@@ -1,4 +1,4 @@
-//! Stream memory operations: words that streams store and wait for.
+//! Stream memory operations: words that streams write and wait for.
 
 use crate::abi::{CUdeviceptr, CUstream};
 use crate::errors::{Outcome, refuse};
@@ -34,7 +34,7 @@ fn word(stream: &Stream, address: CUdeviceptr, value: u64, wide: bool) -> Outcom
     }
 }
 
-/// Stores a word in stream order.
+/// Enqueues the write of a word.
 #[inline]
 pub(crate) fn write(on: CUstream, address: CUdeviceptr, value: u64, wide: bool, flags: u32) -> Outcome {
     let stream = stream::named_here(on)?;
@@ -50,7 +50,7 @@ pub(crate) fn write(on: CUstream, address: CUdeviceptr, value: u64, wide: bool, 
     Ok(())
 }
 
-/// Holds a stream until a word compares.
+/// Makes a stream wait until a comparison with a word holds.
 pub(crate) fn wait(on: CUstream, address: CUdeviceptr, value: u64, wide: bool, flags: u32) -> Outcome {
     let stream = stream::named_here(on)?;
     let compare = match flags & !FLUSH {

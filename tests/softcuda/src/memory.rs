@@ -1,10 +1,12 @@
 //! Device memory.
 //!
-//! Each device has a range of addresses that the host cannot touch, and behind it, at a fixed distance, memory that it
-//! can. Device addresses are of the first range, so that a host that dereferences one crashes as with a GPU; copies and
-//! twins add the distance. Nothing is committed before it is written.
+//! Each device has a range of addresses that the host cannot access. Behind it, at a fixed
+//! distance, is memory that the host can access. Device addresses are in the first range, so a host
+//! that dereferences one crashes as with a GPU. Copies and launches add the distance. Memory is
+//! committed when it is first written.
 //!
-//! The first and the last bytes of an allocation hold junk at first: its contents are unspecified.
+//! The contents of a new allocation are unspecified, so its first and its last bytes are filled
+//! with junk.
 
 use crate::abi::CUdeviceptr;
 use crate::arena::{Arena, Book, span};
@@ -17,7 +19,7 @@ use parking_lot::Mutex;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// An allocation. The fields change only while it is nobody's.
+/// An allocation. The fields except `state` change only while the slot is unused.
 pub(crate) struct Allocation {
     number: u32,
     device: AtomicU32,
@@ -30,7 +32,7 @@ pub(crate) struct Allocation {
 }
 
 const LIVE: u32 = 1;
-/// Given back in stream order: calls must not name it any more, work before that may use it.
+/// Being freed: calls may no longer name it, but work enqueued before may still use it.
 const ENDING: u32 = 2;
 
 /// A device's memory.
@@ -43,7 +45,7 @@ struct Device {
 struct Space {
     /// The first device address.
     base: u64,
-    /// Addresses of one device, of which as many again lie behind.
+    /// The size of a device's address range. The memory behind it takes as many addresses again.
     span: u64,
     devices: Vec<Device>,
 }
@@ -53,16 +55,16 @@ static SPACE: OnceLock<Space> = OnceLock::new();
 
 const JUNK: u8 = 0xcd;
 const JUNK_BYTES: usize = 4096;
-/// Freed memory of at least that goes back to the system.
+/// The least size of freed memory that is returned to the system.
 const RETURN_BYTES: usize = 256 << 10;
 
-/// A number for memory that no other has or had, page-locked memory included.
+/// Returns a number that no other memory has or had, page-locked memory included.
 pub(crate) fn new_serial() -> u64 {
     static SERIALS: AtomicU64 = AtomicU64::new(1);
     SERIALS.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Reserves the addresses.
+/// Reserves the addresses of all devices.
 pub(crate) fn init() -> Outcome {
     if SPACE.get().is_some() {
         return Ok(());
@@ -70,7 +72,7 @@ pub(crate) fn init() -> Outcome {
     let plan = plan::get();
     let span = span(plan.memory_bytes);
     let bytes = 2 * span as usize * plan.devices.len();
-    // SAFETY: a new private mapping at an address of the system's choice.
+    // SAFETY: a new private mapping at an address that the system chooses replaces no other.
     let base = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
@@ -90,7 +92,8 @@ pub(crate) fn init() -> Outcome {
         Space { base: base as u64, span, devices: plan.devices.iter().map(|_| new_device()).collect() };
     for device in 0..plan.devices.len() as u64 {
         let behind = space.base + (2 * device + 1) * span;
-        // SAFETY: half of this device's part of the mapping made above.
+        // SAFETY: the range is the second half of this device's part of the mapping made above,
+        // which nothing uses yet.
         let done =
             unsafe { libc::mprotect(behind as *mut _, span as usize, libc::PROT_READ | libc::PROT_WRITE) };
         if done != 0 {
@@ -106,7 +109,7 @@ fn space() -> Outcome<&'static Space> {
 }
 
 impl Space {
-    /// Whose an address would be, and where in that device's range.
+    /// Returns the device in whose range an address is, and the offset in that range.
     #[inline]
     fn place(&self, address: u64) -> Option<(&Device, u64)> {
         let offset = address.checked_sub(self.base)?;
@@ -124,17 +127,17 @@ impl Space {
 }
 
 impl Allocation {
-    /// The device address.
+    /// Returns the device address.
     pub(crate) fn start(&self) -> u64 {
         self.start.load(Ordering::Acquire)
     }
 
-    /// The bytes asked for.
+    /// Returns the number of bytes that the caller requested.
     pub(crate) fn len(&self) -> u64 {
         self.len.load(Ordering::Acquire)
     }
 
-    /// The context it was made in.
+    /// Returns the context that it was allocated in.
     pub(crate) fn context(&self) -> &'static Context {
         context::at(self.context.load(Ordering::Acquire))
     }
@@ -144,7 +147,7 @@ impl Allocation {
     }
 }
 
-/// Memory of a context's device.
+/// Allocates memory on a context's device.
 pub(crate) fn allocate(context: &Context, len: usize) -> Outcome<CUdeviceptr> {
     if len == 0 {
         refuse!(INVALID_VALUE, "an allocation of 0 bytes");
@@ -175,14 +178,14 @@ pub(crate) fn allocate(context: &Context, len: usize) -> Outcome<CUdeviceptr> {
         let edge = len.min(JUNK_BYTES);
         for at in [0, len - edge] {
             let behind = start + space.span + at as u64;
-            // SAFETY: inside the new allocation, which nobody has the address of yet.
+            // SAFETY: the range is inside the new allocation, whose address no caller has yet.
             unsafe { std::ptr::write_bytes(behind as *mut u8, JUNK, edge) };
         }
     }
     Ok(start)
 }
 
-/// The live allocation that begins at an address, for giving it back.
+/// Returns the live allocation that begins at an address, so that it can be freed.
 pub(crate) fn to_free(address: CUdeviceptr) -> Outcome<&'static Allocation> {
     match space()?.find(address) {
         Some(allocation) if !allocation.is_live() => {
@@ -196,12 +199,12 @@ pub(crate) fn to_free(address: CUdeviceptr) -> Outcome<&'static Allocation> {
     }
 }
 
-/// Ends an allocation for calls to come. False if somebody else has.
+/// Ends an allocation for later calls. Returns false if another call already did.
 pub(crate) fn begin_free(allocation: &Allocation) -> bool {
     allocation.state.compare_exchange(LIVE, ENDING, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
-/// Gives an allocation's memory back, for good.
+/// Releases an allocation's memory and its slot for reuse.
 pub(crate) fn release(allocation: &'static Allocation) {
     let Some(space) = SPACE.get() else { return };
     let Some((device, place)) = space.place(allocation.start()) else { return };
@@ -212,14 +215,15 @@ pub(crate) fn release(allocation: &'static Allocation) {
         const PAGE: u64 = 4096;
         let behind = allocation.start() + space.span;
         let (first, end) = (behind.next_multiple_of(PAGE), (behind + len) / PAGE * PAGE);
-        // SAFETY: whole pages inside an allocation that is nobody's any more.
+        // SAFETY: the range is whole pages inside an allocation that has ended. The book gives them
+        // to a new allocation only after this.
         unsafe { libc::madvise(first as *mut _, (end - first) as usize, libc::MADV_DONTNEED) };
     }
     device.book.lock().give(place, len);
     ALLOCATIONS.recycle(allocation.number);
 }
 
-/// Gives back all that a context has.
+/// Frees all memory of a context and unregisters the host memory registered in it.
 pub(crate) fn free_all(context: &Context) {
     for allocation in ALLOCATIONS.all() {
         if std::ptr::eq(allocation.context(), context) && begin_free(allocation) {
@@ -229,32 +233,34 @@ pub(crate) fn free_all(context: &Context) {
     host::free_all(context);
 }
 
-/// Free and total bytes of a device.
+/// Returns the free and the total bytes of a device.
 pub(crate) fn info(device: u32) -> Outcome<(usize, usize)> {
     let book = space()?.devices[device as usize].book.lock();
     Ok((book.free_bytes as usize, book.total_bytes as usize))
 }
 
-/// Whether an address is of the kind that device memory has, live or not.
+/// Returns true if an address is in the range of a device, even outside live allocations.
 #[inline]
 pub(crate) fn is_device_address(address: u64) -> bool {
     SPACE.get().is_some_and(|space| space.place(address).is_some())
 }
 
-/// The allocation that an address lies in, if calls may name it.
+/// Returns the allocation that contains an address, if calls may name it.
 pub(crate) fn find(address: u64) -> Option<&'static Allocation> {
     SPACE.get()?.find(address).filter(|allocation| allocation.is_live())
 }
 
-/// The device that an address is of, or whose memory lies behind it. None for host memory.
+/// Returns the device of a device address or of the memory behind it. `None` for host memory.
 pub(crate) fn device_of(address: usize) -> Option<u64> {
     let space = SPACE.get()?;
     let device = (address as u64).checked_sub(space.base)? / (2 * space.span);
     (device < space.devices.len() as u64).then_some(device)
 }
 
-/// What device or page-locked memory an address lies in: the address as a caller knows it, and the memory's number. The
-/// address may also be the host's, of what lies behind device memory.
+/// Identifies the device or page-locked memory that contains an address. Returns the address as a
+/// caller knows it, and the memory's serial number.
+///
+/// The address may also be the host address of the memory behind a device address.
 pub(crate) fn identity(address: usize) -> Option<(u64, u64)> {
     let space = SPACE.get()?;
     let address = address as u64;
@@ -265,15 +271,15 @@ pub(crate) fn identity(address: usize) -> Option<(u64, u64)> {
     Some((address, host::serial(address as usize)?))
 }
 
-/// What is wrong with a range of device addresses.
+/// The reason why a range of device addresses is unusable.
 pub(crate) enum Bad {
-    /// It is in no live allocation.
+    /// It starts in no live allocation.
     Nowhere,
-    /// It is longer than the rest of its allocation, which has so many bytes.
+    /// It is longer than the rest of its allocation, which has this many bytes.
     TooLong(u64),
-    /// It is of a context without access.
+    /// It belongs to a context that the user of the range has no peer access to.
     NoAccess,
-    /// It is not of the context that was named for it: the devices of the two.
+    /// It does not belong to the context that the call names. The fields are the devices of both.
     OfAnother { owner: u32, named: u32 },
 }
 
@@ -290,16 +296,17 @@ impl std::fmt::Display for Bad {
     }
 }
 
-/// Who asks for a range.
+/// The user of a range.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asker {
     /// A call of the host.
     Call,
-    /// Work that runs: it may still use what is given back later in stream order.
+    /// Work that runs. It may still use an allocation that is being freed.
     Work,
 }
 
-/// The host address of `len` bytes that `context` may use as device memory: its own, a peer's, or mapped host memory.
+/// Returns the host address of `len` bytes that `context` may use as device memory: its own, a
+/// peer's, or mapped host memory.
 pub(crate) fn device_range(context: &Context, address: u64, len: usize, asker: Asker) -> Result<usize, Bad> {
     let Some(space) = SPACE.get() else { return Err(Bad::Nowhere) };
     if space.place(address).is_none() {
@@ -315,7 +322,7 @@ pub(crate) fn device_range(context: &Context, address: u64, len: usize, asker: A
     Ok(translated)
 }
 
-/// The host address of `len` bytes of device memory that `context` itself has.
+/// Returns the host address of `len` bytes of device memory that belong to `context` itself.
 pub(crate) fn own_range(context: &Context, address: u64, len: usize) -> Result<usize, Bad> {
     let Some(space) = SPACE.get() else { return Err(Bad::Nowhere) };
     let (allocation, translated) = live_range(space, address, len, Asker::Call)?;

@@ -1,4 +1,7 @@
-//! Modules and their functions: PTX text, whose declarations are read, or images that are taken at their word.
+//! Modules and their functions.
+//!
+//! A module is either PTX text, of which the declarations are parsed, or an image, which is assumed
+//! to contain every registered kernel.
 
 use crate::abi::{CUdeviceptr, CUfunction, CUmodule};
 use crate::context::{self, Context};
@@ -19,7 +22,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 struct Module {
     handle: AtomicU64,
     context: u32,
-    /// None for an image, which has whatever kernels are registered.
+    /// `None` for an image.
     ptx: Option<Ptx>,
     /// The address and size of each variable.
     globals: BTreeMap<String, (CUdeviceptr, usize)>,
@@ -28,16 +31,16 @@ struct Module {
 
 /// A function of a module.
 pub(crate) struct Function {
-    /// The slot of the context of its module.
+    /// The slot of its module's context.
     pub(crate) context: u32,
-    /// Its name, with a nul.
+    /// Its name, to which `cuFuncGetName` returns a pointer.
     pub(crate) name: CString,
     twin: &'static Name,
-    /// The declaration in the PTX; none of an image's.
+    /// The declaration in the PTX; `None` for a function of an image.
     declared: Option<Entry>,
-    /// The newest registration that was compared with them.
+    /// The number of the newest registration that was compared with the declaration.
     compared: AtomicU32,
-    /// Shared memory that a launch may ask for.
+    /// The dynamic shared memory that a launch may request, in bytes.
     pub(crate) max_shared: AtomicU32,
     carveout: AtomicI32,
 }
@@ -45,25 +48,26 @@ pub(crate) struct Function {
 static MODULES: Slab<Module> = Slab::new(4);
 static FUNCTIONS: Slab<Function> = Slab::new(5);
 
-/// How ELF files, fat binaries and their wrappers begin.
+/// The first bytes of ELF files, fat binaries and the wrappers of fat binaries.
 const IMAGES: [[u8; 4]; 3] = [*b"\x7fELF", [0x50, 0xed, 0x55, 0xba], [0xb1, 0x43, 0x62, 0x46]];
 
-/// Loads what is at an address: PTX text that ends with a nul, or an image.
+/// Loads a module from memory: PTX text that ends with a nul, or an image.
 pub(crate) fn load_data(image: *const c_char) -> Outcome<CUmodule> {
     let context = loading()?;
     if image.is_null() {
         refuse!(INVALID_VALUE, "the image is null");
     }
-    // SAFETY: not null, so the caller promises an image or text there, either of which has four bytes or a nul before.
-    let begins = |magic: &[u8; 4]| (0..4).all(|at| unsafe { *image.add(at) } as u8 == magic[at]);
+    // SAFETY: the address is not null, so the caller promises an image, which is longer than four
+    // bytes, or a C string. No magic number contains a nul, so reading stops at the string's end.
+    let begins = |magic: &[u8; 4]| (0..4).all(|at| unsafe { *image.wrapping_add(at) } as u8 == magic[at]);
     if IMAGES.iter().any(begins) {
         return new_module(context, None);
     }
-    // SAFETY: not an image, so the caller promises text that ends with a nul.
+    // SAFETY: `image` is not null and no image, so the caller promises text that ends with a nul.
     load_text(context, unsafe { CStr::from_ptr(image) }.to_bytes())
 }
 
-/// Loads a file.
+/// Loads a module from a file.
 pub(crate) fn load_file(name: &str) -> Outcome<CUmodule> {
     let context = loading()?;
     let Ok(bytes) = std::fs::read(name) else {
@@ -118,7 +122,8 @@ fn new_module(context: &'static Context, ptx: Option<Ptx>) -> Outcome<CUmodule> 
     for (name, global) in ptx.iter().flat_map(|ptx| &ptx.globals) {
         let address = memory::allocate(context, global.bytes.len().max(1))?;
         if let Ok(behind) = memory::device_range(context, address, global.bytes.len(), Asker::Call) {
-            // SAFETY: an allocation of that length, just made.
+            // SAFETY: `behind` is the host address of an allocation of at least that length. It was
+            // made above, so no other code uses it yet.
             unsafe {
                 let to = behind as *mut u8;
                 std::ptr::copy_nonoverlapping(global.bytes.as_ptr(), to, global.bytes.len());
@@ -145,7 +150,7 @@ fn known(handle: CUmodule) -> Outcome<&'static Module> {
     }
 }
 
-/// Unloads a module, with its functions and variables, once the context's work is done.
+/// Unloads a module with its functions and variables, once the context's work has finished.
 pub(crate) fn unload(handle: CUmodule) -> Outcome {
     let module = known(handle)?;
     crate::capture::refuse_unsafe()?;
@@ -167,7 +172,7 @@ pub(crate) fn unload_all(context: &Context) {
 }
 
 impl Module {
-    /// Ends its functions and variables.
+    /// Destroys its functions and frees its variables.
     fn end(&self) {
         for function in self.functions.lock().values() {
             FUNCTIONS.revoke(*function);
@@ -181,7 +186,7 @@ impl Module {
         }
     }
 }
-/// The function of a name: the same handle each time.
+/// Returns the function with a name: the same handle each time.
 pub(crate) fn get_function(handle: CUmodule, name: &str) -> Outcome<CUfunction> {
     let module = known(handle)?;
     let twin = kernel::named(name);
@@ -220,12 +225,12 @@ pub(crate) fn get_function(handle: CUmodule, name: &str) -> Outcome<CUfunction> 
     Ok(CUfunction(handle))
 }
 
-/// The address and size of a variable.
+/// Returns the address and size of a variable.
 pub(crate) fn get_global(handle: CUmodule, name: &str) -> Outcome<(CUdeviceptr, usize)> {
     known(handle)?.globals.get(name).copied().ok_or(Code::NOT_FOUND.into())
 }
 
-/// The function a handle names.
+/// Returns the function that a handle names.
 #[inline]
 pub(crate) fn function(handle: CUfunction) -> Outcome<&'static Function> {
     match FUNCTIONS.get(handle.0) {
@@ -235,7 +240,8 @@ pub(crate) fn function(handle: CUfunction) -> Outcome<&'static Function> {
 }
 
 impl Function {
-    /// The kernel registered under its name, if any. An error if its parameters are not those of the PTX.
+    /// Returns the kernel registered under its name, if any. Fails if the kernel's parameters
+    /// differ from those in the PTX.
     #[inline]
     pub(crate) fn kernel(&self) -> Outcome<Option<&'static Kernel>> {
         let Some((number, kernel)) = self.twin.newest() else { return Ok(None) };
@@ -260,23 +266,23 @@ impl Function {
         }
     }
 
-    /// Its static shared memory, in bytes.
+    /// Returns its static shared memory, in bytes.
     pub(crate) fn static_shared(&self) -> u32 {
         self.declared.as_ref().map_or(0, |entry| entry.shared_bytes)
     }
 
-    /// Threads a block at most.
+    /// Returns the maximum number of threads per block.
     pub(crate) fn max_threads(&self) -> u32 {
         let limits = |entry: &Entry| entry.threads.map(|axes| axes.iter().product()).or(entry.max_threads);
         self.declared.as_ref().and_then(limits).map_or(MAX_THREADS, |most| most.min(MAX_THREADS))
     }
 
-    /// The threads that its blocks must have along each axis, if it says so.
+    /// Returns the threads that a block must have along each axis, if the PTX requires that.
     pub(crate) fn required_threads(&self) -> Option<[u32; 3]> {
         self.declared.as_ref().and_then(|entry| entry.threads)
     }
 
-    /// The offset and size of a parameter.
+    /// Returns the offset and size of a parameter.
     pub(crate) fn param(&self, index: usize) -> Outcome<(usize, usize)> {
         let registered = self.kernel()?.map(|kernel| kernel.sizes().collect());
         let declared = self.declared.as_ref().map(|entry| entry.params.clone());
@@ -293,7 +299,7 @@ impl Function {
         Err(Code::INVALID_VALUE.into())
     }
 
-    /// A `CUfunction_attribute`.
+    /// Returns the value of a `CUfunction_attribute`.
     pub(crate) fn attribute(&self, attribute: i32) -> Outcome<i32> {
         Ok(match attribute {
             0 => self.max_threads() as i32,
@@ -308,7 +314,7 @@ impl Function {
         })
     }
 
-    /// Sets one of those that can be set.
+    /// Sets a `CUfunction_attribute`, if it can be set.
     pub(crate) fn set_attribute(&self, attribute: i32, value: i32) -> Outcome {
         match (attribute, value) {
             (8, 0..) if value as u32 <= SHARED_OPTIN_BYTES - self.static_shared() => {

@@ -1,5 +1,6 @@
-//! Operations: the work that moves bytes, runs kernels, stores and compares words and calls the host. A stream does it
-//! once; a graph that captured it does it at every launch.
+//! Operations: work that moves bytes, runs kernels, stores and compares words, and calls the host.
+//!
+//! A stream executes an operation once. A graph that captured it executes it at each launch.
 
 use crate::abi::HostFn;
 use crate::context::{self, Context};
@@ -14,52 +15,56 @@ use std::time::{Duration, Instant};
 
 /// One operation.
 pub(crate) enum Op {
-    /// Move bytes.
+    /// Moves bytes.
     Copy(Box<CopyWork>),
-    /// Repeat a pattern.
+    /// Repeats a pattern.
     Fill(Box<FillWork>),
-    /// Store a word.
+    /// Stores a word.
     WriteWord(Word),
-    /// Hold back what comes after until a word compares.
+    /// Delays later work until a word passes a comparison.
     WaitWord { word: Word, compare: Compare },
-    /// Run a kernel's twin.
+    /// Runs a kernel's twin.
     Launch(Box<LaunchWork>),
-    /// Call the host, on the thread for that.
+    /// Calls a host function, on the host-function thread.
     Call(HostCall),
 }
 
 /// A word in memory that was checked when the work was enqueued.
 #[derive(Clone, Copy)]
 pub(crate) struct Word {
-    /// The host address of it, aligned to its size.
+    /// The host address, aligned to the word's size.
     pub(crate) address: usize,
     /// The value to store or to compare with.
     pub(crate) value: u64,
-    /// 8 bytes, or 4.
+    /// True for a word of 8 bytes, false for one of 4.
     pub(crate) wide: bool,
 }
 
-/// How a word is compared.
+/// The comparison of a word with a value.
 #[derive(Clone, Copy)]
 pub(crate) enum Compare {
-    /// It is not before the value, in wrapping arithmetic.
+    /// The word is not before the value, in wrapping arithmetic.
     AtLeast,
-    /// It is the value.
+    /// The word equals the value.
     Equal,
-    /// It shares a bit with the value.
+    /// The word and the value have a set bit in common.
     AnyBit,
 }
 
 impl Word {
-    /// Stores the value, as seen from the host after all that the stream did before.
+    /// Stores the value. A host thread that loads it with acquire ordering also sees all earlier
+    /// work of the stream.
     pub(crate) fn store(self) {
         if self.wide {
-            // SAFETY: the address was checked to be aligned and in live memory, for a graph just now; whoever frees
-            // page-locked memory poisons the stream first or waits for it.
+            // SAFETY: `from_ptr` needs an aligned address in live memory. Both were checked at the
+            // call; a graph checks its memory again before the node runs. Device memory stays
+            // mapped. Releasing page-locked memory first poisons the contexts of queued work on it
+            // and waits for the running work.
             let word = unsafe { AtomicU64::from_ptr(self.address as *mut u64) };
             word.store(self.value, Ordering::Release);
         } else {
-            // SAFETY: as above.
+            // SAFETY: the address is aligned to 4 bytes, and the memory is live for the same
+            // reasons as that of a wide word.
             let word = unsafe { AtomicU32::from_ptr(self.address as *mut u32) };
             word.store(self.value as u32, Ordering::Release);
         }
@@ -67,7 +72,9 @@ impl Word {
 
     fn holds(self, compare: Compare) -> bool {
         if self.wide {
-            // SAFETY: as in `store`.
+            // SAFETY: the address is aligned and in live memory, as `store` explains. The caller
+            // holds the stream's queue lock and found its context intact. Releasing page-locked
+            // memory poisons that context, then takes this lock, and only then unmaps the memory.
             let word = unsafe { AtomicU64::from_ptr(self.address as *mut u64) };
             let now = word.load(Ordering::Acquire);
             match compare {
@@ -76,7 +83,8 @@ impl Word {
                 Compare::AnyBit => now & self.value != 0,
             }
         } else {
-            // SAFETY: as in `store`.
+            // SAFETY: the address is aligned to 4 bytes, and the held lock keeps the memory live as
+            // it does for a wide word.
             let word = unsafe { AtomicU32::from_ptr(self.address as *mut u32) };
             let (now, value) = (word.load(Ordering::Acquire), self.value as u32);
             match compare {
@@ -99,21 +107,21 @@ pub(crate) struct HostCall {
 }
 
 impl HostCall {
-    /// Calls it on this thread.
+    /// Calls the function on this thread.
     pub(crate) fn run(&self) {
         context::set_in_host_function(true);
-        // SAFETY: the caller of cuLaunchHostFunc gave a function to be called with this argument, once for each time that
-        // its work runs.
+        // SAFETY: the caller of cuLaunchHostFunc promises that the function may be called with this
+        // argument, once each time the operation runs.
         unsafe { (self.function)(self.data as *mut c_void) };
         context::set_in_host_function(false);
     }
 }
 
-/// The shortest and the longest pause between two looks at a word.
+/// The shortest and the longest pause between two checks of a word.
 const PAUSES: [Duration; 2] = [Duration::from_micros(20), Duration::from_micros(500)];
 
 impl Op {
-    /// Whether it can start. `since` is when that was first asked.
+    /// Returns when the operation can start. `since` keeps the time of the first such check.
     pub(crate) fn ready(&self, since: &mut Option<Instant>) -> Ready {
         match self {
             Op::WaitWord { word, compare } if !word.holds(*compare) => {
@@ -132,7 +140,7 @@ impl Op {
         }
     }
 
-    /// Does it.
+    /// Executes the operation.
     pub(crate) fn execute(&self, context: &'static Context) -> Result<(), Fault> {
         match self {
             Op::WaitWord { .. } => {}
@@ -149,7 +157,7 @@ impl Op {
         Ok(())
     }
 
-    /// An address in each piece of memory that it names.
+    /// Returns an address in each piece of memory that the operation names.
     pub(crate) fn addresses(&self) -> Vec<usize> {
         match self {
             Op::Copy(copy) => copy.addresses().to_vec(),
@@ -160,7 +168,8 @@ impl Op {
         }
     }
 
-    /// The page-locked memory it touches.
+    /// Returns the page-locked memory that the operation uses. The range of a word is included
+    /// wherever the word is.
     pub(crate) fn host_ranges(&self) -> Vec<HostRange> {
         match self {
             Op::Copy(copy) => copy.host_ranges(),

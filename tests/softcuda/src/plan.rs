@@ -1,4 +1,4 @@
-//! What the environment asks for, read once, at the first call.
+//! The settings from the environment, read once, at the first call.
 
 use crate::ending::LateCalls;
 use crate::errors::Code;
@@ -8,20 +8,21 @@ use crate::visible::visible_devices;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// The settings. Each is described in the crate's documentation.
+/// The settings. The crate's documentation describes each of them.
 pub(crate) struct Plan {
-    /// The physical number of each visible device.
+    /// The physical ordinal of each visible device.
     pub(crate) devices: Vec<u32>,
     pub(crate) memory_bytes: u64,
     pub(crate) peer: bool,
     pub(crate) failures: Failures,
-    /// Which launches poison their context, and with what.
+    /// The launches that poison their context, and the codes that they poison it with.
     pub(crate) poison_launch: Vec<(u64, Code)>,
     pub(crate) fault_seen_by_stream: bool,
     pub(crate) lose_write: Option<u64>,
     pub(crate) copy_delay: Option<Duration>,
     pub(crate) depth: Option<u64>,
-    /// The number of hardware queues that the streams of a context share; 0 if each has its own.
+    /// The number of hardware queues that the streams of a context share; 0 if each stream has its
+    /// own.
     pub(crate) connections: usize,
     pub(crate) one_at_a_time: bool,
     pub(crate) alloc_waits: bool,
@@ -35,14 +36,14 @@ pub(crate) struct Plan {
     pub(crate) late_calls: LateCalls,
     pub(crate) driver_version: i32,
     pub(crate) capability: (u32, u32),
-    /// Set where it was loaded as a toolkit's stub.
+    /// True if the library was loaded as a toolkit's stub.
     pub(crate) is_stub: bool,
 }
 
 static PLAN: OnceLock<Plan> = OnceLock::new();
 static MISTAKES: OnceLock<Vec<String>> = OnceLock::new();
 
-/// The plan of this process.
+/// Returns the settings of this process.
 #[inline]
 pub(crate) fn get() -> &'static Plan {
     PLAN.get_or_init(|| {
@@ -52,13 +53,13 @@ pub(crate) fn get() -> &'static Plan {
     })
 }
 
-/// The variables that could not be understood.
+/// Returns a message for each malformed variable.
 pub(crate) fn mistakes() -> &'static [String] {
     get();
     MISTAKES.get().map_or(&[], |mistakes| mistakes)
 }
 
-/// Reads variables and collects what is wrong with them.
+/// A reader of variables that collects a message for each malformed one.
 struct Reader<'a> {
     variable: &'a dyn Fn(&str) -> Option<String>,
     mistakes: Vec<String>,
@@ -82,7 +83,7 @@ impl Reader<'_> {
     }
 }
 
-/// Reads `nth[:code]`.
+/// Parses `nth[:code]`.
 fn poison(text: &str) -> Option<(u64, Code)> {
     let (nth, code) = text.split_once(':').unwrap_or((text, "700"));
     let nth = nth.parse().ok().filter(|nth| *nth > 0)?;
@@ -90,7 +91,7 @@ fn poison(text: &str) -> Option<(u64, Code)> {
 }
 
 impl Plan {
-    /// The plan that variables ask for, and what is wrong with them.
+    /// Returns the settings that the variables ask for, and a message for each malformed one.
     fn read(variable: &dyn Fn(&str) -> Option<String>) -> (Plan, Vec<String>) {
         let mut reader = Reader { variable, mistakes: Vec::new() };
         let confidential = reader.flag("SOFTCUDA_CONFIDENTIAL", false);

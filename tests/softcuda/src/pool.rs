@@ -1,4 +1,5 @@
-//! Each device's one pool for allocations in stream order. Nothing is kept in it, so its settings have no effect.
+//! The memory pool of each device, for stream-ordered allocations. A pool keeps no freed memory, so
+//! its settings have no effect.
 
 use crate::abi::CUmemoryPool;
 use crate::device;
@@ -7,20 +8,20 @@ use crate::memory;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
-/// The first byte of a pool's handle, in the place where other handles have their kind.
+/// The kind in a pool's handle, at the place where other handles have theirs.
 const KIND: u64 = 9 << 56;
-/// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`: the last that can be set to anything.
+/// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`: the last attribute that accepts any value.
 const RELEASE_THRESHOLD: i32 = 4;
 
-/// What was set, by pool and attribute.
+/// The attributes that callers have set, by pool and attribute.
 static SETTINGS: Mutex<BTreeMap<(u64, i32), u64>> = Mutex::new(BTreeMap::new());
 
-/// A device's pool.
+/// Returns a device's pool.
 pub(crate) fn of_device(device: u32) -> CUmemoryPool {
     CUmemoryPool(KIND | (device as u64 + 1))
 }
 
-/// The device of a pool.
+/// Returns the device of a pool.
 pub(crate) fn device_of(pool: CUmemoryPool) -> Outcome<u32> {
     let ordinal = (pool.0 as u32 as i32).wrapping_sub(1);
     match device::checked(ordinal) {
@@ -29,7 +30,7 @@ pub(crate) fn device_of(pool: CUmemoryPool) -> Outcome<u32> {
     }
 }
 
-/// A `CUmemPool_attribute`.
+/// Returns a `CUmemPool_attribute` of a pool.
 pub(crate) fn attribute(pool: CUmemoryPool, attribute: i32) -> Outcome<u64> {
     let (free, total) = memory::info(device_of(pool)?)?;
     match attribute {
@@ -40,7 +41,7 @@ pub(crate) fn attribute(pool: CUmemoryPool, attribute: i32) -> Outcome<u64> {
     }
 }
 
-/// Sets one of those that can be set.
+/// Sets an attribute of a pool, or resets a high-water mark to 0.
 pub(crate) fn set_attribute(pool: CUmemoryPool, attribute: i32, value: u64) -> Outcome {
     device_of(pool)?;
     match attribute {

@@ -1,8 +1,9 @@
-//! A stand-in for a profiler besides: what a program tells it of its ranges by NVTX, version 3, it writes to a file.
+//! A profiler stand-in: writes the NVTX version 3 ranges that a program pushes to a file.
 //!
-//! The program finds it if `NVTX_INJECTION64_PATH` names this library; without `SOFTCUDA_NVTX`, which names the file, it does not
-//! take part. A line is a thread's number, a domain's name, and `push`, payload and text, or `pop`, with tabs between. Only ranges
-//! that are pushed in a domain are heard.
+//! The program loads it if `NVTX_INJECTION64_PATH` names this library. It takes no part unless
+//! `SOFTCUDA_NVTX` names the file. A line holds a thread ID, a domain's name, and either `push`,
+//! payload and text, or `pop`, separated by tabs. Only ranges that are pushed in a domain are
+//! recorded.
 
 use crate::abi::{In, Text};
 use crate::errors::{Code, Outcome};
@@ -13,14 +14,15 @@ use std::fs::File;
 use std::io::Write;
 use std::sync::OnceLock;
 
-/// Numbers of nvtxTypes.h: `NVTX_ETID_CALLBACKS`, `NVTX_CB_MODULE_CORE2`, and in `NvtxCallbackIdCore2`.
+/// Constants of nvtxTypes.h: `NVTX_ETID_CALLBACKS`, `NVTX_CB_MODULE_CORE2`, and three of
+/// `NvtxCallbackIdCore2`.
 const CALLBACKS: u32 = 1;
 const CORE2: u32 = 5;
 const RANGE_PUSH_EX: usize = 4;
 const RANGE_POP: usize = 5;
 const CREATE_A: usize = 12;
 
-/// The address of where a function goes.
+/// The place of a function pointer in the program.
 type Slot = *mut *const c_void;
 
 /// `NvtxExportTableCallbacks`
@@ -47,7 +49,7 @@ struct EventAttributes {
 
 const _: () = assert!(size_of::<EventAttributes>() == 48);
 
-/// What ranges are about and who says so; the handle is where the name stands.
+/// A domain's handle: the address of its name.
 type Domain = In<&'static str>;
 
 fn file() -> Option<&'static Mutex<File>> {
@@ -56,9 +58,9 @@ fn file() -> Option<&'static Mutex<File>> {
     FILE.get_or_init(|| open().map(Mutex::new)).as_ref()
 }
 
-/// Returns what NVTX does where there is no depth to tell.
+/// Writes a line to the file. Returns -1, a negative value in place of a range's depth.
 fn note(domain: Domain, what: impl Display) -> c_int {
-    // SAFETY: gettid asks for nothing.
+    // SAFETY: `gettid` takes no arguments and has no preconditions.
     let thread = unsafe { libc::gettid() };
     let line = format!("{thread}\t{}\t{what}\n", domain.get().unwrap_or("none"));
     if let Some(file) = file() {
@@ -75,7 +77,7 @@ extern "C" fn create(name: Text) -> *const &'static str {
 extern "C" fn push(domain: Domain, event: In<EventAttributes>) -> c_int {
     let told = || -> Outcome<String> {
         let event = event.get()?;
-        // An unsigned number of 64 bits, and text.
+        // Version 3, a 64-bit unsigned payload and an ASCII message.
         let known = event.size as usize == size_of::<EventAttributes>()
             && (event.version, event.payload_type, event.message_type) == (3, 1, 1);
         if !known {
@@ -90,11 +92,12 @@ extern "C" fn pop(domain: Domain) -> c_int {
     note(domain, "pop")
 }
 
-/// Puts the functions above into the program's slots.
+/// Stores the functions above in the program's slots.
 fn take_part(callbacks: In<Callbacks>) -> Outcome {
     let (mut table, mut size) = (std::ptr::null(), 0);
     let table_of_module = callbacks.get()?.table_of_module;
-    // SAFETY: it writes where a table is and how long that is.
+    // SAFETY: the program's function writes the table's address and its number of slots, for which
+    // both places have room.
     let found = unsafe { table_of_module(CORE2, &raw mut table, &raw mut size) };
     if found == 0 || size as usize <= CREATE_A {
         return Err(Code::NOT_FOUND.into());
@@ -105,9 +108,9 @@ fn take_part(callbacks: In<Callbacks>) -> Outcome {
         (CREATE_A, create as *const c_void),
     ];
     for (number, function) in functions {
-        // SAFETY: the table is longer than that.
-        let slot = unsafe { table.add(number).read() };
-        // SAFETY: the program has a place for each of these functions.
+        // SAFETY: the table has more slots than `CREATE_A`, the highest number.
+        let slot = unsafe { table.wrapping_add(number).read() };
+        // SAFETY: the slot is the program's, for a function of this type.
         unsafe { slot.write(function) };
     }
     Ok(())

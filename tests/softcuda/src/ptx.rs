@@ -1,31 +1,31 @@
 //! The declarations in PTX text: its version and target, entries with their parameters and limits,
 //! and global variables.
 //!
-//! Of the bodies of functions only the shared variables are read. What is read is the grammar of
-//! the PTX manual's chapters on kernel parameters, performance-tuning directives and state spaces,
-//! as far as compilers write it.
+//! In the bodies of entries, only the shared variables are parsed. The grammar is that of the PTX
+//! manual's chapters on kernel parameters, performance-tuning directives and state spaces, as far
+//! as compilers use it.
 
 use crate::target::{Target, Version};
 use std::collections::BTreeMap;
 
-/// What a module declares.
+/// The declarations of a module.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Ptx {
     pub(crate) version: Version,
     pub(crate) target: Target,
     pub(crate) entries: BTreeMap<String, Entry>,
-    /// Each visible global variable.
+    /// The variables in global or constant memory.
     pub(crate) globals: BTreeMap<String, Global>,
 }
 
-/// An entry: a function that can be launched.
+/// A function that can be launched.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Entry {
-    /// Its parameters, in order, in bytes.
+    /// The sizes of its parameters in bytes, in order.
     pub(crate) params: Vec<usize>,
-    /// `.maxntid`: the threads of a block at most, which is the product of its numbers.
+    /// `.maxntid`: the maximum threads per block, which is the product of its numbers.
     pub(crate) max_threads: Option<u32>,
-    /// `.reqntid`: the threads of a block along each axis.
+    /// `.reqntid`: the required threads along each axis of a block.
     pub(crate) threads: Option<[u32; 3]>,
     /// Bytes of the shared variables that its body declares or names.
     pub(crate) shared_bytes: u32,
@@ -34,11 +34,11 @@ pub(crate) struct Entry {
 /// A variable in global or constant memory.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Global {
-    /// What it holds at first; zero where nothing is said.
+    /// The initial contents, zero where the text gives no value.
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Reads PTX text. The error says where it stops being PTX.
+/// Parses PTX text. The error describes the first part that is not PTX.
 pub(crate) fn parse(text: &str) -> Result<Ptx, String> {
     let text = without_comments(text)?;
     let mut tokens = Tokens { rest: &text };
@@ -48,7 +48,7 @@ pub(crate) fn parse(text: &str) -> Result<Ptx, String> {
     }
     ptx.version = tokens.next().and_then(Version::parse).ok_or("no version")?;
     let mut target = None;
-    // Shared variables of the module, which count for the entries whose bodies name them.
+    // The module's shared variables. Each counts for the entries whose bodies name it.
     let mut shared = BTreeMap::new();
     let mut external = false;
     while let Some(token) = tokens.next() {
@@ -70,14 +70,14 @@ pub(crate) fn parse(text: &str) -> Result<Ptx, String> {
             ".entry" => entry(&mut tokens, &shared, &mut ptx)?,
             ".func" => function(&mut tokens)?,
             ".global" | ".const" => global(&mut tokens, &mut ptx)?,
-            // Declared elsewhere, it is the dynamic shared memory.
+            // An `.extern` one is the dynamic shared memory, which the next arm skips.
             ".shared" if !declared_elsewhere => shared.extend([shared_variable(&mut tokens)?]),
             ".shared" | ".tex" | ".file" | ".pragma" | ".alias" => tokens.skip_declaration()?,
             ".section" => {
                 tokens.until("{")?;
                 tokens.skip_braces()?;
             }
-            // Line tables and the like, made for debuggers.
+            // Debug information, such as line tables.
             _ if token.starts_with("@@") || token.starts_with(".loc") => tokens.skip_declaration()?,
             _ => return Err(format!("{token:?} where a declaration was expected")),
         }
@@ -106,7 +106,7 @@ fn without_comments(text: &str) -> Result<String, String> {
     Ok(out)
 }
 
-/// Splits text into words and single marks.
+/// Splits text into words, quoted strings and single characters.
 struct Tokens<'a> {
     rest: &'a str,
 }
@@ -148,7 +148,7 @@ impl<'a> Tokens<'a> {
         token.parse().map_err(|_| format!("{token:?} where a number was expected"))
     }
 
-    /// One to three numbers with commas between; those left out are 1.
+    /// Reads one to three numbers separated by commas. Missing ones are 1.
     fn triple(&mut self) -> Result<[u32; 3], String> {
         let mut numbers = [1; 3];
         for number in &mut numbers {
@@ -161,7 +161,7 @@ impl<'a> Tokens<'a> {
         Ok(numbers)
     }
 
-    /// Skips up to and with a token.
+    /// Skips the tokens up to and including `wanted`.
     fn until(&mut self, wanted: &str) -> Result<(), String> {
         while let Some(token) = self.next() {
             if token == wanted {
@@ -171,14 +171,14 @@ impl<'a> Tokens<'a> {
         Err(format!("{wanted:?} is missing"))
     }
 
-    /// Skips a declaration: to its semicolon, or for those that have none, to the end of the line.
+    /// Skips to the end of a declaration: a semicolon or the end of the line, whichever is first.
     fn skip_declaration(&mut self) -> Result<(), String> {
         let end = self.rest.find([';', '\n']).map_or(self.rest.len(), |at| at + 1);
         self.rest = &self.rest[end..];
         Ok(())
     }
 
-    /// Skips to the brace that closes the one just read.
+    /// Skips past the brace that closes the one just read.
     fn skip_braces(&mut self) -> Result<(), String> {
         let mut depth = 1;
         while depth > 0 {
@@ -193,7 +193,7 @@ impl<'a> Tokens<'a> {
     }
 }
 
-/// The bytes of a fundamental type.
+/// Returns the size of a fundamental type in bytes.
 fn type_bytes(name: &str) -> Option<usize> {
     Some(match name {
         ".b8" | ".u8" | ".s8" | ".pred" => 1,
@@ -205,7 +205,8 @@ fn type_bytes(name: &str) -> Option<usize> {
     })
 }
 
-/// What stands between a state space and the end of a declarator: the element's bytes, its name, how many.
+/// Parses a declarator after its state space. Returns the size of an element in bytes, the name
+/// and, for an array, the number of elements: 0 if the text leaves it open.
 fn declarator<'a>(tokens: &mut Tokens<'a>) -> Result<(usize, &'a str, Option<usize>), String> {
     let mut lanes = 1;
     let bytes = loop {
@@ -225,7 +226,7 @@ fn declarator<'a>(tokens: &mut Tokens<'a>) -> Result<(usize, &'a str, Option<usi
             _ => return Err(format!("{token:?} where a type was expected")),
         }
     };
-    // Pointer parameters say more about themselves after the type.
+    // The attributes of a pointer parameter follow the type.
     while let Some(token @ (".ptr" | ".global" | ".const" | ".shared" | ".local" | ".align")) = tokens.peek()
     {
         tokens.next();
@@ -244,7 +245,7 @@ fn declarator<'a>(tokens: &mut Tokens<'a>) -> Result<(usize, &'a str, Option<usi
     Ok((bytes, name, count))
 }
 
-/// A shared variable whose `.shared` has been read: its name and its bytes.
+/// Parses a shared variable after its `.shared`. Returns its name and its size in bytes.
 fn shared_variable(tokens: &mut Tokens<'_>) -> Result<(String, u32), String> {
     let (element, name, count) = declarator(tokens)?;
     tokens.expect(";")?;
@@ -274,7 +275,7 @@ fn entry(tokens: &mut Tokens<'_>, shared: &BTreeMap<String, u32>, ptx: &mut Ptx)
             }
         }
     }
-    // Limits stand before the body; a declaration has none.
+    // Limits precede the body. A declaration ends without one.
     while let Some(token) = tokens.next() {
         match token {
             ".maxntid" => entry.max_threads = Some(tokens.triple()?.iter().product()),
@@ -291,8 +292,8 @@ fn entry(tokens: &mut Tokens<'_>, shared: &BTreeMap<String, u32>, ptx: &mut Ptx)
     Err(format!("{name} has no body"))
 }
 
-/// Skips the body whose brace was just read. The bytes of the shared variables that it declares,
-/// and of those of the module that it names.
+/// Skips the body whose opening brace was just read. Returns the size of the shared variables that
+/// it declares and of the module's shared variables that it names, in bytes.
 fn shared_in_body(tokens: &mut Tokens<'_>, shared: &BTreeMap<String, u32>) -> Result<u32, String> {
     let (mut depth, mut bytes, mut named) = (1, 0, BTreeMap::new());
     while depth > 0 {
@@ -359,7 +360,8 @@ fn initialiser(tokens: &mut Tokens<'_>, element: usize, bytes: &mut Vec<u8>) -> 
     tokens.expect("}")
 }
 
-/// A literal as the low bytes of its type: decimal, 0x…, 0f… and 0d…, which give a float's bits.
+/// Parses a literal into the bytes of an element. It is decimal, hexadecimal (`0x…`), or the bits
+/// of a float (`0f…`, `0d…`).
 fn value(token: &str, element: usize) -> Result<Vec<u8>, String> {
     let bits = |digits: &str, radix| u64::from_str_radix(digits, radix).ok();
     let unsigned = token.trim_end_matches('U');

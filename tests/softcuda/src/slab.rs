@@ -1,19 +1,20 @@
-//! Slots that handles name, and that are never freed.
+//! Slots for objects that handles name. Slots are never freed.
 //!
-//! A handle is a number: kind, generation, slot. To check one is to find its slot and compare what stands there with
-//! the whole handle, so a handle that is null, of another kind, destroyed, or destroyed and its slot taken again is told
-//! from a live one by reading a line that nobody writes meanwhile. Because slots stay, a call that races with a destroy
-//! finds an object that is still an object.
+//! A handle is a number made of a kind, a generation and a slot. A check compares it with the
+//! handle that its slot stores. This detects a handle that is null, of another kind or destroyed,
+//! even if the slot has been reused. The check writes nothing, so threads that check the same
+//! handle do not slow each other down. A call that races with a destroy still finds an object,
+//! because slots are never freed.
 
 use parking_lot::Mutex;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Slots of the first chunk; each further chunk has twice as many.
+/// Slots of the first chunk. Each further chunk has twice as many as the one before.
 const FIRST: u32 = 64;
 const CHUNKS: usize = 22;
 
-/// Objects of one kind.
+/// The objects of one kind.
 pub(crate) struct Slab<T: 'static> {
     kind: u8,
     chunks: [OnceLock<Box<[Slot<T>]>>; CHUNKS],
@@ -34,7 +35,7 @@ impl<T> Default for Slot<T> {
 }
 
 impl<T: Send + Sync> Slab<T> {
-    /// An empty one, whose handles carry `kind`.
+    /// Creates an empty slab whose handles carry `kind`.
     pub(crate) const fn new(kind: u8) -> Self {
         Slab {
             kind,
@@ -51,7 +52,8 @@ impl<T: Send + Sync> Slab<T> {
         slots.get((place - (FIRST << chunk)) as usize)
     }
 
-    /// Takes a free slot, whose object is made by `new` unless an earlier one stands there. No handle names it yet.
+    /// Takes a free slot and returns it with its object, which no handle names yet. `new` makes the
+    /// object, unless the slot still has one from an earlier use.
     pub(crate) fn take(&'static self, new: impl FnOnce(u32) -> T) -> (u32, &'static T) {
         let recycled = self.free.lock().pop();
         let index = recycled.unwrap_or_else(|| self.used.fetch_add(1, Ordering::Relaxed));
@@ -70,7 +72,7 @@ impl<T: Send + Sync> Slab<T> {
         handle
     }
 
-    /// The object a live handle names.
+    /// Returns the object that a live handle names.
     #[inline]
     pub(crate) fn get(&'static self, handle: u64) -> Option<&'static T> {
         let slot = self.slot((handle as u32).wrapping_sub(1))?;
@@ -80,7 +82,8 @@ impl<T: Send + Sync> Slab<T> {
         slot.value.get()
     }
 
-    /// Ends a handle; the object of it, if it was live. The slot is not taken again before [`recycle`](Self::recycle).
+    /// Ends a handle and returns its object, if the handle was live. The slot is not reused before
+    /// [`recycle`](Self::recycle).
     pub(crate) fn revoke(&'static self, handle: u64) -> Option<&'static T> {
         let slot = self.slot((handle as u32).wrapping_sub(1))?;
         if handle == 0 {
@@ -90,23 +93,23 @@ impl<T: Send + Sync> Slab<T> {
         slot.value.get()
     }
 
-    /// Lets a slot be taken again.
+    /// Makes a slot available for reuse.
     pub(crate) fn recycle(&'static self, index: u32) {
         self.free.lock().push(index);
     }
 
-    /// The object in a slot, whether or not a handle names it.
+    /// Returns the object in a slot, even if no handle names it.
     #[inline]
     pub(crate) fn at(&'static self, index: u32) -> Option<&'static T> {
         self.slot(index)?.value.get()
     }
 
-    /// Every object there ever was.
+    /// Iterates over the objects of all slots, even those that no handle names.
     pub(crate) fn all(&'static self) -> impl Iterator<Item = &'static T> {
         (0..self.used.load(Ordering::Relaxed)).filter_map(|index| self.at(index))
     }
 
-    /// What may be wrong with a handle that is not live, for messages.
+    /// Describes a handle that is not live, for messages.
     pub(crate) fn what_is(&'static self, handle: u64) -> &'static str {
         let known = self.slot((handle as u32).wrapping_sub(1)).is_some_and(|slot| slot.value.get().is_some());
         match handle {

@@ -1,18 +1,19 @@
-//! Streams: queues whose work runs one after the other.
+//! Streams: queues whose work runs in order, one piece after the other.
 //!
-//! Every piece of work has a ticket, counted per slot and never reset, so that "stream, ticket" names a moment for ever:
-//! that is all an event keeps.
+//! Every piece of work has a ticket. Tickets are counted per slot and never reset, so that a stream
+//! and a ticket always name the same moment. An event keeps such a pair.
 //!
 //! # Rules
 //! 1. A stream with work is *scheduled*: exactly one of a run queue, a worker, the timer, the
 //!    host-function thread, its connection or another stream's list of waiters has it. Only the
 //!    holder looks at the front of the queue.
-//! 2. `completed` grows under the queue's lock; whoever finds a ticket not reached under that lock may leave a request
-//!    there and will be heard.
-//! 3. No two queues are locked at once, and nothing is executed or dropped under a lock.
-//! 4. In a poisoned context nothing starts and nothing completes. Waiting hosts are woken, waiting streams are not: a
-//!    stream of a healthy context that waits for a lost one waits for ever, as nobody will store what it waits for.
-//! 5. A destroyed stream runs what it has. Its slot is free when its queue is empty.
+//! 2. `completed` grows under the queue's lock. A thread that finds a ticket not reached under that
+//!    lock may leave a request in the queue, which will be served.
+//! 3. No thread locks two queues together, and nothing is executed or dropped under a lock.
+//! 4. In a poisoned context nothing starts and nothing completes. Waiting host threads are woken,
+//!    waiting streams are not. A stream of a healthy context that waits for a stream of a poisoned
+//!    one waits for ever, since the ticket is never reached.
+//! 5. A destroyed stream runs its remaining work. Its slot is free once its queue is empty.
 
 use crate::abi::{CUcontext, CUstream};
 use crate::capture;
@@ -36,19 +37,19 @@ use std::time::Instant;
 /// `CU_STREAM_NON_BLOCKING`.
 pub(crate) const NON_BLOCKING: u32 = 1;
 
-/// Pieces of work that a stream runs before others get the worker.
+/// The number of pieces of work that a stream runs before other streams get the worker.
 const TURN: usize = 64;
 
-/// A stream. Aligned, so that two streams' submitters do not share a cache line.
+/// A stream, aligned so that the submitters of two streams do not share a cache line.
 #[repr(align(128))]
 pub(crate) struct Stream {
-    /// Its slot.
+    /// The index of its slot.
     pub(crate) index: u32,
     context: AtomicU32,
     handle: AtomicU64,
     flags: AtomicU32,
     priority: AtomicI32,
-    /// The capture it is part of, 0 if none.
+    /// The capture that it is part of; 0 if none.
     pub(crate) capture: AtomicU64,
     /// The number of its connection in its context.
     connection: AtomicUsize,
@@ -64,17 +65,17 @@ pub(crate) struct Stream {
 struct Queue {
     items: VecDeque<Work>,
     scheduled: bool,
-    /// Page-locked memory that the running work touches.
+    /// The page-locked memory that the running work touches.
     running: Vec<HostRange>,
     /// True if the front has left the connection.
     left: bool,
-    /// When the front was first asked whether it can start.
+    /// The time when the front was first asked if it can start, if it had to wait.
     since: Option<Instant>,
-    /// Streams to be scheduled when a ticket is reached.
+    /// The streams to schedule when a ticket is reached.
     waiters: Vec<(u64, &'static Stream)>,
-    /// Host threads that wait.
+    /// The number of host threads that wait.
     watchers: u32,
-    /// Whether the slot is to be freed with the last work.
+    /// True if the slot is freed after the last work.
     destroyed: bool,
 }
 
@@ -86,7 +87,7 @@ pub(crate) fn waits_for_room() -> u64 {
     WITHOUT_ROOM.load(Ordering::Relaxed)
 }
 
-/// A new stream of the current context.
+/// Creates a stream in the current context.
 pub(crate) fn create(flags: u32, priority: i32) -> Outcome<CUstream> {
     let context = context::current()?;
     if flags & !NON_BLOCKING != 0 {
@@ -98,7 +99,8 @@ pub(crate) fn create(flags: u32, priority: i32) -> Outcome<CUstream> {
     Ok(CUstream(handle))
 }
 
-/// The stream a call names, if its context and the current one are usable. Null is the current context's own.
+/// Returns the stream that a call names, if its context and the current one are usable. Null names
+/// the null stream of the current context.
 #[inline]
 pub(crate) fn named(handle: CUstream) -> Outcome<&'static Stream> {
     let current = context::current()?;
@@ -120,7 +122,7 @@ pub(crate) fn named(handle: CUstream) -> Outcome<&'static Stream> {
     }
 }
 
-/// As [`named`], for work that must be of the current context.
+/// Returns the stream that a call names, like [`named`], if it belongs to the current context.
 #[inline]
 pub(crate) fn named_here(handle: CUstream) -> Outcome<&'static Stream> {
     let stream = named(handle)?;
@@ -137,7 +139,7 @@ fn known(handle: CUstream) -> Outcome<&'static Stream> {
     }
 }
 
-/// Destroys a stream; what it has still runs.
+/// Destroys a stream. Its remaining work still runs.
 pub(crate) fn destroy(handle: CUstream) -> Outcome {
     let stream = named(handle)?;
     if handle.0 <= 2 {
@@ -147,7 +149,7 @@ pub(crate) fn destroy(handle: CUstream) -> Outcome {
     Ok(())
 }
 
-/// Every stream there ever was.
+/// Returns the streams of all slots, including destroyed ones.
 pub(crate) fn all() -> impl Iterator<Item = &'static Stream> {
     STREAMS.all()
 }
@@ -177,18 +179,19 @@ impl Stream {
         stream
     }
 
-    /// A context's null stream: one that no handle names.
+    /// Creates a context's null stream, which has no handle of its own.
     pub(crate) fn null(context: &Context) -> &'static Stream {
         Stream::new(context, 0, 0)
     }
 
-    /// Its context.
+    /// Returns its context.
     #[inline]
     pub(crate) fn context(&self) -> &'static Context {
         context::at(self.context.load(Ordering::Relaxed))
     }
 
-    /// The hardware queue that it shares with other streams, if a plan sets their number.
+    /// Returns the hardware queue that it shares with other streams. None if each stream has its
+    /// own.
     #[inline]
     fn connection(&self) -> Option<&'static Connection> {
         self.context().connection(self.connection.load(Ordering::Relaxed))
@@ -210,36 +213,37 @@ impl Stream {
         self.context().null_stream_if_used().is_some_and(|null| std::ptr::eq(null, self))
     }
 
-    /// Whether it takes part in the order of the null stream.
+    /// Returns true if the stream synchronizes with the null stream.
     #[inline]
     fn is_blocking(&self) -> bool {
         self.flags() & NON_BLOCKING == 0
     }
 
-    /// Whether a ticket is done.
+    /// Returns true if a ticket has been reached.
     #[inline]
     pub(crate) fn reached(&self, ticket: u64) -> bool {
         self.completed.load(Ordering::Acquire) >= ticket
     }
 
-    /// The newest ticket.
+    /// Returns the newest ticket.
     #[inline]
     pub(crate) fn tail(&self) -> u64 {
         self.submitted.load(Ordering::Acquire)
     }
 
-    /// Whether all is done.
+    /// Returns true if all enqueued work has completed.
     pub(crate) fn is_idle(&self) -> bool {
         self.reached(self.tail())
     }
 
-    /// Whether it is part of a capture.
+    /// Returns true if the stream is part of a capture.
     #[inline]
     pub(crate) fn is_capturing(&self) -> bool {
         self.capture.load(Ordering::Relaxed) != 0
     }
 
-    /// Puts an operation at the end; its ticket. If the stream is capturing the graph gets it, and there is none.
+    /// Enqueues an operation and returns its ticket. If the stream is capturing, the operation goes
+    /// into the graph instead, and there is no ticket.
     #[inline]
     pub(crate) fn submit(&'static self, op: Op) -> Outcome<Option<u64>> {
         if self.is_capturing() {
@@ -250,14 +254,15 @@ impl Stream {
         self.enqueue(Work::Op(op)).map(Some)
     }
 
-    /// Puts work at the end of a stream that is not capturing, once there is room. Its ticket.
+    /// Enqueues work on a stream that is not capturing, once there is room, and returns its ticket.
     #[inline]
     pub(crate) fn enqueue(&'static self, work: Work) -> Outcome<u64> {
         self.make_room()?;
         self.enqueue_at_once(work)
     }
 
-    /// Waits on the host until one piece of work more fits on the stream, where a plan says how many do.
+    /// Blocks the calling thread until one more piece of work fits on the stream, if
+    /// `SOFTCUDA_DEPTH` is set.
     #[inline]
     pub(crate) fn make_room(&self) -> Outcome {
         match plan::get().depth {
@@ -272,7 +277,7 @@ impl Stream {
         }
     }
 
-    /// As [`enqueue`](Self::enqueue), for whoever has made room.
+    /// Enqueues work like [`enqueue`](Self::enqueue), after the caller has made room.
     #[inline]
     pub(crate) fn enqueue_at_once(&'static self, work: Work) -> Outcome<u64> {
         self.context().report()?;
@@ -282,7 +287,7 @@ impl Stream {
         Ok(self.push(work))
     }
 
-    /// The moment after all that was enqueued, for an event.
+    /// Returns the ticket that is reached after all work enqueued so far, for an event.
     pub(crate) fn mark(&'static self) -> Outcome<u64> {
         self.context().report()?;
         if self.is_blocking() {
@@ -307,7 +312,8 @@ impl Stream {
         ticket
     }
 
-    /// The null stream waits for all blocking streams, and each of them for the null stream.
+    /// Orders the stream against the null stream: the null stream waits for all blocking streams,
+    /// and each of them waits for the null stream.
     fn join_null_stream(&'static self) -> Outcome {
         let context = self.context();
         let Some(null) = context.null_stream_if_used() else { return Ok(()) };
@@ -326,8 +332,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Refuses a call on the null stream while streams that it waits for are capturing, and breaks
-    /// their captures.
+    /// Refuses a call on the null stream while streams that it waits for are capturing, and
+    /// invalidates their captures.
     pub(crate) fn refuse_if_captures_are_behind(&self) -> Outcome {
         if !capture::any() || !self.is_null() {
             return Ok(());
@@ -340,7 +346,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Runs what can be run for a while. Called by the worker that has the stream.
+    /// Runs work that can start, up to `TURN` pieces. Called by the worker that has the stream.
     pub(crate) fn run(&'static self) {
         for _ in 0..TURN {
             let mut queue = self.queue.lock();
@@ -395,18 +401,19 @@ impl Stream {
         worker::schedule(self);
     }
 
-    /// Lets the front leave the connection, unless it has. Returns a parked stream for the caller
-    /// to schedule.
+    /// Lets the front leave the connection, if it has not left yet. Returns a parked stream for the
+    /// caller to schedule.
     #[must_use]
     fn leave_connection(&self, queue: &mut Queue) -> Option<&'static Stream> {
         let connection = self.connection()?;
         if std::mem::replace(&mut queue.left, true) { None } else { connection.leave() }
     }
 
-    /// When to look at the front again, if it only waits for time or a word. Called by the timer, which has the stream.
+    /// Returns the time to ask the front again, if it waits only for time or a word. Called by the
+    /// timer, which has the stream.
     pub(crate) fn pause(&self) -> Option<Instant> {
         let queue = &mut *self.queue.lock();
-        // Of a context that is lost, even the word may be gone.
+        // In a lost context even the memory of the word may be gone.
         if self.context().poisoned().is_some() {
             return None;
         }
@@ -416,7 +423,8 @@ impl Stream {
         }
     }
 
-    /// Runs the host function at the front. Called by the thread for that, which has the stream.
+    /// Runs the host function at the front. Called by the host-function thread, which has the
+    /// stream.
     pub(crate) fn run_call(&'static self) {
         let queue = self.queue.lock();
         if self.context().poisoned().is_none() && queue.items.front().is_some_and(Work::is_call) {
@@ -425,7 +433,7 @@ impl Stream {
         worker::schedule(self);
     }
 
-    /// Runs the front, or the next node of a graph there.
+    /// Runs the front of the queue. If that is a graph, runs its next node.
     fn run_front(&'static self, mut queue: parking_lot::MutexGuard<'_, Queue>) {
         let node = match queue.items.front_mut() {
             Some(Work::Graph(run)) => run.begin(),
@@ -441,7 +449,8 @@ impl Stream {
         queue.running = node.op.host_ranges();
         drop(queue);
         if let Err(fault) = node.execute() {
-            // The node's own context, and that of the stream that can never end its work.
+            // Poisons the node's own context, and that of the stream, which can never finish the
+            // graph.
             if !std::ptr::eq(node.context, self.context()) {
                 node.context.poison(fault.code, &fault.why);
             }
@@ -485,7 +494,8 @@ impl Stream {
         }
     }
 
-    /// Takes over `waiter`, to schedule it when `ticket` is reached. False, and nothing taken, if it is.
+    /// Takes over `waiter`, to schedule it when `ticket` is reached. Returns false and takes
+    /// nothing if the ticket has been reached.
     fn schedule_at(&self, ticket: u64, waiter: &'static Stream) -> bool {
         let mut queue = self.queue.lock();
         let waits = !self.reached(ticket);
@@ -495,7 +505,7 @@ impl Stream {
         waits
     }
 
-    /// Waits on the host until a ticket is done or the context is lost.
+    /// Blocks the calling thread until a ticket is reached or the context is lost.
     pub(crate) fn wait(&self, ticket: u64) -> Outcome {
         if !self.reached(ticket) {
             let mut queue = self.queue.lock();
@@ -509,30 +519,30 @@ impl Stream {
         self.context().usable()
     }
 
-    /// Waits on the host for all that was enqueued.
+    /// Blocks the calling thread until all enqueued work has finished.
     pub(crate) fn wait_until_done(&self) -> Outcome {
         self.wait(self.tail())
     }
 
-    /// Poisons the context because of this stream's work.
+    /// Poisons the context because of a fault in this stream's work.
     pub(crate) fn fault(&self, code: Code, why: &str) {
         self.faulted.store(true, Ordering::Release);
         self.context().lose(code, why, !plan::get().fault_seen_by_stream);
     }
 
-    /// Reports the context's fault if it is of this stream's work.
+    /// Reports the context's fault if this stream's work caused it.
     #[inline]
     pub(crate) fn report_own_fault(&self) -> Outcome {
         if self.faulted.load(Ordering::Acquire) { self.context().report() } else { Ok(()) }
     }
 
-    /// Wakes the hosts that wait, because the context was lost.
+    /// Wakes the host threads that wait, after the context was lost.
     pub(crate) fn wake_all(&self) {
         let _queue = self.queue.lock();
         self.done.notify_all();
     }
 
-    /// Ends the handle; the slot is free once the work is done.
+    /// Revokes the handle. The slot is freed once the work has finished.
     pub(crate) fn destroy(&'static self) {
         if STREAMS.revoke(self.handle.load(Ordering::Relaxed)).is_none() {
             return;
@@ -552,14 +562,15 @@ impl Stream {
         STREAMS.recycle(self.index);
     }
 
-    /// Whether queued or running work touches host memory.
+    /// Returns true if queued or running work touches a range of host memory.
     pub(crate) fn touches(&self, range: HostRange) -> bool {
         let queue = self.queue.lock();
         let mut queued = queue.items.iter().flat_map(Work::host_ranges);
         queue.running.iter().any(|running| running.meets(range)) || queued.any(|queued| queued.meets(range))
     }
 
-    /// Waits until no running work touches host memory. For a poisoned context, where nothing further starts.
+    /// Blocks the calling thread until no running work touches a range of host memory. For a
+    /// poisoned context, where no further work starts.
     pub(crate) fn wait_until_untouched(&self, range: HostRange) {
         let mut queue = self.queue.lock();
         while queue.running.iter().any(|running| running.meets(range)) {
@@ -569,18 +580,18 @@ impl Stream {
         }
     }
 
-    /// Whether work of higher priority than usual is on it.
+    /// Returns true if the stream has a higher priority than the default.
     pub(crate) fn is_urgent(&self) -> bool {
         self.priority() < 0
     }
 
-    /// `SUCCESS` if all is done, `NOT_READY` otherwise.
+    /// Checks that all enqueued work has completed. Fails with `NOT_READY` if it has not.
     pub(crate) fn query(&self) -> Outcome {
         self.context().usable()?;
         if self.is_idle() { Ok(()) } else { Err(Code::NOT_READY.into()) }
     }
 
-    /// Whether this is the null stream of its context, which cannot be captured.
+    /// Refuses a context's null stream, which cannot be captured.
     pub(crate) fn refuse_if_null(&self) -> Outcome {
         if self.is_null() {
             refuse!(STREAM_CAPTURE_UNSUPPORTED, "the null stream cannot be captured");

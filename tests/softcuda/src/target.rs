@@ -1,4 +1,4 @@
-//! Which drivers load a PTX text, and on which devices: by its `.version` and its `.target`.
+//! The `.version` and `.target` of PTX text, which decide which drivers and devices accept it.
 
 use std::fmt;
 
@@ -7,17 +7,19 @@ use std::fmt;
 pub(crate) struct Version(pub(crate) u32, pub(crate) u32);
 
 impl Version {
-    /// Reads `8.1`.
+    /// Parses a version such as `8.1`.
     pub(crate) fn parse(text: &str) -> Option<Version> {
         let (major, minor) = text.split_once('.')?;
         Some(Version(major.parse().ok()?, minor.parse().ok()?))
     }
 
-    /// The newest version that a driver for this version of CUDA takes, 12040 for 12.4.
+    /// Returns the newest version that a driver accepts. `driver` is the driver's version of CUDA,
+    /// 12040 for 12.4.
     ///
-    /// PTX ISA, "Release Notes", "PTX ISA Release History", as `cuda.bindings.utils` of cuda-python
-    /// has it: there was no PTX ISA for CUDA 12.6, and from 7.0 on the minor versions go with those
-    /// of CUDA but for 12.5 to 12.9.
+    /// The source is the "PTX ISA Release History" in the PTX ISA's release notes, as
+    /// `cuda.bindings.utils` of cuda-python implements it. From PTX 7.0 (CUDA 11.0) on, the minor
+    /// versions of PTX and CUDA agree, except that CUDA 12.6 brought no new PTX. CUDA 12.7 to 12.9
+    /// are therefore one minor version ahead of PTX.
     pub(crate) fn newest_of(driver: i32) -> Version {
         match (driver / 1000, driver % 1000 / 10) {
             (12, minor @ ..=5) => Version(8, minor as u32),
@@ -34,7 +36,8 @@ impl fmt::Display for Version {
     }
 }
 
-/// A `.target`: `sm_70`, and `sm_90a` or `sm_100f`, which are for fewer devices.
+/// A `.target` such as `sm_70`. Targets with a suffix, such as `sm_90a` and `sm_100f`, run on fewer
+/// devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Target {
     major: u32,
@@ -54,8 +57,10 @@ impl Target {
         Some(Target { major: number / 10, minor: number % 10, suffix })
     }
 
-    /// Returns whether a device of this compute capability runs it. PTX ISA, ".target": text for
-    /// one architecture runs on all later ones, `a` on that one alone, `f` on those of its family.
+    /// Returns true if a device of this compute capability runs code for the target.
+    ///
+    /// Code for one architecture runs on all later ones; with `a` only on that one, with `f` only
+    /// on later ones of its family (PTX ISA, ".target").
     pub(crate) fn runs_on(self, (major, minor): (u32, u32)) -> bool {
         match self.suffix {
             Some('a') => (self.major, self.minor) == (major, minor),

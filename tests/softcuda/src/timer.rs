@@ -1,7 +1,7 @@
-//! One thread that gives streams back to the workers at a given time.
+//! The timer thread, which schedules streams at a given time.
 //!
-//! A stream that still has nothing to do then, because the word it waits for has not changed, stays here: looking at it
-//! wakes no worker.
+//! If a stream's front still cannot start then, for example because its word has not changed, the
+//! timer keeps the stream. Checking the front wakes no worker.
 
 use crate::stream::Stream;
 use crate::worker;
@@ -16,7 +16,7 @@ struct Timer {
 }
 
 struct Due {
-    /// By time, then by number.
+    /// The streams by due time. The number tells apart requests with equal times.
     requests: BTreeMap<(Instant, u64), &'static Stream>,
     number: u64,
 }
@@ -24,7 +24,7 @@ struct Due {
 static TIMER: Timer =
     Timer { due: Mutex::new(Due { requests: BTreeMap::new(), number: 0 }), earlier: Condvar::new() };
 
-/// Takes over a stream, to schedule it at `when`.
+/// Takes a stream from its holder and schedules it at `when`.
 pub(crate) fn schedule_at(when: Instant, stream: &'static Stream) {
     static START: Once = Once::new();
     START.call_once(|| worker::spawn("softcuda-timer".into(), run));

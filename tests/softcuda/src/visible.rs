@@ -1,11 +1,12 @@
-//! Which devices `CUDA_VISIBLE_DEVICES` leaves, in which order.
+//! The devices that `CUDA_VISIBLE_DEVICES` leaves visible, and their order.
 
 use crate::device::uuid_text;
 
-/// The physical numbers of the visible devices, of `count` that there are.
+/// Returns the physical ordinals of the visible devices, out of `count` devices.
 ///
-/// The list ends at the first entry that names no device. An entry is a number or the beginning of exactly one device's
-/// UUID. A device named twice makes the whole list invalid: none is visible.
+/// The list ends at the first entry that names no device. An entry is an ordinal or a prefix of
+/// exactly one device's UUID. A device named twice makes the whole list invalid: no device is
+/// visible.
 pub(crate) fn visible_devices(variable: Option<&str>, count: u32) -> Vec<u32> {
     let Some(list) = variable else { return (0..count).collect() };
     let mut visible = Vec::new();

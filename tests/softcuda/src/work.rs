@@ -1,4 +1,4 @@
-//! What can stand in a stream's queue, when it can start, and what it does.
+//! The work in a stream's queue: when it can start and what it does.
 
 use crate::context::Context;
 use crate::errors::Code;
@@ -9,7 +9,7 @@ use crate::op::Op;
 use crate::stream::Stream;
 use std::time::Instant;
 
-/// A fault of the device: it poisons the context.
+/// A fault of the device, which poisons the context.
 pub(crate) struct Fault {
     pub(crate) code: Code,
     pub(crate) why: String,
@@ -17,19 +17,19 @@ pub(crate) struct Fault {
 
 /// One piece of work.
 pub(crate) enum Work {
-    /// Hold the stream until another has done `ticket`.
+    /// Holds the stream until stream `on` reaches `ticket`.
     Wait { on: &'static Stream, ticket: u64 },
-    /// Note the time for an event, unless it was recorded again since.
+    /// Stores the time of an event, unless the event was recorded again since.
     Stamp { event: &'static Event, record: u64 },
-    /// Do an operation.
+    /// Runs an operation.
     Op(Op),
-    /// Run a graph: its nodes one by one while it is at the front, and then itself, which ends it.
+    /// Runs a graph: its nodes one by one while it is at the front, then the end of the launch.
     Graph(Box<Run>),
-    /// Give device memory back.
+    /// Frees device memory.
     Free(&'static Allocation),
 }
 
-/// Host memory that work touches.
+/// A range of host memory that work touches.
 #[derive(Clone, Copy)]
 pub(crate) struct HostRange {
     pub(crate) start: usize,
@@ -37,28 +37,29 @@ pub(crate) struct HostRange {
 }
 
 impl HostRange {
-    /// Whether both share a byte.
+    /// Returns true if both ranges share a byte.
     pub(crate) fn meets(self, other: HostRange) -> bool {
         self.start < other.start + other.len && other.start < self.start + self.len
     }
 }
 
-/// Whether work can start.
+/// The answer to when a piece of work can start.
 pub(crate) enum Ready {
-    /// It can.
+    /// It can start immediately.
     Now,
-    /// When another stream has done a ticket.
+    /// It can start once another stream has reached a ticket.
     After(&'static Stream, u64),
-    /// Not before then; look again.
+    /// It cannot start before this time; its holder asks again then.
     At(Instant),
-    /// It has started, and takes until then.
+    /// It has started and runs until this time.
     Underway(Instant),
-    /// On the thread for host functions.
+    /// It can start on the host-function thread.
     OnHostThread,
 }
 
 impl Work {
-    /// Whether it can start. `since` is when that was first asked.
+    /// Returns when the work can start. `since` is the time of the first call, which work that has
+    /// to wait stores there.
     pub(crate) fn ready(&mut self, since: &mut Option<Instant>) -> Ready {
         match self {
             Work::Wait { on, ticket } if !on.reached(*ticket) => Ready::After(on, *ticket),
@@ -68,7 +69,7 @@ impl Work {
         }
     }
 
-    /// Whether it, or what comes next in it, runs on the thread for host functions.
+    /// Returns true if the work, or its next node, runs on the host-function thread.
     pub(crate) fn is_call(&self) -> bool {
         match self {
             Work::Op(op) => matches!(op, Op::Call(_)),
@@ -77,7 +78,7 @@ impl Work {
         }
     }
 
-    /// Does it.
+    /// Runs the work.
     pub(crate) fn execute(self, context: &'static Context) -> Result<(), Fault> {
         match self {
             Work::Wait { .. } | Work::Graph(_) => {}
@@ -88,7 +89,7 @@ impl Work {
         Ok(())
     }
 
-    /// The page-locked memory it touches.
+    /// Returns the page-locked memory that the work touches.
     pub(crate) fn host_ranges(&self) -> Vec<HostRange> {
         match self {
             Work::Op(op) => op.host_ranges(),

@@ -1,13 +1,16 @@
 //! The threads that run streams.
 //!
 //! # Rules
-//! 1. Each worker has a queue of its own; a stream goes to the queue of its home worker, so that two streams' submitters
-//!    do not meet. A worker without work takes from the others.
-//! 2. A sleeper sets its bit, then looks at all queues once more, then sleeps. A scheduler puts the stream into a queue,
-//!    then looks at the bits. Between the two steps of each stands a fence, so one of them sees the other.
-//! 3. Whoever wakes a sleeper takes its bit first: two schedulers wake two sleepers.
-//! 4. A stream that waits is nowhere here. Workers block in nothing but twins.
-//! 5. Host functions may block, and run on one thread of their own, one after the other.
+//! 1. Each worker has its own queue. A stream goes to the queue of its home worker, so that
+//!    submitters of streams with different homes do not contend. A worker without work takes
+//!    streams from the other queues.
+//! 2. A worker that goes to sleep sets its bit, looks at all queues once more, and then sleeps. A
+//!    scheduler puts the stream into a queue, then reads the bits. A fence separates the two steps
+//!    on each side, so that one of the two sees the other.
+//! 3. A scheduler clears a sleeper's bit before it wakes the sleeper: two schedulers wake two
+//!    sleepers.
+//! 4. A stream that waits is in none of these queues. Only a twin may block a worker.
+//! 5. Host functions may block. They run on a thread of their own, one after the other.
 
 use crate::stream::Stream;
 use crossbeam_utils::CachePadded;
@@ -47,12 +50,12 @@ fn workers() -> &'static [CachePadded<Worker>] {
     workers
 }
 
-/// Starts a thread of this library. It has no stack of callers, so failing to start it is fatal.
+/// Starts a thread of this library. Panics if the system cannot create it.
 pub(crate) fn spawn(name: String, body: impl FnOnce() + Send + 'static) {
     std::thread::Builder::new().name(name).spawn(body).expect("softcuda needs a thread");
 }
 
-/// Gives a stream to the workers.
+/// Hands a stream to the workers.
 pub(crate) fn schedule(stream: &'static Stream) {
     let workers = workers();
     let home = stream.index as usize % workers.len();
@@ -99,12 +102,13 @@ fn work(number: usize) {
         }
         queue.woken = false;
         drop(queue);
-        // Left over if it was woken for work that it had found by itself before.
+        // Still set if `woken` was left over from a wake-up for work that this worker had already
+        // found.
         SLEEPERS.fetch_and(!(1 << number), Ordering::Relaxed);
     }
 }
 
-/// Gives a stream whose front is a host function to the thread for those.
+/// Hands a stream whose next work is a host function to the host-function thread.
 pub(crate) fn schedule_on_host_thread(stream: &'static Stream) {
     let thread = HOST_THREAD.get_or_init(|| {
         let thread: &'static Worker = Box::leak(Box::default());

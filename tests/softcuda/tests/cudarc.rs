@@ -1,6 +1,10 @@
-//! cudarc's safe API over the software driver.
+//! cudarc's safe API on the software CUDA driver.
 
 #![cfg(target_os = "linux")]
+#![allow(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "a sequence of raw driver calls rests on one promise"
+)]
 
 #[allow(dead_code, reason = "each test binary uses a part")]
 mod support;
@@ -29,7 +33,7 @@ fn a_kernel_runs_between_two_copies() {
         let (a, n) = (0.5f32, 3u32);
         let mut launch = stream.launch_builder(&kernel);
         launch.arg(&mut x).arg(&a).arg(&n);
-        // SAFETY: the arguments are those of the kernel, and x has n elements.
+        // SAFETY: the arguments are those of the kernel, and `x` has `n` elements.
         unsafe { launch.launch(LaunchConfig::for_num_elems(n)) }.unwrap();
         let end = stream.record_event(timed).unwrap();
 
@@ -75,7 +79,7 @@ fn streams_of_one_context_are_forked_and_joined() {
             let a = round as f32;
             let mut launch = side.launch_builder(&kernel);
             launch.arg(&mut x).arg(&a).arg(&n);
-            // SAFETY: the arguments are those of the kernel, and x has n elements.
+            // SAFETY: the arguments are those of the kernel, and `x` has `n` elements.
             unsafe { launch.launch(LaunchConfig::for_num_elems(n)) }.unwrap();
             main.join(&side).unwrap();
         }
@@ -87,8 +91,8 @@ fn streams_of_one_context_are_forked_and_joined() {
 fn a_graph_is_captured_and_launched() {
     in_child(&[], || {
         let context = CudaContext::new(0).unwrap();
-        // Its events would be waits for what is outside of the capture.
-        // SAFETY: the streams below are ordered by the test.
+        // With event tracking, cudarc would wait for work outside the capture.
+        // SAFETY: the test orders its streams itself.
         unsafe { context.disable_event_tracking() };
         assert_eq!(register("add", &ADD_PARAMS, 0, add), 0);
         let kernel = context.load_module(Ptx::from_src(ADD)).unwrap().load_function("add").unwrap();
@@ -106,7 +110,7 @@ fn a_graph_is_captured_and_launched() {
         for (stream, values, a) in [(&main, &mut x, 1f32), (&side, &mut y, 2.0)] {
             let mut launch = stream.launch_builder(&kernel);
             launch.arg(values).arg(&a).arg(&n);
-            // SAFETY: the arguments are those of the kernel, and both slices have n elements.
+            // SAFETY: the arguments are those of the kernel, and both slices have `n` elements.
             unsafe { launch.launch(LaunchConfig::for_num_elems(n)) }.unwrap();
         }
         main.join(&side).unwrap();

@@ -1,14 +1,16 @@
-//! The values of every op against PyTorch's, which `pytorch/generate.py` has stored in `pytorch/cases.json`.
+//! The values of every op, compared with PyTorch's, which `pytorch/generate.py` stores in
+//! `pytorch/cases.json`.
 //!
-//! Where nothing is rounded, or once in each element, results are the same: NaN where NaN is, zeros of either sign alike.
-//! Where sums are rounded they lie within the case's tolerance of each other, which the script derives.
+//! Results are equal if nothing is rounded, or if each element is rounded once. NaN equals NaN, and
+//! zeros of either sign are equal. Rounded sums differ by at most the case's tolerance, which the
+//! script derives.
 
 use serde_json::Value;
 use std::sync::OnceLock;
 use warpline::Result;
 use warpline::prelude::*;
 
-/// Each op is tested on at least so many cases.
+/// The minimum number of cases per op.
 const CASES: usize = 20;
 
 fn cases(op: &str) -> Vec<&'static Value> {
@@ -43,7 +45,7 @@ fn floats(value: &Value) -> Vec<f32> {
     value.as_array().expect("a list").iter().map(number).collect()
 }
 
-/// The stored tensor, on the device.
+/// Returns the stored tensor, on the device.
 fn tensor(stored: &Value, device: &Device) -> Result<Tensor> {
     let shape = sizes(&stored["shape"]);
     let tensor = match stored["dtype"].as_str() {
@@ -53,7 +55,7 @@ fn tensor(stored: &Value, device: &Device) -> Result<Tensor> {
     if stored["t"] == true { tensor.t().queued() } else { tensor.queued() }
 }
 
-/// What the op makes of a case's inputs.
+/// A function that runs the op on the inputs of a case.
 type Run = fn(&[Value], &Device) -> Result<Vec<Tensor>>;
 
 fn check(op: &str, run: Run) {
@@ -84,7 +86,7 @@ fn agree(got: f32, wanted: f32, tolerance: f64) -> bool {
     got == wanted || (got.is_nan() && wanted.is_nan()) || (near && wanted.is_finite())
 }
 
-/// A test an op: how it is called on the inputs of a case.
+/// Makes a test for each op, from an expression that calls it on the inputs of a case.
 macro_rules! ops {
     ($($name:ident: |$inputs:ident, $device:ident| $run:expr;)*) => {$(
         #[test]
@@ -94,7 +96,7 @@ macro_rules! ops {
     )*};
 }
 
-/// Each input a tensor.
+/// Returns the inputs, each as a tensor.
 fn tensors<const N: usize>(inputs: &[Value], device: &Device) -> Result<[Tensor; N]> {
     let all: Vec<_> = inputs.iter().map(|input| tensor(input, device)).collect::<Result<_>>()?;
     Ok(all.try_into().expect("as many as the op takes"))
@@ -104,7 +106,7 @@ fn one(result: Pending<Tensor>) -> Result<Vec<Tensor>> {
     Ok(vec![result.queued()?])
 }
 
-/// An op and its form in place, which have to agree.
+/// Checks that an op and its form in place agree, and returns the op's result.
 fn both(
     x: &Tensor,
     new: Pending<Tensor>,
@@ -119,7 +121,7 @@ fn both(
     Ok(vec![new])
 }
 
-/// The elements as text, in which a NaN is a NaN.
+/// Returns the elements as text, in which all NaNs are alike.
 fn elements(x: &Tensor) -> Result<String> {
     Ok(match x.dtype() {
         DType::F32 => format!("{:?}", x.to_vec::<f32>().blocking_wait()?),
@@ -127,7 +129,7 @@ fn elements(x: &Tensor) -> Result<String> {
     })
 }
 
-/// Calls `$op` with the number `$y`, of whichever type it is.
+/// Calls `$op` with the number `$y`, as an integer or as a float.
 macro_rules! with_number {
     ($x:expr, $op:ident, $y:expr) => {
         if let Some(y) = $y.as_i64() { $x.$op(y) } else { $x.$op(number($y)) }

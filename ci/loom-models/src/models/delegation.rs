@@ -1,4 +1,4 @@
-//! A request to a lock's holder is served by somebody.
+//! The holder of the lock serves each request, or the requesting thread does.
 
 use crate::delegation::{DelegationLock, Serve};
 use crate::sync::{Arc, AtomicU64, Ordering};

@@ -1,4 +1,5 @@
-//! An exit handler that finds nobody inside, and threads that call the driver unless it has begun.
+//! An exit handler that tears the driver down only if no thread is calling it, and threads that
+//! call the driver only if the handler has not begun.
 
 use crate::exit::Exit;
 use crate::sync::{AtomicBool, AtomicUsize};
@@ -8,11 +9,11 @@ use std::sync::Arc;
 
 struct Process {
     exit: Exit,
-    /// Read by calls and written by the teardown: loom finds those that meet.
+    /// The driver: calls read it and the teardown writes it, so loom finds those that overlap.
     driver: UnsafeCell<bool>,
 }
 
-// SAFETY: loom checks each access of the cell.
+// SAFETY: loom checks each access to the cell.
 unsafe impl Sync for Process {}
 
 #[test]
@@ -25,16 +26,17 @@ fn no_call_meets_the_teardown() {
                 let process = process.clone();
                 thread::spawn(move || {
                     if let Some(_inside) = process.exit.enter() {
-                        // SAFETY: loom checks it.
+                        // SAFETY: loom checks this access.
                         process.driver.with(|driver| assert!(unsafe { *driver }, "the driver is there"));
                     }
                 })
             })
             .collect();
         process.exit.begin();
-        // Without the bound that the handler has: it tears down only where all threads are out.
+        // The real handler waits for a limited time. The model tears down only if all threads are
+        // out already.
         if process.exit.is_clear() {
-            // SAFETY: loom checks it.
+            // SAFETY: loom checks this access.
             process.driver.with_mut(|driver| unsafe { *driver = false });
         }
         threads.into_iter().for_each(|thread| thread.join().unwrap());

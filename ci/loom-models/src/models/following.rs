@@ -1,4 +1,5 @@
-//! A timeline that follows a device: pollers and the reactor complete it together, and nobody sleeps for ever.
+//! A timeline that follows a device: pollers and the reactor complete it together, and no waiter
+//! sleeps for ever.
 
 use super::timeline::{CountsDrops, waker};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
@@ -6,7 +7,8 @@ use crate::timeline::{Progress, Ticket, Timeline, Until};
 use crate::watch::Watch;
 use loom::thread;
 
-/// A device whose word the model writes, and the reactor's channel: how many times the stream was handed over.
+/// A device whose word the model writes, and the reactor's channel: the number of times the stream
+/// was handed to the reactor.
 struct Device {
     word: AtomicU64,
     watch: Watch,
@@ -34,7 +36,7 @@ impl Device {
         (device, timeline)
     }
 
-    /// One look of the reactor at a stream that it looks after; whether it turned away.
+    /// Lets the reactor look once at a stream that it watches. Returns whether it stopped watching.
     fn look(&self, timeline: &Timeline) -> bool {
         let reached = self.reached();
         if reached > timeline.completed() {
@@ -43,7 +45,8 @@ impl Device {
         self.watch.rest(|| timeline.is_wanted())
     }
 
-    /// The reactor afterwards, when everybody else is done: looks as often as it has something to look after.
+    /// Runs the reactor after all other threads have ended. It looks at the stream until it stops
+    /// watching it. `looks_after` says whether it watches the stream at first.
     fn look_until_at_rest(&self, timeline: &Timeline, mut looks_after: bool) {
         for _ in 0..8 {
             if std::mem::take(&mut *self.handed_over.lock()) > 0 {
@@ -63,7 +66,7 @@ impl Device {
 fn the_reactor_never_turns_away_from_one_who_waits() {
     loom::model(|| {
         let (device, timeline) = Device::timeline();
-        // It looks after the stream for somebody who has gone since.
+        // The reactor watches the stream for a waiter that has gone since.
         assert!(device.watch.want());
         let reactor = thread::spawn({
             let (device, timeline) = (device.clone(), timeline.clone());

@@ -1,10 +1,10 @@
-//! Work that is brought is taken by somebody: a worker that would sleep for ever shows as a deadlock.
+//! Workers take all work that is submitted. A worker that would sleep for ever shows as a deadlock.
 
 use crate::idle::{Bed, Brought, Idle};
 use crate::sync::{Arc, AtomicUsize, Ordering, Parker};
 use loom::thread;
 
-/// The weakest run queue there can be: it orders nothing.
+/// A run queue with the weakest possible ordering: all of its accesses are relaxed.
 struct Queue {
     idle: Idle,
     items: AtomicUsize,
@@ -35,7 +35,8 @@ impl Queue {
         }
     }
 
-    /// The steps of `workers.rs`, until `count` items were taken. Taking the last gets it busy for good.
+    /// Takes the steps of a worker in `workers.rs` until it has taken `count` items. The last item
+    /// keeps the worker busy for ever.
     fn work(&self, me: usize, count: usize, attends: bool) {
         let parker = Parker::here();
         let (mut taken, mut attentive, mut is_up) = (0, false, false);
@@ -97,7 +98,7 @@ fn an_attentive_worker_that_gives_up_does_not_miss_work() {
     });
 }
 
-/// The attentive one takes an item and is busy for good; the second must find the other worker.
+/// The attentive worker takes an item and stays busy; the second item must reach the other worker.
 #[test]
 #[cfg_attr(debug_assertions, ignore = "takes minutes without optimization: ci/loom runs it")]
 fn work_that_counted_on_the_attentive_one_is_passed_on_when_it_gets_busy() {
@@ -128,7 +129,7 @@ fn two_workers_and_two_items_leave_nobody_asleep() {
     two_workers_and_two_items(false);
 }
 
-/// As above, and who is woken becomes attentive.
+/// Like the test before, but a worker that finds no work, or is woken, tries to become attentive.
 #[test]
 #[cfg_attr(debug_assertions, ignore = "takes minutes without optimization: ci/loom runs it")]
 fn two_attentive_workers_and_two_items_leave_nobody_asleep() {

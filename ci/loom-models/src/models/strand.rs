@@ -1,4 +1,4 @@
-//! A strand has one owner at a time, and none of its work is forgotten.
+//! A strand has one owner at a time, and all of its work runs.
 
 use crate::strand::Strand;
 use crate::sync::{Arc, AtomicU64, Ordering};
@@ -11,21 +11,21 @@ use std::task::{Wake, Waker};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Work {
     Op(u64),
-    /// Until the stream's gate has reached this.
+    /// A wait until the stream's gate reaches this ticket.
     Wait(u64),
 }
 
 struct Stream {
     strand: Strand<Work>,
     gate: Timeline,
-    /// What ran, in order. Loom fails the model if two owners touch it at once.
+    /// The work that ran, in order. Loom fails the model if two owners touch it at the same time.
     ran: UnsafeCell<Vec<u64>>,
     count: AtomicU64,
 }
 
-// SAFETY: `ran` is touched by the strand's owner only, which is what the models check.
+// SAFETY: only the strand's owner touches `ran`, which the models check.
 unsafe impl Sync for Stream {}
-// SAFETY: as above; nothing in it is tied to a thread.
+// SAFETY: only the strand's owner touches `ran`, and no field belongs to one thread.
 unsafe impl Send for Stream {}
 
 impl Stream {
@@ -44,8 +44,8 @@ impl Stream {
         }
     }
 
-    /// The run queue: whoever is told to send the strand somewhere runs it at once. The production owner in `stream.rs`
-    /// takes these same steps.
+    /// Stands in for the run queue: the thread that would queue the strand runs it immediately. The
+    /// production owner in `stream.rs` takes the same steps.
     fn run(self: &Arc<Self>) {
         let mut batch = VecDeque::new();
         self.strand.begin(&mut batch);
@@ -62,7 +62,8 @@ impl Stream {
                     }
                     Work::Wait(_) => {}
                     Work::Op(n) => {
-                        // SAFETY: we hold the running token; loom checks that nobody else does.
+                        // SAFETY: this thread holds the running token; loom checks that no other
+                        // thread does.
                         self.ran.with_mut(|ran| unsafe { (*ran).push(n) });
                         self.count.fetch_add(1, Ordering::Relaxed);
                     }

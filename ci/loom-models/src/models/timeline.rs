@@ -1,4 +1,4 @@
-//! A waiter is woken or sees the word; a kept value is let go once.
+//! A waiter is woken or sees the word; a kept value is released once.
 
 use crate::Error;
 use crate::health::Health;

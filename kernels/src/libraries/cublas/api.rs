@@ -129,7 +129,7 @@ impl Api {
         // SAFETY: cublasCreate writes a handle.
         let status = unsafe { (self.create)(&raw mut handle) };
         self.check("cublasCreate", status).map(|()| handle).map_err(|why| {
-            let why = format!("{why}; WARPLINE_CUBLAS=off does without it");
+            let why = format!("{why}; set WARPLINE_CUBLAS=off to run without cuBLAS");
             match status {
                 ALLOC_FAILED => NoHandle::NoMemory,
                 // cuBLAS also gives this answer if there is too little memory (tensorflow #9489,
@@ -222,6 +222,6 @@ impl Api {
         let name = unsafe { (self.status_name)(status) };
         // SAFETY: as stated above, `name` is a string that ends with a NUL.
         let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
-        Err(format!("{call} of {} answered {name}", self.name))
+        Err(format!("{call} of {} returned {name}", self.name))
     }
 }

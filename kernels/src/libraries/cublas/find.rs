@@ -55,8 +55,9 @@ fn look(named: Option<OsString>, device: LibraryDevice) -> Found {
                 |error| {
                     let path = path.display();
                     Found::Refused(format!(
-                        "{VARIABLE} is {path}, and that cannot be loaded as cuBLAS: {error}; say where it is, \"off\" for none, or \
-                         nothing to have it looked for"
+                        "{VARIABLE} is {path}, which cannot be loaded as cuBLAS: {error}; set it \
+                         to the library's path, to \"off\" to use no cuBLAS, or unset it to search \
+                         the usual places"
                     ))
                 },
                 Found::Library,
@@ -80,7 +81,7 @@ fn search(candidates: impl Iterator<Item = PathBuf>, driver_version: i32) -> Fou
     }
     NEWS.store(true, Ordering::Relaxed);
     let because = format!(
-        "no cuBLAS of CUDA 12 or 13 was found that fits the driver: {}; set {VARIABLE} to where it is",
+        "no cuBLAS of CUDA 12 or 13 that fits the driver was found: {}; set {VARIABLE} to its path",
         tried.join("; ")
     );
     // Leaks once per process.
@@ -138,7 +139,7 @@ mod tests {
             panic!("it was loaded")
         };
         assert!(
-            why.starts_with("WARPLINE_CUBLAS is /nowhere/libcublas.so.12, and that cannot be loaded"),
+            why.starts_with("WARPLINE_CUBLAS is /nowhere/libcublas.so.12, which cannot be loaded"),
             "{why}"
         );
     }

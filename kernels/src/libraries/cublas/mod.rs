@@ -142,7 +142,7 @@ impl Product {
     /// The operands have these sizes, and the conditions of [`Library::enqueue`] hold.
     unsafe fn enqueue(&self, call: &LibraryCall<'_>) -> LibraryAnswer {
         let Some(sgemm) = self.sgemm() else {
-            return declined("a size is 0, or more than cuBLAS takes");
+            return declined("a size is 0 or larger than cuBLAS takes");
         };
         let api = match find::found(call.device) {
             Found::Library(api) => api,
@@ -201,7 +201,7 @@ impl Product {
 fn too_little(call: &LibraryCall<'_>) -> LibraryAnswer {
     static TOLD: AtomicBool = AtomicBool::new(false);
     if call.workspace.is_some() {
-        return declined("no cuBLAS handle was free, and none could be made");
+        return declined("no cuBLAS handle was free, and none could be created");
     }
     LibraryAnswer::Declined {
         because: "there was too little device memory for a cuBLAS handle and its workspace",

@@ -36,6 +36,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
+use warpline_driver::internal::ErrorParts;
 use warpline_driver::timeline::{Keep, Progress, Ticket, Timeline};
 use warpline_driver::{Error, ErrorKind, Health, Site, WakeUp};
 
@@ -327,15 +328,17 @@ impl Track {
             return;
         }
         if let Some(timeline) = self.timeline() {
-            timeline.give_up(Error::new(
+            let error = Error::new(
                 ErrorKind::Driver,
                 format!(
-                    "stream \"{}\" of cuda:{} was given up after ticket {}: it reports no progress: {failed}; use another stream",
+                    "stream \"{}\" of cuda:{} was abandoned after ticket {}: it reports no \
+                     progress: {failed}; use another stream",
                     self.label,
                     self.context.ordinal,
                     self.passed()
                 ),
-            ));
+            );
+            timeline.give_up(error.caused_by(failed.into()));
             reactor::wake_timeline(timeline);
         }
     }

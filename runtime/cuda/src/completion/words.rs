@@ -96,7 +96,7 @@ impl Words {
         let word = |offset: usize| Word {
             // SAFETY: the word lies in the block, is aligned and zero, lives for ever, and is
             // accessed only atomically; the device's eight-byte writes are atomic.
-            host: unsafe { &*block.add(offset).cast::<AtomicU64>() },
+            host: unsafe { &*block.wrapping_add(offset).cast::<AtomicU64>() },
             device: device + offset as CUdeviceptr,
         };
         self.free.lock().extend((0..BLOCK_BYTES).step_by(STRIDE_BYTES).map(word));

@@ -13,6 +13,7 @@ use crate::completion::track::{IDLE_CHECK_AFTER, Track};
 use crate::work::gate;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
+use warpline_driver::internal::ErrorParts;
 use warpline_driver::timeline::{Ticket, Timeline};
 use warpline_driver::{Error, Health, Site};
 
@@ -103,7 +104,7 @@ impl Dependent {
                 track.context.ordinal
             ),
         );
-        track.fail_device(self.ticket, error);
+        track.fail_device(self.ticket, error.caused_like(why));
         reactor::wake(track.health().clone());
     }
 }

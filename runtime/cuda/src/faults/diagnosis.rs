@@ -131,8 +131,8 @@ mod tests {
         }
     }
 
-    /// Answers every two milliseconds from `since` on. Returns how many milliseconds pass until the
-    /// doubt has lasted long enough.
+    /// Notes an unclear answer every two milliseconds from `since` on. Returns the number of
+    /// milliseconds after which the doubt has lasted long enough.
     fn lasts(doubt: &mut Doubt, since: Instant, completed: impl Fn(u64) -> u64) -> Option<u64> {
         (0..500).map(|n| n * 2).find(|&ms| doubt.deepens(since + Duration::from_millis(ms), completed(ms)))
     }

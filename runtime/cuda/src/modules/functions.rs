@@ -14,8 +14,8 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::sync::OnceLock;
-use warpline_driver::DriverError;
 use warpline_driver::kernel::{Kernel, LaunchConfig, Source, difference_in_ptx};
+use warpline_driver::{DriverError, DriverFailure};
 
 /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`
 const MAX_DYNAMIC_SHARED_BYTES: i32 = 8;
@@ -79,13 +79,17 @@ impl Functions {
     fn load(&self, context: &Context, kernel: &'static Kernel) -> Result<Function, DriverError> {
         let _relaxed = Relaxed::new();
         software::register(kernel)?;
-        let refused =
-            |why: String| DriverError::Refused(format!("{} cannot be loaded: {why}", kernel.name).into());
-        let agrees = |ptx: &str| difference_in_ptx(kernel, ptx).map_or(Ok(()), |why| Err(refused(why)));
+        let refused = |why: DriverFailure| {
+            let text = format!("{} cannot be loaded: {why}", kernel.name);
+            DriverError::Refused(why.with_text(text))
+        };
+        let agrees =
+            |ptx: &str| difference_in_ptx(kernel, ptx).map_or(Ok(()), |why| Err(refused(why.into())));
         let module = match kernel.source {
             Source::Ptx(texts) => {
-                let capability = requirements::capability(context).map_err(refused)?;
-                let text = requirements::choose(texts, capability).map_err(|why| refused(why.to_owned()))?;
+                let capability =
+                    requirements::capability(context).map_err(|failed| refused(failed.into()))?;
+                let text = requirements::choose(texts, capability).map_err(|why| refused(why.into()))?;
                 agrees(text)?;
                 self.text_module(context, text.as_ptr() as usize, text).map_err(refused)?
             }
@@ -105,15 +109,15 @@ impl Functions {
                 self.text_module(context, std::ptr::from_ref(kernel) as usize, &text).map_err(refused)?
             }
             Source::None => {
-                return Err(refused("it has no device code, only a CPU form".to_owned()));
+                return Err(refused("it has no device code, only a CPU form".into()));
             }
         };
         let name = CString::new(kernel.name).expect("an identifier");
         let mut function = std::ptr::null_mut();
         // SAFETY: cuModuleGetFunction takes a live module and a string, and writes a function.
         unsafe { opened().cuModuleGetFunction(&raw mut function, module, name.as_ptr()) }
-            .map_err(|failed| refused(failed.to_string()))?;
-        let static_bytes = load_code(function).map_err(|failed| refused(failed.to_string()))?;
+            .map_err(|failed| refused(failed.into()))?;
+        let static_bytes = load_code(function).map_err(|failed| refused(failed.into()))?;
         let shared_without_asking = SHARED_WITHOUT_ASKING.saturating_sub(static_bytes);
         Ok(Function { raw: function, module, shared_without_asking })
     }
@@ -122,16 +126,16 @@ impl Functions {
     ///
     /// If the driver refuses it because the driver or the device is too old, the error explains
     /// why.
-    fn text_module(&self, context: &Context, key: usize, text: &str) -> Result<CUmodule, String> {
-        let image = || CString::new(text).map(CString::into_bytes_with_nul).map_err(|_| NUL.to_owned());
+    fn text_module(&self, context: &Context, key: usize, text: &str) -> Result<CUmodule, DriverFailure> {
+        let image = || CString::new(text).map(CString::into_bytes_with_nul).map_err(|_| NUL.into());
         self.module(key, image).map_err(|refused| requirements::explain(context, text, refused))
     }
 
     fn module(
         &self,
         key: usize,
-        image: impl FnOnce() -> Result<Vec<u8>, String>,
-    ) -> Result<CUmodule, String> {
+        image: impl FnOnce() -> Result<Vec<u8>, DriverFailure>,
+    ) -> Result<CUmodule, DriverFailure> {
         let mut modules = self.modules.lock();
         if let Some(Module(module)) = modules.get(&key) {
             return Ok(*module);
@@ -216,7 +220,7 @@ fn load_code(function: CUfunction) -> Answer<u32> {
     Ok(bytes as u32)
 }
 
-const NUL: &str = "its text holds a NUL";
+const NUL: &str = "its text contains a NUL byte";
 
 /// `CU_JIT_ERROR_LOG_BUFFER` and `CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES`
 const ERROR_LOG: [c_int; 2] = [5, 6];
@@ -227,7 +231,7 @@ const LOG_BYTES: usize = 4096;
 ///
 /// # Errors
 /// Returns the driver's answer, with what its compiler reports about the text.
-fn load_module(image: &[u8]) -> Result<CUmodule, String> {
+fn load_module(image: &[u8]) -> Result<CUmodule, DriverFailure> {
     let mut module = std::ptr::null_mut();
     let (mut log, mut options) = ([0u8; LOG_BYTES], ERROR_LOG);
     let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(LOG_BYTES)];
@@ -241,8 +245,8 @@ fn load_module(image: &[u8]) -> Result<CUmodule, String> {
     loaded.map(|()| module).map_err(|failed| {
         let said = CStr::from_bytes_until_nul(&log).map_or_else(|_| "".into(), CStr::to_string_lossy);
         match said.trim() {
-            "" => failed.to_string(),
-            said => format!("{failed}:\n{said}"),
+            "" => failed.into(),
+            said => failed.explained(format!("{failed}:\n{said}")),
         }
     })
 }
@@ -250,16 +254,15 @@ fn load_module(image: &[u8]) -> Result<CUmodule, String> {
 /// Explains why a request for `bytes` of dynamic shared memory failed, with both numbers.
 #[cold]
 pub(crate) fn no_such_shared(context: &Context, kernel: &Kernel, bytes: u32, failed: Failed) -> DriverError {
-    match most_shared_bytes(context) {
-        Ok(most) if i64::from(bytes) > i64::from(most) => DriverError::Refused(format!(
-            "{bytes} bytes of dynamic shared memory a block, and a block has at most {most} on cuda:{}; ask for less",
+    let text = match most_shared_bytes(context) {
+        Ok(most) if i64::from(bytes) > i64::from(most) => format!(
+            "{bytes} bytes of dynamic shared memory a block were requested, and a block has at \
+             most {most} on cuda:{}; request less",
             context.ordinal
-        ).into()),
-        _ => DriverError::Refused(format!(
-            "{} cannot have {bytes} bytes of dynamic shared memory a block: {failed}",
-            kernel.name
-        ).into()),
-    }
+        ),
+        _ => format!("{} cannot have {bytes} bytes of dynamic shared memory a block: {failed}", kernel.name),
+    };
+    DriverError::Refused(failed.explained(text))
 }
 
 /// Returns the most dynamic shared memory that a block of this device can ask for.

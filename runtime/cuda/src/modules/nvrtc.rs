@@ -14,6 +14,7 @@ use libloading::Library;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use warpline_driver::DriverFailure;
 
 type Program = *mut c_void;
 
@@ -73,7 +74,7 @@ fn search(
         match Nvrtc::load(&path) {
             Ok(nvrtc) if newest == 0 || nvrtc.version <= newest => return Ok(nvrtc),
             Ok(nvrtc) => tried.push(format!(
-                "{} is of CUDA {}, and the driver is for {}",
+                "{} belongs to CUDA {}, and the driver is for CUDA {}",
                 path.display(),
                 cuda_version(nvrtc.version),
                 cuda_version(newest)
@@ -90,7 +91,7 @@ fn checked_version(code: c_int, major: c_int, minor: c_int, path: &Path) -> Resu
         return Ok(1000 * major + 10 * minor);
     }
     Err(format!(
-        "{} does not say its version (nvrtcVersion answered {code}), as a CUDA toolkit's stub",
+        "{} does not report its version (nvrtcVersion returned {code}), like a CUDA toolkit's stub",
         path.display()
     ))
 }
@@ -171,7 +172,7 @@ impl Nvrtc {
     /// Compiles `source`, the text of kernel `name`, to PTX for this virtual architecture.
     fn compile(&self, arch: c_int, name: &str, source: &str) -> Result<String, String> {
         let option = CString::new(format!("--gpu-architecture=compute_{arch}")).expect("text without NUL");
-        let text = CString::new(source).map_err(|_| "its CUDA C++ holds a NUL".to_owned())?;
+        let text = CString::new(source).map_err(|_| "its CUDA C++ contains a NUL byte".to_owned())?;
         let file = CString::new(format!("{name}.cu")).expect("an identifier");
         let mut program = std::ptr::null_mut();
         // SAFETY: nvrtcCreateProgram reads two strings and writes a program.
@@ -186,7 +187,7 @@ impl Nvrtc {
             )
         };
         if created != 0 {
-            return Err(format!("NVRTC answered {}", self.error(created)));
+            return Err(format!("NVRTC returned {}", self.error(created)));
         }
         // SAFETY: nvrtcCompileProgram takes a live program and as many strings as the number says.
         let compiled = unsafe { (self.compile)(program, 1, &option.as_ptr()) };
@@ -194,7 +195,7 @@ impl Nvrtc {
             Ok(self.text(program, self.ptx_size, self.ptx))
         } else {
             let log = self.text(program, self.log_size, self.log);
-            Err(format!("NVRTC answered {}:\n{}", self.error(compiled), log.trim_end()))
+            Err(format!("NVRTC returned {}:\n{}", self.error(compiled), log.trim_end()))
         };
         // SAFETY: nvrtcDestroyProgram takes a live program, which is not used again.
         unsafe { (self.destroy)(&raw mut program) };
@@ -211,7 +212,7 @@ pub(crate) fn is_present() -> bool {
 ///
 /// # Errors
 /// Returns why there is no PTX: NVRTC is missing, or its message about the source.
-pub(crate) fn compile(context: &Context, name: &str, source: &str) -> Result<String, String> {
+pub(crate) fn compile(context: &Context, name: &str, source: &str) -> Result<String, DriverFailure> {
     let nvrtc = installed()?;
     let (major, minor) = capability(context)?;
     let ours = (major * 10 + minor) as c_int;
@@ -225,10 +226,11 @@ pub(crate) fn compile(context: &Context, name: &str, source: &str) -> Result<Str
             oldest % 10,
             context.ordinal,
             context.name
-        ));
+        )
+        .into());
     }
     let known = archs.into_iter().filter(|&arch| arch <= ours).max();
-    nvrtc.compile(known.unwrap_or(ours), name, source)
+    Ok(nvrtc.compile(known.unwrap_or(ours), name, source)?)
 }
 
 /// Compiles `source`, the text of kernel `name`, to PTX for the newest devices that NVRTC knows.
@@ -249,8 +251,8 @@ pub fn compile_for_newest(name: &str, source: &str) -> warpline_driver::Result<S
 fn installed() -> Result<&'static Nvrtc, String> {
     nvrtc().map_err(|tried| {
         format!(
-            "its device code is CUDA C++, and no NVRTC that could compile it was found: {tried}; install one, set WARPLINE_NVRTC to \
-             where it is, or give the kernel ptx"
+            "its device code is CUDA C++, and no NVRTC that could compile it was found: {tried}; \
+             install one, set WARPLINE_NVRTC to its path, or give the kernel ptx"
         )
     })
 }
@@ -265,7 +267,7 @@ mod tests {
         assert_eq!(checked_version(0, 12, 4, path), Ok(12_040));
         for (code, major) in [(0, 0), (11, 0), (11, 12)] {
             let why = checked_version(code, major, 0, path).unwrap_err();
-            assert!(why.contains("stubs/libnvrtc.so does not say its version"), "{why}");
+            assert!(why.contains("stubs/libnvrtc.so does not report its version"), "{why}");
         }
         let names: Vec<_> = candidates().take(NAMES.len()).collect();
         assert_eq!(names.last().unwrap(), Path::new("libnvrtc.so"));

@@ -3,10 +3,11 @@
 //! The driver itself decides, and what it refuses is explained with the versions.
 
 use super::functions::Function;
-use crate::api::{Failed, driver_version, opened};
+use crate::api::{Answer, Failed, driver_version, opened};
 use crate::context::{Context, attribute};
 use crate::versions::cuda_version;
 use std::ffi::c_int;
+use warpline_driver::DriverFailure;
 use warpline_driver::kernel::{LaunchConfig, Target, head};
 
 /// `CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK`
@@ -16,8 +17,8 @@ const MAX_THREADS: c_int = 0;
 const CLUSTERS: (u32, u32) = (9, 0);
 
 /// Returns the compute capability of a device, (9, 0) for Hopper.
-pub(crate) fn capability(context: &Context) -> Result<(u32, u32), String> {
-    let number = |which| context.attribute(which).map_err(|failed| failed.to_string());
+pub(crate) fn capability(context: &Context) -> Answer<(u32, u32)> {
+    let number = |which| context.attribute(which);
     Ok((number(attribute::CAPABILITY_MAJOR)? as u32, number(attribute::CAPABILITY_MINOR)? as u32))
 }
 
@@ -36,11 +37,13 @@ pub(crate) fn choose(
 
 /// Puts the reason in front of `refused`, the driver's answer to loading `ptx`, if the driver or
 /// the device is too old for it.
-pub(crate) fn explain(context: &Context, ptx: &str, refused: String) -> String {
+pub(crate) fn explain(context: &Context, ptx: &str, refused: DriverFailure) -> DriverFailure {
     let (Some(head), Ok(capability)) = (head(ptx), capability(context)) else { return refused };
     let reason = too_new_for_the_driver(head.version, driver_version())
         .or_else(|| too_new_for_the_device(head.target, capability, context));
-    reason.map_or(refused.clone(), |reason| format!("{reason}: {refused}"))
+    let Some(reason) = reason else { return refused };
+    let text = format!("{reason}: {refused}");
+    refused.with_text(text)
 }
 
 fn too_new_for_the_driver((major, minor): (u32, u32), driver: c_int) -> Option<String> {
@@ -87,23 +90,24 @@ pub(crate) fn explain_launch(
     config: &LaunchConfig,
     function: Function,
     failed: Failed,
-) -> Option<String> {
+) -> Option<DriverFailure> {
     if failed.is_fault() || failed.code == Failed::OUT_OF_MEMORY {
         return None;
     }
     let threads: u32 = config.block.iter().product();
     if let Some(most) = max_threads(function).filter(|most| threads > *most) {
-        return Some(format!(
-            "blocks of {threads} threads, and its device code takes {most} at most on cuda:{}; launch smaller ones: {failed}",
+        return Some(failed.explained(format!(
+            "blocks have {threads} threads, and its device code allows at most {most} on cuda:{}; \
+             launch smaller blocks: {failed}",
             context.ordinal
-        ));
+        )));
     }
     config.cluster?;
     let (major, minor) = capability(context).ok().filter(|capability| *capability < CLUSTERS)?;
-    Some(format!(
+    Some(failed.explained(format!(
         "clusters of blocks need compute capability {}.{}, and cuda:{} ({}) has {major}.{minor}; launch it without clusters",
         CLUSTERS.0, CLUSTERS.1, context.ordinal, context.name
-    ))
+    )))
 }
 
 /// Returns how many threads a block of this function may have: what its code declares with

@@ -103,7 +103,7 @@ unsafe extern "C" fn call(
     let kernel: &'static Kernel = unsafe { &*user.cast::<Kernel>() };
     // SAFETY: `params` has a pointer to each parameter's bytes, and after them a pointer to each
     // slice's length.
-    let param = |i: usize| unsafe { *params.add(i) }.cast::<u8>();
+    let param = |i: usize| unsafe { *params.wrapping_add(i) }.cast::<u8>();
     let mut lens = kernel.params.len()..;
     let args: Args = kernel
         .params

@@ -3,8 +3,8 @@
 //! The calls are made under the stream's lock. Markers report the device's progress.
 //!
 //! # Rules
-//! 1. A submission is one driver call, or none if there is nothing to do (fills of eight bytes may
-//!    be more); a marker is one more.
+//! 1. A submission is one driver call, or none if there is nothing to do (fills of eight bytes and
+//!    copies in pieces may be more); a marker is one more.
 //! 2. A call that fails leaves nothing behind, and its ticket is free. A sticky error is the
 //!    context's death.
 //! 3. A marker that fails leaves tickets that would never be reached. So the stream is abandoned
@@ -12,6 +12,7 @@
 //! 4. Dropping returns the raw stream to its pool. Work on it still runs, and the next lease begins
 //!    after that work.
 
+mod copies;
 mod library;
 mod refused;
 mod wait;
@@ -35,15 +36,14 @@ use std::any::Any;
 use std::cell::UnsafeCell;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
-use wait::alive;
 use warpline_driver::background::{self, Duty};
 use warpline_driver::kernel::Kernel;
 use warpline_driver::timeline::{Progress, Ticket, Timeline};
 use warpline_driver::{
-    Command, Copy, CopyKind, DeviceId, DriverError, DriverEvent, DriverStream, Error, ErrorKind, Health,
-    HostFn, Launch, RawHandle, Site, StreamOptions, Submission, WakeUp,
+    Command, CopyKind, DriverError, DriverEvent, DriverStream, Error, ErrorKind, Health, HostFn, Launch,
+    RawHandle, Site, StreamOptions, Submission, WakeUp,
 };
 
 /// The number of kernels that a stream remembers, so that a launch takes no lock to find its
@@ -61,6 +61,8 @@ pub(crate) struct CudaStream {
     pub(crate) timeline: Arc<Timeline>,
     pub(crate) raw: RawStream,
     pub(crate) gates: Gates,
+    /// True once the runtime was shut down.
+    pub(crate) stopping: Arc<AtomicBool>,
     submitted: AtomicU64,
     functions: UnsafeCell<[(usize, Option<Function>); REMEMBERED]>,
 }
@@ -86,6 +88,7 @@ impl CudaStream {
         completing: Completing,
         options: &StreamOptions,
         timeline: Arc<Timeline>,
+        stopping: Arc<AtomicBool>,
     ) -> Answer<Self> {
         let entered = context.enter()?;
         let raw = match options.borrowed {
@@ -110,9 +113,22 @@ impl CudaStream {
             timeline,
             raw,
             gates: Gates::default(),
+            stopping,
             submitted: AtomicU64::new(0),
             functions: UnsafeCell::new([(0, None); REMEMBERED]),
         })
+    }
+
+    /// Fails the device in this runtime, which was shut down while a gate of this stream is closed.
+    pub(crate) fn fail_by_shutdown(&self) {
+        let text = format!(
+            "the runtime was shut down with work in flight on stream \"{}\", held at a wait that nothing will release",
+            self.track.label()
+        );
+        let (error, health) = (Error::new(ErrorKind::ShutDown, text), self.track.health());
+        health.note(error.clone());
+        self.context().fail_dependents(health, &error);
+        reactor::wake(health.clone());
     }
 
     /// Returns the number of gates on the stream that are not open.
@@ -137,6 +153,7 @@ impl CudaStream {
                 CopyKind::Peer { source, destination } => self.copy_peer(&copy, source, destination),
                 _ => Ok(copy::copy(&copy, stream)?),
             },
+            Command::StagedCopy(staged) => self.copy_staged(*staged, ticket, site),
             Command::Fill(fill) if fill.width_bytes == 0 || fill.height == 0 => Ok(()),
             Command::Fill(fill) => match copy::fill(&fill, stream) {
                 Ok(()) => Ok(()),
@@ -157,24 +174,6 @@ impl CudaStream {
             }
             Command::Foreign => Ok(()),
         }
-    }
-
-    /// Enqueues a copy with one or both ends on other devices.
-    ///
-    /// An error of the call may belong to any of the devices, so each is asked.
-    #[cold]
-    fn copy_peer(&self, copy: &Copy, source: DeviceId, destination: DeviceId) -> Result<(), Refused> {
-        let [source, destination] = [source, destination]
-            .map(|id| Context::of(id.ordinal()).map_err(|why| DriverError::Refused(why.into())));
-        let (source, destination) = (source?, destination?);
-        let others = || [source, destination].into_iter().filter(|end| !self.is_on(end));
-        others().try_for_each(alive)?;
-        copy::copy_peer(copy, self.context(), source, destination, self.raw.stream).inspect_err(|_| {
-            for end in others() {
-                let _ = end.look_after();
-            }
-        })?;
-        Ok(())
     }
 
     #[inline]
@@ -200,7 +199,7 @@ impl CudaStream {
         }
         launch::launch(launch, function, self.raw.stream).map_err(|failed| {
             let why = requirements::explain_launch(self.context(), &launch.config, function, failed);
-            why.map_or(failed.into(), |why| DriverError::Refused(why.into()).into())
+            why.map_or(failed.into(), |why| DriverError::Refused(why).into())
         })
     }
 
@@ -261,7 +260,7 @@ unsafe impl DriverStream for CudaStream {
         let is_foreign = matches!(work.command, Command::Foreign);
         if let Some(error) = self.timeline.fault() {
             work.command.drop_elsewhere();
-            return Err(DriverError::Refused(error.to_string().into()));
+            return Err(DriverError::Refused(error.into()));
         }
         let entered = match self.context().enter() {
             Ok(entered) => entered,
@@ -292,7 +291,11 @@ unsafe impl DriverStream for CudaStream {
         let waited_for = self.context().blocking
             && matches!(
                 work.command,
-                Command::Launch(_) | Command::Graph(_) | Command::Copy(_) | Command::Fill(_)
+                Command::Launch(_)
+                    | Command::Graph(_)
+                    | Command::Copy(_)
+                    | Command::StagedCopy(_)
+                    | Command::Fill(_)
             );
         // Noted before the op starts: once it has, other threads may find the context dead.
         let _noted = waited_for.then(|| self.context().wait_for(self.track.label(), ticket, site));

@@ -65,8 +65,8 @@ impl CudaStream {
         let error = Error::new(
             ErrorKind::Driver,
             format!(
-                "stream \"{}\" of cuda:{} was given up at ticket {ticket}: the marker that tells its end could not be \
-                 enqueued: {failed}; use another stream",
+                "stream \"{}\" of cuda:{} was abandoned at ticket {ticket}: its completion marker \
+                 could not be enqueued: {failed}; use another stream",
                 self.track.label(),
                 self.context().ordinal
             ),

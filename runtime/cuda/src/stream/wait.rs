@@ -7,16 +7,18 @@ use crate::completion::events::PooledEvent;
 use crate::context::{Context, followed_by};
 use crate::faults::dependents::Dependent;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use warpline_driver::timeline::Ticket;
-use warpline_driver::{DriverError, Point, Site};
+use warpline_driver::{DriverError, DriverFailure, Point, Site};
 
 /// Refuses work that needs a device that has failed.
 pub(crate) fn alive(context: &'static Context) -> Result<(), DriverError> {
     match context.fault() {
         None => Ok(()),
-        Some(fault) => Err(DriverError::Refused(
-            format!("it needs cuda:{}, which failed: {fault}", context.ordinal).into(),
-        )),
+        Some(fault) => {
+            let text = format!("it needs cuda:{}, which failed: {fault}", context.ordinal);
+            Err(DriverError::Refused(DriverFailure::from(fault).with_text(text)))
+        }
     }
 }
 
@@ -67,6 +69,10 @@ impl CudaStream {
         }
         if let Some(elsewhere) = elsewhere {
             self.depend_on(elsewhere, point, ticket, site, is_op);
+        }
+        if awaited.is_none() && self.stopping.load(Ordering::SeqCst) {
+            // This work was held back until after the shutdown.
+            self.fail_by_shutdown();
         }
         Ok(())
     }

@@ -14,7 +14,8 @@
 //!    written to no other stream's word.
 //! 4. Foreign work may leave any stream capturing. When its turn ends, the driver is asked about
 //!    the stream, which is abandoned if it captures.
-//! 5. A stream that may be capturing is not queried, because a query ends the capture.
+//! 5. A stream that may be capturing is not queried, because a query ends the capture. Warpline's
+//!    own captures are on streams of a pool of their own, which are never queried.
 //!
 //! # Threads that capture
 //! While a thread captures in global mode, which is PyTorch's default, calls that may be unsafe
@@ -34,9 +35,10 @@ use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint};
 
 /// The end of the error message for work on a stream that its owner captures.
-pub(crate) const OWNER_CAPTURES: &str = "the stream's owner is capturing it, and what is put on it would not run; enqueue before the capture \
-     begins or after it has ended";
-pub(crate) const LEFT_CAPTURING: &str = "the foreign work has left it capturing, and nothing of it runs; end the capture before the closure returns, and use another stream";
+pub(crate) const OWNER_CAPTURES: &str = "the stream's owner is capturing it, and ops enqueued now \
+    would not run; enqueue before the capture begins or after it ends";
+pub(crate) const LEFT_CAPTURING: &str = "the foreign work left the stream capturing, so none of \
+    its work runs; end the capture before the closure returns, and use another stream";
 
 /// Returns whether the driver captures the work enqueued on `stream`.
 pub(crate) fn is_captured(stream: CUstream) -> Answer<bool> {

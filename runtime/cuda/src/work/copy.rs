@@ -167,8 +167,9 @@ pub(crate) fn fill(fill: &Fill, stream: CUstream) -> Result<(), (usize, Failed)>
     bytes = bytes.min(4);
     let api = opened();
     let (dst, elements, pitch, rows) = (fill.dst.0, width / bytes, fill.pitch, fill.height);
-    // SAFETY: the calls write rows inside live device memory, aligned to their elements.
-    unsafe {
+    #[allow(clippy::multiple_unsafe_ops_per_block, reason = "exactly one of the calls runs")]
+    // SAFETY: each call writes rows inside live device memory, aligned to their elements.
+    let filled = unsafe {
         match (bytes, one_run) {
             (1, true) => api.cuMemsetD8Async(dst, low as u8, elements * rows, stream),
             (1, false) => api.cuMemsetD2D8Async(dst, pitch, low as u8, elements, rows, stream),
@@ -177,6 +178,6 @@ pub(crate) fn fill(fill: &Fill, stream: CUstream) -> Result<(), (usize, Failed)>
             (_, true) => api.cuMemsetD32Async(dst, low, elements * rows, stream),
             (_, false) => api.cuMemsetD2D32Async(dst, pitch, low, elements, rows, stream),
         }
-    }
-    .map_err(|failed| (0, failed))
+    };
+    filled.map_err(|failed| (0, failed))
 }

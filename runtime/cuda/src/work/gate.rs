@@ -235,17 +235,19 @@ impl Gates {
         let refused = |why: &str| {
             let ordinal = context.ordinal;
             DriverError::Refused(
-                format!("cuda:{ordinal} has no memory that a stream could wait for, {why}").into(),
+                format!("cuda:{ordinal} has no memory words that a stream can wait for, {why}").into(),
             )
         };
         if of_a_stream {
             return Err(refused(
-                "and the event that it would wait for could not be recorded; record another, or await it on the host",
+                "and the event to wait for could not be recorded; record another, or await it on \
+                 the host",
             ));
         }
         let Some(keeps) = KeepsHostThread::unless_another_does() else {
             return Err(refused(
-                "so a gate keeps the driver's thread for host functions, which another closed one has already; open that first",
+                "so a gate occupies the driver's thread for host functions, and another closed \
+                 gate already does; open that gate first",
             ));
         };
         self.0.lock().retain(|(_, gate)| gate.word.is_some() || !gate.open.load(Ordering::Relaxed));

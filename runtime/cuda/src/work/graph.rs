@@ -95,7 +95,7 @@ pub(crate) fn instantiate(context: &'static Context, plan: &Plan) -> Result<Driv
     let functions = functions(context, plan)?;
     let mut streams = Vec::with_capacity(plan.streams.len());
     for stream in &plan.streams {
-        match context.work.streams.take(context, stream.priority) {
+        match context.work.capture_streams.take(context, stream.priority) {
             Ok(stream) => streams.push(stream),
             Err(failed) => {
                 give_back(context, streams);
@@ -129,7 +129,7 @@ pub(crate) fn instantiate(context: &'static Context, plan: &Plan) -> Result<Driv
 }
 
 fn give_back(context: &Context, streams: Vec<RawStream>) {
-    streams.into_iter().for_each(|stream| context.work.streams.give_back(stream, None));
+    streams.into_iter().for_each(|stream| context.work.capture_streams.give_back(stream, None));
 }
 
 /// Returns the functions of all launches, ready to be launched.
@@ -333,7 +333,7 @@ fn perform(
             let function = functions[&(std::ptr::from_ref(launch.kernel) as usize)];
             launch::launch(launch, function, stream).map(Ok).or_else(|failed| {
                 match requirements::explain_launch(context, &launch.config, function, failed) {
-                    Some(why) => Err(DriverError::Refused(why.into())),
+                    Some(why) => Err(DriverError::Refused(why)),
                     None => Ok(Err(failed)),
                 }
             })?
@@ -353,7 +353,8 @@ fn told(step: &Step, error: DriverError) -> DriverError {
     match error {
         DriverError::OutOfMemory(_) => error,
         DriverError::Refused(why) | DriverError::Halfway(why) | DriverError::Captured(why) => {
-            DriverError::Refused(format!("{} in it: {why}", step.site).into())
+            let text = format!("{} in it: {why}", step.site);
+            DriverError::Refused(why.with_text(text))
         }
     }
 }

@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Debug)]
 pub(crate) struct Queues {
     pub(crate) streams: RawStreams,
+    pub(crate) capture_streams: RawStreams,
     pub(crate) lent: Lent,
     pub(crate) peers: Peers,
     /// True once a launch that blocked on a full driver queue has been reported.
@@ -30,7 +31,8 @@ impl Queues {
     /// Creates the queues of the current context.
     pub(crate) fn new() -> Answer<Self> {
         Ok(Queues {
-            streams: RawStreams::new()?,
+            streams: RawStreams::for_work()?,
+            capture_streams: RawStreams::for_captures()?,
             lent: Lent::default(),
             peers: Peers::default(),
             told_of_full_queue: AtomicBool::new(false),

@@ -20,20 +20,26 @@ impl Context {
         if let Some(&can) = peers.get(&peer.ordinal) {
             return Ok(can);
         }
-        let mut can: c_int = 0;
-        // SAFETY: cuDeviceCanAccessPeer writes one int.
-        unsafe { opened().cuDeviceCanAccessPeer(&raw mut can, self.device, peer.device) }?;
-        if can != 0 {
+        let mut can = self.can_access(peer)?;
+        if can {
             let _entered = self.enter_relaxed()?;
             // SAFETY: cuCtxEnablePeerAccess takes a live context.
             match unsafe { opened().cuCtxEnablePeerAccess(peer.raw(), 0) } {
                 Err(failed) if failed.is_fault() => return Err(failed),
                 // A device has a limited number of peers; copies to the others go through the host.
-                Err(failed) if !failed.is_enabled_already() => can = 0,
+                Err(failed) if !failed.is_enabled_already() => can = false,
                 _ => {}
             }
         }
-        peers.insert(peer.ordinal, can != 0);
+        peers.insert(peer.ordinal, can);
+        Ok(can)
+    }
+
+    /// Returns whether the machine lets this device reach the memory of `peer` directly.
+    pub(crate) fn can_access(&self, peer: &Context) -> Answer<bool> {
+        let mut can: c_int = 0;
+        // SAFETY: cuDeviceCanAccessPeer writes one int.
+        unsafe { opened().cuDeviceCanAccessPeer(&raw mut can, self.device, peer.device) }?;
         Ok(can != 0)
     }
 }

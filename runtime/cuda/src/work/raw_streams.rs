@@ -44,6 +44,8 @@ pub(crate) struct RawStreams {
     /// The numbers of the lowest and the highest priority. A higher priority has a smaller number.
     least: i32,
     greatest: i32,
+    /// True if each stream gets a completion word.
+    with_words: bool,
     idle: Mutex<Vec<RawStream>>,
     /// Streams returned with unfinished work, each with the event behind that work.
     draining: Mutex<Vec<(RawStream, PooledEvent)>>,
@@ -63,12 +65,25 @@ impl Context {
 }
 
 impl RawStreams {
-    /// Creates an empty pool. The context is current.
-    pub(crate) fn new() -> Answer<Self> {
+    /// Creates an empty pool of streams for work, each with a completion word. The context is
+    /// current.
+    pub(crate) fn for_work() -> Answer<Self> {
+        Self::new(true)
+    }
+
+    /// Creates an empty pool of streams on which graphs are captured. The context is current.
+    ///
+    /// They serve nothing else. A stream for work may be queried after its last handle was dropped,
+    /// when it is in its pool again, and a query ends a capture.
+    pub(crate) fn for_captures() -> Answer<Self> {
+        Self::new(false)
+    }
+
+    fn new(with_words: bool) -> Answer<Self> {
         let (mut least, mut greatest) = (0, 0);
         // SAFETY: cuCtxGetStreamPriorityRange writes two ints.
         unsafe { opened().cuCtxGetStreamPriorityRange(&raw mut least, &raw mut greatest) }?;
-        Ok(RawStreams { least, greatest, idle: Mutex::default(), draining: Mutex::default() })
+        Ok(RawStreams { least, greatest, with_words, idle: Mutex::default(), draining: Mutex::default() })
     }
 
     fn number(&self, priority: Priority) -> i32 {
@@ -89,7 +104,7 @@ impl RawStreams {
             return Ok(idle.swap_remove(at));
         }
         drop(idle);
-        let word = context.word();
+        let word = if self.with_words { context.word() } else { None };
         let (_relaxed, mut stream) = (Relaxed::new(), std::ptr::null_mut());
         // SAFETY: cuStreamCreateWithPriority writes a stream.
         unsafe { opened().cuStreamCreateWithPriority(&raw mut stream, NON_BLOCKING, priority) }.inspect_err(

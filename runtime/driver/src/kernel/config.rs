@@ -2,12 +2,12 @@
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// The grid, the blocks and the dynamic shared memory of a launch. A twin runs once, for any
-/// configuration.
+/// The grid, the blocks and the dynamic shared memory of a launch. On the CPU device a kernel runs
+/// once, whatever the configuration.
 ///
 /// # Examples
 /// ```
-/// use warpline_driver::kernel::LaunchConfig;
+/// use warpline::kernel::LaunchConfig;
 ///
 /// let config = LaunchConfig::for_elements(1000);
 /// assert_eq!((config.grid, config.block), ([4, 1, 1], [256, 1, 1]));
@@ -20,13 +20,14 @@ pub struct LaunchConfig {
     pub grid: [u32; 3],
     /// Threads per block in x, y, z.
     pub block: [u32; 3],
-    /// Dynamic shared memory per block, in bytes. Above 48 KiB the device is asked for it.
+    /// Dynamic shared memory per block, in bytes. More than 48 KiB is possible if the device
+    /// supports it (`DeviceProperties::shared_bytes_per_block`).
     pub shared_bytes: u32,
-    /// Blocks per cluster in x, y, z. The blocks of a cluster can reach each other's shared memory
+    /// Blocks per cluster in x, y, z. The blocks of a cluster can access each other's shared memory
     /// (compute capability 9.0 and later).
     pub cluster: Option<[u32; 3]>,
-    /// True if all blocks run at the same time, so that they can wait for each other. The launch is
-    /// refused if they do not fit.
+    /// True if all blocks have to run at the same time, so that they can wait for each other. The
+    /// launch is refused if they do not fit on the device together.
     pub cooperative: bool,
 }
 
@@ -70,19 +71,19 @@ impl LaunchConfig {
         LaunchConfig { cluster: Some(blocks), ..self }
     }
 
-    /// Returns the configuration with all blocks running at the same time.
+    /// Returns the configuration as a cooperative launch: all blocks run at the same time.
     pub const fn cooperatively(self) -> Self {
         LaunchConfig { cooperative: true, ..self }
     }
 
-    /// Returns the threads in all blocks together, saturating at 64 bits.
+    /// Returns the number of threads in all blocks together, saturating at `u64::MAX`.
     pub fn threads(&self) -> u64 {
         self.grid.iter().chain(&self.block).fold(1, |product: u64, &n| product.saturating_mul(n.into()))
     }
 
     /// Checks that a GPU would accept the configuration: every dimension is at least 1 and within
-    /// CUDA's limits. The CPU device checks this too, so that a GPU does not refuse a launch that
-    /// runs there.
+    /// CUDA's limits. The CPU device checks this too, so that a launch that works there is not
+    /// refused by a GPU.
     ///
     /// # Errors
     /// [`InvalidArgument`](ErrorKind::InvalidArgument), which names `kernel`.
@@ -119,8 +120,8 @@ impl LaunchConfig {
                     return Error::new(
                         ErrorKind::InvalidArgument,
                         format!(
-                            "{kernel}: {what} {dims:?} has {size} in {axis}, which takes 1 to {limit}; \
-                             change the launch configuration"
+                            "{kernel}: {what} {dims:?} has {size} in {axis}, expected 1 to \
+                             {limit}; change the launch configuration"
                         ),
                     );
                 }
@@ -132,8 +133,8 @@ impl LaunchConfig {
             return Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
-                    "{kernel}: clusters of {cluster:?} blocks do not make up a grid of {:?}; use 1 to {} blocks that divide it in \
-                     each direction",
+                    "{kernel}: clusters of {cluster:?} blocks do not divide a grid of {:?}; use \
+                     clusters of 1 to {} blocks that divide it in each direction",
                     self.grid,
                     Self::MAX_CLUSTER_BLOCKS
                 ),
@@ -142,7 +143,8 @@ impl LaunchConfig {
         Error::new(
             ErrorKind::InvalidArgument,
             format!(
-                "{kernel}: block {block:?} has {threads} threads, at most {most} fit; use smaller blocks and more of them"
+                "{kernel}: block {block:?} has {threads} threads, and at most {most} are allowed; \
+                 use more and smaller blocks"
             ),
         )
     }
@@ -171,7 +173,8 @@ mod tests {
     fn an_empty_dimension_is_refused() {
         assert_eq!(
             refusal(LaunchConfig::new([4, 0, 1], [256, 1, 1])),
-            "saxpy: grid [4, 0, 1] has 0 in y, which takes 1 to 65535; change the launch configuration"
+            "saxpy: grid [4, 0, 1] has 0 in y, expected 1 to 65535; change the launch \
+            configuration"
         );
         assert!(refusal(LaunchConfig::linear(1, 0)).contains("block [0, 1, 1] has 0 in x"));
     }
@@ -180,11 +183,10 @@ mod tests {
     fn a_block_of_too_many_threads_is_refused() {
         assert_eq!(
             refusal(LaunchConfig::new([1, 1, 1], [64, 32, 1])),
-            "saxpy: block [64, 32, 1] has 2048 threads, at most 1024 fit; use smaller blocks and more of them"
+            "saxpy: block [64, 32, 1] has 2048 threads, and at most 1024 are allowed; use more \
+            and smaller blocks"
         );
-        assert!(
-            refusal(LaunchConfig::new([1, 1, 1], [1, 1, 65])).contains("has 65 in z, which takes 1 to 64")
-        );
+        assert!(refusal(LaunchConfig::new([1, 1, 1], [1, 1, 65])).contains("has 65 in z, expected 1 to 64"));
         LaunchConfig::new([1, 1, 1], [32, 32, 1]).with_shared_bytes(48 << 10).check("saxpy").unwrap();
     }
 }

@@ -43,7 +43,8 @@ pub(super) fn difference_in_cuda(kernel: &Kernel, text: &str) -> Option<String> 
     }
     let not_of_c = || {
         Some(format!(
-            "{name} is not extern \"C\" in its CUDA C++, and so has another name when it is compiled; declare it so"
+            "{name} is not extern \"C\" in its CUDA C++, so its name changes when it is compiled; \
+             declare it extern \"C\""
         ))
     };
     if !code.all().any(|token| token.is_text() && token.text == "C") {
@@ -51,7 +52,7 @@ pub(super) fn difference_in_cuda(kernel: &Kernel, text: &str) -> Option<String> 
     }
     let heads = code.heads_of(name)?;
     if heads.is_empty() {
-        return Some(format!("{name} is not __global__ in its CUDA C++; declare it so"));
+        return Some(format!("{name} is not __global__ in its CUDA C++; declare it __global__"));
     }
     // There are several heads if the kernel is declared before it is defined, or if a condition
     // leaves out all but one.
@@ -64,7 +65,7 @@ fn first_difference(kernel: &Kernel, head: &Head<'_>) -> Option<String> {
     let (ours, theirs) = (kernel.params, &head.params[..]);
     if ours.len() != theirs.len() {
         return Some(format!(
-            "it has {} parameters in the declaration and {} in its CUDA C++; make them the same",
+            "it has {} parameters in the declaration and {} in its CUDA C++; make the two agree",
             ours.len(),
             theirs.len(),
         ));
@@ -72,7 +73,8 @@ fn first_difference(kernel: &Kernel, head: &Head<'_>) -> Option<String> {
     let (at, (ours, theirs)) =
         ours.iter().zip(theirs).enumerate().find(|(_, (ours, theirs))| !theirs.passed.fits(ours))?;
     Some(format!(
-        "parameter {} of {} is \"{ours}\" in the declaration and \"{}\" in its CUDA C++; make them the same",
+        "parameter {} of {} is \"{ours}\" in the declaration and \"{}\" in its CUDA C++; make the \
+         two agree",
         at + 1,
         kernel.params.len(),
         theirs.text.split_whitespace().collect::<Vec<_>>().join(" "),

@@ -71,7 +71,8 @@ pub fn check_compiled(kernel: &Kernel, compile: impl FnOnce(&str, &str) -> Resul
         }
         Source::Image(_) => error(
             ErrorKind::Unsupported,
-            "its device code is an image, which does not say what parameters it takes; give the kernel cuda or ptx",
+            "its device code is an image, which does not describe its parameters; give the kernel \
+             cuda or ptx",
         ),
         Source::None => {
             error(ErrorKind::InvalidArgument, "it has no device code to check; give it cuda or ptx")
@@ -97,7 +98,8 @@ pub fn difference_in_ptx(kernel: &Kernel, ptx: &str) -> Option<String> {
     let ours: Vec<usize> = kernel.params.iter().map(|param| param.kind.bytes_on_device()).collect();
     (ours != declared).then(|| {
         format!(
-            "its parameters have {ours:?} bytes in the declaration and {declared:?} in its PTX; make them the same"
+            "its parameters have {ours:?} bytes in the declaration and {declared:?} in its PTX; \
+             make the two agree"
         )
     })
 }

@@ -17,8 +17,8 @@ pub struct Library {
     pub provider: &'static LibraryProvider,
     /// Enqueues the work of one launch on its stream, or leaves it to the kernel's device code.
     ///
-    /// Called, like the driver, while the caller holds the stream. It takes no lock under which
-    /// other threads wait, and reports nothing itself.
+    /// It is called while the caller holds the stream's lock. It must not take a lock that other
+    /// threads may hold while they wait, and must not emit `tracing` events.
     ///
     /// # Safety
     /// The arguments fit the kernel's parameters. The memory that they name is valid, for the
@@ -52,7 +52,7 @@ pub struct LibraryProvider {
     pub destroy: unsafe fn(LibraryHandle),
 }
 
-/// A handle for a library's calls, such as a `cublasHandle_t`. One call at a time has it.
+/// A handle for a library's calls, such as a `cublasHandle_t`. One call at a time uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LibraryHandle(pub *mut c_void);
 
@@ -63,10 +63,10 @@ unsafe impl Send for LibraryHandle {}
 /// The reason why a handle was not created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoHandle {
-    /// There may have been too little device memory for it. With more memory it may succeed.
+    /// There was perhaps too little device memory. With more memory, creating a handle may succeed.
     NoMemory,
-    /// An answer that the library gives for too little device memory, but also for other reasons.
-    /// It counts as `NoMemory` until it occurs again while 256 MiB of the device are free.
+    /// The library failed with an error that can mean too little device memory, but also something
+    /// else. It counts as `NoMemory` until it occurs again while 256 MiB of the device are free.
     PerhapsNoMemory(String),
     /// The library cannot be used. The text is the reason.
     Failed(String),
@@ -81,8 +81,8 @@ pub enum LibraryAnswer {
     Declined {
         /// The reason, for traces.
         because: &'static str,
-        /// True if the program's operator should be notified, for example because a library was not
-        /// found. Reported at most once per process and reason.
+        /// True if the reason should be logged, for example because a library was not found. It is
+        /// reported at most once per process and reason.
         is_news: bool,
     },
     /// The op fails.
@@ -164,8 +164,9 @@ impl std::fmt::Debug for LibraryCall<'_> {
     }
 }
 
-/// Keeps threads of the runtime out of the driver before a library that was just loaded tears
-/// itself down at exit. Called after each load.
+/// Makes the runtime's exit handler run before that of a library that was just loaded, so that no
+/// thread of the runtime calls the driver while the library tears itself down. Call it after each
+/// load of a library.
 pub fn loaded_a_library() {
     crate::process::end_before_the_libraries();
 }

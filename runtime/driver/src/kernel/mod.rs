@@ -35,7 +35,7 @@ pub struct Param {
 }
 
 impl Param {
-    /// Describes a value of type `T`, of at most 8 bytes.
+    /// Describes a scalar of type `T`, of at most 8 bytes.
     pub const fn scalar<T: Element>(name: &'static str) -> Self {
         Param { name, kind: ParamKind::Scalar { element: T::NAME, bytes: size_of::<T>() } }
     }
@@ -77,7 +77,7 @@ pub enum ParamKind {
         element: &'static str,
         /// The size of one element.
         element_bytes: usize,
-        /// How the kernel accesses it.
+        /// The access mode of the kernel.
         access: AccessMode,
     },
 }
@@ -88,8 +88,8 @@ pub enum Source {
     /// CUDA C++ text, which NVRTC compiles when the kernel is first launched on a CUDA device.
     Cuda(&'static str),
     /// PTX text, which the driver compiles for its GPU when the kernel is first launched there.
-    /// There is one text, or one each for several targets. A device gets the newest text that it
-    /// runs.
+    /// There is one text, or one each for several targets. Each device gets the text with the
+    /// newest target that it supports.
     Ptx(&'static [&'static str]),
     /// A cubin or a fatbin: machine code for one or several generations of GPUs. Unlike PTX, it is
     /// not compared with the declaration.
@@ -98,14 +98,14 @@ pub enum Source {
     None,
 }
 
-/// A kernel, which can be launched. The macro `kernel!` writes it.
+/// The description of a kernel. The macro `kernel!` writes it.
 pub struct Kernel {
     /// The name in device code, errors and traces.
     pub name: &'static str,
     /// Its parameters, in order.
     pub params: &'static [Param],
-    /// True if a written operand may be exactly the same range as another operand. The twin then
-    /// takes cells.
+    /// True if a written operand may be exactly the same memory as another operand. The twin then
+    /// takes `Cell`s.
     pub in_place: bool,
     /// Its device code.
     pub source: Source,

@@ -59,14 +59,15 @@ pub fn head(ptx: &str) -> Option<Head> {
 }
 
 /// Returns the sizes in bytes of the parameters of the entry `name`, in order. Returns `None` if
-/// `ptx` has no such entry, or one that this function cannot read. A pointer is 8 bytes, like every
+/// `ptx` has no such entry, or if this function cannot read it. A pointer is 8 bytes, like every
 /// other 64-bit type.
 ///
 /// # Examples
 /// ```
-/// use warpline_driver::kernel::entry_params;
+/// use warpline::kernel::entry_params;
 ///
-/// let ptx = ".visible .entry fill(.param .u64 n, .param .f32 value, .param .u64 .ptr .global .align 4 y) { ret; }";
+/// let ptx = ".visible .entry fill(.param .u64 n, .param .f32 value, \
+///            .param .u64 .ptr .global .align 4 y) { ret; }";
 /// assert_eq!(entry_params(ptx, "fill"), Some(vec![8, 4, 8]));
 /// assert_eq!(entry_params(ptx, "copy"), None);
 /// ```

@@ -7,8 +7,8 @@ use super::listened_to;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A row for host work in the recorder's picture. A span of a track should end before the next one
-/// begins.
+/// A row of host work in the recorder's picture, with one span after the other. A span should end
+/// before the next one of its track begins.
 #[derive(Debug)]
 pub struct HostTrack {
     label: String,
@@ -36,7 +36,7 @@ impl HostTrack {
     }
 }
 
-/// A span of host work in progress.
+/// A span of host work in progress, which ends when this is dropped.
 #[derive(Debug)]
 pub struct HostSpan<'a> {
     track: &'a HostTrack,

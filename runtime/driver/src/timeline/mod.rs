@@ -268,9 +268,8 @@ impl Timeline {
         self.interest.load(Ordering::Relaxed) != u64::MAX
     }
 
-    /// Notes that unreached tickets never will be reached, although the device is still usable: the
-    /// stream was given up. The caller has to wake the waiters with [`wake_all`](Self::wake_all)
-    /// afterwards.
+    /// Notes that the tickets that are not reached yet never will be, although the device is still
+    /// usable. The caller has to wake the waiters with [`wake_all`](Self::wake_all) afterwards.
     pub fn give_up(&self, error: Error) {
         let _ = self.fault.set(error);
     }
@@ -279,7 +278,7 @@ impl Timeline {
     /// tickets never will be reached.
     ///
     /// A failure of the whole device is in its [`Health`](crate::Health). It is not here unless the
-    /// driver gave the timeline up as well.
+    /// driver called `give_up` as well.
     #[inline]
     pub fn fault(&self) -> Option<&Error> {
         self.fault.get()
@@ -392,7 +391,7 @@ impl Timeline {
         Poll::Pending
     }
 
-    /// Gives up a place in the list. The waker is dropped after the lock is released.
+    /// Removes a waker from the list. The waker is dropped after the lock is released.
     pub fn deregister(&self, registration: &mut Option<Registration>) {
         let Some(at) = registration.take() else { return };
         let mut waiting = self.waiting.lock();
@@ -517,7 +516,7 @@ impl Timeline {
         self.waiting.lock().abandoned
     }
 
-    /// Returns how many wakers and kept values the list holds, for tests and statistics.
+    /// Returns the numbers of wakers and kept values in the list, for tests and statistics.
     pub fn waiting_len(&self) -> (usize, usize) {
         let waiting = self.waiting.lock();
         (waiting.wakers.len(), waiting.keeps.len())

@@ -44,7 +44,9 @@ pub fn does_not_hold(kernel: &Kernel, condition: &str, values: &[(&str, &dyn fmt
 #[cold]
 #[inline(never)]
 pub fn wrong_arguments(kernel: &str, len: usize) -> ! {
-    panic!("{kernel} was given {len} arguments, which its parameters do not take")
+    panic!(
+        "{kernel}: {len} arguments do not fit its parameters; call its twin through the function that kernel! declares"
+    )
 }
 
 /// The slices of twins whose written operands overlap no other operand.

@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use warpline_driver::{DevicePtr, Element, ErrorKind};
 
-/// Host memory that stands in for device memory. Its view takes the bytes of `range`.
+/// Host memory that stands in for device memory. Its view covers the bytes of `range`.
 struct Memory<T> {
     allocation: Arc<Allocation>,
     range: ByteRange,
@@ -73,7 +73,7 @@ static LIBRARY: Library = Library {
 };
 
 crate::kernel! {
-    /// y ← a·x + y for `n` elements.
+    /// Computes y ← a·x + y for `n` elements.
     unsafe fn saxpy(n: u32, a: f32, x: &[f32], y: &mut [f32])
     where n as usize <= x.len() && n as usize <= y.len()
     {
@@ -112,7 +112,7 @@ fn store_twin(a: f64, b: u32, c: i64, d: u8, e: half::f16, out: &mut [f64]) {
 
 mod elsewhere {
     crate::kernel! {
-        /// Counts.
+        /// Increments the first element.
         #[deprecated = "use a longer one"]
         pub(super) unsafe fn count(y: &mut [u32]) { descriptor: COUNT, cpu: |y| y[0] += 1 }
 
@@ -296,7 +296,7 @@ fn a_strided_operand_is_refused() {
 }
 
 #[test]
-#[should_panic = "saxpy was given 1 arguments"]
+#[should_panic = "saxpy: 1 arguments do not fit its parameters"]
 fn a_twin_refuses_a_wrong_number_of_arguments() {
     // SAFETY: none of the arguments is read.
     unsafe { (SAXPY.twin)(&[Arg::scalar(1u32)]) }

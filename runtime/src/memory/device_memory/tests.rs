@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-/// The knowledge of a stream: edges to it, and finished uses.
+/// The order that a stream knows of: edges to it, and finished uses.
 #[derive(Default)]
 struct Known {
     after: HashMap<StreamId, u64>,
@@ -130,7 +130,7 @@ fn neighbours_are_joined_when_nothing_else_fits_and_cut_again() {
     }
     let whole = get(&memory, MIB, A, &nothing());
     assert_eq!((driver.calls(), memory.stats().served.merged, whole.len_bytes), (1, 1, MIB));
-    // Only as many as were needed were joined.
+    // Only as many blocks as needed were joined.
     assert_eq!(memory.stats().cached_blocks, 1024);
     memory.free(whole.block, &[at(A, 2)]);
     get(&memory, 512 * KIB, A, &nothing());
@@ -261,7 +261,7 @@ fn out_of_memory_names_the_numbers_and_the_largest_holders() {
         error.to_string(),
         format!(
             "cpu:0 is out of memory: 64.0 MiB asked, 24.0 MiB free of 100 MiB (44.0 MiB in use, 32.0 MiB cached, 32.0 MiB of \
-             it not finished with); largest holders: 32.0 MiB from {file}:{line}, 12.0 MiB from {file}:{}; drop tensors or \
+             it behind unfinished work); largest holders: 32.0 MiB from {file}:{line}, 12.0 MiB from {file}:{}; drop tensors or \
              lower the batch size",
             line - 1,
             file = file!(),
@@ -297,7 +297,7 @@ fn the_planned_allocation_is_refused_and_the_next_is_not() {
                    or lower the batch size";
     let refused = || Err(refused.to_owned());
     assert_eq!(
-        kinds.map(|kind| kind.map_err(|text| text.replace(", 512 B of it not finished with", ""))),
+        kinds.map(|kind| kind.map_err(|text| text.replace(", 512 B of it behind unfinished work", ""))),
         [Ok(()), refused(), refused(), Ok(())]
     );
 }

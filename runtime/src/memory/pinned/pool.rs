@@ -7,6 +7,7 @@ use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use warpline_driver::internal::ErrorParts;
 use warpline_driver::{ByteSize, Driver, DriverError, Element, Error, ErrorKind, reentry};
 
 /// The default cap of a pool.
@@ -32,7 +33,7 @@ fn block_len(len_bytes: usize) -> Option<usize> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PinnedStats {
-    /// Bytes of buffers in use, each at the length of its block.
+    /// Bytes of buffers in use, each counted at the length of its block.
     pub allocated_bytes: usize,
     /// The highest value of `allocated_bytes`.
     pub peak_allocated_bytes: usize,
@@ -40,7 +41,7 @@ pub struct PinnedStats {
     pub reserved_bytes: usize,
     /// The highest value of `reserved_bytes`.
     pub peak_reserved_bytes: usize,
-    /// The maximum of `reserved_bytes`.
+    /// The limit on `reserved_bytes`: [`pinned_cap`](crate::RuntimeBuilder::pinned_cap).
     pub cap_bytes: usize,
 }
 
@@ -76,6 +77,14 @@ unsafe impl Send for HostBlock {}
 fn not_null(ptr: *mut u8) -> Result<HostBlock, DriverError> {
     let block = NonNull::new(ptr).map(HostBlock);
     block.ok_or_else(|| DriverError::Refused("null instead of host memory".into()))
+}
+
+/// Returns the error with the failure that the driver reported as its source.
+fn caused_by(error: Error, why: &DriverError) -> Error {
+    match why.failure() {
+        Some(failure) => error.caused_by(failure.clone()),
+        None => error,
+    }
 }
 
 impl State {
@@ -235,12 +244,13 @@ impl PinnedPool {
             _ => ErrorKind::Driver,
         };
         let message = format!(
-            "{} gave no pinned memory: {} asked, {} in use: {why}; drop pinned buffers or use smaller ones",
+            "{} could not allocate pinned memory: {} asked, {} in use: {why}; drop pinned buffers \
+             or use smaller ones",
             self.driver.id(),
             ByteSize(len_bytes),
             ByteSize(held)
         );
-        Error::new(kind, message)
+        caused_by(Error::new(kind, message), why)
     }
 
     /// Returns the error of a request above the cap. `held`: bytes in use, or being made for a
@@ -275,10 +285,11 @@ impl PinnedPool {
             unsafe { self.driver.register_host(ptr.as_ptr(), len_bytes) }.map_err(|why| {
                 let bytes = ByteSize(len_bytes);
                 let message = format!(
-                    "{} did not page-lock {bytes}: {why}; use a buffer from pinned() and copy into it",
+                    "{} could not page-lock {bytes}: {why}; use a buffer from pinned() and copy \
+                     into it",
                     self.driver.id()
                 );
-                Error::new(ErrorKind::Driver, message)
+                caused_by(Error::new(ErrorKind::Driver, message), &why)
             })?;
             owner = Some(Box::new(std::mem::take(elements)) as Box<dyn Any + Send>);
         }

@@ -62,7 +62,10 @@ fn a_driver_without_host_memory_is_an_error_that_leaves_the_figures_alone() {
     let _held = pool.take(4 << 10).unwrap();
     let error = pool.take(8 << 10).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutOfMemory);
-    assert!(error.to_string().starts_with("cpu:0 gave no pinned memory: 8.0 KiB asked, 4.0 KiB in use"));
+    assert!(error.to_string().starts_with(
+        "cpu:0 could not allocate pinned memory: 8.0 KiB asked, \
+        4.0 KiB in use"
+    ));
     assert_eq!((pool.stats().reserved_bytes, pool.stats().peak_reserved_bytes), (4 << 10, 4 << 10));
 }
 

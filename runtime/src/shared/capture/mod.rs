@@ -84,7 +84,7 @@ impl Capturing {
     pub(crate) fn begin(core: &Arc<StreamCore>, site: Site) -> Result<Self> {
         core.ensure_open(site)?;
         if core.capture(site)?.is_some() {
-            return Err(captured(site, core, "the stream is being captured already; end that first"));
+            return Err(captured(site, core, "the stream is already being captured; end that capture first"));
         }
         let runtime = &core.device.runtime;
         let nobody = runtime.observed.admit().ok_or_else(|| {
@@ -100,7 +100,7 @@ impl Capturing {
         let capturing = Capturing(capture.clone());
         let noted = CAPTURES.try_with(|captures| captures.borrow_mut().push(capture.clone()));
         if noted.is_err() {
-            return Err(captured(site, core, "the thread is at its end; capture on another"));
+            return Err(captured(site, core, "the thread is exiting; capture on another thread"));
         }
         capture.take_in(&mut capture.recording.lock(), core, site)?;
         Ok(capturing)
@@ -125,7 +125,8 @@ impl Capturing {
         if touched.len() >= MAX_ACCESSES {
             let (touched, most) = (touched.len(), MAX_ACCESSES - 1);
             let why = format!(
-                "it touches {touched} pieces of memory, and a graph {most} at most; capture it in parts"
+                "it touches {touched} ranges of memory, and a graph holds at most {most}; capture \
+                 it in parts"
             );
             return Err(Error::new(ErrorKind::InvalidArgument, format!("{site}: {why}")));
         }
@@ -199,8 +200,8 @@ impl Capture {
         if !Arc::ptr_eq(&core.device, device) {
             let of = if core.device.id == device.id { " of another runtime" } else { "" };
             let why = format!(
-                "it would come into a capture on {}, and the stream is on {}{of}; a graph is one device's",
-                device.id, core.device.id
+                "the wait would add a stream on {}{of} to a capture on {}; a graph runs on one device",
+                core.device.id, device.id
             );
             return Err(captured(site, core, &why));
         }
@@ -286,7 +287,7 @@ impl Capture {
         let mode = core.device.runtime.mode;
         let mut entered = Entered::default();
         let mut guard = self.pool.histories.lock();
-        let histories = guard.as_mut().expect("the capture goes on");
+        let histories = guard.as_mut().expect("the capture has not ended");
         let operands = histories.traced(op.operands);
         let (stated, marks) = (&recording.members[at].clock, &Marks::default());
         let asker = Asker { stream: id, shard: 0, stated, observed: &self.observed, marks, ensured: &[] };
@@ -392,6 +393,7 @@ impl Capture {
     fn snapshot_of(self: &Arc<Self>, member: &Member) -> Snapshot {
         Snapshot {
             timeline: member.core.timeline.clone(),
+            device: member.core.device.id,
             used: Use { stream: member.id, ticket: member.number },
             version: 0,
             stated: member.clock.clone(),

@@ -57,7 +57,8 @@ impl Recording {
                 && !first.clock.covers(Use { stream: side.id, ticket })
             {
                 let why = format!(
-                    "stream \"{}\" came in and was not joined back, its last op is {op}; {} after that",
+                    "stream \"{}\" joined the capture and was not joined back, and its last op is \
+                     {op}; {} after that",
                     side.core.label,
                     order::wait_call(&first.core.name(), &side.core.name())
                 );

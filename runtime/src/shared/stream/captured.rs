@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use warpline_driver::{Error, ErrorKind, Result};
 
 /// The reason for refusing a stream that is in another capture of this thread.
-const TWICE: &str = "the wait would join two captures; a stream can be in one";
+const TWICE: &str = "the wait would join two captures; a stream can be in only one";
 /// The reason for refusing a stream that another thread captures.
 const ELSEWHERE: &str =
     "the stream is being captured into a graph by another thread; use another stream until that has ended";
@@ -97,14 +97,15 @@ impl StreamCore {
             (Some(_), None) => Err(captured(
                 site,
                 self,
-                "the stream is being captured, and a graph cannot wait for what is not in it; have the stream that launches it wait \
-                 before the launch",
+                "the stream is being captured, and a graph cannot wait for work outside it; make \
+                 the stream that launches it wait before the launch",
             )),
             (Some(here), Some(there)) if !Arc::ptr_eq(&here, there) => Err(captured(site, self, TWICE)),
             (_, Some(there)) if !there.is_here() => Err(captured(
                 site,
                 self,
-                "what it would wait for is being captured by another thread; wait for a launch of the graph instead",
+                "the awaited work is being captured by another thread; wait for a launch of the \
+                 graph instead",
             )),
             (_, Some(there)) => there.wait(self, site, &from(there)).map(Some).inspect_err(|error| {
                 // A stream that did not join is no part of the capture, so later work on it would

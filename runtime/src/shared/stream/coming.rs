@@ -3,7 +3,7 @@
 use super::core::StreamCore;
 use super::unwritten::Unwritten;
 use crate::order::Marks;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 use warpline_driver::{DriverError, DriverEvent};
 
@@ -11,12 +11,11 @@ use warpline_driver::{DriverError, DriverEvent};
 #[derive(Default)]
 pub(crate) struct Coming {
     inner: Mutex<Recording>,
-    recorded: Condvar,
 }
 
 #[derive(Default)]
 struct Recording {
-    recorded: Option<Result<Recorded, DriverError>>,
+    recorded: Option<Recorded>,
     /// The streams that hold work back because of this event. Recording it hands them over, unless
     /// something else does.
     followers: Vec<Arc<StreamCore>>,
@@ -24,7 +23,7 @@ struct Recording {
 
 #[derive(Clone)]
 pub(super) struct Recorded {
-    pub(super) event: Option<DriverEvent>,
+    pub(super) event: Result<Option<DriverEvent>, DriverError>,
     /// Memory that accepted calls before the event should have written and did not.
     pub(super) unwritten: Unwritten,
 }
@@ -41,7 +40,7 @@ impl Coming {
     ) -> Option<Result<Option<DriverEvent>, DriverError>> {
         let mut inner = self.inner.lock();
         if let Some(recorded) = &inner.recorded {
-            return Some(recorded.clone().map(|recorded| recorded.event));
+            return Some(recorded.event.clone());
         }
         inner.followers.extend(stream.upgrade());
         None
@@ -51,32 +50,22 @@ impl Coming {
     /// whether that changed `marks`.
     pub(super) fn hand_marks_to(&self, marks: &mut Marks) -> bool {
         match &self.inner.lock().recorded {
-            Some(Ok(recorded)) => marks.merge(&recorded.unwritten.marks),
-            _ => false,
+            Some(recorded) => marks.merge(&recorded.unwritten.marks),
+            None => false,
         }
     }
 
-    /// Blocks until the event was recorded, or could not be.
-    pub(super) fn wait(&self) {
-        let mut inner = self.inner.lock();
-        while inner.recorded.is_none() {
-            self.recorded.wait(&mut inner);
-        }
-    }
-
-    /// Stores the outcome of the recording and wakes blocked threads. Returns the streams that
-    /// follow.
-    pub(super) fn fill(&self, recorded: Result<Recorded, DriverError>) -> Vec<Arc<StreamCore>> {
+    /// Stores the outcome of the recording. Returns the streams that follow. The caller wakes the
+    /// waiters of its stream, which may wait for this.
+    pub(super) fn fill(&self, recorded: Recorded) -> Vec<Arc<StreamCore>> {
         let mut inner = self.inner.lock();
         inner.recorded = Some(recorded);
-        let followers = std::mem::take(&mut inner.followers);
-        drop(inner);
-        self.recorded.notify_all();
-        followers
+        std::mem::take(&mut inner.followers)
     }
 
-    pub(super) fn get(&self) -> Result<Recorded, DriverError> {
+    /// Returns the outcome of the recording, which has taken place.
+    pub(super) fn get(&self) -> Recorded {
         let recorded = self.inner.lock().recorded.clone();
-        recorded.unwrap_or_else(|| Err(DriverError::Refused("its event was not recorded".into())))
+        recorded.expect("a stream is handed over once the event was recorded")
     }
 }

@@ -94,7 +94,8 @@ pub(crate) struct State {
     pub(crate) foreign: Option<ThreadId>,
     pub(crate) closed: bool,
     pub(crate) marked: Ticket,
-    /// Work that the driver does not have yet, because its first item is not ready.
+    /// Work that the driver does not have yet, because its first item is not ready. Also there on a
+    /// stream that was abandoned.
     pub(crate) held: Option<Box<HeldBack>>,
     /// The first ticket of the foreign work; 0 if it has none yet.
     pub(crate) foreign_from: Ticket,
@@ -105,8 +106,6 @@ pub(crate) struct State {
     /// The values kept for a submission that the driver refused. The thread that holds the lock
     /// drops them after releasing it.
     pub(super) forgotten: Option<Released>,
-    /// The reason why accepted work never reached the driver, and why nothing more does.
-    pub(crate) lost: Option<DriverError>,
 }
 
 /// The settings of a new stream.
@@ -153,7 +152,6 @@ impl StreamCore {
             closed: false,
             forgotten: None,
             held: None,
-            lost: None,
             foreign: None,
             foreign_from: 0,
             waited: [(id, u64::MAX, 0); 4],
@@ -205,6 +203,11 @@ impl StreamCore {
     /// Returns the newest ticket that is done, even if its waiters have not been woken yet.
     pub(crate) fn completed(&self) -> Ticket {
         self.timeline.newest()
+    }
+
+    /// Returns the reason why tickets that are not reached never will be, if there is one.
+    pub(crate) fn fault(&self) -> Option<&Error> {
+        self.device.health.fault().or_else(|| self.timeline.fault())
     }
 
     pub(crate) fn version(&self) -> u64 {
@@ -262,10 +265,11 @@ impl StreamCore {
     ) -> Result<Locked<'a, State>> {
         while let Some(thread) = state.foreign {
             let why = if thread == std::thread::current().id() {
-                "this thread holds the stream's turn for foreign work; enqueue through the raw stream it was given, or after it \
-                 returns"
+                "this thread is inside foreign work on the stream; enqueue through the raw stream \
+                 that the closure received, or after the closure returns"
             } else if !reentry::may_block() {
-                "another thread holds the stream's turn for foreign work, and a waker must not wait for it; enqueue in a task"
+                "another thread is inside foreign work on the stream, and a waker must not wait \
+                 for it; enqueue in a task"
             } else {
                 let turns = self.device.foreign_turns.ended();
                 drop(state);
@@ -326,10 +330,7 @@ impl StreamCore {
             None => unsafe {
                 state.raw.submit(Submission { ticket, site, command: command(ticket), claims })
             },
-            Some(held) => {
-                held.submit(Submission { ticket, site, command: command(ticket), claims });
-                Ok(())
-            }
+            Some(held) => held.submit(Submission { ticket, site, command: command(ticket), claims }),
         };
         if let Err(error) = &submitted
             && !matches!(error, DriverError::Halfway(_))

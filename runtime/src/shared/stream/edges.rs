@@ -7,14 +7,16 @@
 //!    same hold of the lock, and known from that op's ticket on.
 //! 3. Before the driver gets anything here, the ticket before gets its marker if its `Pending` is
 //!    held. So awaiting that ticket waits for nothing behind it.
+//! 4. A driver waits only for streams of its own backend. A wait for another backend's stream is
+//!    held back on the host until that stream has reached the place (`held.rs`).
 
 use super::core::{State, StreamCore};
-use super::held::After;
+use super::held::{After, Elsewhere};
 use super::place::{Place, Snapshot};
 use crate::order::{Site, StreamId, Use};
 use std::sync::atomic::Ordering;
 use warpline_driver::timeline::Ticket;
-use warpline_driver::{Command, DriverError, Point, Result, Submission, op_events};
+use warpline_driver::{Command, DriverError, DriverFailure, Point, Result, Submission, op_events};
 
 /// The outcome of a wait.
 pub(crate) struct Waited {
@@ -48,7 +50,7 @@ impl StreamCore {
             let done = observed.covers(from.used)
                 || self.known.lock().covers(from.used)
                 || from.timeline.reached(from.used.ticket);
-            if done {
+            if done && from.is_told() {
                 self.take_ticket(state, site).map_err(|error| self.refused(site, &error))?;
             } else {
                 let point = self.point_of(state, from).map_err(|error| self.refused(site, &error))?;
@@ -79,6 +81,9 @@ impl StreamCore {
     /// submission has to be the wait for it. That wait is held back if its event has not been
     /// recorded yet.
     fn point_of(&self, state: &mut State, from: &Snapshot) -> Result<Point, DriverError> {
+        if self.is_elsewhere(from) {
+            return self.point_elsewhere(state, from);
+        }
         if from.event.is_none()
             && from.coming.is_none()
             && let Some(why) = from.timeline.fault()
@@ -94,6 +99,39 @@ impl StreamCore {
             }
         }
         Ok(point)
+    }
+
+    /// Returns true if `from` is on a device of another backend.
+    pub(super) fn is_elsewhere(&self, from: &Snapshot) -> bool {
+        from.device.backend() != self.device.id.backend()
+    }
+
+    /// Returns the point to wait for, like [`point_of`](Self::point_of), for a place on a device of
+    /// another backend. The wait is held back until the place is reached.
+    #[cold]
+    fn point_elsewhere(&self, state: &mut State, from: &Snapshot) -> Result<Point, DriverError> {
+        let ticket = from.used.ticket;
+        let Some(stream) = self.device.runtime.stream(from.used.stream) else {
+            // It was there just now, so its last work has finished or never will run.
+            let text = format!("it needs a stream of {} that has ended; wait for it again", from.device);
+            return Err(DriverError::Refused(text.into()));
+        };
+        if let Some(fault) = stream.fault()
+            && !from.timeline.reached(ticket)
+        {
+            let failure = DriverFailure::from(fault);
+            let text = format!("it needs {}, which failed: {failure}", from.device);
+            return Err(DriverError::Refused(failure.with_text(text)));
+        }
+        // An event was recorded without a marker. The lock of the other stream is only tried.
+        stream.want_marker(ticket);
+        if let Some(coming) = &from.coming {
+            // If it is recorded after the place is reached, that hands the stream over.
+            let _ = coming.or_follow(&state.core);
+        }
+        let elsewhere = Elsewhere { stream, ticket, coming: from.coming.clone() };
+        state.hold_back(self, After::Elsewhere(elsewhere));
+        Ok(Point { timeline: from.timeline.clone(), ticket, event: None })
     }
 
     fn point_at(&self, from: &Snapshot) -> Point {
@@ -114,6 +152,7 @@ impl StreamCore {
         if !self.device.signalled || state.raw.marks_every_op() {
             return self.submit(state, site, |_| Command::Elided, None, false).map(drop);
         }
+        state.ensure_not_lost()?;
         self.before_submit(state);
         state.issued += 1;
         self.issued.store(state.issued, Ordering::Release);
@@ -132,7 +171,7 @@ impl StreamCore {
         site: Site,
         from: &Snapshot,
     ) -> Result<(), DriverError> {
-        if from.timeline.reached(from.used.ticket) {
+        if from.timeline.reached(from.used.ticket) && from.is_told() {
             return Ok(());
         }
         let point = self.point_of(state, from)?;
@@ -150,8 +189,7 @@ impl StreamCore {
         let (ticket, command) = (state.issued + 1, Command::Edge(point));
         let submission = Submission { ticket, site, command, claims: None };
         if let Some(held) = &mut state.held {
-            held.submit(submission);
-            return Ok(());
+            return held.submit(submission);
         }
         // SAFETY: a wait names no address.
         unsafe { state.raw.submit(submission) }

@@ -4,7 +4,7 @@
 //! under one lock.
 
 use super::core::{State, StreamCore};
-use super::held::After;
+use super::op::{Op, Peers};
 use super::place::{Place, Snapshot};
 use crate::order::{
     self, Access, Asker, Conflict, Disjoint, Entered, Entry, Finding, Findings, MAX_ACCESSES, Named,
@@ -15,70 +15,13 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
 use warpline_driver::internal::ErrorParts;
-use warpline_driver::timeline::{Keep, Ticket, Until};
-use warpline_driver::{Claim, Command, DriverError, Error, ErrorKind, Plan, Point, Result};
+use warpline_driver::timeline::{Ticket, Until};
+use warpline_driver::{
+    Claim, Command, DeviceId, DriverError, DriverFailure, Error, ErrorKind, Point, Result,
+};
 
 /// The maximum number of operands of one op.
 const MAX_OPERANDS: usize = 255;
-
-/// An op about to be enqueued.
-pub(crate) struct Op<'a> {
-    /// `Command::kind`, for traces.
-    pub(crate) kind: &'static str,
-    pub(crate) site: Site,
-    pub(crate) operands: &'a [Operand<'a>],
-    /// True if a written operand may be exactly another operand.
-    pub(crate) in_place: bool,
-    /// True if operands may be on other devices of the same backend, as in peer copies.
-    pub(crate) peers: bool,
-    /// True if the calling thread holds the stream's turn for foreign work.
-    pub(crate) turn: bool,
-    /// True if the op takes no room on a stream that limits work in flight.
-    pub(crate) without_permit: bool,
-    /// The error by which the op is refused already.
-    pub(crate) refused: Option<Error>,
-    /// A value that is held until the op has run.
-    pub(crate) keep: Option<Keep>,
-    /// Bytes moved, for traces; 0 means the bytes of its operands.
-    pub(crate) moved: u64,
-    /// True if this is many ops in one: its operands may overlap, and exceed the limit of one op.
-    pub(crate) of_many: bool,
-    /// The steps of the graph, if the op is one.
-    pub(crate) plan: Option<&'a Plan>,
-    /// Further bytes that the op touches, by absolute address, for modes in which the order check
-    /// does not keep ops apart.
-    pub(crate) claims: &'a [Claim],
-    /// A point that the driver waits for right before the op.
-    pub(crate) gate: Option<Point>,
-    /// The reason to hold the op back.
-    pub(crate) after: Option<After>,
-    /// True if the driver did a part of the op and then failed.
-    pub(crate) halfway: bool,
-}
-
-impl<'a> Op<'a> {
-    #[inline]
-    pub(crate) fn new(kind: &'static str, site: Site, operands: &'a [Operand<'a>]) -> Self {
-        Op {
-            kind,
-            site,
-            operands,
-            in_place: false,
-            peers: false,
-            turn: false,
-            without_permit: false,
-            refused: None,
-            keep: None,
-            moved: 0,
-            of_many: false,
-            plan: None,
-            claims: &[],
-            gate: None,
-            after: None,
-            halfway: false,
-        }
-    }
-}
 
 /// The edges that the runtime adds before one op.
 #[derive(Default)]
@@ -206,7 +149,7 @@ impl StreamCore {
             return Err(self.refused(op.site, &error));
         }
         if let Some(held) = &mut state.held {
-            held.note_operands(accesses);
+            held.note_operands(&self.device, accesses);
         }
         if unmarks {
             order::overwritten(accesses);
@@ -250,7 +193,7 @@ impl StreamCore {
                     a.offset(),
                     a.end(),
                     if op.in_place {
-                        "in place they have to be exactly the same"
+                        "an op in place needs exactly the same range for both"
                     } else {
                         "copy one of them first"
                     }
@@ -261,15 +204,23 @@ impl StreamCore {
     }
 
     #[cold]
-    fn check_device(&self, site: Site, peers: bool, allocation: &Allocation) -> Result<()> {
+    fn check_device(&self, site: Site, peers: Peers, allocation: &Allocation) -> Result<()> {
         let (here, there) = (self.device.id, allocation.device.id);
         let same_runtime = Arc::ptr_eq(&self.device.runtime, &allocation.device.runtime);
-        if peers && same_runtime && here.backend() == there.backend() {
-            return Ok(());
+        let is_reached = match peers {
+            Peers::None => false,
+            Peers::OfBackend => here.backend() == there.backend(),
+            Peers::Cpu => matches!(there, DeviceId::Cpu(_)),
+        };
+        if is_reached && same_runtime {
+            return self.needs(site, there, allocation.device.health.fault());
         }
-        let (what, remedy) = match same_runtime {
-            true => ("", "copy it over with copy_buffer_peer first"),
-            false => (" of another runtime", "read it on the host, and write it here"),
+        let is_cpu = |id| matches!(id, DeviceId::Cpu(_));
+        let (what, remedy) = match (same_runtime, peers) {
+            (false, _) => (" of another runtime", "read it on the host, and write it here"),
+            (true, Peers::None) => ("", "move a tensor with to, or a buffer with copy_buffer_peer"),
+            (true, _) if is_cpu(here) || is_cpu(there) => ("", "copy on a stream of that device"),
+            (true, _) => ("", "copy it to cpu:0 first"),
         };
         Err(Error::new(
             ErrorKind::DeviceMismatch,
@@ -278,6 +229,16 @@ impl StreamCore {
                 site.on(&self.label),
             ),
         ))
+    }
+
+    /// Refuses an op that uses memory of `device`, if that device has failed. Writes that a failed
+    /// device left undone have no marks, so no op may read its memory.
+    #[cold]
+    pub(super) fn needs(&self, site: Site, device: DeviceId, fault: Option<&Error>) -> Result<()> {
+        let Some(fault) = fault else { return Ok(()) };
+        let failure = DriverFailure::from(fault);
+        let text = format!("it needs {device}, which failed: {failure}");
+        Err(self.refused(site, &DriverError::Refused(failure.with_text(text))))
     }
 
     /// Takes room for one more op, if this stream limits work in flight.
@@ -336,7 +297,7 @@ impl StreamCore {
         let runtime = &self.device.runtime;
         let possible = |used: Use| match runtime.stream(used.stream) {
             // A device that waits for a failed one fails with it.
-            Some(other) => self.can_wait_for(&other) && other.device.health.fault().is_none(),
+            Some(other) => self.can_wait_for(&other) && other.fault().is_none(),
             // The stream is gone by now, so it is before everything.
             None => runtime.observed.is_gone(used.stream),
         };
@@ -383,15 +344,13 @@ impl StreamCore {
                 edges.ensured.push(*used);
                 continue;
             };
-            if let Some(fault) = other.device.health.fault() {
+            if let Some(fault) = other.fault() {
                 // The awaited place is never reached.
                 return Err(fault.clone());
             }
             let from = other.snapshot_behind_turns(site)?;
-            if let Some(coming) = &from.coming
-                && (turn || self.borrowed)
-            {
-                self.wait_for_event(site, coming)?;
+            if turn || self.borrowed {
+                self.wait_on_the_host(site, &from)?;
             }
             edges.ensured.push(from.used);
             edges.from.push(from);
@@ -425,10 +384,9 @@ impl StreamCore {
         self.mark(op.operands, error.at(op.site), op.halfway)
     }
 
-    /// Returns whether a device-side edge from `other` is possible: same runtime, same backend.
+    /// Returns whether an edge from `other` is possible: both are of one runtime.
     pub(crate) fn can_wait_for(&self, other: &StreamCore) -> bool {
         Arc::ptr_eq(&self.device.runtime, &other.device.runtime)
-            && self.device.id.backend() == other.device.id.backend()
     }
 }
 

@@ -1,8 +1,8 @@
-//! Waiting until a turn of foreign work ends, or until a stream no longer holds work back.
+//! Waiting until a turn of foreign work ends.
 
 use parking_lot::{Condvar, Mutex};
 
-/// Announces that a turn has ended, or that a stream no longer holds work back.
+/// Announces that a turn has ended.
 #[derive(Debug, Default)]
 pub(crate) struct ForeignTurns {
     ended: Mutex<u64>,

@@ -1,80 +1,102 @@
 //! Work that a stream holds back on the host until its first item is ready.
 //!
-//! A copy whose page-locked memory does not exist yet is checked and takes its ticket at the call,
-//! like any op. The driver gets the copy when the memory exists. Until then it gets nothing else of
-//! that stream either: the rest queues up behind the copy.
+//! Two sorts of work wait on the host: a copy whose page-locked memory does not exist yet, and a
+//! wait for a stream of another backend. Each is checked and takes its ticket at the call, like any
+//! op. The driver gets it when the memory exists, or when that stream has reached the place. Until
+//! then it gets nothing else of that stream either: the rest queues up behind.
+//!
+//! A CUDA stream could wait for a word that the host writes. But streams share the hardware's
+//! queues, and the waiting stream could then block the very work that the host waits for.
 //!
 //! # Rules
 //! 1. The queue is part of the stream's `State`: only the holder of its lock touches it. While
 //!    there is a queue, whatever would be a driver call under that lock (a submission, a marker, an
 //!    event) goes to its end. So ticket order is the order at the driver.
-//! 2. Only the devices' `warpline-pin` threads hand queues over. No user call waits for that,
-//!    except those whose work has to be on the driver's stream when they return: foreign work, and
-//!    work on a borrowed stream, whose owner may use it next.
+//! 2. Only the devices' threads `warpline-pin` and `warpline-submit` hand queues over: the first
+//!    when memory exists, the second when a stream of another backend has reached a place. No user
+//!    call waits for that, except those whose work has to be on the driver's stream when they
+//!    return: foreign work, and work on a borrowed stream, whose owner may use it next.
 //! 3. An event that is recorded behind held-back work is [`Coming`]. A stream that waits for one
 //!    holds back too, until the event is recorded. A gate on the device would keep the device busy,
 //!    and page-locking may wait until the device is idle.
-//! 4. An op that the driver refuses at its hand-over has its ticket already. Its refusal is
+//! 4. The place that the first item waits for on another backend is **watched**: a waker in that
+//!    stream's waiting list has the queue handed over. The other items are looked at when they come
+//!    first. The waker is registered under the lock, and looks at nothing: `warpline-submit` takes
+//!    the lock and looks. So a place that is reached, or that fails, at any time is found.
+//! 5. An op that the driver refuses at its hand-over has its ticket already. Its refusal is
 //!    **late** (`late.rs`): it fails the op's own `Pending` and marks its bytes as any refusal
 //!    does. Work that is held back behind the op and reads those bytes is refused as well
-//!    (`unwritten.rs`). Markers are still handed over, so that the op's ticket is reached.
-//! 5. If a wait cannot be handed over, its stream is abandoned, because later work was accepted on
-//!    the strength of that wait. Nothing more of that stream reaches the driver. Work that waits
-//!    for a place on it that was not reached is refused, or abandoned with it.
+//!    (`unwritten.rs`). The op's ticket is reached nevertheless: markers are still handed over, and
+//!    a device that completes each op gets one that does nothing.
+//! 6. If a wait cannot be handed over, or waits for work that will not run, its stream is
+//!    abandoned, because later work was accepted on the strength of that wait. Nothing more of that
+//!    stream reaches the driver: its queue stays, **lost**, and refuses whatever comes. Work that
+//!    waits for a place on it that was not reached is refused, or abandoned with it. Once the
+//!    driver has run what it had before, everything kept for the stream is released. The device is
+//!    still usable.
 //!
 //! Held-back work takes host memory, and the driver's queue does not limit it. Where that matters,
 //! the stream's own limit does (`room.rs`), which counts held-back work as in flight.
 //!
 //! # Why nothing is waited for in a circle
-//! The first item of a queue waits for memory, or for an event in the queue of another stream. A
-//! stream can wait only for what was recorded before. So the events that queues wait for are in the
-//! order in which they were recorded, and the first of them waits for memory. That memory arrives,
-//! or is refused, as soon as the driver answers: nothing that is held back has been enqueued, so no
-//! stream waits on the device for it.
+//! The first item of a queue waits for memory, for an event in the queue of another stream, or for
+//! a place on a stream of another backend. A stream can wait only for what was enqueued before. So
+//! all these waits are in the order of the calls that made them. The first of them waits for
+//! memory, or for work that its device has. That memory arrives, or is refused, as soon as the
+//! driver answers, and that work runs: nothing that is held back has been enqueued, so no device
+//! waits for it.
 //!
 //! # Lock order
 //! A stream's lock → [`Coming`], late refusals, the ledgers. The locks of two streams are never
 //! held at the same time: following streams are handed over after the first lock was released.
 //! Values whose drop may run user code or return memory are dropped after that too.
 
-use super::coming::{Coming, Recorded};
+use super::coming::Coming;
 use super::core::{State, StreamCore};
+use super::hand_over::hand_over;
 use super::place::Snapshot;
 use super::unwritten::Unwritten;
 use crate::background;
 use crate::memory::HostEnd;
-use crate::order::{self, Mark, OrderMode, Site, leaves_a_mark};
-use crate::shared::{Allocation, Operand, OwnedOperand};
+use crate::order::{MAX_TICKET, Site};
+use crate::shared::{Allocation, DeviceShared, Operand, OwnedOperand};
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
+use std::task::{Wake, Waker};
 use warpline_driver::internal::ErrorParts;
-use warpline_driver::timeline::Ticket;
-use warpline_driver::{Command, Copy, CopyKind, DriverError, Error, ErrorKind, Result, Submission, reentry};
+use warpline_driver::timeline::{Registration, Ticket};
+use warpline_driver::{DeviceId, DriverError, Error, ErrorKind, Health, Result, Submission, reentry};
 
 /// A stream's work that the driver does not have yet. It is empty only while it is created or
 /// handed over.
 #[derive(Default)]
 pub(crate) struct HeldBack {
-    queue: VecDeque<Item>,
+    pub(super) queue: VecDeque<Item>,
     /// The condition that the next submission waits for.
     after: Option<After>,
     /// Memory that late refusals before the next item left unwritten.
-    unwritten: Unwritten,
+    pub(super) unwritten: Unwritten,
+    /// The waker of the first item, in the waiting list of the stream that the item waits for.
+    watched: Option<Registration>,
+    /// The newest ticket whose marker the driver has.
+    pub(super) marked: Ticket,
+    /// The reason why the stream was abandoned. The queue is then empty for good.
+    pub(super) lost: Option<DriverError>,
 }
 
 /// A deferred driver call.
-enum Item {
+pub(super) enum Item {
     Work(Box<Work>),
     Marker(Ticket),
     Event(Arc<Coming>),
 }
 
-struct Work {
-    submission: Submission,
-    after: Option<After>,
-    operands: Vec<OwnedOperand<Weak<Allocation>>>,
+pub(super) struct Work {
+    pub(super) submission: Submission,
+    pub(super) after: Option<After>,
+    pub(super) operands: Vec<OwnedOperand<Weak<Allocation>>>,
+    /// The other devices whose memory it uses.
+    pub(super) others: Vec<(DeviceId, Arc<Health>)>,
 }
 
 /// The part of a submission that has to be ready before it can be handed over.
@@ -83,6 +105,8 @@ pub(crate) enum After {
     Memory(Arc<Staging>),
     /// The event of a wait.
     Event(Arc<Coming>),
+    /// The place of a wait for another backend.
+    Elsewhere(Elsewhere),
 }
 
 impl After {
@@ -90,13 +114,61 @@ impl After {
         match self {
             After::Memory(staging) => staging.0.get().is_some(),
             After::Event(coming) => coming.is_recorded(),
+            After::Elsewhere(place) => place.outcome().is_some(),
         }
+    }
+}
+
+/// A place on a stream of another backend.
+pub(crate) struct Elsewhere {
+    pub(super) stream: Arc<StreamCore>,
+    pub(super) ticket: Ticket,
+    /// The event of the place, if it was held back itself. Recording it tells what the work before
+    /// it left unwritten. The device may reach the place before that.
+    pub(super) coming: Option<Arc<Coming>>,
+}
+
+impl Elsewhere {
+    /// Returns `Ok` if the place is reached, an error if it never will be, and `None` before that.
+    pub(super) fn outcome(&self) -> Option<Result<()>> {
+        // The place may have been reached just before the device failed: read the fault first.
+        let fault = self.stream.fault();
+        if self.stream.timeline.reached(self.ticket) {
+            let told = self.coming.as_ref().is_none_or(|coming| coming.is_recorded());
+            return told.then_some(Ok(()));
+        }
+        fault.map(|fault| {
+            let text = format!("it waits for work of {} that will not run: {fault}", self.stream.device.id);
+            Err(Error::new(fault.kind(), text).caused_like(fault))
+        })
+    }
+
+    /// Registers `waker` for the end of the wait. Returns true if the wait has ended already.
+    fn register(&self, waker: &Waker, registration: &mut Option<Registration>) -> bool {
+        // Register first, then look. If the place is reached and its event is yet to be recorded,
+        // recording it hands the stream over.
+        let _ = self.stream.timeline.register(self.ticket, waker, registration);
+        self.outcome().is_some()
+    }
+}
+
+/// A waker that has the stream's queue handed over.
+struct HandsOver(Arc<StreamCore>);
+
+impl Wake for HandsOver {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let core = self.0.clone();
+        background::submit(core.device.id, move || hand_over(core));
     }
 }
 
 /// The host's end of a copy once it exists, or the reason why there is none.
 #[derive(Default)]
-pub(crate) struct Staging(OnceLock<Result<HostEnd>>);
+pub(crate) struct Staging(pub(super) OnceLock<Result<HostEnd>>);
 
 impl Staging {
     pub(crate) fn set(&self, end: Result<HostEnd>) {
@@ -109,333 +181,197 @@ impl State {
     #[cold]
     pub(super) fn hold_back(&mut self, core: &StreamCore, after: After) {
         if self.held.is_none() {
-            // Earlier work does not depend on this copy's memory, so awaiting it must not either.
+            // Earlier work does not depend on what this work waits for, so awaiting it must not
+            // either.
             self.mark_newest();
             core.late_begins();
         }
-        self.held.get_or_insert_default().after = Some(after);
+        let marked = self.marked;
+        let held = self.held.get_or_insert_with(|| Box::new(HeldBack { marked, ..HeldBack::default() }));
+        if held.lost.is_some() {
+            return;
+        }
+        held.after = Some(after);
+        if held.queue.is_empty() {
+            held.watch(&self.core);
+        }
     }
 
     /// Defers a marker of the newest ticket, if something is held back. Returns whether it did.
     #[inline]
     pub(super) fn puts_marker_off(&mut self) -> bool {
         let Some(held) = &mut self.held else { return false };
-        held.queue.push_back(Item::Marker(self.issued));
+        // Of an abandoned stream, ops that never reached the driver would count as reached.
+        if held.lost.is_none() {
+            held.queue.push_back(Item::Marker(self.issued));
+        }
         true
+    }
+
+    /// Returns true if work waits on the host.
+    pub(crate) fn holds_back(&self) -> bool {
+        self.held.as_ref().is_some_and(|held| held.lost.is_none())
+    }
+
+    /// Returns the reason why the stream was abandoned, if it was.
+    #[inline]
+    pub(super) fn ensure_not_lost(&self) -> Result<(), DriverError> {
+        match &self.held {
+            Some(held) => held.ensure_not_lost(),
+            None => Ok(()),
+        }
     }
 }
 
 impl HeldBack {
+    fn ensure_not_lost(&self) -> Result<(), DriverError> {
+        self.lost.clone().map_or(Ok(()), Err)
+    }
+
     /// Defers a submission.
     #[cold]
-    pub(crate) fn submit(&mut self, submission: Submission) {
+    pub(crate) fn submit(&mut self, submission: Submission) -> Result<(), DriverError> {
+        if let Some(why) = &self.lost {
+            submission.command.drop_elsewhere();
+            return Err(why.clone());
+        }
         let after = self.after.take();
-        self.queue.push_back(Item::Work(Box::new(Work { submission, after, operands: Vec::new() })));
+        self.queue.push_back(Item::Work(Box::new(Work {
+            submission,
+            after,
+            operands: Vec::new(),
+            others: Vec::new(),
+        })));
+        Ok(())
     }
 
     /// Notes the operands of the newest submission.
     #[cold]
-    pub(super) fn note_operands(&mut self, operands: &[Operand<'_>]) {
+    pub(super) fn note_operands(&mut self, device: &Arc<DeviceShared>, operands: &[Operand<'_>]) {
         if let Some(Item::Work(work)) = self.queue.iter_mut().rfind(|item| matches!(item, Item::Work(_))) {
             let owned = |operand: &Operand<'_>| {
                 let Operand { allocation, range, access } = *operand;
                 OwnedOperand { allocation: Arc::downgrade(allocation), range, access }
             };
             work.operands = operands.iter().map(owned).collect();
+            let devices = operands.iter().map(|operand| &operand.allocation.device);
+            let others = devices.filter(|other| !Arc::ptr_eq(other, device));
+            work.others = others.map(|other| (other.id, other.health.clone())).collect();
         }
     }
 
     /// Defers an event that marks the queue's end.
     #[cold]
-    pub(crate) fn record(&mut self) -> Arc<Coming> {
+    pub(crate) fn record(&mut self) -> Result<Arc<Coming>, DriverError> {
+        self.ensure_not_lost()?;
         if let Some(Item::Event(coming)) = self.queue.back() {
-            return coming.clone();
+            return Ok(coming.clone());
         }
         let coming = Arc::<Coming>::default();
         self.queue.push_back(Item::Event(coming.clone()));
-        coming
+        Ok(coming)
     }
 
-    fn next(&mut self) -> Option<Item> {
+    pub(super) fn next(&mut self) -> Option<Item> {
         let is_ready = match self.queue.front()? {
             Item::Work(work) => work.after.as_ref().is_none_or(After::is_ready),
             Item::Marker(_) | Item::Event(_) => true,
         };
-        if is_ready { self.queue.pop_front() } else { None }
+        if !is_ready {
+            return None;
+        }
+        let item = self.queue.pop_front();
+        if let Some(Item::Work(work)) = &item
+            && let Some(After::Elsewhere(place)) = &work.after
+        {
+            place.stream.timeline.deregister(&mut self.watched);
+        }
+        item
     }
-}
 
-/// Work that is left for after the stream's lock was released.
-#[derive(Default)]
-struct Left {
-    followers: Vec<Arc<StreamCore>>,
-    /// Memory whose last holder this may be.
-    memory: Vec<OwnedOperand<Arc<Allocation>>>,
-    unseen: Vec<Error>,
-    gave_up: bool,
-}
-
-/// Hands over what is ready on `core`, then on the streams that waited for events there. Runs on
-/// `warpline-pin`.
-pub(crate) fn hand_over(core: Arc<StreamCore>) {
-    let mut cores = vec![core];
-    while let Some(core) = cores.pop() {
-        cores.extend(core.hand_over_what_is_ready());
+    /// Watches the place that the first item waits for, if it is on another backend.
+    pub(super) fn watch(&mut self, core: &Weak<StreamCore>) {
+        let after = match self.queue.front() {
+            Some(Item::Work(work)) => &work.after,
+            Some(Item::Marker(_) | Item::Event(_)) => &None,
+            None => &self.after,
+        };
+        let Some(After::Elsewhere(place)) = after else { return };
+        let Some(core) = core.upgrade() else { return };
+        let waker = Waker::from(Arc::new(HandsOver(core)));
+        if place.register(&waker, &mut self.watched) {
+            waker.wake();
+        }
     }
 }
 
 impl StreamCore {
-    fn hand_over_what_is_ready(&self) -> Vec<Arc<StreamCore>> {
-        let mut left = Left::default();
-        let mut state = self.state.lock();
-        let Some(mut held) = state.held.take() else { return Vec::new() };
-        while let Some(item) = held.next() {
-            match item {
-                Item::Marker(ticket) => state.raw.signal(ticket),
-                Item::Event(coming) => {
-                    let unwritten = held.unwritten.clone();
-                    let recorded = state.raw.record().map(|event| Recorded { event, unwritten });
-                    left.followers.extend(coming.fill(recorded));
-                }
-                Item::Work(work) => self.hand_over_work(&mut state, &mut held, *work, &mut left),
-            }
-        }
-        let is_over = held.queue.is_empty();
-        if is_over {
-            self.late_ends();
-        } else {
-            state.held = Some(held);
-        }
-        drop(state);
-        if is_over {
-            self.device.foreign_turns.end();
-        }
-        if left.gave_up {
-            self.timeline.wake_all();
-        }
-        let Left { followers, memory, unseen, gave_up: _ } = left;
-        // Subscribers are notified, and owners of lent memory may be dropped. A panic there must
-        // not keep the followers waiting.
-        let told = catch_unwind(AssertUnwindSafe(|| {
-            drop(memory);
-            unseen.iter().for_each(|error| self.note_unseen(error));
-        }));
-        if told.is_err() {
-            background::detach(warpline_driver::report::drop_panicked);
-        }
-        followers
-    }
-
-    fn hand_over_work(&self, state: &mut State, held: &mut HeldBack, work: Work, left: &mut Left) {
-        let Work { mut submission, after, operands } = work;
-        let (ticket, site) = (submission.ticket, submission.site);
-        let operands = operands.into_iter().filter_map(|OwnedOperand { allocation, range, access }| {
-            Some(OwnedOperand { allocation: allocation.upgrade()?, range, access })
-        });
-        let operands: Vec<_> = operands.collect();
-        let is_edge = matches!(submission.command, Command::Edge(_));
-        let is_wait = submission.command.holds_until().is_some();
-        let ready = match after {
-            None => Ok(()),
-            Some(After::Memory(staging)) => match (staging.0.get(), &mut submission.command) {
-                (Some(Ok(end)), Command::Copy(copy)) => {
-                    set_host_end(copy, *end);
-                    Ok(())
-                }
-                (Some(Err(error)), _) => Err(error.clone()),
-                _ => unreachable!("only copies wait for memory, and this is ready"),
-            },
-            Some(After::Event(coming)) => match (coming.get(), &mut submission.command) {
-                (Ok(recorded), Command::Wait(point) | Command::Edge(point)) => {
-                    held.unwritten.merge(&recorded.unwritten);
-                    if !is_edge && state.marks.merge(&recorded.unwritten.marks) {
-                        self.version.fetch_add(1, Ordering::Release);
-                    }
-                    point.event = recorded.event;
-                    Ok(())
-                }
-                (Err(error), _) => Err(self.refused(site, &error)),
-                _ => unreachable!("only waits wait for events"),
-            },
-        };
-        let ready = ready.and_then(|()| match held.unwritten.read_by(&operands) {
-            Some(earlier) => Err(Error::inherited(&site.on(&self.label), earlier)),
-            None => Ok(()),
-        });
-        let mut halfway = false;
-        let submitted = match ready {
-            Ok(()) => {
-                // SAFETY: as in `StreamCore::submit`, which deferred this submission. The uses
-                // noted for the ticket and `keeps` have been in place since then. A host address
-                // that was missing then is that of a `HostEnd`.
-                let submitted = unsafe { state.raw.submit(submission) };
-                submitted.map_err(|error| {
-                    halfway = matches!(error, DriverError::Halfway(_));
-                    self.refused(site, &error)
-                })
-            }
-            Err(error) => {
-                submission.command.drop_elsewhere();
-                Err(error)
-            }
-        };
-        match submitted {
-            Ok(()) => held.unwritten.overwritten_by(&operands),
-            Err(error) if is_wait => self.give_up_waiting(state, held, site, &error, left),
-            Err(error) => {
-                let error = self.mark_late(state, held, &operands, error.at(site), halfway);
-                let is_fault = error.kind() == ErrorKind::Fault;
-                let unseen = self.refuse_late(ticket, error);
-                // A fault concerns every op, and the device reports it.
-                left.unseen.extend(unseen.filter(|_| !is_fault));
-            }
-        }
-        left.memory.extend(operands);
-    }
-
-    /// Marks what a late refusal left unwritten. Returns the error that ends the mark when it is
-    /// looked at.
-    #[cold]
-    fn mark_late(
-        &self,
-        state: &mut State,
-        held: &mut HeldBack,
-        operands: &[OwnedOperand<Arc<Allocation>>],
-        error: Error,
-        halfway: bool,
-    ) -> Error {
-        let mut written: Vec<_> =
-            operands.iter().filter(|operand| operand.access.writes() && !operand.range.is_empty()).collect();
-        if error.kind() == ErrorKind::Fault {
-            // As in `StreamCore::mark`: no op reads the memory of a device that has failed.
-            written.retain(|touch| !Arc::ptr_eq(&touch.allocation.device, &self.device));
-            order::mark(&written, &Mark::new(self.id, order::cause(&error)), true);
-            return error;
-        }
-        if written.is_empty() || !leaves_a_mark(error.kind()) {
-            return error;
-        }
-        held.unwritten.add(&written, &error);
-        // A closed stream carries no marks.
-        if halfway || self.is_closed() || self.device.runtime.mode == OrderMode::Wait {
-            let mark = Mark::new(self.id, order::cause(&error));
-            order::mark(&written, &mark, true);
-            held.unwritten.add_mark(mark);
-            return error;
-        }
-        let mark = state.marks.mark_for(self.id, order::cause(&error));
-        order::mark(&written, &mark, false);
-        state.marks.add(mark.clone());
-        held.unwritten.add_mark(mark.clone());
-        self.version.fetch_add(1, Ordering::Release);
-        error.ending(mark)
-    }
-
-    /// Abandons the stream after a wait that could not be handed over (rule 5).
-    #[cold]
-    fn give_up_waiting(
-        &self,
-        state: &mut State,
-        held: &mut HeldBack,
-        site: Site,
-        error: &Error,
-        left: &mut Left,
-    ) {
-        let text = format!(
-            "stream \"{}\" of {} was given up: {site} could not be enqueued, which later work relies on: {error}; use another \
-             stream",
-            self.label, self.device.id
-        );
-        let error = Error::new(ErrorKind::Driver, text.clone());
-        let mark = Mark::new(self.id, order::cause(&error));
-        for item in held.queue.drain(..) {
-            match item {
-                Item::Work(work) => {
-                    // The mark is for everybody: the stream counts as finished once it is idle, and
-                    // other streams continue.
-                    let upgraded =
-                        |OwnedOperand { allocation, range, access }: OwnedOperand<Weak<Allocation>>| {
-                            Some(OwnedOperand { allocation: allocation.upgrade()?, range, access })
-                        };
-                    let operands: Vec<_> = work.operands.into_iter().filter_map(upgraded).collect();
-                    let writes = |operand: &&OwnedOperand<Arc<Allocation>>| {
-                        operand.access.writes() && !operand.range.is_empty()
-                    };
-                    order::mark(&operands.iter().filter(writes).collect::<Vec<_>>(), &mark, true);
-                    left.memory.extend(operands);
-                    work.submission.command.drop_elsewhere();
-                }
-                Item::Event(coming) => {
-                    left.followers.extend(coming.fill(Err(DriverError::Refused(text.clone().into()))));
-                }
-                Item::Marker(_) => {}
-            }
-        }
-        state.lost = Some(DriverError::Refused(text.into()));
-        left.unseen.push(error.clone());
-        self.timeline.give_up(error);
-        left.gave_up = true;
-    }
-
     /// Waits until nothing is held back on this stream, for a call that enqueues on the driver's
     /// stream directly. Called while no stream's lock is held.
     ///
     /// # Errors
     /// `Reentrant` if this thread must not wait.
-    pub(crate) fn wait_until_handed_over(&self, site: Site) -> Result<()> {
-        loop {
-            let turns = self.device.foreign_turns.ended();
-            if self.state.lock().held.is_none() {
-                return Ok(());
-            }
-            self.may_wait_for_memory(site)?;
-            self.device.foreign_turns.wait_for_more_than(turns);
+    pub(crate) fn wait_until_handed_over(self: &Arc<Self>, site: Site) -> Result<()> {
+        if !self.state.lock().holds_back() {
+            return Ok(());
         }
+        self.may_block(site)?;
+        self.block_until(MAX_TICKET, || {
+            !self.state.lock().holds_back() || self.device.health.fault().is_some()
+        });
+        Ok(())
     }
 
-    /// Waits until the event of `from` was recorded, if this stream is borrowed and so cannot hold
-    /// the wait back. Called while no stream's lock is held.
+    /// Waits on the host until the driver can wait for `from` itself, if this stream is borrowed
+    /// and so cannot hold the wait back. Called while no stream's lock is held.
     ///
     /// # Errors
     /// `Reentrant` if this thread must not wait.
     #[inline]
     pub(crate) fn wait_if_borrowed(&self, site: Site, from: &Snapshot) -> Result<()> {
-        match &from.coming {
-            Some(coming) if self.borrowed => self.wait_for_event(site, coming),
-            _ => Ok(()),
+        if self.borrowed && (from.coming.is_some() || self.is_elsewhere(from)) {
+            self.wait_on_the_host(site, from)?;
         }
+        Ok(())
     }
 
-    /// Waits until that event was recorded, or could not be. Called while no stream's lock is held.
+    /// Waits until the driver can wait for `from` itself: until its event was recorded or, on
+    /// another backend, until it is reached. Also returns if that will never happen. Called while
+    /// no stream's lock is held.
     ///
     /// # Errors
     /// `Reentrant` if this thread must not wait.
     #[cold]
-    pub(super) fn wait_for_event(&self, site: Site, coming: &Coming) -> Result<()> {
-        self.may_wait_for_memory(site)?;
-        coming.wait();
+    pub(super) fn wait_on_the_host(&self, site: Site, from: &Snapshot) -> Result<()> {
+        let Some(stream) = self.device.runtime.stream(from.used.stream) else { return Ok(()) };
+        let (timeline, ticket) = (&from.timeline, from.used.ticket);
+        let is_elsewhere = self.is_elsewhere(from);
+        let is_over = || {
+            let told = from.coming.as_ref().is_none_or(|coming| coming.is_recorded());
+            (told && (!is_elsewhere || timeline.reached(ticket))) || stream.fault().is_some()
+        };
+        if is_over() {
+            return Ok(());
+        }
+        self.may_block(site)?;
+        stream.want_marker(ticket);
+        // The waiters of `stream` are woken when an event is recorded there.
+        stream.block_until(if is_elsewhere { ticket } else { MAX_TICKET }, is_over);
         Ok(())
     }
 
     #[cold]
-    fn may_wait_for_memory(&self, site: Site) -> Result<()> {
+    fn may_block(&self, site: Site) -> Result<()> {
         if reentry::may_block() {
             return Ok(());
         }
         Err(Error::new(
             ErrorKind::Reentrant,
             format!(
-                "{}: work before it waits for page-locked memory, and a waker must not wait for that; enqueue in a task",
+                "{}: earlier work on the stream waits on the host, for page-locked memory or for \
+                 another device, and a waker must not wait for that; enqueue in a task",
                 site.on(&self.label)
             ),
         ))
-    }
-}
-
-fn set_host_end(copy: &mut Copy, end: HostEnd) {
-    match copy.kind {
-        CopyKind::HostToDevice => copy.src = end.address(),
-        CopyKind::DeviceToHost => copy.dst = end.address(),
-        CopyKind::DeviceToDevice | CopyKind::Peer { .. } => unreachable!("neither end is the host's"),
     }
 }

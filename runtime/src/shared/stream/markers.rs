@@ -26,10 +26,6 @@ impl State {
     }
 
     pub(crate) fn mark(&mut self) {
-        // Ops that never reached the driver would count as reached.
-        if self.lost.is_some() {
-            return;
-        }
         if !self.puts_marker_off() {
             if !self.raw.may_signal() {
                 return self.have_marked();

@@ -6,7 +6,7 @@ use crate::order::{Clock, Marks, Site, Use};
 use crate::shared::Capture;
 use std::sync::{Arc, Weak};
 use warpline_driver::timeline::{Ticket, Timeline};
-use warpline_driver::{DriverError, DriverEvent, Result};
+use warpline_driver::{DeviceId, DriverError, DriverEvent, Result};
 
 /// A place on a stream, with the order before it.
 #[derive(Clone)]
@@ -37,6 +37,7 @@ impl Place {
 #[derive(Clone)]
 pub(crate) struct Snapshot {
     pub(crate) timeline: Arc<Timeline>,
+    pub(crate) device: DeviceId,
     pub(crate) used: Use,
     pub(crate) version: u64,
     pub(crate) stated: Clock,
@@ -50,6 +51,13 @@ pub(crate) struct Snapshot {
     pub(crate) capture: Option<Weak<Capture>>,
 }
 
+impl Snapshot {
+    /// Returns true if it is known what the work before the place left unwritten.
+    pub(super) fn is_told(&self) -> bool {
+        self.coming.as_ref().is_none_or(|coming| coming.is_recorded())
+    }
+}
+
 impl StreamCore {
     /// Returns where the stream stands, after waiting for foreign work that is being enqueued.
     ///
@@ -58,7 +66,7 @@ impl StreamCore {
     #[cold]
     pub(super) fn snapshot_behind_turns(&self, site: Site) -> Result<Snapshot> {
         let mut state = self.wait_for_turn(self.state.lock(), site)?;
-        self.snapshot_at(&mut state, |_| false).map_err(|error| self.refused(site, &error))
+        self.snapshot_at(&mut state, true, |_| false).map_err(|error| self.refused(site, &error))
     }
 
     /// Returns where the stream stands, for an await of everything so far.
@@ -69,9 +77,13 @@ impl StreamCore {
     }
 
     /// Returns where the stream stands, for other streams to wait for. The driver records an event
-    /// unless `implied` returns that none is needed.
-    pub(crate) fn snapshot(&self, implied: impl FnOnce(Use) -> bool) -> Result<Snapshot, DriverError> {
-        self.snapshot_at(&mut self.state.lock(), implied)
+    /// if those streams wait `by_event`, unless `implied` returns that they need not wait.
+    pub(crate) fn snapshot(
+        &self,
+        by_event: bool,
+        implied: impl FnOnce(Use) -> bool,
+    ) -> Result<Snapshot, DriverError> {
+        self.snapshot_at(&mut self.state.lock(), by_event, implied)
     }
 
     /// Like [`snapshot`](Self::snapshot), for callers that may also await the result.
@@ -81,12 +93,13 @@ impl StreamCore {
     ) -> Result<Snapshot, DriverError> {
         let mut state = self.state.lock();
         self.stand_at(state.issued);
-        self.snapshot_at(&mut state, implied)
+        self.snapshot_at(&mut state, true, implied)
     }
 
     fn snapshot_at(
         &self,
         state: &mut State,
+        by_event: bool,
         implied: impl FnOnce(Use) -> bool,
     ) -> Result<Snapshot, DriverError> {
         // A place noted during foreign work stands before it, because it is not known how much of
@@ -97,14 +110,19 @@ impl StreamCore {
         let known = if state.foreign_from == 0 { self.known.lock().clone() } else { Clock::default() };
         let (mut event, mut coming) = (None, None);
         if !self.timeline.reached(used.ticket) && !implied(used) {
-            match (&mut state.held, &state.lost) {
-                (_, Some(why)) => return Err(why.clone()),
-                (Some(held), None) => coming = Some(held.record()),
-                (None, None) => event = state.raw.record()?,
+            if !by_event && self.device.signalled && state.foreign.is_none() {
+                // Now, since a marker behind later work would make the waiter wait for that too.
+                state.mark_newest();
+            }
+            match &mut state.held {
+                Some(held) => coming = Some(held.record()?),
+                None if by_event => event = state.raw.record()?,
+                None => {}
             }
         }
         Ok(Snapshot {
             timeline: self.timeline.clone(),
+            device: self.device.id,
             used,
             version: self.version(),
             stated: state.stated.clone(),

@@ -82,7 +82,7 @@ impl StreamCore {
         let (label, error) = (self.label.clone(), error.clone());
         let report = move || crate::report::error_not_awaited(&label, &error, is_first);
         // A subscriber may wait for work that this thread has yet to hand over.
-        if background::duty() == Duty::PageLocking { background::detach(report) } else { report() }
+        if background::duty() == Duty::Submitting { background::detach(report) } else { report() }
     }
 
     /// Takes the oldest unseen error, which `synchronize` returns once.

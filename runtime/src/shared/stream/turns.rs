@@ -1,4 +1,5 @@
-//! Waiting for something that is not a ticket: a place in a pool, room on a stream.
+//! Waiting for something that is not a ticket: a place in a pool, room on a stream, the hand-over
+//! of held-back work.
 //!
 //! It becomes available when other work finishes, so two things have to be watched meanwhile. The
 //! device may fail, and a schedule without threads makes progress only at polls. For both, the
@@ -7,12 +8,13 @@
 //! by this wait.
 
 use super::core::StreamCore;
+use crate::block_on::block_on;
 use crate::order::MAX_TICKET;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
-use warpline_driver::timeline::{Registration, Timeline};
+use warpline_driver::timeline::{Registration, Ticket, Timeline};
 use warpline_driver::{Result, reentry};
 
 struct Sleeper<'a> {
@@ -41,10 +43,30 @@ pub(crate) async fn watching<F: Future>(
         // Register first, then check the device's health and run what can run.
         let _ = timeline.register(MAX_TICKET, cx.waker(), registration);
         core.device.ensure_open()?;
-        if core.device.runs_in_turns && core.device.driver.turn() {
+        if core.device.runtime.turn() {
             reentry::wake(cx.waker());
         }
         Poll::Pending
     })
     .await
+}
+
+impl StreamCore {
+    /// Blocks this thread until `is_over` returns true. It is called again when `ticket` of this
+    /// stream is reached, and when the waiters of this stream are woken. Observes nothing.
+    pub(super) fn block_until(&self, ticket: Ticket, is_over: impl Fn() -> bool) {
+        let mut sleeper = Sleeper { timeline: &self.timeline, registration: None };
+        block_on(poll_fn(|cx| {
+            let Sleeper { timeline, registration } = &mut sleeper;
+            // Register first, then look, as in `watching`.
+            let _ = timeline.register(ticket, cx.waker(), registration);
+            if is_over() {
+                return Poll::Ready(());
+            }
+            if self.device.runtime.turn() {
+                reentry::wake(cx.waker());
+            }
+            Poll::Pending
+        }));
+    }
 }

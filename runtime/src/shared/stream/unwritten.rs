@@ -31,6 +31,10 @@ impl Piece {
 }
 
 impl Unwritten {
+    pub(super) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
     /// Adds the bytes that an op refused with `error` would have written.
     pub(crate) fn add(&mut self, written: &[&OwnedOperand<Arc<Allocation>>], error: &Error) {
         self.pieces.extend(written.iter().map(|operand| Piece {

@@ -18,12 +18,13 @@ use std::time::Duration;
 
 /// A picture of everything recorded, or of a window of it.
 ///
-/// Made by [`Recorder::picture`](super::Recorder::picture).
+/// [`Recorder::picture`](super::Recorder::picture) makes it.
 ///
-/// Each stream is a row under its device; work of the host comes first. A bar is an op from its
-/// start to its end, with its name, time and source line as a tooltip. Ops too narrow to be seen
-/// are drawn together. An arrow leads from the end of the awaited op to the end of the wait. The
-/// time that a wait held its stream is hatched. A wait is not drawn if its order held already.
+/// Each stream is a row under its device; the rows of host work come first. A bar is an op from its
+/// start to its end, with its name, time and source line as a tooltip. Ops that are too narrow to
+/// be seen are merged into one bar. An arrow leads from the end of the op that a stream waited for
+/// to the end of the wait. The time that a wait held its stream is hatched. A wait that added no
+/// order is not drawn.
 ///
 /// The file is self-contained. It holds every op of the window as JSON: in the SVG's `<metadata>`,
 /// or in the page's `<script type="application/json">`.
@@ -55,10 +56,10 @@ impl Picture {
         self
     }
 
-    /// Draws only a window of this length, where the most waits of one stream for another ended.
+    /// Draws only a window of this length, chosen where the most waits between streams ended.
     ///
-    /// The window also shows the ops that these waits had waited for. It is chosen within the
-    /// middle half of the recording's time. If there was no such wait, it is in the middle.
+    /// The window also shows the ops that those waits waited for. It lies within the middle half of
+    /// the recording's time, or in its middle if there was no such wait.
     pub fn at_waits(mut self, length: Duration) -> Self {
         let length = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
         let (first, last) = whole(&self.recording);
@@ -82,8 +83,8 @@ impl Picture {
     /// in `.html`.
     ///
     /// # Errors
-    /// Returns `InvalidInput` if the name ends otherwise, and the errors of creating and writing
-    /// the file.
+    /// Returns `InvalidInput` if the name has another extension, and the errors of creating and
+    /// writing the file.
     pub fn write_file(self, path: impl AsRef<Path>) -> io::Result<()> {
         let path = path.as_ref();
         let page = match path.extension().and_then(OsStr::to_str) {
@@ -109,18 +110,18 @@ impl Picture {
     /// Writes the picture as an SVG.
     ///
     /// # Errors
-    /// Returns the errors of `to`.
+    /// Returns the errors of writing to `to`.
     pub fn write_svg(self, to: &mut impl Write) -> io::Result<()> {
         let (scene, data) = self.prepared();
         svg::write(&scene, Some(&data), to)
     }
 
-    /// Writes the same picture as a page.
+    /// Writes the picture as an HTML page.
     ///
     /// The wheel zooms, the mouse moves the picture, and a double click shows everything again.
     ///
     /// # Errors
-    /// Returns the errors of `to`.
+    /// Returns the errors of writing to `to`.
     pub fn write_html(self, to: &mut impl Write) -> io::Result<()> {
         let (scene, data) = self.prepared();
         page::write(&scene, &data, to)

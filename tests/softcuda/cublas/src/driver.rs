@@ -1,4 +1,4 @@
-//! The driver library that the process has loaded, as far as it is called here.
+//! The driver library that the process has loaded, and the entry points that this crate calls.
 
 use crate::status::{Outcome, Status, refused};
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -9,7 +9,7 @@ pub(crate) type Twin = unsafe extern "C" fn(*const *const c_void, *const c_void,
 #[repr(C)]
 pub(crate) struct SoftParam {
     pub(crate) bytes: usize,
-    /// 0 a value, 1 a pointer that is read, 2 one that is written.
+    /// 0 for a value, 1 for a pointer that is read, 2 for a pointer that is written.
     pub(crate) kind: u32,
     pub(crate) element_bytes: u32,
 }
@@ -26,7 +26,7 @@ pub(crate) struct SoftKernel {
 
 macro_rules! entry_points {
     ($(fn $name:ident($($type:ty),* $(,)?);)*) => {
-        /// Its entry points. A `CUresult` of 0 is success.
+        /// The driver's entry points. A `CUresult` of 0 means success.
         #[allow(non_snake_case, reason = "they are called so")]
         pub(crate) struct Driver {
             $(pub(crate) $name: unsafe extern "C" fn($($type),*) -> c_int,)*
@@ -35,7 +35,7 @@ macro_rules! entry_points {
         #[allow(non_snake_case, reason = "they are called so")]
         fn find(library: *mut c_void) -> Option<Driver> {
             $(
-                // SAFETY: a library that is loaded, and a string.
+                // SAFETY: `library` is loaded, and the name ends with a NUL.
                 let $name = unsafe { libc::dlsym(library, concat!(stringify!($name), "\0").as_ptr().cast()) };
             )*
             if [$($name),*].iter().any(|symbol| symbol.is_null()) {
@@ -43,7 +43,7 @@ macro_rules! entry_points {
             }
             Some(Driver {
                 $(
-                    // SAFETY: the library declares the function so.
+                    // SAFETY: the library declares the function with this signature.
                     $name: unsafe {
                         std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> c_int>($name)
                     },
@@ -65,12 +65,12 @@ entry_points! {
     fn softcudaRegisterKernel(*const SoftKernel);
 }
 
-/// The driver, if it is the software one.
+/// Returns the loaded driver, if it is the software one.
 pub(crate) fn driver() -> Outcome<&'static Driver> {
     const LIBRARY: &CStr = c"libcuda.so.1";
     static DRIVER: OnceLock<Option<Driver>> = OnceLock::new();
     let driver = DRIVER.get_or_init(|| {
-        // SAFETY: nothing is loaded: the library is found if it is there already.
+        // SAFETY: `RTLD_NOLOAD` loads no library; it finds one that is already loaded.
         let library = unsafe { libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
         if library.is_null() { None } else { find(library) }
     });
@@ -80,10 +80,10 @@ pub(crate) fn driver() -> Outcome<&'static Driver> {
     }
 }
 
-/// The context that is current on this thread.
+/// Returns the context that is current on this thread.
 pub(crate) fn current_context() -> Outcome<u64> {
     let mut context = 0;
-    // SAFETY: cuCtxGetCurrent writes a handle.
+    // SAFETY: `cuCtxGetCurrent` writes a handle, for which `context` has room.
     match unsafe { (driver()?.cuCtxGetCurrent)(&raw mut context) } {
         0 if context != 0 => Ok(context),
         _ => refused(Status::NOT_INITIALIZED, "no context is current"),

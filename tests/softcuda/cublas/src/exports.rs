@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 /// `CUBLAS_TF32_TENSOR_OP_MATH`
 const TF32_MATH: c_int = 3;
 
-/// Runs the inside of an entry point: counts the call, and lets a plan fail it.
+/// Runs the body of an entry point. Counts the call, and returns the status of a planned failure.
 fn enter(entry: &str, body: impl FnOnce() -> Outcome) -> Status {
     let nth = figures::count(entry);
     if let Some(status) = plan::planned(entry, nth) {
@@ -26,7 +26,7 @@ extern "C" fn cublasCreate_v2(handle: *mut u64) -> Status {
             return refused(Status::INVALID_VALUE, "there is no place for the handle");
         }
         let made = handle::create()?;
-        // SAFETY: not null, so the caller promises that it is valid for a write.
+        // SAFETY: `handle` is not null, so the caller promises that it is valid for a write.
         unsafe { handle.write(made) };
         Ok(())
     })
@@ -102,9 +102,9 @@ extern "C" fn cublasSgemm_v2(
             );
         }
         let [m, n, k, a_pitch, b_pitch, c_pitch, a_turned, b_turned] = sizes.map(|size| size as u32);
-        // SAFETY: not null, so the caller promises that a number is there.
+        // SAFETY: `alpha` is not null, so the caller promises that it points to a number.
         let alpha = unsafe { *alpha };
-        // SAFETY: as above.
+        // SAFETY: `beta` is not null, so the caller promises that it points to a number.
         let beta = unsafe { *beta };
         handle::with(handle, |known| {
             let sgemm = Sgemm {
@@ -132,12 +132,12 @@ extern "C" fn cublasSgemm_v2(
 #[allow(non_snake_case)]
 extern "C" fn cublasGetProperty(which: c_int, value: *mut c_int) -> Status {
     enter("cublasGetProperty", || {
-        // Major, minor and patch.
+        // The major, minor and patch numbers of the version.
         let numbers = [12, 0, 0];
         let Some(number) = usize::try_from(which).ok().and_then(|which| numbers.get(which)) else {
             return refused(Status::INVALID_VALUE, &format!("property {which}"));
         };
-        // SAFETY: the caller promises a place for an int.
+        // SAFETY: the caller promises that `value` is valid for a write.
         unsafe { value.write(*number) };
         Ok(())
     })
@@ -153,7 +153,7 @@ extern "C" fn cublasGetStatusName(status: Status) -> *const c_char {
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)]
 extern "C" fn softcublasCallCount(entry: *const c_char) -> u64 {
-    // SAFETY: the caller promises a string.
+    // SAFETY: the caller promises that `entry` is a C string.
     let entry = unsafe { CStr::from_ptr(entry) };
     entry.to_str().ok().and_then(figures::calls).unwrap_or(u64::MAX)
 }
@@ -163,8 +163,8 @@ extern "C" fn softcublasCallCount(entry: *const c_char) -> u64 {
 extern "C" fn softcublasProducts(to: *mut c_void, room: usize) -> usize {
     let products = PRODUCTS.lock();
     for (i, product) in products.iter().take(room).enumerate() {
-        // SAFETY: the caller promises room for so many.
-        unsafe { to.cast::<Product>().add(i).write(*product) };
+        // SAFETY: the caller promises space for `room` products, and `i` is less than that.
+        unsafe { to.cast::<Product>().wrapping_add(i).write(*product) };
     }
     products.len()
 }

@@ -1,4 +1,4 @@
-//! What tests ask afterwards: calls by entry point, and every product.
+//! The figures that tests read afterwards: the calls of each entry point, and every product.
 
 use parking_lot::Mutex;
 use std::ffi::CStr;
@@ -17,7 +17,7 @@ const ENTRIES: [&CStr; 8] = [
 
 static CALLS: [AtomicU64; ENTRIES.len()] = [const { AtomicU64::new(0) }; ENTRIES.len()];
 
-/// Counts a call; which one of that entry point it is, from 1.
+/// Counts a call and returns its number among the calls of the entry point, from 1.
 pub(crate) fn count(entry: &str) -> u64 {
     let index = index_of(entry).expect("an entry point");
     CALLS[index].fetch_add(1, Relaxed) + 1
@@ -27,7 +27,7 @@ fn index_of(entry: &str) -> Option<usize> {
     ENTRIES.iter().position(|name| name.to_str() == Ok(entry))
 }
 
-/// Calls of an entry point so far.
+/// Returns the number of calls of an entry point so far.
 pub(crate) fn calls(entry: &str) -> Option<u64> {
     index_of(entry).map(|index| CALLS[index].load(Relaxed))
 }
@@ -38,7 +38,7 @@ pub(crate) fn calls(entry: &str) -> Option<u64> {
 pub(crate) struct Product {
     pub(crate) handle: u64,
     pub(crate) stream: u64,
-    /// What it was lent to work in; 0: it has its own.
+    /// The workspace that its handle was lent; 0 if the handle uses its own.
     pub(crate) workspace: u64,
     pub(crate) bytes: usize,
     pub(crate) math_mode: i32,

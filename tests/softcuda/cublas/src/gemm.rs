@@ -1,4 +1,4 @@
-//! C ← α·op(A)·op(B) + β·C, column-major, as a kernel of the software CUDA driver.
+//! The product C ← α·op(A)·op(B) + β·C, column-major, as a kernel of the software CUDA driver.
 
 use crate::driver::{SoftKernel, SoftParam, driver};
 use crate::status::{Outcome, Status, refused};
@@ -6,35 +6,35 @@ use std::ffi::{CStr, c_int, c_void};
 
 const NAME: &CStr = c"softcublas_sgemm";
 
-/// A product's arguments, as the kernel takes them one after the other.
+/// The arguments of a product, in the order in which the kernel takes them.
 pub(crate) struct Sgemm {
     pub(crate) transposed: [u32; 2],
     pub(crate) sizes: [u32; 3],
     pub(crate) factors: [f32; 2],
     pub(crate) pitches: [u32; 3],
-    /// Whether A and B are rounded to TF32 first.
+    /// 1 if A and B are rounded to TF32 first, otherwise 0.
     pub(crate) tf32: u32,
-    /// A, B and C.
+    /// The addresses of A, B and C.
     pub(crate) addresses: [u64; 3],
 }
 
-/// The values before the addresses.
+/// The number of values before the addresses.
 const VALUES: usize = 11;
 
 impl Sgemm {
-    /// Rows and columns of each matrix where it is stored.
+    /// Returns the rows and columns of each matrix as it is stored.
     fn stored(&self) -> [[u32; 2]; 3] {
         let [m, n, k] = self.sizes;
         let turned = |turn: u32, [rows, cols]: [u32; 2]| if turn != 0 { [cols, rows] } else { [rows, cols] };
         [turned(self.transposed[0], [m, k]), turned(self.transposed[1], [k, n]), [m, n]]
     }
 
-    /// Whether each leading dimension has room for a column.
+    /// Returns true if each leading dimension has room for a column.
     pub(crate) fn has_sound_pitches(&self) -> bool {
         self.stored().iter().zip(self.pitches).all(|([rows, _], pitch)| pitch >= (*rows).max(1))
     }
 
-    /// How many elements each matrix spans.
+    /// Returns the number of elements that each matrix spans.
     fn lens(&self) -> [u64; 3] {
         let mut lens = [0; 3];
         for (len, ([rows, cols], pitch)) in lens.iter_mut().zip(self.stored().into_iter().zip(self.pitches)) {
@@ -45,7 +45,7 @@ impl Sgemm {
         lens
     }
 
-    /// Launches it. The stream's context is current, and is that of `function`.
+    /// Launches the product. The stream's context is current and is that of `function`.
     pub(crate) fn launch(mut self, function: u64, stream: u64) -> Outcome {
         let mut lens = self.lens();
         let Sgemm { transposed, sizes, factors, pitches, tf32, addresses } = &mut self;
@@ -57,8 +57,8 @@ impl Sgemm {
         params.push(std::ptr::from_mut(tf32).cast());
         params.extend(addresses.iter_mut().map(|value| std::ptr::from_mut(value).cast()));
         params.extend(lens.iter_mut().map(|value| std::ptr::from_mut(value).cast()));
-        // SAFETY: cuLaunchKernel takes a live function and stream, and a pointer to each of the kernel's parameters and to each
-        // length behind them, which it copies.
+        // SAFETY: `cuLaunchKernel` takes a live function and stream, and a pointer to each of the
+        // kernel's parameters and to each length after them. It copies what they point to.
         let code = unsafe {
             let none = std::ptr::null_mut();
             (driver()?.cuLaunchKernel)(function, 1, 1, 1, 1, 1, 1, 0, stream, params.as_mut_ptr(), none)
@@ -66,27 +66,28 @@ impl Sgemm {
         if code == 0 {
             return Ok(());
         }
-        refused(Status::EXECUTION_FAILED, &format!("cuLaunchKernel answered {code}"))
+        refused(Status::EXECUTION_FAILED, &format!("cuLaunchKernel returned {code}"))
     }
 }
 
-/// Writes to both ends of memory that a handle was lent, so that it shows if somebody else has it.
+/// Writes to both ends of a lent workspace, so that other users of that memory notice.
 pub(crate) fn scribble(workspace: u64, bytes: usize, stream: u64) -> Outcome {
     let end = bytes.min(256);
     for at in [workspace, workspace + (bytes - end) as u64] {
-        // SAFETY: cuMemsetD8Async takes device memory, which it checks, and a live stream.
+        // SAFETY: `cuMemsetD8Async` takes device memory and a stream, and checks both.
         let code = if end > 0 { unsafe { (driver()?.cuMemsetD8Async)(at, 0xa5, end, stream) } } else { 0 };
         if code != 0 {
             return refused(
                 Status::EXECUTION_FAILED,
-                &format!("cuMemsetD8Async of the workspace answered {code}"),
+                &format!("cuMemsetD8Async of the workspace returned {code}"),
             );
         }
     }
     Ok(())
 }
 
-/// Tells the driver of the kernel, and loads it into the current context: its function.
+/// Registers the kernel with the driver, loads it into the current context and returns its
+/// function.
 pub(crate) fn load() -> Outcome<u64> {
     let driver = driver()?;
     let value = || SoftParam { bytes: 4, kind: 0, element_bytes: 0 };
@@ -112,9 +113,10 @@ pub(crate) fn load() -> Outcome<u64> {
         declared.join(",\n")
     );
     let (mut module, mut function) = (0, 0);
-    // SAFETY: cuModuleLoadData reads PTX text that ends with a NUL, and writes a module.
+    // SAFETY: `cuModuleLoadData` reads PTX text that ends with a NUL, and writes a module.
     let loaded = unsafe { (driver.cuModuleLoadData)(&raw mut module, text.as_ptr().cast()) };
-    // SAFETY: cuModuleGetFunction takes a module and a string, and writes a function.
+    // SAFETY: `cuModuleGetFunction` takes a module, which it checks, and a C string, and writes a
+    // function.
     let found = unsafe { (driver.cuModuleGetFunction)(&raw mut function, module, NAME.as_ptr()) };
     if [registered, loaded, found] != [0; 3] {
         let why = format!("its kernel was not loaded: {registered}, {loaded} and {found}");
@@ -123,16 +125,18 @@ pub(crate) fn load() -> Outcome<u64> {
     Ok(function)
 }
 
-/// Runs it, for the driver.
+/// Runs the product on the CPU, when the driver calls it.
 unsafe extern "C" fn twin(
     params: *const *const c_void,
     _launch: *const c_void,
     _user: *const c_void,
 ) -> c_int {
-    // SAFETY: there is a pointer for each parameter, to its bytes.
-    let value = |i: usize| unsafe { *(*params.add(i)).cast::<u32>() };
-    // SAFETY: as above; the driver has put host addresses in the place of the device's.
-    let address = |i: usize| unsafe { *(*params.add(VALUES + i)).cast::<u64>() };
+    // SAFETY: the driver passes a pointer to the bytes of each parameter.
+    let param = |i: usize| unsafe { *params.wrapping_add(i) };
+    // SAFETY: the first parameters have four bytes.
+    let value = |i: usize| unsafe { *param(i).cast::<u32>() };
+    // SAFETY: the others have eight bytes, host addresses in place of the device's.
+    let address = |i: usize| unsafe { *param(VALUES + i).cast::<u64>() };
     let sgemm = Sgemm {
         transposed: [0, 1].map(value),
         sizes: [2, 3, 4].map(value),
@@ -142,12 +146,15 @@ unsafe extern "C" fn twin(
         addresses: [0, 1, 2].map(address),
     };
     let [a_len, b_len, c_len] = sgemm.lens().map(|len| len as usize);
-    // SAFETY: the driver has checked that so many elements are there; the program orders its work.
+    // SAFETY: the driver has checked that A has so many elements. The program orders work that
+    // writes them.
     let a = unsafe { slice(sgemm.addresses[0] as *const f32, a_len) };
-    // SAFETY: as above.
+    // SAFETY: the driver has checked that B has so many elements. The program orders work that
+    // writes them.
     let b = unsafe { slice(sgemm.addresses[1] as *const f32, b_len) };
     if c_len > 0 {
-        // SAFETY: as above, and nothing else touches what is written.
+        // SAFETY: the driver has checked that C has so many elements. The program orders its work,
+        // so that nothing else touches them.
         let c = unsafe { std::slice::from_raw_parts_mut(sgemm.addresses[2] as *mut f32, c_len) };
         multiply(&sgemm, a, b, c);
     }
@@ -155,12 +162,12 @@ unsafe extern "C" fn twin(
 }
 
 /// # Safety
-/// There are so many elements, which nobody writes during `'a`.
+/// `address` points to `len` elements, which nothing writes during `'a`.
 unsafe fn slice<'a>(address: *const f32, len: usize) -> &'a [f32] {
     if len == 0 {
         return &[];
     }
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller promises `len` elements, which nothing writes during `'a`.
     unsafe { std::slice::from_raw_parts(address, len) }
 }
 
@@ -174,12 +181,13 @@ fn multiply(sgemm: &Sgemm, a: &[f32], b: &[f32], c: &mut [f32]) {
     for (row, col) in (0..n).flat_map(|col| (0..m).map(move |row| (row, col))) {
         let sum: f32 = (0..k).map(|i| element(a, 0, row, i) * element(b, 1, i, col)).sum();
         let c = &mut c[col * sgemm.pitches[2] as usize + row];
-        // With β = 0 what is there is not looked at.
+        // With β = 0 the previous value is not read.
         *c = alpha * sum + if beta == 0.0 { 0.0 } else { beta * *c };
     }
 }
 
-/// The nearest number with ten bits of fraction; of two, that farther from 0.
+/// Returns the nearest number with ten bits of fraction. Of two equally near, returns the one
+/// farther from 0.
 fn to_tf32(x: f32) -> f32 {
     const LOST: u32 = 13;
     if !x.is_finite() {

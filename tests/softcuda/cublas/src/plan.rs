@@ -9,14 +9,14 @@ struct Failure {
     status: Status,
 }
 
-/// The status that the `nth` call of `entry`, from 1, is planned to fail with.
+/// Returns the status that the `nth` call of `entry`, from 1, is planned to fail with.
 pub(crate) fn planned(entry: &str, nth: u64) -> Option<Status> {
     static PLAN: OnceLock<Vec<Failure>> = OnceLock::new();
     let plan = PLAN.get_or_init(|| std::env::var("SOFTCUBLAS_FAIL").map_or(Vec::new(), |text| parse(&text)));
     plan.iter().find(|failure| failure.entry == entry && failure.nth == nth).map(|failure| failure.status)
 }
 
-/// What is malformed is said on stderr and left out.
+/// Parses planned failures. Reports malformed ones on stderr and skips them.
 fn parse(text: &str) -> Vec<Failure> {
     let failure = |part: &str| {
         let [entry, nth, status] = part.split(':').collect::<Vec<_>>()[..] else { return None };

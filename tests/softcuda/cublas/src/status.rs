@@ -1,4 +1,4 @@
-//! `cublasStatus_t`, as far as this library answers with it, and how a caller hears of what it did wrong.
+//! `cublasStatus_t`, as far as this library returns it, and reports of callers' mistakes.
 
 use std::ffi::{CStr, c_int};
 
@@ -15,7 +15,7 @@ impl Status {
     pub(crate) const EXECUTION_FAILED: Status = Status(13);
     pub(crate) const INTERNAL_ERROR: Status = Status(14);
 
-    /// As `cublasGetStatusName` has it.
+    /// Returns the name that `cublasGetStatusName` returns.
     pub(crate) fn name(self) -> &'static CStr {
         match self.0 {
             0 => c"CUBLAS_STATUS_SUCCESS",
@@ -33,10 +33,10 @@ impl Status {
     }
 }
 
-/// What an entry point answers.
+/// The result of an entry point.
 pub(crate) type Outcome<T = ()> = Result<T, Status>;
 
-/// The answer to a caller's mistake, which is said on stderr.
+/// Reports a caller's mistake on stderr and returns its status.
 pub(crate) fn refused<T>(status: Status, why: &str) -> Outcome<T> {
     eprintln!("softcublas: {}: {why}", status.name().to_string_lossy());
     Err(status)

@@ -11,7 +11,7 @@ use crate::errors::{Code, Outcome, refuse};
 use crate::stream;
 use std::ffi::c_void;
 
-/// The first byte of one end of a 2D copy.
+/// Returns the first byte of one end of a 2D copy.
 fn end(kind: u32, host: usize, device: u64, offset: Option<usize>) -> Outcome<End> {
     let offset = offset.ok_or(Code::INVALID_VALUE)?;
     Ok(match kind {
@@ -26,7 +26,8 @@ fn offset(x_bytes: usize, y: usize, pitch: usize) -> Option<usize> {
     y.checked_mul(pitch)?.checked_add(x_bytes)
 }
 
-/// Copies between devices need no peer access: each end is its own context's.
+/// Returns one end of a copy between contexts. Such a copy needs no peer access, because each end
+/// belongs to the context named for it.
 fn peer(context: CUcontext, address: CUdeviceptr) -> Outcome<End> {
     let context = if context.0 == 0 { context::current()? } else { context::named(context)? };
     context.report()?;

@@ -1,4 +1,4 @@
-//! Start, versions, error texts and devices.
+//! Initialization, versions, error texts and devices.
 
 use crate::abi::{CUdevice, In, Out, Uuid, put_text};
 use crate::device;
@@ -34,7 +34,7 @@ exports! {
         version.set(plan::get().driver_version)
     }
 
-    // NVRTC 13 takes the table for granted where there is no such function.
+    // NVRTC 13 assumes that the table exists if the library lacks this function.
     fn cuGetExportTable(table: Out<*const c_void>, _id: In<Uuid>) {
         table.set(std::ptr::null())?;
         Err(Code::NOT_FOUND.into())

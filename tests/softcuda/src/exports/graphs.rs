@@ -1,4 +1,4 @@
-//! Graphs: what a capture left, and what is instantiated from it.
+//! Graphs made by captures, and the executable graphs instantiated from them.
 
 use crate::abi::{CUgraph, CUgraphExec, CUgraphNode, CUstream, GraphUpdate, InOut, Out};
 use crate::door::exports;

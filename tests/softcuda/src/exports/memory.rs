@@ -10,7 +10,7 @@ use crate::work::Work;
 use crate::{capture, context, device, host, managed, memory, plan, pool, stream};
 use std::ffi::{c_int, c_void};
 
-/// What there is to say about an address.
+/// The properties of an address that the driver knows.
 struct About {
     context: CUcontext,
     device: u32,
@@ -54,7 +54,7 @@ fn tell(about: &About, attribute: c_int, address: u64, out: Out<c_void>) -> Outc
             None => Err(Code::INVALID_VALUE.into()),
         },
         7 | 11 => out.cast().set(about.start),
-        // Page-locked memory is managed too where the device cannot reach the host's.
+        // In confidential computing mode, page-locked memory is managed memory too.
         8 => out.cast().set((about.is_managed || about.host.is_some() && plan::get().confidential) as u8),
         9 => out.cast().set(about.device),
         12 => out.cast().set(about.len),
@@ -63,7 +63,7 @@ fn tell(about: &About, attribute: c_int, address: u64, out: Out<c_void>) -> Outc
     }
 }
 
-/// The answer for an address that is none of the driver's: null, or 0.
+/// Writes the answer for an address that the driver does not know: null or 0.
 fn tell_nothing(attribute: c_int, out: Out<c_void>) -> Outcome {
     match attribute {
         1 | 3 | 4 | 7 | 11 | 12 => out.cast().set(0u64),
@@ -233,7 +233,7 @@ exports! {
 
     fn cuPointerGetAttributes(count: u32, attributes: In<c_int>, out: In<*mut c_void>, address: CUdeviceptr) {
         context::current()?;
-        // Of an address that is none of the driver's the call succeeds, and answers null.
+        // For an address that the driver does not know, the call succeeds and answers null or 0.
         let about = about(address).ok();
         for index in 0..count as usize {
             let (attribute, place) = (attributes.at(index)?, Out::of(out.at(index)?));

@@ -28,7 +28,8 @@ fn max_potential_block(
     let mut best = (0, 0);
     for threads in (1..=limit).rev().filter(|threads| threads % 32 == 0 || *threads == limit) {
         let shared_bytes = match shared_of {
-            // SAFETY: the caller gave a function from threads a block to bytes.
+            // SAFETY: the caller promises a function that takes the threads per block and returns
+            // the bytes of shared memory.
             Some(shared_of) => unsafe { shared_of(threads as c_int) },
             None => shared_bytes,
         };
@@ -44,7 +45,7 @@ fn max_potential_block(
 /// `CU_JIT_ERROR_LOG_BUFFER` and `CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES`
 const ERROR_LOG: [c_int; 2] = [5, 6];
 
-/// Writes a line where the options say that a caller wants to read what is wrong, if they do.
+/// Writes an error message to the log buffer that the options give, if they give one.
 fn log_into(why: &str, count: usize, options: In<c_int>, values: Out<*mut c_void>) -> Outcome {
     let mut places = [None; 2];
     for index in 0..count {
@@ -88,7 +89,7 @@ exports! {
     }
 
     fn cuModuleGetLoadingMode(mode: Out<c_int>) {
-        // Eager.
+        // `CU_MODULE_EAGER_LOADING`.
         mode.set(1)
     }
 

@@ -1,4 +1,4 @@
-//! What this library has beyond the driver's API.
+//! Functions of this library that are not part of the driver's API.
 
 use crate::abi::{In, Text};
 use crate::context;

@@ -1,4 +1,4 @@
-//! Streams, their words, and capture.
+//! Streams, stream memory operations and capture.
 
 use crate::abi::{CUcontext, CUdeviceptr, CUevent, CUgraph, CUgraphNode, CUstream, InOut, Out};
 use crate::door::exports;
@@ -69,7 +69,7 @@ exports! {
         memops::wait(stream, address, value, true, flags)
     }
 
-    // The first version of stream memory operations: drivers have the symbols and refuse the calls.
+    // Version 1 of stream memory operations. Drivers export the symbols but refuse the calls.
 
     fn cuStreamWriteValue32(_stream: CUstream, _address: CUdeviceptr, _value: u32, _flags: u32) {
         refuse!(NOT_SUPPORTED, "version 1; ask for cuStreamWriteValue32_v2")

@@ -1,11 +1,11 @@
-//! Executable graphs: instantiated, launched, updated, destroyed.
+//! Executable graphs: instantiation, launch, update and destruction.
 //!
 //! # Rules
-//! 1. A launch is one piece of its stream's work. It shares the program, so the graph may be destroyed, and the executable
-//!    graph destroyed or updated, while the launch is in flight.
-//! 2. Launches of one executable graph run one after the other, in the order of the calls, on whatever streams.
-//! 3. A launch into a capture adds what the executable graph does now, as one node. It is a copy: rule 2 does not hold for
-//!    it, and later updates do not reach it.
+//! 1. A launch is one piece of its stream's work. It shares the program, so that the graph may be
+//!    destroyed, and the executable graph destroyed or updated, while the launch is in flight.
+//! 2. Launches of one executable graph run one after the other, in the order of the calls, on any
+//!    streams.
+//! 3. A launch on a capturing stream is refused and invalidates the capture.
 
 use super::order::Order;
 use super::program::Program;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH`.
 const DEVICE_LAUNCH: u64 = 4;
-/// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`: without effect, as no graph allocates.
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`: without effect, since no graph allocates.
 const AUTO_FREE: u64 = 1;
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY`
 const BY_PRIORITY: u64 = 8;
@@ -36,17 +36,17 @@ pub(crate) struct Exec {
 
 #[derive(Default)]
 struct State {
-    /// None when it is destroyed.
+    /// None once the executable graph is destroyed.
     program: Option<Arc<Program>>,
     by_priority: bool,
     launches: u64,
-    /// The newest launch: its stream and ticket.
+    /// The stream and the ticket of the newest launch.
     last: Option<(&'static Stream, u64)>,
 }
 
 static EXECS: Slab<Exec> = Slab::new(10);
 
-/// Makes an executable graph of a graph.
+/// Instantiates a graph.
 pub(crate) fn instantiate(handle: CUgraph, flags: u64) -> Outcome<CUgraphExec> {
     if flags == DEVICE_LAUNCH {
         refuse!(NOT_SUPPORTED, "graphs are not launched from the device");
@@ -69,7 +69,7 @@ fn named(handle: CUgraphExec) -> Outcome<&'static Exec> {
     }
 }
 
-/// Destroys an executable graph. Launches in flight end as they would.
+/// Destroys an executable graph. Launches in flight run to their end.
 pub(crate) fn destroy(handle: CUgraphExec) -> Outcome {
     named(handle)?;
     if let Some(exec) = EXECS.revoke(handle.0) {
@@ -80,7 +80,8 @@ pub(crate) fn destroy(handle: CUgraphExec) -> Outcome {
     Ok(())
 }
 
-/// Lets an executable graph do what a graph does, from the next launch on. If that cannot be, why; then it stays as it is.
+/// Updates an executable graph with a graph, from the next launch on. Returns the change that
+/// prevents the update, if any; then the executable graph stays unchanged.
 pub(crate) fn update(handle: CUgraphExec, graph: CUgraph) -> Outcome<Option<Change>> {
     let exec = named(handle)?;
     let new = Arc::new(graph_named(graph)?.program()?);
@@ -96,18 +97,18 @@ pub(crate) fn update(handle: CUgraphExec, graph: CUgraph) -> Outcome<Option<Chan
     Ok(change)
 }
 
-/// Checks what an upload is asked for; there is nothing to be moved.
+/// Checks the arguments of an upload. There is nothing to move.
 pub(crate) fn upload(handle: CUgraphExec, on: CUstream) -> Outcome {
     let stream = stream::named_here(on)?;
     capture::refuse_on(stream)?;
     named(handle)?.program()?.check()
 }
 
-/// Puts a launch on a stream.
+/// Enqueues a launch on a stream.
 pub(crate) fn launch(handle: CUgraphExec, on: CUstream) -> Outcome {
     let stream = stream::named_here(on)?;
     let exec = named(handle)?;
-    // Strict: it was seen to be refused by a driver for CUDA 13, and is not said to be allowed.
+    // Strict: a driver for CUDA 13 refused this, and no document says that it is allowed.
     capture::refuse_on(stream)?;
     let program = exec.program()?;
     program.check()?;

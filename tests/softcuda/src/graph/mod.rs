@@ -1,7 +1,8 @@
-//! Graphs: what captures have kept, as nodes and which nodes each runs after.
+//! Graphs: captured nodes, and the edges between them.
 //!
-//! A capture opens a graph and adds to it; when the capture ends, the graph is its caller's, to be instantiated
-//! ([`exec`]) and destroyed. Nothing refers to a graph but its handle: whoever instantiates it takes the nodes along.
+//! A capture creates a graph and adds nodes to it. When the capture ends, the graph belongs to the
+//! caller, who can instantiate ([`exec`]) and destroy it. Only its handle refers to a graph: an
+//! executable graph shares the nodes, not the graph.
 
 pub(crate) mod exec;
 mod order;
@@ -18,7 +19,7 @@ pub(crate) use program::{Node, Program};
 pub(crate) use run::Run;
 use std::sync::Arc;
 
-/// The first byte of a node's handle, in the place where other handles have their kind.
+/// The kind in a node's handle, at the place where other handles have theirs.
 const NODE_KIND: u64 = 11 << 56;
 
 /// A graph.
@@ -30,7 +31,7 @@ pub(crate) struct Graph {
 #[derive(Default)]
 struct State {
     nodes: Vec<Placed>,
-    /// Whether a capture still adds to it.
+    /// True while a capture adds nodes.
     growing: bool,
 }
 
@@ -42,7 +43,7 @@ struct Placed {
 
 static GRAPHS: Slab<Graph> = Slab::new(6);
 
-/// An empty graph for a capture.
+/// Creates an empty graph for a capture.
 pub(crate) fn open() -> (CUgraph, &'static Graph) {
     let (index, graph) = GRAPHS.take(|index| Graph { index, state: Mutex::default() });
     *graph.state.lock() = State { nodes: Vec::new(), growing: true };
@@ -56,7 +57,7 @@ fn named(handle: CUgraph) -> Outcome<&'static Graph> {
     }
 }
 
-/// Destroys a graph. What was instantiated from it stays.
+/// Destroys a graph. Executable graphs made from it remain.
 pub(crate) fn destroy(handle: CUgraph) -> Outcome {
     if named(handle)?.state.lock().growing {
         refuse!(INVALID_VALUE, "the capture of the graph has not ended");
@@ -65,7 +66,7 @@ pub(crate) fn destroy(handle: CUgraph) -> Outcome {
     Ok(())
 }
 
-/// Ends a graph's handle and lets go of its nodes.
+/// Revokes a graph's handle and drops its nodes.
 pub(crate) fn discard(handle: CUgraph) {
     if let Some(graph) = GRAPHS.revoke(handle.0) {
         let ended = std::mem::take(&mut *graph.state.lock());
@@ -74,7 +75,7 @@ pub(crate) fn discard(handle: CUgraph) {
     }
 }
 
-/// The handles of a graph's nodes, in the order in which they were captured.
+/// Returns the handles of a graph's nodes, in the order of their capture.
 pub(crate) fn nodes(handle: CUgraph) -> Outcome<Vec<CUgraphNode>> {
     let graph = named(handle)?;
     let count = graph.state.lock().nodes.len();
@@ -82,14 +83,15 @@ pub(crate) fn nodes(handle: CUgraph) -> Outcome<Vec<CUgraphNode>> {
 }
 
 impl Graph {
-    /// Adds a node. Its number.
+    /// Adds a node and returns its number.
     pub(crate) fn add(&self, node: Arc<Node>, after: Vec<usize>) -> usize {
         let nodes = &mut self.state.lock().nodes;
         nodes.push(Placed { node, after });
         nodes.len() - 1
     }
 
-    /// Ends the adding. False if there are nodes that none of `last` runs after.
+    /// Closes the graph to further nodes. Returns false if it has nodes that none of `last` is or
+    /// runs after.
     pub(crate) fn close(&self, last: &[usize]) -> bool {
         let state = &mut *self.state.lock();
         state.growing = false;
@@ -103,12 +105,12 @@ impl Graph {
         found.iter().all(|found| *found)
     }
 
-    /// The handle of a node.
+    /// Returns the handle of a node.
     pub(crate) fn node_handle(&self, node: usize) -> CUgraphNode {
         CUgraphNode(NODE_KIND | (self.index as u64) << 32 | (node as u64 + 1))
     }
 
-    /// What an executable graph made of it now does.
+    /// Returns the program of an executable graph that is made from the graph now.
     fn program(&self) -> Outcome<Program> {
         let state = self.state.lock();
         if state.growing {

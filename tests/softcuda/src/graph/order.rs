@@ -1,14 +1,16 @@
-//! In which order a launch runs nodes that no edge orders.
+//! The order in which a launch runs nodes that no edge orders.
 //!
-//! A GPU may run them in any order, so an order that happens to be right must not hide an edge that is missing. A launch
-//! takes its order from its number among those of its executable graph:
-//! 1. the first prefers what was captured last, so that as a rule a side stream runs before the one it was forked from;
-//! 2. the second stays on a branch as long as it goes on, and begins with what was captured first;
-//! 3. each further one is mixed, by its number and `SOFTCUDA_GRAPH_SEED`.
+//! A GPU may run such nodes in any order, so an order that happens to be right must not hide a
+//! missing edge. The number of a launch among those of its executable graph selects the order:
+//! 1. The first launch prefers the nodes captured last. As a rule, a side stream then runs before
+//!    the stream that it was forked from.
+//! 2. The second launch follows a branch to its end, and begins with the node captured first.
+//! 3. Each further launch takes a mixed order, from its number and `SOFTCUDA_GRAPH_SEED`.
 //!
-//! Where the executable graph was made to use the priorities of its nodes, the more urgent go before all others.
+//! If the executable graph was instantiated to use the priorities of its nodes, nodes of higher
+//! priority run before all others.
 //!
-//! Two branches of one fork so run each before the other in the first two launches.
+//! In the first two launches each of the two branches of a fork thus runs before the other once.
 
 /// The order of one launch.
 #[derive(Clone, Copy)]
@@ -17,7 +19,8 @@ pub(crate) struct Order {
     by_priority: bool,
 }
 
-/// The place of a node among those that can start: the least goes first. The last part is the node.
+/// The place of a node among those that can start: the smallest goes first. The last part is the
+/// number of the node.
 pub(crate) type Place = (i32, u64, usize);
 
 #[derive(Clone, Copy)]
@@ -28,7 +31,7 @@ enum OfEquals {
 }
 
 impl Order {
-    /// The order of an executable graph's nth launch, from 0.
+    /// Returns the order of an executable graph's nth launch, counted from 0.
     pub(crate) fn of_launch(nth: u64, seed: u64, by_priority: bool) -> Self {
         let of_equals = match nth {
             0 => OfEquals::LastFirst,
@@ -38,7 +41,7 @@ impl Order {
         Order { of_equals, by_priority }
     }
 
-    /// The place of a node. `step` nodes have ended before it could start.
+    /// Returns the place of a node that can start after `step` nodes have ended.
     pub(crate) fn place(self, node: usize, priority: i32, step: usize) -> Place {
         let first = match self.of_equals {
             OfEquals::LastFirst => u64::MAX - node as u64,
@@ -49,7 +52,7 @@ impl Order {
     }
 }
 
-/// A bijection without visible pattern: the end of SplitMix64.
+/// Maps values one to one and without visible pattern: the output function of SplitMix64.
 fn mixed(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

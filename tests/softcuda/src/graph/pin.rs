@@ -1,26 +1,27 @@
-//! The memory that a captured operation names, and whether it still stands when the operation runs.
+//! Pins: the memory that a captured operation names, looked up again when the operation runs.
 //!
-//! An address is not enough: what was freed may have come back as something else at the same place. Allocations and
-//! page-locked ranges carry numbers that are never used twice. Pageable memory has none, so its end cannot be noticed.
+//! An address is not enough, since other memory may have taken the place of memory that was freed.
+//! Allocations and page-locked ranges have serial numbers that are never reused. Pageable memory
+//! has none, so its end goes unnoticed.
 
 use crate::memory;
 
-/// An allocation, or a range of page-locked memory, that was there at the capture.
+/// An allocation or a range of page-locked memory that existed at the capture.
 pub(crate) struct Pin {
-    /// An address in it, as twins and copies use it.
+    /// An address in it, in the form in which the operation holds it.
     address: usize,
     shown: u64,
     serial: u64,
 }
 
 impl Pin {
-    /// Pins what an address lies in, if that is known memory.
+    /// Pins the memory at an address, if it is device or page-locked memory.
     pub(crate) fn on(address: usize) -> Option<Pin> {
         let (shown, serial) = memory::identity(address)?;
         Some(Pin { address, shown, serial })
     }
 
-    /// Whether the same memory is still there.
+    /// Returns true if the same memory still exists.
     pub(crate) fn stands(&self) -> bool {
         memory::identity(self.address).is_some_and(|(_, serial)| serial == self.serial)
     }

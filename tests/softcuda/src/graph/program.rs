@@ -1,4 +1,5 @@
-//! What an executable graph does: operations, and which run after which. It never changes; launches share it.
+//! The program of an executable graph: its operations and their order. A program never changes, and
+//! launches share it.
 
 use super::pin::Pin;
 use crate::context::Context;
@@ -9,46 +10,48 @@ use crate::work::{Fault, HostRange, Ready};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// An operation that was captured.
+/// A captured operation.
 pub(crate) struct Node {
     pub(crate) op: Op,
-    /// That of the stream it was captured on.
+    /// The context of the stream that it was captured on.
     pub(crate) context: &'static Context,
-    /// That of the stream too. The driver keeps it of kernels only.
+    /// The priority of that stream. The driver keeps it for kernels only.
     pub(crate) priority: i32,
     pins: Vec<Pin>,
 }
 
-/// The nodes, each behind those that it runs after.
+/// The nodes of a graph, each stored after those that it runs after.
 #[derive(Default)]
 pub(crate) struct Program {
     pub(crate) nodes: Vec<Arc<Node>>,
-    /// For each node, those that it runs after.
+    /// For each node, the nodes that it runs after.
     pub(crate) after: Vec<Vec<usize>>,
-    /// For each node, those that run after it.
+    /// For each node, the nodes that run after it.
     pub(crate) then: Vec<Vec<usize>>,
 }
 
 impl Node {
-    /// Notes an operation, and which memory it names.
+    /// Creates a node and pins the memory that its operation names.
     pub(crate) fn new(op: Op, context: &'static Context, priority: i32) -> Self {
         let pins = op.addresses().into_iter().filter_map(Pin::on).collect();
         Node { op, context, priority, pins }
     }
 
-    /// Whether it can start. `since` is when that was first asked.
+    /// Returns when the node can start. `since` is the time of the first call, which a node that
+    /// has to wait stores there.
     pub(crate) fn ready(&self, since: &mut Option<Instant>) -> Ready {
-        // What cannot be done starts, and fails.
+        // A node that cannot run starts immediately, and fails.
         if self.stands().is_ok() { self.op.ready(since) } else { Ready::Now }
     }
 
-    /// Does it, if all its memory still stands.
+    /// Runs the node, if all its memory still exists.
     pub(crate) fn execute(&self) -> Result<(), Fault> {
         self.stands()?;
         self.op.execute(self.context)
     }
 
-    /// Does what is done at the call where nothing runs: words are stored, the host is called.
+    /// Runs the node at the call, for `SOFTCUDA_IMMEDIATE`: only words are stored and host
+    /// functions called.
     pub(crate) fn execute_at_call(&self) -> Result<(), Fault> {
         match self.op {
             Op::WriteWord(_) | Op::Call(_) => self.execute(),
@@ -66,7 +69,7 @@ impl Node {
         }
     }
 
-    /// An error if its context or its function cannot be used any more.
+    /// Checks that the context and the function of the node can still be used.
     fn check(&self) -> Outcome {
         self.context.usable()?;
         if let Op::Launch(launch) = &self.op {
@@ -77,7 +80,7 @@ impl Node {
 }
 
 impl Program {
-    /// The nodes of a graph, each with those that it runs after.
+    /// Creates a program from a graph's nodes, each with those that it runs after.
     pub(crate) fn new<'a>(graph: impl Iterator<Item = (&'a Arc<Node>, &'a [usize])>) -> Self {
         let mut program = Program::default();
         for (node, after) in graph {
@@ -96,12 +99,13 @@ impl Program {
         self.then.push(Vec::new());
     }
 
-    /// An error if it cannot be launched: a context is lost, or a module was unloaded.
+    /// Checks that the program can be launched: its contexts are usable and its modules still
+    /// loaded.
     pub(crate) fn check(&self) -> Outcome {
         self.nodes.iter().try_for_each(|node| node.check())
     }
 
-    /// The page-locked memory it touches.
+    /// Returns the page-locked memory that the program touches.
     pub(crate) fn host_ranges(&self) -> Vec<HostRange> {
         self.nodes.iter().flat_map(|node| node.op.host_ranges()).collect()
     }

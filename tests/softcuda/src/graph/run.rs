@@ -1,8 +1,10 @@
-//! One launch of an executable graph, at the front of its stream: which nodes have ended, and which one is next.
+//! One launch of an executable graph, at the front of its stream: the nodes that have ended, and
+//! the node that is next.
 //!
-//! Nodes run one after the other, each when those that it runs after have ended. Among those that can start, the launch's
-//! order decides; a node that waits for a word or for time lets the others pass. The stream has the launch at its front
-//! until nothing is left, so that the whole is one piece of its work.
+//! Nodes run one after the other, each once the nodes that it runs after have ended. Among the
+//! nodes that can start, the launch's order decides. A node that waits for a word or for time lets
+//! the others pass. The launch stays at the front of its stream until no node is left, so that it
+//! is one piece of the stream's work.
 
 use super::order::{Order, Place};
 use super::program::{Node, Program};
@@ -16,17 +18,18 @@ use std::time::Instant;
 pub(crate) struct Run {
     program: Arc<Program>,
     order: Order,
-    /// For each node, how many that it runs after have not ended.
+    /// For each node, the number of nodes that it runs after and that have not ended.
     missing: Vec<usize>,
-    /// The nodes that can start, by place, and since when they are asked.
+    /// The nodes that can start, by place. Each has the time when it was first asked, if it had to
+    /// wait.
     startable: BTreeMap<Place, Option<Instant>>,
-    /// What [`ready`](Self::ready) found, or what has begun.
+    /// The node that [`ready`](Self::ready) chose, or that has begun.
     chosen: Option<Place>,
     ended: usize,
 }
 
 impl Run {
-    /// A launch that has done nothing yet.
+    /// Creates a launch that has run no node yet.
     pub(crate) fn new(program: Arc<Program>, order: Order) -> Self {
         let missing: Vec<usize> = program.after.iter().map(Vec::len).collect();
         let first = missing.iter().enumerate().filter(|(_, missing)| **missing == 0);
@@ -35,7 +38,7 @@ impl Run {
         Run { program, order, missing, startable, chosen: None, ended: 0 }
     }
 
-    /// Chooses the next node. Whether that, or the end of the launch, can come now.
+    /// Chooses the next node. Returns when it can start, or when the launch can end.
     pub(crate) fn ready(&mut self) -> Ready {
         self.chosen = None;
         let mut soonest: Option<Instant> = None;
@@ -53,19 +56,19 @@ impl Run {
         soonest.map_or(Ready::Now, Ready::At)
     }
 
-    /// Whether the chosen node is a host function.
+    /// Returns true if the chosen node is a host function.
     pub(crate) fn is_call(&self) -> bool {
         self.chosen.is_some_and(|(.., node)| matches!(self.program.nodes[node].op, Op::Call(_)))
     }
 
-    /// Begins the chosen node. None at the end of the launch.
+    /// Begins the chosen node. Returns none at the end of the launch.
     pub(crate) fn begin(&mut self) -> Option<Arc<Node>> {
         let place = self.chosen?;
         self.startable.remove(&place);
         Some(Arc::clone(&self.program.nodes[place.2]))
     }
 
-    /// Notes that the node which had begun has ended.
+    /// Notes that the node that had begun has ended.
     pub(crate) fn end(&mut self) {
         let Some((.., node)) = self.chosen.take() else { return };
         self.ended += 1;
@@ -78,7 +81,7 @@ impl Run {
         }
     }
 
-    /// The page-locked memory that the launch touches, now or later.
+    /// Returns the page-locked memory that the launch touches, now or later.
     pub(crate) fn host_ranges(&self) -> Vec<HostRange> {
         self.program.host_ranges()
     }

@@ -1,26 +1,29 @@
-//! What may differ between an executable graph and the graph that it is updated with: arguments, shapes, kernels, host
-//! functions, words, and addresses on the same device. What runs after what, and the order of the capture, may not.
+//! The differences allowed between an executable graph and the graph that updates it.
+//!
+//! The new graph may have other arguments, shapes, kernels, host functions, words, and addresses on
+//! the same device. It must have the same edges and the same order of capture.
 
 use super::program::{Node, Program};
 use crate::memory;
 use crate::op::Op;
 
-/// Why an update is refused: a `CUgraphExecUpdateResult`.
+/// The reason to refuse an update: a `CUgraphExecUpdateResult`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Change {
-    /// Nodes or edges.
+    /// The nodes or the edges.
     Topology = 2,
-    /// What kind of operation a node is.
+    /// The kind of a node's operation.
     NodeType = 3,
     /// The context of a kernel.
     Function = 4,
-    /// The context, the device or the rows of a copy or a fill, or the context of another operation.
+    /// The context, the device or the rows of a copy or a fill, or the context of another
+    /// operation.
     Parameters = 5,
 }
 
 impl Change {
-    /// The first change that cannot be.
+    /// Returns the first change that an update does not allow.
     pub(crate) fn between(old: &Program, new: &Program) -> Option<Change> {
         if old.after != new.after {
             return Some(Change::Topology);

@@ -8,14 +8,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const WAITS: (&str, &str) = ("SOFTCUDA_ALLOC_WAITS", "1");
 
-/// Loads the module `add`.
+/// Loads a module with the kernel `add`.
 fn load() -> u64 {
     let (mut module, text) = (std::ptr::null_mut(), CString::new(ADD).unwrap());
     ok!(cuModuleLoadData(&mut module, text.as_ptr().cast()));
     module as u64
 }
 
-/// Makes a call on another thread beside a closed gate; whether it returns before the gate opens.
+/// Makes a call on another thread while a gate is closed. Returns true if the call returns before
+/// the gate opens.
 fn returns_early(entry_point: &str, call: impl FnOnce() + Send) -> bool {
     let (context, held, free, word) = (start() as u64, stream(), stream(), Word::new());
     let gate = Gate::on(held);
@@ -30,7 +31,8 @@ fn returns_early(entry_point: &str, call: impl FnOnce() + Send) -> bool {
         while calls(entry_point) == before {
             std::thread::yield_now();
         }
-        // Other calls go on: enough of them for the call to have returned, if it could.
+        // Other calls still return. There are enough of them for `call` to return meanwhile, if it
+        // can.
         for value in 1..1000 {
             word.written_by(free, value);
             ok!(cuStreamSynchronize(free));
@@ -68,7 +70,7 @@ fn find(module: u64) {
     ok!(cuModuleGetFunction(&mut std::ptr::null_mut(), module as _, c"add".as_ptr()));
 }
 
-/// A module that has `add`, in a context that is current.
+/// Makes a context current, registers the twin of `add`, and returns a module with `add`.
 fn started() -> u64 {
     start();
     assert_eq!(register("add", &ADD_PARAMS, 0, add), 0);

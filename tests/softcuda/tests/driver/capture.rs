@@ -1,4 +1,4 @@
-//! Stream capture: what it takes, what breaks it.
+//! Stream capture: the calls that it accepts, and those that break it.
 
 use crate::raw::*;
 use crate::support::in_child;

@@ -1,4 +1,4 @@
-//! Effects of other threads' calls on a capture, by the capture's mode and by the thread's.
+//! Effects of other threads' calls on a capture, by the mode of the capture and that of the thread.
 
 use crate::raw::*;
 use crate::support::in_child;
@@ -18,7 +18,7 @@ const IMPLICIT: u32 = 906;
 #[derive(Clone, Copy)]
 struct Things {
     context: usize,
-    /// An event that was recorded, with timing, and its stream.
+    /// An event with timing, which was recorded on `stream`.
     event: usize,
     stream: usize,
     memory: u64,
@@ -52,7 +52,7 @@ fn module() -> usize {
     module as usize
 }
 
-/// A call by its name, and what it returns. Each may be made once.
+/// A call and its name. It returns the driver's code, and may be made once on the same `Things`.
 type Call = (&'static str, fn(Things) -> u32);
 
 /// Calls that are known to be potentially unsafe.
@@ -118,7 +118,7 @@ fn set_thread_mode(mut mode: Mode) {
 }
 
 /// Makes a call during a capture in mode `captures`, on another thread in mode `calls`, or on this
-/// thread if `calls` is none. Returns the codes of the call and of the capture's end.
+/// thread if `calls` is `None`. Returns the codes of the call and of the end of the capture.
 fn beside(captures: Mode, calls: Option<Mode>, call: Call) -> (u32, u32) {
     let (things, capturing, mut graph) = (Things::new(), stream(), std::ptr::null_mut());
     ok!(cuStreamBeginCapture_v2(capturing, captures));

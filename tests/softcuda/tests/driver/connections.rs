@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// True once the gate is open.
 static OPEN: AtomicBool = AtomicBool::new(false);
-/// The gate as each stream's host function saw it: 0 if it has not run, 1 closed, 2 open.
+/// The state of the gate that each host function saw: 0 if it has not run, 1 closed, 2 open.
 static SEEN: [AtomicU32; 4] = [const { AtomicU32::new(0) }; 4];
 
 extern "C" fn look(place: *mut c_void) {
     SEEN[place as usize].store(1 + OPEN.load(Ordering::SeqCst) as u32, Ordering::SeqCst);
 }
 
-/// Enqueues a host function that notes if the gate is open.
+/// Enqueues a host function that notes whether the gate is open.
 fn looks(stream: sys::CUstream, place: usize) {
     ok!(cuLaunchHostFunc(stream, Some(look), place as *mut c_void));
 }
@@ -37,12 +37,12 @@ fn a_gate_holds_up_what_is_enqueued_later_on_streams_of_its_queue() {
     in_child(&[("SOFTCUDA_CONNECTIONS", "2")], || {
         start();
         let [held, apart, behind] = [stream(), stream(), stream()];
-        // Before the gate in the same queue: it runs.
+        // In the same queue, but enqueued before the gate, so it runs.
         looks(behind, 0);
         ok!(cuStreamSynchronize(behind));
         let gate = Gate::on(held);
         looks(behind, 1);
-        // Long enough for the other to have run, if it could.
+        // Long enough for the function on `behind` to run, if it could.
         for _ in 0..100 {
             looks(apart, 2);
             ok!(cuStreamSynchronize(apart));
@@ -72,7 +72,7 @@ fn a_wait_for_an_event_holds_up_its_queue() {
 
 #[test]
 fn a_copy_that_has_started_holds_up_its_own_stream_alone() {
-    // Longer than the test takes: it ends with the copy underway.
+    // The copy takes longer than the test, which ends while the copy is in progress.
     in_child(&[("SOFTCUDA_CONNECTIONS", "1"), ("SOFTCUDA_COPY_DELAY_US", "100000000")], || {
         start();
         let (copies, other, x, host) = (stream(), stream(), alloc(8), pinned(8));
@@ -80,7 +80,8 @@ fn a_copy_that_has_started_holds_up_its_own_stream_alone() {
         looks(other, 0);
         ok!(cuStreamSynchronize(other));
         assert_eq!(cu!(cuStreamQuery(copies)), NOT_READY);
-        // Behind the copy and so not started, this holds up what comes next.
+        // This function is behind the copy and has not started, so it holds up later work of the
+        // queue.
         looks(copies, 1);
         looks(other, 2);
         assert_eq!(cu!(cuStreamQuery(other)), NOT_READY);
@@ -127,7 +128,8 @@ fn each_context_has_queues_of_its_own() {
     });
 }
 
-/// Enqueues writes and waits on so many streams, ordered by events and words, and waits for all.
+/// Enqueues writes and waits on `count` streams, ordered by events and words, and waits for all of
+/// them.
 fn ordered_work_ends_on(count: usize) {
     start();
     let streams: Vec<_> = (0..count).map(|_| stream()).collect();
@@ -143,7 +145,7 @@ fn ordered_work_ends_on(count: usize) {
         let event = event();
         ok!(cuEventRecord(event, streams[from]));
         ok!(cuStreamWaitEvent(streams[to], event, 0));
-        // It runs after what was just written, if the order is kept.
+        // If the event orders the streams, the word has been written when this wait starts.
         ok!(cuStreamWaitValue64_v2(streams[to], words[from].address(), value, 0));
         ok!(cuEventDestroy_v2(event));
         if value % 100 == 0 {

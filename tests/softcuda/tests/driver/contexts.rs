@@ -1,4 +1,4 @@
-//! Contexts, and handles that are not what they should be.
+//! Contexts, and invalid handles.
 
 use crate::raw::*;
 use crate::support::in_child;

@@ -1,4 +1,4 @@
-//! Streams that take only so much work.
+//! `SOFTCUDA_DEPTH=n`: streams that take a limited amount of work.
 
 use crate::raw::*;
 use crate::support::in_child;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const DEPTH: (&str, &str) = ("SOFTCUDA_DEPTH", "4");
 
-/// A number that stands for a stream, a context or an event on another thread.
+/// A stream, a context or an event, as a number that other threads may use.
 #[derive(Clone, Copy)]
 struct Handle(usize);
 
@@ -21,7 +21,7 @@ impl Handle {
     }
 }
 
-/// Fills the stream behind a gate: one piece more does not fit.
+/// Fills the stream to its depth, behind a gate.
 fn full(stream: cudarc::driver::sys::CUstream, word: Word) -> Gate {
     let gate = Gate::on(stream);
     (1..4).for_each(|value| word.written_by(stream, value));
@@ -90,7 +90,8 @@ fn where_calls_come_one_at_a_time_the_others_of_that_context_wait_too() {
                     ok!(cuStreamQuery(idle.get()));
                 }
             });
-            // Until one of them waits behind the call that waits for room: they would not end else.
+            // Waits until a query blocks behind the call that waits for room. Otherwise the queries
+            // would continue.
             let (mut asked, mut unchanged) = (0, 0);
             while unchanged < 1000 {
                 let now = calls("cuStreamQuery");
@@ -98,7 +99,7 @@ fn where_calls_come_one_at_a_time_the_others_of_that_context_wait_too() {
                 asked = now;
                 std::thread::yield_now();
             }
-            // Another context is another lock, and waiting for the device takes none.
+            // Calls in another context take another lock, and waits for the device take none.
             start_on(1);
             let (next, there) = (stream(), Word::new());
             there.written_by(next, 1);

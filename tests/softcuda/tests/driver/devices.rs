@@ -1,9 +1,10 @@
-//! What devices there are.
+//! Devices: how many are visible, in which order, and their attributes.
 
 use crate::raw::*;
 use crate::support::in_child;
 
-/// The numbers that the visible devices would have without a list, or the code of `cuInit`.
+/// Returns the numbers that the visible devices have without `CUDA_VISIBLE_DEVICES`, or the code of
+/// `cuInit`.
 fn visible() -> Result<Vec<i32>, u32> {
     match cu!(cuInit(0)) {
         0 => {
@@ -15,7 +16,7 @@ fn visible() -> Result<Vec<i32>, u32> {
     }
 }
 
-/// The bus number, which is one more than the device's number before the list of visible ones.
+/// Returns the number that a device has without `CUDA_VISIBLE_DEVICES`. Its bus number is one more.
 fn bus_number(device: i32) -> i32 {
     let mut bus = 0;
     ok!(cuDeviceGetAttribute(&mut bus, attribute(33), device));
@@ -23,7 +24,7 @@ fn bus_number(device: i32) -> i32 {
 }
 
 fn attribute(number: i32) -> cudarc::driver::sys::CUdevice_attribute {
-    // SAFETY: the tests use numbers that the header has.
+    // SAFETY: the tests pass only numbers that cuda.h defines.
     unsafe { std::mem::transmute(number) }
 }
 
@@ -66,7 +67,7 @@ fn a_device_says_that_it_is_software() {
         ok!(cuInit(0));
         let mut name = [0; 64];
         ok!(cuDeviceGetName(name.as_mut_ptr(), 64, 0));
-        // SAFETY: the driver wrote a C string.
+        // SAFETY: the driver wrote a string that ends with a NUL.
         let name = unsafe { std::ffi::CStr::from_ptr(name.as_ptr()) };
         assert_eq!(name.to_str(), Ok("software CUDA driver (not a GPU)"));
         let mut bytes = 0;

@@ -1,4 +1,4 @@
-//! Calls while the process ends.
+//! Driver calls while the process ends.
 
 use crate::raw::*;
 use crate::support::{dies_in_child, in_child};
@@ -21,7 +21,7 @@ fn late_calls() -> u64 {
     unsafe { sys::culib().get::<extern "C" fn() -> u64>(b"softcudaLateCalls\0").unwrap()() }
 }
 
-/// Makes what the handlers ask about.
+/// Creates the event and the stream that the handlers query.
 fn make() {
     start();
     let (event, stream) = (event(), stream());

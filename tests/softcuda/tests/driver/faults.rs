@@ -1,4 +1,4 @@
-//! Planned faults, and what a context that is lost still does.
+//! Planned faults, and what still works in a lost context.
 
 use crate::raw::*;
 use crate::support::in_child;

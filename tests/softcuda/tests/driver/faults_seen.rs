@@ -1,4 +1,4 @@
-//! `SOFTCUDA_FAULT_SEEN=stream`: which calls find a fault before any has reported it.
+//! `SOFTCUDA_FAULT_SEEN=stream`: the calls that report a fault first.
 
 use crate::raw::*;
 use crate::support::in_child;
@@ -8,14 +8,15 @@ use std::ffi::{CStr, c_char, c_void};
 
 const BY_STREAM: (&str, &str) = ("SOFTCUDA_FAULT_SEEN", "stream");
 
-/// A context that was lost, before any call has reported it.
+/// A lost context, whose fault no call has reported yet.
 struct Lost {
     faulted: sys::CUstream,
     idle: sys::CUstream,
-    /// Recorded on the faulted stream before and behind the work that failed.
+    /// Recorded on the faulted stream, before the work that failed.
     before: sys::CUevent,
+    /// Recorded on the faulted stream, behind the work that failed.
     behind: sys::CUevent,
-    /// On the idle stream, complete.
+    /// Recorded on the idle stream, and complete.
     complete: sys::CUevent,
     /// A stream that waits for `behind`.
     stalled: sys::CUstream,
@@ -24,7 +25,8 @@ struct Lost {
     memory: u64,
 }
 
-/// Loses the context, for certain before this returns: it ends memory that queued work uses.
+/// Loses the context by freeing memory that queued work uses. The context is lost when this
+/// returns.
 fn lose() -> Lost {
     assert_eq!(register("add", &ADD_PARAMS, 0, add), 0);
     let (faulted, idle, stalled) = (stream(), stream(), stream());
@@ -71,7 +73,7 @@ impl Lost {
     }
 }
 
-/// Loses the context, and checks that `call` is the first to report that.
+/// Loses the context, and checks that `call` is the first to report the fault.
 fn is_first_seen_by(call: impl FnOnce(&Lost) -> u32) {
     start();
     let lost = lose();
@@ -137,7 +139,8 @@ fn a_host_function_on_an_idle_stream_reports() {
     });
 }
 
-/// Calls something on another device's stream about the lost context, and returns to that context.
+/// Like `is_first_seen_by`, for a call that is made in a context of another device, which gets the
+/// lost context and a stream there. Makes the lost context current again.
 fn is_first_seen_from_another_device(call: impl FnOnce(&Lost, sys::CUcontext, sys::CUstream) -> u32) {
     is_first_seen_by(|lost| {
         let mut here = std::ptr::null_mut();
@@ -193,7 +196,7 @@ fn a_poisoned_launch_is_seen_by_its_stream() {
         let (complete, word) = (event(), Word::new());
         ok!(cuEventRecord(complete, idle));
         assert_eq!(launch_add(kernel, faulted, x, 1.0, 1), 0);
-        // Whether the launch has run by then or not.
+        // These succeed, whether or not the launch has run.
         for _ in 0..1000 {
             ok!(cuStreamQuery(idle));
             ok!(cuEventQuery(complete));
@@ -217,9 +220,10 @@ fn without_the_setting_every_call_reports_at_once() {
     });
 }
 
-/// A driver's function whose code may be one that no `CUresult` here has.
+/// Returns an entry point of the driver that returns its code as a number, since `CUresult` may
+/// lack the code.
 fn entry<F: Copy>(name: &CStr) -> F {
-    // SAFETY: `F` is the function's C signature, with the code as a number.
+    // SAFETY: `F` is the C signature of the entry point, with the code as a number.
     unsafe { *sys::culib().get::<F>(name.to_bytes_with_nul()).unwrap() }
 }
 
@@ -233,7 +237,7 @@ fn code_after_a_launch_that_poisons() -> (u32, u32, Option<String>) {
     let code = query(stream);
     let mut name = c"unset".as_ptr();
     let known = name_of(code, &mut name);
-    // SAFETY: null or the driver's own string, which lasts.
+    // SAFETY: the name is not null. It is a string that ends with a NUL and is never freed.
     let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned());
     (code, known, name)
 }

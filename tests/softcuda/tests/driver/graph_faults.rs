@@ -1,4 +1,4 @@
-//! Graphs: what goes wrong with them, at which call, and what a fault in one does.
+//! Graphs: errors, the calls that report them, and the effects of a fault in a graph.
 
 use crate::graphs::{add_kernel, executable};
 use crate::raw::*;
@@ -149,7 +149,7 @@ fn kernels_of_graphs_count_among_the_launches_that_poison() {
         assert_eq!(cu!(cuStreamSynchronize(stream)), LAUNCH_FAILED);
         assert_eq!(cu!(cuGraphLaunch(exec, stream)), LAUNCH_FAILED);
         assert_eq!(word.load(), 0, "what comes after the fault does not run");
-        // SAFETY: page-locked memory; no work of the lost context runs any more.
+        // SAFETY: `x` is page-locked memory, and no work of the lost context runs any more.
         assert_eq!(unsafe { x.cast::<f32>().read_volatile() }, 4.0);
     });
     assert!(said.contains("CUDA_ERROR_LAUNCH_FAILED: kernel add fails as planned"), "{said}");

@@ -1,4 +1,4 @@
-//! Graphs: what a launch of one does, in which order, and what may happen to it meanwhile.
+//! Graphs: the effects of a launch and their order, and calls while a launch is in flight.
 
 use crate::raw::*;
 use crate::support::in_child;
@@ -7,25 +7,25 @@ use cudarc::driver::sys::{self, CUstreamCaptureMode as Mode};
 use std::ffi::c_void;
 use std::sync::Mutex;
 
-/// What `log` was called with.
+/// The arguments with which `log` was called.
 static LOG: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 extern "C" fn log(data: *mut c_void) {
     LOG.lock().unwrap().push(data as usize);
 }
 
-/// Has a number logged in stream order.
+/// Enqueues a host function that logs a number.
 fn logged(stream: sys::CUstream, number: usize) {
     ok!(cuLaunchHostFunc(stream, Some(log), number as *mut c_void));
 }
 
-/// What was logged since the last time.
+/// Waits for the stream, and returns the numbers that were logged since the last call.
 fn log_of(stream: sys::CUstream) -> Vec<usize> {
     ok!(cuStreamSynchronize(stream));
     std::mem::take(&mut *LOG.lock().unwrap())
 }
 
-/// Makes `to` wait for all that is on `from` now.
+/// Makes `to` wait for all work on `from` so far.
 fn wait(to: sys::CUstream, from: sys::CUstream) {
     let event = event();
     ok!(cuEventRecord(event, from));
@@ -33,7 +33,7 @@ fn wait(to: sys::CUstream, from: sys::CUstream) {
     ok!(cuEventDestroy_v2(event));
 }
 
-/// The graph of what the body puts on the stream.
+/// Returns the graph of the work that `body` enqueues on the stream.
 fn captured(stream: sys::CUstream, body: impl FnOnce()) -> sys::CUgraph {
     ok!(cuStreamBeginCapture_v2(stream, Mode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     body();
@@ -48,7 +48,7 @@ fn instantiated(graph: sys::CUgraph) -> sys::CUgraphExec {
     exec
 }
 
-/// The executable graph of what the body puts on the stream.
+/// Returns the executable graph of the work that `body` enqueues on the stream.
 pub(crate) fn executable(stream: sys::CUstream, body: impl FnOnce()) -> sys::CUgraphExec {
     let graph = captured(stream, body);
     let exec = instantiated(graph);
@@ -62,13 +62,13 @@ fn node_count(graph: sys::CUgraph) -> usize {
     count
 }
 
-/// The kernel `add`, registered.
+/// Registers the twin of the kernel `add`, and returns the kernel.
 pub(crate) fn add_kernel() -> sys::CUfunction {
     assert_eq!(register("add", &ADD_PARAMS, 0, add), 0);
     function(ADD, "add").unwrap()
 }
 
-/// Floats in page-locked memory.
+/// A float in page-locked memory.
 #[derive(Clone, Copy)]
 struct Pinned(*mut f32);
 
@@ -80,12 +80,12 @@ impl Pinned {
     }
 
     fn set(self, value: f32) {
-        // SAFETY: four bytes of page-locked memory, with no work on it now.
+        // SAFETY: four bytes of page-locked memory, which no work uses now.
         unsafe { self.0.write_volatile(value) };
     }
 
     fn get(self) -> f32 {
-        // SAFETY: as in `set`.
+        // SAFETY: four bytes of page-locked memory, which no work uses now.
         unsafe { self.0.read_volatile() }
     }
 }
@@ -166,7 +166,8 @@ fn a_side_stream_is_forked_and_joined() {
         let exec = executable(main, || {
             assert_eq!(launch_add(kernel, main, x, 1.0, 2), 0);
             wait(side, main);
-            // Neither side touches what the other does, and each needs what was there before the fork.
+            // Neither side writes memory that the other uses, and each reads the result from before
+            // the fork.
             ok!(cuMemcpyDtoDAsync_v2(y, x, 8, side));
             assert_eq!(launch_add(kernel, side, y, 10.0, 2), 0);
             ok!(cuMemcpyDtoDAsync_v2(sum, x, 8, main));
@@ -303,7 +304,7 @@ fn launches_of_one_executable_graph_take_turns_on_two_streams() {
         ok!(cuGraphLaunch(exec, first));
         ok!(cuGraphLaunch(exec, second));
         ok!(cuGraphLaunch(exec, second));
-        // Time for the launches of the second stream to go wrong in.
+        // Leaves time for the launches of the second stream to run wrongly.
         for round in 1..=100 {
             done.written_by(third, round);
             ok!(cuStreamSynchronize(third));
@@ -323,7 +324,7 @@ fn launches_from_many_threads_take_turns_too() {
         let context = start() as usize;
         let (kernel, main, side) = (add_kernel(), stream(), stream());
         let (x, y) = (upload(&[0.0]), upload(&[0.0]));
-        // Each launch reads what the one before wrote, with other operations between.
+        // Each launch reads the result of the one before, with other operations in between.
         let exec = executable(main, || {
             wait(side, main);
             assert_eq!(launch_add(kernel, side, x, 1.0, 1), 0);
@@ -407,7 +408,7 @@ fn pageable_memory_is_read_and_written_at_the_launch() {
             unsafe { from.write_volatile(value) };
             ok!(cuGraphLaunch(exec, stream));
             ok!(cuStreamSynchronize(stream));
-            // SAFETY: as above.
+            // SAFETY: the launch has finished, so no work uses the box.
             assert_eq!(unsafe { to.read_volatile() }, value);
         }
     });
@@ -432,7 +433,7 @@ fn rows_peers_and_fills_are_captured() {
             ok!(cuMemsetD8Async(near, 0, 16, stream));
             ok!(cuGraphLaunch(exec, stream));
             ok!(cuStreamSynchronize(stream));
-            // SAFETY: page-locked memory with no work on it now.
+            // SAFETY: 16 bytes of page-locked memory, which no work uses now.
             let seen = unsafe { back.cast::<[u32; 4]>().read_volatile() };
             assert_eq!(seen, [0x9_0009, 0x9_0009, 7, 0x101_0101]);
         }
@@ -519,7 +520,8 @@ fn a_capture_tells_its_graph_and_what_comes_next_runs_after() {
             ok!(cuStreamGetCaptureInfo_v2(stream, &mut status, &mut id, &mut graph, &mut after, &mut count));
             let after: Vec<usize> = match count {
                 0 => Vec::new(),
-                // SAFETY: the driver says that so many nodes stand there until the next call on this stream.
+                // SAFETY: the driver returned `count` nodes, which are valid until the next call on
+                // this stream.
                 _ => unsafe { std::slice::from_raw_parts(after, count) }
                     .iter()
                     .map(|node| *node as usize)

@@ -1,4 +1,4 @@
-//! The setting in which nothing runs.
+//! `SOFTCUDA_IMMEDIATE=1`: calls do their bookkeeping, and nothing runs.
 
 use crate::raw::*;
 use crate::support::in_child;

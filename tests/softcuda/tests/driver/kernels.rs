@@ -140,7 +140,7 @@ fn a_launch_must_fit_the_device() {
     });
 }
 
-/// Text with this head, whose kernel has these directives before its body and this body.
+/// Returns PTX for this version and target, whose kernel `add` has these directives and this body.
 fn text(version: &str, target: &str, directives: &str, body: &str) -> String {
     format!(
         ".version {version}\n.target {target}\n.address_size 64\n.visible .entry add(.param .u64 x, .param .f32 a, .param .u32 n)\n\

@@ -1,4 +1,5 @@
-//! A stream that its owner lends to a library and captures: what becomes of the library's markers.
+//! A stream that its owner lends to a library and then captures: the effects on the library's
+//! markers.
 
 use crate::raw::*;
 use crate::support::in_child;
@@ -6,8 +7,8 @@ use cudarc::driver::sys::{self, CUstreamCaptureMode as Mode};
 
 const CAPTURED_EVENT: u32 = 907;
 
-/// Marks the stream as a library does that ignores captures: stores a ticket and records an event,
-/// on a thread of its own.
+/// Marks the stream like a library that ignores captures: another thread writes a ticket and
+/// records an event.
 fn mark(context: sys::CUcontext, stream: sys::CUstream, word: Word, ticket: u64, event: sys::CUevent) {
     let [context, stream, event] = [context as usize, stream as usize, event as usize];
     std::thread::scope(|scope| {
@@ -43,7 +44,7 @@ fn each_launch_of_the_owners_graph_stores_the_librarys_tickets_again() {
             ok!(cuGraphLaunch(exec, lent));
             ok!(cuStreamSynchronize(lent));
             assert_eq!(word.load(), 3, "a launch takes the word back");
-            // The word has another use by now.
+            // By now the word has another use.
             word.store(100);
         }
         ok!(cuEventQuery(marker));

@@ -1,6 +1,10 @@
 //! The software driver's own behaviour, through the C API. Each test runs in a child process.
 
 #![cfg(target_os = "linux")]
+#![allow(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "a sequence of raw driver calls rests on one promise"
+)]
 
 #[path = "../support/raw.rs"]
 mod raw;

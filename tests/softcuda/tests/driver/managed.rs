@@ -1,4 +1,4 @@
-//! Managed memory: what it is, what it says of itself, how it ends, and what does not take it.
+//! Managed memory: its addresses and attributes, how it is freed, and the calls that refuse it.
 
 use crate::raw::*;
 use crate::support::in_child;
@@ -15,9 +15,9 @@ fn managed(bytes: usize) -> u64 {
     address
 }
 
-/// Reads and writes it as the host does.
+/// Returns managed memory as a slice, as the host accesses it.
 fn bytes(address: u64, len: usize) -> &'static mut [u8] {
-    // SAFETY: managed memory of that length, of which the test has one view at a time.
+    // SAFETY: managed memory of at least that length, of which the test has one view at a time.
     unsafe { std::slice::from_raw_parts_mut(address as *mut u8, len) }
 }
 
@@ -76,7 +76,8 @@ fn it_says_what_it_is() {
         let (mut start, mut len) = (0, 0);
         ok!(cuMemGetAddressRange_v2(&mut start, &mut len, x + 99));
         assert_eq!((start, len), (x, 100));
-        // All at once; an address that is none of the driver's is no error there.
+        // All attributes in one call, for which an address that the driver does not know is no
+        // error.
         let mut attributes = [CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED];
         let mut pageable = 0u8;
         let pageable = &raw mut pageable;
@@ -100,7 +101,7 @@ fn it_ends_as_device_memory_does_and_no_other_way() {
         assert_eq!(cu!(cuMemFree_v2(x + 8)), INVALID_VALUE);
         let mut device = 0;
         assert_eq!(cu!(cuMemHostGetDevicePointer_v2(&mut device, x as *mut c_void, 0)), INVALID_VALUE);
-        // Its work is waited for.
+        // The free waits for work that uses the memory.
         let gate = Gate::on(on);
         ok!(cuMemsetD8Async(x, 1, 100, on));
         let opens = std::thread::spawn(move || gate.open());

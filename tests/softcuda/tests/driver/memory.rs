@@ -10,7 +10,7 @@ fn the_host_cannot_dereference_a_device_address() {
         start();
         let address = alloc(4096);
         ok!(cuMemsetD8_v2(address, 1, 4096));
-        // SAFETY: none: this is the fault that the test wants.
+        // SAFETY: none. The read faults, which is what the test checks.
         let byte = unsafe { std::ptr::read_volatile(address as *const u8) };
         std::process::exit((byte == 0) as i32);
     });

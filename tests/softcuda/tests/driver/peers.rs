@@ -1,4 +1,4 @@
-//! Two devices.
+//! Several devices: peer access, and copies between devices.
 
 use crate::raw::*;
 use crate::support::in_child;

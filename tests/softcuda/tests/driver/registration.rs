@@ -1,10 +1,10 @@
-//! Devices that do not register host memory, and those in confidential computing.
+//! Devices that cannot register host memory, and devices in confidential computing.
 
 use crate::raw::*;
 use crate::support::in_child;
 use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUpointer_attribute as About};
 
-/// Returns true if host memory can be registered. Device attributes have to say so too.
+/// Returns true if host memory can be registered. Checks that the device attributes agree.
 fn can_register() -> bool {
     let mut said = [0; 2];
     let asked = [
@@ -55,7 +55,7 @@ fn in_confidential_computing_page_locked_allocations_are_managed_and_no_words() 
         assert!(!is_managed(memory));
         assert_eq!(cu!(cuStreamWriteValue64_v2(stream, word.address(), 7, 0)), INVALID_VALUE);
         assert_eq!(cu!(cuStreamWaitValue64_v2(stream, word.address(), 7, 0)), INVALID_VALUE);
-        // Words in device memory serve, and page-locked memory serves copies.
+        // Words in device memory work, and so do copies to page-locked memory.
         ok!(cuStreamWriteValue64_v2(stream, memory, 7, 0));
         ok!(cuMemcpyDtoHAsync_v2(word.host(), memory, 8, stream));
         ok!(cuStreamSynchronize(stream));

@@ -1,14 +1,15 @@
-//! Runs the body of a test in a child process that finds the software driver, because the driver reads its settings once
-//! and a fault lasts as long as the process.
+//! Runs the body of a test in a child process that finds the software CUDA driver. The driver reads
+//! its settings once, and a fault lasts as long as the process.
 
 use std::process::Command;
 
 const CHILD: &str = "SOFTCUDA_TEST_CHILD";
 
-/// Runs `body` in a child process with these variables. What it wrote to stderr. To be called once a test, first thing.
+/// Runs `body` in a child process with these variables. Returns what the child wrote to stderr. A
+/// test calls this once, before anything else.
 pub(crate) fn in_child<F: FnOnce()>(variables: &[(&str, &str)], body: F) -> String {
     if std::env::var_os(CHILD).is_some() {
-        // SAFETY: a timer whose signal ends the process, should the driver hang.
+        // SAFETY: `alarm` sets a timer whose signal ends the process if the driver hangs.
         unsafe { libc::alarm(120) };
         body();
         std::process::exit(0);
@@ -18,7 +19,7 @@ pub(crate) fn in_child<F: FnOnce()>(variables: &[(&str, &str)], body: F) -> Stri
     stderr
 }
 
-/// As [`in_child`], for a body that ends the process by a fault.
+/// Like [`in_child`], for a body that ends the process by a signal.
 pub(crate) fn dies_in_child<F: FnOnce()>(variables: &[(&str, &str)], body: F) {
     if std::env::var_os(CHILD).is_some() {
         body();

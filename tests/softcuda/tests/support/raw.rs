@@ -1,13 +1,14 @@
-//! The driver's C API, called as C would, with the code of each call as a number.
+//! The driver's C API, called as from C. Each call returns its code as a number.
 
 use cudarc::driver::sys;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Calls an entry point; its code.
+/// Calls an entry point and returns its code.
 macro_rules! cu {
     ($name:ident($($arg:expr),* $(,)?)) => {{
-        // SAFETY: pointers to results are to variables of the test. All else the driver has to check: that is the test.
+        // SAFETY: pointers for results point to live variables of the test. The driver has to check
+        // every other argument, which is what the tests check.
         unsafe { cudarc::driver::sys::$name($($arg),*) as u32 }
     }};
 }
@@ -40,7 +41,7 @@ pub(crate) const LAUNCH_FAILED: u32 = 719;
 pub(crate) const NOT_PERMITTED: u32 = 800;
 pub(crate) const NOT_SUPPORTED: u32 = 801;
 
-/// Makes a device's primary context current.
+/// Makes the primary context of a device current, and returns it.
 pub(crate) fn start_on(device: i32) -> sys::CUcontext {
     ok!(cuInit(0));
     let mut context = std::ptr::null_mut();
@@ -49,38 +50,38 @@ pub(crate) fn start_on(device: i32) -> sys::CUcontext {
     context
 }
 
-/// Makes the first device's primary context current.
+/// Makes the primary context of the first device current, and returns it.
 pub(crate) fn start() -> sys::CUcontext {
     start_on(0)
 }
 
-/// A non-blocking stream.
+/// Creates a non-blocking stream.
 pub(crate) fn stream() -> sys::CUstream {
     let mut stream = std::ptr::null_mut();
     ok!(cuStreamCreate(&mut stream, 1));
     stream
 }
 
-/// An event without timing.
+/// Creates an event without timing.
 pub(crate) fn event() -> sys::CUevent {
     event_with(2)
 }
 
-/// An event with those flags.
+/// Creates an event with these flags.
 pub(crate) fn event_with(flags: u32) -> sys::CUevent {
     let mut event = std::ptr::null_mut();
     ok!(cuEventCreate(&mut event, flags));
     event
 }
 
-/// Device memory.
+/// Allocates device memory.
 pub(crate) fn alloc(bytes: usize) -> u64 {
     let mut address = 0;
     ok!(cuMemAlloc_v2(&mut address, bytes));
     address
 }
 
-/// Page-locked memory, all zero.
+/// Allocates page-locked memory that is zero.
 pub(crate) fn pinned(bytes: usize) -> *mut c_void {
     let mut memory = std::ptr::null_mut();
     ok!(cuMemHostAlloc(&mut memory, bytes, 3));
@@ -96,12 +97,12 @@ impl Word {
         Word::at(pinned(8))
     }
 
-    /// The word at an address.
+    /// Returns the word at an address.
     pub(crate) fn at(address: *mut c_void) -> Self {
         Word(address as usize)
     }
 
-    /// Its device address.
+    /// Returns the device address of the word.
     pub(crate) fn address(self) -> u64 {
         let mut address = 0;
         ok!(cuMemHostGetDevicePointer_v2(&mut address, self.host(), 0));
@@ -113,7 +114,7 @@ impl Word {
     }
 
     fn atomic(&self) -> &AtomicU64 {
-        // SAFETY: eight bytes of page-locked memory that tests use as this word only.
+        // SAFETY: eight bytes of page-locked memory, which the tests use only as this word.
         unsafe { AtomicU64::from_ptr(self.0 as *mut u64) }
     }
 
@@ -125,20 +126,20 @@ impl Word {
         self.atomic().store(value, Ordering::Release);
     }
 
-    /// Waits until the device has stored it.
+    /// Waits until the word has this value.
     pub(crate) fn wait_for(self, value: u64) {
         while self.load() != value {
             std::thread::yield_now();
         }
     }
 
-    /// Stores it in stream order.
+    /// Enqueues a write of `value` to the word.
     pub(crate) fn written_by(self, stream: sys::CUstream, value: u64) {
         ok!(cuStreamWriteValue64_v2(stream, self.address(), value, 0));
     }
 }
 
-/// Holds a stream until it is opened.
+/// A gate, which holds a stream until it is opened.
 pub(crate) struct Gate(Word);
 
 impl Gate {
@@ -153,7 +154,7 @@ impl Gate {
     }
 }
 
-/// A function of a module that has been loaded.
+/// Loads a module and returns one of its functions, or the code of the call that failed.
 pub(crate) fn function(ptx: &str, name: &str) -> Result<sys::CUfunction, u32> {
     let (mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());
     let (ptx, name) = (std::ffi::CString::new(ptx).unwrap(), std::ffi::CString::new(name).unwrap());
@@ -167,18 +168,18 @@ pub(crate) fn function(ptx: &str, name: &str) -> Result<sys::CUfunction, u32> {
     }
 }
 
-/// Launches a function with one block of one thread; the code.
+/// Launches a function with one block of one thread, and returns the code.
 pub(crate) fn launch(function: sys::CUfunction, stream: sys::CUstream, args: &mut [*mut c_void]) -> u32 {
     cu!(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, args.as_mut_ptr(), std::ptr::null_mut()))
 }
 
-/// Launches `add`: adds `a` to `n` floats at `x`.
+/// Launches `add`, which adds `a` to `n` floats at `x`.
 pub(crate) fn launch_add(function: sys::CUfunction, stream: sys::CUstream, x: u64, a: f32, n: u32) -> u32 {
     let (mut x, mut a, mut n) = (x, a, n);
     launch(function, stream, &mut [(&raw mut x).cast(), (&raw mut a).cast(), (&raw mut n).cast()])
 }
 
-/// Launches `add` with how many elements `x` has, for kernels that want lengths.
+/// Launches `add` with `a` = 1 and the length of `x`, for kernels that are registered with lengths.
 pub(crate) fn launch_add_len(
     function: sys::CUfunction,
     stream: sys::CUstream,
@@ -191,14 +192,14 @@ pub(crate) fn launch_add_len(
     launch(function, stream, args)
 }
 
-/// Floats from device memory.
+/// Reads floats from device memory.
 pub(crate) fn floats<const N: usize>(address: u64) -> [f32; N] {
     let mut floats = [0.0; N];
     ok!(cuMemcpyDtoH_v2((&raw mut floats).cast(), address, N * 4));
     floats
 }
 
-/// Device memory with these floats.
+/// Allocates device memory with these floats.
 pub(crate) fn upload(floats: &[f32]) -> u64 {
     let address = alloc(size_of_val(floats));
     ok!(cuMemcpyHtoD_v2(address, floats.as_ptr().cast(), size_of_val(floats)));

@@ -1,4 +1,4 @@
-//! Kernels for tests: PTX that declares them, and twins.
+//! Kernels for tests: the PTX that declares them, and their twins.
 
 use cudarc::driver::sys;
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -10,12 +10,12 @@ pub(crate) struct Param {
     pub(crate) element_bytes: u32,
 }
 
-/// A value of so many bytes.
+/// Returns a parameter that is a value of `bytes` bytes.
 pub(crate) const fn value(bytes: usize) -> Param {
     Param { bytes, kind: 0, element_bytes: 0 }
 }
 
-/// A pointer to elements that are written.
+/// Returns a parameter that is a pointer to written elements.
 pub(crate) const fn written(element_bytes: u32) -> Param {
     Param { bytes: 8, kind: 2, element_bytes }
 }
@@ -32,7 +32,7 @@ struct Registration {
     user: *const c_void,
 }
 
-/// Registers a kernel; the driver's code.
+/// Registers the twin of a kernel, and returns the driver's code.
 pub(crate) fn register(name: &str, params: &[Param], extra_count: usize, twin: Twin) -> i32 {
     let name = CString::new(name).unwrap();
     let registration = Registration {
@@ -43,7 +43,8 @@ pub(crate) fn register(name: &str, params: &[Param], extra_count: usize, twin: T
         twin,
         user: std::ptr::null(),
     };
-    // SAFETY: the software driver is loaded and has the function with this signature; it copies what it is given.
+    // SAFETY: the software driver is loaded and has the function with this signature. It copies its
+    // arguments.
     unsafe {
         let register =
             sys::culib().get::<extern "C" fn(*const Registration) -> i32>(b"softcudaRegisterKernel\0");
@@ -51,10 +52,11 @@ pub(crate) fn register(name: &str, params: &[Param], extra_count: usize, twin: T
     }
 }
 
-/// How often an entry point was called.
+/// Returns how often an entry point was called.
 pub(crate) fn calls(entry_point: &str) -> u64 {
     let name = CString::new(entry_point).unwrap();
-    // SAFETY: as in `register`.
+    // SAFETY: the software driver is loaded and has the function with this signature. It reads a
+    // string that ends with a NUL.
     unsafe {
         sys::culib().get::<extern "C" fn(*const c_char) -> u64>(b"softcudaCallCount\0").unwrap()(
             name.as_ptr(),
@@ -62,13 +64,13 @@ pub(crate) fn calls(entry_point: &str) -> u64 {
     }
 }
 
-/// Forgets how often.
+/// Sets all call counts to zero.
 pub(crate) fn reset_counts() {
-    // SAFETY: as in `register`.
+    // SAFETY: the software driver is loaded and has the function with this signature.
     unsafe { sys::culib().get::<extern "C" fn()>(b"softcudaResetCounts\0").unwrap()() }
 }
 
-/// `x[i] += a`, for i below n.
+/// PTX that declares the kernel `add`: `x[i] += a`, for `i` below `n`.
 pub(crate) const ADD: &str = "
 .version 8.1
 .target sm_70
@@ -83,13 +85,14 @@ pub(crate) const ADD: &str = "
 /// The parameters of [`ADD`].
 pub(crate) const ADD_PARAMS: [Param; 3] = [written(4), value(4), value(4)];
 
-/// Its twin.
+/// The twin of [`ADD`].
 pub(crate) extern "C" fn add(
     params: *const *const c_void,
     _launch: *const c_void,
     _user: *const c_void,
 ) -> c_int {
-    // SAFETY: the driver passes a pointer, a float and a count, as the kernel was registered.
+    // SAFETY: the driver passes a pointer, a float and a count, as the kernel was registered. The
+    // tests launch it only with counts that fit the memory.
     unsafe {
         let x = (*params).cast::<*mut f32>().read();
         let a = (*params.add(1)).cast::<f32>().read();

@@ -112,19 +112,22 @@ fn text_without_such_a_kernel_is_objected_to() {
         ),
         (
             "__global__ void saxpy(unsigned n, float a, const float* x, float* y) {}",
-            "saxpy is not extern \"C\" in its CUDA C++, and so has another name when it is compiled; declare it so",
+            "saxpy is not extern \"C\" in its CUDA C++, so its name changes when it is compiled; \
+             declare it extern \"C\"",
         ),
         (
             "template <typename T> __global__ void saxpy(unsigned n, T a, const T* x, T* y) {}",
-            "saxpy is not extern \"C\" in its CUDA C++, and so has another name when it is compiled; declare it so",
+            "saxpy is not extern \"C\" in its CUDA C++, so its name changes when it is compiled; \
+             declare it extern \"C\"",
         ),
         (
             "extern \"C\" __global__ void other() {}\n__global__ void saxpy(unsigned n, float a, const float* x, float* y) {}",
-            "saxpy is not extern \"C\" in its CUDA C++, and so has another name when it is compiled; declare it so",
+            "saxpy is not extern \"C\" in its CUDA C++, so its name changes when it is compiled; \
+             declare it extern \"C\"",
         ),
         (
             "extern \"C\" __device__ void saxpy(unsigned n, float a, const float* x, float* y) {}",
-            "saxpy is not __global__ in its CUDA C++; declare it so",
+            "saxpy is not __global__ in its CUDA C++; declare it __global__",
         ),
     ] {
         assert_eq!(difference_in_cuda(&SAXPY, text).as_deref(), Some(difference), "{text}");
@@ -163,10 +166,10 @@ fn other_parameters_are_objected_to() {
         ),
     ] {
         let text = format!("extern \"C\" __global__ void saxpy({params}) {{ int local; }}");
-        let expected = format!("{difference}; make them the same");
+        let expected = format!("{difference}; make the two agree");
         assert_eq!(difference_in_cuda(&SAXPY, &text), Some(expected), "{params}");
     }
-    // Neither of two heads fits.
+    // Neither of the two declarations fits.
     let text = "#if 0\nextern \"C\" __global__ void saxpy(float* y)\n#else\nextern \"C\" __global__ void saxpy(int n)\n#endif\n{}";
     assert!(difference_in_cuda(&SAXPY, text).is_some_and(|difference| difference.contains("and 1 in its")));
 }

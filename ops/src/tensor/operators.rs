@@ -1,0 +1,73 @@
+//! The operators `+`, `-` and `*` on tensors and on `Pending`s of tensors. Each calls the method of
+//! [`TensorOps`] of that name.
+
+use super::operand::OperandOrScalar;
+use super::{Tensor, TensorOps};
+use std::ops::{Add, Mul, Neg, Sub};
+use warpline_runtime::Pending;
+use warpline_runtime::arithmetic::{Arithmetic, Negated, Operator, Receiver};
+
+macro_rules! operators {
+    ($($name:ident, $method:ident);*) => {$(
+        impl<R: OperandOrScalar> $name<R> for &Tensor {
+            type Output = Pending<Tensor>;
+
+            #[track_caller]
+            fn $method(self, other: R) -> Pending<Tensor> {
+                TensorOps::$method(self, other)
+            }
+        }
+
+        impl<R: OperandOrScalar> $name<R> for Tensor {
+            type Output = Pending<Tensor>;
+
+            #[track_caller]
+            fn $method(self, other: R) -> Pending<Tensor> {
+                TensorOps::$method(&self, other)
+            }
+        }
+    )*};
+}
+operators!(Add, add; Sub, sub; Mul, mul);
+
+impl<R: OperandOrScalar> Arithmetic<R> for Tensor {
+    #[track_caller]
+    fn arithmetic(operator: Operator, this: Receiver<'_, Self>, other: R) -> Pending<Tensor> {
+        match (operator, this) {
+            (Operator::Add, Receiver::Owned(this)) => TensorOps::add(this, other),
+            (Operator::Add, Receiver::Borrowed(this)) => TensorOps::add(this, other),
+            (Operator::Sub, Receiver::Owned(this)) => TensorOps::sub(this, other),
+            (Operator::Sub, Receiver::Borrowed(this)) => TensorOps::sub(this, other),
+            (Operator::Mul, Receiver::Owned(this)) => TensorOps::mul(this, other),
+            (Operator::Mul, Receiver::Borrowed(this)) => TensorOps::mul(this, other),
+        }
+    }
+}
+
+impl Negated for Tensor {
+    #[track_caller]
+    fn negated(this: Receiver<'_, Self>) -> Pending<Tensor> {
+        match this {
+            Receiver::Owned(this) => TensorOps::neg(this),
+            Receiver::Borrowed(this) => TensorOps::neg(this),
+        }
+    }
+}
+
+impl Neg for &Tensor {
+    type Output = Pending<Tensor>;
+
+    #[track_caller]
+    fn neg(self) -> Pending<Tensor> {
+        TensorOps::neg(self)
+    }
+}
+
+impl Neg for Tensor {
+    type Output = Pending<Tensor>;
+
+    #[track_caller]
+    fn neg(self) -> Pending<Tensor> {
+        TensorOps::neg(&self)
+    }
+}

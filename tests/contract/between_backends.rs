@@ -1,0 +1,824 @@
+//! Edges and copies between devices of different backends, such as `cpu:0` and `cuda:0`.
+//!
+//! Each test runs with the two devices in both orders, with the CPU device on threads and under
+//! seeds.
+
+use crate::support::software::in_child;
+use crate::support::{block_on, break_device, refusal, says, within_a_minute};
+use crate::{SEEDS, and_nothing_is_left, refused, warm_up, with_outside_devices};
+use std::future::Future;
+use std::sync::{Arc, Mutex};
+use warpline::prelude::*;
+use warpline::{Result, RuntimeBuilder};
+use warpline_outside_driver::BACKEND;
+
+const THREAD_0: DeviceId = DeviceId::Other { backend: BACKEND, ordinal: 0 };
+
+/// Turns each function of two devices into a module with one test per pair of backends.
+macro_rules! between_backends {
+    ($($(#[$attr:meta])* async fn $name:ident([$one:ident, $two:ident]) $body:block)*) => {$(
+        $(#[$attr])*
+        mod $name {
+            #[allow(unused_imports, reason = "few tests use all of them")]
+            use super::*;
+
+            async fn body([$one, $two]: [Device; 2]) -> Result<()> {
+                $body
+                Ok(())
+            }
+
+            #[test]
+            fn cpu_and_outside() {
+                pair(Schedule::Threads, THREAD_0, false, body);
+            }
+
+            #[test]
+            fn outside_and_cpu() {
+                pair(Schedule::Threads, THREAD_0, true, body);
+            }
+
+            #[test]
+            fn seeded_and_outside() {
+                (0..SEEDS).for_each(|seed| pair(Schedule::Seeded(seed), THREAD_0, seed % 2 == 1, body));
+            }
+
+            #[test]
+            #[ignore = "needs a CUDA device"]
+            fn cpu_and_cuda() {
+                pair(Schedule::Threads, DeviceId::Cuda(0), false, body);
+            }
+
+            #[test]
+            #[ignore = "needs a CUDA device"]
+            fn cuda_and_cpu() {
+                pair(Schedule::Threads, DeviceId::Cuda(0), true, body);
+            }
+
+            #[test]
+            #[ignore = "needs a CUDA device"]
+            fn seeded_and_cuda() {
+                (0..SEEDS).for_each(|seed| pair(Schedule::Seeded(seed), DeviceId::Cuda(0), seed % 2 == 1, body));
+            }
+        }
+    )*};
+}
+
+/// Returns the settings of the process, as other CUDA tests have them, with `thread:0`.
+fn builder() -> RuntimeBuilder {
+    with_outside_devices(RuntimeBuilder::from_env().unwrap(), 1)
+}
+
+/// Runs `body` on `cpu:0` and `other`, in that order unless `swapped`.
+fn pair<Fut: Future<Output = Result<()>>>(
+    schedule: Schedule,
+    other: DeviceId,
+    swapped: bool,
+    body: impl Fn([Device; 2]) -> Fut + Send + 'static,
+) {
+    within_a_minute(move || {
+        let runtime = builder().schedule(schedule).build().unwrap();
+        let mut devices = [DeviceId::Cpu(0), other].map(|id| runtime.device(id).unwrap());
+        if let DeviceId::Cuda(_) = other {
+            warm_up(&devices[1]).unwrap();
+        }
+        if swapped {
+            devices.reverse();
+        }
+        block_on(and_nothing_is_left(body, devices)).unwrap();
+    });
+}
+
+/// A list to which host functions append when they run.
+#[derive(Clone, Default)]
+struct Diary(Arc<Mutex<Vec<u32>>>);
+
+impl Diary {
+    fn note(&self, stream: &Stream, what: u32) -> Pending<()> {
+        let diary = self.0.clone();
+        stream.call(move || diary.lock().unwrap().push(what))
+    }
+
+    fn entries(&self) -> Vec<u32> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+between_backends! {
+    async fn wait_stream_covers_what_was_enqueued_before_it_and_nothing_later([one, two]) {
+        let (a, b) = (one.new_stream()?, two.new_stream()?);
+        let diary = Diary::default();
+        let gate = a.hold()?;
+        diary.note(&a, 1).detach();
+        b.wait_stream(&a);
+        let mut noted = diary.note(&b, 2);
+        let later = a.hold()?;
+        diary.note(&a, 3).detach();
+        assert!(!noted.query()?, "it waits for a, which the gate holds");
+        gate.open();
+        noted.await?;
+        assert_eq!(diary.entries(), [1, 2]);
+        later.open();
+        a.synchronize().await?;
+        assert_eq!(diary.entries(), [1, 2, 3]);
+    }
+
+    async fn the_waiting_of_one_stream_delays_no_other([one, two]) {
+        let (a, b, other) = (one.new_stream()?, two.new_stream()?, two.new_stream()?);
+        let diary = Diary::default();
+        let gate = a.hold()?;
+        b.wait_stream(&a);
+        let noted = diary.note(&b, 2);
+        diary.note(&other, 1).await?;
+        gate.open();
+        noted.await?;
+        assert_eq!(diary.entries(), [1, 2]);
+    }
+
+    async fn order_is_transitive_across_backends([one, two]) {
+        let (a, b, c) = (one.new_stream()?, two.new_stream()?, one.new_stream()?);
+        let diary = Diary::default();
+        let gate = a.hold()?;
+        diary.note(&a, 1).detach();
+        b.wait_stream(&a);
+        diary.note(&b, 2).detach();
+        c.wait_stream(&b);
+        let last = diary.note(&c, 3);
+        gate.open();
+        last.await?;
+        assert_eq!(diary.entries(), [1, 2, 3]);
+    }
+
+    async fn a_stream_of_the_same_backend_follows_one_that_waits_elsewhere([one, two]) {
+        let (a, b, c) = (one.new_stream()?, two.new_stream()?, two.new_stream()?);
+        let diary = Diary::default();
+        let gate = a.hold()?;
+        b.wait_stream(&a);
+        diary.note(&b, 1).detach();
+        c.wait_stream(&b);
+        let mut last = diary.note(&c, 2);
+        assert!(!last.query()?);
+        gate.open();
+        last.await?;
+        assert_eq!(diary.entries(), [1, 2]);
+    }
+
+    async fn wait_event_covers_what_came_before_the_record([one, two]) {
+        let (a, b) = (one.new_stream()?, two.new_stream()?);
+        let diary = Diary::default();
+        let gate = a.hold()?;
+        diary.note(&a, 1).detach();
+        let event = a.record_event();
+        let later = a.hold()?;
+        b.wait_event(&event);
+        let mut noted = diary.note(&b, 2);
+        assert!(!noted.query()?);
+        gate.open();
+        noted.await?;
+        assert!(event.query()?);
+        assert_eq!(diary.entries(), [1, 2]);
+        later.open();
+    }
+
+    async fn an_event_behind_held_back_work_can_be_awaited([one, two]) {
+        let (a, b) = (one.new_stream()?, two.new_stream()?);
+        let diary = Diary::default();
+        let gate = a.hold()?;
+        b.wait_stream(&a);
+        diary.note(&b, 1).detach();
+        let event = b.record_event();
+        assert!(!event.query()?);
+        gate.open();
+        event.await?;
+        assert_eq!(diary.entries(), [1]);
+    }
+
+    async fn work_that_has_finished_is_not_waited_for([one, two]) {
+        let (a, b) = (one.new_stream()?, two.new_stream()?);
+        a.call(|| ()).await?;
+        let before = b.issued();
+        b.wait_stream(&a);
+        // The host has observed that work, so the wait changes nothing.
+        assert_eq!(b.issued(), before);
+        b.call(|| ()).await?;
+    }
+
+    async fn a_closed_stream_is_waited_for([one, two]) {
+        let (a, b) = (one.new_stream()?, two.new_stream()?);
+        let diary = Diary::default();
+        let gate = a.hold()?;
+        diary.note(&a, 1).detach();
+        b.wait_stream(&a);
+        drop(a);
+        let noted = diary.note(&b, 2);
+        gate.open();
+        noted.await?;
+        assert_eq!(diary.entries(), [1, 2]);
+    }
+
+    async fn a_stream_may_be_dropped_while_its_work_is_held_back([one, two]) {
+        let (a, b, c) = (one.new_stream()?, two.new_stream()?, one.new_stream()?);
+        let diary = Diary::default();
+        let gate = a.hold()?;
+        b.wait_stream(&a);
+        diary.note(&b, 1).detach();
+        c.wait_stream(&b);
+        drop(b);
+        let noted = diary.note(&c, 2);
+        gate.open();
+        noted.await?;
+        assert_eq!(diary.entries(), [1, 2]);
+    }
+
+    async fn streams_of_two_backends_take_turns([one, two]) {
+        let streams = [one.new_stream()?, two.new_stream()?, one.new_stream()?, two.new_stream()?];
+        let diary = Diary::default();
+        let gate = streams[3].hold()?;
+        for n in 0..100 {
+            let (here, before) = (&streams[n % 4], &streams[(n + 3) % 4]);
+            here.wait_stream(before);
+            diary.note(here, n as u32).detach();
+        }
+        let last = streams[99 % 4].synchronize();
+        gate.open();
+        last.await?;
+        assert_eq!(diary.entries(), (0..100).collect::<Vec<_>>());
+    }
+
+    async fn memory_is_ordered_by_an_edge_through_another_backend([one, two]) {
+        let (writer, through, reader) = (one.new_stream()?, two.new_stream()?, one.new_stream()?);
+        let x = writer.alloc::<f32>(8)?;
+        let gate = writer.hold()?;
+        writer.fill(&x, 3.0).detach();
+        says(
+            &refused(reader.read(&x)).await,
+            ErrorKind::Unordered,
+            &["reads memory that fill on stream", "no edge orders them"],
+        );
+        through.wait_stream(&writer);
+        reader.wait_stream(&through);
+        let read = reader.read(&x);
+        gate.open();
+        assert_eq!(read.await?, [3.0; 8]);
+    }
+
+    async fn a_capture_refuses_an_edge_to_another_backend([one, two]) {
+        let (a, b) = (one.new_stream()?, two.new_stream()?);
+        let error = a.capture(|_| {
+            b.wait_stream(&a);
+            Ok(())
+        }).unwrap_err();
+        let text = format!("a stream on {} to a capture on {}; a graph runs on one device", two, one);
+        says(&error, ErrorKind::Captured, &[&text]);
+        // Neither stream is captured any more.
+        b.wait_stream(&a);
+        b.call(|| ()).await?;
+    }
+
+    async fn a_stream_limits_its_held_back_work_too([one, two]) {
+        let a = one.new_stream()?;
+        let b = two.stream().max_in_flight(1).build()?;
+        let gate = a.hold()?;
+        b.wait_stream(&a);
+        let first = b.call(|| 1);
+        assert_eq!(refusal(b.call(|| 2)).kind(), ErrorKind::Full);
+        gate.open();
+        assert_eq!(first.await?, 1);
+        assert_eq!(b.room().await?.enter(|| b.call(|| 3)).await?, 3);
+    }
+
+    async fn a_copy_moves_every_placement_both_ways([one, two]) {
+        let on = off_the_cpu([&one, &two]);
+        crate::peers::copied(&on, &one, &two).await?;
+        crate::peers::copied(&on, &two, &one).await?;
+    }
+
+    async fn a_large_copy_goes_in_pieces([one, two]) {
+        let stream = off_the_cpu([&one, &two]).new_stream()?;
+        let (source, destination) = (one.new_stream()?, two.new_stream()?);
+        // More than two pieces, and not a whole number of them.
+        let len = (9 << 20) / 4 + 3;
+        let (x, y) = (source.alloc::<f32>(len)?, destination.alloc::<f32>(len)?);
+        source.write(&x, &ramp(len)).await?;
+        destination.synchronize().await?;
+        stream.copy_buffer_peer(&y, &x).await?;
+        assert!(destination.read(&y).await? == ramp(len));
+        let pinned = stream.device().pinned_stats();
+        assert!(pinned.allocated_bytes <= 4 << 20, "{pinned:?}");
+    }
+
+    async fn a_copy_needs_its_edges([one, two]) {
+        let stream = off_the_cpu([&one, &two]).stream().label("copies").build()?;
+        let source = one.stream().label("source").build()?;
+        let destination = two.stream().label("destination").build()?;
+        let (x, y) = (source.alloc::<f32>(100)?, destination.alloc::<f32>(100)?);
+        let gate = source.hold()?;
+        source.fill(&x, 1.0).detach();
+        destination.fill(&y, 2.0).await?;
+        says(
+            &refused(stream.copy_buffer_peer(&y, &x)).await,
+            ErrorKind::Unordered,
+            &[
+                "copy_buffer_peer on stream \"copies\" (tests/contract/between_backends.rs:",
+                "reads memory that fill on stream \"source\"",
+                "call copies.wait_stream(&source) before it",
+            ],
+        );
+        stream.wait_stream(&source);
+        let mut copied = stream.copy_buffer_peer(&y, &x);
+        says(
+            &refused(destination.read(&y)).await,
+            ErrorKind::Unordered,
+            &["reads memory that copy_buffer_peer on stream \"copies\"", "call destination.wait_stream(&copies) before it"],
+        );
+        destination.wait_for(&y);
+        let read = destination.read(&y);
+        assert!(!copied.query()?, "it waits for the fill, which the gate holds");
+        gate.open();
+        assert_eq!(read.await?, [1.0; 100]);
+        copied.await?;
+    }
+
+    async fn memory_dropped_behind_a_copy_is_reused_after_it([one, two]) {
+        let stream = off_the_cpu([&one, &two]).new_stream()?;
+        let (source, destination) = (one.new_stream()?, two.new_stream()?);
+        let y = destination.alloc::<f32>(1000)?;
+        let x = source.alloc::<f32>(1000)?;
+        source.write(&x, &ramp(1000)).await?;
+        let gate = stream.hold()?;
+        stream.wait_stream(&destination);
+        let copied = stream.copy_buffer_peer(&y, &x);
+        drop(x);
+        // It may get the same block, whose earlier use has not finished.
+        let z = source.alloc::<f32>(1000)?;
+        source.fill(&z, 7.0).detach();
+        destination.wait_stream(&stream);
+        let read = destination.read(&y);
+        gate.open();
+        copied.await?;
+        assert_eq!(read.await?, ramp(1000));
+        assert_eq!(source.read(&z).await?, [7.0; 1000]);
+    }
+
+    async fn an_empty_copy_moves_nothing([one, two]) {
+        let stream = off_the_cpu([&one, &two]).new_stream()?;
+        let (source, destination) = (one.new_stream()?, two.new_stream()?);
+        let (x, y) = (source.alloc::<f32>(0)?, destination.alloc::<f32>(0)?);
+        stream.copy_buffer_peer(&y, &x).await?;
+    }
+
+    async fn a_copy_on_another_devices_stream_is_refused([one, two]) {
+        let (a, b) = (one.new_stream()?, two.new_stream()?);
+        let (x, y, z) = (a.alloc::<f32>(8)?, b.alloc::<f32>(8)?, a.alloc::<f32>(8)?);
+        let (on_cpu, other) = if one.id() == DeviceId::Cpu(0) { (&a, &two) } else { (&b, &one) };
+        let text = format!("the stream is on cpu:0 and an operand is on {other}; copy on a stream of that device");
+        says(&refused(on_cpu.copy_buffer_peer(&y, &x)).await, ErrorKind::DeviceMismatch, &[&text]);
+        let text = format!("the stream is on {two} and an operand is on {one}; copy on a stream of that device");
+        says(&refused(b.copy_buffer_peer(&z, &x)).await, ErrorKind::DeviceMismatch, &[&text]);
+        let text = format!("the stream is on {two} and an operand is on {one}; move a tensor with to, or a buffer with copy_buffer_peer");
+        says(&refused(b.copy_buffer(&y, &x)).await, ErrorKind::DeviceMismatch, &[&text]);
+        let short = b.alloc::<f32>(7)?;
+        let stream = off_the_cpu([&one, &two]).new_stream()?;
+        says(
+            &refused(stream.copy_buffer_peer(&short, &x)).await,
+            ErrorKind::Shape,
+            &["the source has 8 elements and the destination 7"],
+        );
+    }
+
+    async fn to_moves_a_tensor_between_backends([one, two]) {
+        crate::transfers::moves(&one, &two).await?;
+        assert_eq!(Tensor::ones([2], &one).cpu().await?.device(), one.sibling(DeviceId::Cpu(0))?);
+    }
+
+    async fn copies_between_backends_order_themselves_on_the_current_streams([one, two]) {
+        crate::transfers::order_themselves(&one, &two).await?;
+    }
+
+    async fn copies_between_backends_do_not_order_other_streams([one, two]) {
+        crate::transfers::do_not_order_others(&one, &two).await?;
+    }
+
+    async fn a_copy_to_another_backend_says_what_does_not_fit([one, two]) {
+        crate::transfers::say_what_does_not_fit(&one, &two).await?;
+    }
+
+    async fn a_capture_refuses_a_copy_to_another_backend([one, two]) {
+        let stream = off_the_cpu([&one, &two]).new_stream()?;
+        let (x, y) = (one.new_stream()?.alloc::<f32>(8)?, two.new_stream()?.alloc::<f32>(8)?);
+        let error = stream.capture(|_| {
+            stream.copy_buffer_peer(&y, &x).detach();
+            Ok(())
+        }).unwrap_err();
+        says(&error, ErrorKind::Captured, &["copy_buffer_peer on stream", "one device"]);
+    }
+}
+
+/// Returns the device that is not a CPU device. Its streams make the copies.
+fn off_the_cpu(devices: [&Device; 2]) -> Device {
+    devices.into_iter().find(|device| device.id() != DeviceId::Cpu(0)).expect("one of the two").clone()
+}
+
+fn ramp(n: usize) -> Vec<f32> {
+    (0..n).map(|i| i as f32).collect()
+}
+
+#[test]
+fn nothing_more_of_an_abandoned_stream_runs_and_everything_of_it_is_released() {
+    for (schedule, swapped) in
+        [(Schedule::Threads, false), (Schedule::Threads, true), (Schedule::Seeded(3), false)]
+    {
+        within_a_minute(move || {
+            let (runtime, mut streams) = two_streams(Runtime::builder().schedule(schedule));
+            if swapped {
+                streams.reverse();
+            }
+            let ([a, _], diary) = (streams, Diary::default());
+            let other = runtime.devices().into_iter().find(|device| *device != a.device()).unwrap();
+            let pool = other.stream_pool(1).unwrap();
+            let b = block_on(pool.lease()).unwrap();
+            let limited = other.stream().max_in_flight(1).build().unwrap();
+            let before = other.memory_stats().allocated_bytes;
+            let x = b.alloc::<f32>(1000).unwrap();
+            diary.note(&b, 1).detach();
+            let gate = a.hold().unwrap();
+            break_device(&a).detach();
+            b.wait_stream(&a);
+            limited.wait_stream(&a);
+            let (lost, filled) = (diary.note(&b, 2), b.fill(&x, 1.0));
+            let unroomy = limited.call(|| ());
+            gate.open();
+            let parts = [" was abandoned: wait_stream (", "use another stream"];
+            let fails =
+                |pending: Pending<()>| says(&block_on(pending).unwrap_err(), ErrorKind::Fault, &parts);
+            fails(lost);
+            fails(filled);
+            fails(unroomy);
+            for refused in [
+                refusal(diary.note(&b, 3)),
+                refusal(b.fill(&x, 2.0)),
+                refusal(limited.call(|| ())),
+                refusal(other.new_stream().unwrap().wait_stream(&b)),
+            ] {
+                says(&refused, ErrorKind::Driver, &parts);
+            }
+            // Its room and its lease are free again, and so is the memory.
+            let permit = block_on(limited.room()).unwrap();
+            drop((permit, b, x));
+            let next = block_on(pool.lease()).unwrap();
+            assert_eq!(other.memory_stats().allocated_bytes, before);
+            let y = next.alloc::<f32>(1000).unwrap();
+            block_on(next.fill(&y, 4.0)).unwrap();
+            assert_eq!(block_on(next.read(&y)).unwrap(), [4.0; 1000]);
+            assert_eq!(diary.entries(), [1]);
+        });
+    }
+}
+
+#[test]
+fn memory_of_a_failed_device_is_not_copied() {
+    for schedule in [Schedule::Threads, Schedule::Seeded(4)] {
+        within_a_minute(move || {
+            let (runtime, [a, b]) = two_streams(Runtime::builder().schedule(schedule).cpu_devices(2));
+            let (x, y) = (a.alloc::<f32>(8).unwrap(), b.alloc::<f32>(8).unwrap());
+            block_on(a.fill(&x, 1.0)).unwrap();
+            block_on(b.fill(&y, 2.0)).unwrap();
+            // This one is accepted before the failure, and handed over after it.
+            let held = runtime.device(DeviceId::Cpu(1)).unwrap().new_stream().unwrap();
+            let gate = held.hold().unwrap();
+            b.wait_stream(&held);
+            let late = b.copy_buffer_peer(&y, &x);
+            block_on(break_device(&a)).unwrap_err();
+            gate.open();
+            let parts = ["it needs cpu:0, which failed: ", "on purpose", "thread:0", "still usable"];
+            says(&block_on(late).unwrap_err(), ErrorKind::Driver, &parts);
+            let side = b.device().new_stream().unwrap();
+            let z = side.alloc::<f32>(8).unwrap();
+            says(&refusal(side.copy_buffer_peer(&z, &x)), ErrorKind::Driver, &parts);
+            let tensor = Tensor::from_buffer(x, [8]).unwrap();
+            says(
+                &refusal(side.enter(|| a.enter(|| tensor.to(&b.device())))),
+                ErrorKind::Driver,
+                &["it needs cpu:0, which failed"],
+            );
+        });
+    }
+}
+
+#[test]
+fn a_copy_between_backends_needs_an_order_mode_that_orders() {
+    for mode in [warpline::OrderMode::Warn, warpline::OrderMode::Off] {
+        let (_runtime, [a, b]) = two_streams(Runtime::builder().order(mode));
+        let (x, y) = (a.alloc::<f32>(8).unwrap(), b.alloc::<f32>(8).unwrap());
+        let text = format!(
+            "a copy between cpu:0 and thread:0 needs the order mode deny or wait, and this runtime has {mode:?}"
+        );
+        says(
+            &refusal(b.copy_buffer_peer(&y, &x)),
+            ErrorKind::Unsupported,
+            &["copy_buffer_peer on stream", &text],
+        );
+    }
+}
+
+#[test]
+fn a_refused_copy_marks_its_tensor_for_the_stream_of_that_tensor() {
+    within_a_minute(|| {
+        let (runtime, [a, b]) = two_streams(Runtime::builder().cpu_devices(2));
+        let third = runtime.device(DeviceId::Cpu(1)).unwrap();
+        // The source's current stream is abandoned: it waits for a device that fails.
+        let broken = third.new_stream().unwrap();
+        let source = b.device().new_stream().unwrap();
+        let gate = broken.hold().unwrap();
+        break_device(&broken).detach();
+        source.wait_stream(&broken);
+        let lost = source.call(|| ());
+        gate.open();
+        block_on(lost).unwrap_err();
+        let x = Tensor::ones([4], &b.device()).queued().unwrap();
+        let z = Tensor::zeros([4], &a.device()).queued().unwrap();
+        block_on(a.device().synchronize()).unwrap();
+        source.enter(|| z.copy_(&x).detach());
+        let read = refusal(z.sum());
+        assert!(read.is_inherited(), "{read}");
+    });
+}
+
+#[test]
+fn a_lease_takes_the_turns_of_a_seeded_device() {
+    within_a_minute(|| {
+        let (runtime, [a, _]) = two_streams(Runtime::builder().schedule(Schedule::Seeded(1)));
+        let thread = runtime.device(THREAD_0).unwrap();
+        let pool = thread.stream_pool(1).unwrap();
+        let lease = block_on(pool.lease()).unwrap();
+        a.call(|| ()).detach();
+        lease.wait_stream(&a);
+        lease.call(|| ()).detach();
+        drop(lease);
+        // No other future polls anything of the seeded device.
+        drop(block_on(pool.lease()).unwrap());
+    });
+}
+
+#[test]
+fn seeded_helpers_wait_for_other_backends() {
+    let pipeline = |devices: Vec<Device>| async move {
+        let [cpu, thread] = &devices[..] else { panic!("{devices:?}") };
+        let (a, b) = (cpu.new_stream()?, thread.new_stream()?);
+        let diary = Diary::default();
+        for n in 0..10 {
+            let (here, before) = if n % 2 == 0 { (&a, &b) } else { (&b, &a) };
+            here.wait_stream(before);
+            diary.note(here, n).detach();
+        }
+        b.synchronize().await?;
+        assert_eq!(diary.entries(), (0..10).collect::<Vec<_>>());
+        Ok(())
+    };
+    within_a_minute(move || {
+        let builder = || with_outside_devices(Runtime::builder(), 1);
+        warpline::testing::for_each_seed_on(builder(), 0..SEEDS, pipeline);
+        warpline::testing::for_each_seed_tokio_on(builder(), 0..SEEDS, pipeline);
+    });
+}
+
+#[test]
+fn wait_mode_adds_the_edges_between_backends() {
+    for schedule in [Schedule::Threads, Schedule::Seeded(5)] {
+        within_a_minute(move || {
+            let builder = Runtime::builder().schedule(schedule).order(warpline::OrderMode::Wait);
+            let (_runtime, [a, b]) = two_streams(builder);
+            let (x, y) = (a.alloc::<f32>(100).unwrap(), b.alloc::<f32>(100).unwrap());
+            let gate = a.hold().unwrap();
+            a.fill(&x, 5.0).detach();
+            b.copy_buffer_peer(&y, &x).detach();
+            // This overwrites what the copy reads.
+            a.fill(&x, 6.0).detach();
+            b.copy_buffer_peer(&x, &y).detach();
+            let read = a.read(&x);
+            gate.open();
+            assert_eq!(block_on(read).unwrap(), [5.0; 100]);
+        });
+    }
+}
+
+#[test]
+fn a_borrowed_stream_and_foreign_work_wait_on_the_host() {
+    in_child(&[], || {
+        within_a_minute(|| {
+            for schedule in [Schedule::Threads, Schedule::Seeded(2)] {
+                let runtime = Runtime::builder().schedule(schedule).build().unwrap();
+                let [cpu, cuda] = [DeviceId::Cpu(0), DeviceId::Cuda(0)].map(|id| runtime.device(id).unwrap());
+                let (a, c) = (cpu.new_stream().unwrap(), cuda.new_stream().unwrap());
+                let theirs = cudarc::driver::CudaContext::new(0).unwrap().new_stream().unwrap();
+                // SAFETY: `theirs` lives longer than `lent`, and enqueues nothing.
+                let lent = unsafe { cuda.stream().borrow_raw(theirs.cu_stream().cast()) }.build().unwrap();
+                let diary = Diary::default();
+                diary.note(&a, 1).detach();
+                c.wait_stream(&a);
+                diary.note(&c, 2).detach();
+                // The first waits for the other backend, the second for an event that is yet to be
+                // recorded.
+                lent.wait_stream(&a);
+                lent.wait_stream(&c);
+                diary.note(&lent, 3).detach();
+                c.wait_stream(&a);
+                let enqueued = diary.clone();
+                // SAFETY: the closure enqueues nothing.
+                unsafe {
+                    c.external(warpline::reads::<f32>([]), warpline::writes::<f32>([]), move |_| {
+                        enqueued.0.lock().unwrap().push(4)
+                    })
+                }
+                .blocking_wait()
+                .unwrap();
+                lent.synchronize().blocking_wait().unwrap();
+                let mut entries = diary.entries();
+                entries.sort_unstable();
+                assert_eq!(entries, [1, 2, 3, 4]);
+            }
+        });
+    });
+}
+
+#[test]
+fn a_held_back_gate_ends_with_the_runtime() {
+    in_child(&[], || {
+        within_a_minute(|| {
+            let runtime = Runtime::new().unwrap();
+            let [cpu, cuda] = [DeviceId::Cpu(0), DeviceId::Cuda(0)].map(|id| runtime.device(id).unwrap());
+            let (a, b) = (cpu.new_stream().unwrap(), cuda.new_stream().unwrap());
+            let (go, wait) = std::sync::mpsc::channel::<()>();
+            a.call(move || wait.recv().unwrap()).detach();
+            b.wait_stream(&a);
+            let gate = b.hold().unwrap();
+            let lost = b.call(|| ());
+            let ended = runtime.shut_down();
+            let mut ended = Box::pin(ended);
+            let waker = std::task::Waker::noop();
+            assert!(ended.as_mut().poll(&mut std::task::Context::from_waker(waker)).is_pending());
+            go.send(()).unwrap();
+            assert_eq!(block_on(ended).unwrap_err().kind(), ErrorKind::ShutDown);
+            assert_eq!(block_on(lost).unwrap_err().kind(), ErrorKind::ShutDown);
+            drop(gate);
+        });
+    });
+}
+
+/// Builds a runtime with `cpu:0` and `thread:0`, and returns a stream of each.
+fn two_streams(builder: RuntimeBuilder) -> (Runtime, [Stream; 2]) {
+    let runtime = with_outside_devices(builder, 1).build().unwrap();
+    let streams = [DeviceId::Cpu(0), THREAD_0].map(|id| {
+        let device = runtime.device(id).unwrap();
+        device.stream().label(format!("of {device}")).build().unwrap()
+    });
+    (runtime, streams)
+}
+
+#[test]
+fn a_shutdown_finishes_the_work_that_is_held_back() {
+    for schedule in [Schedule::Threads, Schedule::Seeded(3)] {
+        within_a_minute(move || {
+            let (runtime, [a, b]) = two_streams(Runtime::builder().schedule(schedule));
+            let diary = Diary::default();
+            let gate = a.hold().unwrap();
+            diary.note(&a, 1).detach();
+            b.wait_stream(&a);
+            diary.note(&b, 2).detach();
+            a.wait_stream(&b);
+            diary.note(&a, 3).detach();
+            gate.open();
+            block_on(runtime.shut_down()).unwrap();
+            assert_eq!(diary.entries(), [1, 2, 3]);
+            assert_eq!(refusal(b.call(|| ())).kind(), ErrorKind::ShutDown);
+        });
+    }
+}
+
+#[test]
+fn work_behind_a_gate_that_is_never_opened_ends_with_the_runtime() {
+    for schedule in [Schedule::Threads, Schedule::Seeded(3)] {
+        within_a_minute(move || {
+            let (runtime, [a, b]) = two_streams(Runtime::builder().schedule(schedule));
+            let gate = a.hold().unwrap();
+            b.wait_stream(&a);
+            let lost = b.call(|| ());
+            let error = block_on(runtime.shut_down()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ShutDown, "{error}");
+            let error = block_on(lost).unwrap_err();
+            says(
+                &error,
+                ErrorKind::ShutDown,
+                &[
+                    "stream \"of thread:0\" of thread:0 was abandoned: wait_stream (",
+                    "it waits for work of cpu:0 that will not run",
+                ],
+            );
+            drop(gate);
+        });
+    }
+}
+
+#[test]
+fn an_op_that_fails_takes_along_what_is_held_back_behind_it() {
+    for schedule in [Schedule::Threads, Schedule::Seeded(3)] {
+        within_a_minute(move || {
+            let (_runtime, [a, b]) = two_streams(Runtime::builder().schedule(schedule).fail_op(2));
+            let diary = Diary::default();
+            let x = b.alloc::<f32>(8).unwrap();
+            let gate = a.hold().unwrap();
+            a.call(|| ()).detach();
+            let fails = a.call(|| ());
+            b.wait_stream(&a);
+            let written = b.fill(&x, 1.0);
+            let noted = diary.note(&b, 1);
+            let c = b.device().new_stream().unwrap();
+            c.wait_stream(&b);
+            let behind = diary.note(&c, 2);
+            gate.open();
+            assert_eq!(block_on(fails).unwrap_err().kind(), ErrorKind::Fault);
+            let parts = [
+                "stream \"of thread:0\" of thread:0 was abandoned: wait_stream (tests/contract/between_backends.rs:",
+                "it waits for work of cpu:0 that will not run: ",
+                "the fault plan asked for it",
+                "use another stream",
+            ];
+            says(&block_on(noted).unwrap_err(), ErrorKind::Fault, &parts);
+            says(&block_on(written).unwrap_err(), ErrorKind::Fault, &parts);
+            let kind = block_on(behind).unwrap_err().kind();
+            assert!(matches!(kind, ErrorKind::Fault | ErrorKind::Driver), "{kind:?}");
+            assert_eq!(diary.entries(), []);
+            // The other device is still usable, but what was not written cannot be read.
+            let fresh = b.device().new_stream().unwrap();
+            assert_eq!(block_on(fresh.call(|| 5)).unwrap(), 5);
+            let unwritten = block_on(fresh.read(&x)).unwrap_err();
+            assert!(unwritten.is_inherited(), "{unwritten}");
+            // A wait for the failed device is refused, and names the failure.
+            says(
+                &block_on(fresh.wait_stream(&a).into_future()).unwrap_err(),
+                ErrorKind::Driver,
+                &["it needs cpu:0, which failed"],
+            );
+        });
+    }
+}
+
+#[test]
+fn the_edges_hold_on_one_connection_where_allocations_wait() {
+    let settings =
+        [("SOFTCUDA_CONNECTIONS", "1"), ("SOFTCUDA_ALLOC_WAITS", "1"), ("SOFTCUDA_ONE_AT_A_TIME", "1")];
+    for more in [&settings[..1], &settings[..2], &settings] {
+        in_child(more, || within_a_minute(take_turns_and_allocate));
+    }
+}
+
+/// Two streams of `cuda:0` and two of `cpu:0` alternate, and each step allocates memory.
+fn take_turns_and_allocate() {
+    let runtime = Runtime::new().unwrap();
+    let [cpu, cuda] = [DeviceId::Cpu(0), DeviceId::Cuda(0)].map(|id| runtime.device(id).unwrap());
+    let streams = [&cpu, &cuda, &cpu, &cuda].map(|device| device.new_stream().unwrap());
+    let diary = Diary::default();
+    for n in 0..200 {
+        let (here, before) = (&streams[n % 4], &streams[(n + 3) % 4]);
+        here.wait_stream(before);
+        // More each time, so that the pool has to ask the driver.
+        let x = here.alloc::<f32>(1000 * (n + 1)).unwrap();
+        here.fill(&x, n as f32).detach();
+        diary.note(here, n as u32).detach();
+    }
+    streams[199 % 4].synchronize().blocking_wait().unwrap();
+    assert_eq!(diary.entries(), (0..200).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_cpu_op_that_panics_among_them_ends_what_comes_after_it() {
+    in_child(&[("SOFTCUDA_CONNECTIONS", "1")], || {
+        within_a_minute(|| {
+            let runtime = Runtime::builder().fail_op(10).build().unwrap();
+            let [cpu, cuda] = [DeviceId::Cpu(0), DeviceId::Cuda(0)].map(|id| runtime.device(id).unwrap());
+            let streams = [&cpu, &cuda, &cpu, &cuda].map(|device| device.new_stream().unwrap());
+            let diary = Diary::default();
+            let gate = streams[3].hold().unwrap();
+            let noted: Vec<_> = (0..100)
+                .map(|n| {
+                    let (here, before) = (&streams[n % 4], &streams[(n + 3) % 4]);
+                    here.wait_stream(before);
+                    diary.note(here, n as u32)
+                })
+                .collect();
+            gate.open();
+            let ends: Vec<_> = noted.into_iter().map(|pending| pending.blocking_wait()).collect();
+            let ran = diary.entries();
+            assert_eq!(ran, (0..ran.len() as u32).collect::<Vec<_>>());
+            assert!(ran.len() < 100, "the tenth op of cpu:0 fails");
+            assert!(ends[..ran.len()].iter().all(Result::is_ok));
+            let kinds: Vec<_> =
+                ends[ran.len()..].iter().map(|end| end.as_ref().unwrap_err().kind()).collect();
+            assert!(
+                kinds.iter().all(|kind| matches!(kind, ErrorKind::Fault | ErrorKind::Driver)),
+                "{kinds:?}"
+            );
+            // The CUDA device has not failed.
+            assert_eq!(cuda.new_stream().unwrap().call(|| 7).blocking_wait().unwrap(), 7);
+        });
+    });
+}

@@ -1,0 +1,204 @@
+//! Where tensors live: scopes, names, and copies between devices.
+
+use crate::support::software::in_child;
+use crate::support::{block_on, refusal, runtime, says};
+use warpline::Result;
+use warpline::prelude::*;
+
+/// Returns `cpu:0` to `cpu:2`, which stand in for three GPUs.
+fn three() -> (Runtime, [Device; 3]) {
+    let runtime = runtime(3);
+    let devices = runtime.devices().try_into().expect("three devices");
+    (runtime, devices)
+}
+
+/// Creates two elements on the current device.
+fn here() -> Pending<Tensor> {
+    Tensor::from_host(&[1.0, 2.0], [2], &Device::current().unwrap())
+}
+
+/// X10: a scope sets the current device and restores it, also nested and after a panic.
+#[test]
+fn a_scope_sets_the_current_device_and_restores_it() {
+    let (_runtime, [zero, one, two]) = three();
+    zero.enter(|| {
+        assert_eq!(Device::current().unwrap(), zero);
+        one.enter(|| {
+            assert_eq!(Device::current().unwrap(), one);
+            two.enter(|| assert_eq!(Device::current().unwrap(), two));
+            assert_eq!(Device::current().unwrap(), one);
+        });
+        assert_eq!(Device::current().unwrap(), zero);
+        let panicked = std::panic::catch_unwind(|| two.enter(|| panic!("on purpose")));
+        assert!(panicked.is_err());
+        assert_eq!(Device::current().unwrap(), zero);
+    });
+}
+
+/// X1: the old program across devices. Tensors are made on the current device or on a named one,
+/// and results are where their operands are.
+#[test]
+fn results_are_where_their_operands_are_in_every_scope() -> Result<()> {
+    let (_runtime, [zero, one, two]) = three();
+    let (x, y) = zero.enter(|| (here(), here()));
+    let (a, b, c, z, d) = one.enter(|| {
+        let a = here().queued().unwrap();
+        let b = (&x).to(&one); // `x.cuda()` there
+        let c = &a + &b;
+        let z = &x + &y;
+        let d = Tensor::from_host(&[0.0, 0.0], [2], &two);
+        (a, b, c, z, d)
+    });
+    let places = [
+        x.as_operand().unwrap().device(),
+        y.as_operand().unwrap().device(),
+        a.device(),
+        b.as_operand().unwrap().device(),
+        c.as_operand().unwrap().device(),
+        z.as_operand().unwrap().device(),
+        d.as_operand().unwrap().device(),
+    ];
+    assert_eq!(places.map(|device| device.ordinal()), [0, 0, 1, 1, 1, 0, 2]);
+    assert_eq!(block_on(c.to_vec::<f32>())?, [2.0, 4.0]);
+    assert_eq!(block_on(z.to_vec::<f32>())?, [2.0, 4.0]);
+    Ok(())
+}
+
+/// X2: the new program across devices, with `to` and explicit devices inside another's scope.
+#[test]
+fn a_named_device_wins_over_the_current_one() -> Result<()> {
+    let (_runtime, [zero, one, two]) = three();
+    let (x, y) = zero.enter(|| (here().queued().unwrap(), here().queued().unwrap()));
+    let inside = one.enter(|| {
+        let a = here().queued()?;
+        let b = x.to(&one).queued()?;
+        let b2 = x.to(&Device::current()?).queued()?;
+        let c = (&a + &b).queued()?;
+        let z = (&x + &y).queued()?;
+        let d = Tensor::randn([2], &two).queued()?;
+        let e = y.to(&two).queued()?;
+        let f = Tensor::randn([2], &zero).to(&two).queued()?;
+        Ok::<_, Error>([a, b, b2, c, z, d, e, f])
+    })?;
+    let places: Vec<u32> = [&x, &y].into_iter().chain(&inside).map(|x| x.device().ordinal()).collect();
+    assert_eq!(places, [0, 0, 1, 1, 1, 1, 0, 2, 2, 2]);
+    let [a, _, _, c, z, _, e, _] = &inside;
+    for (tensor, expected) in [(a, [1.0, 2.0]), (c, [2.0, 4.0]), (z, [2.0, 4.0]), (e, [1.0, 2.0])] {
+        assert_eq!(block_on(tensor.to_vec::<f32>())?, expected);
+    }
+    // Operands on two devices are refused when the op is called.
+    let error = refusal(a.add(&x));
+    says(&error, ErrorKind::DeviceMismatch, &["the stream is on cpu:1 and an operand is on cpu:0"]);
+    Ok(())
+}
+
+/// X19: three ways of making a tensor, in the scopes of two devices.
+#[test]
+fn all_ways_of_making_a_tensor_follow_the_scope() -> Result<()> {
+    let (_runtime, [zero, one, _]) = three();
+    let host = Tensor::from_host(&[5.0], [1], &zero).queued()?;
+    for device in [&zero, &one] {
+        let made = device.enter(|| -> Result<[Device; 3]> {
+            let here = Device::current()?;
+            let (buffer, tensor) = (here.alloc::<f32>(1)?, Tensor::ones([1], &here).queued()?);
+            Ok([buffer.device(), tensor.device(), host.to(&here).queued()?.device()])
+        })?;
+        assert_eq!(made, [(); 3].map(|()| device.clone()));
+    }
+    Ok(())
+}
+
+/// X15: the spellings of a device, and which of them are equal.
+#[test]
+fn the_spellings_of_a_device() {
+    in_child(&[("SOFTCUDA_DEVICES", "3")], || {
+        let open = |name: &str| Device::open(name).unwrap();
+        assert_eq!(open("cpu"), open("cpu:0"));
+        assert_eq!(open("cpu").id(), DeviceId::Cpu(0));
+        // Without an index it is the current one, which is the first outside of scopes.
+        assert_eq!(open("cuda"), open("cuda:0"));
+        open("cuda:2").enter(|| {
+            assert_eq!(open("cuda"), open("cuda:2"));
+            // A scope of the host does not change which GPU is current.
+            open("cpu").enter(|| assert_eq!(open("cuda"), open("cuda:2")));
+            assert_eq!(open("cuda:0").ordinal(), 0);
+        });
+        assert_eq!(open("cuda"), open("cuda:0"));
+        let error = Device::open("cuda0").unwrap_err();
+        says(&error, ErrorKind::InvalidName, &["\"cuda0\" is not a device; write \"cuda:0\""]);
+    });
+}
+
+/// X16: a device by value and by name puts a tensor in the same place.
+#[test]
+fn a_device_by_value_and_by_name() {
+    in_child(&[("SOFTCUDA_DEVICES", "2")], || {
+        let open = |name: &str| Device::open(name).unwrap();
+        let [cpu, first, second] = ["cpu:0", "cuda:0", "cuda:1"].map(open);
+        let x = Tensor::ones([3], &cpu).queued().unwrap();
+        for (by_name, by_value) in [("cpu", &cpu), ("cuda:0", &first), ("cuda:1", &second)] {
+            assert_eq!(Tensor::ones([3], &open(by_name)).queued().unwrap().device(), *by_value);
+            assert_eq!(x.to(&open(by_name)).queued().unwrap().device(), *by_value);
+        }
+        second.enter(|| {
+            assert_eq!(Tensor::ones([3], &open("cuda")).queued().unwrap().device(), second);
+            assert_eq!(x.cuda().queued().unwrap().device(), second);
+            // A number is that device, in every scope.
+            assert_eq!(x.cuda_on(0).queued().unwrap().device(), first);
+        });
+        assert_eq!(x.cuda().queued().unwrap().device(), first);
+    });
+}
+
+/// X17, as far as it concerns devices: moving there and back keeps the values, and moving to where
+/// a tensor is returns the tensor.
+#[test]
+fn there_and_back() {
+    in_child(&[("SOFTCUDA_DEVICES", "2")], || {
+        let cpu = Device::open("cpu").unwrap();
+        let x = Tensor::from_host(&[1.5, -2.0, 3.25], [3], &cpu).queued().unwrap();
+        let there = x.cuda().queued().unwrap();
+        assert!(there.cuda().queued().unwrap().shares_memory(&there));
+        assert!(x.cpu().queued().unwrap().shares_memory(&x));
+        let far = there.cuda_on(1).queued().unwrap();
+        let back = far.cpu().queued().unwrap();
+        assert!(!back.shares_memory(&x));
+        assert_eq!(back.to_vec::<f32>().blocking_wait().unwrap(), [1.5, -2.0, 3.25]);
+        let sum = (&there + &far.cuda()) - &there;
+        assert_eq!(sum.cpu().to_vec::<f32>().blocking_wait().unwrap(), [1.5, -2.0, 3.25]);
+    });
+}
+
+/// Copies between GPUs give the same bytes whether or not the GPUs reach each other.
+#[test]
+fn copies_give_the_same_bytes_with_and_without_peer_access() {
+    for reachable in ["1", "0"] {
+        in_child(&[("SOFTCUDA_DEVICES", "2"), ("SOFTCUDA_PEER", reachable)], || {
+            let access = std::env::var("SOFTCUDA_PEER").unwrap() == "1";
+            let [cpu, one, two] = ["cpu", "cuda:0", "cuda:1"].map(|name| Device::open(name).unwrap());
+            assert_eq!(one.can_access_peer(&two).unwrap(), access);
+            assert!(one.can_access_peer(&one).unwrap() && !one.can_access_peer(&cpu).unwrap());
+            let host: Vec<f32> = (0..1000).map(|n| n as f32).collect();
+            let x = Tensor::from_host(&host, [1000], &one).queued().unwrap();
+            assert_eq!(x.to(&two).to_vec::<f32>().blocking_wait().unwrap(), host);
+        });
+    }
+    let (_runtime, [zero, one, _]) = three();
+    assert!(zero.can_access_peer(&one).unwrap());
+}
+
+/// X9: each batch of a loop goes to the GPU, and the source is unchanged.
+#[test]
+fn a_loop_moves_each_batch() {
+    in_child(&[], || {
+        let [cpu, gpu] = ["cpu", "cuda:0"].map(|name| Device::open(name).unwrap());
+        let batches: Vec<_> = (0..10).map(|n| Tensor::full([4], n as f32, &cpu).queued().unwrap()).collect();
+        for (n, batch) in batches.iter().enumerate() {
+            let moved = batch.to(&gpu).queued().unwrap();
+            assert_eq!(moved.device(), gpu);
+            let doubled = (&moved * 2.0).to_vec::<f32>().blocking_wait().unwrap();
+            assert_eq!(doubled, [2.0 * n as f32; 4]);
+            assert_eq!(batch.to_vec::<f32>().blocking_wait().unwrap(), [n as f32; 4]);
+        }
+    });
+}
