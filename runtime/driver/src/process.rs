@@ -58,6 +58,9 @@ pub fn enter_driver() -> Option<Inside<'static>> {
 
 /// Returns true if this process is the child of a fork, in which neither the workers nor the
 /// driver's threads exist.
+///
+/// A thread that held a lock at the fork never releases it in the child. So every call and every
+/// `Drop` asks this before it takes a lock, and a `Drop` leaks what it would have released.
 #[inline]
 pub fn is_forked() -> bool {
     FORKED.load(Ordering::Relaxed)

@@ -177,6 +177,9 @@ impl Device {
     /// The call also destroys unused library handles of a CUDA device. Their memory is not part of
     /// the returned size.
     pub fn empty_cache(&self) -> usize {
+        if warpline_driver::process::is_forked() {
+            return 0;
+        }
         let device = self.shared().memory.empty_cache(|used| self.shared().runtime.is_finished(used));
         device + self.shared().pinned.empty()
     }

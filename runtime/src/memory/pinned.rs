@@ -132,6 +132,10 @@ impl Registered {
 
 impl Drop for PinnedBytes {
     fn drop(&mut self) {
+        if warpline_driver::process::is_forked() {
+            std::mem::forget(self.owner.take());
+            return;
+        }
         if let Some(owner) = self.owner.take() {
             let registered =
                 Registered { driver: self.pool.driver().clone(), block: HostBlock(self.ptr), owner };

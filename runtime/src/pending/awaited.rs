@@ -162,6 +162,9 @@ impl Awaited {
 impl Drop for Awaited {
     #[inline]
     fn drop(&mut self) {
+        if warpline_driver::process::is_forked() {
+            return;
+        }
         if self.registration.is_some() {
             self.core.timeline.deregister(&mut self.registration);
         }

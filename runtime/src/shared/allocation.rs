@@ -97,6 +97,9 @@ impl Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
+        if warpline_driver::process::is_forked() {
+            return;
+        }
         match &self.return_to {
             ReturnTo::Pool(block) => {
                 let uses = self.ledger.last_uses();

@@ -186,6 +186,9 @@ impl DeviceShared {
 
 impl Drop for DeviceShared {
     fn drop(&mut self) {
+        if warpline_driver::process::is_forked() {
+            return;
+        }
         // Buffers and streams hold the device, and a closed stream holds it until it is drained or
         // abandoned. A copy by another device's stream holds it too. So nothing can touch its
         // memory any more.

@@ -131,6 +131,9 @@ impl Deref for StreamLease {
 
 impl Drop for StreamLease {
     fn drop(&mut self) {
+        if warpline_driver::process::is_forked() {
+            return;
+        }
         let core = self.stream.core().clone();
         crate::background::run_where_it_may_block(move || core.close());
     }

@@ -349,6 +349,9 @@ impl PinnedPool {
 
 impl Drop for PinnedPool {
     fn drop(&mut self) {
+        if warpline_driver::process::is_forked() {
+            return;
+        }
         // Every `PinnedBytes` holds the pool, so all blocks are cached.
         self.empty();
     }
@@ -410,6 +413,9 @@ impl Promise {
 
 impl Drop for Promise {
     fn drop(&mut self) {
+        if warpline_driver::process::is_forked() {
+            return;
+        }
         let mut state = self.pool.state.lock();
         state.stats.reserved_bytes -= self.len;
         for (block, len) in self.evicted.drain(..) {

@@ -75,6 +75,9 @@ pub(crate) struct Capturing(Arc<Capture>);
 
 impl Drop for Capturing {
     fn drop(&mut self) {
+        if warpline_driver::process::is_forked() {
+            return;
+        }
         self.0.end();
     }
 }

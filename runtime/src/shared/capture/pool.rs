@@ -78,6 +78,9 @@ impl GraphPool {
 
 impl Drop for GraphPool {
     fn drop(&mut self) {
+        if warpline_driver::process::is_forked() {
+            return;
+        }
         // Each launch keeps the graph until it has finished, and memory allocated in the capture is
         // freed with its uses.
         for (block, uses) in self.set_aside.get_mut().drain(..) {

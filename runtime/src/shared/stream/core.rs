@@ -435,6 +435,9 @@ struct Retire(Arc<StreamCore>);
 
 impl Drop for Retire {
     fn drop(&mut self) {
+        if warpline_driver::process::is_forked() {
+            return;
+        }
         self.0.retire();
     }
 }

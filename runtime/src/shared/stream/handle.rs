@@ -27,6 +27,9 @@ struct Closing(Arc<StreamCore>);
 
 impl Drop for Closing {
     fn drop(&mut self) {
+        if warpline_driver::process::is_forked() {
+            return;
+        }
         let core = self.0.clone();
         crate::background::run_where_it_may_block(move || core.close());
     }
