@@ -237,7 +237,9 @@
 pub use warpline_kernels as kernels;
 #[doc(inline)]
 pub use warpline_ops as ops;
-pub use warpline_ops::{DType, Shape, Tensor, TensorElement, TensorOps};
+pub use warpline_ops::{
+    DType, DTypeScope, NestedArray, Scalar, Shape, Tensor, TensorElement, TensorOps, TensorOptions,
+};
 #[cfg(feature = "cuda")]
 pub use warpline_runtime::cuda;
 #[cfg(feature = "test-util")]

@@ -58,7 +58,7 @@ impl Perceptron {
             if graph {
                 let device = stream.device();
                 let x = Tensor::empty([BATCH, SIZES[0]], &device).queued()?;
-                let labels = Tensor::empty_of(DType::I64, [BATCH], &device).queued()?;
+                let labels = Tensor::empty([BATCH], (DType::I64, &device)).queued()?;
                 let inputs = Batch { x, labels };
                 let (graph, loss) = stream.capture(|_| model.step_on(&inputs))?;
                 model.graph = Some((inputs, graph, loss));

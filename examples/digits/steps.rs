@@ -49,7 +49,7 @@ impl<'a> Steps<'a> {
 impl StepGraph {
     /// Captures a step for batches shaped like `x` and `labels`. Nothing runs yet.
     fn capture(model: &Mlp, stream: &Stream, x: &Tensor, labels: &Tensor, sgd: Sgd) -> Result<Self> {
-        let like = |batch: &Tensor| Tensor::empty_of(batch.dtype(), batch.shape(), &batch.device()).queued();
+        let like = |batch: &Tensor| Tensor::empty_like(batch).queued();
         let (x, labels) = (like(x)?, like(labels)?);
         let (graph, loss) = stream.capture(|_| model.step(&x, &labels, sgd))?;
         Ok(StepGraph { x, labels, loss, graph })

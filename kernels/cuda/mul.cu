@@ -1,6 +1,6 @@
 // z ← x · y, with y repeated along x; y ← x · a.
 //
-// Moves 12 bytes per f32 element and 24 per i64 element; with a scalar, 8 and 16. A repeated y
+// Moves 12 bytes per f32 element and 24 per f64 or i64 element; with a scalar, 8 and 16. A repeated y
 // comes from a cache after the first read. Bound by memory.
 #include "vector.cuh"
 
@@ -23,4 +23,12 @@ KERNEL mul_scalar(u64 n, const float* x, float a, float* y) {
 
 KERNEL mul_scalar_i64(u64 n, const i64* x, i64 a, i64* y) {
     map(n, x, y, [=](i64 x) { return wrapping_mul(x, a); });
+}
+
+KERNEL mul_f64(u64 n, u64 period, const double* x, const double* y, double* z) {
+    zip_repeated(n, period, x, y, z, [](double x, double y) { return x * y; });
+}
+
+KERNEL mul_scalar_f64(u64 n, const double* x, double a, double* y) {
+    map(n, x, y, [=](double x) { return x * a; });
 }

@@ -1,6 +1,6 @@
 // Elementwise loops over one, two or three arrays, in 16-byte accesses where the arrays allow them.
 //
-// A pack is 16 bytes: four f32 or two i64. Arrays are aligned only to their elements. So a loop
+// A pack is 16 bytes: four f32, or two f64 or i64. Arrays are aligned only to their elements. So a loop
 // over packs starts where all arrays are aligned to 16 bytes, and the elements before and after the
 // packs are processed one by one. Some arrays are never aligned at the same element: one starts at
 // byte 4 of a pack, another at byte 8. They are processed element by element throughout.
@@ -27,12 +27,21 @@ __device__ __forceinline__ Pack<i64> load_pack(const i64* x) {
     return {{v.x, v.y}};
 }
 
+__device__ __forceinline__ Pack<double> load_pack(const double* x) {
+    const double2 v = *reinterpret_cast<const double2*>(x);
+    return {{v.x, v.y}};
+}
+
 __device__ __forceinline__ void store_pack(float* y, const Pack<float>& v) {
     *reinterpret_cast<float4*>(y) = make_float4(v.at[0], v.at[1], v.at[2], v.at[3]);
 }
 
 __device__ __forceinline__ void store_pack(i64* y, const Pack<i64>& v) {
     *reinterpret_cast<longlong2*>(y) = make_longlong2(v.at[0], v.at[1]);
+}
+
+__device__ __forceinline__ void store_pack(double* y, const Pack<double>& v) {
+    *reinterpret_cast<double2*>(y) = make_double2(v.at[0], v.at[1]);
 }
 
 // `n` elements, split into packs and the elements around them.
@@ -109,6 +118,11 @@ __device__ __forceinline__ void zip(u64 n, const T* x, const T* y, T* z, F f) {
 // Returns a mod b. A 64-bit division takes about four times as long as a 32-bit one.
 __device__ __forceinline__ u64 remainder_of(u64 a, u64 b) {
     return (a | b) >> 32 == 0 ? u32(a) % u32(b) : a % b;
+}
+
+// Returns a / b, with the same remark.
+__device__ __forceinline__ u64 quotient_of(u64 a, u64 b) {
+    return (a | b) >> 32 == 0 ? u32(a) / u32(b) : a / b;
 }
 
 // Computes z[i] = f(x[i], i mod period), for operands that are repeated along `x`. `period` is not

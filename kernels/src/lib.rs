@@ -24,6 +24,7 @@
 mod add;
 mod argmax;
 mod axpy;
+mod cast;
 mod cells;
 mod column_moments;
 mod column_scales;
@@ -32,6 +33,7 @@ mod columns;
 mod count_equal;
 mod cross_entropy;
 mod elementwise;
+mod expand;
 mod gemm;
 pub mod launch;
 pub mod libraries;
@@ -52,6 +54,7 @@ mod transpose;
 pub use add::{ADD_IN_PLACE, add_};
 pub use argmax::{ARGMAX, argmax};
 pub use axpy::{AXPY, axpy};
+pub use cast::{CAST, TypeCode, cast};
 pub use column_moments::{COLUMN_MOMENTS, column_moments};
 pub use column_scales::{COLUMN_SCALES, column_scales};
 pub use column_sums::{COLUMN_SUMS, column_sums};
@@ -61,9 +64,13 @@ pub use cross_entropy::{
     cross_entropy_rows,
 };
 pub use elementwise::{
-    ADD, ADD_I64, ADD_SCALAR, ADD_SCALAR_I64, MUL, MUL_I64, MUL_SCALAR, MUL_SCALAR_I64, SUB, SUB_I64, add,
-    add_i64, add_scalar, add_scalar_i64, mul, mul_i64, mul_scalar, mul_scalar_i64, sub, sub_i64,
+    ADD, ADD_F64, ADD_I64, ADD_SCALAR, ADD_SCALAR_F64, ADD_SCALAR_I64, DIVIDE, DIVIDE_F64, DIVIDE_SCALAR,
+    DIVIDE_SCALAR_F64, MUL, MUL_F64, MUL_I64, MUL_SCALAR, MUL_SCALAR_F64, MUL_SCALAR_I64, SUB, SUB_F64,
+    SUB_I64, add, add_f64, add_i64, add_scalar, add_scalar_f64, add_scalar_i64, divide, divide_f64,
+    divide_scalar, divide_scalar_f64, mul, mul_f64, mul_i64, mul_scalar, mul_scalar_f64, mul_scalar_i64, sub,
+    sub_f64, sub_i64,
 };
+pub use expand::{EXPAND_1, EXPAND_2, EXPAND_4, EXPAND_8, expand_1, expand_2, expand_4, expand_8};
 pub use linear::{LINEAR, linear};
 pub use matmul::{MATMUL, matmul};
 pub use mean::{MEAN, mean};
@@ -83,11 +90,14 @@ use warpline_runtime::kernel::Kernel;
 pub static ALL: &[&Kernel] = &[
     &ADD,
     &ADD_IN_PLACE,
+    &ADD_F64,
     &ADD_I64,
     &ADD_SCALAR,
+    &ADD_SCALAR_F64,
     &ADD_SCALAR_I64,
     &ARGMAX,
     &AXPY,
+    &CAST,
     &COLUMN_MOMENTS,
     &COLUMN_SCALES,
     &COLUMN_SUMS,
@@ -95,12 +105,22 @@ pub static ALL: &[&Kernel] = &[
     &CROSS_ENTROPY,
     &CROSS_ENTROPY_MEAN,
     &CROSS_ENTROPY_ROWS,
+    &DIVIDE,
+    &DIVIDE_F64,
+    &DIVIDE_SCALAR,
+    &DIVIDE_SCALAR_F64,
+    &EXPAND_1,
+    &EXPAND_2,
+    &EXPAND_4,
+    &EXPAND_8,
     &LINEAR,
     &MATMUL,
     &MEAN,
     &MUL,
+    &MUL_F64,
     &MUL_I64,
     &MUL_SCALAR,
+    &MUL_SCALAR_F64,
     &MUL_SCALAR_I64,
     &PHILOX_NORMAL,
     &PHILOX_UNIFORM,
@@ -109,6 +129,7 @@ pub static ALL: &[&Kernel] = &[
     &SGD,
     &STANDARDIZE,
     &SUB,
+    &SUB_F64,
     &SUB_I64,
     &SUM,
     &SUM_RUNS,

@@ -20,7 +20,10 @@ mod tensor;
 pub use elementwise::{add_, axpy_, copy_, fill_, read, relu_into, standardize_};
 pub use random::{normal_, uniform_};
 pub use reduce::{ColumnMoments, column_sums_into, sum};
-pub use tensor::{DType, OperandOrScalar, Shape, Tensor, TensorElement, TensorOperand, TensorOps};
+pub use tensor::{
+    DType, DTypeScope, NestedArray, OperandOrScalar, Scalar, Shape, Tensor, TensorElement, TensorOperand,
+    TensorOps, TensorOptions,
+};
 
 use warpline_runtime::kernel::{KernelCall, LaunchConfig};
 use warpline_runtime::{Buffer, Element, Pending, Result, Stream};

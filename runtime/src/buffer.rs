@@ -148,6 +148,29 @@ impl<T: Element> Buffer<T> {
         Ok(self.view(start, self.rows, end - start, self.pitch))
     }
 
+    /// Returns a view of the same bytes as elements of type `U`, such as the bits of numbers.
+    ///
+    /// # Errors
+    /// `Shape` if the bytes are not a whole number of aligned `U`, or the buffer is not contiguous.
+    pub fn reinterpret<U: Element>(&self) -> Result<Buffer<U>> {
+        if !self.is_contiguous() {
+            return Err(self.not_contiguous("reinterpret", "copy it to contiguous memory first"));
+        }
+        let (start, len, size) = (self.offset * size_of::<T>(), self.len_bytes(), size_of::<U>());
+        let is_aligned = start.is_multiple_of(size) && self.address().is_multiple_of(size as u64);
+        if len != 0 && !(is_aligned && len.is_multiple_of(size)) {
+            let why = format!(
+                "reinterpret: {len} bytes that start {start} bytes into their memory are not whole \
+                 and aligned elements of {size} bytes ({}); pass a view whose start and length are \
+                 multiples of {size}",
+                U::NAME
+            );
+            return Err(Error::new(ErrorKind::Shape, why));
+        }
+        let (allocation, width) = (self.allocation.clone(), len / size);
+        Ok(Buffer { allocation, offset: start / size, width, rows: 1, pitch: width, element: PhantomData })
+    }
+
     /// Accepts the current contents of the memory after a write to it was refused.
     ///
     /// A refused write leaves a mark on the bytes that it would have written. Ops that read them

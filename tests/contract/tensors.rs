@@ -18,9 +18,9 @@ fn here(offset: u32) -> String {
 
 contract! {
     async fn ops_chain_without_waiting_and_without_a_question_mark([device]) {
-        let x = Tensor::from_host(&[1.0, -2.0, 3.0, -4.0], [2, 2], &device);
+        let x = Tensor::new([[1.0, -2.0], [3.0, -4.0]], &device);
         let w = Tensor::full([2, 3], 2.0, &device);
-        let b = Tensor::from_host(&[0.5, 1.0, 100.0], [3], &device).queued()?;
+        let b = Tensor::new([0.5, 1.0, 100.0], &device).queued()?;
         let y = (&x).matmul(&w).add(&b).relu();
         let total: f32 = (&y).sum().item().await?;
         let y = y.queued()?;
@@ -93,9 +93,12 @@ contract! {
                 2 rows on the right; transpose one, or pass matrices where the two agree"),
             (x.matmul(&row), "matmul", "a tensor has 1 dimensions (shape [2]), and the op takes a \
                 matrix; reshape it to 2 dimensions"),
-            (x.add(&row), "add", "the shapes are [2, 3] and [2]; the second must equal the first \
-                or its last dimensions, like a row [n] for [m, n]"),
-            (row.mul(&x), "mul", "the shapes are [2] and [2, 3]; the second must equal"),
+            (x.add(&row), "add", "the shapes are [2, 3] and [2]; counted from the last dimension, sizes \
+                must be equal, or one of them 1"),
+            (row.mul(&x), "mul", "the shapes are [2] and [2, 3]; counted from"),
+            (row.add_(&x), "add_", "a tensor of shape [2, 3] cannot be written into one of shape [2]; counted \
+                from the last dimension, its sizes must be equal to those, or 1"),
+            (row.narrow(0, 0, 1).add_(&row), "add_", "a tensor of shape [2] cannot be written into one of shape [1]"),
             (x.relu_backward(&row), "relu_backward", "the shapes are [2, 3] and [2]; pass tensors \
                 of the same shape"),
             (x.linear(&x, row.narrow(0, 0, 1)), "linear", "the input has shape [2, 3], the weight \
@@ -160,18 +163,24 @@ contract! {
     async fn types_that_do_not_fit_are_refused_with_both([device]) {
         let x = tensor(&[1.0], [1], &device).await?;
         let n = Tensor::full([1], 7, &device).await?;
+        let truth = Tensor::full([1], true, &device).await?;
+        let x = x.reshape([1, 1]).await?;
         for (pending, text) in [
             (n.relu(), "relu on stream \"default\" ("),
             (
-                x.add(&n),
-                "a tensor of shape [1] is i64, and the op takes f32; convert it on the host: \
-                read it with to_vec::<i64>() and create a tensor of f32 with Tensor::from_host",
+                x.matmul(n.reshape([1, 1])),
+                "a tensor of shape [1, 1] is i64, and the op takes f32; convert it with .to(DType::F32)",
             ),
-            (n.mul(&x), "read it with to_vec::<f32>() and create a tensor of i64 with \
-                Tensor::from_host"),
-            (n.add(1.0), "the tensor is i64 and the scalar is f32; pass a scalar of type i64"),
-            (x.fill_(1), "the tensor is f32 and the value is i64; pass a value of type f32"),
-            (x.copy_(&n), "copy_ on stream"),
+            (n.mul_(&x), "the result is f32, which cannot be written into a tensor of i64; use mul, which \
+                returns a new tensor, or convert the operand"),
+            (n.div_(2), "the result is f32, which cannot be written into a tensor of i64; use div"),
+            (truth.add_(1), "the result is i64, which cannot be written into a tensor of bool"),
+            (truth.sub(&truth), "a difference of bool is not defined; convert the tensor with .to(DType::I64)"),
+            (n.sub(true), "a difference of bool is not defined"),
+            (truth.neg(), "the sign of bool is not defined"),
+            (n.fill_(2.5), "2.5 is not an i64, whose values go from -9223372036854775808 to"),
+            (n.to(DType::U8).fill_(256), "256 is not an u8, whose values go from 0 to 255; pass an integer in that range"),
+            (n.normal_(0.0, 1.0), "the tensor is i64, and random numbers are floating-point"),
         ] {
             says(&refused(pending).await, ErrorKind::DTypeMismatch, &[text]);
         }
@@ -181,9 +190,8 @@ contract! {
         says(&n.buffer::<f32>().unwrap_err(), ErrorKind::DTypeMismatch, &["buffer: ", &asked("buffer")]);
         x.zero_().await?;
         // The remedy that these errors name.
-        let converted: Vec<f32> = n.to_vec::<i64>().await?.iter().map(|&n| n as f32).collect();
-        assert_eq!(x.add(Tensor::from_host(&converted, [1], &device)).to_vec::<f32>().await?, [7.0]);
-        Tensor::ones([1], &device).copy_(&x).await?;
+        assert_eq!(x.matmul(n.to(DType::F32).reshape([1, 1]).add(1.0)).to_vec::<f32>().await?, [0.0]);
+        Tensor::ones([1, 1], &device).copy_(&x).await?;
     }
 
     async fn devices_that_do_not_fit_are_refused_with_both([one, two]) {
@@ -229,15 +237,18 @@ contract! {
         assert_eq!(less.to_vec::<f32>().await?, [10.0, 20.0, 30.0]);
         assert_eq!((-&sum).to_vec::<f32>().await?, [-11.0, -18.0, -30.0]);
         let n = Tensor::from_host(&[5i64, i64::MIN], [2], &device).queued()?;
+        assert_eq!((&y / &sum).to_vec::<f32>().await?, [10.0 / 11.0, 20.0 / 18.0, 1.0]);
+        assert_eq!(((1.0 - &x) / 2.0).to_vec::<f32>().await?, [0.0, 1.5, 0.5]);
+        assert_eq!((2 / &y).to_vec::<f32>().await?, [0.2, 0.1, 2.0 / 30.0]);
         assert_eq!((-(&n + 1)).to_vec::<i64>().await?, [-6, i64::MAX]);
         assert_eq!((-&n).to_vec::<i64>().await?, [-5, i64::MIN]);
         // Errors name the line of the operator.
         let line = here(1);
         let error = refused(&x + &n).await;
-        says(&error, ErrorKind::DTypeMismatch, &[&format!("add on stream \"default\" {line}")]);
+        says(&error, ErrorKind::Shape, &[&format!("add on stream \"default\" {line}")]);
         let line = here(1);
         let error = refused((&x * 2.0) - &n).await;
-        says(&error, ErrorKind::DTypeMismatch, &[&format!("sub on stream \"default\" {line}")]);
+        says(&error, ErrorKind::Shape, &[&format!("sub on stream \"default\" {line}")]);
     }
 
     async fn to_moves_a_tensor_between_devices([one, two]) {
@@ -321,7 +332,7 @@ contract! {
         let fails: [fn(&Tensor, &Device) -> Pending<Tensor>; 4] = [
             |x, device| x.add_(Tensor::zeros([3], device)),
             |x, device| x.copy_(Tensor::zeros([3], device)),
-            |x, device| x.add_(Tensor::full([2, 2], 1, device)),
+            |x, device| x.copy_(Tensor::ones([2, 2], device)).add_(Tensor::full([2, 2, 2], 1, device)),
             |x, _| x.sgd_(x, x, 0.1, 0.9),
         ];
         for fail in fails {
@@ -408,7 +419,7 @@ contract! {
 
     async fn an_op_is_called_by_its_own_name([device]) {
         let side = device.stream().label("side").build()?;
-        let x = Tensor::from_host(&[1.0], [1], &device).queued()?;
+        let x = Tensor::from_host(&[1.0_f32], [1], &device).queued()?;
         let y = Tensor::zeros([1], &device).queued()?;
         let (to_vec, item) = side.enter(|| (x.to_vec::<f32>(), x.item::<f32>()));
         let (copied, filled) = side.enter(|| (x.copy_(Tensor::ones([1], &device)), y.fill_(1.0)));

@@ -14,7 +14,7 @@ fn three() -> (Runtime, [Device; 3]) {
 
 /// Creates two elements on the current device.
 fn here() -> Pending<Tensor> {
-    Tensor::from_host(&[1.0, 2.0], [2], &Device::current().unwrap())
+    Tensor::new([1.0, 2.0], ())
 }
 
 /// X10: a scope sets the current device and restores it, also nested and after a panic.
@@ -46,7 +46,7 @@ fn results_are_where_their_operands_are_in_every_scope() -> Result<()> {
         let b = (&x).to(&one); // `x.cuda()` there
         let c = &a + &b;
         let z = &x + &y;
-        let d = Tensor::from_host(&[0.0, 0.0], [2], &two);
+        let d = Tensor::new([0.0, 0.0], &two);
         (a, b, c, z, d)
     });
     let places = [
@@ -96,7 +96,7 @@ fn a_named_device_wins_over_the_current_one() -> Result<()> {
 #[test]
 fn all_ways_of_making_a_tensor_follow_the_scope() -> Result<()> {
     let (_runtime, [zero, one, _]) = three();
-    let host = Tensor::from_host(&[5.0], [1], &zero).queued()?;
+    let host = Tensor::new([5.0], &zero).queued()?;
     for device in [&zero, &one] {
         let made = device.enter(|| -> Result<[Device; 3]> {
             let here = Device::current()?;
@@ -156,7 +156,7 @@ fn a_device_by_value_and_by_name() {
 fn there_and_back() {
     in_child(&[("SOFTCUDA_DEVICES", "2")], || {
         let cpu = Device::open("cpu").unwrap();
-        let x = Tensor::from_host(&[1.5, -2.0, 3.25], [3], &cpu).queued().unwrap();
+        let x = Tensor::new([1.5, -2.0, 3.25], &cpu).queued().unwrap();
         let there = x.cuda().queued().unwrap();
         assert!(there.cuda().queued().unwrap().shares_memory(&there));
         assert!(x.cpu().queued().unwrap().shares_memory(&x));

@@ -31,11 +31,19 @@ struct alignas(16) longlong2 {
     long long x, y;
 };
 
+struct alignas(16) double2 {
+    double x, y;
+};
+
 inline float4 make_float4(float x, float y, float z, float w) {
     return {x, y, z, w};
 }
 
 inline longlong2 make_longlong2(long long x, long long y) {
+    return {x, y};
+}
+
+inline double2 make_double2(double x, double y) {
     return {x, y};
 }
 

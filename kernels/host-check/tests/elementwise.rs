@@ -3,7 +3,7 @@
 #![cfg(target_os = "linux")]
 
 use host_check::{Agree, CUBES, Check, Launch, WARPS, awkward, launches};
-use warpline_kernels::launch;
+use warpline_kernels::{TypeCode, launch};
 
 const SIZES: [usize; 9] = [0, 1, 3, 4, 5, 31, 32, 33, 259];
 const LARGE: usize = 1_000_003;
@@ -34,11 +34,11 @@ fn integers(n: usize, salt: i64) -> Vec<i64> {
 
 #[test]
 #[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
-fn sums_differences_and_products() {
+fn arithmetic() {
     compare(|n, [a, b, c]| {
         let (x, y, z) = (awkward(n, 1), awkward(n, 2), vec![9.0f32; n]);
         let n = n as u64;
-        let binary = ["add", "sub", "mul"].into_iter().flat_map(|name| {
+        let binary = ["add", "sub", "mul", "divide"].into_iter().flat_map(|name| {
             let start = Check::of(name).scalar(n).scalar(n).slice(&x, a);
             [
                 start.clone().slice(&y, b).slice(&z, c),
@@ -47,7 +47,7 @@ fn sums_differences_and_products() {
                 start.same(2).same(2),
             ]
         });
-        let scalar = ["add_scalar", "mul_scalar"].into_iter().flat_map(|name| {
+        let scalar = ["add_scalar", "mul_scalar", "divide_scalar"].into_iter().flat_map(|name| {
             let start = Check::of(name).scalar(n).slice(&x, a).scalar(-0.3f32);
             [start.clone().slice(&z, b), start.same(1)]
         });
@@ -56,9 +56,96 @@ fn sums_differences_and_products() {
     });
 }
 
+/// Returns `n` numbers that need all bits of an f64, and special values.
+fn wide(n: usize, salt: u32) -> Vec<f64> {
+    awkward(n, salt).into_iter().map(|x| f64::from(x) * 1.000_000_000_1).collect()
+}
+
 #[test]
 #[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
-fn sums_differences_and_products_of_integers() {
+fn arithmetic_in_f64() {
+    compare(|n, offsets| {
+        let [a, b, c] = offsets.map(|offset| offset % 2);
+        let (x, y, z) = (wide(n, 1), wide(n, 2), vec![9.0f64; n]);
+        let n = n as u64;
+        let binary = ["add_f64", "sub_f64", "mul_f64", "divide_f64"].into_iter().flat_map(|name| {
+            let start = Check::of(name).scalar(n).scalar(n).slice(&x, a);
+            [start.clone().slice(&y, b).slice(&z, c), start.same(2).same(2)]
+        });
+        let scalar = ["add_scalar_f64", "mul_scalar_f64", "divide_scalar_f64"].into_iter().flat_map(|name| {
+            let start = Check::of(name).scalar(n).slice(&x, a).scalar(-0.3f64);
+            [start.clone().slice(&z, b), start.same(1)]
+        });
+        binary.chain(scalar).collect()
+    });
+}
+
+#[test]
+#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
+fn elements_are_repeated_along_a_dimension() {
+    let of_bytes = |n: usize| (0..n).map(|i| (i * 37) as u8).collect::<Vec<u8>>();
+    for [outer, repeat, inner] in
+        [[0, 3, 2], [1, 1, 1], [3, 2, 1], [1, 5, 7], [4, 3, 9], [2, 3, 0], [101, 7, 3]]
+    {
+        let (from, to) = (outer * inner, outer * repeat * inner);
+        for (name, size) in [("expand_1", 1), ("expand_2", 2), ("expand_4", 4), ("expand_8", 8)] {
+            let start = Check::of(name).scalar(to as u64).scalar(repeat as u64).scalar(inner as u64);
+            let (x, y) = (of_bytes(from * size), vec![9u8; to * size]);
+            let check = match size {
+                1 => start.slice(&x, 1).slice(&y, 3),
+                2 => start.slice(&words::<u16>(&x), 1).slice(&words::<u16>(&y), 3),
+                4 => start.slice(&words::<u32>(&x), 1).slice(&words::<u32>(&y), 2),
+                _ => start.slice(&words::<u64>(&x), 1).slice(&words::<u64>(&y), 0),
+            };
+            // SAFETY: `y` has `repeat` times as many elements as `x`, which has whole rows.
+            unsafe { check.agrees(Agree::Bits, &launches()) };
+        }
+    }
+}
+
+fn words<T: bytemuck::Pod>(bytes: &[u8]) -> Vec<T> {
+    bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect()
+}
+
+#[test]
+#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
+fn every_type_becomes_every_other_by_the_same_rules() {
+    // All bit patterns of the narrow types, and numbers around the ends of every range.
+    let all_words: Vec<u16> = (0..=u16::MAX).collect();
+    let ends =
+        [0.0, 0.5, 1.0, 127.0, 255.5, 65504.0, 65519.9, 65520.0, 2147483648.0, 9.3e18, 1e300, 6e-8, 3e-8];
+    let mut numbers: Vec<f64> = wide(3000, 5);
+    numbers.extend(ends.into_iter().flat_map(|x: f64| [x, -x, x.next_up(), -x.next_down()]));
+    numbers.extend([f64::NAN, f64::INFINITY, f64::NEG_INFINITY]);
+    let mut long = integers(3000, 3);
+    long.extend([0, 1, -1, i64::MIN, i64::MAX, 1 << 31, (1 << 24) + 1, (1 << 53) + 1, 65519, 65520]);
+    for from in TypeCode::ALL {
+        let x: Vec<u8> = match from {
+            TypeCode::F64 => bytemuck::cast_slice(&numbers).to_vec(),
+            TypeCode::F32 => {
+                bytemuck::cast_slice(&numbers.iter().map(|&x| x as f32).collect::<Vec<_>>()).to_vec()
+            }
+            TypeCode::I64 => bytemuck::cast_slice(&long).to_vec(),
+            TypeCode::I32 => {
+                bytemuck::cast_slice(&long.iter().map(|&x| x as i32).collect::<Vec<_>>()).to_vec()
+            }
+            _ => bytemuck::cast_slice(&all_words).to_vec(),
+        };
+        let n = x.len() / from.size();
+        for to in TypeCode::ALL {
+            let y = vec![9u8; n * to.size()];
+            for (a, b) in [(0, 0), (1, 3)] {
+                let check = Check::of("cast").scalar(n as u64).scalar(from as u32).scalar(to as u32);
+                // SAFETY: both slices have `n` elements of their types.
+                unsafe { check.slice(&x, a).slice(&y, b).agrees(Agree::Bits, &launches()[..1]) };
+            }
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
+fn arithmetic_of_integers() {
     compare(|n, offsets| {
         let [a, b, c] = offsets.map(|offset| offset % 2);
         let (x, y, z) = (integers(n, 1), integers(n, 2), vec![9i64; n]);
@@ -94,12 +181,19 @@ fn an_operand_is_repeated_along_the_other() {
         let offsets = if n < 10_000 { &OFFSETS[..] } else { &OFFSETS[2..4] };
         for &[a, b, c] in offsets {
             let (x, y, z) = (awkward(n, 1), awkward(period, 2), vec![9.0f32; n]);
-            for name in ["add", "sub", "mul"] {
+            for name in ["add", "sub", "mul", "divide"] {
                 let start = Check::of(name).scalar(n as u64).scalar(period as u64).slice(&x, a).slice(&y, b);
                 for check in [start.clone().slice(&z, c), start.same(2)] {
                     // SAFETY: `x` and `z` have n elements, a multiple of the `period` that `y` has.
                     unsafe { check.agrees(Agree::Bits, &all) };
                 }
+            }
+            let (x, y, z) = (wide(n, 1), wide(period, 2), vec![9.0f64; n]);
+            for name in ["add_f64", "sub_f64", "mul_f64", "divide_f64"] {
+                let start = Check::of(name).scalar(n as u64).scalar(period as u64);
+                let check = start.slice(&x, a % 2).slice(&y, b % 2).slice(&z, c % 2);
+                // SAFETY: `x` and `z` have n elements, a multiple of the `period` that `y` has.
+                unsafe { check.agrees(Agree::Bits, &all) };
             }
             let (x, y, z) = (integers(n, 1), integers(period, 2), vec![9i64; n]);
             for name in ["add_i64", "sub_i64", "mul_i64"] {

@@ -1,9 +1,10 @@
 //! An op from its checked operands to its launch, with the caller's line in every refusal.
 
+use super::element::Storage;
 use super::{DType, Shape, Tensor, TensorElement};
 use warpline_runtime::kernel::{KernelCall, LaunchConfig};
 use warpline_runtime::{
-    Buffer, Declared, Device, Element, Error, ErrorKind, Pending, Refusal, Result, Site, Stream,
+    Buffer, Declared, Device, DeviceValue, Element, Error, ErrorKind, Pending, Refusal, Result, Site, Stream,
 };
 
 /// The result of an op's function: an op in flight, or the reason why there is none.
@@ -62,21 +63,41 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// Returns the refusal of a part of this op, with the tensors marked that the op would have
+    /// written.
+    #[cold]
+    pub(super) fn marked(&self, refusal: Refusal) -> Refusal {
+        match written(self.in_place.into_iter().flatten()) {
+            Some(written) => self.stream.refuse_writes(refusal, written),
+            None => refusal,
+        }
+    }
+
+    /// Refuses the op if `tensor` is a transposed view.
+    #[inline]
+    pub(super) fn contiguous(&self, tensor: &Tensor) -> Result<(), Refusal> {
+        match tensor.transposed {
+            true => Err(self.refuse(ErrorKind::Shape, &tensor.not_contiguous())),
+            false => Ok(()),
+        }
+    }
+
     /// Returns the memory of `tensor`, whose elements must be `T` and contiguous.
     #[inline]
-    pub(super) fn operand<'t, T: TensorElement>(&self, tensor: &'t Tensor) -> Result<&'t Buffer<T>, Refusal> {
-        if tensor.transposed {
-            return Err(self.refuse(ErrorKind::Shape, &tensor.not_contiguous()));
-        }
+    pub(super) fn operand<'t, T>(&self, tensor: &'t Tensor) -> Result<&'t Buffer<T>, Refusal>
+    where
+        T: TensorElement<Stored = T> + Element,
+    {
+        self.contiguous(tensor)?;
         self.either_way(tensor)
     }
 
     /// Returns the memory as [`operand`](Self::operand) does, also of a transposed view.
     #[inline]
-    pub(super) fn either_way<'t, T: TensorElement>(
-        &self,
-        tensor: &'t Tensor,
-    ) -> Result<&'t Buffer<T>, Refusal> {
+    pub(super) fn either_way<'t, T>(&self, tensor: &'t Tensor) -> Result<&'t Buffer<T>, Refusal>
+    where
+        T: TensorElement<Stored = T> + Element,
+    {
         T::buffer(&tensor.storage).ok_or_else(|| self.wrong_dtype(tensor, T::DTYPE))
     }
 
@@ -84,9 +105,8 @@ impl<'a> Call<'a> {
     fn wrong_dtype(&self, tensor: &Tensor, wanted: DType) -> Refusal {
         let (shape, dtype) = (&tensor.shape, tensor.dtype());
         let why = format!(
-            "a tensor of shape {shape} is {dtype}, and the op takes {wanted}; convert it on the \
-             host: read it with to_vec::<{dtype}>() and create a tensor of {wanted} with \
-             Tensor::from_host"
+            "a tensor of shape {shape} is {dtype}, and the op takes {wanted}; convert it with \
+             .to(DType::{wanted:?})"
         );
         self.refuse(ErrorKind::DTypeMismatch, &why)
     }
@@ -126,17 +146,22 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// Allocates memory for a result of this shape.
+    /// Returns the number of elements of a result of this shape.
     #[inline]
-    pub(super) fn alloc<T: TensorElement>(&self, shape: &Shape) -> Result<Buffer<T>, Refusal> {
-        let Some(len) = shape.elements() else {
+    pub(super) fn elements(&self, shape: &Shape) -> Result<usize, Refusal> {
+        shape.elements().ok_or_else(|| {
             let why = format!(
                 "a tensor of shape {shape} has more elements than a usize can count; make it \
                  smaller"
             );
-            return Err(self.refuse(ErrorKind::OutOfMemory, &why));
-        };
-        self.scratch(len)
+            self.refuse(ErrorKind::OutOfMemory, &why)
+        })
+    }
+
+    /// Allocates memory for a result of this shape.
+    #[inline]
+    pub(super) fn alloc<T: Element>(&self, shape: &Shape) -> Result<Buffer<T>, Refusal> {
+        self.scratch(self.elements(shape)?)
     }
 
     /// Allocates memory for `len` elements that one kernel leaves for the next.
@@ -148,7 +173,7 @@ impl<'a> Call<'a> {
 
     /// Allocates memory for a result of the shape of `tensor`.
     #[inline]
-    pub(super) fn alloc_like<T: TensorElement>(&self, tensor: &Tensor) -> Result<Buffer<T>, Refusal> {
+    pub(super) fn alloc_like<T: Element>(&self, tensor: &Tensor) -> Result<Buffer<T>, Refusal> {
         self.alloc(&tensor.shape)
     }
 
@@ -156,6 +181,12 @@ impl<'a> Call<'a> {
     #[inline]
     pub(super) fn launch<T>(&self, call: KernelCall<'_>, config: LaunchConfig, value: T) -> Pending<T> {
         self.stream.at(self.site).launch(call, config).with(value)
+    }
+
+    /// Returns once `part` of this op is enqueued, for the next part. If it was refused, so is the op.
+    #[inline]
+    pub(super) fn through<T: DeviceValue>(&self, part: Pending<T>) -> Result<T, Refusal> {
+        part.into_operand().map_err(|refusal| self.marked(refusal))
     }
 
     pub(super) fn site(&self) -> Site {
@@ -197,8 +228,17 @@ fn written<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Option<Declared
 impl Tensor {
     /// Creates a tensor over the whole of `buffer`, which has as many elements as `shape`.
     #[inline]
-    pub(super) fn over<T: TensorElement>(buffer: Buffer<T>, shape: Shape) -> Self {
-        debug_assert_eq!(shape.elements(), Some(buffer.len()));
-        Tensor { storage: T::storage(buffer), shape, transposed: false }
+    pub(super) fn over<T>(buffer: Buffer<T>, shape: Shape) -> Self
+    where
+        T: TensorElement<Stored = T> + Element,
+    {
+        Self::of(T::storage(buffer), shape)
+    }
+
+    /// Creates a tensor over the whole of `storage`, which has as many elements as `shape`.
+    #[inline]
+    pub(super) fn of(storage: Storage, shape: Shape) -> Self {
+        debug_assert_eq!(shape.elements(), Some(storage.len()));
+        Tensor { storage, shape, transposed: false }
     }
 }

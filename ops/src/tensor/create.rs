@@ -1,52 +1,121 @@
 //! The functions that create tensors.
 
+use super::array::{flattened, literal_type};
+use super::broadcast::{Until, expanded, fits_into};
 use super::call::{Call, Outcome};
+use super::cast::{convert, converted};
+use super::dtype::Kind;
+use super::element::Storage;
 use super::transfer::{self, Crossing};
-use super::{DType, Shape, Storage, Tensor, TensorElement, TensorOps};
-use warpline_runtime::{Buffer, Device, Error, ErrorKind, Pending, Pinned, Refusal, Result, Site, Stream};
+use super::{DType, NestedArray, Scalar, Shape, Tensor, TensorElement, TensorOps, TensorOptions};
+use half::{bf16, f16};
+use warpline_runtime::{
+    Buffer, Device, Element, Error, ErrorKind, Pending, Pinned, Refusal, Result, Site, Stream,
+};
 
-/// Constructors. Those that take a `device` allocate on its current stream.
+/// Constructors. They allocate on the current stream of the device in their [`TensorOptions`], which
+/// are made from a device, a [`DType`], both, or another tensor.
 ///
 /// # Errors
 /// In the `Pending`: `OutOfMemory`, or `Fault` or `ShutDown` if the device accepts no more work.
 impl Tensor {
-    /// Creates an f32 tensor with unspecified contents.
+    /// Creates a tensor with unspecified contents.
     #[track_caller]
-    pub fn empty(shape: impl Into<Shape>, device: &Device) -> Pending<Tensor> {
-        Self::empty_of(DType::F32, shape, device)
+    pub fn empty(shape: impl Into<Shape>, options: impl Into<TensorOptions>) -> Pending<Tensor> {
+        let (shape, options) = (shape.into(), options.into());
+        empty(&"empty", shape, &options, DType::default_float()).map_or_else(Refusal::pass_on, Pending::ready)
     }
 
-    /// Creates a tensor of type `dtype` with unspecified contents, like [`empty`](Self::empty).
+    /// Creates a tensor of zeros.
     #[track_caller]
-    pub fn empty_of(dtype: DType, shape: impl Into<Shape>, device: &Device) -> Pending<Tensor> {
-        let shape = shape.into();
-        match dtype {
-            DType::F32 => empty::<f32>(&"empty", shape, device),
-            DType::I64 => empty::<i64>(&"empty", shape, device),
-        }
-        .map_or_else(Refusal::pass_on, Pending::ready)
+    pub fn zeros(shape: impl Into<Shape>, options: impl Into<TensorOptions>) -> Pending<Tensor> {
+        full(&"zeros", shape.into(), Scalar::Float(0.0), &options.into())
     }
 
-    /// Creates an f32 tensor of zeros.
+    /// Creates a tensor of ones.
     #[track_caller]
-    pub fn zeros(shape: impl Into<Shape>, device: &Device) -> Pending<Tensor> {
-        full(&"zeros", shape.into(), 0.0, device)
+    pub fn ones(shape: impl Into<Shape>, options: impl Into<TensorOptions>) -> Pending<Tensor> {
+        full(&"ones", shape.into(), Scalar::Float(1.0), &options.into())
     }
 
-    /// Creates an f32 tensor of ones.
+    /// Creates a tensor whose elements are all `value`.
+    ///
+    /// Without a type in the options, the type is that of `value` alone: the default
+    /// floating-point type for `0.5`, `I64` for `7`, `Bool` for `true`.
+    ///
+    /// # Errors
+    /// Those of every constructor; `DTypeMismatch` if the type cannot hold `value`, as in
+    /// [`fill_`](TensorOps::fill_).
     #[track_caller]
-    pub fn ones(shape: impl Into<Shape>, device: &Device) -> Pending<Tensor> {
-        full(&"ones", shape.into(), 1.0, device)
+    pub fn full(
+        shape: impl Into<Shape>,
+        value: impl Into<Scalar>,
+        options: impl Into<TensorOptions>,
+    ) -> Pending<Tensor> {
+        full(&"full", shape.into(), value.into(), &options.into())
     }
 
-    /// Creates a tensor whose elements are all `value`. The element type is that of `value`: f32
-    /// for `0.0`, i64 for `0`.
+    /// Creates a tensor from a number or from nested arrays, slices and vectors of numbers.
+    ///
+    /// Without a type in the options, numbers are taken as PyTorch takes those of Python:
+    /// floating-point numbers of any type become the [default type](DType::default_float),
+    /// integers `I64`. [`from_host`](Self::from_host) keeps the type of its elements.
+    ///
+    /// # Errors
+    /// Those of every constructor; `Shape` if parts of one level have different lengths.
+    ///
+    /// # Examples
+    /// ```
+    /// use warpline::{DType, Device, Tensor, TensorOps};
+    /// # fn main() -> warpline::Result<()> {
+    /// let device = Device::best()?;
+    /// let x = Tensor::new([[1.0, 2.0], [3.0, 4.0]], &device).queued()?;
+    /// assert_eq!((x.shape(), x.dtype()), (&[2, 2][..], DType::F32));
+    /// let mask = Tensor::new(vec![true, false], &device).queued()?;
+    /// assert_eq!(mask.to_vec::<bool>().blocking_wait()?, [true, false]);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[track_caller]
-    pub fn full<T: TensorElement>(shape: impl Into<Shape>, value: T, device: &Device) -> Pending<Tensor> {
-        full(&"full", shape.into(), value, device)
+    pub fn new(data: impl NestedArray, options: impl Into<TensorOptions>) -> Pending<Tensor> {
+        new(&data, &options.into()).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// Creates a tensor from the elements of `host`, in row-major order.
+    /// Creates a one-dimensional tensor of the numbers `start`, `start + step`, … below `end`, or
+    /// above `end` if `step` is negative.
+    ///
+    /// There are ⌈(`end` − `start`) / `step`⌉ numbers, computed as `start` + i·`step` in `f64`, or
+    /// exactly if all three are integers. Without a type in the options it is `I64` for integers,
+    /// else the default floating-point type, as of `torch.arange`.
+    ///
+    /// # Errors
+    /// Those of every constructor; `Shape` if `step` is 0 or leads away from `end`, or a number is
+    /// not finite.
+    ///
+    /// # Examples
+    /// ```
+    /// use warpline::{Device, Tensor, TensorOps};
+    /// # fn main() -> warpline::Result<()> {
+    /// let device = Device::best()?;
+    /// assert_eq!(Tensor::arange(0, 10, 3, &device).to_vec::<i64>().blocking_wait()?, [0, 3, 6, 9]);
+    /// assert_eq!(Tensor::arange(1.0, 0.0, -0.5, &device).to_vec::<f32>().blocking_wait()?, [1.0, 0.5]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn arange(
+        start: impl Into<Scalar>,
+        end: impl Into<Scalar>,
+        step: impl Into<Scalar>,
+        options: impl Into<TensorOptions>,
+    ) -> Pending<Tensor> {
+        arange(start.into(), end.into(), step.into(), &options.into()).unwrap_or_else(Refusal::pass_on)
+    }
+
+    /// Creates a tensor from the elements of `host`, in row-major order and of their type.
+    ///
+    /// The type of a Rust literal like `1.0` is `f64` where nothing else decides it, and that of
+    /// `1` is `i32`: write `1.0_f32`, or use [`new`](Self::new).
     ///
     /// `host` is copied before the call returns, as by
     /// [`Stream::write`](warpline_runtime::Stream::write).
@@ -100,7 +169,7 @@ impl Tensor {
     /// # }
     /// ```
     #[track_caller]
-    pub fn from_pinned<T: TensorElement>(
+    pub fn from_pinned<T: TensorElement<Stored = T> + Element>(
         host: Pinned<T>,
         shape: impl Into<Shape>,
         stream: &Stream,
@@ -125,7 +194,10 @@ impl Tensor {
     ///
     /// # Errors
     /// `Shape` if `shape` does not have as many elements, or if the buffer is not contiguous.
-    pub fn from_buffer<T: TensorElement>(buffer: Buffer<T>, shape: impl Into<Shape>) -> Result<Tensor> {
+    pub fn from_buffer<T>(buffer: Buffer<T>, shape: impl Into<Shape>) -> Result<Tensor>
+    where
+        T: TensorElement<Stored = T> + Element,
+    {
         let (shape, len) = (shape.into(), buffer.len());
         if shape.elements() != Some(len) {
             let why = format!(
@@ -145,41 +217,100 @@ impl Tensor {
         Ok(Tensor::over(buffer, shape))
     }
 
-    /// Creates an f32 tensor of standard normal numbers from the device's generator. See
+    /// Creates a tensor of standard normal numbers from the device's generator. See
     /// [`normal_`](TensorOps::normal_).
     #[track_caller]
-    pub fn randn(shape: impl Into<Shape>, device: &Device) -> Pending<Tensor> {
-        Self::empty(shape, device).normal_(0.0, 1.0)
+    pub fn randn(shape: impl Into<Shape>, options: impl Into<TensorOptions>) -> Pending<Tensor> {
+        Self::empty(shape, options).normal_(0.0, 1.0)
     }
 
-    /// Creates an f32 tensor of numbers from the device's generator, uniform in (0, 1]. See
+    /// Creates a tensor of numbers from the device's generator, uniform in (0, 1]. See
     /// [`uniform_`](TensorOps::uniform_).
     #[track_caller]
-    pub fn rand(shape: impl Into<Shape>, device: &Device) -> Pending<Tensor> {
-        Self::empty(shape, device).uniform_(0.0, 1.0)
+    pub fn rand(shape: impl Into<Shape>, options: impl Into<TensorOptions>) -> Pending<Tensor> {
+        Self::empty(shape, options).uniform_(0.0, 1.0)
+    }
+}
+
+/// Allocates a tensor of type `dtype`, unless the options name another.
+#[track_caller]
+fn empty(
+    op: &'static &'static str,
+    shape: Shape,
+    options: &TensorOptions,
+    dtype: DType,
+) -> Result<Tensor, Refusal> {
+    let call = Call::new(op, &options.device()?)?;
+    let storage = Storage::alloc(&call, options.dtype.unwrap_or(dtype), call.elements(&shape)?)?;
+    Ok(Tensor::of(storage, shape))
+}
+
+#[track_caller]
+fn full(op: &'static &'static str, shape: Shape, value: Scalar, options: &TensorOptions) -> Pending<Tensor> {
+    match empty(op, shape, options, value.dtype()) {
+        Ok(tensor) => fill_with(op, &tensor, value).unwrap_or_else(Refusal::pass_on),
+        Err(refusal) => refusal.pass_on(),
     }
 }
 
 #[track_caller]
-fn empty<T: TensorElement>(
-    op: &'static &'static str,
-    shape: Shape,
-    device: &Device,
-) -> Result<Tensor, Refusal> {
-    let buffer = Call::new(op, device)?.alloc::<T>(&shape)?;
-    Ok(Tensor::over(buffer, shape))
+fn new<A: NestedArray>(data: &A, options: &TensorOptions) -> Outcome {
+    let call = Call::new(&"new", &options.device()?)?;
+    let (numbers, shape) = flattened(&call, data)?;
+    written(&call, &numbers, shape, options.dtype.unwrap_or_else(|| literal_type(A::Element::DTYPE)))
+}
+
+/// Creates a tensor of type `dtype` on the stream of `call`, of the elements of `host`.
+fn written<T: TensorElement>(call: &Call<'_>, host: &[T], shape: Shape, dtype: DType) -> Outcome {
+    let buffer = call.scratch(host.len())?;
+    let sent = call.stream().at(call.site()).write(&buffer, T::as_stored(host));
+    let from = T::storage(buffer);
+    if dtype == T::DTYPE {
+        return Ok(sent.with(Tensor::of(from, shape)));
+    }
+    call.through(sent)?;
+    let to = Storage::alloc(call, dtype, host.len())?;
+    Ok(convert(call, &from, &to).with(Tensor::of(to, shape)))
 }
 
 #[track_caller]
-fn full<T: TensorElement>(
-    op: &'static &'static str,
-    shape: Shape,
-    value: T,
-    device: &Device,
-) -> Pending<Tensor> {
-    match empty::<T>(op, shape, device) {
-        Ok(tensor) => fill_with(op, &tensor, value).unwrap_or_else(Refusal::pass_on),
-        Err(refusal) => refusal.pass_on(),
+fn arange(start: Scalar, end: Scalar, step: Scalar, options: &TensorOptions) -> Outcome {
+    let call = Call::new(&"arange", &options.device()?)?;
+    let refused = |why: &str| {
+        let [start, end, step] = [start, end, step].map(Scalar::to_f64);
+        let why = format!("the numbers from {start} to {end} in steps of {step}: {why}");
+        Err(call.refuse(ErrorKind::Shape, &why))
+    };
+    let [first, last, by] = [start, end, step].map(Scalar::to_f64);
+    if by == 0.0 || ![first, last, by].into_iter().all(f64::is_finite) {
+        return refused("the step must not be 0, and all three must be finite");
+    }
+    let are_integers = [start, end, step].iter().all(|number| number.kind() < Kind::Float);
+    let exact = [start, end, step].map(|number| number.to_i64().filter(|_| are_integers));
+    let len = match exact {
+        [Some(first), Some(last), Some(by)] => {
+            let (span, by) = (i128::from(last) - i128::from(first), i128::from(by));
+            usize::try_from((span + by - by.signum()) / by)
+                .ok()
+                .filter(|_| span == 0 || (span < 0) == (by < 0))
+        }
+        _ => Some((last - first) / by).filter(|&steps| steps >= 0.0).map(|steps| steps.ceil() as usize),
+    };
+    let Some(len) = len else { return refused("the step leads away from the end; change its sign") };
+    // A length that no memory holds is refused before the numbers are made.
+    let shape = Shape::from([len]);
+    if len > isize::MAX as usize / size_of::<f64>() {
+        return refused("there are more than memory can hold");
+    }
+    match exact {
+        [Some(first), _, Some(by)] => {
+            let numbers: Vec<i64> = (0..len as i64).map(|i| first.wrapping_add(by.wrapping_mul(i))).collect();
+            written(&call, &numbers, shape, options.dtype.unwrap_or(DType::I64))
+        }
+        _ => {
+            let numbers: Vec<f64> = (0..len).map(|i| first + i as f64 * by).collect();
+            written(&call, &numbers, shape, options.dtype.unwrap_or_else(DType::default_float))
+        }
     }
 }
 
@@ -193,58 +324,79 @@ fn from_host<T: TensorElement>(host: &[T], shape: Shape, device: &Device) -> Out
         );
         return Err(call.refuse(ErrorKind::Shape, &why));
     }
-    let buffer = call.alloc::<T>(&shape)?;
-    let written = call.stream().at(call.site()).write(&buffer, host);
-    Ok(written.with(Tensor::over(buffer, shape)))
+    written(&call, host, shape, T::DTYPE)
 }
 
 /// Sets every element: x ← value.
 #[track_caller]
-pub(super) fn fill_with<T: TensorElement>(op: &'static &'static str, x: &Tensor, value: T) -> Outcome {
+pub(super) fn fill_with(op: &'static &'static str, x: &Tensor, value: Scalar) -> Outcome {
     let call = Call::in_place(op, [x])?;
-    let (tensor, other) = (x.dtype(), T::DTYPE);
-    if tensor != other {
-        let why = format!("the tensor is {tensor} and the value is {other}; pass a value of type {tensor}");
-        return Err(call.refuse(ErrorKind::DTypeMismatch, &why));
+    call.contiguous(x)?;
+    let stream = call.stream().at(call.site());
+    let integer = |low: i64, high: i64| {
+        value.to_i64().filter(|value| (low..=high).contains(value)).ok_or_else(|| {
+            let why = format!(
+                "{} is not an {}, whose values go from {low} to {high}; pass an integer in that range",
+                value.to_f64(),
+                x.dtype()
+            );
+            call.refuse(ErrorKind::DTypeMismatch, &why)
+        })
+    };
+    macro_rules! filled_with_integer {
+        ($ty:ty, $buffer:ident) => {
+            stream.fill($buffer, integer(<$ty>::MIN.into(), <$ty>::MAX.into())? as $ty)
+        };
     }
-    let filled = call.stream().at(call.site()).fill(call.operand::<T>(x)?, value);
+    let filled = match &x.storage {
+        Storage::F32(buffer) => stream.fill(buffer, value.to_f32()),
+        Storage::F64(buffer) => stream.fill(buffer, value.to_f64()),
+        Storage::F16(buffer) => stream.fill(buffer, f16::from_f32(value.to_f32())),
+        Storage::BF16(buffer) => stream.fill(buffer, bf16::from_f32(value.to_f32())),
+        Storage::I64(buffer) => filled_with_integer!(i64, buffer),
+        Storage::I32(buffer) => filled_with_integer!(i32, buffer),
+        Storage::I16(buffer) => filled_with_integer!(i16, buffer),
+        Storage::I8(buffer) => filled_with_integer!(i8, buffer),
+        Storage::U8(buffer) => filled_with_integer!(u8, buffer),
+        Storage::Bool(buffer) => stream.fill(buffer, u8::from(value.to_f64() != 0.0)),
+    };
     Ok(filled.with(x.clone()))
 }
 
-/// Sets every element to 0: x ← 0.
-#[track_caller]
-pub(super) fn zero(x: &Tensor) -> Outcome {
-    match x.dtype() {
-        DType::F32 => fill_with(&"zero_", x, 0.0f32),
-        DType::I64 => fill_with(&"zero_", x, 0i64),
-    }
-}
-
-/// Copies a tensor: y ← x.
+/// Copies a tensor, repeated to the shape and converted to the type of `y`: y ← x.
 #[track_caller]
 pub(super) fn copy(y: &Tensor, x: &Tensor) -> Outcome {
     let site = Site::here(&"copy_");
     let (from, to) = (x.device(), y.device());
-    if from != to {
-        // A refusal before the copy concerns the current stream of the memory that is written.
-        let call = Call::on(site, Stream::current(&to)?, [y]);
-        let crossing = Crossing::new(&from, &to).map_err(|error| call.refused(error))?;
-        call.same_shape(y, x)?;
-        return transfer::copy(&call, &crossing, y, x);
-    }
+    // A refusal before the copy concerns the current stream of the memory that is written.
     let call = Call::on(site, Stream::current(&to)?, [y]);
-    call.same_shape(y, x)?;
-    match &y.storage {
-        Storage::F32(_) => copied::<f32>(&call, y, x),
-        Storage::I64(_) => copied::<i64>(&call, y, x),
+    call.contiguous(y)?;
+    fits_into(&call, x, &y.shape)?;
+    if from == to {
+        return copied(&call, y, x);
     }
+    let crossing = Crossing::new(&from, &to).map_err(|error| call.refused(error))?;
+    // Converted before it travels, and repeated after that.
+    let source = Call::on(site, Stream::current(&from)?, []);
+    source.contiguous(x).map_err(|refusal| call.marked(refusal))?;
+    let x = converted(&source, x, y.dtype()).map_err(|refusal| call.marked(refusal))?;
+    if x.shape == y.shape {
+        return transfer::copy(&call, &crossing, y, &x);
+    }
+    let here = call.through(transfer::moved(&call, &crossing, &x, &to)?)?;
+    copied(&call, y, &here)
 }
 
-fn copied<T: TensorElement>(call: &Call<'_>, y: &Tensor, x: &Tensor) -> Outcome {
-    let (from, to) = (call.operand::<T>(x)?, call.operand::<T>(y)?);
-    if from.is_same(to) {
+/// Copies a tensor of the same device.
+fn copied(call: &Call<'_>, y: &Tensor, x: &Tensor) -> Outcome {
+    let x = expanded(call, x, &y.shape, Until::Shape)?;
+    if x.dtype() != y.dtype() {
+        return Ok(convert(call, &x, &y.storage).with(y.clone()));
+    }
+    let (from, to): (Buffer<u8>, Buffer<u8>) = (x.words(), y.storage.words());
+    if from.is_same(&to) {
         // A copy of a tensor onto itself does nothing.
         return Ok(Pending::ready(y.clone()));
     }
-    Ok(call.stream().at(call.site()).copy_buffer(to, from).with(y.clone()))
+    Ok(call.stream().at(call.site()).copy_buffer(&to, &from).with(y.clone()))
 }

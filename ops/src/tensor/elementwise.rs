@@ -1,17 +1,28 @@
 //! Elementwise ops on tensors.
+//!
+//! A binary op has two types. The *result* type is the promotion of its operands' types. It is
+//! *computed* in a type that has kernels: `f32`, `f64` or `i64`, where `f32` stands in for the two
+//! 16-bit floating-point types, and `i64` for the other integers and for `bool`. So operands are
+//! converted to the result type and then to the computed one, and the result back. With the
+//! operands `f32`, `f64` or `i64`, of one type and shape, the op is one launch.
 
+use super::broadcast::{Until, common_shape, expanded, fits_into};
 use super::call::{Call, Outcome};
+use super::cast::{convert, converted};
+use super::dtype::Kind;
+use super::element::Storage;
 use super::operand::Given;
-use super::{DType, Scalar, Storage, Tensor, TensorElement};
+use super::{DType, Scalar, Shape, Tensor, TensorElement};
+use std::borrow::Cow;
 use warpline_kernels::{self as kernels, launch::elements};
 use warpline_runtime::kernel::KernelCall;
-use warpline_runtime::{Buffer, ErrorKind, Refusal};
+use warpline_runtime::{Buffer, Element, ErrorKind, Pending, Refusal};
 
 type WithTensor<T> = for<'a> fn(u64, u64, &'a Buffer<T>, &'a Buffer<T>, &'a Buffer<T>) -> KernelCall<'a>;
 type WithScalar<T> = for<'a> fn(u64, &'a Buffer<T>, T, &'a Buffer<T>) -> KernelCall<'a>;
 
 /// The kernels of an op with two operands, for one element type.
-struct Kernels<T: TensorElement> {
+struct Kernels<T: Element> {
     tensor: WithTensor<T>,
     scalar: WithScalar<T>,
 }
@@ -20,124 +31,261 @@ struct Kernels<T: TensorElement> {
 pub(super) struct Binary {
     pub(super) name: &'static str,
     pub(super) name_in_place: &'static str,
+    /// `true` if the operands can be exchanged.
+    commutes: bool,
     f32: Kernels<f32>,
-    i64: Kernels<i64>,
+    f64: Kernels<f64>,
+    /// `None` for division, whose result is never an integer.
+    i64: Option<Kernels<i64>>,
 }
 
 pub(super) static ADD: Binary = Binary {
     name: "add",
     name_in_place: "add_",
+    commutes: true,
     f32: Kernels {
         tensor: |n, period, x, y, z| kernels::add(n, period, x, y, z),
         scalar: |n, x, a, y| kernels::add_scalar(n, x, a, y),
     },
-    i64: Kernels {
+    f64: Kernels {
+        tensor: |n, period, x, y, z| kernels::add_f64(n, period, x, y, z),
+        scalar: |n, x, a, y| kernels::add_scalar_f64(n, x, a, y),
+    },
+    i64: Some(Kernels {
         tensor: |n, period, x, y, z| kernels::add_i64(n, period, x, y, z),
         scalar: |n, x, a, y| kernels::add_scalar_i64(n, x, a, y),
-    },
+    }),
 };
 
 pub(super) static SUB: Binary = Binary {
     name: "sub",
     name_in_place: "sub_",
+    commutes: false,
     // By IEEE 754, x − a is x + (−a), also for zeros.
     f32: Kernels {
         tensor: |n, period, x, y, z| kernels::sub(n, period, x, y, z),
         scalar: |n, x, a, y| kernels::add_scalar(n, x, -a, y),
     },
-    i64: Kernels {
+    f64: Kernels {
+        tensor: |n, period, x, y, z| kernels::sub_f64(n, period, x, y, z),
+        scalar: |n, x, a, y| kernels::add_scalar_f64(n, x, -a, y),
+    },
+    i64: Some(Kernels {
         tensor: |n, period, x, y, z| kernels::sub_i64(n, period, x, y, z),
         scalar: |n, x, a, y| kernels::add_scalar_i64(n, x, a.wrapping_neg(), y),
-    },
+    }),
 };
 
-pub(super) static MUL: Binary = Binary {
-    name: "mul",
-    name_in_place: "mul_",
+pub(super) static MUL: Binary = multiplication("mul");
+static NEG: Binary = multiplication("neg");
+
+const fn multiplication(name: &'static str) -> Binary {
+    Binary {
+        name,
+        name_in_place: "mul_",
+        commutes: true,
+        f32: Kernels {
+            tensor: |n, period, x, y, z| kernels::mul(n, period, x, y, z),
+            scalar: |n, x, a, y| kernels::mul_scalar(n, x, a, y),
+        },
+        f64: Kernels {
+            tensor: |n, period, x, y, z| kernels::mul_f64(n, period, x, y, z),
+            scalar: |n, x, a, y| kernels::mul_scalar_f64(n, x, a, y),
+        },
+        i64: Some(Kernels {
+            tensor: |n, period, x, y, z| kernels::mul_i64(n, period, x, y, z),
+            scalar: |n, x, a, y| kernels::mul_scalar_i64(n, x, a, y),
+        }),
+    }
+}
+
+pub(super) static DIV: Binary = Binary {
+    name: "div",
+    name_in_place: "div_",
+    commutes: false,
     f32: Kernels {
-        tensor: |n, period, x, y, z| kernels::mul(n, period, x, y, z),
-        scalar: |n, x, a, y| kernels::mul_scalar(n, x, a, y),
+        tensor: |n, period, x, y, z| kernels::divide(n, period, x, y, z),
+        scalar: |n, x, a, y| kernels::divide_scalar(n, x, a, y),
     },
-    i64: Kernels {
-        tensor: |n, period, x, y, z| kernels::mul_i64(n, period, x, y, z),
-        scalar: |n, x, a, y| kernels::mul_scalar_i64(n, x, a, y),
+    f64: Kernels {
+        tensor: |n, period, x, y, z| kernels::divide_f64(n, period, x, y, z),
+        scalar: |n, x, a, y| kernels::divide_scalar_f64(n, x, a, y),
     },
+    i64: None,
 };
+
+impl Binary {
+    /// Returns the type of the result of this op.
+    fn result_type(&self, call: &Call<'_>, x: &Tensor, y: &Given<&Tensor>) -> Result<DType, Refusal> {
+        let promoted = match y {
+            Given::Tensor(y) => promoted(x, y),
+            Given::Scalar(a) if a.kind() > x.dtype().kind() => a.dtype(),
+            Given::Scalar(_) => x.dtype(),
+        };
+        let of_truth = |y: &Given<&Tensor>| match y {
+            Given::Tensor(y) => y.dtype() == DType::Bool,
+            Given::Scalar(a) => a.kind() == Kind::Bool,
+        };
+        if std::ptr::eq(self, &SUB) && (x.dtype() == DType::Bool || of_truth(y)) {
+            let why = "a difference of bool is not defined; convert the tensor with .to(DType::I64)";
+            return Err(call.refuse(ErrorKind::DTypeMismatch, why));
+        }
+        Ok(match self.i64.is_none() && !promoted.is_floating_point() {
+            true => DType::default_float(),
+            false => promoted,
+        })
+    }
+}
+
+/// Returns the type that two tensors promote to. One with dimensions decides before one without,
+/// among types of one kind.
+fn promoted(x: &Tensor, y: &Tensor) -> DType {
+    let (of_x, of_y) = (x.dtype(), y.dtype());
+    match (x.shape.is_empty(), y.shape.is_empty()) {
+        (false, true) if of_x.kind() >= of_y.kind() => of_x,
+        (true, false) if of_y.kind() >= of_x.kind() => of_y,
+        _ => of_x.promote(of_y),
+    }
+}
+
+/// Returns the type in which a result of type `result` is computed.
+fn computed_in(result: DType) -> DType {
+    match result {
+        DType::F32 | DType::F64 | DType::I64 => result,
+        DType::F16 | DType::BF16 => DType::F32,
+        DType::I32 | DType::I16 | DType::I8 | DType::U8 | DType::Bool => DType::I64,
+    }
+}
 
 /// Computes z ← x ∘ y.
 #[track_caller]
 pub(super) fn binary(op: &'static Binary, x: &Tensor, y: Given<&Tensor>) -> Outcome {
     let call = Call::new(&op.name, &x.device())?;
-    match x.dtype() {
-        DType::F32 => combined(&call, &op.f32, x, y, call.alloc_like(x)?),
-        DType::I64 => combined(&call, &op.i64, x, y, call.alloc_like(x)?),
+    let result = op.result_type(&call, x, &y)?;
+    let shape = match &y {
+        Given::Tensor(y) => common_shape(&call, x, y)?,
+        Given::Scalar(_) => x.shape.clone(),
+    };
+    let computed = computed_in(result);
+    let z = Storage::alloc(&call, computed, call.elements(&shape)?)?;
+    let done = compute(&call, op, result, x, y, &shape, &z)?;
+    if computed == result {
+        return Ok(done.with(Tensor::of(z, shape)));
     }
-}
-
-/// Computes y ← −x.
-#[track_caller]
-pub(super) fn neg(x: &Tensor) -> Outcome {
-    let call = Call::new(&"neg", &x.device())?;
-    // A product with −1 is exact, also for zeros. For i64 it wraps around, as a negation does.
-    match x.dtype() {
-        DType::F32 => combined(&call, &MUL.f32, x, Given::Scalar(Scalar::F32(-1.0)), call.alloc_like(x)?),
-        DType::I64 => combined(&call, &MUL.i64, x, Given::Scalar(Scalar::I64(-1)), call.alloc_like(x)?),
-    }
+    call.through(done)?;
+    let to = Storage::alloc(&call, result, z.len())?;
+    Ok(convert(&call, &z, &to).with(Tensor::of(to, shape)))
 }
 
 /// Computes x ← x ∘ y.
 #[track_caller]
 pub(super) fn binary_in_place(op: &'static Binary, x: &Tensor, y: Given<&Tensor>) -> Outcome {
     let call = Call::in_place(&op.name_in_place, [x])?;
-    match &x.storage {
-        Storage::F32(to) => combined(&call, &op.f32, x, y, to.clone()),
-        Storage::I64(to) => combined(&call, &op.i64, x, y, to.clone()),
+    let result = op.result_type(&call, x, &y)?;
+    if result.kind() > x.dtype().kind() {
+        let why = format!(
+            "the result is {result}, which cannot be written into a tensor of {}; use {}, which \
+             returns a new tensor, or convert the operand",
+            x.dtype(),
+            op.name
+        );
+        return Err(call.refuse(ErrorKind::DTypeMismatch, &why));
     }
+    if let Given::Tensor(y) = &y {
+        fits_into(&call, y, &x.shape)?;
+    }
+    let computed = computed_in(result);
+    if computed == x.dtype() {
+        return Ok(compute(&call, op, result, x, y, &x.shape, &x.storage)?.with(x.clone()));
+    }
+    call.contiguous(x)?;
+    let mut z = Storage::alloc(&call, computed, x.len())?;
+    call.through(compute(&call, op, result, x, y, &x.shape, &z)?)?;
+    if ![computed, x.dtype()].contains(&result) {
+        let rounded = Storage::alloc(&call, result, x.len())?;
+        call.through(convert(&call, &z, &rounded))?;
+        z = rounded;
+    }
+    Ok(convert(&call, &z, &x.storage).with(x.clone()))
 }
 
-fn combined<T: TensorElement>(
+/// Enqueues z ← x ∘ y in the type of `z`, of operands that are converted to `result` first. `shape`
+/// is that of `z`.
+fn compute(
     call: &Call<'_>,
-    kernels: &Kernels<T>,
+    op: &Binary,
+    result: DType,
     x: &Tensor,
     y: Given<&Tensor>,
-    z: Buffer<T>,
-) -> Outcome {
-    let (from, n) = (call.operand::<T>(x)?, x.len() as u64);
-    let done = match y {
-        Given::Tensor(y) => {
-            let (operand, period) = (call.operand::<T>(y)?, y.len() as u64);
-            repeats(call, x, y)?;
-            call.launch((kernels.tensor)(n, period, from, operand, &z), elements(n), ())
-        }
-        Given::Scalar(a) => {
-            let a = T::scalar(a).ok_or_else(|| {
-                let (tensor, other) = (x.dtype(), a.dtype());
-                let why = format!(
-                    "the tensor is {tensor} and the scalar is {other}; pass a scalar of type \
-                     {tensor}"
-                );
-                call.refuse(ErrorKind::DTypeMismatch, &why)
-            })?;
-            call.launch((kernels.scalar)(n, from, a, &z), elements(n), ())
-        }
+    shape: &Shape,
+    z: &Storage,
+) -> Result<Pending<()>, Refusal> {
+    let prepared = |operand| -> Result<Cow<'_, Tensor>, Refusal> {
+        let operand = match converted(call, operand, result)? {
+            Cow::Borrowed(operand) => converted(call, operand, z.dtype())?,
+            Cow::Owned(operand) => Cow::Owned(converted(call, &operand, z.dtype())?.into_owned()),
+        };
+        Ok(operand)
     };
-    Ok(done.with(Tensor::over(z, x.shape.clone())))
+    let (mut first, mut second) = (prepared(x)?, None);
+    if let Given::Tensor(y) = y {
+        second = Some(prepared(y)?);
+    }
+    if let Some(y) = &mut second
+        && op.commutes
+        && first.len() < y.len()
+    {
+        // The smaller operand is the one that the kernel repeats.
+        std::mem::swap(&mut first, y);
+    }
+    let x = expanded(call, &first, shape, Until::Shape)?;
+    let y = match (&second, &y) {
+        (Some(y), _) => Given::Tensor(expanded(call, y, shape, Until::Rows)?),
+        (None, Given::Scalar(a)) => Given::Scalar(*a),
+        (None, Given::Tensor(_)) => unreachable!("a tensor was prepared above"),
+    };
+    match z {
+        Storage::F32(z) => launched(call, &op.f32, &x, y, Scalar::to_f32, z),
+        Storage::F64(z) => launched(call, &op.f64, &x, y, Scalar::to_f64, z),
+        Storage::I64(z) => {
+            let kernels = op.i64.as_ref().expect("a result of a division is not computed in i64");
+            let integer = |a: Scalar| a.to_i64().expect("a number that is no integer promotes to a float");
+            launched(call, kernels, &x, y, integer, z)
+        }
+        _ => unreachable!("no op is computed in {}", z.dtype()),
+    }
 }
 
-/// Refuses the op unless `y` has the shape of `x` or of its last dimensions, with or without ones
-/// before them.
-#[inline]
-fn repeats(call: &Call<'_>, x: &Tensor, y: &Tensor) -> Result<(), Refusal> {
-    let ones = y.shape.iter().take_while(|&&size| size == 1).count();
-    if x.shape == y.shape || (y.shape.len() <= x.shape.len() && x.shape.ends_with(&y.shape[ones..])) {
-        return Ok(());
+/// Launches the kernel of an op on operands of its type.
+fn launched<T: TensorElement<Stored = T> + Element>(
+    call: &Call<'_>,
+    kernels: &Kernels<T>,
+    x: &Storage,
+    y: Given<Cow<'_, Storage>>,
+    scalar: impl FnOnce(Scalar) -> T,
+    z: &Buffer<T>,
+) -> Result<Pending<()>, Refusal> {
+    let (n, x) = (z.len() as u64, T::buffer(x).expect("operands were converted"));
+    let kernel = match &y {
+        Given::Tensor(y) => {
+            let y = T::buffer(y).expect("operands were converted");
+            return Ok(call.launch((kernels.tensor)(n, y.len() as u64, x, y, z), elements(n), ()));
+        }
+        Given::Scalar(a) => (kernels.scalar)(n, x, scalar(*a), z),
+    };
+    Ok(call.launch(kernel, elements(n), ()))
+}
+
+/// Computes y ← −x.
+#[track_caller]
+pub(super) fn neg(x: &Tensor) -> Outcome {
+    if x.dtype() == DType::Bool {
+        let call = Call::new(&NEG.name, &x.device())?;
+        let why = "the sign of bool is not defined; convert the tensor with .to(DType::I64)";
+        return Err(call.refuse(ErrorKind::DTypeMismatch, why));
     }
-    let why = format!(
-        "the shapes are {} and {}; the second must equal the first or its last dimensions, like a \
-         row [n] for [m, n]",
-        x.shape, y.shape
-    );
-    Err(call.refuse(ErrorKind::Shape, &why))
+    // A product with −1 is exact, also for zeros. Integers wrap around, as a negation does.
+    binary(&NEG, x, Given::Scalar(Scalar::Int(-1)))
 }
 
 /// Computes y ← max(x, 0).

@@ -7,31 +7,43 @@
 //! files. That function checks shapes, allocates the result and launches one kernel or, for large
 //! reductions, two (`call`).
 
+mod array;
+mod broadcast;
 mod call;
+mod cast;
 mod create;
 mod dtype;
+mod element;
 mod elementwise;
+mod like;
 mod loss;
 mod matmul;
 mod operand;
 mod operators;
 mod ops;
+mod options;
 mod random;
 mod read;
 mod reduce;
+mod scalar;
 mod sgd;
 mod shape;
 mod transfer;
 mod view;
 
-pub use dtype::{DType, TensorElement};
+pub use array::NestedArray;
+pub use dtype::{DType, DTypeScope};
+pub use element::TensorElement;
 pub use operand::{OperandOrScalar, TensorOperand};
 pub use ops::TensorOps;
+pub use options::TensorOptions;
+pub use scalar::Scalar;
 pub use shape::Shape;
 
+use element::{Storage, with_buffer};
 use std::fmt;
 use warpline_runtime::{
-    Buffer, Declared, Device, DeviceValue, Error, ErrorKind, HoldsMemory, MemoryRef, Result, writes,
+    Buffer, Declared, Device, DeviceValue, Element, Error, ErrorKind, HoldsMemory, MemoryRef, Result, writes,
 };
 
 /// Elements of one type in a device's memory, with a shape.
@@ -67,41 +79,6 @@ pub struct Tensor {
     transposed: bool,
 }
 
-/// The memory of a tensor: one contiguous range.
-#[derive(Clone)]
-#[doc(hidden)]
-pub enum Storage {
-    F32(Buffer<f32>),
-    I64(Buffer<i64>),
-}
-
-/// A scalar operand of a tensor op.
-#[doc(hidden)]
-#[derive(Clone, Copy, Debug)]
-pub enum Scalar {
-    F32(f32),
-    I64(i64),
-}
-
-impl Scalar {
-    fn dtype(self) -> DType {
-        match self {
-            Scalar::F32(_) => DType::F32,
-            Scalar::I64(_) => DType::I64,
-        }
-    }
-}
-
-/// Evaluates `$body` with the buffer, for either element type.
-macro_rules! with_buffer {
-    ($storage:expr, $buffer:ident => $body:expr) => {
-        match $storage {
-            Storage::F32($buffer) => $body,
-            Storage::I64($buffer) => $body,
-        }
-    };
-}
-
 impl Tensor {
     /// Returns the sizes, the slowest-varying one first; empty for a scalar.
     pub fn shape(&self) -> &[usize] {
@@ -110,7 +87,7 @@ impl Tensor {
 
     /// Returns the number of elements.
     pub fn len(&self) -> usize {
-        with_buffer!(&self.storage, buffer => buffer.len())
+        self.storage.len()
     }
 
     /// Returns whether the tensor has no elements.
@@ -120,10 +97,7 @@ impl Tensor {
 
     /// Returns the type of the elements.
     pub fn dtype(&self) -> DType {
-        match self.storage {
-            Storage::F32(_) => DType::F32,
-            Storage::I64(_) => DType::I64,
-        }
+        self.storage.dtype()
     }
 
     /// Returns the device that the memory is on.
@@ -139,18 +113,18 @@ impl Tensor {
 
     /// Returns whether both are views of one allocation.
     pub fn shares_memory(&self, other: &Tensor) -> bool {
-        match (&self.storage, &other.storage) {
-            (Storage::F32(one), Storage::F32(other)) => one.shares_memory(other),
-            (Storage::I64(one), Storage::I64(other)) => one.shares_memory(other),
-            _ => false,
-        }
+        self.storage.shares_memory(&other.storage)
     }
 
-    /// Returns the buffer that holds the elements, for your own kernels and copies.
+    /// Returns the buffer that holds the elements, for your own kernels and copies. Those of `bool`
+    /// are bytes, `u8`.
     ///
     /// # Errors
     /// `DTypeMismatch` if the elements are not of type `T`; `Shape` if this is a transposed view.
-    pub fn buffer<T: TensorElement>(&self) -> Result<&Buffer<T>> {
+    pub fn buffer<T>(&self) -> Result<&Buffer<T>>
+    where
+        T: TensorElement<Stored = T> + Element,
+    {
         if self.transposed {
             return Err(Error::new(ErrorKind::Shape, format!("buffer: {}", self.not_contiguous())));
         }

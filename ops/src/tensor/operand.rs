@@ -3,7 +3,7 @@
 use super::call::refused_call;
 use super::{Scalar, Tensor};
 use std::borrow::Borrow;
-use warpline_runtime::{Device, Pending, Refusal, Result};
+use warpline_runtime::{Pending, Refusal, Result};
 
 /// A tensor operand: a `&Tensor`, a `&Pending<Tensor>`, or a `Pending<Tensor>`, which is consumed.
 ///
@@ -20,9 +20,9 @@ pub trait TensorOperand: Sized {
     #[doc(hidden)]
     fn is_transposed(&self) -> bool;
 
-    /// The device of the tensor; `None` if it was refused.
+    /// The tensor, unless it was refused. The `Pending` stays unobserved.
     #[doc(hidden)]
-    fn device_of(&self) -> Option<Device>;
+    fn looked_at(&self) -> Result<&Tensor, Refusal>;
 
     /// Returns another tensor of the same memory, which is ready when this one is.
     #[doc(hidden)]
@@ -41,8 +41,8 @@ impl<'a> TensorOperand for &'a Tensor {
         self.transposed
     }
 
-    fn device_of(&self) -> Option<Device> {
-        Some(self.device())
+    fn looked_at(&self) -> Result<&Tensor, Refusal> {
+        Ok(self)
     }
 
     fn viewed(self, view: impl FnOnce(&Tensor) -> Result<Tensor>) -> Pending<Tensor> {
@@ -68,8 +68,8 @@ impl<'a> TensorOperand for &'a Pending<Tensor> {
         self.as_operand().is_ok_and(|tensor| tensor.transposed)
     }
 
-    fn device_of(&self) -> Option<Device> {
-        self.as_operand().ok().map(Tensor::device)
+    fn looked_at(&self) -> Result<&Tensor, Refusal> {
+        self.as_operand()
     }
 
     fn viewed(self, view: impl FnOnce(&Tensor) -> Result<Tensor>) -> Pending<Tensor> {
@@ -89,8 +89,8 @@ impl TensorOperand for Pending<Tensor> {
         (&self).is_transposed()
     }
 
-    fn device_of(&self) -> Option<Device> {
-        (&self).device_of()
+    fn looked_at(&self) -> Result<&Tensor, Refusal> {
+        self.as_operand()
     }
 
     fn viewed(self, view: impl FnOnce(&Tensor) -> Result<Tensor>) -> Pending<Tensor> {
@@ -148,15 +148,15 @@ impl OperandOrScalar for Pending<Tensor> {
 }
 
 macro_rules! scalars {
-    ($($ty:ty = $variant:ident),*) => {$(
+    ($($ty:ty),*) => {$(
         impl OperandOrScalar for $ty {
             type Held = Tensor;
 
             #[inline]
             fn given(self) -> Result<Given<Tensor>, Refusal> {
-                Ok(Given::Scalar(Scalar::$variant(self)))
+                Ok(Given::Scalar(self.into()))
             }
         }
     )*};
 }
-scalars! { f32 = F32, i64 = I64 }
+scalars!(f32, f64, half::f16, half::bf16, i64, i32, i16, i8, u8, bool, Scalar);

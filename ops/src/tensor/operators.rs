@@ -1,9 +1,9 @@
-//! The operators `+`, `-` and `*` on tensors and on `Pending`s of tensors. Each calls the method of
-//! [`TensorOps`] of that name.
+//! The operators `+`, `-`, `*` and `/` on tensors and on `Pending`s of tensors, and of a number with
+//! a tensor. Each calls the method of [`TensorOps`] of that name.
 
 use super::operand::OperandOrScalar;
 use super::{Tensor, TensorOps};
-use std::ops::{Add, Mul, Neg, Sub};
+use std::ops::{Add, Div, Mul, Neg, Sub};
 use warpline_runtime::Pending;
 use warpline_runtime::arithmetic::{Arithmetic, Negated, Operator, Receiver};
 
@@ -28,7 +28,7 @@ macro_rules! operators {
         }
     )*};
 }
-operators!(Add, add; Sub, sub; Mul, mul);
+operators!(Add, add; Sub, sub; Mul, mul; Div, div);
 
 impl<R: OperandOrScalar> Arithmetic<R> for Tensor {
     #[track_caller]
@@ -40,6 +40,8 @@ impl<R: OperandOrScalar> Arithmetic<R> for Tensor {
             (Operator::Sub, Receiver::Borrowed(this)) => TensorOps::sub(this, other),
             (Operator::Mul, Receiver::Owned(this)) => TensorOps::mul(this, other),
             (Operator::Mul, Receiver::Borrowed(this)) => TensorOps::mul(this, other),
+            (Operator::Div, Receiver::Owned(this)) => TensorOps::div(this, other),
+            (Operator::Div, Receiver::Borrowed(this)) => TensorOps::div(this, other),
         }
     }
 }
@@ -71,3 +73,23 @@ impl Neg for Tensor {
         TensorOps::neg(&self)
     }
 }
+
+/// Defines the operators between a number and a tensor. The number becomes a tensor without
+/// dimensions.
+macro_rules! numbers {
+    ($($number:ty),*) => {$(
+        numbers!(@ $number, Add add, Sub sub, Mul mul, Div div);
+    )*};
+    (@ $number:ty, $($name:ident $method:ident),*) => {$(
+        impl $name<&Tensor> for $number {
+            type Output = Pending<Tensor>;
+
+            #[track_caller]
+            fn $method(self, other: &Tensor) -> Pending<Tensor> {
+                TensorOps::$method(Tensor::full([], self, &other.device()), other)
+            }
+        }
+    )*};
+}
+// One type of each kind, so that the type of a literal is known: `1.0 - &x`.
+numbers!(f64, i64);

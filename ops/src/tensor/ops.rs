@@ -1,12 +1,15 @@
 //! The trait with every tensor op as a method, on tensors and on `Pending`s of tensors.
 
 use super::call::{refused_call, refused_operand};
-use super::elementwise::{self, ADD, MUL, SUB};
+use super::elementwise::{self, ADD, DIV, MUL, SUB};
 use super::operand::{OperandOrScalar, TensorOperand};
-use super::{Shape, Tensor, TensorElement, create, loss, matmul, random, read, reduce, sgd, transfer, view};
+use super::{
+    Scalar, Shape, Tensor, TensorElement, TensorOptions, create, loss, matmul, random, read, reduce, sgd,
+    transfer, view,
+};
 use std::borrow::Borrow;
 use std::panic::Location;
-use warpline_runtime::{Device, DeviceId, Error, Generator, Pending, Pinned, Refusal, Result, Site};
+use warpline_runtime::{Device, DeviceId, Element, Error, Generator, Pending, Pinned, Refusal, Result, Site};
 
 /// Evaluates to an operand's tensor. If the operand was refused, the method returns its error.
 /// `$first` is the first operand.
@@ -44,7 +47,7 @@ fn refused<T>(refusal: Refusal, first: &Tensor, in_place: &[&Tensor]) -> Pending
 /// # use warpline::Device;
 /// # fn main() -> warpline::Result<()> {
 /// # let device = Device::best()?;
-/// let x = Tensor::from_host(&[1.0, -2.0, 3.0, -4.0], [2, 2], &device).queued()?;
+/// let x = Tensor::new([[1.0, -2.0], [3.0, -4.0]], &device).queued()?;
 /// let y = x.matmul(&x.t()).sub(1.0).relu(); // no `?` in between
 /// let z = (&y).mul(&y).queued()?; // a reference, to keep `y`
 /// assert_eq!(y.to_vec::<f32>().blocking_wait()?, [4.0, 10.0, 10.0, 24.0]);
@@ -54,8 +57,9 @@ fn refused<T>(refusal: Refusal, first: &Tensor, in_place: &[&Tensor]) -> Pending
 /// ```
 ///
 /// Names and formulas are PyTorch's. An op whose name ends in an underscore works in place and
-/// returns the tensor that it wrote. The operators `+`, `-` and `*` call [`add`](Self::add),
-/// [`sub`](Self::sub), [`mul`](Self::mul) and [`neg`](Self::neg); `&x + &y` keeps both operands.
+/// returns the tensor that it wrote. The operators call [`add`](Self::add),
+/// [`sub`](Self::sub), [`mul`](Self::mul), [`div`](Self::div) and [`neg`](Self::neg); `&x + &y` keeps
+/// both operands.
 ///
 /// # Ordering
 /// As for every op, an earlier use of an operand on another stream has to be ordered before the op.
@@ -72,51 +76,74 @@ fn refused<T>(refusal: Refusal, first: &Tensor, in_place: &[&Tensor]) -> Pending
 /// If an in-place op is refused for a reason other than its arguments, ops on its stream that read
 /// the tensor fail too: see [`Pending`].
 pub trait TensorOps: TensorOperand {
-    /// Returns the sum of this tensor and `other`. Sums of i64 wrap around.
+    /// Returns the sum of this tensor and `other`, a number or a tensor. Sums of integers wrap
+    /// around, and that of two `bool` is true if one of them is.
     ///
-    /// `other` is a number or a tensor. A tensor has the shape of this one, or of its last
-    /// dimensions: a row \[n\] is added to each row of \[m, n\], and a single element to all
-    /// elements.
+    /// Shapes are broadcast as in PyTorch: counted from the last dimension, sizes are equal, or one
+    /// of them is 1 or missing. A row \[n\] is added to each row of \[m, n\]. A column \[m, 1\]
+    /// is first repeated in memory. Types are promoted: see [`DType`](super::DType).
     #[track_caller]
     fn add(self, other: impl OperandOrScalar) -> Pending<Tensor> {
         binary(&ADD, self, other)
     }
 
-    /// Returns this tensor minus `other`, shaped as for [`add`](Self::add).
+    /// Returns this tensor minus `other`, broadcast and promoted as for [`add`](Self::add). Not
+    /// defined for `bool`.
     #[track_caller]
     fn sub(self, other: impl OperandOrScalar) -> Pending<Tensor> {
         binary(&SUB, self, other)
     }
 
-    /// Returns the product with `other`, element by element, shaped as for [`add`](Self::add).
+    /// Returns the product with `other`, element by element, broadcast and promoted as for
+    /// [`add`](Self::add).
     #[track_caller]
     fn mul(self, other: impl OperandOrScalar) -> Pending<Tensor> {
         binary(&MUL, self, other)
     }
 
-    /// Returns this tensor with the sign of every element changed. The smallest i64 stays itself.
+    /// Returns the quotient with `other`, element by element, broadcast and promoted as for
+    /// [`add`](Self::add). A quotient of integers is a floating-point number, of the
+    /// [default type](super::DType::default_float).
+    #[track_caller]
+    fn div(self, other: impl OperandOrScalar) -> Pending<Tensor> {
+        binary(&DIV, self, other)
+    }
+
+    /// Returns this tensor with the sign of every element changed. The smallest integer stays
+    /// itself. Not defined for `bool`.
     #[track_caller]
     fn neg(self) -> Pending<Tensor> {
         let x = held!(self);
         elementwise::neg(x.borrow()).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// Adds `other`, shaped as for [`add`](Self::add), in place.
+    /// Adds `other` in place, like [`add`](Self::add). The shape and type of this tensor stay.
+    ///
+    /// # Errors
+    /// Those of every op; `Shape` if `other` does not fit into this shape; `DTypeMismatch` if the
+    /// result is floating-point and this tensor is not, or an integer and this is `bool`.
     #[track_caller]
     fn add_(self, other: impl OperandOrScalar) -> Pending<Tensor> {
         binary_in_place(&ADD, self, other)
     }
 
-    /// Subtracts `other`, shaped as for [`add`](Self::add), in place.
+    /// Subtracts `other` in place, like [`sub`](Self::sub). The shape and type of this tensor stay.
     #[track_caller]
     fn sub_(self, other: impl OperandOrScalar) -> Pending<Tensor> {
         binary_in_place(&SUB, self, other)
     }
 
-    /// Multiplies by `other`, shaped as for [`add`](Self::add), in place.
+    /// Multiplies by `other` in place, like [`mul`](Self::mul). The shape and type of this tensor stay.
     #[track_caller]
     fn mul_(self, other: impl OperandOrScalar) -> Pending<Tensor> {
         binary_in_place(&MUL, self, other)
+    }
+
+    /// Divides by `other` in place, like [`div`](Self::div), with the errors of
+    /// [`add_`](Self::add_).
+    #[track_caller]
+    fn div_(self, other: impl OperandOrScalar) -> Pending<Tensor> {
+        binary_in_place(&DIV, self, other)
     }
 
     /// Returns max(x, 0) for each f32 element; NaN stays NaN.
@@ -244,50 +271,67 @@ pub trait TensorOps: TensorOperand {
         }
     }
 
-    /// Sets every element to `value`, which is of the tensor's type.
+    /// Sets every element to `value`.
+    ///
+    /// # Errors
+    /// Those of every op; `DTypeMismatch` if the elements are integers and `value` is not one, or is
+    /// out of their range. A floating-point tensor takes the nearest number that it can hold.
     #[track_caller]
-    fn fill_<T: TensorElement>(self, value: T) -> Pending<Tensor> {
+    fn fill_(self, value: impl Into<Scalar>) -> Pending<Tensor> {
         let x = held!(self);
-        create::fill_with(&"fill_", x.borrow(), value).unwrap_or_else(Refusal::pass_on)
+        create::fill_with(&"fill_", x.borrow(), value.into()).unwrap_or_else(Refusal::pass_on)
     }
 
     /// Sets every element to 0.
     #[track_caller]
     fn zero_(self) -> Pending<Tensor> {
         let x = held!(self);
-        create::zero(x.borrow()).unwrap_or_else(Refusal::pass_on)
+        create::fill_with(&"zero_", x.borrow(), Scalar::Int(0)).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// Returns this tensor on `device`: a copy, or the tensor itself if it is there already.
+    /// Returns this tensor on another device, with elements of another type, or both. Returns the
+    /// tensor itself, without a copy, if it has them already.
     ///
-    /// The copy has the layout of this tensor, so the copy of a transposed view is transposed.
+    /// `target` is a device, a [`DType`](super::DType), both in a tuple, or another tensor, whose
+    /// type and device are meant. The copy has the layout of this tensor, so the copy of a
+    /// transposed view is transposed.
+    ///
+    /// # Conversion
+    /// It runs on the device of this tensor. The rules are the same on every device. To `bool`,
+    /// everything but 0 is true. Integers keep their low bits, so they wrap around. A
+    /// floating-point number becomes an integer towards zero; one out of range becomes the nearest
+    /// end of the range, and NaN becomes 0. To a floating-point type it is rounded to nearest, ties
+    /// to even; to `f16` and `bf16` by way of `f32`, as in PyTorch.
     ///
     /// # Ordering
-    /// The copy is ordered by itself: it runs after all work so far on the current streams of both
-    /// devices, and later work on both streams runs after it. It is on the current stream of this
-    /// tensor's device, or of `device` if only this tensor is on a CPU device. Other streams need
-    /// edges, as always.
+    /// A copy to another device is ordered by itself: it runs after all work so far on the current
+    /// streams of both devices, and later work on both streams runs after it. It is on the current
+    /// stream of this tensor's device, or of the other device if only this tensor is on a CPU
+    /// device. Other streams need edges, as always.
     ///
     /// # Errors
     /// The errors of every op. `DeviceMismatch` if the devices are of different runtimes, or of
     /// different backends neither of which is the CPU's: copy to `cpu:0` first. `OutOfMemory` if
-    /// `device` or its pinned pool has no memory.
+    /// the device or its pinned pool has no memory.
     ///
     /// # Examples
     /// ```
-    /// # use warpline::{DeviceId, Runtime, Tensor, TensorOps};
+    /// # use warpline::{DType, DeviceId, Runtime, Tensor, TensorOps};
     /// # fn main() -> warpline::Result<()> {
     /// let runtime = Runtime::builder().cpu_devices(2).build()?;
     /// let [one, two] = [0, 1].map(|n| runtime.device(DeviceId::Cpu(n)).unwrap());
-    /// let x = Tensor::from_host(&[1.0, 2.0], [2], &one).queued()?;
+    /// let x = Tensor::new([1.0, 2.0], &one).queued()?;
     /// let y = x.to(&two).mul(3.0); // on `two`, in order, without an edge of its own
     /// assert_eq!(y.to(&one).add(&x).to_vec::<f32>().blocking_wait()?, [4.0, 8.0]);
+    /// let z = x.to((DType::I64, &two)).queued()?;
+    /// assert_eq!(z.to_vec::<i64>().blocking_wait()?, [1, 2]);
     /// # Ok(())
     /// # }
     /// ```
     #[track_caller]
-    fn to(self, device: &Device) -> Pending<Tensor> {
-        moved(&"to", self, |_| Ok(device.clone()))
+    fn to(self, target: impl Into<TensorOptions>) -> Pending<Tensor> {
+        let target = target.into();
+        moved(&"to", self, |_| Ok(target))
     }
 
     /// Returns this tensor on `cpu:0` of its runtime, like [`to`](Self::to).
@@ -296,7 +340,7 @@ pub trait TensorOps: TensorOperand {
     /// The errors of [`to`](Self::to); `ShutDown` if the runtime was dropped.
     #[track_caller]
     fn cpu(self) -> Pending<Tensor> {
-        moved(&"cpu", self, |device| device.sibling(DeviceId::Cpu(0)))
+        moved(&"cpu", self, |device| Ok((&device.sibling(DeviceId::Cpu(0))?).into()))
     }
 
     /// Returns this tensor on the [current CUDA device](Device::current_cuda) of its runtime, like
@@ -307,7 +351,7 @@ pub trait TensorOps: TensorOperand {
     /// runtime was dropped.
     #[track_caller]
     fn cuda(self) -> Pending<Tensor> {
-        moved(&"cuda", self, Device::current_cuda)
+        moved(&"cuda", self, |device| Ok((&device.current_cuda()?).into()))
     }
 
     /// Returns this tensor on `cuda:N` of its runtime, in every scope, like [`to`](Self::to).
@@ -316,14 +360,18 @@ pub trait TensorOps: TensorOperand {
     /// The errors of [`cuda`](Self::cuda).
     #[track_caller]
     fn cuda_on(self, ordinal: u32) -> Pending<Tensor> {
-        moved(&"cuda_on", self, |device| device.sibling(DeviceId::Cuda(ordinal)))
+        moved(&"cuda_on", self, |device| Ok((&device.sibling(DeviceId::Cuda(ordinal))?).into()))
     }
 
-    /// Copies `source`, of the same shape and type, into this tensor. A copy onto itself does
-    /// nothing.
+    /// Copies `source` into this tensor, broadcast to its shape and converted to its type. A copy
+    /// onto itself does nothing.
     ///
     /// `source` may be on another device. The copy is then ordered by itself, as in
     /// [`to`](Self::to).
+    ///
+    /// # Errors
+    /// Those of every op; `Shape` if the shape of `source` does not fit into this one. Like every
+    /// op, it takes no transposed view.
     #[track_caller]
     fn copy_(self, source: impl TensorOperand) -> Pending<Tensor> {
         let y = held!(self);
@@ -333,7 +381,8 @@ pub trait TensorOps: TensorOperand {
         }
     }
 
-    /// Fills the tensor with normal f32 numbers from the device's [`Generator`].
+    /// Fills the tensor with normal numbers from the device's [`Generator`]. They are drawn as f32
+    /// and converted to the tensor's type, which has to be floating-point.
     ///
     /// The generator advances when the op is enqueued. The numbers come from Philox4x32-10 and
     /// Box–Muller, as in cuRAND. The same seed and calls give the same random words on every device
@@ -352,8 +401,8 @@ pub trait TensorOps: TensorOperand {
         random::normal(x.borrow(), Some(generator), mean, deviation).unwrap_or_else(Refusal::pass_on)
     }
 
-    /// Fills the tensor with f32 numbers from the device's [`Generator`], uniform in (low, high] up
-    /// to rounding.
+    /// Fills the tensor with numbers from the device's [`Generator`], uniform in (low, high] up to
+    /// rounding. They are drawn as f32 and converted, as in [`normal_`](Self::normal_).
     ///
     /// The bits are the same on every device.
     #[track_caller]
@@ -423,7 +472,7 @@ pub trait TensorOps: TensorOperand {
     /// This saves the last step of [`to_vec`](Self::to_vec), a copy into a vector. The result is
     /// ready for [`Tensor::from_pinned`].
     #[track_caller]
-    fn to_pinned<T: TensorElement>(self) -> Pending<Pinned<T>> {
+    fn to_pinned<T: TensorElement<Stored = T> + Element>(self) -> Pending<Pinned<T>> {
         let x = held!(self);
         read::to_pinned(x.borrow()).unwrap_or_else(Refusal::pass_on)
     }
@@ -440,27 +489,30 @@ pub trait TensorOps: TensorOperand {
 
 impl<T: TensorOperand> TensorOps for T {}
 
-/// Returns `x` on the device that `choose` returns, given the device of `x`.
+/// Returns `x` with the type and device that `choose` returns, given the device of `x`.
 #[track_caller]
 fn moved(
     op: &'static &'static str,
     x: impl TensorOperand,
-    choose: impl FnOnce(&Device) -> Result<Device>,
+    choose: impl FnOnce(&Device) -> Result<TensorOptions>,
 ) -> Pending<Tensor> {
-    // A refused operand has no device, and its error is passed on below.
-    let target = x.device_of().map(|here| choose(&here).map(|there| (there == here, there)));
-    if let Some(Ok((true, _))) = target {
-        return x.viewed(|x| Ok(x.clone()));
-    }
-    let x = held!(x);
-    match target.expect("an operand that was not refused is on a device") {
-        Ok((_, there)) => transfer::to(op, x.borrow(), &there),
+    let target = match x.looked_at() {
+        Ok(x) => choose(&x.device()).map(|target| (target.is_met_by(x), target)),
+        // The error of the operand is passed on below.
+        Err(_) => Ok((false, TensorOptions::default())),
+    };
+    match target {
+        Ok((true, _)) => x.viewed(|x| Ok(x.clone())),
+        Ok((false, target)) => {
+            let x = held!(x);
+            transfer::to(op, x.borrow(), &target).unwrap_or_else(Refusal::pass_on)
+        }
         Err(error) => {
+            let x = held!(x);
             let error = Error::new(error.kind(), format!("{}: {error}", Site::here(op)));
-            Err(refused_call(error, &x.borrow().device()))
+            refused_call(error, &x.borrow().device()).pass_on()
         }
     }
-    .unwrap_or_else(Refusal::pass_on)
 }
 
 #[track_caller]

@@ -1,21 +1,25 @@
 //! Ops that copy tensors back to the host or into row-major order.
 
 use super::call::{Call, Outcome};
-use super::{Storage, Tensor, TensorElement};
+use super::cast::{convert, converted};
+use super::element::Storage;
+use super::{DType, Tensor, TensorElement};
 use warpline_kernels::{self as kernels, launch};
-use warpline_runtime::{ErrorKind, Pinned};
+use warpline_runtime::{Element, ErrorKind, Pinned};
 
 /// Reads the elements of `x` into a vector.
 #[track_caller]
 pub(super) fn to_vec<T: TensorElement>(x: &Tensor) -> Outcome<Vec<T>> {
     let call = Call::new(&"to_vec", &x.device())?;
     call.read_as::<T>(x)?;
-    Ok(call.stream().at(call.site()).read(call.operand::<T>(x)?))
+    call.contiguous(x)?;
+    let elements = T::buffer(&x.storage).expect("the type was checked above");
+    Ok(call.stream().at(call.site()).read(elements).map(T::from_vec))
 }
 
 /// Copies the elements of `x` into pinned memory.
 #[track_caller]
-pub(super) fn to_pinned<T: TensorElement>(x: &Tensor) -> Outcome<Pinned<T>> {
+pub(super) fn to_pinned<T: TensorElement<Stored = T> + Element>(x: &Tensor) -> Outcome<Pinned<T>> {
     let call = Call::new(&"to_pinned", &x.device())?;
     Ok(call.stream().at(call.site()).copy_to_host(call.operand::<T>(x)?))
 }
@@ -34,7 +38,8 @@ pub(super) fn item<T: TensorElement>(x: &Tensor) -> Outcome<T> {
         return Err(call.refuse(ErrorKind::Shape, &why));
     }
     // The layout of a single element is the same in every view.
-    Ok(call.stream().at(call.site()).read_one(call.either_way::<T>(x)?))
+    let element = T::buffer(&x.storage).expect("the type was checked above");
+    Ok(call.stream().at(call.site()).read_one(element).map(T::from_stored))
 }
 
 /// Copies `x`, a transposed view, into row-major order.
@@ -45,16 +50,18 @@ pub(super) fn contiguous(x: &Tensor) -> Outcome {
     // In memory `x` is cols × rows.
     let (height, width) = (cols as u64, rows as u64);
     let config = launch::transpose(height, width);
-    Ok(match &x.storage {
-        Storage::F32(from) => {
-            let to = call.alloc(&x.shape)?;
-            let kernel = kernels::transpose(height, width, from, &to);
-            call.launch(kernel, config, ()).with(Tensor::over(to, x.shape.clone()))
-        }
-        Storage::I64(from) => {
-            let to = call.alloc(&x.shape)?;
-            let kernel = kernels::transpose_i64(height, width, from, &to);
-            call.launch(kernel, config, ()).with(Tensor::over(to, x.shape.clone()))
-        }
-    })
+    let transposed = |x: &Storage, to: &Storage| match x.dtype().size() {
+        8 => call.launch(kernels::transpose_i64(height, width, &x.words(), &to.words()), config, ()),
+        _ => call.launch(kernels::transpose(height, width, &x.words(), &to.words()), config, ()),
+    };
+    // The transpose moves words of 4 and 8 bytes. An f32 holds every value of the smaller types.
+    if x.dtype().size() < 4 {
+        let wide = converted(&call, x, DType::F32)?;
+        let in_order = Storage::alloc(&call, DType::F32, x.len())?;
+        call.through(transposed(&wide.storage, &in_order))?;
+        let to = Storage::alloc(&call, x.dtype(), x.len())?;
+        return Ok(convert(&call, &in_order, &to).with(Tensor::of(to, x.shape.clone())));
+    }
+    let to = Storage::alloc(&call, x.dtype(), x.len())?;
+    Ok(transposed(&x.storage, &to).with(Tensor::of(to, x.shape.clone())))
 }

@@ -8,8 +8,11 @@
 //! destination's is not, it is on the destination's: a CPU device copies only to CPU devices.
 
 use super::call::{Call, Outcome};
-use super::{Storage, Tensor, TensorElement};
-use warpline_runtime::{Buffer, Device, DeviceId, Edge, Result, Site, Stream};
+use super::cast::convert;
+use super::element::{Storage, with_element};
+use super::{Tensor, TensorElement, TensorOptions};
+use std::borrow::Cow;
+use warpline_runtime::{Buffer, Device, DeviceId, Edge, Element, Pending, Result, Site, Stream};
 
 /// The streams of a copy between two devices.
 pub(super) struct Crossing {
@@ -36,13 +39,7 @@ impl Crossing {
 
     /// Copies `from` to `to`, with an edge from the other stream before the copy and one to it
     /// after the copy. The `Pending` resolves to `value`.
-    fn copy<T: TensorElement>(
-        &self,
-        call: &Call<'_>,
-        to: &Buffer<T>,
-        from: &Buffer<T>,
-        value: Tensor,
-    ) -> Outcome {
+    fn copy<T: Element>(&self, call: &Call<'_>, to: &Buffer<T>, from: &Buffer<T>, value: Tensor) -> Outcome {
         let (copies, other) = (self.copies.at(call.site()), self.other.at(call.site()));
         let edge = |edge: Edge| edge.queued().map_err(|error| call.refused(error));
         edge(copies.wait_stream(&self.other))?;
@@ -51,35 +48,49 @@ impl Crossing {
         edge(other.wait_stream(&self.copies))?;
         Ok(copied.with(value))
     }
+}
 
-    /// Returns a copy of `x` on `device`.
-    fn moved<T: TensorElement>(&self, call: &Call<'_>, x: &Tensor, device: &Device) -> Outcome {
-        let from = call.either_way::<T>(x)?;
-        let site = Site::at(&"alloc", call.site().location);
+/// Copies `x` to `device`, the other one of the crossing. The copy has the layout of `x`.
+pub(super) fn moved(call: &Call<'_>, crossing: &Crossing, x: &Tensor, device: &Device) -> Outcome {
+    let site = Site::at(&"alloc", call.site().location);
+    with_element!(x.dtype(), T => {
+        let from = T::buffer(&x.storage).expect("it has this type");
         let to = Stream::current(device).and_then(|stream| stream.at(site).alloc(from.len()));
-        let to: Buffer<T> = to.map_err(|error| call.refused(error))?;
+        let to = to.map_err(|error| call.refused(error))?;
         let (shape, transposed) = (x.shape.clone(), x.transposed);
         let value = Tensor { storage: T::storage(to.clone()), shape, transposed };
-        self.copy(call, &to, from, value)
-    }
+        crossing.copy(call, &to, from, value)
+    })
 }
 
-/// Copies `x` to `device`, which is not the device of `x`. The copy has the layout of `x`.
+/// Returns `x` with the type and on the device that `options` name: `x` itself if it has both.
+///
+/// The conversion comes first, on the current stream of the device of `x`.
 #[track_caller]
-pub(super) fn to(op: &'static &'static str, x: &Tensor, device: &Device) -> Outcome {
-    let site = Site::here(op);
-    let crossing = Crossing::new(&x.device(), device)?;
-    let call = Call::on(site, crossing.copies().clone(), []);
-    match &x.storage {
-        Storage::F32(_) => crossing.moved::<f32>(&call, x, device),
-        Storage::I64(_) => crossing.moved::<i64>(&call, x, device),
+pub(super) fn to(op: &'static &'static str, x: &Tensor, options: &TensorOptions) -> Outcome {
+    let (site, here) = (Site::here(op), x.device());
+    let there = options.device.as_ref().unwrap_or(&here);
+    let converts = options.dtype.is_some_and(|dtype| dtype != x.dtype());
+    if !converts && *there == here {
+        return Ok(Pending::ready(x.clone()));
     }
+    let mut x = Cow::Borrowed(x);
+    if let Some(dtype) = options.dtype.filter(|_| converts) {
+        let call = Call::on(site, Stream::current(&here)?, []);
+        let storage = Storage::alloc(&call, dtype, x.len())?;
+        let value = Tensor { storage: storage.clone(), shape: x.shape.clone(), transposed: x.transposed };
+        let done = convert(&call, &x.storage, &storage).with(value);
+        if *there == here {
+            return Ok(done);
+        }
+        x = Cow::Owned(call.through(done)?);
+    }
+    let crossing = Crossing::new(&here, there)?;
+    let call = Call::on(site, crossing.copies().clone(), []);
+    moved(&call, &crossing, &x, there)
 }
 
-/// Copies `x` into `y`, which is on another device: y ← x.
+/// Copies `x` into `y`, which is on another device and has the type and shape of `x`: y ← x.
 pub(super) fn copy(call: &Call<'_>, crossing: &Crossing, y: &Tensor, x: &Tensor) -> Outcome {
-    match &y.storage {
-        Storage::F32(_) => crossing.copy(call, call.operand::<f32>(y)?, call.operand(x)?, y.clone()),
-        Storage::I64(_) => crossing.copy(call, call.operand::<i64>(y)?, call.operand(x)?, y.clone()),
-    }
+    crossing.copy::<u8>(call, &y.storage.words(), &x.storage.words(), y.clone())
 }

@@ -2,7 +2,7 @@
 //!
 //! No op is enqueued.
 
-use super::{Shape, Storage, Tensor};
+use super::{Shape, Tensor};
 use std::panic::Location;
 use warpline_runtime::{Error, ErrorKind, Result, Site};
 
@@ -78,9 +78,6 @@ pub(super) fn narrow(
     };
     // Not a product of sizes: if one of them is 0, the others may be any numbers.
     let width = x.len().checked_div(rows).unwrap_or(0);
-    let storage = match &x.storage {
-        Storage::F32(buffer) => Storage::F32(buffer.slice(start * width..end * width)?),
-        Storage::I64(buffer) => Storage::I64(buffer.slice(start * width..end * width)?),
-    };
+    let storage = x.storage.slice(start * width, end * width)?;
     Ok(Tensor { storage, shape: x.shape.with_first(len), transposed: false })
 }

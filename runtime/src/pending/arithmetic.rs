@@ -1,9 +1,9 @@
-//! The operators `+`, `-` and `*` on `Pending`s, for values that define them.
+//! The operators `+`, `-`, `*` and `/` on `Pending`s, for values that define them.
 
 use super::Pending;
-use std::ops::{Add, Mul, Neg, Sub};
+use std::ops::{Add, Div, Mul, Neg, Sub};
 
-/// A value whose `Pending`s take the operators `+`, `-` and `*` with an `R`.
+/// A value whose `Pending`s take the operators `+`, `-`, `*` and `/` with an `R`.
 #[doc(hidden)]
 pub trait Arithmetic<R>: Sized {
     fn arithmetic(operator: Operator, this: Receiver<'_, Self>, other: R) -> Pending<Self>;
@@ -21,6 +21,7 @@ pub enum Operator {
     Add,
     Sub,
     Mul,
+    Div,
 }
 
 /// The left operand.
@@ -54,7 +55,7 @@ macro_rules! operators {
         }
     )*};
 }
-operators!(Add, add; Sub, sub; Mul, mul);
+operators!(Add, add; Sub, sub; Mul, mul; Div, div);
 
 impl<T: Negated> Neg for Pending<T> {
     type Output = Pending<T>;

@@ -3,6 +3,7 @@
 pub mod arithmetic;
 mod awaited;
 mod many;
+mod map;
 mod output;
 mod refusal;
 
@@ -298,21 +299,6 @@ impl<T> Pending<T> {
     /// ```
     pub fn detach(self) {
         drop(self);
-    }
-}
-
-impl Pending<()> {
-    /// Returns a `Pending` of the same work that yields `value`, for ops that return the value they
-    /// wrote.
-    pub fn with<T>(self, value: T) -> Pending<T> {
-        let state = match self.into_state() {
-            State::Place(awaited, output) => State::Place(awaited, output.with(value)),
-            State::Many(many, output) => State::Many(many, output.with(value)),
-            State::Captured(step, output) => State::Captured(step, output.with(value)),
-            State::Failed(refusal) => State::Failed(refusal),
-            State::Taken => State::Taken,
-        };
-        Pending { state }
     }
 }
 

@@ -114,7 +114,7 @@ fn both(
     y: &Value,
 ) -> Result<Vec<Tensor>> {
     let device = x.device();
-    let copy = Tensor::empty_of(x.dtype(), x.shape(), &device).copy_(x).queued()?;
+    let copy = Tensor::empty_like(x).copy_(x).queued()?;
     let new = new.queued()?;
     in_place(&copy, y, &device)?;
     assert_eq!(elements(&new)?, elements(&copy)?);
@@ -143,7 +143,7 @@ fn integer(value: &Value) -> usize {
 ops! {
     copy: |inputs, device| {
         let [x] = tensors(inputs, device)?;
-        one(Tensor::empty_of(x.dtype(), x.shape(), device).copy_(&x))
+        one(Tensor::empty_like(&x).copy_(&x))
     };
     full: |inputs, device| {
         let shape: Vec<usize> = integers(&inputs[0]["data"]).iter().map(|&size| size as usize).collect();
