@@ -65,7 +65,7 @@ pub(super) struct Block {
     pub(super) used: bool,
     /// The number of the free that freed it, which grows.
     pub(super) freed: u64,
-    /// The site that allocated it, while it is live.
+    /// The site that allocated it last. `None` if it was cut or joined since, or never allocated.
     pub(super) site: Option<Site>,
 }
 
@@ -203,6 +203,7 @@ impl Blocks {
         let block = &mut self[at];
         block.right = rest;
         block.len = len;
+        block.site = None;
         rest
     }
 
@@ -216,6 +217,7 @@ impl Blocks {
         let block = &mut self[at];
         block.len += len;
         block.right = right;
+        block.site = None;
         block.freed = block.freed.max(freed);
         unite(&mut block.uses, &uses);
         block.uses.retain(|used| !finished(*used));

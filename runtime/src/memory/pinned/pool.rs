@@ -31,6 +31,7 @@ fn block_len(len_bytes: usize) -> Option<usize> {
 
 /// Statistics of the page-locked memory of one device: in use, cached, and peaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct PinnedStats {
     /// Bytes of buffers in use, each counted at the length of its block.
