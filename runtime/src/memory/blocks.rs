@@ -304,6 +304,19 @@ mod tests {
     }
 
     #[test]
+    fn blocks_that_are_cut_or_joined_forget_who_allocated_them() {
+        let mut blocks = Blocks::new();
+        let first = blocks.add_segment(0, 100, Class::Small, PoolId::DEFAULT);
+        let site = Some(Site::here(&"alloc"));
+        blocks[first].site = site;
+        let rest = blocks.split(first, 50);
+        assert_eq!((blocks[first].site, blocks[rest].site), (None, None));
+        (blocks[first].site, blocks[rest].site) = (site, site);
+        blocks.join_right(first, |_| false);
+        assert_eq!(blocks[first].site, None);
+    }
+
+    #[test]
     fn both_halves_of_a_cut_keep_the_uses() {
         let mut blocks = Blocks::new();
         let first = blocks.add_segment(0, 100, Class::Small, PoolId::DEFAULT);
