@@ -287,6 +287,8 @@ mod programs {
     struct Overlap;
     #[doc = include_str!("docs/guide/devices.md")]
     struct Devices;
+    #[doc = include_str!("docs/guide/memory.md")]
+    struct Memory;
     #[doc = include_str!("docs/guide/kernels.md")]
     struct Kernels;
     #[doc = include_str!("docs/guide/graphs.md")]
