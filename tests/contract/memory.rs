@@ -146,13 +146,13 @@ largest holders              number       size
             .map(|holder| (holder.bytes / MIB, holder.allocations, holder.line - line))
             .collect();
         assert_eq!(holders, [(12, 2, 2), (5, 1, 3), (4, 1, 4), (3, 1, 5), (2, 1, 6)]);
-        let file = "tests/contract/memory.rs";
-        says(&error, ErrorKind::OutOfMemory, &[
-            &format!("alloc on stream \"stream 1\" ({file}:{}): {} is out of memory: ", line + 7, device.id()),
-            "30.0 MiB asked, 8.0 MiB free of the limit of 48.0 MiB (",
-            &format!("largest holders: 12.0 MiB from {file}:{} (2 allocations), 5.0 MiB from {file}:", line + 2),
-            &format!("2.0 MiB from {file}:{}; drop tensors or lower the batch size, or raise memory_limit", line + 6),
-        ]);
+        let at = |offset| format!("tests/contract/memory.rs:{}", line + offset);
+        let start = format!("alloc on stream \"stream 1\" ({}): {} is out of memory: ", at(7), device.id());
+        let largest = format!("largest holders: 12.0 MiB from {} (2 allocations), 5.0 MiB from ", at(2));
+        let remedy = "drop tensors or lower the batch size, or raise memory_limit";
+        let end = format!("2.0 MiB from {}; {remedy}", at(6));
+        let sizes = "30.0 MiB asked, 8.0 MiB free of the limit of 48.0 MiB (";
+        says(&error, ErrorKind::OutOfMemory, &[&start, sizes, &largest, &end]);
         assert!(error.to_string().ends_with(&details.to_string()));
 
         // The error of a tensor's op has them too, and that of an op which inherits it.
@@ -161,8 +161,7 @@ largest holders              number       size
         for error in [refusal(x), refusal(inherits)] {
             assert_eq!(error.out_of_memory().expect("details").requested_bytes, 32 * MIB, "{error}");
         }
-        let other = stream.read(&held[0].slice(0..1)?.as_matrix(1)?).await;
-        assert!(other.is_ok(), "the device is still usable");
+        stream.fill(&held[0], 1).await?;
         assert!(crate::refused(stream.write(&held[0], &[1])).await.out_of_memory().is_none());
     }
 
@@ -170,11 +169,9 @@ largest holders              number       size
         let total_bytes = device.properties().total_bytes;
         if total_bytes == 0 {
             let error = with_settings(&device, |builder| builder.memory_fraction(0.5)).unwrap_err();
-            let text = format!(
-                "memory_fraction 0.5 cannot limit {}: its driver does not report how much memory it has; use memory_limit",
-                device.id()
-            );
-            says(&error, ErrorKind::InvalidArgument, &[&text]);
+            let text = format!("memory_fraction 0.5 cannot limit {}: its driver does not ", device.id());
+            let rest = "does not report how much memory it has; use memory_limit";
+            says(&error, ErrorKind::InvalidArgument, &[&text, rest]);
             return Ok(());
         }
         // A little more than 32 MiB, as the division rounds.
@@ -187,19 +184,20 @@ largest holders              number       size
         let error = stream.alloc::<u8>(24 * MIB).unwrap_err();
         let details = error.out_of_memory().expect("device memory is missing");
         let free_bytes = limit_bytes - 12 * MIB;
-        assert_eq!(details.shortage, MemoryShortage::Fraction { free_bytes, limit_bytes, fraction, total_bytes });
-        says(&error, ErrorKind::OutOfMemory, &[
-            &format!("24.0 MiB asked, 20.0 MiB free of the limit of 32.0 MiB, which is memory_fraction {fraction} of "),
-            " GiB (12.0 MiB in use, 0 B cached); largest holders: 12.0 MiB from tests/contract/memory.rs:",
-            "; drop tensors or lower the batch size, or raise memory_fraction",
-        ]);
+        let shortage = MemoryShortage::Fraction { free_bytes, limit_bytes, fraction, total_bytes };
+        assert_eq!(details.shortage, shortage);
+        let sizes = "24.0 MiB asked, 20.0 MiB free of the limit of 32.0 MiB";
+        let which = format!("{sizes}, which is memory_fraction {fraction} of ");
+        let holder = " GiB (12.0 MiB in use, 0 B cached); largest holders: 12.0 MiB from ";
+        let remedy = "; drop tensors or lower the batch size, or raise memory_fraction";
+        says(&error, ErrorKind::OutOfMemory, &[&which, holder, remedy]);
         drop(held);
         stream.alloc::<u8>(24 * MIB)?;
 
         // The lower of two limits applies.
-        let both = |bytes| with_settings(&device, |builder| builder.memory_fraction(fraction).memory_limit(bytes));
         for (bytes, lower) in [(MIB, MIB), (64 * MIB, limit_bytes)] {
-            let (_runtime, device) = both(bytes)?;
+            let both = |builder: RuntimeBuilder| builder.memory_fraction(fraction).memory_limit(bytes);
+            let (_runtime, device) = with_settings(&device, both)?;
             assert_eq!(device.memory_stats().limit_bytes, Some(lower));
         }
     }
@@ -282,7 +280,8 @@ largest holders              number       size
         let (spare, calls) = (Spare::default(), Arc::new(AtomicUsize::new(0)));
         let (_runtime, device) =
             with_settings(&device, |builder| drops(builder.memory_limit(16 * MIB), &spare, &calls))?;
-        let [a, b, c] = [device.new_stream()?, device.new_stream()?, device.new_stream()?];
+        let (a, b) = (device.new_stream()?, device.new_stream()?);
+        let (c, held) = (device.new_stream()?, device.new_stream()?);
         // Used by one other stream, which is held.
         let x = a.alloc::<u8>(12 * MIB)?;
         b.wait_for(&x);
@@ -298,13 +297,15 @@ largest holders              number       size
         b.wait_stream(&a);
         c.wait_stream(&a);
         let to = [b.alloc::<u8>(512)?, c.alloc::<u8>(512)?];
-        let gates = [b.hold()?, c.hold()?];
+        let gate = held.hold()?;
+        b.wait_stream(&held);
+        c.wait_stream(&held);
         b.copy_buffer(&to[0], &y.slice(..512)?).queued()?;
         c.copy_buffer(&to[1], &y.slice(..512)?).queued()?;
         *spare.lock().unwrap() = Some(y);
         let error = a.alloc::<u8>(12 * MIB).unwrap_err();
         assert_eq!(error.out_of_memory().expect("details").waiting_bytes, 12 * MIB, "{error}");
-        gates.into_iter().for_each(warpline::testing::Gate::open);
+        gate.open();
         device.synchronize().await?;
         a.alloc::<u8>(12 * MIB)?;
     }

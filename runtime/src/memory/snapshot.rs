@@ -188,7 +188,10 @@ mod tests {
         let site = json!({
             "op": "alloc", "file": line.file(), "line": line.line(), "column": line.column(),
         });
-        let block = |address: u64, state, site| json!({ "address": address, "len_bytes": 512, "state": state, "site": site });
+        let block = |address: u64, state, site| {
+            let len_bytes = 512;
+            json!({ "address": address, "len_bytes": len_bytes, "state": state, "site": site })
+        };
         let blocks = [
             block(4096, "live", site),
             block(4608, "waiting", json!(null)),
