@@ -230,6 +230,7 @@
 //! * `cuda` (default): CUDA devices. NVIDIA's driver library is loaded when the program first asks
 //!   for one.
 //! * `trace` (default): [`trace::Recorder`].
+//! * `serde`: [`MemorySnapshot`] serializes, for JSON.
 //! * `test-util`: gates, planned faults and seeded runs, for tests.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
@@ -244,15 +245,16 @@ pub use warpline_ops::{
 pub use warpline_runtime::cuda;
 #[cfg(feature = "test-util")]
 pub use warpline_runtime::testing;
+pub use warpline_runtime::{
+    BlockState, Buffer, CaptureOutput, Conflict, Declared, Device, DeviceId, DeviceProperties, DeviceValue,
+    Draw, Edge, Element, Error, ErrorKind, Event, Generator, Graph, HoldsMemory, InCurrentStream,
+    MadeInScope, MemoryBlock, MemoryHolder, MemoryRef, MemorySegment, MemoryShortage, MemorySnapshot,
+    MemoryStats, OrderMode, OutOfMemory, Pending, Permit, Pinned, PinnedStats, Priority, RawStream, Result,
+    Runtime, RuntimeBuilder, Schedule, Scope, Served, Stream, StreamBuilder, StreamId, StreamLease,
+    StreamPool, Ticket, WakeUp, kernel, reads, trace, writes,
+};
 #[doc(hidden)]
 pub use warpline_runtime::{Bookkeeping, HistorySizes};
-pub use warpline_runtime::{
-    Buffer, CaptureOutput, Conflict, Declared, Device, DeviceId, DeviceProperties, DeviceValue, Draw, Edge,
-    Element, Error, ErrorKind, Event, Generator, Graph, HoldsMemory, InCurrentStream, MadeInScope, MemoryRef,
-    MemoryStats, OrderMode, Pending, Permit, Pinned, PinnedStats, Priority, RawStream, Result, Runtime,
-    RuntimeBuilder, Schedule, Scope, Served, Stream, StreamBuilder, StreamId, StreamLease, StreamPool,
-    Ticket, WakeUp, kernel, reads, trace, writes,
-};
 
 /// Types for authors of backends and of ops.
 ///
@@ -287,6 +289,8 @@ mod programs {
     struct Overlap;
     #[doc = include_str!("docs/guide/devices.md")]
     struct Devices;
+    #[doc = include_str!("docs/guide/memory.md")]
+    struct Memory;
     #[doc = include_str!("docs/guide/kernels.md")]
     struct Kernels;
     #[doc = include_str!("docs/guide/graphs.md")]

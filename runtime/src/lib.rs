@@ -40,7 +40,9 @@ pub use edge::Edge;
 pub use event::Event;
 pub use generator::{Draw, Generator};
 pub use graph::{CaptureOutput, Graph};
-pub use memory::{MemoryStats, Pinned, PinnedStats, Served};
+pub use memory::{
+    BlockState, MemoryBlock, MemorySegment, MemorySnapshot, MemoryStats, Pinned, PinnedStats, Served,
+};
 pub use order::{ByteRange, Conflict, OrderMode, Site, StreamId};
 #[doc(hidden)]
 pub use pending::arithmetic;
@@ -56,5 +58,6 @@ pub use warpline_cpu::Schedule;
 use warpline_driver::sync;
 pub use warpline_driver::timeline::Keep;
 pub use warpline_driver::{
-    DeviceId, DeviceProperties, Element, Error, ErrorKind, Priority, Result, Ticket, Timeline, WakeUp,
+    DeviceId, DeviceProperties, Element, Error, ErrorKind, MemoryHolder, MemoryShortage, OutOfMemory,
+    Priority, Result, Ticket, Timeline, WakeUp,
 };

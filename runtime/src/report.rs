@@ -7,7 +7,7 @@ use crate::order::Conflict;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use warpline_driver::Error;
+use warpline_driver::{ByteSize, DeviceId, Error};
 
 /// Reports an error that its caller dropped. An event reports only the first of a stream's errors
 /// until they are returned. Without a subscriber the report is a line on standard error, once for
@@ -59,4 +59,19 @@ pub(crate) fn fell_back(missing: &Error, is_expected: bool) {
     } else if !PRINTED.swap(true, Ordering::Relaxed) {
         eprintln!("warpline: using cpu:0: {missing}");
     }
+}
+
+/// Warns that the pinned memory of a device has reached its cap. The caller calls this once for each
+/// pool, under no lock. `reserved_bytes`: the bytes that are page-locked, in use and cached.
+pub(crate) fn pinned_cap_reached(
+    device: DeviceId,
+    asked_bytes: usize,
+    reserved_bytes: usize,
+    cap_bytes: usize,
+) {
+    let [asked, reserved, cap] = [asked_bytes, reserved_bytes, cap_bytes].map(ByteSize);
+    tracing::warn!(target: "warpline", %device, asked_bytes, reserved_bytes, cap_bytes, "the pinned \
+        memory of {device} has reached its cap: {asked} asked, {reserved} page-locked of {cap}; \
+        cached buffers are freed to make room, which is slow, and what still does not fit is \
+        refused; drop pinned buffers, await the copies that hold them, or raise pinned_cap");
 }

@@ -169,7 +169,8 @@ impl Runtime {
         let devices = drivers
             .into_iter()
             .map(|(driver, health)| {
-                DeviceShared::new(shared.clone(), driver, health, MemoryOptions::default())
+                let device = DeviceShared::new(shared.clone(), driver, health, MemoryOptions::default());
+                device.expect("only a fraction of unknown memory is refused")
             })
             .collect();
         let inner = Arc::new(Inner {
@@ -246,7 +247,7 @@ impl CudaDevices {
         reentry::may_ask(&format_args!("opening {}", DeviceId::Cuda(ordinal)))?;
         let health = Arc::new(Health::default());
         let driver = Arc::new(CudaDevice::open(ordinal, health.clone(), self.options)?);
-        let device = DeviceShared::new(shared.clone(), driver, health, self.memory);
+        let device = DeviceShared::new(shared.clone(), driver, health, self.memory)?;
         if let Some(nth) = self.refuse_allocation {
             device.memory.refuse_allocation(nth);
         }

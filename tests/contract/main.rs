@@ -15,6 +15,7 @@ mod fault_sweep;
 mod graphs;
 mod host_functions;
 mod kernels;
+mod memory;
 mod outside;
 mod peers;
 mod positions;
@@ -190,6 +191,23 @@ fn on_outside_driver<const N: usize, Fut: Future<Output = Result<()>>>(
 fn with_outside_devices(builder: RuntimeBuilder, devices: usize) -> RuntimeBuilder {
     let add = |builder: RuntimeBuilder, n| builder.driver(move |health| Ok(ThreadDevice::open(n, health)));
     (0..devices as u32).fold(builder, add)
+}
+
+/// Opens the device in another runtime, whose settings `set` adds to the usual ones.
+fn with_settings(
+    device: &Device,
+    set: impl FnOnce(RuntimeBuilder) -> RuntimeBuilder,
+) -> Result<(Runtime, Device)> {
+    let mut builder = set(RuntimeBuilder::from_env()?);
+    if device.runs_in_turns() {
+        builder = builder.schedule(Schedule::Seeded(1));
+    }
+    if matches!(device.id(), DeviceId::Other { .. }) {
+        builder = with_outside_devices(builder, 1);
+    }
+    let runtime = builder.build()?;
+    let device = runtime.device(device.id())?;
+    Ok((runtime, device))
 }
 
 fn seeded<const N: usize, Fut: Future<Output = Result<()>>>(body: impl Fn([Device; N]) -> Fut) {

@@ -201,6 +201,10 @@ const METHODS: &[(&str, Rule, Method)] = &[
         kit.device.empty_cache();
         None
     }),
+    ("Device::memory_snapshot", Free, |kit| {
+        kit.device.memory_snapshot().segments.is_empty().then_some(ErrorKind::Driver)
+    }),
+    ("Device::memory_summary", Free, |kit| kit.device.memory_summary().is_empty().then_some(ErrorKind::Driver)),
     ("Device::properties and its like", Free, |kit| {
         let device = &kit.device;
         let _ = (device.id(), device.ordinal(), device.runs_in_turns(), device.generator().take(1));

@@ -1,6 +1,6 @@
 //! The contents of memory that had an earlier owner.
 
-use crate::contract;
+use crate::{contract, with_settings};
 use warpline::Result;
 use warpline::prelude::*;
 
@@ -8,16 +8,7 @@ const SECRET: u8 = 0xa5;
 
 /// Opens the device in a runtime that zeroes the memory it hands out.
 fn zeroing(device: &Device) -> Result<(Runtime, Device)> {
-    let mut builder = warpline::RuntimeBuilder::from_env()?.zero_on_free(true);
-    if device.runs_in_turns() {
-        builder = builder.schedule(Schedule::Seeded(1));
-    }
-    if matches!(device.id(), DeviceId::Other { .. }) {
-        builder = crate::with_outside_devices(builder, 1);
-    }
-    let runtime = builder.build()?;
-    let device = runtime.device(device.id())?;
-    Ok((runtime, device))
+    with_settings(device, |builder| builder.zero_on_free(true))
 }
 
 /// Writes secrets into a block of `len` bytes and frees it. The device may not have written them

@@ -9,3 +9,4 @@ mod messages;
 mod panicking_subscriber;
 mod unseen;
 mod unwind;
+mod warnings;

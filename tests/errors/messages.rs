@@ -156,6 +156,26 @@ fn pinned_memory_beyond_its_cap_is_refused_with_both_numbers() {
 }
 
 #[test]
+fn a_fraction_of_memory_that_is_out_of_range_is_refused() {
+    for (fraction, text) in
+        [(0.0, "0"), (-0.5, "-0.5"), (1.5, "1.5"), (f64::NAN, "NaN"), (f64::INFINITY, "inf")]
+    {
+        let error = Runtime::builder().memory_fraction(fraction).build().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "a runtime cannot be built: memory_fraction is {text}, and more than 0 and at most 1 is needed; omit the \
+                 call to memory_fraction for no limit"
+            )
+        );
+    }
+    let whole = Runtime::builder().memory_fraction(1.0).build().unwrap();
+    let device = whole.device(DeviceId::Cpu(0)).unwrap();
+    assert_eq!(device.memory_stats().limit_bytes, Some(device.properties().total_bytes));
+}
+
+#[test]
 fn a_device_that_is_not_there_says_what_is_missing() {
     let runtime = runtime(2);
     says(

@@ -169,6 +169,7 @@ unsafe impl Driver for CpuDriver {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let mut properties = DeviceProperties::unknown(format!("{}, on the host's processor", self.0.id));
         properties.multiprocessors = cores as u32;
+        properties.total_bytes = self.0.memory.total_bytes();
         properties
     }
 

@@ -22,6 +22,12 @@ impl Memory {
         Memory { total_bytes, used_bytes: AtomicUsize::new(0) }
     }
 
+    /// Returns the size of the device memory: the limit, or the memory of the machine. Returns 0 if
+    /// that is not known.
+    pub(super) fn total_bytes(&self) -> usize {
+        self.total_bytes.unwrap_or_else(machine_bytes)
+    }
+
     fn out_of_memory(&self, used: usize) -> DriverError {
         let free =
             |total_bytes: usize| FreeMemory { free_bytes: total_bytes.saturating_sub(used), total_bytes };
@@ -51,6 +57,23 @@ impl Memory {
         unsafe { release(ptr, len_bytes, DEVICE_ALIGN) };
         self.used_bytes.fetch_sub(len_bytes, Ordering::Relaxed);
     }
+}
+
+/// Returns the memory of the machine in bytes, or 0 where the system does not tell. The limit of a
+/// container is not considered.
+#[cfg(any(target_os = "linux", target_os = "macos"))]
+fn machine_bytes() -> usize {
+    // SAFETY: sysconf takes any number, and only reads.
+    let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
+    // SAFETY: as above.
+    let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    let [pages, page_bytes] = [pages, page_bytes].map(|size| usize::try_from(size).unwrap_or(0));
+    pages.saturating_mul(page_bytes)
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "macos")))]
+fn machine_bytes() -> usize {
+    0
 }
 
 /// The minimum length of a block that asks for huge pages. The first touch of a small page takes

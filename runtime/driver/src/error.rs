@@ -2,6 +2,7 @@
 //! remedy.
 
 use crate::failure::DriverFailure;
+use crate::out_of_memory::OutOfMemory;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 use std::any::Any;
 use std::fmt;
@@ -99,6 +100,8 @@ struct Cause {
     origin: Option<Error>,
     /// The failure that a driver reported.
     failure: OnceLock<DriverFailure>,
+    /// The details of a refused allocation of device memory.
+    out_of_memory: OnceLock<Box<OutOfMemory>>,
     site: OnceLock<Site>,
     seen: AtomicBool,
 }
@@ -118,8 +121,17 @@ impl Error {
     }
 
     fn of(kind: ErrorKind, message: String, conflicts: Vec<Conflict>, origin: Option<Error>) -> Self {
-        let (failure, site, seen) = (OnceLock::new(), OnceLock::new(), AtomicBool::new(false));
-        Error { cause: Arc::new(Cause { kind, message, conflicts, origin, failure, site, seen }), own: None }
+        let cause = Cause {
+            kind,
+            message,
+            conflicts,
+            origin,
+            failure: OnceLock::new(),
+            out_of_memory: OnceLock::new(),
+            site: OnceLock::new(),
+            seen: AtomicBool::new(false),
+        };
+        Error { cause: Arc::new(cause), own: None }
     }
 
     /// Returns the kind of failure.
@@ -133,10 +145,20 @@ impl Error {
         &self.cause.conflicts
     }
 
+    /// Returns the details of a refused allocation of device memory: its size, the limit that it
+    /// met, the memory in use, and the lines that hold the most. Returns `None` if device memory was
+    /// not what was missing.
+    ///
+    /// Some errors of the kind `OutOfMemory` have no such details: those of pinned memory, and those
+    /// of memory that the driver needs for itself.
+    pub fn out_of_memory(&self) -> Option<&OutOfMemory> {
+        self.origin().cause.out_of_memory.get().map(|details| &**details)
+    }
+
     /// Returns the number of the CUDA error that caused this one, a `CUresult`: 700 is
     /// `CUDA_ERROR_ILLEGAL_ADDRESS`. Returns `None` if no call of the CUDA driver caused it, and
     /// for an error that cuBLAS or NVRTC reported. An error of the kind `OutOfMemory` has no
-    /// number; its message gives the sizes.
+    /// number; its message gives the sizes, and so does [`out_of_memory`](Self::out_of_memory).
     ///
     /// The driver's own message is in the chain of [`source`](std::error::Error::source).
     pub fn cuda_code(&self) -> Option<u32> {
@@ -205,7 +227,10 @@ pub trait ErrorParts: Sized {
     /// Returns the error with the failure that a driver reported as its source.
     fn caused_by(self, failure: DriverFailure) -> Self;
 
-    /// Returns the error with the source that `other` has.
+    /// Returns the error with the details of a refused allocation.
+    fn with_out_of_memory(self, details: OutOfMemory) -> Self;
+
+    /// Returns the error with the source and the details that `other` has.
     fn caused_like(self, other: &Error) -> Self;
 
     /// Creates the error of an op that is not ordered after these uses.
@@ -248,7 +273,15 @@ impl ErrorParts for Error {
         self
     }
 
+    fn with_out_of_memory(self, details: OutOfMemory) -> Self {
+        let _ = self.cause.out_of_memory.set(Box::new(details));
+        self
+    }
+
     fn caused_like(self, other: &Error) -> Self {
+        if let Some(details) = other.cause.out_of_memory.get() {
+            let _ = self.cause.out_of_memory.set(details.clone());
+        }
         match other.cause.failure.get() {
             Some(failure) => self.caused_by(failure.clone()),
             None => self,

@@ -122,7 +122,8 @@ pub struct DeviceProperties {
     /// The name that the manufacturer gives it, such as `NVIDIA L4`. It is the same for devices of
     /// one model.
     pub name: String,
-    /// The device memory in bytes; 0 if it is not known, as for the CPU device.
+    /// The device memory in bytes; 0 if it is not known. For a CPU device it is the memory of the
+    /// machine on Linux and macOS, and 0 elsewhere.
     pub total_bytes: usize,
     /// The unique identity of the device, which does not depend on `CUDA_VISIBLE_DEVICES`.
     /// `nvidia-smi -L` shows it. `None` for a CPU device.

@@ -16,6 +16,9 @@
 //! | waker, or other code on a thread of the runtime | yes | refused | yes |
 //! | drop of the owner of lent memory | yes | yes | yes |
 //!
+//! The function of `RuntimeBuilder::on_out_of_memory` runs within the call that allocates, and is
+//! part of the code that made that call.
+//!
 //! A refusal is an error of kind `Reentrant`, for any stream, device or runtime.
 //! `tests/contract/reentry.rs` checks every public method against this table.
 

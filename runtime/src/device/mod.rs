@@ -9,7 +9,7 @@ use warpline_driver::{DeviceId, DeviceProperties, Error, ErrorKind, Result, reen
 
 use crate::buffer::Buffer;
 use crate::kernel::{Kernel, LaunchConfig};
-use crate::memory::{MemoryStats, PinnedStats};
+use crate::memory::{MemorySnapshot, MemoryStats, PinnedStats};
 use crate::pending::Pending;
 use crate::shared::stream::Settings;
 use crate::stream::{StreamBuilder, StreamPool};
@@ -151,20 +151,92 @@ impl Device {
     }
 
     /// Returns statistics of the device memory: bytes in use and reserved, the peaks of both, and
-    /// more.
+    /// more. In the child of a fork they are all zero.
     pub fn memory_stats(&self) -> MemoryStats {
+        if warpline_driver::process::is_forked() {
+            return MemoryStats::default();
+        }
         self.shared().memory.stats()
     }
 
     /// Returns statistics of the pinned host memory: bytes in use and reserved, and the peaks of
-    /// both.
+    /// both. In the child of a fork they are all zero.
     pub fn pinned_stats(&self) -> PinnedStats {
+        if warpline_driver::process::is_forked() {
+            return PinnedStats::default();
+        }
         self.shared().pinned.stats()
+    }
+
+    /// Returns the segments and blocks of the device memory, with the state of each block and the
+    /// source line that allocated it, and the statistics of the same moment.
+    ///
+    /// The call examines every block, and allocations on this device wait meanwhile. It neither
+    /// waits for the device nor calls the driver. In the child of a fork the snapshot is empty.
+    ///
+    /// # Examples
+    /// With the feature `serde` the snapshot becomes JSON, for example with the crate `serde_json`:
+    ///
+    #[cfg_attr(feature = "serde", doc = "```")]
+    #[cfg_attr(not(feature = "serde"), doc = "```ignore")]
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let runtime = warpline::Runtime::builder().build()?;
+    /// # let device = runtime.device("cpu".parse()?)?;
+    /// let weights = device.alloc::<f32>(1000)?;
+    /// let snapshot = device.memory_snapshot();
+    /// assert_eq!(snapshot.segments[0].blocks[0].len_bytes, 4096);
+    /// let json = serde_json::to_string_pretty(&snapshot)?;
+    /// assert!(json.contains(r#""state": "live""#));
+    /// # drop(weights);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn memory_snapshot(&self) -> MemorySnapshot {
+        let device = self.shared();
+        let (stats, segments) = if warpline_driver::process::is_forked() {
+            Default::default()
+        } else {
+            device.memory.snapshot(|used| device.runtime.is_finished(used))
+        };
+        MemorySnapshot { device: device.id, stats, pinned: self.pinned_stats(), segments }
+    }
+
+    /// Returns a table of the device memory as text: bytes allocated and reserved with their peaks,
+    /// the largest free block, pinned memory, the blocks by state, and the lines that hold the
+    /// most.
+    ///
+    /// It shows a [`memory_snapshot`](Self::memory_snapshot), at the same cost. The text is for
+    /// people and may change; programs use the snapshot or
+    /// [`memory_stats`](Self::memory_stats).
+    ///
+    /// # Examples
+    /// ```
+    /// # fn main() -> warpline::Result<()> {
+    /// # let runtime = warpline::Runtime::builder().build()?;
+    /// # let device = runtime.device("cpu".parse()?)?;
+    /// let weights = device.alloc::<f32>(1 << 20)?;
+    /// let summary = device.memory_summary();
+    /// let head = "\
+    /// memory of cpu:0                 now       peak
+    /// allocated                   4.0 MiB    4.0 MiB
+    /// reserved                   20.0 MiB   20.0 MiB
+    /// ";
+    /// assert!(summary.starts_with(head), "{summary}");
+    /// # drop(weights);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn memory_summary(&self) -> String {
+        self.memory_snapshot().to_string()
     }
 
     /// Resets the peaks of [`memory_stats`](Self::memory_stats) to the present values. Those of
     /// [`pinned_stats`](Self::pinned_stats) are never reset.
+    #[doc(alias("reset_max_memory_allocated", "reset_max_memory_cached"))]
     pub fn reset_peak_memory_stats(&self) {
+        if warpline_driver::process::is_forked() {
+            return;
+        }
         self.shared().memory.reset_peak();
     }
 

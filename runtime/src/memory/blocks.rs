@@ -65,7 +65,7 @@ pub(super) struct Block {
     pub(super) used: bool,
     /// The number of the free that freed it, which grows.
     pub(super) freed: u64,
-    /// The site that allocated it, while it is live.
+    /// The site that allocated it last. `None` if it was cut or joined since, or never allocated.
     pub(super) site: Option<Site>,
 }
 
@@ -203,6 +203,7 @@ impl Blocks {
         let block = &mut self[at];
         block.right = rest;
         block.len = len;
+        block.site = None;
         rest
     }
 
@@ -216,6 +217,7 @@ impl Blocks {
         let block = &mut self[at];
         block.len += len;
         block.right = right;
+        block.site = None;
         block.freed = block.freed.max(freed);
         unite(&mut block.uses, &uses);
         block.uses.retain(|used| !finished(*used));
@@ -299,6 +301,19 @@ mod tests {
         blocks[rest].uses = Uses::from_slice(&[used(3, 1), used(1, 7)]);
         blocks.join_right(first, |used| used.stream == StreamId::from_number(3));
         assert_eq!(blocks[first].uses.as_slice(), [used(1, 7), used(2, 9)]);
+    }
+
+    #[test]
+    fn blocks_that_are_cut_or_joined_forget_who_allocated_them() {
+        let mut blocks = Blocks::new();
+        let first = blocks.add_segment(0, 100, Class::Small, PoolId::DEFAULT);
+        let site = Some(Site::here(&"alloc"));
+        blocks[first].site = site;
+        let rest = blocks.split(first, 50);
+        assert_eq!((blocks[first].site, blocks[rest].site), (None, None));
+        (blocks[first].site, blocks[rest].site) = (site, site);
+        blocks.join_right(first, |_| false);
+        assert_eq!(blocks[first].site, None);
     }
 
     #[test]

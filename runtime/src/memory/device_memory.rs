@@ -16,18 +16,19 @@
 //! drained the device calls [`empty_cache`](DeviceMemory::empty_cache) first. Memory that is left
 //! then ends with the driver.
 
+use super::MemoryLimit;
 use super::blocks::Segment;
 use super::pool::{BlockId, Grant, Pool, PoolId, Request, ReuseOrder, UNIT_BYTES, units};
+use super::snapshot::MemorySegment;
 use super::stats::MemoryStats;
 use crate::order::{Site, StreamId, Use};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use warpline_driver::internal::ErrorParts;
-use warpline_driver::{ByteSize, DevicePtr, Driver, DriverError, Error, ErrorKind, FreeMemory};
-
-/// The number of largest holders that an error names.
-const HOLDERS: usize = 3;
+use warpline_driver::{
+    ByteSize, DevicePtr, Driver, DriverError, Error, ErrorKind, FreeMemory, MemoryShortage, OutOfMemory,
+};
 
 /// The stream-ordered caching allocator of one device.
 #[derive(Debug)]
@@ -35,28 +36,20 @@ pub(crate) struct DeviceMemory {
     pool: Mutex<Pool>,
     growing: Mutex<()>,
     driver: Arc<dyn Driver>,
-    limit_bytes: Option<usize>,
+    limit: Option<MemoryLimit>,
     /// The counter that numbers the pools; the default pool is 0.
     pools: AtomicU32,
 }
 
-/// The reason why there is no more memory.
-enum Exhausted {
-    Driver(Option<FreeMemory>),
-    Limit { free: usize, limit: usize },
-    Plan,
-    Absurd,
-}
-
 impl DeviceMemory {
     /// Creates an allocator. It takes nothing from the driver before it is needed, and never more
-    /// than `limit_bytes`.
-    pub(crate) fn new(driver: Arc<dyn Driver>, limit_bytes: Option<usize>) -> Self {
+    /// than `limit`.
+    pub(crate) fn new(driver: Arc<dyn Driver>, limit: Option<MemoryLimit>) -> Self {
         DeviceMemory {
             pool: Mutex::new(Pool::new()),
             growing: Mutex::new(()),
             driver,
-            limit_bytes,
+            limit,
             pools: AtomicU32::new(PoolId::DEFAULT.0),
         }
     }
@@ -125,10 +118,10 @@ impl DeviceMemory {
         order: &impl ReuseOrder,
         site: Site,
     ) -> Result<Grant, Error> {
-        let exhausted = if pool.refuses() {
-            Exhausted::Plan
+        let shortage = if pool.refuses() {
+            MemoryShortage::Planned
         } else if len_bytes > isize::MAX as usize / 2 {
-            Exhausted::Absurd
+            MemoryShortage::Unaddressable
         } else {
             let size = units(len_bytes) * UNIT_BYTES;
             let request = Request { size, pool: id, stream, site };
@@ -138,17 +131,23 @@ impl DeviceMemory {
             drop(pool);
             match self.grow(&request, order)? {
                 Ok(grant) => return Ok(grant),
-                Err(exhausted) => {
+                Err(shortage) => {
                     pool = self.pool.lock();
-                    exhausted
+                    shortage
                 }
             }
         };
-        Err(self.out_of_memory(&pool, len_bytes, exhausted, order))
+        let details = self.out_of_memory(&pool, len_bytes, shortage, order);
+        drop(pool);
+        Err(Error::new(ErrorKind::OutOfMemory, details.to_string()).with_out_of_memory(details))
     }
 
     /// Takes more memory: rung 5 of the ladder.
-    fn grow(&self, request: &Request, order: &impl ReuseOrder) -> Result<Result<Grant, Exhausted>, Error> {
+    fn grow(
+        &self,
+        request: &Request,
+        order: &impl ReuseOrder,
+    ) -> Result<Result<Grant, MemoryShortage>, Error> {
         let _growing = self.growing.lock();
         // The previous holder of the lock may have brought enough for two.
         if let Some(grant) = self.pool.lock().find(request, order, false) {
@@ -165,9 +164,9 @@ impl DeviceMemory {
                     return Ok(Ok(pool.grow(DevicePtr(address), len, request)));
                 }
             }
-            let exhausted = match self.take_segment(request)? {
+            let shortage = match self.take_segment(request)? {
                 Ok(grant) => return Ok(Ok(grant)),
-                Err(exhausted) => exhausted,
+                Err(shortage) => shortage,
             };
             let given = if self.driver.can_free() {
                 self.pool.lock().give_back(request.size, &|used| order.is_over(used))
@@ -178,12 +177,11 @@ impl DeviceMemory {
                 if let Some(last) = self.pool.lock().find(request, order, true) {
                     return Ok(Ok(last));
                 }
-                if let Exhausted::Driver(_) = exhausted
-                    && self.driver.release_idle()
-                {
+                let of_driver = matches!(shortage, MemoryShortage::Device { .. } | MemoryShortage::System);
+                if of_driver && self.driver.release_idle() {
                     continue;
                 }
-                return Ok(Err(exhausted));
+                return Ok(Err(shortage));
             }
             // Freed without delay, because the next round asks for it.
             self.free_segments(given, |driver, segment| {
@@ -195,12 +193,12 @@ impl DeviceMemory {
 
     /// Serves `request` from a new segment of the usual length or, if that is too much, of the
     /// request's own.
-    fn take_segment(&self, request: &Request) -> Result<Result<Grant, Exhausted>, Error> {
-        let mut exhausted = Exhausted::Absurd;
+    fn take_segment(&self, request: &Request) -> Result<Result<Grant, MemoryShortage>, Error> {
+        let mut shortage = MemoryShortage::Unaddressable;
         for len in [request.segment_bytes(), request.size] {
             let reserved = self.pool.lock().reserved();
-            if let Some(limit) = self.limit_bytes.filter(|limit| len > limit.saturating_sub(reserved)) {
-                exhausted = Exhausted::Limit { free: limit.saturating_sub(reserved), limit };
+            if let Some(limit) = self.limit.filter(|limit| len > limit.free_bytes(reserved)) {
+                shortage = limit.shortage(reserved);
                 continue;
             }
             match self.driver.alloc(len) {
@@ -208,7 +206,10 @@ impl DeviceMemory {
                     tracing::debug!(target: "warpline", device = %self.driver.id(), len_bytes = len, "device memory grew");
                     return Ok(Ok(self.pool.lock().grow(ptr, len, request)));
                 }
-                Err(DriverError::OutOfMemory(free)) => exhausted = Exhausted::Driver(free),
+                Err(DriverError::OutOfMemory(Some(FreeMemory { free_bytes, total_bytes }))) => {
+                    shortage = MemoryShortage::Device { free_bytes, total_bytes };
+                }
+                Err(DriverError::OutOfMemory(None)) => shortage = MemoryShortage::System,
                 Err(DriverError::Refused(why) | DriverError::Halfway(why) | DriverError::Captured(why)) => {
                     let message =
                         format!("{} could not allocate {}: {why}", self.driver.id(), ByteSize(request.size));
@@ -216,7 +217,7 @@ impl DeviceMemory {
                 }
             }
         }
-        Ok(Err(exhausted))
+        Ok(Err(shortage))
     }
 
     /// Frees segments by calling `free`, which is `Driver::free` or `Driver::free_in_time`.
@@ -233,45 +234,23 @@ impl DeviceMemory {
         });
     }
 
+    /// Returns the details of an allocation that cannot be served.
     #[cold]
     fn out_of_memory(
         &self,
         pool: &Pool,
         len_bytes: usize,
-        exhausted: Exhausted,
+        shortage: MemoryShortage,
         order: &impl ReuseOrder,
-    ) -> Error {
+    ) -> OutOfMemory {
         let stats = pool.stats();
-        let (device, asked) = (self.driver.id(), ByteSize(len_bytes));
-        let mut text = format!("{device} is out of memory: {asked} asked, ");
-        text += &match exhausted {
-            Exhausted::Driver(Some(FreeMemory { free_bytes, total_bytes })) => {
-                format!("{} free of {}", ByteSize(free_bytes), ByteSize(total_bytes))
-            }
-            Exhausted::Driver(None) => "more than the system provides".into(),
-            Exhausted::Limit { free, limit } => {
-                format!("{} free of the limit of {}", ByteSize(free), ByteSize(limit))
-            }
-            Exhausted::Plan => "refused by the fault plan".into(),
-            Exhausted::Absurd => "more than can be addressed".into(),
-        };
-        let of_graphs = pool.free_bytes_of_graphs();
-        let cached = stats.reserved_bytes - stats.allocated_bytes - of_graphs;
-        text += &format!(" ({} in use, {} cached", ByteSize(stats.allocated_bytes), ByteSize(cached));
-        if of_graphs > 0 {
-            text += &format!(", {} kept for launches of graphs", ByteSize(of_graphs));
-        }
-        let unfinished = pool.unfinished_bytes(&|used| order.is_over(used));
-        if unfinished > 0 {
-            text += &format!(", {} of it behind unfinished work", ByteSize(unfinished));
-        }
-        text += ")";
-        let mut word = "; largest holders:";
-        for (bytes, line) in pool.largest_holders(HOLDERS) {
-            text += &format!("{word} {} from {}:{}", ByteSize(bytes), line.file(), line.line());
-            word = ",";
-        }
-        Error::new(ErrorKind::OutOfMemory, text + "; drop tensors or lower the batch size")
+        let mut details = OutOfMemory::new(self.driver.id(), len_bytes, shortage);
+        details.allocated_bytes = stats.allocated_bytes;
+        details.graph_bytes = pool.free_bytes_of_graphs();
+        details.cached_bytes = stats.reserved_bytes - stats.allocated_bytes - details.graph_bytes;
+        details.waiting_bytes = pool.unfinished_bytes(&|used| order.is_over(used));
+        details.holders = pool.largest_holders(OutOfMemory::MOST_HOLDERS);
+        details
     }
 
     /// Takes a block back. `uses`: the newest ticket of each stream that used it since it was
@@ -283,7 +262,18 @@ impl DeviceMemory {
 
     /// Returns the current statistics.
     pub(crate) fn stats(&self) -> MemoryStats {
-        self.pool.lock().stats()
+        self.stats_of(&self.pool.lock())
+    }
+
+    fn stats_of(&self, pool: &Pool) -> MemoryStats {
+        MemoryStats { limit_bytes: self.limit.map(|limit| limit.bytes), ..pool.stats() }
+    }
+
+    /// Returns the current statistics, and the segments with their blocks by address, all of the
+    /// same moment.
+    pub(crate) fn snapshot(&self, finished: impl Fn(Use) -> bool) -> (MemoryStats, Vec<MemorySegment>) {
+        let pool = self.pool.lock();
+        (self.stats_of(&pool), pool.describe(&finished))
     }
 
     /// Returns the number of blocks, live and free, for statistics.

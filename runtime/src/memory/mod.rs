@@ -2,23 +2,27 @@
 //!
 //! * `pinned`: page-locked host memory, and its pool;
 //! * `device_memory`: a device's allocator, over the pure `pool` with its `blocks` and fast lists
-//!   (`recent`).
+//!   (`recent`); its `limit`, and the `snapshot` that reports show.
 
 mod blocks;
 mod device_memory;
+mod limit;
 #[cfg(test)]
 mod oracle;
 mod pinned;
 mod pool;
 mod recent;
+mod snapshot;
 mod stats;
 #[cfg(test)]
 mod test_driver;
 
 pub(crate) use device_memory::DeviceMemory;
+pub(crate) use limit::MemoryLimit;
 pub(crate) use pinned::{HostEnd, PinnedBytes, PinnedPool, Promise};
 pub use pinned::{Pinned, PinnedStats};
 pub(crate) use pool::{BlockId, Grant, PoolId, ReuseOrder};
+pub use snapshot::{BlockState, MemoryBlock, MemorySegment, MemorySnapshot};
 pub use stats::{MemoryStats, Served};
 
 /// The limits on a device's memory, and the initial contents of an allocation.
@@ -26,6 +30,8 @@ pub use stats::{MemoryStats, Served};
 pub(crate) struct MemoryOptions {
     /// The maximum device memory, in bytes.
     pub(crate) limit_bytes: Option<usize>,
+    /// The maximum device memory, as a fraction of the device's total.
+    pub(crate) fraction: Option<f64>,
     /// The maximum pinned memory, in bytes.
     pub(crate) pinned_cap_bytes: usize,
     /// True if every allocation is zeroed before it is handed out.
@@ -34,6 +40,11 @@ pub(crate) struct MemoryOptions {
 
 impl Default for MemoryOptions {
     fn default() -> Self {
-        MemoryOptions { limit_bytes: None, pinned_cap_bytes: pinned::DEFAULT_CAP_BYTES, zero_on_free: false }
+        MemoryOptions {
+            limit_bytes: None,
+            fraction: None,
+            pinned_cap_bytes: pinned::DEFAULT_CAP_BYTES,
+            zero_on_free: false,
+        }
     }
 }

@@ -126,7 +126,7 @@ impl World {
     fn new(limit: Option<usize>) -> Self {
         let driver = TestDriver::new(usize::MAX);
         let mut world = World {
-            memory: DeviceMemory::new(driver.clone(), limit),
+            memory: DeviceMemory::new(driver.clone(), limit.map(super::MemoryLimit::of_bytes)),
             driver,
             limit,
             slots: Vec::new(),

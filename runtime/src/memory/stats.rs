@@ -3,18 +3,24 @@
 
 /// Statistics of one device's memory: live and cached bytes, and how allocations were served.
 ///
-/// `allocated_bytes` and `reserved_bytes` correspond to PyTorch's `memory_allocated` and
-/// `memory_reserved`.
+/// The first four fields correspond to PyTorch's `memory_allocated`, `max_memory_allocated`,
+/// `memory_reserved` and `max_memory_reserved`. In early versions of PyTorch the last two are
+/// `memory_cached` and `max_memory_cached`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct MemoryStats {
     /// Bytes of live allocations, each at its rounded length.
+    #[doc(alias = "memory_allocated")]
     pub allocated_bytes: usize,
     /// The highest value of `allocated_bytes` since the start or the last reset.
+    #[doc(alias = "max_memory_allocated")]
     pub peak_allocated_bytes: usize,
     /// Bytes allocated from the driver, live and cached.
+    #[doc(alias("memory_reserved", "memory_cached"))]
     pub reserved_bytes: usize,
     /// The highest value of `reserved_bytes` since the start or the last reset.
+    #[doc(alias("max_memory_reserved", "max_memory_cached"))]
     pub peak_reserved_bytes: usize,
     /// The number of live allocations.
     pub live_blocks: usize,
@@ -25,12 +31,17 @@ pub struct MemoryStats {
     /// Bytes of `reserved_bytes` that belong to captured graphs: memory allocated in the captures,
     /// and free memory in between.
     pub graph_bytes: usize,
+    /// The limit on `reserved_bytes`, if there is one, from
+    /// [`memory_limit`](crate::RuntimeBuilder::memory_limit) or
+    /// [`memory_fraction`](crate::RuntimeBuilder::memory_fraction).
+    pub limit_bytes: Option<usize>,
     /// The number of allocations served in each way so far.
     pub served: Served,
 }
 
 /// The numbers of allocations by the way in which memory was found. They are never reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Served {
     /// Served by a block that was last used on the allocating stream itself, whose order protects

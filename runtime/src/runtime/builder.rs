@@ -5,7 +5,7 @@ use super::CudaDevices;
 use super::{Inner, Runtime};
 use crate::memory::MemoryOptions;
 use crate::order::OrderMode;
-use crate::shared::{DeviceShared, RuntimeShared};
+use crate::shared::{Device, DeviceShared, Observer, RuntimeShared};
 #[cfg(feature = "cuda")]
 use parking_lot::Mutex;
 use std::fmt;
@@ -15,7 +15,7 @@ use warpline_cpu::{BackendOptions, CpuBackend, DeviceOptions, FaultPlan, Schedul
 use warpline_cuda::CudaOptions;
 #[cfg(feature = "cuda")]
 use warpline_driver::WakeUp;
-use warpline_driver::{DeviceId, Driver, Error, ErrorKind, Health, Result};
+use warpline_driver::{DeviceId, Driver, Error, ErrorKind, Health, OutOfMemory, Result};
 
 /// A builder for a [`Runtime`], which holds its settings.
 #[derive(Clone, Debug)]
@@ -26,6 +26,7 @@ pub struct RuntimeBuilder {
     pub(super) schedule: Schedule,
     pub(super) order: OrderMode,
     memory: MemoryOptions,
+    out_of_memory: Option<OnOutOfMemory>,
     fault_plan: FaultPlan,
     refuse_allocation: Option<u64>,
     drivers: Vec<OpenDriver>,
@@ -45,6 +46,16 @@ impl fmt::Debug for OpenDriver {
     }
 }
 
+/// The program's function that is called when a device has no memory.
+#[derive(Clone)]
+struct OnOutOfMemory(Arc<Observer>);
+
+impl fmt::Debug for OnOutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnOutOfMemory")
+    }
+}
+
 impl Default for RuntimeBuilder {
     fn default() -> Self {
         RuntimeBuilder {
@@ -53,6 +64,7 @@ impl Default for RuntimeBuilder {
             schedule: Schedule::Threads,
             order: OrderMode::Deny,
             memory: MemoryOptions::default(),
+            out_of_memory: None,
             fault_plan: FaultPlan::default(),
             refuse_allocation: None,
             drivers: Vec::new(),
@@ -104,9 +116,109 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Limits the device memory, in bytes, that each device holds. There is no limit by default.
+    /// Limits the device memory, in bytes, that each device's allocator takes from its driver. There
+    /// is no limit by default. With a [`memory_fraction`](Self::memory_fraction) too, the lower
+    /// limit applies.
     pub fn memory_limit(mut self, bytes: usize) -> Self {
         self.memory.limit_bytes = Some(bytes);
+        self
+    }
+
+    /// Limits the device memory that each device's allocator takes from its driver to a fraction of
+    /// the device's total, more than 0 and at most 1. There is no limit by default.
+    ///
+    /// The total is [`DeviceProperties::total_bytes`](crate::DeviceProperties::total_bytes): on a
+    /// CPU device the memory of the machine, which all CPU devices share. So each of two CPU devices
+    /// may take the fraction. The limit counts live and cached memory of this runtime. It does not
+    /// count other runtimes and processes, pinned memory, or what a driver needs for contexts, code
+    /// and libraries. PyTorch has `set_per_process_memory_fraction`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` from [`build`](Self::build) if the fraction is out of range, or if a device
+    /// does not report its total. CUDA devices report the latter when they are opened.
+    ///
+    /// # Examples
+    /// ```
+    /// # fn main() -> warpline::Result<()> {
+    /// let runtime = warpline::Runtime::builder().memory_fraction(0.5).build()?;
+    /// let device = runtime.device("cpu".parse()?)?;
+    /// let half = device.properties().total_bytes / 2;
+    /// assert_eq!(device.memory_stats().limit_bytes, Some(half));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "set_per_process_memory_fraction")]
+    pub fn memory_fraction(mut self, fraction: f64) -> Self {
+        self.memory.fraction = Some(fraction);
+        self
+    }
+
+    /// Sets a function that is called when a device has too little memory for an allocation, and
+    /// that may free some. Afterwards the allocation is tried once more.
+    ///
+    /// The function gets the device and the details of the refusal. It is called on the thread that
+    /// allocates, within the call that allocates, and at most once for each allocation. Threads that
+    /// allocate at the same time may call it at the same time.
+    ///
+    /// # What it may do
+    /// No lock of the runtime is held, so it may do what the code that allocates may do there: drop
+    /// buffers, tensors and graphs, call [`empty_cache`](crate::Device::empty_cache), enqueue work,
+    /// and outside of async code block on a `Pending`. It may allocate. If that allocation is refused
+    /// too, on any device, its error returns without another call of the function.
+    ///
+    /// A function that holds a `Device`, a `Buffer` or another handle of the runtime keeps the
+    /// runtime's memory alive. Use the device that is passed in, and take buffers out of the place
+    /// where the function finds them.
+    ///
+    /// # What the second attempt finds
+    /// It searches the freed memory like any allocation. Memory whose uses are ordered before the
+    /// allocating stream, or have finished, is free at once. For memory that one other stream still
+    /// uses, the allocating stream waits on the device. Memory that several other streams still use
+    /// is not available before their work has finished, and unfinished work also keeps memory from
+    /// returning to the driver. To wait for it, block on
+    /// [`Device::synchronize`](crate::Device::synchronize).
+    ///
+    /// The cached memory of the device itself has been returned to the driver before the call, as
+    /// far as that helps. `empty_cache` is of use for other devices and runtimes that share the
+    /// device's memory.
+    ///
+    /// # When it is not called
+    /// For sizes that no device can address, for pinned memory, and for memory that a device uses
+    /// for itself, such as workspaces of libraries, which work with less.
+    ///
+    /// # Panics
+    /// A panic of the function passes to the caller of the allocation. Nothing is allocated then, and
+    /// the device is still usable.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::sync::{Arc, Mutex};
+    ///
+    /// # fn main() -> warpline::Result<()> {
+    /// // Buffers that can be made again.
+    /// let cache = Arc::new(Mutex::new(Vec::<warpline::Buffer<u8>>::new()));
+    /// let of_function = Arc::downgrade(&cache);
+    /// let runtime = warpline::Runtime::builder()
+    ///     .memory_limit(64 << 20)
+    ///     .on_out_of_memory(move |_device, _details| {
+    ///         if let Some(cache) = of_function.upgrade() {
+    ///             cache.lock().unwrap().clear();
+    ///         }
+    ///     })
+    ///     .build()?;
+    /// let device = runtime.device("cpu".parse()?)?;
+    /// cache.lock().unwrap().push(device.alloc::<u8>(48 << 20)?);
+    /// let large = device.alloc::<u8>(40 << 20)?;
+    /// assert!(cache.lock().unwrap().is_empty());
+    /// # drop(large);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn on_out_of_memory(
+        mut self,
+        observe: impl Fn(&Device, &OutOfMemory) + Send + Sync + 'static,
+    ) -> Self {
+        self.out_of_memory = Some(OnOutOfMemory(Arc::new(observe)));
         self
     }
 
@@ -211,26 +323,44 @@ impl RuntimeBuilder {
         ))
     }
 
+    fn refuse_fraction(&self) -> Result<()> {
+        match self.memory.fraction {
+            Some(fraction) if !(fraction > 0.0 && fraction <= 1.0) => {
+                let text = format!(
+                    "a runtime cannot be built: memory_fraction is {fraction}, and more than 0 and at \
+                     most 1 is needed; omit the call to memory_fraction for no limit"
+                );
+                Err(Error::new(ErrorKind::InvalidArgument, text))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Builds the runtime. It starts threads only when there is work.
     ///
     /// # Errors
-    /// `InvalidArgument` if a setting is the number 0, or if the id of a [driver](Self::driver) is
+    /// `InvalidArgument` if a setting is the number 0, if a
+    /// [`memory_fraction`](Self::memory_fraction) is out of range or of an unknown total, or if the id of a [driver](Self::driver) is
     /// already taken or not a valid [`DeviceId::Other`]; the errors of `open`.
     pub fn build(self) -> Result<Runtime> {
         warpline_driver::process::watch();
         self.refuse_zeros()?;
+        self.refuse_fraction()?;
         let shared = RuntimeShared::new(self.order);
+        if let Some(OnOutOfMemory(observer)) = self.out_of_memory {
+            shared.set_out_of_memory_observer(observer);
+        }
         let cpu = CpuBackend::new(BackendOptions {
             threads: self.workers,
             schedule: self.schedule,
             ..BackendOptions::default()
         });
         let device = |driver, health| {
-            let device = DeviceShared::new(shared.clone(), driver, health, self.memory);
+            let device = DeviceShared::new(shared.clone(), driver, health, self.memory)?;
             if let Some(nth) = self.refuse_allocation {
                 device.memory.refuse_allocation(nth);
             }
-            device
+            Ok::<_, Error>(device)
         };
         let cpus = (0..self.cpu_devices).map(|ordinal| {
             let health = Arc::new(Health::default());
@@ -238,7 +368,7 @@ impl RuntimeBuilder {
             device(cpu.device(ordinal, health.clone(), options), health)
         });
         let mut inner = Inner {
-            devices: cpus.collect(),
+            devices: cpus.collect::<Result<_>>()?,
             #[cfg(feature = "cuda")]
             cuda: CudaDevices {
                 opened: Mutex::default(),
@@ -258,7 +388,8 @@ impl RuntimeBuilder {
                 driver.shut_down();
                 return Err(error);
             }
-            inner.devices.push(device(driver, health));
+            let opened = device(driver.clone(), health).inspect_err(|_| driver.shut_down());
+            inner.devices.push(opened?);
         }
         let inner = Arc::new(inner);
         inner.let_devices_open_others();

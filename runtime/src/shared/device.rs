@@ -40,19 +40,24 @@ pub(crate) struct DeviceShared {
 }
 
 impl DeviceShared {
+    /// Creates the state of a device.
+    ///
+    /// # Errors
+    /// The errors of [`MemoryOptions::limit_of`].
     pub(crate) fn new(
         runtime: Arc<RuntimeShared>,
         driver: Arc<dyn Driver>,
         health: Arc<Health>,
         options: MemoryOptions,
-    ) -> Arc<Self> {
+    ) -> Result<Arc<Self>> {
+        let limit = options.limit_of(&*driver)?;
         if driver.runs_in_turns() {
             runtime.takes_turns_of(&driver);
         }
-        Arc::new(DeviceShared {
+        Ok(Arc::new(DeviceShared {
             id: driver.id(),
             runtime,
-            memory: DeviceMemory::new(driver.clone(), options.limit_bytes),
+            memory: DeviceMemory::new(driver.clone(), limit),
             pinned: PinnedPool::new(driver.clone(), options.pinned_cap_bytes),
             signalled: driver.completion() == Completion::Signalled,
             runs_in_turns: driver.runs_in_turns(),
@@ -63,7 +68,7 @@ impl DeviceShared {
             default_stream: Mutex::new(None),
             unlabelled: AtomicU64::new(0),
             generator: Generator::default(),
-        })
+        }))
     }
 
     /// Returns a label for a stream that got none: `stream 1` for the first.

@@ -3,7 +3,7 @@
 
 use crate::order::{Named, Observed, OrderMode, Site, StreamId, Use};
 use crate::shared::panics::Panics;
-use crate::shared::{Device, StreamCore};
+use crate::shared::{Device, Observer, StreamCore};
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 use std::collections::{HashMap, HashSet};
@@ -25,6 +25,8 @@ pub(crate) struct RuntimeShared {
     shut_down: AtomicBool,
     /// Opens a device of the runtime, or returns `None` if the runtime was dropped.
     opener: OnceLock<Box<Opener>>,
+    /// The program's function that is called when a device has no memory.
+    out_of_memory_observer: OnceLock<Arc<Observer>>,
     /// The drivers that run in turns.
     in_turns: RwLock<Vec<Weak<dyn Driver>>>,
     /// True if there is one.
@@ -51,6 +53,7 @@ impl RuntimeShared {
             panics: Panics::default(),
             shut_down: AtomicBool::new(false),
             opener: OnceLock::new(),
+            out_of_memory_observer: OnceLock::new(),
             in_turns: RwLock::default(),
             has_turns: AtomicBool::new(false),
         })
@@ -58,6 +61,14 @@ impl RuntimeShared {
 
     pub(crate) fn set_opener(&self, opener: Box<Opener>) {
         let _ = self.opener.set(opener);
+    }
+
+    pub(crate) fn set_out_of_memory_observer(&self, observer: Arc<Observer>) {
+        let _ = self.out_of_memory_observer.set(observer);
+    }
+
+    pub(crate) fn out_of_memory_observer(&self) -> Option<&Observer> {
+        self.out_of_memory_observer.get().map(|observer| &**observer)
     }
 
     /// Returns the device with this id, which is opened if necessary; `None` if the runtime was

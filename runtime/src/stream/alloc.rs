@@ -37,8 +37,10 @@ impl Stream {
     /// the buffer, it needs an edge from this one.
     ///
     /// # Errors
-    /// `OutOfMemory`, which gives the sizes and the lines that hold the most memory; `Fault`,
-    /// `ShutDown` or `Closed` if the stream accepts no more work; `Reentrant` in a host function.
+    /// `OutOfMemory`, which gives the sizes and the lines that hold the most memory, also as
+    /// [`Error::out_of_memory`]; `Fault`, `ShutDown` or `Closed` if the stream accepts no more work;
+    /// `Reentrant` in a host function. A function given to
+    /// [`on_out_of_memory`](crate::RuntimeBuilder::on_out_of_memory) may free memory first.
     #[track_caller]
     #[inline]
     pub fn alloc<T: Element>(&self, len: usize) -> Result<Buffer<T>> {
@@ -110,10 +112,15 @@ impl StreamCore {
     }
 
     /// Allocates memory, and zeroes it first if `zeroed` is true or the runtime zeroes every
-    /// allocation.
+    /// allocation. If there is none, the program may free some, and it is tried once more.
     #[inline]
     fn alloc(self: &Arc<Self>, site: Site, len_bytes: usize, zeroed: bool) -> Result<Arc<Allocation>> {
-        let allocation = self.alloc_unspecified(site, len_bytes)?;
+        let allocation = match self.alloc_unspecified(site, len_bytes) {
+            Err(error) if self.device.observe_out_of_memory(&error) => {
+                self.alloc_unspecified(site, len_bytes)?
+            }
+            result => result?,
+        };
         if zeroed || self.device.zero_on_free {
             self.zero(site, &allocation)?;
         }

@@ -91,6 +91,11 @@ fn in_the_child_of_a_fork_every_device_says_so_and_nothing_hangs() {
                 assert_eq!(not_pinned.clone().into_vec::<f32>().expect("it is handed back"), [7.0; 4]);
                 forked(not_pinned);
                 forked(refusal(a.record_event().synchronize()));
+                assert_eq!(device.memory_stats(), warpline::MemoryStats::default());
+                assert_eq!(device.pinned_stats(), warpline::PinnedStats::default());
+                assert!(device.memory_snapshot().segments.is_empty());
+                assert!(device.memory_summary().contains("allocated"));
+                device.reset_peak_memory_stats();
                 drop((a, b, x, event, device.clone()));
                 device.empty_cache();
             });

@@ -239,7 +239,7 @@ fn a_grant_given_back_unused_is_as_unfinished_as_before() {
 #[test]
 fn a_tight_limit_is_served_with_a_segment_of_the_very_size() {
     let driver = TestDriver::new(usize::MAX);
-    let memory = DeviceMemory::new(driver.clone(), Some(3 * MIB));
+    let memory = DeviceMemory::new(driver.clone(), Some(MemoryLimit::of_bytes(3 * MIB)));
     get(&memory, 2 * MIB, A, &nothing());
     get(&memory, MIB, A, &nothing());
     assert_eq!((driver.device_bytes(), memory.stats().segments), (3 * MIB, 2));
@@ -261,7 +261,7 @@ fn out_of_memory_names_the_numbers_and_the_largest_holders() {
         error.to_string(),
         format!(
             "cpu:0 is out of memory: 64.0 MiB asked, 24.0 MiB free of 100 MiB (44.0 MiB in use, 32.0 MiB cached, 32.0 MiB of \
-             it behind unfinished work); largest holders: 32.0 MiB from {file}:{line}, 12.0 MiB from {file}:{}; drop tensors or \
+             it behind unfinished work); largest holders: 32.0 MiB from {file}:{line} (2 allocations), 12.0 MiB from {file}:{}; drop tensors or \
              lower the batch size",
             line - 1,
             file = file!(),
@@ -273,7 +273,8 @@ fn out_of_memory_names_the_numbers_and_the_largest_holders() {
 
 #[test]
 fn the_limit_is_named_when_it_is_what_is_missing_and_no_length_overflows() {
-    let memory = DeviceMemory::new(TestDriver::new(usize::MAX), Some(8 * MIB));
+    let limit = Some(MemoryLimit::of_bytes(8 * MIB));
+    let memory = DeviceMemory::new(TestDriver::new(usize::MAX), limit);
     let text = |len: usize| memory.alloc(len, A, &nothing(), Site::here(&"test")).unwrap_err().to_string();
     assert!(text(9 * MIB).starts_with(
         "cpu:0 is out of memory: 9.0 MiB asked, 8.0 MiB free of the limit of 8.0 MiB (0 B in use"

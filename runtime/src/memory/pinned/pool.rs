@@ -2,6 +2,7 @@
 
 use super::{NOWHERE, Pinned, PinnedBytes};
 use crate::background;
+use crate::report;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,6 +32,7 @@ fn block_len(len_bytes: usize) -> Option<usize> {
 
 /// Statistics of the page-locked memory of one device: in use, cached, and peaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct PinnedStats {
     /// Bytes of buffers in use, each counted at the length of its block.
@@ -63,6 +65,8 @@ struct State {
     wanted: BTreeSet<usize>,
     /// The length of the block that is being made ahead; 0 if there is none.
     growing: usize,
+    /// True if a request has met the cap before.
+    met_cap: bool,
     /// Statistics, in which `reserved_bytes` includes what the driver is being asked for now.
     stats: PinnedStats,
 }
@@ -208,7 +212,8 @@ impl PinnedPool {
         self.promise(len_bytes)?.keep()
     }
 
-    /// Sets room aside for a block that the driver has yet to allocate. Never calls the driver.
+    /// Sets room aside for a block that the driver has yet to allocate. Never calls the driver. The
+    /// first request that meets the cap is reported. Called under no lock, as the report is.
     ///
     /// # Errors
     /// `OutOfMemory` if the buffers in use leave too little of the cap.
@@ -219,6 +224,13 @@ impl PinnedPool {
         let can_free = self.driver.can_free();
         let mut state = self.state.lock();
         let cap = state.stats.cap_bytes;
+        let reserved = state.stats.reserved_bytes;
+        let meets_cap = len > cap.saturating_sub(reserved);
+        if meets_cap && !std::mem::replace(&mut state.met_cap, true) {
+            drop(state);
+            report::pinned_cap_reached(self.driver.id(), len_bytes, reserved, cap);
+            state = self.state.lock();
+        }
         // The part of it that could be evicted.
         let cached = if can_free { state.cached.iter().map(|(len, list)| len * list.len()).sum() } else { 0 };
         // A block that is made ahead will be cached, and can be evicted then.

@@ -2,9 +2,10 @@
 
 use super::{Pool, PoolId};
 use crate::memory::blocks::{Block, Segment, State};
+use crate::memory::snapshot::{BlockState, MemoryBlock, MemorySegment, largest_holders};
 use crate::memory::stats::MemoryStats;
 use crate::order::Use;
-use std::panic::Location;
+use warpline_driver::MemoryHolder;
 
 impl Pool {
     /// Returns the number of blocks, live and free.
@@ -39,6 +40,7 @@ impl Pool {
             cached_blocks: self.blocks.len() - self.live,
             segments: self.blocks.segment_count(),
             graph_bytes: self.graph_bytes(),
+            limit_bytes: None,
             served: self.served,
         }
     }
@@ -48,22 +50,36 @@ impl Pool {
         self.peak_reserved = self.reserved;
     }
 
-    /// Returns the lines that hold the most live memory, with the number of bytes, largest first.
-    pub(in crate::memory) fn largest_holders(
-        &self,
-        at_most: usize,
-    ) -> Vec<(usize, &'static Location<'static>)> {
-        let mut holders: Vec<(usize, &'static Location<'static>)> = Vec::new();
-        let mut by_line = std::collections::HashMap::new();
-        for block in self.blocks.iter().filter(|block| block.state == State::Live) {
-            if let Some(site) = block.site {
-                *by_line.entry(site.location).or_insert(0) += block.len;
-            }
-        }
-        holders.extend(by_line.into_iter().map(|(line, bytes)| (bytes, line)));
-        holders.sort_by_key(|&(bytes, line)| (std::cmp::Reverse(bytes), line.file(), line.line()));
-        holders.truncate(at_most);
-        holders
+    /// Returns the lines that hold the most live memory, largest first.
+    pub(in crate::memory) fn largest_holders(&self, at_most: usize) -> Vec<MemoryHolder> {
+        let live = self.blocks.iter().filter(|block| block.state == State::Live);
+        largest_holders(live.filter_map(|block| Some((block.site?.location, block.len))), at_most)
+    }
+
+    /// Returns the segments with their blocks, by address.
+    pub(in crate::memory) fn describe(&self, finished: &impl Fn(Use) -> bool) -> Vec<MemorySegment> {
+        let state = |block: &Block| match block.state {
+            State::Live => BlockState::Live,
+            _ if block.pool != PoolId::DEFAULT => BlockState::Graph,
+            _ if block.uses.iter().any(|used| !finished(*used)) => BlockState::Waiting,
+            _ => BlockState::Cached,
+        };
+        let describe = |at| {
+            let block = &self.blocks[at];
+            let (address, len_bytes) = (block.address, block.len);
+            MemoryBlock { address, len_bytes, state: state(block), site: block.site }
+        };
+        let mut segments: Vec<_> = self
+            .blocks
+            .segments()
+            .map(|&Segment { address, len, first }| MemorySegment {
+                address,
+                len_bytes: len,
+                blocks: self.blocks.along(first).map(describe).collect(),
+            })
+            .collect();
+        segments.sort_unstable_by_key(|segment| segment.address);
+        segments
     }
 
     /// Returns the bytes of cached blocks that have an unfinished use.
