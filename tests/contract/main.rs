@@ -23,6 +23,7 @@ mod reentry;
 mod streams;
 mod tensors;
 mod transfers;
+mod types;
 mod views;
 mod zeroing;
 
