@@ -48,6 +48,7 @@ mod standardize;
 mod sum;
 mod threads;
 mod transpose;
+mod unary;
 
 pub use add::{ADD_IN_PLACE, add_};
 pub use argmax::{ARGMAX, argmax};
@@ -76,6 +77,10 @@ pub use sgd::{SGD, sgd};
 pub use standardize::{STANDARDIZE, standardize};
 pub use sum::{SUM, SUM_RUN, SUM_RUNS, SUM_TREE, sum, sum_runs, sum_tree};
 pub use transpose::{TRANSPOSE, TRANSPOSE_I64, transpose, transpose_i64};
+pub use unary::{
+    EXP_F32, GELU_F32, LOG_F32, SIGMOID_F32, SQRT_F32, TANH_F32, exp_f32, gelu_f32, log_f32, sigmoid_f32,
+    sqrt_f32, tanh_f32,
+};
 
 use warpline_runtime::kernel::Kernel;
 
@@ -95,7 +100,10 @@ pub static ALL: &[&Kernel] = &[
     &CROSS_ENTROPY,
     &CROSS_ENTROPY_MEAN,
     &CROSS_ENTROPY_ROWS,
+    &EXP_F32,
+    &GELU_F32,
     &LINEAR,
+    &LOG_F32,
     &MATMUL,
     &MEAN,
     &MUL,
@@ -107,12 +115,15 @@ pub static ALL: &[&Kernel] = &[
     &RELU,
     &RELU_BACKWARD,
     &SGD,
+    &SIGMOID_F32,
+    &SQRT_F32,
     &STANDARDIZE,
     &SUB,
     &SUB_I64,
     &SUM,
     &SUM_RUNS,
     &SUM_TREE,
+    &TANH_F32,
     &TRANSPOSE,
     &TRANSPOSE_I64,
 ];

@@ -1,7 +1,7 @@
 //! Operations on device memory, enqueued on the current stream of their operands' device.
 //!
-//! [`Tensor`] is device memory with a shape. Its ops are the methods of [`TensorOps`], which
-//! allocate what they return. The functions here work on plain buffers, which the caller allocates.
+//! [`Tensor`] is device memory with a shape. Its ops are the methods of [`TensorOps`] and [`NnOps`],
+//! which allocate what they return. The functions here work on plain buffers, which the caller allocates.
 //!
 //! Each op launches one kernel of `warpline-kernels` and chooses its launch configuration. Large
 //! reductions to one value launch two kernels. The current stream is that of the innermost
@@ -20,7 +20,7 @@ mod tensor;
 pub use elementwise::{add_, axpy_, copy_, fill_, read, relu_into, standardize_};
 pub use random::{normal_, uniform_};
 pub use reduce::{ColumnMoments, column_sums_into, sum};
-pub use tensor::{DType, OperandOrScalar, Shape, Tensor, TensorElement, TensorOperand, TensorOps};
+pub use tensor::{DType, NnOps, OperandOrScalar, Shape, Tensor, TensorElement, TensorOperand, TensorOps};
 
 use warpline_runtime::kernel::{KernelCall, LaunchConfig};
 use warpline_runtime::{Buffer, Element, Pending, Result, Stream};

@@ -2,7 +2,7 @@
 //!
 //! # Files
 //! `shape` and `dtype` define sizes and element types. `create` makes tensors, and `view` gives the
-//! same memory another shape. `ops` is the trait with every op as a method. A method turns its
+//! same memory another shape. `ops` and `ops_nn` are the traits with the ops as methods. A method turns its
 //! receiver and operands into tensors (`operand`) and calls a plain function in one of the other
 //! files. That function checks shapes, allocates the result and launches one kernel or, for large
 //! reductions, two (`call`).
@@ -16,17 +16,20 @@ mod matmul;
 mod operand;
 mod operators;
 mod ops;
+mod ops_nn;
 mod random;
 mod read;
 mod reduce;
 mod sgd;
 mod shape;
 mod transfer;
+mod unary;
 mod view;
 
 pub use dtype::{DType, TensorElement};
 pub use operand::{OperandOrScalar, TensorOperand};
 pub use ops::TensorOps;
+pub use ops_nn::NnOps;
 pub use shape::Shape;
 
 use std::fmt;

@@ -1,4 +1,4 @@
-//! The trait with every tensor op as a method, on tensors and on `Pending`s of tensors.
+//! The trait with most tensor ops as methods, on tensors and on `Pending`s of tensors.
 
 use super::call::{refused_call, refused_operand};
 use super::elementwise::{self, ADD, MUL, SUB};
@@ -25,11 +25,13 @@ macro_rules! held {
     };
 }
 
+pub(super) use held;
+
 /// Returns an op that was refused because of its second or a later operand.
 ///
 /// `first` is the first operand. The memory that the op would have written is marked.
 #[cold]
-fn refused<T>(refusal: Refusal, first: &Tensor, in_place: &[&Tensor]) -> Pending<T> {
+pub(super) fn refused<T>(refusal: Refusal, first: &Tensor, in_place: &[&Tensor]) -> Pending<T> {
     refused_operand(refusal, &first.device(), in_place).pass_on()
 }
 

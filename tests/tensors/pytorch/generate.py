@@ -71,10 +71,12 @@ def encoded(x):
     return "{" + ",".join([*parts, f'"data":[{",".join(data)}]']) + "}"
 
 
-def case(op, inputs, outputs, tolerance=0.0):
+def case(op, inputs, outputs, tolerance=0.0, relative=0.0):
+    """Adds a case. `relative` is a tolerance as a fraction of the result; the larger of the two counts."""
     listed = lambda them: "[" + ",".join(encoded(x) for x in them) + "]"
+    fraction = f',"relative":{relative:.3g}' if relative else ""
     cases.append(
-        f'{{"op":"{op}","inputs":{listed(inputs)},"outputs":{listed(outputs)},"tolerance":{tolerance:.3g}}}'
+        f'{{"op":"{op}","inputs":{listed(inputs)},"outputs":{listed(outputs)},"tolerance":{tolerance:.3g}{fraction}}}'
     )
 
 
@@ -264,9 +266,45 @@ def one_sgd(start, grads, lr, momentum):
     case("sgd", [start, *grads, lr, momentum], [param.detach(), velocity], 2 * 2 * len(grads) * U * largest)
 
 
+def gelu(x):
+    # PyTorch's own kernel. oneDNN's, the default, overflows for the largest numbers and turns +∞ into NaN.
+    with torch.backends.mkldnn.flags(enabled=False):
+        return torch.nn.functional.gelu(x)
+
+
+def functions():
+    """Functions of one operand. A unit in the last place is at most 2·U of the result. Each side's exp, log and tanh is within 2 of them of
+    the exact value (kernels/src/unary.rs; SLEEF and MKL, which PyTorch uses, state 1), so the two differ by up to 4; a sigmoid adds two
+    roundings on each side. Warpline's root is correctly rounded, and PyTorch's, from MKL, is within 1. A gelu rounds 1 + erf(…), up to 2,
+    at the unit of 1, whatever the size of the sum: that is an error of x."""
+    places = {
+        "exp": (torch.exp, 4, 0),
+        "log": (torch.log, 4, 0),
+        "sqrt": (torch.sqrt, 1, 0),
+        "tanh": (torch.tanh, 4, 0),
+        "sigmoid": (torch.sigmoid, 6, 0),
+        "gelu": (gelu, 4, 4),
+    }
+    for name, (op, units, of_x) in places.items():
+        positive = name in ("log", "sqrt")
+        for shape in SHAPES:
+            for scale in (1.0, 8.0):
+                x = values(*shape, scale=scale)
+                x = x.abs() if positive else x
+                case(name, [x], [op(x)], of_x * 2 * U * finite_max(x), units * 2 * U)
+        for n in (*range(1, 12), 12, 12):
+            x = special(n)
+            small = x[x.abs() < 1e30]
+            case(name, [x], [op(x)], of_x * 2 * U * finite_max(small), units * 2 * U)
+
+
 torch.manual_seed(2026)
 torch.set_num_threads(1)
 for group in (create_and_copy, elementwise, products, reductions, losses, sgd):
+    group()
+# Each of the later groups has its own seed, so that a new one leaves the cases of the others as they are.
+for seed, group in enumerate((functions,)):
+    torch.manual_seed(seed)
     group()
 path = pathlib.Path(__file__).with_name("cases.json")
 head = f'{{"torch":"{torch.__version__}","cases":[\n'
