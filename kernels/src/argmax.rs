@@ -22,7 +22,8 @@ warpline_runtime::kernel! {
     }
 }
 
-fn largest(row: &[f32]) -> usize {
+/// Returns the index of the first NaN, or else of the first of the largest elements.
+pub(crate) fn largest(row: &[f32]) -> usize {
     let mut at = 0;
     for (i, &x) in row.iter().enumerate() {
         if x > row[at] || x.is_nan() {

@@ -34,9 +34,11 @@ mod cross_entropy;
 mod elementwise;
 mod gemm;
 pub mod launch;
+mod layer_norm;
 pub mod libraries;
 mod linear;
 mod matmul;
+mod max;
 mod mean;
 mod philox;
 mod philox_normal;
@@ -44,6 +46,7 @@ mod philox_uniform;
 mod relu;
 mod relu_backward;
 mod sgd;
+mod softmax;
 mod standardize;
 mod sum;
 mod threads;
@@ -65,8 +68,10 @@ pub use elementwise::{
     ADD, ADD_I64, ADD_SCALAR, ADD_SCALAR_I64, MUL, MUL_I64, MUL_SCALAR, MUL_SCALAR_I64, SUB, SUB_I64, add,
     add_i64, add_scalar, add_scalar_i64, mul, mul_i64, mul_scalar, mul_scalar_i64, sub, sub_i64,
 };
+pub use layer_norm::{LAYER_NORM, layer_norm};
 pub use linear::{LINEAR, linear};
 pub use matmul::{MATMUL, matmul};
+pub use max::{MAX_DIM, MAX_RUN, MAXIMA, max_dim, maxima};
 pub use mean::{MEAN, mean};
 pub use philox::philox4x32_10;
 pub use philox_normal::{PHILOX_NORMAL, philox_normal};
@@ -74,6 +79,7 @@ pub use philox_uniform::{PHILOX_UNIFORM, philox_uniform};
 pub use relu::{RELU, relu};
 pub use relu_backward::{RELU_BACKWARD, relu_backward};
 pub use sgd::{SGD, sgd};
+pub use softmax::{SOFTMAX, softmax};
 pub use standardize::{STANDARDIZE, standardize};
 pub use sum::{SUM, SUM_RUN, SUM_RUNS, SUM_TREE, sum, sum_runs, sum_tree};
 pub use transpose::{TRANSPOSE, TRANSPOSE_I64, transpose, transpose_i64};
@@ -102,9 +108,12 @@ pub static ALL: &[&Kernel] = &[
     &CROSS_ENTROPY_ROWS,
     &EXP_F32,
     &GELU_F32,
+    &LAYER_NORM,
     &LINEAR,
     &LOG_F32,
     &MATMUL,
+    &MAX_DIM,
+    &MAXIMA,
     &MEAN,
     &MUL,
     &MUL_I64,
@@ -116,6 +125,7 @@ pub static ALL: &[&Kernel] = &[
     &RELU_BACKWARD,
     &SGD,
     &SIGMOID_F32,
+    &SOFTMAX,
     &SQRT_F32,
     &STANDARDIZE,
     &SUB,

@@ -9,10 +9,13 @@
 
 mod call;
 mod create;
+mod dims;
 mod dtype;
 mod elementwise;
 mod loss;
 mod matmul;
+mod maximum;
+mod normalize;
 mod operand;
 mod operators;
 mod ops;

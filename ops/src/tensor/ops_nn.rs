@@ -2,8 +2,9 @@
 
 use super::Tensor;
 use super::operand::TensorOperand;
-use super::ops::held;
+use super::ops::{held, refused};
 use super::unary::{self, EXP, GELU, LOG, SIGMOID, SQRT, TANH, Unary};
+use super::{maximum, normalize};
 use std::borrow::Borrow;
 use warpline_runtime::{Pending, Refusal};
 
@@ -70,6 +71,83 @@ pub trait NnOps: TensorOperand {
     #[track_caller]
     fn gelu(self) -> Pending<Tensor> {
         applied(&GELU, self)
+    }
+
+    /// Returns the softmax along dimension `dim`: exp(x) / Σ exp(x), with the sum over that dimension.
+    ///
+    /// The maximum is subtracted first, so large elements do not overflow. A line with NaN or +∞, or
+    /// of −∞ alone, becomes NaN.
+    ///
+    /// # Errors
+    /// Also `Shape` if there is no dimension `dim`.
+    ///
+    /// # Examples
+    /// ```
+    /// # use warpline::prelude::*;
+    /// # fn main() -> warpline::Result<()> {
+    /// # let device = Device::best()?;
+    /// let x = Tensor::from_host(&[0.0, 0.0, 100.0, 0.0], [2, 2], &device);
+    /// assert_eq!(x.softmax(1).to_vec::<f32>().blocking_wait()?, [0.5, 0.5, 1.0, 3.783_506e-44]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    fn softmax(self, dim: usize) -> Pending<Tensor> {
+        let x = held!(self);
+        normalize::softmax(x.borrow(), dim).unwrap_or_else(Refusal::pass_on)
+    }
+
+    /// Normalizes along the last dimension: (x − mean) / √(variance + eps) · weight + bias.
+    ///
+    /// As in `torch.nn.functional.layer_norm`, an input \[…, n\] has a weight \[n\] and a bias \[n\].
+    /// Each row of `n` elements has its own mean and its own variance, which is the biased one, Σ (x
+    /// − mean)² / n. PyTorch's usual `eps` is 1e-5.
+    ///
+    /// # Errors
+    /// Also `Shape` if the weight or the bias is not of shape \[n\].
+    #[track_caller]
+    fn layer_norm(self, weight: impl TensorOperand, bias: impl TensorOperand, eps: f32) -> Pending<Tensor> {
+        let x = held!(self);
+        let (weight, bias) = (held!(weight, beside x), held!(bias, beside x));
+        normalize::layer_norm(x.borrow(), weight.borrow(), bias.borrow(), eps)
+            .unwrap_or_else(Refusal::pass_on)
+    }
+
+    /// Returns the largest of all elements, a scalar; NaN if one of them is NaN.
+    ///
+    /// # Errors
+    /// Also `Shape` if there are no elements.
+    #[track_caller]
+    fn max(self) -> Pending<Tensor> {
+        let x = held!(self);
+        maximum::max(x.borrow()).unwrap_or_else(Refusal::pass_on)
+    }
+
+    /// Returns the largest elements along dimension `dim`, and their indices as i64, like PyTorch's
+    /// `max(dim)`. The results lack that dimension.
+    ///
+    /// If several elements are the largest, the index is that of the first one. If there are NaNs,
+    /// the first NaN counts as the largest.
+    ///
+    /// # Errors
+    /// Also `Shape` if there is no dimension `dim`, or if its size is 0.
+    ///
+    /// # Examples
+    /// ```
+    /// # use warpline::prelude::*;
+    /// # fn main() -> warpline::Result<()> {
+    /// # let device = Device::best()?;
+    /// let x = Tensor::from_host(&[1.0, 5.0, 3.0, 4.0], [2, 2], &device);
+    /// let (values, indices) = x.max_dim(0).queued()?; // of each column
+    /// assert_eq!(values.to_vec::<f32>().blocking_wait()?, [3.0, 5.0]);
+    /// assert_eq!(indices.to_vec::<i64>().blocking_wait()?, [1, 0]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    fn max_dim(self, dim: usize) -> Pending<(Tensor, Tensor)> {
+        let x = held!(self);
+        maximum::max_dim(x.borrow(), dim).unwrap_or_else(Refusal::pass_on)
     }
 }
 

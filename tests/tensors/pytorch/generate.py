@@ -298,12 +298,82 @@ def functions():
             case(name, [x], [op(x)], of_x * 2 * U * finite_max(small), units * 2 * U)
 
 
+# Shapes with each of their dimensions. A scalar has dimension 0.
+LINES = [(shape, dim) for shape in ([], [1], [7], [33], [1, 5], [5, 1], [3, 5], [2, 3, 4], [3, 2, 1, 4]) for dim in range(max(len(shape), 1))]
+
+
+def softmaxes():
+    """x − max is rounded at its size, and exp carries that on as a relative error of its result. exp, the sum and the quotient add 4 units
+    in the last place a side at most, and PyTorch's f32 sum of n terms up to n roundings."""
+
+    def one(x, dim):
+        n = x.shape[dim] if x.dim() else 1
+        size = 2 * finite_max(x.nan_to_num(0, 0, 0))
+        case("softmax", [x, dim], [torch.softmax(x, dim)], 1e-44, 2 * U * (size + n + 8))
+
+    for shape, dim in LINES:
+        for scale in (1.0, 8.0):
+            one(values(*shape, scale=scale), dim)
+    for shape, dim in [([0, 3], 0), ([0, 3], 1), ([3, 0], 1), ([4, 17], 1), ([2, 100], 1), ([40, 3], 0)]:
+        one(values(*shape), dim)
+    one(torch.tensor([[1000.0, -1000.0], [1e4, 1e4 - 1]]), 1)
+    for bad in (NAN, INF, -INF):
+        x = values(3, 4)
+        x[1, 2] = bad
+        one(x, 0)
+        one(x, 1)
+        one(torch.full((2, 3), bad), 1)
+
+
+def maxima():
+    # Few different values, so that there are ties.
+    ties = lambda shape: torch.round(values(*shape))
+    bad = lambda n: torch.tensor([1.0, 2.0, INF, -INF, NAN, 3.0, INF, 0.0, 5.0, -1.0, NAN, 4.0])[torch.randperm(12)[:n]]
+    for shape in [s for s in SHAPES if 0 not in s] + [[1000], [33, 31]]:
+        for x in (values(*shape), ties(shape)):
+            case("max", [x], [x.max()])
+    for n in (*range(1, 12), 12, 12, 12):
+        x = bad(n)
+        case("max", [x], [x.max()])
+    for x in ([-INF, -INF], [NAN], [0.0, -0.0], [1e-40, 0.0]):
+        case("max", [torch.tensor(x)], [torch.tensor(x).max()])
+    for shape, dim in [*LINES, ([0, 3], 1), ([3, 0], 0), ([2, 100], 1), ([40, 3], 0)]:
+        for x in (values(*shape), ties(shape)):
+            case("max_dim", [x, dim], list(x.max(dim)))
+    for _ in range(4):
+        x = bad(12).reshape(3, 4)
+        for dim in (0, 1):
+            case("max_dim", [x, dim], list(x.max(dim)))
+
+
+def layer_norms():
+    """PyTorch computes the moments in f32: the mean and the deviations are rounded at the size of the input, and the quotient divides that
+    error by the deviation. A product and a sum follow."""
+    for eps in (1e-5, 0.5):
+        for shape in ([1], [7], [33], [0, 3], [1, 5], [5, 1], [3, 5], [2, 3, 4], [4, 17], [2, 100]):
+            n = shape[-1]
+            for scale in (1.0, 8.0):
+                x, weight, bias = values(*shape, scale=scale), values(n), values(n)
+                y = torch.nn.functional.layer_norm(x, [n], weight, bias, eps)
+                deviation = (x.double().var(-1, correction=0) + eps).sqrt()
+                error = finite_max((x.abs().double().amax(-1) / deviation).float()) if x.numel() else 0
+                case("layer_norm", [x, weight, bias, eps], [y], 16 * U * (error * finite_max(weight) + finite_max(bias)), 4 * U)
+    for place in (NAN, INF, -INF):
+        x, weight, bias = values(2, 4), values(4), values(4)
+        x[1, 2] = place
+        y = torch.nn.functional.layer_norm(x, [4], weight, bias, 1e-5)
+        case("layer_norm", [x, weight, bias, 1e-5], [y], 1e-5)
+        x, bias[3] = values(2, 4), place
+        y = torch.nn.functional.layer_norm(x, [4], weight, bias, 1e-5)
+        case("layer_norm", [x, weight, bias, 1e-5], [y], 1e-5)
+
+
 torch.manual_seed(2026)
 torch.set_num_threads(1)
 for group in (create_and_copy, elementwise, products, reductions, losses, sgd):
     group()
 # Each of the later groups has its own seed, so that a new one leaves the cases of the others as they are.
-for seed, group in enumerate((functions,)):
+for seed, group in enumerate((functions, softmaxes, maxima, layer_norms)):
     torch.manual_seed(seed)
     group()
 path = pathlib.Path(__file__).with_name("cases.json")
