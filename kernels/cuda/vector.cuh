@@ -111,6 +111,11 @@ __device__ __forceinline__ u64 remainder_of(u64 a, u64 b) {
     return (a | b) >> 32 == 0 ? u32(a) % u32(b) : a % b;
 }
 
+// Returns a div b.
+__device__ __forceinline__ u64 quotient_of(u64 a, u64 b) {
+    return (a | b) >> 32 == 0 ? u32(a) / u32(b) : a / b;
+}
+
 // Computes z[i] = f(x[i], i mod period), for operands that are repeated along `x`. `period` is not
 // 0.
 template <class T, class F>

@@ -29,10 +29,12 @@ mod column_moments;
 mod column_scales;
 mod column_sums;
 mod columns;
+mod conv;
 mod count_equal;
 mod cross_entropy;
 mod elementwise;
 mod gemm;
+mod index_select;
 pub mod launch;
 mod layer_norm;
 pub mod libraries;
@@ -59,6 +61,7 @@ pub use axpy::{AXPY, axpy};
 pub use column_moments::{COLUMN_MOMENTS, column_moments};
 pub use column_scales::{COLUMN_SCALES, column_scales};
 pub use column_sums::{COLUMN_SUMS, column_sums};
+pub use conv::{CHANNELS_TO_IMAGES, IM2COL, channels_to_images, im2col};
 pub use count_equal::{COUNT_EQUAL, count_equal};
 pub use cross_entropy::{
     CROSS_ENTROPY, CROSS_ENTROPY_MEAN, CROSS_ENTROPY_ROWS, cross_entropy, cross_entropy_mean,
@@ -68,6 +71,7 @@ pub use elementwise::{
     ADD, ADD_I64, ADD_SCALAR, ADD_SCALAR_I64, MUL, MUL_I64, MUL_SCALAR, MUL_SCALAR_I64, SUB, SUB_I64, add,
     add_i64, add_scalar, add_scalar_i64, mul, mul_i64, mul_scalar, mul_scalar_i64, sub, sub_i64,
 };
+pub use index_select::{INDEX_SELECT, index_select};
 pub use layer_norm::{LAYER_NORM, layer_norm};
 pub use linear::{LINEAR, linear};
 pub use matmul::{MATMUL, matmul};
@@ -99,6 +103,7 @@ pub static ALL: &[&Kernel] = &[
     &ADD_SCALAR_I64,
     &ARGMAX,
     &AXPY,
+    &CHANNELS_TO_IMAGES,
     &COLUMN_MOMENTS,
     &COLUMN_SCALES,
     &COLUMN_SUMS,
@@ -108,6 +113,8 @@ pub static ALL: &[&Kernel] = &[
     &CROSS_ENTROPY_ROWS,
     &EXP_F32,
     &GELU_F32,
+    &IM2COL,
+    &INDEX_SELECT,
     &LAYER_NORM,
     &LINEAR,
     &LOG_F32,

@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn the_first_of_the_largest_of_a_line_wins_and_nan_beats_all() {
         let lines = [[1.0, 3.0, 3.0], [INF, NAN, NAN], [-INF; 3], [NAN, INF, 0.0], [-0.0, 0.0, -1.0]];
-        let indices = vec![1, 1, 0, 0, 0];
+        let indices = [1, 1, 0, 0, 0];
         let rows: Vec<f32> = lines.concat();
         // The lines as columns, twice.
         let columns: Vec<f32> = (0..6).flat_map(|k| lines.map(|line| line[k % 3])).collect();

@@ -8,10 +8,12 @@
 //! reductions, two (`call`).
 
 mod call;
+mod conv;
 mod create;
 mod dims;
 mod dtype;
 mod elementwise;
+mod join;
 mod loss;
 mod matmul;
 mod maximum;
@@ -23,6 +25,7 @@ mod ops_nn;
 mod random;
 mod read;
 mod reduce;
+mod select;
 mod sgd;
 mod shape;
 mod transfer;
@@ -107,6 +110,7 @@ macro_rules! with_buffer {
         }
     };
 }
+use with_buffer;
 
 impl Tensor {
     /// Returns the sizes, the slowest-varying one first; empty for a scalar.

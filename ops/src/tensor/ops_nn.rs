@@ -4,7 +4,7 @@ use super::Tensor;
 use super::operand::TensorOperand;
 use super::ops::{held, refused};
 use super::unary::{self, EXP, GELU, LOG, SIGMOID, SQRT, TANH, Unary};
-use super::{maximum, normalize};
+use super::{conv, maximum, normalize, select};
 use std::borrow::Borrow;
 use warpline_runtime::{Pending, Refusal};
 
@@ -148,6 +148,80 @@ pub trait NnOps: TensorOperand {
     fn max_dim(self, dim: usize) -> Pending<(Tensor, Tensor)> {
         let x = held!(self);
         maximum::max_dim(x.borrow(), dim).unwrap_or_else(Refusal::pass_on)
+    }
+
+    /// Returns the slices along dimension `dim` that `indices` names, in the order of the indices.
+    ///
+    /// `indices` is i64, of shape \[n\]. The result has the shape of this tensor, with `n` as the size
+    /// of dimension `dim`. With `dim` 0, indices choose rows, for instance those of an embedding.
+    ///
+    /// The host does not read the indices, so an index outside 0..size is not an error: its slice
+    /// becomes NaN. Negative indices are outside, as in PyTorch.
+    ///
+    /// # Errors
+    /// Also `Shape` if there is no dimension `dim`, or if the indices have several dimensions.
+    ///
+    /// # Examples
+    /// ```
+    /// # use warpline::prelude::*;
+    /// # fn main() -> warpline::Result<()> {
+    /// # let device = Device::best()?;
+    /// let x = Tensor::from_host(&[1.0, 2.0, 3.0, 4.0], [2, 2], &device).queued()?;
+    /// let rows = Tensor::from_host(&[1, 0, 1], [3], &device);
+    /// let chosen = x.index_select(0, rows).to_vec::<f32>().blocking_wait()?;
+    /// assert_eq!(chosen, [3.0, 4.0, 1.0, 2.0, 3.0, 4.0]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    fn index_select(self, dim: usize, indices: impl TensorOperand) -> Pending<Tensor> {
+        let x = held!(self);
+        let indices = held!(indices, beside x);
+        select::index_select(x.borrow(), dim, indices.borrow()).unwrap_or_else(Refusal::pass_on)
+    }
+
+    /// Convolves images with `weight` and adds `bias`, as `torch.nn.functional.conv2d` does.
+    ///
+    /// Images \[n, c, h, w\] and a weight \[o, c, i, j\] give images \[n, o, h', w'\] with h' = (h +
+    /// 2·padding\[0\] − i) / stride\[0\] + 1, rounded down, and w' likewise. One image without a batch,
+    /// \[c, h, w\], gives \[o, h', w'\]. The bias is of shape \[o\]. The image is surrounded by zeros,
+    /// `padding[0]` rows above and below, and `padding[1]` columns left and right. The weight is not
+    /// mirrored, and moves by `stride[0]` rows and `stride[1]` columns. Dilation and groups have no
+    /// counterpart.
+    ///
+    /// The convolution is a matrix product, computed like [`matmul`](super::TensorOps::matmul): by
+    /// cuBLAS on a GPU if it can be loaded. The other operand of the product holds a copy of the
+    /// input for each element under the weight, i·j in all. It is made for several images at a time,
+    /// in 64 MiB of memory, or for one image if that takes more.
+    ///
+    /// # Errors
+    /// Also `Shape` if the shapes do not fit, if a stride or a size of the weight is 0, or if the
+    /// weight is larger than the padded image.
+    ///
+    /// # Examples
+    /// ```
+    /// # use warpline::prelude::*;
+    /// # fn main() -> warpline::Result<()> {
+    /// # let device = Device::best()?;
+    /// let image = Tensor::ones([1, 3, 3], &device);
+    /// let sum_of_neighbours = Tensor::ones([1, 1, 3, 3], &device);
+    /// let y = image.conv2d(sum_of_neighbours, None, [1, 1], [1, 1]).queued()?;
+    /// assert_eq!(y.shape(), [1, 3, 3]);
+    /// assert_eq!(y.to_vec::<f32>().blocking_wait()?, [4.0, 6.0, 4.0, 6.0, 9.0, 6.0, 4.0, 6.0, 4.0]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    fn conv2d(
+        self,
+        weight: impl TensorOperand,
+        bias: Option<&Tensor>,
+        stride: [usize; 2],
+        padding: [usize; 2],
+    ) -> Pending<Tensor> {
+        let x = held!(self);
+        let weight = held!(weight, beside x);
+        conv::conv2d(x.borrow(), weight.borrow(), bias, stride, padding).unwrap_or_else(Refusal::pass_on)
     }
 }
 

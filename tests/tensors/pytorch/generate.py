@@ -368,12 +368,68 @@ def layer_norms():
         case("layer_norm", [x, weight, bias, 1e-5], [y], 1e-5)
 
 
+def joins():
+    for shape, dim in LINES:
+        shape = shape or [1]
+        other = lambda size: [size if d == dim else n for d, n in enumerate(shape)]
+        for sizes in ([1], [2, 1], [3, 0, 1, 2]):
+            parts = [values(*other(size)) for size in sizes]
+            case("cat", [dim, *parts], [torch.cat(parts, dim)])
+    for dtype in (torch.int64, torch.float32):
+        for dim in (0, 1):
+            parts = [torch.randint(-99, 99, (2, 3)).to(dtype) for _ in range(2)]
+            case("cat", [dim, *parts], [torch.cat(parts, dim)])
+            case("stack", [dim, *parts], [torch.stack(parts, dim)])
+    for shape in SHAPES:
+        for dim in range(len(shape) + 1):
+            for n in (1, 3) if shape not in ([33], [4, 17]) else (2,):
+                parts = [values(*shape) for _ in range(n)]
+                case("stack", [dim, *parts], [torch.stack(parts, dim)])
+    for dim in (0, 1):
+        parts = [special(12).reshape(3, 4) for _ in range(2)]
+        case("cat", [dim, *parts], [torch.cat(parts, dim)])
+        case("stack", [dim, *parts], [torch.stack(parts, dim)])
+
+
+def index_selects():
+    for shape, dim in [*LINES, ([2, 100], 0), ([40, 3], 0), ([0, 3], 1), ([3, 0], 0)]:
+        x, n = values(*shape), shape[dim] if shape else 1
+        for count in (0, 1, 2 * n + 1) if shape else (1,):
+            indices = torch.randint(0, n, (count,))
+            case("index_select", [x, dim, indices], [x.index_select(dim, indices)])
+    for n in (5, 12):
+        x, indices = special(n), torch.randint(0, n, (7,))
+        case("index_select", [x, 0, indices], [x.index_select(0, indices)])
+
+
+def convolutions():
+    def one(x, weight, bias, stride, padding, tolerance=0.0):
+        y = torch.nn.functional.conv2d(x, weight, bias, stride, padding)
+        pairs = [torch.tensor(pair, dtype=torch.int64) for pair in (stride, padding)]
+        case("conv2d", [x, weight, 0 if bias is None else bias, *pairs], [y], tolerance)
+
+    steps = [((1, 1), (0, 0)), ((2, 1), (1, 0)), ((1, 3), (0, 2)), ((2, 2), (2, 2))]
+    shapes = [((1, 1, 3, 3), (1, 1, 1, 1)), ((2, 3, 4, 5), (2, 3, 2, 3)), ((2, 5, 3), (3, 2, 3, 1)), ((1, 2, 6, 6), (4, 2, 3, 3)), ((3, 1, 2, 7), (2, 1, 2, 2))]
+    for (stride, padding), (shape, weight) in ((step, pair) for step in steps for pair in shapes):
+        for bias in (None, values(weight[0])):
+            one(values(*shape), values(*weight), bias, stride, padding)
+    one(values(0, 2, 3, 3), values(1, 2, 2, 2), values(1), (1, 1), (0, 0))
+    one(values(1, 2, 5, 5), values(3, 2, 5, 5), values(3), (1, 1), (0, 0))
+    for bad in (NAN, INF):
+        x, weight = values(1, 2, 3, 3), values(2, 2, 2, 2)
+        x[0, 1, 1, 0] = bad
+        one(x, weight, values(2), (1, 1), (1, 1))
+    x, weight, bias = rough(2, 3, 5, 5), rough(2, 3, 3, 3), rough(2)
+    terms = torch.nn.functional.conv2d(x.abs(), weight.abs(), bias.abs(), 1, 1)
+    one(x, weight, bias, (1, 1), (1, 1), 2 * (27 + 1) * U * finite_max(terms))
+
+
 torch.manual_seed(2026)
 torch.set_num_threads(1)
 for group in (create_and_copy, elementwise, products, reductions, losses, sgd):
     group()
 # Each of the later groups has its own seed, so that a new one leaves the cases of the others as they are.
-for seed, group in enumerate((functions, softmaxes, maxima, layer_norms)):
+for seed, group in enumerate((functions, softmaxes, maxima, layer_norms, joins, index_selects, convolutions)):
     torch.manual_seed(seed)
     group()
 path = pathlib.Path(__file__).with_name("cases.json")
