@@ -15,6 +15,7 @@ mod fault_sweep;
 mod graphs;
 mod host_functions;
 mod kernels;
+mod nn;
 mod outside;
 mod peers;
 mod positions;

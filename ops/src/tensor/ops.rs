@@ -58,6 +58,7 @@ pub(super) fn refused<T>(refusal: Refusal, first: &Tensor, in_place: &[&Tensor])
 /// Names and formulas are PyTorch's. An op whose name ends in an underscore works in place and
 /// returns the tensor that it wrote. The operators `+`, `-` and `*` call [`add`](Self::add),
 /// [`sub`](Self::sub), [`mul`](Self::mul) and [`neg`](Self::neg); `&x + &y` keeps both operands.
+/// [`NnOps`](super::NnOps) has further ops; [`Tensor::cat`] and [`Tensor::stack`] join tensors.
 ///
 /// # Ordering
 /// As for every op, an earlier use of an operand on another stream has to be ordered before the op.

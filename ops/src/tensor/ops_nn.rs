@@ -86,8 +86,8 @@ pub trait NnOps: TensorOperand {
     /// # use warpline::prelude::*;
     /// # fn main() -> warpline::Result<()> {
     /// # let device = Device::best()?;
-    /// let x = Tensor::from_host(&[0.0, 0.0, 100.0, 0.0], [2, 2], &device);
-    /// assert_eq!(x.softmax(1).to_vec::<f32>().blocking_wait()?, [0.5, 0.5, 1.0, 3.783_506e-44]);
+    /// let x = Tensor::from_host(&[0.0, 0.0, 1e4, 0.0], [2, 2], &device);
+    /// assert_eq!(x.softmax(1).to_vec::<f32>().blocking_wait()?, [0.5, 0.5, 1.0, 0.0]);
     /// # Ok(())
     /// # }
     /// ```
