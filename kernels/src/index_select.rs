@@ -29,10 +29,17 @@ fn selected(n: usize, inner: usize, x: &[f32], indices: &[i64], y: &mut [f32]) {
         return;
     }
     share_out(y, inner, MANY.div_ceil(inner), |start, y| {
-        for (line, y) in y.chunks_exact_mut(inner).enumerate() {
-            let line = start / inner + line;
-            let (outer, index) = (line / indices.len(), indices[line % indices.len()]);
-            match usize::try_from(index).ok().filter(|&index| index < n) {
+        let line = start / inner;
+        let mut outer = line / indices.len();
+        let mut rest = indices[line % indices.len()..].iter();
+        for y in y.chunks_exact_mut(inner) {
+            let index = rest.next().or_else(|| {
+                (outer, rest) = (outer + 1, indices.iter());
+                rest.next()
+            });
+            match index.and_then(|&index| usize::try_from(index).ok()).filter(|&index| index < n) {
+                // Without the call of a copy, if there is only one element.
+                Some(index) if inner == 1 => y[0] = x[outer * n + index],
                 Some(index) => y.copy_from_slice(&x[(outer * n + index) * inner..][..inner]),
                 None => y.fill(f32::NAN),
             }

@@ -2,8 +2,6 @@
 //!
 //! Reads 4 bytes per element. `maxima` writes 4 bytes per run, and `max_dim` 12 bytes per line.
 
-use crate::argmax::largest;
-
 const SM_60: &str = include_str!("../ptx/sm_60/max.ptx");
 const SM_70: &str = include_str!("../ptx/sm_70/max.ptx");
 
@@ -66,11 +64,23 @@ fn maximum(x: &[f32]) -> f32 {
     // A NaN is larger than everything, and stays.
     let larger = |a: f32, b: f32| if a.is_nan() || a > b { a } else { b };
     let mut lanes = [f32::NEG_INFINITY; 16];
-    for x in x.chunks(16) {
+    let (blocks, rest) = x.as_chunks::<16>();
+    for x in blocks.iter().map(|block| &block[..]).chain([rest]) {
         lanes.iter_mut().zip(x).for_each(|(max, &x)| *max = larger(*max, x));
     }
     // The sum makes +0 of −0, so that the bits do not depend on the order.
     lanes.into_iter().fold(f32::NEG_INFINITY, larger) + 0.0
+}
+
+/// Returns the index of the first NaN, or else of the first of the largest elements.
+///
+/// # Panics
+/// Panics if there are no elements.
+pub(crate) fn largest(x: &[f32]) -> usize {
+    // Two passes, since the first one then takes many elements at a time.
+    let max = maximum(x);
+    let at = x.iter().position(|&x| x == max || (x.is_nan() && max.is_nan()));
+    at.expect("the maximum is an element")
 }
 
 /// Finds the largest element of each column.

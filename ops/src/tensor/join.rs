@@ -11,7 +11,8 @@ impl Tensor {
     /// Joins tensors along dimension `dim`, in which their sizes may differ, as `torch.cat` does.
     ///
     /// The tensors are `&Tensor`, `&Pending<Tensor>` or `Pending<Tensor>`, of any one element type.
-    /// Each is copied by an op of its own.
+    /// Each is copied by an op of its own. Along the last dimensions the copies consist of short
+    /// rows, and are slower.
     ///
     /// # Errors
     /// In the `Pending`: `InvalidArgument` if there are no tensors; `Shape` if there is no dimension
