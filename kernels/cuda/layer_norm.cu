@@ -1,8 +1,8 @@
 // Rows with mean 0 and variance 1, times a weight plus a bias per column. The formula is in
 // kernels/src/layer_norm.rs.
 //
-// Reads 4 bytes per element from memory, and again twice from a cache. Writes 4 bytes per element. A
-// warp takes a row. Bound by memory from some thousand rows on, and by f64 arithmetic on devices
+// Reads 4 bytes per element from memory, and again twice from a cache. Writes 4 bytes per element.
+// A warp takes a row. Bound by memory from some thousand rows on, and by f64 arithmetic on devices
 // with few units for it.
 //
 // Sums are f64: over the lanes of a team in halves.

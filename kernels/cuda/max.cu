@@ -1,8 +1,8 @@
 // The maximum of each run of elements; the maximum of each line, and its index.
 //
 // Reads 4 bytes per element. `maxima` writes 4 bytes per run, and a block takes a run. `max_dim`
-// writes 12 bytes per line. It is bound by memory from some thousand lines on; a few long lines keep
-// few warps busy.
+// writes 12 bytes per line. It is bound by memory from some thousand lines on; a few long lines
+// keep few warps busy.
 #include "fold.cuh"
 #include "lines.cuh"
 #include "places.cuh"

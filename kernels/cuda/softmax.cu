@@ -1,7 +1,7 @@
 // The softmax of each line. The formula is in kernels/src/softmax.rs.
 //
-// Reads 4 bytes per element from memory, and again twice from a cache if a line fits there. Writes 4
-// bytes per element. Bound by memory from some thousand lines on. A few long lines keep few warps
+// Reads 4 bytes per element from memory, and again twice from a cache if a line fits there. Writes
+// 4 bytes per element. Bound by memory from some thousand lines on. A few long lines keep few warps
 // busy.
 //
 // exp is f32, within 2 units in the last place. Sums are f64: over the lanes of a team in halves.

@@ -1,7 +1,7 @@
 // Elementwise functions of one operand. The formulas and the errors are in kernels/src/unary.rs.
 //
-// Moves 8 bytes per element. Bound by memory, or by arithmetic for tanh and gelu on devices with the
-// fastest memory.
+// Moves 8 bytes per element. Bound by memory, or by arithmetic for tanh and gelu on devices with
+// the fastest memory.
 #include "vector.cuh"
 
 KERNEL exp_f32(u64 n, const float* x, float* y) {

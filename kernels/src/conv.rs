@@ -3,8 +3,8 @@
 //! A convolution is a product of the weight, with one row per output channel, and of columns. Each
 //! column has the elements of the input under the weight at one position (Chellapilla, Puri and
 //! Simard, "High Performance Convolutional Neural Networks for Document Processing", 2006).
-//! `im2col` makes the columns of several images. `channels_to_images` puts the result of the product
-//! in order and adds the bias.
+//! `im2col` makes the columns of several images. `channels_to_images` puts the result of the
+//! product in order and adds the bias.
 //!
 //! `im2col` writes 4 bytes per element of the columns, and reads 4 bytes per element of the input
 //! or, if the weight is larger than its steps, several times that from a cache.
@@ -24,8 +24,9 @@ warpline_runtime::kernel! {
     /// down · `stride_down` + i − `padding_down` and `col` = across · `stride_across` + j −
     /// `padding_across`, or 0 if there is no such row or column.
     ///
-    /// `x` is `images` × `channels` × `height` × `width`. `columns` has `channels` · `kernel_height`
-    /// · `kernel_width` rows and `images` · `out_height` · `out_width` columns. Both are row-major.
+    /// `x` is `images` × `channels` × `height` × `width`. `columns` has `channels` ·
+    /// `kernel_height` · `kernel_width` rows and `images` · `out_height` · `out_width` columns.
+    /// Both are row-major.
     pub unsafe fn im2col(
         images: u64, channels: u64, height: u64, width: u64, kernel_height: u64, kernel_width: u64,
         stride_down: u64, stride_across: u64, padding_down: u64, padding_across: u64,
@@ -51,7 +52,8 @@ warpline_runtime::kernel! {
         },
     }
 
-    /// Computes y\[image, c, p\] ← x\[c, image, p\] + bias\[c\]. With `biased` = 0 nothing is added.
+    /// Computes y\[image, c, p\] ← x\[c, image, p\] + bias\[c\]. With `biased` = 0 nothing is
+    /// added.
     ///
     /// `y` is `images` × `channels` × `pixels`, row-major.
     pub unsafe fn channels_to_images(
@@ -89,8 +91,8 @@ struct Steps {
 }
 
 impl Steps {
-    /// Returns the index in the input under element `i` of the weight at position `at`, or `None` in
-    /// the padding.
+    /// Returns the index in the input under element `i` of the weight at position `at`, or `None`
+    /// in the padding.
     fn index(&self, at: usize, i: usize) -> Option<usize> {
         // A position before the first element wraps around to a large number.
         let from = (at as u64).wrapping_mul(self.stride).wrapping_add(i as u64).wrapping_sub(self.padding);

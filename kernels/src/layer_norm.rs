@@ -14,9 +14,9 @@ const MANY: usize = 1 << 19;
 warpline_runtime::kernel! {
     /// Computes y\[r, c\] ← (x\[r, c\] − μ\[r\]) / √(σ²\[r\] + eps) · weight\[c\] + bias\[c\].
     ///
-    /// `x` and `y` are row-major, `rows` × `cols`. The mean μ and the biased variance σ² of a row are
-    /// computed in f64, in an order that is fixed for each kind of device. The quotient is computed
-    /// in f64 too, and rounded to f32 before the product with the weight.
+    /// `x` and `y` are row-major, `rows` × `cols`. The mean μ and the biased variance σ² of a row
+    /// are computed in f64, in an order that is fixed for each kind of device. The quotient is
+    /// computed in f64 too, and rounded to f32 before the product with the weight.
     pub unsafe fn layer_norm(
         rows: u64, cols: u64, eps: f32, x: &[f32], weight: &[f32], bias: &[f32], write y: &mut [f32]
     )

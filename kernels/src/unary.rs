@@ -10,10 +10,10 @@
 //! # Accuracy
 //! A root is correctly rounded, so it has the same bits on every device. Each device has its own
 //! exp, log, tanh and erf, so devices differ in the last bits. The errors in units in the last
-//! place: on a GPU 2 for exp, tanh and erf, and 1 for log (CUDA C++ Programming Guide, "Mathematical
-//! Functions"). The twins use the C library for exp and log, and the crate libm for erf, each within
-//! 2. A sigmoid adds two roundings. The sum in a gelu cancels for negative x, as in PyTorch: its
-//! absolute error is a few units in the last place of x.
+//! place: on a GPU 2 for exp, tanh and erf, and 1 for log (CUDA C++ Programming Guide,
+//! "Mathematical Functions"). The twins use the C library for exp and log, and the crate libm for
+//! erf, each within 2. A sigmoid adds two roundings. The sum in a gelu cancels for negative x, as
+//! in PyTorch: its absolute error is a few units in the last place of x.
 //!
 //! The names of the kernels end in the element type, because CUDA C++ has functions with the bare
 //! names.
@@ -23,7 +23,8 @@ use crate::threads::share_out;
 /// The least number of elements per thread: about 1 ms on one core.
 const MANY: usize = 1 << 18;
 
-/// Declares a kernel for each function. The arguments are the formula for the docs, the names, and the function.
+/// Declares a kernel for each function. The arguments are the formula for the docs, the names, and
+/// the function.
 macro_rules! unary {
     ($($formula:literal $name:ident $descriptor:ident: $function:expr;)*) => {
         warpline_runtime::kernel! {$(

@@ -1,8 +1,8 @@
 //! Operations on device memory, enqueued on the current stream of their operands' device.
 //!
-//! [`Tensor`] is device memory with a shape. Its ops are the methods of [`TensorOps`] and [`NnOps`],
-//! which allocate what they return. The functions here work on plain buffers, which the caller
-//! allocates.
+//! [`Tensor`] is device memory with a shape. Its ops are the methods of [`TensorOps`] and
+//! [`NnOps`], which allocate what they return. The functions here work on plain buffers, which the
+//! caller allocates.
 //!
 //! Each op launches one kernel of `warpline-kernels` and chooses its launch configuration. Large
 //! reductions to one value launch two kernels, and convolutions three for some images at a time.

@@ -27,8 +27,8 @@ fn of(name: &str, shape: [usize; 3]) -> Check {
     shape.into_iter().fold(Check::of(name), |check, size| check.scalar(size as u64))
 }
 
-/// The largest difference of two quotients. Each side's exp is within 2 units in the last place, and
-/// sums and quotients are rounded. The order of the f64 sums has no visible effect.
+/// The largest difference of two quotients. Each side's exp is within 2 units in the last place,
+/// and sums and quotients are rounded. The order of the f64 sums has no visible effect.
 const CLOSE: Agree = Agree::Within { absolute: 1e-44, relative: 8.0 * f32::EPSILON as f64 };
 
 #[test]
@@ -101,7 +101,8 @@ fn layer_norms_are_close() {
             let start = Check::of("layer_norm").scalar(rows as u64).scalar(cols as u64).scalar(eps);
             let check = start.slice(&x, 1).slice(&weight, 2).slice(&bias, 3).slice(&y, 0);
             let own = launch::rows(rows as u64);
-            // SAFETY: `x` and `y` have rows · cols elements, the weight and the bias one per column.
+            // SAFETY: `x` and `y` have rows · cols elements, the weight and the bias one per
+            // column.
             unsafe { check.agrees(close, &launches_and(own)) };
             // SAFETY: see the call before.
             unsafe { check.gives_the_same_bits(&[WARPS, CUBES, Launch::new(own)]) };

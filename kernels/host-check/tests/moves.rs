@@ -37,8 +37,8 @@ fn chosen_slices_are_the_same_bits() {
             .collect();
         let len = outer * count * inner;
         let check = of("index_select", &[outer, n, inner, count]).slice(&x, 1).slice(&indices, 1);
-        // SAFETY: `x` and the result have as many elements as their sizes say, and there are `count`
-        // indices.
+        // SAFETY: `x` and the result have as many elements as their sizes say, and there are
+        // `count` indices.
         unsafe { check.slice(&vec![9.0f32; len], 2).agrees(Agree::Bits, &all(len)) };
     }
 }
@@ -80,8 +80,8 @@ fn channels_and_biases_are_the_same_bits() {
         for (biased, bias) in [(0u32, vec![]), (1, awkward(channels, 2))] {
             let start = of("channels_to_images", &[images, channels, pixels]).scalar(biased);
             let check = start.slice(&awkward(len, 1), 1).slice(&bias, 3).slice(&vec![9.0f32; len], 0);
-            // SAFETY: both operands have as many elements as the sizes say, and the bias has one per
-            // channel, if it is read.
+            // SAFETY: both operands have as many elements as the sizes say, and the bias has one
+            // per channel, if it is read.
             unsafe { check.agrees(Agree::Bits, &all(len)) };
         }
     }

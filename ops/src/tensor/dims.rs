@@ -15,8 +15,8 @@ pub(super) struct Around {
 }
 
 impl Around {
-    /// Returns the sizes around dimension `dim` of `x`. A scalar has one dimension, of size 1, as in
-    /// PyTorch.
+    /// Returns the sizes around dimension `dim` of `x`. A scalar has one dimension, of size 1, as
+    /// in PyTorch.
     pub(super) fn of(call: &Call<'_>, x: &Tensor, dim: usize) -> Result<Self, Refusal> {
         let sizes = if x.shape.is_empty() { &[1][..] } else { &x.shape[..] };
         let Some(&n) = sizes.get(dim) else {

@@ -15,9 +15,9 @@ impl Tensor {
     /// rows, and are slower.
     ///
     /// # Errors
-    /// In the `Pending`: `InvalidArgument` if there are no tensors; `Shape` if there is no dimension
-    /// `dim`, as in scalars, or if other sizes differ (an empty tensor of shape \[0\] is no exception
-    /// here); `DTypeMismatch` if the element types differ; and the errors of
+    /// In the `Pending`: `InvalidArgument` if there are no tensors; `Shape` if there is no
+    /// dimension `dim`, as in scalars, or if other sizes differ (an empty tensor of shape \[0\] is
+    /// no exception here); `DTypeMismatch` if the element types differ; and the errors of
     /// [`TensorOps`](super::TensorOps).
     ///
     /// # Examples
@@ -127,8 +127,8 @@ fn stack(call: &Call<'_>, tensors: &[&Tensor], dim: usize) -> Outcome {
     side_by_side(call, tensors, product(before), shape)
 }
 
-/// Copies the tensors into a new one, of this shape. Each has `rows` rows, which follow one another in
-/// the rows of the result.
+/// Copies the tensors into a new one, of this shape. Each has `rows` rows, which follow one another
+/// in the rows of the result.
 fn side_by_side(call: &Call<'_>, tensors: &[&Tensor], rows: usize, shape: Shape) -> Outcome {
     with_buffer!(&tensors[0].storage, first => copied(call, first, tensors, rows, shape))
 }

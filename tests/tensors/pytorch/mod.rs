@@ -85,8 +85,8 @@ fn agree(got: f32, wanted: f32, tolerance: f64) -> bool {
     got == wanted || (got.is_nan() && wanted.is_nan()) || (near && wanted.is_finite())
 }
 
-/// Makes a test for each op, from the minimum number of its cases and an expression that calls it on
-/// the inputs of a case.
+/// Makes a test for each op, from the minimum number of its cases and an expression that calls it
+/// on the inputs of a case.
 macro_rules! ops {
     ($least:literal cases each; $($name:ident: |$inputs:ident, $device:ident| $run:expr;)*) => {$(
         #[test]
