@@ -76,6 +76,29 @@ contract! {
         device.synchronize().await?;
     }
 
+    async fn ops_of_several_launches_and_copies_can_be_captured([device]) {
+        let stream = device.new_stream()?;
+        let (images, weight, long) = stream.enter(|| {
+            (
+                Tensor::zeros([2, 1, 3, 3], &device),
+                Tensor::ones([1, 1, 2, 2], &device),
+                Tensor::zeros([70_000], &device),
+            )
+        });
+        let (images, weight, long) = (images.queued()?, weight.queued()?, long.queued()?);
+        let (graph, (y, max)) = stream.capture(|_| {
+            let y = images.conv2d(&weight, None, [1, 1], [0, 0]);
+            let joined = Tensor::cat([&y, &y], 3);
+            (joined, long.max())
+        })?;
+        for value in [1.0, 2.5] {
+            stream.enter(|| (images.fill_(value), long.fill_(-value))).1.queued()?;
+            graph.launch(&stream).queued()?;
+            let (y, max) = stream.enter(|| (y.to_vec::<f32>(), max.item::<f32>()));
+            assert_eq!((y.await?, max.await?), (vec![4.0 * value; 16], -value));
+        }
+    }
+
     async fn maxima_of_many_elements_are_found_in_two_steps([device]) {
         let n = 100_003;
         for at in [0, 40_000, n - 1] {
