@@ -14,8 +14,8 @@
 //! ## Run work
 //!
 //! [`Device::best`] returns `cuda:0`, or `cpu:0` where there is no GPU. A [`Tensor`] has ops as
-//! methods ([`TensorOps`]); the functions in [`ops`] take buffers. Each call returns a [`Pending`],
-//! a future of its result. Ops chain without waiting.
+//! methods ([`TensorOps`], [`NnOps`]); the functions in [`ops`] take buffers. Each call returns a
+//! [`Pending`], a future of its result. Ops chain without waiting.
 //!
 //! ```
 //! use warpline::prelude::*;
@@ -239,7 +239,7 @@ pub use warpline_kernels as kernels;
 #[doc(inline)]
 pub use warpline_ops as ops;
 pub use warpline_ops::{
-    DType, DTypeScope, NestedArray, Scalar, Shape, Tensor, TensorElement, TensorOps, TensorOptions,
+    DType, DTypeScope, NestedArray, NnOps, Scalar, Shape, Tensor, TensorElement, TensorOps, TensorOptions,
 };
 #[cfg(feature = "cuda")]
 pub use warpline_runtime::cuda;
@@ -272,7 +272,7 @@ pub mod backend {
 /// The names that most programs need.
 pub mod prelude {
     pub use warpline_ops::data::Loader;
-    pub use warpline_ops::{DType, Tensor, TensorOps};
+    pub use warpline_ops::{DType, NnOps, Tensor, TensorOps};
     pub use warpline_runtime::kernel::LaunchConfig;
     pub use warpline_runtime::{
         Buffer, Device, DeviceId, Edge, Error, ErrorKind, Event, Graph, InCurrentStream, OrderMode, Pending,

@@ -34,7 +34,9 @@ pub(crate) fn against_a_copy(bench: &Bench) {
     let [mean, scale] = [&y, &z].map(|buffer| buffer.slice(..n / 4).expect("it is longer"));
     let (labels, count) = (filled::<i64>(&stream, rows, 7), filled::<i64>(&stream, 1, 0));
     let of = |shape: &[usize]| Tensor::from_buffer(x.clone(), shape).expect("as many elements");
-    let (vector, matrix) = (of(&[n]), of(&[rows, COLS]));
+    let (vector, matrix, wide) = (of(&[n]), of(&[rows, COLS]), of(&[64, n / 64]));
+    let weight = Tensor::from_buffer(row.clone(), [COLS]).expect("as many elements");
+    let eight = row.slice(..8).expect("it is longer");
     let classes = Tensor::from_buffer(labels, [rows]).expect("as many elements");
 
     let [len, halves, cols, quarter] = [n, half, COLS, n / 4].map(|count| count as u64);
@@ -118,6 +120,37 @@ pub(crate) fn against_a_copy(bench: &Bench) {
             "cross_entropy",
             8 * n + 24 * rows,
             Box::new(|| stream.enter(|| matrix.cross_entropy(&classes).queued()).map(drop)),
+        ),
+        ("exp", 8 * n, Box::new(|| run(kernels::exp_f32(len, &x, &z), per_element))),
+        ("log", 8 * n, Box::new(|| run(kernels::log_f32(len, &x, &z), per_element))),
+        ("sqrt", 8 * n, Box::new(|| run(kernels::sqrt_f32(len, &x, &z), per_element))),
+        ("tanh", 8 * n, Box::new(|| run(kernels::tanh_f32(len, &x, &z), per_element))),
+        ("sigmoid", 8 * n, Box::new(|| run(kernels::sigmoid_f32(len, &x, &z), per_element))),
+        ("gelu", 8 * n, Box::new(|| run(kernels::gelu_f32(len, &x, &z), per_element))),
+        ("softmax of rows", 8 * n, Box::new(|| tensor(&|| matrix.softmax(1)))),
+        ("softmax of columns", 8 * n, Box::new(|| tensor(&|| wide.softmax(0)))),
+        ("layer_norm", 8 * n, Box::new(|| tensor(&|| matrix.layer_norm(&weight, &weight, 1e-5)))),
+        ("max", 4 * n, Box::new(|| tensor(&|| vector.max()))),
+        ("max_dim", 4 * n + 12 * rows, Box::new(|| stream.enter(|| matrix.max_dim(1).queued()).map(drop))),
+        (
+            "index_select of one row",
+            4 * n + 8 * rows,
+            Box::new(|| tensor(&|| matrix.index_select(0, &classes))),
+        ),
+        (
+            "im2col",
+            8 * n,
+            Box::new(|| {
+                // A weight of 2 × 2 in steps of 2: each element is in one column.
+                let (down, across) = (rows as u64 / 2, cols / 2);
+                let height = rows as u64;
+                run(kernels::im2col(1, 1, height, cols, 2, 2, 2, 2, 0, 0, down, across, &x, &z), per_element)
+            }),
+        ),
+        (
+            "channels_to_images",
+            8 * n,
+            Box::new(|| run(kernels::channels_to_images(8, 8, len / 64, 1, &x, &eight, &z), per_element)),
         ),
     ];
 

@@ -5,17 +5,23 @@
 // The number of lanes. Lane l has combined the elements l, l + LANES, l + 2·LANES, … in this order.
 constexpr u32 LANES = 1024;
 
-// Returns the sum of all lanes to thread 0 of the block, and 0 to the others. All threads of the
-// block call this. Lane l adds lane l + 512, then l + 256, and so on down to l + 1. `lanes` is
-// shared memory.
-template <class T>
-__device__ __forceinline__ T folded(T* lanes) {
+// Combines all lanes and returns the result to thread 0 of the block, and 0 to the others. All
+// threads of the block call this. Lane l takes in lane l + 512, then l + 256, and so on down to l +
+// 1. `lanes` is shared memory.
+template <class T, class F>
+__device__ __forceinline__ T folded(T* lanes, F combine) {
     for (u32 half = LANES / 2; half > 0; half /= 2) {
         __syncthreads();
         for (u32 l = thread_in_block(); l < half; l += block_threads()) {
-            lanes[l] += lanes[l + half];
+            lanes[l] = combine(lanes[l], lanes[l + half]);
         }
     }
-    // Thread 0 made the last addition itself, so no barrier is needed.
+    // Thread 0 made the last step itself, so no barrier is needed.
     return thread_in_block() == 0 ? lanes[0] : T(0);
+}
+
+// Returns the sum of all lanes, as above.
+template <class T>
+__device__ __forceinline__ T folded(T* lanes) {
+    return folded(lanes, [](T a, T b) { return a + b; });
 }

@@ -120,7 +120,7 @@ __device__ __forceinline__ u64 remainder_of(u64 a, u64 b) {
     return (a | b) >> 32 == 0 ? u32(a) % u32(b) : a % b;
 }
 
-// Returns a / b, with the same remark.
+// Returns a div b.
 __device__ __forceinline__ u64 quotient_of(u64 a, u64 b) {
     return (a | b) >> 32 == 0 ? u32(a) / u32(b) : a / b;
 }

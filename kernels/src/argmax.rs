@@ -2,6 +2,8 @@
 //!
 //! Reads 4 bytes per element and writes 8 bytes per row.
 
+use crate::max::largest;
+
 warpline_runtime::kernel! {
     /// Finds the largest element of each row: indices\[r\] ← the first column that holds the
     /// largest element of row `r`.
@@ -20,19 +22,6 @@ warpline_runtime::kernel! {
             }
         },
     }
-}
-
-fn largest(row: &[f32]) -> usize {
-    let mut at = 0;
-    for (i, &x) in row.iter().enumerate() {
-        if x > row[at] || x.is_nan() {
-            at = i;
-            if x.is_nan() {
-                break;
-            }
-        }
-    }
-    at
 }
 
 #[cfg(test)]

@@ -39,6 +39,12 @@ pub fn rows(rows: u64) -> LaunchConfig {
     LaunchConfig::for_elements(rows.saturating_mul(WARP))
 }
 
+/// Returns the configuration for kernels that reduce along one dimension of `outer` × n × `inner`
+/// elements: one warp per row if `inner` is 1, and otherwise one thread per line.
+pub fn lines(outer: u64, inner: u64) -> LaunchConfig {
+    if inner == 1 { rows(outer) } else { LaunchConfig::for_elements(outer.saturating_mul(inner)) }
+}
+
 /// Returns the configuration for kernels that reduce each column: one block per 32 neighbouring
 /// columns.
 ///
@@ -78,8 +84,17 @@ mod tests {
     #[test]
     fn every_configuration_can_be_launched() {
         for n in [0, 1, 1000, 1 << 40, u64::MAX] {
-            let all =
-                [elements(n), one_block(), runs(n), rows(n), columns(n), transpose(n, n), product(n, n)];
+            let all = [
+                elements(n),
+                one_block(),
+                runs(n),
+                rows(n),
+                lines(n, 1),
+                lines(n, n),
+                columns(n),
+                transpose(n, n),
+                product(n, n),
+            ];
             all.iter().for_each(|config| config.check("kernel").unwrap());
         }
     }

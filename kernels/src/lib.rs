@@ -30,15 +30,19 @@ mod column_moments;
 mod column_scales;
 mod column_sums;
 mod columns;
+mod conv;
 mod count_equal;
 mod cross_entropy;
 mod elementwise;
 mod expand;
 mod gemm;
+mod index_select;
 pub mod launch;
+mod layer_norm;
 pub mod libraries;
 mod linear;
 mod matmul;
+mod max;
 mod mean;
 mod philox;
 mod philox_normal;
@@ -46,10 +50,12 @@ mod philox_uniform;
 mod relu;
 mod relu_backward;
 mod sgd;
+mod softmax;
 mod standardize;
 mod sum;
 mod threads;
 mod transpose;
+mod unary;
 
 pub use add::{ADD_IN_PLACE, add_};
 pub use argmax::{ARGMAX, argmax};
@@ -58,6 +64,7 @@ pub use cast::{CAST, TypeCode, cast};
 pub use column_moments::{COLUMN_MOMENTS, column_moments};
 pub use column_scales::{COLUMN_SCALES, column_scales};
 pub use column_sums::{COLUMN_SUMS, column_sums};
+pub use conv::{CHANNELS_TO_IMAGES, IM2COL, channels_to_images, im2col};
 pub use count_equal::{COUNT_EQUAL, count_equal};
 pub use cross_entropy::{
     CROSS_ENTROPY, CROSS_ENTROPY_MEAN, CROSS_ENTROPY_ROWS, cross_entropy, cross_entropy_mean,
@@ -71,8 +78,11 @@ pub use elementwise::{
     sub_f64, sub_i64,
 };
 pub use expand::{EXPAND_1, EXPAND_2, EXPAND_4, EXPAND_8, expand_1, expand_2, expand_4, expand_8};
+pub use index_select::{INDEX_SELECT, index_select};
+pub use layer_norm::{LAYER_NORM, layer_norm};
 pub use linear::{LINEAR, linear};
 pub use matmul::{MATMUL, matmul};
+pub use max::{MAX_DIM, MAX_RUN, MAXIMA, max_dim, maxima};
 pub use mean::{MEAN, mean};
 pub use philox::philox4x32_10;
 pub use philox_normal::{PHILOX_NORMAL, philox_normal};
@@ -80,9 +90,14 @@ pub use philox_uniform::{PHILOX_UNIFORM, philox_uniform};
 pub use relu::{RELU, relu};
 pub use relu_backward::{RELU_BACKWARD, relu_backward};
 pub use sgd::{SGD, sgd};
+pub use softmax::{SOFTMAX, softmax};
 pub use standardize::{STANDARDIZE, standardize};
 pub use sum::{SUM, SUM_RUN, SUM_RUNS, SUM_TREE, sum, sum_runs, sum_tree};
 pub use transpose::{TRANSPOSE, TRANSPOSE_I64, transpose, transpose_i64};
+pub use unary::{
+    EXP_F32, GELU_F32, LOG_F32, SIGMOID_F32, SQRT_F32, TANH_F32, exp_f32, gelu_f32, log_f32, sigmoid_f32,
+    sqrt_f32, tanh_f32,
+};
 
 use warpline_runtime::kernel::Kernel;
 
@@ -98,6 +113,7 @@ pub static ALL: &[&Kernel] = &[
     &ARGMAX,
     &AXPY,
     &CAST,
+    &CHANNELS_TO_IMAGES,
     &COLUMN_MOMENTS,
     &COLUMN_SCALES,
     &COLUMN_SUMS,
@@ -109,12 +125,20 @@ pub static ALL: &[&Kernel] = &[
     &DIVIDE_F64,
     &DIVIDE_SCALAR,
     &DIVIDE_SCALAR_F64,
+    &EXP_F32,
     &EXPAND_1,
     &EXPAND_2,
     &EXPAND_4,
     &EXPAND_8,
+    &GELU_F32,
+    &IM2COL,
+    &INDEX_SELECT,
+    &LAYER_NORM,
     &LINEAR,
+    &LOG_F32,
     &MATMUL,
+    &MAX_DIM,
+    &MAXIMA,
     &MEAN,
     &MUL,
     &MUL_F64,
@@ -127,6 +151,9 @@ pub static ALL: &[&Kernel] = &[
     &RELU,
     &RELU_BACKWARD,
     &SGD,
+    &SIGMOID_F32,
+    &SOFTMAX,
+    &SQRT_F32,
     &STANDARDIZE,
     &SUB,
     &SUB_F64,
@@ -134,6 +161,7 @@ pub static ALL: &[&Kernel] = &[
     &SUM,
     &SUM_RUNS,
     &SUM_TREE,
+    &TANH_F32,
     &TRANSPOSE,
     &TRANSPOSE_I64,
 ];

@@ -1,10 +1,12 @@
 //! Operations on device memory, enqueued on the current stream of their operands' device.
 //!
-//! [`Tensor`] is device memory with a shape. Its ops are the methods of [`TensorOps`], which
-//! allocate what they return. The functions here work on plain buffers, which the caller allocates.
+//! [`Tensor`] is device memory with a shape. Its ops are the methods of [`TensorOps`] and
+//! [`NnOps`], which allocate what they return. The functions here work on plain buffers, which the
+//! caller allocates.
 //!
 //! Each op launches one kernel of `warpline-kernels` and chooses its launch configuration. Large
-//! reductions to one value launch two kernels. The current stream is that of the innermost
+//! reductions to one value launch two kernels, and convolutions three for some images at a time.
+//! Joins of tensors are copies. The current stream is that of the innermost
 //! `stream.scope` or `stream.enter`, else the device's default stream. [`data`] brings batches of a
 //! dataset to a device ahead of the work on them.
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -21,8 +23,8 @@ pub use elementwise::{add_, axpy_, copy_, fill_, read, relu_into, standardize_};
 pub use random::{normal_, uniform_};
 pub use reduce::{ColumnMoments, column_sums_into, sum};
 pub use tensor::{
-    DType, DTypeScope, NestedArray, OperandOrScalar, Scalar, Shape, Tensor, TensorElement, TensorOperand,
-    TensorOps, TensorOptions,
+    DType, DTypeScope, NestedArray, NnOps, OperandOrScalar, Scalar, Shape, Tensor, TensorElement,
+    TensorOperand, TensorOps, TensorOptions,
 };
 
 use warpline_runtime::kernel::{KernelCall, LaunchConfig};

@@ -16,6 +16,7 @@ mod graphs;
 mod host_functions;
 mod kernels;
 mod memory;
+mod nn;
 mod outside;
 mod peers;
 mod positions;

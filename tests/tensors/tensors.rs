@@ -175,3 +175,25 @@ fn tensors_and_generators_can_be_used_from_any_thread() {
     fn sent<T: Send + 'static>() {}
     sent::<Pending<Tensor>>();
 }
+
+/// The columns of one image take more than half of the memory that a convolution uses at a time.
+#[test]
+fn a_convolution_of_many_large_images_is_made_in_parts() {
+    let (_runtime, device, [stream]) = streams(["s"]);
+    stream.enter(|| {
+        let [n, c, h, w] = [2, 16, 256, 256];
+        let values: Vec<f32> = (0..n * c * h * w).map(|i| (i % 251) as f32 / 64.0).collect();
+        let images = Tensor::from_host(&values, [n, c, h, w], &device).queued().unwrap();
+        let weights: Vec<f32> = (0..c * 9).map(|i| (i % 7) as f32 - 3.0).collect();
+        let weight = Tensor::from_host(&weights, [1, c, 3, 3], &device).queued().unwrap();
+        let bias = Tensor::full([1], 0.25, &device).queued().unwrap();
+        let of = |x: Pending<Tensor>| {
+            x.conv2d(&weight, Some(&bias), [1, 1], [1, 1]).to_vec::<f32>().blocking_wait().unwrap()
+        };
+        let all = of(images.reshape([n, c, h, w]));
+        assert_eq!(all.len(), n * h * w);
+        for (i, one) in all.chunks(h * w).enumerate() {
+            assert_eq!(one, of(images.narrow(0, i, 1)), "image {i}");
+        }
+    });
+}

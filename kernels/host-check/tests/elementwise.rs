@@ -1,8 +1,8 @@
-//! Element-wise kernels. They give the same bits as their twins, at any alignment, and also when
-//! several operands are the same memory.
+//! Element-wise kernels. They agree with their twins at any alignment, and also when several
+//! operands are the same memory. Arithmetic gives the same bits.
 #![cfg(target_os = "linux")]
 
-use host_check::{Agree, CUBES, Check, Launch, WARPS, awkward, launches};
+use host_check::{Agree, CUBES, Check, Launch, WARPS, awkward, launches, plain};
 use warpline_kernels::{TypeCode, launch};
 
 const SIZES: [usize; 9] = [0, 1, 3, 4, 5, 31, 32, 33, 259];
@@ -11,20 +11,25 @@ const LARGE: usize = 1_000_003;
 /// unequal.
 const OFFSETS: [[usize; 3]; 6] = [[0, 0, 0], [1, 1, 1], [3, 3, 3], [2, 1, 0], [0, 0, 3], [1, 3, 1]];
 
-/// Runs the checks that `make` returns for each size and its offsets.
+/// Runs the checks that `make` returns for each size and its offsets, and compares bits.
 fn compare(make: impl Fn(usize, [usize; 3]) -> Vec<Check>) {
+    compare_within(Agree::Bits, make);
+}
+
+/// Runs the checks that `make` returns for each size and its offsets.
+fn compare_within(agree: Agree, make: impl Fn(usize, [usize; 3]) -> Vec<Check>) {
     for n in SIZES {
         for offsets in OFFSETS {
             // SAFETY: every `make` in this file gives all operands the lengths that the kernels
             // require.
-            make(n, offsets).iter().for_each(|check| unsafe { check.agrees(Agree::Bits, &launches()) });
+            make(n, offsets).iter().for_each(|check| unsafe { check.agrees(agree, &launches()) });
         }
     }
     let as_launched = Launch::new(launch::elements(LARGE as u64));
     for (offsets, launch) in [([0, 0, 0], as_launched), ([1, 1, 1], WARPS), ([1, 2, 3], CUBES)] {
         // SAFETY: every `make` in this file gives all operands the lengths that the kernels
         // require.
-        make(LARGE, offsets).iter().for_each(|check| unsafe { check.agrees(Agree::Bits, &[launch]) });
+        make(LARGE, offsets).iter().for_each(|check| unsafe { check.agrees(agree, &[launch]) });
     }
 }
 
@@ -245,5 +250,27 @@ fn columns_are_standardized_by_their_own_scales() {
             // SAFETY: the scales have one element per column, and `x` has more than rows · cols.
             unsafe { check.agrees(Agree::Bits, &all) };
         }
+    }
+}
+
+#[test]
+#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
+fn functions_are_close_and_roots_are_the_same_bits() {
+    let ulps = |n: f64| Agree::Within { absolute: 1e-44, relative: n * f64::from(f32::EPSILON) };
+    for (name, agree) in [
+        ("sqrt_f32", Agree::Bits),
+        // Each side is within 2 units in the last place, and the sigmoid adds two roundings.
+        ("exp_f32", ulps(4.0)),
+        ("log_f32", ulps(4.0)),
+        ("tanh_f32", ulps(4.0)),
+        ("sigmoid_f32", ulps(6.0)),
+        // 1 + erf(…) cancels: the error is some units in the last place of an operand of up to 8.
+        ("gelu_f32", Agree::Within { absolute: 8.0 * 4.0 * f64::from(f32::EPSILON), relative: 1e-6 }),
+    ] {
+        compare_within(agree, |n, [a, b, _]| {
+            let start = |x: &[f32]| Check::of(name).scalar(n as u64).slice(x, a);
+            let y = vec![9.0f32; n];
+            vec![start(&plain(n, 1)).slice(&y, b), start(&awkward(n, 2)).slice(&y, b)]
+        });
     }
 }

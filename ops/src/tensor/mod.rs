@@ -2,33 +2,41 @@
 //!
 //! # Files
 //! `shape` and `dtype` define sizes and element types. `create` makes tensors, and `view` gives the
-//! same memory another shape. `ops` is the trait with every op as a method. A method turns its
-//! receiver and operands into tensors (`operand`) and calls a plain function in one of the other
-//! files. That function checks shapes, allocates the result and launches one kernel or, for large
-//! reductions, two (`call`).
+//! same memory another shape. `ops` and `ops_nn` are the traits with the ops as methods. A method
+//! turns its receiver and operands into tensors (`operand`) and calls a plain function in one of
+//! the other files. That function checks shapes, allocates the result and launches one kernel or,
+//! for large reductions and convolutions, several (`call`). `join` enqueues copies instead.
 
 mod array;
 mod broadcast;
 mod call;
 mod cast;
+mod conv;
 mod create;
+mod dims;
 mod dtype;
 mod element;
 mod elementwise;
+mod join;
 mod like;
 mod loss;
 mod matmul;
+mod maximum;
+mod normalize;
 mod operand;
 mod operators;
 mod ops;
+mod ops_nn;
 mod options;
 mod random;
 mod read;
 mod reduce;
 mod scalar;
+mod select;
 mod sgd;
 mod shape;
 mod transfer;
+mod unary;
 mod view;
 
 pub use array::NestedArray;
@@ -36,6 +44,7 @@ pub use dtype::{DType, DTypeScope};
 pub use element::TensorElement;
 pub use operand::{OperandOrScalar, TensorOperand};
 pub use ops::TensorOps;
+pub use ops_nn::NnOps;
 pub use options::TensorOptions;
 pub use scalar::Scalar;
 pub use shape::Shape;

@@ -1,4 +1,4 @@
-//! The trait with every tensor op as a method, on tensors and on `Pending`s of tensors.
+//! The trait with most tensor ops as methods, on tensors and on `Pending`s of tensors.
 
 use super::call::{refused_call, refused_operand};
 use super::elementwise::{self, ADD, DIV, MUL, SUB};
@@ -28,11 +28,13 @@ macro_rules! held {
     };
 }
 
+pub(super) use held;
+
 /// Returns an op that was refused because of its second or a later operand.
 ///
 /// `first` is the first operand. The memory that the op would have written is marked.
 #[cold]
-fn refused<T>(refusal: Refusal, first: &Tensor, in_place: &[&Tensor]) -> Pending<T> {
+pub(super) fn refused<T>(refusal: Refusal, first: &Tensor, in_place: &[&Tensor]) -> Pending<T> {
     refused_operand(refusal, &first.device(), in_place).pass_on()
 }
 
@@ -60,6 +62,7 @@ fn refused<T>(refusal: Refusal, first: &Tensor, in_place: &[&Tensor]) -> Pending
 /// returns the tensor that it wrote. The operators call [`add`](Self::add),
 /// [`sub`](Self::sub), [`mul`](Self::mul), [`div`](Self::div) and [`neg`](Self::neg); `&x + &y` keeps
 /// both operands.
+/// [`NnOps`](super::NnOps) has further ops; [`Tensor::cat`] and [`Tensor::stack`] join tensors.
 ///
 /// # Ordering
 /// As for every op, an earlier use of an operand on another stream has to be ordered before the op.

@@ -71,10 +71,12 @@ def encoded(x):
     return "{" + ",".join([*parts, f'"data":[{",".join(data)}]']) + "}"
 
 
-def case(op, inputs, outputs, tolerance=0.0):
+def case(op, inputs, outputs, tolerance=0.0, relative=0.0):
+    """Adds a case. `relative` is a tolerance as a fraction of the result; the larger of the two counts."""
     listed = lambda them: "[" + ",".join(encoded(x) for x in them) + "]"
+    fraction = f',"relative":{relative:.3g}' if relative else ""
     cases.append(
-        f'{{"op":"{op}","inputs":{listed(inputs)},"outputs":{listed(outputs)},"tolerance":{tolerance:.3g}}}'
+        f'{{"op":"{op}","inputs":{listed(inputs)},"outputs":{listed(outputs)},"tolerance":{tolerance:.3g}{fraction}}}'
     )
 
 
@@ -264,9 +266,171 @@ def one_sgd(start, grads, lr, momentum):
     case("sgd", [start, *grads, lr, momentum], [param.detach(), velocity], 2 * 2 * len(grads) * U * largest)
 
 
+def gelu(x):
+    # PyTorch's own kernel. oneDNN's, the default, overflows for the largest numbers and turns +∞ into NaN.
+    with torch.backends.mkldnn.flags(enabled=False):
+        return torch.nn.functional.gelu(x)
+
+
+def functions():
+    """Functions of one operand. A unit in the last place is at most 2·U of the result. Each side's exp, log and tanh is within 2 of them of
+    the exact value (kernels/src/unary.rs; SLEEF and MKL, which PyTorch uses, state 1), so the two differ by up to 4; a sigmoid adds two
+    roundings on each side. Warpline's root is correctly rounded, and PyTorch's, from MKL, is within 1. A gelu rounds 1 + erf(…), up to 2,
+    at the unit of 1, whatever the size of the sum: that is an error of x."""
+    places = {
+        "exp": (torch.exp, 4, 0),
+        "log": (torch.log, 4, 0),
+        "sqrt": (torch.sqrt, 1, 0),
+        "tanh": (torch.tanh, 4, 0),
+        "sigmoid": (torch.sigmoid, 6, 0),
+        "gelu": (gelu, 4, 4),
+    }
+    for name, (op, units, of_x) in places.items():
+        positive = name in ("log", "sqrt")
+        for shape in SHAPES:
+            for scale in (1.0, 8.0):
+                x = values(*shape, scale=scale)
+                x = x.abs() if positive else x
+                case(name, [x], [op(x)], of_x * 2 * U * finite_max(x), units * 2 * U)
+        for n in (*range(1, 12), 12, 12):
+            x = special(n)
+            small = x[x.abs() < 1e30]
+            case(name, [x], [op(x)], of_x * 2 * U * finite_max(small), units * 2 * U)
+
+
+# Shapes with each of their dimensions. A scalar has dimension 0.
+LINES = [(shape, dim) for shape in ([], [1], [7], [33], [1, 5], [5, 1], [3, 5], [2, 3, 4], [3, 2, 1, 4]) for dim in range(max(len(shape), 1))]
+
+
+def softmaxes():
+    """x − max is rounded at its size, and exp carries that on as a relative error of its result. exp, the sum and the quotient add 4 units
+    in the last place a side at most, and PyTorch's f32 sum of n terms up to n roundings."""
+
+    def one(x, dim):
+        n = x.shape[dim] if x.dim() else 1
+        size = 2 * finite_max(x.nan_to_num(0, 0, 0))
+        case("softmax", [x, dim], [torch.softmax(x, dim)], 1e-44, 2 * U * (size + n + 8))
+
+    for shape, dim in LINES:
+        for scale in (1.0, 8.0):
+            one(values(*shape, scale=scale), dim)
+    for shape, dim in [([0, 3], 0), ([0, 3], 1), ([3, 0], 1), ([4, 17], 1), ([2, 100], 1), ([40, 3], 0)]:
+        one(values(*shape), dim)
+    one(torch.tensor([[1000.0, -1000.0], [1e4, 1e4 - 1]]), 1)
+    for bad in (NAN, INF, -INF):
+        x = values(3, 4)
+        x[1, 2] = bad
+        one(x, 0)
+        one(x, 1)
+        one(torch.full((2, 3), bad), 1)
+
+
+def maxima():
+    # Few different values, so that there are ties.
+    ties = lambda shape: torch.round(values(*shape))
+    bad = lambda n: torch.tensor([1.0, 2.0, INF, -INF, NAN, 3.0, INF, 0.0, 5.0, -1.0, NAN, 4.0])[torch.randperm(12)[:n]]
+    for shape in [s for s in SHAPES if 0 not in s] + [[1000], [33, 31]]:
+        for x in (values(*shape), ties(shape)):
+            case("max", [x], [x.max()])
+    for n in (*range(1, 12), 12, 12, 12):
+        x = bad(n)
+        case("max", [x], [x.max()])
+    for x in ([-INF, -INF], [NAN], [0.0, -0.0], [1e-40, 0.0]):
+        case("max", [torch.tensor(x)], [torch.tensor(x).max()])
+    for shape, dim in [*LINES, ([0, 3], 1), ([3, 0], 0), ([2, 100], 1), ([40, 3], 0)]:
+        for x in (values(*shape), ties(shape)):
+            case("max_dim", [x, dim], list(x.max(dim)))
+    for _ in range(4):
+        x = bad(12).reshape(3, 4)
+        for dim in (0, 1):
+            case("max_dim", [x, dim], list(x.max(dim)))
+
+
+def layer_norms():
+    """PyTorch computes the moments in f32: the mean and the deviations are rounded at the size of the input, and the quotient divides that
+    error by the deviation. A product and a sum follow."""
+    for eps in (1e-5, 0.5):
+        for shape in ([1], [7], [33], [0, 3], [1, 5], [5, 1], [3, 5], [2, 3, 4], [4, 17], [2, 100]):
+            n = shape[-1]
+            for scale in (1.0, 8.0):
+                x, weight, bias = values(*shape, scale=scale), values(n), values(n)
+                y = torch.nn.functional.layer_norm(x, [n], weight, bias, eps)
+                deviation = (x.double().var(-1, correction=0) + eps).sqrt()
+                error = finite_max((x.abs().double().amax(-1) / deviation).float()) if x.numel() else 0
+                case("layer_norm", [x, weight, bias, eps], [y], 16 * U * (error * finite_max(weight) + finite_max(bias)), 4 * U)
+    for place in (NAN, INF, -INF):
+        x, weight, bias = values(2, 4), values(4), values(4)
+        x[1, 2] = place
+        y = torch.nn.functional.layer_norm(x, [4], weight, bias, 1e-5)
+        case("layer_norm", [x, weight, bias, 1e-5], [y], 1e-5)
+        x, bias[3] = values(2, 4), place
+        y = torch.nn.functional.layer_norm(x, [4], weight, bias, 1e-5)
+        case("layer_norm", [x, weight, bias, 1e-5], [y], 1e-5)
+
+
+def joins():
+    for shape, dim in LINES:
+        shape = shape or [1]
+        other = lambda size: [size if d == dim else n for d, n in enumerate(shape)]
+        for sizes in ([1], [2, 1], [3, 0, 1, 2]):
+            parts = [values(*other(size)) for size in sizes]
+            case("cat", [dim, *parts], [torch.cat(parts, dim)])
+    for dtype in (torch.int64, torch.float32):
+        for dim in (0, 1):
+            parts = [torch.randint(-99, 99, (2, 3)).to(dtype) for _ in range(2)]
+            case("cat", [dim, *parts], [torch.cat(parts, dim)])
+            case("stack", [dim, *parts], [torch.stack(parts, dim)])
+    for shape in SHAPES:
+        for dim in range(len(shape) + 1):
+            for n in (1, 3) if shape not in ([33], [4, 17]) else (2,):
+                parts = [values(*shape) for _ in range(n)]
+                case("stack", [dim, *parts], [torch.stack(parts, dim)])
+    for dim in (0, 1):
+        parts = [special(12).reshape(3, 4) for _ in range(2)]
+        case("cat", [dim, *parts], [torch.cat(parts, dim)])
+        case("stack", [dim, *parts], [torch.stack(parts, dim)])
+
+
+def index_selects():
+    for shape, dim in [*LINES, ([2, 100], 0), ([40, 3], 0), ([0, 3], 1), ([3, 0], 0)]:
+        x, n = values(*shape), shape[dim] if shape else 1
+        for count in (0, 1, 2 * n + 1) if shape else (1,):
+            indices = torch.randint(0, n, (count,))
+            case("index_select", [x, dim, indices], [x.index_select(dim, indices)])
+    for n in (5, 12):
+        x, indices = special(n), torch.randint(0, n, (7,))
+        case("index_select", [x, 0, indices], [x.index_select(0, indices)])
+
+
+def convolutions():
+    def one(x, weight, bias, stride, padding, tolerance=0.0):
+        y = torch.nn.functional.conv2d(x, weight, bias, stride, padding)
+        pairs = [torch.tensor(pair, dtype=torch.int64) for pair in (stride, padding)]
+        case("conv2d", [x, weight, 0 if bias is None else bias, *pairs], [y], tolerance)
+
+    steps = [((1, 1), (0, 0)), ((2, 1), (1, 0)), ((1, 3), (0, 2)), ((2, 2), (2, 2))]
+    shapes = [((1, 1, 3, 3), (1, 1, 1, 1)), ((2, 3, 4, 5), (2, 3, 2, 3)), ((2, 5, 3), (3, 2, 3, 1)), ((1, 2, 6, 6), (4, 2, 3, 3)), ((3, 1, 2, 7), (2, 1, 2, 2))]
+    for (stride, padding), (shape, weight) in ((step, pair) for step in steps for pair in shapes):
+        for bias in (None, values(weight[0])):
+            one(values(*shape), values(*weight), bias, stride, padding)
+    one(values(0, 2, 3, 3), values(1, 2, 2, 2), values(1), (1, 1), (0, 0))
+    one(values(1, 2, 5, 5), values(3, 2, 5, 5), values(3), (1, 1), (0, 0))
+    for bad in (NAN, INF):
+        x, weight = values(1, 2, 3, 3), values(2, 2, 2, 2)
+        x[0, 1, 1, 0] = bad
+        one(x, weight, values(2), (1, 1), (1, 1))
+    x, weight, bias = rough(2, 3, 5, 5), rough(2, 3, 3, 3), rough(2)
+    terms = torch.nn.functional.conv2d(x.abs(), weight.abs(), bias.abs(), 1, 1)
+    one(x, weight, bias, (1, 1), (1, 1), 2 * (27 + 1) * U * finite_max(terms))
+
+
 torch.manual_seed(2026)
 torch.set_num_threads(1)
 for group in (create_and_copy, elementwise, products, reductions, losses, sgd):
+    group()
+# Each of the later groups has its own seed, so that a new one leaves the cases of the others as they are.
+for seed, group in enumerate((functions, softmaxes, maxima, layer_norms, joins, index_selects, convolutions)):
+    torch.manual_seed(seed)
     group()
 path = pathlib.Path(__file__).with_name("cases.json")
 head = f'{{"torch":"{torch.__version__}","cases":[\n'

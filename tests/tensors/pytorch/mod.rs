@@ -2,24 +2,21 @@
 //! `pytorch/cases.json`.
 //!
 //! Results are equal if nothing is rounded, or if each element is rounded once. NaN equals NaN, and
-//! zeros of either sign are equal. Rounded sums differ by at most the case's tolerance, which the
-//! script derives.
+//! zeros of either sign are equal. Rounded sums and functions such as exp differ by at most the
+//! case's tolerance, which the script derives.
 
 use serde_json::Value;
 use std::sync::OnceLock;
 use warpline::Result;
 use warpline::prelude::*;
 
-/// The minimum number of cases per op.
-const CASES: usize = 20;
-
-fn cases(op: &str) -> Vec<&'static Value> {
+fn cases(op: &str, least: usize) -> Vec<&'static Value> {
     static STORED: OnceLock<Value> = OnceLock::new();
     let stored = STORED
         .get_or_init(|| serde_json::from_str(include_str!("cases.json")).expect("what the script wrote"));
     let cases: Vec<_> =
         stored["cases"].as_array().expect("a list").iter().filter(|case| case["op"] == op).collect();
-    assert!(cases.len() >= CASES, "{op}: {} cases, {CASES} are wanted", cases.len());
+    assert!(cases.len() >= least, "{op}: {} cases, {least} are wanted", cases.len());
     cases
 }
 
@@ -58,10 +55,10 @@ fn tensor(stored: &Value, device: &Device) -> Result<Tensor> {
 /// A function that runs the op on the inputs of a case.
 type Run = fn(&[Value], &Device) -> Result<Vec<Tensor>>;
 
-fn check(op: &str, run: Run) {
+fn check(op: &str, least: usize, run: Run) {
     let runtime = crate::support::runtime(1);
     let device = runtime.device(DeviceId::Cpu(0)).unwrap();
-    for case in cases(op) {
+    for case in cases(op, least) {
         let inputs = case["inputs"].as_array().expect("a list");
         let got = run(inputs, &device).unwrap_or_else(|error| panic!("{case}: {error}"));
         let wanted = case["outputs"].as_array().expect("a list");
@@ -72,8 +69,10 @@ fn check(op: &str, run: Run) {
                 assert_eq!(got.to_vec::<i64>().blocking_wait().unwrap(), integers(&wanted["data"]), "{case}");
             } else {
                 let tolerance = case["tolerance"].as_f64().expect("a number");
+                let relative = case["relative"].as_f64().unwrap_or(0.0);
                 let got = got.to_vec::<f32>().blocking_wait().unwrap();
                 for (got, wanted) in got.iter().zip(floats(&wanted["data"])) {
+                    let tolerance = tolerance.max(relative * f64::from(wanted).abs());
                     assert!(agree(*got, wanted, tolerance), "{got}, PyTorch has {wanted}: {case}");
                 }
             }
@@ -86,15 +85,18 @@ fn agree(got: f32, wanted: f32, tolerance: f64) -> bool {
     got == wanted || (got.is_nan() && wanted.is_nan()) || (near && wanted.is_finite())
 }
 
-/// Makes a test for each op, from an expression that calls it on the inputs of a case.
+/// Makes a test for each op, from the minimum number of its cases and an expression that calls it
+/// on the inputs of a case.
 macro_rules! ops {
-    ($($name:ident: |$inputs:ident, $device:ident| $run:expr;)*) => {$(
+    ($least:literal cases each; $($name:ident: |$inputs:ident, $device:ident| $run:expr;)*) => {$(
         #[test]
         fn $name() {
-            check(stringify!($name), |$inputs, $device| $run);
+            check(stringify!($name), $least, |$inputs, $device| $run);
         }
     )*};
 }
+
+mod nn;
 
 /// Returns the inputs, each as a tensor.
 fn tensors<const N: usize>(inputs: &[Value], device: &Device) -> Result<[Tensor; N]> {
@@ -141,6 +143,7 @@ fn integer(value: &Value) -> usize {
 }
 
 ops! {
+    20 cases each;
     copy: |inputs, device| {
         let [x] = tensors(inputs, device)?;
         one(Tensor::empty_like(&x).copy_(&x))
