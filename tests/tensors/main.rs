@@ -9,3 +9,4 @@ mod loader;
 mod pytorch;
 mod same_bytes;
 mod tensors;
+mod workers;
