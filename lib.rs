@@ -281,6 +281,8 @@ pub mod prelude {
 mod programs {
     #[doc = include_str!("README.md")]
     struct Readme;
+    #[doc = include_str!("docs/guide/data.md")]
+    struct Data;
     #[doc = include_str!("docs/guide/overlap.md")]
     struct Overlap;
     #[doc = include_str!("docs/guide/devices.md")]

@@ -84,6 +84,9 @@ pub struct Loader<S: Sample> {
 /// The dataset that a loader was created with.
 type Given<S> = Source<Arc<dyn SequentialDataset<Sample = S>>, Arc<dyn Dataset<Sample = S>>>;
 
+/// A dataset and the order of its samples.
+type Ordered<S> = Source<Arc<Sequential<S>>, Arc<Indexed<S>>>;
+
 /// One thing for sequential datasets, and another one for datasets that are read by index.
 #[derive(Clone)]
 pub(super) enum Source<A, B> {
@@ -93,7 +96,7 @@ pub(super) enum Source<A, B> {
 
 /// A loader whose options have been validated, and its stream.
 pub(super) struct Plan<S: Sample> {
-    pub(super) source: Source<Arc<Sequential<S>>, Arc<Indexed<S>>>,
+    pub(super) source: Ordered<S>,
     pub(super) shapes: S::Shapes,
     pub(super) widths: S::Widths,
     pub(super) sample_bytes: usize,
@@ -364,7 +367,7 @@ impl<S: Sample> Loader<S> {
     }
 
     /// Returns the dataset and its order. Checks that there is a sample.
-    fn source(&self, widths: S::Widths) -> Result<Source<Arc<Sequential<S>>, Arc<Indexed<S>>>> {
+    fn source(&self, widths: S::Widths) -> Result<Ordered<S>> {
         let (source, empty) = match &self.dataset {
             Source::Sequential(dataset) => {
                 let mut first = S::Columns::default();
