@@ -18,6 +18,7 @@ use warpline_runtime::{Error, ErrorKind, Result};
 pub(super) struct Indexed<S: Sample> {
     pub(super) dataset: Arc<dyn Dataset<Sample = S>>,
     pub(super) len: usize,
+    pub(super) widths: S::Widths,
     pub(super) sampler: Arc<dyn Sampler>,
 }
 
@@ -32,14 +33,15 @@ impl<S: Sample> Indexed<S> {
     pub(super) fn fill(&self, job: &Job, host: &mut Host<S>, stop: Stop<'_>) -> Result<bool> {
         let Place { epoch, index: batch, .. } = job.place;
         caught("the dataset", epoch, batch, || {
-            for (row, &index) in job.indices.iter().enumerate() {
+            let mut rest = host.slots(0..job.indices.len());
+            for &index in &job.indices {
                 if stop() {
                     return Ok(false);
                 }
                 if index >= self.len {
                     return Err(self.no_such_sample(job.place, index));
                 }
-                self.dataset.read(index, host.slots(row..row + 1))?;
+                self.dataset.read(index, S::take_row(&mut rest, self.widths))?;
             }
             Ok(true)
         })

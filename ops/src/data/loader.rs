@@ -383,7 +383,10 @@ impl<S: Sample> Loader<S> {
                     (None, Some(seed)) => Arc::new(Shuffled::new(seed)),
                     (None, None) => Arc::new(InOrder),
                 };
-                (Source::Indexed(Arc::new(Indexed { dataset: dataset.clone(), len, sampler })), len == 0)
+                (
+                    Source::Indexed(Arc::new(Indexed { dataset: dataset.clone(), len, widths, sampler })),
+                    len == 0,
+                )
             }
         };
         if empty {

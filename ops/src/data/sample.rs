@@ -58,6 +58,9 @@ pub trait Sample: sealed::Sealed + Send + Sync + 'static {
     fn host_rows(host: &Self::Host, widths: Self::Widths) -> usize;
     #[doc(hidden)]
     fn host_slots(host: &mut Self::Host, widths: Self::Widths, rows: Range<usize>) -> Self::Slots<'_>;
+    /// Takes the first row off `rest`, in which there is one.
+    #[doc(hidden)]
+    fn take_row<'a>(rest: &mut Self::Slots<'a>, widths: Self::Widths) -> Self::Slots<'a>;
     #[doc(hidden)]
     fn truncate(host: &mut Self::Host, widths: Self::Widths, rows: usize);
 
@@ -119,6 +122,15 @@ impl<T: Element> Returning<T> {
     }
 }
 
+/// Copies `from` to `to`. For a single element, a store is faster than a call of `memcpy`.
+#[inline]
+fn copy<T: Element>(from: &[T], to: &mut [T]) {
+    match (from, to) {
+        ([from], [to]) => *to = *from,
+        (from, to) => to.copy_from_slice(from),
+    }
+}
+
 fn tensor<T: TensorElement>(buffer: &Buffer<T>, shape: &Shape, rows: usize) -> Tensor {
     let sizes: Vec<usize> = [rows].into_iter().chain(shape.iter().copied()).collect();
     Tensor::from_buffer(buffer.clone(), sizes).expect("a batch has a whole number of samples")
@@ -160,6 +172,11 @@ macro_rules! samples {
                 ($(&mut host.$i[rows.start * widths[$i]..rows.end * widths[$i]],)+)
             }
 
+            #[inline]
+            fn take_row<'a>(rest: &mut Self::Slots<'a>, widths: Self::Widths) -> Self::Slots<'a> {
+                ($(rest.$i.split_off_mut(..widths[$i]).expect("a row is left"),)+)
+            }
+
             fn truncate(host: &mut Self::Host, widths: Self::Widths, rows: usize) {
                 $(host.$i.truncate(rows * widths[$i]);)+
             }
@@ -197,7 +214,7 @@ macro_rules! samples {
 
             #[inline]
             fn copy_row(columns: &Self::Columns, widths: Self::Widths, row: usize, into: Self::Slots<'_>) {
-                $(into.$i.copy_from_slice(&columns.$i[row * widths[$i]..][..widths[$i]]);)+
+                $(copy(&columns.$i[row * widths[$i]..][..widths[$i]], into.$i);)+
             }
         }
 

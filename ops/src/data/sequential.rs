@@ -78,9 +78,11 @@ impl<S: Sample> Passes<S> {
     }
 
     fn fill_from_epoch(&mut self, host: &mut Host<S>, stop: Stop<'_>) -> Result<usize> {
+        let widths = self.plan.widths;
+        let mut rest = host.slots(0..self.plan.batch_size);
         for row in 0..self.plan.batch_size {
             let Some(epoch) = &mut self.epoch else { return Ok(row) };
-            if !epoch.next_row(stop, host.slots(row..row + 1))? {
+            if !epoch.next_row(stop, S::take_row(&mut rest, widths))? {
                 return Ok(row);
             }
             if epoch.ended {
