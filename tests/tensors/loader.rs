@@ -691,6 +691,8 @@ fn options_that_cannot_work_are_refused_when_it_is_built() {
     ] {
         says(&error, ErrorKind::Data, &["the dataset has 0 rows"]);
     }
+    let text = ["18446744073709551615 workers", "the 512 blocking threads", "lower workers"];
+    says(&loader().workers(usize::MAX).build().unwrap_err(), ErrorKind::InvalidArgument, &text);
     let exclude = |loader: Loader<(f32, i64)>, text: &[&str]| {
         says(&loader.build().unwrap_err(), ErrorKind::InvalidArgument, text);
     };

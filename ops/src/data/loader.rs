@@ -81,6 +81,9 @@ pub struct Loader<S: Sample> {
     stream: Option<Stream>,
 }
 
+/// The number of blocking threads that a tokio runtime has by default.
+const MOST_WORKERS: usize = 512;
+
 /// The dataset that a loader was created with.
 type Given<S> = Source<Arc<dyn SequentialDataset<Sample = S>>, Arc<dyn Dataset<Sample = S>>>;
 
@@ -189,9 +192,10 @@ impl<S: Sample> Loader<S> {
     /// The batches and their order are the same for any number. Several workers pay off if a
     /// sample takes long to read or decode. They need a dataset that is read by index.
     ///
-    /// Workers are blocking threads of the tokio runtime in which the batches are first polled. The
-    /// polls do the reading themselves if there is no such runtime, on a device that [runs in
-    /// turns](warpline_runtime::Device::runs_in_turns), and with 0 workers.
+    /// There may be up to 512 workers. They are blocking threads of the tokio runtime in which the
+    /// batches are first polled. The polls do the reading themselves if there is no such runtime,
+    /// on a device that [runs in turns](warpline_runtime::Device::runs_in_turns), and with 0
+    /// workers.
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = workers;
         self
@@ -239,7 +243,7 @@ impl<S: Sample> Loader<S> {
     /// stream has a limit of ops in flight; `Data` if the dataset cannot be read or has no samples;
     /// and the errors of creating a stream.
     pub fn build(self) -> Result<Batches<S>> {
-        let prefetch = self.prefetch.unwrap_or(2 * self.workers.max(1));
+        let prefetch = self.prefetch.unwrap_or_else(|| self.workers.max(1).saturating_mul(2));
         self.check_numbers(prefetch)?;
         self.check_order()?;
         let (shapes, widths) = self.shapes()?;
@@ -282,6 +286,13 @@ impl<S: Sample> Loader<S> {
         ];
         if let Some((what, _)) = numbers.iter().find(|(_, number)| *number == 0) {
             return Err(refused(format!("{what} is 0, and at least 1 is needed; raise it")));
+        }
+        if self.workers > MOST_WORKERS {
+            return Err(refused(format!(
+                "{} workers are more than the {MOST_WORKERS} blocking threads of a tokio runtime; \
+                 lower workers",
+                self.workers
+            )));
         }
         if self.workers > prefetch.saturating_add(1) {
             return Err(refused(format!(

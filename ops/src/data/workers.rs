@@ -6,7 +6,7 @@
 //!    jobs are numbered in the order of their batches, and each number is taken once.
 //! 2. It reads without the lock, and files the result under the job's number. The consumer takes
 //!    results in the order of their numbers. So the number of workers and their speed change
-//!    neither the batches nor their order.
+//!    neither the batches nor their order. Tests: `tests/tensors/workers.rs`.
 //! 3. A worker that finds no pinned memory ends its turn, and occupies no thread. The consumer
 //!    starts a turn for returned memory, if fewer workers than allowed are busy. Both decide under
 //!    the lock. So returned memory never lies unused while a worker could fill it, and nothing
@@ -20,8 +20,9 @@
 //! 7. A turn that ends in any other way was lost: the tokio runtime was shut down and has dropped
 //!    it. The consumer gets the results that are filed without a gap, and then learns of the loss.
 //!
-//! All state is under one lock. The sampler's iterator is called under it, since the next indices
-//! depend on the earlier ones. Datasets, collate functions and wakers are called without it.
+//! All state is under one lock. The sampler is called under it, since the next indices depend on
+//! the earlier ones, and pinned memory may be dropped under it. Datasets, collate functions and
+//! wakers are called without it.
 //!
 //! The consumer's waker is stored by a poll that found nothing, under the lock. Each change that a
 //! consumer may wait for takes the waker under the lock and wakes it afterwards. So no wake-up is
