@@ -6,6 +6,7 @@ mod support;
 mod csv;
 mod digits;
 mod loader;
+mod loader_ends;
 mod pytorch;
 mod same_bytes;
 mod tensors;

@@ -1,7 +1,8 @@
 //! Datasets that are read by index: samplers, fields of any type, and several workers, which give
 //! the same batches as one.
 
-use crate::loader::{Told, counting, labels, tokio};
+use crate::loader::{counting, labels, tokio};
+use crate::loader_ends::Told;
 use crate::support::{block_on, says, streams, within_a_minute};
 use futures::TryStreamExt as _;
 use proptest::prelude::*;
