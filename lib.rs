@@ -80,7 +80,7 @@
 //! let total = compute.enter(|| Tensor::zeros([], &device)).queued()?;
 //! while let Some(batch) = batches.next().await.transpose()? {
 //!     compute.wait_event(&batch.copied); // this batch's copy, not the later ones
-//!     compute.enter(|| total.add_(batch.x.sum())).queued()?;
+//!     compute.enter(|| total.add_(batch.tensors().0.sum())).queued()?;
 //! }
 //! let total: f32 = compute.enter(|| total.item()).await?;
 //! assert_eq!(total, 1000.0);
@@ -285,6 +285,8 @@ pub mod prelude {
 mod programs {
     #[doc = include_str!("README.md")]
     struct Readme;
+    #[doc = include_str!("docs/guide/data.md")]
+    struct Data;
     #[doc = include_str!("docs/guide/overlap.md")]
     struct Overlap;
     #[doc = include_str!("docs/guide/devices.md")]

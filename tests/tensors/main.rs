@@ -6,6 +6,8 @@ mod support;
 mod csv;
 mod digits;
 mod loader;
+mod loader_ends;
 mod pytorch;
 mod same_bytes;
 mod tensors;
+mod workers;

@@ -23,6 +23,7 @@ use warpline_driver::{DeviceId, Driver, Error, ErrorKind, Health, OutOfMemory, R
 pub struct RuntimeBuilder {
     pub(super) cpu_devices: u32,
     workers: Option<usize>,
+    kernel_threads: Option<usize>,
     pub(super) schedule: Schedule,
     pub(super) order: OrderMode,
     memory: MemoryOptions,
@@ -61,6 +62,7 @@ impl Default for RuntimeBuilder {
         RuntimeBuilder {
             cpu_devices: 1,
             workers: None,
+            kernel_threads: None,
             schedule: Schedule::Threads,
             order: OrderMode::Deny,
             memory: MemoryOptions::default(),
@@ -101,6 +103,19 @@ impl RuntimeBuilder {
     /// the number of cores.
     pub fn workers(mut self, threads: usize) -> Self {
         self.workers = Some(threads);
+        self
+    }
+
+    /// Sets the number of threads among which a kernel of a CPU device may divide large work, such
+    /// as a product of large matrices. The default is the number of cores.
+    ///
+    /// One of them is the worker that runs the kernel. The others belong to a pool that all CPU
+    /// devices of the runtime share. The pool starts with the first kernel that is large enough.
+    /// Results have the same bits for any number.
+    ///
+    /// With [`Schedule::Seeded`] each kernel runs on the thread that polls.
+    pub fn kernel_threads(mut self, threads: usize) -> Self {
+        self.kernel_threads = Some(threads);
         self
     }
 
@@ -307,6 +322,7 @@ impl RuntimeBuilder {
         let zeros = [
             ("cpu_devices", self.cpu_devices == 0),
             ("workers", self.workers == Some(0)),
+            ("kernel_threads", self.kernel_threads == Some(0)),
             ("memory_limit", self.memory.limit_bytes == Some(0)),
             ("pinned_cap", self.memory.pinned_cap_bytes == 0),
             ("fail_op", self.fault_plan.fail_op == Some(0)),
@@ -352,6 +368,7 @@ impl RuntimeBuilder {
         }
         let cpu = CpuBackend::new(BackendOptions {
             threads: self.workers,
+            kernel_threads: self.kernel_threads,
             schedule: self.schedule,
             ..BackendOptions::default()
         });
