@@ -230,6 +230,7 @@
 //! * `cuda` (default): CUDA devices. NVIDIA's driver library is loaded when the program first asks
 //!   for one.
 //! * `trace` (default): [`trace::Recorder`].
+//! * `clap`: [`DeviceArgs`], the arguments `--device` and `--disable-cuda`.
 //! * `test-util`: gates, planned faults and seeded runs, for tests.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
@@ -238,6 +239,8 @@ pub use warpline_kernels as kernels;
 #[doc(inline)]
 pub use warpline_ops as ops;
 pub use warpline_ops::{DType, Shape, Tensor, TensorElement, TensorOps};
+#[cfg(feature = "clap")]
+pub use warpline_runtime::DeviceArgs;
 #[cfg(feature = "cuda")]
 pub use warpline_runtime::cuda;
 #[cfg(feature = "test-util")]

@@ -12,6 +12,8 @@ mod buffer;
 pub mod cuda;
 mod delegation;
 mod device;
+#[cfg(feature = "clap")]
+mod device_args;
 pub mod driver;
 mod edge;
 mod event;
@@ -36,6 +38,8 @@ pub use buffer::Buffer;
 pub use buffer::HistorySizes;
 #[doc(hidden)]
 pub use device::Bookkeeping;
+#[cfg(feature = "clap")]
+pub use device_args::DeviceArgs;
 pub use edge::Edge;
 pub use event::Event;
 pub use generator::{Draw, Generator};

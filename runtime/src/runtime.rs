@@ -104,6 +104,14 @@ impl Runtime {
         self.inner.device(id)
     }
 
+    /// Returns the device with this name; `cuda` is the current CUDA device.
+    pub(crate) fn open(&self, name: &str) -> Result<Device> {
+        match crate::scope::cuda_device(&self.inner.shared) {
+            Some(current) if name == "cuda" => Ok(current),
+            _ => self.device(name.parse()?),
+        }
+    }
+
     /// Returns the CPU devices, the devices of [other drivers](RuntimeBuilder::driver), and the
     /// CUDA devices that have been opened, in this order.
     pub fn devices(&self) -> Vec<Device> {
@@ -204,11 +212,7 @@ impl Device {
     /// `InvalidName` if the text is not a device name; `NoSuchDevice`, whose message says what is
     /// missing; the errors of [`Runtime::default_runtime`].
     pub fn open(name: &str) -> Result<Device> {
-        let runtime = Runtime::default_runtime()?;
-        match crate::scope::cuda_device(&runtime.inner.shared) {
-            Some(current) if name == "cuda" => Ok(current),
-            _ => runtime.device(name.parse()?),
-        }
+        Runtime::default_runtime()?.open(name)
     }
 
     /// Opens and returns all CUDA devices, in the default runtime: [`Runtime::cuda_devices`].
