@@ -20,7 +20,7 @@
 //! | variable | meaning |
 //! |---|---|
 //! | `CUDA_VISIBLE_DEVICES` | read by the driver: the visible devices, renumbered in that order |
-//! | `CUDA_LAUNCH_BLOCKING=1` | each call waits for its op, so that the error names that op |
+//! | `CUDA_LAUNCH_BLOCKING=1` | each call waits for its op, so that the error names that op; also on CPU devices |
 //! | `WARPLINE_COMPLETION` | `word`: progress in host memory if possible; `event`: queried events |
 //! | `WARPLINE_WAKE_UP` | `low-power`, `balanced`, `low-latency`: see [`WakeUp`] |
 //!

@@ -162,7 +162,7 @@ impl Context {
             modules: Modules::default(),
             clock: Clock::default(),
             properties: OnceLock::new(),
-            blocking: std::env::var("CUDA_LAUNCH_BLOCKING").is_ok_and(|on| on == "1"),
+            blocking: warpline_driver::process::launches_block(),
         })
     }
 

@@ -3,6 +3,7 @@
 
 use crate::order::{Named, Observed, OrderMode, Site, StreamId, Use};
 use crate::shared::panics::Panics;
+use crate::shared::stream::launch_blocking::ClosedGates;
 use crate::shared::{Device, StreamCore};
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
@@ -23,6 +24,7 @@ pub(crate) struct RuntimeShared {
     warned: Mutex<HashSet<(Site, Site)>>,
     pub(crate) panics: Panics,
     shut_down: AtomicBool,
+    pub(crate) closed_gates: Arc<ClosedGates>,
     /// Opens a device of the runtime, or returns `None` if the runtime was dropped.
     opener: OnceLock<Box<Opener>>,
     /// The drivers that run in turns.
@@ -50,6 +52,7 @@ impl RuntimeShared {
             warned: Mutex::default(),
             panics: Panics::default(),
             shut_down: AtomicBool::new(false),
+            closed_gates: Arc::default(),
             opener: OnceLock::new(),
             in_turns: RwLock::default(),
             has_turns: AtomicBool::new(false),
