@@ -252,7 +252,7 @@ pub use warpline_runtime::{
     Element, Error, ErrorKind, Event, Generator, Graph, HoldsMemory, InCurrentStream, MadeInScope, MemoryRef,
     MemoryStats, OrderMode, Pending, Permit, Pinned, PinnedStats, Priority, RawStream, Result, Runtime,
     RuntimeBuilder, Schedule, Scope, Served, Stream, StreamBuilder, StreamId, StreamLease, StreamPool,
-    Ticket, WakeUp, kernel, reads, trace, writes,
+    SyncMode, Ticket, WakeUp, kernel, reads, trace, writes,
 };
 
 /// Types for authors of backends and of ops.

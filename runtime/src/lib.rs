@@ -28,6 +28,7 @@ mod runtime;
 mod scope;
 mod shared;
 mod stream;
+mod sync_mode;
 #[cfg(feature = "test-util")]
 pub mod testing;
 pub mod trace;
@@ -56,6 +57,7 @@ pub use stream::{
     At, Declared, HoldsMemory, MemoryRef, Permit, RawStream, StreamBuilder, StreamLease, StreamPool, reads,
     writes,
 };
+pub use sync_mode::SyncMode;
 pub use warpline_cpu::Schedule;
 use warpline_driver::sync;
 pub use warpline_driver::timeline::Keep;

@@ -8,6 +8,7 @@ pub use builder::RuntimeBuilder;
 use crate::memory::MemoryOptions;
 use crate::order::OrderMode;
 use crate::shared::{Device, DeviceShared, RuntimeShared};
+use crate::sync_mode::SyncMode;
 #[cfg(feature = "cuda")]
 use parking_lot::Mutex;
 #[cfg(feature = "cuda")]
@@ -141,6 +142,11 @@ impl Runtime {
         self.inner.shared.mode
     }
 
+    /// Returns the reaction to blocking calls in tasks.
+    pub fn sync(&self) -> SyncMode {
+        self.inner.shared.sync.mode
+    }
+
     /// Stops accepting work; resolves once all enqueued work has finished.
     ///
     /// # Cancel safety
@@ -173,7 +179,7 @@ impl Runtime {
     /// Makes a runtime over other drivers, for tests of the layers above the driver interface.
     #[doc(hidden)]
     pub fn over(drivers: Vec<(Arc<dyn Driver>, Arc<Health>)>, order: OrderMode) -> Runtime {
-        let shared = RuntimeShared::new(order);
+        let shared = RuntimeShared::new(order, SyncMode::Off);
         let devices = drivers
             .into_iter()
             .map(|(driver, health)| {

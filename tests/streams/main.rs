@@ -11,3 +11,4 @@ mod leases;
 mod pending;
 mod recording;
 mod scopes;
+mod sync_mode;

@@ -6,6 +6,7 @@ use super::{Inner, Runtime};
 use crate::memory::MemoryOptions;
 use crate::order::OrderMode;
 use crate::shared::{DeviceShared, RuntimeShared};
+use crate::sync_mode::SyncMode;
 #[cfg(feature = "cuda")]
 use parking_lot::Mutex;
 use std::fmt;
@@ -25,6 +26,7 @@ pub struct RuntimeBuilder {
     workers: Option<usize>,
     pub(super) schedule: Schedule,
     pub(super) order: OrderMode,
+    pub(super) sync: SyncMode,
     memory: MemoryOptions,
     fault_plan: FaultPlan,
     refuse_allocation: Option<u64>,
@@ -52,6 +54,7 @@ impl Default for RuntimeBuilder {
             workers: None,
             schedule: Schedule::Threads,
             order: OrderMode::Deny,
+            sync: SyncMode::Off,
             memory: MemoryOptions::default(),
             fault_plan: FaultPlan::default(),
             refuse_allocation: None,
@@ -101,6 +104,28 @@ impl RuntimeBuilder {
     /// Sets the reaction of the order check to a missing edge; [`OrderMode::Deny`] by default.
     pub fn order(mut self, mode: OrderMode) -> Self {
         self.order = mode;
+        self
+    }
+
+    /// Sets the reaction to a `blocking_*` call on a thread that polls a task; [`SyncMode::Off`] by
+    /// default.
+    ///
+    /// # Examples
+    /// ```
+    /// use warpline::{DeviceId, ErrorKind, Runtime, SyncMode};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> warpline::Result<()> {
+    /// let runtime = Runtime::builder().sync(SyncMode::Error).build()?;
+    /// let stream = runtime.device(DeviceId::Cpu(0))?.new_stream()?;
+    /// let error = stream.call(|| 7).blocking_wait().unwrap_err(); // in a task
+    /// assert_eq!(error.kind(), ErrorKind::Reentrant);
+    /// assert_eq!(stream.call(|| 7).await?, 7);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn sync(mut self, mode: SyncMode) -> Self {
+        self.sync = mode;
         self
     }
 
@@ -219,7 +244,7 @@ impl RuntimeBuilder {
     pub fn build(self) -> Result<Runtime> {
         warpline_driver::process::watch();
         self.refuse_zeros()?;
-        let shared = RuntimeShared::new(self.order);
+        let shared = RuntimeShared::new(self.order, self.sync);
         let cpu = CpuBackend::new(BackendOptions {
             threads: self.workers,
             schedule: self.schedule,

@@ -5,6 +5,7 @@ use crate::order::{Named, Observed, OrderMode, Site, StreamId, Use};
 use crate::shared::panics::Panics;
 use crate::shared::stream::launch_blocking::ClosedGates;
 use crate::shared::{Device, StreamCore};
+use crate::sync_mode::{SyncCheck, SyncMode};
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 use std::collections::{HashMap, HashSet};
@@ -17,6 +18,7 @@ pub(crate) struct RuntimeShared {
     /// The number of this runtime in traces, unique in the process; the first is 1.
     pub(crate) number: u64,
     pub(crate) mode: OrderMode,
+    pub(crate) sync: SyncCheck,
     pub(crate) observed: Observed,
     streams: RwLock<HashMap<StreamId, Member>>,
     /// The names of identities that stand for the streams of captures.
@@ -41,11 +43,12 @@ struct Member {
 }
 
 impl RuntimeShared {
-    pub(crate) fn new(mode: OrderMode) -> Arc<Self> {
+    pub(crate) fn new(mode: OrderMode, sync: SyncMode) -> Arc<Self> {
         static RUNTIMES: AtomicU64 = AtomicU64::new(0);
         Arc::new(RuntimeShared {
             number: RUNTIMES.fetch_add(1, Ordering::Relaxed) + 1,
             mode,
+            sync: SyncCheck::new(sync),
             observed: Observed::default(),
             streams: RwLock::default(),
             captures: Mutex::default(),
