@@ -230,6 +230,7 @@
 //! * `cuda` (default): CUDA devices. NVIDIA's driver library is loaded when the program first asks
 //!   for one.
 //! * `trace` (default): [`trace::Recorder`].
+//! * `clap`: [`DeviceArgs`], the arguments `--device` and `--disable-cuda`.
 //! * `serde`: [`MemorySnapshot`] serializes, for JSON.
 //! * `test-util`: gates, planned faults and seeded runs, for tests.
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -241,6 +242,8 @@ pub use warpline_ops as ops;
 pub use warpline_ops::{
     DType, DTypeScope, NestedArray, NnOps, Scalar, Shape, Tensor, TensorElement, TensorOps, TensorOptions,
 };
+#[cfg(feature = "clap")]
+pub use warpline_runtime::DeviceArgs;
 #[cfg(feature = "cuda")]
 pub use warpline_runtime::cuda;
 #[cfg(feature = "test-util")]
@@ -251,7 +254,7 @@ pub use warpline_runtime::{
     MadeInScope, MemoryBlock, MemoryHolder, MemoryRef, MemorySegment, MemoryShortage, MemorySnapshot,
     MemoryStats, OrderMode, OutOfMemory, Pending, Permit, Pinned, PinnedStats, Priority, RawStream, Result,
     Runtime, RuntimeBuilder, Schedule, Scope, Served, Stream, StreamBuilder, StreamId, StreamLease,
-    StreamPool, Ticket, WakeUp, kernel, reads, trace, writes,
+    StreamPool, SyncMode, Ticket, WakeUp, kernel, reads, trace, writes,
 };
 #[doc(hidden)]
 pub use warpline_runtime::{Bookkeeping, HistorySizes};

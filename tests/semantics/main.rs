@@ -7,5 +7,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod arguments;
 mod devices;
 mod loading;
+mod streams;

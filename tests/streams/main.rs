@@ -6,7 +6,9 @@ mod support;
 
 mod graphs;
 mod held_back;
+mod launch_blocking;
 mod leases;
 mod pending;
 mod recording;
 mod scopes;
+mod sync_mode;

@@ -6,6 +6,7 @@ use super::{Inner, Runtime};
 use crate::memory::MemoryOptions;
 use crate::order::OrderMode;
 use crate::shared::{Device, DeviceShared, Observer, RuntimeShared};
+use crate::sync_mode::SyncMode;
 #[cfg(feature = "cuda")]
 use parking_lot::Mutex;
 use std::fmt;
@@ -26,6 +27,7 @@ pub struct RuntimeBuilder {
     kernel_threads: Option<usize>,
     pub(super) schedule: Schedule,
     pub(super) order: OrderMode,
+    pub(super) sync: SyncMode,
     memory: MemoryOptions,
     out_of_memory: Option<OnOutOfMemory>,
     fault_plan: FaultPlan,
@@ -65,6 +67,7 @@ impl Default for RuntimeBuilder {
             kernel_threads: None,
             schedule: Schedule::Threads,
             order: OrderMode::Deny,
+            sync: SyncMode::Off,
             memory: MemoryOptions::default(),
             out_of_memory: None,
             fault_plan: FaultPlan::default(),
@@ -128,6 +131,28 @@ impl RuntimeBuilder {
     /// Sets the reaction of the order check to a missing edge; [`OrderMode::Deny`] by default.
     pub fn order(mut self, mode: OrderMode) -> Self {
         self.order = mode;
+        self
+    }
+
+    /// Sets the reaction to a `blocking_*` call on a thread that polls a task; [`SyncMode::Off`] by
+    /// default.
+    ///
+    /// # Examples
+    /// ```
+    /// use warpline::{DeviceId, ErrorKind, Runtime, SyncMode};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> warpline::Result<()> {
+    /// let runtime = Runtime::builder().sync(SyncMode::Error).build()?;
+    /// let stream = runtime.device(DeviceId::Cpu(0))?.new_stream()?;
+    /// let error = stream.call(|| 7).blocking_wait().unwrap_err(); // in a task
+    /// assert_eq!(error.kind(), ErrorKind::Reentrant);
+    /// assert_eq!(stream.call(|| 7).await?, 7);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn sync(mut self, mode: SyncMode) -> Self {
+        self.sync = mode;
         self
     }
 
@@ -362,7 +387,7 @@ impl RuntimeBuilder {
         warpline_driver::process::watch();
         self.refuse_zeros()?;
         self.refuse_fraction()?;
-        let shared = RuntimeShared::new(self.order);
+        let shared = RuntimeShared::new(self.order, self.sync);
         if let Some(OnOutOfMemory(observer)) = self.out_of_memory {
             shared.set_out_of_memory_observer(observer);
         }
