@@ -86,6 +86,13 @@ impl<S: Sample> Order<S> {
 
     /// Returns the next batch, or `None` after the last epoch.
     pub(super) fn next(&mut self) -> Result<Option<Job>> {
+        let (epoch, batch) =
+            (self.epoch.as_ref().map_or(self.epochs.start, |(number, _)| *number), self.batches);
+        // Also around the drop of the indices and the dataset's name.
+        caught("the sampler", epoch, batch, || self.draw())
+    }
+
+    fn draw(&mut self) -> Result<Option<Job>> {
         loop {
             let (number, mut indices) = match self.epoch.take() {
                 Some(epoch) => epoch,

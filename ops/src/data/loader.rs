@@ -111,6 +111,8 @@ pub(super) struct Plan<S: Sample> {
     pub(super) stream: Stream,
     /// The track on which a single reader records its work.
     pub(super) loading: HostTrack,
+    /// A track for each of several workers.
+    pub(super) worker_tracks: Vec<HostTrack>,
 }
 
 impl<S: Sample> Loader<S> {
@@ -274,6 +276,7 @@ impl<S: Sample> Loader<S> {
             drop_last: self.drop_last,
             stream,
             loading: HostTrack::new("loading"),
+            worker_tracks: (0..self.workers).map(|n| HostTrack::new(format!("loading {n}"))).collect(),
         };
         Ok(Batches::new(Arc::new(plan), 0..1))
     }

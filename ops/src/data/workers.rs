@@ -2,14 +2,14 @@
 //! threads.
 //!
 //! # Rules
-//! 1. A worker takes a *job* under the lock: pinned memory, and the indices of the next batch. So
-//!    jobs are numbered in the order of their batches, and each number is taken once.
-//! 2. It reads without the lock, and files the result under the job's number. The consumer takes
+//! 1. A worker takes a *job* under the lock of the order: pinned memory, and the indices of the next
+//!    batch. So jobs are numbered in the order of their batches, and each number is taken once.
+//! 2. It reads without a lock, and files the result under the job's number. The consumer takes
 //!    results in the order of their numbers. So the number of workers and their speed change
 //!    neither the batches nor their order. Tests: `tests/tensors/workers.rs`.
 //! 3. A worker that finds no pinned memory ends its turn, and occupies no thread. The consumer
 //!    starts a turn for returned memory, if fewer workers than allowed are busy. Both decide under
-//!    the lock. So returned memory never lies unused while a worker could fill it, and nothing
+//!    the lock of the state. So returned memory never lies unused while a worker could fill it, and nothing
 //!    waits on a blocking thread.
 //! 4. `prefetch + 1` pinned batches circulate, as with one reader. They alone limit how far ahead
 //!    the workers are.
@@ -20,9 +20,10 @@
 //! 7. A turn that ends in any other way was lost: the tokio runtime was shut down and has dropped
 //!    it. The consumer gets the results that are filed without a gap, and then learns of the loss.
 //!
-//! All state is under one lock. The sampler is called under it, since the next indices depend on
-//! the earlier ones, and pinned memory may be dropped under it. Datasets, collate functions and
-//! wakers are called without it.
+//! There are two locks. That of the *order* is for workers alone: the sampler is called under it,
+//! since the next indices depend on the earlier ones, and may take long. That of the *state* is
+//! short, and a worker may take it while it holds the order. Pinned memory may be dropped under it.
+//! Datasets, collate functions and wakers are called without a lock.
 //!
 //! The consumer's waker is stored by a poll that found nothing, under the lock. Each change that a
 //! consumer may wait for takes the waker under the lock and wakes it afterwards. So no wake-up is
@@ -41,7 +42,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use warpline_runtime::Result;
-use warpline_runtime::trace::HostTrack;
+use warpline_runtime::is_forked;
 
 /// The consumer's end of the workers.
 pub(super) struct Workers<S: Sample> {
@@ -52,18 +53,19 @@ pub(super) struct Workers<S: Sample> {
 struct Shared<S: Sample> {
     plan: Arc<Plan<S>>,
     indexed: Arc<Indexed<S>>,
+    /// The batches that have not been drawn. It is locked before `state`, and not by the consumer.
+    order: Mutex<Order<S>>,
     state: Mutex<State<S>>,
     /// `true` if the consumer was dropped.
     unwanted: AtomicBool,
 }
 
 struct State<S: Sample> {
-    order: Order<S>,
     spares: Vec<Host<S>>,
     /// The number of pinned batches taken from the pool.
     hosts: usize,
-    /// The tracks of the workers that have no turn.
-    idle: Vec<HostTrack>,
+    /// The numbers of the workers that have no turn.
+    idle: Vec<usize>,
     /// The number of the next job.
     next_job: u64,
     finished: BTreeMap<u64, Result<Loaded<S>>>,
@@ -86,11 +88,11 @@ impl<S: Sample> Workers<S> {
         let shared = Arc::new(Shared {
             plan: plan.clone(),
             indexed: indexed.clone(),
+            order: Mutex::new(Order::new(plan.clone(), indexed.clone(), epochs)),
             state: Mutex::new(State {
-                order: Order::new(plan.clone(), indexed.clone(), epochs),
                 spares: Vec::new(),
                 hosts: 0,
-                idle: (0..plan.workers).map(|worker| HostTrack::new(format!("loading {worker}"))).collect(),
+                idle: (0..plan.workers).collect(),
                 next_job: 0,
                 finished: BTreeMap::new(),
                 next_result: 0,
@@ -107,8 +109,8 @@ impl<S: Sample> Workers<S> {
 
     /// Starts a turn of an idle worker, if there is one.
     fn start_turn(&self) {
-        let Some(track) = self.shared.state.lock().idle.pop() else { return };
-        let turn = Turn { shared: self.shared.clone(), track: Some(track) };
+        let Some(worker) = self.shared.state.lock().idle.pop() else { return };
+        let turn = Turn { shared: self.shared.clone(), worker: Some(worker) };
         // A runtime that is shutting down drops the turn.
         drop(self.tokio.spawn_blocking(move || turn.run()));
     }
@@ -145,6 +147,11 @@ impl<S: Sample> Workers<S> {
 
 impl<S: Sample> Drop for Workers<S> {
     fn drop(&mut self) {
+        if is_forked() {
+            // The workers do not exist here, and one of them may have held the lock.
+            std::mem::forget(self.shared.clone());
+            return;
+        }
         self.shared.unwanted.store(true, Ordering::Relaxed);
         // Turns in progress may keep the state for as long as their current row takes.
         let mut state = self.shared.state.lock();
@@ -158,8 +165,8 @@ impl<S: Sample> Drop for Workers<S> {
 /// The turn of one worker, which lasts until there is nothing to do.
 struct Turn<S: Sample> {
     shared: Arc<Shared<S>>,
-    /// The worker's track, until the turn has ended as it should.
-    track: Option<HostTrack>,
+    /// The worker's number, until the turn has ended as it should.
+    worker: Option<usize>,
 }
 
 impl<S: Sample> Turn<S> {
@@ -172,21 +179,27 @@ impl<S: Sample> Turn<S> {
 
     /// Takes the next job, or ends the turn. Returns no memory if the worker has to allocate it.
     fn next_job(&mut self) -> Option<(u64, Result<Job>, Option<Host<S>>)> {
+        let mut order = self.shared.order.lock();
         let mut state = self.shared.state.lock();
         let room = !state.spares.is_empty() || state.hosts <= self.shared.plan.prefetch;
         if room && !state.over {
-            if let Some(job) = state.order.next().transpose() {
-                let host = state.spares.pop();
-                state.hosts += usize::from(host.is_none());
+            let host = state.spares.pop();
+            state.hosts += usize::from(host.is_none());
+            drop(state);
+            let job = order.next().transpose();
+            state = self.shared.state.lock();
+            if let Some(job) = job.filter(|_| !state.over) {
+                state.over = job.is_err();
                 state.next_job += 1;
                 return Some((state.next_job - 1, job, host));
             }
             // All pinned memory is back in its pool before the consumer sees the end, so that the
             // next epoch finds it there.
+            drop(host);
             state.spares.clear();
             state.over = true;
         }
-        state.idle.extend(self.track.take());
+        state.idle.extend(self.worker.take());
         let ended = state.over && state.next_result == state.next_job;
         let waker = if ended { state.waker.take() } else { None };
         drop(state);
@@ -197,7 +210,7 @@ impl<S: Sample> Turn<S> {
     fn read(&self, job: &Job, host: Option<Host<S>>) -> Result<Loaded<S>> {
         let Shared { plan, indexed, unwanted, .. } = &*self.shared;
         let host = host.map_or_else(|| Host::new(plan), Ok)?;
-        let track = self.track.as_ref().expect("the turn has not ended");
+        let track = &plan.worker_tracks[self.worker.expect("the turn has not ended")];
         let stop = || unwanted.load(Ordering::Relaxed);
         Loaded::read(plan, track, host, &stop, |host| {
             Ok(indexed.fill(job, host, &stop)?.then_some(job.place))
@@ -218,7 +231,7 @@ impl<S: Sample> Turn<S> {
 impl<S: Sample> Drop for Turn<S> {
     /// Reports a lost turn.
     fn drop(&mut self) {
-        if self.track.is_none() {
+        if self.worker.is_none() || is_forked() {
             return;
         }
         let mut state = self.shared.state.lock();

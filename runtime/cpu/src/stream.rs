@@ -381,6 +381,9 @@ unsafe impl DriverStream for CpuStream {
 
 impl Drop for CpuStream {
     fn drop(&mut self) {
+        if warpline_driver::process::is_forked() {
+            return;
+        }
         self.device.backend.timelines.leave(&self.timeline);
     }
 }

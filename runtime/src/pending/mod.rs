@@ -453,6 +453,7 @@ impl<T> Drop for Pending<T> {
     fn drop(&mut self) {
         if let State::Failed(Refusal { error, core: Some(core), captured: false }) = &self.state
             && !error.is_seen()
+            && !warpline_driver::process::is_forked()
         {
             core.note_unseen(error);
         }

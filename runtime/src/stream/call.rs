@@ -45,6 +45,9 @@ impl<R> Looks<R> {
 
 impl<R> Drop for Looks<R> {
     fn drop(&mut self) {
+        if warpline_driver::process::is_forked() {
+            return;
+        }
         let outcome = std::mem::replace(&mut *self.slot.lock(), Outcome::Abandoned);
         if let Outcome::Known(Err(error)) = outcome {
             self.core.note_unseen(&error);

@@ -88,6 +88,10 @@ struct Owner {
 impl Drop for Owner {
     fn drop(&mut self) {
         let owner = self.owner.take();
+        if warpline_driver::process::is_forked() {
+            std::mem::forget(owner);
+            return;
+        }
         match reentry::caller() {
             Caller::User if background::duty() != Duty::Submitting => drop(owner),
             _ if !self.runs_in_turns => background::detach(move || drop(owner)),

@@ -6,6 +6,7 @@ use crate::support::{block_on, refusal, says, within_a_minute};
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use warpline::prelude::*;
 
 #[test]
@@ -104,6 +105,35 @@ fn in_the_child_of_a_fork_every_device_says_so_and_nothing_hangs() {
         in_fork(|| drop((runtime, device)));
     });
     assert!(!said.contains("softcuda: "), "{said}");
+}
+
+#[test]
+fn in_the_child_of_a_fork_drops_take_no_lock_that_another_thread_held() {
+    in_child(&[], || {
+        let (runtime, device) = cuda();
+        let cpu = runtime.device(DeviceId::Cpu(0)).unwrap();
+        for device in [device, cpu] {
+            let ended = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !ended.load(Ordering::Relaxed) {
+                        let busy = stream(&device, "busy");
+                        let x = four(&busy, 1.0);
+                        let lent = device.blocking_pinned::<f32>(4).unwrap();
+                        drop((busy, x, lent));
+                    }
+                });
+                for _ in 0..20 {
+                    let mine = stream(&device, "mine");
+                    let x = four(&mine, 1.0);
+                    let pinned = device.blocking_pinned::<f32>(4).unwrap();
+                    let (called, event) = (mine.call(|| 7), mine.record_event());
+                    in_fork(|| drop((mine, x, pinned, called, event)));
+                }
+                ended.store(true, Ordering::Relaxed);
+            });
+        }
+    });
 }
 
 #[test]

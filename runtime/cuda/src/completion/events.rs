@@ -88,6 +88,9 @@ impl PooledEvent {
 
 impl Drop for PooledEvent {
     fn drop(&mut self) {
+        if warpline_driver::process::is_forked() {
+            return;
+        }
         self.pool.free.lock().push(SendEvent(self.event));
     }
 }

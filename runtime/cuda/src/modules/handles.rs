@@ -213,6 +213,9 @@ impl Reserved {
 
 impl Drop for Reserved {
     fn drop(&mut self) {
+        if warpline_driver::process::is_forked() {
+            return;
+        }
         for (provider, handles) in self.handles.take_free() {
             handles.into_iter().for_each(|handle| self.context.modules.handles.put(provider, handle));
         }

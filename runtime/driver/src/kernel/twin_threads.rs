@@ -11,6 +11,7 @@
 //! 4. A twin returns only when all its parts are done. Parts wait for nothing, so a pool that is
 //!    busy with other parts only delays them.
 
+use crate::reentry;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::cell::RefCell;
 use std::fmt;
@@ -89,9 +90,15 @@ impl TwinThreads {
             f(first);
             return parts.for_each(f);
         };
-        let f = &f;
+        // A part is code of the caller, also on another thread, and may call what the caller may.
+        let (f, caller) = (&f, reentry::caller());
         pool.in_place_scope(|scope| {
-            parts.for_each(|part| scope.spawn(move |_| f(part)));
+            parts.for_each(|part| {
+                scope.spawn(move |_| {
+                    let _calling = reentry::calling(caller);
+                    f(part);
+                });
+            });
             f(first);
         });
     }
@@ -170,6 +177,20 @@ mod tests {
         for parts in 2..6 {
             assert_eq!(threads_of(&two, parts), both);
         }
+    }
+
+    #[test]
+    fn a_part_may_call_what_its_caller_may() {
+        let callers = |threads: &TwinThreads| {
+            let seen = Mutex::new(Vec::new());
+            threads.for_each(0..3, |_| seen.lock().unwrap().push(reentry::caller()));
+            seen.into_inner().unwrap()
+        };
+        let threads = TwinThreads::new(2);
+        let twin = reentry::calling(reentry::Caller::Twin);
+        assert_eq!(callers(&threads), [reentry::Caller::Twin; 3]);
+        drop(twin);
+        assert_eq!(callers(&threads), [reentry::Caller::User; 3]);
     }
 
     #[test]

@@ -38,6 +38,9 @@ struct Abandons(Weak<Timeline>);
 
 impl Drop for Abandons {
     fn drop(&mut self) {
+        if warpline_driver::process::is_forked() {
+            return;
+        }
         if let Some(timeline) = self.0.upgrade() {
             timeline.abandon();
         }

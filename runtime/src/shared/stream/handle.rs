@@ -28,6 +28,8 @@ struct Closing(Arc<StreamCore>);
 impl Drop for Closing {
     fn drop(&mut self) {
         if warpline_driver::process::is_forked() {
+            // The stream too would take locks when it is dropped.
+            std::mem::forget(self.0.clone());
             return;
         }
         let core = self.0.clone();
