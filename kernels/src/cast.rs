@@ -182,6 +182,17 @@ macro_rules! with_type {
     };
 }
 
+/// Converts elements in the host's memory by the same rules.
+///
+/// # Panics
+/// If `x` and `y` do not have the same whole number of elements of their types.
+pub fn cast_on_host(from: TypeCode, to: TypeCode, x: &[u8], y: &mut [u8]) {
+    let n = x.len() / from.size();
+    let fits = (x.len(), y.len()) == (n * from.size(), n * to.size());
+    assert!(fits, "{} bytes of {from:?} do not become {} bytes of {to:?}", x.len(), y.len());
+    cast_bytes(from as u32, to as u32, x, y);
+}
+
 fn cast_bytes(from: u32, to: u32, x: &[u8], y: &mut [u8]) {
     with_type!(from, From => with_type!(to, To => cast_each::<From, To>(x, y)));
 }

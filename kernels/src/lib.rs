@@ -60,7 +60,7 @@ mod unary;
 pub use add::{ADD_IN_PLACE, add_};
 pub use argmax::{ARGMAX, argmax};
 pub use axpy::{AXPY, axpy};
-pub use cast::{CAST, TypeCode, cast};
+pub use cast::{CAST, TypeCode, cast, cast_on_host};
 pub use column_moments::{COLUMN_MOMENTS, column_moments};
 pub use column_scales::{COLUMN_SCALES, column_scales};
 pub use column_sums::{COLUMN_SUMS, column_sums};

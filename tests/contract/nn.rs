@@ -151,8 +151,8 @@ contract! {
                 images of shape [n, c, h, w]"),
             (images.conv2d(&x, None, [1, 1], [0, 0]), "conv2d", "the weight has 2 dimensions (shape [2, 3]); pass \
                 a weight of shape [output channels, 2, height, width]"),
-            (weight.conv2d(&images, None, [1, 1], [0, 0]), "conv2d", "the weight of shape [1, 2, 4, 5] is 4 × 5, larger \
-                than the padded input of 3 × 3; pass a smaller weight or more padding"),
+            (weight.conv2d(&images, None, [1, 1], [0, 0]), "conv2d", "the weight of shape [1, 2, 4, 5] has size 4 in dimension \
+                2, where the padded input has 3; pass a smaller weight or more padding"),
             (images.reshape([2, 1, 4, 5]).conv2d(&weight, None, [1, 1], [0, 0]), "conv2d", "the input has shape \
                 [2, 1, 4, 5] and the weight [3, 2, 3, 3], with 1 channels in the one and 2 in the other"),
             (images.conv2d(&weight, Some(&row), [1, 1], [0, 0]), "conv2d", "the weight has shape [3, 2, 3, 3] and \

@@ -1,6 +1,7 @@
 //! Tensors of every element type, on every kind of device.
 
-use crate::contract;
+use crate::support::says;
+use crate::{contract, refused};
 use warpline::prelude::*;
 use warpline::{DType, Scalar};
 
@@ -60,6 +61,47 @@ contract! {
         assert_eq!((&truth + 1).to_vec::<i64>().await?, [2, 1, 2, 2]);
         // The bytes wrap around, as the type is that of the tensor with dimensions.
         assert_eq!((Tensor::full([1], 200, (DType::U8, &device)) + 100).to_vec::<u8>().await?, [44]);
+    }
+
+    async fn a_number_has_no_type_of_its_own_on_either_side([device]) {
+        let exact = Tensor::new([1.0], (DType::F64, &device)).queued()?;
+        assert_eq!((0.1 * &exact).to_vec::<f64>().await?, [0.1]);
+        assert_eq!((0.1 - &exact).to_vec::<f64>().await?, [0.1 - 1.0]);
+        assert_eq!((0.1 / &exact).to_vec::<f64>().await?, [0.1]);
+        for dtype in DType::ALL.into_iter().filter(|&dtype| dtype != DType::Bool) {
+            let scalar = Tensor::full([], 2, (dtype, &device)).queued()?;
+            let kinds = [1 * &scalar, 1 - &scalar, 1 + &scalar];
+            assert!(kinds.iter().all(|x| x.as_operand().unwrap().dtype() == dtype), "{dtype}");
+            assert_eq!(as_f64(10 - &scalar).await?, [8.0]);
+            let quotient = (1 / &scalar).queued()?;
+            let expected = if dtype.is_floating_point() { dtype } else { DType::F32 };
+            assert_eq!((quotient.dtype(), as_f64(quotient.to(expected)).await?), (expected, vec![0.5]));
+        }
+        // It is not rounded to the type of the tensor first.
+        let half = Tensor::new([0.5], (DType::F16, &device)).queued()?;
+        assert_eq!(as_f64(1e5 * &half).await?, [49984.0]);
+    }
+
+    async fn numbers_that_do_not_fit_are_refused([device]) {
+        let error = refused(Tensor::new([300, -1], (DType::U8, &device))).await;
+        says(&error, ErrorKind::DTypeMismatch, &["new on stream", "outside the range of u8", ".to(DType::U8)"]);
+        let error = refused(Tensor::arange(0, 1_i64 << 50, 1, &device)).await;
+        assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
+    }
+
+    async fn what_is_made_later_is_not_known_before([device]) {
+        let stream = device.default_stream()?;
+        let gate = stream.hold()?;
+        let x = Tensor::full([4], 7.0, &device).queued()?;
+        let here = device.clone();
+        let made = x.to_vec::<f32>().map(move |x| Tensor::new(x, &here).queued());
+        let mapped = x.mul(2.0).map(|x| x);
+        says(&mapped.queued().unwrap_err(), ErrorKind::InvalidArgument, &["await the Pending"]);
+        let mapped = x.mul(2.0).map(|x| x);
+        says(&refused((&mapped).add(1.0)).await, ErrorKind::InvalidArgument, &["not known yet"]);
+        gate.open();
+        assert_eq!(made.await??.to_vec::<f32>().await?, [7.0; 4]);
+        assert_eq!(mapped.await?.to_vec::<f32>().await?, [14.0; 4]);
     }
 
     async fn numbers_of_every_floating_point_type_are_drawn([device]) {

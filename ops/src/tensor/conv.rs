@@ -152,16 +152,21 @@ fn checked(
             );
             return Err(call.refuse(ErrorKind::Shape, &why));
         }
-        let padded = padding[axis].saturating_mul(2).saturating_add(size[axis]);
+        let padded = padding[axis].checked_mul(2).and_then(|padding| padding.checked_add(size[axis]));
+        let Some(padded) = padded else {
+            let why = format!(
+                "the padding is {padding:?}, and the padded input has more rows or columns than a usize \
+                 can count; pass less padding"
+            );
+            return Err(call.refuse(ErrorKind::Shape, &why));
+        };
         let Some(room) = padded.checked_sub(kernel[axis]) else {
             let why = format!(
-                "the weight of shape {} is {} × {}, larger than the padded input of {} × {}; pass a \
-                 smaller weight or more padding",
+                "the weight of shape {} has size {} in dimension {}, where the padded input has \
+                 {padded}; pass a smaller weight or more padding",
                 weight.shape,
-                kernel[0],
-                kernel[1],
-                padding[0].saturating_mul(2).saturating_add(size[0]),
-                padding[1].saturating_mul(2).saturating_add(size[1])
+                kernel[axis],
+                axis + 2
             );
             return Err(call.refuse(ErrorKind::Shape, &why));
         };

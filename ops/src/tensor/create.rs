@@ -9,6 +9,7 @@ use super::element::Storage;
 use super::transfer::{self, Crossing};
 use super::{DType, NestedArray, Scalar, Shape, Tensor, TensorElement, TensorOps, TensorOptions};
 use half::{bf16, f16};
+use warpline_kernels::cast_on_host;
 use warpline_runtime::{
     Buffer, Device, Element, Error, ErrorKind, Pending, Pinned, Refusal, Result, Site, Stream,
 };
@@ -62,7 +63,8 @@ impl Tensor {
     /// integers `I64`. [`from_host`](Self::from_host) keeps the type of its elements.
     ///
     /// # Errors
-    /// Those of every constructor; `Shape` if parts of one level have different lengths.
+    /// Those of every constructor; `Shape` if parts of one level have different lengths;
+    /// `DTypeMismatch` if an integer is outside the range of the integer type in the options.
     ///
     /// # Examples
     /// ```
@@ -260,17 +262,35 @@ fn new<A: NestedArray>(data: &A, options: &TensorOptions) -> Outcome {
     written(&call, &numbers, shape, options.dtype.unwrap_or_else(|| literal_type(A::Element::DTYPE)))
 }
 
-/// Creates a tensor of type `dtype` on the stream of `call`, of the elements of `host`.
+/// Creates a tensor of type `dtype` on the stream of `call`, of the elements of `host`, which are
+/// converted on the host.
 fn written<T: TensorElement>(call: &Call<'_>, host: &[T], shape: Shape, dtype: DType) -> Outcome {
-    let buffer = call.scratch(host.len())?;
-    let sent = call.stream().at(call.site()).write(&buffer, T::as_stored(host));
-    let from = T::storage(buffer);
-    if dtype == T::DTYPE {
-        return Ok(sent.with(Tensor::of(from, shape)));
-    }
-    call.through(sent)?;
     let to = Storage::alloc(call, dtype, host.len())?;
-    Ok(convert(call, &from, &to).with(Tensor::of(to, shape)))
+    let (stream, bytes) = (call.stream().at(call.site()), bytemuck::cast_slice(T::as_stored(host)));
+    let sent = match dtype == T::DTYPE {
+        true => stream.write(&to.words::<u8>(), bytes),
+        false => stream.write(&to.words::<u8>(), &converted_on_host(call, T::DTYPE, dtype, bytes)?),
+    };
+    Ok(sent.with(Tensor::of(to, shape)))
+}
+
+/// Returns elements converted between two types. Integers have to be in the range of an integer
+/// type.
+fn converted_on_host(call: &Call<'_>, from: DType, to: DType, x: &[u8]) -> Result<Vec<u8>, Refusal> {
+    let cast = |from: DType, to: DType, x: &[u8]| {
+        let mut y = vec![0; x.len() / from.size() * to.size()];
+        cast_on_host(from.code(), to.code(), x, &mut y);
+        y
+    };
+    let y = cast(from, to, x);
+    if from.kind() == Kind::Integer && to.kind() == Kind::Integer && cast(to, from, &y) != x {
+        let why = format!(
+            "an integer is outside the range of {to}; pass integers in that range, or a tensor of \
+             {from} converted with .to(DType::{to:?}), which keeps the low bits"
+        );
+        return Err(call.refuse(ErrorKind::DTypeMismatch, &why));
+    }
+    Ok(y)
 }
 
 #[track_caller]
@@ -297,21 +317,29 @@ fn arange(start: Scalar, end: Scalar, step: Scalar, options: &TensorOptions) -> 
         _ => Some((last - first) / by).filter(|&steps| steps >= 0.0).map(|steps| steps.ceil() as usize),
     };
     let Some(len) = len else { return refused("the step leads away from the end; change its sign") };
-    // A length that no memory holds is refused before the numbers are made.
     let shape = Shape::from([len]);
-    if len > isize::MAX as usize / size_of::<f64>() {
-        return refused("there are more than memory can hold");
-    }
     match exact {
         [Some(first), _, Some(by)] => {
-            let numbers: Vec<i64> = (0..len as i64).map(|i| first.wrapping_add(by.wrapping_mul(i))).collect();
+            let number = |i: usize| first.wrapping_add(by.wrapping_mul(i as i64));
+            let numbers = listed(&call, len, number)?;
             written(&call, &numbers, shape, options.dtype.unwrap_or(DType::I64))
         }
         _ => {
-            let numbers: Vec<f64> = (0..len).map(|i| first + i as f64 * by).collect();
+            let numbers = listed(&call, len, |i| first + i as f64 * by)?;
             written(&call, &numbers, shape, options.dtype.unwrap_or_else(DType::default_float))
         }
     }
+}
+
+/// Returns `len` numbers in the host's memory.
+fn listed<T>(call: &Call<'_>, len: usize, number: impl Fn(usize) -> T) -> Result<Vec<T>, Refusal> {
+    let mut numbers = Vec::new();
+    if numbers.try_reserve_exact(len).is_err() {
+        let why = format!("the host has no memory for {len} numbers; make the range shorter");
+        return Err(call.refuse(ErrorKind::OutOfMemory, &why));
+    }
+    numbers.extend((0..len).map(number));
+    Ok(numbers)
 }
 
 #[track_caller]

@@ -166,15 +166,9 @@ pub(super) fn binary(op: &'static Binary, x: &Tensor, y: Given<&Tensor>) -> Outc
         Given::Tensor(y) => common_shape(&call, x, y)?,
         Given::Scalar(_) => x.shape.clone(),
     };
-    let computed = computed_in(result);
-    let z = Storage::alloc(&call, computed, call.elements(&shape)?)?;
+    let z = Storage::alloc(&call, computed_in(result), call.elements(&shape)?)?;
     let done = compute(&call, op, result, x, y, &shape, &z)?;
-    if computed == result {
-        return Ok(done.with(Tensor::of(z, shape)));
-    }
-    call.through(done)?;
-    let to = Storage::alloc(&call, result, z.len())?;
-    Ok(convert(&call, &z, &to).with(Tensor::of(to, shape)))
+    finished(&call, done, z, result, &shape)
 }
 
 /// Computes x ← x ∘ y.
@@ -209,6 +203,53 @@ pub(super) fn binary_in_place(op: &'static Binary, x: &Tensor, y: Given<&Tensor>
     Ok(convert(&call, &z, &x.storage).with(x.clone()))
 }
 
+/// Computes z ← a ∘ x, with a number as the first operand.
+#[track_caller]
+pub(super) fn number_first(op: &'static Binary, a: Scalar, x: &Tensor) -> Outcome {
+    if op.commutes {
+        return binary(op, x, Given::Scalar(a));
+    }
+    let call = Call::new(&op.name, &x.device())?;
+    let result = op.result_type(&call, x, &Given::Scalar(a))?;
+    call.contiguous(x)?;
+    let z = Storage::alloc(&call, computed_in(result), x.len())?;
+    let stream = call.stream().at(call.site());
+    call.through(match &z {
+        Storage::F32(z) => stream.fill(z, a.to_f32()),
+        Storage::F64(z) => stream.fill(z, a.to_f64()),
+        Storage::I64(z) => stream.fill(z, integer(a)),
+        _ => unreachable!("no op is computed in {}", z.dtype()),
+    })?;
+    let x = prepared(&call, x, result, z.dtype())?;
+    let y = Given::Tensor(Cow::Borrowed(&x.storage));
+    let done = launched(&call, op, &z, y, &z);
+    finished(&call, done, z, result, &x.shape)
+}
+
+/// Returns the result, converted from the type of `z` to `result`.
+fn finished(call: &Call<'_>, done: Pending<()>, z: Storage, result: DType, shape: &Shape) -> Outcome {
+    if z.dtype() == result {
+        return Ok(done.with(Tensor::of(z, shape.clone())));
+    }
+    call.through(done)?;
+    let to = Storage::alloc(call, result, z.len())?;
+    Ok(convert(call, &z, &to).with(Tensor::of(to, shape.clone())))
+}
+
+/// Returns an operand of an op in the type in which the op is computed. It is converted to the type
+/// of the result first.
+fn prepared<'t>(
+    call: &Call<'_>,
+    operand: &'t Tensor,
+    result: DType,
+    computed: DType,
+) -> Result<Cow<'t, Tensor>, Refusal> {
+    Ok(match converted(call, operand, result)? {
+        Cow::Borrowed(operand) => converted(call, operand, computed)?,
+        Cow::Owned(operand) => Cow::Owned(converted(call, &operand, computed)?.into_owned()),
+    })
+}
+
 /// Enqueues z ← x ∘ y in the type of `z`, of operands that are converted to `result` first. `shape`
 /// is that of `z`.
 fn compute(
@@ -220,16 +261,9 @@ fn compute(
     shape: &Shape,
     z: &Storage,
 ) -> Result<Pending<()>, Refusal> {
-    let prepared = |operand| -> Result<Cow<'_, Tensor>, Refusal> {
-        let operand = match converted(call, operand, result)? {
-            Cow::Borrowed(operand) => converted(call, operand, z.dtype())?,
-            Cow::Owned(operand) => Cow::Owned(converted(call, &operand, z.dtype())?.into_owned()),
-        };
-        Ok(operand)
-    };
-    let (mut first, mut second) = (prepared(x)?, None);
+    let (mut first, mut second) = (prepared(call, x, result, z.dtype())?, None);
     if let Given::Tensor(y) = y {
-        second = Some(prepared(y)?);
+        second = Some(prepared(call, y, result, z.dtype())?);
     }
     if let Some(y) = &mut second
         && op.commutes
@@ -244,36 +278,48 @@ fn compute(
         (None, Given::Scalar(a)) => Given::Scalar(*a),
         (None, Given::Tensor(_)) => unreachable!("a tensor was prepared above"),
     };
+    Ok(launched(call, op, &x, y, z))
+}
+
+/// Launches the kernel of an op on operands of the type of `z`.
+fn launched(
+    call: &Call<'_>,
+    op: &Binary,
+    x: &Storage,
+    y: Given<Cow<'_, Storage>>,
+    z: &Storage,
+) -> Pending<()> {
     match z {
-        Storage::F32(z) => launched(call, &op.f32, &x, y, Scalar::to_f32, z),
-        Storage::F64(z) => launched(call, &op.f64, &x, y, Scalar::to_f64, z),
+        Storage::F32(z) => launched_as(call, &op.f32, x, y, Scalar::to_f32, z),
+        Storage::F64(z) => launched_as(call, &op.f64, x, y, Scalar::to_f64, z),
         Storage::I64(z) => {
             let kernels = op.i64.as_ref().expect("a result of a division is not computed in i64");
-            let integer = |a: Scalar| a.to_i64().expect("a number that is no integer promotes to a float");
-            launched(call, kernels, &x, y, integer, z)
+            launched_as(call, kernels, x, y, integer, z)
         }
         _ => unreachable!("no op is computed in {}", z.dtype()),
     }
 }
 
-/// Launches the kernel of an op on operands of its type.
-fn launched<T: TensorElement<Stored = T> + Element>(
+fn integer(a: Scalar) -> i64 {
+    a.to_i64().expect("a number that is no integer promotes to a float")
+}
+
+fn launched_as<T: TensorElement<Stored = T> + Element>(
     call: &Call<'_>,
     kernels: &Kernels<T>,
     x: &Storage,
     y: Given<Cow<'_, Storage>>,
     scalar: impl FnOnce(Scalar) -> T,
     z: &Buffer<T>,
-) -> Result<Pending<()>, Refusal> {
+) -> Pending<()> {
     let (n, x) = (z.len() as u64, T::buffer(x).expect("operands were converted"));
-    let kernel = match &y {
+    match y {
         Given::Tensor(y) => {
-            let y = T::buffer(y).expect("operands were converted");
-            return Ok(call.launch((kernels.tensor)(n, y.len() as u64, x, y, z), elements(n), ()));
+            let y = T::buffer(&y).expect("operands were converted");
+            call.launch((kernels.tensor)(n, y.len() as u64, x, y, z), elements(n), ())
         }
-        Given::Scalar(a) => (kernels.scalar)(n, x, scalar(*a), z),
-    };
-    Ok(call.launch(kernel, elements(n), ()))
+        Given::Scalar(a) => call.launch((kernels.scalar)(n, x, scalar(a), z), elements(n), ()),
+    }
 }
 
 /// Computes y ← −x.

@@ -1,11 +1,12 @@
 //! The operators `+`, `-`, `*` and `/` on tensors and on `Pending`s of tensors, and of a number with
 //! a tensor. Each calls the method of [`TensorOps`] of that name.
 
+use super::elementwise::{ADD, DIV, MUL, SUB, number_first};
 use super::operand::OperandOrScalar;
 use super::{Tensor, TensorOps};
 use std::ops::{Add, Div, Mul, Neg, Sub};
-use warpline_runtime::Pending;
 use warpline_runtime::arithmetic::{Arithmetic, Negated, Operator, Receiver};
+use warpline_runtime::{Pending, Refusal};
 
 macro_rules! operators {
     ($($name:ident, $method:ident);*) => {$(
@@ -74,19 +75,18 @@ impl Neg for Tensor {
     }
 }
 
-/// Defines the operators between a number and a tensor. The number becomes a tensor without
-/// dimensions.
+/// Defines the operators between a number and a tensor.
 macro_rules! numbers {
     ($($number:ty),*) => {$(
-        numbers!(@ $number, Add add, Sub sub, Mul mul, Div div);
+        numbers!(@ $number, Add add ADD, Sub sub SUB, Mul mul MUL, Div div DIV);
     )*};
-    (@ $number:ty, $($name:ident $method:ident),*) => {$(
+    (@ $number:ty, $($name:ident $method:ident $op:ident),*) => {$(
         impl $name<&Tensor> for $number {
             type Output = Pending<Tensor>;
 
             #[track_caller]
             fn $method(self, other: &Tensor) -> Pending<Tensor> {
-                TensorOps::$method(Tensor::full([], self, &other.device()), other)
+                number_first(&$op, self.into(), other).unwrap_or_else(Refusal::pass_on)
             }
         }
     )*};

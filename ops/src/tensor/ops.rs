@@ -278,7 +278,8 @@ pub trait TensorOps: TensorOperand {
     ///
     /// # Errors
     /// Those of every op; `DTypeMismatch` if the elements are integers and `value` is not one, or is
-    /// out of their range. A floating-point tensor takes the nearest number that it can hold.
+    /// out of their range. A floating-point tensor takes the number rounded, as
+    /// [`to`](Self::to) rounds it.
     #[track_caller]
     fn fill_(self, value: impl Into<Scalar>) -> Pending<Tensor> {
         let x = held!(self);

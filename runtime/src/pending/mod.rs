@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use warpline_driver::internal::ErrorParts;
 use warpline_driver::timeline::Ticket;
-use warpline_driver::{Error, Result, reentry};
+use warpline_driver::{Error, ErrorKind, Result, reentry};
 
 /// The result of a call on a stream: work that is already enqueued, and its value once the device
 /// has done it.
@@ -293,11 +293,12 @@ impl<T: DeviceValue> Pending<T> {
     ///
     /// # Errors
     /// The refusal, if the call was refused. Later failures on the device are returned by later
-    /// awaits.
+    /// awaits. `InvalidArgument` if the value is made when the work has finished, as by
+    /// [`map`](Self::map).
     pub fn queued(self) -> Result<T> {
         match self.into_state() {
             State::Place(_, output) | State::Many(_, output) | State::Captured(_, output) => {
-                output.known().or_else(|make| make())
+                output.known().ok_or_else(not_known_yet)
             }
             State::Failed(refusal) => {
                 refusal.error.mark_seen();
@@ -334,7 +335,7 @@ impl<T: DeviceValue> Pending<T> {
     pub fn as_operand(&self) -> Result<&T, Refusal> {
         match &self.state {
             State::Place(_, output) | State::Many(_, output) | State::Captured(_, output) => {
-                Ok(output.look())
+                output.look().ok_or_else(|| not_known_yet().into())
             }
             State::Failed(refusal) => Err(refusal.again()),
             State::Taken => panic!("`Pending` used after it has resolved"),
@@ -402,6 +403,16 @@ impl<T: DeviceValue> Pending<T> {
             _ => refusal,
         })
     }
+}
+
+/// Returns the error for the use of a value before the work that makes it has finished.
+#[cold]
+fn not_known_yet() -> Error {
+    Error::new(
+        ErrorKind::InvalidArgument,
+        "the value is made when the work has finished, by map or by a host function, so it is not \
+         known yet; await the Pending, and use its value",
+    )
 }
 
 impl<T> Pending<T> {

@@ -12,9 +12,6 @@ pub(super) enum Output<T> {
     Later(Box<dyn FnOnce() -> Result<T> + Send>),
 }
 
-/// The function that makes an output that is not known yet.
-pub(super) type Make<T> = Box<dyn FnOnce() -> Result<T> + Send>;
-
 impl<T> Output<T> {
     /// Returns the value. To be called once the work is done.
     pub(super) fn take(self) -> Result<T> {
@@ -35,19 +32,20 @@ impl<T> Output<T> {
 }
 
 impl<T: DeviceValue> Output<T> {
-    /// Returns the value before the work is done. For `()` that is possible without `make`, which
-    /// reads results of the work.
-    pub(super) fn known(self) -> Result<T, Make<T>> {
+    /// Returns the value before the work is done, if it is known. One that is made later reads
+    /// results of the work, except `()`.
+    pub(super) fn known(self) -> Option<T> {
         match self {
-            Output::Value(value) | Output::Checked(value, _) => Ok(value),
-            Output::Later(make) => T::at_once().cloned().ok_or(make),
+            Output::Value(value) | Output::Checked(value, _) => Some(value),
+            Output::Later(_) => T::at_once().cloned(),
         }
     }
 
-    pub(super) fn look(&self) -> &T {
+    /// Returns the value that [`known`](Self::known) returns.
+    pub(super) fn look(&self) -> Option<&T> {
         match self {
-            Output::Value(value) | Output::Checked(value, _) => value,
-            Output::Later(_) => T::at_once().expect("a value that is made later says nothing about the work"),
+            Output::Value(value) | Output::Checked(value, _) => Some(value),
+            Output::Later(_) => T::at_once(),
         }
     }
 }

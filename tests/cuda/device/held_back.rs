@@ -343,3 +343,21 @@ fn a_copy_whose_memory_is_refused_with_a_fault_fails_and_nothing_panics() {
         });
     }
 }
+
+#[test]
+fn an_op_of_several_launches_fails_whole_when_its_source_was_not_written() {
+    // The temporaries of the op have no handle by the time that the copy is refused.
+    for dtype in ["f32", "f16"].repeat(4) {
+        let fails = "cuMemHostAlloc:1:2,cuMemHostAlloc:2:2";
+        in_child(&[("SOFTCUDA_FAIL", fails), ("WARPLINE_TEST_DTYPE", dtype)], || {
+            let device = cuda(0);
+            let half = std::env::var("WARPLINE_TEST_DTYPE").is_ok_and(|dtype| dtype == "f16");
+            let dtype = if half { DType::F16 } else { DType::F32 };
+            let x = Tensor::ones([2, 2], (dtype, &device)).blocking_wait().unwrap();
+            let column = Tensor::from_host(&[1.0_f32, 2.0], [2, 1], &device).queued().unwrap();
+            let error = x.add_(&column).blocking_wait().expect_err("no memory could be page-locked");
+            assert!(error.is_inherited(), "{error}");
+            assert_eq!(x.to(DType::F32).to_vec::<f32>().blocking_wait().unwrap(), [1.0; 4]);
+        });
+    }
+}

@@ -5,7 +5,7 @@
 use super::coming::Recorded;
 use super::core::{State, StreamCore};
 use super::held::{After, HeldBack, Item, Work};
-use super::unwritten::Unwritten;
+use super::unwritten::{HeldOperand, Unwritten};
 use crate::background;
 use crate::memory::HostEnd;
 use crate::order::{self, Mark, OrderMode, Site, leaves_a_mark};
@@ -163,7 +163,7 @@ impl StreamCore {
                 outcome
             }
         };
-        let ready = ready.and_then(|()| match held.unwritten.read_by(&known) {
+        let ready = ready.and_then(|()| match held.unwritten.read_by(&operands) {
             Some(earlier) => Err(Error::inherited(&site.on(&self.label), earlier)),
             None => others.iter().try_for_each(|(device, health)| self.needs(site, *device, health.fault())),
         });
@@ -185,12 +185,10 @@ impl StreamCore {
             }
         };
         match submitted {
-            Ok(()) => held.unwritten.overwritten_by(&known),
+            Ok(()) => held.unwritten.overwritten_by(&operands, &known),
             Err(error) if is_wait => self.give_up_waiting(state, held, (site, ticket), &error, left),
             Err(error) => {
-                let operands = alive(&operands);
-                let error = self.mark_late(state, held, &operands, error.at(site), halfway);
-                left.memory.extend(operands);
+                let error = self.mark_late(state, held, &operands, error.at(site), halfway, left);
                 let is_fault = error.kind() == ErrorKind::Fault;
                 let unseen = self.refuse_late(ticket, error);
                 // A fault concerns every op, and the device reports it.
@@ -235,22 +233,26 @@ impl StreamCore {
         &self,
         state: &mut State,
         held: &mut HeldBack,
-        operands: &[OwnedOperand<Arc<Allocation>>],
+        operands: &[HeldOperand],
         error: Error,
         halfway: bool,
+        left: &mut Left,
     ) -> Error {
-        let mut written: Vec<_> =
-            operands.iter().filter(|operand| operand.access.writes() && !operand.range.is_empty()).collect();
+        let is_written = |operand: &HeldOperand| operand.access.writes() && !operand.range.is_empty();
+        let not_written: Vec<_> = operands.iter().filter(|operand| is_written(operand)).cloned().collect();
+        let with_handles = alive(&not_written);
+        left.memory.extend(with_handles.iter().cloned());
+        let mut written: Vec<_> = with_handles.iter().collect();
         if error.kind() == ErrorKind::Fault {
             // No op reads the memory of a device that has failed: see `StreamCore::mark`.
             written.retain(|touch| !Arc::ptr_eq(&touch.allocation.device, &self.device));
             order::mark(&written, &Mark::new(self.id, order::cause(&error)), true);
             return error;
         }
-        if written.is_empty() || !leaves_a_mark(error.kind()) {
+        if not_written.is_empty() || !leaves_a_mark(error.kind()) {
             return error;
         }
-        held.unwritten.add(&written, &error);
+        held.unwritten.add(&not_written.iter().collect::<Vec<_>>(), &error);
         // A closed stream carries no marks.
         if halfway || self.is_closed() || self.device.runtime.mode == OrderMode::Wait {
             let mark = Mark::new(self.id, order::cause(&error));
@@ -338,8 +340,8 @@ impl StreamCore {
 }
 
 /// Returns the operands whose memory still exists.
-fn alive(operands: &[OwnedOperand<Weak<Allocation>>]) -> Vec<OwnedOperand<Arc<Allocation>>> {
-    let alive = |OwnedOperand { allocation, range, access }: &OwnedOperand<Weak<Allocation>>| {
+fn alive(operands: &[HeldOperand]) -> Vec<OwnedOperand<Arc<Allocation>>> {
+    let alive = |OwnedOperand { allocation, range, access }: &HeldOperand| {
         Some(OwnedOperand { allocation: allocation.upgrade()?, range: *range, access: *access })
     };
     operands.iter().filter_map(alive).collect()

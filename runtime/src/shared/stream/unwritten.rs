@@ -17,6 +17,12 @@ pub(super) struct Unwritten {
     pub(crate) marks: Marks,
 }
 
+/// An operand of an op that was held back.
+///
+/// Its memory may have no handle any more: a temporary of an op that consists of several. It still
+/// has its identity, since a `Weak` keeps the address from being used again.
+pub(super) type HeldOperand = OwnedOperand<Weak<Allocation>>;
+
 #[derive(Clone)]
 struct Piece {
     allocation: Weak<Allocation>,
@@ -25,8 +31,8 @@ struct Piece {
 }
 
 impl Piece {
-    fn is_of(&self, operand: &OwnedOperand<Arc<Allocation>>) -> bool {
-        std::ptr::eq(self.allocation.as_ptr(), Arc::as_ptr(&operand.allocation))
+    fn is_of(&self, operand: &HeldOperand) -> bool {
+        self.allocation.ptr_eq(&operand.allocation)
     }
 }
 
@@ -36,9 +42,9 @@ impl Unwritten {
     }
 
     /// Adds the bytes that an op refused with `error` would have written.
-    pub(crate) fn add(&mut self, written: &[&OwnedOperand<Arc<Allocation>>], error: &Error) {
+    pub(crate) fn add(&mut self, written: &[&HeldOperand], error: &Error) {
         self.pieces.extend(written.iter().map(|operand| Piece {
-            allocation: Arc::downgrade(&operand.allocation),
+            allocation: operand.allocation.clone(),
             range: operand.range,
             error: error.without_own(),
         }));
@@ -50,7 +56,7 @@ impl Unwritten {
 
     /// Returns the error of unwritten bytes that an op with these operands would read, if it would
     /// read any.
-    pub(super) fn read_by(&self, operands: &[OwnedOperand<Arc<Allocation>>]) -> Option<&Error> {
+    pub(super) fn read_by(&self, operands: &[HeldOperand]) -> Option<&Error> {
         let reads = |piece: &&Piece| {
             let mut reads = operands.iter().filter(|operand| operand.access.reads());
             reads.any(|operand| piece.is_of(operand) && piece.range.overlaps(&operand.range))
@@ -58,12 +64,23 @@ impl Unwritten {
         self.pieces.iter().find(reads).map(|piece| &piece.error)
     }
 
-    /// Removes the bytes that an op with these operands overwrites, once it was handed over.
-    pub(super) fn overwritten_by(&mut self, operands: &[OwnedOperand<Arc<Allocation>>]) {
+    /// Removes the bytes that an op with these operands overwrites, once it was handed over. `alive`
+    /// are those whose memory still has a handle.
+    pub(super) fn overwritten_by(
+        &mut self,
+        operands: &[HeldOperand],
+        alive: &[OwnedOperand<Arc<Allocation>>],
+    ) {
         if self.pieces.is_empty() {
             return;
         }
-        for operand in operands.iter().filter(|operand| order::overwrites(operands, operand)) {
+        let reads = |written: &HeldOperand| {
+            let mut reads = operands.iter().filter(|operand| operand.access.reads());
+            reads.any(|operand| {
+                operand.allocation.ptr_eq(&written.allocation) && operand.range.overlaps(&written.range)
+            })
+        };
+        for operand in operands.iter().filter(|operand| operand.access.writes() && !reads(operand)) {
             for piece in std::mem::take(&mut self.pieces) {
                 // If too many pieces would be left, the whole piece stays, to be on the safe side.
                 match piece.range.minus(&operand.range).filter(|_| piece.is_of(operand)) {
@@ -74,7 +91,7 @@ impl Unwritten {
                 }
             }
         }
-        order::overwritten_of(operands, &self.marks);
+        order::overwritten_of(alive, &self.marks);
     }
 
     /// Takes over what was not written before an awaited place.
