@@ -230,6 +230,7 @@
 //! * `cuda` (default): CUDA devices. NVIDIA's driver library is loaded when the program first asks
 //!   for one.
 //! * `trace` (default): [`trace::Recorder`].
+//! * `safetensors`: [`nn::load_safetensors`] and [`nn::to_safetensors`], the state of modules.
 //! * `serde`: [`MemorySnapshot`] serializes, for JSON.
 //! * `test-util`: gates, planned faults and seeded runs, for tests.
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -238,6 +239,8 @@
 pub use warpline_kernels as kernels;
 #[doc(inline)]
 pub use warpline_ops as ops;
+#[doc(inline)]
+pub use warpline_ops::nn;
 pub use warpline_ops::{
     DType, DTypeScope, NestedArray, NnOps, Scalar, Shape, Tensor, TensorElement, TensorOps, TensorOptions,
 };
@@ -272,6 +275,7 @@ pub mod backend {
 /// The names that most programs need.
 pub mod prelude {
     pub use warpline_ops::data::Loader;
+    pub use warpline_ops::nn::{Apply, Module};
     pub use warpline_ops::{DType, NnOps, Tensor, TensorOps};
     pub use warpline_runtime::kernel::LaunchConfig;
     pub use warpline_runtime::{

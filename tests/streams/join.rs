@@ -35,7 +35,7 @@ fn a_join_with_a_refused_part_is_refused_and_the_other_parts_run() {
     let error = joined.queued().unwrap_err();
     says(&error, ErrorKind::Unordered, &["fill on stream \"b\""]);
     assert_eq!(block_on(a.read(&y)).unwrap(), [2.0; 4]);
-    [&x, &y].map(|buffer| a.fill(buffer, 4.0).queued().unwrap());
+    [&x, &y].into_iter().for_each(|buffer| a.fill(buffer, 4.0).queued().unwrap());
     // Of two refused parts, the join returns the first error, and the other is reported.
     let error = refusal(Pending::join_all([b.fill(&x, 3.0), b.fill(&y, 3.0)]));
     assert_eq!(error.kind(), ErrorKind::Unordered);

@@ -4,8 +4,10 @@
 mod support;
 
 mod csv;
+mod data_parallel;
 mod digits;
 mod loader;
+mod modules;
 mod pytorch;
 mod same_bytes;
 mod tensors;
