@@ -80,7 +80,7 @@
 //! let total = compute.enter(|| Tensor::zeros([], &device)).queued()?;
 //! while let Some(batch) = batches.next().await.transpose()? {
 //!     compute.wait_event(&batch.copied); // this batch's copy, not the later ones
-//!     compute.enter(|| total.add_(batch.x.sum())).queued()?;
+//!     compute.enter(|| total.add_(batch.tensors().0.sum())).queued()?;
 //! }
 //! let total: f32 = compute.enter(|| total.item()).await?;
 //! assert_eq!(total, 1000.0);
@@ -230,7 +230,8 @@
 //! * `cuda` (default): CUDA devices. NVIDIA's driver library is loaded when the program first asks
 //!   for one.
 //! * `trace` (default): [`trace::Recorder`].
-//! * `safetensors`: [`nn::load_safetensors`] and [`nn::to_safetensors`], the state of modules.
+//! * `clap`: [`DeviceArgs`], the arguments `--device` and `--disable-cuda`.
+//! * `safetensors`: `nn::load_safetensors` and `nn::to_safetensors`, for the state of modules.
 //! * `serde`: [`MemorySnapshot`] serializes, for JSON.
 //! * `test-util`: gates, planned faults and seeded runs, for tests.
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -244,6 +245,8 @@ pub use warpline_ops::nn;
 pub use warpline_ops::{
     DType, DTypeScope, NestedArray, NnOps, Scalar, Shape, Tensor, TensorElement, TensorOps, TensorOptions,
 };
+#[cfg(feature = "clap")]
+pub use warpline_runtime::DeviceArgs;
 #[cfg(feature = "cuda")]
 pub use warpline_runtime::cuda;
 #[cfg(feature = "test-util")]
@@ -254,7 +257,7 @@ pub use warpline_runtime::{
     MadeInScope, MemoryBlock, MemoryHolder, MemoryRef, MemorySegment, MemoryShortage, MemorySnapshot,
     MemoryStats, OrderMode, OutOfMemory, Pending, Permit, Pinned, PinnedStats, Priority, RawStream, Result,
     Runtime, RuntimeBuilder, Schedule, Scope, Served, Stream, StreamBuilder, StreamId, StreamLease,
-    StreamPool, Ticket, WakeUp, kernel, reads, trace, writes,
+    StreamPool, SyncMode, Ticket, WakeUp, kernel, reads, trace, writes,
 };
 #[doc(hidden)]
 pub use warpline_runtime::{Bookkeeping, HistorySizes};
@@ -289,10 +292,15 @@ pub mod prelude {
 mod programs {
     #[doc = include_str!("README.md")]
     struct Readme;
+    #[doc = include_str!("docs/guide/data.md")]
+    struct Data;
     #[doc = include_str!("docs/guide/overlap.md")]
     struct Overlap;
     #[doc = include_str!("docs/guide/devices.md")]
     struct Devices;
+    #[cfg(feature = "safetensors")]
+    #[doc = include_str!("docs/guide/modules.md")]
+    struct Modules;
     #[doc = include_str!("docs/guide/memory.md")]
     struct Memory;
     #[doc = include_str!("docs/guide/kernels.md")]

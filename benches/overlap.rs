@@ -41,7 +41,7 @@ async fn loading_beside_steps(training: &Training, settings: &Settings) -> Resul
     let mut first = settings.training(copy)?;
     let mut batches: Vec<(Tensor, Tensor)> = Vec::new();
     while let Some(batch) = first.try_next().await? {
-        batches.push((batch.x, batch.labels));
+        batches.push(batch.tensors());
     }
     copy.synchronize().await?;
 

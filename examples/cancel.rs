@@ -16,23 +16,32 @@
 //!
 //! ```toml
 //! [dependencies]
+//! clap = { version = "4", features = ["derive"] }
 //! tokio = { version = "1", features = ["full"] }
-//! warpline = { path = "../warpline", features = ["test-util"] }
+//! warpline = { path = "../warpline", features = ["clap", "test-util"] }
 //! ```
 
+use clap::Parser;
 use std::future::pending;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
+use warpline::DeviceArgs;
 use warpline::ops::{fill_, sum};
 use warpline::prelude::*;
 use warpline::testing::Gate;
 
 const LEN: usize = 1024;
 
+#[derive(Parser)]
+struct Options {
+    #[command(flatten)]
+    device: DeviceArgs,
+}
+
 #[tokio::main]
 async fn main() -> warpline::Result<()> {
-    let stage = Stage::new()?;
+    let stage = Stage::new(&Options::parse().device)?;
     select_takes_the_other_branch(&stage).await?;
     a_timeout_expires(&stage).await?;
     the_future_is_dropped(&stage).await?;
@@ -109,9 +118,9 @@ struct Stage {
 }
 
 impl Stage {
-    fn new() -> warpline::Result<Self> {
+    fn new(device: &DeviceArgs) -> warpline::Result<Self> {
         let runtime = Runtime::new()?;
-        let device = runtime.best_device()?;
+        let device = device.device_of(&runtime)?;
         let held = device.stream().label("held").build()?;
         let other = device.stream().label("other").build()?;
         Ok(Stage { runtime, device, held, other })

@@ -3,6 +3,7 @@
 //!
 //! ```sh
 //! cargo run --example first_steps
+//! cargo run --example first_steps -- --disable-cuda
 //! ```
 //! Calling enqueues, awaiting observes. Each call puts work on a stream and returns immediately.
 //! `.queued()?` checks only that the call was accepted. `.await?` waits for the result.
@@ -11,16 +12,25 @@
 //!
 //! ```toml
 //! [dependencies]
+//! clap = { version = "4", features = ["derive"] }
 //! tokio = { version = "1", features = ["full"] }
-//! warpline = { path = "../warpline" }
+//! warpline = { path = "../warpline", features = ["clap"] }
 //! ```
 
+use clap::Parser;
+use warpline::DeviceArgs;
 use warpline::ops::{axpy_, fill_, normal_, relu_into, sum};
 use warpline::prelude::*;
 
+#[derive(Parser)]
+struct Options {
+    #[command(flatten)]
+    device: DeviceArgs, // --device NAME and --disable-cuda
+}
+
 #[tokio::main]
 async fn main() -> warpline::Result<()> {
-    let device = Device::best()?; // cuda:0 if there is one, else cpu:0
+    let device = Options::parse().device.device()?; // by default cuda:0 if there is one, else cpu:0
     let n = 1 << 20;
 
     // Allocate memory on the device. Its contents are unspecified until something is written there.

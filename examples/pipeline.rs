@@ -30,7 +30,7 @@
 //! flate2 = "1"
 //! tokio = { version = "1", features = ["full"] }
 //! tracing-subscriber = "0.3"
-//! warpline = { path = "../warpline" }
+//! warpline = { path = "../warpline", features = ["clap"] }
 //! ```
 
 use anyhow::{Context, ensure};
@@ -45,6 +45,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc;
 use tracing_subscriber::prelude::*;
+use warpline::DeviceArgs;
 use warpline::ops::{self, ColumnMoments};
 use warpline::prelude::*;
 use warpline::trace::{HostTrack, Recorder};
@@ -60,9 +61,8 @@ struct Options {
     /// The file: rows of 65 numbers, no header.
     #[arg(default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/digits.csv.gz"))]
     file: PathBuf,
-    /// The device, such as cpu or cuda:0. The default is the best one available.
-    #[arg(long)]
-    device: Option<String>,
+    #[command(flatten)]
+    device: DeviceArgs,
     /// The number of rows in a batch.
     #[arg(long, allow_negative_numbers = true, default_value = "128", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     batch_rows: u32,
@@ -104,10 +104,7 @@ async fn run(options: Options) -> anyhow::Result<()> {
     if let Some(recorder) = &recorder {
         tracing_subscriber::registry().with(recorder.layer()).init();
     }
-    let device = match &options.device {
-        Some(name) => Device::open(name)?,
-        None => Device::best()?,
-    };
+    let device = options.device.device()?;
     let mut pipeline = Pipeline::new(&device, &options)?;
     let compute = pipeline.compute.clone();
 

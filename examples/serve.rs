@@ -23,7 +23,7 @@
 //! axum = "0.8"
 //! clap = { version = "4", features = ["derive"] }
 //! tokio = { version = "1", features = ["full"] }
-//! warpline = { path = "../warpline" }
+//! warpline = { path = "../warpline", features = ["clap"] }
 //! ```
 
 use anyhow::Context;
@@ -39,6 +39,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
+use warpline::DeviceArgs;
 use warpline::ops;
 use warpline::prelude::*;
 
@@ -48,6 +49,8 @@ struct Options {
     /// The address to listen on.
     #[arg(long, default_value = "127.0.0.1:8080")]
     listen: String,
+    #[command(flatten)]
+    device: DeviceArgs,
     /// The number of requests that use the device at a time.
     #[arg(long, default_value = "4")]
     streams: usize,
@@ -128,7 +131,7 @@ fn parse(line: &str, columns: usize) -> Result<Vec<f32>, String> {
 async fn main() -> anyhow::Result<()> {
     let options = Options::parse();
     let runtime = Runtime::new()?;
-    let service = Arc::new(Service::new(runtime.best_device()?, options.streams)?);
+    let service = Arc::new(Service::new(options.device.device_of(&runtime)?, options.streams)?);
     let address = if options.self_test { "127.0.0.1:0" } else { &options.listen };
     let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
     let address = listener.local_addr()?;

@@ -30,7 +30,7 @@
 //! safetensors = "0.7"
 //! tokio = { version = "1", features = ["full"] }
 //! tracing-subscriber = "0.3"
-//! warpline = { path = "../warpline" }
+//! warpline = { path = "../warpline", features = ["clap"] }
 //! ```
 
 mod measure;
@@ -50,6 +50,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tracing_subscriber::prelude::*;
 use train::{Progress, Settings, Training};
+use warpline::DeviceArgs;
 use warpline::prelude::*;
 use warpline::trace::Recorder;
 
@@ -62,12 +63,8 @@ struct Options {
     /// The data: rows of 64 pixels from 0 to 16 and a digit, no header, gzip-compressed or not.
     #[arg(default_value_os_t = Settings::default().file)]
     file: PathBuf,
-    /// The device, such as cpu or cuda:0. The default is the best one available.
-    #[arg(long)]
-    device: Option<DeviceId>,
-    /// Uses the CPU device even if there is a GPU.
-    #[arg(long, conflicts_with = "device")]
-    disable_cuda: bool,
+    #[command(flatten)]
+    device: DeviceArgs,
     /// The number of passes over the data.
     #[arg(long, allow_negative_numbers = true, default_value_t = Settings::default().epochs, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     epochs: u64,
@@ -136,11 +133,7 @@ async fn run(options: Options) -> anyhow::Result<()> {
         can_be_written(path)?;
     }
     one_file_each(&options)?;
-    let device = match options.device {
-        Some(id) => Device::open(&id.to_string())?,
-        None if options.disable_cuda => Device::open("cpu")?,
-        None => Device::best()?,
-    };
+    let device = options.device.device()?;
     let settings = Settings {
         file: options.file.clone(),
         epochs: options.epochs,

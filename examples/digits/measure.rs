@@ -111,7 +111,7 @@ async fn load(training: &Training, settings: &Settings) -> Result<(Duration, Vec
     let mut kept = Vec::new();
     while let Some(batch) = batches.try_next().await? {
         if batch.epoch == 0 {
-            kept.push((batch.x, batch.labels));
+            kept.push(batch.tensors());
         }
     }
     training.copy.synchronize().await?;

@@ -53,8 +53,8 @@ impl Settings {
     }
 
     /// Returns the shuffled training rows. Every epoch reads them again.
-    pub(crate) fn training(&self, copy: &Stream) -> Result<Batches> {
-        Loader::new(self.rows().keep(|row| row % TEST_EVERY != 0))
+    pub(crate) fn training(&self, copy: &Stream) -> Result<Batches<(f32, i64)>> {
+        Loader::sequential(self.rows().keep(|row| row % TEST_EVERY != 0))
             .batch_size(self.batch_size)
             .shuffle(self.seed)
             .shuffle_capacity(SHUFFLE_ROWS)
@@ -63,8 +63,8 @@ impl Settings {
             .build()
     }
 
-    fn testing(&self, copy: &Stream) -> Result<Batches> {
-        Loader::new(self.rows().keep(|row| row % TEST_EVERY == 0))
+    fn testing(&self, copy: &Stream) -> Result<Batches<(f32, i64)>> {
+        Loader::sequential(self.rows().keep(|row| row % TEST_EVERY == 0))
             .batch_size(self.batch_size)
             .on(copy)
             .build()
@@ -105,7 +105,8 @@ impl Training {
         while let Some(batch) = batches.try_next().await? {
             // Wait for the copy of this batch alone, not for those of later batches.
             compute.wait_event(&batch.copied);
-            compute.enter(|| losses.add(batch.epoch, &steps.step(&batch.x, &batch.labels)?))?;
+            let (x, labels) = batch.tensors();
+            compute.enter(|| losses.add(batch.epoch, &steps.step(&x, &labels)?))?;
             tell(Progress::Step);
             enqueued += 1;
 
@@ -132,9 +133,8 @@ impl Training {
         let right = compute.enter(|| Tensor::full([], 0_i64, &compute.device())).queued()?;
         while let Some(batch) = batches.try_next().await? {
             compute.wait_event(&batch.copied);
-            compute
-                .enter(|| right.add_(model.logits(&batch.x).argmax().count_equal(&batch.labels)))
-                .queued()?;
+            let (x, labels) = batch.tensors();
+            compute.enter(|| right.add_(model.logits(&x).argmax().count_equal(&labels))).queued()?;
         }
         Ok((compute.enter(|| right.item()).await?, batches.stats().rows))
     }

@@ -8,7 +8,8 @@
 //! - To `bool`: 0 and −0 become false, everything else true, NaN too. From `bool`: 0 and 1.
 //! - Between integers: the low bits are kept, so a value out of range wraps around.
 //! - From a floating-point type to an integer: towards zero. A value out of range becomes the
-//!   nearest end of the range, and NaN becomes 0. C++ leaves both undefined, and so PyTorch does.
+//!   nearest end of the range, and NaN becomes 0. Both are undefined in C++, so PyTorch's
+//!   results differ between processors.
 //! - To `f32` and `f64`: to nearest, ties to even.
 //! - To `f16` and `bf16`: from the value as `f32`, to nearest, ties to even, like PyTorch. So an
 //!   `f64` or an integer of more than 24 bits is rounded twice. A value out of range becomes an

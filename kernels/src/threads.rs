@@ -1,24 +1,43 @@
 //! Divides a twin's work among several threads, if there is enough of it.
 //!
 //! A worker runs one op at a time, so a program with one stream would leave the other cores idle.
-//! Starting a thread costs some 20 µs, and another core may be busy, so this is for work of
-//! milliseconds. The threads live as long as the call.
+//! Waking a thread of the pool costs some 20 µs, and another core may be busy, so this is for work
+//! of milliseconds.
 //!
 //! # Rule
 //! The result for an element must not depend on where `y` is cut. Then its bits do not depend on
 //! the number of threads.
 
-use std::num::NonZeroUsize;
-use std::sync::OnceLock;
-use std::thread;
+use warpline_runtime::kernel::TwinThreads;
 
-/// Cuts `y` into one part per core, and calls `f` with each part's start and the part.
+/// Cuts `y` into one part per thread that the twin may use, and calls `f` with each part's start
+/// and the part.
 ///
 /// A part consists of whole units of `unit` elements, and of at least `least` units.
 pub(crate) fn share_out<T: Send>(y: &mut [T], unit: usize, least: usize, f: impl Fn(usize, &mut [T]) + Sync) {
-    share_out_to(cores(), y, unit, least, f);
+    match TwinThreads::current() {
+        Some(threads) => share_out_among(&threads, y, unit, least, f),
+        None => f(0, y),
+    }
 }
 
+fn share_out_among<T: Send>(
+    threads: &TwinThreads,
+    y: &mut [T],
+    unit: usize,
+    least: usize,
+    f: impl Fn(usize, &mut [T]) + Sync,
+) {
+    let units = y.len().div_ceil(unit);
+    let part = units.div_ceil(threads.most()).max(least).saturating_mul(unit);
+    if part >= y.len() {
+        return f(0, y);
+    }
+    threads.for_each(y.chunks_mut(part).enumerate(), |(at, part_of_y)| f(at * part, part_of_y));
+}
+
+/// Does the same with a given number of threads.
+#[cfg(test)]
 pub(crate) fn share_out_to<T: Send>(
     threads: usize,
     y: &mut [T],
@@ -26,24 +45,7 @@ pub(crate) fn share_out_to<T: Send>(
     least: usize,
     f: impl Fn(usize, &mut [T]) + Sync,
 ) {
-    let units = y.len().div_ceil(unit);
-    let part = units.div_ceil(threads).max(least).saturating_mul(unit);
-    if part >= y.len() {
-        return f(0, y);
-    }
-    let f = &f;
-    thread::scope(|scope| {
-        let (first, rest) = y.split_at_mut(part);
-        for (at, part_of_y) in rest.chunks_mut(part).enumerate() {
-            scope.spawn(move || f((at + 1) * part, part_of_y));
-        }
-        f(0, first);
-    });
-}
-
-fn cores() -> usize {
-    static CORES: OnceLock<usize> = OnceLock::new();
-    *CORES.get_or_init(|| thread::available_parallelism().map_or(1, NonZeroUsize::get))
+    share_out_among(&TwinThreads::new(threads), y, unit, least, f);
 }
 
 #[cfg(test)]

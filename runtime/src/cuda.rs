@@ -20,11 +20,14 @@
 //! | variable | meaning |
 //! |---|---|
 //! | `CUDA_VISIBLE_DEVICES` | read by the driver: the visible devices, renumbered in that order |
-//! | `CUDA_LAUNCH_BLOCKING=1` | each call waits for its op, so that the error names that op |
+//! | `CUDA_LAUNCH_BLOCKING=1` | each call waits for its op, so that the error names that op; also on CPU devices |
 //! | `WARPLINE_COMPLETION` | `word`: progress in host memory if possible; `event`: queried events |
 //! | `WARPLINE_WAKE_UP` | `low-power`, `balanced`, `low-latency`: see [`WakeUp`] |
 //!
-//! [`Runtime::new`] and [`RuntimeBuilder::from_env`] read the last two; [`Runtime::builder`] does
+//! Set the first one before the first use of a CUDA device. If it has changed since the driver read
+//! it, a warning and each `NoSuchDevice` error show both values.
+//!
+//! [`Runtime::new`] and [`RuntimeBuilder::from_env`] read the last two of the table; [`Runtime::builder`] does
 //! not. The crate `warpline-kernels` reads `WARPLINE_CUBLAS` and `WARPLINE_ALLOW_TF32`
 //! (`kernels::libraries`). `WARPLINE_NVRTC` is the path of NVRTC, which compiles kernels written in
 //! CUDA C++.

@@ -38,6 +38,7 @@ impl Edge {
     ///
     /// # Errors
     /// Returns the errors of [`Pending::blocking_wait`].
+    #[track_caller]
     pub fn blocking_wait(self) -> Result<()> {
         self.0.blocking_wait()
     }

@@ -12,6 +12,8 @@ mod buffer;
 pub mod cuda;
 mod delegation;
 mod device;
+#[cfg(feature = "clap")]
+mod device_args;
 pub mod driver;
 mod edge;
 mod event;
@@ -26,6 +28,7 @@ mod runtime;
 mod scope;
 mod shared;
 mod stream;
+mod sync_mode;
 #[cfg(feature = "test-util")]
 pub mod testing;
 pub mod trace;
@@ -36,6 +39,8 @@ pub use buffer::Buffer;
 pub use buffer::HistorySizes;
 #[doc(hidden)]
 pub use device::Bookkeeping;
+#[cfg(feature = "clap")]
+pub use device_args::DeviceArgs;
 pub use edge::Edge;
 pub use event::Event;
 pub use generator::{Draw, Generator};
@@ -54,6 +59,7 @@ pub use stream::{
     At, Declared, HoldsMemory, MemoryRef, Permit, RawStream, StreamBuilder, StreamLease, StreamPool, reads,
     writes,
 };
+pub use sync_mode::SyncMode;
 pub use warpline_cpu::Schedule;
 use warpline_driver::sync;
 pub use warpline_driver::timeline::Keep;

@@ -48,6 +48,15 @@ pub(crate) fn unordered(conflict: &Conflict) {
     tracing::warn!(target: "warpline", "{conflict}");
 }
 
+/// Warns of a blocking call in a task. The caller calls this once for each line. Without a
+/// subscriber the warning is a line on standard error.
+pub(crate) fn blocks_a_task(what: &str) {
+    if !tracing::dispatcher::has_been_set() {
+        return eprintln!("warpline: {what}");
+    }
+    tracing::warn!(target: "warpline", "{what}");
+}
+
 /// Reports that the CPU device is used in place of a GPU. It is a warning unless `is_expected` is
 /// true.
 pub(crate) fn fell_back(missing: &Error, is_expected: bool) {

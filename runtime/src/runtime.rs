@@ -8,6 +8,7 @@ pub use builder::RuntimeBuilder;
 use crate::memory::MemoryOptions;
 use crate::order::OrderMode;
 use crate::shared::{Device, DeviceShared, RuntimeShared};
+use crate::sync_mode::SyncMode;
 #[cfg(feature = "cuda")]
 use parking_lot::Mutex;
 #[cfg(feature = "cuda")]
@@ -104,6 +105,14 @@ impl Runtime {
         self.inner.device(id)
     }
 
+    /// Returns the device with this name; `cuda` is the current CUDA device.
+    pub(crate) fn open(&self, name: &str) -> Result<Device> {
+        match crate::scope::cuda_device(&self.inner.shared) {
+            Some(current) if name == "cuda" => Ok(current),
+            _ => self.device(name.parse()?),
+        }
+    }
+
     /// Returns the CPU devices, the devices of [other drivers](RuntimeBuilder::driver), and the
     /// CUDA devices that have been opened, in this order.
     pub fn devices(&self) -> Vec<Device> {
@@ -131,6 +140,11 @@ impl Runtime {
     /// Returns the mode of the order check.
     pub fn order(&self) -> OrderMode {
         self.inner.shared.mode
+    }
+
+    /// Returns the reaction to blocking calls in tasks.
+    pub fn sync(&self) -> SyncMode {
+        self.inner.shared.sync.mode
     }
 
     /// Stops accepting work; resolves once all enqueued work has finished.
@@ -165,7 +179,7 @@ impl Runtime {
     /// Makes a runtime over other drivers, for tests of the layers above the driver interface.
     #[doc(hidden)]
     pub fn over(drivers: Vec<(Arc<dyn Driver>, Arc<Health>)>, order: OrderMode) -> Runtime {
-        let shared = RuntimeShared::new(order);
+        let shared = RuntimeShared::new(order, SyncMode::Off);
         let devices = drivers
             .into_iter()
             .map(|(driver, health)| {
@@ -205,11 +219,7 @@ impl Device {
     /// `InvalidName` if the text is not a device name; `NoSuchDevice`, whose message says what is
     /// missing; the errors of [`Runtime::default_runtime`].
     pub fn open(name: &str) -> Result<Device> {
-        let runtime = Runtime::default_runtime()?;
-        match crate::scope::cuda_device(&runtime.inner.shared) {
-            Some(current) if name == "cuda" => Ok(current),
-            _ => runtime.device(name.parse()?),
-        }
+        Runtime::default_runtime()?.open(name)
     }
 
     /// Opens and returns all CUDA devices, in the default runtime: [`Runtime::cuda_devices`].

@@ -5,6 +5,7 @@
 //! task may be polled on any thread.
 
 use crate::shared::{Device, RuntimeShared, Stream};
+use crate::sync_mode;
 use pin_project::pin_project;
 use smallvec::{SmallVec, smallvec};
 use std::cell::RefCell;
@@ -194,6 +195,7 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Fut::Output> {
         let mut this = self.project();
+        let _polling = sync_mode::polling();
         // Popped in reverse order, also if the poll panics.
         let _installed: SmallVec<[Installed; 1]> = this.current.iter().cloned().map(Installed::new).collect();
         if let Some(make) = this.make.take() {

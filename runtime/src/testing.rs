@@ -62,6 +62,7 @@ use crate::runtime::{Runtime, RuntimeBuilder};
 use crate::shared::Device;
 #[cfg(doc)]
 use crate::shared::Stream;
+use crate::sync_mode;
 use std::any::Any;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -223,7 +224,10 @@ fn drive<F: Future>(runtime: &Runtime, future: F) -> Result<F::Output, String> {
     let mut cx = Context::from_waker(&waker);
     let mut others_worked = false;
     loop {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+        let polling = sync_mode::polling();
+        let polled = future.as_mut().poll(&mut cx);
+        drop(polling);
+        if let Poll::Ready(output) = polled {
             return Ok(output);
         }
         if woken.0.swap(false, Ordering::AcqRel) {

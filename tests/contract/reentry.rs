@@ -521,6 +521,14 @@ fn the_table_holds_on_a_cuda_device_where_each_launch_is_waited_for() {
     });
 }
 
+#[test]
+fn the_table_holds_on_a_cpu_device_where_each_launch_is_waited_for() {
+    in_child(&[("CUDA_LAUNCH_BLOCKING", "1")], || {
+        let callers = &[Caller::HostFunction, Caller::Captured, Caller::Waker, Caller::Owner];
+        Made { runtime: default_runtime, device: DeviceId::Cpu(0), callers }.try_all();
+    });
+}
+
 /// A subscriber layer that blocks on a `Pending` at the first op event on a worker, and sends the
 /// outcome.
 struct BlocksOnce(Mutex<Option<Pending<()>>>, Mutex<Sender<Seen>>);

@@ -27,6 +27,7 @@ fn the_environment_sets_what_from_env_and_new_build_and_not_what_builder_builds(
 fn a_value_that_is_not_understood_is_an_error_of_what_reads_it() {
     for (name, value, expected) in [
         ("WARPLINE_ORDER", "denny", "deny, warn, wait or off"),
+        ("WARPLINE_SYNC", "on", "off, warn or error"),
         ("WARPLINE_CPU_DEVICES", "0", "a number of devices, 1 or more"),
         #[cfg(feature = "cuda")]
         ("WARPLINE_COMPLETION", "nonsense", "word or event"),

@@ -255,6 +255,7 @@ fn a_zero_that_makes_no_sense_is_refused_where_it_is_given() {
     for (what, zero) in [
         ("cpu_devices", builder().cpu_devices(0)),
         ("workers", builder().workers(0)),
+        ("kernel_threads", builder().kernel_threads(0)),
         ("memory_limit", builder().memory_limit(0)),
         ("pinned_cap", builder().pinned_cap(0)),
         ("fail_op", builder().fail_op(0)),

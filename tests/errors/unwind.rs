@@ -13,7 +13,7 @@ use warpline::{Generator, MemoryRef, Permit, RuntimeBuilder, StreamBuilder};
 #[test]
 fn handles_are_unwind_safe_by_value_and_by_reference() {
     fn is<T: UnwindSafe + RefUnwindSafe>() {}
-    is::<Batch>();
+    is::<Batch<(f32, i64)>>();
     is::<Buffer<f32>>();
     is::<Device>();
     is::<Error>();

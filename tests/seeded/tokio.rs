@@ -113,7 +113,7 @@ fn a_loader_reads_for_a_task() {
             while let Some(batch) = batches.next().await {
                 let batch = batch?;
                 compute.wait_event(&batch.copied);
-                total += compute.enter(|| batch.x.sum().item::<f32>()).await?;
+                total += compute.enter(|| batch.tensors().0.sum().item::<f32>()).await?;
             }
             Ok::<_, Error>(total)
         });

@@ -7,5 +7,8 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod arguments;
 mod devices;
+mod loading;
 mod modules;
+mod streams;

@@ -54,7 +54,7 @@ pub(crate) fn refusal<T: std::fmt::Debug>(pending: impl IntoFuture<IntoFuture = 
 }
 
 warpline::kernel! {
-    unsafe fn fails(y: &mut [u8]) {
+    pub(crate) unsafe fn fails(y: &mut [u8]) {
         cuda: "extern \"C\" __global__ void fails(unsigned char* y) {}",
         cpu: |_y| panic!("on purpose"),
     }

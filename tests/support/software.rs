@@ -21,6 +21,7 @@ fn test_binary(variables: &[(&str, &str)]) -> Command {
         "WARPLINE_CUBLAS",
         "WARPLINE_ORDER",
         "WARPLINE_SCHEDULE",
+        "WARPLINE_SYNC",
         "WARPLINE_WAKE_UP",
     ] {
         command.env_remove(variable);

@@ -5,7 +5,7 @@ use flate2::{Compression, write::GzEncoder};
 use futures::TryStreamExt as _;
 use std::io::Write as _;
 use std::path::PathBuf;
-use warpline::ops::data::{Csv, Dataset};
+use warpline::ops::data::{Csv, SequentialDataset as _};
 use warpline::prelude::*;
 
 const DIGITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/digits.csv.gz");
@@ -15,14 +15,15 @@ fn the_digits_split_into_what_they_are() {
     let (_runtime, _, [copy, compute]) = streams(["copy", "compute"]);
     let rows = |keep: fn(u64) -> bool| {
         let digits = Csv::new(DIGITS, 65).classes(10).scale(1.0 / 16.0).keep(keep);
-        let mut batches = Loader::new(digits).batch_size(100).on(&copy).build().unwrap();
+        let mut batches = Loader::sequential(digits).batch_size(100).on(&copy).build().unwrap();
         let (mut x, mut labels) = (Vec::new(), Vec::new());
         block_on(async {
             while let Some(batch) = batches.try_next().await.unwrap() {
                 compute.wait_event(&batch.copied);
-                assert_eq!(batch.x.shape(), [batch.rows, 64]);
-                x.extend(compute.enter(|| batch.x.to_vec::<f32>()).await.unwrap());
-                labels.extend(compute.enter(|| batch.labels.to_vec::<i64>()).await.unwrap());
+                let tensors = batch.tensors();
+                assert_eq!(tensors.0.shape(), [batch.rows, 64]);
+                x.extend(compute.enter(|| tensors.0.to_vec::<f32>()).await.unwrap());
+                labels.extend(compute.enter(|| tensors.1.to_vec::<i64>()).await.unwrap());
             }
         });
         assert!(batches.stats().reading.as_nanos() > 0);
@@ -66,9 +67,9 @@ fn error_of(name: &str, bytes: &[u8]) -> Error {
     let file = TempFile::new(name, bytes);
     let mut rows = Csv::new(&file.0, 3).classes(10).open().unwrap();
     loop {
-        match rows.next_row(&mut [0.0; 2]) {
-            Ok(Some(_)) => {}
-            Ok(None) => panic!("{name} was read to its end"),
+        match rows.next_row((&mut [0.0; 2], &mut [0])) {
+            Ok(true) => {}
+            Ok(false) => panic!("{name} was read to its end"),
             Err(error) => break error,
         }
     }
@@ -76,7 +77,7 @@ fn error_of(name: &str, bytes: &[u8]) -> Error {
 
 #[test]
 fn a_bad_file_is_named_with_its_line_and_what_is_wrong() {
-    let missing = Loader::new(Csv::new("no-such-file.csv.gz", 3)).build().unwrap_err();
+    let missing = Loader::sequential(Csv::new("no-such-file.csv.gz", 3)).build().unwrap_err();
     says(&missing, ErrorKind::Data, &["cannot open no-such-file.csv.gz: No such file", "check the path"]);
 
     for (name, rows, text) in [
@@ -116,29 +117,31 @@ fn a_bad_file_is_named_with_its_line_and_what_is_wrong() {
 fn labels_may_stand_in_any_column_and_be_any_integers() {
     let file = TempFile::new("first.csv", b"-7, 1.5 ,2e1\r\n\"8\",3, \"4\"\r\n");
     let mut rows = Csv::new(&file.0, 3).label_column(0).open().unwrap();
-    let mut x = [0.0; 2];
-    assert_eq!((rows.next_row(&mut x).unwrap(), x), (Some(-7), [1.5, 20.0]));
-    assert_eq!((rows.next_row(&mut x).unwrap(), x), (Some(8), [3.0, 4.0]));
-    assert_eq!(rows.next_row(&mut x).unwrap(), None);
+    let (mut x, mut label) = ([0.0; 2], [0]);
+    for expected in [([1.5, 20.0], [-7]), ([3.0, 4.0], [8])] {
+        assert!(rows.next_row((&mut x, &mut label)).unwrap());
+        assert_eq!((x, label), expected);
+    }
+    assert!(!rows.next_row((&mut x, &mut label)).unwrap());
 }
 
 #[test]
 fn a_file_without_a_row_to_keep_or_a_column_to_read_is_refused_when_the_loader_is_built() {
     let (_runtime, _, [copy]) = streams(["copy"]);
-    let error = Loader::new(Csv::new(DIGITS, 1)).on(&copy).build().unwrap_err();
-    let text = ["number of features is 0", "at least 1 is needed"];
+    let error = Loader::sequential(Csv::new(DIGITS, 1)).on(&copy).build().unwrap_err();
+    let text = ["field 0 of ", "has the shape [0] and so 0 elements", "at least 1 is needed"];
     says(&error, ErrorKind::InvalidArgument, &text);
-    let error = Loader::new(Csv::new(DIGITS, 65).keep(|_| false)).on(&copy).build().unwrap_err();
+    let error = Loader::sequential(Csv::new(DIGITS, 65).keep(|_| false)).on(&copy).build().unwrap_err();
     says(&error, ErrorKind::Data, &["examples/data/digits.csv.gz has 0 rows, and at least 1 is needed"]);
     for (name, bytes) in
         [("empty.csv", vec![]), ("empty.csv.gz", gzip(b"")), ("blank.csv", b"\r\n\n \n".to_vec())]
     {
         let file = TempFile::new(name, &bytes);
-        let error = Loader::new(Csv::new(&file.0, 3)).on(&copy).build().unwrap_err();
+        let error = Loader::sequential(Csv::new(&file.0, 3)).on(&copy).build().unwrap_err();
         says(&error, ErrorKind::Data, &[name, "has 0 rows"]);
     }
-    let error = Loader::new(Csv::new(DIGITS, 65).label_column(65)).on(&copy).build().unwrap_err();
+    let error = Loader::sequential(Csv::new(DIGITS, 65).label_column(65)).on(&copy).build().unwrap_err();
     says(&error, ErrorKind::InvalidArgument, &["digits.csv.gz", "column 65 of 65"]);
-    let error = Loader::new(Csv::new(DIGITS, 65).classes(0)).on(&copy).build().unwrap_err();
+    let error = Loader::sequential(Csv::new(DIGITS, 65).classes(0)).on(&copy).build().unwrap_err();
     says(&error, ErrorKind::InvalidArgument, &["digits.csv.gz: classes is 0, and at least 1 is needed"]);
 }

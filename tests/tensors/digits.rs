@@ -122,7 +122,8 @@ fn a_step_that_does_not_wait_for_its_batch_is_refused() {
     let model = compute.enter(|| Mlp::new(1, &device)).unwrap();
     let mut batches = settings.training(&copy).unwrap();
     let batch = block_on(batches.try_next()).unwrap().unwrap();
-    let error = compute.enter(|| model.step(&batch.x, &batch.labels, settings.sgd)).unwrap_err();
+    let (x, labels) = batch.tensors();
+    let error = compute.enter(|| model.step(&x, &labels, settings.sgd)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unordered);
     assert!(error.to_string().starts_with("linear on stream \""), "{error}");
 }

@@ -1,62 +1,73 @@
-//! The loader. It gives the same batches on every executor, its memory is bounded, and everything
-//! it starts ends.
+//! The loader. It gives the same batches on every executor, and its memory is bounded.
 
 use crate::support::{block_on, runtime, says, streams, within_a_minute};
-use futures::stream::FusedStream as _;
 use futures::{FutureExt as _, TryStreamExt as _};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use warpline::Result;
-use warpline::ops::data::{Batches, Dataset, InMemory, Rows};
+use warpline::ops::Shape;
+use warpline::ops::data::{Batches, InMemory, InOrder, Rows, SequentialDataset};
 use warpline::prelude::*;
 use warpline::testing::for_each_seed;
 
-/// Returns a dataset whose row i is `[i, -i]` with label i.
-fn counting(rows: usize) -> InMemory {
+/// Returns a dataset that is read by index, whose row i is `[i, -i]` with label i.
+pub(crate) fn counting(rows: usize) -> InMemory<(f32, i64)> {
     let labels: Vec<_> = (0..rows as i64).collect();
     let x = labels.iter().flat_map(|&label| [label as f32, -label as f32]).collect();
     InMemory::new(2, x, labels).unwrap()
 }
 
-/// A dataset of a function that is called with a row's index. Both features are that index.
-struct Calls<F>(Arc<F>);
+/// Returns the rows of `counting` as a sequential dataset.
+pub(crate) fn one_by_one(rows: u64) -> impl SequentialDataset<Sample = (f32, i64)> {
+    calls(move |row| Ok((row < rows).then_some(row as i64)))
+}
 
-impl<F: Fn(u64) -> Result<Option<i64>> + Send + Sync + 'static> Dataset for Calls<F> {
-    fn features(&self) -> usize {
-        2
+/// A sequential dataset of a function that is called with a row's index and returns its label. The
+/// features are the index and its negative.
+pub(crate) struct Calls<F>(Arc<F>);
+
+impl<F: Fn(u64) -> Result<Option<i64>> + Send + Sync + 'static> SequentialDataset for Calls<F> {
+    type Sample = (f32, i64);
+
+    fn shapes(&self) -> [Shape; 2] {
+        [[2].into(), [].into()]
     }
 
-    fn open(&self) -> Result<Box<dyn Rows>> {
+    fn open(&self) -> Result<Box<dyn Rows<(f32, i64)>>> {
         Ok(Box::new(CallRows(self.0.clone(), 0)))
     }
 }
 
 struct CallRows<F>(Arc<F>, u64);
 
-impl<F: Fn(u64) -> Result<Option<i64>> + Send + Sync> Rows for CallRows<F> {
-    fn next_row(&mut self, features: &mut [f32]) -> Result<Option<i64>> {
-        features.fill(self.1 as f32);
+impl<F: Fn(u64) -> Result<Option<i64>> + Send + Sync> Rows<(f32, i64)> for CallRows<F> {
+    fn next_row(&mut self, (features, label): (&mut [f32], &mut [i64])) -> Result<bool> {
+        features.copy_from_slice(&[self.1 as f32, -(self.1 as f32)]);
         self.1 += 1;
-        (self.0)(self.1 - 1)
+        let next = (self.0)(self.1 - 1)?;
+        label[0] = next.unwrap_or_default();
+        Ok(next.is_some())
     }
 }
 
-fn calls<F: Fn(u64) -> Result<Option<i64>> + Send + Sync + 'static>(row: F) -> Calls<F> {
+pub(crate) fn calls<F: Fn(u64) -> Result<Option<i64>> + Send + Sync + 'static>(row: F) -> Calls<F> {
     Calls(Arc::new(row))
 }
 
 /// Returns the labels of each batch, read on another stream than the one that copied them. Checks
 /// that the features belong to the labels.
-async fn labels(mut batches: Batches) -> Result<Vec<Vec<i64>>> {
+pub(crate) async fn labels(mut batches: Batches<(f32, i64)>) -> Result<Vec<Vec<i64>>> {
     let mut all = Vec::new();
     let mut at = (0, 0);
     while let Some(batch) = batches.try_next().await? {
         at = (batch.epoch, if batch.epoch == at.0 { at.1 } else { 0 });
-        let compute = batch.x.device().new_stream()?;
+        let (x, labels) = batch.tensors();
+        assert_eq!((x.shape(), labels.shape()), (&[batch.rows, 2][..], &[batch.rows][..]));
+        let compute = x.device().new_stream()?;
         compute.wait_event(&batch.copied);
-        let (x, labels) = compute.enter(|| (batch.x.to_vec::<f32>(), batch.labels.to_vec::<i64>()));
+        let (x, labels) = compute.enter(|| (x.to_vec::<f32>(), labels.to_vec::<i64>()));
         let (index, rows) = (batch.index, batch.rows);
         drop(batch);
         let (x, labels) = (x.await?, labels.await?);
@@ -70,7 +81,7 @@ async fn labels(mut batches: Batches) -> Result<Vec<Vec<i64>>> {
     Ok(all)
 }
 
-fn tokio(threads: usize) -> tokio::runtime::Runtime {
+pub(crate) fn tokio(threads: usize) -> tokio::runtime::Runtime {
     match threads {
         1 => tokio::runtime::Builder::new_current_thread().build().unwrap(),
         _ => tokio::runtime::Builder::new_multi_thread().worker_threads(threads).build().unwrap(),
@@ -90,7 +101,13 @@ fn batches_are_the_rows_in_order_with_a_shorter_one_at_the_end() {
 #[test]
 fn every_executor_and_every_seed_gives_the_same_batches() {
     let loader = |copy: &Stream| {
-        Loader::new(counting(103)).batch_size(8).shuffle(5).shuffle_capacity(20).prefetch(3).on(copy).build()
+        Loader::sequential(one_by_one(103))
+            .batch_size(8)
+            .shuffle(5)
+            .shuffle_capacity(20)
+            .prefetch(3)
+            .on(copy)
+            .build()
     };
     let (_runtime, _, [copy]) = streams(["copy"]);
     let expected: Vec<_> =
@@ -125,7 +142,7 @@ fn every_executor_and_every_seed_gives_the_same_batches() {
 fn epochs_say_which_they_are_and_drop_their_own_rest() {
     let (_runtime, _, [copy]) = streams(["copy"]);
     for shuffled in [false, true] {
-        let mut loader = Loader::new(counting(10)).batch_size(4).drop_last(true).on(&copy);
+        let mut loader = Loader::sequential(one_by_one(10)).batch_size(4).drop_last(true).on(&copy);
         if shuffled {
             loader = loader.shuffle(1).shuffle_capacity(3);
         }
@@ -154,7 +171,8 @@ fn while_one_epochs_buffer_runs_empty_the_next_ones_fills() {
         }))
     });
     let (_runtime, _, [copy]) = streams(["copy"]);
-    let loader = Loader::new(dataset).batch_size(10).prefetch(1).shuffle(3).shuffle_capacity(40).on(&copy);
+    let loader =
+        Loader::sequential(dataset).batch_size(10).prefetch(1).shuffle(3).shuffle_capacity(40).on(&copy);
     let mut batches = loader.build().unwrap().epochs(0..3);
     let mut before = 0;
     let mut reads = Vec::new();
@@ -183,7 +201,7 @@ fn an_error_ahead_of_its_epoch_waits_for_it() {
         Ok((row < 50).then_some(row as i64))
     });
     let (_runtime, _, [copy]) = streams(["copy"]);
-    let loader = Loader::new(dataset).batch_size(10).shuffle(3).shuffle_capacity(30).on(&copy);
+    let loader = Loader::sequential(dataset).batch_size(10).shuffle(3).shuffle_capacity(30).on(&copy);
     let mut batches = loader.build().unwrap().epochs(0..2);
     for index in 0..5 {
         let batch = block_on(batches.try_next()).unwrap().unwrap();
@@ -200,10 +218,10 @@ fn a_batch_that_no_edge_orders_is_refused_under_every_seed() {
         let (copy, compute) = (device.stream().label("copy").build()?, device.new_stream()?);
         let mut batches = Loader::new(counting(64)).batch_size(8).prefetch(2).on(&copy).build()?;
         while let Some(batch) = batches.try_next().await? {
-            let error = compute.enter(|| batch.x.sum().item::<f32>()).await.unwrap_err();
+            let error = compute.enter(|| batch.tensors().0.sum().item::<f32>()).await.unwrap_err();
             says(&error, ErrorKind::Unordered, &["\"copy\"", "wait_stream"]);
             compute.wait_event(&batch.copied);
-            compute.enter(|| batch.x.sum().item::<f32>()).await?;
+            compute.enter(|| batch.tensors().0.sum().item::<f32>()).await?;
         }
         Ok(())
     });
@@ -222,11 +240,11 @@ fn with_each_batchs_own_edge_verdicts_are_the_same_at_any_speed_of_the_reader() 
             }
             Ok((row < 40).then_some(row as i64))
         });
-        let mut batches = Loader::new(dataset).batch_size(4).prefetch(4).on(&copy).build().unwrap();
+        let mut batches = Loader::sequential(dataset).batch_size(4).prefetch(4).on(&copy).build().unwrap();
         tokio(2).block_on(async {
             let mut accepted = Vec::new();
             while let Some(batch) = batches.try_next().await.unwrap() {
-                let sum = || compute.enter(|| batch.x.sum().item::<f32>());
+                let sum = || compute.enter(|| batch.tensors().0.sum().item::<f32>());
                 let without = sum().await.is_ok();
                 compute.wait_event(&batch.copied);
                 accepted.push((without, sum().await.is_ok()));
@@ -252,7 +270,7 @@ fn the_next_batches_arrive_while_a_step_is_held() {
             let first = batches.try_next().await.unwrap().unwrap();
             compute.wait_event(&first.copied);
             let gate = compute.hold().unwrap();
-            let mut step = compute.enter(|| first.x.sum().item::<f32>());
+            let mut step = compute.enter(|| first.tensors().0.sum().item::<f32>());
             // Each batch is read and copied before the step on the first one begins.
             for _ in 0..10 {
                 batches.try_next().await.unwrap().unwrap().copied.await.unwrap();
@@ -278,7 +296,7 @@ fn the_reader_is_never_further_ahead_than_asked_for() {
             told.lock().unwrap().send(row).unwrap();
             Ok((row < 100).then_some(0))
         });
-        let mut batches = Loader::new(dataset)
+        let mut batches = Loader::sequential(dataset)
             .batch_size(BATCH as usize)
             .prefetch(prefetch as usize)
             .on(&copy)
@@ -319,7 +337,7 @@ fn memory_stays_what_it_was_after_the_first_epoch() {
             let mut batches = loader.epoch(epoch);
             while let Some(batch) = batches.try_next().await.unwrap() {
                 compute.wait_event(&batch.copied);
-                compute.enter(|| batch.x.sum().item::<f32>()).await.unwrap();
+                compute.enter(|| batch.tensors().0.sum().item::<f32>()).await.unwrap();
             }
             device.synchronize().await.unwrap();
             let (memory, pinned) = (device.memory_stats(), device.pinned_stats());
@@ -328,36 +346,6 @@ fn memory_stays_what_it_was_after_the_first_epoch() {
         }
         assert!(after.iter().all(|sizes| *sizes == after[0]), "{after:?}");
     });
-}
-
-#[test]
-fn it_is_terminated_only_after_the_end_or_the_error_was_yielded() {
-    let (_runtime, _, [copy]) = streams(["copy"]);
-    let failing = calls(|row| match row {
-        12 => Err(Error::new(ErrorKind::Data, "row 12 is bad")),
-        _ => Ok(Some(row as i64)),
-    });
-    let whole = Loader::new(counting(12)).batch_size(4).prefetch(3).on(&copy).build().unwrap();
-    let cut = Loader::new(failing).batch_size(4).prefetch(3).on(&copy).build().unwrap();
-    for (mut batches, errors) in [(whole, 0), (cut, 1)] {
-        let mut got = (0, 0);
-        block_on(async {
-            // The first poll reads everything inline, but the later batches are still to be
-            // yielded.
-            while !batches.is_terminated() {
-                futures::select! {
-                    batch = batches.next() => match batch {
-                        Some(Ok(_)) => got.0 += 1,
-                        Some(Err(error)) => { says(&error, ErrorKind::Data, &["row 12 is bad"]); got.1 += 1 }
-                        None => {}
-                    },
-                    complete => break,
-                }
-            }
-        });
-        assert_eq!(got, (3, errors));
-        assert!(block_on(batches.next()).is_none());
-    }
 }
 
 #[test]
@@ -374,7 +362,7 @@ fn with_little_prefetch_no_batch_is_kept_for_others() {
                 }
                 Ok((row < 40).then_some(row as i64))
             });
-            let loader = Loader::new(dataset).batch_size(4).prefetch(prefetch).on(&copy);
+            let loader = Loader::sequential(dataset).batch_size(4).prefetch(prefetch).on(&copy);
             let mut batches = loader.build().unwrap();
             tokio(2).block_on(async {
                 while batches.try_next().await.unwrap().is_some() {
@@ -404,7 +392,7 @@ fn a_quick_batch_that_is_kept_for_others_goes_before_the_row_after_a_slow_one() 
             }
             Ok((row < 40).then_some(row as i64))
         });
-        let mut batches = Loader::new(dataset).batch_size(4).prefetch(8).on(&copy).build().unwrap();
+        let mut batches = Loader::sequential(dataset).batch_size(4).prefetch(8).on(&copy).build().unwrap();
         tokio(2).block_on(async {
             assert_eq!(batches.try_next().await.unwrap().unwrap().index, 0);
             yielded.send(()).unwrap();
@@ -415,248 +403,45 @@ fn a_quick_batch_that_is_kept_for_others_goes_before_the_row_after_a_slow_one() 
 }
 
 #[test]
-fn dropping_the_stream_anywhere_gives_everything_back() {
-    for polls in 0..40 {
-        for_each_seed([polls], |device| async move {
-            let copy = device.new_stream()?;
-            let mut batches = Loader::new(counting(40)).batch_size(4).prefetch(2).on(&copy).build()?;
-            for _ in 0..polls {
-                // A poll that finds nothing is dropped with its future, and the next one continues.
-                if batches.next().now_or_never().is_some_and(|next| next.is_none()) {
-                    break;
-                }
-            }
-            drop(batches);
-            device.synchronize().await?;
-            assert_eq!((device.memory_stats().live_blocks, device.pinned_stats().allocated_bytes), (0, 0));
-            Ok(())
-        });
-    }
-}
-
-#[test]
-fn polls_that_are_dropped_lose_no_batch() {
-    let (_runtime, _, [copy]) = streams(["copy"]);
-    tokio(2).block_on(async {
-        let mut batches = Loader::new(counting(400)).batch_size(4).prefetch(2).on(&copy).build().unwrap();
-        let mut indices = Vec::new();
-        loop {
-            let polled = batches.try_next().now_or_never();
-            match polled {
-                None => tokio::task::yield_now().await,
-                Some(Ok(Some(batch))) => indices.push(batch.index),
-                Some(end) => break drop(end.unwrap()),
-            }
-        }
-        assert_eq!(indices, (0..100).collect::<Vec<_>>());
-        assert!(batches.next().await.is_none(), "it stays ended");
-    });
-}
-
-/// Sends a message when it is dropped.
-struct Told(Sender<()>);
-
-impl Drop for Told {
-    fn drop(&mut self) {
-        let _ = self.0.send(());
-    }
-}
-
-/// Returns an endless dataset, and a receiver that gets a message when everything of the dataset is
-/// gone.
-fn endless() -> (impl Dataset, Receiver<()>) {
-    let (gone, told) = channel();
-    let gone = Mutex::new(Told(gone));
-    let dataset = calls(move |_| {
-        let _kept = &gone;
-        Ok(Some(0))
-    });
-    (dataset, told)
-}
-
-#[test]
-fn dropping_the_stream_stops_its_reader() {
-    within_a_minute(|| {
-        let (_runtime, device, [copy]) = streams(["copy"]);
-        let tokio = tokio(2);
-        for taken in 0..10 {
-            let (dataset, gone) = endless();
-            let mut batches = Loader::new(dataset).batch_size(4).prefetch(2).on(&copy).build().unwrap();
-            tokio.block_on(async {
-                drop(batches.next().now_or_never());
-                for _ in 0..taken {
-                    batches.try_next().await.unwrap().unwrap();
-                }
-            });
-            drop(batches);
-            gone.recv().unwrap();
-            // The reader releases the batch that it was filling last of all.
-            while (device.memory_stats().live_blocks, device.pinned_stats().allocated_bytes) != (0, 0) {
-                std::thread::yield_now();
-            }
-        }
-    });
-}
-
-#[test]
-fn a_reader_in_the_middle_of_a_batch_or_of_filling_its_buffer_stops_at_the_next_row() {
-    within_a_minute(|| {
-        let (_runtime, _, [copy]) = streams(["copy"]);
-        let tokio = tokio(2);
-        for shuffled in [false, true] {
-            let ((gone, told), (arrived, arrival), (release, released)) = (channel(), channel(), channel());
-            let (gone, inner) = (Mutex::new(Told(gone)), Mutex::new((arrived, released)));
-            let rows = Arc::new(AtomicUsize::new(0));
-            let counter = rows.clone();
-            let dataset = calls(move |row| {
-                let _kept = &gone;
-                counter.store(row as usize, Ordering::SeqCst);
-                if row == 10 {
-                    let inner = inner.lock().unwrap();
-                    inner.0.send(()).unwrap();
-                    inner.1.recv().unwrap();
-                }
-                Ok(Some(0))
-            });
-            let loader = Loader::new(dataset).batch_size(1000).on(&copy);
-            let loader = if shuffled { loader.shuffle(1) } else { loader };
-            let mut batches = loader.build().unwrap();
-            tokio.block_on(async { assert!(batches.next().now_or_never().is_none()) });
-            arrival.recv().unwrap();
-            drop(batches);
-            release.send(()).unwrap();
-            told.recv().unwrap();
-            assert_eq!(rows.load(Ordering::SeqCst), 10, "no row was read after the stream was dropped");
-        }
-    });
-}
-
-#[test]
-fn a_tokio_runtime_that_is_shut_down_neither_hangs_nor_ends_the_epoch_quietly() {
-    within_a_minute(|| {
-        let (_runtime, _, [copy]) = streams(["copy"]);
-        let (dataset, _gone) = endless();
-        let tokio = tokio(2);
-        let mut batches = Loader::new(dataset).batch_size(4).prefetch(2).on(&copy).build().unwrap();
-        tokio.block_on(async {
-            batches.try_next().await.unwrap().unwrap();
-        });
-        // The reader has no memory left to read into, and waits.
-        drop(tokio);
-        let error = block_on(async {
-            loop {
-                if let Err(error) = batches.try_next().await {
-                    break error;
-                }
-            }
-        });
-        says(&error, ErrorKind::Closed, &["epochs 0..1", "the tokio runtime that read them was shut down"]);
-        assert!(block_on(batches.next()).is_none());
-    });
-}
-
-#[test]
-fn a_panic_or_an_error_in_a_dataset_comes_in_its_place() {
-    let (_runtime, _, [copy]) = streams(["copy"]);
-    let failing = |row: u64| match row {
-        10 => Err(Error::new(ErrorKind::Data, "row 10 is bad")),
-        _ => Ok(Some(row as i64)),
-    };
-    let panicking = |row: u64| if row == 10 { panic!("on purpose at row {row}") } else { Ok(Some(0)) };
-    let expect = |mut batches: Batches, text: &'static str| async move {
-        for index in 0..2 {
-            assert_eq!(batches.try_next().await.unwrap().unwrap().index, index);
-        }
-        says(&batches.try_next().await.unwrap_err(), ErrorKind::Data, &[text]);
-        assert!(batches.next().await.is_none(), "nothing comes after an error");
-    };
-    let failing = || Loader::new(calls(failing)).batch_size(4).on(&copy).build().unwrap();
-    let panicking = || Loader::new(calls(panicking)).batch_size(4).on(&copy).build().unwrap();
-    let text = "the dataset panicked at batch 2 of epoch 0: on purpose at row 10; correct its \
-        reader";
-    block_on(expect(failing(), "row 10 is bad"));
-    block_on(expect(panicking(), text));
-    tokio(2).block_on(expect(failing(), "row 10 is bad"));
-    tokio(2).block_on(expect(panicking(), text));
-}
-
-#[test]
-fn a_panic_ahead_of_its_epoch_waits_for_it() {
-    // With a shuffle buffer, row 0 of the second epoch is read while the first epoch's buffer runs
-    // empty. Without one, opening the second epoch panics instead.
-    let (_runtime, _, [copy]) = streams(["copy"]);
-    let opened = AtomicUsize::new(0);
-    let dataset = calls(move |row| {
-        if row == 0 && opened.fetch_add(1, Ordering::Relaxed) == 2 {
-            panic!("on purpose at the second epoch's first row");
-        }
-        Ok((row < 50).then_some(row as i64))
-    });
-    let loader = Loader::new(dataset).batch_size(10).prefetch(1).shuffle(1).shuffle_capacity(30).on(&copy);
-    let mut batches = loader.build().unwrap().epochs(0..2);
-    for index in 0..5 {
-        assert_eq!(block_on(batches.try_next()).unwrap().unwrap().index, index);
-    }
-    let error = block_on(batches.try_next()).unwrap_err();
-    let text = "the dataset panicked at batch 0 of epoch 1: on purpose at the second epoch's \
-        first row; correct its reader";
-    says(&error, ErrorKind::Data, &[text]);
-    assert!(block_on(batches.next()).is_none());
-
-    struct OpensTwice(InMemory, AtomicUsize);
-    impl Dataset for OpensTwice {
-        fn features(&self) -> usize {
-            self.0.features()
-        }
-
-        fn open(&self) -> Result<Box<dyn Rows>> {
-            assert!(self.1.fetch_add(1, Ordering::Relaxed) < 2, "it opens twice");
-            self.0.open()
-        }
-    }
-    let loader = Loader::new(OpensTwice(counting(8), AtomicUsize::new(0))).batch_size(4).on(&copy);
-    let mut batches = loader.build().unwrap().epochs(3..5);
-    for index in 0..2 {
-        assert_eq!(block_on(batches.try_next()).unwrap().unwrap().index, index);
-    }
-    let text = "the dataset panicked at batch 0 of epoch 4: it opens twice";
-    says(&block_on(batches.try_next()).unwrap_err(), ErrorKind::Data, &[text]);
-}
-
-#[test]
-fn a_device_fault_ends_the_stream() {
-    within_a_minute(|| {
-        let runtime = Runtime::builder().fail_op(6).build().unwrap();
-        let copy = runtime.device(DeviceId::Cpu(0)).unwrap().new_stream().unwrap();
-        let (dataset, gone) = endless();
-        let error = tokio(2).block_on(async {
-            let mut batches = Loader::new(dataset).batch_size(4).on(&copy).build().unwrap();
-            loop {
-                if let Err(error) = batches.try_next().await {
-                    break error;
-                }
-            }
-        });
-        says(&error, ErrorKind::Fault, &["the fault plan asked for it"]);
-        gone.recv().unwrap();
-    });
-}
-
-#[test]
 fn options_that_cannot_work_are_refused_when_it_is_built() {
     let (_runtime, _, [copy]) = streams(["copy"]);
     let loader = || Loader::new(counting(4)).on(&copy);
-    let refused = |loader: Loader, part: &str| {
+    let sequential = || Loader::sequential(one_by_one(4)).on(&copy);
+    let refused = |loader: Loader<(f32, i64)>, part: &str| {
         let text = [part, "at least 1 is needed"];
         says(&loader.build().unwrap_err(), ErrorKind::InvalidArgument, &text);
     };
     refused(loader().batch_size(0), "batch_size is 0");
     refused(loader().prefetch(0), "prefetch is 0");
-    refused(loader().shuffle(1).shuffle_capacity(0), "shuffle_capacity is 0");
+    refused(sequential().shuffle(1).shuffle_capacity(0), "shuffle_capacity is 0");
     let error = loader().batch_size(usize::MAX).build().unwrap_err();
-    says(&error, ErrorKind::InvalidArgument, &["a batch of 18446744073709551615 rows of 2 features"]);
-    let error = Loader::new(counting(0)).on(&copy).build().unwrap_err();
-    says(&error, ErrorKind::Data, &["the dataset has 0 rows"]);
+    says(
+        &error,
+        ErrorKind::InvalidArgument,
+        &["a batch of 18446744073709551615 samples of the shapes [2], []"],
+    );
+    for error in [
+        Loader::new(counting(0)).on(&copy).build().unwrap_err(),
+        Loader::sequential(one_by_one(0)).on(&copy).build().unwrap_err(),
+    ] {
+        says(&error, ErrorKind::Data, &["the dataset has 0 rows"]);
+    }
+    let text = ["18446744073709551615 workers", "the 512 blocking threads", "lower workers"];
+    says(&loader().workers(usize::MAX).build().unwrap_err(), ErrorKind::InvalidArgument, &text);
+    let exclude = |loader: Loader<(f32, i64)>, text: &[&str]| {
+        says(&loader.build().unwrap_err(), ErrorKind::InvalidArgument, text);
+    };
+    exclude(
+        loader().shuffle(1).sampler(InOrder),
+        &["shuffle and a sampler are both set", "remove one of them"],
+    );
+    exclude(loader().shuffle_capacity(8), &["shuffle_capacity is for sequential datasets", "remove it"]);
+    exclude(sequential().sampler(InOrder), &["this dataset is sequential", "remove the sampler"]);
+    exclude(sequential().workers(2), &["this dataset is sequential", "set 1 worker"]);
+    exclude(
+        loader().workers(4).prefetch(2),
+        &["4 workers need as many pinned batches, and a prefetch of 2 has 3", "lower workers"],
+    );
     let limited = copy.device().stream().label("limited").max_in_flight(2).build().unwrap();
     let text = ["stream \"limited\" has a limit of ops in flight", "give it a stream without max_in_flight"];
     says(&loader().on(&limited).build().unwrap_err(), ErrorKind::InvalidArgument, &text);
@@ -669,7 +454,7 @@ fn options_that_cannot_work_are_refused_when_it_is_built() {
     let error = block_on(batches.try_next()).unwrap_err();
     says(&error, ErrorKind::Data, &["epoch 0 has no batch", "4 rows", "batch_size is 32"]);
     // The error is the same although the next epoch is opened before it is found.
-    let small = loader().batch_size(32).drop_last(true).shuffle(1);
+    let small = sequential().batch_size(32).drop_last(true).shuffle(1);
     let error = block_on(small.build().unwrap().epochs(0..2).try_next()).unwrap_err();
     says(&error, ErrorKind::Data, &["epoch 0 has no batch", "4 rows", "batch_size is 32"]);
 }
@@ -680,7 +465,7 @@ fn without_a_stream_it_makes_one_on_the_current_device() {
     let device = runtime.device("cpu:1".parse().unwrap()).unwrap();
     let mut batches = device.enter(|| Loader::new(counting(4)).build()).unwrap();
     let batch = block_on(batches.try_next()).unwrap().unwrap();
-    assert_eq!(batch.x.device(), device);
+    assert_eq!(batch.buffers.0.device(), device);
 }
 
 #[test]

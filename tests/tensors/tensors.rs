@@ -39,6 +39,32 @@ fn the_same_seed_gives_the_same_bits_for_any_number_of_workers() {
 }
 
 #[test]
+fn large_kernels_have_the_same_bits_for_any_number_of_kernel_threads() {
+    // Enough numbers for four threads, and enough multiplications for two.
+    let results = |threads: Option<usize>| {
+        let builder = Runtime::builder();
+        let runtime = match threads {
+            Some(threads) => builder.kernel_threads(threads),
+            None => builder.schedule(Schedule::Seeded(1)),
+        };
+        let runtime = runtime.build().unwrap();
+        let device = runtime.device(DeviceId::Cpu(0)).unwrap();
+        device.generator().manual_seed(7);
+        device.enter(|| {
+            let numbers = Tensor::rand([1 << 21], &device).queued().unwrap();
+            let product = Tensor::rand([1024, 256], &device).matmul(Tensor::rand([256, 1024], &device));
+            let (numbers, product) = (numbers.to_vec::<f32>(), product.to_vec::<f32>());
+            let bits = |x: Vec<f32>| x.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+            block_on(async { (bits(numbers.await.unwrap()), bits(product.await.unwrap())) })
+        })
+    };
+    let one = results(Some(1));
+    for threads in [Some(2), Some(4), None] {
+        assert!(results(threads) == one, "{threads:?} threads");
+    }
+}
+
+#[test]
 fn a_generator_moves_on_when_an_op_is_enqueued_and_not_when_it_runs() {
     let (_runtime, device, [stream]) = streams(["s"]);
     let gate = stream.hold().unwrap();

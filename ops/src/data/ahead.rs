@@ -1,12 +1,15 @@
 //! Keeps a reader ahead of the consumer, on tokio's blocking threads or inline.
 //!
-//! *On threads*, if there is a tokio runtime at the first poll: a task asks a blocking thread to
+//! *On a thread*, if there is a tokio runtime at the first poll: a task asks a blocking thread to
 //! read into all available pinned memory, waits until more is returned, and asks again. Nothing
 //! waits while it occupies a thread. So the shutdown of a runtime never hangs on a reader whose
 //! consumer has stopped polling.
 //!
-//! *Inline*, if there is no runtime, or if the device's ops run in turns: each poll reads into the
-//! memory that was returned. The consumer gets the same batches in the same order with the same
+//! *With workers*, if there is a tokio runtime and the loader has several workers: see
+//! `workers.rs`.
+//!
+//! *Inline*, if there is no runtime, if the device's ops run in turns, or if the loader has no
+//! workers: each poll reads into the memory that was returned. The consumer gets the same batches in the same order with the same
 //! tickets. Only the schedule's seed decides when each step happens.
 //!
 //! The channels are unbounded, but hold at most as many items as there are pinned buffers.
@@ -17,9 +20,14 @@
 //! over in groups. A group that has waited too long is handed over before the next row is read. So
 //! a batch waits for other batches, but for at most one row.
 
+use super::loader::{Plan, Source};
 use super::reader::{Host, Loaded, Reader};
+use super::sample::Sample;
+use super::workers::Workers;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
@@ -32,33 +40,39 @@ use warpline_runtime::Result;
 /// A batch that took this long to read is not kept.
 const WORTH_A_WAKE_UP: Duration = Duration::from_micros(500);
 
-type Group = Vec<Result<Loaded>>;
+type Group<S> = Vec<Result<Loaded<S>>>;
 
-pub(super) enum Ahead {
-    Threads {
-        filled: UnboundedReceiver<Group>,
-        loaded: VecDeque<Result<Loaded>>,
-        spares: UnboundedSender<Host>,
+pub(super) enum Ahead<S: Sample> {
+    Thread {
+        filled: UnboundedReceiver<Group<S>>,
+        loaded: VecDeque<Result<Loaded<S>>>,
+        spares: UnboundedSender<Host<S>>,
     },
     Inline {
-        reader: Box<Reader>,
-        spares: Vec<Host>,
-        loaded: VecDeque<Result<Loaded>>,
+        reader: Box<Reader<S>>,
+        spares: Vec<Host<S>>,
+        loaded: VecDeque<Result<Loaded<S>>>,
         over: bool,
     },
+    Workers(Workers<S>),
 }
 
-impl Ahead {
-    pub(super) fn start(reader: Reader) -> Self {
-        match Handle::try_current() {
-            Ok(tokio) if !reader.runs_in_turns() => {
+impl<S: Sample> Ahead<S> {
+    pub(super) fn start(plan: &Arc<Plan<S>>, epochs: Range<u64>) -> Self {
+        let reader = || Reader::new(plan.clone(), epochs.clone());
+        let inline = plan.workers == 0 || plan.stream.device().runs_in_turns();
+        match (Handle::try_current(), &plan.source) {
+            (Ok(tokio), Source::Indexed(indexed)) if !inline && plan.workers > 1 => {
+                Ahead::Workers(Workers::start(plan, indexed, epochs, tokio))
+            }
+            (Ok(tokio), _) if !inline => {
                 let (spares, returned) = unbounded_channel();
                 let (fill, filled) = unbounded_channel();
-                tokio.spawn(read_ahead(reader, returned, fill));
-                Ahead::Threads { filled, loaded: VecDeque::new(), spares }
+                tokio.spawn(read_ahead(reader(), returned, fill));
+                Ahead::Thread { filled, loaded: VecDeque::new(), spares }
             }
             _ => Ahead::Inline {
-                reader: Box::new(reader),
+                reader: Box::new(reader()),
                 spares: Vec::new(),
                 loaded: VecDeque::new(),
                 over: false,
@@ -67,11 +81,12 @@ impl Ahead {
     }
 
     /// Returns pinned memory to the reader, which reads into it again.
-    pub(super) fn give_back(&mut self, host: Host) {
+    pub(super) fn give_back(&mut self, host: Host<S>) {
         match self {
             // If the reader has ended, the memory is dropped.
-            Ahead::Threads { spares, .. } => drop(spares.send(host)),
+            Ahead::Thread { spares, .. } => drop(spares.send(host)),
             Ahead::Inline { spares, .. } => spares.push(host),
+            Ahead::Workers(workers) => workers.give_back(host),
         }
     }
 
@@ -79,9 +94,10 @@ impl Ahead {
     ///
     /// Returns `None` if the reader is gone without having sent an end. If all pinned memory is in
     /// use elsewhere, nothing wakes the task: the caller polls again after it has returned some.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Loaded>>> {
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Loaded<S>>>> {
         match self {
-            Ahead::Threads { filled, loaded, .. } => {
+            Ahead::Workers(workers) => workers.poll(cx),
+            Ahead::Thread { filled, loaded, .. } => {
                 if loaded.is_empty() {
                     loaded.extend(ready!(filled.poll_recv(cx)).into_iter().flatten());
                 }
@@ -103,14 +119,14 @@ impl Ahead {
     }
 }
 
-fn is_last(read: &Result<Loaded>) -> bool {
+fn is_last<S: Sample>(read: &Result<Loaded<S>>) -> bool {
     !matches!(read, Ok(Loaded { batch: Some(_), .. }))
 }
 
-async fn read_ahead(
-    mut reader: Reader,
-    mut spares: UnboundedReceiver<Host>,
-    mut filled: UnboundedSender<Group>,
+async fn read_ahead<S: Sample>(
+    mut reader: Reader<S>,
+    mut spares: UnboundedReceiver<Host<S>>,
+    mut filled: UnboundedSender<Group<S>>,
 ) {
     let mut spare = None;
     loop {
@@ -130,11 +146,11 @@ async fn read_ahead(
 
 /// Reads into `spare`, into new memory, and into returned memory. Returns whether there is more to
 /// read.
-fn fill_spares(
-    reader: &mut Reader,
-    mut spare: Option<Host>,
-    spares: &mut UnboundedReceiver<Host>,
-    filled: &UnboundedSender<Group>,
+fn fill_spares<S: Sample>(
+    reader: &mut Reader<S>,
+    mut spare: Option<Host<S>>,
+    spares: &mut UnboundedReceiver<Host<S>>,
+    filled: &UnboundedSender<Group<S>>,
 ) -> bool {
     let kept = Kept { group: RefCell::default(), since: Cell::new(Instant::now()), filled };
     let stop = || {
@@ -167,16 +183,16 @@ fn fill_spares(
 }
 
 /// Batches that have been read and will be handed over together.
-struct Kept<'a> {
-    group: RefCell<Group>,
+struct Kept<'a, S: Sample> {
+    group: RefCell<Group<S>>,
     /// The time at which the first of them was ready.
     since: Cell<Instant>,
-    filled: &'a UnboundedSender<Group>,
+    filled: &'a UnboundedSender<Group<S>>,
 }
 
-impl Kept<'_> {
+impl<S: Sample> Kept<'_, S> {
     /// Adds a batch, and returns the number of batches kept.
-    fn push(&self, read: Result<Loaded>) -> usize {
+    fn push(&self, read: Result<Loaded<S>>) -> usize {
         let mut group = self.group.borrow_mut();
         if group.is_empty() {
             self.since.set(Instant::now());

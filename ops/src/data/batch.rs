@@ -1,11 +1,11 @@
 //! The batch that a loader yields, and the copies that fill it.
 
+use super::collate::Place;
+use super::loader::Plan;
 use super::reader::{Host, Read};
-use crate::Tensor;
-use std::future::Future;
-use std::pin::Pin;
+use super::sample::{Sample, TensorSample};
 use std::task::{Context, Poll, ready};
-use warpline_runtime::{Event, Pending, Pinned, Result, Stream};
+use warpline_runtime::{Event, Result};
 
 /// A batch of rows in device memory, whose copies may still be in flight.
 ///
@@ -20,12 +20,11 @@ use warpline_runtime::{Event, Pending, Pinned, Result, Stream};
 /// refused in one run and not in another.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Batch {
-    /// The features, f32: \[rows, features\].
-    pub x: Tensor,
-    /// One label per row, i64: \[rows\].
-    pub labels: Tensor,
-    /// An event recorded after the copies of both.
+pub struct Batch<S: Sample> {
+    /// The fields, each with the elements of all rows one after the other: `(Buffer<A>, Buffer<B>)`
+    /// for samples of type `(A, B)`.
+    pub buffers: S::Buffers,
+    /// An event recorded after the copies of all fields.
     pub copied: Event,
     /// The number of rows: the loader's batch size, or fewer in the last batch of an epoch.
     pub rows: usize,
@@ -33,42 +32,43 @@ pub struct Batch {
     pub index: u64,
     /// The number of the epoch.
     pub epoch: u64,
+    shapes: S::Shapes,
 }
 
-/// The pinned buffers of a batch, available once the device has finished with them.
-pub(super) struct Sent {
-    x: Pending<Pinned<f32>>,
-    labels: Pending<Pinned<i64>>,
-    x_back: Option<Pinned<f32>>,
+impl<S: TensorSample> Batch<S> {
+    /// Returns the fields as tensors, which share the batch's memory.
+    ///
+    /// A field whose samples have the shape \[a, b\] is a tensor of shape \[rows, a, b\], and a
+    /// field of scalars one of shape \[rows\].
+    pub fn tensors(&self) -> S::Tensors {
+        S::tensors(&self.buffers, &self.shapes, self.rows)
+    }
 }
 
-impl Sent {
-    /// Returns whether polling would yield the buffers now. Registers no waker.
+/// The pinned memory of a batch, available once the device has finished with it.
+pub(super) struct Sent<S: Sample> {
+    copies: S::Copies,
+    widths: S::Widths,
+}
+
+impl<S: Sample> Sent<S> {
+    /// Returns whether polling would yield the memory now. Registers no waker.
     pub(super) fn is_done(&mut self) -> Result<bool> {
-        // The copies are on one stream, and the copy of the labels comes last.
-        self.labels.query()
+        S::copies_are_done(&mut self.copies)
     }
 
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Host>> {
-        if self.x_back.is_none() {
-            self.x_back = Some(ready!(Pin::new(&mut self.x).poll(cx))?);
-        }
-        let labels = ready!(Pin::new(&mut self.labels).poll(cx))?;
-        let x = self.x_back.take().expect("it came back above");
-        Poll::Ready(Ok(Host { x, labels }))
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Host<S>>> {
+        let fields = ready!(S::poll_copies(&mut self.copies, cx))?;
+        Poll::Ready(Ok(Host::from_fields(fields, self.widths)))
     }
 }
 
-/// Enqueues the copies of a read batch on `stream`. No other function wraps a batch's memory.
-pub(super) fn send(stream: &Stream, read: Read) -> Result<(Batch, Sent)> {
-    let Read { mut host, rows, index, epoch } = read;
-    let features = host.features();
-    host.x.truncate(rows * features);
-    host.labels.truncate(rows);
-    let (x, x_sent) = stream.copy_to_device(host.x)?;
-    let (labels, labels_sent) = stream.copy_to_device(host.labels)?;
-    let copied = stream.record_event();
-    let (x, labels) = (Tensor::from_buffer(x, [rows, features])?, Tensor::from_buffer(labels, [rows])?);
-    let sent = Sent { x: x_sent.unobserved(), labels: labels_sent.unobserved(), x_back: None };
-    Ok((Batch { x, labels, copied, rows, index, epoch }, sent))
+/// Enqueues the copies of a read batch. No other function wraps a batch's memory.
+pub(super) fn send<S: Sample>(plan: &Plan<S>, read: Read<S>) -> Result<(Batch<S>, Sent<S>)> {
+    let Read { mut host, place: Place { epoch, index, rows } } = read;
+    S::truncate(&mut host.fields, plan.widths, rows);
+    let (buffers, copies) = S::send(host.fields, &plan.stream)?;
+    let copied = plan.stream.record_event();
+    let batch = Batch { buffers, copied, rows, index, epoch, shapes: plan.shapes.clone() };
+    Ok((batch, Sent { copies, widths: plan.widths }))
 }

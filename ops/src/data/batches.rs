@@ -3,7 +3,8 @@
 use super::ahead::Ahead;
 use super::batch::{Batch, Sent, send};
 use super::loader::Plan;
-use super::reader::{Loaded, Reader};
+use super::reader::Loaded;
+use super::sample::Sample;
 use futures::stream::{FusedStream, Next};
 use futures::{Stream, StreamExt};
 use std::collections::VecDeque;
@@ -43,23 +44,23 @@ use warpline_runtime::{Error, ErrorKind, Result};
 /// `Data` if the dataset returns it or panics, or if an epoch has no batch; `OutOfMemory`; `Fault`
 /// or `ShutDown` if the device accepts no more work; `Closed` if the tokio runtime was shut down.
 #[must_use = "streams do nothing unless polled"]
-pub struct Batches {
-    plan: Arc<Plan>,
+pub struct Batches<S: Sample> {
+    plan: Arc<Plan<S>>,
     epochs: Range<u64>,
-    state: State,
+    state: State<S>,
     /// Batches to be yielded, whose copies are enqueued.
-    ready: VecDeque<(Batch, Sent)>,
+    ready: VecDeque<(Batch<S>, Sent<S>)>,
     /// The copies of yielded batches, whose pinned memory will be recycled.
-    sent: VecDeque<Sent>,
+    sent: VecDeque<Sent<S>>,
     /// The error to yield after the batches before it.
     error: Option<Error>,
     waiting_since: Option<Instant>,
     stats: LoadStats,
 }
 
-enum State {
+enum State<S: Sample> {
     New,
-    Reading(Ahead),
+    Reading(Ahead<S>),
     /// The reader has ended; batches or the error may still have to be yielded.
     Over,
     /// The end or the error was yielded.
@@ -84,8 +85,8 @@ pub struct LoadStats {
     pub waiting: Duration,
 }
 
-impl Batches {
-    pub(super) fn new(plan: Arc<Plan>, epochs: Range<u64>) -> Self {
+impl<S: Sample> Batches<S> {
+    pub(super) fn new(plan: Arc<Plan<S>>, epochs: Range<u64>) -> Self {
         Batches {
             plan,
             epochs,
@@ -102,7 +103,7 @@ impl Batches {
     ///
     /// The number affects the shuffled order and [`Batch::epoch`], and nothing else. The last epoch
     /// is `u64::MAX - 1`: epoch `u64::MAX` ends immediately.
-    pub fn epoch(&self, epoch: u64) -> Batches {
+    pub fn epoch(&self, epoch: u64) -> Batches<S> {
         Batches::new(self.plan.clone(), epoch..epoch.saturating_add(1))
     }
 
@@ -115,7 +116,7 @@ impl Batches {
     /// epoch empties, the buffer of the next fills. So the host's memory can hold twice
     /// [`shuffle_capacity`](super::Loader::shuffle_capacity) rows, and only the first epoch begins
     /// by waiting for a full buffer.
-    pub fn epochs(&self, epochs: Range<u64>) -> Batches {
+    pub fn epochs(&self, epochs: Range<u64>) -> Batches<S> {
         Batches::new(self.plan.clone(), epochs)
     }
 
@@ -156,9 +157,9 @@ impl Batches {
         self.stats
     }
 
-    fn poll_batch(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Batch>>> {
+    fn poll_batch(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Batch<S>>>> {
         if let State::New = self.state {
-            self.state = State::Reading(Ahead::start(Reader::new(self.plan.clone(), self.epochs.clone())));
+            self.state = State::Reading(Ahead::start(&self.plan, self.epochs.clone()));
         }
         loop {
             self.recycle()?;
@@ -181,7 +182,7 @@ impl Batches {
                 }
                 Poll::Pending if !self.ready.is_empty() => return Poll::Ready(Ok(self.yield_next())),
                 // The reader has the memory it needs and will wake this task.
-                Poll::Pending if self.sent.len() <= self.plan.loader.prefetch => return Poll::Pending,
+                Poll::Pending if self.sent.len() <= self.plan.prefetch => return Poll::Pending,
                 // The reader has no memory to read into, so the next finished copy has to wake this
                 // task.
                 Poll::Pending => {
@@ -195,17 +196,17 @@ impl Batches {
     }
 
     /// Enqueues the copies of a read batch. Returns `false` at the end.
-    fn start(&mut self, loaded: Loaded) -> Result<bool> {
+    fn start(&mut self, loaded: Loaded<S>) -> Result<bool> {
         self.stats.reading += loaded.reading;
         let Some(read) = loaded.batch else { return Ok(false) };
-        self.ready.push_back(send(&self.plan.stream, read)?);
+        self.ready.push_back(send(&self.plan, read)?);
         Ok(true)
     }
 
     /// Yields what is left after all was read: batches, then the error if there was one.
     ///
     /// Before the end, all pinned memory returns to its pool, where the next epoch finds it.
-    fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Batch>>> {
+    fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Batch<S>>>> {
         if self.ready.is_empty() {
             while let Some(sent) = self.sent.front_mut() {
                 ready!(sent.poll(cx))?;
@@ -233,7 +234,7 @@ impl Batches {
         Ok(())
     }
 
-    fn yield_next(&mut self) -> Option<Batch> {
+    fn yield_next(&mut self) -> Option<Batch<S>> {
         let (batch, sent) = self.ready.pop_front()?;
         self.stats.batches += 1;
         self.stats.rows += batch.rows as u64;
@@ -254,10 +255,12 @@ impl Batches {
     }
 }
 
-impl Stream for Batches {
-    type Item = Result<Batch>;
+impl<S: Sample> Unpin for Batches<S> {}
 
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Batch>>> {
+impl<S: Sample> Stream for Batches<S> {
+    type Item = Result<Batch<S>>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Batch<S>>>> {
         let this = self.get_mut();
         let Poll::Ready(next) = this.poll_batch(cx) else {
             this.waiting_since.get_or_insert_with(Instant::now);
@@ -275,14 +278,14 @@ impl Stream for Batches {
     }
 }
 
-impl FusedStream for Batches {
+impl<S: Sample> FusedStream for Batches<S> {
     /// Returns whether the end or an error was yielded. From then on the stream yields only `None`.
     fn is_terminated(&self) -> bool {
         matches!(self.state, State::Ended)
     }
 }
 
-impl fmt::Debug for Batches {
+impl<S: Sample> fmt::Debug for Batches<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Batches")
             .field("epochs", &self.epochs)

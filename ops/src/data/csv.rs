@@ -1,6 +1,7 @@
 //! A CSV file, compressed or not, as a dataset.
 
-use super::dataset::{Dataset, Rows};
+use super::dataset::{Rows, SequentialDataset};
+use crate::Shape;
 use csv::{ByteRecord, ReaderBuilder, Terminator};
 use flate2::bufread::MultiGzDecoder;
 use std::fmt;
@@ -93,16 +94,18 @@ impl Csv {
     }
 }
 
-impl Dataset for Csv {
-    fn features(&self) -> usize {
-        self.columns.saturating_sub(1)
+impl SequentialDataset for Csv {
+    type Sample = (f32, i64);
+
+    fn shapes(&self) -> [Shape; 2] {
+        [[self.columns.saturating_sub(1)].into(), [].into()]
     }
 
     fn name(&self) -> String {
         self.path.display().to_string()
     }
 
-    fn open(&self) -> Result<Box<dyn Rows>> {
+    fn open(&self) -> Result<Box<dyn Rows<(f32, i64)>>> {
         let path = self.path.display();
         if self.label >= self.columns {
             return Err(Error::new(
@@ -162,15 +165,15 @@ struct CsvRows {
     next: u64,
 }
 
-impl Rows for CsvRows {
-    fn next_row(&mut self, features: &mut [f32]) -> Result<Option<i64>> {
+impl Rows<(f32, i64)> for CsvRows {
+    fn next_row(&mut self, (features, label): (&mut [f32], &mut [i64])) -> Result<bool> {
         loop {
             let more = self.csv.read_byte_record(&mut self.record).map_err(|error| {
                 let line = self.csv.position().line();
                 self.error(line, format!("{error}; the file is cut short or damaged, fetch it again"))
             })?;
             if !more {
-                return Ok(None);
+                return Ok(false);
             }
             // The reader skips empty lines. This line ends with \r\n or has blanks in it.
             if self.record.len() == 1 && self.record[0].trim_ascii().is_empty() {
@@ -179,7 +182,8 @@ impl Rows for CsvRows {
             let index = self.next;
             self.next += 1;
             if self.of.keep.as_ref().is_none_or(|keep| keep(index)) {
-                return self.parse(features).map(Some);
+                label[0] = self.parse(features)?;
+                return Ok(true);
             }
         }
     }

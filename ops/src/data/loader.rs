@@ -1,14 +1,21 @@
 //! The options for splitting a dataset into batches and copying them to a device.
 
 use super::batches::Batches;
-use super::dataset::Dataset;
+use super::collate::Collate;
+use super::dataset::{Dataset, SequentialDataset};
+use super::indexed::Indexed;
+use super::sample::Sample;
+use super::sampler::{InOrder, Sampler, Shuffled};
+use super::sequential::Sequential;
+use crate::Shape;
 use futures::FutureExt;
 use std::fmt;
 use std::sync::Arc;
 use warpline_runtime::trace::HostTrack;
 use warpline_runtime::{Device, Error, ErrorKind, Result, Stream};
 
-/// A builder for [`Batches`], which sets their size, their order, the prefetching and the stream.
+/// A builder for [`Batches`], which sets their size, their order, the workers, the prefetching and
+/// the stream.
 ///
 /// # When not to use it
 /// Reading ahead pays off if reading waits for a disk or decodes, and if the device is not the
@@ -48,9 +55,10 @@ use warpline_runtime::{Device, Error, ErrorKind, Result, Stream};
 ///     let mut batches = loader.epoch(epoch);
 ///     while let Some(batch) = batches.next().await {
 ///         let batch = batch?;
+///         let (x, _labels) = batch.tensors();
 ///         // After this batch's copy, not after later ones.
 ///         compute.wait_event(&batch.copied);
-///         sums.push(compute.enter(|| batch.x.sum().item::<f32>()));
+///         sums.push(compute.enter(|| x.sum().item::<f32>()));
 ///     }
 /// }
 /// let sums = futures::future::try_join_all(sums).await?;
@@ -59,80 +67,155 @@ use warpline_runtime::{Device, Error, ErrorKind, Result, Stream};
 /// # })
 /// # }
 /// ```
-#[derive(Clone)]
 #[must_use = "`build` makes the stream of batches"]
-pub struct Loader {
-    pub(super) dataset: Arc<dyn Dataset>,
-    pub(super) batch_size: usize,
-    pub(super) prefetch: usize,
-    pub(super) seed: Option<u64>,
-    pub(super) shuffle_capacity: usize,
-    pub(super) drop_last: bool,
+pub struct Loader<S: Sample> {
+    dataset: Given<S>,
+    batch_size: usize,
+    prefetch: Option<usize>,
+    workers: usize,
+    seed: Option<u64>,
+    shuffle_capacity: Option<usize>,
+    sampler: Option<Arc<dyn Sampler>>,
+    collate: Option<Arc<dyn Collate<S>>>,
+    drop_last: bool,
     stream: Option<Stream>,
 }
 
+/// The number of blocking threads that a tokio runtime has by default.
+const MOST_WORKERS: usize = 512;
+
+/// The dataset that a loader was created with.
+type Given<S> = Source<Arc<dyn SequentialDataset<Sample = S>>, Arc<dyn Dataset<Sample = S>>>;
+
+/// A dataset and the order of its samples.
+type Ordered<S> = Source<Arc<Sequential<S>>, Arc<Indexed<S>>>;
+
+/// One thing for sequential datasets, and another one for datasets that are read by index.
+#[derive(Clone)]
+pub(super) enum Source<A, B> {
+    Sequential(A),
+    Indexed(B),
+}
+
 /// A loader whose options have been validated, and its stream.
-pub(super) struct Plan {
-    pub(super) loader: Loader,
+pub(super) struct Plan<S: Sample> {
+    pub(super) source: Ordered<S>,
+    pub(super) shapes: S::Shapes,
+    pub(super) widths: S::Widths,
+    pub(super) sample_bytes: usize,
+    pub(super) batch_size: usize,
+    pub(super) prefetch: usize,
+    pub(super) workers: usize,
+    pub(super) collate: Option<Arc<dyn Collate<S>>>,
+    pub(super) drop_last: bool,
     pub(super) stream: Stream,
-    /// The track on which reading is recorded.
+    /// The track on which a single reader records its work.
     pub(super) loading: HostTrack,
 }
 
-impl Loader {
-    /// Creates a loader with batches of 32 rows in the dataset's order and a prefetch of 2.
+impl<S: Sample> Loader<S> {
+    /// Creates a loader of `dataset` with batches of 32 samples in the dataset's order, one worker
+    /// and a prefetch of 2.
     ///
     /// It copies on a stream of its own.
-    pub fn new(dataset: impl Dataset) -> Self {
+    pub fn new(dataset: impl Dataset<Sample = S>) -> Self {
+        Loader::of(Source::Indexed(Arc::new(dataset)))
+    }
+
+    /// Creates a loader like [`new`](Self::new), of a dataset that can only be read in order, such
+    /// as a [`Csv`](super::Csv) file.
+    pub fn sequential(dataset: impl SequentialDataset<Sample = S>) -> Self {
+        Loader::of(Source::Sequential(Arc::new(dataset)))
+    }
+
+    fn of(dataset: Given<S>) -> Self {
         Loader {
-            dataset: Arc::new(dataset),
+            dataset,
             batch_size: 32,
-            prefetch: 2,
+            prefetch: None,
+            workers: 1,
             seed: None,
-            shuffle_capacity: 4096,
+            shuffle_capacity: None,
+            sampler: None,
+            collate: None,
             drop_last: false,
             stream: None,
         }
     }
 
-    /// Sets the number of rows per batch.
+    /// Sets the number of samples per batch.
     pub fn batch_size(mut self, rows: usize) -> Self {
         self.batch_size = rows;
         self
     }
 
-    /// Shuffles rows into an order drawn from `seed` and the epoch's number.
+    /// Shuffles samples into an order drawn from `seed` and the epoch's number.
     ///
-    /// The order is the same on every machine and for any number of threads. Rows pass through a
-    /// buffer of [`shuffle_capacity`](Self::shuffle_capacity) rows, from which the next row is
-    /// drawn. If the buffer is as large as the dataset, every order is equally likely.
+    /// The order is the same on every machine and for any number of threads. Every order is equally
+    /// likely. The samples of a [sequential](Self::sequential) dataset pass through a buffer of
+    /// [`shuffle_capacity`](Self::shuffle_capacity) samples, from which the next one is drawn. Only
+    /// if the buffer is as large as the dataset, every order is equally likely.
+    ///
+    /// A loader either shuffles or has a [`sampler`](Self::sampler).
     pub fn shuffle(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
     }
 
-    /// Sets the number of rows in the buffer that [`shuffle`](Self::shuffle) draws from; 4096 by
-    /// default.
+    /// Sets the number of samples in the buffer that [`shuffle`](Self::shuffle) draws from, for a
+    /// [sequential](Self::sequential) dataset; 4096 by default.
     ///
-    /// The rows are in the host's memory. An epoch's first batch is read only when the buffer is
+    /// The samples are in the host's memory. An epoch's first batch is read only when the buffer is
     /// full.
     pub fn shuffle_capacity(mut self, rows: usize) -> Self {
-        self.shuffle_capacity = rows;
+        self.shuffle_capacity = Some(rows);
+        self
+    }
+
+    /// Sets the order in which samples are read, in place of the dataset's order.
+    ///
+    /// A loader either has a sampler or [shuffles](Self::shuffle). A sampler needs a dataset that
+    /// is read by index.
+    pub fn sampler(mut self, sampler: impl Sampler) -> Self {
+        self.sampler = Some(Arc::new(sampler));
+        self
+    }
+
+    /// Changes each batch in pinned memory before it is copied.
+    pub fn collate(mut self, collate: impl Collate<S>) -> Self {
+        self.collate = Some(Arc::new(collate));
+        self
+    }
+
+    /// Sets how many batches are read at the same time; 1 by default.
+    ///
+    /// The batches and their order are the same for any number. Several workers pay off if a
+    /// sample takes long to read or decode. They need a dataset that is read by index.
+    ///
+    /// There may be up to 512 workers. They are blocking threads of the tokio runtime in which the
+    /// batches are first polled. The polls do the reading themselves if there is no such runtime,
+    /// on a device that [runs in turns](warpline_runtime::Device::runs_in_turns), and with 0
+    /// workers.
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.workers = workers;
         self
     }
 
     /// Sets how many batches are read and copied ahead of the batch that was yielded last.
     ///
+    /// By default these are 2, or with several [`workers`](Self::workers) 2 for each.
+    ///
     /// This keeps up to `batches` more batches in device memory, and `batches + 1` in pinned
-    /// memory. If `batches` is 5 or more, batches that take less than 500 µs to read are handed
-    /// over in groups, so that the consumer is woken less often. A group holds at most a third of
-    /// the pinned buffers. It delays a batch by at most 500 µs plus the time to read one row.
+    /// memory. If `batches` is 5 or more and there is one worker, batches that take less than
+    /// 500 µs to read are handed over in groups, so that the consumer is woken less often. A group
+    /// holds at most a third of the pinned buffers. It delays a batch by at most 500 µs plus the
+    /// time to read one sample.
     pub fn prefetch(mut self, batches: usize) -> Self {
-        self.prefetch = batches;
+        self.prefetch = Some(batches);
         self
     }
 
-    /// Leaves out the rows at an epoch's end that do not fill a batch, if `drop_last` is `true`.
+    /// Leaves out the samples at an epoch's end that do not fill a batch, if `drop_last` is `true`.
     ///
     /// By default they form a shorter batch.
     pub fn drop_last(mut self, drop_last: bool) -> Self {
@@ -151,65 +234,188 @@ impl Loader {
 
     /// Returns the batches of epoch 0. [`Batches::epoch`] returns those of any other epoch.
     ///
-    /// This call opens the dataset and reads one row, to check that there is one, which is a little
-    /// I/O on the calling thread. Nothing else runs until the batches are polled.
+    /// For a sequential dataset, this call opens it and reads one sample, to check that there is
+    /// one, which is a little I/O on the calling thread. Nothing else runs until the batches are
+    /// polled.
     ///
     /// # Errors
-    /// `InvalidArgument` if an option's number is 0 or the stream has a limit of ops in flight;
-    /// `Data` if the dataset cannot be read or has no rows; and the errors of creating a stream.
-    pub fn build(self) -> Result<Batches> {
-        let features = self.dataset.features();
+    /// `InvalidArgument` if an option's number is 0, if options exclude each other, or if the
+    /// stream has a limit of ops in flight; `Data` if the dataset cannot be read or has no samples;
+    /// and the errors of creating a stream.
+    pub fn build(self) -> Result<Batches<S>> {
+        let prefetch = self.prefetch.unwrap_or_else(|| self.workers.max(1).saturating_mul(2));
+        self.check_numbers(prefetch)?;
+        self.check_order()?;
+        let (shapes, widths) = self.shapes()?;
+        let sample_bytes =
+            widths.as_ref().iter().zip(S::ELEMENTS).map(|(width, (_, bytes))| width * bytes).sum();
+        if let Some(stream) = self.stream.as_ref().filter(|stream| has_limit(stream)) {
+            return Err(refused(format!(
+                "stream \"{}\" has a limit of ops in flight, and a loader enqueues {} ops a batch \
+                 without waiting for room; give it a stream without max_in_flight",
+                stream.label(),
+                S::ELEMENTS.len()
+            )));
+        }
+        let source = self.source(widths)?;
+        let stream = match &self.stream {
+            Some(stream) => stream.clone(),
+            None => Device::current()?.stream().label("loader").build()?,
+        };
+        let plan = Plan {
+            source,
+            shapes,
+            widths,
+            sample_bytes,
+            batch_size: self.batch_size,
+            prefetch,
+            workers: self.workers,
+            collate: self.collate,
+            drop_last: self.drop_last,
+            stream,
+            loading: HostTrack::new("loading"),
+        };
+        Ok(Batches::new(Arc::new(plan), 0..1))
+    }
+
+    fn check_numbers(&self, prefetch: usize) -> Result<()> {
         let numbers = [
             ("batch_size", self.batch_size),
-            ("prefetch", self.prefetch),
-            ("shuffle_capacity", self.shuffle_capacity),
-            ("a dataset's number of features", features),
+            ("prefetch", prefetch),
+            ("shuffle_capacity", self.shuffle_capacity.unwrap_or(1)),
         ];
         if let Some((what, _)) = numbers.iter().find(|(_, number)| *number == 0) {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!("a loader cannot be built: {what} is 0, and at least 1 is needed; raise it"),
-            ));
+            return Err(refused(format!("{what} is 0, and at least 1 is needed; raise it")));
         }
-        let len_bytes =
-            self.batch_size.checked_mul(features).and_then(|len| len.checked_mul(size_of::<f32>()));
-        if len_bytes.is_none_or(|len| isize::try_from(len).is_err()) {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!(
-                    "a loader cannot be built: a batch of {} rows of {features} features is larger \
-                     than any memory; lower batch_size",
-                    self.batch_size
-                ),
-            ));
+        if self.workers > MOST_WORKERS {
+            return Err(refused(format!(
+                "{} workers are more than the {MOST_WORKERS} blocking threads of a tokio runtime; \
+                 lower workers",
+                self.workers
+            )));
         }
-        if let Some(stream) = self.stream.as_ref().filter(|stream| has_limit(stream)) {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!(
-                    "a loader cannot be built: stream \"{}\" has a limit of ops in flight, and a \
-                     loader enqueues 2 ops a batch without waiting for room; give it a stream \
-                     without max_in_flight",
-                    stream.label()
-                ),
-            ));
+        if self.workers > prefetch.saturating_add(1) {
+            return Err(refused(format!(
+                "{} workers need as many pinned batches, and a prefetch of {prefetch} has {}; raise \
+                 prefetch, or lower workers",
+                self.workers,
+                prefetch + 1
+            )));
         }
-        if self.dataset.open()?.next_row(&mut vec![0.0; features])?.is_none() {
+        Ok(())
+    }
+
+    /// Returns an error if options exclude each other.
+    fn check_order(&self) -> Result<()> {
+        let excluded = [
+            (
+                self.seed.is_some() && self.sampler.is_some(),
+                "shuffle and a sampler are both set, and each decides the order; remove one of them",
+            ),
+            (
+                self.is_sequential() && self.sampler.is_some(),
+                "a sampler chooses samples by index, and this dataset is sequential; remove the \
+                 sampler, or implement Dataset",
+            ),
+            (
+                self.is_sequential() && self.workers > 1,
+                "several workers read by index, and this dataset is sequential; set 1 worker, or \
+                 implement Dataset",
+            ),
+            (
+                !self.is_sequential() && self.shuffle_capacity.is_some(),
+                "shuffle_capacity is for sequential datasets, and this one is read by index; remove \
+                 it, since shuffle draws from all samples",
+            ),
+        ];
+        match excluded.into_iter().find(|(excluded, _)| *excluded) {
+            Some((_, why)) => Err(refused(why)),
+            None => Ok(()),
+        }
+    }
+
+    fn is_sequential(&self) -> bool {
+        matches!(self.dataset, Source::Sequential(_))
+    }
+
+    fn name(&self) -> String {
+        match &self.dataset {
+            Source::Sequential(dataset) => dataset.name(),
+            Source::Indexed(dataset) => dataset.name(),
+        }
+    }
+
+    /// Returns the fields' shapes, and the number of elements of each.
+    fn shapes(&self) -> Result<(S::Shapes, S::Widths)> {
+        let shapes = match &self.dataset {
+            Source::Sequential(dataset) => dataset.shapes(),
+            Source::Indexed(dataset) => dataset.shapes(),
+        };
+        if let Some(field) = shapes.as_ref().iter().position(|shape| shape.contains(&0)) {
+            return Err(refused(format!(
+                "field {field} of {} has the shape {} and so 0 elements, and at least 1 is needed; \
+                 correct the shape, or leave the field out",
+                self.name(),
+                shapes.as_ref()[field]
+            )));
+        }
+        let fits = |(width, (_, bytes)): (&usize, &(&str, usize))| {
+            let len_bytes = self.batch_size.checked_mul(*width).and_then(|len| len.checked_mul(*bytes));
+            len_bytes.is_some_and(|len| isize::try_from(len).is_ok())
+        };
+        match S::widths(&shapes) {
+            Some(widths) if widths.as_ref().iter().zip(S::ELEMENTS).all(fits) => Ok((shapes, widths)),
+            _ => {
+                let shapes: Vec<_> = shapes.as_ref().iter().map(Shape::to_string).collect();
+                Err(refused(format!(
+                    "a batch of {} samples of the shapes {} is larger than any memory; lower \
+                     batch_size",
+                    self.batch_size,
+                    shapes.join(", ")
+                )))
+            }
+        }
+    }
+
+    /// Returns the dataset and its order. Checks that there is a sample.
+    fn source(&self, widths: S::Widths) -> Result<Ordered<S>> {
+        let (source, empty) = match &self.dataset {
+            Source::Sequential(dataset) => {
+                let mut first = S::Columns::default();
+                S::grow(&mut first, widths);
+                let found = dataset.open()?.next_row(S::column_slots(&mut first, widths, 0))?;
+                let shuffle = self.seed.map(|seed| (seed, self.shuffle_capacity.unwrap_or(4096)));
+                (Source::Sequential(Arc::new(Sequential { dataset: dataset.clone(), shuffle })), !found)
+            }
+            Source::Indexed(dataset) => {
+                let len = dataset.len();
+                let sampler = match (&self.sampler, self.seed) {
+                    (Some(sampler), _) => sampler.clone(),
+                    (None, Some(seed)) => Arc::new(Shuffled::new(seed)),
+                    (None, None) => Arc::new(InOrder),
+                };
+                (
+                    Source::Indexed(Arc::new(Indexed { dataset: dataset.clone(), len, widths, sampler })),
+                    len == 0,
+                )
+            }
+        };
+        if empty {
             return Err(Error::new(
                 ErrorKind::Data,
                 format!(
                     "a loader cannot be built: {} has 0 rows, and at least 1 is needed; check its \
                      contents and the rows that are kept",
-                    self.dataset.name()
+                    self.name()
                 ),
             ));
         }
-        let stream = match &self.stream {
-            Some(stream) => stream.clone(),
-            None => Device::current()?.stream().label("loader").build()?,
-        };
-        Ok(Batches::new(Arc::new(Plan { loader: self, stream, loading: HostTrack::new("loading") }), 0..1))
+        Ok(source)
     }
+}
+
+fn refused(why: impl fmt::Display) -> Error {
+    Error::new(ErrorKind::InvalidArgument, format!("a loader cannot be built: {why}"))
 }
 
 /// Returns whether the stream has a `max_in_flight`.
@@ -220,13 +426,28 @@ fn has_limit(stream: &Stream) -> bool {
     !matches!(stream.room().now_or_never(), Some(Err(error)) if error.kind() == ErrorKind::InvalidArgument)
 }
 
-impl fmt::Debug for Loader {
+impl<S: Sample> Clone for Loader<S> {
+    fn clone(&self) -> Self {
+        Loader {
+            dataset: self.dataset.clone(),
+            sampler: self.sampler.clone(),
+            collate: self.collate.clone(),
+            stream: self.stream.clone(),
+            ..*self
+        }
+    }
+}
+
+impl<S: Sample> fmt::Debug for Loader<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Loader")
+            .field("dataset", &self.name())
             .field("batch_size", &self.batch_size)
             .field("prefetch", &self.prefetch)
+            .field("workers", &self.workers)
             .field("seed", &self.seed)
             .field("shuffle_capacity", &self.shuffle_capacity)
+            .field("has_sampler", &self.sampler.is_some())
             .field("drop_last", &self.drop_last)
             .field("stream", &self.stream)
             .finish_non_exhaustive()

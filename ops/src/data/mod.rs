@@ -1,13 +1,19 @@
 //! Batches of a dataset, read and copied to a device while it computes.
 //!
 //! ```text
-//! blocking thread                    copy stream                    compute stream
-//! rows → shuffle buffer → pinned ──→ copy_to_device ─ wait_event ─→ step(batch)
-//!                           ↑─ its Pending ─┘
+//! blocking threads                   copy stream                    compute stream
+//! samples → collate → pinned ──────→ copy_to_device ─ wait_event ─→ step(batch)
+//!                       ↑─ its Pendings ─┘
 //! ```
 //!
-//! A [`Dataset`] is read again for every epoch, row by row, so it may be larger than the memory. A
-//! [`Loader`] holds the options and builds a `futures::Stream` of [`Batch`]es.
+//! The *samples* of a dataset are tuples of fields, each with an element type and a shape: see
+//! [`Sample`]. A [`Dataset`] is read by index, in the order of a [`Sampler`], by one or several
+//! workers. A [`SequentialDataset`] is read sample by sample from its start. Either is read again
+//! for every epoch, so it may be larger than the memory. A [`Loader`] holds the options and builds
+//! a `futures::Stream` of [`Batch`]es.
+//!
+//! Samples are written straight into the pinned memory of their batch, which has one buffer per
+//! field. A [`Collate`] function may change the batch there.
 //!
 //! # Why a batch is freshly allocated
 //! Suppose that batches reused fixed device buffers. Each copy that overwrites a buffer would then
@@ -18,7 +24,7 @@
 //! driver.
 //!
 //! # Pinned buffers and polls
-//! `prefetch + 1` pinned buffers circulate. They go from the reader to the consumer, whose poll
+//! `prefetch + 1` pinned batches circulate. They go from the reader to the consumer, whose poll
 //! enqueues their copies. A poll after the copy returns them to the reader. They alone limit how
 //! far ahead the reader is.
 //!
@@ -31,17 +37,26 @@
 mod ahead;
 mod batch;
 mod batches;
+mod collate;
 mod csv;
 mod dataset;
-mod epoch;
+mod draws;
 mod in_memory;
+mod indexed;
 mod loader;
 mod reader;
+mod sample;
+mod sampler;
+mod sequential;
 mod shuffle;
+mod workers;
 
 pub use self::csv::Csv;
 pub use batch::Batch;
 pub use batches::{Batches, LoadStats};
-pub use dataset::{Dataset, Rows};
+pub use collate::{Collate, Place};
+pub use dataset::{Dataset, Rows, SequentialDataset};
 pub use in_memory::InMemory;
 pub use loader::Loader;
+pub use sample::{Sample, TensorSample};
+pub use sampler::{InOrder, Indices, Sampler, Shuffled, Subset, Weighted, WithReplacement};

@@ -8,23 +8,20 @@
 //! is equally likely. With a capacity of 1, the rows stay in order.
 //!
 //! # The draws
-//! Draw d of epoch e, both counted from 0, is u = w₀ + 2³²·w₁. w₀ and w₁ are the first two words of
-//! the Philox4x32-10 block whose key is the seed and whose counter is (d, e). Seed, d and e are
-//! each a `u64`, low word first. Among n rows, the draw picks ⌊u·n / 2⁶⁴⌋: each row with
-//! probability 1/n, with an error of less than n/2⁶⁴. The rows in the buffer are numbered from 0. A
-//! new row gets the lowest number that is free. When a row is drawn, the row with the highest
-//! number takes over its number.
+//! Among n rows, the buffer draws a number below n as `draws.rs` describes. The rows in the buffer
+//! are numbered from 0. A new row gets the lowest number that is free. When a row is drawn, the row
+//! with the highest number takes over its number.
 
-use warpline_kernels::philox4x32_10;
+use super::draws::Draws;
+use super::sample::Sample;
 use warpline_runtime::Result;
 
-pub(super) struct Shuffle {
+pub(super) struct Shuffle<S: Sample> {
     capacity: usize,
-    features: usize,
-    /// The features, one row per slot. There are as many slots as the buffer has ever held rows at
-    /// once.
-    x: Vec<f32>,
-    labels: Vec<i64>,
+    widths: S::Widths,
+    /// One row per slot. There are as many slots as the buffer has ever held rows at once.
+    rows: S::Columns,
+    slots: usize,
     /// The slots that hold a row.
     held: Vec<usize>,
     /// The slot that was drawn last.
@@ -33,96 +30,81 @@ pub(super) struct Shuffle {
     draws: Draws,
 }
 
-impl Shuffle {
-    pub(super) fn new(capacity: usize, features: usize, seed: u64, epoch: u64) -> Self {
+impl<S: Sample> Shuffle<S> {
+    pub(super) fn new(capacity: usize, widths: S::Widths, seed: u64, epoch: u64) -> Self {
         Shuffle {
             capacity,
-            features,
-            x: Vec::new(),
-            labels: Vec::new(),
+            widths,
+            rows: S::Columns::default(),
+            slots: 0,
             held: Vec::new(),
             free: None,
             ended: false,
-            draws: Draws { seed, epoch, next: 0 },
+            draws: Draws::new(seed, epoch),
         }
     }
 
-    /// Returns the next row, like [`Rows::next_row`](super::Rows::next_row), from the rows that
-    /// `read` returns in the same way.
+    /// Writes the next row, like [`Rows::next_row`](super::Rows::next_row), from the rows that
+    /// `read` writes in the same way.
     pub(super) fn next_row(
         &mut self,
-        mut read: impl FnMut(&mut [f32]) -> Result<Option<i64>>,
-        features: &mut [f32],
-    ) -> Result<Option<i64>> {
+        mut read: impl FnMut(S::Slots<'_>) -> Result<bool>,
+        into: S::Slots<'_>,
+    ) -> Result<bool> {
         while self.fill_one(&mut read)? {}
         if self.held.is_empty() {
-            return Ok(None);
+            return Ok(false);
         }
         let slot = self.held.swap_remove(self.draws.below(self.held.len()));
-        features.copy_from_slice(&self.x[slot * self.features..][..self.features]);
+        S::copy_row(&self.rows, self.widths, slot, into);
         self.free = Some(slot);
-        Ok(Some(self.labels[slot]))
+        Ok(true)
     }
 
     /// Reads one row into the buffer. Returns `false` if there was no row, or no room for one.
-    pub(super) fn fill_one(&mut self, read: impl FnOnce(&mut [f32]) -> Result<Option<i64>>) -> Result<bool> {
+    pub(super) fn fill_one(&mut self, read: impl FnOnce(S::Slots<'_>) -> Result<bool>) -> Result<bool> {
         if self.ended || self.held.len() >= self.capacity {
             return Ok(false);
         }
         let slot = self.free.take().unwrap_or_else(|| self.grow());
-        let Some(label) = read(&mut self.x[slot * self.features..][..self.features])? else {
+        if !read(S::column_slots(&mut self.rows, self.widths, slot))? {
             self.ended = true;
             return Ok(false);
-        };
-        self.labels[slot] = label;
+        }
         self.held.push(slot);
         Ok(true)
     }
 
     fn grow(&mut self) -> usize {
-        self.x.resize(self.x.len() + self.features, 0.0);
-        self.labels.push(0);
-        self.labels.len() - 1
-    }
-}
-
-struct Draws {
-    seed: u64,
-    epoch: u64,
-    next: u64,
-}
-
-impl Draws {
-    fn below(&mut self, n: usize) -> usize {
-        let [[d0, d1], [e0, e1], key] =
-            [self.next, self.epoch, self.seed].map(|x| [x as u32, (x >> 32) as u32]);
-        self.next += 1;
-        let words = philox4x32_10([d0, d1, e0, e1], key);
-        let u = u64::from(words[0]) | u64::from(words[1]) << 32;
-        ((u128::from(u) * n as u128) >> 64) as usize
+        S::grow(&mut self.rows, self.widths);
+        self.slots += 1;
+        self.slots - 1
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::dataset::Dataset;
-    use super::super::in_memory::InMemory;
+    use super::super::sampler::{Sampler as _, Shuffled};
     use super::*;
     use proptest::prelude::*;
 
     /// Returns the labels of rows 0 to n - 1 in shuffled order. Checks that a row's features stay
     /// with its label.
     fn order(n: usize, capacity: usize, seed: u64, epoch: u64) -> Vec<i64> {
-        let labels: Vec<_> = (0..n as i64).collect();
-        let x = labels.iter().flat_map(|&label| [label as f32, -label as f32]).collect();
-        let mut rows = InMemory::new(2, x, labels).unwrap().open().unwrap();
-        let mut shuffle = Shuffle::new(capacity, 2, seed, epoch);
-        let (mut order, mut features) = (Vec::new(), [0.0; 2]);
-        while let Some(label) = shuffle.next_row(|x| rows.next_row(x), &mut features).unwrap() {
-            assert_eq!(features, [label as f32, -label as f32]);
-            order.push(label);
+        let mut rows = 0..n as i64;
+        let mut read = |(features, label): (&mut [f32], &mut [i64])| {
+            let Some(row) = rows.next() else { return Ok(false) };
+            features.copy_from_slice(&[row as f32, -row as f32]);
+            label[0] = row;
+            Ok(true)
+        };
+        let mut shuffle = Shuffle::<(f32, i64)>::new(capacity, [2, 1], seed, epoch);
+        let (mut order, mut features, mut label) = (Vec::new(), [0.0; 2], [0]);
+        while shuffle.next_row(&mut read, (&mut features, &mut label)).unwrap() {
+            assert_eq!(features, [label[0] as f32, -label[0] as f32]);
+            order.push(label[0]);
         }
-        assert!(shuffle.labels.len() <= capacity, "{} slots for {capacity}", shuffle.labels.len());
+        assert!(shuffle.slots <= capacity, "{} slots for {capacity}", shuffle.slots);
         order
     }
 
@@ -161,6 +143,16 @@ mod tests {
         (0..8000).for_each(|epoch| first[order(8, 8, 42, epoch)[0] as usize] += 1);
         // 1000 expected, standard deviation 30.
         assert!(first.iter().all(|n| (850..1150).contains(n)), "{first:?}");
+    }
+
+    #[test]
+    fn with_room_for_all_rows_it_gives_the_order_of_the_sampler() {
+        for (n, seed, epoch) in [(1, 0, 0), (10, 2026, 3), (100, 7, 0)] {
+            let sampler = Shuffled::new(seed).indices(n, epoch).unwrap();
+            let expected: Vec<_> = sampler.map(|index| index as i64).collect();
+            assert_eq!(order(n, n, seed, epoch), expected);
+            assert_eq!(order(n, 2 * n, seed, epoch), expected);
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ use super::{BackendOptions, CpuDriver, DeviceOptions, Schedule, Step};
 use crate::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::fmt;
 use std::sync::{OnceLock, Weak};
+use warpline_driver::kernel::TwinThreads;
 use warpline_driver::{DeviceId, DriverError, Error, ErrorKind, Health};
 
 /// The state that the CPU devices of one runtime share.
@@ -20,6 +21,8 @@ pub struct CpuBackend {
     pub(super) runner: Runner,
     pub(super) timelines: Timelines,
     pub(super) claims: Claims<Arc<CpuStream>>,
+    /// The threads that the twins of all devices share.
+    pub(super) twin_threads: TwinThreads,
     streams_made: AtomicU64,
     open_devices: AtomicUsize,
     on_change: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -43,6 +46,7 @@ impl CpuBackend {
             },
             timelines: Timelines::default(),
             claims: Claims::new(),
+            twin_threads: TwinThreads::new(options.kernel_threads.unwrap_or(cores)),
             streams_made: AtomicU64::new(0),
             open_devices: AtomicUsize::new(0),
             on_change: OnceLock::new(),

@@ -102,13 +102,21 @@ pub struct BackendOptions {
     /// The maximum number of worker threads. `None`, or a larger number than the machine has cores,
     /// means as many as it has cores.
     pub threads: Option<usize>,
+    /// The number of threads among which a kernel's CPU form may divide large work, that of its
+    /// worker included. `None` means as many as the machine has cores.
+    pub kernel_threads: Option<usize>,
     /// The time for which one idle worker spins before it parks.
     pub awake_for: Duration,
 }
 
 impl Default for BackendOptions {
     fn default() -> Self {
-        BackendOptions { schedule: Schedule::default(), threads: None, awake_for: Duration::from_micros(50) }
+        BackendOptions {
+            schedule: Schedule::default(),
+            threads: None,
+            kernel_threads: None,
+            awake_for: Duration::from_micros(50),
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use crate::sync::{AtomicU64, Mutex, Ordering};
 use std::sync::atomic::AtomicU32;
 use std::sync::mpsc;
 use std::task::{Wake, Waker};
-use warpline_driver::kernel::{Arg, Args, Compared, Kernel, LaunchConfig, Source};
+use warpline_driver::kernel::{Arg, Args, Compared, Kernel, LaunchConfig, Source, TwinThreads};
 use warpline_driver::{
     ByteRange, Claim, Command, Error, ErrorKind, Health, HostFn, Launch, Point, Priority, Submission,
 };
@@ -86,9 +86,13 @@ impl TestStream {
     }
 
     fn launch(&self) -> Point {
+        self.launch_of(&NOTHING)
+    }
+
+    fn launch_of(&self, kernel: &'static Kernel) -> Point {
         let config = LaunchConfig::for_elements(1u32);
-        let launch = Launch { kernel: &NOTHING, config, args: Args::new(), workspace: None };
-        self.submit_as(&NOTHING.name, Command::Launch(launch), None)
+        let launch = Launch { kernel, config, args: Args::new(), workspace: None };
+        self.submit_as(&kernel.name, Command::Launch(launch), None)
     }
 
     /// Blocks until `point` is reached or `health` has failed. Returns true if it was reached.
@@ -119,6 +123,18 @@ static NOTHING: Kernel = Kernel {
     source: Source::None,
     library: None,
     twin: |_: &[Arg]| {},
+    compared: &COMPARED,
+};
+
+/// The numbers of threads that the twin of `LOOKS` was allowed, 0 for none entered.
+static ALLOWED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+static LOOKS: Kernel = Kernel {
+    name: "looks",
+    params: &[],
+    in_place: false,
+    source: Source::None,
+    library: None,
+    twin: |_: &[Arg]| ALLOWED.lock().push(TwinThreads::current().map_or(0, |threads| threads.most())),
     compared: &COMPARED,
 };
 
@@ -608,6 +624,22 @@ fn a_dropped_function_that_waits_for_another_stream_does_not_keep_that_one_from_
         rig.devices[0].0.0.fail(Error::new(ErrorKind::Fault, "the test asked for it"));
         assert!(b.finish(&met.meet(&b), rig.health(1)));
     }
+}
+
+#[test]
+fn a_twin_may_use_the_threads_of_the_setting_and_only_its_own_under_a_seed() {
+    let allowed = |options: BackendOptions| {
+        let rig = Rig::of(CpuBackend::new(options), &[DeviceOptions::default()]);
+        let stream = rig.stream("a");
+        assert!(stream.finish(&stream.launch_of(&LOOKS), rig.health(0)));
+        std::mem::take(&mut *ALLOWED.lock())
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    for (kernel_threads, expected) in [(Some(1), 1), (Some(5), 5), (None, cores)] {
+        assert_eq!(allowed(BackendOptions { kernel_threads, ..BackendOptions::default() }), [expected]);
+    }
+    let seeded = BackendOptions { schedule: Schedule::Seeded(1), ..BackendOptions::default() };
+    assert_eq!(allowed(seeded), [0], "the polling thread has entered none");
 }
 
 /// Returns a rig with two workers and two devices, if the machine has the cores.

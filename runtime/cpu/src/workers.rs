@@ -325,6 +325,7 @@ impl Patience {
 /// Runs a worker from its start to its exit.
 fn work(backend: &Arc<CpuBackend>, me: usize) {
     warpline_driver::reentry::become_awaited();
+    let _twin_threads = backend.twin_threads.enter();
     let pool = backend.pool().expect("only a backend with a pool starts workers");
     let parker = Parker::here();
     let mut batch = VecDeque::new();

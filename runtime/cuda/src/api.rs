@@ -7,7 +7,7 @@
 //! with a code that no current header names.
 
 use super::loader;
-use super::versions;
+use super::{versions, visible};
 use cudarc::driver::sys;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
@@ -324,6 +324,7 @@ fn open() -> Result<Api, Unusable> {
             missing.join(", ")
         ))
     })?;
+    visible::note();
     // SAFETY: cuInit may be called at any time, with 0.
     let initialised = unsafe { api.cuInit(0) };
     warpline_driver::process::end_before_the_libraries();
@@ -338,13 +339,13 @@ fn open() -> Result<Api, Unusable> {
 
 fn not_initialised(failed: Failed, api: &Api) -> String {
     if failed.is_no_device() {
-        return match std::env::var("CUDA_VISIBLE_DEVICES") {
-            Ok(list) => format!(
+        return match visible::list() {
+            Some(list) => format!(
                 "the NVIDIA driver shows no device, and CUDA_VISIBLE_DEVICES is \"{list}\"; an \
                  empty list, or one that begins with a number that no device has, hides every \
                  device"
             ),
-            Err(_) => "the NVIDIA driver finds no device in this machine".to_owned(),
+            None => "the NVIDIA driver finds no device in this machine".to_owned(),
         };
     }
     if failed.code == Failed::STUB_LIBRARY {

@@ -13,6 +13,7 @@ use super::completion::track::Track;
 use super::faults::Faults;
 use super::modules::Modules;
 use super::profiling::spans::Clock;
+use super::visible;
 use super::work::Queues;
 use super::work::capturing::Relaxed;
 use parking_lot::Mutex;
@@ -101,9 +102,14 @@ impl Context {
         }
         let count = device_count()?;
         if ordinal >= count {
-            let hidden = std::env::var("CUDA_VISIBLE_DEVICES").map_or(String::new(), |list| {
-                format!(" (CUDA_VISIBLE_DEVICES is \"{list}\", which renumbers the devices from 0)")
-            });
+            let hidden = match visible::list() {
+                // The caller adds both values.
+                _ if visible::change().is_some() => String::new(),
+                Some(list) => {
+                    format!(" (CUDA_VISIBLE_DEVICES is \"{list}\", which renumbers the devices from 0)")
+                }
+                None => String::new(),
+            };
             return Err(format!(
                 "the NVIDIA driver shows {count} device{}{hidden}",
                 match count {
@@ -156,7 +162,7 @@ impl Context {
             modules: Modules::default(),
             clock: Clock::default(),
             properties: OnceLock::new(),
-            blocking: std::env::var("CUDA_LAUNCH_BLOCKING").is_ok_and(|on| on == "1"),
+            blocking: warpline_driver::process::launches_block(),
         })
     }
 

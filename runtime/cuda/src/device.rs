@@ -7,6 +7,7 @@ use super::modules::functions::most_shared_bytes;
 use super::modules::{handles, library};
 use super::profiling::nvtx;
 use super::stream::{Completing, CudaStream};
+use super::visible;
 use super::work::gate::{ahead_unless_held, free_unless_held};
 use super::work::graph;
 use parking_lot::Mutex;
@@ -54,7 +55,7 @@ impl CudaDevice {
     pub fn open(ordinal: u32, health: Arc<Health>, options: CudaOptions) -> Result<CudaDevice, Error> {
         let no_such_device = |why: DriverFailure| {
             let id = DeviceId::Cuda(ordinal);
-            no_such_device(format!("there is no {id}: {why}; \"cpu\" needs no GPU"), why)
+            no_such_device(format!("there is no {id}: {why}"), "; \"cpu\" needs no GPU", why)
         };
         let has_failed = |failed: Failed| {
             let text = format!("it has failed in this process: {failed}; restart the process to use it");
@@ -65,6 +66,7 @@ impl CudaDevice {
         })?;
         nvtx::start();
         let context = Context::of(ordinal).map_err(no_such_device)?;
+        visible::warn_of_change();
         if let Some(failed) = context.death() {
             return Err(no_such_device(has_failed(failed)));
         }
@@ -467,8 +469,9 @@ unsafe impl Driver for CudaDevice {
 }
 
 /// Builds the error of a missing device. `why` is its source if a driver call reported it.
-fn no_such_device(message: String, why: DriverFailure) -> Error {
-    let error = Error::new(ErrorKind::NoSuchDevice, message);
+fn no_such_device(message: String, advice: &str, why: DriverFailure) -> Error {
+    let change = visible::change().map_or(String::new(), |change| format!("; {change}"));
+    let error = Error::new(ErrorKind::NoSuchDevice, message + &change + advice);
     if why.code().is_some() { error.caused_by(why) } else { error }
 }
 
@@ -485,7 +488,8 @@ pub fn is_available() -> bool {
 /// [`Reentrant`](ErrorKind::Reentrant) in a host function.
 pub fn device_count() -> Result<u32, Error> {
     reentry::may_ask(&"device_count")?;
-    super::context::device_count().map_err(|why| no_such_device(why.to_string(), why))
+    let count = super::context::device_count().inspect(|_| visible::warn_of_change());
+    count.map_err(|why| no_such_device(why.to_string(), "", why))
 }
 
 /// Returns true if the machine has no driver, or the driver shows no device.

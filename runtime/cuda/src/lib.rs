@@ -41,6 +41,7 @@ mod profiling;
 mod report;
 mod stream;
 mod versions;
+mod visible;
 mod work;
 
 pub use device::{CudaDevice, CudaOptions, device_count, is_absent, is_available};

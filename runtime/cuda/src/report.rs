@@ -7,6 +7,15 @@ pub(crate) fn no_completion_words(ordinal: u32, why: Option<String>) {
     tracing::warn!(target: "warpline", device = ordinal, why, "completion words are not used; events are polled instead");
 }
 
+/// Warns that the list of visible devices changed too late. Without a subscriber it is a line on
+/// standard error.
+pub(crate) fn visible_devices_changed(change: &str) {
+    if !tracing::dispatcher::has_been_set() {
+        return eprintln!("warpline: {change}");
+    }
+    tracing::warn!(target: "warpline", "{change}");
+}
+
 pub(crate) fn completion_word_lost(stream: &str) {
     tracing::error!(target: "warpline", stream, "the stream is idle, but its completion word does \
         not show it; the stream now completes by events");

@@ -41,7 +41,8 @@ pub enum ErrorKind {
     Closed,
     /// A callback made a call that is not allowed there, because the call might wait for the
     /// callback. Examples are a host function or a kernel's CPU form that enqueued, allocated or
-    /// waited, and a waker that blocked. Another is the closure of `Stream::external` that enqueued
+    /// waited, and a waker that blocked. A `blocking_*` call in a task is another, if the runtime
+    /// refuses those. Another is the closure of `Stream::external` that enqueued
     /// an op on that same stream.
     Reentrant,
     /// The call cannot be part of a graph, or the stream is being captured elsewhere, or the work

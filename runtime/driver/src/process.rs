@@ -56,6 +56,12 @@ pub fn enter_driver() -> Option<Inside<'static>> {
     EXIT.enter()
 }
 
+/// Returns true if each op is to be waited for where it is enqueued: `CUDA_LAUNCH_BLOCKING` is 1.
+/// Asked when a device is opened.
+pub fn launches_block() -> bool {
+    std::env::var("CUDA_LAUNCH_BLOCKING").is_ok_and(|on| on == "1")
+}
+
 /// Returns true if this process is the child of a fork, in which neither the workers nor the
 /// driver's threads exist.
 ///

@@ -2,6 +2,7 @@
 
 use crate::background;
 use crate::memory::Pinned;
+use crate::order::Site;
 use crate::shared::Device;
 use warpline_driver::internal::ErrorParts;
 use warpline_driver::{Element, Error, ErrorKind, Result, reentry};
@@ -86,9 +87,13 @@ impl Device {
     /// Like [`pinned`](Self::pinned), but allocates on the calling thread.
     ///
     /// # Errors
-    /// Returns the errors of [`pinned`](Self::pinned).
+    /// Returns the errors of [`pinned`](Self::pinned); `Reentrant` in a task with
+    /// [`SyncMode::Error`](crate::SyncMode::Error).
+    #[track_caller]
     pub fn blocking_pinned<T: Element>(&self, len: usize) -> Result<Pinned<T>> {
         let device = self.shared();
+        let sync = &device.runtime.sync;
+        sync.may_block(Site::here(&"blocking_pinned"), "await device.pinned(len) instead")?;
         let pinned = Pinned::new(device.pinned_bytes(host_bytes::<T>(len)?)?, len);
         Ok(if device.zero_on_free { zeroed(pinned) } else { pinned })
     }

@@ -5,6 +5,8 @@
 //! [`KernelCall`] from operands and scalars. `Stream::launch` checks the call and passes the
 //! kernel, the configuration and the packed arguments to the driver.
 //!
+//! A twin with milliseconds of work may divide it among the [`TwinThreads`] of its device.
+//!
 //! The types whose names begin with `Library`, and [`NoHandle`] and [`Workspace`], are for authors
 //! of kernels that call a library. They are unstable and may change in any release.
 
@@ -18,7 +20,7 @@ pub use macros::expansion as __private;
 #[doc(hidden)]
 pub use warpline_driver::kernel::Compared;
 pub use warpline_driver::kernel::{
-    AccessMode, Arg, Args, Kernel, LaunchConfig, Library, LibraryAnswer, LibraryCall, LibraryDevice,
-    LibraryDriver, LibraryHandle, LibraryProvider, NoHandle, Param, ParamKind, Source, Twin, Workspace,
-    entry_params, loaded_a_library,
+    AccessMode, Arg, Args, EnteredTwinThreads, Kernel, LaunchConfig, Library, LibraryAnswer, LibraryCall,
+    LibraryDevice, LibraryDriver, LibraryHandle, LibraryProvider, NoHandle, Param, ParamKind, Source, Twin,
+    TwinThreads, Workspace, entry_params, loaded_a_library,
 };

@@ -2,6 +2,8 @@
 
 use super::output::Output;
 use super::{Pending, Refusal, State};
+use crate::shared::StreamCore;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use warpline_driver::{Error, Result};
 
@@ -28,6 +30,10 @@ impl Many {
 
     pub(super) fn len(&self) -> usize {
         self.parts.len()
+    }
+
+    pub(super) fn awaited_core(&self) -> Option<&Arc<StreamCore>> {
+        self.parts.iter().find_map(Pending::awaited_core)
     }
 
     pub(super) fn unobserve(&mut self) {

@@ -2,6 +2,7 @@
 
 pub mod arithmetic;
 mod awaited;
+mod blocking;
 mod many;
 mod map;
 mod output;
@@ -257,21 +258,6 @@ impl<T> Pending<T> {
             State::Captured(..) | State::Failed(_) | State::Taken => {}
         }
         self
-    }
-
-    /// Blocks the calling thread until it resolves.
-    ///
-    /// This is for programs without an executor. On an executor's thread, await it instead:
-    /// blocking would stop the executor.
-    ///
-    /// # Errors
-    /// The error that awaiting returns; `Reentrant` in a host function or a waker, since the work
-    /// may be waiting for either.
-    pub fn blocking_wait(self) -> Result<T> {
-        if !reentry::may_block() && matches!(self.state, State::Place(..) | State::Many(..)) {
-            return Err(reentry::refused(&"blocking_wait"));
-        }
-        crate::block_on::block_on(self)
     }
 }
 

@@ -6,6 +6,7 @@ use super::{Inner, Runtime};
 use crate::memory::MemoryOptions;
 use crate::order::OrderMode;
 use crate::shared::{Device, DeviceShared, Observer, RuntimeShared};
+use crate::sync_mode::SyncMode;
 #[cfg(feature = "cuda")]
 use parking_lot::Mutex;
 use std::fmt;
@@ -23,8 +24,10 @@ use warpline_driver::{DeviceId, Driver, Error, ErrorKind, Health, OutOfMemory, R
 pub struct RuntimeBuilder {
     pub(super) cpu_devices: u32,
     workers: Option<usize>,
+    kernel_threads: Option<usize>,
     pub(super) schedule: Schedule,
     pub(super) order: OrderMode,
+    pub(super) sync: SyncMode,
     memory: MemoryOptions,
     out_of_memory: Option<OnOutOfMemory>,
     fault_plan: FaultPlan,
@@ -61,8 +64,10 @@ impl Default for RuntimeBuilder {
         RuntimeBuilder {
             cpu_devices: 1,
             workers: None,
+            kernel_threads: None,
             schedule: Schedule::Threads,
             order: OrderMode::Deny,
+            sync: SyncMode::Off,
             memory: MemoryOptions::default(),
             out_of_memory: None,
             fault_plan: FaultPlan::default(),
@@ -104,6 +109,19 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Sets the number of threads among which a kernel of a CPU device may divide large work, such
+    /// as a product of large matrices. The default is the number of cores.
+    ///
+    /// One of them is the worker that runs the kernel. The others belong to a pool that all CPU
+    /// devices of the runtime share. The pool starts with the first kernel that is large enough.
+    /// Results have the same bits for any number.
+    ///
+    /// With [`Schedule::Seeded`] each kernel runs on the thread that polls.
+    pub fn kernel_threads(mut self, threads: usize) -> Self {
+        self.kernel_threads = Some(threads);
+        self
+    }
+
     /// Sets how the CPU devices run their ops; [`Schedule::Threads`] by default.
     pub fn schedule(mut self, schedule: Schedule) -> Self {
         self.schedule = schedule;
@@ -113,6 +131,28 @@ impl RuntimeBuilder {
     /// Sets the reaction of the order check to a missing edge; [`OrderMode::Deny`] by default.
     pub fn order(mut self, mode: OrderMode) -> Self {
         self.order = mode;
+        self
+    }
+
+    /// Sets the reaction to a `blocking_*` call on a thread that polls a task; [`SyncMode::Off`] by
+    /// default.
+    ///
+    /// # Examples
+    /// ```
+    /// use warpline::{DeviceId, ErrorKind, Runtime, SyncMode};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> warpline::Result<()> {
+    /// let runtime = Runtime::builder().sync(SyncMode::Error).build()?;
+    /// let stream = runtime.device(DeviceId::Cpu(0))?.new_stream()?;
+    /// let error = stream.call(|| 7).blocking_wait().unwrap_err(); // in a task
+    /// assert_eq!(error.kind(), ErrorKind::Reentrant);
+    /// assert_eq!(stream.call(|| 7).await?, 7);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn sync(mut self, mode: SyncMode) -> Self {
+        self.sync = mode;
         self
     }
 
@@ -307,6 +347,7 @@ impl RuntimeBuilder {
         let zeros = [
             ("cpu_devices", self.cpu_devices == 0),
             ("workers", self.workers == Some(0)),
+            ("kernel_threads", self.kernel_threads == Some(0)),
             ("memory_limit", self.memory.limit_bytes == Some(0)),
             ("pinned_cap", self.memory.pinned_cap_bytes == 0),
             ("fail_op", self.fault_plan.fail_op == Some(0)),
@@ -346,12 +387,13 @@ impl RuntimeBuilder {
         warpline_driver::process::watch();
         self.refuse_zeros()?;
         self.refuse_fraction()?;
-        let shared = RuntimeShared::new(self.order);
+        let shared = RuntimeShared::new(self.order, self.sync);
         if let Some(OnOutOfMemory(observer)) = self.out_of_memory {
             shared.set_out_of_memory_observer(observer);
         }
         let cpu = CpuBackend::new(BackendOptions {
             threads: self.workers,
+            kernel_threads: self.kernel_threads,
             schedule: self.schedule,
             ..BackendOptions::default()
         });

@@ -18,6 +18,7 @@ impl RuntimeBuilder {
     /// | variable | values | sets |
     /// |---|---|---|
     /// | `WARPLINE_ORDER` | `deny`, `warn`, `wait`, `off` | [`order`](Self::order) |
+    /// | `WARPLINE_SYNC` | `off`, `warn`, `error` | [`sync`](Self::sync) |
     /// | `WARPLINE_SCHEDULE` | `threads`, `seeded:N` | [`schedule`](Self::schedule) |
     /// | `WARPLINE_CPU_DEVICES` | 1 or more | [`cpu_devices`](Self::cpu_devices) |
     /// | `WARPLINE_WAKE_UP` | `low-power`, `balanced`, `low-latency` | `wake_up` of CUDA devices |
@@ -48,6 +49,8 @@ impl RuntimeBuilder {
         let mut builder = Self::default();
         let order = "deny, warn, wait or off";
         set(&variable, "WARPLINE_ORDER", order, &mut builder.order, |text| text.parse().ok())?;
+        let sync = "off, warn or error";
+        set(&variable, "WARPLINE_SYNC", sync, &mut builder.sync, |text| text.parse().ok())?;
         let schedule = "threads or seeded:N";
         set(&variable, "WARPLINE_SCHEDULE", schedule, &mut builder.schedule, |text| text.parse().ok())?;
         let devices = "a number of devices, 1 or more";
@@ -100,6 +103,7 @@ mod tests {
     #[test]
     fn each_variable_sets_what_it_names() {
         assert_eq!(with("WARPLINE_ORDER", "warn").unwrap().order, OrderMode::Warn);
+        assert_eq!(with("WARPLINE_SYNC", "error").unwrap().sync, crate::SyncMode::Error);
         assert_eq!(with("WARPLINE_SCHEDULE", "seeded:7").unwrap().schedule, Schedule::Seeded(7));
         assert_eq!(with("WARPLINE_CPU_DEVICES", "3").unwrap().cpu_devices, 3);
         #[cfg(feature = "cuda")]
@@ -118,6 +122,7 @@ mod tests {
         };
         says("WARPLINE_ORDER", "denny", "WARPLINE_ORDER is \"denny\"; expected deny, warn, wait or off");
         says("WARPLINE_ORDER", "", "WARPLINE_ORDER is \"\"; expected deny, warn, wait or off");
+        says("WARPLINE_SYNC", "on", "WARPLINE_SYNC is \"on\"; expected off, warn or error");
         says("WARPLINE_SCHEDULE", "seed:1", "WARPLINE_SCHEDULE is \"seed:1\"; expected threads or seeded:N");
         for devices in ["0", "two"] {
             let text =

@@ -2,7 +2,7 @@
 //! a label.
 
 use super::RuntimeShared;
-use super::stream::{ForeignTurns, Stream};
+use super::stream::{ForeignTurns, Stream, launch_blocking};
 use crate::generator::Generator;
 use crate::memory::{DeviceMemory, MemoryOptions, PinnedBytes, PinnedPool};
 use crate::order::Use;
@@ -30,6 +30,8 @@ pub(crate) struct DeviceShared {
     /// True if markers have to be written for tickets to complete.
     pub(crate) signalled: bool,
     pub(crate) runs_in_turns: bool,
+    /// True if each op is waited for where it is enqueued (`stream/launch_blocking.rs`).
+    pub(crate) launches_block: bool,
     pub(crate) foreign_turns: ForeignTurns,
     /// True if every allocation is zeroed before it is handed out.
     pub(crate) zero_on_free: bool,
@@ -61,6 +63,7 @@ impl DeviceShared {
             pinned: PinnedPool::new(driver.clone(), options.pinned_cap_bytes),
             signalled: driver.completion() == Completion::Signalled,
             runs_in_turns: driver.runs_in_turns(),
+            launches_block: launch_blocking::is_requested(driver.id()),
             driver,
             health,
             foreign_turns: ForeignTurns::default(),

@@ -3,7 +3,9 @@
 
 use crate::order::{Named, Observed, OrderMode, Site, StreamId, Use};
 use crate::shared::panics::Panics;
+use crate::shared::stream::launch_blocking::ClosedGates;
 use crate::shared::{Device, Observer, StreamCore};
+use crate::sync_mode::{SyncCheck, SyncMode};
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 use std::collections::{HashMap, HashSet};
@@ -16,6 +18,7 @@ pub(crate) struct RuntimeShared {
     /// The number of this runtime in traces, unique in the process; the first is 1.
     pub(crate) number: u64,
     pub(crate) mode: OrderMode,
+    pub(crate) sync: SyncCheck,
     pub(crate) observed: Observed,
     streams: RwLock<HashMap<StreamId, Member>>,
     /// The names of identities that stand for the streams of captures.
@@ -23,6 +26,7 @@ pub(crate) struct RuntimeShared {
     warned: Mutex<HashSet<(Site, Site)>>,
     pub(crate) panics: Panics,
     shut_down: AtomicBool,
+    pub(crate) closed_gates: Arc<ClosedGates>,
     /// Opens a device of the runtime, or returns `None` if the runtime was dropped.
     opener: OnceLock<Box<Opener>>,
     /// The program's function that is called when a device has no memory.
@@ -41,17 +45,19 @@ struct Member {
 }
 
 impl RuntimeShared {
-    pub(crate) fn new(mode: OrderMode) -> Arc<Self> {
+    pub(crate) fn new(mode: OrderMode, sync: SyncMode) -> Arc<Self> {
         static RUNTIMES: AtomicU64 = AtomicU64::new(0);
         Arc::new(RuntimeShared {
             number: RUNTIMES.fetch_add(1, Ordering::Relaxed) + 1,
             mode,
+            sync: SyncCheck::new(sync),
             observed: Observed::default(),
             streams: RwLock::default(),
             captures: Mutex::default(),
             warned: Mutex::default(),
             panics: Panics::default(),
             shut_down: AtomicBool::new(false),
+            closed_gates: Arc::default(),
             opener: OnceLock::new(),
             out_of_memory_observer: OnceLock::new(),
             in_turns: RwLock::default(),

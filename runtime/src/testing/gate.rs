@@ -2,6 +2,7 @@
 
 use crate::order::Site;
 use crate::shared::Stream;
+use crate::shared::stream::launch_blocking::ClosedGate;
 use std::sync::Arc;
 use warpline_driver::timeline::Timeline;
 use warpline_driver::{Command, Point, Result};
@@ -11,6 +12,8 @@ use warpline_driver::{Command, Point, Result};
 #[derive(Debug)]
 pub struct Gate {
     timeline: Arc<Timeline>,
+    /// Dropped after the gate has opened.
+    _closed: ClosedGate,
 }
 
 impl Gate {
@@ -51,7 +54,10 @@ impl Stream {
     /// the gate has to be a host function and another gate is closed.
     #[track_caller]
     pub fn hold(&self) -> Result<Gate> {
-        let gate = Gate { timeline: Arc::new(Timeline::new()) };
+        let gate = Gate {
+            timeline: Arc::new(Timeline::new()),
+            _closed: ClosedGate::new(&self.core().device.runtime),
+        };
         let point = Point { timeline: gate.timeline.clone(), ticket: 1, event: None };
         self.core().enqueue_plain("wait", Site::here(&"hold"), |_| Command::Wait(point))?;
         Ok(gate)

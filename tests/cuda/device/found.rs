@@ -218,6 +218,66 @@ fn a_device_that_a_driver_call_keeps_closed_has_the_code_of_that_call() {
     }
 }
 
+/// Sets `CUDA_VISIBLE_DEVICES` for this process, or removes it.
+fn set_visible_devices(list: Option<&str>) {
+    match list {
+        // SAFETY: `set_var` needs that no other thread uses the environment except through the
+        // standard library: only the runtime's threads and those of the test harness run.
+        Some(list) => unsafe { std::env::set_var("CUDA_VISIBLE_DEVICES", list) },
+        // SAFETY: as above.
+        None => unsafe { std::env::remove_var("CUDA_VISIBLE_DEVICES") },
+    }
+}
+
+const REMEDY: &str = "when the NVIDIA driver was initialised, which reads it only then; set it before \
+    the first use of a CUDA device, or on the command line";
+
+#[test]
+fn a_list_that_is_set_after_the_driver_was_initialised_is_reported_with_both_values() {
+    in_child(&[("SOFTCUDA_DEVICES", "3"), ("CUDA_VISIBLE_DEVICES", "2,0")], || {
+        let (count, said) = lines_of(|| warpline::cuda::device_count().unwrap());
+        assert_eq!((count, said.as_str()), (2, ""), "nothing has changed yet");
+        set_visible_devices(Some("1"));
+        let changed = format!("CUDA_VISIBLE_DEVICES is \"1\" now and was \"2,0\" {REMEDY}");
+        let error = Device::open("cuda:2").unwrap_err();
+        let text = format!("shows 2 devices, cuda:0 to cuda:1; {changed}; \"cpu\" needs no GPU");
+        says(&error, ErrorKind::NoSuchDevice, &[&text]);
+        let (device, said) = lines_of(|| cuda(0));
+        assert_eq!(machine_number(&device), 2, "the driver has the list that it read");
+        assert_eq!(said.matches(&changed).count(), 1, "{said}");
+        let (_, said) = lines_of(|| (cuda(1), warpline::cuda::device_count().unwrap()));
+        assert!(!said.contains("CUDA_VISIBLE_DEVICES"), "once for each process: {said}");
+        set_visible_devices(Some("2,0"));
+        let error = Device::open("cuda:2").unwrap_err().to_string();
+        assert!(!error.contains("when the NVIDIA driver was initialised"), "{error}");
+    });
+}
+
+#[test]
+fn devices_that_are_counted_after_the_list_was_set_too_late_are_counted_with_a_warning() {
+    let said = in_child(&[], || {
+        assert!(warpline::cuda::is_available());
+        set_visible_devices(Some("1"));
+        (0..3).for_each(|_| assert_eq!(warpline::cuda::device_count().unwrap(), 2));
+    });
+    let line = format!("warpline: CUDA_VISIBLE_DEVICES is \"1\" now and was not set {REMEDY}");
+    assert_eq!(said.matches(&line).count(), 1, "{said}");
+}
+
+#[test]
+fn a_list_that_is_removed_after_it_hid_all_devices_is_reported() {
+    in_child(&[("CUDA_VISIBLE_DEVICES", "")], || {
+        assert!(!warpline::cuda::is_available());
+        set_visible_devices(None);
+        let changed = format!("CUDA_VISIBLE_DEVICES is not set now and was \"\" {REMEDY}");
+        says(&Device::open("cuda:0").unwrap_err(), ErrorKind::NoSuchDevice, &[&changed]);
+        says(&warpline::cuda::device_count().unwrap_err(), ErrorKind::NoSuchDevice, &[&changed]);
+        let (device, said) = lines_of(|| Device::best().unwrap());
+        assert_eq!(device.id(), DeviceId::Cpu(0));
+        assert!(said.contains(&changed), "{said}");
+    });
+}
+
 fn hidden(list: &str) {
     assert!(!warpline::cuda::is_available());
     let list = format!("the NVIDIA driver shows no device, and CUDA_VISIBLE_DEVICES is \"{list}\"");

@@ -11,7 +11,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use warpline::ErrorKind;
-use warpline::ops::data::{Csv, Dataset};
+use warpline::ops::data::{Csv, SequentialDataset as _};
 
 const COLUMNS: usize = 3;
 
@@ -71,10 +71,10 @@ fn read(path: &Path) -> (Vec<([f32; COLUMNS - 1], i64)>, Option<warpline::Error>
         Err(error) => return (read, Some(error)),
     };
     loop {
-        let mut features = [0.0; COLUMNS - 1];
-        match rows.next_row(&mut features) {
-            Ok(Some(label)) => read.push((features, label)),
-            Ok(None) => return (read, None),
+        let (mut features, mut label) = ([0.0; COLUMNS - 1], [0]);
+        match rows.next_row((&mut features, &mut label)) {
+            Ok(true) => read.push((features, label[0])),
+            Ok(false) => return (read, None),
             Err(error) => return (read, Some(error)),
         }
     }

@@ -9,6 +9,7 @@ mod cuda_text;
 pub(crate) mod device_code;
 mod library;
 mod ptx;
+mod twin_threads;
 
 pub use config::LaunchConfig;
 #[doc(hidden)]
@@ -20,6 +21,7 @@ pub use library::{
 };
 pub use ptx::entry_params;
 pub use ptx::{Target, head};
+pub use twin_threads::{EnteredTwinThreads, TwinThreads};
 pub use warpline_order::AccessMode;
 
 use crate::element::Element;

@@ -56,6 +56,9 @@ impl StreamCore {
             let touched = || op.operands.iter().map(|operand| operand.range.len_bytes()).sum();
             (op.kind, if op.moved > 0 { op.moved } else { touched() })
         });
+        if self.device.launches_block {
+            self.wait_for_launch(op, place.ticket)?;
+        }
         Ok(place)
     }
 

@@ -9,6 +9,7 @@
 //! | `held`, `coming` | work that waits on the host for page-locked memory, and events behind it |
 //! | `captured` | streams that a capture records |
 //! | `foreign_turns`, `permits`, `turns` | waiting for something other than a ticket |
+//! | `launch_blocking` | waiting for each op, for debugging |
 
 mod captured;
 mod coming;
@@ -20,6 +21,7 @@ mod hand_over;
 mod handle;
 pub(crate) mod held;
 mod late;
+pub(crate) mod launch_blocking;
 mod markers;
 mod op;
 mod permits;

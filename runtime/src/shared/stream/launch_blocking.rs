@@ -1,0 +1,93 @@
+//! Waiting for each op of a CPU device where it is enqueued, as `CUDA_LAUNCH_BLOCKING=1` requests.
+//!
+//! It is for debugging: the effect of an op is there when its call returns, and a fault is the
+//! error of the call that caused it. A CUDA device does the same (`runtime/cuda/src/stream/`).
+//!
+//! # Rules
+//! 1. Kernels, copies, fills and launches of graphs are waited for, on the calling thread, after
+//!    the stream's lock was released. Host functions and foreign work are not: they may wait for
+//!    the thread that enqueued them. Nor are waits and events.
+//! 2. Waiting observes nothing, so the order check gives the same verdicts as without it.
+//! 3. If the device fails meanwhile, the call is refused with the device's error.
+//! 4. With a seeded schedule the calling thread runs ops, in the order that the seed draws, until
+//!    its own op has run or nothing can run.
+//!
+//! An op is **not** waited for where that could be for ever:
+//! * in a waker, and on the threads of the runtime, which must not block (`reentry.rs`); a host
+//!   function and a kernel's CPU form enqueue nothing at all;
+//! * while a test's gate is closed on any stream of the runtime: the calling thread may be the one
+//!   that opens it;
+//! * behind work that waits on the host for another backend (`held.rs`);
+//! * in a capture, which runs nothing.
+//!
+//! # What remains
+//! An op waits for the host functions before it. One that waits for the calling thread is then
+//! waited for in vain, on every device.
+
+use super::core::StreamCore;
+use super::op::Op;
+#[cfg(feature = "test-util")]
+use crate::shared::RuntimeShared;
+#[cfg(feature = "test-util")]
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use warpline_driver::timeline::Ticket;
+use warpline_driver::{DeviceId, Result, reentry};
+
+/// Returns true if the ops of a device are waited for here. Those of other backends are their
+/// drivers' concern.
+pub(crate) fn is_requested(id: DeviceId) -> bool {
+    matches!(id, DeviceId::Cpu(_)) && warpline_driver::process::launches_block()
+}
+
+/// The number of closed gates on the streams of a runtime.
+#[derive(Debug, Default)]
+pub(crate) struct ClosedGates(AtomicUsize);
+
+/// One of the [`ClosedGates`] of a runtime, until it is dropped.
+#[cfg(feature = "test-util")]
+#[derive(Debug)]
+pub(crate) struct ClosedGate(Arc<ClosedGates>);
+
+#[cfg(feature = "test-util")]
+impl ClosedGate {
+    pub(crate) fn new(runtime: &RuntimeShared) -> Self {
+        runtime.closed_gates.0.fetch_add(1, Ordering::Relaxed);
+        ClosedGate(runtime.closed_gates.clone())
+    }
+}
+
+#[cfg(feature = "test-util")]
+impl Drop for ClosedGate {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl StreamCore {
+    /// Waits until an op of this device has run, unless the rules say otherwise. Called while no
+    /// lock is held.
+    ///
+    /// # Errors
+    /// That of the device, if it failed before the op had run.
+    #[cold]
+    pub(super) fn wait_for_launch(&self, op: &Op<'_>, ticket: Ticket) -> Result<()> {
+        let is_waited_for = !op.turn && matches!(op.kind, "kernel" | "copy" | "fill" | "graph");
+        let behind_a_gate = || self.device.runtime.closed_gates.0.load(Ordering::Relaxed) > 0;
+        if !is_waited_for || !reentry::may_block() || behind_a_gate() || self.state.lock().holds_back() {
+            return Ok(());
+        }
+        let has_run = || self.timeline.reached(ticket);
+        if self.device.runs_in_turns {
+            while !has_run() && self.fault().is_none() && self.device.runtime.turn() {}
+        } else {
+            self.block_until(ticket, || has_run() || self.fault().is_some());
+        }
+        // The op may have run just before the device failed: read the fault first.
+        let fault = self.fault().cloned();
+        match fault {
+            Some(fault) if !has_run() => Err(fault),
+            _ => Ok(()),
+        }
+    }
+}
