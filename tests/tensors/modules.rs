@@ -115,6 +115,8 @@ fn errors_of_layers_name_the_line_that_applies_them() {
         }
     }
     there(refusal(x.apply(&Outer(layer))), INNER);
+    let error = refusal(x.apply(&Sequential::new().add(Linear::new(3, 2, &one).unwrap())));
+    says(&error, ErrorKind::Shape, &["linear on stream \"default\" (", "nn/linear.rs:"]);
     let scalar = Tensor::ones([], &one).queued().unwrap();
     says(&refusal(scalar.apply(&Flatten)), ErrorKind::Shape, &["Flatten", "0 dimensions"]);
 }

@@ -57,7 +57,6 @@ use warpline_runtime::{Pending, Refusal};
 /// # Ok(())
 /// # }
 /// ```
-#[diagnostic::on_unimplemented(note = "a module implements `Clone` and `warpline::nn::Module`")]
 pub trait Module: ClonedModule + Send + Sync + 'static {
     /// Computes the output for `x`. [`Apply::apply`] calls it on `Pending`s too.
     ///

@@ -6,6 +6,9 @@ use warpline_runtime::Pending;
 
 /// Applies modules one after the other, as `torch.nn.Sequential`. Their names are `0`, `1`, ….
 ///
+/// The error of a layer inside names its own source line, since it is called through
+/// `dyn Module`. Elsewhere, the errors of layers name the line that applies the layer.
+///
 /// ```
 /// use warpline::nn::{Flatten, Linear, Relu, Sequential};
 /// use warpline::prelude::*;
