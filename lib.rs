@@ -231,6 +231,7 @@
 //!   for one.
 //! * `trace` (default): [`trace::Recorder`].
 //! * `clap`: [`DeviceArgs`], the arguments `--device` and `--disable-cuda`.
+//! * `safetensors`: `nn::load_safetensors` and `nn::to_safetensors`, for the state of modules.
 //! * `serde`: [`MemorySnapshot`] serializes, for JSON.
 //! * `test-util`: gates, planned faults and seeded runs, for tests.
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -239,6 +240,8 @@
 pub use warpline_kernels as kernels;
 #[doc(inline)]
 pub use warpline_ops as ops;
+#[doc(inline)]
+pub use warpline_ops::nn;
 pub use warpline_ops::{
     DType, DTypeScope, NestedArray, NnOps, Scalar, Shape, Tensor, TensorElement, TensorOps, TensorOptions,
 };
@@ -275,6 +278,7 @@ pub mod backend {
 /// The names that most programs need.
 pub mod prelude {
     pub use warpline_ops::data::Loader;
+    pub use warpline_ops::nn::{Apply, Module};
     pub use warpline_ops::{DType, NnOps, Tensor, TensorOps};
     pub use warpline_runtime::kernel::LaunchConfig;
     pub use warpline_runtime::{
@@ -294,6 +298,9 @@ mod programs {
     struct Overlap;
     #[doc = include_str!("docs/guide/devices.md")]
     struct Devices;
+    #[cfg(feature = "safetensors")]
+    #[doc = include_str!("docs/guide/modules.md")]
+    struct Modules;
     #[doc = include_str!("docs/guide/memory.md")]
     struct Memory;
     #[doc = include_str!("docs/guide/kernels.md")]

@@ -14,6 +14,7 @@
 
 pub mod data;
 mod elementwise;
+pub mod nn;
 mod random;
 mod reduce;
 mod sum;

@@ -10,4 +10,5 @@ mod support;
 mod arguments;
 mod devices;
 mod loading;
+mod modules;
 mod streams;

@@ -6,6 +6,7 @@ mod support;
 
 mod graphs;
 mod held_back;
+mod join;
 mod launch_blocking;
 mod leases;
 mod pending;

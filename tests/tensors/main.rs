@@ -4,9 +4,11 @@
 mod support;
 
 mod csv;
+mod data_parallel;
 mod digits;
 mod loader;
 mod loader_ends;
+mod modules;
 mod pytorch;
 mod same_bytes;
 mod tensors;

@@ -9,6 +9,8 @@
 
 mod array;
 mod broadcast;
+#[cfg(feature = "safetensors")]
+mod bytes;
 mod call;
 mod cast;
 mod conv;
@@ -123,6 +125,13 @@ impl Tensor {
     /// Returns whether both are views of one allocation.
     pub fn shares_memory(&self, other: &Tensor) -> bool {
         self.storage.shares_memory(&other.storage)
+    }
+
+    /// Returns true if both are the same elements of one allocation, in the same shape.
+    pub(crate) fn is_same(&self, other: &Tensor) -> bool {
+        self.shape == other.shape
+            && (self.dtype(), self.transposed) == (other.dtype(), other.transposed)
+            && self.storage.words::<u8>().is_same(&other.storage.words())
     }
 
     /// Returns the buffer that holds the elements, for your own kernels and copies. Those of `bool`

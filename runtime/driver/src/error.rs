@@ -61,7 +61,8 @@ pub enum ErrorKind {
     Forked,
     /// This device or build does not support the call.
     Unsupported,
-    /// A dataset cannot be read, or does not hold the expected data.
+    /// A dataset, or a file with the state of a module, cannot be read or does not hold the expected
+    /// data.
     Data,
 }
 

@@ -1,6 +1,7 @@
 //! Waiting for several streams together.
 
-use super::Pending;
+use super::output::Output;
+use super::{Pending, Refusal, State};
 use crate::shared::StreamCore;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -39,6 +40,11 @@ impl Many {
         self.parts = std::mem::take(&mut self.parts).into_iter().map(Pending::unobserved).collect();
     }
 
+    /// Returns a wait for the same work, beside this one.
+    pub(super) fn looked_at(&self) -> Self {
+        Many::new(self.parts.iter().map(|part| part.view_of(|&()| Ok(()))).collect())
+    }
+
     pub(super) fn query(&mut self) -> Result<bool> {
         // Query all of them, since each asks for the marker it needs.
         let mut done = true;
@@ -66,5 +72,46 @@ impl Many {
             Some(error) => Err(error),
             None => std::mem::take(&mut self.parts).into_iter().try_for_each(|mut part| part.take()),
         })
+    }
+}
+
+impl Pending<()> {
+    /// Joins `parts` into one `Pending`, which resolves when all of their work has finished. Their
+    /// values are dropped.
+    ///
+    /// Without parts it is ready.
+    ///
+    /// # Errors
+    /// In the `Pending`: the error of the first part that was refused, immediately. The other parts
+    /// are then dropped like any `Pending`, so their work runs. Otherwise the error of the first
+    /// part that fails, once all have finished.
+    ///
+    /// # Examples
+    /// ```
+    /// use warpline::{Device, Pending, Tensor, TensorOps};
+    ///
+    /// # fn main() -> warpline::Result<()> {
+    /// let device = Device::best()?;
+    /// let tensors = [Tensor::zeros([2], &device).queued()?, Tensor::ones([3], &device).queued()?];
+    /// Pending::join_all(tensors.iter().map(|x| x.add_(1.0))).blocking_wait()?;
+    /// assert_eq!(tensors[1].to_vec::<f32>().blocking_wait()?, [2.0; 3]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn join_all<T: 'static>(parts: impl IntoIterator<Item = Pending<T>>) -> Pending<()> {
+        let (mut works, mut captured, mut refused) = (Vec::new(), None, None);
+        for part in parts {
+            match part.with_output(Output::without_value).into_state() {
+                State::Failed(refusal) if refused.is_none() => refused = Some(refusal),
+                // Nothing of a capture can be awaited, so one of its steps stands for all.
+                State::Captured(step, _) => captured = Some(step),
+                state => works.push(Pending { state }),
+            }
+        }
+        match (refused, captured) {
+            (Some(refusal), _) => Refusal::pass_on(refusal),
+            (None, Some(step)) => Pending { state: State::Captured(step, Output::Value(())) },
+            (None, None) => Pending::many(works, ()),
+        }
     }
 }

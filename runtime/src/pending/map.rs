@@ -35,7 +35,7 @@ impl<T: Send + 'static> Pending<T> {
 }
 
 impl<T> Pending<T> {
-    fn with_output<U>(self, change: impl FnOnce(Output<T>) -> Output<U>) -> Pending<U> {
+    pub(super) fn with_output<U>(self, change: impl FnOnce(Output<T>) -> Output<U>) -> Pending<U> {
         let state = match self.into_state() {
             State::Place(awaited, output) => State::Place(awaited, change(output)),
             State::Many(many, output) => State::Many(many, change(output)),

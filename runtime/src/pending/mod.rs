@@ -388,9 +388,10 @@ impl<T: DeviceValue> Pending<T> {
                 State::Captured(step, _) => {
                     Pending { state: State::Captured(step.clone(), Output::Value(value)) }
                 }
-                // Work of several streams: a device value comes from one stream, so this value is
-                // ready.
-                _ => Pending::ready(value),
+                State::Many(many, _) => {
+                    Pending { state: State::Many(many.looked_at(), Output::Value(value)) }
+                }
+                State::Failed(_) | State::Taken => unreachable!("it has a value"),
             },
             Err(refusal) => refusal.pass_on(),
         }

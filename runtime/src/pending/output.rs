@@ -22,6 +22,18 @@ impl<T> Output<T> {
         }
     }
 
+    /// Returns this output with its value dropped. Its check still runs.
+    pub(super) fn without_value(self) -> Output<()>
+    where
+        T: 'static,
+    {
+        match self {
+            Output::Value(_) => Output::Value(()),
+            Output::Checked(_, check) => Output::Checked((), check),
+            Output::Later(make) => Output::Later(Box::new(move || make().map(drop))),
+        }
+    }
+
     /// Returns this output with another value.
     pub(super) fn replaced<U>(self, value: U) -> Output<U> {
         match self {

@@ -1,0 +1,184 @@
+//! The state of a module in the format of the crate `safetensors`.
+
+use super::Module;
+use crate::{DType, Tensor, TensorOps};
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use std::collections::BTreeSet;
+use std::future::Future;
+use warpline_runtime::{Error, ErrorKind, Pending, Result, Site};
+
+/// Reads the parameters and buffers of `module` back to the host, as the bytes of a safetensors
+/// file.
+///
+/// The reads are enqueued when the call returns; the future waits for them. Names are those of
+/// [`Module::state_dict`], so PyTorch loads the file into a module of the same structure.
+///
+/// # Errors
+/// The errors of [`TensorOps::to_vec`](crate::TensorOps::to_vec); `Data` if two tensors have one
+/// name.
+///
+/// # Cancel safety
+/// If the future is dropped, what was read is lost.
+///
+/// # Examples
+/// ```
+/// use warpline::nn::{Linear, load_safetensors, to_safetensors};
+/// use warpline::prelude::*;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # futures::executor::block_on(async {
+/// let device = Device::best()?;
+/// let net = Linear::new(784, 10, &device)?;
+/// let file = std::env::temp_dir().join("linear.safetensors");
+/// std::fs::write(&file, to_safetensors(&net).await?)?;
+///
+/// let copy = Linear::new(784, 10, &device)?;
+/// load_safetensors(&copy, &std::fs::read(&file)?).queued()?;
+/// # std::fs::remove_file(&file)?;
+/// assert_eq!(net.weight.to_vec::<f32>().await?, copy.weight.to_vec::<f32>().await?);
+/// # Ok(())
+/// # })
+/// # }
+/// ```
+#[track_caller]
+pub fn to_safetensors(module: &dyn Module) -> impl Future<Output = Result<Vec<u8>>> + Send + use<> {
+    let site = Site::here(&"to_safetensors");
+    let mut parts = Vec::new();
+    for (name, tensor) in module.state_dict() {
+        let bytes = match tensor.contiguous().into_operand() {
+            Ok(tensor) => tensor.read_bytes(&"to_safetensors"),
+            Err(refusal) => refusal.pass_on(),
+        };
+        parts.push((name, tensor.dtype(), tensor.shape().to_vec(), bytes));
+    }
+    async move {
+        let mut names = BTreeSet::new();
+        let mut read = Vec::with_capacity(parts.len());
+        for (name, dtype, shape, bytes) in parts {
+            read.push((name, stored(dtype), shape, bytes.await?));
+        }
+        let mut views = Vec::with_capacity(read.len());
+        for (name, dtype, shape, bytes) in &read {
+            if !names.insert(name) {
+                let why = format!("two tensors of the module are named {name}; give each its own name");
+                return Err(unfit(site, &why));
+            }
+            let view = TensorView::new(*dtype, shape.clone(), bytes);
+            views.push((name, view.expect("the bytes are those of a tensor of this type and shape")));
+        }
+        safetensors::serialize(views, None).map_err(|error| unfit(site, &error.to_string()))
+    }
+}
+
+/// Loads the parameters and buffers of `module` from the bytes of a safetensors file.
+///
+/// They are written in place, on the current streams of their devices, so clones of the module and
+/// captured graphs get them too. `bytes` is copied before the call returns. The `Pending` resolves
+/// when everything is written.
+///
+/// # Errors
+/// In the `Pending`. These leave the module as it was:
+/// - `Data` if `bytes` is no such file, or lacks a tensor of the module, or has one that the module
+///   does not have;
+/// - `Shape` and `DTypeMismatch` if a tensor differs from the module's. Nothing is converted: bring
+///   the module to the file's type first, with [`Module::to`].
+///
+/// Also the errors of [`Stream::write`](warpline_runtime::Stream::write), which may leave a part of
+/// the tensors unwritten. `OutOfMemory` is among them, if the pool of pinned memory is at its cap.
+#[track_caller]
+pub fn load_safetensors(module: &dyn Module, bytes: &[u8]) -> Pending<()> {
+    let site = Site::here(&"load_safetensors");
+    let file = match SafeTensors::deserialize(bytes) {
+        Ok(file) => file,
+        Err(error) => {
+            let why = format!("the bytes are not a safetensors file ({error}); pass a whole file");
+            return Pending::refused(unfit(site, &why));
+        }
+    };
+    let tensors = module.state_dict();
+    let views = match fitting(site, &tensors, &file) {
+        Ok(views) => views,
+        Err(error) => return Pending::refused(error),
+    };
+    let mut writes = Vec::with_capacity(views.len());
+    for ((_, tensor), view) in tensors.iter().zip(&views) {
+        writes.push(tensor.write_bytes(&"load_safetensors", view.data()));
+    }
+    Pending::join_all(writes)
+}
+
+/// Returns the tensors of the file in the order of `tensors`, if all of them fit.
+fn fitting<'f>(
+    site: Site,
+    tensors: &[(String, Tensor)],
+    file: &SafeTensors<'f>,
+) -> Result<Vec<TensorView<'f>>> {
+    let wanted: BTreeSet<&str> = tensors.iter().map(|(name, _)| &**name).collect();
+    let given: BTreeSet<&str> = file.names().into_iter().collect();
+    let list = |names: Vec<&&str>| match names[..] {
+        [] => "none".to_owned(),
+        _ => names.iter().map(|name| **name).collect::<Vec<_>>().join(", "),
+    };
+    if wanted != given {
+        let missing = list(wanted.difference(&given).collect());
+        let unexpected = list(given.difference(&wanted).collect());
+        let why = format!(
+            "the file does not have the tensors of the module; missing: {missing}; unexpected: \
+             {unexpected}; pass a file of a module of the same structure"
+        );
+        return Err(unfit(site, &why));
+    }
+    let fit = tensors.iter().map(|(name, tensor)| {
+        let view = file.tensor(name).expect("the names were compared above");
+        if view.shape() != tensor.shape() {
+            let why = format!(
+                "{site}: {name} has shape {:?} in the file and {:?} in the module; make the module \
+                 with the file's sizes",
+                view.shape(),
+                tensor.shape()
+            );
+            return Err(Error::new(ErrorKind::Shape, why));
+        }
+        if view.dtype() != stored(tensor.dtype()) {
+            let why = format!(
+                "{site}: {name} is {} in the file and {} in the module; convert the module first, with \
+                 .to(DType::…)",
+                view.dtype(),
+                stored(tensor.dtype())
+            );
+            return Err(Error::new(ErrorKind::DTypeMismatch, why));
+        }
+        if !tensor.is_contiguous() {
+            let why = format!(
+                "{site}: {name} is a transposed view, and only tensors in row-major order are written; \
+                 call .contiguous() on it"
+            );
+            return Err(Error::new(ErrorKind::Shape, why));
+        }
+        if view.dtype() == Dtype::BOOL && view.data().iter().any(|&byte| byte > 1) {
+            return Err(unfit(site, &format!("{name} holds bytes that are neither 0 nor 1; pass booleans")));
+        }
+        Ok(view)
+    });
+    fit.collect()
+}
+
+fn unfit(site: Site, why: &str) -> Error {
+    Error::new(ErrorKind::Data, format!("{site}: {why}"))
+}
+
+/// Returns the type in files of elements of type `dtype`.
+fn stored(dtype: DType) -> Dtype {
+    match dtype {
+        DType::F32 => Dtype::F32,
+        DType::F64 => Dtype::F64,
+        DType::F16 => Dtype::F16,
+        DType::BF16 => Dtype::BF16,
+        DType::I64 => Dtype::I64,
+        DType::I32 => Dtype::I32,
+        DType::I16 => Dtype::I16,
+        DType::I8 => Dtype::I8,
+        DType::U8 => Dtype::U8,
+        DType::Bool => Dtype::BOOL,
+    }
+}
