@@ -5,6 +5,8 @@
 //! zeros of either sign are equal. Rounded sums differ by at most the case's tolerance, which the
 //! script derives.
 
+mod types;
+
 use serde_json::Value;
 use std::sync::OnceLock;
 use warpline::Result;
