@@ -239,7 +239,8 @@ pub use warpline_kernels as kernels;
 #[doc(inline)]
 pub use warpline_ops as ops;
 pub use warpline_ops::{
-    DType, DTypeScope, NestedArray, Scalar, Shape, Tensor, TensorElement, TensorOps, TensorOptions,
+    DType, DTypeScope, NestedArray, Scalar, Shape, Tensor, TensorDisplay, TensorElement, TensorOps,
+    TensorOptions,
 };
 #[cfg(feature = "cuda")]
 pub use warpline_runtime::cuda;

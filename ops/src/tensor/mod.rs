@@ -12,6 +12,7 @@ mod broadcast;
 mod call;
 mod cast;
 mod create;
+mod display;
 mod dtype;
 mod element;
 mod elementwise;
@@ -28,6 +29,7 @@ mod reduce;
 mod scalar;
 mod sgd;
 mod shape;
+mod text;
 mod transfer;
 mod view;
 
@@ -39,6 +41,7 @@ pub use ops::TensorOps;
 pub use options::TensorOptions;
 pub use scalar::Scalar;
 pub use shape::Shape;
+pub use text::TensorDisplay;
 
 use element::{Storage, with_buffer};
 use std::fmt;

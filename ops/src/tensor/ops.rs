@@ -4,8 +4,8 @@ use super::call::{refused_call, refused_operand};
 use super::elementwise::{self, ADD, DIV, MUL, SUB};
 use super::operand::{OperandOrScalar, TensorOperand};
 use super::{
-    Scalar, Shape, Tensor, TensorElement, TensorOptions, create, loss, matmul, random, read, reduce, sgd,
-    transfer, view,
+    Scalar, Shape, Tensor, TensorDisplay, TensorElement, TensorOptions, create, display, loss, matmul,
+    random, read, reduce, sgd, transfer, view,
 };
 use std::borrow::Borrow;
 use std::panic::Location;
@@ -475,6 +475,38 @@ pub trait TensorOps: TensorOperand {
     fn to_pinned<T: TensorElement<Stored = T> + Element>(self) -> Pending<Pinned<T>> {
         let x = held!(self);
         read::to_pinned(x.borrow()).unwrap_or_else(Refusal::pass_on)
+    }
+
+    /// Reads the elements for printing. The value implements `Display`, in PyTorch's format.
+    ///
+    /// Numbers have four decimals, or are scientific if they differ much in size. Of a tensor of
+    /// more than 1000 elements, three indices at each end of a dimension are shown. Those of the
+    /// first long dimension are copied on the device, so that little of a large tensor is read.
+    ///
+    /// The text ends with the device if that is not `cpu:0`, with the sizes if there are no
+    /// elements, and with the type if it is not implied: the default floating-point type, `i64` and
+    /// `bool` are. Types have Warpline's names.
+    ///
+    /// # Errors
+    /// Those of [`to_vec`](Self::to_vec). Transposed views are allowed.
+    ///
+    /// # Examples
+    /// ```
+    /// # use warpline::{DType, Device, Tensor, TensorOps};
+    /// # fn main() -> warpline::Result<()> {
+    /// # let device = Device::cpu()?;
+    /// let x = Tensor::new([[1.0, -0.5], [2.0, f32::NAN]], (DType::F64, &device));
+    /// assert_eq!(
+    ///     x.display().blocking_wait()?.to_string(),
+    ///     "tensor([[ 1.0000, -0.5000],\n        [ 2.0000,     nan]], dtype=f64)"
+    /// );
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    fn display(self) -> Pending<TensorDisplay> {
+        let x = held!(self);
+        display::display(x.borrow()).unwrap_or_else(Refusal::pass_on)
     }
 
     /// Reads the only element back to the host, with the errors of [`to_vec`](Self::to_vec).

@@ -5,6 +5,7 @@
 //! zeros of either sign are equal. Rounded sums differ by at most the case's tolerance, which the
 //! script derives.
 
+mod display;
 mod types;
 
 use serde_json::Value;
