@@ -5,7 +5,9 @@ mod support;
 
 mod csv;
 mod digits;
+mod host_model;
 mod loader;
 mod pytorch;
+mod random_ops;
 mod same_bytes;
 mod tensors;
