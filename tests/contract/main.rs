@@ -18,6 +18,7 @@ mod kernels;
 mod memory;
 mod outside;
 mod peers;
+mod pinning;
 mod positions;
 mod reentry;
 mod streams;

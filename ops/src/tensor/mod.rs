@@ -23,6 +23,7 @@ mod operand;
 mod operators;
 mod ops;
 mod options;
+mod pin;
 mod random;
 mod read;
 mod reduce;
@@ -112,6 +113,12 @@ impl Tensor {
     /// views.
     pub fn is_contiguous(&self) -> bool {
         !self.transposed
+    }
+
+    /// Returns true if the memory is page-locked memory of the host, as that of
+    /// [`pin_memory`](TensorOps::pin_memory) is.
+    pub fn is_pinned(&self) -> bool {
+        with_buffer!(&self.storage, buffer => buffer.is_pinned())
     }
 
     /// Returns whether both are views of one allocation.

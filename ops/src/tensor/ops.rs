@@ -4,7 +4,7 @@ use super::call::{refused_call, refused_operand};
 use super::elementwise::{self, ADD, DIV, MUL, SUB};
 use super::operand::{OperandOrScalar, TensorOperand};
 use super::{
-    Scalar, Shape, Tensor, TensorDisplay, TensorElement, TensorOptions, create, display, loss, matmul,
+    Scalar, Shape, Tensor, TensorDisplay, TensorElement, TensorOptions, create, display, loss, matmul, pin,
     random, read, reduce, sgd, transfer, view,
 };
 use std::borrow::Borrow;
@@ -363,6 +363,49 @@ pub trait TensorOps: TensorOperand {
         moved(&"cuda_on", self, |device| Ok((&device.sibling(DeviceId::Cuda(ordinal))?).into()))
     }
 
+    /// Returns a copy of this tensor, which is on `cpu:0`, in page-locked memory. Returns the tensor
+    /// itself, without a copy, if it is there already.
+    ///
+    /// The memory is from the pinned pool of the [current CUDA device](Device::current_cuda) of the
+    /// runtime. Any CUDA device can copy it. If no CUDA device is found, it is from the pool of
+    /// `cpu:0`, whose memory is not page-locked. The pool's cap holds
+    /// (`RuntimeBuilder::pinned_cap`). The copy has the layout of this tensor.
+    ///
+    /// If the pool has no cached memory, the call waits while the driver page-locks some. That
+    /// takes milliseconds.
+    ///
+    /// # Copies to a GPU
+    /// Today [`to`](Self::to) copies a pinned tensor like any other of `cpu:0`: in pieces through
+    /// the GPU's pinned pool. So page-locking a tensor does not make this copy faster. The pinned
+    /// memory is useful to other libraries, which get its address from
+    /// [`Buffer::device_ptr`](warpline_runtime::Buffer::device_ptr). For one direct copy, write the
+    /// data to a [`Pinned`] buffer, and call [`Tensor::from_pinned`].
+    ///
+    /// # Errors
+    /// Those of every op; `DeviceMismatch` if the tensor is not on `cpu:0`; `OutOfMemory` if the
+    /// pool is at its cap; `Reentrant` in a host function; the errors of opening a CUDA device,
+    /// except `NoSuchDevice`.
+    ///
+    /// # Examples
+    /// ```
+    /// # use warpline::{Device, Tensor, TensorOps};
+    /// # fn main() -> warpline::Result<()> {
+    /// let x = Tensor::new([1.0, 2.0], &Device::open("cpu")?).queued()?;
+    /// let pinned = x.pin_memory().queued()?;
+    /// assert!(pinned.is_pinned() && !x.is_pinned());
+    /// assert!(pinned.pin_memory().queued()?.shares_memory(&pinned));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    fn pin_memory(self) -> Pending<Tensor> {
+        if self.looked_at().is_ok_and(Tensor::is_pinned) {
+            return self.viewed(|x| Ok(x.clone()));
+        }
+        let x = held!(self);
+        pin::pin(x.borrow()).unwrap_or_else(Refusal::pass_on)
+    }
+
     /// Copies `source` into this tensor, broadcast to its shape and converted to its type. A copy
     /// onto itself does nothing.
     ///
@@ -494,7 +537,7 @@ pub trait TensorOps: TensorOperand {
     /// ```
     /// # use warpline::{DType, Device, Tensor, TensorOps};
     /// # fn main() -> warpline::Result<()> {
-    /// # let device = Device::cpu()?;
+    /// # let device = Device::open("cpu")?;
     /// let x = Tensor::new([[1.0, -0.5], [2.0, f32::NAN]], (DType::F64, &device));
     /// assert_eq!(
     ///     x.display().blocking_wait()?.to_string(),

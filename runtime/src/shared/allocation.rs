@@ -7,7 +7,7 @@
 //! Memory may also be lent to the runtime by another owner. Then the owner is kept for as long as
 //! the device may be working on the memory.
 
-use crate::memory::{BlockId, Grant};
+use crate::memory::{BlockId, Grant, PinnedBytes};
 use crate::order::{Ledger, Site, Use};
 use crate::shared::{DeviceShared, GraphPool};
 use std::sync::Arc;
@@ -92,6 +92,11 @@ impl Allocation {
     ) -> Self {
         let ledger = Ledger::new(used, len_bytes as u64, site);
         Allocation { device, ptr, len_bytes, ledger, return_to: ReturnTo::Owner(owner) }
+    }
+
+    /// Returns true if the memory is that of a pinned buffer.
+    pub(crate) fn is_pinned(&self) -> bool {
+        matches!(&self.return_to, ReturnTo::Owner(owner) if owner.is::<PinnedBytes>())
     }
 }
 
