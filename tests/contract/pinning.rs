@@ -145,3 +145,69 @@ fn the_pinned_pools_cap_holds_for_tensors_too() {
     assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
     assert!(x.narrow(0, 0, 1000).pin_memory().queued().unwrap().is_pinned());
 }
+
+/// A copy in pieces takes memory of the pool, for which there is no room here.
+#[test]
+fn a_pinned_tensor_is_copied_without_further_pinned_memory() {
+    crate::support::software::in_child(&[], || {
+        let runtime = Runtime::builder().pinned_cap(3 << 20).build().unwrap();
+        let [host, gpu] = [DeviceId::Cpu(0), DeviceId::Cuda(0)].map(|id| runtime.device(id).unwrap());
+        let x = Tensor::from_host(&ramp(1 << 19), [1 << 19], &host).queued().unwrap();
+        let pinned = x.pin_memory().queued().unwrap();
+        assert_eq!(x.to(&gpu).blocking_wait().unwrap_err().kind(), ErrorKind::OutOfMemory);
+        let there = pinned.to(&gpu).queued().unwrap();
+        // Both ways, and behind unfinished work of either device.
+        let gate = host.default_stream().unwrap().hold().unwrap();
+        pinned.fill_(3.0).detach();
+        there.narrow(0, 0, 2).copy_(&pinned.narrow(0, 5, 2).queued().unwrap()).detach();
+        let back = pinned.copy_(&there).queued().unwrap();
+        let last = there.narrow(0, (1 << 19) - 1, 1).queued().unwrap();
+        drop((pinned, there));
+        gate.open();
+        let (first, end) = (back.narrow(0, 0, 3), back.narrow(0, (1 << 19) - 1, 1));
+        assert_eq!(first.to_vec::<f32>().blocking_wait().unwrap(), [3.0, 3.0, 2.0]);
+        assert_eq!(end.item::<f32>().blocking_wait().unwrap(), 524_287.0);
+        drop(back);
+        assert_eq!(last.to(&host).item::<f32>().blocking_wait().unwrap(), 524_287.0);
+        gpu.synchronize().blocking_wait().unwrap();
+        host.synchronize().blocking_wait().unwrap();
+    });
+}
+
+/// Dropped at once, the memory stays until the copy has finished, and then returns to its pool.
+#[test]
+fn the_memory_of_a_direct_copy_is_kept_until_the_copy_ends() {
+    crate::support::software::in_child(&[], || {
+        let runtime = Runtime::new().unwrap();
+        let [host, gpu] = [DeviceId::Cpu(0), DeviceId::Cuda(0)].map(|id| runtime.device(id).unwrap());
+        let before = gpu.pinned_stats().allocated_bytes;
+        let stream = gpu.default_stream().unwrap();
+        let y = Tensor::zeros([1 << 18], &gpu).blocking_wait().unwrap();
+        let x = Tensor::full([1 << 18], 4.0, &host).pin_memory().blocking_wait().unwrap();
+        let gate = stream.hold().unwrap();
+        y.copy_(&x).detach();
+        drop(x);
+        assert!(gpu.pinned_stats().allocated_bytes >= before + (1 << 20), "the copy has not run");
+        gate.open();
+        stream.synchronize().blocking_wait().unwrap();
+        host.synchronize().blocking_wait().unwrap();
+        assert_eq!(gpu.pinned_stats().allocated_bytes, before);
+        assert_eq!(y.sum().item::<f32>().blocking_wait().unwrap(), 1_048_576.0);
+    });
+}
+
+#[test]
+fn a_capture_refuses_a_copy_of_a_pinned_tensor_to_another_device() {
+    crate::support::software::in_child(&[], || {
+        let runtime = Runtime::new().unwrap();
+        let [host, gpu] = [DeviceId::Cpu(0), DeviceId::Cuda(0)].map(|id| runtime.device(id).unwrap());
+        let stream = gpu.new_stream().unwrap();
+        let memory = gpu.blocking_pinned::<f32>(100).unwrap();
+        let x = host.default_stream().unwrap().buffer_from_pinned(memory).unwrap();
+        let y = stream.alloc::<f32>(100).unwrap();
+        stream.wait_stream(&host.default_stream().unwrap()).queued().unwrap();
+        let captured = stream.capture(|stream| stream.copy_buffer_peer(&y, &x));
+        says(&captured.unwrap_err(), ErrorKind::Captured, &["copy_buffer_peer on stream"]);
+        stream.copy_buffer_peer(&y, &x).blocking_wait().unwrap();
+    });
+}

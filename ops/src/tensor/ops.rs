@@ -375,11 +375,10 @@ pub trait TensorOps: TensorOperand {
     /// takes milliseconds.
     ///
     /// # Copies to a GPU
-    /// Today [`to`](Self::to) copies a pinned tensor like any other of `cpu:0`: in pieces through
-    /// the GPU's pinned pool. So page-locking a tensor does not make this copy faster. The pinned
-    /// memory is useful to other libraries, which get its address from
-    /// [`Buffer::device_ptr`](warpline_runtime::Buffer::device_ptr). For one direct copy, write the
-    /// data to a [`Pinned`] buffer, and call [`Tensor::from_pinned`].
+    /// [`to`](Self::to) and [`copy_`](Self::copy_) copy a pinned tensor directly. Other memory of
+    /// `cpu:0` goes through the GPU's pinned pool in pieces, which host functions fill. So pinning
+    /// pays for a tensor that is copied several times. For data that is read for one copy, fill a
+    /// [`Pinned`] buffer and call [`Tensor::from_pinned`].
     ///
     /// # Errors
     /// Those of every op; `DeviceMismatch` if the tensor is not on `cpu:0`; `OutOfMemory` if the

@@ -11,8 +11,8 @@ use crate::memory::{BlockId, Grant, PinnedBytes};
 use crate::order::{Ledger, Site, Use};
 use crate::shared::{DeviceShared, GraphPool};
 use std::sync::Arc;
-use warpline_driver::DevicePtr;
 use warpline_driver::timeline::Keep;
+use warpline_driver::{DeviceId, DevicePtr};
 
 /// Device memory with its history.
 #[derive(Debug)]
@@ -96,7 +96,19 @@ impl Allocation {
 
     /// Returns true if the memory is that of a pinned buffer.
     pub(crate) fn is_pinned(&self) -> bool {
-        matches!(&self.return_to, ReturnTo::Owner(owner) if owner.is::<PinnedBytes>())
+        self.pinned().is_some()
+    }
+
+    /// Returns true if `device` may copy the memory while the host continues.
+    pub(crate) fn is_page_locked_for(&self, device: DeviceId) -> bool {
+        self.pinned().is_some_and(|bytes| bytes.end_for(device).is_some())
+    }
+
+    fn pinned(&self) -> Option<&PinnedBytes> {
+        match &self.return_to {
+            ReturnTo::Owner(owner) => owner.downcast_ref(),
+            ReturnTo::Pool(_) | ReturnTo::Graph(..) => None,
+        }
     }
 }
 

@@ -88,9 +88,8 @@ impl Stream {
     /// [`pinned_stats`](crate::Device::pinned_stats) of the device that page-locked it, and not in
     /// any [`memory_stats`](crate::Device::memory_stats). [`Buffer::is_pinned`] is true for it.
     ///
-    /// A copy between the buffer and a GPU goes in pieces through the GPU's pinned pool, as from
-    /// all memory of CPU devices. [`copy_to_device`](Self::copy_to_device) of a [`Pinned`] itself
-    /// copies directly.
+    /// [`copy_buffer_peer`](Self::copy_buffer_peer) copies between the buffer and a GPU of the
+    /// backend that page-locked it directly, not in pieces.
     ///
     /// # Errors
     /// `Unsupported` if the stream is not on a CPU device; `Fault`, `ShutDown` or `Closed` when the
