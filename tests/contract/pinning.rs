@@ -174,6 +174,20 @@ fn a_pinned_tensor_is_copied_without_further_pinned_memory() {
     });
 }
 
+/// Memory that one GPU page-locked is page-locked for all of them.
+#[test]
+fn a_pinned_tensor_is_copied_to_every_gpu() {
+    crate::support::software::in_child(&[], || {
+        let runtime = Runtime::builder().pinned_cap(3 << 20).build().unwrap();
+        let host = runtime.device(DeviceId::Cpu(0)).unwrap();
+        let x = Tensor::ones([1 << 19], &host).pin_memory().queued().unwrap();
+        for ordinal in [1, 0] {
+            let there = x.cuda_on(ordinal).queued().unwrap();
+            assert_eq!(there.sum().item::<f32>().blocking_wait().unwrap(), 524_288.0);
+        }
+    });
+}
+
 /// Dropped at once, the memory stays until the copy has finished, and then returns to its pool.
 #[test]
 fn the_memory_of_a_direct_copy_is_kept_until_the_copy_ends() {

@@ -115,7 +115,7 @@ impl Tensor {
         !self.transposed
     }
 
-    /// Returns true if the memory is page-locked memory of the host, as that of
+    /// Returns true if the memory is from a pinned pool, as that of
     /// [`pin_memory`](TensorOps::pin_memory) is.
     pub fn is_pinned(&self) -> bool {
         with_buffer!(&self.storage, buffer => buffer.is_pinned())
