@@ -243,7 +243,8 @@ pub use warpline_ops as ops;
 #[doc(inline)]
 pub use warpline_ops::nn;
 pub use warpline_ops::{
-    DType, DTypeScope, NestedArray, NnOps, Scalar, Shape, Tensor, TensorElement, TensorOps, TensorOptions,
+    DType, DTypeScope, NestedArray, NnOps, Scalar, Shape, Tensor, TensorDisplay, TensorElement, TensorOps,
+    TensorOptions,
 };
 #[cfg(feature = "clap")]
 pub use warpline_runtime::DeviceArgs;

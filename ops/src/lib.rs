@@ -24,8 +24,8 @@ pub use elementwise::{add_, axpy_, copy_, fill_, read, relu_into, standardize_};
 pub use random::{normal_, uniform_};
 pub use reduce::{ColumnMoments, column_sums_into, sum};
 pub use tensor::{
-    DType, DTypeScope, NestedArray, NnOps, OperandOrScalar, Scalar, Shape, Tensor, TensorElement,
-    TensorOperand, TensorOps, TensorOptions,
+    DType, DTypeScope, NestedArray, NnOps, OperandOrScalar, Scalar, Shape, Tensor, TensorDisplay,
+    TensorElement, TensorOperand, TensorOps, TensorOptions,
 };
 
 use warpline_runtime::kernel::{KernelCall, LaunchConfig};

@@ -73,6 +73,12 @@ impl<T: Element> Buffer<T> {
         Device::of(self.allocation.device.clone())
     }
 
+    /// Returns true if the memory is that of a [`Pinned`](crate::Pinned) buffer, from
+    /// [`Stream::buffer_from_pinned`](crate::Stream::buffer_from_pinned).
+    pub fn is_pinned(&self) -> bool {
+        self.allocation.is_pinned()
+    }
+
     /// Returns the sizes of the memory's history, for tests and figures.
     #[doc(hidden)]
     pub fn bookkeeping(&self) -> HistorySizes {

@@ -19,6 +19,7 @@ mod memory;
 mod nn;
 mod outside;
 mod peers;
+mod pinning;
 mod positions;
 mod reentry;
 mod streams;

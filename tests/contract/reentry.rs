@@ -153,6 +153,11 @@ const METHODS: &[(&str, Rule, Method)] = &[
         // that buffer.
         of(unsafe { kit.stream.borrow_memory::<f32>(kit.x.device_ptr().0, 4, ()) })
     }),
+    ("Stream::buffer_from_pinned", Asks, |kit| {
+        // Devices other than the CPU refuse it as unsupported, where it may be called.
+        let made = kit.stream.buffer_from_pinned(kit.take(|parts| &mut parts.host));
+        of(made).filter(|&kind| kind != ErrorKind::Unsupported)
+    }),
     ("Stream::hold", Asks, |kit| of(kit.stream.hold().map(drop))),
     ("Stream::room", Free, |kit| polled(kit.limited.room())),
     ("Permit::enter", Asks, |kit| {

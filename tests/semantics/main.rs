@@ -12,3 +12,4 @@ mod devices;
 mod loading;
 mod modules;
 mod streams;
+mod tensors;

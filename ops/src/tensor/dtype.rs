@@ -15,6 +15,9 @@ use warpline_runtime::MadeInScope;
 /// Among operands of one kind (truth values, integers, floating-point numbers), a tensor with
 /// dimensions decides before a tensor without any, and that before a number: an `f32` matrix plus
 /// an `f64` scalar tensor is `f32`.
+///
+/// Results of a 16-bit type are computed in `f32` and rounded once. Of the operands, tensors are
+/// rounded to the type of the result, and numbers are not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DType {

@@ -16,6 +16,7 @@ mod cast;
 mod conv;
 mod create;
 mod dims;
+mod display;
 mod dtype;
 mod element;
 mod elementwise;
@@ -30,6 +31,7 @@ mod operators;
 mod ops;
 mod ops_nn;
 mod options;
+mod pin;
 mod random;
 mod read;
 mod reduce;
@@ -37,6 +39,7 @@ mod scalar;
 mod select;
 mod sgd;
 mod shape;
+mod text;
 mod transfer;
 mod unary;
 mod view;
@@ -50,6 +53,7 @@ pub use ops_nn::NnOps;
 pub use options::TensorOptions;
 pub use scalar::Scalar;
 pub use shape::Shape;
+pub use text::TensorDisplay;
 
 use element::{Storage, with_buffer};
 use std::fmt;
@@ -120,6 +124,12 @@ impl Tensor {
     /// views.
     pub fn is_contiguous(&self) -> bool {
         !self.transposed
+    }
+
+    /// Returns true if the memory is from a pinned pool, as that of
+    /// [`pin_memory`](TensorOps::pin_memory) is.
+    pub fn is_pinned(&self) -> bool {
+        with_buffer!(&self.storage, buffer => buffer.is_pinned())
     }
 
     /// Returns whether both are views of one allocation.

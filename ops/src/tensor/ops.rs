@@ -4,8 +4,8 @@ use super::call::{refused_call, refused_operand};
 use super::elementwise::{self, ADD, DIV, MUL, SUB};
 use super::operand::{OperandOrScalar, TensorOperand};
 use super::{
-    Scalar, Shape, Tensor, TensorElement, TensorOptions, create, loss, matmul, random, read, reduce, sgd,
-    transfer, view,
+    Scalar, Shape, Tensor, TensorDisplay, TensorElement, TensorOptions, create, display, loss, matmul, pin,
+    random, read, reduce, sgd, transfer, view,
 };
 use std::borrow::Borrow;
 use std::panic::Location;
@@ -367,6 +367,48 @@ pub trait TensorOps: TensorOperand {
         moved(&"cuda_on", self, |device| Ok((&device.sibling(DeviceId::Cuda(ordinal))?).into()))
     }
 
+    /// Returns a copy of this tensor, which is on `cpu:0`, in page-locked memory. Returns the tensor
+    /// itself, without a copy, if it is there already.
+    ///
+    /// The memory is from the pinned pool of the [current CUDA device](Device::current_cuda) of the
+    /// runtime. Any CUDA device can copy it. If no CUDA device is found, it is from the pool of
+    /// `cpu:0`, whose memory is not page-locked. The pool's cap holds
+    /// (`RuntimeBuilder::pinned_cap`). The copy has the layout of this tensor.
+    ///
+    /// If the pool has no cached memory, the call waits while the driver page-locks some. That
+    /// takes milliseconds.
+    ///
+    /// # Copies to a GPU
+    /// [`to`](Self::to) and [`copy_`](Self::copy_) copy a pinned tensor directly. Other memory of
+    /// `cpu:0` goes through the GPU's pinned pool in pieces, which host functions fill. So pinning
+    /// pays for a tensor that is copied several times. For data that is read for one copy, fill a
+    /// [`Pinned`] buffer and call [`Tensor::from_pinned`].
+    ///
+    /// # Errors
+    /// Those of every op; `DeviceMismatch` if the tensor is not on `cpu:0`; `OutOfMemory` if the
+    /// pool is at its cap; `Reentrant` in a host function; the errors of opening a CUDA device,
+    /// except `NoSuchDevice`.
+    ///
+    /// # Examples
+    /// ```
+    /// # use warpline::{Device, Tensor, TensorOps};
+    /// # fn main() -> warpline::Result<()> {
+    /// let x = Tensor::new([1.0, 2.0], &Device::open("cpu")?).queued()?;
+    /// let pinned = x.pin_memory().queued()?;
+    /// assert!(pinned.is_pinned() && !x.is_pinned());
+    /// assert!(pinned.pin_memory().queued()?.shares_memory(&pinned));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    fn pin_memory(self) -> Pending<Tensor> {
+        if self.looked_at().is_ok_and(Tensor::is_pinned) {
+            return self.viewed(|x| Ok(x.clone()));
+        }
+        let x = held!(self);
+        pin::pin(x.borrow()).unwrap_or_else(Refusal::pass_on)
+    }
+
     /// Copies `source` into this tensor, broadcast to its shape and converted to its type. A copy
     /// onto itself does nothing.
     ///
@@ -479,6 +521,38 @@ pub trait TensorOps: TensorOperand {
     fn to_pinned<T: TensorElement<Stored = T> + Element>(self) -> Pending<Pinned<T>> {
         let x = held!(self);
         read::to_pinned(x.borrow()).unwrap_or_else(Refusal::pass_on)
+    }
+
+    /// Reads the elements for printing. The value implements `Display`, in PyTorch's format.
+    ///
+    /// Numbers have four decimals, or are scientific if they differ much in size. Of a tensor of
+    /// more than 1000 elements, three indices at each end of a dimension are shown. Those of the
+    /// first long dimension are copied on the device, so that little of a large tensor is read.
+    ///
+    /// The text ends with the device if that is not `cpu:0`, with the sizes if there are no
+    /// elements, and with the type if it is not implied: the default floating-point type, `i64` and
+    /// `bool` are. Types have Warpline's names.
+    ///
+    /// # Errors
+    /// Those of [`to_vec`](Self::to_vec). Transposed views are allowed.
+    ///
+    /// # Examples
+    /// ```
+    /// # use warpline::{DType, Device, Tensor, TensorOps};
+    /// # fn main() -> warpline::Result<()> {
+    /// # let device = Device::open("cpu")?;
+    /// let x = Tensor::new([[1.0, -0.5], [2.0, f32::NAN]], (DType::F64, &device));
+    /// assert_eq!(
+    ///     x.display().blocking_wait()?.to_string(),
+    ///     "tensor([[ 1.0000, -0.5000],\n        [ 2.0000,     nan]], dtype=f64)"
+    /// );
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    fn display(self) -> Pending<TensorDisplay> {
+        let x = held!(self);
+        display::display(x.borrow()).unwrap_or_else(Refusal::pass_on)
     }
 
     /// Reads the only element back to the host, with the errors of [`to_vec`](Self::to_vec).

@@ -7,12 +7,12 @@
 //! Memory may also be lent to the runtime by another owner. Then the owner is kept for as long as
 //! the device may be working on the memory.
 
-use crate::memory::{BlockId, Grant};
+use crate::memory::{BlockId, Grant, PinnedBytes};
 use crate::order::{Ledger, Site, Use};
 use crate::shared::{DeviceShared, GraphPool};
 use std::sync::Arc;
-use warpline_driver::DevicePtr;
 use warpline_driver::timeline::Keep;
+use warpline_driver::{DeviceId, DevicePtr};
 
 /// Device memory with its history.
 #[derive(Debug)]
@@ -92,6 +92,23 @@ impl Allocation {
     ) -> Self {
         let ledger = Ledger::new(used, len_bytes as u64, site);
         Allocation { device, ptr, len_bytes, ledger, return_to: ReturnTo::Owner(owner) }
+    }
+
+    /// Returns true if the memory is that of a pinned buffer.
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.pinned().is_some()
+    }
+
+    /// Returns true if `device` may copy the memory while the host continues.
+    pub(crate) fn is_page_locked_for(&self, device: DeviceId) -> bool {
+        self.pinned().is_some_and(|bytes| bytes.end_for(device).is_some())
+    }
+
+    fn pinned(&self) -> Option<&PinnedBytes> {
+        match &self.return_to {
+            ReturnTo::Owner(owner) => owner.downcast_ref(),
+            ReturnTo::Pool(_) | ReturnTo::Graph(..) => None,
+        }
     }
 }
 

@@ -243,11 +243,11 @@ impl Stream {
     /// until the copy has finished.
     ///
     /// # Between a CPU device and another backend
-    /// The stream is on the device that is not a CPU device. Memory of CPU devices is not
-    /// page-locked, so the bytes go through [pinned](crate::Pinned) memory in pieces: host
-    /// functions of this stream move each piece between the two. A piece is 4 MiB, or more if there
-    /// would be more than 128. The host does not wait. If you can, copy from and to pinned memory
-    /// instead, with [`copy_into`](Self::copy_into) and [`copy_to_host`](Self::copy_to_host).
+    /// The stream is on the device that is not a CPU device. A buffer that the stream's backend
+    /// page-locked ([`buffer_from_pinned`](Self::buffer_from_pinned)) is copied directly. Other
+    /// memory of CPU devices is not page-locked, so the bytes go through [pinned](crate::Pinned)
+    /// memory in pieces: host functions of this stream move each piece between the two. A piece is
+    /// 4 MiB, or more if there would be more than 128. The host does not wait in either case.
     ///
     /// Such a copy needs [`OrderMode::Deny`](crate::OrderMode::Deny) or
     /// [`Wait`](crate::OrderMode::Wait). In the other modes nothing would keep a kernel of the CPU
@@ -302,7 +302,7 @@ impl Stream {
         let slot = Slot::default();
         if leaves {
             // A stream keeps only its own device open for work in flight.
-            op.keep = Some(Arc::new((ends.map(Arc::clone), slot.clone())));
+            op.keep = Some(Arc::new((ends.map(Arc::clone), host.cloned(), slot.clone())));
         }
         let copy = device_copy(&site.on(self.label()), kind, source, destination);
         let copy = match host {
@@ -321,6 +321,14 @@ impl Stream {
         };
         let place = match (copy, host) {
             (Ok(copy), None) => {
+                op.moved = copy.bytes();
+                self.core().enqueue(&mut op, |_| Command::Copy(copy))
+            }
+            // Page-locked memory is copied directly. The op keeps it. A capture is left to refuse the
+            // copy, as one in pieces.
+            (Ok(copy), Some(host))
+                if host.is_page_locked_for(here.id) && copy.bytes() > 0 && !self.core().is_captured() =>
+            {
                 op.moved = copy.bytes();
                 self.core().enqueue(&mut op, |_| Command::Copy(copy))
             }

@@ -3,6 +3,7 @@
 use crate::background::{self, Duty};
 use crate::buffer::Buffer;
 use crate::kernel::Kernel;
+use crate::memory::Pinned;
 use crate::order::{Site, Use};
 use crate::shared::{Allocation, Stream};
 use std::any::Any;
@@ -74,6 +75,61 @@ impl Stream {
         let owner: Option<Box<dyn Any + Send + Sync>> = Some(Box::new(owner));
         let owner = Arc::new(Owner { owner, runs_in_turns: core.device.runs_in_turns });
         let allocation = Allocation::lent(core.device.clone(), ptr, len_bytes, used, site, owner);
+        Ok(Buffer::new(Arc::new(allocation), len))
+    }
+}
+
+impl Stream {
+    /// Returns a buffer over page-locked memory, for ops of this stream's device, a CPU device. The
+    /// memory returns to its pool once the buffer and its views are dropped and every use of it has
+    /// finished.
+    ///
+    /// To the order check the memory counts as allocated on this stream now. It counts in the
+    /// [`pinned_stats`](crate::Device::pinned_stats) of the device that page-locked it, and not in
+    /// any [`memory_stats`](crate::Device::memory_stats). [`Buffer::is_pinned`] is true for it.
+    ///
+    /// [`copy_buffer_peer`](Self::copy_buffer_peer) copies between the buffer and a GPU of the
+    /// backend that page-locked it directly, not in pieces.
+    ///
+    /// # Errors
+    /// `Unsupported` if the stream is not on a CPU device; `Fault`, `ShutDown` or `Closed` when the
+    /// stream accepts no more work. [`Pinned::from_error`] recovers the memory.
+    ///
+    /// # Examples
+    /// ```
+    /// use warpline::{Device, ops};
+    /// # fn main() -> warpline::Result<()> {
+    /// # let device = Device::open("cpu")?;
+    /// let mut host = device.blocking_pinned::<f32>(3)?;
+    /// host.copy_from_slice(&[1.0, 2.0, 3.0]);
+    /// let x = device.default_stream()?.buffer_from_pinned(host)?;
+    /// assert!(x.is_pinned());
+    /// assert_eq!(ops::read(&x).blocking_wait()?, [1.0, 2.0, 3.0]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn buffer_from_pinned<T: Element>(&self, host: Pinned<T>) -> Result<Buffer<T>> {
+        let site = Site::here(&"buffer_from_pinned");
+        let core = self.core();
+        if let Err(error) = core.ensure_open(site) {
+            return Err(host.into_error(error));
+        }
+        if !matches!(core.device.id, DeviceId::Cpu(_)) {
+            let text = format!(
+                "{}: {} does not compute in memory of the host; pass the buffer to copy_to_device, or use a \
+                 stream of a CPU device",
+                site.on(&core.label),
+                core.device.id
+            );
+            return Err(host.into_error(Error::new(ErrorKind::Unsupported, text)));
+        }
+        let used = Use { stream: core.id, ticket: core.issued() };
+        let (ptr, len) = (DevicePtr(host.as_ptr() as u64), host.len());
+        // The block has no other owner from here on, so only ops of the buffer reach it.
+        let bytes = Arc::new(host.into_bytes());
+        let len_bytes = len * size_of::<T>();
+        let allocation = Allocation::lent(core.device.clone(), ptr, len_bytes, used, site, bytes);
         Ok(Buffer::new(Arc::new(allocation), len))
     }
 }

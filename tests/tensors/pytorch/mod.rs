@@ -5,6 +5,9 @@
 //! zeros of either sign are equal. Rounded sums and functions such as exp differ by at most the
 //! case's tolerance, which the script derives.
 
+mod display;
+mod types;
+
 use serde_json::Value;
 use std::sync::OnceLock;
 use warpline::Result;
