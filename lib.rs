@@ -314,6 +314,9 @@ mod programs {
     struct Gpu;
     #[doc = include_str!("docs/guide/order.md")]
     struct Order;
+    #[cfg(feature = "clap")]
+    #[doc = include_str!("docs/from-pytorch.md")]
+    struct FromPyTorch;
     #[doc = include_str!("docs/guide/services.md")]
     struct Services;
 }
