@@ -1,6 +1,7 @@
 //! Batches that several devices share: sizes of the parts, output devices, errors.
 
-use crate::support::{block_on, refusal, runtime, says};
+use crate::support::{block_on, refusal, runtime, says, within_a_minute};
+use std::sync::{Arc, Barrier};
 use warpline::nn::{DataParallel, Linear, Visitor};
 use warpline::prelude::*;
 
@@ -44,6 +45,36 @@ fn a_batch_is_split_as_by_torch_chunk() {
         let wanted: Vec<f32> = parts.iter().enumerate().flat_map(part).collect();
         assert_eq!(block_on(y.to_vec::<f32>()).unwrap(), wanted, "{rows} rows");
     }
+}
+
+/// Waits, on the device, until all devices have come to its work.
+#[derive(Clone)]
+struct Meets(Tensor, Arc<Barrier>);
+
+impl Module for Meets {
+    fn forward(&self, x: &Tensor) -> Pending<Tensor> {
+        let (stream, barrier) = (Stream::current(&x.device()).unwrap(), self.1.clone());
+        stream.call(move || barrier.wait()).detach();
+        x.mul(2.0)
+    }
+
+    fn visit(&mut self, visitor: &mut Visitor<'_>) {
+        visitor.buffer("nothing", &mut self.0);
+    }
+}
+
+#[test]
+fn all_devices_compute_at_the_same_time() {
+    within_a_minute(|| {
+        let runtime = Runtime::builder().cpu_devices(2).workers(2).build().unwrap();
+        let devices = runtime.devices();
+        let nothing = Tensor::zeros([1], &devices[0]).queued().unwrap();
+        let module = Meets(nothing, Arc::new(Barrier::new(2)));
+        let parallel = DataParallel::new(module, &devices).unwrap();
+        let x = Tensor::ones([4, 3], &devices[0]).queued().unwrap();
+        let y = x.apply(&parallel).queued().unwrap();
+        assert_eq!(y.to_vec::<f32>().blocking_wait().unwrap(), [2.0; 12]);
+    });
 }
 
 #[test]

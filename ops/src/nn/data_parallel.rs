@@ -182,14 +182,20 @@ impl<M: Module> Replicas<M> {
             let (device, replica) = &self.replicas[0];
             return x.to(device).apply(replica).to(&self.output);
         }
-        let mut outputs = Vec::with_capacity(parts.len());
-        // One after the other: each call only enqueues.
-        for ((start, len), (device, replica)) in parts.into_iter().zip(&self.replicas) {
-            match (&x).narrow(0, start, len).to(device).apply(replica).into_operand() {
-                Ok(output) => outputs.push(output),
-                Err(refusal) => return refusal.pass_on(),
-            }
-        }
+        // All parts are sent before any work on them: a copy waits for all earlier work of both
+        // devices. Each call only enqueues.
+        let parts = parts.into_iter().zip(&self.replicas);
+        let sent: Result<Vec<_>, Refusal> = parts
+            .map(|((start, len), (device, _))| (&x).narrow(0, start, len).to(device).into_operand())
+            .collect();
+        let outputs: Result<Vec<_>, Refusal> = sent.and_then(|sent| {
+            let parts = sent.iter().zip(&self.replicas);
+            parts.map(|(part, (_, replica))| part.apply(replica).into_operand()).collect()
+        });
+        let outputs = match outputs {
+            Ok(outputs) => outputs,
+            Err(refusal) => return refusal.pass_on(),
+        };
         gather(site, &outputs, &self.output)
     }
 }
