@@ -67,7 +67,7 @@ impl<S: Sample> Sent<S> {
 pub(super) fn send<S: Sample>(plan: &Plan<S>, read: Read<S>) -> Result<(Batch<S>, Sent<S>)> {
     let Read { mut host, place: Place { epoch, index, rows } } = read;
     S::truncate(&mut host.fields, plan.widths, rows);
-    let (buffers, copies) = S::send(host.fields, &plan.stream)?;
+    let (buffers, copies) = S::send(host.fields, &plan.stream, plan.site)?;
     let copied = plan.stream.record_event();
     let batch = Batch { buffers, copied, rows, index, epoch, shapes: plan.shapes.clone() };
     Ok((batch, Sent { copies, widths: plan.widths }))

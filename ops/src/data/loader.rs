@@ -12,7 +12,7 @@ use futures::FutureExt;
 use std::fmt;
 use std::sync::Arc;
 use warpline_runtime::trace::HostTrack;
-use warpline_runtime::{Device, Error, ErrorKind, Result, Stream};
+use warpline_runtime::{Device, Error, ErrorKind, Result, Site, Stream};
 
 /// A builder for [`Batches`], which sets their size, their order, the workers, the prefetching and
 /// the stream.
@@ -110,6 +110,8 @@ pub(super) struct Plan<S: Sample> {
     pub(super) drop_last: bool,
     pub(super) stream: Stream,
     /// The track on which a single reader records its work.
+    /// The line that built the loader, which errors about its copies name.
+    pub(super) site: Site,
     pub(super) loading: HostTrack,
     /// A track for each of several workers.
     pub(super) worker_tracks: Vec<HostTrack>,
@@ -244,7 +246,9 @@ impl<S: Sample> Loader<S> {
     /// `InvalidArgument` if an option's number is 0, if options exclude each other, or if the
     /// stream has a limit of ops in flight; `Data` if the dataset cannot be read or has no samples;
     /// and the errors of creating a stream.
+    #[track_caller]
     pub fn build(self) -> Result<Batches<S>> {
+        let site = Site::here(&"Loader");
         let prefetch = self.prefetch.unwrap_or_else(|| self.workers.max(1).saturating_mul(2));
         self.check_numbers(prefetch)?;
         self.check_order()?;
@@ -275,6 +279,7 @@ impl<S: Sample> Loader<S> {
             collate: self.collate,
             drop_last: self.drop_last,
             stream,
+            site,
             loading: HostTrack::new("loading"),
             worker_tracks: (0..self.workers).map(|n| HostTrack::new(format!("loading {n}"))).collect(),
         };

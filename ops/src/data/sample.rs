@@ -11,7 +11,7 @@ use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use warpline_runtime::{Buffer, Device, Element, Pending, Pinned, Result, Stream};
+use warpline_runtime::{Buffer, Device, Element, Pending, Pinned, Result, Site, Stream};
 
 /// The element types of a sample's fields: a tuple of one to six [`Element`] types.
 ///
@@ -66,7 +66,7 @@ pub trait Sample: sealed::Sealed + Send + Sync + 'static {
 
     /// Enqueues a copy of each field, the first field first.
     #[doc(hidden)]
-    fn send(host: Self::Host, stream: &Stream) -> Result<(Self::Buffers, Self::Copies)>;
+    fn send(host: Self::Host, stream: &Stream, site: Site) -> Result<(Self::Buffers, Self::Copies)>;
     /// Returns whether `poll_copies` would return the memory now. Registers no waker.
     #[doc(hidden)]
     fn copies_are_done(copies: &mut Self::Copies) -> Result<bool>;
@@ -105,8 +105,8 @@ pub struct Returning<T: Element> {
 }
 
 impl<T: Element> Returning<T> {
-    fn send(host: Pinned<T>, stream: &Stream) -> Result<(Buffer<T>, Self)> {
-        let (buffer, sent) = stream.copy_to_device(host)?;
+    fn send(host: Pinned<T>, stream: &Stream, site: Site) -> Result<(Buffer<T>, Self)> {
+        let (buffer, sent) = stream.at(site).copy_to_device(host)?;
         Ok((buffer, Returning { copy: sent.unobserved(), back: None }))
     }
 
@@ -181,8 +181,8 @@ macro_rules! samples {
                 $(host.$i.truncate(rows * widths[$i]);)+
             }
 
-            fn send(host: Self::Host, stream: &Stream) -> Result<(Self::Buffers, Self::Copies)> {
-                let fields = ($(Returning::send(host.$i, stream)?,)+);
+            fn send(host: Self::Host, stream: &Stream, site: Site) -> Result<(Self::Buffers, Self::Copies)> {
+                let fields = ($(Returning::send(host.$i, stream, site)?,)+);
                 Ok((($(fields.$i.0,)+), ($(fields.$i.1,)+)))
             }
 
