@@ -71,7 +71,7 @@ impl Stream {
     fn copy_in<T: Element>(&self, site: Site, buffer: &Buffer<T>, host: Pinned<T>) -> Pending<Pinned<T>> {
         let end = self.host_end(site, host.bytes());
         let same_len = self.same_len(site, host.len(), buffer.len());
-        let slot: Slot = Arc::new(Mutex::new(Some(host.into_bytes())));
+        let mut slot: Slot = Arc::new(Mutex::new(Some(host.into_bytes())));
         let operands = [buffer.operand(AccessMode::Write)];
         let mut op = Op::new("copy", site, &operands);
         op.keep = Some(slot.clone());
@@ -81,10 +81,14 @@ impl Stream {
             CopyKind::HostToDevice,
             buffer,
         );
-        let place = place.map_err(|error| match slot.lock().take() {
-            Some(bytes) => error.with(Box::new(bytes)),
-            None => error,
-        });
+        op.keep = None;
+        // Only if nothing else holds it: with launch blocking, the fault of a copy that was accepted
+        // and may still be running is an error of the call too.
+        let place =
+            place.map_err(|error| match Arc::get_mut(&mut slot).and_then(|slot| slot.get_mut().take()) {
+                Some(bytes) => error.with(Box::new(bytes)),
+                None => error,
+            });
         Pending::later(self.core(), place, move || Ok(take(&slot)))
     }
 
