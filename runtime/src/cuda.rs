@@ -27,10 +27,10 @@
 //! Set the first one before the first use of a CUDA device. If it has changed since the driver read
 //! it, a warning and each `NoSuchDevice` error show both values.
 //!
-//! [`Runtime::new`] and [`RuntimeBuilder::from_env`] read the last two of the table; [`Runtime::builder`] does
-//! not. The crate `warpline-kernels` reads `WARPLINE_CUBLAS` and `WARPLINE_ALLOW_TF32`
-//! (`kernels::libraries`). `WARPLINE_NVRTC` is the path of NVRTC, which compiles kernels written in
-//! CUDA C++.
+//! [`Runtime::new`] and [`RuntimeBuilder::from_env`] read the last two of the table;
+//! [`Runtime::builder`] does not. The crate `warpline-kernels` reads `WARPLINE_CUBLAS` and
+//! `WARPLINE_ALLOW_TF32` (`kernels::libraries`). `WARPLINE_NVRTC` is the path of NVRTC, which
+//! compiles kernels written in CUDA C++.
 //!
 //! # Other code
 //! [`Stream::external`] lets other code enqueue on a stream of this runtime.

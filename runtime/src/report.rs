@@ -70,8 +70,8 @@ pub(crate) fn fell_back(missing: &Error, is_expected: bool) {
     }
 }
 
-/// Warns that the pinned memory of a device has reached its cap. The caller calls this once for each
-/// pool, under no lock. `reserved_bytes`: the bytes that are page-locked, in use and cached.
+/// Warns that the pinned memory of a device has reached its cap. The caller calls this once for
+/// each pool, under no lock. `reserved_bytes`: the bytes that are page-locked, in use and cached.
 pub(crate) fn pinned_cap_reached(
     device: DeviceId,
     asked_bytes: usize,

@@ -69,7 +69,8 @@ impl Runtime {
     /// does.
     ///
     /// # Errors
-    /// Those of [`Runtime::new`]. If the first call fails, every later call returns the same error.
+    /// The errors of [`Runtime::new`]. If the first call fails, every later call returns the same
+    /// error.
     pub fn default_runtime() -> Result<&'static Runtime> {
         static DEFAULT: OnceLock<Result<Runtime>> = OnceLock::new();
         DEFAULT.get_or_init(Runtime::new).as_ref().map_err(Clone::clone)

@@ -74,8 +74,8 @@ pub(crate) enum Binary {
 }
 
 impl Binary {
-    /// Computes in `result`, a 16-bit one in `f32` and integers in `i64`. The operands are converted
-    /// already.
+    /// Computes in `result`, a 16-bit one in `f32` and integers in `i64`. The operands are
+    /// converted already.
     fn of(self, x: Value, y: Value, result: DType) -> Value {
         macro_rules! float {
             ($x:expr, $y:expr) => {

@@ -63,8 +63,8 @@ fn sizes() -> impl Strategy<Value = usize> {
     prop_oneof![1 => Just(0), 3 => Just(1), 4 => Just(2), 3 => Just(3)]
 }
 
-/// Returns tensors most of whose shapes can be broadcast together: those of parts of one shape, with
-/// ones in it.
+/// Returns tensors most of whose shapes can be broadcast together: those of parts of one shape,
+/// with ones in it.
 fn starts() -> impl Strategy<Value = Vec<Start>> {
     let one = (dtypes(), 0..5usize, any::<[bool; 4]>(), any::<u32>(), prop::collection::vec(sizes(), 0..=4));
     let all = prop::collection::vec((one, prop::bool::weighted(0.15)), 2..5);

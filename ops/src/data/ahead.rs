@@ -9,8 +9,9 @@
 //! `workers.rs`.
 //!
 //! *Inline*, if there is no runtime, if the device's ops run in turns, or if the loader has no
-//! workers: each poll reads into the memory that was returned. The consumer gets the same batches in the same order with the same
-//! tickets. Only the schedule's seed decides when each step happens.
+//! workers: each poll reads into the memory that was returned. The consumer gets the same batches
+//! in the same order with the same tickets. Only the schedule's seed decides when each step
+//! happens.
 //!
 //! The channels are unbounded, but hold at most as many items as there are pinned buffers.
 //!

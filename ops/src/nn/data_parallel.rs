@@ -99,8 +99,8 @@ impl<M: Module + Clone> DataParallel<M> {
     /// again: the other devices keep those of this moment.
     ///
     /// # Errors
-    /// The errors of [`Module::to`]; `DeviceMismatch` if a parameter or a buffer is not on the first
-    /// device.
+    /// The errors of [`Module::to`]; `DeviceMismatch` if a parameter or a buffer is not on the
+    /// first device.
     #[track_caller]
     pub fn replicate(&self) -> Result<Replicas<M>> {
         self.replicas(self.devices.len())

@@ -21,7 +21,7 @@ impl LayerNorm {
     /// `eps` of 1e-5.
     ///
     /// # Errors
-    /// Those of the constructors of [`Tensor`].
+    /// The errors of the constructors of [`Tensor`].
     #[track_caller]
     pub fn new(size: usize, options: impl Into<TensorOptions>) -> Result<Self> {
         let options = options.into();

@@ -25,8 +25,8 @@ impl Linear {
     /// For a layer without bias, set `bias` to `None`.
     ///
     /// # Errors
-    /// Those of the constructors of [`Tensor`]; `DTypeMismatch` if the type in the options is not a
-    /// floating-point type.
+    /// The errors of the constructors of [`Tensor`]; `DTypeMismatch` if the type in the options is
+    /// not a floating-point type.
     #[track_caller]
     pub fn new(inputs: usize, outputs: usize, options: impl Into<TensorOptions>) -> Result<Self> {
         let options = options.into();
@@ -36,7 +36,8 @@ impl Linear {
     }
 }
 
-/// Creates a tensor of numbers uniform in (−b, b] with b = 1/√`fan_in`, or of zeros if `fan_in` is 0.
+/// Creates a tensor of numbers uniform in (−b, b] with b = 1/√`fan_in`, or of zeros if `fan_in` is
+/// 0.
 #[track_caller]
 pub(super) fn uniform(shape: impl Into<Shape>, fan_in: usize, options: &TensorOptions) -> Result<Tensor> {
     let bound = if fan_in == 0 { 0.0 } else { (fan_in as f64).sqrt().recip() as f32 };

@@ -183,7 +183,8 @@ impl<'a> Call<'a> {
         self.stream.at(self.site).launch(call, config).with(value)
     }
 
-    /// Returns once `part` of this op is enqueued, for the next part. If it was refused, so is the op.
+    /// Returns once `part` of this op is enqueued, for the next part. If it was refused, so is the
+    /// op.
     #[inline]
     pub(super) fn through<T: DeviceValue>(&self, part: Pending<T>) -> Result<T, Refusal> {
         part.into_operand().map_err(|refusal| self.marked(refusal))

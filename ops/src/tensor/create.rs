@@ -14,8 +14,8 @@ use warpline_runtime::{
     Buffer, Device, Element, Error, ErrorKind, Pending, Pinned, Refusal, Result, Site, Stream,
 };
 
-/// Constructors. They allocate on the current stream of the device in their [`TensorOptions`], which
-/// are made from a device, a [`DType`], both, or another tensor.
+/// Constructors. They allocate on the current stream of the device in their [`TensorOptions`],
+/// which are made from a device, a [`DType`], both, or another tensor.
 ///
 /// # Errors
 /// In the `Pending`: `OutOfMemory`, or `Fault` or `ShutDown` if the device accepts no more work.
@@ -45,7 +45,7 @@ impl Tensor {
     /// floating-point type for `0.5`, `I64` for `7`, `Bool` for `true`.
     ///
     /// # Errors
-    /// Those of every constructor; `DTypeMismatch` if the type cannot hold `value`, as in
+    /// The errors of every constructor; `DTypeMismatch` if the type cannot hold `value`, as in
     /// [`fill_`](TensorOps::fill_).
     #[track_caller]
     pub fn full(
@@ -63,7 +63,7 @@ impl Tensor {
     /// integers `I64`. [`from_host`](Self::from_host) keeps the type of its elements.
     ///
     /// # Errors
-    /// Those of every constructor; `Shape` if parts of one level have different lengths;
+    /// The errors of every constructor; `Shape` if parts of one level have different lengths;
     /// `DTypeMismatch` if an integer is outside the range of the integer type in the options.
     ///
     /// # Examples
@@ -91,16 +91,18 @@ impl Tensor {
     /// else the default floating-point type, as of `torch.arange`.
     ///
     /// # Errors
-    /// Those of every constructor; `Shape` if `step` is 0 or leads away from `end`, or a number is
-    /// not finite.
+    /// The errors of every constructor; `Shape` if `step` is 0 or leads away from `end`, or a
+    /// number is not finite.
     ///
     /// # Examples
     /// ```
     /// use warpline::{Device, Tensor, TensorOps};
     /// # fn main() -> warpline::Result<()> {
     /// let device = Device::best()?;
-    /// assert_eq!(Tensor::arange(0, 10, 3, &device).to_vec::<i64>().blocking_wait()?, [0, 3, 6, 9]);
-    /// assert_eq!(Tensor::arange(1.0, 0.0, -0.5, &device).to_vec::<f32>().blocking_wait()?, [1.0, 0.5]);
+    /// let x = Tensor::arange(0, 10, 3, &device);
+    /// assert_eq!(x.to_vec::<i64>().blocking_wait()?, [0, 3, 6, 9]);
+    /// let y = Tensor::arange(1.0, 0.0, -0.5, &device);
+    /// assert_eq!(y.to_vec::<f32>().blocking_wait()?, [1.0, 0.5]);
     /// # Ok(())
     /// # }
     /// ```

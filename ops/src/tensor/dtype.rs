@@ -129,7 +129,8 @@ impl DType {
 
     /// Calls `f` with this type as the [default](Self::default_float).
     ///
-    /// As with [`Device::enter`](warpline_runtime::Device::enter), `f` cannot be `|| async { … }`.
+    /// Like the closure of [`Device::enter`](warpline_runtime::Device::enter), `f` cannot be
+    /// `|| async { … }`.
     ///
     /// # Panics
     /// If this is not a floating-point type.

@@ -10,7 +10,7 @@ use warpline_runtime::{Pending, Refusal};
 /// Constructors of tensors of the type and on the device of another tensor.
 ///
 /// # Errors
-/// Those of the constructors that take options.
+/// The errors of the constructors that take options.
 impl Tensor {
     /// Creates a tensor with unspecified contents, of the type and on the device of this one.
     #[track_caller]

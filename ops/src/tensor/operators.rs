@@ -1,5 +1,5 @@
-//! The operators `+`, `-`, `*` and `/` on tensors and on `Pending`s of tensors, and of a number with
-//! a tensor. Each calls the method of [`TensorOps`] of that name.
+//! The operators `+`, `-`, `*` and `/` on tensors and on `Pending`s of tensors, and of a number
+//! with a tensor. Each calls the method of [`TensorOps`] of that name.
 
 use super::elementwise::{ADD, DIV, MUL, SUB, number_first};
 use super::operand::OperandOrScalar;

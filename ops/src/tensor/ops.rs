@@ -60,12 +60,12 @@ pub(super) fn refused<T>(refusal: Refusal, first: &Tensor, in_place: &[&Tensor])
 ///
 /// Names and formulas are PyTorch's. An op whose name ends in an underscore works in place and
 /// returns the tensor that it wrote. The operators call [`add`](Self::add),
-/// [`sub`](Self::sub), [`mul`](Self::mul), [`div`](Self::div) and [`neg`](Self::neg); `&x + &y` keeps
-/// both operands.
-/// [`NnOps`](super::NnOps) has further ops; [`Tensor::cat`] and [`Tensor::stack`] join tensors.
+/// [`sub`](Self::sub), [`mul`](Self::mul), [`div`](Self::div) and [`neg`](Self::neg); `&x + &y`
+/// keeps both operands. [`NnOps`](super::NnOps) has further ops; [`Tensor::cat`] and
+/// [`Tensor::stack`] join tensors.
 ///
 /// # Ordering
-/// As for every op, an earlier use of an operand on another stream has to be ordered before the op.
+/// An earlier use of an operand on another stream has to be ordered before the op.
 /// Results are allocated on the stream of the op.
 ///
 /// # Errors
@@ -123,8 +123,8 @@ pub trait TensorOps: TensorOperand {
     /// Adds `other` in place, like [`add`](Self::add). The shape and type of this tensor stay.
     ///
     /// # Errors
-    /// Those of every op; `Shape` if `other` does not fit into this shape; `DTypeMismatch` if the
-    /// result is floating-point and this tensor is not, or an integer and this is `bool`.
+    /// The errors of every op; `Shape` if `other` does not fit into this shape; `DTypeMismatch` if
+    /// the result is floating-point and this tensor is not, or an integer and this is `bool`.
     #[track_caller]
     fn add_(self, other: impl OperandOrScalar) -> Pending<Tensor> {
         binary_in_place(&ADD, self, other)
@@ -136,7 +136,8 @@ pub trait TensorOps: TensorOperand {
         binary_in_place(&SUB, self, other)
     }
 
-    /// Multiplies by `other` in place, like [`mul`](Self::mul). The shape and type of this tensor stay.
+    /// Multiplies by `other` in place, like [`mul`](Self::mul). The shape and type of this tensor
+    /// stay.
     #[track_caller]
     fn mul_(self, other: impl OperandOrScalar) -> Pending<Tensor> {
         binary_in_place(&MUL, self, other)
@@ -277,8 +278,8 @@ pub trait TensorOps: TensorOperand {
     /// Sets every element to `value`.
     ///
     /// # Errors
-    /// Those of every op; `DTypeMismatch` if the elements are integers and `value` is not one, or is
-    /// out of their range. A floating-point tensor takes the number rounded, as
+    /// The errors of every op; `DTypeMismatch` if the elements are integers and `value` is not one,
+    /// or is out of their range. A floating-point tensor takes the number rounded, as
     /// [`to`](Self::to) rounds it.
     #[track_caller]
     fn fill_(self, value: impl Into<Scalar>) -> Pending<Tensor> {
@@ -367,8 +368,8 @@ pub trait TensorOps: TensorOperand {
         moved(&"cuda_on", self, |device| Ok((&device.sibling(DeviceId::Cuda(ordinal))?).into()))
     }
 
-    /// Returns a copy of this tensor, which is on `cpu:0`, in page-locked memory. Returns the tensor
-    /// itself, without a copy, if it is there already.
+    /// Returns a copy of this tensor, which is on `cpu:0`, in page-locked memory. Returns the
+    /// tensor itself, without a copy, if it is there already.
     ///
     /// The memory is from the pinned pool of the [current CUDA device](Device::current_cuda) of the
     /// runtime. Any CUDA device can copy it. If no CUDA device is found, it is from the pool of
@@ -385,8 +386,8 @@ pub trait TensorOps: TensorOperand {
     /// [`Pinned`] buffer and call [`Tensor::from_pinned`].
     ///
     /// # Errors
-    /// Those of every op; `DeviceMismatch` if the tensor is not on `cpu:0`; `OutOfMemory` if the
-    /// pool is at its cap; `Reentrant` in a host function; the errors of opening a CUDA device,
+    /// The errors of every op; `DeviceMismatch` if the tensor is not on `cpu:0`; `OutOfMemory` if
+    /// the pool is at its cap; `Reentrant` in a host function; the errors of opening a CUDA device,
     /// except `NoSuchDevice`.
     ///
     /// # Examples
@@ -416,8 +417,8 @@ pub trait TensorOps: TensorOperand {
     /// [`to`](Self::to).
     ///
     /// # Errors
-    /// Those of every op; `Shape` if the shape of `source` does not fit into this one. Like every
-    /// op, it takes no transposed view.
+    /// The errors of every op; `Shape` if the shape of `source` does not fit into this one. Like
+    /// every op, it takes no transposed view.
     #[track_caller]
     fn copy_(self, source: impl TensorOperand) -> Pending<Tensor> {
         let y = held!(self);
@@ -534,7 +535,7 @@ pub trait TensorOps: TensorOperand {
     /// `bool` are. Types have Warpline's names.
     ///
     /// # Errors
-    /// Those of [`to_vec`](Self::to_vec). Transposed views are allowed.
+    /// The errors of [`to_vec`](Self::to_vec). Transposed views are allowed.
     ///
     /// # Examples
     /// ```

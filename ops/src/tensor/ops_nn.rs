@@ -186,13 +186,13 @@ pub trait NnOps: TensorOperand {
 
     /// Convolves images with `weight` and adds `bias`, as `torch.nn.functional.conv2d` does.
     ///
-    /// Images \[n, c, h, w\] and a weight \[o, c, i, j\] give images \[n, o, h', w'\]. The height h'
-    /// is (h + 2·padding\[0\] − i) / stride\[0\] + 1, rounded down, and w' likewise. One image
+    /// Images \[n, c, h, w\] and a weight \[o, c, i, j\] give images \[n, o, h', w'\]. The height
+    /// h' is (h + 2·padding\[0\] − i) / stride\[0\] + 1, rounded down, and w' likewise. One image
     /// without a batch, \[c, h, w\], gives \[o, h', w'\]. The bias is of shape \[o\].
     ///
-    /// The image is surrounded by zeros: `padding[0]` rows above and below, and `padding[1]` columns
-    /// left and right. The weight is not mirrored, and moves by `stride[0]` rows and `stride[1]`
-    /// columns. Dilation and groups have no counterpart.
+    /// The image is surrounded by zeros: `padding[0]` rows above and below, and `padding[1]`
+    /// columns left and right. The weight is not mirrored, and moves by `stride[0]` rows and
+    /// `stride[1]` columns. Dilation and groups have no counterpart.
     ///
     /// The convolution is a matrix product, computed like [`matmul`](super::TensorOps::matmul): by
     /// cuBLAS on a GPU if it can be loaded. The other operand of the product holds a copy of the

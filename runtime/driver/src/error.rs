@@ -61,8 +61,8 @@ pub enum ErrorKind {
     Forked,
     /// This device or build does not support the call.
     Unsupported,
-    /// A dataset, or a file with the state of a module, cannot be read or does not hold the expected
-    /// data.
+    /// A dataset, or a file with the state of a module, cannot be read or does not hold the
+    /// expected data.
     Data,
 }
 
@@ -148,11 +148,11 @@ impl Error {
     }
 
     /// Returns the details of a refused allocation of device memory: its size, the limit that it
-    /// met, the memory in use, and the lines that hold the most. Returns `None` if device memory was
-    /// not what was missing.
+    /// met, the memory in use, and the lines that hold the most. Returns `None` if device memory
+    /// was not what was missing.
     ///
-    /// Some errors of the kind `OutOfMemory` have no such details: those of pinned memory, and those
-    /// of memory that the driver needs for itself.
+    /// Some errors of the kind `OutOfMemory` have no such details: those of pinned memory, and
+    /// those of memory that the driver needs for itself.
     pub fn out_of_memory(&self) -> Option<&OutOfMemory> {
         self.origin().cause.out_of_memory.get().map(|details| &**details)
     }

@@ -15,8 +15,8 @@ use warpline_driver::{DeviceId, MemoryHolder};
 /// The memory of a device at one moment, as returned by
 /// [`Device::memory_snapshot`](crate::Device::memory_snapshot).
 ///
-/// Its `Display` is the table of [`Device::memory_summary`](crate::Device::memory_summary). With the
-/// feature `serde` it implements `Serialize`: fields have the names below, states are in lower
+/// Its `Display` is the table of [`Device::memory_summary`](crate::Device::memory_summary). With
+/// the feature `serde` it implements `Serialize`: fields have the names below, states are in lower
 /// case, and a device is its name.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -80,8 +80,9 @@ pub enum BlockState {
 }
 
 impl MemorySnapshot {
-    /// Returns the length in bytes of the largest run of neighbouring [`Cached`](BlockState::Cached)
-    /// blocks. The allocator joins neighbours where one alone is too small.
+    /// Returns the length in bytes of the largest run of neighbouring
+    /// [`Cached`](BlockState::Cached) blocks. The allocator joins neighbours where one alone is too
+    /// small.
     pub fn largest_free_bytes(&self) -> usize {
         let runs = self.segments.iter().flat_map(|segment| {
             let runs = segment.blocks.split(|block| block.state != BlockState::Cached);

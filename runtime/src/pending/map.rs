@@ -16,8 +16,8 @@ impl<T: Send + 'static> Pending<T> {
     ///
     /// `f` runs on the thread that takes the value, after the work has finished: in the poll that
     /// resolves the `Pending`, or in `blocking_wait`. If the work fails or the `Pending` is
-    /// dropped, `f` does not run. So the value is not known before: [`queued`](Self::queued) and the
-    /// use as an operand return an error.
+    /// dropped, `f` does not run. So the value is not known before: [`queued`](Self::queued) and
+    /// the use as an operand return an error.
     ///
     /// ```
     /// # fn main() -> warpline::Result<()> {

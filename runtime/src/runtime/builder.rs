@@ -156,9 +156,9 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Limits the device memory, in bytes, that each device's allocator takes from its driver. There
-    /// is no limit by default. With a [`memory_fraction`](Self::memory_fraction) too, the lower
-    /// limit applies.
+    /// Limits the device memory, in bytes, that each device's allocator takes from its driver.
+    /// There is no limit by default. With a [`memory_fraction`](Self::memory_fraction) too, the
+    /// lower limit applies.
     pub fn memory_limit(mut self, bytes: usize) -> Self {
         self.memory.limit_bytes = Some(bytes);
         self
@@ -168,14 +168,14 @@ impl RuntimeBuilder {
     /// the device's total, more than 0 and at most 1. There is no limit by default.
     ///
     /// The total is [`DeviceProperties::total_bytes`](crate::DeviceProperties::total_bytes): on a
-    /// CPU device the memory of the machine, which all CPU devices share. So each of two CPU devices
-    /// may take the fraction. The limit counts live and cached memory of this runtime. It does not
-    /// count other runtimes and processes, pinned memory, or what a driver needs for contexts, code
-    /// and libraries. PyTorch has `set_per_process_memory_fraction`.
+    /// CPU device the memory of the machine, which all CPU devices share. So each of two CPU
+    /// devices may take the fraction. The limit counts live and cached memory of this runtime. It
+    /// does not count other runtimes and processes, pinned memory, or what a driver needs for
+    /// contexts, code and libraries. PyTorch has `set_per_process_memory_fraction`.
     ///
     /// # Errors
-    /// `InvalidArgument` from [`build`](Self::build) if the fraction is out of range, or if a device
-    /// does not report its total. CUDA devices report the latter when they are opened.
+    /// `InvalidArgument` from [`build`](Self::build) if the fraction is out of range, or if a
+    /// device does not report its total. CUDA devices report the latter when they are opened.
     ///
     /// # Examples
     /// ```
@@ -197,14 +197,14 @@ impl RuntimeBuilder {
     /// that may free some. Afterwards the allocation is tried once more.
     ///
     /// The function gets the device and the details of the refusal. It is called on the thread that
-    /// allocates, within the call that allocates, and at most once for each allocation. Threads that
-    /// allocate at the same time may call it at the same time.
+    /// allocates, within the call that allocates, and at most once for each allocation. Threads
+    /// that allocate at the same time may call it at the same time.
     ///
     /// # What it may do
     /// No lock of the runtime is held, so it may do what the code that allocates may do there: drop
     /// buffers, tensors and graphs, call [`empty_cache`](crate::Device::empty_cache), enqueue work,
-    /// and outside of async code block on a `Pending`. It may allocate. If that allocation is refused
-    /// too, on any device, its error returns without another call of the function.
+    /// and outside of async code block on a `Pending`. It may allocate. If that allocation is
+    /// refused too, on any device, its error returns without another call of the function.
     ///
     /// A function that holds a `Device`, a `Buffer` or another handle of the runtime keeps the
     /// runtime's memory alive. Use the device that is passed in, and take buffers out of the place
@@ -227,8 +227,8 @@ impl RuntimeBuilder {
     /// for itself, such as workspaces of libraries, which work with less.
     ///
     /// # Panics
-    /// A panic of the function passes to the caller of the allocation. Nothing is allocated then, and
-    /// the device is still usable.
+    /// A panic of the function passes to the caller of the allocation. Nothing is allocated then,
+    /// and the device is still usable.
     ///
     /// # Examples
     /// ```
@@ -381,8 +381,9 @@ impl RuntimeBuilder {
     ///
     /// # Errors
     /// `InvalidArgument` if a setting is the number 0, if a
-    /// [`memory_fraction`](Self::memory_fraction) is out of range or of an unknown total, or if the id of a [driver](Self::driver) is
-    /// already taken or not a valid [`DeviceId::Other`]; the errors of `open`.
+    /// [`memory_fraction`](Self::memory_fraction) is out of range or of an unknown total, or if the
+    /// id of a [driver](Self::driver) is already taken or not a valid [`DeviceId::Other`]; the
+    /// errors of `open`.
     pub fn build(self) -> Result<Runtime> {
         warpline_driver::process::watch();
         self.refuse_zeros()?;

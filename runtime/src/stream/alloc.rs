@@ -38,7 +38,8 @@ impl Stream {
     ///
     /// # Errors
     /// `OutOfMemory`, which gives the sizes and the lines that hold the most memory, also as
-    /// [`Error::out_of_memory`]; `Fault`, `ShutDown` or `Closed` if the stream accepts no more work;
+    /// [`Error::out_of_memory`]; `Fault`, `ShutDown` or `Closed` if the stream accepts no more
+    /// work;
     /// `Reentrant` in a host function. A function given to
     /// [`on_out_of_memory`](crate::RuntimeBuilder::on_out_of_memory) may free memory first.
     #[track_caller]

@@ -82,8 +82,8 @@ impl Stream {
             buffer,
         );
         op.keep = None;
-        // Only if nothing else holds it: with launch blocking, the fault of a copy that was accepted
-        // and may still be running is an error of the call too.
+        // Only if nothing else holds it: with launch blocking, the fault of a copy that was
+        // accepted and may still be running is an error of the call too.
         let place =
             place.map_err(|error| match Arc::get_mut(&mut slot).and_then(|slot| slot.get_mut().take()) {
                 Some(bytes) => error.with(Box::new(bytes)),
@@ -328,8 +328,8 @@ impl Stream {
                 op.moved = copy.bytes();
                 self.core().enqueue(&mut op, |_| Command::Copy(copy))
             }
-            // Page-locked memory is copied directly. The op keeps it. A capture is left to refuse the
-            // copy, as one in pieces.
+            // Page-locked memory is copied directly. The op keeps it. A capture is left to refuse
+            // the copy, as one in pieces.
             (Ok(copy), Some(host))
                 if host.is_page_locked_for(here.id) && copy.bytes() > 0 && !self.core().is_captured() =>
             {

@@ -62,7 +62,7 @@ impl StreamCore {
     /// Returns where the stream stands, after waiting for foreign work that is being enqueued.
     ///
     /// # Errors
-    /// Those of [`wait_for_turn`](Self::wait_for_turn), and those of the driver.
+    /// The errors of [`wait_for_turn`](Self::wait_for_turn), and those of the driver.
     #[cold]
     pub(super) fn snapshot_behind_turns(&self, site: Site) -> Result<Snapshot> {
         let mut state = self.wait_for_turn(self.state.lock(), site)?;

@@ -64,8 +64,8 @@ impl Unwritten {
         self.pieces.iter().find(reads).map(|piece| &piece.error)
     }
 
-    /// Removes the bytes that an op with these operands overwrites, once it was handed over. `alive`
-    /// are those whose memory still has a handle.
+    /// Removes the bytes that an op with these operands overwrites, once it was handed over.
+    /// `alive` are those whose memory still has a handle.
     pub(super) fn overwritten_by(
         &mut self,
         operands: &[HeldOperand],
