@@ -3,16 +3,15 @@
 //!
 //! # Rules
 //! 1. A worker takes a *job* under the lock of the order: pinned memory, and the indices of the
-//! next
-//!    batch. So jobs are numbered in the order of their batches, and each number is taken once.
+//!    next batch. So jobs are numbered in the order of their batches, and each number is taken
+//!    once.
 //! 2. It reads without a lock, and files the result under the job's number. The consumer takes
 //!    results in the order of their numbers. So the number of workers and their speed change
 //!    neither the batches nor their order. Tests: `tests/tensors/workers.rs`.
 //! 3. A worker that finds no pinned memory ends its turn, and occupies no thread. The consumer
 //!    starts a turn for returned memory, if fewer workers than allowed are busy. Both decide under
 //!    the lock of the state. So returned memory never lies unused while a worker could fill it, and
-//! nothing
-//!    waits on a blocking thread.
+//!    nothing waits on a blocking thread.
 //! 4. `prefetch + 1` pinned batches circulate, as with one reader. They alone limit how far ahead
 //!    the workers are.
 //! 5. After an error and at the end, no further job is taken. Jobs with lower numbers were taken

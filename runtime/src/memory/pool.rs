@@ -161,8 +161,7 @@ pub(super) struct Pool {
     /// The number of allocations so far, including refused ones.
     asked: u64,
     /// The numbers of the allocations that are planned to fail. `next_refusal` is the first of
-    /// them, or
-    /// `u64::MAX`.
+    /// them, or `u64::MAX`.
     refusals: BTreeSet<u64>,
     next_refusal: u64,
     live: usize,
