@@ -12,8 +12,8 @@
 //! * On other threads, inside a poll of a [`Scope`](crate::Scope), or of a pipeline that
 //!   `testing::for_each_seed` runs.
 //!
-//! Polls of another executor outside of these are not recognized, nor is a future in
-//! `tokio::task::unconstrained`.
+//! Polls of another executor outside of these are not recognized. Nor are its polls on a thread that
+//! has entered a tokio runtime with `Handle::enter`, nor a future in `tokio::task::unconstrained`.
 
 use crate::order::Site;
 use parking_lot::Mutex;
@@ -26,7 +26,8 @@ use tokio::task::coop;
 use warpline_driver::{Error, ErrorKind, Result};
 
 /// The reaction to a `blocking_*` call on a thread that polls a task, such as
-/// [`Pending::blocking_wait`](crate::Pending::blocking_wait) in an `async fn`.
+/// [`Pending::blocking_wait`](crate::Pending::blocking_wait) in an `async fn`. `Tensor::pin_memory`
+/// counts as such a call.
 ///
 /// The call stops the other tasks of that thread. A call is found by where it is made, even if it
 /// would not have to wait. Calls in tokio's `spawn_blocking` and `block_in_place` may block and are
@@ -36,8 +37,8 @@ use warpline_driver::{Error, ErrorKind, Result};
 /// Polls of tasks and of `block_on` in a tokio runtime, so also in `#[tokio::main]`. With other
 /// executors, only polls inside [`Stream::scope`](crate::Stream::scope),
 /// [`Device::scope`](crate::Device::scope) or
-/// [`in_current_stream`](crate::InCurrentStream::in_current_stream). Futures in
-/// `tokio::task::unconstrained` do not count.
+/// [`in_current_stream`](crate::InCurrentStream::in_current_stream), on threads that have not
+/// entered a tokio runtime. Futures in `tokio::task::unconstrained` do not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum SyncMode {
     /// Do not check.

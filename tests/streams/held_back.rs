@@ -396,6 +396,22 @@ fn a_late_refusal_that_nobody_awaits_is_returned_by_synchronize() {
 }
 
 #[test]
+fn of_late_refusals_that_are_joined_the_first_is_returned_and_the_others_are_unseen() {
+    let slow = Slow::new();
+    let [a] = slow.streams(["a"]);
+    let x = slow.filled(&a, LONG);
+    let reads: Vec<_> = (0..3).map(|_| a.read(&x)).collect();
+    for _ in 0..3 {
+        slow.refuse_pinning();
+    }
+    says(&refusal_of(&slow, Pending::join_all(reads)), ErrorKind::OutOfMemory, &["read on stream \"a\""]);
+    for _ in 0..2 {
+        says(&refusal_of(&slow, a.synchronize()), ErrorKind::OutOfMemory, &["read on stream \"a\""]);
+    }
+    slow.finish(a.synchronize()).unwrap();
+}
+
+#[test]
 fn a_dropped_pending_gives_its_memory_back_when_the_copy_is_over() {
     let slow = Slow::new();
     let [a] = slow.streams(["a"]);

@@ -50,6 +50,11 @@ fn every_blocking_call_in_a_task_is_refused_with_its_name_and_line() {
             let error = device.blocking_pinned::<f32>(4).unwrap_err();
             let at = format!("blocking_pinned (tests/streams/sync_mode.rs:{line})");
             says(&error, ErrorKind::Reentrant, &[&at, "await device.pinned(len) instead"]);
+            let x = Tensor::ones([4], &device).queued().unwrap();
+            let line = line!() + 1;
+            let error = x.pin_memory().await.unwrap_err();
+            let at = format!("pin_memory (tests/streams/sync_mode.rs:{line})");
+            says(&error, ErrorKind::Reentrant, &[&at, "call Tensor::from_pinned instead, or"]);
             let edges = device.new_stream().unwrap();
             let line = line!() + 1;
             let error = edges.wait_stream(&stream).blocking_wait().unwrap_err();

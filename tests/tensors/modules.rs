@@ -92,6 +92,19 @@ fn a_move_that_is_refused_leaves_the_module_as_it_was() {
 }
 
 #[test]
+fn the_refused_move_of_a_tensor_with_two_names_is_reported_once() {
+    let (_runtime, [one, _]) = two_devices();
+    let mut module = Mixed::new(&one);
+    let side = one.new_stream().unwrap();
+    side.wait_for(&module.weight);
+    side.enter(|| module.weight.zero_().queued()).unwrap();
+    let stream = Stream::current(&one).unwrap();
+    assert_eq!(refusal(module.to(DType::F64)).kind(), ErrorKind::Unordered);
+    // An error that is still unseen would be returned here.
+    block_on(stream.synchronize()).unwrap();
+}
+
+#[test]
 fn errors_of_layers_name_the_line_that_applies_them() {
     let (_runtime, [one, _]) = two_devices();
     let layer = Linear::new(3, 2, &one).unwrap();
@@ -239,6 +252,43 @@ fn file(tensors: &[(&str, Dtype, &[usize])]) -> Vec<u8> {
     safetensors::serialize(views, None).unwrap()
 }
 
+/// Returns a file with this header and data.
+fn with_header(header: &str, data: &[u8]) -> Vec<u8> {
+    [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
+}
+
+/// Returns a header whose tensors are each as long as can be.
+fn eight_long_tensors() -> String {
+    const LONGEST_BYTES: u64 = u64::MAX / 8;
+    let tensors = (0..8).map(|i| {
+        let (from, to) = (i * LONGEST_BYTES, (i + 1) * LONGEST_BYTES);
+        format!(r#""{i}":{{"dtype":"U8","shape":[{LONGEST_BYTES}],"data_offsets":[{from},{to}]}}"#)
+    });
+    format!("{{{}}}", tensors.collect::<Vec<_>>().join(","))
+}
+
+#[test]
+fn a_module_with_one_name_for_two_tensors_has_no_file() {
+    #[derive(Clone)]
+    struct Twice(Tensor, Tensor);
+    impl Module for Twice {
+        fn forward(&self, x: &Tensor) -> Pending<Tensor> {
+            x.mul(&self.0)
+        }
+        fn visit(&mut self, visitor: &mut Visitor<'_>) {
+            visitor.parameter("weight", &mut self.0);
+            visitor.parameter("weight", &mut self.1);
+        }
+    }
+    let (_runtime, [device, _]) = two_devices();
+    let [one, two] = [1.0_f32, 2.0].map(|x| Tensor::full([], x, &device).queued().unwrap());
+    let module = Twice(one, two);
+    let text = "two tensors of the module are named weight";
+    says(&block_on(to_safetensors(&module)).unwrap_err(), ErrorKind::Data, &[text]);
+    let bytes = file(&[("weight", Dtype::F32, &[])]);
+    says(&refusal(load_safetensors(&module, &bytes)), ErrorKind::Data, &[text]);
+}
+
 #[test]
 fn a_file_that_does_not_fit_is_refused_and_changes_nothing() {
     let (_runtime, [device, _]) = two_devices();
@@ -265,6 +315,30 @@ fn a_file_that_does_not_fit_is_refused_and_changes_nothing() {
         ),
         (b"not a file".to_vec(), ErrorKind::Data, "the bytes are not a safetensors file"),
         (file(&[weight, bias])[..40].to_vec(), ErrorKind::Data, "the bytes are not a safetensors file"),
+        (
+            with_header(r#"{"weight":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}}"#, &[0; 2]),
+            ErrorKind::Data,
+            "(its header describes 3 bytes of data, and 2 follow it)",
+        ),
+        // The length of the data plus that of the header is not a usize.
+        (
+            with_header(&eight_long_tensors(), &[]),
+            ErrorKind::Data,
+            "(its header describes 18446744073709551608 bytes of data, and 0 follow it)",
+        ),
+        // Names from a file can be long, many, and not printable.
+        (
+            file(&[weight, bias, (&format!("\u{1b}[31m{}", "x".repeat(200)), Dtype::F32, &[])]),
+            ErrorKind::Data,
+            &format!("unexpected: \\u{{1b}}[31m{}…; pass", "x".repeat(95)),
+        ),
+        (
+            file(
+                &(0..20).map(|i| (&*format!("layer.{i:02}").leak(), Dtype::F32, &[][..])).collect::<Vec<_>>(),
+            ),
+            ErrorKind::Data,
+            "layer.06, layer.07 and 12 more; pass",
+        ),
     ];
     for (bytes, kind, text) in cases {
         let error = refusal(load_safetensors(&net, &bytes));

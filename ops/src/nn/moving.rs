@@ -26,22 +26,27 @@ pub(super) fn replaced(module: &mut dyn Module, target: Target) -> Pending<()> {
     }
     let tensors: Vec<Tensor> = module.state_dict().into_iter().map(|(_, tensor)| tensor).collect();
     let mut copies: Vec<Pending<Tensor>> = Vec::with_capacity(tensors.len());
+    // Each tensor's copy. One tensor under several names is copied once.
+    let mut copy_of: Vec<usize> = Vec::with_capacity(tensors.len());
     // A loop: errors then name the caller's line, which closures do not know.
     for (i, tensor) in tensors.iter().enumerate() {
-        let earlier = tensors[..i].iter().position(|earlier| earlier.is_same(tensor));
-        copies.push(match (earlier, &target) {
-            (Some(earlier), _) => copies[earlier].view_of(|copy| Ok(copy.clone())),
-            (None, Target::Options(options)) => tensor.to(for_type(options, tensor)),
-            (None, Target::Cuda) => tensor.cuda(),
-            (None, Target::Cpu) => tensor.cpu(),
+        if let Some(earlier) = tensors[..i].iter().position(|earlier| earlier.is_same(tensor)) {
+            copy_of.push(copy_of[earlier]);
+            continue;
+        }
+        copy_of.push(copies.len());
+        copies.push(match &target {
+            Target::Options(options) => tensor.to(for_type(options, tensor)),
+            Target::Cuda => tensor.cuda(),
+            Target::Cpu => tensor.cpu(),
         });
     }
     let made: Result<Vec<Tensor>, _> = copies.iter().map(|copy| copy.as_operand().cloned()).collect();
     // The refusal itself is in the `Pending`.
     if let Ok(made) = made {
-        let mut made = made.into_iter();
+        let mut copy_of = copy_of.into_iter();
         module.visit(&mut Visitor::new(&mut |_, _, tensor| {
-            *tensor = made.next().expect("a module shows the same tensors each time");
+            *tensor = made[copy_of.next().expect("a module shows the same tensors each time")].clone();
         }));
     }
     Pending::join_all(copies)

@@ -2,7 +2,7 @@
 
 use super::Module;
 use crate::{DType, Tensor, TensorOps};
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorView};
 use std::collections::BTreeSet;
 use std::future::Future;
 use warpline_runtime::{Error, ErrorKind, Pending, Result, Site};
@@ -11,7 +11,8 @@ use warpline_runtime::{Error, ErrorKind, Pending, Result, Site};
 /// file.
 ///
 /// The reads are enqueued when the call returns; the future waits for them. Names are those of
-/// [`Module::state_dict`], so PyTorch loads the file into a module of the same structure.
+/// [`Module::state_dict`], so PyTorch loads the file into a module of the same structure. A tensor
+/// with several names is stored once for each.
 ///
 /// # Errors
 /// The errors of [`TensorOps::to_vec`](crate::TensorOps::to_vec); `Data` if two tensors have one
@@ -60,8 +61,7 @@ pub fn to_safetensors(module: &dyn Module) -> impl Future<Output = Result<Vec<u8
         let mut views = Vec::with_capacity(read.len());
         for (name, dtype, shape, bytes) in &read {
             if !names.insert(name) {
-                let why = format!("two tensors of the module are named {name}; give each its own name");
-                return Err(unfit(site, &why));
+                return Err(named_twice(site, name));
             }
             let view = TensorView::new(*dtype, shape.clone(), bytes);
             views.push((name, view.expect("the bytes are those of a tensor of this type and shape")));
@@ -74,12 +74,13 @@ pub fn to_safetensors(module: &dyn Module) -> impl Future<Output = Result<Vec<u8
 ///
 /// They are written in place, on the current streams of their devices, so clones of the module and
 /// captured graphs get them too. `bytes` is copied before the call returns. The `Pending` resolves
-/// when everything is written.
+/// when everything is written. A tensor with several names is written once for each, in the order of
+/// [`Module::state_dict`], and keeps the last.
 ///
 /// # Errors
 /// In the `Pending`. These leave the module as it was:
 /// - `Data` if `bytes` is no such file, or lacks a tensor of the module, or has one that the module
-///   does not have;
+///   does not have, or if two tensors of the module have one name;
 /// - `Shape` and `DTypeMismatch` if a tensor differs from the module's. Nothing is converted: bring
 ///   the module to the file's type first, with [`Module::to`].
 ///
@@ -88,10 +89,10 @@ pub fn to_safetensors(module: &dyn Module) -> impl Future<Output = Result<Vec<u8
 #[track_caller]
 pub fn load_safetensors(module: &dyn Module, bytes: &[u8]) -> Pending<()> {
     let site = Site::here(&"load_safetensors");
-    let file = match SafeTensors::deserialize(bytes) {
+    let file = match opened(bytes) {
         Ok(file) => file,
-        Err(error) => {
-            let why = format!("the bytes are not a safetensors file ({error}); pass a whole file");
+        Err(why) => {
+            let why = format!("the bytes are not a safetensors file ({why}); pass a whole file");
             return Pending::refused(unfit(site, &why));
         }
     };
@@ -107,24 +108,71 @@ pub fn load_safetensors(module: &dyn Module, bytes: &[u8]) -> Pending<()> {
     Pending::join_all(writes)
 }
 
+/// Reads the header of a file. Returns the reason if it is not valid.
+fn opened(bytes: &[u8]) -> Result<SafeTensors<'_>, String> {
+    /// The bytes before the header, which hold its length.
+    const PREFIX_BYTES: usize = size_of::<u64>();
+    // The crate adds the length that the header states for the data to that of the header, without
+    // a check. So this is checked first.
+    if let Some((prefix, rest)) = bytes.split_first_chunk::<PREFIX_BYTES>()
+        && let Ok(header_bytes) = usize::try_from(u64::from_le_bytes(*prefix))
+        && let Some((header, data)) = rest.split_at_checked(header_bytes)
+        && let Ok(metadata) = serde_json::from_slice::<Metadata>(header)
+        && metadata.data_len() > data.len()
+    {
+        return Err(format!(
+            "its header describes {} bytes of data, and {} follow it",
+            metadata.data_len(),
+            data.len()
+        ));
+    }
+    SafeTensors::deserialize(bytes).map_err(|error| shown(&error.to_string()))
+}
+
+/// Returns text from a file for an error: escaped, and not longer than a line.
+fn shown(text: &str) -> String {
+    const MOST_CHARS: usize = 100;
+    let mut shown: String = text.chars().take(MOST_CHARS).flat_map(char::escape_debug).collect();
+    if text.chars().nth(MOST_CHARS).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// Lists names for an error.
+fn listed(names: &[&str]) -> String {
+    const MOST_NAMES: usize = 8;
+    if names.is_empty() {
+        return "none".to_owned();
+    }
+    let mut list = names.iter().take(MOST_NAMES).map(|name| shown(name)).collect::<Vec<_>>().join(", ");
+    if names.len() > MOST_NAMES {
+        list += &format!(" and {} more", names.len() - MOST_NAMES);
+    }
+    list
+}
+
 /// Returns the tensors of the file in the order of `tensors`, if all of them fit.
 fn fitting<'f>(
     site: Site,
     tensors: &[(String, Tensor)],
     file: &SafeTensors<'f>,
 ) -> Result<Vec<TensorView<'f>>> {
-    let wanted: BTreeSet<&str> = tensors.iter().map(|(name, _)| &**name).collect();
+    let mut wanted = BTreeSet::new();
+    for (name, _) in tensors {
+        if !wanted.insert(&**name) {
+            return Err(named_twice(site, name));
+        }
+    }
     let given: BTreeSet<&str> = file.names().into_iter().collect();
-    let list = |names: Vec<&&str>| match names[..] {
-        [] => "none".to_owned(),
-        _ => names.iter().map(|name| **name).collect::<Vec<_>>().join(", "),
-    };
     if wanted != given {
-        let missing = list(wanted.difference(&given).collect());
-        let unexpected = list(given.difference(&wanted).collect());
+        let missing: Vec<&str> = wanted.difference(&given).copied().collect();
+        let unexpected: Vec<&str> = given.difference(&wanted).copied().collect();
         let why = format!(
-            "the file does not have the tensors of the module; missing: {missing}; unexpected: \
-             {unexpected}; pass a file of a module of the same structure"
+            "the file does not have the tensors of the module; missing: {}; unexpected: {}; pass a \
+             file of a module of the same structure",
+            listed(&missing),
+            listed(&unexpected)
         );
         return Err(unfit(site, &why));
     }
@@ -161,6 +209,10 @@ fn fitting<'f>(
         Ok(view)
     });
     fit.collect()
+}
+
+fn named_twice(site: Site, name: &str) -> Error {
+    unfit(site, &format!("two tensors of the module are named {name}; give each its own name"))
 }
 
 fn unfit(site: Site, why: &str) -> Error {

@@ -387,8 +387,9 @@ pub trait TensorOps: TensorOperand {
     ///
     /// # Errors
     /// The errors of every op; `DeviceMismatch` if the tensor is not on `cpu:0`; `OutOfMemory` if
-    /// the pool is at its cap; `Reentrant` in a host function; the errors of opening a CUDA device,
-    /// except `NoSuchDevice`.
+    /// the pool is at its cap; `Reentrant` in a host function, and in a task with
+    /// [`SyncMode::Error`](warpline_runtime::SyncMode::Error), even if the pool has cached memory;
+    /// the errors of opening a CUDA device, except `NoSuchDevice`.
     ///
     /// # Examples
     /// ```

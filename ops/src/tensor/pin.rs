@@ -19,9 +19,11 @@ pub(super) fn pin(x: &Tensor) -> Outcome {
     }
     let pool = page_locking(&device).map_err(|error| call.refused(error))?;
     let stream = call.stream();
+    let instead = "fill memory from device.pinned(len).await and call Tensor::from_pinned instead";
     with_element!(x.dtype(), T => {
         let from = T::buffer(&x.storage).expect("it has this type");
-        let host = pool.blocking_pinned(from.len()).map_err(|error| call.refused(error))?;
+        let host = pool.blocking_pinned_for(call.site(), instead, from.len());
+        let host = host.map_err(|error| call.refused(error))?;
         let to = stream.buffer_from_pinned(host).map_err(|error| call.refused(error))?;
         let copied = stream.at(call.site()).copy_buffer(&to, from);
         let (shape, transposed) = (x.shape.clone(), x.transposed);

@@ -91,9 +91,22 @@ impl Device {
     /// [`SyncMode::Error`](crate::SyncMode::Error).
     #[track_caller]
     pub fn blocking_pinned<T: Element>(&self, len: usize) -> Result<Pinned<T>> {
+        self.blocking_pinned_for(Site::here(&"blocking_pinned"), "await device.pinned(len) instead", len)
+    }
+
+    /// Like [`blocking_pinned`](Self::blocking_pinned), for the call at `site`. `instead` is the
+    /// advice to its caller. For authors of ops; unstable, like `warpline::backend`.
+    ///
+    /// # Errors
+    /// The errors of [`blocking_pinned`](Self::blocking_pinned).
+    pub fn blocking_pinned_for<T: Element>(
+        &self,
+        site: Site,
+        instead: &str,
+        len: usize,
+    ) -> Result<Pinned<T>> {
         let device = self.shared();
-        let sync = &device.runtime.sync;
-        sync.may_block(Site::here(&"blocking_pinned"), "await device.pinned(len) instead")?;
+        device.runtime.sync.may_block(site, instead)?;
         let pinned = Pinned::new(device.pinned_bytes(host_bytes::<T>(len)?)?, len);
         Ok(if device.zero_on_free { zeroed(pinned) } else { pinned })
     }

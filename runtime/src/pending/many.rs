@@ -84,7 +84,8 @@ impl Pending<()> {
     /// # Errors
     /// In the `Pending`: the error of the first part that was refused, immediately. The other parts
     /// are then dropped like any `Pending`, so their work runs. Otherwise the error of the first
-    /// part that fails, once all have finished.
+    /// part that fails, once all have finished. Refusals of further parts are reported like those
+    /// of dropped `Pending`s.
     ///
     /// # Examples
     /// ```

@@ -235,16 +235,17 @@ impl<T> Pending<T> {
         if reentry::holds_a_device() && matches!(self.state, State::Place(..) | State::Many(..)) {
             return Err(reentry::refused(&"query"));
         }
-        match &mut self.state {
+        let queried = match &mut self.state {
             State::Place(awaited, _) => awaited.query(),
             State::Many(many, _) => many.query(),
             State::Captured(step, _) => Err(step.nothing.clone()),
-            State::Failed(refusal) => {
-                refusal.error.mark_seen();
-                Err(refusal.error.clone())
-            }
+            State::Failed(refusal) => Err(refusal.error.clone()),
             State::Taken => Ok(true),
+        };
+        if let Err(error) = &queried {
+            error.mark_seen();
         }
+        queried
     }
 
     /// Returns the same `Pending`, except that awaiting or querying it does not count as observing.
@@ -448,13 +449,12 @@ impl<T> Future for Pending<T> {
         let Poll::Ready(done) = self.poll_work(cx) else { return Poll::Pending };
         let result = match done {
             Ok(()) => self.take(),
-            Err(error) => {
-                self.state = State::Taken;
-                Err(error)
-            }
+            Err(error) => Err(error),
         };
         if let Err(error) = &result {
+            // Marked before the state is dropped, which reports every error that is not.
             error.mark_seen();
+            self.state = State::Taken;
         }
         Poll::Ready(result)
     }

@@ -2,10 +2,11 @@
 //! with them.
 //!
 //! # Rules
-//! 1. The refusal of a ticket fails the `Pending` of its own call when that is looked at, once the
-//!    stream is past the ticket.
-//! 2. If that `Pending` was dropped, before or after the refusal, and the error was never looked
-//!    at, the stream reports it as an unseen error.
+//! 1. The refusal of a ticket fails the `Pending` of its own call when that is polled or queried,
+//!    once the stream is past the ticket. Only an error that the program gets counts as seen: of
+//!    several `Pending`s joined into one, the program gets the first error.
+//! 2. If that `Pending` was dropped, before or after the refusal, and the error was never seen, the
+//!    stream reports it as an unseen error.
 //! 3. If nothing was held back lately, there is nothing to look up: one load shows that
 //!    (`StreamCore::late_matters`).
 //!
@@ -64,7 +65,8 @@ impl StreamCore {
         None
     }
 
-    /// Returns the refusal of `ticket` to its own `Pending`, which counts as looking at it.
+    /// Returns the refusal of `ticket` to its own `Pending`, which marks it as seen if it returns
+    /// it.
     #[inline]
     pub(crate) fn late_refusal(&self, ticket: Ticket) -> Option<Error> {
         if self.late_matters.load(Ordering::Acquire) == NOTHING { None } else { self.find_late(ticket) }
@@ -73,16 +75,13 @@ impl StreamCore {
     #[cold]
     fn find_late(&self, ticket: Ticket) -> Option<Error> {
         match self.late.0.lock().get(&ticket) {
-            Some(Entry::Refused(error)) => {
-                error.mark_seen();
-                Some(error.clone())
-            }
+            Some(Entry::Refused(error)) => Some(error.clone()),
             _ => None,
         }
     }
 
     /// Notes that the `Pending` of `ticket` was dropped, and reports a refusal that was never
-    /// looked at.
+    /// seen.
     #[inline]
     pub(crate) fn drop_late(&self, ticket: Ticket) {
         if self.late_matters.load(Ordering::Acquire) != NOTHING {
