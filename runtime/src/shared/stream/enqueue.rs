@@ -220,7 +220,10 @@ impl StreamCore {
         }
         let is_cpu = |id| matches!(id, DeviceId::Cpu(_));
         let (what, remedy) = match (same_runtime, peers) {
-            (false, _) => (" of another runtime", "read it on the host, and write it here"),
+            (false, _) => (
+                " of another runtime",
+                "open both devices from one runtime, or read it on the host and write it here",
+            ),
             (true, Peers::None) => ("", "move a tensor with to, or a buffer with copy_buffer_peer"),
             (true, _) if is_cpu(here) || is_cpu(there) => ("", "copy on a stream of that device"),
             (true, _) => ("", "copy it to cpu:0 first"),
