@@ -154,8 +154,12 @@ fn bad_devices_modules_and_inputs_are_refused_with_both_sides() {
     let mut parallel = DataParallel::new(net, &devices).unwrap();
     let scalar = Tensor::ones([], &devices[0]).queued().unwrap();
     says(&refusal(scalar.apply(&parallel)), ErrorKind::Shape, &["the input is a scalar"]);
-    let narrow = Tensor::ones([3, 2], &devices[0]).queued().unwrap();
-    says(&refusal(narrow.apply(&parallel)), ErrorKind::Shape, &["linear", "[2, 2]", "[3, 4]"]);
+    // With one part and with several, the error names the line that applies the module.
+    for (rows, part) in [(1, "[1, 2]"), (3, "[2, 2]")] {
+        let narrow = Tensor::ones([rows, 2], &devices[0]).queued().unwrap();
+        let here = format!("tests/tensors/data_parallel.rs:{}", line!() + 1);
+        says(&refusal(narrow.apply(&parallel)), ErrorKind::Shape, &["linear", part, "[3, 4]", &here]);
+    }
     let unseen = devices.iter().map(|device| block_on(device.synchronize()));
     assert!(unseen.into_iter().all(|unseen| unseen.is_ok()), "one mistake is one error");
     assert_eq!(parallel.named_parameters()[0].0, "module.weight");

@@ -109,9 +109,9 @@ pub(super) struct Plan<S: Sample> {
     pub(super) collate: Option<Arc<dyn Collate<S>>>,
     pub(super) drop_last: bool,
     pub(super) stream: Stream,
-    /// The track on which a single reader records its work.
     /// The line that built the loader, which errors about its copies name.
     pub(super) site: Site,
+    /// The track on which a single reader records its work.
     pub(super) loading: HostTrack,
     /// A track for each of several workers.
     pub(super) worker_tracks: Vec<HostTrack>,
@@ -248,7 +248,7 @@ impl<S: Sample> Loader<S> {
     /// and the errors of creating a stream.
     #[track_caller]
     pub fn build(self) -> Result<Batches<S>> {
-        let site = Site::here(&"Loader");
+        let site = Site::here(&"copy_to_device");
         let prefetch = self.prefetch.unwrap_or_else(|| self.workers.max(1).saturating_mul(2));
         self.check_numbers(prefetch)?;
         self.check_order()?;

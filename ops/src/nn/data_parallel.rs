@@ -184,18 +184,21 @@ impl<M: Module> Replicas<M> {
         }
         // All parts are sent before any work on them: a copy waits for all earlier work of both
         // devices. Each call only enqueues.
-        let parts = parts.into_iter().zip(&self.replicas);
-        let sent: Result<Vec<_>, Refusal> = parts
-            .map(|((start, len), (device, _))| (&x).narrow(0, start, len).to(device).into_operand())
-            .collect();
-        let outputs: Result<Vec<_>, Refusal> = sent.and_then(|sent| {
-            let parts = sent.iter().zip(&self.replicas);
-            parts.map(|(part, (_, replica))| part.apply(replica).into_operand()).collect()
-        });
-        let outputs = match outputs {
-            Ok(outputs) => outputs,
-            Err(refusal) => return refusal.pass_on(),
-        };
+        // Loops: errors then name the caller's line, which closures do not know.
+        let mut sent = Vec::with_capacity(parts.len());
+        for ((start, len), (device, _)) in parts.into_iter().zip(&self.replicas) {
+            match held.narrow(0, start, len).to(device).into_operand() {
+                Ok(part) => sent.push(part),
+                Err(refusal) => return refusal.pass_on(),
+            }
+        }
+        let mut outputs = Vec::with_capacity(sent.len());
+        for (part, (_, replica)) in sent.iter().zip(&self.replicas) {
+            match part.apply(replica).into_operand() {
+                Ok(output) => outputs.push(output),
+                Err(refusal) => return refusal.pass_on(),
+            }
+        }
         gather(site, &outputs, &self.output)
     }
 }

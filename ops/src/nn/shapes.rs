@@ -22,24 +22,27 @@ impl Module for Relu {
 /// The result is a view, unless the input is a transposed view.
 ///
 /// # Errors
-/// `Shape` if the input has fewer than two dimensions.
+/// `Shape` if the input has fewer than two dimensions, or if it has no rows and the other sizes have
+/// no product below 2^64.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Flatten;
 
 impl Module for Flatten {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Pending<Tensor> {
+        let site = Site::here(&"Flatten");
+        let refused = |why: &str| {
+            let why = format!("{site}: the tensor has shape {:?}, {why}", x.shape());
+            Pending::refused(Error::new(ErrorKind::Shape, why))
+        };
         match x.shape() {
-            [rows, rest @ ..] if !rest.is_empty() => x.contiguous().reshape([*rows, rest.iter().product()]),
-            shape => {
-                let why = format!(
-                    "{}: the tensor has {} dimensions (shape {shape:?}), and at least 2 are needed; \
-                     reshape it to [n, …]",
-                    Site::here(&"Flatten"),
-                    shape.len()
-                );
-                Pending::refused(Error::new(ErrorKind::Shape, why))
+            [rows, rest @ ..] if !rest.is_empty() => {
+                match rest.iter().try_fold(1_usize, |product, size| product.checked_mul(*size)) {
+                    Some(columns) => x.contiguous().reshape([*rows, columns]),
+                    None => refused("and its columns cannot be counted; give it smaller sizes"),
+                }
             }
+            _ => refused("and at least 2 dimensions are needed; reshape it to [n, …]"),
         }
     }
 

@@ -198,22 +198,20 @@ impl Tensor {
     ///
     /// # Errors
     /// `Shape` if `shape` does not have as many elements, or if the buffer is not contiguous.
+    #[track_caller]
     pub fn from_buffer<T>(buffer: Buffer<T>, shape: impl Into<Shape>) -> Result<Tensor>
     where
         T: TensorElement<Stored = T> + Element,
     {
-        let (shape, len) = (shape.into(), buffer.len());
+        let (site, shape, len) = (Site::here(&"from_buffer"), shape.into(), buffer.len());
         if shape.elements() != Some(len) {
-            let why = format!(
-                "from_buffer: {len} elements do not fill the shape {shape}; pass one with \
-                    as many"
-            );
+            let why = format!("{site}: {len} elements do not fill the shape {shape}; pass one with as many");
             return Err(Error::new(ErrorKind::Shape, why));
         }
         if !buffer.is_contiguous() {
             let (rows, width, pitch) = buffer.shape();
             let why = format!(
-                "from_buffer: the buffer is a strided view of {rows} rows of {width} elements, \
+                "{site}: the buffer is a strided view of {rows} rows of {width} elements, \
                  {pitch} apart; copy it to contiguous memory first"
             );
             return Err(Error::new(ErrorKind::Shape, why));

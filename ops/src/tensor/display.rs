@@ -53,7 +53,9 @@ fn edges(call: &Call<'_>, x: &Tensor) -> Result<(Option<Storage>, Shape), Refusa
 
 /// Returns the layout of the elements, of which `kept` are read, in the order of the memory.
 fn layout(x: &Tensor, kept: Shape) -> Layout {
-    let stride = |dim: usize| kept[dim + 1..].iter().product();
+    // Without elements, the other sizes may be anything.
+    let stride =
+        |dim: usize| kept[dim + 1..].iter().fold(1_usize, |product, size| product.saturating_mul(*size));
     let (mut kept, mut strides) = (kept.to_vec(), (0..kept.len()).map(stride).collect::<Vec<usize>>());
     if x.transposed {
         kept.reverse();

@@ -58,7 +58,8 @@ pub use text::TensorDisplay;
 use element::{Storage, with_buffer};
 use std::fmt;
 use warpline_runtime::{
-    Buffer, Declared, Device, DeviceValue, Element, Error, ErrorKind, HoldsMemory, MemoryRef, Result, writes,
+    Buffer, Declared, Device, DeviceValue, Element, Error, ErrorKind, HoldsMemory, MemoryRef, Result, Site,
+    writes,
 };
 
 /// Elements of one type in a device's memory, with a shape.
@@ -149,17 +150,19 @@ impl Tensor {
     ///
     /// # Errors
     /// `DTypeMismatch` if the elements are not of type `T`; `Shape` if this is a transposed view.
+    #[track_caller]
     pub fn buffer<T>(&self) -> Result<&Buffer<T>>
     where
         T: TensorElement<Stored = T> + Element,
     {
+        let site = Site::here(&"buffer");
         if self.transposed {
-            return Err(Error::new(ErrorKind::Shape, format!("buffer: {}", self.not_contiguous())));
+            return Err(Error::new(ErrorKind::Shape, format!("{site}: {}", self.not_contiguous())));
         }
         T::buffer(&self.storage).ok_or_else(|| {
             let (dtype, asked) = (self.dtype(), T::DTYPE);
             let why = format!("the tensor is {dtype}, and {asked} was requested; call buffer::<{dtype}>()");
-            Error::new(ErrorKind::DTypeMismatch, format!("buffer: {why}"))
+            Error::new(ErrorKind::DTypeMismatch, format!("{site}: {why}"))
         })
     }
 
