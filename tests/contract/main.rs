@@ -22,6 +22,7 @@ mod peers;
 mod pinning;
 mod positions;
 mod reentry;
+mod semantics;
 mod streams;
 mod tensors;
 mod transfers;
