@@ -9,7 +9,7 @@ use crate::{SEEDS, and_nothing_is_left, refused, warm_up, with_outside_devices};
 use std::future::Future;
 use std::sync::{Arc, Mutex};
 use warpline::prelude::*;
-use warpline::{Result, RuntimeBuilder};
+use warpline::{Result, RuntimeBuilder, kernels};
 use warpline_outside_driver::BACKEND;
 
 const THREAD_0: DeviceId = DeviceId::Other { backend: BACKEND, ordinal: 0 };
@@ -762,11 +762,13 @@ fn an_op_that_fails_takes_along_what_is_held_back_behind_it() {
     }
 }
 
+/// One connection, on which allocations wait for the device, and calls of the driver for each other.
+const SETTINGS: [(&str, &str); 3] =
+    [("SOFTCUDA_CONNECTIONS", "1"), ("SOFTCUDA_ALLOC_WAITS", "1"), ("SOFTCUDA_ONE_AT_A_TIME", "1")];
+
 #[test]
 fn the_edges_hold_on_one_connection_where_allocations_wait() {
-    let settings =
-        [("SOFTCUDA_CONNECTIONS", "1"), ("SOFTCUDA_ALLOC_WAITS", "1"), ("SOFTCUDA_ONE_AT_A_TIME", "1")];
-    for more in [&settings[..1], &settings[..2], &settings] {
+    for more in [&SETTINGS[..1], &SETTINGS[..2], &SETTINGS] {
         in_child(more, || within_a_minute(take_turns_and_allocate));
     }
 }
@@ -791,34 +793,44 @@ fn take_turns_and_allocate() {
 
 #[test]
 fn a_cpu_op_that_panics_among_them_ends_what_comes_after_it() {
-    in_child(&[("SOFTCUDA_CONNECTIONS", "1")], || {
-        within_a_minute(|| {
-            let runtime = Runtime::builder().fail_op(10).build().unwrap();
-            let [cpu, cuda] = [DeviceId::Cpu(0), DeviceId::Cuda(0)].map(|id| runtime.device(id).unwrap());
-            let streams = [&cpu, &cuda, &cpu, &cuda].map(|device| device.new_stream().unwrap());
-            let diary = Diary::default();
-            let gate = streams[3].hold().unwrap();
-            let noted: Vec<_> = (0..100)
-                .map(|n| {
-                    let (here, before) = (&streams[n % 4], &streams[(n + 3) % 4]);
-                    here.wait_stream(before);
-                    diary.note(here, n as u32)
-                })
-                .collect();
-            gate.open();
-            let ends: Vec<_> = noted.into_iter().map(|pending| pending.blocking_wait()).collect();
-            let ran = diary.entries();
-            assert_eq!(ran, (0..ran.len() as u32).collect::<Vec<_>>());
-            assert!(ran.len() < 100, "the tenth op of cpu:0 fails");
-            assert!(ends[..ran.len()].iter().all(Result::is_ok));
-            let kinds: Vec<_> =
-                ends[ran.len()..].iter().map(|end| end.as_ref().unwrap_err().kind()).collect();
-            assert!(
-                kinds.iter().all(|kind| matches!(kind, ErrorKind::Fault | ErrorKind::Driver)),
-                "{kinds:?}"
-            );
-            // The CUDA device has not failed.
-            assert_eq!(cuda.new_stream().unwrap().call(|| 7).blocking_wait().unwrap(), 7);
-        });
-    });
+    for more in [&SETTINGS[..1], &SETTINGS[..2], &SETTINGS] {
+        in_child(more, || within_a_minute(take_turns_until_one_panics));
+    }
+}
+
+/// Two streams of `cuda:0` and two of `cpu:0` alternate, and each step allocates memory. The
+/// kernel of step `PANICS`, which is of `cpu:0`, panics while all later steps are enqueued behind
+/// it.
+fn take_turns_until_one_panics() {
+    const PANICS: usize = 10;
+    // One kernel a step, and every other step is of `cpu:0`.
+    let runtime = Runtime::builder().panic_in_twin(PANICS as u64 / 2 + 1).build().unwrap();
+    let [cpu, cuda] = [DeviceId::Cpu(0), DeviceId::Cuda(0)].map(|id| runtime.device(id).unwrap());
+    let streams = [&cpu, &cuda, &cpu, &cuda].map(|device| device.new_stream().unwrap());
+    let diary = Diary::default();
+    let gate = streams[0].hold().unwrap();
+    let steps: Vec<_> = (0..100)
+        .map(|n| {
+            let (here, before) = (&streams[n % 4], &streams[(n + 3) % 4]);
+            here.wait_stream(before);
+            // More each time, so that the pool has to ask the driver.
+            let x = here.alloc::<f32>(1000 * (n + 1)).unwrap();
+            here.fill(&x, n as f32).detach();
+            let added = here.launch(kernels::add_(8, &x, &x), LaunchConfig::for_elements(8u32));
+            (added, diary.note(here, n as u32))
+        })
+        .collect();
+    gate.open();
+    let (added, noted): (Vec<_>, Vec<_>) =
+        steps.into_iter().map(|(added, noted)| (added.blocking_wait(), noted.blocking_wait())).unzip();
+    assert_eq!(diary.entries(), (0..PANICS as u32).collect::<Vec<_>>());
+    assert!(added[..PANICS].iter().chain(&noted[..PANICS]).all(Result::is_ok));
+    let panicked = added[PANICS].as_ref().unwrap_err();
+    says(panicked, ErrorKind::Fault, &["add_ failed on stream", "panicked: the fault plan asked for it"]);
+    for end in added[PANICS + 1..].iter().chain(&noted[PANICS..]) {
+        let error = end.as_ref().unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Fault | ErrorKind::Driver), "{error}");
+    }
+    // The CUDA device has not failed.
+    assert_eq!(cuda.new_stream().unwrap().call(|| 7).blocking_wait().unwrap(), 7);
 }

@@ -22,6 +22,7 @@ mod peers;
 mod pinning;
 mod positions;
 mod reentry;
+mod semantics;
 mod streams;
 mod tensors;
 mod transfers;
@@ -86,6 +87,27 @@ const DEVICES: (&str, &str) = ("SOFTCUDA_DEVICES", "3");
 #[test]
 fn the_contract_holds_on_the_software_cuda_driver() {
     support::software::run_cuda_tests("", &[DEVICES]);
+}
+
+/// Runs every test that needs a CUDA device on a machine with one. Exactly the tests that take
+/// several devices are reported as skipped.
+#[test]
+fn on_one_cuda_device_only_tests_of_several_devices_are_skipped() {
+    let skipped = support::software::run_cuda_tests_on_one_device("");
+    assert!(!skipped.is_empty());
+    for line in &skipped {
+        let needed = [
+            " needs 2 CUDA devices, and this machine has 1",
+            " needs 3 CUDA devices, and this machine has 1",
+        ];
+        assert!(needed.iter().any(|needed| line.ends_with(needed)), "{line:?}");
+    }
+    for several in [
+        "tensors::to_moves_a_tensor_between_devices needs 2",
+        "peers::a_stream_of_a_third_device_copies_between_two needs 3",
+    ] {
+        assert!(skipped.iter().any(|line| line.starts_with(several)), "{several:?} is not in {skipped:?}");
+    }
 }
 
 #[test]
@@ -220,9 +242,21 @@ fn seeded<const N: usize, Fut: Future<Output = Result<()>>>(body: impl Fn([Devic
     });
 }
 
+/// Runs `body` on the first CUDA devices. On a machine with fewer, but at least one, it reports that
+/// the test is skipped.
 fn on_cuda<const N: usize, Fut: Future<Output = Result<()>>>(
     body: impl Fn([Device; N]) -> Fut + Send + 'static,
 ) {
+    let found = warpline::cuda::device_count().unwrap();
+    if 0 < found && (found as usize) < N {
+        // `body` is `contract::module::test::body`.
+        let name = std::any::type_name_of_val(&body).trim_start_matches("contract::");
+        let name = name.trim_end_matches("::body");
+        support::software::report_skipped(&format!(
+            "{name} needs {N} CUDA devices, and this machine has {found}"
+        ));
+        return;
+    }
     support::within_a_minute(|| {
         // A runtime of its own, because concurrent tests use memory too.
         let runtime = Runtime::new().unwrap();

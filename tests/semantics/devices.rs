@@ -1,8 +1,7 @@
 //! Where tensors live: scopes, names, and copies between devices.
 
 use crate::support::software::in_child;
-use crate::support::{block_on, refusal, runtime, says};
-use warpline::Result;
+use crate::support::{runtime, says};
 use warpline::prelude::*;
 
 /// Returns `cpu:0` to `cpu:2`, which stand in for three GPUs.
@@ -10,11 +9,6 @@ fn three() -> (Runtime, [Device; 3]) {
     let runtime = runtime(3);
     let devices = runtime.devices().try_into().expect("three devices");
     (runtime, devices)
-}
-
-/// Creates two elements on the current device.
-fn here() -> Pending<Tensor> {
-    Tensor::new([1.0, 2.0], ())
 }
 
 /// X10: a scope sets the current device and restores it, also nested and after a panic.
@@ -33,79 +27,6 @@ fn a_scope_sets_the_current_device_and_restores_it() {
         assert!(panicked.is_err());
         assert_eq!(Device::current().unwrap(), zero);
     });
-}
-
-/// X1: the old program across devices. Tensors are made on the current device or on a named one,
-/// and results are where their operands are.
-#[test]
-fn results_are_where_their_operands_are_in_every_scope() -> Result<()> {
-    let (_runtime, [zero, one, two]) = three();
-    let (x, y) = zero.enter(|| (here(), here()));
-    let (a, b, c, z, d) = one.enter(|| {
-        let a = here().queued().unwrap();
-        let b = (&x).to(&one); // `x.cuda()` there
-        let c = &a + &b;
-        let z = &x + &y;
-        let d = Tensor::new([0.0, 0.0], &two);
-        (a, b, c, z, d)
-    });
-    let places = [
-        x.as_operand().unwrap().device(),
-        y.as_operand().unwrap().device(),
-        a.device(),
-        b.as_operand().unwrap().device(),
-        c.as_operand().unwrap().device(),
-        z.as_operand().unwrap().device(),
-        d.as_operand().unwrap().device(),
-    ];
-    assert_eq!(places.map(|device| device.ordinal()), [0, 0, 1, 1, 1, 0, 2]);
-    assert_eq!(block_on(c.to_vec::<f32>())?, [2.0, 4.0]);
-    assert_eq!(block_on(z.to_vec::<f32>())?, [2.0, 4.0]);
-    Ok(())
-}
-
-/// X2: the new program across devices, with `to` and explicit devices inside another's scope.
-#[test]
-fn a_named_device_wins_over_the_current_one() -> Result<()> {
-    let (_runtime, [zero, one, two]) = three();
-    let (x, y) = zero.enter(|| (here().queued().unwrap(), here().queued().unwrap()));
-    let inside = one.enter(|| {
-        let a = here().queued()?;
-        let b = x.to(&one).queued()?;
-        let b2 = x.to(&Device::current()?).queued()?;
-        let c = (&a + &b).queued()?;
-        let z = (&x + &y).queued()?;
-        let d = Tensor::randn([2], &two).queued()?;
-        let e = y.to(&two).queued()?;
-        let f = Tensor::randn([2], &zero).to(&two).queued()?;
-        Ok::<_, Error>([a, b, b2, c, z, d, e, f])
-    })?;
-    let places: Vec<u32> = [&x, &y].into_iter().chain(&inside).map(|x| x.device().ordinal()).collect();
-    assert_eq!(places, [0, 0, 1, 1, 1, 1, 0, 2, 2, 2]);
-    let [a, _, _, c, z, _, e, _] = &inside;
-    for (tensor, expected) in [(a, [1.0, 2.0]), (c, [2.0, 4.0]), (z, [2.0, 4.0]), (e, [1.0, 2.0])] {
-        assert_eq!(block_on(tensor.to_vec::<f32>())?, expected);
-    }
-    // Operands on two devices are refused when the op is called.
-    let error = refusal(a.add(&x));
-    says(&error, ErrorKind::DeviceMismatch, &["the stream is on cpu:1 and an operand is on cpu:0"]);
-    Ok(())
-}
-
-/// X19: three ways of making a tensor, in the scopes of two devices.
-#[test]
-fn all_ways_of_making_a_tensor_follow_the_scope() -> Result<()> {
-    let (_runtime, [zero, one, _]) = three();
-    let host = Tensor::new([5.0], &zero).queued()?;
-    for device in [&zero, &one] {
-        let made = device.enter(|| -> Result<[Device; 3]> {
-            let here = Device::current()?;
-            let (buffer, tensor) = (here.alloc::<f32>(1)?, Tensor::ones([1], &here).queued()?);
-            Ok([buffer.device(), tensor.device(), host.to(&here).queued()?.device()])
-        })?;
-        assert_eq!(made, [(); 3].map(|()| device.clone()));
-    }
-    Ok(())
 }
 
 /// X15: the spellings of a device, and which of them are equal.

@@ -1,6 +1,7 @@
 //! Runs tests in child processes that load the software CUDA driver. The driver reads its settings
 //! once, and its faults last as long as the process.
 
+use std::io::Write;
 use std::process::{Command, Output};
 
 const CHILD: &str = "WARPLINE_TEST_CHILD";
@@ -46,6 +47,31 @@ pub(crate) fn run_cuda_tests(module: &str, variables: &[(&str, &str)]) -> String
 /// Like [`run_cuda_tests`], without the tests whose names contain one of `skipped`.
 #[track_caller]
 pub(crate) fn run_cuda_tests_but(module: &str, skipped: &[&str], variables: &[(&str, &str)]) -> String {
+    let text = all_pass(module, skipped, variables);
+    assert!(!text.contains(SKIPPED), "{variables:?}: the tests need more devices:\n{text}");
+    text
+}
+
+/// Like [`run_cuda_tests`], on a driver with one device. Returns what the tests said to
+/// [`report_skipped`].
+#[track_caller]
+pub(crate) fn run_cuda_tests_on_one_device(module: &str) -> Vec<String> {
+    let text = all_pass(module, &[], &[("SOFTCUDA_DEVICES", "1")]);
+    // A line may begin with other output.
+    text.lines().filter_map(|line| Some(line.split_once(SKIPPED)?.1.to_owned())).collect()
+}
+
+const SKIPPED: &str = "skipped: ";
+
+/// Says on standard error that a test does not run on this machine, also if the test harness
+/// captures the output of tests.
+pub(crate) fn report_skipped(why: &str) {
+    // In one call, since other tests write too.
+    let _ = std::io::stderr().write_all(format!("{SKIPPED}{why}\n").as_bytes());
+}
+
+#[track_caller]
+fn all_pass(module: &str, skipped: &[&str], variables: &[(&str, &str)]) -> String {
     let skip = [module].into_iter().chain(skipped.iter().flat_map(|name| ["--skip", name]));
     let list = ["--ignored", "--list", "--format=terse"].into_iter().chain(skip.clone());
     let list = test_binary(&[]).args(list).output().expect("it starts");
