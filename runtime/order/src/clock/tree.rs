@@ -30,6 +30,7 @@ enum Node {
 /// Most leaves are near. They take half of the memory, which matters if thousands of streams wait
 /// for thousands of others.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "a box would be another allocation for almost every leaf")]
 enum Leaf {
     /// All words that are not 0 have these upper 32 bits. The lower ones are not 0.
     Near { upper: u32, lower: [u32; WIDTH] },
