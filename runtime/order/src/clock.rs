@@ -1,10 +1,33 @@
 //! Vector clocks: for each other stream, the last ticket that is ordered before the clock's owner.
 //!
-//! A clock is sparse and sorted by stream. It is shared by reference count and copied when it
-//! changes. Only waits change it.
+//! # Rules
+//! 1. A clock changes only with a wait, and each wait that changes it takes a ticket. So a stream
+//!    and a ticket name one clock, and a clock that covers a ticket of a stream covers all that the
+//!    clock of that stream covered at that ticket: clocks are **closed**. Ordering is transitive
+//!    without any search.
+//! 2. Entries are never removed one by one. Those of observed work and of streams that are gone are
+//!    superfluous, but finding them would cost as much as the clock is long. The whole clock is
+//!    dropped when its owner's last wait is observed.
+//! 3. The entry of the owner itself may be there or not. No caller asks for it.
+//!
+//! # Cost
+//! A hub that waits for a thousand streams has a thousand entries, and each of these streams gets
+//! them all when it waits for the hub. So clocks share their entries. A clock is a persistent tree
+//! and a few **points**, which are entries that are newer than the tree. Rule 1 allows to merge two
+//! clocks without looking at their trees:
+//! * If the other clock covers our last wait, it covers our whole clock. We adopt it.
+//! * A tree has an **origin**, which is a ticket whose clock covers the whole tree. If we cover the
+//!   origin of the other tree, we add only the points of the other clock.
+//!
+//! Otherwise the trees are joined, without the parts that they share (`tree.rs`).
 
+mod tree;
+
+use arrayvec::ArrayVec;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use tree::Tree;
 
 /// The number of an op or a wait on its stream: 1, 2, 3 and so on, in the order of enqueuing.
 pub type Ticket = u64;
@@ -49,143 +72,206 @@ pub struct Use {
 
 /// A vector clock. The empty clock allocates nothing.
 #[derive(Clone, Debug, Default)]
-pub struct Clock(Option<Arc<[Use]>>);
+pub struct Clock(Option<Arc<Entries>>);
 
-impl Clock {
-    /// Returns one entry per stream, in the order of the streams' ids.
-    #[inline]
-    pub fn entries(&self) -> &[Use] {
-        self.0.as_deref().unwrap_or_default()
+/// The maximum number of points. A clock that is adopted from another one may have that many.
+const MOST_POINTS: usize = 16;
+/// The number of points that a stream collects before it moves them to the tree. It is lower, so
+/// that the streams that adopt its clock can still add their own without changing the tree.
+const MOST_OWN_POINTS: usize = MOST_POINTS / 2;
+
+type Points = ArrayVec<Use, MOST_POINTS>;
+
+#[derive(Clone, Debug, Default)]
+struct Entries {
+    /// The owner's ticket at its last change.
+    changed_at: Ticket,
+    /// At most one for each stream. The tree may have a greater ticket of that stream.
+    points: Points,
+    tree: Option<Rooted>,
+}
+
+/// A tree of entries. The word of a slot is a generation of the slot and a ticket of that stream,
+/// so the newest generation wins.
+#[derive(Clone, Debug)]
+struct Rooted {
+    tree: Tree,
+    /// A ticket whose clock, with the ticket itself, covers everything in the tree.
+    origin: Use,
+}
+
+const GENERATION_SHIFT: u32 = 48;
+
+/// Returns the word of an entry in a tree. It is never 0.
+fn word_of(entry: Use) -> u64 {
+    entry.stream.parts().1 << GENERATION_SHIFT | (entry.ticket + 1)
+}
+
+fn entry_of(slot: usize, word: u64) -> Use {
+    let ticket = (word & ((1 << GENERATION_SHIFT) - 1)) - 1;
+    Use { stream: StreamId::of_slot(slot, word >> GENERATION_SHIFT), ticket }
+}
+
+impl Entries {
+    fn point(&self, stream: StreamId) -> Option<Ticket> {
+        self.points.iter().find(|point| point.stream == stream).map(|point| point.ticket)
     }
 
+    fn in_tree(&self, stream: StreamId) -> Option<Ticket> {
+        let (slot, _) = stream.parts();
+        let word = self.tree.as_ref()?.tree.get(slot);
+        let entry = (word != 0).then(|| entry_of(slot, word))?;
+        (entry.stream == stream).then_some(entry.ticket)
+    }
+
+    fn covers(&self, used: Use) -> bool {
+        visit(self.points.len() + 1);
+        self.point(used.stream).is_some_and(|ticket| ticket >= used.ticket)
+            || self.in_tree(used.stream).is_some_and(|ticket| ticket >= used.ticket)
+    }
+
+    /// Adds an entry that is not covered. `now` is the owner with the ticket of its wait.
+    fn add(&mut self, now: Use, entry: Use, most_points: usize) {
+        if let Some(point) = self.points.iter_mut().find(|point| point.stream == entry.stream) {
+            point.ticket = entry.ticket;
+            return;
+        }
+        if self.points.len() >= most_points {
+            self.move_points(now);
+        }
+        self.points.push(entry);
+    }
+
+    /// Moves the points to the tree.
+    fn move_points(&mut self, now: Use) {
+        let rooted = self.tree.get_or_insert_with(|| Rooted { tree: Tree::new(), origin: now });
+        rooted.origin = now;
+        for point in self.points.drain(..) {
+            rooted.tree.raise(point.stream.parts().0, word_of(point));
+        }
+    }
+
+    /// Adds the entries of `before`, a clock that does not cover this one.
+    fn join(&mut self, now: Use, before: &Entries) {
+        if let Some(theirs) = &before.tree
+            && theirs.origin.stream != now.stream
+            && !self.covers(theirs.origin)
+        {
+            match &mut self.tree {
+                None => self.tree = Some(theirs.clone()),
+                Some(mine) => {
+                    mine.tree.join(&theirs.tree);
+                    mine.origin = now;
+                }
+            }
+        }
+        for point in &before.points {
+            if point.stream != now.stream && !self.covers(*point) {
+                self.add(now, *point, MOST_OWN_POINTS);
+            }
+        }
+    }
+}
+
+impl Clock {
     /// Returns the ticket up to which `stream` is ordered before this clock's owner; `None` if no
     /// edge from it was ever stated.
     #[inline]
     pub fn get(&self, stream: StreamId) -> Option<Ticket> {
-        let entries = self.entries();
-        if entries.len() <= 8 {
-            return entries.iter().find(|entry| entry.stream == stream).map(|entry| entry.ticket);
-        }
-        entries.binary_search_by_key(&stream, |entry| entry.stream).ok().map(|at| entries[at].ticket)
+        let entries = self.0.as_ref()?;
+        entries.point(stream).max(entries.in_tree(stream))
     }
 
-    /// Returns whether `used` is ordered before this clock's owner.
+    /// Returns whether `used` is ordered before this clock's owner. Then everything that was
+    /// ordered before `used` is, too.
     #[inline]
     pub fn covers(&self, used: Use) -> bool {
-        self.get(used.stream).is_some_and(|ticket| ticket >= used.ticket)
-    }
-
-    /// Returns whether merging `point` and the work before it would change nothing. Like
-    /// [`merge`](Self::merge), it ignores `owner`'s entries and those that are `over`.
-    pub fn implies(&self, owner: StreamId, point: Use, before: &Clock, over: impl Fn(Use) -> bool) -> bool {
-        let superfluous = |entry: &Use| entry.stream == owner || over(*entry);
-        self.implies_all(before, superfluous) && (superfluous(&point) || self.covers(point))
-    }
-
-    fn implies_all(&self, before: &Clock, superfluous: impl Fn(&Use) -> bool) -> bool {
-        let mut mine = self.entries().iter().peekable();
-        // Both lists are sorted, so one pass through ours is enough for all of theirs.
-        before.entries().iter().filter(|entry| !superfluous(entry)).all(|entry| {
-            while mine.next_if(|mine| mine.stream < entry.stream).is_some() {}
-            mine.peek().is_some_and(|mine| mine.stream == entry.stream && mine.ticket >= entry.ticket)
-        })
+        self.0.as_ref().is_some_and(|entries| entries.covers(used))
     }
 
     /// Merges `point` and the work before it, by maximum. Returns whether anything changed.
     ///
-    /// To keep clocks short, `owner`'s own entry is left out. So are the entries that are before
-    /// everything anyway, for which `over` returns true: observed by the host, or of a stream that
-    /// is gone.
-    pub fn merge(&mut self, owner: StreamId, point: Use, before: &Clock, over: impl Fn(Use) -> bool) -> bool {
-        let superfluous = |entry: &Use| entry.stream == owner || over(*entry);
-        let all_implied = self.implies_all(before, superfluous);
-        if all_implied && (superfluous(&point) || self.covers(point)) {
+    /// `now` is the clock's owner, with the ticket that its wait took. `before` is the clock of the
+    /// other stream at `point`.
+    pub fn merge(&mut self, now: Use, point: Use, before: &Clock) -> bool {
+        if self.covers(point) {
             return false;
         }
-        // Mostly, an existing edge now comes from a later point. Then its entry is raised in place.
-        if all_implied
-            && let Some(mine) = self.0.as_mut().and_then(Arc::get_mut)
-            && let Ok(at) = mine.binary_search_by_key(&point.stream, |entry| entry.stream)
-        {
-            mine[at].ticket = point.ticket;
-            return true;
-        }
-        let mut merged = Vec::with_capacity(self.entries().len() + before.entries().len() + 1);
-        let mut push = |entry: Use| {
-            if !superfluous(&entry) {
-                merged.push(entry);
+        let most_points = match &before.0 {
+            Some(before) if is_covered(self.0.as_deref(), now.stream, before) => {
+                match self.0.as_mut().and_then(Arc::get_mut) {
+                    Some(mine) => mine.clone_from(before),
+                    None => self.0 = Some(before.clone()),
+                }
+                MOST_POINTS
+            }
+            before => {
+                let mine = Arc::make_mut(self.0.get_or_insert_default());
+                if let Some(before) = before {
+                    mine.join(now, before);
+                }
+                MOST_OWN_POINTS
             }
         };
-        let point = [point];
-        let (mut a, mut b, mut c) =
-            (self.entries().iter().peekable(), before.entries().iter().peekable(), point.iter().peekable());
-        loop {
-            let next = [a.peek(), b.peek(), c.peek()].into_iter().flatten().map(|entry| entry.stream).min();
-            let Some(stream) = next else { break };
-            let mut ticket = 0;
-            for list in [&mut a, &mut b] {
-                if let Some(entry) = list.next_if(|entry| entry.stream == stream) {
-                    ticket = ticket.max(entry.ticket);
-                }
-            }
-            if let Some(entry) = c.next_if(|entry| entry.stream == stream) {
-                ticket = ticket.max(entry.ticket);
-            }
-            push(Use { stream, ticket });
-        }
-        self.0 = if merged.is_empty() { None } else { Some(merged.into()) };
+        let mine = Arc::make_mut(self.0.as_mut().expect("it was made above"));
+        mine.changed_at = now.ticket;
+        mine.add(now, point, most_points);
         true
     }
+
+    /// Returns the owner's ticket at the last change of the clock; `None` if the clock is empty.
+    #[inline]
+    pub fn changed_at(&self) -> Option<Ticket> {
+        self.0.as_ref().map(|entries| entries.changed_at)
+    }
+
+    /// Returns whether both are clones of one clock, or empty.
+    pub fn is_same(&self, other: &Clock) -> bool {
+        match (&self.0, &other.0) {
+            (Some(mine), Some(other)) => Arc::ptr_eq(mine, other),
+            (mine, other) => mine.is_none() && other.is_none(),
+        }
+    }
+
+    /// Calls `f` with each entry. A stream may have several entries; the last ticket is the
+    /// greatest of them.
+    #[inline]
+    pub fn for_each(&self, mut f: impl FnMut(Use)) {
+        let Some(entries) = &self.0 else { return };
+        if let Some(rooted) = &entries.tree {
+            rooted.tree.for_each(|slot, word| f(entry_of(slot, word)));
+        }
+        entries.points.iter().for_each(|point| f(*point));
+    }
+
+    /// Returns the newest ticket of each stream, for statistics and tests.
+    pub fn entries(&self) -> BTreeMap<StreamId, Ticket> {
+        let mut entries = BTreeMap::new();
+        self.for_each(|entry| {
+            let ticket: &mut Ticket = entries.entry(entry.stream).or_default();
+            *ticket = entry.ticket.max(*ticket);
+        });
+        entries
+    }
+}
+
+/// Returns whether `before` covers all entries of `owner`'s clock.
+fn is_covered(mine: Option<&Entries>, owner: StreamId, before: &Entries) -> bool {
+    mine.is_none_or(|mine| before.covers(Use { stream: owner, ticket: mine.changed_at }))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn used(stream: u64, ticket: u64) -> Use {
-        Use { stream: StreamId(stream), ticket }
-    }
-
-    fn clock(entries: &[(u64, u64)]) -> Clock {
-        Clock(Some(entries.iter().map(|&(s, t)| used(s, t)).collect()))
-    }
-
-    #[test]
-    fn merge_takes_the_maximum_and_leaves_the_owner_out() {
-        let mut mine = clock(&[(2, 5), (4, 1)]);
-        assert!(mine.merge(StreamId(9), used(3, 7), &clock(&[(1, 1), (2, 3), (4, 8), (9, 2)]), |_| false));
-        assert_eq!(mine.entries(), [used(1, 1), used(2, 5), used(3, 7), used(4, 8)]);
-        assert!(!mine.merge(StreamId(9), used(3, 6), &clock(&[(2, 5), (9, 44)]), |_| false));
-    }
-
-    #[test]
-    fn an_edge_that_comes_from_further_on_grows_where_it_stands_unless_the_clock_is_shared() {
-        let mut mine = clock(&[(1, 5), (3, 2)]);
-        let before = mine.clone();
-        assert!(mine.merge(StreamId(9), used(3, 4), &clock(&[(1, 5)]), |_| false));
-        assert_eq!(
-            (before.entries(), mine.entries()),
-            (&[used(1, 5), used(3, 2)][..], &[used(1, 5), used(3, 4)][..])
-        );
-        let place = mine.entries().as_ptr();
-        assert!(mine.merge(StreamId(9), used(3, 7), &clock(&[(1, 4), (9, 9)]), |_| false));
-        assert_eq!((mine.entries(), mine.entries().as_ptr()), (&[used(1, 5), used(3, 7)][..], place));
-        assert!(mine.merge(StreamId(9), used(3, 8), &clock(&[(1, 6)]), |_| false));
-        assert_eq!(mine.entries(), [used(1, 6), used(3, 8)]);
-    }
-
-    #[test]
-    fn a_stated_edge_from_an_empty_stream_counts() {
-        let mut mine = Clock::default();
-        assert!(!mine.covers(used(1, 0)));
-        mine.merge(StreamId(2), used(1, 0), &Clock::default(), |_| false);
-        assert!(mine.covers(used(1, 0)) && !mine.covers(used(1, 1)));
-    }
-
-    #[test]
-    fn what_is_before_everything_is_dropped() {
-        let mut mine = clock(&[(1, 5)]);
-        mine.merge(StreamId(9), used(3, 7), &Clock::default(), |entry| entry.stream == StreamId(1));
-        assert_eq!(mine.entries(), [used(3, 7)]);
-    }
+thread_local! {
+    /// The number of entries that the clocks of this thread have looked at.
+    static VISITED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
+
+/// Counts entries that are looked at, for tests of how the costs grow.
+#[inline(always)]
+fn visit(_entries: usize) {
+    #[cfg(test)]
+    VISITED.set(VISITED.get() + _entries);
+}
+
+#[cfg(test)]
+mod tests;

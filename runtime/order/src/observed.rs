@@ -85,8 +85,14 @@ impl StreamId {
         self.0 >> SLOT_BITS
     }
 
+    /// Returns the slot and its generation.
+    #[inline]
     pub(super) fn parts(self) -> (usize, u64) {
         (self.slot(), self.generation())
+    }
+
+    pub(super) fn of_slot(slot: usize, generation: u64) -> Self {
+        StreamId(generation << SLOT_BITS | slot as u64)
     }
 }
 
@@ -184,35 +190,44 @@ impl Observed {
     #[inline]
     pub fn observe(&self, used: Use, clock: &Clock) {
         // Earlier work is published before the op itself: a thread that sees the op sees its past.
-        self.observe_all(clock.entries().iter().copied().chain([used]));
-    }
-
-    /// Notes the uses as observed, one after the other.
-    #[inline]
-    fn observe_all(&self, uses: impl Iterator<Item = Use>) {
-        let (mut group, mut changing) = (usize::MAX, None);
-        for used in uses {
-            // Without the lock first: usually the host has observed a part of this already.
-            if self.covers(used) {
-                continue;
-            }
-            if group != used.stream.group() {
-                // The old lock is released first: a thread never holds two.
-                drop(changing.take());
-                (group, changing) = (used.stream.group(), self.change(used.stream));
-                if self.covers(used) {
-                    continue;
-                }
-            }
-            let Some(word) = self.word(used.stream) else { continue };
-            let rest = word.load(Ordering::Relaxed) & !END_MASK;
-            word.store(rest | (used.ticket + 1), Ordering::Release);
-        }
+        let mut changing = Changing { table: self, group: usize::MAX, lock: None };
+        clock.for_each(|earlier| changing.observe(earlier));
+        changing.observe(used);
     }
 
     /// Returns the number of slots ever used, for statistics.
     pub fn slots_used(&self) -> usize {
         self.free.lock().slots_used
+    }
+}
+
+/// A thread that notes uses as observed, one after the other. It locks a group once for uses that
+/// follow each other.
+struct Changing<'a> {
+    table: &'a Observed,
+    group: usize,
+    lock: Option<MutexGuard<'a, ()>>,
+}
+
+impl Changing<'_> {
+    #[inline]
+    fn observe(&mut self, used: Use) {
+        let table = self.table;
+        // Without the lock first: usually the host has observed a part of this already.
+        if table.covers(used) {
+            return;
+        }
+        if self.group != used.stream.group() {
+            // The old lock is released first: a thread never holds two.
+            drop(self.lock.take());
+            (self.group, self.lock) = (used.stream.group(), table.change(used.stream));
+            if table.covers(used) {
+                return;
+            }
+        }
+        let Some(word) = table.word(used.stream) else { return };
+        let rest = word.load(Ordering::Relaxed) & !END_MASK;
+        word.store(rest | (used.ticket + 1), Ordering::Release);
     }
 }
 
@@ -259,10 +274,11 @@ mod tests {
     fn what_threads_observe_at_once_of_the_same_streams_is_all_there_and_never_goes_back() {
         let table = Observed::default();
         let streams: Vec<StreamId> = (0..3 * GROUP).map(|_| table.admit().unwrap()).collect();
+        let nobody = Use { stream: table.admit().unwrap(), ticket: 0 };
         let clock = |ticket: Ticket, from: usize| {
             let mut clock = Clock::default();
             for &stream in streams[from..].iter().step_by(7) {
-                clock.merge(StreamId(u64::MAX), Use { stream, ticket }, &Clock::default(), |_| false);
+                clock.merge(nobody, Use { stream, ticket }, &Clock::default());
             }
             clock
         };
@@ -274,7 +290,8 @@ mod tests {
                         let (used, clock) = (Use { stream: streams[thread], ticket }, clock(ticket, thread));
                         table.observe(used, &clock);
                         // Another thread may be ahead, never behind.
-                        assert!(clock.entries().iter().all(|&used| table.covers(used)) && table.covers(used));
+                        clock.for_each(|earlier| assert!(table.covers(earlier)));
+                        assert!(table.covers(used));
                     }
                 });
             }

@@ -426,8 +426,8 @@ impl Capture {
         let member = &mut recording.members[at];
         if at != of {
             member.number += 1;
-            member.clock.merge(member.id, from.used, &from.stated, |_| false);
             let number = member.number;
+            member.clock.merge(Use { stream: member.id, ticket: number }, from.used, &from.stated);
             let (stream, number_of) = (member.stream, from.used.ticket);
             let work = Work::Wait { stream: recording.members[of].stream, number: number_of };
             recording.plan.steps.push(Step { stream, number, site, work });

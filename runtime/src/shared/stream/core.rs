@@ -63,6 +63,8 @@ pub(crate) struct StreamCore {
     pub(crate) state: DelegationLock<State>,
     pub(crate) version: AtomicU64,
     pub(crate) known: Mutex<Clock>,
+    /// The newest ticket whose clock the host has observed entirely.
+    observed_at: AtomicU64,
     /// The newest ticket that a `Pending` was made for. Kept only on devices that need markers.
     pub(crate) held: AtomicU64,
     /// The ticket in `held`, if its `Pending` was dropped or passed on.
@@ -167,6 +169,7 @@ impl StreamCore {
             known: Mutex::default(),
             issued: AtomicU64::new(0),
             version: AtomicU64::new(0),
+            observed_at: AtomicU64::new(0),
             held: AtomicU64::new(0),
             let_go: AtomicU64::new(0),
             stood_at: AtomicU64::new(0),
@@ -367,9 +370,11 @@ impl StreamCore {
         }
     }
 
-    /// Returns the number of entries in both clocks, for statistics.
+    /// Returns the number of entries in the stated clock, for statistics.
     pub(crate) fn clock_len(&self) -> usize {
-        self.state.lock().stated.entries().len() + self.known.lock().entries().len()
+        let mut state = self.state.lock();
+        self.forget_observed(&mut state);
+        state.stated.entries().len()
     }
 
     /// Returns whether the stream takes no more work.
@@ -390,8 +395,24 @@ impl StreamCore {
         let used = Use { stream: self.id, ticket: place.ticket };
         let observed = &self.device.runtime.observed;
         // A stream that is gone counts as covered. What it had waited for is not observed by that.
-        if !observed.covers(used) || self.is_closed() {
+        let changed_at = place.clock.changed_at();
+        let has_new_clock = changed_at.is_some_and(|at| at > self.observed_at.load(Ordering::Relaxed));
+        if !observed.covers(used) || self.is_closed() || has_new_clock {
             observed.observe(used, &place.clock);
+            // After that, since a ticket can be covered before all that is before it.
+            self.observed_at.fetch_max(place.ticket, Ordering::Release);
+        }
+    }
+
+    /// Drops the clocks if everything in them is observed, and so before everything.
+    pub(crate) fn forget_observed(&self, state: &mut State) {
+        let observed_at = self.observed_at.load(Ordering::Acquire);
+        if state.stated.changed_at().is_some_and(|at| at <= observed_at) {
+            state.stated = Clock::default();
+            let mut known = self.known.lock();
+            if known.changed_at().is_some_and(|at| at <= observed_at) {
+                *known = Clock::default();
+            }
         }
     }
 

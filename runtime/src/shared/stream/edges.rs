@@ -13,7 +13,7 @@
 use super::core::{State, StreamCore};
 use super::held::{After, Elsewhere};
 use super::place::{Place, Snapshot};
-use crate::order::{Site, StreamId, Use};
+use crate::order::{Clock, Site, StreamId, Use};
 use std::sync::atomic::Ordering;
 use warpline_driver::timeline::Ticket;
 use warpline_driver::{Command, DriverError, DriverFailure, Point, Result, Submission, op_events};
@@ -42,11 +42,11 @@ impl StreamCore {
             let place = Place::at(state.issued, state.stated.clone());
             return Ok(Waited { place, by_driver: false });
         }
+        self.forget_observed(state);
         let observed = &self.device.runtime.observed;
         let is_closed = observed.is_closed(from.used.stream);
-        let settled = |used: Use| observed.covers(used) || observed.is_closed(used.stream);
         let (mut holds, mut by_driver) = (false, false);
-        if is_closed || !state.stated.implies(self.id, from.used, &from.stated, settled) {
+        if is_closed || !(state.stated.covers(from.used) || observed.covers(from.used)) {
             let done = observed.covers(from.used)
                 || self.known.lock().covers(from.used)
                 || from.timeline.reached(from.used.ticket);
@@ -60,9 +60,7 @@ impl StreamCore {
             }
             holds = true;
         }
-        let over = |used| observed.covers(used);
-        let mut changed = self.known.lock().merge(self.id, from.used, &from.known, over);
-        changed |= state.stated.merge(self.id, from.used, &from.stated, settled);
+        let mut changed = holds && self.merge_clocks(state, from);
         changed |= state.marks.merge(&from.marks);
         if let Some(coming) = &from.coming {
             changed |= coming.hand_marks_to(&mut state.marks);
@@ -75,6 +73,23 @@ impl StreamCore {
         }
         let place = Place { holds, ..Place::at(state.issued, state.stated.clone()) };
         Ok(Waited { place, by_driver })
+    }
+
+    /// Merges the clocks at `from` into the stream's own, at its newest ticket, which is that of the
+    /// wait. Returns whether one of them changed.
+    fn merge_clocks(&self, state: &mut State, from: &Snapshot) -> bool {
+        let now = Use { stream: self.id, ticket: state.issued };
+        let mut known = self.known.lock();
+        if !known.is_same(&state.stated) || !from.known.is_same(&from.stated) {
+            let changed = known.merge(now, from.used, &from.known);
+            return state.stated.merge(now, from.used, &from.stated) || changed;
+        }
+        // Mostly the runtime has added no edge, and both clocks are one. It is shared by nothing
+        // else while it changes, so it changes in place.
+        *known = Clock::default();
+        let changed = state.stated.merge(now, from.used, &from.stated);
+        *known = state.stated.clone();
+        changed
     }
 
     /// Returns the point that the driver waits for, given a place that is not reached. The next
@@ -198,8 +213,8 @@ impl StreamCore {
     /// Notes that the newest ticket's work is after `from`, by an edge that the runtime added.
     #[cold]
     pub(crate) fn know(&self, from: &Snapshot) {
-        let over = |used| self.device.runtime.observed.covers(used);
-        if self.known.lock().merge(self.id, from.used, &from.known, over) {
+        let now = Use { stream: self.id, ticket: self.issued() };
+        if self.known.lock().merge(now, from.used, &from.known) {
             self.version.fetch_add(1, Ordering::Release);
         }
     }

@@ -71,7 +71,8 @@ impl StreamCore {
 
     /// Returns where the stream stands, for an await of everything so far.
     pub(crate) fn here(&self) -> Place {
-        let state = self.state.lock();
+        let mut state = self.state.lock();
+        self.forget_observed(&mut state);
         self.stand_at(state.issued);
         Place::at(state.issued, state.stated.clone())
     }
@@ -107,7 +108,7 @@ impl StreamCore {
         let ticket = if state.foreign_from == 0 { state.issued } else { state.foreign_from - 1 };
         let used = Use { stream: self.id, ticket };
         // Edges that the runtime added before foreign work are behind that place.
-        let known = if state.foreign_from == 0 { self.known.lock().clone() } else { Clock::default() };
+        let known = if state.foreign_from == 0 { self.known.lock().clone() } else { state.stated.clone() };
         let (mut event, mut coming) = (None, None);
         if !self.timeline.reached(used.ticket) && !implied(used) {
             if !by_event && self.device.signalled && state.foreign.is_none() {

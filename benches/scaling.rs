@@ -1,0 +1,215 @@
+//! How the host cost of an op grows with the number of streams, slices and readers, over a driver
+//! that runs nothing.
+//!
+//! Nothing is awaited, so the order check forgets nothing. Each shape is measured at several sizes.
+//! The exponent is the slope of the cost over the size, fitted to their logarithms: 0 if the cost
+//! does not grow, 1 if it grows like the size.
+
+mod support;
+
+use std::time::Instant;
+use support::measure::short;
+use support::{ONE, Options, Table, null_driver, touch_one};
+use warpline::prelude::*;
+
+warpline::kernel! {
+    /// Reads one element: the least work that reads a buffer.
+    pub unsafe fn look_at(k: f32, x: &[f32]) {
+        cpu: |k, x| { std::hint::black_box(k + x[0]); },
+    }
+}
+
+/// The elements of a slice: 64 bytes.
+const SLICE: usize = 16;
+
+struct Shape {
+    what: &'static str,
+    sizes: &'static [usize],
+    goal: Goal,
+    /// Returns the nanoseconds of one unit of the shape at a size.
+    measure: fn(&Device, usize) -> f64,
+}
+
+/// The goal for the largest size.
+enum Goal {
+    Ns(f64),
+    /// A multiple of the cost at the smallest size.
+    TimesSmallest(f64),
+}
+
+const SHAPES: [Shape; 6] = [
+    Shape {
+        what: "a hub and N streams: wait, read, wait",
+        sizes: &[8, 32, 128, 512, 2048],
+        goal: Goal::TimesSmallest(2.0),
+        measure: star,
+    },
+    Shape {
+        what: "the N-th slice of a buffer written",
+        sizes: &[100, 400, 1600, 6400, 16_000],
+        goal: Goal::Ns(500.0),
+        measure: append,
+    },
+    Shape {
+        what: "the N-th slice written, and all of them read",
+        sizes: &[100, 400, 1600, 6400, 16_000],
+        goal: Goal::Ns(2000.0),
+        measure: append_and_read,
+    },
+    Shape {
+        what: "one of N streams reads a buffer that all read",
+        sizes: &[100, 400, 1600, 6400, 10_000],
+        goal: Goal::Ns(500.0),
+        measure: readers,
+    },
+    Shape {
+        what: "a write after N readers, for each reader",
+        sizes: &[100, 400, 1600, 6400, 10_000],
+        goal: Goal::Ns(20.0),
+        measure: write_after_readers,
+    },
+    Shape {
+        what: "one of N column views written by its stream",
+        sizes: &[64, 256, 1024, 4096],
+        goal: Goal::Ns(1000.0),
+        measure: columns,
+    },
+];
+
+fn streams(device: &Device, count: usize) -> Vec<Stream> {
+    (0..count).map(|_| device.new_stream().expect("a stream")).collect()
+}
+
+fn per(times: usize, work: impl FnOnce()) -> f64 {
+    let start = Instant::now();
+    work();
+    start.elapsed().as_nanos() as f64 / times as f64
+}
+
+/// A hub writes weights. Each stream waits for it and reads them, and the hub waits for each.
+fn star(device: &Device, count: usize) -> f64 {
+    let (hub, others) = (device.new_stream().expect("a stream"), streams(device, count));
+    let weights = hub.alloc::<f32>(SLICE).expect("64 bytes");
+    let round = || {
+        hub.launch(touch_one(0.5, &weights), ONE).detach();
+        for stream in &others {
+            stream.wait_stream(&hub);
+            stream.launch(look_at(0.5, &weights), ONE).detach();
+            hub.wait_stream(stream);
+        }
+    };
+    let rounds = (20_000 / count).max(2);
+    round();
+    per(rounds * count, || (0..rounds).for_each(|_| round()))
+}
+
+/// One stream appends to a buffer: the cost of the last tenth of the writes.
+fn append(device: &Device, count: usize) -> f64 {
+    appended(device, count, |_, _| ())
+}
+
+fn append_and_read(device: &Device, count: usize) -> f64 {
+    appended(device, count, |stream, prefix| stream.launch(look_at(0.5, prefix), ONE).detach())
+}
+
+fn appended(device: &Device, count: usize, then: impl Fn(&Stream, &Buffer<f32>)) -> f64 {
+    let stream = device.new_stream().expect("a stream");
+    let whole = stream.alloc::<f32>(count * SLICE).expect("a few megabytes");
+    let slices: Vec<_> = (0..count)
+        .map(|at| (at * SLICE, (at + 1) * SLICE))
+        .map(|(from, to)| (whole.slice(from..to).expect("inside"), whole.slice(..to).expect("inside")))
+        .collect();
+    let write = |(slice, prefix): &(Buffer<f32>, Buffer<f32>)| {
+        stream.launch(touch_one(0.5, slice), ONE).detach();
+        then(&stream, prefix);
+    };
+    let (first, last) = slices.split_at(count - count / 10);
+    first.iter().for_each(write);
+    per(last.len(), || last.iter().for_each(write))
+}
+
+/// Each stream has read the buffer and reads it again.
+fn readers(device: &Device, count: usize) -> f64 {
+    let (_, streams, weights) = all_read(device, count);
+    per(count, || streams.iter().for_each(|stream| stream.launch(look_at(0.5, &weights), ONE).detach()))
+}
+
+fn write_after_readers(device: &Device, count: usize) -> f64 {
+    let (hub, streams, weights) = all_read(device, count);
+    for stream in &streams {
+        hub.wait_stream(stream);
+    }
+    // One write, of which each reader has a share.
+    per(count, || hub.launch(touch_one(0.5, &weights), ONE).detach())
+}
+
+fn all_read(device: &Device, count: usize) -> (Stream, Vec<Stream>, Buffer<f32>) {
+    let (hub, streams) = (device.new_stream().expect("a stream"), streams(device, count));
+    let weights = hub.alloc::<f32>(SLICE).expect("64 bytes");
+    hub.launch(touch_one(0.5, &weights), ONE).detach();
+    for stream in &streams {
+        stream.wait_stream(&hub);
+        stream.launch(look_at(0.5, &weights), ONE).detach();
+    }
+    (hub, streams, weights)
+}
+
+/// Each stream writes its columns of one matrix, a second time.
+fn columns(device: &Device, count: usize) -> f64 {
+    const ROWS: usize = 4;
+    let (hub, streams) = (device.new_stream().expect("a stream"), streams(device, count));
+    let matrix = hub.alloc::<f32>(ROWS * count * SLICE).expect("a megabyte");
+    let matrix = matrix.as_matrix(ROWS).expect("whole rows");
+    let views: Vec<_> = streams
+        .iter()
+        .enumerate()
+        .map(|(at, stream)| {
+            stream.wait_stream(&hub);
+            (stream, matrix.columns(at * SLICE..(at + 1) * SLICE).expect("inside"))
+        })
+        .collect();
+    let write = || views.iter().for_each(|(stream, view)| stream.fill(view, 0.5).detach());
+    write();
+    per(count, write)
+}
+
+/// Returns the slope of the costs over the sizes, by least squares on their logarithms.
+fn exponent(costs: &[(usize, f64)]) -> f64 {
+    let points: Vec<(f64, f64)> = costs.iter().map(|&(size, ns)| ((size as f64).ln(), ns.ln())).collect();
+    let count = points.len() as f64;
+    let (x, y) = points.iter().fold((0.0, 0.0), |(x, y), point| (x + point.0 / count, y + point.1 / count));
+    let (above, below) = points.iter().fold((0.0, 0.0), |(above, below), point| {
+        (above + (point.0 - x) * (point.1 - y), below + (point.0 - x).powi(2))
+    });
+    above / below
+}
+
+fn main() {
+    let options = Options::from_command_line();
+    let table = Table::new("scaling: how the host cost of an op grows (ns)");
+    for shape in &SHAPES {
+        let mut costs = Vec::new();
+        for &size in &shape.sizes[..if options.quick { 2 } else { shape.sizes.len() }] {
+            let mut rounds: Vec<f64> = (0..options.rounds(5))
+                .map(|_| {
+                    // A fresh runtime, because histories keep what earlier rounds left in them.
+                    let (_runtime, device, _) = null_driver::runtime(false, true);
+                    (shape.measure)(&device, size)
+                })
+                .collect();
+            rounds.sort_by(f64::total_cmp);
+            costs.push((size, rounds[rounds.len() / 2]));
+        }
+        let curve: Vec<String> = costs.iter().map(|&(size, ns)| format!("{size}: {}", short(ns))).collect();
+        let ((_, smallest), (size, largest)) = (costs[0], costs[costs.len() - 1]);
+        let (goal, met) = match shape.goal {
+            Goal::Ns(most) => (format!("≤ {}", short(most)), largest <= most),
+            Goal::TimesSmallest(most) => {
+                (format!("≤ {}", short(most * smallest)), largest <= most * smallest)
+            }
+        };
+        table.report(&format!("{}, N = …", shape.what), &curve.join(", "));
+        table.report(&format!("{}: exponent", shape.what), &format!("{:.2}", exponent(&costs)));
+        table.row(&format!("{}, N = {size}", shape.what), &goal, &short(largest), "", Some(met));
+    }
+}
