@@ -114,6 +114,7 @@ pub(super) fn expanded<'t>(
     }
     let len = call.elements(shape)?;
     if len == 0 {
+        call.here(x)?;
         return Ok(Cow::Owned(Storage::alloc(call, x.dtype(), 0)?));
     }
     let mut steps = repetitions(&x.shape, shape);

@@ -132,6 +132,23 @@ impl<'a> Call<'a> {
         Err(self.refuse(ErrorKind::Shape, &why))
     }
 
+    /// Refuses the op if `tensor` is on another device than its stream.
+    ///
+    /// A launch refuses such operands itself. This is for ops that launch nothing if they have
+    /// nothing to compute.
+    #[inline]
+    pub(super) fn here(&self, tensor: &Tensor) -> Result<(), Refusal> {
+        let (here, there) = (self.stream.device(), tensor.device());
+        if here == there {
+            return Ok(());
+        }
+        let why = format!(
+            "the stream is on {here} and an operand is on {there}; copy the operand with \
+             .to(&device) first"
+        );
+        Err(self.refuse(ErrorKind::DeviceMismatch, &why))
+    }
+
     /// Returns the sizes of a matrix.
     #[inline]
     pub(super) fn matrix(&self, tensor: &Tensor) -> Result<[usize; 2], Refusal> {

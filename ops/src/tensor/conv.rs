@@ -48,6 +48,7 @@ pub(super) fn conv2d(
     let (from, weights) = (call.operand(x)?, call.operand(weight)?);
     let absent = call.scratch::<f32>(0)?;
     let biases = bias.map_or(Ok(&absent), |bias| call.operand(bias))?;
+    [weight].into_iter().chain(bias).try_for_each(|operand| call.here(operand))?;
     let shape = match x.shape.len() {
         3 => [out_channels, out[0], out[1]].into(),
         _ => [images, out_channels, out[0], out[1]].into(),

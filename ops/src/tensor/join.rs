@@ -131,6 +131,7 @@ fn stack(call: &Call<'_>, tensors: &[&Tensor], dim: usize) -> Outcome {
 /// Copies the tensors into a new one, of this shape. Each has `rows` rows, which follow one another
 /// in the rows of the result.
 fn side_by_side(call: &Call<'_>, tensors: &[&Tensor], rows: usize, shape: Shape) -> Outcome {
+    tensors.iter().try_for_each(|x| call.here(x))?;
     let promoted = tensors.iter().map(|x| x.dtype()).reduce(DType::promote).expect("there is a tensor");
     let parts: Vec<_> = tensors
         .iter()
