@@ -7,6 +7,10 @@
 
 mod support;
 
+use plotters::prelude::{
+    BLACK, ChartBuilder, Color, IntoDrawingArea, IntoLogRange, LineSeries, Palette, Palette99, PathElement,
+    SVGBackend, SeriesLabelPosition, TRANSPARENT, WHITE,
+};
 use std::time::Instant;
 use support::measure::short;
 use support::{ONE, Options, Table, null_driver, touch_one};
@@ -184,8 +188,50 @@ fn exponent(costs: &[(usize, f64)]) -> f64 {
     above / below
 }
 
+/// Draws the curves into an SVG file.
+fn draw(path: &str, curves: &[(&str, Vec<(usize, f64)>)]) -> Result<(), Box<dyn std::error::Error>> {
+    let points = || curves.iter().flat_map(|(_, costs)| costs);
+    let sizes = points().map(|point| point.0 as f64);
+    let (least, most) = sizes.fold((f64::MAX, 0.0_f64), |(least, most), x| (least.min(x), most.max(x)));
+    let longest = points().map(|point| point.1).fold(0.0, f64::max);
+    let area = SVGBackend::new(path, (900, 500)).into_drawing_area();
+    area.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(&area)
+        .margin(10)
+        .x_label_area_size(40)
+        .y_label_area_size(60)
+        .build_cartesian_2d((least..most).log_scale(), (10.0..longest * 2.0).log_scale())?;
+    let plain = |value: &f64| format!("{value:.0}");
+    chart
+        .configure_mesh()
+        .x_desc("N")
+        .y_desc("ns")
+        .x_label_formatter(&plain)
+        .y_label_formatter(&plain)
+        .light_line_style(TRANSPARENT)
+        .draw()?;
+    for (at, (what, costs)) in curves.iter().enumerate() {
+        let color = Palette99::pick(at).mix(1.0);
+        let line = costs.iter().map(|&(size, ns)| (size as f64, ns));
+        chart
+            .draw_series(LineSeries::new(line, color.stroke_width(2)).point_size(3))?
+            .label(*what)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], color.stroke_width(2)));
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
+        .background_style(WHITE)
+        .border_style(BLACK)
+        .draw()?;
+    area.present()?;
+    Ok(())
+}
+
+/// Draws the curves into the file that the variable `WARPLINE_BENCH_SVG` names, if it is set.
 fn main() {
     let options = Options::from_command_line();
+    let mut curves = Vec::new();
     let table = Table::new("scaling: how the host cost of an op grows (ns)");
     for shape in &SHAPES {
         let mut costs = Vec::new();
@@ -211,5 +257,9 @@ fn main() {
         table.report(&format!("{}, N = …", shape.what), &curve.join(", "));
         table.report(&format!("{}: exponent", shape.what), &format!("{:.2}", exponent(&costs)));
         table.row(&format!("{}, N = {size}", shape.what), &goal, &short(largest), "", Some(met));
+        curves.push((shape.what, costs));
+    }
+    if let Ok(path) = std::env::var("WARPLINE_BENCH_SVG") {
+        draw(&path, &curves).expect("the file can be written");
     }
 }
