@@ -59,7 +59,8 @@ contract! {
         }
         // Operands on two devices are refused when the op is called.
         let error = refused(a.add(&x)).await;
-        says(&error, ErrorKind::DeviceMismatch, &[&format!("the stream is on {one} and an operand is on {zero}")]);
+        let places = format!("the stream is on {one} and an operand is on {zero}");
+        says(&error, ErrorKind::DeviceMismatch, &[&places]);
     }
 
     /// X19: three ways of making a tensor, in the scopes of two devices.
