@@ -8,6 +8,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[path = "../support/note.rs"]
+mod note;
+
 mod between_backends;
 mod copies;
 mod external;

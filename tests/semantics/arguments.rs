@@ -38,7 +38,7 @@ fn with_and_without_the_flag() -> [(bool, DeviceId); 2] {
 }
 
 /// X4 and X7: a flag that disables CUDA, as a boolean and as a device, where CUDA is available: set
-/// it gives the CPU, and not set the GPU.
+/// it gives the CPU, and not set the GPU. The arguments name devices of the default runtime.
 #[test]
 fn the_flag_selects_the_cpu_where_cuda_is_available() {
     in_child(&[], || {
@@ -47,7 +47,8 @@ fn the_flag_selects_the_cpu_where_cuda_is_available() {
     });
 }
 
-/// X4 and X7: the same program where CUDA is not available: the CPU with and without the flag.
+/// X4 and X7: the same program where CUDA is not available: the CPU with and without the flag. The
+/// environment hides CUDA.
 #[test]
 fn the_flag_changes_nothing_where_cuda_is_not_available() {
     without_cuda(|| {
@@ -57,7 +58,8 @@ fn the_flag_changes_nothing_where_cuda_is_not_available() {
 }
 
 /// X8, as far as it concerns tensors: an empty tensor on the device of the flag keeps its shape,
-/// and X5: a tensor that is moved there gives the same values.
+/// and X5: a tensor that is moved there gives the same values. The flag selects a device of the
+/// default runtime.
 #[test]
 fn a_tensor_is_made_on_or_moved_to_the_device_of_the_flag() {
     in_child(&[], || {
@@ -125,7 +127,7 @@ fn the_help_keeps_the_programs_description_and_names_both_arguments() {
 }
 
 /// X24: the best device in one line, and a tensor moved to it: without a GPU it is the CPU, and no
-/// error.
+/// error. The environment hides CUDA.
 #[test]
 fn the_best_device_without_a_gpu_is_the_cpu() {
     without_cuda(|| {
@@ -137,7 +139,7 @@ fn the_best_device_without_a_gpu_is_the_cpu() {
     });
 }
 
-/// X24: the same line on a machine with a GPU.
+/// X24: the same line on a machine with a GPU. The best device is one of the default runtime.
 #[test]
 fn the_best_device_with_a_gpu_is_the_first_gpu() {
     in_child(&[], || {
@@ -155,7 +157,7 @@ fn machine_number(device: &Device) -> u8 {
 }
 
 /// X20: three of four GPUs visible: the count is 3, number 0 is the machine's GPU 1, and GPU 0
-/// cannot be reached.
+/// cannot be reached. The environment lists the visible GPUs.
 #[test]
 fn three_of_four_gpus_are_visible_and_renumbered() {
     in_child(&[("SOFTCUDA_DEVICES", "4"), ("CUDA_VISIBLE_DEVICES", "1,2,3")], || {

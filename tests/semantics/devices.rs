@@ -1,35 +1,12 @@
-//! Where tensors live: scopes, names, and copies between devices.
+//! Where tensors live: names of devices, and copies between them.
 
+use crate::note::{MOVED, is_moved};
 use crate::support::software::in_child;
-use crate::support::{runtime, says};
+use crate::support::{block_on, runtime, says};
 use warpline::prelude::*;
 
-/// Returns `cpu:0` to `cpu:2`, which stand in for three GPUs.
-fn three() -> (Runtime, [Device; 3]) {
-    let runtime = runtime(3);
-    let devices = runtime.devices().try_into().expect("three devices");
-    (runtime, devices)
-}
-
-/// X10: a scope sets the current device and restores it, also nested and after a panic.
-#[test]
-fn a_scope_sets_the_current_device_and_restores_it() {
-    let (_runtime, [zero, one, two]) = three();
-    zero.enter(|| {
-        assert_eq!(Device::current().unwrap(), zero);
-        one.enter(|| {
-            assert_eq!(Device::current().unwrap(), one);
-            two.enter(|| assert_eq!(Device::current().unwrap(), two));
-            assert_eq!(Device::current().unwrap(), one);
-        });
-        assert_eq!(Device::current().unwrap(), zero);
-        let panicked = std::panic::catch_unwind(|| two.enter(|| panic!("on purpose")));
-        assert!(panicked.is_err());
-        assert_eq!(Device::current().unwrap(), zero);
-    });
-}
-
-/// X15: the spellings of a device, and which of them are equal.
+/// X15: the spellings of a device, and which of them are equal. They are names of devices of the
+/// default runtime.
 #[test]
 fn the_spellings_of_a_device() {
     in_child(&[("SOFTCUDA_DEVICES", "3")], || {
@@ -50,7 +27,8 @@ fn the_spellings_of_a_device() {
     });
 }
 
-/// X16: a device by value and by name puts a tensor in the same place.
+/// X16: a device by value and by name puts a tensor in the same place. The names are those of the
+/// default runtime.
 #[test]
 fn a_device_by_value_and_by_name() {
     in_child(&[("SOFTCUDA_DEVICES", "2")], || {
@@ -72,7 +50,7 @@ fn a_device_by_value_and_by_name() {
 }
 
 /// X17, as far as it concerns devices: moving there and back keeps the values, and moving to where
-/// a tensor is returns the tensor.
+/// a tensor is returns the tensor. `cuda`, `cuda_on` and `cpu` name devices of the default runtime.
 #[test]
 fn there_and_back() {
     in_child(&[("SOFTCUDA_DEVICES", "2")], || {
@@ -90,6 +68,21 @@ fn there_and_back() {
     });
 }
 
+/// X17, the moves by name: they keep the values and the type, and a move to where the tensor is
+/// does nothing.
+#[test]
+fn moves_by_name_keep_the_values() {
+    in_child(&[], || {
+        let [cpu, gpu] = ["cpu", "cuda:0"].map(|name| Device::open(name).unwrap());
+        let x = Tensor::new(MOVED, &cpu).queued().unwrap();
+        for (step, moved, device) in
+            [("cuda", x.cuda(), &gpu), ("cuda_on", x.cuda_on(0), &gpu), ("cpu", x.cuda().cpu(), &cpu)]
+        {
+            block_on(is_moved(step, moved, DType::F32, device)).unwrap();
+        }
+    });
+}
+
 /// Copies between GPUs give the same bytes whether or not the GPUs reach each other.
 #[test]
 fn copies_give_the_same_bytes_with_and_without_peer_access() {
@@ -104,22 +97,8 @@ fn copies_give_the_same_bytes_with_and_without_peer_access() {
             assert_eq!(x.to(&two).to_vec::<f32>().blocking_wait().unwrap(), host);
         });
     }
-    let (_runtime, [zero, one, _]) = three();
-    assert!(zero.can_access_peer(&one).unwrap());
-}
-
-/// X9: each batch of a loop goes to the GPU, and the source is unchanged.
-#[test]
-fn a_loop_moves_each_batch() {
-    in_child(&[], || {
-        let [cpu, gpu] = ["cpu", "cuda:0"].map(|name| Device::open(name).unwrap());
-        let batches: Vec<_> = (0..10).map(|n| Tensor::full([4], n as f32, &cpu).queued().unwrap()).collect();
-        for (n, batch) in batches.iter().enumerate() {
-            let moved = batch.to(&gpu).queued().unwrap();
-            assert_eq!(moved.device(), gpu);
-            let doubled = (&moved * 2.0).to_vec::<f32>().blocking_wait().unwrap();
-            assert_eq!(doubled, [2.0 * n as f32; 4]);
-            assert_eq!(batch.to_vec::<f32>().blocking_wait().unwrap(), [n as f32; 4]);
-        }
-    });
+    let runtime = runtime(2);
+    let devices = runtime.devices();
+    let [zero, one] = &devices[..] else { panic!("two devices") };
+    assert!(zero.can_access_peer(one).unwrap());
 }

@@ -1,102 +1,19 @@
-//! Modules: a model and its parameters, moves, recurrent networks, and batches that several devices
+//! Modules: moves between named devices, layers, recurrent networks, and batches that two GPUs
 //! share.
 
+use crate::note::{
+    Net, computes_what_pytorch_computes, filled, floats, names, numbers, shared_batches_have_the_same_bits,
+    stored,
+};
 use crate::support::software::in_child;
 use crate::support::{block_on, runtime};
 use serde_json::Value;
 use warpline::Result;
-use warpline::nn::{Conv2d, DataParallel, Flatten, LayerNorm, Linear, Relu, Role, Sequential, Visitor};
+use warpline::nn::{Flatten, LayerNorm, Linear, Relu, Sequential, Visitor};
 use warpline::prelude::*;
 
-/// Returns what PyTorch computed, which `modules.py` stores in `modules.json`.
-fn stored() -> Value {
-    serde_json::from_str(include_str!("modules.json")).expect("what the script wrote")
-}
-
-fn floats(value: &Value) -> Vec<f32> {
-    value.as_array().expect("a list").iter().map(|x| x.as_f64().expect("a number") as f32).collect()
-}
-
-/// Returns the names of tensors.
-fn names(tensors: Vec<(String, Tensor)>) -> Vec<String> {
-    tensors.into_iter().map(|(name, _)| name).collect()
-}
-
-/// Returns the numbers of the formula in `modules.py`.
-fn numbers(salt: usize, shape: &[usize], device: &Device) -> Tensor {
-    let number = |i| ((i * 37 + salt * 11) % 17) as f32 / 16.0 - 0.5;
-    let host: Vec<f32> = (0..shape.iter().product()).map(number).collect();
-    Tensor::from_host(&host, shape, device).queued().expect("a tensor")
-}
-
-/// Returns the module with the numbers of `modules.py` as parameters.
-fn filled<M: Module>(mut module: M) -> M {
-    let mut salt = 0..;
-    module.visit(&mut Visitor::new(&mut |_, role, tensor| {
-        assert_eq!(role, Role::Parameter);
-        *tensor = numbers(salt.next().expect("another number"), tensor.shape(), &tensor.device());
-    }));
-    module
-}
-
-/// The article's model of two convolutions.
-#[derive(Clone)]
-struct Net {
-    conv1: Conv2d,
-    conv2: Conv2d,
-}
-
-impl Net {
-    fn new(device: &Device) -> Result<Self> {
-        let (conv1, conv2) = (Conv2d::new(1, 20, [5, 5], device)?, Conv2d::new(20, 20, [5, 5], device)?);
-        Ok(Net { conv1, conv2 })
-    }
-}
-
-impl Module for Net {
-    fn forward(&self, x: &Tensor) -> Pending<Tensor> {
-        x.apply(&self.conv1).relu().apply(&self.conv2).relu()
-    }
-
-    fn visit(&mut self, visitor: &mut Visitor<'_>) {
-        visitor.module("conv1", &mut self.conv1);
-        visitor.module("conv2", &mut self.conv2);
-    }
-}
-
-/// Checks the output of the model against PyTorch's, bit by bit.
-fn computes_what_pytorch_computes(net: &Net, device: &Device) {
-    let wanted = &stored()["two_convolutions"];
-    let image = numbers(100, &[1, 28, 28], device).mul(1.5);
-    let first = (&image).apply(&net.conv1).queued().unwrap();
-    assert_eq!(first.shape(), [20, 24, 24]);
-    let y = image.apply(net).queued().unwrap();
-    assert_eq!((y.shape(), y.device()), (&[20, 20, 20][..], device.clone()));
-    let y = block_on(y.to_vec::<f32>()).unwrap();
-    let every_125th: Vec<f32> = y.iter().step_by(125).copied().collect();
-    assert_eq!(every_125th, floats(&wanted["every_125th"]));
-    assert_eq!(y.iter().map(|&y| f64::from(y)).sum::<f64>(), wanted["sum"].as_f64().unwrap());
-    assert!(y.contains(&0.0) && every_125th.iter().any(|&y| y > 1.0), "both sides of relu");
-}
-
-/// X18: the model of two convolutions: its parameters, and its output.
-#[test]
-fn a_model_of_two_convolutions_computes_what_it_does_in_pytorch() {
-    let runtime = runtime(1);
-    let device = runtime.devices().remove(0);
-    let net = filled(Net::new(&device).unwrap());
-    let wanted = &stored()["two_convolutions"];
-    assert_eq!(net.parameter_count() as u64, wanted["parameters"].as_u64().unwrap());
-    assert_eq!((net.conv1.parameter_count(), net.parameter_count()), (520, 10_540));
-    let [weight, bias] = &net.conv1.parameters()[..] else { panic!("a weight and a bias") };
-    assert_eq!((weight.shape(), bias.shape()), (&[20, 1, 5, 5][..], &[20][..]));
-    let all: Vec<Value> = names(net.named_parameters()).into_iter().map(Value::from).collect();
-    assert_eq!(wanted["names"].as_array().unwrap(), &all);
-    assert!(net.named_buffers().is_empty());
-    computes_what_pytorch_computes(&net, &device);
-}
-
-/// X18, the moves: all parameters go to the GPU and back together, in place.
+/// X18, the moves: all parameters go to the GPU and back together, in place. `cuda` and `cpu` name
+/// devices of the default runtime.
 #[test]
 fn a_model_moves_as_a_whole() {
     in_child(&[("SOFTCUDA_DEVICES", "2")], || {
@@ -104,7 +21,7 @@ fn a_model_moves_as_a_whole() {
         let mut net = filled(Net::new(&cpu).unwrap());
         let is_on = |net: &Net, device: &Device| {
             assert!(net.parameters().iter().all(|tensor| tensor.device() == *device));
-            computes_what_pytorch_computes(net, device);
+            block_on(computes_what_pytorch_computes(net, device)).unwrap();
         };
         net.cuda().blocking_wait().unwrap();
         is_on(&net, &first);
@@ -137,7 +54,8 @@ fn moved_if(available: bool, cpu: &Device) -> Vec<f32> {
     y.to_vec::<f32>().blocking_wait().unwrap()
 }
 
-/// X5: a tensor and a network move if CUDA is available, and stay on the CPU otherwise.
+/// X5: a tensor and a network move if CUDA is available, and stay on the CPU otherwise. `cuda`
+/// names a device of the default runtime.
 #[test]
 fn a_tensor_and_a_network_move_if_cuda_is_available() {
     in_child(&[], || {
@@ -149,7 +67,8 @@ fn a_tensor_and_a_network_move_if_cuda_is_available() {
     });
 }
 
-/// X8, the network: an empty tensor on a device that is a value, and a network that goes there.
+/// X8, the network: an empty tensor on a device that is a value, and a network that goes there. The
+/// values come from names of devices of the default runtime.
 #[test]
 fn a_network_goes_to_the_device_that_is_a_value() {
     in_child(&[], || {
@@ -167,7 +86,8 @@ fn a_network_goes_to_the_device_that_is_a_value() {
     });
 }
 
-/// X24, the model: it goes to the best device, which is the CPU where there is no GPU.
+/// X24, the model: it goes to the best device, which is the CPU where there is no GPU. The
+/// environment sets the number of GPUs.
 #[test]
 fn a_model_goes_to_the_best_device() {
     for (devices, best) in [("1", "cuda:0"), ("0", "cpu:0")] {
@@ -176,7 +96,7 @@ fn a_model_goes_to_the_best_device() {
             assert_eq!(best.to_string(), std::env::var("BEST").unwrap());
             let mut net = filled(Net::new(&Device::open("cpu").unwrap()).unwrap());
             net.to(&best).queued().unwrap();
-            computes_what_pytorch_computes(&net, &best);
+            block_on(computes_what_pytorch_computes(&net, &best)).unwrap();
         });
     }
 }
@@ -275,46 +195,14 @@ fn the_hidden_state_of_a_recurrent_network_is_made_beside_its_input() {
     });
 }
 
-/// Checks that a batch of each size in `sizes` gives the same bits on all devices as on the first.
-fn shared_batches_have_the_same_bits(devices: &[Device], sizes: &[usize]) {
-    let net = Net::new(&devices[0]).unwrap();
-    let parallel = DataParallel::new(net.clone(), devices).unwrap();
-    let replicas = parallel.replicate().unwrap();
-    for &rows in sizes {
-        let images = Tensor::randn([rows, 1, 12, 12], &devices[0]).queued().unwrap();
-        let alone = images.apply(&net).queued().unwrap();
-        assert_eq!(alone.shape(), [rows, 20, 4, 4]);
-        let alone = bits(&alone);
-        for together in [images.apply(&parallel), replicas.forward(&images)] {
-            let together = together.queued().unwrap();
-            assert_eq!((together.shape()[0], together.device()), (rows, devices[0].clone()));
-            assert_eq!(bits(&together), alone, "{rows} rows on {devices:?}");
-        }
-    }
-}
-
-fn bits(x: &Tensor) -> Vec<u32> {
-    x.to_vec::<f32>().blocking_wait().unwrap().into_iter().map(f32::to_bits).collect()
-}
-
-/// X21: a model on several devices gives the bits that it gives on one.
-#[test]
-fn a_batch_on_several_devices_has_the_bits_of_one_device() {
-    let runtime = runtime(3);
-    let devices = runtime.devices();
-    // Also fewer rows than devices, numbers of rows that they do not divide, and no rows.
-    shared_batches_have_the_same_bits(&devices[..2], &[8, 7, 2, 1, 0]);
-    shared_batches_have_the_same_bits(&devices, &[9, 8, 7, 4, 2, 1, 0]);
-    shared_batches_have_the_same_bits(&devices[..1], &[3, 0]);
-}
-
-/// X21 on two GPUs, without and with access to each other's memory.
+/// X21 on two GPUs, with and without access to each other's memory. The environment sets peer
+/// access.
 #[test]
 fn a_batch_on_two_gpus_has_the_bits_of_one() {
     for reachable in ["1", "0"] {
         in_child(&[("SOFTCUDA_DEVICES", "2"), ("SOFTCUDA_PEER", reachable)], || {
             let devices = ["cuda:0", "cuda:1"].map(|name| Device::open(name).unwrap());
-            shared_batches_have_the_same_bits(&devices, &[5, 2, 1, 0]);
+            block_on(shared_batches_have_the_same_bits(&devices, &[5, 2, 1, 0])).unwrap();
         });
     }
 }

@@ -1,26 +1,16 @@
 //! Streams: the note's incorrect example, and its correction.
 
+use crate::note::sum_on_a_side_stream;
 use crate::support::{refusal, runtime, says};
 use std::cell::RefCell;
-use warpline::ops::{normal_, sum};
 use warpline::prelude::*;
 use warpline::testing::for_each_seed_on;
 
 const SEEDS: std::ops::Range<u64> = 0..64;
 
-/// Fills a matrix on the default stream, and sums it on another stream.
-fn sum_on_a_side_stream(device: &Device, with_the_edge: bool) -> Pending<f32> {
-    let side = device.stream().label("side").build().unwrap();
-    let a = device.alloc::<f32>(100 * 100).unwrap();
-    normal_(&a, 42, 0.0, 1.0).queued().unwrap();
-    if with_the_edge {
-        side.wait_stream(&device.default_stream().unwrap());
-    }
-    side.enter(|| sum(&a))
-}
-
 /// X3: random numbers on the default stream, summed on a side stream without an edge: refused; with
-/// the check off, wrong under some seeds; with the edge, the same sum in every run.
+/// the check off, wrong under some seeds; with the edge, the same sum in every run. Each order mode
+/// needs runtimes of its own, with seeds.
 #[test]
 fn a_sum_on_a_side_stream_without_an_edge_is_refused_and_with_one_it_is_right() {
     let threads = runtime(1);

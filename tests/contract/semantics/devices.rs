@@ -1,10 +1,8 @@
-//! Programs of PyTorch's CUDA semantics note whose devices may be of any backend. The first line of
-//! each test's docs names the program by its number in `docs/semantics.md`. The test binary
-//! `semantics` has the other programs.
+//! Where tensors live: scopes, and copies between devices.
 
-use crate::refused;
+use super::sources;
 use crate::support::says;
-use crate::{Result, contract};
+use crate::{Result, contract, refused};
 use warpline::prelude::*;
 
 /// Creates two elements on the current device.
@@ -61,7 +59,8 @@ contract! {
         }
         // Operands on two devices are refused when the op is called.
         let error = refused(a.add(&x)).await;
-        says(&error, ErrorKind::DeviceMismatch, &[&format!("the stream is on {one} and an operand is on {zero}")]);
+        let places = format!("the stream is on {one} and an operand is on {zero}");
+        says(&error, ErrorKind::DeviceMismatch, &[&places]);
     }
 
     /// X19: three ways of making a tensor, in the scopes of two devices.
@@ -75,5 +74,36 @@ contract! {
             })?;
             assert_eq!(made, [(); 3].map(|()| device.clone()));
         }
+    }
+
+    /// X9: each batch of a loop goes to another device, and the source is unchanged.
+    async fn a_loop_moves_each_batch([one, gpu]) {
+        for source in sources(&one)? {
+            let batch = |n| Tensor::full([4], n as f32, &source).queued();
+            let batches = (0..10).map(batch).collect::<Result<Vec<_>>>()?;
+            for (n, batch) in batches.iter().enumerate() {
+                let moved = batch.to(&gpu).queued()?;
+                assert_eq!(moved.device(), gpu);
+                let doubled = (&moved * 2.0).to_vec::<f32>().await?;
+                assert_eq!(doubled, [2.0 * n as f32; 4]);
+                assert_eq!(batch.to_vec::<f32>().await?, [n as f32; 4]);
+            }
+        }
+    }
+
+    /// X10: a scope sets the current device and restores it, also nested and after a panic.
+    async fn a_scope_sets_the_current_device_and_restores_it([zero, one, two]) {
+        zero.enter(|| {
+            assert_eq!(Device::current().unwrap(), zero);
+            one.enter(|| {
+                assert_eq!(Device::current().unwrap(), one);
+                two.enter(|| assert_eq!(Device::current().unwrap(), two));
+                assert_eq!(Device::current().unwrap(), one);
+            });
+            assert_eq!(Device::current().unwrap(), zero);
+            let panicked = std::panic::catch_unwind(|| two.enter(|| panic!("on purpose")));
+            assert!(panicked.is_err());
+            assert_eq!(Device::current().unwrap(), zero);
+        });
     }
 }

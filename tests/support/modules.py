@@ -1,6 +1,6 @@
-"""What PyTorch computes with the models of tests/semantics/modules.rs.
+"""What PyTorch computes with the models of tests/support/note.rs.
 
-    pip install torch && python tests/semantics/modules.py
+    pip install torch && python tests/support/modules.py
 
 writes modules.json beside this file. Weights and inputs come from a formula, which the tests use too, so only outputs
 are stored.
