@@ -12,8 +12,9 @@
 //! * On other threads, inside a poll of a [`Scope`](crate::Scope), or of a pipeline that
 //!   `testing::for_each_seed` runs.
 //!
-//! Polls of another executor outside of these are not recognized. Nor are its polls on a thread that
-//! has entered a tokio runtime with `Handle::enter`, nor a future in `tokio::task::unconstrained`.
+//! Polls of another executor outside of these are not recognized. Nor are its polls on a thread
+//! that has entered a tokio runtime with `Handle::enter`, nor a future in
+//! `tokio::task::unconstrained`.
 
 use crate::order::Site;
 use parking_lot::Mutex;

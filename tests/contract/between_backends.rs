@@ -762,7 +762,8 @@ fn an_op_that_fails_takes_along_what_is_held_back_behind_it() {
     }
 }
 
-/// One connection, on which allocations wait for the device, and calls of the driver for each other.
+/// One connection, on which allocations wait for the device, and calls of the driver for each
+/// other.
 const SETTINGS: [(&str, &str); 3] =
     [("SOFTCUDA_CONNECTIONS", "1"), ("SOFTCUDA_ALLOC_WAITS", "1"), ("SOFTCUDA_ONE_AT_A_TIME", "1")];
 

@@ -245,8 +245,8 @@ fn seeded<const N: usize, Fut: Future<Output = Result<()>>>(body: impl Fn([Devic
     });
 }
 
-/// Runs `body` on the first CUDA devices. On a machine with fewer, but at least one, it reports that
-/// the test is skipped.
+/// Runs `body` on the first CUDA devices. On a machine with fewer, but at least one, it reports
+/// that the test is skipped.
 fn on_cuda<const N: usize, Fut: Future<Output = Result<()>>>(
     body: impl Fn([Device; N]) -> Fut + Send + 'static,
 ) {

@@ -1,6 +1,6 @@
-//! Parts of the programs of PyTorch's CUDA semantics note: the model of two convolutions, parameters
-//! by a formula, and checks of what PyTorch computes with them. The binaries `contract` and
-//! `semantics` share this file.
+//! Parts of the programs of PyTorch's CUDA semantics note: the model of two convolutions,
+//! parameters by a formula, and checks of what PyTorch computes with them. The binaries `contract`
+//! and `semantics` share this file.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
 use serde_json::Value;

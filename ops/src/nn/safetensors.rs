@@ -74,8 +74,8 @@ pub fn to_safetensors(module: &dyn Module) -> impl Future<Output = Result<Vec<u8
 ///
 /// They are written in place, on the current streams of their devices, so clones of the module and
 /// captured graphs get them too. `bytes` is copied before the call returns. The `Pending` resolves
-/// when everything is written. A tensor with several names is written once for each, in the order of
-/// [`Module::state_dict`], and keeps the last.
+/// when everything is written. A tensor with several names is written once for each, in the order
+/// of [`Module::state_dict`], and keeps the last.
 ///
 /// # Errors
 /// In the `Pending`. These leave the module as it was:

@@ -11,8 +11,8 @@ fn here() -> Pending<Tensor> {
 }
 
 contract! {
-    /// X1: the old program across devices. Tensors are made on the current device or on a named one,
-    /// and results are where their operands are.
+    /// X1: the old program across devices. Tensors are made on the current device or on a named
+    /// one, and results are where their operands are.
     async fn results_are_where_their_operands_are_in_every_scope([zero, one, two]) {
         let (x, y) = zero.enter(|| (here(), here()));
         let (a, b, c, z, d) = one.enter(|| {

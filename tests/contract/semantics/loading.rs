@@ -40,8 +40,8 @@ impl Dataset for Images {
 
 contract! {
     /// X22: a loader with a sampler, several workers and pinned batches. Every batch in flight
-    /// occupies pinned memory, the order is the sampler's, and leaving in mid-epoch ends the workers
-    /// and returns the memory.
+    /// occupies pinned memory, the order is the sampler's, and leaving in mid-epoch ends the
+    /// workers and returns the memory.
     async fn a_loader_with_workers_and_a_sampler_ends_cleanly_in_mid_epoch([device]) {
         let (read, alive) = (Arc::<AtomicUsize>::default(), Arc::new(()));
         let dataset = Images { read: read.clone(), _alive: alive.clone() };

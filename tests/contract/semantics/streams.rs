@@ -7,8 +7,8 @@ use warpline::ops::{normal_, sum};
 use warpline::prelude::*;
 
 contract! {
-    /// X3: random numbers on the default stream, summed on a side stream: refused without an edge, and
-    /// with it the sum of the default stream. The test binary `semantics` turns the check off.
+    /// X3: random numbers on the default stream, summed on a side stream: refused without an edge,
+    /// and with it the sum of the default stream. The test binary `semantics` turns the check off.
     async fn a_sum_on_a_side_stream_needs_an_edge([device]) {
         let a = device.alloc::<f32>(100 * 100)?;
         normal_(&a, 42, 0.0, 1.0).queued()?;

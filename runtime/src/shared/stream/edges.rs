@@ -75,8 +75,8 @@ impl StreamCore {
         Ok(Waited { place, by_driver })
     }
 
-    /// Merges the clocks at `from` into the stream's own, at its newest ticket, which is that of the
-    /// wait. Returns whether one of them changed.
+    /// Merges the clocks at `from` into the stream's own, at its newest ticket, which is that of
+    /// the wait. Returns whether one of them changed.
     fn merge_clocks(&self, state: &mut State, from: &Snapshot) -> bool {
         let now = Use { stream: self.id, ticket: state.issued };
         let mut known = self.known.lock();
