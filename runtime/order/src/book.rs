@@ -1,49 +1,16 @@
-//! The contents of a history: records of accesses, the newest use of each stream, and marks.
-//!
-//! # What is kept
-//! A new write removes every record that it covers. The write is ordered after these records, and
-//! later work is ordered after the write. A new read removes the reads of its own stream that it
-//! covers. A record that the host has observed is ordered before everything and is removed at the
-//! next opportunity. The same applies to all records of a stream that is gone. The number of
-//! remaining records is bounded by live streams times distinct ranges.
+//! The contents of a history: records of accesses, the newest use by each stream, and marks.
 
-use super::clock::{Clock, StreamId, Ticket, Use};
+use super::clock::{StreamId, Ticket, Use};
 use super::marks::{MOST, Mark, Marks, OnBytes, join};
 use super::observed::Observed;
 use super::range::ByteRange;
+use super::records::{Did, Record, Records};
 use super::site::Site;
-use smallvec::SmallVec;
+use super::uses::Uses;
 use std::sync::Arc;
 
 /// The maximum number of pieces that the bytes of one mark are kept in.
 const MOST_PIECES: usize = 64;
-
-/// The kind of an earlier use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Did {
-    /// The allocation of the memory.
-    Allocate,
-    /// A read.
-    Read,
-    /// A write, perhaps together with a read.
-    Write,
-}
-
-/// An earlier use of the memory.
-#[derive(Clone, Copy, Debug)]
-pub struct Record {
-    /// The op's stream and ticket.
-    pub used: Use,
-    /// The bytes that the op used.
-    pub range: ByteRange,
-    /// The kind of use.
-    pub did: Did,
-    /// The op's name and source line.
-    pub site: Site,
-}
-
-pub(crate) type Records = SmallVec<[Record; 2]>;
-pub(crate) type Uses = SmallVec<[Use; 2]>;
 
 /// The main book of a ledger, or one of its shards; both are updated in the same way.
 #[derive(Debug, Default)]
@@ -125,144 +92,51 @@ impl Book {
     pub(crate) fn begin(&mut self, used: Use, behind: Option<Use>, len_bytes: u64, site: Site) {
         let range = ByteRange::contiguous(0, len_bytes);
         self.records.push(Record { used, range, did: Did::Allocate, site });
-        self.uses.push(used);
+        self.uses.set(used);
         if let Some(behind) = behind {
             let behind = Some(Behind { used: behind, allocated: used });
             self.rare = Some(Box::new(Rare { marks: Vec::new(), behind }));
         }
     }
 
+    /// Enters an access as [`Records::renew`] does. Returns `None` also if the memory has marks, or
+    /// an unfinished use from before its allocation.
     #[inline]
-    pub fn records(&self) -> &[Record] {
-        &self.records
+    pub(crate) fn renew<const WRITES: bool>(
+        &mut self,
+        used: Use,
+        range: &ByteRange,
+        site: &Site,
+        is_before: impl Fn(Use) -> bool,
+    ) -> Option<(Ticket, Site)> {
+        if !self.is_plain() {
+            return None;
+        }
+        self.records.renew::<WRITES>(used, range, site, is_before)
     }
 
     /// Notes that `used` touches this memory, regardless of the check's result.
     #[inline]
     pub fn note_use(&mut self, used: Use, observed: &Observed) {
-        if let Some(entry) = self.uses.iter_mut().find(|entry| entry.stream == used.stream) {
-            entry.ticket = entry.ticket.max(used.ticket);
-        } else {
-            self.note_first_use(used, observed);
-        }
-    }
-
-    /// Notes the first use by a stream. If the list would grow, first drops the uses of streams
-    /// that are gone.
-    #[cold]
-    fn note_first_use(&mut self, used: Use, observed: &Observed) {
-        let before = self.uses.len();
-        if before == self.uses.capacity() {
-            self.uses.retain(|entry| !observed.is_gone(entry.stream));
-            self.outlived |= self.uses.len() < before;
-        }
-        self.uses.push(used);
-    }
-
-    /// Enters an access that the same stream has made before, by renewing its record. No other
-    /// record changes. Returns the record's earlier ticket and site.
-    ///
-    /// Returns `None` if the access must be checked and entered in full:
-    /// * there is no such record;
-    /// * the access would replace another record;
-    /// * a record of another stream does not satisfy `passes`;
-    /// * the memory has marks, or an unfinished use from before its allocation.
-    #[inline]
-    pub fn renew<const WRITES: bool>(
-        &mut self,
-        used: Use,
-        range: &ByteRange,
-        site: &Site,
-        passes: impl Fn(&Record) -> bool,
-    ) -> Option<(Ticket, Site)> {
-        if !self.is_plain() {
-            return None;
-        }
-        let did = if WRITES { Did::Write } else { Did::Read };
-        let mut same = None;
-        for record in &mut self.records {
-            if record.used.stream != used.stream {
-                // A read is not concerned with the reads of other streams.
-                if (WRITES || record.did != Did::Read) && !passes(record) {
-                    return None;
-                }
-            } else if record.did == did && record.range == *range {
-                same = Some(record);
-            } else if WRITES && range.covers(&record.range) {
-                return None;
-            }
-        }
-        let same = same?;
-        Some((
-            std::mem::replace(&mut same.used.ticket, used.ticket),
-            std::mem::replace(&mut same.site, *site),
-        ))
-    }
-
-    /// Enters an access that has passed the check. Calls `removed` with each record that the access
-    /// makes superfluous.
-    pub fn enter(
-        &mut self,
-        record: Record,
-        stated: &Clock,
-        observed: &Observed,
-        mut removed: impl FnMut(Record),
-    ) {
-        self.records.retain(|old| {
-            let replaced = match (record.did, old.did) {
-                // The same op reads and writes the range.
-                _ if old.used == record.used => false,
-                // A read by another stream stays even if it is covered. `renew` does not look at
-                // it, and whether an op goes through `renew` or `enter` may depend on timing.
-                (Did::Read, Did::Read) => {
-                    old.used.stream == record.used.stream && record.range.covers(&old.range)
-                }
-                (Did::Read, _) => false,
-                // In `warn` mode, unordered uses have passed too; their records are kept.
-                _ => {
-                    record.range.covers(&old.range)
-                        && (old.used.stream == record.used.stream || stated.covers(old.used))
-                }
-            };
-            let drop = replaced || observed.covers(old.used);
-            if drop {
-                removed(*old);
-            }
-            !drop
-        });
-        self.records.push(record);
-    }
-
-    /// Undoes [`renew`](Self::renew) or [`enter`](Self::enter).
-    pub fn undo(
-        &mut self,
-        used: Use,
-        renewed: Option<(Ticket, Site)>,
-        removed: impl Iterator<Item = Record>,
-    ) {
-        match (renewed, self.records.iter_mut().find(|record| record.used == used)) {
-            (Some((ticket, site)), Some(record)) => (record.used.ticket, record.site) = (ticket, site),
-            _ => self.records.retain(|record| record.used != used),
-        }
-        self.records.extend(removed);
+        self.outlived |= self.uses.note(used, observed);
     }
 
     /// Undoes noting `used`. `before` is the stream's newest use until then. It is given if the
     /// exact ticket matters, to distinguish memory that only its allocation used from memory that
     /// ops used too.
     pub fn forget_use(&mut self, used: Use, before: Option<Option<Ticket>>) {
-        let Some(at) = self.uses.iter().position(|entry| entry.stream == used.stream) else { return };
+        let Some(noted) = self.uses.by(used.stream) else { return };
         match before {
-            Some(Some(ticket)) => self.uses[at].ticket = ticket,
-            Some(None) => drop(self.uses.remove(at)),
+            Some(Some(ticket)) => self.uses.set(Use { ticket, ..used }),
+            Some(None) => self.uses.retain(|entry| entry.stream != used.stream),
             // The stream's last real ticket, at least as new as the ticket that `used` replaced.
-            None => self.uses[at].ticket = self.uses[at].ticket.min(used.ticket - 1),
+            None => self.uses.set(Use { ticket: noted.min(used.ticket - 1), ..used }),
         }
     }
 
     /// Returns the ticket of the newest use by a stream.
     pub fn use_by(&self, stream: StreamId) -> Option<Ticket> {
-        self.uses.iter().find(|entry| entry.stream == stream).map(|entry| entry.ticket)
+        self.uses.by(stream)
     }
 }
 
@@ -387,16 +261,17 @@ impl Book {
 impl Book {
     /// Returns the newest ticket of each stream that used the memory.
     pub fn uses(&self) -> &[Use] {
-        &self.uses
+        self.uses.list()
     }
 
     /// Returns the uses that [`Ledger::last_uses`](super::Ledger::last_uses) returns.
     #[inline(always)]
     pub(crate) fn last_uses(&mut self) -> &[Use] {
         if let Some(Behind { allocated, .. }) = self.rare.as_ref().and_then(|rare| rare.behind.as_ref()) {
-            self.uses.retain(|used| used != allocated);
+            let allocated = *allocated;
+            self.uses.retain(|used| *used != allocated);
         }
-        &self.uses
+        self.uses.list()
     }
 
     /// Returns whether [`uses`](Self::uses) has dropped a stream that used the memory and has since
@@ -413,6 +288,6 @@ impl Book {
 
     /// Returns the numbers of records, uses and marks, for statistics.
     pub fn lens(&self) -> (usize, usize, usize) {
-        (self.records.len(), self.uses.len(), self.marks().len())
+        (self.records.len(), self.uses.list().len(), self.marks().len())
     }
 }

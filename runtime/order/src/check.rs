@@ -6,12 +6,13 @@
 //! other, and the other sees it. A refused op has entered nothing.
 
 use super::access::AccessMode;
-use super::book::{Book, Did, Record};
+use super::book::Book;
 use super::clock::{Clock, StreamId, Ticket, Use};
 use super::ledger::{Ledger, Page};
 use super::marks::{Mark, Marks};
 use super::observed::Observed;
 use super::range::ByteRange;
+use super::records::{Did, Record};
 use super::site::Site;
 use arrayvec::ArrayVec;
 use std::sync::Arc;
@@ -214,24 +215,21 @@ fn check_disjoint<A: Access>(
     entered: &mut Entered,
 ) -> Result<(), Refused> {
     let mut pages = ArrayVec::<Page<'_>, FEW>::new();
+    let is_after = |earlier| entry.asker.is_after(earlier);
     for &(_, at) in order {
         let access = &accesses[usize::from(at)];
         let writes = access.mode().writes();
         let mut page = open(access.ledger(), writes, entry.asker.shard);
         let renewed = match (entry.strictness, writes) {
             (Strictness::Skip, _) => None,
-            (_, false) => page.renew::<false>(entry.used(), access.range(), entry.site, |earlier| {
-                passes(earlier, access.range(), &entry.asker)
-            }),
-            (_, true) => page.renew::<true>(entry.used(), access.range(), entry.site, |earlier| {
-                passes(earlier, access.range(), &entry.asker) && !access.range().covers(&earlier.range)
-            }),
+            (_, false) => page.renew::<false>(entry.used(), access.range(), entry.site, is_after),
+            (_, true) => page.renew::<true>(entry.used(), access.range(), entry.site, is_after),
         };
         if let Some((ticket, site)) = renewed {
             entered.renewed.push((at, ticket, site));
         } else if !check_and_enter_one(at, access, &mut page, entry, entered) {
             drop(page);
-            take_back(order, &mut pages, entry, entered);
+            take_back(accesses, order, &mut pages, entry, entered);
             drop(pages);
             return check_together(accesses, entry, entered);
         }
@@ -266,10 +264,16 @@ fn check_and_enter_one(
 /// Undoes the entries in `pages`, which belong to the first accesses of `order`.
 #[cold]
 #[inline(never)]
-fn take_back(order: &Disjoint, pages: &mut [Page<'_>], entry: &Entry<'_>, entered: &mut Entered) {
+fn take_back(
+    accesses: &[impl Access],
+    order: &Disjoint,
+    pages: &mut [Page<'_>],
+    entry: &Entry<'_>,
+    entered: &mut Entered,
+) {
     let entered = std::mem::take(entered);
     for (&(_, at), page) in order.iter().zip(pages) {
-        undo_in(page, |other| other == at, entry, &entered);
+        undo_one(at, &accesses[usize::from(at)], page, entry, &entered);
     }
 }
 
@@ -342,30 +346,20 @@ fn open_all<A: Access>(accesses: &[A], shard: usize) -> (Vec<Page<'_>>, Vec<At>)
     (pages, page_of)
 }
 
-/// Returns whether an access to `range` is ordered after `earlier` or touches other bytes.
-#[inline(never)]
-fn passes(earlier: &Record, range: &ByteRange, asker: &Asker<'_>) -> bool {
-    !earlier.range.overlaps(range) || asker.is_after(earlier.used)
-}
-
 /// Checks one access against its opened ledger. Adds the uses that it is not ordered after to
 /// `findings`.
 #[inline]
 fn check(at: At, access: &impl Access, page: &Book, entry: &Entry<'_>, findings: &mut Findings) {
-    let (writes, range, asker) = (access.mode().writes(), access.range(), &entry.asker);
     if entry.strictness == Strictness::Skip {
         return;
     }
-    for earlier in page.records() {
-        let concerned = writes || earlier.did != Did::Read;
-        if concerned
-            && earlier.used.stream != asker.stream
-            && !passes(earlier, range, asker)
-            && !asker.is_ensured(earlier.used)
-        {
+    let asker = &entry.asker;
+    let is_before = |earlier: Use| earlier.stream == asker.stream || asker.is_after(earlier);
+    page.records.unordered(access.mode().writes(), access.range(), is_before, |earlier| {
+        if !asker.is_ensured(earlier.used) {
             findings.push(Finding { access: at.into(), earlier: *earlier });
         }
-    }
+    });
 }
 
 /// Enters an access as a new record.
@@ -374,7 +368,10 @@ fn enter(at: At, access: &impl Access, page: &mut Book, entry: &Entry<'_>, enter
     if entry.strictness != Strictness::Skip && !range.is_empty() {
         let did = if mode.writes() { Did::Write } else { Did::Read };
         let record = Record { used: entry.used(), range: *range, did, site: *entry.site };
-        page.enter(record, asker.stated, asker.observed, |old| entered.removed.push((at, old)));
+        // A strict check has found that the op is ordered after everything that it shares bytes with.
+        let all_are = entry.strictness == Strictness::Refuse && asker.ensured.is_empty();
+        let is_ordered = |earlier| all_are || asker.stated.covers(earlier);
+        page.records.enter(record, is_ordered, asker.observed, |old| entered.removed.push((at, old)));
     }
 }
 
@@ -382,19 +379,25 @@ fn enter(at: At, access: &impl Access, page: &mut Book, entry: &Entry<'_>, enter
 #[cold]
 pub fn undo<A: Access>(accesses: &[A], entry: &Entry<'_>, entered: Entered) {
     let (mut pages, page_of) = open_all(accesses, entry.asker.shard);
+    for (at, access) in accesses.iter().enumerate() {
+        undo_one(at as At, access, &mut pages[usize::from(page_of[at])], entry, &entered);
+    }
     for (page_at, page) in pages.iter_mut().enumerate() {
-        undo_in(page, |at| usize::from(page_of[usize::from(at)]) == page_at, entry, &entered);
         let before = entered.used_before.iter().find(|(at, _)| *at == page_at).map(|(_, before)| *before);
         page.forget_use(entry.used(), before);
     }
 }
 
-/// Undoes the entries in a page. `mine` returns whether an access belongs to that page.
-fn undo_in(page: &mut Book, mine: impl Fn(At) -> bool, entry: &Entry<'_>, entered: &Entered) {
-    let used = entry.used();
-    let renewed = entered.renewed.iter().find(|(at, ..)| mine(*at)).map(|&(_, ticket, site)| (ticket, site));
-    let removed = entered.removed.iter().filter(|(at, old)| mine(*at) && old.used != used);
-    page.undo(used, renewed, removed.map(|(_, old)| *old));
+/// Undoes the entry of one access.
+fn undo_one(at: At, access: &impl Access, page: &mut Book, entry: &Entry<'_>, entered: &Entered) {
+    let (used, range) = (entry.used(), access.range());
+    match entered.renewed.iter().find(|renewed| renewed.0 == at) {
+        Some(&(_, ticket, site)) => page.records.undo_renew(used, range, (ticket, site)),
+        None => page.records.remove(used, range),
+    }
+    for (_, old) in entered.removed.iter().filter(|(of, old)| *of == at && old.used != used) {
+        page.records.push(*old);
+    }
 }
 
 /// Returns whether the op overwrites the bytes of `access` without reading them.

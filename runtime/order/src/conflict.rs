@@ -1,6 +1,6 @@
 //! The text of a refusal by the order check.
 
-use super::book::{Did, Record};
+use super::records::{Did, Record};
 use super::clock::{StreamId, Ticket};
 use super::site::{Formatted, Site};
 use std::fmt;

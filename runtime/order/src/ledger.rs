@@ -4,7 +4,7 @@
 //! # Who may touch what, when
 //! A ledger is a *book* behind one lock. When many threads read the same weights, that lock's cache
 //! line would move between cores. So a book that readers keep waiting for is **sharded**: each of
-//! eight *shards* gets a copy of the writes. A reader then locks only the shard of its stream and
+//! eight *shards* gets a copy of the writes, or shares them if they are many. A reader then locks only the shard of its stream and
 //! enters its reads there. The first exclusive opening (a write, a wait for all uses, an error
 //! mark) collects the shards' reads and closes the shards again.
 //!
@@ -15,7 +15,7 @@
 //! 3. While the book is sharded, its writes do not change, so each shard's copy is up to date.
 //! 4. Several ledgers are opened in the order of their addresses. (`check.rs`)
 
-use super::book::{Book, Did};
+use super::book::Book;
 use super::clock::Use;
 use super::site::Site;
 use crossbeam_utils::CachePadded;
@@ -91,8 +91,7 @@ impl Ledger {
             for shard in shards.iter() {
                 let mut shard = shard.lock();
                 shard.sharded = true;
-                shard.records =
-                    book.records.iter().filter(|record| record.did != Did::Read).copied().collect();
+                shard.records = book.records.writes_only();
             }
         }
         shards[shard % SHARDS].lock()
@@ -114,21 +113,9 @@ impl Ledger {
         for shard in self.shards.get().into_iter().flat_map(|shards| shards.iter()) {
             let mut shard = shard.lock();
             shard.sharded = false;
-            for read in
-                std::mem::take(&mut shard.records).into_iter().filter(|record| record.did == Did::Read)
-            {
-                book.records.retain(|old| {
-                    old.did != Did::Read || old.used.stream != read.used.stream || old.range != read.range
-                });
-                book.records.push(read);
-            }
+            book.records.take_reads(std::mem::take(&mut shard.records));
             book.outlived |= shard.outlived;
-            for used in std::mem::take(&mut shard.uses) {
-                match book.uses.iter_mut().find(|entry| entry.stream == used.stream) {
-                    Some(entry) => entry.ticket = entry.ticket.max(used.ticket),
-                    None => book.uses.push(used),
-                }
-            }
+            book.uses.take_newer(std::mem::take(&mut shard.uses));
         }
         book.sharded = false;
     }

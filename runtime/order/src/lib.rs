@@ -7,6 +7,8 @@
 //! * `observed`: the work that the host has observed, which is before everything;
 //! * `range`: the bytes of an operand;
 //! * `ledger` and `book`: the history of an allocation;
+//! * `records`: which op used which bytes, in a list or in trees;
+//! * `uses`: the newest use by each stream;
 //! * `check`: the check of one op against these histories;
 //! * `marks`: the bytes that a refused write did not write, and the streams that must not read
 //!   them;
@@ -23,10 +25,11 @@ mod ledger;
 mod marks;
 mod observed;
 mod range;
+mod records;
 mod site;
+mod uses;
 
 pub use access::AccessMode;
-pub use book::{Did, Record};
 pub use check::{
     Access, Asker, Disjoint, Entered, Entry, Finding, Findings, MAX_ACCESSES, Refused, Strictness,
     check_and_enter, disjoint, mark, overlap_within, overwrites, overwritten, overwritten_of, undo,
@@ -37,4 +40,5 @@ pub use ledger::Ledger;
 pub use marks::{Cause, Mark, Marks};
 pub use observed::{MAX_TICKET, Observed};
 pub use range::ByteRange;
+pub use records::{Did, Record};
 pub use site::Site;

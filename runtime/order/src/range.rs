@@ -57,6 +57,16 @@ impl ByteRange {
         self.len * self.count
     }
 
+    /// Returns the number of bytes of each run.
+    pub(crate) const fn run_len(&self) -> u64 {
+        self.len
+    }
+
+    /// Returns the distance between the starts of two runs. It has no meaning for one run.
+    pub(crate) const fn stride(&self) -> u64 {
+        self.stride
+    }
+
     /// Returns whether the range has no bytes.
     pub const fn is_empty(&self) -> bool {
         self.len == 0

@@ -1,0 +1,375 @@
+//! The records of a history: which op used which bytes, one record for each.
+//!
+//! # What is kept
+//! A new write removes every record that it covers. The write is ordered after these records, and
+//! later work is ordered after the write. A new read removes the reads of its own stream that it
+//! covers. A record that the host has observed is ordered before everything and is removed at one
+//! of the next opportunities. The same applies to all records of a stream that is gone. The number
+//! of remaining records is bounded by live streams times distinct ranges.
+//!
+//! # Few and many
+//! Most memory has a few records, and looking at each of them is cheapest. More than [`MOST_FEW`]
+//! records are kept in trees, so that an op looks only at the records that it may touch:
+//! * Writes and reads are in separate trees, because a read is not concerned with reads.
+//! * A read removes covered reads of its own stream only nearby in the tree. To look for all of
+//!   them would take a search among the reads of all streams.
+//! * A new record removes observed records from one leaf of each tree, and from more leaves while
+//!   they are plenty.
+//! * The trees of writes are shared with the shards of a ledger.
+//!
+//! Both forms keep the same records, except those that could be removed, and none of these changes
+//! a verdict.
+
+mod index;
+mod tree;
+
+use super::clock::{StreamId, Ticket, Use};
+use super::observed::Observed;
+use super::range::ByteRange;
+use super::site::Site;
+use index::Index;
+use smallvec::SmallVec;
+use std::ops::ControlFlow::{Break, Continue};
+use std::sync::Arc;
+
+/// The maximum number of records that are kept in a list.
+const MOST_FEW: usize = 16;
+
+/// The kind of an earlier use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Did {
+    /// The allocation of the memory.
+    Allocate,
+    /// A read.
+    Read,
+    /// A write, perhaps together with a read.
+    Write,
+}
+
+/// An earlier use of the memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Record {
+    /// The op's stream and ticket.
+    pub used: Use,
+    /// The bytes that the op used.
+    pub range: ByteRange,
+    /// The kind of use.
+    pub did: Did,
+    /// The op's name and source line.
+    pub site: Site,
+}
+
+impl Record {
+    /// Gives the record a new ticket and site, and returns the old ones.
+    fn renew(&mut self, ticket: Ticket, site: Site) -> (Ticket, Site) {
+        (std::mem::replace(&mut self.used.ticket, ticket), std::mem::replace(&mut self.site, site))
+    }
+
+    /// Returns whether this is a read by `stream`.
+    fn is_read_of(&self, stream: StreamId) -> bool {
+        self.did == Did::Read && self.used.stream == stream
+    }
+}
+
+/// The records of a book.
+#[derive(Debug, Default)]
+pub(crate) struct Records {
+    few: SmallVec<[Record; 2]>,
+    /// If it is there, it has all records.
+    many: Option<Box<Many>>,
+}
+
+#[derive(Debug, Default)]
+struct Many {
+    /// Writes and the allocation.
+    writes: Arc<Index>,
+    reads: Index,
+}
+
+impl Records {
+    pub(crate) fn len(&self) -> usize {
+        self.many.as_ref().map_or(self.few.len(), |many| many.len())
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Records::default();
+    }
+
+    /// Calls `found` with each record that shares bytes with `range`, concerns the access, and does
+    /// not satisfy `is_before`. If one use of a stream satisfies it, all older ones must too.
+    #[inline]
+    pub(crate) fn unordered(
+        &self,
+        writes: bool,
+        range: &ByteRange,
+        is_before: impl Fn(Use) -> bool,
+        mut found: impl FnMut(&Record),
+    ) {
+        for record in &self.few {
+            // A read is not concerned with reads.
+            let concerned = writes || record.did != Did::Read;
+            if concerned && record.range.overlaps(range) && !is_before(record.used) {
+                found(record);
+            }
+        }
+        if let Some(many) = &self.many {
+            many.unordered(writes, range, &is_before, &mut found);
+        }
+    }
+
+    /// Enters an access that the same stream has made before, by renewing its record. No other
+    /// record changes. Returns the record's earlier ticket and site.
+    ///
+    /// Returns `None` if the access must be checked and entered in full:
+    /// * there is no such record;
+    /// * the access would replace another record;
+    /// * a record of another stream that concerns the access does not satisfy `is_before`.
+    #[inline]
+    pub(crate) fn renew<const WRITES: bool>(
+        &mut self,
+        used: Use,
+        range: &ByteRange,
+        site: &Site,
+        is_before: impl Fn(Use) -> bool,
+    ) -> Option<(Ticket, Site)> {
+        if let Some(many) = &mut self.many {
+            return many.renew::<WRITES>(used, range, site, &is_before);
+        }
+        let did = if WRITES { Did::Write } else { Did::Read };
+        let mut same = None;
+        for record in &mut self.few {
+            if record.used.stream != used.stream {
+                if (WRITES || record.did != Did::Read)
+                    && record.range.overlaps(range)
+                    && (!is_before(record.used) || WRITES && range.covers(&record.range))
+                {
+                    return None;
+                }
+            } else if record.did == did && record.range == *range {
+                same = Some(record);
+            } else if WRITES && range.covers(&record.range) {
+                return None;
+            }
+        }
+        Some(same?.renew(used.ticket, *site))
+    }
+
+    /// Enters an access that has passed the check. Calls `removed` with each record that the access
+    /// makes superfluous and that the host has perhaps not observed.
+    pub(crate) fn enter(
+        &mut self,
+        record: Record,
+        is_ordered: impl Fn(Use) -> bool,
+        observed: &Observed,
+        mut removed: impl FnMut(Record),
+    ) {
+        // The same op may read and write the range.
+        let is_replaced = |old: &Record| {
+            old.used != record.used
+                && match (record.did, old.did) {
+                    // A read by another stream stays even if it is covered. `renew` does not look
+                    // at it, and whether an op goes through `renew` or `enter` may depend on
+                    // timing.
+                    (Did::Read, _) => old.is_read_of(record.used.stream),
+                    // In `warn` mode, unordered uses have passed too; their records are kept.
+                    _ => old.used.stream == record.used.stream || is_ordered(old.used),
+                }
+                && record.range.covers(&old.range)
+        };
+        if let Some(many) = &mut self.many {
+            many.enter(record, is_replaced, observed, removed);
+            self.list_if_few();
+            return;
+        }
+        self.few.retain(|old| {
+            let drop = is_replaced(old) || observed.covers(old.used);
+            if drop {
+                removed(*old);
+            }
+            !drop
+        });
+        self.push(record);
+    }
+
+    /// Adds a record and removes none.
+    pub(crate) fn push(&mut self, record: Record) {
+        if self.many.is_none() && self.few.len() == MOST_FEW {
+            let mut many = Box::<Many>::default();
+            std::mem::take(&mut self.few).into_iter().for_each(|record| many.push(record));
+            self.many = Some(many);
+        }
+        match &mut self.many {
+            Some(many) => many.push(record),
+            None => self.few.push(record),
+        }
+    }
+
+    /// Goes back to a list if that is enough by far.
+    fn list_if_few(&mut self) {
+        if let Some(many) = &self.many
+            && many.len() <= MOST_FEW / 2
+        {
+            let mut few = SmallVec::new();
+            many.writes.for_each(|record| few.push(*record));
+            many.reads.for_each(|record| few.push(*record));
+            *self = Records { few, many: None };
+        }
+    }
+
+    /// Undoes [`renew`](Self::renew) by the op `used`.
+    pub(crate) fn undo_renew(&mut self, used: Use, range: &ByteRange, before: (Ticket, Site)) {
+        let is_it = |record: &Record| record.used == used && record.range == *range;
+        if let Some(record) = self.few.iter_mut().find(|record| is_it(record)) {
+            (record.used.ticket, record.site) = before;
+        } else if let Some(many) = &mut self.many {
+            many.undo_renew(used, range, before);
+        }
+    }
+
+    /// Removes the record of the op `used` at `range`.
+    pub(crate) fn remove(&mut self, used: Use, range: &ByteRange) {
+        let is_it = |record: &Record| record.used == used && record.range == *range;
+        self.few.retain(|record| !is_it(record));
+        if let Some(many) = &mut self.many {
+            many.remove_covered(range, is_it, |_| ());
+        }
+    }
+
+    /// Returns a copy without the reads, for readers.
+    pub(crate) fn writes_only(&self) -> Records {
+        let few = self.few.iter().filter(|record| record.did != Did::Read).copied().collect();
+        let of_writes = |many: &Many| Many { writes: many.writes.clone(), reads: Index::default() };
+        Records { few, many: self.many.as_ref().map(|many| Box::new(of_writes(many))) }
+    }
+
+    /// Takes over the reads of a copy that [`writes_only`](Self::writes_only) returned.
+    pub(crate) fn take_reads(&mut self, copy: Records) {
+        let mut reads = copy.few;
+        reads.retain(|record| record.did == Did::Read);
+        if let Some(many) = copy.many {
+            many.reads.for_each(|record| reads.push(*record));
+        }
+        for read in reads {
+            // An earlier read of the same bytes may have been entered before there were copies.
+            let renewed = self.renew::<false>(read.used, &read.range, &read.site, |_| true);
+            if renewed.is_none() {
+                self.push(read);
+            }
+        }
+    }
+}
+
+impl Many {
+    fn len(&self) -> usize {
+        self.writes.len() + self.reads.len()
+    }
+
+    /// Returns the writes, to change them. Nobody shares them then: the copies for readers end
+    /// before that.
+    fn writes(&mut self) -> &mut Index {
+        Arc::make_mut(&mut self.writes)
+    }
+
+    #[inline(never)]
+    fn unordered(
+        &self,
+        writes: bool,
+        range: &ByteRange,
+        is_before: &impl Fn(Use) -> bool,
+        found: &mut impl FnMut(&Record),
+    ) {
+        let mut all = |record: &Record| {
+            found(record);
+            Continue(())
+        };
+        self.writes.unordered(range, is_before, &mut all);
+        if writes {
+            self.reads.unordered(range, is_before, &mut all);
+        }
+    }
+
+    #[inline(never)]
+    fn renew<const WRITES: bool>(
+        &mut self,
+        used: Use,
+        range: &ByteRange,
+        site: &Site,
+        is_before: &impl Fn(Use) -> bool,
+    ) -> Option<(Ticket, Site)> {
+        let is_before = |earlier: Use| earlier.stream == used.stream || is_before(earlier);
+        let is_same = |record: &Record| {
+            record.used.stream == used.stream && record.did == Did::Write && record.range == *range
+        };
+        if WRITES && (self.reads.covers_any(range, |_| false) || self.writes.covers_any(range, is_same))
+            || self.writes.unordered(range, &is_before, |_| Break(()))
+            || WRITES && self.reads.unordered(range, &is_before, |_| Break(()))
+        {
+            return None;
+        }
+        if !WRITES {
+            return self.reads.renew(used, range, site, |_| true);
+        }
+        self.writes().renew(used, range, site, |record| record.did == Did::Write)
+    }
+
+    #[inline(never)]
+    fn enter(
+        &mut self,
+        record: Record,
+        is_replaced: impl Fn(&Record) -> bool,
+        observed: &Observed,
+        mut removed: impl FnMut(Record),
+    ) {
+        let is_over = |used| observed.covers(used);
+        self.reads.sweep(&is_over);
+        // A shard leaves the writes alone, because it shares them.
+        if let Some(writes) = Arc::get_mut(&mut self.writes) {
+            writes.sweep(&is_over);
+        }
+        if record.did == Did::Read {
+            self.reads.insert(record, is_replaced, removed);
+        } else {
+            self.remove_covered(&record.range, is_replaced, &mut removed);
+            self.writes().insert(record, |_| false, removed);
+        }
+    }
+
+    fn push(&mut self, record: Record) {
+        let index = if record.did == Did::Read { &mut self.reads } else { self.writes() };
+        index.insert(record, |_| false, |_| ());
+    }
+
+    fn undo_renew(&mut self, used: Use, range: &ByteRange, (ticket, site): (Ticket, Site)) {
+        let is_it = |record: &Record| record.used == used;
+        let earlier = Use { ticket, ..used };
+        if self.reads.renew(earlier, range, &site, is_it).is_none() {
+            self.writes().renew(earlier, range, &site, is_it);
+        }
+    }
+
+    fn remove_covered(
+        &mut self,
+        range: &ByteRange,
+        which: impl Fn(&Record) -> bool,
+        mut removed: impl FnMut(Record),
+    ) {
+        self.reads.remove_covered(range, &which, &mut removed);
+        self.writes().remove_covered(range, &which, removed);
+    }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// The number of records and nodes that the trees of this thread have looked at.
+    static VISITED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// Counts records and nodes that are looked at, for tests of how the costs grow.
+#[inline(always)]
+fn visit(_records: usize) {
+    #[cfg(test)]
+    VISITED.set(VISITED.get() + _records);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! Many records of one kind (writes or reads), in trees.
+
+use super::super::clock::{Ticket, Use};
+use super::super::range::ByteRange;
+use super::super::site::Site;
+use super::Record;
+use super::tree::{Axis, Tree, Window};
+use arrayvec::ArrayVec;
+use std::ops::ControlFlow::{Break, Continue};
+
+/// The maximum number of strides that have trees of their own.
+const MOST_STRIDES: usize = 2;
+
+/// Records by the bytes that they span. Views of columns span the same rows, so for up to two
+/// strides they are in a tree by the columns that they span.
+#[derive(Clone, Debug)]
+pub(super) struct Index {
+    bytes: Tree,
+    columns: ArrayVec<Tree, MOST_STRIDES>,
+}
+
+impl Default for Index {
+    fn default() -> Self {
+        Index { bytes: Tree::new(Axis::Bytes), columns: ArrayVec::new() }
+    }
+}
+
+impl Index {
+    fn trees(&self) -> impl Iterator<Item = &Tree> {
+        std::iter::once(&self.bytes).chain(&self.columns)
+    }
+
+    fn trees_mut(&mut self) -> impl Iterator<Item = &mut Tree> {
+        std::iter::once(&mut self.bytes).chain(&mut self.columns)
+    }
+
+    /// Returns the tree for records of `range`.
+    fn tree_for(&mut self, range: &ByteRange) -> &mut Tree {
+        if range.is_contiguous() {
+            return &mut self.bytes;
+        }
+        if let Some(at) = self.columns.iter().position(|tree| tree.axis().fits(range)) {
+            return &mut self.columns[at];
+        }
+        let axis = Axis::Columns { stride: range.stride() };
+        self.columns.retain(|tree| tree.len() > 0);
+        if self.columns.is_full() || !axis.fits(range) {
+            return &mut self.bytes;
+        }
+        self.columns.push(Tree::new(axis));
+        self.columns.last_mut().expect("just pushed")
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.trees().map(Tree::len).sum()
+    }
+
+    /// Calls `found` with each record that shares bytes with `range` and does not satisfy
+    /// `is_before`. If one use of a stream satisfies it, all older ones must too.
+    pub(super) fn unordered(
+        &self,
+        range: &ByteRange,
+        is_before: &impl Fn(Use) -> bool,
+        mut found: impl FnMut(&Record) -> std::ops::ControlFlow<()>,
+    ) -> bool {
+        self.trees().any(|tree| {
+            let window = Window::overlapping(tree.axis().span(range));
+            let looked = tree.search(
+                window,
+                |users| users.are(is_before),
+                |record| match record.range.overlaps(range) && !is_before(record.used) {
+                    true => found(record),
+                    false => Continue(()),
+                },
+            );
+            looked.is_break()
+        })
+    }
+
+    /// Returns whether `range` covers a record that does not satisfy `except`.
+    pub(super) fn covers_any(&self, range: &ByteRange, except: impl Fn(&Record) -> bool) -> bool {
+        self.trees().any(|tree| {
+            let window = Window::starting_in(tree.axis().span(range));
+            let looked = tree.search(
+                window,
+                |_| false,
+                |record| match range.covers(&record.range) && !except(record) {
+                    true => Break(()),
+                    false => Continue(()),
+                },
+            );
+            looked.is_break()
+        })
+    }
+
+    /// Inserts a record and removes some of those that satisfy `replaces`.
+    pub(super) fn insert(
+        &mut self,
+        record: Record,
+        replaces: impl Fn(&Record) -> bool,
+        removed: impl FnMut(Record),
+    ) {
+        self.tree_for(&record.range).insert(record, |old| replaces(old), removed);
+    }
+
+    /// Gives the record of the same stream and range that satisfies `is_it` a new ticket and site,
+    /// and returns the old ones.
+    pub(super) fn renew(
+        &mut self,
+        used: Use,
+        range: &ByteRange,
+        site: &Site,
+        is_it: impl Fn(&Record) -> bool,
+    ) -> Option<(Ticket, Site)> {
+        // Views of one range may be in two trees: a tree for its stride may be newer than a view.
+        self.trees_mut().find_map(|tree| tree.renew(used, range, site, &is_it))
+    }
+
+    /// Removes the records that `range` covers and that satisfy `which`.
+    pub(super) fn remove_covered(
+        &mut self,
+        range: &ByteRange,
+        which: impl Fn(&Record) -> bool,
+        mut removed: impl FnMut(Record),
+    ) {
+        for tree in self.trees_mut().filter(|tree| tree.len() > 0) {
+            let span = tree.axis().span(range);
+            tree.remove(span, |old| range.covers(&old.range) && which(old), &mut removed);
+        }
+    }
+
+    /// Drops records that satisfy `is_over`, but looks only at a few.
+    pub(super) fn sweep(&mut self, is_over: &impl Fn(Use) -> bool) {
+        self.trees_mut().for_each(|tree| tree.sweep(is_over));
+    }
+
+    pub(super) fn for_each(&self, mut look: impl FnMut(&Record)) {
+        self.trees().for_each(|tree| tree.for_each(&mut look));
+    }
+}

@@ -1,0 +1,506 @@
+//! A tree of records in the order of their bytes.
+//!
+//! Each node knows the bytes that its records span, and which streams made them, each with its
+//! newest ticket. So a search skips a node whose records lie elsewhere, and a search for unordered
+//! uses also skips a node whose newest uses are all ordered. One stream that has written a million
+//! slices is skipped at the root.
+//!
+//! What a node knows is an upper bound: a renewed record keeps the node's older knowledge, and a
+//! record that is taken back may leave it too large.
+
+use super::super::clock::{StreamId, Ticket, Use};
+use super::super::range::ByteRange;
+use super::super::site::Site;
+use super::{Record, visit};
+use arrayvec::ArrayVec;
+use std::ops::ControlFlow::{self, Continue};
+
+/// The maximum number of records of a leaf, and of children of another node.
+const MOST: usize = 32;
+
+/// The maximum number of streams that a node names.
+const MOST_USERS: usize = 4;
+
+/// The axis on which the ranges of a tree lie.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Axis {
+    /// The bytes of the allocation. A range spans all bytes from its first to its last.
+    Bytes,
+    /// The bytes of a row, for ranges of one stride.
+    Columns { stride: u64 },
+}
+
+/// The part of an axis that a range spans.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    start: u64,
+    end: u64,
+}
+
+impl Axis {
+    /// Returns the span of `range`. Ranges that share bytes have spans that overlap, and a range
+    /// that covers another has a span that contains the other's start.
+    pub(super) fn span(self, range: &ByteRange) -> Span {
+        match self {
+            Axis::Bytes => Span { start: range.offset(), end: range.end() },
+            Axis::Columns { stride } => {
+                let (start, len) = (range.offset() % stride, range.run_len());
+                // A range that does not fit the rows may touch every column.
+                match (range.is_contiguous() || range.stride() == stride) && len <= stride - start {
+                    true => Span { start, end: start + len },
+                    false => Span { start: 0, end: u64::MAX },
+                }
+            }
+        }
+    }
+
+    /// Returns whether `range` belongs into a tree on this axis.
+    pub(super) fn fits(self, range: &ByteRange) -> bool {
+        match self {
+            Axis::Bytes => true,
+            Axis::Columns { stride } => {
+                !range.is_contiguous()
+                    && range.stride() == stride
+                    && range.run_len() <= stride - range.offset() % stride
+            }
+        }
+    }
+
+    fn place(self, record: &Record) -> Place {
+        let Span { start, end } = self.span(&record.range);
+        (start, end, record.used.stream)
+    }
+}
+
+/// The position of a record in a tree: its span and its stream.
+type Place = (u64, u64, StreamId);
+
+/// The records that a search is about: those that start in `from..to` and end after `past`.
+#[derive(Clone, Copy)]
+pub(super) struct Window {
+    from: u64,
+    to: u64,
+    past: u64,
+}
+
+impl Window {
+    /// Returns the window of all records that overlap `span`.
+    pub(super) fn overlapping(span: Span) -> Self {
+        Window { from: 0, to: span.end, past: span.start }
+    }
+
+    /// Returns the window of all records that start in `span`.
+    pub(super) fn starting_in(span: Span) -> Self {
+        Window { from: span.start, to: span.end, past: 0 }
+    }
+
+    /// Returns the children that may have records in the window.
+    fn of(self, children: &[Node]) -> std::ops::Range<usize> {
+        // A child's records start no later than the next child's first record.
+        let from = children.partition_point(|child| child.first.0 < self.from).saturating_sub(1);
+        from..children.partition_point(|child| child.first.0 < self.to)
+    }
+}
+
+/// The streams that made some records, each with its newest ticket.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Users {
+    few: ArrayVec<Use, MOST_USERS>,
+    /// True if there are more streams than `few` can name.
+    more: bool,
+}
+
+impl Users {
+    fn add(&mut self, used: Use) {
+        match self.few.iter_mut().find(|user| user.stream == used.stream) {
+            Some(user) => user.ticket = user.ticket.max(used.ticket),
+            None => self.more |= self.few.try_push(used).is_err(),
+        }
+    }
+
+    fn add_all(&mut self, other: &Users) {
+        other.few.iter().for_each(|used| self.add(*used));
+        self.more |= other.more;
+    }
+
+    /// Returns whether all uses satisfy `is_before`, if that can be told.
+    pub(super) fn are(&self, is_before: impl Fn(Use) -> bool) -> bool {
+        !self.more && self.few.iter().all(|used| is_before(*used))
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Node {
+    /// A place that no record of the node comes before.
+    first: Place,
+    /// No record's span ends after it.
+    end: u64,
+    users: Users,
+    below: Below,
+}
+
+#[derive(Clone, Debug)]
+enum Below {
+    Records(Vec<Record>),
+    /// All of one height.
+    Nodes(Vec<Node>),
+}
+
+/// The result of [`Node::sweep`].
+struct Swept {
+    looked_at: usize,
+    dropped: usize,
+    /// The first place of the next leaf.
+    next: Option<Place>,
+}
+
+impl Node {
+    fn new(axis: Axis, below: Below) -> Self {
+        let mut node = Node { first: FIRST, end: 0, users: Users::default(), below };
+        node.learn(axis);
+        node
+    }
+
+    /// Learns again what lies below.
+    fn learn(&mut self, axis: Axis) {
+        let (mut users, mut end) = (Users::default(), 0);
+        match &self.below {
+            Below::Records(records) => {
+                visit(records.len());
+                for record in records {
+                    users.add(record.used);
+                    end = end.max(axis.span(&record.range).end);
+                }
+                self.first = records.first().map_or(FIRST, |record| axis.place(record));
+            }
+            Below::Nodes(nodes) => {
+                visit(nodes.len());
+                for node in nodes {
+                    users.add_all(&node.users);
+                    end = end.max(node.end);
+                }
+                self.first = nodes.first().map_or(FIRST, |node| node.first);
+            }
+        }
+        (self.users, self.end) = (users, end);
+    }
+
+    /// Returns the number of records or nodes directly below.
+    fn len(&self) -> usize {
+        match &self.below {
+            Below::Records(records) => records.len(),
+            Below::Nodes(nodes) => nodes.len(),
+        }
+    }
+
+    /// Returns the child in which `place` belongs.
+    fn child_at(nodes: &[Node], place: Place) -> usize {
+        nodes.partition_point(|node| node.first <= place).saturating_sub(1)
+    }
+
+    /// Calls `look` with the records in the window, except those below nodes whose users satisfy
+    /// `skip`.
+    fn search(
+        &self,
+        axis: Axis,
+        window: Window,
+        skip: &impl Fn(&Users) -> bool,
+        look: &mut impl FnMut(&Record) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        visit(1);
+        if self.end <= window.past || skip(&self.users) {
+            return Continue(());
+        }
+        match &self.below {
+            Below::Records(records) => {
+                visit(records.len());
+                records.iter().try_for_each(look)
+            }
+            Below::Nodes(nodes) => {
+                nodes[window.of(nodes)].iter().try_for_each(|node| node.search(axis, window, skip, look))
+            }
+        }
+    }
+
+    /// Inserts a record and removes those of the same leaf that satisfy `replaces`. Returns the
+    /// upper half of a node that has become too large.
+    fn insert(
+        &mut self,
+        axis: Axis,
+        record: Record,
+        replaces: &mut impl FnMut(&mut Record) -> bool,
+        removed: &mut impl FnMut(Record),
+    ) -> Option<Node> {
+        let place = axis.place(&record);
+        self.first = if self.len() == 0 { place } else { self.first.min(place) };
+        self.end = self.end.max(place.1);
+        self.users.add(record.used);
+        match &mut self.below {
+            Below::Records(records) => {
+                visit(records.len());
+                records.extract_if(.., replaces).for_each(removed);
+                let at = records.partition_point(|other| axis.place(other) <= place);
+                records.insert(at, record);
+            }
+            Below::Nodes(nodes) => {
+                let at = Self::child_at(nodes, place);
+                if let Some(upper) = nodes[at].insert(axis, record, replaces, removed) {
+                    nodes.insert(at + 1, upper);
+                }
+            }
+        }
+        (self.len() > MOST).then(|| self.split(axis))
+    }
+
+    /// Returns the upper half as a node of its own.
+    fn split(&mut self, axis: Axis) -> Node {
+        let upper = match &mut self.below {
+            Below::Records(records) => Below::Records(records.split_off(MOST / 2)),
+            Below::Nodes(nodes) => Below::Nodes(nodes.split_off(MOST / 2)),
+        };
+        self.learn(axis);
+        Node::new(axis, upper)
+    }
+
+    /// Calls `change` with the records at `place` until it returns a result.
+    fn renew<R>(
+        &mut self,
+        axis: Axis,
+        place: Place,
+        used: Use,
+        change: &mut impl FnMut(&mut Record) -> Option<R>,
+    ) -> Option<R> {
+        let changed = match &mut self.below {
+            Below::Records(records) => {
+                let from = records.partition_point(|record| axis.place(record) < place);
+                let here = records[from..].iter_mut().take_while(|record| axis.place(record) == place);
+                here.inspect(|_| visit(1)).find_map(change)
+            }
+            Below::Nodes(nodes) => {
+                let at = Self::child_at(nodes, place);
+                nodes.get_mut(at)?.renew(axis, place, used, change)
+            }
+        };
+        if changed.is_some() {
+            self.users.add(used);
+        }
+        changed
+    }
+
+    /// Removes the records that start in the window and satisfy `which`. Returns whether there were
+    /// any.
+    fn remove(
+        &mut self,
+        axis: Axis,
+        window: Window,
+        which: &mut impl FnMut(&mut Record) -> bool,
+        removed: &mut impl FnMut(Record),
+    ) -> bool {
+        visit(1);
+        let changed = match &mut self.below {
+            Below::Records(records) => {
+                let from = records.partition_point(|record| axis.place(record).0 < window.from);
+                let to = records.partition_point(|record| axis.place(record).0 < window.to);
+                visit(to - from);
+                let before = records.len();
+                records.extract_if(from..to, which).for_each(removed);
+                records.len() < before
+            }
+            Below::Nodes(nodes) => {
+                let mut changed = false;
+                let concerned = window.of(nodes);
+                for node in &mut nodes[concerned] {
+                    changed |= node.remove(axis, window, which, removed);
+                }
+                changed
+            }
+        };
+        if changed {
+            self.tidy(axis);
+        }
+        changed
+    }
+
+    /// Drops the records of the leaf at `place` that satisfy `is_over`.
+    fn sweep(&mut self, axis: Axis, place: Place, is_over: &impl Fn(Use) -> bool) -> Swept {
+        let swept = match &mut self.below {
+            Below::Records(records) => {
+                visit(records.len());
+                let looked_at = records.len();
+                records.retain(|record| !is_over(record.used));
+                Swept { looked_at, dropped: looked_at - records.len(), next: None }
+            }
+            Below::Nodes(nodes) => {
+                let at = Self::child_at(nodes, place);
+                let swept = nodes[at].sweep(axis, place, is_over);
+                let next = swept.next.or_else(|| nodes.get(at + 1).map(|node| node.first));
+                Swept { next, ..swept }
+            }
+        };
+        if swept.dropped > 0 {
+            self.tidy(axis);
+        }
+        swept
+    }
+
+    /// Joins small children, returns memory, and learns what is left.
+    fn tidy(&mut self, axis: Axis) {
+        match &mut self.below {
+            Below::Records(records) => records.shrink_to(2 * records.len()),
+            Below::Nodes(nodes) => {
+                nodes.retain(|node| node.len() > 0);
+                let mut at = 1;
+                while at < nodes.len() {
+                    if nodes[at - 1].len() + nodes[at].len() > MOST / 2 {
+                        at += 1;
+                        continue;
+                    }
+                    let upper = nodes.remove(at);
+                    match (&mut nodes[at - 1].below, upper.below) {
+                        (Below::Records(lower), Below::Records(upper)) => lower.extend(upper),
+                        (Below::Nodes(lower), Below::Nodes(upper)) => lower.extend(upper),
+                        _ => unreachable!("children of one node have one height"),
+                    }
+                    nodes[at - 1].learn(axis);
+                }
+            }
+        }
+        self.learn(axis);
+    }
+
+    fn for_each(&self, look: &mut impl FnMut(&Record)) {
+        match &self.below {
+            Below::Records(records) => records.iter().for_each(look),
+            Below::Nodes(nodes) => nodes.iter().for_each(|node| node.for_each(look)),
+        }
+    }
+}
+
+/// The number of records that are inserted before a sweep. A sweep that ends looks at up to
+/// [`MOST`] records, so it is faster than the tree grows.
+const BETWEEN_SWEEPS: u8 = 8;
+
+/// A place before all others.
+const FIRST: Place = (0, 0, StreamId(0));
+
+/// Records whose ranges lie on one axis.
+#[derive(Clone, Debug)]
+pub(super) struct Tree {
+    axis: Axis,
+    root: Node,
+    len: usize,
+    /// The number of records inserted since the last sweep.
+    inserted: u8,
+    /// The place of the leaf that is swept next.
+    swept_to: Place,
+}
+
+impl Tree {
+    pub(super) fn new(axis: Axis) -> Self {
+        Tree { axis, root: Node::new(axis, Below::Records(Vec::new())), len: 0, inserted: 0, swept_to: FIRST }
+    }
+
+    pub(super) fn axis(&self) -> Axis {
+        self.axis
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Calls `look` with each record in the window, until it breaks. May leave out records of nodes
+    /// whose users satisfy `skip`, and may call it with records outside of the window.
+    pub(super) fn search(
+        &self,
+        window: Window,
+        skip: impl Fn(&Users) -> bool,
+        mut look: impl FnMut(&Record) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        self.root.search(self.axis, window, &skip, &mut look)
+    }
+
+    /// Inserts a record. Removes those that satisfy `replaces`, but looks only where the new record
+    /// is inserted, at the records that start and end nearby.
+    pub(super) fn insert(
+        &mut self,
+        record: Record,
+        mut replaces: impl FnMut(&mut Record) -> bool,
+        mut removed: impl FnMut(Record),
+    ) {
+        let mut gone = 0;
+        let upper = self.root.insert(self.axis, record, &mut replaces, &mut |old| {
+            gone += 1;
+            removed(old);
+        });
+        self.len = self.len + 1 - gone;
+        self.inserted = self.inserted.saturating_add(1);
+        if let Some(upper) = upper {
+            let lower = std::mem::replace(&mut self.root, Node::new(self.axis, Below::Nodes(Vec::new())));
+            self.root = Node::new(self.axis, Below::Nodes(vec![lower, upper]));
+        }
+    }
+
+    /// Gives the record of `stream` at `range` that satisfies `is_it` a new ticket and site, and
+    /// returns the old ones.
+    pub(super) fn renew(
+        &mut self,
+        used: Use,
+        range: &ByteRange,
+        site: &Site,
+        is_it: impl Fn(&Record) -> bool,
+    ) -> Option<(Ticket, Site)> {
+        let Span { start, end } = self.axis.span(range);
+        self.root.renew(self.axis, (start, end, used.stream), used, &mut |record| {
+            (record.range == *range && is_it(record)).then(|| record.renew(used.ticket, *site))
+        })
+    }
+
+    /// Removes the records that start in `span` and satisfy `which`.
+    pub(super) fn remove(
+        &mut self,
+        span: Span,
+        mut which: impl FnMut(&mut Record) -> bool,
+        mut removed: impl FnMut(Record),
+    ) {
+        let mut gone = 0;
+        let window = Window::starting_in(span);
+        self.root.remove(self.axis, window, &mut which, &mut |old| {
+            gone += 1;
+            removed(old);
+        });
+        self.len -= gone;
+        self.lower();
+    }
+
+    /// Drops the records of one leaf that satisfy `is_over`, and of the next ones as long as at
+    /// least half of their records are dropped. Does nothing until enough records are new. So
+    /// sweeping costs a new record a bounded time, and once everything is over, it soon is gone.
+    pub(super) fn sweep(&mut self, is_over: impl Fn(Use) -> bool) {
+        if self.inserted < BETWEEN_SWEEPS {
+            return;
+        }
+        self.inserted = 0;
+        while self.len > 0 {
+            let swept = self.root.sweep(self.axis, self.swept_to, &is_over);
+            self.swept_to = swept.next.unwrap_or(FIRST);
+            self.len -= swept.dropped;
+            self.lower();
+            if 2 * swept.dropped < swept.looked_at.max(1) {
+                break;
+            }
+        }
+    }
+
+    /// Removes roots that have one child.
+    fn lower(&mut self) {
+        while let Below::Nodes(nodes) = &mut self.root.below
+            && nodes.len() <= 1
+        {
+            self.root = nodes.pop().unwrap_or_else(|| Node::new(self.axis, Below::Records(Vec::new())));
+        }
+    }
+
+    pub(super) fn for_each(&self, mut look: impl FnMut(&Record)) {
+        self.root.for_each(&mut look);
+    }
+}
