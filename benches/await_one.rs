@@ -5,6 +5,10 @@
 //! an idle Warpline worker stays awake, and then blocks. The same executor awaits both. CPU time
 //! and context switches are those of the whole process. With a pause between awaits that is longer
 //! than 50 µs, the figures include waking a parked worker.
+//!
+//! A product of two 64 × 64 matrices of `f32` stands for work of some microseconds, which is longer
+//! than a small op and shorter than going to sleep and being woken. There the rival is the same
+//! product enqueued 64 times and awaited once, whose time per product is that of the work.
 
 mod support;
 
@@ -12,6 +16,7 @@ use std::time::{Duration, Instant};
 use support::measure::short;
 use support::process::Usage;
 use support::{ONE, Options, Sample, Table, touch_one};
+use warpline::prelude::*;
 
 type Work = Box<dyn FnOnce() + Send>;
 
@@ -61,7 +66,8 @@ impl Executor {
     }
 }
 
-/// Nanoseconds per await, and the CPU time and context switches of the process.
+/// Nanoseconds per await, and the CPU time and context switches of the process. The system counts
+/// the CPU time of a thread that keeps running every few milliseconds, so a round takes longer.
 #[derive(Default)]
 struct Figures {
     /// The mean of each round.
@@ -93,6 +99,95 @@ impl Figures {
         self.switches.0.push((used.voluntary + used.involuntary) as f64 / times as f64);
         self.ns.0.push(total.as_nanos() as f64 / times as f64);
     }
+}
+
+/// Enqueues a product of matrices and awaits it, one after the other.
+fn products(options: &Options, table: &Table) {
+    const SIDE: usize = 64;
+    const AT_ONCE: usize = 64;
+    let (_runtime, device) = support::cpu();
+    let matrix = || Tensor::randn([SIDE, SIDE], &device).queued().expect("16 KiB");
+    let (x, w) = (matrix(), matrix());
+    for (executor, by) in
+        [(Executor::Futures, "futures::executor"), (Executor::Tokio, "tokio current_thread")]
+    {
+        for (pause, when, times) in [
+            (Duration::ZERO, "back to back", 20_000),
+            (Duration::from_micros(300), "after 300 µs of nothing", 500),
+        ] {
+            let times = options.scaled(times);
+            let (mut one, mut many) = (Figures::default(), Figures::default());
+            executor.run(async {
+                for _ in 0..options.rounds(21) {
+                    one.measure(times, pause, async || drop(x.matmul(&w).await.expect("it runs"))).await;
+                    let batch = async || {
+                        let mut last = x.matmul(&w);
+                        (1..AT_ONCE).for_each(|_| last = x.matmul(&w));
+                        drop(last.await.expect("it runs"));
+                    };
+                    many.measure(times.div_ceil(AT_ONCE), Duration::ZERO, batch).await;
+                }
+            });
+            let each = |all: &Sample| Sample(all.0.iter().map(|all| all / AT_ONCE as f64).collect());
+            let (work, work_cpu) = (each(&many.ns), each(&many.cpu_ns));
+            let what = format!("a 64 × 64 product enqueued and awaited, {by}, {when}");
+            let (took, used) = (one.ns.median() / 1e3, one.cpu_ns.median() / 1e3);
+            let most_cpu = work.median() / 1e3 + 10.0;
+            let is_judged = pause.is_zero();
+            let goal = |text: String| if is_judged { text } else { String::new() };
+            table.row(
+                &format!("{what}, ns"),
+                &goal("≤ 10 000".to_owned()),
+                &one.ns.figure(),
+                &format!("the work alone {}", work.figure()),
+                is_judged.then_some(took <= 10.0),
+            );
+            table.row(
+                &format!("{what}: CPU time, ns"),
+                &goal(format!("≤ {}", short(most_cpu * 1e3))),
+                &one.cpu_ns.figure(),
+                &format!("the work alone {}", work_cpu.figure()),
+                is_judged.then_some(used <= most_cpu),
+            );
+            table.row(&format!("{what}: context switches"), "", &one.switches.figure(), "", None);
+        }
+    }
+}
+
+/// Tasks on two threads of tokio, each with a stream of its own, await products. Busy-waiting for
+/// one product takes time from the other tasks of the thread, and from the workers.
+fn products_of_tasks(options: &Options, table: &Table) {
+    const TASKS: usize = 4;
+    let (_runtime, device) = support::cpu();
+    let executor = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .build()
+        .expect("a runtime without drivers");
+    let times = options.scaled(5_000);
+    let mut figures = Figures::default();
+    executor.block_on(async {
+        for _ in 0..options.rounds(21) {
+            let all = async || {
+                let tasks = (0..TASKS).map(|_| {
+                    let (device, stream) = (device.clone(), device.new_stream().expect("a stream"));
+                    tokio::spawn(stream.scope(move || async move {
+                        let x = Tensor::randn([64, 64], &device).queued().expect("16 KiB");
+                        for _ in 0..times {
+                            drop(x.matmul(&x).await.expect("it runs"));
+                        }
+                    }))
+                });
+                for task in tasks.collect::<Vec<_>>() {
+                    task.await.expect("it ends");
+                }
+            };
+            figures.measure(1, Duration::ZERO, all).await;
+        }
+    });
+    let each = |all: &Sample| Sample(all.0.iter().map(|all| all / (TASKS * times) as f64).collect());
+    let what = format!("64 × 64 products that {TASKS} tasks await on two threads of tokio");
+    table.report(&format!("{what}, ns a product"), &each(&figures.ns).figure());
+    table.report(&format!("{what}: CPU time, ns a product"), &each(&figures.cpu_ns).figure());
 }
 
 fn main() {
@@ -144,6 +239,8 @@ fn main() {
             }
         }
     }
+    products(&options, &table);
+    products_of_tasks(&options, &table);
     drop(send);
     worker.join().expect("the worker ends");
 

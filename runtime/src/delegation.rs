@@ -20,7 +20,7 @@
 //! and whose own unlock is still to come. A holder whose second try fails leaves the request to the
 //! next holder, by the same argument.
 
-use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, fence};
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, fence, fence_after_rmw};
 use std::ops::{Deref, DerefMut};
 
 /// A state behind a [`DelegationLock`].
@@ -81,7 +81,8 @@ impl<S: Serve> DelegationLock<S> {
                 }
             }
             drop(state);
-            fence(Ordering::SeqCst); // weaken: unlock-then-look
+            // The mutex is unlocked by a read-modify-write, which tells it whether other threads wait.
+            fence_after_rmw(); // weaken: unlock-then-look
             if self.requested.load(Ordering::Relaxed) == 0 {
                 return;
             }

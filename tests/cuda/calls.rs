@@ -177,6 +177,51 @@ fn a_wait_is_a_record_and_a_wait_with_no_event_created() {
 }
 
 #[test]
+fn an_event_that_the_program_holds_is_not_recorded_again_for_a_later_wait() {
+    in_child(&ASYNCHRONOUS, || {
+        let (runtime, [a, b], [x, y]) = ready();
+        let c = runtime.device(DeviceId::Cuda(0)).unwrap().new_stream().unwrap();
+        let z = c.alloc::<f32>(64).unwrap();
+        let earlier = a.hold().unwrap();
+        a.launch(touch_two(0.5, &x, &y), CONFIG).queued().unwrap();
+        let event = a.record_event();
+        let later = a.hold().unwrap();
+        a.launch(touch_two(0.5, &x, &y), CONFIG).queued().unwrap();
+        b.wait_stream(&a).queued().unwrap();
+        c.wait_event(&event).queued().unwrap();
+        let filled = c.fill(&z, 1.0);
+        earlier.open();
+        filled.blocking_wait().unwrap();
+        assert!(!a.query().unwrap(), "the later gate is closed");
+        later.open();
+        a.synchronize().blocking_wait().unwrap();
+    });
+}
+
+#[test]
+fn waits_of_many_streams_for_one_place_are_all_made_and_repeating_one_is_no_call() {
+    in_child(&ASYNCHRONOUS, || {
+        let (runtime, [a, _], [x, y]) = ready();
+        let device = runtime.device(DeviceId::Cuda(0)).unwrap();
+        let waiting = [(); 3].map(|()| device.new_stream().unwrap());
+        let gate = a.hold().unwrap();
+        a.launch(touch_two(0.5, &x, &y), CONFIG).queued().unwrap();
+        let wait = || waiting.iter().for_each(|stream| stream.wait_stream(&a).queued().unwrap());
+        let (first, _) = calls(wait);
+        assert!(
+            first.contains(&("cuEventRecord", 3)) && first.contains(&("cuStreamWaitEvent", 3)),
+            "{first:?}"
+        );
+        assert_eq!(calls(wait), (vec![], 0));
+        assert!(waiting.iter().all(|stream| !stream.query().unwrap()), "the gate is closed");
+        gate.open();
+        for stream in &waiting {
+            stream.synchronize().blocking_wait().unwrap();
+        }
+    });
+}
+
+#[test]
 fn a_wait_that_is_implied_is_no_call_at_all() {
     in_child(&IMMEDIATE, || {
         let (_runtime, [stream, other], [x, y]) = ready();

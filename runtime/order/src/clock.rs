@@ -197,23 +197,30 @@ impl Clock {
         if self.covers(point) {
             return false;
         }
-        let most_points = match &before.0 {
-            Some(before) if is_covered(self.0.as_deref(), now.stream, before) => {
-                match self.0.as_mut().and_then(Arc::get_mut) {
-                    Some(mine) => mine.clone_from(before),
-                    None => self.0 = Some(before.clone()),
-                }
-                MOST_POINTS
+        let adopted = before.0.as_deref().filter(|before| is_covered(self.0.as_deref(), now.stream, before));
+        let mine = self.0.get_or_insert_default();
+        let (mine, most_points) = match (adopted, &before.0) {
+            (Some(before), _) => {
+                let mine = match Arc::get_mut(mine) {
+                    Some(mine) => {
+                        mine.clone_from(before);
+                        mine
+                    }
+                    None => {
+                        *mine = Arc::new(before.clone());
+                        Arc::get_mut(mine).expect("it is new")
+                    }
+                };
+                (mine, MOST_POINTS)
             }
-            before => {
-                let mine = Arc::make_mut(self.0.get_or_insert_default());
+            (None, before) => {
+                let mine = Arc::make_mut(mine);
                 if let Some(before) = before {
                     mine.join(now, before);
                 }
-                MOST_OWN_POINTS
+                (mine, MOST_OWN_POINTS)
             }
         };
-        let mine = Arc::make_mut(self.0.as_mut().expect("it was made above"));
         mine.changed_at = now.ticket;
         mine.add(now, point, most_points);
         true

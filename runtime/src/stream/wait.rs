@@ -185,10 +185,10 @@ impl StreamCore {
         // ticket.
         let issued = other.issued();
         let version = other.version();
-        {
+        // Where no snapshot stands, no wait can have been made.
+        if issued <= other.seen_at() {
             let state = self.lock(site, false)?;
-            let lately = || !other.is_closed() && self.waited_lately(&state, (other.id, issued, version));
-            if Arc::ptr_eq(self, other) || lately() {
+            if !other.is_closed() && self.waited_lately(&state, (other.id, issued, version)) {
                 return Ok(Place::at(state.issued, state.stated.clone()));
             }
         }
@@ -197,12 +197,14 @@ impl StreamCore {
 
     #[inline(never)]
     fn wait_for_stream_now(self: &Arc<Self>, site: Site, other: &Arc<StreamCore>) -> Result<Place> {
+        if Arc::ptr_eq(self, other) {
+            let state = self.lock(site, false)?;
+            return Ok(Place::at(state.issued, state.stated.clone()));
+        }
+        self.ensure_open(site)?;
         self.check_can_wait(site, other)?;
-        // Dropped before `known` changes, so that the change need not copy it.
-        let known = self.known.lock().clone();
         let by_event = self.device.id.backend() == other.device.id.backend();
-        let snapshot = other.snapshot(by_event, |used| known.covers(used));
-        drop(known);
+        let snapshot = other.snapshot(by_event, |used| self.known.lock().covers(used));
         self.wait_snapshot(site, &snapshot.map_err(|error| self.refused(site, &error))?)
     }
 
@@ -272,7 +274,7 @@ impl StreamCore {
             self.submit(&mut state, site, |_| Command::Elided, None, false).map(drop)
         };
         taken.map_err(refused)?;
-        edges.iter().for_each(|from| self.know(from));
+        edges.iter().for_each(|from| self.know(&mut state, from));
         Ok(Place { holds: true, ..Place::at(state.issued, state.stated.clone()) })
     }
 

@@ -45,8 +45,7 @@ impl EventPool {
             }
         };
         let event = PooledEvent { context, pool: self, event };
-        // SAFETY: cuEventRecord takes a live event and a live stream of one context.
-        unsafe { opened().cuEventRecord(event.event, stream) }?;
+        event.record_again(stream)?;
         Ok(event)
     }
 }
@@ -67,6 +66,13 @@ unsafe impl Sync for PooledEvent {}
 impl PooledEvent {
     pub(crate) fn raw(&self) -> CUevent {
         self.event
+    }
+
+    /// Records the event at the current end of `stream`, a stream of the context that the event was
+    /// recorded in. That context is current.
+    pub(crate) fn record_again(&self, stream: CUstream) -> Answer {
+        // SAFETY: cuEventRecord takes a live event and a live stream of one context.
+        unsafe { opened().cuEventRecord(self.event, stream) }
     }
 
     /// Returns the context that it was recorded in.

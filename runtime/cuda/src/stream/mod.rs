@@ -18,6 +18,7 @@ mod refused;
 mod wait;
 
 use crate::api::{Answer, opened};
+use crate::completion::events::PooledEvent;
 use crate::completion::reactor;
 use crate::completion::track::{Parts, Track};
 use crate::context::Context;
@@ -31,6 +32,7 @@ use crate::work::gate::Gates;
 use crate::work::graph::Executable;
 use crate::work::raw_streams::RawStream;
 use crate::work::{copy, host_fn, launch};
+use parking_lot::Mutex;
 use refused::Refused;
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -64,6 +66,8 @@ pub(crate) struct CudaStream {
     /// True once the runtime was shut down.
     pub(crate) stopping: Arc<AtomicBool>,
     submitted: AtomicU64,
+    /// The event that was recorded last, to be recorded again if nothing else holds it.
+    event: Mutex<Option<Arc<PooledEvent>>>,
     functions: UnsafeCell<[(usize, Option<Function>); REMEMBERED]>,
 }
 
@@ -115,6 +119,7 @@ impl CudaStream {
             gates: Gates::default(),
             stopping,
             submitted: AtomicU64::new(0),
+            event: Mutex::new(None),
             functions: UnsafeCell::new([(0, None); REMEMBERED]),
         })
     }
@@ -216,6 +221,20 @@ impl CudaStream {
         let function = self.context().modules.functions.of(self.context(), kernel)?;
         *slot = (key, Some(function));
         Ok(function)
+    }
+
+    /// Records an event at the stream's end. Mostly the last one is free again: only the wait that
+    /// was issued right after its record used it.
+    fn record_event(&self) -> Answer<Arc<PooledEvent>> {
+        let mut last = self.event.lock();
+        match last.as_mut().and_then(Arc::get_mut) {
+            Some(free) => free.record_again(self.raw.stream)?,
+            None => {
+                let events = &self.context().completion.events;
+                *last = Some(Arc::new(events.record(self.context(), self.raw.stream)?));
+            }
+        }
+        Ok(last.clone().expect("it was recorded above"))
     }
 
     /// Ends a traced op: gives it a marker of its own, and has the reactor watch the stream.
@@ -372,9 +391,9 @@ unsafe impl DriverStream for CudaStream {
                 // The host holds the streams that wait for this point.
                 return Ok(None);
             }
-            context.completion.events.record(context, self.raw.stream).map(Some)
+            self.record_event().map(Some)
         });
-        recorded.map(|event| event.map(|event| Arc::new(event) as DriverEvent)).map_err(|failed| {
+        recorded.map(|event| event.map(|event| event as DriverEvent)).map_err(|failed| {
             context.is_killed_by(failed, None);
             context.driver_error(failed)
         })

@@ -400,7 +400,7 @@ impl Capture {
             used: Use { stream: member.id, ticket: member.number },
             version: 0,
             stated: member.clock.clone(),
-            known: Clock::default(),
+            known: None,
             marks: Marks::default(),
             event: None,
             coming: None,

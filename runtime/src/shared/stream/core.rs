@@ -5,8 +5,9 @@
 //!   call", so ticket order is enqueue order. `poll` and `drop` never wait for it: they only need a
 //!   marker, and they delegate that (`delegation.rs`).
 //! * `known` has a lock of its own, because the allocator reads it while it holds the pool's lock.
-//!   It is written only while the stream's lock is held.
-//! * `issued` and `version` are written under the stream's lock and read by any thread.
+//!   It is written only while the stream's lock is held. Holders of that lock read `stated` instead
+//!   unless `State::knows_more`, since both are then one clock.
+//! * `issued`, `version` and `seen_at` are written under the stream's lock and read by any thread.
 //! * The marks that a stream carries change under its lock, and are cleared when it closes.
 //! * No user code, waker or twin runs while any of these locks is held.
 //!
@@ -63,6 +64,9 @@ pub(crate) struct StreamCore {
     pub(crate) state: DelegationLock<State>,
     pub(crate) version: AtomicU64,
     pub(crate) known: Mutex<Clock>,
+    /// The newest ticket that a [`Snapshot`](super::place::Snapshot) stands at. No clock of another
+    /// stream has a newer ticket of this one.
+    pub(super) seen_at: AtomicU64,
     /// The newest ticket whose clock the host has observed entirely.
     observed_at: AtomicU64,
     /// The newest ticket that a `Pending` was made for. Kept only on devices that need markers.
@@ -90,6 +94,9 @@ pub(crate) struct StreamCore {
 pub(crate) struct State {
     pub(crate) issued: Ticket,
     pub(crate) stated: Clock,
+    /// True if the runtime has added edges that the program did not state, so that the known clock
+    /// is not the stated one.
+    pub(super) knows_more: bool,
     pub(crate) marks: Marks,
     pub(crate) raw: Arc<dyn DriverStream>,
     /// The thread doing foreign work on this stream.
@@ -150,6 +157,7 @@ impl StreamCore {
             issued: 0,
             marked: 0,
             stated: Clock::default(),
+            knows_more: false,
             marks: Marks::default(),
             closed: false,
             forgotten: None,
@@ -167,6 +175,7 @@ impl StreamCore {
             driver,
             state: DelegationLock::new(state(core), device.signalled),
             known: Mutex::default(),
+            seen_at: AtomicU64::new(0),
             issued: AtomicU64::new(0),
             version: AtomicU64::new(0),
             observed_at: AtomicU64::new(0),
@@ -213,8 +222,20 @@ impl StreamCore {
         self.device.health.fault().or_else(|| self.timeline.fault())
     }
 
+    /// Returns the newest ticket that a snapshot stands at. A thread that is not ordered after the
+    /// newest snapshot may get an earlier one.
+    pub(crate) fn seen_at(&self) -> Ticket {
+        self.seen_at.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
+    }
+
+    /// Notes that a clock or a carried mark has changed.
+    pub(super) fn change_version(&self, _state: &mut State) {
+        // The lock that `_state` stands for makes this thread the only writer.
+        self.version.store(self.version.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
 
     /// Takes the lock in order to enqueue something.
@@ -410,7 +431,8 @@ impl StreamCore {
         if state.stated.changed_at().is_some_and(|at| at <= observed_at) {
             state.stated = Clock::default();
             let mut known = self.known.lock();
-            if known.changed_at().is_some_and(|at| at <= observed_at) {
+            state.knows_more = known.changed_at().is_some_and(|at| at > observed_at);
+            if !state.knows_more {
                 *known = Clock::default();
             }
         }

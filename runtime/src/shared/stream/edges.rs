@@ -48,7 +48,7 @@ impl StreamCore {
         let (mut holds, mut by_driver) = (false, false);
         if is_closed || !(state.stated.covers(from.used) || observed.covers(from.used)) {
             let done = observed.covers(from.used)
-                || self.known.lock().covers(from.used)
+                || (state.knows_more && self.known.lock().covers(from.used))
                 || from.timeline.reached(from.used.ticket);
             if done && from.is_told() {
                 self.take_ticket(state, site).map_err(|error| self.refused(site, &error))?;
@@ -69,7 +69,7 @@ impl StreamCore {
         state.waited[at] = (from.used.stream, from.used.ticket, from.version);
         state.waited_at = (at + 1) % state.waited.len();
         if changed {
-            self.version.fetch_add(1, Ordering::Release);
+            self.change_version(state);
         }
         let place = Place { holds, ..Place::at(state.issued, state.stated.clone()) };
         Ok(Waited { place, by_driver })
@@ -80,8 +80,9 @@ impl StreamCore {
     fn merge_clocks(&self, state: &mut State, from: &Snapshot) -> bool {
         let now = Use { stream: self.id, ticket: state.issued };
         let mut known = self.known.lock();
-        if !known.is_same(&state.stated) || !from.known.is_same(&from.stated) {
-            let changed = known.merge(now, from.used, &from.known);
+        if state.knows_more || from.known.is_some() {
+            state.knows_more = true;
+            let changed = known.merge(now, from.used, from.known());
             return state.stated.merge(now, from.used, &from.stated) || changed;
         }
         // Mostly the runtime has added no edge, and both clocks are one. It is shared by nothing
@@ -212,10 +213,11 @@ impl StreamCore {
 
     /// Notes that the newest ticket's work is after `from`, by an edge that the runtime added.
     #[cold]
-    pub(crate) fn know(&self, from: &Snapshot) {
-        let now = Use { stream: self.id, ticket: self.issued() };
-        if self.known.lock().merge(now, from.used, &from.known) {
-            self.version.fetch_add(1, Ordering::Release);
+    pub(crate) fn know(&self, state: &mut State, from: &Snapshot) {
+        let now = Use { stream: self.id, ticket: state.issued };
+        if self.known.lock().merge(now, from.used, from.known()) {
+            state.knows_more = true;
+            self.change_version(state);
         }
     }
 

@@ -136,7 +136,7 @@ impl StreamCore {
             Err(error) => Err(error),
         };
         if has_edges && state.issued == ticket {
-            edges.from.iter().for_each(|from| self.know(from));
+            edges.from.iter().for_each(|from| self.know(&mut state, from));
         }
         if let Err(error) = submitted {
             op.halfway = matches!(error, DriverError::Halfway(_));

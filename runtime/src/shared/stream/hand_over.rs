@@ -11,7 +11,6 @@ use crate::memory::HostEnd;
 use crate::order::{self, Mark, OrderMode, Site, leaves_a_mark};
 use crate::shared::{Allocation, OwnedOperand};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use warpline_driver::internal::ErrorParts;
 use warpline_driver::timeline::{Ticket, Timeline};
@@ -206,7 +205,7 @@ impl StreamCore {
     fn take_over(&self, state: &mut State, held: &mut HeldBack, unwritten: &Unwritten, is_edge: bool) {
         held.unwritten.merge(unwritten);
         if !is_edge && state.marks.merge(&unwritten.marks) {
-            self.version.fetch_add(1, Ordering::Release);
+            self.change_version(state);
         }
     }
 
@@ -264,7 +263,7 @@ impl StreamCore {
         order::mark(&written, &mark, false);
         state.marks.add(mark.clone());
         held.unwritten.add_mark(mark.clone());
-        self.version.fetch_add(1, Ordering::Release);
+        self.change_version(state);
         error.ending(mark)
     }
 

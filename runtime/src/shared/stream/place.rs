@@ -4,6 +4,7 @@ use super::coming::Coming;
 use super::core::{State, StreamCore};
 use crate::order::{Clock, Marks, Site, Use};
 use crate::shared::Capture;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use warpline_driver::timeline::{Ticket, Timeline};
 use warpline_driver::{DeviceId, DriverError, DriverEvent, Result};
@@ -41,7 +42,8 @@ pub(crate) struct Snapshot {
     pub(crate) used: Use,
     pub(crate) version: u64,
     pub(crate) stated: Clock,
-    pub(crate) known: Clock,
+    /// The known clock, if it is not the stated one.
+    pub(crate) known: Option<Clock>,
     pub(crate) marks: Marks,
     pub(crate) event: Option<DriverEvent>,
     /// The event that the driver records once the work before it was handed over.
@@ -52,6 +54,10 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
+    pub(super) fn known(&self) -> &Clock {
+        self.known.as_ref().unwrap_or(&self.stated)
+    }
+
     /// Returns true if it is known what the work before the place left unwritten.
     pub(super) fn is_told(&self) -> bool {
         self.coming.as_ref().is_none_or(|coming| coming.is_recorded())
@@ -108,9 +114,15 @@ impl StreamCore {
         let ticket = if state.foreign_from == 0 { state.issued } else { state.foreign_from - 1 };
         let used = Use { stream: self.id, ticket };
         // Edges that the runtime added before foreign work are behind that place.
-        let known = if state.foreign_from == 0 { self.known.lock().clone() } else { state.stated.clone() };
+        let knows_more = state.knows_more && state.foreign_from == 0;
+        let known = knows_more.then(|| self.known.lock().clone());
+        // `implied` takes a lock, so it is not asked about a place that no clock can have.
+        let is_new = self.seen_at() < ticket;
+        if is_new {
+            self.seen_at.store(ticket, Ordering::Relaxed);
+        }
         let (mut event, mut coming) = (None, None);
-        if !self.timeline.reached(used.ticket) && !implied(used) {
+        if !self.timeline.reached(used.ticket) && (is_new || !implied(used)) {
             if !by_event && self.device.signalled && state.foreign.is_none() {
                 // Now, since a marker behind later work would make the waiter wait for that too.
                 state.mark_newest();

@@ -7,7 +7,6 @@ use crate::order::{self, Mark, OrderMode, Site, leaves_a_mark};
 use crate::shared::Operand;
 use smallvec::SmallVec;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use warpline_driver::internal::ErrorParts;
 use warpline_driver::{DriverError, Error, ErrorKind, reentry};
 
@@ -63,7 +62,7 @@ impl StreamCore {
         let mark = state.marks.mark_for(self.id, order::cause(&error));
         order::mark(&written, &mark, false);
         state.marks.add(mark.clone());
-        self.version.fetch_add(1, Ordering::Release);
+        self.change_version(&mut state);
         drop(state);
         error.ending(mark)
     }
