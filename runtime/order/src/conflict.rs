@@ -1,7 +1,7 @@
 //! The text of a refusal by the order check.
 
-use super::records::{Did, Record};
 use super::clock::{StreamId, Ticket};
+use super::records::{Did, Record};
 use super::site::{Formatted, Site};
 use std::fmt;
 use std::sync::Arc;

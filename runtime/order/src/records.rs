@@ -13,8 +13,8 @@
 //! * Writes and reads are in separate trees, because a read is not concerned with reads.
 //! * A read removes covered reads of its own stream only nearby in the tree. To look for all of
 //!   them would take a search among the reads of all streams.
-//! * A new record removes observed records from one leaf of each tree, and from more leaves while
-//!   they are plenty.
+//! * A new record removes observed records from one leaf of the reads, a new write also from one
+//!   leaf of the writes, and from more leaves while they are plenty.
 //! * The trees of writes are shared with the shards of a ledger.
 //!
 //! Both forms keep the same records, except those that could be removed, and none of these changes
@@ -231,7 +231,7 @@ impl Records {
         let is_it = |record: &Record| record.used == used && record.range == *range;
         self.few.retain(|record| !is_it(record));
         if let Some(many) = &mut self.many {
-            many.remove_covered(range, is_it, |_| ());
+            many.remove(range, is_it, |_| ());
         }
     }
 
@@ -255,6 +255,16 @@ impl Records {
             if renewed.is_none() {
                 self.push(read);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+impl Records {
+    /// Asserts that the trees are as they must be.
+    pub(crate) fn assert_sound(&self) {
+        for index in self.many.iter().flat_map(|many| [&*many.writes, &many.reads]) {
+            index.assert_sound();
         }
     }
 }
@@ -296,12 +306,11 @@ impl Many {
         site: &Site,
         is_before: &impl Fn(Use) -> bool,
     ) -> Option<(Ticket, Site)> {
+        if WRITES && !self.replaces_only_itself(used.stream, range) {
+            return None;
+        }
         let is_before = |earlier: Use| earlier.stream == used.stream || is_before(earlier);
-        let is_same = |record: &Record| {
-            record.used.stream == used.stream && record.did == Did::Write && record.range == *range
-        };
-        if WRITES && (self.reads.covers_any(range, |_| false) || self.writes.covers_any(range, is_same))
-            || self.writes.unordered(range, &is_before, |_| Break(()))
+        if self.writes.unordered(range, &is_before, |_| Break(()))
             || WRITES && self.reads.unordered(range, &is_before, |_| Break(()))
         {
             return None;
@@ -310,6 +319,18 @@ impl Many {
             return self.reads.renew(used, range, site, |_| true);
         }
         self.writes().renew(used, range, site, |record| record.did == Did::Write)
+    }
+
+    /// Returns whether the only record that a write of these bytes replaces is the one of the same
+    /// write.
+    fn replaces_only_itself(&self, stream: StreamId, range: &ByteRange) -> bool {
+        let mut is_there = false;
+        let others = self.writes.covered(range, |record| {
+            let is_same = record.used.stream == stream && record.did == Did::Write && record.range == *range;
+            is_there |= is_same;
+            if is_same { Continue(()) } else { Break(()) }
+        });
+        is_there && others.is_continue() && self.reads.covered(range, |_| Break(())).is_continue()
     }
 
     #[inline(never)]
@@ -322,16 +343,15 @@ impl Many {
     ) {
         let is_over = |used| observed.covers(used);
         self.reads.sweep(&is_over);
-        // A shard leaves the writes alone, because it shares them.
-        if let Some(writes) = Arc::get_mut(&mut self.writes) {
-            writes.sweep(&is_over);
-        }
         if record.did == Did::Read {
             self.reads.insert(record, is_replaced, removed);
-        } else {
-            self.remove_covered(&record.range, is_replaced, &mut removed);
-            self.writes().insert(record, |_| false, removed);
+            return;
         }
+        self.reads.remove(&record.range, &is_replaced, &mut removed);
+        let writes = self.writes();
+        writes.sweep(&is_over);
+        writes.remove(&record.range, is_replaced, &mut removed);
+        writes.insert(record, |_| false, removed);
     }
 
     fn push(&mut self, record: Record) {
@@ -347,21 +367,21 @@ impl Many {
         }
     }
 
-    fn remove_covered(
+    fn remove(
         &mut self,
         range: &ByteRange,
         which: impl Fn(&Record) -> bool,
         mut removed: impl FnMut(Record),
     ) {
-        self.reads.remove_covered(range, &which, &mut removed);
-        self.writes().remove_covered(range, &which, removed);
+        self.reads.remove(range, &which, &mut removed);
+        self.writes().remove(range, &which, removed);
     }
 }
 
 #[cfg(test)]
 thread_local! {
     /// The number of records and nodes that the trees of this thread have looked at.
-    static VISITED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+    pub(crate) static VISITED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 /// Counts records and nodes that are looked at, for tests of how the costs grow.
@@ -370,6 +390,3 @@ fn visit(_records: usize) {
     #[cfg(test)]
     VISITED.set(VISITED.get() + _records);
 }
-
-#[cfg(test)]
-mod tests;

@@ -13,6 +13,7 @@ const MOST_FEW: usize = 8;
 pub(crate) struct Uses {
     list: SmallVec<[Use; 2]>,
     /// The place of each stream in `list`, if that is long.
+    #[expect(clippy::box_collection, reason = "few lists are long, and every history has a list")]
     places: Option<Box<HashMap<StreamId, usize>>>,
 }
 

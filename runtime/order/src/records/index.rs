@@ -6,7 +6,7 @@ use super::super::site::Site;
 use super::Record;
 use super::tree::{Axis, Tree, Window};
 use arrayvec::ArrayVec;
-use std::ops::ControlFlow::{Break, Continue};
+use std::ops::ControlFlow::{self, Continue};
 
 /// The maximum number of strides that have trees of their own.
 const MOST_STRIDES: usize = 2;
@@ -61,7 +61,7 @@ impl Index {
         &self,
         range: &ByteRange,
         is_before: &impl Fn(Use) -> bool,
-        mut found: impl FnMut(&Record) -> std::ops::ControlFlow<()>,
+        mut found: impl FnMut(&Record) -> ControlFlow<()>,
     ) -> bool {
         self.trees().any(|tree| {
             let window = Window::overlapping(tree.axis().span(range));
@@ -77,19 +77,22 @@ impl Index {
         })
     }
 
-    /// Returns whether `range` covers a record that does not satisfy `except`.
-    pub(super) fn covers_any(&self, range: &ByteRange, except: impl Fn(&Record) -> bool) -> bool {
-        self.trees().any(|tree| {
+    /// Calls `look` with each record that `range` covers, until it breaks.
+    pub(super) fn covered(
+        &self,
+        range: &ByteRange,
+        mut look: impl FnMut(&Record) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        self.trees().try_for_each(|tree| {
             let window = Window::starting_in(tree.axis().span(range));
-            let looked = tree.search(
+            tree.search(
                 window,
                 |_| false,
-                |record| match range.covers(&record.range) && !except(record) {
-                    true => Break(()),
+                |record| match range.covers(&record.range) {
+                    true => look(record),
                     false => Continue(()),
                 },
-            );
-            looked.is_break()
+            )
         })
     }
 
@@ -116,16 +119,15 @@ impl Index {
         self.trees_mut().find_map(|tree| tree.renew(used, range, site, &is_it))
     }
 
-    /// Removes the records that `range` covers and that satisfy `which`.
-    pub(super) fn remove_covered(
+    /// Removes the records that satisfy `which`. `range` covers all of them.
+    pub(super) fn remove(
         &mut self,
         range: &ByteRange,
         which: impl Fn(&Record) -> bool,
         mut removed: impl FnMut(Record),
     ) {
         for tree in self.trees_mut().filter(|tree| tree.len() > 0) {
-            let span = tree.axis().span(range);
-            tree.remove(span, |old| range.covers(&old.range) && which(old), &mut removed);
+            tree.remove(tree.axis().span(range), |old| which(old), &mut removed);
         }
     }
 
@@ -136,5 +138,12 @@ impl Index {
 
     pub(super) fn for_each(&self, mut look: impl FnMut(&Record)) {
         self.trees().for_each(|tree| tree.for_each(&mut look));
+    }
+}
+
+#[cfg(test)]
+impl Index {
+    pub(super) fn assert_sound(&self) {
+        self.trees().for_each(Tree::assert_sound);
     }
 }

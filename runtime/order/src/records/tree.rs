@@ -202,7 +202,6 @@ impl Node {
     /// `skip`.
     fn search(
         &self,
-        axis: Axis,
         window: Window,
         skip: &impl Fn(&Users) -> bool,
         look: &mut impl FnMut(&Record) -> ControlFlow<()>,
@@ -217,7 +216,7 @@ impl Node {
                 records.iter().try_for_each(look)
             }
             Below::Nodes(nodes) => {
-                nodes[window.of(nodes)].iter().try_for_each(|node| node.search(axis, window, skip, look))
+                nodes[window.of(nodes)].iter().try_for_each(|node| node.search(window, skip, look))
             }
         }
     }
@@ -416,7 +415,7 @@ impl Tree {
         skip: impl Fn(&Users) -> bool,
         mut look: impl FnMut(&Record) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        self.root.search(self.axis, window, &skip, &mut look)
+        self.root.search(window, &skip, &mut look)
     }
 
     /// Inserts a record. Removes those that satisfy `replaces`, but looks only where the new record
@@ -504,3 +503,6 @@ impl Tree {
         self.root.for_each(&mut look);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,476 @@
+//! Histories against a list of everything that was ever done.
+//!
+//! The list is searched byte by byte, and it is never shortened. Clocks are explicit maps.
+
+use super::*;
+use crate::access::AccessMode;
+use crate::check::{
+    Access, Asker, Disjoint, Entered, Entry, Refused, Strictness, check_and_enter, disjoint, overlap_within,
+    undo,
+};
+use crate::clock::{Clock, StreamId, Ticket};
+use crate::marks::Marks;
+use crate::observed::Observed;
+use crate::range::ByteRange;
+use crate::records::VISITED;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+const ROWS: u64 = 16;
+const ROW: u64 = 64;
+const BYTES: u64 = ROWS * ROW;
+const LEDGERS: usize = 2;
+
+struct Operand<'a> {
+    ledger: &'a Ledger,
+    range: ByteRange,
+    mode: AccessMode,
+}
+
+impl Access for Operand<'_> {
+    fn ledger(&self) -> &Ledger {
+        self.ledger
+    }
+
+    fn range(&self) -> &ByteRange {
+        &self.range
+    }
+
+    fn mode(&self) -> AccessMode {
+        self.mode
+    }
+}
+
+#[track_caller]
+fn site() -> Site {
+    Site::here(&"op")
+}
+
+/// The work before a point of a stream, as the order check knows it and as an explicit map.
+#[derive(Clone, Default)]
+struct Before {
+    clock: Clock,
+    model: BTreeMap<StreamId, Ticket>,
+}
+
+/// A point of a stream.
+#[derive(Clone)]
+struct Point {
+    used: Use,
+    before: Before,
+}
+
+struct Stream {
+    id: StreamId,
+    issued: Ticket,
+    before: Before,
+}
+
+impl Stream {
+    fn new(observed: &Observed) -> Self {
+        Stream { id: observed.admit().expect("few streams"), issued: 0, before: Before::default() }
+    }
+
+    fn point(&self) -> Point {
+        Point { used: Use { stream: self.id, ticket: self.issued }, before: self.before.clone() }
+    }
+
+    fn wait(&mut self, point: &Point) {
+        let known =
+            self.before.model.get(&point.used.stream).is_some_and(|known| *known >= point.used.ticket);
+        if point.used.stream == self.id || known {
+            return;
+        }
+        self.issued += 1;
+        let now = Use { stream: self.id, ticket: self.issued };
+        self.before.clock.merge(now, point.used, &point.before.clock);
+        note(&mut self.before.model, point);
+    }
+}
+
+/// Adds a point and the work before it to a map.
+fn note(model: &mut BTreeMap<StreamId, Ticket>, Point { used, before }: &Point) {
+    for (stream, ticket) in
+        before.model.iter().map(|(&id, &ticket)| (id, ticket)).chain([(used.stream, used.ticket)])
+    {
+        let known = model.entry(stream).or_default();
+        *known = ticket.max(*known);
+    }
+}
+
+/// An access that was entered.
+struct Done {
+    used: Use,
+    before: BTreeMap<StreamId, Ticket>,
+    ledger: usize,
+    range: ByteRange,
+    bytes: BTreeSet<u64>,
+    writes: bool,
+}
+
+/// An access that a step makes: a ledger, its bytes, and true for a write.
+type Touch = (usize, ByteRange, bool);
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// An op that the driver perhaps refuses.
+    Op {
+        stream: usize,
+        touches: Vec<Touch>,
+        refused: bool,
+    },
+    Wait(usize, usize),
+    /// One stream waits for all others.
+    WaitForAll(usize),
+    Record(usize),
+    WaitEvent(usize, usize),
+    /// The host awaits a recent op.
+    Await(usize),
+    /// The stream closes and drains, and another takes its place.
+    Replace(usize),
+    /// Readers wait for the lock of a ledger.
+    Contend(usize),
+}
+
+fn range() -> impl Strategy<Value = ByteRange> {
+    let columns = (prop::sample::select(vec![16_u64, 32, 64]), 0..64_u64, 1..9_u64, 1..=ROWS);
+    prop_oneof![
+        8 => (0..BYTES / 8, 1..5_u64).prop_map(|(at, len)| ByteRange::contiguous(8 * at, (8 * len).min(BYTES - 8 * at))),
+        1 => (0..BYTES, 0..BYTES).prop_map(|(a, b)| ByteRange::contiguous(a.min(b), a.abs_diff(b))),
+        1 => Just(ByteRange::contiguous(0, BYTES)),
+        4 => columns.prop_map(|(stride, column, len, rows)| {
+            // Some runs reach into the next row.
+            ByteRange::strided(column, len.min(stride), stride, rows.min((BYTES - column - len) / stride))
+        }),
+    ]
+}
+
+fn steps(streams: usize) -> impl Strategy<Value = Vec<Step>> {
+    let stream = 0..streams;
+    let touch = (0..LEDGERS, range(), prop::bool::weighted(0.6));
+    let touches = prop::collection::vec(touch, 1..3);
+    let op = (stream.clone(), touches, prop::bool::weighted(0.05));
+    let step = prop_oneof![
+        40 => op.prop_map(|(stream, touches, refused)| Step::Op { stream, touches, refused }),
+        6 => (stream.clone(), stream.clone()).prop_map(|(a, b)| Step::Wait(a, b)),
+        4 => stream.clone().prop_map(Step::WaitForAll),
+        1 => stream.clone().prop_map(Step::Record),
+        1 => (stream.clone(), 0..4_usize).prop_map(|(a, event)| Step::WaitEvent(a, event)),
+        1 => (0..30_usize).prop_map(Step::Await),
+        1 => stream.prop_map(Step::Replace),
+        1 => (0..LEDGERS).prop_map(Step::Contend),
+    ];
+    prop::collection::vec(step, 0..400)
+}
+
+/// The histories of some memory, with the list of everything that was done.
+struct Run {
+    observed: Observed,
+    host: BTreeMap<StreamId, Ticket>,
+    ledgers: Vec<Ledger>,
+    streams: Vec<Stream>,
+    gone: BTreeSet<StreamId>,
+    done: Vec<Done>,
+    /// The newest first.
+    ops: Vec<Point>,
+    /// The newest first.
+    events: Vec<Point>,
+    strictness: Strictness,
+    marks: Marks,
+}
+
+impl Run {
+    fn new(streams: usize, ledgers: usize, len: u64, strictness: Strictness) -> Self {
+        let observed = Observed::default();
+        let streams: Vec<Stream> = (0..streams).map(|_| Stream::new(&observed)).collect();
+        let used = streams[0].point().used;
+        let allocation = |ledger| {
+            let range = ByteRange::contiguous(0, len);
+            Done { used, before: BTreeMap::new(), ledger, range, bytes: (0..len).collect(), writes: true }
+        };
+        Run {
+            host: BTreeMap::new(),
+            ledgers: (0..ledgers).map(|_| Ledger::new(used, len, site())).collect(),
+            gone: BTreeSet::new(),
+            done: (0..ledgers).map(allocation).collect(),
+            ops: Vec::new(),
+            events: Vec::new(),
+            marks: Marks::default(),
+            observed,
+            streams,
+            strictness,
+        }
+    }
+
+    fn operands(&self, touches: &[Touch]) -> Vec<Operand<'_>> {
+        let operand = |&(ledger, range, writes): &Touch| {
+            let mode = if writes { AccessMode::Write } else { AccessMode::Read };
+            Operand { ledger: &self.ledgers[ledger], range, mode }
+        };
+        touches.iter().map(operand).collect()
+    }
+
+    /// Lets the check decide on an op of the stream, and enter it.
+    fn enter(&mut self, stream: usize, touches: &[Touch], refused: bool) -> Result<Entered, Refused> {
+        self.streams[stream].issued += 1;
+        let operands = self.operands(touches);
+        let Stream { id, issued, before } = &self.streams[stream];
+        let (ticket, site) = (*issued, site());
+        let (stated, observed, marks) = (&before.clock, &self.observed, &self.marks);
+        let asker = Asker { stream: *id, shard: stream, stated, observed, marks, ensured: &[] };
+        let entry = Entry { asker, ticket, site: &site, strictness: self.strictness };
+        let (mut order, mut entered) = (Disjoint::new(), Entered::default());
+        let order = disjoint(&operands, &mut order).then_some(&order);
+        check_and_enter(&operands, order, &entry, &mut entered)?;
+        if refused {
+            undo(&operands, &entry, std::mem::take(&mut entered));
+        }
+        Ok(entered)
+    }
+
+    /// Returns the uses that the op is not ordered after.
+    fn expected(&self, stream: usize, (ledger, range, writes): Touch) -> Vec<Use> {
+        let Stream { id, before, .. } = &self.streams[stream];
+        let knows = |model: &BTreeMap<StreamId, Ticket>, used: Use| {
+            model.get(&used.stream).is_some_and(|known| *known >= used.ticket)
+        };
+        // A write of a stream that is gone is after what it overwrote, and before everything.
+        let is_overwritten = |old: &Done| {
+            self.done
+                .iter()
+                .filter(|by| by.writes && self.gone.contains(&by.used.stream))
+                .any(|by| by.ledger == ledger && by.range.covers(&old.range) && knows(&by.before, old.used))
+        };
+        let bytes: BTreeSet<u64> = range.runs().flat_map(|(at, len)| at..at + len).collect();
+        let concerned = self.done.iter().filter(|old| {
+            old.ledger == ledger
+                && (writes || old.writes)
+                && old.used.stream != *id
+                && !self.gone.contains(&old.used.stream)
+                && !knows(&before.model, old.used)
+                && !knows(&self.host, old.used)
+                && !old.bytes.is_disjoint(&bytes)
+                && !is_overwritten(old)
+        });
+        concerned.map(|old| old.used).collect()
+    }
+
+    fn op(&mut self, stream: usize, touches: &[Touch], refused: bool) {
+        if overlap_within(&self.operands(touches), false).is_some() {
+            return;
+        }
+        let expected: Vec<Vec<Use>> = touches.iter().map(|touch| self.expected(stream, *touch)).collect();
+        let result = self.enter(stream, touches, refused);
+        let was_entered = result.is_ok();
+        let findings = match result {
+            Ok(_) if refused => return,
+            Ok(entered) => entered.findings,
+            Err(Refused::Unordered(findings)) => findings,
+            Err(other) => panic!("{other:?}"),
+        };
+        assert_eq!(was_entered, self.strictness == Strictness::Find || expected.iter().all(Vec::is_empty));
+        for (at, expected) in expected.iter().enumerate() {
+            let found: Vec<Use> = findings
+                .iter()
+                .filter(|finding| finding.access == at)
+                .map(|finding| finding.earlier.used)
+                .collect();
+            assert_eq!(found.is_empty(), expected.is_empty(), "{found:?} found, {expected:?} expected");
+            assert!(found.iter().all(|used| expected.contains(used)), "{found:?} and {expected:?}");
+        }
+        if !was_entered {
+            return;
+        }
+        let point = self.streams[stream].point();
+        for &(ledger, range, writes) in touches.iter().filter(|touch| !touch.1.is_empty()) {
+            let bytes = range.runs().flat_map(|(at, len)| at..at + len).collect();
+            let before = point.before.model.clone();
+            self.done.push(Done { used: point.used, before, ledger, range, bytes, writes });
+        }
+        self.ops.insert(0, point);
+    }
+
+    fn step(&mut self, step: &Step) {
+        match *step {
+            Step::Op { stream, ref touches, refused } => self.op(stream, touches, refused),
+            Step::Wait(stream, other) => {
+                let point = self.streams[other].point();
+                self.streams[stream].wait(&point);
+            }
+            Step::WaitForAll(stream) => {
+                for other in 0..self.streams.len() {
+                    self.step(&Step::Wait(stream, other));
+                }
+            }
+            Step::Record(stream) => self.events.insert(0, self.streams[stream].point()),
+            Step::WaitEvent(stream, event) => {
+                if let Some(event) = self.events.get(event) {
+                    self.streams[stream].wait(event);
+                }
+            }
+            Step::Await(op) => {
+                if let Some(op) = self.ops.get(op) {
+                    self.observed.observe(op.used, &op.before.clock);
+                    note(&mut self.host, op);
+                }
+            }
+            Step::Replace(stream) => {
+                let new = Stream::new(&self.observed);
+                let old = std::mem::replace(&mut self.streams[stream], new);
+                self.observed.close(old.id);
+                self.observed.retire(old.id);
+                self.gone.insert(old.id);
+            }
+            Step::Contend(ledger) => {
+                for _ in 0..PATIENCE {
+                    drop(self.ledgers[ledger].open_contended(0));
+                }
+            }
+        }
+    }
+
+    /// Asserts that the trees are sound, and that the newest uses are known.
+    fn check(&self) {
+        for (at, ledger) in self.ledgers.iter().enumerate() {
+            let page = ledger.open();
+            page.records.assert_sound();
+            for Stream { id, .. } in &self.streams {
+                let used = self.done.iter().rfind(|done| done.ledger == at && done.used.stream == *id);
+                let newest = used.map(|done| done.used.ticket);
+                assert!(page.use_by(*id) >= newest, "{:?} and {newest:?}", page.use_by(*id));
+            }
+        }
+    }
+}
+
+fn run(strictness: Strictness, streams: usize, steps: &[Step]) {
+    let mut run = Run::new(streams, LEDGERS, BYTES, strictness);
+    for (at, step) in steps.iter().enumerate() {
+        run.step(step);
+        // Looking opens the ledgers, which ends the sharding.
+        if at % 16 == 0 {
+            run.check();
+        }
+    }
+    run.check();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn a_strict_check_agrees_with_a_search_through_everything(steps in steps(6)) {
+        run(Strictness::Refuse, 6, &steps);
+    }
+
+    #[test]
+    fn a_check_that_only_finds_agrees_with_a_search_through_everything(steps in steps(12)) {
+        run(Strictness::Find, 12, &steps);
+    }
+}
+
+/// Returns the number of records and nodes that `run` looks at, for each of `times`.
+fn visited(times: usize, run: impl FnOnce()) -> usize {
+    VISITED.set(0);
+    run();
+    VISITED.get().div_ceil(times)
+}
+
+/// Asserts that the number of records looked at is at most `most`, and hardly grows with the size.
+fn assert_bounded(most: usize, sizes: [usize; 2], of: impl Fn(usize) -> usize) {
+    let [small, large] = sizes.map(of);
+    assert!(large <= most && large <= 2 * small, "{small} and {large} at {sizes:?}");
+}
+
+const SLICE: u64 = 64;
+
+fn slice(at: usize) -> ByteRange {
+    ByteRange::contiguous(SLICE * at as u64, SLICE)
+}
+
+/// Lets one stream write a slice and then the touch that `then` returns, `count` times. Returns the
+/// number of records that the last tenth looks at, for each slice.
+fn appended(count: usize, then: impl Fn(usize) -> Option<Touch>) -> usize {
+    let mut run = Run::new(1, 1, SLICE * count as u64, Strictness::Refuse);
+    let mut write = |at: usize| {
+        run.enter(0, &[(0, slice(at), true)], false).expect("one stream");
+        if let Some(touch) = then(at) {
+            run.enter(0, &[touch], false).expect("one stream");
+        }
+    };
+    let last = count / 10;
+    (0..count - last).for_each(&mut write);
+    visited(last, || (count - last..count).for_each(&mut write))
+}
+
+#[test]
+fn writing_another_slice_looks_at_as_few_records_at_any_size() {
+    assert_bounded(100, [1_000, 30_000], |count| appended(count, |_| None));
+}
+
+#[test]
+fn writing_another_slice_and_reading_all_looks_at_as_few_records_at_any_size() {
+    let prefix = |at: usize| ByteRange::contiguous(0, SLICE * (at + 1) as u64);
+    assert_bounded(100, [1_000, 30_000], |count| appended(count, |at| Some((0, prefix(at), false))));
+}
+
+/// Returns `count` streams that are after the allocation by stream 0, which is one of them.
+fn ordered(count: usize, len: u64) -> Run {
+    let mut run = Run::new(count, 1, len, Strictness::Refuse);
+    let hub = run.streams[0].point();
+    run.streams.iter_mut().for_each(|stream| stream.wait(&hub));
+    run
+}
+
+#[test]
+fn one_of_many_readers_looks_at_as_few_records_at_any_number() {
+    let all = (0, slice(0), false);
+    assert_bounded(100, [200, 5_000], |count| {
+        let mut run = ordered(count, SLICE);
+        let mut read =
+            || (0..count).for_each(|stream| drop(run.enter(stream, &[all], false).expect("a read")));
+        read();
+        visited(count, read)
+    });
+}
+
+#[test]
+fn a_write_after_many_readers_looks_at_each_a_few_times() {
+    assert_bounded(4, [200, 5_000], |count| {
+        let mut run = ordered(count, SLICE);
+        for stream in 0..count {
+            run.enter(stream, &[(0, slice(0), false)], false).expect("a read");
+            let reader = run.streams[stream].point();
+            run.streams[0].wait(&reader);
+        }
+        visited(count, || drop(run.enter(0, &[(0, slice(0), true)], false).expect("it waited for all")))
+    });
+}
+
+#[test]
+fn writing_one_of_many_columns_looks_at_as_few_records_at_any_number() {
+    const ROWS: usize = 4;
+    assert_bounded(100, [200, 5_000], |count| {
+        let row = SLICE * count as u64;
+        let mut run = ordered(count, row * ROWS as u64);
+        let column = |at| ByteRange::strided(SLICE * at as u64, SLICE, row, ROWS as u64);
+        let mut write =
+            || (0..count).for_each(|at| drop(run.enter(at, &[(0, column(at), true)], false).expect("alone")));
+        write();
+        visited(count, write)
+    });
+}
+
+#[test]
+fn what_was_observed_is_dropped_soon() {
+    let mut run = Run::new(1, 1, SLICE * 10_000, Strictness::Refuse);
+    for at in 0..5_000 {
+        run.enter(0, &[(0, slice(at), true)], false).expect("one stream");
+    }
+    let last = run.streams[0].point();
+    run.observed.observe(last.used, &last.before.clock);
+    for at in 5_000..5_008 {
+        run.enter(0, &[(0, slice(at), true)], false).expect("one stream");
+    }
+    assert!(run.ledgers[0].open().records.len() <= 8);
+}
