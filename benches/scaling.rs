@@ -11,10 +11,14 @@ use plotters::prelude::{
     BLACK, ChartBuilder, Color, IntoDrawingArea, IntoLogRange, LineSeries, Palette, Palette99, PathElement,
     SVGBackend, SeriesLabelPosition, TRANSPARENT, WHITE,
 };
+use std::cell::RefCell;
 use std::time::Instant;
 use support::measure::short;
-use support::{ONE, Options, Table, null_driver, touch_one};
+use support::{ONE, Options, Table, counting, null_driver, touch_one};
 use warpline::prelude::*;
+
+#[global_allocator]
+static ALLOCATOR: counting::Counting = counting::Counting;
 
 warpline::kernel! {
     /// Reads one element: the least work that reads a buffer.
@@ -30,8 +34,7 @@ struct Shape {
     what: &'static str,
     sizes: &'static [usize],
     goal: Goal,
-    /// Returns the nanoseconds of one unit of the shape at a size.
-    measure: fn(&Device, usize) -> f64,
+    measure: fn(&Device, usize) -> Cost,
 }
 
 /// The goal for the largest size.
@@ -41,7 +44,7 @@ enum Goal {
     TimesSmallest(f64),
 }
 
-const SHAPES: [Shape; 6] = [
+const SHAPES: [Shape; 7] = [
     Shape {
         what: "a hub and N streams: wait, read, wait",
         sizes: &[8, 32, 128, 512, 2048],
@@ -50,7 +53,7 @@ const SHAPES: [Shape; 6] = [
     },
     Shape {
         what: "the N-th slice of a buffer written",
-        sizes: &[100, 400, 1600, 6400, 16_000],
+        sizes: &[100, 1000, 10_000, 100_000, 1_000_000],
         goal: Goal::Ns(500.0),
         measure: append,
     },
@@ -73,6 +76,12 @@ const SHAPES: [Shape; 6] = [
         measure: write_after_readers,
     },
     Shape {
+        what: "a buffer dropped after N readers, for each reader",
+        sizes: &[100, 400, 1600, 6400, 10_000],
+        goal: Goal::Ns(20.0),
+        measure: drop_after_readers,
+    },
+    Shape {
         what: "one of N column views written by its stream",
         sizes: &[64, 256, 1024, 4096],
         goal: Goal::Ns(1000.0),
@@ -80,18 +89,44 @@ const SHAPES: [Shape; 6] = [
     },
 ];
 
+/// The cost of one run of a shape.
+struct Cost {
+    /// The nanoseconds of one unit.
+    ns: f64,
+    /// The bytes that clocks and histories hold at the end.
+    held: i64,
+    /// The bytes that they still hold after everything was awaited twice, and the memory was used a
+    /// few times.
+    left: i64,
+}
+
+/// Measures `timed`, which does `times` units, after `before`. `further` uses the memory once more.
+fn cost(
+    device: &Device,
+    before: impl FnOnce(),
+    times: usize,
+    timed: impl FnOnce(),
+    further: impl Fn(),
+) -> Cost {
+    let at_first = counting::live_bytes();
+    let since = || counting::live_bytes().wrapping_sub(at_first).cast_signed();
+    before();
+    let start = Instant::now();
+    timed();
+    let ns = start.elapsed().as_nanos() as f64 / times as f64;
+    let held = since();
+    // A stream drops its clock when it is awaited, or waits, after all that it waited for was observed.
+    (0..2).for_each(|_| device.synchronize().blocking_wait().expect("it runs"));
+    (0..16).for_each(|_| further());
+    Cost { ns, held, left: since() }
+}
+
 fn streams(device: &Device, count: usize) -> Vec<Stream> {
     (0..count).map(|_| device.new_stream().expect("a stream")).collect()
 }
 
-fn per(times: usize, work: impl FnOnce()) -> f64 {
-    let start = Instant::now();
-    work();
-    start.elapsed().as_nanos() as f64 / times as f64
-}
-
 /// A hub writes weights. Each stream waits for it and reads them, and the hub waits for each.
-fn star(device: &Device, count: usize) -> f64 {
+fn star(device: &Device, count: usize) -> Cost {
     let (hub, others) = (device.new_stream().expect("a stream"), streams(device, count));
     let weights = hub.alloc::<f32>(SLICE).expect("64 bytes");
     let round = || {
@@ -103,20 +138,20 @@ fn star(device: &Device, count: usize) -> f64 {
         }
     };
     let rounds = (20_000 / count).max(2);
-    round();
-    per(rounds * count, || (0..rounds).for_each(|_| round()))
+    let again = || hub.launch(look_at(0.5, &weights), ONE).detach();
+    cost(device, round, rounds * count, || (0..rounds).for_each(|_| round()), again)
 }
 
 /// One stream appends to a buffer: the cost of the last tenth of the writes.
-fn append(device: &Device, count: usize) -> f64 {
+fn append(device: &Device, count: usize) -> Cost {
     appended(device, count, |_, _| ())
 }
 
-fn append_and_read(device: &Device, count: usize) -> f64 {
+fn append_and_read(device: &Device, count: usize) -> Cost {
     appended(device, count, |stream, prefix| stream.launch(look_at(0.5, prefix), ONE).detach())
 }
 
-fn appended(device: &Device, count: usize, then: impl Fn(&Stream, &Buffer<f32>)) -> f64 {
+fn appended(device: &Device, count: usize, then: impl Fn(&Stream, &Buffer<f32>)) -> Cost {
     let stream = device.new_stream().expect("a stream");
     let whole = stream.alloc::<f32>(count * SLICE).expect("a few megabytes");
     let slices: Vec<_> = (0..count)
@@ -128,53 +163,67 @@ fn appended(device: &Device, count: usize, then: impl Fn(&Stream, &Buffer<f32>))
         then(&stream, prefix);
     };
     let (first, last) = slices.split_at(count - count / 10);
-    first.iter().for_each(write);
-    per(last.len(), || last.iter().for_each(write))
+    let again = || write(&slices[0]);
+    cost(device, || first.iter().for_each(write), last.len(), || last.iter().for_each(write), again)
 }
 
 /// Each stream has read the buffer and reads it again.
-fn readers(device: &Device, count: usize) -> f64 {
-    let (_, streams, weights) = all_read(device, count);
-    per(count, || streams.iter().for_each(|stream| stream.launch(look_at(0.5, &weights), ONE).detach()))
-}
-
-fn write_after_readers(device: &Device, count: usize) -> f64 {
-    let (hub, streams, weights) = all_read(device, count);
-    for stream in &streams {
-        hub.wait_stream(stream);
-    }
-    // One write, of which each reader has a share.
-    per(count, || hub.launch(touch_one(0.5, &weights), ONE).detach())
-}
-
-fn all_read(device: &Device, count: usize) -> (Stream, Vec<Stream>, Buffer<f32>) {
+fn readers(device: &Device, count: usize) -> Cost {
     let (hub, streams) = (device.new_stream().expect("a stream"), streams(device, count));
+    let weights = written(&hub);
+    let read = || streams.iter().for_each(|stream| stream.launch(look_at(0.5, &weights), ONE).detach());
+    let again = || hub.launch(look_at(0.5, &weights), ONE).detach();
+    cost(device, || first_reads(&hub, &streams, &weights), count, read, again)
+}
+
+/// One write, of which each reader has a share.
+fn write_after_readers(device: &Device, count: usize) -> Cost {
+    let (hub, streams) = (device.new_stream().expect("a stream"), streams(device, count));
+    let weights = written(&hub);
+    let all_read = || {
+        first_reads(&hub, &streams, &weights);
+        streams.iter().for_each(|stream| drop(hub.wait_stream(stream)));
+    };
+    let write = || hub.launch(touch_one(0.5, &weights), ONE).detach();
+    cost(device, all_read, count, write, write)
+}
+
+/// Dropping a buffer that N streams have read, of which each reader has a share.
+fn drop_after_readers(device: &Device, count: usize) -> Cost {
+    let (hub, streams) = (device.new_stream().expect("a stream"), streams(device, count));
+    let weights = RefCell::new(Some(written(&hub)));
+    let read = || first_reads(&hub, &streams, weights.borrow().as_ref().expect("not dropped yet"));
+    let again = || drop(hub.alloc::<f32>(SLICE).expect("64 bytes"));
+    cost(device, read, count, || drop(weights.take()), again)
+}
+
+fn written(hub: &Stream) -> Buffer<f32> {
     let weights = hub.alloc::<f32>(SLICE).expect("64 bytes");
     hub.launch(touch_one(0.5, &weights), ONE).detach();
-    for stream in &streams {
-        stream.wait_stream(&hub);
-        stream.launch(look_at(0.5, &weights), ONE).detach();
+    weights
+}
+
+fn first_reads(hub: &Stream, streams: &[Stream], weights: &Buffer<f32>) {
+    for stream in streams {
+        stream.wait_stream(hub);
+        stream.launch(look_at(0.5, weights), ONE).detach();
     }
-    (hub, streams, weights)
 }
 
 /// Each stream writes its columns of one matrix, a second time.
-fn columns(device: &Device, count: usize) -> f64 {
+fn columns(device: &Device, count: usize) -> Cost {
     const ROWS: usize = 4;
     let (hub, streams) = (device.new_stream().expect("a stream"), streams(device, count));
     let matrix = hub.alloc::<f32>(ROWS * count * SLICE).expect("a megabyte");
     let matrix = matrix.as_matrix(ROWS).expect("whole rows");
-    let views: Vec<_> = streams
-        .iter()
-        .enumerate()
-        .map(|(at, stream)| {
-            stream.wait_stream(&hub);
-            (stream, matrix.columns(at * SLICE..(at + 1) * SLICE).expect("inside"))
-        })
-        .collect();
+    let column = |at| matrix.columns(at * SLICE..(at + 1) * SLICE).expect("inside");
+    let views: Vec<_> = streams.iter().enumerate().map(|(at, stream)| (stream, column(at))).collect();
     let write = || views.iter().for_each(|(stream, view)| stream.fill(view, 0.5).detach());
-    write();
-    per(count, write)
+    let first = || {
+        streams.iter().for_each(|stream| drop(stream.wait_stream(&hub)));
+        write();
+    };
+    cost(device, first, count, write, || views[0].0.fill(&views[0].1, 0.5).detach())
 }
 
 /// Returns the slope of the costs over the sizes, by least squares on their logarithms.
@@ -234,13 +283,15 @@ fn main() {
     let mut curves = Vec::new();
     let table = Table::new("scaling: how the host cost of an op grows (ns)");
     for shape in &SHAPES {
-        let mut costs = Vec::new();
+        let (mut costs, mut bytes) = (Vec::new(), (0, 0));
         for &size in &shape.sizes[..if options.quick { 2 } else { shape.sizes.len() }] {
             let mut rounds: Vec<f64> = (0..options.rounds(5))
                 .map(|_| {
                     // A fresh runtime, because histories keep what earlier rounds left in them.
                     let (_runtime, device, _) = null_driver::runtime(false, true);
-                    (shape.measure)(&device, size)
+                    let Cost { ns, held, left } = (shape.measure)(&device, size);
+                    bytes = (held, left);
+                    ns
                 })
                 .collect();
             rounds.sort_by(f64::total_cmp);
@@ -257,6 +308,8 @@ fn main() {
         table.report(&format!("{}, N = …", shape.what), &curve.join(", "));
         table.report(&format!("{}: exponent", shape.what), &format!("{:.2}", exponent(&costs)));
         table.row(&format!("{}, N = {size}", shape.what), &goal, &short(largest), "", Some(met));
+        let text = format!("{} held, {} after all was awaited", bytes.0, bytes.1);
+        table.report(&format!("{}, N = {size}: bytes", shape.what), &text);
         curves.push((shape.what, costs));
     }
     if let Ok(path) = std::env::var("WARPLINE_BENCH_SVG") {

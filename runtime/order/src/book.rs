@@ -115,10 +115,12 @@ impl Book {
         self.records.renew::<WRITES>(used, range, site, is_before)
     }
 
-    /// Notes that `used` touches this memory, regardless of the check's result.
+    /// Notes that `used` touches this memory, also if nothing is checked. Drops some of the records
+    /// that the host has observed.
     #[inline]
     pub fn note_use(&mut self, used: Use, observed: &Observed) {
         self.outlived |= self.uses.note(used, observed);
+        self.records.sweep(observed);
     }
 
     /// Undoes noting `used`. `before` is the stream's newest use until then. It is given if the

@@ -12,7 +12,7 @@ use super::ledger::{Ledger, Page};
 use super::marks::{Mark, Marks};
 use super::observed::Observed;
 use super::range::ByteRange;
-use super::records::{Did, Record};
+use super::records::{Did, Record, Removed};
 use super::site::Site;
 use arrayvec::ArrayVec;
 use std::sync::Arc;
@@ -98,8 +98,8 @@ pub enum Refused {
 pub struct Entered {
     /// The renewed records: the index of the access, and the record's earlier ticket and site.
     renewed: ArrayVec<(At, Ticket, Site), FEW>,
-    /// The removed records, each with the index of the access.
-    removed: Vec<(At, Record)>,
+    /// The removed records, with the index of the access.
+    removed: Vec<(At, Removed)>,
     /// The unordered uses of an op that was entered anyway.
     pub findings: Findings,
     /// True if the op overwrites marked bytes.
@@ -395,8 +395,8 @@ fn undo_one(at: At, access: &impl Access, page: &mut Book, entry: &Entry<'_>, en
         Some(&(_, ticket, site)) => page.records.undo_renew(used, range, (ticket, site)),
         None => page.records.remove(used, range),
     }
-    for (_, old) in entered.removed.iter().filter(|(of, old)| *of == at && old.used != used) {
-        page.records.push(*old);
+    for (_, old) in entered.removed.iter().filter(|(of, _)| *of == at) {
+        old.records().iter().for_each(|old| page.records.push(*old));
     }
 }
 

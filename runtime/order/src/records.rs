@@ -13,8 +13,8 @@
 //! * Writes and reads are in separate trees, because a read is not concerned with reads.
 //! * A read removes covered reads of its own stream only nearby in the tree. To look for all of
 //!   them would take a search among the reads of all streams.
-//! * A new record removes observed records from one leaf of the reads, a new write also from one
-//!   leaf of the writes, and from more leaves while they are plenty.
+//! * Of the observed records, each eighth op removes those of one leaf, and of more leaves while
+//!   they are plenty.
 //! * The trees of writes are shared with the shards of a ledger.
 //!
 //! Both forms keep the same records, except those that could be removed, and none of these changes
@@ -34,6 +34,10 @@ use std::sync::Arc;
 
 /// The maximum number of records that are kept in a list.
 const MOST_FEW: usize = 16;
+
+/// The number of ops from one sweep to the next. A sweep looks at one leaf at least, so it is
+/// faster than the trees grow.
+const BETWEEN_SWEEPS: u8 = 8;
 
 /// The kind of an earlier use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +75,23 @@ impl Record {
     }
 }
 
+/// Records that an access has removed.
+#[derive(Debug)]
+pub(crate) enum Removed {
+    One(Record),
+    /// All records of a leaf of a tree.
+    Leaf(Vec<Record>),
+}
+
+impl Removed {
+    pub(crate) fn records(&self) -> &[Record] {
+        match self {
+            Removed::One(record) => std::slice::from_ref(record),
+            Removed::Leaf(records) => records,
+        }
+    }
+}
+
 /// The records of a book.
 #[derive(Debug, Default)]
 pub(crate) struct Records {
@@ -84,6 +105,8 @@ struct Many {
     /// Writes and the allocation.
     writes: Arc<Index>,
     reads: Index,
+    /// The number of ops since the last sweep.
+    unswept: u8,
 }
 
 impl Records {
@@ -154,14 +177,14 @@ impl Records {
         Some(same?.renew(used.ticket, *site))
     }
 
-    /// Enters an access that has passed the check. Calls `removed` with each record that the access
-    /// makes superfluous and that the host has perhaps not observed.
+    /// Enters an access that has passed the check. Calls `removed` with the records that the
+    /// access makes superfluous and that the host has perhaps not observed.
     pub(crate) fn enter(
         &mut self,
         record: Record,
         is_ordered: impl Fn(Use) -> bool,
         observed: &Observed,
-        mut removed: impl FnMut(Record),
+        mut removed: impl FnMut(Removed),
     ) {
         // The same op may read and write the range.
         let is_replaced = |old: &Record| {
@@ -177,14 +200,14 @@ impl Records {
                 && record.range.covers(&old.range)
         };
         if let Some(many) = &mut self.many {
-            many.enter(record, is_replaced, observed, removed);
+            many.enter(record, is_replaced, removed);
             self.list_if_few();
             return;
         }
         self.few.retain(|old| {
             let drop = is_replaced(old) || observed.covers(old.used);
             if drop {
-                removed(*old);
+                removed(Removed::One(*old));
             }
             !drop
         });
@@ -201,6 +224,18 @@ impl Records {
         match &mut self.many {
             Some(many) => many.push(record),
             None => self.few.push(record),
+        }
+    }
+
+    /// Drops observed records. Is called once for each op, and looks only at a few records.
+    #[inline]
+    pub(crate) fn sweep(&mut self, observed: &Observed) {
+        if let Some(many) = &mut self.many {
+            many.unswept += 1;
+            if many.unswept == BETWEEN_SWEEPS {
+                many.sweep(observed);
+                self.list_if_few();
+            }
         }
     }
 
@@ -238,7 +273,7 @@ impl Records {
     /// Returns a copy without the reads, for readers.
     pub(crate) fn writes_only(&self) -> Records {
         let few = self.few.iter().filter(|record| record.did != Did::Read).copied().collect();
-        let of_writes = |many: &Many| Many { writes: many.writes.clone(), reads: Index::default() };
+        let of_writes = |many: &Many| Many { writes: many.writes.clone(), ..Many::default() };
         Records { few, many: self.many.as_ref().map(|many| Box::new(of_writes(many))) }
     }
 
@@ -338,20 +373,27 @@ impl Many {
         &mut self,
         record: Record,
         is_replaced: impl Fn(&Record) -> bool,
-        observed: &Observed,
-        mut removed: impl FnMut(Record),
+        mut removed: impl FnMut(Removed),
     ) {
-        let is_over = |used| observed.covers(used);
-        self.reads.sweep(&is_over);
         if record.did == Did::Read {
             self.reads.insert(record, is_replaced, removed);
             return;
         }
         self.reads.remove(&record.range, &is_replaced, &mut removed);
         let writes = self.writes();
-        writes.sweep(&is_over);
         writes.remove(&record.range, is_replaced, &mut removed);
         writes.insert(record, |_| false, removed);
+    }
+
+    #[inline(never)]
+    fn sweep(&mut self, observed: &Observed) {
+        self.unswept = 0;
+        let is_over = |used| observed.covers(used);
+        self.reads.sweep(&is_over);
+        // A shard leaves the writes alone, because it shares them.
+        if let Some(writes) = Arc::get_mut(&mut self.writes) {
+            writes.sweep(&is_over);
+        }
     }
 
     fn push(&mut self, record: Record) {
@@ -371,7 +413,7 @@ impl Many {
         &mut self,
         range: &ByteRange,
         which: impl Fn(&Record) -> bool,
-        mut removed: impl FnMut(Record),
+        mut removed: impl FnMut(Removed),
     ) {
         self.reads.remove(range, &which, &mut removed);
         self.writes().remove(range, &which, removed);

@@ -10,6 +10,7 @@
 use super::pool::PoolId;
 use crate::order::{Site, StreamId, Use};
 use smallvec::SmallVec;
+use std::cmp::Reverse;
 use std::ops::{Index, IndexMut};
 
 /// The index that stands for no block or segment.
@@ -253,8 +254,17 @@ impl Blocks {
     }
 }
 
+/// The maximum number of uses that are united by comparing each with each.
+const FEW_USES: usize = 16;
+
 /// Adds `more` to `uses`, keeping the newest of each stream.
 pub(super) fn unite(uses: &mut Uses, more: &[Use]) {
+    if uses.len() + more.len() > FEW_USES {
+        uses.extend_from_slice(more);
+        uses.sort_unstable_by_key(|used| (used.stream, Reverse(used.ticket)));
+        uses.dedup_by_key(|used| used.stream);
+        return;
+    }
     for &used in more {
         match uses.iter_mut().find(|known| known.stream == used.stream) {
             Some(known) => known.ticket = known.ticket.max(used.ticket),
@@ -301,6 +311,19 @@ mod tests {
         blocks[rest].uses = Uses::from_slice(&[used(3, 1), used(1, 7)]);
         blocks.join_right(first, |used| used.stream == StreamId::from_number(3));
         assert_eq!(blocks[first].uses.as_slice(), [used(1, 7), used(2, 9)]);
+    }
+
+    #[test]
+    fn uses_by_many_streams_are_united_as_uses_by_few_are() {
+        for count in [3, 100] {
+            let mut uses: Uses = (0..count).map(|stream| used(stream, 5)).collect();
+            let more: Vec<Use> = (1..=count).map(|stream| used(stream, 4 + stream % 2 * 2)).collect();
+            unite(&mut uses, &more);
+            uses.sort_unstable_by_key(|used| used.stream);
+            let ticket = |stream| if stream == count { 4 + stream % 2 * 2 } else { 5 + stream % 2 };
+            let expected: Uses = (0..=count).map(|stream| used(stream, ticket(stream))).collect();
+            assert_eq!(uses, expected);
+        }
     }
 
     #[test]

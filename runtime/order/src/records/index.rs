@@ -3,8 +3,8 @@
 use super::super::clock::{Ticket, Use};
 use super::super::range::ByteRange;
 use super::super::site::Site;
-use super::Record;
 use super::tree::{Axis, Tree, Window};
+use super::{Record, Removed};
 use arrayvec::ArrayVec;
 use std::ops::ControlFlow::{self, Continue};
 
@@ -101,7 +101,7 @@ impl Index {
         &mut self,
         record: Record,
         replaces: impl Fn(&Record) -> bool,
-        removed: impl FnMut(Record),
+        removed: impl FnMut(Removed),
     ) {
         self.tree_for(&record.range).insert(record, |old| replaces(old), removed);
     }
@@ -124,7 +124,7 @@ impl Index {
         &mut self,
         range: &ByteRange,
         which: impl Fn(&Record) -> bool,
-        mut removed: impl FnMut(Record),
+        mut removed: impl FnMut(Removed),
     ) {
         for tree in self.trees_mut().filter(|tree| tree.len() > 0) {
             tree.remove(tree.axis().span(range), |old| which(old), &mut removed);

@@ -11,7 +11,7 @@
 use super::super::clock::{StreamId, Ticket, Use};
 use super::super::range::ByteRange;
 use super::super::site::Site;
-use super::{Record, visit};
+use super::{Record, Removed, visit};
 use arrayvec::ArrayVec;
 use std::ops::ControlFlow::{self, Continue};
 
@@ -222,43 +222,33 @@ impl Node {
     }
 
     /// Inserts a record and removes those of the same leaf that satisfy `replaces`. Returns the
-    /// upper half of a node that has become too large.
+    /// upper part of a node that was full.
     fn insert(
         &mut self,
         axis: Axis,
         record: Record,
         replaces: &mut impl FnMut(&mut Record) -> bool,
-        removed: &mut impl FnMut(Record),
+        removed: &mut impl FnMut(Removed),
     ) -> Option<Node> {
         let place = axis.place(&record);
         self.first = if self.len() == 0 { place } else { self.first.min(place) };
         self.end = self.end.max(place.1);
         self.users.add(record.used);
-        match &mut self.below {
+        let upper = match &mut self.below {
             Below::Records(records) => {
                 visit(records.len());
-                records.extract_if(.., replaces).for_each(removed);
+                records.extract_if(.., replaces).map(Removed::One).for_each(removed);
                 let at = records.partition_point(|other| axis.place(other) <= place);
-                records.insert(at, record);
+                insert_or_split(records, at, record).map(Below::Records)
             }
             Below::Nodes(nodes) => {
                 let at = Self::child_at(nodes, place);
-                if let Some(upper) = nodes[at].insert(axis, record, replaces, removed) {
-                    nodes.insert(at + 1, upper);
-                }
+                let upper = nodes[at].insert(axis, record, replaces, removed)?;
+                insert_or_split(nodes, at + 1, upper).map(Below::Nodes)
             }
-        }
-        (self.len() > MOST).then(|| self.split(axis))
-    }
-
-    /// Returns the upper half as a node of its own.
-    fn split(&mut self, axis: Axis) -> Node {
-        let upper = match &mut self.below {
-            Below::Records(records) => Below::Records(records.split_off(MOST / 2)),
-            Below::Nodes(nodes) => Below::Nodes(nodes.split_off(MOST / 2)),
-        };
+        }?;
         self.learn(axis);
-        Node::new(axis, upper)
+        Some(Node::new(axis, upper))
     }
 
     /// Calls `change` with the records at `place` until it returns a result.
@@ -293,7 +283,7 @@ impl Node {
         axis: Axis,
         window: Window,
         which: &mut impl FnMut(&mut Record) -> bool,
-        removed: &mut impl FnMut(Record),
+        removed: &mut impl FnMut(Removed),
     ) -> bool {
         visit(1);
         let changed = match &mut self.below {
@@ -302,7 +292,12 @@ impl Node {
                 let to = records.partition_point(|record| axis.place(record).0 < window.to);
                 visit(to - from);
                 let before = records.len();
-                records.extract_if(from..to, which).for_each(removed);
+                if to - from == before && records.iter_mut().all(&mut *which) {
+                    // The records of a leaf are not copied, because there may be thousands of leaves.
+                    removed(Removed::Leaf(std::mem::take(records)));
+                } else {
+                    records.extract_if(from..to, which).map(Removed::One).for_each(removed);
+                }
                 records.len() < before
             }
             Below::Nodes(nodes) => {
@@ -375,9 +370,25 @@ impl Node {
     }
 }
 
-/// The number of records that are inserted before a sweep. A sweep that ends looks at up to
-/// [`MOST`] records, so it is faster than the tree grows.
-const BETWEEN_SWEEPS: u8 = 8;
+/// Inserts an item. Splits a full list, and returns its upper part.
+fn insert_or_split<T>(items: &mut Vec<T>, at: usize, item: T) -> Option<Vec<T>> {
+    if items.len() < MOST {
+        items.insert(at, item);
+        return None;
+    }
+    if at == MOST {
+        // Programs often append. Then the list stays full, and more will follow in the new one.
+        let mut upper = Vec::with_capacity(MOST);
+        upper.push(item);
+        return Some(upper);
+    }
+    let mut upper = items.split_off(MOST / 2);
+    match at.checked_sub(MOST / 2) {
+        Some(at) => upper.insert(at, item),
+        None => items.insert(at, item),
+    }
+    Some(upper)
+}
 
 /// A place before all others.
 const FIRST: Place = (0, 0, StreamId(0));
@@ -388,15 +399,13 @@ pub(super) struct Tree {
     axis: Axis,
     root: Node,
     len: usize,
-    /// The number of records inserted since the last sweep.
-    inserted: u8,
     /// The place of the leaf that is swept next.
     swept_to: Place,
 }
 
 impl Tree {
     pub(super) fn new(axis: Axis) -> Self {
-        Tree { axis, root: Node::new(axis, Below::Records(Vec::new())), len: 0, inserted: 0, swept_to: FIRST }
+        Tree { axis, root: Node::new(axis, Below::Records(Vec::new())), len: 0, swept_to: FIRST }
     }
 
     pub(super) fn axis(&self) -> Axis {
@@ -424,15 +433,14 @@ impl Tree {
         &mut self,
         record: Record,
         mut replaces: impl FnMut(&mut Record) -> bool,
-        mut removed: impl FnMut(Record),
+        mut removed: impl FnMut(Removed),
     ) {
         let mut gone = 0;
         let upper = self.root.insert(self.axis, record, &mut replaces, &mut |old| {
-            gone += 1;
+            gone += old.records().len();
             removed(old);
         });
         self.len = self.len + 1 - gone;
-        self.inserted = self.inserted.saturating_add(1);
         if let Some(upper) = upper {
             let lower = std::mem::replace(&mut self.root, Node::new(self.axis, Below::Nodes(Vec::new())));
             self.root = Node::new(self.axis, Below::Nodes(vec![lower, upper]));
@@ -459,12 +467,12 @@ impl Tree {
         &mut self,
         span: Span,
         mut which: impl FnMut(&mut Record) -> bool,
-        mut removed: impl FnMut(Record),
+        mut removed: impl FnMut(Removed),
     ) {
         let mut gone = 0;
         let window = Window::starting_in(span);
         self.root.remove(self.axis, window, &mut which, &mut |old| {
-            gone += 1;
+            gone += old.records().len();
             removed(old);
         });
         self.len -= gone;
@@ -472,13 +480,8 @@ impl Tree {
     }
 
     /// Drops the records of one leaf that satisfy `is_over`, and of the next ones as long as at
-    /// least half of their records are dropped. Does nothing until enough records are new. So
-    /// sweeping costs a new record a bounded time, and once everything is over, it soon is gone.
+    /// least half of their records are dropped.
     pub(super) fn sweep(&mut self, is_over: impl Fn(Use) -> bool) {
-        if self.inserted < BETWEEN_SWEEPS {
-            return;
-        }
-        self.inserted = 0;
         while self.len > 0 {
             let swept = self.root.sweep(self.axis, self.swept_to, &is_over);
             self.swept_to = swept.next.unwrap_or(FIRST);
