@@ -91,8 +91,8 @@ impl Book {
     #[inline]
     pub(crate) fn begin(&mut self, used: Use, behind: Option<Use>, len_bytes: u64, site: Site) {
         let range = ByteRange::contiguous(0, len_bytes);
-        self.records.push(Record { used, range, did: Did::Allocate, site });
-        self.uses.set(used);
+        self.records.begin(Record { used, range, did: Did::Allocate, site });
+        self.uses.begin(used);
         if let Some(behind) = behind {
             let behind = Some(Behind { used: behind, allocated: used });
             self.rare = Some(Box::new(Rare { marks: Vec::new(), behind }));

@@ -95,9 +95,9 @@ impl Removed {
 /// The records of a book.
 #[derive(Debug, Default)]
 pub(crate) struct Records {
-    few: SmallVec<[Record; 2]>,
     /// If it is there, it has all records.
     many: Option<Box<Many>>,
+    few: SmallVec<[Record; 2]>,
 }
 
 #[derive(Debug, Default)]
@@ -110,6 +110,12 @@ struct Many {
 }
 
 impl Records {
+    /// Adds the first record.
+    #[inline]
+    pub(crate) fn begin(&mut self, record: Record) {
+        self.few.push(record);
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.many.as_ref().map_or(self.few.len(), |many| many.len())
     }

@@ -18,6 +18,13 @@ pub(crate) struct Uses {
 }
 
 impl Uses {
+    /// Notes the first use.
+    #[inline]
+    pub(crate) fn begin(&mut self, used: Use) {
+        self.list.push(used);
+    }
+
+    #[inline]
     pub(crate) fn list(&self) -> &[Use] {
         &self.list
     }
@@ -39,13 +46,15 @@ impl Uses {
     /// returns true if there were any.
     #[inline]
     pub(crate) fn note(&mut self, used: Use, observed: &Observed) -> bool {
-        match self.find(used.stream) {
-            Some(at) => {
-                self.list[at].ticket = self.list[at].ticket.max(used.ticket);
-                false
-            }
-            None => self.note_first(used, observed),
+        let known = match &self.places {
+            None => self.list.iter_mut().find(|known| known.stream == used.stream),
+            Some(places) => places.get(&used.stream).map(|at| &mut self.list[*at]),
+        };
+        if let Some(known) = known {
+            known.ticket = known.ticket.max(used.ticket);
+            return false;
         }
+        self.note_first(used, observed)
     }
 
     #[cold]
