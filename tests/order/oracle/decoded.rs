@@ -1,19 +1,21 @@
 //! Programs from the bytes of a fuzzer: eight bytes a step.
 
-use super::{BUFFERS, BYTES, Part, Refusal, Run, SIDE, STREAMS, Step};
+use super::{BUFFERS, Part, Refusal, Run, Size, Step};
+
+const SIZE: Size = Size::SMALL;
 
 /// The longest program, as in the random tests.
 const STEPS: usize = 60;
 
 /// Runs the program that `bytes` encode over the recording driver.
 pub(crate) fn run(bytes: &[u8]) {
-    let mut run = Run::recorded();
+    let mut run = Run::recorded(SIZE);
     let (steps, _) = bytes.as_chunks();
     steps.iter().take(STEPS).for_each(|bytes| run.step(&step(bytes)));
 }
 
 fn step(&[kind, one, two, three, four, five, six, seven]: &[u8; 8]) -> Step {
-    let (stream, other) = (usize::from(one) % STREAMS, usize::from(two) % STREAMS);
+    let (stream, other) = (usize::from(one) % SIZE.streams, usize::from(two) % SIZE.streams);
     let (buffer, any) = (usize::from(two) % BUFFERS, usize::from(two));
     let from = part(three, four);
     let refusal = if seven & 1 == 0 { Refusal::LookedAt } else { Refusal::Dropped };
@@ -52,10 +54,11 @@ fn part(a: u8, b: u8) -> Part {
         (a.min(b), a.max(b) + 1)
     };
     if a.is_multiple_of(2) {
-        let (from, to) = ends(BYTES);
+        let (from, to) = ends(SIZE.bytes());
         Part::Slice(from, to)
     } else {
-        let (from, to) = ends(SIDE);
-        Part::Columns(from, to)
+        let rows = if a & 2 == 0 { SIZE.side } else { SIZE.side / 2 };
+        let (from, to) = ends(SIZE.bytes() / rows);
+        Part::Columns { rows, from, to }
     }
 }

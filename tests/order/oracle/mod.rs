@@ -14,6 +14,8 @@ mod backends;
 #[allow(dead_code, reason = "the fuzz target uses it")]
 pub(crate) mod decoded;
 mod model;
+#[cfg(test)]
+mod shapes;
 mod threads;
 
 use crate::support::recording::Recording;
@@ -26,26 +28,47 @@ use warpline::prelude::*;
 use warpline::{StreamId, reads, writes};
 
 const DEVICES: usize = 2;
-/// The number of streams, half of them on each device.
-const STREAMS: usize = 4;
 const BUFFERS: usize = 3;
-/// The side of a buffer, which is a square matrix of bytes.
-const SIDE: usize = 4;
-const BYTES: usize = SIDE * SIDE;
+
+/// The size of a program's world.
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    /// The number of devices that have streams.
+    devices: usize,
+    /// The number of streams, equally many on each device.
+    streams: usize,
+    /// The side of a buffer, which is a square matrix of bytes.
+    side: usize,
+}
+
+impl Size {
+    const SMALL: Size = Size { devices: DEVICES, streams: 4, side: 4 };
+
+    fn bytes(self) -> usize {
+        self.side * self.side
+    }
+}
 
 /// A part of a buffer.
 #[derive(Clone, Copy, Debug)]
 enum Part {
     Slice(usize, usize),
-    Columns(usize, usize),
+    /// Columns of the buffer as a matrix of this many rows.
+    Columns {
+        rows: usize,
+        from: usize,
+        to: usize,
+    },
 }
 
 impl Part {
-    fn bytes(self) -> Bytes {
+    /// Returns the bytes of the part of a buffer of `len` bytes.
+    fn bytes(self, len: usize) -> Bytes {
         match self {
             Part::Slice(a, b) => (a..b).collect(),
-            Part::Columns(a, b) => {
-                (0..SIDE).flat_map(|row| (a..b).map(move |column| row * SIDE + column)).collect()
+            Part::Columns { rows, from, to } => {
+                let of_row = |row| (from..to).map(move |column| row * (len / rows) + column);
+                (0..rows).flat_map(of_row).collect()
             }
         }
     }
@@ -53,7 +76,7 @@ impl Part {
     fn of(self, buffer: &Buffer<u8>) -> Buffer<u8> {
         match self {
             Part::Slice(a, b) => buffer.slice(a..b).unwrap(),
-            Part::Columns(a, b) => buffer.as_matrix(SIDE).unwrap().columns(a..b).unwrap(),
+            Part::Columns { rows, from, to } => buffer.as_matrix(rows).unwrap().columns(from..to).unwrap(),
         }
     }
 }
@@ -136,17 +159,22 @@ enum Step {
     },
 }
 
-fn part() -> impl Strategy<Value = Part> {
+fn part(size: Size) -> impl Strategy<Value = Part> {
     let ends = |n: usize| (0..n, 0..n).prop_map(|(a, b)| (a.min(b), a.max(b) + 1));
+    let columns =
+        |rows: usize| ends(size.bytes() / rows).prop_map(move |(from, to)| Part::Columns { rows, from, to });
     prop_oneof![
-        ends(BYTES).prop_map(|(a, b)| Part::Slice(a, b)),
-        Just(Part::Slice(0, BYTES)),
-        ends(SIDE).prop_map(|(a, b)| Part::Columns(a, b)),
+        2 => ends(size.bytes()).prop_map(|(a, b)| Part::Slice(a, b)),
+        2 => Just(Part::Slice(0, size.bytes())),
+        // Two strides.
+        1 => columns(size.side),
+        1 => columns(size.side / 2),
     ]
 }
 
-fn step() -> impl Strategy<Value = Step> {
-    let (stream, buffer, any) = (0..STREAMS, 0..BUFFERS, 0..64_usize);
+fn step(size: Size) -> impl Strategy<Value = Step> {
+    let (stream, buffer, any) = (0..size.streams, 0..BUFFERS, 0..64_usize);
+    let part = move || part(size);
     let refusal = || prop_oneof![Just(Refusal::LookedAt), Just(Refusal::Dropped)];
     prop_oneof![
         4 => (stream.clone(), buffer.clone(), part())
@@ -193,6 +221,7 @@ struct Run {
     /// themselves.
     driver: Option<Arc<Recording>>,
     allocated: u64,
+    size: Size,
     _runtime: Runtime,
 }
 
@@ -204,17 +233,17 @@ enum Verdict {
 
 impl Run {
     /// Returns a run over the recording driver.
-    fn recorded() -> Self {
+    fn recorded(size: Size) -> Self {
         let (runtime, driver) = Recording::runtime_of(OrderMode::Deny, DEVICES as u32);
-        Self::new(runtime, Some(driver), [0, 1].map(DeviceId::Cuda))
+        Self::new(size, runtime, Some(driver), [0, 1].map(DeviceId::Cuda))
     }
 
     /// Returns a run over devices that execute the work.
     fn real(runtime: Runtime, ids: [DeviceId; DEVICES]) -> Self {
-        Self::new(runtime, None, ids)
+        Self::new(Size::SMALL, runtime, None, ids)
     }
 
-    fn new(runtime: Runtime, driver: Option<Arc<Recording>>, ids: [DeviceId; DEVICES]) -> Self {
+    fn new(size: Size, runtime: Runtime, driver: Option<Arc<Recording>>, ids: [DeviceId; DEVICES]) -> Self {
         let devices = ids.into_iter().map(|id| runtime.device(id).unwrap()).collect();
         let mut run = Run {
             streams: Vec::new(),
@@ -225,9 +254,10 @@ impl Run {
             devices,
             driver,
             allocated: 0,
+            size,
             _runtime: runtime,
         };
-        for at in 0..STREAMS {
+        for at in 0..size.streams {
             let stream = run.make_stream(at);
             run.streams.push(stream);
         }
@@ -238,26 +268,26 @@ impl Run {
         run
     }
 
-    fn device_of(stream: usize) -> usize {
-        stream % DEVICES
+    fn device_of(&self, stream: usize) -> usize {
+        stream % self.size.devices
     }
 
     fn make_stream(&mut self, at: usize) -> Stream {
-        let stream = self.devices[Self::device_of(at)].new_stream().unwrap();
+        let stream = self.devices[self.device_of(at)].new_stream().unwrap();
         self.model.open(stream.id());
         stream
     }
 
     fn allocate(&mut self, stream: usize) -> Memory {
         self.allocated += 1;
-        let (name, device) = (self.allocated, Self::device_of(stream));
-        let buffer = self.streams[stream].alloc(BYTES).unwrap();
-        self.model.allocate(self.streams[stream].id(), name, BYTES);
+        let (name, device) = (self.allocated, self.device_of(stream));
+        let buffer = self.streams[stream].alloc(self.size.bytes()).unwrap();
+        self.model.allocate(self.streams[stream].id(), name, self.size.bytes());
         Memory { buffer, name, device }
     }
 
     fn touch(&self, buffer: usize, part: Part, reads: bool, writes: bool) -> Touch {
-        Touch { buffer: self.buffers[buffer].name, bytes: part.bytes(), reads, writes }
+        Touch { buffer: self.buffers[buffer].name, bytes: part.bytes(self.size.bytes()), reads, writes }
     }
 
     /// Compares the verdict on an op with the oracle's, and records the outcome in the oracle.
@@ -317,13 +347,13 @@ impl Run {
 
     /// Returns true if the buffer is on another device than `stream`. An op then has to be refused.
     fn is_elsewhere(&self, stream: usize, buffer: usize) -> bool {
-        Self::device_of(stream) != self.buffers[buffer].device
+        self.device_of(stream) != self.buffers[buffer].device
     }
 
     /// Returns true if `stream` can copy between the two buffers: all devices have one backend, or
     /// one end is on the stream's device and the other on it or on a CPU device.
     fn reaches(&self, stream: usize, from: usize, to: usize) -> bool {
-        let here = self.devices[Self::device_of(stream)].id();
+        let here = self.devices[self.device_of(stream)].id();
         let ends = [from, to].map(|buffer| self.devices[self.buffers[buffer].device].id());
         let of_one_backend = ends.iter().all(|end| end.backend() == here.backend());
         let to_the_host = |end: DeviceId| end == here || matches!(end, DeviceId::Cpu(_));
@@ -381,7 +411,9 @@ impl Run {
                 if !self.reaches(stream, from.0, to.0) {
                     return is_of_another_device(pending);
                 }
-                if from.0 == to.0 && !from.1.bytes().is_disjoint(&to.1.bytes()) {
+                if from.0 == to.0
+                    && !from.1.bytes(self.size.bytes()).is_disjoint(&to.1.bytes(self.size.bytes()))
+                {
                     assert_eq!(pending.queued().unwrap_err().kind(), ErrorKind::Overlap);
                     return;
                 }
@@ -432,7 +464,7 @@ impl Run {
             }
             Step::Accept { buffer, part } => {
                 part.of(&self.buffers[buffer].buffer).accept_contents();
-                self.model.accept(self.buffers[buffer].name, &part.bytes());
+                self.model.accept(self.buffers[buffer].name, &part.bytes(self.size.bytes()));
             }
             Step::Progress => self.progress(),
             Step::Replace { stream, buffer } => {
@@ -512,8 +544,12 @@ fn is_of_another_device<T: std::fmt::Debug>(pending: Pending<T>) {
 
 /// Runs `cases` random programs, each on a fresh run from `run`.
 fn on_random_programs(cases: u32, run: impl Fn() -> Run) {
+    run_programs(cases, proptest::collection::vec(step(Size::SMALL), 1..60), run);
+}
+
+/// Runs `cases` of the programs, each on a fresh run from `run`.
+fn run_programs(cases: u32, programs: impl Strategy<Value = Vec<Step>>, run: impl Fn() -> Run) {
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
-    let programs = proptest::collection::vec(step(), 1..60);
     let outcome = TestRunner::new(config).run(&programs, |program| {
         let mut run = run();
         program.iter().for_each(|step| run.step(step));
@@ -524,7 +560,7 @@ fn on_random_programs(cases: u32, run: impl Fn() -> Run) {
 
 #[test]
 fn verdicts_agree_with_a_search_through_the_whole_past() {
-    on_random_programs(10_000, Run::recorded);
+    on_random_programs(20_000, || Run::recorded(Size::SMALL));
 }
 
 #[test]
