@@ -7,7 +7,7 @@
 //! only, so threads may overwrite each other's hints.
 //!
 //! The thread runs no op itself, for the reasons in
-//! `docs/decisions/0061-polls-wait-as-long-as-sleeping-costs.md`.
+//! `docs/decisions/0060-polls-wait-as-long-as-sleeping-costs.md`.
 
 use super::idle::Rest;
 use std::sync::atomic::{AtomicI16, AtomicU64, Ordering::Relaxed};
