@@ -66,7 +66,7 @@ impl DeviceArgs {
     /// Returns the selected device of `runtime`.
     ///
     /// # Errors
-    /// As [`device`](Self::device), without those of the default runtime.
+    /// The errors of [`device`](Self::device), without those of the default runtime.
     pub fn device_of(&self, runtime: &Runtime) -> Result<Device> {
         match &self.device {
             Some(name) => runtime.open(name),

@@ -60,7 +60,7 @@ impl Runtime {
     /// [`RuntimeBuilder::from_env`] lists the variables.
     ///
     /// # Errors
-    /// As [`RuntimeBuilder::from_env`].
+    /// The errors of [`RuntimeBuilder::from_env`].
     pub fn new() -> Result<Runtime> {
         RuntimeBuilder::from_env()?.build()
     }

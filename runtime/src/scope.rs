@@ -113,7 +113,7 @@ impl Stream {
     /// called in the first poll, so it too runs on this stream.
     ///
     /// # Cancel safety
-    /// That of the future that `f` returns.
+    /// The cancel safety of the future that `f` returns.
     pub fn scope<F, Fut>(&self, f: F) -> Scope<F, Fut>
     where
         F: FnOnce() -> Fut,
@@ -127,7 +127,7 @@ impl Device {
     /// Returns the device of the innermost `enter` or `scope`, otherwise [`Device::best`].
     ///
     /// # Errors
-    /// As [`Device::best`].
+    /// The errors of [`Device::best`].
     pub fn current() -> crate::Result<Device> {
         match device() {
             Some(device) => Ok(device),
@@ -148,7 +148,7 @@ impl Device {
     /// first poll, so it too runs with this device.
     ///
     /// # Cancel safety
-    /// That of the future that `f` returns.
+    /// The cancel safety of the future that `f` returns.
     pub fn scope<F, Fut>(&self, f: F) -> Scope<F, Fut>
     where
         F: FnOnce() -> Fut,

@@ -129,7 +129,7 @@ where
 /// pipeline gets all their devices.
 ///
 /// # Panics
-/// As `for_each_seed`.
+/// The panics of `for_each_seed`.
 pub fn for_each_seed_on<F, Fut>(
     builder: RuntimeBuilder,
     seeds: impl IntoIterator<Item = u64>,

@@ -93,7 +93,7 @@ fn a_device_is_named_or_disabled_but_not_both() {
         ] {
             assert_eq!(parsed(&["--device", name]).device().unwrap().id(), id);
         }
-        // As in `Device::open`, "cuda" is the current one.
+        // "cuda" is the current device, as in `Device::open`.
         Device::open("cuda:1").unwrap().enter(|| {
             assert_eq!(parsed(&["--device", "cuda"]).device().unwrap().id(), DeviceId::Cuda(1));
         });

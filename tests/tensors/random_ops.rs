@@ -107,7 +107,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..14)
 }
 
-/// What the model expects of a call.
+/// The model's expectation of a call.
 enum Expected {
     Result(Model),
     /// The result, or a refusal.

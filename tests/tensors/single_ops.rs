@@ -1,4 +1,4 @@
-//! What `random_calls` knows of each op: fitting operands, the rule of its shapes, its values.
+//! The model of each op for `random_calls`: fitting operands, the rule of its shapes, its values.
 
 use crate::host_model::broadcast;
 use warpline::Result;

@@ -154,7 +154,7 @@ impl DType {
     /// called in the first poll.
     ///
     /// # Cancel safety
-    /// That of the future that `f` returns.
+    /// The cancel safety of the future that `f` returns.
     ///
     /// # Panics
     /// If this is not a floating-point type: in the first poll.

@@ -183,7 +183,7 @@ pub trait TensorOps: TensorOperand {
 
     /// Applies a fully connected layer, x·wᵀ + bias, in one op.
     ///
-    /// As in `torch.nn.Linear`, inputs \[m, k\], a weight \[n, k\] and a bias \[n\] give \[m, n\].
+    /// Inputs \[m, k\], a weight \[n, k\] and a bias \[n\] give \[m, n\], as in `torch.nn.Linear`.
     /// The weight may be a transposed view of a \[k, n\] matrix.
     #[track_caller]
     fn linear(self, weight: impl TensorOperand, bias: impl TensorOperand) -> Pending<Tensor> {

@@ -101,9 +101,9 @@ pub trait NnOps: TensorOperand {
 
     /// Normalizes along the last dimension: (x − mean) / √(variance + eps) · weight + bias.
     ///
-    /// As in `torch.nn.functional.layer_norm`, an input \[…, n\] has a weight \[n\] and a bias
-    /// \[n\]. Each row of `n` elements has its own mean and its own variance, which is the biased
-    /// one, Σ (x − mean)² / n. PyTorch's usual `eps` is 1e-5.
+    /// An input \[…, n\] has a weight \[n\] and a bias \[n\], as in
+    /// `torch.nn.functional.layer_norm`. Each row of `n` elements has its own mean and its own
+    /// variance, which is the biased one, Σ (x − mean)² / n. PyTorch's usual `eps` is 1e-5.
     ///
     /// # Errors
     /// The errors of every op. `Shape` if the weight or the bias is not of shape \[n\].

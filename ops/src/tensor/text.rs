@@ -72,7 +72,7 @@ impl Layout {
 /// The style of the numbers of a tensor.
 #[derive(Clone, Copy)]
 enum Style {
-    /// As few digits as there are: integers and truth values.
+    /// All digits and no more, for integers and truth values.
     Plain,
     /// Floating-point numbers that are all whole.
     Whole,

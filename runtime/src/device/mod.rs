@@ -288,8 +288,8 @@ impl Device {
     /// it.
     ///
     /// # On the CPU device
-    /// As [`LaunchConfig::for_elements`], since a kernel's CPU form runs once for any
-    /// configuration.
+    /// Returns the result of [`LaunchConfig::for_elements`], because a kernel's CPU form runs once
+    /// for any configuration.
     ///
     /// # Errors
     /// `Driver` if the kernel cannot be loaded; `Reentrant` in a host function.

@@ -329,10 +329,10 @@ impl<T: DeviceValue> Pending<T> {
     /// For authors of ops; unstable, like `warpline::backend`.
     ///
     /// # Errors
-    /// As [`into_operand`](Self::into_operand).
+    /// The errors of [`into_operand`](Self::into_operand).
     ///
     /// # Panics
-    /// As [`into_operand`](Self::into_operand).
+    /// The panics of [`into_operand`](Self::into_operand).
     pub fn as_operand(&self) -> Result<&T, Refusal> {
         match &self.state {
             State::Place(_, output) | State::Many(_, output) | State::Captured(_, output) => {
@@ -351,7 +351,7 @@ impl<T: DeviceValue> Pending<T> {
     /// unseen, the stream of the work reports it.
     ///
     /// # Panics
-    /// As [`into_operand`](Self::into_operand).
+    /// The panics of [`into_operand`](Self::into_operand).
     pub fn view<U: DeviceValue>(self, view: impl FnOnce(&T) -> Result<U, Refusal>) -> Pending<U> {
         match self.looked_at_by(view) {
             Ok(value) => match self.into_state() {
@@ -376,10 +376,10 @@ impl<T: DeviceValue> Pending<T> {
     /// For authors of ops; unstable, like `warpline::backend`.
     ///
     /// # Errors
-    /// As [`view`](Self::view).
+    /// The errors of [`view`](Self::view).
     ///
     /// # Panics
-    /// As [`into_operand`](Self::into_operand).
+    /// The panics of [`into_operand`](Self::into_operand).
     pub fn view_of<U: DeviceValue>(&self, view: impl FnOnce(&T) -> Result<U, Refusal>) -> Pending<U> {
         match self.looked_at_by(view) {
             Ok(value) => match &self.state {

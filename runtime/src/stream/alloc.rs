@@ -52,13 +52,13 @@ impl Stream {
     /// op on the memory.
     ///
     /// # Ordering
-    /// As [`alloc`](Self::alloc). Since the fill is an op of this stream, another stream needs an
-    /// edge from this one even if the host has observed all earlier work. In a capture, each launch
+    /// The rules of [`alloc`](Self::alloc) apply. The fill is an op of this stream, so another
+    /// stream needs an edge from this one even if the host has observed all earlier work. In a capture, each launch
     /// of the graph zeroes the memory again.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc), and those of a refused op. The fill does not count towards the
-    /// stream's [`max_in_flight`](crate::StreamBuilder::max_in_flight).
+    /// The errors of [`alloc`](Self::alloc), and those of a refused op. The fill does not count
+    /// towards the stream's [`max_in_flight`](crate::StreamBuilder::max_in_flight).
     ///
     /// # Examples
     /// ```

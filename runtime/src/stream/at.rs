@@ -65,7 +65,7 @@ impl At<'_> {
     /// Does the same as [`Stream::copy_to_device`].
     ///
     /// # Errors
-    /// As [`Stream::copy_to_device`].
+    /// The errors of [`Stream::copy_to_device`].
     pub fn copy_to_device<T: Element>(self, host: Pinned<T>) -> Result<(Buffer<T>, Pending<Pinned<T>>)> {
         self.stream.copy_to_device_at(self.site, host)
     }

@@ -56,7 +56,7 @@ impl Stream {
     /// Copies `host` into `buffer`, which must have the same number of elements.
     ///
     /// # Cancel safety
-    /// As [`copy_to_device`](Self::copy_to_device).
+    /// The cancel safety of [`copy_to_device`](Self::copy_to_device).
     ///
     /// # Errors
     /// In the `Pending`: `Shape` if the lengths differ; `DeviceMismatch` as in
@@ -134,7 +134,7 @@ impl Stream {
     /// [`copy_to_host`](Self::copy_to_host).
     ///
     /// # Errors
-    /// As [`copy_to_host`](Self::copy_to_host).
+    /// The errors of [`copy_to_host`](Self::copy_to_host).
     #[track_caller]
     pub fn read<T: Element>(&self, buffer: &Buffer<T>) -> Pending<Vec<T>> {
         self.read_at(Site::here(&"read"), buffer)
@@ -150,7 +150,8 @@ impl Stream {
     /// Reads the single element of `buffer`.
     ///
     /// # Errors
-    /// As [`copy_to_host`](Self::copy_to_host); `Shape` if the buffer has not exactly one element.
+    /// The errors of [`copy_to_host`](Self::copy_to_host); `Shape` if the buffer has not exactly one
+    /// element.
     #[track_caller]
     pub fn read_one<T: Element>(&self, buffer: &Buffer<T>) -> Pending<T> {
         self.read_one_at(Site::here(&"read_one"), buffer)
@@ -181,7 +182,7 @@ impl Stream {
     /// [`copy_to_host`](Self::copy_to_host).
     ///
     /// # Errors
-    /// As [`copy_to_host`](Self::copy_to_host); `Shape` if the lengths differ.
+    /// The errors of [`copy_to_host`](Self::copy_to_host); `Shape` if the lengths differ.
     #[track_caller]
     pub fn write<T: Element>(&self, buffer: &Buffer<T>, host: &[T]) -> Pending<()> {
         self.write_at(Site::here(&"write"), buffer, host)

@@ -132,7 +132,7 @@ impl Stream {
     /// Sets every element of `buffer` to `value`.
     ///
     /// # Errors
-    /// As [`launch`](Self::launch).
+    /// The errors of [`launch`](Self::launch).
     #[track_caller]
     pub fn fill<T: Element>(&self, buffer: &Buffer<T>, value: T) -> Pending<()> {
         self.fill_at(Site::here(&"fill"), buffer, value)

@@ -89,7 +89,7 @@ impl StreamPool {
     /// Returns an exclusive stream if one is available, without waiting; `None` otherwise.
     ///
     /// # Errors
-    /// As [`lease`](Self::lease).
+    /// The errors of [`lease`](Self::lease).
     pub fn try_lease(&self) -> Result<Option<StreamLease>> {
         match self.room.clone().try_acquire_owned() {
             Ok(permit) => self.make(Box::new(permit)).map(Some),

@@ -67,7 +67,7 @@ impl Stream {
     /// Orders later work on this stream after `event`. The device waits; the host does not.
     ///
     /// # Errors
-    /// As [`wait_stream`](Self::wait_stream).
+    /// The errors of [`wait_stream`](Self::wait_stream).
     #[track_caller]
     pub fn wait_event(&self, event: &Event) -> Edge {
         let site = Site::here(&"wait_event");
@@ -92,7 +92,7 @@ impl Stream {
     /// joins the capture.
     ///
     /// # Errors
-    /// As [`wait_stream`](Self::wait_stream).
+    /// The errors of [`wait_stream`](Self::wait_stream).
     #[track_caller]
     pub fn wait_for(&self, memory: &impl HoldsMemory) -> Edge {
         let site = Site::here(&"wait_for");

@@ -36,8 +36,8 @@ const A_DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// `spawn_blocking` uses threads, and sockets are the system's (`tokio::io::duplex` is not).
 ///
 /// # Panics
-/// As [`for_each_seed`](super::for_each_seed). A pipeline that has not ended after a day on the
-/// paused clock counts as waiting for an event that cannot happen.
+/// The panics of [`for_each_seed`](super::for_each_seed). A pipeline that has not ended after a day
+/// on the paused clock counts as waiting for an event that cannot happen.
 ///
 /// # Examples
 /// ```
@@ -73,7 +73,7 @@ where
 /// pipeline gets all their devices.
 ///
 /// # Panics
-/// As `for_each_seed_tokio`.
+/// The panics of `for_each_seed_tokio`.
 pub fn for_each_seed_tokio_on<F, Fut>(
     builder: RuntimeBuilder,
     seeds: impl IntoIterator<Item = u64>,

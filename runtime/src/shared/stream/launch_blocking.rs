@@ -69,7 +69,7 @@ impl StreamCore {
     /// lock is held.
     ///
     /// # Errors
-    /// That of the device, if it failed before the op had run.
+    /// The error of the device, if it failed before the op had run.
     #[cold]
     pub(super) fn wait_for_launch(&self, op: &Op<'_>, ticket: Ticket) -> Result<()> {
         let is_waited_for = !op.turn && matches!(op.kind, "kernel" | "copy" | "fill" | "graph");
