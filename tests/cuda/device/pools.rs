@@ -13,7 +13,8 @@ const STREAM_CALLS: [&std::ffi::CStr; 3] =
 const EVENT_CALLS: [&std::ffi::CStr; 3] = [c"cuEventCreate", c"cuEventRecord", c"cuEventDestroy_v2"];
 
 /// Waits until the closed streams are released, which happens after their waiters were woken. `open`
-/// streams stay.
+/// streams stay. The thread that released the last ones returns their places to the driver's pool
+/// just after.
 fn wait_until_released(device: &Device, open: usize) {
     while device.bookkeeping().live_streams > open {
         std::thread::yield_now();
@@ -43,7 +44,9 @@ fn a_closed_streams_place_at_the_driver_goes_to_the_next_one() {
                 wait_until_released(&device, 0);
             }
         });
-        assert_eq!(calls, [0, 0, 0]);
+        // Only the places of the last three streams may still be on their way to the pool.
+        let [made, other, destroyed] = calls;
+        assert!(made <= 3 && (other, destroyed) == (0, 0), "{calls:?}");
     });
 }
 
@@ -63,13 +66,18 @@ fn a_stream_that_is_closed_while_busy_is_reused_when_it_is_idle() {
         device.synchronize().blocking_wait().unwrap();
         drop(x);
         wait_until_released(&device, 1);
-        let (calls, _both) = calls_in(STREAM_CALLS, || {
-            let next = device.new_stream().unwrap();
-            assert_eq!(next.call(|| 3).blocking_wait().unwrap(), 3, "a reused stream counts from zero again");
-            assert_eq!(next.issued(), 1);
-            next
-        });
-        assert_eq!(calls, [0, 0, 0]);
+        let mut new = Vec::new();
+        let reused = loop {
+            let (calls, next) = calls_in(STREAM_CALLS, || device.new_stream().unwrap());
+            if calls == [0, 0, 0] {
+                break next;
+            }
+            new.push(next);
+            assert!(new.len() < 1_000, "none of the new streams got the place of the closed one");
+            std::thread::yield_now();
+        };
+        assert_eq!(reused.call(|| 3).blocking_wait().unwrap(), 3, "a reused stream counts from zero again");
+        assert_eq!(reused.issued(), 1);
     });
 }
 
