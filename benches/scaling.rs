@@ -115,7 +115,8 @@ fn cost(
     timed();
     let ns = start.elapsed().as_nanos() as f64 / times as f64;
     let held = since();
-    // A stream drops its clock when it is awaited, or waits, after all that it waited for was observed.
+    // A stream drops its clock when it is awaited, or waits, after all that it waited for was
+    // observed.
     (0..2).for_each(|_| device.synchronize().blocking_wait().expect("it runs"));
     (0..16).for_each(|_| further());
     Cost { ns, held, left: since() }

@@ -1,7 +1,7 @@
 // y ← y + x; z ← x + y, with y repeated along x; y ← x + a.
 //
-// Moves 12 bytes per f32 element and 24 per f64 or i64 element; with a scalar, 8 and 16. A repeated y
-// comes from a cache after the first read. Bound by memory.
+// Moves 12 bytes per f32 element and 24 per f64 or i64 element; with a scalar, 8 and 16. A repeated
+// y comes from a cache after the first read. Bound by memory.
 #include "vector.cuh"
 
 // Adds with wrap-around. In C++ only unsigned sums wrap around.

@@ -1,7 +1,7 @@
 // z ← x − y, with y repeated along x.
 //
-// Moves 12 bytes per f32 element and 24 per f64 or i64 element. A repeated y comes from a cache after the
-// first read. Bound by memory.
+// Moves 12 bytes per f32 element and 24 per f64 or i64 element. A repeated y comes from a cache
+// after the first read. Bound by memory.
 #include "vector.cuh"
 
 KERNEL sub(u64 n, u64 period, const float* x, const float* y, float* z) {

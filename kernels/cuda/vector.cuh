@@ -1,9 +1,9 @@
 // Elementwise loops over one, two or three arrays, in 16-byte accesses where the arrays allow them.
 //
-// A pack is 16 bytes: four f32, or two f64 or i64. Arrays are aligned only to their elements. So a loop
-// over packs starts where all arrays are aligned to 16 bytes, and the elements before and after the
-// packs are processed one by one. Some arrays are never aligned at the same element: one starts at
-// byte 4 of a pack, another at byte 8. They are processed element by element throughout.
+// A pack is 16 bytes: four f32, or two f64 or i64. Arrays are aligned only to their elements. So a
+// loop over packs starts where all arrays are aligned to 16 bytes, and the elements before and
+// after the packs are processed one by one. Some arrays are never aligned at the same element: one
+// starts at byte 4 of a pack, another at byte 8. They are processed element by element throughout.
 //
 // One thread writes each element, and reads the operands of that element before it writes the
 // result. So a result may be an operand, unless that operand is repeated. For this reason nothing

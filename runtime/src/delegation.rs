@@ -81,7 +81,8 @@ impl<S: Serve> DelegationLock<S> {
                 }
             }
             drop(state);
-            // The mutex is unlocked by a read-modify-write, which tells it whether other threads wait.
+            // The mutex is unlocked by a read-modify-write, which tells it whether other threads
+            // wait.
             fence_after_rmw(); // weaken: unlock-then-look
             if self.requested.load(Ordering::Relaxed) == 0 {
                 return;

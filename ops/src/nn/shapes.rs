@@ -22,8 +22,8 @@ impl Module for Relu {
 /// The result is a view, unless the input is a transposed view.
 ///
 /// # Errors
-/// `Shape` if the input has fewer than two dimensions, or if it has no rows and the other sizes have
-/// no product below 2^64.
+/// `Shape` if the input has fewer than two dimensions, or if it has no rows and the other sizes
+/// have no product below 2^64.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Flatten;
 

@@ -368,7 +368,8 @@ fn enter(at: At, access: &impl Access, page: &mut Book, entry: &Entry<'_>, enter
     if entry.strictness != Strictness::Skip && !range.is_empty() {
         let did = if mode.writes() { Did::Write } else { Did::Read };
         let record = Record { used: entry.used(), range: *range, did, site: *entry.site };
-        // A strict check has found that the op is ordered after everything that it shares bytes with.
+        // A strict check has found that the op is ordered after everything that it shares bytes
+        // with.
         let all_are = entry.strictness == Strictness::Refuse && asker.ensured.is_empty();
         let is_ordered = |earlier| all_are || asker.stated.covers(earlier);
         page.records.enter(record, is_ordered, asker.observed, |old| entered.removed.push((at, old)));

@@ -5,8 +5,8 @@
 //! A ledger is a *book* behind one lock. When many threads read the same weights, that lock's cache
 //! line would move between cores. So a book that readers keep waiting for is **sharded**: each of
 //! eight *shards* gets a copy of the writes, or shares them if they are many. A reader then locks
-//! only the shard of its stream and enters its reads there. The first exclusive opening (a write, a wait for all uses, an error
-//! mark) collects the shards' reads and closes the shards again.
+//! only the shard of its stream and enters its reads there. The first exclusive opening (a write, a
+//! wait for all uses, an error mark) collects the shards' reads and closes the shards again.
 //!
 //! 1. `main` is locked before any shard of the same ledger; a reader that holds a shard never locks
 //!    `main`.

@@ -53,8 +53,8 @@ impl Stream {
     ///
     /// # Ordering
     /// The rules of [`alloc`](Self::alloc) apply. The fill is an op of this stream, so another
-    /// stream needs an edge from this one even if the host has observed all earlier work. In a capture, each launch
-    /// of the graph zeroes the memory again.
+    /// stream needs an edge from this one even if the host has observed all earlier work. In a
+    /// capture, each launch of the graph zeroes the memory again.
     ///
     /// # Errors
     /// The errors of [`alloc`](Self::alloc), and those of a refused op. The fill does not count

@@ -150,8 +150,8 @@ impl Stream {
     /// Reads the single element of `buffer`.
     ///
     /// # Errors
-    /// The errors of [`copy_to_host`](Self::copy_to_host); `Shape` if the buffer has not exactly one
-    /// element.
+    /// The errors of [`copy_to_host`](Self::copy_to_host); `Shape` if the buffer has not exactly
+    /// one element.
     #[track_caller]
     pub fn read_one<T: Element>(&self, buffer: &Buffer<T>) -> Pending<T> {
         self.read_one_at(Site::here(&"read_one"), buffer)

@@ -12,9 +12,9 @@ const STREAM_CALLS: [&std::ffi::CStr; 3] =
     [c"cuStreamCreateWithPriority", c"cuStreamCreate", c"cuStreamDestroy_v2"];
 const EVENT_CALLS: [&std::ffi::CStr; 3] = [c"cuEventCreate", c"cuEventRecord", c"cuEventDestroy_v2"];
 
-/// Waits until the closed streams are released, which happens after their waiters were woken. `open`
-/// streams stay. The thread that released the last ones returns their places to the driver's pool
-/// just after.
+/// Waits until the closed streams are released, which happens after their waiters were woken.
+/// `open` streams stay. The thread that released the last ones returns their places to the driver's
+/// pool just after.
 fn wait_until_released(device: &Device, open: usize) {
     while device.bookkeeping().live_streams > open {
         std::thread::yield_now();

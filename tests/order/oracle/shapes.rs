@@ -10,8 +10,8 @@ use proptest::prelude::*;
 #[derive(Clone, Debug)]
 enum Shape {
     One(Step),
-    /// A stream writes one slice after the other, and perhaps reads all of them each time. Perhaps it
-    /// waits for the buffer first, as in the other shapes.
+    /// A stream writes one slice after the other, and perhaps reads all of them each time. Perhaps
+    /// it waits for the buffer first, as in the other shapes.
     Slices {
         stream: usize,
         buffer: usize,

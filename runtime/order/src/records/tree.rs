@@ -293,7 +293,8 @@ impl Node {
                 visit(to - from);
                 let before = records.len();
                 if to - from == before && records.iter_mut().all(&mut *which) {
-                    // The records of a leaf are not copied, because there may be thousands of leaves.
+                    // The records of a leaf are not copied, because there may be thousands of
+                    // leaves.
                     removed(Removed::Leaf(std::mem::take(records)));
                 } else {
                     records.extract_if(from..to, which).map(Removed::One).for_each(removed);
