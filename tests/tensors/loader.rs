@@ -332,20 +332,31 @@ fn memory_stays_what_it_was_after_the_first_epoch() {
     tokio(2).block_on(async {
         let loader =
             Loader::new(counting(1000)).batch_size(64).shuffle(1).prefetch(2).on(&copy).build().unwrap();
-        let mut after = Vec::new();
-        for epoch in 0..20 {
-            let mut batches = loader.epoch(epoch);
-            while let Some(batch) = batches.try_next().await.unwrap() {
-                compute.wait_event(&batch.copied);
-                compute.enter(|| batch.tensors().0.sum().item::<f32>()).await.unwrap();
-            }
-            device.synchronize().await.unwrap();
-            let (memory, pinned) = (device.memory_stats(), device.pinned_stats());
-            assert_eq!((memory.live_blocks, pinned.allocated_bytes), (0, 0));
-            after.push((memory.reserved_bytes, pinned.peak_reserved_bytes));
-        }
+        let after = sizes_after_epochs(&loader, &device, &compute).await;
         assert!(after.iter().all(|sizes| *sizes == after[0]), "{after:?}");
     });
+}
+
+/// Reads 20 epochs. Returns the bytes reserved on the device and the peak of pinned bytes after
+/// each, and checks that nothing is in use then.
+pub(crate) async fn sizes_after_epochs(
+    loader: &Batches<(f32, i64)>,
+    device: &Device,
+    compute: &Stream,
+) -> Vec<(usize, usize)> {
+    let mut sizes = Vec::new();
+    for epoch in 0..20 {
+        let mut batches = loader.epoch(epoch);
+        while let Some(batch) = batches.try_next().await.unwrap() {
+            compute.wait_event(&batch.copied);
+            compute.enter(|| batch.tensors().0.sum().item::<f32>()).await.unwrap();
+        }
+        device.synchronize().await.unwrap();
+        let (memory, pinned) = (device.memory_stats(), device.pinned_stats());
+        assert_eq!((memory.live_blocks, pinned.allocated_bytes), (0, 0));
+        sizes.push((memory.reserved_bytes, pinned.peak_reserved_bytes));
+    }
+    sizes
 }
 
 #[test]

@@ -174,16 +174,22 @@ fn a_tokio_runtime_that_is_shut_down_neither_hangs_nor_ends_the_epoch_quietly() 
         });
         // The reader has no memory left to read into, and waits.
         drop(tokio);
-        let error = block_on(async {
-            loop {
-                if let Err(error) = batches.try_next().await {
-                    break error;
-                }
-            }
-        });
-        says(&error, ErrorKind::Closed, &["epochs 0..1", "the tokio runtime that read them was shut down"]);
-        assert!(block_on(batches.next()).is_none());
+        ends_with_its_tokio_runtime(batches);
     });
+}
+
+/// Checks that the batches end with an error because the tokio runtime that read them was shut
+/// down.
+pub(crate) fn ends_with_its_tokio_runtime(mut batches: Batches<(f32, i64)>) {
+    let error = block_on(async {
+        loop {
+            if let Err(error) = batches.try_next().await {
+                break error;
+            }
+        }
+    });
+    says(&error, ErrorKind::Closed, &["epochs 0..1", "the tokio runtime that read them was shut down"]);
+    assert!(block_on(batches.next()).is_none());
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Datasets that are read by index: samplers, fields of any type, and several workers, which give
 //! the same batches as one.
 
-use crate::loader::{counting, labels, tokio};
-use crate::loader_ends::Told;
+use crate::loader::{counting, labels, sizes_after_epochs, tokio};
+use crate::loader_ends::{Told, ends_with_its_tokio_runtime};
 use crate::support::{block_on, says, streams, within_a_minute};
 use futures::TryStreamExt as _;
 use proptest::prelude::*;
@@ -452,15 +452,7 @@ fn workers_of_a_tokio_runtime_that_is_shut_down_neither_hang_nor_end_the_epoch_q
         let mut batches = loader.on(&copy).build().unwrap();
         tokio.block_on(async { batches.try_next().await.unwrap().unwrap() });
         drop(tokio);
-        let error = block_on(async {
-            loop {
-                if let Err(error) = batches.try_next().await {
-                    break error;
-                }
-            }
-        });
-        says(&error, ErrorKind::Closed, &["epochs 0..1", "the tokio runtime that read them was shut down"]);
-        assert!(block_on(batches.next()).is_none());
+        ends_with_its_tokio_runtime(batches);
     });
 }
 
@@ -470,20 +462,9 @@ fn workers_keep_to_the_memory_of_the_first_epoch() {
     tokio(2).block_on(async {
         let loader =
             Loader::new(counting(1000)).batch_size(64).shuffle(1).workers(2).on(&copy).build().unwrap();
-        let mut sizes = Vec::new();
-        for epoch in 0..20 {
-            let mut batches = loader.epoch(epoch);
-            while let Some(batch) = batches.try_next().await.unwrap() {
-                compute.wait_event(&batch.copied);
-                compute.enter(|| batch.tensors().0.sum().item::<f32>()).await.unwrap();
-            }
-            device.synchronize().await.unwrap();
-            let (memory, pinned) = (device.memory_stats(), device.pinned_stats());
-            assert_eq!((memory.live_blocks, pinned.allocated_bytes), (0, 0));
-            sizes.push(pinned.peak_reserved_bytes);
-        }
+        let sizes = sizes_after_epochs(&loader, &device, &compute).await;
         // 5 pinned batches of two blocks, and one that the sum is copied to. 4 KiB is the smallest
         // block.
-        assert!(sizes.iter().all(|size| *size <= (5 * 2 + 1) * 4096), "{sizes:?}");
+        assert!(sizes.iter().all(|(_, pinned)| *pinned <= (5 * 2 + 1) * 4096), "{sizes:?}");
     });
 }
