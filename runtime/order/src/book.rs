@@ -16,6 +16,7 @@ const MOST_PIECES: usize = 64;
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Book {
+    /// The number of times since the last exclusive opening that a reader found the lock taken.
     pub(crate) waited: u8,
     /// In the main book: true if it is sharded. In a shard: true if the shard is active.
     pub(crate) sharded: bool,

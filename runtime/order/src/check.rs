@@ -35,8 +35,6 @@ pub trait Access {
 pub struct Asker<'a> {
     /// The stream of the op.
     pub stream: StreamId,
-    /// The shard of a history that the stream reads in, modulo the number of shards.
-    pub shard: usize,
     /// The work ordered before the stream by stated edges.
     pub stated: &'a Clock,
     /// The work ordered before everything.
@@ -170,9 +168,10 @@ pub fn disjoint<A: Access>(accesses: &[A], order: &mut Disjoint) -> bool {
     true
 }
 
+/// Opens a ledger for an op of `reader`, or exclusively if that is `None`.
 #[inline]
-fn open(ledger: &Ledger, writes: bool, shard: usize) -> Page<'_> {
-    if writes { ledger.open() } else { ledger.open_to_read(shard) }
+fn open(ledger: &Ledger, reader: Option<StreamId>) -> Page<'_> {
+    reader.map_or_else(|| ledger.open(), |stream| ledger.open_to_read(stream))
 }
 
 /// Checks all accesses of an op, and enters them if they pass.
@@ -219,7 +218,7 @@ fn check_disjoint<A: Access>(
     for &(_, at) in order {
         let access = &accesses[usize::from(at)];
         let writes = access.mode().writes();
-        let mut page = open(access.ledger(), writes, entry.asker.shard);
+        let mut page = open(access.ledger(), (!writes).then_some(entry.asker.stream));
         let renewed = match (entry.strictness, writes) {
             (Strictness::Skip, _) => None,
             (_, false) => page.renew::<false>(entry.used(), access.range(), entry.site, is_after),
@@ -288,7 +287,7 @@ fn check_together<A: Access>(
     entry: &Entry<'_>,
     entered: &mut Entered,
 ) -> Result<(), Refused> {
-    let (mut pages, page_of) = open_all(accesses, entry.asker.shard);
+    let (mut pages, page_of) = open_all(accesses, Some(entry.asker.stream));
     let asker = &entry.asker;
     let mut needs: Vec<Use> = Vec::new();
     for page in &mut pages {
@@ -331,9 +330,10 @@ fn check_together<A: Access>(
     Ok(())
 }
 
-/// Opens each ledger once, in the order of their addresses. Returns the pages, and for each access
-/// the index of its page.
-fn open_all<A: Access>(accesses: &[A], shard: usize) -> (Vec<Page<'_>>, Vec<At>) {
+/// Opens each ledger once, in the order of their addresses. Opens those that the op does not write
+/// for `reader`, if that is given, and else exclusively. Returns the pages, and for each access the
+/// index of its page.
+fn open_all<A: Access>(accesses: &[A], reader: Option<StreamId>) -> (Vec<Page<'_>>, Vec<At>) {
     let mut sorted: Vec<usize> = (0..accesses.len()).collect();
     sorted.sort_by_key(|&at| address(&accesses[at]));
     let mut page_of = vec![0; accesses.len()];
@@ -341,7 +341,7 @@ fn open_all<A: Access>(accesses: &[A], shard: usize) -> (Vec<Page<'_>>, Vec<At>)
     for same in sorted.chunk_by(|&a, &b| address(&accesses[a]) == address(&accesses[b])) {
         let writes = same.iter().any(|&at| accesses[at].mode().writes());
         same.iter().for_each(|&at| page_of[at] = pages.len() as At);
-        pages.push(open(accesses[same[0]].ledger(), writes, shard));
+        pages.push(open(accesses[same[0]].ledger(), reader.filter(|_| !writes)));
     }
     (pages, page_of)
 }
@@ -376,10 +376,14 @@ fn enter(at: At, access: &impl Access, page: &mut Book, entry: &Entry<'_>, enter
     }
 }
 
-/// Undoes the entry of an op whose driver call failed.
+/// Undoes the entry of an op whose driver call failed. Other ops may have been entered in between.
+///
+/// Observed records that are dropped already, uses by streams that are gone, and marks that have
+/// ended do not come back.
 #[cold]
 pub fn undo<A: Access>(accesses: &[A], entry: &Entry<'_>, entered: Entered) {
-    let (mut pages, page_of) = open_all(accesses, entry.asker.shard);
+    // Exclusively, since the records of a reader may have gone from its shard to the main book.
+    let (mut pages, page_of) = open_all(accesses, None);
     for (at, access) in accesses.iter().enumerate() {
         undo_one(at as At, access, &mut pages[usize::from(page_of[at])], entry, &entered);
     }
@@ -392,9 +396,10 @@ pub fn undo<A: Access>(accesses: &[A], entry: &Entry<'_>, entered: Entered) {
 /// Undoes the entry of one access.
 fn undo_one(at: At, access: &impl Access, page: &mut Book, entry: &Entry<'_>, entered: &Entered) {
     let (used, range) = (entry.used(), access.range());
+    let is_write = access.mode().writes();
     match entered.renewed.iter().find(|renewed| renewed.0 == at) {
-        Some(&(_, ticket, site)) => page.records.undo_renew(used, range, (ticket, site)),
-        None => page.records.remove(used, range),
+        Some(&(_, ticket, site)) => page.records.undo_renew(used, range, is_write, (ticket, site)),
+        None => page.records.remove(used, range, is_write),
     }
     for (_, old) in entered.removed.iter().filter(|(of, _)| *of == at) {
         old.records().iter().for_each(|old| page.records.push(*old));

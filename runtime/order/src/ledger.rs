@@ -4,25 +4,34 @@
 //! # Who may touch what, when
 //! A ledger is a *book* behind one lock. When many threads read the same weights, that lock's cache
 //! line would move between cores. So a book that readers keep waiting for is **sharded**: each of
-//! eight *shards* gets a copy of the writes, or shares them if they are many. A reader then locks
-//! only the shard of its stream and enters its reads there. The first exclusive opening (a write, a
-//! wait for all uses, an error mark) collects the shards' reads and closes the shards again.
+//! eight *shards* gets the reads of its streams, and a copy of the writes, or shares them if they
+//! are many. A reader then locks only the shard of its stream and enters its reads there. The first
+//! exclusive opening (a write, a wait for all uses, an error mark, an undo) collects the shards'
+//! reads and closes the shards again.
 //!
 //! 1. `main` is locked before any shard of the same ledger; a reader that holds a shard never locks
 //!    `main`.
 //! 2. A shard is active exactly while `book.sharded` is set; both change under `main` and that
 //!    shard's lock.
-//! 3. While the book is sharded, its writes do not change, so each shard's copy is up to date.
+//! 3. While the book is sharded, its writes do not change, so each shard's copy is up to date. All
+//!    reads of a stream are in the shard of that stream.
 //! 4. Several ledgers are opened in the order of their addresses. (`check.rs`)
 
 use super::book::Book;
-use super::clock::Use;
+use super::clock::{StreamId, Use};
 use super::site::Site;
 use crossbeam_utils::CachePadded;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::OnceLock;
 
 const SHARDS: usize = 8;
+
+/// Returns the index of the shard that a stream reads in.
+#[inline]
+fn shard_of(stream: StreamId) -> usize {
+    stream.number() as usize % SHARDS
+}
+
 /// The number of waiting readers after which a book is sharded.
 const PATIENCE: u8 = 2;
 
@@ -63,38 +72,41 @@ impl Ledger {
         Ledger { main: Mutex::new(Book::default()), shards: OnceLock::new() }
     }
 
-    /// Opens the ledger for an op that only reads. `shard` distributes streams over shards.
+    /// Opens the ledger for an op of `stream` that only reads.
     #[inline]
-    pub fn open_to_read(&self, shard: usize) -> Page<'_> {
+    pub fn open_to_read(&self, stream: StreamId) -> Page<'_> {
         if let Some(shards) = self.shards.get() {
-            let shard = shards[shard % SHARDS].lock();
+            let shard = shards[shard_of(stream)].lock();
             if shard.sharded {
                 return shard;
             }
         }
         match self.main.try_lock() {
             Some(book) => book,
-            None => self.open_contended(shard),
+            None => self.open_contended(stream),
         }
     }
 
     #[cold]
-    fn open_contended(&self, shard: usize) -> Page<'_> {
+    fn open_contended(&self, stream: StreamId) -> Page<'_> {
         let mut book = self.main.lock();
-        book.waited += 1;
+        book.waited = book.waited.saturating_add(1);
         if book.waited < PATIENCE || !book.is_plain() {
             return book;
         }
         let shards = self.shards.get_or_init(Box::default);
         if !book.sharded {
             book.sharded = true;
-            for shard in shards.iter() {
+            let reads = book.records.take_reads();
+            for (at, shard) in shards.iter().enumerate() {
                 let mut shard = shard.lock();
                 shard.sharded = true;
                 shard.records = book.records.writes_only();
+                let its = reads.iter().filter(|read| shard_of(read.used.stream) == at);
+                its.for_each(|read| shard.records.push(*read));
             }
         }
-        shards[shard % SHARDS].lock()
+        shards[shard_of(stream)].lock()
     }
 
     /// Opens the ledger for any kind of access.
@@ -113,7 +125,9 @@ impl Ledger {
         for shard in self.shards.get().into_iter().flat_map(|shards| shards.iter()) {
             let mut shard = shard.lock();
             shard.sharded = false;
-            book.records.take_reads(std::mem::take(&mut shard.records));
+            for read in std::mem::take(&mut shard.records).take_reads() {
+                book.records.push(read);
+            }
             book.outlived |= shard.outlived;
             book.uses.take_newer(std::mem::take(&mut shard.uses));
         }

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 ///
 /// In normal form, an empty range has `len` and `stride` 0. An empty range, a range of one run, and
 /// a range of runs that touch have `count` 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ByteRange {
     offset: u64,
     len: u64,

@@ -258,21 +258,29 @@ impl Records {
     }
 
     /// Undoes [`renew`](Self::renew) by the op `used`.
-    pub(crate) fn undo_renew(&mut self, used: Use, range: &ByteRange, before: (Ticket, Site)) {
+    pub(crate) fn undo_renew(
+        &mut self,
+        used: Use,
+        range: &ByteRange,
+        is_write: bool,
+        before: (Ticket, Site),
+    ) {
         let is_it = |record: &Record| record.used == used && record.range == *range;
         if let Some(record) = self.few.iter_mut().find(|record| is_it(record)) {
             (record.used.ticket, record.site) = before;
         } else if let Some(many) = &mut self.many {
-            many.undo_renew(used, range, before);
+            let (ticket, site) = before;
+            let is_it = |record: &Record| record.used == used;
+            many.index(is_write).renew(Use { ticket, ..used }, range, &site, is_it);
         }
     }
 
     /// Removes the record of the op `used` at `range`.
-    pub(crate) fn remove(&mut self, used: Use, range: &ByteRange) {
+    pub(crate) fn remove(&mut self, used: Use, range: &ByteRange, is_write: bool) {
         let is_it = |record: &Record| record.used == used && record.range == *range;
         self.few.retain(|record| !is_it(record));
         if let Some(many) = &mut self.many {
-            many.remove(range, is_it, |_| ());
+            many.index(is_write).remove(range, is_it, |_| ());
         }
     }
 
@@ -283,20 +291,20 @@ impl Records {
         Records { few, many: self.many.as_ref().map(|many| Box::new(of_writes(many))) }
     }
 
-    /// Takes over the reads of a copy that [`writes_only`](Self::writes_only) returned.
-    pub(crate) fn take_reads(&mut self, copy: Records) {
-        let mut reads = copy.few;
-        reads.retain(|record| record.did == Did::Read);
-        if let Some(many) = copy.many {
-            many.reads.for_each(|record| reads.push(*record));
-        }
-        for read in reads {
-            // An earlier read of the same bytes may have been entered before there were copies.
-            let renewed = self.renew::<false>(read.used, &read.range, &read.site, |_| true);
-            if renewed.is_none() {
-                self.push(read);
+    /// Removes the reads, and returns them.
+    pub(crate) fn take_reads(&mut self) -> Vec<Record> {
+        let mut reads = Vec::new();
+        self.few.retain(|record| {
+            let is_read = record.did == Did::Read;
+            if is_read {
+                reads.push(*record);
             }
+            !is_read
+        });
+        if let Some(many) = &mut self.many {
+            std::mem::take(&mut many.reads).for_each(|record| reads.push(*record));
         }
+        reads
     }
 }
 
@@ -315,10 +323,15 @@ impl Many {
         self.writes.len() + self.reads.len()
     }
 
-    /// Returns the writes, to change them. Nobody shares them then: the copies for readers end
-    /// before that.
+    /// Returns the writes, to change them. Only the main book changes them, after its shards were
+    /// closed. So nobody shares them, and nothing is copied.
     fn writes(&mut self) -> &mut Index {
         Arc::make_mut(&mut self.writes)
+    }
+
+    /// Returns the writes or the reads, to change them.
+    fn index(&mut self, of_writes: bool) -> &mut Index {
+        if of_writes { self.writes() } else { &mut self.reads }
     }
 
     #[inline(never)]
@@ -403,26 +416,7 @@ impl Many {
     }
 
     fn push(&mut self, record: Record) {
-        let index = if record.did == Did::Read { &mut self.reads } else { self.writes() };
-        index.insert(record, |_| false, |_| ());
-    }
-
-    fn undo_renew(&mut self, used: Use, range: &ByteRange, (ticket, site): (Ticket, Site)) {
-        let is_it = |record: &Record| record.used == used;
-        let earlier = Use { ticket, ..used };
-        if self.reads.renew(earlier, range, &site, is_it).is_none() {
-            self.writes().renew(earlier, range, &site, is_it);
-        }
-    }
-
-    fn remove(
-        &mut self,
-        range: &ByteRange,
-        which: impl Fn(&Record) -> bool,
-        mut removed: impl FnMut(Removed),
-    ) {
-        self.reads.remove(range, &which, &mut removed);
-        self.writes().remove(range, &which, removed);
+        self.index(record.did != Did::Read).insert(record, |_| false, |_| ());
     }
 }
 

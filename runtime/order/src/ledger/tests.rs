@@ -117,7 +117,7 @@ enum Step {
     Op {
         stream: usize,
         touches: Vec<Touch>,
-        refused: bool,
+        refused: Option<Meanwhile>,
     },
     Wait(usize, usize),
     /// One stream waits for all others.
@@ -132,15 +132,25 @@ enum Step {
     Contend(usize),
 }
 
+/// What other threads do to all ledgers between the entry of an op and its refusal by the driver.
+#[derive(Clone, Copy, Debug)]
+enum Meanwhile {
+    Nothing,
+    /// They open them exclusively.
+    Open,
+    /// They open them exclusively, and then readers wait for their locks.
+    OpenAndContend,
+}
+
 fn range() -> impl Strategy<Value = ByteRange> {
-    let columns = (prop::sample::select(vec![16_u64, 32, 64]), 0..64_u64, 1..9_u64, 1..=ROWS);
+    let columns = (prop::sample::select(vec![16_u64, 32, 64]), 0..BYTES / 2, 1..9_u64, 1..=ROWS);
     prop_oneof![
         8 => (0..BYTES / 8, 1..5_u64).prop_map(|(at, len)| ByteRange::contiguous(8 * at, (8 * len).min(BYTES - 8 * at))),
         1 => (0..BYTES, 0..BYTES).prop_map(|(a, b)| ByteRange::contiguous(a.min(b), a.abs_diff(b))),
         1 => Just(ByteRange::contiguous(0, BYTES)),
-        4 => columns.prop_map(|(stride, column, len, rows)| {
+        4 => columns.prop_map(|(stride, from, len, rows)| {
             // Some runs reach into the next row.
-            ByteRange::strided(column, len.min(stride), stride, rows.min((BYTES - column - len) / stride))
+            ByteRange::strided(from, len.min(stride), stride, rows.min((BYTES - from - len) / stride))
         }),
     ]
 }
@@ -149,7 +159,9 @@ fn steps(streams: usize) -> impl Strategy<Value = Vec<Step>> {
     let stream = 0..streams;
     let touch = (0..LEDGERS, range(), prop::bool::weighted(0.6));
     let touches = prop::collection::vec(touch, 1..3);
-    let op = (stream.clone(), touches, prop::bool::weighted(0.05));
+    let meanwhile =
+        prop::sample::select(vec![Meanwhile::Nothing, Meanwhile::Open, Meanwhile::OpenAndContend]);
+    let op = (stream.clone(), touches, prop::option::weighted(0.1, meanwhile));
     let step = prop_oneof![
         40 => op.prop_map(|(stream, touches, refused)| Step::Op { stream, touches, refused }),
         6 => (stream.clone(), stream.clone()).prop_map(|(a, b)| Step::Wait(a, b)),
@@ -158,7 +170,7 @@ fn steps(streams: usize) -> impl Strategy<Value = Vec<Step>> {
         1 => (stream.clone(), 0..4_usize).prop_map(|(a, event)| Step::WaitEvent(a, event)),
         1 => (0..30_usize).prop_map(Step::Await),
         1 => stream.prop_map(Step::Replace),
-        1 => (0..LEDGERS).prop_map(Step::Contend),
+        2 => (0..LEDGERS).prop_map(Step::Contend),
     ];
     prop::collection::vec(step, 0..400)
 }
@@ -211,18 +223,31 @@ impl Run {
     }
 
     /// Lets the check decide on an op of the stream, and enter it.
-    fn enter(&mut self, stream: usize, touches: &[Touch], refused: bool) -> Result<Entered, Refused> {
+    fn enter(
+        &mut self,
+        stream: usize,
+        touches: &[Touch],
+        refused: Option<Meanwhile>,
+    ) -> Result<Entered, Refused> {
         self.streams[stream].issued += 1;
         let operands = self.operands(touches);
         let Stream { id, issued, before } = &self.streams[stream];
         let (ticket, site) = (*issued, site());
         let (stated, observed, marks) = (&before.clock, &self.observed, &self.marks);
-        let asker = Asker { stream: *id, shard: stream, stated, observed, marks, ensured: &[] };
+        let asker = Asker { stream: *id, stated, observed, marks, ensured: &[] };
         let entry = Entry { asker, ticket, site: &site, strictness: self.strictness };
         let (mut order, mut entered) = (Disjoint::new(), Entered::default());
         let order = disjoint(&operands, &mut order).then_some(&order);
         check_and_enter(&operands, order, &entry, &mut entered)?;
-        if refused {
+        if let Some(meanwhile) = refused {
+            for ledger in &self.ledgers {
+                if !matches!(meanwhile, Meanwhile::Nothing) {
+                    drop(ledger.open());
+                }
+                if matches!(meanwhile, Meanwhile::OpenAndContend) {
+                    contend(ledger);
+                }
+            }
             undo(&operands, &entry, std::mem::take(&mut entered));
         }
         Ok(entered)
@@ -255,7 +280,7 @@ impl Run {
         concerned.map(|old| old.used).collect()
     }
 
-    fn op(&mut self, stream: usize, touches: &[Touch], refused: bool) {
+    fn op(&mut self, stream: usize, touches: &[Touch], refused: Option<Meanwhile>) {
         if overlap_within(&self.operands(touches), false).is_some() {
             return;
         }
@@ -263,7 +288,7 @@ impl Run {
         let result = self.enter(stream, touches, refused);
         let was_entered = result.is_ok();
         let findings = match result {
-            Ok(_) if refused => return,
+            Ok(_) if refused.is_some() => return,
             Ok(entered) => entered.findings,
             Err(Refused::Unordered(findings)) => findings,
             Err(other) => panic!("{other:?}"),
@@ -321,11 +346,7 @@ impl Run {
                 self.observed.retire(old.id);
                 self.gone.insert(old.id);
             }
-            Step::Contend(ledger) => {
-                for _ in 0..PATIENCE {
-                    drop(self.ledgers[ledger].open_contended(0));
-                }
-            }
+            Step::Contend(ledger) => contend(&self.ledgers[ledger]),
         }
     }
 
@@ -340,6 +361,13 @@ impl Run {
                 assert!(page.use_by(*id) >= newest, "{:?} and {newest:?}", page.use_by(*id));
             }
         }
+    }
+}
+
+/// Lets readers wait for the lock of the ledger.
+fn contend(ledger: &Ledger) {
+    for _ in 0..PATIENCE {
+        drop(ledger.open_contended(StreamId::from_number(0)));
     }
 }
 
@@ -393,9 +421,9 @@ fn slice(at: usize) -> ByteRange {
 fn appended(count: usize, then: impl Fn(usize) -> Option<Touch>) -> usize {
     let mut run = Run::new(1, 1, SLICE * count as u64, Strictness::Refuse);
     let mut write = |at: usize| {
-        run.enter(0, &[(0, slice(at), true)], false).expect("one stream");
+        run.enter(0, &[(0, slice(at), true)], None).expect("one stream");
         if let Some(touch) = then(at) {
-            run.enter(0, &[touch], false).expect("one stream");
+            run.enter(0, &[touch], None).expect("one stream");
         }
     };
     let last = count / 10;
@@ -428,7 +456,7 @@ fn one_of_many_readers_looks_at_as_few_records_at_any_number() {
     assert_bounded(100, [200, 5_000], |count| {
         let mut run = ordered(count, SLICE);
         let mut read =
-            || (0..count).for_each(|stream| drop(run.enter(stream, &[all], false).expect("a read")));
+            || (0..count).for_each(|stream| drop(run.enter(stream, &[all], None).expect("a read")));
         read();
         visited(count, read)
     });
@@ -439,23 +467,23 @@ fn a_write_after_many_readers_looks_at_each_a_few_times() {
     assert_bounded(4, [200, 5_000], |count| {
         let mut run = ordered(count, SLICE);
         for stream in 0..count {
-            run.enter(stream, &[(0, slice(0), false)], false).expect("a read");
+            run.enter(stream, &[(0, slice(0), false)], None).expect("a read");
             let reader = run.streams[stream].point();
             run.streams[0].wait(&reader);
         }
-        visited(count, || drop(run.enter(0, &[(0, slice(0), true)], false).expect("it waited for all")))
+        visited(count, || drop(run.enter(0, &[(0, slice(0), true)], None).expect("it waited for all")))
     });
 }
 
 #[test]
 fn writing_one_of_many_columns_looks_at_as_few_records_at_any_number() {
     const ROWS: usize = 4;
-    assert_bounded(100, [200, 5_000], |count| {
+    assert_bounded(120, [200, 5_000], |count| {
         let row = SLICE * count as u64;
         let mut run = ordered(count, row * ROWS as u64);
         let column = |at| ByteRange::strided(SLICE * at as u64, SLICE, row, ROWS as u64);
         let mut write =
-            || (0..count).for_each(|at| drop(run.enter(at, &[(0, column(at), true)], false).expect("alone")));
+            || (0..count).for_each(|at| drop(run.enter(at, &[(0, column(at), true)], None).expect("alone")));
         write();
         visited(count, write)
     });
@@ -465,12 +493,54 @@ fn writing_one_of_many_columns_looks_at_as_few_records_at_any_number() {
 fn what_was_observed_is_dropped_soon() {
     let mut run = Run::new(1, 1, SLICE * 10_000, Strictness::Refuse);
     for at in 0..5_000 {
-        run.enter(0, &[(0, slice(at), true)], false).expect("one stream");
+        run.enter(0, &[(0, slice(at), true)], None).expect("one stream");
     }
     let last = run.streams[0].point();
     run.observed.observe(last.used, &last.before.clock);
     for at in 5_000..5_008 {
-        run.enter(0, &[(0, slice(at), true)], false).expect("one stream");
+        run.enter(0, &[(0, slice(at), true)], None).expect("one stream");
     }
     assert!(run.ledgers[0].open().records.len() <= 8);
+}
+
+/// Lets one stream read each of `count` tiles of one block of columns, and does so `rounds` times.
+/// The host observes each op when `lag` more ops were entered. Returns the number of records.
+fn tiles_read(count: usize, rounds: usize, lag: usize) -> usize {
+    const ROWS: u64 = 4;
+    let row = 4 * SLICE;
+    let tile = |at: usize| ByteRange::strided(row * ROWS * at as u64, SLICE, row, ROWS);
+    let mut run = Run::new(1, 1, row * ROWS * count as u64, Strictness::Refuse);
+    let mut points = Vec::new();
+    for at in 0..count * rounds {
+        run.enter(0, &[(0, tile(at % count), false)], None).expect("one stream");
+        points.push(run.streams[0].point());
+        if let Some(point) = at.checked_sub(lag).map(|at| &points[at]) {
+            run.observed.observe(point.used, &point.before.clock);
+        }
+    }
+    let page = run.ledgers[0].open();
+    page.records.assert_sound();
+    page.records.len()
+}
+
+#[test]
+fn a_view_that_is_read_again_keeps_one_record_wherever_its_rows_are() {
+    assert_eq!(tiles_read(100, 50, usize::MAX), 1 + 100);
+}
+
+#[test]
+fn observed_records_behind_others_are_dropped_too() {
+    // All start in the same column, and those that are not yet observed lie among them.
+    assert!(tiles_read(20_000, 1, 100) <= 500, "{}", tiles_read(20_000, 1, 100));
+}
+
+#[test]
+fn any_number_of_readers_may_wait_for_memory_that_stays_in_one_book() {
+    let run = Run::new(1, 1, SLICE, Strictness::Refuse);
+    let mut ledger = Ledger::unknown();
+    let used = run.streams[0].point().used;
+    ledger.begin(used, Some(used), SLICE, site());
+    for _ in 0..1_000 {
+        assert!(!ledger.open_contended(used.stream).sharded);
+    }
 }

@@ -1,12 +1,13 @@
-//! A tree of records in the order of their bytes.
+//! A tree of records in the order of their bytes or of their columns.
 //!
-//! Each node knows the bytes that its records span, and which streams made them, each with its
-//! newest ticket. So a search skips a node whose records lie elsewhere, and a search for unordered
-//! uses also skips a node whose newest uses are all ordered. One stream that has written a million
-//! slices is skipped at the root.
+//! Each node knows where its records lie, and which streams made them, each with its newest ticket.
+//! So a search skips a node whose records lie elsewhere, and a search for unordered uses also skips
+//! a node whose newest uses are all ordered. One stream that has written a million slices is
+//! skipped at the root. A node names at most four streams. With more, it is never skipped because
+//! of order.
 //!
-//! What a node knows is an upper bound: a renewed record keeps the node's older knowledge, and a
-//! record that is taken back may leave it too large.
+//! A node never knows too little: the start of its records may be too low, their end and the
+//! tickets too high. After a record was replaced or taken back they may stay so for a while.
 
 use super::super::clock::{StreamId, Ticket, Use};
 use super::super::range::ByteRange;
@@ -68,12 +69,21 @@ impl Axis {
 
     fn place(self, record: &Record) -> Place {
         let Span { start, end } = self.span(&record.range);
-        (start, end, record.used.stream)
+        Place { start, end, stream: record.used.stream, range: record.range }
     }
 }
 
-/// The position of a record in a tree: its span and its stream.
-type Place = (u64, u64, StreamId);
+/// The position of a record in a tree. No two records of a tree have the same one, so exactly one
+/// leaf can have the record at a place, and no two leaves begin at the same place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    /// The start of the range's span.
+    start: u64,
+    /// The end of the range's span.
+    end: u64,
+    stream: StreamId,
+    range: ByteRange,
+}
 
 /// The records that a search is about: those that start in `from..to` and end after `past`.
 #[derive(Clone, Copy)]
@@ -97,8 +107,8 @@ impl Window {
     /// Returns the children that may have records in the window.
     fn of(self, children: &[Node]) -> std::ops::Range<usize> {
         // A child's records start no later than the next child's first record.
-        let from = children.partition_point(|child| child.first.0 < self.from).saturating_sub(1);
-        from..children.partition_point(|child| child.first.0 < self.to)
+        let from = children.partition_point(|child| child.first.start < self.from).saturating_sub(1);
+        from..children.partition_point(|child| child.first.start < self.to)
     }
 }
 
@@ -198,8 +208,8 @@ impl Node {
         nodes.partition_point(|node| node.first <= place).saturating_sub(1)
     }
 
-    /// Calls `look` with the records in the window, except those below nodes whose users satisfy
-    /// `skip`.
+    /// Calls `look` with all records of the leaves that reach into the window, except those below
+    /// nodes whose users satisfy `skip`.
     fn search(
         &self,
         window: Window,
@@ -221,29 +231,40 @@ impl Node {
         }
     }
 
-    /// Inserts a record and removes those of the same leaf that satisfy `replaces`. Returns the
-    /// upper part of a node that was full.
+    /// Inserts a record and removes those of the same leaf that satisfy `replaces`. Sets `is_added`
+    /// to false if there is a record at that place, of which the newer one stays. Returns the upper
+    /// part of a node that was full.
     fn insert(
         &mut self,
         axis: Axis,
         record: Record,
         replaces: &mut impl FnMut(&mut Record) -> bool,
         removed: &mut impl FnMut(Removed),
+        is_added: &mut bool,
     ) -> Option<Node> {
         let place = axis.place(&record);
         self.first = if self.len() == 0 { place } else { self.first.min(place) };
-        self.end = self.end.max(place.1);
+        self.end = self.end.max(place.end);
         self.users.add(record.used);
         let upper = match &mut self.below {
             Below::Records(records) => {
                 visit(records.len());
                 records.extract_if(.., replaces).map(Removed::One).for_each(removed);
-                let at = records.partition_point(|other| axis.place(other) <= place);
-                insert_or_split(records, at, record).map(Below::Records)
+                let at = records.partition_point(|other| axis.place(other) < place);
+                match records.get_mut(at).filter(|other| axis.place(other) == place) {
+                    Some(same) => {
+                        *is_added = false;
+                        if same.used.ticket < record.used.ticket {
+                            *same = record;
+                        }
+                        None
+                    }
+                    None => insert_or_split(records, at, record).map(Below::Records),
+                }
             }
             Below::Nodes(nodes) => {
                 let at = Self::child_at(nodes, place);
-                let upper = nodes[at].insert(axis, record, replaces, removed)?;
+                let upper = nodes[at].insert(axis, record, replaces, removed, is_added)?;
                 insert_or_split(nodes, at + 1, upper).map(Below::Nodes)
             }
         }?;
@@ -251,29 +272,29 @@ impl Node {
         Some(Node::new(axis, upper))
     }
 
-    /// Calls `change` with the records at `place` until it returns a result.
-    fn renew<R>(
+    /// Gives the record at `place`, if it satisfies `is_it`, the ticket of `used` and a new site,
+    /// and returns the old ones.
+    fn renew(
         &mut self,
         axis: Axis,
         place: Place,
         used: Use,
-        change: &mut impl FnMut(&mut Record) -> Option<R>,
-    ) -> Option<R> {
-        let changed = match &mut self.below {
+        site: &Site,
+        is_it: &impl Fn(&Record) -> bool,
+    ) -> Option<(Ticket, Site)> {
+        visit(1);
+        let renewed = match &mut self.below {
             Below::Records(records) => {
-                let from = records.partition_point(|record| axis.place(record) < place);
-                let here = records[from..].iter_mut().take_while(|record| axis.place(record) == place);
-                here.inspect(|_| visit(1)).find_map(change)
+                let at = records.binary_search_by(|record| axis.place(record).cmp(&place)).ok()?;
+                is_it(&records[at]).then(|| records[at].renew(used.ticket, *site))
             }
             Below::Nodes(nodes) => {
                 let at = Self::child_at(nodes, place);
-                nodes.get_mut(at)?.renew(axis, place, used, change)
+                nodes[at].renew(axis, place, used, site, is_it)
             }
-        };
-        if changed.is_some() {
-            self.users.add(used);
-        }
-        changed
+        }?;
+        self.users.add(used);
+        Some(renewed)
     }
 
     /// Removes the records that start in the window and satisfy `which`. Returns whether there were
@@ -288,8 +309,8 @@ impl Node {
         visit(1);
         let changed = match &mut self.below {
             Below::Records(records) => {
-                let from = records.partition_point(|record| axis.place(record).0 < window.from);
-                let to = records.partition_point(|record| axis.place(record).0 < window.to);
+                let from = records.partition_point(|record| axis.place(record).start < window.from);
+                let to = records.partition_point(|record| axis.place(record).start < window.to);
                 visit(to - from);
                 let before = records.len();
                 if to - from == before && records.iter_mut().all(&mut *which) {
@@ -392,7 +413,7 @@ fn insert_or_split<T>(items: &mut Vec<T>, at: usize, item: T) -> Option<Vec<T>> 
 }
 
 /// A place before all others.
-const FIRST: Place = (0, 0, StreamId(0));
+const FIRST: Place = Place { start: 0, end: 0, stream: StreamId(0), range: ByteRange::contiguous(0, 0) };
 
 /// Records whose ranges lie on one axis.
 #[derive(Clone, Debug)]
@@ -429,27 +450,29 @@ impl Tree {
     }
 
     /// Inserts a record. Removes those that satisfy `replaces`, but looks only where the new record
-    /// is inserted, at the records that start and end nearby.
+    /// is inserted, at the records that start and end nearby. If the same stream has a record of
+    /// the same range, only the newer one stays.
     pub(super) fn insert(
         &mut self,
         record: Record,
         mut replaces: impl FnMut(&mut Record) -> bool,
         mut removed: impl FnMut(Removed),
     ) {
-        let mut gone = 0;
-        let upper = self.root.insert(self.axis, record, &mut replaces, &mut |old| {
+        let (mut gone, mut is_added) = (0, true);
+        let mut remove = |old: Removed| {
             gone += old.records().len();
             removed(old);
-        });
-        self.len = self.len + 1 - gone;
+        };
+        let upper = self.root.insert(self.axis, record, &mut replaces, &mut remove, &mut is_added);
+        self.len = self.len + usize::from(is_added) - gone;
         if let Some(upper) = upper {
             let lower = std::mem::replace(&mut self.root, Node::new(self.axis, Below::Nodes(Vec::new())));
             self.root = Node::new(self.axis, Below::Nodes(vec![lower, upper]));
         }
     }
 
-    /// Gives the record of `stream` at `range` that satisfies `is_it` a new ticket and site, and
-    /// returns the old ones.
+    /// Gives the record of `used.stream` at `range`, if it satisfies `is_it`, the ticket of `used`
+    /// and a new site, and returns the old ones.
     pub(super) fn renew(
         &mut self,
         used: Use,
@@ -458,12 +481,12 @@ impl Tree {
         is_it: impl Fn(&Record) -> bool,
     ) -> Option<(Ticket, Site)> {
         let Span { start, end } = self.axis.span(range);
-        self.root.renew(self.axis, (start, end, used.stream), used, &mut |record| {
-            (record.range == *range && is_it(record)).then(|| record.renew(used.ticket, *site))
-        })
+        let place = Place { start, end, stream: used.stream, range: *range };
+        self.root.renew(self.axis, place, used, site, &is_it)
     }
 
-    /// Removes the records that start in `span` and satisfy `which`.
+    /// Removes the records that start in `span` and satisfy `which`, which may be called twice for
+    /// one record.
     pub(super) fn remove(
         &mut self,
         span: Span,

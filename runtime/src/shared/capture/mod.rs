@@ -293,7 +293,7 @@ impl Capture {
         let histories = guard.as_mut().expect("the capture has not ended");
         let operands = histories.traced(op.operands);
         let (stated, marks) = (&recording.members[at].clock, &Marks::default());
-        let asker = Asker { stream: id, shard: 0, stated, observed: &self.observed, marks, ensured: &[] };
+        let asker = Asker { stream: id, stated, observed: &self.observed, marks, ensured: &[] };
         let strictness = mode.strictness();
         let entry = Entry { asker, ticket: number, site: &op.site, strictness };
         let checked = check_and_enter(&operands, None, &entry, &mut entered);

@@ -201,12 +201,6 @@ impl StreamCore {
         Named { label: self.label.clone(), device: self.device.id.to_string().into(), id: self.id }
     }
 
-    /// Returns the number by which streams spread over the shards of shared ledgers.
-    #[inline]
-    pub(crate) fn shard(&self) -> usize {
-        self.id.number() as usize
-    }
-
     #[inline]
     pub(crate) fn issued(&self) -> Ticket {
         self.issued.load(Ordering::Acquire)

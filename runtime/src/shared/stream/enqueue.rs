@@ -86,9 +86,8 @@ impl StreamCore {
         let mut edges = Edges::default();
         loop {
             let State { stated, marks, issued, .. } = &*state;
-            let (stream, shard, observed, ensured) =
-                (self.id, self.shard(), &runtime.observed, &edges.ensured[..]);
-            let asker = Asker { stream, shard, stated, observed, marks, ensured };
+            let (stream, observed, ensured) = (self.id, &runtime.observed, &edges.ensured[..]);
+            let asker = Asker { stream, stated, observed, marks, ensured };
             let entry = Entry { asker, ticket: issued + 1, site: &op.site, strictness };
             let needs = match check_and_enter(accesses, disjoint, &entry, &mut entered) {
                 Ok(()) => break,
@@ -142,8 +141,8 @@ impl StreamCore {
             op.halfway = matches!(error, DriverError::Halfway(_));
             if !op.halfway {
                 let State { stated, marks, .. } = &*state;
-                let (stream, shard, observed) = (self.id, self.shard(), &runtime.observed);
-                let asker = Asker { stream, shard, stated, observed, marks, ensured: &[] };
+                let (stream, observed) = (self.id, &runtime.observed);
+                let asker = Asker { stream, stated, observed, marks, ensured: &[] };
                 order::undo(accesses, &Entry { asker, ticket, site: &op.site, strictness }, entered);
             }
             let forgotten = state.forgotten.take();
