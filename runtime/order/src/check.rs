@@ -168,10 +168,9 @@ pub fn disjoint<A: Access>(accesses: &[A], order: &mut Disjoint) -> bool {
     true
 }
 
-/// Opens a ledger for an op of `reader`, or exclusively if that is `None`.
 #[inline]
-fn open(ledger: &Ledger, reader: Option<StreamId>) -> Page<'_> {
-    reader.map_or_else(|| ledger.open(), |stream| ledger.open_to_read(stream))
+fn open(ledger: &Ledger, writes: bool, stream: StreamId) -> Page<'_> {
+    if writes { ledger.open() } else { ledger.open_to_read(stream) }
 }
 
 /// Checks all accesses of an op, and enters them if they pass.
@@ -218,7 +217,7 @@ fn check_disjoint<A: Access>(
     for &(_, at) in order {
         let access = &accesses[usize::from(at)];
         let writes = access.mode().writes();
-        let mut page = open(access.ledger(), (!writes).then_some(entry.asker.stream));
+        let mut page = open(access.ledger(), writes, entry.asker.stream);
         let renewed = match (entry.strictness, writes) {
             (Strictness::Skip, _) => None,
             (_, false) => page.renew::<false>(entry.used(), access.range(), entry.site, is_after),
@@ -287,7 +286,7 @@ fn check_together<A: Access>(
     entry: &Entry<'_>,
     entered: &mut Entered,
 ) -> Result<(), Refused> {
-    let (mut pages, page_of) = open_all(accesses, Some(entry.asker.stream));
+    let (mut pages, page_of) = open_all(accesses, entry.asker.stream);
     let asker = &entry.asker;
     let mut needs: Vec<Use> = Vec::new();
     for page in &mut pages {
@@ -330,10 +329,9 @@ fn check_together<A: Access>(
     Ok(())
 }
 
-/// Opens each ledger once, in the order of their addresses. Opens those that the op does not write
-/// for `reader`, if that is given, and else exclusively. Returns the pages, and for each access the
-/// index of its page.
-fn open_all<A: Access>(accesses: &[A], reader: Option<StreamId>) -> (Vec<Page<'_>>, Vec<At>) {
+/// Opens each ledger once, in the order of their addresses. Returns the pages, and for each access
+/// the index of its page.
+fn open_all<A: Access>(accesses: &[A], stream: StreamId) -> (Vec<Page<'_>>, Vec<At>) {
     let mut sorted: Vec<usize> = (0..accesses.len()).collect();
     sorted.sort_by_key(|&at| address(&accesses[at]));
     let mut page_of = vec![0; accesses.len()];
@@ -341,7 +339,7 @@ fn open_all<A: Access>(accesses: &[A], reader: Option<StreamId>) -> (Vec<Page<'_
     for same in sorted.chunk_by(|&a, &b| address(&accesses[a]) == address(&accesses[b])) {
         let writes = same.iter().any(|&at| accesses[at].mode().writes());
         same.iter().for_each(|&at| page_of[at] = pages.len() as At);
-        pages.push(open(accesses[same[0]].ledger(), reader.filter(|_| !writes)));
+        pages.push(open(accesses[same[0]].ledger(), writes, stream));
     }
     (pages, page_of)
 }
@@ -382,8 +380,7 @@ fn enter(at: At, access: &impl Access, page: &mut Book, entry: &Entry<'_>, enter
 /// ended do not come back.
 #[cold]
 pub fn undo<A: Access>(accesses: &[A], entry: &Entry<'_>, entered: Entered) {
-    // Exclusively, since the records of a reader may have gone from its shard to the main book.
-    let (mut pages, page_of) = open_all(accesses, None);
+    let (mut pages, page_of) = open_all(accesses, entry.asker.stream);
     for (at, access) in accesses.iter().enumerate() {
         undo_one(at as At, access, &mut pages[usize::from(page_of[at])], entry, &entered);
     }

@@ -6,15 +6,16 @@
 //! line would move between cores. So a book that readers keep waiting for is **sharded**: each of
 //! eight *shards* gets the reads of its streams, and a copy of the writes, or shares them if they
 //! are many. A reader then locks only the shard of its stream and enters its reads there. The first
-//! exclusive opening (a write, a wait for all uses, an error mark, an undo) collects the shards'
-//! reads and closes the shards again.
+//! exclusive opening (a write, a wait for all uses, an error mark) collects the shards' reads and
+//! closes the shards again.
 //!
 //! 1. `main` is locked before any shard of the same ledger; a reader that holds a shard never locks
 //!    `main`.
 //! 2. A shard is active exactly while `book.sharded` is set; both change under `main` and that
 //!    shard's lock.
 //! 3. While the book is sharded, its writes do not change, so each shard's copy is up to date. All
-//!    reads of a stream are in the shard of that stream.
+//!    reads of a stream are in the shard of that stream, so an op that is undone finds its records
+//!    there, or in the main book if the shards were closed.
 //! 4. Several ledgers are opened in the order of their addresses. (`check.rs`)
 
 use super::book::Book;

@@ -535,6 +535,26 @@ fn observed_records_behind_others_are_dropped_too() {
 }
 
 #[test]
+fn an_earlier_read_is_still_there_if_a_later_one_is_undone_after_the_shards_were_closed() {
+    for (others, meanwhile) in [
+        (0, Meanwhile::Open),
+        (30, Meanwhile::Open),
+        (0, Meanwhile::OpenAndContend),
+        (30, Meanwhile::OpenAndContend),
+    ] {
+        let mut run = ordered(3, SLICE * 100);
+        for at in 0..others {
+            run.enter(1, &[(0, slice(at + 1), false)], None).expect("a read");
+        }
+        run.enter(1, &[(0, slice(0), false)], None).expect("a read");
+        contend(&run.ledgers[0]);
+        run.enter(1, &[(0, slice(0), false)], Some(meanwhile)).expect("a read");
+        let write = run.enter(2, &[(0, slice(0), true)], None);
+        assert!(matches!(write, Err(Refused::Unordered(_))), "after {others} other reads, {meanwhile:?}");
+    }
+}
+
+#[test]
 fn any_number_of_readers_may_wait_for_memory_that_stays_in_one_book() {
     let run = Run::new(1, 1, SLICE, Strictness::Refuse);
     let mut ledger = Ledger::unknown();
