@@ -1,4 +1,6 @@
 //! The contents of a history: records of accesses, the newest use by each stream, and marks.
+//! Decides when an op must take the slow path, because of marks or of an earlier owner of the
+//! memory.
 
 use super::clock::{StreamId, Ticket, Use};
 use super::marks::{MOST, Mark, Marks, OnBytes, join};
@@ -20,7 +22,8 @@ pub struct Book {
     pub(crate) waited: u8,
     /// In the main book: true if it is sharded. In a shard: true if the shard is active.
     pub(crate) sharded: bool,
-    /// True if `uses` has dropped a stream that has since closed and drained.
+    /// True if `uses` has dropped a stream that is gone. A wait for all uses then takes a ticket,
+    /// as if the stream were still there, since when it went depends on timing.
     pub(crate) outlived: bool,
     /// Always `None` in a shard: ops on memory that has such state open the main book.
     rare: Option<Box<Rare>>,
@@ -124,15 +127,15 @@ impl Book {
         self.records.sweep(observed);
     }
 
-    /// Undoes noting `used`. `before` is the stream's newest use until then. It is given if the
-    /// exact ticket matters, to distinguish memory that only its allocation used from memory that
-    /// ops used too.
+    /// Undoes noting `used`. `before` is the stream's newest use until then, if it had one. It is
+    /// given if the exact ticket matters, to distinguish memory that only its allocation used from
+    /// memory that ops used too. Otherwise the ticket before `used` stands for it: it may name work
+    /// that never touched this memory, which only makes others wait longer.
     pub fn forget_use(&mut self, used: Use, before: Option<Option<Ticket>>) {
         let Some(noted) = self.uses.by(used.stream) else { return };
         match before {
             Some(Some(ticket)) => self.uses.set(Use { ticket, ..used }),
             Some(None) => self.uses.retain(|entry| entry.stream != used.stream),
-            // The stream's last real ticket, at least as new as the ticket that `used` replaced.
             None => self.uses.set(Use { ticket: noted.min(used.ticket - 1), ..used }),
         }
     }
@@ -210,7 +213,7 @@ impl Book {
     pub fn mark(&mut self, range: ByteRange, mark: &Arc<Mark>, everybodys: bool) {
         self.change_marks(|marks| {
             if everybodys {
-                // The new mark does as much as the earlier marks for everybody, and lasts as long.
+                // On these bytes the new mark replaces the earlier marks for everybody.
                 marks
                     .iter_mut()
                     .filter(|marked| marked.mark.is_everybodys())
@@ -283,8 +286,8 @@ impl Book {
         self.outlived
     }
 
-    /// Forgets the accesses to the memory, but keeps its uses. The memory holds nothing that an op
-    /// could access too early.
+    /// Forgets the accesses to the memory, but keeps its uses. For memory that only graphs use, so
+    /// that earlier accesses do not refuse the next op.
     pub fn forget_accesses(&mut self) {
         self.records.clear();
     }

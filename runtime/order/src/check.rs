@@ -1,9 +1,15 @@
 //! The check of one op against the histories of its operands, and its entry in them, in one step.
 //!
-//! First all ledgers of the op are opened, in the order of their addresses. Then every access is
-//! checked, then every access is entered, then the ledgers are closed. Two ops may cross: one reads
-//! X and writes Y, the other reads Y and writes X. One of them is then entered entirely before the
-//! other, and the other sees it. A refused op has entered nothing.
+//! An access conflicts with the earlier uses that share bytes with it: a read with writes, a write
+//! with all uses. An op passes if each of these uses is by its own stream, or ordered before it by
+//! a stated edge, or observed, or ensured by the runtime.
+//!
+//! The ledgers of the op are opened in the order of their addresses and stay open until the op is
+//! entered or refused. Two ops may cross: one reads X and writes Y, the other reads Y and writes X.
+//! One of them is then entered entirely before the other, and the other sees it. The slow path
+//! checks all accesses and then enters all. The fast path checks and enters one ledger after the
+//! other, and takes its entries back if one access does not pass. If the driver refuses the op
+//! later, [`undo`] takes them back.
 
 use super::access::AccessMode;
 use super::book::Book;
@@ -61,9 +67,11 @@ impl Asker<'_> {
 pub enum Strictness {
     /// Refuses an op that has an unordered use.
     Refuse,
-    /// Reports unordered uses and enters the op anyway.
+    /// Reports unordered uses and enters the op anyway. Marks, and uses that need an edge of the
+    /// runtime, still stop it.
     Find,
-    /// Compares nothing and enters nothing except the use itself.
+    /// Compares no accesses and enters nothing except the use itself. Marks and an earlier owner of
+    /// the memory still stop the op.
     Skip,
 }
 
@@ -103,7 +111,8 @@ pub struct Entered {
     /// True if the op overwrites marked bytes.
     pub unmarks: bool,
     /// The stream's newest use until then, by page, for memory that may still be in use from before
-    /// its allocation.
+    /// its allocation. `Ledger::last_uses` has to tell the allocation from later uses of that
+    /// stream.
     used_before: Vec<(usize, Option<Ticket>)>,
 }
 
@@ -278,8 +287,8 @@ fn take_back(
 /// Checks and enters an op on the slow path.
 ///
 /// The op has many accesses, some of them share a ledger, or the fast path did not enter it.
-/// Entering one access may move the records that another access was compared with. So all accesses
-/// are checked before any is entered.
+/// Entering one access may remove or renew the records that another access was compared with. So
+/// all accesses are checked before any is entered.
 #[cold]
 fn check_together<A: Access>(
     accesses: &[A],
@@ -367,7 +376,8 @@ fn enter(at: At, access: &impl Access, page: &mut Book, entry: &Entry<'_>, enter
         let did = if mode.writes() { Did::Write } else { Did::Read };
         let record = Record { used: entry.used(), range: *range, did, site: *entry.site };
         // A strict check has found that the op is ordered after everything that it shares bytes
-        // with.
+        // with. Uses that are ordered before it only by edges of the runtime stay on record:
+        // otherwise nobody would notice that the program does not wait for them.
         let all_are = entry.strictness == Strictness::Refuse && asker.ensured.is_empty();
         let is_ordered = |earlier| all_are || asker.stated.covers(earlier);
         page.records.enter(record, is_ordered, asker.observed, |old| entered.removed.push((at, old)));

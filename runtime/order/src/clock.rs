@@ -1,13 +1,14 @@
 //! Vector clocks: for each other stream, the last ticket that is ordered before the clock's owner.
 //!
 //! # Rules
-//! 1. A clock changes only with a wait, and each wait that changes it takes a ticket. So a stream
-//!    and a ticket name one clock, and a clock that covers a ticket of a stream covers all that the
-//!    clock of that stream covered at that ticket: clocks are **closed**. Ordering is transitive
-//!    without any search.
+//! 1. A clock changes only under a new ticket: that of a wait or, for an edge of the runtime, that
+//!    of the op. So a stream and a ticket name one clock, and a clock that covers a ticket of a
+//!    stream covers all that the clock of that stream covered at that ticket: clocks are
+//!    **transitive**, without any search.
 //! 2. Entries are never removed one by one. Those of observed work and of streams that are gone are
 //!    superfluous, but finding them would cost as much as the clock is long. The whole clock is
-//!    dropped when its owner's last wait is observed.
+//!    dropped when its owner's last wait is observed. Rule 1 then holds for all entries that are
+//!    not observed; the others are before everything anyway.
 //! 3. The entry of the owner itself may be there or not. No caller asks for it.
 //!
 //! # Cost
@@ -86,7 +87,8 @@ type Points = ArrayVec<Use, MOST_POINTS>;
 struct Entries {
     /// The owner's ticket at its last change.
     changed_at: Ticket,
-    /// At most one for each stream. The tree may have a greater ticket of that stream.
+    /// At most one for each stream. The tree may have a greater ticket of that stream, so both are
+    /// looked up.
     points: Points,
     tree: Option<Rooted>,
 }
@@ -153,6 +155,7 @@ impl Entries {
 
     /// Adds the entries of `before`, a clock that does not cover this one.
     fn join(&mut self, now: Use, before: &Entries) {
+        // What this stream itself put into a tree is covered already.
         if let Some(theirs) = &before.tree
             && theirs.origin.stream != now.stream
             && !self.covers(theirs.origin)
@@ -174,8 +177,8 @@ impl Entries {
 }
 
 impl Clock {
-    /// Returns the ticket up to which `stream` is ordered before this clock's owner; `None` if no
-    /// edge from it was ever stated.
+    /// Returns the ticket up to which `stream` is ordered before this clock's owner; `None` if the
+    /// clock has no entry for it.
     #[inline]
     pub fn get(&self, stream: StreamId) -> Option<Ticket> {
         let entries = self.0.as_ref()?;
@@ -191,8 +194,10 @@ impl Clock {
 
     /// Merges `point` and the work before it, by maximum. Returns whether anything changed.
     ///
-    /// `now` is the clock's owner, with the ticket that its wait took. `before` is the clock of the
-    /// other stream at `point`.
+    /// `now` is the clock's owner, with its new ticket. `before` is the clock of the other stream
+    /// at `point`. If that covers this clock, it is adopted. Otherwise its entries are added,
+    /// without the tree if this clock covers the tree's origin. The entry of `point` itself comes
+    /// last.
     pub fn merge(&mut self, now: Use, point: Use, before: &Clock) -> bool {
         if self.covers(point) {
             return false;
@@ -230,14 +235,6 @@ impl Clock {
     #[inline]
     pub fn changed_at(&self) -> Option<Ticket> {
         self.0.as_ref().map(|entries| entries.changed_at)
-    }
-
-    /// Returns whether both are clones of one clock, or empty.
-    pub fn is_same(&self, other: &Clock) -> bool {
-        match (&self.0, &other.0) {
-            (Some(mine), Some(other)) => Arc::ptr_eq(mine, other),
-            (mine, other) => mine.is_none() && other.is_none(),
-        }
     }
 
     /// Calls `f` with each entry. A stream may have several entries; the last ticket is the

@@ -18,7 +18,7 @@ pub struct Named {
 }
 
 impl Named {
-    /// Returns whether the label can stand for the variable.
+    /// Returns whether the label is spelled like a variable, so that a message may use it as one.
     fn is_variable(&self) -> bool {
         self.label.starts_with(|c: char| c.is_alphabetic() || c == '_')
             && self.label.chars().all(|c| c.is_alphanumeric() || c == '_')

@@ -59,9 +59,9 @@ impl Ledger {
 
     /// Notes the allocation in a ledger that knows nothing: [`new`](Self::new), but in place.
     ///
-    /// `behind` is the last use of the memory before its allocation, if the stream is not ordered
-    /// after it. That use is not the program's business, so the check never reports it. Instead,
-    /// each stream waits for it before it first touches the memory.
+    /// `behind` is the last use of the memory by its owner before, if the stream is not ordered
+    /// after it. The program cannot order that use, so the check never reports it. Instead, each
+    /// stream waits for it before it first touches the memory.
     #[inline]
     pub fn begin(&mut self, used: Use, behind: Option<Use>, len_bytes: u64, site: Site) {
         self.main.get_mut().begin(used, behind, len_bytes, site);
@@ -136,7 +136,8 @@ impl Ledger {
     }
 
     /// Returns the newest ticket of each stream that used the memory, once nothing else can use it.
-    /// The allocation is one of these uses if its stream was ordered after all earlier uses.
+    /// The allocation is one of these uses, unless the memory was perhaps still in use from before:
+    /// then nobody who waits for the allocation has waited for that use.
     #[inline(always)]
     pub fn last_uses(&mut self) -> &[Use] {
         if self.main.get_mut().sharded {

@@ -9,10 +9,13 @@
 //!    is not affected, because for them the bytes are unchanged.
 //! 2. A stated wait hands on the marks that the other stream carries at the awaited point.
 //!    Observing on the host hands nothing on.
-//! 3. A mark ends when the `Pending` of its own call is looked at or a `synchronize` returns that
-//!    error. It also ends when everything it covers is overwritten, accepted or freed, and when no
-//!    stream carries it. A closed stream carries nothing. Looking at an inherited error ends only
-//!    the marks of the op that inherited it.
+//! 3. A mark ends in each of these cases:
+//!    * the `Pending` of its own call is looked at, or a `synchronize` returns that error;
+//!    * everything it covers is overwritten, accepted as it is (`Tensor::accept_contents`) or
+//!      freed;
+//!    * no stream carries it. A closed stream carries nothing.
+//!
+//!    Looking at an inherited error ends only the marks of the op that inherited it.
 //! 4. A mark for **everybody** needs no carrier, and looking at the error does not end it, because
 //!    the bytes may have changed. Such marks come from work that stopped halfway, foreign work that
 //!    failed, and a copy from a device that failed. They also come from every refusal in `wait`
@@ -52,7 +55,7 @@ pub struct Mark {
     into: OnceLock<Arc<Mark>>,
     seen: AtomicBool,
     /// The number of ledgers in which the mark has bytes.
-    places: AtomicUsize,
+    ledgers: AtomicUsize,
 }
 
 impl Mark {
@@ -64,7 +67,7 @@ impl Mark {
             joined: AtomicBool::new(false),
             into: OnceLock::new(),
             seen: AtomicBool::new(false),
-            places: AtomicUsize::new(0),
+            ledgers: AtomicUsize::new(0),
         })
     }
 
@@ -113,8 +116,8 @@ impl Marks {
 
     fn set(&mut self, mut entries: Vec<Arc<Mark>>) {
         entries.iter_mut().for_each(|mark| *mark = mark.root().clone());
-        entries.retain(|mark| !mark.has_ended() && mark.places.load(Ordering::Acquire) > 0);
-        // In the order of arrival, so that the mark that others join does not depend on chance.
+        entries.retain(|mark| !mark.has_ended() && mark.ledgers.load(Ordering::Acquire) > 0);
+        // In the order of arrival, so that it does not depend on chance which mark is used again.
         let mut seen = HashSet::with_capacity(entries.len());
         entries.retain(|mark| seen.insert(Arc::as_ptr(mark)));
         self.0 = (!entries.is_empty()).then(|| entries.into());
@@ -160,7 +163,7 @@ pub(super) enum OnBytes {
 
 impl OnBytes {
     pub(super) fn new(mark: &Arc<Mark>, everybodys: bool) -> Self {
-        mark.places.fetch_add(1, Ordering::Release);
+        mark.ledgers.fetch_add(1, Ordering::Release);
         if everybodys { OnBytes::Everybodys(mark.clone()) } else { OnBytes::Carried(Arc::downgrade(mark)) }
     }
 
@@ -220,7 +223,7 @@ impl Drop for OnBytes {
             OnBytes::Everybodys(mark) => Some(mark.clone()),
         };
         if let Some(mark) = mark {
-            mark.places.fetch_sub(1, Ordering::Release);
+            mark.ledgers.fetch_sub(1, Ordering::Release);
         }
     }
 }

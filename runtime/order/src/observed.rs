@@ -12,9 +12,10 @@
 //!   late observation of a stream that is gone finds another generation and does not affect the
 //!   slot's next stream. No other lock is taken meanwhile.
 //! * A stream that is closed and drained is **gone** and ordered before everything: its slot is in
-//!   a later generation. When that happens depends on timing, so no result of the check depends on
-//!   it. The check asks whether a stream [is closed](Observed::is_closed), which only the program
-//!   decides.
+//!   a later generation or, after the last one, observed to the maximal end. When that happens
+//!   depends on timing, so no verdict depends on it, only whether the runtime adds an edge. For
+//!   verdicts the check asks whether a stream [is closed](Observed::is_closed), which only the
+//!   program decides.
 
 use super::clock::{Clock, StreamId, Ticket, Use};
 use parking_lot::{Mutex, MutexGuard};
@@ -138,8 +139,10 @@ impl Observed {
     /// Notes that the stream is closed and all of its work has finished. From now on it is before
     /// everything.
     ///
-    /// The work that the stream itself had waited for is not before everything. That it has
-    /// finished depends on timing, and the program never observed it.
+    /// Called once for a stream, after [`close`](Self::close).
+    ///
+    /// The work that the stream itself had waited for is not before everything, because the program
+    /// has not observed it. Otherwise a verdict could depend on when the stream drained.
     pub fn retire(&self, id: StreamId) {
         let Some(word) = self.word(id) else { return };
         let next = id.generation() + 1;

@@ -128,7 +128,7 @@ impl ByteRange {
         if end <= self.offset {
             return false;
         }
-        // Of our runs that start before `end`, no run reaches further into it than the last one.
+        // If any of our runs that start before `end` reaches past `offset`, the last of them does.
         let last = ((end - 1 - self.offset) / self.stride).min(self.count - 1);
         self.offset + last * self.stride + self.len > offset
     }
@@ -230,8 +230,11 @@ impl ByteRange {
 
     /// Subtracts rows from rows of the same stride.
     ///
-    /// In the coordinates of our rows, a run of `hole` starts at `phase` in its row and may reach
-    /// into the next row. So the rows fall into at most five groups that are cut alike.
+    /// A row begins where a run of ours begins, and is one stride long; the first is row 0. The
+    /// first run of `hole` begins in `row`, `phase` bytes after the row's begin, and its last
+    /// `spill` bytes are in the next row. So a row of ours may lose its begin (to the run before),
+    /// a part from `phase` on (to the run that begins in it), both or nothing. Rows between two
+    /// neighbouring cuts lose the same bytes.
     fn rows_minus_rows(&self, hole: &Self, left: &mut Pieces) {
         let stride = i128::from(self.stride);
         let distance = i128::from(hole.offset) - i128::from(self.offset);

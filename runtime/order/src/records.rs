@@ -1,11 +1,14 @@
 //! The records of a history: which op used which bytes, one record for each.
 //!
 //! # What is kept
-//! A new write removes every record that it covers. The write is ordered after these records, and
-//! later work is ordered after the write. A new read removes the reads of its own stream that it
-//! covers. A record that the host has observed is ordered before everything and is removed at one
-//! of the next opportunities. The same applies to all records of a stream that is gone. The number
-//! of remaining records is bounded by live streams times distinct ranges.
+//! A new write removes the records that it covers, if the program has ordered it after them: later
+//! work is ordered after the write, and so after them. A new read removes the reads of its own
+//! stream that it covers. A record that the host has observed is ordered before everything and is
+//! removed at one of the next opportunities. The same applies to all records of a stream that is
+//! gone. The number of remaining records is bounded by live streams times distinct ranges.
+//!
+//! A record stays even if the clocks of all present streams cover it. A new stream has an empty
+//! clock, so nothing would order its ops after that use.
 //!
 //! # Few and many
 //! Most memory has a few records, and looking at each of them is cheapest. More than [`MOST_FEW`]
@@ -13,12 +16,11 @@
 //! * Writes and reads are in separate trees, because a read is not concerned with reads.
 //! * A read removes covered reads of its own stream only nearby in the tree. To look for all of
 //!   them would take a search among the reads of all streams.
-//! * Of the observed records, each eighth op removes those of one leaf, and of more leaves while
-//!   they are plenty.
+//! * Of the observed records, each eighth op removes those of one leaf of each tree, and of more
+//!   leaves while they are plenty.
 //! * The trees of writes are shared with the shards of a ledger.
 //!
-//! Both forms keep the same records, except those that could be removed, and none of these changes
-//! a verdict.
+//! The trees may keep some records that the list would have removed. They change no verdict.
 
 mod index;
 mod tree;
@@ -35,8 +37,8 @@ use std::sync::Arc;
 /// The maximum number of records that are kept in a list.
 const MOST_FEW: usize = 16;
 
-/// The number of ops from one sweep to the next. A sweep looks at one leaf at least, so it is
-/// faster than the trees grow.
+/// The number of ops from one sweep to the next. A sweep looks at a whole leaf of each tree, so
+/// observed records go faster than most ops add new ones.
 const BETWEEN_SWEEPS: u8 = 8;
 
 /// The kind of an earlier use.
@@ -183,8 +185,8 @@ impl Records {
         Some(same?.renew(used.ticket, *site))
     }
 
-    /// Enters an access that has passed the check. Calls `removed` with the records that the
-    /// access makes superfluous and that the host has perhaps not observed.
+    /// Enters an access that has passed the check. Calls `removed` with each record that the access
+    /// removes, so that this can be undone.
     pub(crate) fn enter(
         &mut self,
         record: Record,
@@ -192,7 +194,7 @@ impl Records {
         observed: &Observed,
         mut removed: impl FnMut(Removed),
     ) {
-        // The same op may read and write the range.
+        // Records of this op itself stay: another of its operands may be the same bytes.
         let is_replaced = |old: &Record| {
             old.used != record.used
                 && match (record.did, old.did) {

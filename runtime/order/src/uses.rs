@@ -1,4 +1,5 @@
-//! The newest use of the memory by each stream.
+//! The newest use of the memory by each stream: the work to wait for before the memory is used
+//! again, or by a wait for all uses. It is kept even if nothing is checked, and decides no verdict.
 
 use super::clock::{StreamId, Ticket, Use};
 use super::observed::Observed;
@@ -62,7 +63,7 @@ impl Uses {
         let before = self.list.len();
         if before == self.list.capacity() {
             self.retain(|used| !observed.is_gone(used.stream));
-            // So the next search for streams that are gone is as far away as this list is long.
+            // The list has to double before the next search, so searching costs little per use.
             self.list.reserve(before);
         }
         let some_are_gone = self.list.len() < before;

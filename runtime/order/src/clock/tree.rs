@@ -27,12 +27,13 @@ enum Node {
 
 /// The words of neighbouring slots.
 ///
-/// Most leaves are near. They take half of the memory, which matters if thousands of streams wait
-/// for thousands of others.
+/// Most leaves are near: their words differ only in the lower half. They take half of the memory,
+/// which matters if thousands of streams wait for thousands of others.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "a box would be another allocation for almost every leaf")]
 enum Leaf {
-    /// All words that are not 0 have these upper 32 bits. The lower ones are not 0.
+    /// All words that are not 0 have these upper 32 bits. Their lower 32 bits are not 0, so that 0
+    /// stands for a word that is 0.
     Near { upper: u32, lower: [u32; WIDTH] },
     /// Words of any kind.
     Far(Box<[u64; WIDTH]>),

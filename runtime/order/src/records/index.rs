@@ -1,4 +1,4 @@
-//! Many records of one kind (writes or reads), in trees.
+//! Many records of one kind (writes or reads), and the tree in which each of them lies.
 
 use super::super::clock::{Ticket, Use};
 use super::super::range::ByteRange;
@@ -11,8 +11,11 @@ use std::ops::ControlFlow::{self, Continue};
 /// The maximum number of strides that have trees of their own.
 const MOST_STRIDES: usize = 2;
 
-/// Records by the bytes that they span. Views of columns span the same rows, so for up to two
-/// strides they are in a tree by the columns that they span.
+/// Records by the bytes that they span. All column views of a matrix span the same rows, so by
+/// bytes they look alike. Each of up to two strides therefore has a tree in the order of columns.
+/// Views of a third stride are in the tree of bytes, and so are views whose runs reach into the
+/// next row. That changes no verdict, but a search among them looks at all that it cannot skip
+/// because of order.
 #[derive(Clone, Debug)]
 pub(super) struct Index {
     bytes: Tree,
@@ -115,7 +118,7 @@ impl Index {
         site: &Site,
         is_it: impl Fn(&Record) -> bool,
     ) -> Option<(Ticket, Site)> {
-        // Views of one range may be in two trees: a tree for its stride may be newer than a view.
+        // The view may have been recorded before its stride had a tree. Then it is in `bytes`.
         self.trees_mut().find_map(|tree| tree.renew(used, range, site, &is_it))
     }
 
