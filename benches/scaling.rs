@@ -250,7 +250,7 @@ fn draw(path: &str, curves: &[(&str, Vec<(usize, f64)>)]) -> Result<(), Box<dyn 
         .margin(10)
         .x_label_area_size(40)
         .y_label_area_size(60)
-        .build_cartesian_2d((least..most).log_scale(), (10.0..longest * 2.0).log_scale())?;
+        .build_cartesian_2d((least..most).log_scale(), (1.0..longest * 2.0).log_scale())?;
     let plain = |value: &f64| format!("{value:.0}");
     chart
         .configure_mesh()
@@ -270,7 +270,7 @@ fn draw(path: &str, curves: &[(&str, Vec<(usize, f64)>)]) -> Result<(), Box<dyn 
     }
     chart
         .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
+        .position(SeriesLabelPosition::LowerRight)
         .background_style(WHITE)
         .border_style(BLACK)
         .draw()?;
