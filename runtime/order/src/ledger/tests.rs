@@ -564,3 +564,63 @@ fn any_number_of_readers_may_wait_for_memory_that_stays_in_one_book() {
         assert!(!ledger.open_contended(used.stream).sharded);
     }
 }
+
+/// Lets `streams` streams write `count` ranges in turn, and stream 0 wait for the others. Then it
+/// makes the touch that `then` returns 50 times. Returns the number of records it looks at each
+/// time.
+fn after_writes(
+    (streams, count, len): (usize, usize, u64),
+    written: impl Fn(usize) -> ByteRange,
+    then: impl Fn(usize) -> Touch,
+) -> usize {
+    let mut run = ordered(streams, len);
+    for at in 0..count {
+        run.enter(at % streams, &[(0, written(at), true)], None).expect("all are apart");
+    }
+    run.step(&Step::WaitForAll(0));
+    let touch = |at| drop(run.enter(0, &[then(at)], None).expect("it waited for all"));
+    let visited = visited(50, || (0..50).for_each(touch));
+    run.ledgers[0].open().records.assert_sound();
+    visited
+}
+
+#[test]
+fn reading_what_several_streams_wrote_in_turn_looks_at_as_few_records_at_any_number() {
+    assert_bounded(50, [1_000, 30_000], |count| {
+        let len = SLICE * count as u64;
+        after_writes((8, count, len), slice, |_| (0, ByteRange::contiguous(0, len), false))
+    });
+}
+
+#[test]
+fn writing_rows_among_many_columns_looks_at_as_few_records_at_any_number() {
+    const ROWS: u64 = 64;
+    assert_bounded(100, [1_000, 20_000], |count| {
+        let row = SLICE * count as u64;
+        // The columns end half-way, so that each row below them is new.
+        let column = |at| ByteRange::strided(SLICE * at as u64, SLICE, row, ROWS / 2);
+        let two_rows = |at| (0, ByteRange::contiguous(row * (at as u64 % (ROWS - 1)), 2 * row), true);
+        after_writes((1, count, row * ROWS), column, two_rows)
+    });
+}
+
+#[test]
+fn writing_columns_among_many_rows_looks_at_as_few_records_at_any_number() {
+    const ROW: u64 = 8 * SLICE;
+    assert_bounded(100, [1_000, 20_000], |count| {
+        let row = |at| ByteRange::contiguous(ROW * at as u64, ROW);
+        let column = |at| (0, ByteRange::strided(SLICE * (at as u64 % 8), SLICE, ROW, count as u64), true);
+        after_writes((1, count, ROW * count as u64), row, column)
+    });
+}
+
+#[test]
+fn writing_tiles_looks_at_as_few_records_at_any_number() {
+    const ROWS: u64 = 4;
+    const ROW: u64 = 4 * SLICE;
+    assert_bounded(150, [1_000, 20_000], |count| {
+        let tile = |at| ByteRange::strided(ROW * ROWS * at as u64, SLICE, ROW, ROWS);
+        let again = |at| (0, tile(at * (count / 50)), true);
+        after_writes((1, count, ROW * ROWS * count as u64), tile, again)
+    });
+}

@@ -67,7 +67,7 @@ impl Index {
         mut found: impl FnMut(&Record) -> ControlFlow<()>,
     ) -> bool {
         self.trees().any(|tree| {
-            let window = Window::overlapping(tree.axis().span(range));
+            let window = Window::overlapping(tree.axis(), range);
             let looked = tree.search(
                 window,
                 |users| users.are(is_before),
@@ -87,7 +87,7 @@ impl Index {
         mut look: impl FnMut(&Record) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         self.trees().try_for_each(|tree| {
-            let window = Window::starting_in(tree.axis().span(range));
+            let window = Window::covered_by(tree.axis(), range);
             tree.search(
                 window,
                 |_| false,
@@ -130,7 +130,7 @@ impl Index {
         mut removed: impl FnMut(Removed),
     ) {
         for tree in self.trees_mut().filter(|tree| tree.len() > 0) {
-            tree.remove(tree.axis().span(range), |old| which(old), &mut removed);
+            tree.remove(range, |old| which(old), &mut removed);
         }
     }
 

@@ -3,11 +3,13 @@
 //! Each node knows where its records lie, and which streams made them, each with its newest ticket.
 //! So a search skips a node whose records lie elsewhere, and a search for unordered uses also skips
 //! a node whose newest uses are all ordered. One stream that has written a million slices is
-//! skipped at the root. A node names at most four streams. With more, it is never skipped because
-//! of order.
+//! skipped at the root. A node names at most [`MOST_USERS`] streams. With more, it is never skipped
+//! because of order. A search for covered records skips a node whose records, or their runs, are all
+//! longer than the covering range: a row covers none of a million columns, and a column no row.
 //!
 //! A node never knows too little: the start of its records may be too low, their end and the
-//! tickets too high. After a record was replaced or taken back they may stay so for a while.
+//! tickets too high, and so on. After a record was replaced or taken back they may stay so for a
+//! while.
 
 use super::super::clock::{StreamId, Ticket, Use};
 use super::super::range::ByteRange;
@@ -20,7 +22,7 @@ use std::ops::ControlFlow::{self, Continue};
 const MOST: usize = 32;
 
 /// The maximum number of streams that a node names.
-const MOST_USERS: usize = 4;
+const MOST_USERS: usize = 16;
 
 /// The axis on which the ranges of a tree lie.
 #[derive(Clone, Copy, Debug)]
@@ -85,23 +87,43 @@ struct Place {
     range: ByteRange,
 }
 
-/// The records that a search is about: those that start in `from..to` and end after `past`.
+/// The records that a search is about.
 #[derive(Clone, Copy)]
 pub(super) struct Window {
+    /// Their spans start in `from..to`.
     from: u64,
     to: u64,
+    /// Their spans end after it.
     past: u64,
+    /// They share some of these bytes.
+    bytes: Bytes,
+    /// They have at most this many bytes from the first to the last.
+    most: u64,
+    /// Their runs have at most this many bytes.
+    most_in_run: u64,
 }
 
 impl Window {
-    /// Returns the window of all records that overlap `span`.
-    pub(super) fn overlapping(span: Span) -> Self {
-        Window { from: 0, to: span.end, past: span.start }
+    /// Returns the window of all records that may overlap `range`.
+    pub(super) fn overlapping(axis: Axis, range: &ByteRange) -> Self {
+        let span = axis.span(range);
+        let (bytes, any) = (Bytes::of(range), u64::MAX);
+        Window { from: 0, to: span.end, past: span.start, bytes, most: any, most_in_run: any }
     }
 
-    /// Returns the window of all records that start in `span`.
-    pub(super) fn starting_in(span: Span) -> Self {
-        Window { from: span.start, to: span.end, past: 0 }
+    /// Returns the window of all records that `range` may cover.
+    pub(super) fn covered_by(axis: Axis, range: &ByteRange) -> Self {
+        let span = axis.span(range);
+        let (bytes, most_in_run) = (Bytes::of(range), range.run_len());
+        Window { from: span.start, to: span.end, past: 0, bytes, most: bytes.len(), most_in_run }
+    }
+
+    /// Returns whether none of a node's records is in the window.
+    fn misses(self, known: &Known) -> bool {
+        known.end <= self.past
+            || !self.bytes.meet(known.bytes)
+            || known.shortest > self.most
+            || known.shortest_run > self.most_in_run
     }
 
     /// Returns the children that may have records in the window.
@@ -109,6 +131,33 @@ impl Window {
         // A child's records start no later than the next child's first record.
         let from = children.partition_point(|child| child.first.start < self.from).saturating_sub(1);
         from..children.partition_point(|child| child.first.start < self.to)
+    }
+}
+
+/// All bytes from a first one to a last one, over gaps between runs.
+#[derive(Clone, Copy, Debug)]
+struct Bytes {
+    start: u64,
+    end: u64,
+}
+
+impl Bytes {
+    const NONE: Bytes = Bytes { start: u64::MAX, end: 0 };
+
+    fn of(range: &ByteRange) -> Self {
+        Bytes { start: range.offset(), end: range.end() }
+    }
+
+    fn len(self) -> u64 {
+        self.end - self.start
+    }
+
+    fn and(self, other: Bytes) -> Self {
+        Bytes { start: self.start.min(other.start), end: self.end.max(other.end) }
+    }
+
+    fn meet(self, other: Bytes) -> bool {
+        self.start < other.end && other.start < self.end
     }
 }
 
@@ -143,10 +192,47 @@ impl Users {
 struct Node {
     /// A place that no record of the node comes before.
     first: Place,
+    known: Known,
+    below: Below,
+}
+
+/// What a node knows of its records.
+#[derive(Clone, Debug)]
+struct Known {
     /// No record's span ends after it.
     end: u64,
+    /// All records lie in it.
+    bytes: Bytes,
+    /// No record has fewer bytes from its first one to its last.
+    shortest: u64,
+    /// No record has a shorter run.
+    shortest_run: u64,
     users: Users,
-    below: Below,
+}
+
+impl Known {
+    fn nothing() -> Self {
+        let (shortest, shortest_run) = (u64::MAX, u64::MAX);
+        Known { end: 0, bytes: Bytes::NONE, shortest, shortest_run, users: Users::default() }
+    }
+
+    /// Adds a record whose span ends at `end`.
+    fn add(&mut self, record: &Record, end: u64) {
+        let bytes = Bytes::of(&record.range);
+        self.end = self.end.max(end);
+        self.bytes = self.bytes.and(bytes);
+        self.shortest = self.shortest.min(bytes.len());
+        self.shortest_run = self.shortest_run.min(record.range.run_len());
+        self.users.add(record.used);
+    }
+
+    fn add_all(&mut self, other: &Known) {
+        self.end = self.end.max(other.end);
+        self.bytes = self.bytes.and(other.bytes);
+        self.shortest = self.shortest.min(other.shortest);
+        self.shortest_run = self.shortest_run.min(other.shortest_run);
+        self.users.add_all(&other.users);
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -166,33 +252,27 @@ struct Swept {
 
 impl Node {
     fn new(axis: Axis, below: Below) -> Self {
-        let mut node = Node { first: FIRST, end: 0, users: Users::default(), below };
+        let mut node = Node { first: FIRST, known: Known::nothing(), below };
         node.learn(axis);
         node
     }
 
     /// Learns again what lies below.
     fn learn(&mut self, axis: Axis) {
-        let (mut users, mut end) = (Users::default(), 0);
+        let mut known = Known::nothing();
         match &self.below {
             Below::Records(records) => {
                 visit(records.len());
-                for record in records {
-                    users.add(record.used);
-                    end = end.max(axis.span(&record.range).end);
-                }
+                records.iter().for_each(|record| known.add(record, axis.place(record).end));
                 self.first = records.first().map_or(FIRST, |record| axis.place(record));
             }
             Below::Nodes(nodes) => {
                 visit(nodes.len());
-                for node in nodes {
-                    users.add_all(&node.users);
-                    end = end.max(node.end);
-                }
+                nodes.iter().for_each(|node| known.add_all(&node.known));
                 self.first = nodes.first().map_or(FIRST, |node| node.first);
             }
         }
-        (self.users, self.end) = (users, end);
+        self.known = known;
     }
 
     /// Returns the number of records or nodes directly below.
@@ -217,7 +297,7 @@ impl Node {
         look: &mut impl FnMut(&Record) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         visit(1);
-        if self.end <= window.past || skip(&self.users) {
+        if window.misses(&self.known) || skip(&self.known.users) {
             return Continue(());
         }
         match &self.below {
@@ -244,8 +324,7 @@ impl Node {
     ) -> Option<Node> {
         let place = axis.place(&record);
         self.first = if self.len() == 0 { place } else { self.first.min(place) };
-        self.end = self.end.max(place.end);
-        self.users.add(record.used);
+        self.known.add(&record, place.end);
         let upper = match &mut self.below {
             Below::Records(records) => {
                 visit(records.len());
@@ -293,12 +372,11 @@ impl Node {
                 nodes[at].renew(axis, place, used, site, is_it)
             }
         }?;
-        self.users.add(used);
+        self.known.users.add(used);
         Some(renewed)
     }
 
-    /// Removes the records that start in the window and satisfy `which`. Returns whether there were
-    /// any.
+    /// Removes the records in the window that satisfy `which`. Returns whether there were any.
     fn remove(
         &mut self,
         axis: Axis,
@@ -307,6 +385,9 @@ impl Node {
         removed: &mut impl FnMut(Removed),
     ) -> bool {
         visit(1);
+        if window.misses(&self.known) {
+            return false;
+        }
         let changed = match &mut self.below {
             Below::Records(records) => {
                 let from = records.partition_point(|record| axis.place(record).start < window.from);
@@ -485,16 +566,16 @@ impl Tree {
         self.root.renew(self.axis, place, used, site, &is_it)
     }
 
-    /// Removes the records that start in `span` and satisfy `which`, which may be called twice for
-    /// one record.
+    /// Removes the records that satisfy `which`. `range` covers all of them. `which` may be called
+    /// twice for one record, and with records that are not covered.
     pub(super) fn remove(
         &mut self,
-        span: Span,
+        range: &ByteRange,
         mut which: impl FnMut(&mut Record) -> bool,
         mut removed: impl FnMut(Removed),
     ) {
         let mut gone = 0;
-        let window = Window::starting_in(span);
+        let window = Window::covered_by(self.axis, range);
         self.root.remove(self.axis, window, &mut which, &mut |old| {
             gone += old.records().len();
             removed(old);
