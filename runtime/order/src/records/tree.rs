@@ -3,7 +3,7 @@
 //! Each node knows where its records lie, and which streams made them, each with its newest ticket.
 //! So a search skips a node whose records lie elsewhere, and a search for unordered uses also skips
 //! a node whose newest uses are all ordered. One stream that has written a million slices is
-//! skipped at the root. A node names at most [`MOST_USERS`] streams. With more, it is never skipped
+//! skipped at the root. A node names at most `MOST_USERS` streams. With more, it is never skipped
 //! because of order. A search for covered records skips a node whose records, or their runs, are all
 //! longer than the covering range: a row covers none of a million columns, and a column no row.
 //!
@@ -11,182 +11,23 @@
 //! tickets too high, and so on. After a record was replaced or taken back they may stay so for a
 //! while.
 
-use super::super::clock::{StreamId, Ticket, Use};
+mod known;
+mod place;
+
+use super::super::clock::{Ticket, Use};
 use super::super::range::ByteRange;
 use super::super::site::Site;
 use super::{Record, Removed, visit};
-use arrayvec::ArrayVec;
+use known::{Known, Users};
+use place::{FIRST, Place, Span};
 use std::ops::ControlFlow::{self, Continue};
+use std::ops::Range;
+
+pub(super) use known::Window;
+pub(super) use place::Axis;
 
 /// The maximum number of records of a leaf, and of children of another node.
 const MOST: usize = 32;
-
-/// The maximum number of streams that a node names.
-const MOST_USERS: usize = 16;
-
-/// The axis on which the ranges of a tree lie.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Axis {
-    /// The bytes of the allocation. A range spans all bytes from its first to its last.
-    Bytes,
-    /// The bytes of a row, for ranges of one stride.
-    Columns { stride: u64 },
-}
-
-/// The part of an axis that a range spans.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Span {
-    start: u64,
-    end: u64,
-}
-
-impl Axis {
-    /// Returns the span of `range`. Ranges that share bytes have spans that overlap, and a range
-    /// that covers another has a span that contains the other's start.
-    pub(super) fn span(self, range: &ByteRange) -> Span {
-        match self {
-            Axis::Bytes => Span { start: range.offset(), end: range.end() },
-            Axis::Columns { stride } => {
-                let (start, len) = (range.offset() % stride, range.run_len());
-                // A range that does not fit the rows may touch every column.
-                match (range.is_contiguous() || range.stride() == stride) && len <= stride - start {
-                    true => Span { start, end: start + len },
-                    false => Span { start: 0, end: u64::MAX },
-                }
-            }
-        }
-    }
-
-    /// Returns whether `range` belongs into a tree on this axis.
-    pub(super) fn fits(self, range: &ByteRange) -> bool {
-        match self {
-            Axis::Bytes => true,
-            Axis::Columns { stride } => {
-                !range.is_contiguous()
-                    && range.stride() == stride
-                    && range.run_len() <= stride - range.offset() % stride
-            }
-        }
-    }
-
-    fn place(self, record: &Record) -> Place {
-        let Span { start, end } = self.span(&record.range);
-        Place { start, end, stream: record.used.stream, range: record.range }
-    }
-}
-
-/// The position of a record in a tree. No two records of a tree have the same one, so exactly one
-/// leaf can have the record at a place, and no two leaves begin at the same place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
-    /// The start of the range's span.
-    start: u64,
-    /// The end of the range's span.
-    end: u64,
-    stream: StreamId,
-    range: ByteRange,
-}
-
-/// The records that a search is about.
-#[derive(Clone, Copy)]
-pub(super) struct Window {
-    /// Their spans start in `from..to`.
-    from: u64,
-    to: u64,
-    /// Their spans end after it.
-    past: u64,
-    /// They share some of these bytes.
-    bytes: Bytes,
-    /// They have at most this many bytes from the first to the last.
-    most: u64,
-    /// Their runs have at most this many bytes.
-    most_in_run: u64,
-}
-
-impl Window {
-    /// Returns the window of all records that may overlap `range`.
-    pub(super) fn overlapping(axis: Axis, range: &ByteRange) -> Self {
-        let span = axis.span(range);
-        let (bytes, any) = (Bytes::of(range), u64::MAX);
-        Window { from: 0, to: span.end, past: span.start, bytes, most: any, most_in_run: any }
-    }
-
-    /// Returns the window of all records that `range` may cover.
-    pub(super) fn covered_by(axis: Axis, range: &ByteRange) -> Self {
-        let span = axis.span(range);
-        let (bytes, most_in_run) = (Bytes::of(range), range.run_len());
-        Window { from: span.start, to: span.end, past: 0, bytes, most: bytes.len(), most_in_run }
-    }
-
-    /// Returns whether none of a node's records is in the window.
-    fn misses(self, known: &Known) -> bool {
-        known.end <= self.past
-            || !self.bytes.meet(known.bytes)
-            || known.shortest > self.most
-            || known.shortest_run > self.most_in_run
-    }
-
-    /// Returns the children that may have records in the window.
-    fn of(self, children: &[Node]) -> std::ops::Range<usize> {
-        // A child's records start no later than the next child's first record.
-        let from = children.partition_point(|child| child.first.start < self.from).saturating_sub(1);
-        from..children.partition_point(|child| child.first.start < self.to)
-    }
-}
-
-/// All bytes from a first one to a last one, over gaps between runs.
-#[derive(Clone, Copy, Debug)]
-struct Bytes {
-    start: u64,
-    end: u64,
-}
-
-impl Bytes {
-    const NONE: Bytes = Bytes { start: u64::MAX, end: 0 };
-
-    fn of(range: &ByteRange) -> Self {
-        Bytes { start: range.offset(), end: range.end() }
-    }
-
-    fn len(self) -> u64 {
-        self.end - self.start
-    }
-
-    fn and(self, other: Bytes) -> Self {
-        Bytes { start: self.start.min(other.start), end: self.end.max(other.end) }
-    }
-
-    fn meet(self, other: Bytes) -> bool {
-        self.start < other.end && other.start < self.end
-    }
-}
-
-/// The streams that made some records, each with its newest ticket.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Users {
-    few: ArrayVec<Use, MOST_USERS>,
-    /// True if there are more streams than `few` can name.
-    more: bool,
-}
-
-impl Users {
-    fn add(&mut self, used: Use) {
-        match self.few.iter_mut().find(|user| user.stream == used.stream) {
-            Some(user) => user.ticket = user.ticket.max(used.ticket),
-            None => self.more |= self.few.try_push(used).is_err(),
-        }
-    }
-
-    fn add_all(&mut self, other: &Users) {
-        other.few.iter().for_each(|used| self.add(*used));
-        self.more |= other.more;
-    }
-
-    /// Returns whether all uses satisfy `is_before`, if that can be told.
-    pub(super) fn are(&self, is_before: impl Fn(Use) -> bool) -> bool {
-        !self.more && self.few.iter().all(|used| is_before(*used))
-    }
-}
 
 #[derive(Clone, Debug)]
 struct Node {
@@ -194,45 +35,6 @@ struct Node {
     first: Place,
     known: Known,
     below: Below,
-}
-
-/// What a node knows of its records.
-#[derive(Clone, Debug)]
-struct Known {
-    /// No record's span ends after it.
-    end: u64,
-    /// All records lie in it.
-    bytes: Bytes,
-    /// No record has fewer bytes from its first one to its last.
-    shortest: u64,
-    /// No record has a shorter run.
-    shortest_run: u64,
-    users: Users,
-}
-
-impl Known {
-    fn nothing() -> Self {
-        let (shortest, shortest_run) = (u64::MAX, u64::MAX);
-        Known { end: 0, bytes: Bytes::NONE, shortest, shortest_run, users: Users::default() }
-    }
-
-    /// Adds a record whose span ends at `end`.
-    fn add(&mut self, record: &Record, end: u64) {
-        let bytes = Bytes::of(&record.range);
-        self.end = self.end.max(end);
-        self.bytes = self.bytes.and(bytes);
-        self.shortest = self.shortest.min(bytes.len());
-        self.shortest_run = self.shortest_run.min(record.range.run_len());
-        self.users.add(record.used);
-    }
-
-    fn add_all(&mut self, other: &Known) {
-        self.end = self.end.max(other.end);
-        self.bytes = self.bytes.and(other.bytes);
-        self.shortest = self.shortest.min(other.shortest);
-        self.shortest_run = self.shortest_run.min(other.shortest_run);
-        self.users.add_all(&other.users);
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -283,6 +85,13 @@ impl Node {
         }
     }
 
+    /// Returns the children that may have records in the window.
+    fn reached_by(nodes: &[Node], window: Window) -> Range<usize> {
+        // A child's records start no later than the next child's first record.
+        let from = nodes.partition_point(|node| node.first.start < window.from).saturating_sub(1);
+        from..nodes.partition_point(|node| node.first.start < window.to)
+    }
+
     /// Returns the child in which `place` belongs.
     fn child_at(nodes: &[Node], place: Place) -> usize {
         nodes.partition_point(|node| node.first <= place).saturating_sub(1)
@@ -305,9 +114,9 @@ impl Node {
                 visit(records.len());
                 records.iter().try_for_each(look)
             }
-            Below::Nodes(nodes) => {
-                nodes[window.of(nodes)].iter().try_for_each(|node| node.search(window, skip, look))
-            }
+            Below::Nodes(nodes) => nodes[Self::reached_by(nodes, window)]
+                .iter()
+                .try_for_each(|node| node.search(window, skip, look)),
         }
     }
 
@@ -405,7 +214,7 @@ impl Node {
             }
             Below::Nodes(nodes) => {
                 let mut changed = false;
-                let concerned = window.of(nodes);
+                let concerned = Self::reached_by(nodes, window);
                 for node in &mut nodes[concerned] {
                     changed |= node.remove(axis, window, which, removed);
                 }
@@ -492,9 +301,6 @@ fn insert_or_split<T>(items: &mut Vec<T>, at: usize, item: T) -> Option<Vec<T>> 
     }
     Some(upper)
 }
-
-/// A place before all others.
-const FIRST: Place = Place { start: 0, end: 0, stream: StreamId(0), range: ByteRange::contiguous(0, 0) };
 
 /// Records whose ranges lie on one axis.
 #[derive(Clone, Debug)]

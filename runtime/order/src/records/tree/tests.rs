@@ -31,19 +31,9 @@ impl Node {
         let mine = &records[from..];
         assert!(mine.is_sorted_by(|a, b| axis.place(a) < axis.place(b)));
         for record in mine {
-            assert!(self.first <= axis.place(record) && axis.span(&record.range).end <= self.known.end);
-            let bytes = Bytes::of(&record.range);
-            assert!(self.known.bytes.start <= bytes.start && bytes.end <= self.known.bytes.end);
-            assert!(self.known.shortest <= bytes.len());
-            assert!(self.known.shortest_run <= record.range.run_len());
-            assert!(
-                self.known.users.more || self.known.users.few.iter().any(|user| covers(*user, record.used))
-            );
+            let place = axis.place(record);
+            assert!(self.first <= place && self.known.includes(record, place.end));
         }
         height
     }
-}
-
-fn covers(user: Use, used: Use) -> bool {
-    user.stream == used.stream && user.ticket >= used.ticket
 }
