@@ -21,6 +21,7 @@ use super::range::ByteRange;
 use super::records::{Did, Record, Removed};
 use super::site::Site;
 use arrayvec::ArrayVec;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// An operand as the check sees it.
@@ -48,7 +49,7 @@ pub struct Asker<'a> {
     /// The marks that the stream carries.
     pub marks: &'a Marks,
     /// The uses that the runtime itself has ordered before the op, or found to be finished.
-    pub ensured: &'a [Use],
+    pub ensured: &'a Ensured,
 }
 
 impl Asker<'_> {
@@ -56,9 +57,31 @@ impl Asker<'_> {
     fn is_after(&self, earlier: Use) -> bool {
         self.stated.covers(earlier) || self.observed.covers(earlier)
     }
+}
 
-    fn is_ensured(&self, earlier: Use) -> bool {
-        self.ensured.iter().any(|used| used.stream == earlier.stream && used.ticket >= earlier.ticket)
+/// Uses that the runtime itself has ordered before one op: of each stream, all uses up to a ticket.
+#[derive(Default)]
+pub struct Ensured(BTreeMap<StreamId, Ticket>);
+
+impl Ensured {
+    /// Creates a set that covers no use.
+    pub const fn new() -> Self {
+        Self(BTreeMap::new())
+    }
+
+    /// Covers `used` and all earlier uses by its stream.
+    pub fn add(&mut self, used: Use) {
+        let upto = self.0.entry(used.stream).or_insert(used.ticket);
+        *upto = used.ticket.max(*upto);
+    }
+
+    /// Returns whether `used` is covered.
+    pub fn covers(&self, used: Use) -> bool {
+        self.0.get(&used.stream).is_some_and(|upto| used.ticket <= *upto)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 }
 
@@ -300,7 +323,7 @@ fn check_together<A: Access>(
     let mut needs: Vec<Use> = Vec::new();
     for page in &mut pages {
         page.drop_ended_marks();
-        needs.extend(page.behind().filter(|behind| !asker.is_ensured(*behind)));
+        needs.extend(page.behind().filter(|behind| !asker.ensured.covers(*behind)));
     }
     for (at, access) in accesses.iter().enumerate() {
         let page = &pages[usize::from(page_of[at])];
@@ -363,7 +386,7 @@ fn check(at: At, access: &impl Access, page: &Book, entry: &Entry<'_>, findings:
     let asker = &entry.asker;
     let is_before = |earlier: Use| earlier.stream == asker.stream || asker.is_after(earlier);
     page.records.unordered(access.mode().writes(), access.range(), is_before, |earlier| {
-        if !asker.is_ensured(earlier.used) {
+        if !asker.ensured.covers(earlier.used) {
             findings.push(Finding { access: at.into(), earlier: *earlier });
         }
     });

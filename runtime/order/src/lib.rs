@@ -44,7 +44,7 @@ mod uses;
 
 pub use access::AccessMode;
 pub use check::{
-    Access, Asker, Disjoint, Entered, Entry, Finding, Findings, MAX_ACCESSES, Refused, Strictness,
+    Access, Asker, Disjoint, Ensured, Entered, Entry, Finding, Findings, MAX_ACCESSES, Refused, Strictness,
     check_and_enter, disjoint, mark, overlap_within, overwrites, overwritten, overwritten_of, undo,
 };
 pub use clock::{Clock, StreamId, Ticket, Use};

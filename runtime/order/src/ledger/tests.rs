@@ -7,8 +7,8 @@ mod costs;
 use super::*;
 use crate::access::AccessMode;
 use crate::check::{
-    Access, Asker, Disjoint, Entered, Entry, Refused, Strictness, check_and_enter, disjoint, overlap_within,
-    undo,
+    Access, Asker, Disjoint, Ensured, Entered, Entry, Refused, Strictness, check_and_enter, disjoint,
+    overlap_within, undo,
 };
 use crate::clock::{Clock, StreamId, Ticket};
 use crate::marks::Marks;
@@ -235,7 +235,7 @@ impl Run {
         let Stream { id, issued, before } = &self.streams[stream];
         let (ticket, site) = (*issued, site());
         let (stated, observed, marks) = (&before.clock, &self.observed, &self.marks);
-        let asker = Asker { stream: *id, stated, observed, marks, ensured: &[] };
+        let asker = Asker { stream: *id, stated, observed, marks, ensured: &Ensured::new() };
         let entry = Entry { asker, ticket, site: &site, strictness: self.strictness };
         let (mut order, mut entered) = (Disjoint::new(), Entered::default());
         let order = disjoint(&operands, &mut order).then_some(&order);

@@ -32,8 +32,8 @@ pub(crate) use pool::GraphPool;
 
 use crate::memory::ReuseOrder;
 use crate::order::{
-    self, Asker, Clock, Entered, Entry, Ledger, MAX_ACCESSES, Marks, Named, Observed, Refused, Site, Use,
-    check_and_enter,
+    self, Asker, Clock, Ensured, Entered, Entry, Ledger, MAX_ACCESSES, Marks, Named, Observed, Refused, Site,
+    Use, check_and_enter,
 };
 use crate::shared::{
     Allocation, DeviceShared, Op, Operand, OwnedOperand, Place, RuntimeShared, Snapshot, StreamCore,
@@ -293,7 +293,7 @@ impl Capture {
         let histories = guard.as_mut().expect("the capture has not ended");
         let operands = histories.traced(op.operands);
         let (stated, marks) = (&recording.members[at].clock, &Marks::default());
-        let asker = Asker { stream: id, stated, observed: &self.observed, marks, ensured: &[] };
+        let asker = Asker { stream: id, stated, observed: &self.observed, marks, ensured: &Ensured::new() };
         let strictness = mode.strictness();
         let entry = Entry { asker, ticket: number, site: &op.site, strictness };
         let checked = check_and_enter(&operands, None, &entry, &mut entered);

@@ -7,7 +7,7 @@ use super::core::{State, StreamCore};
 use super::op::{Op, Peers};
 use super::place::{Place, Snapshot};
 use crate::order::{
-    self, Access, Asker, Conflict, Disjoint, Entered, Entry, Finding, Findings, MAX_ACCESSES, Named,
+    self, Access, Asker, Conflict, Disjoint, Ensured, Entered, Entry, Finding, Findings, MAX_ACCESSES, Named,
     OrderMode, Refused, Site, Use, check_and_enter, overlap_within,
 };
 use crate::shared::{Allocation, Operand};
@@ -28,7 +28,7 @@ const MAX_OPERANDS: usize = 255;
 struct Edges {
     from: SmallVec<[Snapshot; 1]>,
     /// Uses that are before the op, by these edges or already.
-    ensured: SmallVec<[Use; 2]>,
+    ensured: Ensured,
 }
 
 impl StreamCore {
@@ -86,7 +86,7 @@ impl StreamCore {
         let mut edges = Edges::default();
         loop {
             let State { stated, marks, issued, .. } = &*state;
-            let (stream, observed, ensured) = (self.id, &runtime.observed, &edges.ensured[..]);
+            let (stream, observed, ensured) = (self.id, &runtime.observed, &edges.ensured);
             let asker = Asker { stream, stated, observed, marks, ensured };
             let entry = Entry { asker, ticket: issued + 1, site: &op.site, strictness };
             let needs = match check_and_enter(accesses, disjoint, &entry, &mut entered) {
@@ -142,7 +142,7 @@ impl StreamCore {
             if !op.halfway {
                 let State { stated, marks, .. } = &*state;
                 let (stream, observed) = (self.id, &runtime.observed);
-                let asker = Asker { stream, stated, observed, marks, ensured: &[] };
+                let asker = Asker { stream, stated, observed, marks, ensured: &Ensured::new() };
                 order::undo(accesses, &Entry { asker, ticket, site: &op.site, strictness }, entered);
             }
             let forgotten = state.forgotten.take();
@@ -326,7 +326,7 @@ impl StreamCore {
                 accesses.iter().filter(behind).for_each(|access| access.ledger().open().clear_behind());
             }
             if over || known.covers(*used) {
-                edges.ensured.push(*used);
+                edges.ensured.add(*used);
             } else {
                 some_are_left = true;
             }
@@ -340,13 +340,12 @@ impl StreamCore {
     fn insert_edges(&self, site: Site, turn: bool, needs: &[Use], edges: &mut Edges) -> Result<()> {
         let runtime = &self.device.runtime;
         for used in needs {
-            let covers = |by: &Use| by.stream == used.stream && by.ticket >= used.ticket;
-            if edges.ensured.iter().any(covers) {
+            if edges.ensured.covers(*used) {
                 continue;
             }
             let Some(other) = runtime.stream(used.stream) else {
                 // The stream is gone by now, so it is before everything.
-                edges.ensured.push(*used);
+                edges.ensured.add(*used);
                 continue;
             };
             if let Some(fault) = other.fault() {
@@ -357,7 +356,7 @@ impl StreamCore {
             if turn || self.borrowed {
                 self.wait_on_the_host(site, &from)?;
             }
-            edges.ensured.push(from.used);
+            edges.ensured.add(from.used);
             edges.from.push(from);
         }
         Ok(())
