@@ -12,7 +12,8 @@ use std::ops::ControlFlow::{self, Continue};
 const MOST_STRIDES: usize = 2;
 
 /// Records by the bytes that they span. All column views of a matrix span the same rows, so by
-/// bytes they look alike. Each of up to two strides therefore has a tree in the order of columns.
+/// bytes they look alike. Each of up to two strides therefore has a tree in the order of columns. A
+/// tree also takes views whose stride is a multiple of its own, as a reshaped matrix has them.
 /// Views of a third stride are in the tree of bytes, and so are views whose runs reach into the
 /// next row. That changes no verdict, but a search among them looks at all that it cannot skip
 /// because of order.
@@ -50,7 +51,9 @@ impl Index {
         if self.columns.is_full() || !axis.fits(range) {
             return &mut self.bytes;
         }
-        self.columns.push(Tree::new(axis));
+        let mut tree = Tree::new(axis);
+        self.columns.iter_mut().for_each(|other| other.move_to(&mut tree));
+        self.columns.push(tree);
         self.columns.last_mut().expect("just pushed")
     }
 

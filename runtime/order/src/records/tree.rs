@@ -377,17 +377,39 @@ impl Tree {
     pub(super) fn remove(
         &mut self,
         range: &ByteRange,
+        which: impl FnMut(&mut Record) -> bool,
+        removed: impl FnMut(Removed),
+    ) {
+        self.take(Window::covered_by(self.axis, range), which, removed);
+    }
+
+    /// Removes the records in the window that satisfy `which`, under the rules of
+    /// [`remove`](Self::remove).
+    fn take(
+        &mut self,
+        window: Window,
         mut which: impl FnMut(&mut Record) -> bool,
         mut removed: impl FnMut(Removed),
     ) {
         let mut gone = 0;
-        let window = Window::covered_by(self.axis, range);
         self.root.remove(self.axis, window, &mut which, &mut |old| {
             gone += old.records().len();
             removed(old);
         });
         self.len -= gone;
         self.lower();
+    }
+
+    /// Moves the records that belong on the axis of `other` there.
+    pub(super) fn move_to(&mut self, other: &mut Tree) {
+        let axis = other.axis;
+        self.take(
+            Window::of_runs_up_to(axis.most_in_run()),
+            |record| axis.fits(&record.range),
+            |moved| {
+                moved.records().iter().for_each(|record| other.insert(*record, |_| false, |_| ()));
+            },
+        );
     }
 
     /// Drops the records of one leaf that satisfy `is_over`, and of the next ones as long as at

@@ -40,6 +40,12 @@ impl Window {
         Window { from: span.start, to: span.end, past: 0, bytes, most: bytes.len(), most_in_run }
     }
 
+    /// Returns the window of all records whose runs have at most `most_in_run` bytes.
+    pub(in crate::records) fn of_runs_up_to(most_in_run: u64) -> Self {
+        let any = u64::MAX;
+        Window { from: 0, to: any, past: 0, bytes: Bytes { start: 0, end: any }, most: any, most_in_run }
+    }
+
     /// Returns whether none of a node's records is in the window.
     pub(in crate::records) fn misses(self, known: &Known) -> bool {
         known.end <= self.past

@@ -9,7 +9,8 @@ use crate::records::Record;
 pub(in crate::records) enum Axis {
     /// The bytes of the allocation. A range spans all bytes from its first to its last.
     Bytes,
-    /// The bytes of a row, for ranges of one stride.
+    /// The bytes of a row of `stride` bytes, for ranges whose stride is a multiple of it: their runs
+    /// all start in one column.
     Columns { stride: u64 },
 }
 
@@ -29,7 +30,7 @@ impl Axis {
             Axis::Columns { stride } => {
                 let (start, len) = (range.offset() % stride, range.run_len());
                 // A range that does not fit the rows may touch every column.
-                match (range.is_contiguous() || range.stride() == stride) && len <= stride - start {
+                match (range.is_contiguous() || range.stride() % stride == 0) && len <= stride - start {
                     true => Span { start, end: start + len },
                     false => Span { start: 0, end: u64::MAX },
                 }
@@ -43,9 +44,17 @@ impl Axis {
             Axis::Bytes => true,
             Axis::Columns { stride } => {
                 !range.is_contiguous()
-                    && range.stride() == stride
+                    && range.stride() % stride == 0
                     && range.run_len() <= stride - range.offset() % stride
             }
+        }
+    }
+
+    /// Returns the maximum length of the runs of a range that [fits](Self::fits).
+    pub(in crate::records) fn most_in_run(self) -> u64 {
+        match self {
+            Axis::Bytes => u64::MAX,
+            Axis::Columns { stride } => stride,
         }
     }
 
