@@ -489,7 +489,8 @@ fn main() {
     ]);
     rows(&bench, &table, "the same launch, awaited when done", &figures, Some(150.0));
 
-    let figures = bench.compare([
+    let mut another = Rival::new(false);
+    let [ours_waits, cudarc_joins, ours_alone, cudarc_alone] = bench.compare([
         Party {
             name: "warpline",
             whole: &mut again(|| ours.launch_and_wait()),
@@ -516,8 +517,28 @@ fn main() {
                 hand.wait();
             }),
         },
+        Party {
+            name: "warpline, the launch alone",
+            whole: &mut again(|| drop(ours.launch())),
+            by_hand: &mut |_| (),
+        },
+        Party {
+            name: "cudarc, the launch alone",
+            whole: &mut again(|| another.launch()),
+            by_hand: &mut |_| (),
+        },
     ]);
+    let beyond = difference(&ours_waits.whole, &ours_alone.whole);
+    let rival = difference(&cudarc_joins.whole, &cudarc_alone.whole).median();
+    let figures = [ours_waits, cudarc_joins];
     rows(&bench, &table, "a launch, and another stream waits for it", &figures, None);
+    table.row(
+        "a launch, and another stream waits for it, beyond the launch, ns",
+        "≤ 100",
+        &beyond.figure(),
+        &format!("cudarc's join {}, which keeps no clocks", short(rival)),
+        bench.verdict(beyond.median() <= 100.0),
+    );
 
     let figures = bench.compare([
         Party {
