@@ -1,4 +1,4 @@
-"""The compiler runs of ci/ptx: NVRTC on kernels/cuda/*.cu, and with --check ptxas on its output."""
+"""The compiler runs of ci/ptx and ci/ptx-corpus: NVRTC on their *.cu, and ptxas on its output."""
 
 import ctypes
 import re
@@ -45,7 +45,7 @@ class Nvrtc:
         self.call(f"nvrtcGet{what}", program, text)
         return text.value.decode()
 
-    def compile(self, source, headers, target):
+    def compile(self, source, headers, target, options):
         """Returns PTX for a target. Sources have their bare names, so the result has no path."""
         names = [header.name.encode() for header in headers]
         texts = [header.read_bytes() for header in headers]
@@ -54,7 +54,7 @@ class Nvrtc:
         self.call("nvrtcCreateProgram", ctypes.byref(program), source.read_bytes(), source.name.encode(),
                   len(headers), strings(texts), strings(names))
         architecture = f"--gpu-architecture={target.replace('sm', 'compute')}"
-        options = [option.encode() for option in [architecture, *OPTIONS]]
+        options = [option.encode() for option in [architecture, *options]]
         code = self.lib.nvrtcCompileProgram(program, len(options), strings(options))
         log = self.text(program, "ProgramLog")
         if code != 0 or log.strip():
@@ -77,15 +77,22 @@ def compile_all(to):
     for target in TARGETS:
         (to / target).mkdir(parents=True, exist_ok=True)
         for source in sorted(SOURCES.glob("*.cu")):
-            text = nvrtc.compile(source, headers, target)
+            text = nvrtc.compile(source, headers, target, OPTIONS)
             (to / target / source.with_suffix(".ptx").name).write_text(text)
 
 
-def differences(made):
+def differences(made, committed):
     """Returns the names of files that differ between `made` and the repository."""
-    names = {str(path.relative_to(folder)) for folder in (made, COMMITTED) for path in folder.rglob("*.ptx")}
+    names = {str(path.relative_to(folder)) for folder in (made, committed) for path in folder.rglob("*.ptx")}
     text = lambda path: path.read_text() if path.exists() else None
-    return sorted(name for name in names if text(made / name) != text(COMMITTED / name))
+    return sorted(name for name in names if text(made / name) != text(committed / name))
+
+
+def rewrite(committed, compile_all):
+    committed.mkdir(exist_ok=True)
+    for old in committed.rglob("*.ptx"):
+        old.unlink()
+    compile_all(committed)
 
 
 def assemble(ptx, architecture, scratch):
@@ -104,7 +111,7 @@ def check():
     with tempfile.TemporaryDirectory() as scratch:
         scratch = Path(scratch)
         compile_all(scratch)
-        stale = differences(scratch)
+        stale = differences(scratch, COMMITTED)
         if stale:
             sys.exit(f"ci/ptx: not what kernels/cuda gives: {', '.join(stale)}; run ci/ptx and commit kernels/ptx")
         rows, spilling = {}, []
@@ -128,9 +135,6 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["--check"]:
         check()
     elif not sys.argv[1:]:
-        COMMITTED.mkdir(exist_ok=True)
-        for old in COMMITTED.rglob("*.ptx"):
-            old.unlink()
-        compile_all(COMMITTED)
+        rewrite(COMMITTED, compile_all)
     else:
         sys.exit("usage: ci/ptx [--check]")

@@ -1,0 +1,57 @@
+//! A kernel with all functions that it may call, ready to run.
+
+use super::op::{Op, Row};
+
+/// A lowered kernel.
+#[derive(Debug, Default)]
+pub(crate) struct Code {
+    pub(crate) name: String,
+    pub(crate) ops: Vec<Op>,
+    /// The line of each op.
+    pub(crate) lines: Vec<Line>,
+    /// The names of source files, by their numbers.
+    pub(crate) files: Vec<(u32, String)>,
+    /// The kernel is the first.
+    pub(crate) functions: Vec<Function>,
+    /// The addresses of functions, with their numbers here.
+    pub(crate) numbers: Vec<(u64, u32)>,
+    /// The targets of `brx.idx`, as numbers of ops.
+    pub(crate) targets: Vec<Vec<u32>>,
+    /// The numbers of rows of each kind.
+    pub(crate) narrow: usize,
+    pub(crate) wide: usize,
+    pub(crate) predicates: usize,
+    /// Rows that hold constants.
+    pub(crate) narrow_constants: Vec<(Row, u32)>,
+    pub(crate) wide_constants: Vec<(Row, u64)>,
+    /// The bytes of the kernel's parameters.
+    pub(crate) param_bytes: u32,
+    /// The bytes of the variables in shared memory. Dynamic shared memory is behind them.
+    pub(crate) shared_bytes: u32,
+    /// The bytes of local memory of each thread.
+    pub(crate) local_bytes: u32,
+}
+
+/// Where an op comes from.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Line {
+    pub(crate) ptx: u32,
+    /// The number of the source file and the line, or 0.
+    pub(crate) file: u32,
+    pub(crate) source: u32,
+}
+
+/// A function of a kernel.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Function {
+    /// The number of its first op.
+    pub(crate) entry: u32,
+    /// Its rows of each kind, as first and number.
+    pub(crate) narrow: (u32, u32),
+    pub(crate) wide: (u32, u32),
+    pub(crate) predicates: (u32, u32),
+    /// The bytes of local memory of one call: parameters, results and variables.
+    pub(crate) frame_bytes: u32,
+    /// Whether a call of it may happen within another call of it. Then its registers are saved.
+    pub(crate) may_recur: bool,
+}

@@ -1,0 +1,46 @@
+//! What all threads of a block share, and the launch that it belongs to.
+
+use super::code::Code;
+use super::memory::Regions;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+
+/// A launch, shared by all of its blocks.
+#[derive(Debug)]
+pub(crate) struct Launch<'a> {
+    pub(crate) code: &'a Code,
+    pub(crate) grid: [u32; 3],
+    pub(crate) block: [u32; 3],
+    /// The arguments, as the kernel's parameters lie in memory.
+    pub(crate) params: &'a [u64],
+    pub(crate) regions: Regions,
+    /// The bytes of shared memory of a block: of its variables and the launch.
+    pub(crate) shared_bytes: u32,
+    pub(crate) dynamic_shared_bytes: u32,
+    /// What the kernel has printed.
+    pub(crate) printed: Mutex<String>,
+    /// Asks all threads to stop.
+    pub(crate) stop: AtomicBool,
+}
+
+impl Launch<'_> {
+    /// Returns the number of threads of a block.
+    pub(crate) fn threads(&self) -> u32 {
+        self.block.iter().product()
+    }
+
+    /// Returns the address and the size of the arguments.
+    pub(crate) fn params(&self) -> (u64, u64) {
+        (self.params.as_ptr().expose_provenance() as u64, size_of_val(self.params) as u64)
+    }
+}
+
+/// What the threads of a block share.
+#[derive(Debug)]
+pub(crate) struct Context<'a> {
+    pub(crate) launch: &'a Launch<'a>,
+    /// The block, in x, y and z.
+    pub(crate) block: [u32; 3],
+    /// The address of shared memory.
+    pub(crate) shared: u64,
+}

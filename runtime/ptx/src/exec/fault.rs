@@ -1,0 +1,209 @@
+//! What can fail while a kernel runs.
+
+use super::memory::{Access, Region};
+use std::fmt;
+
+/// A failed launch: what failed, in which thread and at which line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fault {
+    /// What failed.
+    pub kind: FaultKind,
+    /// The kernel.
+    pub kernel: String,
+    /// The line in the PTX text, from 1.
+    pub ptx_line: u32,
+    /// The file and the line in the source, if the PTX has line information.
+    pub source: Option<(String, u32)>,
+    /// The block, in x, y and z.
+    pub block: [u32; 3],
+    /// The thread in its block, in x, y and z.
+    pub thread: [u32; 3],
+}
+
+/// What failed.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum FaultKind {
+    /// An access outside of the memory that the launch may touch.
+    OutOfBounds {
+        /// The address of the first byte.
+        address: u64,
+        /// The number of bytes.
+        bytes: u64,
+        /// Whether it reads or writes.
+        access: Access,
+        /// The memory that is nearest to it.
+        nearest: Option<Region>,
+    },
+    /// A write to memory that the launch may only read.
+    ReadOnly {
+        /// That memory.
+        region: Region,
+        /// The address of the first byte.
+        address: u64,
+        /// The number of bytes.
+        bytes: u64,
+    },
+    /// An access outside of the shared memory of the block.
+    OutOfShared {
+        /// The offset of the first byte.
+        offset: u64,
+        /// The number of bytes.
+        bytes: u64,
+        /// Whether it reads or writes.
+        access: Access,
+        /// The number of bytes that the block has.
+        len_bytes: u64,
+    },
+    /// An access outside of the local memory of the thread.
+    OutOfLocal {
+        /// The offset of the first byte.
+        offset: u64,
+        /// The number of bytes.
+        bytes: u64,
+        /// Whether it reads or writes.
+        access: Access,
+        /// The number of bytes that the thread has.
+        len_bytes: u64,
+    },
+    /// An address that is not a multiple of the size of the access.
+    Misaligned {
+        /// The address.
+        address: u64,
+        /// The size.
+        bytes: u64,
+    },
+    /// `trap`
+    Trap,
+    /// A failed assertion of the program.
+    Assert {
+        /// The expression.
+        message: String,
+        /// The function, if it is known.
+        function: String,
+        /// The source file.
+        file: String,
+        /// The source line.
+        line: u32,
+    },
+    /// All threads of a block wait, and none of them can go on.
+    Deadlock {
+        /// The number of threads that wait at a barrier.
+        at_barrier: u32,
+        /// The number of threads that wait for other lanes of their warp.
+        for_lanes: u32,
+        /// The number of threads that have exited.
+        exited: u32,
+    },
+    /// Calls that are nested too deeply.
+    StackOverflow {
+        /// The number of bytes of local memory that a thread has.
+        len_bytes: u64,
+    },
+    /// A call of a function by a number that no function has.
+    NoSuchFunction {
+        /// The number.
+        address: u64,
+    },
+    /// A branch by an index beyond the end of its list of targets.
+    NoSuchTarget {
+        /// The index.
+        index: u32,
+        /// The number of targets.
+        len: u32,
+    },
+    /// The launch was stopped from outside.
+    Stopped,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Fault { kind, kernel, ptx_line, source, block, thread } = self;
+        write!(f, "{kernel} failed in thread {thread:?} of block {block:?} (")?;
+        match source {
+            Some((file, line)) => write!(f, "{file}:{line}, PTX line {ptx_line}")?,
+            None => write!(f, "PTX line {ptx_line}")?,
+        }
+        write!(f, "): {kind}")
+    }
+}
+
+impl std::error::Error for Fault {}
+
+fn verb(access: Access) -> &'static str {
+    match access {
+        Access::Read => "reads",
+        Access::Write => "writes",
+    }
+}
+
+impl fmt::Display for FaultKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FaultKind::OutOfBounds { address, bytes, access, nearest } => {
+                write!(f, "it {} {bytes} bytes at {address:#x}, ", verb(*access))?;
+                match nearest {
+                    None => write!(f, "and the launch declares no memory; declare what it uses"),
+                    Some(region) => outside(f, region, *address),
+                }
+            }
+            FaultKind::ReadOnly { region, address, bytes } => {
+                let index = (address - region.start) / u64::from(region.element_bytes.max(1));
+                let name = &region.name;
+                write!(
+                    f,
+                    "it writes {bytes} bytes at element {index} of {name}, which is declared as read only; \
+                     declare {name} as written"
+                )
+            }
+            FaultKind::OutOfShared { offset, bytes, access, len_bytes } => write!(
+                f,
+                "it {} {bytes} bytes at offset {offset} of shared memory, and the block has {len_bytes}; \
+                 mend the index, or launch with more shared memory",
+                verb(*access)
+            ),
+            FaultKind::OutOfLocal { offset, bytes, access, len_bytes } => write!(
+                f,
+                "it {} {bytes} bytes at offset {offset} of local memory, and the thread has {len_bytes}; \
+                 mend the index",
+                verb(*access)
+            ),
+            FaultKind::Misaligned { address, bytes } => write!(
+                f,
+                "the address {address:#x} is not a multiple of {bytes}, the size of the access; align the data"
+            ),
+            FaultKind::Trap => write!(f, "it executed trap"),
+            FaultKind::Assert { message, function, file, line } => {
+                write!(f, "assertion failed: {message} in {function} ({file}:{line})")
+            }
+            FaultKind::Deadlock { at_barrier, for_lanes, exited } => write!(
+                f,
+                "no thread of the block can go on: {at_barrier} wait at a barrier, {for_lanes} for lanes of \
+                 their warp, and {exited} have exited; let all threads reach the same barrier"
+            ),
+            FaultKind::StackOverflow { len_bytes } => {
+                write!(f, "its calls need more than {len_bytes} bytes of local memory; nest them less deeply")
+            }
+            FaultKind::NoSuchFunction { address } => {
+                write!(f, "it calls {address:#x}, which is not the address of a function")
+            }
+            FaultKind::NoSuchTarget { index, len } => {
+                write!(f, "it branches to target {index} of a list of {len}")
+            }
+            FaultKind::Stopped => write!(f, "the launch was stopped"),
+        }
+    }
+}
+
+/// Says where an address lies outside of a region.
+fn outside(f: &mut fmt::Formatter<'_>, region: &Region, address: u64) -> fmt::Result {
+    let (name, size) = (&region.name, u64::from(region.element_bytes.max(1)));
+    let len = region.len_bytes / size;
+    if address < region.start {
+        let before = (region.start - address).div_ceil(size);
+        write!(f, "{before} elements before {name}, which has {len} elements; mend the index")
+    } else {
+        let index = (address - region.start) / size;
+        write!(f, "which is element {index} of {name}, and it has {len} elements; mend the index")
+    }
+}

@@ -1,0 +1,115 @@
+//! A launch on several threads of the host.
+//!
+//! # Which block runs
+//! 1. Blocks start in the order of their numbers. A block may wait for one with a lower number:
+//!    that one has started, and every started block has its turn.
+//! 2. A block that has run for long is set aside, and the thread takes another one: a block that
+//!    has not started, as long as few are started, else the one that was set aside first. In a
+//!    cooperative launch any number may be started, since each block may wait for each other one.
+//! 3. The first fault ends the launch. Blocks that run end their turn.
+
+use super::block::{Block, Progress};
+use super::context::Launch;
+use super::fault::{Fault, FaultKind};
+use super::schedule::Order;
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, PoisonError};
+
+/// The number of ops that a block runs before others have their turn.
+const BLOCK_TURN: u64 = 1 << 20;
+/// The number of started blocks, unless a launch is cooperative.
+const STARTED: usize = 64;
+
+/// A launch that any number of threads may work on.
+#[derive(Debug)]
+pub(crate) struct Grid<'a> {
+    launch: Launch<'a>,
+    blocks: u64,
+    is_cooperative: bool,
+    seed: Option<u64>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The number of blocks that have started.
+    started: u64,
+    /// The number of blocks that threads run now.
+    running: usize,
+    aside: VecDeque<Block>,
+    fault: Option<Box<Fault>>,
+}
+
+impl<'a> Grid<'a> {
+    pub(crate) fn new(launch: Launch<'a>, is_cooperative: bool, seed: Option<u64>) -> Self {
+        let blocks = launch.grid.iter().map(|&n| u64::from(n)).product();
+        Grid { launch, blocks, is_cooperative, seed, state: Mutex::default() }
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs blocks until all of them have finished or are being run by other threads.
+    pub(crate) fn work(&self) {
+        let mut order = self.seed.map_or(Order::Fixed, Order::Seeded);
+        let mut spare = None;
+        while let Some(mut block) = self.take(&mut spare) {
+            let progress = block.run(&self.launch, &mut order, BLOCK_TURN);
+            let mut state = self.state();
+            state.running -= 1;
+            match progress {
+                Progress::Done => spare = Some(block),
+                Progress::Paused => state.aside.push_back(block),
+                Progress::Fault(fault) => {
+                    state.fault.get_or_insert(fault);
+                    self.launch.stop.store(true, Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Returns the block that a thread runs next. Uses the memory of `spare` for a new one.
+    fn take(&self, spare: &mut Option<Block>) -> Option<Block> {
+        let mut state = self.state();
+        if state.fault.is_some() || self.launch.stop.load(Relaxed) {
+            return None;
+        }
+        let few = self.is_cooperative || state.running + state.aside.len() < STARTED;
+        if state.started < self.blocks && (few || state.aside.is_empty()) {
+            let id = state.started;
+            state.started += 1;
+            state.running += 1;
+            drop(state);
+            return Some(match spare.take() {
+                Some(mut block) => {
+                    block.restart(&self.launch, id);
+                    block
+                }
+                None => Block::new(&self.launch, id),
+            });
+        }
+        let block = state.aside.pop_front()?;
+        state.running += 1;
+        Some(block)
+    }
+
+    /// Returns what the kernel printed, once no thread works on the launch.
+    pub(crate) fn finish(self) -> Result<String, Box<Fault>> {
+        let printed = self.launch.printed.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        match state.fault {
+            Some(fault) => Err(fault),
+            None if state.aside.is_empty() && state.started == self.blocks => Ok(printed),
+            None => Err(Box::new(Fault {
+                kind: FaultKind::Stopped,
+                kernel: self.launch.code.name.clone(),
+                ptx_line: 0,
+                source: None,
+                block: [0; 3],
+                thread: [0; 3],
+            })),
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Loops over the lanes of a warp, for instructions that compute each lane alone.
+//!
+//! An instruction is a type that implements [`Unary`] and so on. Its loop is compiled for several
+//! sets of processor instructions, so that the compiler vectorises it with the widest registers,
+//! and the lowering picks one when the program is loaded.
+
+use super::context::Context;
+use super::op::{Flow, Op, Run};
+use super::registers::{LANES, Mask, Registers, Value};
+use super::warp::Lanes;
+
+/// The instructions that the processor has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Level {
+    /// Those that every processor of the target has.
+    Plain,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+}
+
+impl Level {
+    /// Returns the best level of this processor.
+    pub(crate) fn best() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let avx2 = is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("fma")
+                && is_x86_feature_detected!("f16c")
+                && is_x86_feature_detected!("bmi2")
+                && is_x86_feature_detected!("lzcnt")
+                && is_x86_feature_detected!("popcnt");
+            let avx512 = is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("avx512vl");
+            if avx2 && avx512 {
+                return Level::Avx512;
+            }
+            if avx2 {
+                return Level::Avx2;
+            }
+        }
+        Level::Plain
+    }
+}
+
+/// One loop, compiled for each level.
+#[derive(Clone, Copy)]
+pub(crate) struct Loops {
+    pub(crate) plain: Run,
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) avx2: Run,
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) avx512: Run,
+}
+
+impl Loops {
+    pub(crate) fn at(self, level: Level) -> Run {
+        match level {
+            Level::Plain => self.plain,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => self.avx2,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => self.avx512,
+        }
+    }
+}
+
+/// An instruction with one source.
+pub(crate) trait Unary {
+    type A: Value;
+    type D: Value;
+
+    fn of(a: Self::A) -> Self::D;
+}
+
+/// An instruction with two sources.
+pub(crate) trait Binary {
+    type A: Value;
+    type B: Value;
+    type D: Value;
+
+    fn of(a: Self::A, b: Self::B) -> Self::D;
+}
+
+/// An instruction with three sources.
+pub(crate) trait Ternary {
+    type A: Value;
+    type B: Value;
+    type C: Value;
+    type D: Value;
+
+    fn of(a: Self::A, b: Self::B, c: Self::C) -> Self::D;
+}
+
+/// A comparison of two sources.
+pub(crate) trait Test {
+    type A: Value;
+
+    fn of(a: Self::A, b: Self::A) -> bool;
+}
+
+#[inline(always)]
+fn unary<O: Unary>(registers: &mut Registers, op: &Op, mask: Mask) -> Flow {
+    let a = registers.get(op.a);
+    registers.set(op.d, mask, |lane| O::of(O::A::of(a[lane])));
+    Flow::Next
+}
+
+#[inline(always)]
+fn binary<O: Binary>(registers: &mut Registers, op: &Op, mask: Mask) -> Flow {
+    let (a, b) = (registers.get(op.a), registers.get(op.b));
+    registers.set(op.d, mask, |lane| O::of(O::A::of(a[lane]), O::B::of(b[lane])));
+    Flow::Next
+}
+
+#[inline(always)]
+fn ternary<O: Ternary>(registers: &mut Registers, op: &Op, mask: Mask) -> Flow {
+    let (a, b, c) = (registers.get(op.a), registers.get(op.b), registers.get(op.c));
+    registers.set(op.d, mask, |lane| O::of(O::A::of(a[lane]), O::B::of(b[lane]), O::C::of(c[lane])));
+    Flow::Next
+}
+
+/// `extra` holds how the result and its negation are combined with predicate `c`; see
+/// [`Combination`].
+#[inline(always)]
+fn test<O: Test>(registers: &mut Registers, op: &Op, mask: Mask) -> Flow {
+    let (a, b) = (registers.get(op.a), registers.get(op.b));
+    let mut bits: Mask = 0;
+    for lane in 0..LANES {
+        bits |= Mask::from(O::of(O::A::of(a[lane]), O::A::of(b[lane]))) << lane;
+    }
+    Combination::of(op.extra).store(registers, op, mask, bits);
+    Flow::Next
+}
+
+/// Where the result of a comparison goes. PTX ISA 9.7.6, setp: `p = cmp op c; q = !cmp op c`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Combination {
+    pub(crate) with: Option<Bool>,
+    /// True if `c` is negated.
+    pub(crate) is_negated: bool,
+    /// The second result.
+    pub(crate) second: Option<u32>,
+}
+
+/// How a comparison is combined with a predicate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bool {
+    And = 1,
+    Or = 2,
+    Xor = 3,
+}
+
+impl Combination {
+    const NO_SECOND: u64 = 0xffff_ffff;
+
+    /// Returns the form in which an op holds it.
+    pub(crate) fn extra(self) -> u64 {
+        let with = self.with.map_or(0, |with| with as u64);
+        let second = self.second.map_or(Self::NO_SECOND, u64::from);
+        with | u64::from(self.is_negated) << 2 | second << 32
+    }
+
+    #[inline(always)]
+    fn of(extra: u64) -> Self {
+        let with = match extra & 3 {
+            1 => Some(Bool::And),
+            2 => Some(Bool::Or),
+            3 => Some(Bool::Xor),
+            _ => None,
+        };
+        let second = extra >> 32;
+        let second = (second != Self::NO_SECOND).then_some(second as u32);
+        Combination { with, is_negated: extra & 4 != 0, second }
+    }
+
+    #[inline(always)]
+    fn store(self, registers: &mut Registers, op: &Op, mask: Mask, bits: Mask) {
+        let c = match self.with {
+            None => 0,
+            Some(_) => registers.predicates[op.c as usize],
+        };
+        let c = if self.is_negated { !c } else { c };
+        let combined = |bits: Mask| match self.with {
+            None => bits,
+            Some(Bool::And) => bits & c,
+            Some(Bool::Or) => bits | c,
+            Some(Bool::Xor) => bits ^ c,
+        };
+        registers.set_predicate(op.d, mask, combined(bits));
+        if let Some(second) = self.second {
+            registers.set_predicate(second, mask, combined(!bits));
+        }
+    }
+}
+
+/// Compiles a loop for each level.
+macro_rules! compiled {
+    ($($module:ident, $body:ident, $kind:ident;)*) => {$(
+        pub(crate) mod $module {
+            use super::*;
+
+            #[inline(always)]
+            fn plain<O: $kind>(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
+                $body::<O>(&mut lanes.registers, op, mask)
+            }
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
+            fn avx2<O: $kind>(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
+                $body::<O>(&mut lanes.registers, op, mask)
+            }
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(
+                enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt"
+            )]
+            fn avx512<O: $kind>(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
+                $body::<O>(&mut lanes.registers, op, mask)
+            }
+
+            /// Returns the loop over an instruction, compiled for each level.
+            pub(crate) const fn loops<O: $kind>() -> Loops {
+                Loops {
+                    plain: plain::<O>,
+                    #[cfg(target_arch = "x86_64")]
+                    avx2: avx2::<O>,
+                    #[cfg(target_arch = "x86_64")]
+                    avx512: avx512::<O>,
+                }
+            }
+        }
+    )*};
+}
+
+compiled! {
+    unaries, unary, Unary;
+    binaries, binary, Binary;
+    ternaries, ternary, Ternary;
+    tests, test, Test;
+}

@@ -1,0 +1,192 @@
+//! The memory that a launch may touch, and loads and stores of single elements.
+//!
+//! # Addresses
+//! A generic address is an address of the host, whatever it points to: operands of the launch,
+//! variables of the module, shared memory of a block, local memory of a thread. Addresses in the
+//! spaces `.shared` and `.local` are offsets in the memory of the block or thread.
+//!
+//! # Races
+//! Threads of a grid run on several threads of the host. A kernel whose accesses race must not be
+//! undefined behaviour in Rust, so each element is loaded and stored by a relaxed atomic access of
+//! its own size, through a pointer that Rust knows nothing else about. What a race reads is then
+//! one of the values that were written. The PTX memory model leaves open what happens if accesses
+//! of different sizes race (PTX ISA 8.2.1, "mixed-size data-race"), and so does Rust. Here they are
+//! single instructions of the processor inside functions that are called through pointers, and no
+//! compiler sees two of them together: each byte is one that was written there. An access of more
+//! than 64 bits is one of each of its elements.
+
+use super::fault::FaultKind;
+use super::registers::{LANES, Mask, for_each_lane};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// Memory that a launch may touch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// The name, for reports.
+    pub name: String,
+    /// The address of its first byte.
+    pub start: u64,
+    /// The number of its bytes.
+    pub len_bytes: u64,
+    /// Whether the launch may write it.
+    pub is_writable: bool,
+    /// The size of one of its elements in bytes, for reports.
+    pub element_bytes: u32,
+}
+
+impl Region {
+    #[inline(always)]
+    fn has(&self, from: u64, to: u64) -> bool {
+        self.start <= from && to - self.start <= self.len_bytes
+    }
+}
+
+/// A kind of access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// A load.
+    Read,
+    /// A store or an atomic operation.
+    Write,
+}
+
+/// All memory that a launch may touch, apart from shared and local memory.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Regions {
+    regions: Vec<Region>,
+    /// True if nothing is checked.
+    is_unchecked: bool,
+}
+
+impl Regions {
+    pub(crate) fn new(regions: Vec<Region>) -> Self {
+        Regions { regions, is_unchecked: false }
+    }
+
+    pub(crate) fn unchecked() -> Self {
+        Regions { regions: Vec::new(), is_unchecked: true }
+    }
+
+    /// Returns whether `access` may touch all of `from..to`.
+    #[inline(always)]
+    pub(crate) fn allow(&self, from: u64, to: u64, access: Access) -> bool {
+        self.is_unchecked
+            || self
+                .regions
+                .iter()
+                .any(|region| region.has(from, to) && (access == Access::Read || region.is_writable))
+    }
+
+    /// Describes why an access is not allowed.
+    #[cold]
+    pub(crate) fn refusal(&self, address: u64, bytes: u64, access: Access) -> FaultKind {
+        let to = address.saturating_add(bytes);
+        if let Some(region) = self.regions.iter().find(|region| region.has(address, to)) {
+            return FaultKind::ReadOnly { region: region.clone(), address, bytes };
+        }
+        let distance = |region: &&Region| {
+            let end = region.start + region.len_bytes;
+            if address < region.start { region.start - address } else { address.saturating_sub(end) }
+        };
+        let nearest = self.regions.iter().min_by_key(distance).cloned();
+        FaultKind::OutOfBounds { address, bytes, access, nearest }
+    }
+}
+
+/// The first address and the end of the last access of the lanes of a mask.
+#[inline(always)]
+pub(crate) fn extent(addresses: &[u64; LANES], mask: Mask, bytes: u64) -> (u64, u64) {
+    let (mut lowest, mut highest) = (u64::MAX, 0);
+    for (lane, &address) in addresses.iter().enumerate() {
+        let is_active = mask >> lane & 1 == 1;
+        lowest = lowest.min(if is_active { address } else { u64::MAX });
+        highest = highest.max(if is_active { address } else { 0 });
+    }
+    (lowest, highest.saturating_add(bytes))
+}
+
+/// Returns the first lane whose address is not a multiple of `bytes`, a power of two.
+#[inline(always)]
+pub(crate) fn misaligned(addresses: &[u64; LANES], mask: Mask, bytes: u64) -> Option<usize> {
+    let mut low = 0;
+    for (lane, &address) in addresses.iter().enumerate() {
+        low |= if mask >> lane & 1 == 1 { address } else { 0 };
+    }
+    if low & (bytes - 1) == 0 {
+        return None;
+    }
+    let mut first = None;
+    for_each_lane(mask, |lane| {
+        if addresses[lane] & (bytes - 1) != 0 {
+            first = first.or(Some(lane));
+        }
+    });
+    first
+}
+
+/// A value that one access moves.
+pub(crate) trait Element: Copy {
+    const BYTES: u64;
+
+    /// Loads the element at an address.
+    ///
+    /// # Safety
+    /// The address is a multiple of the size and within memory that is valid for reads, and that
+    /// Rust code accesses by atomic operations alone meanwhile.
+    unsafe fn load(address: u64) -> Self;
+
+    /// Stores the element at an address.
+    ///
+    /// # Safety
+    /// As for [`load`](Self::load), for writes.
+    unsafe fn store(self, address: u64);
+
+    /// Returns the bits, extended to 64: with the sign if the type has one.
+    fn extended(self) -> u64;
+
+    /// Returns the lowest bits.
+    fn of_u64(bits: u64) -> Self;
+}
+
+macro_rules! elements {
+    ($($element:ident, $bits:ident, $atomic:ident;)*) => {$(
+        impl Element for $element {
+            const BYTES: u64 = size_of::<$element>() as u64;
+
+            #[inline(always)]
+            unsafe fn load(address: u64) -> Self {
+                let place = std::ptr::with_exposed_provenance_mut::<$bits>(address as usize);
+                // SAFETY: from_ptr needs an aligned pointer to valid memory that is accessed by
+                // atomic operations alone, which the caller promises.
+                unsafe { $atomic::from_ptr(place) }.load(Relaxed) as $element
+            }
+
+            #[inline(always)]
+            unsafe fn store(self, address: u64) {
+                let place = std::ptr::with_exposed_provenance_mut::<$bits>(address as usize);
+                // SAFETY: as in `load`, for writes.
+                unsafe { $atomic::from_ptr(place) }.store(self as $bits, Relaxed);
+            }
+
+            #[inline(always)]
+            fn extended(self) -> u64 {
+                self as i64 as u64
+            }
+
+            #[inline(always)]
+            fn of_u64(bits: u64) -> Self {
+                bits as $element
+            }
+        }
+    )*};
+}
+
+elements! {
+    u8, u8, AtomicU8;
+    i8, u8, AtomicU8;
+    u16, u16, AtomicU16;
+    i16, u16, AtomicU16;
+    u32, u32, AtomicU32;
+    i32, u32, AtomicU32;
+    u64, u64, AtomicU64;
+}

@@ -1,0 +1,23 @@
+//! The executor, from a lowered kernel to a finished launch.
+//!
+//! In this order the modules explain each other: `registers`, `op`, `code`: what runs; `lanes`,
+//! `access`, `atomics`, `control`, `vote`: the instructions; `warp`, `block`, `grid`: who runs when;
+//! `memory`, `fault`: what may be touched, and what fails.
+
+pub(crate) mod access;
+pub(crate) mod atomics;
+mod block;
+pub(crate) mod code;
+pub(crate) mod context;
+pub(crate) mod control;
+pub(crate) mod fault;
+pub(crate) mod grid;
+pub(crate) mod lanes;
+pub(crate) mod memory;
+pub(crate) mod op;
+pub(crate) mod print;
+pub(crate) mod registers;
+mod schedule;
+pub(crate) mod select;
+pub(crate) mod vote;
+mod warp;

@@ -1,0 +1,198 @@
+//! The registers of a warp. A register is a row of 32 lanes.
+//!
+//! Registers of up to 32 bits are in narrow rows, those of 64 bits in wide rows, and a predicate is
+//! one word with a bit for each lane. A lane never touches another lane's column, so lanes may be
+//! at different places of the program.
+
+use super::op::Row;
+
+/// The number of lanes of a warp.
+pub(crate) const LANES: usize = 32;
+
+/// A set of lanes: bit i stands for lane i.
+pub(crate) type Mask = u32;
+
+/// Calls `each` with the number of each lane of a mask, in order.
+#[inline(always)]
+pub(crate) fn for_each_lane(mask: Mask, mut each: impl FnMut(usize)) {
+    let mut left = mask;
+    while left != 0 {
+        each(left.trailing_zeros() as usize);
+        left &= left - 1;
+    }
+}
+
+/// The registers of a warp.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Registers {
+    pub(crate) narrow: Box<[[u32; LANES]]>,
+    pub(crate) wide: Box<[[u64; LANES]]>,
+    pub(crate) predicates: Box<[Mask]>,
+    /// The lanes that do not exist, or have exited. Their columns may have any contents.
+    pub(crate) dead: Mask,
+}
+
+impl Registers {
+    pub(crate) fn new(narrow: usize, wide: usize, predicates: usize) -> Self {
+        Registers {
+            narrow: vec![[0; LANES]; narrow].into(),
+            wide: vec![[0; LANES]; wide].into(),
+            predicates: vec![0; predicates].into(),
+            dead: 0,
+        }
+    }
+
+    /// Returns whether a write to all lanes is as good as one to the lanes of `mask`.
+    #[inline(always)]
+    pub(crate) fn is_whole(&self, mask: Mask) -> bool {
+        mask | self.dead == Mask::MAX
+    }
+
+    /// Sets a predicate in the lanes of `mask`.
+    #[inline(always)]
+    pub(crate) fn set_predicate(&mut self, at: Row, mask: Mask, bits: Mask) {
+        let word = &mut self.predicates[at as usize];
+        *word = *word & !mask | bits & mask;
+    }
+
+    /// Sets a register in the lanes of `mask` to what `value` returns for each lane.
+    #[inline(always)]
+    pub(crate) fn set<V: Value>(&mut self, at: Row, mask: Mask, value: impl Fn(usize) -> V) {
+        let whole = self.is_whole(mask);
+        let row = V::Cell::row_mut(self, at);
+        if whole {
+            for (lane, cell) in row.iter_mut().enumerate() {
+                *cell = value(lane).cell();
+            }
+        } else {
+            for (lane, cell) in row.iter_mut().enumerate() {
+                let new = value(lane).cell();
+                *cell = if mask >> lane & 1 == 1 { new } else { *cell };
+            }
+        }
+    }
+
+    /// Returns a register in all lanes. The copy lets a register be read and written by one
+    /// instruction.
+    #[inline(always)]
+    pub(crate) fn get<C: Cell>(&self, at: Row) -> [C; LANES] {
+        *C::row(self, at)
+    }
+}
+
+/// The kind of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    Narrow,
+    Wide,
+    Predicate,
+}
+
+/// How a number in the text becomes a constant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Literal {
+    Integer,
+    F32,
+    F64,
+}
+
+/// What one lane of a row holds.
+pub(crate) trait Cell: Copy {
+    const KIND: Kind;
+    fn row(registers: &Registers, at: Row) -> &[Self; LANES];
+    fn row_mut(registers: &mut Registers, at: Row) -> &mut [Self; LANES];
+    /// Extends with zeros, or leaves out the upper bits.
+    fn of_u64(bits: u64) -> Self;
+    fn to_u64(self) -> u64;
+}
+
+impl Cell for u32 {
+    const KIND: Kind = Kind::Narrow;
+
+    #[inline(always)]
+    fn row(registers: &Registers, at: Row) -> &[u32; LANES] {
+        &registers.narrow[at as usize]
+    }
+
+    #[inline(always)]
+    fn row_mut(registers: &mut Registers, at: Row) -> &mut [u32; LANES] {
+        &mut registers.narrow[at as usize]
+    }
+
+    #[inline(always)]
+    fn of_u64(bits: u64) -> u32 {
+        bits as u32
+    }
+
+    #[inline(always)]
+    fn to_u64(self) -> u64 {
+        self.into()
+    }
+}
+
+impl Cell for u64 {
+    const KIND: Kind = Kind::Wide;
+
+    #[inline(always)]
+    fn row(registers: &Registers, at: Row) -> &[u64; LANES] {
+        &registers.wide[at as usize]
+    }
+
+    #[inline(always)]
+    fn row_mut(registers: &mut Registers, at: Row) -> &mut [u64; LANES] {
+        &mut registers.wide[at as usize]
+    }
+
+    #[inline(always)]
+    fn of_u64(bits: u64) -> u64 {
+        bits
+    }
+
+    #[inline(always)]
+    fn to_u64(self) -> u64 {
+        self
+    }
+}
+
+/// A value of an instruction's type. Values of less than 32 bits are in narrow rows, and the upper
+/// bits of such a cell are 0.
+pub(crate) trait Value: Copy {
+    type Cell: Cell;
+    const LITERAL: Literal;
+
+    fn of(cell: Self::Cell) -> Self;
+    fn cell(self) -> Self::Cell;
+}
+
+macro_rules! values {
+    ($($value:ty, $cell:ty, $literal:ident, |$x:ident| $of:expr, $into:expr;)*) => {$(
+        impl Value for $value {
+            type Cell = $cell;
+            const LITERAL: Literal = Literal::$literal;
+
+            #[inline(always)]
+            fn of($x: $cell) -> Self {
+                $of
+            }
+
+            #[inline(always)]
+            fn cell(self) -> $cell {
+                let $x = self;
+                $into
+            }
+        }
+    )*};
+}
+
+values! {
+    u8, u32, Integer, |x| x as u8, x.into();
+    i8, u32, Integer, |x| x as i8, x as u8 as u32;
+    u16, u32, Integer, |x| x as u16, x.into();
+    i16, u32, Integer, |x| x as i16, x as u16 as u32;
+    u32, u32, Integer, |x| x, x;
+    i32, u32, Integer, |x| x as i32, x as u32;
+    f32, u32, F32, |x| f32::from_bits(x), x.to_bits();
+    u64, u64, Integer, |x| x, x;
+    i64, u64, Integer, |x| x as i64, x as u64;
+    f64, u64, F64, |x| f64::from_bits(x), x.to_bits();
+}

@@ -1,0 +1,516 @@
+//! A warp: 32 threads that mostly run together, and make progress on their own where they must.
+//!
+//! # Fragments
+//! The lanes of a warp that are at the same place, in the same calls, make a **fragment**. A branch
+//! that only some lanes take splits a fragment. Fragments that meet are joined again.
+//!
+//! # Which fragment runs
+//! 1. The one with the most nested calls, and of these the one at the lowest place in the program.
+//!    It runs until it reaches the place of another one, or until that rule prefers another one. So
+//!    lanes that left a loop, or the shorter side of a branch, wait for the others behind it, which
+//!    is where compilers put the code that follows.
+//! 2. A fragment that has run for long while another one could run, as in a loop that waits for
+//!    another lane, has to let each other one run for as long. So every lane makes progress, as on
+//!    Volta and later (CUDA C++ Programming Guide, "Independent Thread Scheduling"). The longer this
+//!    goes on, the shorter the turns become.
+//! 3. A fragment that waits, at a barrier or for lanes of its warp, does not run. It may be joined
+//!    with another one that reaches the same place, and then tries again.
+
+use super::code::{Code, Function};
+use super::context::Context;
+use super::fault::FaultKind;
+use super::op::Flow;
+use super::registers::{LANES, Mask, Registers, for_each_lane};
+use std::cmp::Reverse;
+
+/// The number of ops after which a fragment lets another one run.
+const LONGEST_TURN: u32 = 4096;
+const SHORTEST_TURN: u32 = 64;
+
+/// What the instructions of a warp work on.
+#[derive(Debug)]
+pub(crate) struct Lanes {
+    pub(crate) registers: Registers,
+    /// The number of the first thread of the warp in its block.
+    pub(crate) first_thread: u32,
+    /// The local memory of all lanes, one after the other.
+    pub(crate) local: Box<[u128]>,
+    /// The bytes of local memory of a lane.
+    pub(crate) local_bytes: u64,
+    /// The offset in local memory of the frame of the running function.
+    pub(crate) frame: u64,
+    /// The place of each lane that [`Flow::JumpEach`] and [`Flow::CallEach`] go to.
+    pub(crate) targets: [u32; LANES],
+    /// What [`Flow::WaitAtBarrier`] waits for.
+    pub(crate) barrier: Barrier,
+    /// The lanes that [`Flow::WaitForLanes`] waits for.
+    pub(crate) needed: Mask,
+    /// The lane and the kind of a fault.
+    pub(crate) fault: Option<Box<(usize, FaultKind)>>,
+    /// Arrivals at barriers of threads that do not wait: the number of the barrier, and of threads.
+    pub(crate) arrivals: Vec<(u32, u32)>,
+    /// The carry flag of each lane. PTX ISA 9.7.2, "CC.CF".
+    pub(crate) carry: Mask,
+}
+
+impl Lanes {
+    /// Notes a fault of a lane.
+    #[cold]
+    pub(crate) fn fail(&mut self, lane: usize, kind: FaultKind) -> Flow {
+        self.fault = Some(Box::new((lane, kind)));
+        Flow::Fault
+    }
+
+    /// Returns the address of the local memory of a lane.
+    #[inline(always)]
+    pub(crate) fn local_of(&self, lane: usize) -> u64 {
+        self.local.as_ptr().expose_provenance() as u64 + lane as u64 * self.local_bytes
+    }
+}
+
+/// A barrier at which threads wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Barrier {
+    /// The number of the barrier.
+    pub(crate) id: u32,
+    /// The number of threads that have to arrive. `None` means all threads of the block.
+    pub(crate) threads: Option<u32>,
+}
+
+/// What a fragment waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    Nothing,
+    At(Barrier),
+    /// For these lanes, unless they have exited.
+    For(Mask),
+}
+
+/// A call that has not returned.
+#[derive(Clone, Debug)]
+struct Frame {
+    /// The place after the call.
+    back: u32,
+    /// The offset in local memory of the caller's frame.
+    frame: u64,
+    /// The number of the callee.
+    callee: u32,
+    /// The registers of an earlier call of the same function, which this call overwrites.
+    saved: Option<Box<Registers>>,
+}
+
+impl Frame {
+    fn is_same(&self, other: &Frame) -> bool {
+        self.back == other.back && self.frame == other.frame && self.callee == other.callee
+    }
+
+    /// Takes the saved registers of the lanes of `mask` from another frame of the same call.
+    fn join(&mut self, other: &Frame, mask: Mask) {
+        let (Some(ours), Some(theirs)) = (&mut self.saved, &other.saved) else { return };
+        for (ours, theirs) in ours.narrow.iter_mut().zip(&theirs.narrow) {
+            for_each_lane(mask, |lane| ours[lane] = theirs[lane]);
+        }
+        for (ours, theirs) in ours.wide.iter_mut().zip(&theirs.wide) {
+            for_each_lane(mask, |lane| ours[lane] = theirs[lane]);
+        }
+        for (ours, theirs) in ours.predicates.iter_mut().zip(&theirs.predicates) {
+            *ours = *ours & !mask | theirs & mask;
+        }
+    }
+}
+
+/// Lanes at the same place.
+#[derive(Clone, Debug)]
+struct Fragment {
+    place: u32,
+    mask: Mask,
+    wait: Wait,
+    calls: Vec<Frame>,
+    /// The offset in local memory of the running function's frame.
+    frame: u64,
+    /// The number of ops that it has run since it last let others run.
+    ran: u32,
+    /// When it last let others run.
+    turn: u64,
+}
+
+impl Fragment {
+    /// The order of rule 1: the smallest first.
+    fn order(&self) -> (Reverse<usize>, u32) {
+        (Reverse(self.calls.len()), self.place)
+    }
+
+    fn meets(&self, other: &Fragment) -> bool {
+        self.place == other.place
+            && self.calls.len() == other.calls.len()
+            && self.calls.iter().zip(&other.calls).all(|(a, b)| a.is_same(b))
+    }
+
+    /// Takes over the lanes of a fragment at the same place.
+    fn join(&mut self, other: Fragment) {
+        for (ours, theirs) in self.calls.iter_mut().zip(&other.calls) {
+            ours.join(theirs, other.mask);
+        }
+        self.mask |= other.mask;
+        self.wait = Wait::Nothing;
+    }
+}
+
+/// Why a warp stopped running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// All of its threads have exited.
+    Done,
+    /// All of its threads wait or have exited.
+    Waits,
+    /// It has run as many ops as it might.
+    Paused,
+    /// An op failed, at this place.
+    Fault(u32),
+}
+
+/// A warp of a block.
+#[derive(Debug)]
+pub(crate) struct Warp {
+    pub(crate) lanes: Lanes,
+    fragments: Vec<Fragment>,
+    turns: u64,
+    turn_length: u32,
+}
+
+impl Warp {
+    /// Creates a warp whose first thread is `first_thread` of a block of `threads`.
+    pub(crate) fn new(code: &Code, first_thread: u32, threads: u32) -> Self {
+        let exist = (threads - first_thread).min(LANES as u32);
+        let mask = if exist == LANES as u32 { Mask::MAX } else { (1 << exist) - 1 };
+        let mut registers = Registers::new(code.narrow, code.wide, code.predicates);
+        registers.dead = !mask;
+        for &(row, value) in &code.narrow_constants {
+            registers.narrow[row as usize] = [value; LANES];
+        }
+        for &(row, value) in &code.wide_constants {
+            registers.wide[row as usize] = [value; LANES];
+        }
+        let local_bytes = u64::from(code.local_bytes).next_multiple_of(16);
+        let lanes = Lanes {
+            registers,
+            first_thread,
+            local: vec![0; local_bytes as usize / 16 * LANES].into(),
+            local_bytes,
+            frame: 0,
+            targets: [0; LANES],
+            barrier: Barrier::default(),
+            needed: 0,
+            fault: None,
+            arrivals: Vec::new(),
+            carry: 0,
+        };
+        let place = code.functions[0].entry;
+        let all = Fragment { place, mask, wait: Wait::Nothing, calls: Vec::new(), frame: 0, ran: 0, turn: 0 };
+        Warp { lanes, fragments: vec![all], turns: 0, turn_length: LONGEST_TURN }
+    }
+
+    /// Starts again with the threads of another block.
+    pub(crate) fn restart(&mut self, code: &Code, threads: u32) {
+        *self = Warp::new(code, self.lanes.first_thread, threads);
+    }
+
+    /// Runs up to about `fuel` ops, and takes them off.
+    pub(crate) fn run(&mut self, context: &Context<'_>, fuel: &mut u32) -> Stop {
+        while *fuel > 0 {
+            let Some((at, has_turn)) = self.next() else {
+                return if self.fragments.is_empty() { Stop::Done } else { Stop::Waits };
+            };
+            let at = if self.fragments.len() > 1 { self.join(at) } else { at };
+            if let Some(place) = self.run_fragment(at, has_turn, context, fuel) {
+                return Stop::Fault(place);
+            }
+        }
+        Stop::Paused
+    }
+
+    /// Returns the fragment that runs next, and whether it does because of rule 2.
+    fn next(&mut self) -> Option<(usize, bool)> {
+        if let [only] = &self.fragments[..]
+            && only.wait == Wait::Nothing
+        {
+            return Some((0, false));
+        }
+        let dead = self.lanes.registers.dead;
+        for fragment in &mut self.fragments {
+            if let Wait::For(needed) = fragment.wait
+                && needed & !dead & !fragment.mask == 0
+            {
+                fragment.wait = Wait::Nothing;
+            }
+        }
+        let can_run = |(at, fragment): (usize, &Fragment)| (fragment.wait == Wait::Nothing).then_some(at);
+        let ready = || self.fragments.iter().enumerate().filter_map(can_run);
+        let preferred = ready().min_by_key(|at| self.fragments[*at].order())?;
+        let oldest = ready().min_by_key(|at| self.fragments[*at].turn)?;
+        // The preferred one has used up its turn if it has run since the oldest one had one.
+        let is_due = self.fragments[preferred].turn > self.fragments[oldest].turn;
+        Some(if is_due { (oldest, true) } else { (preferred, false) })
+    }
+
+    /// Splits the lanes of `mask` off a fragment.
+    fn split(&mut self, at: usize, mask: Mask) -> usize {
+        if self.fragments[at].mask == mask {
+            return at;
+        }
+        let part = Fragment { mask, ..self.fragments[at].clone() };
+        self.fragments[at].mask &= !mask;
+        self.fragments.push(part);
+        self.fragments.len() - 1
+    }
+
+    /// Joins the fragment with those at the same place. Returns its new number.
+    fn join(&mut self, at: usize) -> usize {
+        let mut ours = self.fragments.swap_remove(at);
+        let mut other = 0;
+        while other < self.fragments.len() {
+            if self.fragments[other].meets(&ours) {
+                let met = self.fragments.swap_remove(other);
+                ours.join(met);
+            } else {
+                other += 1;
+            }
+        }
+        self.fragments.push(ours);
+        if self.fragments.len() == 1 {
+            self.turn_length = LONGEST_TURN;
+        }
+        self.fragments.len() - 1
+    }
+
+    /// Runs a fragment until it splits, waits, returns, meets another one or has had its turn.
+    /// Returns the place of an op that failed.
+    fn run_fragment(
+        &mut self,
+        at: usize,
+        has_turn: bool,
+        context: &Context<'_>,
+        fuel: &mut u32,
+    ) -> Option<u32> {
+        let code = context.launch.code;
+        let Fragment { mut place, mask, frame, ran, .. } = self.fragments[at];
+        self.lanes.frame = frame;
+        let calls = self.fragments[at].calls.len();
+        // The lowest place ahead at which another fragment waits to be met.
+        let meeting = self
+            .fragments
+            .iter()
+            .filter(|other| other.calls.len() == calls && other.place > place)
+            .map(|other| other.place)
+            .min()
+            .unwrap_or(u32::MAX);
+        let is_alone = self.fragments.len() == 1;
+        let turn = if is_alone { u32::MAX } else { self.turn_length.saturating_sub(ran).max(1) };
+        let may_run = turn.min(*fuel);
+        let mut left = may_run;
+        let ends = loop {
+            if left == 0 {
+                break Ends::Turn;
+            }
+            left -= 1;
+            let op = &code.ops[place as usize];
+            let mine = op.guard.of(mask, &self.lanes.registers.predicates);
+            if mine == 0 {
+                place += 1;
+            } else {
+                // SAFETY: a function needs the instructions of the level for which it was compiled.
+                // The lowering picks functions of the level of this processor.
+                let flow = unsafe { (op.run)(&mut self.lanes, op, mine, context) };
+                match flow {
+                    Flow::Next => place += 1,
+                    Flow::Jump if mine == mask => place = op.extra as u32,
+                    flow => break Ends::Flow(flow, mine),
+                }
+            }
+            if place >= meeting && !has_turn || place == meeting {
+                break Ends::Meets;
+            }
+        };
+        *fuel -= may_run - left;
+        let fragment = &mut self.fragments[at];
+        fragment.place = place;
+        fragment.ran = if is_alone { 0 } else { ran + (may_run - left) };
+        if fragment.ran >= self.turn_length {
+            self.turns += 1;
+            (fragment.ran, fragment.turn) = (0, self.turns);
+            self.turn_length = (self.turn_length / 2).max(SHORTEST_TURN);
+        }
+        match ends {
+            Ends::Meets | Ends::Turn => None,
+            Ends::Flow(flow, mine) => self.turn_to(at, flow, mine, code),
+        }
+    }
+
+    /// Does what an instruction of some lanes asks for. Returns the place of an op that failed.
+    fn turn_to(&mut self, at: usize, flow: Flow, mine: Mask, code: &Code) -> Option<u32> {
+        let place = self.fragments[at].place;
+        let target = code.ops[place as usize].extra as u32;
+        // The other lanes skip the instruction.
+        let part = self.split(at, mine);
+        if part != at {
+            self.fragments[at].place = place + 1;
+        }
+        match flow {
+            Flow::Next => unreachable!("the fragment goes on"),
+            Flow::Jump => self.fragments[part].place = target,
+            Flow::JumpEach => self.jump_each(part),
+            Flow::Call => return self.call(part, target, code),
+            Flow::CallEach => {
+                for part in self.split_by_target(part) {
+                    let callee = self.lanes.targets[self.fragments[part].mask.trailing_zeros() as usize];
+                    if let Some(place) = self.call(part, callee, code) {
+                        return Some(place);
+                    }
+                }
+                return None;
+            }
+            Flow::Return if !self.fragments[part].calls.is_empty() => self.return_from(part, code),
+            Flow::Return | Flow::Exit => {
+                self.lanes.registers.dead |= mine;
+                self.fragments.swap_remove(part);
+                return None;
+            }
+            Flow::WaitAtBarrier => self.fragments[part].wait = Wait::At(self.lanes.barrier),
+            Flow::WaitForLanes => self.fragments[part].wait = Wait::For(self.lanes.needed),
+            Flow::Fault => return Some(place),
+        }
+        None
+    }
+
+    /// Splits a fragment by the targets of its lanes.
+    fn split_by_target(&mut self, at: usize) -> Vec<usize> {
+        let mut parts = vec![at];
+        loop {
+            let last = parts[parts.len() - 1];
+            let mask = self.fragments[last].mask;
+            let target = self.lanes.targets[mask.trailing_zeros() as usize];
+            let mut others = 0;
+            for_each_lane(mask, |lane| {
+                if self.lanes.targets[lane] != target {
+                    others |= 1 << lane;
+                }
+            });
+            if others == 0 {
+                return parts;
+            }
+            parts.push(self.split(last, others));
+        }
+    }
+
+    fn jump_each(&mut self, at: usize) {
+        for part in self.split_by_target(at) {
+            let lane = self.fragments[part].mask.trailing_zeros() as usize;
+            self.fragments[part].place = self.lanes.targets[lane];
+        }
+    }
+
+    /// Lets a fragment call a function. Returns the place of the call if it fails.
+    fn call(&mut self, at: usize, callee: u32, code: &Code) -> Option<u32> {
+        let function = &code.functions[callee as usize];
+        let Fragment { place, mask, frame, .. } = self.fragments[at];
+        let caller = self.fragments[at].calls.last().map_or(0, |call| call.callee);
+        let new = frame + u64::from(code.functions[caller as usize].frame_bytes);
+        if new + u64::from(function.frame_bytes) > self.lanes.local_bytes {
+            let len_bytes = self.lanes.local_bytes;
+            let lane = mask.trailing_zeros() as usize;
+            self.lanes.fault = Some(Box::new((lane, FaultKind::StackOverflow { len_bytes })));
+            return Some(place);
+        }
+        let saved = function.may_recur.then(|| Box::new(saved(&self.lanes.registers, function)));
+        let fragment = &mut self.fragments[at];
+        fragment.calls.push(Frame { back: place + 1, frame, callee, saved });
+        fragment.place = function.entry;
+        fragment.frame = new;
+        None
+    }
+
+    fn return_from(&mut self, at: usize, code: &Code) {
+        let fragment = &mut self.fragments[at];
+        let Some(Frame { back, frame, callee, saved }) = fragment.calls.pop() else { return };
+        fragment.place = back;
+        fragment.frame = frame;
+        if let Some(saved) = saved {
+            let function = &code.functions[callee as usize];
+            restore(&mut self.lanes.registers, function, &saved, fragment.mask);
+        }
+    }
+
+    /// Returns the number of threads that wait at a barrier, and of those that wait for lanes.
+    pub(crate) fn waiting(&self) -> (u32, u32) {
+        let count = |is: fn(&Wait) -> bool| {
+            let of = |fragment: &Fragment| if is(&fragment.wait) { fragment.mask.count_ones() } else { 0 };
+            self.fragments.iter().map(of).sum()
+        };
+        (count(|wait| matches!(wait, Wait::At(_))), count(|wait| matches!(wait, Wait::For(_))))
+    }
+
+    /// Calls `each` with the barriers at which lanes wait.
+    pub(crate) fn for_each_waiting(&self, mut each: impl FnMut(Barrier, Mask, u32)) {
+        for fragment in &self.fragments {
+            if let Wait::At(barrier) = fragment.wait {
+                each(barrier, fragment.mask, fragment.place);
+            }
+        }
+    }
+
+    /// Lets the lanes that wait at a barrier go on behind it. Calls `each` for each fragment before.
+    pub(crate) fn release(&mut self, id: u32, mut each: impl FnMut(&mut Lanes, Mask, u32)) {
+        for fragment in &mut self.fragments {
+            if matches!(fragment.wait, Wait::At(barrier) if barrier.id == id) {
+                each(&mut self.lanes, fragment.mask, fragment.place);
+                fragment.wait = Wait::Nothing;
+                fragment.place += 1;
+            }
+        }
+    }
+
+    /// Returns the number of threads that have not exited.
+    pub(crate) fn live(&self) -> u32 {
+        self.fragments.iter().map(|fragment| fragment.mask.count_ones()).sum()
+    }
+
+    /// Returns a lane that waits, and its place.
+    pub(crate) fn any_waiting(&self) -> Option<(usize, u32)> {
+        self.fragments.first().map(|fragment| (fragment.mask.trailing_zeros() as usize, fragment.place))
+    }
+}
+
+/// Why a fragment stopped running.
+enum Ends {
+    Turn,
+    Meets,
+    Flow(Flow, Mask),
+}
+
+/// Copies the registers of a function.
+fn saved(registers: &Registers, function: &Function) -> Registers {
+    fn part<T: Copy>(rows: &[T], (first, len): (u32, u32)) -> Box<[T]> {
+        rows[first as usize..(first + len) as usize].into()
+    }
+    Registers {
+        narrow: part(&registers.narrow, function.narrow),
+        wide: part(&registers.wide, function.wide),
+        predicates: part(&registers.predicates, function.predicates),
+        dead: 0,
+    }
+}
+
+fn restore(registers: &mut Registers, function: &Function, saved: &Registers, mask: Mask) {
+    let rows = registers.narrow[function.narrow.0 as usize..].iter_mut();
+    for (row, saved) in rows.zip(&saved.narrow) {
+        for_each_lane(mask, |lane| row[lane] = saved[lane]);
+    }
+    let rows = registers.wide[function.wide.0 as usize..].iter_mut();
+    for (row, saved) in rows.zip(&saved.wide) {
+        for_each_lane(mask, |lane| row[lane] = saved[lane]);
+    }
+    let words = registers.predicates[function.predicates.0 as usize..].iter_mut();
+    for (word, saved) in words.zip(&saved.predicates) {
+        *word = *word & !mask | saved & mask;
+    }
+}

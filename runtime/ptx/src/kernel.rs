@@ -1,0 +1,217 @@
+//! Modules, kernels and launches, as users of this crate see them.
+
+use crate::exec::code::Code;
+use crate::exec::context::Launch as Shared;
+use crate::exec::fault::Fault;
+use crate::exec::grid::Grid;
+use crate::exec::memory::{Region, Regions};
+use crate::program::{LowerError, Variables, address_of, lower};
+use crate::text::{self, ParseError};
+use std::fmt;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+
+/// A PTX text that has been read, with memory for its variables.
+#[derive(Clone, Debug)]
+pub struct Module(Arc<Loaded>);
+
+#[derive(Debug)]
+struct Loaded {
+    text: String,
+    variables: Variables,
+}
+
+/// A PTX text that cannot be run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// It is not PTX.
+    Parse(ParseError),
+    /// It contains what this crate does not support, or names that do not fit.
+    Lower(LowerError),
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LoadError::Parse(error) => error.fmt(f),
+            LoadError::Lower(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for LoadError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            LoadError::Parse(error) => Some(error),
+            LoadError::Lower(error) => Some(error),
+        }
+    }
+}
+
+impl Module {
+    /// Reads a PTX text, and initialises its variables.
+    ///
+    /// # Errors
+    /// [`LoadError`], with the line of the text.
+    pub fn new(text: impl Into<String>) -> Result<Self, LoadError> {
+        let text = text.into();
+        let module = text::parse(&text).map_err(LoadError::Parse)?;
+        let variables =
+            Variables::new(&module, |name| address_of(&module, name)).map_err(LoadError::Lower)?;
+        Ok(Module(Arc::new(Loaded { text, variables })))
+    }
+
+    /// Returns the names of the kernels.
+    pub fn kernels(&self) -> Vec<String> {
+        let Ok(module) = text::parse(&self.0.text) else { return Vec::new() };
+        let kernels =
+            module.functions.iter().filter(|function| function.is_kernel && function.body.is_some());
+        kernels.map(|kernel| kernel.name.to_owned()).collect()
+    }
+
+    /// Returns the address and the size in bytes of a variable in global or constant memory.
+    pub fn variable(&self, name: &str) -> Option<(u64, u64)> {
+        self.0.variables.find(name)
+    }
+
+    /// Prepares a kernel.
+    ///
+    /// # Errors
+    /// [`LoadError`] if there is no such kernel, or if it contains an instruction that is not
+    /// supported. The error names the instruction and the line.
+    pub fn kernel(&self, name: &str) -> Result<Kernel, LoadError> {
+        let module = text::parse(&self.0.text).map_err(LoadError::Parse)?;
+        let code = lower(&module, &self.0.variables, name).map_err(LoadError::Lower)?;
+        Ok(Kernel { module: self.clone(), code: Arc::new(code) })
+    }
+}
+
+/// A kernel that is ready to be launched.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    module: Module,
+    code: Arc<Code>,
+}
+
+/// The size and the kind of a launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Blocks in x, y and z.
+    pub grid: [u32; 3],
+    /// Threads of a block in x, y and z.
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory of a block.
+    pub shared_bytes: u32,
+    /// Whether each block may wait for each other one.
+    pub is_cooperative: bool,
+    /// The number of threads of the host that run blocks.
+    pub threads: usize,
+    /// The seed of the order in which warps run. Without one, warps run in the order of their
+    /// numbers. A seeded launch runs on one thread, and gives the same result each time.
+    pub seed: Option<u64>,
+}
+
+impl Config {
+    /// Returns the configuration of `blocks` blocks of `threads` threads, in x, on one thread of the
+    /// host.
+    pub const fn linear(blocks: u32, threads: u32) -> Self {
+        let (grid, block) = ([blocks, 1, 1], [threads, 1, 1]);
+        Config { grid, block, shared_bytes: 0, is_cooperative: false, threads: 1, seed: None }
+    }
+}
+
+/// The memory that a launch may touch, besides the variables of its module.
+#[derive(Clone, Debug)]
+pub enum Memory {
+    /// These regions alone. Each other access is a fault.
+    Regions(Vec<Region>),
+    /// Any memory of the process. Nothing is checked.
+    Unchecked,
+}
+
+impl Kernel {
+    /// Returns the name.
+    pub fn name(&self) -> &str {
+        &self.code.name
+    }
+
+    /// Returns the bytes of its parameters together.
+    pub fn param_bytes(&self) -> usize {
+        self.code.param_bytes as usize
+    }
+
+    /// Runs the kernel, and returns what it printed.
+    ///
+    /// `params` has the arguments as the kernel's parameters lie in memory: each at a multiple of
+    /// its alignment.
+    ///
+    /// # Errors
+    /// [`Fault`] with the first failure. Blocks that had not started then do not run.
+    ///
+    /// # Panics
+    /// If the grid or the block has no threads, or if `params` is too short.
+    ///
+    /// # Safety
+    /// The regions of `memory` are valid for reads, and for writes if they are writable, until the
+    /// launch returns. Meanwhile, other code accesses them by atomic operations alone. With
+    /// [`Memory::Unchecked`], this applies to whatever the kernel touches.
+    pub unsafe fn launch(
+        &self,
+        config: &Config,
+        params: &[u8],
+        memory: Memory,
+    ) -> Result<String, Box<Fault>> {
+        let needed = self.param_bytes();
+        assert!(
+            params.len() >= needed,
+            "{} has {needed} bytes of parameters, and {} are given",
+            self.name(),
+            params.len()
+        );
+        assert!(
+            config.grid.iter().chain(&config.block).all(|n| *n > 0),
+            "{}: grid {:?} and block {:?} need at least one thread in each direction",
+            self.name(),
+            config.grid,
+            config.block
+        );
+        let mut words = vec![0u64; params.len().div_ceil(8)];
+        for (word, bytes) in words.iter_mut().zip(params.chunks(8)) {
+            let mut whole = [0; 8];
+            whole[..bytes.len()].copy_from_slice(bytes);
+            *word = u64::from_le_bytes(whole);
+        }
+        let regions = match memory {
+            Memory::Unchecked => Regions::unchecked(),
+            Memory::Regions(mut regions) => {
+                regions.extend(self.module.0.variables.regions());
+                Regions::new(regions)
+            }
+        };
+        let launch = Shared {
+            code: &self.code,
+            grid: config.grid,
+            block: config.block,
+            params: &words,
+            regions,
+            shared_bytes: self.code.shared_bytes.saturating_add(config.shared_bytes),
+            dynamic_shared_bytes: config.shared_bytes,
+            printed: Mutex::default(),
+            stop: AtomicBool::new(false),
+        };
+        let threads = if config.seed.is_some() { 1 } else { config.threads.max(1) };
+        let grid = Grid::new(launch, config.is_cooperative, config.seed);
+        if threads == 1 {
+            grid.work();
+        } else {
+            std::thread::scope(|scope| {
+                for _ in 1..threads {
+                    scope.spawn(|| grid.work());
+                }
+                grid.work();
+            });
+        }
+        grid.finish()
+    }
+}

@@ -1,0 +1,21 @@
+//! What cannot be lowered.
+
+use std::fmt;
+
+/// A PTX text that parses but cannot be run: an instruction that is not supported, or a name or an
+/// operand that does not fit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LowerError {
+    /// The line of the text, from 1.
+    pub line: u32,
+    /// What is wrong, and what to do.
+    pub problem: String,
+}
+
+impl fmt::Display for LowerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: {}", self.line, self.problem)
+    }
+}
+
+impl std::error::Error for LowerError {}

@@ -1,0 +1,136 @@
+//! The form of an instruction: its loop, and the kinds of its operands.
+
+use crate::exec::lanes::Loops;
+use crate::exec::registers::{Cell, Kind, Literal, Value};
+
+/// An instruction that computes each lane alone, from up to three sources.
+#[derive(Clone)]
+pub(super) struct Form {
+    pub(super) loops: Loops,
+    pub(super) result: Kind,
+    pub(super) sources: Vec<Source>,
+}
+
+/// A source of an instruction.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Source {
+    pub(super) kind: Kind,
+    pub(super) literal: Literal,
+}
+
+impl Source {
+    pub(super) const fn of<V: Value>() -> Self {
+        Source { kind: <V::Cell as Cell>::KIND, literal: V::LITERAL }
+    }
+}
+
+/// The opcode of an instruction, in parts: `add.rn.ftz.f32` is `add` with `rn`, `ftz` and `f32`.
+#[derive(Debug)]
+pub(super) struct Opcode<'a> {
+    pub(super) whole: &'a str,
+    pub(super) name: &'a str,
+    pub(super) parts: Vec<&'a str>,
+}
+
+impl<'a> Opcode<'a> {
+    pub(super) fn of(whole: &'a str) -> Self {
+        let mut parts = whole.split('.');
+        let name = parts.next().unwrap_or_default();
+        Opcode { whole, name, parts: parts.collect() }
+    }
+
+    pub(super) fn has(&self, part: &str) -> bool {
+        self.parts.contains(&part)
+    }
+
+    /// Returns the last part, which is mostly the type.
+    pub(super) fn last(&self) -> &'a str {
+        self.parts.last().copied().unwrap_or_default()
+    }
+
+    /// Returns the first part that `of` knows.
+    pub(super) fn find<T>(&self, of: impl Fn(&str) -> Option<T>) -> Option<T> {
+        self.parts.iter().find_map(|part| of(part))
+    }
+}
+
+/// Makes the form of an instruction from a function of its values.
+macro_rules! form {
+    (|$a:ident: $A:ty| -> $D:ty $of:block) => {{
+        struct It;
+        impl crate::exec::lanes::Unary for It {
+            type A = $A;
+            type D = $D;
+
+            #[inline(always)]
+            fn of($a: $A) -> $D $of
+        }
+        crate::program::form::Form {
+            loops: crate::exec::lanes::unaries::loops::<It>(),
+            result: <<$D as crate::exec::registers::Value>::Cell as crate::exec::registers::Cell>::KIND,
+            sources: vec![crate::program::form::Source::of::<$A>()],
+        }
+    }};
+    (|$a:ident: $A:ty, $b:ident: $B:ty| -> $D:ty $of:block) => {{
+        struct It;
+        impl crate::exec::lanes::Binary for It {
+            type A = $A;
+            type B = $B;
+            type D = $D;
+
+            #[inline(always)]
+            fn of($a: $A, $b: $B) -> $D $of
+        }
+        crate::program::form::Form {
+            loops: crate::exec::lanes::binaries::loops::<It>(),
+            result: <<$D as crate::exec::registers::Value>::Cell as crate::exec::registers::Cell>::KIND,
+            sources: vec![
+                crate::program::form::Source::of::<$A>(),
+                crate::program::form::Source::of::<$B>(),
+            ],
+        }
+    }};
+    (|$a:ident: $A:ty, $b:ident: $B:ty, $c:ident: $C:ty| -> $D:ty $of:block) => {{
+        struct It;
+        impl crate::exec::lanes::Ternary for It {
+            type A = $A;
+            type B = $B;
+            type C = $C;
+            type D = $D;
+
+            #[inline(always)]
+            fn of($a: $A, $b: $B, $c: $C) -> $D $of
+        }
+        crate::program::form::Form {
+            loops: crate::exec::lanes::ternaries::loops::<It>(),
+            result: <<$D as crate::exec::registers::Value>::Cell as crate::exec::registers::Cell>::KIND,
+            sources: vec![
+                crate::program::form::Source::of::<$A>(),
+                crate::program::form::Source::of::<$B>(),
+                crate::program::form::Source::of::<$C>(),
+            ],
+        }
+    }};
+}
+
+/// Makes the form of a comparison. Its result is a predicate.
+macro_rules! test {
+    (|$a:ident: $A:ty, $b:ident| $of:expr) => {{
+        struct It;
+        impl crate::exec::lanes::Test for It {
+            type A = $A;
+
+            #[inline(always)]
+            fn of($a: $A, $b: $A) -> bool {
+                $of
+            }
+        }
+        crate::program::form::Form {
+            loops: crate::exec::lanes::tests::loops::<It>(),
+            result: crate::exec::registers::Kind::Predicate,
+            sources: vec![crate::program::form::Source::of::<$A>(), crate::program::form::Source::of::<$A>()],
+        }
+    }};
+}
+
+pub(super) use {form, test};

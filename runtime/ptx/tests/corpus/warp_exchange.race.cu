@@ -1,0 +1,13 @@
+// Reverses 32 values per warp twice through shared memory, and adds one between.
+// Fault: no barrier of the warp between the first writes and reads.
+extern "C" __global__ void warp_exchange(const unsigned *x, unsigned *y)
+{
+    __shared__ unsigned values[128];
+    unsigned t = threadIdx.x, i = blockIdx.x * blockDim.x + t;
+    values[t] = x[i] * 5; // fault
+    unsigned mirrored = values[t ^ 31]; // fault
+    __syncwarp();
+    values[t] = mirrored + t;
+    __syncwarp();
+    y[i] = values[t ^ 16];
+}

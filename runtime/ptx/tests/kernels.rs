@@ -1,0 +1,130 @@
+//! Runs each kernel of the corpus, on one thread of the host and on several, in several orders.
+
+mod corpus;
+
+use corpus::manifest::{Case, cases};
+use corpus::references::{Expected, expected};
+use corpus::values::Values;
+use std::path::Path;
+use warpline_ptx::{Config, Fault, Kernel, Memory, Module, Region};
+
+fn kernel(case: &Case) -> Kernel {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/ptx");
+    let text = std::fs::read_to_string(folder.join(format!("{}.ptx", case.file))).expect("it is there");
+    let module = Module::new(text).unwrap_or_else(|error| panic!("{}: {error}", case.file));
+    module.kernel(&case.kernel).unwrap_or_else(|error| panic!("{}: {error}", case.file))
+}
+
+/// What a launch left behind.
+struct Ran {
+    arrays: Vec<(String, Values)>,
+    result: Result<String, Box<Fault>>,
+}
+
+/// Runs a kernel on copies of its arguments.
+fn run(case: &Case, kernel: &Kernel, config: &Config) -> Ran {
+    let mut memory: Vec<Option<Vec<u64>>> = Vec::new();
+    let mut params = Vec::new();
+    let mut regions = Vec::new();
+    for parameter in &case.parameters {
+        let bytes = parameter.values.bytes();
+        let size = bytes.len() / parameter.values.len().max(1);
+        if !parameter.is_array {
+            params.resize(params.len().next_multiple_of(size), 0);
+            params.extend(bytes);
+            memory.push(None);
+            continue;
+        }
+        let mut words = vec![0u64; bytes.len().div_ceil(8) + 1];
+        for (at, byte) in bytes.iter().enumerate() {
+            words[at / 8] |= u64::from(*byte) << (at % 8 * 8);
+        }
+        let start = words.as_mut_ptr().expose_provenance() as u64;
+        regions.push(Region {
+            name: parameter.name.clone(),
+            start,
+            len_bytes: bytes.len() as u64,
+            is_writable: true,
+            element_bytes: size as u32,
+        });
+        params.resize(params.len().next_multiple_of(8), 0);
+        params.extend(start.to_le_bytes());
+        memory.push(Some(words));
+    }
+    // SAFETY: launch needs regions that are valid and that nothing else accesses meanwhile: they are
+    // the vectors above.
+    let result = unsafe { kernel.launch(config, &params, Memory::Regions(regions)) };
+    let arrays = case.parameters.iter().zip(memory).filter_map(|(parameter, words)| {
+        let bytes: Vec<u8> = words?.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let len = parameter.values.bytes().len();
+        Some((parameter.name.clone(), parameter.values.like(&bytes[..len])))
+    });
+    Ran { arrays: arrays.collect(), result }
+}
+
+fn config(case: &Case) -> Config {
+    Config {
+        grid: case.grid,
+        block: case.block,
+        shared_bytes: case.shared_bytes,
+        is_cooperative: case.cooperative,
+        threads: 1,
+        seed: None,
+    }
+}
+
+fn check(case: &Case, kernel: &Kernel, config: &Config) -> Result<(), String> {
+    let Ran { arrays, result } = run(case, kernel, config);
+    let printed = result.map_err(|fault| fault.to_string())?;
+    for expected in expected(case) {
+        match expected {
+            Expected::Array { parameter, values, agreement } => {
+                let found = arrays.iter().find(|(name, _)| name == parameter);
+                let (_, found) = found.ok_or_else(|| format!("there is no {parameter}"))?;
+                agreement.check(&values, found).map_err(|problem| format!("{parameter}: {problem}"))?;
+            }
+            Expected::Lines(mut lines) => {
+                let mut found: Vec<&str> = printed.lines().collect();
+                found.sort_unstable();
+                lines.sort_unstable();
+                if found != lines {
+                    return Err(format!("printed {found:?}; expected {lines:?}"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Runs all sound kernels with the configurations that `configs` returns.
+fn all_agree(configs: impl Fn(&Case) -> Vec<Config>) {
+    let only = std::env::var("WARPLINE_PTX_CORPUS").ok();
+    let mut problems = Vec::new();
+    for case in cases().iter().filter(|case| case.fault.is_none()) {
+        if only.as_ref().is_some_and(|only| *only != case.file) {
+            continue;
+        }
+        let kernel = kernel(case);
+        for config in configs(case) {
+            if let Err(problem) = check(case, &kernel, &config) {
+                problems.push(format!("{} with {config:?}: {problem}", case.file));
+            }
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[test]
+fn sound_kernels_give_the_results_of_their_references() {
+    all_agree(|case| vec![config(case)]);
+}
+
+#[test]
+fn sound_kernels_give_the_same_results_on_several_threads() {
+    all_agree(|case| vec![Config { threads: 4, ..config(case) }]);
+}
+
+#[test]
+fn sound_kernels_give_the_same_results_in_any_order_of_warps() {
+    all_agree(|case| (0..20).map(|seed| Config { seed: Some(seed), ..config(case) }).collect());
+}
