@@ -5,8 +5,9 @@
 
 use super::context::Context;
 use super::fault::FaultKind;
+use super::lanes::Loops;
 use super::memory::{Access, Element, extent, misaligned};
-use super::op::{Flow, Op, Run};
+use super::op::{Flow, Op};
 use super::registers::{Cell, LANES, Mask, for_each_lane};
 use super::warp::Lanes;
 
@@ -38,8 +39,24 @@ pub(crate) enum Base {
     Wide,
 }
 
-/// Returns the addresses of the host that the lanes access, `bytes` each. Notes a fault if one of
-/// them may not.
+/// Addresses of the host that the lanes of a mask may access.
+pub(crate) struct Addresses {
+    pub(crate) of: [u64; LANES],
+    pattern: Pattern,
+}
+
+/// How the addresses of all lanes relate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pattern {
+    /// All are the same.
+    Same,
+    /// Each follows the one before without a gap.
+    Contiguous,
+    /// Any others, or some lanes do not run the instruction.
+    Any,
+}
+
+/// Returns the addresses that the lanes access, `bytes` each. Notes a fault if one of them may not.
 #[inline(always)]
 pub(crate) fn addresses(
     lanes: &mut Lanes,
@@ -48,78 +65,123 @@ pub(crate) fn addresses(
     context: &Context<'_>,
     bytes: u64,
     access: Access,
-) -> Option<[u64; LANES]> {
-    let mut addresses = match op.base {
-        Base::None => [op.extra; LANES],
+) -> Option<Addresses> {
+    let mut of = [op.extra; LANES];
+    match op.base {
+        Base::None => {}
         Base::Narrow => {
-            lanes.registers.get::<u32>(op.a).map(|address| u64::from(address.wrapping_add(op.extra as u32)))
-        }
-        Base::Wide => lanes.registers.get::<u64>(op.a).map(|address| address.wrapping_add(op.extra)),
-    };
-    let fault = match op.window {
-        Window::Global => {
-            let (from, to) = extent(&addresses, mask, bytes);
-            match context.launch.regions.allow(from, to, access) {
-                true => None,
-                false => first_outside(&addresses, mask, context, bytes, access),
+            let row = u32::row(&lanes.registers, op.a);
+            let offset = op.extra as u32;
+            for (address, base) in of.iter_mut().zip(row) {
+                *address = base.wrapping_add(offset).into();
             }
         }
-        Window::Generic => generic(lanes, &addresses, mask, context, bytes, access),
-        Window::Shared => {
-            let len = u64::from(context.launch.shared_bytes);
-            let (_, to) = extent(&addresses, mask, bytes);
-            let fault = (to > len).then(|| {
-                let lane = first(mask, |lane| addresses[lane].saturating_add(bytes) > len);
-                let offset = addresses[lane];
-                (lane, FaultKind::OutOfShared { offset, bytes, access, len_bytes: len })
-            });
-            addresses = addresses.map(|offset| context.shared.wrapping_add(offset));
-            fault
-        }
-        Window::Local | Window::Frame => {
-            let len = lanes.local_bytes;
-            let frame = if op.window == Window::Frame { lanes.frame } else { 0 };
-            addresses = addresses.map(|offset| offset.wrapping_add(frame));
-            let (_, to) = extent(&addresses, mask, bytes);
-            let fault = (to > len).then(|| {
-                let lane = first(mask, |lane| addresses[lane].saturating_add(bytes) > len);
-                let offset = addresses[lane];
-                (lane, FaultKind::OutOfLocal { offset, bytes, access, len_bytes: len })
-            });
-            let start = lanes.local_of(0);
-            for (lane, address) in addresses.iter_mut().enumerate() {
-                *address = address.wrapping_add(start + lane as u64 * len);
+        Base::Wide => {
+            let row = u64::row(&lanes.registers, op.a);
+            for (address, base) in of.iter_mut().zip(row) {
+                *address = base.wrapping_add(op.extra);
             }
-            fault
         }
-        Window::Param => {
-            let (start, len) = context.launch.params();
-            let (_, to) = extent(&addresses, mask, bytes);
-            let fault = (to > len).then(|| {
-                let lane = first(mask, |lane| addresses[lane].saturating_add(bytes) > len);
-                let address = addresses[lane];
-                (lane, FaultKind::OutOfBounds { address, bytes, access, nearest: None })
-            });
-            addresses = addresses.map(|offset| offset.wrapping_add(start));
-            fault
+    }
+    let mut pattern = Pattern::Any;
+    let (mut from, mut to) = (0, 0);
+    if lanes.registers.is_whole(mask) && lanes.registers.dead == 0 {
+        let (mut apart, mut gaps) = (0, 0);
+        for (lane, address) in of.iter().enumerate() {
+            let distance = address.wrapping_sub(of[0]);
+            apart |= distance;
+            gaps |= distance ^ (lane as u64 * bytes);
         }
+        if apart == 0 {
+            (pattern, from, to) = (Pattern::Same, of[0], of[0].saturating_add(bytes));
+        } else if gaps == 0 {
+            let len = bytes * LANES as u64;
+            (pattern, from, to) = (Pattern::Contiguous, of[0], of[0].saturating_add(len));
+        }
+    }
+    if pattern == Pattern::Any {
+        (from, to) = extent(&of, mask, bytes);
+    }
+    let launch = context.launch;
+    let start = match op.window {
+        Window::Global if launch.regions.allow(from, to, access) => 0,
+        Window::Generic if launch.regions.allow(from, to, access) => 0,
+        Window::Shared if to <= u64::from(launch.shared_bytes) => context.shared,
+        Window::Param if to <= launch.params().1 => launch.params().0,
+        _ => return elsewhere(lanes, op, mask, context, bytes, access, of),
     };
-    let fault = fault.or_else(|| {
-        let lane = misaligned(&addresses, mask, bytes)?;
-        Some((lane, FaultKind::Misaligned { address: addresses[lane], bytes }))
-    });
-    match fault {
-        None => Some(addresses),
-        Some((lane, kind)) => {
-            lanes.fail(lane, kind);
-            None
-        }
+    for address in &mut of {
+        *address = address.wrapping_add(start);
+    }
+    let is_aligned = match pattern {
+        Pattern::Any => misaligned(&of, mask, bytes).is_none(),
+        _ => of[0] & (bytes - 1) == 0,
+    };
+    match is_aligned {
+        true => Some(Addresses { of, pattern }),
+        false => misplaced(lanes, mask, bytes, &of),
     }
 }
 
+/// Resolves addresses in local memory and in memory of several kinds, and finds those that may not
+/// be accessed.
+#[inline(never)]
+fn elsewhere(
+    lanes: &mut Lanes,
+    op: &Op,
+    mask: Mask,
+    context: &Context<'_>,
+    bytes: u64,
+    access: Access,
+    mut of: [u64; LANES],
+) -> Option<Addresses> {
+    let ends = |address: u64| address.saturating_add(bytes);
+    let fault = match op.window {
+        Window::Global => first_outside(&of, mask, context, bytes, access),
+        Window::Generic => generic(lanes, &of, mask, context, bytes, access),
+        Window::Shared => {
+            let len_bytes = u64::from(context.launch.shared_bytes);
+            first(mask, |lane| ends(of[lane]) > len_bytes)
+                .map(|lane| (lane, FaultKind::OutOfShared { offset: of[lane], bytes, access, len_bytes }))
+        }
+        Window::Param => first(mask, |lane| ends(of[lane]) > context.launch.params().1)
+            .map(|lane| (lane, FaultKind::OutOfBounds { address: of[lane], bytes, access, nearest: None })),
+        Window::Local | Window::Frame => {
+            let len_bytes = lanes.local_bytes;
+            let frame = if op.window == Window::Frame { lanes.frame } else { 0 };
+            for address in &mut of {
+                *address = address.wrapping_add(frame);
+            }
+            let fault = first(mask, |lane| ends(of[lane]) > len_bytes)
+                .map(|lane| (lane, FaultKind::OutOfLocal { offset: of[lane], bytes, access, len_bytes }));
+            let start = lanes.local_of(0);
+            for (lane, address) in of.iter_mut().enumerate() {
+                *address = address.wrapping_add(start + lane as u64 * len_bytes);
+            }
+            fault
+        }
+    };
+    if let Some((lane, kind)) = fault {
+        lanes.fail(lane, kind);
+        return None;
+    }
+    match misaligned(&of, mask, bytes) {
+        None => Some(Addresses { of, pattern: Pattern::Any }),
+        Some(_) => misplaced(lanes, mask, bytes, &of),
+    }
+}
+
+/// Notes the fault of an address that is not a multiple of the size of the access.
+#[cold]
+fn misplaced(lanes: &mut Lanes, mask: Mask, bytes: u64, of: &[u64; LANES]) -> Option<Addresses> {
+    let lane = misaligned(of, mask, bytes)?;
+    lanes.fail(lane, FaultKind::Misaligned { address: of[lane], bytes });
+    None
+}
+
 /// Returns the first lane of a mask that satisfies `is_it`.
-fn first(mask: Mask, is_it: impl Fn(usize) -> bool) -> usize {
-    (0..LANES).find(|lane| mask >> lane & 1 == 1 && is_it(*lane)).unwrap_or_default()
+fn first(mask: Mask, is_it: impl Fn(usize) -> bool) -> Option<usize> {
+    (0..LANES).find(|lane| mask >> lane & 1 == 1 && is_it(*lane))
 }
 
 #[cold]
@@ -173,6 +235,7 @@ fn generic(
 }
 
 /// Loads `N` elements of type `T` into registers of cells `D`.
+#[inline(always)]
 fn load<T: Element, D: Cell, const N: usize>(
     lanes: &mut Lanes,
     op: &Op,
@@ -180,24 +243,38 @@ fn load<T: Element, D: Cell, const N: usize>(
     context: &Context<'_>,
 ) -> Flow {
     let bytes = T::BYTES * N as u64;
-    let Some(addresses) = addresses(lanes, op, mask, context, bytes, Access::Read) else {
+    let Some(Addresses { of, pattern }) = addresses(lanes, op, mask, context, bytes, Access::Read) else {
         return Flow::Fault;
     };
     let rows = [op.d, op.b, op.c, op.e];
     for (at, row) in rows.into_iter().take(N).enumerate() {
         let row = D::row_mut(&mut lanes.registers, row);
-        for_each_lane(mask, |lane| {
+        let loaded = |address: u64| {
             // SAFETY: load needs an aligned address in memory that is valid for reads. `addresses`
             // has checked both: the memory belongs to the launch, to the block or to the thread,
             // and all of it is accessed by these functions alone meanwhile.
-            let value = unsafe { T::load(addresses[lane] + at as u64 * T::BYTES) };
-            row[lane] = D::of_u64(value.extended());
-        });
+            D::of_u64(unsafe { T::load(address + at as u64 * T::BYTES) }.extended())
+        };
+        match pattern {
+            Pattern::Same => *row = [loaded(of[0]); LANES],
+            Pattern::Contiguous => {
+                for (lane, cell) in row.iter_mut().enumerate() {
+                    *cell = loaded(of[0] + lane as u64 * bytes);
+                }
+            }
+            Pattern::Any if mask == Mask::MAX => {
+                for (cell, address) in row.iter_mut().zip(&of) {
+                    *cell = loaded(*address);
+                }
+            }
+            Pattern::Any => for_each_lane(mask, |lane| row[lane] = loaded(of[lane])),
+        }
     }
     Flow::Next
 }
 
 /// Stores `N` elements of type `T` from registers of cells `D`.
+#[inline(always)]
 fn store<T: Element, D: Cell, const N: usize>(
     lanes: &mut Lanes,
     op: &Op,
@@ -205,37 +282,98 @@ fn store<T: Element, D: Cell, const N: usize>(
     context: &Context<'_>,
 ) -> Flow {
     let bytes = T::BYTES * N as u64;
-    let Some(addresses) = addresses(lanes, op, mask, context, bytes, Access::Write) else {
+    let Some(Addresses { of, pattern }) = addresses(lanes, op, mask, context, bytes, Access::Write) else {
         return Flow::Fault;
     };
     let rows = [op.d, op.b, op.c, op.e];
     for (at, row) in rows.into_iter().take(N).enumerate() {
         let row = D::row(&lanes.registers, row);
-        for_each_lane(mask, |lane| {
+        let stored = |lane: usize, address: u64| {
             let value = T::of_u64(row[lane].to_u64());
             // SAFETY: as in `load`, for writes.
-            unsafe { value.store(addresses[lane] + at as u64 * T::BYTES) };
-        });
+            unsafe { value.store(address + at as u64 * T::BYTES) };
+        };
+        match pattern {
+            Pattern::Contiguous => {
+                for lane in 0..LANES {
+                    stored(lane, of[0] + lane as u64 * bytes);
+                }
+            }
+            _ => for_each_lane(mask, |lane| stored(lane, of[lane])),
+        }
     }
     Flow::Next
 }
 
+/// Compiles a loop over addresses for each level.
+macro_rules! compiled {
+    ($module:ident, $body:ident) => {
+        mod $module {
+            use super::*;
+
+            fn plain<T: Element, D: Cell, const N: usize>(
+                lanes: &mut Lanes,
+                op: &Op,
+                mask: Mask,
+                context: &Context<'_>,
+            ) -> Flow {
+                $body::<T, D, N>(lanes, op, mask, context)
+            }
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
+            fn avx2<T: Element, D: Cell, const N: usize>(
+                lanes: &mut Lanes,
+                op: &Op,
+                mask: Mask,
+                context: &Context<'_>,
+            ) -> Flow {
+                $body::<T, D, N>(lanes, op, mask, context)
+            }
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi1,bmi2,lzcnt,popcnt")]
+            fn avx512<T: Element, D: Cell, const N: usize>(
+                lanes: &mut Lanes,
+                op: &Op,
+                mask: Mask,
+                context: &Context<'_>,
+            ) -> Flow {
+                $body::<T, D, N>(lanes, op, mask, context)
+            }
+
+            pub(super) const fn loops<T: Element, D: Cell, const N: usize>() -> Loops {
+                Loops {
+                    plain: plain::<T, D, N>,
+                    #[cfg(target_arch = "x86_64")]
+                    avx2: avx2::<T, D, N>,
+                    #[cfg(target_arch = "x86_64")]
+                    avx512: avx512::<T, D, N>,
+                }
+            }
+        }
+    };
+}
+
+compiled!(loads, load);
+compiled!(stores, store);
+
 /// Returns the loop that loads `n` elements into registers, which are wide or not.
-pub(crate) fn load_of(element: &str, n: usize, is_wide: bool) -> Option<Run> {
+pub(crate) fn load_of(element: &str, n: usize, is_wide: bool) -> Option<Loops> {
     macro_rules! of {
         ($t:ty) => {
             match (n, is_wide) {
-                (1, false) => load::<$t, u32, 1>,
-                (2, false) => load::<$t, u32, 2>,
-                (4, false) => load::<$t, u32, 4>,
-                (1, true) => load::<$t, u64, 1>,
-                (2, true) => load::<$t, u64, 2>,
-                (4, true) => load::<$t, u64, 4>,
+                (1, false) => loads::loops::<$t, u32, 1>(),
+                (2, false) => loads::loops::<$t, u32, 2>(),
+                (4, false) => loads::loops::<$t, u32, 4>(),
+                (1, true) => loads::loops::<$t, u64, 1>(),
+                (2, true) => loads::loops::<$t, u64, 2>(),
+                (4, true) => loads::loops::<$t, u64, 4>(),
                 _ => return None,
             }
         };
     }
-    let run: Run = match element {
+    let loops = match element {
         "b8" | "u8" => of!(u8),
         "s8" => of!(i8),
         "b16" | "u16" | "f16" | "bf16" => of!(u16),
@@ -243,39 +381,39 @@ pub(crate) fn load_of(element: &str, n: usize, is_wide: bool) -> Option<Run> {
         "b32" | "u32" | "f32" | "f16x2" | "bf16x2" => of!(u32),
         "s32" => of!(i32),
         "b64" | "u64" | "s64" | "f64" if is_wide => match n {
-            1 => load::<u64, u64, 1>,
-            2 => load::<u64, u64, 2>,
-            4 => load::<u64, u64, 4>,
+            1 => loads::loops::<u64, u64, 1>(),
+            2 => loads::loops::<u64, u64, 2>(),
+            4 => loads::loops::<u64, u64, 4>(),
             _ => return None,
         },
         _ => return None,
     };
-    Some(run)
+    Some(loops)
 }
 
 /// Returns the loop that stores `n` elements from registers, which are wide or not.
-pub(crate) fn store_of(element: &str, n: usize, is_wide: bool) -> Option<Run> {
+pub(crate) fn store_of(element: &str, n: usize, is_wide: bool) -> Option<Loops> {
     macro_rules! of {
         ($t:ty) => {
             match (n, is_wide) {
-                (1, false) => store::<$t, u32, 1>,
-                (2, false) => store::<$t, u32, 2>,
-                (4, false) => store::<$t, u32, 4>,
-                (1, true) => store::<$t, u64, 1>,
-                (2, true) => store::<$t, u64, 2>,
-                (4, true) => store::<$t, u64, 4>,
+                (1, false) => stores::loops::<$t, u32, 1>(),
+                (2, false) => stores::loops::<$t, u32, 2>(),
+                (4, false) => stores::loops::<$t, u32, 4>(),
+                (1, true) => stores::loops::<$t, u64, 1>(),
+                (2, true) => stores::loops::<$t, u64, 2>(),
+                (4, true) => stores::loops::<$t, u64, 4>(),
                 _ => return None,
             }
         };
     }
-    let run: Run = match element {
+    let loops = match element {
         "b8" | "u8" | "s8" => of!(u8),
         "b16" | "u16" | "s16" | "f16" | "bf16" => of!(u16),
         "b32" | "u32" | "s32" | "f32" | "f16x2" | "bf16x2" => of!(u32),
         "b64" | "u64" | "s64" | "f64" if is_wide => of!(u64),
         _ => return None,
     };
-    Some(run)
+    Some(loops)
 }
 
 /// Sets `d` to the generic address of an address in a window, which is `a` plus `extra`.

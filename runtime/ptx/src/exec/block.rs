@@ -41,9 +41,13 @@ pub(crate) enum Progress {
 impl Block {
     pub(crate) fn new(launch: &Launch<'_>, id: u64) -> Self {
         let threads = launch.threads();
-        let warps = (0..threads).step_by(LANES).map(|first| Warp::new(launch.code, first, threads)).collect();
+        let warps =
+            (0..threads).step_by(LANES).map(|first| Warp::new(launch.code, first, launch.block)).collect();
         let shared = vec![0; launch.shared_bytes.div_ceil(16) as usize].into();
-        Block { id, warps, shared, arrived: [0; BARRIERS] }
+        let mut block = Block { id, warps, shared, arrived: [0; BARRIERS] };
+        let context = block.context(launch);
+        block.warps.iter_mut().for_each(|warp| warp.prepare(&context));
+        block
     }
 
     /// Starts again as another block of the same launch.

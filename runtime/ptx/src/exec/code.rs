@@ -7,6 +7,8 @@ use super::op::{Op, Row};
 pub(crate) struct Code {
     pub(crate) name: String,
     pub(crate) ops: Vec<Op>,
+    /// Ops whose results are the same in each block. A warp runs them once.
+    pub(crate) early: Vec<Op>,
     /// The line of each op.
     pub(crate) lines: Vec<Line>,
     /// The names of source files, by their numbers.

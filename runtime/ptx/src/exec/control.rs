@@ -180,6 +180,11 @@ impl Special {
         })
     }
 
+    /// Returns whether a thread reads the same value in each block of a launch.
+    pub(crate) fn is_same_in_all_blocks(self) -> bool {
+        !matches!(self, Special::CtaidX | Special::CtaidY | Special::CtaidZ | Special::Clock)
+    }
+
     fn all() -> [Special; 27] {
         use Special::*;
         [
@@ -218,39 +223,44 @@ impl Special {
 pub(crate) fn special(lanes: &mut Lanes, op: &Op, mask: Mask, context: &Context<'_>) -> Flow {
     let Context { launch, block, .. } = context;
     let special = Special::all()[op.extra as usize];
-    let first = lanes.first_thread;
-    let [x, y, _] = launch.block;
-    let axis = |at: u64| at as usize % 3;
-    let of_lane = |lane: usize| {
-        let (thread, bit) = (first + lane as u32, 1u32 << lane);
-        match special {
-            Special::TidX => thread % x,
-            Special::TidY => thread / x % y,
-            Special::TidZ => thread / (x * y),
-            Special::NtidX | Special::NtidY | Special::NtidZ => launch.block[axis(op.extra)],
-            Special::CtaidX | Special::CtaidY | Special::CtaidZ => block[axis(op.extra)],
-            Special::NctaidX | Special::NctaidY | Special::NctaidZ => launch.grid[axis(op.extra)],
-            Special::Laneid => lane as u32,
-            Special::Warpid => first / LANES as u32,
-            Special::Nwarpid => launch.threads().div_ceil(LANES as u32),
-            Special::Smid | Special::Zero => 0,
-            Special::Nsmid | Special::One => 1,
-            Special::LanemaskEq => bit,
-            Special::LanemaskLe => bit | (bit - 1),
-            Special::LanemaskLt => bit - 1,
-            Special::LanemaskGe => !(bit - 1),
-            Special::LanemaskGt => !(bit | (bit - 1)),
-            Special::DynamicSmemSize => launch.dynamic_shared_bytes,
-            Special::TotalSmemSize => launch.shared_bytes,
-            Special::Clock => 0,
+    let axis = op.extra as usize % 3;
+    let of_all = match special {
+        Special::TidX | Special::TidY | Special::TidZ => {
+            let at = lanes.thread[axis];
+            lanes.registers.set::<u32>(op.d, mask, |lane| at[lane]);
+            return Flow::Next;
         }
+        Special::Laneid
+        | Special::LanemaskEq
+        | Special::LanemaskLe
+        | Special::LanemaskLt
+        | Special::LanemaskGe
+        | Special::LanemaskGt => {
+            lanes.registers.set::<u32>(op.d, mask, |lane| {
+                let bit = 1u32 << lane;
+                match special {
+                    Special::Laneid => lane as u32,
+                    Special::LanemaskEq => bit,
+                    Special::LanemaskLe => bit | (bit - 1),
+                    Special::LanemaskLt => bit - 1,
+                    Special::LanemaskGe => !(bit - 1),
+                    _ => !(bit | (bit - 1)),
+                }
+            });
+            return Flow::Next;
+        }
+        Special::NtidX | Special::NtidY | Special::NtidZ => launch.block[axis],
+        Special::CtaidX | Special::CtaidY | Special::CtaidZ => block[axis],
+        Special::NctaidX | Special::NctaidY | Special::NctaidZ => launch.grid[axis],
+        Special::Warpid => lanes.first_thread / LANES as u32,
+        Special::Nwarpid => launch.threads().div_ceil(LANES as u32),
+        Special::Smid | Special::Zero => 0,
+        Special::Nsmid | Special::One => 1,
+        Special::DynamicSmemSize => launch.dynamic_shared_bytes,
+        Special::TotalSmemSize => launch.shared_bytes,
+        Special::Clock => clock() as u32,
     };
-    if special == Special::Clock {
-        let now = clock() as u32;
-        lanes.registers.set::<u32>(op.d, mask, |_| now);
-    } else {
-        lanes.registers.set::<u32>(op.d, mask, of_lane);
-    }
+    lanes.registers.set::<u32>(op.d, mask, |_| of_all);
     Flow::Next
 }
 

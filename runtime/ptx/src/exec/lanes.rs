@@ -6,7 +6,7 @@
 
 use super::context::Context;
 use super::op::{Flow, Op, Run};
-use super::registers::{LANES, Mask, Registers, Value};
+use super::registers::{Cell, LANES, Mask, Registers, Value};
 use super::warp::Lanes;
 
 /// The instructions that the processor has.
@@ -104,22 +104,47 @@ pub(crate) trait Test {
 
 #[inline(always)]
 fn unary<O: Unary>(registers: &mut Registers, op: &Op, mask: Mask) -> Flow {
-    let a = registers.get(op.a);
-    registers.set(op.d, mask, |lane| O::of(O::A::of(a[lane])));
+    let a = registers.source(op.a);
+    let part = |first| {
+        // SAFETY: part needs registers that exist and are not borrowed: `set_parts` calls this while
+        // it holds no reference to a row.
+        let a = unsafe { a.part(first) };
+        std::array::from_fn(|lane| O::of(O::A::of(a[lane])))
+    };
+    // SAFETY: the source is a register of these.
+    unsafe { registers.set_parts(op.d, mask, part) };
     Flow::Next
 }
 
 #[inline(always)]
 fn binary<O: Binary>(registers: &mut Registers, op: &Op, mask: Mask) -> Flow {
-    let (a, b) = (registers.get(op.a), registers.get(op.b));
-    registers.set(op.d, mask, |lane| O::of(O::A::of(a[lane]), O::B::of(b[lane])));
+    let (a, b) = (registers.source(op.a), registers.source(op.b));
+    let part = |first| {
+        // SAFETY: as in `unary`.
+        let a = unsafe { a.part(first) };
+        // SAFETY: as in `unary`.
+        let b = unsafe { b.part(first) };
+        std::array::from_fn(|lane| O::of(O::A::of(a[lane]), O::B::of(b[lane])))
+    };
+    // SAFETY: the sources are registers of these.
+    unsafe { registers.set_parts(op.d, mask, part) };
     Flow::Next
 }
 
 #[inline(always)]
 fn ternary<O: Ternary>(registers: &mut Registers, op: &Op, mask: Mask) -> Flow {
-    let (a, b, c) = (registers.get(op.a), registers.get(op.b), registers.get(op.c));
-    registers.set(op.d, mask, |lane| O::of(O::A::of(a[lane]), O::B::of(b[lane]), O::C::of(c[lane])));
+    let (a, b, c) = (registers.source(op.a), registers.source(op.b), registers.source(op.c));
+    let part = |first| {
+        // SAFETY: as in `unary`.
+        let a = unsafe { a.part(first) };
+        // SAFETY: as in `unary`.
+        let b = unsafe { b.part(first) };
+        // SAFETY: as in `unary`.
+        let c = unsafe { c.part(first) };
+        std::array::from_fn(|lane| O::of(O::A::of(a[lane]), O::B::of(b[lane]), O::C::of(c[lane])))
+    };
+    // SAFETY: the sources are registers of these.
+    unsafe { registers.set_parts(op.d, mask, part) };
     Flow::Next
 }
 
@@ -127,7 +152,7 @@ fn ternary<O: Ternary>(registers: &mut Registers, op: &Op, mask: Mask) -> Flow {
 /// [`Combination`].
 #[inline(always)]
 fn test<O: Test>(registers: &mut Registers, op: &Op, mask: Mask) -> Flow {
-    let (a, b) = (registers.get(op.a), registers.get(op.b));
+    let (a, b) = (<O::A as Value>::Cell::row(registers, op.a), <O::A as Value>::Cell::row(registers, op.b));
     let mut bits: Mask = 0;
     for lane in 0..LANES {
         bits |= Mask::from(O::of(O::A::of(a[lane]), O::A::of(b[lane]))) << lane;

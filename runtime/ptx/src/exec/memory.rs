@@ -16,7 +16,7 @@
 //! than 64 bits is one of each of its elements.
 
 use super::fault::FaultKind;
-use super::registers::{LANES, Mask, for_each_lane};
+use super::registers::{LANES, Mask};
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Memory that a launch may touch.
@@ -115,13 +115,7 @@ pub(crate) fn misaligned(addresses: &[u64; LANES], mask: Mask, bytes: u64) -> Op
     if low & (bytes - 1) == 0 {
         return None;
     }
-    let mut first = None;
-    for_each_lane(mask, |lane| {
-        if addresses[lane] & (bytes - 1) != 0 {
-            first = first.or(Some(lane));
-        }
-    });
-    first
+    (0..LANES).find(|lane| mask >> lane & 1 == 1 && addresses[*lane] & (bytes - 1) != 0)
 }
 
 /// A value that one access moves.

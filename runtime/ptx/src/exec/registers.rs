@@ -72,11 +72,70 @@ impl Registers {
         }
     }
 
+    /// Returns a register, to be read a part at a time.
+    #[inline(always)]
+    pub(crate) fn source<C: Cell>(&self, at: Row) -> Source<C> {
+        Source(C::row(self, at))
+    }
+
+    /// Sets a register in the lanes of `mask`, a part at a time. `value` returns a part from the
+    /// number of its first lane.
+    ///
+    /// The parts are small enough for the registers of the processor, so nothing is copied, although
+    /// the register may be a source too.
+    ///
+    /// # Safety
+    /// The sources that `value` reads are registers of `self`.
+    #[inline(always)]
+    pub(crate) unsafe fn set_parts<V: Value>(
+        &mut self,
+        at: Row,
+        mask: Mask,
+        value: impl Fn(usize) -> [V; PART],
+    ) {
+        let whole = self.is_whole(mask);
+        let row: *mut [V::Cell; LANES] = V::Cell::row_mut(self, at);
+        for first in (0..LANES).step_by(PART) {
+            let new = value(first).map(Value::cell);
+            // SAFETY: a part lies within the row: PART divides LANES.
+            let part = unsafe { &mut *row.cast::<V::Cell>().add(first).cast::<[V::Cell; PART]>() };
+            if whole {
+                *part = new;
+            } else {
+                for lane in 0..PART {
+                    let is_active = mask >> (first + lane) & 1 == 1;
+                    part[lane] = if is_active { new[lane] } else { part[lane] };
+                }
+            }
+        }
+    }
+
     /// Returns a register in all lanes. The copy lets a register be read and written by one
     /// instruction.
     #[inline(always)]
     pub(crate) fn get<C: Cell>(&self, at: Row) -> [C; LANES] {
         *C::row(self, at)
+    }
+}
+
+/// The number of lanes that one vector instruction works on.
+pub(crate) const PART: usize = 8;
+
+/// A register that is read a part at a time, perhaps while it is written.
+#[derive(Clone, Copy)]
+pub(crate) struct Source<C>(*const [C; LANES]);
+
+impl<C: Cell> Source<C> {
+    /// Returns the lanes from `first` on, a multiple of `PART`.
+    ///
+    /// # Safety
+    /// The registers that the source comes from still exist, and no reference to the row does.
+    #[inline(always)]
+    pub(crate) unsafe fn part(self, first: usize) -> [C; PART] {
+        debug_assert!(first.is_multiple_of(PART) && first < LANES);
+        // SAFETY: read needs a pointer to a part of the row: the row exists, as the caller promises,
+        // and `first` is within it.
+        unsafe { self.0.cast::<C>().add(first).cast::<[C; PART]>().read() }
     }
 }
 

@@ -33,6 +33,8 @@ pub(crate) struct Lanes {
     pub(crate) registers: Registers,
     /// The number of the first thread of the warp in its block.
     pub(crate) first_thread: u32,
+    /// The place of each lane in its block, in x, y and z.
+    pub(crate) thread: [[u32; LANES]; 3],
     /// The local memory of all lanes, one after the other.
     pub(crate) local: Box<[u128]>,
     /// The bytes of local memory of a lane.
@@ -134,7 +136,19 @@ struct Fragment {
     turn: u64,
 }
 
+/// Returns the lanes of a warp that a block of `threads` has.
+fn existing(first_thread: u32, threads: u32) -> Mask {
+    let exist = (threads - first_thread).min(LANES as u32);
+    if exist == LANES as u32 { Mask::MAX } else { (1 << exist) - 1 }
+}
+
 impl Fragment {
+    /// Returns all lanes of a warp at the start of the kernel.
+    fn first(code: &Code, mask: Mask) -> Self {
+        let place = code.functions[0].entry;
+        Fragment { place, mask, wait: Wait::Nothing, calls: Vec::new(), frame: 0, ran: 0, turn: 0 }
+    }
+
     /// The order of rule 1: the smallest first.
     fn order(&self) -> (Reverse<usize>, u32) {
         (Reverse(self.calls.len()), self.place)
@@ -180,9 +194,9 @@ pub(crate) struct Warp {
 
 impl Warp {
     /// Creates a warp whose first thread is `first_thread` of a block of `threads`.
-    pub(crate) fn new(code: &Code, first_thread: u32, threads: u32) -> Self {
-        let exist = (threads - first_thread).min(LANES as u32);
-        let mask = if exist == LANES as u32 { Mask::MAX } else { (1 << exist) - 1 };
+    pub(crate) fn new(code: &Code, first_thread: u32, [x, y, z]: [u32; 3]) -> Self {
+        let threads = x * y * z;
+        let mask = existing(first_thread, threads);
         let mut registers = Registers::new(code.narrow, code.wide, code.predicates);
         registers.dead = !mask;
         for &(row, value) in &code.narrow_constants {
@@ -195,6 +209,11 @@ impl Warp {
         let lanes = Lanes {
             registers,
             first_thread,
+            thread: [
+                std::array::from_fn(|lane| (first_thread + lane as u32) % x),
+                std::array::from_fn(|lane| (first_thread + lane as u32) / x % y),
+                std::array::from_fn(|lane| (first_thread + lane as u32) / (x * y)),
+            ],
             local: vec![0; local_bytes as usize / 16 * LANES].into(),
             local_bytes,
             frame: 0,
@@ -205,14 +224,28 @@ impl Warp {
             arrivals: Vec::new(),
             carry: 0,
         };
-        let place = code.functions[0].entry;
-        let all = Fragment { place, mask, wait: Wait::Nothing, calls: Vec::new(), frame: 0, ran: 0, turn: 0 };
-        Warp { lanes, fragments: vec![all], turns: 0, turn_length: LONGEST_TURN }
+        let fragments = vec![Fragment::first(code, mask)];
+        Warp { lanes, fragments, turns: 0, turn_length: LONGEST_TURN }
     }
 
-    /// Starts again with the threads of another block.
+    /// Runs the ops whose results are the same in each block.
+    pub(crate) fn prepare(&mut self, context: &Context<'_>) {
+        for op in &context.launch.code.early {
+            // SAFETY: as in `run_fragment`.
+            unsafe { (op.run)(&mut self.lanes, op, Mask::MAX, context) };
+        }
+    }
+
+    /// Starts again with the threads of another block. Registers and local memory keep their
+    /// contents: what a thread has not written may have any.
     pub(crate) fn restart(&mut self, code: &Code, threads: u32) {
-        *self = Warp::new(code, self.lanes.first_thread, threads);
+        let mask = existing(self.lanes.first_thread, threads);
+        self.lanes.registers.dead = !mask;
+        self.lanes.frame = 0;
+        self.lanes.carry = 0;
+        self.fragments.clear();
+        self.fragments.push(Fragment::first(code, mask));
+        (self.turns, self.turn_length) = (0, LONGEST_TURN);
     }
 
     /// Runs up to about `fuel` ops, and takes them off.

@@ -106,8 +106,15 @@ impl<'m> Lowering<'m> {
         }
         let rows = self.sources(form, &operands[1..])?;
         let d = self.result(&operands[0], form.result)?;
-        self.emit(Op { d, a: rows[0], b: rows[1], c: rows[2], ..Op::new(form.loops.at(self.level)) });
+        self.emit_form(form, d, rows);
         Ok(())
+    }
+
+    /// Adds the op of a form.
+    fn emit_form(&mut self, form: &Form, d: Row, rows: [Row; 3]) {
+        let sources: Vec<_> = form.sources.iter().zip(rows).map(|(source, row)| (source.kind, row)).collect();
+        let op = Op { d, a: rows[0], b: rows[1], c: rows[2], ..Op::new(form.loops.at(self.level)) };
+        self.emit_pure(op, form.result, &sources);
     }
 
     fn sources(&mut self, form: &Form, operands: &'m [Operand<'m>]) -> Result<[Row; 3], LowerError> {
@@ -213,15 +220,26 @@ impl<'m> Lowering<'m> {
         let elements = self.elements(self.operand(operands, 0)?);
         let address = self.address(self.operand(operands, 1)?, self.window_of(op))?;
         let is_wide = self.is_wide(&elements, op.last())?;
-        let run = access::load_of(op.last(), elements.len(), is_wide)
+        let loops = access::load_of(op.last(), elements.len(), is_wide)
             .ok_or_else(|| self.error(format!("{} is not supported", op.whole)))?;
         let kind = if is_wide { Kind::Wide } else { Kind::Narrow };
         let mut rows = [0; 4];
         for (row, element) in rows.iter_mut().zip(&elements) {
             *row = self.result(element, kind)?;
         }
-        // A kernel's parameters are the same for all lanes, and a pointer into them is generic.
-        self.emit(Op { run, d: rows[0], b: rows[1], c: rows[2], e: rows[3], ..address });
+        let run = loops.at(self.level);
+        let op = Op { run, d: rows[0], b: rows[1], c: rows[2], e: rows[3], ..address };
+        let end = address.extra.saturating_add(8 * elements.len() as u64);
+        // A kernel's parameters do not change.
+        if address.window == Window::Param
+            && address.base == Base::None
+            && elements.len() == 1
+            && end <= u64::from(self.code.param_bytes)
+        {
+            self.emit_pure(op, kind, &[]);
+        } else {
+            self.emit(op);
+        }
         Ok(())
     }
 
@@ -229,7 +247,7 @@ impl<'m> Lowering<'m> {
         let address = self.address(self.operand(operands, 0)?, self.window_of(op))?;
         let elements = self.elements(self.operand(operands, 1)?);
         let is_wide = self.is_wide(&elements, op.last())?;
-        let run = access::store_of(op.last(), elements.len(), is_wide)
+        let loops = access::store_of(op.last(), elements.len(), is_wide)
             .ok_or_else(|| self.error(format!("{} is not supported", op.whole)))?;
         let kind = if is_wide { Kind::Wide } else { Kind::Narrow };
         let mut rows = [0; 4];
@@ -239,6 +257,7 @@ impl<'m> Lowering<'m> {
         if matches!(address.window, Window::Param) {
             return Err(self.error("a kernel cannot store to its parameters"));
         }
+        let run = loops.at(self.level);
         self.emit(Op { run, d: rows[0], b: rows[1], c: rows[2], e: rows[3], ..address });
         Ok(())
     }
@@ -580,7 +599,7 @@ impl<'m> Lowering<'m> {
             }
             _ => {
                 let d = self.result(to, form.result)?;
-                self.emit(Op { d, a, b, c, ..Op::new(run) });
+                self.emit_form(&form, d, rows);
             }
         }
         Ok(())
@@ -615,7 +634,11 @@ impl<'m> Lowering<'m> {
                 Kind::Narrow => access::from_generic::<u32>,
                 _ => access::from_generic::<u64>,
             };
-            self.emit(Op { d, a, window, ..Op::new(run) });
+            let op = Op { d, a, window, ..Op::new(run) };
+            match window {
+                Window::Global => self.emit_pure(op, kind, &[(Kind::Wide, a)]),
+                _ => self.emit(op),
+            };
             return Ok(());
         }
         let a = self.source(self.operand(operands, 1)?, kind, Literal::Integer)?;
@@ -666,8 +689,15 @@ impl<'m> Lowering<'m> {
         if let Some(second) = second {
             combination.second = Some(self.result(second, Kind::Predicate)?);
         }
-        let run = form.loops.at(self.level);
-        self.emit(Op { d, a, b, c, extra: combination.extra(), ..Op::new(run) });
+        let op = Op { d, a, b, c, extra: combination.extra(), ..Op::new(form.loops.at(self.level)) };
+        let kind = form.sources[0].kind;
+        match (combination.second, combination.with) {
+            (Some(_), _) => self.emit(op),
+            (None, None) => self.emit_pure(op, Kind::Predicate, &[(kind, a), (kind, b)]),
+            (None, Some(_)) => {
+                self.emit_pure(op, Kind::Predicate, &[(kind, a), (kind, b), (Kind::Predicate, c)])
+            }
+        };
         Ok(())
     }
 
@@ -717,7 +747,8 @@ impl<'m> Lowering<'m> {
             Kind::Wide => select::by_predicate::<u64>,
             _ => select::by_predicate::<u32>,
         };
-        self.emit(Op { d, a, b, c, extra, ..Op::new(run) });
+        let op = Op { d, a, b, c, extra, ..Op::new(run) };
+        self.emit_pure(op, kind, &[(kind, a), (kind, b), (Kind::Predicate, c)]);
         Ok(())
     }
 
@@ -757,7 +788,8 @@ impl<'m> Lowering<'m> {
             None => a,
         };
         let d = self.result(self.operand(operands, 0)?, Kind::Predicate)?;
-        self.emit(Op { d, a, b, extra: logic as u64, ..Op::new(select::predicates) });
+        let op = Op { d, a, b, extra: logic as u64, ..Op::new(select::predicates) };
+        self.emit_pure(op, Kind::Predicate, &[(Kind::Predicate, a), (Kind::Predicate, b)]);
         Ok(())
     }
 

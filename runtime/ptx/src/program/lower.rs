@@ -66,8 +66,20 @@ pub(super) struct Lowering<'m> {
     /// Rows that hold the offset of dynamic shared memory, and its alignment.
     dynamic_rows: Vec<(Kind, Row)>,
     dynamic_align: u64,
+    /// How often each register is a result, and which ops may run early.
+    results: HashMap<(Kind, Row), u32>,
+    pure: Vec<Pure>,
+    /// Ops that hold the place of another op.
+    places: Vec<usize>,
     /// The function that is being lowered.
     pub(super) this: This<'m>,
+}
+
+/// An op whose result depends on its sources alone, and which cannot fail.
+struct Pure {
+    at: usize,
+    result: (Kind, Row),
+    sources: Vec<(Kind, Row)>,
 }
 
 /// The state of one function.
@@ -125,6 +137,9 @@ impl<'m> Lowering<'m> {
             shared: HashMap::new(),
             dynamic_rows: Vec::new(),
             dynamic_align: 16,
+            results: HashMap::new(),
+            pure: Vec::new(),
+            places: Vec::new(),
             this: This::default(),
         }
     }
@@ -258,7 +273,10 @@ impl<'m> Lowering<'m> {
         let Some(Labels { places, jumps, lists, listed }) = self.this.labels.pop() else { return Ok(()) };
         for (at, label, line) in jumps {
             match (places.get(label), self.this.labels.last_mut()) {
-                (Some(place), _) => self.code.ops[at].extra = u64::from(*place),
+                (Some(place), _) => {
+                    self.code.ops[at].extra = u64::from(*place);
+                    self.places.push(at);
+                }
                 (None, Some(outer)) => outer.jumps.push((at, label, line)),
                 (None, None) => {
                     return Err(LowerError { line, problem: format!("there is no label {label}") });
@@ -409,6 +427,15 @@ impl<'m> Lowering<'m> {
         self.code.ops.push(Op { guard, ..op });
         self.code.lines.push(self.this.line);
         self.code.ops.len() - 1
+    }
+
+    /// Adds an op whose result depends on its sources alone.
+    pub(super) fn emit_pure(&mut self, op: Op, result: Kind, sources: &[(Kind, Row)]) -> usize {
+        let at = self.emit(op);
+        if self.this.is_kernel && self.this.guard.is_none() {
+            self.pure.push(Pure { at, result: (result, op.d), sources: sources.to_vec() });
+        }
+        at
     }
 
     /// Lets the field of an op that copies between frames count from the end of this frame.
@@ -595,8 +622,16 @@ impl<'m> Lowering<'m> {
             }
             Kind::Wide => {
                 let a = self.temporary(Kind::Narrow)?;
-                self.emit(Op { d: a, extra: special as u64, ..Op::new(control::special) });
-                self.emit(Op { d, a, b: 32, ..Op::new(crate::exec::select::extend) });
+                let op = Op { d: a, extra: special as u64, ..Op::new(control::special) };
+                match special.is_same_in_all_blocks() {
+                    true => self.emit_pure(op, Kind::Narrow, &[]),
+                    false => self.emit(op),
+                };
+                let op = Op { d, a, b: 32, ..Op::new(crate::exec::select::extend) };
+                self.emit_pure(op, kind, &[(Kind::Narrow, a)]);
+            }
+            _ if special.is_same_in_all_blocks() => {
+                self.emit_pure(Op { d, extra: special as u64, ..Op::new(control::special) }, kind, &[]);
             }
             _ => {
                 self.emit(Op { d, extra: special as u64, ..Op::new(control::special) });
@@ -608,10 +643,53 @@ impl<'m> Lowering<'m> {
     /// Returns the row of a result. `_` gets a row that nothing reads.
     pub(super) fn result(&mut self, operand: &Operand<'_>, kind: Kind) -> Result<Row, LowerError> {
         match operand {
-            Operand::Name(name) => self.register(name, kind),
+            Operand::Name(name) => {
+                let row = self.register(name, kind)?;
+                *self.results.entry((kind, row)).or_default() += 1;
+                Ok(row)
+            }
             Operand::Nothing => self.temporary(kind),
             _ => Err(self.error("a result is not a register")),
         }
+    }
+
+    /// Moves the ops out of the kernel that give a thread the same result in each block. They run
+    /// once for each warp, which then serves many blocks.
+    ///
+    /// Such an op is pure, its result is a result of no other op, and all of its sources are
+    /// constants or results of such ops.
+    fn move_early_ops(&mut self) {
+        let narrow = self.code.narrow_constants.iter().map(|(row, _)| (Kind::Narrow, *row));
+        let wide = self.code.wide_constants.iter().map(|(row, _)| (Kind::Wide, *row));
+        let mut known: HashSet<(Kind, Row)> = narrow.chain(wide).collect();
+        let mut early = vec![false; self.code.ops.len()];
+        for Pure { at, result, sources } in &self.pure {
+            let is_only_one = self.results.get(result).is_none_or(|count| *count == 1);
+            if is_only_one && sources.iter().all(|source| known.contains(source)) {
+                known.insert(*result);
+                early[*at] = true;
+            }
+        }
+        // The new place of each op, and of the end.
+        let mut places = Vec::with_capacity(early.len() + 1);
+        let mut next = 0;
+        for is_early in &early {
+            places.push(next);
+            next += u32::from(!is_early);
+        }
+        places.push(next);
+        let moved = |place: u32| places[place as usize];
+        for at in &self.places {
+            let op = &mut self.code.ops[*at];
+            op.extra = u64::from(moved(op.extra as u32));
+        }
+        self.code.targets.iter_mut().flatten().for_each(|place| *place = moved(*place));
+        self.code.functions.iter_mut().for_each(|function| function.entry = moved(function.entry));
+        let is_early = |at: &usize| early[*at];
+        self.code.early = (0..early.len()).filter(is_early).map(|at| self.code.ops[at]).collect();
+        let (mut ops, mut lines) = (early.iter(), early.iter());
+        self.code.ops.retain(|_| !ops.next().is_some_and(|early| *early));
+        self.code.lines.retain(|_| !lines.next().is_some_and(|early| *early));
     }
 
     fn finish(mut self) -> Result<Code, LowerError> {
@@ -635,6 +713,7 @@ impl<'m> Lowering<'m> {
         for (at, reach) in reach.iter().enumerate() {
             self.code.functions[at].may_recur = reach.contains(&(at as u32));
         }
+        self.move_early_ops();
         let is_deep = self.code.functions.iter().any(|function| function.may_recur);
         let frames: u64 = self.code.functions.iter().map(|function| u64::from(function.frame_bytes)).sum();
         let local = frames + if is_deep { u64::from(DEEP_STACK) } else { 0 };
