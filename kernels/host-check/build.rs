@@ -1,7 +1,7 @@
 //! Compiles `kernels/cuda/*.cu` as C++, and lists the kernels in them.
 //!
-//! Without a C++ compiler it compiles nothing and sets the cfg `without_cpp`, under which every
-//! test is ignored.
+//! Without a C++ compiler it compiles nothing and sets the cfg `without_cpp`. The tests then
+//! run the PTX of the kernels alone.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ fn main() {
 
     let Some(mut build) = compiler() else {
         println!("cargo::rustc-cfg=without_cpp");
-        println!("cargo::warning=the tests of host-check are ignored: they need a C++ compiler");
+        println!("cargo::warning=the tests of host-check run PTX alone: the sources need a C++ compiler");
         // This file never exists, so the next build looks for a compiler again.
         println!("cargo::rerun-if-changed={}", out.join("compiler").display());
         fs::write(out.join("kernels.rs"), table(&[])).expect("OUT_DIR can be written");

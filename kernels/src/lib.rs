@@ -12,8 +12,8 @@
 //! newer) compile the PTX to machine code. Each file is compiled twice: for `sm_60`, used on
 //! Pascal, and for `sm_70`, used on Volta and later. The descriptors contain the PTX, so neither a
 //! compiler nor a file is needed at run time. ptxas assembles the PTX without spills for
-//! architectures from `sm_60` to `sm_120`. `host-check` compiles the same sources for the host and
-//! compares their results with the twins' results.
+//! architectures from `sm_60` to `sm_120`. `host-check` compiles the same sources for the host,
+//! runs the PTX on the CPU, and compares the results of both with the twins' results.
 //!
 //! Matrix products can also use a library, cuBLAS: see [`libraries`].
 //!

@@ -1,12 +1,15 @@
-//! One call of a kernel, run by its twin and by its device code.
+//! One call of a kernel, run by its twin and by each form of its device code.
 
+use crate::code::{self, Code};
 use crate::memory::Memory;
-use crate::{Launch, host_kernel};
+use crate::{HostKernel, Launch};
 use bytemuck::{NoUninit, Pod};
 use std::ffi::c_void;
-use warpline_kernels as kernels;
+use std::fmt;
+use warpline_kernels::{self as kernels, TypeCode};
+use warpline_ptx as ptx;
 use warpline_runtime::Element;
-use warpline_runtime::kernel::{Arg, Kernel, ParamKind};
+use warpline_runtime::kernel::{AccessMode, Arg, Kernel, ParamKind};
 
 /// The difference that is allowed between the device's results and the twin's. NaN agrees with
 /// every NaN.
@@ -14,6 +17,9 @@ use warpline_runtime::kernel::{Arg, Kernel, ParamKind};
 pub enum Agree {
     /// Requires equal bits.
     Bits,
+    /// Requires equal bits, in memory of bytes that holds elements of this type. A conversion on a
+    /// device changes the bits of a NaN.
+    BitsOf(TypeCode),
     /// Allows the larger of an absolute difference and a fraction of the twin's result. Infinities
     /// have to be equal.
     Within {
@@ -30,7 +36,7 @@ impl Agree {
             return twin.is_nan() && device.is_nan();
         }
         match self {
-            Agree::Bits => twin.to_bits() == device.to_bits(),
+            Agree::Bits | Agree::BitsOf(_) => twin.to_bits() == device.to_bits(),
             Agree::Within { absolute, relative } => {
                 twin == device || (twin - device).abs() <= absolute.max(relative * twin.abs())
             }
@@ -102,14 +108,102 @@ impl Check {
         self
     }
 
-    /// Runs the twin once, and the device code with each of `launches`. Compares all memory.
+    /// Runs the twin once, and each form of the device code with each of `launches`. Compares all
+    /// memory.
     ///
     /// # Safety
     /// The arguments satisfy the kernel's `where`.
     ///
     /// # Panics
-    /// If the results do not agree, or if the device code wrote around its operands.
+    /// If the results do not agree, if the device code wrote around its operands, or if the PTX
+    /// faulted.
     pub unsafe fn agrees(&self, agree: Agree, launches: &[Launch]) {
+        // SAFETY: the caller makes the same promise.
+        let twin = unsafe { self.after_twin() };
+        for launch in launches {
+            for code in code::forms(self.kernel).iter() {
+                // SAFETY: the caller promises that the arguments satisfy the kernel's `where`.
+                let ran = unsafe { self.after(code, launch) };
+                let compared = ran.map_err(Problem::Fault).and_then(|device| twin.compare(&device, agree));
+                compared.unwrap_or_else(|problem| panic!("{problem}; {code} with {launch:?}"));
+            }
+        }
+    }
+
+    /// Runs each form of the device code with each of `launches`. Checks that the results of a form
+    /// are equal bit for bit.
+    ///
+    /// # Safety
+    /// The arguments satisfy the kernel's `where`.
+    ///
+    /// # Panics
+    /// If they differ, or if the PTX faulted.
+    pub unsafe fn gives_the_same_bits(&self, launches: &[Launch]) {
+        for code in code::forms(self.kernel).iter() {
+            let ran = launches.iter().map(|launch| {
+                // SAFETY: the caller promises that the arguments satisfy the kernel's `where`.
+                let device = unsafe { self.after(code, launch) };
+                (launch, device.unwrap_or_else(|fault| panic!("{fault}; {code} with {launch:?}")))
+            });
+            ran.reduce(|(one_launch, one), (other_launch, other)| {
+                for (i, both) in one.given.iter().zip(&other.given).enumerate() {
+                    let (Given::Slice(one), Given::Slice(other)) = both else { continue };
+                    let what = self.operand(i);
+                    assert!(
+                        one.elements() == other.elements(),
+                        "{what} of {code} differs between {one_launch:?} and {other_launch:?}"
+                    );
+                }
+                (other_launch, other)
+            });
+        }
+    }
+
+    /// Runs `kernel` in place of the kernel's own PTX, and compares all memory with the twin's.
+    ///
+    /// # Safety
+    /// The arguments satisfy the kernel's `where`. `kernel` takes the same parameters.
+    ///
+    /// # Errors
+    /// The fault, or the first difference.
+    pub unsafe fn compares_with(
+        &self,
+        kernel: &ptx::Kernel,
+        agree: Agree,
+        launch: &Launch,
+    ) -> Result<(), Problem> {
+        // SAFETY: the caller makes the same promise.
+        let twin = unsafe { self.after_twin() };
+        let mut device = self.clone();
+        // SAFETY: the caller makes the same promise.
+        unsafe { device.run_ptx(kernel, launch, None) }.map_err(Problem::Fault)?;
+        twin.compare(&device, agree)
+    }
+
+    /// Runs each PTX text of the kernel as if the last element of a parameter were not there.
+    /// Returns what each of the launches returned.
+    ///
+    /// # Safety
+    /// The arguments satisfy the kernel's `where`.
+    pub unsafe fn without_the_last_of(
+        &self,
+        parameter: usize,
+        launch: &Launch,
+    ) -> Vec<Result<(), Box<ptx::Fault>>> {
+        let forms = code::forms(self.kernel);
+        let kernels = forms.iter().filter_map(|code| match code {
+            Code::Ptx { kernel, .. } => Some(kernel),
+            Code::Host(_) => None,
+        });
+        // SAFETY: the caller makes the same promise.
+        kernels.map(|kernel| unsafe { self.clone().run_ptx(kernel, launch, Some(parameter)) }).collect()
+    }
+
+    /// Returns the arguments after the twin has run.
+    ///
+    /// # Safety
+    /// The arguments satisfy the kernel's `where`.
+    unsafe fn after_twin(&self) -> Check {
         assert_eq!(self.given.len(), self.kernel.params.len(), "{}", self.kernel.name);
         let mut twin = self.clone();
         let args = twin.args();
@@ -117,51 +211,46 @@ impl Check {
         // `same` have checked, and slices that are valid for their length, like the memory in
         // `twin`. The caller promises that the lengths fit one another.
         unsafe { (self.kernel.twin)(&args) };
-        for launch in launches {
-            let mut device = self.clone();
-            // SAFETY: the caller promises that the arguments satisfy the kernel's `where`.
-            unsafe { device.launch(launch) };
-            for (i, (twin, device)) in twin.given.iter().zip(&device.given).enumerate() {
-                let (Given::Slice(twin), Given::Slice(device)) = (twin, device) else { continue };
-                let what = || format!("{} {} with {launch:?}", self.kernel.name, self.kernel.params[i].name);
-                assert!(twin.edge_is_whole() && device.edge_is_whole(), "{} wrote around it", what());
-                match self.kernel.params[i].kind {
-                    ParamKind::Slice { element: "f32", .. } => {
-                        same::<f32>(agree, twin, device, f64::from, what)
-                    }
-                    ParamKind::Slice { element: "f64", .. } => same::<f64>(agree, twin, device, |x| x, what),
-                    _ => assert_eq!(twin.elements(), device.elements(), "{}", what()),
-                }
-            }
-        }
+        twin
     }
 
-    /// Runs the device code with each of `launches`, and checks that the results are equal bit for
-    /// bit.
+    /// Returns the arguments after a form of the device code has run.
     ///
     /// # Safety
     /// The arguments satisfy the kernel's `where`.
-    ///
-    /// # Panics
-    /// If they differ.
-    pub unsafe fn gives_the_same_bits(&self, launches: &[Launch]) {
-        let ran = launches.iter().map(|launch| {
-            let mut device = self.clone();
-            // SAFETY: the caller promises that the arguments satisfy the kernel's `where`.
-            unsafe { device.launch(launch) };
-            (launch, device)
-        });
-        ran.reduce(|(one_launch, one), (other_launch, other)| {
-            for (i, both) in one.given.iter().zip(&other.given).enumerate() {
-                let (Given::Slice(one), Given::Slice(other)) = both else { continue };
-                let what = (self.kernel.name, self.kernel.params[i].name);
-                assert!(
-                    one.elements() == other.elements(),
-                    "{what:?} with {one_launch:?} and {other_launch:?}"
-                );
+    unsafe fn after(&self, code: &Code, launch: &Launch) -> Result<Check, Box<ptx::Fault>> {
+        let mut device = self.clone();
+        match code {
+            // SAFETY: the caller makes the same promise.
+            Code::Host(kernel) => unsafe { device.run_on_host(*kernel, launch) },
+            // SAFETY: the caller makes the same promise.
+            Code::Ptx { kernel, .. } => unsafe { device.run_ptx(kernel, launch, None) }?,
+        }
+        Ok(device)
+    }
+
+    /// Compares all memory after the twin, `self`, with that after device code.
+    fn compare(&self, device: &Check, agree: Agree) -> Result<(), Problem> {
+        for (i, (twin, device)) in self.given.iter().zip(&device.given).enumerate() {
+            let (Given::Slice(twin), Given::Slice(device)) = (twin, device) else { continue };
+            let what = self.operand(i);
+            if !(twin.edge_is_whole() && device.edge_is_whole()) {
+                return Err(Problem::Value(format!("the bytes around {what} have changed")));
             }
-            (other_launch, other)
-        });
+            let difference = match self.kernel.params[i].kind {
+                ParamKind::Slice { element: "f32", .. } => difference::<f32>(agree, twin, device, f64::from),
+                ParamKind::Slice { element: "f64", .. } => difference::<f64>(agree, twin, device, |x| x),
+                _ => difference_in_bytes(agree, twin.elements(), device.elements()),
+            };
+            if let Some(difference) = difference {
+                return Err(Problem::Value(format!("{what}: {difference}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn operand(&self, parameter: usize) -> String {
+        format!("{} {}", self.kernel.name, self.kernel.params[parameter].name)
     }
 
     fn args(&mut self) -> Vec<Arg> {
@@ -178,8 +267,7 @@ impl Check {
 
     /// # Safety
     /// The arguments satisfy the kernel's `where`.
-    unsafe fn launch(&mut self, launch: &Launch) {
-        let kernel = host_kernel(self.kernel.name).expect("every kernel is compiled");
+    unsafe fn run_on_host(&mut self, kernel: HostKernel, launch: &Launch) {
         let args = self.args();
         // A scalar is in the first bytes of `bits`; an address takes all of them.
         let pointers: Vec<*const c_void> = args.iter().map(|arg| (&raw const arg.bits).cast()).collect();
@@ -189,22 +277,113 @@ impl Check {
         // the lengths that the caller promises.
         unsafe { kernel(launch, pointers.as_ptr()) };
     }
+
+    /// Runs PTX that may touch exactly the operands. Of the parameter `shortened`, it may not touch
+    /// the last element.
+    ///
+    /// # Safety
+    /// The arguments satisfy the kernel's `where`, and are those of `kernel`.
+    unsafe fn run_ptx(
+        &mut self,
+        kernel: &ptx::Kernel,
+        launch: &Launch,
+        shortened: Option<usize>,
+    ) -> Result<(), Box<ptx::Fault>> {
+        let mut params: Vec<u8> = Vec::new();
+        let mut regions: Vec<ptx::Region> = Vec::new();
+        for (i, (arg, param)) in self.args().iter().zip(self.kernel.params).enumerate() {
+            let bytes = match param.kind {
+                ParamKind::Scalar { bytes, .. } => bytes,
+                ParamKind::Slice { element_bytes, access, .. } => {
+                    let is_writable = access != AccessMode::Read;
+                    let len = arg.len - u64::from(shortened == Some(i));
+                    match regions.iter_mut().find(|region| region.start == arg.bits) {
+                        // The operand shares the memory of an earlier one.
+                        Some(region) => region.is_writable |= is_writable,
+                        None => regions.push(ptx::Region {
+                            name: param.name.into(),
+                            start: arg.bits,
+                            len_bytes: len * element_bytes as u64,
+                            is_writable,
+                            element_bytes: element_bytes as u32,
+                        }),
+                    }
+                    size_of::<u64>()
+                }
+            };
+            params.resize(params.len().next_multiple_of(bytes), 0);
+            params.extend(&arg.bits.to_ne_bytes()[..bytes]);
+        }
+        let config = ptx::Config {
+            grid: launch.grid,
+            block: launch.block,
+            seed: (launch.seed != 0).then_some(launch.seed),
+            ..ptx::Config::linear(1, 1)
+        };
+        // SAFETY: launch needs regions that are valid until it returns, and that other code does not
+        // access meanwhile. They are the memory of `self`, which is borrowed exclusively, or a part
+        // of it.
+        let printed = unsafe { kernel.launch(&config, &params, ptx::Memory::Regions(regions)) }?;
+        assert_eq!(printed, "", "{}", self.kernel.name);
+        Ok(())
+    }
 }
 
-fn same<T: Pod + std::fmt::Debug>(
+/// What is wrong with a run of PTX.
+#[derive(Debug)]
+pub enum Problem {
+    /// It failed.
+    Fault(Box<ptx::Fault>),
+    /// A result is not the twin's.
+    Value(String),
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Problem::Fault(fault) => fault.fmt(f),
+            Problem::Value(difference) => difference.fmt(f),
+        }
+    }
+}
+
+/// Describes the first bytes that do not agree.
+fn difference_in_bytes(agree: Agree, twin: &[u8], device: &[u8]) -> Option<String> {
+    let bytes = if let Agree::BitsOf(element) = agree { element.size() } else { 1 };
+    let is_nan = |bytes: &[u8]| matches!(agree, Agree::BitsOf(element) if is_nan(element, bytes));
+    let mut both = twin.chunks(bytes).zip(device.chunks(bytes)).enumerate();
+    let (at, (twin, device)) =
+        both.find(|(_, (twin, device))| twin != device && !(is_nan(twin) && is_nan(device)))?;
+    let byte = at * bytes;
+    Some(format!("the bytes from {byte} on are {device:x?}, the twin's are {twin:x?}"))
+}
+
+/// Returns whether an element of this type is NaN: its exponent has only ones, and its fraction is
+/// not 0.
+fn is_nan(element: TypeCode, bytes: &[u8]) -> bool {
+    let infinity: u64 = match element {
+        TypeCode::F16 => 0x7c00,
+        TypeCode::Bf16 => 0x7f80,
+        TypeCode::F32 => 0x7f80_0000,
+        TypeCode::F64 => 0x7ff0_0000_0000_0000,
+        _ => return false,
+    };
+    let mut whole = [0; 8];
+    whole[..bytes.len()].copy_from_slice(bytes);
+    let without_sign = u64::from_le_bytes(whole) & ((1 << (8 * bytes.len() - 1)) - 1);
+    without_sign > infinity
+}
+
+/// Describes the first element that does not agree.
+fn difference<T: Pod + fmt::Debug>(
     agree: Agree,
     twin: &Memory,
     device: &Memory,
     widened: impl Fn(T) -> f64,
-    what: impl Fn() -> String,
-) {
+) -> Option<String> {
     let (twin, device): (&[T], &[T]) =
         (bytemuck::cast_slice(twin.elements()), bytemuck::cast_slice(device.elements()));
-    for (i, (&twin, &device)) in twin.iter().zip(device).enumerate() {
-        assert!(
-            agree.with(widened(twin), widened(device)),
-            "{}: element {i} is {device:?}, the twin's is {twin:?}, {agree:?}",
-            what()
-        );
-    }
+    let mut both = twin.iter().zip(device);
+    let at = both.position(|(&twin, &device)| !agree.with(widened(twin), widened(device)))?;
+    Some(format!("element {at} is {:?}, the twin's is {:?}, {agree:?}", device[at], twin[at]))
 }

@@ -1,5 +1,9 @@
-//! The device code of `warpline-kernels`, compiled for the host and compared with the twins.
+//! The device code of `warpline-kernels`, run on the host and compared with the twins.
 //!
+//! A check runs each form of a kernel's device code: its source, compiled for the host, and its
+//! committed PTX.
+//!
+//! # The source
 //! `build.rs` compiles `kernels/cuda/*.cu` as C++ behind `host/device.h`, which declares the parts
 //! that CUDA adds to the language. A launch runs the blocks one after the other, and the threads of
 //! a block as fibers that switch at barriers and shuffles. So indices, bounds, alignment, barriers
@@ -7,17 +11,25 @@
 //! `cos` are those of the host. A missing barrier shows only if a thread runs ahead of it in one of
 //! the orders in which the fibers run.
 //!
-//! Without a C++ compiler nothing is compiled and every test is ignored.
+//! Without a C++ compiler nothing is compiled, and the tests run the PTX alone.
 //!
+//! # The PTX
+//! `warpline-ptx` runs each text as it is. The launch may touch the elements of the operands and no
+//! other byte, and may write written operands alone. A launch with fibers in another order becomes
+//! one with warps in another order.
+//!
+//! # Systems
 //! The crate is empty except on Linux. Fibers need `ucontext`, and operands end before a page that
 //! `mprotect` makes inaccessible.
 #![cfg(target_os = "linux")]
 
 mod check;
+mod code;
 mod memory;
 mod values;
 
-pub use check::{Agree, Check};
+pub use check::{Agree, Check, Problem};
+pub use code::{load, ptx_texts};
 pub use values::{awkward, plain};
 
 use std::ffi::c_void;
@@ -29,17 +41,18 @@ use warpline_runtime::kernel::LaunchConfig;
 pub struct Launch {
     grid: [u32; 3],
     block: [u32; 3],
-    /// 0: fibers run in the order of the threads. Any other value selects another order.
+    /// 0: fibers run in the order of the threads, and warps in the order of their numbers. Any
+    /// other value selects another order.
     seed: u64,
 }
 
 impl Launch {
-    /// Returns a launch with this grid and these blocks, and fibers in the order of the threads.
+    /// Returns a launch with this grid and these blocks, and fibers and warps in order.
     pub const fn new(config: LaunchConfig) -> Self {
         Launch { grid: config.grid, block: config.block, seed: 0 }
     }
 
-    /// Returns the launch with fibers in another order.
+    /// Returns the launch with fibers and warps in another order.
     pub fn shuffled(self, seed: u64) -> Self {
         Launch { seed, ..self }
     }
@@ -71,8 +84,8 @@ pub fn launches() -> [Launch; 6] {
     [ONE_THREAD, one_warp, PARTIAL_WARPS, WARPS, CUBES, flat]
 }
 
-/// Returns the launches of [`launches`], one with `config`, and some with fibers in another order.
-/// They are for kernels whose threads wait for each other.
+/// Returns the launches of [`launches`], one with `config`, and some in another order. They are
+/// for kernels whose threads wait for each other.
 pub fn launches_and(config: LaunchConfig) -> Vec<Launch> {
     let own = Launch::new(config);
     let shuffled = [PARTIAL_WARPS, WARPS, own].map(|launch| launch.shuffled(0x9e37_79b9));

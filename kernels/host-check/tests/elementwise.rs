@@ -38,7 +38,6 @@ fn integers(n: usize, salt: i64) -> Vec<i64> {
 }
 
 #[test]
-#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn arithmetic() {
     compare(|n, [a, b, c]| {
         let (x, y, z) = (awkward(n, 1), awkward(n, 2), vec![9.0f32; n]);
@@ -67,7 +66,6 @@ fn wide(n: usize, salt: u32) -> Vec<f64> {
 }
 
 #[test]
-#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn arithmetic_in_f64() {
     compare(|n, offsets| {
         let [a, b, c] = offsets.map(|offset| offset % 2);
@@ -86,7 +84,6 @@ fn arithmetic_in_f64() {
 }
 
 #[test]
-#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn elements_are_repeated_along_a_dimension() {
     let of_bytes = |n: usize| (0..n).map(|i| (i * 37) as u8).collect::<Vec<u8>>();
     for [outer, repeat, inner] in
@@ -113,7 +110,6 @@ fn words<T: bytemuck::Pod>(bytes: &[u8]) -> Vec<T> {
 }
 
 #[test]
-#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn every_type_becomes_every_other_by_the_same_rules() {
     // All bit patterns of the narrow types, and numbers around the ends of every range.
     let all_words: Vec<u16> = (0..=u16::MAX).collect();
@@ -142,14 +138,13 @@ fn every_type_becomes_every_other_by_the_same_rules() {
             for (a, b) in [(0, 0), (1, 3)] {
                 let check = Check::of("cast").scalar(n as u64).scalar(from as u32).scalar(to as u32);
                 // SAFETY: both slices have `n` elements of their types.
-                unsafe { check.slice(&x, a).slice(&y, b).agrees(Agree::Bits, &launches()[..1]) };
+                unsafe { check.slice(&x, a).slice(&y, b).agrees(Agree::BitsOf(to), &launches()[..1]) };
             }
         }
     }
 }
 
 #[test]
-#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn arithmetic_of_integers() {
     compare(|n, offsets| {
         let [a, b, c] = offsets.map(|offset| offset % 2);
@@ -172,7 +167,6 @@ fn arithmetic_of_integers() {
 }
 
 #[test]
-#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn an_operand_is_repeated_along_the_other() {
     let large = LARGE / 33;
     for (rows, period) in [(0, 3), (7, 1), (33, 1), (2, 3), (9, 4), (5, 7), (31, 33), (large, 33), (7, large)]
@@ -212,7 +206,6 @@ fn an_operand_is_repeated_along_the_other() {
 }
 
 #[test]
-#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn axpy_sgd_and_rectifiers() {
     compare(|n, [a, b, c]| {
         let (x, y, z) = (awkward(n, 1), awkward(n, 2), awkward(n, 3));
@@ -233,7 +226,6 @@ fn axpy_sgd_and_rectifiers() {
 }
 
 #[test]
-#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn columns_are_standardized_by_their_own_scales() {
     for (rows, cols) in [(0, 0), (0, 4), (4, 0), (1, 1), (9, 65), (100, 7), (30_303, 33)] {
         let all = if rows < 1000 {
@@ -254,7 +246,6 @@ fn columns_are_standardized_by_their_own_scales() {
 }
 
 #[test]
-#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn functions_are_close_and_roots_are_the_same_bits() {
     let ulps = |n: f64| Agree::Within { absolute: 1e-44, relative: n * f64::from(f32::EPSILON) };
     for (name, agree) in [

@@ -32,7 +32,6 @@ fn of(name: &str, shape: [usize; 3]) -> Check {
 const CLOSE: Agree = Agree::Within { absolute: 1e-44, relative: 8.0 * f32::EPSILON as f64 };
 
 #[test]
-#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn softmaxes_are_close() {
     for [outer, n, inner] in SHAPES {
         let len = outer * n * inner;
@@ -48,7 +47,6 @@ fn softmaxes_are_close() {
 }
 
 #[test]
-#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn the_largest_of_a_line_is_found() {
     for [outer, n, inner] in SHAPES {
         let (len, lines) = (outer * n * inner, outer * inner);
@@ -65,7 +63,6 @@ fn the_largest_of_a_line_is_found() {
 }
 
 #[test]
-#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn maxima_of_runs_are_the_same_bits() {
     for (n, run) in [(0, 1), (1, 1), (1, 7), (33, 33), (100, 7), (1025, 1024), (3000, 5000), (5000, 1500)] {
         let zeros: Vec<f32> = (0..n).map(|i| if i % 3 == 0 { 0.0 } else { -0.0 }).collect();
@@ -90,7 +87,6 @@ fn maxima_of_runs_are_the_same_bits() {
 }
 
 #[test]
-#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn layer_norms_are_close() {
     // The mean and the scale are f64, so only the last roundings may differ: those of a quotient of
     // up to √1001, times a weight of up to 8, plus a bias.

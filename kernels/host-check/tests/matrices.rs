@@ -10,7 +10,6 @@ const MATRICES: [(usize, usize); 10] =
 const TALL: (usize, usize) = (30_304, 33);
 
 #[test]
-#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn columns_are_added_to_the_same_bits() {
     for (rows, cols) in MATRICES.into_iter().chain([TALL]) {
         let own = launch::columns(cols as u64);
@@ -36,7 +35,6 @@ fn columns_are_added_to_the_same_bits() {
 }
 
 #[test]
-#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn scales_are_the_same_bits() {
     for cols in [0, 1, 31, 33, 1001] {
         let squares: Vec<f64> = awkward(cols, 2).iter().map(|&x| f64::from(x).abs()).collect();
@@ -51,7 +49,6 @@ fn scales_are_the_same_bits() {
 }
 
 #[test]
-#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn transposes_put_every_element_where_it_belongs() {
     let large = [(257, 255), (1_000_003, 1)];
     for (rows, cols) in MATRICES.into_iter().chain([(usize::MAX, 0), (0, usize::MAX)]).chain(large) {
@@ -109,7 +106,6 @@ fn close(k: usize) -> Agree {
 }
 
 #[test]
-#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn products_are_close_however_the_operands_lie() {
     for [m, n, k] in PRODUCTS {
         let (a, b) = (plain(m * k, 1), plain(k * n, 2));
@@ -127,7 +123,6 @@ fn products_are_close_however_the_operands_lie() {
 }
 
 #[test]
-#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn layers_are_close_and_their_sums_start_at_the_bias() {
     for [m, n, k] in PRODUCTS {
         let (x, w, bias) = (plain(m * k, 1), plain(n * k, 2), plain(n, 3));
@@ -142,7 +137,6 @@ fn layers_are_close_and_their_sums_start_at_the_bias() {
 }
 
 #[test]
-#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn the_bits_of_a_layer_do_not_depend_on_tiles() {
     for [m, n, k] in PRODUCTS {
         // The first row has products of −0, and there are biases of −0. If code adds a zero to
@@ -161,7 +155,6 @@ fn the_bits_of_a_layer_do_not_depend_on_tiles() {
 }
 
 #[test]
-#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn products_with_nan_and_infinities_have_them_where_the_twin_has() {
     let [m, n, k] = [40, 35, 18];
     let (mut a, b) = (plain(m * k, 1), plain(k * n, 2));

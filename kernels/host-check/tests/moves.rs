@@ -15,7 +15,6 @@ fn all(len: usize) -> Vec<Launch> {
 }
 
 #[test]
-#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn chosen_slices_are_the_same_bits() {
     for [outer, n, inner, count] in [
         [0, 3, 2, 2],
@@ -44,7 +43,6 @@ fn chosen_slices_are_the_same_bits() {
 }
 
 #[test]
-#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn columns_are_the_same_bits() {
     // Images, channels, input, weight, stride, padding.
     for (images, channels, [height, width], kernel, stride, padding) in [
@@ -71,7 +69,6 @@ fn columns_are_the_same_bits() {
 }
 
 #[test]
-#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn channels_and_biases_are_the_same_bits() {
     for [images, channels, pixels] in
         [[0, 2, 3], [2, 0, 3], [2, 3, 0], [1, 1, 1], [2, 3, 33], [7, 5, 1], [30, 20, 64]]

@@ -5,7 +5,6 @@ use host_check::{Agree, CUBES, Check, Launch, PARTIAL_WARPS, WARPS, awkward, lau
 use warpline_kernels::{SUM_RUN, launch};
 
 #[test]
-#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn sums_and_means_are_the_same_bits() {
     let run = SUM_RUN as usize;
     for n in
@@ -39,7 +38,6 @@ fn sums_and_means_are_the_same_bits() {
 }
 
 #[test]
-#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn trees_of_sums_are_the_same_bits() {
     for n in [0, 1, 2, 3, 31, 33, 1023, 1024, 1025, 2049, 5000] {
         for divisor in [1.0f32, 3e7] {
@@ -52,7 +50,6 @@ fn trees_of_sums_are_the_same_bits() {
 }
 
 #[test]
-#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn nan_and_infinities_pass_through_sums() {
     let (nan, inf) = (f32::NAN, f32::INFINITY);
     for (specials, at) in
@@ -71,7 +68,6 @@ fn nan_and_infinities_pass_through_sums() {
 }
 
 #[test]
-#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn equal_elements_are_counted() {
     for n in [0, 1, 31, 32, 33, 1023, 1025, 3000, 1_000_003] {
         let x: Vec<i64> = (0..n as i64).map(|i| i * 7 % 5).collect();
@@ -83,7 +79,6 @@ fn equal_elements_are_counted() {
 }
 
 #[test]
-#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn the_largest_of_a_row_is_found() {
     let (nan, inf) = (f32::NAN, f32::INFINITY);
     let rows_of = |cols: usize, x: &[f32]| {
@@ -108,11 +103,11 @@ fn the_largest_of_a_row_is_found() {
 
 /// The tolerance of losses. Device code sums f64 in another order than the twin and rounds to f32,
 /// so results differ by some units in the last place. In a gradient that is a difference of
-/// probabilities, these are units of 1. Both sides use libm's `exp` here.
+/// probabilities, these are units of 1. The twin and the source use libm's `exp` here. That of the
+/// PTX is within 2 units in the last place, and stays within the tolerance in these calls.
 const LOSS: Agree = Agree::Within { absolute: 2e-7, relative: 3e-7 };
 
 #[test]
-#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn cross_entropies_and_their_gradients_are_close() {
     for (rows, cols) in
         [(0, 3), (0, 0), (3, 0), (1, 1), (1, 2), (33, 10), (5, 32), (7, 33), (4, 1000), (1100, 10)]
@@ -156,7 +151,6 @@ fn cross_entropies_and_their_gradients_are_close() {
 }
 
 #[test]
-#[cfg_attr(without_cpp, ignore = "needs a C++ compiler, and none of c++, g++ and clang++ runs here")]
 fn means_of_losses_are_close() {
     for rows in [0, 1, 31, 1023, 1024, 1025, 30_001] {
         let losses: Vec<f64> = plain(rows, 9).into_iter().map(|x| f64::from(x) + 8.0).collect();

@@ -1,0 +1,210 @@
+//! The barriers of the committed PTX are needed: without one, some order of the warps gives a wrong
+//! result.
+//!
+//! The tests remove one barrier at a time from a text, run the kernel with several seeds and compare
+//! values. A warp runs its lanes together, so a barrier that separates threads of the same warp
+//! changes no value. [`NEEDS_THE_RACE_CHECK`] lists these.
+#![cfg(target_os = "linux")]
+
+use host_check::{Agree, Check, Launch, load, plain, ptx_texts};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use warpline_kernels::{ALL, SUM_RUN, launch};
+use warpline_runtime::kernel::{Kernel, LaunchConfig};
+
+const SEEDS: u64 = 8;
+
+/// The steps of `folded` (fold.cuh) with 16 lanes and fewer. Lanes 0 to 31 were written by the threads
+/// 0 to 31 in the step before, and the threads 0 to 15 read them. In smaller blocks there is one warp.
+const LAST_STEPS: &str = "warp 0 alone writes and reads the last 32 lanes";
+/// The barrier of `maxima` behind a run. Thread 0 reads the lanes 0 and 1 last, and the threads 0 and
+/// 1 overwrite them in the next run. Lanes from 2 on were read before an earlier barrier.
+const NEXT_RUN: &str = "thread 1 overwrites what thread 0 read";
+/// The last steps within chunks of `sum_of_run` (sum.cuh). The threads 0 to 31 wrote the lanes that the
+/// threads of warp 0 read next, since there are at most 32 chunks with one lane each, and in
+/// `sum_runs` at most 16 with two lanes.
+const LAST_LANES: &str = "warp 0 alone writes and reads the last lanes of all chunks";
+
+/// The barriers that no value shows, by kernel and number in its text, with the reason.
+///
+/// None of them is redundant: on a device, the lanes of a warp may run apart. To notice that one is
+/// missing needs a check of races.
+const NEEDS_THE_RACE_CHECK: &[(&str, Range<usize>, &str)] = &[
+    ("count_equal", 5..10, LAST_STEPS),
+    ("cross_entropy", 5..10, LAST_STEPS),
+    ("cross_entropy_mean", 5..10, LAST_STEPS),
+    ("maxima", 5..10, LAST_STEPS),
+    ("maxima", 10..11, NEXT_RUN),
+    ("mean", 5..6, LAST_LANES),
+    ("sum", 5..6, LAST_LANES),
+    ("sum_runs", 4..6, LAST_LANES),
+];
+
+/// A call of a kernel, and the launches that are tried without one of its barriers.
+struct Call {
+    check: Check,
+    agree: Agree,
+    launches: Vec<LaunchConfig>,
+}
+
+fn call(check: Check, agree: Agree, launches: &[LaunchConfig]) -> Call {
+    Call { check, agree, launches: launches.to_vec() }
+}
+
+/// Returns calls that use all barriers of the kernel with this name. Each block has several warps.
+fn calls(name: &str) -> Vec<Call> {
+    let sizes = |sizes: &[u64]| sizes.iter().fold(Check::of(name), |check, &size| check.scalar(size));
+    let close = Agree::Within { absolute: 1e-3, relative: 1e-5 };
+    let block = [launch::one_block(), LaunchConfig::linear(1, 64)];
+    match name {
+        "column_moments" | "column_sums" => {
+            let (rows, cols) = (300usize, 70usize);
+            let start = Check::of(name).scalar(rows as u32).scalar(cols as u32);
+            let x = plain(rows * cols, 1);
+            let check = if name == "column_sums" {
+                start.slice(&x, 0).slice(&vec![9.0f32; cols], 0)
+            } else {
+                let (means, squares) = (vec![1.5f64; cols], vec![2.5f64; cols]);
+                start.scalar(7u64).slice(&x, 0).slice(&means, 0).slice(&squares, 0)
+            };
+            // Two blocks take three tiles of columns, so one of them takes a tile after another.
+            vec![call(check, Agree::Bits, &[LaunchConfig::linear(2, 512), LaunchConfig::linear(1, 64)])]
+        }
+        "count_equal" => {
+            let n = 3000;
+            let x: Vec<i64> = (0..n).map(|i| i * 7 % 5).collect();
+            let y: Vec<i64> = (0..n).map(|i| i * 3 % 5).collect();
+            let check = sizes(&[n as u64]).slice(&x, 0).slice(&y, 0).slice(&[9i64], 0);
+            vec![call(check, Agree::Bits, &block)]
+        }
+        "cross_entropy" => {
+            let (rows, cols) = (1100usize, 3usize);
+            let labels: Vec<i64> = (0..rows as i64).map(|r| r * 7 % 3).collect();
+            let start = sizes(&[rows as u64, cols as u64]).slice(&plain(rows * cols, 1), 0).slice(&labels, 0);
+            let check = start.slice(&[9.0f32], 0).slice(&vec![9.0f32; rows * cols], 0);
+            vec![call(check, close, &block)]
+        }
+        "cross_entropy_mean" => {
+            let losses: Vec<f64> = plain(3000, 9).into_iter().map(f64::from).collect();
+            vec![call(sizes(&[3000]).slice(&losses, 0).slice(&[9.0f32], 0), Agree::Bits, &block)]
+        }
+        "linear" | "matmul" => {
+            let small = [40, 70, 50];
+            // 143 tiles of 64 × 64.
+            let large = [700, 770, 40];
+            let product = |[m, n, k]: [usize; 3]| {
+                let start = sizes(&[m as u64, n as u64, k as u64]).scalar(0u32);
+                let start = if name == "matmul" { start.scalar(0u32) } else { start };
+                let start = start.slice(&plain(m * k, 1), 0).slice(&plain(k * n, 2), 0);
+                let start = if name == "linear" { start.slice(&plain(n, 3), 0) } else { start };
+                let own = launch::product(m as u64, n as u64);
+                let fewer = LaunchConfig::linear(own.grid[0].div_ceil(3), own.block[0]);
+                call(start.slice(&vec![9.0f32; m * n], 0), close, &[fewer])
+            };
+            vec![product(small), product(large)]
+        }
+        "maxima" => {
+            let (runs, run) = (9, 1024);
+            // The largest element of a run is its last one, which takes part in all steps. The
+            // elements of earlier runs are larger.
+            let x: Vec<f32> =
+                (0..runs * run).map(|i| (i % run) as f32 - (i / run * 2 * run) as f32).collect();
+            let start = sizes(&[x.len() as u64, run as u64]).slice(&x, 0);
+            let check = start.slice(&vec![9.0f32; runs], 0);
+            vec![call(check, Agree::Bits, &[LaunchConfig::linear(2, 1024), LaunchConfig::linear(1, 96)])]
+        }
+        "mean" | "sum" => {
+            let n = 70_001;
+            vec![call(sizes(&[n as u64]).slice(&plain(n, 5), 0).slice(&[9.0f32], 0), Agree::Bits, &block)]
+        }
+        "sum_runs" => {
+            let n = 3 * SUM_RUN as usize + 77;
+            let check = sizes(&[n as u64]).slice(&plain(n, 5), 0).slice(&[9.0f32; 4], 0);
+            vec![call(check, Agree::Bits, &[LaunchConfig::linear(2, 512), LaunchConfig::linear(1, 64)])]
+        }
+        "sum_tree" => {
+            let n = 3000;
+            let check = sizes(&[n as u64]).scalar(3.0f32).slice(&plain(n, 5), 0).slice(&[9.0f32], 0);
+            vec![call(check, Agree::Bits, &block)]
+        }
+        "transpose" => {
+            let check = sizes(&[100, 70]).slice(&plain(7000, 1), 0).slice(&vec![9.0f32; 7000], 0);
+            vec![call(check, Agree::Bits, &[LaunchConfig::linear(3, 256), LaunchConfig::linear(1, 64)])]
+        }
+        "transpose_i64" => {
+            let x: Vec<i64> = (0..7000).collect();
+            let check = sizes(&[100, 70]).slice(&x, 0).slice(&vec![9i64; 7000], 0);
+            vec![call(check, Agree::Bits, &[LaunchConfig::linear(3, 256), LaunchConfig::linear(1, 64)])]
+        }
+        _ => panic!("{name} has a barrier and is new: write calls of it that use all barriers"),
+    }
+}
+
+/// Returns the lines of the barriers in a kernel of a PTX text.
+fn barriers(text: &str, name: &str) -> Vec<usize> {
+    let mut entry = "";
+    let mut found = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        if let Some((_, head)) = line.split_once(".entry ") {
+            entry = head.trim_end_matches('(');
+        }
+        if entry == name && line.trim_start().starts_with("bar.sync") {
+            found.push(number);
+        }
+    }
+    found
+}
+
+fn without_line(text: &str, removed: usize) -> String {
+    let lines = text.lines().enumerate().map(|(number, line)| if number == removed { "" } else { line });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Returns whether some call of a kernel goes wrong with some seed.
+fn goes_wrong(calls: &[Call], text: &str, name: &str) -> bool {
+    let kernel = load(text, name);
+    calls.iter().any(|call| {
+        call.launches.iter().any(|&config| {
+            (1..=SEEDS).any(|seed| {
+                let launch = Launch::new(config).shuffled(seed);
+                // SAFETY: `calls` gives all operands the lengths that the kernels require, and a
+                // text without a barrier has the same parameters.
+                unsafe { call.check.compares_with(&kernel, call.agree, &launch) }.is_err()
+            })
+        })
+    })
+}
+
+/// Returns the kernels that have barriers, with each text and the lines of its barriers.
+fn kernels_with_barriers() -> impl Iterator<Item = (&'static Kernel, &'static str, Vec<usize>)> {
+    ALL.iter().flat_map(|kernel| {
+        let texts = ptx_texts(kernel).into_iter();
+        texts
+            .map(|text| (*kernel, text, barriers(text, kernel.name)))
+            .filter(|(_, _, found)| !found.is_empty())
+    })
+}
+
+#[test]
+fn kernels_with_all_barriers_are_right_in_any_order_of_warps() {
+    for (kernel, text, _) in kernels_with_barriers() {
+        assert!(!goes_wrong(&calls(kernel.name), text, kernel.name), "{}", kernel.name);
+    }
+}
+
+#[test]
+fn a_kernel_without_a_barrier_between_warps_goes_wrong() {
+    let mut unnoticed = BTreeSet::new();
+    for (kernel, text, barriers) in kernels_with_barriers() {
+        let calls = calls(kernel.name);
+        for (number, &line) in barriers.iter().enumerate() {
+            if !goes_wrong(&calls, &without_line(text, line), kernel.name) {
+                unnoticed.insert((kernel.name, number));
+            }
+        }
+    }
+    let listed = NEEDS_THE_RACE_CHECK.iter();
+    let listed: BTreeSet<_> =
+        listed.flat_map(|(name, numbers, _)| numbers.clone().map(|number| (*name, number))).collect();
+    assert_eq!(unnoticed, listed, "the left side is not noticed, the right side is listed");
+}
