@@ -14,6 +14,7 @@ use plotters::prelude::{
 use std::cell::RefCell;
 use std::time::Instant;
 use support::measure::short;
+use support::random::Random;
 use support::{ONE, Options, Table, counting, null_driver, touch_one};
 use warpline::prelude::*;
 
@@ -44,7 +45,7 @@ enum Goal {
     TimesSmallest(f64),
 }
 
-const SHAPES: [Shape; 7] = [
+const SHAPES: [Shape; 9] = [
     Shape {
         what: "a hub and N streams: wait, read, wait",
         sizes: &[8, 32, 128, 512, 2048],
@@ -86,6 +87,18 @@ const SHAPES: [Shape; 7] = [
         sizes: &[64, 256, 1024, 4096],
         goal: Goal::Ns(1000.0),
         measure: columns,
+    },
+    Shape {
+        what: "an op of one of N streams, a tenth of them after a random edge",
+        sizes: &[8, 32, 100, 320, 1000],
+        goal: Goal::Ns(400.0),
+        measure: |device, count| random_edges(device, count, 10),
+    },
+    Shape {
+        what: "an op of one of N streams, each after a random edge",
+        sizes: &[8, 32, 100, 320, 1000],
+        goal: Goal::Ns(1500.0),
+        measure: |device, count| random_edges(device, count, 1),
     },
 ];
 
@@ -225,6 +238,28 @@ fn columns(device: &Device, count: usize) -> Cost {
         write();
     };
     cost(device, first, count, write, || views[0].0.fill(&views[0].1, 0.5).detach())
+}
+
+/// Each stream writes a buffer of its own, round after round. Before one of `apart` ops the stream
+/// waits for another one, drawn at random.
+fn random_edges(device: &Device, count: usize, apart: usize) -> Cost {
+    let (streams, random) = (streams(device, count), RefCell::new(Random(7)));
+    let buffers: Vec<_> =
+        streams.iter().map(|stream| stream.alloc::<f32>(SLICE).expect("64 bytes")).collect();
+    let rounds = |rounds: usize| {
+        let mut random = random.borrow_mut();
+        for _ in 0..rounds {
+            for (at, (stream, buffer)) in streams.iter().zip(&buffers).enumerate() {
+                if random.below(apart) == 0 {
+                    stream.wait_stream(&streams[(at + 1 + random.below(count - 1)) % count]);
+                }
+                stream.launch(touch_one(0.5, buffer), ONE).detach();
+            }
+        }
+    };
+    let times = (20_000 / count).max(50);
+    let again = || streams[0].launch(touch_one(0.5, &buffers[0]), ONE).detach();
+    cost(device, || rounds(times), times * count, || rounds(times), again)
 }
 
 /// Returns the slope of the costs over the sizes, by least squares on their logarithms.

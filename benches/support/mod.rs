@@ -10,6 +10,7 @@ pub mod measure;
 pub mod null_driver;
 pub mod perceptron;
 pub mod process;
+pub mod random;
 pub mod software;
 pub mod two_threads;
 

@@ -19,6 +19,9 @@ mod health;
 #[path = "../../../runtime/cpu/src/idle.rs"]
 mod idle;
 #[cfg(test)]
+#[path = "../../../runtime/order/src/ledger.rs"]
+mod ledger;
+#[cfg(test)]
 #[path = "../../../runtime/cpu/src/strand.rs"]
 mod strand;
 #[cfg(test)]
@@ -37,6 +40,34 @@ pub struct Error;
 
 /// Stands in for the ticket type of the order check.
 pub type Ticket = u64;
+
+#[cfg(test)]
+mod book;
+
+/// Stands in for the streams and uses of the order check.
+mod clock {
+    pub(crate) use crate::Ticket;
+
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    pub struct StreamId(pub(crate) u32);
+
+    impl StreamId {
+        pub(crate) fn number(self) -> u32 {
+            self.0
+        }
+    }
+
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    pub struct Use {
+        pub(crate) stream: StreamId,
+        pub(crate) ticket: Ticket,
+    }
+}
+
+/// Stands in for the source lines of the order check.
+mod site {
+    pub struct Site;
+}
 
 /// Stands in for the record of which code the runtime is calling. No model reads it.
 mod reentry {
@@ -64,6 +95,7 @@ mod models {
     mod exit;
     mod following;
     mod idle;
+    mod ledger;
     mod strand;
     mod timeline;
 }

@@ -3,7 +3,7 @@
 
 pub(crate) use loom::sync::MutexGuard;
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
-pub(crate) use std::sync::Arc;
+pub(crate) use std::sync::{Arc, OnceLock};
 
 #[derive(Debug)]
 pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
@@ -20,11 +20,27 @@ impl<T> Mutex<T> {
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         self.0.try_lock().ok()
     }
+
+    pub(crate) fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut().expect("no model panics under a lock")
+    }
 }
 
 impl<T: Default> Default for Mutex<T> {
     fn default() -> Self {
         Self::new(T::default())
+    }
+}
+
+/// Stands in for the padding of a cache line.
+#[derive(Debug, Default)]
+pub(crate) struct CachePadded<T>(T);
+
+impl<T> std::ops::Deref for CachePadded<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
     }
 }
 

@@ -60,28 +60,32 @@ impl Asker<'_> {
 }
 
 /// Uses that the runtime itself has ordered before one op: of each stream, all uses up to a ticket.
+///
+/// Few ops have any, and every op makes an empty set. So an empty one is a null pointer.
 #[derive(Default)]
-pub struct Ensured(BTreeMap<StreamId, Ticket>);
+#[expect(clippy::box_collection, reason = "most sets are empty, and are made and dropped for each op")]
+pub struct Ensured(Option<Box<BTreeMap<StreamId, Ticket>>>);
 
 impl Ensured {
     /// Creates a set that covers no use.
     pub const fn new() -> Self {
-        Self(BTreeMap::new())
+        Self(None)
     }
 
     /// Covers `used` and all earlier uses by its stream.
     pub fn add(&mut self, used: Use) {
-        let upto = self.0.entry(used.stream).or_insert(used.ticket);
+        let upto = self.0.get_or_insert_default().entry(used.stream).or_insert(used.ticket);
         *upto = used.ticket.max(*upto);
     }
 
     /// Returns whether `used` is covered.
     pub fn covers(&self, used: Use) -> bool {
-        self.0.get(&used.stream).is_some_and(|upto| used.ticket <= *upto)
+        let upto = self.0.as_ref().and_then(|tickets| tickets.get(&used.stream));
+        upto.is_some_and(|upto| used.ticket <= *upto)
     }
 
     fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.0.is_none()
     }
 }
 

@@ -21,9 +21,7 @@
 use super::book::Book;
 use super::clock::{StreamId, Use};
 use super::site::Site;
-use crossbeam_utils::CachePadded;
-use parking_lot::{Mutex, MutexGuard};
-use std::sync::OnceLock;
+use super::sync::{CachePadded, Mutex, MutexGuard, OnceLock};
 
 const SHARDS: usize = 8;
 
@@ -34,7 +32,7 @@ fn shard_of(stream: StreamId) -> usize {
 }
 
 /// The number of waiting readers after which a book is sharded.
-const PATIENCE: u8 = 2;
+pub(crate) const PATIENCE: u8 = 2;
 
 /// The history of one allocation. It is opened to be read or written.
 // The fields are in this order, here and in `Book`, so that what every op reads lies together.
@@ -83,13 +81,19 @@ impl Ledger {
             }
         }
         match self.main.try_lock() {
-            Some(book) => book,
+            // Another thread may have sharded the book since the look at the shard.
+            Some(book) if !book.sharded => book, // weaken: try-then-look
+            Some(book) => {
+                drop(book);
+                self.open_contended(stream)
+            }
             None => self.open_contended(stream),
         }
     }
 
+    /// Opens the ledger for a reader that found it locked.
     #[cold]
-    fn open_contended(&self, stream: StreamId) -> Page<'_> {
+    pub(crate) fn open_contended(&self, stream: StreamId) -> Page<'_> {
         let mut book = self.main.lock();
         book.waited = book.waited.saturating_add(1);
         if book.waited < PATIENCE || !book.is_plain() {
@@ -146,6 +150,3 @@ impl Ledger {
         self.main.get_mut().last_uses()
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -40,6 +40,9 @@ mod observed;
 mod range;
 mod records;
 mod site;
+mod sync;
+#[cfg(test)]
+mod tests;
 mod uses;
 
 pub use access::AccessMode;

@@ -560,7 +560,7 @@ fn run_programs(cases: u32, programs: impl Strategy<Value = Vec<Step>>, run: imp
 
 #[test]
 fn verdicts_agree_with_a_search_through_the_whole_past() {
-    on_random_programs(20_000, || Run::recorded(Size::SMALL));
+    on_random_programs(4_000, || Run::recorded(Size::SMALL));
 }
 
 #[test]

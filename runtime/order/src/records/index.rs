@@ -51,10 +51,11 @@ impl Index {
         if self.columns.is_full() || !axis.fits(range) {
             return &mut self.bytes;
         }
+        // The new tree comes first, so later views that fit both go where the moved ones are.
         let mut tree = Tree::new(axis);
         self.columns.iter_mut().for_each(|other| other.move_to(&mut tree));
-        self.columns.push(tree);
-        self.columns.last_mut().expect("just pushed")
+        self.columns.insert(0, tree);
+        &mut self.columns[0]
     }
 
     pub(super) fn len(&self) -> usize {

@@ -30,7 +30,9 @@ impl Axis {
             Axis::Columns { stride } => {
                 let (start, len) = (range.offset() % stride, range.run_len());
                 // A range that does not fit the rows may touch every column.
-                match (range.is_contiguous() || range.stride() % stride == 0) && len <= stride - start {
+                match (range.is_contiguous() || range.stride().is_multiple_of(stride))
+                    && len <= stride - start
+                {
                     true => Span { start, end: start + len },
                     false => Span { start: 0, end: u64::MAX },
                 }
@@ -44,7 +46,7 @@ impl Axis {
             Axis::Bytes => true,
             Axis::Columns { stride } => {
                 !range.is_contiguous()
-                    && range.stride() % stride == 0
+                    && range.stride().is_multiple_of(stride)
                     && range.run_len() <= stride - range.offset() % stride
             }
         }

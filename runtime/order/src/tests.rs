@@ -11,6 +11,7 @@ use crate::check::{
     overlap_within, undo,
 };
 use crate::clock::{Clock, StreamId, Ticket};
+use crate::ledger::PATIENCE;
 use crate::marks::Marks;
 use crate::observed::Observed;
 use crate::range::ByteRange;
@@ -144,7 +145,9 @@ enum Meanwhile {
 }
 
 fn range() -> impl Strategy<Value = ByteRange> {
-    let columns = (prop::sample::select(vec![16_u64, 32, 64]), 0..BYTES / 2, 1..9_u64, 1..=ROWS);
+    // Some strides are multiples of each other, and some are not.
+    let stride = prop::sample::select(vec![16_u64, 24, 32, 36, 64]);
+    let columns = (stride, 0..BYTES / 2, 1..9_u64, 1..=ROWS);
     prop_oneof![
         8 => (0..BYTES / 8, 1..5_u64).prop_map(|(at, len)| ByteRange::contiguous(8 * at, (8 * len).min(BYTES - 8 * at))),
         1 => (0..BYTES, 0..BYTES).prop_map(|(a, b)| ByteRange::contiguous(a.min(b), a.abs_diff(b))),
@@ -190,6 +193,7 @@ struct Run {
     events: Vec<Point>,
     strictness: Strictness,
     marks: Marks,
+    ensured: Ensured,
 }
 
 impl Run {
@@ -209,6 +213,7 @@ impl Run {
             ops: Vec::new(),
             events: Vec::new(),
             marks: Marks::default(),
+            ensured: Ensured::new(),
             observed,
             streams,
             strictness,
@@ -235,7 +240,7 @@ impl Run {
         let Stream { id, issued, before } = &self.streams[stream];
         let (ticket, site) = (*issued, site());
         let (stated, observed, marks) = (&before.clock, &self.observed, &self.marks);
-        let asker = Asker { stream: *id, stated, observed, marks, ensured: &Ensured::new() };
+        let asker = Asker { stream: *id, stated, observed, marks, ensured: &self.ensured };
         let entry = Entry { asker, ticket, site: &site, strictness: self.strictness };
         let (mut order, mut entered) = (Disjoint::new(), Entered::default());
         let order = disjoint(&operands, &mut order).then_some(&order);
@@ -396,4 +401,58 @@ proptest! {
     fn a_check_that_only_finds_agrees_with_a_search_through_everything(steps in steps(12)) {
         run(Strictness::Find, 12, &steps);
     }
+}
+
+fn row(at: u64) -> ByteRange {
+    ByteRange::contiguous(ROW * at, ROW)
+}
+
+#[test]
+fn an_op_is_after_ensured_uses_and_earlier_ones_of_their_streams_alone() {
+    let mut run = Run::new(3, 1, BYTES, Strictness::Refuse);
+    let allocated = run.streams[0].point();
+    run.streams[1].wait(&allocated);
+    run.streams[2].wait(&allocated);
+    for at in [2, 3, 4] {
+        run.enter(1, &[(0, row(at), true)], None).expect("it is after the allocation");
+    }
+    let newest = run.streams[1].point().used;
+    run.ensured.add(Use { ticket: newest.ticket - 1, ..newest });
+    run.ensured.add(Use { ticket: newest.ticket - 2, ..newest });
+    run.enter(2, &[(0, row(2), true), (0, row(3), true)], None).expect("both are ensured");
+    let refused = run.enter(2, &[(0, row(4), false)], None);
+    assert!(matches!(refused, Err(Refused::Unordered(findings)) if findings[0].earlier.used == newest));
+    run.ensured = Ensured::new();
+    run.ensured.add(Use { stream: run.streams[0].id, ..newest });
+    assert!(run.enter(2, &[(0, row(4), false)], None).is_err(), "another stream's uses are ensured");
+}
+
+#[test]
+fn a_use_by_a_stream_that_its_node_does_not_name_is_found() {
+    const STREAMS: usize = 40;
+    let mut run = Run::new(STREAMS, 1, ROW * STREAMS as u64, Strictness::Refuse);
+    run.step(&Step::WaitForAll(0));
+    let allocated = run.streams[0].point();
+    run.streams.iter_mut().for_each(|stream| stream.wait(&allocated));
+    for at in 0..STREAMS {
+        run.enter(at, &[(0, row(at as u64), true)], None).expect("all are apart");
+    }
+    for other in 1..STREAMS - 1 {
+        run.step(&Step::Wait(0, other));
+    }
+    let all_but_the_last = ByteRange::contiguous(0, ROW * (STREAMS as u64 - 1));
+    run.enter(0, &[(0, all_but_the_last, false)], None).expect("it waited for these");
+    assert!(run.enter(0, &[(0, ByteRange::contiguous(0, ROW * STREAMS as u64), false)], None).is_err());
+}
+
+#[test]
+fn a_column_meets_columns_of_a_stride_that_does_not_fit_its_own() {
+    let mut run = Run::new(2, 1, BYTES, Strictness::Refuse);
+    let allocated = run.streams[0].point();
+    run.streams[1].wait(&allocated);
+    for at in 0..30 {
+        run.enter(0, &[(0, ByteRange::strided(at, 1, 48, 8), true)], None).expect("one stream");
+    }
+    // Both have byte 63: 31 + 32 and 15 + 48.
+    assert!(run.enter(1, &[(0, ByteRange::strided(31, 1, 32, 8), true)], None).is_err());
 }
