@@ -156,7 +156,7 @@ fn elsewhere(
                 .map(|lane| (lane, FaultKind::OutOfLocal { offset: of[lane], bytes, access, len_bytes }));
             let start = lanes.local_of(0);
             for (lane, address) in of.iter_mut().enumerate() {
-                *address = address.wrapping_add(start + lane as u64 * len_bytes);
+                *address = address.wrapping_add(start + lane as u64 * lanes.local_stride);
             }
             fault
         }
@@ -446,8 +446,8 @@ fn start_of(window: Window, lanes: &Lanes, context: &Context<'_>) -> (u64, u64) 
     match window {
         Window::Global | Window::Generic => (0, 0),
         Window::Shared => (context.shared, 0),
-        Window::Local => (lanes.local_of(0), lanes.local_bytes),
-        Window::Frame => (lanes.local_of(0) + lanes.frame, lanes.local_bytes),
+        Window::Local => (lanes.local_of(0), lanes.local_stride),
+        Window::Frame => (lanes.local_of(0) + lanes.frame, lanes.local_stride),
         Window::Param => (context.launch.params().0, 0),
     }
 }

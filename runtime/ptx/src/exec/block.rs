@@ -109,9 +109,9 @@ impl Block {
         }
         let mut any = false;
         for (id, (count, expected)) in waiting.into_iter().enumerate() {
-            // Threads that have exited are not waited for. Without a number, all others are.
+            // Without a number, all threads that have not exited are waited for.
             let arrived = count + self.arrived[id];
-            if count == 0 || arrived < expected.unwrap_or(live).min(live + self.arrived[id]) {
+            if count == 0 || arrived < expected.unwrap_or(live) {
                 continue;
             }
             any = true;

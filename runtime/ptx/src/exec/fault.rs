@@ -86,6 +86,13 @@ pub enum FaultKind {
         /// The source line.
         line: u32,
     },
+    /// An instruction with a mask of lanes, run by a lane that the mask does not name.
+    NotAMember {
+        /// The mask.
+        mask: u32,
+        /// The lane.
+        lane: u32,
+    },
     /// All threads of a block wait, and none of them can go on.
     Deadlock {
         /// The number of threads that wait at a barrier.
@@ -176,6 +183,11 @@ impl fmt::Display for FaultKind {
             FaultKind::Assert { message, function, file, line } => {
                 write!(f, "assertion failed: {message} in {function} ({file}:{line})")
             }
+            FaultKind::NotAMember { mask, lane } => write!(
+                f,
+                "lane {lane} is not in the mask {mask:#010x} of the instruction that it runs; name all lanes \
+                 that run it"
+            ),
             FaultKind::Deadlock { at_barrier, for_lanes, exited } => write!(
                 f,
                 "no thread of the block can go on: {at_barrier} wait at a barrier, {for_lanes} for lanes of \

@@ -97,8 +97,11 @@ impl Registers {
         let row: *mut [V::Cell; LANES] = V::Cell::row_mut(self, at);
         for first in (0..LANES).step_by(PART) {
             let new = value(first).map(Value::cell);
-            // SAFETY: a part lies within the row: PART divides LANES.
-            let part = unsafe { &mut *row.cast::<V::Cell>().add(first).cast::<[V::Cell; PART]>() };
+            // SAFETY: add needs to stay within the row: `first` is less than LANES.
+            let part = unsafe { row.cast::<V::Cell>().add(first) };
+            // SAFETY: a reference needs valid memory that nothing else refers to: PART divides LANES,
+            // so the part lies within the row, and `value` has returned.
+            let part = unsafe { &mut *part.cast::<[V::Cell; PART]>() };
             if whole {
                 *part = new;
             } else {
@@ -133,9 +136,11 @@ impl<C: Cell> Source<C> {
     #[inline(always)]
     pub(crate) unsafe fn part(self, first: usize) -> [C; PART] {
         debug_assert!(first.is_multiple_of(PART) && first < LANES);
+        // SAFETY: add needs to stay within the row, in which `first` is.
+        let part = unsafe { self.0.cast::<C>().add(first) };
         // SAFETY: read needs a pointer to a part of the row: the row exists, as the caller promises,
-        // and `first` is within it.
-        unsafe { self.0.cast::<C>().add(first).cast::<[C; PART]>().read() }
+        // and PART divides LANES.
+        unsafe { part.cast::<[C; PART]>().read() }
     }
 }
 

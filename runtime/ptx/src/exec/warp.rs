@@ -37,8 +37,9 @@ pub(crate) struct Lanes {
     pub(crate) thread: [[u32; LANES]; 3],
     /// The local memory of all lanes, one after the other.
     pub(crate) local: Box<[u128]>,
-    /// The bytes of local memory of a lane.
+    /// The bytes of local memory of a lane, and from the start of one lane's to the next one's.
     pub(crate) local_bytes: u64,
+    pub(crate) local_stride: u64,
     /// The offset in local memory of the frame of the running function.
     pub(crate) frame: u64,
     /// The place of each lane that [`Flow::JumpEach`] and [`Flow::CallEach`] go to.
@@ -66,7 +67,7 @@ impl Lanes {
     /// Returns the address of the local memory of a lane.
     #[inline(always)]
     pub(crate) fn local_of(&self, lane: usize) -> u64 {
-        self.local.as_ptr().expose_provenance() as u64 + lane as u64 * self.local_bytes
+        self.local.as_ptr().expose_provenance() as u64 + lane as u64 * self.local_stride
     }
 }
 
@@ -205,7 +206,7 @@ impl Warp {
         for &(row, value) in &code.wide_constants {
             registers.wide[row as usize] = [value; LANES];
         }
-        let local_bytes = u64::from(code.local_bytes).next_multiple_of(16);
+        let local_stride = u64::from(code.local_bytes).next_multiple_of(16);
         let lanes = Lanes {
             registers,
             first_thread,
@@ -214,8 +215,9 @@ impl Warp {
                 std::array::from_fn(|lane| (first_thread + lane as u32) / x % y),
                 std::array::from_fn(|lane| (first_thread + lane as u32) / (x * y)),
             ],
-            local: vec![0; local_bytes as usize / 16 * LANES].into(),
-            local_bytes,
+            local: vec![0; local_stride as usize / 16 * LANES].into(),
+            local_bytes: code.local_bytes.into(),
+            local_stride,
             frame: 0,
             targets: [0; LANES],
             barrier: Barrier::default(),

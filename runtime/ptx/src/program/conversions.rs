@@ -30,28 +30,23 @@ fn rounding(op: &Opcode<'_>) -> (Option<Rounding>, bool) {
 
 /// Makes a form for a rounding, which is `R` in the expression.
 macro_rules! rounded {
-    ($round:expr, |$x:ident: $A:ty| -> $D:ty $of:block) => {
-        match $round {
-            Rounding::Nearest => {
+    ($round:expr, |$x:ident: $A:ty| -> $D:ty $of:block) => {{
+        macro_rules! with {
+            ($R:ident) => {
                 form!(|$x: $A| -> $D {
-                    const R: Rounding = Rounding::Nearest;
+                    #[allow(dead_code, reason = "some expressions are exact")]
+                    const R: Rounding = Rounding::$R;
                     $of
                 })
-            }
-            Rounding::Zero => form!(|$x: $A| -> $D {
-                const R: Rounding = Rounding::Zero;
-                $of
-            }),
-            Rounding::Down => form!(|$x: $A| -> $D {
-                const R: Rounding = Rounding::Down;
-                $of
-            }),
-            Rounding::Up => form!(|$x: $A| -> $D {
-                const R: Rounding = Rounding::Up;
-                $of
-            }),
+            };
         }
-    };
+        match $round {
+            Rounding::Nearest => with!(Nearest),
+            Rounding::Zero => with!(Zero),
+            Rounding::Down => with!(Down),
+            Rounding::Up => with!(Up),
+        }
+    }};
 }
 
 /// Makes a form for a rounding, and for the flush and the saturation of a result of f32.
@@ -170,7 +165,6 @@ macro_rules! integer_forms {
     }};
 }
 
-#[expect(clippy::unnecessary_cast, reason = "one text for all pairs of types")]
 fn integers(op: &Opcode<'_>, to: &str, from: &str) -> Option<Form> {
     Some(integer_forms!(op.has("sat"), to, from))
 }

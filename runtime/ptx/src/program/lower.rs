@@ -66,6 +66,8 @@ pub(super) struct Lowering<'m> {
     /// Rows that hold the offset of dynamic shared memory, and its alignment.
     dynamic_rows: Vec<(Kind, Row)>,
     dynamic_align: u64,
+    /// The bytes of the frame of the last function, of which nothing needs the alignment.
+    last_frame_bytes: u64,
     /// How often each register is a result, and which ops may run early.
     results: HashMap<(Kind, Row), u32>,
     pure: Vec<Pure>,
@@ -137,6 +139,7 @@ impl<'m> Lowering<'m> {
             shared: HashMap::new(),
             dynamic_rows: Vec::new(),
             dynamic_align: 16,
+            last_frame_bytes: 0,
             results: HashMap::new(),
             pure: Vec::new(),
             places: Vec::new(),
@@ -222,6 +225,7 @@ impl<'m> Lowering<'m> {
         // Text that ends without a return returns.
         self.emit(Op::new(control::ret));
         self.close()?;
+        self.last_frame_bytes = self.this.frame_bytes;
         let frame_bytes = self.this.frame_bytes.next_multiple_of(16);
         for (at, side) in std::mem::take(&mut self.this.behind_frame) {
             let op = &mut self.code.ops[at];
@@ -390,12 +394,11 @@ impl<'m> Lowering<'m> {
 
     /// Returns new registers of a type, whose rows follow each other.
     pub(super) fn registers(&mut self, ty: &str, count: u32) -> Result<Register, LowerError> {
-        let (kind, bits) = match ty {
-            "pred" => (Kind::Predicate, 1),
-            "b8" | "u8" | "s8" => (Kind::Narrow, 8),
-            "b16" | "u16" | "s16" | "f16" | "bf16" => (Kind::Narrow, 16),
-            "b32" | "u32" | "s32" | "f32" | "f16x2" | "bf16x2" => (Kind::Narrow, 32),
-            "b64" | "u64" | "s64" | "f64" => (Kind::Wide, 64),
+        let kind = match ty {
+            "pred" => Kind::Predicate,
+            "b8" | "u8" | "s8" | "b16" | "u16" | "s16" | "f16" | "bf16" => Kind::Narrow,
+            "b32" | "u32" | "s32" | "f32" | "f16x2" | "bf16x2" => Kind::Narrow,
+            "b64" | "u64" | "s64" | "f64" => Kind::Wide,
             _ => return Err(self.error(format!("registers of .{ty} are not supported"))),
         };
         let rows = match kind {
@@ -408,7 +411,7 @@ impl<'m> Lowering<'m> {
             return Err(self.error(format!("there are more than {MOST_ROWS} registers of one kind")));
         }
         *rows += count as usize;
-        Ok(Register { kind, row, bits })
+        Ok(Register { kind, row })
     }
 
     /// Returns a new register for a value between two ops.
@@ -716,6 +719,9 @@ impl<'m> Lowering<'m> {
         self.move_early_ops();
         let is_deep = self.code.functions.iter().any(|function| function.may_recur);
         let frames: u64 = self.code.functions.iter().map(|function| u64::from(function.frame_bytes)).sum();
+        // The memory of a thread without calls ends where its variables do, so that an access behind
+        // them is found.
+        let frames = if count == 1 { self.last_frame_bytes } else { frames };
         let local = frames + if is_deep { u64::from(DEEP_STACK) } else { 0 };
         if local > 1 << 24 {
             return Err(self.error(format!("a thread needs {local} bytes of local memory")));

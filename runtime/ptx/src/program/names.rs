@@ -30,8 +30,6 @@ pub(super) enum Meaning {
 pub(super) struct Register {
     pub(super) kind: Kind,
     pub(super) row: Row,
-    /// The number of bits: 8, 16, 32 or 64, or 1 for a predicate.
-    pub(super) bits: u32,
 }
 
 /// The names of a scope.
