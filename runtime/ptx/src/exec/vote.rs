@@ -10,16 +10,40 @@ use super::op::{Flow, Op};
 use super::registers::{LANES, Mask, for_each_lane};
 use super::warp::{Lanes, Warp};
 
-/// Returns the lanes of the mask in row `e` if all of them are here. Else notes whom to wait for.
+/// Calls `of` for the lanes that name the same members, if all of these are here: with those lanes
+/// and the members. Lanes whose members are not all here wait.
+///
+/// Lanes at one instruction may name different members, as the tiles of a warp do.
 #[inline(always)]
-fn members(lanes: &mut Lanes, op: &Op, mask: Mask) -> Option<Mask> {
-    let named = lanes.registers.narrow[op.e as usize][mask.trailing_zeros() as usize];
-    let needed = named & !lanes.registers.dead;
-    if needed & !mask == 0 {
-        return Some(needed);
+fn for_each_group(
+    lanes: &mut Lanes,
+    op: &Op,
+    mask: Mask,
+    mut of: impl FnMut(&mut Lanes, Mask, Mask),
+) -> Flow {
+    let named = lanes.registers.get::<u32>(op.e);
+    let (mut left, mut waits, mut needed) = (mask, 0, 0);
+    while left != 0 {
+        let members = named[left.trailing_zeros() as usize & 31];
+        let mut same: Mask = 0;
+        for (lane, other) in named.iter().enumerate() {
+            same |= Mask::from(*other == members) << lane;
+        }
+        let group = left & same;
+        left &= !same;
+        let alive = members & !lanes.registers.dead;
+        if alive & !mask == 0 {
+            of(lanes, group, alive);
+        } else {
+            waits |= group;
+            needed |= alive;
+        }
     }
-    lanes.needed = needed;
-    None
+    if waits == 0 {
+        return Flow::Next;
+    }
+    (lanes.waits, lanes.needed) = (waits, needed);
+    Flow::WaitForLanes
 }
 
 /// What a shuffle does with its lane number. PTX ISA 9.7.9.6, shfl.sync.
@@ -42,9 +66,15 @@ pub(crate) fn shuffle_extra(mode: Shuffle, is_sync: bool, predicate: Option<u32>
 
 /// `shfl`: `d` from `a` of another lane, `b` and `c` as in the ISA.
 pub(crate) fn shuffle(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
-    if op.extra & 4 != 0 && members(lanes, op, mask).is_none() {
-        return Flow::WaitForLanes;
+    if op.extra & 4 != 0 {
+        return for_each_group(lanes, op, mask, |lanes, group, _| shuffle_group(lanes, op, group));
     }
+    shuffle_group(lanes, op, mask);
+    Flow::Next
+}
+
+#[inline(always)]
+fn shuffle_group(lanes: &mut Lanes, op: &Op, mask: Mask) {
     let (a, b, c) = (
         lanes.registers.get::<u32>(op.a),
         lanes.registers.get::<u32>(op.b),
@@ -74,7 +104,6 @@ pub(crate) fn shuffle(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -
     if predicate != NO_PREDICATE {
         lanes.registers.set_predicate(predicate as u32, mask, inside);
     }
-    Flow::Next
 }
 
 /// The form of a vote. PTX ISA 9.7.13.10, vote.sync.
@@ -94,13 +123,17 @@ pub(crate) fn vote_extra(vote: Vote, is_sync: bool, is_negated: bool) -> u64 {
 
 /// `vote`: `d`, a predicate or for a ballot a narrow row, from predicate `a`.
 pub(crate) fn vote(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
-    let members = match op.extra & 4 {
-        0 => mask,
-        _ => match members(lanes, op, mask) {
-            Some(members) => members,
-            None => return Flow::WaitForLanes,
-        },
-    };
+    if op.extra & 4 != 0 {
+        return for_each_group(lanes, op, mask, |lanes, group, members| {
+            vote_group(lanes, op, group, members)
+        });
+    }
+    vote_group(lanes, op, mask, mask);
+    Flow::Next
+}
+
+#[inline(always)]
+fn vote_group(lanes: &mut Lanes, op: &Op, mask: Mask, members: Mask) {
     let bits = lanes.registers.predicates[op.a as usize];
     let bits = if op.extra & 8 != 0 { !bits } else { bits } & members;
     let result = match op.extra & 3 {
@@ -108,18 +141,19 @@ pub(crate) fn vote(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> F
         1 => bits != 0,
         2 => bits == members || bits == 0,
         _ => {
-            lanes.registers.set::<u32>(op.d, mask, |_| bits);
-            return Flow::Next;
+            return lanes.registers.set::<u32>(op.d, mask, |_| bits);
         }
     };
     lanes.registers.set_predicate(op.d, mask, if result { Mask::MAX } else { 0 });
-    Flow::Next
 }
 
 /// `match.any.sync` and, if `extra` has bit 0, `match.all.sync`: `d` from `a`, which is wide if
 /// `extra` has bit 1. The upper half of `extra` is the predicate of `match.all`.
 pub(crate) fn match_lanes(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
-    let Some(members) = members(lanes, op, mask) else { return Flow::WaitForLanes };
+    for_each_group(lanes, op, mask, |lanes, group, members| match_group(lanes, op, group, members))
+}
+
+fn match_group(lanes: &mut Lanes, op: &Op, mask: Mask, members: Mask) {
     let values = match op.extra & 2 {
         0 => lanes.registers.get::<u32>(op.a).map(u64::from),
         _ => lanes.registers.get::<u64>(op.a),
@@ -129,8 +163,7 @@ pub(crate) fn match_lanes(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_
         for_each_lane(members, |other| equal[lane] |= Mask::from(values[lane] == values[other]) << other);
     });
     if op.extra & 1 == 0 {
-        lanes.registers.set::<u32>(op.d, mask, |lane| equal[lane]);
-        return Flow::Next;
+        return lanes.registers.set::<u32>(op.d, mask, |lane| equal[lane]);
     }
     let all_are = equal[members.trailing_zeros() as usize & 31] == members;
     lanes.registers.set::<u32>(op.d, mask, |_| if all_are { members } else { 0 });
@@ -138,7 +171,6 @@ pub(crate) fn match_lanes(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_
     if predicate != NO_PREDICATE {
         lanes.registers.set_predicate(predicate as u32, mask, if all_are { Mask::MAX } else { 0 });
     }
-    Flow::Next
 }
 
 /// Returns what an op of a match holds in `extra`.
@@ -162,7 +194,10 @@ pub(crate) enum Reduction {
 
 /// `redux.sync`: `d` from `a` of all members.
 pub(crate) fn reduce(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
-    let Some(members) = members(lanes, op, mask) else { return Flow::WaitForLanes };
+    for_each_group(lanes, op, mask, |lanes, group, members| reduce_group(lanes, op, group, members))
+}
+
+fn reduce_group(lanes: &mut Lanes, op: &Op, mask: Mask, members: Mask) {
     let values = lanes.registers.get::<u32>(op.a);
     let mut result = None;
     for_each_lane(members, |lane| {
@@ -180,7 +215,6 @@ pub(crate) fn reduce(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) ->
     });
     let result = result.unwrap_or_default();
     lanes.registers.set::<u32>(op.d, mask, |_| result);
-    Flow::Next
 }
 
 /// `activemask`
@@ -191,16 +225,16 @@ pub(crate) fn active_mask(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_
 
 /// `bar.warp.sync`: of the lanes in the mask `e`.
 pub(crate) fn warp_barrier(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
-    if members(lanes, op, mask).is_none() { Flow::WaitForLanes } else { Flow::Next }
+    for_each_group(lanes, op, mask, |_, _, _| {})
 }
 
 /// `elect.sync`: predicate `a` is true in the lowest member, whose number is `d`.
 pub(crate) fn elect(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
-    let Some(members) = members(lanes, op, mask) else { return Flow::WaitForLanes };
-    let leader = members.trailing_zeros();
-    lanes.registers.set::<u32>(op.d, mask, |_| leader);
-    lanes.registers.set_predicate(op.a, mask, members & members.wrapping_neg());
-    Flow::Next
+    for_each_group(lanes, op, mask, |lanes, group, members| {
+        let leader = members.trailing_zeros();
+        lanes.registers.set::<u32>(op.d, group, |_| leader);
+        lanes.registers.set_predicate(op.a, group, members & members.wrapping_neg());
+    })
 }
 
 /// What `bar.red` computes from the predicates of all threads.
