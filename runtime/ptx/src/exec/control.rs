@@ -131,6 +131,7 @@ pub(crate) enum Special {
     DynamicSmemSize,
     TotalSmemSize,
     Clock,
+    ClockHigh,
     Zero,
     One,
 }
@@ -163,9 +164,8 @@ impl Special {
             "%lanemask_gt" => Special::LanemaskGt,
             "%dynamic_smem_size" => Special::DynamicSmemSize,
             "%total_smem_size" => Special::TotalSmemSize,
-            "%clock" | "%clock_hi" | "%clock64" | "%globaltimer" | "%globaltimer_lo" | "%globaltimer_hi" => {
-                Special::Clock
-            }
+            "%clock" | "%clock64" | "%globaltimer" | "%globaltimer_lo" => Special::Clock,
+            "%clock_hi" | "%globaltimer_hi" => Special::ClockHigh,
             // A launch without clusters is one of clusters of one block. PTX ISA 10, %cluster_….
             "%cluster_ctaid.x"
             | "%cluster_ctaid.y"
@@ -180,7 +180,7 @@ impl Special {
         })
     }
 
-    fn all() -> [Special; 27] {
+    fn all() -> [Special; 28] {
         use Special::*;
         [
             TidX,
@@ -208,6 +208,7 @@ impl Special {
             DynamicSmemSize,
             TotalSmemSize,
             Clock,
+            ClockHigh,
             Zero,
             One,
         ]
@@ -242,11 +243,12 @@ pub(crate) fn special(lanes: &mut Lanes, op: &Op, mask: Mask, context: &Context<
             Special::LanemaskGt => !(bit | (bit - 1)),
             Special::DynamicSmemSize => launch.dynamic_shared_bytes,
             Special::TotalSmemSize => launch.shared_bytes,
-            Special::Clock => 0,
+            Special::Clock | Special::ClockHigh => 0,
         }
     };
-    if special == Special::Clock {
-        let now = clock() as u32;
+    if matches!(special, Special::Clock | Special::ClockHigh) {
+        let now = clock();
+        let now = if special == Special::Clock { now as u32 } else { (now >> 32) as u32 };
         lanes.registers.set::<u32>(op.d, mask, |_| now);
     } else {
         lanes.registers.set::<u32>(op.d, mask, of_lane);
