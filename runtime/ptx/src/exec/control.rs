@@ -131,6 +131,7 @@ pub(crate) enum Special {
     DynamicSmemSize,
     TotalSmemSize,
     Clock,
+    ClockHigh,
     Zero,
     One,
 }
@@ -163,9 +164,8 @@ impl Special {
             "%lanemask_gt" => Special::LanemaskGt,
             "%dynamic_smem_size" => Special::DynamicSmemSize,
             "%total_smem_size" => Special::TotalSmemSize,
-            "%clock" | "%clock_hi" | "%clock64" | "%globaltimer" | "%globaltimer_lo" | "%globaltimer_hi" => {
-                Special::Clock
-            }
+            "%clock" | "%clock64" | "%globaltimer" | "%globaltimer_lo" => Special::Clock,
+            "%clock_hi" | "%globaltimer_hi" => Special::ClockHigh,
             // A launch without clusters is one of clusters of one block. PTX ISA 10, %cluster_….
             "%cluster_ctaid.x"
             | "%cluster_ctaid.y"
@@ -182,10 +182,11 @@ impl Special {
 
     /// Returns whether a thread reads the same value in each block of a launch.
     pub(crate) fn is_same_in_all_blocks(self) -> bool {
-        !matches!(self, Special::CtaidX | Special::CtaidY | Special::CtaidZ | Special::Clock)
+        let is_of_block = matches!(self, Special::CtaidX | Special::CtaidY | Special::CtaidZ);
+        !is_of_block && !matches!(self, Special::Clock | Special::ClockHigh)
     }
 
-    fn all() -> [Special; 27] {
+    fn all() -> [Special; 28] {
         use Special::*;
         [
             TidX,
@@ -213,6 +214,7 @@ impl Special {
             DynamicSmemSize,
             TotalSmemSize,
             Clock,
+            ClockHigh,
             Zero,
             One,
         ]
@@ -259,6 +261,7 @@ pub(crate) fn special(lanes: &mut Lanes, op: &Op, mask: Mask, context: &Context<
         Special::DynamicSmemSize => launch.dynamic_shared_bytes,
         Special::TotalSmemSize => launch.shared_bytes,
         Special::Clock => clock() as u32,
+        Special::ClockHigh => (clock() >> 32) as u32,
     };
     lanes.registers.set::<u32>(op.d, mask, |_| of_all);
     Flow::Next

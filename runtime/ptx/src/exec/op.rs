@@ -84,7 +84,7 @@ pub(crate) enum Flow {
     Exit,
     /// The lanes that ran it wait at a barrier of the block.
     WaitAtBarrier,
-    /// The lanes that ran it wait for others of the warp, then run it again.
+    /// The lanes of [`Lanes::waits`] wait for others of the warp, then run it again.
     WaitForLanes,
     /// [`Lanes::fault`] says what failed.
     Fault,

@@ -4,6 +4,7 @@ use super::context::Context;
 use super::op::{Flow, Op};
 use super::registers::{Cell, LANES, Mask, Value, for_each_lane};
 use super::warp::Lanes;
+use crate::number::float::flush_f32;
 use crate::number::integer::{self, Integer};
 
 /// `selp`: `d` is `a` where predicate `c` is true, else `b`.
@@ -20,7 +21,7 @@ pub(crate) fn by_predicate<C: Cell + Value<Cell = C>>(
 }
 
 /// `slct`: `d` is `a` where `c` is not negative, else `b`. `c` is an `i32`, or an `f32` if `extra` is
-/// 1. PTX ISA 9.7.6.4, slct: -0 counts as 0, and NaN as negative.
+/// 1 or, with `.ftz`, 2. PTX ISA 9.7.6.4, slct: -0 counts as 0, and NaN as negative.
 pub(crate) fn by_sign<C: Cell + Value<Cell = C>>(
     lanes: &mut Lanes,
     op: &Op,
@@ -29,9 +30,11 @@ pub(crate) fn by_sign<C: Cell + Value<Cell = C>>(
 ) -> Flow {
     let (a, b) = (lanes.registers.get::<C>(op.a), lanes.registers.get::<C>(op.b));
     let c = lanes.registers.get::<u32>(op.c);
-    let is_float = op.extra == 1;
+    let (is_float, is_flushed) = (op.extra != 0, op.extra == 2);
     lanes.registers.set::<C>(op.d, mask, |lane| {
-        let takes_a = if is_float { f32::from_bits(c[lane]) >= 0.0 } else { c[lane] as i32 >= 0 };
+        let number = f32::from_bits(c[lane]);
+        let number = if is_flushed { flush_f32(number) } else { number };
+        let takes_a = if is_float { number >= 0.0 } else { c[lane] as i32 >= 0 };
         if takes_a { a[lane] } else { b[lane] }
     });
     Flow::Next
@@ -103,6 +106,13 @@ pub(crate) fn pack_64(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -
 pub(crate) fn pack_32(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
     let [a, b] = [op.a, op.b].map(|row| lanes.registers.get::<u32>(row));
     lanes.registers.set::<u32>(op.d, mask, |lane| b[lane] << 16 | a[lane] & 0xffff);
+    Flow::Next
+}
+
+/// Packs bytes: the narrow rows `a` and `b` into the lower half of the narrow row `d`.
+pub(crate) fn pack_2_of_8(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
+    let [a, b] = [op.a, op.b].map(|row| lanes.registers.get::<u32>(row));
+    lanes.registers.set::<u32>(op.d, mask, |lane| (b[lane] & 0xff) << 8 | a[lane] & 0xff);
     Flow::Next
 }
 

@@ -10,37 +10,47 @@ use super::fault::FaultKind;
 use super::op::{Flow, Op};
 use super::registers::{LANES, Mask, for_each_lane};
 use super::warp::{Lanes, Warp};
-use smallvec::SmallVec;
 
-/// Lanes that run an instruction with the same mask, and the members of it that have not exited.
-type Group = (Mask, Mask);
-
-/// Returns the lanes by their masks in row `e`, if all lanes that the masks name are here. Else
-/// returns what the warp does: wait for the others, or fail because a lane is not in its own mask.
+/// Calls `of` for the lanes that name the same members, if all of these are here: with those lanes
+/// and the members. Lanes whose members are not all here wait. A lane that does not name itself
+/// fails.
+///
+/// Lanes at one instruction may name different members, as the tiles of a warp do.
 #[inline(always)]
-fn groups(lanes: &mut Lanes, op: &Op, mask: Mask) -> Result<SmallVec<[Group; 1]>, Flow> {
+fn for_each_group(
+    lanes: &mut Lanes,
+    op: &Op,
+    mask: Mask,
+    mut of: impl FnMut(&mut Lanes, Mask, Mask),
+) -> Flow {
     let named = lanes.registers.get::<u32>(op.e);
-    let mut groups = SmallVec::new();
-    let (mut left, mut missing) = (mask, 0);
+    let (mut left, mut waits, mut needed) = (mask, 0, 0);
     while left != 0 {
-        let first = named[left.trailing_zeros() as usize];
-        let mut group = 0;
-        for_each_lane(left, |lane| group |= Mask::from(named[lane] == first) << lane);
-        let outside = group & !first;
-        if outside != 0 {
-            let lane = outside.trailing_zeros() as usize;
-            return Err(lanes.fail(lane, FaultKind::NotAMember { mask: first, lane: lane as u32 }));
+        let members = named[left.trailing_zeros() as usize & 31];
+        let mut same: Mask = 0;
+        for (lane, other) in named.iter().enumerate() {
+            same |= Mask::from(*other == members) << lane;
         }
-        let members = first & !lanes.registers.dead;
-        missing |= members & !mask;
-        groups.push((group, members));
-        left &= !group;
+        let group = left & same;
+        left &= !same;
+        let outside = group & !members;
+        if outside != 0 {
+            let lane = outside.trailing_zeros();
+            return lanes.fail(lane as usize, FaultKind::NotAMember { mask: members, lane });
+        }
+        let alive = members & !lanes.registers.dead;
+        if alive & !mask == 0 {
+            of(lanes, group, alive);
+        } else {
+            waits |= group;
+            needed |= alive;
+        }
     }
-    if missing == 0 {
-        return Ok(groups);
+    if waits == 0 {
+        return Flow::Next;
     }
-    lanes.needed = mask | missing;
-    Err(Flow::WaitForLanes)
+    (lanes.waits, lanes.needed) = (waits, needed);
+    Flow::WaitForLanes
 }
 
 /// What a shuffle does with its lane number. PTX ISA 9.7.9.6, shfl.sync.
@@ -63,11 +73,15 @@ pub(crate) fn shuffle_extra(mode: Shuffle, is_sync: bool, predicate: Option<u32>
 
 /// `shfl`: `d` from `a` of another lane, `b` and `c` as in the ISA.
 pub(crate) fn shuffle(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
-    if op.extra & 4 != 0
-        && let Err(flow) = groups(lanes, op, mask)
-    {
-        return flow;
+    if op.extra & 4 != 0 {
+        return for_each_group(lanes, op, mask, |lanes, group, _| shuffle_group(lanes, op, group));
     }
+    shuffle_group(lanes, op, mask);
+    Flow::Next
+}
+
+#[inline(always)]
+fn shuffle_group(lanes: &mut Lanes, op: &Op, mask: Mask) {
     let (a, b, c) = (
         lanes.registers.get::<u32>(op.a),
         lanes.registers.get::<u32>(op.b),
@@ -97,7 +111,6 @@ pub(crate) fn shuffle(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -
     if predicate != NO_PREDICATE {
         lanes.registers.set_predicate(predicate as u32, mask, inside);
     }
-    Flow::Next
 }
 
 /// The form of a vote. PTX ISA 9.7.13.10, vote.sync.
@@ -117,59 +130,54 @@ pub(crate) fn vote_extra(vote: Vote, is_sync: bool, is_negated: bool) -> u64 {
 
 /// `vote`: `d`, a predicate or for a ballot a narrow row, from predicate `a`.
 pub(crate) fn vote(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
-    let groups = match op.extra & 4 {
-        0 => SmallVec::from([(mask, mask)]),
-        _ => match groups(lanes, op, mask) {
-            Ok(groups) => groups,
-            Err(flow) => return flow,
-        },
-    };
-    let bits = lanes.registers.predicates[op.a as usize];
-    let bits = if op.extra & 8 != 0 { !bits } else { bits };
-    for (group, members) in groups {
-        let bits = bits & members;
-        let result = match op.extra & 3 {
-            0 => bits == members,
-            1 => bits != 0,
-            2 => bits == members || bits == 0,
-            _ => {
-                lanes.registers.set::<u32>(op.d, group, |_| bits);
-                continue;
-            }
-        };
-        lanes.registers.set_predicate(op.d, group, if result { Mask::MAX } else { 0 });
+    if op.extra & 4 != 0 {
+        return for_each_group(lanes, op, mask, |lanes, group, members| {
+            vote_group(lanes, op, group, members)
+        });
     }
+    vote_group(lanes, op, mask, mask);
     Flow::Next
+}
+
+#[inline(always)]
+fn vote_group(lanes: &mut Lanes, op: &Op, mask: Mask, members: Mask) {
+    let bits = lanes.registers.predicates[op.a as usize];
+    let bits = if op.extra & 8 != 0 { !bits } else { bits } & members;
+    let result = match op.extra & 3 {
+        0 => bits == members,
+        1 => bits != 0,
+        2 => bits == members || bits == 0,
+        _ => {
+            return lanes.registers.set::<u32>(op.d, mask, |_| bits);
+        }
+    };
+    lanes.registers.set_predicate(op.d, mask, if result { Mask::MAX } else { 0 });
 }
 
 /// `match.any.sync` and, if `extra` has bit 0, `match.all.sync`: `d` from `a`, which is wide if
 /// `extra` has bit 1. The upper half of `extra` is the predicate of `match.all`.
 pub(crate) fn match_lanes(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
-    let groups = match groups(lanes, op, mask) {
-        Ok(groups) => groups,
-        Err(flow) => return flow,
-    };
+    for_each_group(lanes, op, mask, |lanes, group, members| match_group(lanes, op, group, members))
+}
+
+fn match_group(lanes: &mut Lanes, op: &Op, mask: Mask, members: Mask) {
     let values = match op.extra & 2 {
         0 => lanes.registers.get::<u32>(op.a).map(u64::from),
         _ => lanes.registers.get::<u64>(op.a),
     };
-    for (group, members) in groups {
-        let mut equal = [0 as Mask; LANES];
-        for_each_lane(members, |lane| {
-            for_each_lane(members, |other| equal[lane] |= Mask::from(values[lane] == values[other]) << other);
-        });
-        if op.extra & 1 == 0 {
-            lanes.registers.set::<u32>(op.d, group, |lane| equal[lane]);
-            continue;
-        }
-        let all_are = equal[members.trailing_zeros() as usize & 31] == members;
-        lanes.registers.set::<u32>(op.d, group, |_| if all_are { members } else { 0 });
-        let predicate = op.extra >> 32;
-        if predicate != NO_PREDICATE {
-            lanes.registers.set_predicate(predicate as u32, group, if all_are { Mask::MAX } else { 0 });
-        }
+    let mut equal = [0 as Mask; LANES];
+    for_each_lane(members, |lane| {
+        for_each_lane(members, |other| equal[lane] |= Mask::from(values[lane] == values[other]) << other);
+    });
+    if op.extra & 1 == 0 {
+        return lanes.registers.set::<u32>(op.d, mask, |lane| equal[lane]);
     }
-    Flow::Next
+    let all_are = equal[members.trailing_zeros() as usize & 31] == members;
+    lanes.registers.set::<u32>(op.d, mask, |_| if all_are { members } else { 0 });
+    let predicate = op.extra >> 32;
+    if predicate != NO_PREDICATE {
+        lanes.registers.set_predicate(predicate as u32, mask, if all_are { Mask::MAX } else { 0 });
+    }
 }
 
 /// Returns what an op of a match holds in `extra`.
@@ -193,30 +201,27 @@ pub(crate) enum Reduction {
 
 /// `redux.sync`: `d` from `a` of all members.
 pub(crate) fn reduce(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
-    let groups = match groups(lanes, op, mask) {
-        Ok(groups) => groups,
-        Err(flow) => return flow,
-    };
+    for_each_group(lanes, op, mask, |lanes, group, members| reduce_group(lanes, op, group, members))
+}
+
+fn reduce_group(lanes: &mut Lanes, op: &Op, mask: Mask, members: Mask) {
     let values = lanes.registers.get::<u32>(op.a);
-    for (group, members) in groups {
-        let mut result = None;
-        for_each_lane(members, |lane| {
-            let value = values[lane];
-            result = Some(result.map_or(value, |so_far: u32| match op.extra {
-                0 => so_far.wrapping_add(value),
-                1 => so_far & value,
-                2 => so_far | value,
-                3 => so_far ^ value,
-                4 => so_far.min(value),
-                5 => so_far.max(value),
-                6 => (so_far as i32).min(value as i32) as u32,
-                _ => (so_far as i32).max(value as i32) as u32,
-            }));
-        });
-        let result = result.unwrap_or_default();
-        lanes.registers.set::<u32>(op.d, group, |_| result);
-    }
-    Flow::Next
+    let mut result = None;
+    for_each_lane(members, |lane| {
+        let value = values[lane];
+        result = Some(result.map_or(value, |so_far: u32| match op.extra {
+            0 => so_far.wrapping_add(value),
+            1 => so_far & value,
+            2 => so_far | value,
+            3 => so_far ^ value,
+            4 => so_far.min(value),
+            5 => so_far.max(value),
+            6 => (so_far as i32).min(value as i32) as u32,
+            _ => (so_far as i32).max(value as i32) as u32,
+        }));
+    });
+    let result = result.unwrap_or_default();
+    lanes.registers.set::<u32>(op.d, mask, |_| result);
 }
 
 /// `activemask`
@@ -227,21 +232,16 @@ pub(crate) fn active_mask(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_
 
 /// `bar.warp.sync`: of the lanes in the mask `e`.
 pub(crate) fn warp_barrier(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
-    groups(lanes, op, mask).map_or_else(|flow| flow, |_| Flow::Next)
+    for_each_group(lanes, op, mask, |_, _, _| {})
 }
 
 /// `elect.sync`: predicate `a` is true in the lowest member, whose number is `d`.
 pub(crate) fn elect(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
-    let groups = match groups(lanes, op, mask) {
-        Ok(groups) => groups,
-        Err(flow) => return flow,
-    };
-    for (group, members) in groups {
+    for_each_group(lanes, op, mask, |lanes, group, members| {
         let leader = members.trailing_zeros();
         lanes.registers.set::<u32>(op.d, group, |_| leader);
         lanes.registers.set_predicate(op.a, group, members & members.wrapping_neg());
-    }
-    Flow::Next
+    })
 }
 
 /// What `bar.red` computes from the predicates of all threads.

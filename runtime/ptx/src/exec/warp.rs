@@ -48,6 +48,8 @@ pub(crate) struct Lanes {
     pub(crate) barrier: Barrier,
     /// The lanes that [`Flow::WaitForLanes`] waits for.
     pub(crate) needed: Mask,
+    /// The lanes that wait. Others have run the instruction.
+    pub(crate) waits: Mask,
     /// The lane and the kind of a fault.
     pub(crate) fault: Option<Box<(usize, FaultKind)>>,
     /// Arrivals at barriers of threads that do not wait: the number of the barrier, and of threads.
@@ -222,6 +224,7 @@ impl Warp {
             targets: [0; LANES],
             barrier: Barrier::default(),
             needed: 0,
+            waits: 0,
             fault: None,
             arrivals: Vec::new(),
             carry: 0,
@@ -385,7 +388,8 @@ impl Warp {
     fn turn_to(&mut self, at: usize, flow: Flow, mine: Mask, code: &Code) -> Option<u32> {
         let place = self.fragments[at].place;
         let target = code.ops[place as usize].extra as u32;
-        // The other lanes skip the instruction.
+        let mine = if flow == Flow::WaitForLanes { self.lanes.waits } else { mine };
+        // The other lanes skip the instruction, or have run it.
         let part = self.split(at, mine);
         if part != at {
             self.fragments[at].place = place + 1;

@@ -2,7 +2,7 @@
 
 use super::form::{Form, Opcode, test};
 use crate::number::float::{Comparison, Property, compare_f32, compare_f64, flush_f32, testp_f32, testp_f64};
-use crate::number::half::{Bf16, F16, Half};
+use crate::number::half::{Bf16, F16, Half, flush};
 
 /// Returns the form of the comparison of an opcode, for sources of its last type.
 pub(super) fn form(op: &Opcode<'_>) -> Option<Form> {
@@ -62,6 +62,11 @@ pub(super) fn form(op: &Opcode<'_>) -> Option<Form> {
         }
         "f32" => floats!(f32, |a, b, by| compare_f32(a, b, by)),
         "f64" => floats!(f64, |a, b, by| compare_f64(a, b, by)),
+        "f16" if op.has("ftz") => {
+            floats!(u16, |a, b, by| {
+                compare_f32(F16::widen(flush::<F16>(a)), F16::widen(flush::<F16>(b)), by)
+            })
+        }
         "f16" => floats!(u16, |a, b, by| compare_f32(F16::widen(a), F16::widen(b), by)),
         "bf16" => floats!(u16, |a, b, by| compare_f32(Bf16::widen(a), Bf16::widen(b), by)),
         _ => return None,

@@ -64,6 +64,10 @@ macro_rules! to_f32 {
 /// Returns the form of a conversion.
 pub(super) fn form(op: &Opcode<'_>) -> Option<Form> {
     let [.., to, from] = op.parts[..] else { return None };
+    // The stochastic rounding of later GPUs takes random bits.
+    if op.has("rs") {
+        return None;
+    }
     let (round, is_integral) = rounding(op);
     let nearest = round.unwrap_or(Rounding::Nearest);
     match (to, from) {
@@ -95,6 +99,12 @@ pub(super) fn form(op: &Opcode<'_>) -> Option<Form> {
         ("f32", "f64") => Some(to_f32!(op, nearest, |x: f64| f64_to_f32(x, R))),
         ("f32", "f16") => Some(to_f32!(op, Rounding::Nearest, |x: u16| F16::widen(x))),
         ("f32", "bf16") => Some(to_f32!(op, Rounding::Nearest, |x: u16| Bf16::widen(x))),
+        ("f64", "f16") if op.has("sat") => {
+            Some(form!(|x: u16| -> f64 { saturate_f64(f32_to_f64(F16::widen(x))) }))
+        }
+        ("f64", "bf16") if op.has("sat") => {
+            Some(form!(|x: u16| -> f64 { saturate_f64(f32_to_f64(Bf16::widen(x))) }))
+        }
         ("f64", "f16") => Some(form!(|x: u16| -> f64 { f32_to_f64(F16::widen(x)) })),
         ("f64", "bf16") => Some(form!(|x: u16| -> f64 { f32_to_f64(Bf16::widen(x)) })),
         ("f16", _) => half::<F16>(op, from, nearest, is_integral),

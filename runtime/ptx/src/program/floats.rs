@@ -102,6 +102,11 @@ macro_rules! f64_form {
 
 /// Returns the form of an instruction, if it is one of this file.
 pub(super) fn form(op: &Opcode<'_>) -> Option<Form> {
+    // Mixed precision has two types; `.oob` is a rule of later GPUs.
+    let types = op.parts.iter().filter(|part| matches!(**part, "f32" | "f64" | "f16" | "bf16"));
+    if types.count() > 1 || op.has("oob") {
+        return None;
+    }
     match op.last() {
         "f32" => of_f32(op),
         "f64" => of_f64(op),
@@ -114,7 +119,6 @@ pub(super) fn form(op: &Opcode<'_>) -> Option<Form> {
 }
 
 fn of_f32(op: &Opcode<'_>) -> Option<Form> {
-    // The types of both operands differ only in mixed-precision instructions of later GPUs.
     let is_approximate = op.has("approx");
     Some(match op.name {
         "add" => f32_form!(op, |a, b| add_f32(a, b, R)),
@@ -147,6 +151,15 @@ fn of_f32(op: &Opcode<'_>) -> Option<Form> {
 fn extremum(op: &Opcode<'_>) -> Option<Form> {
     let is_min = op.name == "min";
     let (keeps_nan, has_sign) = (op.has("NaN"), op.has("xorsign"));
+    // Without `.xorsign`, `.abs` is for three values. Two steps of magnitudes give their extremum.
+    if op.has("abs") && !has_sign {
+        return Some(match (is_min, keeps_nan) {
+            (true, false) => f32_exact!(op, |a, b| min_f32(abs_f32(a), abs_f32(b))),
+            (false, false) => f32_exact!(op, |a, b| max_f32(abs_f32(a), abs_f32(b))),
+            (true, true) => f32_exact!(op, |a, b| min_nan_f32(abs_f32(a), abs_f32(b))),
+            (false, true) => f32_exact!(op, |a, b| max_nan_f32(abs_f32(a), abs_f32(b))),
+        });
+    }
     Some(match (is_min, keeps_nan, has_sign) {
         (true, false, false) => f32_exact!(op, |a, b| min_f32(a, b)),
         (false, false, false) => f32_exact!(op, |a, b| max_f32(a, b)),
@@ -221,6 +234,19 @@ macro_rules! half_arithmetic {
     };
 }
 
+/// Makes a form of halves that does not round, for the flush of `op`.
+macro_rules! half_exact {
+    ($op:expr, $pair:expr, $H:ident, |$($x:ident),*| $of:expr) => {
+        match $op.has("ftz") {
+            false => half_form!($pair, $H, |$($x),*| $of, |x| x),
+            true => half_form!($pair, $H, |$($x),*| {
+                $(let $x = half::flush::<$H>($x);)*
+                $of
+            }, |x| x),
+        }
+    };
+}
+
 macro_rules! halves {
     ($op:expr, $pair:expr, $H:ident) => {{
         let op: &Opcode<'_> = $op;
@@ -229,54 +255,31 @@ macro_rules! halves {
             "sub" => half_arithmetic!(op, $pair, $H, |a, b| half::sub::<$H>(a, b)),
             "mul" => half_arithmetic!(op, $pair, $H, |a, b| half::mul::<$H>(a, b)),
             "fma" => half_arithmetic!(op, $pair, $H, |a, b, c| half::fma::<$H>(a, b, c)),
-            "neg" => half_form!($pair, $H, |a| half::neg::<$H>(a), |x| x),
-            "abs" => half_form!($pair, $H, |a| half::abs::<$H>(a), |x| x),
-            "min" | "max" if op.has("xorsign") => match (op.name, op.has("NaN")) {
-                ("min", false) => half_form!(
-                    $pair,
-                    $H,
-                    |a, b| {
-                        half::xor_sign::<$H>(half::min::<$H>(half::abs::<$H>(a), half::abs::<$H>(b)), a, b)
-                    },
-                    |x| x
-                ),
-                ("min", true) => half_form!(
-                    $pair,
-                    $H,
-                    |a, b| {
-                        half::xor_sign::<$H>(
-                            half::min_nan::<$H>(half::abs::<$H>(a), half::abs::<$H>(b)),
-                            a,
-                            b,
-                        )
-                    },
-                    |x| x
-                ),
-                (_, false) => half_form!(
-                    $pair,
-                    $H,
-                    |a, b| {
-                        half::xor_sign::<$H>(half::max::<$H>(half::abs::<$H>(a), half::abs::<$H>(b)), a, b)
-                    },
-                    |x| x
-                ),
-                (_, true) => half_form!(
-                    $pair,
-                    $H,
-                    |a, b| {
-                        half::xor_sign::<$H>(
-                            half::max_nan::<$H>(half::abs::<$H>(a), half::abs::<$H>(b)),
-                            a,
-                            b,
-                        )
-                    },
-                    |x| x
-                ),
-            },
-            "min" if op.has("NaN") => half_form!($pair, $H, |a, b| half::min_nan::<$H>(a, b), |x| x),
-            "max" if op.has("NaN") => half_form!($pair, $H, |a, b| half::max_nan::<$H>(a, b), |x| x),
-            "min" => half_form!($pair, $H, |a, b| half::min::<$H>(a, b), |x| x),
-            "max" => half_form!($pair, $H, |a, b| half::max::<$H>(a, b), |x| x),
+            "neg" => half_exact!(op, $pair, $H, |a| half::neg::<$H>(a)),
+            "abs" => half_exact!(op, $pair, $H, |a| half::abs::<$H>(a)),
+            "min" | "max" if op.has("xorsign") => {
+                macro_rules! of_magnitudes {
+                    ($of:ident) => {
+                        half_exact!(op, $pair, $H, |a, b| {
+                            half::xor_sign::<$H>(
+                                half::$of::<$H>(half::abs::<$H>(a), half::abs::<$H>(b)),
+                                a,
+                                b,
+                            )
+                        })
+                    };
+                }
+                match (op.name, op.has("NaN")) {
+                    ("min", false) => of_magnitudes!(min),
+                    ("min", true) => of_magnitudes!(min_nan),
+                    (_, false) => of_magnitudes!(max),
+                    (_, true) => of_magnitudes!(max_nan),
+                }
+            }
+            "min" if op.has("NaN") => half_exact!(op, $pair, $H, |a, b| half::min_nan::<$H>(a, b)),
+            "max" if op.has("NaN") => half_exact!(op, $pair, $H, |a, b| half::max_nan::<$H>(a, b)),
+            "min" => half_exact!(op, $pair, $H, |a, b| half::min::<$H>(a, b)),
+            "max" => half_exact!(op, $pair, $H, |a, b| half::max::<$H>(a, b)),
             _ => return None,
         })
     }};

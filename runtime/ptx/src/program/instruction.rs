@@ -36,9 +36,19 @@ fn literal_of(ty: &str) -> Literal {
 
 impl<'m> Lowering<'m> {
     pub(super) fn instruction(&mut self, instruction: &'m Instruction<'m>) -> Result<(), LowerError> {
+        self.known_instruction(instruction).map_err(|error| {
+            let (opcode, problem) = (instruction.opcode, &error.problem);
+            let problem =
+                if problem.contains(opcode) { problem.clone() } else { format!("{opcode}: {problem}") };
+            LowerError { problem, ..error }
+        })
+    }
+
+    fn known_instruction(&mut self, instruction: &'m Instruction<'m>) -> Result<(), LowerError> {
         let op = Opcode::of(instruction.opcode);
         let operands = &instruction.operands;
         match op.name {
+            "st" | "red" if op.has("async") => Err(self.refused(instruction)),
             "ld" | "ldu" => self.load(&op, operands),
             "st" => self.store(&op, operands),
             "atom" | "red" => self.atomic(&op, operands),
@@ -165,7 +175,16 @@ impl<'m> Lowering<'m> {
         op.window = window.unwrap_or(Window::Generic);
         op.extra = *offset as u64;
         let Some(name) = base else { return Ok(op) };
-        match self.meaning(name)? {
+        let meaning = self.meaning(name)?;
+        // A register holds the address that `mov` gave it: see `Lowering::named`.
+        if let Meaning::Register(_) = meaning {
+            op.window = match op.window {
+                Window::Param => Window::Generic,
+                Window::Frame => Window::Local,
+                other => other,
+            };
+        }
+        match meaning {
             Meaning::Register(Register { kind: Kind::Narrow, row, .. }) => {
                 (op.base, op.a) = (Base::Narrow, row);
             }
@@ -561,6 +580,7 @@ impl<'m> Lowering<'m> {
         let run: Run = match (kind, parts.len()) {
             (Kind::Wide, 2) => select::pack_64,
             (Kind::Wide, 4) => select::pack_4_of_16,
+            (Kind::Narrow, 2) if op.last() == "b16" => select::pack_2_of_8,
             (Kind::Narrow, 2) => select::pack_32,
             (Kind::Narrow, 4) => select::pack_4_of_8,
             _ => return Err(self.error(format!("{} cannot pack {} parts", op.whole, parts.len()))),
@@ -765,7 +785,11 @@ impl<'m> Lowering<'m> {
         let b = self.source(self.operand(operands, 2)?, kind, literal)?;
         let c = self.source(self.operand(operands, 3)?, Kind::Narrow, literal_of(op.last()))?;
         let d = self.result(self.operand(operands, 0)?, kind)?;
-        let extra = u64::from(op.last() == "f32");
+        let extra = match op.last() {
+            "f32" if op.has("ftz") => 2,
+            "f32" => 1,
+            _ => 0,
+        };
         let run: Run = match kind {
             Kind::Wide => select::by_sign::<u64>,
             _ => select::by_sign::<u32>,

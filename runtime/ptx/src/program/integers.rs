@@ -34,7 +34,9 @@ macro_rules! bits {
 /// Returns the form of an instruction, if it is one of this file.
 pub(super) fn form(op: &Opcode<'_>) -> Option<Form> {
     let ty = op.last();
-    if ty.starts_with('f') || ty.starts_with("bf") || op.has("cc") {
+    // `.f4e` is a mode of `prmt`.
+    let is_float = op.name != "prmt" && (ty.starts_with('f') || ty.starts_with("bf"));
+    if is_float || op.has("cc") || (op.has("sat") || op.has("relu")) && ty != "s32" {
         return None;
     }
     match op.name {

@@ -1,0 +1,98 @@
+//! Runs a kernel whose body is written out.
+
+use warpline_ptx::{Config, Fault, Memory, Module, Region};
+
+/// A kernel: what stands around its body, and its launch.
+#[derive(Clone, Debug)]
+pub(crate) struct Program {
+    /// Variables and functions of the module.
+    pub(crate) before: String,
+    /// The kernel's body. On entry, `%i` is the number of the thread in the grid, `%in` the address
+    /// of the input and `%out` that of the output.
+    pub(crate) body: String,
+    pub(crate) input: Vec<u64>,
+    /// The number of words of 64 bits of the output.
+    pub(crate) len: usize,
+    pub(crate) config: Config,
+}
+
+impl Program {
+    /// A program for one warp, with a word of output for each lane.
+    pub(crate) fn new(body: impl Into<String>) -> Self {
+        let config = Config::linear(1, 32);
+        Program { before: String::new(), body: body.into(), input: vec![0; 32], len: 32, config }
+    }
+
+    pub(crate) fn text(&self) -> String {
+        format!(
+            "\
+.version 8.5
+.target sm_90
+.address_size 64
+{}
+.visible .entry main(.param .u64 main_in, .param .u64 main_out)
+{{
+.reg .pred %p<16>;
+.reg .b16 %h<32>;
+.reg .b32 %r<64>;
+.reg .b64 %rd<64>;
+.reg .f32 %f<32>;
+.reg .f64 %fd<32>;
+.reg .b32 %i, %zero;
+.reg .b64 %in, %out, %at;
+ld.param.u64 %in, [main_in];
+ld.param.u64 %out, [main_out];
+cvta.to.global.u64 %in, %in;
+cvta.to.global.u64 %out, %out;
+mov.u32 %i, %tid.x;
+mov.u32 %r0, %ctaid.x;
+mov.u32 %r1, %ntid.x;
+mad.lo.u32 %i, %r0, %r1, %i;
+mul.wide.u32 %at, %i, 8;
+{}
+}}
+",
+            self.before, self.body
+        )
+    }
+
+    pub(crate) fn try_run(&self) -> Result<Vec<u64>, Box<Fault>> {
+        let text = self.text();
+        let module = Module::new(text.clone()).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        let kernel = module.kernel("main").unwrap_or_else(|error| panic!("{error}\n{text}"));
+        // 16-byte vectors need more than the alignment of a word.
+        let words = self.input.len().div_ceil(2) + self.len.div_ceil(2);
+        let mut memory = vec![0u128; words];
+        let out = self.input.len().div_ceil(2);
+        for (at, word) in self.input.iter().enumerate() {
+            memory[at / 2] |= u128::from(*word) << (64 * (at % 2));
+        }
+        let start = memory.as_mut_ptr().expose_provenance() as u64;
+        let region = Region {
+            name: "memory".to_owned(),
+            start,
+            len_bytes: 16 * words as u64,
+            is_writable: true,
+            element_bytes: 8,
+        };
+        let params: Vec<u8> =
+            [start, start + 16 * out as u64].iter().flat_map(|address| address.to_le_bytes()).collect();
+        // SAFETY: launch needs a region that is valid and that nothing else accesses meanwhile: it is
+        // the vector above.
+        unsafe { kernel.launch(&self.config, &params, Memory::Regions(vec![region])) }?;
+        let read = |at: usize| (memory[out + at / 2] >> (64 * (at % 2))) as u64;
+        Ok((0..self.len).map(read).collect())
+    }
+
+    pub(crate) fn run(&self) -> Vec<u64> {
+        self.try_run().unwrap_or_else(|fault| panic!("{fault}\n{}", self.text()))
+    }
+
+    /// Runs the program, and compares each word of its output.
+    pub(crate) fn gives(&self, expected: impl Fn(u64) -> u64) {
+        for (at, found) in self.run().into_iter().enumerate() {
+            let expected = expected(at as u64);
+            assert_eq!(found, expected, "word {at}: {found:#x}, not {expected:#x}, of\n{}", self.body);
+        }
+    }
+}

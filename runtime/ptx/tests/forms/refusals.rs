@@ -1,0 +1,85 @@
+//! Instructions that are not supported are refused when the kernel is prepared, with their name and
+//! line.
+
+use crate::program::Program;
+use warpline_ptx::Module;
+
+/// Instructions that later GPUs have, or whose state this executor lacks.
+const REFUSED: [&str; 55] = [
+    "wgmma.fence.sync.aligned",
+    "wgmma.commit_group.sync.aligned",
+    "wgmma.wait_group.sync.aligned 0",
+    "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f0, %f1, %f2, %f3}, %rd0, %rd1, %p0, 1, 1, 0, 0",
+    "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%rd0], 32",
+    "tcgen05.mma.cta_group::1.kind::f16 [%r0], %rd0, %rd1, %r1, %p0",
+    "tcgen05.ld.sync.aligned.16x64b.x1.b32 {%r0}, [%r1]",
+    "tcgen05.wait::ld.sync.aligned",
+    "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%f0, %f1, %f2, %f3}, {%r0, %r1}, {%r2}, {%f0, %f1, %f2, %f3}",
+    "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%fd0, %fd1}, {%fd2}, {%fd3}, {%fd4, %fd5}",
+    "wmma.load.a.sync.aligned.row.m16n16k16.global.f16 {%r0, %r1, %r2, %r3, %r4, %r5, %r6, %r7}, [%rd0]",
+    "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r0}, [%rd0]",
+    "stmatrix.sync.aligned.m8n8.x1.shared.b16 [%rd0], {%r0}",
+    "movmatrix.sync.aligned.m8n8.trans.b16 %r0, %r1",
+    "tex.1d.v4.f32.s32 {%f0, %f1, %f2, %f3}, [%rd0, {%r0}]",
+    "tld4.r.2d.v4.f32.f32 {%f0, %f1, %f2, %f3}, [%rd0, {%f4, %f5}]",
+    "suld.b.1d.b32.trap %r0, [%rd0, {%r1}]",
+    "sust.b.1d.b32.trap [%rd0, {%r1}], %r0",
+    "txq.width.b32 %r0, [%rd0]",
+    "cp.async.ca.shared.global [%rd0], [%rd1], 16",
+    "cp.async.commit_group",
+    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%rd0], [%rd1], 16, [%rd2]",
+    "cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes [%rd0], [%rd1, {%r0}], [%rd2]",
+    "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd0], [%rd1], 16",
+    "multimem.ld_reduce.global.add.u32 %r0, [%rd0]",
+    "multimem.st.global.u32 [%rd0], %r0",
+    "multimem.red.global.add.u32 [%rd0], %r0",
+    "mbarrier.init.shared.b64 [%rd0], 1",
+    "mbarrier.arrive.shared.b64 %rd0, [%rd1]",
+    "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%rd0], %r0, [%rd1]",
+    "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%rd0], %r0, [%rd1]",
+    "st.bulk.shared::cta [%rd0], 16, 0",
+    "mapa.shared::cluster.u32 %r0, %r1, 0",
+    "getctarank.shared::cluster.u32 %r0, %r1",
+    "barrier.cluster.arrive",
+    "createpolicy.fractional.L2::evict_last.b64 %rd0, 1.0",
+    "tensormap.replace.tile.rank.global.b1024.b32 [%rd0], 1",
+    "alloca.u64 %rd0, 16",
+    "vadd.s32.s32.s32 %r0, %r1, %r2",
+    "vadd4.s32.s32.s32 %r0, %r1, %r2, %r3",
+    "istypep.texref %p0, %rd0",
+    "add.f32x2 %rd0, %rd1, %rd2",
+    "add.u16x2 %r0, %r1, %r2",
+    "add.sat.u16x2 %r0, %r1, %r2",
+    "min.relu.s16x2 %r0, %r1, %r2",
+    "max.s16x2 %r0, %r1, %r2",
+    "add.rn.f32.f16 %f0, %h1, %f2",
+    "fma.rn.f32.bf16 %f0, %h1, %h2, %f2",
+    "fma.rn.oob.f16 %h0, %h1, %h2, %h3",
+    "cvt.rn.satfinite.e4m3x2.f32 %h0, %f0, %f1",
+    "cvt.rs.f16x2.f32 %r0, %f0, %f1, %r1",
+    "setp.eq.f16x2 %p0|%p1, %r0, %r1",
+    "lop3.or.b32 %r0|%p0, %r1, %r2, %r3, 0x80, %p1",
+    "redux.sync.min.f32 %f0, %f1, -1",
+    "atom.global.add.v2.f32 {%f0, %f1}, [%rd0], {%f2, %f3}",
+];
+
+#[test]
+fn unsupported_instructions_are_refused_by_name_and_line() {
+    let mut problems = Vec::new();
+    for instruction in REFUSED {
+        let text = Program::new(format!("{instruction};\nret;")).text();
+        let line = text.lines().position(|line| line.starts_with(instruction)).expect("it is there") + 1;
+        let opcode = instruction.split(' ').next().unwrap_or_default();
+        match Module::new(text).and_then(|module| module.kernel("main")) {
+            Ok(_) => problems.push(format!("{instruction}: it is accepted")),
+            Err(error) => {
+                let error = error.to_string();
+                let has_line = error.contains(&format!("line {line}:"));
+                if !has_line || !error.contains(opcode) {
+                    problems.push(format!("{instruction}, line {line}: {error}"));
+                }
+            }
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
